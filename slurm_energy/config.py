@@ -1,0 +1,298 @@
+"""Settings: TOML into frozen dataclasses. Order: option, environment (SLURM_ENERGY_SECTION_KEY), file, default.
+
+Every field carries a sentence in its metadata, shown by `slurm-energy config show` and in the reference.
+Imports are few on purpose: the node hooks read this at every job.
+"""
+
+import math
+import os
+import tomllib
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, field, fields
+from pathlib import Path
+from types import UnionType
+from typing import Any, Literal, get_args, get_origin
+
+from slurm_energy.errors import ConfigError
+
+DEFAULT_CONFIG_PATH = Path("/etc/slurm-energy/slurm-energy.toml")
+CONFIG_PATH_VARIABLE = "SLURM_ENERGY_CONFIG"
+ENVIRONMENT_PREFIX = "SLURM_ENERGY_"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bound:
+    """Smallest and largest allowed value of a number."""
+
+    low: float
+    high: float
+
+
+def _setting(default: Any, help_text: str, low: float | None = None, high: float | None = None) -> Any:
+    metadata = {"help": help_text, "bound": None if low is None or high is None else Bound(low=low, high=high)}
+    if isinstance(default, dict):
+        return field(default_factory=lambda: dict(default), metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterConfig:
+    """The Slurm cluster."""
+
+    name: str = _setting("cluster", "Slurm's ClusterName; part of every energy row's key.")
+    slurm_bin_directory: str = _setting(
+        "", "Folder of squeue, sinfo, scontrol, sacct and sbatch; empty: found through PATH."
+    )
+    slurm_conf: str = _setting("", "Path of slurm.conf for Slurm's commands; empty: Slurm's own default.")
+    slurm_user: str = _setting("slurm", "User that runs slurmctld; may ask for decisions, as root may.")
+    accounting: bool = _setting(False, "Whether sacct answers (slurmdbd runs).")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DaemonConfig:
+    """slurm-energyd."""
+
+    socket_path: str = _setting("/run/slurm-energy/energyd.sock", "Unix socket for Slurm's plugin and for people.")
+    socket_mode: int = _setting(0o666, "Mode of the socket; who may do what is decided by the caller's uid.", 0, 0o777)
+    report_host: str = _setting("0.0.0.0", "Address that takes the nodes' reports; empty: none.")  # noqa: S104  # nodes are other hosts
+    report_port: int = _setting(8470, "TCP port that takes the nodes' reports.", 1, 65535)
+    state_directory: str = _setting(
+        "/var/lib/slurm-energy", "Journal of decisions and reports not yet in the database."
+    )
+    snapshot_interval_seconds: float = _setting(5.0, "Time between two reads of queue and nodes.", 0.1, 3600.0)
+    snapshot_max_age_seconds: float = _setting(
+        60.0, "An older snapshot is not used: jobs then go through unchanged.", 1.0, 86400.0
+    )
+    command_timeout_seconds: float = _setting(30.0, "Limit of one Slurm command.", 0.1, 600.0)
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = _setting("INFO", "Least severe message that is logged.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreConfig:
+    """The database."""
+
+    url: str = _setting(
+        "sqlite:////var/lib/slurm-energy/energy.sqlite",
+        "SQLAlchemy URL: sqlite, postgresql+psycopg or mariadb+pymysql.",
+    )
+    busy_timeout_seconds: float = _setting(30.0, "How long SQLite waits for another writer.", 0.0, 600.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyConfig:
+    """The live policy."""
+
+    name: str = _setting("oracle", "slurm-default, fixed-clock or oracle.")
+    default_mode: Literal["off", "observe", "balanced", "saver"] = _setting(
+        "balanced", "Mode of jobs that give no --energy option."
+    )
+    max_slowdown: float = _setting(0.05, "Slowdown bound of balanced jobs (ratio to the default clock).", 0.0, 2.0)
+    saver_max_slowdown: float = _setting(0.20, "Slowdown bound of saver jobs.", 0.0, 2.0)
+    fixed_clocks_mhz: dict[str, int] = _setting({}, "Clock of each GPU type under fixed-clock.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GuardConfig:
+    """Limits that no policy can pass."""
+
+    unknown_runtime_share: float = _setting(
+        0.8, "Share of its time limit that a job without history is taken to need at the default clock.", 0.0, 1.0
+    )
+    time_limit_margin: float = _setting(
+        0.02, "Share of the time limit that stays free after the predicted end.", 0.0, 0.9
+    )
+    min_energy_saving: float = _setting(0.01, "A clock that saves less stays at the default.", 0.0, 1.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoutingConfig:
+    """Whether the policy may choose partitions."""
+
+    open: bool = _setting(False, "Jobs that name no partition may be sent to others than the default one.")
+    partitions: tuple[str, ...] = _setting((), "Partitions open for routing; empty: all the user may use.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeConfig:
+    """Hooks on compute nodes."""
+
+    spool_directory: str = _setting(
+        "/var/spool/slurm-energy", "Active jobs' saved settings and reports not yet delivered; must survive a reboot."
+    )
+    log_path: str = _setting("/var/log/slurm-energy-hook.log", "Log of the hooks; empty: none.")
+    daemon_address: str = _setting("", "HOST:PORT of the daemon's report port; empty: reports stay in the spool.")
+    authentication: Literal["munge", "hmac"] = _setting(
+        "munge", "How reports are proven: munge's tools, or a shared key."
+    )
+    hmac_key_path: str = _setting(
+        "/etc/slurm-energy/report.key", "Key of at least 32 bytes for hmac; only root and the daemon may read it."
+    )
+    time_limit_seconds: float = _setting(5.0, "A hook gives up after this time and exits 0.", 0.5, 60.0)
+    sampler: Literal["always", "needed", "off"] = _setting(
+        "always",
+        "Background power samples during jobs: for GPUs without counter, for cross-checks, heartbeats and rescue.",
+    )
+    sample_interval_seconds: float = _setting(1.0, "Time between two samples.", 0.05, 60.0)
+    rescue_share: float = _setting(
+        0.90, "Share of the time limit after which a slowed job gets its default clock back; 1: never.", 0.1, 1.0
+    )
+    nvml_library: str = _setting("", "Path of libnvidia-ml.so.1; empty: the system's.")
+    gpu_numbering: Literal["auto", "gres-conf", "minor", "index"] = _setting(
+        "auto",
+        "Meaning of the numbers in SLURM_JOB_GPUS: position in gres.conf, /dev/nvidia minor number, or driver index.",
+    )
+    site_locked_clocks_mhz: dict[str, int] = _setting(
+        {}, "Clock a site has locked for a GPU type, put back after a job; NVML cannot tell it."
+    )
+    set_clocks: bool = _setting(True, "False: measure only, never touch a clock on this node.")
+    time_scale: float = _setting(
+        1.0, "Device seconds per wall second: 1 on real hardware, above it in the laboratory.", 0.001, 100000.0
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PluginConfig:
+    """The plugin in slurmctld; `slurm-energy install` writes these to its own small file."""
+
+    deadline_milliseconds: int = _setting(50, "Time for the whole exchange with the daemon.", 1, 500)
+    message: bool = _setting(True, "Whether sbatch, srun and salloc show the explanation.")
+    breaker_failures: int = _setting(3, "Failures in a row after which the plugin stops asking for a while.", 1, 1000)
+    breaker_seconds: float = _setting(5.0, "How long it then does not ask.", 0.1, 3600.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """All settings of one installation."""
+
+    cluster: ClusterConfig = field(default_factory=ClusterConfig)
+    daemon: DaemonConfig = field(default_factory=DaemonConfig)
+    store: StoreConfig = field(default_factory=StoreConfig)
+    policy: PolicyConfig = field(default_factory=PolicyConfig)
+    guard: GuardConfig = field(default_factory=GuardConfig)
+    routing: RoutingConfig = field(default_factory=RoutingConfig)
+    node: NodeConfig = field(default_factory=NodeConfig)
+    plugin: PluginConfig = field(default_factory=PluginConfig)
+    gpu_types: dict[str, str] = _setting({}, "Catalogue name of each GRES type, where the two differ.")
+    origins: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
+    """Where each value that is not the default came from, by `section.key`."""
+
+
+def config_path(environment: Mapping[str, str] = os.environ) -> Path:
+    """Return the path of the configuration file: $SLURM_ENERGY_CONFIG, else the default."""
+    return Path(environment.get(CONFIG_PATH_VARIABLE) or DEFAULT_CONFIG_PATH)
+
+
+def load_config(path: Path | None = None, environment: Mapping[str, str] = os.environ) -> Config:
+    """Return the settings; without a path, the default file may be missing.
+
+    Raises:
+        ConfigError: file missing or not TOML, unknown section or key, wrong type, value outside its bound.
+    """
+    named = path is not None or bool(environment.get(CONFIG_PATH_VARIABLE))
+    file = path or config_path(environment)
+    try:
+        document = tomllib.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        if named:
+            raise ConfigError(f"configuration file {file} does not exist") from None
+        document = {}
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError(f"configuration file {file} cannot be read: {error}") from error
+    return parse_config(document, source=str(file), environment=environment)
+
+
+def parse_config(document: Mapping[str, Any], source: str, environment: Mapping[str, str]) -> Config:
+    """Return settings from a parsed document and the environment; `source` names the document in messages."""
+    origins: dict[str, str] = {}
+    sections: dict[str, Any] = {}
+    known = {item.name: item for item in fields(Config) if item.name != "origins"}
+    for name in document:
+        if name not in known:
+            raise ConfigError(f"{source}: unknown section [{name}]; known: {', '.join(sorted(known))}")
+    for name, item in known.items():
+        given = document.get(name, {})
+        if not isinstance(given, dict):
+            raise ConfigError(f"{source}: {name} is {given!r}, a section [{name}] is needed")
+        if name == "gpu_types":
+            sections[name] = _typed(given, dict[str, str], None, f"{source}: gpu_types")
+            origins.update({"gpu_types": source} if given else {})
+            continue
+        sections[name] = _section(item.default_factory, name, given, source, environment, origins)  # type: ignore[arg-type]  # every section has a factory
+    return Config(**sections, origins=origins)
+
+
+def _section(
+    kind: type[Any],
+    name: str,
+    given: dict[str, Any],
+    source: str,
+    environment: Mapping[str, str],
+    origins: dict[str, str],
+) -> Any:
+    known = {item.name: item for item in fields(kind)}
+    for key in given:
+        if key not in known:
+            raise ConfigError(f"{source}: unknown key {name}.{key}; known: {', '.join(sorted(known))}")
+    values: dict[str, Any] = {}
+    for key, item in known.items():
+        variable = f"{ENVIRONMENT_PREFIX}{name}_{key}".upper()
+        bound = item.metadata["bound"]
+        if variable in environment:
+            values[key] = _typed(_from_text(environment[variable], item.type), item.type, bound, f"{variable}")
+            origins[f"{name}.{key}"] = f"${variable}"
+        elif key in given:
+            values[key] = _typed(given[key], item.type, bound, f"{source}: {name}.{key}")
+            origins[f"{name}.{key}"] = source
+    return kind(**values)
+
+
+def _from_text(text: str, kind: Any) -> Any:
+    if kind is str or get_origin(kind) is Literal:
+        return text
+    if get_origin(kind) is tuple:
+        return [part for part in text.split(",") if part]
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _typed(value: Any, kind: Any, bound: Bound | None, thing: str) -> Any:
+    origin = get_origin(kind)
+    if origin is Literal:
+        if value not in get_args(kind):
+            raise ConfigError(f"{thing} is {value!r}, allowed: {', '.join(map(str, get_args(kind)))}")
+        return value
+    if origin is dict:
+        if not isinstance(value, dict):
+            raise ConfigError(f"{thing} is {value!r}, a table is needed")
+        item_bound = Bound(low=1, high=10_000) if get_args(kind)[1] is int else None
+        return {key: _typed(item, get_args(kind)[1], item_bound, f"{thing}.{key}") for key, item in value.items()}
+    if origin is tuple:
+        if not isinstance(value, list | tuple) or not all(isinstance(item, str) for item in value):
+            raise ConfigError(f"{thing} is {value!r}, a list of texts is needed")
+        return tuple(value)
+    if isinstance(kind, UnionType):
+        kind = get_args(kind)[0]
+    return _scalar(value, kind, bound, thing)
+
+
+def _scalar(value: Any, kind: type, bound: Bound | None, thing: str) -> Any:
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        value = float(value)
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+        raise ConfigError(f"{thing} is {value!r}, {kind.__name__} is needed")
+    if bound is not None and isinstance(value, int | float) and not _inside(value, bound):
+        raise ConfigError(f"{thing} is {value}, it must be between {bound.low:g} and {bound.high:g}")
+    if isinstance(value, str) and ("\x00" in value or "\n" in value):
+        raise ConfigError(f"{thing} is {value!r}: line breaks and NUL are not allowed")
+    return value
+
+
+def _inside(value: float, bound: Bound) -> bool:
+    return math.isfinite(value) and bound.low <= value <= bound.high
+
+
+def default_of(item: Any) -> Any:
+    """Return the default value of a dataclass field."""
+    return item.default if item.default is not MISSING else item.default_factory()

@@ -1,0 +1,1 @@
+"""The resident process that answers Slurm within a hard deadline."""

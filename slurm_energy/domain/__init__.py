@@ -1,0 +1,1 @@
+"""Frozen values of the field: jobs, clusters, decisions, energy. Standard library only."""

@@ -1,0 +1,121 @@
+"""The cluster at one moment: immutable and dated."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from slurm_energy.domain.ids import ClusterName, JobId, NodeName, PartitionName
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeGpus:
+    """GPUs of one type in a node; `slurm_type` is None for an untyped GRES."""
+
+    slurm_type: str | None
+    count: int
+    allocated: int = 0
+
+    @property
+    def idle(self) -> int:
+        """GPUs that no job holds."""
+        return max(0, self.count - self.allocated)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeState:
+    """One node. `available` is False when Slurm would start nothing there (down, drain, fail, maint, ...)."""
+
+    name: NodeName
+    partitions: tuple[PartitionName, ...]
+    states: tuple[str, ...]
+    available: bool
+    cpus: int
+    cpus_allocated: int
+    memory_mib: float | None = None
+    memory_allocated_mib: float | None = None
+    gpus: tuple[NodeGpus, ...] = ()
+    features: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionState:
+    """One partition; None means no limit, an empty tuple of names means everybody."""
+
+    name: PartitionName
+    is_default: bool
+    up: bool
+    max_time_minutes: float | None = None
+    default_time_minutes: float | None = None
+    max_nodes: int | None = None
+    allow_groups: tuple[str, ...] = ()
+    allow_accounts: tuple[str, ...] = ()
+    deny_accounts: tuple[str, ...] = ()
+    allow_qos: tuple[str, ...] = ()
+    deny_qos: tuple[str, ...] = ()
+    root_only: bool = False
+    needs_reservation: bool = False
+    priority_tier: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobState:
+    """A job that Slurm knows. Times are Unix seconds, None when not yet known."""
+
+    job_id: JobId
+    user_name: str
+    user_id: int
+    name: str
+    state: str
+    """Slurm's base state in capitals: PENDING, RUNNING, COMPLETED, ..."""
+    partitions: tuple[PartitionName, ...]
+    submitted_at_seconds: float
+    started_at_seconds: float | None = None
+    ended_at_seconds: float | None = None
+    account: str | None = None
+    qos: str | None = None
+    array_job_id: JobId | None = None
+    array_task: str | None = None
+    """Task number of an array's task, or the pending set such as `3-1000%500`."""
+    het_job_id: JobId | None = None
+    restart_count: int = 0
+    time_limit_minutes: float | None = None
+    suspended_seconds: float = 0.0
+    nodes: str = ""
+    node_count: int = 0
+    gpu_count: int | None = None
+    """GPUs held or asked for; None when Slurm's answer does not say."""
+    cpus: int | None = None
+    priority: int | None = None
+    exit_code: int | None = None
+    admin_comment: str = ""
+    energy_joules: float | None = None
+    """Slurm's own figure, None when it has none; never NO_VAL."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterSnapshot:
+    """What a policy may know of the cluster; `taken_at_seconds` is Unix time."""
+
+    cluster: ClusterName
+    taken_at_seconds: float
+    partitions: tuple[PartitionState, ...] = ()
+    nodes: tuple[NodeState, ...] = ()
+    jobs: tuple[JobState, ...] = ()
+
+    @cached_property
+    def partition_by_name(self) -> dict[PartitionName, PartitionState]:
+        """Partitions by name."""
+        return {partition.name: partition for partition in self.partitions}
+
+    @cached_property
+    def nodes_by_partition(self) -> dict[PartitionName, tuple[NodeState, ...]]:
+        """Nodes of each partition, in the snapshot's order."""
+        members: dict[PartitionName, list[NodeState]] = {partition.name: [] for partition in self.partitions}
+        for node in self.nodes:
+            for name in node.partitions:
+                members.setdefault(name, []).append(node)
+        return {name: tuple(nodes) for name, nodes in members.items()}
+
+    @property
+    def default_partition(self) -> PartitionState | None:
+        """The partition of jobs that name none."""
+        return next((partition for partition in self.partitions if partition.is_default), None)

@@ -1,0 +1,178 @@
+"""What a policy decides for one job, why, and the entry that carries it to the nodes."""
+
+import re
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from slurm_energy.domain.ids import DecisionId, GpuTypeName, PartitionName, parse_decision_id
+from slurm_energy.domain.job import EnergyMode
+from slurm_energy.errors import ValueRangeError
+
+ENTRY_NAME = "ENERGY_DECISION"
+"""Name in Slurm's spank_job_env; hooks see it as SPANK_ENERGY_DECISION."""
+MAX_ENTRY_BYTES = 1024
+MAX_CLOCK_MHZ = 10_000
+
+_GPU_TYPE = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}\Z")
+_ENTRY = re.compile(r"[A-Za-z0-9_.:=,;+-]+\Z")
+
+
+class Reason(StrEnum):
+    """Why a decision is what it is; a decision lists every one that applied."""
+
+    POLICY = "POLICY"
+    USER_OFF = "USER_OFF"
+    OBSERVE_ONLY = "OBSERVE_ONLY"
+    USER_PARTITION = "USER_PARTITION"
+    USER_CLOCK = "USER_CLOCK"
+    ROUTING_CLOSED = "ROUTING_CLOSED"
+    PARTITION_NOT_ALLOWED = "PARTITION_NOT_ALLOWED"
+    NO_IDLE_PARTITION = "NO_IDLE_PARTITION"
+    NO_GPU = "NO_GPU"
+    UNKNOWN_GPU_TYPE = "UNKNOWN_GPU_TYPE"
+    STALE_SNAPSHOT = "STALE_SNAPSHOT"
+    NO_SNAPSHOT = "NO_SNAPSHOT"
+    POLICY_ERROR = "POLICY_ERROR"
+    SLOWDOWN_BOUND = "SLOWDOWN_BOUND"
+    TIME_LIMIT = "TIME_LIMIT"
+    DEADLINE = "DEADLINE"
+    CLOCK_TABLE = "CLOCK_TABLE"
+    NO_SAVING = "NO_SAVING"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuntimeEstimate:
+    """How long the job is expected to run at the default clock."""
+
+    seconds: float
+    upper_seconds: float
+    """The job ends by then in about nineteen of twenty cases."""
+    source: str
+    """`history`, `time-limit` or the estimator's name."""
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.seconds <= self.upper_seconds:
+            raise ValueRangeError(
+                f"runtime estimate {self.seconds} s is not between 0 and its bound {self.upper_seconds} s"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClockChoice:
+    """The clock for one GPU type the job can land on, with what the model expects of it."""
+
+    gpu_type: GpuTypeName
+    sm_clock_mhz: int
+    default_clock_mhz: int
+    predicted_slowdown: float
+    """Ratio: 0.05 is 5 % longer than at the default clock."""
+    predicted_energy_change: float
+    """Ratio: -0.13 is 13 % fewer joules for the same work than at the default clock."""
+
+    def __post_init__(self) -> None:
+        if not _GPU_TYPE.match(self.gpu_type):
+            raise ValueRangeError(f"GPU type {self.gpu_type[:64]!r} is not lower-case letters, digits, '.', '_' or '-'")
+        for clock_mhz in (self.sm_clock_mhz, self.default_clock_mhz):
+            if not 0 < clock_mhz <= MAX_CLOCK_MHZ:
+                raise ValueRangeError(f"clock {clock_mhz} MHz of {self.gpu_type} is not between 1 and {MAX_CLOCK_MHZ}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyAnswer:
+    """What a policy proposes: everything else is the guard's.
+
+    `partitions` is None to leave the job where it is, else the partitions it may start in.
+    """
+
+    partitions: tuple[PartitionName, ...] | None = None
+    clocks: tuple[ClockChoice, ...] = ()
+    reasons: tuple[Reason, ...] = (Reason.POLICY,)
+    notes: tuple[str, ...] = ()
+    """Sentences for `explain`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnergyDecision:
+    """A decision that passed the guard; always safe to apply."""
+
+    decision_id: DecisionId
+    policy: str
+    policy_version: str
+    mode: EnergyMode
+    decided_at_seconds: float
+    partitions: tuple[PartitionName, ...] | None = None
+    clocks: tuple[ClockChoice, ...] = ()
+    reasons: tuple[Reason, ...] = ()
+    notes: tuple[str, ...] = ()
+    estimate: RuntimeEstimate | None = None
+    snapshot_age_seconds: float | None = None
+    message: str = ""
+    """One line for the person who submitted."""
+
+    @property
+    def changes_job(self) -> bool:
+        """Whether anything is to be applied."""
+        return self.partitions is not None or bool(self.clocks)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecisionEntry:
+    """The part of a decision that travels inside the job to its nodes."""
+
+    decision_id: DecisionId
+    mode: EnergyMode
+    clocks_mhz: dict[GpuTypeName, int] = field(default_factory=dict)
+    time_limit_minutes: int | None = None
+
+    def encode(self) -> str:
+        """Return `v=1;id=…;mode=…[;clocks=TYPE:MHZ,…][;limit=MINUTES]`, ASCII without spaces or quotes."""
+        parts = ["v=1", f"id={self.decision_id}", f"mode={self.mode}"]
+        if self.clocks_mhz:
+            parts.append("clocks=" + ",".join(f"{name}:{mhz}" for name, mhz in sorted(self.clocks_mhz.items())))
+        if self.time_limit_minutes is not None:
+            parts.append(f"limit={self.time_limit_minutes}")
+        text = ";".join(parts)
+        if len(text) > MAX_ENTRY_BYTES:
+            raise ValueRangeError(f"decision entry of {len(text)} bytes is over {MAX_ENTRY_BYTES}")
+        return text
+
+    @classmethod
+    def decode(cls, text: str) -> "DecisionEntry":
+        """Return the entry, or raise ValueRangeError; the text may come from a forger."""
+        if len(text) > MAX_ENTRY_BYTES or not _ENTRY.match(text):
+            raise ValueRangeError(f"decision entry {text[:80]!r} has bad characters or is over {MAX_ENTRY_BYTES} bytes")
+        fields: dict[str, str] = {}
+        for part in text.split(";"):
+            key, separator, value = part.partition("=")
+            if not separator or key in fields:
+                raise ValueRangeError(f"decision entry has a bad or repeated field {part[:64]!r}")
+            fields[key] = value
+        if fields.get("v") != "1":
+            raise ValueRangeError(f"decision entry has version {fields.get('v', 'none')[:16]!r}, this code reads 1")
+        try:
+            mode = EnergyMode(fields.get("mode", ""))
+        except ValueError:
+            raise ValueRangeError(f"decision entry has mode {fields.get('mode', '')[:32]!r}") from None
+        limit = fields.get("limit")
+        return cls(
+            decision_id=parse_decision_id(fields.get("id", "")),
+            mode=mode,
+            clocks_mhz=_decode_clocks(fields.get("clocks", "")),
+            time_limit_minutes=None if limit is None else _bounded_int("time limit in minutes", limit, 0xFFFFFFFD),
+        )
+
+
+def _decode_clocks(text: str) -> dict[GpuTypeName, int]:
+    clocks: dict[GpuTypeName, int] = {}
+    for item in filter(None, text.split(",")):
+        name, _, mhz = item.partition(":")
+        if not _GPU_TYPE.match(name) or GpuTypeName(name) in clocks:
+            raise ValueRangeError(f"decision entry has a bad or repeated GPU type {name[:64]!r}")
+        clocks[GpuTypeName(name)] = _bounded_int(f"clock of {name} in MHz", mhz, MAX_CLOCK_MHZ)
+    return clocks
+
+
+def _bounded_int(thing: str, text: str, upper: int) -> int:
+    if not text.isascii() or not text.isdigit() or len(text) > 10 or not 0 < int(text) <= upper:
+        raise ValueRangeError(f"{thing} {text[:32]!r} is not between 1 and {upper}")
+    return int(text)

@@ -1,0 +1,40 @@
+"""Identifiers, as types of their own so that they cannot be mixed up."""
+
+import re
+from typing import NewType
+
+from slurm_energy.errors import ValueRangeError
+
+ClusterName = NewType("ClusterName", str)
+JobId = NewType("JobId", int)
+"""Slurm's own number of a job; each array task has one."""
+DecisionId = NewType("DecisionId", str)
+"""Made before a job id exists; joins decision, job, energy and policy."""
+NodeName = NewType("NodeName", str)
+PartitionName = NewType("PartitionName", str)
+GpuTypeName = NewType("GpuTypeName", str)
+"""Key of the GPU catalogue, such as `a100-sxm4-80gb`."""
+GpuUuid = NewType("GpuUuid", str)
+
+_DECISION_ID = re.compile(r"[0-9a-z]{8,32}\Z")
+MAX_JOB_ID = 0xFFFFFFFF
+
+
+def parse_decision_id(text: str) -> DecisionId:
+    """Return the id if it has the one allowed form: 8 to 32 digits or lower-case letters."""
+    if not _DECISION_ID.match(text):
+        raise ValueRangeError(f"decision id {text[:64]!r} is not 8 to 32 digits or lower-case letters")
+    return DecisionId(text)
+
+
+def parse_job_id(value: object) -> JobId:
+    """Return a job id from an int or its decimal text: 1 to 4294967295."""
+    if isinstance(value, bool) or not isinstance(value, (int, str)):
+        raise ValueRangeError(f"job id {value!r} is not a number")
+    try:
+        number = int(value)
+    except ValueError:
+        raise ValueRangeError(f"job id {value!r} is not a number") from None
+    if not 0 < number <= MAX_JOB_ID:
+        raise ValueRangeError(f"job id {number} is not between 1 and {MAX_JOB_ID}")
+    return JobId(number)

@@ -1,0 +1,98 @@
+"""A job as its user asked for it."""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from slurm_energy.domain.ids import PartitionName
+from slurm_energy.errors import ValueRangeError
+
+MAX_SLOWDOWN_BOUND = 2.0
+
+
+class EnergyMode(StrEnum):
+    """What a user lets the policy do with a job."""
+
+    OFF = "off"
+    """Nothing is decided and nothing is changed."""
+    OBSERVE = "observe"
+    """Decide and record, change nothing."""
+    BALANCED = "balanced"
+    """Save energy inside the site's slowdown bound."""
+    SAVER = "saver"
+    """Save energy inside the site's larger slowdown bound."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnergyOptions:
+    """The `--energy…` options of one job; None leaves the choice to the site's default."""
+
+    mode: EnergyMode | None = None
+    max_slowdown: float | None = None
+    """Ratio: 0.05 lets the job take 5 % longer than at the default clock."""
+    deadline_seconds: float | None = None
+    """Unix time by which the job should have ended."""
+    quiet: bool = False
+
+    def __post_init__(self) -> None:
+        if self.max_slowdown is not None and not 0.0 <= self.max_slowdown <= MAX_SLOWDOWN_BOUND:
+            raise ValueRangeError(f"maximum slowdown {self.max_slowdown} is not between 0 and {MAX_SLOWDOWN_BOUND}")
+        if self.deadline_seconds is not None and not 0 < self.deadline_seconds < 1e11:
+            raise ValueRangeError(f"deadline {self.deadline_seconds} is not a Unix time in seconds")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuDemand:
+    """GPUs that a job asks for, over the whole job."""
+
+    count: int
+    slurm_type: str | None = None
+    """The type as written in Slurm's GRES, None for any."""
+    max_count: int | None = None
+    """Upper end of a malleable request; None means exactly `count`."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.count <= 1_000_000:
+            raise ValueRangeError(f"GPU count {self.count} is not between 0 and 1000000")
+        if self.max_count is not None and self.max_count < self.count:
+            raise ValueRangeError(f"GPU range {self.count}-{self.max_count} is reversed")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobRequest:
+    """A job at the moment of submission, before Slurm gave it a number.
+
+    Counts are totals over the job. `partitions` is empty when the user named none.
+    """
+
+    user_id: int
+    name: str = ""
+    user_name: str | None = None
+    account: str | None = None
+    qos: str | None = None
+    partitions: tuple[PartitionName, ...] = ()
+    time_limit_minutes: float | None = None
+    nodes_min: int = 1
+    nodes_max: int | None = None
+    tasks: int | None = None
+    cpus_per_task: int | None = None
+    memory_per_node_mib: float | None = None
+    gpus: tuple[GpuDemand, ...] = ()
+    features: str | None = None
+    reservation: str | None = None
+    array: str | None = None
+    exclusive: bool = False
+    gpu_frequency_given: bool = False
+    """The user set --gpu-freq: his clock wins."""
+    options: EnergyOptions = field(default_factory=EnergyOptions)
+    submitted_at_seconds: float = 0.0
+    """Unix time."""
+
+    @property
+    def gpu_count(self) -> int:
+        """GPUs over the whole job; the lower end of a range."""
+        return sum(demand.count for demand in self.gpus)
+
+    @property
+    def gpu_types(self) -> frozenset[str]:
+        """GRES types that were asked for by name; empty when any will do."""
+        return frozenset(demand.slurm_type for demand in self.gpus if demand.slurm_type is not None)

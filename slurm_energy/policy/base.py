@@ -1,0 +1,55 @@
+"""What a policy is: a pure function from a job and a snapshot to an answer."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from slurm_energy.domain.cluster import ClusterSnapshot, PartitionState
+from slurm_energy.domain.decision import PolicyAnswer, RuntimeEstimate
+from slurm_energy.domain.ids import GpuTypeName
+from slurm_energy.domain.job import JobRequest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A partition the job may start in, with the GPU types found there."""
+
+    partition: PartitionState
+    gpu_types: tuple[GpuTypeName, ...]
+    """Catalogue names; types the catalogue does not know are left out."""
+    has_idle_room: bool
+    """Whether the job could start there now, as far as the snapshot tells."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecisionContext:
+    """What the guard worked out before asking the policy; the same for daemon and twin."""
+
+    now_seconds: float
+    """Unix time, or the twin's."""
+    candidates: tuple[Candidate, ...]
+    """Where the job may start: the user's list, else the default partition, or more when routing is open."""
+    may_route: bool
+    """Whether the answer may name partitions."""
+    max_slowdown: float
+    """Bound on the ratio for this job, from its options and the site."""
+    runtime: RuntimeEstimate | None = None
+    gpu_type_by_slurm_type: Mapping[str, GpuTypeName] = field(default_factory=dict)
+
+
+class Policy(Protocol):
+    """A policy: deterministic, total, without I/O; the guard checks whatever it returns."""
+
+    @property
+    def name(self) -> str:
+        """Registry name, such as `oracle`."""
+        ...
+
+    @property
+    def version(self) -> str:
+        """Version of the rule or the checkpoint."""
+        ...
+
+    def decide(self, job: JobRequest, snapshot: ClusterSnapshot, context: DecisionContext) -> PolicyAnswer:
+        """Return the proposal for one job."""
+        ...

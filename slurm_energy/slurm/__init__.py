@@ -1,0 +1,1 @@
+"""The door to Slurm: clients, pure converters, sbatch options, hook environment."""

@@ -1,0 +1,1 @@
+"""Messages between plugin, daemon, nodes and people."""
