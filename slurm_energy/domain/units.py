@@ -59,7 +59,15 @@ def minutes_from_slurm_time(text: str) -> float | None:
         days_text, separator, rest = word.partition("-")
         days = int(days_text) if separator else 0
         parts = [int(part) for part in (rest if separator else word).split(":")]
-        if days < 0 or min(parts) < 0 or len(parts) > 3 or "+" in word or " " in word or "_" in word:
+        if (
+            not word.isascii()
+            or days < 0
+            or min(parts) < 0
+            or len(parts) > 3
+            or "+" in word
+            or " " in word
+            or "_" in word
+        ):
             raise ValueError
     except ValueError:
         raise ValueRangeError(

@@ -1,0 +1,46 @@
+# Two commands do all the set-up on a fresh Debian 12 or 13: `make demo` and `make test`.
+PY := .venv/bin/python
+BIN := .venv/bin
+SH_FILES := $(shell git ls-files '*.sh' 2>/dev/null) .ci/run
+PYTEST_FLAGS ?=
+
+.PHONY: help demo test check format bench docs native clean install-demo install-test
+
+help:  ## Show the targets
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/:/' | column -t -s:
+
+install-demo:
+	@sh scripts/bootstrap.sh demo
+
+install-test:
+	@sh scripts/bootstrap.sh test
+
+native:  ## Build the C parts: Slurm plugins and simulated NVML
+	@$(MAKE) --no-print-directory -C plugin
+
+demo: install-demo  ## Install what is missing, run one workload twice in a laboratory cluster, print the saving
+	@sh scripts/as-root.sh $(BIN)/slurm-energy lab demo $(DEMO_FLAGS)
+
+test: install-test native  ## All tests, the real cluster included
+	@sh scripts/as-root.sh env SLURM_ENERGY_REQUIRE_LAB=1 SLURM_ENERGY_REQUIRE_SERVERS=1 $(PY) -m pytest $(PYTEST_FLAGS)
+
+check: install-test  ## Formats, lint, types, import rows, shell and C warnings
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(PY) -m pytest -q -p no:cacheprovider tests/unit/test_import_rows.py
+	shellcheck $(SH_FILES)
+	$(MAKE) --no-print-directory -C plugin check
+
+format:  ## Format and mend what can be mended
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: install-test native  ## Measure submission, decision and hooks; write docs/reference/benchmarks.md
+	@sh scripts/as-root.sh $(PY) -m benchmarks.run --write docs/reference/benchmarks.md
+
+docs: install-test  ## Write the generated reference pages
+	$(PY) -m slurm_energy.cli.reference --write
+
+clean:  ## Remove what was built (not the virtual environment)
+	rm -rf build dist plugin/build .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,110 @@
+#!/bin/sh
+# Install what is missing for `make demo` or `make test`: Debian packages, virtual environment.
+# Usage: scripts/bootstrap.sh demo|test
+set -eu
+
+purpose=${1:-demo}
+root=$(cd "$(dirname "$0")/.." && pwd)
+
+demo_packages="munge slurmctld slurmd slurm-client slurm-wlm-basic-plugins libslurm-dev gcc libc6-dev make python3 python3-venv iproute2 procps util-linux"
+test_packages="$demo_packages slurmdbd slurm-wlm-mysql-plugin mariadb-server-core mariadb-client-core postgresql shellcheck lua5.1"
+
+case $purpose in
+demo) packages=$demo_packages extras="" ;;
+test) packages=$test_packages extras="[daemon,dev]" ;;
+*)
+    echo "usage: scripts/bootstrap.sh demo|test" >&2
+    exit 2
+    ;;
+esac
+
+say() { echo "bootstrap: $*" >&2; }
+
+system=unknown
+if [ -r /etc/os-release ]; then
+    # shellcheck source=/dev/null
+    system=$(. /etc/os-release && echo "${ID:-unknown} ${VERSION_ID:-}")
+fi
+case $system in
+"debian 12" | "debian 13") ;;
+*)
+    if [ "${SLURM_ENERGY_SKIP_PACKAGES:-}" != 1 ]; then
+        say "this is $system; packages are installed by this script on Debian 12 and 13 only."
+        say "Needed, by their Debian names: $packages"
+        say "Install their like, then run again with SLURM_ENERGY_SKIP_PACKAGES=1."
+        exit 1
+    fi
+    ;;
+esac
+
+as_root() {
+    if [ "$(id -u)" = 0 ]; then
+        "$@"
+    elif command -v sudo >/dev/null 2>&1; then
+        sudo "$@"
+    else
+        say "root is needed to run: $*"
+        say "run as root, or install sudo"
+        exit 1
+    fi
+}
+
+missing_packages() {
+    for package in $packages; do
+        state=$(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null || true)
+        [ "$state" = installed ] || printf '%s ' "$package"
+    done
+}
+
+# Slurm, munge and the databases run only inside the laboratory: their own services stay off.
+install_packages() {
+    policy=/usr/sbin/policy-rc.d
+    made_policy=
+    if [ ! -e "$policy" ]; then
+        printf '#!/bin/sh\nexit 101\n' | as_root tee "$policy" >/dev/null
+        as_root chmod 755 "$policy"
+        made_policy=1
+        trap 'as_root rm -f "$policy"' EXIT INT TERM
+    fi
+    as_root apt-get update -q
+    case " $* " in
+    *" postgresql "*)
+        # A server without a cluster of its own: the tests make theirs and remove it.
+        if [ ! -e /etc/postgresql-common/createcluster.conf ]; then
+            as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends postgresql-common
+            as_root sed -i 's/^#\{0,1\} *create_main_cluster.*/create_main_cluster = false/' /etc/postgresql-common/createcluster.conf
+        fi
+        ;;
+    esac
+    as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "$@"
+    if [ -n "$made_policy" ]; then
+        as_root rm -f "$policy"
+        trap - EXIT INT TERM
+    fi
+}
+
+if [ "${SLURM_ENERGY_SKIP_PACKAGES:-}" != 1 ]; then
+    missing=$(missing_packages)
+    if [ -n "$missing" ]; then
+        say "installing Debian packages: $missing"
+        # shellcheck disable=SC2086  # a list of words
+        install_packages $missing
+    fi
+fi
+
+# The system's own interpreter: users of the laboratory cannot enter a home folder's.
+python=${PYTHON:-/usr/bin/python3}
+"$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || {
+    say "$python is older than Python 3.11: set PYTHON to a newer one"
+    exit 1
+}
+wanted=$(cat "$root/pyproject.toml" "$root/constraints.txt" | sha256sum | cut -c1-16)
+stamp="$root/.venv/.stamp-$purpose-$wanted"
+if [ ! -e "$stamp" ]; then
+    say "installing the virtual environment in $root/.venv (first time: a few minutes)"
+    [ -x "$root/.venv/bin/python" ] || "$python" -m venv "$root/.venv"
+    "$root/.venv/bin/python" -m pip install --quiet --disable-pip-version-check \
+        -c "$root/constraints.txt" -e "$root$extras"
+    rm -f "$root"/.venv/.stamp-"$purpose"-*
+    : >"$stamp"
+fi

@@ -1,0 +1,81 @@
+"""The entry that carries a decision to the nodes."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slurm_energy.domain.decision import MAX_ENTRY_BYTES, ClockChoice, DecisionEntry
+from slurm_energy.domain.ids import DecisionId, GpuTypeName, parse_job_id
+from slurm_energy.domain.job import EnergyMode, EnergyOptions, GpuDemand
+from slurm_energy.errors import ValueRangeError
+
+ids = st.text("0123456789abcdefghijklmnopqrstuvwxyz", min_size=8, max_size=32).map(DecisionId)
+types = st.from_regex(r"\A[a-z0-9][a-z0-9._-]{0,20}\Z").map(GpuTypeName)
+entries = st.builds(
+    DecisionEntry,
+    decision_id=ids,
+    mode=st.sampled_from(EnergyMode),
+    clocks_mhz=st.dictionaries(types, st.integers(1, 10_000), max_size=8),
+    time_limit_minutes=st.none() | st.integers(1, 0xFFFFFFFD),
+)
+
+
+@given(entries)
+def test_an_entry_comes_back_as_it_was(entry: DecisionEntry) -> None:
+    text = entry.encode()
+    assert text.isascii()
+    assert " " not in text
+    assert DecisionEntry.decode(text) == entry
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        "",
+        "v=1",
+        "v=2;id=abcd1234;mode=saver",
+        "v=1;id=ABCD1234;mode=saver",
+        "v=1;id=abcd1234;mode=root",
+        "v=1;id=abcd1234;mode=saver;clocks=a100:0",
+        "v=1;id=abcd1234;mode=saver;clocks=a100:99999",
+        "v=1;id=abcd1234;mode=saver;clocks=a100:-5",
+        "v=1;id=abcd1234;mode=saver;clocks=a100:1275,a100:210",
+        "v=1;id=abcd1234;mode=saver;clocks=../etc:1275",
+        "v=1;id=abcd1234;mode=saver;id=abcd1235",
+        "v=1;id=abcd1234;mode=saver;limit=1e9",
+        "v=1;id=abcd1234;mode=saver;clocks=a100:$(reboot)",
+        "v=1;id=abcd1234;mode=saver\n",
+        "v=1;id=abcd1234;mode=saver;clocks=a100:١٢٣",
+        "v=1;id=abcd1234;mode=saver;" + "x" * MAX_ENTRY_BYTES,
+    ],
+)
+def test_a_forged_or_broken_entry_is_refused(forged: str) -> None:
+    with pytest.raises(ValueRangeError):
+        DecisionEntry.decode(forged)
+
+
+@given(st.text(max_size=200))
+def test_no_text_breaks_the_reader(text: str) -> None:
+    try:
+        entry = DecisionEntry.decode(text)
+    except ValueRangeError:
+        return
+    assert DecisionEntry.decode(entry.encode()) == entry
+
+
+def test_values_outside_their_bounds_name_thing_value_and_bound() -> None:
+    with pytest.raises(ValueRangeError, match=r"clock 99999 MHz of a40 is not between 1 and 10000"):
+        ClockChoice(
+            gpu_type=GpuTypeName("a40"),
+            sm_clock_mhz=99_999,
+            default_clock_mhz=1740,
+            predicted_slowdown=0.0,
+            predicted_energy_change=0.0,
+        )
+    with pytest.raises(ValueRangeError, match=r"maximum slowdown 3.0 is not between 0 and 2"):
+        EnergyOptions(max_slowdown=3.0)
+    with pytest.raises(ValueRangeError, match="range 4-2 is reversed"):
+        GpuDemand(count=4, max_count=2)
+    for wrong in (0, -1, 2**32, "x", None, True, 1.5):
+        with pytest.raises(ValueRangeError, match="job id"):
+            parse_job_id(wrong)

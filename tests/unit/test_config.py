@@ -1,0 +1,76 @@
+"""Settings: order, bounds and clear refusals."""
+
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+
+import pytest
+
+from slurm_energy.config import Config, default_of, load_config
+from slurm_energy.errors import ConfigError
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "slurm-energy.toml"
+    path.write_text(text)
+    return path
+
+
+def test_the_environment_beats_the_file_and_the_file_beats_the_default(tmp_path: Path) -> None:
+    path = write(tmp_path, "[daemon]\nreport_port = 9000\nsnapshot_interval_seconds = 2\n")
+    config = load_config(path, environment={"SLURM_ENERGY_DAEMON_REPORT_PORT": "9001"})
+    assert config.daemon.report_port == 9001
+    assert config.daemon.snapshot_interval_seconds == 2.0
+    assert config.daemon.log_level == "INFO"
+    assert config.origins == {
+        "daemon.report_port": "$SLURM_ENERGY_DAEMON_REPORT_PORT",
+        "daemon.snapshot_interval_seconds": str(path),
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[deamon]\n", r"unknown section \[deamon\]; known: "),
+        ("[daemon]\nport = 1\n", "unknown key daemon.port; known: "),
+        ("[daemon]\nreport_port = 70000\n", "daemon.report_port is 70000, it must be between 1 and 65535"),
+        ("[daemon]\nreport_port = true\n", "daemon.report_port is True, int is needed"),
+        ("[daemon]\nreport_port = '1'\n", "daemon.report_port is '1', int is needed"),
+        ("[plugin]\ndeadline_milliseconds = 501\n", "must be between 1 and 500"),
+        ("[policy]\nmax_slowdown = nan\n", "policy.max_slowdown is nan, it must be between 0 and 2"),
+        ("[policy]\nmax_slowdown = -0.1\n", "must be between 0 and 2"),
+        ("[policy]\ndefault_mode = 'turbo'\n", "'turbo', allowed: off, observe, balanced, saver"),
+        ("[policy.fixed_clocks_mhz]\na100 = 25000\n", "fixed_clocks_mhz.a100 is 25000, it must be between 1 and 10000"),
+        ("[routing]\npartitions = 'a100'\n", "a list of texts is needed"),
+        ('[node]\nspool_directory = "a\\nb"\n', "line breaks and NUL are not allowed"),
+        ("daemon = 3\n", r"a section \[daemon\] is needed"),
+        ("[daemon\n", "cannot be read"),
+    ],
+)
+def test_a_wrong_setting_is_refused_by_name_value_and_bound(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        load_config(write(tmp_path, text), environment={})
+
+
+def test_a_wrong_environment_value_names_the_variable() -> None:
+    with pytest.raises(ConfigError, match="SLURM_ENERGY_PLUGIN_MESSAGE is 'maybe', bool is needed"):
+        load_config(environment={"SLURM_ENERGY_PLUGIN_MESSAGE": "maybe"})
+
+
+def test_a_named_file_must_exist_but_the_default_may_be_missing(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="does not exist"):
+        load_config(tmp_path / "none.toml", environment={})
+    with pytest.raises(ConfigError, match="does not exist"):
+        load_config(environment={"SLURM_ENERGY_CONFIG": str(tmp_path / "none.toml")})
+
+
+def test_every_setting_has_a_sentence_and_a_default_inside_its_bound() -> None:
+    for section in fields(Config):
+        if section.name in {"origins", "gpu_types"}:
+            continue
+        kind = default_of(section)
+        assert is_dataclass(kind)
+        for item in fields(kind):
+            assert item.metadata["help"].rstrip().endswith("."), item.name
+            bound = item.metadata["bound"]
+            if bound is not None:
+                assert bound.low <= default_of(item) <= bound.high, item.name
