@@ -46,6 +46,9 @@ class ClusterConfig:
     slurm_conf: str = _setting("", "Path of slurm.conf for Slurm's commands; empty: Slurm's own default.")
     slurm_user: str = _setting("slurm", "User that runs slurmctld; may ask for decisions, as root may.")
     accounting: bool = _setting(False, "Whether sacct answers (slurmdbd runs).")
+    reader: Literal["commands", "pyslurm"] = _setting(
+        "commands", "How queue and nodes are read: Slurm's own commands, or pyslurm where it was built for this Slurm."
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

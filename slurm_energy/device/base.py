@@ -47,6 +47,10 @@ class Gpu(Protocol):
         """Return the settable SM clocks at the highest memory clock, ascending."""
         ...
 
+    def application_clock_mhz(self) -> int:
+        """Return the SM clock set for applications; read only, NVML 13 deprecates it."""
+        ...
+
     def power_limit_watts(self) -> float:
         """Return the power limit in force, W."""
         ...
@@ -76,5 +80,9 @@ class GpuDriver(Protocol):
         ...
 
     def gpus(self) -> tuple[Gpu, ...]:
-        """Return every GPU in the driver's order."""
+        """Return every GPU in the driver's order; one that does not answer is left out."""
+        ...
+
+    def mig_parent(self, mig_uuid: str) -> GpuUuid:
+        """Return the GPU that a MIG device is a slice of."""
         ...

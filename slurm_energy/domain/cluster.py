@@ -115,6 +115,27 @@ class ClusterSnapshot:
                 members.setdefault(name, []).append(node)
         return {name: tuple(nodes) for name, nodes in members.items()}
 
+    @cached_property
+    def slurm_gpu_types_by_partition(self) -> dict[PartitionName, tuple[str | None, ...]]:
+        """GRES types of the GPUs in each partition, down nodes included; None stands for untyped GPUs."""
+        types: dict[PartitionName, dict[str | None, None]] = {}
+        for node in self.nodes:
+            for name in node.partitions:
+                types.setdefault(name, {}).update((gpus.slurm_type, None) for gpus in node.gpus if gpus.count > 0)
+        return {name: tuple(found) for name, found in types.items()}
+
+    @cached_property
+    def waiting_gpus_by_partition(self) -> dict[PartitionName, float]:
+        """GPUs that pending jobs ask for in each partition; infinite where one does not say how many."""
+        waiting: dict[PartitionName, float] = {}
+        for job in self.jobs:
+            if job.state == "PENDING":
+                several = job.array_task is not None and not job.array_task.isdecimal()
+                gpus = float("inf") if job.gpu_count is None or several else float(job.gpu_count)
+                for name in job.partitions:
+                    waiting[name] = waiting.get(name, 0.0) + gpus
+        return waiting
+
     @property
     def default_partition(self) -> PartitionState | None:
         """The partition of jobs that name none."""

@@ -19,6 +19,10 @@ class Candidate:
     """Catalogue names; types the catalogue does not know are left out."""
     has_idle_room: bool
     """Whether the job could start there now, as far as the snapshot tells."""
+    may_be_named: bool = True
+    """Whether the answer may send the job there."""
+    is_submitted_to: bool = True
+    """Whether the job goes there as long as the answer names no partitions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

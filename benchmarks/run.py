@@ -1,0 +1,220 @@
+"""Measure submission, decision and hooks in laboratory clusters on this machine, and write the page of figures.
+
+Absolute times depend on the machine; ratios of things measured in turn in one run are what counts.
+"""
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import median, quantiles
+
+from slurm_energy.lab.cluster import Lab, LabSpec, PartitionSpec, start_lab
+from slurm_energy.lab.prepare import python_path
+from slurm_energy.wire.client import exchange
+from slurm_energy.wire.codec import Message
+
+PARTITIONS = (PartitionSpec(name="a100", nodes=1, gpus_per_node=4),)
+SUBMISSIONS = 60
+EXCHANGES = 2000
+HOOK_RUNS = 25
+
+# Runs inside a lab: prints the seconds of each of N submissions, read by the alternating loop below.
+_SUBMIT_ONE = """
+import subprocess, sys, time
+for line in sys.stdin:
+    begin = time.perf_counter()
+    subprocess.run(["sbatch", "--parsable", "--hold", "-o", "/dev/null", "--gres=gpu:1", "-t", "5", "--wrap", "true"],
+                   stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True)
+    print(time.perf_counter() - begin, flush=True)
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """One measured quantity, in milliseconds unless the unit says otherwise."""
+
+    thing: str
+    runs: int
+    p50: float
+    p99: float | None = None
+    unit: str = "ms"
+    goal: str = ""
+
+
+def figure(thing: str, seconds: list[float], goal: str = "") -> Figure:
+    """Return median and 99th percentile of some durations."""
+    p99 = quantiles(seconds, n=100)[98] if len(seconds) >= 20 else max(seconds)
+    return Figure(thing=thing, runs=len(seconds), p50=1e3 * median(seconds), p99=1e3 * p99, goal=goal)
+
+
+class Submitter:
+    """A process inside a lab that submits once whenever it is told to."""
+
+    def __init__(self, lab: Lab) -> None:
+        argv = lab.entered_argv([sys.executable, "-c", _SUBMIT_ONE], user="alice")
+        self._process = subprocess.Popen(
+            argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=lab.entered_environment("alice")
+        )
+
+    def submit(self) -> float:
+        """Submit one held job and return the seconds sbatch took."""
+        assert self._process.stdin and self._process.stdout
+        self._process.stdin.write("go\n")
+        self._process.stdin.flush()
+        return float(self._process.stdout.readline())
+
+    def close(self) -> None:
+        """End the process."""
+        assert self._process.stdin
+        self._process.stdin.close()
+        self._process.wait(timeout=10)
+
+
+def measure_submission(plain: Lab, energy: Lab) -> list[Figure]:
+    """Return sbatch's time without and with the plugin, taken in turn, and their ratio."""
+    submitters = [Submitter(plain), Submitter(energy)]
+    times: list[list[float]] = [[], []]
+    try:
+        for number in range(SUBMISSIONS + 5):
+            for seconds, submitter in zip(times, submitters, strict=True):
+                took = submitter.submit()
+                if number >= 5:
+                    seconds.append(took)
+    finally:
+        for submitter in submitters:
+            submitter.close()
+    ratios = [with_plugin / without for without, with_plugin in zip(*times, strict=True)]
+    return [
+        figure("sbatch, without the plugin", times[0]),
+        figure("sbatch, with the plugin", times[1]),
+        Figure(
+            thing="ratio with / without, pair by pair", runs=len(ratios), p50=median(ratios), unit="", goal="≤ 1.10"
+        ),
+    ]
+
+
+def measure_decisions(lab: Lab) -> list[Figure]:
+    """Return the round trip of a decision over the daemon's socket, from a client that is already running."""
+    request = Message(
+        "decide",
+        {
+            "client": "benchmark",
+            "uid": "1000",
+            "gid": "1000",
+            "name": "bench",
+            "time_limit": "5",
+            "min_nodes": "1",
+            "tres_per_node": "gres:gpu:1",
+        },
+    )
+    seconds = []
+    for number in range(EXCHANGES + 100):
+        begin = time.perf_counter()
+        answer = exchange(lab.layout.energyd_socket, request, 0.5)
+        took = time.perf_counter() - begin
+        assert answer.verb == "ok", answer
+        if number >= 100:
+            seconds.append(took)
+    return [figure("decision, round trip over the socket", seconds, "p99 ≤ 50 ms, the plugin's deadline")]
+
+
+def measure_hooks(lab: Lab) -> list[Figure]:
+    """Return the whole wall time of each hook process on an idle node with two GPUs, NVML calls included."""
+    found = []
+    seconds: dict[str, list[float]] = {"interpreter alone": [], "prolog": [], "epilog": [], "flush": []}
+    base = {"SLURMD_NODENAME": lab.spec.node_names[0], "SLURM_CLUSTER_NAME": lab.spec.cluster_name}
+    python = str(python_path())
+    script = (
+        "import subprocess,sys,time,json,os\n"
+        "t=time.perf_counter(); r=subprocess.run(json.loads(sys.argv[1]),env=json.loads(sys.argv[2]),"
+        "stdout=subprocess.DEVNULL,stderr=subprocess.DEVNULL); print(time.perf_counter()-t, r.returncode)"
+    )
+    for number in range(HOOK_RUNS):
+        job = {
+            **base,
+            "SLURM_CONF": str(lab.layout.slurm_conf),
+            "SLURM_JOB_ID": str(900_000 + number),
+            "SLURM_JOB_UID": "1000",
+            "SLURM_JOB_GPUS": "0,1",
+            "SLURM_JOB_PARTITION": "a100",
+            "SLURM_JOB_RESTART_COUNT": "0",
+            "SPANK_ENERGY_DECISION": "v=1;id=benchmark01;mode=balanced;clocks=a100-sxm4-80gb:1290;limit=5",
+        }
+        for verb in seconds:
+            argv = [python, "-I", "-c", "pass"] if verb.startswith("inter") else [
+                python, "-I", "-m", "slurm_energy.node.main", verb,
+            ]  # fmt: skip
+            done = lab.run([sys.executable, "-c", script, json.dumps(argv), json.dumps(job)], check=True)
+            took, code = done.stdout.split()
+            assert code == "0", done
+            seconds[verb].append(float(took))
+    for verb, took_list in seconds.items():
+        goal = "≤ 150 ms beyond the NVML calls" if verb in {"prolog", "epilog"} else ""
+        found.append(figure(verb if verb.startswith("inter") else f"{verb} hook, whole process", took_list, goal))
+    return found
+
+
+def page(figures: list[Figure], slurm_version: str) -> str:
+    """Return the Markdown page."""
+    lines = [
+        "# Benchmarks",
+        "",
+        "Written by `make bench`. Times are wall times on the machine below; read ratios first.",
+        "",
+        f"- Date: {datetime.now(UTC):%Y-%m-%d}; {os.cpu_count()} CPU cores; Python {platform.python_version()}; "
+        f"{slurm_version}; simulated GPUs.",
+        "",
+        "| what | runs | p50 | p99 | unit | goal |",
+        "|---|---:|---:|---:|---|---|",
+    ]
+    for item in figures:
+        p99 = "" if item.p99 is None else f"{item.p99:.2f}"
+        lines.append(f"| {item.thing} | {item.runs} | {item.p50:.2f} | {p99} | {item.unit} | {item.goal} |")
+    lines += [
+        "",
+        "How: two laboratory clusters run side by side, one with the plugin and one without; held jobs are submitted to",
+        "the two in turn by a process already inside. Decisions go over the unix socket from one running client, one",
+        "connection each. Hooks are whole processes, interpreter start included; the simulated NVML answers in",
+        "microseconds, so nearly all of it is beyond the NVML calls (a real counter read takes about 4 ms).",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def main() -> int:
+    """Measure everything and print the page."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--write", type=Path, help="file to write the page to")
+    arguments = parser.parse_args()
+
+    def tell(step: str) -> None:
+        print(f"bench: {step}", file=sys.stderr)
+
+    tell("starting two laboratory clusters")
+    with (
+        start_lab(LabSpec(name="bench-plain", partitions=PARTITIONS, energy=False), owned=True) as plain,
+        start_lab(LabSpec(name="bench-energy", partitions=PARTITIONS), owned=True) as energy,
+    ):
+        tell("submissions in turn")
+        figures = measure_submission(plain, energy)
+        tell("decisions")
+        figures += measure_decisions(energy)
+        tell("hooks")
+        figures += measure_hooks(energy)
+        version = energy.run(["sinfo", "--version"], check=True).stdout.strip()
+    text = page(figures, version)
+    print(text)
+    if arguments.write:
+        arguments.write.write_text(text, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

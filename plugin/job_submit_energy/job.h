@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/* The three things done to a job description: clean it, describe it, apply an answer to it. */
+#ifndef ENERGY_JOB_H
+#define ENERGY_JOB_H
+
+#include <slurm/slurm.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "../common/options.h"
+#include "../common/reply.h"
+
+/* Remove every decision entry that came with the job. Returns how many there were. */
+extern uint32_t energy_job_strip(job_desc_msg_t *job);
+
+/* Value of an entry of the job control environment, NULL if it is absent; the last one counts. */
+extern const char *energy_job_entry(const job_desc_msg_t *job, const char *name);
+
+/* Write the request about the job. Returns its length, 0 if the job's own text does not fit. */
+extern size_t energy_job_request(const job_desc_msg_t *job, uint32_t submit_uid, char *bytes,
+				 size_t size);
+
+typedef enum {
+	ENERGY_APPLIED,
+	ENERGY_APPLIED_BUT_PARTITION,	/* it named one outside the user's list: left as it was */
+	ENERGY_APPLY_NO_MEMORY,		/* the job may lack a part of the answer */
+} energy_applied_t;
+
+/* Apply what the answer names and nothing else. */
+extern energy_applied_t energy_job_apply(job_desc_msg_t *job, const energy_reply_t *reply);
+
+/* Leave the answer's line for the person who submits, after what another plugin may have left. */
+extern void energy_job_tell(char **err_msg, const char *message);
+
+#endif

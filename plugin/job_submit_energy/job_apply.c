@@ -1,0 +1,166 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/* Changes to a job description, all of them in Slurm's own memory. */
+#include <slurm/slurm.h>
+#include <string.h>
+
+#include "job.h"
+#include "slurm_memory.h"
+
+#define TELL_PREFIX "energy: "
+
+/* A new string in Slurm's memory made of three parts, NULL if there is none left. */
+static char *_join(const char *first, const char *second, const char *third)
+{
+	size_t lengths[] = { strlen(first), strlen(second), strlen(third) };
+	char *joined = slurm_xcalloc(lengths[0] + lengths[1] + lengths[2] + 1, 1, true, true,
+				     __FILE__, __LINE__, __func__);
+
+	if (!joined)
+		return NULL;
+	memcpy(joined, first, lengths[0]);
+	memcpy(joined + lengths[0], second, lengths[1]);
+	memcpy(joined + lengths[0] + lengths[1], third, lengths[2]);
+	return joined;
+}
+
+static void _replace(char **text, char *replacement)
+{
+	slurm_xfree((void **) text);
+	*text = replacement;
+}
+
+extern uint32_t energy_job_strip(job_desc_msg_t *job)
+{
+	uint32_t kept = 0, stripped = 0;
+
+	if (!job->spank_job_env)
+		return 0;
+	for (uint32_t i = 0; i < job->spank_job_env_size; i++) {
+		char *entry = job->spank_job_env[i];
+
+		if (entry && energy_is_decision_entry(entry)) {
+			slurm_xfree((void **) &entry);
+			stripped++;
+		} else {
+			job->spank_job_env[kept++] = entry;
+		}
+	}
+	for (uint32_t i = kept; i < job->spank_job_env_size; i++)
+		job->spank_job_env[i] = NULL;
+	job->spank_job_env_size = kept;
+	if (!kept && stripped)
+		slurm_xfree((void **) &job->spank_job_env);
+	return stripped;
+}
+
+extern const char *energy_job_entry(const job_desc_msg_t *job, const char *name)
+{
+	size_t length = strlen(name);
+
+	if (!job->spank_job_env)
+		return NULL;
+	for (uint32_t i = job->spank_job_env_size; i > 0; i--) {
+		const char *entry = job->spank_job_env[i - 1];
+
+		if (entry && !strncmp(entry, name, length) && (entry[length] == '='))
+			return entry + length + 1;
+	}
+	return NULL;
+}
+
+static bool _add_entry(job_desc_msg_t *job, const char *value)
+{
+	uint32_t used = job->spank_job_env ? job->spank_job_env_size : 0;
+	char *entry = _join(ENERGY_ENTRY_DECISION, "=", value);
+
+	/* One more than its size: slurmd walks such an array up to its NULL. */
+	if (!entry || !slurm_xrecalloc((void **) &job->spank_job_env, (size_t) used + 2,
+				       sizeof(char *), true, true, __FILE__, __LINE__, __func__)) {
+		slurm_xfree((void **) &entry);
+		return false;
+	}
+	job->spank_job_env[used] = entry;
+	job->spank_job_env[used + 1] = NULL;
+	job->spank_job_env_size = used + 1;
+	return true;
+}
+
+static bool _is_listed(const char *list, const char *name, size_t length)
+{
+	while (*list) {
+		size_t item = strcspn(list, ",");
+
+		if ((item == length) && !memcmp(list, name, length))
+			return true;
+		list += item;
+		list += (*list == ',');
+	}
+	return false;
+}
+
+/* Whether every name of the answer is one that the user listed. */
+static bool _is_subset(const char *answer, const char *list)
+{
+	while (*answer) {
+		size_t item = strcspn(answer, ",");
+
+		if (!_is_listed(list, answer, item))
+			return false;
+		answer += item;
+		answer += (*answer == ',');
+	}
+	return true;
+}
+
+static energy_applied_t _apply_partition(job_desc_msg_t *job, const char *partition)
+{
+	char *copy;
+
+	if (job->partition && job->partition[0] && !_is_subset(partition, job->partition))
+		return ENERGY_APPLIED_BUT_PARTITION;
+	copy = _join(partition, "", "");
+	if (!copy)
+		return ENERGY_APPLY_NO_MEMORY;
+	_replace(&job->partition, copy);
+	return ENERGY_APPLIED;
+}
+
+static bool _apply_comment(job_desc_msg_t *job, const char *comment)
+{
+	bool has_one = job->admin_comment && job->admin_comment[0];
+	char *joined = has_one ? _join(job->admin_comment, "; ", comment) : _join(comment, "", "");
+
+	if (joined)
+		_replace(&job->admin_comment, joined);
+	return joined != NULL;
+}
+
+extern energy_applied_t energy_job_apply(job_desc_msg_t *job, const energy_reply_t *reply)
+{
+	energy_applied_t applied = ENERGY_APPLIED;
+
+	/* The entry first: a job that moved without it would run at the wrong clock. */
+	if (reply->entry[0] && !_add_entry(job, reply->entry))
+		return ENERGY_APPLY_NO_MEMORY;
+	if (reply->partition[0])
+		applied = _apply_partition(job, reply->partition);
+	if (reply->admin_comment[0] && !_apply_comment(job, reply->admin_comment))
+		return ENERGY_APPLY_NO_MEMORY;
+	return applied;
+}
+
+extern void energy_job_tell(char **err_msg, const char *message)
+{
+	const char *prefix = strncmp(message, TELL_PREFIX, strlen(TELL_PREFIX)) ? TELL_PREFIX : "";
+	char *line = _join(prefix, message, ""), *both;
+
+	if (!line || !*err_msg) {
+		if (line)
+			*err_msg = line;
+		return;
+	}
+	both = _join(*err_msg, "\n", line);
+	slurm_xfree((void **) &line);
+	if (both)
+		_replace(err_msg, both);
+}

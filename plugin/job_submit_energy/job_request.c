@@ -1,0 +1,169 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/* The `decide` request: every key is absent where Slurm has no value. */
+#include <slurm/slurm.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "../common/request.h"
+#include "job.h"
+
+/*
+ * Raw bytes of one text; three times as many when every byte is escaped. All texts at their bound fit
+ * a request of ENERGY_REQUEST_BYTES.
+ */
+#define NAME_BYTES 256
+#define TEXT_BYTES 1024
+#define LIST_BYTES 2048
+
+static void _text(energy_request_t *request, const char *key, const char *value)
+{
+	if (!value || !value[0])
+		return;
+	/* Half of such a text would say something else: better not to ask. */
+	if (strnlen(value, TEXT_BYTES + 1) > TEXT_BYTES)
+		request->overflow = true;
+	else
+		energy_request_text(request, key, value, TEXT_BYTES);
+}
+
+/* A text whose beginning is enough. */
+static void _cut_text(energy_request_t *request, const char *key, const char *value, size_t limit)
+{
+	if (value && value[0])
+		energy_request_text(request, key, value, limit);
+}
+
+static void _number16(energy_request_t *request, const char *key, uint16_t value)
+{
+	if ((value != NO_VAL16) && (value != INFINITE16))
+		energy_request_number(request, key, value);
+}
+
+static void _number32(energy_request_t *request, const char *key, uint32_t value)
+{
+	if ((value != NO_VAL) && (value != INFINITE))
+		energy_request_number(request, key, value);
+}
+
+/* Numbers of which 0 means that the user said nothing. */
+static void _count32(energy_request_t *request, const char *key, uint32_t value)
+{
+	if (value)
+		_number32(request, key, value);
+}
+
+static void _minutes(energy_request_t *request, const char *key, uint32_t value)
+{
+	if (value == INFINITE)
+		energy_request_text(request, key, "infinite", TEXT_BYTES);
+	else
+		_number32(request, key, value);
+}
+
+static void _time(energy_request_t *request, const char *key, time_t value)
+{
+	if ((value > 0) && (value != (time_t) NO_VAL) && (value != (time_t) INFINITE))
+		energy_request_number(request, key, (uint64_t) value);
+}
+
+static void _memory(energy_request_t *request, uint64_t value)
+{
+	if ((value == NO_VAL64) || (value == INFINITE64))
+		return;
+	if (value & MEM_PER_CPU)
+		energy_request_number(request, "mem_per_cpu_mib", value & ~MEM_PER_CPU);
+	else
+		energy_request_number(request, "mem_per_node_mib", value);
+}
+
+static void _who(energy_request_t *request, const job_desc_msg_t *job, uint32_t submit_uid)
+{
+	char client[32];
+
+	snprintf(client, sizeof(client), "job_submit/%d.%02d.%d",
+		 (int) SLURM_VERSION_MAJOR(SLURM_VERSION_NUMBER),
+		 (int) SLURM_VERSION_MINOR(SLURM_VERSION_NUMBER),
+		 (int) SLURM_VERSION_MICRO(SLURM_VERSION_NUMBER));
+	energy_request_text(request, "client", client, sizeof(client));
+	energy_request_number(request, "uid", (job->user_id == NO_VAL) ? submit_uid : job->user_id);
+	_number32(request, "gid", job->group_id);
+	energy_request_number(request, "submit_uid", submit_uid);
+	_cut_text(request, "name", job->name, NAME_BYTES);
+	_text(request, "account", job->account);
+	_text(request, "qos", job->qos);
+	_text(request, "partition", job->partition);
+	_text(request, "reservation", job->reservation);
+	/* Only the first component of a heterogeneous job carries the script. */
+	if (!job->script && !job->script_buf &&
+	    ((job->het_job_offset == NO_VAL) || !job->het_job_offset))
+		energy_request_number(request, "interactive", 1);
+}
+
+static void _size(energy_request_t *request, const job_desc_msg_t *job)
+{
+	_minutes(request, "time_limit", job->time_limit);
+	_minutes(request, "time_min", job->time_min);
+	_count32(request, "min_nodes", job->min_nodes);
+	_count32(request, "max_nodes", job->max_nodes);
+	_count32(request, "num_tasks", job->num_tasks);
+	_number16(request, "ntasks_per_node", job->ntasks_per_node);
+	_number16(request, "cpus_per_task", job->cpus_per_task);
+	_count32(request, "min_cpus", job->min_cpus);
+	_count32(request, "max_cpus", job->max_cpus);
+	_memory(request, job->pn_min_memory);
+	_text(request, "tres_per_job", job->tres_per_job);
+	_text(request, "tres_per_node", job->tres_per_node);
+	_text(request, "tres_per_socket", job->tres_per_socket);
+	_text(request, "tres_per_task", job->tres_per_task);
+	_number16(request, "ntasks_per_tres", job->ntasks_per_tres);
+	_text(request, "cpus_per_tres", job->cpus_per_tres);
+	_text(request, "tres_freq", job->tres_freq);
+}
+
+static void _conditions(energy_request_t *request, const job_desc_msg_t *job)
+{
+	_text(request, "features", job->features);
+	_cut_text(request, "array", job->array_inx, LIST_BYTES);
+	_number32(request, "het_offset", job->het_job_offset);
+	_cut_text(request, "dependency", job->dependency, LIST_BYTES);
+	_text(request, "licenses", job->licenses);
+	if (job->shared == JOB_SHARED_NONE)
+		energy_request_number(request, "exclusive", 1);
+	_time(request, "begin_time", job->begin_time);
+	_time(request, "slurm_deadline", job->deadline);
+	_number16(request, "requeue", job->requeue);
+	if (job->contiguous == 1)
+		energy_request_number(request, "contiguous", 1);
+}
+
+/* The user may have set these entries by hand, past the options' own checks. */
+static void _wishes(energy_request_t *request, const job_desc_msg_t *job)
+{
+	const char *mode = energy_job_entry(job, ENERGY_ENTRY_MODE);
+	const char *slowdown = energy_job_entry(job, ENERGY_ENTRY_MAX_SLOWDOWN);
+	const char *deadline = energy_job_entry(job, ENERGY_ENTRY_DEADLINE);
+	const char *quiet = energy_job_entry(job, ENERGY_ENTRY_QUIET);
+	char number[ENERGY_OPTION_BYTES];
+
+	if (mode && energy_is_mode(mode))
+		_text(request, "energy_mode", mode);
+	if (slowdown && energy_is_slowdown(slowdown, number))
+		_text(request, "energy_max_slowdown", number);
+	if (deadline && energy_is_deadline(deadline))
+		_text(request, "energy_deadline", deadline);
+	if (quiet && !strcmp(quiet, "1"))
+		_text(request, "energy_quiet", quiet);
+}
+
+extern size_t energy_job_request(const job_desc_msg_t *job, uint32_t submit_uid, char *bytes,
+				 size_t size)
+{
+	energy_request_t request;
+
+	energy_request_begin(&request, bytes, size, "decide");
+	_who(&request, job, submit_uid);
+	_size(&request, job);
+	_conditions(&request, job);
+	_wishes(&request, job);
+	return energy_request_end(&request);
+}

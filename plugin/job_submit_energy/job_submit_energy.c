@@ -1,0 +1,191 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * job_submit/energy: asks slurm-energyd about each job as it is submitted and applies what the answer
+ * names. slurm.conf: JobSubmitPlugins=energy. Settings: see ../common/settings.h.
+ *
+ * It runs under slurmctld's locks. Whatever goes wrong, the job is accepted as it came, at the latest
+ * one deadline later.
+ */
+#include <errno.h>
+#include <slurm/slurm.h>
+#include <slurm/slurm_errno.h>
+#include <slurm/spank.h>	/* slurm_info() and slurm_error() */
+#include <stdlib.h>
+#include <string.h>
+
+#include "../common/breaker.h"
+#include "../common/exchange.h"
+#include "../common/request.h"
+#include "../common/settings.h"
+#include "../common/tally.h"
+#include "job.h"
+
+#define EXPORT __attribute__((visibility("default")))
+
+EXPORT extern const char plugin_name[];
+EXPORT extern const char plugin_type[];
+EXPORT extern const uint32_t plugin_version;
+
+const char plugin_name[] = "Energy-aware job submission plugin";
+const char plugin_type[] = "job_submit/energy";
+const uint32_t plugin_version = SLURM_VERSION_NUMBER;
+
+EXPORT extern int init(void);
+EXPORT extern int fini(void);
+EXPORT extern int job_submit(job_desc_msg_t *job_desc, uint32_t submit_uid, char **err_msg);
+EXPORT extern int job_modify(job_desc_msg_t *job_desc, void *job_ptr, uint32_t submit_uid,
+			     char **err_msg);
+
+static energy_breaker_t breaker = ENERGY_BREAKER_INITIALIZER;
+static energy_tally_t tally = ENERGY_TALLY_INITIALIZER;
+
+static void _complain(const char *text)
+{
+	slurm_error("%s: %s", plugin_type, text);
+}
+
+static void _report(bool always)
+{
+	char text[640];
+
+	if (energy_tally_report(&tally, energy_now_milliseconds(), always, text, sizeof(text)))
+		slurm_error("%s: since the last such line: %s", plugin_type, text);
+}
+
+static void _strip(job_desc_msg_t *job)
+{
+	uint32_t stripped = energy_job_strip(job);
+
+	while (stripped--)
+		energy_tally_add(&tally, ENERGY_EVENT_STRIPPED, "");
+}
+
+/* Exchange one request, which is in bytes, for a reply. True if there is a reply that says ok. */
+static bool _exchange(const energy_settings_t *settings, const char *bytes, size_t length,
+		      energy_reply_t *reply)
+{
+	static const energy_event_t events[] = {
+		[ENERGY_EXCHANGE_ABSENT] = ENERGY_EVENT_ABSENT,
+		[ENERGY_EXCHANGE_LATE] = ENERGY_EVENT_LATE,
+		[ENERGY_EXCHANGE_BROKEN] = ENERGY_EVENT_BROKEN,
+	};
+	char raw[ENERGY_REPLY_BYTES], detail[160];
+	const char *garbage = NULL;
+	size_t raw_length;
+	energy_exchange_t result;
+
+	result = energy_exchange(settings->socket, settings->deadline_milliseconds, bytes, length,
+				 raw, sizeof(raw), &raw_length, detail, sizeof(detail));
+	if (result == ENERGY_EXCHANGE_DONE)
+		garbage = energy_reply_parse(raw, raw_length, reply);
+	energy_breaker_result(&breaker, (result == ENERGY_EXCHANGE_DONE) && !garbage,
+			      settings->breaker_failures, settings->breaker_milliseconds,
+			      energy_now_milliseconds());
+	if (result != ENERGY_EXCHANGE_DONE)
+		energy_tally_add(&tally, events[result], detail);
+	else if (garbage)
+		energy_tally_add(&tally, ENERGY_EVENT_GARBAGE, garbage);
+	else if (reply->status == ENERGY_REPLY_REFUSED)
+		energy_tally_add(&tally, ENERGY_EVENT_REFUSED, reply->reason);
+	else
+		return true;
+	return false;
+}
+
+/* Ask about the job. True if there is an answer to apply. */
+static bool _ask(const job_desc_msg_t *job, uint32_t submit_uid, const energy_settings_t *settings,
+		 energy_reply_t *reply)
+{
+	char *bytes = malloc(ENERGY_REQUEST_BYTES);
+	size_t length;
+	bool answered = false;
+
+	if (!bytes) {
+		energy_tally_add(&tally, ENERGY_EVENT_NO_MEMORY, "");
+		return false;
+	}
+	length = energy_job_request(job, submit_uid, bytes, ENERGY_REQUEST_BYTES);
+	if (!length)
+		energy_tally_add(&tally, ENERGY_EVENT_TOO_LONG, "");
+	else if (!energy_breaker_allows(&breaker, settings->breaker_failures,
+					settings->breaker_milliseconds, energy_now_milliseconds()))
+		energy_tally_add(&tally, ENERGY_EVENT_NOT_ASKED, "");
+	else
+		answered = _exchange(settings, bytes, length, reply);
+	free(bytes);
+	return answered;
+}
+
+static bool _wants_message(const job_desc_msg_t *job, const energy_settings_t *settings)
+{
+	const char *quiet = energy_job_entry(job, ENERGY_ENTRY_QUIET);
+
+	return settings->message && (!quiet || strcmp(quiet, "1"));
+}
+
+static void _decide(job_desc_msg_t *job, uint32_t submit_uid, char **err_msg)
+{
+	energy_settings_t settings;
+	energy_reply_t reply;
+
+	energy_settings_current(&settings, _complain);
+	if (!_ask(job, submit_uid, &settings, &reply))
+		return;
+	switch (energy_job_apply(job, &reply)) {
+	case ENERGY_APPLY_NO_MEMORY:
+		energy_tally_add(&tally, ENERGY_EVENT_NO_MEMORY, "");
+		return;		/* a message would promise what was not done */
+	case ENERGY_APPLIED_BUT_PARTITION:
+		energy_tally_add(&tally, ENERGY_EVENT_FOREIGN_PARTITION, reply.partition);
+		break;
+	case ENERGY_APPLIED:
+		break;
+	}
+	if (err_msg && reply.message[0] && _wants_message(job, &settings))
+		energy_job_tell(err_msg, reply.message);
+}
+
+extern int init(void)
+{
+	energy_settings_t settings;
+
+	energy_settings_current(&settings, _complain);
+	slurm_info("%s: asks %s, at most %u ms", plugin_type, settings.socket,
+		   settings.deadline_milliseconds);
+	return SLURM_SUCCESS;
+}
+
+extern int fini(void)
+{
+	_report(true);
+	return SLURM_SUCCESS;
+}
+
+extern int job_submit(job_desc_msg_t *job_desc, uint32_t submit_uid, char **err_msg)
+{
+	int saved_errno = errno;
+
+	if (job_desc) {
+		_strip(job_desc);
+		_decide(job_desc, submit_uid, err_msg);
+		_report(false);
+	}
+	errno = saved_errno;
+	return SLURM_SUCCESS;
+}
+
+/* A change of a job is never asked about; only a forged decision is kept out of it. */
+extern int job_modify(job_desc_msg_t *job_desc, void *job_ptr, uint32_t submit_uid, char **err_msg)
+{
+	int saved_errno = errno;
+
+	(void) job_ptr;
+	(void) submit_uid;
+	(void) err_msg;
+	if (job_desc) {
+		_strip(job_desc);
+		_report(false);
+	}
+	errno = saved_errno;
+	return SLURM_SUCCESS;
+}

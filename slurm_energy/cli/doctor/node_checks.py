@@ -1,0 +1,143 @@
+"""A compute node's side: GPUs, spool, timers."""
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from slurm_energy.cli.doctor.daemon_checks import service
+from slurm_energy.cli.doctor.finding import Finding, Situation, fail, ok, skip, warn
+from slurm_energy.cli.site import slurm_command, under
+from slurm_energy.device.base import GpuIdentity
+from slurm_energy.device.nvml import NvmlDriver
+from slurm_energy.errors import DeviceError
+from slurm_energy.node.spool import Spool
+
+CRON_FILE = Path("/etc/cron.d/slurm-energy")
+MAX_WAITING_HOURS = 1.0
+
+
+def node_checks(situation: Situation) -> Iterator[Finding]:
+    """Yield what concerns a compute node; nothing on other hosts."""
+    if not situation.is_node:
+        return
+    yield from _gpus(situation)
+    yield from _spool(situation)
+    yield _timer(situation)
+
+
+def _gpus(situation: Situation) -> Iterator[Finding]:
+    try:
+        with NvmlDriver(situation.config.node.nvml_library) as driver:
+            gpus = driver.gpus()
+            identities = [gpu.identity for gpu in gpus]
+            lacking = _without_clocks(gpus)
+    except DeviceError as error:
+        yield fail(
+            "GPUs", str(error), "install NVIDIA's driver, or set node.nvml_library; a node without GPUs needs no hooks"
+        )
+        return
+    if not identities:
+        yield warn("GPUs", "the driver knows none", "check nvidia-smi")
+        return
+    names = sorted({identity.name for identity in identities})
+    yield ok("GPUs", f"{len(identities)}: {', '.join(names)}")
+    yield _catalogue(identities)
+    if not situation.config.node.set_clocks:
+        yield warn("GPU clocks", "node.set_clocks is false: clocks stay as they are", "set it to true to save energy")
+    elif lacking:
+        yield warn("GPU clocks", f"{lacking[0]}", "energy is measured there, the clock stays at its default")
+    elif os.geteuid() != 0:
+        yield skip("GPU clocks", "only root may set them, as the hooks do", "run doctor as root")
+    else:
+        yield ok("GPU clocks", "supported clocks are known, and this is root")
+
+
+def _without_clocks(gpus: object) -> list[str]:
+    lacking = []
+    for gpu in gpus if isinstance(gpus, tuple) else ():
+        try:
+            gpu.supported_sm_clocks_mhz()
+        except DeviceError as error:
+            lacking.append(str(error))
+    return lacking
+
+
+def _catalogue(identities: list[GpuIdentity]) -> Finding:
+    unknown = sorted({identity.name for identity in identities if identity.gpu_type is None})
+    if unknown:
+        return warn(
+            "GPU catalogue",
+            f"{', '.join(unknown)} is not in it: energy is measured, the clock stays at its default",
+            "map the GRES type under [gpu_types] in slurm-energy.toml, or add a row to energy_model/catalog",
+        )
+    return ok("GPU catalogue", "every GPU is in it")
+
+
+def _spool(situation: Situation) -> Iterator[Finding]:
+    name = situation.environment.get("SLURMD_NODENAME") or os.uname().nodename.partition(".")[0]
+    root = under(situation.root, Path(situation.config.node.spool_directory.replace("%n", name)))
+    if not root.is_dir():
+        yield _missing_spool(root)
+        return
+    if not os.access(root, os.R_OK | os.W_OK | os.X_OK):
+        yield skip("spool", f"{root} is not open to this user", "run doctor as root")
+        return
+    yield ok("spool", str(root))
+    spool = Spool(root)
+    yield _waiting(spool)
+    yield _left_over("rejected reports", spool.rejected, "read them, report the fault, then delete them")
+    yield _left_over("GPU settings not restored", spool.pending, "slurm-energy-hook repair (as root)")
+    yield _stale_jobs(situation, spool, name)
+
+
+def _missing_spool(root: Path) -> Finding:
+    parent = next((folder for folder in root.parents if folder.is_dir()), Path("/"))
+    if os.geteuid() == 0 and os.access(parent, os.W_OK):
+        return ok("spool", f"{root} will be made by the first job")
+    return skip("spool", f"{root} does not exist yet", "run doctor as root")
+
+
+def _files(folder: Path) -> list[Path]:
+    try:
+        return [path for path in folder.iterdir() if not path.name.startswith(".")]
+    except OSError:
+        return []
+
+
+def _waiting(spool: Spool) -> Finding:
+    files = _files(spool.reports)
+    if not files:
+        return ok("waiting reports", "none")
+    oldest_hours = (time.time() - min(path.stat().st_mtime for path in files)) / 3600
+    text = f"{len(files)}, the oldest {oldest_hours:.1f} h"
+    if oldest_hours > MAX_WAITING_HOURS:
+        return fail("waiting reports", text, "slurm-energy-hook flush (as root), and check the daemon's address")
+    return ok("waiting reports", text)
+
+
+def _left_over(subject: str, folder: Path, mend: str) -> Finding:
+    files = _files(folder)
+    return warn(subject, f"{len(files)} in {folder}", mend) if files else ok(subject, "none")
+
+
+def _stale_jobs(situation: Situation, spool: Spool, node: str) -> Finding:
+    """Return whether every job that the spool holds as active is one that Slurm runs here."""
+    held = {path.name.removesuffix(".json") for path in _files(spool.active) if path.name.endswith(".json")}
+    if not held:
+        return ok("active jobs", "none")
+    result = slurm_command(situation.config, "squeue", "--noheader", "--format=%A", "--nodelist", node)
+    if not result.ok:
+        return skip("active jobs", f"{len(held)} in the spool; {result.complaint}")
+    stale = sorted(held - set(result.stdout.split()))
+    if stale:
+        return warn(
+            "active jobs", f"{', '.join(stale[:5])} ended without an epilog", "slurm-energy-hook repair (as root)"
+        )
+    return ok("active jobs", f"{len(held)}, all of them running")
+
+
+def _timer(situation: Situation) -> Finding:
+    if under(situation.root, CRON_FILE).is_file():
+        return ok("timer", str(CRON_FILE))
+    return service("slurm-energy-flush.timer", "systemctl enable --now slurm-energy-flush.timer slurm-energy-repair")

@@ -1,0 +1,236 @@
+"""Slurm's side: version, plugins, their settings, hooks."""
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from slurm_energy.cli.doctor.finding import Finding, Situation, fail, ok, skip, warn
+from slurm_energy.cli.doctor.plugin_file import compiled_version
+from slurm_energy.cli.installation import (
+    CONFIG_DIRECTORY,
+    JOB_SUBMIT_PLUGIN,
+    PLUGIN_CONF_NAME,
+    SPANK_PLUGIN,
+)
+from slurm_energy.cli.site import plugin_directory, slurm_command, under
+from slurm_energy.errors import SlurmError
+
+INSTALL = "slurm-energy install"
+
+
+def slurm_checks(situation: Situation) -> Iterator[Finding]:
+    """Yield what concerns Slurm on every host."""
+    yield _commands(situation)
+    yield _controller_answers(situation)
+    yield _cluster_name(situation)
+    if situation.is_controller:
+        yield _job_submit_line(situation)
+        yield _plugin(situation, "job_submit plugin", JOB_SUBMIT_PLUGIN)
+        yield from _plugin_settings(situation)
+    yield _plugin(situation, "SPANK plugin", SPANK_PLUGIN)
+    yield _plugstack(situation)
+    yield _energy_options(situation)
+    yield _prolog_flags(situation)
+    for name in ("prolog", "epilog"):
+        yield _hook(situation, name)
+
+
+def _commands(situation: Situation) -> Finding:
+    if situation.slurm_version is None:
+        complaint = slurm_command(situation.config, "scontrol", "--version").complaint
+        return fail(
+            "Slurm's commands",
+            complaint or "scontrol does not tell its version",
+            "install Slurm's client commands, or set cluster.slurm_bin_directory and cluster.slurm_conf",
+        )
+    year, month = situation.slurm_version
+    if situation.slurm_version < (22, 5):
+        return warn("Slurm's commands", f"Slurm {year}.{month:02d}", "22.05 is the oldest release that was tried")
+    return ok("Slurm's commands", f"Slurm {year}.{month:02d}")
+
+
+def _controller_answers(situation: Situation) -> Finding:
+    result = slurm_command(situation.config, "scontrol", "ping")
+    if result.ok and "UP" in result.stdout:
+        return ok("slurmctld", result.stdout.strip().splitlines()[0])
+    said = (result.stdout.strip().splitlines() or [result.complaint or "no answer"])[0]
+    return fail("slurmctld", said, "start slurmctld, or set cluster.slurm_conf to the cluster's slurm.conf")
+
+
+def _cluster_name(situation: Situation) -> Finding:
+    name, ours = situation.conf.get("clustername"), situation.config.cluster.name
+    if name is None:
+        return skip("cluster name", f"{situation.slurm_conf} does not tell it", "set cluster.slurm_conf")
+    if name != ours:
+        return fail(
+            "cluster name",
+            f"Slurm's is {name}, cluster.name is {ours}: reports would not find their jobs",
+            f'set name = "{name}" under [cluster] in slurm-energy.toml, on every host',
+        )
+    return ok("cluster name", name)
+
+
+def _job_submit_line(situation: Situation) -> Finding:
+    line = situation.conf.get("jobsubmitplugins", "")
+    if "energy" in re.split(r"[\s,]+", line):
+        return ok("JobSubmitPlugins", line)
+    return fail(
+        "JobSubmitPlugins",
+        f"{line or 'empty'}: slurmctld does not ask",
+        f"add energy to JobSubmitPlugins in {situation.slurm_conf} and restart slurmctld ({INSTALL} shows the lines)",
+    )
+
+
+def _plugin(situation: Situation, subject: str, name: str) -> Finding:
+    folder = plugin_directory(situation.conf, situation.root)
+    places = [Path(part) for part in situation.conf.get("plugindir", "").split(":") if part]
+    places += [folder] if folder is not None and folder not in places else []
+    if name == SPANK_PLUGIN:
+        named = _plugstack_line(situation)
+        places = [named.parent, *places] if named is not None and named.is_absolute() else places
+    for place in places:
+        path = under(situation.root, place / name)
+        if path.is_file():
+            return _plugin_version(situation, subject, path)
+    return fail(
+        subject,
+        f"{name} is not in {', '.join(map(str, places)) or 'any known plugin folder'}",
+        f"{INSTALL} --build-plugin (needs make, gcc and libslurm-dev)",
+    )
+
+
+def _plugin_version(situation: Situation, subject: str, path: Path) -> Finding:
+    try:
+        built = compiled_version(path)
+    except SlurmError as error:
+        return fail(subject, str(error), f"{INSTALL} --build-plugin")
+    text = f"{path}, built for Slurm {built[0]}.{built[1]:02d}"
+    if situation.slurm_version is not None and built != situation.slurm_version:
+        year, month = situation.slurm_version
+        return fail(subject, f"{text}, this is {year}.{month:02d}", f"{INSTALL} --build-plugin, then restart slurmctld")
+    return ok(subject, text)
+
+
+def _plugstack_path(situation: Situation) -> Path:
+    named = situation.conf.get("plugstackconfig")
+    return Path(named) if named else situation.slurm_conf.parent / "plugstack.conf"
+
+
+def _plugstack_words(situation: Situation) -> list[str] | None:
+    """Return the words of our line, None without one; drop-in files of an `include` line are read, too."""
+    waiting, seen = [under(situation.root, _plugstack_path(situation))], 0
+    while waiting and seen < 64:
+        seen += 1
+        try:
+            lines = waiting.pop().read_text(encoding="utf-8", errors="replace").splitlines()
+        except OSError:
+            continue
+        for line in lines:
+            words = line.split()
+            if len(words) > 1 and words[0] == "include":
+                pattern = under(situation.root, _plugstack_path(situation).parent / words[1])
+                waiting.extend(sorted(pattern.parent.glob(pattern.name)))
+            elif len(words) > 1 and words[0] in {"optional", "required"} and words[1].endswith(SPANK_PLUGIN):
+                return words
+    return None
+
+
+def _plugstack_line(situation: Situation) -> Path | None:
+    words = _plugstack_words(situation)
+    return None if words is None else Path(words[1])
+
+
+def _plugstack(situation: Situation) -> Finding:
+    path, words = _plugstack_path(situation), _plugstack_words(situation)
+    if words is None:
+        return fail("plugstack.conf", f"{path} has no line for {SPANK_PLUGIN}", f"{INSTALL} (on every host)")
+    if words[0] != "optional":
+        return warn("plugstack.conf", " ".join(words), "write optional instead: a missing file must not stop jobs")
+    return ok("plugstack.conf", " ".join(words))
+
+
+def _energy_options(situation: Situation) -> Finding:
+    result = slurm_command(situation.config, "sbatch", "--help")
+    if not result.ok:
+        return skip("sbatch options", result.complaint or "sbatch gives no help")
+    if "--energy=" in result.stdout:
+        return ok("sbatch options", "--energy and its kin are known here")
+    return fail("sbatch options", "sbatch here does not know --energy", "see SPANK plugin and plugstack.conf above")
+
+
+def plugin_settings_path(situation: Situation) -> Path:
+    """Return where the plugin looks for its settings."""
+    named = situation.environment.get("SLURM_ENERGY_PLUGIN_CONF")
+    if named:
+        return Path(named)
+    beside = situation.slurm_conf.parent / PLUGIN_CONF_NAME
+    return beside if under(situation.root, beside).is_file() else CONFIG_DIRECTORY / PLUGIN_CONF_NAME
+
+
+def _plugin_settings(situation: Situation) -> Iterator[Finding]:
+    path = plugin_settings_path(situation)
+    subject = "plugin settings"
+    try:
+        text = under(situation.root, path).read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        yield warn(subject, f"{path}: {error.strerror}; defaults are used", f"{INSTALL} --role controller")
+        return
+    given = dict(line.strip().split("=", 1) for line in text.splitlines() if "=" in line and not line.startswith("#"))
+    socket = given.get("socket", "/run/slurm-energy/energyd.sock").strip()
+    if socket != situation.config.daemon.socket_path:
+        yield fail(
+            subject,
+            f"{path} has socket {socket}, the daemon listens at {situation.config.daemon.socket_path}",
+            f"{INSTALL} --role controller",
+        )
+        return
+    plugin = situation.config.plugin
+    deadline = given.get("deadline_milliseconds", "50").strip()
+    if deadline != str(plugin.deadline_milliseconds) or given.get("message", "yes") != (
+        "yes" if plugin.message else "no"
+    ):
+        yield warn(subject, f"{path} says otherwise than [plugin] in slurm-energy.toml", f"{INSTALL} --role controller")
+        return
+    yield ok(subject, f"{path}, deadline {deadline} ms")
+
+
+def _prolog_flags(situation: Situation) -> Finding:
+    flags = situation.conf.get("prologflags", "")
+    if "alloc" in {flag.lower() for flag in re.split(r"[\s,]+", flags)}:
+        return ok("PrologFlags", flags)
+    return fail(
+        "PrologFlags",
+        f"{flags or 'empty'}: a node's prolog would wait for the first step",
+        f"add Alloc to PrologFlags in {situation.slurm_conf}, then scontrol reconfigure",
+    )
+
+
+def _hook(situation: Situation, name: str) -> Finding:
+    subject, pattern = name.capitalize(), situation.conf.get(name, "")
+    if pattern in {"", "(null)"}:
+        return fail(
+            subject,
+            f"{subject} is not set: nothing is measured",
+            f"{INSTALL} shows the line for {situation.slurm_conf}",
+        )
+    if not situation.is_node:
+        return ok(subject, pattern)
+    path = under(situation.root, Path(pattern))
+    scripts = sorted(path.parent.glob(path.name))
+    ours = [script for script in scripts if _is_ours(script)]
+    if not ours:
+        return fail(
+            subject, f"{pattern} runs none of our scripts", f"{INSTALL} --role node, and see what it says of {name}"
+        )
+    broken = [script for script in scripts if not os.access(script, os.X_OK)]
+    if broken:
+        return fail(subject, f"{broken[0]} is not executable: Slurm drains the node", f"chmod 755 {broken[0]}")
+    return ok(subject, ", ".join(map(str, ours)))
+
+
+def _is_ours(script: Path) -> bool:
+    try:
+        return "slurm_energy" in script.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False

@@ -1,0 +1,113 @@
+"""slurm-energy: the command line for people. Sub-commands are imported when they are called, so help is fast."""
+
+import importlib
+import os
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+
+from slurm_energy import __version__
+from slurm_energy.cli.say import say
+from slurm_energy.errors import SlurmEnergyError
+
+PROGRAM = "slurm-energy"
+EXIT_FAILED = 1
+EXIT_INTERRUPTED = 130
+
+
+class Noun(NamedTuple):
+    """Where a sub-command is, and its line in the list."""
+
+    module: str
+    attribute: str
+    summary: str
+
+
+NOUNS: dict[str, Noun] = {
+    "config": Noun("config_commands", "config", "Show or check the settings."),
+    "database": Noun("database", "database", "Create, upgrade or inspect the database."),
+    "decisions": Noun("status", "decisions", "List the latest decisions, newest first."),
+    "doctor": Noun("doctor_command", "doctor", "Check every assumption and say how to mend what does not hold."),
+    "explain": Noun("explain", "explain", "Tell a job's whole story, from what was asked to what was measured."),
+    "install": Noun("install", "install", "Write configuration, units and hooks, after showing what would change."),
+    "lab": Noun("lab", "lab", "Run a real Slurm cluster with simulated GPUs on this machine."),
+    "policy": Noun("policy", "policy", "List the policies or show one."),
+    "report": Noun("report", "report", "Report the energy of jobs, users or partitions."),
+    "status": Noun("status", "status", "Show whether the daemon answers and what it has done."),
+}
+
+
+class LazyGroup(click.Group):
+    """A group that knows its sub-commands by name and imports one only when it is asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  # click's signature
+        """Return the names."""
+        return sorted(NOUNS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002  # click's signature
+        """Import and return a sub-command."""
+        noun = NOUNS.get(cmd_name)
+        if noun is None:
+            return None
+        command: click.Command = getattr(importlib.import_module(f"slurm_energy.cli.{noun.module}"), noun.attribute)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002  # click's signature
+        """Write the list without importing anything."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, noun.summary) for name, noun in sorted(NOUNS.items())])
+
+
+@click.group(
+    name=PROGRAM,
+    cls=LazyGroup,
+    epilog="Example: slurm-energy report user --since 7d",
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+@click.option(
+    "--config",
+    "config_path",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Configuration file; without it $SLURM_ENERGY_CONFIG, then /etc/slurm-energy/slurm-energy.toml.",
+)
+@click.option("--traceback", is_flag=True, help="Show where an error was raised, for a bug report.")
+@click.version_option(__version__, prog_name=PROGRAM)
+@click.pass_context
+def cli(context: click.Context, config_path: Path | None, traceback: bool) -> None:
+    """Report the energy of Slurm jobs, explain decisions, install and check slurm-energy.
+
+    Exit codes: 0 done, 1 refused or failed, 2 wrong usage.
+    """
+    context.obj = {"config_path": config_path, "traceback": traceback}
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command line and return its exit code; no error leaves a traceback unless it is wanted."""
+    arguments = sys.argv[1:] if argv is None else argv
+    try:
+        result: Any = cli.main(args=arguments, prog_name=PROGRAM, standalone_mode=False)
+        sys.stdout.flush()
+    except click.exceptions.Exit as leaving:
+        return leaving.exit_code
+    except click.ClickException as wrong:
+        wrong.show()
+        return wrong.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        say("interrupted", PROGRAM)
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter's last flush meets no one
+        return EXIT_FAILED
+    except SlurmEnergyError as error:
+        if "--traceback" in arguments:
+            raise
+        for line in str(error).splitlines() or [type(error).__name__]:
+            say(line, PROGRAM)
+        return EXIT_FAILED
+    return result if isinstance(result, int) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

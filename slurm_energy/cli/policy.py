@@ -1,0 +1,66 @@
+"""`slurm-energy policy`."""
+
+from dataclasses import replace
+
+import click
+
+from slurm_energy.cli.context import JSON_OPTION, print_json, settings
+from slurm_energy.config import Config
+from slurm_energy.errors import PolicyError
+from slurm_energy.policy.base import Policy
+from slurm_energy.policy.registry import create_policy, policy_names
+
+
+@click.group(epilog="Example: slurm-energy policy list")
+def policy() -> None:
+    """List the policies or show one."""
+
+
+@policy.command(name="list", epilog="Example: slurm-energy policy list --json")
+@JSON_OPTION
+def list_policies(as_json: bool) -> int:
+    """List every policy; the one that the configuration names is marked."""
+    config = settings()
+    if as_json:
+        print_json([{"name": name, "configured": name == config.policy.name} for name in policy_names()])
+        return 0
+    for name in policy_names():
+        click.echo(f"{'*' if name == config.policy.name else ' '} {name:<14} {_summary(_policy(config, name))}")
+    return 0
+
+
+@policy.command(epilog="Example: slurm-energy policy show oracle")
+@click.argument("name", required=False)
+@JSON_OPTION
+def show(name: str | None, as_json: bool) -> int:
+    """Show a policy's version and what it does; without a name the configured one."""
+    config = settings()
+    chosen = name or config.policy.name
+    built = _policy(config, chosen)
+    facts = {
+        "name": chosen,
+        "version": built.version,
+        "configured": chosen == config.policy.name,
+        "summary": _summary(built),
+        "default_mode": config.policy.default_mode,
+        "max_slowdown": config.policy.max_slowdown,
+        "saver_max_slowdown": config.policy.saver_max_slowdown,
+        "routing_open": config.routing.open,
+    }
+    if as_json:
+        print_json(facts)
+        return 0
+    for key, value in facts.items():
+        click.echo(f"{key.replace('_', ' '):<20}{value}")
+    return 0
+
+
+def _policy(config: Config, name: str) -> Policy:
+    if name not in policy_names():
+        raise PolicyError(f"policy {name[:40]!r} does not exist; known: {', '.join(policy_names())}")
+    # The registry reads the name from the settings; its Literal type is checked there.
+    return create_policy(replace(config, policy=replace(config.policy, name=name)))
+
+
+def _summary(built: Policy) -> str:
+    return (type(built).__doc__ or "").strip().splitlines()[0]

@@ -1,0 +1,117 @@
+"""Reports and explanations, from the daemon or straight from the database."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from slurm_energy.cli.daemon_line import asked
+from slurm_energy.config import Config, StoreConfig
+from slurm_energy.domain.ids import ClusterName, JobId
+from slurm_energy.domain.report import DecisionRecord, EnergyReport, ExplainRecord, decode_record
+from slurm_energy.errors import DaemonUnavailable, SlurmEnergyError, WireError
+from slurm_energy.wire.codec import Message
+
+QUERY_SECONDS = 35.0
+"""A little over what the daemon gives its database."""
+_Record = TypeVar("_Record")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Filter:
+    """Which jobs; None leaves a filter out."""
+
+    job_id: int | None = None
+    user_name: str | None = None
+    partition: str | None = None
+    since_seconds: float | None = None
+    until_seconds: float | None = None
+
+    def fields(self, subject: str) -> dict[str, str]:
+        """Return the fields of a `query`."""
+        found = {
+            "what": subject,
+            "job": self.job_id,
+            "user": self.user_name,
+            "partition": self.partition,
+            "since": None if self.since_seconds is None else f"{self.since_seconds:.3f}",
+            "until": None if self.until_seconds is None else f"{self.until_seconds:.3f}",
+        }
+        return {key: str(value) for key, value in found.items() if value is not None}
+
+
+def energy_report(config: Config, subject: str, where: Filter, database: str | None) -> EnergyReport:
+    """Return a report of `report-job`, `report-user` or `report-partition`.
+
+    Raises:
+        SlurmEnergyError: neither daemon nor database answer, or the daemon refuses.
+    """
+    if database is None:
+        try:
+            return from_daemon(config, EnergyReport, where.fields(subject))
+        except DaemonUnavailable as error:
+            database = readable_database(config, error)
+    from slurm_energy.cli.database_records import report_from_database  # noqa: PLC0415  # SQL only when it is needed
+
+    return report_from_database(_store(config, database), ClusterName(config.cluster.name), subject, where)
+
+
+def explanation(config: Config, job_id: int, database: str | None) -> ExplainRecord:
+    """Return a job's whole story.
+
+    Raises:
+        SlurmEnergyError: neither daemon nor database answer, the daemon refuses, or the job is not known.
+    """
+    if database is None:
+        try:
+            return from_daemon(config, ExplainRecord, Filter(job_id=job_id).fields("explain"))
+        except DaemonUnavailable as error:
+            database = readable_database(config, error)
+    from slurm_energy.cli.database_records import explain_from_database  # noqa: PLC0415  # SQL only when it is needed
+
+    return explain_from_database(_store(config, database), ClusterName(config.cluster.name), JobId(job_id))
+
+
+def decisions(config: Config) -> tuple[DecisionRecord, ...]:
+    """Return the latest decisions, newest first.
+
+    Raises:
+        SlurmEnergyError: the daemon does not answer or refuses.
+    """
+    return from_daemon(config, tuple[DecisionRecord, ...], {"what": "decisions"})
+
+
+def from_daemon(config: Config, kind: type[_Record], fields: dict[str, str]) -> _Record:
+    """Return the record that the daemon sends.
+
+    Raises:
+        SlurmEnergyError: no answer, a refusal, or an answer that is no such record.
+    """
+    reply = asked(
+        config.daemon.socket_path, Message("query", {**fields, "cluster": config.cluster.name}), QUERY_SECONDS
+    )
+    try:
+        return decode_record(kind, reply.fields.get("json", ""))
+    except ValueError as error:
+        raise WireError(f"the daemon's answer cannot be read: {error}") from error
+
+
+def readable_database(config: Config, error: DaemonUnavailable) -> str:
+    """Return the database's URL if it is a file that this user may read; else raise what the daemon said."""
+    path = sqlite_path(config.store.url)
+    if path is not None:
+        try:
+            with path.open("rb"):
+                return config.store.url
+        except OSError:
+            pass
+    raise SlurmEnergyError(f"{error} Without it, name the database: --database URL") from error
+
+
+def sqlite_path(url: str) -> Path | None:
+    """Return the file of an SQLite URL, None for another database."""
+    scheme, _, rest = url.partition(":///")
+    return Path(rest.partition("?")[0]) if scheme.partition("+")[0] == "sqlite" and rest else None
+
+
+def _store(config: Config, url: str) -> StoreConfig:
+    return StoreConfig(url=url, busy_timeout_seconds=config.store.busy_timeout_seconds)

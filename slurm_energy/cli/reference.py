@@ -1,0 +1,123 @@
+"""The reference pages, from the commands' own help and the settings' own metadata.
+
+    python -m slurm_energy.cli.reference --write
+
+A test fails when a page differs from what this renders.
+"""
+
+import argparse
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+from slurm_energy.cli.main import PROGRAM, cli
+from slurm_energy.cli.settings_table import section_tables
+from slurm_energy.config import ENVIRONMENT_PREFIX, Config
+
+DIRECTORY = Path("docs/reference")
+_GENERATED = "<!-- Made by `python -m slurm_energy.cli.reference --write`: do not edit. -->"
+
+_ENERGY_SBATCH = """## `energy-sbatch`
+
+```
+energy-sbatch [--energy-dry-run] [sbatch's own options] script [arguments]
+```
+
+Passes every option and argument to `sbatch` byte for byte, leaves its stdout (also with `--parsable`), its exit code
+and its signals as they are, and prints one line on stderr that says what was decided. It submits once: when the
+answer is unclear ("Socket timed out"), it advises to look with `squeue --me` and does not try again.
+
+| option | meaning |
+|---|---|
+| `--energy=off` | decide nothing, change nothing |
+| `--energy=observe` | decide and record, change nothing |
+| `--energy=balanced` | save energy inside the site's slowdown bound |
+| `--energy=saver` | save energy inside the site's larger slowdown bound |
+| `--energy-max-slowdown=PCT` | the job may take at most so many per cent longer |
+| `--energy-deadline=TIME` | the job should have ended by then, in the forms of sbatch's `--deadline` |
+| `--energy-quiet` | print no line |
+| `--energy-dry-run` | show what would be decided and submit nothing (this wrapper only) |
+
+All but the last are options of `sbatch`, `srun` and `salloc` themselves where the site's SPANK plugin is loaded, also
+in `#SBATCH` lines. Where it is not loaded, the wrapper leaves `--energy=balanced`, `--energy=saver` and
+`--energy-quiet` out and says so; a limit that could not be kept (`off`, `observe`, a slowdown, a deadline) is never
+dropped: then nothing is submitted, unless the cluster has no energy plugin at all.
+
+Installed under the name `sbatch` in front of Slurm's own on `PATH`, it finds the real one.
+
+Example: `energy-sbatch --energy=saver --gpus=2 --time=2:00:00 job.sh`
+"""
+
+
+def command_page() -> str:
+    """Return docs/reference/cli.md."""
+    parts = [f"# Commands\n\n{_GENERATED}\n", _ENERGY_SBATCH]
+    for path, command in walk(cli, (PROGRAM,)):
+        context = click.Context(command, info_name=" ".join(path), max_content_width=100, terminal_width=100)
+        parts.append(
+            f"{'#' * min(4, len(path) + 1)} `{' '.join(path)}`\n\n```\n{command.get_help(context).rstrip()}\n```\n"
+        )
+    return "\n".join(parts)
+
+
+def walk(command: click.Command, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    """Yield every command with its words, groups before their members."""
+    yield path, command
+    if isinstance(command, click.Group):
+        context = click.Context(command, info_name=path[-1])
+        for name in command.list_commands(context):
+            member = command.get_command(context, name)
+            if member is not None:
+                yield from walk(member, (*path, name))
+
+
+def settings_page() -> str:
+    """Return docs/reference/configuration.md."""
+    lines = [
+        "# Settings",
+        "",
+        _GENERATED,
+        "",
+        "File: `$SLURM_ENERGY_CONFIG`, else `/etc/slurm-energy/slurm-energy.toml`.",
+        f"Order: command-line option, environment variable (`{ENVIRONMENT_PREFIX}SECTION_KEY`), file, default.",
+        "Unknown sections and keys are errors. `slurm-energy config show` prints each value and where it came from,",
+        "`slurm-energy config check FILE` checks a file.",
+    ]
+    for table in section_tables(Config()):
+        lines += ["", f"## `[{table.name}]`", "", table.help, ""]
+        if not table.settings:
+            lines.append('Keys are GRES types as in gres.conf, values are catalogue names: `a100 = "a100-sxm4-80gb"`.')
+            continue
+        lines += ["| key | type | default | bounds | meaning |", "|---|---|---|---|---|"]
+        lines += [
+            f"| `{row.key}` | {row.type_name} | `{row.default_toml}` | {row.bounds} | {row.help.replace('|', '/')} |"
+            for row in table.settings
+        ]
+    return "\n".join(lines) + "\n"
+
+
+PAGES = {"cli.md": command_page, "configuration.md": settings_page}
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Print the names of pages that are out of date, or write them; return 1 when some are and none were written."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--write", action="store_true", help="write the pages")
+    parser.add_argument("--directory", type=Path, default=DIRECTORY)
+    options = parser.parse_args(argv)
+    stale = []
+    for name, page in PAGES.items():
+        path, text = options.directory / name, page()
+        if not path.exists() or path.read_text(encoding="utf-8") != text:
+            stale.append(path)
+            if options.write:
+                path.write_text(text, encoding="utf-8")
+    for path in stale:
+        print(f"{path} {'written' if options.write else 'is out of date'}")
+    return 0 if options.write or not stale else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,72 @@
+"""Templates of configuration files: strict, and with the quoting that each kind of file needs."""
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, TemplateError
+
+from slurm_energy.errors import ConfigError
+from slurm_energy.resources import shared_directory
+
+_PLAIN_WORD = re.compile(r"[A-Za-z0-9_./:@,+=-]+\Z")
+
+
+def render(name: str, values: Mapping[str, Any]) -> str:
+    """Return a template's text.
+
+    Raises:
+        ConfigError: the template is missing, names a value that is not there, or a value does not fit the file.
+    """
+    environment = Environment(
+        loader=FileSystemLoader(shared_directory("templates")),
+        undefined=StrictUndefined,
+        autoescape=False,  # noqa: S701  # configuration files, not HTML; quoting is by filter
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters["unit"] = unit_word
+    environment.filters["cron"] = cron_word
+    try:
+        return environment.get_template(name).render(values)
+    except TemplateError as error:
+        raise ConfigError(f"template {name} cannot be rendered: {error}") from error
+
+
+def unit_word(text: object) -> str:
+    """Return a word for a systemd unit: % is doubled, anything unusual is quoted."""
+    word = _one_line(str(text)).replace("%", "%%")
+    return (
+        word if _PLAIN_WORD.match(word.replace("%%", "")) else json.dumps(word, ensure_ascii=False).replace("$", "$$")
+    )
+
+
+def cron_word(text: object) -> str:
+    """Return a word for a crontab's command: quoted for the shell, % behind a backslash."""
+    word = _one_line(str(text))
+    quoted = word if _PLAIN_WORD.match(word) else "'" + word.replace("'", "'\\''") + "'"
+    return quoted.replace("%", "\\%")
+
+
+def toml_value(value: object) -> str:
+    """Return a value of the configuration as TOML."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float):
+        return repr(value)
+    if isinstance(value, Mapping):
+        items = ", ".join(
+            f"{json.dumps(str(key), ensure_ascii=False)} = {toml_value(item)}" for key, item in value.items()
+        )
+        return f"{{ {items} }}" if items else "{}"
+    if isinstance(value, tuple | list):
+        return "[" + ", ".join(toml_value(item) for item in value) + "]"
+    return json.dumps(str(value), ensure_ascii=False)  # JSON's text is a TOML basic string
+
+
+def _one_line(text: str) -> str:
+    if any(not letter.isprintable() for letter in text):
+        raise ConfigError(f"{text[:80]!r} has control characters: it cannot stand in a configuration file")
+    return text

@@ -1,0 +1,147 @@
+"""`energy-sbatch --energy-dry-run`: what would be decided for this job, without submitting it."""
+
+import os
+import stat
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from slurm_energy import __version__
+from slurm_energy.cli.daemon_line import preview
+from slurm_energy.cli.say import say
+from slurm_energy.config import Config
+from slurm_energy.domain.reasons import reason_sentence
+from slurm_energy.errors import DaemonUnavailable, SlurmError, ValueRangeError
+from slurm_energy.reporting.visible import visible
+from slurm_energy.slurm.sbatch import SbatchJob, job_request, sbatch_job
+from slurm_energy.slurm.sbatch_fields import decide_fields
+from slurm_energy.slurm.sbatch_options import DRY_RUN, ENERGY_OPTIONS, SplitArguments, Takes
+from slurm_energy.slurm.sbatch_script import script_directives
+
+MAX_SCRIPT_BYTES = 4 * 1024 * 1024
+"""Slurm's own default of SchedulerParameters=max_script_size."""
+_PREVIEW_SECONDS = 5.0
+
+
+def dry_run(split: SplitArguments, known: Mapping[str, Takes], config: Config) -> int:
+    """Print what would be decided, and return the exit code.
+
+    Raises:
+        SlurmEnergyError: the script or an option cannot be read, or the daemon gives no answer.
+    """
+    extra = {**known, **ENERGY_OPTIONS, DRY_RUN: Takes.NOTHING}
+    given = {option.name: option.value for option in split.options}
+    text = "" if "wrap" in given else _script_text(split.rest, given.get("chdir"))
+    directives = None if "wrap" in given else script_directives(text)
+    job = sbatch_job(split, os.environ, directives, extra, text)
+    job_request(job, os.getuid(), time.time())  # complains in sbatch's words about what cannot be read
+    fields = {
+        "client": f"energy-sbatch/{__version__}",
+        "uid": str(os.getuid()),
+        "gid": str(os.getgid()),
+        "submit_uid": str(os.getuid()),
+        **decide_fields(job),
+    }
+    try:
+        message, explanation = preview(config.daemon.socket_path, fields, _PREVIEW_SECONDS)
+    except DaemonUnavailable as error:
+        raise DaemonUnavailable(f"{error}; nothing was submitted, and plain submission works without the daemon") from (
+            error
+        )
+    for line in preview_lines(job, message, explanation):
+        print(line)
+    if "energy" not in known:
+        say("sbatch on this host lacks the energy plugin: options in --energy… would not reach the cluster from here")
+    sys.stdout.flush()
+    return 0
+
+
+def preview_lines(job: SbatchJob, message: str, explanation: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the lines that a person reads."""
+    decision = _mapping(explanation.get("decision"))
+    yield f"Dry run of {visible(job.name)}: nothing was submitted."
+    yield f"  would be said: {visible(message) or 'nothing'}"
+    asked = _asked(explanation)
+    if asked:
+        yield f"  asked for:     {asked}"
+    partitions = _items(decision.get("partitions"))
+    yield f"  partition:     {visible(','.join(map(str, partitions))) if partitions else 'as you or Slurm choose'}"
+    clocks = [_mapping(clock) for clock in _items(decision.get("clocks"))]
+    for clock in clocks:
+        yield f"  clock:         {clock_line(clock)}"
+    if not clocks:
+        yield "  clock:         unchanged"
+    for code in _items(decision.get("reasons")):
+        yield f"  because:       {visible(reason_sentence(str(code)))}"
+    for note in (*_items(decision.get("notes")), *job.notes):
+        yield f"  note:          {visible(str(note))}"
+    policy = (visible(str(decision[key])) for key in ("policy", "policy_version") if decision.get(key))
+    yield f"  policy:        {' '.join(policy) or 'none'}"
+
+
+def clock_line(clock: Mapping[str, Any]) -> str:
+    """Return one clock in words: `a100-sxm4-80gb at 1275 of 1410 MHz (13 % less energy, 5 % longer)`."""
+    gpu_type, asked_mhz, default_mhz = (
+        visible(str(clock.get(key))) for key in ("gpu_type", "sm_clock_mhz", "default_clock_mhz")
+    )
+    line = f"{gpu_type} at {asked_mhz} of {default_mhz} MHz"
+    change, slowdown = clock.get("predicted_energy_change"), clock.get("predicted_slowdown")
+    if isinstance(change, int | float) and isinstance(slowdown, int | float):
+        word = "less" if change <= 0 else "more"
+        line += f" (about {abs(change) * 100:.0f} % {word} energy, {slowdown * 100:.0f} % longer)"
+    return line
+
+
+def _asked(explanation: Mapping[str, Any]) -> str:
+    parts = []
+    gpus = explanation.get("gpu_count")
+    if isinstance(gpus, int):
+        parts.append(f"{gpus} GPU{'' if gpus == 1 else 's'}")
+    limit = explanation.get("time_limit_minutes")
+    if isinstance(limit, int | float):
+        parts.append(f"{limit:g} min at most")
+    return ", ".join(parts)
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _items(value: object) -> Iterable[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _script_text(rest: tuple[str, ...], directory: str | None) -> str:
+    if not rest:
+        return _decoded(sys.stdin.buffer.read(MAX_SCRIPT_BYTES + 1), "the script on standard input")
+    path = _script_path(rest[0], directory)
+    try:
+        with path.open("rb") as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise SlurmError(f"script {visible(str(path))} is not a file")
+            return _decoded(file.read(MAX_SCRIPT_BYTES + 1), f"script {visible(str(path))}")
+    except OSError as error:
+        raise SlurmError(f"script {visible(str(path))} cannot be read: {error.strerror}") from error
+
+
+def _script_path(name: str, directory: str | None) -> Path:
+    """Return the script as sbatch finds it: the path as given, or a bare name in the folder, then on PATH."""
+    here = Path(directory or ".")
+    if "/" in name:
+        return Path(name)
+    for folder in (here, *map(Path, os.environ.get("PATH", "").split(os.pathsep))):
+        if (folder / name).is_file():
+            return folder / name
+    return here / name
+
+
+def _decoded(raw: bytes, thing: str) -> str:
+    if len(raw) > MAX_SCRIPT_BYTES:
+        raise ValueRangeError(f"{thing} is over {MAX_SCRIPT_BYTES} bytes")
+    if b"\x00" in raw:
+        raise ValueRangeError(f"{thing} contains a NUL byte: sbatch refuses it")
+    if not raw.strip():
+        raise ValueRangeError(f"{thing} is empty")
+    return raw.decode("utf-8", "surrogateescape")

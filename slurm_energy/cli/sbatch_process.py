@@ -1,0 +1,178 @@
+"""Runs sbatch between the caller's own streams: bytes through unchanged, signals once, exit status as it is."""
+
+import errno
+import os
+import resource
+import select
+import signal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import FrameType
+
+_CHUNK_BYTES = 65_536
+_KEPT_BYTES = 65_536
+_FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+_FROM_TERMINAL = (signal.SIGINT, signal.SIGQUIT)
+"""A terminal sends these to the whole foreground group: sbatch has had its own already."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How sbatch ended, and the beginning of what it said."""
+
+    wait_status: int
+    stdout: bytes
+    stderr: bytes
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code; negative signal number when a signal ended it."""
+        return os.waitstatus_to_exitcode(self.wait_status)
+
+
+class _Signals:
+    """Passes signals on to sbatch while it runs."""
+
+    def __init__(self) -> None:
+        self.child = 0
+        self._early: list[int] = []
+
+    def install(self) -> None:
+        """Take over the signals that are not ignored: who ignores them wants sbatch to ignore them, too."""
+        for number in (*_FORWARDED, *_FROM_TERMINAL):
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, self._pass_on)
+
+    def started(self, child: int) -> None:
+        """Pass on what came before sbatch had a process number."""
+        self.child = child
+        for number in self._early:
+            self._send(number)
+
+    def _pass_on(self, number: int, _frame: FrameType | None) -> None:
+        if number in _FROM_TERMINAL and _in_foreground():
+            if not self.child:  # sbatch was not there yet to get it from the terminal
+                self._early.append(number)
+            return
+        if self.child:
+            self._send(number)
+        else:
+            self._early.append(number)
+
+    def _send(self, number: int) -> None:
+        try:
+            os.kill(self.child, number)
+        except ProcessLookupError:
+            self.child = 0
+
+
+def _in_foreground() -> bool:
+    try:
+        terminal = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        return os.tcgetpgrp(terminal) == os.getpgrp()
+    except OSError:
+        return False
+    finally:
+        os.close(terminal)
+
+
+def open_standard_streams() -> None:
+    """Open /dev/null where a standard stream is closed, so that no pipe takes its number."""
+    for descriptor in (0, 1, 2):
+        try:
+            os.fstat(descriptor)
+        except OSError as error:
+            if error.errno != errno.EBADF:
+                raise
+            os.open("/dev/null", os.O_RDWR)
+
+
+def run_between_streams(path: str, arguments: Sequence[bytes], environment: Mapping[str, str]) -> Outcome:
+    """Run a program with the caller's stdin, copy its stdout and stderr as they come, and wait for it."""
+    open_standard_streams()
+    signals = _Signals()
+    signals.install()
+    out_read, out_write = os.pipe()
+    err_read, err_write = os.pipe()
+    try:
+        child = os.posix_spawn(
+            path,
+            [os.path.basename(os.fsencode(path)), *arguments],  # noqa: PTH119  # as a shell would name it in messages
+            environment,
+            file_actions=[(os.POSIX_SPAWN_DUP2, out_write, 1), (os.POSIX_SPAWN_DUP2, err_write, 2)],
+            setsigdef=[signal.SIGPIPE, signal.SIGXFSZ],  # Python ignores these two; sbatch shall not
+        )
+    finally:
+        os.close(out_write)
+        os.close(err_write)
+    signals.started(child)
+    kept = _copy_until_end(child, {out_read: 1, err_read: 2})
+    _, status = os.waitpid(child, 0)
+    return Outcome(wait_status=status, stdout=kept[out_read], stderr=kept[err_read])
+
+
+def _copy_until_end(child: int, targets: dict[int, int]) -> dict[int, bytes]:
+    """Copy each source to its target until sbatch has ended, not until a process it left behind closes the pipe."""
+    kept = dict.fromkeys(targets, b"")
+    open_sources = set(targets)
+    poll = select.poll()
+    for source in targets:
+        poll.register(source, select.POLLIN)
+    end_of_child = _pidfd(child)
+    if end_of_child is not None:
+        poll.register(end_of_child, select.POLLIN)
+    ended = False
+    while open_sources:
+        ready = [descriptor for descriptor, _ in poll.poll(0 if ended else None)]
+        if end_of_child in ready:
+            poll.unregister(end_of_child)
+            ended = True
+        sources = [descriptor for descriptor in ready if descriptor in open_sources]
+        if ended and not sources and end_of_child not in ready:
+            break
+        for source in sources:
+            chunk = os.read(source, _CHUNK_BYTES)
+            if not chunk:
+                poll.unregister(source)
+                open_sources.discard(source)
+                continue
+            kept[source] = (kept[source] + chunk)[:_KEPT_BYTES]
+            _write_all(targets[source], chunk)
+    return kept
+
+
+def _pidfd(child: int) -> int | None:
+    try:
+        return os.pidfd_open(child)
+    except OSError:  # a kernel before 5.3
+        return None
+
+
+def _write_all(target: int, chunk: bytes) -> None:
+    """Write everything; a reader who went away does not stop sbatch, which may have submitted already."""
+    rest = memoryview(chunk)
+    while rest:
+        try:
+            rest = rest[os.write(target, rest) :]
+        except BlockingIOError:
+            waiting = select.poll()
+            waiting.register(target, select.POLLOUT)
+            waiting.poll()
+        except OSError:
+            return
+
+
+def end_as(outcome: Outcome) -> int:
+    """Return sbatch's exit code; if a signal ended it, end by the same signal (128 + number where that fails)."""
+    code = outcome.exit_code
+    if code >= 0:
+        return code
+    _, hard_limit = resource.getrlimit(resource.RLIMIT_CORE)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, hard_limit))  # one core file is enough, and sbatch left it
+    if -code not in (signal.SIGKILL, signal.SIGSTOP):
+        signal.signal(-code, signal.SIG_DFL)
+    os.kill(os.getpid(), -code)
+    return 128 - code

@@ -1,0 +1,124 @@
+"""The settings as rows, from the configuration's metadata: for templates, pages and `config show`."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from typing import Any, Literal, get_args, get_origin
+
+from slurm_energy.cli.rendering import toml_value
+from slurm_energy.config import Config, default_of
+
+_TYPE_NAMES = {str: "text", int: "whole number", float: "number", bool: "true or false"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SettingRow:
+    """One setting."""
+
+    section: str
+    key: str
+    help: str
+    type_name: str
+    low: float | None
+    high: float | None
+    default: Any
+    value: Any
+    origin: str
+    """`default`, a file, or `$VARIABLE`."""
+
+    @property
+    def toml(self) -> str:
+        """The value in force as TOML; modes of files in octal, as people know them."""
+        return self.as_toml(self.value)
+
+    @property
+    def default_toml(self) -> str:
+        """The default as TOML."""
+        return self.as_toml(self.default)
+
+    @property
+    def is_set(self) -> bool:
+        """Whether the value differs from the default."""
+        return bool(self.value != self.default)
+
+    @property
+    def name(self) -> str:
+        """`section.key`."""
+        return f"{self.section}.{self.key}" if self.key else self.section
+
+    @property
+    def bounds(self) -> str:
+        """`LOW to HIGH`, empty where there is no bound."""
+        return "" if self.low is None or self.high is None else f"{self._number(self.low)} to {self._number(self.high)}"
+
+    def _number(self, value: float) -> str:
+        return self.as_toml(int(value)) if float(value).is_integer() else f"{value:g}"
+
+    def as_toml(self, value: Any) -> str:
+        """Return a value of this setting as TOML."""
+        if self.key.endswith("_mode") and isinstance(value, int) and not isinstance(value, bool):
+            return f"0o{value:o}"
+        return toml_value(value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SectionTable:
+    """One section with its settings; `gpu_types` is a section whose keys are free."""
+
+    name: str
+    help: str
+    settings: tuple[SettingRow, ...]
+
+
+def section_tables(config: Config) -> Iterator[SectionTable]:
+    """Yield every section in the order of the configuration."""
+    for item in fields(Config):
+        if item.name == "origins":
+            continue
+        current = getattr(config, item.name)
+        if item.name == "gpu_types":
+            yield SectionTable(name=item.name, help=item.metadata["help"], settings=tuple(_free_rows(config, current)))
+            continue
+        rows = tuple(
+            _row(item.name, setting, getattr(current, setting.name), config.origins) for setting in fields(current)
+        )
+        yield SectionTable(name=item.name, help=(type(current).__doc__ or "").strip().splitlines()[0], settings=rows)
+
+
+def _row(section: str, setting: Any, value: Any, origins: Any) -> SettingRow:
+    bound = setting.metadata["bound"]
+    return SettingRow(
+        section=section,
+        key=setting.name,
+        help=setting.metadata["help"],
+        type_name=_type_name(setting.type),
+        low=None if bound is None else bound.low,
+        high=None if bound is None else bound.high,
+        default=default_of(setting),
+        value=value,
+        origin=origins.get(f"{section}.{setting.name}", "default"),
+    )
+
+
+def _free_rows(config: Config, current: dict[str, str]) -> Iterator[SettingRow]:
+    for key, value in current.items():
+        yield SettingRow(
+            section="gpu_types",
+            key=toml_value(key),
+            help=f"GPU type of GRES type {key}.",
+            type_name="text",
+            low=None,
+            high=None,
+            default="",
+            value=value,
+            origin=config.origins.get("gpu_types", "default"),
+        )
+
+
+def _type_name(kind: Any) -> str:
+    if get_origin(kind) is Literal:
+        return " or ".join(map(str, get_args(kind)))
+    if get_origin(kind) is dict:
+        return f"table of {_type_name(get_args(kind)[1])}s"
+    if get_origin(kind) is tuple:
+        return "list of texts"
+    return _TYPE_NAMES[kind]

@@ -1,0 +1,130 @@
+"""What this host's Slurm looks like: commands, plugin folder, and the lines of slurm.conf that matter here."""
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from slurm_energy.config import Config
+
+COMMAND_SECONDS = 10.0
+SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_CONF_LINE = re.compile(r"^\s*([A-Za-z]+)\s*=\s*(.*?)\s*(?:#.*)?$")
+_INCLUDE_LINE = re.compile(r"^\s*include\s+(\S+)", re.IGNORECASE)
+_KNOWN_PLACES = ("/etc/slurm/slurm.conf", "/etc/slurm-llnl/slurm.conf", "/run/slurm/conf/slurm.conf")
+_PLUGIN_PLACES = ("/usr/lib/*/slurm-wlm", "/usr/lib64/slurm", "/usr/lib/slurm", "/usr/local/lib/slurm")
+_MAX_INCLUDES = 32
+
+
+@dataclass(frozen=True, slots=True)
+class CommandResult:
+    """What a command said; `ok` is False also when it is missing or too slow."""
+
+    ok: bool
+    stdout: str
+    complaint: str = ""
+
+
+def run_command(argv: Sequence[str], environment: Mapping[str, str] | None = None) -> CommandResult:
+    """Run a command without a shell and without input, with a limit of time."""
+    try:
+        done = subprocess.run(
+            list(argv),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=COMMAND_SECONDS,
+            check=False,
+            env=dict(environment) if environment is not None else None,
+        )
+    except FileNotFoundError:
+        return CommandResult(False, "", f"{argv[0]} is not installed")
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return CommandResult(False, "", f"{argv[0]} failed: {error}")
+    complaint = done.stderr.decode("utf-8", "replace").strip().splitlines()
+    stdout = done.stdout.decode("utf-8", "replace")
+    return CommandResult(done.returncode == 0, stdout, complaint[-1][:300] if complaint else "")
+
+
+def slurm_command(config: Config, *words: str) -> CommandResult:
+    """Run one of Slurm's commands from the configured folder."""
+    name = words[0]
+    path = f"{config.cluster.slurm_bin_directory}/{name}" if config.cluster.slurm_bin_directory else name
+    environment = dict(os.environ)
+    if config.cluster.slurm_conf:
+        environment["SLURM_CONF"] = config.cluster.slurm_conf
+    return run_command([path, *words[1:]], environment)
+
+
+def slurm_conf_path(config: Config, environment: Mapping[str, str], root: Path = Path("/")) -> Path:
+    """Return the path of slurm.conf: configured, $SLURM_CONF, the first usual place that exists, else /etc/slurm."""
+    for named in (config.cluster.slurm_conf, environment.get("SLURM_CONF", "")):
+        if named:
+            return Path(named)
+    for place in _KNOWN_PLACES:
+        if under(root, Path(place)).is_file():
+            return Path(place)
+    return Path(_KNOWN_PLACES[0])
+
+
+def read_slurm_conf(path: Path, root: Path = Path("/")) -> dict[str, str]:
+    """Return the keys of slurm.conf in lower case with their last value, Include files read in place.
+
+    A file that cannot be read gives nothing: what is missing is told by whoever needs it.
+    """
+    found: dict[str, str] = {}
+    _read_into(found, path, root, {"left": _MAX_INCLUDES})
+    return found
+
+
+def _read_into(found: dict[str, str], path: Path, root: Path, budget: dict[str, int]) -> None:
+    budget["left"] -= 1
+    if budget["left"] < 0:
+        return
+    try:
+        text = under(root, path).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return
+    for line in text.replace("\\\n", " ").splitlines():
+        include = _INCLUDE_LINE.match(line)
+        if include is not None:
+            _read_into(found, path.parent / include.group(1), root, budget)
+            continue
+        match = _CONF_LINE.match(line)
+        if match is not None and match.group(1).lower() not in {"nodename", "partitionname"}:
+            found[match.group(1).lower()] = match.group(2).strip('"')
+
+
+def plugin_directory(conf: Mapping[str, str], root: Path = Path("/")) -> Path | None:
+    """Return the folder for our plugins: the last of PluginDir, else the usual place that exists."""
+    for folder in reversed(conf.get("plugindir", "").split(":")):
+        if folder:
+            return Path(folder)
+    for pattern in _PLUGIN_PLACES:
+        for place in sorted(root.glob(pattern.lstrip("/"))):
+            if place.is_dir():
+                return Path("/") / place.relative_to(root)
+    return None
+
+
+def under(root: Path, path: Path) -> Path:
+    """Return the path below another root."""
+    return root / str(path).lstrip("/")
+
+
+def detected_roles(config: Config, environment: Mapping[str, str] = os.environ) -> tuple[str, ...]:
+    """Return what this host is: `controller` and `node` by the daemons installed or named, else `login`."""
+    path = environment.get("PATH", "") + ":" + SYSTEM_PATH
+    conf = read_slurm_conf(slurm_conf_path(config, environment))
+    host = os.uname().nodename.partition(".")[0]
+    controllers = re.split(r"[\s,(]+", conf.get("slurmctldhost", ""))
+    roles = []
+    if host in controllers or (shutil.which("slurmctld", path=path) and not conf.get("slurmctldhost")):
+        roles.append("controller")
+    if shutil.which("slurmctld", path=path) and "controller" not in roles and "localhost" in controllers:
+        roles.append("controller")
+    if shutil.which("slurmd", path=path):
+        roles.append("node")
+    return tuple(roles) or ("login",)

@@ -1,0 +1,73 @@
+"""`slurm-energy status` and `slurm-energy decisions`."""
+
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from typing import Any
+
+import click
+
+from slurm_energy.cli.context import JSON_OPTION, print_json, settings
+from slurm_energy.cli.daemon_line import asked, json_document
+from slurm_energy.cli.records import decisions as latest_decisions
+from slurm_energy.domain.report import DecisionRecord
+from slurm_energy.reporting.machine import render_json
+from slurm_energy.reporting.visible import visible
+from slurm_energy.wire.codec import Message
+
+STATUS_SECONDS = 35.0
+
+
+@click.command(epilog="Example: slurm-energy status --json")
+@JSON_OPTION
+def status(as_json: bool) -> int:
+    """Show whether the daemon answers and what it has done.
+
+    Exit code 1 when it does not answer.
+    """
+    document = json_document(asked(settings().daemon.socket_path, Message("query", {"what": "status"}), STATUS_SECONDS))
+    if as_json:
+        print_json(document)
+        return 0
+    for line in status_lines(document):
+        click.echo(line)
+    return 0
+
+
+def status_lines(document: Mapping[str, Any], indent: str = "") -> Iterator[str]:
+    """Yield a nested document as `name: value` lines."""
+    for key, value in document.items():
+        name = visible(str(key)).replace("_", " ")
+        if isinstance(value, Mapping):
+            yield f"{indent}{name}:"
+            yield from status_lines(value, indent + "  ")
+        elif value is None:
+            yield f"{indent}{name}: none"
+        else:
+            yield f"{indent}{name}: {visible(f'{value:g}' if isinstance(value, float) else str(value), 200)}"
+
+
+@click.command(epilog="Example: slurm-energy decisions --json")
+@JSON_OPTION
+def decisions(as_json: bool) -> int:
+    """List the latest decisions, newest first.
+
+    `slurm-energy explain JOB` tells one in full.
+    """
+    found = latest_decisions(settings())
+    if as_json:
+        click.echo(render_json(found))
+        return 0
+    if not found:
+        click.echo("No decision has been made yet.", err=True)
+    for record in found:
+        click.echo(decision_line(record))
+    return 0
+
+
+def decision_line(record: DecisionRecord) -> str:
+    """Return one decision in one line."""
+    when = datetime.fromtimestamp(record.decided_at_seconds).strftime("%Y-%m-%d %H:%M:%S")
+    what = record.message or ", ".join(reason.code for reason in record.reasons)
+    name = visible(record.asked.name or "(no name)", 24)
+    user = visible(record.asked.user_name or str(record.asked.user_id), 16)
+    return f"{when}  {record.decision_id}  {user:<10} {name:<18} {record.mode.value:<9} {visible(what, 160)}"

@@ -1,0 +1,50 @@
+"""The first steps of every child process: its socket, its logging, its end together with the daemon."""
+
+import ctypes
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+from types import FrameType
+
+_PR_SET_PDEATHSIG = 1
+
+
+NICENESS = 10
+"""Children give way to the answering process, which has a job submission waiting for it."""
+
+
+class Stopped(BaseException):
+    """SIGTERM came; a BaseException so that nothing on the way swallows it."""
+
+
+def connect_to_parent(argv: list[str]) -> socket.socket:
+    """Return the socket to the daemon, whose number is the one argument; this process then ends with the daemon."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    signal.signal(signal.SIGTERM, _stop)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    os.nice(NICENESS)
+    parent = os.getppid()
+    connection = socket.socket(fileno=int(argv[0]))
+    if parent == 1:  # the daemon died before prctl took effect
+        raise Stopped
+    return connection
+
+
+def set_up_logging(level: str, process_name: str) -> None:
+    """Log to stderr, which the daemon's supervisor keeps; one line an event."""
+    logging.basicConfig(
+        level=level,
+        stream=sys.stderr,
+        format=f"%(levelname)s {process_name} %(name)s %(message)s",
+        force=True,
+    )
+    logging.getLogger("alembic").setLevel(logging.WARNING)
+    threading.current_thread().name = process_name
+
+
+def _stop(_signal: int, _frame: FrameType | None) -> None:
+    raise Stopped

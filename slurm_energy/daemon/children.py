@@ -1,0 +1,113 @@
+"""Child processes of the daemon: started, listened to, started again after a growing pause, ended with it."""
+
+import asyncio
+import contextlib
+import logging
+import random
+import socket
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from slurm_energy.config import Config
+from slurm_energy.daemon.channel import pack, read_frame
+from slurm_energy.errors import WireError
+
+logger = logging.getLogger(__name__)
+
+FIRST_PAUSE_SECONDS = 0.5
+LONGEST_PAUSE_SECONDS = 30.0
+HEALTHY_AFTER_SECONDS = 60.0
+STOP_SECONDS = 3.0
+
+
+class ChildProcess:
+    """One child that runs a module of this package; frames from it go to `receive` in order."""
+
+    def __init__(self, name: str, module: str, config: Callable[[], Config], receive: Callable[[Any], None]) -> None:
+        self.name = name
+        self._module = module
+        self._config = config
+        self._receive = receive
+        self._writer: asyncio.StreamWriter | None = None
+        self._process: asyncio.subprocess.Process | None = None
+        self.starts = 0
+
+    @property
+    def connected(self) -> bool:
+        """Whether the child runs and takes frames."""
+        return self._writer is not None
+
+    def send(self, frame: object) -> bool:
+        """Give the child a frame; return whether there was a child to take it."""
+        if self._writer is None:
+            return False
+        self._writer.write(pack(frame))
+        return True
+
+    async def run(self) -> None:
+        """Keep the child running until cancelled."""
+        pause = FIRST_PAUSE_SECONDS
+        while True:
+            began = time.monotonic()
+            try:
+                await self._run_once()
+            except (OSError, WireError) as error:
+                logger.error("child not started name=%s error=%s", self.name, error)
+            if time.monotonic() - began > HEALTHY_AFTER_SECONDS:
+                pause = FIRST_PAUSE_SECONDS
+            logger.warning("child ended name=%s restart_in_seconds=%.1f", self.name, pause)
+            await asyncio.sleep(pause * random.uniform(0.8, 1.2))  # noqa: S311  # spreads restarts, guards nothing
+            pause = min(pause * 2.0, LONGEST_PAUSE_SECONDS)
+
+    def restart(self) -> None:
+        """End the child; `run` starts it again, with the configuration of that moment."""
+        if self._process is not None and self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.terminate()
+
+    async def _run_once(self) -> None:
+        ours, theirs = socket.socketpair()
+        try:
+            start = f"import sys; from {self._module} import main; sys.exit(main(sys.argv[1:]))"
+            command = (sys.executable, "-P", "-c", start, str(theirs.fileno()))
+            process = await asyncio.create_subprocess_exec(
+                *command, stdin=asyncio.subprocess.DEVNULL, pass_fds=(theirs.fileno(),)
+            )
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        self.starts += 1
+        self._process = process
+        reader, writer = await asyncio.open_unix_connection(sock=ours)
+        self._writer = writer
+        logger.info("child started name=%s pid=%d", self.name, process.pid)
+        try:
+            self.send(self._config())
+            while True:
+                self._receive(await read_frame(reader))
+                await asyncio.sleep(0)  # between two frames the answers to Slurm come first
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        finally:
+            self._writer = None
+            writer.close()
+            await asyncio.shield(_ended(process))
+
+
+async def _ended(process: asyncio.subprocess.Process) -> None:
+    """Wait for the end of a child: first asked, then forced."""
+    if process.returncode is not None:
+        return
+    with contextlib.suppress(ProcessLookupError):
+        process.terminate()
+    try:
+        async with asyncio.timeout(STOP_SECONDS):
+            await process.wait()
+    except TimeoutError:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()

@@ -1,0 +1,88 @@
+"""From a message's job to a decision: policy and guard, with the snapshot and history that are at hand."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from slurm_energy.config import Config
+from slurm_energy.daemon.job_request import job_request
+from slurm_energy.domain.cluster import ClusterSnapshot
+from slurm_energy.domain.decision import DecisionEntry, EnergyDecision, RuntimeEstimate
+from slurm_energy.domain.job import GpuDemand, JobRequest
+from slurm_energy.policy.base import Policy
+from slurm_energy.policy.guard import Guard, decision_entry
+from slurm_energy.policy.registry import create_policy
+from slurm_energy.wire.messages import SubmittedJob
+
+MAX_WARM_PARTITIONS = 8
+
+RuntimeTable = Mapping[tuple[int, str], RuntimeEstimate]
+"""What finished jobs of the same user and name needed at the default clock."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decided:
+    """A decision with the request it answers."""
+
+    decision: EnergyDecision
+    job: JobRequest
+    entry: DecisionEntry
+    """What travels inside the job to its nodes."""
+
+
+class Decider:
+    """The live policy behind the guard; replaced as a whole when the configuration changes."""
+
+    def __init__(self, policy: Policy, guard: Guard) -> None:
+        self.policy = policy
+        self._guard = guard
+
+    def decide(
+        self,
+        job: SubmittedJob,
+        snapshot: ClusterSnapshot | None,
+        runtimes: RuntimeTable,
+        user_name: str | None,
+        now_seconds: float,
+    ) -> Decided:
+        """Return the decision for one job; total, whatever the job holds."""
+        understood = job_request(job, now_seconds, user_name)
+        request = understood.request
+        runtime = runtimes.get((request.user_id, request.name))
+        decision = self._guard.decide(self.policy, request, snapshot, now_seconds, runtime)
+        if understood.complaints:
+            decision = replace(decision, notes=(*decision.notes, *understood.complaints))
+        entry = decision_entry(decision, time_limit_minutes(request, decision, snapshot))
+        return Decided(decision=decision, job=request, entry=entry)
+
+    def warm_up(self, snapshot: ClusterSnapshot) -> None:
+        """Work out now what the first decision on a snapshot would otherwise have to wait for."""
+        now_seconds = snapshot.taken_at_seconds
+        for partition in snapshot.partitions[:MAX_WARM_PARTITIONS]:
+            job = JobRequest(user_id=0, partitions=(partition.name,), gpus=(GpuDemand(count=1),))
+            self._guard.decide(self.policy, job, snapshot, now_seconds)
+
+
+def create_decider(config: Config) -> Decider:
+    """Return the decider that the configuration asks for.
+
+    Raises:
+        PolicyError: the policy does not exist or refuses its settings.
+    """
+    return Decider(create_policy(config), Guard(config))
+
+
+def time_limit_minutes(job: JobRequest, decision: EnergyDecision, snapshot: ClusterSnapshot | None) -> int | None:
+    """Return the time limit the job will have: its own, else the shortest of the partitions it may start in."""
+    if job.time_limit_minutes is not None:
+        return max(1, math.ceil(job.time_limit_minutes))
+    if snapshot is None:
+        return None
+    names = decision.partitions or job.partitions
+    if not names:
+        default = snapshot.default_partition
+        names = () if default is None else (default.name,)
+    known = [snapshot.partition_by_name[name] for name in names if name in snapshot.partition_by_name]
+    limits = [partition.default_time_minutes or partition.max_time_minutes for partition in known]
+    finite = [limit for limit in limits if limit is not None]
+    return max(1, math.ceil(min(finite))) if finite and len(finite) == len(names) else None

@@ -1,0 +1,200 @@
+"""An append-only journal in segments: what the daemon must not lose while the database is away.
+
+One stream has one writer and one reader, in different processes. A segment is `STREAM-NUMBER.jsonl`; a line counts
+once its line feed is there. The reader's position is kept in `STREAM.position`, moved after the database's commit.
+"""
+
+import contextlib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from slurm_energy.errors import SpoolError
+
+SEGMENT_BYTES = 8 * 1024 * 1024
+BATCH_BYTES = 512 * 1024
+MAX_LINE_BYTES = 32 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class Position:
+    """A place in a stream: a segment's number and the bytes before the place."""
+
+    segment: int
+    offset: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """One journal line and the place right before it."""
+
+    start: Position
+    end: Position
+    text: bytes
+
+
+class JournalWriter:
+    """The writing end of a stream; starts a new segment each time, so a torn line of a crash stays behind."""
+
+    def __init__(self, directory: Path, stream: str, segment_bytes: int = SEGMENT_BYTES) -> None:
+        self._directory = directory
+        self._stream = stream
+        self._segment_bytes = segment_bytes
+        self._number = 0
+        self._descriptor: int | None = None
+        self._size = 0
+
+    def append(self, lines: list[bytes], durable: bool) -> None:
+        """Append whole lines; with `durable` they are on the disk on return.
+
+        Raises:
+            SpoolError: not all could be written (disk full, no permission); send all again: entries are idempotent.
+        """
+        try:
+            descriptor = self._open_segment()
+            block = b"".join(line + b"\n" for line in lines)
+            self._write(descriptor, block)
+            if durable:
+                os.fdatasync(descriptor)
+        except OSError as error:
+            self.close()  # whatever lies at its end now, the next line begins in a segment of its own
+            raise SpoolError(f"journal {self._directory}/{self._stream} cannot be written: {error}") from error
+
+    def sync(self) -> None:
+        """Put on the disk what was appended."""
+        if self._descriptor is not None:
+            with contextlib.suppress(OSError):
+                os.fdatasync(self._descriptor)
+
+    def close(self) -> None:
+        """Close the segment; the next append begins another."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def _open_segment(self) -> int:
+        if self._descriptor is not None and self._size < self._segment_bytes:
+            return self._descriptor
+        self.close()
+        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        last = max([self._number, read_position(self._directory, self._stream).segment, *self._numbers()])
+        path = segment_path(self._directory, self._stream, last + 1)
+        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        self._number, self._size = last + 1, 0
+        _sync_directory(self._directory)
+        return self._descriptor
+
+    def _write(self, descriptor: int, block: bytes) -> None:
+        written = 0
+        try:
+            while written < len(block):
+                written += os.write(descriptor, block[written:])
+        except OSError:
+            os.ftruncate(descriptor, self._size)
+            raise
+        self._size += written
+
+    def _numbers(self) -> list[int]:
+        return segment_numbers(self._directory, self._stream)
+
+
+class JournalReader:
+    """The reading end of a stream."""
+
+    def __init__(self, directory: Path, stream: str) -> None:
+        self._directory = directory
+        self._stream = stream
+        self.position = read_position(directory, stream)
+
+    def read(self, max_lines: int, max_bytes: int = BATCH_BYTES) -> list[Line]:
+        """Return the next whole lines, at most `max_lines` and about `max_bytes`; none when there is nothing new.
+
+        Raises:
+            SpoolError: a segment cannot be read.
+        """
+        lines: list[Line] = []
+        numbers = [number for number in segment_numbers(self._directory, self._stream) if number >= self._segment]
+        for number in numbers:
+            offset = self.position.offset if number == self._segment else 0
+            self.position = Position(segment=number, offset=offset)
+            lines += self._read_segment(number, offset, max_lines - len(lines), max_bytes)
+            max_bytes -= sum(len(line.text) for line in lines)
+            if len(lines) >= max_lines or max_bytes <= 0:
+                break
+        return lines
+
+    def commit(self, position: Position) -> None:
+        """Remember that everything before `position` is in the database, and delete what is thereby finished."""
+        path = self._directory / f"{self._stream}.position"
+        temporary = path.with_suffix(".position.new")
+        try:
+            with temporary.open("w", encoding="ascii") as file:
+                file.write(f"{position.segment} {position.offset}\n")
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+            for number in segment_numbers(self._directory, self._stream):
+                if number < position.segment:
+                    segment_path(self._directory, self._stream, number).unlink(missing_ok=True)
+        except OSError as error:
+            raise SpoolError(f"journal position {path} cannot be written: {error}") from error
+
+    @property
+    def _segment(self) -> int:
+        return self.position.segment
+
+    def _read_segment(self, number: int, offset: int, max_lines: int, max_bytes: int) -> list[Line]:
+        lines: list[Line] = []
+        end = offset + max_bytes
+        path = segment_path(self._directory, self._stream, number)
+        try:
+            with path.open("rb") as file:
+                file.seek(offset)
+                while len(lines) < max_lines and offset < end:
+                    text = file.readline(MAX_LINE_BYTES)
+                    if not text.endswith(b"\n"):
+                        break
+                    start = Position(segment=number, offset=offset)
+                    offset += len(text)
+                    lines.append(Line(start=start, end=Position(segment=number, offset=offset), text=text[:-1]))
+        except OSError as error:
+            raise SpoolError(f"journal segment {path} cannot be read: {error}") from error
+        self.position = Position(segment=number, offset=offset)
+        return lines
+
+
+def segment_path(directory: Path, stream: str, number: int) -> Path:
+    """Return the path of a segment."""
+    return directory / f"{stream}-{number:012d}.jsonl"
+
+
+def segment_numbers(directory: Path, stream: str) -> list[int]:
+    """Return the numbers of a stream's segments in order."""
+    names = (path.stem.removeprefix(f"{stream}-") for path in directory.glob(f"{stream}-*.jsonl"))
+    return sorted(int(name) for name in names if name.isdigit())
+
+
+def journal_bytes(directory: Path) -> int:
+    """Return how much the journal holds on the disk."""
+    total = 0
+    for path in directory.glob("*.jsonl"):
+        with contextlib.suppress(OSError):
+            total += path.stat().st_size
+    return total
+
+
+def read_position(directory: Path, stream: str) -> Position:
+    """Return the position last committed; the beginning when there is none or it cannot be read."""
+    try:
+        segment, offset = (directory / f"{stream}.position").read_text(encoding="ascii").split()
+        return Position(segment=int(segment), offset=int(offset))
+    except (OSError, ValueError):
+        return Position(segment=0)
+
+
+def _sync_directory(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

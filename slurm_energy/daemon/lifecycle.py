@@ -1,0 +1,186 @@
+"""The answering process from start to stop: doors, children, reload, drain."""
+
+import asyncio
+import fcntl
+import gc
+import logging
+import os
+import signal
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+from slurm_energy.config import Config
+from slurm_energy.daemon.children import ChildProcess
+from slurm_energy.daemon.decide import create_decider
+from slurm_energy.daemon.entries import DAEMON_STREAM
+from slurm_energy.daemon.ingest import ReportDesk
+from slurm_energy.daemon.journal import JournalWriter
+from slurm_energy.daemon.journal_queue import JournalQueue
+from slurm_energy.daemon.peers import privileged_user_ids
+from slurm_energy.daemon.recorder_link import RecorderLink, RuntimeEstimates
+from slurm_energy.daemon.server import Server
+from slurm_energy.daemon.snapshot_feed import SnapshotFeed
+from slurm_energy.daemon.state import DaemonState
+from slurm_energy.daemon.verbs import LocalVerbs
+from slurm_energy.errors import ConfigError, SlurmEnergyError
+from slurm_energy.wire.authentication import load_key
+
+logger = logging.getLogger(__name__)
+
+SNAPSHOT_MODULE = "slurm_energy.daemon.snapshot_process"
+RECORDER_MODULE = "slurm_energy.daemon.recorder_process"
+DRAIN_SECONDS = 1.5
+
+
+class EnergyDaemon:
+    """Holds everything the answering process has open."""
+
+    def __init__(self, config: Config, reload: Callable[[], Config]) -> None:
+        """Make the parts; nothing is opened before `run`.
+
+        Raises:
+            SlurmEnergyError: the configuration names something that cannot be used.
+        """
+        self._reload = reload
+        link = RecorderLink(self._use_runtimes)
+        self.state = DaemonState(
+            config=config,
+            decider=create_decider(config),
+            journal=JournalQueue(JournalWriter(journal_directory(config), DAEMON_STREAM)),
+            recorder=link,
+            privileged=privileged_user_ids(config.cluster.slurm_user),
+        )
+        self._reports = ReportDesk(self.state, report_key(config))
+        self._server = Server(self.state, LocalVerbs(self.state), self._reports)
+        self._snapshot = ChildProcess(
+            "snapshot", SNAPSHOT_MODULE, self._current_config, SnapshotFeed(self.state).receive
+        )
+        self._recorder = ChildProcess("recorder", RECORDER_MODULE, self._current_config, link.receive)
+        link.child = self._recorder
+        self._stop = asyncio.Event()
+
+    async def run(self) -> None:
+        """Serve until SIGTERM or SIGINT.
+
+        Raises:
+            SlurmEnergyError: a door cannot be opened.
+        """
+        daemon = self.state.config.daemon
+        lock = lock_state_directory(Path(daemon.state_directory))
+        self._listen_to_signals()
+        tasks = [asyncio.create_task(self.state.journal.run(), name="journal")]
+        try:
+            await self._server.listen_local(Path(daemon.socket_path), daemon.socket_mode)
+            if daemon.report_host:
+                await self._server.listen_reports(daemon.report_host, daemon.report_port)
+            tasks += [asyncio.create_task(child.run(), name=child.name) for child in (self._snapshot, self._recorder)]
+            tell_supervisor("READY=1")
+            logger.info("daemon ready socket=%s policy=%s", daemon.socket_path, self.state.decider.policy.name)
+            # Thousands of long-lived values would make each full collection a pause in which nobody is answered.
+            gc.freeze()
+            gc.set_threshold(50_000, 50, 1000)
+            await self._stop.wait()
+        finally:
+            await self._shut_down(tasks, Path(daemon.socket_path))
+            os.close(lock)
+
+    async def _shut_down(self, tasks: list[asyncio.Task[None]], socket_path: Path) -> None:
+        tell_supervisor("STOPPING=1")
+        self.state.draining = True
+        listening = self._server.listening
+        await self._server.drain(DRAIN_SECONDS)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self.state.journal.close()
+        self._reports.close()
+        if listening:
+            socket_path.unlink(missing_ok=True)
+        logger.info("daemon stopped uptime_seconds=%.0f", self.state.uptime_seconds)
+
+    def _listen_to_signals(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stop.set)
+        loop.add_signal_handler(signal.SIGHUP, self.reload)
+
+    def reload(self) -> None:
+        """Use the configuration file as it is now; a bad one changes nothing and is logged."""
+        try:
+            config = self._reload()
+            decider = create_decider(config)
+            key = report_key(config)
+        except SlurmEnergyError as error:
+            logger.error("configuration not reloaded, the old one stays error=%s", error)
+            return
+        old, self.state.config, self.state.decider = self.state.config, config, decider
+        self.state.privileged = privileged_user_ids(config.cluster.slurm_user)
+        self._reports.use_key(key)
+        logging.getLogger().setLevel(config.daemon.log_level)
+        if fixed_part(old) != fixed_part(config):
+            logger.warning("configuration reloaded, but a changed socket, address or state directory needs a restart")
+        if (old.cluster, old.daemon) != (config.cluster, config.daemon):
+            self._snapshot.restart()
+        if (old.cluster, old.daemon, old.store) != (config.cluster, config.daemon, config.store):
+            self._recorder.restart()
+        logger.info("configuration reloaded policy=%s", decider.policy.name)
+
+    def _current_config(self) -> Config:
+        return self.state.config
+
+    def _use_runtimes(self, runtimes: RuntimeEstimates) -> None:
+        self.state.runtimes = runtimes
+
+
+def fixed_part(config: Config) -> tuple[object, ...]:
+    """Return the settings that only a restart changes."""
+    daemon = config.daemon
+    return (daemon.socket_path, daemon.socket_mode, daemon.report_host, daemon.report_port, daemon.state_directory)
+
+
+def journal_directory(config: Config) -> Path:
+    """Return the folder of the journal."""
+    return Path(config.daemon.state_directory) / "journal"
+
+
+def report_key(config: Config) -> bytes | None:
+    """Return the key that reports are proven with, None when munge proves them.
+
+    Raises:
+        AuthenticationError: the key file cannot be used.
+    """
+    return load_key(Path(config.node.hmac_key_path)) if config.node.authentication == "hmac" else None
+
+
+def lock_state_directory(directory: Path) -> int:
+    """Return the descriptor that holds the state directory for this daemon alone.
+
+    Raises:
+        ConfigError: another daemon holds it, or it cannot be written.
+    """
+    path = directory / "slurm-energyd.lock"
+    try:
+        directory.mkdir(mode=0o750, parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise ConfigError(f"daemon.state_directory {directory} cannot be used: {error.strerror or error}") from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        raise ConfigError(f"another daemon uses {directory}: stop it first, or set daemon.state_directory") from None
+    return descriptor
+
+
+def tell_supervisor(text: str) -> None:
+    """Send one notification to systemd, if it listens (sd_notify(3))."""
+    address = os.environ.get("NOTIFY_SOCKET", "")
+    if not address.startswith(("/", "@")):
+        return
+    name = "\0" + address[1:] if address.startswith("@") else address
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as connection:
+            connection.sendto(text.encode(), name)
+    except OSError as error:
+        logger.warning("supervisor not told text=%s error=%s", text, error)

@@ -1,0 +1,115 @@
+"""People's questions, answered from the database; without privilege only about one's own jobs."""
+
+from collections.abc import Callable
+
+from sqlalchemy import Engine
+from sqlalchemy.orm import Session
+
+from slurm_energy.config import Config
+from slurm_energy.daemon.frames import QueryRequest
+from slurm_energy.domain.ids import ClusterName, JobId, parse_job_id
+from slurm_energy.domain.report import encode_record
+from slurm_energy.errors import PermissionRefused, ValueRangeError
+from slurm_energy.store.decisions import recent_decisions
+from slurm_energy.store.explain import explain
+from slurm_energy.store.jobs import job_owner
+from slurm_energy.store.reports import report_jobs, report_partitions, report_users
+from slurm_energy.store.schema import database_revision
+from slurm_energy.store.session import store_session
+from slurm_energy.store.summaries import JobFilter
+from slurm_energy.wire.codec import Message
+from slurm_energy.wire.messages import Query, json_reply
+
+
+def answer_query(engine: Engine, config: Config, request: QueryRequest) -> Message:
+    """Return the reply to one query.
+
+    Raises:
+        PermissionRefused: the job is unknown, or another user's.
+        StoreError: the database failed.
+        ValueRangeError: a filter is missing or out of bounds.
+    """
+    query = request.query
+    if query.subject == "status":
+        return json_reply(
+            {"database": engine.url.render_as_string(hide_password=True), "revision": database_revision(engine)}
+        )
+    with store_session(engine, read_only=True) as session:
+        text = _ANSWERS[query.subject](session, config, request)
+    return Message("ok", {"json": text})
+
+
+def _explain(session: Session, config: Config, request: QueryRequest) -> str:
+    job_id = _own_job(session, config, request)
+    record = explain(session, _cluster(config, request.query), job_id)
+    if record is None:
+        raise PermissionRefused(_unknown(job_id))
+    return encode_record(record)
+
+
+def _report_job(session: Session, config: Config, request: QueryRequest) -> str:
+    if request.query.job_id is not None:
+        _own_job(session, config, request)
+    return encode_record(report_jobs(session, _filter(config, request)))
+
+
+def _report_user(session: Session, config: Config, request: QueryRequest) -> str:
+    return encode_record(report_users(session, _filter(config, request)))
+
+
+def _report_partition(session: Session, config: Config, request: QueryRequest) -> str:
+    return encode_record(report_partitions(session, _filter(config, request)))
+
+
+def _decisions(session: Session, config: Config, request: QueryRequest) -> str:
+    query = request.query
+    records = recent_decisions(
+        session,
+        _cluster(config, query),
+        user_id=request.only_user_id,
+        since_seconds=query.since_seconds,
+        until_seconds=query.until_seconds,
+    )
+    return encode_record(records)
+
+
+def _own_job(session: Session, config: Config, request: QueryRequest) -> JobId:
+    """Return the job asked about, if the caller may know of it; a stranger learns not even that it exists."""
+    if request.query.job_id is None:
+        raise ValueRangeError(f"query {request.query.subject} needs job=NUMBER")
+    job_id = parse_job_id(request.query.job_id)
+    if request.only_user_id is not None:
+        owner = job_owner(session, _cluster(config, request.query), job_id)
+        if owner != request.only_user_id:
+            raise PermissionRefused(_unknown(job_id))
+    return job_id
+
+
+def _unknown(job_id: JobId) -> str:
+    return f"job {job_id} is not known here, or is another user's"
+
+
+def _filter(config: Config, request: QueryRequest) -> JobFilter:
+    query = request.query
+    return JobFilter(
+        cluster=_cluster(config, query),
+        job_id=None if query.job_id is None else parse_job_id(query.job_id),
+        user_id=request.only_user_id,
+        user_name=query.user_name,
+        partition=query.partition,
+        since_seconds=query.since_seconds,
+        until_seconds=query.until_seconds,
+    )
+
+
+def _cluster(config: Config, query: Query) -> ClusterName:
+    return ClusterName(query.cluster or config.cluster.name)
+
+
+_ANSWERS: dict[str, Callable[[Session, Config, QueryRequest], str]] = {
+    "explain": _explain,
+    "report-job": _report_job,
+    "report-user": _report_user,
+    "report-partition": _report_partition,
+    "decisions": _decisions,
+}

@@ -1,0 +1,65 @@
+"""The answering process's end of the recorder: questions out, answers and runtime estimates in."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from slurm_energy.daemon.children import ChildProcess
+from slurm_energy.daemon.frames import QueryReply, QueryRequest, RuntimePart
+from slurm_energy.domain.decision import RuntimeEstimate
+from slurm_energy.errors import DaemonUnavailable
+from slurm_energy.wire.messages import Query
+
+QUERY_SECONDS = 30.0
+MAX_OPEN_QUERIES = 64
+
+RuntimeEstimates = dict[tuple[int, str], RuntimeEstimate]
+
+
+class RecorderLink:
+    """Matches answers with questions."""
+
+    def __init__(self, use_runtimes: Callable[[RuntimeEstimates], None]) -> None:
+        self._use_runtimes = use_runtimes
+        self._runtimes: RuntimeEstimates = {}
+        self._open: dict[int, asyncio.Future[bytes]] = {}
+        self._number = 0
+        self.child: ChildProcess | None = None
+        """Set once, when the daemon has made the child that feeds `receive`."""
+
+    async def query(self, query: Query, only_user_id: int | None) -> bytes:
+        """Return the recorder's reply, a whole encoded message.
+
+        Raises:
+            DaemonUnavailable: the recorder is away, busy with too many questions, or too slow.
+        """
+        if len(self._open) >= MAX_OPEN_QUERIES:
+            raise DaemonUnavailable(f"{MAX_OPEN_QUERIES} queries are waiting already: try again later")
+        self._number += 1
+        number = self._number
+        request = QueryRequest(number=number, query=query, only_user_id=only_user_id)
+        if self.child is None or not self.child.send(request):
+            raise DaemonUnavailable("the daemon's recorder is not running at the moment: try again in a few seconds")
+        answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        self._open[number] = answer
+        try:
+            async with asyncio.timeout(QUERY_SECONDS):
+                return await answer
+        except TimeoutError:
+            raise DaemonUnavailable(f"the database gave no answer within {QUERY_SECONDS:g} s") from None
+        finally:
+            del self._open[number]
+
+    def receive(self, frame: Any) -> None:
+        """Take one frame of the recorder."""
+        if isinstance(frame, QueryReply):
+            answer = self._open.get(frame.number)
+            if answer is not None and not answer.done():
+                answer.set_result(frame.reply)
+        elif isinstance(frame, RuntimePart):
+            if frame.first:
+                self._runtimes = {}
+            self._runtimes.update({(user_id, name): estimate for user_id, name, estimate in frame.estimates})
+            if frame.last:
+                self._use_runtimes(self._runtimes)
+                self._runtimes = {}

@@ -1,0 +1,172 @@
+"""The recorder child: the only process that writes the database, and the one that reads it for people."""
+
+import logging
+import queue
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from sqlalchemy import Engine
+
+from slurm_energy.config import Config
+from slurm_energy.daemon.channel import receive, send
+from slurm_energy.daemon.child_start import Stopped, connect_to_parent, set_up_logging
+from slurm_energy.daemon.entries import DAEMON_STREAM, JOBS_STREAM
+from slurm_energy.daemon.frames import QueryReply, QueryRequest
+from slurm_energy.daemon.queries import answer_query
+from slurm_energy.daemon.recorder import Recorder
+from slurm_energy.daemon.runtime_history import RUNS_PER_NAME, runtime_estimates, runtime_parts
+from slurm_energy.daemon.unreported import UnreportedJobs
+from slurm_energy.domain.ids import ClusterName
+from slurm_energy.errors import PermissionRefused, SlurmEnergyError, SpoolError, StoreError, ValueRangeError
+from slurm_energy.store.history import all_recent_runtimes
+from slurm_energy.store.schema import check_version, database_revision, upgrade
+from slurm_energy.store.session import open_engine, run_in_transaction, store_session
+from slurm_energy.wire.codec import encode
+from slurm_energy.wire.messages import failure, refusal
+
+logger = logging.getLogger(__name__)
+
+Requests = queue.SimpleQueue[QueryRequest]
+Tell = Callable[[object], None]
+
+POLL_SECONDS = 0.2
+LONGEST_PAUSE_SECONDS = 30.0
+HISTORY_INTERVAL_SECONDS = 300.0
+HISTORY_SOON_SECONDS = 10.0
+HISTORY_DAYS = 90.0
+UNREPORTED_INTERVAL_SECONDS = 60.0
+
+
+class Every:
+    """Says when a repeated task is due."""
+
+    def __init__(self, interval_seconds: float) -> None:
+        self._interval_seconds = interval_seconds
+        self._last: float | None = None
+
+    def due(self, now_seconds: float, soon_seconds: float | None = None) -> bool:
+        """Return whether it is time, and take it as done; `soon_seconds` shortens the interval this once."""
+        interval = self._interval_seconds if soon_seconds is None else soon_seconds
+        if self._last is not None and now_seconds - self._last < interval:
+            return False
+        self._last = now_seconds
+        return True
+
+
+class RecorderLoop:
+    """Journal to database, until the daemon is gone."""
+
+    def __init__(self, config: Config, tell: Tell) -> None:
+        self._config = config
+        self._cluster = ClusterName(config.cluster.name)
+        self._tell = tell
+        directory = Path(config.daemon.state_directory) / "journal"
+        self._recorder = Recorder(config, directory, (DAEMON_STREAM, JOBS_STREAM))
+        self._unreported = UnreportedJobs(self._cluster, config.node.time_scale)
+        self._history_due = Every(HISTORY_INTERVAL_SECONDS)
+        self._unreported_due = Every(UNREPORTED_INTERVAL_SECONDS)
+
+    def run(self, engine: Engine) -> None:
+        """Store what comes; a database that is away is tried again after growing pauses."""
+        pause, ready = 0.5, False
+        while True:
+            try:
+                if not ready:
+                    prepare_schema(engine)
+                    ready = True
+                lines = self._recorder.step(engine)
+                self._side_tasks(engine)
+                pause = 0.5
+            except (StoreError, SpoolError) as error:
+                ready = False
+                logger.warning("journal waits for the database retry_in_seconds=%.1f error=%s", pause, error)
+                time.sleep(pause)
+                pause = min(pause * 2.0, LONGEST_PAUSE_SECONDS)
+                continue
+            if not lines:
+                time.sleep(POLL_SECONDS)
+
+    def _side_tasks(self, engine: Engine) -> None:
+        now = time.monotonic()
+        if self._history_due.due(now, HISTORY_SOON_SECONDS if self._recorder.jobs_ended else None):
+            self._recorder.jobs_ended = False
+            with store_session(engine, read_only=True) as session:
+                since = time.time() - HISTORY_DAYS * 86_400.0
+                estimates = runtime_estimates(all_recent_runtimes(session, self._cluster, since, RUNS_PER_NAME))
+            for part in runtime_parts(estimates):
+                self._tell(part)
+        if self._unreported_due.due(now):
+            run_in_transaction(engine, lambda session: self._unreported.close(session, time.time()))
+
+
+def prepare_schema(engine: Engine) -> None:
+    """Create the tables of an empty database, and refuse one of another version.
+
+    Raises:
+        SchemaVersionError: the database is older or newer than this code.
+        StoreError: the database cannot be reached.
+    """
+    if database_revision(engine) is None:
+        revision = upgrade(engine)
+        logger.info("database created revision=%s", revision)
+    check_version(engine)
+
+
+def serve_queries(config: Config, engine: Engine, requests: Requests, tell: Callable[[object], None]) -> None:
+    """Answer queries one after the other, in a thread beside the recording."""
+    while True:
+        request = requests.get()
+        try:
+            reply = answer_query(engine, config, request)
+        except (PermissionRefused, ValueRangeError) as error:
+            reply = refusal(str(error))
+        except SlurmEnergyError as error:
+            reply = failure(str(error))
+        except Exception as error:  # the queries' request loop: one bad question never ends the recorder
+            logger.exception("query failed subject=%s", request.query.subject)
+            reply = failure(f"internal error {type(error).__name__}, see the daemon's log")
+        tell(QueryReply(number=request.number, reply=encode(reply)))
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the child; the argument is the number of its socket."""
+    try:
+        connection = connect_to_parent(sys.argv[1:] if argv is None else argv)
+        config: Config = receive(connection)
+        set_up_logging(config.daemon.log_level, "recorder")
+        _run(config, connection)
+    except (Stopped, EOFError, BrokenPipeError, ConnectionResetError):
+        pass
+    except SlurmEnergyError as error:
+        logger.error("recorder cannot run error=%s", error)
+        time.sleep(1.0)
+        return 1
+    return 0
+
+
+def _run(config: Config, connection: socket.socket) -> None:
+    engine = open_engine(config.store)
+    lock = threading.Lock()
+
+    def tell(frame: object) -> None:
+        with lock:
+            send(connection, frame)
+
+    requests: Requests = queue.SimpleQueue()
+    threading.Thread(target=serve_queries, args=(config, engine, requests, tell), name="queries", daemon=True).start()
+    threading.Thread(target=_listen, args=(connection, requests), name="listen", daemon=True).start()
+    RecorderLoop(config, tell).run(engine)
+
+
+def _listen(connection: socket.socket, requests: Requests) -> None:
+    """Take the daemon's questions; its end is the end of this process."""
+    try:
+        while True:
+            requests.put(receive(connection))
+    except (EOFError, OSError):
+        signal.raise_signal(signal.SIGTERM)

@@ -1,0 +1,98 @@
+"""What changed between two readings: for the answering process in small parts, for the database as job states."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from slurm_energy.daemon.frames import MAX_ITEMS, SnapshotPart
+from slurm_energy.domain.cluster import JobState, NodeState, PartitionState
+from slurm_energy.slurm.client import ClusterReading
+from slurm_energy.slurm.convert_job import LIVE_STATES
+
+_Item = TypeVar("_Item")
+
+VANISHED = "VANISHED"
+"""State of a job that left slurmctld's memory before its end was seen."""
+
+
+class SnapshotDifference:
+    """Remembers the last reading and yields the parts that lead to the next."""
+
+    def __init__(self) -> None:
+        self._jobs: dict[int, JobState] = {}
+        self._nodes: dict[str, NodeState] = {}
+        self._partitions: tuple[PartitionState, ...] | None = None
+
+    def parts(self, reading: ClusterReading) -> Iterator[SnapshotPart]:
+        """Yield parts of at most `MAX_ITEMS`; jobs that have ended are not part of a snapshot."""
+        jobs: dict[int, JobState] = {job.job_id: job for job in reading.jobs if job.state in LIVE_STATES}
+        nodes: dict[str, NodeState] = {node.name: node for node in reading.nodes}
+        if reading.partitions != self._partitions:
+            yield SnapshotPart(partitions=reading.partitions)
+        for changed_jobs in _chunks([job for key, job in jobs.items() if self._jobs.get(key) != job]):
+            yield SnapshotPart(jobs=changed_jobs)
+        for gone in _chunks([key for key in self._jobs if key not in jobs]):
+            yield SnapshotPart(jobs_gone=gone)
+        for changed_nodes in _chunks([node for key, node in nodes.items() if self._nodes.get(key) != node]):
+            yield SnapshotPart(nodes=changed_nodes)
+        for names in _chunks([key for key in self._nodes if key not in nodes]):
+            yield SnapshotPart(nodes_gone=names)
+        self._jobs, self._nodes, self._partitions = jobs, nodes, reading.partitions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobChanges:
+    """Job states that the database does not have yet."""
+
+    changed: tuple[JobState, ...] = ()
+    vanished: tuple[JobState, ...] = ()
+    """Last seen alive, now unknown to slurmctld."""
+
+
+class JobHistory:
+    """Finds the job states worth recording."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, float], tuple[JobState, tuple[object, ...]]] = {}
+
+    def changes(self, jobs: Sequence[JobState]) -> JobChanges:
+        """Return what is new since the last call."""
+        seen: dict[tuple[int, float], tuple[JobState, tuple[object, ...]]] = {}
+        changed: list[JobState] = []
+        for job in jobs:
+            key = (job.job_id, job.submitted_at_seconds)
+            mark = _recorded_fields(job)
+            known = self._known.get(key)
+            if known is None or known[1] != mark:
+                changed.append(job)
+            seen[key] = (job, mark)
+        vanished = [
+            replace(job, state=VANISHED)
+            for key, (job, _) in self._known.items()
+            if key not in seen and job.state in LIVE_STATES
+        ]
+        self._known = seen
+        return JobChanges(changed=tuple(changed), vanished=tuple(vanished))
+
+
+def _recorded_fields(job: JobState) -> tuple[object, ...]:
+    """Return what a change of is recorded; priorities change at every pass of the scheduler and are not."""
+    return (
+        job.state,
+        job.started_at_seconds,
+        job.ended_at_seconds,
+        job.restart_count,
+        job.nodes,
+        job.partitions,
+        job.array_task,
+        job.time_limit_minutes,
+        job.suspended_seconds,
+        job.admin_comment,
+        job.gpu_count,
+        job.exit_code,
+    )
+
+
+def _chunks(items: list[_Item]) -> Iterator[tuple[_Item, ...]]:
+    for begin in range(0, len(items), MAX_ITEMS):
+        yield tuple(items[begin : begin + MAX_ITEMS])

@@ -1,0 +1,137 @@
+"""The snapshot child: the only process that asks Slurm, at its own pace, however many jobs are submitted."""
+
+import logging
+import random
+import select
+import socket
+import sys
+import time
+from pathlib import Path
+
+from slurm_energy.config import Config
+from slurm_energy.daemon.channel import receive, send
+from slurm_energy.daemon.child_start import Stopped, connect_to_parent, set_up_logging
+from slurm_energy.daemon.entries import JOBS_STREAM, JobsEntryLine, encode_entry
+from slurm_energy.daemon.frames import MAX_ITEMS, SnapshotBegins, SnapshotComplete
+from slurm_energy.daemon.journal import JournalWriter, journal_bytes
+from slurm_energy.daemon.snapshot_changes import JobHistory, SnapshotDifference
+from slurm_energy.daemon.vanished import VanishedJobs
+from slurm_energy.errors import SlurmError, SpoolError
+from slurm_energy.slurm.client import ClusterReading, SlurmReader
+from slurm_energy.slurm.json_client import CommandSettings, JsonReader
+from slurm_energy.slurm.pyslurm_client import PyslurmReader, load_pyslurm
+
+logger = logging.getLogger(__name__)
+
+LONGEST_PAUSE_SECONDS = 60.0
+MAX_JOURNAL_BYTES = 4 * 1024**3
+"""With more waiting for a database that is away, job states are no longer added: decisions and reports go first."""
+MAX_UNWRITTEN = 100_000
+_WARN_INTERVAL_SECONDS = 60.0
+
+
+class SnapshotLoop:
+    """Reads, tells the answering process what changed, and journals what the database needs."""
+
+    def __init__(self, config: Config, reader: SlurmReader, journal: JournalWriter, connection: socket.socket) -> None:
+        self._config = config
+        self._reader = reader
+        self._journal = journal
+        self._journal_directory = Path(config.daemon.state_directory) / "journal"
+        self._connection = connection
+        self._difference = SnapshotDifference()
+        self._history = JobHistory()
+        self._unwritten: list[JobsEntryLine] = []
+        self._vanished = VanishedJobs(reader, config.cluster.accounting)
+        self._failures = 0
+        self._warned_at = -_WARN_INTERVAL_SECONDS
+
+    def run(self) -> None:
+        """Refresh until the daemon is gone."""
+        send(self._connection, SnapshotBegins())
+        while True:
+            began = time.monotonic()
+            try:
+                self._refresh()
+                self._failures = 0
+            except SlurmError as error:
+                self._failures += 1
+                self._warn("cluster not read failures=%d error=%s", self._failures, error)
+            except SpoolError as error:
+                self._warn("job states kept in memory waiting=%d error=%s", len(self._unwritten), error)
+            self._pause(began)
+
+    def _refresh(self) -> None:
+        began = time.monotonic()
+        taken_at = time.time()
+        reading = self._reader.read_cluster()
+        for part in self._difference.parts(reading):
+            send(self._connection, part)
+        skipped = sum(reading.skipped.values())
+        seconds = time.monotonic() - began
+        send(
+            self._connection,
+            SnapshotComplete(taken_at_seconds=taken_at, read_seconds=seconds, skipped_rows=skipped),
+        )
+        if skipped:
+            self._warn("rows skipped count=%d reasons=%s", skipped, reading.skipped)
+        self._record(reading, taken_at)
+
+    def _record(self, reading: ClusterReading, taken_at: float) -> None:
+        changes = self._history.changes(reading.jobs)
+        settled = self._vanished.settle(changes.vanished, taken_at)
+        changed = (*changes.changed, *settled.changed)
+        for begin in range(0, len(changed), MAX_ITEMS):
+            self._keep(JobsEntryLine(seen_at_seconds=taken_at, jobs=changed[begin : begin + MAX_ITEMS]))
+        if settled.vanished:
+            self._keep(JobsEntryLine(seen_at_seconds=taken_at, jobs=(), vanished=settled.vanished))
+        if self._unwritten and journal_bytes(self._journal_directory) < MAX_JOURNAL_BYTES:
+            self._journal.append([encode_entry(entry) for entry in self._unwritten], durable=False)
+            self._unwritten = []
+
+    def _keep(self, entry: JobsEntryLine) -> None:
+        self._unwritten.append(entry)
+        del self._unwritten[: -MAX_UNWRITTEN // MAX_ITEMS]
+
+    def _pause(self, began: float) -> None:
+        """Wait for the next refresh, longer after failures, and end when the daemon does."""
+        interval = self._config.daemon.snapshot_interval_seconds
+        if self._failures:
+            interval = min(interval * 2.0**self._failures, max(LONGEST_PAUSE_SECONDS, interval))
+        interval *= random.uniform(0.95, 1.05)  # noqa: S311  # keeps several daemons from asking in step
+        wait = max(0.0, began + interval - time.monotonic())
+        readable, _, _ = select.select([self._connection], [], [], wait)
+        if readable:
+            raise EOFError
+
+    def _warn(self, text: str, *values: object) -> None:
+        now = time.monotonic()
+        if now - self._warned_at >= _WARN_INTERVAL_SECONDS:
+            self._warned_at = now
+            logger.warning(text, *values)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the child; the argument is the number of its socket."""
+    try:
+        connection = connect_to_parent(sys.argv[1:] if argv is None else argv)
+        config: Config = receive(connection)
+        set_up_logging(config.daemon.log_level, "snapshot")
+        journal = JournalWriter(Path(config.daemon.state_directory) / "journal", JOBS_STREAM)
+        SnapshotLoop(config, create_reader(config), journal, connection).run()
+    except (Stopped, EOFError, BrokenPipeError, ConnectionResetError):
+        pass
+    except SlurmError as error:
+        logger.error("cluster cannot be read error=%s", error)
+        return 1
+    return 0
+
+
+def create_reader(config: Config) -> SlurmReader:
+    """Return the reader that the configuration asks for.
+
+    Raises:
+        SlurmError: pyslurm is asked for and cannot be used.
+    """
+    commands = JsonReader(CommandSettings.of(config))
+    return PyslurmReader(load_pyslurm(), commands) if config.cluster.reader == "pyslurm" else commands

@@ -1,0 +1,49 @@
+"""What the answering process knows; everything in it is in memory."""
+
+import time
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from slurm_energy.config import Config
+from slurm_energy.daemon.decide import Decider
+from slurm_energy.daemon.journal_queue import JournalQueue
+from slurm_energy.domain.cluster import ClusterSnapshot
+from slurm_energy.domain.decision import RuntimeEstimate
+from slurm_energy.wire.messages import Query
+
+
+class QueryAnswerer(Protocol):
+    """Whoever can read the database for a person."""
+
+    async def query(self, query: Query, only_user_id: int | None) -> bytes:
+        """Return the reply as an encoded message; with `only_user_id` nothing of other users' jobs is in it."""
+        ...
+
+
+@dataclass(slots=True, kw_only=True)
+class DaemonState:
+    """Mutable on purpose, by the event loop's own thread only."""
+
+    config: Config
+    decider: Decider
+    journal: JournalQueue
+    recorder: QueryAnswerer
+    privileged: frozenset[int]
+    snapshot: ClusterSnapshot | None = None
+    user_names: Mapping[int, str] = field(default_factory=dict)
+    """Login names by uid, from the snapshot's jobs: a directory service is never asked while a job waits."""
+    runtimes: Mapping[tuple[int, str], RuntimeEstimate] = field(default_factory=dict)
+    counters: Counter[str] = field(default_factory=Counter)
+    started_at_monotonic_seconds: float = field(default_factory=time.monotonic)
+    draining: bool = False
+
+    @property
+    def uptime_seconds(self) -> float:
+        """Seconds since the daemon started."""
+        return time.monotonic() - self.started_at_monotonic_seconds
+
+    def snapshot_age_seconds(self, now_seconds: float) -> float | None:
+        """Return the age of the cluster's snapshot, None when there is none."""
+        return None if self.snapshot is None else max(0.0, now_seconds - self.snapshot.taken_at_seconds)

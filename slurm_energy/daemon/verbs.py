@@ -1,0 +1,152 @@
+"""What each verb does: a message and its sender in, a reply out."""
+
+import json
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from slurm_energy import __version__
+from slurm_energy.daemon.decide import Decided
+from slurm_energy.daemon.entries import decision_line
+from slurm_energy.daemon.peers import Peer
+from slurm_energy.daemon.rate import RateLimit
+from slurm_energy.daemon.state import DaemonState
+from slurm_energy.domain.plain import to_plain
+from slurm_energy.errors import DaemonUnavailable, PermissionRefused, WireError
+from slurm_energy.wire.codec import Message, decode
+from slurm_energy.wire.messages import (
+    SubmittedJob,
+    decision_reply,
+    json_reply,
+    one_line,
+    parse_query,
+    parse_submitted_job,
+)
+
+logger = logging.getLogger(__name__)
+
+UNPRIVILEGED_PER_SECOND = 20.0
+UNPRIVILEGED_BURST = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A reply, and what is done once it is on its way."""
+
+    reply: Message | bytes
+    afterwards: Callable[[], None] | None = None
+
+
+class LocalVerbs:
+    """Serves the unix socket."""
+
+    def __init__(self, state: DaemonState) -> None:
+        self._state = state
+        self._rate = RateLimit(per_second=UNPRIVILEGED_PER_SECOND, burst=UNPRIVILEGED_BURST)
+
+    async def answer(self, message: Message, peer: Peer) -> Answer:
+        """Return the answer to one request.
+
+        Raises:
+            SlurmEnergyError: the request is malformed, not allowed, or cannot be served.
+        """
+        self._state.counters[f"request {message.verb}" if message.verb in _VERBS else "request unknown"] += 1
+        if not peer.privileged and not self._rate.allows(peer.user_id, time.monotonic()):
+            raise PermissionRefused(f"more than {UNPRIVILEGED_PER_SECOND:g} requests a second from uid {peer.user_id}")
+        if message.verb == "decide":
+            return self._decide(message, peer)
+        if message.verb == "preview":
+            return Answer(self._preview(message, peer))
+        if message.verb == "query":
+            return Answer(await self._query(message, peer))
+        if message.verb == "ping":
+            return Answer(self._ping())
+        raise WireError(f"verb {message.verb!r} is not one of {', '.join(_VERBS)}")
+
+    def _decide(self, message: Message, peer: Peer) -> Answer:
+        if not peer.privileged:
+            raise PermissionRefused(f"uid {peer.user_id} may not ask for decisions: only SlurmUser and root may")
+        received = time.perf_counter()
+        submitted = parse_submitted_job(message.fields)
+        decided = self._decided(submitted)
+        reply = decision_reply(decided.decision, decided.entry)
+
+        def afterwards() -> None:
+            self._state.counters["decisions"] += 1
+            self._state.journal.append(lambda: decision_line(decided.decision, decided.job))
+            logger.info(
+                "decision made decision_id=%s uid=%d policy=%s mode=%s partitions=%s clocks=%d reasons=%s seconds=%.4f",
+                decided.decision.decision_id,
+                submitted.user_id,
+                decided.decision.policy,
+                decided.decision.mode,
+                ",".join(decided.decision.partitions or ("unchanged",)),
+                len(decided.decision.clocks),
+                ",".join(decided.decision.reasons),
+                time.perf_counter() - received,
+            )
+
+        return Answer(reply, afterwards)
+
+    def _preview(self, message: Message, peer: Peer) -> Message:
+        fields: Mapping[str, str] = message.fields
+        if not peer.privileged or "uid" not in fields:
+            fields = {**fields, "uid": str(peer.user_id)}
+        decided = self._decided(parse_submitted_job(fields))
+        explanation = {
+            "decision": to_plain(decided.decision),
+            "job": to_plain(decided.job),
+            "gpu_count": decided.job.gpu_count,
+            "time_limit_minutes": decided.entry.time_limit_minutes,
+        }
+        return json_reply(explanation, {"message": one_line(decided.decision.message)})
+
+    async def _query(self, message: Message, peer: Peer) -> Message | bytes:
+        query = parse_query(message.fields)
+        recorder = self._state.recorder
+        if query.subject != "status":
+            return await recorder.query(query, None if peer.privileged else peer.user_id)
+        if not peer.privileged:
+            return json_reply({"daemon": self._status()})
+        try:
+            reply = decode(await recorder.query(query, None))
+            store = json.loads(reply.fields["json"]) if reply.verb == "ok" else {"error": reply.fields["reason"]}
+        except DaemonUnavailable as error:
+            store = {"error": str(error)}
+        return json_reply({"daemon": self._status(), "store": store})
+
+    def _ping(self) -> Message:
+        age = self._state.snapshot_age_seconds(time.time())
+        fields = {
+            "version": __version__,
+            "policy": self._state.decider.policy.name,
+            "uptime_seconds": f"{self._state.uptime_seconds:.1f}",
+        }
+        if age is not None:
+            fields["snapshot_age_seconds"] = f"{age:.1f}"
+        return Message("ok", fields)
+
+    def _status(self) -> dict[str, object]:
+        state = self._state
+        return {
+            "version": __version__,
+            "policy": state.decider.policy.name,
+            "policy_version": state.decider.policy.version,
+            "uptime_seconds": round(state.uptime_seconds, 1),
+            "snapshot_age_seconds": state.snapshot_age_seconds(time.time()),
+            "snapshot_jobs": None if state.snapshot is None else len(state.snapshot.jobs),
+            "snapshot_nodes": None if state.snapshot is None else len(state.snapshot.nodes),
+            "journal_waiting": state.journal.waiting,
+            "journal_dropped": state.journal.dropped,
+            "counters": dict(state.counters),
+        }
+
+    def _decided(self, submitted: SubmittedJob) -> Decided:
+        state = self._state
+        return state.decider.decide(
+            submitted, state.snapshot, state.runtimes, state.user_names.get(submitted.user_id), time.time()
+        )
+
+
+_VERBS = ("decide", "preview", "query", "ping")

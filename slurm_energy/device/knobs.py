@@ -1,0 +1,170 @@
+"""Save, set, verify and restore the settings of one GPU.
+
+NVML cannot tell whether and where clocks are locked. What a site locks by itself is therefore told by
+`node.site_locked_clocks_mhz`; without an entry there, restoring means giving the clock back to the driver.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from slurm_energy.device.base import Gpu
+from slurm_energy.domain.energy import QualityFlag
+from slurm_energy.errors import DeviceError, DeviceNotSupported, DevicePermissionDenied
+
+VERIFY_READS = 4
+VERIFY_PAUSE_SECONDS = 0.005
+"""A lock takes a few milliseconds to show in the clock."""
+POWER_LIMIT_TOLERANCE_WATTS = 0.5
+
+_Value = TypeVar("_Value")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavedSettings:
+    """What a GPU was set to before a job; None where the device does not tell."""
+
+    power_limit_watts: float | None
+    application_clock_mhz: int | None
+    lowest_clock_mhz: int | None
+    highest_clock_mhz: int | None
+    site_clock_mhz: int | None
+    """The site's own lock, None when the driver has the clock."""
+
+    @property
+    def default_clock_mhz(self) -> int | None:
+        """The clock of a job that nobody slows: the site's lock, else the highest."""
+        return self.highest_clock_mhz if self.site_clock_mhz is None else self.site_clock_mhz
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClockOutcome:
+    """What became of a request to lock the clock."""
+
+    applied_clock_mhz: int | None
+    flags: tuple[QualityFlag, ...] = ()
+    event: str | None = None
+    in_force: bool = True
+    """Whether a lock may be in force; False only when the device surely refused."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestoreOutcome:
+    """Whether everything is back; `events` say what went wrong or needed a second try."""
+
+    restored: bool
+    events: tuple[str, ...] = ()
+
+
+def save_settings(gpu: Gpu, supported_mhz: tuple[int, ...], site_clock_mhz: int | None) -> SavedSettings:
+    """Return the settings in force; reads only."""
+    return SavedSettings(
+        power_limit_watts=reading(gpu.power_limit_watts),
+        application_clock_mhz=reading(gpu.application_clock_mhz),
+        lowest_clock_mhz=supported_mhz[0] if supported_mhz else None,
+        highest_clock_mhz=supported_mhz[-1] if supported_mhz else None,
+        site_clock_mhz=site_clock_mhz,
+    )
+
+
+def reading(read: Callable[[], _Value]) -> _Value | None:
+    """Return what the device says, None when it says nothing."""
+    try:
+        return read()
+    except DeviceError:
+        return None
+
+
+def lock_clock(gpu: Gpu, low_mhz: int, high_mhz: int, pause: Callable[[float], None]) -> ClockOutcome:
+    """Lock the SM clock and verify it, with one retry; never raises DeviceError."""
+    outcome = _lock_once(gpu, low_mhz, high_mhz, pause)
+    if not outcome.flags or not outcome.in_force:
+        return outcome
+    pause(VERIFY_PAUSE_SECONDS)
+    again = _lock_once(gpu, low_mhz, high_mhz, pause)
+    # A lock that was taken once stays in force though the second try failed.
+    return outcome if again.applied_clock_mhz is None else again
+
+
+def _lock_once(gpu: Gpu, low_mhz: int, high_mhz: int, pause: Callable[[float], None]) -> ClockOutcome:
+    flags: tuple[QualityFlag, ...]
+    try:
+        gpu.lock_sm_clock(low_mhz, high_mhz)
+    except DevicePermissionDenied as error:
+        flags = (QualityFlag.CLOCK_REFUSED, QualityFlag.NO_PERMISSION)
+        return ClockOutcome(applied_clock_mhz=None, flags=flags, event=str(error), in_force=False)
+    except DeviceNotSupported as error:
+        flags = (QualityFlag.CLOCK_REFUSED,)
+        return ClockOutcome(applied_clock_mhz=None, flags=flags, event=str(error), in_force=False)
+    except DeviceError as error:
+        return ClockOutcome(applied_clock_mhz=None, flags=(QualityFlag.CLOCK_REFUSED,), event=str(error))
+    trouble = _verify_clock(gpu, high_mhz, pause)
+    flags = () if trouble is None else (QualityFlag.CLOCK_UNVERIFIED,)
+    return ClockOutcome(applied_clock_mhz=high_mhz, flags=flags, event=trouble)
+
+
+def restore_settings(
+    gpu: Gpu, saved: SavedSettings, *, clock_changed: bool, power_limit: bool, pause: Callable[[float], None]
+) -> RestoreOutcome:
+    """Put clock and power limit back, with one retry each; never raises DeviceError.
+
+    Args:
+        gpu: The device.
+        saved: What was there.
+        clock_changed: Whether a lock may have been set; a clock that was never touched stays untouched.
+        power_limit: Whether the limit is compared and put back; False after a reboot, which resets it.
+        pause: Waits the given seconds.
+    """
+    events: list[str] = []
+    restored = True
+    if clock_changed:
+        restored = _twice(lambda: _give_clock_back(gpu, saved), "clock", events, pause)
+    if power_limit and saved.power_limit_watts is not None:
+        limit = saved.power_limit_watts
+        restored = _twice(lambda: _put_limit_back(gpu, limit), "power limit", events, pause) and restored
+    return RestoreOutcome(restored=restored, events=tuple(events))
+
+
+def _verify_clock(gpu: Gpu, high_mhz: int, pause: Callable[[float], None]) -> str | None:
+    """Return None when the clock is at or under the lock, else what was seen."""
+    seen: int | None = None
+    for attempt in range(VERIFY_READS):
+        try:
+            seen = gpu.sm_clock_mhz()
+        except DeviceError as error:
+            return str(error)
+        if seen <= high_mhz:
+            return None
+        if attempt + 1 < VERIFY_READS:
+            pause(VERIFY_PAUSE_SECONDS)
+    return f"clock of GPU {gpu.identity.uuid} reads {seen} MHz after a lock at {high_mhz} MHz"
+
+
+def _give_clock_back(gpu: Gpu, saved: SavedSettings) -> None:
+    if saved.site_clock_mhz is not None:
+        gpu.lock_sm_clock(saved.lowest_clock_mhz or saved.site_clock_mhz, saved.site_clock_mhz)
+    else:
+        gpu.unlock_sm_clock()
+
+
+def _put_limit_back(gpu: Gpu, limit_watts: float) -> None:
+    """Set the limit if it differs, and read it back."""
+    if abs(gpu.power_limit_watts() - limit_watts) <= POWER_LIMIT_TOLERANCE_WATTS:
+        return
+    gpu.set_power_limit(limit_watts)
+    now = gpu.power_limit_watts()
+    if abs(now - limit_watts) > POWER_LIMIT_TOLERANCE_WATTS:
+        raise DeviceError(f"power limit of GPU {gpu.identity.uuid} reads {now:g} W after setting {limit_watts:g} W")
+
+
+def _twice(act: Callable[[], None], thing: str, events: list[str], pause: Callable[[float], None]) -> bool:
+    for attempt in range(2):
+        try:
+            act()
+        except DeviceError as error:
+            events.append(f"restoring the {thing}, try {attempt + 1}: {error}")
+            if attempt == 0:
+                pause(VERIFY_PAUSE_SECONDS)
+        else:
+            return True
+    return False

@@ -1,0 +1,34 @@
+"""What each reason means, in words for people."""
+
+from collections.abc import Mapping
+
+from slurm_energy.domain.decision import Reason
+
+REASON_SENTENCES: Mapping[Reason, str] = {
+    Reason.POLICY: "The policy chose this setting.",
+    Reason.USER_OFF: "The user refused with --energy=off.",
+    Reason.OBSERVE_ONLY: "Only observed: recorded, nothing changed.",
+    Reason.USER_PARTITION: "The user named the partition; it was kept.",
+    Reason.USER_CLOCK: "The user set a GPU clock with --gpu-freq; it was kept.",
+    Reason.ROUTING_CLOSED: "The site does not let the policy choose partitions.",
+    Reason.PARTITION_NOT_ALLOWED: "A partition was left out: this user, account, QOS or request may not run there.",
+    Reason.NO_IDLE_PARTITION: "No partition has room now; the job waits where Slurm puts it.",
+    Reason.NO_GPU: "The job asks for no GPU: there is no clock to choose.",
+    Reason.UNKNOWN_GPU_TYPE: "A GPU type is not in the catalogue: its clock stays at the default.",
+    Reason.STALE_SNAPSHOT: "The picture of the cluster was too old to decide on.",
+    Reason.NO_SNAPSHOT: "There was no picture of the cluster yet.",
+    Reason.POLICY_ERROR: "The policy failed; the job went through unchanged.",
+    Reason.SLOWDOWN_BOUND: "The clock was kept high enough for the allowed slowdown.",
+    Reason.TIME_LIMIT: "The clock was kept high enough for the job's time limit.",
+    Reason.DEADLINE: "The clock was kept high enough for the job's deadline.",
+    Reason.CLOCK_TABLE: "The clock was moved to one that the GPU supports.",
+    Reason.NO_SAVING: "No clock would save enough energy: it stays at the default.",
+}
+
+
+def reason_sentence(reason: str) -> str:
+    """Return the sentence for a reason; a code that this version does not know stands for itself."""
+    try:
+        return REASON_SENTENCES.get(Reason(reason), str(reason))
+    except ValueError:
+        return str(reason)

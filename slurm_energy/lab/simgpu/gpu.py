@@ -1,0 +1,190 @@
+"""One simulated GPU of an open state: what it does, what was done to it, and what a test does to it."""
+
+import ctypes
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from slurm_energy.errors import LabError
+from slurm_energy.lab.simgpu.encode import encode_load
+from slurm_energy.lab.simgpu.layout import MAX_LOADS, Call, Curve, Fault, Gpu, OperatingPoint
+from slurm_energy.lab.simgpu.native import MappedState
+from slurm_energy.lab.simgpu.profiles import LoadProfile
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadReading:
+    """One process' context on a GPU."""
+
+    slot: int
+    pid: int
+    utilisation: float
+    target_seconds: float
+    """Work to do, in device seconds at the default clock; 0: until it is removed."""
+    done_seconds: float
+    paused: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuReading:
+    """All of a GPU at one moment of device time."""
+
+    device_seconds: float
+    energy_joules: float
+    """True energy since the state was made; no fault touches it."""
+    counter_joules: float
+    """What the driver's counter shows."""
+    power_watts: float
+    sm_clock_mhz: int
+    utilisation: float
+    temperature_c: float
+    loads: tuple[LoadReading, ...]
+
+
+class SimulatedGpu:
+    """One GPU of an open state; every reading is of the moment of the call."""
+
+    def __init__(self, mapped: MappedState, index: int) -> None:
+        self._mapped = mapped
+        self._native = mapped.native
+        self.index = index
+        gpu = mapped.pointer.contents.gpus[index]
+        self.name: str = gpu.name.decode()
+        self.uuid: str = gpu.uuid.decode()
+        self.minor_number: int = gpu.minor_number
+        self.sm_clocks_mhz: tuple[int, ...] = tuple(gpu.clocks_mhz[: gpu.clock_count])
+
+    @contextmanager
+    def _settled(self) -> Iterator[Gpu]:
+        with self._mapped.locked() as state:
+            self._native.simgpu_settle(self._mapped.pointer, self.index)
+            yield state.gpus[self.index]
+
+    def reading(self) -> GpuReading:
+        """Return everything that changes with time, of one moment."""
+        point = OperatingPoint()
+        with self._settled() as gpu:
+            account = gpu.account[gpu.account_current & 1]
+            self._native.simgpu_evaluate(ctypes.addressof(gpu), ctypes.byref(point))
+            return GpuReading(
+                device_seconds=account.device_seconds,
+                energy_joules=account.energy_joules,
+                counter_joules=self._native.simgpu_counter_millijoules(ctypes.addressof(gpu)) / 1000.0,
+                power_watts=point.watts,
+                sm_clock_mhz=point.sm_clock_mhz,
+                utilisation=point.utilisation,
+                temperature_c=account.temperature_c,
+                loads=tuple(
+                    LoadReading(
+                        slot=slot,
+                        pid=load.pid,
+                        utilisation=load.utilisation,
+                        target_seconds=load.target_seconds,
+                        done_seconds=account.done_seconds[slot],
+                        paused=bool(load.paused),
+                    )
+                    for slot, load in enumerate(gpu.loads)
+                    if load.in_use
+                ),
+            )
+
+    def energy_joules_exact(self) -> float:
+        """Return the true energy since the state was made, J, without the counter's steps and faults."""
+        return self.reading().energy_joules
+
+    @property
+    def loads(self) -> tuple[LoadReading, ...]:
+        """Contexts of processes that live."""
+        return self.reading().loads
+
+    @property
+    def locked_clocks_mhz(self) -> tuple[int, int] | None:
+        """The locked range, None when the clock is the driver's."""
+        with self._settled() as gpu:
+            return (gpu.locked_low_mhz, gpu.locked_high_mhz) if gpu.locked_high_mhz else None
+
+    @property
+    def site_locked_clocks_mhz(self) -> tuple[int, int] | None:
+        """The range that was locked when the state was made."""
+        with self._settled() as gpu:
+            return (gpu.site_locked_low_mhz, gpu.site_locked_high_mhz) if gpu.site_locked_high_mhz else None
+
+    @property
+    def power_limit_watts(self) -> float:
+        """The power limit in force."""
+        with self._settled() as gpu:
+            return float(gpu.power_limit_milliwatts / 1000.0)
+
+    @property
+    def site_power_limit_watts(self) -> float:
+        """The power limit when the state was made."""
+        with self._settled() as gpu:
+            return float(gpu.site_limit_milliwatts / 1000.0)
+
+    @property
+    def calls(self) -> dict[Call, int]:
+        """How often each kind of NVML call was made on this GPU, failed ones included."""
+        with self._settled() as gpu:
+            return {call: int(gpu.calls[call]) for call in Call}
+
+    @property
+    def faults(self) -> frozenset[Fault]:
+        """Faults that are on."""
+        with self._settled() as gpu:
+            return frozenset(fault for fault in Fault if gpu.faults >> fault & 1)
+
+    def set_fault(self, fault: Fault, on: bool = True) -> None:
+        """Switch a fault on or off, also while jobs run."""
+        with self._mapped.locked():
+            self._native.simgpu_fault_set(self._mapped.pointer, self.index, fault, int(on))
+
+    def set_block_seconds(self, wall_seconds: float) -> None:
+        """Set how long a blocking call takes; 2 s unless set."""
+        with self._mapped.locked() as state:
+            state.gpus[self.index].block_seconds = wall_seconds
+
+    def add_load(
+        self,
+        profile: LoadProfile | str = "training",
+        *,
+        utilisation: float = 1.0,
+        target_seconds: float = 0.0,
+        pid: int | None = None,
+    ) -> int:
+        """Load the GPU as a process would and return the slot for `remove_load`.
+
+        Args:
+            profile: A profile, or the name of one of this GPU.
+            utilisation: 0 to 1; 0 is an idle context.
+            target_seconds: Work in device seconds at the default clock, after which the context idles; 0: for ever.
+            pid: Process whose end ends the load; None: this one.
+
+        Raises:
+            LabError: no such profile, or all slots are taken.
+        """
+        load = encode_load(self._curve(profile), utilisation, target_seconds, os.getpid() if pid is None else pid)
+        with self._mapped.locked():
+            slot = self._native.simgpu_load_add(self._mapped.pointer, self.index, ctypes.byref(load))
+        if slot < 0:
+            raise LabError(f"GPU {self.uuid} has {MAX_LOADS} loads already, or utilisation {utilisation} is not 0 to 1")
+        return int(slot)
+
+    def _curve(self, profile: LoadProfile | str) -> LoadProfile | Curve:
+        if isinstance(profile, LoadProfile):
+            return profile
+        with self._settled() as gpu:
+            known = {entry.name.decode(): entry.curve for entry in gpu.profiles[: gpu.profile_count]}
+            if profile not in known:
+                raise LabError(f"GPU {self.uuid} has no profile {profile!r}; known: {', '.join(known)}")
+            return Curve.from_buffer_copy(known[profile])
+
+    def remove_load(self, slot: int) -> None:
+        """Free what `add_load` took."""
+        with self._mapped.locked():
+            self._native.simgpu_load_remove(self._mapped.pointer, self.index, slot)
+
+    def reload_driver(self) -> None:
+        """Do what a reboot does: locks and limits are forgotten, the counter starts at 0."""
+        with self._mapped.locked():
+            self._native.simgpu_driver_reload(self._mapped.pointer, self.index)

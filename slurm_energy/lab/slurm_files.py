@@ -1,0 +1,197 @@
+"""Text of Slurm's, MariaDB's and the accounts' files: pure functions of the lab's specification."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from slurm_energy.lab.host import Host
+from slurm_energy.lab.layout import Layout
+from slurm_energy.lab.spec import LabSpec, PartitionSpec
+
+_FIRST_RELEASE_WITH_CGROUP_DISABLED = (24, 5)
+_FIRST_USER_ID = 20001
+CPUS_PER_NODE = 32
+MEMORY_MIB_PER_NODE = 65_536
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ports:
+    """TCP ports on the loopback interface."""
+
+    slurmctld: int
+    slurmdbd: int
+    report: int
+    slurmd: Mapping[str, int]
+
+
+def private_ports(nodes: Sequence[str]) -> Ports:
+    """Return the ports of a lab with a network of its own: the same ones in every lab."""
+    return Ports(slurmctld=6817, slurmdbd=6819, report=8470, slurmd={name: 17001 + at for at, name in enumerate(nodes)})
+
+
+def chosen_ports(nodes: Sequence[str], free: Sequence[int]) -> Ports:
+    """Return the ports of a lab on the host's network, out of free ones (three more than nodes)."""
+    return Ports(slurmctld=free[0], slurmdbd=free[1], report=free[2], slurmd=dict(zip(nodes, free[3:], strict=True)))
+
+
+def slurm_conf(spec: LabSpec, layout: Layout, host: Host, ports: Ports, controller: str) -> str:
+    """Return slurm.conf; `controller` is the host's own name inside the lab."""
+    settings = _settings(spec, layout, host, ports, controller)
+    if spec.accounting:
+        settings |= {
+            "AccountingStorageType": "accounting_storage/slurmdbd",
+            "AccountingStorageHost": "127.0.0.1",
+            "AccountingStoragePort": str(ports.slurmdbd),
+            "AccountingStorageTRES": ",".join(["gres/gpu", *_typed_tres(spec)]),
+        }
+    if spec.energy:
+        settings |= {
+            "JobSubmitPlugins": "energy",
+            "PlugStackConfig": f"{layout.etc}/plugstack.conf",
+            "Prolog": f"{layout.hooks}/prolog.d/*",
+            "Epilog": f"{layout.hooks}/epilog.d/*",
+        }
+    extra = dict(line.split("=", 1) for line in spec.slurm_conf_lines)
+    replaced = {key.lower() for key in extra}
+    lines = [f"{key}={value}" for key, value in settings.items() if key.lower() not in replaced]
+    lines += [f"{key}={value}" for key, value in extra.items()]
+    for partition in spec.partitions:
+        lines += _partition_lines(partition, ports, default=partition is spec.partitions[0])
+    return "\n".join(lines) + "\n"
+
+
+def _settings(spec: LabSpec, layout: Layout, host: Host, ports: Ports, controller: str) -> dict[str, str]:
+    return {
+        "ClusterName": spec.cluster_name,
+        "SlurmctldHost": f"{controller}(127.0.0.1)",
+        "SlurmctldPort": str(ports.slurmctld),
+        "SlurmUser": "slurm",
+        "SlurmdUser": "root",
+        "AuthType": "auth/munge",
+        "CredType": "cred/munge",
+        "PluginDir": f"{host.plugin_directory}:{layout.plugins}",
+        "StateSaveLocation": f"{layout.state}/slurmctld",
+        "SlurmdSpoolDir": f"{layout.slurmd_spool}/%n",
+        "SlurmctldPidFile": f"{layout.pids}/slurmctld.pid",
+        "SlurmdPidFile": f"{layout.pids}/slurmd-%n.pid",
+        "SlurmctldLogFile": f"{layout.log}/slurmctld.log",
+        "SlurmdLogFile": f"{layout.log}/slurmd-%n.log",
+        # One host stands for all nodes: what a slurmd finds there is not what its node has.
+        "SlurmdParameters": "config_overrides",
+        "ProctrackType": "proctrack/linuxproc",
+        "TaskPlugin": "task/none",
+        "JobAcctGatherType": "jobacct_gather/none",
+        "MpiDefault": "none",
+        "MailProg": "/bin/true",
+        # The caller's limits are no job's business, and raising them may be refused here.
+        "PropagateResourceLimits": "NONE",
+        "SelectType": "select/cons_tres",
+        "SelectTypeParameters": "CR_Core",
+        "GresTypes": "gpu",
+        "PrologFlags": "Alloc",
+        "ReturnToService": "2",
+        "SchedulerType": "sched/backfill",
+        # A real site waits longer between two passes; tests and the demo should not.
+        "SchedulerParameters": "batch_sched_delay=0,sched_interval=2,bf_interval=1,bf_resolution=60,"
+        "default_queue_depth=1000,bf_max_job_test=1000",
+        "PriorityType": "priority/basic",
+        "SlurmctldTimeout": "60",
+        "SlurmdTimeout": "60",
+        "MessageTimeout": "20",
+        "KillWait": "2",
+        "CompleteWait": "0",
+        "MinJobAge": "300",
+        "InactiveLimit": "0",
+        "Waittime": "0",
+    }
+
+
+def _typed_tres(spec: LabSpec) -> list[str]:
+    return [f"gres/gpu:{name}" for name in dict.fromkeys(partition.gres_type for partition in spec.partitions)]
+
+
+def _partition_lines(partition: PartitionSpec, ports: Ports, *, default: bool) -> list[str]:
+    gres = f"gpu:{partition.gres_type}:{partition.gpus_per_node}"
+    lines = [
+        f"NodeName={node} NodeAddr=127.0.0.1 NodeHostname=localhost Port={ports.slurmd[node]} CPUs={CPUS_PER_NODE} "
+        f"RealMemory={MEMORY_MIB_PER_NODE} Gres={gres} State=UNKNOWN"
+        for node in partition.node_names
+    ]
+    lines.append(
+        f"PartitionName={partition.name} Nodes={','.join(partition.node_names)} Default={'YES' if default else 'NO'} "
+        f"MaxTime={partition.max_time_minutes} DefaultTime=60 State=UP"
+    )
+    return lines
+
+
+def gres_conf(spec: LabSpec, layout: Layout, host: Host) -> str:
+    """Return gres.conf: each node's GPUs in the order of their device files."""
+    stem = f"{layout.devices}/nvidia" if host.devices == "mknod" else "/dev/tty"
+    return "".join(
+        f"NodeName={node} Name=gpu Type={partition.gres_type} File={stem}{_numbers(partition.gpus_per_node)}\n"
+        for partition in spec.partitions
+        for node in partition.node_names
+    )
+
+
+def _numbers(count: int) -> str:
+    return "0" if count == 1 else f"[0-{count - 1}]"
+
+
+def cgroup_conf(version: tuple[int, int]) -> str | None:
+    """Return cgroup.conf, or None where the release does not know CgroupPlugin=disabled."""
+    return "CgroupPlugin=disabled\n" if version >= _FIRST_RELEASE_WITH_CGROUP_DISABLED else None
+
+
+def slurmdbd_conf(layout: Layout, ports: Ports) -> str:
+    """Return slurmdbd.conf; MariaDB is reached over its default socket, in the lab's own /run."""
+    settings = {
+        "AuthType": "auth/munge",
+        "DbdHost": "localhost",
+        "DbdAddr": "127.0.0.1",
+        "DbdPort": str(ports.slurmdbd),
+        "SlurmUser": "slurm",
+        "StorageType": "accounting_storage/mysql",
+        "StorageHost": "localhost",
+        "StorageLoc": "slurm_acct_db",
+        "StorageUser": "slurm",
+        "StoragePass": "slurm",
+        "LogFile": f"{layout.log}/slurmdbd.log",
+        "PidFile": f"{layout.pids}/slurmdbd.pid",
+    }
+    return "".join(f"{key}={value}\n" for key, value in settings.items())
+
+
+def mariadb_conf(layout: Layout) -> str:
+    """Return MariaDB's configuration: a small server on a folder of its own, without a network."""
+    return (
+        "[mariadbd]\n"
+        f"datadir={layout.state}/mariadb\n"
+        "socket=/run/mysqld/mysqld.sock\n"
+        "pid-file=/run/mysqld/mysqld.pid\n"
+        "skip-networking\n"
+        "innodb-buffer-pool-size=64M\n"
+        "innodb-log-file-size=16M\n"
+        "innodb-lock-wait-timeout=900\n"
+        "innodb-flush-log-at-trx-commit=0\n"
+    )
+
+
+def accounts(passwd: str, group: str, layout: Layout, users: Sequence[str]) -> tuple[str, str]:
+    """Return the host's passwd and group with the lab's users; their homes lie in the lab.
+
+    A user that the host has already keeps his numbers.
+    """
+    passwd_lines = passwd.splitlines()
+    group_lines = group.splitlines()
+    taken = {int(fields[2]) for line in passwd_lines + group_lines if len(fields := line.split(":")) > 2}
+    known = {line.split(":", 1)[0]: line.split(":") for line in passwd_lines}
+    for user in users:
+        if user in known:
+            uid, gid = known[user][2], known[user][3]
+            passwd_lines = [line for line in passwd_lines if line.split(":", 1)[0] != user]
+        else:
+            uid = gid = str(next(n for n in range(_FIRST_USER_ID, _FIRST_USER_ID + 10_000) if n not in taken))
+            taken.add(int(uid))
+            group_lines = [line for line in group_lines if line.split(":", 1)[0] != user] + [f"{user}:x:{gid}:"]
+        passwd_lines.append(f"{user}:x:{uid}:{gid}:{user} of the lab:{layout.home(user)}:/bin/bash")
+    return "\n".join(passwd_lines) + "\n", "\n".join(group_lines) + "\n"

@@ -1,0 +1,82 @@
+"""Which clock a decision means for the GPU that was really allocated; pure."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from slurm_energy.device.base import GpuIdentity
+from slurm_energy.domain.decision import DecisionEntry
+from slurm_energy.domain.energy import QualityFlag
+from slurm_energy.domain.job import EnergyMode
+from slurm_energy.errors import ValueRangeError
+
+_CHANGING_MODES = frozenset({EnergyMode.BALANCED, EnergyMode.SAVER})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClockPlan:
+    """What to lock. `target_mhz` is None to leave the clock alone; `event` says why when something was asked."""
+
+    asked_mhz: int | None = None
+    target_mhz: int | None = None
+    flags: tuple[QualityFlag, ...] = ()
+    event: str | None = None
+
+
+def read_entry(text: str | None, events: list[str]) -> DecisionEntry | None:
+    """Return the decision that travelled with the job, None when there is none or it is malformed."""
+    if text is None:
+        return None
+    try:
+        return DecisionEntry.decode(text)
+    except ValueRangeError as error:
+        events.append(f"decision entry refused: {error}")
+        return None
+
+
+def plan_clock(
+    entry: DecisionEntry | None,
+    gpu: GpuIdentity,
+    supported_mhz: Sequence[int],
+    site_clock_mhz: int | None,
+    *,
+    mig: bool,
+    shared: bool,
+) -> ClockPlan:
+    """Return the clock for one GPU.
+
+    Args:
+        entry: The decision, None for none.
+        gpu: The GPU that was allocated; its own type picks the row.
+        supported_mhz: Its settable clocks, ascending.
+        site_clock_mhz: The site's own lock of this type; never exceeded.
+        mig: Whether the job holds a slice only: MIG devices refuse clocks.
+        shared: Whether another job holds the GPU too: its clock is not this job's alone.
+    """
+    if entry is None or entry.mode not in _CHANGING_MODES or not entry.clocks_mhz:
+        return ClockPlan()
+    if gpu.gpu_type is None or gpu.gpu_type not in entry.clocks_mhz:
+        return ClockPlan(event=f"the decision has no clock for {gpu.name!r} (type {gpu.gpu_type or 'unknown'})")
+    asked = entry.clocks_mhz[gpu.gpu_type]
+    if mig:
+        return ClockPlan(asked_mhz=asked, event=f"GPU {gpu.uuid} is in MIG mode: its clock stays as it is")
+    if shared:
+        return ClockPlan(asked_mhz=asked, event=f"GPU {gpu.uuid} is shared with another job: its clock stays as it is")
+    refused = (QualityFlag.CLOCK_REFUSED,)
+    if not supported_mhz:
+        return ClockPlan(asked_mhz=asked, flags=refused, event=f"GPU {gpu.uuid} names no supported clock")
+    if not supported_mhz[0] <= asked <= supported_mhz[-1]:
+        return ClockPlan(
+            asked_mhz=asked,
+            flags=refused,
+            event=f"clock {asked} MHz is not supported by GPU {gpu.index} ({gpu.name}): "
+            f"{supported_mhz[0]} to {supported_mhz[-1]} MHz",
+        )
+    target = nearest_clock(asked, supported_mhz)
+    if target >= (supported_mhz[-1] if site_clock_mhz is None else site_clock_mhz):
+        return ClockPlan(asked_mhz=asked)  # already what the GPU does by default
+    return ClockPlan(asked_mhz=asked, target_mhz=target)
+
+
+def nearest_clock(asked_mhz: int, supported_mhz: Sequence[int]) -> int:
+    """Return the supported clock nearest to the one asked for; of two equally near, the faster."""
+    return min(supported_mhz, key=lambda clock: (abs(clock - asked_mhz), -clock))

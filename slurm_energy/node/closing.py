@@ -1,0 +1,200 @@
+"""Put a job's GPUs back and close its books: shared by the epilog, the next prolog and repair."""
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+from slurm_energy.device.knobs import restore_settings
+from slurm_energy.domain.energy import GpuEnergy, HostEnergy, NodeReport, QualityFlag
+from slurm_energy.domain.ids import GpuUuid
+from slurm_energy.errors import SlurmEnergyError
+from slurm_energy.node.context import HookContext, Machine
+from slurm_energy.node.energy import Ending, gpu_energy, host_energy
+from slurm_energy.node.processes import read_identity, stop
+from slurm_energy.node.readings import board_watts
+from slurm_energy.node.samples import GpuSamples, Heartbeat
+from slurm_energy.node.state import ActiveJob, SavedGpu
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restoration:
+    """GPUs whose settings could not be put back, and what was said about it."""
+
+    failed: frozenset[GpuUuid]
+    events: tuple[str, ...]
+
+
+def restore_job(context: HookContext, job: ActiveJob, machine: Machine) -> Restoration:
+    """Put back clock and power limit of each of the job's GPUs, and of no other."""
+    failed: set[GpuUuid] = set()
+    events: list[str] = []
+    for gpu in job.gpus:
+        device = machine.gpus.get(gpu.uuid)
+        if device is None:
+            if machine.problem is not None and gpu.clock_changed:
+                failed.add(gpu.uuid)
+                events.append(f"GPU {gpu.uuid} cannot be restored: {machine.problem}")
+            elif machine.problem is None:
+                events.append(f"GPU {gpu.uuid} is gone; a lock does not survive that")
+            continue
+        context.stage(f"restoring GPU {gpu.uuid}")
+        outcome = restore_settings(
+            device,
+            gpu.saved,
+            clock_changed=gpu.clock_changed,
+            # A reboot resets power limits, and what the site sets at boot must win over what it had before.
+            power_limit=job.boot_id == context.boot_id,
+            pause=context.pause,
+        )
+        events.extend(outcome.events)
+        if not outcome.restored:
+            failed.add(gpu.uuid)
+    return Restoration(failed=frozenset(failed), events=tuple(events))
+
+
+def stop_sampler(context: HookContext, job: ActiveJob) -> None:
+    """End the job's own sampler, and no other process; it writes its last sums before it goes."""
+    context.stage("stopping the sampler")
+    identity = read_identity(context.spool.sampler_path(job.job_id))
+    if identity is not None and not stop(identity, context.boot_id, context.pause):
+        context.log.write(f"job {job.job_id}: sampler {identity.pid} did not end by itself")
+
+
+def energies(
+    context: HookContext,
+    job: ActiveJob,
+    endings: Mapping[GpuUuid, Ending],
+    heartbeat: Heartbeat | None,
+    unrestored: frozenset[GpuUuid],
+) -> tuple[GpuEnergy, ...]:
+    """Return the energy of each of the job's GPUs."""
+    late_shared = context.spool.shared_uuids(job.job_id)
+    rows = []
+    for gpu in job.gpus:
+        samples = None if heartbeat is None else heartbeat.gpus.get(gpu.uuid)
+        flags = [*endings[gpu.uuid].flags]
+        if gpu.uuid in unrestored:
+            flags.append(QualityFlag.RESTORE_FAILED)
+        if heartbeat is not None and heartbeat.rescued and gpu.clock_changed:
+            flags.append(QualityFlag.RESCUED)
+        held = replace(gpu, shared=gpu.shared or gpu.uuid in late_shared)
+        rows.append(_row(held, replace(endings[gpu.uuid], flags=tuple(flags)), samples))
+    return tuple(rows)
+
+
+def make_report(
+    job: ActiveJob,
+    gpus: tuple[GpuEnergy, ...],
+    host: HostEnergy | None,
+    ended_at_seconds: float,
+    exit_code: int | None,
+    events: tuple[str, ...],
+) -> NodeReport:
+    """Return the report of one attempt, with the restart count that its prolog saw."""
+    return NodeReport(
+        cluster=job.cluster,
+        job_id=job.job_id,
+        restart_count=job.restart_count,
+        node=job.node,
+        user_id=job.user_id,
+        partition=job.partition,
+        decision_id=job.decision_id,
+        started_at_seconds=job.started_at_seconds,
+        ended_at_seconds=max(ended_at_seconds, job.started_at_seconds),
+        time_scale=job.time_scale,
+        gpus=gpus,
+        host=host,
+        exit_code=exit_code,
+        events=events,
+    )
+
+
+def file_away(context: HookContext, job: ActiveJob, report: NodeReport, unrestored: frozenset[GpuUuid]) -> None:
+    """Write the report, remember what is still to be restored, and forget the job.
+
+    Raises:
+        SpoolError: the disk is full; the state then stays, for the next prolog or repair.
+    """
+    context.stage("writing the report")
+    if unrestored:
+        # First, because only this file knows that a clock is still low.
+        context.spool.keep_pending(replace(job, gpus=tuple(gpu for gpu in job.gpus if gpu.uuid in unrestored)))
+    context.spool.write_report(report)
+    with suppress(SlurmEnergyError):
+        context.spool.mark_done(job.job_id, job.started_at_seconds)
+    context.spool.forget(job.job_id)
+
+
+def close_stale(context: HookContext, job: ActiveJob, machine: Machine, why: str) -> bool:
+    """Restore a job that is surely over and close its report from the last heartbeat; never a guess.
+
+    The caller holds the locks of the job's GPUs. Returns whether all its settings are back.
+    """
+    restoration = restore_job(context, job, machine)
+    stop_sampler(context, job)
+    heartbeat = context.spool.read_heartbeat(job)
+    endings = {gpu.uuid: _last_seen(job, gpu, heartbeat) for gpu in job.gpus}
+    gpus = energies(context, job, endings, heartbeat, restoration.failed)
+    seconds = 0.0 if heartbeat is None else heartbeat.at_monotonic_seconds - job.started_monotonic_seconds
+    host = host_energy(None if heartbeat is None else heartbeat.host, max(seconds, 0.0), gpus, truncated=True)
+    events = (*job.events, *_said(heartbeat), f"closed without an epilog: {why}", *restoration.events)
+    ended = job.started_at_seconds if heartbeat is None else heartbeat.at_seconds
+    file_away(context, job, make_report(job, gpus, host, ended, None, events), restoration.failed)
+    context.log.write(f"job {job.job_id} repaired: {why}; restored={not restoration.failed}")
+    return not restoration.failed
+
+
+def restore_pending(
+    context: HookContext, machine: Machine, locked: frozenset[GpuUuid], busy: frozenset[GpuUuid]
+) -> bool:
+    """Try again to restore what earlier hooks could not.
+
+    Args:
+        context: The doors.
+        machine: The GPUs.
+        locked: GPUs whose locks the caller holds; others are left for later.
+        busy: GPUs that an active job holds; they are left for later too.
+
+    Returns:
+        Whether nothing is pending any more.
+    """
+    events: list[str] = []
+    clean = True
+    for path, job in context.spool.pending_jobs(events):
+        if job.uuids & busy or not job.uuids <= locked:
+            clean = False
+            continue
+        restoration = restore_job(context, job, machine)
+        if restoration.failed:
+            clean = False
+            context.log.write(f"job {job.job_id}: still not restored: {'; '.join(restoration.events)}")
+            continue
+        with suppress(OSError):
+            path.unlink()
+        context.log.write(f"job {job.job_id}: settings of {len(job.gpus)} GPUs are back")
+    for event in events:
+        context.log.write(event)
+    return clean
+
+
+def _row(gpu: SavedGpu, ending: Ending, samples: GpuSamples | None) -> GpuEnergy:
+    return gpu_energy(gpu, ending, samples, board_watts(gpu))
+
+
+def _last_seen(job: ActiveJob, gpu: SavedGpu, heartbeat: Heartbeat | None) -> Ending:
+    """Return the ending of a GPU whose end nobody saw: the last heartbeat, else nothing."""
+    if heartbeat is None:
+        return Ending(window_seconds=0.0, truncated=True)
+    samples = heartbeat.gpus.get(gpu.uuid) or GpuSamples()
+    window = max(heartbeat.at_monotonic_seconds - job.started_monotonic_seconds, 0.0) * job.time_scale
+    start, end = gpu.counter_at_seconds, samples.counter_at_seconds
+    return Ending(
+        window_seconds=window,
+        counter_joules=samples.counter_joules,
+        counter_seconds=None if start is None or end is None else max(end - start, 0.0) * job.time_scale,
+        truncated=True,
+    )
+
+
+def _said(heartbeat: Heartbeat | None) -> tuple[str, ...]:
+    return () if heartbeat is None else tuple(heartbeat.events)

@@ -1,0 +1,134 @@
+"""The hook's verbs, put together with the real doors."""
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Mapping
+
+from slurm_energy.device.base import GpuDriver
+from slurm_energy.domain.ids import JobId, parse_job_id
+from slurm_energy.errors import SlurmEnergyError
+from slurm_energy.node.context import HookContext
+from slurm_energy.node.log import HookLog
+from slurm_energy.node.processes import live_jobs, read_boot_id, spawn_sampler
+from slurm_energy.node.settings import HookSettings, load_settings
+from slurm_energy.node.spool import Spool
+from slurm_energy.slurm.hook_env import parse_hook_environment
+
+OFF_PATH_SECONDS = 120.0
+"""flush and repair keep no job waiting and may take longer."""
+
+
+class Progress:
+    """How the working process talks to the one that watches it: one line per word, in one pipe."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def say(self, kind: str, text: str) -> None:
+        """Send one line: L to show, S for the stage, T for the time limit, F for the log's path."""
+        line = f"{kind}{text[:3000]}".replace("\n", " ")
+        os.write(self._descriptor, line.encode("utf-8", "replace") + b"\n")
+
+    def echo(self, text: str) -> None:
+        """Show a line."""
+        self.say("L", text)
+
+    def stage(self, text: str) -> None:
+        """Say what is being done."""
+        self.say("S", text)
+
+
+def execute(verb: str, options: Mapping[str, str], environment: Mapping[str, str], progress: Progress) -> int:
+    """Run one verb; return 0 when all was done, 1 when something is left or failed."""
+    log = HookLog("", verb, progress.echo)
+    try:
+        if verb in {"prolog", "epilog"}:
+            hook = parse_hook_environment(environment)
+            if verb == "prolog" and not hook.has_gpus:
+                return 0
+        settings = load_settings(environment, options.get("node"))
+        log = HookLog(settings.log_path, verb, progress.echo)
+        progress.say("F", settings.log_path)
+        on_path = verb in {"prolog", "epilog"}
+        progress.say("T", f"{settings.node.time_limit_seconds if on_path else OFF_PATH_SECONDS}")
+        context = make_context(settings, log, progress.stage)
+        return 0 if _run(verb, options, environment, context) else 1
+    except SlurmEnergyError as error:
+        log.write(str(error))
+        return 1
+
+
+def run_sample(options: Mapping[str, str], environment: Mapping[str, str]) -> int:
+    """Run the sampler in this process until its job ends."""
+    from slurm_energy.node.sampler import run_sampler  # noqa: PLC0415  # its own process only
+
+    settings = load_settings(environment, options.get("node"))
+    context = make_context(settings, HookLog(settings.log_path, "sample", _nobody), _nobody)
+    job_id = parse_job_id(options.get("job", ""))
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    try:
+        run_sampler(context, job_id, _sleep_until_terminated)
+    except SlurmEnergyError as error:
+        context.log.write(f"job {job_id}: sampler ends: {error}")
+        return 1
+    return 0
+
+
+def make_context(settings: HookSettings, log: HookLog, stage: Callable[[str], None]) -> HookContext:
+    """Return the real doors."""
+
+    def driver() -> GpuDriver:
+        from slurm_energy.device.nvml import NvmlDriver  # noqa: PLC0415  # jobs without GPUs do not pay for it
+
+        return NvmlDriver(settings.node.nvml_library)
+
+    def start_sampler(job_id: JobId) -> None:
+        spawn_sampler(sys.executable, job_id, settings.node_name)
+
+    return HookContext(
+        settings=settings,
+        spool=Spool(settings.spool_directory),
+        driver=driver,
+        log=log,
+        boot_id=read_boot_id(),
+        now=time.time,
+        monotonic=time.monotonic,
+        pause=time.sleep,
+        stage=stage,
+        start_sampler=start_sampler,
+        live_jobs=live_jobs,
+    )
+
+
+def _run(verb: str, options: Mapping[str, str], environment: Mapping[str, str], context: HookContext) -> bool:
+    if verb == "flush":
+        from slurm_energy.node.flush import run_flush  # noqa: PLC0415
+
+        return run_flush(context)
+    if verb == "repair":
+        from slurm_energy.node.repair import run_repair  # noqa: PLC0415
+
+        return run_repair(context, everything="all" in options)
+    hook = parse_hook_environment(environment)
+    if verb == "prolog":
+        from slurm_energy.node.prolog import run_prolog  # noqa: PLC0415
+
+        run_prolog(context, hook)
+    else:
+        from slurm_energy.node.epilog import run_epilog  # noqa: PLC0415
+
+        run_epilog(context, hook)
+    return True
+
+
+def _sleep_until_terminated(seconds: float) -> bool:
+    """Wait; return True when SIGTERM, which is blocked, came."""
+    if seconds <= 0.0:
+        return signal.SIGTERM in signal.sigpending()
+    return signal.sigtimedwait([signal.SIGTERM], seconds) is not None
+
+
+def _nobody(text: str) -> None:
+    """Show a line to nobody."""

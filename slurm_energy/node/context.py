@@ -1,0 +1,67 @@
+"""Everything a hook reaches outside itself, so that tests can put something else in its place."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from slurm_energy.device.base import Gpu, GpuDriver
+from slurm_energy.device.rapl import POWERCAP_ROOT
+from slurm_energy.domain.ids import GpuUuid, JobId
+from slurm_energy.errors import DeviceError
+from slurm_energy.node.log import HookLog
+from slurm_energy.node.settings import HookSettings
+from slurm_energy.node.spool import Spool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HookContext:
+    """The doors of one hook run."""
+
+    settings: HookSettings
+    spool: Spool
+    driver: Callable[[], GpuDriver]
+    log: HookLog
+    boot_id: str
+    now: Callable[[], float]
+    """Unix time."""
+    monotonic: Callable[[], float]
+    """Time since boot, the same for all processes."""
+    pause: Callable[[float], None]
+    stage: Callable[[str], None]
+    """Told what is being done, so that a deadline can say where it struck."""
+    start_sampler: Callable[[JobId], None]
+    live_jobs: Callable[[], frozenset[JobId]]
+    rapl_root: Path = field(default=POWERCAP_ROOT)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """The GPUs that could be reached; `problem` says why there are none when the driver cannot be opened."""
+
+    gpus: dict[GpuUuid, Gpu]
+    mig_parent: Callable[[str], GpuUuid]
+    problem: str | None = None
+
+
+@contextmanager
+def reach_gpus(context: HookContext) -> Iterator[Machine]:
+    """Open the driver; without one the machine has no GPUs and a problem."""
+    context.stage("opening the GPU driver")
+    try:
+        driver = context.driver().__enter__()
+    except DeviceError as error:
+        yield Machine(gpus={}, mig_parent=_no_driver, problem=str(error))
+        return
+    try:
+        try:
+            machine = Machine(gpus={gpu.identity.uuid: gpu for gpu in driver.gpus()}, mig_parent=driver.mig_parent)
+        except DeviceError as error:
+            machine = Machine(gpus={}, mig_parent=_no_driver, problem=str(error))
+        yield machine
+    finally:
+        driver.__exit__(None, None, None)
+
+
+def _no_driver(mig_uuid: str) -> GpuUuid:
+    raise DeviceError(f"MIG device {mig_uuid[:64]}: the GPU driver cannot be opened")

@@ -1,0 +1,210 @@
+"""From readings at both ends and samples between them to the energy of one GPU or host; pure.
+
+Shared GPUs: each moment's power is divided equally among the jobs that hold the GPU at that moment, so the
+shares of all jobs add up to the GPU's energy. A slice of a GPU (MIG) gets no figure: the driver measures boards.
+Unknown is None with a reason, never 0.
+"""
+
+from dataclasses import dataclass, replace
+
+from slurm_energy.domain.energy import (
+    MAX_WATTS_PER_GPU,
+    EnergyScope,
+    EnergySource,
+    GpuEnergy,
+    HostEnergy,
+    QualityFlag,
+)
+from slurm_energy.node.samples import GpuSamples, HostSamples
+from slurm_energy.node.state import SavedGpu
+
+RESOLUTION_SECONDS = 0.2
+"""The counter moves every 0.05 to 0.1 s (H100); a window under this means nothing."""
+STUCK_SECONDS = 1.0
+"""A counter that stands still for this long is stuck: a board always draws something."""
+COMPARABLE_SECONDS = 2.0
+DISAGREEMENT = 0.20
+GOOD_COVERAGE = 0.80
+"""Share of the window that samples must cover to stand in for the counter."""
+PLAUSIBLE_FACTOR = 1.2
+MODULE_FACTOR = 2.0
+"""A module's counter holds its CPU and memory too, above the GPU's own limit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """How a GPU's measurement ended."""
+
+    window_seconds: float
+    """Device time between start and end."""
+    counter_joules: float | None = None
+    """The counter at the end; the last heartbeat's when the end itself was not seen."""
+    counter_seconds: float | None = None
+    """Device time between the counter's two readings."""
+    counter_problem: str | None = None
+    flags: tuple[QualityFlag, ...] = ()
+    truncated: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Figure:
+    joules: float | None
+    reason: str | None
+    source: EnergySource
+    coverage_seconds: float
+    flags: tuple[QualityFlag, ...] = ()
+
+
+def gpu_energy(gpu: SavedGpu, ending: Ending, samples: GpuSamples | None, board_watts: float | None) -> GpuEnergy:
+    """Return the energy of one GPU.
+
+    Args:
+        gpu: What the prolog saved.
+        ending: The readings at the end.
+        samples: The sampler's sums, None when it never ran.
+        board_watts: The most the board can draw, None when unknown.
+    """
+    samples = samples or GpuSamples()
+    scope = _scope(gpu, samples)
+    counter = _counter_figure(gpu, ending, samples, board_watts)
+    if scope is EnergyScope.MIG_ESTIMATE:
+        figure = _unknown("the driver's counter is the whole board's, the job held a slice", ending, QualityFlag.MIG)
+    elif scope is EnergyScope.SHARED_ESTIMATE:
+        figure = _share_figure(ending, samples)
+    else:
+        figure = _choose(counter, ending, samples)
+    flags = dict.fromkeys((*gpu.flags, *ending.flags, *figure.flags))
+    if ending.truncated:
+        flags[QualityFlag.TRUNCATED] = None
+    polled_known = samples.sampled_seconds > 0 and scope is not EnergyScope.MIG_ESTIMATE
+    return GpuEnergy(
+        gpu_uuid=gpu.uuid,
+        gpu_name=gpu.name,
+        gpu_type=gpu.gpu_type,
+        joules=figure.joules,
+        reason=figure.reason,
+        source=figure.source,
+        scope=scope,
+        coverage_seconds=figure.coverage_seconds,
+        flags=tuple(flags),
+        counter_joules=None if scope is EnergyScope.MIG_ESTIMATE else counter.joules,
+        polled_joules=samples.polled_joules if polled_known else None,
+        asked_clock_mhz=gpu.asked_clock_mhz,
+        applied_clock_mhz=gpu.applied_clock_mhz,
+        observed_clock_mhz=samples.mean_busy_clock_mhz,
+        default_clock_mhz=gpu.saved.default_clock_mhz,
+        utilisation=samples.mean_utilisation,
+    )
+
+
+def host_energy(
+    samples: HostSamples | None, window_seconds: float, gpus: tuple[GpuEnergy, ...], *, truncated: bool
+) -> HostEnergy:
+    """Return the processors' energy; each moment is divided equally among the jobs with GPUs on the node."""
+    if any(gpu.scope is EnergyScope.MODULE for gpu in gpus):
+        reason = "the GPU module's counter holds the processor already"
+        return HostEnergy(joules=None, reason=reason, coverage_seconds=0.0)
+    if samples is None or samples.problem is not None or samples.sampled_seconds <= 0:
+        reason = "the processors were not sampled" if samples is None else samples.problem or "no two samples"
+        return HostEnergy(joules=None, reason=reason, coverage_seconds=0.0)
+    flags = [QualityFlag.NODE_SHARED] if samples.shared else []
+    if samples.wrap_unobserved:
+        flags.append(QualityFlag.RAPL_WRAP_UNOBSERVED)
+    if truncated or samples.sampled_seconds < GOOD_COVERAGE * window_seconds:
+        flags.append(QualityFlag.TRUNCATED)
+    return HostEnergy(joules=samples.joules, reason=None, coverage_seconds=samples.sampled_seconds, flags=tuple(flags))
+
+
+def is_module(name: str) -> bool:
+    """Return whether GPU and CPU sit on one module whose counter holds both (GH200, GB200)."""
+    return any(part in name.upper() for part in ("GH200", "GB200", "GB300"))
+
+
+def _scope(gpu: SavedGpu, samples: GpuSamples) -> EnergyScope:
+    if gpu.mig:
+        return EnergyScope.MIG_ESTIMATE
+    if gpu.shared or samples.shared_seconds > 0:
+        return EnergyScope.SHARED_ESTIMATE
+    return EnergyScope.MODULE if is_module(gpu.name) else EnergyScope.GPU
+
+
+def _unknown(reason: str, ending: Ending, *flags: QualityFlag) -> _Figure:
+    return _Figure(
+        joules=None, reason=reason, source=EnergySource.NONE, coverage_seconds=ending.window_seconds, flags=flags
+    )
+
+
+def _counter_figure(gpu: SavedGpu, ending: Ending, samples: GpuSamples, board_watts: float | None) -> _Figure:
+    """Return what the counter says; joules is None with a reason when it says nothing that can be used."""
+    if gpu.counter_joules is None or ending.counter_joules is None or ending.counter_seconds is None:
+        reason = gpu.counter_problem or ending.counter_problem or "a counter reading is missing"
+        return _unknown(reason, ending)
+    difference, seconds = ending.counter_joules - gpu.counter_joules, ending.counter_seconds
+    if difference < 0 or samples.counter_fell:
+        return _unknown("the counter was reset during the job", ending, QualityFlag.COUNTER_RESET)
+    if difference == 0 and seconds > STUCK_SECONDS and samples.mean_watts != 0.0:
+        return _unknown(f"the counter stood still for {seconds:.0f} s", ending, QualityFlag.COUNTER_STUCK)
+    below = (QualityFlag.BELOW_RESOLUTION,) if seconds < RESOLUTION_SECONDS else ()
+    if difference == 0 and below:
+        return _unknown(f"the counter did not move within {seconds:.3f} s", ending, *below)
+    if difference > _most_joules(gpu, seconds, board_watts):
+        reason = f"{difference:.0f} J in {seconds:.1f} s is more than the board can draw"
+        return _unknown(reason, ending, *below, QualityFlag.IMPLAUSIBLE)
+    return _Figure(joules=difference, reason=None, source=EnergySource.COUNTER, coverage_seconds=seconds, flags=below)
+
+
+def _most_joules(gpu: SavedGpu, seconds: float, board_watts: float | None) -> float:
+    watts = MAX_WATTS_PER_GPU
+    if board_watts is not None:
+        watts = board_watts * (MODULE_FACTOR if is_module(gpu.name) else PLAUSIBLE_FACTOR)
+    # One late update of the counter may belong to the time before the window.
+    return min(watts * (seconds + RESOLUTION_SECONDS), MAX_WATTS_PER_GPU * max(seconds, 1.0))
+
+
+def _choose(counter: _Figure, ending: Ending, samples: GpuSamples) -> _Figure:
+    if counter.joules is not None:
+        return replace(counter, flags=(*counter.flags, *_disagreement(counter, samples)))
+    if QualityFlag.IMPLAUSIBLE in counter.flags:
+        return counter
+    if samples.sampled_seconds > 0 and samples.sampled_seconds >= GOOD_COVERAGE * ending.window_seconds:
+        return _Figure(
+            joules=samples.polled_joules,
+            reason=None,
+            source=EnergySource.POLLED,
+            coverage_seconds=samples.sampled_seconds,
+            flags=counter.flags,
+        )
+    covered = f"samples cover {samples.sampled_seconds:.0f} of {ending.window_seconds:.0f} s"
+    missing = () if counter.flags else (QualityFlag.INCOMPLETE,)
+    return replace(counter, reason=f"{counter.reason}; {covered}", flags=(*counter.flags, *missing))
+
+
+def _share_figure(ending: Ending, samples: GpuSamples) -> _Figure:
+    if samples.sampled_seconds <= 0 or samples.sampled_seconds < GOOD_COVERAGE * ending.window_seconds:
+        reason = (
+            "the GPU was shared, and only samples can divide it: "
+            f"they cover {samples.sampled_seconds:.0f} of {ending.window_seconds:.0f} s"
+        )
+        return _unknown(reason, ending, QualityFlag.SHARED_GPU)
+    return _Figure(
+        joules=samples.share_joules,
+        reason=None,
+        source=EnergySource.POLLED,
+        coverage_seconds=samples.sampled_seconds,
+        flags=(QualityFlag.SHARED_GPU,),
+    )
+
+
+def _disagreement(counter: _Figure, samples: GpuSamples) -> tuple[QualityFlag, ...]:
+    """Compare mean powers: the two windows are never exactly the same."""
+    polled_watts = samples.mean_watts
+    covered = samples.sampled_seconds
+    if (
+        counter.joules is None
+        or polled_watts is None
+        or covered < max(COMPARABLE_SECONDS, 0.5 * counter.coverage_seconds)
+    ):
+        return ()
+    counter_watts = counter.joules / counter.coverage_seconds
+    larger = max(counter_watts, polled_watts)
+    return (QualityFlag.SOURCES_DISAGREE,) if abs(counter_watts - polled_watts) > DISAGREEMENT * larger else ()

@@ -1,0 +1,212 @@
+"""Before a job: put right what earlier jobs left, save the settings, lock the clocks, read the counters.
+
+The state is on disk before anything is changed. Whatever ends the prolog afterwards - a deadline, kill -9, a
+power cut - the epilog, the next prolog or repair finds it there and puts everything back.
+"""
+
+from dataclasses import replace
+
+from slurm_energy.device.base import Gpu
+from slurm_energy.device.knobs import lock_clock, reading, save_settings
+from slurm_energy.domain.decision import DecisionEntry
+from slurm_energy.domain.energy import QualityFlag
+from slurm_energy.domain.ids import GpuUuid, JobId
+from slurm_energy.errors import SpoolError
+from slurm_energy.node.allocation import Allocation, find_gpus, read_node_gres
+from slurm_energy.node.clock_plan import plan_clock, read_entry
+from slurm_energy.node.closing import close_stale, restore_pending
+from slurm_energy.node.context import HookContext, Machine, reach_gpus
+from slurm_energy.node.gres_conf import NodeGres
+from slurm_energy.node.readings import read_counter
+from slurm_energy.node.stale import Newcomer, why_over
+from slurm_energy.node.state import ActiveJob, SavedGpu
+from slurm_energy.slurm.hook_env import HookEnvironment
+
+
+def run_prolog(context: HookContext, hook: HookEnvironment) -> None:
+    """Prepare the GPUs of the hook's job; a job without GPUs costs nothing.
+
+    Raises:
+        SpoolError: the state cannot be saved; then nothing was changed, or what was is in the saved state.
+    """
+    if not hook.has_gpus:
+        return
+    context.spool.prepare()
+    with reach_gpus(context) as machine:
+        events = list(hook.problems)
+        gres = read_node_gres(hook.slurm_conf, context.settings.node_name)
+        allocation = _allocate(context, hook, machine, gres, events)
+        if not allocation.gpus:
+            context.log.write(f"job {hook.job_id}: nothing to do: {'; '.join(events) or 'no GPU was found'}")
+            return
+        newcomer = Newcomer(
+            job_id=hook.job_id,
+            uuids=frozenset(gpu.uuid for gpu in allocation.gpus),
+            shares_gpus=bool(allocation.mig) or gres.shares_gpus,
+        )
+        jobs = context.spool.active_jobs(events)
+        over = (job.uuids for job in jobs if why_over(context, job, newcomer) is not None)
+        locked = newcomer.uuids.union(*over)
+        context.stage("waiting for another hook on the same GPU")
+        with context.spool.gpu_locks(locked):
+            sharing = _repair(context, newcomer, locked, machine)
+            for other in sharing:
+                context.spool.mark_shared(other.job_id, other.uuids & newcomer.uuids)
+            shared = frozenset[GpuUuid]().union(*(job.uuids for job in sharing))
+            job = _plan(context, hook, allocation, machine, shared, events)
+            _change(context, job, machine)
+
+
+def _allocate(
+    context: HookContext, hook: HookEnvironment, machine: Machine, gres: NodeGres, events: list[str]
+) -> Allocation:
+    if machine.problem is not None:
+        events.append(machine.problem)
+    devices = [gpu.identity for gpu in machine.gpus.values()]
+    allocation = find_gpus(hook, devices, gres, context.settings.node.gpu_numbering, machine.mig_parent)
+    events.extend(allocation.problems)
+    return allocation
+
+
+def _repair(
+    context: HookContext, newcomer: Newcomer, locked: frozenset[GpuUuid], machine: Machine
+) -> tuple[ActiveJob, ...]:
+    """Close every job that is surely over; return those that go on and hold one of the new job's GPUs."""
+    context.stage("repairing what earlier jobs left")
+    events: list[str] = []
+    going_on: list[ActiveJob] = []
+    for job in context.spool.active_jobs(events):
+        why = why_over(context, job, newcomer)
+        if why is None or not job.uuids <= locked:
+            going_on.append(job)
+            continue
+        try:
+            close_stale(context, job, machine, why)
+        except SpoolError as error:
+            events.append(f"job {job.job_id} could not be closed: {error}")
+    busy = frozenset[GpuUuid]().union(*(job.uuids for job in going_on))
+    restore_pending(context, machine, locked, busy)
+    for event in events:
+        context.log.write(event)
+    return tuple(job for job in going_on if job.uuids & newcomer.uuids)
+
+
+def _plan(
+    context: HookContext,
+    hook: HookEnvironment,
+    allocation: Allocation,
+    machine: Machine,
+    shared: frozenset[GpuUuid],
+    events: list[str],
+) -> ActiveJob:
+    """Return the state to save: settings as they are, clocks as they shall be. Reads only."""
+    context.stage("saving the settings")
+    settings = context.settings
+    entry = read_entry(hook.entry, events)
+    asked = entry if settings.node.set_clocks else None
+    gpus = []
+    for identity in allocation.gpus:
+        mig, is_shared = identity.uuid in allocation.mig, identity.uuid in shared
+        site_clock = settings.node.site_locked_clocks_mhz.get(identity.gpu_type or "")
+        gpus.append(_plan_gpu(asked, machine.gpus[identity.uuid], site_clock, mig=mig, shared=is_shared, events=events))
+    return ActiveJob(
+        job_id=hook.job_id,
+        restart_count=hook.restart_count,
+        cluster=hook.cluster or settings.cluster,
+        node=settings.node_name,
+        boot_id=context.boot_id,
+        started_at_seconds=context.now(),
+        started_monotonic_seconds=context.monotonic(),
+        time_scale=settings.node.time_scale,
+        gpus=tuple(gpus),
+        user_id=hook.user_id,
+        partition=hook.partition,
+        decision_id=None if entry is None else entry.decision_id,
+        time_limit_minutes=None if entry is None else entry.time_limit_minutes,
+        events=tuple(events),
+    )
+
+
+def _plan_gpu(
+    entry: DecisionEntry | None, device: Gpu, site_clock_mhz: int | None, *, mig: bool, shared: bool, events: list[str]
+) -> SavedGpu:
+    identity = device.identity
+    supported = reading(device.supported_sm_clocks_mhz) or ()
+    plan = plan_clock(entry, identity, supported, site_clock_mhz, mig=mig, shared=shared)
+    if plan.event is not None:
+        events.append(plan.event)
+    flags = (*plan.flags, *((QualityFlag.MIG,) if mig else ()), *((QualityFlag.SHARED_GPU,) if shared else ()))
+    return SavedGpu(
+        uuid=identity.uuid,
+        name=identity.name,
+        gpu_type=identity.gpu_type,
+        mig=mig,
+        shared=shared,
+        saved=save_settings(device, supported, site_clock_mhz),
+        asked_clock_mhz=plan.asked_mhz,
+        target_clock_mhz=plan.target_mhz,
+        flags=flags,
+    )
+
+
+def _change(context: HookContext, job: ActiveJob, machine: Machine) -> None:
+    """Save, lock, read the counters, save again: the order that makes every crash repairable."""
+    spool, events = context.spool, list(job.events)
+    spool.clear_done(job.job_id)
+    spool.write_state(job)
+    _start_sampler(context, job, machine)
+    gpus = tuple(_lock(context, gpu, machine.gpus[gpu.uuid], events) for gpu in job.gpus)
+    context.stage("reading the energy counters")
+    started = context.monotonic()
+    gpus = tuple(_read_start(context, gpu, machine.gpus[gpu.uuid]) for gpu in gpus)
+    ready = replace(job, gpus=gpus, started_monotonic_seconds=started, events=tuple(events), ready=True)
+    spool.write_state(ready)
+    changed = ", ".join(f"{gpu.uuid}={gpu.applied_clock_mhz}MHz" for gpu in gpus if gpu.applied_clock_mhz)
+    context.log.write(
+        f"job {job.job_id}: gpus={len(gpus)} decision={job.decision_id or 'none'} clocks={changed or 'default'}"
+        + (f" notes: {'; '.join(events)}" if events else "")
+    )
+
+
+def _lock(context: HookContext, gpu: SavedGpu, device: Gpu, events: list[str]) -> SavedGpu:
+    target = gpu.target_clock_mhz
+    if target is None:
+        return gpu
+    context.stage(f"locking the clock of GPU {gpu.uuid}")
+    outcome = lock_clock(device, gpu.saved.lowest_clock_mhz or target, target, context.pause)
+    if outcome.event is not None:
+        events.append(outcome.event)
+    return replace(
+        gpu,
+        target_clock_mhz=target if outcome.in_force else None,
+        applied_clock_mhz=outcome.applied_clock_mhz,
+        flags=(*gpu.flags, *outcome.flags),
+    )
+
+
+def _read_start(context: HookContext, gpu: SavedGpu, device: Gpu) -> SavedGpu:
+    counter = read_counter(device, None)
+    return replace(
+        gpu,
+        counter_joules=counter.joules,
+        counter_at_seconds=context.monotonic(),
+        counter_problem=counter.problem,
+        flags=(*gpu.flags, *counter.flags),
+    )
+
+
+def _start_sampler(context: HookContext, job: ActiveJob, machine: Machine) -> None:
+    """Start the sampler before the clocks change, so that the rescue is there even if the prolog is not."""
+    when = context.settings.node.sampler
+    if when == "off" or (when == "needed" and not _sampler_needed(job, machine)):
+        return
+    try:
+        context.start_sampler(JobId(job.job_id))
+    except SpoolError as error:
+        context.log.write(f"job {job.job_id}: {error}")
+
+
+def _sampler_needed(job: ActiveJob, machine: Machine) -> bool:
+    return any(
+        gpu.clock_changed or gpu.shared or read_counter(machine.gpus[gpu.uuid], None).joules is None for gpu in job.gpus
+    )

@@ -1,0 +1,262 @@
+"""Beside a job: integrate power, note clocks, leave heartbeats, and rescue a slowed job from its time limit."""
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from slurm_energy.device.base import Gpu
+from slurm_energy.device.knobs import reading, restore_settings
+from slurm_energy.device.rapl import RaplReading, read_rapl, total_difference
+from slurm_energy.domain.energy import MAX_WATTS_PER_GPU
+from slurm_energy.domain.ids import GpuUuid, JobId
+from slurm_energy.errors import DeviceError, SpoolError
+from slurm_energy.node.context import HookContext, reach_gpus
+from slurm_energy.node.processes import ProcessIdentity, read_identity, write_identity
+from slurm_energy.node.samples import GpuSamples, Heartbeat, HostSamples
+from slurm_energy.node.spool import Spool
+from slurm_energy.node.state import ActiveJob
+
+HEARTBEAT_SAMPLES = 5
+HEARTBEAT_SECONDS = 1.0
+"""No heartbeat follows another sooner, however short the sample interval."""
+PROLOG_SECONDS = 10.0
+"""How long the start waits for the prolog's end."""
+LONGEST_JOB_SECONDS = 60 * 86_400.0
+BUSY_UTILISATION = 0.05
+GAP_INTERVALS = 10.0
+MIN_GAP_SECONDS = 5.0
+"""A longer time between two samples is a gap: what happened in it is not guessed."""
+
+Sleep = Callable[[float], bool]
+"""Waits the given seconds; returns True when the process was asked to end."""
+
+
+@dataclass(slots=True)
+class _Last:
+    """The sample before."""
+
+    watts: float
+    at_seconds: float
+
+
+@dataclass(slots=True)
+class SamplerState:
+    """What one sampler carries from sample to sample."""
+
+    job: ActiveJob
+    heartbeat: Heartbeat
+    last: dict[GpuUuid, _Last] = field(default_factory=dict)
+    last_rapl: Mapping[str, RaplReading] | None = None
+    last_rapl_seconds: float = 0.0
+    ticks: int = 0
+    beat_seconds: float = 0.0
+
+
+def run_sampler(context: HookContext, job_id: JobId, sleep: Sleep) -> None:
+    """Sample until the job's state is gone, another sampler takes over, or the process is asked to end."""
+    spool = context.spool
+    write_identity(spool.sampler_path(job_id), context.boot_id)
+    own = read_identity(spool.sampler_path(job_id))
+    job = _await_prolog(context, job_id, sleep)
+    if job is None:
+        return
+    state = SamplerState(job=job, heartbeat=Heartbeat(job_id=job_id, started_at_seconds=job.started_at_seconds))
+    jobs = JobTable(spool)
+    interval = context.settings.node.sample_interval_seconds
+    with reach_gpus(context) as machine:
+        gpus = {uuid: machine.gpus[uuid] for uuid in job.uuids if uuid in machine.gpus}
+        next_seconds = context.monotonic()
+        while _belongs(context, state, own):
+            take_sample(context, state, gpus, jobs)
+            next_seconds = max(next_seconds + interval, context.monotonic())
+            if sleep(max(next_seconds - context.monotonic(), 0.0)):
+                take_sample(context, state, gpus, jobs, last=True)
+                if spool.state_path(job_id).exists():
+                    _write_heartbeat(context, state, durable=False)
+                return
+
+
+def take_sample(
+    context: HookContext, state: SamplerState, gpus: Mapping[GpuUuid, Gpu], jobs: "JobTable", *, last: bool = False
+) -> None:
+    """Add one sample of every GPU and of the processors; every few samples, leave a heartbeat.
+
+    The last sample adds power alone: the epilog has given the clock back by then.
+    """
+    holders = jobs.holders()
+    count_counter = state.ticks % HEARTBEAT_SAMPLES == 0
+    for gpu in state.job.gpus:
+        device = gpus.get(gpu.uuid)
+        if device is None or gpu.mig:
+            continue
+        sums = state.heartbeat.gpus.setdefault(gpu.uuid, GpuSamples())
+        _add_power(context, state, device, sums, max(holders.get(gpu.uuid, 1), 1))
+        if not last:
+            _add_use(device, sums)
+        if count_counter:
+            _add_counter(context, device, sums)
+    _add_host(context, state, max(jobs.count, 1))
+    state.heartbeat.at_seconds = context.now()
+    state.heartbeat.at_monotonic_seconds = context.monotonic()
+    _rescue(context, state, gpus)
+    state.ticks += 1
+    if count_counter and context.monotonic() - state.beat_seconds >= HEARTBEAT_SECONDS:
+        state.beat_seconds = context.monotonic()
+        _write_heartbeat(context, state, durable=True)
+
+
+class JobTable:
+    """How many active jobs hold each GPU; states are read again only when their files change."""
+
+    def __init__(self, spool: Spool) -> None:
+        self._spool = spool
+        self._seen: frozenset[tuple[str, int, int]] = frozenset()
+        self._holders: dict[GpuUuid, int] = {}
+        self.count = 0
+
+    def holders(self) -> dict[GpuUuid, int]:
+        """Return the number of active jobs by GPU."""
+        try:
+            with os.scandir(self._spool.active) as entries:
+                files = [entry for entry in entries if entry.name.endswith(".json") and entry.name[0] != "."]
+                stats = {(entry.name, entry.stat().st_ino, entry.stat().st_mtime_ns) for entry in files}
+        except OSError:
+            return self._holders
+        if stats != self._seen:
+            self._seen = frozenset(stats)
+            self._holders = {}
+            jobs = self._spool.active_jobs([])
+            self.count = len(jobs)
+            for job in jobs:
+                for uuid in job.uuids:
+                    self._holders[uuid] = self._holders.get(uuid, 0) + 1
+        return self._holders
+
+
+def _await_prolog(context: HookContext, job_id: JobId, sleep: Sleep) -> ActiveJob | None:
+    """Return the state as the prolog finished it; one that was cut off is taken as it is."""
+    end = context.monotonic() + PROLOG_SECONDS
+    while True:
+        job = context.spool.read_state(job_id)
+        if job is None or job.ready or context.monotonic() > end:
+            return job
+        if sleep(0.02):
+            return None
+
+
+def _belongs(context: HookContext, state: SamplerState, own: ProcessIdentity | None) -> bool:
+    """Return whether the job is still here and this is its sampler."""
+    job_id = state.job.job_id
+    if read_identity(context.spool.sampler_path(job_id)) != own:
+        return False
+    if context.now() - state.job.started_at_seconds > LONGEST_JOB_SECONDS:
+        return False
+    try:
+        job = context.spool.read_state(job_id)
+    except SpoolError:
+        return False
+    if job is None or job.started_at_seconds != state.job.started_at_seconds:
+        return False
+    state.job = job
+    return True
+
+
+def _add_power(context: HookContext, state: SamplerState, device: Gpu, sums: GpuSamples, holders: int) -> None:
+    uuid, now = device.identity.uuid, context.monotonic()
+    watts = reading(device.power_watts)
+    last = state.last.pop(uuid, None)
+    if watts is None or not 0.0 <= watts <= MAX_WATTS_PER_GPU:
+        return
+    state.last[uuid] = _Last(watts=watts, at_seconds=now)
+    sums.samples += 1
+    if last is None:
+        return
+    wall_seconds = now - last.at_seconds
+    interval = context.settings.node.sample_interval_seconds
+    if not 0.0 < wall_seconds <= max(GAP_INTERVALS * interval, MIN_GAP_SECONDS):
+        return
+    seconds = wall_seconds * state.job.time_scale
+    joules = 0.5 * (watts + last.watts) * seconds
+    sums.polled_joules += joules
+    sums.sampled_seconds += seconds
+    sums.share_joules += joules / holders
+    sums.shared_seconds += seconds if holders > 1 else 0.0
+
+
+def _add_use(device: Gpu, sums: GpuSamples) -> None:
+    utilisation = reading(device.utilisation)
+    if utilisation is None:
+        return
+    sums.utilisation_sum += utilisation
+    sums.utilisation_samples += 1
+    clock = reading(device.sm_clock_mhz) if utilisation >= BUSY_UTILISATION else None
+    if clock is not None:
+        sums.busy_clock_sum_mhz += clock
+        sums.busy_samples += 1
+
+
+def _add_counter(context: HookContext, device: Gpu, sums: GpuSamples) -> None:
+    joules = reading(device.energy_joules)
+    if joules is None:
+        return
+    sums.counter_fell = sums.counter_fell or (sums.counter_joules is not None and joules < sums.counter_joules)
+    sums.counter_joules = joules
+    sums.counter_at_seconds = context.monotonic()
+
+
+def _add_host(context: HookContext, state: SamplerState, jobs: int) -> None:
+    host = state.heartbeat.host
+    if host is not None and host.problem is not None:
+        return
+    if host is None:
+        host = state.heartbeat.host = HostSamples()
+    now = context.monotonic()
+    try:
+        readings = read_rapl(context.rapl_root)
+        if state.last_rapl is not None:
+            seconds = now - state.last_rapl_seconds
+            step = total_difference(state.last_rapl, readings, seconds)
+            host.joules += step.joules / jobs
+            host.sampled_seconds += seconds
+            host.wrap_unobserved = host.wrap_unobserved or step.wrap_unobserved
+            host.shared = host.shared or jobs > 1
+    except DeviceError as error:
+        host.problem = str(error)
+        return
+    state.last_rapl, state.last_rapl_seconds = readings, now
+
+
+def _rescue(context: HookContext, state: SamplerState, gpus: Mapping[GpuUuid, Gpu]) -> None:
+    """Give a slowed job its default clock back when it comes near its time limit: a TIMEOUT wastes every joule."""
+    job, share = state.job, context.settings.node.rescue_share
+    if state.heartbeat.rescued or share >= 1.0 or job.time_limit_minutes is None:
+        return
+    if context.now() - job.started_at_seconds < share * job.time_limit_minutes * 60.0:
+        return
+    slowed = [gpu for gpu in job.gpus if gpu.clock_changed and gpu.uuid in gpus]
+    if not slowed:
+        return
+    with context.spool.try_locks(gpu.uuid for gpu in slowed) as held:
+        # Without the locks a hook is at work on these GPUs: it may be the epilog. Try again at the next sample.
+        if not held or not context.spool.state_path(job.job_id).exists():
+            return
+        outcomes = [
+            restore_settings(gpus[gpu.uuid], gpu.saved, clock_changed=True, power_limit=False, pause=context.pause)
+            for gpu in slowed
+        ]
+    if all(outcome.restored for outcome in outcomes):
+        state.heartbeat.rescued = True
+        minutes = (context.now() - job.started_at_seconds) / 60.0
+        state.heartbeat.events.append(
+            f"rescued after {minutes:.1f} of {job.time_limit_minutes} minutes: default clock on {len(slowed)} GPUs"
+        )
+        context.log.write(f"job {job.job_id}: {state.heartbeat.events[-1]}")
+        _write_heartbeat(context, state, durable=True)
+
+
+def _write_heartbeat(context: HookContext, state: SamplerState, *, durable: bool) -> None:
+    try:
+        context.spool.write_heartbeat(state.heartbeat, durable=durable)
+    except SpoolError as error:
+        if not any("heartbeat" in event for event in state.heartbeat.events):
+            state.heartbeat.events.append(f"heartbeat not written: {error}")

@@ -1,0 +1,79 @@
+"""What the hooks need of the configuration: [node], the cluster's name, and nothing that another section can spoil."""
+
+import os
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from slurm_energy.config import CONFIG_PATH_VARIABLE, DEFAULT_CONFIG_PATH, NodeConfig, parse_config
+from slurm_energy.domain.ids import ClusterName, NodeName
+from slurm_energy.errors import ConfigError
+from slurm_energy.slurm.hook_env import is_node_name
+
+_SECTIONS = ("node", "cluster")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HookSettings:
+    """Settings of one hook run; paths have the node's name in place of %n."""
+
+    node: NodeConfig
+    cluster: ClusterName
+    node_name: NodeName
+    spool_directory: Path
+    log_path: str
+
+
+def load_settings(environment: Mapping[str, str], node_name: str | None = None) -> HookSettings:
+    """Return the settings.
+
+    Args:
+        environment: The hook's environment.
+        node_name: The `--node` option; else SLURMD_NODENAME, else the host's short name.
+
+    Raises:
+        ConfigError: file missing though named, not TOML, a bad value in [node] or [cluster], a bad node name.
+    """
+    path, named = _settings_path(environment)
+    document = _read(path, named)
+    config = parse_config(
+        {section: document[section] for section in _SECTIONS if section in document},
+        source=str(path),
+        environment=environment,
+    )
+    name = node_name or environment.get("SLURMD_NODENAME") or os.uname().nodename.partition(".")[0]
+    if not is_node_name(name):
+        raise ConfigError(f"node name {name[:64]!r} has characters that are not allowed in a path")
+    spool = Path(config.node.spool_directory.replace("%n", name))
+    if not spool.is_absolute():
+        raise ConfigError(f"{path}: node.spool_directory is {str(spool)!r}, an absolute path is needed")
+    return HookSettings(
+        node=config.node,
+        cluster=ClusterName(config.cluster.name),
+        node_name=NodeName(name),
+        spool_directory=spool,
+        log_path=config.node.log_path.replace("%n", name),
+    )
+
+
+def _settings_path(environment: Mapping[str, str]) -> tuple[Path, bool]:
+    """Return the file, and whether it must exist: $SLURM_ENERGY_CONFIG, else beside slurm.conf, else the default."""
+    if environment.get(CONFIG_PATH_VARIABLE):
+        return Path(environment[CONFIG_PATH_VARIABLE]), True
+    if environment.get("SLURM_CONF"):
+        beside = Path(environment["SLURM_CONF"]).parent / DEFAULT_CONFIG_PATH.name
+        if beside.is_file():
+            return beside, True
+    return DEFAULT_CONFIG_PATH, False
+
+
+def _read(path: Path, named: bool) -> dict[str, object]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        if named:
+            raise ConfigError(f"configuration file {path} does not exist") from None
+        return {}
+    except (OSError, ValueError, RecursionError) as error:
+        raise ConfigError(f"configuration file {path} cannot be read: {error}") from error

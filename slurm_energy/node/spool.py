@@ -1,0 +1,261 @@
+"""The node's spool: one file per active job, settings still to be put back, reports not yet delivered.
+
+active/JOB.json      saved settings and start readings
+active/JOB.beat      the sampler's sums so far: the heartbeat
+active/JOB.sampler   the sampler's process
+active/JOB.ending    the epilog has begun
+active/JOB.shared    GPUs that another job came to share
+pending/JOB-TIME.json  settings that could not be restored yet; its report is written
+done/JOB             the report of this job's last attempt is written
+reports/*.json       reports for the daemon
+rejected/            files that nobody could use
+locks/               one lock per GPU, and one for flush
+"""
+
+import fcntl
+import json
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+from slurm_energy.domain.energy import NodeReport
+from slurm_energy.domain.ids import JobId
+from slurm_energy.errors import SpoolError
+from slurm_energy.node.files import read_whole, remove, sync_directory, write_atomically
+from slurm_energy.node.samples import Heartbeat, decode_heartbeat, encode_heartbeat
+from slurm_energy.node.state import ActiveJob, decode_state, encode_state
+from slurm_energy.wire.report import encode_report
+
+_FOLDERS = ("active", "pending", "done", "reports", "rejected", "locks")
+MAX_DONE_MARKS = 2000
+
+
+class Spool:
+    """The files under one folder; nothing is kept in memory."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.active = root / "active"
+        self.pending = root / "pending"
+        self.done = root / "done"
+        self.reports = root / "reports"
+        self.rejected = root / "rejected"
+        self.locks = root / "locks"
+
+    def prepare(self) -> None:
+        """Create the folders, open to root alone.
+
+        Raises:
+            SpoolError: they cannot be created.
+        """
+        try:
+            for name in _FOLDERS:
+                (self.root / name).mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise SpoolError(f"spool {self.root} cannot be created: {error.strerror}") from error
+
+    def state_path(self, job_id: JobId) -> Path:
+        """Return the file of an active job."""
+        return self.active / f"{job_id}.json"
+
+    def sampler_path(self, job_id: JobId) -> Path:
+        """Return the file that names the job's sampler process."""
+        return self.active / f"{job_id}.sampler"
+
+    def beat_path(self, job_id: JobId) -> Path:
+        """Return the sampler's side file."""
+        return self.active / f"{job_id}.beat"
+
+    def ending_path(self, job_id: JobId) -> Path:
+        """Return the mark of an epilog that has begun."""
+        return self.active / f"{job_id}.ending"
+
+    def shared_path(self, job_id: JobId) -> Path:
+        """Return the file that names the GPUs which another job came to share."""
+        return self.active / f"{job_id}.shared"
+
+    def write_state(self, job: ActiveJob) -> None:
+        """Store a job's state so that it survives a power cut."""
+        write_atomically(self.state_path(job.job_id), encode_state(job))
+
+    def read_state(self, job_id: JobId) -> ActiveJob | None:
+        """Return a job's state, None when the job is not active here.
+
+        Raises:
+            SpoolError: the file cannot be read or used.
+        """
+        content = read_whole(self.state_path(job_id))
+        return None if content is None else decode_state(content)
+
+    def active_jobs(self, events: list[str]) -> tuple[ActiveJob, ...]:
+        """Return every active job; a file that cannot be used is put aside and named in `events`."""
+        return tuple(job for _, job in self._states(self.active, events))
+
+    def pending_jobs(self, events: list[str]) -> tuple[tuple[Path, ActiveJob], ...]:
+        """Return the jobs that ended with settings still to be put back, with their files."""
+        return tuple(self._states(self.pending, events))
+
+    def keep_pending(self, job: ActiveJob) -> None:
+        """Remember that settings of an ended job are still to be put back."""
+        write_atomically(self.pending / f"{job.job_id}-{job.started_at_seconds:.0f}.json", encode_state(job))
+
+    def forget(self, job_id: JobId) -> None:
+        """Remove everything of an active job; the state goes last."""
+        for path in (self.beat_path, self.sampler_path, self.ending_path, self.shared_path, self.state_path):
+            remove(path(job_id))
+        with suppress(OSError):
+            sync_directory(self.active)
+
+    def mark_ending(self, job_id: JobId) -> None:
+        """Note that the epilog has begun; a full disk must not stop it."""
+        with suppress(OSError):
+            self.ending_path(job_id).touch(mode=0o600)
+
+    def ending_age_seconds(self, job_id: JobId, now_seconds: float) -> float | None:
+        """Return how long ago the epilog began, None when it has not."""
+        try:
+            return now_seconds - self.ending_path(job_id).stat().st_mtime
+        except OSError:
+            return None
+
+    def mark_shared(self, job_id: JobId, uuids: Iterable[str]) -> None:
+        """Tell an active job's epilog that these GPUs were not its alone."""
+        with suppress(OSError), self.shared_path(job_id).open("a", encoding="ascii") as file:
+            file.writelines(f"{uuid}\n" for uuid in uuids)
+
+    def shared_uuids(self, job_id: JobId) -> frozenset[str]:
+        """Return the GPUs that another job came to share."""
+        try:
+            return frozenset(self.shared_path(job_id).read_text(encoding="ascii", errors="replace").split())
+        except OSError:
+            return frozenset()
+
+    def write_heartbeat(self, heartbeat: Heartbeat, *, durable: bool) -> None:
+        """Store the sampler's sums."""
+        write_atomically(self.beat_path(JobId(heartbeat.job_id)), encode_heartbeat(heartbeat), durable=durable)
+
+    def read_heartbeat(self, job: ActiveJob) -> Heartbeat | None:
+        """Return the last sums of this attempt; None when there are none that can be used."""
+        try:
+            content = read_whole(self.beat_path(job.job_id))
+            heartbeat = None if content is None else decode_heartbeat(content)
+        except SpoolError:
+            return None
+        if heartbeat is None or abs(heartbeat.started_at_seconds - job.started_at_seconds) > 1e-3:
+            return None
+        return heartbeat
+
+    def write_report(self, report: NodeReport) -> None:
+        """Store a report for delivery; the same attempt has the same file."""
+        name = f"{report.job_id}-{report.restart_count}-{report.started_at_seconds:.3f}.json"
+        content = json.dumps(encode_report(report), separators=(",", ":"), allow_nan=False)
+        write_atomically(self.reports / name, content.encode())
+
+    def waiting_reports(self) -> tuple[Path, ...]:
+        """Return the reports to deliver, oldest first."""
+        return tuple(path for _, path in sorted(_aged(self.reports)))
+
+    def reject(self, path: Path) -> None:
+        """Put a file aside that nobody can use."""
+        try:
+            path.replace(self.rejected / path.name)
+        except OSError as error:
+            raise SpoolError(f"{path} cannot be put aside: {error.strerror}") from error
+
+    def mark_done(self, job_id: JobId, started_at_seconds: float) -> None:
+        """Remember that this job's report is written, so that a second epilog adds nothing."""
+        write_atomically(self.done / str(job_id), f"{started_at_seconds:.3f}".encode(), durable=False)
+        marks = sorted(_aged(self.done))
+        for _, path in marks[: max(0, len(marks) - MAX_DONE_MARKS)]:
+            remove(path)
+
+    def is_done(self, job_id: JobId) -> bool:
+        """Return whether the last attempt of this job was reported here."""
+        return (self.done / str(job_id)).exists()
+
+    def clear_done(self, job_id: JobId) -> None:
+        """Forget an earlier attempt: a new one begins."""
+        remove(self.done / str(job_id))
+
+    @contextmanager
+    def gpu_locks(self, uuids: Iterable[str]) -> Iterator[None]:
+        """Hold the locks of these GPUs: no two hooks set one GPU at once, not even one that hangs in the driver."""
+        with ExitStack() as stack:
+            for uuid in sorted(set(uuids)):  # one order for all, so that no two hooks wait for each other
+                stack.enter_context(_locked(self._gpu_lock(uuid)))
+            yield
+
+    @contextmanager
+    def try_locks(self, uuids: Iterable[str]) -> Iterator[bool]:
+        """Hold the locks of these GPUs if all are free; yield whether they are held."""
+        with self._tried([self._gpu_lock(uuid) for uuid in sorted(set(uuids))]) as held:
+            yield held
+
+    @contextmanager
+    def try_flush_lock(self) -> Iterator[bool]:
+        """Hold the lock of flush if it is free; yield whether it is held."""
+        with self._tried([self.locks / "flush.lock"]) as held:
+            yield held
+
+    @contextmanager
+    def _tried(self, paths: Sequence[Path]) -> Iterator[bool]:
+        descriptors: list[int] = []
+        try:
+            for path in paths:
+                descriptor = _open_lock(path)
+                if descriptor is None:
+                    break
+                descriptors.append(descriptor)
+                with suppress(BlockingIOError):
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    continue
+                break
+            else:
+                yield True
+                return
+            yield False
+        finally:
+            for descriptor in descriptors:
+                os.close(descriptor)
+
+    def _gpu_lock(self, uuid: str) -> Path:
+        return self.locks / f"{uuid.replace('/', '_')}.lock"
+
+    def _states(self, folder: Path, events: list[str]) -> Iterator[tuple[Path, ActiveJob]]:
+        for path in sorted(folder.glob("[0-9]*.json")):
+            try:
+                content = read_whole(path)
+                if content is not None:
+                    yield path, decode_state(content)
+            except SpoolError as error:
+                events.append(f"{path.name}: {error}; put aside")
+                with suppress(SpoolError):
+                    self.reject(path)
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Hold one lock. Where no lock can be had (read-only disk) go on: restoring a GPU must not fail for that."""
+    descriptor = _open_lock(path)
+    try:
+        if descriptor is not None:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+def _open_lock(path: Path) -> int | None:
+    for flags in (os.O_RDWR | os.O_CREAT, os.O_RDONLY):
+        with suppress(OSError):
+            return os.open(path, flags | os.O_CLOEXEC, 0o600)
+    return None
+
+
+def _aged(folder: Path) -> Iterator[tuple[float, Path]]:
+    for path in folder.iterdir():
+        if not path.name.startswith("."):
+            with suppress(OSError):
+                yield path.stat().st_mtime, path

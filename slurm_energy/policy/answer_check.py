@@ -1,0 +1,77 @@
+"""What a policy returned, taken as a stranger's word: parsed into plain safe values, or refused as a whole."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from slurm_energy.domain.decision import PolicyAnswer, Reason
+from slurm_energy.domain.ids import GpuTypeName, PartitionName
+from slurm_energy.errors import PolicyError
+
+_MAX_NOTES = 16
+_MAX_NOTE_LENGTH = 200
+_MAX_CLOCKS = 64
+_MAX_PARTITIONS = 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckedAnswer:
+    """A policy's proposal in plain values; only its wishes are kept, the guard works out what they would do."""
+
+    partitions: tuple[PartitionName, ...] | None
+    clocks_mhz: Mapping[GpuTypeName, int]
+    reasons: tuple[Reason, ...]
+    notes: tuple[str, ...]
+
+
+def checked_answer(answer: object) -> CheckedAnswer:
+    """Return the answer in plain values.
+
+    Raises:
+        PolicyError: it is no answer, or a part of it is of the wrong kind, repeated, not finite, or absurdly long.
+    """
+    if not isinstance(answer, PolicyAnswer):
+        raise PolicyError(f"the policy returned a {type(answer).__name__}, not a PolicyAnswer")
+    return CheckedAnswer(
+        partitions=_partitions(answer.partitions),
+        clocks_mhz=_clocks(answer.clocks),
+        reasons=tuple(reason for reason in _tuple("reasons", answer.reasons, 64) if isinstance(reason, Reason)),
+        notes=tuple(plain_note(note) for note in _tuple("notes", answer.notes, 1024)[:_MAX_NOTES]),
+    )
+
+
+def plain_note(note: object) -> str:
+    """Return a note as one short printable line."""
+    text = note if isinstance(note, str) else type(note).__name__
+    return "".join(letter if letter.isprintable() else "?" for letter in text[:_MAX_NOTE_LENGTH])
+
+
+def _partitions(names: object) -> tuple[PartitionName, ...] | None:
+    if names is None:
+        return None
+    found = _tuple("partitions", names, _MAX_PARTITIONS)
+    if not found or not all(isinstance(name, str) for name in found) or len(set(found)) != len(found):
+        raise PolicyError(f"the policy's partitions are empty, repeated or no names: {plain_note(repr(found))}")
+    return tuple(PartitionName(str(name)) for name in found)
+
+
+def _clocks(choices: object) -> dict[GpuTypeName, int]:
+    clocks: dict[GpuTypeName, int] = {}
+    for choice in _tuple("clocks", choices, _MAX_CLOCKS):
+        gpu_type, clock = getattr(choice, "gpu_type", None), getattr(choice, "sm_clock_mhz", None)
+        if not isinstance(gpu_type, str) or gpu_type in clocks:
+            raise PolicyError(f"the policy's clocks name a bad or repeated GPU type: {plain_note(repr(gpu_type))}")
+        if isinstance(clock, bool) or not isinstance(clock, int | float) or not math.isfinite(clock):
+            raise PolicyError(f"the policy's clock for {plain_note(gpu_type)} is no number of MHz")
+        for name in ("predicted_slowdown", "predicted_energy_change"):
+            prediction = getattr(choice, name, None)
+            if not isinstance(prediction, int | float) or not math.isfinite(prediction):
+                raise PolicyError(f"the policy's {name} for {plain_note(gpu_type)} is not finite")
+        clocks[GpuTypeName(str(gpu_type))] = round(clock)
+    return clocks
+
+
+def _tuple(thing: str, value: object, longest: int) -> tuple[object, ...]:
+    if not isinstance(value, tuple | list) or len(value) > longest:
+        raise PolicyError(f"the policy's {thing} are no list of up to {longest}")
+    return tuple(value)

@@ -1,0 +1,156 @@
+"""Where a job may start: which partitions, with which GPU types, and whether there is room this moment."""
+
+import math
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+
+from slurm_energy.config import RoutingConfig
+from slurm_energy.domain.cluster import ClusterSnapshot, NodeState, PartitionState
+from slurm_energy.domain.ids import GpuTypeName, PartitionName
+from slurm_energy.domain.job import JobRequest
+from slurm_energy.energy_model.catalog import CATALOG, gpu_type_from_slurm_type
+
+UNTYPED_GRES = "gpu"
+"""Key in [gpu_types] for GPUs whose GRES has no type."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobOnCluster:
+    """A job, the cluster it goes to, and what is known of its user."""
+
+    job: JobRequest
+    snapshot: ClusterSnapshot
+    user_groups: Collection[str] | None
+    """None when the groups could not be looked up: partitions open to certain groups then do not count as allowed."""
+
+
+def catalogue_name(slurm_type: str | None, configured: Mapping[str, str]) -> GpuTypeName | None:
+    """Return the catalogue name of a GRES type: the site's mapping first, then the catalogue's own names."""
+    key = UNTYPED_GRES if slurm_type is None else slurm_type
+    if key in configured:
+        name = GpuTypeName(configured[key])
+        return name if name in CATALOG else None
+    return None if slurm_type is None else gpu_type_from_slurm_type(slurm_type)
+
+
+def asked_partitions(case: JobOnCluster) -> tuple[PartitionState, ...]:
+    """Return the partitions the job goes to if nobody interferes: the user's list, else the default one."""
+    known = case.snapshot.partition_by_name
+    if case.job.partitions:
+        return tuple(known[name] for name in dict.fromkeys(case.job.partitions) if name in known)
+    default = case.snapshot.default_partition
+    return () if default is None else (default,)
+
+
+def routable_partitions(case: JobOnCluster, routing: RoutingConfig) -> tuple[PartitionState, ...]:
+    """Return the partitions among which a choice is open; one or none means that there is nothing to choose.
+
+    A user's list is only ever narrowed, a single partition that he named is kept, and a job that named none leaves the
+    default partition only where the site has opened routing.
+    """
+    if case.job.reservation is not None or case.job.array is not None:
+        # A reservation belongs to its nodes, and room for one task says nothing about room for a whole array.
+        return ()
+    if case.job.partitions:
+        return asked_partitions(case)
+    if not routing.open:
+        return ()
+    known = case.snapshot.partition_by_name
+    listed = tuple(known[name] for name in map(PartitionName, routing.partitions) if name in known)
+    others = listed if routing.partitions else case.snapshot.partitions
+    return tuple({partition.name: partition for partition in (*asked_partitions(case), *others)}.values())
+
+
+def refusal(case: JobOnCluster, partition: PartitionState) -> str | None:
+    """Return why the job must not be sent to a partition, None if it may; what is unknown counts as a no."""
+    job = case.job
+    checks = (
+        (not partition.up, "is down"),
+        (partition.root_only and job.user_id != 0, "is for root only"),
+        (partition.needs_reservation and job.reservation is None, "needs a reservation"),
+        (not _time_fits(job, partition), "has a shorter time limit"),
+        (partition.max_nodes is not None and job.nodes_min > partition.max_nodes, "allows fewer nodes"),
+        (not _listed(job.account, partition.allow_accounts, partition.deny_accounts), "is closed to the account"),
+        (not _listed(job.qos, partition.allow_qos, partition.deny_qos), "is closed to the QOS"),
+        (not _group_allowed(case, partition), "is closed to the user's groups"),
+        (not slurm_types(case, partition), "has no GPU of the type asked for"),
+    )
+    return next((reason for failed, reason in checks if failed), None)
+
+
+def slurm_types(case: JobOnCluster, partition: PartitionState) -> tuple[str | None, ...]:
+    """Return the GRES types in a partition that would serve the job."""
+    found = case.snapshot.slurm_gpu_types_by_partition.get(partition.name, ())
+    asked = case.job.gpu_types
+    return tuple(slurm_type for slurm_type in found if not asked or slurm_type in asked)
+
+
+def known_gpu_types(
+    case: JobOnCluster, partition: PartitionState, configured: Mapping[str, str]
+) -> tuple[GpuTypeName, ...]:
+    """Return the catalogue's names of the GPU types in a partition that would serve the job."""
+    names = (catalogue_name(slurm_type, configured) for slurm_type in slurm_types(case, partition))
+    return tuple(dict.fromkeys(name for name in names if name is not None))
+
+
+def has_idle_room(case: JobOnCluster, partition: PartitionState) -> bool:
+    """Return whether the job could start in a partition now, as far as the snapshot tells; in doubt it could not.
+
+    GPUs that waiting jobs ask for there are counted as gone, and a job of several nodes needs its share on each.
+    """
+    job = case.job
+    if job.array is not None or job.reservation is not None or len(job.gpus) != 1 or not partition.up:
+        return False
+    nodes_needed = max(1, job.nodes_min)
+    gpus_per_node = math.ceil(job.gpu_count / nodes_needed)
+    left = float(job.gpu_count) + case.snapshot.waiting_gpus_by_partition.get(partition.name, 0.0)
+    if math.isinf(left):
+        return False
+    for idle in _idle_gpus(case, partition):
+        left -= idle
+        if idle >= gpus_per_node:
+            nodes_needed -= 1
+        if nodes_needed <= 0 and left <= 0.0:
+            return True
+    return False
+
+
+def _idle_gpus(case: JobOnCluster, partition: PartitionState) -> Iterator[int]:
+    """Yield the idle GPUs that serve the job on each node where its other needs are met."""
+    job = case.job
+    nodes = max(1, job.nodes_min)
+    cpus = math.ceil((job.tasks or 1) * (job.cpus_per_task or 1) / nodes)
+    asked = job.gpu_types
+    features = None if not job.features else frozenset(job.features.split("&"))
+    for node in case.snapshot.nodes_by_partition.get(partition.name, ()):
+        if not node.available or node.cpus - node.cpus_allocated < cpus or not _memory_fits(job, node):
+            continue
+        if job.exclusive and node.cpus_allocated > 0:
+            continue
+        if features is not None and not features <= set(node.features):
+            continue
+        yield sum(gpus.idle for gpus in node.gpus if not asked or gpus.slurm_type in asked)
+
+
+def _memory_fits(job: JobRequest, node: NodeState) -> bool:
+    if job.memory_per_node_mib is None or node.memory_mib is None:
+        return True
+    return node.memory_mib - (node.memory_allocated_mib or 0.0) >= job.memory_per_node_mib
+
+
+def _time_fits(job: JobRequest, partition: PartitionState) -> bool:
+    limit = partition.max_time_minutes
+    return limit is None or job.time_limit_minutes is None or job.time_limit_minutes <= limit
+
+
+def _listed(name: str | None, allowed: tuple[str, ...], denied: tuple[str, ...]) -> bool:
+    """Return whether a name passes both lists; an unknown one passes only where there is no list."""
+    if name is None:
+        return not allowed and not denied
+    return (not allowed or name in allowed) and name not in denied
+
+
+def _group_allowed(case: JobOnCluster, partition: PartitionState) -> bool:
+    if not partition.allow_groups or case.job.user_id == 0:
+        return True
+    return case.user_groups is not None and not set(partition.allow_groups).isdisjoint(case.user_groups)

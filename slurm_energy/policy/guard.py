@@ -1,0 +1,212 @@
+"""The last word on every decision: pure and total, it returns a valid decision whatever the policy says.
+
+Nothing here reads a clock, a file or Slurm: daemon and twin call it alike. Every reason that applied is listed.
+"""
+
+import secrets
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
+
+from slurm_energy.config import Config
+from slurm_energy.domain.cluster import ClusterSnapshot
+from slurm_energy.domain.decision import ClockChoice, DecisionEntry, EnergyDecision, Reason, RuntimeEstimate
+from slurm_energy.domain.ids import DecisionId, PartitionName, parse_decision_id
+from slurm_energy.domain.job import EnergyMode, JobRequest
+from slurm_energy.policy.answer_check import CheckedAnswer, checked_answer, plain_note
+from slurm_energy.policy.base import DecisionContext, Policy
+from slurm_energy.policy.baselines import landing_types, unknown_reasons
+from slurm_energy.policy.candidates import JobOnCluster
+from slurm_energy.policy.clock_check import allowed_clock
+from slurm_energy.policy.explanation import explanation
+from slurm_energy.policy.partition_check import allowed_partitions, landing_on
+from slurm_energy.policy.routing import fastest_type, time_ratio, with_room
+from slurm_energy.policy.situation import Situation, situation_of
+from slurm_energy.policy.time_room import expected_runtime, slowdown_room
+
+_MAX_ENTRY_MINUTES = 0xFFFFFFFD
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Outcome:
+    """What the checks left of an answer."""
+
+    partitions: tuple[PartitionName, ...] | None = None
+    clocks: tuple[ClockChoice, ...] = ()
+    reasons: tuple[Reason, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def new_decision_id() -> DecisionId:
+    """Return a fresh random id."""
+    return parse_decision_id(secrets.token_hex(8))
+
+
+def job_mode(job: JobRequest, config: Config) -> EnergyMode:
+    """Return the job's own mode, else the site's default."""
+    return job.options.mode or EnergyMode(config.policy.default_mode)
+
+
+def job_max_slowdown(job: JobRequest, config: Config) -> float:
+    """Return the slowdown bound: the job's own option, else the site's for the mode."""
+    if job.options.max_slowdown is not None:
+        return job.options.max_slowdown
+    saver = job_mode(job, config) is EnergyMode.SAVER
+    return config.policy.saver_max_slowdown if saver else config.policy.max_slowdown
+
+
+def decision_entry(decision: EnergyDecision, time_limit_minutes: float | None) -> DecisionEntry:
+    """Return what travels inside the job; a limit that is unknown, infinite or absurd is left out."""
+    limit = None
+    if time_limit_minutes is not None and 1.0 <= time_limit_minutes <= _MAX_ENTRY_MINUTES:
+        limit = int(time_limit_minutes)
+    return DecisionEntry(
+        decision_id=decision.decision_id,
+        mode=decision.mode,
+        clocks_mhz={clock.gpu_type: clock.sm_clock_mhz for clock in decision.clocks},
+        time_limit_minutes=limit,
+    )
+
+
+class Guard:
+    """Asks a policy and lets through only what the job, its user and the site allow."""
+
+    def __init__(self, config: Config, ids: Callable[[], DecisionId] = new_decision_id) -> None:
+        self._config = config
+        self._ids = ids
+
+    def decide(
+        self,
+        policy: Policy,
+        job: JobRequest,
+        snapshot: ClusterSnapshot | None,
+        now_seconds: float,
+        runtime: RuntimeEstimate | None = None,
+        user_groups: Collection[str] | None = None,
+    ) -> EnergyDecision:
+        """Return the decision for one job; never raises, and what cannot be decided leaves the job unchanged.
+
+        Args:
+            policy: Asked for a proposal; whatever it raises or returns.
+            job: The job as its user asked for it.
+            snapshot: The cluster, None when there is none yet.
+            now_seconds: Unix time, or the twin's.
+            runtime: What history says of the job's length at the default clock.
+            user_groups: The user's groups, for partitions with AllowGroups; None when unknown.
+        """
+        name, version = _text(policy, "name"), _text(policy, "version")
+        decision = EnergyDecision(
+            decision_id=self._ids(),
+            policy=name,
+            policy_version=version,
+            mode=job_mode(job, self._config),
+            decided_at_seconds=now_seconds,
+            estimate=runtime,
+            snapshot_age_seconds=None if snapshot is None else now_seconds - snapshot.taken_at_seconds,
+        )
+        stop = self._stop(job, snapshot, decision)
+        if stop is not None or snapshot is None:
+            return replace(decision, reasons=(stop or Reason.NO_SNAPSHOT,))
+        case = JobOnCluster(job=job, snapshot=snapshot, user_groups=user_groups)
+        situation = situation_of(case, self._config)
+        context = DecisionContext(
+            now_seconds=now_seconds,
+            candidates=situation.candidates,
+            may_route=situation.may_route,
+            max_slowdown=job_max_slowdown(job, self._config),
+            runtime=runtime,
+            gpu_type_by_slurm_type=situation.gpu_type_by_slurm_type,
+        )
+        outcome = self._ask(policy, case, context, situation)
+        estimate = expected_runtime(case, context, self._config.guard)
+        return self._decision(replace(decision, estimate=estimate), job, outcome, situation)
+
+    def _stop(self, job: JobRequest, snapshot: ClusterSnapshot | None, decision: EnergyDecision) -> Reason | None:
+        """Return why no policy is asked at all, None if one is."""
+        if decision.mode is EnergyMode.OFF:
+            return Reason.USER_OFF
+        if job.gpu_count == 0:
+            return Reason.NO_GPU
+        if snapshot is None or decision.snapshot_age_seconds is None:
+            return Reason.NO_SNAPSHOT
+        if not abs(decision.snapshot_age_seconds) <= self._config.daemon.snapshot_max_age_seconds:
+            return Reason.STALE_SNAPSHOT
+        return None
+
+    def _ask(self, policy: Policy, case: JobOnCluster, context: DecisionContext, situation: Situation) -> _Outcome:
+        """Return what is left of the policy's answer; nothing when it has none that can be read."""
+        try:
+            answer = checked_answer(policy.decide(case.job, case.snapshot, context))
+        except Exception as error:  # noqa: BLE001  # a policy is a guest: whatever it raises, the job goes on unchanged
+            note = plain_note(f"{type(error).__name__}: {_safe_text(error)}")
+            return _Outcome(reasons=(Reason.POLICY_ERROR, *situation.reasons), notes=(note, *situation.notes))
+        routing = allowed_partitions(answer.partitions, case, context, self._config.guard)
+        clocks = self._checked_clocks(answer, case, context, routing.partitions)
+        return _Outcome(
+            partitions=None if routing.partitions == _submitted_to(case) else routing.partitions,
+            clocks=clocks.clocks,
+            reasons=(*answer.reasons, *situation.reasons, *routing.reasons, *clocks.reasons),
+            notes=(*answer.notes, *situation.notes, *routing.notes, *clocks.notes),
+        )
+
+    def _checked_clocks(
+        self,
+        answer: CheckedAnswer,
+        case: JobOnCluster,
+        context: DecisionContext,
+        partitions: tuple[PartitionName, ...] | None,
+    ) -> _Outcome:
+        """Return the allowed clock for each GPU type that the job can still land on."""
+        if case.job.gpu_frequency_given:
+            return _Outcome(reasons=(Reason.USER_CLOCK,))
+        landing = landing_on(context.candidates, partitions)
+        reasons, notes = unknown_reasons(landing)
+        clocks: list[ClockChoice] = []
+        fastest = None if partitions is None else fastest_type(with_room(context.candidates))
+        for gpu_type in landing_types(landing):
+            if gpu_type not in answer.clocks_mhz:
+                continue
+            where = [candidate for candidate in landing if gpu_type in candidate.gpu_types]
+            ratio = 1.0 if fastest is None else time_ratio(gpu_type, fastest) or 1.0
+            room = slowdown_room(gpu_type, case, context, where, self._config.guard, routed_ratio=ratio)
+            verdict = allowed_clock(gpu_type, answer.clocks_mhz[gpu_type], room, self._config.guard.min_energy_saving)
+            clocks += [] if verdict.choice is None else [verdict.choice]
+            reasons, notes = (*reasons, *verdict.reasons), (*notes, *verdict.notes)
+        return _Outcome(clocks=tuple(clocks), reasons=reasons, notes=notes)
+
+    def _decision(
+        self, decision: EnergyDecision, job: JobRequest, outcome: _Outcome, situation: Situation
+    ) -> EnergyDecision:
+        reasons = tuple(dict.fromkeys(outcome.reasons))
+        notes = tuple(dict.fromkeys(plain_note(note) for note in outcome.notes))
+        line = explanation(outcome.partitions, outcome.clocks, situation.shown_names)
+        if decision.mode is EnergyMode.OBSERVE:
+            would = (f"would have been: {line}",) if line else ()
+            return replace(decision, reasons=(Reason.OBSERVE_ONLY, *reasons), notes=(*would, *notes))
+        return replace(
+            decision,
+            partitions=outcome.partitions,
+            clocks=outcome.clocks,
+            reasons=reasons,
+            notes=notes,
+            message="" if job.options.quiet else line,
+        )
+
+
+def _submitted_to(case: JobOnCluster) -> tuple[PartitionName, ...]:
+    """Return the partitions that the job goes to anyway."""
+    default = case.snapshot.default_partition
+    return case.job.partitions or (() if default is None else (default.name,))
+
+
+def _text(policy: object, attribute: str) -> str:
+    try:
+        return plain_note(str(getattr(policy, attribute)))[:64]
+    except Exception:  # noqa: BLE001  # a policy is a guest, its name too
+        return "unknown"
+
+
+def _safe_text(error: Exception) -> str:
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001  # an error of a policy may fail again while it is printed
+        return "no text"

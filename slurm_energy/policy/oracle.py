@@ -1,0 +1,61 @@
+"""The exact policy: for each GPU type the clock of least energy inside the bound, and the cheapest partition."""
+
+from slurm_energy.domain.cluster import ClusterSnapshot
+from slurm_energy.domain.decision import PolicyAnswer, Reason
+from slurm_energy.domain.ids import PartitionName
+from slurm_energy.domain.job import JobRequest
+from slurm_energy.energy_model.operating_point import best_operating_point
+from slurm_energy.policy.base import Candidate, DecisionContext
+from slurm_energy.policy.baselines import clock_choice, landing_types
+from slurm_energy.policy.partition_check import landing_on
+from slurm_energy.policy.routing import cheapest, fastest_type, remaining_slowdown, with_room
+
+
+class OraclePolicy:
+    """Exact on the fitted curves: nothing better exists among the supported clocks under the same bound.
+
+    Which kind of work a job does is not known: the bound holds for every measured workload of the GPU type, the saving
+    is their mean.
+    """
+
+    name = "oracle"
+    version = "1"
+
+    def decide(self, job: JobRequest, snapshot: ClusterSnapshot, context: DecisionContext) -> PolicyAnswer:  # noqa: ARG002  # the protocol's form
+        """Return a clock for each GPU type that the job can land on and, where routing is open, a partition."""
+        partitions, reasons, notes = self._route(context)
+        candidates = landing_on(context.candidates, partitions)
+        fastest = fastest_type(with_room(context.candidates)) if partitions is not None else None
+        choices = []
+        for gpu_type in landing_types(candidates):
+            bound: float | None = context.max_slowdown
+            if fastest is not None:
+                bound = remaining_slowdown(gpu_type, fastest, context.max_slowdown)
+            point = None if bound is None else best_operating_point(gpu_type, bound)
+            choices.append(clock_choice(gpu_type, point))
+        return PolicyAnswer(
+            partitions=partitions,
+            clocks=tuple(choice for choice in choices if choice is not None),
+            reasons=(Reason.POLICY, *reasons),
+            notes=notes,
+        )
+
+    def _route(
+        self, context: DecisionContext
+    ) -> tuple[tuple[PartitionName, ...] | None, tuple[Reason, ...], tuple[str, ...]]:
+        """Return the chosen partition, or None to leave the job where it is, with reasons and notes."""
+        if not context.may_route:
+            return None, (), ()
+        if not with_room(context.candidates):
+            return None, (Reason.NO_IDLE_PARTITION,), ("no partition has room now: the choice is left to Slurm",)
+        best = cheapest(context.candidates, context.max_slowdown)
+        if best is None:
+            return None, (), ("the GPU types with room cannot be compared: the choice is left to Slurm",)
+        name = best.candidate.partition.name
+        if landing_on(with_room(context.candidates), None) == (best.candidate,):
+            return None, (), (f"{name} alone has room now: Slurm starts the job there without our doing",)
+        return (name,), (), (_routing_note(best.candidate, best.energy_ratio),)
+
+
+def _routing_note(candidate: Candidate, energy_ratio: float) -> str:
+    return f"{candidate.partition.name} is the cheapest with room now: {energy_ratio:.2f} of the fastest one's energy"

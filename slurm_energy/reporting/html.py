@@ -1,0 +1,21 @@
+"""Energy reports as one HTML page; jinja2 escapes every text."""
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from slurm_energy.domain.report import EnergyReport
+from slurm_energy.reporting.cells import report_cells
+from slurm_energy.reporting.visible import visible
+from slurm_energy.resources import shared_directory
+
+
+def render_html(report: EnergyReport) -> str:
+    """Return the page."""
+    environment = Environment(
+        loader=FileSystemLoader(shared_directory("templates") / "reports"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["visible"] = visible
+    return environment.get_template("energy.html.j2").render(cells=report_cells(report), cluster=report.cluster)

@@ -1,0 +1,58 @@
+"""Reports for programs: JSON, and CSV with the unit in each column's name."""
+
+import csv
+import io
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from slurm_energy.domain.plain import to_plain
+from slurm_energy.domain.report import EnergyReport, EnergySum, GroupEnergyRecord, JobEnergyRecord
+from slurm_energy.reporting.visible import spreadsheet_cell
+
+JOB_COLUMNS = (
+    "cluster", "job_id", "array_job_id", "array_task", "name", "user_id", "user_name", "account", "partition", "state",
+    "submitted_at_seconds", "started_at_seconds", "ended_at_seconds", "wait_seconds", "run_seconds", "attempts",
+    "gpu_count", "exit_code", "decision_id", "saving_joules",
+)  # fmt: skip
+GROUP_COLUMNS = ("group", "jobs", "jobs_without_energy", "mean_wait_seconds", "mean_run_seconds", "saving_joules")
+SUM_COLUMNS = ("joules", "readings", "unknown_readings", "coverage_share", "error_share")
+
+
+def render_json(record: object) -> str:
+    """Return a record of `domain.report` as indented JSON; unknown is null. Names and units are those of its fields."""
+    return json.dumps(to_plain(record), indent=2, ensure_ascii=True)
+
+
+def render_csv(report: EnergyReport) -> str:
+    """Return one line per job or group; unknown is an empty cell.
+
+    Cells from users that a spreadsheet would run as a formula start with an apostrophe.
+    """
+    buffer = io.StringIO()
+    names = JOB_COLUMNS if report.kind == "job" else GROUP_COLUMNS
+    sums = [f"{prefix}_{column}" for prefix in ("gpu", "host") for column in SUM_COLUMNS]
+    lists = ["flags", "unknown_reasons"] if report.kind == "job" else []
+    writer = csv.DictWriter(buffer, [*names, *sums, *lists], lineterminator="\n")
+    writer.writeheader()
+    for row in report.jobs or report.groups:
+        writer.writerow(_row(row, names))
+    return buffer.getvalue()
+
+
+def _row(record: JobEnergyRecord | GroupEnergyRecord, names: tuple[str, ...]) -> Mapping[str, Any]:
+    row: dict[str, Any] = {name: _cell(getattr(record, name)) for name in names}
+    for prefix, energy in (("gpu", record.gpu), ("host", record.host)):
+        row.update(_sum_cells(prefix, energy))
+    if isinstance(record, JobEnergyRecord):
+        row["flags"] = _cell(" ".join(record.flags))
+        row["unknown_reasons"] = _cell("; ".join(record.unknown_reasons))
+    return row
+
+
+def _sum_cells(prefix: str, energy: EnergySum) -> dict[str, Any]:
+    return {f"{prefix}_{name}": _cell(getattr(energy, name)) for name in SUM_COLUMNS}
+
+
+def _cell(value: Any) -> Any:
+    return spreadsheet_cell(value) if isinstance(value, str) else value

@@ -1,0 +1,58 @@
+"""The result of converting many rows: what came out, and why the rest did not."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from slurm_energy.errors import SlurmError
+
+_Item = TypeVar("_Item")
+
+
+class BadRow(Exception):  # control flow inside the converters, never seen outside
+    """One row cannot be used; the message is the reason it is counted under."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Converted(Generic[_Item]):
+    """Rows as domain values; `skipped` counts the others by reason."""
+
+    items: tuple[_Item, ...] = ()
+    skipped: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def skipped_rows(self) -> int:
+        """How many rows were left out."""
+        return sum(self.skipped.values())
+
+
+def rows_of(document: object, key: str) -> list[object]:
+    """Return the list under `key` of Slurm's JSON answer.
+
+    Raises:
+        SlurmError: the answer is no object, lacks the list, or tells errors and has no rows.
+    """
+    if not isinstance(document, dict):
+        raise SlurmError(f"Slurm's answer is a {type(document).__name__}, an object with {key!r} is needed")
+    rows = document.get(key)
+    if not isinstance(rows, list):
+        raise SlurmError(f"Slurm's answer has no list {key!r}; it has {', '.join(map(str, document))[:200]}")
+    errors = document.get("errors")
+    if not rows and isinstance(errors, list) and errors:
+        raise SlurmError(f"Slurm's answer tells an error: {str(errors[0])[:300]}")
+    return rows
+
+
+def convert_rows(rows: list[object], convert: Callable[[Mapping[str, object]], _Item]) -> Converted[_Item]:
+    """Return the rows that can be converted; one bad row costs only itself."""
+    items: list[_Item] = []
+    skipped: Counter[str] = Counter()
+    for row in rows:
+        try:
+            if not isinstance(row, dict):
+                raise BadRow("not an object")
+            items.append(convert(row))
+        except BadRow as error:
+            skipped[str(error)] += 1
+    return Converted(items=tuple(items), skipped=dict(skipped))

@@ -1,0 +1,181 @@
+"""Rows of `squeue --json`, 21.08 to 25.11, to job states: pure and total."""
+
+from collections.abc import Mapping
+
+from slurm_energy.domain.cluster import JobState
+from slurm_energy.domain.ids import JobId, PartitionName, parse_job_id
+from slurm_energy.domain.units import slurm_joules
+from slurm_energy.errors import ValueRangeError
+from slurm_energy.slurm.conversion import BadRow, Converted, convert_rows, rows_of
+from slurm_energy.slurm.gres import TresRequest, gpu_demands, gpu_total
+from slurm_energy.slurm.values import (
+    exit_status,
+    long_text,
+    minutes,
+    names,
+    positive,
+    text,
+    unix_seconds,
+    whole,
+    words,
+)
+
+BASE_STATES = frozenset(
+    {
+        "PENDING",
+        "RUNNING",
+        "SUSPENDED",
+        "COMPLETED",
+        "CANCELLED",
+        "FAILED",
+        "TIMEOUT",
+        "NODE_FAIL",
+        "PREEMPTED",
+        "BOOT_FAIL",
+        "DEADLINE",
+        "OUT_OF_MEMORY",
+    }
+)
+LIVE_STATES = frozenset({"PENDING", "RUNNING", "SUSPENDED"})
+
+
+def convert_jobs(document: object) -> Converted[JobState]:
+    """Return the jobs of a `squeue --json` answer; rows that cannot be read are counted by reason.
+
+    Raises:
+        SlurmError: the answer as a whole is not one of squeue.
+    """
+    return convert_rows(rows_of(document, "jobs"), convert_job)
+
+
+def convert_job(row: Mapping[str, object]) -> JobState:
+    """Return one job."""
+    state = job_state(row.get("job_state"))
+    submitted = unix_seconds(row.get("submit_time"))
+    if submitted is None:
+        raise BadRow("no submit time")
+    user_id = whole(row.get("user_id"))
+    if user_id is None or user_id < 0:
+        raise BadRow("no user id")
+    pending, live = state == "PENDING", state in LIVE_STATES
+    started = None if pending else unix_seconds(row.get("start_time"))
+    task = whole(row.get("array_task_id"))
+    array_job_id = optional_job_id(row.get("array_job_id"))
+    return JobState(
+        job_id=job_id(row.get("job_id")),
+        user_name=text(row.get("user_name")) or str(user_id),
+        user_id=user_id,
+        name=text(row.get("name")),
+        state=state,
+        partitions=tuple(PartitionName(name) for name in names(row.get("partition"))),
+        submitted_at_seconds=submitted,
+        started_at_seconds=started,
+        ended_at_seconds=None if live else unix_seconds(row.get("end_time")),
+        account=text(row.get("account")) or None,
+        qos=text(row.get("qos")) or None,
+        array_job_id=array_job_id,
+        array_task=None if array_job_id is None else _array_task(task, row),
+        het_job_id=optional_job_id(row.get("het_job_id")),
+        restart_count=positive(row.get("restart_cnt")) or 0,
+        time_limit_minutes=minutes(row.get("time_limit")),
+        suspended_seconds=_suspended_seconds(row, started),
+        nodes="" if pending else long_text(row.get("nodes")),
+        node_count=positive(row.get("node_count")) or 0,
+        gpu_count=_gpu_count(row, pending),
+        cpus=positive(row.get("cpus")),
+        priority=whole(row.get("priority")),
+        exit_code=None if live else exit_status(row.get("exit_code")),
+        admin_comment=text(row.get("admin_comment")),
+        energy_joules=_energy_joules(row),
+    )
+
+
+def job_state(value: object) -> str:
+    """Return the base state of a state or list of states with flags such as COMPLETING.
+
+    Raises:
+        BadRow: none of them is a state.
+    """
+    found = words(value)
+    state = next((word for word in found if word in BASE_STATES), None)
+    if state is not None:
+        return state
+    if "COMPLETING" in found or "STAGE_OUT" in found:
+        return "COMPLETED"
+    if found and found[0] in {"CONFIGURING", "RESIZING", "SIGNALING", "STOPPED"}:
+        return "RUNNING"
+    if found and found[0].startswith(("REQUEUE", "SPECIAL_EXIT", "RESV_DEL_HOLD")):
+        return "PENDING"
+    raise BadRow("no known state")
+
+
+def job_id(value: object) -> JobId:
+    """Return a job's number.
+
+    Raises:
+        BadRow: there is none.
+    """
+    try:
+        return parse_job_id(whole(value))
+    except ValueRangeError:
+        raise BadRow("no job id") from None
+
+
+def optional_job_id(value: object) -> JobId | None:
+    """Return the number of an array or heterogeneous job, None when the job belongs to none."""
+    found = positive(value)
+    return None if found is None or found > 0xFFFFFFFF else JobId(found)
+
+
+def _array_task(task: int | None, row: Mapping[str, object]) -> str | None:
+    return text(row.get("array_task_string")) or None if task is None else str(task)
+
+
+def _gpu_count(row: Mapping[str, object], pending: bool) -> int | None:
+    """Return GPUs from what is held, else from what was asked for; None when neither can be read."""
+    try:
+        detail = row.get("gres_detail")
+        if isinstance(detail, list) and detail and not pending:
+            return gpu_total(item for item in detail if isinstance(item, str))
+        allocated = row.get("tres_alloc_str")
+        if isinstance(allocated, str) and "gres/gpu" in allocated and not pending:
+            return gpu_total([allocated])
+        if not any(key in row for key in _REQUEST_KEYS):
+            return None
+        return sum(demand.count for demand in gpu_demands(_tres_request(row)))
+    except ValueRangeError:
+        return None
+
+
+_REQUEST_KEYS = ("tres_per_job", "tres_per_node", "tres_per_socket", "tres_per_task")
+
+
+def _tres_request(row: Mapping[str, object]) -> TresRequest:
+    return TresRequest(
+        per_job=text(row.get("tres_per_job")),
+        per_node=text(row.get("tres_per_node")),
+        per_socket=text(row.get("tres_per_socket")),
+        per_task=text(row.get("tres_per_task")),
+        nodes_min=positive(row.get("node_count")) or 1,
+        tasks=positive(row.get("tasks")),
+        sockets_per_node=positive(row.get("sockets_per_node")),
+    )
+
+
+def _suspended_seconds(row: Mapping[str, object], started: float | None) -> float:
+    """Return the time the job stood still, up to the last time it was suspended or resumed.
+
+    `suspend_time` is that last time and `pre_sus_time` how long the job had run before it.
+    """
+    changed = unix_seconds(row.get("suspend_time"))
+    ran = whole(row.get("pre_sus_time"))
+    if started is None or changed is None or ran is None:
+        return 0.0
+    return max(0.0, changed - started - ran)
+
+
+def _energy_joules(row: Mapping[str, object]) -> float | None:
+    for item in text(row.get("tres_alloc_str")).split(","):
+        if item.startswith("energy="):
+            return slurm_joules(whole(item[7:])) or None
+    return None

@@ -1,0 +1,180 @@
+"""The reader for sites with a pyslurm built for their Slurm (25.11): the only importer of pyslurm.
+
+pyslurm's objects become the same rows as the JSON of Slurm's commands, so that one set of converters serves both.
+It does not tell what `--gpus` and its like asked for: such a waiting job has an unknown number of GPUs.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+from slurm_energy.domain.cluster import JobState
+from slurm_energy.domain.ids import JobId
+from slurm_energy.errors import SlurmError
+from slurm_energy.slurm.client import ClusterReading
+from slurm_energy.slurm.conversion import convert_rows
+from slurm_energy.slurm.convert_job import convert_job
+from slurm_energy.slurm.convert_node import convert_node
+from slurm_energy.slurm.convert_partition import convert_partition
+
+
+class AccountingReader(Protocol):
+    """Whoever reads accounting; pyslurm's own database reader is not used."""
+
+    def read_ended_jobs(self, job_ids: Sequence[JobId]) -> tuple[JobState, ...]:
+        """Return what accounting knows of some jobs."""
+        ...
+
+
+class PyslurmReader:
+    """Reads through pyslurm's `Partitions`, `Nodes` and `Jobs`."""
+
+    def __init__(self, pyslurm: Any, accounting: AccountingReader) -> None:
+        self._pyslurm = pyslurm
+        self._accounting = accounting
+
+    def read_cluster(self) -> ClusterReading:
+        """Return partitions, nodes and jobs.
+
+        Raises:
+            SlurmError: slurmctld does not answer.
+        """
+        try:
+            job_rows: list[object] = [job_row(job) for job in self._pyslurm.Jobs.load().values()]
+            node_objects = list(self._pyslurm.Nodes.load().values())
+            partition_rows: list[object] = [partition_row(item) for item in self._pyslurm.Partitions.load().values()]
+        except (self._pyslurm.RPCError, AttributeError, TypeError) as error:
+            raise SlurmError(f"pyslurm cannot read the cluster: {error}") from error
+        held = _gpus_held_by_node(job_rows)
+        nodes = convert_rows([node_row(node, held) for node in node_objects], convert_node)
+        jobs = convert_rows(job_rows, convert_job)
+        partitions = convert_rows(partition_rows, convert_partition)
+        skipped: Counter[str] = Counter()
+        for kind, reasons in (("partition", partitions), ("node", nodes), ("job", jobs)):
+            skipped.update({f"{kind}: {reason}": count for reason, count in reasons.skipped.items()})
+        return ClusterReading(partitions=partitions.items, nodes=nodes.items, jobs=jobs.items, skipped=dict(skipped))
+
+    def read_ended_jobs(self, job_ids: Sequence[JobId]) -> tuple[JobState, ...]:
+        """Return what accounting knows of some jobs."""
+        return self._accounting.read_ended_jobs(job_ids)
+
+
+def load_pyslurm() -> Any:
+    """Return the module.
+
+    Raises:
+        SlurmError: it is not installed, or was built for another Slurm.
+    """
+    try:
+        import pyslurm  # noqa: PLC0415  # optional: only where cluster.reader asks for it
+    except ImportError as error:
+        raise SlurmError(f"pyslurm cannot be used ({error}): set cluster.reader = 'commands'") from error
+    return pyslurm
+
+
+def job_row(job: Any) -> dict[str, object]:
+    """Return the row of squeue's JSON that this job would be."""
+    signal = getattr(job, "exit_code_signal", None)
+    layout = job.get_resource_layout_per_node() or {}
+    row: dict[str, object] = {
+        "job_id": job.id,
+        "user_id": job.user_id,
+        "user_name": job.user_name,
+        "name": job.name,
+        "job_state": job.state,
+        "partition": job.partition,
+        "submit_time": job.submit_time,
+        "start_time": job.start_time,
+        "end_time": job.end_time,
+        "account": job.account,
+        "qos": job.qos,
+        "array_job_id": job.array_id,
+        "array_task_id": job.array_task_id,
+        "array_task_string": job.array_tasks_waiting,
+        "het_job_id": job.heterogeneous_id,
+        "restart_cnt": job.requeue_count,
+        "time_limit": job.time_limit,
+        "suspend_time": job.suspend_time,
+        "pre_sus_time": job.pre_suspension_time,
+        "nodes": job.allocated_nodes,
+        "node_count": job.num_nodes,
+        "cpus": job.cpus,
+        "priority": job.priority,
+        "exit_code": {"return_code": job.exit_code, "signal": {"id": signal}},
+        "admin_comment": job.admin_comment,
+        "gres_detail": [_gres_text(node.get("gres")) for node in layout.values()],
+        "gres_by_node": {name: _gres_text(node.get("gres")) for name, node in layout.items()},
+    }
+    per_node = _gres_text(job.gres_per_node)
+    if per_node:
+        row["tres_per_node"] = per_node
+    return row
+
+
+def node_row(node: Any, held: Mapping[str, str]) -> dict[str, object]:
+    """Return the row of sinfo's JSON that this node would be; GPUs in use are counted from the jobs."""
+    return {
+        "name": node.name,
+        "partitions": list(node.partitions or ()),
+        "state": node.state,
+        "cpus": node.total_cpus,
+        "alloc_cpus": node.allocated_cpus,
+        "real_memory": node.real_memory,
+        "alloc_memory": node.allocated_memory,
+        "gres": _gres_text(node.configured_gres),
+        "gres_used": held.get(node.name, ""),
+        "features": list(node.active_features or node.available_features or ()),
+    }
+
+
+def partition_row(partition: Any) -> dict[str, object]:
+    """Return the keys of `scontrol show partition` that this partition would have."""
+    return {
+        "PartitionName": partition.name,
+        "Default": "YES" if partition.is_default else "NO",
+        "State": partition.state,
+        "MaxTime": _limit(partition.max_time_limit),
+        "DefaultTime": _limit(partition.default_time),
+        "MaxNodes": _limit(partition.max_nodes),
+        "AllowGroups": _joined(partition.allowed_groups),
+        "AllowAccounts": _joined(partition.allowed_accounts),
+        "DenyAccounts": _joined(partition.denied_accounts),
+        "AllowQos": _joined(partition.allowed_qos),
+        "DenyQos": _joined(partition.denied_qos),
+        "RootOnly": "YES" if partition.is_root_only else "NO",
+        "ReqResv": "YES" if partition.requires_reservation else "NO",
+        "PriorityTier": partition.priority_tier,
+    }
+
+
+def _gpus_held_by_node(rows: Iterable[object]) -> dict[str, str]:
+    """Return what the jobs hold on each node: pyslurm's own figure of a node was empty while a job held GPUs."""
+    held: dict[str, list[str]] = {}
+    for row in rows:
+        if not isinstance(row, dict) or not str(row.get("job_state", "")).startswith("RUNNING"):
+            continue
+        by_node = row.get("gres_by_node")
+        if isinstance(by_node, dict):
+            for name, text in by_node.items():
+                held.setdefault(name, []).append(text)
+    return {name: ",".join(filter(None, texts)) for name, texts in held.items()}
+
+
+def _gres_text(gres: object) -> str:
+    """Return `gpu:a100:4` for pyslurm's {"gpu:a100": 4} or {"gpu:a100": {"count": 4, ...}}."""
+    if gres is None or gres == {}:
+        return ""
+    if isinstance(gres, str):
+        return gres
+    if not isinstance(gres, dict):
+        return "gpu:unreadable:?"
+    counts = {name: item.get("count") if isinstance(item, dict) else item for name, item in gres.items()}
+    return ",".join(f"{name}:{count}" for name, count in counts.items())
+
+
+def _joined(items: object) -> str:
+    return ",".join(map(str, items)) if isinstance(items, list | tuple) else str(items or "")
+
+
+def _limit(value: object) -> object:
+    return value if isinstance(value, int) else str(value or "UNLIMITED")

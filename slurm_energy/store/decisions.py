@@ -1,0 +1,144 @@
+"""Decisions: written once, read for explanations."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from slurm_energy.domain.decision import ClockChoice, RuntimeEstimate
+from slurm_energy.domain.decision import EnergyDecision as Decision
+from slurm_energy.domain.ids import ClusterName, DecisionId, GpuTypeName, PartitionName
+from slurm_energy.domain.job import EnergyMode, JobRequest
+from slurm_energy.domain.plain import from_plain, to_plain
+from slurm_energy.domain.reasons import reason_sentence
+from slurm_energy.domain.report import DecisionRecord, ReasonRecord
+from slurm_energy.store.policies import ensure_policy
+from slurm_energy.store.tables import DecisionClockRow, DecisionRow
+from slurm_energy.store.types import bounded
+from slurm_energy.store.upsert import insert_if_absent
+
+MAX_TEXT = 4096
+"""Longest text of a request that is kept whole."""
+
+
+def record_decision(
+    session: Session,
+    decision: Decision,
+    request: JobRequest,
+    cluster: ClusterName,
+    settings: Mapping[str, Any] | None = None,
+) -> bool:
+    """Store a decision with the policy and its settings; return whether it was new. A known id changes nothing."""
+    if session.get(DecisionRow, decision.decision_id) is not None:
+        return False
+    policy = ensure_policy(
+        session, decision.policy, decision.policy_version, settings or {}, decision.decided_at_seconds
+    )
+    estimate = decision.estimate
+    values: dict[str, Any] = {
+        "decision_id": decision.decision_id,
+        "cluster": cluster,
+        "policy_row_id": policy.row_id,
+        "mode": decision.mode.value,
+        "decided_at_seconds": decision.decided_at_seconds,
+        "user_id": request.user_id,
+        "user_name": request.user_name,
+        "job_name": request.name,
+        "request": _bounded_texts(to_plain(request)),
+        "partitions": None if decision.partitions is None else _bounded_texts(list(decision.partitions)),
+        "reasons": ",".join(decision.reasons),
+        "notes": _bounded_texts(list(decision.notes)),
+        "estimate_seconds": None if estimate is None else estimate.seconds,
+        "estimate_upper_seconds": None if estimate is None else estimate.upper_seconds,
+        "estimate_source": None if estimate is None else estimate.source,
+        "snapshot_age_seconds": decision.snapshot_age_seconds,
+        "message": decision.message,
+    }
+    insert_if_absent(session, DecisionRow, [values])
+    insert_if_absent(session, DecisionClockRow, [_clock_values(decision.decision_id, c) for c in decision.clocks])
+    return True
+
+
+def get_decision(session: Session, decision_id: str) -> DecisionRecord | None:
+    """Return one decision, None when it is not (yet) stored."""
+    row = session.get(DecisionRow, decision_id)
+    return None if row is None else _record(row)
+
+
+def recent_decisions(
+    session: Session,
+    cluster: ClusterName,
+    *,
+    user_id: int | None = None,
+    since_seconds: float | None = None,
+    until_seconds: float | None = None,
+    limit: int = 100,
+) -> tuple[DecisionRecord, ...]:
+    """Return decisions made in [since, until), newest first."""
+    query = select(DecisionRow).where(DecisionRow.cluster == cluster)
+    if user_id is not None:
+        query = query.where(DecisionRow.user_id == user_id)
+    if since_seconds is not None:
+        query = query.where(DecisionRow.decided_at_seconds >= since_seconds)
+    if until_seconds is not None:
+        query = query.where(DecisionRow.decided_at_seconds < until_seconds)
+    ordered = query.order_by(DecisionRow.decided_at_seconds.desc(), DecisionRow.decision_id).limit(limit)
+    return tuple(_record(row) for row in session.scalars(ordered))
+
+
+def _clock_values(decision_id: DecisionId, choice: ClockChoice) -> dict[str, Any]:
+    return {
+        "decision_id": decision_id,
+        "gpu_type": choice.gpu_type,
+        "sm_clock_mhz": choice.sm_clock_mhz,
+        "default_clock_mhz": choice.default_clock_mhz,
+        "predicted_slowdown": choice.predicted_slowdown,
+        "predicted_energy_change": choice.predicted_energy_change,
+    }
+
+
+def clock_choice(row: DecisionClockRow) -> ClockChoice:
+    """Return the stored choice for one GPU type."""
+    return ClockChoice(
+        gpu_type=GpuTypeName(row.gpu_type),
+        sm_clock_mhz=row.sm_clock_mhz,
+        default_clock_mhz=row.default_clock_mhz,
+        predicted_slowdown=row.predicted_slowdown,
+        predicted_energy_change=row.predicted_energy_change,
+    )
+
+
+def _record(row: DecisionRow) -> DecisionRecord:
+    estimate = None
+    if row.estimate_seconds is not None and row.estimate_upper_seconds is not None:
+        estimate = RuntimeEstimate(
+            seconds=row.estimate_seconds, upper_seconds=row.estimate_upper_seconds, source=row.estimate_source or ""
+        )
+    codes = [code for code in row.reasons.split(",") if code]
+    return DecisionRecord(
+        decision_id=DecisionId(row.decision_id),
+        cluster=ClusterName(row.cluster),
+        policy=row.policy.name,
+        policy_version=row.policy.version,
+        mode=EnergyMode(row.mode),
+        decided_at_seconds=row.decided_at_seconds,
+        asked=from_plain(JobRequest, row.request),
+        partitions=None if row.partitions is None else tuple(PartitionName(name) for name in row.partitions),
+        clocks=tuple(clock_choice(clock) for clock in row.clocks),
+        reasons=tuple(ReasonRecord(code=code, sentence=reason_sentence(code)) for code in codes),
+        notes=tuple(row.notes),
+        estimate=estimate,
+        snapshot_age_seconds=row.snapshot_age_seconds,
+        message=row.message,
+    )
+
+
+def _bounded_texts(value: Any) -> Any:
+    if isinstance(value, str):
+        return bounded(value, MAX_TEXT)
+    if isinstance(value, list):
+        return [_bounded_texts(item) for item in value]
+    if isinstance(value, dict):
+        return {key: _bounded_texts(item) for key, item in value.items()}
+    return value

@@ -1,0 +1,288 @@
+"""Measured energy: reports of nodes, each stored once, a better one in place of a worse."""
+
+from enum import IntEnum, StrEnum
+from typing import Any
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from slurm_energy.domain.energy import (
+    EnergyScope,
+    EnergySource,
+    GpuEnergy,
+    HostEnergy,
+    JobKey,
+    NodeReport,
+    QualityFlag,
+)
+from slurm_energy.domain.ids import ClusterName, DecisionId, GpuTypeName, GpuUuid, JobId, NodeName
+from slurm_energy.errors import ValueRangeError
+from slurm_energy.store.job_rows import attempt_row, locked_job
+from slurm_energy.store.tables import UUID_LENGTH, GpuEnergyRow, JobRow, NodeEnergyRow
+from slurm_energy.store.types import bounded, stored_text
+
+HOST_NOT_MEASURED = "the node reported no processor energy"
+MAX_EVENTS = 1000
+MAX_EVENT_TEXT = 1024
+
+
+class ReportOutcome(StrEnum):
+    """What became of a report."""
+
+    STORED = "stored"
+    REPLACED = "replaced"
+    """It was better than what was there: at least one row now has its figures."""
+    UNCHANGED = "unchanged"
+
+
+class Quality(IntEnum):
+    """Rank of a reading; only a higher one takes the place of another, so that repeats change nothing."""
+
+    UNKNOWN = 0
+    TRUNCATED = 1
+    """Joules without their tail. Between two of them, the one that covers more time stays."""
+    WHOLE = 2
+
+
+def record_report(
+    session: Session,
+    report: NodeReport,
+    key: JobKey,
+    *,
+    submit_time_known: bool = True,
+    received_at_seconds: float | None = None,
+) -> ReportOutcome:
+    """Store what a node says of one attempt under `key`; a repeat changes nothing, also when sent at once.
+
+    Raises:
+        ValueRangeError: the report names a GPU twice, or another job than the key.
+    """
+    _check(report, key)
+    job = locked_job(session, key, submit_time_known=submit_time_known)
+    _fill_job(session, job, report, key)
+    row = session.scalar(
+        select(NodeEnergyRow)
+        .where(
+            NodeEnergyRow.job_row_id == job.row_id,
+            NodeEnergyRow.restart_count == key.restart_count,
+            NodeEnergyRow.node == report.node,
+        )
+        .execution_options(populate_existing=True)
+    )
+    if row is None:
+        row = NodeEnergyRow(job_row_id=job.row_id, restart_count=key.restart_count, node=report.node)
+        _write_node(row, report, received_at_seconds)
+        row.gpus = [GpuEnergyRow(**_gpu_values(gpu)) for gpu in report.gpus]
+        session.add(row)
+        session.flush()
+        return ReportOutcome.STORED
+    changed = _improve(row, report, received_at_seconds)
+    session.flush()
+    return ReportOutcome.REPLACED if changed else ReportOutcome.UNCHANGED
+
+
+def stored_reports(
+    session: Session, cluster: ClusterName, job_id: JobId, submitted_at_seconds: float | None = None
+) -> tuple[NodeReport, ...]:
+    """Return a job's reports by attempt and node, of the youngest job of that number unless the time is given."""
+    query = select(JobRow).where(JobRow.cluster == cluster, JobRow.job_id == job_id)
+    if submitted_at_seconds is not None:
+        query = query.where(JobRow.submitted_at_seconds == submitted_at_seconds)
+    job = session.scalar(query.order_by(JobRow.submitted_at_seconds.desc()).limit(1))
+    return () if job is None else reports_of(session, job)
+
+
+def reports_of(session: Session, job: JobRow) -> tuple[NodeReport, ...]:
+    """Return all reports under a job's row."""
+    rows = session.scalars(
+        select(NodeEnergyRow)
+        .where(NodeEnergyRow.job_row_id == job.row_id)
+        .order_by(NodeEnergyRow.restart_count, NodeEnergyRow.node)
+        .execution_options(populate_existing=True)
+    )
+    return tuple(_report(job, row) for row in rows)
+
+
+def _check(report: NodeReport, key: JobKey) -> None:
+    if (report.cluster, report.job_id, report.restart_count) != (key.cluster, key.job_id, key.restart_count):
+        raise ValueRangeError(
+            f"report of job {report.job_id} restart {report.restart_count} on {report.cluster[:64]!r} "
+            f"came under the key of job {key.job_id} restart {key.restart_count} on {key.cluster[:64]!r}"
+        )
+    uuids = [gpu.gpu_uuid for gpu in report.gpus]
+    if len(set(uuids)) < len(uuids):
+        raise ValueRangeError(f"report of job {report.job_id} on {report.node[:64]!r} names a GPU twice")
+
+
+def _fill_job(session: Session, job: JobRow, report: NodeReport, key: JobKey) -> None:
+    """Add what Slurm has not said of the job; what it says later wins."""
+    if job.user_id is None:
+        job.user_id = report.user_id
+    job.partition = job.partition or report.partition
+    job.decision_id = job.decision_id or report.decision_id
+    if not job.submit_time_known:
+        job.restart_count = max(job.restart_count, key.restart_count)
+        job.started_at_seconds = _least(job.started_at_seconds, report.started_at_seconds)
+        job.ended_at_seconds = max(job.ended_at_seconds or 0.0, report.ended_at_seconds)
+    attempt = attempt_row(session, job, key.restart_count)
+    attempt.partition = attempt.partition or report.partition
+    if attempt.state is None:
+        attempt.started_at_seconds = _least(attempt.started_at_seconds, report.started_at_seconds)
+        attempt.ended_at_seconds = max(attempt.ended_at_seconds or 0.0, report.ended_at_seconds)
+    else:
+        attempt.started_at_seconds = attempt.started_at_seconds or report.started_at_seconds
+        attempt.ended_at_seconds = attempt.ended_at_seconds or report.ended_at_seconds
+    if attempt.exit_code is None:
+        attempt.exit_code = report.exit_code
+
+
+def _least(known: float | None, new: float) -> float:
+    return new if known is None else min(known, new)
+
+
+def _improve(row: NodeEnergyRow, report: NodeReport, received_at_seconds: float | None) -> bool:
+    stored = {gpu.gpu_uuid: gpu for gpu in row.gpus}
+    changed = False
+    for gpu in report.gpus:
+        there = stored.get(stored_text(gpu.gpu_uuid, UUID_LENGTH))
+        if there is None:
+            row.gpus.append(GpuEnergyRow(**_gpu_values(gpu)))
+            changed = True
+        elif (_gpu_quality(gpu), _tail(gpu)) > (there.quality, _stored_tail(there)):
+            for name, value in _gpu_values(gpu).items():
+                setattr(there, name, value)
+            changed = True
+    later = report.ended_at_seconds > row.ended_at_seconds
+    # A row without GPUs was closed for a report that never came: now it has come.
+    first_with_gpus = bool(report.gpus) and not stored
+    quality = _node_quality(report)
+    if quality > row.quality or (quality == row.quality and changed and (later or first_with_gpus)):
+        _write_node(row, report, received_at_seconds)
+        changed = True
+    return changed
+
+
+def _tail(gpu: GpuEnergy) -> float:
+    return gpu.coverage_seconds if _gpu_quality(gpu) is Quality.TRUNCATED else 0.0
+
+
+def _stored_tail(row: GpuEnergyRow) -> float:
+    return row.coverage_seconds if row.quality == Quality.TRUNCATED else 0.0
+
+
+def _gpu_quality(gpu: GpuEnergy) -> Quality:
+    return _quality(gpu.joules, gpu.flags)
+
+
+def _quality(joules: float | None, flags: tuple[QualityFlag, ...]) -> Quality:
+    if joules is None:
+        return Quality.UNKNOWN
+    return Quality.TRUNCATED if QualityFlag.TRUNCATED in flags else Quality.WHOLE
+
+
+def _node_quality(report: NodeReport) -> Quality:
+    """Return the rank of a report's own row: that of its worst GPU, or of the host where there is none."""
+    if report.gpus:
+        return min(_gpu_quality(gpu) for gpu in report.gpus)
+    return Quality.UNKNOWN if report.host is None else _quality(report.host.joules, report.host.flags)
+
+
+def _write_node(row: NodeEnergyRow, report: NodeReport, received_at_seconds: float | None) -> None:
+    row.quality = int(_node_quality(report))
+    row.user_id = report.user_id
+    row.partition = report.partition
+    row.decision_id = report.decision_id
+    row.started_at_seconds = report.started_at_seconds
+    row.ended_at_seconds = report.ended_at_seconds
+    row.time_scale = report.time_scale
+    row.exit_code = report.exit_code
+    row.events = [bounded(event, MAX_EVENT_TEXT) for event in report.events[:MAX_EVENTS]]
+    if len(report.events) > MAX_EVENTS:
+        row.events.append(f"{len(report.events) - MAX_EVENTS} more events were left out")
+    row.received_at_seconds = received_at_seconds
+    host = report.host
+    row.host_measured = host is not None
+    row.host_joules = None if host is None else host.joules
+    row.host_reason = HOST_NOT_MEASURED if host is None else host.reason
+    row.host_coverage_seconds = 0.0 if host is None else host.coverage_seconds
+    row.host_flags = encode_flags(() if host is None else host.flags)
+
+
+def _gpu_values(gpu: GpuEnergy) -> dict[str, Any]:
+    return {
+        "gpu_uuid": gpu.gpu_uuid,
+        "quality": int(_gpu_quality(gpu)),
+        "gpu_name": gpu.gpu_name,
+        "gpu_type": gpu.gpu_type,
+        "joules": gpu.joules,
+        "reason": gpu.reason,
+        "source": gpu.source.value,
+        "scope": gpu.scope.value,
+        "coverage_seconds": gpu.coverage_seconds,
+        "flags": encode_flags(gpu.flags),
+        "counter_joules": gpu.counter_joules,
+        "polled_joules": gpu.polled_joules,
+        "asked_clock_mhz": gpu.asked_clock_mhz,
+        "applied_clock_mhz": gpu.applied_clock_mhz,
+        "observed_clock_mhz": gpu.observed_clock_mhz,
+        "default_clock_mhz": gpu.default_clock_mhz,
+        "utilisation": gpu.utilisation,
+    }
+
+
+def encode_flags(flags: tuple[QualityFlag, ...]) -> str:
+    """Return `,a,b,` so that SQL finds a flag with LIKE '%,a,%'; empty for none."""
+    return f",{','.join(flags)}," if flags else ""
+
+
+def decode_flags(text: str) -> tuple[QualityFlag, ...]:
+    """Return the flags of `encode_flags`."""
+    return tuple(QualityFlag(flag) for flag in text.split(",") if flag)
+
+
+def _report(job: JobRow, row: NodeEnergyRow) -> NodeReport:
+    host = None
+    if row.host_measured:
+        host = HostEnergy(
+            joules=row.host_joules,
+            reason=row.host_reason,
+            coverage_seconds=row.host_coverage_seconds,
+            flags=decode_flags(row.host_flags),
+        )
+    return NodeReport(
+        cluster=ClusterName(job.cluster),
+        job_id=JobId(job.job_id),
+        restart_count=row.restart_count,
+        node=NodeName(row.node),
+        user_id=row.user_id,
+        partition=row.partition,
+        decision_id=None if row.decision_id is None else DecisionId(row.decision_id),
+        started_at_seconds=row.started_at_seconds,
+        ended_at_seconds=row.ended_at_seconds,
+        time_scale=row.time_scale,
+        gpus=tuple(_gpu(gpu) for gpu in row.gpus),
+        host=host,
+        exit_code=row.exit_code,
+        events=tuple(row.events),
+    )
+
+
+def _gpu(row: GpuEnergyRow) -> GpuEnergy:
+    return GpuEnergy(
+        gpu_uuid=GpuUuid(row.gpu_uuid),
+        gpu_name=row.gpu_name,
+        gpu_type=None if row.gpu_type is None else GpuTypeName(row.gpu_type),
+        joules=row.joules,
+        reason=row.reason,
+        source=EnergySource(row.source),
+        scope=EnergyScope(row.scope),
+        coverage_seconds=row.coverage_seconds,
+        flags=decode_flags(row.flags),
+        counter_joules=row.counter_joules,
+        polled_joules=row.polled_joules,
+        asked_clock_mhz=row.asked_clock_mhz,
+        applied_clock_mhz=row.applied_clock_mhz,
+        observed_clock_mhz=row.observed_clock_mhz,
+        default_clock_mhz=row.default_clock_mhz,
+        utilisation=row.utilisation,
+    )

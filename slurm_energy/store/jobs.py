@@ -1,0 +1,212 @@
+"""Jobs and their attempts, as Slurm tells them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from slurm_energy.domain.cluster import JobState
+from slurm_energy.domain.energy import JobKey
+from slurm_energy.domain.ids import ClusterName, JobId, PartitionName
+from slurm_energy.store.job_rows import (
+    CLOCK_SKEW_SECONDS,
+    ENDED_STATES,
+    SubmitTime,
+    assign_attempt,
+    assign_job,
+    new_attempt,
+    new_job_row,
+)
+from slurm_energy.store.provisional import adopt_provisional
+from slurm_energy.store.tables import JobAttemptRow, JobRow
+from slurm_energy.store.upsert import insert_if_absent
+
+_CHUNK = 200
+
+
+def upsert_jobs(session: Session, cluster: ClusterName, states: Sequence[JobState]) -> None:
+    """Store what Slurm says now; what it no longer says (None, empty) stays as it was."""
+    for begin in range(0, len(states), _CHUNK):
+        _upsert_chunk(session, cluster, states[begin : begin + _CHUNK])
+
+
+def resolve_submit_time(
+    session: Session, cluster: ClusterName, job_id: JobId, started_at_seconds: float, restart_count: int = 0
+) -> SubmitTime:
+    """Return the submit time of the job that a node saw starting then; job ids come again after a reset.
+
+    It is the youngest job of that number that was submitted by then and had not ended before, unless this is a
+    later restart. Without one, the start itself stands in, until `upsert_jobs` learns the true time.
+    """
+    candidates = session.scalars(
+        select(JobRow)
+        .where(
+            JobRow.cluster == cluster,
+            JobRow.job_id == job_id,
+            JobRow.submitted_at_seconds <= started_at_seconds + CLOCK_SKEW_SECONDS,
+        )
+        .order_by(JobRow.submitted_at_seconds.desc())
+    )
+    for row in candidates:
+        ended = row.ended_at_seconds
+        running_then = ended is None or ended >= started_at_seconds - CLOCK_SKEW_SECONDS
+        if running_then or restart_count > row.restart_count:
+            return SubmitTime(seconds=row.submitted_at_seconds, known=row.submit_time_known)
+    return SubmitTime(seconds=round(started_at_seconds, 6), known=False)
+
+
+def open_jobs(session: Session, cluster: ClusterName) -> tuple[JobKey, ...]:
+    """Return the jobs that have not ended as far as the database knows, to ask Slurm about."""
+    rows = session.scalars(
+        select(JobRow).where(
+            JobRow.cluster == cluster,
+            JobRow.state.is_not(None),
+            JobRow.state.not_in(ENDED_STATES),
+        )
+    )
+    return tuple(job_key(row) for row in rows)
+
+
+def job_owner(session: Session, cluster: ClusterName, job_id: JobId) -> int | None:
+    """Return the user id of the youngest job of that number, None when there is none or it is not known."""
+    return session.scalar(
+        select(JobRow.user_id)
+        .where(JobRow.cluster == cluster, JobRow.job_id == job_id)
+        .order_by(JobRow.submitted_at_seconds.desc())
+        .limit(1)
+    )
+
+
+def get_job(
+    session: Session, cluster: ClusterName, job_id: JobId, submitted_at_seconds: float | None = None
+) -> JobState | None:
+    """Return the job as last told by Slurm, the youngest of that number unless the submit time is given."""
+    query = select(JobRow).where(JobRow.cluster == cluster, JobRow.job_id == job_id)
+    if submitted_at_seconds is not None:
+        query = query.where(JobRow.submitted_at_seconds == submitted_at_seconds)
+    row = session.scalar(query.order_by(JobRow.submitted_at_seconds.desc()).limit(1))
+    return None if row is None else _state(row)
+
+
+def job_key(row: JobRow) -> JobKey:
+    """Return the key of a job's latest attempt."""
+    return JobKey(
+        cluster=ClusterName(row.cluster),
+        job_id=JobId(row.job_id),
+        submitted_at_seconds=row.submitted_at_seconds,
+        restart_count=row.restart_count,
+    )
+
+
+def _upsert_chunk(session: Session, cluster: ClusterName, states: Sequence[JobState]) -> None:
+    known = _KnownJobs.load(session, cluster, states)
+    absent = [state for state in states if known.find(state) is None]
+    if absent:
+        keys = [
+            JobKey(cluster=cluster, job_id=state.job_id, submitted_at_seconds=state.submitted_at_seconds)
+            for state in absent
+        ]
+        insert_if_absent(session, JobRow, [new_job_row(key, submit_time_known=True) for key in keys])
+        known = _KnownJobs.load(session, cluster, states)
+    for state in states:
+        found = known.find(state)
+        if found is not None:
+            row, restart_count = found
+            row.submit_time_known = True
+            assign_job(row, state, restart_count)
+            assign_attempt(known.attempt(session, row, restart_count), state)
+    session.flush()
+    for row in known.with_provisional_twin():
+        adopt_provisional(session, row)
+
+
+@dataclass(slots=True)
+class _KnownJobs:
+    """The rows of some job numbers, locked, and which of them a state of Slurm's belongs to."""
+
+    jobs: dict[int, list[JobRow]]
+    """By job number, youngest first."""
+    attempts: dict[tuple[int, int], JobAttemptRow]
+
+    @classmethod
+    def load(cls, session: Session, cluster: ClusterName, states: Sequence[JobState]) -> "_KnownJobs":
+        ids = sorted({state.job_id for state in states})
+        query = select(JobRow).where(JobRow.cluster == cluster, JobRow.job_id.in_(ids)).order_by(JobRow.row_id)
+        rows = list(session.scalars(query.with_for_update().execution_options(populate_existing=True)))
+        jobs: dict[int, list[JobRow]] = {}
+        for row in sorted(rows, key=lambda row: -row.submitted_at_seconds):
+            jobs.setdefault(row.job_id, []).append(row)
+        attempts = session.scalars(
+            select(JobAttemptRow)
+            .where(JobAttemptRow.job_row_id.in_([row.row_id for row in rows]))
+            .execution_options(populate_existing=True)
+        )
+        return cls(jobs, {(attempt.job_row_id, attempt.restart_count): attempt for attempt in attempts})
+
+    def find(self, state: JobState) -> tuple[JobRow, int] | None:
+        """Return the row of the job and the restart count of the attempt.
+
+        Slurm gives a requeued job a new submit time (so that its database keeps both records): such a state
+        belongs to the youngest older job of that number and user, and a job keeps its first submit time here.
+        """
+        rows = self.jobs.get(state.job_id, [])
+        for row in rows:
+            if row.submitted_at_seconds == state.submitted_at_seconds:
+                return row, state.restart_count
+            for (row_id, restart_count), attempt in self.attempts.items():
+                if row_id == row.row_id and attempt.submitted_at_seconds == state.submitted_at_seconds:
+                    return row, max(restart_count, state.restart_count)
+        if state.restart_count > 0:
+            for row in rows:
+                same_user = row.user_id in {None, state.user_id} or state.user_id < 0
+                if same_user and row.submit_time_known and row.submitted_at_seconds < state.submitted_at_seconds:
+                    return row, state.restart_count
+        return None
+
+    def attempt(self, session: Session, row: JobRow, restart_count: int) -> JobAttemptRow:
+        """Return the row of one attempt, made if absent."""
+        key = (row.row_id, restart_count)
+        if key not in self.attempts:
+            self.attempts[key] = new_attempt(session, row, restart_count)
+        return self.attempts[key]
+
+    def with_provisional_twin(self) -> list[JobRow]:
+        """Return the rows beside which reports wait under a stand-in submit time."""
+        return [
+            row
+            for rows in self.jobs.values()
+            if not all(row.submit_time_known for row in rows)
+            for row in rows
+            if row.submit_time_known
+        ]
+
+
+def _state(row: JobRow) -> JobState:
+    return JobState(
+        job_id=JobId(row.job_id),
+        user_name=row.user_name or "",
+        user_id=-1 if row.user_id is None else row.user_id,
+        name=row.name or "",
+        state=row.state or "UNKNOWN",
+        partitions=tuple(PartitionName(name) for name in row.partitions or ()),
+        submitted_at_seconds=row.submitted_at_seconds,
+        started_at_seconds=row.started_at_seconds,
+        ended_at_seconds=row.ended_at_seconds,
+        account=row.account,
+        qos=row.qos,
+        array_job_id=None if row.array_job_id is None else JobId(row.array_job_id),
+        array_task=row.array_task,
+        het_job_id=None if row.het_job_id is None else JobId(row.het_job_id),
+        restart_count=row.restart_count,
+        time_limit_minutes=row.time_limit_minutes,
+        suspended_seconds=row.suspended_seconds,
+        nodes=row.nodes or "",
+        node_count=row.node_count or 0,
+        gpu_count=row.gpu_count,
+        cpus=row.cpus,
+        priority=row.priority,
+        exit_code=row.exit_code,
+        admin_comment="" if row.decision_id is None else f"energy:{row.decision_id}",
+        energy_joules=row.slurm_energy_joules,
+    )

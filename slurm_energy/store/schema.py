@@ -1,0 +1,135 @@
+"""The schema's version: create, upgrade and check it, through Alembic."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from alembic import command
+from alembic.config import Config as AlembicConfig
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from alembic.util import CommandError
+from sqlalchemy import Connection, Engine, text
+from sqlalchemy.exc import SQLAlchemyError
+
+from slurm_energy.config import StoreConfig
+from slurm_energy.errors import SchemaVersionError, StoreError
+from slurm_energy.resources import shared_directory
+from slurm_energy.store.session import open_engine, reading
+
+UPGRADE_COMMAND = "slurm-energy database upgrade"
+_LOCK_NAME = "slurm_energy_schema"
+_LOCK_NUMBER = 0x736C7565
+_LOCK_SECONDS = 60
+
+
+def code_revision() -> str:
+    """Return the revision that this code needs."""
+    head = ScriptDirectory.from_config(_alembic_config()).get_current_head()
+    if head is None:
+        raise StoreError("the installation has no migrations: install the package again")
+    return head
+
+
+def database_revision(engine: Engine) -> str | None:
+    """Return the database's revision, None for an empty one.
+
+    Raises:
+        StoreError: the database cannot be reached.
+    """
+    try:
+        with reading(engine).connect() as connection:
+            return MigrationContext.configure(connection).get_current_revision()
+    except (SQLAlchemyError, CommandError) as error:
+        raise _unreachable(engine, error) from error
+
+
+def check_version(engine: Engine) -> None:
+    """Return if the database has exactly the schema of this code.
+
+    Raises:
+        SchemaVersionError: empty, older or newer; the message names both revisions and the next step.
+    """
+    found, needed = database_revision(engine), code_revision()
+    if found == needed:
+        return
+    where = engine.url.render_as_string(hide_password=True)
+    if found is None:
+        raise SchemaVersionError(f"database {where} is empty, this code needs revision {needed}: run {UPGRADE_COMMAND}")
+    _refuse_newer(engine, found, needed)
+    raise SchemaVersionError(
+        f"database {where} has revision {found}, this code needs {needed}: stop the daemon, run {UPGRADE_COMMAND}"
+    )
+
+
+def upgrade(target: Engine | str) -> str:
+    """Bring the database (an engine or a URL) to this code's revision, create it if empty, return the revision.
+
+    Raises:
+        SchemaVersionError: the database is newer than this code; nothing was changed.
+        StoreError: the database failed.
+    """
+    if isinstance(target, str):
+        engine = open_engine(StoreConfig(url=target))
+        try:
+            return upgrade(engine)
+        finally:
+            engine.dispose()
+    needed = code_revision()
+    try:
+        with target.connect() as connection, _alone(connection):
+            _refuse_newer(target, MigrationContext.configure(connection).get_current_revision(), needed)
+            configuration = _alembic_config()
+            configuration.attributes["connection"] = connection
+            command.upgrade(configuration, "head")
+            connection.commit()
+    except (SQLAlchemyError, CommandError) as error:
+        raise _unreachable(target, error) from error
+    return needed
+
+
+def _refuse_newer(engine: Engine, found: str | None, needed: str) -> None:
+    known = {script.revision for script in ScriptDirectory.from_config(_alembic_config()).walk_revisions()}
+    if found is not None and found not in known:
+        raise SchemaVersionError(
+            f"database {engine.url.render_as_string(hide_password=True)} has revision {found[:64]!r}, which is newer "
+            f"than this code's {needed}: install the slurm-energy that wrote it; nothing was changed"
+        )
+
+
+@contextmanager
+def _alone(connection: Connection) -> Iterator[None]:
+    """Keep other upgrades waiting; SQLite's BEGIN IMMEDIATE does that by itself."""
+    if connection.dialect.name == "sqlite":
+        yield
+        return
+    if connection.dialect.name == "postgresql":
+        lock, unlock = f"SELECT pg_advisory_lock({_LOCK_NUMBER})", f"SELECT pg_advisory_unlock({_LOCK_NUMBER})"
+    else:
+        lock, unlock = f"SELECT GET_LOCK('{_LOCK_NAME}', {_LOCK_SECONDS})", f"SELECT RELEASE_LOCK('{_LOCK_NAME}')"
+    if connection.execute(text(lock)).scalar() == 0:
+        raise StoreError(f"another upgrade of this database has been running for {_LOCK_SECONDS} s")
+    connection.commit()
+    try:
+        yield
+    finally:
+        connection.rollback()
+        connection.execute(text(unlock))
+        connection.commit()
+
+
+def _alembic_config() -> AlembicConfig:
+    return migrations_config(shared_directory("migrations"))
+
+
+def migrations_config(directory: Path) -> AlembicConfig:
+    """Return Alembic's configuration for a folder of migrations; there is no alembic.ini."""
+    configuration = AlembicConfig()
+    configuration.set_main_option("script_location", str(directory).replace("%", "%%"))
+    configuration.set_main_option("path_separator", "os")
+    return configuration
+
+
+def _unreachable(engine: Engine, error: Exception) -> StoreError:
+    detail = " ".join(str(getattr(error, "orig", None) or error).split())[:500]
+    return StoreError(f"database {engine.url.render_as_string(hide_password=True)} failed: {detail}")

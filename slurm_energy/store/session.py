@@ -1,0 +1,155 @@
+"""Engines and sessions: SQLite for one machine, PostgreSQL or MariaDB for a site."""
+
+import os
+import random
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+from sqlalchemy import Connection, Engine, create_engine, event
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError, SQLAlchemyError
+from sqlalchemy.orm import Session
+
+from slurm_energy.config import StoreConfig
+from slurm_energy.errors import StoreError
+
+SQLITE_FILE_MODE = 0o640
+DRIVERS = {"sqlite": "sqlite", "postgresql": "postgresql+psycopg", "mariadb": "mariadb+pymysql"}
+TRANSACTION_ATTEMPTS = 8
+_READ_ONLY = "slurm_energy_read_only"
+# PostgreSQL: serialization_failure, deadlock_detected. MariaDB: lock wait timeout, deadlock, row changed (1020).
+_RETRIED_STATES = frozenset({"40001", "40P01"})
+_RETRIED_CODES = frozenset({1205, 1213, 1020})
+
+Result = TypeVar("Result")
+
+
+def store_url(text: str) -> URL:
+    """Return the URL with the driver that this package uses.
+
+    Raises:
+        StoreError: not a URL, or a database that is not supported.
+    """
+    try:
+        url = make_url(text)
+    except ArgumentError as error:
+        raise StoreError("store.url is not a database URL such as sqlite:////var/lib/energy.sqlite") from error
+    name, _, driver = url.drivername.partition("+")
+    supported = DRIVERS.get(name)
+    if supported is None or (driver and driver not in {supported.partition("+")[2], "pysqlite"}):
+        raise StoreError(f"database {url.drivername} is not supported: use {', '.join(DRIVERS.values())}")
+    return url.set(drivername=supported)
+
+
+def open_engine(config: StoreConfig) -> Engine:
+    """Return an engine; a missing SQLite file is created with mode 0640, its folder must exist.
+
+    Raises:
+        StoreError: the URL cannot be used, its driver is not installed or the file cannot be created.
+    """
+    url = store_url(config.url)
+    try:
+        if url.get_backend_name() == "sqlite":
+            _create_sqlite_file(url)
+            engine = create_engine(url, connect_args={"timeout": config.busy_timeout_seconds})
+            _use_sqlite_well(engine, config.busy_timeout_seconds)
+            return engine
+        options: dict[str, Any] = {"isolation_level": "READ COMMITTED", "pool_pre_ping": True, "pool_recycle": 1800}
+        if url.get_backend_name() == "mariadb":
+            # Strict: a value that does not fit is an error, never a shorter value.
+            strict = "SET SESSION sql_mode='STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION,ERROR_FOR_DIVISION_BY_ZERO'"
+            options["connect_args"] = {"charset": "utf8mb4", "init_command": strict}
+        return create_engine(url, **options)
+    except ModuleNotFoundError as error:
+        extra = url.get_backend_name()
+        raise StoreError(f"driver {error.name} is missing: pip install 'slurm-energy[{extra}]'") from error
+
+
+def _create_sqlite_file(url: URL) -> None:
+    if not url.database or url.database == ":memory:" or url.database.startswith("file:"):
+        return
+    path = Path(url.database)
+    try:
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, SQLITE_FILE_MODE))
+    except FileExistsError:
+        return
+    except OSError as error:
+        raise StoreError(f"database file {path} cannot be created: {error.strerror}") from error
+
+
+def _use_sqlite_well(engine: Engine, busy_timeout_seconds: float) -> None:
+    @event.listens_for(engine, "connect")
+    def _on_connect(connection: Any, _record: Any) -> None:
+        connection.isolation_level = None  # the driver's own BEGIN comes too late to lock; see _on_begin
+        cursor = connection.cursor()
+        cursor.execute(f"PRAGMA busy_timeout = {int(busy_timeout_seconds * 1000)}")
+        cursor.execute("PRAGMA journal_mode = WAL")
+        cursor.execute("PRAGMA synchronous = NORMAL")
+        cursor.execute("PRAGMA foreign_keys = ON")
+        cursor.close()
+
+    @event.listens_for(engine, "begin")
+    def _on_begin(connection: Connection) -> None:
+        # A writer that reads first must hold the write lock from the start: SQLite never waits for an upgrade.
+        read_only = connection.get_execution_options().get(_READ_ONLY, False)
+        connection.exec_driver_sql("BEGIN" if read_only else "BEGIN IMMEDIATE")
+
+
+def reading(engine: Engine) -> Engine:
+    """Return the engine for transactions that only read: on SQLite they never wait for a writer."""
+    return engine.execution_options(**{_READ_ONLY: True})
+
+
+@contextmanager
+def store_session(engine: Engine, *, read_only: bool = False) -> Iterator[Session]:
+    """Yield a session that commits at the end, or rolls back on an error and when `read_only`.
+
+    Raises:
+        StoreError: the database failed; the message has no password.
+    """
+    session = Session(reading(engine) if read_only else engine, expire_on_commit=False)
+    try:
+        yield session
+        if read_only:
+            session.rollback()
+        else:
+            session.commit()
+    except SQLAlchemyError as error:
+        raise _translated(engine, error) from error
+    finally:
+        session.close()
+
+
+def run_in_transaction(engine: Engine, work: Callable[[Session], Result]) -> Result:
+    """Return `work(session)` after its commit; repeats it when the database asks for that (deadlock, lock wait).
+
+    `work` must do nothing but use the session, since it may run several times.
+    """
+    for attempt in range(1, TRANSACTION_ATTEMPTS + 1):
+        try:
+            with store_session(engine) as session:
+                return work(session)
+        except StoreError as error:
+            if attempt == TRANSACTION_ATTEMPTS or not _worth_repeating(error.__cause__):
+                raise
+            time.sleep(random.uniform(0.0, 0.02) * 2**attempt)  # noqa: S311  # spreads the repeats, guards nothing
+    raise AssertionError("unreachable")
+
+
+def _worth_repeating(error: BaseException | None) -> bool:
+    if not isinstance(error, DBAPIError):
+        return False
+    original = error.orig
+    if getattr(original, "sqlstate", None) in _RETRIED_STATES:
+        return True
+    code = original.args[0] if original is not None and original.args else None
+    return code in _RETRIED_CODES or (isinstance(error, OperationalError) and "database is locked" in str(original))
+
+
+def _translated(engine: Engine, error: SQLAlchemyError) -> StoreError:
+    where = engine.url.render_as_string(hide_password=True)
+    detail = str(error.orig) if isinstance(error, DBAPIError) else str(error)
+    return StoreError(f"database {where} failed: {' '.join(detail.split())[:500]}")

@@ -1,0 +1,259 @@
+"""The tables. Names are singular, units are in the names, times are Unix seconds in UTC.
+
+The key of an energy row, (cluster, job id, submit time, restart, node, GPU UUID), lies along the chain
+job (cluster, job_id, submitted_at_seconds) <- node_energy (restart_count, node) <- gpu_energy (gpu_uuid).
+"""
+
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    CheckConstraint,
+    ForeignKey,
+    Index,
+    Integer,
+    MetaData,
+    SmallInteger,
+    String,
+    UniqueConstraint,
+)
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
+
+from slurm_energy.store.types import BoundedText, FiniteDouble, JsonText, LongText, UnixSeconds
+
+NAMING_CONVENTION = {
+    "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+    "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+    "ck": "ck_%(table_name)s_%(constraint_name)s",
+    "fk": "fk_%(table_name)s_%(column_0_name)s_%(referred_table_name)s",
+    "pk": "pk_%(table_name)s",
+}
+TABLE_OPTIONS = {
+    "mariadb_engine": "InnoDB",
+    "mariadb_charset": "utf8mb4",
+    # Keys differ by case and by trailing blanks, as they do on SQLite and PostgreSQL.
+    "mariadb_collate": "utf8mb4_nopad_bin",
+}
+
+UUID_LENGTH = 128
+RowId = BigInteger().with_variant(Integer(), "sqlite")  # SQLite numbers rows by itself only under INTEGER
+
+
+class Base(DeclarativeBase):
+    """Base of all tables."""
+
+    metadata = MetaData(naming_convention=NAMING_CONVENTION)
+
+
+class PolicyRow(Base):
+    """A policy with its version and settings, as it was used."""
+
+    __tablename__ = "policy"
+    __table_args__ = (UniqueConstraint("name", "version", "settings_digest"), TABLE_OPTIONS)
+
+    row_id: Mapped[int] = mapped_column(RowId, primary_key=True)
+    name: Mapped[str] = mapped_column(BoundedText(64))
+    version: Mapped[str] = mapped_column(BoundedText(128))
+    settings_digest: Mapped[str] = mapped_column(String(64))
+    settings: Mapped[dict[str, Any]] = mapped_column(JsonText)
+    first_used_at_seconds: Mapped[float] = mapped_column(UnixSeconds)
+
+
+class DecisionRow(Base):
+    """What was asked and decided for one submission; written once."""
+
+    __tablename__ = "decision"
+    __table_args__ = (
+        Index(None, "cluster", "decided_at_seconds"),
+        Index(None, "cluster", "user_id", "decided_at_seconds"),
+        TABLE_OPTIONS,
+    )
+
+    decision_id: Mapped[str] = mapped_column(BoundedText(64), primary_key=True)
+    cluster: Mapped[str] = mapped_column(BoundedText(64))
+    policy_row_id: Mapped[int] = mapped_column(ForeignKey("policy.row_id"))
+    mode: Mapped[str] = mapped_column(String(16))
+    decided_at_seconds: Mapped[float] = mapped_column(UnixSeconds)
+    user_id: Mapped[int] = mapped_column(BigInteger)
+    user_name: Mapped[str | None] = mapped_column(BoundedText(255))
+    job_name: Mapped[str] = mapped_column(BoundedText(512))
+    request: Mapped[dict[str, Any]] = mapped_column(JsonText)
+    partitions: Mapped[list[str] | None] = mapped_column(JsonText)
+    reasons: Mapped[str] = mapped_column(BoundedText(1024))
+    notes: Mapped[list[str]] = mapped_column(JsonText)
+    estimate_seconds: Mapped[float | None] = mapped_column(FiniteDouble)
+    estimate_upper_seconds: Mapped[float | None] = mapped_column(FiniteDouble)
+    estimate_source: Mapped[str | None] = mapped_column(BoundedText(64))
+    snapshot_age_seconds: Mapped[float | None] = mapped_column(FiniteDouble)
+    message: Mapped[str] = mapped_column(LongText)
+
+    policy: Mapped[PolicyRow] = relationship(lazy="joined", innerjoin=True)
+    clocks: Mapped[list["DecisionClockRow"]] = relationship(lazy="selectin", order_by="DecisionClockRow.gpu_type")
+
+
+class DecisionClockRow(Base):
+    """The clock decided for one GPU type, with what was predicted of it."""
+
+    __tablename__ = "decision_clock"
+    __table_args__ = (
+        CheckConstraint("sm_clock_mhz > 0 AND default_clock_mhz > 0", name="clocks_positive"),
+        TABLE_OPTIONS,
+    )
+
+    decision_id: Mapped[str] = mapped_column(ForeignKey("decision.decision_id", ondelete="CASCADE"), primary_key=True)
+    gpu_type: Mapped[str] = mapped_column(BoundedText(64), primary_key=True)
+    sm_clock_mhz: Mapped[int] = mapped_column(Integer)
+    default_clock_mhz: Mapped[int] = mapped_column(Integer)
+    predicted_slowdown: Mapped[float] = mapped_column(FiniteDouble)
+    predicted_energy_change: Mapped[float] = mapped_column(FiniteDouble)
+
+
+class JobRow(Base):
+    """A job of Slurm; `decision_id` is no foreign key, since a job's report may overtake its decision."""
+
+    __tablename__ = "job"
+    __table_args__ = (
+        UniqueConstraint("cluster", "job_id", "submitted_at_seconds"),
+        Index(None, "cluster", "user_id", "name"),
+        Index(None, "cluster", "array_job_id"),
+        Index(None, "cluster", "ended_at_seconds"),
+        Index(None, "decision_id"),
+        TABLE_OPTIONS,
+    )
+
+    row_id: Mapped[int] = mapped_column(RowId, primary_key=True)
+    cluster: Mapped[str] = mapped_column(BoundedText(64))
+    job_id: Mapped[int] = mapped_column(BigInteger)
+    submitted_at_seconds: Mapped[float] = mapped_column(UnixSeconds)
+    submit_time_known: Mapped[bool] = mapped_column(Boolean)
+    """False while the start seen by a node stands in for the submit time."""
+    user_id: Mapped[int | None] = mapped_column(BigInteger)
+    user_name: Mapped[str | None] = mapped_column(BoundedText(255))
+    name: Mapped[str | None] = mapped_column(BoundedText(512))
+    account: Mapped[str | None] = mapped_column(BoundedText(255))
+    qos: Mapped[str | None] = mapped_column(BoundedText(255))
+    partition: Mapped[str | None] = mapped_column(BoundedText(255))
+    """Where it runs or ran; the first of its list while it waits."""
+    partitions: Mapped[list[str] | None] = mapped_column(JsonText)
+    array_job_id: Mapped[int | None] = mapped_column(BigInteger)
+    array_task: Mapped[str | None] = mapped_column(BoundedText(255))
+    het_job_id: Mapped[int | None] = mapped_column(BigInteger)
+    state: Mapped[str | None] = mapped_column(BoundedText(64))
+    started_at_seconds: Mapped[float | None] = mapped_column(UnixSeconds)
+    ended_at_seconds: Mapped[float | None] = mapped_column(UnixSeconds)
+    restart_count: Mapped[int] = mapped_column(Integer)
+    suspended_seconds: Mapped[float] = mapped_column(FiniteDouble)
+    time_limit_minutes: Mapped[float | None] = mapped_column(FiniteDouble)
+    nodes: Mapped[str | None] = mapped_column(LongText)
+    node_count: Mapped[int | None] = mapped_column(BigInteger)
+    gpu_count: Mapped[int | None] = mapped_column(BigInteger)
+    cpus: Mapped[int | None] = mapped_column(BigInteger)
+    priority: Mapped[int | None] = mapped_column(BigInteger)
+    exit_code: Mapped[int | None] = mapped_column(BigInteger)
+    decision_id: Mapped[str | None] = mapped_column(BoundedText(64))
+    slurm_energy_joules: Mapped[float | None] = mapped_column(FiniteDouble)
+    """Slurm's own figure, kept beside ours and never added to it."""
+
+
+class JobAttemptRow(Base):
+    """One run of a job: a requeued job has several."""
+
+    __tablename__ = "job_attempt"
+    __table_args__ = (TABLE_OPTIONS,)
+
+    job_row_id: Mapped[int] = mapped_column(ForeignKey("job.row_id", ondelete="CASCADE"), primary_key=True)
+    restart_count: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)
+    submitted_at_seconds: Mapped[float | None] = mapped_column(UnixSeconds)
+    """Slurm's submit time of this attempt: a requeue gets a new one, under which sacct knows it."""
+    state: Mapped[str | None] = mapped_column(BoundedText(64))
+    partition: Mapped[str | None] = mapped_column(BoundedText(255))
+    nodes: Mapped[str | None] = mapped_column(LongText)
+    started_at_seconds: Mapped[float | None] = mapped_column(UnixSeconds)
+    ended_at_seconds: Mapped[float | None] = mapped_column(UnixSeconds)
+    suspended_seconds: Mapped[float] = mapped_column(FiniteDouble)
+    exit_code: Mapped[int | None] = mapped_column(BigInteger)
+
+
+class NodeEnergyRow(Base):
+    """What one node reported of one attempt, with the energy of its processors."""
+
+    __tablename__ = "node_energy"
+    __table_args__ = (
+        UniqueConstraint("job_row_id", "restart_count", "node"),
+        CheckConstraint("(host_joules IS NULL) <> (host_reason IS NULL)", name="host_joules_or_reason"),
+        CheckConstraint("host_joules >= 0", name="host_joules_not_negative"),
+        CheckConstraint("host_coverage_seconds >= 0", name="host_coverage_not_negative"),
+        TABLE_OPTIONS,
+    )
+
+    row_id: Mapped[int] = mapped_column(RowId, primary_key=True)
+    job_row_id: Mapped[int] = mapped_column(ForeignKey("job.row_id", ondelete="CASCADE"))
+    restart_count: Mapped[int] = mapped_column(Integer)
+    node: Mapped[str] = mapped_column(BoundedText(255))
+    quality: Mapped[int] = mapped_column(SmallInteger)
+    """Rank that decides which of two reports stays; see `store.energy.Quality`."""
+    user_id: Mapped[int | None] = mapped_column(BigInteger)
+    partition: Mapped[str | None] = mapped_column(BoundedText(255))
+    decision_id: Mapped[str | None] = mapped_column(BoundedText(64))
+    started_at_seconds: Mapped[float] = mapped_column(UnixSeconds)
+    ended_at_seconds: Mapped[float] = mapped_column(UnixSeconds)
+    time_scale: Mapped[float] = mapped_column(FiniteDouble)
+    host_measured: Mapped[bool] = mapped_column(Boolean)
+    """False when the report had nothing of the processors."""
+    host_joules: Mapped[float | None] = mapped_column(FiniteDouble)
+    host_reason: Mapped[str | None] = mapped_column(BoundedText(255))
+    host_coverage_seconds: Mapped[float] = mapped_column(FiniteDouble)
+    host_flags: Mapped[str] = mapped_column(BoundedText(512))
+    exit_code: Mapped[int | None] = mapped_column(BigInteger)
+    events: Mapped[list[str]] = mapped_column(JsonText)
+    received_at_seconds: Mapped[float | None] = mapped_column(UnixSeconds)
+
+    gpus: Mapped[list["GpuEnergyRow"]] = relationship(lazy="selectin", order_by="GpuEnergyRow.gpu_uuid")
+
+
+class GpuEnergyRow(Base):
+    """Energy of one GPU during one attempt on one node; unknown is NULL with a reason, never 0."""
+
+    __tablename__ = "gpu_energy"
+    __table_args__ = (
+        UniqueConstraint("node_energy_row_id", "gpu_uuid"),
+        CheckConstraint("(joules IS NULL) <> (reason IS NULL)", name="joules_or_reason"),
+        CheckConstraint("joules >= 0", name="joules_not_negative"),
+        CheckConstraint("coverage_seconds >= 0", name="coverage_not_negative"),
+        CheckConstraint("counter_joules >= 0 AND polled_joules >= 0", name="readings_not_negative"),
+        CheckConstraint("utilisation BETWEEN 0 AND 1", name="utilisation_is_share"),
+        TABLE_OPTIONS,
+    )
+
+    row_id: Mapped[int] = mapped_column(RowId, primary_key=True)
+    node_energy_row_id: Mapped[int] = mapped_column(ForeignKey("node_energy.row_id", ondelete="CASCADE"))
+    gpu_uuid: Mapped[str] = mapped_column(BoundedText(UUID_LENGTH))
+    quality: Mapped[int] = mapped_column(SmallInteger)
+    gpu_name: Mapped[str] = mapped_column(BoundedText(255))
+    gpu_type: Mapped[str | None] = mapped_column(BoundedText(64))
+    joules: Mapped[float | None] = mapped_column(FiniteDouble)
+    reason: Mapped[str | None] = mapped_column(BoundedText(255))
+    source: Mapped[str] = mapped_column(String(16))
+    scope: Mapped[str] = mapped_column(String(32))
+    coverage_seconds: Mapped[float] = mapped_column(FiniteDouble)
+    flags: Mapped[str] = mapped_column(BoundedText(512))
+    """Quality flags between commas: `,truncated,mig,`; empty for none."""
+    counter_joules: Mapped[float | None] = mapped_column(FiniteDouble)
+    polled_joules: Mapped[float | None] = mapped_column(FiniteDouble)
+    asked_clock_mhz: Mapped[int | None] = mapped_column(Integer)
+    applied_clock_mhz: Mapped[int | None] = mapped_column(Integer)
+    observed_clock_mhz: Mapped[float | None] = mapped_column(FiniteDouble)
+    default_clock_mhz: Mapped[int | None] = mapped_column(Integer)
+    utilisation: Mapped[float | None] = mapped_column(FiniteDouble)
+
+
+class JournalPositionRow(Base):
+    """How far the recorder has read a journal; moved in the transaction that stores what was read."""
+
+    __tablename__ = "journal_position"
+    __table_args__ = (TABLE_OPTIONS,)
+
+    stream: Mapped[str] = mapped_column(BoundedText(64), primary_key=True)
+    segment: Mapped[str] = mapped_column(BoundedText(255))
+    offset_bytes: Mapped[int] = mapped_column(BigInteger)

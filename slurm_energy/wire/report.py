@@ -1,0 +1,182 @@
+"""A node's report as JSON, and a batch of them; what comes in may be hostile."""
+
+import json
+import re
+from collections.abc import Iterable
+from typing import TypeVar
+
+from slurm_energy.domain.energy import EnergyScope, EnergySource, GpuEnergy, HostEnergy, NodeReport, QualityFlag
+from slurm_energy.domain.ids import (
+    MAX_JOB_ID,
+    ClusterName,
+    GpuTypeName,
+    GpuUuid,
+    JobId,
+    NodeName,
+    parse_decision_id,
+)
+from slurm_energy.errors import ValueRangeError, WireError
+from slurm_energy.wire.fields import Fields, loads
+
+BATCH_FORMAT = 1
+MAX_BATCH_BYTES = 16_777_216
+MAX_REPORTS = 1000
+MAX_GPUS = 1024
+MAX_EVENTS = 64
+MAX_EVENT_LENGTH = 500
+
+_MAX_JOULES = 1e15
+_MAX_UNIX_SECONDS = 1e11
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}\Z")
+_UUID = re.compile(r"[A-Za-z0-9][A-Za-z0-9/._-]{0,127}\Z")
+_GPU_TYPE = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}\Z")
+_GPU_KEYS = frozenset(GpuEnergy.__dataclass_fields__)
+_HOST_KEYS = frozenset(HostEnergy.__dataclass_fields__)
+_REPORT_KEYS = frozenset(NodeReport.__dataclass_fields__)
+_Kind = TypeVar("_Kind", EnergySource, EnergyScope)
+
+
+def encode_report(report: NodeReport) -> dict[str, object]:
+    """Return the report as a JSON object."""
+    return {
+        "cluster": report.cluster,
+        "job_id": report.job_id,
+        "restart_count": report.restart_count,
+        "node": report.node,
+        "user_id": report.user_id,
+        "partition": report.partition,
+        "decision_id": report.decision_id,
+        "started_at_seconds": report.started_at_seconds,
+        "ended_at_seconds": report.ended_at_seconds,
+        "time_scale": report.time_scale,
+        "gpus": [_encode_gpu(gpu) for gpu in report.gpus],
+        "host": None if report.host is None else _encode_host(report.host),
+        "exit_code": report.exit_code,
+        "events": [event[:MAX_EVENT_LENGTH] for event in report.events[:MAX_EVENTS]],
+    }
+
+
+def decode_report(value: object) -> NodeReport:
+    """Return the report in a parsed JSON value.
+
+    Raises:
+        WireError: a member is missing, unknown, of another type or outside its bound.
+    """
+    fields = Fields(value, "report")
+    fields.refuse_others(_REPORT_KEYS)
+    try:
+        decision_id = fields.optional_text("decision_id", 32)
+        host = fields.get("host")
+        report = NodeReport(
+            cluster=ClusterName(_matching(fields, "cluster", _NAME)),
+            job_id=JobId(fields.integer("job_id", 1, MAX_JOB_ID)),
+            restart_count=fields.integer("restart_count", 0, MAX_JOB_ID),
+            node=NodeName(_matching(fields, "node", _NAME)),
+            user_id=fields.optional_integer("user_id", 0, 0xFFFFFFFE),
+            partition=fields.optional_text("partition", 255),
+            decision_id=None if decision_id is None else parse_decision_id(decision_id),
+            started_at_seconds=fields.number("started_at_seconds", 0, _MAX_UNIX_SECONDS),
+            ended_at_seconds=fields.number("ended_at_seconds", 0, _MAX_UNIX_SECONDS),
+            time_scale=fields.number("time_scale", 0.001, 100_000.0),
+            gpus=tuple(_decode_gpu(gpu) for gpu in fields.sequence("gpus", MAX_GPUS)),
+            host=None if host is None else _decode_host(host),
+            exit_code=fields.optional_integer("exit_code", 0, 0xFFFF),
+            events=fields.texts("events", MAX_EVENTS),
+        )
+    except ValueRangeError as error:
+        raise WireError(f"report: {error}") from error
+    if len({gpu.gpu_uuid for gpu in report.gpus}) != len(report.gpus):
+        raise WireError("report names a GPU twice")
+    return report
+
+
+def encode_batch(reports: Iterable[object]) -> str:
+    """Return the text of a batch of encoded reports."""
+    document = {"format": BATCH_FORMAT, "reports": list(reports)}
+    return json.dumps(document, separators=(",", ":"), allow_nan=False)
+
+
+def decode_batch(text: str | bytes) -> tuple[NodeReport, ...]:
+    """Return the reports of a batch, all or none.
+
+    Raises:
+        WireError: not a batch of this format, or one of its reports is malformed.
+    """
+    fields = Fields(loads(text, "batch", MAX_BATCH_BYTES), "batch")
+    if fields.get("format") != BATCH_FORMAT:
+        raise WireError(f"batch has format {fields.get('format')!r:.40}, this code reads {BATCH_FORMAT}")
+    return tuple(decode_report(value) for value in fields.sequence("reports", MAX_REPORTS))
+
+
+def _encode_gpu(gpu: GpuEnergy) -> dict[str, object]:
+    encoded: dict[str, object] = {key: getattr(gpu, key) for key in GpuEnergy.__dataclass_fields__}
+    encoded.update(source=gpu.source.value, scope=gpu.scope.value, flags=[flag.value for flag in gpu.flags])
+    return encoded
+
+
+def _encode_host(host: HostEnergy) -> dict[str, object]:
+    return {
+        "joules": host.joules,
+        "reason": host.reason,
+        "coverage_seconds": host.coverage_seconds,
+        "flags": [flag.value for flag in host.flags],
+    }
+
+
+def _decode_gpu(value: object) -> GpuEnergy:
+    fields = Fields(value, "gpu")
+    fields.refuse_others(_GPU_KEYS)
+    gpu_type = fields.optional_text("gpu_type", 63)
+    if gpu_type is not None and not _GPU_TYPE.match(gpu_type):
+        raise WireError(f"gpu.gpu_type is {gpu_type!r}, a catalogue name is needed")
+    return GpuEnergy(
+        gpu_uuid=GpuUuid(_matching(fields, "gpu_uuid", _UUID)),
+        gpu_name=fields.optional_text("gpu_name", 255) or "",
+        gpu_type=None if gpu_type is None else GpuTypeName(gpu_type),
+        joules=fields.optional_number("joules", 0, _MAX_JOULES),
+        reason=fields.optional_text("reason", 1000),
+        source=_member(EnergySource, fields, "source"),
+        scope=_member(EnergyScope, fields, "scope"),
+        coverage_seconds=fields.number("coverage_seconds", 0, 1e10),
+        flags=_flags(fields),
+        counter_joules=fields.optional_number("counter_joules", 0, _MAX_JOULES),
+        polled_joules=fields.optional_number("polled_joules", 0, _MAX_JOULES),
+        asked_clock_mhz=fields.optional_integer("asked_clock_mhz", 1, 10_000),
+        applied_clock_mhz=fields.optional_integer("applied_clock_mhz", 1, 10_000),
+        observed_clock_mhz=fields.optional_number("observed_clock_mhz", 0, 10_000),
+        default_clock_mhz=fields.optional_integer("default_clock_mhz", 1, 10_000),
+        utilisation=fields.optional_number("utilisation", 0, 1),
+    )
+
+
+def _decode_host(value: object) -> HostEnergy:
+    fields = Fields(value, "host")
+    fields.refuse_others(_HOST_KEYS)
+    return HostEnergy(
+        joules=fields.optional_number("joules", 0, _MAX_JOULES),
+        reason=fields.optional_text("reason", 1000),
+        coverage_seconds=fields.number("coverage_seconds", 0, 1e10),
+        flags=_flags(fields),
+    )
+
+
+def _matching(fields: Fields, key: str, pattern: re.Pattern[str]) -> str:
+    text = fields.text(key, 255)
+    if not pattern.match(text):
+        raise WireError(f"{fields.thing}.{key} is {text[:64]!r}, which has characters that are not allowed there")
+    return text
+
+
+def _member(kind: type[_Kind], fields: Fields, key: str) -> _Kind:
+    text = fields.text(key, 64)
+    try:
+        return kind(text)
+    except ValueError:
+        raise WireError(f"{fields.thing}.{key} is {text!r}, known: {', '.join(kind)}") from None
+
+
+def _flags(fields: Fields) -> tuple[QualityFlag, ...]:
+    try:
+        return tuple(QualityFlag(text) for text in fields.texts("flags", 32))
+    except ValueError as error:
+        raise WireError(f"{fields.thing}.flags: {str(error)[:100]}") from None

@@ -1,0 +1,69 @@
+"""Real Slurm clusters for the end-to-end tests. Submitting and waiting is in slurm_energy.lab.jobs."""
+
+import itertools
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from slurm_energy.lab.cluster import Lab, LabSpec, PartitionSpec, start_lab
+from slurm_energy.lab.host import unusable_reason
+
+REQUIRE_VARIABLE = "SLURM_ENERGY_REQUIRE_LAB"
+SMALL = (PartitionSpec(name="a100", nodes=1, gpus_per_node=4),)
+
+StartLab = Callable[..., Lab]
+
+_numbers = itertools.count()
+
+
+def require_lab(*, accounting: bool = False, energy: bool = False) -> None:
+    """Skip the test where no lab can start; with $SLURM_ENERGY_REQUIRE_LAB=1, fail instead."""
+    reason = unusable_reason(accounting=accounting, energy=energy)
+    if reason is None:
+        return
+    if os.environ.get(REQUIRE_VARIABLE) == "1":
+        pytest.fail(reason)
+    pytest.skip(reason)
+
+
+@pytest.fixture
+def unused_name() -> str:
+    """Return a name for a lab that no other test and no other test process uses, where a lab can start at all."""
+    require_lab()
+    return f"test-with-a-long-name-{next(_numbers)}-{os.getpid()}"
+
+
+@pytest.fixture(scope="session")
+def lab() -> Iterator[Lab]:
+    """The default lab with plugin, daemon and hooks, shared by the whole session."""
+    require_lab(energy=True)
+    with start_lab(LabSpec(name=f"energy-{os.getpid()}"), owned=True) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def plain_lab() -> Iterator[Lab]:
+    """The default partitions under Slurm alone, shared by the whole session."""
+    require_lab()
+    with start_lab(LabSpec(name=f"plain-{os.getpid()}", energy=False), owned=True) as running:
+        yield running
+
+
+@pytest.fixture
+def new_lab() -> Iterator[StartLab]:
+    """Start labs of one test's own, small and plain unless it says otherwise; they stop when it ends."""
+    running: list[Lab] = []
+
+    def start(**values: Any) -> Lab:
+        name = values.pop("name", f"own{next(_numbers)}-{os.getpid()}")
+        host = values.pop("host", None)
+        spec = LabSpec(**({"name": name, "partitions": SMALL, "energy": False} | values))
+        require_lab(accounting=spec.accounting, energy=spec.energy)
+        running.append(start_lab(spec, owned=True, host=host))
+        return running[-1]
+
+    yield start
+    for item in running:
+        item.stop()

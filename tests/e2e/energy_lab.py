@@ -1,0 +1,121 @@
+"""What the end-to-end tests read of a lab: stored reports, device states, how long sbatch takes."""
+
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TypeVar
+
+from slurm_energy.config import StoreConfig
+from slurm_energy.domain.energy import NodeReport
+from slurm_energy.domain.ids import ClusterName, JobId
+from slurm_energy.domain.report import ExplainRecord
+from slurm_energy.lab.cluster import Lab
+from slurm_energy.lab.simgpu.state import NodeGpuState
+from slurm_energy.store.energy import stored_reports
+from slurm_energy.store.explain import explain
+from slurm_energy.store.session import open_engine, store_session
+
+Value = TypeVar("Value")
+ACCOUNT_SECONDS = 40.0
+DEFAULT_A100_MHZ = 1410
+
+_TIME_SBATCH = """
+import json, subprocess, sys, time
+runs, argv = int(sys.argv[1]), json.loads(sys.argv[2])
+for _ in range(runs):
+    begin = time.perf_counter()
+    done = subprocess.run(argv, capture_output=True, text=True)
+    print(json.dumps([time.perf_counter() - begin, done.returncode, done.stdout, done.stderr]))
+"""
+
+
+def until(what: str, look: Callable[[], Value | None], seconds: float = ACCOUNT_SECONDS) -> Value:
+    """Return what `look` returns as soon as it is neither None nor empty nor false."""
+    end = time.monotonic() + seconds
+    while True:
+        found = look()
+        if found:
+            return found
+        assert time.monotonic() < end, f"no {what} within {seconds:g} s"
+        time.sleep(0.2)
+
+
+def workload(seconds_at_default: float, profile: str = "training") -> str:
+    """Return a command that keeps a job's GPUs loaded for so many device seconds at the default clock."""
+    return f"simgpu-workload --quiet --profile {profile} --seconds-at-default {seconds_at_default:g}"
+
+
+@contextmanager
+def device_state(lab: Lab, node: str) -> Iterator[NodeGpuState]:
+    """Open the simulated GPUs of a node."""
+    with NodeGpuState(lab.layout.gpus / f"{node}.state", library=lab.layout.library) as state:
+        yield state
+
+
+def locked_clocks(lab: Lab) -> dict[tuple[str, str], tuple[int, int]]:
+    """Return the locked range of every GPU of the lab that has one, by node and UUID."""
+    found = {}
+    for node in lab.spec.node_names:
+        with device_state(lab, node) as state:
+            for gpu in state.gpus:
+                locked = gpu.locked_clocks_mhz
+                if locked is not None:
+                    found[node, gpu.uuid] = locked
+    return found
+
+
+def reports(lab: Lab, job_id: int) -> tuple[NodeReport, ...]:
+    """Return the reports of a job that are in the database now."""
+    engine = open_engine(StoreConfig(url=f"sqlite:///{lab.layout.database}"))
+    try:
+        with store_session(engine, read_only=True) as session:
+            return stored_reports(session, ClusterName(lab.spec.cluster_name), JobId(job_id))
+    finally:
+        engine.dispose()
+
+
+def await_reports(lab: Lab, job_id: int, count: int = 1, seconds: float = ACCOUNT_SECONDS) -> tuple[NodeReport, ...]:
+    """Return a job's reports once there are `count` of them."""
+
+    def look() -> tuple[NodeReport, ...] | None:
+        found = reports(lab, job_id)
+        return found if len(found) >= count else None
+
+    return until(f"{count} reports of job {job_id}", look, seconds)
+
+
+def story(lab: Lab, job_id: int) -> ExplainRecord | None:
+    """Return what `slurm-energy explain` knows of a job."""
+    engine = open_engine(StoreConfig(url=f"sqlite:///{lab.layout.database}"))
+    try:
+        with store_session(engine, read_only=True) as session:
+            return explain(session, ClusterName(lab.spec.cluster_name), JobId(job_id))
+    finally:
+        engine.dispose()
+
+
+def node_states(lab: Lab) -> dict[str, str]:
+    """Return Slurm's state of every node."""
+    return {node.name: node.state for node in lab.status().nodes}
+
+
+def drained(lab: Lab) -> dict[str, str]:
+    """Return the nodes that would take no job."""
+    return {
+        name: state
+        for name, state in node_states(lab).items()
+        if any(word in state for word in ("drain", "down", "fail", "*"))
+    }
+
+
+def time_sbatch(
+    lab: Lab, runs: int, arguments: list[str] | None = None, env: Mapping[str, str] | None = None
+) -> list[tuple[float, int, str, str]]:
+    """Return seconds, exit code, stdout and stderr of some submissions made one after the other inside the lab."""
+    base = ["sbatch", "--parsable", "-p", "a100", "--gres=gpu:1", "-t", "5", "-o", "/dev/null"]
+    argv = [*base, *(arguments or []), "--wrap", "true"]
+    done = lab.run(
+        ["python3", "-c", _TIME_SBATCH, str(runs), json.dumps(argv)], user="alice", env=env, check=True, timeout=60
+    )
+    return [tuple(json.loads(line)) for line in done.stdout.splitlines()]

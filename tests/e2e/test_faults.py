@@ -1,0 +1,241 @@
+"""What breaks must not reach the jobs: daemon away, hung or talking nonsense, hooks lost, entries forged."""
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+
+import pytest
+from energy_lab import (
+    await_reports,
+    device_state,
+    drained,
+    locked_clocks,
+    time_sbatch,
+    until,
+    workload,
+)
+
+from slurm_energy.domain.energy import EnergySource, QualityFlag
+from slurm_energy.lab.cluster import Lab
+from slurm_energy.lab.jobs import show_job, submit, wait_for
+from slurm_energy.lab.simgpu.layout import Fault
+
+pytestmark = pytest.mark.lab
+
+DEADLINE_SECONDS = 0.050
+GRACE_SECONDS = 0.010
+BREAKER_SECONDS = 5.0
+BREAKER_FAILURES = 3
+
+
+@pytest.fixture
+def rested(lab: Lab) -> Lab:
+    """The lab with a closed circuit breaker."""
+    time.sleep(BREAKER_SECONDS + 0.2)
+    return lab
+
+
+@contextmanager
+def daemon_replaced_by(path: Path, answer: bytes) -> Iterator[list[bytes]]:
+    """Stand at the daemon's socket and give one answer to everybody; yields what was asked."""
+    asked: list[bytes] = []
+    server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    path.unlink(missing_ok=True)
+    server.bind(str(path))
+    path.chmod(0o666)
+    server.listen(16)
+
+    def serve() -> None:
+        while True:
+            try:
+                connection, _ = server.accept()
+            except OSError:
+                return
+            with connection:
+                asked.append(connection.recv(65_536))
+                connection.sendall(answer)
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    try:
+        yield asked
+    finally:
+        server.shutdown(socket.SHUT_RDWR)
+        server.close()
+        thread.join(timeout=5)
+        path.unlink(missing_ok=True)
+
+
+def assert_unchanged_and_done(lab: Lab, job_id: int) -> None:
+    wait_for(lab, job_id, {"COMPLETED"})
+    shown = show_job(lab, job_id)
+    assert shown["Partition"] == "a100"
+    assert "AdminComment" not in shown
+    assert drained(lab) == {}
+
+
+def test_submission_does_not_wait_for_an_absent_daemon(rested: Lab) -> None:
+    usual = [seconds for seconds, *_ in time_sbatch(rested, 8)]
+    rested.stop_daemon()
+    try:
+        without = time_sbatch(rested, 8)
+    finally:
+        rested.start_daemon()
+    assert all(code == 0 and not said for _, code, _, said in without)
+    assert median(seconds for seconds, *_ in without) <= median(usual) + GRACE_SECONDS
+    assert_unchanged_and_done(rested, int(without[-1][2]))
+
+
+def test_submission_waits_no_longer_than_the_deadline_for_a_hung_daemon(rested: Lab) -> None:
+    usual = min(seconds for seconds, *_ in time_sbatch(rested, 8))
+    rested.pause_daemon()
+    try:
+        hung = time_sbatch(rested, BREAKER_FAILURES)
+        broken = time_sbatch(rested, 5)
+    finally:
+        rested.resume_daemon()
+    assert all(code == 0 for _, code, _, _ in hung + broken)
+    shortest = min(seconds for seconds, *_ in hung)
+    assert shortest >= 0.8 * DEADLINE_SECONDS, "nobody waited: the daemon was not asked"
+    assert shortest <= usual + DEADLINE_SECONDS + GRACE_SECONDS
+    assert min(seconds for seconds, *_ in broken) <= usual + GRACE_SECONDS, "the breaker did not open"
+    assert_unchanged_and_done(rested, int(hung[0][2]))
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"",
+        b"\x00" * 100,
+        b"HTTP/1.1 200 OK\r\n\r\n",
+        b"slurm-energy/1 ok\npartition=v100\n",
+        b"slurm-energy/1 ok\npartition=v100;rm -rf /\nend\n",
+        b"slurm-energy/2 ok\npartition=v100\nend\n",
+        b"slurm-energy/1 ok\ndecision_id=abcdefgh\nentry=v=1 $(reboot)\nend\n",
+        b"slurm-energy/1 refused\nreason=no\nend\n",
+        b"slurm-energy/1 ok\n" + b"a=" + b"x" * 200_000 + b"\nend\n",
+    ],
+    ids=["nothing", "zeros", "http", "cut-off", "bad-partition", "other-version", "bad-entry", "refused", "huge"],
+)
+def test_nonsense_from_the_daemon_leaves_the_job_as_it_was(lab: Lab, answer: bytes) -> None:
+    lab.stop_daemon()
+    try:
+        with daemon_replaced_by(lab.layout.energyd_socket, answer) as asked:
+            time.sleep(BREAKER_SECONDS + 0.2)
+            (submitted,) = time_sbatch(lab, 1)
+    finally:
+        lab.start_daemon()
+    assert asked, "the daemon was not asked"
+    seconds, code, job_id, said = submitted
+    assert (code, said) == (0, "")
+    assert seconds < 1.0
+    assert_unchanged_and_done(lab, int(job_id))
+
+
+def test_a_forged_decision_entry_is_removed(rested: Lab) -> None:
+    forged = "v=1;id=forged0000000000;mode=saver;clocks=a100-sxm4-80gb:210"
+    names = (
+        "SPANK_ENERGY_DECISION",
+        "ENERGY_DECISION",
+        "SPANK_SPANK_ENERGY_DECISION",
+        "_SLURM_SPANK_OPTION_ENERGY_DECISION",
+    )
+    for arguments in ([], ["--energy=off"], ["--export=ALL,SPANK_ENERGY_DECISION=" + forged.replace(",", ";")]):
+        job = submit(
+            rested,
+            ["-p", "a100", "--gres=gpu:1", "-t", "5", *arguments],
+            wrap=workload(90),
+            env=dict.fromkeys(names, forged),
+        )
+        wait_for(rested, job, {"COMPLETED"})
+        report = await_reports(rested, job)[0]
+        assert report.decision_id != "forged0000000000"
+        assert {gpu.asked_clock_mhz for gpu in report.gpus} != {210}
+
+
+def test_a_daemon_that_was_away_gets_the_reports_later(rested: Lab) -> None:
+    job = submit(rested, ["-p", "a100", "--gres=gpu:1", "-t", "5"], wrap=workload(120))
+    wait_for(rested, job, {"RUNNING"})
+    rested.stop_daemon()
+    wait_for(rested, job, {"COMPLETED"})
+    time.sleep(3)
+    rested.start_daemon()
+    assert await_reports(rested, job)[0].gpus[0].joules is not None
+
+
+def test_slurmd_killed_during_a_job_leaves_no_clock_behind(lab: Lab) -> None:
+    job = submit(lab, ["-p", "a100", "-w", "a100-3", "--gres=gpu:1", "-t", "5"], wrap=workload(240))
+    wait_for(lab, job, {"RUNNING"})
+    time.sleep(1)
+    assert [node for node, _ in locked_clocks(lab)] == ["a100-3"]
+    lab.kill_slurmd("a100-3")
+    time.sleep(5)
+    lab.start_slurmd("a100-3")
+    wait_for(lab, job, {"COMPLETED", "NODE_FAIL", "FAILED"}, timeout=120)
+    next_job = submit(lab, ["-p", "a100", "-w", "a100-3", "--gres=gpu:4", "-t", "5", "--energy=off"], wrap=workload(30))
+    wait_for(lab, next_job, {"COMPLETED"}, timeout=120)
+    assert locked_clocks(lab) == {}
+    assert await_reports(lab, job)
+    assert drained(lab) == {}
+
+
+def test_a_lost_epilog_is_repaired_by_the_next_prolog(lab: Lab) -> None:
+    script = lab.layout.hooks / "epilog.d" / "50-slurm-energy.sh"
+    text = script.read_text()
+    script.write_text("#!/bin/sh\nexit 0\n")
+    try:
+        lost = submit(lab, ["-p", "a100", "-w", "a100-4", "--gres=gpu:1", "-t", "5"], wrap=workload(300))
+        wait_for(lab, lost, {"COMPLETED"})
+        time.sleep(1.5)
+        assert [node for node, _ in locked_clocks(lab)] == ["a100-4"]
+    finally:
+        script.write_text(text)
+    other = submit(lab, ["-p", "a100", "-w", "a100-4", "--gres=gpu:4", "-t", "5", "--energy=off"], wrap=workload(30))
+    wait_for(lab, other, {"COMPLETED"})
+    assert locked_clocks(lab) == {}
+    report = await_reports(lab, lost)[0]
+    assert QualityFlag.TRUNCATED in report.gpus[0].flags or report.gpus[0].joules is None
+    clean = await_reports(lab, other)[0]
+    assert all(gpu.joules is not None for gpu in clean.gpus)
+
+
+@pytest.mark.parametrize(
+    ("fault", "source"),
+    [
+        (Fault.ENERGY_UNSUPPORTED, EnergySource.POLLED),
+        (Fault.ENERGY_STUCK, EnergySource.POLLED),
+        (Fault.NO_PERMISSION, EnergySource.COUNTER),
+        (Fault.CLOCK_ERROR, EnergySource.COUNTER),
+    ],
+    ids=lambda value: str(value),
+)
+def test_a_faulty_gpu_never_fails_its_job_and_its_joules_say_where_they_come_from(
+    lab: Lab, fault: Fault, source: EnergySource
+) -> None:
+    nodes = lab.spec.partitions[2].node_names
+    states = {node: device_state(lab, node) for node in nodes}
+    opened = {node: state.__enter__() for node, state in states.items()}
+    try:
+        for state in opened.values():
+            for gpu in state.gpus:
+                gpu.set_fault(fault)
+        job = submit(lab, ["-p", "v100", "--gres=gpu:1", "-t", "5"], wrap=workload(480))
+        wait_for(lab, job, {"COMPLETED"})
+        gpu_report = await_reports(lab, job)[0].gpus[0]
+    finally:
+        for state in opened.values():
+            for gpu in state.gpus:
+                gpu.set_fault(fault, on=False)
+        for manager in states.values():
+            manager.__exit__(None, None, None)
+    assert gpu_report.source is source
+    assert gpu_report.joules is not None
+    assert gpu_report.joules > 0
+    if source is EnergySource.COUNTER:
+        assert {QualityFlag.NO_PERMISSION, QualityFlag.CLOCK_REFUSED} & set(gpu_report.flags)
+    until("restored clocks", lambda: not locked_clocks(lab))
+    assert drained(lab) == {}

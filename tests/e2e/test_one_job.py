@@ -1,0 +1,219 @@
+"""One job end to end on a real slurmctld: decided, applied, measured, stored, shown, undone."""
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+from energy_lab import (
+    DEFAULT_A100_MHZ,
+    await_reports,
+    device_state,
+    drained,
+    locked_clocks,
+    reports,
+    story,
+    until,
+    workload,
+)
+
+from slurm_energy.domain.decision import DecisionEntry, Reason
+from slurm_energy.domain.energy import EnergyScope, EnergySource, QualityFlag
+from slurm_energy.lab.cluster import Lab
+from slurm_energy.lab.jobs import show_job, submit, wait_for
+
+pytestmark = pytest.mark.lab
+
+DUMP = '#!/bin/sh\n/usr/bin/env > "{folder}/$SLURM_JOB_ID.$SLURMD_NODENAME.{hook}"\nexit 0\n'
+
+
+@pytest.fixture
+def hook_environments(lab: Lab) -> Path:
+    """Let every prolog and epilog leave its environment in a folder."""
+    folder = lab.directory / "environments"
+    folder.mkdir(exist_ok=True)
+    for hook in ("prolog", "epilog"):
+        script = lab.layout.hooks / f"{hook}.d" / "90-dump.sh"
+        script.write_text(DUMP.format(folder=folder, hook=hook))
+        script.chmod(0o755)
+    return folder
+
+
+def environment_of(folder: Path, job_id: int, node: str, hook: str) -> dict[str, str]:
+    path = folder / f"{job_id}.{node}.{hook}"
+    text = until(f"{hook} of job {job_id}", lambda: path.read_text() if path.exists() else None)
+    return dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
+
+
+def test_a_decision_reaches_prolog_and_epilog_and_the_database(lab: Lab, hook_environments: Path) -> None:
+    job = submit(lab, ["-p", "a100", "--gres=gpu:1", "-t", "5"], wrap=workload(60))
+    wait_for(lab, job, {"COMPLETED"})
+    shown = show_job(lab, job)
+    entries = {
+        hook: DecisionEntry.decode(
+            environment_of(hook_environments, job, shown["NodeList"], hook)["SPANK_ENERGY_DECISION"]
+        )
+        for hook in ("prolog", "epilog")
+    }
+    assert entries["prolog"] == entries["epilog"]
+    assert shown["AdminComment"] == f"energy:{entries['prolog'].decision_id}"
+    report = await_reports(lab, job)[0]
+    assert report.decision_id == entries["prolog"].decision_id
+    record = until("decision", lambda: story(lab, job))
+    assert record.decision is not None
+    assert record.decision.policy == "oracle"
+    assert Reason.USER_PARTITION in {reason.code for reason in record.decision.reasons}
+
+
+def test_the_clock_changes_on_exactly_the_jobs_gpus_and_comes_back(lab: Lab) -> None:
+    assert until("quiet lab", lambda: not locked_clocks(lab))
+    job = submit(lab, ["-p", "a100", "--gres=gpu:2", "-t", "5"], wrap=workload(240))
+    wait_for(lab, job, {"RUNNING"})
+    time.sleep(0.5)
+    during = locked_clocks(lab)
+    node = show_job(lab, job)["NodeList"]
+    wait_for(lab, job, {"COMPLETED"})
+    report = await_reports(lab, job)[0]
+    assert {node for node, _ in during} == {node}
+    assert {uuid for _, uuid in during} == {gpu.gpu_uuid for gpu in report.gpus}
+    assert len(during) == 2
+    for gpu in report.gpus:
+        assert gpu.applied_clock_mhz == gpu.asked_clock_mhz == during[node, gpu.gpu_uuid][1]
+        assert gpu.applied_clock_mhz < DEFAULT_A100_MHZ
+        assert gpu.observed_clock_mhz is not None
+        assert abs(gpu.observed_clock_mhz - gpu.applied_clock_mhz) <= 15
+    assert locked_clocks(lab) == {}
+
+
+@pytest.mark.parametrize(("partition", "gpus"), [("a100", 1), ("a40", 3), ("v100", 2)])
+def test_stored_joules_are_the_difference_of_the_simulated_counters(lab: Lab, partition: str, gpus: int) -> None:
+    until("quiet lab", lambda: not locked_clocks(lab))
+    nodes = lab.spec.node_names
+    before = {node: _energies(lab, node) for node in nodes}
+    job = submit(lab, ["-p", partition, f"--gres=gpu:{gpus}", "-t", "5"], wrap=workload(300))
+    wait_for(lab, job, {"COMPLETED"})
+    report = await_reports(lab, job)[0]
+    after = _energies(lab, report.node)
+    assert len(report.gpus) == gpus
+    for gpu in report.gpus:
+        seconds_before, joules_before, _ = before[report.node][gpu.gpu_uuid]
+        seconds_after, joules_after, idle_watts = after[gpu.gpu_uuid]
+        idle_seconds = seconds_after - seconds_before - gpu.coverage_seconds
+        expected = joules_after - joules_before - idle_watts * idle_seconds
+        assert gpu.source is EnergySource.COUNTER
+        assert gpu.scope is EnergyScope.GPU
+        assert gpu.joules == pytest.approx(expected, rel=0.01)
+        assert gpu.polled_joules == pytest.approx(gpu.joules, rel=0.15)
+        assert QualityFlag.INCOMPLETE not in gpu.flags
+
+
+def _energies(lab: Lab, node: str) -> dict[str, tuple[float, float, float]]:
+    """Return device time, true joules and idle watts of each GPU of a node."""
+    with device_state(lab, node) as state:
+        readings = {gpu.uuid: gpu.reading() for gpu in state.gpus}
+    return {
+        uuid: (reading.device_seconds, reading.energy_joules, reading.power_watts) for uuid, reading in readings.items()
+    }
+
+
+def test_a_node_whose_minor_numbers_differ_bills_the_gpu_the_job_really_had(lab: Lab) -> None:
+    job = submit(lab, ["-p", "v100", "--gres=gpu:1", "-t", "5"], wrap=workload(300, "memory"))
+    wait_for(lab, job, {"RUNNING"})
+    time.sleep(0.5)
+    node = show_job(lab, job)["NodeList"]
+    with device_state(lab, node) as state:
+        busy = {gpu.uuid for gpu in state.gpus if gpu.loads}
+        assert [gpu.minor_number for gpu in state.gpus] != sorted(gpu.minor_number for gpu in state.gpus)
+    wait_for(lab, job, {"COMPLETED"})
+    assert {gpu.gpu_uuid for gpu in await_reports(lab, job)[0].gpus} == busy
+
+
+def test_an_array_of_fifty_is_one_decision_and_fifty_energy_rows(lab: Lab) -> None:
+    array = submit(lab, ["-p", "a40", "--gres=gpu:1", "-t", "5", "--array=1-50", "-o", "/dev/null"], wrap=workload(20))
+    rows = wait_for(lab, array, {"COMPLETED"}, timeout=120)
+    ids = [int(row["JobId"]) for row in rows]
+    assert len(set(ids)) == 50
+    stored = until("fifty reports", lambda: _all_reports(lab, ids), 60)
+    assert len({report.decision_id for report in stored}) == 1
+    assert all(gpu.joules is not None for report in stored for gpu in report.gpus)
+    assert drained(lab) == {}
+
+
+def _all_reports(lab: Lab, ids: list[int]) -> list[object] | None:
+    found = [report for number in ids for report in reports(lab, number)]
+    return found if len(found) == len(ids) else None
+
+
+def test_two_jobs_on_one_node_keep_apart(lab: Lab) -> None:
+    arguments = ["-p", "a100", "-w", "a100-2", "-t", "5"]
+    slowed = submit(lab, [*arguments, "--gres=gpu:2"], wrap=workload(480))
+    wait_for(lab, slowed, {"RUNNING"})
+    refused = submit(lab, [*arguments, "--gres=gpu:1", "--energy=off"], wrap=workload(60))
+    wait_for(lab, refused, {"COMPLETED"})
+    await_reports(lab, refused)
+    held = {uuid for node, uuid in locked_clocks(lab) if node == "a100-2"}
+    wait_for(lab, slowed, {"COMPLETED"})
+    of_slowed = {gpu.gpu_uuid for gpu in await_reports(lab, slowed)[0].gpus}
+    of_refused = {gpu.gpu_uuid for gpu in await_reports(lab, refused)[0].gpus}
+    assert held == of_slowed
+    assert not of_slowed & of_refused
+    assert locked_clocks(lab) == {}
+
+
+def test_energy_off_changes_nothing_and_is_still_accounted_for(lab: Lab) -> None:
+    job = submit(lab, ["-p", "a100", "--gres=gpu:1", "-t", "5", "--energy=off"], wrap=workload(120))
+    wait_for(lab, job, {"RUNNING"})
+    time.sleep(0.3)
+    assert locked_clocks(lab) == {}
+    wait_for(lab, job, {"COMPLETED"})
+    gpu = await_reports(lab, job)[0].gpus[0]
+    assert gpu.joules is not None
+    assert gpu.applied_clock_mhz is None
+
+
+def test_a_requeued_job_is_one_job_with_two_attempts(lab: Lab) -> None:
+    job = submit(lab, ["-p", "a100", "--gres=gpu:1", "-t", "5", "--requeue"], wrap=workload(240))
+    wait_for(lab, job, {"RUNNING"})
+    time.sleep(1.0)
+    lab.run(["scontrol", "requeue", str(job)], check=True)
+    wait_for(lab, job, {"PENDING", "RUNNING"})
+    lab.run(["scontrol", "update", f"JobId={job}", "StartTime=now"], check=False)
+    wait_for(lab, job, {"COMPLETED"}, timeout=180)
+    stored = await_reports(lab, job, count=2)
+    assert sorted(report.restart_count for report in stored) == [0, 1]
+    record = until("story", lambda: story(lab, job))
+    assert record.job.attempts == 2
+    known = [gpu.joules for report in stored for gpu in report.gpus]
+    assert record.job.gpu.joules == pytest.approx(sum(joules for joules in known if joules is not None))
+
+
+def test_people_see_the_explanation_and_parsable_output_stays_clean(lab: Lab) -> None:
+    arguments = ["-p", "a100", "--gres=gpu:1", "-t", "5", "-o", "/dev/null"]
+    spoken = lab.run(["sbatch", "--parsable", *arguments, "--wrap", "true"], user="alice", check=True)
+    assert spoken.stdout.strip().isdigit()
+    assert spoken.stderr.startswith("sbatch: energy: a100 at ")
+    assert "refuse with --energy=off" in spoken.stderr
+    quiet = lab.run(["sbatch", "--energy-quiet", *arguments, "--wrap", "true"], user="alice", check=True)
+    assert quiet.stderr == ""
+    run = lab.run(["srun", "-p", "a100", "--gres=gpu:1", "-t", "5", "hostname"], user="alice", check=True)
+    assert "srun: energy: a100 at " in run.stderr
+    shell = lab.run(["salloc", "-p", "a100", "--gres=gpu:1", "-t", "5", "true"], user="alice", check=True)
+    assert "salloc: energy: a100 at " in shell.stderr
+
+
+def test_report_and_explain_show_a_person_his_own_jobs_only(lab: Lab) -> None:
+    job = submit(lab, ["-p", "a100", "--gres=gpu:1", "-t", "5", "-J", "mine $(id)\x1b[31m"], wrap=workload(90))
+    wait_for(lab, job, {"COMPLETED"})
+    await_reports(lab, job)
+    table = lab.run(["slurm-energy", "report", "job", str(job)], user="alice", check=True)
+    assert "\x1b[31m" not in table.stdout
+    document = json.loads(
+        lab.run(["slurm-energy", "report", "job", str(job), "--json"], user="alice", check=True).stdout
+    )
+    assert json.dumps(document).count(str(job)) >= 1
+    told = lab.run(["slurm-energy", "explain", str(job)], user="alice", check=True).stdout
+    for word in ("1290", "1410", "oracle"):
+        assert word in told
+    other = lab.run(["slurm-energy", "explain", str(job)], user="bob")
+    assert other.returncode == 1
+    assert "1290" not in other.stdout

@@ -1,0 +1,150 @@
+"""Private database servers for tests: own data folder, Unix socket only, stopped by their own process id."""
+
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from urllib.parse import quote
+
+from sqlalchemy import create_engine, text
+
+START_SECONDS = 90.0
+
+
+class ServerMissing(Exception):
+    """The server's programs are not installed."""
+
+
+@dataclass(slots=True)
+class Server:
+    """A running server; `admin_url` and `template` lead to its databases through the socket."""
+
+    process: subprocess.Popen[bytes]
+    folder: Path
+    admin_url: str
+    template: str
+    stop_signal: int
+    numbers: "count[int]" = field(default_factory=lambda: count(1))
+
+    def url(self, database: str) -> str:
+        return self.template.format(database=database)
+
+    def create_database(self) -> str:
+        name = f"energy_test_{next(self.numbers)}"
+        self._run(f"CREATE DATABASE {name}")
+        return name
+
+    def drop_database(self, name: str) -> None:
+        self._run(f"DROP DATABASE {name}")
+
+    def _run(self, statement: str) -> None:
+        engine = create_engine(self.admin_url, isolation_level="AUTOCOMMIT")
+        with engine.connect() as connection:
+            connection.execute(text(statement))
+        engine.dispose()
+
+    def wait_until_ready(self, log: Path) -> None:
+        deadline = time.monotonic() + START_SECONDS
+        while True:
+            try:
+                self._run("SELECT 1")
+                return
+            except Exception as error:
+                if self.process.poll() is not None or time.monotonic() > deadline:
+                    self.stop()
+                    tail = log.read_text(errors="replace")[-2000:]
+                    raise RuntimeError(f"the server did not start: {error}\n{tail}") from error
+            time.sleep(0.1)
+
+    def stop(self) -> None:
+        if self.process.poll() is None:
+            self.process.send_signal(self.stop_signal)
+            try:
+                self.process.wait(30)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait(10)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+Starter = Callable[[], Server]
+
+
+def start_postgresql() -> Server:
+    """Start PostgreSQL as the user `postgres` (it refuses root), without TCP."""
+    programs = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
+    found = programs[-1].parent if programs else None
+    if found is None:
+        which = shutil.which("initdb")
+        if which is None:
+            raise ServerMissing("PostgreSQL's initdb is missing: apt-get install postgresql")
+        found = Path(which).parent
+    folder, user = _own_folder("postgres")
+    data, log = folder / "data", folder / "log"
+    _run_as(user, [str(found / "initdb"), "-D", str(data), "-U", "energy", "-A", "trust", "--no-sync", "-E", "UTF8"])
+    options = ["-c", "listen_addresses=", "-c", f"unix_socket_directories={folder}", "-c", "fsync=off"]
+    options += ["-c", "max_connections=120", "-c", "shared_buffers=32MB"]
+    process = _start_as(user, [str(found / "postgres"), "-D", str(data), *options], log)
+    template = f"postgresql+psycopg://energy@/{{database}}?host={quote(str(folder))}"
+    server = Server(process, folder, template.format(database="postgres"), template, signal.SIGINT)
+    server.wait_until_ready(log)
+    return server
+
+
+def start_mariadb() -> Server:
+    """Start MariaDB as the user `mysql` (or this one), without TCP."""
+    daemon, install = _program("mariadbd", "/usr/sbin"), _program("mariadb-install-db", "/usr/bin")
+    folder, user = _own_folder("mysql")
+    data, log, socket = folder / "data", folder / "log", folder / "s"
+    common = ["--no-defaults", f"--datadir={data}"]
+    _run_as(user, [install, *common, "--auth-root-authentication-method=normal", "--skip-test-db"])
+    options = [f"--socket={socket}", "--skip-networking", f"--pid-file={folder / 'pid'}", "--max-connections=120"]
+    options += ["--innodb-flush-log-at-trx-commit=0", "--innodb-buffer-pool-size=32M", "--innodb-log-file-size=16M"]
+    # As Debian ships it: what this package needs it must set by itself.
+    options += ["--character-set-server=latin1"]
+    process = _start_as(user, [daemon, *common, *options], log)
+    template = f"mariadb+pymysql://root@localhost/{{database}}?unix_socket={quote(str(socket))}"
+    server = Server(process, folder, template.format(database="mysql"), template, signal.SIGTERM)
+    server.wait_until_ready(log)
+    return server
+
+
+def _program(name: str, usual: str) -> str:
+    found = shutil.which(name) or shutil.which(name, path=usual)
+    if found is None:
+        raise ServerMissing(f"MariaDB's {name} is missing: apt-get install mariadb-server")
+    return found
+
+
+def _own_folder(user_name: str) -> tuple[Path, pwd.struct_passwd]:
+    """Return a short path (a socket's is at most 107 bytes) that belongs to the user the server runs as."""
+    folder = Path(tempfile.mkdtemp(prefix="energy-db-", dir="/tmp"))
+    user = pwd.getpwnam(user_name) if os.geteuid() == 0 else pwd.getpwuid(os.geteuid())
+    os.chown(folder, user.pw_uid, user.pw_gid)
+    return folder, user
+
+
+def _identity(user: pwd.struct_passwd) -> dict[str, object]:
+    if os.geteuid() != 0:
+        return {}
+    return {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
+
+
+def _run_as(user: pwd.struct_passwd, command: list[str]) -> None:
+    done = subprocess.run(command, cwd="/", capture_output=True, timeout=120, check=False, **_identity(user))  # type: ignore[call-overload]  # keyword set depends on the user
+    if done.returncode != 0:
+        raise RuntimeError(f"{command[0]} failed: {done.stdout[-1000:]!r} {done.stderr[-1000:]!r}")
+
+
+def _start_as(user: pwd.struct_passwd, command: list[str], log: Path) -> subprocess.Popen[bytes]:
+    with log.open("wb") as stream:
+        return subprocess.Popen(  # type: ignore[call-overload,no-any-return]  # keyword set depends on the user
+            command, cwd="/", stdin=subprocess.DEVNULL, stdout=stream, stderr=stream, **_identity(user)
+        )

@@ -1,0 +1,239 @@
+"""The recorder on a real SQLite file."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Engine
+from store_samples import make_gpu
+
+from slurm_energy.config import ClusterConfig, Config, DaemonConfig, StoreConfig
+from slurm_energy.daemon.entries import (
+    DecisionEntryLine,
+    EntryLine,
+    JobsEntryLine,
+    ReportsEntryLine,
+    decode_entry,
+    encode_entry,
+)
+from slurm_energy.daemon.journal import JournalReader, JournalWriter
+from slurm_energy.daemon.recorder import REJECTED_NAME, Recorder
+from slurm_energy.daemon.recorder_process import prepare_schema
+from slurm_energy.daemon.unreported import REASON, UnreportedJobs
+from slurm_energy.domain.cluster import JobState
+from slurm_energy.domain.decision import EnergyDecision
+from slurm_energy.domain.energy import NodeReport
+from slurm_energy.domain.ids import ClusterName, DecisionId, JobId, NodeName, PartitionName
+from slurm_energy.domain.job import EnergyMode, GpuDemand, JobRequest
+from slurm_energy.errors import SchemaVersionError, StoreError
+from slurm_energy.store.decisions import recent_decisions
+from slurm_energy.store.energy import stored_reports
+from slurm_energy.store.jobs import get_job
+from slurm_energy.store.reports import job_energy
+from slurm_energy.store.session import open_engine, run_in_transaction, store_session
+
+LAB = ClusterName("lab")
+DECISION = EnergyDecision(
+    decision_id=DecisionId("0123456789abcdef"),
+    policy="oracle",
+    policy_version="1",
+    mode=EnergyMode.BALANCED,
+    decided_at_seconds=990.0,
+)
+REQUEST = JobRequest(user_id=1000, name="x\n$(id)\x1b[31m", gpus=(GpuDemand(count=2),))
+JOB = JobState(
+    job_id=JobId(7),
+    user_name="alice",
+    user_id=1000,
+    name="train",
+    state="COMPLETED",
+    partitions=(PartitionName("a100"),),
+    submitted_at_seconds=1000.0,
+    started_at_seconds=1100.0,
+    ended_at_seconds=1700.0,
+    nodes="n[1-2]",
+    node_count=2,
+    gpu_count=2,
+    admin_comment="energy:0123456789abcdef",
+)
+
+
+def report(**changes: object) -> NodeReport:
+    made = NodeReport(
+        cluster=LAB,
+        job_id=JobId(7),
+        restart_count=0,
+        node=NodeName("n1"),
+        user_id=1000,
+        partition="a100",
+        decision_id=DecisionId("0123456789abcdef"),
+        started_at_seconds=1100.5,
+        ended_at_seconds=1699.0,
+        time_scale=1.0,
+        gpus=(make_gpu(),),
+    )
+    return replace(made, **changes)  # type: ignore[arg-type]  # each test gives fields of the right type
+
+
+def reports(*items: NodeReport) -> ReportsEntryLine:
+    return ReportsEntryLine(received_at_seconds=1701.0, reports=items)
+
+
+def jobs(*items: JobState) -> JobsEntryLine:
+    return JobsEntryLine(seen_at_seconds=1702.0, jobs=items)
+
+
+class Setting:
+    """A journal, a database and a recorder between them."""
+
+    def __init__(self, directory: Path) -> None:
+        self.config = Config(
+            cluster=ClusterConfig(name="lab"),
+            daemon=DaemonConfig(state_directory=str(directory)),
+            store=StoreConfig(url=f"sqlite:///{directory}/e.sqlite", busy_timeout_seconds=0.1),
+        )
+        self.journal = directory / "journal"
+        self.writer = JournalWriter(self.journal, "daemon")
+        self.engine: Engine = open_engine(self.config.store)
+        self.recorder = self.new_recorder()
+
+    def new_recorder(self) -> Recorder:
+        return Recorder(self.config, self.journal, ("daemon", "jobs"))
+
+    def write(self, *entries: EntryLine | bytes) -> None:
+        lines = [entry if isinstance(entry, bytes) else encode_entry(entry) for entry in entries]
+        self.writer.append(lines, durable=True)
+
+    def joules(self) -> list[float | None]:
+        with store_session(self.engine, read_only=True) as session:
+            return [job.gpu.joules for job in job_energy(session, LAB, JobId(7))]
+
+
+@pytest.fixture
+def setting(tmp_path: Path) -> Iterator[Setting]:
+    made = Setting(tmp_path)
+    prepare_schema(made.engine)
+    yield made
+    made.engine.dispose()
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [DecisionEntryLine(decision=DECISION, job=REQUEST), reports(report()), jobs(JOB)],
+    ids=lambda e: type(e).__name__,
+)
+def test_an_entry_comes_out_of_the_journal_as_it_went_in(entry: EntryLine) -> None:
+    line = encode_entry(entry)
+    assert b"\n" not in line
+    assert decode_entry(line) == entry
+
+
+def test_decision_job_and_report_are_stored_and_joined(setting: Setting) -> None:
+    setting.write(DecisionEntryLine(decision=DECISION, job=REQUEST), jobs(JOB), reports(report()))
+    assert setting.recorder.step(setting.engine) == 3
+    with store_session(setting.engine, read_only=True) as session:
+        (energy,) = job_energy(session, LAB, JobId(7))
+        (decided,) = recent_decisions(session, LAB)
+    assert (energy.gpu.joules, energy.decision_id, energy.submit_time_known) == (20_000.25, "0123456789abcdef", True)
+    assert decided.asked == REQUEST
+
+
+def test_reading_the_same_journal_twice_changes_nothing(setting: Setting) -> None:
+    setting.write(DecisionEntryLine(decision=DECISION, job=REQUEST), jobs(JOB), reports(report()), reports(report()))
+    setting.recorder.step(setting.engine)
+    (setting.journal / "daemon.position").unlink()
+    assert setting.new_recorder().step(setting.engine) == 4
+    assert setting.joules() == [20_000.25]
+
+
+def test_a_report_that_comes_before_its_job_is_stored_at_once_and_moves_to_it(setting: Setting) -> None:
+    setting.write(reports(report()))
+    setting.recorder.step(setting.engine)
+    with store_session(setting.engine, read_only=True) as session:
+        (before,) = job_energy(session, LAB, JobId(7))
+    assert (before.submit_time_known, before.gpu.joules) == (False, 20_000.25)
+    setting.write(jobs(JOB))
+    setting.recorder.step(setting.engine)
+    with store_session(setting.engine, read_only=True) as session:
+        (after,) = job_energy(session, LAB, JobId(7))
+    assert (after.submit_time_known, after.submitted_at_seconds, after.gpu.joules) == (True, 1000.0, 20_000.25)
+
+
+def test_a_job_number_used_again_gets_its_own_energy(setting: Setting) -> None:
+    again = replace(JOB, submitted_at_seconds=900_000.0, started_at_seconds=900_100.0, ended_at_seconds=900_700.0)
+    setting.write(jobs(JOB), reports(report()), jobs(again))
+    setting.write(reports(report(started_at_seconds=900_100.2, ended_at_seconds=900_699.0)))
+    setting.recorder.step(setting.engine)
+    assert setting.joules() == [20_000.25, 20_000.25]
+
+
+def test_while_the_database_is_locked_nothing_is_lost(setting: Setting) -> None:
+    setting.write(jobs(JOB), reports(report()))
+    other = open_engine(setting.config.store)
+    with other.connect() as holder:
+        holder.exec_driver_sql("SELECT 1")  # begins, and so holds the write lock
+        with pytest.raises(StoreError, match="locked"):
+            setting.recorder.step(setting.engine)
+        holder.rollback()
+    other.dispose()
+    assert setting.recorder.step(setting.engine) == 2
+    assert setting.joules() == [20_000.25]
+
+
+def test_a_database_newer_than_the_code_keeps_the_journal(setting: Setting) -> None:
+    setting.write(jobs(JOB))
+    with setting.engine.begin() as connection:
+        connection.exec_driver_sql("UPDATE alembic_version SET version_num = '9999'")
+    with pytest.raises(SchemaVersionError, match="newer"):
+        prepare_schema(setting.engine)
+    assert len(JournalReader(setting.journal, "daemon").read(10)) == 1
+
+
+def test_a_damaged_line_is_set_aside_and_the_rest_is_stored(setting: Setting) -> None:
+    setting.write(b'{"v":1,"kind":"jobs","jobs":', jobs(JOB), b'{"v":9,"kind":"jobs"}', b"\xff\x00", reports(report()))
+    assert setting.recorder.step(setting.engine) == 5
+    assert setting.joules() == [20_000.25]
+    assert len((setting.journal / REJECTED_NAME).read_bytes().splitlines()) == 3
+
+
+def test_an_entry_no_database_takes_is_set_aside_and_the_rest_of_its_batch_is_stored(setting: Setting) -> None:
+    twice = json.loads(encode_entry(reports(report())))
+    twice["reports"][0]["gpus"] *= 2  # the same GPU twice: a report that the door would have refused
+    setting.write(jobs(JOB), json.dumps(twice).encode(), reports(report()))
+    assert setting.recorder.step(setting.engine) == 3
+    assert setting.joules() == [20_000.25]
+    assert len((setting.journal / REJECTED_NAME).read_bytes().splitlines()) == 1
+
+
+def test_a_job_that_vanished_keeps_what_is_known(setting: Setting) -> None:
+    running = replace(JOB, state="RUNNING", ended_at_seconds=None)
+    vanished = JobsEntryLine(seen_at_seconds=2000.0, jobs=(), vanished=(replace(running, state="VANISHED"),))
+    setting.write(jobs(running), vanished)
+    setting.recorder.step(setting.engine)
+    with store_session(setting.engine, read_only=True) as session:
+        stored = get_job(session, LAB, JobId(7))
+    assert stored is not None
+    assert (stored.state, stored.started_at_seconds, stored.ended_at_seconds) == ("VANISHED", 1100.0, None)
+
+
+def test_nodes_that_never_report_get_a_row_with_a_reason_and_a_late_report_replaces_it(setting: Setting) -> None:
+    setting.write(jobs(JOB), reports(report()))
+    setting.recorder.step(setting.engine)
+    unreported = UnreportedJobs(LAB, 1.0)
+
+    def close(now_seconds: float) -> int:
+        return run_in_transaction(setting.engine, lambda session: unreported.close(session, now_seconds))
+
+    assert close(1700.0 + 800.0) == 0
+    assert close(1700.0 + 1000.0) == 1
+    assert close(1700.0 + 1100.0) == 0
+    with store_session(setting.engine, read_only=True) as session:
+        first, second = stored_reports(session, LAB, JobId(7))
+    assert (first.node, second.node, second.gpus) == ("n1", "n2", ())
+    assert second.host is not None
+    assert (second.host.joules, second.host.reason) == (None, REASON)
+    setting.write(reports(report(node=NodeName("n2"), gpus=(make_gpu(1),))))
+    setting.recorder.step(setting.engine)
+    assert setting.joules() == [40_000.5]

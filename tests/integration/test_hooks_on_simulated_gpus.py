@@ -1,0 +1,344 @@
+import os
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hook_node import HOOK, HookNode, alive, entry, wait_until
+
+from slurm_energy.domain.energy import EnergyScope, EnergySource, QualityFlag
+from slurm_energy.domain.ids import JobId
+from slurm_energy.lab.simgpu.layout import Fault
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[HookNode]:
+    root = tmp_path / "node"
+    root.mkdir()
+    node = HookNode(root)
+    yield node
+    node.end_samplers()
+
+
+def test_one_job_from_prolog_to_report(node: HookNode) -> None:
+    node.prolog(7, "1,2", entry())
+    assert node.locks() == [None, (210, 1275), (210, 1275), None]
+    node.gpus.gpus[1].add_load("training")
+    state = node.spool.read_state(JobId(7))
+    assert state is not None
+    before = [gpu.counter_joules for gpu in state.gpus]
+    pid = node.sampler_pid(7)
+    time.sleep(1.0)
+    node.epilog(7, "1,2", SLURM_JOB_EXIT_CODE2="0:0")
+    after = [node.gpus.gpus[index].reading().counter_joules for index in (1, 2)]
+    assert node.locks() == [None] * 4
+    assert not alive(pid)
+    report = node.reports()[0]
+    assert (report.job_id, report.exit_code, report.time_scale) == (7, 0, 60.0)
+    for row, start, end in zip(report.gpus, before, after, strict=True):
+        assert row.joules is not None and start is not None
+        assert 0 < row.joules <= end - start
+        assert row.joules == pytest.approx(end - start, rel=0.15)
+        assert row.polled_joules == pytest.approx(row.joules, rel=0.4)
+        assert (row.source, row.scope, row.applied_clock_mhz) == (EnergySource.COUNTER, EnergyScope.GPU, 1275)
+    assert report.gpus[0].joules > 2 * (report.gpus[1].joules or 0)  # type: ignore[operator]  # checked above
+    assert report.gpus[0].observed_clock_mhz == pytest.approx(1275)
+    assert list(node.spool.active.iterdir()) == []
+
+
+def test_minor_numbers_against_the_drivers_order_reach_the_right_gpu(tmp_path: Path) -> None:
+    root = tmp_path / "node"
+    root.mkdir()
+    node = HookNode(root, gpu_type="v100")
+    (root / "etc" / "gres.conf").write_text("NodeName=n1 Name=gpu Type=v100 File=/dev/nvidia[0-3]\n")
+    node.configure(sampler="off")
+    clock = node.gpus.gpus[0].sm_clocks_mhz[-20]
+    node.prolog(7, "0", entry(clock, "v100-sxm2-16gb"))
+    locked = [gpu.minor_number for gpu in node.gpus.gpus if gpu.locked_clocks_mhz]
+    assert locked == [0] and node.locks()[0] is None
+
+
+def test_supported_clock_that_is_nearest_is_set(node: HookNode) -> None:
+    node.prolog(7, "0", entry(1234))
+    assert node.locks()[0] == (210, 1230)
+
+
+@pytest.mark.parametrize(
+    ("fault", "flag"),
+    [
+        (Fault.CLOCK_UNSUPPORTED, QualityFlag.CLOCK_REFUSED),
+        (Fault.CLOCK_ERROR, QualityFlag.CLOCK_REFUSED),
+        (Fault.NO_PERMISSION, QualityFlag.NO_PERMISSION),
+    ],
+)
+def test_refused_clock_starts_the_job_and_is_told(node: HookNode, fault: Fault, flag: QualityFlag) -> None:
+    node.gpus.gpus[0].set_fault(fault)
+    node.prolog(7, "0,1", entry())
+    node.gpus.gpus[0].set_fault(fault, on=False)
+    node.epilog(7, "0,1")
+    rows = {row.gpu_uuid: row for row in node.reports()[0].gpus}
+    first, second = (rows[gpu.uuid] for gpu in node.gpus.gpus[:2])  # type: ignore[index]  # a UUID is a str
+    assert flag in first.flags and first.applied_clock_mhz is None
+    assert second.flags == () and second.applied_clock_mhz == 1275
+    assert node.locks() == [None] * 4
+
+
+def test_clock_request_that_changes_nothing_is_unverified(node: HookNode) -> None:
+    node.gpus.gpus[0].add_load("training")
+    node.gpus.gpus[0].set_fault(Fault.CLOCK_IGNORED)
+    node.prolog(7, "0", entry())
+    node.epilog(7, "0")
+    assert QualityFlag.CLOCK_UNVERIFIED in node.reports()[0].gpus[0].flags
+
+
+@pytest.mark.parametrize(
+    ("fault", "flag"),
+    [
+        (Fault.ENERGY_UNSUPPORTED, QualityFlag.COUNTER_UNSUPPORTED),
+        (Fault.ENERGY_STUCK, QualityFlag.COUNTER_STUCK),
+        (Fault.ENERGY_RESET, QualityFlag.COUNTER_RESET),
+    ],
+)
+def test_counter_that_fails_is_replaced_by_samples(node: HookNode, fault: Fault, flag: QualityFlag) -> None:
+    gpu = node.gpus.gpus[0]
+    gpu.add_load("training")
+    time.sleep(0.2)  # a counter above zero, so that a reset shows
+    if fault is not Fault.ENERGY_RESET:
+        gpu.set_fault(fault)
+    start = gpu.energy_joules_exact()
+    node.prolog(7, "0")
+    node.sampler_pid(7)
+    time.sleep(1.5)
+    if fault is Fault.ENERGY_RESET:
+        gpu.set_fault(fault)
+    node.epilog(7, "0")
+    true_joules = gpu.energy_joules_exact() - start
+    row = node.reports()[0].gpus[0]
+    assert flag in row.flags and row.source is EnergySource.POLLED
+    assert row.joules == pytest.approx(true_joules, rel=0.35)
+
+
+def test_gpu_without_counter_and_power_is_unknown(node: HookNode) -> None:
+    for fault in (Fault.ENERGY_UNSUPPORTED, Fault.POWER_UNSUPPORTED):
+        node.gpus.gpus[0].set_fault(fault)
+    node.prolog(7, "0", entry())
+    node.epilog(7, "0")
+    row = node.reports()[0].gpus[0]
+    assert row.joules is None and row.reason and row.source is EnergySource.NONE
+    assert node.locks()[0] is None
+
+
+def test_mig_gpu_keeps_its_clock_and_gets_no_figure(node: HookNode) -> None:
+    node.gpus.gpus[0].set_fault(Fault.MIG)
+    node.prolog(7, "0", entry(), CUDA_VISIBLE_DEVICES="MIG-11111111-2222-3333-4444-555555555555")
+    node.epilog(7, "0")
+    row = node.reports()[0].gpus[0]
+    assert (row.joules, row.scope) == (None, EnergyScope.MIG_ESTIMATE)
+    assert QualityFlag.MIG in row.flags
+
+
+def test_reset_that_fails_once_is_repeated(node: HookNode) -> None:
+    node.prolog(7, "0", entry())
+    node.gpus.gpus[0].set_fault(Fault.RESET_FAILS_ONCE)
+    node.epilog(7, "0")
+    assert node.locks()[0] is None
+    assert QualityFlag.RESTORE_FAILED not in node.reports()[0].gpus[0].flags
+
+
+def test_lost_gpu_is_told_and_restored_by_repair(node: HookNode) -> None:
+    node.prolog(7, "0", entry())
+    node.gpus.gpus[0].set_fault(Fault.RESET_FAILS)
+    node.epilog(7, "0")
+    assert QualityFlag.RESTORE_FAILED in node.reports()[0].gpus[0].flags
+    node.gpus.gpus[0].set_fault(Fault.RESET_FAILS, on=False)
+    assert node.run("repair", {}, "--node", "n1").returncode == 1  # no configuration in this environment
+    environment = {"SLURM_CONF": str(node.root / "etc" / "slurm.conf")}
+    assert node.run("repair", environment, "--node", "n1").returncode == 0
+    assert node.locks()[0] is None
+
+
+def test_call_that_blocks_ends_at_the_hooks_own_limit(node: HookNode) -> None:
+    node.configure(time_limit_seconds=1.0)
+    node.gpus.gpus[0].set_fault(Fault.CLOCK_BLOCKS)
+    node.gpus.gpus[0].set_block_seconds(30.0)
+    started = time.monotonic()
+    done = node.run("prolog", node.environment(7, "0", entry()))
+    assert (done.returncode, time.monotonic() - started < 3.0) == (0, True)
+    assert "gave up after 1.0 s while locking the clock" in done.stderr
+    assert "gave up after 1.0 s" in node.log.read_text()
+    node.gpus.gpus[0].set_fault(Fault.CLOCK_BLOCKS, on=False)
+    node.epilog(7, "0")
+    assert node.locks()[0] is None
+
+
+def test_epilog_that_blocks_is_finished_by_the_next_prolog(node: HookNode) -> None:
+    node.prolog(7, "0,1", entry())
+    node.configure(time_limit_seconds=1.0)
+    node.gpus.gpus[0].set_fault(Fault.CLOCK_BLOCKS)
+    node.gpus.gpus[0].set_block_seconds(30.0)
+    node.epilog(7, "0,1")
+    node.gpus.gpus[0].set_fault(Fault.CLOCK_BLOCKS, on=False)
+    assert node.locks()[1] == (210, 1275)
+    node.prolog(8, "1")
+    assert node.locks() == [None] * 4
+
+
+def test_blocking_counter_does_not_stop_the_restore(node: HookNode) -> None:
+    node.prolog(7, "0", entry())
+    node.configure(time_limit_seconds=1.0)
+    node.gpus.gpus[0].set_fault(Fault.ENERGY_BLOCKS)
+    node.gpus.gpus[0].set_block_seconds(30.0)
+    node.epilog(7, "0")
+    assert node.locks()[0] is None
+
+
+@pytest.mark.parametrize("verb", ["prolog", "epilog"])
+def test_killed_hook_is_put_right(node: HookNode, verb: str) -> None:
+    environment = node.environment(7, "0,1", entry())
+    if verb == "epilog":
+        node.prolog(7, "0,1", entry())
+    for attempt in range(8):
+        process = node.start(verb, environment)
+        time.sleep(0.06 + 0.02 * attempt)
+        process.kill()
+        process.wait()
+        time.sleep(0.3)  # the working child goes on alone: let it end
+        node.prolog(100 + attempt, "0,1")
+        assert node.locks() == [None] * 4
+        node.epilog(100 + attempt, "0,1")
+        if verb == "epilog":
+            node.prolog(7, "0,1", entry())
+
+
+def test_sampler_outlives_its_hooks_process_group_and_holds_no_file(node: HookNode) -> None:
+    process = subprocess.Popen(
+        [*HOOK, "prolog"], env=node.environment(7, "0"), stdout=subprocess.PIPE, process_group=0
+    )
+    output, _ = process.communicate(timeout=10)  # returns at end of file: nobody else holds the pipe
+    assert output == b""
+    pid = node.sampler_pid(7)
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+    time.sleep(0.2)
+    assert alive(pid)
+    files = {os.readlink(f"/proc/{pid}/fd/{number}") for number in range(3)}
+    assert files == {"/dev/null"}
+    node.epilog(7, "0")
+    assert not alive(pid)
+
+
+def test_epilog_stops_only_its_own_sampler(node: HookNode) -> None:
+    node.prolog(7, "0", entry())
+    node.prolog(8, "1", entry(1200))
+    first, second = node.sampler_pid(7), node.sampler_pid(8)
+    node.epilog(7, "0")
+    assert (alive(first), alive(second)) == (False, True)
+    assert node.locks() == [None, (210, 1200), None, None]
+
+
+def test_sampler_that_was_killed_does_not_matter(node: HookNode) -> None:
+    node.prolog(7, "0")
+    os.kill(node.sampler_pid(7), signal.SIGKILL)
+    node.epilog(7, "0")
+    assert node.reports()[0].gpus[0].source is EnergySource.COUNTER
+
+
+def test_slowed_job_near_its_limit_is_rescued(node: HookNode) -> None:
+    node.configure(rescue_share=0.1)
+    node.prolog(7, "0,1", entry(time_limit_minutes=1))
+    node.sampler_pid(7)
+    assert node.locks()[0] == (210, 1275)
+    wait_until(lambda: node.locks() == [None] * 4)
+    node.epilog(7, "0,1")
+    assert all(QualityFlag.RESCUED in row.flags for row in node.reports()[0].gpus)
+
+
+def test_fifty_epilogs_at_once(tmp_path: Path) -> None:
+    root = tmp_path / "node"
+    root.mkdir()
+    node = HookNode(root, count=8)
+    (root / "etc" / "gres.conf").write_text("Name=gpu File=/dev/nvidia[0-7]\nName=shard Count=64\n")
+    node.configure(sampler="off", time_limit_seconds=60.0)
+    for job_id in range(1, 51):
+        node.prolog(job_id, str(job_id % 8))
+    running = [node.start("epilog", node.environment(job_id, str(job_id % 8))) for job_id in range(1, 51)]
+    assert {process.wait(timeout=120) for process in running} == {0}
+    assert sorted(report.job_id for report in node.reports()) == list(range(1, 51))
+    assert list(node.spool.active.iterdir()) == []
+    assert node.locks() == [None] * 8
+
+
+def test_array_of_jobs_and_a_requeue_keep_apart(node: HookNode) -> None:
+    node.configure(sampler="off")
+    for job_id in range(20, 24):
+        node.prolog(job_id, str(job_id - 20), entry(1275 - 15 * (job_id - 20)))
+    assert [lock[1] for lock in node.locks() if lock] == [1275, 1260, 1245, 1230]
+    node.epilog(21, "1", SLURM_JOB_RESTART_COUNT="1")
+    node.prolog(21, "1", entry(), SLURM_JOB_RESTART_COUNT="1")
+    for job_id in range(20, 24):
+        node.epilog(job_id, str(job_id - 20), SLURM_JOB_RESTART_COUNT="1" if job_id == 21 else "0")
+    attempts = sorted((report.job_id, report.restart_count) for report in node.reports())
+    assert attempts == [(20, 0), (21, 0), (21, 1), (22, 0), (23, 0)]
+
+
+def test_hooks_import_nothing_heavy(node: HookNode) -> None:
+    code = (
+        "import sys; from slurm_energy.node import commands, prolog, epilog, flush, repair, sampler; "
+        "from slurm_energy.device import nvml; import pynvml; "
+        "heavy = {'torch', 'sqlalchemy', 'rich', 'click', 'jinja2', 'numpy', 'argparse', 'logging', 'asyncio'}; "
+        "print(sorted(heavy & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, check=True, env={})
+    assert done.stdout.strip() == "[]"
+
+
+def test_each_hook_is_quick(node: HookNode) -> None:
+    times: dict[str, list[float]] = {"prolog": [], "epilog": []}
+    for job_id in range(1, 8):
+        for verb in ("prolog", "epilog"):
+            started = time.monotonic()
+            assert node.run(verb, node.environment(job_id, "0,1,2,3", entry())).returncode == 0
+            times[verb].append(time.monotonic() - started)
+    for verb, seconds in times.items():
+        sys.stdout.write(f"{verb}: median {statistics.median(seconds) * 1e3:.0f} ms\n")
+        assert min(seconds) < 0.5  # 0.15 on an idle machine; others may be using this one
+
+
+def test_job_without_gpus_takes_no_time_and_writes_nothing(node: HookNode) -> None:
+    environment = {key: value for key, value in node.environment(7, "").items() if value}
+    assert node.run("prolog", environment).returncode == 0
+    assert node.run("epilog", environment).returncode == 0
+    assert not node.spool.root.exists() and not node.log.exists()
+
+
+def test_reports_reach_a_daemon_by_the_wire(node: HookNode) -> None:
+    from slurm_energy.wire.authentication import ReplayGuard, verify
+    from slurm_energy.wire.codec import Message, decode, encode
+    from slurm_energy.wire.report import decode_batch
+
+    key = node.root / "etc" / "report.key"
+    key.write_bytes(os.urandom(16).hex().encode())
+    key.chmod(0o600)
+    node.prolog(7, "0")
+    node.epilog(7, "0")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        node.configure(daemon_address=f"127.0.0.1:{port}", authentication="hmac", hmac_key_path=str(key))
+        process = node.start("flush", {"SLURM_CONF": str(node.root / "etc" / "slurm.conf"), "SLURMD_NODENAME": "n1"})
+        connection, _ = server.accept()
+        with connection:
+            raw = b""
+            while chunk := connection.recv(65_536):
+                raw += chunk
+            body = verify(decode(raw), key=key.read_bytes(), replay=ReplayGuard()).body
+            connection.sendall(encode(Message("ok", {"accepted": "1"})))
+        assert process.wait(timeout=10) == 0
+    assert [report.job_id for report in decode_batch(body)] == [7]
+    assert node.reports() == []

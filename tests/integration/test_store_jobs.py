@@ -1,0 +1,312 @@
+"""Jobs, attempts, submit times, decisions, journal and history on every database."""
+
+from dataclasses import replace
+
+import pytest
+from sqlalchemy import Engine, text
+from store_samples import (
+    CLUSTER,
+    DECISION,
+    HOSTILE_NAME,
+    SUBMITTED,
+    make_decision,
+    make_gpu,
+    make_key,
+    make_report,
+    make_request,
+    make_state,
+    pending,
+)
+
+from slurm_energy.domain.cluster import JobState
+from slurm_energy.domain.decision import Reason
+from slurm_energy.domain.energy import NodeReport, QualityFlag
+from slurm_energy.domain.ids import ClusterName, JobId
+from slurm_energy.domain.report import decision_record
+from slurm_energy.errors import StoreError
+from slurm_energy.store.decisions import get_decision, recent_decisions, record_decision
+from slurm_energy.store.energy import record_report, stored_reports
+from slurm_energy.store.history import all_recent_runtimes, recent_runtimes
+from slurm_energy.store.job_rows import SubmitTime
+from slurm_energy.store.jobs import get_job, job_owner, open_jobs, resolve_submit_time, upsert_jobs
+from slurm_energy.store.journal import JournalPosition, journal_position, move_journal_position
+from slurm_energy.store.reports import job_energy
+from slurm_energy.store.session import run_in_transaction, store_session
+
+pytest_plugins = ["database_fixtures"]
+
+
+def upsert(engine: Engine, *states: JobState) -> None:
+    run_in_transaction(engine, lambda session: upsert_jobs(session, CLUSTER, states))
+
+
+def report_as_the_recorder_does(engine: Engine, report: NodeReport) -> None:
+    """Resolve the submit time, then store under it."""
+    with store_session(engine) as session:
+        when = resolve_submit_time(
+            session, report.cluster, report.job_id, report.started_at_seconds, report.restart_count
+        )
+        key = make_key(report.job_id, when.seconds, report.restart_count)
+        record_report(session, report, key, submit_time_known=when.known)
+
+
+def counts(engine: Engine) -> dict[str, int]:
+    with engine.connect() as connection:
+        return {
+            table: int(connection.execute(text(f"SELECT count(*) FROM {table}")).scalar_one())
+            for table in ("job", "job_attempt", "node_energy", "gpu_energy", "decision", "policy")
+        }
+
+
+def test_job_comes_back_as_slurm_told_it(engine: Engine) -> None:
+    state = make_state(array_job_id=JobId(70), array_task="7", suspended_seconds=3.5, energy_joules=12.5)
+    upsert(engine, state)
+    with store_session(engine, read_only=True) as session:
+        assert get_job(session, CLUSTER, JobId(77)) == state
+        assert get_job(session, ClusterName("other"), JobId(77)) is None
+        assert job_owner(session, CLUSTER, JobId(77)) == 1000
+
+
+def test_largest_job_id_and_flags_of_slurm_fit(engine: Engine) -> None:
+    state = make_state(0xFFFFFFFF, priority=0xFFFFFFFE, exit_code=0xFFFFFFFF, user_id=0xFFFFFFFE, cpus=0xFFFFFFFF)
+    upsert(engine, state)
+    with store_session(engine, read_only=True) as session:
+        assert get_job(session, CLUSTER, JobId(0xFFFFFFFF)) == state
+
+
+def test_thousand_jobs_twice_make_a_thousand_rows(engine: Engine) -> None:
+    states = [make_state(number, submitted_at_seconds=SUBMITTED + number) for number in range(1, 1001)]
+    upsert(engine, *map(pending, states))
+    upsert(engine, *states)
+    assert (counts(engine)["job"], counts(engine)["job_attempt"]) == (1000, 1000)
+    with store_session(engine, read_only=True) as session:
+        assert get_job(session, CLUSTER, JobId(1000)) == states[-1]
+        assert open_jobs(session, CLUSTER) == ()
+
+
+def test_end_that_slurm_foretells_for_a_running_job_is_not_an_end(engine: Engine) -> None:
+    upsert(engine, make_state(state="RUNNING"))
+    with store_session(engine, read_only=True) as session:
+        job = get_job(session, CLUSTER, JobId(77))
+        assert job is not None and job.ended_at_seconds is None
+        assert open_jobs(session, CLUSTER) == (make_key(),)
+
+
+def test_late_news_do_not_turn_an_ended_job_back(engine: Engine) -> None:
+    upsert(engine, make_state())
+    upsert(engine, make_state(state="RUNNING", ended_at_seconds=None))
+    with store_session(engine, read_only=True) as session:
+        assert get_job(session, CLUSTER, JobId(77)) == make_state()
+
+
+def test_what_slurm_no_longer_says_stays(engine: Engine) -> None:
+    upsert(engine, make_state())
+    upsert(engine, make_state(account=None, nodes="", node_count=0, gpu_count=None, admin_comment="", exit_code=None))
+    with store_session(engine, read_only=True) as session:
+        assert get_job(session, CLUSTER, JobId(77)) == make_state()
+
+
+def test_requeued_job_with_its_new_submit_time_is_one_job_with_two_attempts(engine: Engine) -> None:
+    first = make_state(state="NODE_FAIL")
+    again = make_state(
+        restart_count=1,
+        submitted_at_seconds=SUBMITTED + 150.0,
+        started_at_seconds=SUBMITTED + 200.0,
+        ended_at_seconds=SUBMITTED + 260.0,
+    )
+    upsert(engine, replace(first, state="RUNNING", ended_at_seconds=None))
+    report_as_the_recorder_does(engine, make_report())
+    upsert(engine, pending(again))
+    upsert(engine, again)
+    later = make_report(started_at_seconds=SUBMITTED + 200.5, ended_at_seconds=SUBMITTED + 260.0, restart_count=1)
+    report_as_the_recorder_does(engine, later)
+    upsert(engine, first)  # accounting tells of the first attempt last
+    assert counts(engine) | {"decision": 0, "policy": 0} == {
+        "job": 1, "job_attempt": 2, "node_energy": 2, "gpu_energy": 2, "decision": 0, "policy": 0
+    }  # fmt: skip
+    with store_session(engine, read_only=True) as session:
+        (job,) = job_energy(session, CLUSTER, JobId(77))
+    assert (job.attempts, job.state, job.gpu.joules) == (2, "COMPLETED", 2 * 20_000.25)
+    assert (job.wait_seconds, job.run_seconds) == (50.0, 160.0)
+
+
+def test_accounting_without_restart_counts_finds_the_attempt_by_its_submit_time(engine: Engine) -> None:
+    again = make_state(restart_count=1, submitted_at_seconds=SUBMITTED + 150.0)
+    upsert(engine, make_state(state="RUNNING"))
+    upsert(engine, replace(again, state="RUNNING"))
+    upsert(engine, replace(again, restart_count=0, state="FAILED"))
+    assert counts(engine)["job"] == 1
+    with store_session(engine, read_only=True) as session:
+        job = get_job(session, CLUSTER, JobId(77))
+    assert job is not None and (job.state, job.restart_count) == ("FAILED", 1)
+
+
+def test_job_id_used_again_is_another_job(engine: Engine) -> None:
+    upsert(engine, make_state())
+    upsert(engine, make_state(submitted_at_seconds=SUBMITTED + 1e6, user_id=1001, user_name="bob"))
+    assert counts(engine)["job"] == 2
+
+
+def test_submit_time_is_the_youngest_job_running_then(engine: Engine) -> None:
+    upsert(engine, make_state())
+    upsert(
+        engine, make_state(state="RUNNING", submitted_at_seconds=SUBMITTED + 1e6, started_at_seconds=SUBMITTED + 2e6)
+    )
+    with store_session(engine, read_only=True) as session:
+
+        def resolve(start: float, restart: int = 0) -> SubmitTime:
+            return resolve_submit_time(session, CLUSTER, JobId(77), start, restart)
+
+        assert resolve(SUBMITTED + 50) == SubmitTime(seconds=SUBMITTED, known=True)
+        assert resolve(SUBMITTED - 100) == SubmitTime(seconds=SUBMITTED, known=True)  # the node's clock is late
+        assert resolve(SUBMITTED + 2e6) == SubmitTime(seconds=SUBMITTED + 1e6, known=True)
+        # Between the two: no job of this number ran, unless it is a restart.
+        assert resolve(SUBMITTED + 5e5) == SubmitTime(seconds=SUBMITTED + 5e5, known=False)
+        assert resolve(SUBMITTED + 5e5, 1) == SubmitTime(seconds=SUBMITTED, known=True)
+
+
+def test_report_that_overtakes_slurms_word_moves_to_the_job_once_it_is_known(engine: Engine) -> None:
+    for node, skew in (("gpu001", 0.0), ("gpu002", 0.4)):
+        report_as_the_recorder_does(
+            engine, make_report(make_gpu(), node=node, started_at_seconds=SUBMITTED + 50.25 + skew)
+        )
+    with store_session(engine, read_only=True) as session:
+        (job,) = job_energy(session, CLUSTER, JobId(77))
+        assert not job.submit_time_known and QualityFlag.SUBMIT_TIME_UNKNOWN in job.flags and job.wait_seconds is None
+    upsert(engine, make_state())
+    report_as_the_recorder_does(engine, make_report(node="gpu001", started_at_seconds=SUBMITTED + 50.25))
+    with store_session(engine, read_only=True) as session:
+        (job,) = job_energy(session, CLUSTER, JobId(77))
+        assert [report.node for report in stored_reports(session, CLUSTER, JobId(77))] == ["gpu001", "gpu002"]
+    assert job.submit_time_known and job.flags == () and job.gpu.joules == 40_000.5
+    assert (job.wait_seconds, job.run_seconds, job.attempts) == (50.0, 100.0, 1)
+
+
+def test_hostile_job_name_is_kept_and_found_again(engine: Engine) -> None:
+    long_name = HOSTILE_NAME + "x" * 1_048_576
+    upsert(engine, make_state(1, name=HOSTILE_NAME), make_state(2, name=long_name), make_state(3, name=long_name + "y"))
+    with store_session(engine, read_only=True) as session:
+        job = get_job(session, CLUSTER, JobId(1))
+        assert job is not None
+        assert job.name == HOSTILE_NAME.replace("\x00", "\\x00").replace("\udcff", "\\xff")
+        assert len(recent_runtimes(session, CLUSTER, 1000, HOSTILE_NAME)) == 1
+        assert len(recent_runtimes(session, CLUSTER, 1000, long_name)) == 1
+        assert recent_runtimes(session, CLUSTER, 1000, long_name + "z") == ()
+
+
+@pytest.mark.parametrize("comment", ["energy:d0000001", "site text; energy:d0000001", "energy:d0000001,other"])
+def test_decision_is_found_in_the_admin_comment(engine: Engine, comment: str) -> None:
+    upsert(engine, make_state(admin_comment=comment))
+    with store_session(engine, read_only=True) as session:
+        assert job_energy(session, CLUSTER, JobId(77))[0].decision_id == DECISION
+
+
+@pytest.mark.parametrize(
+    "comment", ["", "energy:", "energy:SHOUT", "noenergy:d0000001", "energy:d1", "energy:" + "a" * 40]
+)
+def test_other_admin_comments_name_no_decision(engine: Engine, comment: str) -> None:
+    upsert(engine, make_state(admin_comment=comment))
+    with store_session(engine, read_only=True) as session:
+        assert job_energy(session, CLUSTER, JobId(77))[0].decision_id is None
+
+
+def test_decision_comes_back_whole_with_its_hostile_request(engine: Engine) -> None:
+    request = make_request(name=HOSTILE_NAME, features="a\x00b", array="1-50")
+    decision = make_decision(reasons=tuple(Reason), notes=(HOSTILE_NAME, "second"))
+    with store_session(engine) as session:
+        assert record_decision(session, decision, request, CLUSTER, {"max_slowdown": 0.05})
+    with store_session(engine, read_only=True) as session:
+        assert get_decision(session, DECISION) == decision_record(decision, request, CLUSTER)
+        assert get_decision(session, "d9999999") is None
+
+
+def test_decision_recorded_twice_is_kept_as_it_was_first(engine: Engine) -> None:
+    with store_session(engine) as session:
+        assert record_decision(session, make_decision(), make_request(), CLUSTER)
+        assert not record_decision(session, make_decision(message="other", clocks=()), make_request(), CLUSTER)
+    with store_session(engine) as session:
+        assert not record_decision(session, make_decision(message="other", clocks=()), make_request(), CLUSTER)
+        assert get_decision(session, DECISION) == decision_record(make_decision(), make_request(), CLUSTER)
+
+
+def test_megabyte_of_text_in_a_request_is_bounded_with_a_mark(engine: Engine) -> None:
+    with store_session(engine) as session:
+        record_decision(session, make_decision(), make_request(name="n" * 1_048_576, features="f" * 5000), CLUSTER)
+        found = get_decision(session, DECISION)
+    assert found is not None and len(found.asked.name) == 4096
+    assert "…[cut from 1048576 characters, sha256 " in found.asked.name
+    assert "…[cut from 5000 characters" in str(found.asked.features)
+
+
+def test_each_policy_version_and_setting_is_one_row(engine: Engine) -> None:
+    with store_session(engine) as session:
+        for number, (version, settings) in enumerate(
+            [("1", {"a": 1}), ("1", {"a": 1}), ("1", {"a": 2}), ("2", {"a": 1})]
+        ):
+            decision = make_decision(f"d000000{number}", policy_version=version)
+            record_decision(session, decision, make_request(), CLUSTER, settings)
+    assert counts(engine)["policy"] == 3
+    with engine.connect() as connection:
+        assert (
+            connection.execute(text("SELECT min(first_used_at_seconds) FROM policy")).scalar_one() == SUBMITTED + 1e-6
+        )
+
+
+def test_recent_decisions_are_newest_first_within_their_bounds(engine: Engine) -> None:
+    with store_session(engine) as session:
+        for number in range(4):
+            decision = make_decision(f"d000000{number}", decided_at_seconds=SUBMITTED + number)
+            record_decision(session, decision, make_request(user_id=1000 + number % 2), CLUSTER)
+
+        def ids(**bounds: float) -> list[str]:
+            return [found.decision_id[-1] for found in recent_decisions(session, CLUSTER, **bounds)]  # type: ignore[arg-type]  # ints among floats
+
+        assert ids() == ["3", "2", "1", "0"]
+        assert ids(user_id=1001) == ["3", "1"]
+        assert ids(since_seconds=SUBMITTED + 1, until_seconds=SUBMITTED + 3) == ["2", "1"]
+        assert ids(limit=1) == ["3"]
+
+
+def test_journal_position_is_undone_with_the_rows_of_a_failed_transaction(engine: Engine) -> None:
+    with store_session(engine) as session:
+        assert journal_position(session, "main") is None
+        move_journal_position(session, "main", JournalPosition(segment="000001", offset_bytes=17))
+    with pytest.raises(StoreError), store_session(engine) as session:
+        move_journal_position(session, "main", JournalPosition(segment="000002", offset_bytes=0))
+        session.execute(text("SELECT no_such_column FROM job"))
+    with store_session(engine, read_only=True) as session:
+        assert journal_position(session, "main") == JournalPosition(segment="000001", offset_bytes=17)
+
+
+def test_read_only_session_leaves_nothing_behind(engine: Engine) -> None:
+    with store_session(engine, read_only=True) as session:
+        move_journal_position(session, "main", JournalPosition(segment="000001", offset_bytes=17))
+    with store_session(engine) as session:
+        assert journal_position(session, "main") is None
+
+
+def test_history_gives_seconds_at_the_default_clock(engine: Engine) -> None:
+    with store_session(engine) as session:
+        record_decision(session, make_decision(), make_request(), CLUSTER)
+    upsert(
+        engine, make_state(1), make_state(2, admin_comment=""), make_state(3, state="FAILED"), make_state(4, user_id=7)
+    )
+    for job_id in (1, 2):
+        report_as_the_recorder_does(engine, make_report(job_id=job_id, decision_id=None))
+    with store_session(engine, read_only=True) as session:
+        samples = recent_runtimes(session, CLUSTER, 1000, "train")
+        everybody = list(all_recent_runtimes(session, CLUSTER, SUBMITTED))
+        none = list(all_recent_runtimes(session, CLUSTER, SUBMITTED + 151.0))
+        one_each = list(all_recent_runtimes(session, CLUSTER, SUBMITTED, limit_per_name=1))
+    assert sorted((sample.run_seconds, round(sample.default_clock_seconds, 6)) for sample in samples) == [
+        (100.0, round(100.0 / 1.05, 6)),
+        (100.0, 100.0),
+    ]
+    assert sorted(sample.user_id for sample in everybody) == [7, 1000, 1000]
+    assert none == []
+    assert [sample.user_id for sample in one_each] == [7, 1000]
+
+
+def test_not_finite_number_is_refused(engine: Engine) -> None:
+    with pytest.raises(StoreError, match="inf is not a finite number"):
+        upsert(engine, make_state(time_limit_minutes=float("inf")))

@@ -1,0 +1,162 @@
+"""The schema: made from nothing, equal to the tables, refused when another version wrote it."""
+
+import shutil
+import stat
+import threading
+from pathlib import Path
+
+import pytest
+from alembic import command
+from alembic.autogenerate import compare_metadata
+from alembic.runtime.migration import MigrationContext
+from sqlalchemy import Engine, inspect, text
+from sqlalchemy.exc import DBAPIError
+from store_samples import make_gpu, make_key, make_report
+
+from slurm_energy import resources
+from slurm_energy.config import StoreConfig
+from slurm_energy.errors import SchemaVersionError, StoreError
+from slurm_energy.store.energy import record_report
+from slurm_energy.store.schema import (
+    UPGRADE_COMMAND,
+    check_version,
+    code_revision,
+    database_revision,
+    migrations_config,
+    upgrade,
+)
+from slurm_energy.store.session import open_engine, store_session
+from slurm_energy.store.tables import Base
+
+pytest_plugins = ["database_fixtures"]
+
+
+def test_upgrade_creates_every_table_in_an_empty_database(empty_engine: Engine) -> None:
+    assert database_revision(empty_engine) is None
+    assert upgrade(empty_engine) == code_revision()
+    assert set(inspect(empty_engine).get_table_names()) == {*Base.metadata.tables, "alembic_version"}
+    check_version(empty_engine)
+
+
+def test_migrated_schema_equals_the_tables(own_engine: Engine) -> None:
+    with own_engine.connect() as connection:
+        context = MigrationContext.configure(connection, opts={"compare_type": True})
+        assert compare_metadata(context, Base.metadata) == []
+
+
+def test_upgrade_twice_changes_nothing_and_keeps_rows(own_engine: Engine) -> None:
+    with store_session(own_engine) as session:
+        record_report(session, make_report(), make_key())
+    upgrade(own_engine)
+    with own_engine.connect() as connection:
+        assert connection.execute(text("SELECT count(*) FROM gpu_energy")).scalar_one() == 1
+
+
+def test_upgrades_at_the_same_moment_all_succeed(empty_engine: Engine) -> None:
+    failures: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            upgrade(empty_engine)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    check_version(empty_engine)
+
+
+def test_downgrade_removes_every_table_of_ours(own_engine: Engine) -> None:
+    with own_engine.connect() as connection:
+        configuration = migrations_config(resources.shared_directory("migrations"))
+        configuration.attributes["connection"] = connection
+        command.downgrade(configuration, "base")
+        connection.commit()
+    assert set(inspect(own_engine).get_table_names()) == {"alembic_version"}
+
+
+def test_empty_database_is_refused_with_the_command_to_run(empty_engine: Engine) -> None:
+    with pytest.raises(SchemaVersionError, match=f"is empty, this code needs revision 0001: run {UPGRADE_COMMAND}"):
+        check_version(empty_engine)
+
+
+def test_newer_database_is_refused_with_both_revisions_and_not_touched(own_engine: Engine) -> None:
+    with own_engine.begin() as connection:
+        connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+    with pytest.raises(SchemaVersionError, match=r"revision '9999', which is newer than this code's 0001"):
+        check_version(own_engine)
+    with pytest.raises(SchemaVersionError, match=r"revision '9999', which is newer than this code's 0001"):
+        upgrade(own_engine)
+    assert database_revision(own_engine) == "9999"
+
+
+def test_older_database_is_refused_with_both_revisions(own_engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("slurm_energy.store.schema.code_revision", lambda: "0002")
+    with pytest.raises(SchemaVersionError, match=f"has revision 0001, this code needs 0002: .*{UPGRADE_COMMAND}"):
+        check_version(own_engine)
+
+
+def test_migrations_are_found_in_the_layout_of_the_wheel(
+    empty_engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(resources.shared_directory("migrations"), tmp_path / "50% done" / "_shared" / "migrations")
+    monkeypatch.setattr(resources, "_PACKAGE", tmp_path / "50% done")
+    assert resources.shared_directory("migrations").parent.name == "_shared"
+    upgrade(empty_engine)
+    check_version(empty_engine)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE gpu_energy SET joules = -1",
+        "UPDATE gpu_energy SET joules = NULL",
+        "UPDATE gpu_energy SET reason = 'both'",
+        "UPDATE gpu_energy SET coverage_seconds = -1",
+        "UPDATE gpu_energy SET counter_joules = -1",
+        "UPDATE gpu_energy SET utilisation = 1.5",
+        "UPDATE node_energy SET host_joules = -1",
+        "UPDATE node_energy SET host_joules = NULL",
+        (
+            "INSERT INTO gpu_energy (node_energy_row_id, gpu_uuid, quality, gpu_name, joules, source, scope,"
+            " coverage_seconds, flags) SELECT node_energy_row_id, gpu_uuid, 2, 'x', 1, 'counter', 'gpu', 1, ''"
+            " FROM gpu_energy"
+        ),
+        (
+            "INSERT INTO node_energy (job_row_id, restart_count, node, quality, started_at_seconds, ended_at_seconds,"
+            " time_scale, host_measured, host_reason, host_coverage_seconds, host_flags, events) VALUES"
+            " (999, 0, 'n', 0, 1, 2, 1, false, 'x', 0, '', '[]')"
+        ),
+    ],
+)
+def test_database_itself_refuses_impossible_rows(engine: Engine, statement: str) -> None:
+    with store_session(engine) as session:
+        record_report(session, make_report(make_gpu()), make_key())
+    with pytest.raises(DBAPIError, match=r"(?i)constraint|uq_gpu_energy"), engine.begin() as connection:
+        connection.execute(text(statement))
+
+
+def test_sqlite_file_is_readable_by_owner_and_group_only(tmp_path: Path) -> None:
+    path = tmp_path / "energy.sqlite"
+    engine = open_engine(StoreConfig(url=f"sqlite:///{path}"))
+    upgrade(engine)
+    modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in tmp_path.iterdir()}
+    engine.dispose()
+    assert set(modes.values()) == {0o640}
+    assert set(modes) >= {"energy.sqlite", "energy.sqlite-wal"}
+
+
+def test_missing_folder_of_the_sqlite_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match=f"{tmp_path}/absent/energy.sqlite cannot be created: No such file"):
+        open_engine(StoreConfig(url=f"sqlite:///{tmp_path}/absent/energy.sqlite"))
+
+
+def test_failed_connection_names_the_database_without_its_password() -> None:
+    engine = open_engine(StoreConfig(url="postgresql://energy:s3cret@127.0.0.1:1/energy"))
+    with pytest.raises(StoreError, match=r"energy:\*\*\*@127.0.0.1:1/energy failed") as caught:
+        check_version(engine)
+    assert "s3cret" not in str(caught.value)

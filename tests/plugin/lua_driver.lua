@@ -1,0 +1,31 @@
+-- SPDX-License-Identifier: GPL-2.0-or-later
+-- lua_driver.lua PLUGIN SOCKET JOB [TIMES]: one submission with a fake `slurm`; prints what came of it.
+local plugin, socket_path, kind, times = arg[1], arg[2], arg[3], tonumber(arg[4] or "1")
+local jobs = {
+	empty = function() return {} end,
+	raising = function() return setmetatable({}, { __index = function() error("no such field") end }) end,
+	plain = function()
+		return {
+			name = "a\"b\n%41\255", partition = "a100,a40", tres_per_node = "gres:gpu:2", user_id = 5,
+			time_limit = 90, time_min = 4294967294, ntasks_per_node = 65534, script = "#!/bin/sh",
+			admin_comment = "seen", spank_job_env = { "ENERGY_MODE=saver", "ENERGY_MODE=$(id)" },
+		}
+	end,
+	long = function() return { partition = ("p"):rep(5000) } end,
+}
+slurm = {
+	SUCCESS = 0,
+	log_error = function(form, ...) print("error", form:format(...)) end,
+	log_user = function(form, ...) print("user", form:format(...)) end,
+}
+local file = assert(io.open(plugin))
+local text = file:read("*a"):gsub('local SOCKET = "[^"]*"', ("local SOCKET = %q"):format(socket_path))
+file:close()
+assert(assert(loadstring(text))() == 0)
+for _ = 1, times do
+	local job = jobs[kind]()
+	print("rc", slurm_job_submit(job, {}, 1000))
+	print("partition", rawget(job, "partition"))
+	print("admin_comment", rawget(job, "admin_comment"))
+end
+print("modify", slurm_job_modify(nil, nil, nil, 0))

@@ -1,0 +1,373 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/* A job description: what is taken out of it, what is said about it, what is put into it. */
+#include <stdint.h>
+
+#include "check.h"
+#include "common/request.h"
+#include "fake_slurm.h"
+#include "job_submit_energy/job.h"
+#include "job_submit_energy/slurm_memory.h"
+
+static job_desc_msg_t job;
+
+static void _begin(void)
+{
+	fake_slurm_empty_job(&job);
+}
+
+static void _finish(void)
+{
+	fake_slurm_memory(-1);
+	fake_slurm_free_job(&job);
+}
+
+static energy_reply_t _reply(void)
+{
+	energy_reply_t reply = { .decision_id = "abcdefgh1" };
+
+	return reply;
+}
+
+static void test_every_forged_entry_is_removed_and_the_others_stay_in_order(void)
+{
+	_begin();
+	fake_slurm_add_entry(&job, "ENERGY_DECISION=forged");
+	fake_slurm_add_entry(&job, "A=1");
+	fake_slurm_add_entry(&job, "ENERGY_DECISION=forged again");
+	fake_slurm_add_entry(&job, "SPANK_ENERGY_DECISION=forged");
+	fake_slurm_add_entry(&job, "B=2");
+	CHECK(energy_job_strip(&job) == 3);
+	CHECK(job.spank_job_env_size == 2);
+	CHECK_TEXT(job.spank_job_env[0], "A=1");
+	CHECK_TEXT(job.spank_job_env[1], "B=2");
+	CHECK(energy_job_strip(&job) == 0);
+	_finish();
+}
+
+static void test_an_array_of_forged_entries_alone_becomes_none(void)
+{
+	_begin();
+	fake_slurm_add_entry(&job, "ENERGY_DECISION=forged");
+	CHECK(energy_job_strip(&job) == 1);
+	CHECK(!job.spank_job_env && !job.spank_job_env_size);
+	_finish();
+}
+
+static void test_stripping_bears_missing_arrays_and_entries(void)
+{
+	_begin();
+	job.spank_job_env_size = 3;	/* of an array that is not there */
+	CHECK(energy_job_strip(&job) == 0);
+	job.spank_job_env_size = 0;
+	fake_slurm_add_entry(&job, "A=1");
+	fake_slurm_add_entry(&job, "ENERGY_DECISION=forged");
+	slurm_xfree((void **) &job.spank_job_env[0]);
+	CHECK(energy_job_strip(&job) == 1);
+	CHECK((job.spank_job_env_size == 1) && !job.spank_job_env[0]);
+	CHECK(!energy_job_entry(&job, "A"));
+	_finish();
+}
+
+static const char *_request(void)
+{
+	static char bytes[ENERGY_REQUEST_BYTES + 1];
+	size_t length = energy_job_request(&job, 1000, bytes, ENERGY_REQUEST_BYTES);
+
+	CHECK(length > 0);
+	bytes[length] = '\0';
+	return bytes;
+}
+
+static void test_an_empty_job_makes_a_request_without_what_slurm_does_not_know(void)
+{
+	char expected[256];
+
+	_begin();
+	snprintf(expected, sizeof(expected),
+		 "slurm-energy/1 decide\nclient=job_submit/%d.%02d.%d\nuid=1000\nsubmit_uid=1000\n"
+		 "interactive=1\nend\n", SLURM_VERSION_MAJOR(SLURM_VERSION_NUMBER),
+		 SLURM_VERSION_MINOR(SLURM_VERSION_NUMBER), SLURM_VERSION_MICRO(SLURM_VERSION_NUMBER));
+	CHECK_TEXT(_request(), expected);
+	_finish();
+}
+
+static void test_every_key_is_sent_when_slurm_has_it(void)
+{
+	char script[] = "#!/bin/sh\n";
+	char reservation[] = "maint", licenses[] = "lic:2", per_socket[] = "gres:gpu:1";
+	char per_task[] = "gres:gpu:a100:1", per_tres[] = "gres:gpu:4", freq[] = "gpu:low";
+	const char *text;
+
+	_begin();
+	job.script = fake_slurm_string(script);
+	job.user_id = 5;
+	job.group_id = 60;
+	job.name = fake_slurm_string("train");
+	job.account = fake_slurm_string("acc");
+	job.qos = fake_slurm_string("normal");
+	job.partition = fake_slurm_string("a100,a40");
+	job.tres_per_job = fake_slurm_string("gres:gpu:4");
+	job.tres_per_node = fake_slurm_string("gres/gpu:a100:2,gres/gpu:2");
+	job.tres_per_socket = per_socket;
+	job.tres_per_task = per_task;
+	job.cpus_per_tres = per_tres;
+	job.tres_freq = freq;
+	job.features = fake_slurm_string("nvlink&ib");
+	job.array_inx = fake_slurm_string("0-999%50");
+	job.dependency = fake_slurm_string("afterok:12");
+	job.reservation = reservation;
+	job.licenses = licenses;
+	job.time_limit = 90;
+	job.time_min = INFINITE;
+	job.min_nodes = 1;
+	job.max_nodes = 2;
+	job.num_tasks = 8;
+	job.ntasks_per_node = 4;
+	job.cpus_per_task = 2;
+	job.min_cpus = 16;
+	job.max_cpus = 32;
+	job.pn_min_memory = 4000;
+	job.ntasks_per_tres = 2;
+	job.het_job_offset = 0;
+	job.shared = JOB_SHARED_NONE;
+	job.begin_time = 1800000000;
+	job.deadline = 1800003600;
+	job.requeue = 0;
+	job.contiguous = 1;
+	fake_slurm_add_entry(&job, "ENERGY_MODE=observe");
+	fake_slurm_add_entry(&job, "ENERGY_MODE=saver");
+	fake_slurm_add_entry(&job, "ENERGY_MAX_SLOWDOWN=7.5");
+	fake_slurm_add_entry(&job, "ENERGY_DEADLINE=now+2hours");
+	fake_slurm_add_entry(&job, "ENERGY_QUIET=1");
+	text = strchr(strchr(_request(), '\n') + 1, '\n') + 1;	/* after the client line */
+	CHECK_TEXT(text,
+		   "uid=5\ngid=60\nsubmit_uid=1000\nname=train\naccount=acc\nqos=normal\n"
+		   "partition=a100,a40\nreservation=maint\ntime_limit=90\ntime_min=infinite\n"
+		   "min_nodes=1\nmax_nodes=2\nnum_tasks=8\nntasks_per_node=4\ncpus_per_task=2\n"
+		   "min_cpus=16\nmax_cpus=32\nmem_per_node_mib=4000\ntres_per_job=gres:gpu:4\n"
+		   "tres_per_node=gres/gpu:a100:2,gres/gpu:2\ntres_per_socket=gres:gpu:1\n"
+		   "tres_per_task=gres:gpu:a100:1\nntasks_per_tres=2\ncpus_per_tres=gres:gpu:4\n"
+		   "tres_freq=gpu:low\nfeatures=nvlink&ib\narray=0-999%2550\nhet_offset=0\n"
+		   "dependency=afterok:12\nlicenses=lic:2\nexclusive=1\nbegin_time=1800000000\n"
+		   "slurm_deadline=1800003600\nrequeue=0\ncontiguous=1\nenergy_mode=saver\n"
+		   "energy_max_slowdown=7.5\nenergy_deadline=now+2hours\nenergy_quiet=1\nend\n");
+	job.pn_min_memory = 100 | MEM_PER_CPU;
+	CHECK(strstr(_request(), "\nmem_per_cpu_mib=100\n"));
+	CHECK(!strstr(_request(), "mem_per_node"));
+	_finish();
+}
+
+static void test_wishes_that_no_option_could_have_set_are_not_sent(void)
+{
+	_begin();
+	fake_slurm_add_entry(&job, "ENERGY_MODE=$(id)");
+	fake_slurm_add_entry(&job, "ENERGY_MAX_SLOWDOWN=9999");
+	fake_slurm_add_entry(&job, "ENERGY_DEADLINE=never\nend");
+	fake_slurm_add_entry(&job, "ENERGY_QUIET=loud");
+	CHECK(!strstr(_request(), "energy_"));
+	_finish();
+}
+
+static void test_a_later_component_of_a_heterogeneous_job_is_not_called_interactive(void)
+{
+	_begin();
+	job.het_job_offset = 1;
+	CHECK(!strstr(_request(), "interactive"));
+	CHECK(strstr(_request(), "\nhet_offset=1\n"));
+	_finish();
+}
+
+static char *_long_text(size_t length, char filling)
+{
+	char *plain = malloc(length + 1), *text;
+
+	memset(plain, filling, length);
+	plain[length] = '\0';
+	text = fake_slurm_string(plain);
+	free(plain);
+	return text;
+}
+
+static void test_a_name_of_a_megabyte_is_cut(void)
+{
+	const char *name;
+
+	_begin();
+	job.name = _long_text(1 << 20, '\n');
+	name = strstr(_request(), "\nname=") + strlen("\nname=");
+	CHECK(strcspn(name, "\n") == 256 * 3);
+	_finish();
+}
+
+static void test_texts_at_their_bounds_fit_one_request(void)
+{
+	char *filled = _long_text(1024, '\n');
+
+	_begin();
+	job.name = _long_text(5000, '\n');
+	job.array_inx = _long_text(5000, '\n');
+	job.dependency = _long_text(5000, '\n');
+	job.account = job.qos = job.partition = job.reservation = filled;
+	job.tres_per_job = job.tres_per_node = job.tres_per_socket = job.tres_per_task = filled;
+	job.cpus_per_tres = job.tres_freq = job.features = job.licenses = filled;
+	CHECK(strlen(_request()) < ENERGY_REQUEST_BYTES);
+	job.account = job.qos = job.partition = job.features = NULL;
+	job.tres_per_job = job.tres_per_node = NULL;
+	slurm_xfree((void **) &filled);
+	_finish();
+}
+
+static void test_a_request_is_not_made_of_half_a_partition_list(void)
+{
+	char bytes[ENERGY_REQUEST_BYTES];
+
+	_begin();
+	job.partition = _long_text(1025, 'p');
+	CHECK(energy_job_request(&job, 0, bytes, sizeof(bytes)) == 0);
+	_finish();
+}
+
+static void test_an_answer_is_applied_in_slurms_memory(void)
+{
+	energy_reply_t reply = _reply();
+
+	_begin();
+	fake_slurm_add_entry(&job, "A=1");
+	strcpy(reply.entry, "v=1;id=abcdefgh1;mode=saver");
+	strcpy(reply.partition, "a40");
+	strcpy(reply.admin_comment, "energy:abcdefgh1");
+	CHECK(energy_job_apply(&job, &reply) == ENERGY_APPLIED);
+	CHECK(job.spank_job_env_size == 2);
+	CHECK_TEXT(job.spank_job_env[1], "ENERGY_DECISION=v=1;id=abcdefgh1;mode=saver");
+	CHECK(!job.spank_job_env[2]);
+	CHECK(fake_slurm_owns(job.spank_job_env) && fake_slurm_owns(job.spank_job_env[1]));
+	CHECK_TEXT(job.partition, "a40");
+	CHECK_TEXT(job.admin_comment, "energy:abcdefgh1");
+	CHECK(fake_slurm_owns(job.partition) && fake_slurm_owns(job.admin_comment));
+	_finish();
+}
+
+static void test_an_answer_that_names_nothing_changes_nothing(void)
+{
+	energy_reply_t reply = _reply();
+	job_desc_msg_t before;
+
+	_begin();
+	before = job;
+	CHECK(energy_job_apply(&job, &reply) == ENERGY_APPLIED);
+	CHECK(!memcmp(&before, &job, sizeof(job)));
+	_finish();
+}
+
+static const char *_moved(const char *users, const char *answer, energy_applied_t expected)
+{
+	static char result[256];
+	energy_reply_t reply = _reply();
+
+	_begin();
+	job.partition = users ? fake_slurm_string(users) : NULL;
+	strcpy(reply.partition, answer);
+	strcpy(reply.entry, "v=1");
+	CHECK(energy_job_apply(&job, &reply) == expected);
+	CHECK(job.spank_job_env_size == 1);	/* the clock is applied all the same */
+	snprintf(result, sizeof(result), "%s", job.partition);
+	_finish();
+	return result;
+}
+
+static void test_the_users_own_partition_wins(void)
+{
+	CHECK_TEXT(_moved("a100", "a40", ENERGY_APPLIED_BUT_PARTITION), "a100");
+	CHECK_TEXT(_moved("a100", "a100,a40", ENERGY_APPLIED_BUT_PARTITION), "a100");
+	CHECK_TEXT(_moved("a100,a40", "a4", ENERGY_APPLIED_BUT_PARTITION), "a100,a40");
+	CHECK_TEXT(_moved("a100", "a100x", ENERGY_APPLIED_BUT_PARTITION), "a100");
+	CHECK_TEXT(_moved(",", "a", ENERGY_APPLIED_BUT_PARTITION), ",");
+}
+
+static void test_a_subset_of_the_users_list_is_applied(void)
+{
+	CHECK_TEXT(_moved("v100,a100,a40", "a40,v100", ENERGY_APPLIED), "a40,v100");
+	CHECK_TEXT(_moved("a100,a40", "a40", ENERGY_APPLIED), "a40");
+	CHECK_TEXT(_moved("a100", "a100", ENERGY_APPLIED), "a100");
+}
+
+static void test_a_job_without_a_partition_takes_the_answers(void)
+{
+	CHECK_TEXT(_moved(NULL, "a40,v100", ENERGY_APPLIED), "a40,v100");
+	CHECK_TEXT(_moved("", "a40", ENERGY_APPLIED), "a40");
+}
+
+static void test_an_admin_comment_is_appended_to_the_one_before(void)
+{
+	energy_reply_t reply = _reply();
+
+	_begin();
+	job.admin_comment = fake_slurm_string("seen by ops");
+	strcpy(reply.admin_comment, "energy:abcdefgh1");
+	energy_job_apply(&job, &reply);
+	CHECK_TEXT(job.admin_comment, "seen by ops; energy:abcdefgh1");
+	_finish();
+}
+
+static void test_without_memory_nothing_breaks_and_an_undecided_job_is_not_moved(void)
+{
+	energy_reply_t reply = _reply();
+
+	strcpy(reply.entry, "v=1");
+	strcpy(reply.partition, "a40");
+	strcpy(reply.admin_comment, "energy:abcdefgh1");
+	for (int count = 0; count < 4; count++) {
+		_begin();
+		job.partition = fake_slurm_string("a100,a40");
+		fake_slurm_memory(count);
+		CHECK(energy_job_apply(&job, &reply) == ENERGY_APPLY_NO_MEMORY ||
+		      job.spank_job_env_size == 1);
+		if (count < 2) {
+			CHECK(!job.spank_job_env_size);
+			CHECK_TEXT(job.partition, "a100,a40");
+		}
+		_finish();
+	}
+}
+
+static void test_the_message_goes_after_what_another_plugin_left(void)
+{
+	char *message = NULL;
+
+	energy_job_tell(&message, "13 % less");
+	CHECK_TEXT(message, "energy: 13 % less");
+	energy_job_tell(&message, "energy: twice");
+	CHECK_TEXT(message, "energy: 13 % less\nenergy: twice");
+	CHECK(fake_slurm_owns(message));
+	fake_slurm_memory(0);
+	energy_job_tell(&message, "lost");
+	CHECK_TEXT(message, "energy: 13 % less\nenergy: twice");
+	fake_slurm_memory(1);
+	energy_job_tell(&message, "lost");
+	CHECK_TEXT(message, "energy: 13 % less\nenergy: twice");
+	fake_slurm_memory(-1);
+	slurm_xfree((void **) &message);
+}
+
+int main(void)
+{
+	RUN(test_every_forged_entry_is_removed_and_the_others_stay_in_order);
+	RUN(test_an_array_of_forged_entries_alone_becomes_none);
+	RUN(test_stripping_bears_missing_arrays_and_entries);
+	RUN(test_an_empty_job_makes_a_request_without_what_slurm_does_not_know);
+	RUN(test_every_key_is_sent_when_slurm_has_it);
+	RUN(test_wishes_that_no_option_could_have_set_are_not_sent);
+	RUN(test_a_later_component_of_a_heterogeneous_job_is_not_called_interactive);
+	RUN(test_a_name_of_a_megabyte_is_cut);
+	RUN(test_texts_at_their_bounds_fit_one_request);
+	RUN(test_a_request_is_not_made_of_half_a_partition_list);
+	RUN(test_an_answer_is_applied_in_slurms_memory);
+	RUN(test_an_answer_that_names_nothing_changes_nothing);
+	RUN(test_the_users_own_partition_wins);
+	RUN(test_a_subset_of_the_users_list_is_applied);
+	RUN(test_a_job_without_a_partition_takes_the_answers);
+	RUN(test_an_admin_comment_is_appended_to_the_one_before);
+	RUN(test_without_memory_nothing_breaks_and_an_undecided_job_is_not_moved);
+	RUN(test_the_message_goes_after_what_another_plugin_left);
+	return 0;
+}

@@ -1,0 +1,181 @@
+"""The Lua fall-back, under Lua 5.1 with a stand-in for Slurm's own table."""
+
+import contextlib
+import shutil
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from slurm_energy.wire.codec import Message, decode, encode
+
+HERE = Path(__file__).resolve().parent
+PLUGIN = HERE.parents[1] / "plugin/lua/job_submit.lua"
+LUA = shutil.which("lua5.1")
+DEADLINE_SECONDS = 0.05
+Behaviour = Callable[[socket.socket], None]
+
+
+def has_lua_socket() -> bool:
+    command = [LUA or "", "-e", 'require "socket"; require "socket.unix"']
+    return LUA is not None and subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+
+pytestmark = pytest.mark.skipif(not has_lua_socket(), reason="needs lua5.1 and lua-socket")
+
+
+class Daemon:
+    """Takes one connection after the other and lets `behave` speak to it."""
+
+    def __init__(self, path: Path, behave: Behaviour) -> None:
+        self.path = path
+        self.requests: list[bytes] = []
+        self._behave = behave
+        self._stopping = threading.Event()
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(str(path))
+        self._listener.listen(64)
+        self._listener.settimeout(0.1)
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        held = []
+        while not self._stopping.is_set():
+            with contextlib.suppress(TimeoutError):
+                connection, _ = self._listener.accept()
+                held.append(connection)
+                raw = b""
+                while not raw.endswith(b"\nend\n") and (more := connection.recv(65536)):
+                    raw += more
+                self.requests.append(raw)
+                with contextlib.suppress(OSError):
+                    self._behave(connection)
+        for connection in held:
+            connection.close()
+
+    def stop(self) -> None:
+        self._stopping.set()
+        self._thread.join()
+        self._listener.close()
+
+
+Start = Callable[[Behaviour], Daemon]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    daemons: list[Daemon] = []
+
+    def begin(behave: Behaviour) -> Daemon:
+        daemons.append(Daemon(tmp_path / "energyd.sock", behave))
+        return daemons[-1]
+
+    yield begin
+    for daemon in daemons:
+        daemon.stop()
+
+
+def submit(path: Path, job: str, times: int = 1) -> list[tuple[str, ...]]:
+    command = [LUA or "", str(HERE / "lua_driver.lua"), str(PLUGIN), str(path), job, str(times)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == 0, done.stderr
+    return [tuple(line.split("\t")) for line in done.stdout.splitlines()]
+
+
+def answer(**fields: str) -> Behaviour:
+    raw = encode(Message("ok", {"decision_id": "abcdefgh1", **fields}))
+
+    def behave(connection: socket.socket) -> None:
+        connection.sendall(raw)
+
+    return behave
+
+
+def test_partition_comment_and_message_are_applied(
+    start: Start,
+) -> None:
+    daemon = start(answer(partition="a40", admin_comment="energy:abcdefgh1", message="13 % less"))
+    assert submit(daemon.path, "plain") == [
+        ("user", "energy: 13 % less"),
+        ("rc", "0"),
+        ("partition", "a40"),
+        ("admin_comment", "seen; energy:abcdefgh1"),
+        ("modify", "0"),
+    ]
+    fields = decode(daemon.requests[0]).fields
+    assert fields["name"] == 'a"b\n%41\udcff'
+    assert fields["uid"] == "5"
+    assert fields["time_limit"] == "90"
+    assert fields["energy_mode"] == "saver"
+    assert not {"time_min", "ntasks_per_node", "interactive"} & fields.keys()
+
+
+def test_a_partition_outside_the_users_list_is_not_applied(
+    start: Start,
+) -> None:
+    daemon = start(answer(partition="a40,v100"))
+    assert ("partition", "a100,a40") in submit(daemon.path, "plain")
+
+
+@pytest.mark.parametrize("job", ["empty", "raising"])
+def test_missing_fields_and_fields_that_raise_are_borne(start: Start, job: str) -> None:
+    daemon = start(answer(partition="a40"))
+    assert ("partition", "a40") in submit(daemon.path, job)
+    assert decode(daemon.requests[0]).fields["uid"] == "1000"
+
+
+def wait(connection: socket.socket) -> None:
+    time.sleep(0.3)
+
+
+def trickle(connection: socket.socket) -> None:
+    for byte in encode(Message("ok", {"decision_id": "abcdefgh1", "partition": "a40"})):
+        connection.sendall(bytes([byte]))
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize(
+    "behave",
+    [
+        wait,
+        trickle,
+        lambda connection: connection.sendall(b"<html>500</html>\nend\n"),
+        lambda connection: connection.sendall(b"slurm-energy/1 ok\npartition=a40\n") or connection.close(),
+        lambda connection: connection.sendall(b"slurm-energy/1 ok\npartition=a40\npartition=a40\nend\n"),
+        lambda connection: connection.sendall(b"slurm-energy/1 refused\nreason=no\nend\n"),
+        lambda connection: connection.sendall(b"x" * 100_000),
+    ],
+    ids=["hangs", "trickles", "garbage", "cut-off", "repeated-key", "refused", "pours"],
+)
+def test_a_bad_answer_leaves_the_job_unchanged(start: Start, behave: Behaviour) -> None:
+    daemon = start(behave)
+    begun = time.monotonic()
+    lines = submit(daemon.path, "plain")
+    assert time.monotonic() - begun < DEADLINE_SECONDS + 1.0
+    assert ("rc", "0") in lines
+    assert ("partition", "a100,a40") in lines
+    assert ("admin_comment", "seen") in lines
+    assert lines[0][0] == "error"
+
+
+def test_an_absent_daemon_is_named_once_and_asked_no_more_after_three_failures(tmp_path: Path) -> None:
+    lines = submit(tmp_path / "nobody.sock", "plain", times=20)
+    assert lines.count(("rc", "0")) == 20
+    errors = [line for line in lines if line[0] == "error"]
+    assert len(errors) == 1
+    assert errors[0][1].startswith("energy: 1 jobs left unchanged; last: ")
+
+
+def test_a_partition_list_too_long_to_send_is_not_asked_about(
+    start: Start,
+) -> None:
+    daemon = start(answer(partition="a40"))
+    lines = submit(daemon.path, "long")
+    assert lines[0][0] == "error"
+    assert "partition is too long" in lines[0][1]
+    assert daemon.requests == []

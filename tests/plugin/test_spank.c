@@ -1,0 +1,111 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/* The options as sbatch, srun, salloc and slurmstepd call them. */
+#include "check.h"
+#include "fake_slurm.h"
+
+extern int slurm_spank_init(spank_t spank, int argc, char **argv);
+extern int slurm_spank_init_post_opt(spank_t spank, int argc, char **argv);
+
+static int _give(const char *name, const char *argument, int remote)
+{
+	struct spank_option *option = fake_spank_option(name);
+
+	CHECK(option);
+	return option->cb(option->val, argument, remote);
+}
+
+static void test_the_options_are_registered_with_a_usage_line(void)
+{
+	static const char *const names[] = {
+		"energy", "energy-max-slowdown", "energy-deadline", "energy-quiet",
+	};
+
+	CHECK(slurm_spank_init(NULL, 0, NULL) == 0);
+	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+		struct spank_option *option = fake_spank_option(names[i]);
+
+		CHECK(option && option->usage && option->usage[0]);
+		CHECK(option->has_arg == (strcmp(names[i], "energy-quiet") != 0));
+	}
+}
+
+static void test_without_options_nothing_is_passed_on(void)
+{
+	CHECK(slurm_spank_init_post_opt(NULL, 0, NULL) == 0);
+	CHECK_TEXT(fake_spank_entries(), "");
+}
+
+static void test_a_bad_value_names_option_value_and_bound(void)
+{
+	CHECK(_give("energy", "turbo", 0) != 0);
+	CHECK_TEXT(fake_slurm_last_error(), "--energy=turbo is not off, observe, balanced or saver");
+	CHECK(_give("energy-max-slowdown", "201", 0) != 0);
+	CHECK_TEXT(fake_slurm_last_error(),
+		   "--energy-max-slowdown=201 is not a percentage from 0 to 200");
+	CHECK(_give("energy-deadline", "a\x1b[31m", 0) != 0);
+	CHECK(strstr(fake_slurm_last_error(), "--energy-deadline=a?[31m is not a time such as"));
+	CHECK(_give("energy", NULL, 0) != 0);
+}
+
+static void test_on_the_nodes_a_bad_value_harms_nothing(void)
+{
+	CHECK(_give("energy", "turbo", 1) == 0);
+	CHECK(_give("energy-deadline", NULL, 1) == 0);
+}
+
+static void test_the_last_value_is_passed_on_by_sbatch_and_srun(void)
+{
+	CHECK(_give("energy", "saver", 0) == 0);
+	CHECK(_give("energy", "off", 0) == 0);
+	CHECK(_give("energy-max-slowdown", "7.5%", 0) == 0);
+	CHECK(_give("energy-deadline", "now+2hours", 0) == 0);
+	CHECK(_give("energy-quiet", NULL, 0) == 0);
+	for (int i = 0; i < 2; i++) {
+		fake_spank_context(i ? S_CTX_LOCAL : S_CTX_ALLOCATOR);
+		fake_spank_forget();
+		CHECK(slurm_spank_init_post_opt(NULL, 0, NULL) == 0);
+		CHECK_TEXT(fake_spank_entries(),
+			   "ENERGY_MODE=off\nENERGY_MAX_SLOWDOWN=7.5\n"
+			   "ENERGY_DEADLINE=now+2hours\nENERGY_QUIET=1\n");
+	}
+}
+
+static void test_in_other_contexts_nothing_is_set(void)
+{
+	static const spank_context_t contexts[] = {
+		S_CTX_REMOTE, S_CTX_SLURMD, S_CTX_JOB_SCRIPT, S_CTX_ERROR,
+	};
+
+	fake_spank_forget();
+	for (size_t i = 0; i < sizeof(contexts) / sizeof(contexts[0]); i++) {
+		fake_spank_context(contexts[i]);
+		CHECK(slurm_spank_init_post_opt(NULL, 0, NULL) == 0);
+	}
+	CHECK_TEXT(fake_spank_entries(), "");
+}
+
+static void test_a_job_submitted_inside_a_job_does_not_inherit_its_options(void)
+{
+	const char *name = "SLURM_SPANK__SLURM_SPANK_OPTION_energy_energy_deadline";
+
+	fake_spank_context(S_CTX_ALLOCATOR);
+	unsetenv("SLURM_JOB_ID");
+	setenv(name, "now+1hour", 1);
+	slurm_spank_init(NULL, 0, NULL);
+	CHECK(getenv(name));	/* set at the shell: meant */
+	setenv("SLURM_JOB_ID", "7", 1);
+	slurm_spank_init(NULL, 0, NULL);
+	CHECK(!getenv(name));
+}
+
+int main(void)
+{
+	RUN(test_the_options_are_registered_with_a_usage_line);
+	RUN(test_without_options_nothing_is_passed_on);
+	RUN(test_a_bad_value_names_option_value_and_bound);
+	RUN(test_on_the_nodes_a_bad_value_harms_nothing);
+	RUN(test_the_last_value_is_passed_on_by_sbatch_and_srun);
+	RUN(test_in_other_contexts_nothing_is_set);
+	RUN(test_a_job_submitted_inside_a_job_does_not_inherit_its_options);
+	return 0;
+}

@@ -1,0 +1,168 @@
+"""Every command: its help, its place in the reference, its exit codes."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from slurm_energy.cli import reference
+from slurm_energy.cli.config_commands import hide_password
+from slurm_energy.cli.main import NOUNS, cli, main
+from slurm_energy.policy.registry import policy_names
+
+REPOSITORY = Path(__file__).parents[3]
+COMMANDS = dict(reference.walk(cli, ("slurm-energy",)))
+NO_VERB = {"the", "a", "an", "this", "it", "for", "with"}
+
+
+@pytest.fixture(autouse=True)
+def _no_site(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in [name for name in os.environ if name.startswith("SLURM_ENERGY_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("SLURM_ENERGY_DAEMON_SOCKET_PATH", str(tmp_path / "none.sock"))
+    monkeypatch.setenv("SLURM_ENERGY_STORE_URL", f"sqlite:///{tmp_path}/energy.sqlite")
+
+
+@pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
+def test_help_starts_with_a_verb_and_ends_with_an_example_of_this_command(path: tuple[str, ...]) -> None:
+    command = COMMANDS[path]
+    first, *_ = (command.help or "").split()
+    assert first.istitle()
+    assert first.lower() not in NO_VERB
+    assert not first.endswith("s"), f"{first} is not an imperative"
+    assert (command.epilog or "").startswith("Example: ")
+    words = (command.epilog or "").removeprefix("Example: ").replace("sudo -u slurm ", "").replace("sudo ", "").split()
+    assert words[: len(path)] == list(path)
+
+
+@pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
+def test_every_option_and_argument_is_explained(path: tuple[str, ...]) -> None:
+    for parameter in COMMANDS[path].params:
+        if isinstance(parameter, click.Option):
+            assert parameter.help, f"{' '.join(path)} {parameter.opts}"
+            assert parameter.help.endswith((".", "?")), f"{' '.join(path)} {parameter.opts}: {parameter.help}"
+
+
+@pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
+def test_every_command_is_in_the_reference(path: tuple[str, ...]) -> None:
+    page = (REPOSITORY / "docs/reference/cli.md").read_text(encoding="utf-8")
+    assert f"# `{' '.join(path)}`\n" in page
+
+
+@pytest.mark.parametrize("name", reference.PAGES)
+def test_the_reference_pages_are_up_to_date(name: str) -> None:
+    page = REPOSITORY / "docs/reference" / name
+    assert page.read_text(encoding="utf-8") == reference.PAGES[name](), (
+        "run: python -m slurm_energy.cli.reference --write"
+    )
+
+
+@pytest.mark.parametrize("name", NOUNS)
+def test_the_list_of_commands_says_what_each_help_says(name: str) -> None:
+    command = cli.get_command(click.Context(cli), name)
+    assert command is not None
+    assert command.get_short_help_str(limit=200).rstrip(".") == NOUNS[name].summary.rstrip(".")
+
+
+def test_help_is_fast_because_it_imports_no_command() -> None:
+    probe = (
+        "import sys\nfrom slurm_energy.cli.main import main\ncode = main(['--help'])\n"
+        "heavy = {'sqlalchemy', 'rich', 'jinja2', 'torch', 'alembic', 'pynvml', 'asyncio'}\n"
+        "sys.exit(code or ','.join(sorted(heavy & set(sys.modules))) or 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "report" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (["--version"], 0),
+        (["policy", "list"], 0),
+        (["policy", "show", "nonesuch"], 1),
+        (["status"], 1),
+        (["decisions"], 1),
+        (["report", "user"], 1),
+        (["explain", "1"], 1),
+        (["nonesuch"], 2),
+        (["report", "job", "1_2"], 2),
+        (["report", "job", "0"], 2),
+        (["report", "job", "x"], 2),
+        (["report", "user", "--since", "soon"], 2),
+        (["report", "user", "--since", "2026-03-02", "--until", "2026-03-01"], 2),
+        (["config", "show", "nonesuch"], 2),
+        (["--config", "/nonexistent.toml", "config", "show"], 1),
+    ],
+)
+def test_exit_codes(words: list[str], code: int, capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(words) == code
+    said = capfd.readouterr()
+    assert "Traceback" not in said.err
+    if code:
+        assert said.err
+        assert said.out == ""
+
+
+def test_an_interrupt_is_130(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    def interrupted(*_arguments: object, **_options: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "main", interrupted)
+    assert main([]) == 130
+    assert capfd.readouterr().err == "slurm-energy: interrupted\n"
+
+
+@pytest.mark.parametrize("words", ["config show", "--help"])
+def test_a_reader_that_went_away_costs_no_message(words: str) -> None:
+    command = f"{sys.executable} -m slurm_energy.cli.main {words} | true"
+    done = subprocess.run(["/bin/sh", "-c", command], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_config_show_tells_where_each_value_came_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "x.toml"
+    file.write_text('[policy]\nname = "fixed-clock"\n', encoding="utf-8")
+    monkeypatch.setenv("SLURM_ENERGY_NODE_TIME_SCALE", "60")
+    monkeypatch.setenv("SLURM_ENERGY_STORE_URL", "postgresql+psycopg://energy:secret@db/e")
+    result = CliRunner().invoke(cli, ["--config", str(file), "config", "show", "--json"], standalone_mode=False)
+    rows = json.loads(result.stdout)
+    assert rows["policy.name"] == {"value": "fixed-clock", "origin": str(file), "default": "oracle"}
+    assert rows["node.time_scale"]["origin"] == "$SLURM_ENERGY_NODE_TIME_SCALE"
+    assert rows["node.time_scale"]["value"] == 60.0
+    assert rows["guard.min_energy_saving"]["origin"] == "default"
+    assert rows["store.url"]["value"] == "postgresql+psycopg://energy:***@db/e"
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("sqlite:////var/lib/e@x.sqlite", "sqlite:////var/lib/e@x.sqlite"),
+        ("postgresql://u:p@h/d", "postgresql://u:***@h/d"),
+        ("mariadb://u:p:q@r@h/d", "mariadb://u:***@h/d"),
+        ("mariadb://u@h/d", "mariadb://u@h/d"),
+    ],
+)
+def test_passwords_are_never_shown(url: str, shown: str) -> None:
+    assert hide_password(url) == shown
+
+
+def test_config_check_names_the_fault(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "x.toml"
+    file.write_text("[policy]\nmax_slowdown = 9\n", encoding="utf-8")
+    assert main(["config", "check", str(file)]) == 1
+    assert "policy.max_slowdown is 9" in capfd.readouterr().err
+    file.write_text("[policy]\nmax_slowdown = 0.1\n", encoding="utf-8")
+    assert main(["config", "check", str(file)]) == 0
+
+
+def test_policy_list_marks_the_configured_one(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["policy", "list"]) == 0
+    lines = capfd.readouterr().out.splitlines()
+    assert [line[2:].split()[0] for line in lines] == list(policy_names())
+    assert next(line for line in lines if line.startswith("*")).startswith("* oracle")

@@ -1,0 +1,296 @@
+"""What `install` plans, shows and writes, below a root of its own."""
+
+import os
+import re
+import shutil
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from slurm_energy.cli.file_changes import file_change, write
+from slurm_energy.cli.installation import Installation, InstallOptions, PlannedFile, with_site_facts
+from slurm_energy.cli.main import cli
+from slurm_energy.cli.rendering import cron_word, render, toml_value, unit_word
+from slurm_energy.cli.settings_table import section_tables
+from slurm_energy.cli.site import read_slurm_conf
+from slurm_energy.config import Config, load_config, parse_config
+from slurm_energy.errors import ConfigError
+
+SLURM_CONF = """ClusterName=north
+SlurmctldHost=ctl1(10.0.0.1)
+SlurmUser=slurmadm
+JobSubmitPlugins=lua
+PrologFlags=X11
+AccountingStorageType=accounting_storage/slurmdbd
+"""
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    root = tmp_path / "root"
+    (root / "etc/slurm").mkdir(parents=True)
+    (root / "usr/lib/x86_64-linux-gnu/slurm-wlm").mkdir(parents=True)
+    (root / "etc/slurm/slurm.conf").write_text(SLURM_CONF, encoding="utf-8")
+    return root
+
+
+def run(root: Path, *words: str, stdin: str = "") -> tuple[int, str, str]:
+    result = CliRunner().invoke(cli, ["install", "--root", str(root), *words], input=stdin, standalone_mode=False)
+    assert result.exception is None or result.exit_code == 1, result.exception
+    code = result.return_value if isinstance(result.return_value, int) else 1
+    return code, result.stdout, result.stderr
+
+
+def files(root: Path) -> dict[str, str]:
+    return {
+        str(path.relative_to(root)): path.read_text(encoding="utf-8")
+        for path in sorted(root.rglob("*"))
+        if path.is_file()
+    }
+
+
+def planned(root: Path, config: Config | None = None, **options: object) -> dict[str, str]:
+    chosen = InstallOptions(root=root, python=Path("/opt/venv/bin/python"), **options)  # type: ignore[arg-type]  # a test's shorthand
+    installation = Installation(config or Config(), chosen, environment={})
+    return {str(item.path): item.content.decode() for item in installation.files()}
+
+
+def test_a_dry_run_shows_everything_and_writes_nothing(root: Path) -> None:
+    before = files(root)
+    code, stdout, stderr = run(root, "--role", "all", "--dry-run")
+    assert code == 0
+    assert "+++ /etc/slurm/slurm-energy.conf" in stdout
+    assert "+JobSubmitPlugins=lua,energy" in stdout
+    assert "Nothing was written." in stderr
+    assert files(root) == before
+
+
+def test_a_no_writes_nothing(root: Path) -> None:
+    before = files(root)
+    code, _, _ = run(root, "--role", "login", stdin="n\n")
+    assert code == 1
+    assert files(root) == before
+
+
+def test_everything_is_written_once_and_a_second_run_finds_nothing_to_do(root: Path) -> None:
+    assert run(root, "--role", "all", "--yes")[0] == 0
+    first = files(root)
+    assert {
+        "etc/slurm-energy/slurm-energy.toml",
+        "etc/slurm-energy/energy-plugin.conf",
+        "etc/slurm/slurm-energy.conf",
+        "etc/slurm/plugstack.conf",
+        "etc/systemd/system/slurm-energyd.service",
+        "etc/systemd/system/slurm-energy-flush.timer",
+        "etc/systemd/system/slurm-energy-repair.service",
+        "etc/slurm-energy/example.sh",
+    } <= set(first)
+    code, stdout, stderr = run(root, "--role", "all", "--yes")
+    assert (code, stdout) == (0, "")
+    assert re.search(r"^0 of \d+ files differ", stderr, re.MULTILINE)
+    assert files(root) == first
+
+
+def test_slurm_conf_stays_as_it_is_unless_that_is_wanted(root: Path) -> None:
+    run(root, "--role", "login", "--yes")
+    assert (root / "etc/slurm/slurm.conf").read_text() == SLURM_CONF
+    for _ in range(2):
+        run(root, "--role", "login", "--yes", "--edit-slurm-conf")
+        assert (root / "etc/slurm/slurm.conf").read_text() == SLURM_CONF + "Include slurm-energy.conf\n"
+
+
+def test_a_changed_file_is_copied_aside_with_its_mode(root: Path) -> None:
+    plugstack = root / "etc/slurm/plugstack.conf"
+    plugstack.write_text("required /site/own.so arg\n")
+    plugstack.chmod(0o640)
+    run(root, "--role", "login", "--yes")
+    copies = list(plugstack.parent.glob("plugstack.conf.before-*"))
+    assert [copy.read_text() for copy in copies] == ["required /site/own.so arg\n"]
+    assert copies[0].stat().st_mode & 0o777 == 0o640
+    lines = plugstack.read_text().splitlines()
+    assert lines[0] == "required /site/own.so arg"
+    assert lines[-1] == "optional /usr/lib/x86_64-linux-gnu/slurm-wlm/spank_energy.so"
+
+
+def test_settings_that_the_site_made_are_kept(root: Path) -> None:
+    path = root / "etc/slurm-energy/slurm-energy.toml"
+    path.parent.mkdir()
+    path.write_text(
+        '[policy]\nname = "fixed-clock"\n[policy.fixed_clocks_mhz]\n"a100" = 1200\n[gpu_types]\n"my.gpu" = "a40"\n'
+    )
+    run(root, "--role", "login", "--yes")
+    config = load_config(path, environment={})
+    assert (config.policy.name, config.policy.fixed_clocks_mhz, config.gpu_types) == (
+        "fixed-clock",
+        {"a100": 1200},
+        {"my.gpu": "a40"},
+    )
+
+
+def test_what_slurm_conf_tells_is_filled_in(root: Path) -> None:
+    run(root, "--role", "node", "--yes")
+    config = load_config(root / "etc/slurm-energy/slurm-energy.toml", environment={})
+    assert config.cluster.name == "north"
+    assert config.cluster.slurm_user == "slurmadm"
+    assert config.cluster.accounting is True
+    assert config.node.daemon_address == "ctl1:8470"
+    kept = with_site_facts(config, {"clustername": "other", "slurmctldhost": "x"})
+    assert (kept.cluster.name, kept.node.daemon_address) == ("north", "ctl1:8470")
+
+
+def test_the_written_settings_are_the_settings_in_force_for_every_key(root: Path) -> None:
+    text = planned(root, roles=("login",))["/etc/slurm-energy/slurm-energy.toml"]
+    assert tomllib.loads(text) == {table.name: {} for table in section_tables(Config())}
+    everything = re.sub(r"^# (\w+ = )", r"\1", text, flags=re.MULTILINE)
+    config = parse_config(tomllib.loads(everything), source="all", environment={})
+    assert config == Config()
+    for table in section_tables(Config()):
+        for row in table.settings:
+            assert f"# {row.key} = {row.toml}\n" in text
+
+
+def test_the_sites_own_prolog_stays_and_the_way_to_join_it_is_told(root: Path) -> None:
+    conf = root / "etc/slurm/slurm.conf"
+    conf.write_text(SLURM_CONF + "Prolog=/site/prolog.d/*\nEpilog=/site/epilog.sh\n")
+    code, _, stderr = run(root, "--role", "login", "--yes")
+    fragment = (root / "etc/slurm/slurm-energy.conf").read_text()
+    assert code == 0
+    assert not re.search(r"^(Prolog|Epilog)=", fragment, re.MULTILINE)
+    assert "Link it there: ln -s /etc/slurm-energy/prolog.d/" in stderr
+    assert "Call /etc/slurm-energy/epilog.d/" in stderr
+
+
+def test_hooks_run_under_the_chosen_interpreter(root: Path) -> None:
+    plan = planned(root, roles=("node",))
+    hooks = {path: text for path, text in plan.items() if re.search(r"(prolog|epilog)\.d/", path)}
+    assert {path.rsplit("/", 2)[1] for path in hooks} == {"prolog.d", "epilog.d"}
+    for text in hooks.values():
+        assert "@PYTHON@" not in text
+        assert "/opt/venv/bin/python" in text
+
+
+def test_cron_takes_the_place_of_the_timers(root: Path) -> None:
+    plan = planned(root, roles=("node",), scheduler="cron")
+    assert not [path for path in plan if "systemd" in path]
+    assert "* * * * * root /opt/venv/bin/python -I -m slurm_energy.node.main flush" in plan["/etc/cron.d/slurm-energy"]
+
+
+def test_folders_outside_the_usual_places_are_opened_to_the_daemon(root: Path) -> None:
+    document = {
+        "daemon": {"state_directory": "/data/my energy", "socket_path": "/srv/e/d.sock"},
+        "store": {"url": "sqlite:////db/100%/e.sqlite"},
+    }
+    config = parse_config(document, source="test", environment={})
+    unit = planned(root, config, roles=("controller",))["/etc/systemd/system/slurm-energyd.service"]
+    assert [line for line in unit.splitlines() if line.startswith("ReadWritePaths")] == [
+        'ReadWritePaths="/data/my energy"',
+        "ReadWritePaths=/srv/e",
+        "ReadWritePaths=/db/100%%",
+    ]
+    assert "StateDirectory=" not in unit
+
+
+def test_plugin_settings_follow_the_configuration(root: Path) -> None:
+    document = {"plugin": {"deadline_milliseconds": 80, "message": False, "breaker_seconds": 2.5}}
+    config = parse_config(document, source="test", environment={})
+    text = planned(root, config, roles=("controller",))["/etc/slurm-energy/energy-plugin.conf"]
+    assert [line for line in text.splitlines() if not line.startswith("#")] == [
+        "socket=/run/slurm-energy/energyd.sock",
+        "deadline_milliseconds=80",
+        "message=no",
+        "breaker_failures=3",
+        "breaker_seconds=2.5",
+    ]
+
+
+def test_no_plugin_folder_is_a_clear_error(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="--plugin-dir"):
+        planned(tmp_path, roles=("login",))
+
+
+def test_a_link_out_of_the_root_is_refused(root: Path, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.write_text("precious")
+    (root / "etc/slurm/x.conf").symlink_to(outside)
+    with pytest.raises(ConfigError, match="outside of it"):
+        file_change(root, PlannedFile(path=Path("/etc/slurm/x.conf"), content=b"new"))
+
+
+def test_a_link_inside_the_root_is_followed(root: Path) -> None:
+    (root / "shared").mkdir()
+    (root / "shared/x.conf").write_text("old")
+    (root / "etc/slurm/x.conf").symlink_to("../../shared/x.conf")
+    write(file_change(root, PlannedFile(path=Path("/etc/slurm/x.conf"), content=b"new")), 0.0)
+    assert (root / "etc/slurm/x.conf").is_symlink()
+    assert (root / "shared/x.conf").read_text() == "new"
+
+
+def test_a_folder_in_a_files_place_is_refused(root: Path) -> None:
+    (root / "etc/slurm/x.conf").mkdir()
+    with pytest.raises(ConfigError, match=r"x\.conf"):
+        file_change(root, PlannedFile(path=Path("/etc/slurm/x.conf"), content=b"new"))
+
+
+def test_a_failed_write_leaves_the_old_file_and_nothing_else(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = root / "etc/x.conf"
+    path.write_text("old")
+    change = file_change(root, PlannedFile(path=Path("/etc/x.conf"), content=b"new"))
+
+    def full_disk(_descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full_disk)
+    with pytest.raises(ConfigError, match="No space left on device"):
+        write(change, 0.0)
+    assert path.read_text() == "old"
+    assert [item.name for item in path.parent.iterdir() if item.name.startswith(".x")] == []
+
+
+def test_includes_of_slurm_conf_are_read_in_place_and_a_circle_ends(tmp_path: Path) -> None:
+    (tmp_path / "slurm.conf").write_text("A=1\nInclude more.conf\nB=2 # two\nNodeName=n A=9\n")
+    (tmp_path / "more.conf").write_text('a = 3\nC="x \\\ny"\ninclude slurm.conf\n')
+    assert read_slurm_conf(tmp_path / "slurm.conf") == {"a": "3", "b": "2", "c": "x  y"}
+
+
+@pytest.mark.parametrize(
+    ("text", "unit", "cron"),
+    [
+        ("/opt/venv/bin/python3", "/opt/venv/bin/python3", "/opt/venv/bin/python3"),
+        ("/a b/100%", '"/a b/100%%"', "'/a b/100\\%'"),
+        ("/a'$(id)", '"/a\'$$(id)"', "'/a'\\''$(id)'"),
+    ],
+)
+def test_words_are_quoted_for_the_file_they_stand_in(text: str, unit: str, cron: str) -> None:
+    assert (unit_word(text), cron_word(text)) == (unit, cron)
+
+
+def test_control_characters_never_reach_a_file() -> None:
+    with pytest.raises(ConfigError, match="control characters"):
+        unit_word("/a\nExecStart=/bin/sh")
+
+
+def test_a_template_that_names_a_missing_value_is_an_error() -> None:
+    with pytest.raises(ConfigError, match=r"cron/slurm-energy\.j2"):
+        render("cron/slurm-energy.j2", {})
+
+
+@pytest.mark.parametrize("value", ['a"b\\c\n', True, 0.05, 5, ("a", 'b"'), {"a100": 1275}, {}, "é\u2028"])
+def test_values_survive_toml(value: object) -> None:
+    assert tomllib.loads(f"x = {toml_value(value)}")["x"] == (list(value) if isinstance(value, tuple) else value)
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
+def test_systemd_finds_no_fault_in_the_units(root: Path, tmp_path: Path) -> None:
+    units = tmp_path / "units"
+    units.mkdir()
+    for path, text in planned(root).items():
+        if path.startswith("/etc/systemd/system/"):
+            (units / Path(path).name).write_text(text.replace("/opt/venv/bin/python", "/bin/true"))
+    names = sorted(str(path) for path in units.iterdir())
+    assert len(names) == 4
+    result = subprocess.run(["systemd-analyze", "verify", *names], capture_output=True, text=True, check=False)
+    ours = [line for line in result.stderr.splitlines() if "slurm-energy" in line and "man:slurm.conf" not in line]
+    assert ours == []

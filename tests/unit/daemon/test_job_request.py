@@ -1,0 +1,41 @@
+from slurm_energy.daemon.job_request import job_request
+from slurm_energy.domain.job import EnergyMode, EnergyOptions, GpuDemand, JobRequest
+from slurm_energy.wire.messages import SubmittedJob
+
+NOW = 1_790_000_000.0
+
+
+def test_counts_become_totals_of_the_job() -> None:
+    job = SubmittedJob(user_id=1000, nodes_min=2, tasks_per_node=4, tres_per_task="gres:gpu:1", memory_per_cpu_mib=1024)
+    request = job_request(job, NOW, "alice").request
+    assert request == JobRequest(
+        user_id=1000,
+        user_name="alice",
+        nodes_min=2,
+        tasks=8,
+        gpus=(GpuDemand(count=8),),
+        memory_per_node_mib=4096.0,
+        submitted_at_seconds=NOW,
+    )
+
+
+def test_options_become_the_jobs_options() -> None:
+    job = SubmittedJob(user_id=1, mode=EnergyMode.SAVER, max_slowdown=0.1, deadline="now+1hour", quiet=True)
+    assert job_request(job, NOW).request.options == EnergyOptions(
+        mode=EnergyMode.SAVER, max_slowdown=0.1, deadline_seconds=NOW + 3600.0, quiet=True
+    )
+
+
+def test_a_gpu_clock_of_the_users_own_is_seen() -> None:
+    assert job_request(SubmittedJob(user_id=1, tres_frequency="gpu:1000"), NOW).request.gpu_frequency_given
+    assert not job_request(SubmittedJob(user_id=1), NOW).request.gpu_frequency_given
+
+
+def test_what_cannot_be_read_is_told_and_the_job_goes_on() -> None:
+    job = SubmittedJob(user_id=1, tres_per_node="gres:gpu:many", deadline="soon", complaints=("energy_mode is odd",))
+    understood = job_request(job, NOW)
+    assert (understood.request.gpus, understood.request.options.deadline_seconds) == ((), None)
+    first, second, third = understood.complaints
+    assert first == "energy_mode is odd"
+    assert "gres:gpu:many" in second
+    assert "'soon'" in third

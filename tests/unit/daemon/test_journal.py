@@ -1,0 +1,117 @@
+import os
+from pathlib import Path
+
+import pytest
+
+from slurm_energy.daemon.journal import JournalReader, JournalWriter, Position, journal_bytes, segment_numbers
+from slurm_energy.errors import SpoolError
+
+
+def texts(reader: JournalReader, max_lines: int = 100) -> list[bytes]:
+    return [line.text for line in reader.read(max_lines)]
+
+
+def test_lines_come_out_in_order_and_once(tmp_path: Path) -> None:
+    writer, reader = JournalWriter(tmp_path, "daemon"), JournalReader(tmp_path, "daemon")
+    writer.append([b"1", b"2"], durable=False)
+    assert texts(reader) == [b"1", b"2"]
+    assert texts(reader) == []
+    writer.append([b"3"], durable=True)
+    assert texts(reader) == [b"3"]
+
+
+def test_a_reader_that_did_not_commit_reads_again(tmp_path: Path) -> None:
+    JournalWriter(tmp_path, "daemon").append([b"1", b"2"], durable=True)
+    assert texts(JournalReader(tmp_path, "daemon")) == [b"1", b"2"]
+    first = JournalReader(tmp_path, "daemon")
+    line = first.read(1)[0]
+    first.commit(line.end)
+    assert texts(JournalReader(tmp_path, "daemon")) == [b"2"]
+
+
+def test_segments_rotate_and_finished_ones_are_deleted(tmp_path: Path) -> None:
+    writer = JournalWriter(tmp_path, "daemon", segment_bytes=10)
+    reader = JournalReader(tmp_path, "daemon")
+    for number in range(5):
+        writer.append([b"line %d" % number], durable=False)
+    assert segment_numbers(tmp_path, "daemon") == [1, 2, 3]
+    lines = reader.read(100)
+    assert [line.text for line in lines] == [b"line %d" % number for number in range(5)]
+    reader.commit(lines[-1].end)
+    assert segment_numbers(tmp_path, "daemon") == [3]
+
+
+def test_a_new_writer_never_takes_a_number_again(tmp_path: Path) -> None:
+    JournalWriter(tmp_path, "daemon").append([b"1"], durable=True)
+    reader = JournalReader(tmp_path, "daemon")
+    reader.commit(reader.read(10)[-1].end)
+    (tmp_path / "daemon-000000000001.jsonl").unlink()
+    JournalWriter(tmp_path, "daemon").append([b"2"], durable=True)
+    assert segment_numbers(tmp_path, "daemon") == [2]
+    assert texts(JournalReader(tmp_path, "daemon")) == [b"2"]
+
+
+def test_a_torn_last_line_of_a_crash_is_passed_over(tmp_path: Path) -> None:
+    JournalWriter(tmp_path, "daemon").append([b"whole"], durable=True)
+    with (tmp_path / "daemon-000000000001.jsonl").open("ab") as file:
+        file.write(b'{"torn": ')
+    reader = JournalReader(tmp_path, "daemon")
+    assert texts(reader) == [b"whole"]
+    JournalWriter(tmp_path, "daemon").append([b"next"], durable=True)
+    assert texts(reader) == [b"next"]
+
+
+def test_a_line_that_is_still_being_written_is_waited_for(tmp_path: Path) -> None:
+    path = tmp_path / "daemon-000000000001.jsonl"
+    path.write_bytes(b"ha")
+    reader = JournalReader(tmp_path, "daemon")
+    assert texts(reader) == []
+    path.write_bytes(b"half\n")
+    assert texts(reader) == [b"half"]
+
+
+def test_a_batch_is_bounded_by_lines_and_by_bytes(tmp_path: Path) -> None:
+    JournalWriter(tmp_path, "daemon").append([b"x" * 99] * 10, durable=True)
+    reader = JournalReader(tmp_path, "daemon")
+    assert len(reader.read(3)) == 3
+    assert len(reader.read(100, max_bytes=250)) == 3
+    assert len(reader.read(100)) == 4
+
+
+def test_streams_in_one_folder_do_not_mix(tmp_path: Path) -> None:
+    JournalWriter(tmp_path, "daemon").append([b"d"], durable=True)
+    JournalWriter(tmp_path, "jobs").append([b"j"], durable=True)
+    assert texts(JournalReader(tmp_path, "jobs")) == [b"j"]
+    assert journal_bytes(tmp_path) == 4
+
+
+def test_a_damaged_position_means_reading_from_the_beginning(tmp_path: Path) -> None:
+    JournalWriter(tmp_path, "daemon").append([b"1"], durable=True)
+    (tmp_path / "daemon.position").write_text("garbage")
+    reader = JournalReader(tmp_path, "daemon")
+    assert reader.position == Position(segment=0)
+    assert texts(reader) == [b"1"]
+
+
+def test_a_full_disk_is_an_error_and_leaves_no_half_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    writer = JournalWriter(tmp_path, "daemon")
+    writer.append([b"before"], durable=True)
+    real_write = os.write
+
+    def full(descriptor: int, data: bytes) -> int:
+        if len(data) > 3:
+            return real_write(descriptor, data[:3])
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "write", full)
+    with pytest.raises(SpoolError, match="No space left"):
+        writer.append([b"lost?"], durable=True)
+    monkeypatch.undo()
+    writer.append([b"after"], durable=True)
+    assert texts(JournalReader(tmp_path, "daemon")) == [b"before", b"after"]
+
+
+def test_the_journal_is_for_its_owner_only(tmp_path: Path) -> None:
+    JournalWriter(tmp_path / "journal", "daemon").append([b"1"], durable=True)
+    assert (tmp_path / "journal").stat().st_mode & 0o077 == 0
+    assert (tmp_path / "journal" / "daemon-000000000001.jsonl").stat().st_mode & 0o077 == 0

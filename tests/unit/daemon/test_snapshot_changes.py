@@ -1,0 +1,87 @@
+from dataclasses import replace
+
+from slurm_energy.daemon.frames import MAX_ITEMS, SnapshotPart
+from slurm_energy.daemon.snapshot_changes import VANISHED, JobHistory, SnapshotDifference
+from slurm_energy.domain.cluster import JobState, NodeState, PartitionState
+from slurm_energy.domain.ids import JobId, NodeName, PartitionName
+from slurm_energy.slurm.client import ClusterReading
+
+
+def job(number: int, **fields: object) -> JobState:
+    made = JobState(
+        job_id=JobId(number),
+        user_name="alice",
+        user_id=1000,
+        name="train",
+        state="PENDING",
+        partitions=(PartitionName("a100"),),
+        submitted_at_seconds=1000.0,
+    )
+    return replace(made, **fields)  # type: ignore[arg-type]  # each test gives fields of the right type
+
+
+NODE = NodeState(
+    name=NodeName("n1"), partitions=(PartitionName("a100"),), states=("IDLE",), available=True, cpus=8, cpus_allocated=0
+)
+PARTITION = PartitionState(name=PartitionName("a100"), is_default=True, up=True)
+
+
+def reading(*jobs: JobState, nodes: tuple[NodeState, ...] = (NODE,)) -> ClusterReading:
+    return ClusterReading(partitions=(PARTITION,), nodes=nodes, jobs=jobs)
+
+
+def test_the_first_reading_is_sent_whole_in_small_parts() -> None:
+    jobs = [job(number) for number in range(1, 601)]
+    parts = list(SnapshotDifference().parts(reading(*jobs)))
+    assert [len(part.jobs) for part in parts if part.jobs] == [MAX_ITEMS, MAX_ITEMS, 100]
+    assert [part.nodes for part in parts if part.nodes] == [(NODE,)]
+    assert parts[0] == SnapshotPart(partitions=(PARTITION,))
+
+
+def test_later_readings_send_only_what_changed() -> None:
+    difference = SnapshotDifference()
+    list(difference.parts(reading(job(1), job(2), job(3))))
+    running = job(2, state="RUNNING")
+    assert list(difference.parts(reading(job(1), running, job(4)))) == [
+        SnapshotPart(jobs=(running, job(4))),
+        SnapshotPart(jobs_gone=(3,)),
+    ]
+    assert list(difference.parts(reading(job(1), running, job(4), nodes=()))) == [SnapshotPart(nodes_gone=("n1",))]
+
+
+def test_a_job_that_has_ended_leaves_the_snapshot() -> None:
+    difference = SnapshotDifference()
+    list(difference.parts(reading(job(1))))
+    assert list(difference.parts(reading(job(1, state="COMPLETED")))) == [SnapshotPart(jobs_gone=(1,))]
+
+
+def test_a_changed_priority_is_not_worth_recording_but_a_start_is() -> None:
+    history = JobHistory()
+    history.changes([job(1)])
+    assert history.changes([job(1, priority=99)]).changed == ()
+    started = job(1, state="RUNNING", started_at_seconds=1100.0)
+    assert history.changes([started]).changed == (started,)
+
+
+def test_a_job_that_ends_between_two_readings_is_recorded_from_what_slurm_remembers() -> None:
+    history = JobHistory()
+    history.changes([])
+    ended = job(1, state="COMPLETED", started_at_seconds=1100.0, ended_at_seconds=1101.0)
+    assert history.changes([ended]).changed == (ended,)
+
+
+def test_a_live_job_that_is_gone_has_vanished_and_an_ended_one_has_not() -> None:
+    history = JobHistory()
+    history.changes([job(1, state="RUNNING"), job(2, state="COMPLETED")])
+    changes = history.changes([])
+    assert changes.vanished == (job(1, state=VANISHED),)
+    assert history.changes([]).vanished == ()
+
+
+def test_a_job_number_used_again_is_another_job() -> None:
+    history = JobHistory()
+    history.changes([job(1, state="RUNNING")])
+    again = job(1, submitted_at_seconds=9000.0)
+    changes = history.changes([again])
+    assert changes.changed == (again,)
+    assert [gone.submitted_at_seconds for gone in changes.vanished] == [1000.0]

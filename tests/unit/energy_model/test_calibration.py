@@ -1,0 +1,107 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from slurm_energy.domain.ids import GpuTypeName
+from slurm_energy.energy_model.curves import CURVES_PATH, curves_of
+
+fitting = pytest.importorskip(
+    "slurm_energy.energy_model.fitting", reason="scipy is not installed: the dev extra has it"
+)
+from slurm_energy.energy_model.calibrate import calibrated_table, main, read_sweeps  # noqa: E402  # needs scipy
+from slurm_energy.energy_model.fitting import SweepPoint, fit_sweep, measured_slowdowns  # noqa: E402  # needs scipy
+from slurm_energy.errors import ValueRangeError  # noqa: E402  # needs scipy
+
+DATA = Path(__file__).resolve().parents[4] / "shared" / "data"
+needs_data = pytest.mark.skipif(
+    not (DATA / "perseus_dvfs").is_dir(), reason=f"measured clock sweeps are not at {DATA}: nothing to compare with"
+)
+
+
+def made_sweep(limit_watts: float = 1e9) -> list[SweepPoint]:
+    """Points of P = 250 f^3 + 20 f + 60, T = max(2, 1.6 / f) + 0.3 on a board with a limit."""
+    points = []
+    for mhz in range(500, 1001, 10):
+        real = mhz / 1000
+        while 250 * real**3 + 20 * real + 60 > limit_watts:
+            real -= 1e-4
+        points.append(
+            SweepPoint(sm_clock_mhz=mhz, watts=250 * real**3 + 20 * real + 60, seconds=max(2.0, 1.6 / real) + 0.3)
+        )
+    return points
+
+
+def test_fit_finds_the_coefficients_that_made_the_data() -> None:
+    fit = fit_sweep(made_sweep(), 1000, 500.0)
+    assert (fit.power.cubic_watts, fit.power.constant_watts) == pytest.approx((250.0, 60.0), rel=0.02)
+    assert fit.runtime.seconds(1.0) == pytest.approx(2.3, rel=0.01)
+    assert fit.runtime.seconds(0.5) == pytest.approx(3.5, rel=0.01)
+    assert fit.power_error < 0.005
+    assert fit.runtime_error < 0.005
+
+
+def test_fit_finds_the_power_at_which_a_board_held_the_clock() -> None:
+    fit = fit_sweep(made_sweep(limit_watts=240.0), 1000, 245.0)
+    assert fit.power_limit_watts == pytest.approx(240.0, rel=0.02)
+    assert fit.power.relative_clock_at(fit.power_limit_watts, 1.0) == pytest.approx(0.874, abs=0.02)
+    assert fit.power_error < 0.01
+
+
+def test_single_bad_reading_is_no_slowdown_but_a_step_is() -> None:
+    seconds = [4.0, 4.0, 4.0, 2.0, 2.0, 9.0, 2.0, 2.0, 2.0, 2.0]
+    points = [SweepPoint(sm_clock_mhz=100 + index, watts=1.0, seconds=value) for index, value in enumerate(seconds)]
+    assert [slowdown for _, slowdown in measured_slowdowns(points)] == [1.0] * 4 + [0.0] * 6
+
+
+def test_lower_clock_counts_as_at_least_as_slow_as_every_higher_one() -> None:
+    points = [SweepPoint(sm_clock_mhz=mhz, watts=1.0, seconds=3.0 if mhz >= 150 else 1.0) for mhz in range(100, 200)]
+    points += [SweepPoint(sm_clock_mhz=mhz, watts=1.0, seconds=1.0) for mhz in range(200, 300)]
+    found = dict(measured_slowdowns(points))
+    assert (found[100], found[160], found[250]) == (2.0, 2.0, 0.0)
+
+
+def test_sweep_of_three_clocks_is_refused() -> None:
+    with pytest.raises(ValueRangeError, match="3 clocks is too short"):
+        fit_sweep(made_sweep()[:3], 1000, 500.0)
+
+
+@needs_data
+def test_shipped_table_equals_a_fit_of_the_data_sets() -> None:
+    shipped = json.loads(CURVES_PATH.read_text())["gpu_types"]
+    fitted = calibrated_table(read_sweeps(DATA))["gpu_types"]
+    assert fitted.keys() == shipped.keys()
+    for gpu, entry in fitted.items():
+        assert entry["origin"] == shipped[gpu]["origin"]
+        assert entry["curves"].keys() == shipped[gpu]["curves"].keys()
+        for workload, curve in entry["curves"].items():
+            assert (
+                entry["curves"][workload]["measured_slowdowns"]
+                == shipped[gpu]["curves"][workload]["measured_slowdowns"]
+            )
+            for part in ("power", "runtime"):
+                assert shipped[gpu]["curves"][workload][part] == pytest.approx(curve[part], rel=1e-3, abs=1e-3)
+            assert shipped[gpu]["curves"][workload]["power_error"] == pytest.approx(curve["power_error"], abs=1e-3)
+            assert shipped[gpu]["curves"][workload]["runtime_error"] == pytest.approx(curve["runtime_error"], abs=1e-3)
+
+
+@needs_data
+@pytest.mark.parametrize("gpu", ["a100-sxm4-80gb", "a40", "v100-pcie-16gb"])
+def test_stated_errors_of_the_shipped_table_are_true(gpu: str) -> None:
+    sweeps = read_sweeps(DATA)[gpu]
+    for curve in curves_of(GpuTypeName(gpu)):
+        points = sweeps[curve.workload]
+        power = sum(abs(curve.watts(p.sm_clock_mhz) / p.watts - 1) for p in points) / len(points)
+        time = sum(abs(curve.seconds(p.sm_clock_mhz) / p.seconds - 1) for p in points) / len(points)
+        assert (curve.power_error, curve.runtime_error) == pytest.approx((power, time), abs=2e-4)
+
+
+@needs_data
+def test_command_writes_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    only_v100 = {"v100-pcie-16gb": {"stream": read_sweeps(DATA)["v100-pcie-16gb"]["stream"]}}
+    monkeypatch.setattr("slurm_energy.energy_model.calibrate.read_sweeps", lambda folder: only_v100)
+    output = tmp_path / "curves.json"
+    monkeypatch.setattr("sys.argv", ["calibrate", str(DATA), "--output", str(output)])
+    main()
+    document = json.loads(output.read_text())
+    assert document["gpu_types"]["v100-pcie-16gb"]["curves"].keys() == {"stream"}

@@ -1,0 +1,53 @@
+import shutil
+from pathlib import Path
+
+import pytest
+
+from slurm_energy.errors import LabError
+from slurm_energy.lab.simgpu import build as build_module
+from slurm_energy.lab.simgpu.build import build
+
+
+def test_second_build_compiles_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = build(tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path / "nowhere"))
+
+    assert build(tmp_path) == first
+    assert sorted(path.name for path in first.directory.iterdir()) == ["libnvidia-ml.so.1", "simgpu-workload"]
+    assert [path.name for path in tmp_path.iterdir()] == [first.directory.name]
+
+
+def test_changed_source_is_compiled_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sources = tmp_path / "native"
+    shutil.copytree(build_module.SOURCE_DIRECTORY, sources)
+    monkeypatch.setattr(build_module, "SOURCE_DIRECTORY", sources)
+    monkeypatch.setattr(build_module, "_compile_all", lambda folder, missing: _touch_products(folder))
+    before = build(tmp_path / "out")
+    with (sources / "physics.c").open("a") as file:
+        file.write("/* changed */\n")
+
+    assert build(tmp_path / "out").directory != before.directory
+
+
+def test_missing_compiler_is_named_with_the_package_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+    with pytest.raises(LabError, match="apt-get install gcc"):
+        build(tmp_path)
+
+
+def test_source_that_does_not_compile_shows_the_compilers_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sources = tmp_path / "native"
+    shutil.copytree(build_module.SOURCE_DIRECTORY, sources)
+    (sources / "state.c").write_text("int broken\n")
+    monkeypatch.setattr(build_module, "SOURCE_DIRECTORY", sources)
+
+    with pytest.raises(LabError, match=r"state\.c"):
+        build(tmp_path / "out")
+
+
+def _touch_products(folder: Path) -> None:
+    (folder / "libnvidia-ml.so.1").touch()
+    (folder / "simgpu-workload").touch()

@@ -1,0 +1,185 @@
+import socket
+import threading
+
+import pytest
+from node_bench import Bench, entry
+
+from slurm_energy.config import NodeConfig
+from slurm_energy.errors import AuthenticationError, ConfigError, DaemonUnavailable, SlurmEnergyError, WireError
+from slurm_energy.node.epilog import run_epilog
+from slurm_energy.node.flush import run_flush
+from slurm_energy.node.prolog import run_prolog
+from slurm_energy.wire.authentication import ReplayGuard, verify
+from slurm_energy.wire.codec import Message, decode, encode
+from slurm_energy.wire.report import decode_batch
+from slurm_energy.wire.transport import parse_address
+
+KEY = b"0123456789abcdef0123456789abcdef"
+
+
+class Daemon:
+    """Takes one request a connection and answers what the test says."""
+
+    def __init__(self, answer):
+        self._answer = answer
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self._socket.getsockname()[1]}"
+        self.job_ids: list[list[int]] = []
+        self._replay = ReplayGuard()
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
+
+    def _serve(self):
+        while True:
+            try:
+                connection, _ = self._socket.accept()
+            except OSError:
+                return
+            with connection:
+                raw = b""
+                while chunk := connection.recv(65_536):
+                    raw += chunk
+                reports = decode_batch(verify(decode(raw), key=KEY, replay=self._replay).body)
+                self.job_ids.append([report.job_id for report in reports])
+                answer = self._answer(self.job_ids[-1])
+                connection.sendall(answer if isinstance(answer, bytes) else encode(answer))
+
+    def close(self):
+        self._socket.close()
+
+
+@pytest.fixture
+def bench(tmp_path):
+    key = tmp_path / "report.key"
+    key.write_bytes(KEY)
+    key.chmod(0o600)
+    return Bench(tmp_path, node=node(tmp_path, ""))
+
+
+def node(tmp_path, address):
+    return NodeConfig(
+        spool_directory=str(tmp_path / "spool"),
+        log_path="",
+        daemon_address=address,
+        authentication="hmac",
+        hmac_key_path=str(tmp_path / "report.key"),
+    )
+
+
+def with_reports(bench, tmp_path, count, answer):
+    for job_id in range(1, count + 1):
+        run_prolog(bench.context(), bench.hook(job_id, "0", entry()))
+        bench.clock.advance(1)
+        run_epilog(bench.context(), bench.hook(job_id, "0"))
+    daemon = Daemon(answer)
+    bench.node = node(tmp_path, daemon.address)
+    return daemon
+
+
+def accept(job_ids):
+    return Message("ok", {"accepted": str(len(job_ids))})
+
+
+def test_acknowledged_reports_leave_the_spool(bench, tmp_path):
+    daemon = with_reports(bench, tmp_path, 3, accept)
+    assert run_flush(bench.context())
+    assert daemon.job_ids == [[1, 2, 3]]
+    assert bench.reports() == []
+    assert run_flush(bench.context())
+    assert len(daemon.job_ids) == 1
+
+
+def test_only_the_refused_report_is_put_aside(bench, tmp_path):
+    def answer(job_ids):
+        return Message("refused", {"reason": "report 2 is malformed"}) if 2 in job_ids else accept(job_ids)
+
+    daemon = with_reports(bench, tmp_path, 3, answer)
+    assert run_flush(bench.context())
+    assert daemon.job_ids == [[1, 2, 3], [1], [2], [3]]
+    assert bench.reports() == []
+    assert [path.name.partition("-")[0] for path in bench.spool.rejected.iterdir()] == ["2"]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        Message("error", {"reason": "disk is full"}),
+        Message("ok", {"accepted": "1"}),
+        Message("ok", {}),
+        b"HTTP/1.1 200 OK\r\n\r\n",
+        b"slurm-energy/1 ok\naccepted=2\n",
+        b"",
+        b"\xff" * 100_000,
+    ],
+)
+def test_any_other_answer_keeps_the_reports(bench, tmp_path, answer):
+    with_reports(bench, tmp_path, 2, lambda job_ids: answer)
+    with pytest.raises((SlurmEnergyError, WireError)):
+        run_flush(bench.context())
+    assert len(bench.reports()) == 2
+    assert list(bench.spool.rejected.iterdir()) == []
+
+
+def test_absent_daemon_keeps_the_reports(bench, tmp_path):
+    daemon = with_reports(bench, tmp_path, 2, accept)
+    daemon.close()
+    with socket.create_server(("127.0.0.1", 0)) as unused:
+        address = f"127.0.0.1:{unused.getsockname()[1]}"
+    bench.node = node(tmp_path, address)
+    with pytest.raises(DaemonUnavailable, match="no daemon answers"):
+        run_flush(bench.context())
+    assert len(bench.reports()) == 2
+
+
+def test_reports_wait_when_no_daemon_is_configured(bench, tmp_path):
+    with_reports(bench, tmp_path, 1, accept)
+    bench.node = node(tmp_path, "")
+    assert not run_flush(bench.context())
+    assert len(bench.reports()) == 1
+
+
+def test_report_that_cannot_be_read_stops_no_other(bench, tmp_path):
+    daemon = with_reports(bench, tmp_path, 2, accept)
+    (bench.spool.reports / "1-0-9.json").write_bytes(b'{"job_id": ')
+    (bench.spool.reports / "1-0-8.json").write_bytes(b"[" * 50_000)
+    assert run_flush(bench.context())
+    assert daemon.job_ids == [[1, 2]]
+    assert len(list(bench.spool.rejected.iterdir())) == 2
+
+
+def test_two_flushes_do_not_send_twice(bench, tmp_path):
+    daemon = with_reports(bench, tmp_path, 1, accept)
+    with bench.spool.try_flush_lock() as held:
+        assert held
+        assert run_flush(bench.context())
+    assert daemon.job_ids == []
+
+
+def test_many_reports_go_in_bounded_batches(bench, tmp_path):
+    daemon = with_reports(bench, tmp_path, 1, accept)
+    original = next(iter(bench.spool.reports.iterdir())).read_bytes()
+    for job_id in range(2, 451):
+        text = original.replace(b'"job_id":1,', f'"job_id":{job_id},'.encode())
+        (bench.spool.reports / f"{job_id}-0-1.json").write_bytes(text)
+    assert run_flush(bench.context())
+    assert max(len(batch) for batch in daemon.job_ids) <= 200
+    assert sorted(job_id for batch in daemon.job_ids for job_id in batch) == list(range(1, 451))
+
+
+def test_missing_key_keeps_the_reports(bench, tmp_path):
+    with_reports(bench, tmp_path, 1, accept)
+    (tmp_path / "report.key").unlink()
+    with pytest.raises(AuthenticationError, match="cannot be read"):
+        run_flush(bench.context())
+    assert len(bench.reports()) == 1
+
+
+@pytest.mark.parametrize(("text", "address"), [("a:1", ("a", 1)), ("[::1]:8470", ("::1", 8470))])
+def test_daemon_address(text, address):
+    assert parse_address(text) == address
+
+
+@pytest.mark.parametrize("text", ["", "a", "a:", ":1", "a:0", "a:70000", "a:x"])
+def test_malformed_daemon_address_is_named(text):
+    with pytest.raises(ConfigError, match=r"node\.daemon_address"):
+        parse_address(text)

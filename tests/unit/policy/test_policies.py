@@ -1,0 +1,102 @@
+import pytest
+from policy_factory import A40, A100, H100, NOW, V100, make_config, make_job, make_partition, make_snapshot
+
+from slurm_energy.domain.decision import PolicyAnswer, Reason
+from slurm_energy.domain.ids import GpuTypeName
+from slurm_energy.energy_model.operating_point import best_operating_point
+from slurm_energy.errors import PolicyError
+from slurm_energy.policy.base import Candidate, DecisionContext
+from slurm_energy.policy.baselines import FixedClockPolicy, SlurmDefaultPolicy
+from slurm_energy.policy.oracle import OraclePolicy
+from slurm_energy.policy.registry import create_policy, policy_names
+
+
+def make_candidate(name: str, *gpu_types: GpuTypeName, room: bool = True) -> Candidate:
+    return Candidate(partition=make_partition(name), gpu_types=gpu_types, has_idle_room=room)
+
+
+def make_context(*candidates: Candidate, may_route: bool = False, max_slowdown: float = 0.05) -> DecisionContext:
+    return DecisionContext(now_seconds=NOW, candidates=candidates, may_route=may_route, max_slowdown=max_slowdown)
+
+
+def clocks(answer: PolicyAnswer) -> dict[str, int]:
+    return {choice.gpu_type: choice.sm_clock_mhz for choice in answer.clocks}
+
+
+BOTH = (make_candidate("a100", A100), make_candidate("a40", A40))
+
+
+def test_slurm_default_changes_nothing() -> None:
+    assert SlurmDefaultPolicy().decide(make_job(), make_snapshot(), make_context(*BOTH)) == PolicyAnswer()
+
+
+def test_fixed_clock_takes_the_sites_table_by_either_name() -> None:
+    policy = FixedClockPolicy({"a100": 1234, "a40": 1500, "unknown": 1}, 0.05)
+    answer = policy.decide(make_job(), make_snapshot(), make_context(*BOTH))
+    assert clocks(answer) == {A100: 1230, A40: 1500}
+
+
+def test_fixed_clock_without_a_table_takes_the_best_clock_inside_the_sites_bound() -> None:
+    answer = FixedClockPolicy({}, 0.2).decide(make_job(), make_snapshot(), make_context(*BOTH, max_slowdown=0.0))
+    point = best_operating_point(A100, 0.2)
+    assert point is not None
+    assert clocks(answer)[A100] == point.sm_clock_mhz
+
+
+def test_fixed_clock_for_a_type_without_curves_is_not_proposed() -> None:
+    context = make_context(make_candidate("h100", H100))
+    assert clocks(FixedClockPolicy({"h100": 1500}, 0.05).decide(make_job(), make_snapshot(), context)) == {}
+
+
+def test_oracle_gives_each_type_its_exact_clock() -> None:
+    answer = OraclePolicy().decide(make_job(), make_snapshot(), make_context(*BOTH))
+    assert clocks(answer) == {A100: 1290, A40: 1455}
+    assert answer.partitions is None
+
+
+def test_oracle_gives_no_clock_under_a_bound_that_leaves_none() -> None:
+    context = make_context(make_candidate("v100", V100), max_slowdown=0.0)
+    assert OraclePolicy().decide(make_job(), make_snapshot(), context).clocks == ()
+
+
+@pytest.mark.parametrize(
+    ("candidates", "expected"),
+    [
+        (BOTH, ("a100",)),
+        (BOTH[::-1], ("a100",)),
+        ((make_candidate("a100", A100, room=False), BOTH[1]), None),
+        ((make_candidate("x", A100), make_candidate("y", A100)), ("x",)),
+        ((make_candidate("mixed", A100, A40), make_candidate("a100", A100)), ("a100",)),
+        ((make_candidate("h100", H100), BOTH[0]), None),
+        ((make_candidate("h100", H100, room=False), *BOTH), ("a100",)),
+    ],
+    ids=["both", "reversed", "a100 full", "alike", "mixed", "not comparable", "not comparable but full"],
+)
+def test_oracle_names_the_cheapest_partition_with_room(
+    candidates: tuple[Candidate, ...], expected: tuple[str, ...] | None
+) -> None:
+    answer = OraclePolicy().decide(make_job(), make_snapshot(), make_context(*candidates, may_route=True))
+    assert answer.partitions == expected
+
+
+def test_oracle_leaves_the_list_when_no_partition_has_room() -> None:
+    full = (make_candidate("a100", A100, room=False), make_candidate("a40", A40, room=False))
+    answer = OraclePolicy().decide(make_job(), make_snapshot(), make_context(*full, may_route=True))
+    assert answer.partitions is None
+    assert clocks(answer).keys() == {A100, A40}
+    assert Reason.NO_IDLE_PARTITION in answer.reasons
+
+
+def test_oracle_gives_clocks_only_where_the_job_can_still_land() -> None:
+    answer = OraclePolicy().decide(make_job(), make_snapshot(), make_context(*BOTH, may_route=True))
+    assert clocks(answer).keys() == {A100}
+
+
+def test_registry_makes_every_policy_it_names() -> None:
+    assert policy_names() == ("slurm-default", "fixed-clock", "oracle")
+    assert [create_policy(make_config(name=name)).name for name in policy_names()] == list(policy_names())
+
+
+def test_unknown_policy_is_refused_with_the_known_names() -> None:
+    with pytest.raises(PolicyError, match="'magic' does not exist; known: slurm-default, fixed-clock, oracle"):
+        create_policy(make_config(name="magic"))

@@ -1,0 +1,276 @@
+"""Reports and explanations as people and programs read them."""
+
+import csv
+import io
+import json
+from dataclasses import replace
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from slurm_energy.domain.decision import ClockChoice, RuntimeEstimate
+from slurm_energy.domain.energy import EnergyScope, EnergySource, QualityFlag
+from slurm_energy.domain.ids import ClusterName, DecisionId, GpuTypeName, GpuUuid, JobId, NodeName, PartitionName
+from slurm_energy.domain.job import EnergyMode, EnergyOptions, GpuDemand, JobRequest
+from slurm_energy.domain.plain import from_plain
+from slurm_energy.domain.report import (
+    ComparisonRecord,
+    DecisionRecord,
+    EnergyReport,
+    EnergySum,
+    ExplainRecord,
+    GpuOutcomeRecord,
+    GroupEnergyRecord,
+    JobEnergyRecord,
+    ReasonRecord,
+)
+from slurm_energy.reporting.explanation import render_explain
+from slurm_energy.reporting.html import render_html
+from slurm_energy.reporting.machine import render_csv, render_json
+from slurm_energy.reporting.tables import render_table
+
+A100 = GpuTypeName("a100-sxm4-80gb")
+HOSTILE = "=x\n[red]\x1b[31m<script>alert('1')</script>\u202e$(id)"
+KNOWN = EnergySum(joules=12_345.0, readings=2, coverage_share=0.985, error_share=0.01)
+NO_READING = EnergySum(joules=None)
+
+
+def make_job(**changes: Any) -> JobEnergyRecord:
+    values: dict[str, Any] = {
+        "cluster": ClusterName("lab"),
+        "job_id": JobId(77),
+        "submitted_at_seconds": 1_790_000_000.0,
+        "submit_time_known": True,
+        "gpu": KNOWN,
+        "host": NO_READING,
+        "attempts": 1,
+        "name": "train",
+        "user_id": 1000,
+        "user_name": "ada",
+        "partition": PartitionName("a100"),
+        "state": "COMPLETED",
+        "wait_seconds": 50.0,
+        "run_seconds": 725.0,
+        "saving_joules": 1500.0,
+    }
+    return JobEnergyRecord(**{**values, **changes})
+
+
+def make_report(*jobs: JobEnergyRecord, **changes: Any) -> EnergyReport:
+    gpu = EnergySum(joules=12_345.0, readings=3, unknown_readings=1, coverage_share=0.6)
+    total = GroupEnergyRecord(
+        group="total", jobs=len(jobs), jobs_without_energy=1, gpu=gpu, host=NO_READING, saving_joules=1500.0
+    )
+    return EnergyReport(**{"kind": "job", "cluster": ClusterName("lab"), "total": total, "jobs": jobs, **changes})
+
+
+def make_groups() -> EnergyReport:
+    groups = tuple(
+        GroupEnergyRecord(group=name, jobs=2, jobs_without_energy=0, gpu=KNOWN, host=NO_READING, mean_wait_seconds=5.0)
+        for name in ("ada", HOSTILE)
+    )
+    return make_report(kind="user", groups=groups)
+
+
+def printed(render: Any, record: Any, width: int = 200) -> str:
+    console = Console(file=io.StringIO(), width=width, force_terminal=False, color_system=None)
+    render(record, console)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def test_job_table_shows_energy_with_error_wait_run_and_saving() -> None:
+    text = printed(render_table, make_report(make_job()))
+    row = next(line for line in text.splitlines() if "COMPLETED" in line)
+    for cell in ("77", "ada", "train", "a100", "12.3 kJ ± 1 %", "no reading", "98 %", "50 s", "12:05", "1.50 kJ"):
+        assert cell in row
+
+
+def test_unknown_energy_is_told_and_never_shown_as_zero() -> None:
+    unknown = EnergySum(joules=None, readings=1, unknown_readings=1, coverage_share=0.0)
+    job = make_job(gpu=unknown, saving_joules=None, unknown_reasons=("energy counter not supported",))
+    text = printed(render_table, make_report(make_job(), job))
+    assert "unknown" in text and "0 J" not in text
+    assert "1 of 3 GPU readings are unknown: not in the sums, not zero." in text
+    assert "1 of 2 jobs ran without any known GPU reading." in text
+    assert "unknown: energy counter not supported" in text
+
+
+def test_saving_is_said_to_be_a_prediction() -> None:
+    assert "by the model's prediction for the clocks that were applied" in printed(
+        render_table, make_report(make_job())
+    )
+
+
+def test_requeued_job_is_one_row_with_its_attempts() -> None:
+    assert "COMPLETED (2 attempts)" in printed(render_table, make_report(make_job(attempts=2)))
+
+
+def test_array_task_has_its_usual_name() -> None:
+    job = make_job(array_job_id=JobId(70), array_task="7")
+    assert " 70_7 " in printed(render_table, make_report(job))
+
+
+def test_group_table_has_a_total() -> None:
+    text = printed(render_table, make_groups())
+    assert any(line.split()[:2] == ["total", "0"] for line in text.splitlines())
+
+
+def test_report_without_rows_says_so() -> None:
+    assert printed(render_table, make_report()).strip() == "No jobs match."
+
+
+def test_left_out_rows_are_told() -> None:
+    text = printed(render_table, make_report(make_job(), rows_left_out=3))
+    assert "3 more rows are left out; they are in the total." in text
+
+
+@pytest.mark.parametrize("field", ["name", "user_name", "partition", "state"])
+def test_hostile_text_does_nothing_in_a_terminal(field: str) -> None:
+    text = printed(render_table, make_report(make_job(**{field: HOSTILE})), width=400)
+    assert "\x1b" not in text and "\u202e" not in text
+    assert "=x\\x0a[red]\\x1b[31m<script>" in text
+
+
+def test_hostile_text_does_nothing_in_html() -> None:
+    class Tags(HTMLParser):
+        def __init__(self) -> None:
+            super().__init__()
+            self.found: set[str] = set()
+
+        def handle_starttag(self, tag: str, attrs: object) -> None:
+            self.found.add(tag)
+
+    page = render_html(make_report(make_job(name=HOSTILE), cluster=ClusterName("<b>lab")))
+    tags = Tags()
+    tags.feed(page)
+    assert not tags.found & {"script", "b"}
+    assert "&lt;script&gt;" in page and "12.3 kJ ± 1 %" in page
+
+
+def test_csv_has_units_in_its_columns_and_empty_cells_for_unknown() -> None:
+    jobs = (make_job(), make_job(gpu=EnergySum(joules=None, readings=1, unknown_readings=1), saving_joules=None))
+    known, unknown = csv.DictReader(io.StringIO(render_csv(make_report(*jobs))))
+    assert (known["gpu_joules"], known["gpu_error_share"], known["wait_seconds"]) == ("12345.0", "0.01", "50.0")
+    assert (unknown["gpu_joules"], unknown["gpu_unknown_readings"], unknown["saving_joules"]) == ("", "1", "")
+
+
+def test_csv_cells_of_users_are_not_formulas_and_stay_on_one_line() -> None:
+    lines = render_csv(make_report(make_job(name=HOSTILE, user_name="@SUM(A1)", account="-1+1"))).splitlines()
+    assert len(lines) == 2
+    (row,) = csv.DictReader(io.StringIO("\n".join(lines)))
+    assert (row["user_name"], row["account"]) == ("'@SUM(A1)", "'-1+1")
+    assert row["name"].startswith("'=x\\x0a")
+
+
+def test_csv_of_groups() -> None:
+    first, second = csv.DictReader(io.StringIO(render_csv(make_groups())))
+    assert (first["group"], first["jobs"], first["gpu_joules"], first["mean_run_seconds"]) == (
+        "ada",
+        "2",
+        "12345.0",
+        "",
+    )
+    assert second["group"].startswith("'=")
+
+
+def test_json_is_the_record() -> None:
+    report = make_report(make_job(name=HOSTILE), make_job(gpu=NO_READING))
+    document = json.loads(render_json(report))
+    assert document["jobs"][1]["gpu"]["joules"] is None
+    assert from_plain(EnergyReport, document) == report
+
+
+def make_story() -> ExplainRecord:
+    decision = DecisionRecord(
+        decision_id=DecisionId("d0000001"),
+        cluster=ClusterName("lab"),
+        policy="oracle",
+        policy_version="1",
+        mode=EnergyMode.BALANCED,
+        decided_at_seconds=1_790_000_000.0,
+        asked=JobRequest(
+            user_id=1000,
+            gpus=(GpuDemand(count=2, slurm_type="a100"),),
+            time_limit_minutes=90.0,
+            options=EnergyOptions(mode=EnergyMode.BALANCED, max_slowdown=0.05),
+        ),
+        partitions=(PartitionName("a100"),),
+        clocks=(
+            ClockChoice(
+                gpu_type=A100,
+                sm_clock_mhz=1275,
+                default_clock_mhz=1410,
+                predicted_slowdown=0.05,
+                predicted_energy_change=-0.13,
+            ),
+        ),
+        reasons=(ReasonRecord(code="POLICY", sentence="The policy chose this setting."),),
+        notes=("a note",),
+        estimate=RuntimeEstimate(seconds=600.0, upper_seconds=900.0, source="history"),
+        snapshot_age_seconds=1.25,
+        message="",
+    )
+    gpu = GpuOutcomeRecord(
+        node=NodeName("gpu001"),
+        restart_count=0,
+        gpu_uuid=GpuUuid("GPU-1"),
+        gpu_name="NVIDIA A100-SXM4-80GB",
+        gpu_type=A100,
+        asked_clock_mhz=1275,
+        applied_clock_mhz=1275,
+        observed_clock_mhz=1270.4,
+        default_clock_mhz=1410,
+        joules=12_345.0,
+        reason=None,
+        source=EnergySource.COUNTER,
+        scope=EnergyScope.GPU,
+        coverage_seconds=20.0,
+        error_share=0.01,
+        utilisation=0.9,
+    )
+    lost = replace(
+        gpu, gpu_uuid=GpuUuid("GPU-2"), joules=None, reason="no end reading", flags=(QualityFlag.INCOMPLETE,)
+    )
+    comparisons = (
+        ComparisonRecord(quantity="SM clock", unit="MHz", predicted=1275.0, actual=1270.4, basis="mean of samples"),
+        ComparisonRecord(quantity="run time", unit="s", predicted=630.0, actual=None, basis="still runs"),
+        ComparisonRecord(quantity="GPU energy", unit="share", predicted=-0.13, actual=-0.12, basis="against 3 runs"),
+    )
+    return ExplainRecord(
+        job=make_job(name=HOSTILE),
+        decision=decision,
+        gpus=(gpu, lost),
+        comparisons=comparisons,
+        events=("gpu001: \x1b[2J cleared",),
+    )
+
+
+def test_explanation_tells_the_whole_story() -> None:
+    text = printed(render_explain, make_story(), width=240)
+    for part in (
+        "Job 77 on lab",
+        "2 x a100, partitions none named, time limit 1:30:00",
+        "mode balanced, at most 5 % longer",
+        "d0000001 by oracle 1 at 2026-09-21 14:13:20 UTC, on a picture of the cluster 1.2 s old",
+        "a100-sxm4-80gb at 1275 of 1410 MHz: predicted -13.0 % energy, +5.0 % run time",
+        "run time at the default clock 10:00, at most 15:00 (from history)",
+        "The policy chose this setting. (POLICY)",
+        "12.3 kJ ± 1 %",
+        "unknown: no end reading",
+        "incomplete",
+        "1270 MHz",
+        "-12.0 %",
+        "still runs",
+    ):
+        assert part in text
+    assert "\x1b" not in text and "\\x1b[2J cleared" in text
+
+
+def test_explanation_without_decision_says_so() -> None:
+    alone = replace(make_story(), decision=None, comparisons=(), gpus=(), events=())
+    assert "nothing: this job carries no decision" in printed(render_explain, alone)
+    named = replace(alone, job=make_job(decision_id=DecisionId("d0000001")))
+    assert "decision d0000001 has not reached the database" in printed(render_explain, named)

@@ -1,0 +1,242 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slurm_energy.domain.cluster import JobState
+from slurm_energy.domain.ids import JobId, PartitionName
+from slurm_energy.errors import SlurmError
+from slurm_energy.slurm.convert_job import convert_jobs
+
+DATA = Path(__file__).parents[2] / "data" / "slurm"
+
+
+def job_row(**fields: Any) -> dict[str, Any]:
+    row = {
+        "job_id": 7,
+        "job_state": "RUNNING",
+        "user_id": 1000,
+        "user_name": "alice",
+        "name": "train",
+        "partition": "a100",
+        "submit_time": 1000,
+        "start_time": 1100,
+        "end_time": 4700,
+        "time_limit": 60,
+        "nodes": "n1",
+        "node_count": 1,
+        "cpus": 8,
+        "tres_per_node": "gres:gpu:2",
+    }
+    return {**row, **fields}
+
+
+def converted(**fields: Any) -> JobState:
+    (job,) = convert_jobs({"jobs": [job_row(**fields)]}).items
+    return job
+
+
+def number(value: int) -> dict[str, Any]:
+    return {"set": True, "infinite": False, "number": value}
+
+
+def test_plain_numbers_and_number_objects_give_the_same_job() -> None:
+    plain = converted(exit_code=0, priority=5, restart_cnt=1)
+    objects = converted(
+        job_state=["RUNNING"],
+        submit_time=number(1000),
+        start_time=number(1100),
+        end_time=number(4700),
+        time_limit=number(60),
+        node_count=number(1),
+        cpus=number(8),
+        priority=number(5),
+        restart_cnt=1,
+        exit_code={"status": ["SUCCESS"], "return_code": number(0), "signal": {"id": {"set": False, "number": 0}}},
+    )
+    assert plain == objects
+    assert plain == JobState(
+        job_id=JobId(7),
+        user_name="alice",
+        user_id=1000,
+        name="train",
+        state="RUNNING",
+        partitions=(PartitionName("a100"),),
+        submitted_at_seconds=1000.0,
+        started_at_seconds=1100.0,
+        restart_count=1,
+        time_limit_minutes=60.0,
+        nodes="n1",
+        node_count=1,
+        gpu_count=2,
+        cpus=8,
+        priority=5,
+    )
+
+
+def test_a_running_job_has_no_end_although_slurm_tells_the_latest_possible_one() -> None:
+    assert converted(job_state="RUNNING", end_time=4700).ended_at_seconds is None
+
+
+def test_a_waiting_job_has_no_start_although_slurm_tells_the_expected_one() -> None:
+    job = converted(job_state="PENDING", start_time=9000, nodes="")
+    assert (job.started_at_seconds, job.ended_at_seconds) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("value", "state"),
+    [
+        ("RUNNING", "RUNNING"),
+        (["RUNNING", "COMPLETING"], "RUNNING"),
+        (["COMPLETING"], "COMPLETED"),
+        ("CANCELLED by 1000", "CANCELLED"),
+        ("TIMEOUT", "TIMEOUT"),
+        (["PENDING", "REQUEUED"], "PENDING"),
+        (["REQUEUE_HOLD"], "PENDING"),
+        ("CONFIGURING", "RUNNING"),
+        (["CANCELLED", "NODE_FAIL"], "CANCELLED"),
+    ],
+)
+def test_base_state_is_found_among_flags(value: object, state: str) -> None:
+    assert converted(job_state=value).state == state
+
+
+def test_the_tasks_of_an_array_and_its_waiting_set_are_told_apart() -> None:
+    waiting = converted(array_job_id=1234, array_task_id=None, array_task_string="3-1000%500", job_state="PENDING")
+    task = converted(array_job_id=1234, array_task_id=2, array_task_string="")
+    newer = converted(array_job_id=number(1234), array_task_id=number(2))
+    alone = converted(array_job_id=number(0), array_task_id={"set": False, "infinite": False, "number": 0})
+    assert (waiting.array_job_id, waiting.array_task) == (1234, "3-1000%500")
+    assert (task.array_job_id, task.array_task) == (newer.array_job_id, newer.array_task) == (1234, "2")
+    assert (alone.array_job_id, alone.array_task) == (None, None)
+
+
+def test_suspended_time_is_what_passed_without_running() -> None:
+    # Ran 600 s, stood still for 600 s, was resumed at 2300.
+    assert converted(suspend_time=2300, pre_sus_time=600).suspended_seconds == 600.0
+    assert converted(suspend_time=0, pre_sus_time=0).suspended_seconds == 0.0
+
+
+@pytest.mark.parametrize(
+    ("value", "code"),
+    [
+        (0, 0),
+        (256, 1),
+        (15, 143),
+        ({"return_code": number(3), "signal": {"id": {"set": False, "number": 0}}}, 3),
+        ({"return_code": {"set": False, "number": 0}, "signal": {"id": number(15), "name": "TERM"}}, 143),
+        ({"return_code": 2, "signal": {"signal_id": 9}}, 137),
+        (None, None),
+        ("N/A", None),
+    ],
+)
+def test_exit_code_is_read_in_every_shape(value: object, code: int | None) -> None:
+    assert converted(job_state="FAILED", exit_code=value).exit_code == code
+
+
+def test_held_gpus_come_from_gres_detail_when_the_tres_text_lacks_them() -> None:
+    job = converted(
+        tres_alloc_str="cpu=1,mem=512M,node=1,billing=1", gres_detail=["gpu:h100:4(IDX:0-3)"] * 2, tres_per_node=""
+    )
+    assert job.gpu_count == 8
+
+
+def test_gpus_of_an_ended_job_come_from_its_request() -> None:
+    assert converted(job_state="COMPLETED", gres_detail=[], tres_per_node="", tres_per_job="gres/gpu:4").gpu_count == 4
+
+
+def test_gpus_are_unknown_when_the_answer_has_no_word_on_them() -> None:
+    row = job_row()
+    del row["tres_per_node"]
+    assert convert_jobs({"jobs": [row]}).items[0].gpu_count is None
+
+
+@pytest.mark.parametrize("value", [-2, 4294967294, 18446744073709551614])
+def test_a_mark_of_unknown_energy_is_never_joules(value: int) -> None:
+    assert converted(tres_alloc_str=f"cpu=1,energy={value},node=1").energy_joules is None
+
+
+@pytest.mark.parametrize(
+    ("time_limit", "expected"),
+    [(60, 60.0), ("UNLIMITED", None), ("1-00:00:00", 1440.0), (4294967295, None), (number(1), 1.0), (None, None)]
+    + [({"set": False, "infinite": True, "number": 0}, None), ("Partition_Limit", None), (0, None)],
+)
+def test_time_limit_is_read_in_every_shape(time_limit: object, expected: float | None) -> None:
+    assert converted(time_limit=time_limit).time_limit_minutes == expected
+
+
+@pytest.mark.parametrize("time", ["N/A", 0, None, 4294967294, "Unknown", {"set": False}, -1])
+def test_a_time_that_is_none_is_none(time: object) -> None:
+    assert converted(start_time=time).started_at_seconds is None
+
+
+def test_a_bad_row_is_counted_with_its_reason_and_costs_only_itself() -> None:
+    rows = [
+        job_row(),
+        {},
+        "text",
+        None,
+        job_row(job_id=0),
+        job_row(job_id=True),
+        job_row(job_state="BORED"),
+        job_row(submit_time=None),
+        job_row(user_id=None),
+        job_row(job_id=8),
+    ]
+    result = convert_jobs({"jobs": rows})
+    assert [job.job_id for job in result.items] == [7, 8]
+    assert result.skipped == {
+        "no known state": 2,
+        "not an object": 2,
+        "no job id": 2,
+        "no submit time": 1,
+        "no user id": 1,
+    }
+
+
+def test_a_hostile_job_name_stays_a_name() -> None:
+    name = "x; rm -rf /\n$(id)\x1b[31m<script>'\"\x00\ud800"
+    assert converted(name=name).name == "x; rm -rf /\n$(id)\x1b[31m<script>'\"\ufffd\ufffd"
+
+
+@pytest.mark.parametrize("document", [None, [], "text", {}, {"jobs": {}}, {"jobs": [], "errors": [{"error": "no"}]}])
+def test_an_answer_that_is_not_squeues_is_an_error(document: object) -> None:
+    with pytest.raises(SlurmError, match="Slurm's answer"):
+        convert_jobs(document)
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(st.dictionaries(st.sampled_from([*job_row(), "gres_detail", "exit_code", "array_task_id"]), json_values))
+def test_no_value_of_any_field_is_more_than_a_skipped_row(fields: dict[str, Any]) -> None:
+    result = convert_jobs({"jobs": [job_row(**fields)]})
+    assert len(result.items) + result.skipped_rows == 1
+
+
+@pytest.mark.parametrize("release", ["21.08", "22.05-running", "22.05-ended", "24.11", "25.11"])
+def test_real_answers_are_read_without_a_lost_row(release: str) -> None:
+    document = json.loads((DATA / f"squeue-{release}.json").read_text())
+    result = convert_jobs(document)
+    assert result.skipped == {}
+    assert len(result.items) == len(document["jobs"]) > 0
+    assert all(job.gpu_count is not None and job.submitted_at_seconds > 1e9 for job in result.items)
+
+
+@pytest.mark.parametrize("release", ["24.11", "25.11"])
+def test_every_request_form_of_a_real_answer_gives_the_gpus_that_were_held(release: str) -> None:
+    document = json.loads((DATA / f"squeue-{release}.json").read_text())
+    held = {row["job_id"]: row["gres_detail"] for row in document["jobs"] if row["gres_detail"]}
+    asked = convert_jobs({"jobs": [{**row, "gres_detail": []} for row in document["jobs"]]}).items
+    counted = convert_jobs(document).items
+    assert len(held) == 8
+    assert {job.job_id: job.gpu_count for job in asked if job.job_id in held} == {
+        job.job_id: job.gpu_count for job in counted if job.job_id in held
+    }

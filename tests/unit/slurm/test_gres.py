@@ -1,0 +1,104 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slurm_energy.domain.job import GpuDemand
+from slurm_energy.errors import ValueRangeError
+from slurm_energy.slurm.gres import TresRequest, gpu_demands, gpu_total, parse_gpus, parse_gpus_option
+
+
+@pytest.mark.parametrize(
+    ("request_", "total"),
+    [
+        (TresRequest(per_node="gres:gpu:2"), 2),  # --gres=gpu:2
+        (TresRequest(per_node="gres:gpu:a100:2"), 2),  # --gres=gpu:a100:2
+        (TresRequest(per_job="gres:gpu:4"), 4),  # --gpus=4
+        (TresRequest(per_job="gres/gpu:a100:2,gres/gpu:h100:2"), 4),  # --gpus=a100:2,h100:2
+        (TresRequest(per_node="gres:gpu:2", nodes_min=2), 4),  # --gpus-per-node=2 -N2
+        (TresRequest(per_task="gres:gpu:1", tasks=4), 4),  # --gpus-per-task=1 -n4
+        (TresRequest(per_task="gres/gpu=2", tasks=2), 4),  # the same, as 24.11 and newer write it
+        (TresRequest(per_socket="gres:gpu:1", nodes_min=2), 2),  # --gpus-per-socket=1 -N2
+        (TresRequest(per_node="gres:gpu:4", nodes_min=2), 8),  # -N2 --gres=gpu:4
+        (TresRequest(per_node="gres/gpu:1g.10gb:3"), 3),
+        (TresRequest(per_node="gpu:a100-sxm4-80gb:8(S:0-1)"), 8),
+        (TresRequest(per_node="gres/gpu"), 1),
+        (TresRequest(per_node="gres:gpu:a100"), 1),
+        (TresRequest(per_node="gres:craynetwork:1,gres:nvme:2,license/matlab:1"), 0),
+        (TresRequest(), 0),
+    ],
+)
+def test_every_form_of_a_gpu_request_gives_the_total_of_the_job(request_: TresRequest, total: int) -> None:
+    assert sum(demand.count for demand in gpu_demands(request_)) == total
+
+
+def test_both_prefixes_mean_the_same() -> None:
+    assert parse_gpus("gres:gpu:a100:2") == parse_gpus("gres/gpu:a100:2") == parse_gpus("gpu:a100:2")
+
+
+def test_typed_and_untyped_counts_of_accounting_are_not_added() -> None:
+    assert parse_gpus("billing=8,cpu=8,gres/gpu:a100=2,gres/gpu=2,mem=4G") == (GpuDemand(count=2, slurm_type="a100"),)
+
+
+def test_untyped_rest_beside_typed_gpus_of_accounting_is_kept() -> None:
+    assert parse_gpus("gres/gpu:a100=2,gres/gpu=3") == (GpuDemand(count=2, slurm_type="a100"), GpuDemand(count=1))
+
+
+def test_a_total_for_the_job_wins_over_its_own_constraints() -> None:
+    request = TresRequest(per_job="gres:gpu:8", per_node="gres:gpu:4", per_task="gres:gpu:1", nodes_min=2, tasks=8)
+    assert gpu_demands(request) == (GpuDemand(count=8),)
+
+
+def test_a_range_of_nodes_gives_a_range_of_gpus() -> None:
+    request = TresRequest(per_node="gres:gpu:4", nodes_min=2, nodes_max=4)
+    assert gpu_demands(request) == (GpuDemand(count=8, max_count=16),)
+
+
+def test_a_malleable_request_keeps_both_ends() -> None:
+    assert parse_gpus("gres/gpu:2-8") == (GpuDemand(count=2, max_count=8),)
+
+
+def test_gpus_per_socket_are_bounded_by_all_sockets_asked_for() -> None:
+    request = TresRequest(per_socket="gres/gpu:2", sockets_per_node=2)
+    assert gpu_demands(request) == (GpuDemand(count=2, max_count=4),)
+
+
+def test_held_gpus_of_several_nodes_and_types_add_up() -> None:
+    detail = ["gpu:h100:2(IDX:0-1),gpu:h200:4(IDX:2-5)", "gpu:h100:1(IDX:0,3),gpu:h200:0(IDX:)"]
+    assert gpu_total(detail) == 7
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("4", (GpuDemand(count=4),)),
+        ("a100:2,h100:2", (GpuDemand(count=2, slurm_type="a100"), GpuDemand(count=2, slurm_type="h100"))),
+        ("a100", (GpuDemand(count=1, slurm_type="a100"),)),
+        ("gpu:a100:2", (GpuDemand(count=2, slurm_type="a100"),)),
+        ("a100:1,a100:2", (GpuDemand(count=3, slurm_type="a100"),)),
+    ],
+)
+def test_sbatch_gpus_option_is_read(text: str, expected: tuple[GpuDemand, ...]) -> None:
+    assert parse_gpus_option(text) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["gpu:a100:two", "gres:gpu:-1", "gpu:a:b:2", "gpu::", "gpu:9999999999", "gpu:8-2", "gpu:$(id):2", "gpu:2000000"],
+)
+def test_an_unreadable_gpu_request_is_an_error_that_shows_it(text: str) -> None:
+    with pytest.raises(ValueRangeError, match="GPU"):
+        parse_gpus(text)
+
+
+@pytest.mark.parametrize("text", ["", "(null)", "N/A", "none", ",,", "cpu=4,mem=62.50G"])
+def test_nothing_asked_for_is_nothing(text: str) -> None:
+    assert parse_gpus(text) == ()
+
+
+@given(st.text(max_size=200))
+def test_any_text_gives_gpus_or_our_own_error(text: str) -> None:
+    try:
+        total = gpu_total([text])
+    except ValueRangeError:
+        return
+    assert total >= 0

@@ -1,0 +1,107 @@
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from slurm_energy.domain.ids import JobId
+from slurm_energy.errors import SlurmError
+from slurm_energy.slurm.json_client import CommandSettings, JsonReader, command_environment
+
+DATA = Path(__file__).parents[2] / "data" / "slurm"
+PARTITIONS = "PartitionName=a100 Default=YES MaxTime=01:00:00 State=UP\n"
+
+
+def commands(directory: Path, **scripts: str) -> JsonReader:
+    """Return a reader whose commands are these shell scripts."""
+    defaults = {
+        "scontrol": f"printf '{PARTITIONS}'",
+        "sinfo": f"cat {DATA}/sinfo-22.05.json",
+        "squeue": f"cat {DATA}/squeue-22.05-running.json",
+        "sacct": f"cat {DATA}/sacct-24.11.json",
+    }
+    for name, script in {**defaults, **scripts}.items():
+        path = directory / name
+        path.write_text(f'#!/bin/sh\necho "{name} $*" >> {directory}/calls\n{script}\n')
+        path.chmod(0o755)
+    settings = CommandSettings(bin_directory=str(directory), slurm_conf="/etc/x.conf", timeout_seconds=1.0)
+    return JsonReader(settings, {"PATH": "/usr/bin:/bin"})
+
+
+def calls(directory: Path) -> list[str]:
+    return (directory / "calls").read_text().splitlines()
+
+
+def test_a_cluster_is_read_with_one_call_of_each_command(tmp_path: Path) -> None:
+    reading = commands(tmp_path).read_cluster()
+    assert [partition.name for partition in reading.partitions] == ["a100"]
+    assert [node.name for node in reading.nodes] == ["n1", "n2"]
+    assert len(reading.jobs) == 6
+    assert reading.skipped == {}
+    assert calls(tmp_path) == ["scontrol show partition -o", "sinfo --json", "squeue --json --states=all"]
+
+
+def test_newer_slurm_is_asked_for_nodes_through_scontrol_from_then_on(tmp_path: Path) -> None:
+    script = f"case $2 in partition) printf '{PARTITIONS}';; nodes) cat {DATA}/nodes-25.11.json;; esac"
+    reader = commands(tmp_path, sinfo="""echo '{"sinfo": [], "errors": []}'""", scontrol=script)
+    assert len(reader.read_cluster().nodes) == 6
+    reader.read_cluster()
+    assert [call for call in calls(tmp_path) if call.startswith("sinfo")] == ["sinfo --json"]
+    assert calls(tmp_path).count("scontrol show nodes --json") == 2
+
+
+def test_skipped_rows_are_counted_by_kind_and_reason(tmp_path: Path) -> None:
+    reader = commands(tmp_path, squeue="""echo '{"jobs": [{"job_state": "?"}, 5]}'""")
+    assert reader.read_cluster().skipped == {"job: no known state": 1, "job: not an object": 1}
+
+
+def test_accounting_is_asked_for_all_jobs_at_once(tmp_path: Path) -> None:
+    jobs = commands(tmp_path).read_ended_jobs([JobId(5), JobId(6)])
+    assert len(jobs) == 4
+    assert calls(tmp_path) == ["sacct --json --duplicates --allusers --jobs=5,6"]
+
+
+def test_a_command_that_hangs_is_ended_at_its_limit(tmp_path: Path) -> None:
+    reader = commands(tmp_path, squeue="exec sleep 20")
+    began = time.monotonic()
+    with pytest.raises(SlurmError, match="squeue --json --states=all gave no answer within 1 s"):
+        reader.read_cluster()
+    assert time.monotonic() - began < 10
+
+
+@pytest.mark.parametrize(
+    ("script", "complaint"),
+    [
+        ("echo 'slurm_load_jobs error: Unable to contact slurm controller' >&2; exit 1", "ended with 1: slurm_load"),
+        ("echo 'Segmentation fault'", "printed no JSON"),
+        ("""echo '{"jobs": null}'""", "no list 'jobs'"),
+        ("printf '['; head -c 5000 /dev/zero | tr '\\0' '['", "printed no JSON"),
+        ("true", "printed no JSON"),
+    ],
+)
+def test_a_command_that_fails_or_answers_nonsense_is_our_own_error(tmp_path: Path, script: str, complaint: str) -> None:
+    with pytest.raises(SlurmError, match=complaint):
+        commands(tmp_path, squeue=script).read_cluster()
+
+
+def test_a_missing_command_names_the_setting(tmp_path: Path) -> None:
+    with pytest.raises(SlurmError, match=r"set cluster\.slurm_bin_directory"):
+        JsonReader(CommandSettings(bin_directory=str(tmp_path))).read_cluster()
+
+
+def test_commands_see_the_configured_slurm_and_nothing_that_changes_their_output() -> None:
+    environment = {"PATH": "", "SQUEUE_FORMAT": "%i", "SLURM_CONF": "/etc/other.conf", "TZ": "UTC", "SECRET": "x"}
+    chosen = command_environment(CommandSettings(slurm_conf="/etc/slurm.conf"), environment)
+    assert chosen == {
+        "PATH": "/usr/local/bin:/usr/bin:/bin:/opt/slurm/bin",
+        "LC_ALL": "C.UTF-8",
+        "SLURM_TIME_FORMAT": "standard",
+        "SLURM_CONF": "/etc/slurm.conf",
+        "TZ": "UTC",
+    }
+
+
+def test_real_answers_are_what_the_commands_print(tmp_path: Path) -> None:
+    document = json.loads((DATA / "squeue-22.05-running.json").read_text())
+    jobs = commands(tmp_path).read_cluster().jobs
+    assert {job.job_id for job in jobs} == {row["job_id"] for row in document["jobs"]}
