@@ -36,6 +36,13 @@ for line in sys.stdin:
 """
 
 
+_HOW = """\
+How: two laboratory clusters run side by side, one with the plugin and one without; held jobs are submitted to the two
+in turn by a process already inside. Decisions go over the unix socket from one running client, one connection each.
+Hooks are whole processes, interpreter start included; the simulated NVML answers in microseconds, so nearly all of it
+is beyond the NVML calls (a real counter read takes about 4 ms)."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
     """One measured quantity, in milliseconds unless the unit says otherwise."""
@@ -58,9 +65,9 @@ class Submitter:
     """A process inside a lab that submits once whenever it is told to."""
 
     def __init__(self, lab: Lab) -> None:
-        argv = lab.entered_argv([sys.executable, "-c", _SUBMIT_ONE], user="alice")
+        argv, environment = lab.command([sys.executable, "-c", _SUBMIT_ONE], user="alice")
         self._process = subprocess.Popen(
-            argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=lab.entered_environment("alice")
+            argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
         )
 
     def submit(self) -> float:
@@ -127,7 +134,6 @@ def measure_decisions(lab: Lab) -> list[Figure]:
 
 def measure_hooks(lab: Lab) -> list[Figure]:
     """Return the whole wall time of each hook process on an idle node with two GPUs, NVML calls included."""
-    found = []
     seconds: dict[str, list[float]] = {"interpreter alone": [], "prolog": [], "epilog": [], "flush": []}
     base = {"SLURMD_NODENAME": lab.spec.node_names[0], "SLURM_CLUSTER_NAME": lab.spec.cluster_name}
     python = str(python_path())
@@ -147,14 +153,15 @@ def measure_hooks(lab: Lab) -> list[Figure]:
             "SLURM_JOB_RESTART_COUNT": "0",
             "SPANK_ENERGY_DECISION": "v=1;id=benchmark01;mode=balanced;clocks=a100-sxm4-80gb:1290;limit=5",
         }
-        for verb in seconds:
+        for verb, taken in seconds.items():
             argv = [python, "-I", "-c", "pass"] if verb.startswith("inter") else [
                 python, "-I", "-m", "slurm_energy.node.main", verb,
             ]  # fmt: skip
             done = lab.run([sys.executable, "-c", script, json.dumps(argv), json.dumps(job)], check=True)
             took, code = done.stdout.split()
             assert code == "0", done
-            seconds[verb].append(float(took))
+            taken.append(float(took))
+    found = []
     for verb, took_list in seconds.items():
         goal = "≤ 150 ms beyond the NVML calls" if verb in {"prolog", "epilog"} else ""
         found.append(figure(verb if verb.startswith("inter") else f"{verb} hook, whole process", took_list, goal))
@@ -163,13 +170,13 @@ def measure_hooks(lab: Lab) -> list[Figure]:
 
 def page(figures: list[Figure], slurm_version: str) -> str:
     """Return the Markdown page."""
+    machine = f"{os.cpu_count()} CPU cores; Python {platform.python_version()}; {slurm_version}"
     lines = [
         "# Benchmarks",
         "",
         "Written by `make bench`. Times are wall times on the machine below; read ratios first.",
         "",
-        f"- Date: {datetime.now(UTC):%Y-%m-%d}; {os.cpu_count()} CPU cores; Python {platform.python_version()}; "
-        f"{slurm_version}; simulated GPUs.",
+        f"- Date: {datetime.now(UTC):%Y-%m-%d}; {machine}; simulated GPUs.",
         "",
         "| what | runs | p50 | p99 | unit | goal |",
         "|---|---:|---:|---:|---|---|",
@@ -179,10 +186,7 @@ def page(figures: list[Figure], slurm_version: str) -> str:
         lines.append(f"| {item.thing} | {item.runs} | {item.p50:.2f} | {p99} | {item.unit} | {item.goal} |")
     lines += [
         "",
-        "How: two laboratory clusters run side by side, one with the plugin and one without; held jobs are submitted to",
-        "the two in turn by a process already inside. Decisions go over the unix socket from one running client, one",
-        "connection each. Hooks are whole processes, interpreter start included; the simulated NVML answers in",
-        "microseconds, so nearly all of it is beyond the NVML calls (a real counter read takes about 4 ms).",
+        _HOW,
         "",
     ]
     return "\n".join(lines)

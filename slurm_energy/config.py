@@ -176,6 +176,9 @@ class Config:
     node: NodeConfig = field(default_factory=NodeConfig)
     plugin: PluginConfig = field(default_factory=PluginConfig)
     gpu_types: dict[str, str] = _setting({}, "Catalogue name of each GRES type, where the two differ.")
+    gpu_power_limits_watts: dict[str, float] = _setting(
+        {}, "Power limit in W of each GPU type's boards, where it is not the catalogue's.", 10.0, 3000.0
+    )
     origins: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
     """Where each value that is not the default came from, by `section.key`."""
 
@@ -216,9 +219,9 @@ def parse_config(document: Mapping[str, Any], source: str, environment: Mapping[
         given = document.get(name, {})
         if not isinstance(given, dict):
             raise ConfigError(f"{source}: {name} is {given!r}, a section [{name}] is needed")
-        if name == "gpu_types":
-            sections[name] = _typed(given, dict[str, str], None, f"{source}: gpu_types")
-            origins.update({"gpu_types": source} if given else {})
+        if get_origin(item.type) is dict:
+            sections[name] = _typed(given, item.type, item.metadata["bound"], f"{source}: {name}")
+            origins.update({name: source} if given else {})
             continue
         sections[name] = _section(item.default_factory, name, given, source, environment, origins)  # type: ignore[arg-type]  # every section has a factory
     return Config(**sections, origins=origins)
@@ -269,7 +272,7 @@ def _typed(value: Any, kind: Any, bound: Bound | None, thing: str) -> Any:
     if origin is dict:
         if not isinstance(value, dict):
             raise ConfigError(f"{thing} is {value!r}, a table is needed")
-        item_bound = Bound(low=1, high=10_000) if get_args(kind)[1] is int else None
+        item_bound = bound or (Bound(low=1, high=10_000) if get_args(kind)[1] is int else None)
         return {key: _typed(item, get_args(kind)[1], item_bound, f"{thing}.{key}") for key, item in value.items()}
     if origin is tuple:
         if not isinstance(value, list | tuple) or not all(isinstance(item, str) for item in value):

@@ -17,7 +17,10 @@
 /* off, observe, balanced or saver. */
 extern bool energy_is_mode(const char *text);
 
-/* 0 to 200 with decimals if wanted, and a '%' if wanted. number (ENERGY_OPTION_BYTES) gets it without the '%'. */
+/*
+ * 0 to 200, with decimals and a '%' if wanted.
+ * number - ENERGY_OPTION_BYTES that get it without the '%'
+ */
 extern bool energy_is_slowdown(const char *text, char *number);
 
 /*

@@ -39,12 +39,17 @@ extern void energy_settings_path(char *path, size_t size)
 	const char *slurm_conf = getenv("SLURM_CONF");
 	const char *slash = slurm_conf ? strrchr(slurm_conf, '/') : NULL;
 
-	if (own && own[0])
+	if (own && own[0]) {
 		snprintf(path, size, "%s", own);
-	else if (slash)
+		return;
+	}
+	if (slash) {
 		snprintf(path, size, "%.*s/" FILE_NAME, (int) (slash - slurm_conf), slurm_conf);
-	else
-		snprintf(path, size, DEFAULT_PATH);
+		/* `slurmctld -f` sets SLURM_CONF even where the file lies in its usual place */
+		if (!access(path, F_OK))
+			return;
+	}
+	snprintf(path, size, DEFAULT_PATH);
 }
 
 /*

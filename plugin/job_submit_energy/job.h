@@ -23,7 +23,7 @@ extern size_t energy_job_request(const job_desc_msg_t *job, uint32_t submit_uid,
 
 typedef enum {
 	ENERGY_APPLIED,
-	ENERGY_APPLIED_BUT_PARTITION,	/* it named one outside the user's list: left as it was */
+	ENERGY_APPLIED_BUT_PARTITION,	/* it was against the user's own choice: left as it was */
 	ENERGY_APPLY_NO_MEMORY,		/* the job may lack a part of the answer */
 } energy_applied_t;
 

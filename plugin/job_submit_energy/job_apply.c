@@ -116,7 +116,9 @@ static energy_applied_t _apply_partition(job_desc_msg_t *job, const char *partit
 {
 	char *copy;
 
-	if (job->partition && job->partition[0] && !_is_subset(partition, job->partition))
+	/* Nodes that the user named need not be in another partition: Slurm would refuse the job. */
+	if ((job->req_nodes && job->req_nodes[0]) ||
+	    (job->partition && job->partition[0] && !_is_subset(partition, job->partition)))
 		return ENERGY_APPLIED_BUT_PARTITION;
 	copy = _join(partition, "", "");
 	if (!copy)

@@ -133,8 +133,9 @@ end
 
 local function apply(job, reply)
 	local partition, comment = reply.partition, reply.admin_comment
+	local nodes = field(job, "req_nodes")
 	if partition and partition:match("^[%w_.,-]+$") and #partition <= MAX_TEXT and
-		is_allowed(partition, field(job, "partition")) then
+		(nodes == nil or nodes == "") and is_allowed(partition, field(job, "partition")) then
 		job.partition = partition
 	end
 	if comment and comment:match("^[\32-\126]+$") and #comment <= 256 then

@@ -1,13 +1,11 @@
 """Reports straight from the database, when the daemon is away or another database is meant. Nothing is written."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
-from sqlalchemy.orm import Session
+from collections.abc import Callable
+from typing import TypeVar
 
 from slurm_energy.cli.records import Filter, sqlite_path
 from slurm_energy.config import StoreConfig
-from slurm_energy.domain.ids import ClusterName, JobId, PartitionName
+from slurm_energy.domain.ids import ClusterName, JobId
 from slurm_energy.domain.report import EnergyReport, ExplainRecord
 from slurm_energy.errors import StoreError
 from slurm_energy.store.explain import explain
@@ -16,10 +14,12 @@ from slurm_energy.store.schema import check_version
 from slurm_energy.store.session import open_engine, store_session
 from slurm_energy.store.summaries import JobFilter
 
+_Result = TypeVar("_Result")
+_REPORTS = {"report-job": report_jobs, "report-user": report_users, "report-partition": report_partitions}
 
-@contextmanager
-def reading(store: StoreConfig) -> Iterator[Session]:
-    """Yield a session that only reads, on a database that has this code's schema.
+
+def read(store: StoreConfig, work: Callable[..., _Result]) -> _Result:
+    """Return `work(session)` on a database that has this code's schema; it may only read.
 
     Raises:
         StoreError: missing, not reachable, or of another version.
@@ -31,28 +31,22 @@ def reading(store: StoreConfig) -> Iterator[Session]:
     try:
         check_version(engine)
         with store_session(engine, read_only=True) as session:
-            yield session
+            return work(session)
     finally:
         engine.dispose()
 
 
 def report_from_database(store: StoreConfig, cluster: ClusterName, subject: str, where: Filter) -> EnergyReport:
     """Return a report of `report-job`, `report-user` or `report-partition`."""
-    build = {"report-job": report_jobs, "report-user": report_users, "report-partition": report_partitions}[subject]
-    with reading(store) as session:
-        return build(session, job_filter(cluster, where))
-
-
-def job_filter(cluster: ClusterName, where: Filter) -> JobFilter:
-    """Return the store's filter."""
-    return JobFilter(
+    chosen = JobFilter(
         cluster=cluster,
         job_id=None if where.job_id is None else JobId(where.job_id),
         user_name=where.user_name,
-        partition=None if where.partition is None else PartitionName(where.partition),
+        partition=where.partition,
         since_seconds=where.since_seconds,
         until_seconds=where.until_seconds,
     )
+    return read(store, lambda session: _REPORTS[subject](session, chosen))
 
 
 def explain_from_database(store: StoreConfig, cluster: ClusterName, job_id: JobId) -> ExplainRecord:
@@ -61,8 +55,7 @@ def explain_from_database(store: StoreConfig, cluster: ClusterName, job_id: JobI
     Raises:
         StoreError: the job is not in the database.
     """
-    with reading(store) as session:
-        record = explain(session, cluster, job_id)
+    record = read(store, lambda session: explain(session, cluster, job_id))
     if record is None:
         raise StoreError(f"job {job_id} of cluster {cluster} is not in the database")
     return record

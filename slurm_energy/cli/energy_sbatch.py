@@ -63,7 +63,7 @@ def _add_line(outcome: Outcome, words: Sequence[bytes], config: Config) -> None:
             say("the job may have been accepted all the same: look with 'squeue --me' before submitting again")
         elif _UNKNOWN_ENERGY_LINE.search(outcome.stderr):
             say("sbatch on this host lacks the energy plugin: take the #SBATCH --energy lines out, or tell your admins")
-    elif _HELP_WORDS.intersection(words):
+    elif outcome.stdout.startswith(b"Usage: ") and _HELP_WORDS.intersection(words):
         say("--energy-dry-run in front of the script shows what would be decided and submits nothing")
     elif config.plugin.message and not _SILENT_WORDS.intersection(words) and not _PLUGIN_LINE.search(outcome.stderr):
         job = _JOB_LINE.search(outcome.stdout)

@@ -166,8 +166,8 @@ def next_steps(installation: Installation, roles: tuple[str, ...], scheduler: st
     for remark in installation.remarks:
         yield f"  {remark}"
     if "controller" in roles:
-        yield "  slurm-energy database upgrade                (creates the database; run it as the daemon's user)"
         yield "  systemctl daemon-reload && systemctl enable --now slurm-energyd"
+        yield "                                               (makes the database at its first start)"
         yield "  systemctl restart slurmctld                  (loads the plugin; running jobs stay)"
     if "node" in roles:
         if scheduler == "systemd":

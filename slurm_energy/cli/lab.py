@@ -6,6 +6,7 @@ from pathlib import Path
 import click
 
 from slurm_energy.cli.context import JSON_OPTION, print_json
+from slurm_energy.cli.demo import demo
 from slurm_energy.lab.cluster import (
     Lab,
     LabSpec,
@@ -28,6 +29,9 @@ def lab() -> None:
     It lives in a folder and namespaces of its own, beside any Slurm that is there, and needs root and Debian's
     Slurm packages.
     """
+
+
+lab.add_command(demo)
 
 
 @lab.command(epilog="Example: slurm-energy lab up --name small --partition a100:2x4 --accounting")
@@ -128,7 +132,10 @@ def _plain_status(state: LabStatus) -> dict[str, object]:
 @click.option("--user", help="One of the lab's users, such as alice; root without it.")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 def shell(name: str, user: str | None, command: tuple[str, ...]) -> int:
-    """Open a shell inside a lab, or run one command there and pass on its exit code."""
+    """Open a shell inside a lab, or run one command there and pass on its exit code.
+
+    Put -- before a command that has options of its own: slurm-energy lab shell -- squeue -l
+    """
     opened = open_lab(name)
     if not command:
         return opened.shell(user)

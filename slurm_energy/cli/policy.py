@@ -58,7 +58,6 @@ def show(name: str | None, as_json: bool) -> int:
 def _policy(config: Config, name: str) -> Policy:
     if name not in policy_names():
         raise PolicyError(f"policy {name[:40]!r} does not exist; known: {', '.join(policy_names())}")
-    # The registry reads the name from the settings; its Literal type is checked there.
     return create_policy(replace(config, policy=replace(config.policy, name=name)))
 
 

@@ -15,6 +15,7 @@ import click
 from slurm_energy.cli.main import PROGRAM, cli
 from slurm_energy.cli.settings_table import section_tables
 from slurm_energy.config import ENVIRONMENT_PREFIX, Config
+from slurm_energy.store.reference import table_descriptions
 
 DIRECTORY = Path("docs/reference")
 _GENERATED = "<!-- Made by `python -m slurm_energy.cli.reference --write`: do not edit. -->"
@@ -73,6 +74,14 @@ def walk(command: click.Command, path: tuple[str, ...]) -> Iterator[tuple[tuple[
                 yield from walk(member, (*path, name))
 
 
+_FREE_SECTIONS = {
+    "gpu_types": 'Keys are GRES types as in gres.conf, values are catalogue names: `a100 = "a100-sxm4-80gb"`.',
+    "gpu_power_limits_watts": "Keys are GRES types or catalogue names, values are W from 10 to 3000: `a100 = 500`. "
+    "Give the limit in force, as `nvidia-smi -q -d POWER` shows it; of boards of one type that differ, the highest.",
+}
+"""What the keys and values of sections are whose keys are free."""
+
+
 def settings_page() -> str:
     """Return docs/reference/configuration.md."""
     lines = [
@@ -88,7 +97,7 @@ def settings_page() -> str:
     for table in section_tables(Config()):
         lines += ["", f"## `[{table.name}]`", "", table.help, ""]
         if not table.settings:
-            lines.append('Keys are GRES types as in gres.conf, values are catalogue names: `a100 = "a100-sxm4-80gb"`.')
+            lines.append(_FREE_SECTIONS[table.name])
             continue
         lines += ["| key | type | default | bounds | meaning |", "|---|---|---|---|---|"]
         lines += [
@@ -98,7 +107,28 @@ def settings_page() -> str:
     return "\n".join(lines) + "\n"
 
 
-PAGES = {"cli.md": command_page, "configuration.md": settings_page}
+def database_page() -> str:
+    """Return docs/reference/database.md."""
+    lines = [
+        "# Database",
+        "",
+        _GENERATED,
+        "",
+        "SQLite (the default, in WAL mode), PostgreSQL or MariaDB, by `store.url`. `slurm-energy database upgrade`",
+        "makes or upgrades the tables; a database newer than the code is refused. The daemon is the only writer.",
+        "",
+        "An energy reading is known by cluster, job id, submit time, restart, node and GPU UUID, along the chain",
+        "`job`, `node_energy`, `gpu_energy`: what is sent twice changes nothing. Times are Unix seconds (UTC),",
+        "energies are joules.",
+        "Energy that is not known is NULL with a reason, never 0.",
+    ]
+    for name, sentence, rows in table_descriptions():
+        lines += ["", f"## `{name}`", "", sentence, "", "| column | type | |", "|---|---|---|"]
+        lines += [f"| `{column}` | {kind} | {note} |" for column, kind, note in rows]
+    return "\n".join(lines) + "\n"
+
+
+PAGES = {"cli.md": command_page, "configuration.md": settings_page, "database.md": database_page}
 
 
 def main(argv: list[str] | None = None) -> int:

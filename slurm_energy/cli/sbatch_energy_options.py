@@ -9,7 +9,7 @@ from pathlib import Path
 
 from slurm_energy.cli.say import say
 from slurm_energy.config import Config
-from slurm_energy.errors import SlurmError, ValueRangeError
+from slurm_energy.errors import ValueRangeError
 from slurm_energy.slurm.sbatch_options import (
     DRY_RUN,
     ENERGY_OPTIONS,
@@ -35,11 +35,11 @@ def prepare(words: Sequence[bytes], sbatch: str, config: Config) -> Submission |
     """Return what sbatch is to get, or the exit code when nothing is submitted.
 
     Raises:
-        SlurmError: sbatch cannot tell its options.
         SlurmEnergyError: a dry run failed.
     """
     texts = [os.fsdecode(word) for word in words]
-    known = learned_options(_help_text(sbatch))
+    help_text = _output([sbatch, "--help"], _HELP_SECONDS)
+    known = learned_options(help_text)
     try:
         split = split_arguments(texts, {**known, **ENERGY_OPTIONS, DRY_RUN: Takes.NOTHING})
     except ValueRangeError:  # sbatch refuses these words in its own way
@@ -50,7 +50,7 @@ def prepare(words: Sequence[bytes], sbatch: str, config: Config) -> Submission |
 
         return dry_run(split, known, config)
     energy = [option for option in options if option.name in ENERGY_OPTIONS]
-    if not energy or "energy" in known:
+    if not energy or "energy" in known or not help_text:  # without its help, sbatch itself will say what is wrong
         return Submission(tuple(words))
     return _without_plugin(words, energy, config)
 
@@ -88,13 +88,6 @@ def _site_decides(config: Config) -> bool | None:
     text = _output([str(scontrol), "show", "config"], _CONTROLLER_SECONDS)
     line = re.search(r"^JobSubmitPlugins\s*=\s*(.*)$", text, re.MULTILINE)
     return None if line is None else "energy" in re.split(r"[\s,]+", line.group(1))
-
-
-def _help_text(sbatch: str) -> str:
-    text = _output([sbatch, "--help"], _HELP_SECONDS)
-    if not text:
-        raise SlurmError(f"{sbatch} --help gives no answer, so its options are not known; nothing was submitted")
-    return text
 
 
 def _output(command: list[str], limit_seconds: float) -> str:

@@ -7,6 +7,7 @@ from typing import Any, Literal, get_args, get_origin
 from slurm_energy.cli.rendering import toml_value
 from slurm_energy.config import Config, default_of
 
+_FREE_KEYS = {"gpu_types": "GPU type of GRES type", "gpu_power_limits_watts": "Power limit in W of the boards of"}
 _TYPE_NAMES = {str: "text", int: "whole number", float: "number", bool: "true or false"}
 
 
@@ -62,7 +63,7 @@ class SettingRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SectionTable:
-    """One section with its settings; `gpu_types` is a section whose keys are free."""
+    """One section with its settings; in `gpu_types` and `gpu_power_limits_watts` the keys are free."""
 
     name: str
     help: str
@@ -75,8 +76,8 @@ def section_tables(config: Config) -> Iterator[SectionTable]:
         if item.name == "origins":
             continue
         current = getattr(config, item.name)
-        if item.name == "gpu_types":
-            yield SectionTable(name=item.name, help=item.metadata["help"], settings=tuple(_free_rows(config, current)))
+        if get_origin(item.type) is dict:
+            yield SectionTable(name=item.name, help=item.metadata["help"], settings=tuple(_free_rows(config, item)))
             continue
         rows = tuple(
             _row(item.name, setting, getattr(current, setting.name), config.origins) for setting in fields(current)
@@ -99,18 +100,19 @@ def _row(section: str, setting: Any, value: Any, origins: Any) -> SettingRow:
     )
 
 
-def _free_rows(config: Config, current: dict[str, str]) -> Iterator[SettingRow]:
-    for key, value in current.items():
+def _free_rows(config: Config, section: Any) -> Iterator[SettingRow]:
+    bound, kind = section.metadata["bound"], get_args(section.type)[1]
+    for key, value in getattr(config, section.name).items():
         yield SettingRow(
-            section="gpu_types",
+            section=section.name,
             key=toml_value(key),
-            help=f"GPU type of GRES type {key}.",
-            type_name="text",
-            low=None,
-            high=None,
-            default="",
+            help=f"{_FREE_KEYS[section.name]} {key}.",
+            type_name=_type_name(kind),
+            low=None if bound is None else bound.low,
+            high=None if bound is None else bound.high,
+            default=kind(),
             value=value,
-            origin=config.origins.get("gpu_types", "default"),
+            origin=config.origins.get(section.name, "default"),
         )
 
 

@@ -30,6 +30,14 @@ class Decided:
     """What travels inside the job to its nodes."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownUser:
+    """What is known of the submitting user without asking anybody."""
+
+    name: str | None = None
+    groups: frozenset[str] | None = None
+
+
 class Decider:
     """The live policy behind the guard; replaced as a whole when the configuration changes."""
 
@@ -42,14 +50,14 @@ class Decider:
         job: SubmittedJob,
         snapshot: ClusterSnapshot | None,
         runtimes: RuntimeTable,
-        user_name: str | None,
+        user: KnownUser,
         now_seconds: float,
     ) -> Decided:
         """Return the decision for one job; total, whatever the job holds."""
-        understood = job_request(job, now_seconds, user_name)
+        understood = job_request(job, now_seconds, user.name)
         request = understood.request
         runtime = runtimes.get((request.user_id, request.name))
-        decision = self._guard.decide(self.policy, request, snapshot, now_seconds, runtime)
+        decision = self._guard.decide(self.policy, request, snapshot, now_seconds, runtime, user.groups)
         if understood.complaints:
             decision = replace(decision, notes=(*decision.notes, *understood.complaints))
         entry = decision_entry(decision, time_limit_minutes(request, decision, snapshot))

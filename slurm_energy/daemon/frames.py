@@ -28,6 +28,13 @@ class SnapshotPart:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class UserGroups:
+    """Groups of some users by uid."""
+
+    groups: tuple[tuple[int, frozenset[str]], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotComplete:
     """All parts of one reading have been sent."""
 

@@ -69,7 +69,7 @@ class JournalQueue:
             if not self._durable:
                 await asyncio.sleep(FLUSH_INTERVAL_SECONDS)
             self._wake.clear()
-            if not await self.flush():
+            if not await asyncio.shield(self.flush()):
                 await asyncio.sleep(RETRY_SECONDS)
                 self._wake.set()
 

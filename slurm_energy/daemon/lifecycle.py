@@ -23,7 +23,7 @@ from slurm_energy.daemon.server import Server
 from slurm_energy.daemon.snapshot_feed import SnapshotFeed
 from slurm_energy.daemon.state import DaemonState
 from slurm_energy.daemon.verbs import LocalVerbs
-from slurm_energy.errors import ConfigError, SlurmEnergyError
+from slurm_energy.errors import ConfigError, DaemonUnavailable, SlurmEnergyError
 from slurm_energy.wire.authentication import load_key
 
 logger = logging.getLogger(__name__)
@@ -59,12 +59,13 @@ class EnergyDaemon:
         self._recorder = ChildProcess("recorder", RECORDER_MODULE, self._current_config, link.receive)
         link.child = self._recorder
         self._stop = asyncio.Event()
+        self._failed = False
 
     async def run(self) -> None:
         """Serve until SIGTERM or SIGINT.
 
         Raises:
-            SlurmEnergyError: a door cannot be opened.
+            SlurmEnergyError: a door cannot be opened, or a part of the daemon failed.
         """
         daemon = self.state.config.daemon
         lock = lock_state_directory(Path(daemon.state_directory))
@@ -78,12 +79,16 @@ class EnergyDaemon:
             tell_supervisor("READY=1")
             logger.info("daemon ready socket=%s policy=%s", daemon.socket_path, self.state.decider.policy.name)
             # Thousands of long-lived values would make each full collection a pause in which nobody is answered.
+            for task in tasks:
+                task.add_done_callback(self._part_ended)
             gc.freeze()
             gc.set_threshold(50_000, 50, 1000)
             await self._stop.wait()
         finally:
             await self._shut_down(tasks, Path(daemon.socket_path))
             os.close(lock)
+        if self._failed:
+            raise DaemonUnavailable("a part of the daemon failed, see the log: it stopped, to be started afresh")
 
     async def _shut_down(self, tasks: list[asyncio.Task[None]], socket_path: Path) -> None:
         tell_supervisor("STOPPING=1")
@@ -98,6 +103,13 @@ class EnergyDaemon:
         if listening:
             socket_path.unlink(missing_ok=True)
         logger.info("daemon stopped uptime_seconds=%.0f", self.state.uptime_seconds)
+
+    def _part_ended(self, task: asyncio.Task[None]) -> None:
+        """Stop when a part fails that must never end: half a daemon would answer from an ever older snapshot."""
+        if not task.cancelled() and not self._stop.is_set():
+            logger.critical("part failed name=%s", task.get_name(), exc_info=task.exception())
+            self._failed = True
+            self._stop.set()
 
     def _listen_to_signals(self) -> None:
         loop = asyncio.get_running_loop()
@@ -122,7 +134,7 @@ class EnergyDaemon:
             logger.warning("configuration reloaded, but a changed socket, address or state directory needs a restart")
         if (old.cluster, old.daemon) != (config.cluster, config.daemon):
             self._snapshot.restart()
-        if (old.cluster, old.daemon, old.store) != (config.cluster, config.daemon, config.store):
+        if _recorded_part(old) != _recorded_part(config):
             self._recorder.restart()
         logger.info("configuration reloaded policy=%s", decider.policy.name)
 
@@ -137,6 +149,11 @@ def fixed_part(config: Config) -> tuple[object, ...]:
     """Return the settings that only a restart changes."""
     daemon = config.daemon
     return (daemon.socket_path, daemon.socket_mode, daemon.report_host, daemon.report_port, daemon.state_directory)
+
+
+def _recorded_part(config: Config) -> tuple[object, ...]:
+    """Return the settings that the recorder works with."""
+    return (config.cluster, config.daemon, config.store, config.policy, config.node.time_scale)
 
 
 def journal_directory(config: Config) -> Path:

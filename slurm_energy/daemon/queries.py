@@ -2,14 +2,12 @@
 
 from collections.abc import Callable
 
-from sqlalchemy import Engine
-from sqlalchemy.orm import Session
-
 from slurm_energy.config import Config
 from slurm_energy.daemon.frames import QueryRequest
 from slurm_energy.domain.ids import ClusterName, JobId, parse_job_id
 from slurm_energy.domain.report import encode_record
 from slurm_energy.errors import PermissionRefused, ValueRangeError
+from slurm_energy.store.access import Engine, Session, database_name
 from slurm_energy.store.decisions import recent_decisions
 from slurm_energy.store.explain import explain
 from slurm_energy.store.jobs import job_owner
@@ -31,9 +29,7 @@ def answer_query(engine: Engine, config: Config, request: QueryRequest) -> Messa
     """
     query = request.query
     if query.subject == "status":
-        return json_reply(
-            {"database": engine.url.render_as_string(hide_password=True), "revision": database_revision(engine)}
-        )
+        return json_reply({"database": database_name(engine), "revision": database_revision(engine)})
     with store_session(engine, read_only=True) as session:
         text = _ANSWERS[query.subject](session, config, request)
     return Message("ok", {"json": text})

@@ -5,16 +5,13 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from sqlalchemy import Engine
-from sqlalchemy.exc import DataError, IntegrityError, StatementError
-from sqlalchemy.orm import Session
-
 from slurm_energy.config import Config
 from slurm_energy.daemon.entries import DecisionEntryLine, EntryLine, JobsEntryLine, ReportsEntryLine, decode_entry
 from slurm_energy.daemon.journal import JournalReader, Line
 from slurm_energy.domain.energy import JobKey, NodeReport
 from slurm_energy.domain.ids import ClusterName
 from slurm_energy.errors import StoreError, ValueRangeError, WireError
+from slurm_energy.store.access import Engine, Session, is_about_the_values
 from slurm_energy.store.decisions import record_decision
 from slurm_energy.store.energy import record_report
 from slurm_energy.store.jobs import resolve_submit_time, upsert_jobs
@@ -124,9 +121,4 @@ class Recorder:
 
 def _is_about_one_entry(error: Exception) -> bool:
     """Return whether the entry itself is at fault, so that trying again is of no use."""
-    if isinstance(error, ValueRangeError):
-        return True
-    cause = error.__cause__
-    if isinstance(cause, DataError | IntegrityError):
-        return True
-    return type(cause) is StatementError
+    return isinstance(error, ValueRangeError) or (isinstance(error, StoreError) and is_about_the_values(error))

@@ -10,8 +10,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from sqlalchemy import Engine
-
 from slurm_energy.config import Config
 from slurm_energy.daemon.channel import receive, send
 from slurm_energy.daemon.child_start import Stopped, connect_to_parent, set_up_logging
@@ -22,7 +20,16 @@ from slurm_energy.daemon.recorder import Recorder
 from slurm_energy.daemon.runtime_history import RUNS_PER_NAME, runtime_estimates, runtime_parts
 from slurm_energy.daemon.unreported import UnreportedJobs
 from slurm_energy.domain.ids import ClusterName
-from slurm_energy.errors import PermissionRefused, SlurmEnergyError, SpoolError, StoreError, ValueRangeError
+from slurm_energy.errors import (
+    DaemonUnavailable,
+    PermissionRefused,
+    SchemaVersionError,
+    SlurmEnergyError,
+    SpoolError,
+    StoreError,
+    ValueRangeError,
+)
+from slurm_energy.store.access import Engine
 from slurm_energy.store.history import all_recent_runtimes
 from slurm_energy.store.schema import check_version, database_revision, upgrade
 from slurm_energy.store.session import open_engine, run_in_transaction, store_session
@@ -40,6 +47,7 @@ HISTORY_INTERVAL_SECONDS = 300.0
 HISTORY_SOON_SECONDS = 10.0
 HISTORY_DAYS = 90.0
 UNREPORTED_INTERVAL_SECONDS = 60.0
+QUERY_WAIT_SECONDS = 10.0
 
 
 class Every:
@@ -58,10 +66,37 @@ class Every:
         return True
 
 
+class Readiness:
+    """Whether the database has the schema that questions need, and if not, why."""
+
+    def __init__(self) -> None:
+        self._ready = threading.Event()
+        self._reason = "it is being opened"
+
+    def set(self) -> None:
+        """Let questions through."""
+        self._ready.set()
+
+    def clear(self, reason: str) -> None:
+        """Answer questions with the reason from now on."""
+        self._reason = reason
+        self._ready.clear()
+
+    def wait(self, limit_seconds: float) -> None:
+        """Return once the database is ready.
+
+        Raises:
+            DaemonUnavailable: it is not, within the limit.
+        """
+        if not self._ready.wait(limit_seconds):
+            raise DaemonUnavailable(f"the database cannot be used at the moment: {self._reason}")
+
+
 class RecorderLoop:
     """Journal to database, until the daemon is gone."""
 
-    def __init__(self, config: Config, tell: Tell) -> None:
+    def __init__(self, config: Config, tell: Tell, readiness: Readiness) -> None:
+        self._readiness = readiness
         self._config = config
         self._cluster = ClusterName(config.cluster.name)
         self._tell = tell
@@ -79,11 +114,14 @@ class RecorderLoop:
                 if not ready:
                     prepare_schema(engine)
                     ready = True
+                    self._readiness.set()
                 lines = self._recorder.step(engine)
                 self._side_tasks(engine)
                 pause = 0.5
             except (StoreError, SpoolError) as error:
                 ready = False
+                if isinstance(error, SchemaVersionError):
+                    self._readiness.clear(str(error))
                 logger.warning("journal waits for the database retry_in_seconds=%.1f error=%s", pause, error)
                 time.sleep(pause)
                 pause = min(pause * 2.0, LONGEST_PAUSE_SECONDS)
@@ -117,11 +155,12 @@ def prepare_schema(engine: Engine) -> None:
     check_version(engine)
 
 
-def serve_queries(config: Config, engine: Engine, requests: Requests, tell: Callable[[object], None]) -> None:
+def serve_queries(config: Config, engine: Engine, requests: Requests, tell: Tell, readiness: Readiness) -> None:
     """Answer queries one after the other, in a thread beside the recording."""
     while True:
         request = requests.get()
         try:
+            readiness.wait(QUERY_WAIT_SECONDS)
             reply = answer_query(engine, config, request)
         except (PermissionRefused, ValueRangeError) as error:
             reply = refusal(str(error))
@@ -158,9 +197,12 @@ def _run(config: Config, connection: socket.socket) -> None:
             send(connection, frame)
 
     requests: Requests = queue.SimpleQueue()
-    threading.Thread(target=serve_queries, args=(config, engine, requests, tell), name="queries", daemon=True).start()
+    readiness = Readiness()
+    threading.Thread(
+        target=serve_queries, args=(config, engine, requests, tell, readiness), name="queries", daemon=True
+    ).start()
     threading.Thread(target=_listen, args=(connection, requests), name="listen", daemon=True).start()
-    RecorderLoop(config, tell).run(engine)
+    RecorderLoop(config, tell, readiness).run(engine)
 
 
 def _listen(connection: socket.socket, requests: Requests) -> None:

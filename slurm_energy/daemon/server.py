@@ -13,7 +13,7 @@ from pathlib import Path
 
 from slurm_energy.daemon.ingest import MAX_REPORT_BYTES, ReportDesk
 from slurm_energy.daemon.peers import Peer, peer_of
-from slurm_energy.daemon.reading import EmptyConnection, read_message
+from slurm_energy.daemon.reading import EmptyConnection, MemoryShare, read_message
 from slurm_energy.daemon.state import DaemonState
 from slurm_energy.daemon.verbs import Answer, LocalVerbs
 from slurm_energy.errors import ConfigError, PermissionRefused, SlurmEnergyError, WireError
@@ -26,6 +26,8 @@ LOCAL_TIMEOUT_SECONDS = 5.0
 QUERY_TIMEOUT_SECONDS = 60.0
 REPORT_TIMEOUT_SECONDS = 60.0
 MAX_LOCAL_CONNECTIONS = 256
+MAX_LOCAL_BYTES = 32 * 1024 * 1024
+MAX_REPORTS_BYTES = 256 * 1024 * 1024
 MAX_CONNECTIONS_PER_USER = 16
 MAX_REPORT_CONNECTIONS = 128
 MAX_REPORT_CONNECTIONS_PER_HOST = 16
@@ -44,6 +46,8 @@ class Server:
         self._busy: set[asyncio.Task[None]] = set()
         self._by_user: Counter[int] = Counter()
         self._by_host: Counter[str] = Counter()
+        self._local_share = MemoryShare(MAX_LOCAL_BYTES)
+        self._report_share = MemoryShare(MAX_REPORTS_BYTES)
         self._warned: dict[str, float] = {}
 
     async def listen_local(self, path: Path, mode: int) -> None:
@@ -115,7 +119,7 @@ class Server:
 
     async def _local_answer(self, reader: asyncio.StreamReader, peer: Peer) -> Answer:
         async with asyncio.timeout(LOCAL_TIMEOUT_SECONDS):
-            message = await read_message(reader, MAX_DECIDE_BYTES)
+            message = await read_message(reader, MAX_DECIDE_BYTES, self._local_share)
         async with asyncio.timeout(QUERY_TIMEOUT_SECONDS):
             return await self._verbs.answer(message, peer)
 
@@ -135,7 +139,7 @@ class Server:
 
     async def _report_answer(self, reader: asyncio.StreamReader) -> Answer:
         async with asyncio.timeout(REPORT_TIMEOUT_SECONDS):
-            message = await read_message(reader, MAX_REPORT_BYTES)
+            message = await read_message(reader, MAX_REPORT_BYTES, self._report_share)
             return Answer(await self._reports.accept(message))
 
     async def _tracked(self, writer: asyncio.StreamWriter, answer: Awaitable[Answer], who: str) -> None:

@@ -7,6 +7,7 @@ from typing import TypeVar
 from slurm_energy.daemon.frames import MAX_ITEMS, SnapshotPart
 from slurm_energy.domain.cluster import JobState, NodeState, PartitionState
 from slurm_energy.slurm.client import ClusterReading
+from slurm_energy.slurm.convert_accounting import REQUEUED
 from slurm_energy.slurm.convert_job import LIVE_STATES
 
 _Item = TypeVar("_Item")
@@ -66,8 +67,9 @@ class JobHistory:
             if known is None or known[1] != mark:
                 changed.append(job)
             seen[key] = (job, mark)
+        restarts = {job.job_id: job.restart_count for job in jobs}
         vanished = [
-            replace(job, state=VANISHED)
+            replace(job, state=REQUEUED if restarts.get(job.job_id, 0) > job.restart_count else VANISHED)
             for key, (job, _) in self._known.items()
             if key not in seen and job.state in LIVE_STATES
         ]

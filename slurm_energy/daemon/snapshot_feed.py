@@ -3,7 +3,7 @@
 import logging
 from typing import Any
 
-from slurm_energy.daemon.frames import SnapshotBegins, SnapshotComplete, SnapshotPart
+from slurm_energy.daemon.frames import SnapshotBegins, SnapshotComplete, SnapshotPart, UserGroups
 from slurm_energy.daemon.state import DaemonState
 from slurm_energy.domain.cluster import ClusterSnapshot, JobState, NodeState, PartitionState
 from slurm_energy.domain.ids import ClusterName
@@ -27,6 +27,8 @@ class SnapshotFeed:
             self._jobs, self._nodes, self._partitions = {}, {}, ()
         elif isinstance(frame, SnapshotPart):
             self._take(frame)
+        elif isinstance(frame, UserGroups):
+            self._state.user_groups.update(frame.groups)
         elif isinstance(frame, SnapshotComplete):
             self._complete(frame)
 

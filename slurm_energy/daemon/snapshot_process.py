@@ -15,6 +15,7 @@ from slurm_energy.daemon.entries import JOBS_STREAM, JobsEntryLine, encode_entry
 from slurm_energy.daemon.frames import MAX_ITEMS, SnapshotBegins, SnapshotComplete
 from slurm_energy.daemon.journal import JournalWriter, journal_bytes
 from slurm_energy.daemon.snapshot_changes import JobHistory, SnapshotDifference
+from slurm_energy.daemon.user_groups import GroupCache
 from slurm_energy.daemon.vanished import VanishedJobs
 from slurm_energy.errors import SlurmError, SpoolError
 from slurm_energy.slurm.client import ClusterReading, SlurmReader
@@ -41,6 +42,7 @@ class SnapshotLoop:
         self._connection = connection
         self._difference = SnapshotDifference()
         self._history = JobHistory()
+        self._groups = GroupCache()
         self._unwritten: list[JobsEntryLine] = []
         self._vanished = VanishedJobs(reader, config.cluster.accounting)
         self._failures = 0
@@ -65,7 +67,7 @@ class SnapshotLoop:
         began = time.monotonic()
         taken_at = time.time()
         reading = self._reader.read_cluster()
-        for part in self._difference.parts(reading):
+        for part in (*self._difference.parts(reading), *self._groups.news(reading, taken_at)):
             send(self._connection, part)
         skipped = sum(reading.skipped.values())
         seconds = time.monotonic() - began

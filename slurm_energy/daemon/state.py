@@ -34,6 +34,8 @@ class DaemonState:
     snapshot: ClusterSnapshot | None = None
     user_names: Mapping[int, str] = field(default_factory=dict)
     """Login names by uid, from the snapshot's jobs: a directory service is never asked while a job waits."""
+    user_groups: dict[int, frozenset[str]] = field(default_factory=dict)
+    """Groups by uid, where partitions ask for them; a user not in it has unknown groups."""
     runtimes: Mapping[tuple[int, str], RuntimeEstimate] = field(default_factory=dict)
     counters: Counter[str] = field(default_factory=Counter)
     started_at_monotonic_seconds: float = field(default_factory=time.monotonic)

@@ -2,14 +2,13 @@
 
 import logging
 
-from sqlalchemy.orm import Session
-
 from slurm_energy.domain.cluster import JobState
 from slurm_energy.domain.energy import HostEnergy, JobKey, NodeReport, QualityFlag
 from slurm_energy.domain.ids import ClusterName, NodeName
 from slurm_energy.domain.report import JobEnergyRecord
 from slurm_energy.errors import ValueRangeError
 from slurm_energy.slurm.hostlist import expand_hostlist
+from slurm_energy.store.access import Session
 from slurm_energy.store.energy import record_report, stored_reports
 from slurm_energy.store.jobs import get_job
 from slurm_energy.store.reports import report_jobs

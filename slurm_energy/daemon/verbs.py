@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from slurm_energy import __version__
-from slurm_energy.daemon.decide import Decided
+from slurm_energy.daemon.decide import Decided, KnownUser
 from slurm_energy.daemon.entries import decision_line
 from slurm_energy.daemon.peers import Peer
 from slurm_energy.daemon.rate import RateLimit
@@ -143,10 +143,9 @@ class LocalVerbs:
         }
 
     def _decided(self, submitted: SubmittedJob) -> Decided:
-        state = self._state
-        return state.decider.decide(
-            submitted, state.snapshot, state.runtimes, state.user_names.get(submitted.user_id), time.time()
-        )
+        state, user_id = self._state, submitted.user_id
+        user = KnownUser(name=state.user_names.get(user_id), groups=state.user_groups.get(user_id))
+        return state.decider.decide(submitted, state.snapshot, state.runtimes, user, time.time())
 
 
 _VERBS = ("decide", "preview", "query", "ping")

@@ -13,7 +13,7 @@ from typing import Any
 
 from slurm_energy.energy_model.catalog import CATALOG
 from slurm_energy.energy_model.curves import CURVES_PATH
-from slurm_energy.energy_model.fitting import Fit, SweepPoint, fit_sweep, measured_slowdowns
+from slurm_energy.energy_model.fitting import Fit, SweepPoint, fit_sweep, smoothed_readings
 
 Sweeps = dict[str, tuple[SweepPoint, ...]]
 _FIRM_FLOOR = 0.9
@@ -113,11 +113,14 @@ def _rounded(fit: Fit, points: tuple[SweepPoint, ...]) -> dict[str, Any]:
     def six(value: float) -> float:
         return float(f"{value:.6g}")
 
+    def five(value: float) -> float:
+        return float(f"{value:.5g}")
+
     return {
         "power": {name: six(getattr(fit.power, name)) for name in fit.power.__slots__},
         "runtime": {name: six(getattr(fit.runtime, name)) for name in fit.runtime.__slots__},
         "power_limit_watts": six(fit.power_limit_watts),
-        "measured_slowdowns": [[clock, round(slowdown, 4)] for clock, slowdown in measured_slowdowns(points)],
+        "readings": [[one.sm_clock_mhz, five(one.watts), five(one.seconds)] for one in smoothed_readings(points)],
         "power_error": round(fit.power_error, 4),
         "runtime_error": round(fit.runtime_error, 4),
     }
@@ -141,7 +144,7 @@ def _sibling_entry(sibling: str, measured: str, entry: Mapping[str, Any]) -> dic
             new: dict[str, Any] = {
                 "runtime": runtime,
                 "power_limit_watts": row.power_limit_watts,
-                "measured_slowdowns": [],
+                "readings": [],
             }
             curves[name] = {**curve, **new}
     return {
@@ -154,9 +157,9 @@ def _sibling_entry(sibling: str, measured: str, entry: Mapping[str, Any]) -> dic
 
 
 def _document(table: Mapping[str, Any]) -> str:
-    """Return the table as JSON, a pair of numbers on one line."""
+    """Return the table as JSON, a reading on one line."""
     text = json.dumps(table, indent=1, sort_keys=True)
-    return re.sub(r"\[\s+(\d+),\s+([-\d.e]+)\s+\]", r"[\1, \2]", text) + "\n"
+    return re.sub(r"\[\s+([-\d.e]+),\s+([-\d.e]+),\s+([-\d.e]+)\s+\]", r"[\1, \2, \3]", text) + "\n"
 
 
 def main() -> None:

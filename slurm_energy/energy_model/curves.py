@@ -1,13 +1,12 @@
-"""Workloads that were measured on a GPU type at many clocks: fitted curves, and the table of them that ships."""
+"""Workloads that were measured on a GPU type at many clocks: readings, fitted curves, and the table that ships."""
 
 import json
-from bisect import bisect_right
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from math import inf
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from slurm_energy.domain.ids import GpuTypeName
 from slurm_energy.energy_model.power import PowerCurve
@@ -18,11 +17,23 @@ CURVES_PATH = Path(__file__).with_name("curves.json")
 CurveSource = Literal["measured", "model"]
 
 
+class Reading(NamedTuple):
+    """One measured clock, freed of single bad readings; see fitting."""
+
+    sm_clock_mhz: float
+    watts: float
+    seconds: float
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadCurve:
     """Power and time of one workload on one GPU type; clocks given to it are clocks that were set.
 
     The board holds its power limit: the real clock is the set one or, if lower, the one at which power meets the limit.
+    The highest clock is the one that may be set; what a board reaches at it, the reference of `slowdown`, may be less.
+
+    A fit is smooth, a GPU is not always: at the clocks that get chosen its energy was up to 3 % of the total from the
+    readings. Where there are readings, `joules` and `slowdown` rest on them.
     """
 
     gpu_type: GpuTypeName
@@ -41,41 +52,69 @@ class WorkloadCurve:
     """Mean absolute relative error of P over the measured clocks."""
     runtime_error: float
     """Mean absolute relative error of T over the measured clocks."""
-    measured_slowdowns: tuple[tuple[int, float], ...] = ()
-    """Slowdown against the highest clock that the readings themselves show at each clock, ascending; see fitting.
-
-    A curve is smooth, a GPU is not always: where the readings are slower than the curve, they count.
-    """
+    readings: tuple[Reading, ...] = ()
+    """What was measured at each clock, ascending; a lower clock is nowhere faster. Empty for a model."""
+    board_limit_watts: float = inf
+    """Limit of the boards in question, which may be below that of the boards that were measured."""
     source: CurveSource = "measured"
     """`model` when the curve was taken over from a GPU of the same chip."""
 
+    def on_board(self, limit_watts: float) -> "WorkloadCurve":
+        """Return the same workload on boards of this limit; one above that of the measured boards changes nothing."""
+        return replace(self, board_limit_watts=limit_watts)
+
     def real_clock_mhz(self, sm_clock_mhz: float) -> float:
-        """Return the clock in MHz at which the GPU runs when this one is set."""
+        """Return the clock in MHz at which the GPU runs, by the fit, when this one is set; none below the lowest."""
+        self._check(sm_clock_mhz)
+        limit_watts = min(self.power_limit_watts, self.board_limit_watts)
+        relative = self.power.relative_clock_at(limit_watts, sm_clock_mhz / self.reference_clock_mhz)
+        return max(relative * self.reference_clock_mhz, self.low_clock_mhz)
+
+    def reading(self, sm_clock_mhz: float) -> Reading | None:
+        """Return power and time at the real clock as they were measured, in between by straight lines; None if never.
+
+        The real clock is the highest up to the set one at which no reading is above the board's limit.
+        """
+        self._check(sm_clock_mhz)
+        before: Reading | None = None
+        for after in self.readings:
+            if after.sm_clock_mhz > sm_clock_mhz or after.watts > self.board_limit_watts:
+                return after if before is None else self._between(before, after, sm_clock_mhz)
+            before = after
+        return before
+
+    def watts(self, sm_clock_mhz: float) -> float:
+        """Return mean board power in W by the fit while the workload runs with this clock set."""
+        return self.power.watts(self.real_clock_mhz(sm_clock_mhz) / self.reference_clock_mhz)
+
+    def seconds(self, sm_clock_mhz: float) -> float:
+        """Return the time in s of one unit of work by the fit with this clock set."""
+        return self.runtime.seconds(self.real_clock_mhz(sm_clock_mhz) / self.reference_clock_mhz)
+
+    def slowdown(self, sm_clock_mhz: float) -> float:
+        """Return by what ratio work takes longer than at the highest clock: by fit or readings, the larger."""
+        modelled = self.seconds(sm_clock_mhz) / self.seconds(self.high_clock_mhz) - 1.0
+        here, default = self.reading(sm_clock_mhz), self.reading(self.high_clock_mhz)
+        return modelled if here is None or default is None else max(modelled, here.seconds / default.seconds - 1.0)
+
+    def joules(self, sm_clock_mhz: float) -> float:
+        """Return the energy in J of one unit of work with this clock set: by the readings, without them by the fit."""
+        here = self.reading(sm_clock_mhz)
+        return self.watts(sm_clock_mhz) * self.seconds(sm_clock_mhz) if here is None else here.watts * here.seconds
+
+    def _between(self, before: Reading, after: Reading, sm_clock_mhz: float) -> Reading:
+        span_mhz, span_watts = after.sm_clock_mhz - before.sm_clock_mhz, after.watts - before.watts
+        share = min(1.0, (sm_clock_mhz - before.sm_clock_mhz) / span_mhz)
+        if after.watts > self.board_limit_watts:
+            share = min(share, (self.board_limit_watts - before.watts) / span_watts)
+        return Reading(*(low + share * (high - low) for low, high in zip(before, after, strict=True)))
+
+    def _check(self, sm_clock_mhz: float) -> None:
         if not self.low_clock_mhz <= sm_clock_mhz <= self.high_clock_mhz:
             raise ValueRangeError(
                 f"clock {sm_clock_mhz} MHz is outside what is known of {self.workload} on {self.gpu_type}: "
                 f"{self.low_clock_mhz} to {self.high_clock_mhz} MHz"
             )
-        relative = self.power.relative_clock_at(self.power_limit_watts, sm_clock_mhz / self.reference_clock_mhz)
-        return relative * self.reference_clock_mhz
-
-    def watts(self, sm_clock_mhz: float) -> float:
-        """Return mean board power in W while the workload runs with this clock set."""
-        return self.power.watts(self.real_clock_mhz(sm_clock_mhz) / self.reference_clock_mhz)
-
-    def seconds(self, sm_clock_mhz: float) -> float:
-        """Return the time in s of one unit of work with this clock set."""
-        return self.runtime.seconds(self.real_clock_mhz(sm_clock_mhz) / self.reference_clock_mhz)
-
-    def slowdown(self, sm_clock_mhz: float) -> float:
-        """Return by what ratio work takes longer than at the highest clock: by the curve or the readings, the larger."""
-        modelled = self.seconds(sm_clock_mhz) / self.seconds(self.high_clock_mhz) - 1.0
-        index = bisect_right(self.measured_slowdowns, (sm_clock_mhz, inf)) - 1
-        return max(modelled, self.measured_slowdowns[index][1]) if index >= 0 else modelled
-
-    def joules(self, sm_clock_mhz: float) -> float:
-        """Return the energy in J of one unit of work with this clock set."""
-        return self.watts(sm_clock_mhz) * self.seconds(sm_clock_mhz)
 
 
 @cache
@@ -99,7 +138,7 @@ def _decode_type(name: GpuTypeName, entry: Mapping[str, Any]) -> tuple[WorkloadC
             runtime=RuntimeCurve(**row["runtime"]),
             power_limit_watts=row["power_limit_watts"],
             power_error=row["power_error"],
-            measured_slowdowns=tuple((clock, slowdown) for clock, slowdown in row.get("measured_slowdowns", ())),
+            readings=tuple(Reading(*reading) for reading in row["readings"]),
             runtime_error=row["runtime_error"],
             reference_clock_mhz=entry["reference_clock_mhz"],
             low_clock_mhz=entry["low_clock_mhz"],

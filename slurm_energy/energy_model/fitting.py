@@ -26,20 +26,25 @@ class SweepPoint:
     seconds: float
 
 
-def measured_slowdowns(points: Sequence[SweepPoint]) -> tuple[tuple[int, float], ...]:
-    """Return clock and slowdown against the highest clock as the readings show it, by ascending clock.
+def smoothed_readings(points: Sequence[SweepPoint]) -> tuple[SweepPoint, ...]:
+    """Return the readings by ascending clock, without single bad ones.
 
-    A median over five neighbouring clocks takes single bad readings out; a lower clock then counts as at least as slow
-    as every higher one. What stays is what a smooth curve would hide, such as the A40's steps of 8 %.
+    Power and time are each the median over five neighbouring clocks; a lower clock then counts as at least as slow as
+    every higher one. What stays is what a smooth curve would hide, such as the A40's steps of 8 %.
     """
     ordered = sorted(points, key=lambda point: point.sm_clock_mhz)
-    seconds = [point.seconds for point in ordered]
-    smooth = [
-        float(np.median(seconds[max(0, index - _NEIGHBOURS) : index + _NEIGHBOURS + 1]))
-        for index in range(len(seconds))
-    ]
-    worst = np.maximum.accumulate([value / smooth[-1] - 1.0 for value in reversed(smooth)])[::-1]
-    return tuple((point.sm_clock_mhz, float(value)) for point, value in zip(ordered, worst, strict=True))
+    watts = _medians([point.watts for point in ordered])
+    seconds = np.maximum.accumulate(_medians([point.seconds for point in ordered])[::-1])[::-1]
+    return tuple(
+        SweepPoint(sm_clock_mhz=point.sm_clock_mhz, watts=float(power), seconds=float(time))
+        for point, power, time in zip(ordered, watts, seconds, strict=True)
+    )
+
+
+def _medians(values: Sequence[float]) -> Vector:
+    return np.array(
+        [np.median(values[max(0, index - _NEIGHBOURS) : index + _NEIGHBOURS + 1]) for index in range(len(values))]
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

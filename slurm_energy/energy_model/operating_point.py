@@ -1,16 +1,18 @@
 """The exact clock oracle: of all clocks that a GPU type supports, the one of least energy inside a slowdown bound.
 
-Slowdown and saving are always measured against the default clock, the highest one, whatever was chosen before.
+Slowdown and saving are always measured against the default clock, the highest that may be set, whatever was chosen
+before. A board whose power limit is too low for it runs slower there by itself: what it really reaches is the reference
+of both figures, while `default_clock_mhz` stays the number that people know.
 """
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
-from math import inf
 from typing import Literal
 
 from slurm_energy.domain.ids import GpuTypeName
+from slurm_energy.energy_model.board_limits import catalogue_limit_watts
 from slurm_energy.energy_model.catalog import gpu_type as catalog_row
 from slurm_energy.energy_model.curves import WorkloadCurve, curves_of
 from slurm_energy.errors import ValueRangeError
@@ -35,6 +37,7 @@ class OperatingPoint:
 
     sm_clock_mhz: int
     default_clock_mhz: int
+    """The highest that may be set; a board that its power limit holds back runs below it."""
     slowdown: float
     """Ratio, the worst over the workloads: 0.05 is 5 % longer than at the default clock."""
     energy_change: float
@@ -98,7 +101,7 @@ def clock_table(
 
 
 def modelled_costs(curve: WorkloadCurve, clocks_mhz: Sequence[int]) -> tuple[ClockCost, ...]:
-    """Return slowdown and energy of a workload at each clock, from its fitted curve and the readings behind it."""
+    """Return slowdown and energy of a workload at each clock, from its readings and the curve fitted to them."""
     return tuple(
         ClockCost(sm_clock_mhz=clock, slowdown=curve.slowdown(clock), joules=curve.joules(clock))
         for clock in clocks_mhz
@@ -107,7 +110,7 @@ def modelled_costs(curve: WorkloadCurve, clocks_mhz: Sequence[int]) -> tuple[Clo
 
 @lru_cache(maxsize=256)
 def clock_table_of(
-    gpu_type: GpuTypeName, workload: str | None = None, power_limit_watts: float = inf
+    gpu_type: GpuTypeName, workload: str | None = None, power_limit_watts: float | None = None
 ) -> ClockTable | None:
     """Return the points of a type's supported clocks that its curves cover; None when its energy is UNKNOWN.
 
@@ -115,15 +118,17 @@ def clock_table_of(
         gpu_type: Catalogue name.
         workload: One of the measured workloads; None when it is not known which kind of work will run. The slowdown is
             then the worst of all curves and of the readings behind them, so that the bound holds for each, and the
-            energy change is the mean of the curves.
-        power_limit_watts: Limit of the boards in question, where it is below that of the boards that were measured: a
-            board that holds its clock back by itself leaves less to save. A higher limit changes nothing.
+            energy change is the mean of the readings.
+        power_limit_watts: Limit of the boards in question, None for the catalogue's. Where it is below that of the
+            boards that were measured, the board holds its clock back by itself and leaves less to save. A limit above
+            that of the measured boards changes nothing.
     """
     row = catalog_row(gpu_type)
     curves = [curve for curve in curves_of(gpu_type) if workload is None or curve.workload == workload]
     if row is None or row.default_sm_clock_mhz is None or not curves:
         return None
-    curves = [replace(curve, power_limit_watts=min(curve.power_limit_watts, power_limit_watts)) for curve in curves]
+    limit_watts = catalogue_limit_watts(gpu_type) if power_limit_watts is None else power_limit_watts
+    curves = [curve.on_board(limit_watts) for curve in curves]
     low, high = max(curve.low_clock_mhz for curve in curves), min(curve.high_clock_mhz for curve in curves)
     clocks = [clock for clock in row.sm_clocks_mhz if low <= clock <= high]
     if not clocks or clocks[-1] != row.default_sm_clock_mhz:
@@ -132,10 +137,10 @@ def clock_table_of(
 
 
 def best_operating_point(
-    gpu_type: GpuTypeName, max_slowdown: float, workload: str | None = None
+    gpu_type: GpuTypeName, max_slowdown: float, workload: str | None = None, power_limit_watts: float | None = None
 ) -> OperatingPoint | None:
     """Return the clock of least energy inside the bound; None when nobody has measured this type."""
-    table = clock_table_of(gpu_type, workload)
+    table = clock_table_of(gpu_type, workload, power_limit_watts)
     return None if table is None else table.best(max_slowdown)
 
 

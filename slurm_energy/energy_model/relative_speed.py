@@ -2,11 +2,12 @@
 
 from dataclasses import dataclass
 from functools import lru_cache
+from math import isinf
 from statistics import geometric_mean
 from typing import Literal
 
 from slurm_energy.domain.ids import GpuTypeName
-from slurm_energy.energy_model.catalog import gpu_type as catalog_row
+from slurm_energy.energy_model.board_limits import CATALOGUE_LIMITS, BoardLimits
 from slurm_energy.energy_model.curves import curves_of
 
 _TENSOR_TFLOPS = {
@@ -44,28 +45,42 @@ class RelativeCost:
     source: Literal["same type", "measured", "specification"]
 
 
-@lru_cache(maxsize=1024)
-def relative_cost(gpu_type: GpuTypeName, reference: GpuTypeName) -> RelativeCost | None:
+def relative_cost(
+    gpu_type: GpuTypeName, reference: GpuTypeName, limits: BoardLimits = CATALOGUE_LIMITS
+) -> RelativeCost | None:
     """Return what the same work needs on `gpu_type` relative to `reference`; None when that is unknown.
 
     Measured where both ran the same workloads (A100 and A40); else from tensor throughput, memory bandwidth and board
-    power of the specifications, which says little about energy and is marked so.
+    power of the specifications, which says little about energy and is marked so. Both run as fast as their boards'
+    limits let them.
     """
     if gpu_type == reference:
         return RelativeCost(time_ratio=1.0, worst_time_ratio=1.0, energy_ratio=1.0, source="same type")
-    return _measured(gpu_type, reference) or _specified(gpu_type, reference)
+    return _different(gpu_type, reference, limits.watts(gpu_type), limits.watts(reference))
 
 
-def relative_speed(gpu_type: GpuTypeName, reference: GpuTypeName) -> float | None:
+@lru_cache(maxsize=1024)
+def _different(
+    gpu_type: GpuTypeName, reference: GpuTypeName, limit_watts: float, reference_limit_watts: float
+) -> RelativeCost | None:
+    measured = _measured(gpu_type, reference, limit_watts, reference_limit_watts)
+    return measured or _specified(gpu_type, reference, limit_watts, reference_limit_watts)
+
+
+def relative_speed(
+    gpu_type: GpuTypeName, reference: GpuTypeName, limits: BoardLimits = CATALOGUE_LIMITS
+) -> float | None:
     """Return work per second on `gpu_type` over that on `reference`, at default clocks; None when unknown."""
-    cost = relative_cost(gpu_type, reference)
+    cost = relative_cost(gpu_type, reference, limits)
     return None if cost is None else 1.0 / cost.time_ratio
 
 
-def _measured(gpu_type: GpuTypeName, reference: GpuTypeName) -> RelativeCost | None:
+def _measured(
+    gpu_type: GpuTypeName, reference: GpuTypeName, limit_watts: float, reference_limit_watts: float
+) -> RelativeCost | None:
     theirs = {curve.workload: curve for curve in curves_of(reference) if curve.source == "measured"}
     shared = [
-        (curve, theirs[curve.workload])
+        (curve.on_board(limit_watts), theirs[curve.workload].on_board(reference_limit_watts))
         for curve in curves_of(gpu_type)
         if curve.source == "measured" and curve.workload in theirs
     ]
@@ -81,9 +96,10 @@ def _measured(gpu_type: GpuTypeName, reference: GpuTypeName) -> RelativeCost | N
     )
 
 
-def _specified(gpu_type: GpuTypeName, reference: GpuTypeName) -> RelativeCost | None:
-    one, other = catalog_row(gpu_type), catalog_row(reference)
-    if one is None or other is None or one.power_limit_watts is None or other.power_limit_watts is None:
+def _specified(
+    gpu_type: GpuTypeName, reference: GpuTypeName, limit_watts: float, reference_limit_watts: float
+) -> RelativeCost | None:
+    if isinf(limit_watts) or isinf(reference_limit_watts):
         return None
     ratios = [
         table[reference] / table[gpu_type]
@@ -96,6 +112,6 @@ def _specified(gpu_type: GpuTypeName, reference: GpuTypeName) -> RelativeCost | 
     return RelativeCost(
         time_ratio=time_ratio,
         worst_time_ratio=max(ratios),
-        energy_ratio=time_ratio * one.power_limit_watts / other.power_limit_watts,
+        energy_ratio=time_ratio * limit_watts / reference_limit_watts,
         source="specification",
     )

@@ -8,6 +8,7 @@ from typing import Any
 
 from slurm_energy.lab.host import SYSTEM_PATH, Host
 from slurm_energy.lab.layout import Layout
+from slurm_energy.lab.simgpu.specs import LAB_GPU_TYPES, LAB_POWER_LIMITS_WATTS
 from slurm_energy.lab.slurm_files import Ports
 from slurm_energy.lab.spec import LabSpec
 
@@ -36,6 +37,9 @@ def energy_settings(spec: LabSpec, layout: Layout, ports: Ports) -> dict[str, di
             "nvml_library": str(layout.library),
             "time_scale": float(spec.time_scale),
         },
+        # What the simulated boards are where the catalogue would take others for them.
+        "gpu_types": dict(LAB_GPU_TYPES),
+        "gpu_power_limits_watts": dict(LAB_POWER_LIMITS_WATTS),
     }
     for section, values in spec.settings.items():
         sections.setdefault(section, {}).update(values)

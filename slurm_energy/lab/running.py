@@ -108,6 +108,12 @@ class Lab:
             raise LabError(f"{' '.join(argv)} failed in lab {self.name} ({done.returncode}): {done.stderr[-1000:]}")
         return done
 
+    def command(self, argv: Sequence[str], user: str | None = None) -> tuple[list[str], dict[str, str]]:
+        """Return command line and environment with which a caller runs a command inside by itself."""
+        home = self._home(user)
+        environment = inside.user_environment(user, home, self.environment(), {})
+        return [*self._entry(), *inside.user_argv(user, home, argv)], environment
+
     def shell(self, user: str | None = None) -> int:
         """Open an interactive shell inside and return its exit code."""
         argv = [*self._entry(), *inside.user_argv(user, self._home(user), ["/bin/bash", "--norc", "-i"])]

@@ -5,6 +5,7 @@ so this process waits with a deadline, kills the child and exits 0: a job never 
 child had changed by then is in its saved state, and the next prolog or repair puts it back.
 """
 
+import gc
 import os
 import select
 import signal
@@ -23,7 +24,8 @@ usage: slurm-energy-hook prolog | epilog        run by slurmd (Prolog=, Epilog=)
 example: slurm-energy-hook repair --all
 """
 FIRST_LIMIT_SECONDS = 5.0
-"""Until the child has read the configured limit."""
+"""Until the child has read the configured limit; the same variable as for the configuration overrides it."""
+_LIMIT_VARIABLE = "SLURM_ENERGY_NODE_TIME_LIMIT_SECONDS"
 _VERBS = frozenset({"prolog", "epilog", "flush", "repair", "sample"})
 _ON_PATH = frozenset({"prolog", "epilog"})
 _GPU_VARIABLES = ("SLURM_JOB_GPUS", "CUDA_VISIBLE_DEVICES")
@@ -45,6 +47,8 @@ def run(arguments: list[str]) -> int:
     if verb not in _VERBS or (options is None and verb not in _ON_PATH):
         _show(USAGE, 2)
         return 2
+    if options and "node" in options:
+        os.environ["SLURMD_NODENAME"] = options["node"]  # what it stands for when slurmd does not run us
     if verb == "prolog" and not any(os.environ.get(name) for name in _GPU_VARIABLES):
         return 0
     status = 1
@@ -102,6 +106,7 @@ def _work(verb: str, options: dict[str, str], writer: int) -> None:
             os.dup2(null, descriptor)
         os.closerange(3, writer)
         os.closerange(writer + 1, 1024)
+        gc.disable()  # a process of a tenth of a second needs no collector, and starts faster without
         from slurm_energy.node.commands import Progress, execute  # noqa: PLC0415  # under the deadline
 
         progress = Progress(writer)
@@ -116,7 +121,7 @@ def _work(verb: str, options: dict[str, str], writer: int) -> None:
 def _watch(child: int, reader: int, verb: str) -> int:
     """Pass on what the child says until it ends or its time is over."""
     started = time.monotonic()
-    words = {"T": f"{FIRST_LIMIT_SECONDS}", "S": "starting", "F": ""}
+    words = {"T": f"{_first_limit_seconds()}", "S": "starting", "F": ""}
     buffer = b""
     while True:
         left = started + float(words["T"]) - time.monotonic()
@@ -133,6 +138,13 @@ def _watch(child: int, reader: int, verb: str) -> int:
             else:
                 words[kind] = text
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def _first_limit_seconds() -> float:
+    try:
+        return min(max(float(os.environ.get(_LIMIT_VARIABLE, FIRST_LIMIT_SECONDS)), 0.5), 60.0)
+    except ValueError:
+        return FIRST_LIMIT_SECONDS
 
 
 def _give_up(child: int, verb: str, words: dict[str, str]) -> int:

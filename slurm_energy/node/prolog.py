@@ -185,11 +185,13 @@ def _lock(context: HookContext, gpu: SavedGpu, device: Gpu, events: list[str]) -
 
 
 def _read_start(context: HookContext, gpu: SavedGpu, device: Gpu) -> SavedGpu:
+    # Time before the call here and after it at the end: the window is never shorter than what the counter counted.
+    before = context.monotonic()
     counter = read_counter(device, None)
     return replace(
         gpu,
         counter_joules=counter.joules,
-        counter_at_seconds=context.monotonic(),
+        counter_at_seconds=before,
         counter_problem=counter.problem,
         flags=(*gpu.flags, *counter.flags),
     )

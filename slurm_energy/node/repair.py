@@ -1,15 +1,10 @@
 """At boot, and now and then: put back what crashed hooks and dead nodes left."""
 
-import time
-from contextlib import suppress
-
 from slurm_energy.domain.ids import GpuUuid
 from slurm_energy.errors import SpoolError
 from slurm_energy.node.closing import close_stale, restore_pending
 from slurm_energy.node.context import HookContext, reach_gpus
 from slurm_energy.node.stale import why_abandoned, why_over
-
-LEFTOVER_SECONDS = 3600.0
 
 
 def run_repair(context: HookContext, *, everything: bool) -> bool:
@@ -21,7 +16,7 @@ def run_repair(context: HookContext, *, everything: bool) -> bool:
     """
     spool = context.spool
     spool.prepare()
-    _sweep(context)
+    spool.sweep(context.now())
     events: list[str] = []
     live = context.live_jobs() if everything else frozenset()
     over = {}
@@ -47,11 +42,3 @@ def run_repair(context: HookContext, *, everything: bool) -> bool:
                 context.log.write(f"job {job.job_id} could not be closed: {error}")
         busy = frozenset[GpuUuid]().union(*(job.uuids for job in spool.active_jobs([])))
         return restore_pending(context, machine, uuids, busy) and clean
-
-
-def _sweep(context: HookContext) -> None:
-    """Remove what atomic writes left when they were killed."""
-    for path in context.spool.root.glob("*/.*.tmp"):
-        with suppress(OSError):
-            if time.time() - path.stat().st_mtime > LEFTOVER_SECONDS:
-                path.unlink()

@@ -149,7 +149,7 @@ def _belongs(context: HookContext, state: SamplerState, own: ProcessIdentity | N
     job_id = state.job.job_id
     if read_identity(context.spool.sampler_path(job_id)) != own:
         return False
-    if context.now() - state.job.started_at_seconds > LONGEST_JOB_SECONDS:
+    if context.monotonic() - state.job.started_monotonic_seconds > LONGEST_JOB_SECONDS:
         return False
     try:
         job = context.spool.read_state(job_id)
@@ -231,7 +231,9 @@ def _rescue(context: HookContext, state: SamplerState, gpus: Mapping[GpuUuid, Gp
     job, share = state.job, context.settings.node.rescue_share
     if state.heartbeat.rescued or share >= 1.0 or job.time_limit_minutes is None:
         return
-    if context.now() - job.started_at_seconds < share * job.time_limit_minutes * 60.0:
+    # Monotonic: a clock that is set must not raise clocks.
+    elapsed_seconds = context.monotonic() - job.started_monotonic_seconds
+    if elapsed_seconds < share * job.time_limit_minutes * 60.0:
         return
     slowed = [gpu for gpu in job.gpus if gpu.clock_changed and gpu.uuid in gpus]
     if not slowed:
@@ -246,9 +248,9 @@ def _rescue(context: HookContext, state: SamplerState, gpus: Mapping[GpuUuid, Gp
         ]
     if all(outcome.restored for outcome in outcomes):
         state.heartbeat.rescued = True
-        minutes = (context.now() - job.started_at_seconds) / 60.0
         state.heartbeat.events.append(
-            f"rescued after {minutes:.1f} of {job.time_limit_minutes} minutes: default clock on {len(slowed)} GPUs"
+            f"rescued after {elapsed_seconds / 60.0:.1f} of {job.time_limit_minutes} minutes: "
+            f"default clock on {len(slowed)} GPUs"
         )
         context.log.write(f"job {job.job_id}: {state.heartbeat.events[-1]}")
         _write_heartbeat(context, state, durable=True)

@@ -29,6 +29,7 @@ from slurm_energy.wire.report import encode_report
 
 _FOLDERS = ("active", "pending", "done", "reports", "rejected", "locks")
 MAX_DONE_MARKS = 2000
+LEFTOVER_SECONDS = 3600.0
 
 
 class Spool:
@@ -148,9 +149,19 @@ class Spool:
 
     def write_report(self, report: NodeReport) -> None:
         """Store a report for delivery; the same attempt has the same file."""
-        name = f"{report.job_id}-{report.restart_count}-{report.started_at_seconds:.3f}.json"
         content = json.dumps(encode_report(report), separators=(",", ":"), allow_nan=False)
-        write_atomically(self.reports / name, content.encode())
+        write_atomically(self._report_path(report), content.encode())
+
+    def is_reported(self, job: ActiveJob) -> bool:
+        """Return whether this attempt's report was written before: by a hook that was killed right after."""
+        try:
+            done = (self.done / str(job.job_id)).read_text(encoding="ascii", errors="replace")
+        except OSError:
+            done = ""
+        return done == f"{job.started_at_seconds:.3f}" or self._report_path(job).exists()
+
+    def _report_path(self, job: NodeReport | ActiveJob) -> Path:
+        return self.reports / f"{job.job_id}-{job.restart_count}-{job.started_at_seconds:.3f}.json"
 
     def waiting_reports(self) -> tuple[Path, ...]:
         """Return the reports to deliver, oldest first."""
@@ -166,9 +177,16 @@ class Spool:
     def mark_done(self, job_id: JobId, started_at_seconds: float) -> None:
         """Remember that this job's report is written, so that a second epilog adds nothing."""
         write_atomically(self.done / str(job_id), f"{started_at_seconds:.3f}".encode(), durable=False)
+
+    def sweep(self, now_seconds: float) -> None:
+        """Remove the oldest marks beyond a bound, and what atomic writes left when they were killed."""
         marks = sorted(_aged(self.done))
         for _, path in marks[: max(0, len(marks) - MAX_DONE_MARKS)]:
             remove(path)
+        for path in self.root.glob("*/.*.tmp"):
+            with suppress(OSError):
+                if now_seconds - path.stat().st_mtime > LEFTOVER_SECONDS:
+                    path.unlink()
 
     def is_done(self, job_id: JobId) -> bool:
         """Return whether the last attempt of this job was reported here."""

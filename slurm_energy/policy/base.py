@@ -8,6 +8,7 @@ from slurm_energy.domain.cluster import ClusterSnapshot, PartitionState
 from slurm_energy.domain.decision import PolicyAnswer, RuntimeEstimate
 from slurm_energy.domain.ids import GpuTypeName
 from slurm_energy.domain.job import JobRequest
+from slurm_energy.energy_model.board_limits import BoardLimits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +40,8 @@ class DecisionContext:
     """Bound on the ratio for this job, from its options and the site."""
     runtime: RuntimeEstimate | None = None
     gpu_type_by_slurm_type: Mapping[str, GpuTypeName] = field(default_factory=dict)
+    board_limits: BoardLimits = field(default_factory=BoardLimits)
+    """Power limits of the site's boards: what a clock costs and saves depends on them."""
 
 
 class Policy(Protocol):

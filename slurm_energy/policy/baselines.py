@@ -7,7 +7,7 @@ from slurm_energy.domain.decision import ClockChoice, PolicyAnswer, Reason
 from slurm_energy.domain.ids import GpuTypeName
 from slurm_energy.domain.job import JobRequest
 from slurm_energy.energy_model.catalog import CATALOG, gpu_type_from_slurm_type
-from slurm_energy.energy_model.operating_point import OperatingPoint, best_operating_point, clock_table_of
+from slurm_energy.energy_model.operating_point import OperatingPoint, clock_table_of
 from slurm_energy.policy.base import Candidate, DecisionContext
 
 
@@ -38,16 +38,16 @@ class FixedClockPolicy:
 
     def decide(self, job: JobRequest, snapshot: ClusterSnapshot, context: DecisionContext) -> PolicyAnswer:  # noqa: ARG002  # the protocol's form
         """Return the table's clock for each GPU type that the job can land on."""
-        clocks = [self._choice(gpu_type) for gpu_type in landing_types(context.candidates)]
+        clocks = [self._choice(gpu_type, context) for gpu_type in landing_types(context.candidates)]
         return PolicyAnswer(clocks=tuple(clock for clock in clocks if clock is not None))
 
-    def _choice(self, gpu_type: GpuTypeName) -> ClockChoice | None:
-        table = clock_table_of(gpu_type)
+    def _choice(self, gpu_type: GpuTypeName, context: DecisionContext) -> ClockChoice | None:
+        table = clock_table_of(gpu_type, power_limit_watts=context.board_limits.watts(gpu_type))
         if table is None:
             return None
         wanted = self._clocks.get(gpu_type)
         if wanted is None:
-            return clock_choice(gpu_type, best_operating_point(gpu_type, self._max_slowdown))
+            return clock_choice(gpu_type, table.best(self._max_slowdown))
         nearest = CATALOG[gpu_type].nearest_supported_clock_mhz(wanted)
         return None if nearest is None else clock_choice(gpu_type, table.at(nearest))
 

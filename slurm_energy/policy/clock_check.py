@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from slurm_energy.domain.decision import ClockChoice, Reason
 from slurm_energy.domain.ids import GpuTypeName
+from slurm_energy.energy_model.board_limits import BoardLimits
 from slurm_energy.energy_model.catalog import CATALOG
 from slurm_energy.energy_model.operating_point import OperatingPoint, clock_table_of
 from slurm_energy.policy.baselines import clock_choice
@@ -44,14 +45,15 @@ class ClockVerdict:
 
 
 def allowed_clock(
-    gpu_type: GpuTypeName, proposed_mhz: int, room: SlowdownRoom, min_energy_saving: float
+    gpu_type: GpuTypeName, proposed_mhz: int, room: SlowdownRoom, min_energy_saving: float, board_limits: BoardLimits
 ) -> ClockVerdict:
     """Return the proposed clock if every rule allows it, else the best clock that they allow.
 
     The proposal is moved to the nearest supported clock. Slowdown and saving are the guard's own figures, against the
-    default clock and over every measured workload of the type; what the policy predicted does not count.
+    default clock of the site's boards and over every measured workload; what the policy predicted does not count.
     """
-    row, table = CATALOG.get(gpu_type), clock_table_of(gpu_type)
+    row = CATALOG.get(gpu_type)
+    table = clock_table_of(gpu_type, power_limit_watts=board_limits.watts(gpu_type))
     if row is None or table is None:
         note = f"{gpu_type}: energy at lower clocks is unknown, the default clock stays"
         return ClockVerdict(choice=None, reasons=(Reason.UNKNOWN_GPU_TYPE,), notes=(note,))

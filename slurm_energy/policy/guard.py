@@ -20,6 +20,7 @@ from slurm_energy.policy.clock_check import allowed_clock
 from slurm_energy.policy.explanation import explanation
 from slurm_energy.policy.partition_check import allowed_partitions, landing_on
 from slurm_energy.policy.routing import fastest_type, time_ratio, with_room
+from slurm_energy.policy.site_limits import site_board_limits
 from slurm_energy.policy.situation import Situation, situation_of
 from slurm_energy.policy.time_room import expected_runtime, slowdown_room
 
@@ -68,11 +69,16 @@ def decision_entry(decision: EnergyDecision, time_limit_minutes: float | None) -
 
 
 class Guard:
-    """Asks a policy and lets through only what the job, its user and the site allow."""
+    """Asks a policy and lets through only what the job, its user and the site allow.
+
+    Raises:
+        ConfigError: the site gives a power limit to GPUs that nobody knows.
+    """
 
     def __init__(self, config: Config, ids: Callable[[], DecisionId] = new_decision_id) -> None:
         self._config = config
         self._ids = ids
+        self._board_limits = site_board_limits(config)
 
     def decide(
         self,
@@ -115,6 +121,7 @@ class Guard:
             max_slowdown=job_max_slowdown(job, self._config),
             runtime=runtime,
             gpu_type_by_slurm_type=situation.gpu_type_by_slurm_type,
+            board_limits=self._board_limits,
         )
         outcome = self._ask(policy, case, context, situation)
         estimate = expected_runtime(case, context, self._config.guard)
@@ -161,14 +168,15 @@ class Guard:
         landing = landing_on(context.candidates, partitions)
         reasons, notes = unknown_reasons(landing)
         clocks: list[ClockChoice] = []
-        fastest = None if partitions is None else fastest_type(with_room(context.candidates))
+        fastest = None if partitions is None else fastest_type(with_room(context.candidates), context.board_limits)
         for gpu_type in landing_types(landing):
             if gpu_type not in answer.clocks_mhz:
                 continue
             where = [candidate for candidate in landing if gpu_type in candidate.gpu_types]
-            ratio = 1.0 if fastest is None else time_ratio(gpu_type, fastest) or 1.0
+            ratio = 1.0 if fastest is None else time_ratio(gpu_type, fastest, context.board_limits) or 1.0
             room = slowdown_room(gpu_type, case, context, where, self._config.guard, routed_ratio=ratio)
-            verdict = allowed_clock(gpu_type, answer.clocks_mhz[gpu_type], room, self._config.guard.min_energy_saving)
+            min_saving = self._config.guard.min_energy_saving
+            verdict = allowed_clock(gpu_type, answer.clocks_mhz[gpu_type], room, min_saving, context.board_limits)
             clocks += [] if verdict.choice is None else [verdict.choice]
             reasons, notes = (*reasons, *verdict.reasons), (*notes, *verdict.notes)
         return _Outcome(clocks=tuple(clocks), reasons=reasons, notes=notes)

@@ -12,10 +12,10 @@ from slurm_energy.policy.routing import cheapest, fastest_type, remaining_slowdo
 
 
 class OraclePolicy:
-    """Exact on the fitted curves: nothing better exists among the supported clocks under the same bound.
+    """Exact on what was measured: nothing better exists among the supported clocks under the same bound.
 
     Which kind of work a job does is not known: the bound holds for every measured workload of the GPU type, the saving
-    is their mean.
+    is their mean. Both are against what the site's boards reach at their default clock inside their power limit.
     """
 
     name = "oracle"
@@ -25,14 +25,16 @@ class OraclePolicy:
         """Return a clock for each GPU type that the job can land on and, where routing is open, a partition."""
         partitions, reasons, notes = self._route(context)
         candidates = landing_on(context.candidates, partitions)
-        fastest = fastest_type(with_room(context.candidates)) if partitions is not None else None
+        limits = context.board_limits
+        fastest = fastest_type(with_room(context.candidates), limits) if partitions is not None else None
         choices = []
         for gpu_type in landing_types(candidates):
             bound: float | None = context.max_slowdown
             if fastest is not None:
-                bound = remaining_slowdown(gpu_type, fastest, context.max_slowdown)
-            point = None if bound is None else best_operating_point(gpu_type, bound)
-            choices.append(clock_choice(gpu_type, point))
+                bound = remaining_slowdown(gpu_type, fastest, context.max_slowdown, limits)
+            if bound is not None:
+                point = best_operating_point(gpu_type, bound, power_limit_watts=limits.watts(gpu_type))
+                choices.append(clock_choice(gpu_type, point))
         return PolicyAnswer(
             partitions=partitions,
             clocks=tuple(choice for choice in choices if choice is not None),
@@ -48,7 +50,7 @@ class OraclePolicy:
             return None, (), ()
         if not with_room(context.candidates):
             return None, (Reason.NO_IDLE_PARTITION,), ("no partition has room now: the choice is left to Slurm",)
-        best = cheapest(context.candidates, context.max_slowdown)
+        best = cheapest(context.candidates, context.max_slowdown, context.board_limits)
         if best is None:
             return None, (), ("the GPU types with room cannot be compared: the choice is left to Slurm",)
         name = best.candidate.partition.name

@@ -9,6 +9,7 @@ from slurm_energy.errors import PolicyError
 from slurm_energy.policy.base import Policy
 from slurm_energy.policy.baselines import FixedClockPolicy, SlurmDefaultPolicy
 from slurm_energy.policy.oracle import OraclePolicy
+from slurm_energy.policy.site_limits import site_board_limits
 
 _POLICIES: Mapping[str, Callable[[Config], Policy]] = {
     "slurm-default": lambda config: SlurmDefaultPolicy(),  # noqa: ARG005  # every entry has the same form
@@ -27,11 +28,13 @@ def create_policy(config: Config) -> Policy:
 
     Raises:
         PolicyError: there is no policy of that name.
+        ConfigError: the site gives a power limit to GPUs that nobody knows.
     """
     try:
         build = _POLICIES[config.policy.name]
     except KeyError:
         raise PolicyError(f"policy {config.policy.name!r} does not exist; known: {', '.join(_POLICIES)}") from None
+    limits = site_board_limits(config)
     for name in CATALOG:
-        clock_table_of(name)
+        clock_table_of(name, power_limit_watts=limits.watts(name))
     return build(config)

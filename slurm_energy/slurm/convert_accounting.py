@@ -8,7 +8,9 @@ from slurm_energy.domain.ids import PartitionName
 from slurm_energy.domain.units import slurm_joules
 from slurm_energy.slurm.conversion import BadRow, Converted, convert_rows, rows_of
 from slurm_energy.slurm.convert_job import LIVE_STATES, job_id, job_state, optional_job_id
-from slurm_energy.slurm.values import exit_status, long_text, minutes, names, positive, text, unix_seconds, whole
+from slurm_energy.slurm.values import exit_status, long_text, minutes, names, positive, text, unix_seconds, whole, words
+
+REQUEUED = "REQUEUED"
 
 
 def convert_accounting(document: object) -> Converted[JobState]:
@@ -27,7 +29,7 @@ def convert_accounted_job(row: Mapping[str, object]) -> JobState:
     if submitted is None:
         raise BadRow("no submit time")
     state_row = row.get("state")
-    state = job_state(state_row.get("current") if isinstance(state_row, dict) else state_row)
+    state = _state(state_row.get("current") if isinstance(state_row, dict) else state_row)
     array_job_id = optional_job_id(array.get("job_id"))
     task = whole(array.get("task_id"))
     pending, live = state == "PENDING", state in LIVE_STATES
@@ -59,6 +61,11 @@ def convert_accounted_job(row: Mapping[str, object]) -> JobState:
         admin_comment=text(_object(row, "comment").get("administrator")),
         energy_joules=slurm_joules(_count(_tres(row, "allocated"), "energy")) or None,
     )
+
+
+def _state(value: object) -> str:
+    """Return the base state; a requeued attempt has ended here, and is another record than the next attempt."""
+    return REQUEUED if words(value)[:1] == (REQUEUED,) else job_state(value)
 
 
 def _object(row: Mapping[str, object], key: str) -> Mapping[str, object]:

@@ -56,9 +56,11 @@ class JsonReader:
         Raises:
             SlurmError: a command failed, hung, or answered something else than expected.
         """
-        partitions = convert_partitions(self._run("scontrol", "show", "partition", "-o").decode("utf-8", "replace"))
+        partitions = convert_partitions(
+            self._run("scontrol", "--all", "show", "partition", "-o").decode("utf-8", "replace")
+        )
         nodes = self._read_nodes()
-        jobs = convert_jobs(self._json("squeue", "--json", "--states=all"))
+        jobs = convert_jobs(self._json("squeue", "--json", "--all", "--states=all"))
         skipped: Counter[str] = Counter()
         for kind, converted in (("partition", partitions), ("node", nodes), ("job", jobs)):
             skipped.update({f"{kind}: {reason}": count for reason, count in converted.skipped.items()})
@@ -79,12 +81,12 @@ class JsonReader:
 
     def _read_nodes(self) -> Converted[NodeState]:
         if not self._nodes_through_scontrol:
-            document = self._json("sinfo", "--json")
+            document = self._json("sinfo", "--json", "--all")
             if isinstance(document, dict) and "nodes" in document:
                 return convert_nodes(document)
             # From 23.02 on `sinfo --json` groups nodes, and scontrol has learnt --json.
             self._nodes_through_scontrol = True
-        return convert_nodes(self._json("scontrol", "show", "nodes", "--json"))
+        return convert_nodes(self._json("scontrol", "--all", "show", "nodes", "--json"))
 
     def _json(self, *command: str) -> object:
         output = self._run(*command)

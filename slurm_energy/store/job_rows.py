@@ -16,7 +16,7 @@ CLOCK_SKEW_SECONDS = 120.0
 """Largest difference between the clocks of a node and of slurmctld that is still taken for the same moment."""
 ENDED_STATES = frozenset(
     {"BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED"}
-    | {"REVOKED", "TIMEOUT"}
+    | {"REQUEUED", "REVOKED", "TIMEOUT"}
 )
 _DECISION_COMMENT = re.compile(r"(?:^|[^0-9A-Za-z])energy:([0-9a-z]{8,32})(?![0-9A-Za-z])")
 

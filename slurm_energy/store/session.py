@@ -10,11 +10,30 @@ from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError, SQLAlchemyError
+from sqlalchemy.exc import (
+    ArgumentError,
+    DataError,
+    DBAPIError,
+    IntegrityError,
+    OperationalError,
+    SQLAlchemyError,
+    StatementError,
+)
 from sqlalchemy.orm import Session
 
 from slurm_energy.config import StoreConfig
-from slurm_energy.errors import StoreError
+from slurm_energy.errors import StoreError, ValueRangeError
+
+__all__ = [
+    "Engine",
+    "Session",
+    "open_engine",
+    "reading",
+    "refuses_values",
+    "run_in_transaction",
+    "store_session",
+    "store_url",
+]  # other packages take SQLAlchemy's Engine and Session from here: they hold them, and write no SQL
 
 SQLITE_FILE_MODE = 0o640
 DRIVERS = {"sqlite": "sqlite", "postgresql": "postgresql+psycopg", "mariadb": "mariadb+pymysql"}
@@ -137,6 +156,13 @@ def run_in_transaction(engine: Engine, work: Callable[[Session], Result]) -> Res
                 raise
             time.sleep(random.uniform(0.0, 0.02) * 2**attempt)  # noqa: S311  # spreads the repeats, guards nothing
     raise AssertionError("unreachable")
+
+
+def refuses_values(error: Exception) -> bool:
+    """Return whether the values are at fault, not the database: storing them again cannot succeed."""
+    cause = error.__cause__ if isinstance(error, StoreError) else error
+    # A plain StatementError comes from before the database: a value that cannot be sent.
+    return isinstance(cause, ValueRangeError | DataError | IntegrityError) or type(cause) is StatementError
 
 
 def _worth_repeating(error: BaseException | None) -> bool:

@@ -22,6 +22,7 @@ TOOL_TIMEOUT_SECONDS = 10.0
 _TOOL_FOLDERS = ("/usr/bin", "/usr/local/bin", "/opt/munge/bin")
 _NONCE = re.compile(r"[0-9a-f]{32}\Z")
 _TIMESTAMP = re.compile(r"[0-9]{1,12}(?:\.[0-9]{1,9})?\Z")
+_MUNGE_STATUS = re.compile(rb"^STATUS: *([^\n]*)", re.MULTILINE)
 _MUNGE_UID = re.compile(rb"^UID:[^\n]*\(([0-9]+)\)\s*$", re.MULTILINE)
 
 
@@ -175,6 +176,7 @@ def _run(tool: str, stdin: bytes) -> bytes:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise AuthenticationError(f"{path} failed: {error}") from error
     if done.returncode != 0:
-        said = done.stderr.decode("utf-8", "replace").strip()[:200]
+        status = _MUNGE_STATUS.search(done.stdout)
+        said = (done.stderr or (status.group(1) if status else b"")).decode("utf-8", "replace").strip()[:200]
         raise AuthenticationError(f"{path} ended with {done.returncode}: {said}")
     return done.stdout

@@ -24,6 +24,7 @@ MAX_REPORTS = 1000
 MAX_GPUS = 1024
 MAX_EVENTS = 64
 MAX_EVENT_LENGTH = 500
+MAX_REASON_LENGTH = 1000
 
 _MAX_JOULES = 1e15
 _MAX_UNIX_SECONDS = 1e11
@@ -111,13 +112,14 @@ def decode_batch(text: str | bytes) -> tuple[NodeReport, ...]:
 def _encode_gpu(gpu: GpuEnergy) -> dict[str, object]:
     encoded: dict[str, object] = {key: getattr(gpu, key) for key in GpuEnergy.__dataclass_fields__}
     encoded.update(source=gpu.source.value, scope=gpu.scope.value, flags=[flag.value for flag in gpu.flags])
+    encoded["reason"] = None if gpu.reason is None else gpu.reason[:MAX_REASON_LENGTH]
     return encoded
 
 
 def _encode_host(host: HostEnergy) -> dict[str, object]:
     return {
         "joules": host.joules,
-        "reason": host.reason,
+        "reason": None if host.reason is None else host.reason[:MAX_REASON_LENGTH],
         "coverage_seconds": host.coverage_seconds,
         "flags": [flag.value for flag in host.flags],
     }
@@ -134,7 +136,7 @@ def _decode_gpu(value: object) -> GpuEnergy:
         gpu_name=fields.optional_text("gpu_name", 255) or "",
         gpu_type=None if gpu_type is None else GpuTypeName(gpu_type),
         joules=fields.optional_number("joules", 0, _MAX_JOULES),
-        reason=fields.optional_text("reason", 1000),
+        reason=fields.optional_text("reason", MAX_REASON_LENGTH),
         source=_member(EnergySource, fields, "source"),
         scope=_member(EnergyScope, fields, "scope"),
         coverage_seconds=fields.number("coverage_seconds", 0, 1e10),
@@ -154,7 +156,7 @@ def _decode_host(value: object) -> HostEnergy:
     fields.refuse_others(_HOST_KEYS)
     return HostEnergy(
         joules=fields.optional_number("joules", 0, _MAX_JOULES),
-        reason=fields.optional_text("reason", 1000),
+        reason=fields.optional_text("reason", MAX_REASON_LENGTH),
         coverage_seconds=fields.number("coverage_seconds", 0, 1e10),
         flags=_flags(fields),
     )

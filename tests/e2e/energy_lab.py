@@ -2,8 +2,7 @@
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from slurm_energy.config import StoreConfig
@@ -11,7 +10,6 @@ from slurm_energy.domain.energy import NodeReport
 from slurm_energy.domain.ids import ClusterName, JobId
 from slurm_energy.domain.report import ExplainRecord
 from slurm_energy.lab.cluster import Lab
-from slurm_energy.lab.simgpu.state import NodeGpuState
 from slurm_energy.store.energy import stored_reports
 from slurm_energy.store.explain import explain
 from slurm_energy.store.session import open_engine, store_session
@@ -46,18 +44,11 @@ def workload(seconds_at_default: float, profile: str = "training") -> str:
     return f"simgpu-workload --quiet --profile {profile} --seconds-at-default {seconds_at_default:g}"
 
 
-@contextmanager
-def device_state(lab: Lab, node: str) -> Iterator[NodeGpuState]:
-    """Open the simulated GPUs of a node."""
-    with NodeGpuState(lab.layout.gpus / f"{node}.state", library=lab.layout.library) as state:
-        yield state
-
-
 def locked_clocks(lab: Lab) -> dict[tuple[str, str], tuple[int, int]]:
     """Return the locked range of every GPU of the lab that has one, by node and UUID."""
     found = {}
     for node in lab.spec.node_names:
-        with device_state(lab, node) as state:
+        with lab.gpu_state(node) as state:
             for gpu in state.gpus:
                 locked = gpu.locked_clocks_mhz
                 if locked is not None:

@@ -4,14 +4,12 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from statistics import median
 
 import pytest
 from energy_lab import (
     await_reports,
-    device_state,
     drained,
     locked_clocks,
     time_sbatch,
@@ -78,31 +76,38 @@ def assert_unchanged_and_done(lab: Lab, job_id: int) -> None:
     assert drained(lab) == {}
 
 
+def shortest(timed: list[tuple[float, int, str, str]]) -> float:
+    """The least of several times: what the machine's other work adds is not the plugin's."""
+    return min(seconds for seconds, *_ in timed)
+
+
 def test_submission_does_not_wait_for_an_absent_daemon(rested: Lab) -> None:
-    usual = [seconds for seconds, *_ in time_sbatch(rested, 8)]
+    usual = shortest(time_sbatch(rested, 12))
     rested.stop_daemon()
     try:
-        without = time_sbatch(rested, 8)
+        without = time_sbatch(rested, 12)
     finally:
         rested.start_daemon()
     assert all(code == 0 and not said for _, code, _, said in without)
-    assert median(seconds for seconds, *_ in without) <= median(usual) + GRACE_SECONDS
+    assert shortest(without) <= usual + GRACE_SECONDS
     assert_unchanged_and_done(rested, int(without[-1][2]))
 
 
 def test_submission_waits_no_longer_than_the_deadline_for_a_hung_daemon(rested: Lab) -> None:
-    usual = min(seconds for seconds, *_ in time_sbatch(rested, 8))
+    usual = shortest(time_sbatch(rested, 12))
     rested.pause_daemon()
     try:
         hung = time_sbatch(rested, BREAKER_FAILURES)
-        broken = time_sbatch(rested, 5)
+        broken = time_sbatch(rested, 8)
+        for _ in range(2):
+            time.sleep(BREAKER_SECONDS + 0.2)
+            hung += time_sbatch(rested, 1)
     finally:
         rested.resume_daemon()
-    assert all(code == 0 for _, code, _, _ in hung + broken)
-    shortest = min(seconds for seconds, *_ in hung)
-    assert shortest >= 0.8 * DEADLINE_SECONDS, "nobody waited: the daemon was not asked"
-    assert shortest <= usual + DEADLINE_SECONDS + GRACE_SECONDS
-    assert min(seconds for seconds, *_ in broken) <= usual + GRACE_SECONDS, "the breaker did not open"
+    assert all(code == 0 and not said for _, code, _, said in hung + broken)
+    assert shortest(hung) >= 0.8 * DEADLINE_SECONDS, "nobody waited: the daemon was not asked"
+    assert shortest(hung) <= usual + DEADLINE_SECONDS + GRACE_SECONDS
+    assert shortest(broken) <= usual + GRACE_SECONDS, "the breaker did not open"
     assert_unchanged_and_done(rested, int(hung[0][2]))
 
 
@@ -211,31 +216,24 @@ def test_a_lost_epilog_is_repaired_by_the_next_prolog(lab: Lab) -> None:
         (Fault.NO_PERMISSION, EnergySource.COUNTER),
         (Fault.CLOCK_ERROR, EnergySource.COUNTER),
     ],
-    ids=lambda value: str(value),
+    ids=str,
 )
 def test_a_faulty_gpu_never_fails_its_job_and_its_joules_say_where_they_come_from(
     lab: Lab, fault: Fault, source: EnergySource
 ) -> None:
-    nodes = lab.spec.partitions[2].node_names
-    states = {node: device_state(lab, node) for node in nodes}
-    opened = {node: state.__enter__() for node, state in states.items()}
-    try:
-        for state in opened.values():
-            for gpu in state.gpus:
-                gpu.set_fault(fault)
+    with ExitStack() as opened:
+        states = [opened.enter_context(lab.gpu_state(node)) for node in lab.spec.partitions[2].node_names]
+        gpus = [gpu for state in states for gpu in state.gpus]
+        for gpu in gpus:
+            gpu.set_fault(fault)
+            opened.callback(gpu.set_fault, fault, on=False)
         job = submit(lab, ["-p", "v100", "--gres=gpu:1", "-t", "5"], wrap=workload(480))
         wait_for(lab, job, {"COMPLETED"})
-        gpu_report = await_reports(lab, job)[0].gpus[0]
-    finally:
-        for state in opened.values():
-            for gpu in state.gpus:
-                gpu.set_fault(fault, on=False)
-        for manager in states.values():
-            manager.__exit__(None, None, None)
-    assert gpu_report.source is source
-    assert gpu_report.joules is not None
-    assert gpu_report.joules > 0
+        measured = await_reports(lab, job)[0].gpus[0]
+    assert measured.source is source
+    assert measured.joules is not None
+    assert measured.joules > 0
     if source is EnergySource.COUNTER:
-        assert {QualityFlag.NO_PERMISSION, QualityFlag.CLOCK_REFUSED} & set(gpu_report.flags)
-    until("restored clocks", lambda: not locked_clocks(lab))
+        assert {QualityFlag.NO_PERMISSION, QualityFlag.CLOCK_REFUSED} & set(measured.flags)
+    assert until("restored clocks", lambda: not locked_clocks(lab))
     assert drained(lab) == {}

@@ -1,3 +1,6 @@
+import contextlib
+import os
+import pty
 import signal
 import subprocess
 import sys
@@ -294,3 +297,42 @@ def test_daemon_that_is_stopped_killed_or_paused_answers_again_when_it_is_starte
         assert "version" in lab.ping()
     lab.restart_slurmctld()
     assert [node.state for node in lab.status().nodes] == ["idle"]
+
+
+def test_start_that_is_interrupted_leaves_nothing(unused_name: str) -> None:
+    folder = labs_root() / unused_name
+    argv = [sys.executable, "-c", OWNER, unused_name, "detached"]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as caller:
+        end = time.monotonic() + 20
+        while not (folder / "run" / "init.pid").exists():
+            assert time.monotonic() < end
+            time.sleep(0.005)
+        caller.send_signal(signal.SIGINT)
+        _, errors = caller.communicate(timeout=30)
+
+    assert errors.rstrip().endswith("KeyboardInterrupt")
+    assert not folder.exists()
+    with pytest.raises(LabError, match="no lab"):
+        open_lab(unused_name)
+
+
+def test_shell_is_interactive_and_the_users_own(plain_lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "dumb")  # no escape sequences around the answers
+    said = bytearray()
+
+    def collect(descriptor: int) -> bytes:
+        part = os.read(descriptor, 4096)
+        said.extend(part)
+        return part
+
+    child, descriptor = pty.fork()
+    if child == 0:
+        os._exit(plain_lab.shell("bob"))
+    os.write(descriptor, b"id -un; pwd; tty; exit 3\n")
+    with contextlib.suppress(OSError):  # the terminal is gone
+        while collect(descriptor):
+            pass
+    _, status = os.waitpid(child, 0)
+
+    assert os.waitstatus_to_exitcode(status) == 3
+    assert {"bob", str(plain_lab.layout.home("bob"))} <= set(said.decode().replace("\r", "").split("\n"))

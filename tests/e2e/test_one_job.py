@@ -8,7 +8,6 @@ import pytest
 from energy_lab import (
     DEFAULT_A100_MHZ,
     await_reports,
-    device_state,
     drained,
     locked_clocks,
     reports,
@@ -18,7 +17,7 @@ from energy_lab import (
 )
 
 from slurm_energy.domain.decision import DecisionEntry, Reason
-from slurm_energy.domain.energy import EnergyScope, EnergySource, QualityFlag
+from slurm_energy.domain.energy import EnergyScope, EnergySource, NodeReport, QualityFlag
 from slurm_energy.lab.cluster import Lab
 from slurm_energy.lab.jobs import show_job, submit, wait_for
 
@@ -109,7 +108,7 @@ def test_stored_joules_are_the_difference_of_the_simulated_counters(lab: Lab, pa
 
 def _energies(lab: Lab, node: str) -> dict[str, tuple[float, float, float]]:
     """Return device time, true joules and idle watts of each GPU of a node."""
-    with device_state(lab, node) as state:
+    with lab.gpu_state(node) as state:
         readings = {gpu.uuid: gpu.reading() for gpu in state.gpus}
     return {
         uuid: (reading.device_seconds, reading.energy_joules, reading.power_watts) for uuid, reading in readings.items()
@@ -121,7 +120,7 @@ def test_a_node_whose_minor_numbers_differ_bills_the_gpu_the_job_really_had(lab:
     wait_for(lab, job, {"RUNNING"})
     time.sleep(0.5)
     node = show_job(lab, job)["NodeList"]
-    with device_state(lab, node) as state:
+    with lab.gpu_state(node) as state:
         busy = {gpu.uuid for gpu in state.gpus if gpu.loads}
         assert [gpu.minor_number for gpu in state.gpus] != sorted(gpu.minor_number for gpu in state.gpus)
     wait_for(lab, job, {"COMPLETED"})
@@ -129,7 +128,9 @@ def test_a_node_whose_minor_numbers_differ_bills_the_gpu_the_job_really_had(lab:
 
 
 def test_an_array_of_fifty_is_one_decision_and_fifty_energy_rows(lab: Lab) -> None:
-    array = submit(lab, ["-p", "a40", "--gres=gpu:1", "-t", "5", "--array=1-50", "-o", "/dev/null"], wrap=workload(20))
+    array = submit(
+        lab, ["-p", "a40", "--gres=gpu:1", "-t", "5", "--array=1-50%16", "-o", "/dev/null"], wrap=workload(20)
+    )
     rows = wait_for(lab, array, {"COMPLETED"}, timeout=120)
     ids = [int(row["JobId"]) for row in rows]
     assert len(set(ids)) == 50
@@ -139,7 +140,7 @@ def test_an_array_of_fifty_is_one_decision_and_fifty_energy_rows(lab: Lab) -> No
     assert drained(lab) == {}
 
 
-def _all_reports(lab: Lab, ids: list[int]) -> list[object] | None:
+def _all_reports(lab: Lab, ids: list[int]) -> list[NodeReport] | None:
     found = [report for number in ids for report in reports(lab, number)]
     return found if len(found) == len(ids) else None
 

@@ -1,19 +1,22 @@
 """A node with simulated NVML, its spool and configuration, whose hooks run as slurmd runs them: bare, without PATH."""
 
+import atexit
 import json
 import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
 
 from slurm_energy.domain.decision import DecisionEntry
 from slurm_energy.domain.energy import NodeReport
 from slurm_energy.domain.ids import DecisionId, GpuTypeName, JobId
 from slurm_energy.domain.job import EnergyMode
-from slurm_energy.lab.simgpu.build import LIBRARY_NAME, build
+from slurm_energy.lab.simgpu.build import LIBRARY_NAME, BuiltLibrary, build
 from slurm_energy.lab.simgpu.specs import standard_gpus
 from slurm_energy.lab.simgpu.state import NodeGpuState, create_state
 from slurm_energy.node.spool import Spool
@@ -29,7 +32,7 @@ class HookNode:
         self.root = root
         for folder in ("lib", "gpus", "etc"):
             (root / folder).mkdir()
-        built = build(root.parent)
+        built = _built()
         shutil.copy2(built.library, root / "lib" / LIBRARY_NAME)
         state = root / "gpus" / "n1.state"
         create_state(state, standard_gpus(gpu_type, count, "n1"), time_scale=time_scale, library=built.library)
@@ -96,6 +99,13 @@ class HookNode:
     def end_samplers(self) -> None:
         for path in self.spool.active.glob("*.json"):
             path.unlink()
+
+
+@cache
+def _built() -> BuiltLibrary:
+    folder = Path(tempfile.mkdtemp(prefix="hook-node-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return build(folder)
 
 
 def entry(mhz: int = 1275, gpu_type: str = "a100-sxm4-80gb", time_limit_minutes: int | None = None) -> str:

@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Engine
 from store_samples import make_gpu
 
 from slurm_energy.config import ClusterConfig, Config, DaemonConfig, StoreConfig
@@ -28,6 +27,7 @@ from slurm_energy.domain.energy import NodeReport
 from slurm_energy.domain.ids import ClusterName, DecisionId, JobId, NodeName, PartitionName
 from slurm_energy.domain.job import EnergyMode, GpuDemand, JobRequest
 from slurm_energy.errors import SchemaVersionError, StoreError
+from slurm_energy.store.access import Engine
 from slurm_energy.store.decisions import recent_decisions
 from slurm_energy.store.energy import stored_reports
 from slurm_energy.store.jobs import get_job

@@ -342,6 +342,18 @@ def test_an_energy_line_in_the_script_is_explained_where_the_plugin_is_missing(f
     assert b"take the #SBATCH --energy lines out" in result.stderr
 
 
+def test_an_sbatch_without_help_is_left_to_say_what_is_wrong(fake: FakeSbatch) -> None:
+    fake.lay_out("help", b"")
+    submit(fake, b"--energy=off", b"job.sh")
+    assert fake.calls == [[b"--energy=off", b"job.sh"]]
+
+
+def test_help_ends_with_the_wrappers_own_option(fake: FakeSbatch) -> None:
+    result = submit(fake, b"--help")
+    assert (result.returncode, result.stdout) == (0, b"Usage: sbatch\n")
+    assert b"--energy-dry-run" in result.stderr
+
+
 def test_words_that_sbatch_will_refuse_are_left_to_sbatch(fake: FakeSbatch) -> None:
     submit(fake, b"--bogus", b"--energy=off", b"job.sh")
     assert fake.calls == [[b"--bogus", b"--energy=off", b"job.sh"]]

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -110,17 +111,16 @@ def test_counter_that_fails_is_replaced_by_samples(node: HookNode, fault: Fault,
     time.sleep(0.2)  # a counter above zero, so that a reset shows
     if fault is not Fault.ENERGY_RESET:
         gpu.set_fault(fault)
-    start = gpu.energy_joules_exact()
     node.prolog(7, "0")
     node.sampler_pid(7)
     time.sleep(1.5)
     if fault is Fault.ENERGY_RESET:
         gpu.set_fault(fault)
     node.epilog(7, "0")
-    true_joules = gpu.energy_joules_exact() - start
     row = node.reports()[0].gpus[0]
     assert flag in row.flags and row.source is EnergySource.POLLED
-    assert row.joules == pytest.approx(true_joules, rel=0.35)
+    assert row.joules is not None
+    assert row.joules / row.coverage_seconds == pytest.approx(gpu.reading().power_watts, rel=0.1)
 
 
 def test_gpu_without_counter_and_power_is_unknown(node: HookNode) -> None:
@@ -156,7 +156,6 @@ def test_lost_gpu_is_told_and_restored_by_repair(node: HookNode) -> None:
     node.epilog(7, "0")
     assert QualityFlag.RESTORE_FAILED in node.reports()[0].gpus[0].flags
     node.gpus.gpus[0].set_fault(Fault.RESET_FAILS, on=False)
-    assert node.run("repair", {}, "--node", "n1").returncode == 1  # no configuration in this environment
     environment = {"SLURM_CONF": str(node.root / "etc" / "slurm.conf")}
     assert node.run("repair", environment, "--node", "n1").returncode == 0
     assert node.locks()[0] is None
@@ -202,9 +201,9 @@ def test_killed_hook_is_put_right(node: HookNode, verb: str) -> None:
     environment = node.environment(7, "0,1", entry())
     if verb == "epilog":
         node.prolog(7, "0,1", entry())
-    for attempt in range(8):
+    for attempt in range(3):
         process = node.start(verb, environment)
-        time.sleep(0.06 + 0.02 * attempt)
+        time.sleep(0.08 + 0.04 * attempt)
         process.kill()
         process.wait()
         time.sleep(0.3)  # the working child goes on alone: let it end
@@ -216,19 +215,15 @@ def test_killed_hook_is_put_right(node: HookNode, verb: str) -> None:
 
 
 def test_sampler_outlives_its_hooks_process_group_and_holds_no_file(node: HookNode) -> None:
-    process = subprocess.Popen(
-        [*HOOK, "prolog"], env=node.environment(7, "0"), stdout=subprocess.PIPE, process_group=0
-    )
+    process = subprocess.Popen([*HOOK, "prolog"], env=node.environment(7, "0"), stdout=subprocess.PIPE, process_group=0)
     output, _ = process.communicate(timeout=10)  # returns at end of file: nobody else holds the pipe
     assert output == b""
     pid = node.sampler_pid(7)
-    try:
+    with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
     time.sleep(0.2)
     assert alive(pid)
-    files = {os.readlink(f"/proc/{pid}/fd/{number}") for number in range(3)}
+    files = {str(Path(f"/proc/{pid}/fd/{number}").readlink()) for number in range(3)}
     assert files == {"/dev/null"}
     node.epilog(7, "0")
     assert not alive(pid)
@@ -265,11 +260,12 @@ def test_fifty_epilogs_at_once(tmp_path: Path) -> None:
     root.mkdir()
     node = HookNode(root, count=8)
     (root / "etc" / "gres.conf").write_text("Name=gpu File=/dev/nvidia[0-7]\nName=shard Count=64\n")
-    node.configure(sampler="off", time_limit_seconds=60.0)
-    for job_id in range(1, 51):
-        node.prolog(job_id, str(job_id % 8))
-    running = [node.start("epilog", node.environment(job_id, str(job_id % 8))) for job_id in range(1, 51)]
-    assert {process.wait(timeout=120) for process in running} == {0}
+    node.configure(sampler="off")
+    limit = {"SLURM_ENERGY_NODE_TIME_LIMIT_SECONDS": "60"}  # two cores serve fifty at once
+    for verb in ("prolog", "epilog"):
+        environments = [node.environment(job_id, str(job_id % 8), None, **limit) for job_id in range(1, 51)]
+        running = [node.start(verb, environment) for environment in environments]
+        assert {process.wait(timeout=120) for process in running} == {0}
     assert sorted(report.job_id for report in node.reports()) == list(range(1, 51))
     assert list(node.spool.active.iterdir()) == []
     assert node.locks() == [None] * 8

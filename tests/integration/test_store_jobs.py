@@ -31,7 +31,7 @@ from slurm_energy.store.job_rows import SubmitTime
 from slurm_energy.store.jobs import get_job, job_owner, open_jobs, resolve_submit_time, upsert_jobs
 from slurm_energy.store.journal import JournalPosition, journal_position, move_journal_position
 from slurm_energy.store.reports import job_energy
-from slurm_energy.store.session import run_in_transaction, store_session
+from slurm_energy.store.session import refuses_values, run_in_transaction, store_session
 
 pytest_plugins = ["database_fixtures"]
 
@@ -307,6 +307,16 @@ def test_history_gives_seconds_at_the_default_clock(engine: Engine) -> None:
     assert [sample.user_id for sample in one_each] == [7, 1000]
 
 
-def test_not_finite_number_is_refused(engine: Engine) -> None:
-    with pytest.raises(StoreError, match="inf is not a finite number"):
+def test_not_finite_number_is_refused_as_a_fault_of_the_value(engine: Engine) -> None:
+    with pytest.raises(StoreError, match="inf is not a finite number") as caught:
         upsert(engine, make_state(time_limit_minutes=float("inf")))
+    assert refuses_values(caught.value)
+
+
+def test_refused_row_is_told_from_a_failing_database(engine: Engine) -> None:
+    with pytest.raises(StoreError) as refused, store_session(engine) as session:
+        session.execute(text("INSERT INTO job_attempt (job_row_id, restart_count, suspended_seconds) VALUES (9, 0, 0)"))
+    with pytest.raises(StoreError) as failing, store_session(engine) as session:
+        session.execute(text("SELECT 1 FROM no_such_table"))
+    assert refuses_values(refused.value)
+    assert not refuses_values(failing.value)

@@ -297,6 +297,19 @@ static void test_a_job_without_a_partition_takes_the_answers(void)
 	CHECK_TEXT(_moved("", "a40", ENERGY_APPLIED), "a40");
 }
 
+static void test_a_job_that_names_its_nodes_is_not_moved(void)
+{
+	energy_reply_t reply = _reply();
+	char nodes[] = "n[1-2]";
+
+	_begin();
+	job.req_nodes = nodes;
+	strcpy(reply.partition, "a40");
+	CHECK(energy_job_apply(&job, &reply) == ENERGY_APPLIED_BUT_PARTITION);
+	CHECK(!job.partition);
+	_finish();
+}
+
 static void test_an_admin_comment_is_appended_to_the_one_before(void)
 {
 	energy_reply_t reply = _reply();
@@ -366,6 +379,7 @@ int main(void)
 	RUN(test_the_users_own_partition_wins);
 	RUN(test_a_subset_of_the_users_list_is_applied);
 	RUN(test_a_job_without_a_partition_takes_the_answers);
+	RUN(test_a_job_that_names_its_nodes_is_not_moved);
 	RUN(test_an_admin_comment_is_appended_to_the_one_before);
 	RUN(test_without_memory_nothing_breaks_and_an_undecided_job_is_not_moved);
 	RUN(test_the_message_goes_after_what_another_plugin_left);

@@ -21,7 +21,7 @@ FROM_SLURMCTLD = {"slurm_xcalloc", "slurm_xrecalloc", "slurm_xfree", "slurm_info
 FROM_SPANK = {"spank_context", "spank_job_control_setenv", "spank_option_register", "slurm_error"}
 
 pytestmark = pytest.mark.skipif(
-    shutil.which("cc") is None or not any(Path(p).exists() for p in ("/usr/include/slurm/slurm.h",)),
+    shutil.which("cc") is None or not Path("/usr/include/slurm/slurm.h").exists(),
     reason="needs a C compiler and libslurm-dev",
 )
 

@@ -225,15 +225,26 @@ static void test_many_bad_lines_make_few_complaints(void)
 
 static void test_the_file_is_found_by_the_environment(void)
 {
-	char path[256];
+	char folder[] = "/tmp/energy-settings-XXXXXX", slurm_conf[64], beside[64], path[256];
+	FILE *file;
 
 	unsetenv("SLURM_CONF");
 	unsetenv("SLURM_ENERGY_PLUGIN_CONF");
 	energy_settings_path(path, sizeof(path));
 	CHECK_TEXT(path, "/etc/slurm-energy/energy-plugin.conf");
-	setenv("SLURM_CONF", "/opt/lab/etc/slurm.conf", 1);
+	CHECK(mkdtemp(folder) != NULL);
+	snprintf(slurm_conf, sizeof(slurm_conf), "%s/slurm.conf", folder);
+	snprintf(beside, sizeof(beside), "%s/energy-plugin.conf", folder);
+	setenv("SLURM_CONF", slurm_conf, 1);
 	energy_settings_path(path, sizeof(path));
-	CHECK_TEXT(path, "/opt/lab/etc/energy-plugin.conf");
+	CHECK_TEXT(path, "/etc/slurm-energy/energy-plugin.conf");
+	file = fopen(beside, "w");
+	CHECK(file != NULL);
+	fclose(file);
+	energy_settings_path(path, sizeof(path));
+	CHECK_TEXT(path, beside);
+	unlink(beside);
+	rmdir(folder);
 	setenv("SLURM_ENERGY_PLUGIN_CONF", "/x/y.conf", 1);
 	energy_settings_path(path, sizeof(path));
 	CHECK_TEXT(path, "/x/y.conf");

@@ -130,11 +130,11 @@ def _database(config: Config) -> Finding:
         )
     if path is not None and not os.access(path, os.R_OK):
         return skip(subject, f"{path} is not open to this user", "run doctor as root")
-    from slurm_energy.cli.database_records import reading  # noqa: PLC0415  # SQL only when it is needed
+    from slurm_energy.cli.database_records import read  # noqa: PLC0415  # SQL only when it is needed
 
     try:
-        with reading(config.store):
-            return ok(subject, "reached, its schema is this version's")
+        read(config.store, lambda _session: None)
+        return ok(subject, "reached, its schema is this version's")
     except SchemaVersionError as error:
         return fail(subject, str(error), upgrade)
     except SlurmEnergyError as error:

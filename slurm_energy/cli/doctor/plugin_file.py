@@ -25,7 +25,7 @@ def compiled_version(path: Path) -> tuple[int, int]:
         raise SlurmError(f"{path} cannot be read: {error.strerror}") from error
     try:
         number = _symbol_value(raw)
-    except (struct.error, IndexError, ValueError) as error:
+    except (struct.error, IndexError, OverflowError, ValueError) as error:
         raise SlurmError(f"{path} is no Slurm plugin for this kind of machine: {error}") from error
     return number >> 16 & 0xFF, number >> 8 & 0xFF
 

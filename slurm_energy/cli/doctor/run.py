@@ -13,7 +13,8 @@ from slurm_energy.cli.site import detected_roles, read_slurm_conf, slurm_command
 from slurm_energy.config import Config, config_path, load_config
 from slurm_energy.errors import ConfigError
 
-_CONFIG_LINE = re.compile(r"^(\w+)\s*=\s*(.*?)\s*$")
+_CONFIG_LINE = re.compile(r"^(\w+)(?:\[(\d+)\])?\s*=\s*(.*?)\s*$")
+"""A setting with several values has a number behind its name: `Prolog[0]`."""
 
 
 def examine(
@@ -47,9 +48,9 @@ def situation_of(config: Config, roles: tuple[str, ...], environment: Mapping[st
     if live.ok:
         for line in live.stdout.splitlines():
             match = _CONFIG_LINE.match(line)
-            if match is not None and match.group(2) != "(null)":
-                key = re.sub(r"\[\d+\]$", "", match.group(1)).lower()
-                conf[key] = match.group(2)
+            if match is not None and match.group(3) != "(null)":
+                key, number, value = match.group(1).lower(), match.group(2), match.group(3)
+                conf[key] = f"{conf[key]},{value}" if number not in (None, "0") and key in conf else value
     return Situation(
         config=config,
         roles=roles or detected_roles(config, environment),

@@ -216,8 +216,8 @@ def _hook(situation: Situation, name: str) -> Finding:
         )
     if not situation.is_node:
         return ok(subject, pattern)
-    path = under(situation.root, Path(pattern))
-    scripts = sorted(path.parent.glob(path.name))
+    places = [under(situation.root, Path(place)) for place in pattern.split(",")]
+    scripts = sorted(script for place in places for script in place.parent.glob(place.name))
     ours = [script for script in scripts if _is_ours(script)]
     if not ours:
         return fail(

@@ -9,18 +9,19 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from slurm_energy.domain.ids import GpuTypeName
+from slurm_energy.energy_model.board_limits import BoardLimits
 from slurm_energy.energy_model.curves import WorkloadCurve, curves_of
 from slurm_energy.energy_model.relative_speed import relative_speed
 from slurm_energy.errors import LabError
 from slurm_energy.lab.simgpu.layout import MAX_PROFILES, PROFILE_NAME_BYTES
 
 REFERENCE_TYPE: Final = GpuTypeName("a100-sxm4-80gb")
-"""One unit of work is one second of it on this type at its default clock."""
+"""One unit of work is one second of it on this type, a 500 W board, at its default clock."""
 
 _BLOOM = "bloom-backward-stages-0-6"
 _GPT3 = "gpt3-175b-backward-stages-0-6"
 _A100 = REFERENCE_TYPE
-_V100 = GpuTypeName("v100-sxm2-16gb")
+_V100 = GpuTypeName("v100-pcie-16gb")
 _GENERAL: Final = {
     # Name: where the curve may come from, the first that the type has itself wins, else the first is the stand-in.
     "training": ((_A100, _BLOOM), (_V100, "dgemm")),
@@ -28,7 +29,7 @@ _GENERAL: Final = {
     "memory": ((_V100, "stream"),),
     "host": ((_V100, "lstm"),),
 }
-_BOARD_WATTS: Final = {_A100: 500.0, _V100: 300.0}
+_BOARD_WATTS: Final = {_A100: 500.0, _V100: 250.0}
 """Board limits of the GPUs that the lent curves were measured on."""
 _SPECIFIED_SPEED: Final = {
     # Geometric mean of tensor throughput (989/312 TFLOP/s) and memory bandwidth (3350/2040 GB/s), NVIDIA data sheets.
@@ -65,7 +66,8 @@ def standard_profiles(
     gpu_type: GpuTypeName, highest_clock_mhz: int, board_limit_watts: float
 ) -> tuple[LoadProfile, ...]:
     """Return the general profiles and the measured ones of a GPU type, at most as many as the state holds."""
-    speed = _SPECIFIED_SPEED.get(gpu_type) or relative_speed(gpu_type, REFERENCE_TYPE) or 1.0
+    limits = BoardLimits(site_watts={REFERENCE_TYPE: _BOARD_WATTS[REFERENCE_TYPE], gpu_type: board_limit_watts})
+    speed = _SPECIFIED_SPEED.get(gpu_type) or relative_speed(gpu_type, REFERENCE_TYPE, limits) or 1.0
     own = {curve.workload: curve for curve in curves_of(gpu_type)}
     general = [
         _as_general(name, sources, own, highest_clock_mhz, board_limit_watts) for name, sources in _GENERAL.items()

@@ -119,13 +119,13 @@ _MODELS: Final = {
         capping_floor_watts=107.0,  # Zeus sweep: 106.9 W under a limit of 100 W
         holding_share=0.977,  # Perseus sweep: 293 of 300 W held
     ),
-    "v100-sxm2-16gb": _Model(
-        nvml_name="Tesla V100-SXM2-16GB",
-        pci_device_id=0x1DB110DE,
+    "v100-pcie-16gb": _Model(
+        nvml_name="Tesla V100-PCIE-16GB",
+        pci_device_id=0x1DB410DE,
         architecture=5,
         compute_capability=(7, 0),
         memory_clocks_mhz=(877,),
-        min_limit_watts=150.0,
+        min_limit_watts=100.0,
         idle_watts=24.0,  # assumed; the LSTM of the sweep drew 26 W at its lowest clocks
         idle_context_watts=25.0,
         memory_lock_capable=False,
@@ -144,6 +144,12 @@ _MODELS: Final = {
     ),
 }
 SIMULATED_TYPES: Final = tuple(GpuTypeName(name) for name in _MODELS)
+LAB_GPU_TYPES: Final = {"v100": GpuTypeName("v100-pcie-16gb")}
+"""GRES types that mean another board here than in the catalogue: the V100 that was measured is a PCIe one."""
+LAB_POWER_LIMITS_WATTS: Final = {
+    "a100": 500.0,  # the Perseus boards drew 464 to 478 W
+}
+"""Limits of simulated boards that are not the catalogue's, by GRES type."""
 
 
 def standard_gpus(gpu_type: str, count: int, node_name: str) -> tuple[SimulatedGpuSpec, ...]:
@@ -152,14 +158,14 @@ def standard_gpus(gpu_type: str, count: int, node_name: str) -> tuple[SimulatedG
     On V100 nodes the minor numbers run against the driver's order, on purpose: NVML's device 0 is /dev/nvidia(N-1).
 
     Args:
-        gpu_type: Catalogue name or a GRES type that the catalogue knows, such as `a100`.
+        gpu_type: Catalogue name or a GRES type that the catalogue or the laboratory knows, such as `a100`.
         count: 1 to 16.
         node_name: Part of the UUIDs.
 
     Raises:
         LabError: no such type, or a count outside its bound.
     """
-    name = catalog.gpu_type_from_slurm_type(gpu_type)
+    name = LAB_GPU_TYPES.get(gpu_type) or catalog.gpu_type_from_slurm_type(gpu_type)
     if name is None or name not in _MODELS:
         raise LabError(f"GPU type {gpu_type!r} cannot be simulated; known: {', '.join(_MODELS)}")
     if not 1 <= count <= MAX_GPUS:

@@ -166,3 +166,29 @@ def test_policy_list_marks_the_configured_one(capfd: pytest.CaptureFixture[str])
     lines = capfd.readouterr().out.splitlines()
     assert [line[2:].split()[0] for line in lines] == list(policy_names())
     assert next(line for line in lines if line.startswith("*")).startswith("* oracle")
+
+
+def test_lab_commands_without_a_lab(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SLURM_ENERGY_LAB_ROOT", str(tmp_path / "labs"))
+    assert main(["lab", "status", "--json"]) == 0
+    assert capfd.readouterr().out == "[]\n"
+    assert main(["lab", "down", "--all"]) == 0
+    for words in (["down"], ["shell", "true"], ["logs"]):
+        assert main(["lab", *words]) == 1
+        assert "no lab 'lab' runs" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--partition", "a100"], "is not NAME:NODESxGPUS"),
+        (["--partition", "a100:0x4"], "has 0 nodes"),
+        (["--name", "../x"], "lab name '../x'"),
+        (["--time-scale", "nan"], "time scale nan"),
+    ],
+)
+def test_a_lab_that_cannot_be_is_refused(words: list[str], message: str, capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["lab", "up", *words]) == 1
+    assert message in capfd.readouterr().err

@@ -32,10 +32,10 @@ def test_a_gpu_clock_of_the_users_own_is_seen() -> None:
 
 
 def test_what_cannot_be_read_is_told_and_the_job_goes_on() -> None:
-    job = SubmittedJob(user_id=1, tres_per_node="gres:gpu:many", deadline="soon", complaints=("energy_mode is odd",))
+    job = SubmittedJob(user_id=1, tres_per_node="gres:gpu:a100:many", deadline="soon", complaints=("mode is odd",))
     understood = job_request(job, NOW)
     assert (understood.request.gpus, understood.request.options.deadline_seconds) == ((), None)
     first, second, third = understood.complaints
-    assert first == "energy_mode is odd"
-    assert "gres:gpu:many" in second
+    assert first == "mode is odd"
+    assert "gres:gpu:a100:many" in second
     assert "'soon'" in third

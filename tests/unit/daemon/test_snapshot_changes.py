@@ -78,6 +78,14 @@ def test_a_live_job_that_is_gone_has_vanished_and_an_ended_one_has_not() -> None
     assert history.changes([]).vanished == ()
 
 
+def test_the_earlier_attempt_of_a_requeued_job_was_requeued_under_its_own_submit_time() -> None:
+    history = JobHistory()
+    history.changes([job(1, state="RUNNING")])
+    again = job(1, submitted_at_seconds=1500.0, restart_count=1)
+    changes = history.changes([again])
+    assert (changes.changed, changes.vanished) == ((again,), (job(1, state="REQUEUED"),))
+
+
 def test_a_job_number_used_again_is_another_job() -> None:
     history = JobHistory()
     history.changes([job(1, state="RUNNING")])

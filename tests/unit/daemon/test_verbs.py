@@ -150,8 +150,14 @@ def snapshot(*partitions: PartitionState) -> ClusterSnapshot:
 
 @pytest.mark.parametrize(
     ("limit", "partitions", "expected"),
-    [(90.0, (), 90), (0.5, (), 1), (None, (), 60), (None, ("short", "long"), 30), (None, ("endless",), None)]
-    + [(None, ("absent",), None)],
+    [
+        (90.0, (), 90),
+        (0.5, (), 1),
+        (None, (), 60),
+        (None, ("short", "long"), 30),
+        (None, ("endless",), None),
+        (None, ("absent",), None),
+    ],
 )
 def test_the_time_limit_in_the_entry_is_the_one_the_job_will_have(
     limit: float | None, partitions: tuple[str, ...], expected: int | None

@@ -18,59 +18,66 @@ SAVED = SavedSettings(
 )
 
 
+class DeafGpu(FakeGpu):
+    """Takes every request and does nothing."""
+
+    def sm_clock_mhz(self) -> int:
+        return 1400
+
+    def set_power_limit(self, watts: float) -> None:
+        self.calls.append("set_power_limit")
+
+
 @pytest.fixture
-def gpu():
+def deaf() -> DeafGpu:
+    return DeafGpu(clock=Clock())
+
+
+@pytest.fixture
+def gpu() -> FakeGpu:
     return FakeGpu(clock=Clock())
 
 
 @pytest.fixture
-def pauses():
+def pauses() -> list[float]:
     return []
 
 
-def test_saving_reads_and_sets_nothing(gpu):
+def test_saving_reads_and_sets_nothing(gpu: FakeGpu) -> None:
     assert save_settings(gpu, gpu.clocks, None) == SAVED
     assert set(gpu.calls) == {"power_limit_watts", "application_clock_mhz"}
 
 
-def test_settings_a_device_does_not_tell_are_none(gpu):
+def test_settings_a_device_does_not_tell_are_none(gpu: FakeGpu) -> None:
     gpu.faults = {"power_limit_watts": DeviceNotSupported("x"), "application_clock_mhz": DeviceNotSupported("x")}
     saved = save_settings(gpu, (), None)
     assert (saved.power_limit_watts, saved.application_clock_mhz, saved.default_clock_mhz) == (None, None, None)
 
 
-def test_site_lock_is_the_default_clock(gpu):
+def test_site_lock_is_the_default_clock(gpu: FakeGpu) -> None:
     assert save_settings(gpu, gpu.clocks, 1200).default_clock_mhz == 1200
 
 
-def test_lock_is_verified(gpu, pauses):
+def test_lock_is_verified(gpu: FakeGpu, pauses: list[float]) -> None:
     outcome = lock_clock(gpu, 210, 1275, pauses.append)
     assert (outcome.applied_clock_mhz, outcome.flags, gpu.lock) == (1275, (), (210, 1275))
     assert "sm_clock_mhz" in gpu.calls
 
 
-def test_clock_that_does_not_follow_is_unverified(gpu, pauses):
-    gpu.sm_clock_mhz = lambda: 1400
-    outcome = lock_clock(gpu, 210, 1275, pauses.append)
+def test_clock_that_does_not_follow_is_unverified(deaf: DeafGpu, pauses: list[float]) -> None:
+    outcome = lock_clock(deaf, 210, 1275, pauses.append)
     assert (outcome.applied_clock_mhz, outcome.flags) == (1275, (QualityFlag.CLOCK_UNVERIFIED,))
     assert outcome.event is not None and "1400 MHz" in outcome.event
-    assert gpu.calls.count("lock_sm_clock") == 2
+    assert deaf.calls.count("lock_sm_clock") == 2
     assert sum(pauses) < 0.1
 
 
-def test_lock_of_which_only_the_retry_fails_stays_known(gpu, pauses):
-    gpu.sm_clock_mhz = lambda: 1400
-    errors = [None, DeviceError("lost")]
-    real = gpu.lock_sm_clock
+def test_lock_of_which_only_the_retry_fails_stays_known(deaf: DeafGpu, pauses: list[float]) -> None:
+    def fail_from_now_on() -> None:
+        deaf.faults["lock_sm_clock"] = DeviceError("lost")
 
-    def lock(low, high):
-        error = errors.pop(0)
-        if error is not None:
-            raise error
-        real(low, high)
-
-    gpu.lock_sm_clock = lock
-    assert lock_clock(gpu, 210, 1275, pauses.append).applied_clock_mhz == 1275
+    deaf.on_change = fail_from_now_on
+    assert lock_clock(deaf, 210, 1275, pauses.append).applied_clock_mhz == 1275
 
 
 @pytest.mark.parametrize(
@@ -80,40 +87,41 @@ def test_lock_of_which_only_the_retry_fails_stays_known(gpu, pauses):
         (DeviceNotSupported("x"), {QualityFlag.CLOCK_REFUSED}),
     ],
 )
-def test_sure_refusal_is_not_tried_again(gpu, pauses, error, flags):
+def test_sure_refusal_is_not_tried_again(
+    gpu: FakeGpu, pauses: list[float], error: DeviceError, flags: set[QualityFlag]
+) -> None:
     gpu.faults["lock_sm_clock"] = error
     outcome = lock_clock(gpu, 210, 1275, pauses.append)
     assert (set(outcome.flags), outcome.applied_clock_mhz, outcome.in_force) == (flags, None, False)
     assert gpu.calls.count("lock_sm_clock") == 1
 
 
-def test_unclear_failure_may_have_left_a_lock(gpu, pauses):
+def test_unclear_failure_may_have_left_a_lock(gpu: FakeGpu, pauses: list[float]) -> None:
     gpu.faults["lock_sm_clock"] = DeviceError("timeout")
     assert lock_clock(gpu, 210, 1275, pauses.append).in_force
 
 
-def test_clock_that_was_never_touched_stays_untouched(gpu, pauses):
+def test_clock_that_was_never_touched_stays_untouched(gpu: FakeGpu, pauses: list[float]) -> None:
     gpu.lock = (210, 900)
     assert restore_settings(gpu, SAVED, clock_changed=False, power_limit=True, pause=pauses.append).restored
     assert gpu.lock == (210, 900) and "set_power_limit" not in gpu.calls
 
 
-def test_site_lock_is_put_back(gpu, pauses):
+def test_site_lock_is_put_back(gpu: FakeGpu, pauses: list[float]) -> None:
     saved = save_settings(gpu, gpu.clocks, 1200)
     gpu.lock = (210, 900)
     restore_settings(gpu, saved, clock_changed=True, power_limit=True, pause=pauses.append)
     assert gpu.lock == (210, 1200)
 
 
-def test_power_limit_that_does_not_take_is_a_failure(gpu, pauses):
-    gpu.limit_watts = 300.0
-    gpu.set_power_limit = lambda watts: None
-    outcome = restore_settings(gpu, SAVED, clock_changed=True, power_limit=True, pause=pauses.append)
-    assert not outcome.restored and gpu.lock is None
+def test_power_limit_that_does_not_take_is_a_failure(deaf: DeafGpu, pauses: list[float]) -> None:
+    deaf.limit_watts = 300.0
+    outcome = restore_settings(deaf, SAVED, clock_changed=True, power_limit=True, pause=pauses.append)
+    assert not outcome.restored and deaf.lock is None
     assert any("reads 300 W after setting 400 W" in event for event in outcome.events)
 
 
-def test_memory_and_application_clocks_are_never_set():
+def test_memory_and_application_clocks_are_never_set() -> None:
     source = Path(nvml.__file__).read_text(encoding="utf-8")
     setters = set(re.findall(r"nvmlDevice(?:Set|Reset)\w+", source))
     assert setters == {

@@ -1,16 +1,18 @@
 import json
+import math
 from pathlib import Path
 
 import pytest
 
 from slurm_energy.domain.ids import GpuTypeName
 from slurm_energy.energy_model.curves import CURVES_PATH, curves_of
+from slurm_energy.energy_model.operating_point import best_operating_point
 
 fitting = pytest.importorskip(
     "slurm_energy.energy_model.fitting", reason="scipy is not installed: the dev extra has it"
 )
 from slurm_energy.energy_model.calibrate import calibrated_table, main, read_sweeps  # noqa: E402  # needs scipy
-from slurm_energy.energy_model.fitting import SweepPoint, fit_sweep, measured_slowdowns  # noqa: E402  # needs scipy
+from slurm_energy.energy_model.fitting import SweepPoint, fit_sweep, smoothed_readings  # noqa: E402  # needs scipy
 from slurm_energy.errors import ValueRangeError  # noqa: E402  # needs scipy
 
 DATA = Path(__file__).resolve().parents[4] / "shared" / "data"
@@ -51,14 +53,20 @@ def test_fit_finds_the_power_at_which_a_board_held_the_clock() -> None:
 def test_single_bad_reading_is_no_slowdown_but_a_step_is() -> None:
     seconds = [4.0, 4.0, 4.0, 2.0, 2.0, 9.0, 2.0, 2.0, 2.0, 2.0]
     points = [SweepPoint(sm_clock_mhz=100 + index, watts=1.0, seconds=value) for index, value in enumerate(seconds)]
-    assert [slowdown for _, slowdown in measured_slowdowns(points)] == [1.0] * 4 + [0.0] * 6
+    assert [reading.seconds for reading in smoothed_readings(points)] == [4.0] * 4 + [2.0] * 6
+
+
+def test_single_bad_power_reading_is_taken_out() -> None:
+    watts = [100.0, 110.0, 120.0, 500.0, 140.0, 150.0, 160.0]
+    points = [SweepPoint(sm_clock_mhz=100 + index, watts=value, seconds=1.0) for index, value in enumerate(watts)]
+    assert max(reading.watts for reading in smoothed_readings(points)) <= 160.0
 
 
 def test_lower_clock_counts_as_at_least_as_slow_as_every_higher_one() -> None:
     points = [SweepPoint(sm_clock_mhz=mhz, watts=1.0, seconds=3.0 if mhz >= 150 else 1.0) for mhz in range(100, 200)]
     points += [SweepPoint(sm_clock_mhz=mhz, watts=1.0, seconds=1.0) for mhz in range(200, 300)]
-    found = dict(measured_slowdowns(points))
-    assert (found[100], found[160], found[250]) == (2.0, 2.0, 0.0)
+    found = {reading.sm_clock_mhz: reading.seconds for reading in smoothed_readings(points)}
+    assert (found[100], found[160], found[250]) == (3.0, 3.0, 1.0)
 
 
 def test_sweep_of_three_clocks_is_refused() -> None:
@@ -75,10 +83,7 @@ def test_shipped_table_equals_a_fit_of_the_data_sets() -> None:
         assert entry["origin"] == shipped[gpu]["origin"]
         assert entry["curves"].keys() == shipped[gpu]["curves"].keys()
         for workload, curve in entry["curves"].items():
-            assert (
-                entry["curves"][workload]["measured_slowdowns"]
-                == shipped[gpu]["curves"][workload]["measured_slowdowns"]
-            )
+            assert curve["readings"] == shipped[gpu]["curves"][workload]["readings"]
             for part in ("power", "runtime"):
                 assert shipped[gpu]["curves"][workload][part] == pytest.approx(curve[part], rel=1e-3, abs=1e-3)
             assert shipped[gpu]["curves"][workload]["power_error"] == pytest.approx(curve["power_error"], abs=1e-3)
@@ -94,6 +99,21 @@ def test_stated_errors_of_the_shipped_table_are_true(gpu: str) -> None:
         power = sum(abs(curve.watts(p.sm_clock_mhz) / p.watts - 1) for p in points) / len(points)
         time = sum(abs(curve.seconds(p.sm_clock_mhz) / p.seconds - 1) for p in points) / len(points)
         assert (curve.power_error, curve.runtime_error) == pytest.approx((power, time), abs=2e-4)
+
+
+@needs_data
+@pytest.mark.parametrize("max_slowdown", [0.02, 0.05, 0.10, 0.20, 0.30])
+@pytest.mark.parametrize("gpu", ["a100-sxm4-80gb", "a40", "v100-pcie-16gb"])
+def test_saving_that_is_promised_is_the_one_that_was_measured(gpu: str, max_slowdown: float) -> None:
+    """The readings as they are: at most half a point less saving than promised, at most two points more."""
+    point = best_operating_point(GpuTypeName(gpu), max_slowdown, power_limit_watts=math.inf)
+    assert point is not None
+    changes = []
+    for points in read_sweeps(DATA)[gpu].values():
+        joules = {one.sm_clock_mhz: one.watts * one.seconds for one in points}
+        changes.append(joules[point.sm_clock_mhz] / joules[point.default_clock_mhz] - 1.0)
+    measured = sum(changes) / len(changes)
+    assert -0.02 <= measured - point.energy_change <= 0.005
 
 
 @needs_data

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_energy.domain.ids import GpuTypeName
-from slurm_energy.energy_model.curves import WorkloadCurve, curves_of, shipped_curves
+from slurm_energy.energy_model.curves import Reading, WorkloadCurve, curves_of, shipped_curves
 from slurm_energy.energy_model.power import PowerCurve
 from slurm_energy.energy_model.runtime import RuntimeCurve
 from slurm_energy.errors import ValueRangeError
@@ -30,6 +30,12 @@ def make_curve(power_limit_watts: float = 1000.0) -> WorkloadCurve:
         power_error=0.0,
         runtime_error=0.0,
     )
+
+
+def make_measured_curve() -> WorkloadCurve:
+    """Readings that are slower than the curve."""
+    readings = (Reading(400, 100.0, 3.0), Reading(800, 200.0, 1.4), Reading(1000, 380.0, 1.0))
+    return replace(make_curve(), readings=readings)
 
 
 @given(cubic=coefficient, linear=coefficient, constant=coefficient, clocks=st.tuples(clock, clock))
@@ -86,13 +92,57 @@ def test_energy_is_power_times_time() -> None:
 
 
 def test_slower_readings_count_where_the_curve_is_too_kind() -> None:
-    curve = replace(make_curve(), measured_slowdowns=((400, 2.0), (800, 0.4), (1000, 0.0)))
-    assert curve.slowdown(800) == 0.4
-    assert curve.slowdown(900) == 0.4
-    assert curve.slowdown(400) == 2.0
+    curve = make_measured_curve()
+    assert curve.slowdown(800) == pytest.approx(0.4)
+    assert curve.slowdown(900) == pytest.approx(0.2)
+    assert curve.slowdown(400) == pytest.approx(2.0)
     assert curve.slowdown(300) == pytest.approx(1000 / 300 - 1)
     assert curve.slowdown(1000) == 0.0
     assert make_curve().slowdown(800) == pytest.approx(0.25)
+
+
+def test_energy_is_that_of_the_readings_where_there_are_any() -> None:
+    curve = make_measured_curve()
+    assert curve.joules(800) == pytest.approx(200.0 * 1.4)
+    assert curve.joules(900) == pytest.approx(290.0 * 1.2)
+    assert curve.joules(1000) == pytest.approx(380.0)
+
+
+def test_board_limit_holds_the_readings_where_they_meet_it() -> None:
+    held = make_measured_curve().on_board(290.0)
+    assert held.reading(1000) == held.reading(900) == pytest.approx((900.0, 290.0, 1.2))
+    assert held.reading(800) == (800, 200.0, 1.4)
+    assert held.slowdown(1000) == 0.0
+    assert held.joules(1000) == pytest.approx(290.0 * 1.2)
+
+
+@pytest.mark.parametrize("limit_watts", [1e-6, 1.0, 99.0])
+def test_limit_below_every_reading_leaves_the_lowest_clock_and_nothing_to_choose(limit_watts: float) -> None:
+    held = make_measured_curve().on_board(limit_watts)
+    assert held.real_clock_mhz(1000) == 200
+    assert held.reading(1000) == held.readings[0]
+    assert (held.slowdown(400), held.joules(400)) == (0.0, held.joules(1000))
+
+
+def test_limit_above_that_of_the_measured_boards_changes_nothing() -> None:
+    curve = make_measured_curve()
+    higher = curve.on_board(1e6)
+    assert [(higher.slowdown(mhz), higher.joules(mhz)) for mhz in (400, 900, 1000)] == [
+        (curve.slowdown(mhz), curve.joules(mhz)) for mhz in (400, 900, 1000)
+    ]
+
+
+@pytest.mark.parametrize("curve", ALL_CURVES, ids=lambda curve: f"{curve.gpu_type}-{curve.workload}")
+def test_shipped_readings_cover_the_clocks_of_their_curve_and_none_is_faster_at_a_lower_one(
+    curve: WorkloadCurve,
+) -> None:
+    if curve.gpu_type == "v100-sxm2-16gb" or curve.gpu_type == "v100-sxm2-32gb":
+        assert curve.readings == ()
+        return
+    clocks = [reading.sm_clock_mhz for reading in curve.readings]
+    assert (clocks[0], clocks[-1], clocks) == (curve.low_clock_mhz, curve.high_clock_mhz, sorted(set(clocks)))
+    assert all(lower.seconds >= higher.seconds > 0.0 for lower, higher in pairwise(curve.readings))
+    assert all(reading.watts > 0.0 for reading in curve.readings)
 
 
 def test_limit_below_idle_power_leaves_no_clock() -> None:

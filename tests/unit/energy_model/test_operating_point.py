@@ -8,10 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_energy.domain.ids import GpuTypeName
+from slurm_energy.energy_model.board_limits import catalogue_limit_watts
 from slurm_energy.energy_model.catalog import CATALOG
 from slurm_energy.energy_model.curves import curves_of, shipped_curves
 from slurm_energy.energy_model.operating_point import (
     ClockCost,
+    OperatingPoint,
     best_operating_point,
     clock_table,
     clock_table_of,
@@ -19,6 +21,7 @@ from slurm_energy.energy_model.operating_point import (
 from slurm_energy.errors import ValueRangeError
 
 SWEEP = Path(__file__).resolve().parents[4] / "shared" / "data" / "perseus_dvfs" / "stage_clock_sweep.csv"
+A100 = GpuTypeName("a100-sxm4-80gb")
 MEASURED = sorted(shipped_curves())
 BOUNDS = (0.0, 0.01, 0.02, 0.03, 0.05, 0.075, 0.10, 0.15, 0.20, 0.30, 0.50, 1.0, 2.0)
 
@@ -37,6 +40,16 @@ def costs_of(rows: list[list[tuple[float, float]]]) -> list[list[ClockCost]]:
         ]
         for row in rows
     ]
+
+
+def check_bound(point: OperatingPoint, name: GpuTypeName, limit_watts: float, max_slowdown: float) -> None:
+    """By every curve and by the readings, against what a board of this limit reaches at its default clock."""
+    for curve in curves_of(name):
+        board = curve.on_board(limit_watts)
+        assert board.seconds(point.sm_clock_mhz) <= (1.0 + max_slowdown + 1e-8) * board.seconds(point.default_clock_mhz)
+        here, default = board.reading(point.sm_clock_mhz), board.reading(point.default_clock_mhz)
+        if here is not None and default is not None:
+            assert here.seconds <= (1.0 + max_slowdown + 1e-8) * default.seconds
 
 
 @pytest.mark.skipif(not SWEEP.is_file(), reason=f"measured clock sweeps are not at {SWEEP}: nothing to compare with")
@@ -87,10 +100,7 @@ def test_slowdown_stays_inside_the_bound_for_every_curve_of_the_type(name: GpuTy
     assert point is not None
     assert point.sm_clock_mhz in CATALOG[name].sm_clocks_mhz
     assert point.default_clock_mhz == CATALOG[name].default_sm_clock_mhz
-    for curve in curves_of(name):
-        default = curve.seconds(point.default_clock_mhz)
-        assert curve.seconds(point.sm_clock_mhz) / default - 1.0 <= limit + 1e-8
-        assert dict(curve.measured_slowdowns).get(point.sm_clock_mhz, 0.0) <= limit + 1e-8
+    check_bound(point, name, catalogue_limit_watts(name), limit)
 
 
 @pytest.mark.parametrize("name", MEASURED)
@@ -120,11 +130,52 @@ def test_known_workload_gets_its_own_clock() -> None:
     assert best_operating_point(name, 0.05, "no such workload") is None
 
 
-def test_a100_saves_ten_to_fifteen_percent_at_five_percent_slowdown() -> None:
-    point = best_operating_point(GpuTypeName("a100-sxm4-80gb"), 0.05)
+def test_a100_of_500_watts_saves_a_tenth_at_five_percent_slowdown() -> None:
+    point = best_operating_point(A100, 0.05, power_limit_watts=500.0)
     assert point is not None
-    assert 1260 <= point.sm_clock_mhz <= 1305
-    assert -0.15 <= point.energy_change <= -0.10
+    assert (point.sm_clock_mhz, point.default_clock_mhz) == (1290, 1410)
+    assert (point.slowdown, point.energy_change) == pytest.approx((0.0485, -0.110), abs=0.001)
+
+
+@pytest.mark.parametrize("max_slowdown", [0.02, 0.05, 0.10, 0.20, 0.50])
+def test_a100_of_400_watts_is_measured_against_the_clock_that_its_limit_leaves(max_slowdown: float) -> None:
+    point = best_operating_point(A100, max_slowdown, power_limit_watts=400.0)
+    assert point is not None
+    assert point.default_clock_mhz == 1410
+    check_bound(point, A100, 400.0, max_slowdown)
+    changes = []
+    for curve in curves_of(A100):
+        watts = {reading.sm_clock_mhz: reading.watts for reading in curve.readings}
+        seconds = {reading.sm_clock_mhz: reading.seconds for reading in curve.readings}
+        free = max(clock for clock in watts if watts[clock] <= 400.0)
+        assert free < 1320
+        # What 15 MHz more or less make of it is the whole difference from a board that runs at `free` exactly.
+        changes.append(watts[point.sm_clock_mhz] * seconds[point.sm_clock_mhz] / (watts[free] * seconds[free]) - 1.0)
+    assert point.energy_change == pytest.approx(sum(changes) / len(changes), abs=0.015)
+
+
+def test_limit_that_nobody_names_is_the_catalogues_and_not_that_of_the_measured_boards() -> None:
+    assert CATALOG[A100].power_limit_watts == 400.0
+    assert best_operating_point(A100, 0.05) == best_operating_point(A100, 0.05, power_limit_watts=400.0)
+    assert best_operating_point(A100, 0.05) != best_operating_point(A100, 0.05, power_limit_watts=500.0)
+
+
+@pytest.mark.parametrize("name", MEASURED)
+@given(limits=st.tuples(st.floats(10.0, 600.0), st.floats(10.0, 600.0)), max_slowdown=st.sampled_from((0.0, 0.05, 0.2)))
+def test_lower_board_limit_never_slows_a_clock_beyond_the_bound(
+    name: GpuTypeName, limits: tuple[float, float], max_slowdown: float
+) -> None:
+    for limit_watts in limits:
+        point = best_operating_point(name, max_slowdown, power_limit_watts=limit_watts)
+        assert point is not None
+        assert 0.0 <= point.slowdown <= max_slowdown
+        assert point.energy_change <= 0.0
+        check_bound(point, name, limit_watts, max_slowdown)
+    chosen = best_operating_point(name, max_slowdown, power_limit_watts=max(limits))
+    lower = clock_table_of(name, power_limit_watts=min(limits))
+    assert chosen is not None and lower is not None
+    there = lower.at(chosen.sm_clock_mhz)
+    assert there is not None and there.slowdown <= chosen.slowdown + 1e-9
 
 
 def test_of_clocks_that_run_alike_under_the_board_limit_the_highest_is_taken() -> None:
@@ -154,8 +205,8 @@ def test_workloads_measured_at_different_clocks_are_refused() -> None:
 
 
 def test_board_of_a_lower_power_limit_leaves_less_to_save_and_is_slowed_no_more() -> None:
-    name = GpuTypeName("a100-sxm4-80gb")
-    measured, limited = clock_table_of(name), clock_table_of(name, power_limit_watts=400.0)
+    measured = clock_table_of(A100, power_limit_watts=500.0)
+    limited = clock_table_of(A100, power_limit_watts=400.0)
     assert measured is not None and limited is not None
     free, held = measured.at(1290), limited.at(1290)
     assert free is not None and held is not None
@@ -173,6 +224,9 @@ def test_board_of_a_higher_power_limit_is_not_guessed_at() -> None:
 def test_bound_holds_for_the_readings_themselves_where_they_are_slower_than_the_curve() -> None:
     point = best_operating_point(GpuTypeName("a40"), 0.05)
     assert point is not None
-    readings = [dict(curve.measured_slowdowns)[point.sm_clock_mhz] for curve in curves_of(GpuTypeName("a40"))]
-    assert max(readings) <= 0.05
-    assert max(dict(curve.measured_slowdowns)[1335] for curve in curves_of(GpuTypeName("a40"))) > 0.08
+    check_bound(point, GpuTypeName("a40"), 300.0, 0.05)
+    slowdowns = []
+    for curve in curves_of(GpuTypeName("a40")):
+        seconds = {reading.sm_clock_mhz: reading.seconds for reading in curve.readings}
+        slowdowns.append(seconds[1335] / seconds[1740] - 1.0)
+    assert max(slowdowns) > 0.08

@@ -1,6 +1,7 @@
 import pytest
 
 from slurm_energy.domain.ids import GpuTypeName
+from slurm_energy.energy_model.board_limits import BoardLimits
 from slurm_energy.energy_model.relative_speed import relative_cost, relative_speed
 
 A100, A40, V100 = GpuTypeName("a100-sxm4-80gb"), GpuTypeName("a40"), GpuTypeName("v100-sxm2-16gb")
@@ -29,6 +30,15 @@ def test_exchange_of_the_two_types_inverts_time_and_energy(one: GpuTypeName, oth
     assert there.time_ratio * back.time_ratio == pytest.approx(1.0)
     assert there.energy_ratio * back.energy_ratio == pytest.approx(1.0)
     assert there.worst_time_ratio * back.worst_time_ratio >= 1.0
+
+
+def test_board_that_its_limit_holds_back_is_less_far_ahead() -> None:
+    free = relative_cost(A40, A100, BoardLimits(site_watts={A100: 500.0}))
+    held = relative_cost(A40, A100, BoardLimits(site_watts={A100: 400.0}))
+    assert free is not None and held is not None
+    assert held == relative_cost(A40, A100)
+    assert held.time_ratio < free.time_ratio
+    assert held.energy_ratio > free.energy_ratio
 
 
 def test_type_against_itself_is_one() -> None:

@@ -1,11 +1,12 @@
 import math
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_energy.device.knobs import SavedSettings
-from slurm_energy.domain.energy import EnergyScope, EnergySource, QualityFlag
+from slurm_energy.domain.energy import EnergyScope, EnergySource, GpuEnergy, QualityFlag
 from slurm_energy.domain.ids import GpuUuid
 from slurm_energy.node.energy import Ending, gpu_energy, host_energy
 from slurm_energy.node.samples import GpuSamples, HostSamples
@@ -20,106 +21,112 @@ SETTINGS = SavedSettings(
 )
 
 
-def saved(counter=1000.0, name="NVIDIA A100-SXM4-80GB", **more):
+def saved(counter: float | None = 1000.0, name: str = "NVIDIA A100-SXM4-80GB", **more: Any) -> SavedGpu:
     return SavedGpu(uuid=GpuUuid("GPU-0"), name=name, gpu_type=None, saved=SETTINGS, counter_joules=counter, **more)
 
 
-def measure(end, seconds=100.0, samples=None, gpu=None, board=400.0, **ending):
-    if samples is not None:
-        samples = GpuSamples(**samples)
-    shape = Ending(window_seconds=seconds, counter_joules=end, counter_seconds=seconds, **ending)
-    return gpu_energy(gpu or saved(), shape, samples, board)
+def measure(
+    end: float | None,
+    *,
+    seconds: float = 100.0,
+    samples: dict[str, Any] | None = None,
+    gpu: SavedGpu | None = None,
+    board: float = 400.0,
+    truncated: bool = False,
+) -> GpuEnergy:
+    ending = Ending(window_seconds=seconds, counter_joules=end, counter_seconds=seconds, truncated=truncated)
+    return gpu_energy(gpu or saved(), ending, None if samples is None else GpuSamples(**samples), board)
 
 
-def test_both_sources_are_kept_and_agree():
+def test_both_sources_are_kept_and_agree() -> None:
     row = measure(21_000.0, samples={"polled_joules": 19_000.0, "sampled_seconds": 98.0})
     assert (row.joules, row.source, row.flags) == (20_000.0, EnergySource.COUNTER, ())
     assert (row.counter_joules, row.polled_joules) == (20_000.0, 19_000.0)
 
 
-def test_sources_that_differ_by_more_than_a_fifth_are_flagged():
+def test_sources_that_differ_by_more_than_a_fifth_are_flagged() -> None:
     row = measure(1187.0, seconds=5.0, samples={"polled_joules": 327.0, "sampled_seconds": 5.0})
     assert (row.joules, row.counter_joules, row.polled_joules) == (187.0, 187.0, 327.0)
     assert row.flags == (QualityFlag.SOURCES_DISAGREE,)
 
 
-def test_sources_are_compared_as_power_when_samples_began_late():
+def test_sources_are_compared_as_power_when_samples_began_late() -> None:
     row = measure(21_000.0, samples={"polled_joules": 12_000.0, "sampled_seconds": 60.0})
     assert row.flags == ()
 
 
-def test_missing_counter_takes_the_samples():
+def test_missing_counter_takes_the_samples() -> None:
     gpu = saved(counter=None, counter_problem="not supported", flags=(QualityFlag.COUNTER_UNSUPPORTED,))
     row = measure(None, seconds=10.0, gpu=gpu, samples={"polled_joules": 2000.0, "sampled_seconds": 9.9})
     assert (row.joules, row.source, row.coverage_seconds) == (2000.0, EnergySource.POLLED, 9.9)
     assert row.flags == (QualityFlag.COUNTER_UNSUPPORTED,)
 
 
-def test_samples_of_half_the_job_do_not_stand_in():
+def test_samples_of_half_the_job_do_not_stand_in() -> None:
     gpu = saved(counter=None, counter_problem="not supported")
     row = measure(None, gpu=gpu, samples={"polled_joules": 9000.0, "sampled_seconds": 50.0})
     assert row.joules is None and row.reason is not None and "50 of 100 s" in row.reason
     assert QualityFlag.INCOMPLETE in row.flags and row.polled_joules == 9000.0
 
 
-def test_counter_that_fell_between_heartbeats_is_a_reset_though_it_ended_higher():
+def test_counter_that_fell_between_heartbeats_is_a_reset_though_it_ended_higher() -> None:
     row = measure(1500.0, samples={"polled_joules": 20_000.0, "sampled_seconds": 99.0, "counter_fell": True})
     assert (row.joules, row.source, row.flags) == (20_000.0, EnergySource.POLLED, (QualityFlag.COUNTER_RESET,))
 
 
-def test_reset_without_samples_is_unknown():
+def test_reset_without_samples_is_unknown() -> None:
     row = measure(10.0)
     assert row.joules is None and row.flags == (QualityFlag.COUNTER_RESET,) and row.source is EnergySource.NONE
 
 
-def test_counter_that_stands_still_while_power_flows_is_stuck():
+def test_counter_that_stands_still_while_power_flows_is_stuck() -> None:
     row = measure(1000.0, samples={"polled_joules": 7100.0, "sampled_seconds": 99.0})
     assert (row.joules, row.flags) == (7100.0, (QualityFlag.COUNTER_STUCK,))
     assert measure(1000.0).joules is None
 
 
 @pytest.mark.parametrize(("end", "joules"), [(1001.0, 1.0), (1000.0, None)])
-def test_job_of_five_milliseconds_is_below_resolution(end, joules):
+def test_job_of_five_milliseconds_is_below_resolution(end: float, joules: float | None) -> None:
     row = measure(end, seconds=0.005)
     assert row.joules == joules and QualityFlag.BELOW_RESOLUTION in row.flags
 
 
-def test_more_than_the_board_can_draw_is_kept_out():
+def test_more_than_the_board_can_draw_is_kept_out() -> None:
     row = measure(1000.0 + 400.0 * 1.3 * 100.0, samples={"polled_joules": 20_000.0, "sampled_seconds": 99.0})
     assert row.joules is None and row.flags == (QualityFlag.IMPLAUSIBLE,) and row.polled_joules == 20_000.0
 
 
-def test_gh200_counter_is_the_module_and_no_processor_is_added():
+def test_gh200_counter_is_the_module_and_no_processor_is_added() -> None:
     row = measure(1000.0 + 90_000.0, gpu=saved(name="NVIDIA GH200 480GB"), board=700.0)
     assert (row.scope, row.joules) == (EnergyScope.MODULE, 90_000.0)
     host = host_energy(HostSamples(joules=5.0, sampled_seconds=100.0), 100.0, (row,), truncated=False)
     assert host.joules is None and host.reason is not None and "module" in host.reason
 
 
-def test_mig_slice_gets_no_figure():
+def test_mig_slice_gets_no_figure() -> None:
     row = measure(21_000.0, gpu=saved(mig=True, flags=(QualityFlag.MIG,)))
     assert (row.joules, row.scope, row.counter_joules) == (None, EnergyScope.MIG_ESTIMATE, None)
     assert row.flags == (QualityFlag.MIG,)
 
 
-def test_shared_gpu_takes_its_share_of_the_samples():
+def test_shared_gpu_takes_its_share_of_the_samples() -> None:
     samples = {"polled_joules": 20_000.0, "sampled_seconds": 100.0, "share_joules": 14_000.0, "shared_seconds": 60.0}
     row = measure(21_000.0, samples=samples)
     assert (row.joules, row.scope, row.counter_joules) == (14_000.0, EnergyScope.SHARED_ESTIMATE, 20_000.0)
     assert row.flags == (QualityFlag.SHARED_GPU,)
 
 
-def test_truncated_reading_says_so():
+def test_truncated_reading_says_so() -> None:
     row = measure(11_000.0, seconds=50.0, truncated=True)
     assert (row.joules, row.flags) == (10_000.0, (QualityFlag.TRUNCATED,))
 
 
-def test_host_without_samples_is_unknown():
+def test_host_without_samples_is_unknown() -> None:
     host = host_energy(None, 10.0, (), truncated=False)
     assert host.joules is None and host.reason == "the processors were not sampled"
 
 
-def test_host_on_a_shared_node_is_marked():
+def test_host_on_a_shared_node_is_marked() -> None:
     host = host_energy(HostSamples(joules=50.0, sampled_seconds=100.0, shared=True), 100.0, (), truncated=False)
     assert (host.joules, host.flags) == (50.0, (QualityFlag.NODE_SHARED,))
 
@@ -142,8 +149,19 @@ seconds = st.floats(min_value=0.0, max_value=1e7, allow_nan=False)
     board=st.none() | st.floats(min_value=1.0, max_value=2000.0),
 )
 def test_energy_is_never_negative_and_unknown_always_has_a_reason(
-    start, end, window, polled, covered, share, shared, mig, fell, truncated, board
-):
+    *,
+    start: float | None,
+    end: float | None,
+    window: float,
+    polled: float,
+    covered: float,
+    share: float,
+    shared: bool,
+    mig: bool,
+    fell: bool,
+    truncated: bool,
+    board: float | None,
+) -> None:
     samples = GpuSamples(
         polled_joules=polled * covered,
         sampled_seconds=covered,

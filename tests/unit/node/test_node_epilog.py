@@ -1,8 +1,10 @@
 import errno
 import os
+from pathlib import Path
+from typing import Any, ClassVar
 
 import pytest
-from node_bench import Bench, FakeDriver, entry
+from node_bench import Bench, FakeDriver, FakeGpu, entry
 
 from slurm_energy.domain.energy import EnergyScope, EnergySource, QualityFlag
 from slurm_energy.domain.ids import GpuUuid, JobId
@@ -14,11 +16,11 @@ from slurm_energy.node.samples import GpuSamples, Heartbeat
 
 
 @pytest.fixture
-def bench(tmp_path):
+def bench(tmp_path: Path) -> Bench:
     return Bench(tmp_path)
 
 
-def leave_heartbeat(bench, job_id, **sums):
+def leave_heartbeat(bench: Bench, job_id: int, **sums: Any) -> None:
     job = bench.spool.read_state(JobId(job_id))
     assert job is not None
     heartbeat = Heartbeat(
@@ -31,7 +33,7 @@ def leave_heartbeat(bench, job_id, **sums):
     bench.spool.write_heartbeat(heartbeat, durable=False)
 
 
-def test_joules_are_the_difference_of_the_counter(bench):
+def test_joules_are_the_difference_of_the_counter(bench: Bench) -> None:
     run_prolog(bench.context(), bench.hook(7, "0,2", entry()))
     bench.clock.advance(100)
     run_epilog(bench.context(), bench.hook(7, "0,2", SLURM_JOB_EXIT_CODE2="3:0"))
@@ -47,21 +49,21 @@ def test_joules_are_the_difference_of_the_counter(bench):
     assert list(bench.spool.active.iterdir()) == []
 
 
-def test_clocks_are_restored_before_anything_else(bench):
+def test_clocks_are_restored_before_anything_else(bench: Bench) -> None:
     run_prolog(bench.context(), bench.hook(7, "0", entry()))
     bench.gpus[0].calls.clear()
     run_epilog(bench.context(), bench.hook(7, "0"))
     assert bench.gpus[0].calls[0] == "unlock_sm_clock"
 
 
-def test_power_limit_that_the_job_changed_comes_back(bench):
+def test_power_limit_that_the_job_changed_comes_back(bench: Bench) -> None:
     run_prolog(bench.context(), bench.hook(7, "0"))
     bench.gpus[0].limit_watts = 250.0
     run_epilog(bench.context(), bench.hook(7, "0"))
     assert bench.gpus[0].limit_watts == 400.0
 
 
-def test_reset_that_raises_once_then_works_is_clean(bench):
+def test_reset_that_raises_once_then_works_is_clean(bench: Bench) -> None:
     run_prolog(bench.context(), bench.hook(7, "0", entry()))
     bench.gpus[0].faults["unlock_sm_clock"] = [DeviceError("GPU is busy")]
     run_epilog(bench.context(), bench.hook(7, "0"))
@@ -71,7 +73,7 @@ def test_reset_that_raises_once_then_works_is_clean(bench):
     assert any("try 1" in event for event in report.events)
 
 
-def test_restore_that_fails_is_flagged_kept_and_done_by_repair(bench):
+def test_restore_that_fails_is_flagged_kept_and_done_by_repair(bench: Bench) -> None:
     run_prolog(bench.context(), bench.hook(7, "0,1", entry()))
     bench.gpus[0].faults["unlock_sm_clock"] = DeviceError("GPU is lost")
     bench.clock.advance(10)
@@ -86,7 +88,7 @@ def test_restore_that_fails_is_flagged_kept_and_done_by_repair(bench):
     assert len(bench.reports()) == 1
 
 
-def test_pending_restore_never_touches_a_gpu_that_a_job_holds(bench):
+def test_pending_restore_never_touches_a_gpu_that_a_job_holds(bench: Bench) -> None:
     run_prolog(bench.context(), bench.hook(7, "0", entry()))
     bench.gpus[0].faults["unlock_sm_clock"] = DeviceError("GPU is lost")
     run_epilog(bench.context(), bench.hook(7, "0"))
@@ -99,7 +101,7 @@ def test_pending_restore_never_touches_a_gpu_that_a_job_holds(bench):
     assert bench.locks()[0] is None
 
 
-def test_second_epilog_is_harmless(bench):
+def test_second_epilog_is_harmless(bench: Bench) -> None:
     run_prolog(bench.context(), bench.hook(7, "0", entry()))
     run_epilog(bench.context(), bench.hook(7, "0"))
     before = bench.reports()
@@ -109,14 +111,14 @@ def test_second_epilog_is_harmless(bench):
     assert bench.locks()[0] == (210, 900)
 
 
-def test_epilog_reports_the_restart_count_of_its_prolog(bench):
+def test_epilog_reports_the_restart_count_of_its_prolog(bench: Bench) -> None:
     run_prolog(bench.context(), bench.hook(7, "0"))
     bench.clock.advance(1)
     run_epilog(bench.context(), bench.hook(7, "0", SLURM_JOB_RESTART_COUNT="1"))
     assert [report.restart_count for report in bench.reports()] == [0]
 
 
-def test_epilog_without_a_state_invents_nothing(bench):
+def test_epilog_without_a_state_invents_nothing(bench: Bench) -> None:
     bench.clock.advance(10)
     run_epilog(bench.context(), bench.hook(7, "1", entry()))
     run_epilog(bench.context(), bench.hook(7, "1", entry()))
@@ -128,18 +130,18 @@ def test_epilog_without_a_state_invents_nothing(bench):
     assert "unlock_sm_clock" not in bench.gpus[1].calls
 
 
-def test_epilog_of_a_job_without_gpus_leaves_no_trace(bench):
+def test_epilog_of_a_job_without_gpus_leaves_no_trace(bench: Bench) -> None:
     run_epilog(bench.context(), bench.hook(7, ""))
     assert not bench.spool.root.exists() and bench.driver.opened == 0
 
 
-def test_epilog_finds_its_state_even_without_gpu_variables(bench):
+def test_epilog_finds_its_state_even_without_gpu_variables(bench: Bench) -> None:
     run_prolog(bench.context(), bench.hook(7, "0", entry()))
     run_epilog(bench.context(), bench.hook(7, ""))
     assert bench.locks()[0] is None
 
 
-def test_driver_that_cannot_be_opened_leaves_the_restore_pending(bench):
+def test_driver_that_cannot_be_opened_leaves_the_restore_pending(bench: Bench) -> None:
     run_prolog(bench.context(), bench.hook(7, "0", entry()))
     bench.driver = FakeDriver(bench.gpus, DeviceError("driver not loaded"))
     run_epilog(bench.context(), bench.hook(7, "0"))
@@ -150,7 +152,7 @@ def test_driver_that_cannot_be_opened_leaves_the_restore_pending(bench):
     assert bench.locks()[0] is None
 
 
-def test_full_disk_restores_the_clock_and_keeps_the_state(bench, monkeypatch):
+def test_full_disk_restores_the_clock_and_keeps_the_state(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     run_prolog(bench.context(), bench.hook(7, "0", entry()))
     real = os.write
 
@@ -168,7 +170,7 @@ def test_full_disk_restores_the_clock_and_keeps_the_state(bench, monkeypatch):
     assert [report.job_id for report in bench.reports()] == [7]
 
 
-def test_counter_reset_takes_the_samples(bench):
+def test_counter_reset_takes_the_samples(bench: Bench) -> None:
     run_prolog(bench.context(), bench.hook(7, "0"))
     bench.clock.advance(100)
     bench.gpus[0].reset_counter()
@@ -179,7 +181,7 @@ def test_counter_reset_takes_the_samples(bench):
     assert gpu.flags == (QualityFlag.COUNTER_RESET,)
 
 
-def test_counter_and_power_both_missing_is_unknown_with_a_reason(bench):
+def test_counter_and_power_both_missing_is_unknown_with_a_reason(bench: Bench) -> None:
     bench.gpus[0].faults["energy_joules"] = DeviceNotSupported("energy counter: not supported on P100")
     run_prolog(bench.context(), bench.hook(7, "0"))
     bench.clock.advance(100)
@@ -189,7 +191,7 @@ def test_counter_and_power_both_missing_is_unknown_with_a_reason(bench):
     assert QualityFlag.COUNTER_UNSUPPORTED in gpu.flags
 
 
-def test_dead_node_is_closed_from_its_last_heartbeat(bench):
+def test_dead_node_is_closed_from_its_last_heartbeat(bench: Bench) -> None:
     run_prolog(bench.context(), bench.hook(7, "0", entry()))
     bench.clock.advance(50)
     leave_heartbeat(
@@ -205,7 +207,7 @@ def test_dead_node_is_closed_from_its_last_heartbeat(bench):
     assert report.ended_at_seconds - report.started_at_seconds == pytest.approx(50.0)
 
 
-def test_heartbeat_of_an_earlier_attempt_is_not_taken(bench):
+def test_heartbeat_of_an_earlier_attempt_is_not_taken(bench: Bench) -> None:
     run_prolog(bench.context(), bench.hook(7, "0"))
     stale = Heartbeat(job_id=7, started_at_seconds=1.0, gpus={GpuUuid("GPU-0000"): GpuSamples(polled_joules=1e6)})
     bench.spool.write_heartbeat(stale, durable=False)
@@ -214,7 +216,7 @@ def test_heartbeat_of_an_earlier_attempt_is_not_taken(bench):
     assert bench.reports()[0].gpus[0].polled_joules is None
 
 
-def test_corrupt_state_is_put_aside_and_reported_unknown(bench):
+def test_corrupt_state_is_put_aside_and_reported_unknown(bench: Bench) -> None:
     run_prolog(bench.context(), bench.hook(7, "0"))
     bench.spool.state_path(JobId(7)).write_bytes(b'{"format": 1, "job_id": 7')
     run_epilog(bench.context(), bench.hook(7, "0"))
@@ -222,7 +224,7 @@ def test_corrupt_state_is_put_aside_and_reported_unknown(bench):
     assert [path.name for path in bench.spool.rejected.iterdir()] == ["7.json"]
 
 
-def test_repair_all_takes_only_old_jobs_without_a_process(bench):
+def test_repair_all_takes_only_old_jobs_without_a_process(bench: Bench) -> None:
     for job_id, gpu in ((7, "0"), (8, "1")):
         run_prolog(bench.context(), bench.hook(job_id, gpu, entry()))
     bench.clock.advance(700)
@@ -234,7 +236,7 @@ def test_repair_all_takes_only_old_jobs_without_a_process(bench):
     assert bench.locks() == [None, (210, 1275), (210, 1275), None]
 
 
-def test_epilog_that_was_cut_off_is_finished_by_repair(bench, monkeypatch):
+def test_epilog_that_was_cut_off_is_finished_by_repair(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     run_prolog(bench.context(), bench.hook(7, "0", entry()))
     bench.spool.mark_ending(JobId(7))
     began = bench.spool.ending_path(JobId(7)).stat().st_mtime
@@ -244,3 +246,22 @@ def test_epilog_that_was_cut_off_is_finished_by_repair(bench, monkeypatch):
     bench.clock.now = began + 90
     assert run_repair(bench.context(), everything=False)
     assert bench.locks()[0] is None
+
+
+def test_hook_that_is_held_up_after_a_reading_does_not_make_energy_implausible(bench: Bench) -> None:
+    class HeldUp(FakeGpu):
+        delays: ClassVar[list[float]] = [5.0, 0.0]
+
+        def energy_joules(self) -> float:
+            joules = super().energy_joules()
+            self.clock.advance(self.delays.pop(0))
+            return joules
+
+    bench.gpus[0] = HeldUp(clock=bench.clock, watts=390.0)
+    bench.driver = FakeDriver(bench.gpus)
+    run_prolog(bench.context(), bench.hook(7, "0"))
+    bench.clock.advance(10)
+    run_epilog(bench.context(), bench.hook(7, "0"))
+    gpu = bench.reports()[0].gpus[0]
+    assert (gpu.joules, gpu.coverage_seconds) == (15 * 390.0, 15.0)
+    assert gpu.flags == ()

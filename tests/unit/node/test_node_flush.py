@@ -1,5 +1,7 @@
 import socket
 import threading
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from node_bench import Bench, entry
@@ -17,10 +19,13 @@ from slurm_energy.wire.transport import parse_address
 KEY = b"0123456789abcdef0123456789abcdef"
 
 
+Answer = Callable[[list[int]], Message | bytes]
+
+
 class Daemon:
     """Takes one request a connection and answers what the test says."""
 
-    def __init__(self, answer):
+    def __init__(self, answer: Answer) -> None:
         self._answer = answer
         self._socket = socket.create_server(("127.0.0.1", 0))
         self.address = f"127.0.0.1:{self._socket.getsockname()[1]}"
@@ -29,7 +34,7 @@ class Daemon:
         self._thread = threading.Thread(target=self._serve, daemon=True)
         self._thread.start()
 
-    def _serve(self):
+    def _serve(self) -> None:
         while True:
             try:
                 connection, _ = self._socket.accept()
@@ -44,19 +49,19 @@ class Daemon:
                 answer = self._answer(self.job_ids[-1])
                 connection.sendall(answer if isinstance(answer, bytes) else encode(answer))
 
-    def close(self):
+    def close(self) -> None:
         self._socket.close()
 
 
 @pytest.fixture
-def bench(tmp_path):
+def bench(tmp_path: Path) -> Bench:
     key = tmp_path / "report.key"
     key.write_bytes(KEY)
     key.chmod(0o600)
     return Bench(tmp_path, node=node(tmp_path, ""))
 
 
-def node(tmp_path, address):
+def node(tmp_path: Path, address: str) -> NodeConfig:
     return NodeConfig(
         spool_directory=str(tmp_path / "spool"),
         log_path="",
@@ -66,7 +71,7 @@ def node(tmp_path, address):
     )
 
 
-def with_reports(bench, tmp_path, count, answer):
+def with_reports(bench: Bench, tmp_path: Path, count: int, answer: Answer) -> Daemon:
     for job_id in range(1, count + 1):
         run_prolog(bench.context(), bench.hook(job_id, "0", entry()))
         bench.clock.advance(1)
@@ -76,11 +81,11 @@ def with_reports(bench, tmp_path, count, answer):
     return daemon
 
 
-def accept(job_ids):
+def accept(job_ids: list[int]) -> Message:
     return Message("ok", {"accepted": str(len(job_ids))})
 
 
-def test_acknowledged_reports_leave_the_spool(bench, tmp_path):
+def test_acknowledged_reports_leave_the_spool(bench: Bench, tmp_path: Path) -> None:
     daemon = with_reports(bench, tmp_path, 3, accept)
     assert run_flush(bench.context())
     assert daemon.job_ids == [[1, 2, 3]]
@@ -89,8 +94,8 @@ def test_acknowledged_reports_leave_the_spool(bench, tmp_path):
     assert len(daemon.job_ids) == 1
 
 
-def test_only_the_refused_report_is_put_aside(bench, tmp_path):
-    def answer(job_ids):
+def test_only_the_refused_report_is_put_aside(bench: Bench, tmp_path: Path) -> None:
+    def answer(job_ids: list[int]) -> Message:
         return Message("refused", {"reason": "report 2 is malformed"}) if 2 in job_ids else accept(job_ids)
 
     daemon = with_reports(bench, tmp_path, 3, answer)
@@ -112,7 +117,7 @@ def test_only_the_refused_report_is_put_aside(bench, tmp_path):
         b"\xff" * 100_000,
     ],
 )
-def test_any_other_answer_keeps_the_reports(bench, tmp_path, answer):
+def test_any_other_answer_keeps_the_reports(bench: Bench, tmp_path: Path, answer: Message | bytes) -> None:
     with_reports(bench, tmp_path, 2, lambda job_ids: answer)
     with pytest.raises((SlurmEnergyError, WireError)):
         run_flush(bench.context())
@@ -120,7 +125,7 @@ def test_any_other_answer_keeps_the_reports(bench, tmp_path, answer):
     assert list(bench.spool.rejected.iterdir()) == []
 
 
-def test_absent_daemon_keeps_the_reports(bench, tmp_path):
+def test_absent_daemon_keeps_the_reports(bench: Bench, tmp_path: Path) -> None:
     daemon = with_reports(bench, tmp_path, 2, accept)
     daemon.close()
     with socket.create_server(("127.0.0.1", 0)) as unused:
@@ -131,14 +136,14 @@ def test_absent_daemon_keeps_the_reports(bench, tmp_path):
     assert len(bench.reports()) == 2
 
 
-def test_reports_wait_when_no_daemon_is_configured(bench, tmp_path):
+def test_reports_wait_when_no_daemon_is_configured(bench: Bench, tmp_path: Path) -> None:
     with_reports(bench, tmp_path, 1, accept)
     bench.node = node(tmp_path, "")
     assert not run_flush(bench.context())
     assert len(bench.reports()) == 1
 
 
-def test_report_that_cannot_be_read_stops_no_other(bench, tmp_path):
+def test_report_that_cannot_be_read_stops_no_other(bench: Bench, tmp_path: Path) -> None:
     daemon = with_reports(bench, tmp_path, 2, accept)
     (bench.spool.reports / "1-0-9.json").write_bytes(b'{"job_id": ')
     (bench.spool.reports / "1-0-8.json").write_bytes(b"[" * 50_000)
@@ -147,7 +152,7 @@ def test_report_that_cannot_be_read_stops_no_other(bench, tmp_path):
     assert len(list(bench.spool.rejected.iterdir())) == 2
 
 
-def test_two_flushes_do_not_send_twice(bench, tmp_path):
+def test_two_flushes_do_not_send_twice(bench: Bench, tmp_path: Path) -> None:
     daemon = with_reports(bench, tmp_path, 1, accept)
     with bench.spool.try_flush_lock() as held:
         assert held
@@ -155,7 +160,7 @@ def test_two_flushes_do_not_send_twice(bench, tmp_path):
     assert daemon.job_ids == []
 
 
-def test_many_reports_go_in_bounded_batches(bench, tmp_path):
+def test_many_reports_go_in_bounded_batches(bench: Bench, tmp_path: Path) -> None:
     daemon = with_reports(bench, tmp_path, 1, accept)
     original = next(iter(bench.spool.reports.iterdir())).read_bytes()
     for job_id in range(2, 451):
@@ -166,7 +171,7 @@ def test_many_reports_go_in_bounded_batches(bench, tmp_path):
     assert sorted(job_id for batch in daemon.job_ids for job_id in batch) == list(range(1, 451))
 
 
-def test_missing_key_keeps_the_reports(bench, tmp_path):
+def test_missing_key_keeps_the_reports(bench: Bench, tmp_path: Path) -> None:
     with_reports(bench, tmp_path, 1, accept)
     (tmp_path / "report.key").unlink()
     with pytest.raises(AuthenticationError, match="cannot be read"):
@@ -175,11 +180,11 @@ def test_missing_key_keeps_the_reports(bench, tmp_path):
 
 
 @pytest.mark.parametrize(("text", "address"), [("a:1", ("a", 1)), ("[::1]:8470", ("::1", 8470))])
-def test_daemon_address(text, address):
+def test_daemon_address(text: str, address: tuple[str, int]) -> None:
     assert parse_address(text) == address
 
 
 @pytest.mark.parametrize("text", ["", "a", "a:", ":1", "a:0", "a:70000", "a:x"])
-def test_malformed_daemon_address_is_named(text):
+def test_malformed_daemon_address_is_named(text: str) -> None:
     with pytest.raises(ConfigError, match=r"node\.daemon_address"):
         parse_address(text)

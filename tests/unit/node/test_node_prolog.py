@@ -1,5 +1,6 @@
 import errno
 import os
+from pathlib import Path
 
 import pytest
 from node_bench import DECISION, Bench, entry
@@ -14,17 +15,17 @@ from slurm_energy.node.prolog import run_prolog
 
 
 @pytest.fixture
-def bench(tmp_path):
+def bench(tmp_path: Path) -> Bench:
     return Bench(tmp_path)
 
 
-def test_clocks_of_exactly_the_allocated_gpus_are_locked(bench):
+def test_clocks_of_exactly_the_allocated_gpus_are_locked(bench: Bench) -> None:
     run_prolog(bench.context(), bench.hook(7, "1,2", entry()))
     assert bench.locks() == [None, (210, 1275), (210, 1275), None]
     assert {call for gpu in (bench.gpus[0], bench.gpus[3]) for call in gpu.calls} == set()
 
 
-def test_state_is_on_disk_before_anything_is_changed(bench):
+def test_state_is_on_disk_before_anything_is_changed(bench: Bench) -> None:
     seen = []
     bench.gpus[0].on_call = lambda name: seen.append((name, bench.spool.read_state(JobId(7))))
     run_prolog(bench.context(), bench.hook(7, "0", entry()))
@@ -34,7 +35,7 @@ def test_state_is_on_disk_before_anything_is_changed(bench):
     assert (saved.target_clock_mhz, saved.saved.power_limit_watts, saved.saved.highest_clock_mhz) == (1275, 400.0, 1410)
 
 
-def test_saved_state_holds_what_was_asked_applied_and_read(bench):
+def test_saved_state_holds_what_was_asked_applied_and_read(bench: Bench) -> None:
     run_prolog(bench.context(), bench.hook(7, "0", entry(time_limit_minutes=60)))
     job = bench.spool.read_state(JobId(7))
     assert job is not None
@@ -45,33 +46,33 @@ def test_saved_state_holds_what_was_asked_applied_and_read(bench):
 
 
 @pytest.mark.parametrize("mode", [EnergyMode.OFF, EnergyMode.OBSERVE])
-def test_no_clock_is_set_when_the_user_wants_none(bench, mode):
+def test_no_clock_is_set_when_the_user_wants_none(bench: Bench, mode: EnergyMode) -> None:
     run_prolog(bench.context(), bench.hook(7, "0", entry(mode=mode)))
     assert bench.locks() == [None] * 4
     assert bench.spool.read_state(JobId(7)) is not None
 
 
 @pytest.mark.parametrize("forged", ["v=1;id=abc", "v=2;id=abcdef0123;mode=balanced", "\x1b[31m", "x" * 5000, "v=1"])
-def test_malformed_decision_changes_nothing_and_is_noted(bench, forged):
+def test_malformed_decision_changes_nothing_and_is_noted(bench: Bench, forged: str) -> None:
     run_prolog(bench.context(), bench.hook(7, "0", forged))
     job = bench.spool.read_state(JobId(7))
     assert bench.locks() == [None] * 4
     assert job is not None and any("decision entry" in event for event in job.events)
 
 
-def test_job_without_gpus_opens_no_driver(bench):
+def test_job_without_gpus_opens_no_driver(bench: Bench) -> None:
     run_prolog(bench.context(), bench.hook(7, ""))
     assert bench.driver.opened == 0
     assert not bench.spool.root.exists()
 
 
-def test_clock_of_the_type_that_was_allocated_is_taken(bench):
+def test_clock_of_the_type_that_was_allocated_is_taken(bench: Bench) -> None:
     bench.gpus[0].gpu_type = "a40"
     run_prolog(bench.context(), bench.hook(7, "0,1", entry({"a100-sxm4-80gb": 1275, "a40": 1200})))
     assert bench.locks()[:2] == [(210, 1200), (210, 1275)]
 
 
-def test_clock_outside_the_table_is_refused_with_its_bounds(bench):
+def test_clock_outside_the_table_is_refused_with_its_bounds(bench: Bench) -> None:
     run_prolog(bench.context(), bench.hook(7, "0", entry({"a100-sxm4-80gb": 2500})))
     job = bench.spool.read_state(JobId(7))
     assert job is not None and job.gpus[0].flags == (QualityFlag.CLOCK_REFUSED,)
@@ -79,7 +80,7 @@ def test_clock_outside_the_table_is_refused_with_its_bounds(bench):
     assert bench.locks()[0] is None
 
 
-def test_mig_gpu_gets_no_clock(bench):
+def test_mig_gpu_gets_no_clock(bench: Bench) -> None:
     bench.gpus[0].mig = True
     hook = bench.hook(7, "0", entry(), CUDA_VISIBLE_DEVICES="MIG-aaaa-bbbb")
     run_prolog(bench.context(), hook)
@@ -88,7 +89,7 @@ def test_mig_gpu_gets_no_clock(bench):
     assert job is not None and [gpu.mig for gpu in job.gpus] == [True]
 
 
-def test_missing_permission_warns_and_the_job_starts(bench):
+def test_missing_permission_warns_and_the_job_starts(bench: Bench) -> None:
     bench.gpus[0].faults["lock_sm_clock"] = DevicePermissionDenied("no")
     run_prolog(bench.context(), bench.hook(7, "0", entry()))
     job = bench.spool.read_state(JobId(7))
@@ -97,7 +98,7 @@ def test_missing_permission_warns_and_the_job_starts(bench):
     assert not job.gpus[0].clock_changed
 
 
-def test_unsupported_lock_and_application_clock_still_measure(bench):
+def test_unsupported_lock_and_application_clock_still_measure(bench: Bench) -> None:
     for name in ("lock_sm_clock", "application_clock_mhz", "power_limit_watts"):
         bench.gpus[0].faults[name] = DeviceNotSupported("V100")
     run_prolog(bench.context(), bench.hook(7, "0", entry()))
@@ -107,7 +108,7 @@ def test_unsupported_lock_and_application_clock_still_measure(bench):
     assert "set_power_limit" not in bench.gpus[0].calls
 
 
-def test_lock_that_fails_once_is_tried_again(bench):
+def test_lock_that_fails_once_is_tried_again(bench: Bench) -> None:
     bench.gpus[0].faults["lock_sm_clock"] = [DeviceError("busy")]
     run_prolog(bench.context(), bench.hook(7, "0", entry()))
     job = bench.spool.read_state(JobId(7))
@@ -115,7 +116,7 @@ def test_lock_that_fails_once_is_tried_again(bench):
     assert bench.locks()[0] == (210, 1275)
 
 
-def test_nothing_is_changed_when_the_state_cannot_be_saved(bench, monkeypatch):
+def test_nothing_is_changed_when_the_state_cannot_be_saved(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     bench.spool.prepare()
 
     def full(descriptor: int, content: object) -> int:
@@ -126,10 +127,10 @@ def test_nothing_is_changed_when_the_state_cannot_be_saved(bench, monkeypatch):
         run_prolog(bench.context(), bench.hook(7, "0", entry()))
     monkeypatch.undo()
     assert bench.locks() == [None] * 4
-    assert [path for path in bench.spool.active.iterdir()] == []
+    assert list(bench.spool.active.iterdir()) == []
 
 
-def test_two_jobs_of_one_user_on_one_node_stay_apart(bench):
+def test_two_jobs_of_one_user_on_one_node_stay_apart(bench: Bench) -> None:
     run_prolog(bench.context(), bench.hook(7, "0", entry()))
     run_prolog(bench.context(), bench.hook(8, "1", entry({"a100-sxm4-80gb": 1200})))
     bench.clock.advance(10)
@@ -139,7 +140,7 @@ def test_two_jobs_of_one_user_on_one_node_stay_apart(bench):
     assert [gpu.gpu_uuid for gpu in bench.reports()[0].gpus] == ["GPU-0000"]
 
 
-def test_prolog_restores_what_a_job_left_on_the_gpu_it_gets(bench):
+def test_prolog_restores_what_a_job_left_on_the_gpu_it_gets(bench: Bench) -> None:
     run_prolog(bench.context(), bench.hook(7, "0,1", entry()))
     bench.clock.advance(30)
     run_prolog(bench.context(), bench.hook(8, "0"))
@@ -150,14 +151,14 @@ def test_prolog_restores_what_a_job_left_on_the_gpu_it_gets(bench):
     assert bench.spool.read_state(JobId(7)) is None
 
 
-def test_prolog_leaves_a_job_on_other_gpus_alone(bench):
+def test_prolog_leaves_a_job_on_other_gpus_alone(bench: Bench) -> None:
     run_prolog(bench.context(), bench.hook(7, "0", entry()))
     run_prolog(bench.context(), bench.hook(8, "1"))
     assert bench.locks()[0] == (210, 1275)
     assert bench.reports() == []
 
 
-def test_after_a_reboot_the_next_job_of_anyone_finds_the_default_clock(bench):
+def test_after_a_reboot_the_next_job_of_anyone_finds_the_default_clock(bench: Bench) -> None:
     run_prolog(bench.context(), bench.hook(7, "0", entry()))
     bench.boot_id = "boot-2"
     bench.gpus[0].limit_watts = 350.0  # what the site sets at boot
@@ -167,7 +168,7 @@ def test_after_a_reboot_the_next_job_of_anyone_finds_the_default_clock(bench):
     assert QualityFlag.TRUNCATED in bench.reports()[0].gpus[0].flags
 
 
-def test_requeued_job_that_lost_its_epilog_makes_two_attempts(bench):
+def test_requeued_job_that_lost_its_epilog_makes_two_attempts(bench: Bench) -> None:
     run_prolog(bench.context(), bench.hook(7, "0", entry()))
     bench.clock.advance(5)
     run_prolog(bench.context(), bench.hook(7, "1", entry(), SLURM_JOB_RESTART_COUNT="1"))
@@ -179,7 +180,7 @@ def test_requeued_job_that_lost_its_epilog_makes_two_attempts(bench):
     assert bench.locks() == [None] * 4
 
 
-def test_shared_gpu_keeps_its_clock_and_both_jobs_know(bench, tmp_path):
+def test_shared_gpu_keeps_its_clock_and_both_jobs_know(bench: Bench, tmp_path: Path) -> None:
     (tmp_path / "gres.conf").write_text("NodeName=n1 Name=gpu File=/dev/nvidia[0-3]\nName=shard Count=16\n")
     run_prolog(bench.context(), bench.hook(7, "0"))
     run_prolog(bench.context(), bench.hook(8, "0", entry()))
@@ -192,7 +193,7 @@ def test_shared_gpu_keeps_its_clock_and_both_jobs_know(bench, tmp_path):
     assert (first.scope, first.joules) == (EnergyScope.SHARED_ESTIMATE, None)
 
 
-def test_job_whose_process_lives_is_never_taken_as_over(bench):
+def test_job_whose_process_lives_is_never_taken_as_over(bench: Bench) -> None:
     run_prolog(bench.context(), bench.hook(7, "0", entry()))
     bench.live = frozenset({JobId(7)})
     run_prolog(bench.context(), bench.hook(8, "0", entry({"a100-sxm4-80gb": 1200})))
@@ -200,7 +201,7 @@ def test_job_whose_process_lives_is_never_taken_as_over(bench):
     assert bench.spool.read_state(JobId(7)) is not None
 
 
-def test_site_lock_is_never_exceeded_and_comes_back(tmp_path):
+def test_site_lock_is_never_exceeded_and_comes_back(tmp_path: Path) -> None:
     node = NodeConfig(
         spool_directory=str(tmp_path / "spool"), log_path="", site_locked_clocks_mhz={"a100-sxm4-80gb": 1350}
     )
@@ -213,7 +214,7 @@ def test_site_lock_is_never_exceeded_and_comes_back(tmp_path):
     assert bench.locks()[:2] == [(210, 1350), (210, 1350)]
 
 
-def test_switch_off_of_clocks_measures_only(tmp_path):
+def test_switch_off_of_clocks_measures_only(tmp_path: Path) -> None:
     node = NodeConfig(spool_directory=str(tmp_path / "spool"), log_path="", set_clocks=False)
     bench = Bench(tmp_path, node=node)
     run_prolog(bench.context(), bench.hook(7, "0", entry()))

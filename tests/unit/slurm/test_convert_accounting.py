@@ -80,6 +80,17 @@ def test_both_attempts_of_a_requeued_job_are_told() -> None:
     ]
 
 
+def test_a_requeued_attempt_of_a_real_answer_has_ended_and_the_next_one_waits() -> None:
+    result = convert_accounting(json.loads((DATA / "sacct-22.05.json").read_text()))
+    assert result.skipped == {}
+    assert [(job.job_id, job.state, job.ended_at_seconds) for job in result.items] == [
+        (2, "REQUEUED", 1795819470.0),
+        (1, "COMPLETED", 1795819468.0),
+        (2, "PENDING", None),
+    ]
+    assert [job.gpu_count for job in result.items] == [2, 1, 2]
+
+
 @pytest.mark.parametrize("release", ["24.11", "25.11"])
 def test_real_answers_are_read_without_a_lost_row(release: str) -> None:
     document = json.loads((DATA / f"sacct-{release}.json").read_text())

@@ -161,8 +161,17 @@ def test_a_mark_of_unknown_energy_is_never_joules(value: int) -> None:
 
 @pytest.mark.parametrize(
     ("time_limit", "expected"),
-    [(60, 60.0), ("UNLIMITED", None), ("1-00:00:00", 1440.0), (4294967295, None), (number(1), 1.0), (None, None)]
-    + [({"set": False, "infinite": True, "number": 0}, None), ("Partition_Limit", None), (0, None)],
+    [
+        (60, 60.0),
+        ("UNLIMITED", None),
+        ("1-00:00:00", 1440.0),
+        (4294967295, None),
+        (number(1), 1.0),
+        (None, None),
+        ({"set": False, "infinite": True, "number": 0}, None),
+        ("Partition_Limit", None),
+        (0, None),
+    ],
 )
 def test_time_limit_is_read_in_every_shape(time_limit: object, expected: float | None) -> None:
     assert converted(time_limit=time_limit).time_limit_minutes == expected

@@ -1,3 +1,4 @@
+import contextlib
 from datetime import datetime, timedelta
 
 import pytest
@@ -41,8 +42,21 @@ def test_sbatchs_own_time_forms_are_read(text: str, moment: datetime) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "soon", "25:00", "13:00pm", "2026-02-30", "now-5", "now+5parsecs", "2020-01-01", "2099-01-01", "today"]
-    + ["$(id)", "9" * 400, "now+999999999weeks"],
+    [
+        "",
+        "soon",
+        "25:00",
+        "13:00pm",
+        "2026-02-30",
+        "now-5",
+        "now+5parsecs",
+        "2020-01-01",
+        "2099-01-01",
+        "today",
+        "$(id)",
+        "9" * 400,
+        "now+999999999weeks",
+    ],
 )
 def test_anything_else_the_past_and_the_far_future_are_errors(text: str) -> None:
     with pytest.raises(ValueRangeError, match="deadline"):
@@ -51,7 +65,5 @@ def test_anything_else_the_past_and_the_far_future_are_errors(text: str) -> None
 
 @given(st.text(max_size=40))
 def test_any_text_is_a_time_to_come_or_our_own_error(text: str) -> None:
-    try:
+    with contextlib.suppress(ValueRangeError):
         assert parse_deadline(text, NOW_SECONDS) > NOW_SECONDS
-    except ValueRangeError:
-        pass

@@ -6,7 +6,7 @@ from slurm_energy.slurm.hook_env import parse_hook_environment
 BASE = {"SLURM_JOB_ID": "42"}
 
 
-def test_everything_slurmd_tells_is_read():
+def test_everything_slurmd_tells_is_read() -> None:
     hook = parse_hook_environment(
         {
             **BASE,
@@ -38,11 +38,11 @@ def test_everything_slurmd_tells_is_read():
         ({}, ()),
     ],
 )
-def test_gpu_numbers(environment, numbers):
+def test_gpu_numbers(environment: dict[str, str], numbers: tuple[int, ...]) -> None:
     assert parse_hook_environment({**BASE, **environment}).gpu_numbers == numbers
 
 
-def test_mig_and_gpu_identifiers_are_kept_as_such():
+def test_mig_and_gpu_identifiers_are_kept_as_such() -> None:
     visible = "MIG-1f2e3d4c-0000-1111-2222-333344445555,GPU-aaaa-bbbb,MIG-GPU-cccc/1/0"
     hook = parse_hook_environment({**BASE, "CUDA_VISIBLE_DEVICES": visible})
     assert hook.gpu_uuids == tuple(visible.split(","))
@@ -50,7 +50,7 @@ def test_mig_and_gpu_identifiers_are_kept_as_such():
 
 
 @pytest.mark.parametrize("bad", ["", "x", "0", "-1", "4294967296", "1;rm", "9" * 5000])
-def test_without_a_job_id_there_is_no_hook(bad):
+def test_without_a_job_id_there_is_no_hook(bad: str) -> None:
     with pytest.raises(SlurmError, match="SLURM_JOB_ID"):
         parse_hook_environment({"SLURM_JOB_ID": bad})
 
@@ -71,7 +71,7 @@ def test_without_a_job_id_there_is_no_hook(bad):
         ("SLURM_JOB_PARTITION", "\x1b[31mred"),
     ],
 )
-def test_hostile_value_is_dropped_and_named(name, value):
+def test_hostile_value_is_dropped_and_named(name: str, value: str) -> None:
     hook = parse_hook_environment({**BASE, name: value})
     assert len(hook.problems) == 1 and name in hook.problems[0]
     assert (hook.gpu_numbers, hook.user_id, hook.restart_count) == ((), None, 0)
@@ -88,5 +88,5 @@ def test_hostile_value_is_dropped_and_named(name, value):
         ({}, None),
     ],
 )
-def test_exit_code(environment, code):
+def test_exit_code(environment: dict[str, str], code: int | None) -> None:
     assert parse_hook_environment({**BASE, **environment}).exit_code == code

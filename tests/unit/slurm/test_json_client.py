@@ -38,16 +38,20 @@ def test_a_cluster_is_read_with_one_call_of_each_command(tmp_path: Path) -> None
     assert [node.name for node in reading.nodes] == ["n1", "n2"]
     assert len(reading.jobs) == 6
     assert reading.skipped == {}
-    assert calls(tmp_path) == ["scontrol show partition -o", "sinfo --json", "squeue --json --states=all"]
+    assert calls(tmp_path) == [
+        "scontrol --all show partition -o",
+        "sinfo --json --all",
+        "squeue --json --all --states=all",
+    ]
 
 
 def test_newer_slurm_is_asked_for_nodes_through_scontrol_from_then_on(tmp_path: Path) -> None:
-    script = f"case $2 in partition) printf '{PARTITIONS}';; nodes) cat {DATA}/nodes-25.11.json;; esac"
+    script = f"case $3 in partition) printf '{PARTITIONS}';; nodes) cat {DATA}/nodes-25.11.json;; esac"
     reader = commands(tmp_path, sinfo="""echo '{"sinfo": [], "errors": []}'""", scontrol=script)
     assert len(reader.read_cluster().nodes) == 6
     reader.read_cluster()
-    assert [call for call in calls(tmp_path) if call.startswith("sinfo")] == ["sinfo --json"]
-    assert calls(tmp_path).count("scontrol show nodes --json") == 2
+    assert [call for call in calls(tmp_path) if call.startswith("sinfo")] == ["sinfo --json --all"]
+    assert calls(tmp_path).count("scontrol --all show nodes --json") == 2
 
 
 def test_skipped_rows_are_counted_by_kind_and_reason(tmp_path: Path) -> None:
@@ -64,7 +68,7 @@ def test_accounting_is_asked_for_all_jobs_at_once(tmp_path: Path) -> None:
 def test_a_command_that_hangs_is_ended_at_its_limit(tmp_path: Path) -> None:
     reader = commands(tmp_path, squeue="exec sleep 20")
     began = time.monotonic()
-    with pytest.raises(SlurmError, match="squeue --json --states=all gave no answer within 1 s"):
+    with pytest.raises(SlurmError, match="squeue --json --all --states=all gave no answer within 1 s"):
         reader.read_cluster()
     assert time.monotonic() - began < 10
 

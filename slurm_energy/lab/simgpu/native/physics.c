@@ -96,7 +96,6 @@ static void cap(const struct simgpu_gpu *gpu, struct simgpu_operating_point *poi
 void simgpu_evaluate(const struct simgpu_gpu *gpu, struct simgpu_operating_point *point)
 {
 	double asked = 0.0;
-	int active = 0;
 	int slot;
 
 	memset(point, 0, sizeof(*point));
@@ -104,10 +103,8 @@ void simgpu_evaluate(const struct simgpu_gpu *gpu, struct simgpu_operating_point
 		if (!gpu->loads[slot].in_use)
 			continue;
 		point->contexts++;
-		if (is_active(gpu, slot)) {
+		if (is_active(gpu, slot))
 			asked += gpu->loads[slot].utilisation;
-			active++;
-		}
 	}
 	point->slice = asked > 1.0 ? 1.0 / asked : 1.0;
 	point->utilisation = asked > 1.0 ? 1.0 : asked;

@@ -1,0 +1,319 @@
+"""The doctor on hosts that are well and on hosts that are not; Slurm's commands are stand-ins."""
+
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from fake_daemon import FakeDaemon
+from fake_sbatch import FakeSbatch
+
+from slurm_energy import __version__
+from slurm_energy.cli.doctor.daemon_checks import daemon_checks
+from slurm_energy.cli.doctor.finding import Finding, Situation, Verdict
+from slurm_energy.cli.doctor.node_checks import node_checks
+from slurm_energy.cli.doctor.plugin_file import compiled_version
+from slurm_energy.cli.doctor.run import examine, situation_of
+from slurm_energy.cli.doctor.slurm_checks import slurm_checks
+from slurm_energy.cli.main import main
+from slurm_energy.config import Config, parse_config
+from slurm_energy.errors import SlurmError
+from slurm_energy.wire.codec import Message
+
+LIVE = """Configuration data as of 2026-03-04T12:00:00
+ClusterName             = north
+JobSubmitPlugins        = lua,energy
+PluginDir               = {root}/plugins
+PlugStackConfig         = {root}/plugstack.conf
+Prolog[0]               = {root}/prolog.d/*
+Epilog[0]               = {root}/other.sh
+Epilog[1]               = {root}/epilog.d/*
+PrologFlags             = Alloc,X11
+"""
+
+
+class Site:
+    """A host with Slurm's commands as scripts, and everything in order until a test breaks something."""
+
+    def __init__(self, directory: Path) -> None:
+        self.root = directory
+        self.fake = FakeSbatch(directory / "fake")
+        self.live = LIVE.format(root=directory)
+        self.fake.with_plugin()
+        self.fake.install("squeue", "#!/bin/sh\necho 5\n")
+        self.write_scontrol()
+        (directory / "plugstack.conf").write_text(f"optional {directory}/plugins/spank_energy.so\n")
+        (directory / "slurm.conf").write_text("ClusterName=north\n")
+        (directory / "energy-plugin.conf").write_text(f"socket={directory}/d.sock\ndeadline_milliseconds=50\n")
+        for name in ("prolog.d", "epilog.d"):
+            (directory / name).mkdir()
+            script = directory / name / "50-energy.sh"
+            script.write_text("#!/bin/sh\npython -m slurm_energy.node.main\n")
+            script.chmod(0o755)
+
+    def write_scontrol(self) -> None:
+        """Write `scontrol` anew from `live`."""
+        (self.root / "live").write_text(self.live)
+        self.fake.install(
+            "scontrol",
+            f'#!/bin/sh\ncase "$1" in --version) echo "slurm 22.05.8";; ping) echo "Slurmctld(primary) at c is UP";; '
+            f'show) cat "{self.root}/live";; esac\n',
+        )
+
+    def config(self, **sections: dict[str, object]) -> Config:
+        """Return settings of this site, with a test's own on top."""
+        document: dict[str, dict[str, object]] = {
+            "cluster": {
+                "name": "north",
+                "slurm_bin_directory": str(self.fake.bin),
+                "slurm_conf": f"{self.root}/slurm.conf",
+            },
+            "daemon": {"socket_path": f"{self.root}/d.sock", "state_directory": str(self.root), "report_host": ""},
+            "store": {"url": f"sqlite:///{self.root}/e.sqlite"},
+            "node": {"spool_directory": f"{self.root}/spool"},
+        }
+        for name, values in sections.items():
+            document.setdefault(name, {}).update(values)
+        return parse_config(document, source="test", environment={})
+
+    def situation(self, *roles: str, **sections: dict[str, object]) -> Situation:
+        """Return what the checks see."""
+        return situation_of(self.config(**sections), roles, {"SLURMD_NODENAME": "n1"})
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    return Site(tmp_path)
+
+
+def verdicts(findings: Iterator[Finding]) -> dict[str, Verdict]:
+    return {finding.subject: finding.verdict for finding in findings}
+
+
+def found(findings: Iterator[Finding], subject: str) -> Finding:
+    return next(finding for finding in findings if finding.subject == subject)
+
+
+@pytest.fixture(scope="module")
+def plugins(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with two plugins that claim to be built for Slurm 22.05.8."""
+    if shutil.which("cc") is None:
+        pytest.skip("no C compiler on this machine")
+    folder = tmp_path_factory.mktemp("plugins")
+    source = folder / "plugin.c"
+    source.write_text("extern int missing(void); const unsigned int plugin_version = 22 << 16 | 5 << 8 | 8;\n"
+                      "int other = 7; int init(void) { return missing(); }\n")  # fmt: skip
+    for name in ("job_submit_energy.so", "spank_energy.so"):
+        subprocess.run(["cc", "-shared", "-fPIC", "-o", folder / name, source], check=True)
+    return folder
+
+
+def test_the_release_a_plugin_was_built_for_is_read_without_loading_it(plugins: Path) -> None:
+    assert compiled_version(plugins / "spank_energy.so") == (22, 5)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"#!/bin/sh\n", b"\x7fELF\x02\x01" + b"\xff" * 200, b"\x7fELF\x02\x01" + b"\0" * 64],
+)
+def test_a_file_that_is_no_plugin_is_an_error(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "x.so"
+    path.write_bytes(content)
+    with pytest.raises(SlurmError, match="is no Slurm plugin"):
+        compiled_version(path)
+
+
+def test_a_plugin_cut_short_is_an_error(plugins: Path, tmp_path: Path) -> None:
+    whole = (plugins / "spank_energy.so").read_bytes()
+    path = tmp_path / "x.so"
+    for size in range(0, len(whole) - 1, 997):
+        path.write_bytes(whole[:size])
+        with pytest.raises(SlurmError):
+            compiled_version(path)
+
+
+def test_a_site_in_order_has_no_fault_on_slurms_side(site: Site, plugins: Path) -> None:
+    shutil.copytree(plugins, site.root / "plugins")
+    findings = verdicts(slurm_checks(site.situation("controller", "node")))
+    assert set(findings.values()) == {Verdict.OK}
+    assert len(findings) == 12
+
+
+@pytest.mark.parametrize(
+    ("change", "subject", "verdict"),
+    [
+        (("JobSubmitPlugins        = lua,energy", "JobSubmitPlugins        = lua"), "JobSubmitPlugins", Verdict.FAIL),
+        (("ClusterName             = north", "ClusterName             = south"), "cluster name", Verdict.FAIL),
+        (("Alloc,X11", "X11"), "PrologFlags", Verdict.FAIL),
+        (("Epilog", "Nothing"), "Epilog", Verdict.FAIL),
+        (("prolog.d/*", "elsewhere/*"), "Prolog", Verdict.FAIL),
+    ],
+)
+def test_a_wrong_line_in_slurms_settings_is_named_with_its_mending(
+    site: Site, change: tuple[str, str], subject: str, verdict: Verdict
+) -> None:
+    site.live = site.live.replace(*change)
+    site.write_scontrol()
+    finding = found(slurm_checks(site.situation("controller", "node")), subject)
+    assert finding.verdict is verdict
+    assert finding.mend
+
+
+def test_a_plugin_of_another_release_is_a_fault(site: Site, plugins: Path) -> None:
+    shutil.copytree(plugins, site.root / "plugins")
+    script = site.fake.bin / "scontrol"
+    script.write_text(script.read_text().replace("22.05.8", "24.11.5"))
+    finding = found(slurm_checks(site.situation("controller")), "job_submit plugin")
+    assert finding.verdict is Verdict.FAIL
+    assert "built for Slurm 22.05, this is 24.11" in finding.found
+    assert "--build-plugin" in finding.mend
+
+
+def test_a_required_plugin_is_a_warning_and_an_included_line_counts(site: Site) -> None:
+    (site.root / "stack.d").mkdir()
+    (site.root / "stack.d/energy.conf").write_text("required /x/spank_energy.so\n")
+    (site.root / "plugstack.conf").write_text("include stack.d/*.conf\n")
+    finding = found(slurm_checks(site.situation("login")), "plugstack.conf")
+    assert (finding.verdict, finding.found) == (Verdict.WARN, "required /x/spank_energy.so")
+
+
+def test_a_hook_that_is_not_executable_would_drain_the_node(site: Site) -> None:
+    (site.root / "epilog.d/50-energy.sh").chmod(0o644)
+    finding = found(slurm_checks(site.situation("node")), "Epilog")
+    assert finding.verdict is Verdict.FAIL
+    assert "not executable" in finding.found
+
+
+def test_a_plugin_that_asks_at_another_socket_is_a_fault(site: Site) -> None:
+    (site.root / "energy-plugin.conf").write_text("socket=/other.sock\n")
+    finding = found(slurm_checks(site.situation("controller")), "plugin settings")
+    assert finding.verdict is Verdict.FAIL
+    assert "/other.sock" in finding.found
+
+
+@pytest.mark.parametrize(
+    ("reply", "subject", "verdict"),
+    [
+        ({"version": __version__, "policy": "oracle", "snapshot_age_seconds": "1.5"}, "daemon", Verdict.OK),
+        ({"version": __version__, "policy": "oracle", "snapshot_age_seconds": "1.5"}, "cluster snapshot", Verdict.OK),
+        ({"version": "0.0.1", "snapshot_age_seconds": "1.5"}, "daemon", Verdict.WARN),
+        ({"version": __version__, "snapshot_age_seconds": "61"}, "cluster snapshot", Verdict.FAIL),
+        ({"version": __version__}, "cluster snapshot", Verdict.FAIL),
+    ],
+)
+def test_the_daemons_answer_is_judged(site: Site, reply: dict[str, str], subject: str, verdict: Verdict) -> None:
+    daemon = FakeDaemon(site.root / "d.sock", Message("ok", reply))
+    (site.root / "d.sock").chmod(0o666)
+    finding = found(daemon_checks(site.situation("controller")), subject)
+    daemon.close()
+    assert finding.verdict is verdict
+
+
+def test_a_daemon_that_is_away_is_a_fault_with_the_command_that_starts_it(site: Site) -> None:
+    findings = {finding.subject: finding for finding in daemon_checks(site.situation("controller"))}
+    assert findings["socket"].verdict is Verdict.FAIL
+    assert "systemctl start slurm-energyd" in findings["socket"].mend
+    assert findings["database"].verdict is Verdict.FAIL
+    assert not (site.root / "e.sqlite").exists()
+
+
+def test_a_socket_closed_to_users_is_a_warning(site: Site) -> None:
+    daemon = FakeDaemon(site.root / "d.sock", Message("ok", {"version": __version__}))
+    (site.root / "d.sock").chmod(0o600)
+    finding = found(daemon_checks(site.situation("controller")), "socket")
+    daemon.close()
+    assert finding.verdict is Verdict.WARN
+
+
+@pytest.mark.parametrize(
+    ("size", "mode", "verdict"), [(64, 0o600, Verdict.OK), (64, 0o644, Verdict.FAIL), (16, 0o600, Verdict.FAIL)]
+)
+def test_a_report_key_is_long_and_secret(site: Site, size: int, mode: int, verdict: Verdict) -> None:
+    key = site.root / "key"
+    key.write_bytes(b"k" * size)
+    key.chmod(mode)
+    situation = site.situation("node", node={"authentication": "hmac", "hmac_key_path": str(key)})
+    assert found(daemon_checks(situation), "report key").verdict is verdict
+
+
+@pytest.mark.parametrize("address", ["", "nohost", "127.0.0.1:1"])
+def test_reports_that_would_not_arrive_are_a_fault(site: Site, address: str) -> None:
+    finding = found(daemon_checks(site.situation("node", node={"daemon_address": address})), "daemon's address")
+    assert finding.verdict is Verdict.FAIL
+    assert finding.mend
+
+
+def spool(site: Site, *names: str) -> Path:
+    root = site.root / "spool"
+    for folder in ("active", "pending", "done", "reports", "rejected", "locks"):
+        (root / folder).mkdir(parents=True)
+    for name in names:
+        (root / name).write_text("{}")
+    return root
+
+
+def test_a_clean_spool_is_in_order(site: Site) -> None:
+    spool(site, "active/5.json")
+    findings = verdicts(node_checks(site.situation("node")))
+    for subject in ("spool", "waiting reports", "rejected reports", "GPU settings not restored", "active jobs"):
+        assert findings[subject] is Verdict.OK, subject
+
+
+def test_what_was_left_in_the_spool_is_told(site: Site) -> None:
+    root = spool(site, "active/5.json", "active/6.json", "pending/4-1.json", "rejected/3.json", "reports/2.json")
+    old = time.time() - 7200
+    os.utime(root / "reports/2.json", (old, old))
+    findings = {finding.subject: finding for finding in node_checks(site.situation("node"))}
+    assert findings["waiting reports"].verdict is Verdict.FAIL
+    assert findings["waiting reports"].found == "1, the oldest 2.0 h"
+    assert findings["rejected reports"].verdict is Verdict.WARN
+    assert findings["GPU settings not restored"].verdict is Verdict.WARN
+    assert findings["active jobs"].found == "6 ended without an epilog"
+
+
+def test_a_node_without_a_driver_says_what_to_install(site: Site) -> None:
+    situation = site.situation("node", node={"nvml_library": "/nonexistent/libnvidia-ml.so.1"})
+    finding = found(node_checks(situation), "GPUs")
+    assert finding.verdict is Verdict.FAIL
+    assert "node.nvml_library" in finding.mend
+
+
+def test_only_what_belongs_to_a_role_is_checked(site: Site) -> None:
+    login = site.situation("login")
+    assert list(node_checks(login)) == []
+    assert "database" not in verdicts(daemon_checks(login))
+    assert "JobSubmitPlugins" not in verdicts(slurm_checks(login))
+
+
+def test_a_broken_configuration_is_the_first_finding_and_the_others_still_come(tmp_path: Path) -> None:
+    file = tmp_path / "x.toml"
+    file.write_text("[nonsense]\n")
+    first, *others = examine(file, ("login",), {})
+    assert (first.subject, first.verdict) == ("configuration", Verdict.FAIL)
+    assert "nonsense" in first.found
+    assert others
+
+
+def test_every_finding_that_does_not_hold_says_how_to_mend_it(site: Site) -> None:
+    empty = Site(site.root / "second")
+    empty.live = "ClusterName = other\n"
+    empty.write_scontrol()
+    situation = empty.situation("controller", "node")
+    for checks in (slurm_checks, daemon_checks, node_checks):
+        for finding in checks(situation):
+            if finding.verdict in {Verdict.FAIL, Verdict.WARN}:
+                assert finding.mend, finding
+
+
+def test_the_command_exits_1_when_something_fails(
+    site: Site, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SLURM_ENERGY_CLUSTER_SLURM_BIN_DIRECTORY", str(site.fake.bin))
+    monkeypatch.setenv("SLURM_ENERGY_CLUSTER_SLURM_CONF", f"{site.root}/slurm.conf")
+    assert main(["doctor", "--role", "login"]) == 1
+    said = capfd.readouterr()
+    assert "fail cluster name" in said.out
+    assert "checks: " in said.err

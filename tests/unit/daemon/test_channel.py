@@ -1,0 +1,46 @@
+import asyncio
+import socket
+import threading
+
+import pytest
+
+from slurm_energy.daemon.channel import MAX_FRAME_BYTES, read_frame, receive, send
+from slurm_energy.errors import WireError
+
+
+def test_frames_arrive_whole_and_in_order_on_both_kinds_of_end() -> None:
+    async def reading(connection: socket.socket) -> list[object]:
+        reader, writer = await asyncio.open_unix_connection(sock=connection)
+        found = [await read_frame(reader) for _ in range(3)]
+        writer.close()
+        return found
+
+    ours, theirs = socket.socketpair()
+    frames: list[object] = [("a", 1), {"b": "x" * 300_000}, None]
+
+    def send_all() -> None:
+        for frame in frames:
+            send(theirs, frame)
+
+    sender = threading.Thread(target=send_all)
+    sender.start()
+    assert asyncio.run(reading(ours)) == frames
+    sender.join()
+    theirs.close()
+
+
+def test_the_end_of_the_other_side_is_seen() -> None:
+    ours, theirs = socket.socketpair()
+    with ours:
+        theirs.sendall(b"\x00\x00")
+        theirs.close()
+        with pytest.raises(EOFError):
+            receive(ours)
+
+
+def test_a_frame_of_absurd_size_is_refused_before_it_is_read() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        theirs.sendall((MAX_FRAME_BYTES + 1).to_bytes(4, "big"))
+        with pytest.raises(WireError, match="over"):
+            receive(ours)
