@@ -177,6 +177,7 @@ def upgrade() -> None:
         sa.Column("default_clock_mhz", sa.Integer(), nullable=False),
         sa.Column("predicted_slowdown", sa.Double(), nullable=False),
         sa.Column("predicted_energy_change", sa.Double(), nullable=False),
+        sa.Column("power_limit_watts", sa.Double(), nullable=True),
         sa.CheckConstraint("sm_clock_mhz > 0 AND default_clock_mhz > 0", name="ck_decision_clock_clocks_positive"),
         sa.ForeignKeyConstraint(
             ["decision_id"], ["decision.decision_id"], name="fk_decision_clock_decision_id_decision", ondelete="CASCADE"

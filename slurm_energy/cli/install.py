@@ -16,6 +16,7 @@ from slurm_energy.cli.file_changes import FileChange, file_change, write
 from slurm_energy.cli.installation import (
     CONFIG_DIRECTORY,
     FRAGMENT_NAME,
+    NODE_UNITS,
     ROLES,
     Installation,
     InstallOptions,
@@ -171,6 +172,6 @@ def next_steps(installation: Installation, roles: tuple[str, ...], scheduler: st
         yield "  systemctl restart slurmctld                  (loads the plugin; running jobs stay)"
     if "node" in roles:
         if scheduler == "systemd":
-            yield "  systemctl daemon-reload && systemctl enable --now slurm-energy-flush.timer slurm-energy-repair"
+            yield f"  systemctl daemon-reload && systemctl enable --now {' '.join(NODE_UNITS)}"
         yield "  scontrol reconfigure                         (on the controller, when all nodes have their files)"
     yield "  slurm-energy doctor                          (checks all of it and says how to mend what is wrong)"

@@ -16,6 +16,8 @@ from slurm_energy.resources import shared_directory
 ROLES = ("controller", "node", "login")
 CONFIG_DIRECTORY = Path("/etc/slurm-energy")
 UNIT_DIRECTORY = Path("/etc/systemd/system")
+NODE_UNITS = ("slurm-energy-flush.timer", "slurm-energy-repair.timer", "slurm-energy-repair.service")
+"""Units of a node that are enabled: the timers, and the repair before slurmd starts."""
 FRAGMENT_NAME = "slurm-energy.conf"
 PLUGIN_CONF_NAME = "energy-plugin.conf"
 SPANK_PLUGIN = "spank_energy.so"
@@ -237,8 +239,9 @@ class Installation:
         if self._options.scheduler == "cron":
             yield self._rendered("cron/slurm-energy.j2", Path("/etc/cron.d/slurm-energy"), values)
             return
-        for name in ("slurm-energy-flush.service", "slurm-energy-flush.timer", "slurm-energy-repair.service"):
-            yield self._rendered(f"systemd/{name}.j2", UNIT_DIRECTORY / name, values)
+        for name in ("slurm-energy-flush", "slurm-energy-repair"):
+            for unit in (f"{name}.service", f"{name}.timer"):
+                yield self._rendered(f"systemd/{unit}.j2", UNIT_DIRECTORY / unit, values)
 
     def _hooks(self, folder: str) -> Iterator[PlannedFile]:
         source = shared_directory("plugin") / folder

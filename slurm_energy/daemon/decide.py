@@ -2,12 +2,13 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from slurm_energy.config import Config
 from slurm_energy.daemon.job_request import job_request
 from slurm_energy.domain.cluster import ClusterSnapshot
 from slurm_energy.domain.decision import DecisionEntry, EnergyDecision, RuntimeEstimate
+from slurm_energy.domain.ids import PartitionName
 from slurm_energy.domain.job import GpuDemand, JobRequest
 from slurm_energy.policy.base import Policy
 from slurm_energy.policy.guard import Guard, decision_entry
@@ -38,6 +39,14 @@ class KnownUser:
     groups: frozenset[str] | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Picture:
+    """What is known of the cluster now: the snapshot, and what was promised away since it was taken."""
+
+    snapshot: ClusterSnapshot | None
+    claimed_gpus: Mapping[PartitionName, float] = field(default_factory=dict)
+
+
 class Decider:
     """The live policy behind the guard; replaced as a whole when the configuration changes."""
 
@@ -48,7 +57,7 @@ class Decider:
     def decide(
         self,
         job: SubmittedJob,
-        snapshot: ClusterSnapshot | None,
+        picture: Picture,
         runtimes: RuntimeTable,
         user: KnownUser,
         now_seconds: float,
@@ -57,7 +66,10 @@ class Decider:
         understood = job_request(job, now_seconds, user.name)
         request = understood.request
         runtime = runtimes.get((request.user_id, request.name))
-        decision = self._guard.decide(self.policy, request, snapshot, now_seconds, runtime, user.groups)
+        snapshot = picture.snapshot
+        decision = self._guard.decide(
+            self.policy, request, snapshot, now_seconds, runtime, user.groups, picture.claimed_gpus
+        )
         if understood.complaints:
             decision = replace(decision, notes=(*decision.notes, *understood.complaints))
         entry = decision_entry(decision, time_limit_minutes(request, decision, snapshot))

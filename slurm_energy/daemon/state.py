@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from slurm_energy.config import Config
+from slurm_energy.daemon.claims import Claims
 from slurm_energy.daemon.decide import Decider
 from slurm_energy.daemon.journal_queue import JournalQueue
 from slurm_energy.domain.cluster import ClusterSnapshot
@@ -36,6 +37,7 @@ class DaemonState:
     """Login names by uid, from the snapshot's jobs: a directory service is never asked while a job waits."""
     user_groups: dict[int, frozenset[str]] = field(default_factory=dict)
     """Groups by uid, where partitions ask for them; a user not in it has unknown groups."""
+    claims: Claims = field(default_factory=Claims)
     runtimes: Mapping[tuple[int, str], RuntimeEstimate] = field(default_factory=dict)
     counters: Counter[str] = field(default_factory=Counter)
     started_at_monotonic_seconds: float = field(default_factory=time.monotonic)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from slurm_energy import __version__
-from slurm_energy.daemon.decide import Decided, KnownUser
+from slurm_energy.daemon.decide import Decided, KnownUser, Picture
 from slurm_energy.daemon.entries import decision_line
 from slurm_energy.daemon.peers import Peer
 from slurm_energy.daemon.rate import RateLimit
@@ -70,6 +70,7 @@ class LocalVerbs:
         received = time.perf_counter()
         submitted = parse_submitted_job(message.fields)
         decided = self._decided(submitted)
+        self._state.claims.add(decided.decision, decided.job, self._state.snapshot)
         reply = decision_reply(decided.decision, decided.entry)
 
         def afterwards() -> None:
@@ -145,7 +146,8 @@ class LocalVerbs:
     def _decided(self, submitted: SubmittedJob) -> Decided:
         state, user_id = self._state, submitted.user_id
         user = KnownUser(name=state.user_names.get(user_id), groups=state.user_groups.get(user_id))
-        return state.decider.decide(submitted, state.snapshot, state.runtimes, user, time.time())
+        picture = Picture(snapshot=state.snapshot, claimed_gpus=state.claims.not_in(state.snapshot))
+        return state.decider.decide(submitted, picture, state.runtimes, user, time.time())
 
 
 _VERBS = ("decide", "preview", "query", "ping")

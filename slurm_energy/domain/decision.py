@@ -12,6 +12,7 @@ ENTRY_NAME = "ENERGY_DECISION"
 """Name in Slurm's spank_job_env; hooks see it as SPANK_ENERGY_DECISION."""
 MAX_ENTRY_BYTES = 1024
 MAX_CLOCK_MHZ = 10_000
+MAX_POWER_LIMIT_WATTS = 10_000
 
 _GPU_TYPE = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}\Z")
 _ENTRY = re.compile(r"[A-Za-z0-9_.:=,;+-]+\Z")
@@ -68,6 +69,8 @@ class ClockChoice:
     """Ratio: 0.05 is 5 % longer than at the default clock."""
     predicted_energy_change: float
     """Ratio: -0.13 is 13 % fewer joules for the same work than at the default clock."""
+    power_limit_watts: float | None = None
+    """The boards' power limit that both predictions assume, W; None when nobody knows it."""
 
     def __post_init__(self) -> None:
         if not _GPU_TYPE.match(self.gpu_type):
@@ -75,6 +78,11 @@ class ClockChoice:
         for clock_mhz in (self.sm_clock_mhz, self.default_clock_mhz):
             if not 0 < clock_mhz <= MAX_CLOCK_MHZ:
                 raise ValueRangeError(f"clock {clock_mhz} MHz of {self.gpu_type} is not between 1 and {MAX_CLOCK_MHZ}")
+        limit = self.power_limit_watts
+        if limit is not None and not 1.0 <= limit <= MAX_POWER_LIMIT_WATTS:
+            raise ValueRangeError(
+                f"power limit {limit} W of {self.gpu_type} is not between 1 and {MAX_POWER_LIMIT_WATTS}"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,13 +130,16 @@ class DecisionEntry:
     decision_id: DecisionId
     mode: EnergyMode
     clocks_mhz: dict[GpuTypeName, int] = field(default_factory=dict)
+    assumed_watts: dict[GpuTypeName, int] = field(default_factory=dict)
+    """Power limit of each type's boards for which its clock was chosen, W; the node compares it with the real one."""
     time_limit_minutes: int | None = None
 
     def encode(self) -> str:
-        """Return `v=1;id=…;mode=…[;clocks=TYPE:MHZ,…][;limit=MINUTES]`, ASCII without spaces or quotes."""
+        """Return `v=1;id=…;mode=…[;clocks=TYPE:MHZ,…][;watts=TYPE:W,…][;limit=MINUTES]`, ASCII, no spaces or quotes."""
         parts = ["v=1", f"id={self.decision_id}", f"mode={self.mode}"]
-        if self.clocks_mhz:
-            parts.append("clocks=" + ",".join(f"{name}:{mhz}" for name, mhz in sorted(self.clocks_mhz.items())))
+        for key, table in (("clocks", self.clocks_mhz), ("watts", self.assumed_watts)):
+            if table:
+                parts.append(f"{key}=" + ",".join(f"{name}:{number}" for name, number in sorted(table.items())))
         if self.time_limit_minutes is not None:
             parts.append(f"limit={self.time_limit_minutes}")
         text = ";".join(parts)
@@ -157,19 +168,21 @@ class DecisionEntry:
         return cls(
             decision_id=parse_decision_id(fields.get("id", "")),
             mode=mode,
-            clocks_mhz=_decode_clocks(fields.get("clocks", "")),
+            clocks_mhz=_decode_table(fields.get("clocks"), "clock in MHz", MAX_CLOCK_MHZ),
+            assumed_watts=_decode_table(fields.get("watts"), "power limit in W", MAX_POWER_LIMIT_WATTS),
             time_limit_minutes=None if limit is None else _bounded_int("time limit in minutes", limit, 0xFFFFFFFD),
         )
 
 
-def _decode_clocks(text: str) -> dict[GpuTypeName, int]:
-    clocks: dict[GpuTypeName, int] = {}
-    for item in filter(None, text.split(",")):
-        name, _, mhz = item.partition(":")
-        if not _GPU_TYPE.match(name) or GpuTypeName(name) in clocks:
+def _decode_table(text: str | None, thing: str, upper: int) -> dict[GpuTypeName, int]:
+    """Return the numbers by GPU type of one field, nothing when the entry lacks it."""
+    table: dict[GpuTypeName, int] = {}
+    for item in () if text is None else text.split(","):
+        name, _, number = item.partition(":")
+        if not _GPU_TYPE.match(name) or GpuTypeName(name) in table:
             raise ValueRangeError(f"decision entry has a bad or repeated GPU type {name[:64]!r}")
-        clocks[GpuTypeName(name)] = _bounded_int(f"clock of {name} in MHz", mhz, MAX_CLOCK_MHZ)
-    return clocks
+        table[GpuTypeName(name)] = _bounded_int(f"{thing} of {name}", number, upper)
+    return table
 
 
 def _bounded_int(thing: str, text: str, upper: int) -> int:

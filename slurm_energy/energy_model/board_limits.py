@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from math import inf
+from math import inf, isfinite
 
 from slurm_energy.domain.ids import GpuTypeName
 from slurm_energy.energy_model.catalog import gpu_type as catalog_row
@@ -19,6 +19,14 @@ class BoardLimits:
         """Return the limit in W of the boards of a type; infinite for one whose limit nobody knows."""
         return self.site_watts.get(gpu_type) or catalogue_limit_watts(gpu_type)
 
+    def known_watts(self, gpu_type: GpuTypeName) -> float | None:
+        """Return the limit in W of the boards of a type, None when nobody knows it."""
+        limit_watts = self.watts(gpu_type)
+        return limit_watts if isfinite(limit_watts) else None
+
+
+LIMIT_TOLERANCE = 0.02
+"""Ratio by which a real limit may differ from the one that was assumed, for rounding and boards set a little apart."""
 
 CATALOGUE_LIMITS = BoardLimits()
 """Boards as their makers ship them."""

@@ -32,8 +32,8 @@ class WorkloadCurve:
     The board holds its power limit: the real clock is the set one or, if lower, the one at which power meets the limit.
     The highest clock is the one that may be set; what a board reaches at it, the reference of `slowdown`, may be less.
 
-    A fit is smooth, a GPU is not always: at the clocks that get chosen its energy was up to 3 % of the total from the
-    readings. Where there are readings, `joules` and `slowdown` rest on them.
+    A fit is smooth, a GPU is not always: at the clocks that get chosen, the fit's saving was up to 4 points from the
+    readings'. Where there are readings, `joules` rests on them, and `slowdown` on whichever is slower.
     """
 
     gpu_type: GpuTypeName

@@ -86,6 +86,7 @@ def environment_file(spec: LabSpec, layout: Layout, host: Host, python: Path) ->
         "LAB_DIRECTORY": str(layout.directory),
         "LAB_CLUSTER": spec.cluster_name,
         "LAB_NODES": " ".join(spec.node_names),
+        "LAB_SLURMD_SPOOL": str(layout.slurmd_spool),
         "LAB_USERS": " ".join(spec.users),
         "LAB_ACCOUNTING": "yes" if spec.accounting else "no",
         "LAB_ENERGY": "yes" if spec.energy else "no",

@@ -86,5 +86,6 @@ def wait_for(
         if rows and all(state in ENDED_STATES for state in found):
             raise LabError(f"job {job_id} ended as {', '.join(found)}, not as {', '.join(sorted(states))}")
         if time.monotonic() > end:
-            raise LabError(f"job {job_id} is {', '.join(found)} after {timeout:g} s; see {lab.layout.log}")
+            reasons = ", ".join(sorted({row.get("Reason", "") for row in rows}))
+            raise LabError(f"job {job_id} is {', '.join(found)} ({reasons}) after {timeout:g} s; see {lab.layout.log}")
         time.sleep(_POLL_SECONDS)

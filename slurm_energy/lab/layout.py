@@ -10,6 +10,8 @@ from slurm_energy.errors import LabError
 ROOT_VARIABLE = "SLURM_ENERGY_LAB_ROOT"
 # sockaddr_un holds 108 bytes; the plugin's client allows 100.
 MAX_SOCKET_PATH_BYTES = 100
+# A lab's own /run: each job step has a socket there, whose path would be too long below most folders.
+SLURMD_SPOOL = Path("/run/slurmd-spool")
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +100,7 @@ class Layout:
     @property
     def slurmd_spool(self) -> Path:
         """Slurm's own spool, one folder per node."""
-        return self.directory / "slurmd-spool"
+        return SLURMD_SPOOL
 
     @property
     def state(self) -> Path:

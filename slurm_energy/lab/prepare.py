@@ -30,7 +30,6 @@ _FOLDERS = {
     "plugins": "root",
     "hooks": "root",
     "hooks-spool": "root",
-    "slurmd-spool": "root",
     "home": "root",
     "state": "root",
     "state/slurmctld": "slurm",
@@ -58,8 +57,7 @@ def prepare(spec: LabSpec, layout: Layout, host: Host) -> None:
     for name, owner in _FOLDERS.items():
         _make_folder(layout.directory / name, owner)
     for node in spec.node_names:
-        for parent in (layout.slurmd_spool, layout.hooks_spool):
-            _make_folder(parent / node, "root")
+        _make_folder(layout.hooks_spool / node, "root")
     controller = socket.gethostname().split(".")[0] if host.private == "container" else "localhost"
     _write_accounts(spec, layout)
     _write_configuration(spec, layout, host, controller)

@@ -81,7 +81,10 @@ start() {
             slurmctld -f "$SLURM_CONF"
             within 5 slurmctld alive
             ;;
-        slurmd) slurmd -f "$SLURM_CONF" -N "$node" ;;
+        slurmd)
+            mkdir -p "$LAB_SLURMD_SPOOL/$node"
+            slurmd -f "$SLURM_CONF" -N "$node"
+            ;;
         energyd) background slurm energyd.log "$LAB_PYTHON" -I -m slurm_energy.daemon.app --config "$SLURM_ENERGY_CONFIG" ;;
         *) echo "unknown service $name" >&2 && return 2 ;;
     esac

@@ -4,9 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from slurm_energy.device.base import GpuIdentity
+from slurm_energy.device.knobs import SavedSettings
 from slurm_energy.domain.decision import DecisionEntry
 from slurm_energy.domain.energy import QualityFlag
 from slurm_energy.domain.job import EnergyMode
+from slurm_energy.energy_model.board_limits import LIMIT_TOLERANCE
 from slurm_energy.errors import ValueRangeError
 
 _CHANGING_MODES = frozenset({EnergyMode.BALANCED, EnergyMode.SAVER})
@@ -37,7 +39,7 @@ def plan_clock(
     entry: DecisionEntry | None,
     gpu: GpuIdentity,
     supported_mhz: Sequence[int],
-    site_clock_mhz: int | None,
+    saved: SavedSettings,
     *,
     mig: bool,
     shared: bool,
@@ -48,7 +50,7 @@ def plan_clock(
         entry: The decision, None for none.
         gpu: The GPU that was allocated; its own type picks the row.
         supported_mhz: Its settable clocks, ascending.
-        site_clock_mhz: The site's own lock of this type; never exceeded.
+        saved: What it is set to; a site's own lock is never exceeded, and the power limit must fit the decision.
         mig: Whether the job holds a slice only: MIG devices refuse clocks.
         shared: Whether another job holds the GPU too: its clock is not this job's alone.
     """
@@ -72,9 +74,35 @@ def plan_clock(
             f"{supported_mhz[0]} to {supported_mhz[-1]} MHz",
         )
     target = nearest_clock(asked, supported_mhz)
-    if target >= (supported_mhz[-1] if site_clock_mhz is None else site_clock_mhz):
+    if target >= (supported_mhz[-1] if saved.site_clock_mhz is None else saved.site_clock_mhz):
         return ClockPlan(asked_mhz=asked)  # already what the GPU does by default
-    return ClockPlan(asked_mhz=asked, target_mhz=target)
+    return _for_this_board(target, asked, entry.assumed_watts.get(gpu.gpu_type), saved.power_limit_watts, gpu)
+
+
+def _for_this_board(
+    target_mhz: int, asked_mhz: int, assumed_watts: int | None, limit_watts: float | None, gpu: GpuIdentity
+) -> ClockPlan:
+    """Return the plan to lock the clock, unless the board has a higher limit than the slowdown bound rests on.
+
+    Such a board runs faster at its default clock than the decision took for granted, so the same clock slows it more.
+    One with a lower limit runs slower there and is slowed less.
+    """
+    if assumed_watts is None or limit_watts is None:
+        return ClockPlan(asked_mhz=asked_mhz, target_mhz=target_mhz)
+    if limit_watts > assumed_watts * (1.0 + LIMIT_TOLERANCE):
+        return ClockPlan(
+            asked_mhz=asked_mhz,
+            flags=(QualityFlag.CLOCK_REFUSED,),
+            event=f"{gpu.uuid}: board limit {limit_watts:g} W is above the {assumed_watts} W that the decision "
+            "assumed: default clock kept; set gpu_power_limits_watts",
+        )
+    event = None
+    if limit_watts < assumed_watts * (1.0 - LIMIT_TOLERANCE):
+        event = (
+            f"{gpu.uuid}: board limit {limit_watts:g} W is below the {assumed_watts} W that the decision assumed: "
+            "the saving was predicted for another board"
+        )
+    return ClockPlan(asked_mhz=asked_mhz, target_mhz=target_mhz, event=event)
 
 
 def nearest_clock(asked_mhz: int, supported_mhz: Sequence[int]) -> int:

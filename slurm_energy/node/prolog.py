@@ -18,7 +18,7 @@ from slurm_energy.node.closing import close_stale, restore_pending
 from slurm_energy.node.context import HookContext, Machine, reach_gpus
 from slurm_energy.node.gres_conf import NodeGres
 from slurm_energy.node.readings import read_counter
-from slurm_energy.node.stale import Newcomer, why_over
+from slurm_energy.node.stale import Newcomer, held_alone, why_over
 from slurm_energy.node.state import ActiveJob, SavedGpu
 from slurm_energy.slurm.hook_env import HookEnvironment
 
@@ -75,11 +75,17 @@ def _repair(
     context.stage("repairing what earlier jobs left")
     events: list[str] = []
     going_on: list[ActiveJob] = []
+    over: list[tuple[ActiveJob, str]] = []
     for job in context.spool.active_jobs(events):
         why = why_over(context, job, newcomer)
         if why is None or not job.uuids <= locked:
             going_on.append(job)
-            continue
+        else:
+            over.append((job, why))
+    held = held_alone(going_on)
+    for job, why in over:
+        if job.alone_uuids & held:
+            continue  # repair closes it when the live job on its GPU has ended
         try:
             close_stale(context, job, machine, why)
         except SpoolError as error:
@@ -132,7 +138,8 @@ def _plan_gpu(
 ) -> SavedGpu:
     identity = device.identity
     supported = reading(device.supported_sm_clocks_mhz) or ()
-    plan = plan_clock(entry, identity, supported, site_clock_mhz, mig=mig, shared=shared)
+    saved = save_settings(device, supported, site_clock_mhz)
+    plan = plan_clock(entry, identity, supported, saved, mig=mig, shared=shared)
     if plan.event is not None:
         events.append(plan.event)
     flags = (*plan.flags, *((QualityFlag.MIG,) if mig else ()), *((QualityFlag.SHARED_GPU,) if shared else ()))
@@ -142,7 +149,7 @@ def _plan_gpu(
         gpu_type=identity.gpu_type,
         mig=mig,
         shared=shared,
-        saved=save_settings(device, supported, site_clock_mhz),
+        saved=saved,
         asked_clock_mhz=plan.asked_mhz,
         target_clock_mhz=plan.target_mhz,
         flags=flags,
@@ -152,7 +159,7 @@ def _plan_gpu(
 def _change(context: HookContext, job: ActiveJob, machine: Machine) -> None:
     """Save, lock, read the counters, save again: the order that makes every crash repairable."""
     spool, events = context.spool, list(job.events)
-    spool.clear_done(job.job_id)
+    spool.clear_attempt(job.job_id)
     spool.write_state(job)
     _start_sampler(context, job, machine)
     gpus = tuple(_lock(context, gpu, machine.gpus[gpu.uuid], events) for gpu in job.gpus)

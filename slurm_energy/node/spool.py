@@ -192,9 +192,10 @@ class Spool:
         """Return whether the last attempt of this job was reported here."""
         return (self.done / str(job_id)).exists()
 
-    def clear_done(self, job_id: JobId) -> None:
-        """Forget an earlier attempt: a new one begins."""
-        remove(self.done / str(job_id))
+    def clear_attempt(self, job_id: JobId) -> None:
+        """Forget that an earlier attempt was ending or done: a new one begins, and is not over for that."""
+        for path in (self.done / str(job_id), self.ending_path(job_id)):
+            remove(path)
 
     @contextmanager
     def gpu_locks(self, uuids: Iterable[str]) -> Iterator[None]:

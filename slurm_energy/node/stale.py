@@ -1,5 +1,6 @@
 """Which saved states belong to jobs that are surely over."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from slurm_energy.domain.ids import GpuUuid, JobId
@@ -20,6 +21,11 @@ class Newcomer:
     uuids: frozenset[GpuUuid]
     shares_gpus: bool
     """Whether Slurm lets several jobs hold one of these GPUs (shard, MPS, MIG)."""
+
+
+def held_alone(live: Iterable[ActiveJob]) -> frozenset[GpuUuid]:
+    """Return the GPUs whose settings belong to a live job: an older job's are not put back there before it ends."""
+    return frozenset[GpuUuid]().union(*(job.alone_uuids for job in live))
 
 
 def why_over(context: HookContext, job: ActiveJob, newcomer: Newcomer | None = None) -> str | None:

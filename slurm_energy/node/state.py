@@ -80,6 +80,11 @@ class ActiveJob:
         """The job's GPUs."""
         return frozenset(gpu.uuid for gpu in self.gpus)
 
+    @property
+    def alone_uuids(self) -> frozenset[GpuUuid]:
+        """Those that no other job held at its start: their settings are the job's."""
+        return frozenset(gpu.uuid for gpu in self.gpus if not gpu.shared)
+
 
 def encode_state(job: ActiveJob) -> bytes:
     """Return the state as JSON."""

@@ -6,6 +6,7 @@ from slurm_energy.domain.cluster import ClusterSnapshot
 from slurm_energy.domain.decision import ClockChoice, PolicyAnswer, Reason
 from slurm_energy.domain.ids import GpuTypeName
 from slurm_energy.domain.job import JobRequest
+from slurm_energy.energy_model.board_limits import BoardLimits
 from slurm_energy.energy_model.catalog import CATALOG, gpu_type_from_slurm_type
 from slurm_energy.energy_model.operating_point import OperatingPoint, clock_table_of
 from slurm_energy.policy.base import Candidate, DecisionContext
@@ -42,14 +43,15 @@ class FixedClockPolicy:
         return PolicyAnswer(clocks=tuple(clock for clock in clocks if clock is not None))
 
     def _choice(self, gpu_type: GpuTypeName, context: DecisionContext) -> ClockChoice | None:
-        table = clock_table_of(gpu_type, power_limit_watts=context.board_limits.watts(gpu_type))
+        limits = context.board_limits
+        table = clock_table_of(gpu_type, power_limit_watts=limits.watts(gpu_type))
         if table is None:
             return None
         wanted = self._clocks.get(gpu_type)
         if wanted is None:
-            return clock_choice(gpu_type, table.best(self._max_slowdown))
+            return clock_choice(gpu_type, table.best(self._max_slowdown), limits)
         nearest = CATALOG[gpu_type].nearest_supported_clock_mhz(wanted)
-        return None if nearest is None else clock_choice(gpu_type, table.at(nearest))
+        return None if nearest is None else clock_choice(gpu_type, table.at(nearest), limits)
 
 
 def landing_types(candidates: Iterable[Candidate]) -> tuple[GpuTypeName, ...]:
@@ -57,8 +59,8 @@ def landing_types(candidates: Iterable[Candidate]) -> tuple[GpuTypeName, ...]:
     return tuple(dict.fromkeys(name for candidate in candidates for name in candidate.gpu_types))
 
 
-def clock_choice(gpu_type: GpuTypeName, point: OperatingPoint | None) -> ClockChoice | None:
-    """Return an operating point as an answer; None for the default clock and for no point at all."""
+def clock_choice(gpu_type: GpuTypeName, point: OperatingPoint | None, board_limits: BoardLimits) -> ClockChoice | None:
+    """Return an operating point of such boards as an answer; None for the default clock and for no point at all."""
     if point is None or point.sm_clock_mhz == point.default_clock_mhz:
         return None
     return ClockChoice(
@@ -67,6 +69,7 @@ def clock_choice(gpu_type: GpuTypeName, point: OperatingPoint | None) -> ClockCh
         default_clock_mhz=point.default_clock_mhz,
         predicted_slowdown=point.slowdown,
         predicted_energy_change=point.energy_change,
+        power_limit_watts=board_limits.known_watts(gpu_type),
     )
 
 

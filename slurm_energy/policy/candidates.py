@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from slurm_energy.config import RoutingConfig
 from slurm_energy.domain.cluster import ClusterSnapshot, NodeState, PartitionState
@@ -22,6 +22,8 @@ class JobOnCluster:
     snapshot: ClusterSnapshot
     user_groups: Collection[str] | None
     """None when the groups could not be looked up: partitions open to certain groups then do not count as allowed."""
+    claimed_gpus: Mapping[PartitionName, float] = field(default_factory=dict)
+    """GPUs that jobs decided since the snapshot will ask for in each partition; infinite for an array."""
 
 
 def catalogue_name(slurm_type: str | None, configured: Mapping[str, str]) -> GpuTypeName | None:
@@ -96,14 +98,16 @@ def known_gpu_types(
 def has_idle_room(case: JobOnCluster, partition: PartitionState) -> bool:
     """Return whether the job could start in a partition now, as far as the snapshot tells; in doubt it could not.
 
-    GPUs that waiting jobs ask for there are counted as gone, and a job of several nodes needs its share on each.
+    GPUs that waiting jobs, or jobs decided since the snapshot, ask for there are counted as gone, and a job of several
+    nodes needs its share on each.
     """
     job = case.job
     if job.array is not None or job.reservation is not None or len(job.gpus) != 1 or not partition.up:
         return False
     nodes_needed = max(1, job.nodes_min)
     gpus_per_node = math.ceil(job.gpu_count / nodes_needed)
-    left = float(job.gpu_count) + case.snapshot.waiting_gpus_by_partition.get(partition.name, 0.0)
+    waiting = case.snapshot.waiting_gpus_by_partition.get(partition.name, 0.0)
+    left = float(job.gpu_count) + waiting + case.claimed_gpus.get(partition.name, 0.0)
     if math.isinf(left):
         return False
     for idle in _idle_gpus(case, partition):

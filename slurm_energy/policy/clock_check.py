@@ -76,7 +76,8 @@ def allowed_clock(
     if point is not None and _saves_too_little(point, min_energy_saving):
         reasons.append(Reason.NO_SAVING)
         point = None
-    return ClockVerdict(choice=clock_choice(gpu_type, point), reasons=tuple(reasons), notes=tuple(notes))
+    choice = clock_choice(gpu_type, point, board_limits)
+    return ClockVerdict(choice=choice, reasons=tuple(reasons), notes=tuple(notes))
 
 
 def _saves_too_little(point: OperatingPoint, min_energy_saving: float) -> bool:

@@ -4,7 +4,7 @@ Nothing here reads a clock, a file or Slurm: daemon and twin call it alike. Ever
 """
 
 import secrets
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 
 from slurm_energy.config import Config
@@ -64,6 +64,11 @@ def decision_entry(decision: EnergyDecision, time_limit_minutes: float | None) -
         decision_id=decision.decision_id,
         mode=decision.mode,
         clocks_mhz={clock.gpu_type: clock.sm_clock_mhz for clock in decision.clocks},
+        assumed_watts={
+            clock.gpu_type: round(clock.power_limit_watts)
+            for clock in decision.clocks
+            if clock.power_limit_watts is not None
+        },
         time_limit_minutes=limit,
     )
 
@@ -80,7 +85,7 @@ class Guard:
         self._ids = ids
         self._board_limits = site_board_limits(config)
 
-    def decide(
+    def decide(  # noqa: PLR0913, PLR0917  # each is one fact that the caller knows and the guard does not
         self,
         policy: Policy,
         job: JobRequest,
@@ -88,6 +93,7 @@ class Guard:
         now_seconds: float,
         runtime: RuntimeEstimate | None = None,
         user_groups: Collection[str] | None = None,
+        claimed_gpus: Mapping[PartitionName, float] | None = None,
     ) -> EnergyDecision:
         """Return the decision for one job; never raises, and what cannot be decided leaves the job unchanged.
 
@@ -98,6 +104,7 @@ class Guard:
             now_seconds: Unix time, or the twin's.
             runtime: What history says of the job's length at the default clock.
             user_groups: The user's groups, for partitions with AllowGroups; None when unknown.
+            claimed_gpus: GPUs that jobs decided since the snapshot will ask for in each partition.
         """
         name, version = _text(policy, "name"), _text(policy, "version")
         decision = EnergyDecision(
@@ -112,7 +119,7 @@ class Guard:
         stop = self._stop(job, snapshot, decision)
         if stop is not None or snapshot is None:
             return replace(decision, reasons=(stop or Reason.NO_SNAPSHOT,))
-        case = JobOnCluster(job=job, snapshot=snapshot, user_groups=user_groups)
+        case = JobOnCluster(job=job, snapshot=snapshot, user_groups=user_groups, claimed_gpus=claimed_gpus or {})
         situation = situation_of(case, self._config)
         context = DecisionContext(
             now_seconds=now_seconds,

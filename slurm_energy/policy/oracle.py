@@ -34,7 +34,7 @@ class OraclePolicy:
                 bound = remaining_slowdown(gpu_type, fastest, context.max_slowdown, limits)
             if bound is not None:
                 point = best_operating_point(gpu_type, bound, power_limit_watts=limits.watts(gpu_type))
-                choices.append(clock_choice(gpu_type, point))
+                choices.append(clock_choice(gpu_type, point, limits))
         return PolicyAnswer(
             partitions=partitions,
             clocks=tuple(choice for choice in choices if choice is not None),

@@ -107,6 +107,7 @@ def _decided(decision: DecisionRecord) -> list[str]:
         f"{choice.gpu_type} at {choice.sm_clock_mhz} of {choice.default_clock_mhz} MHz: predicted "
         f"{signed_percent_text(choice.predicted_energy_change)} energy, "
         f"{signed_percent_text(choice.predicted_slowdown)} run time"
+        + ("" if choice.power_limit_watts is None else f" on boards of {choice.power_limit_watts:g} W")
         for choice in decision.clocks
     )
     if decision.partitions is None and not decision.clocks:

@@ -95,6 +95,7 @@ def _clock_values(decision_id: DecisionId, choice: ClockChoice) -> dict[str, Any
         "default_clock_mhz": choice.default_clock_mhz,
         "predicted_slowdown": choice.predicted_slowdown,
         "predicted_energy_change": choice.predicted_energy_change,
+        "power_limit_watts": choice.power_limit_watts,
     }
 
 
@@ -106,6 +107,7 @@ def clock_choice(row: DecisionClockRow) -> ClockChoice:
         default_clock_mhz=row.default_clock_mhz,
         predicted_slowdown=row.predicted_slowdown,
         predicted_energy_change=row.predicted_energy_change,
+        power_limit_watts=row.power_limit_watts,
     )
 
 

@@ -107,6 +107,8 @@ class DecisionClockRow(Base):
     default_clock_mhz: Mapped[int] = mapped_column(Integer)
     predicted_slowdown: Mapped[float] = mapped_column(FiniteDouble)
     predicted_energy_change: Mapped[float] = mapped_column(FiniteDouble)
+    power_limit_watts: Mapped[float | None] = mapped_column(FiniteDouble)
+    """Limit of the boards that both predictions assume."""
 
 
 class JobRow(Base):

@@ -2,6 +2,7 @@
 
 import socket
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from slurm_energy.errors import DaemonUnavailable, DeadlineExceeded, WireError
@@ -29,7 +30,9 @@ def exchange(socket_path: Path, request: Message, deadline_seconds: float) -> Me
             connection.settimeout(_left(end, socket_path))
             connection.connect(str(socket_path))
             connection.settimeout(_left(end, socket_path))
-            connection.sendall(encode(request))
+            # A daemon that refuses may answer and close before it has read the request: its reply still counts.
+            with suppress(BrokenPipeError):
+                connection.sendall(encode(request))
             return decode(_receive(connection, end, socket_path))
         except TimeoutError as error:
             raise DeadlineExceeded(
@@ -53,7 +56,12 @@ def _receive(connection: socket.socket, end: float, socket_path: Path) -> bytes:
     size = 0
     while True:
         connection.settimeout(_left(end, socket_path))
-        chunk = connection.recv(_CHUNK_BYTES)
+        try:
+            chunk = connection.recv(_CHUNK_BYTES)
+        except ConnectionResetError:
+            if not chunks:
+                raise
+            chunk = b""
         if not chunk:
             return b"".join(chunks)
         chunks.append(chunk)

@@ -4,7 +4,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -55,7 +55,8 @@ def daemon_replaced_by(path: Path, answer: bytes) -> Iterator[list[bytes]]:
                 return
             with connection:
                 asked.append(connection.recv(65_536))
-                connection.sendall(answer)
+                with suppress(BrokenPipeError):
+                    connection.sendall(answer)
 
     thread = threading.Thread(target=serve, daemon=True)
     thread.start()

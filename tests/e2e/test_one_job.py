@@ -177,8 +177,10 @@ def test_a_requeued_job_is_one_job_with_two_attempts(lab: Lab) -> None:
     wait_for(lab, job, {"RUNNING"})
     time.sleep(1.0)
     lab.run(["scontrol", "requeue", str(job)], check=True)
-    wait_for(lab, job, {"PENDING", "RUNNING"})
-    lab.run(["scontrol", "update", f"JobId={job}", "StartTime=now"], check=False)
+    await_reports(lab, job)  # the first attempt has left its node
+    until("a queued second attempt", lambda: show_job(lab, job)["JobState"] == "PENDING")
+    time.sleep(1.0)
+    lab.run(["scontrol", "update", f"JobId={job}", "StartTime=now"], check=True)  # Slurm would wait two minutes
     wait_for(lab, job, {"COMPLETED"}, timeout=180)
     stored = await_reports(lab, job, count=2)
     assert sorted(report.restart_count for report in stored) == [0, 1]

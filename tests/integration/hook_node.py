@@ -2,7 +2,6 @@
 
 import atexit
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -108,11 +107,17 @@ def _built() -> BuiltLibrary:
     return build(folder)
 
 
-def entry(mhz: int = 1275, gpu_type: str = "a100-sxm4-80gb", time_limit_minutes: int | None = None) -> str:
+def entry(
+    mhz: int = 1275,
+    gpu_type: str = "a100-sxm4-80gb",
+    time_limit_minutes: int | None = None,
+    assumed_watts: int | None = None,
+) -> str:
     return DecisionEntry(
         decision_id=DecisionId("abcdef0123456789"),
         mode=EnergyMode.BALANCED,
         clocks_mhz={GpuTypeName(gpu_type): mhz},
+        assumed_watts={} if assumed_watts is None else {GpuTypeName(gpu_type): assumed_watts},
         time_limit_minutes=time_limit_minutes,
     ).encode()
 
@@ -129,4 +134,4 @@ def alive(pid: int) -> bool:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
         return False
-    return state not in {"Z", "X"} and os.path.exists(f"/proc/{pid}")
+    return state not in {"Z", "X"} and Path(f"/proc/{pid}").exists()

@@ -160,6 +160,7 @@ def make_decision(decision_id: str = DECISION, **changes: Any) -> EnergyDecision
                 default_clock_mhz=1410,
                 predicted_slowdown=0.05,
                 predicted_energy_change=-0.2,
+                power_limit_watts=500.0,
             ),
         ),
         "reasons": (Reason.POLICY, Reason.SLOWDOWN_BOUND),

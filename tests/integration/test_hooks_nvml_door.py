@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from slurm_energy.energy_model.catalog import gpu_type_from_device_name
 from slurm_energy.lab.simgpu.build import BuiltLibrary, build
 from slurm_energy.lab.simgpu.layout import Fault
 from slurm_energy.lab.simgpu.specs import standard_gpus
@@ -73,10 +74,14 @@ def test_identity_and_figures_are_the_devices_own(tmp_path: Path, built: BuiltLi
     rows = read(state, built.library)["gpus"]
     assert [row["minor"] for row in rows] == [gpu.minor_number for gpu in state.gpus] != [0, 1, 2, 3]
     assert [row["uuid"] for row in rows] == [gpu.uuid for gpu in state.gpus]
-    assert {row["type"] for row in rows} == {"v100-sxm2-16gb"}
+    assert [row["type"] for row in rows] == [gpu_type_from_device_name(gpu.name) for gpu in state.gpus] != [None] * 4
     truth = state.gpus[1].reading()
     assert rows[1]["power"] == pytest.approx(truth.power_watts, abs=0.01)
-    assert (rows[1]["clock"], rows[1]["busy"] > 0.5, rows[1]["limit"]) == (truth.sm_clock_mhz, True, 300.0)
+    assert (rows[1]["clock"], rows[1]["busy"] > 0.5, rows[1]["limit"]) == (
+        truth.sm_clock_mhz,
+        True,
+        state.gpus[1].power_limit_watts,
+    )
 
 
 def test_watts_times_seconds_are_joules_through_nvml(tmp_path: Path, built: BuiltLibrary) -> None:

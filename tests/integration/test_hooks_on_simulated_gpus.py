@@ -1,3 +1,4 @@
+import json
 import os
 import signal
 import socket
@@ -59,7 +60,7 @@ def test_minor_numbers_against_the_drivers_order_reach_the_right_gpu(tmp_path: P
     (root / "etc" / "gres.conf").write_text("NodeName=n1 Name=gpu Type=v100 File=/dev/nvidia[0-3]\n")
     node.configure(sampler="off")
     clock = node.gpus.gpus[0].sm_clocks_mhz[-20]
-    node.prolog(7, "0", entry(clock, "v100-sxm2-16gb"))
+    node.prolog(7, "0", entry(clock, "v100-pcie-16gb"))
     locked = [gpu.minor_number for gpu in node.gpus.gpus if gpu.locked_clocks_mhz]
     assert locked == [0] and node.locks()[0] is None
 
@@ -87,6 +88,43 @@ def test_refused_clock_starts_the_job_and_is_told(node: HookNode, fault: Fault, 
     assert flag in first.flags and first.applied_clock_mhz is None
     assert second.flags == () and second.applied_clock_mhz == 1275
     assert node.locks() == [None] * 4
+
+
+def test_board_of_500_watts_refuses_the_clock_of_boards_of_400_and_says_so(node: HookNode) -> None:
+    assert [gpu.power_limit_watts for gpu in node.gpus.gpus] == [500.0] * 4
+    node.prolog(7, "0", entry(1260, assumed_watts=400))
+    node.prolog(8, "1", entry(1290, assumed_watts=500))
+    node.prolog(9, "2", entry(1290, assumed_watts=600))
+    assert node.locks() == [None, (210, 1290), (210, 1290), None]
+    for job_id in (7, 8, 9):
+        node.epilog(job_id, str(job_id - 7))
+    refused, applied, lower = sorted(node.reports(), key=lambda report: report.job_id)
+    row = refused.gpus[0]
+    assert (row.asked_clock_mhz, row.applied_clock_mhz, row.flags) == (1260, None, (QualityFlag.CLOCK_REFUSED,))
+    (told,) = refused.events
+    assert told == (
+        f"{row.gpu_uuid}: board limit 500 W is above the 400 W that the decision assumed: default clock kept; "
+        "set gpu_power_limits_watts"
+    )
+    assert (applied.events, applied.gpus[0].flags) == ((), ())
+    assert len(lower.events) == 1 and "500 W is below the 600 W" in lower.events[0]
+
+
+@pytest.mark.parametrize(("limits", "verdict"), [("", "fail"), ("[gpu_power_limits_watts]\na100 = 500\n", "ok")])
+def test_doctor_holds_the_boards_against_what_is_assumed(node: HookNode, limits: str, verdict: str) -> None:
+    settings = node.root / "etc" / "slurm-energy.toml"
+    settings.write_text(settings.read_text() + limits)
+    done = subprocess.run(
+        [sys.executable, "-m", "slurm_energy.cli.main", "doctor", "--role", "node", "--json"],
+        env={"SLURM_ENERGY_CONFIG": str(settings), "SLURMD_NODENAME": "n1"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    found = {finding["subject"]: finding for finding in json.loads(done.stdout)}
+    assert found["GPU power limits"]["verdict"] == verdict
+    assert "500 W" in found["GPU power limits"]["found"]
 
 
 def test_clock_request_that_changes_nothing_is_unverified(node: HookNode) -> None:

@@ -109,7 +109,7 @@ def test_handles_by_index_uuid_pci_and_serial_are_the_same_gpu(make_node: MakeNo
         ("nvmlDeviceGetHandleBySerial", serial),
     ):
         assert nvml.call("nvmlDeviceGetIndex", nvml.call(function, name)) == 2
-    assert (pci["bus"], pci["busIdLegacy"], pci["pciDeviceId"]) == (23, "0000:17:00.0", 0x1DB110DE)
+    assert (pci["bus"], pci["busIdLegacy"], pci["pciDeviceId"]) == (23, "0000:17:00.0", 0x1DB410DE)
     assert nvml.error("nvmlDeviceGetHandleByUUID", "GPU-unknown") == "NotFound"
     assert nvml.error("nvmlDeviceGetHandleByPciBusId", "0000:FF:00.0") == "NotFound"
     assert nvml.error("nvmlDeviceGetHandleByPciBusId", "elsewhere") == "InvalidArgument"
@@ -219,14 +219,14 @@ def test_application_clocks_take_supported_pairs_only(make_node: MakeNode, bind:
     node = make_node("v100")
     nvml = bind(node)
     node.gpus[0].add_load("training")
-    nvml.call("nvmlDeviceSetApplicationsClocks", 877, 1380, gpu=0)
+    nvml.call("nvmlDeviceSetApplicationsClocks", 877, 1297, gpu=0)
 
-    assert nvml.call("nvmlDeviceGetApplicationsClock", 0, gpu=0) == 1380
-    assert nvml.call("nvmlDeviceGetClockInfo", 1, gpu=0) == 1380
-    assert nvml.error("nvmlDeviceSetApplicationsClocks", 877, 1381, gpu=0) == "InvalidArgument"
-    assert nvml.error("nvmlDeviceSetApplicationsClocks", 810, 1380, gpu=0) == "InvalidArgument"
+    assert nvml.call("nvmlDeviceGetApplicationsClock", 0, gpu=0) == 1297
+    assert nvml.call("nvmlDeviceGetClockInfo", 1, gpu=0) == 1297
+    assert nvml.error("nvmlDeviceSetApplicationsClocks", 877, 1298, gpu=0) == "InvalidArgument"
+    assert nvml.error("nvmlDeviceSetApplicationsClocks", 810, 1297, gpu=0) == "InvalidArgument"
     nvml.call("nvmlDeviceResetApplicationsClocks", gpu=0)
-    assert nvml.call("nvmlDeviceGetClockInfo", 1, gpu=0) == 1530
+    assert nvml.call("nvmlDeviceGetClockInfo", 1, gpu=0) == 1365  # all that 250 W leave for dgemm
 
 
 @needs_root

@@ -103,6 +103,19 @@ def test_the_analyzer_finds_nothing(build: Path) -> None:
     assert make(build, "check") == ""
 
 
+def commands(build: Path, target: str) -> str:
+    """Return what make would run for a target, without running it."""
+    command = ["make", "--no-print-directory", "-n", "-B", "-C", str(PLUGIN), f"BUILD={build}", target]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+
+
+@pytest.mark.parametrize(("target", "strict"), [("all", False), ("install", False), ("test", True), ("check", True)])
+def test_warnings_are_errors_in_the_tests_and_never_at_a_site(tmp_path: Path, target: str, strict: bool) -> None:
+    compiled = [line for line in commands(tmp_path, target).splitlines() if " -c -o " in line]
+    assert compiled
+    assert {"-Werror" in line.split() for line in compiled} == {strict}
+
+
 def test_install_puts_both_plugins_into_the_folder(build: Path, tmp_path: Path) -> None:
     make(build, "install", f"DESTDIR={tmp_path}", "PLUGINDIR=/opt/slurm")
     assert {path.name for path in (tmp_path / "opt/slurm").iterdir()} == {"job_submit_energy.so", "spank_energy.so"}

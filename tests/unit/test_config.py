@@ -41,6 +41,15 @@ def test_the_environment_beats_the_file_and_the_file_beats_the_default(tmp_path:
         ("[policy]\ndefault_mode = 'turbo'\n", "'turbo', allowed: off, observe, balanced, saver"),
         ("[policy.fixed_clocks_mhz]\na100 = 25000\n", "fixed_clocks_mhz.a100 is 25000, it must be between 1 and 10000"),
         ("[routing]\npartitions = 'a100'\n", "a list of texts is needed"),
+        (
+            "[gpu_power_limits_watts]\na100 = 9.9\n",
+            "gpu_power_limits_watts.a100 is 9.9, it must be between 10 and 3000",
+        ),
+        ("[gpu_power_limits_watts]\na100 = 3001\n", "gpu_power_limits_watts.a100 is 3001.0, it must be between 10 and"),
+        ("[gpu_power_limits_watts]\na100 = inf\n", "must be between 10 and 3000"),
+        ("[gpu_power_limits_watts]\na100 = '500'\n", "gpu_power_limits_watts.a100 is '500', float is needed"),
+        ("[gpu_power_limits_watts]\na100 = true\n", "gpu_power_limits_watts.a100 is True, float is needed"),
+        ("gpu_power_limits_watts = 500\n", r"a section \[gpu_power_limits_watts\] is needed"),
         ('[node]\nspool_directory = "a\\nb"\n', "line breaks and NUL are not allowed"),
         ("daemon = 3\n", r"a section \[daemon\] is needed"),
         ("[daemon\n", "cannot be read"),
@@ -49,6 +58,14 @@ def test_the_environment_beats_the_file_and_the_file_beats_the_default(tmp_path:
 def test_a_wrong_setting_is_refused_by_name_value_and_bound(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         load_config(write(tmp_path, text), environment={})
+
+
+def test_power_limits_of_boards_are_watts_by_gpu_type(tmp_path: Path) -> None:
+    path = write(tmp_path, "[gpu_power_limits_watts]\na100 = 500\n'a40' = 250.5\n")
+    config = load_config(path, environment={})
+    assert config.gpu_power_limits_watts == {"a100": 500.0, "a40": 250.5}
+    assert config.origins == {"gpu_power_limits_watts": str(path)}
+    assert Config().gpu_power_limits_watts == {}
 
 
 def test_a_wrong_environment_value_names_the_variable() -> None:
@@ -65,7 +82,7 @@ def test_a_named_file_must_exist_but_the_default_may_be_missing(tmp_path: Path) 
 
 def test_every_setting_has_a_sentence_and_a_default_inside_its_bound() -> None:
     for section in fields(Config):
-        if section.name in {"origins", "gpu_types"}:
+        if section.name in {"origins", "gpu_types", "gpu_power_limits_watts"}:
             continue
         kind = default_of(section)
         assert is_dataclass(kind)

@@ -1,14 +1,18 @@
 """A compute node's side: GPUs, spool, timers."""
 
 import os
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from slurm_energy.cli.doctor.board_checks import Board, board_checks
 from slurm_energy.cli.doctor.daemon_checks import service
 from slurm_energy.cli.doctor.finding import Finding, Situation, fail, ok, skip, warn
+from slurm_energy.cli.installation import NODE_UNITS
 from slurm_energy.cli.site import slurm_command, under
 from slurm_energy.device.base import GpuIdentity
+from slurm_energy.device.knobs import reading
 from slurm_energy.device.nvml import NvmlDriver
 from slurm_energy.errors import DeviceError
 from slurm_energy.node.spool import Spool
@@ -23,7 +27,7 @@ def node_checks(situation: Situation) -> Iterator[Finding]:
         return
     yield from _gpus(situation)
     yield from _spool(situation)
-    yield _timer(situation)
+    yield from _timers(situation)
 
 
 def _gpus(situation: Situation) -> Iterator[Finding]:
@@ -32,6 +36,7 @@ def _gpus(situation: Situation) -> Iterator[Finding]:
             gpus = driver.gpus()
             identities = [gpu.identity for gpu in gpus]
             lacking = _without_clocks(gpus)
+            boards = [Board(gpu_type=gpu.identity.gpu_type, limit_watts=reading(gpu.power_limit_watts)) for gpu in gpus]
     except DeviceError as error:
         yield fail(
             "GPUs", str(error), "install NVIDIA's driver, or set node.nvml_library; a node without GPUs needs no hooks"
@@ -43,6 +48,7 @@ def _gpus(situation: Situation) -> Iterator[Finding]:
     names = sorted({identity.name for identity in identities})
     yield ok("GPUs", f"{len(identities)}: {', '.join(names)}")
     yield _catalogue(identities)
+    yield from board_checks(situation.config, boards)
     if not situation.config.node.set_clocks:
         yield warn("GPU clocks", "node.set_clocks is false: clocks stay as they are", "set it to true to save energy")
     elif lacking:
@@ -137,7 +143,18 @@ def _stale_jobs(situation: Situation, spool: Spool, node: str) -> Finding:
     return ok("active jobs", f"{len(held)}, all of them running")
 
 
-def _timer(situation: Situation) -> Finding:
-    if under(situation.root, CRON_FILE).is_file():
-        return ok("timer", str(CRON_FILE))
-    return service("slurm-energy-flush.timer", "systemctl enable --now slurm-energy-flush.timer slurm-energy-repair")
+def _timers(situation: Situation) -> Iterator[Finding]:
+    cron = under(situation.root, CRON_FILE)
+    try:
+        text = cron.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        for unit in NODE_UNITS:
+            if unit.endswith(".timer"):
+                yield service(unit, f"systemctl enable --now {' '.join(NODE_UNITS)}")
+        return
+    missing = [verb for verb in ("flush", "repair") if not re.search(rf"^\s*[*0-9].*\b{verb}\b", text, re.MULTILINE)]
+    if missing:
+        mend = "slurm-energy install --role node --scheduler cron"
+        yield fail("timers", f"{cron} does not run {' and '.join(missing)}", mend)
+    else:
+        yield ok("timers", str(cron))

@@ -86,6 +86,7 @@ def test_everything_is_written_once_and_a_second_run_finds_nothing_to_do(root: P
         "etc/systemd/system/slurm-energyd.service",
         "etc/systemd/system/slurm-energy-flush.timer",
         "etc/systemd/system/slurm-energy-repair.service",
+        "etc/systemd/system/slurm-energy-repair.timer",
         "etc/slurm-energy/example.sh",
     } <= set(first)
     code, stdout, stderr = run(root, "--role", "all", "--yes")
@@ -175,7 +176,20 @@ def test_hooks_run_under_the_chosen_interpreter(root: Path) -> None:
 def test_cron_takes_the_place_of_the_timers(root: Path) -> None:
     plan = planned(root, roles=("node",), scheduler="cron")
     assert not [path for path in plan if "systemd" in path]
-    assert "* * * * * root /opt/venv/bin/python -I -m slurm_energy.node.main flush" in plan["/etc/cron.d/slurm-energy"]
+    lines = plan["/etc/cron.d/slurm-energy"]
+    for when, verb in (("* * * * *", "flush"), ("*/5 * * * *", "repair"), ("@reboot", "repair")):
+        assert f"\n{when} root /opt/venv/bin/python -I -m slurm_energy.node.main {verb} " in lines
+
+
+def test_repair_runs_every_five_minutes_and_at_boot(root: Path) -> None:
+    plan = planned(root, roles=("node",))
+    timer = plan["/etc/systemd/system/slurm-energy-repair.timer"].splitlines()
+    assert {"OnBootSec=1min", "OnUnitInactiveSec=5min", "WantedBy=timers.target"} <= set(timer)
+    service = plan["/etc/systemd/system/slurm-energy-repair.service"].splitlines()
+    assert {"Before=slurmd.service", "WantedBy=multi-user.target"} <= set(service)
+    assert next(line for line in service if line.startswith("ExecStart=")).endswith(" repair")  # without --all
+    _, _, said = run(root, "--role", "node", "--yes")
+    assert "enable --now slurm-energy-flush.timer slurm-energy-repair.timer slurm-energy-repair.service" in said
 
 
 def test_folders_outside_the_usual_places_are_opened_to_the_daemon(root: Path) -> None:
@@ -290,7 +304,7 @@ def test_systemd_finds_no_fault_in_the_units(root: Path, tmp_path: Path) -> None
         if path.startswith("/etc/systemd/system/"):
             (units / Path(path).name).write_text(text.replace("/opt/venv/bin/python", "/bin/true"))
     names = sorted(str(path) for path in units.iterdir())
-    assert len(names) == 4
+    assert len(names) == 5
     result = subprocess.run(["systemd-analyze", "verify", *names], capture_output=True, text=True, check=False)
     ours = [line for line in result.stderr.splitlines() if "slurm-energy" in line and "man:slurm.conf" not in line]
     assert ours == []

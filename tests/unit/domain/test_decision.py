@@ -16,6 +16,7 @@ entries = st.builds(
     decision_id=ids,
     mode=st.sampled_from(EnergyMode),
     clocks_mhz=st.dictionaries(types, st.integers(1, 10_000), max_size=8),
+    assumed_watts=st.dictionaries(types, st.integers(1, 10_000), max_size=8),
     time_limit_minutes=st.none() | st.integers(1, 0xFFFFFFFD),
 )
 
@@ -41,6 +42,17 @@ def test_an_entry_comes_back_as_it_was(entry: DecisionEntry) -> None:
         "v=1;id=abcd1234;mode=saver;clocks=a100:-5",
         "v=1;id=abcd1234;mode=saver;clocks=a100:1275,a100:210",
         "v=1;id=abcd1234;mode=saver;clocks=../etc:1275",
+        "v=1;id=abcd1234;mode=saver;clocks=",
+        "v=1;id=abcd1234;mode=saver;clocks=a100:1275,",
+        "v=1;id=abcd1234;mode=saver;watts=",
+        "v=1;id=abcd1234;mode=saver;watts=a100",
+        "v=1;id=abcd1234;mode=saver;watts=a100:0",
+        "v=1;id=abcd1234;mode=saver;watts=a100:10001",
+        "v=1;id=abcd1234;mode=saver;watts=a100:-400",
+        "v=1;id=abcd1234;mode=saver;watts=a100:400.5",
+        "v=1;id=abcd1234;mode=saver;watts=a100:400,a100:500",
+        "v=1;id=abcd1234;mode=saver;watts=A100:400",
+        "v=1;id=abcd1234;mode=saver;watts=a100:400;watts=a100:500",
         "v=1;id=abcd1234;mode=saver;id=abcd1235",
         "v=1;id=abcd1234;mode=saver;limit=1e9",
         "v=1;id=abcd1234;mode=saver;clocks=a100:$(reboot)",
@@ -61,6 +73,30 @@ def test_no_text_breaks_the_reader(text: str) -> None:
     except ValueRangeError:
         return
     assert DecisionEntry.decode(entry.encode()) == entry
+
+
+def test_entry_of_a_daemon_that_names_no_limits_assumes_none() -> None:
+    entry = DecisionEntry.decode("v=1;id=abcd1234;mode=saver;clocks=a100:1275;limit=60")
+    assert (entry.clocks_mhz, entry.assumed_watts) == ({"a100": 1275}, {})
+
+
+def test_limits_stand_behind_the_clocks() -> None:
+    entry = DecisionEntry.decode("v=1;id=abcd1234;mode=saver;clocks=a100:1275,a40:1455;watts=a40:300,a100:400")
+    assert entry.assumed_watts == {"a100": 400, "a40": 300}
+    assert entry.encode() == "v=1;id=abcd1234;mode=saver;clocks=a100:1275,a40:1455;watts=a100:400,a40:300"
+
+
+@pytest.mark.parametrize("watts", [0.0, 0.9, 10_001.0, float("inf"), float("nan")])
+def test_a_clock_rests_on_a_sane_power_limit(watts: float) -> None:
+    with pytest.raises(ValueRangeError, match=r"power limit .* W of a40 is not between 1 and 10000"):
+        ClockChoice(
+            gpu_type=GpuTypeName("a40"),
+            sm_clock_mhz=1455,
+            default_clock_mhz=1740,
+            predicted_slowdown=0.0,
+            predicted_energy_change=0.0,
+            power_limit_watts=watts,
+        )
 
 
 def test_values_outside_their_bounds_name_thing_value_and_bound() -> None:

@@ -105,7 +105,7 @@ def test_stated_errors_of_the_shipped_table_are_true(gpu: str) -> None:
 @pytest.mark.parametrize("max_slowdown", [0.02, 0.05, 0.10, 0.20, 0.30])
 @pytest.mark.parametrize("gpu", ["a100-sxm4-80gb", "a40", "v100-pcie-16gb"])
 def test_saving_that_is_promised_is_the_one_that_was_measured(gpu: str, max_slowdown: float) -> None:
-    """The readings as they are: at most half a point less saving than promised, at most two points more."""
+    """The readings as they are: at most half a point less saving than promised, at most three points more."""
     point = best_operating_point(GpuTypeName(gpu), max_slowdown, power_limit_watts=math.inf)
     assert point is not None
     changes = []
@@ -113,7 +113,7 @@ def test_saving_that_is_promised_is_the_one_that_was_measured(gpu: str, max_slow
         joules = {one.sm_clock_mhz: one.watts * one.seconds for one in points}
         changes.append(joules[point.sm_clock_mhz] / joules[point.default_clock_mhz] - 1.0)
     measured = sum(changes) / len(changes)
-    assert -0.02 <= measured - point.energy_change <= 0.005
+    assert -0.03 <= measured - point.energy_change <= 0.005
 
 
 @needs_data

@@ -136,7 +136,7 @@ def test_limit_above_that_of_the_measured_boards_changes_nothing() -> None:
 def test_shipped_readings_cover_the_clocks_of_their_curve_and_none_is_faster_at_a_lower_one(
     curve: WorkloadCurve,
 ) -> None:
-    if curve.gpu_type == "v100-sxm2-16gb" or curve.gpu_type == "v100-sxm2-32gb":
+    if curve.gpu_type in {"v100-sxm2-16gb", "v100-sxm2-32gb"}:
         assert curve.readings == ()
         return
     clocks = [reading.sm_clock_mhz for reading in curve.readings]

@@ -6,10 +6,14 @@ from typing import Any
 import pytest
 
 from slurm_energy.config import parse_config
+from slurm_energy.energy_model.catalog import gpu_type_from_device_name
 from slurm_energy.lab import energy_files, slurm_files
 from slurm_energy.lab.host import Host
 from slurm_energy.lab.layout import Layout
+from slurm_energy.lab.simgpu.specs import standard_gpus
 from slurm_energy.lab.spec import LabSpec, PartitionSpec
+from slurm_energy.policy.candidates import catalogue_name
+from slurm_energy.policy.site_limits import site_board_limits
 
 LAYOUT = Layout(Path("/tmp/lab-of-test"))
 SPEC = LabSpec(partitions=(PartitionSpec(name="a100", nodes=2, gpus_per_node=4),))
@@ -130,6 +134,18 @@ def test_energy_settings_are_toml_that_the_product_reads_back() -> None:
     assert (config.routing.open, config.routing.partitions) == (True, ("a100",))
     assert config.daemon.snapshot_interval_seconds == 3.0
     assert config.store.url == "sqlite:////tmp/lab-of-test/state/energyd/energy.sqlite"
+
+
+@pytest.mark.parametrize("gres_type", ["a100", "a40", "v100", "h100"])
+def test_daemon_of_the_lab_takes_its_gpus_for_what_they_are(gres_type: str) -> None:
+    config = parse_config(
+        tomllib.loads(energy_files.toml(energy_files.energy_settings(SPEC, LAYOUT, PORTS))), source="x", environment={}
+    )
+    gpu = standard_gpus(gres_type, 1, "n1")[0]
+
+    name = catalogue_name(gres_type, config.gpu_types)
+    assert name is not None and name == gpu_type_from_device_name(gpu.name)
+    assert site_board_limits(config).watts(name) == gpu.power_limit_watts
 
 
 def test_plugin_settings_of_the_specification_win() -> None:

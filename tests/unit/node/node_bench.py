@@ -237,6 +237,7 @@ def entry(
     clocks: Mapping[str, int] | None = None,
     mode: EnergyMode = EnergyMode.BALANCED,
     time_limit_minutes: int | None = None,
+    watts: Mapping[str, int] | None = None,
 ) -> str:
     """A decision as it travels; by default 1275 MHz for the A100."""
     chosen = {"a100-sxm4-80gb": 1275} if clocks is None else clocks
@@ -244,5 +245,6 @@ def entry(
         decision_id=DECISION,
         mode=mode,
         clocks_mhz={GpuTypeName(name): mhz for name, mhz in chosen.items()},
+        assumed_watts={GpuTypeName(name): limit for name, limit in (watts or {}).items()},
         time_limit_minutes=time_limit_minutes,
     ).encode()

@@ -2,6 +2,7 @@ import pytest
 from node_bench import A100_CLOCKS, entry
 
 from slurm_energy.device.base import GpuIdentity
+from slurm_energy.device.knobs import SavedSettings
 from slurm_energy.domain.decision import DecisionEntry
 from slurm_energy.domain.energy import QualityFlag
 from slurm_energy.domain.ids import GpuTypeName, GpuUuid
@@ -18,6 +19,8 @@ def plan(
     shared: bool = False,
     mode: EnergyMode = EnergyMode.BALANCED,
     gpu_type: str | None = "a100-sxm4-80gb",
+    assumed_watts: int | None = None,
+    real_watts: float | None = 400.0,
 ) -> ClockPlan:
     gpu = GpuIdentity(
         index=0,
@@ -26,8 +29,16 @@ def plan(
         minor_number=0,
         gpu_type=None if gpu_type is None else GpuTypeName(gpu_type),
     )
-    decision = DecisionEntry.decode(entry({"a100-sxm4-80gb": mhz}, mode))
-    return plan_clock(decision, gpu, supported, site, mig=mig, shared=shared)
+    watts = None if assumed_watts is None else {"a100-sxm4-80gb": assumed_watts}
+    decision = DecisionEntry.decode(entry({"a100-sxm4-80gb": mhz}, mode, watts=watts))
+    saved = SavedSettings(
+        power_limit_watts=real_watts,
+        application_clock_mhz=None,
+        lowest_clock_mhz=None,
+        highest_clock_mhz=None,
+        site_clock_mhz=site,
+    )
+    return plan_clock(decision, gpu, supported, saved, mig=mig, shared=shared)
 
 
 def test_supported_clock_is_taken_as_it_is() -> None:
@@ -78,6 +89,35 @@ def test_default_clock_needs_no_lock() -> None:
 def test_site_lock_is_not_exceeded() -> None:
     assert plan(1350, site=1200) == ClockPlan(asked_mhz=1350)
     assert plan(1100, site=1200).target_mhz == 1095
+
+
+@pytest.mark.parametrize("real_watts", [500.0, 408.1])
+def test_board_of_a_higher_limit_than_assumed_keeps_its_default_clock(real_watts: float) -> None:
+    kept = plan(1260, assumed_watts=400, real_watts=real_watts)
+    assert (kept.asked_mhz, kept.target_mhz, kept.flags) == (1260, None, (QualityFlag.CLOCK_REFUSED,))
+    assert kept.event == (
+        f"GPU-0: board limit {real_watts:g} W is above the 400 W that the decision assumed: default clock kept; "
+        "set gpu_power_limits_watts"
+    )
+
+
+@pytest.mark.parametrize("real_watts", [392.0, 400.0, 408.0, None])
+def test_board_of_about_the_assumed_limit_or_one_that_does_not_tell_gets_its_clock(real_watts: float | None) -> None:
+    assert plan(1260, assumed_watts=400, real_watts=real_watts) == ClockPlan(asked_mhz=1260, target_mhz=1260)
+
+
+def test_board_of_a_lower_limit_gets_its_clock_and_it_is_told() -> None:
+    lower = plan(1260, assumed_watts=400, real_watts=300.0)
+    assert (lower.target_mhz, lower.flags) == (1260, ())
+    assert lower.event is not None and "300 W is below the 400 W" in lower.event
+
+
+def test_entry_without_an_assumed_limit_is_applied_on_any_board() -> None:
+    assert plan(1260, real_watts=9_000.0).target_mhz == 1260
+
+
+def test_board_limit_does_not_matter_where_no_clock_would_be_set() -> None:
+    assert plan(1410, assumed_watts=400, real_watts=500.0) == ClockPlan(asked_mhz=1410)
 
 
 def test_malformed_entry_is_none_with_an_event() -> None:

@@ -80,6 +80,25 @@ def test_clock_outside_the_table_is_refused_with_its_bounds(bench: Bench) -> Non
     assert bench.locks()[0] is None
 
 
+def test_each_board_is_held_against_the_limit_that_the_decision_assumed(bench: Bench) -> None:
+    bench.gpus[0].limit_watts = 500.0
+    run_prolog(bench.context(), bench.hook(7, "0,1", entry(watts={"a100-sxm4-80gb": 400})))
+    assert bench.locks()[:2] == [None, (210, 1275)]
+    job = bench.spool.read_state(JobId(7))
+    assert job is not None
+    assert [gpu.flags for gpu in job.gpus] == [(QualityFlag.CLOCK_REFUSED,), ()]
+    assert [event for event in job.events if "board limit 500 W" in event and "GPU-0000" in event]
+    run_epilog(bench.context(), bench.hook(7, "0,1"))
+    assert bench.locks() == [None] * 4
+    assert bench.gpus[0].limit_watts == 500.0
+
+
+def test_board_that_does_not_tell_its_limit_gets_its_clock(bench: Bench) -> None:
+    bench.gpus[0].faults["power_limit_watts"] = DeviceNotSupported("no")
+    run_prolog(bench.context(), bench.hook(7, "0", entry(watts={"a100-sxm4-80gb": 100})))
+    assert bench.locks()[0] == (210, 1275)
+
+
 def test_mig_gpu_gets_no_clock(bench: Bench) -> None:
     bench.gpus[0].mig = True
     hook = bench.hook(7, "0", entry(), CUDA_VISIBLE_DEVICES="MIG-aaaa-bbbb")

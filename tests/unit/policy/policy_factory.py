@@ -13,6 +13,9 @@ from slurm_energy.domain.job import EnergyOptions, GpuDemand, JobRequest
 NOW = 1_800_000_000.0
 A100, A40, V100, H100 = map(GpuTypeName, ("a100-sxm4-80gb", "a40", "v100-sxm2-16gb", "h100-sxm5-80gb"))
 
+MEASURED_BOARDS = {"a100-sxm4-80gb": 500.0}
+"""Where the boards that were measured are not the catalogue's."""
+
 
 def ids() -> Callable[[], DecisionId]:
     """Return a source of ids that counts."""
@@ -84,12 +87,14 @@ def make_config(*, routing_open: bool = False, **changes: Any) -> Config:
     margins = ("unknown_runtime_share", "time_limit_margin", "min_energy_saving")
     guard = {key: changes.pop(key) for key in margins if key in changes}
     gpu_types = changes.pop("gpu_types", {})
+    limits = changes.pop("gpu_power_limits_watts", MEASURED_BOARDS)
     routed = tuple(changes.pop("routing_partitions", ()))
     return Config(
         policy=replace(PolicyConfig(), **changes),
         guard=replace(GuardConfig(), **guard),
         routing=RoutingConfig(open=routing_open, partitions=routed),
         gpu_types=gpu_types,
+        gpu_power_limits_watts=dict(limits),
     )
 
 

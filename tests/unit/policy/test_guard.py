@@ -71,8 +71,27 @@ def test_job_of_the_default_partition_gets_the_clock_of_its_gpu_type() -> None:
     decision = decide(make_job())
     assert clocks(decision) == {A100: 1290}
     assert decision.partitions is None
-    assert decision.message == "a100 at 1290 of 1410 MHz: about 13 % less energy, 5 % longer; refuse with --energy=off"
+    assert decision.message == "a100 at 1290 of 1410 MHz: about 11 % less energy, 5 % longer; refuse with --energy=off"
     assert decision.reasons == (Reason.POLICY, Reason.ROUTING_CLOSED)
+
+
+def test_message_for_boards_of_the_catalogues_limit_tells_what_they_save_and_the_clock_people_know() -> None:
+    decision = decide(make_job(), config=make_config(gpu_power_limits_watts={}))
+    assert decision.message == "a100 at 1260 of 1410 MHz: about 4 % less energy, 5 % longer; refuse with --energy=off"
+    saver = decide(make_job(mode=EnergyMode.SAVER), config=make_config(gpu_power_limits_watts={"a100": 400.0}))
+    assert saver.message == "a100 at 1095 of 1410 MHz: about 18 % less energy, 19 % longer; refuse with --energy=off"
+
+
+def test_clock_above_what_the_board_reaches_by_itself_is_no_saving() -> None:
+    decision = decide(make_job(), policy=asking(1335), config=make_config(gpu_power_limits_watts={"a100": 400.0}))
+    assert decision.clocks == ()
+    assert Reason.NO_SAVING in decision.reasons
+
+
+@pytest.mark.parametrize("limit_watts", [10.0, 150.0])
+def test_board_whose_limit_is_below_all_that_was_measured_keeps_its_default_clock(limit_watts: float) -> None:
+    config = make_config(gpu_power_limits_watts={"a100": limit_watts})
+    assert decide(make_job(mode=EnergyMode.SAVER), config=config).clocks == ()
 
 
 def test_job_that_can_land_in_two_partitions_gets_a_clock_for_each() -> None:
@@ -543,11 +562,22 @@ def test_reference_stays_the_default_clock_over_nights_of_lowered_clocks() -> No
         assert again.clocks[0].default_clock_mhz == 1410
 
 
-def test_entry_carries_id_mode_clocks_and_limit() -> None:
-    decision = decide(make_job())
-    assert (
-        decision_entry(decision, 600.0).encode() == "v=1;id=00000000;mode=balanced;clocks=a100-sxm4-80gb:1290;limit=600"
+def test_entry_carries_id_mode_clocks_and_limits() -> None:
+    assert decision_entry(decide(make_job()), 600.0).encode() == (
+        "v=1;id=00000000;mode=balanced;clocks=a100-sxm4-80gb:1290;watts=a100-sxm4-80gb:500;limit=600"
     )
+
+
+@pytest.mark.parametrize(("limits", "watts"), [({}, 400.0), ({"a100": 500.0}, 500.0), ({"a100": 449.6}, 449.6)])
+def test_clock_names_the_power_limit_it_was_chosen_for(limits: dict[str, float], watts: float) -> None:
+    decision = decide(make_job(), config=make_config(gpu_power_limits_watts=limits))
+    assert [clock.power_limit_watts for clock in decision.clocks] == [watts]
+    assert decision_entry(decision, None).assumed_watts == {A100: round(watts)}
+
+
+def test_power_limit_of_the_policy_does_not_count() -> None:
+    decision = decide(make_job(), policy=asking(1290, power_limit_watts=9_000.0))
+    assert [clock.power_limit_watts for clock in decision.clocks] == [500.0]
 
 
 @pytest.mark.parametrize("limit", [None, 0.0, 0.5, -1.0, float("inf"), float("nan"), 1e12])

@@ -19,6 +19,7 @@ from slurm_energy.policy.baselines import FixedClockPolicy
 from slurm_energy.policy.candidates import JobOnCluster, has_idle_room, refusal
 from slurm_energy.policy.guard import Guard, decision_entry, job_max_slowdown
 from slurm_energy.policy.oracle import OraclePolicy
+from slurm_energy.policy.site_limits import site_board_limits
 
 NAMES = ("p0", "p1", "p2", "p3")
 SLURM_TYPES = ("a100", "a100", "a40", "a40", "v100", "v100", "h100", "mi300x", None)
@@ -176,6 +177,7 @@ configs = st.builds(
     unknown_runtime_share=st.floats(0.0, 1.0),
     time_limit_margin=st.sampled_from((0.0, 0.02, 0.1, 0.9)),
     min_energy_saving=st.sampled_from((0.0, 0.01, 0.1)),
+    gpu_power_limits_watts=st.sampled_from(({"a100": 500.0}, {}, {"a100": 300.0, "a40": 200.0}, {"v100": 10.0})),
 )
 
 
@@ -251,8 +253,9 @@ def check_clock(
     assert -clock.predicted_energy_change >= config.guard.min_energy_saving
     bound = job_max_slowdown(job, config)
     assert 0.0 <= clock.predicted_slowdown <= bound
+    limit_watts = site_board_limits(config).watts(clock.gpu_type)
     for curve in curves_of(clock.gpu_type):
-        assert curve.seconds(clock.sm_clock_mhz) / curve.seconds(clock.default_clock_mhz) - 1.0 <= bound + 1e-8
+        assert curve.on_board(limit_watts).slowdown(clock.sm_clock_mhz) <= bound + 1e-8
     stretch = 1.0 + clock.predicted_slowdown
     for partition in landing(job, snapshot, decision):
         types = snapshot.slurm_gpu_types_by_partition.get(partition.name, ())
@@ -314,7 +317,7 @@ def orderly_cases(draw: st.DrawFn) -> tuple[JobRequest, ClusterSnapshot]:
 def test_decision_that_routes_or_slows_is_valid() -> None:
     seen = {"partitions": 0, "clocks": 0, "refused": 0}
 
-    @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    @settings(max_examples=600, deadline=None, suppress_health_check=[HealthCheck.too_slow])
     @given(policy=route | fixed | st.just(OraclePolicy()), case=orderly_cases(), config=configs, runtime=estimates)
     def run(
         policy: Policy, case: tuple[JobRequest, ClusterSnapshot], config: Config, runtime: RuntimeEstimate | None

@@ -3,6 +3,7 @@ from policy_factory import A40, A100, H100, NOW, V100, make_config, make_job, ma
 
 from slurm_energy.domain.decision import PolicyAnswer, Reason
 from slurm_energy.domain.ids import GpuTypeName
+from slurm_energy.energy_model.board_limits import BoardLimits
 from slurm_energy.energy_model.operating_point import best_operating_point
 from slurm_energy.errors import PolicyError
 from slurm_energy.policy.base import Candidate, DecisionContext
@@ -15,8 +16,16 @@ def make_candidate(name: str, *gpu_types: GpuTypeName, room: bool = True) -> Can
     return Candidate(partition=make_partition(name), gpu_types=gpu_types, has_idle_room=room)
 
 
-def make_context(*candidates: Candidate, may_route: bool = False, max_slowdown: float = 0.05) -> DecisionContext:
-    return DecisionContext(now_seconds=NOW, candidates=candidates, may_route=may_route, max_slowdown=max_slowdown)
+def make_context(
+    *candidates: Candidate, may_route: bool = False, max_slowdown: float = 0.05, a100_limit_watts: float = 500.0
+) -> DecisionContext:
+    return DecisionContext(
+        now_seconds=NOW,
+        candidates=candidates,
+        may_route=may_route,
+        max_slowdown=max_slowdown,
+        board_limits=BoardLimits(site_watts={A100: a100_limit_watts}),
+    )
 
 
 def clocks(answer: PolicyAnswer) -> dict[str, int]:
@@ -38,7 +47,7 @@ def test_fixed_clock_takes_the_sites_table_by_either_name() -> None:
 
 def test_fixed_clock_without_a_table_takes_the_best_clock_inside_the_sites_bound() -> None:
     answer = FixedClockPolicy({}, 0.2).decide(make_job(), make_snapshot(), make_context(*BOTH, max_slowdown=0.0))
-    point = best_operating_point(A100, 0.2)
+    point = best_operating_point(A100, 0.2, power_limit_watts=500.0)
     assert point is not None
     assert clocks(answer)[A100] == point.sm_clock_mhz
 
@@ -52,6 +61,18 @@ def test_oracle_gives_each_type_its_exact_clock() -> None:
     answer = OraclePolicy().decide(make_job(), make_snapshot(), make_context(*BOTH))
     assert clocks(answer) == {A100: 1290, A40: 1455}
     assert answer.partitions is None
+
+
+def test_policies_take_the_clock_that_the_boards_limit_leaves() -> None:
+    held = make_context(*BOTH, a100_limit_watts=400.0)
+    free, answer = (
+        OraclePolicy().decide(make_job(), make_snapshot(), context) for context in (make_context(*BOTH), held)
+    )
+    assert clocks(answer) == {A100: 1260, A40: 1455}
+    assert answer.clocks[0].predicted_energy_change > free.clocks[0].predicted_energy_change + 0.05
+    fixed = FixedClockPolicy({}, 0.05).decide(make_job(), make_snapshot(), held)
+    assert fixed.clocks == answer.clocks
+    assert [choice.power_limit_watts for choice in answer.clocks] == [400.0, 300.0]
 
 
 def test_oracle_gives_no_clock_under_a_bound_that_leaves_none() -> None:

@@ -81,6 +81,14 @@ def test_garbage_is_a_malformed_reply(tmp_path: Path) -> None:
         exchange(tmp_path / "s", Message("ping"), 5.0)
 
 
+def test_an_answer_given_before_the_request_was_read_still_counts(tmp_path: Path) -> None:
+    large = Message("report", {"body": "x" * 1_000_000})
+    refusal = b"slurm-energy/1 refused\nreason=no\nend\n"
+    for number in range(20):
+        with listener(tmp_path / f"{number}", lambda connection: connection.sendall(refusal)):
+            assert exchange(tmp_path / f"{number}", large, 5.0) == Message("refused", {"reason": "no"})
+
+
 def test_a_connection_closed_early_is_a_malformed_reply(tmp_path: Path) -> None:
     def serve(connection: socket.socket) -> None:
         connection.recv(65_536)

@@ -29,6 +29,22 @@ def test_changed_source_is_compiled_anew(tmp_path: Path, monkeypatch: pytest.Mon
     assert build(tmp_path / "out").directory != before.directory
 
 
+def test_sources_compile_without_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build_module, "_FLAGS", (*build_module._FLAGS, "-Werror"))
+
+    assert build(tmp_path).library.is_file()
+
+
+def test_warning_of_a_compiler_keeps_no_lab_from_starting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sources = tmp_path / "native"
+    shutil.copytree(build_module.SOURCE_DIRECTORY, sources)
+    with (sources / "physics.c").open("a") as file:
+        file.write("static int never_called(void)\n{\n\tint unused = 1;\n\n\treturn 0;\n}\n")
+    monkeypatch.setattr(build_module, "SOURCE_DIRECTORY", sources)
+
+    assert build(tmp_path / "out").library.is_file()
+
+
 def test_missing_compiler_is_named_with_the_package_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
 
