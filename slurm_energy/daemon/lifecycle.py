@@ -72,7 +72,7 @@ class EnergyDaemon:
         self._listen_to_signals()
         tasks = [asyncio.create_task(self.state.journal.run(), name="journal")]
         try:
-            await self._server.listen_local(Path(daemon.socket_path), daemon.socket_mode)
+            self._server.listen_local(Path(daemon.socket_path), daemon.socket_mode)
             if daemon.report_host:
                 await self._server.listen_reports(daemon.report_host, daemon.report_port)
             tasks += [asyncio.create_task(child.run(), name=child.name) for child in (self._snapshot, self._recorder)]

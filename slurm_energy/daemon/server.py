@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import logging
-import os
 import socket
 import stat
 import time
@@ -11,13 +10,14 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+from slurm_energy.daemon.doorway import LocalDoor
 from slurm_energy.daemon.ingest import MAX_REPORT_BYTES, ReportDesk
 from slurm_energy.daemon.peers import Peer, peer_of
 from slurm_energy.daemon.reading import EmptyConnection, MemoryShare, read_message
 from slurm_energy.daemon.state import DaemonState
 from slurm_energy.daemon.verbs import Answer, LocalVerbs
 from slurm_energy.errors import ConfigError, PermissionRefused, SlurmEnergyError, WireError
-from slurm_energy.wire.codec import MAX_DECIDE_BYTES, Message, encode
+from slurm_energy.wire.codec import MAX_DECIDE_BYTES, Message, decode, encode
 from slurm_energy.wire.messages import failure, refusal
 
 logger = logging.getLogger(__name__)
@@ -43,6 +43,7 @@ class Server:
         self._verbs = verbs
         self._reports = reports
         self._listeners: list[asyncio.Server] = []
+        self._door = LocalDoor(lambda: state.privileged, self._answer_now, self._local)
         self._busy: set[asyncio.Task[None]] = set()
         self._by_user: Counter[int] = Counter()
         self._by_host: Counter[str] = Counter()
@@ -50,22 +51,14 @@ class Server:
         self._report_share = MemoryShare(MAX_REPORTS_BYTES)
         self._warned: dict[str, float] = {}
 
-    async def listen_local(self, path: Path, mode: int) -> None:
+    def listen_local(self, path: Path, mode: int) -> None:
         """Listen at a unix socket; a socket that nobody answers any more is replaced.
 
         Raises:
             ConfigError: another daemon answers there, or the path cannot be used.
         """
         remove_stale_socket(path)
-        mask = os.umask(0o177)  # nobody connects before the mode is the configured one
-        try:
-            listener = await asyncio.start_unix_server(self._local, path=str(path), backlog=_BACKLOG)
-        except OSError as error:
-            raise ConfigError(f"daemon.socket_path {path} cannot be used: {error.strerror or error}") from error
-        finally:
-            os.umask(mask)
-        path.chmod(mode)
-        self._listeners.append(listener)
+        self._door.open(path, mode)
 
     async def listen_reports(self, host: str, port: int) -> None:
         """Listen for node reports.
@@ -85,16 +78,25 @@ class Server:
     @property
     def listening(self) -> bool:
         """Whether a door has been opened."""
-        return bool(self._listeners)
+        return self._door.is_open or bool(self._listeners)
 
     async def drain(self, limit_seconds: float) -> None:
         """Accept nothing more and let what is being answered finish, for at most `limit_seconds`."""
+        self._door.close()
         for listener in self._listeners:
             listener.close()
         if self._busy:
             _done, late = await asyncio.wait(self._busy, timeout=limit_seconds)
             for task in late:
                 task.cancel()
+
+    def _answer_now(self, request: bytes, peer: Peer) -> tuple[bytes, Callable[[], None] | None]:
+        try:
+            answered = self._verbs.decide(decode(request, MAX_DECIDE_BYTES), peer)
+            reply = answered.reply if isinstance(answered.reply, bytes) else encode(answered.reply)
+        except Exception as error:  # noqa: BLE001  # the request loop: one bad request never ends the daemon
+            return encode(self._excuse(error, f"uid {peer.user_id}")), None
+        return reply, answered.afterwards
 
     async def _local(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         connection = writer.get_extra_info("socket")
@@ -161,21 +163,25 @@ class Server:
         except EmptyConnection:
             writer.close()
             return
-        except (PermissionRefused, WireError) as error:
-            reply = self._complaint(refusal(str(error)), who)
-        except SlurmEnergyError as error:
-            reply = self._complaint(failure(str(error)), who)
-        except TimeoutError:
-            reply = self._complaint(failure("the request took too long"), who)
         except (ConnectionError, asyncio.IncompleteReadError):
             writer.close()
             return
-        except Exception as error:  # the request loop: one bad request never ends the daemon
-            logger.exception("request failed by=%s", who)
-            reply = self._complaint(failure(f"internal error {type(error).__name__}, see the daemon's log"), who)
+        except Exception as error:  # noqa: BLE001  # the request loop: one bad request never ends the daemon
+            reply = self._excuse(error, who)
         await self._send(writer, reply)
         if afterwards is not None:
             afterwards()
+
+    def _excuse(self, error: Exception, who: str) -> Message:
+        """Return the reply to a request that failed."""
+        if isinstance(error, (PermissionRefused, WireError)):
+            return self._complaint(refusal(str(error)), who)
+        if isinstance(error, SlurmEnergyError):
+            return self._complaint(failure(str(error)), who)
+        if isinstance(error, TimeoutError):
+            return self._complaint(failure("the request took too long"), who)
+        logger.error("request failed by=%s", who, exc_info=error)
+        return self._complaint(failure(f"internal error {type(error).__name__}, see the daemon's log"), who)
 
     async def _send(self, writer: asyncio.StreamWriter, reply: Message | bytes) -> None:
         with contextlib.suppress(OSError, TimeoutError):

@@ -51,11 +51,11 @@ class LocalVerbs:
         Raises:
             SlurmEnergyError: the request is malformed, not allowed, or cannot be served.
         """
+        if message.verb == "decide":
+            return self.decide(message, peer)
         self._state.counters[f"request {message.verb}" if message.verb in _VERBS else "request unknown"] += 1
         if not peer.privileged and not self._rate.allows(peer.user_id, time.monotonic()):
             raise PermissionRefused(f"more than {UNPRIVILEGED_PER_SECOND:g} requests a second from uid {peer.user_id}")
-        if message.verb == "decide":
-            return self._decide(message, peer)
         if message.verb == "preview":
             return Answer(self._preview(message, peer))
         if message.verb == "query":
@@ -64,7 +64,13 @@ class LocalVerbs:
             return Answer(self._ping())
         raise WireError(f"verb {message.verb!r} is not one of {', '.join(_VERBS)}")
 
-    def _decide(self, message: Message, peer: Peer) -> Answer:
+    def decide(self, message: Message, peer: Peer) -> Answer:
+        """Return the decision on a job that is being submitted.
+
+        Raises:
+            SlurmEnergyError: the request is malformed, or the caller may not ask.
+        """
+        self._state.counters["request decide"] += 1
         if not peer.privileged:
             raise PermissionRefused(f"uid {peer.user_id} may not ask for decisions: only SlurmUser and root may")
         received = time.perf_counter()

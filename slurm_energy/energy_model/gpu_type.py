@@ -1,5 +1,6 @@
 """One GPU model as the catalogue knows it. Standard library only: the node hooks import it at every job."""
 
+from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -57,4 +58,6 @@ class GpuType:
         """Return the supported clock nearest to the given one, the higher of two equally near; None if unknown."""
         if not self.sm_clocks_mhz:
             return None
-        return min(self.sm_clocks_mhz, key=lambda clock: (abs(clock - sm_clock_mhz), -clock))
+        above = bisect_left(self.sm_clocks_mhz, sm_clock_mhz)
+        neighbours = self.sm_clocks_mhz[max(0, above - 1) : above + 1]
+        return min(neighbours, key=lambda clock: (abs(clock - sm_clock_mhz), -clock))
