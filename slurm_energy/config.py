@@ -104,7 +104,7 @@ class GuardConfig:
     time_limit_margin: float = _setting(
         0.02, "Share of the time limit that stays free after the predicted end.", 0.0, 0.9
     )
-    min_energy_saving: float = _setting(0.01, "A clock that saves less stays at the default.", 0.0, 1.0)
+    min_energy_saving: float = _setting(0.02, "A clock that saves less stays at the default.", 0.0, 1.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 import click
+from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
@@ -67,6 +68,7 @@ def comparison_table(policy: str, rows: Sequence[DemoRow]) -> Table:
     """Return the comparison, the total as its last row."""
     table = Table(
         title=f"The same jobs under Slurm's default and under {policy}",
+        box=box.SIMPLE_HEAD,
         caption=f"default → {policy}; means per job; energy as measured by the hooks; simulated seconds",
     )
     table.add_column("Partition")

@@ -12,6 +12,7 @@ from slurm_energy.domain.ids import ClusterName, JobId
 from slurm_energy.errors import LabError
 from slurm_energy.lab.cluster import Lab, LabSpec, start_lab
 from slurm_energy.lab.jobs import ENDED_STATES, submit
+from slurm_energy.store.energy import stored_reports
 from slurm_energy.store.explain import explain
 from slurm_energy.store.session import open_engine, store_session
 
@@ -160,12 +161,15 @@ def _await_accounts(lab: Lab, jobs: Sequence[DemoJob], ids: Sequence[int], tell:
                     if number in found:
                         continue
                     record = explain(session, cluster, JobId(number))
-                    if record is None or not record.gpus or record.job.wait_seconds is None:
+                    reports = stored_reports(session, cluster, JobId(number))
+                    if record is None or not reports or record.decision is None:
                         continue
+                    started = min(report.started_at_seconds for report in reports)
                     found[number] = DemoOutcome(
                         partition=job.partition,
                         joules=record.job.gpu.joules,
-                        wait_seconds=record.job.wait_seconds * lab.spec.time_scale,
+                        # Slurm's own times are whole seconds, each a minute of device time.
+                        wait_seconds=(started - record.decision.decided_at_seconds) * lab.spec.time_scale,
                         run_seconds=max(gpu.coverage_seconds for gpu in record.gpus),
                     )
             tell("accounting", len(found), len(ids))
