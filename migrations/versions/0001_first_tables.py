@@ -67,14 +67,6 @@ def upgrade() -> None:
     op.create_index("ix_job_cluster_user_id_name", "job", ["cluster", "user_id", "name"], unique=False)
     op.create_index("ix_job_decision_id", "job", ["decision_id"], unique=False)
     op.create_table(
-        "journal_position",
-        sa.Column("stream", sa.String(64), nullable=False),
-        sa.Column("segment", sa.String(255), nullable=False),
-        sa.Column("offset_bytes", sa.BigInteger(), nullable=False),
-        sa.PrimaryKeyConstraint("stream", name="pk_journal_position"),
-        **TABLE_OPTIONS,
-    )
-    op.create_table(
         "policy",
         sa.Column("row_id", ROW_ID, nullable=False),
         sa.Column("name", sa.String(64), nullable=False),
@@ -232,7 +224,6 @@ def downgrade() -> None:
     op.drop_index("ix_decision_cluster_decided_at_seconds", table_name="decision")
     op.drop_table("decision")
     op.drop_table("policy")
-    op.drop_table("journal_position")
     op.drop_index("ix_job_decision_id", table_name="job")
     op.drop_index("ix_job_cluster_user_id_name", table_name="job")
     op.drop_index("ix_job_cluster_ended_at_seconds", table_name="job")

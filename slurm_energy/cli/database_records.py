@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import TypeVar
 
-from slurm_energy.cli.records import Filter, sqlite_path
+from slurm_energy.cli.record_filter import Filter, sqlite_path
 from slurm_energy.config import StoreConfig
 from slurm_energy.domain.ids import ClusterName, JobId
 from slurm_energy.domain.report import EnergyReport, ExplainRecord

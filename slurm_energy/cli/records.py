@@ -1,10 +1,9 @@
 """Reports and explanations, from the daemon or straight from the database."""
 
-from dataclasses import dataclass
-from pathlib import Path
 from typing import TypeVar
 
 from slurm_energy.cli.daemon_line import asked
+from slurm_energy.cli.record_filter import Filter, sqlite_path
 from slurm_energy.config import Config, StoreConfig
 from slurm_energy.domain.ids import ClusterName, JobId
 from slurm_energy.domain.report import DecisionRecord, EnergyReport, ExplainRecord, decode_record
@@ -14,29 +13,6 @@ from slurm_energy.wire.codec import Message
 QUERY_SECONDS = 35.0
 """A little over what the daemon gives its database."""
 _Record = TypeVar("_Record")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Filter:
-    """Which jobs; None leaves a filter out."""
-
-    job_id: int | None = None
-    user_name: str | None = None
-    partition: str | None = None
-    since_seconds: float | None = None
-    until_seconds: float | None = None
-
-    def fields(self, subject: str) -> dict[str, str]:
-        """Return the fields of a `query`."""
-        found = {
-            "what": subject,
-            "job": self.job_id,
-            "user": self.user_name,
-            "partition": self.partition,
-            "since": None if self.since_seconds is None else f"{self.since_seconds:.3f}",
-            "until": None if self.until_seconds is None else f"{self.until_seconds:.3f}",
-        }
-        return {key: str(value) for key, value in found.items() if value is not None}
 
 
 def energy_report(config: Config, subject: str, where: Filter, database: str | None) -> EnergyReport:
@@ -105,12 +81,6 @@ def readable_database(config: Config, error: DaemonUnavailable) -> str:
         except OSError:
             pass
     raise SlurmEnergyError(f"{error} Without it, name the database: --database URL") from error
-
-
-def sqlite_path(url: str) -> Path | None:
-    """Return the file of an SQLite URL, None for another database."""
-    scheme, _, rest = url.partition(":///")
-    return Path(rest.partition("?")[0]) if scheme.partition("+")[0] == "sqlite" and rest else None
 
 
 def _store(config: Config, url: str) -> StoreConfig:

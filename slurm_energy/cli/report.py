@@ -9,7 +9,8 @@ from rich.console import Console
 
 from slurm_energy.cli.context import JSON_OPTION, job_number, moment, settings
 from slurm_energy.cli.database import DATABASE_OPTION
-from slurm_energy.cli.records import Filter, energy_report
+from slurm_energy.cli.record_filter import Filter
+from slurm_energy.cli.records import energy_report
 from slurm_energy.domain.report import EnergyReport
 from slurm_energy.errors import StoreError
 from slurm_energy.reporting.machine import render_csv, render_json
@@ -28,7 +29,8 @@ def report() -> None:
 
 def _format_options(command: _Command) -> _Command:
     as_csv = click.option("--csv", "as_csv", is_flag=True, help="Print CSV, with the unit in each column's name.")
-    return DATABASE_OPTION(as_csv(JSON_OPTION(command)))
+    as_html = click.option("--html", "as_html", is_flag=True, help="Print a page for the browser.")
+    return DATABASE_OPTION(as_csv(as_html(JSON_OPTION(command))))
 
 
 def _period_options(command: _Command) -> _Command:
@@ -42,12 +44,12 @@ def _period_options(command: _Command) -> _Command:
 @report.command(epilog="Example: slurm-energy report job 4242 --json")
 @click.argument("job_id", metavar="JOB", callback=job_number)
 @_format_options
-def job(job_id: int, as_json: bool, as_csv: bool, database: str | None) -> int:
+def job(job_id: int, *, as_json: bool, as_csv: bool, as_html: bool, database: str | None) -> int:
     """Report one job's energy; an array's own number gives all its tasks."""
     found = _found("report-job", Filter(job_id=job_id), database)
     if not found.jobs:
         raise StoreError(f"job {job_id} is not in the database of cluster {found.cluster}")
-    return _print(found, as_json, as_csv)
+    return _print(found, as_json=as_json, as_csv=as_csv, as_html=as_html)
 
 
 @report.command(epilog="Example: slurm-energy report user alice --since 7d --csv")
@@ -61,11 +63,12 @@ def user(
     until: float | None,
     as_json: bool,
     as_csv: bool,
+    as_html: bool,
     database: str | None,
 ) -> int:
     """Report energy per user, or of one."""
     where = Filter(user_name=name, since_seconds=since, until_seconds=until)
-    return _print(_found("report-user", where, database), as_json, as_csv)
+    return _print(_found("report-user", where, database), as_json=as_json, as_csv=as_csv, as_html=as_html)
 
 
 @report.command(epilog="Example: slurm-energy report partition --since 2026-03-01 --until 2026-04-01")
@@ -79,11 +82,12 @@ def partition(
     until: float | None,
     as_json: bool,
     as_csv: bool,
+    as_html: bool,
     database: str | None,
 ) -> int:
     """Report energy per partition, or of one."""
     where = Filter(partition=name, since_seconds=since, until_seconds=until)
-    return _print(_found("report-partition", where, database), as_json, as_csv)
+    return _print(_found("report-partition", where, database), as_json=as_json, as_csv=as_csv, as_html=as_html)
 
 
 def _found(subject: str, where: Filter, database: str | None) -> EnergyReport:
@@ -96,13 +100,17 @@ def _found(subject: str, where: Filter, database: str | None) -> EnergyReport:
     return energy_report(settings(), subject, where, database)
 
 
-def _print(found: EnergyReport, as_json: bool, as_csv: bool) -> int:
-    if as_json and as_csv:
-        raise click.UsageError("--json and --csv exclude each other")
+def _print(found: EnergyReport, *, as_json: bool, as_csv: bool, as_html: bool) -> int:
+    if as_json + as_csv + as_html > 1:
+        raise click.UsageError("--json, --csv and --html exclude each other")
     if as_json:
         click.echo(render_json(found))
     elif as_csv:
         click.echo(render_csv(found), nl=False)
+    elif as_html:
+        from slurm_energy.reporting.html import render_html  # noqa: PLC0415  # jinja2 only when it is needed
+
+        click.echo(render_html(found))
     else:
         render_table(found, terminal())
     return 0

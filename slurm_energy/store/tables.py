@@ -248,14 +248,3 @@ class GpuEnergyRow(Base):
     observed_clock_mhz: Mapped[float | None] = mapped_column(FiniteDouble)
     default_clock_mhz: Mapped[int | None] = mapped_column(Integer)
     utilisation: Mapped[float | None] = mapped_column(FiniteDouble)
-
-
-class JournalPositionRow(Base):
-    """How far the recorder has read a journal; moved in the transaction that stores what was read."""
-
-    __tablename__ = "journal_position"
-    __table_args__ = (TABLE_OPTIONS,)
-
-    stream: Mapped[str] = mapped_column(BoundedText(64), primary_key=True)
-    segment: Mapped[str] = mapped_column(BoundedText(255))
-    offset_bytes: Mapped[int] = mapped_column(BigInteger)

@@ -29,7 +29,6 @@ from slurm_energy.store.energy import record_report, stored_reports
 from slurm_energy.store.history import all_recent_runtimes, recent_runtimes
 from slurm_energy.store.job_rows import SubmitTime
 from slurm_energy.store.jobs import get_job, job_owner, open_jobs, resolve_submit_time, upsert_jobs
-from slurm_energy.store.journal import JournalPosition, journal_position, move_journal_position
 from slurm_energy.store.reports import job_energy
 from slurm_energy.store.session import refuses_values, run_in_transaction, store_session
 
@@ -267,22 +266,21 @@ def test_recent_decisions_are_newest_first_within_their_bounds(engine: Engine) -
         assert ids(limit=1) == ["3"]
 
 
-def test_journal_position_is_undone_with_the_rows_of_a_failed_transaction(engine: Engine) -> None:
-    with store_session(engine) as session:
-        assert journal_position(session, "main") is None
-        move_journal_position(session, "main", JournalPosition(segment="000001", offset_bytes=17))
+def test_a_failed_transaction_leaves_nothing_behind(engine: Engine) -> None:
+    decision = make_decision()
     with pytest.raises(StoreError), store_session(engine) as session:
-        move_journal_position(session, "main", JournalPosition(segment="000002", offset_bytes=0))
+        record_decision(session, decision, make_request(), CLUSTER)
         session.execute(text("SELECT no_such_column FROM job"))
     with store_session(engine, read_only=True) as session:
-        assert journal_position(session, "main") == JournalPosition(segment="000001", offset_bytes=17)
+        assert get_decision(session, decision.decision_id) is None
 
 
-def test_read_only_session_leaves_nothing_behind(engine: Engine) -> None:
+def test_a_read_only_session_leaves_nothing_behind(engine: Engine) -> None:
+    decision = make_decision()
     with store_session(engine, read_only=True) as session:
-        move_journal_position(session, "main", JournalPosition(segment="000001", offset_bytes=17))
+        record_decision(session, decision, make_request(), CLUSTER)
     with store_session(engine) as session:
-        assert journal_position(session, "main") is None
+        assert get_decision(session, decision.decision_id) is None
 
 
 def test_history_gives_seconds_at_the_default_clock(engine: Engine) -> None:

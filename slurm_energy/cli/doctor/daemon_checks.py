@@ -10,7 +10,7 @@ from pathlib import Path
 from slurm_energy import __version__
 from slurm_energy.cli.daemon_line import asked
 from slurm_energy.cli.doctor.finding import Finding, Situation, fail, ok, skip, warn
-from slurm_energy.cli.records import sqlite_path
+from slurm_energy.cli.record_filter import sqlite_path
 from slurm_energy.cli.site import run_command
 from slurm_energy.config import Config
 from slurm_energy.errors import ConfigError, SchemaVersionError, SlurmEnergyError

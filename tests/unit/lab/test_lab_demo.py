@@ -26,10 +26,12 @@ def test_partitions_and_total_are_compared_job_by_job() -> None:
     policy = [outcome("a", 3000.0, 110.0, 30.0), outcome("a", 1500.0, 55.0, 0.0), outcome("b", 1000.0, 10.0, 0.0)]
     first, second, total = compare(default, policy)
     assert (first.partition, first.jobs, first.kilojoules) == ("a", 2, (6.0, 4.5))
-    assert (first.saving, first.slowdown) == (pytest.approx(0.25), pytest.approx(0.10))
+    assert first.saving == pytest.approx(0.25)
+    assert first.slowdown == pytest.approx(0.10)
     assert first.wait_seconds == (15.0, 15.0)
     assert (second.partition, second.saving) == ("b", 0.0)
-    assert (total.partition, total.jobs, total.saving) == ("total", 3, pytest.approx(1.5 / 7.0))
+    assert (total.partition, total.jobs) == ("total", 3)
+    assert total.saving == pytest.approx(1.5 / 7.0)
 
 
 def test_unknown_energy_makes_no_comparison() -> None:
