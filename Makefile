@@ -31,6 +31,7 @@ check: install-test  ## Formats, lint, types, import rows, shell and C warnings
 	$(PY) -m pytest -q -p no:cacheprovider tests/unit/test_import_rows.py
 	shellcheck $(SH_FILES)
 	$(MAKE) --no-print-directory -C plugin check
+	gcc -std=c11 -Wall -Wextra -Werror -fsyntax-only slurm_energy/lab/simgpu/native/*.c
 
 format:  ## Format and mend what can be mended
 	$(BIN)/ruff format .

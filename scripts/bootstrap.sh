@@ -11,7 +11,7 @@ test_packages="$demo_packages slurmdbd slurm-wlm-mysql-plugin mariadb-server-cor
 
 case $purpose in
 demo) packages=$demo_packages extras="" ;;
-test) packages=$test_packages extras="[daemon,dev]" ;;
+test) packages=$test_packages extras="[dev]" ;;
 *)
     echo "usage: scripts/bootstrap.sh demo|test" >&2
     exit 2
@@ -40,12 +40,8 @@ esac
 as_root() {
     if [ "$(id -u)" = 0 ]; then
         "$@"
-    elif command -v sudo >/dev/null 2>&1; then
-        sudo "$@"
     else
-        say "root is needed to run: $*"
-        say "run as root, or install sudo"
-        exit 1
+        sudo "$@"
     fi
 }
 
@@ -59,9 +55,11 @@ missing_packages() {
 # Slurm, munge and the databases run only inside the laboratory: their own services stay off.
 install_packages() {
     policy=/usr/sbin/policy-rc.d
+    mark='# made by slurm-energy bootstrap while it installs'
     made_policy=
-    if [ ! -e "$policy" ]; then
-        printf '#!/bin/sh\nexit 101\n' | as_root tee "$policy" >/dev/null
+    # One with the mark was left by a run that was killed.
+    if [ ! -e "$policy" ] || grep -qxF "$mark" "$policy"; then
+        printf '#!/bin/sh\n%s\nexit 101\n' "$mark" | as_root tee "$policy" >/dev/null
         as_root chmod 755 "$policy"
         made_policy=1
         trap 'as_root rm -f "$policy"' EXIT INT TERM
@@ -86,6 +84,11 @@ install_packages() {
 if [ "${SLURM_ENERGY_SKIP_PACKAGES:-}" != 1 ]; then
     missing=$(missing_packages)
     if [ -n "$missing" ]; then
+        if [ "$(id -u)" != 0 ] && ! command -v sudo >/dev/null 2>&1; then
+            say "root is needed to install Debian packages: run as root, or install sudo."
+            say "Missing: $missing"
+            exit 1
+        fi
         say "installing Debian packages: $missing"
         # shellcheck disable=SC2086  # a list of words
         install_packages $missing
@@ -94,15 +97,16 @@ fi
 
 # The system's own interpreter: users of the laboratory cannot enter a home folder's.
 python=${PYTHON:-/usr/bin/python3}
-"$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || {
-    say "$python is older than Python 3.11: set PYTHON to a newer one"
+"$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || {
+    say "$python is missing or older than Python 3.11: set PYTHON to a newer one"
     exit 1
 }
 wanted=$(cat "$root/pyproject.toml" "$root/constraints.txt" | sha256sum | cut -c1-16)
 stamp="$root/.venv/.stamp-$purpose-$wanted"
 if [ ! -e "$stamp" ]; then
     say "installing the virtual environment in $root/.venv (first time: a few minutes)"
-    [ -x "$root/.venv/bin/python" ] || "$python" -m venv "$root/.venv"
+    # pip comes last: without it an earlier try was cut short.
+    [ -x "$root/.venv/bin/pip" ] || "$python" -m venv "$root/.venv"
     "$root/.venv/bin/python" -m pip install --quiet --disable-pip-version-check \
         -c "$root/constraints.txt" -e "$root$extras"
     rm -f "$root"/.venv/.stamp-"$purpose"-*

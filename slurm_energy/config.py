@@ -145,7 +145,8 @@ class NodeConfig:
         "Meaning of the numbers in SLURM_JOB_GPUS: position in gres.conf, /dev/nvidia minor number, or driver index.",
     )
     site_locked_clocks_mhz: dict[str, int] = _setting(
-        {}, "Clock a site has locked for a GPU type, put back after a job; NVML cannot tell it."
+        {},
+        "Clock a site has locked for a GPU type (catalogue name or GRES type), put back after a job; NVML cannot tell.",
     )
     set_clocks: bool = _setting(True, "False: measure only, never touch a clock on this node.")
     time_scale: float = _setting(

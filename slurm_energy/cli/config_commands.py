@@ -8,7 +8,7 @@ import click
 from slurm_energy.cli.context import JSON_OPTION, print_json, settings, settings_path
 from slurm_energy.cli.settings_table import SettingRow, section_tables
 from slurm_energy.config import config_path, load_config
-from slurm_energy.policy.site_limits import site_board_limits
+from slurm_energy.policy.site_check import check_site, site_notes
 from slurm_energy.reporting.visible import visible
 
 
@@ -60,10 +60,13 @@ def hide_password(url: str) -> str:
 @config.command(epilog="Example: slurm-energy config check /etc/slurm-energy/slurm-energy.toml")
 @click.argument("file", type=click.Path(path_type=Path, exists=True, dir_okay=False))
 def check(file: Path) -> int:
-    """Check a configuration file: unknown keys, types, bounds, GPU types.
+    """Check a configuration file as the daemon does: keys, types, bounds, policy, GPU types, clocks, URL, addresses.
 
     The environment is left out; exit code 1 when the file cannot be used.
     """
-    site_board_limits(load_config(file, environment={}))
+    config = load_config(file, environment={})
+    check_site(config)
+    for note in site_notes(config):
+        click.echo(note, err=True)
     click.echo(f"{file} is good.")
     return 0

@@ -69,9 +69,11 @@ def comparison_table(policy: str, rows: Sequence[DemoRow]) -> Table:
     table = Table(
         title=f"The same jobs under Slurm's default and under {policy}",
         box=box.SIMPLE_HEAD,
+        show_edge=False,
+        padding=(0, 1, 0, 0),
         caption=f"default → {policy}; means per job; energy as measured by the hooks; simulated seconds",
     )
-    table.add_column("Partition")
+    table.add_column("Partition", no_wrap=True)
     for heading in ("Jobs", "Energy kJ", "Saving", "Wait s", "Run s", "Longer"):
         table.add_column(heading, justify="right", no_wrap=True)
     for row in rows:

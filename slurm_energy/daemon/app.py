@@ -11,6 +11,7 @@ from slurm_energy.config import Config, load_config
 from slurm_energy.daemon.decide import create_decider
 from slurm_energy.daemon.lifecycle import EnergyDaemon, report_key
 from slurm_energy.errors import SlurmEnergyError
+from slurm_energy.policy.site_check import check_site
 
 logger = logging.getLogger(__name__)
 
@@ -19,7 +20,7 @@ def main(argv: list[str] | None = None) -> int:
     """Run the daemon; return 0 after a clean stop, 1 when it cannot run, 2 for wrong usage."""
     options = _parser().parse_args(argv)
     try:
-        config = load_config(options.config)
+        config = load_checked(options.config)
         logging.basicConfig(
             level=config.daemon.log_level,
             stream=sys.stderr,
@@ -27,23 +28,31 @@ def main(argv: list[str] | None = None) -> int:
             force=True,
         )
         if options.check_config:
-            _check(config)
+            create_decider(config)
+            report_key(config)
             sys.stdout.write("configuration is good\n")
             return 0
         asyncio.run(_serve(config, options.config))
     except SlurmEnergyError as error:
-        sys.stderr.write(f"slurm-energyd: {error}\n")
+        for line in str(error).splitlines():
+            sys.stderr.write(f"slurm-energyd: {line}\n")
         return 1
     return 0
 
 
 async def _serve(config: Config, path: Path | None) -> None:
-    await EnergyDaemon(config, reload=lambda: load_config(path)).run()
+    await EnergyDaemon(config, reload=lambda: load_checked(path)).run()
 
 
-def _check(config: Config) -> None:
-    create_decider(config)
-    report_key(config)
+def load_checked(path: Path | None) -> Config:
+    """Return the settings, checked as `slurm-energy config check` does: at the start and at every reload.
+
+    Raises:
+        ConfigError: they cannot be used.
+    """
+    config = load_config(path)
+    check_site(config)
+    return config
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -71,13 +71,14 @@ def _gpus(job: SubmittedJob, nodes: int, tasks: int | None, complaints: list[str
 
 
 def _deadline(job: SubmittedJob, now_seconds: float, complaints: list[str]) -> float | None:
+    """Return the deadline; one that nobody understands, or that has passed, leaves no time to run slower."""
     if job.deadline is None:
         return None
     try:
         return parse_deadline(job.deadline, now_seconds)
     except ValueRangeError as error:
         complaints.append(str(error))
-        return None
+        return now_seconds
 
 
 def _memory_per_node(job: SubmittedJob, nodes: int, tasks: int | None) -> float | None:

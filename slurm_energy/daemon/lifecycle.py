@@ -124,7 +124,8 @@ class EnergyDaemon:
             decider = create_decider(config)
             key = report_key(config)
         except SlurmEnergyError as error:
-            logger.error("configuration not reloaded, the old one stays error=%s", error)
+            for line in str(error).splitlines():
+                logger.error("configuration not reloaded, the old one stays error=%s", line)
             return
         old, self.state.config, self.state.decider = self.state.config, config, decider
         self.state.privileged = privileged_user_ids(config.cluster.slurm_user)

@@ -1,9 +1,11 @@
 """People's questions, answered from the database; without privilege only about one's own jobs."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from slurm_energy.config import Config
 from slurm_energy.daemon.frames import QueryRequest
+from slurm_energy.daemon.user_names import with_login_name
 from slurm_energy.domain.ids import ClusterName, JobId, parse_job_id
 from slurm_energy.domain.report import encode_record
 from slurm_energy.errors import PermissionRefused, ValueRangeError
@@ -66,7 +68,8 @@ def _decisions(session: Session, config: Config, request: QueryRequest) -> str:
         since_seconds=query.since_seconds,
         until_seconds=query.until_seconds,
     )
-    return encode_record(records)
+    # Decisions that an older release recorded may have no name.
+    return encode_record(tuple(replace(record, asked=with_login_name(record.asked)) for record in records))
 
 
 def _own_job(session: Session, config: Config, request: QueryRequest) -> JobId:

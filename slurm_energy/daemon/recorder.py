@@ -8,6 +8,7 @@ from pathlib import Path
 from slurm_energy.config import Config
 from slurm_energy.daemon.entries import DecisionEntryLine, EntryLine, JobsEntryLine, ReportsEntryLine, decode_entry
 from slurm_energy.daemon.journal import JournalReader, Line
+from slurm_energy.daemon.user_names import with_login_name
 from slurm_energy.domain.energy import JobKey, NodeReport
 from slurm_energy.domain.ids import ClusterName
 from slurm_energy.errors import StoreError, ValueRangeError, WireError
@@ -80,7 +81,8 @@ class Recorder:
 
     def _apply(self, session: Session, entry: EntryLine) -> None:
         if isinstance(entry, DecisionEntryLine):
-            record_decision(session, entry.decision, entry.job, self._cluster, self._policy_settings)
+            job = with_login_name(entry.job)
+            record_decision(session, entry.decision, job, self._cluster, self._policy_settings)
         elif isinstance(entry, JobsEntryLine):
             upsert_jobs(session, self._cluster, (*entry.jobs, *entry.vanished))
             self.jobs_ended = self.jobs_ended or any(job.ended_at_seconds is not None for job in entry.jobs)

@@ -2,7 +2,6 @@
 
 import logging
 
-from slurm_energy.domain.cluster import JobState
 from slurm_energy.domain.energy import HostEnergy, JobKey, NodeReport, QualityFlag
 from slurm_energy.domain.ids import ClusterName, NodeName
 from slurm_energy.domain.report import JobEnergyRecord
@@ -10,7 +9,7 @@ from slurm_energy.errors import ValueRangeError
 from slurm_energy.slurm.hostlist import expand_hostlist
 from slurm_energy.store.access import Session
 from slurm_energy.store.energy import record_report, stored_reports
-from slurm_energy.store.jobs import get_job
+from slurm_energy.store.jobs import job_attempts
 from slurm_energy.store.reports import report_jobs
 from slurm_energy.store.summaries import JobFilter
 
@@ -54,35 +53,45 @@ class UnreportedJobs:
         return closed
 
     def _close_job(self, session: Session, record: JobEnergyRecord) -> int:
-        job = get_job(session, self._cluster, record.job_id, record.submitted_at_seconds)
-        if job is None or job.started_at_seconds is None or job.ended_at_seconds is None:
-            return 0
-        try:
-            nodes = expand_hostlist(job.nodes)[:MAX_NODES]
-        except ValueRangeError as error:
-            logger.warning("node list not understood job_id=%d error=%s", job.job_id, error)
-            return 0
+        """Close every attempt: a node that was lost in an earlier one owes its report too."""
         there = {
-            report.node
-            for report in stored_reports(session, self._cluster, job.job_id, job.submitted_at_seconds)
-            if report.restart_count == job.restart_count
+            (report.restart_count, report.node)
+            for report in stored_reports(session, self._cluster, record.job_id, record.submitted_at_seconds)
         }
-        missing = [node for node in nodes if node not in there]
-        for node in missing:
-            self._write(session, job, NodeName(node), job.started_at_seconds, job.ended_at_seconds)
-        return len(missing)
+        closed = 0
+        for attempt in job_attempts(session, self._cluster, record.job_id, record.submitted_at_seconds):
+            started, ended = attempt.started_at_seconds, attempt.ended_at_seconds
+            if started is None or ended is None or not attempt.nodes:
+                continue
+            try:
+                nodes = expand_hostlist(attempt.nodes)[:MAX_NODES]
+            except ValueRangeError as error:
+                logger.warning("node list not understood job_id=%d error=%s", record.job_id, error)
+                continue
+            for node in nodes:
+                if (attempt.restart_count, node) not in there:
+                    self._write(session, record, attempt.restart_count, NodeName(node), (started, max(ended, started)))
+                    closed += 1
+        return closed
 
-    def _write(self, session: Session, job: JobState, node: NodeName, started: float, ended: float) -> None:
+    def _write(
+        self,
+        session: Session,
+        record: JobEnergyRecord,
+        restart_count: int,
+        node: NodeName,
+        window_seconds: tuple[float, float],
+    ) -> None:
         report = NodeReport(
             cluster=self._cluster,
-            job_id=job.job_id,
-            restart_count=job.restart_count,
+            job_id=record.job_id,
+            restart_count=restart_count,
             node=node,
             user_id=None,
             partition=None,
             decision_id=None,
-            started_at_seconds=started,
-            ended_at_seconds=ended,
+            started_at_seconds=window_seconds[0],
+            ended_at_seconds=window_seconds[1],
             time_scale=self._time_scale,
             gpus=(),
             host=HostEnergy(
@@ -95,8 +104,8 @@ class UnreportedJobs:
         )
         key = JobKey(
             cluster=self._cluster,
-            job_id=job.job_id,
-            submitted_at_seconds=job.submitted_at_seconds,
-            restart_count=job.restart_count,
+            job_id=record.job_id,
+            submitted_at_seconds=record.submitted_at_seconds,
+            restart_count=restart_count,
         )
         record_report(session, report, key)

@@ -117,11 +117,6 @@ class EnergyDecision:
     message: str = ""
     """One line for the person who submitted."""
 
-    @property
-    def changes_job(self) -> bool:
-        """Whether anything is to be applied."""
-        return self.partitions is not None or bool(self.clocks)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecisionEntry:

@@ -8,12 +8,11 @@ import json
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
-from slurm_energy.domain.decision import ClockChoice, EnergyDecision, RuntimeEstimate
+from slurm_energy.domain.decision import ClockChoice, RuntimeEstimate
 from slurm_energy.domain.energy import EnergyScope, EnergySource, QualityFlag
 from slurm_energy.domain.ids import ClusterName, DecisionId, GpuTypeName, GpuUuid, JobId, NodeName, PartitionName
 from slurm_energy.domain.job import EnergyMode, JobRequest
 from slurm_energy.domain.plain import from_plain, to_plain
-from slurm_energy.domain.reasons import reason_sentence
 from slurm_energy.errors import ValueRangeError
 
 RECORD_FORMAT = 1
@@ -173,26 +172,6 @@ class ExplainRecord:
     comparisons: tuple[ComparisonRecord, ...] = ()
     events: tuple[str, ...] = ()
     """What the nodes wrote down, with the node's name in front."""
-
-
-def decision_record(decision: EnergyDecision, request: JobRequest, cluster: ClusterName) -> DecisionRecord:
-    """Return a decision as people read it."""
-    return DecisionRecord(
-        decision_id=decision.decision_id,
-        cluster=cluster,
-        policy=decision.policy,
-        policy_version=decision.policy_version,
-        mode=decision.mode,
-        decided_at_seconds=decision.decided_at_seconds,
-        asked=request,
-        partitions=decision.partitions,
-        clocks=decision.clocks,
-        reasons=tuple(ReasonRecord(code=str(code), sentence=reason_sentence(code)) for code in decision.reasons),
-        notes=decision.notes,
-        estimate=decision.estimate,
-        snapshot_age_seconds=decision.snapshot_age_seconds,
-        message=decision.message,
-    )
 
 
 def encode_record(record: object) -> str:

@@ -80,8 +80,10 @@ def _await_end(layout: Layout) -> None:
 
 def find_labs() -> list[Lab]:
     """Return this user's labs that run, by name."""
-    root = labs_root()
-    entries = sorted(root.iterdir()) if root.is_dir() else []
+    try:
+        entries = sorted(labs_root().iterdir())
+    except FileNotFoundError:
+        return []
     return [lab for entry in entries if (lab := _opened(entry.resolve())) is not None]
 
 

@@ -4,11 +4,11 @@ import fcntl
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from slurm_energy.errors import LabError
-from slurm_energy.lab.layout import Layout, labs_root, make_labs_root
+from slurm_energy.lab.layout import ROOT_VARIABLE, Layout, labs_root, make_labs_root
 from slurm_energy.lab.spec import LabSpec
 
 
@@ -37,6 +37,8 @@ def claimed_folder(spec: LabSpec) -> Iterator[Layout]:
         entry.unlink()
     try:
         directory.mkdir(mode=0o755, parents=True, exist_ok=True)
+        # Again: the end of somebody's last lab may have removed it meanwhile.
+        make_labs_root(root)
         descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:
         raise LabError(f"lab folder {directory} cannot be made: {error.strerror}") from error
@@ -51,11 +53,16 @@ def claimed_folder(spec: LabSpec) -> Iterator[Layout]:
 
 
 def remove_folder(spec: LabSpec, layout: Layout) -> None:
-    """Remove a lab's folder and its link among this user's labs."""
+    """Remove a lab's folder and its link among this user's labs; with the last lab their common folder goes."""
     shutil.rmtree(layout.directory, ignore_errors=True)
-    entry = labs_root() / spec.name
+    root = labs_root()
+    entry = root / spec.name
     if entry.is_symlink():
         entry.unlink()
+    # A folder that somebody chose is his to remove; another lab's start makes the usual one anew.
+    if ROOT_VARIABLE not in os.environ:
+        with suppress(OSError):
+            root.rmdir()
 
 
 def _lock(descriptor: int, directory: Path) -> None:

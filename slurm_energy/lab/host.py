@@ -32,13 +32,12 @@ _PROGRAMS = {
 }
 _ACCOUNTING_PROGRAMS = {
     "slurmdbd": "slurmdbd",
-    "mariadbd": "mariadb-server",
-    "mariadb-install-db": "mariadb-server",
-    "mariadb": "mariadb-client",
+    "mariadbd": "mariadb-server-core",
+    "mariadb-install-db": "mariadb-server-core",
+    "mariadb": "mariadb-client-core",
 }
 _PLUGIN_PROGRAMS = {"make": "make", "cc": "gcc"}
 _ACCOUNTS = {"slurm": "slurmctld", "munge": "munge"}
-_ACCOUNTING_ACCOUNTS = {"mysql": "mariadb-server"}
 
 # Prints what it could do; each line is one kind of network or device node.
 _NETWORK_PROBE = """
@@ -106,7 +105,7 @@ def unusable_reason(*, accounting: bool = False, energy: bool = False) -> str | 
     if missing:
         packages = " ".join(sorted(set(missing.values())))
         return f"a lab needs {', '.join(sorted(missing))}: apt-get install --no-install-recommends {packages}"
-    for account, package in (_ACCOUNTS | (_ACCOUNTING_ACCOUNTS if accounting else {})).items():
+    for account, package in _ACCOUNTS.items():
         try:
             pwd.getpwnam(account)
         except KeyError:

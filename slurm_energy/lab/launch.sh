@@ -28,5 +28,6 @@ wait "$child" || status=$?
 if [ "$folder" = remove ] && [ -e "$directory/run/abandoned" ]; then
     # The lock: somebody may start a lab of this name at this moment.
     flock --nonblock "$directory" rm -rf "$directory" || :
+    case $directory in /tmp/slurm-energy-[0-9]*/*) rmdir "${directory%/*}" 2>/dev/null || : ;; esac
 fi
 exit "$status"

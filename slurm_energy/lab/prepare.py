@@ -157,14 +157,15 @@ def _write_key(layout: Layout) -> None:
 
 def _install_database(layout: Layout) -> None:
     folder = layout.state / "mariadb"
-    _make_folder(folder, "mysql")
+    # Not the account `mysql`: the package of the programs alone does not make it.
+    _make_folder(folder, "slurm")
     argv = [
         "mariadb-install-db",
         "--no-defaults",
         f"--datadir={folder}",
         "--auth-root-authentication-method=normal",
         "--skip-test-db",
-        "--user=mysql",
+        "--user=slurm",
         "--innodb-log-file-size=16M",
     ]
     try:

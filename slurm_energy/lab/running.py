@@ -203,15 +203,6 @@ class Lab:
         """Let a paused slurm-energyd go on."""
         self._service("resume", "energyd")
 
-    def reload_daemon(self) -> None:
-        """Send SIGHUP to slurm-energyd."""
-        self._service("reload", "energyd")
-
-    def restart_daemon(self) -> None:
-        """Stop and start slurm-energyd."""
-        self.stop_daemon()
-        self.start_daemon()
-
     def restart_slurmctld(self) -> None:
         """Stop and start slurmctld and wait until it knows the state of every node; jobs stay."""
         for action in ("stop", "start", "wait"):
@@ -227,14 +218,6 @@ class Lab:
         self.spec.partition_of(node)
         self._service("start", "slurmd", node)
 
-    def flush(self, node: str) -> None:
-        """Run the hooks' flush on a node, as its timer does."""
-        self._hook("flush", node)
-
-    def repair(self, node: str) -> None:
-        """Run the hooks' repair on a node, as its boot does."""
-        self._hook("repair", node)
-
     def gpu_state(self, node: str) -> NodeGpuState:
         """Return the open state of a node's simulated GPUs: a context manager.
 
@@ -242,11 +225,6 @@ class Lab:
         """
         self.spec.partition_of(node)
         return open_gpus(self.layout, node)
-
-    def _hook(self, verb: str, node: str) -> None:
-        self.spec.partition_of(node)
-        argv = [str(python_path()), "-I", "-m", "slurm_energy.node.main", verb]
-        self.run(argv, env={"SLURMD_NODENAME": node}, check=True)
 
     def _service(self, action: str, name: str, node: str = "") -> None:
         argv = ["/bin/sh", str(SCRIPTS / "service.sh"), action, name, *([node] if node else [])]

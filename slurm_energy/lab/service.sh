@@ -66,8 +66,8 @@ start() {
             cp /run/munge/munged.pid "$(pid_file)"
             ;;
         mariadb)
-            install -d -o mysql -g mysql -m 755 /run/mysqld
-            background mysql mariadb.log mariadbd --defaults-file="$etc/mariadb.cnf"
+            install -d -o slurm -g "$(id -g slurm)" -m 755 /run/mysqld
+            background slurm mariadb.log mariadbd --defaults-file="$etc/mariadb.cnf"
             within 30 MariaDB mariadb -u root --socket=/run/mysqld/mysqld.sock -e 'SELECT 1'
             mariadb -u root --socket=/run/mysqld/mysqld.sock -e "CREATE DATABASE IF NOT EXISTS slurm_acct_db;
                 CREATE USER IF NOT EXISTS slurm@localhost IDENTIFIED BY 'slurm';
@@ -117,7 +117,6 @@ case $action in
     start) start ;;
     stop) stop TERM ;;
     kill) stop KILL ;;
-    reload) kill -HUP "$(cat "$(pid_file)")" ;;
     pause) kill -STOP "$(cat "$(pid_file)")" ;;
     resume) kill -CONT "$(cat "$(pid_file)")" ;;
     flush) flush ;;
@@ -130,5 +129,5 @@ case $action in
             energyd) within 20 slurm-energyd test -S "$LAB_DIRECTORY/run/energyd.sock" ;;
         esac
         ;;
-    *) echo "usage: service.sh start|stop|kill|reload|pause|resume|wait|flush NAME [NODE]" >&2 && exit 2 ;;
+    *) echo "usage: service.sh start|stop|kill|pause|resume|wait|flush NAME [NODE]" >&2 && exit 2 ;;
 esac

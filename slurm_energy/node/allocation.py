@@ -62,6 +62,7 @@ def find_gpus(
         else:
             found[device.uuid] = device
     by_uuid = {device.uuid: device for device in devices}
+    visible: dict[GpuUuid, GpuIdentity] = {}
     for text in hook.gpu_uuids:
         if text.startswith("MIG-"):
             try:
@@ -73,13 +74,27 @@ def find_gpus(
             mig.add(uuid)
         else:
             uuid = GpuUuid(text)
-        # Slurm's numbers say what the job holds; identifiers only fill in when it gives no numbers.
-        if uuid not in by_uuid:
+        if uuid in by_uuid:
+            visible[uuid] = by_uuid[uuid]
+        else:
             problems.append(f"GPU {text} is not on this machine")
-        elif not hook.gpu_numbers:
-            found[uuid] = by_uuid[uuid]
+    # Slurm's numbers say what the job holds; identifiers fill in when it gives none, or some slices are out of reach.
+    if not hook.gpu_numbers:
+        found = visible
+    elif visible and _fewer_slices_visible(hook):
+        found = visible
+        problems.append(
+            f"SLURM_JOB_GPUS names {len(hook.gpu_numbers)} devices, CUDA_VISIBLE_DEVICES {hook.visible_count} with MIG "
+            "devices among them: what is visible counts"
+        )
     mig.update(device.uuid for device in found.values() if device.mig_enabled)
     return Allocation(gpus=tuple(found.values()), mig=frozenset(mig), problems=tuple(problems))
+
+
+def _fewer_slices_visible(hook: HookEnvironment) -> bool:
+    """Return whether a job can reach fewer devices than it was given: CUDA opens one MIG device per process."""
+    slices = any(text.startswith("MIG-") for text in hook.gpu_uuids)
+    return slices and len(hook.gpu_uuids) == hook.visible_count and len(hook.gpu_uuids) < len(hook.gpu_numbers)
 
 
 def _by_number(number: int, devices: Sequence[GpuIdentity], gres: NodeGres, numbering: Numbering) -> GpuIdentity | None:

@@ -1,14 +1,16 @@
 """Which clock a decision means for the GPU that was really allocated; pure."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from slurm_energy.device.base import GpuIdentity
 from slurm_energy.device.knobs import SavedSettings
 from slurm_energy.domain.decision import DecisionEntry
 from slurm_energy.domain.energy import QualityFlag
+from slurm_energy.domain.ids import GpuTypeName
 from slurm_energy.domain.job import EnergyMode
 from slurm_energy.energy_model.board_limits import LIMIT_TOLERANCE
+from slurm_energy.energy_model.catalog import gpu_type_from_slurm_type
 from slurm_energy.errors import ValueRangeError
 
 _CHANGING_MODES = frozenset({EnergyMode.BALANCED, EnergyMode.SAVER})
@@ -103,6 +105,14 @@ def _for_this_board(
             "the saving was predicted for another board"
         )
     return ClockPlan(asked_mhz=asked_mhz, target_mhz=target_mhz, event=event)
+
+
+def site_clock_mhz(locked_mhz: Mapping[str, int], gpu_type: GpuTypeName | None) -> int | None:
+    """Return the clock that the site has locked for a type, None for none; keys are catalogue names or GRES types."""
+    for key, clock in locked_mhz.items():
+        if gpu_type is not None and gpu_type in (key, gpu_type_from_slurm_type(key)):
+            return clock
+    return None
 
 
 def nearest_clock(asked_mhz: int, supported_mhz: Sequence[int]) -> int:

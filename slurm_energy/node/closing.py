@@ -9,7 +9,7 @@ from slurm_energy.domain.energy import GpuEnergy, HostEnergy, NodeReport, Qualit
 from slurm_energy.domain.ids import GpuUuid
 from slurm_energy.errors import SlurmEnergyError
 from slurm_energy.node.context import HookContext, Machine
-from slurm_energy.node.energy import Ending, gpu_energy, host_energy
+from slurm_energy.node.energy import STUCK_SECONDS, Ending, gpu_energy, host_energy
 from slurm_energy.node.processes import read_identity, stop
 from slurm_energy.node.readings import board_watts
 from slurm_energy.node.samples import GpuSamples, Heartbeat
@@ -31,11 +31,12 @@ def restore_job(context: HookContext, job: ActiveJob, machine: Machine) -> Resto
     for gpu in job.gpus:
         device = machine.gpus.get(gpu.uuid)
         if device is None:
-            if machine.problem is not None and gpu.clock_changed:
+            if machine.problem is None and job.boot_id != context.boot_id:
+                events.append(f"GPU {gpu.uuid} is gone; a lock does not survive a boot")
+            elif gpu.clock_changed:
+                # One that the driver lost for a moment comes back with its lock.
                 failed.add(gpu.uuid)
-                events.append(f"GPU {gpu.uuid} cannot be restored: {machine.problem}")
-            elif machine.problem is None:
-                events.append(f"GPU {gpu.uuid} is gone; a lock does not survive that")
+                events.append(f"GPU {gpu.uuid} cannot be restored: {machine.problem or 'it is gone'}")
             continue
         context.stage(f"restoring GPU {gpu.uuid}")
         outcome = restore_settings(
@@ -72,6 +73,8 @@ def energies(
     rows = []
     for gpu in job.gpus:
         samples = None if heartbeat is None else heartbeat.gpus.get(gpu.uuid)
+        if samples is not None and _stood_to_the_end(job, gpu, endings[gpu.uuid], samples):
+            samples = replace(samples, counter_stood=True)
         flags = [*endings[gpu.uuid].flags]
         if gpu.uuid in unrestored:
             flags.append(QualityFlag.RESTORE_FAILED)
@@ -180,6 +183,15 @@ def restore_pending(
 
 def _row(gpu: SavedGpu, ending: Ending, samples: GpuSamples | None) -> GpuEnergy:
     return gpu_energy(gpu, ending, samples, board_watts(gpu))
+
+
+def _stood_to_the_end(job: ActiveJob, gpu: SavedGpu, ending: Ending, samples: GpuSamples) -> bool:
+    """Return whether the counter still is, at the end, where the sampler last saw it too long before."""
+    start, seen, seconds = gpu.counter_at_seconds, samples.counter_at_seconds, ending.counter_seconds
+    if ending.truncated or start is None or seen is None or seconds is None:
+        return False
+    since = seconds - (seen - start) * job.time_scale
+    return ending.counter_joules == samples.counter_joules and since > STUCK_SECONDS
 
 
 def _last_seen(job: ActiveJob, gpu: SavedGpu, heartbeat: Heartbeat | None) -> Ending:

@@ -50,6 +50,8 @@ def execute(verb: str, options: Mapping[str, str], environment: Mapping[str, str
                 return 0
         settings = load_settings(environment, options.get("node"))
         log = HookLog(settings.log_path, verb, progress.echo)
+        if settings.problem is not None:
+            log.write(settings.problem)
         progress.say("F", settings.log_path)
         on_path = verb in {"prolog", "epilog"}
         progress.say("T", f"{settings.node.time_limit_seconds if on_path else OFF_PATH_SECONDS}")

@@ -144,6 +144,8 @@ def _counter_figure(gpu: SavedGpu, ending: Ending, samples: GpuSamples, board_wa
         return _unknown("the counter was reset during the job", ending, QualityFlag.COUNTER_RESET)
     if difference == 0 and seconds > STUCK_SECONDS and samples.mean_watts != 0.0:
         return _unknown(f"the counter stood still for {seconds:.0f} s", ending, QualityFlag.COUNTER_STUCK)
+    if samples.counter_stood and samples.mean_watts != 0.0:
+        return _unknown("the counter stood still during the job", ending, QualityFlag.COUNTER_STUCK)
     below = (QualityFlag.BELOW_RESOLUTION,) if seconds < RESOLUTION_SECONDS else ()
     if difference == 0 and below:
         return _unknown(f"the counter did not move within {seconds:.3f} s", ending, *below)
@@ -162,11 +164,14 @@ def _most_joules(gpu: SavedGpu, seconds: float, board_watts: float | None) -> fl
 
 
 def _choose(counter: _Figure, ending: Ending, samples: GpuSamples) -> _Figure:
-    if counter.joules is not None:
+    sampled = samples.sampled_seconds > 0 and samples.sampled_seconds >= GOOD_COVERAGE * ending.window_seconds
+    # Where nobody saw the end, the counter's last reading may be from long before it.
+    late = sampled and ending.truncated and counter.coverage_seconds < GOOD_COVERAGE * samples.sampled_seconds
+    if counter.joules is not None and not late:
         return replace(counter, flags=(*counter.flags, *_disagreement(counter, samples)))
     if QualityFlag.IMPLAUSIBLE in counter.flags:
         return counter
-    if samples.sampled_seconds > 0 and samples.sampled_seconds >= GOOD_COVERAGE * ending.window_seconds:
+    if sampled:
         return _Figure(
             joules=samples.polled_joules,
             reason=None,

@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from slurm_energy.errors import SlurmEnergyError, SpoolError, WireError
+from slurm_energy.forms import parse_address
 from slurm_energy.node.context import HookContext
 from slurm_energy.node.files import read_whole, remove
 from slurm_energy.wire.authentication import load_key, sign
 from slurm_energy.wire.fields import loads
 from slurm_energy.wire.report import decode_report, encode_batch
-from slurm_energy.wire.transport import exchange_tcp, parse_address
+from slurm_energy.wire.transport import exchange_tcp
 
 MAX_BATCH_REPORTS = 200
 MAX_BATCH_BYTES = 262_144

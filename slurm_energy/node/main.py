@@ -149,7 +149,10 @@ def _first_limit_seconds() -> float:
 
 def _give_up(child: int, verb: str, words: dict[str, str]) -> int:
     os.kill(child, signal.SIGKILL)
-    text = f"{verb}: gave up after {words['T']} s while {words['S']}; the next prolog or repair puts settings right"
+    job = os.environ.get("SLURM_JOB_ID", "")
+    about = f"job {job}: " if verb in _ON_PATH and job.isdecimal() else ""
+    what = f"gave up after {words['T']} s while {words['S']}"
+    text = f"{verb}: {about}{what}; the next prolog or repair puts settings right"
     _show(f"slurm-energy-hook {text}\n", 2)
     from slurm_energy.node.log import append_line  # noqa: PLC0415  # rarely needed
 

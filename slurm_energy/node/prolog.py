@@ -13,7 +13,7 @@ from slurm_energy.domain.energy import QualityFlag
 from slurm_energy.domain.ids import GpuUuid, JobId
 from slurm_energy.errors import SpoolError
 from slurm_energy.node.allocation import Allocation, find_gpus, read_node_gres
-from slurm_energy.node.clock_plan import plan_clock, read_entry
+from slurm_energy.node.clock_plan import plan_clock, read_entry, site_clock_mhz
 from slurm_energy.node.closing import close_stale, restore_pending
 from slurm_energy.node.context import HookContext, Machine, reach_gpus
 from slurm_energy.node.gres_conf import NodeGres
@@ -113,7 +113,7 @@ def _plan(
     gpus = []
     for identity in allocation.gpus:
         mig, is_shared = identity.uuid in allocation.mig, identity.uuid in shared
-        site_clock = settings.node.site_locked_clocks_mhz.get(identity.gpu_type or "")
+        site_clock = site_clock_mhz(settings.node.site_locked_clocks_mhz, identity.gpu_type)
         gpus.append(_plan_gpu(asked, machine.gpus[identity.uuid], site_clock, mig=mig, shared=is_shared, events=events))
     return ActiveJob(
         job_id=hook.job_id,

@@ -11,6 +11,7 @@ from slurm_energy.domain.energy import MAX_WATTS_PER_GPU
 from slurm_energy.domain.ids import GpuUuid, JobId
 from slurm_energy.errors import DeviceError, SpoolError
 from slurm_energy.node.context import HookContext, reach_gpus
+from slurm_energy.node.energy import STUCK_SECONDS
 from slurm_energy.node.processes import ProcessIdentity, read_identity, write_identity
 from slurm_energy.node.samples import GpuSamples, Heartbeat, HostSamples
 from slurm_energy.node.spool import Spool
@@ -94,7 +95,7 @@ def take_sample(
         if not last:
             _add_use(device, sums)
         if count_counter:
-            _add_counter(context, device, sums)
+            _add_counter(context, device, sums, state.job.time_scale)
     _add_host(context, state, max(jobs.count, 1))
     state.heartbeat.at_seconds = context.now()
     state.heartbeat.at_monotonic_seconds = context.monotonic()
@@ -195,11 +196,15 @@ def _add_use(device: Gpu, sums: GpuSamples) -> None:
         sums.busy_samples += 1
 
 
-def _add_counter(context: HookContext, device: Gpu, sums: GpuSamples) -> None:
+def _add_counter(context: HookContext, device: Gpu, sums: GpuSamples, time_scale: float) -> None:
+    now = context.monotonic()
     joules = reading(device.energy_joules)
     if joules is None:
         return
-    sums.counter_fell = sums.counter_fell or (sums.counter_joules is not None and joules < sums.counter_joules)
+    before, at = sums.counter_joules, sums.counter_at_seconds
+    sums.counter_fell = sums.counter_fell or (before is not None and joules < before)
+    if joules == before and at is not None and (now - at) * time_scale > STUCK_SECONDS:
+        sums.counter_stood = True
     sums.counter_joules = joules
     sums.counter_at_seconds = context.monotonic()
 

@@ -33,6 +33,8 @@ class GpuSamples:
     counter_at_seconds: float | None = None
     counter_fell: bool = False
     """The counter was once lower than before: it was reset during the job."""
+    counter_stood: bool = False
+    """The counter once stood still for longer than it ever does: part of the energy is not in it."""
 
     @property
     def mean_watts(self) -> float | None:
@@ -128,6 +130,7 @@ def _decode_gpu(sums: Fields) -> GpuSamples:
         counter_joules=sums.optional_number("counter_joules", 0, _MAX_JOULES),
         counter_at_seconds=sums.optional_number("counter_at_seconds", 0, _MAX_SECONDS),
         counter_fell=sums.flag("counter_fell"),
+        counter_stood=sums.get("counter_stood") is True,  # a sampler of an older release did not tell
     )
 
 

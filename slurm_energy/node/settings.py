@@ -1,6 +1,7 @@
 """What the hooks need of the configuration: [node], the cluster's name, and nothing that another section can spoil."""
 
 import os
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from slurm_energy.errors import ConfigError
 from slurm_energy.slurm.hook_env import is_node_name
 
 _SECTIONS = ("node", "cluster")
+_HEADER = re.compile(r"\s*\[\s*([A-Za-z0-9_-]+)[^\]]*\]\s*(?:#.*)?\Z")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +25,8 @@ class HookSettings:
     node_name: NodeName
     spool_directory: Path
     log_path: str
+    problem: str | None = None
+    """What is wrong with the rest of the file."""
 
 
 def load_settings(environment: Mapping[str, str], node_name: str | None = None) -> HookSettings:
@@ -36,7 +40,7 @@ def load_settings(environment: Mapping[str, str], node_name: str | None = None) 
         ConfigError: file missing though named, not TOML, a bad value in [node] or [cluster], a bad node name.
     """
     path, named = _settings_path(environment)
-    document = _read(path, named)
+    document, problem = _read(path, named)
     config = parse_config(
         {section: document[section] for section in _SECTIONS if section in document},
         source=str(path),
@@ -54,6 +58,7 @@ def load_settings(environment: Mapping[str, str], node_name: str | None = None) 
         node_name=NodeName(name),
         spool_directory=spool,
         log_path=config.node.log_path.replace("%n", name),
+        problem=problem,
     )
 
 
@@ -68,12 +73,38 @@ def _settings_path(environment: Mapping[str, str]) -> tuple[Path, bool]:
     return DEFAULT_CONFIG_PATH, False
 
 
-def _read(path: Path, named: bool) -> dict[str, object]:
+def _read(path: Path, named: bool) -> tuple[dict[str, object], str | None]:
+    """Return the document, and what was wrong elsewhere in it: an epilog must still know where its spool is."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         if named:
             raise ConfigError(f"configuration file {path} does not exist") from None
-        return {}
-    except (OSError, ValueError, RecursionError) as error:
+        return {}, None
+    except (OSError, ValueError) as error:
         raise ConfigError(f"configuration file {path} cannot be read: {error}") from error
+    try:
+        return tomllib.loads(text), None
+    except (ValueError, RecursionError) as error:
+        problem = f"configuration file {path} cannot be read: {error}"
+    try:
+        document = tomllib.loads(_own_sections(text))
+    except (ValueError, RecursionError):
+        document = {}
+    if "node" not in document:
+        raise ConfigError(problem)
+    return document, f"{problem}; went on with its [node] and [cluster]"
+
+
+def _own_sections(text: str) -> str:
+    """Return the lines of the hooks' own sections."""
+    lines: list[str] = []
+    ours = False
+    for line in text.splitlines():
+        if header := _HEADER.match(line):
+            ours = header[1] in _SECTIONS
+        elif line.lstrip().startswith("["):
+            ours = False
+        if ours:
+            lines.append(line)
+    return "\n".join(lines)

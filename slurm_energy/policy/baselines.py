@@ -7,7 +7,7 @@ from slurm_energy.domain.decision import ClockChoice, PolicyAnswer, Reason
 from slurm_energy.domain.ids import GpuTypeName
 from slurm_energy.domain.job import JobRequest
 from slurm_energy.energy_model.board_limits import BoardLimits
-from slurm_energy.energy_model.catalog import CATALOG, gpu_type_from_slurm_type
+from slurm_energy.energy_model.catalog import CATALOG
 from slurm_energy.energy_model.operating_point import OperatingPoint, clock_table_of
 from slurm_energy.policy.base import Candidate, DecisionContext
 
@@ -29,13 +29,9 @@ class FixedClockPolicy:
     name = "fixed-clock"
     version = "1"
 
-    def __init__(self, fixed_clocks_mhz: Mapping[str, int], max_slowdown: float) -> None:
+    def __init__(self, fixed_clocks_mhz: Mapping[GpuTypeName, int], max_slowdown: float) -> None:
         self._max_slowdown = max_slowdown
-        self._clocks: dict[GpuTypeName, int] = {}
-        for key, clock in fixed_clocks_mhz.items():
-            name = GpuTypeName(key) if key in CATALOG else gpu_type_from_slurm_type(key)
-            if name is not None:
-                self._clocks[name] = clock
+        self._clocks = dict(fixed_clocks_mhz)
 
     def decide(self, job: JobRequest, snapshot: ClusterSnapshot, context: DecisionContext) -> PolicyAnswer:  # noqa: ARG002  # the protocol's form
         """Return the table's clock for each GPU type that the job can land on."""

@@ -9,11 +9,12 @@ from slurm_energy.errors import PolicyError
 from slurm_energy.policy.base import Policy
 from slurm_energy.policy.baselines import FixedClockPolicy, SlurmDefaultPolicy
 from slurm_energy.policy.oracle import OraclePolicy
+from slurm_energy.policy.site_clocks import fixed_clocks
 from slurm_energy.policy.site_limits import site_board_limits
 
 _POLICIES: Mapping[str, Callable[[Config], Policy]] = {
     "slurm-default": lambda config: SlurmDefaultPolicy(),  # noqa: ARG005  # every entry has the same form
-    "fixed-clock": lambda config: FixedClockPolicy(config.policy.fixed_clocks_mhz, config.policy.max_slowdown),
+    "fixed-clock": lambda config: FixedClockPolicy(fixed_clocks(config), config.policy.max_slowdown),
     "oracle": lambda config: OraclePolicy(),  # noqa: ARG005  # every entry has the same form
 }
 
@@ -28,7 +29,7 @@ def create_policy(config: Config) -> Policy:
 
     Raises:
         PolicyError: there is no policy of that name.
-        ConfigError: the site gives a power limit to GPUs that nobody knows.
+        ConfigError: the site gives a power limit or a clock to GPUs that nobody knows.
     """
     try:
         build = _POLICIES[config.policy.name]

@@ -42,14 +42,6 @@ def render_explain(record: ExplainRecord, console: Console) -> None:
             console.print(Text(f"  {visible(event, _TEXT_WIDTH)}"))
 
 
-def render_decision(decision: DecisionRecord, console: Console) -> None:
-    """Print one decision: what was asked, what was decided and why."""
-    for heading, lines in _decision_sections(decision):
-        console.print(Text(heading, style="bold"))
-        for line in lines:
-            console.print(Text(f"  {visible(line, _TEXT_WIDTH)}"))
-
-
 def _sections(record: ExplainRecord) -> Iterator[tuple[str, list[str]]]:
     job = record.job
     yield (

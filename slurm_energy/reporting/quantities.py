@@ -3,7 +3,6 @@
 from slurm_energy.domain.report import EnergySum
 
 UNKNOWN = "unknown"
-JOULES_PER_KWH = 3_600_000.0
 _STEPS = ((1e9, "GJ"), (1e6, "MJ"), (1e3, "kJ"), (1.0, "J"))
 
 
@@ -31,11 +30,6 @@ def _rounded_up(value: float, steps_per_unit: int) -> float:
     scaled = value * steps_per_unit
     whole = int(scaled)
     return (whole if scaled - whole < 1e-9 else whole + 1) / steps_per_unit
-
-
-def kilowatt_hours_text(joules: float | None) -> str:
-    """Return `0.00342 kWh`; `unknown` for None."""
-    return UNKNOWN if joules is None else f"{_three_digits(joules / JOULES_PER_KWH)} kWh"
 
 
 def sum_text(energy: EnergySum) -> str:

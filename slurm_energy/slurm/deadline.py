@@ -9,6 +9,7 @@ _CLOCK = re.compile(r"(\d{1,2}):(\d{2})(?::(\d{2}))?\s*([ap]m)?\Z", re.IGNORECAS
 _OFFSET = re.compile(r"now\+(\d{1,9})\s*([a-z]*)\Z", re.IGNORECASE)
 _ISO_DATE = re.compile(r"(\d{4})-(\d{1,2})-(\d{1,2})\Z")
 _US_DATE = re.compile(r"(\d{1,2})[/.](\d{1,2})(?:[/.](\d{2}|\d{4}))?\Z")
+_DIGITS_DATE = re.compile(r"(\d{2})(\d{2})(\d{2})?\Z")
 _WORDS = {"midnight": (0, 0), "noon": (12, 0), "fika": (15, 0), "teatime": (16, 0)}
 _UNITS = {"second": 1, "minute": 60, "hour": 3600, "day": 86_400, "week": 604_800}
 _HORIZON_SECONDS = 10 * 366 * 86_400
@@ -17,8 +18,9 @@ _HORIZON_SECONDS = 10 * 366 * 86_400
 def parse_deadline(text: str, now_seconds: float) -> float:
     """Return the Unix time that the text names, in this machine's time zone.
 
-    Accepts `YYYY-MM-DD[THH:MM[:SS]]`, `MM/DD[/YY]`, `HH:MM[:SS][am|pm]` (the next one to come), `now+COUNT[UNIT]`,
-    `today`, `tomorrow`, `midnight`, `noon`, `fika` and `teatime`, a date and a time joined by `T`, `-` or a space.
+    Accepts `YYYY-MM-DD[THH:MM[:SS]]`, `MM/DD[/YY]`, `MMDD[YY]`, `HH:MM[:SS][am|pm]`, `now+COUNT[UNIT]`, `today`,
+    `tomorrow`, `midnight`, `noon`, `fika` and `teatime`, a date and a time joined by `T`, `-` or a space. A time or a
+    date without a year is the next one to come.
 
     Raises:
         ValueRangeError: the text is none of these, lies in the past or more than ten years ahead.
@@ -80,10 +82,13 @@ def _date(word: str, now: datetime) -> datetime:
     today = now.replace(hour=0, minute=0, second=0, microsecond=0)
     if word.lower() in {"today", "tomorrow"}:
         return today + timedelta(days=1 if word.lower() == "tomorrow" else 0)
-    iso, us = _ISO_DATE.match(word), _US_DATE.match(word)
+    iso, us = _ISO_DATE.match(word), _US_DATE.match(word) or _DIGITS_DATE.match(word)
     if iso is not None:
         return datetime(int(iso.group(1)), int(iso.group(2)), int(iso.group(3)))
     if us is None:
         raise ValueError
-    year = now.year if us.group(3) is None else int(us.group(3)) + (2000 if len(us.group(3)) == 2 else 0)
-    return datetime(year, int(us.group(1)), int(us.group(2)))
+    month, day, year = int(us.group(1)), int(us.group(2)), us.group(3)
+    if year is None:
+        this_year = datetime(now.year, month, day)
+        return this_year if this_year >= today else datetime(now.year + 1, month, day)
+    return datetime(int(year) + (2000 if len(year) == 2 else 0), month, day)

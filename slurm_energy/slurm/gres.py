@@ -80,19 +80,6 @@ def parse_gpus(text: str) -> tuple[GpuDemand, ...]:
     return tuple(typed.values())
 
 
-def parse_gpus_option(text: str) -> tuple[GpuDemand, ...]:
-    """Return the GPUs of sbatch's `--gpus` family: `4`, `a100:2`, `a100:2,h100:2`, `a100`.
-
-    Raises:
-        ValueRangeError: a type or count cannot be read.
-    """
-    demands: dict[str | None, GpuDemand] = {}
-    for item in _items(text):
-        demand = _demand(item.removeprefix("gpu:"), item)
-        demands[demand.slurm_type] = _plus(demands.get(demand.slurm_type), demand)
-    return tuple(demands.values())
-
-
 def gpu_total(texts: Iterable[str]) -> int:
     """Return how many GPUs a job's `gres_detail` or TRES texts name together.
 

@@ -29,6 +29,8 @@ class HookEnvironment:
     """SLURM_JOB_GPUS, else the plain numbers of CUDA_VISIBLE_DEVICES; their meaning is `node.gpu_numbering`."""
     gpu_uuids: tuple[str, ...] = ()
     """Full GPU and MIG identifiers of CUDA_VISIBLE_DEVICES."""
+    visible_count: int | None = None
+    """Devices that CUDA_VISIBLE_DEVICES names, in whatever way; None when it is not set."""
     entry: str | None = None
     """The decision as it travelled; not yet checked."""
     slurm_conf: str | None = None
@@ -71,6 +73,7 @@ def parse_hook_environment(environment: Mapping[str, str]) -> HookEnvironment:
         node=None if node is None else NodeName(node),
         gpu_numbers=numbers,
         gpu_uuids=uuids,
+        visible_count=len(dict.fromkeys(_parts(visible))) or None,
         entry=environment.get(f"SPANK_{ENTRY_NAME}") or None,
         slurm_conf=environment.get("SLURM_CONF") or None,
         exit_code=_exit_code(environment),

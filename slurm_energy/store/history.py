@@ -27,15 +27,6 @@ class RuntimeSample:
     gpu_count: int | None
 
 
-def recent_runtimes(
-    session: Session, cluster: ClusterName, user_id: int, name: str, limit: int = 20
-) -> tuple[RuntimeSample, ...]:
-    """Return the latest completed runs of one user's jobs of one name, newest first."""
-    query = _samples(JobRow.cluster == cluster, JobRow.user_id == user_id, JobRow.name == name)
-    newest = query.order_by(JobAttemptRow.ended_at_seconds.desc()).limit(limit)
-    return tuple(RuntimeSample(**row._mapping) for row in session.execute(newest))
-
-
 def all_recent_runtimes(
     session: Session, cluster: ClusterName, since_seconds: float, limit_per_name: int = 20
 ) -> Iterator[RuntimeSample]:

@@ -11,7 +11,6 @@ from slurm_energy.domain.energy import JobKey
 from slurm_energy.domain.ids import ClusterName, JobId, PartitionName
 from slurm_energy.store.job_rows import (
     CLOCK_SKEW_SECONDS,
-    ENDED_STATES,
     SubmitTime,
     assign_attempt,
     assign_job,
@@ -56,18 +55,6 @@ def resolve_submit_time(
     return SubmitTime(seconds=round(started_at_seconds, 6), known=False)
 
 
-def open_jobs(session: Session, cluster: ClusterName) -> tuple[JobKey, ...]:
-    """Return the jobs that have not ended as far as the database knows, to ask Slurm about."""
-    rows = session.scalars(
-        select(JobRow).where(
-            JobRow.cluster == cluster,
-            JobRow.state.is_not(None),
-            JobRow.state.not_in(ENDED_STATES),
-        )
-    )
-    return tuple(job_key(row) for row in rows)
-
-
 def job_owner(session: Session, cluster: ClusterName, job_id: JobId) -> int | None:
     """Return the user id of the youngest job of that number, None when there is none or it is not known."""
     return session.scalar(
@@ -89,13 +76,34 @@ def get_job(
     return None if row is None else _state(row)
 
 
-def job_key(row: JobRow) -> JobKey:
-    """Return the key of a job's latest attempt."""
-    return JobKey(
-        cluster=ClusterName(row.cluster),
-        job_id=JobId(row.job_id),
-        submitted_at_seconds=row.submitted_at_seconds,
-        restart_count=row.restart_count,
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredAttempt:
+    """Where and when one attempt of a job ran, as far as Slurm told."""
+
+    restart_count: int
+    nodes: str | None
+    started_at_seconds: float | None
+    ended_at_seconds: float | None
+
+
+def job_attempts(
+    session: Session, cluster: ClusterName, job_id: JobId, submitted_at_seconds: float
+) -> tuple[StoredAttempt, ...]:
+    """Return every attempt of a job, the first one first."""
+    rows = session.scalars(
+        select(JobAttemptRow)
+        .join(JobRow, JobRow.row_id == JobAttemptRow.job_row_id)
+        .where(JobRow.cluster == cluster, JobRow.job_id == job_id, JobRow.submitted_at_seconds == submitted_at_seconds)
+        .order_by(JobAttemptRow.restart_count)
+    )
+    return tuple(
+        StoredAttempt(
+            restart_count=row.restart_count,
+            nodes=row.nodes,
+            started_at_seconds=row.started_at_seconds,
+            ended_at_seconds=row.ended_at_seconds,
+        )
+        for row in rows
     )
 
 

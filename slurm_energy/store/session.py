@@ -23,6 +23,7 @@ from sqlalchemy.orm import Session
 
 from slurm_energy.config import StoreConfig
 from slurm_energy.errors import StoreError, ValueRangeError
+from slurm_energy.forms import DATABASE_DRIVERS, database_driver
 
 __all__ = [
     "Engine",
@@ -36,7 +37,6 @@ __all__ = [
 ]  # other packages take SQLAlchemy's Engine and Session from here: they hold them, and write no SQL
 
 SQLITE_FILE_MODE = 0o640
-DRIVERS = {"sqlite": "sqlite", "postgresql": "postgresql+psycopg", "mariadb": "mariadb+pymysql"}
 TRANSACTION_ATTEMPTS = 8
 _READ_ONLY = "slurm_energy_read_only"
 # PostgreSQL: serialization_failure, deadlock_detected. MariaDB: lock wait timeout, deadlock, row changed (1020).
@@ -56,10 +56,9 @@ def store_url(text: str) -> URL:
         url = make_url(text)
     except ArgumentError as error:
         raise StoreError("store.url is not a database URL such as sqlite:////var/lib/energy.sqlite") from error
-    name, _, driver = url.drivername.partition("+")
-    supported = DRIVERS.get(name)
-    if supported is None or (driver and driver not in {supported.partition("+")[2], "pysqlite"}):
-        raise StoreError(f"database {url.drivername} is not supported: use {', '.join(DRIVERS.values())}")
+    supported = database_driver(url.drivername)
+    if supported is None:
+        raise StoreError(f"database {url.drivername} is not supported: use {', '.join(DATABASE_DRIVERS.values())}")
     return url.set(drivername=supported)
 
 

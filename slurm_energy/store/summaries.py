@@ -61,6 +61,8 @@ class JobFilter:
         return terms
 
 
+OBSERVED_CLOCK_TOLERANCE = 1.03
+"""Readings before the lock and after it pull the mean of a short job up a little."""
 SUM_NAMES = ("joules", "readings", "unknown_readings", "covered_seconds", "window_seconds", "error_joules", "unbounded")
 """Per job and prefix (`gpu_`, `host_`): `unbounded` counts known readings whose error has no bound."""
 
@@ -103,7 +105,10 @@ def energy_is_missing(columns: Any) -> ColumnElement[bool]:
 
 
 def _gpu_sums(chosen: Select[Any]) -> Subquery:
+    """Return the sums of a job's GPU readings; a node that told of no GPU counts as one that is unknown."""
     known = GpuEnergyRow.joules.is_not(None)
+    gpus_of_node = func.coalesce(JobRow.gpu_count * 1.0 / func.nullif(JobRow.node_count, 0), 1.0)
+    window = _window_seconds()
     error = error_joules()
     query = (
         select(
@@ -112,14 +117,16 @@ def _gpu_sums(chosen: Select[Any]) -> Subquery:
             func.count().label("readings"),
             _count(not_(known)).label("unknown_readings"),
             func.sum(case((known, GpuEnergyRow.coverage_seconds), else_=0.0)).label("covered_seconds"),
-            func.sum(_window_seconds()).label("window_seconds"),
+            func.sum(case((GpuEnergyRow.row_id.is_(None), window * gpus_of_node), else_=window)).label(
+                "window_seconds"
+            ),
             func.sum(error).label("error_joules"),
             _count(and_(known, error.is_(None))).label("unbounded"),
             func.sum(saving_joules()).label("saving_joules"),
         )
-        .select_from(GpuEnergyRow)
-        .join(NodeEnergyRow, NodeEnergyRow.row_id == GpuEnergyRow.node_energy_row_id)
+        .select_from(NodeEnergyRow)
         .join(JobRow, JobRow.row_id == NodeEnergyRow.job_row_id)
+        .outerjoin(GpuEnergyRow, GpuEnergyRow.node_energy_row_id == NodeEnergyRow.row_id)
         .outerjoin(DecisionClockRow, applied_choice())
         .where(NodeEnergyRow.job_row_id.in_(chosen))
         .group_by(NodeEnergyRow.job_row_id)
@@ -173,12 +180,17 @@ def _window_seconds() -> ColumnElement[float]:
 
 
 def applied_choice() -> ColumnElement[bool]:
-    """Return the join of a GPU reading to the decided clock, if that clock was in force all the time."""
+    """Return the join of a GPU reading to the decided clock, if that clock was in force all the time.
+
+    A driver can accept a lock and ignore it: a busy GPU seen clearly above the lock had none.
+    """
+    observed = GpuEnergyRow.observed_clock_mhz
     return and_(
         DecisionClockRow.decision_id == JobRow.decision_id,
         DecisionClockRow.gpu_type == GpuEnergyRow.gpu_type,
         DecisionClockRow.sm_clock_mhz == GpuEnergyRow.applied_clock_mhz,
         GpuEnergyRow.flags.not_like(f"%,{QualityFlag.RESCUED.value},%"),
+        or_(observed.is_(None), observed <= GpuEnergyRow.applied_clock_mhz * OBSERVED_CLOCK_TOLERANCE),
     )
 
 

@@ -11,6 +11,7 @@ from slurm_energy.domain.decision import DecisionEntry, EnergyDecision
 from slurm_energy.domain.ids import PartitionName
 from slurm_energy.domain.job import MAX_SLOWDOWN_BOUND, EnergyMode
 from slurm_energy.errors import WireError
+from slurm_energy.forms import is_partition_name
 from slurm_energy.wire.codec import Message
 
 QUERY_SUBJECTS = ("explain", "report-job", "report-user", "report-partition", "status", "decisions")
@@ -18,7 +19,6 @@ MAX_MESSAGE_LINE_BYTES = 512
 MAX_TEXT_CHARACTERS = 1024
 MAX_UID = 0xFFFFFFFE
 
-_PARTITION = re.compile(r"[A-Za-z0-9_.-]{1,64}\Z")
 _UNSTORABLE = re.compile(r"[\x00\ud800-\udfff]")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]+")
 _T = TypeVar("_T")
@@ -108,7 +108,7 @@ class _Reader:
     def partitions(self, key: str) -> tuple[PartitionName, ...]:
         """Return the names of a comma list."""
         names = [name for name in self._fields.get(key, "").split(",") if name]
-        if all(_PARTITION.match(name) for name in names):
+        if all(is_partition_name(name) for name in names):
             return tuple(PartitionName(name) for name in names)
         self._complain(key)
         return ()
@@ -178,7 +178,7 @@ def decision_reply(decision: EnergyDecision, entry: DecisionEntry) -> Message:
         "entry": entry.encode(),
         "admin_comment": f"energy:{decision.decision_id}",
     }
-    if decision.partitions and all(_PARTITION.match(name) for name in decision.partitions):
+    if decision.partitions and all(is_partition_name(name) for name in decision.partitions):
         fields["partition"] = ",".join(decision.partitions)
     if decision.message:
         fields["message"] = one_line(decision.message)

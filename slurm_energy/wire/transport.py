@@ -3,21 +3,8 @@
 import socket
 import time
 
-from slurm_energy.errors import ConfigError, DaemonUnavailable, DeadlineExceeded, WireError
+from slurm_energy.errors import DaemonUnavailable, DeadlineExceeded, WireError
 from slurm_energy.wire.codec import MAX_DECIDE_BYTES, Message, decode, encode
-
-
-def parse_address(text: str) -> tuple[str, int]:
-    """Return host and port of `HOST:PORT` or `[IPV6]:PORT`.
-
-    Raises:
-        ConfigError: it is neither.
-    """
-    host, separator, port = text.rpartition(":")
-    host = host[1:-1] if host.startswith("[") and host.endswith("]") else host
-    if not separator or not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65_536:
-        raise ConfigError(f"node.daemon_address is {text[:200]!r}, HOST:PORT is needed")
-    return host, int(port)
 
 
 def exchange_tcp(address: tuple[str, int], request: Message, deadline_seconds: float) -> Message:

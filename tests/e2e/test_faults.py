@@ -3,9 +3,10 @@
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from statistics import median
 
 import pytest
 from energy_lab import (
@@ -38,7 +39,7 @@ def rested(lab: Lab) -> Lab:
 
 
 @contextmanager
-def daemon_replaced_by(path: Path, answer: bytes) -> Iterator[list[bytes]]:
+def daemon_replaced_by(path: Path, answer: bytes, after_seconds: float = 0.0) -> Iterator[list[bytes]]:
     """Stand at the daemon's socket and give one answer to everybody; yields what was asked."""
     asked: list[bytes] = []
     server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -53,10 +54,10 @@ def daemon_replaced_by(path: Path, answer: bytes) -> Iterator[list[bytes]]:
                 connection, _ = server.accept()
             except OSError:
                 return
-            with connection:
+            with connection, suppress(BrokenPipeError):
                 asked.append(connection.recv(65_536))
-                with suppress(BrokenPipeError):
-                    connection.sendall(answer)
+                time.sleep(after_seconds)
+                connection.sendall(answer)
 
     thread = threading.Thread(target=serve, daemon=True)
     thread.start()
@@ -77,69 +78,104 @@ def assert_unchanged_and_done(lab: Lab, job_id: int) -> None:
     assert drained(lab) == {}
 
 
-def shortest(timed: list[tuple[float, int, str, str]]) -> float:
-    """The least of several times: what the machine's other work adds is not the plugin's."""
-    return min(seconds for seconds, *_ in timed)
+Timed = list[tuple[float, int, str, str]]
+
+
+def middle(timed: Timed) -> float:
+    return median(seconds for seconds, *_ in timed)
+
+
+def in_peace(measure: Callable[[], tuple[bool, str]]) -> None:
+    """Assert what one measurement says; other work on the machine may spoil two of three."""
+    for _ in range(3):
+        fits, figures = measure()
+        if fits:
+            return
+    pytest.fail(figures)
 
 
 def test_submission_does_not_wait_for_an_absent_daemon(rested: Lab) -> None:
-    usual = shortest(time_sbatch(rested, 12))
-    rested.stop_daemon()
-    try:
-        without = time_sbatch(rested, 12)
-    finally:
-        rested.start_daemon()
-    assert all(code == 0 and not said for _, code, _, said in without)
-    assert shortest(without) <= usual + GRACE_SECONDS
-    assert_unchanged_and_done(rested, int(without[-1][2]))
+    def measure() -> tuple[bool, str]:
+        usual = time_sbatch(rested, 15)
+        rested.stop_daemon()
+        try:
+            without = time_sbatch(rested, 15)
+        finally:
+            rested.start_daemon()
+        assert all(code == 0 and not said for _, code, _, said in without)
+        assert_unchanged_and_done(rested, int(without[-1][2]))
+        figures = f"median {middle(without):.4f} s without the daemon, {middle(usual):.4f} s with it"
+        return middle(without) <= middle(usual) + GRACE_SECONDS, figures
+
+    in_peace(measure)
 
 
 def test_submission_waits_no_longer_than_the_deadline_for_a_hung_daemon(rested: Lab) -> None:
-    usual = shortest(time_sbatch(rested, 12))
-    rested.pause_daemon()
-    try:
-        hung = time_sbatch(rested, BREAKER_FAILURES)
-        broken = time_sbatch(rested, 8)
-        for _ in range(2):
-            time.sleep(BREAKER_SECONDS + 0.2)
-            hung += time_sbatch(rested, 1)
-    finally:
-        rested.resume_daemon()
-    assert all(code == 0 and not said for _, code, _, said in hung + broken)
-    assert shortest(hung) >= 0.8 * DEADLINE_SECONDS, "nobody waited: the daemon was not asked"
-    assert shortest(hung) <= usual + DEADLINE_SECONDS + GRACE_SECONDS
-    assert shortest(broken) <= usual + GRACE_SECONDS, "the breaker did not open"
-    assert_unchanged_and_done(rested, int(hung[0][2]))
+    def measure() -> tuple[bool, str]:
+        usual = time_sbatch(rested, 15)
+        time.sleep(BREAKER_SECONDS + 0.2)
+        rested.pause_daemon()
+        try:
+            hung = time_sbatch(rested, BREAKER_FAILURES)
+            broken = time_sbatch(rested, 9)
+        finally:
+            rested.resume_daemon()
+        assert all(code == 0 and not said for _, code, _, said in hung + broken)
+        assert middle(hung) >= 0.8 * DEADLINE_SECONDS, "nobody waited: the daemon was not asked"
+        assert_unchanged_and_done(rested, int(hung[0][2]))
+        figures = (
+            f"medians: hung {middle(hung):.4f} s, breaker open {middle(broken):.4f} s, usual {middle(usual):.4f} s"
+        )
+        fits = middle(hung) <= middle(usual) + DEADLINE_SECONDS + GRACE_SECONDS
+        return fits and middle(broken) <= middle(usual) + GRACE_SECONDS, figures
+
+    in_peace(measure)
+
+
+RIGHT = b"slurm-energy/1 ok\ndecision_id=abcdefgh\npartition=a100\nmessage=too late\nend\n"
 
 
 @pytest.mark.parametrize(
-    "answer",
+    ("answer", "after_seconds"),
     [
-        b"",
-        b"\x00" * 100,
-        b"HTTP/1.1 200 OK\r\n\r\n",
-        b"slurm-energy/1 ok\npartition=v100\n",
-        b"slurm-energy/1 ok\npartition=v100;rm -rf /\nend\n",
-        b"slurm-energy/2 ok\npartition=v100\nend\n",
-        b"slurm-energy/1 ok\ndecision_id=abcdefgh\nentry=v=1 $(reboot)\nend\n",
-        b"slurm-energy/1 refused\nreason=no\nend\n",
-        b"slurm-energy/1 ok\n" + b"a=" + b"x" * 200_000 + b"\nend\n",
+        (b"", 0.0),
+        (b"\x00" * 100, 0.0),
+        (b"HTTP/1.1 200 OK\r\n\r\n", 0.0),
+        (b"slurm-energy/1 ok\npartition=v100\n", 0.0),
+        (b"slurm-energy/1 ok\npartition=v100;rm -rf /\nend\n", 0.0),
+        (b"slurm-energy/2 ok\npartition=v100\nend\n", 0.0),
+        (b"slurm-energy/1 ok\ndecision_id=abcdefgh\nentry=v=1 $(reboot)\nend\n", 0.0),
+        (b"slurm-energy/1 refused\nreason=no\nend\n", 0.0),
+        (b"slurm-energy/1 ok\n" + b"a=" + b"x" * 200_000 + b"\nend\n", 0.0),
+        (RIGHT, 0.2),
     ],
-    ids=["nothing", "zeros", "http", "cut-off", "bad-partition", "other-version", "bad-entry", "refused", "huge"],
+    ids=[
+        "nothing",
+        "zeros",
+        "http",
+        "cut-off",
+        "bad-partition",
+        "other-version",
+        "bad-entry",
+        "refused",
+        "huge",
+        "right-but-late",
+    ],
 )
-def test_nonsense_from_the_daemon_leaves_the_job_as_it_was(lab: Lab, answer: bytes) -> None:
+def test_nonsense_from_the_daemon_leaves_the_job_as_it_was(lab: Lab, answer: bytes, after_seconds: float) -> None:
+    usual = time_sbatch(lab, 9)
     lab.stop_daemon()
     try:
-        with daemon_replaced_by(lab.layout.energyd_socket, answer) as asked:
+        with daemon_replaced_by(lab.layout.energyd_socket, answer, after_seconds) as asked:
             time.sleep(BREAKER_SECONDS + 0.2)
-            (submitted,) = time_sbatch(lab, 1)
+            timed = time_sbatch(lab, BREAKER_FAILURES)
     finally:
         lab.start_daemon()
     assert asked, "the daemon was not asked"
-    seconds, code, job_id, said = submitted
-    assert (code, said) == (0, "")
-    assert seconds < 1.0
-    assert_unchanged_and_done(lab, int(job_id))
+    assert all(code == 0 and not said for _, code, _, said in timed)
+    # The least of three: how long the middle one takes is measured with the hung daemon above.
+    assert min(seconds for seconds, *_ in timed) <= middle(usual) + DEADLINE_SECONDS + GRACE_SECONDS
+    assert_unchanged_and_done(lab, int(timed[-1][2]))
 
 
 def test_a_forged_decision_entry_is_removed(rested: Lab) -> None:

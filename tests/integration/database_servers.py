@@ -99,9 +99,9 @@ def start_postgresql() -> Server:
 
 
 def start_mariadb() -> Server:
-    """Start MariaDB as the user `mysql` (or this one), without TCP."""
+    """Start MariaDB as the user `nobody` (or this one), without TCP; the programs alone bring no user `mysql`."""
     daemon, install = _program("mariadbd", "/usr/sbin"), _program("mariadb-install-db", "/usr/bin")
-    folder, user = _own_folder("mysql")
+    folder, user = _own_folder("nobody")
     data, log, socket = folder / "data", folder / "log", folder / "s"
     common = ["--no-defaults", f"--datadir={data}"]
     _run_as(user, [install, *common, "--auth-root-authentication-method=normal", "--skip-test-db"])
@@ -119,7 +119,7 @@ def start_mariadb() -> Server:
 def _program(name: str, usual: str) -> str:
     found = shutil.which(name) or shutil.which(name, path=usual)
     if found is None:
-        raise ServerMissing(f"MariaDB's {name} is missing: apt-get install mariadb-server")
+        raise ServerMissing(f"MariaDB's {name} is missing: apt-get install mariadb-server-core")
     return found
 
 

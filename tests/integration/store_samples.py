@@ -24,6 +24,8 @@ from slurm_energy.domain.ids import (
     PartitionName,
 )
 from slurm_energy.domain.job import EnergyMode, EnergyOptions, GpuDemand, JobRequest
+from slurm_energy.domain.reasons import reason_sentence
+from slurm_energy.domain.report import DecisionRecord, ReasonRecord
 
 CLUSTER = ClusterName("lab")
 A100 = GpuTypeName("a100-sxm4-80gb")
@@ -170,3 +172,23 @@ def make_decision(decision_id: str = DECISION, **changes: Any) -> EnergyDecision
         "message": "a100 at 1275 of 1410 MHz: about 20 % less energy, 5 % longer; refuse with --energy=off",
     }
     return EnergyDecision(**{**values, **changes})
+
+
+def decision_record(decision: EnergyDecision, request: JobRequest) -> DecisionRecord:
+    """Return a decision as people are to read it."""
+    return DecisionRecord(
+        decision_id=decision.decision_id,
+        cluster=CLUSTER,
+        policy=decision.policy,
+        policy_version=decision.policy_version,
+        mode=decision.mode,
+        decided_at_seconds=decision.decided_at_seconds,
+        asked=request,
+        partitions=decision.partitions,
+        clocks=decision.clocks,
+        reasons=tuple(ReasonRecord(code=str(code), sentence=reason_sentence(code)) for code in decision.reasons),
+        notes=decision.notes,
+        estimate=decision.estimate,
+        snapshot_age_seconds=decision.snapshot_age_seconds,
+        message=decision.message,
+    )

@@ -13,6 +13,7 @@ from fake_daemon import FakeDaemon
 from store_samples import (
     CLUSTER,
     HOSTILE_NAME,
+    decision_record,
     make_decision,
     make_key,
     make_report,
@@ -23,7 +24,7 @@ from store_samples import (
 
 from slurm_energy.cli.main import main
 from slurm_energy.config import StoreConfig
-from slurm_energy.domain.report import EnergyReport, EnergySum, GroupEnergyRecord, decision_record, encode_record
+from slurm_energy.domain.report import EnergyReport, EnergySum, GroupEnergyRecord, encode_record
 from slurm_energy.store.decisions import record_decision
 from slurm_energy.store.energy import record_report
 from slurm_energy.store.jobs import upsert_jobs
@@ -196,8 +197,8 @@ def test_status_shows_what_the_daemon_counts(tmp_path: Path, capsys: pytest.Capt
 def test_decisions_are_listed_one_in_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
     records = (
-        decision_record(make_decision(), make_request(name=HOSTILE_NAME), CLUSTER),
-        decision_record(make_decision("d0000002", message=""), make_request(), CLUSTER),
+        decision_record(make_decision(), make_request(name=HOSTILE_NAME)),
+        decision_record(make_decision("d0000002", message=""), make_request()),
     )
     daemon = FakeDaemon(tmp_path / "energyd.sock", Message("ok", {"json": encode_record(records)}))
     assert main(["decisions"]) == 0

@@ -104,6 +104,9 @@ def test_a_good_configuration_is_reloaded_and_a_bad_one_is_not(tmp_path: Path) -
         daemon.process.send_signal(signal.SIGHUP)
         wait_until(lambda: "configuration not reloaded" in daemon.log, "complaint", daemon)
         assert "typo" in daemon.log
+        path.write_text(good + '[policy]\nname = "fixed-clock"\nfixed_clocks_mhz = { a100 = 5 }\n')
+        daemon.process.send_signal(signal.SIGHUP)
+        wait_until(lambda: "policy.fixed_clocks_mhz.a100 is 5" in daemon.log, "complaint about a clock", daemon)
         assert daemon.ask("ping").fields["policy"] == "slurm-default"
         path.write_text(good)
         daemon.process.send_signal(signal.SIGHUP)

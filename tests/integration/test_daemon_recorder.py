@@ -17,7 +17,9 @@ from slurm_energy.daemon.entries import (
     decode_entry,
     encode_entry,
 )
+from slurm_energy.daemon.frames import QueryRequest
 from slurm_energy.daemon.journal import JournalReader, JournalWriter
+from slurm_energy.daemon.queries import answer_query
 from slurm_energy.daemon.recorder import REJECTED_NAME, Recorder
 from slurm_energy.daemon.recorder_process import prepare_schema
 from slurm_energy.daemon.unreported import REASON, UnreportedJobs
@@ -28,11 +30,12 @@ from slurm_energy.domain.ids import ClusterName, DecisionId, JobId, NodeName, Pa
 from slurm_energy.domain.job import EnergyMode, GpuDemand, JobRequest
 from slurm_energy.errors import SchemaVersionError, StoreError
 from slurm_energy.store.access import Engine
-from slurm_energy.store.decisions import recent_decisions
+from slurm_energy.store.decisions import recent_decisions, record_decision
 from slurm_energy.store.energy import stored_reports
 from slurm_energy.store.jobs import get_job
 from slurm_energy.store.reports import job_energy
 from slurm_energy.store.session import open_engine, run_in_transaction, store_session
+from slurm_energy.wire.messages import Query
 
 LAB = ClusterName("lab")
 DECISION = EnergyDecision(
@@ -42,7 +45,7 @@ DECISION = EnergyDecision(
     mode=EnergyMode.BALANCED,
     decided_at_seconds=990.0,
 )
-REQUEST = JobRequest(user_id=1000, name="x\n$(id)\x1b[31m", gpus=(GpuDemand(count=2),))
+REQUEST = JobRequest(user_id=1000, user_name="alice", name="x\n$(id)\x1b[31m", gpus=(GpuDemand(count=2),))
 JOB = JobState(
     job_id=JobId(7),
     user_name="alice",
@@ -138,6 +141,24 @@ def test_decision_job_and_report_are_stored_and_joined(setting: Setting) -> None
         (decided,) = recent_decisions(session, LAB)
     assert (energy.gpu.joules, energy.decision_id, energy.submit_time_known) == (20_000.25, "0123456789abcdef", True)
     assert decided.asked == REQUEST
+
+
+def test_a_user_whom_no_snapshot_has_named_is_recorded_with_the_login_name(setting: Setting) -> None:
+    unnamed = replace(REQUEST, user_id=0, user_name=None)
+    setting.write(DecisionEntryLine(decision=DECISION, job=unnamed))
+    setting.recorder.step(setting.engine)
+    with store_session(setting.engine, read_only=True) as session:
+        (decided,) = recent_decisions(session, LAB)
+    assert decided.asked == replace(unnamed, user_name="root")
+
+
+def test_a_decision_that_was_recorded_without_a_name_is_told_with_it(setting: Setting) -> None:
+    unnamed = replace(REQUEST, user_id=0, user_name=None)
+    run_in_transaction(setting.engine, lambda session: record_decision(session, DECISION, unnamed, LAB))
+    request = QueryRequest(number=1, query=Query(subject="decisions"), only_user_id=None)
+    reply = answer_query(setting.engine, setting.config, request)
+    (told,) = json.loads(reply.fields["json"])["record"]
+    assert told["asked"]["user_name"] == "root"
 
 
 def test_reading_the_same_journal_twice_changes_nothing(setting: Setting) -> None:
@@ -237,3 +258,36 @@ def test_nodes_that_never_report_get_a_row_with_a_reason_and_a_late_report_repla
     setting.write(reports(report(node=NodeName("n2"), gpus=(make_gpu(1),))))
     setting.recorder.step(setting.engine)
     assert setting.joules() == [40_000.5]
+
+
+def test_a_lost_report_of_an_earlier_attempt_is_counted_as_unknown(setting: Setting) -> None:
+    requeued = replace(JOB, state="COMPLETED", restart_count=1, started_at_seconds=1800.0, ended_at_seconds=2400.0)
+    setting.write(jobs(JOB), jobs(requeued))
+    setting.write(
+        reports(
+            *(
+                report(
+                    restart_count=1,
+                    node=NodeName(name),
+                    started_at_seconds=1800.0,
+                    ended_at_seconds=2400.0,
+                    gpus=(make_gpu(coverage_seconds=600.0),),
+                )
+                for name in ("n1", "n2")
+            )
+        )
+    )
+    setting.recorder.step(setting.engine)
+    unreported = UnreportedJobs(LAB, 1.0)
+    assert run_in_transaction(setting.engine, lambda session: unreported.close(session, 2400.0 + 1000.0)) == 2
+    with store_session(setting.engine, read_only=True) as session:
+        (job,) = job_energy(session, LAB, JobId(7))
+        stored = stored_reports(session, LAB, JobId(7))
+    assert [(one.restart_count, one.node, len(one.gpus)) for one in stored] == [
+        (0, "n1", 0),
+        (0, "n2", 0),
+        (1, "n1", 1),
+        (1, "n2", 1),
+    ]
+    assert (job.gpu.readings, job.gpu.unknown_readings) == (4, 2)
+    assert job.gpu.coverage_share == pytest.approx(0.5)

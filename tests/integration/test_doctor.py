@@ -297,6 +297,14 @@ def test_a_broken_configuration_is_the_first_finding_and_the_others_still_come(t
     assert others
 
 
+def test_settings_that_the_daemon_would_refuse_are_findings(tmp_path: Path) -> None:
+    file = tmp_path / "x.toml"
+    file.write_text('[policy]\nname = "magic"\n[gpu_types]\nx = "y"\n')
+    told = [finding for finding in examine(file, ("login",), {}) if finding.subject == "configuration"]
+    assert [finding.verdict for finding in told] == [Verdict.OK, Verdict.FAIL, Verdict.FAIL]
+    assert "'magic' does not exist" in told[1].found and "gpu_types.x is 'y'" in told[2].found
+
+
 def test_every_finding_that_does_not_hold_says_how_to_mend_it(site: Site) -> None:
     empty = Site(site.root / "second")
     empty.live = "ClusterName = other\n"

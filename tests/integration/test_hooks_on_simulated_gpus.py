@@ -207,7 +207,7 @@ def test_call_that_blocks_ends_at_the_hooks_own_limit(node: HookNode) -> None:
     done = node.run("prolog", node.environment(7, "0", entry()))
     assert (done.returncode, time.monotonic() - started < 3.0) == (0, True)
     assert "gave up after 1.0 s while locking the clock" in done.stderr
-    assert "gave up after 1.0 s" in node.log.read_text()
+    assert "prolog: job 7: gave up after 1.0 s" in node.log.read_text()
     node.gpus.gpus[0].set_fault(Fault.CLOCK_BLOCKS, on=False)
     node.epilog(7, "0")
     assert node.locks()[0] is None

@@ -1,5 +1,6 @@
 """Reports and explanations: sums add up, unknown is counted and never taken for zero."""
 
+from dataclasses import replace
 from itertools import pairwise, product
 
 import pytest
@@ -23,7 +24,7 @@ from store_samples import (
 from slurm_energy.domain.cluster import JobState
 from slurm_energy.domain.energy import EnergyScope, EnergySource, HostEnergy, NodeReport, QualityFlag
 from slurm_energy.domain.energy_error import predicted_saving_joules, relative_error
-from slurm_energy.domain.ids import ClusterName, JobId, PartitionName
+from slurm_energy.domain.ids import ClusterName, JobId, NodeName, PartitionName
 from slurm_energy.domain.report import ComparisonRecord, EnergyReport, EnergySum, decode_record, encode_record
 from slurm_energy.store.decisions import record_decision
 from slurm_energy.store.energy import record_report
@@ -83,6 +84,23 @@ def test_unknown_readings_are_counted_and_left_out_of_the_sum(engine: Engine) ->
     assert job.host == EnergySum(joules=None, readings=1, unknown_readings=1, coverage_share=0.0)
     assert job.unknown_reasons == ("energy counter not supported", "no RAPL")
     assert QualityFlag.COUNTER_UNSUPPORTED in job.flags
+
+
+def test_a_node_that_told_of_no_gpu_is_an_unknown_reading_and_lowers_the_coverage(engine: Engine) -> None:
+    told = make_report(make_gpu())
+    silent = replace(told, node=NodeName("n2"), gpus=())
+    fill(engine, make_state(node_count=2, gpu_count=2), reports=(told, silent))
+    (job,) = jobs_report(engine).jobs
+    assert (job.gpu.readings, job.gpu.unknown_readings) == (2, 1)
+    assert job.gpu.joules == pytest.approx(20_000.25)
+    assert job.gpu.coverage_share is not None and job.gpu.coverage_share <= 0.5
+
+
+def test_a_lock_that_the_driver_ignored_saved_nothing(engine: Engine) -> None:
+    fill(engine, make_state(), reports=(make_report(make_gpu(observed_clock_mhz=1410.0)),), decide=True)
+    (job,) = jobs_report(engine).jobs
+    assert job.gpu.joules is not None
+    assert job.saving_joules is None
 
 
 def test_job_of_which_nothing_is_known_has_no_joules(engine: Engine) -> None:

@@ -14,8 +14,8 @@ from slurm_energy.cli.record_filter import sqlite_path
 from slurm_energy.cli.site import run_command
 from slurm_energy.config import Config
 from slurm_energy.errors import ConfigError, SchemaVersionError, SlurmEnergyError
+from slurm_energy.forms import parse_address
 from slurm_energy.wire.codec import Message
-from slurm_energy.wire.transport import parse_address
 
 PING_SECONDS = 2.0
 START = "systemctl start slurm-energyd, then journalctl -u slurm-energyd"

@@ -12,6 +12,7 @@ from slurm_energy.cli.doctor.slurm_checks import slurm_checks
 from slurm_energy.cli.site import detected_roles, read_slurm_conf, slurm_command, slurm_conf_path
 from slurm_energy.config import Config, config_path, load_config
 from slurm_energy.errors import ConfigError
+from slurm_energy.policy.site_check import site_faults
 
 _CONFIG_LINE = re.compile(r"^(\w+)(?:\[(\d+)\])?\s*=\s*(.*?)\s*$")
 """A setting with several values has a number behind its name: `Prolog[0]`."""
@@ -31,6 +32,8 @@ def examine(
         config = load_config(path, environment)
         file = path or config_path(environment)
         yield ok("configuration", str(file) if file.exists() else f"{file} does not exist: defaults are used")
+        for fault in site_faults(config):
+            yield fail("configuration", fault, f"mend {file}: slurm-energyd refuses it")
     except ConfigError as error:
         yield fail("configuration", str(error), "slurm-energy config check FILE names each fault")
         config = Config()

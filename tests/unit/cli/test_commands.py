@@ -13,6 +13,7 @@ from click.testing import CliRunner
 from slurm_energy.cli import reference
 from slurm_energy.cli.config_commands import hide_password
 from slurm_energy.cli.main import NOUNS, cli, main
+from slurm_energy.daemon.app import main as daemon_main
 from slurm_energy.policy.registry import policy_names
 
 REPOSITORY = Path(__file__).parents[3]
@@ -159,6 +160,34 @@ def test_config_check_names_the_fault(tmp_path: Path, capfd: pytest.CaptureFixtu
     assert "policy.max_slowdown is 9" in capfd.readouterr().err
     file.write_text("[policy]\nmax_slowdown = 0.1\n", encoding="utf-8")
     assert main(["config", "check", str(file)]) == 0
+
+
+def test_config_check_and_the_daemon_refuse_the_same_with_the_same_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "x.toml"
+    file.write_text(
+        '[policy]\nname = "magic"\nfixed_clocks_mhz = { a100 = 5 }\n[store]\nurl = "oracle://u:secret@h/d"\n'
+        '[node]\ndaemon_address = "ctl"\nsite_locked_clocks_mhz = { a100 = 7 }\n'
+        '[gpu_types]\nx = "y"\n[routing]\npartitions = ["a b"]\n'
+    )
+    for variable in ("SLURM_ENERGY_STORE_URL", "SLURM_ENERGY_DAEMON_SOCKET_PATH"):
+        monkeypatch.delenv(variable)
+    assert main(["config", "check", str(file)]) == 1
+    people = [line.removeprefix("slurm-energy: ") for line in capfd.readouterr().err.splitlines()]
+    for words in (["--check-config"], []):
+        assert daemon_main(["--config", str(file), *words]) == 1
+        said = [line.removeprefix("slurm-energyd: ") for line in capfd.readouterr().err.splitlines()]
+        assert said == people
+    assert len(people) == 7 and "secret" not in "".join(people)
+
+
+def test_config_check_says_what_it_could_not_check(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "x.toml"
+    file.write_text("[node.site_locked_clocks_mhz]\nt4 = 900\n")
+    assert main(["config", "check", str(file)]) == 0
+    said = capfd.readouterr()
+    assert (said.out, "no clock table of t4" in said.err) == (f"{file} is good.\n", True)
 
 
 def test_policy_list_marks_the_configured_one(capfd: pytest.CaptureFixture[str]) -> None:

@@ -34,8 +34,14 @@ def test_a_gpu_clock_of_the_users_own_is_seen() -> None:
 def test_what_cannot_be_read_is_told_and_the_job_goes_on() -> None:
     job = SubmittedJob(user_id=1, tres_per_node="gres:gpu:a100:many", deadline="soon", complaints=("mode is odd",))
     understood = job_request(job, NOW)
-    assert (understood.request.gpus, understood.request.options.deadline_seconds) == ((), None)
+    assert (understood.request.gpus, understood.request.options.deadline_seconds) == ((), NOW)
     first, second, third = understood.complaints
     assert first == "mode is odd"
     assert "gres:gpu:a100:many" in second
     assert "'soon'" in third
+
+
+def test_a_deadline_that_has_passed_leaves_no_time_to_run_slower() -> None:
+    understood = job_request(SubmittedJob(user_id=1, deadline="2020-01-01"), NOW)
+    assert understood.request.options.deadline_seconds == NOW
+    assert "'2020-01-01' is not in the next ten years" in understood.complaints[0]

@@ -31,6 +31,27 @@ def test_lab_elsewhere_is_found_by_its_name_until_it_is_removed(tmp_path: Path, 
     assert not (tmp_path / "e").exists()
 
 
+def test_last_lab_takes_the_usual_root_along_but_not_a_chosen_one(
+    tmp_path: Path, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def usual_root() -> Path:
+        return tmp_path / "usual"
+
+    with claimed_folder(LabSpec(name="x")) as chosen:
+        pass
+    remove_folder(LabSpec(name="x"), chosen)
+    assert root.exists()
+
+    monkeypatch.delenv(ROOT_VARIABLE)
+    monkeypatch.setattr("slurm_energy.lab.folder.labs_root", usual_root)
+    with claimed_folder(LabSpec(name="x")) as first, claimed_folder(LabSpec(name="y")) as second:
+        pass
+    remove_folder(LabSpec(name="x"), first)
+    assert usual_root().exists()
+    remove_folder(LabSpec(name="y"), second)
+    assert not usual_root().exists()
+
+
 def test_second_start_of_the_same_lab_is_refused_and_takes_nothing_away(root: Path) -> None:
     with claimed_folder(LabSpec(name="x")) as layout:
         (layout.directory / "etc").mkdir()

@@ -27,7 +27,7 @@ def test_missing_programs_come_with_their_debian_packages() -> None:
     assert missing["slurmctld"] == "slurmctld"
     assert missing["munged"] == "munge"
     assert missing["sbatch"] == "slurm-client"
-    assert missing["mariadbd"] == "mariadb-server"
+    assert missing["mariadbd"] == "mariadb-server-core"
     assert "make" not in missing
 
 

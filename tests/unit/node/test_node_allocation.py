@@ -95,6 +95,18 @@ def test_two_slices_of_one_board_are_one_gpu() -> None:
     assert uuids(allocation) == ["GPU-1"] and allocation.mig == {"GPU-1"}
 
 
+def test_of_two_devices_asked_for_the_one_visible_slice_counts_with_a_note() -> None:
+    allocation = find("0,1", mig={1}, parent="GPU-1", visible="MIG-aaaa")
+    assert uuids(allocation) == ["GPU-1"] and allocation.mig == {"GPU-1"}
+    assert "names 2 devices, CUDA_VISIBLE_DEVICES 1 with MIG" in allocation.problems[0]
+
+
+@pytest.mark.parametrize("visible", ["MIG-aaaa", "2,MIG-aaaa", "GPU-0", "0"])
+def test_numbers_stay_when_what_is_visible_tells_nothing_else(visible: str) -> None:
+    parent = None if visible == "MIG-aaaa" else "GPU-1"  # a slice that nobody finds hides no GPU
+    assert uuids(find("0,1", mig={1}, parent=parent, visible=visible)) == ["GPU-0", "GPU-1"]
+
+
 def test_unknown_mig_identifier_is_named() -> None:
     allocation = find(None, visible="MIG-aaaa")
     assert allocation.gpus == () and "MIG-aaaa" in allocation.problems[0]

@@ -121,6 +121,13 @@ def test_truncated_reading_says_so() -> None:
     assert (row.joules, row.flags) == (10_000.0, (QualityFlag.TRUNCATED,))
 
 
+def test_truncated_job_takes_the_samples_when_the_counter_was_last_read_long_before() -> None:
+    ending = Ending(window_seconds=100.0, counter_joules=2000.0, counter_seconds=10.0, truncated=True)
+    row = gpu_energy(saved(), ending, GpuSamples(polled_joules=9500.0, sampled_seconds=98.0), 400.0)
+    assert (row.joules, row.source, row.coverage_seconds) == (9500.0, EnergySource.POLLED, 98.0)
+    assert (row.counter_joules, row.flags) == (1000.0, (QualityFlag.TRUNCATED,))
+
+
 def test_host_without_samples_is_unknown() -> None:
     host = host_energy(None, 10.0, (), truncated=False)
     assert host.joules is None and host.reason == "the processors were not sampled"

@@ -7,14 +7,13 @@ import pytest
 from node_bench import Bench, entry
 
 from slurm_energy.config import NodeConfig
-from slurm_energy.errors import AuthenticationError, ConfigError, DaemonUnavailable, SlurmEnergyError, WireError
+from slurm_energy.errors import AuthenticationError, DaemonUnavailable, SlurmEnergyError, WireError
 from slurm_energy.node.epilog import run_epilog
 from slurm_energy.node.flush import run_flush
 from slurm_energy.node.prolog import run_prolog
 from slurm_energy.wire.authentication import ReplayGuard, verify
 from slurm_energy.wire.codec import Message, decode, encode
 from slurm_energy.wire.report import decode_batch
-from slurm_energy.wire.transport import parse_address
 
 KEY = b"0123456789abcdef0123456789abcdef"
 
@@ -177,14 +176,3 @@ def test_missing_key_keeps_the_reports(bench: Bench, tmp_path: Path) -> None:
     with pytest.raises(AuthenticationError, match="cannot be read"):
         run_flush(bench.context())
     assert len(bench.reports()) == 1
-
-
-@pytest.mark.parametrize(("text", "address"), [("a:1", ("a", 1)), ("[::1]:8470", ("::1", 8470))])
-def test_daemon_address(text: str, address: tuple[str, int]) -> None:
-    assert parse_address(text) == address
-
-
-@pytest.mark.parametrize("text", ["", "a", "a:", ":1", "a:0", "a:70000", "a:x"])
-def test_malformed_daemon_address_is_named(text: str) -> None:
-    with pytest.raises(ConfigError, match=r"node\.daemon_address"):
-        parse_address(text)

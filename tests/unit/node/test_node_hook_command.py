@@ -51,6 +51,15 @@ def test_bad_configuration_is_told_and_exits_0(tmp_path: Path, verb: str, text: 
     assert told in done.stderr
 
 
+@pytest.mark.parametrize("broken", ["[policy]\nnonsense =\n", "[guard\n", "[store]\nurl = 'sqlite\n"])
+def test_broken_text_in_another_section_does_not_stop_the_hooks(tmp_path: Path, broken: str) -> None:
+    for text in (broken + node_section(tmp_path), node_section(tmp_path) + broken):
+        done = run("prolog", environment=config(tmp_path, text))
+        assert done.returncode == 0 and "went on with its [node] and [cluster]" in done.stderr
+        assert "libnvidia-ml.so.1 cannot be loaded" in (tmp_path / "log").read_text()
+        (tmp_path / "log").unlink()
+
+
 @pytest.mark.parametrize("verb", ["prolog", "epilog"])
 def test_missing_configuration_that_was_named_exits_0(verb: str) -> None:
     done = run(verb, environment={**JOB, "SLURM_ENERGY_CONFIG": "/nonexistent.toml"})
@@ -58,7 +67,11 @@ def test_missing_configuration_that_was_named_exits_0(verb: str) -> None:
 
 
 def test_errors_of_other_sections_do_not_stop_the_hooks(tmp_path: Path) -> None:
-    environment = config(tmp_path, "[policy]\nnme = 1\n" + node_section(tmp_path))
+    environment = config(
+        tmp_path,
+        '[policy]\nnme = 1\n[gpu_types]\nx = "y"\n[store]\nurl = "oracle://h"\n[routing]\npartitions = ["a b"]\n'
+        + node_section(tmp_path, daemon_address='"nonsense"', site_locked_clocks_mhz="{ a1oo = 5 }"),
+    )
     done = run("prolog", environment=environment)
     assert done.returncode == 0 and "libnvidia-ml.so.1 cannot be loaded" in done.stderr
     assert "libnvidia-ml.so.1 cannot be loaded" in (tmp_path / "log").read_text()

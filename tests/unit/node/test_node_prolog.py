@@ -220,10 +220,9 @@ def test_job_whose_process_lives_is_never_taken_as_over(bench: Bench) -> None:
     assert bench.spool.read_state(JobId(7)) is not None
 
 
-def test_site_lock_is_never_exceeded_and_comes_back(tmp_path: Path) -> None:
-    node = NodeConfig(
-        spool_directory=str(tmp_path / "spool"), log_path="", site_locked_clocks_mhz={"a100-sxm4-80gb": 1350}
-    )
+@pytest.mark.parametrize("key", ["a100-sxm4-80gb", "a100", "A100_SXM4"])
+def test_site_lock_is_never_exceeded_and_comes_back(tmp_path: Path, key: str) -> None:
+    node = NodeConfig(spool_directory=str(tmp_path / "spool"), log_path="", site_locked_clocks_mhz={key: 1350})
     bench = Bench(tmp_path, node=node)
     bench.gpus[0].lock = bench.gpus[1].lock = (210, 1350)
     run_prolog(bench.context(), bench.hook(7, "0", entry()))

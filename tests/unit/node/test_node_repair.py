@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from node_bench import Bench, entry
 
-from slurm_energy.domain.energy import NodeReport
+from slurm_energy.domain.energy import NodeReport, QualityFlag
 from slurm_energy.domain.ids import JobId
 from slurm_energy.errors import SpoolError
 from slurm_energy.node.epilog import run_epilog
@@ -143,3 +143,23 @@ def test_restore_that_is_pending_on_a_live_jobs_gpu_does_not_even_lock_it(
     monkeypatch.setattr(Spool, "gpu_locks", lambda spool, uuids: asked.extend(uuids))
     assert not repair(bench)
     assert (asked, bench.locks()[0]) == ([], (210, 1200))
+
+
+def test_gpu_that_the_driver_lost_for_a_while_is_put_back_when_it_returns(bench: Bench) -> None:
+    run_prolog(bench.context(), bench.hook(7, "0", entry()))
+    lost = bench.gpus.pop(0)
+    run_epilog(bench.context(), bench.hook(7, "0"))
+    assert not repair(bench)
+    bench.gpus.insert(0, lost)
+    assert repair(bench)
+    assert bench.locks()[0] is None
+    report = bench.reports()[0].gpus[0]
+    assert report.joules is None and QualityFlag.RESTORE_FAILED in report.flags
+
+
+def test_gpu_that_is_gone_since_a_boot_is_forgotten(bench: Bench) -> None:
+    run_prolog(bench.context(), bench.hook(7, "0", entry()))
+    bench.gpus.pop(0)
+    run_epilog(bench.context(), bench.hook(7, "0"))
+    bench.boot_id = "boot-2"
+    assert repair(bench)

@@ -50,6 +50,39 @@ def test_gpu_without_counter_gets_its_power_integrated(bench: Bench) -> None:
     assert (gpu.observed_clock_mhz, gpu.utilisation) == (1410.0, 1.0)
 
 
+def test_counter_that_stops_during_the_job_is_not_believed(bench: Bench) -> None:
+    run_prolog(bench.context(), bench.hook(7, "0"))
+    state, sample = sampler(bench, 7)
+    for second in range(31):
+        if second == 10:
+            bench.gpus[0].counter_base, bench.gpus[0].counter_stuck = bench.gpus[0].energy_joules(), True
+        sample()
+        bench.clock.advance(1.0)
+    write_beat(bench, state)
+    bench.gpus[0].counter_stuck = False  # it goes on from the true figure or not: what it missed is unknown
+    run_epilog(bench.context(), bench.hook(7, "0"))
+    gpu = bench.reports()[0].gpus[0]
+    assert gpu.joules == pytest.approx(200.0 * 31, rel=0.05)
+    assert (gpu.source, gpu.flags) == (EnergySource.POLLED, (QualityFlag.COUNTER_STUCK,))
+
+
+def test_counter_that_stops_after_its_last_sample_is_not_believed(bench: Bench) -> None:
+    run_prolog(bench.context(), bench.hook(7, "0"))
+    state, sample = sampler(bench, 7)
+    for _ in range(6):  # the counter is read with the first sample and the sixth
+        sample()
+        bench.clock.advance(1.0)
+    bench.gpus[0].counter_base, bench.gpus[0].counter_stuck = state.heartbeat.gpus[ZERO].counter_joules or 0.0, True
+    for _ in range(4):
+        sample()
+        bench.clock.advance(1.0)
+    write_beat(bench, state)
+    run_epilog(bench.context(), bench.hook(7, "0"))
+    gpu = bench.reports()[0].gpus[0]
+    assert (gpu.source, gpu.flags) == (EnergySource.POLLED, (QualityFlag.COUNTER_STUCK,))
+    assert gpu.joules == pytest.approx(200.0 * 10, rel=0.15)
+
+
 def test_trapezoid_follows_a_ramp_exactly(bench: Bench) -> None:
     run_prolog(bench.context(), bench.hook(7, "0"))
     state, sample = sampler(bench, 7)

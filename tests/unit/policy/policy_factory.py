@@ -6,7 +6,7 @@ from typing import Any
 
 from slurm_energy.config import Config, GuardConfig, PolicyConfig, RoutingConfig
 from slurm_energy.domain.cluster import ClusterSnapshot, JobState, NodeGpus, NodeState, PartitionState
-from slurm_energy.domain.decision import ClockChoice
+from slurm_energy.domain.decision import ClockChoice, EnergyDecision
 from slurm_energy.domain.ids import ClusterName, DecisionId, GpuTypeName, JobId, NodeName, PartitionName
 from slurm_energy.domain.job import EnergyOptions, GpuDemand, JobRequest
 
@@ -102,3 +102,8 @@ def make_config(*, routing_open: bool = False, **changes: Any) -> Config:
 def make_clock(gpu_type: GpuTypeName, mhz: int, **changes: Any) -> ClockChoice:
     values: dict[str, Any] = {"default_clock_mhz": 1410, "predicted_slowdown": 0.0, "predicted_energy_change": -0.5}
     return ClockChoice(gpu_type=gpu_type, sm_clock_mhz=mhz, **{**values, **changes})
+
+
+def changes_job(decision: EnergyDecision) -> bool:
+    """Return whether anything is to be applied."""
+    return decision.partitions is not None or bool(decision.clocks)

@@ -7,6 +7,7 @@ from policy_factory import (
     A40,
     A100,
     NOW,
+    changes_job,
     ids,
     make_clock,
     make_config,
@@ -117,12 +118,12 @@ def test_job_of_its_own_slowdown_bound_gets_no_more() -> None:
 def test_off_changes_nothing_and_asks_no_policy() -> None:
     policy = AnswerPolicy(lambda context: pytest.fail("the policy was asked"))
     decision = decide(make_job(mode=EnergyMode.OFF), policy=policy)
-    assert (decision.changes_job, decision.reasons, decision.message) == (False, (Reason.USER_OFF,), "")
+    assert (changes_job(decision), decision.reasons, decision.message) == (False, (Reason.USER_OFF,), "")
 
 
 def test_observe_records_what_would_have_been_and_changes_nothing() -> None:
     decision = decide(make_job(mode=EnergyMode.OBSERVE))
-    assert not decision.changes_job
+    assert not changes_job(decision)
     assert decision.reasons[0] is Reason.OBSERVE_ONLY
     assert decision.notes[0].startswith("would have been: a100 at 1290 of 1410 MHz")
     assert decision.message == ""
@@ -134,24 +135,24 @@ def test_job_without_mode_takes_the_sites_default() -> None:
 
 def test_job_without_gpus_is_untouched() -> None:
     decision = decide(make_job(gpus=0))
-    assert (decision.changes_job, decision.reasons) == (False, (Reason.NO_GPU,))
+    assert (changes_job(decision), decision.reasons) == (False, (Reason.NO_GPU,))
 
 
 def test_quiet_job_gets_no_message() -> None:
     decision = decide(make_job(quiet=True))
-    assert decision.changes_job
+    assert changes_job(decision)
     assert decision.message == ""
 
 
 def test_no_snapshot_leaves_the_job_unchanged() -> None:
     decision = Guard(make_config(), ids()).decide(OraclePolicy(), make_job(), None, NOW)
-    assert (decision.changes_job, decision.reasons) == (False, (Reason.NO_SNAPSHOT,))
+    assert (changes_job(decision), decision.reasons) == (False, (Reason.NO_SNAPSHOT,))
 
 
 @pytest.mark.parametrize("age_seconds", [60.5, 1e9, -61.0, float("nan")])
 def test_snapshot_too_old_or_from_the_future_leaves_the_job_unchanged(age_seconds: float) -> None:
     decision = decide(make_job(), snapshot=make_snapshot(taken_at_seconds=NOW - age_seconds))
-    assert (decision.changes_job, decision.reasons) == (False, (Reason.STALE_SNAPSHOT,))
+    assert (changes_job(decision), decision.reasons) == (False, (Reason.STALE_SNAPSHOT,))
 
 
 def test_users_own_gpu_clock_wins() -> None:
@@ -520,7 +521,7 @@ def forged_clock(**changes: Any) -> PolicyAnswer:
 )
 def test_policy_that_raises_or_answers_garbage_leaves_the_job_unchanged(answer: Any) -> None:
     decision = decide(make_job(partitions=("a40", "a100")), policy=AnswerPolicy(answer))
-    assert not decision.changes_job
+    assert not changes_job(decision)
     assert decision.reasons[0] is Reason.POLICY_ERROR
     assert decision.notes and all(note.isprintable() and len(note) <= 200 for note in decision.notes)
 

@@ -5,7 +5,19 @@ from typing import Any
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from policy_factory import NOW, ids, make_config, make_node, make_partition, make_snapshot, make_waiting_job
+from policy_factory import (
+    A40,
+    A100,
+    NOW,
+    V100,
+    changes_job,
+    ids,
+    make_config,
+    make_node,
+    make_partition,
+    make_snapshot,
+    make_waiting_job,
+)
 
 from slurm_energy.config import Config
 from slurm_energy.domain.cluster import ClusterSnapshot, NodeGpus, NodeState, PartitionState
@@ -159,7 +171,7 @@ class HostilePolicy:
 
 
 hostile = (forged_answers() | st.sampled_from((ValueError("x"), KeyError(), RecursionError()))).map(HostilePolicy)
-fixed = st.dictionaries(st.sampled_from(("a100", "a40", "v100")), st.integers(1, 3000)).map(
+fixed = st.dictionaries(st.sampled_from((A100, A40, V100)), st.integers(1, 3000)).map(
     lambda clocks: FixedClockPolicy(clocks, 0.05)
 )
 route = st.lists(st.sampled_from(NAMES), min_size=1, max_size=2, unique=True).map(
@@ -209,7 +221,7 @@ def check(
     assert decision.reasons and len(set(decision.reasons)) == len(decision.reasons)
     assert decision_entry(decision, job.time_limit_minutes).encode()
     if decision.mode in (EnergyMode.OFF, EnergyMode.OBSERVE) or job.gpu_count == 0:
-        assert not decision.changes_job
+        assert not changes_job(decision)
     if decision.partitions is not None:
         check_partitions(decision, job, snapshot, config, groups)
     assert not (job.gpu_frequency_given and decision.clocks)

@@ -39,8 +39,8 @@ def test_slurm_default_changes_nothing() -> None:
     assert SlurmDefaultPolicy().decide(make_job(), make_snapshot(), make_context(*BOTH)) == PolicyAnswer()
 
 
-def test_fixed_clock_takes_the_sites_table_by_either_name() -> None:
-    policy = FixedClockPolicy({"a100": 1234, "a40": 1500, "unknown": 1}, 0.05)
+def test_fixed_clock_takes_the_sites_table() -> None:
+    policy = FixedClockPolicy({A100: 1234, A40: 1500}, 0.05)
     answer = policy.decide(make_job(), make_snapshot(), make_context(*BOTH))
     assert clocks(answer) == {A100: 1230, A40: 1500}
 
@@ -54,7 +54,7 @@ def test_fixed_clock_without_a_table_takes_the_best_clock_inside_the_sites_bound
 
 def test_fixed_clock_for_a_type_without_curves_is_not_proposed() -> None:
     context = make_context(make_candidate("h100", H100))
-    assert clocks(FixedClockPolicy({"h100": 1500}, 0.05).decide(make_job(), make_snapshot(), context)) == {}
+    assert clocks(FixedClockPolicy({H100: 1500}, 0.05).decide(make_job(), make_snapshot(), context)) == {}
 
 
 def test_oracle_gives_each_type_its_exact_clock() -> None:

@@ -5,7 +5,6 @@ from slurm_energy.reporting.quantities import (
     duration_text,
     energy_text,
     error_text,
-    kilowatt_hours_text,
     signed_percent_text,
     sum_text,
 )
@@ -35,12 +34,6 @@ def test_energy_has_three_digits_unit_and_error(joules: float | None, share: flo
 @pytest.mark.parametrize(("share", "expected"), [(0.0101, "2 %"), (0.01, "1 %"), (0.0021, "0.3 %"), (1.0, "100 %")])
 def test_error_is_rounded_up(share: float, expected: str) -> None:
     assert error_text(share) == expected
-
-
-def test_kilowatt_hours() -> None:
-    assert kilowatt_hours_text(3_600_000.0) == "1.00 kWh"
-    assert kilowatt_hours_text(12_300.0) == "0.00342 kWh"
-    assert kilowatt_hours_text(None) == "unknown"
 
 
 @pytest.mark.parametrize(

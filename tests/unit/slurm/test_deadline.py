@@ -34,6 +34,10 @@ NOW_SECONDS = NOW.timestamp()
         ("tomorrow-09:00", datetime(2026, 5, 7, 9)),
         ("05/20/26-18:00", datetime(2026, 5, 20, 18)),
         ("12/31", datetime(2026, 12, 31)),
+        ("03/01", datetime(2027, 3, 1)),
+        ("0301", datetime(2027, 3, 1)),
+        ("0507", datetime(2026, 5, 7)),
+        ("030127", datetime(2027, 3, 1)),
     ],
 )
 def test_sbatchs_own_time_forms_are_read(text: str, moment: datetime) -> None:

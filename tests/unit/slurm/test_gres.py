@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from slurm_energy.domain.job import GpuDemand
 from slurm_energy.errors import ValueRangeError
-from slurm_energy.slurm.gres import TresRequest, gpu_demands, gpu_total, parse_gpus, parse_gpus_option
+from slurm_energy.slurm.gres import TresRequest, gpu_demands, gpu_total, parse_gpus
 
 
 @pytest.mark.parametrize(
@@ -65,20 +65,6 @@ def test_gpus_per_socket_are_bounded_by_all_sockets_asked_for() -> None:
 def test_held_gpus_of_several_nodes_and_types_add_up() -> None:
     detail = ["gpu:h100:2(IDX:0-1),gpu:h200:4(IDX:2-5)", "gpu:h100:1(IDX:0,3),gpu:h200:0(IDX:)"]
     assert gpu_total(detail) == 7
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("4", (GpuDemand(count=4),)),
-        ("a100:2,h100:2", (GpuDemand(count=2, slurm_type="a100"), GpuDemand(count=2, slurm_type="h100"))),
-        ("a100", (GpuDemand(count=1, slurm_type="a100"),)),
-        ("gpu:a100:2", (GpuDemand(count=2, slurm_type="a100"),)),
-        ("a100:1,a100:2", (GpuDemand(count=3, slurm_type="a100"),)),
-    ],
-)
-def test_sbatch_gpus_option_is_read(text: str, expected: tuple[GpuDemand, ...]) -> None:
-    assert parse_gpus_option(text) == expected
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,53 @@
+"""Forms of texts in settings: database URL, HOST:PORT, partition name. No I/O and few imports: hooks use it too."""
+
+import re
+
+from slurm_energy.errors import ConfigError
+
+DATABASE_DRIVERS = {"sqlite": "sqlite", "postgresql": "postgresql+psycopg", "mariadb": "mariadb+pymysql"}
+"""SQLAlchemy's name of the driver for each database."""
+
+_HOST = re.compile(r"[A-Za-z0-9._%:-]{1,255}\Z")
+_PARTITION = re.compile(r"[A-Za-z0-9_.-]{1,64}\Z")
+
+
+def database_driver(name: str) -> str | None:
+    """Return the driver for the part of a URL before `://`, None for one that is not supported."""
+    database = name.partition("+")[0]
+    supported = DATABASE_DRIVERS.get(database)
+    return supported if name in {database, supported, "sqlite+pysqlite"} else None
+
+
+def check_database_url(text: str) -> None:
+    """Refuse a URL of no supported database; the message never holds the URL, which may have a password.
+
+    Raises:
+        ConfigError: it is one.
+    """
+    name, separator, _ = text.partition("://")
+    if not separator:
+        raise ConfigError("store.url is not a database URL such as sqlite:////var/lib/slurm-energy/energy.sqlite")
+    if database_driver(name) is None:
+        known = ", ".join(DATABASE_DRIVERS.values())
+        raise ConfigError(f"store.url is for {name[:40]!r}, which is not supported: use {known}")
+
+
+def parse_address(text: str) -> tuple[str, int]:
+    """Return host and port of `HOST:PORT` or `[IPV6]:PORT`.
+
+    Raises:
+        ConfigError: it is neither.
+    """
+    host, separator, port = text.rpartition(":")
+    host = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+    is_port = port.isascii() and port.isdigit() and len(port) <= 5 and 0 < int(port) < 65_536
+    if not separator or not _HOST.match(host) or not is_port:
+        raise ConfigError(
+            f"node.daemon_address is {text[:200]!r}, HOST:PORT is needed, with a port between 1 and 65535"
+        )
+    return host, int(port)
+
+
+def is_partition_name(text: str) -> bool:
+    """Return whether a partition can have this name, in slurm.conf and in the daemon's replies."""
+    return bool(_PARTITION.match(text))

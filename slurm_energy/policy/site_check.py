@@ -1,0 +1,62 @@
+"""The one check of a whole configuration, beyond types and bounds of single values: for people and for the daemon."""
+
+from collections.abc import Iterator
+
+from slurm_energy.config import Config
+from slurm_energy.energy_model.catalog import CATALOG
+from slurm_energy.errors import ConfigError
+from slurm_energy.forms import check_database_url, is_partition_name, parse_address
+from slurm_energy.policy.registry import policy_names
+from slurm_energy.policy.site_clocks import fixed_clock_faults, locked_clock_faults, site_clock_notes
+from slurm_energy.policy.site_limits import site_board_limits
+from slurm_energy.policy.site_types import catalogue_names
+
+
+def check_site(config: Config) -> None:
+    """Refuse settings that name something unknown or impossible.
+
+    Raises:
+        ConfigError: there is at least one fault; each is a line of the message.
+    """
+    faults = list(site_faults(config))
+    if faults:
+        raise ConfigError("\n".join(faults))
+
+
+def site_faults(config: Config) -> Iterator[str]:
+    """Yield every fault, each with the setting, its value and what is allowed."""
+    if config.policy.name not in policy_names():
+        yield f"policy.name: policy {config.policy.name[:64]!r} does not exist; known: {', '.join(policy_names())}"
+    for key, name in config.gpu_types.items():
+        if name not in CATALOG:
+            yield f"gpu_types.{key[:64]} is {name[:64]!r}, which is not in the catalogue; known: {catalogue_names()}"
+    yield from fixed_clock_faults(config)
+    yield from locked_clock_faults(config)
+    try:
+        site_board_limits(config)
+    except ConfigError as error:
+        yield str(error)
+    yield from _form_faults(config)
+
+
+def site_notes(config: Config) -> Iterator[str]:
+    """Yield what could not be checked, though it may well be right."""
+    yield from site_clock_notes(config)
+
+
+def _form_faults(config: Config) -> Iterator[str]:
+    try:
+        check_database_url(config.store.url)
+    except ConfigError as error:
+        yield str(error)
+    try:
+        if config.node.daemon_address:
+            parse_address(config.node.daemon_address)
+    except ConfigError as error:
+        yield str(error)
+    for name in config.routing.partitions:
+        if not is_partition_name(name):
+            yield (
+                f"routing.partitions has {name[:64]!r}, which no partition can be called: 1 to 64 letters, digits, "
+                "'_', '.' and '-'"
+            )

@@ -1,0 +1,89 @@
+"""The scripts that slurmd itself runs: whatever they find, they exit 0, so no job fails and no node is drained."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PLUGIN = Path(__file__).parents[3] / "plugin"
+HOOKS = ("prolog", "epilog")
+BROKEN = {
+    "exits 1": "#!/bin/sh\nexit 1\n",
+    "exits 127": "#!/bin/sh\nexit 127\n",
+    "is killed": "#!/bin/sh\nkill -KILL $$\n",
+    "is terminated": "#!/bin/sh\nkill -TERM $$\n",
+    "aborts": "#!/bin/sh\nkill -ABRT $$\n",
+    "prints garbage": "#!/bin/sh\nhead -c 300000 /dev/urandom\nhead -c 300000 /dev/urandom >&2\nexit 3\n",
+    "has no interpreter itself": "#!/nonexistent/sh\n",
+    "is no program": "\x7fELF nothing of the kind",
+}
+
+
+def script(hook: str, folder: Path, interpreter: str | Path | None = None) -> Path:
+    """Return slurmd's script as it ships, or with an interpreter's path as `install` writes it."""
+    (shipped,) = (PLUGIN / f"{hook}.d").iterdir()
+    if interpreter is None:
+        return shipped
+    text = shipped.read_text(encoding="utf-8")
+    assert "@PYTHON@" in text
+    made = folder / shipped.name
+    made.write_text(text.replace("@PYTHON@", str(interpreter)), encoding="utf-8")
+    made.chmod(0o755)
+    return made
+
+
+def run(path: Path, **environment: str) -> subprocess.CompletedProcess[bytes]:
+    """Run a script as slurmd does, with nothing in its environment but what is given."""
+    words = ["/usr/bin/env", "-i", *(f"{name}={value}" for name, value in environment.items()), str(path)]
+    return subprocess.run(words, capture_output=True, timeout=60, check=False)
+
+
+@pytest.mark.parametrize("hook", HOOKS)
+def test_script_as_shipped_is_executable_and_exits_0_without_any_environment(hook: str, tmp_path: Path) -> None:
+    assert run(script(hook, tmp_path)).returncode == 0
+
+
+@pytest.mark.parametrize("hook", HOOKS)
+def test_missing_interpreter_is_said_and_exits_0(hook: str, tmp_path: Path) -> None:
+    done = run(script(hook, tmp_path, tmp_path / "none/python"), SLURM_CONF=str(tmp_path / "slurm.conf"))
+    assert (done.returncode, done.stdout) == (0, b"")
+    assert f"is missing: no {hook}".encode() in done.stderr
+
+
+@pytest.mark.parametrize("hook", HOOKS)
+@pytest.mark.parametrize("how", BROKEN)
+def test_broken_interpreter_exits_0(hook: str, how: str, tmp_path: Path) -> None:
+    interpreter = tmp_path / "python"
+    interpreter.write_text(BROKEN[how], encoding="latin-1")
+    interpreter.chmod(0o755)
+    assert run(script(hook, tmp_path, interpreter), SLURM_JOB_ID="7", SLURM_JOB_GPUS="0").returncode == 0
+
+
+@pytest.mark.parametrize("hook", HOOKS)
+@pytest.mark.parametrize("how", BROKEN)
+def test_broken_hook_program_that_a_file_names_exits_0(hook: str, how: str, tmp_path: Path) -> None:
+    program = tmp_path / "hook"
+    program.write_text(BROKEN[how], encoding="latin-1")
+    program.chmod(0o755)
+    (tmp_path / "slurm-energy-hook.path").write_text(str(program))  # no line feed at its end
+    assert run(script(hook, tmp_path), SLURM_CONF=str(tmp_path / "slurm.conf"), SLURM_JOB_ID="7").returncode == 0
+
+
+@pytest.mark.parametrize("hook", HOOKS)
+def test_interpreter_that_is_a_folder_exits_0(hook: str, tmp_path: Path) -> None:
+    assert run(script(hook, tmp_path, tmp_path)).returncode == 0
+
+
+@pytest.mark.parametrize("hook", HOOKS)
+def test_script_runs_the_hook_of_its_name(hook: str, tmp_path: Path) -> None:
+    interpreter = tmp_path / "python"
+    interpreter.write_text('#!/bin/sh\necho "$@"\n')
+    interpreter.chmod(0o755)
+    done = run(script(hook, tmp_path, interpreter))
+    assert (done.returncode, done.stdout.decode()) == (0, f"-I -m slurm_energy.node.main {hook}\n")
+
+
+@pytest.mark.parametrize("hook", HOOKS)
+def test_the_real_interpreter_without_slurms_variables_exits_0(hook: str, tmp_path: Path) -> None:
+    assert run(script(hook, tmp_path, sys.executable)).returncode == 0
