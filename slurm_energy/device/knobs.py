@@ -1,7 +1,11 @@
-"""Save, set, verify and restore the settings of one GPU.
+"""Save the settings of one GPU; set, verify and restore its clock.
 
 NVML cannot tell whether and where clocks are locked. What a site locks by itself is therefore told by
 `node.site_locked_clocks_mhz`; without an entry there, restoring means giving the clock back to the driver.
+
+Only what was changed here is restored, and power limits are never changed: they are read, for what a board can draw.
+A limit that somebody else (an administrator, a job as root) sets during a job is theirs and stays, and one that
+cannot be read any more is no failure.
 """
 
 from collections.abc import Callable
@@ -15,7 +19,6 @@ from slurm_energy.errors import DeviceError, DeviceNotSupported, DevicePermissio
 VERIFY_READS = 4
 VERIFY_PAUSE_SECONDS = 0.005
 """A lock takes a few milliseconds to show in the clock."""
-POWER_LIMIT_TOLERANCE_WATTS = 0.5
 
 _Value = TypeVar("_Value")
 
@@ -104,24 +107,18 @@ def _lock_once(gpu: Gpu, low_mhz: int, high_mhz: int, pause: Callable[[float], N
 
 
 def restore_settings(
-    gpu: Gpu, saved: SavedSettings, *, clock_changed: bool, power_limit: bool, pause: Callable[[float], None]
+    gpu: Gpu, saved: SavedSettings, *, clock_changed: bool, pause: Callable[[float], None]
 ) -> RestoreOutcome:
-    """Put clock and power limit back, with one retry each; never raises DeviceError.
+    """Put the clock back, with one retry; never raises DeviceError.
 
     Args:
         gpu: The device.
         saved: What was there.
         clock_changed: Whether a lock may have been set; a clock that was never touched stays untouched.
-        power_limit: Whether the limit is compared and put back; False after a reboot, which resets it.
         pause: Waits the given seconds.
     """
     events: list[str] = []
-    restored = True
-    if clock_changed:
-        restored = _twice(lambda: _give_clock_back(gpu, saved), "clock", events, pause)
-    if power_limit and saved.power_limit_watts is not None:
-        limit = saved.power_limit_watts
-        restored = _twice(lambda: _put_limit_back(gpu, limit), "power limit", events, pause) and restored
+    restored = not clock_changed or _twice(lambda: _give_clock_back(gpu, saved), "clock", events, pause)
     return RestoreOutcome(restored=restored, events=tuple(events))
 
 
@@ -145,16 +142,6 @@ def _give_clock_back(gpu: Gpu, saved: SavedSettings) -> None:
         gpu.lock_sm_clock(saved.lowest_clock_mhz or saved.site_clock_mhz, saved.site_clock_mhz)
     else:
         gpu.unlock_sm_clock()
-
-
-def _put_limit_back(gpu: Gpu, limit_watts: float) -> None:
-    """Set the limit if it differs, and read it back."""
-    if abs(gpu.power_limit_watts() - limit_watts) <= POWER_LIMIT_TOLERANCE_WATTS:
-        return
-    gpu.set_power_limit(limit_watts)
-    now = gpu.power_limit_watts()
-    if abs(now - limit_watts) > POWER_LIMIT_TOLERANCE_WATTS:
-        raise DeviceError(f"power limit of GPU {gpu.identity.uuid} reads {now:g} W after setting {limit_watts:g} W")
 
 
 def _twice(act: Callable[[], None], thing: str, events: list[str], pause: Callable[[float], None]) -> bool:

@@ -25,7 +25,7 @@ class Restoration:
 
 
 def restore_job(context: HookContext, job: ActiveJob, machine: Machine) -> Restoration:
-    """Put back clock and power limit of each of the job's GPUs, and of no other."""
+    """Put back the clock of each of the job's GPUs that was changed, and of no other."""
     failed: set[GpuUuid] = set()
     events: list[str] = []
     for gpu in job.gpus:
@@ -39,14 +39,7 @@ def restore_job(context: HookContext, job: ActiveJob, machine: Machine) -> Resto
                 events.append(f"GPU {gpu.uuid} cannot be restored: {machine.problem or 'it is gone'}")
             continue
         context.stage(f"restoring GPU {gpu.uuid}")
-        outcome = restore_settings(
-            device,
-            gpu.saved,
-            clock_changed=gpu.clock_changed,
-            # A reboot resets power limits, and what the site sets at boot must win over what it had before.
-            power_limit=job.boot_id == context.boot_id,
-            pause=context.pause,
-        )
+        outcome = restore_settings(device, gpu.saved, clock_changed=gpu.clock_changed, pause=context.pause)
         events.extend(outcome.events)
         if not outcome.restored:
             failed.add(gpu.uuid)
@@ -81,7 +74,8 @@ def energies(
         if heartbeat is not None and heartbeat.rescued and gpu.clock_changed:
             flags.append(QualityFlag.RESCUED)
         held = replace(gpu, shared=gpu.shared or gpu.uuid in late_shared)
-        rows.append(_row(held, replace(endings[gpu.uuid], flags=tuple(flags)), samples))
+        ending = _until_final(job, gpu, endings[gpu.uuid], heartbeat)
+        rows.append(_row(held, replace(ending, flags=tuple(flags)), samples))
     return tuple(rows)
 
 
@@ -142,6 +136,8 @@ def close_stale(context: HookContext, job: ActiveJob, machine: Machine, why: str
     seconds = 0.0 if heartbeat is None else heartbeat.at_monotonic_seconds - job.started_monotonic_seconds
     host = host_energy(None if heartbeat is None else heartbeat.host, max(seconds, 0.0), gpus, truncated=True)
     events = (*job.events, *_said(heartbeat), f"closed without an epilog: {why}", *restoration.events)
+    if heartbeat is not None and heartbeat.final:
+        events = (*events, "measured until its processes were gone or its epilog began")
     ended = job.started_at_seconds if heartbeat is None else heartbeat.at_seconds
     file_away(context, job, make_report(job, gpus, host, ended, None, events), restoration.failed)
     context.log.write(f"job {job.job_id} repaired: {why}; restored={not restoration.failed}")
@@ -192,6 +188,15 @@ def _stood_to_the_end(job: ActiveJob, gpu: SavedGpu, ending: Ending, samples: Gp
         return False
     since = seconds - (seen - start) * job.time_scale
     return ending.counter_joules == samples.counter_joules and since > STUCK_SECONDS
+
+
+def _until_final(job: ActiveJob, gpu: SavedGpu, ending: Ending, heartbeat: Heartbeat | None) -> Ending:
+    """Return the ending with the window that samples can cover: those of a final heartbeat end with the job."""
+    if heartbeat is None or not heartbeat.final:
+        return ending
+    start = job.started_monotonic_seconds if gpu.counter_at_seconds is None else gpu.counter_at_seconds
+    seconds = max(heartbeat.at_monotonic_seconds - start, 0.0) * job.time_scale
+    return replace(ending, window_seconds=min(ending.window_seconds, seconds))
 
 
 def _last_seen(job: ActiveJob, gpu: SavedGpu, heartbeat: Heartbeat | None) -> Ending:

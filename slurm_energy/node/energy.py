@@ -25,7 +25,7 @@ STUCK_SECONDS = 1.0
 COMPARABLE_SECONDS = 2.0
 DISAGREEMENT = 0.20
 GOOD_COVERAGE = 0.80
-"""Share of the window that samples must cover to stand in for the counter."""
+"""Share of the window that samples must cover to stand in for the counter, or to be compared with it."""
 PLAUSIBLE_FACTOR = 1.2
 MODULE_FACTOR = 2.0
 """A module's counter holds its CPU and memory too, above the GPU's own limit."""
@@ -207,7 +207,7 @@ def _disagreement(counter: _Figure, samples: GpuSamples) -> tuple[QualityFlag, .
     if (
         counter.joules is None
         or polled_watts is None
-        or covered < max(COMPARABLE_SECONDS, 0.5 * counter.coverage_seconds)
+        or covered < max(COMPARABLE_SECONDS, GOOD_COVERAGE * counter.coverage_seconds)
     ):
         return ()
     counter_watts = counter.joules / counter.coverage_seconds

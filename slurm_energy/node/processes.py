@@ -4,9 +4,10 @@ import json
 import os
 import re
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 
 from slurm_energy.domain.ids import JobId
@@ -18,7 +19,11 @@ PROC = Path("/proc")
 BOOT_ID_PATH = PROC / "sys/kernel/random/boot_id"
 STOP_SECONDS = 0.3
 _POLL_SECONDS = 0.002
-_STEPD = re.compile(rb"slurmstepd: \[([0-9]+)\.")
+SCAN_SECONDS = (0.5, 60.0)
+"""Least and most time between two searches for a job's steps."""
+SCAN_SHARE = 0.1
+"""Steps are searched for again after this share of the time watched: a short job's are found in time."""
+_STEPD = re.compile(rb"slurmstepd: \[([0-9]+)\.(batch\])?")
 _ENVIRONMENT_KEPT = re.compile(r"(?:SLURM_ENERGY_[A-Z0-9_]+|SLURMD_NODENAME|SLURM_CONF|LD_LIBRARY_PATH)\Z")
 
 
@@ -45,13 +50,75 @@ def read_boot_id(path: Path = BOOT_ID_PATH) -> str:
 
 def live_jobs(proc: Path = PROC) -> frozenset[JobId]:
     """Return the jobs that have a slurmstepd on this machine."""
-    jobs: set[JobId] = set()
+    return frozenset(job_id for _, job_id, _ in _stepds(proc))
+
+
+def _stepds(proc: Path) -> Iterator[tuple[Path, JobId, bool]]:
+    """Yield each slurmstepd's folder, its job, and whether it is a batch step's."""
     for folder in proc.glob("[0-9]*"):
         with suppress(OSError):
             match = _STEPD.match((folder / "cmdline").read_bytes()[:64])
             if match:
-                jobs.add(JobId(int(match.group(1))))
-    return frozenset(jobs)
+                yield folder, JobId(int(match.group(1))), match.group(2) is not None
+
+
+class Presence(Enum):
+    """What is known of a job's steps on this machine."""
+
+    UNSEEN = "none was ever seen"
+    RUNNING = "one is alive"
+    ABSENT = "none is alive; another may begin"
+    OVER = "the batch step is gone, and the job with it"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Step:
+    batch: bool
+    start_ticks: int
+    pid: int
+
+
+class StepWatch:
+    """Tells whether a job's steps are alive; while a known one lives, a look reads one small file."""
+
+    def __init__(self, job_id: JobId, proc: Path = PROC) -> None:
+        self._job_id = job_id
+        self._proc = proc
+        self._step: _Step | None = None
+        self._seen = False
+        self._began_seconds: float | None = None
+        self._next_scan_seconds = 0.0
+
+    def look(self, now_seconds: float) -> Presence:
+        """Return what is known now; `now_seconds` is monotonic."""
+        known = self._step
+        lost = known is not None and start_ticks(known.pid, self._proc) != known.start_ticks
+        if lost or (now_seconds >= self._next_scan_seconds and not (known and known.batch)):
+            # Also when one is lost: a child of slurmstepd bears its name for a moment, and may be what was known.
+            self._scan(now_seconds)
+        if known is not None and known.batch and not (self._step and self._step.batch):
+            return Presence.OVER
+        if self._step is not None:
+            return Presence.RUNNING
+        return Presence.ABSENT if self._seen else Presence.UNSEEN
+
+    def _scan(self, now_seconds: float) -> None:
+        if self._began_seconds is None:
+            self._began_seconds = now_seconds
+        least, most = SCAN_SECONDS
+        wait_seconds = min(max(SCAN_SHARE * (now_seconds - self._began_seconds), least), most)
+        self._next_scan_seconds = now_seconds + wait_seconds
+        steps = list(self._steps())
+        self._step = min(steps, key=lambda step: (not step.batch, step.start_ticks, step.pid), default=None)
+        self._seen = self._seen or self._step is not None
+
+    def _steps(self) -> Iterator[_Step]:
+        for folder, job_id, batch in _stepds(self._proc):
+            ticks = start_ticks(int(folder.name), self._proc) if job_id == self._job_id else None
+            # Only slurmd's own: anybody can give a process this name.
+            with suppress(OSError):
+                if ticks is not None and folder.stat().st_uid == os.geteuid():
+                    yield _Step(batch=batch, start_ticks=ticks, pid=int(folder.name))
 
 
 def start_ticks(pid: int, proc: Path = PROC) -> int | None:

@@ -1,8 +1,10 @@
 """Beside a job: integrate power, note clocks, leave heartbeats, and rescue a slowed job from its time limit."""
 
-import os
+import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from slurm_energy.device.base import Gpu
 from slurm_energy.device.knobs import reading, restore_settings
@@ -12,9 +14,9 @@ from slurm_energy.domain.ids import GpuUuid, JobId
 from slurm_energy.errors import DeviceError, SpoolError
 from slurm_energy.node.context import HookContext, reach_gpus
 from slurm_energy.node.energy import STUCK_SECONDS
-from slurm_energy.node.processes import ProcessIdentity, read_identity, write_identity
+from slurm_energy.node.job_table import JobTable
+from slurm_energy.node.processes import PROC, Presence, ProcessIdentity, StepWatch, read_identity, write_identity
 from slurm_energy.node.samples import GpuSamples, Heartbeat, HostSamples
-from slurm_energy.node.spool import Spool
 from slurm_energy.node.state import ActiveJob
 
 HEARTBEAT_SAMPLES = 5
@@ -27,6 +29,8 @@ BUSY_UTILISATION = 0.05
 GAP_INTERVALS = 10.0
 MIN_GAP_SECONDS = 5.0
 """A longer time between two samples is a gap: what happened in it is not guessed."""
+NO_STEP_SECONDS = 60.0
+"""A job without a batch step that has had no step for this long is taken as over, until it has one again."""
 
 Sleep = Callable[[float], bool]
 """Waits the given seconds; returns True when the process was asked to end."""
@@ -51,10 +55,16 @@ class SamplerState:
     last_rapl_seconds: float = 0.0
     ticks: int = 0
     beat_seconds: float = 0.0
+    frozen: Heartbeat | None = None
+    """The sums when the last step ended, while there is none."""
 
 
-def run_sampler(context: HookContext, job_id: JobId, sleep: Sleep) -> None:
-    """Sample until the job's state is gone, another sampler takes over, or the process is asked to end."""
+def run_sampler(context: HookContext, job_id: JobId, sleep: Sleep, proc: Path = PROC) -> None:
+    """Sample until the job is over, another sampler takes over, or the process is asked to end.
+
+    The end of the batch step and the beginning of the epilog end the job. The last heartbeat is final then: an epilog
+    that never comes, or comes to nothing, must not bill idle time or the next job's energy to this one.
+    """
     spool = context.spool
     write_identity(spool.sampler_path(job_id), context.boot_id)
     own = read_identity(spool.sampler_path(job_id))
@@ -66,26 +76,33 @@ def run_sampler(context: HookContext, job_id: JobId, sleep: Sleep) -> None:
     interval = context.settings.node.sample_interval_seconds
     with reach_gpus(context) as machine:
         gpus = {uuid: machine.gpus[uuid] for uuid in job.uuids if uuid in machine.gpus}
+        steps = StepWatch(job_id, proc)
         next_seconds = context.monotonic()
         while _belongs(context, state, own):
+            presence = steps.look(context.monotonic())
+            if presence is Presence.OVER or spool.ending_path(job_id).exists():
+                _end(context, state, gpus, jobs)
+                return
             take_sample(context, state, gpus, jobs)
+            _freeze(context, state, gpus, presence)
             next_seconds = max(next_seconds + interval, context.monotonic())
             if sleep(max(next_seconds - context.monotonic(), 0.0)):
                 take_sample(context, state, gpus, jobs, last=True)
                 if spool.state_path(job_id).exists():
-                    _write_heartbeat(context, state, durable=False)
+                    closing = not spool.ending_path(job_id).exists()  # by another hook than the epilog
+                    _write_heartbeat(context, state, durable=False, frozen_after_seconds=0.0 if closing else math.inf)
                 return
 
 
 def take_sample(
-    context: HookContext, state: SamplerState, gpus: Mapping[GpuUuid, Gpu], jobs: "JobTable", *, last: bool = False
+    context: HookContext, state: SamplerState, gpus: Mapping[GpuUuid, Gpu], jobs: JobTable, *, last: bool = False
 ) -> None:
     """Add one sample of every GPU and of the processors; every few samples, leave a heartbeat.
 
     The last sample adds power alone: the epilog has given the clock back by then.
     """
     holders = jobs.holders()
-    count_counter = state.ticks % HEARTBEAT_SAMPLES == 0
+    count_counter = state.heartbeat.final or state.ticks % HEARTBEAT_SAMPLES == 0
     for gpu in state.job.gpus:
         device = gpus.get(gpu.uuid)
         if device is None or gpu.mig:
@@ -99,39 +116,13 @@ def take_sample(
     _add_host(context, state, max(jobs.count, 1))
     state.heartbeat.at_seconds = context.now()
     state.heartbeat.at_monotonic_seconds = context.monotonic()
+    if state.heartbeat.final:
+        return
     _rescue(context, state, gpus)
     state.ticks += 1
     if count_counter and context.monotonic() - state.beat_seconds >= HEARTBEAT_SECONDS:
         state.beat_seconds = context.monotonic()
         _write_heartbeat(context, state, durable=True)
-
-
-class JobTable:
-    """How many active jobs hold each GPU; states are read again only when their files change."""
-
-    def __init__(self, spool: Spool) -> None:
-        self._spool = spool
-        self._seen: frozenset[tuple[str, int, int]] = frozenset()
-        self._holders: dict[GpuUuid, int] = {}
-        self.count = 0
-
-    def holders(self) -> dict[GpuUuid, int]:
-        """Return the number of active jobs by GPU."""
-        try:
-            with os.scandir(self._spool.active) as entries:
-                files = [entry for entry in entries if entry.name.endswith(".json") and entry.name[0] != "."]
-                stats = {(entry.name, entry.stat().st_ino, entry.stat().st_mtime_ns) for entry in files}
-        except OSError:
-            return self._holders
-        if stats != self._seen:
-            self._seen = frozenset(stats)
-            self._holders = {}
-            jobs = self._spool.active_jobs([])
-            self.count = len(jobs)
-            for job in jobs:
-                for uuid in job.uuids:
-                    self._holders[uuid] = self._holders.get(uuid, 0) + 1
-        return self._holders
 
 
 def _await_prolog(context: HookContext, job_id: JobId, sleep: Sleep) -> ActiveJob | None:
@@ -160,6 +151,24 @@ def _belongs(context: HookContext, state: SamplerState, own: ProcessIdentity | N
         return False
     state.job = job
     return True
+
+
+def _end(context: HookContext, state: SamplerState, gpus: Mapping[GpuUuid, Gpu], jobs: JobTable) -> None:
+    """Take the last sample of a job that is over, counters too, and leave the final heartbeat."""
+    state.heartbeat.final, state.frozen = True, None
+    take_sample(context, state, gpus, jobs, last=True)
+    if context.spool.state_path(state.job.job_id).exists():
+        _write_heartbeat(context, state, durable=True)
+
+
+def _freeze(context: HookContext, state: SamplerState, gpus: Mapping[GpuUuid, Gpu], presence: Presence) -> None:
+    """Keep the sums of the moment when the last step ended, until there is a step again."""
+    if presence is not Presence.ABSENT:
+        state.frozen = None
+    elif state.frozen is None:
+        for uuid, sums in state.heartbeat.gpus.items():
+            _add_counter(context, gpus[uuid], sums, state.job.time_scale)
+        state.frozen = deepcopy(state.heartbeat)
 
 
 def _add_power(context: HookContext, state: SamplerState, device: Gpu, sums: GpuSamples, holders: int) -> None:
@@ -248,8 +257,7 @@ def _rescue(context: HookContext, state: SamplerState, gpus: Mapping[GpuUuid, Gp
         if not held or not context.spool.state_path(job.job_id).exists():
             return
         outcomes = [
-            restore_settings(gpus[gpu.uuid], gpu.saved, clock_changed=True, power_limit=False, pause=context.pause)
-            for gpu in slowed
+            restore_settings(gpus[gpu.uuid], gpu.saved, clock_changed=True, pause=context.pause) for gpu in slowed
         ]
     if all(outcome.restored for outcome in outcomes):
         state.heartbeat.rescued = True
@@ -261,9 +269,14 @@ def _rescue(context: HookContext, state: SamplerState, gpus: Mapping[GpuUuid, Gp
         _write_heartbeat(context, state, durable=True)
 
 
-def _write_heartbeat(context: HookContext, state: SamplerState, *, durable: bool) -> None:
+def _write_heartbeat(
+    context: HookContext, state: SamplerState, *, durable: bool, frozen_after_seconds: float = NO_STEP_SECONDS
+) -> None:
+    heartbeat, frozen = state.heartbeat, state.frozen
+    if frozen is not None and context.monotonic() - frozen.at_monotonic_seconds >= frozen_after_seconds:
+        heartbeat = replace(frozen, final=True, rescued=heartbeat.rescued, events=heartbeat.events)
     try:
-        context.spool.write_heartbeat(state.heartbeat, durable=durable)
+        context.spool.write_heartbeat(heartbeat, durable=durable)
     except SpoolError as error:
         if not any("heartbeat" in event for event in state.heartbeat.events):
             state.heartbeat.events.append(f"heartbeat not written: {error}")

@@ -23,9 +23,8 @@ pytestmark = pytest.mark.lab
 StartLab = Callable[..., Lab]
 
 OWNER = """
-import signal, sys, time
+import sys, time
 from slurm_energy.lab.cluster import LabSpec, PartitionSpec, start_lab
-signal.signal(signal.SIGINT, signal.default_int_handler)  # a test run in the background ignores it
 spec = LabSpec(name=sys.argv[1], energy=False, partitions=(PartitionSpec(name="a100", nodes=1, gpus_per_node=2),))
 lab = start_lab(spec, owned=sys.argv[2] == "owned")
 lab.run(["sbatch", "--wrap", "setsid sleep 1000 & sleep 1000"], user="alice", check=True)

@@ -134,7 +134,7 @@ def test_an_array_of_fifty_is_one_decision_and_fifty_energy_rows(lab: Lab) -> No
     rows = wait_for(lab, array, {"COMPLETED"}, timeout=120)
     ids = [int(row["JobId"]) for row in rows]
     assert len(set(ids)) == 50
-    stored = until("fifty reports", lambda: _all_reports(lab, ids), 60)
+    stored = until("fifty reports", lambda: _all_reports(lab, ids), 120)
     assert len({report.decision_id for report in stored}) == 1
     assert all(gpu.joules is not None for report in stored for gpu in report.gpus)
     assert drained(lab) == {}

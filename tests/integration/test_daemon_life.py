@@ -137,7 +137,10 @@ def test_a_killed_child_is_started_again_while_decisions_go_on(tmp_path: Path, w
 def test_with_a_silent_slurm_the_snapshot_ages_and_jobs_go_through_unchanged(tmp_path: Path) -> None:
     with running_daemon(tmp_path, snapshot_max_age_seconds=1.0) as daemon:
         assert "clocks=" in daemon.decide().fields["entry"]
-        (daemon.slurm.bin_directory / "squeue").write_text("#!/bin/sh\necho 'Unable to contact' >&2\nexit 1\n")
+        silent = daemon.slurm.bin_directory / "squeue.new"
+        silent.write_text("#!/bin/sh\necho 'Unable to contact' >&2\nexit 1\n")
+        silent.chmod(0o755)
+        silent.replace(silent.with_suffix(""))  # one that runs just now cannot be written to
         wait_until(lambda: "clocks=" not in daemon.decide().fields["entry"], "stale snapshot", daemon)
         wait_until(lambda: "cluster not read" in daemon.log, "complaint", daemon)
         wait_until(lambda: "STALE_SNAPSHOT" in daemon.log, "the reason", daemon)

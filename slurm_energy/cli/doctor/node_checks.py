@@ -38,9 +38,10 @@ def _gpus(situation: Situation) -> Iterator[Finding]:
             lacking = _without_clocks(gpus)
             boards = [Board(gpu_type=gpu.identity.gpu_type, limit_watts=reading(gpu.power_limit_watts)) for gpu in gpus]
     except DeviceError as error:
-        yield fail(
-            "GPUs", str(error), "install NVIDIA's driver, or set node.nvml_library; a node without GPUs needs no hooks"
-        )
+        # A controller often has slurmd installed and no GPU: that alone is no fault.
+        verdict = warn if "controller" in situation.roles else fail
+        mend = "install NVIDIA's driver, or set node.nvml_library; a node without GPUs needs no hooks"
+        yield verdict("GPUs", str(error), mend)
         return
     if not identities:
         yield warn("GPUs", "the driver knows none", "check nvidia-smi")

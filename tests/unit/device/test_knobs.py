@@ -24,9 +24,6 @@ class DeafGpu(FakeGpu):
     def sm_clock_mhz(self) -> int:
         return 1400
 
-    def set_power_limit(self, watts: float) -> None:
-        self.calls.append("set_power_limit")
-
 
 @pytest.fixture
 def deaf() -> DeafGpu:
@@ -103,22 +100,34 @@ def test_unclear_failure_may_have_left_a_lock(gpu: FakeGpu, pauses: list[float])
 
 def test_clock_that_was_never_touched_stays_untouched(gpu: FakeGpu, pauses: list[float]) -> None:
     gpu.lock = (210, 900)
-    assert restore_settings(gpu, SAVED, clock_changed=False, power_limit=True, pause=pauses.append).restored
+    assert restore_settings(gpu, SAVED, clock_changed=False, pause=pauses.append).restored
     assert gpu.lock == (210, 900) and "set_power_limit" not in gpu.calls
 
 
 def test_site_lock_is_put_back(gpu: FakeGpu, pauses: list[float]) -> None:
     saved = save_settings(gpu, gpu.clocks, 1200)
     gpu.lock = (210, 900)
-    restore_settings(gpu, saved, clock_changed=True, power_limit=True, pause=pauses.append)
+    restore_settings(gpu, saved, clock_changed=True, pause=pauses.append)
     assert gpu.lock == (210, 1200)
 
 
-def test_power_limit_that_does_not_take_is_a_failure(deaf: DeafGpu, pauses: list[float]) -> None:
-    deaf.limit_watts = 300.0
-    outcome = restore_settings(deaf, SAVED, clock_changed=True, power_limit=True, pause=pauses.append)
-    assert not outcome.restored and deaf.lock is None
-    assert any("reads 300 W after setting 400 W" in event for event in outcome.events)
+def test_power_limit_that_somebody_else_set_during_the_job_stays(gpu: FakeGpu, pauses: list[float]) -> None:
+    gpu.limit_watts, gpu.lock = 300.0, (210, 900)
+    assert restore_settings(gpu, SAVED, clock_changed=True, pause=pauses.append).restored
+    assert gpu.calls == ["unlock_sm_clock"]
+    assert gpu.limit_watts == 300.0
+
+
+def test_power_limit_that_cannot_be_read_any_more_is_no_failure(gpu: FakeGpu, pauses: list[float]) -> None:
+    gpu.faults["power_limit_watts"] = DeviceNotSupported("power limit: not supported")
+    outcome = restore_settings(gpu, SAVED, clock_changed=True, pause=pauses.append)
+    assert (outcome.restored, outcome.events, pauses) == (True, (), [])
+
+
+def test_clock_that_cannot_be_given_back_is_a_failure(gpu: FakeGpu, pauses: list[float]) -> None:
+    gpu.faults["unlock_sm_clock"] = DeviceError("GPU is lost")
+    outcome = restore_settings(gpu, SAVED, clock_changed=True, pause=pauses.append)
+    assert not outcome.restored and len(outcome.events) == 2
 
 
 def test_memory_and_application_clocks_are_never_set() -> None:

@@ -55,6 +55,16 @@ def test_sources_are_compared_as_power_when_samples_began_late() -> None:
     assert row.flags == ()
 
 
+@pytest.mark.parametrize(("sampled", "flags"), [(1.6, ()), (2.5, (QualityFlag.SOURCES_DISAGREE,))])
+def test_sources_of_a_short_job_are_compared_only_when_samples_cover_most_of_it(
+    sampled: float, flags: tuple[QualityFlag, ...]
+) -> None:
+    for scale in (1.0, 60.0):
+        seconds = 3.0 * scale
+        samples = {"polled_joules": 390.0 * sampled * scale, "sampled_seconds": sampled * scale}
+        assert measure(1000.0 + 200.0 * seconds, seconds=seconds, samples=samples).flags == flags
+
+
 def test_missing_counter_takes_the_samples() -> None:
     gpu = saved(counter=None, counter_problem="not supported", flags=(QualityFlag.COUNTER_UNSUPPORTED,))
     row = measure(None, seconds=10.0, gpu=gpu, samples={"polled_joules": 2000.0, "sampled_seconds": 9.9})

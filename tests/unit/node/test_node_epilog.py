@@ -56,11 +56,23 @@ def test_clocks_are_restored_before_anything_else(bench: Bench) -> None:
     assert bench.gpus[0].calls[0] == "unlock_sm_clock"
 
 
-def test_power_limit_that_the_job_changed_comes_back(bench: Bench) -> None:
-    run_prolog(bench.context(), bench.hook(7, "0"))
+def test_power_limit_that_an_administrator_changed_meanwhile_stays(bench: Bench) -> None:
+    run_prolog(bench.context(), bench.hook(7, "0", entry()))
     bench.gpus[0].limit_watts = 250.0
     run_epilog(bench.context(), bench.hook(7, "0"))
-    assert bench.gpus[0].limit_watts == 400.0
+    assert (bench.gpus[0].limit_watts, bench.locks()[0]) == (250.0, None)
+    assert "set_power_limit" not in bench.gpus[0].calls
+
+
+def test_power_that_cannot_be_read_any_more_leaves_nothing_to_restore(bench: Bench) -> None:
+    run_prolog(bench.context(), bench.hook(7, "0", entry()))
+    for name in ("power_watts", "power_limit_watts"):
+        bench.gpus[0].faults[name] = DeviceNotSupported("not supported")
+    bench.clock.advance(10)
+    run_epilog(bench.context(), bench.hook(7, "0"))
+    gpu = bench.reports()[0].gpus[0]
+    assert (gpu.joules, gpu.flags, bench.locks()[0]) == (pytest.approx(2000.0), (), None)
+    assert list(bench.spool.pending.iterdir()) == []
 
 
 def test_reset_that_raises_once_then_works_is_clean(bench: Bench) -> None:

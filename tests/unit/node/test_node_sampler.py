@@ -9,9 +9,10 @@ from slurm_energy.domain.energy import EnergyScope, EnergySource, QualityFlag
 from slurm_energy.domain.ids import GpuUuid, JobId
 from slurm_energy.errors import DeviceError, DeviceNotSupported
 from slurm_energy.node.epilog import run_epilog
+from slurm_energy.node.job_table import JobTable
 from slurm_energy.node.prolog import run_prolog
 from slurm_energy.node.repair import run_repair
-from slurm_energy.node.sampler import JobTable, SamplerState, run_sampler, take_sample
+from slurm_energy.node.sampler import SamplerState, run_sampler, take_sample
 from slurm_energy.node.samples import Heartbeat
 
 ZERO = GpuUuid("GPU-0000")
@@ -235,7 +236,7 @@ def test_sampler_ends_when_its_job_is_gone(bench: Bench) -> None:
             bench.spool.forget(JobId(7))
         return False
 
-    run_sampler(bench.context(), JobId(7), sleep)
+    run_sampler(bench.context(), JobId(7), sleep, bench.root)
     assert len(waits) == 5
     assert list(bench.spool.active.iterdir()) == []
 
@@ -248,7 +249,7 @@ def test_sampler_ends_when_another_takes_over(bench: Bench) -> None:
         bench.spool.sampler_path(JobId(7)).write_text('{"pid": 999, "start_ticks": 5, "boot_id": "boot-1"}')
         return False
 
-    run_sampler(bench.context(), JobId(7), sleep)
+    run_sampler(bench.context(), JobId(7), sleep, bench.root)
     assert bench.spool.sampler_path(JobId(7)).exists()
 
 
@@ -259,7 +260,7 @@ def test_sampler_that_is_asked_to_end_leaves_its_last_sums(bench: Bench) -> None
         bench.clock.advance(0.5)
         return True
 
-    run_sampler(bench.context(), JobId(7), sleep)
+    run_sampler(bench.context(), JobId(7), sleep, bench.root)
     job = bench.spool.read_state(JobId(7))
     assert job is not None
     heartbeat = bench.spool.read_heartbeat(job)
