@@ -9,6 +9,7 @@ import argparse
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -55,8 +56,12 @@ Example: `energy-sbatch --energy=saver --gpus=2 --time=2:00:00 job.sh`
 def command_page() -> str:
     """Return docs/reference/cli.md."""
     parts = [f"# Commands\n\n{_GENERATED}\n", _ENERGY_SBATCH]
+    width: dict[str, Any] = {"max_content_width": 100, "terminal_width": 100}
+    root = click.Context(cli, info_name=PROGRAM, **{**cli.context_settings, **width})
     for path, command in walk(cli, (PROGRAM,)):
-        context = click.Context(command, info_name=" ".join(path), max_content_width=100, terminal_width=100)
+        # Under the root, as people call it: click keeps the first help option that a command was asked for.
+        below = click.Context(command, parent=root, info_name=" ".join(path[1:]), **width)
+        context = root if command is cli else below
         parts.append(
             f"{'#' * min(4, len(path) + 1)} `{' '.join(path)}`\n\n```\n{command.get_help(context).rstrip()}\n```\n"
         )

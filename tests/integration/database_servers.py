@@ -125,8 +125,8 @@ def _program(name: str, usual: str) -> str:
 
 def _own_folder(user_name: str) -> tuple[Path, pwd.struct_passwd]:
     """Return a short path (a socket's is at most 107 bytes) that belongs to the user the server runs as."""
-    folder = Path(tempfile.mkdtemp(prefix="energy-db-", dir="/tmp"))
     user = pwd.getpwnam(user_name) if os.geteuid() == 0 else pwd.getpwuid(os.geteuid())
+    folder = Path(tempfile.mkdtemp(prefix="energy-db-", dir="/tmp"))
     os.chown(folder, user.pw_uid, user.pw_gid)
     return folder, user
 

@@ -221,3 +221,11 @@ def test_lab_commands_without_a_lab(
 def test_a_lab_that_cannot_be_is_refused(words: list[str], message: str, capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["lab", "up", *words]) == 1
     assert message in capfd.readouterr().err
+
+
+def test_the_command_page_does_not_depend_on_who_asked_for_help_before() -> None:
+    before = reference.command_page()
+    for path in COMMANDS:
+        CliRunner().invoke(cli, [*path[1:], "--help"])
+    assert reference.command_page() == before
+    assert "-h, --help" in before
