@@ -69,6 +69,8 @@ def comparison_table(policy: str, rows: Sequence[DemoRow]) -> Table:
     table = Table(
         title=f"The same jobs under Slurm's default and under {policy}",
         box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        collapse_padding=True,
         show_edge=False,
         padding=(0, 1, 0, 0),
         caption=f"default → {policy}; means per job; energy as measured by the hooks; simulated seconds",
