@@ -101,6 +101,8 @@ def test_watts_times_seconds_are_joules_through_nvml(tmp_path: Path, built: Buil
         (Fault.NO_PERMISSION, "lock", "DevicePermissionDenied"),
         (Fault.CLOCK_UNSUPPORTED, "lock", "DeviceNotSupported"),
         (Fault.CLOCK_ERROR, "unlock", "DeviceError"),
+        (Fault.SYMBOL_MISSING, "energy", "DeviceNotSupported"),
+        (Fault.SYMBOL_MISSING, "lock", "DeviceNotSupported"),
     ],
 )
 def test_every_refusal_has_its_kind_and_names_the_gpu(

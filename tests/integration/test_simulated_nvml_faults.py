@@ -36,6 +36,8 @@ pytest_plugins = ("nvml_fixtures",)
         (Fault.LOST, ("nvmlDeviceGetUUID",), "GpuIsLost"),
         (Fault.MIG, ("nvmlDeviceSetGpuLockedClocks", 1065, 1065), "NotSupported"),
         (Fault.MIG, ("nvmlDeviceGetUtilizationRates",), "NotSupported"),
+        (Fault.SYMBOL_MISSING, ("nvmlDeviceGetTotalEnergyConsumption",), "FunctionNotFound"),
+        (Fault.SYMBOL_MISSING, ("nvmlDeviceSetGpuLockedClocks", 1065, 1065), "FunctionNotFound"),
     ],
 )
 def test_fault_fails_the_call_on_its_gpu_only_and_only_while_it_is_on(

@@ -56,6 +56,8 @@ class Fault(IntEnum):
     """The GPU fell off the bus: every call GPU_IS_LOST."""
     MIG = 16
     """MIG mode is on: clocks and utilisation NOT_SUPPORTED, power and energy are the whole board's."""
+    SYMBOL_MISSING = 17
+    """An old driver's library: energy counter and locked clocks FUNCTION_NOT_FOUND, as the binding says it."""
 
 
 class Call(IntEnum):

@@ -163,6 +163,7 @@ static void put_numbers(void)
 	FAULT(LIMIT_ERROR);
 	FAULT(LOST);
 	FAULT(MIG);
+	FAULT(SYMBOL_MISSING);
 	put("\"COUNT\":%d},\"calls\":{", SIMGPU_FAULT_COUNT);
 	CALL(HANDLE);
 	CALL(ENERGY);

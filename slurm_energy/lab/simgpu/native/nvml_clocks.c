@@ -152,6 +152,8 @@ nvmlReturn_t nvmlDeviceGetSupportedGraphicsClocks(nvmlDevice_t device, unsigned 
 /* SUCCESS when the driver will do it. */
 static nvmlReturn_t clock_faults(const struct simgpu_gpu *gpu)
 {
+	if (sim_has_fault(gpu, SIMGPU_FAULT_SYMBOL_MISSING))
+		return NVML_ERROR_FUNCTION_NOT_FOUND;
 	if (sim_has_fault(gpu, SIMGPU_FAULT_MIG) || sim_has_fault(gpu, SIMGPU_FAULT_CLOCK_UNSUPPORTED))
 		return NVML_ERROR_NOT_SUPPORTED;
 	return sim_has_fault(gpu, SIMGPU_FAULT_CLOCK_ERROR) ? NVML_ERROR_UNKNOWN : NVML_SUCCESS;

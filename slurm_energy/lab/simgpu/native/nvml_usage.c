@@ -31,6 +31,8 @@ nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v2(nvmlDevice_t device, unsign
 
 nvmlReturn_t sim_energy(const struct simgpu_gpu *gpu, unsigned long long *millijoules)
 {
+	if (sim_has_fault(gpu, SIMGPU_FAULT_SYMBOL_MISSING))
+		return NVML_ERROR_FUNCTION_NOT_FOUND;
 	if (sim_has_fault(gpu, SIMGPU_FAULT_ENERGY_UNSUPPORTED))
 		return NVML_ERROR_NOT_SUPPORTED;
 	if (sim_has_fault(gpu, SIMGPU_FAULT_ENERGY_ERROR))

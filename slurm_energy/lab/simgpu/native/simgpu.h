@@ -41,7 +41,8 @@ enum simgpu_fault {
 	SIMGPU_FAULT_LIMIT_ERROR = 14,       /* setting the power limit: UNKNOWN */
 	SIMGPU_FAULT_LOST = 15,              /* every call: GPU_IS_LOST */
 	SIMGPU_FAULT_MIG = 16,               /* MIG mode is on: no clocks, no utilisation */
-	SIMGPU_FAULT_COUNT = 17,
+	SIMGPU_FAULT_SYMBOL_MISSING = 17,    /* counter and locked clocks: FUNCTION_NOT_FOUND, as an old driver's library */
+	SIMGPU_FAULT_COUNT = 18,
 };
 
 /* Index into simgpu_gpu.calls. */

@@ -40,4 +40,4 @@ def test_unknown_fault_is_wrong_usage(tmp_path: Path) -> None:
 
 
 def test_every_fault_has_a_name_to_type() -> None:
-    assert len(faults.FAULTS_BY_NAME) == len(Fault) == 17
+    assert len(faults.FAULTS_BY_NAME) == len(Fault) == 18
