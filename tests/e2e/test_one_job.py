@@ -3,6 +3,7 @@
 import json
 import time
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import pytest
 from energy_lab import (
@@ -13,6 +14,7 @@ from energy_lab import (
     reports,
     story,
     until,
+    when_decided,
     workload,
 )
 
@@ -66,9 +68,11 @@ def test_a_decision_reaches_prolog_and_epilog_and_the_database(lab: Lab, hook_en
 
 def test_the_clock_changes_on_exactly_the_jobs_gpus_and_comes_back(lab: Lab) -> None:
     assert until("quiet lab", lambda: not locked_clocks(lab))
-    job = submit(lab, ["-p", "a100", "--gres=gpu:2", "-t", "5"], wrap=workload(240))
-    wait_for(lab, job, {"RUNNING"})
-    time.sleep(0.5)
+    job = when_decided(
+        lambda: submit(lab, ["-p", "a100", "--gres=gpu:2", "-t", "5"], wrap=workload(240)),
+        lambda number: "AdminComment" in show_job(lab, number),
+    )
+    until("locked clocks", lambda: len(locked_clocks(lab)) > 1)
     during = locked_clocks(lab)
     node = show_job(lab, job)["NodeList"]
     wait_for(lab, job, {"COMPLETED"})
@@ -192,15 +196,19 @@ def test_a_requeued_job_is_one_job_with_two_attempts(lab: Lab) -> None:
 
 def test_people_see_the_explanation_and_parsable_output_stays_clean(lab: Lab) -> None:
     arguments = ["-p", "a100", "--gres=gpu:1", "-t", "5", "-o", "/dev/null"]
-    spoken = lab.run(["sbatch", "--parsable", *arguments, "--wrap", "true"], user="alice", check=True)
+
+    def explained(*argv: str) -> CompletedProcess[str]:
+        return when_decided(lambda: lab.run(argv, user="alice", check=True), lambda done: bool(done.stderr))
+
+    spoken = explained("sbatch", "--parsable", *arguments, "--wrap", "true")
     assert spoken.stdout.strip().isdigit()
     assert spoken.stderr.startswith("sbatch: energy: a100 at ")
     assert "refuse with --energy=off" in spoken.stderr
     quiet = lab.run(["sbatch", "--energy-quiet", *arguments, "--wrap", "true"], user="alice", check=True)
     assert quiet.stderr == ""
-    run = lab.run(["srun", "-p", "a100", "--gres=gpu:1", "-t", "5", "hostname"], user="alice", check=True)
+    run = explained("srun", "-p", "a100", "--gres=gpu:1", "-t", "5", "hostname")
     assert "srun: energy: a100 at " in run.stderr
-    shell = lab.run(["salloc", "-p", "a100", "--gres=gpu:1", "-t", "5", "true"], user="alice", check=True)
+    shell = explained("salloc", "-p", "a100", "--gres=gpu:1", "-t", "5", "true")
     assert "salloc: energy: a100 at " in shell.stderr
 
 
