@@ -1,7 +1,6 @@
 """What the end-to-end tests read of a lab: stored reports, device states, how long sbatch takes."""
 
 import json
-import subprocess
 import time
 from collections.abc import Callable, Mapping
 from typing import TypeVar
@@ -95,16 +94,6 @@ def story(lab: Lab, job_id: int) -> ExplainRecord | None:
             return explain(session, ClusterName(lab.spec.cluster_name), JobId(job_id))
     finally:
         engine.dispose()
-
-
-def spoken(lab: Lab, argv: list[str], text: str | None = None, user: str = "alice") -> subprocess.CompletedProcess[str]:
-    """Run a submission and return it; again if a machine busy with other work let the daemon miss its deadline."""
-    for _ in range(4):
-        done = lab.run(argv, user=user, input=text, check=True)
-        if "energy: " in done.stderr:
-            return done
-        time.sleep(2.0)
-    return done
 
 
 def node_states(lab: Lab) -> dict[str, str]:
