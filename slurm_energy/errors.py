@@ -2,6 +2,7 @@
 
 SlurmEnergyError
 ├── ConfigError          a configuration file, option or environment value
+├── DataFileError        a file of measurements
 ├── ValueRangeError      a value outside its bound, anywhere in the domain (also a ValueError)
 ├── WireError            a message that breaks the protocol
 │   ├── DeadlineExceeded   no complete answer before the deadline
@@ -15,7 +16,9 @@ SlurmEnergyError
 ├── SpoolError           a state or report file on a node
 ├── StoreError           the database
 │   └── SchemaVersionError   the database is older or newer than this code
+├── WorkloadError        a file of jobs for the simulator
 ├── PolicyError          a policy that does not exist or cannot decide
+├── EvaluationError      a comparison of policies that cannot be made, or an outcome that cannot be
 └── LabError             the laboratory cluster
 """
 
@@ -26,6 +29,10 @@ class SlurmEnergyError(Exception):
 
 class ConfigError(SlurmEnergyError):
     """A configuration file, option or environment value cannot be used."""
+
+
+class DataFileError(SlurmEnergyError):
+    """A file of measurements is missing or has a bad value; the message names file, line, column and value."""
 
 
 class ValueRangeError(SlurmEnergyError, ValueError):
@@ -80,8 +87,16 @@ class SchemaVersionError(StoreError):
     """The database's schema is older or newer than this code."""
 
 
+class WorkloadError(SlurmEnergyError):
+    """A file of jobs cannot be read or written as a workload."""
+
+
 class PolicyError(SlurmEnergyError):
     """A policy does not exist or cannot decide."""
+
+
+class EvaluationError(SlurmEnergyError):
+    """Policies cannot be compared, or an outcome says what no policy can reach: somewhere energy or work is lost."""
 
 
 class LabError(SlurmEnergyError):

@@ -26,6 +26,7 @@ class Noun(NamedTuple):
 
 
 NOUNS: dict[str, Noun] = {
+    "calibrate": Noun("calibrate", "calibrate", "Fit the energy model to measured data sets and print how well it fits."),
     "config": Noun("config_commands", "config", "Show or check the settings."),
     "database": Noun("database", "database", "Create, upgrade or inspect the database."),
     "decisions": Noun("status", "decisions", "List the latest decisions, newest first."),

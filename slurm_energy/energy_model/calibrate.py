@@ -1,22 +1,29 @@
-"""Write the shipped table of curves from the data sets: `python -m slurm_energy.energy_model.calibrate DATA_FOLDER`.
+"""The shipped table of curves, P(f) and T(f), from the clock sweeps: curves.json.
 
-Needs the `dev` extra. DATA_FOLDER holds perseus_dvfs/ and nsfcac_v100_dvfs/; the result is curves.json.
+`slurm-energy calibrate` makes it with all other coefficients; `python -m slurm_energy.energy_model.calibrate DATA_FOLDER`
+makes it alone. Needs numpy and scipy.
 """
 
 import argparse
-import csv
-import json
-import re
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
+from slurm_energy.energy_model.calibration.data_file import read_rows
+from slurm_energy.energy_model.calibration.document import Document, Tell, silent, six_digits, text_of
 from slurm_energy.energy_model.catalog import CATALOG
+from slurm_energy.energy_model.coefficients import FitError
 from slurm_energy.energy_model.curves import CURVES_PATH
 from slurm_energy.energy_model.fitting import Fit, SweepPoint, fit_sweep, smoothed_readings
 
+POWER_ERROR_BOUND = 0.04
+RUNTIME_ERROR_BOUND = 0.03
 Sweeps = dict[str, tuple[SweepPoint, ...]]
+Stage = tuple[str, str, str, int]
 _FIRM_FLOOR = 0.9
+_PERSEUS_NAMES = {"A100-SXM4-80GB": "a100-sxm4-80gb", "A40": "a40"}
 _BOARD_LIMITS_WATTS = {
     # The A100 boards of that study drew 464 to 480 W at 1410 MHz: the 500 W variant, not the 400 W of the data sheet.
     "a100-sxm4-80gb": 500.0,
@@ -35,24 +42,28 @@ _SIBLINGS = {
 }
 
 
+def read_perseus_stages(path: Path) -> dict[Stage, tuple[SweepPoint, ...]]:
+    """Return every measured A100 and A40 sweep by (GPU type, model, instruction, stage), clocks ascending."""
+    raw: dict[Stage, list[SweepPoint]] = {}
+    columns = ("gpu", "model", "stage", "instruction", "sm_clock_mhz", "time_s", "avg_power_w")
+    for row in read_rows(path, columns):
+        if row.text("gpu") not in _PERSEUS_NAMES:
+            raise row.error("gpu", f"one of {', '.join(_PERSEUS_NAMES)} is needed")
+        stage = _PERSEUS_NAMES[row.text("gpu")], row.text("model"), row.text("instruction"), row.count("stage")
+        point = SweepPoint(
+            sm_clock_mhz=row.count("sm_clock_mhz", 1),
+            watts=row.number("avg_power_w", 1e-3),
+            seconds=row.number("time_s", 1e-9),
+        )
+        raw.setdefault(stage, []).append(point)
+    return {stage: tuple(sorted(points, key=lambda point: point.sm_clock_mhz)) for stage, points in raw.items()}
+
+
 def read_perseus(path: Path) -> dict[str, Sweeps]:
     """Return the A100 and A40 sweeps by GPU type and workload; stages with equal readings are one workload."""
-    names = {"A100-SXM4-80GB": "a100-sxm4-80gb", "A40": "a40"}
-    raw: dict[tuple[str, str, str, int], list[SweepPoint]] = {}
-    with path.open(newline="", encoding="utf-8") as file:
-        for row in csv.DictReader(file):
-            key = (names[row["gpu"]], row["model"], row["instruction"], int(row["stage"]))
-            raw.setdefault(key, []).append(
-                SweepPoint(
-                    sm_clock_mhz=int(row["sm_clock_mhz"]),
-                    watts=float(row["avg_power_w"]),
-                    seconds=float(row["time_s"]),
-                )
-            )
     stages: dict[tuple[str, str, str, tuple[SweepPoint, ...]], list[int]] = {}
-    for (gpu, model, instruction, stage), points in raw.items():
-        ordered = tuple(sorted(points, key=lambda point: point.sm_clock_mhz))
-        stages.setdefault((gpu, model, instruction, ordered), []).append(stage)
+    for (gpu, model, instruction, stage), points in read_perseus_stages(path).items():
+        stages.setdefault((gpu, model, instruction, points), []).append(stage)
     sweeps: dict[str, Sweeps] = {}
     for (gpu, model, instruction, ordered), members in stages.items():
         span = f"stage-{members[0]}" if len(members) == 1 else f"stages-{min(members)}-{max(members)}"
@@ -63,16 +74,14 @@ def read_perseus(path: Path) -> dict[str, Sweeps]:
 def read_v100(path: Path) -> Sweeps:
     """Return the V100 sweeps of the five applications whose run time is valid."""
     raw: dict[str, list[SweepPoint]] = {}
-    with path.open(newline="", encoding="utf-8") as file:
-        for row in csv.DictReader(file):
-            if row["run_time_valid"] == "True":
-                raw.setdefault(row["application"].lower(), []).append(
-                    SweepPoint(
-                        sm_clock_mhz=int(row["sm_clock_mhz"]),
-                        watts=float(row["avg_power_w"]),
-                        seconds=float(row["run_time_s"]),
-                    )
-                )
+    for row in read_rows(path, ("application", "sm_clock_mhz", "avg_power_w", "run_time_s", "run_time_valid")):
+        if row.text("run_time_valid") == "True":
+            point = SweepPoint(
+                sm_clock_mhz=row.count("sm_clock_mhz", 1),
+                watts=row.number("avg_power_w", 1e-3),
+                seconds=row.number("run_time_s", 1e-9),
+            )
+            raw.setdefault(row.text("application").lower(), []).append(point)
     return {name: tuple(sorted(points, key=lambda point: point.sm_clock_mhz)) for name, points in raw.items()}
 
 
@@ -88,25 +97,54 @@ def board_limit_watts(gpu_type: str) -> float:
     return _BOARD_LIMITS_WATTS[gpu_type]
 
 
-def calibrated_table(sweeps: Mapping[str, Sweeps]) -> dict[str, Any]:
+def calibrated_table(sweeps: Mapping[str, Sweeps], tell: Tell = silent) -> Document:
     """Return the document of curves.json."""
-    types: dict[str, Any] = {}
+    types: Document = {}
+    num_sweeps, done = sum(len(workloads) for workloads in sweeps.values()), 0
     for gpu, workloads in sorted(sweeps.items()):
         clocks = [point.sm_clock_mhz for points in workloads.values() for point in points]
+        curves = {}
+        for name, points in sorted(workloads.items()):
+            tell("clocks", done, num_sweeps)
+            curves[name] = _rounded(fit_sweep(points, max(clocks), board_limit_watts(gpu)), points)
+            done += 1
         types[gpu] = {
             "source": "measured",
             "origin": _ORIGINS[gpu],
             "reference_clock_mhz": max(clocks),
             "low_clock_mhz": min(clocks),
             "high_clock_mhz": max(clocks),
-            "curves": {
-                name: _rounded(fit_sweep(points, max(clocks), board_limit_watts(gpu)), points)
-                for name, points in sorted(workloads.items())
-            },
+            "curves": curves,
         }
+    tell("clocks", num_sweeps, num_sweeps)
+    errors = [error for gpu, entry in types.items() for error in _errors(gpu, entry)]
     for sibling, measured in _SIBLINGS.items():
-        types[sibling] = _sibling_entry(sibling, measured, types[measured])
-    return {"format": 1, "gpu_types": types}
+        if measured in types:
+            types[sibling] = _sibling_entry(sibling, measured, types[measured])
+    stated = [{key: value for key, value in asdict(error).items() if value is not None} for error in errors]
+    source = "; ".join(_ORIGINS[gpu] for gpu in sorted(sweeps))
+    return {"format": 1, "source": source, "fit_errors": six_digits(stated), "gpu_types": types}
+
+
+def fit_clocks(data: Path, tell: Tell) -> Document:
+    """Return curves.json from the folder of data sets."""
+    return calibrated_table(read_sweeps(data), tell)
+
+
+def _errors(gpu: str, entry: Mapping[str, Any]) -> list[FitError]:
+    """Return the mean errors over all curves of a type; those of the V100 have no bound of their own."""
+    curves = entry["curves"].values()
+    num_points = sum(len(curve["readings"]) for curve in curves)
+    bounds = (POWER_ERROR_BOUND, RUNTIME_ERROR_BOUND) if gpu in _PERSEUS_NAMES.values() else (None, None)
+    return [
+        FitError(
+            quantity=f"{gpu}: {quantity} against the clock, {len(curves)} curves",
+            mean_relative_error=mean(curve[key] for curve in curves),
+            num_points=num_points,
+            bound=bound,
+        )
+        for quantity, key, bound in zip(("power", "time"), ("power_error", "runtime_error"), bounds, strict=True)
+    ]
 
 
 def _rounded(fit: Fit, points: tuple[SweepPoint, ...]) -> dict[str, Any]:
@@ -156,12 +194,6 @@ def _sibling_entry(sibling: str, measured: str, entry: Mapping[str, Any]) -> dic
     }
 
 
-def _document(table: Mapping[str, Any]) -> str:
-    """Return the table as JSON, a reading on one line."""
-    text = json.dumps(table, indent=1, sort_keys=True)
-    return re.sub(r"\[\s+([-\d.e]+),\s+([-\d.e]+),\s+([-\d.e]+)\s+\]", r"[\1, \2, \3]", text) + "\n"
-
-
 def main() -> None:
     """Read the data sets, fit, write the table."""
     parser = argparse.ArgumentParser(description="Fit power and time curves and write the table that ships.")
@@ -169,7 +201,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=CURVES_PATH, help="file to write (default: in the package)")
     arguments = parser.parse_args()
     table = calibrated_table(read_sweeps(arguments.data_directory))
-    arguments.output.write_text(_document(table), encoding="utf-8")
+    arguments.output.write_text(text_of(table), encoding="utf-8")
 
 
 if __name__ == "__main__":

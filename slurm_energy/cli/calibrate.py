@@ -1,0 +1,135 @@
+"""`slurm-energy calibrate`: fit the coefficients of the energy model, compare them with those in the package."""
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich import box
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+from slurm_energy.cli.context import JSON_OPTION, print_json
+from slurm_energy.cli.say import say
+from slurm_energy.errors import ConfigError
+
+if TYPE_CHECKING:
+    from slurm_energy.energy_model.calibration.document import Tell
+    from slurm_energy.energy_model.calibration.parts import FreshFit
+
+_SHOWN_DIFFERENCES = 5
+
+
+@click.command(epilog="Example: slurm-energy calibrate --data ../shared/data --check")
+@click.option(
+    "--data",
+    required=True,
+    type=click.Path(path_type=Path),
+    help="Folder of data sets, each in a folder of its own.",
+)
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path),
+    help="Folder for the files of coefficients, or one .json file for all; without it nothing is written.",
+)
+@click.option("--part", "parts", multiple=True, metavar="NAME", help="Fit this part only; may be given again.")
+@click.option(
+    "--check",
+    is_flag=True,
+    help="Exit with 1 when the package has other coefficients, or an error is beyond its bound.",
+)
+@JSON_OPTION
+def calibrate(*, data: Path, output: Path | None, parts: Sequence[str], check: bool, as_json: bool) -> int:
+    """Fit the energy model to measured data sets and print how well it fits.
+
+    Numbers of the package and of the fit count as equal up to a relative difference of 1e-6.
+    """
+    try:
+        from slurm_energy.energy_model.calibration.parts import fit_parts, write_fits  # noqa: PLC0415  # needs numpy
+    except ImportError as error:
+        raise ConfigError(
+            f"fitting needs {error.name}: install the extra `twin`, pip install slurm-energy[twin]"
+        ) from error
+    with progress_bar() as tell:
+        fits = fit_parts(data, parts, tell)
+    for path in write_fits(fits, output) if output else ():
+        say(f"wrote {path}", "slurm-energy")
+    if as_json:
+        print_json([_plain(fit) for fit in fits])
+    else:
+        Console().print(error_table(fits))
+    different = [fit for fit in fits if fit.differences]
+    for fit in different:
+        _say_differences(fit)
+    return 1 if check and (different or any(_is_beyond(fit) for fit in fits)) else 0
+
+
+@contextmanager
+def progress_bar() -> "Iterator[Tell]":
+    """Show a bar for each part on stderr; yields what tells it how far a part is."""
+    columns = (TextColumn("{task.description:<12}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    bars: dict[str, TaskID] = {}
+    with Progress(*columns, console=Console(file=sys.stderr), transient=True) as progress:
+
+        def tell(what: str, done: int, of: int) -> None:
+            if what not in bars:
+                bars[what] = progress.add_task(what)
+            progress.update(bars[what], completed=done, total=of)
+
+        yield tell
+
+
+def error_table(fits: "Sequence[FreshFit]") -> Table:
+    """Return every fit error, part by part."""
+    table = Table(
+        title="Fitted coefficients and their mean relative errors",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        collapse_padding=True,
+        show_edge=False,
+        padding=(0, 1, 0, 0),
+        caption="fit: judged at the points that were fitted; else at what was left out of the fit",
+    )
+    table.add_column("Quantity", overflow="fold")
+    table.add_column("Judged by", no_wrap=True)
+    for heading in ("Error", "Bound"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for fit in fits:
+        state = f"{len(fit.differences)} differences from the package" if fit.differences else "equal to the package"
+        table.add_section()
+        table.add_row(Text(f"{fit.name}.json", style="bold"), Text(state))
+        for error in fit.errors:
+            beyond = error.bound is not None and error.mean_relative_error > error.bound
+            table.add_row(
+                Text(f"  {error.quantity}"),
+                error.method,
+                Text(f"{error.mean_relative_error:.1%}", style="bold red" if beyond else ""),
+                "" if error.bound is None else f"{error.bound:.0%}",
+            )
+    return table
+
+
+def _plain(fit: "FreshFit") -> dict[str, Any]:
+    return {
+        "part": fit.name,
+        "source": fit.source,
+        "fit_errors": [asdict(error) for error in fit.errors],
+        "equal": not fit.differences,
+        "differences": [{"place": place, "packaged": old, "fresh": new} for place, old, new in fit.differences],
+    }
+
+
+def _say_differences(fit: "FreshFit") -> None:
+    for place, old, new in fit.differences[:_SHOWN_DIFFERENCES]:
+        say(f"{fit.name}{place}: package has {str(old)[:40]}, the fit gives {str(new)[:40]}", "slurm-energy")
+    if len(fit.differences) > _SHOWN_DIFFERENCES:
+        say(f"{fit.name}: {len(fit.differences) - _SHOWN_DIFFERENCES} more differences", "slurm-energy")
+
+
+def _is_beyond(fit: "FreshFit") -> bool:
+    return any(error.bound is not None and error.mean_relative_error > error.bound for error in fit.errors)

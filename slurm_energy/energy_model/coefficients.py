@@ -1,0 +1,64 @@
+"""Fitted coefficients that ship with the package: one JSON file for each part, with source and fit error.
+
+The files are written by `slurm-energy calibrate`; reading them takes the standard library alone.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from slurm_energy.errors import ConfigError
+
+FOLDER = Path(__file__).parent
+FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FitError:
+    """How far a fit is from what was measured."""
+
+    quantity: str
+    """What was fitted, and on what."""
+    mean_relative_error: float
+    """Mean of |fitted / measured - 1|."""
+    num_points: int
+    """Measured values behind the mean."""
+    method: str = "fit"
+    """`fit`: the points are those that were fitted; else what was left out, such as `leave-pair-out`."""
+    bound: float | None = None
+    """The error that must not be passed, None where no bound is set."""
+
+
+@cache
+def coefficients(part: str) -> Mapping[str, Any]:
+    """Return the document of one part, such as `scaling` for scaling.json.
+
+    Raises:
+        ConfigError: the installation lacks the file, or it is of another format.
+    """
+    path = FOLDER / f"{part}.json"
+    try:
+        document: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"coefficients {path} cannot be read: {error}; install the package again") from error
+    if document.get("format") != FORMAT:
+        raise ConfigError(f"coefficients {path} have format {document.get('format')}, this version reads {FORMAT}")
+    return document
+
+
+def fit_errors(part: str) -> tuple[FitError, ...]:
+    """Return the errors of one part's fits."""
+    return errors_of(coefficients(part))
+
+
+def source_of(part: str) -> str:
+    """Return where one part's measurements come from."""
+    return str(coefficients(part)["source"])
+
+
+def errors_of(document: Mapping[str, Any]) -> tuple[FitError, ...]:
+    """Return the errors that a document of coefficients states."""
+    return tuple(FitError(**entry) for entry in document["fit_errors"])

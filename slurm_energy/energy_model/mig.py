@@ -1,0 +1,109 @@
+"""Slices of an A100 (MIG): how fast a job runs on one, and what part of the GPU's power it stands for."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+
+from slurm_energy.energy_model.coefficients import coefficients
+from slurm_energy.errors import ValueRangeError
+
+WHOLE_SLICES = 7
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SliceCurve:
+    """Speed of one job on c of 7 compute slices, relative to the whole GPU: min(1, 1 / (fixed + stretch 7 / c))."""
+
+    model: str
+    batch_size: int
+    speed_by_slices: Mapping[int, float]
+    """As measured, by compute slices; a slice that is missing did not hold the job or was not tried."""
+    fixed: float
+    stretch: float
+    """Share of the time that grows as the slice shrinks, over that on the whole GPU."""
+    fit_error: float
+
+    def speed(self, compute_slices: int) -> float:
+        """Return the relative speed: as measured, else by the fit."""
+        if not 1 <= compute_slices <= WHOLE_SLICES:
+            raise ValueRangeError(f"{compute_slices} compute slices are not between 1 and {WHOLE_SLICES}")
+        measured = self.speed_by_slices.get(compute_slices)
+        return self.law(compute_slices) if measured is None else measured
+
+    def law(self, compute_slices: int) -> float:
+        """Return the relative speed by the fit."""
+        return min(1.0, 1.0 / (self.fixed + self.stretch * WHOLE_SLICES / compute_slices))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UtilisationPower:
+    """Board power of a whole A100-PCIe-40GB from what nvidia-smi reports, at default clocks."""
+
+    constant_watts: float
+    sm_watts: float
+    """For each unit of SM utilisation."""
+    memory_watts: float
+    """For each unit of the root of the memory utilisation."""
+    idle_watts: float
+    """Lowest power that was seen, with a program that hardly works."""
+
+    def watts(self, sm_utilisation: float, memory_utilisation: float) -> float:
+        """Return the power in W for utilisations 0..1, never below idle."""
+        for value in (sm_utilisation, memory_utilisation):
+            if not 0.0 <= value <= 1.0:
+                raise ValueRangeError(f"utilisation {value} is not a share from 0 to 1")
+        busy = self.constant_watts + self.sm_watts * sm_utilisation + self.memory_watts * memory_utilisation**0.5
+        return max(self.idle_watts, busy)
+
+
+@cache
+def slice_curves() -> tuple[SliceCurve, ...]:
+    """Return every measured job."""
+    return tuple(
+        SliceCurve(**{**entry, "speed_by_slices": {int(n): s for n, s in entry["speed_by_slices"].items()}})
+        for entry in coefficients("mig")["curves"]
+    )
+
+
+def slice_curve(model: str, batch_size: int) -> SliceCurve | None:
+    """Return one measured job, None when nobody measured it."""
+    for curve in slice_curves():
+        if (curve.model, curve.batch_size) == (model, batch_size):
+            return curve
+    return None
+
+
+def slice_watts(compute_slices: int, speed: float, whole_watts: float, idle_watts: float) -> float:
+    """Return the power in W that a job on a slice stands for, so that the parts of a full GPU add up to its power.
+
+    A model, not a measurement: nobody measured the power of a single slice. Idle power is divided by compute slices;
+    what is above it is energy for work and goes with the speed.
+
+    Args:
+        compute_slices: Of 7.
+        speed: Relative to the whole GPU.
+        whole_watts: Power when the job has the whole GPU.
+        idle_watts: Power of the idle GPU.
+    """
+    if not 0.0 <= idle_watts <= whole_watts:
+        raise ValueRangeError(f"idle power {idle_watts} W is not between 0 and the {whole_watts} W of the busy GPU")
+    return idle_watts * compute_slices / WHOLE_SLICES + (whole_watts - idle_watts) * speed
+
+
+@cache
+def utilisation_power() -> UtilisationPower:
+    """Return power against utilisation."""
+    return UtilisationPower(**coefficients("mig")["power"])
+
+
+@cache
+def layouts() -> tuple[tuple[int, ...], ...]:
+    """Return the ways to divide an A100, each as the compute slices of its parts."""
+    return tuple(tuple(layout) for layout in coefficients("mig")["layouts"])
+
+
+@cache
+def memory_mib(model: str, batch_size: int) -> float | None:
+    """Return the device memory in MiB that a job needs, None when nobody measured it."""
+    found = coefficients("mig")["memory_mib"].get(model, {}).get(str(batch_size))
+    return None if found is None else float(found)

@@ -1,0 +1,1 @@
+"""Judgement: policies side by side, with intervals and with bounds that no policy can pass."""

@@ -1,0 +1,170 @@
+"""What is to be compared: a world, its jobs, policies and seeds, all by name, so that any process can make them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import inf
+from pathlib import Path
+
+from slurm_energy.errors import ConfigError, EvaluationError
+from slurm_energy.evaluation.replay import replay_kinds, replay_workload, world_of_accounting
+from slurm_energy.policy.rules.registry import create_rule
+from slurm_energy.policy.rules.settings import split_text
+from slurm_energy.twin.job import Workload
+from slurm_energy.twin.workloads.formats import load_workload
+from slurm_energy.twin.workloads.registry import create_workload, workload_settings
+from slurm_energy.twin.workloads.replay import LoadOptions
+from slurm_energy.twin.world import World
+from slurm_energy.twin.world_file import find_world
+
+COMPAT_GENERATOR = "poisson"
+STATIONARY_GENERATORS = frozenset({"poisson"})
+SWEPT = ("fixed-clock", "fixed-dvfs")
+"""Rules whose clocks are found by a sweep when they are given none."""
+MOST_SEEDS = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArenaPlan:
+    """A comparison."""
+
+    policies: tuple[str, ...]
+    """As people write them: `name[:key=value,...]`."""
+    world: str | None = None
+    """Name or file; None with `sacct` for a world made from what the accounting shows."""
+    workload: Path | None = None
+    """A file of jobs in the place of the world's generator."""
+    sacct: Path | None = None
+    """Slurm's accounting in the place of either."""
+    seeds: tuple[int, ...] = (1,)
+    horizon_seconds: float | None = None
+    """None for the world's own; a file of jobs without it runs until no job is left."""
+    drain: bool = False
+    """Take arrivals until the horizon, and run until no job is left."""
+    compat: bool = False
+    """Draw arrivals and the policy's choices from one stream, as the published simulator does."""
+    skip_bad: bool = False
+    reference: str = ""
+    """Policy that the others are held against; empty for the first."""
+
+    @property
+    def is_generated(self) -> bool:
+        """Whether the jobs come from the world's generator, so that every seed has its own."""
+        return self.workload is None and self.sacct is None
+
+    @property
+    def reference_policy(self) -> str:
+        """The policy that the others are held against.
+
+        Raises:
+            EvaluationError: none, or more than one, is meant.
+        """
+        if not self.reference:
+            return self.policies[0]
+        if self.reference in self.policies:
+            return self.reference
+        named = [text for text in self.policies if split_text(text)[0] == self.reference]
+        if len(named) != 1:
+            count = f"is {len(named)} of" if named else "is not one of"
+            raise EvaluationError(f"reference {self.reference[:64]!r} {count} the policies {', '.join(self.policies)}")
+        return named[0]
+
+
+def checked_plan(plan: ArenaPlan) -> World:
+    """Return the plan's world after checking all that can be checked before a run.
+
+    Raises:
+        ConfigError, EvaluationError, PolicyError, ValueRangeError, WorkloadError: something of it cannot be; the message
+            says what, and what to do.
+    """
+    if not plan.policies:
+        raise EvaluationError("no policy is named: give at least one; `arena policies` lists them")
+    twice = [text for index, text in enumerate(plan.policies) if text in plan.policies[:index]]
+    if twice:
+        raise EvaluationError(f"policy {twice[0][:64]!r} is named twice")
+    if not plan.seeds or len(plan.seeds) > MOST_SEEDS or min(plan.seeds) < 0:
+        raise EvaluationError(f"{len(plan.seeds)} seeds: 1 to {MOST_SEEDS} from 0 up are possible")
+    if plan.horizon_seconds is not None and not 0.0 < plan.horizon_seconds < inf:
+        raise EvaluationError(f"a run of {plan.horizon_seconds / 3600.0:g} hours is not a finite time above 0")
+    if plan.workload is not None and plan.sacct is not None:
+        raise EvaluationError("a workload file and an accounting are both given: name one of them")
+    _ = plan.reference_policy
+    for text in plan.policies:
+        create_rule(text)
+    world = world_of_plan(plan)
+    if plan.is_generated and not world.workload:
+        raise EvaluationError(f"world {world.name} has no workload of its own: give one with --workload FILE")
+    if plan.compat:
+        _check_compat(plan, world)
+    return world
+
+
+def world_of_plan(plan: ArenaPlan) -> World:
+    """Return the plan's world.
+
+    Raises:
+        ConfigError: it does not exist or cannot be read.
+        EvaluationError: no world is named and there is no accounting to make one from.
+    """
+    if plan.world is not None:
+        return find_world(plan.world)
+    if plan.sacct is None:
+        raise EvaluationError("no world is named: give --world NAME or FILE; `arena worlds` lists those there are")
+    return world_of_accounting(plan.sacct, skip_bad=plan.skip_bad).world
+
+
+def run_horizon_seconds(plan: ArenaPlan, world: World) -> float | None:
+    """Return when runs end; None until no job is left."""
+    if plan.drain:
+        return None
+    if plan.horizon_seconds is not None:
+        return plan.horizon_seconds
+    return world.horizon_seconds if plan.is_generated else None
+
+
+def generator_settings(
+    world: World, horizon_seconds: float | None
+) -> Mapping[str, float | int | str]:
+    """Return the settings of the world's generator, its length put to the horizon where one is given."""
+    settings = dict(world.workload_settings)
+    known = workload_settings(world.workload)
+    if horizon_seconds is not None and "hours" in known:
+        settings["hours"] = horizon_seconds / 3600.0
+    return settings
+
+
+def workload_of_plan(plan: ArenaPlan, world: World, seed: int) -> Workload:
+    """Return the jobs of a seed; those of a file are the same for every seed.
+
+    Raises:
+        ConfigError, WorkloadError: they cannot be made or read.
+    """
+    if plan.is_generated:
+        return create_workload(world.workload, generator_settings(world, plan.horizon_seconds), seed)
+    if plan.sacct is not None:
+        found = replay_workload(plan.sacct, world, skip_bad=plan.skip_bad)
+    else:
+        assert plan.workload is not None
+        options = LoadOptions(skip_bad=plan.skip_bad, kinds=replay_kinds(world), seed=seed)
+        found = load_workload(plan.workload, options=options)
+    if plan.horizon_seconds is None:
+        return found
+    jobs = tuple(job for job in found.jobs if job.submitted_seconds <= plan.horizon_seconds)
+    return Workload(name=found.name, jobs=jobs, source=found.source, bad_rows=found.bad_rows)
+
+
+def seeds_from(first: int, count: int) -> Sequence[int]:
+    """Return so many seeds from the first on."""
+    return tuple(range(first, first + count))
+
+
+def _check_compat(plan: ArenaPlan, world: World) -> None:
+    if not plan.is_generated or world.workload != COMPAT_GENERATOR:
+        raise EvaluationError(
+            f"--compat repeats a published stream of generator {COMPAT_GENERATOR}; the jobs here come from "
+            f"{world.workload or 'a file' if plan.is_generated else 'a file'}"
+        )
+    if plan.drain:
+        raise EvaluationError("--compat and --drain exclude each other: the published runs end at their horizon")
+    if plan.horizon_seconds is None and world.horizon_seconds is None:
+        raise ConfigError(f"world {world.name} has no horizon: give --hours with --compat")
+

@@ -1,0 +1,161 @@
+"""One run of one policy with one seed: what a worker process does."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from slurm_energy.errors import EvaluationError
+from slurm_energy.evaluation.arena_bounds import FrontierLine, RunBounds, bounds_of_run, frontier_line
+from slurm_energy.evaluation.arena_plan import (
+    STATIONARY_GENERATORS,
+    ArenaPlan,
+    generator_settings,
+    run_horizon_seconds,
+    workload_of_plan,
+    world_of_plan,
+)
+from slurm_energy.evaluation.metrics import Metrics, metrics_of
+from slurm_energy.policy.rules.registry import create_rule
+from slurm_energy.twin.engine import run
+from slurm_energy.twin.job import Job, Workload
+from slurm_energy.twin.outcome import Outcome
+from slurm_energy.twin.workloads.compat import SharedStreamSource
+from slurm_energy.twin.workloads.registry import shared_stream_source
+from slurm_energy.twin.world import World
+
+BALANCE_TOLERANCE = 1e-9
+MOST_SAMPLES = 400
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Samples:
+    """A run over time, thinned for plots."""
+
+    seconds: tuple[float, ...]
+    """Ends of stretches; the first begins at 0."""
+    mean_watts: tuple[float, ...]
+    """Over each stretch."""
+    waiting_jobs: tuple[int, ...]
+    """At the end of each stretch."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRecord:
+    """A finished run."""
+
+    policy: str
+    """As it was named; with what a sweep found, see `rule`."""
+    rule: str
+    """The text that made the rule."""
+    seed: int
+    metrics: Metrics
+    bounds: RunBounds | None
+    samples: Samples
+    workload_name: str
+    workload_source: str
+    bad_rows: int
+    frontier: FrontierLine | None = None
+    """Of the first seed's arrivals, with the first policy's run only."""
+
+
+def run_one(plan: ArenaPlan, policy: str, rule_text: str, seed: int, *, with_frontier: bool = False) -> RunRecord:
+    """Run a policy and return its figures, after checking energy balance and bound.
+
+    Args:
+        plan: World, jobs, horizon.
+        policy: Name for the record.
+        rule_text: What makes the rule.
+        seed: Of arrivals, failures and the policy's own stream.
+        with_frontier: Whether to add the frontier of the arrivals.
+
+    Raises:
+        EvaluationError: energy is missing from the account, or the run is below a bound.
+        SlurmEnergyError: world, jobs or rule cannot be made, or cannot run together.
+    """
+    world = _world(plan)
+    horizon = run_horizon_seconds(plan, world)
+    rule = create_rule(rule_text)
+    if plan.compat:
+        length = plan.horizon_seconds or world.horizon_seconds
+        stream = _Recorded(shared_stream_source(generator_settings(world, length), seed))
+        outcome = run(world, stream, rule, seed=seed, horizon_seconds=horizon, random=stream.random)
+        jobs: Sequence[Job] = stream.jobs
+        workload = Workload(name=world.workload, jobs=(), source=f"shared stream, seed {seed}")
+    else:
+        workload = _workload(plan, seed)
+        outcome = run(world, workload, rule, seed=seed, horizon_seconds=horizon)
+        jobs = workload.jobs[: len(outcome.job_id)]
+    _check_balance(outcome, policy, seed)
+    metrics = metrics_of(outcome, world, jobs)
+    stationary = is_stationary(plan, world)
+    return RunRecord(
+        policy=policy,
+        rule=rule_text,
+        seed=seed,
+        metrics=metrics,
+        bounds=bounds_of_run(world, jobs, outcome, metrics, stationary=stationary),
+        samples=_samples(outcome),
+        workload_name=workload.name,
+        workload_source=workload.source,
+        bad_rows=workload.bad_rows,
+        frontier=frontier_line(world, jobs, outcome.end_seconds) if with_frontier and stationary and jobs else None,
+    )
+
+
+def is_stationary(plan: ArenaPlan, world: World) -> bool:
+    """Return whether the load is the same all the time: a Poisson stream that does not end before the run does."""
+    return plan.is_generated and not plan.drain and world.workload in STATIONARY_GENERATORS
+
+
+class _Recorded:
+    """A source that remembers the jobs it gave."""
+
+    def __init__(self, source: SharedStreamSource) -> None:
+        self._source = source
+        self.random = source.random
+        self.jobs: list[Job] = []
+
+    def next_time(self) -> float:
+        return self._source.next_time()
+
+    def take(self) -> Job:
+        job = self._source.take()
+        self.jobs.append(job)
+        return job
+
+    def after_route(self) -> None:
+        self._source.after_route()
+
+
+@lru_cache(maxsize=1)
+def _world(plan: ArenaPlan) -> World:
+    return world_of_plan(plan)
+
+
+@lru_cache(maxsize=1)
+def _workload(plan: ArenaPlan, seed: int) -> Workload:
+    """Return a seed's jobs, kept for the next policy: runs go seed by seed."""
+    return workload_of_plan(plan, _world(plan), seed)
+
+
+def _check_balance(outcome: Outcome, policy: str, seed: int) -> None:
+    if not outcome.balance_error <= BALANCE_TOLERANCE:
+        raise EvaluationError(
+            f"policy {policy}, seed {seed}: the parts of the energy differ from its total by {outcome.balance_error:.3g} "
+            f"of it, more than {BALANCE_TOLERANCE:g}: energy is lost or counted twice"
+        )
+
+
+def _samples(outcome: Outcome) -> Samples:
+    """Return the run's samples, neighbours put together until few enough are left."""
+    edges = outcome.sample_seconds
+    joules = np.concatenate([[0.0], np.cumsum(outcome.sample_watts * np.diff(edges))])
+    step = max(1, -(-(len(edges) - 1) // MOST_SAMPLES))
+    kept = np.unique(np.append(np.arange(0, len(edges), step), len(edges) - 1))
+    return Samples(
+        seconds=tuple(edges[kept][1:].tolist()),
+        mean_watts=tuple((np.diff(joules[kept]) / np.diff(edges[kept])).tolist()),
+        waiting_jobs=tuple(outcome.sample_waiting[kept][1:].tolist()),
+    )

@@ -1,0 +1,192 @@
+"""The least energy for a finite list of jobs, for somebody who knows it beforehand and may cut jobs as he likes.
+
+The relaxation keeps: what each job's work costs at best in the places it may use, how many devices a pool has, and that
+no work is done before it is submitted (by stretches of time: work counts as submitted from the start of its stretch).
+It leaves out: that a job is one piece with one width, how jobs pack onto nodes, waking, the order of the queue.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import coo_array, csr_array, hstack, identity, kron, vstack
+
+from slurm_energy.errors import ValueRangeError
+from slurm_energy.evaluation.bounds.activities import Activities, activities_of
+from slurm_energy.evaluation.bounds.floor import Downtime, PoolFloor, pool_floors
+from slurm_energy.evaluation.bounds.programme import Rows, Solution, devices_used, minimise, outputs
+from slurm_energy.evaluation.bounds.trace_jobs import GroupedWork, earliest_end_seconds, grouped_work
+from slurm_energy.twin.job import Workload
+from slurm_energy.twin.world import World
+
+FloatArray = NDArray[np.float64]
+MOST_VARIABLES = 60_000
+"""More stretches than this allows are not made: a programme of that size takes some seconds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceOptions:
+    """How a trace is bounded."""
+
+    stretches: int = 24
+    """Stretches of time, each with the capacity of the pools; 0 asks for each job's least energy with room for all."""
+    processed_units: Sequence[float] | None = None
+    """True units that were done of each job, in the workload's order; None for every job to its end."""
+    downtime: Downtime | None = None
+    """What really was down, where a horizon is given; see `pool_floors`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceBound:
+    """An energy below which nobody does these jobs."""
+
+    joules: float
+    base_joules: float
+    """Of the cluster with nothing running, until `least_end_seconds`."""
+    job_joules: float
+    """Of the devices that jobs hold."""
+    units: float
+    """Of all kinds together."""
+    least_end_seconds: float
+    """The horizon, or without one the end of the last job in the optimum: no earlier than any policy's."""
+    stretches: int
+    groups: int
+    """Sets of jobs of one kind with the same choices."""
+    unrunnable_jobs: int
+    """Jobs with work that no place of the world can run; they are not in the bound."""
+
+    @property
+    def joules_per_unit(self) -> float:
+        """Total energy over work, infinite without work."""
+        return self.joules / self.units if self.units else np.inf
+
+
+def clairvoyant_bound(
+    world: World, workload: Workload, horizon_seconds: float | None = None, options: TraceOptions | None = None
+) -> TraceBound:
+    """Return the least total energy in which a list of jobs can be done.
+
+    Args:
+        world: The cluster.
+        workload: The jobs.
+        horizon_seconds: Time over which the cluster's energy counts, from 0; None until the last job has ended.
+        options: How finely, and which work.
+
+    Raises:
+        ValueRangeError: the work does not fit into the horizon, or an option is out of bounds.
+    """
+    options = options or TraceOptions()
+    if options.stretches < 0:
+        raise ValueRangeError(f"{options.stretches} stretches of time are not 0 or more")
+    if horizon_seconds is not None and not 0.0 < horizon_seconds < np.inf:
+        raise ValueRangeError(f"horizon {horizon_seconds} s is not a finite number above 0")
+    work = grouped_work(world, workload, options.processed_units)
+    kinds = {group.kind for group in work.groups}
+    floors = pool_floors(world, kinds, horizon_seconds=horizon_seconds, downtime=options.downtime)
+    activities = activities_of(world, work.groups, floors)
+    end = earliest_end_seconds(world, workload, work) if horizon_seconds is None else horizon_seconds
+    late = horizon_seconds is not None and work.submitted_seconds.size and work.submitted_seconds.max() > end
+    if late:
+        raise ValueRangeError(
+            f"work of workload {workload.name} that is submitted at {work.submitted_seconds.max():.6g} s is asked for "
+            f"within a horizon of {end:.6g} s: name the units that were processed"
+        )
+    programme = _TracePlan(floors, activities, work, end, options.stretches, is_open=horizon_seconds is None)
+    solution = programme.solve()
+    if solution is None:
+        raise ValueRangeError(
+            f"the work of workload {workload.name} does not fit into {end:.6g} s in world {world.name}, whatever the "
+            "policy: name the units that were processed, or a longer horizon"
+        )
+    return programme.bound(solution)
+
+
+class _TracePlan:
+    """The programme: device-seconds of every activity in every stretch, work left at the end of each, and the tail.
+
+    Variables: [stretches x activities | stretches x groups | 1]; the last is the time after the earliest end that an
+    open horizon may take, which lengthens the last stretch.
+    """
+
+    def __init__(
+        self,
+        floors: Sequence[PoolFloor],
+        activities: Activities,
+        work: GroupedWork,
+        end_seconds: float,
+        stretches: int,
+        *,
+        is_open: bool,
+    ) -> None:
+        self._floors, self._activities, self._work = floors, activities, work
+        self._end_seconds, self._is_open, self._has_capacity = end_seconds, is_open, stretches > 0
+        size = len(activities) + len(work.groups)
+        self._stretches = max(1, min(stretches, MOST_VARIABLES // max(1, size)))
+        self._base_watts = sum(floor.base_watts for floor in floors)
+
+    def solve(self) -> Solution | None:
+        """Return the cheapest plan, None if the work does not fit."""
+        if not self._work.groups:
+            return minimise(np.zeros(0))
+        extra = np.tile(self._activities.extra_watts, self._stretches)
+        waiting = np.zeros(self._stretches * len(self._work.groups))
+        tail = [self._base_watts] if self._is_open and self._has_capacity else []
+        return minimise(np.concatenate([extra, waiting, tail]), equal=self._flow(), most=self._capacity())
+
+    def bound(self, solution: Solution) -> TraceBound:
+        """Return what an optimum says."""
+        num = self._stretches * len(self._activities)
+        tail_seconds = float(solution.x[-1]) if self._is_open and self._has_capacity and len(solution.x) else 0.0
+        seconds = self._end_seconds + tail_seconds
+        watts = np.tile(self._activities.watts, self._stretches)
+        return TraceBound(
+            joules=self._base_watts * self._end_seconds + solution.value,
+            base_joules=self._base_watts * seconds,
+            job_joules=float(watts @ solution.x[:num]) if len(solution.x) else 0.0,
+            units=float(self._work.units.sum()),
+            least_end_seconds=seconds,
+            stretches=self._stretches if self._has_capacity else 0,
+            groups=len(self._work.groups),
+            unrunnable_jobs=self._work.unrunnable_jobs,
+        )
+
+    def _flow(self) -> Rows:
+        """Work done + left at the end - left before = work submitted, by stretch and group; none is left at last.
+
+        Each group's rows are scaled by its total work.
+        """
+        groups, stretches = len(self._work.groups), self._stretches
+        submitted = self._submitted()
+        total = submitted.sum(axis=0)
+        done = kron(identity(stretches, format="csr"), outputs(self._activities, groups) / total[:, None])
+        left = np.eye(stretches) - np.eye(stretches, k=-1)
+        left[:, -1] = 0.0
+        matrix = [done, kron(csr_array(left), identity(groups, format="csr"))]
+        if self._is_open and self._has_capacity:
+            matrix.append(csr_array((stretches * groups, 1)))
+        return Rows(matrix=csr_array(hstack(matrix)), values=(submitted / total).ravel())
+
+    def _submitted(self) -> FloatArray:
+        """Return the units that each group submits in each stretch, [stretches, groups]."""
+        edges = np.linspace(0.0, self._end_seconds, self._stretches + 1)[1:-1]
+        stretch = np.searchsorted(edges, self._work.submitted_seconds, side="right")
+        units = coo_array(
+            (self._work.units, (stretch, self._work.group)), shape=(self._stretches, len(self._work.groups))
+        )
+        dense: FloatArray = units.toarray()
+        return dense
+
+    def _capacity(self) -> Rows | None:
+        """Device-seconds of each pool in each stretch are at most its devices times the stretch."""
+        if not self._has_capacity:
+            return None
+        devices = np.array([floor.devices for floor in self._floors], dtype=np.float64)
+        groups, stretches = len(self._work.groups), self._stretches
+        seconds = self._end_seconds / stretches
+        used = kron(identity(stretches, format="csr"), devices_used(self._activities, len(devices)) / devices[:, None])
+        matrix = [used, csr_array((stretches * len(devices), stretches * groups))]
+        if self._is_open:
+            last = csr_array(np.full((len(devices), 1), -1.0))
+            matrix.append(vstack([csr_array(((stretches - 1) * len(devices), 1)), last]))
+        return Rows(matrix=csr_array(hstack(matrix)), values=np.full(stretches * len(devices), seconds))

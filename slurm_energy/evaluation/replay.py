@@ -1,0 +1,211 @@
+"""A site's own history as a comparison's jobs, and the cluster that the history shows."""
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from math import ceil
+from pathlib import Path
+
+from slurm_energy.domain.cluster import JobState
+from slurm_energy.errors import ValueRangeError, WorkloadError
+from slurm_energy.slurm.conversion import Converted
+from slurm_energy.slurm.convert_accounting import convert_accounting
+from slurm_energy.slurm.hostlist import expand_hostlist
+from slurm_energy.slurm.sacct_parsable import convert_parsable
+from slurm_energy.twin.device_model import DeviceModel
+from slurm_energy.twin.job import Workload
+from slurm_energy.twin.workloads.accounting import workload_of_accounting
+from slurm_energy.twin.workloads.formats import recognised_format
+from slurm_energy.twin.workloads.replay import LoadOptions, ReplayKind, kinds_of_device
+from slurm_energy.twin.world import Partition, Pool, World
+from slurm_energy.twin.world_file import shipped_world
+
+MODEL_WORLD = "philly-a100"
+MODEL_POOL = "a100"
+"""The pool of the package's worlds whose devices and hosts stand for GPUs of which the accounting says nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeenWorld:
+    """A world made from an accounting."""
+
+    world: World
+    assumptions: tuple[str, ...]
+    """What the accounting does not say, a sentence each."""
+
+
+def accounting_states(path: Path, *, skip_bad: bool) -> Converted[JobState]:
+    """Return the jobs of a file with the output of `sacct --json` or `sacct -P`.
+
+    Raises:
+        SlurmError: it is neither.
+        WorkloadError: it cannot be read, or has bad rows that are not to be skipped.
+    """
+    return _states(path, skip_bad)
+
+
+@lru_cache(maxsize=1)
+def _states(path: Path, skip_bad: bool) -> Converted[JobState]:
+    first_bad: list[str] = []
+
+    def note(line: int, column: str, value: str, reason: str) -> None:
+        first_bad.append(f"line {line}, column {column}, value {value[:64]!r}: {reason}")
+
+    form = recognised_format(path)
+    if form not in ("sacct-json", "sacct-text"):
+        raise WorkloadError(
+            f"{str(path)!r} is not the output of sacct --json or sacct -P but {form}: give it as --workload of arena run"
+        )
+    try:
+        text = path.read_text(encoding="utf-8", errors="surrogateescape")
+        converted = convert_accounting(json.loads(text)) if form == "sacct-json" else convert_parsable(text, on_bad=note)
+    except (OSError, ValueError, RecursionError) as error:
+        raise WorkloadError(f"accounting {str(path)!r} cannot be read: {error}") from error
+    if converted.skipped_rows and not skip_bad:
+        reasons = first_bad[:1] or [f"{count} rows: {reason}" for reason, count in converted.skipped.items()]
+        raise WorkloadError(f"accounting {str(path)!r}, {reasons[0]}; --skip-bad leaves such rows out and counts them")
+    return converted
+
+
+def replay_workload(path: Path, world: World, *, skip_bad: bool) -> Workload:
+    """Return the jobs of an accounting for a world; they keep their partitions where the world has all of them.
+
+    Raises:
+        SlurmError, WorkloadError: see `accounting_states`; or no job can be replayed.
+    """
+    converted = accounting_states(path, skip_bad=skip_bad)
+    known = {partition.name for partition in world.partitions}
+    named = {name for state in converted.items if state.gpu_count for name in state.partitions}
+    options = LoadOptions(skip_bad=skip_bad, kinds=replay_kinds(world), keep_partitions=named <= known)
+    found = workload_of_accounting(converted.items, options, source=path, bad_rows=converted.skipped_rows)
+    if not found.jobs:
+        raise WorkloadError(f"accounting {str(path)!r} has no job with GPUs that ran and ended ({found.source})")
+    return found
+
+
+def reference_device(world: World) -> DeviceModel:
+    """Return the device whose default clock the run times of a trace are taken for: the GPU of the first pool."""
+    devices = [world.devices[pool.device] for pool in world.pools]
+    return next((device for device in devices if not device.is_cpu and device.loads), devices[0])
+
+
+def replay_kinds(world: World) -> tuple[ReplayKind, ...]:
+    """Return the kinds of work that a trace may be taken for, the world's own first."""
+    kinds = kinds_of_device(reference_device(world))
+    own = world.workload_settings.get("kind")
+    return tuple(sorted(kinds, key=lambda kind: kind.name != own))
+
+
+def world_of_accounting(path: Path, *, skip_bad: bool) -> SeenWorld:
+    """Return the cluster that an accounting shows: partitions, and pools of GPUs wide enough for what ran at once.
+
+    Partitions that share a node share a pool.
+
+    Raises:
+        SlurmError, WorkloadError: see `accounting_states`; or no job with GPUs is in it.
+    """
+    states = [state for state in accounting_states(path, skip_bad=skip_bad).items if _held_gpus(state)]
+    if not states:
+        raise WorkloadError(f"accounting {str(path)!r} has no job that held GPUs: no cluster can be made from it")
+    model = shipped_world(MODEL_WORLD)
+    template = next(pool for pool in model.pools if pool.name == MODEL_POOL)
+    pools, partitions = [], []
+    for names in _groups(states):
+        members = [state for state in states if set(_partitions(state)) & set(names)]
+        pool = _pool(names, members, template)
+        pools.append(pool)
+        partitions += [Partition(name=name, pools=(pool.name,)) for name in names]
+    world = World(
+        name=path.stem,
+        devices={template.device: model.devices[template.device]},
+        pools=tuple(pools),
+        partitions=tuple(partitions),
+        discipline=model.discipline,
+        backfill_interval_seconds=model.backfill_interval_seconds,
+        backfill_depth=model.backfill_depth,
+        launch_seconds=model.launch_seconds,
+        workload_settings={"kind": model.workload_settings.get("kind", "")},
+        source=f"made from {path.name}",
+    )
+    kind = replay_kinds(world)[0].name
+    return SeenWorld(
+        world=world,
+        assumptions=(
+            *(
+                f"pool {pool.name}: {pool.nodes} nodes with {pool.gpus_per_node} GPUs, the most that was used at once"
+                for pool in pools
+            ),
+            f"every GPU is taken for {template.device}, and hosts for those of pool {MODEL_POOL} of world "
+            f"{MODEL_WORLD}: the accounting does not say what they draw",
+            f"every job is taken for work of kind {kind}, unless its name or account is a kind's name, and its run time "
+            "for that at the default clock",
+            "nodes are never suspended",
+        ),
+    )
+
+
+def _held_gpus(state: JobState) -> bool:
+    return bool(state.gpu_count) and state.started_at_seconds is not None and state.ended_at_seconds is not None
+
+
+def _partitions(state: JobState) -> tuple[str, ...]:
+    return tuple(str(name) for name in state.partitions) or ("all",)
+
+
+def _nodes(state: JobState) -> tuple[str, ...]:
+    try:
+        return expand_hostlist(state.nodes)
+    except ValueRangeError:
+        return ()
+
+
+def _groups(states: Sequence[JobState]) -> list[tuple[str, ...]]:
+    """Return sets of partitions that are joined by common nodes, in the order of their first job."""
+    group_of: dict[str, list[str]] = {}
+    owner: dict[str, str] = {}
+    for state in states:
+        names = _partitions(state)
+        joined = [*names, *(owner.setdefault(node, names[0]) for node in _nodes(state))]
+        merged: list[str] = []
+        for name in joined:
+            merged += [known for known in group_of.get(name, [name]) if known not in merged]
+        group_of.update(dict.fromkeys(merged, merged))
+    unique: dict[int, tuple[str, ...]] = {}
+    for members in group_of.values():
+        unique.setdefault(id(members), tuple(members))
+    return list(unique.values())
+
+
+def _pool(names: Sequence[str], states: Sequence[JobState], template: Pool) -> Pool:
+    per_node = max(ceil((state.gpu_count or 0) / max(1, state.node_count)) for state in states)
+    seen = {node for state in states for node in _nodes(state)}
+    nodes = max(1, len(seen), ceil(_most_at_once(states) / per_node))
+    return replace(
+        template,
+        name="-".join(names)[:64],
+        nodes=nodes,
+        gpus_per_node=per_node,
+        cpus_per_node=0,
+        memory_gib_per_node=float("inf"),
+        host_idle_watts=template.host_idle_watts * per_node / template.gpus_per_node,
+        host_busy_watts=template.host_busy_watts * per_node / template.gpus_per_node,
+        suspend=None,
+    )
+
+
+def _most_at_once(states: Iterable[JobState]) -> int:
+    """Return the most GPUs that were held at one time; what ends frees its GPUs before what starts then."""
+    changes: dict[float, list[int]] = defaultdict(lambda: [0, 0])
+    for state in states:
+        gpus = state.gpu_count or 0
+        start, end = state.started_at_seconds or 0.0, state.ended_at_seconds or 0.0
+        if end > start:
+            changes[start][1] += gpus
+            changes[end][0] += gpus
+    held = most = 0
+    for _, (freed, taken) in sorted(changes.items()):
+        held += taken - freed
+        most = max(most, held)
+    return most

@@ -1,0 +1,368 @@
+"""Where, how wide and how fast a job runs: the form of a placement rule, its choices, and what it may see.
+
+A rule decides on a *place*: one kind of GPU (or CPU) inside one partition. It is asked when a job is submitted
+(`route`) and when the job could start (`place`); both see the same view. Nothing here knows whether the cluster is real.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Literal, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+FloatArray = NDArray[np.float64]
+
+
+class Placement(NamedTuple):
+    """A decision to start a job now."""
+
+    place: int
+    """Index into the view's places."""
+    gpus: int
+    """Devices over the whole job: GPUs, or CPU sockets in a place without GPUs."""
+    clock: int
+    """Index into the place's ascending clocks; -1 is the highest."""
+    partner: int | None = None
+    """Id of a running job with which to share one GPU; None for GPUs of its own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Discipline:
+    """The order of the queue, and whether later jobs may overtake one that waits."""
+
+    order: Literal["fifo", "sjf"] = "fifo"
+    """`fifo`: priority, then submission; `sjf`: priority, then the shortest expected run."""
+    backfill: Literal["none", "easy"] = "easy"
+    """`easy`: a later job may start if the first job that waits starts no later for it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class OptionTable:
+    """What every way of running jobs of one kind costs, at the place's present conditions.
+
+    Arrays are [num_places, num_counts, num_clocks]; what cannot be has infinite seconds and joules per unit.
+    A place with fewer clocks than another has its last columns infinite.
+    """
+
+    gpu_counts: tuple[int, ...]
+    """Device counts that the job may run with, ascending."""
+    seconds_per_unit: FloatArray
+    watts: FloatArray
+    """Power of the whole allocation while it computes, devices only."""
+    free_watts: FloatArray
+    """What the same devices draw while they are free: what running the job takes off the cluster's base."""
+    joules_per_unit: FloatArray
+    """watts x seconds_per_unit."""
+
+    def count_index(self, gpus: int) -> int:
+        """Return the index of a device count.
+
+        Raises:
+            ValueError: the job may not run with that many.
+        """
+        return self.gpu_counts.index(gpus)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlaceInfo:
+    """What does not change of a place."""
+
+    name: str
+    partition: str
+    device: str
+    """Name of the GPU or CPU type."""
+    total_gpus: int
+    gpus_per_node: int
+    relative_clocks: tuple[float, ...]
+    """Ascending, the default clock last; 1.0 is the reference of the type's curves."""
+    free_watts: float
+    """One free device."""
+    is_cpu: bool = False
+    region: str = ""
+    """Of carbon intensity and price."""
+
+
+class WaitingJob(Protocol):
+    """What a rule may know of a job; the true amount of work is not among it."""
+
+    @property
+    def job_id(self) -> int:
+        """Slurm's number."""
+        ...
+
+    @property
+    def kind(self) -> str:
+        """Name of its curves, such as `training` or `bloom-backward`."""
+        ...
+
+    @property
+    def gpu_counts(self) -> tuple[int, ...]:
+        """Device counts that it may run with, ascending."""
+        ...
+
+    @property
+    def submitted_seconds(self) -> float:
+        """Time of submission."""
+        ...
+
+    @property
+    def estimated_units(self) -> float:
+        """Work as estimated at submission; 1 unit is what `seconds_per_unit` speaks of."""
+        ...
+
+    @property
+    def time_limit_seconds(self) -> float:
+        """Infinite when there is none."""
+        ...
+
+    @property
+    def deadline_seconds(self) -> float:
+        """Absolute; infinite when there is none."""
+        ...
+
+    @property
+    def max_slowdown(self) -> float:
+        """Ratio to the run at the default clock; infinite when there is no bound."""
+        ...
+
+    @property
+    def priority(self) -> float:
+        """Higher goes first."""
+        ...
+
+    @property
+    def user(self) -> str:
+        """Who submitted it."""
+        ...
+
+    @property
+    def account(self) -> str:
+        """Account."""
+        ...
+
+    @property
+    def name(self) -> str:
+        """Job name; whatever the user wrote."""
+        ...
+
+    @property
+    def routed_place(self) -> int | None:
+        """Set by `route`; only this place is possible then."""
+        ...
+
+
+class RunningJob(Protocol):
+    """What a rule may know of a job that runs."""
+
+    @property
+    def job_id(self) -> int:
+        """Slurm's number."""
+        ...
+
+    @property
+    def place(self) -> int:
+        """Index of its place."""
+        ...
+
+    @property
+    def gpus(self) -> int:
+        """Devices that it holds."""
+        ...
+
+    @property
+    def clock(self) -> int:
+        """Index of its clock."""
+        ...
+
+    @property
+    def started_seconds(self) -> float:
+        """Time of its start."""
+        ...
+
+    @property
+    def watts(self) -> float:
+        """Power of its devices."""
+        ...
+
+
+class EndedJob(Protocol):
+    """What a rule learns when a job has ended: measured figures only."""
+
+    @property
+    def job_id(self) -> int:
+        """Slurm's number."""
+        ...
+
+    @property
+    def kind(self) -> str:
+        """Kind of work."""
+        ...
+
+    @property
+    def account(self) -> str:
+        """Account."""
+        ...
+
+    @property
+    def name(self) -> str:
+        """Job name; whatever the user wrote."""
+        ...
+
+    @property
+    def place(self) -> int:
+        """Index of its place."""
+        ...
+
+    @property
+    def gpus(self) -> int:
+        """Devices that it holds."""
+        ...
+
+    @property
+    def clock(self) -> int:
+        """Index of its clock."""
+        ...
+
+    @property
+    def run_seconds(self) -> float:
+        """Time that it held devices."""
+        ...
+
+    @property
+    def energy_joules(self) -> float:
+        """Measured energy of its devices."""
+        ...
+
+    @property
+    def state(self) -> str:
+        """Slurm's state in capitals: COMPLETED, TIMEOUT, FAILED, NODE_FAIL, CANCELLED."""
+        ...
+
+    @property
+    def units(self) -> float:
+        """Work that was done, as the job itself reports it."""
+        ...
+
+
+class PartnerOffer(NamedTuple):
+    """A job that runs alone on a GPU which the waiting job could share."""
+
+    job_id: int
+    place: int
+    speed: float
+    """What the waiting job would reach, relative to running alone at the same clock."""
+    partner_speed: float
+    """What would be left to the running job."""
+    watts: float
+    """Power of the GPU with both."""
+    partner_watts: float
+    """Its power now."""
+
+
+class ClusterView(Protocol):
+    """The cluster as a rule may see it, alive: read it, keep nothing of it, change nothing in it."""
+
+    @property
+    def now_seconds(self) -> float:
+        """Present time."""
+        ...
+
+    @property
+    def places(self) -> Sequence[PlaceInfo]:
+        """The cluster's places."""
+        ...
+
+    @property
+    def free_gpus(self) -> Sequence[int]:
+        """By place, over all its nodes that are up; a suspended node's count."""
+        ...
+
+    @property
+    def waiting_jobs(self) -> Sequence[int]:
+        """By place, jobs that were routed there and wait."""
+        ...
+
+    @property
+    def power_watts(self) -> float:
+        """Power of the whole cluster."""
+        ...
+
+    @property
+    def power_budget_watts(self) -> float:
+        """Infinite when there is none."""
+        ...
+
+    @property
+    def num_waiting(self) -> int:
+        """Jobs that are eligible and wait, routed or not."""
+        ...
+
+    def room(self, job: WaitingJob) -> Sequence[int]:
+        """Return by place the largest of the job's device counts that would fit now, 0 for none or not allowed."""
+        ...
+
+    def allowed_places(self, job: WaitingJob) -> Sequence[int]:
+        """Return the places that the job's request, partition and limits allow, room or not."""
+        ...
+
+    def options(self, job: WaitingJob) -> OptionTable:
+        """Return the costs of the job's options; the same table object while nothing of them changed."""
+        ...
+
+    def partners(self, job: WaitingJob) -> Sequence[PartnerOffer]:
+        """Return the running jobs with which the job could share a GPU; none where the world has no sharing."""
+        ...
+
+    def running_jobs(self) -> Sequence[RunningJob]:
+        """Return the jobs that run, in the order of their start."""
+        ...
+
+    def carbon_grams_per_kwh(self, place: int) -> float:
+        """Return the present carbon intensity of a place's region, 0 where the world has none."""
+        ...
+
+    def price_per_kwh(self, place: int) -> float:
+        """Return the present energy price of a place's region, 0 where the world has none."""
+        ...
+
+    def wakeup_joules(self, place: int, gpus: int) -> float:
+        """Return the energy of waking the nodes that a start with so many devices needs, 0 when enough are awake."""
+        ...
+
+
+class PlacementRule:
+    """A rule with every hook doing nothing; subclasses override what they need.
+
+    A rule is deterministic given the random stream it is handed, and total: it answers for every job and view.
+    """
+
+    name = "rule"
+    version = "1"
+    routes = False
+    """Whether `route` is asked at submission; else a job waits in the common queue of its places."""
+    discipline: Discipline | None = None
+    """None leaves the world's own."""
+    control_interval_seconds: float | None = None
+    """How often `control` is asked; None for never."""
+    observes_ends = False
+    """Whether `ended` is called."""
+
+    def begin(self, view: ClusterView, random: Random) -> None:
+        """Start a run: forget the last one; `random` is the policy's own stream."""
+
+    def route(self, job: WaitingJob, view: ClusterView) -> int | None:  # noqa: ARG002  # the hook's form
+        """Return the place in which the job shall wait, None for the common queue."""
+        return None
+
+    def place(self, job: WaitingJob, view: ClusterView) -> Placement | None:
+        """Return how to start the job now, None to let it wait. Asked only when it would fit somewhere."""
+        raise NotImplementedError
+
+    def ended(self, job: EndedJob) -> None:
+        """Learn from a job that ended."""
+
+    def control(self, view: ClusterView) -> Mapping[int, int]:  # noqa: ARG002  # the hook's form
+        """Return new clock indices for running jobs by job id."""
+        return {}

@@ -1,0 +1,104 @@
+"""A price on time and a price on devices, the second found by dual ascent on the capacity limit."""
+
+from random import Random
+
+import numpy as np
+
+from slurm_energy.policy.placement import ClusterView, FloatArray, OptionTable, Placement, PlacementRule, WaitingJob
+from slurm_energy.policy.rules.bounds import Bounds, bounds_of
+from slurm_energy.policy.rules.priced import PricedOptions
+from slurm_energy.policy.rules.tables import Prepared, active_joules, cost
+
+
+class AdaptivePriceRule(PlacementRule):
+    """Least n T (P - free) + V T + mu n T; at every arrival mu += k (occupancy - threshold), never below 0.
+
+    mu is the dual variable of the capacity limit: 0 while devices are left over, and as high as it takes for jobs to
+    leave devices to others when they are scarce, by fewer devices and higher clocks.
+    """
+
+    name = "adaptive-price"
+    routes = True
+    """Only to see every arrival: no job is sent anywhere."""
+
+    def __init__(
+        self,
+        *,
+        v: float = 20.0,
+        k: float = 2.0,
+        threshold: float = 0.95,
+        ceiling: float = 1000.0,
+        by_place: bool = False,
+        wake: bool = True,
+    ) -> None:
+        """Store the settings.
+
+        Args:
+            v: Price of time in W.
+            k: Step of the price in W for one arrival at an occupancy 1 above the threshold.
+            threshold: Share of devices in use above which the price rises.
+            ceiling: Most that the price may reach, in W: it must be able to come down again when jobs stop coming.
+            by_place: Whether every place has a price of its own, from its own occupancy.
+            wake: Whether the energy of waking suspended nodes counts.
+        """
+        self._watts, self._step, self._threshold = v, k, threshold
+        self._ceiling, self._by_place, self._wake = ceiling, by_place, wake
+        self._prices: FloatArray = np.zeros(0)
+        self._priced: list[int] = []
+        self._totals: list[int] = []
+        self._mu: list[float] = []
+        self._options = Prepared(self.priced_options)
+
+    @property
+    def prices_watts(self) -> tuple[float, ...]:
+        """The present price of one device by place."""
+        return tuple(self._prices.tolist())
+
+    def begin(self, view: ClusterView, random: Random) -> None:  # noqa: ARG002  # the hook's form
+        """Start with no price; it speaks of GPUs, or of CPU sockets where there is no GPU."""
+        gpu_places = [index for index, place in enumerate(view.places) if not place.is_cpu]
+        self._priced = gpu_places or list(range(len(view.places)))
+        self._totals = [view.places[index].total_gpus for index in self._priced]
+        self._mu = [0.0] * (len(self._priced) if self._by_place else 1)
+        self._prices = np.zeros(len(view.places))
+        self._options.forget()
+
+    def route(self, job: WaitingJob, view: ClusterView) -> int | None:  # noqa: ARG002  # the hook's form
+        """Move the price at an arrival; the job waits in the common queue."""
+        occupancies = self._occupancies(view)
+        self._mu = [
+            min(self._ceiling, max(0.0, mu + self._step * (occupancy - self._threshold)))
+            for mu, occupancy in zip(self._mu, occupancies, strict=True)
+        ]
+        self._prices[self._priced] = self._mu
+        return None
+
+    def _occupancies(self, view: ClusterView) -> list[float]:
+        """Return the occupancy behind each price; a queue counts as full, whatever holds its jobs back."""
+        if view.num_waiting:
+            return [1.0] * len(self._mu)
+        free = [view.free_gpus[index] for index in self._priced]
+        if self._by_place:
+            return [1.0 - left / total for left, total in zip(free, self._totals, strict=True)]
+        return [1.0 - sum(free) / sum(self._totals)]
+
+    def place(self, job: WaitingJob, view: ClusterView) -> Placement | None:
+        """Return the option with the least price."""
+        options = self._options.of(view.options(job))
+        room, bounds = view.room(job), self.bounds(job, view.now_seconds)
+        wake_units = self.units(job) if self._wake else 0.0
+        if not any(self._mu):
+            return options.free.choose(room, view, bounds, wake_units)
+        return options.choose(self._prices, room, view, bounds, wake_units)
+
+    def bounds(self, job: WaitingJob, now_seconds: float) -> Bounds | None:
+        """Return what the job's bounds leave if it starts now."""
+        return bounds_of(job, now_seconds)
+
+    def units(self, job: WaitingJob) -> float:
+        """Return the job's work as far as the rule knows it."""
+        return job.estimated_units
+
+    def priced_options(self, table: OptionTable) -> PricedOptions:
+        """Return a table's options by what they cost while devices are free."""
+        return PricedOptions(table, active_joules(table) + cost(table, self._watts))

@@ -1,0 +1,216 @@
+"""Keeping a power budget: start clocks that fit under it, and clocks of running jobs that follow it."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import inf, isfinite
+from random import Random
+from typing import NamedTuple
+
+from slurm_energy.policy.placement import (
+    ClusterView,
+    Discipline,
+    EndedJob,
+    OptionTable,
+    Placement,
+    PlacementRule,
+    WaitingJob,
+)
+from slurm_energy.policy.rules.clocks import ClockChoice
+from slurm_energy.policy.rules.tables import Prepared
+
+INTERVAL_SECONDS = 20.0
+"""Between two looks at the cluster's power: the published log interval."""
+MARGIN = 0.02
+"""Share of the budget that must be left before clocks are raised, so that they do not swing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ladder:
+    """The clocks of one place and count, as a cap sees them."""
+
+    watts: Sequence[float]
+    """Of the whole allocation, by clock."""
+    speed: Sequence[float]
+    """Devices x speed relative to the default clock, by clock."""
+    free_watts: float
+    """Of the same devices when they are free."""
+    relative_clocks: Sequence[float]
+
+    highest: int
+    """The default clock."""
+    efficient: int
+    """The clock of the least active joules per unit: below it a watt does less work."""
+
+    def added_watts(self, clock: int) -> float:
+        """Return what a start at a clock adds to the cluster's power."""
+        return self.watts[clock] - self.free_watts
+
+    def highest_under(self, cap: float, lowest: int) -> int:
+        """Return the highest clock up to a relative clock, `lowest` when there is none from there up."""
+        clock = self.highest
+        while clock > lowest and self.relative_clocks[clock] > cap:
+            clock -= 1
+        return clock
+
+
+@dataclass(slots=True, kw_only=True)
+class CappedJob:
+    """A running job and where its clock may move."""
+
+    job_id: int
+    ladder: Ladder
+    lowest: int
+    """Least clock that the job's own bounds allowed when it started."""
+    clock: int
+    """The present one."""
+
+    def saved_watts(self, clock: int) -> float:
+        """Return what the job draws less at another clock; negative for more."""
+        return self.ladder.watts[self.clock] - self.ladder.watts[clock]
+
+
+class _Wanted(NamedTuple):
+    efficient_watts: float
+    highest_watts: float
+
+
+class _Ladders:
+    """The ladders of one table."""
+
+    def __init__(self, table: OptionTable) -> None:
+        self.choice = ClockChoice(table)
+        self._table = table
+        self._made: dict[tuple[int, int], Ladder] = {}
+
+    def of(self, place: int, count: int, relative_clocks: Sequence[float]) -> Ladder:
+        found = self._made.get((place, count))
+        if found is None:
+            seconds = [value for value in self._table.seconds_per_unit[place, count].tolist() if isfinite(value)]
+            gpus = self._table.gpu_counts[count]
+            watts = self._table.watts[place, count, : len(seconds)].tolist()
+            free = float(self._table.free_watts[place, count, len(seconds) - 1])
+            found = self._made[place, count] = Ladder(
+                watts=watts,
+                speed=[gpus * seconds[-1] / value for value in seconds],
+                free_watts=free,
+                relative_clocks=relative_clocks,
+                highest=len(seconds) - 1,
+                efficient=min(range(len(seconds)), key=lambda clock: (watts[clock] - free) * seconds[clock]),
+            )
+        return found
+
+
+class CapRule(PlacementRule):
+    """Slurm's placement under a power budget; subclasses say which clocks move.
+
+    A job starts at the first place with room, with the most devices and at the highest clock whose power still fits
+    under the budget, but not below its efficient clock, where a watt does less work. A job for which there is no power
+    waits, unless nothing runs at all: a budget below the least that one job needs cannot be kept. While jobs wait for
+    power, jobs start at their efficient clocks and running ones are lowered to theirs.
+    """
+
+    discipline = Discipline(order="fifo", backfill="easy")
+    observes_ends = True
+
+    def __init__(self, *, interval_seconds: float = INTERVAL_SECONDS, margin: float = MARGIN) -> None:
+        """Store the settings.
+
+        Args:
+            interval_seconds: Between two looks at the cluster's power.
+            margin: Share of the budget that must be left before clocks are raised.
+        """
+        self.control_interval_seconds = interval_seconds
+        self._margin = margin
+        self._cap = inf
+        """Relative clock above which no job starts."""
+        self._wanted: _Wanted | None = None
+        """What the last job wanted that found no power; None while there is enough for all who wait."""
+        self._ladders = Prepared(_Ladders)
+        self._started: dict[int, tuple[Ladder, int]] = {}
+        """Ladder and lowest clock of every job that was placed and has not ended."""
+
+    def begin(self, view: ClusterView, random: Random) -> None:  # noqa: ARG002  # the hook's form
+        """Forget the last run."""
+        self._cap, self._wanted, self._started = inf, None, {}
+        self._ladders.forget()
+
+    def place(self, job: WaitingJob, view: ClusterView) -> Placement | None:
+        """Return the first option in Slurm's order that fits under the budget."""
+        spare = view.power_budget_watts - view.power_watts
+        self._forget_shortage(view, spare)
+        coolest: tuple[float, Placement, Ladder, int] | None = None
+        for placement, ladder, lowest in self._ways(job, view):
+            floor = max(lowest, ladder.efficient)
+            top = floor if self._wanted else ladder.highest_under(self._cap, floor)
+            for clock in range(top, floor - 1, -1):
+                if ladder.added_watts(clock) <= spare:
+                    self._started[job.job_id] = (ladder, lowest)
+                    return placement._replace(clock=clock)
+            added = ladder.added_watts(lowest)
+            if coolest is None or added < coolest[0]:
+                coolest = added, placement, ladder, lowest
+        if coolest is None:
+            return None
+        _, placement, ladder, lowest = coolest
+        if not view.running_jobs():
+            self._started[job.job_id] = (ladder, lowest)
+            return placement
+        floor = max(lowest, ladder.efficient)
+        self._wanted = _Wanted(ladder.added_watts(floor), ladder.added_watts(ladder.highest))
+        return None
+
+    def ended(self, job: EndedJob) -> None:
+        """Forget a job."""
+        self._started.pop(job.job_id, None)
+
+    def control(self, view: ClusterView) -> Mapping[int, int]:
+        """Lower clocks while the budget is exceeded or jobs wait for power; else raise them where there is room."""
+        budget = view.power_budget_watts
+        spare = budget - view.power_watts
+        self._forget_shortage(view, spare)
+        if not self._started:
+            return {}
+        if spare < 0.0:
+            return self._moved(view, lambda jobs: self.lower(jobs, -spare), efficient=False)
+        if self._wanted is not None:
+            missing = self._wanted.efficient_watts * view.num_waiting - spare
+            return self._moved(view, lambda jobs: self.lower(jobs, missing), efficient=True) if missing > 0.0 else {}
+        room = spare - self._margin * budget if budget < inf else inf
+        return self._moved(view, lambda jobs: self.raise_clocks(jobs, room), efficient=False) if room > 0.0 else {}
+
+    def lower(self, jobs: list[CappedJob], over_watts: float) -> None:
+        """Set lower clocks that save at least so many watts, or the lowest there are."""
+        raise NotImplementedError
+
+    def raise_clocks(self, jobs: list[CappedJob], spare_watts: float) -> None:
+        """Set higher clocks that add at most so many watts."""
+        raise NotImplementedError
+
+    def _ways(self, job: WaitingJob, view: ClusterView) -> Iterator[tuple[Placement, Ladder, int]]:
+        """Yield places in order and counts from the largest that fits, with the lowest clock that bounds allow."""
+        ladders = self._ladders.of(view.options(job))
+        choice = ladders.choice
+        for place, room in enumerate(view.room(job)):
+            for count in range(len(choice.counts) - 1, -1, -1) if room else ():
+                if choice.counts[count] <= room and choice.runs(place, count):
+                    lowest = choice.at_least(0, place, count, job, view.now_seconds)
+                    ladder = ladders.of(place, count, view.places[place].relative_clocks)
+                    yield Placement(place, choice.counts[count], lowest), ladder, lowest
+
+    def _moved(self, view: ClusterView, move: Callable[[list[CappedJob]], None], *, efficient: bool) -> dict[int, int]:
+        """Return the clocks that a move changes; `efficient` keeps it from going below efficient clocks."""
+        jobs = []
+        for running in view.running_jobs():
+            ladder, lowest = self._started.get(running.job_id, (None, 0))
+            if ladder is not None:
+                clock = running.clock % len(ladder.watts)
+                floor = min(max(lowest, ladder.efficient), clock) if efficient else min(lowest, clock)
+                jobs.append(CappedJob(job_id=running.job_id, ladder=ladder, lowest=floor, clock=clock))
+        before = [job.clock for job in jobs]
+        move(jobs)
+        return {job.job_id: job.clock for job, clock in zip(jobs, before, strict=True) if job.clock != clock}
+
+    def _forget_shortage(self, view: ClusterView, spare_watts: float) -> None:
+        """Forget that a job found no power once there is enough for all who wait at their highest clocks."""
+        if self._wanted is not None and self._wanted.highest_watts * view.num_waiting <= spare_watts:
+            self._wanted = None

@@ -1,0 +1,1 @@
+"""A simulated Slurm GPU cluster: deterministic, event-driven, with its energy accounted to the last joule."""

@@ -1,0 +1,468 @@
+"""The engine: runs a workload on a world under a rule, one event after the other.
+
+Deterministic from (world, workload, rule, seed). The engine knows no rule by name, learns nothing and writes no files.
+Finishes come before arrivals of the same time, and one scheduling pass follows all events of one time.
+"""
+
+import gc
+from collections.abc import Generator, Mapping, Sequence
+from heapq import heappop
+from math import inf
+from random import Random
+from time import perf_counter
+from typing import Protocol
+
+import numpy as np
+
+from slurm_energy.errors import ValueRangeError
+from slurm_energy.policy.placement import Discipline, Placement, PlacementRule
+from slurm_energy.twin.disruptions import Disruptions
+from slurm_energy.twin.events import BACKGROUND, FINISH, REACH, Call, Events
+from slurm_energy.twin.execution import NO_STAGING, Execution, Staging
+from slurm_energy.twin.job import Job, Workload
+from slurm_energy.twin.job_run import ENDED, WAITING, JobRun
+from slurm_energy.twin.outcome import Outcome, Sampler, outcome_of
+from slurm_energy.twin.places import places_of
+from slurm_energy.twin.precedence import Precedence
+from slurm_energy.twin.scheduler import Scheduler
+from slurm_energy.twin.view import TwinView
+from slurm_energy.twin.waiting import Waiting, queue_key
+from slurm_energy.twin.world import World
+
+
+class Arrivals(Protocol):
+    """Where jobs come from: a workload in order, or a source that draws each job when it is due."""
+
+    def next_time(self) -> float:
+        """Return when the next job comes, infinite when none does."""
+        ...
+
+    def take(self) -> Job:
+        """Return the next job and move on."""
+        ...
+
+    def after_route(self) -> None:
+        """Note that the job last taken has been routed."""
+        ...
+
+
+class WorkloadArrivals:
+    """The jobs of a workload."""
+
+    def __init__(self, jobs: Sequence[Job]) -> None:
+        self._jobs = jobs
+        self._next = 0
+
+    def next_time(self) -> float:
+        """Return when the next job comes."""
+        return self._jobs[self._next].submitted_seconds if self._next < len(self._jobs) else inf
+
+    def take(self) -> Job:
+        """Return the next job."""
+        self._next += 1
+        return self._jobs[self._next - 1]
+
+    def after_route(self) -> None:
+        """Do nothing: the jobs are fixed."""
+
+
+Steps = Generator[Job | None, "Placement | int | None", None]
+"""Yields a job that needs a decision, or None when `control` is due."""
+
+
+class Engine:
+    """One run. `steps()` yields a job for every decision; `deciding` says which kind, and `view` what may be seen."""
+
+    def __init__(  # noqa: PLR0913  # one run's settings
+        self,
+        world: World,
+        arrivals: Arrivals,
+        *,
+        seed: int,
+        discipline: Discipline | None = None,
+        routes: bool = False,
+        control_interval_seconds: float | None = None,
+        horizon_seconds: float | None = None,
+    ) -> None:
+        if horizon_seconds is not None and not 0.0 <= horizon_seconds < inf:
+            raise ValueRangeError(f"horizon {horizon_seconds} s is not a finite number from 0 up")
+        self.world = world
+        self.deciding = "start"
+        """`route` or `start`: what the job that was yielded needs."""
+        self.now = 0.0
+        self.runs: dict[int, JobRun] = {}
+        self._control_due = False
+        self._arrivals = arrivals
+        self._routes = routes
+        self._horizon = inf if horizon_seconds is None else horizon_seconds
+        self._discipline = discipline or world.discipline
+        self._places = places_of(world)
+        self._events = Events()
+        self._waiting = Waiting([place.pool_index for place in self._places])
+        self._execution = Execution(world, self._places, self._events, backfill=self._discipline.backfill == "easy")
+        self.view = TwinView(world, self._places, self._execution, self._waiting)
+        self._precedence = Precedence(self.runs)
+        self._scheduler = Scheduler(
+            self._places,
+            self._execution,
+            self._waiting,
+            self.view,
+            self._discipline,
+            world.backfill_depth,
+            self._staging,
+        )
+        self.sampler = Sampler(self._execution, self._waiting, self._horizon)
+        self._disruptions = Disruptions(world, self._execution, self._events, self.view, seed, self._requeue)
+        self._latencies = [
+            [self._latency(ingress, place.index) for place in self._places]
+            for ingress in range(max(1, len(world.ingresses)))
+        ]
+        """[ingress][place], s; a job that is not routed is staged so long when it starts."""
+        self._control_interval = control_interval_seconds
+        self._backfill_due = world.backfill_interval_seconds == 0.0
+        self._backfill_waits = False
+        self._num_ended = 0
+        self._shortest_first = self._discipline.order == "sjf"
+        self._dirty: set[int] = set()
+
+    def steps(self) -> Steps:  # noqa: PLR0912  # the loop every event passes through: calls would double its time
+        """Run to the end, yielding every job that needs a decision and taking the answer."""
+        self._execution.nodes.all_idle(0.0)
+        self._disruptions.start()
+        if self._control_interval is not None:
+            self._events.add_call(0.0, self._control_tick, background=True)
+        heap, arrivals, view, sampler = self._events.heap, self._arrivals, self.view, self.sampler
+        freed, dirty = self._execution.freed, self._dirty
+        finish, routes, horizon = self._finish, self._routes, self._horizon
+        has_interval = self.world.backfill_interval_seconds > 0.0
+        next_arrival = arrivals.next_time()
+        while True:
+            now = heap[0][0] if heap and heap[0][0] <= next_arrival else next_arrival
+            if now > horizon or now == inf or (next_arrival == inf and self._is_over()):
+                break
+            self.now = view.now_seconds = now
+            if now >= sampler.next_seconds:
+                sampler.sample(now)
+            while heap and heap[0][0] == now:
+                _, _, kind, subject, version = heappop(heap)
+                if kind != FINISH:
+                    self._handle(kind, subject, version, now)
+                elif subject.version == version:  # type: ignore[union-attr]  # FINISH carries a job
+                    finish(subject, now)  # type: ignore[arg-type]
+            while next_arrival == now:
+                run = self._admitted(arrivals.take(), now)
+                if routes and run.allowed:
+                    self.deciding = "route"
+                    answer = yield run.job
+                    self.deciding = "start"
+                    if answer in run.allowed:
+                        run.job.routed_place = answer
+                self._let_in(run, now)
+                arrivals.after_route()
+                next_arrival = arrivals.next_time()
+            if self._control_due:
+                self._control_due = False
+                yield None
+            if freed or dirty:
+                queues = self._waiting.touching(dirty | freed if dirty else freed)
+                freed.clear()
+                dirty.clear()
+                if queues:
+                    yield from self._scheduler.run(queues, now, backfill=self._backfill_due)
+                    freed.clear()
+                    if has_interval:
+                        self._plan_backfill(now)
+        self._close()
+
+    def outcome(self, rule_name: str) -> Outcome:
+        """Return the record of the finished run."""
+        return outcome_of(
+            self.world,
+            self._places,
+            self._execution,
+            self.runs,
+            self.sampler,
+            name=rule_name,
+            end_seconds=self.now,
+            clamped=self._scheduler.clamped,
+            declined=self._scheduler.declined,
+            disruptions=self._disruptions.count,
+        )
+
+    def change_clocks(self, clocks: Mapping[int, int]) -> None:
+        """Change clocks of running jobs, as `control` answered; unknown jobs and clocks are left aside."""
+        for job_id, clock in clocks.items():
+            run = self._execution.computing.get(job_id)
+            if run is not None:
+                last = len(self._places[run.place].device.relative_clocks) - 1
+                self._execution.set_clock(run, last if clock == -1 else min(max(clock, 0), last), self.now)
+
+    def ended_jobs(self) -> list[JobRun]:
+        """Return the jobs that ended since this was last asked."""
+        ended, self._execution.ended = self._execution.ended, []
+        return ended
+
+    def _is_over(self) -> bool:
+        """Return whether nothing happens any more after the last arrival: no job left, or nothing that starts one."""
+        if self._horizon < inf:
+            return False
+        return self._num_ended == len(self.runs) or len(self._events.heap) == self._events.background
+
+    def _handle(self, kind: int, subject: JobRun | Call, version: int, now: float) -> None:
+        """Carry out an event that is not a job's end."""
+        if isinstance(subject, JobRun):
+            if kind == REACH:
+                self._enqueue(subject)
+            elif subject.version == version:
+                self._execution.begin(subject, now)
+            return
+        self._events.background -= kind == BACKGROUND
+        subject(now)
+
+    def _finish(self, run: JobRun, now: float) -> None:
+        state, job = run.state, run.job
+        self._execution.end(run, state, now)
+        if state == "COMPLETED":
+            run.units_done = job.true_units - run.units_kept
+        elif state == "FAILED":
+            run.units_done = job.fails_after_units - run.units_kept
+        self._num_ended += 1
+        if self._precedence.is_needed:
+            self._release(run, now)
+
+    def _ended(self, run: JobRun, now: float) -> None:
+        """Count a job that is over."""
+        self._num_ended += 1
+        if self._precedence.is_needed:
+            self._release(run, now)
+
+    def _release(self, run: JobRun, now: float) -> None:
+        """Let go of what waited for a job that ended: its children and the next task of its array."""
+        over = [run]
+        while over:
+            ready, hopeless = self._precedence.ended(over.pop())
+            for child in ready:
+                child.eligible_seconds = now
+                self._send(child, now)
+            for child in hopeless:
+                self._cancel(child, now)
+            over.extend(hopeless)
+
+    def _cancel(self, run: JobRun, now: float) -> None:
+        """End a job whose dependency can never be satisfied."""
+        run.state, run.phase, run.ended_seconds = "CANCELLED", ENDED, now
+        self._num_ended += 1
+        self._execution.ended.append(run)
+
+    def _admitted(self, job: Job, now: float) -> JobRun:
+        """Take a job in; one that could run nowhere is refused and has no allowed places."""
+        run = JobRun(job)
+        if job.job_id in self.runs:
+            raise ValueRangeError(f"job {job.job_id} comes twice in the workload")
+        self.runs[job.job_id] = run
+        job.routed_place = None
+        run.allowed = self.view.allowed_places(job)
+        second = self._expected_seconds(run) if self._shortest_first else job.submitted_seconds
+        run.queue_key = queue_key(job, second)
+        if not run.allowed:
+            run.state, run.phase, run.ended_seconds = "REJECTED", ENDED, now
+            self._ended(run, now)
+        return run
+
+    def _let_in(self, run: JobRun, now: float) -> None:
+        """Let a job queue, unless it was refused, waits for others or is on its way."""
+        job = run.job
+        if not job.is_plain:
+            if run.phase == ENDED:
+                return
+            if job.after_ok or job.after_any or job.array_limit:
+                if self._precedence.add(run):
+                    self._cancel(run, now)
+                    self._release(run, now)
+                    return
+                if self._precedence.holds(run):
+                    return
+        if run.allowed:
+            self._send(run, now)
+
+    def _send(self, run: JobRun, now: float) -> None:
+        """Let a job queue at once, or when it has reached the place to which it was routed."""
+        job = run.job
+        routed = job.routed_place
+        if routed is not None:
+            reaches = job.submitted_seconds + self._latencies[job.ingress][routed]
+            if reaches > now:
+                self._events.add_job(reaches, REACH, run)
+                return
+        self._enqueue(run)
+
+    def _expected_seconds(self, run: JobRun) -> float:
+        """Return the shortest run that is expected of a job: its estimate at the default clock of its fastest option."""
+        rows = self._execution.tables.rows(run.kind, run.job.gpu_counts)
+        fastest = min((rows.fastest_seconds[place] for place in run.allowed), default=inf)
+        return run.job.estimated_units * fastest
+
+    def _latency(self, ingress: int, place: int) -> float:
+        """Return how long a job is on its way from an ingress to a place."""
+        names = self.world.ingresses
+        if not names:
+            return 0.0
+        region = self._places[place].pool.region
+        return self.world.latency_seconds.get((names[ingress], region), 0.0)
+
+    def _staging(self, run: JobRun, place: int, now: float) -> Staging:
+        """Return what a job waits for between start and computing: its way from the ingress, and its data."""
+        job = run.job
+        seconds = joules = 0.0
+        if job.routed_place is None:
+            arrives = job.submitted_seconds + self._latencies[job.ingress][place]
+            seconds = arrives - now if arrives > now else 0.0
+        elif job.is_plain:
+            return NO_STAGING
+        if job.input_gigabytes > 0.0 and not self._precedence.data_is_here(run, place):
+            pool = self._places[place].pool
+            seconds += job.input_gigabytes / (pool.link_gigabytes_per_second * self._disruptions.congestion)
+            joules += job.input_gigabytes * pool.link_joules_per_gigabyte
+        return Staging(seconds, joules) if seconds or joules else NO_STAGING
+
+    def _enqueue(self, run: JobRun) -> None:
+        """Let a job wait for devices."""
+        job = run.job
+        run.phase = WAITING
+        routed = job.routed_place
+        if routed is None:
+            places = run.allowed
+        else:
+            places = (routed,)
+            self.view.waiting_jobs[routed] += 1
+        queue = self._waiting.queue(places)
+        if self._scheduler.easy or queue.size == 0 or run.queue_key < queue.head_key():
+            self._dirty.update(places)
+        queue.add(run)
+        self._waiting.count += 1
+
+    def _requeue(self, run: JobRun, now: float) -> None:
+        """Put the job of a failed device back into the queue, or end it."""
+        if self.world.requeue and run.job.requeue:
+            self._execution.evict(run, now)
+            self._enqueue(run)
+        else:
+            self._execution.end(run, "NODE_FAIL", now)
+            self._ended(run, now)
+
+    def _plan_backfill(self, now: float) -> None:
+        """Plan the next backfill where it has an interval; right after one, nothing has changed for another."""
+        interval = self.world.backfill_interval_seconds
+        just_done, self._backfill_due = self._backfill_due, False
+        if self._scheduler.easy and self._waiting.count and not (just_done or self._backfill_waits):
+            self._backfill_waits = True
+            self._events.add_call((now // interval + 1.0) * interval, self._backfill_tick)
+
+    def _backfill_tick(self, now: float) -> None:  # noqa: ARG002  # the form of a call
+        self._backfill_waits = False
+        self._backfill_due = True
+        self._dirty.update(range(len(self._places)))
+
+    def _control_tick(self, now: float) -> None:
+        self._control_due = True
+        interval = self._control_interval
+        if interval is not None:
+            self._events.add_call(now + interval, self._control_tick, background=True)
+
+    def _close(self) -> None:
+        """Account everything until the end."""
+        if self._horizon < inf:
+            self.now = self.view.now_seconds = self._horizon
+        for run in self.runs.values():
+            if run.place >= 0 and run.phase != ENDED:
+                run.settle(self.now)
+        for ledger in self._execution.ledgers:
+            ledger.close(self.now)
+        self._execution.nodes.close(self.now)
+        self.sampler.close(self.now)
+
+
+def run(
+    world: World,
+    workload: Workload | Arrivals,
+    rule: PlacementRule,
+    *,
+    seed: int = 0,
+    horizon_seconds: float | None = None,
+    random: Random | None = None,
+) -> Outcome:
+    """Return what a rule makes of a workload on a world.
+
+    Args:
+        world: The cluster.
+        workload: Jobs in the order of their submission, or a source of them.
+        rule: Asked for every decision; must answer for all.
+        seed: Of failures and of the rule's own stream; arrivals have theirs in the workload.
+        horizon_seconds: When to stop, work in flight counted in part; None runs until no job is left.
+        random: The rule's stream, where it must be another one than the seed's.
+
+    Raises:
+        ValueRangeError: the workload or the horizon cannot be.
+    """
+    arrivals = WorkloadArrivals(workload.jobs) if isinstance(workload, Workload) else workload
+    engine = Engine(
+        world,
+        arrivals,
+        seed=seed,
+        discipline=rule.discipline,
+        routes=rule.routes,
+        control_interval_seconds=rule.control_interval_seconds,
+        horizon_seconds=horizon_seconds,
+    )
+    rule.begin(engine.view, random or policy_stream(seed))
+    collects = gc.isenabled()
+    gc.disable()  # a run makes hundreds of thousands of objects that live to its end, and no cycles
+    try:
+        seconds = _drive(engine, rule)
+        outcome = engine.outcome(rule.name)
+    finally:
+        if collects:
+            gc.enable()
+    outcome.decision_seconds = seconds.total
+    outcome.decisions = seconds.count
+    return outcome
+
+
+def policy_stream(seed: int) -> Random:
+    """Return the rule's own random stream of a seed: the fourth, after arrivals, sizes and failures."""
+    stream = np.random.SeedSequence(seed).spawn(4)[3]
+    return Random(int.from_bytes(stream.generate_state(4).tobytes(), "little"))  # noqa: S311  # a simulation
+
+
+class _DecisionTime:
+    """Seconds that a rule has taken, and for how many decisions."""
+
+    __slots__ = ("count", "total")
+
+    def __init__(self) -> None:
+        self.total, self.count = 0.0, 0
+
+
+def _drive(engine: Engine, rule: PlacementRule) -> _DecisionTime:
+    """Let a rule answer until the run is over."""
+    time = _DecisionTime()
+    steps, view = engine.steps(), engine.view
+    route, place, observes = rule.route, rule.place, rule.observes_ends
+    answer: Placement | int | None = None
+    try:
+        job = next(steps)
+        while True:
+            if observes:
+                for ended in engine.ended_jobs():
+                    rule.ended(ended)
+            if job is None:
+                engine.change_clocks(rule.control(view))
+                job = steps.send(None)
+                continue
+            before = perf_counter()
+            answer = route(job, view) if engine.deciding == "route" else place(job, view)
+            time.total += perf_counter() - before
+            time.count += 1
+            job = steps.send(answer)
+    except StopIteration:
+        return time

@@ -1,0 +1,439 @@
+"""Jobs on devices: start, compute, change of clock or conditions, end. Every change of power passes through here."""
+
+from bisect import bisect_left, insort
+from collections.abc import Sequence
+from heapq import heappush
+from math import inf
+
+from slurm_energy.policy.placement import Placement
+from slurm_energy.twin.device_model import DeviceModel
+from slurm_energy.twin.events import BEGIN, FINISH, Events
+from slurm_energy.twin.heat import seconds_to_limit, steady_celsius, sustainable_watts, temperature_after
+from slurm_energy.twin.job_run import COMPUTING, ENDED, STARTING, WAITING, JobRun
+from slurm_energy.twin.ledger import HOST, IDLE, Ledger
+from slurm_energy.twin.nodes import NodePower
+from slurm_energy.twin.places import OptionTables, Place
+from slurm_energy.twin.pool_state import PoolState
+from slurm_energy.twin.world import World
+
+
+class _At:
+    """What starts and ends in one place need, gathered once."""
+
+    __slots__ = ("device", "free_watts", "ledger", "max_time_seconds", "plain", "pool", "pool_index", "siblings")
+
+    def __init__(self, execution: "Execution", place: Place) -> None:
+        self.pool_index = place.pool_index
+        self.pool = execution.pools[place.pool_index]
+        self.device = place.device
+        self.free_watts = place.device.free_watts
+        self.ledger = execution.ledger_of_pool[place.pool_index]
+        self.max_time_seconds = place.partition.max_time_seconds
+        self.siblings = execution.places_of_pool[place.pool_index]
+        self.plain = not (
+            self.pool.by_node
+            or place.device.thermal is not None
+            or place.pool.host_busy_watts > place.pool.host_idle_watts
+            or execution.world.launch_seconds > 0.0
+            or execution.expected_ends is not None
+        )
+        """Whether a start is no more than devices taken and power changed."""
+
+
+class Execution:
+    """Starts, changes and ends jobs; keeps free devices, power and future events true."""
+
+    def __init__(self, world: World, places: Sequence[Place], events: Events, *, backfill: bool) -> None:
+        self.world = world
+        self.places = places
+        self.events = events
+        self.tables = OptionTables(world, places)
+        self.ledgers: list[Ledger] = []
+        self.pools = [PoolState(pool, by_node=_needs_nodes(world, index)) for index, pool in enumerate(world.pools)]
+        self.devices = [world.devices[pool.device] for pool in world.pools]
+        self.ledger_of_pool = self._make_ledgers()
+        self.places_of_pool = [
+            [place.index for place in places if place.pool_index == index] for index in range(len(self.pools))
+        ]
+        self.free_gpus = [self.pools[place.pool_index].free_total for place in places]
+        self.expected_ends: list[list[tuple[float, int]]] | None = [[] for _ in self.pools] if backfill else None
+        self.computing: dict[int, JobRun] = {}
+        self.ambient_celsius: float | None = None
+        """Replaces every device's own ambient temperature."""
+        self.freed: set[int] = set()
+        """Places in which devices became free since the scheduler looked."""
+        self.ended: list[JobRun] = []
+        """Jobs that ended since the engine looked."""
+        self.nodes = NodePower(self)
+        self._at = [_At(self, place) for place in places]
+
+    @property
+    def power_watts(self) -> float:
+        """Power of the whole cluster now."""
+        return sum(ledger.total_watts for ledger in self.ledgers)
+
+    def total_joules(self, now: float) -> float:
+        """Energy of the whole cluster from time 0 until now."""
+        return sum(ledger.total_at(now) for ledger in self.ledgers)
+
+    def start(self, run: JobRun, placement: Placement, staging: "Staging", now: float) -> None:
+        """Give a job its devices. It computes at once, or after waking, staging and launch."""
+        at = self._at[placement.place]
+        gpus = placement.gpus
+        run.place, run.gpus, run.set_clock = placement.place, gpus, placement.clock
+        run.started_seconds = run.updated_seconds = now
+        if run.first_started_seconds == inf:
+            run.first_started_seconds = now
+        run.version += 1
+        run.limit_at_seconds = now + min(run.job.time_limit_seconds, at.max_time_seconds)
+        if at.plain and staging is NO_STAGING and placement.partner is None:
+            self._start_plain(run, at, now)
+        else:
+            self._start_with_care(run, placement, staging, now)
+
+    def _start_plain(self, run: JobRun, at: _At, now: float) -> None:
+        """Start a job where nothing but devices and power changes; the same as with care, and faster."""
+        pool, gpus = at.pool, run.gpus
+        pool.runs[run.job_id] = run
+        pool.free_total -= gpus
+        for place in at.siblings:
+            self.free_gpus[place] = pool.free_total
+        run.phase = COMPUTING
+        run.begun_seconds = now
+        run.clock = run.set_clock
+        self.computing[run.job_id] = run
+        rows = self.tables.rows(run.kind, run.job.gpu_counts)
+        column = rows.column[gpus]
+        run.watts = watts = rows.watts[run.place][column][run.clock]
+        run.units_per_second = 1.0 / rows.seconds[run.place][column][run.clock]
+        at.ledger.swap(-gpus * at.free_watts, watts, now)
+        self._plan_end(run, now)
+
+    def _start_with_care(self, run: JobRun, placement: Placement, staging: "Staging", now: float) -> None:
+        place = self.places[placement.place]
+        pool_index = place.pool_index
+        pool, ledger = self.pools[pool_index], self.ledger_of_pool[pool_index]
+        gpus = placement.gpus
+        partner = None if placement.partner is None else pool.runs.get(placement.partner)
+        ready = now
+        computing_gpus = gpus
+        if partner is not None:
+            self._join(run, partner, pool)
+        else:
+            allocation = pool.find(run.job, gpus)
+            if allocation is None:
+                raise AssertionError(f"job {run.job_id} was placed where {gpus} devices are not free")
+            run.allocation = allocation
+            asleep = pool.take(run, allocation, gpus)
+            if pool.by_node:
+                ready, computing_gpus = self.nodes.occupy(pool_index, allocation, asleep, now)
+            ledger.change(IDLE, -computing_gpus * place.device.free_watts, now)
+            slope = place.pool.host_busy_watts - place.pool.host_idle_watts
+            if slope:
+                ledger.change(HOST, slope * computing_gpus / place.pool.gpus_per_node, now)
+            self.show_free(pool_index)
+        begin = ready + staging.seconds + self.world.launch_seconds
+        limit = run.limit_at_seconds - now
+        if self.expected_ends is not None:
+            run.expected_end_seconds = now + (limit if limit < inf else begin - now + self._expected_seconds(run))
+            insort(self.expected_ends[pool_index], (run.expected_end_seconds, run.job_id))
+        if begin <= now:
+            run.watts = run.units_per_second = 0.0
+            run.energy_joules += staging.joules
+            ledger.add_joules(staging.joules)
+            self.begin(run, now)
+            return
+        run.phase = STARTING
+        run.units_per_second = 0.0
+        run.watts = computing_gpus * place.device.context_watts if partner is None else 0.0
+        run.watts += staging.joules / (begin - now)
+        ledger.change_jobs(run.watts, now)
+        if run.limit_at_seconds < begin:
+            run.state = "TIMEOUT"
+            self.events.add_job(run.limit_at_seconds, FINISH, run)
+        else:
+            self.events.add_job(begin, BEGIN, run)
+
+    def begin(self, run: JobRun, now: float) -> None:
+        """Let a job compute from now on."""
+        run.settle(now)
+        run.phase = COMPUTING
+        run.begun_seconds = now
+        self.computing[run.job_id] = run
+        device = self.places[run.place].device
+        if device.thermal is not None:
+            run.power_cap_watts = inf
+            self.nodes.warm_start(run, device, now)
+        run.clock = run.set_clock
+        self._price(run, device, now)
+        if run.partner is not None:
+            self.reprice(run.partner, now)
+
+    def reprice(self, run: JobRun, now: float) -> None:
+        """Bring power, speed and end of a job up to date after a change of clock, neighbour or conditions."""
+        if run.phase != COMPUTING:
+            return
+        device = self.places[run.place].device
+        if device.thermal is not None:
+            self._warm(run, device, now)
+        run.settle(now)
+        run.version += 1
+        self._price(run, device, now)
+
+    def set_clock(self, run: JobRun, clock: int, now: float) -> None:
+        """Change the clock of a running job."""
+        if run.set_clock != clock:
+            for each in (run, run.partner):
+                if each is not None:
+                    each.set_clock = clock
+                    self.reprice(each, now)
+            self.reprice(run, now)  # the neighbour's new clock is in the pair's power now
+
+    def end(self, run: JobRun, state: str, now: float) -> None:
+        """Take a job off its devices and close its record."""
+        self._leave(run, now)
+        run.version += 1
+        run.state = state
+        run.phase = ENDED
+        run.ended_seconds = now
+        self.ended.append(run)
+
+    def evict(self, run: JobRun, now: float) -> None:
+        """Take a job off failed devices so that it can be queued again: what no checkpoint holds is lost."""
+        self._leave(run, now)
+        kept = run.units - run.units % run.job.checkpoint_units if run.job.checkpoint_units < inf else 0.0
+        kept = max(run.units_kept, kept)
+        run.units_lost += run.units - kept
+        run.units_kept, run.units_done = kept, 0.0
+        run.restarts += 1
+        run.version += 1
+        run.phase = WAITING
+        run.state = "PENDING"
+        run.place = -1
+
+    def _leave(self, run: JobRun, now: float) -> None:
+        """Take a job off its devices."""
+        if run.phase == COMPUTING and self._at[run.place].device.thermal is not None:
+            self._warm(run, self._at[run.place].device, now)
+        seconds = now - run.updated_seconds
+        run.energy_joules += run.watts * seconds
+        run.units_done += run.units_per_second * seconds
+        run.updated_seconds = now
+        held = now - run.started_seconds
+        gpus = run.gpus
+        run.run_seconds += held
+        run.gpu_seconds += gpus * held
+        at = self._at[run.place]
+        if run.phase == COMPUTING:
+            del self.computing[run.job_id]
+            if at.plain and run.partner is None:
+                pool = at.pool
+                del pool.runs[run.job_id]
+                pool.free_total += gpus
+                for place in at.siblings:
+                    self.free_gpus[place] = pool.free_total
+                    self.freed.add(place)
+                at.ledger.swap(gpus * at.free_watts, -run.watts, now)
+                run.watts = run.units_per_second = 0.0
+                return
+        self._leave_with_care(run, now)
+
+    def _leave_with_care(self, run: JobRun, now: float) -> None:
+        place = self.places[run.place]
+        pool_index = place.pool_index
+        pool, ledger = self.pools[pool_index], self.ledger_of_pool[pool_index]
+        device = place.device
+        if device.thermal is not None and run.phase == COMPUTING:
+            self.nodes.keep_temperature(run, now)
+        ledger.change_jobs(-run.watts, now)
+        run.watts = run.units_per_second = 0.0
+        if self.expected_ends is not None:
+            ends = self.expected_ends[pool_index]
+            del ends[bisect_left(ends, (run.expected_end_seconds, run.job_id))]
+        partner = run.partner
+        if partner is not None:
+            self._part(run, partner, pool, now)
+            return
+        awake_gpus = self.nodes.awake_gpus(pool_index, run.allocation) if pool.by_node else run.gpus
+        idle = pool.give_back(run, run.gpus)
+        run.allocation = []
+        ledger.change(IDLE, awake_gpus * device.free_watts, now)
+        slope = place.pool.host_busy_watts - place.pool.host_idle_watts
+        if slope:
+            ledger.change(HOST, -slope * awake_gpus / place.pool.gpus_per_node, now)
+        self.show_free(pool_index)
+        if idle and place.pool.suspend is not None:
+            self.nodes.set_timers(pool_index, idle, now)
+
+    def _price(self, run: JobRun, device: DeviceModel, now: float) -> None:
+        """Set power and speed from the tables, with heat and a neighbour applied, and the next event of the job."""
+        rows = self.tables.rows(run.kind, run.job.gpu_counts)
+        column = rows.column[run.gpus]
+        times, powers = rows.seconds[run.place][column], rows.watts[run.place][column]
+        clock = run.set_clock
+        if device.thermal is not None:
+            clock = self._allowed_clock(run, device, powers, now)
+        run.clock = clock
+        watts, speed = powers[clock], 1.0 / times[clock]
+        partner = run.partner
+        if partner is not None and partner.phase == COMPUTING:
+            watts, speed = self._shared(run, partner, device, watts, speed)
+        ledger = self.ledger_of_pool[self.places[run.place].pool_index]
+        ledger.change_jobs(watts - run.watts, now)
+        run.watts, run.units_per_second = watts, speed
+        self._plan_end(run, now)
+
+    def _plan_end(self, run: JobRun, now: float) -> None:
+        """Make the event of a job's end at its present speed."""
+        job, speed = run.job, run.units_per_second
+        if job.is_plain and run.limit_at_seconds == inf and not run.restarts:
+            run.state = "COMPLETED"
+            events = self.events
+            events.made += 1
+            left = job.true_units - run.units_done
+            heappush(events.heap, (now + left / speed if left > 0.0 else now, events.made, FINISH, run, run.version))
+            return
+        target = job.true_units if job.true_units <= job.fails_after_units else job.fails_after_units
+        end = now + max(0.0, target - run.units_kept - run.units_done) / speed
+        if end <= run.limit_at_seconds:
+            run.state = "COMPLETED" if job.true_units <= job.fails_after_units else "FAILED"
+        else:
+            end = max(now, run.limit_at_seconds)
+            run.state = "TIMEOUT"
+        self.events.add_job(end, FINISH, run)
+
+    def _shared(
+        self, run: JobRun, partner: JobRun, device: DeviceModel, watts: float, speed: float
+    ) -> tuple[float, float]:
+        """Return power and speed beside a neighbour: the pair's power is split as the two would draw alone."""
+        pair = device.pair(run.kind, partner.kind)
+        if pair is None:
+            return watts, speed
+        own, theirs = device.loads[run.kind].watts[run.clock], device.loads[partner.kind].watts[run.clock]
+        watts = pair.watts * pair_scale(device, run.kind, partner.kind, run.clock)
+        return watts * own / (own + theirs), speed * pair.speed
+
+    def _join(self, run: JobRun, partner: JobRun, pool: PoolState) -> None:
+        """Put a job beside another on the same GPU, at the other's clock."""
+        run.partner, partner.partner = partner, run
+        run.allocation = []
+        run.set_clock = partner.set_clock
+        pool.runs[run.job_id] = run
+
+    def _part(self, run: JobRun, partner: JobRun, pool: PoolState, now: float) -> None:
+        """Leave the shared GPU to the neighbour."""
+        run.partner = partner.partner = None
+        if run.allocation:
+            partner.allocation, run.allocation = run.allocation, []
+            for node, _, _ in partner.allocation:
+                del pool.runs_on[node][run.job_id]
+                pool.runs_on[node][partner.job_id] = partner
+        del pool.runs[run.job_id]
+        place = self.places[run.place]
+        self.freed.update(self.places_of_pool[place.pool_index])
+        if partner.phase == STARTING:
+            partner.settle(now)
+            watts = partner.gpus * place.device.context_watts
+            partner.watts += watts
+            self.ledger_of_pool[place.pool_index].change_jobs(watts, now)
+        self.reprice(partner, now)
+
+    def _allowed_clock(self, run: JobRun, device: DeviceModel, powers: list[float], now: float) -> int:
+        """Return the clock that heat allows; a job that will grow too hot gets an event for when it does."""
+        thermal = device.thermal
+        if thermal is None:
+            return run.set_clock
+        ambient = thermal.ambient_celsius if self.ambient_celsius is None else self.ambient_celsius
+        clock = _highest_within(powers, run.set_clock, run.power_cap_watts * run.gpus)
+        steady = steady_celsius(thermal, ambient, powers[clock] / run.gpus)
+        left = seconds_to_limit(thermal, run.temperature_celsius, steady)
+        if left <= 1e-9:
+            run.power_cap_watts = sustainable_watts(thermal, ambient)
+            return _highest_within(powers, run.set_clock, run.power_cap_watts * run.gpus)
+        if left < inf:
+            version = run.version
+
+            def throttle(then: float) -> None:
+                if run.version == version and run.phase == COMPUTING:
+                    self.reprice(run, then)
+
+            self.events.add_call(now + left, throttle)
+        return clock
+
+    def _warm(self, run: JobRun, device: DeviceModel, now: float) -> None:
+        """Bring the temperature up to date with the power since the last change."""
+        thermal = device.thermal
+        if thermal is None:
+            return
+        ambient = thermal.ambient_celsius if self.ambient_celsius is None else self.ambient_celsius
+        steady = steady_celsius(thermal, ambient, run.watts / run.gpus)
+        warm = temperature_after(thermal, run.temperature_celsius, steady, now - run.updated_seconds)
+        near = abs(warm - thermal.limit_celsius) < 1e-6
+        run.temperature_celsius = thermal.limit_celsius if near else warm
+
+    def _expected_seconds(self, run: JobRun) -> float:
+        rows = self.tables.rows(run.kind, run.job.gpu_counts)
+        return (
+            max(0.0, run.job.estimated_units - run.units_kept)
+            * rows.seconds[run.place][rows.column[run.gpus]][run.set_clock]
+        )
+
+    def show_free(self, pool_index: int) -> None:
+        """Bring the free devices that rules see up to date, and let the scheduler look at their places."""
+        free = self.pools[pool_index].free_total
+        for place in self.places_of_pool[pool_index]:
+            self.free_gpus[place] = free
+            self.freed.add(place)
+
+    def _make_ledgers(self) -> list[Ledger]:
+        """Return each pool's ledger: one for all, or one per region where energy has a regional price or carbon."""
+        regional = bool(self.world.carbon_grams_per_kwh or self.world.price_per_kwh)
+        by_region: dict[str, Ledger] = {}
+        found = []
+        for index, pool in enumerate(self.world.pools):
+            ledger = by_region.setdefault(pool.region if regional else "", Ledger())
+            ledger.change(IDLE, self.pools[index].total * self.devices[index].free_watts, 0.0)
+            ledger.change(HOST, pool.nodes * pool.host_idle_watts, 0.0)
+            found.append(ledger)
+        self.ledgers = list(by_region.values())
+        return found
+
+
+class Staging:
+    """Data that a job waits for before it computes."""
+
+    __slots__ = ("joules", "seconds")
+
+    def __init__(self, seconds: float = 0.0, joules: float = 0.0) -> None:
+        self.seconds, self.joules = seconds, joules
+
+
+NO_STAGING = Staging()
+
+
+def pair_scale(device: DeviceModel, kind: str, partner: str, clock: int) -> float:
+    """Return a pair's power at a clock over that at the default clock: as the two powers alone fall together."""
+    one, other = device.loads[kind].watts, device.loads[partner].watts
+    return (one[clock] + other[clock]) / (one[-1] + other[-1])
+
+
+def _needs_nodes(world: World, index: int) -> bool:
+    """Return whether nodes of a pool must be told apart."""
+    pool = world.pools[index]
+    return (
+        pool.nodes > 1
+        or pool.suspend is not None
+        or pool.jobs_per_gpu > 1
+        or pool.cpus_per_node > 0
+        or pool.memory_gib_per_node < inf
+        or world.failures.node_mtbf_seconds < inf
+        or world.failures.gpu_mtbf_seconds < inf
+        or any(outage.pool == pool.name for outage in world.outages)
+    )
+
+
+def _highest_within(powers: list[float], clock: int, watts: float) -> int:
+    """Return the highest clock up to `clock` whose power is inside the limit, the lowest if none is."""
+    while clock > 0 and powers[clock] > watts * (1.0 + 1e-12):
+        clock -= 1
+    return clock

@@ -1,0 +1,124 @@
+"""A job of a workload: what its user asked for, and the truth that only the engine knows."""
+
+from dataclasses import dataclass
+from math import inf, isfinite
+
+from slurm_energy.errors import ValueRangeError
+
+
+@dataclass(kw_only=True, eq=False)
+class Job:
+    """One job (an array task is one). The engine alone reads `true_units`; rules see the rest.
+
+    Dependencies name other jobs of the same workload by id. What was not given lies in the class, so that `plain_job`
+    need not store it: a week of arrivals is made in a fraction of a second.
+    """
+
+    job_id: int
+    submitted_seconds: float
+    true_units: float
+    """Work, in units of its kind's `seconds_per_unit`."""
+    kind: str = "training"
+    gpu_counts: tuple[int, ...] = (1,)
+    """Ascending; more than one for a malleable request such as --gpus=2-8."""
+    estimated_units: float = -1.0
+    """As the submission's estimate has it; negative stands for the truth."""
+    time_limit_seconds: float = inf
+    """Slurm's limit: longer runs end TIMEOUT."""
+    deadline_seconds: float = inf
+    """Absolute time by which it should have ended."""
+    max_slowdown: float = inf
+    priority: float = 0.0
+    """Higher goes first."""
+    partitions: tuple[str, ...] = ()
+    """Asked for; empty for the default partition, or for all where the world has no default."""
+    devices: tuple[str, ...] = ()
+    """GPU types asked for; empty for any."""
+    cpus: int = 0
+    memory_gib: float = 0.0
+    exclusive: bool = False
+    """Takes whole nodes."""
+    spread: bool = False
+    """May take single GPUs of any nodes; else it packs onto as few nodes as hold it."""
+    shareable: bool = False
+    """May share one GPU with another job."""
+    after_ok: tuple[int, ...] = ()
+    after_any: tuple[int, ...] = ()
+    input_gigabytes: float = 0.0
+    """Staged in before the run, from the ingress or from the jobs it depends on when those ran on other nodes."""
+    array_id: int | None = None
+    array_limit: int = 0
+    """Tasks of the array that may run at once (--array=…%N); 0 for no limit."""
+    requeue: bool = True
+    fails_after_units: float = inf
+    """The job itself fails (exit code not 0) after so much work."""
+    checkpoint_units: float = inf
+    """A requeued job repeats at most so much work; infinite starts over."""
+    user: str = ""
+    account: str = ""
+    name: str = ""
+    ingress: int = 0
+    routed_place: int | None = None
+    is_plain = False
+    """Made by `plain_job` and not changed since: no limit, deadline, dependency, constraint or data."""
+
+    def __post_init__(self) -> None:
+        if self.estimated_units < 0.0:
+            self.estimated_units = self.true_units
+
+
+def plain_job(
+    job_id: int, submitted_seconds: float, true_units: float, kind: str, gpu_counts: tuple[int, ...], ingress: int
+) -> Job:
+    """Return a job with nothing but these, faster than the constructor; the engine too has less to look at."""
+    job = _new_job(Job)
+    job.is_plain = True
+    job.job_id = job_id
+    job.submitted_seconds = submitted_seconds
+    job.true_units = job.estimated_units = true_units
+    job.kind = kind
+    job.gpu_counts = gpu_counts
+    job.ingress = ingress
+    return job
+
+
+_new_job = object.__new__
+
+
+def check_job(job: Job) -> None:
+    """Raise ValueRangeError naming what cannot be, for jobs from files; generators make only good ones."""
+    if not (isfinite(job.submitted_seconds) and job.submitted_seconds >= 0.0):
+        raise ValueRangeError(f"job {job.job_id}: submit time {job.submitted_seconds} s is not a number from 0 up")
+    if not (isfinite(job.true_units) and job.true_units >= 0.0):
+        raise ValueRangeError(f"job {job.job_id}: work {job.true_units} is not a finite number from 0 up")
+    if not job.gpu_counts or list(job.gpu_counts) != sorted(set(job.gpu_counts)) or job.gpu_counts[0] < 1:
+        raise ValueRangeError(f"job {job.job_id}: device counts {job.gpu_counts[:8]} are not ascending from 1 up")
+    if not job.time_limit_seconds > 0.0:
+        raise ValueRangeError(f"job {job.job_id}: time limit {job.time_limit_seconds} s is not above 0")
+    if not job.checkpoint_units > 0.0:
+        raise ValueRangeError(f"job {job.job_id}: {job.checkpoint_units} units between checkpoints are not above 0")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """Jobs in the order of their submission.
+
+    Raises:
+        ValueRangeError: a job comes before the one in front of it.
+    """
+
+    name: str
+    jobs: tuple[Job, ...]
+    source: str = ""
+    bad_rows: int = 0
+    """Rows of the source that were left out because they could not be read."""
+
+    def __post_init__(self) -> None:
+        before = 0.0
+        for job in self.jobs:
+            if not before <= job.submitted_seconds < inf:
+                raise ValueRangeError(
+                    f"workload {self.name}: job {job.job_id} is submitted at {job.submitted_seconds} s, which is not a "
+                    f"finite time from {before} s up: jobs are ordered by their submission, from time 0"
+                )
+            before = job.submitted_seconds

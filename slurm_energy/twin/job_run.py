@@ -1,0 +1,110 @@
+"""A job's life in one run of the twin."""
+
+from math import inf
+
+from slurm_energy.twin.job import Job
+
+WAITING, STARTING, COMPUTING, ENDED, HELD = range(5)
+"""HELD waits for a dependency, a slot of its array or its way; STARTING has its devices and does not compute yet."""
+
+Allocation = list[tuple[int, int, int]]
+"""(node, devices used, devices taken out of use) by node; empty in pools that do not tell nodes apart."""
+
+_NO_NODES: Allocation = []
+
+
+class JobRun:
+    """State and record of one job; what rules see of running and ended jobs are its attributes.
+
+    What most jobs never need lies in the class and gets a place of its own only when it is set.
+    """
+
+    __slots__ = (
+        "__dict__",
+        "allowed",
+        "begun_seconds",
+        "clock",
+        "eligible_seconds",
+        "ended_seconds",
+        "energy_joules",
+        "first_started_seconds",
+        "gpu_seconds",
+        "gpus",
+        "job",
+        "job_id",
+        "kind",
+        "limit_at_seconds",
+        "phase",
+        "place",
+        "queue_key",
+        "run_seconds",
+        "set_clock",
+        "started_seconds",
+        "state",
+        "units_done",
+        "units_per_second",
+        "updated_seconds",
+        "version",
+        "watts",
+    )
+
+    allocation: Allocation = _NO_NODES
+    partner: "JobRun | None" = None
+    """The job with which it shares a GPU."""
+    expected_end_seconds = inf
+    units_kept = 0.0
+    """Saved by checkpoints before the last start."""
+    units_lost = 0.0
+    restarts = 0
+    parents_left = 0
+    power_cap_watts = inf
+    """Per device, while heat limits it."""
+    temperature_celsius = 0.0
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.job_id = job.job_id
+        self.kind = job.kind
+        self.eligible_seconds = job.submitted_seconds
+        self.phase = HELD
+        self.state = "PENDING"
+        """Slurm's state; of a job that runs, the state in which it will end if nothing changes."""
+        self.place = -1
+        self.gpus = 0
+        self.clock = self.set_clock = -1
+        """`clock` is what the board keeps: at or below the one that was set."""
+        self.first_started_seconds = self.started_seconds = self.begun_seconds = self.ended_seconds = inf
+        self.limit_at_seconds = inf
+        self.updated_seconds = self.watts = self.units_per_second = 0.0
+        self.units_done = 0.0
+        """Since the last start."""
+        self.energy_joules = self.run_seconds = self.gpu_seconds = 0.0
+        """Of all starts together; run time has staging and waking in it."""
+        self.version = 0
+        """Grows with every change of the job's future: an event of an older version means nothing."""
+        self.allowed: tuple[int, ...] = ()
+        """Places that request, partition and device allow."""
+        self.queue_key: tuple[float, float, int] = (0.0, 0.0, 0)
+
+    @property
+    def account(self) -> str:
+        """The job's account."""
+        return self.job.account
+
+    @property
+    def name(self) -> str:
+        """The job's name."""
+        return self.job.name
+
+    @property
+    def units(self) -> float:
+        """Work that was done and kept."""
+        return self.units_kept + self.units_done
+
+    def settle(self, now: float) -> None:
+        """Account energy and work since the last change."""
+        seconds = now - self.updated_seconds
+        if seconds > 0.0:
+            self.energy_joules += self.watts * seconds
+            self.units_done += self.units_per_second * seconds
+        self.updated_seconds = now

@@ -1,0 +1,58 @@
+"""Energy by differences: every change of power closes the stretch before it, so no event walks over running jobs.
+
+The total is integrated apart from its parts; that both agree is a property which tests hold.
+"""
+
+IDLE, HOST, SUSPENDED, WAKING = range(4)
+COMPONENTS = ("idle", "host", "suspended", "waking")
+"""What no job is charged for: free devices, hosts, suspended nodes, nodes that boot."""
+
+
+class Ledger:
+    """Power and energy of a cluster. Jobs carry their own energy; here they count in the total only."""
+
+    __slots__ = ("_since", "_total_since", "energy_joules", "power_watts", "total_joules", "total_watts")
+
+    def __init__(self) -> None:
+        self.power_watts = [0.0] * len(COMPONENTS)
+        self.energy_joules = [0.0] * len(COMPONENTS)
+        self._since = [0.0] * len(COMPONENTS)
+        self.total_watts = 0.0
+        self.total_joules = 0.0
+        self._total_since = 0.0
+
+    def change(self, component: int, watts: float, now: float) -> None:
+        """Add to the power of a component from now on."""
+        self.energy_joules[component] += self.power_watts[component] * (now - self._since[component])
+        self._since[component] = now
+        self.power_watts[component] += watts
+        self.change_jobs(watts, now)
+
+    def swap(self, idle_watts: float, job_watts: float, now: float) -> None:
+        """Add to the power of free devices and of jobs at once: what a start or an end does."""
+        self.energy_joules[IDLE] += self.power_watts[IDLE] * (now - self._since[IDLE])
+        self._since[IDLE] = now
+        self.power_watts[IDLE] += idle_watts
+        self.total_joules += self.total_watts * (now - self._total_since)
+        self._total_since = now
+        self.total_watts += idle_watts + job_watts
+
+    def change_jobs(self, watts: float, now: float) -> None:
+        """Add to the power of jobs from now on."""
+        self.total_joules += self.total_watts * (now - self._total_since)
+        self._total_since = now
+        self.total_watts += watts
+
+    def add_joules(self, joules: float) -> None:
+        """Add energy that jobs take in no time, such as data over a link without a speed."""
+        self.total_joules += joules
+
+    def total_at(self, now: float) -> float:
+        """Return the energy in J of the whole cluster from time 0 until now."""
+        return self.total_joules + self.total_watts * (now - self._total_since)
+
+    def close(self, now: float) -> None:
+        """Account everything until now."""
+        for component in range(len(COMPONENTS)):
+            self.change(component, 0.0, now)
+        self.change_jobs(0.0, now)

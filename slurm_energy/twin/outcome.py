@@ -1,0 +1,257 @@
+"""What a run leaves: one row per job, energy by component, power and queue over time."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import inf
+from operator import attrgetter
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slurm_energy.twin.execution import Execution
+from slurm_energy.twin.job_run import ENDED, JobRun
+from slurm_energy.twin.ledger import COMPONENTS
+from slurm_energy.twin.places import Place
+from slurm_energy.twin.regional import RegionalTotals
+from slurm_energy.twin.waiting import Waiting
+from slurm_energy.twin.world import World
+
+DAY_SECONDS = 86_400.0
+_MOST_SAMPLES = 2048
+_SLIVER = 1e-6
+
+
+class Sampler:
+    """Energy so far and waiting jobs at a regular interval, which doubles when the run grows long.
+
+    Also what waits at each day's end, and carbon and cost whenever their series change.
+    """
+
+    def __init__(self, execution: Execution, waiting: Waiting, horizon_seconds: float) -> None:
+        self.times: list[float] = [0.0]
+        self.joules: list[float] = [0.0]
+        self.waiting: list[int] = [0]
+        self.waiting_at_day_end: list[int] = []
+        self._execution = execution
+        self._waiting = waiting
+        self._interval = horizon_seconds / 1000.0 if 0.0 < horizon_seconds < inf else 60.0
+        self._next_sample = self._interval
+        self._next_day = DAY_SECONDS
+        self.regional = RegionalTotals(execution.world, execution.ledger_of_pool)
+        self.next_seconds = min(self._next_sample, self._next_day, self.regional.next_seconds)
+
+    def sample(self, now: float) -> None:
+        """Take every sample that is due; an event's own effect belongs to the time after it."""
+        while self._next_day <= now:
+            self.waiting_at_day_end.append(self._waiting.count)
+            self._next_day += DAY_SECONDS
+        while self._next_sample <= now:
+            self._take(self._next_sample)
+            self._next_sample += self._interval
+            if len(self.times) > _MOST_SAMPLES:
+                for series in (self.times, self.joules, self.waiting):
+                    del series[1::2]
+                self._interval *= 2.0
+                self._next_sample = self.times[-1] + self._interval
+        if self.regional.next_seconds <= now:
+            self.regional.account(now)
+        self.next_seconds = min(self._next_sample, self._next_day, self.regional.next_seconds)
+
+    def close(self, now: float) -> None:
+        """Take the last sample."""
+        self.sample(now)
+        if len(self.times) > 1 and now - self.times[-1] < _SLIVER * self._interval:
+            for series in (self.times, self.joules, self.waiting):
+                series.pop()  # what rounding leaves of the last interval is too short for a mean
+        if now > self.times[-1]:
+            self._take(now)
+        self.regional.account(now)
+
+    def _take(self, time: float) -> None:
+        self.times.append(time)
+        self.joules.append(self._execution.total_joules(time))
+        self.waiting.append(self._waiting.count)
+
+
+FloatArray = NDArray[np.float64]
+
+
+@dataclass(slots=True, kw_only=True)
+class Outcome:
+    """A finished run. Columns are [num_jobs] in the order of submission; a time that never came is infinite."""
+
+    world: str
+    rule: str
+    end_seconds: float
+    job_id: NDArray[np.int64]
+    state: list[str]
+    """COMPLETED, TIMEOUT, FAILED, NODE_FAIL, CANCELLED, REJECTED; PENDING or RUNNING at the end of the run."""
+    submitted_seconds: FloatArray
+    eligible_seconds: FloatArray
+    """When it could first have started: submission, or the end of its last dependency."""
+    started_seconds: FloatArray
+    """First start."""
+    last_started_seconds: FloatArray
+    ended_seconds: FloatArray
+    run_seconds: FloatArray
+    """Of all its starts together."""
+    place: NDArray[np.int64]
+    """-1 for a job that never started."""
+    gpus: NDArray[np.int64]
+    clock: NDArray[np.int64]
+    """The set clock of its last start."""
+    restarts: NDArray[np.int64]
+    energy_joules: FloatArray
+    units: FloatArray
+    """Work that was done and kept."""
+    units_lost: FloatArray
+    true_units: FloatArray
+    units_per_second: FloatArray
+    """Of a job that runs at the end."""
+    deadline_seconds: FloatArray
+    gpu_seconds: FloatArray
+    cpu_seconds: FloatArray
+    joules_by_component: Mapping[str, float]
+    """`idle`, `host`, `suspended`, `waking`: what no job is charged for."""
+    total_joules: float
+    """Integral of the cluster's power, made apart from the parts."""
+    total_gpus: int
+    total_cpu_sockets: int
+    sample_seconds: FloatArray
+    sample_watts: FloatArray
+    """Mean power between one sample time and the next, [num_samples - 1]."""
+    sample_waiting: NDArray[np.int64]
+    waiting_at_day_end: tuple[int, ...]
+    suspended_node_hours: float
+    clamped: int
+    """Answers that the guard had to change or refuse."""
+    declined: int
+    """Times that the rule let a job wait although it would have fitted."""
+    disruptions: int
+    decisions: int = 0
+    decision_seconds: float = 0.0
+    carbon_grams: float | None = None
+    """Of the whole cluster; None in a world without carbon intensity."""
+    cost: float | None = None
+    """In the unit of the world's prices; None in a world without."""
+    places: tuple[str, ...] = ()
+    place_is_cpu: tuple[bool, ...] = ()
+    place_gpus: tuple[int, ...] = ()
+    extra: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def jobs_joules(self) -> float:
+        """Energy charged to jobs."""
+        return float(np.sum(self.energy_joules))
+
+    @property
+    def balance_error(self) -> float:
+        """Difference between the parts and the total, relative to the total."""
+        parts = self.jobs_joules + sum(self.joules_by_component.values())
+        return abs(parts - self.total_joules) / max(self.total_joules, 1e-300)
+
+
+def outcome_of(  # noqa: PLR0913  # everything that one run consists of
+    world: World,
+    places: Sequence[Place],
+    execution: Execution,
+    runs: Mapping[int, JobRun],
+    sampler: Sampler,
+    *,
+    name: str,
+    end_seconds: float,
+    clamped: int,
+    declined: int,
+    disruptions: int,
+) -> Outcome:
+    """Return the record of a run that is over and closed."""
+    rows = list(runs.values())
+    column = _columns(rows)
+    jobs = [row.job for row in rows]
+    cpus = np.array([job.cpus for job in jobs], dtype=np.float64)
+    in_flight = np.where(
+        (column["phase"] != ENDED) & (column["place"] >= 0), end_seconds - column["started_seconds"], 0.0
+    )
+    run_seconds = column["run_seconds"] + in_flight
+    kept, lost, restarts = (
+        np.array(list(map(attrgetter(name), rows)), dtype=np.float64)
+        for name in ("units_kept", "units_lost", "restarts")
+    )
+    components = {
+        component: sum(ledger.energy_joules[index] for ledger in execution.ledgers)
+        for index, component in enumerate(COMPONENTS)
+    }
+    times = np.array(sampler.times)
+    return Outcome(
+        world=world.name,
+        rule=name,
+        end_seconds=end_seconds,
+        job_id=column["job_id"].astype(np.int64),
+        state=[_state(row) for row in rows],
+        submitted_seconds=np.array([job.submitted_seconds for job in jobs]),
+        eligible_seconds=column["eligible_seconds"],
+        started_seconds=column["first_started_seconds"],
+        last_started_seconds=column["started_seconds"],
+        ended_seconds=column["ended_seconds"],
+        run_seconds=run_seconds,
+        place=column["place"].astype(np.int64),
+        gpus=column["gpus"].astype(np.int64),
+        clock=column["set_clock"].astype(np.int64),
+        restarts=restarts.astype(np.int64),
+        energy_joules=column["energy_joules"],
+        units=kept + column["units_done"],
+        units_lost=lost,
+        true_units=np.array([job.true_units for job in jobs]),
+        units_per_second=column["units_per_second"],
+        deadline_seconds=np.array([job.deadline_seconds for job in jobs]),
+        gpu_seconds=column["gpu_seconds"] + column["gpus"] * in_flight,
+        cpu_seconds=run_seconds * cpus,
+        joules_by_component=components,
+        total_joules=execution.total_joules(end_seconds),
+        total_gpus=sum(pool.total for index, pool in enumerate(execution.pools) if not execution.devices[index].is_cpu),
+        total_cpu_sockets=sum(
+            pool.total for index, pool in enumerate(execution.pools) if execution.devices[index].is_cpu
+        ),
+        sample_seconds=times,
+        sample_watts=np.diff(np.array(sampler.joules)) / np.diff(times) if len(times) > 1 else np.zeros(0),
+        sample_waiting=np.array(sampler.waiting, dtype=np.int64),
+        waiting_at_day_end=tuple(sampler.waiting_at_day_end),
+        suspended_node_hours=execution.nodes.suspended_node_seconds / 3600.0,
+        clamped=clamped,
+        declined=declined,
+        disruptions=disruptions,
+        carbon_grams=sampler.regional.carbon_grams,
+        cost=sampler.regional.cost,
+        places=tuple(place.info.name for place in places),
+        place_is_cpu=tuple(place.device.is_cpu for place in places),
+        place_gpus=tuple(place.info.total_gpus for place in places),
+    )
+
+
+def _state(row: JobRun) -> str:
+    if row.phase == ENDED:
+        return row.state
+    return "RUNNING" if row.place >= 0 else "PENDING"
+
+
+_COLUMNS = (
+    "job_id",
+    "phase",
+    "place",
+    "gpus",
+    "set_clock",
+    "eligible_seconds",
+    "first_started_seconds",
+    "started_seconds",
+    "ended_seconds",
+    "run_seconds",
+    "gpu_seconds",
+    "energy_joules",
+    "units_done",
+    "units_per_second",
+)
+
+
+def _columns(rows: Sequence[JobRun]) -> dict[str, FloatArray]:
+    """Return what every job has, by name, each [num_jobs]."""
+    return {name: np.array(list(map(attrgetter(name), rows)), dtype=np.float64) for name in _COLUMNS}

@@ -1,0 +1,211 @@
+"""One scheduling pass, as Slurm makes it: the queue in its order, then backfill around the first job that waits.
+
+A pass is a generator: it yields each job that could start now and is sent the placement, or None to let it wait.
+"""
+
+from collections.abc import Callable, Generator
+from math import inf
+
+from slurm_energy.policy.placement import Discipline, Placement
+from slurm_energy.policy.placement_guard import guarded_placement
+from slurm_energy.twin.execution import NO_STAGING, Execution, Staging
+from slurm_energy.twin.job import Job
+from slurm_energy.twin.job_run import JobRun
+from slurm_energy.twin.places import Place
+from slurm_energy.twin.reservation import Reservation, reservation
+from slurm_energy.twin.view import TwinView, may_share
+from slurm_energy.twin.waiting import JobQueue, Waiting, in_order
+
+Pass = Generator[Job, Placement | None, None]
+_NOTHING_CLOSED: frozenset[int] = frozenset()
+
+
+class Scheduler:
+    """Starts jobs that wait, in order; with EASY backfill also later ones that delay nobody."""
+
+    def __init__(  # noqa: PLR0913, PLR0917  # the parts of one run, put together once
+        self,
+        places: tuple[Place, ...],
+        execution: Execution,
+        waiting: Waiting,
+        view: TwinView,
+        discipline: Discipline,
+        backfill_depth: int,
+        staging_of: Callable[[JobRun, int, float], Staging],
+    ) -> None:
+        self.easy = discipline.backfill == "easy"
+        self.clamped = 0
+        self.declined = 0
+        self._places = places
+        self._execution = execution
+        self._waiting = waiting
+        self._view = view
+        self._depth = backfill_depth
+        self._staging_of = staging_of
+        self._unlimited = all(place.partition.max_time_seconds == inf for place in places)
+        self._sharing = any(place.pool.jobs_per_gpu > 1 for place in places)
+
+    def run(self, queues: list[JobQueue], now: float, *, backfill: bool) -> Pass:
+        """Make one pass over these queues; each holds at least one job."""
+        if len(queues) == 1 and not (self.easy or self._sharing):
+            yield from self._serve(queues[0], now)
+            return
+        closed: set[int] = set()
+        holders: dict[int, JobRun] = {}
+        open_queues = list(queues)
+        view = self._view
+        while open_queues:
+            queue = open_queues[0] if len(open_queues) == 1 else min(open_queues, key=JobQueue.head_key)
+            run = queue.head()
+            room = view.fresh_room(run.job, queue.places, closed)
+            if self._sharing or any(room):
+                answer = yield run.job
+                placement = self._guarded(run.job, answer, room, now)
+                if placement is not None:
+                    queue.take_head()
+                    self._start(run, placement, now)
+                    if not queue.size:
+                        open_queues.remove(queue)
+                    continue
+            for place in queue.places:
+                pool_index = self._places[place].pool_index
+                if pool_index not in holders:
+                    holders[pool_index] = run
+                    closed.update(self._execution.places_of_pool[pool_index])
+            open_queues.remove(queue)
+        if backfill and self.easy and holders:
+            yield from self._backfill(queues, holders, now)
+
+    def _serve(self, queue: JobQueue, now: float) -> Pass:
+        """Start jobs of the only queue in question until its first one waits."""
+        view, places, free = self._view, queue.places, self._execution.free_gpus
+        while queue.size:
+            run = queue.head()
+            least = run.job.gpu_counts[0]
+            for place in places:
+                if free[place] >= least:
+                    break
+            else:
+                return
+            room = view.fresh_room(run.job, places, _NOTHING_CLOSED)
+            if not any(room):
+                return
+            answer = yield run.job
+            placement = self._guarded(run.job, answer, room, now)
+            if placement is None:
+                return
+            queue.take_head()
+            self._start(run, placement, now)
+
+    def _backfill(self, queues: list[JobQueue], holders: dict[int, JobRun], now: float) -> Pass:
+        """Start later jobs that fit now and do not delay the first waiting job of any pool."""
+        execution = self._execution
+        reserved: dict[int, Reservation] = {}
+        held = {id(run) for run in holders.values()}
+        for queue, run in in_order(queues, self._depth):
+            free = max((execution.free_gpus[place] for place in queue.places), default=0)
+            if id(run) in held or (run.job.gpu_counts[0] > free and not self._sharing):
+                if not self._sharing and all(
+                    not execution.free_gpus[place] for each in queues for place in each.places
+                ):
+                    return
+                continue
+            room = self._view.fresh_room(run.job, queue.places, _NOTHING_CLOSED)
+            if not (self._sharing or any(room)):
+                continue
+            answer = yield run.job
+            placement = self._guarded(run.job, answer, room, now)
+            if placement is None:
+                continue
+            pool_index = self._places[placement.place].pool_index
+            holder = holders.get(pool_index)
+            if holder is not None and not self._fits_around(run, placement, holder, reserved, now):
+                continue
+            queue.remove(run)
+            self._start(run, placement, now)
+
+    def _fits_around(
+        self, run: JobRun, placement: Placement, holder: JobRun, reserved: dict[int, Reservation], now: float
+    ) -> bool:
+        """Return whether a start leaves the reservation of its pool alone, and count it there if so."""
+        execution = self._execution
+        pool_index = self._places[placement.place].pool_index
+        pool = execution.pools[pool_index]
+        if placement.partner is not None:
+            return True
+        kept = reserved.get(pool_index)
+        if kept is None:
+            ends = execution.expected_ends[pool_index] if execution.expected_ends is not None else []
+            kept = reserved[pool_index] = reservation(pool, holder.job, ends, now)
+        allocation = pool.find(run.job, placement.gpus)
+        if allocation is None:
+            return False
+        ends_at = now + self._longest(run, placement)
+        if not kept.allows(ends_at, placement.gpus, allocation):
+            return False
+        kept.use(ends_at, placement.gpus, allocation)
+        return True
+
+    def _longest(self, run: JobRun, placement: Placement) -> float:
+        """Return how long a job may take: its limit, else its estimate at this placement."""
+        limit = min(run.job.time_limit_seconds, self._places[placement.place].partition.max_time_seconds)
+        if limit < inf:
+            return limit
+        rows = self._execution.tables.rows(run.kind, run.job.gpu_counts)
+        seconds = rows.seconds[placement.place][rows.column[placement.gpus]][placement.clock]
+        return max(0.0, run.job.estimated_units - run.units_kept) * seconds
+
+    def _guarded(self, job: Job, answer: Placement | None, room: list[int], now: float) -> Placement | None:
+        """Return the placement that may be carried out."""
+        if answer is None:
+            self.declined += 1
+            return None
+        if not 0 <= answer.place < len(room):
+            self.clamped += 1
+            return None
+        if answer.partner is not None:
+            return self._shared(job, answer)
+        rows = self._execution.tables.rows(job.kind, job.gpu_counts)
+        if job.is_plain and self._unlimited and answer.gpus <= room[answer.place]:
+            column = rows.column.get(answer.gpus)
+            if column is not None and 0 <= answer.clock < rows.num_clocks[answer.place]:
+                return answer
+        placement, clamped = guarded_placement(
+            answer,
+            job,
+            room[answer.place],
+            rows.seconds[answer.place],
+            rows.column,
+            now,
+            self._places[answer.place].partition.max_time_seconds,
+        )
+        self.clamped += clamped
+        return placement
+
+    def _shared(self, job: Job, answer: Placement) -> Placement | None:
+        """Return a placement beside a running job if both may share; else nothing."""
+        place = self._places[answer.place]
+        partner = self._execution.pools[place.pool_index].runs.get(answer.partner if answer.partner is not None else -1)
+        good = (
+            partner is not None
+            and place.pool.jobs_per_gpu > 1
+            and job.shareable
+            and may_share(partner)
+            and partner.place == answer.place
+            and 1 in job.gpu_counts
+            and place.device.pair(job.kind, partner.kind) is not None
+        )
+        if not good or partner is None:
+            self.clamped += 1
+            return None
+        return answer._replace(gpus=1, clock=partner.set_clock)
+
+    def _start(self, run: JobRun, placement: Placement, now: float) -> None:
+        job, view = run.job, self._view
+        view.forget_room()
+        self._waiting.count -= 1
+        routed = job.routed_place
+        if routed is not None:
+            view.waiting_jobs[routed] -= 1
+        staging = NO_STAGING if job.is_plain and routed is not None else self._staging_of(run, placement.place, now)
+        self._execution.start(run, placement, staging, now)

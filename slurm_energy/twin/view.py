@@ -1,0 +1,162 @@
+"""The twin as rules see it."""
+
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from math import inf
+
+from slurm_energy.policy.placement import OptionTable, PartnerOffer, RunningJob, WaitingJob
+from slurm_energy.twin.execution import Execution, pair_scale
+from slurm_energy.twin.job import Job
+from slurm_energy.twin.job_run import COMPUTING, JobRun
+from slurm_energy.twin.places import Place, can_run
+from slurm_energy.twin.waiting import Waiting
+from slurm_energy.twin.world import Series, World
+
+
+def value_at(series: Series, time: float) -> float:
+    """Return what a series holds at a time."""
+    return series.values[max(0, bisect_right(series.times_seconds, time) - 1)]
+
+
+def regional_series(series_by_region: Mapping[str, Series], region: str) -> Series | None:
+    """Return the series of a region: its own, else the one for all regions, else none."""
+    return series_by_region.get(region) or series_by_region.get("")
+
+
+class TwinView:
+    """A `ClusterView` over a run of the twin. The engine keeps `now_seconds`; everything else is read when asked."""
+
+    def __init__(self, world: World, places: Sequence[Place], execution: Execution, waiting: Waiting) -> None:
+        self.now_seconds = 0.0
+        self.places = tuple(place.info for place in places)
+        self.free_gpus = execution.free_gpus
+        self.waiting_jobs = [0] * len(places)
+        self.power_budget_watts = inf
+        self._world = world
+        self._places = places
+        self._execution = execution
+        self._waiting = waiting
+        self._allowed: dict[tuple[object, ...], tuple[int, ...]] = {}
+        self._limits_time = any(place.partition.max_time_seconds < inf for place in places)
+        self._pool_of = [execution.pools[place.pool_index] for place in places]
+        self._asked: WaitingJob | None = None
+        self._room: list[int] = []
+        self._most = [place.partition.max_gpus_per_job for place in places]
+        self._default = tuple(partition.name for partition in world.partitions if partition.is_default)
+
+    @property
+    def num_waiting(self) -> int:
+        """Jobs that are eligible and wait."""
+        return self._waiting.count
+
+    @property
+    def power_watts(self) -> float:
+        """Power of the whole cluster."""
+        return self._execution.power_watts
+
+    def options(self, job: WaitingJob) -> OptionTable:
+        """Return the costs of a job's options."""
+        return self._execution.tables.table(job.kind, job.gpu_counts)
+
+    def allowed_places(self, job: WaitingJob) -> tuple[int, ...]:
+        """Return the places that request, partition and device allow; the default partition when it names none."""
+        assert isinstance(job, Job)
+        if job.is_plain:
+            plain = self._allowed.get((job.kind, job.gpu_counts))
+            if plain is not None:
+                return plain
+        key: tuple[object, ...] = (
+            (job.kind, job.gpu_counts)
+            if job.is_plain
+            else (
+                job.kind,
+                job.gpu_counts,
+                job.partitions,
+                job.devices,
+                job.cpus,
+                job.memory_gib,
+                job.time_limit_seconds if self._limits_time else inf,
+            )
+        )
+        found = self._allowed.get(key)
+        if found is None:
+            asked = job.partitions or self._default
+            found = tuple(
+                place.index
+                for place in self._places
+                if can_run(place, job) and (not asked or place.partition.name in asked)
+            )
+            self._allowed[key] = found
+        return found
+
+    def room(self, job: WaitingJob) -> Sequence[int]:
+        """Return by place the largest device count that fits now."""
+        if job is self._asked:
+            return self._room
+        places = self.allowed_places(job) if job.routed_place is None else (job.routed_place,)
+        return self.fresh_room(job, places, frozenset())
+
+    def fresh_room(self, job: WaitingJob, places: tuple[int, ...], closed: "frozenset[int] | set[int]") -> list[int]:
+        """Return the same over places of which some are closed, and keep it for the rule that is asked next."""
+        room = [0] * len(self._places)
+        free, least = self.free_gpus, job.gpu_counts[0]
+        for index in places:
+            if free[index] >= least and index not in closed:
+                room[index] = self._pool_of[index].room(job, self._most[index])  # type: ignore[arg-type]  # a Job
+        self._asked, self._room = job, room
+        return room
+
+    def forget_room(self) -> None:
+        """Drop the room that was kept: devices were taken or freed."""
+        self._asked = None
+
+    def partners(self, job: WaitingJob) -> Sequence[PartnerOffer]:
+        """Return the running jobs with which the job could share a GPU."""
+        assert isinstance(job, Job)
+        if not job.shareable or 1 not in job.gpu_counts:
+            return ()
+        offers = []
+        for index in self.allowed_places(job) if job.routed_place is None else (job.routed_place,):
+            place = self._places[index]
+            if place.pool.jobs_per_gpu < 2:
+                continue
+            for run in self._pool_of[index].runs.values():
+                if run.place == index and may_share(run):
+                    pair = place.device.pair(job.kind, run.kind)
+                    if pair is not None:
+                        scale = pair_scale(place.device, job.kind, run.kind, run.clock)
+                        offers.append(
+                            PartnerOffer(
+                                run.job_id, index, pair.speed, pair.partner_speed, pair.watts * scale, run.watts
+                            )
+                        )
+        return offers
+
+    def running_jobs(self) -> Sequence[RunningJob]:
+        """Return the jobs that compute, in the order in which they began."""
+        return list(self._execution.computing.values())
+
+    def carbon_grams_per_kwh(self, place: int) -> float:
+        """Return the present carbon intensity of a place."""
+        return self._regional(self._world.carbon_grams_per_kwh, place)
+
+    def price_per_kwh(self, place: int) -> float:
+        """Return the present price of energy at a place."""
+        return self._regional(self._world.price_per_kwh, place)
+
+    def wakeup_joules(self, place: int, gpus: int) -> float:
+        """Return the energy of waking the nodes that a start would need."""
+        pool = self._execution.pools[self._places[place].pool_index]
+        suspend = pool.pool.suspend
+        if suspend is None:
+            return 0.0
+        return pool.sleeping_needed(gpus) * suspend.resume_watts * suspend.resume_seconds
+
+    def _regional(self, series_by_region: Mapping[str, Series], place: int) -> float:
+        series = regional_series(series_by_region, self._places[place].pool.region)
+        return 0.0 if series is None else value_at(series, self.now_seconds)
+
+
+def may_share(run: JobRun) -> bool:
+    """Return whether a job that runs could take another beside it on its one GPU."""
+    return run.job.shareable and run.partner is None and run.phase == COMPUTING and run.gpus == 1

@@ -1,0 +1,153 @@
+"""Queues of jobs that wait: one for each set of places, so that an event looks only at those it can help."""
+
+from bisect import bisect_left, insort
+from collections.abc import Iterator, Sequence
+from heapq import merge
+
+from slurm_energy.twin.job import Job
+from slurm_energy.twin.job_run import JobRun
+
+QueueKey = tuple[float, float, int]
+_COMPACT_AT = 4096
+
+
+def queue_key(job: Job, second: float) -> QueueKey:
+    """Return what orders the queue: priority, then submission time or expected run time in s, then job id."""
+    return (-job.priority, second, job.job_id)
+
+
+class JobQueue:
+    """Jobs with the same possible places, in their order. Taking the head is O(1), adding at the end O(log n)."""
+
+    __slots__ = ("_head", "_items", "demand", "places", "size")
+
+    def __init__(self, places: tuple[int, ...]) -> None:
+        self.places = places
+        self.demand: dict[int, int] = {}
+        """Jobs by the least number of devices that each would start with."""
+        self._items: list[tuple[QueueKey, JobRun]] = []
+        self._head = 0
+        self.size = 0
+        """Jobs that wait."""
+
+    def add(self, run: JobRun) -> None:
+        """Put a job where its key belongs."""
+        self.size += 1
+        least = run.job.gpu_counts[0]
+        self.demand[least] = self.demand.get(least, 0) + 1
+        item = (run.queue_key, run)
+        if not self._items or self._items[-1][0] < run.queue_key:
+            self._items.append(item)
+        else:
+            insort(self._items, item, lo=self._head, key=_key)
+
+    def head(self) -> JobRun:
+        """Return the first job."""
+        return self._items[self._head][1]
+
+    def head_key(self) -> QueueKey:
+        """Return the key of the first job."""
+        return self._items[self._head][0]
+
+    def take_head(self) -> None:
+        """Remove the first job."""
+        self._forget(self._items[self._head][1])
+        self._items[self._head] = _NOTHING
+        self._head += 1
+        if self._head >= _COMPACT_AT and self._head * 2 >= len(self._items):
+            del self._items[: self._head]
+            self._head = 0
+
+    def remove(self, run: JobRun) -> None:
+        """Remove a job from anywhere."""
+        index = bisect_left(self._items, run.queue_key, lo=self._head, key=_key)
+        if index >= len(self._items) or self._items[index][1] is not run:
+            raise ValueError(f"job {run.job_id} is not in this queue")
+        del self._items[index]
+        self._forget(run)
+
+    def first(self, count: int) -> list[tuple[QueueKey, JobRun]]:
+        """Return up to `count` jobs from the head."""
+        return self._items[self._head : self._head + count]
+
+    def least_demand(self) -> int:
+        """Return the fewest devices that any job of the queue would start with, 0 for an empty queue."""
+        return min(self.demand, default=0)
+
+    def _forget(self, run: JobRun) -> None:
+        self.size -= 1
+        least = run.job.gpu_counts[0]
+        left = self.demand[least] - 1
+        if left:
+            self.demand[least] = left
+        else:
+            del self.demand[least]
+
+
+class Waiting:
+    """All queues of a run. Queues that can take each other's devices are looked at together."""
+
+    def __init__(self, pool_of_place: Sequence[int]) -> None:
+        self.count = 0
+        self._pool_of_place = pool_of_place
+        self._by_places: dict[tuple[int, ...], JobQueue] = {}
+        self._together: list[list[JobQueue]] = [[] for _ in pool_of_place]
+        """By place: the queues that share a pool with one that uses the place, or with one of those, and so on."""
+
+    def queue(self, places: tuple[int, ...]) -> JobQueue:
+        """Return the queue of a set of places, made when it is the first time."""
+        found = self._by_places.get(places)
+        if found is None:
+            found = self._by_places[places] = JobQueue(places)
+            self._group()
+        return found
+
+    def touching(self, places: set[int]) -> list[JobQueue]:
+        """Return the queues with jobs on which a change in these places may bear, without doubles."""
+        if len(places) == 1:
+            (place,) = places
+            queues = self._together[place]
+            if len(queues) == 1:
+                return queues if queues[0].size else _NO_QUEUES
+            return [queue for queue in queues if queue.size]
+        found: dict[int, JobQueue] = {}
+        for place in sorted(places):
+            found.update((id(queue), queue) for queue in self._together[place] if queue.size)
+        return list(found.values())
+
+    def _group(self) -> None:
+        """Find anew which queues belong together: a new set of places has come."""
+        group_of = {pool: {pool} for pool in self._pool_of_place}
+        for places in self._by_places:
+            joined = set().union(*(group_of[self._pool_of_place[place]] for place in places))
+            for pool in joined:
+                group_of[pool] = joined
+        for place, pool in enumerate(self._pool_of_place):
+            self._together[place] = [
+                queue for places, queue in self._by_places.items() if self._pool_of_place[places[0]] in group_of[pool]
+            ]
+
+    def all_queues(self) -> list[JobQueue]:
+        """Return every queue."""
+        return list(self._by_places.values())
+
+
+def in_order(queues: list[JobQueue], depth: int) -> Iterator[tuple[JobQueue, JobRun]]:
+    """Return up to `depth` jobs of several queues by their keys, as they stand now."""
+    lists = [[(key, queue, run) for key, run in queue.first(depth)] for queue in queues]
+    for number, (_, queue, run) in enumerate(lists[0] if len(lists) == 1 else merge(*lists, key=_first)):
+        if number >= depth:
+            return
+        yield queue, run
+
+
+def _key(item: tuple[QueueKey, JobRun]) -> QueueKey:
+    return item[0]
+
+
+def _first(item: tuple[QueueKey, JobQueue, JobRun]) -> QueueKey:
+    return item[0]
+
+
+_NO_QUEUES: list[JobQueue] = []
+_NOTHING: tuple[QueueKey, JobRun] = ((float("-inf"), 0.0, 0), None)  # type: ignore[assignment]  # a slot that nobody reads again

@@ -1,0 +1,1 @@
+"""Workloads: read from files, made by generators with a seed, or drawn as they are needed."""

@@ -1,0 +1,103 @@
+"""Mixed work for a cluster of GPU and CPU nodes: matrix products of nine sizes, training, science, analytics.
+
+The shares and lengths are assumptions of this package, not measurements.
+"""
+
+from dataclasses import dataclass
+from math import log
+
+import numpy as np
+
+from slurm_energy.errors import ConfigError
+from slurm_energy.twin.job import Job, Workload, plain_job
+from slurm_energy.twin.workloads.kinds import (
+    ANALYTICS,
+    MATRIX_SIDES,
+    SCIENTIFIC,
+    TRAINING,
+    matrix_kind,
+    units_per_reference_second,
+)
+from slurm_energy.twin.workloads.settings import check_expected_jobs, check_range
+from slurm_energy.twin.workloads.streams import poisson_times, workload_streams
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MatrixSettings:
+    """What makes a mixed workload; lengths are medians in seconds on one reference device, see `kinds`."""
+
+    rate_per_second: float = 0.1
+    hours: float = 24.0
+    matrix_share: float = 0.5
+    """Of all jobs; the matrix sizes 200 to 1800 are equally likely."""
+    training_share: float = 0.2
+    scientific_share: float = 0.15
+    analytics_share: float = 0.15
+    matrix_seconds: float = 300.0
+    training_seconds: float = 7200.0
+    scientific_seconds: float = 3600.0
+    analytics_seconds: float = 600.0
+    size_sigma: float = 0.8
+    """Standard deviation of the logarithm of the length, of every kind."""
+    max_gpus: int = 4
+    """Training runs on any count up to it, science on a power of two up to it, the rest on one device."""
+
+    def __post_init__(self) -> None:
+        check_range("rate_per_second", self.rate_per_second, 0.0)
+        check_range("hours", self.hours, 0.0)
+        for name in ("matrix", "training", "scientific", "analytics"):
+            check_range(f"{name}_share", getattr(self, f"{name}_share"), 0.0)
+            check_range(f"{name}_seconds", getattr(self, f"{name}_seconds"), 0.0, above=True)
+        if not sum(self.shares) > 0.0:
+            raise ConfigError("workload settings matrix_share to analytics_share are all 0: one must be above")
+        check_range("size_sigma", self.size_sigma, 0.0, 20.0)
+        check_range("max_gpus", self.max_gpus, 1, 1000)
+        check_expected_jobs(self.rate_per_second * self.hours * 3600.0)
+
+    @property
+    def shares(self) -> tuple[float, float, float, float]:
+        """Shares of matrix, training, scientific and analytics jobs; they need not add to 1."""
+        return self.matrix_share, self.training_share, self.scientific_share, self.analytics_share
+
+
+def matrix_workload(settings: MatrixSettings, seed: int) -> Workload:
+    """Return jobs in the order of time; kinds, lengths and arrivals come from streams of their own.
+
+    Raises:
+        ConfigError: the seed is negative.
+    """
+    arrivals, sizes, mix, widths = (np.random.default_rng(stream) for stream in workload_streams(seed, 4))
+    times = poisson_times(settings.rate_per_second, settings.hours * 3600.0, arrivals)
+    deviations = sizes.standard_normal(len(times))
+    draws = mix.random((len(times), 2))
+    edges = np.cumsum(settings.shares) / sum(settings.shares)
+    families = np.searchsorted(edges, draws[:, 0], side="right")
+    sides = np.take(MATRIX_SIDES, (draws[:, 1] * len(MATRIX_SIDES)).astype(np.intp))
+    doublings = widths.integers(0, settings.max_gpus.bit_length(), len(times))
+    jobs = tuple(
+        _job(settings, number, time, family, (side, doubling, deviation))
+        for number, (time, family, side, doubling, deviation) in enumerate(
+            zip(
+                times.tolist(),
+                families.tolist(),
+                sides.tolist(),
+                doublings.tolist(),
+                deviations.tolist(),
+                strict=True,
+            ),
+            start=1,
+        )
+    )
+    return Workload(name="matrix", jobs=jobs, source=f"generator matrix, seed {seed}")
+
+
+def _job(settings: MatrixSettings, number: int, time: float, family: int, drawn: tuple[int, int, float]) -> Job:
+    side, doubling, deviation = drawn
+    kind, median_seconds, gpu_counts = (
+        (matrix_kind(side), settings.matrix_seconds, (1,)),
+        (TRAINING, settings.training_seconds, tuple(range(1, settings.max_gpus + 1))),
+        (SCIENTIFIC, settings.scientific_seconds, (2**doubling,)),
+        (ANALYTICS, settings.analytics_seconds, (1,)),
+    )[family]
+    seconds = float(np.exp(log(median_seconds) + settings.size_sigma * deviation))
+    return plain_job(number, time, seconds * units_per_reference_second(kind), kind, gpu_counts, 0)

@@ -1,0 +1,43 @@
+"""Time limits and estimates for traces that lack them: assumptions of this package, drawn with a seed."""
+
+from math import ceil, exp, log
+
+import numpy as np
+
+from slurm_energy.twin.job import Workload
+
+ROUND_SECONDS = tuple(
+    value * 60.0
+    for value in (5, 15, 30, 60, 120, 240, 480, 720, 1440, 2880, 4320, 7200, 10_080, 20_160, 43_200)  # minutes
+)
+"""Limits that users write: 5 minutes to 30 days; users prefer few round values (Tsafrir et al., 2007)."""
+MAX_MARGIN = 5.0
+
+
+def round_limit_seconds(run_seconds: float, draw: float) -> float:
+    """Return a limit for a run: a margin of 1 to 5, uniform in its logarithm, rounded up to a round value.
+
+    Args:
+        run_seconds: At the default clock of the reference device.
+        draw: In [0, 1).
+    """
+    wanted = run_seconds * exp(draw * log(MAX_MARGIN))
+    days_30 = ROUND_SECONDS[-1]
+    return next((value for value in ROUND_SECONDS if value >= wanted), ceil(wanted / days_30) * days_30)
+
+
+def with_estimate_errors(workload: Workload, sigma: float, seed: int) -> Workload:
+    """Return the workload with estimates that are wrong: the truth times a log-normal factor of median 1.
+
+    The jobs are changed in place.
+
+    Args:
+        workload: Its jobs' estimates are replaced.
+        sigma: Standard deviation of the factor's logarithm; 0 gives the truth.
+        seed: Of the factors.
+    """
+    factors = np.random.default_rng(seed).lognormal(0.0, sigma, len(workload.jobs))
+    for job, factor in zip(workload.jobs, factors.tolist(), strict=True):
+        job.estimated_units = job.true_units * factor
+        job.is_plain = False
+    return workload
