@@ -100,9 +100,9 @@ def error_table(fits: "Sequence[FreshFit]") -> Table:
     for heading in ("Error", "Bound"):
         table.add_column(heading, justify="right", no_wrap=True)
     for fit in fits:
-        state = f"{len(fit.differences)} differences from the package" if fit.differences else "equal to the package"
+        state = f"differs from the package in {len(fit.differences)}" if fit.differences else "as in the package"
         table.add_section()
-        table.add_row(Text(f"{fit.name}.json", style="bold"), Text(state))
+        table.add_row(Text(f"{fit.name}.json, {state}", style="bold"))
         for error in fit.errors:
             beyond = error.bound is not None and error.mean_relative_error > error.bound
             table.add_row(

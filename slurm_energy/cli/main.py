@@ -26,7 +26,10 @@ class Noun(NamedTuple):
 
 
 NOUNS: dict[str, Noun] = {
-    "calibrate": Noun("calibrate", "calibrate", "Fit the energy model to measured data sets and print how well it fits."),
+    "arena": Noun("arena", "arena", "Compare policies on a simulated cluster."),
+    "calibrate": Noun(
+        "calibrate", "calibrate", "Fit the energy model to measured data sets and print how well it fits."
+    ),
     "config": Noun("config_commands", "config", "Show or check the settings."),
     "database": Noun("database", "database", "Create, upgrade or inspect the database."),
     "decisions": Noun("status", "decisions", "List the latest decisions, newest first."),
@@ -37,6 +40,7 @@ NOUNS: dict[str, Noun] = {
     "policy": Noun("policy", "policy", "List the policies or show one."),
     "report": Noun("report", "report", "Report the energy of jobs, users or partitions."),
     "status": Noun("status", "status", "Show whether the daemon answers and what it has done."),
+    "twin": Noun("twin", "twin", "Replay a site's history on a simulated cluster, or write jobs for one."),
 }
 
 

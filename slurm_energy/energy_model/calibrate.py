@@ -1,6 +1,6 @@
 """The shipped table of curves, P(f) and T(f), from the clock sweeps: curves.json.
 
-`slurm-energy calibrate` makes it with all other coefficients; `python -m slurm_energy.energy_model.calibrate DATA_FOLDER`
+`slurm-energy calibrate` makes it with all other coefficients, `python -m slurm_energy.energy_model.calibrate FOLDER`
 makes it alone. Needs numpy and scipy.
 """
 

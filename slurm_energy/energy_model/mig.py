@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
+from math import sqrt
 
 from slurm_energy.energy_model.coefficients import coefficients
 from slurm_energy.errors import ValueRangeError
@@ -52,7 +53,7 @@ class UtilisationPower:
         for value in (sm_utilisation, memory_utilisation):
             if not 0.0 <= value <= 1.0:
                 raise ValueRangeError(f"utilisation {value} is not a share from 0 to 1")
-        busy = self.constant_watts + self.sm_watts * sm_utilisation + self.memory_watts * memory_utilisation**0.5
+        busy = self.constant_watts + self.sm_watts * sm_utilisation + self.memory_watts * sqrt(memory_utilisation)
         return max(self.idle_watts, busy)
 
 

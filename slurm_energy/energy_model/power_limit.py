@@ -1,7 +1,7 @@
 """What a lower power limit does to training: relative speed and power, as measured on A40, P100, RTX6000 and V100.
 
-The board lowers its clock until it stays inside the limit. The clock itself was not recorded; it is the hidden quantity
-f = ((limit - static) / (demand - static))^(1/3), at most 1, through which time a + b/f and power c + d f^3 hang together.
+The board lowers its clock until it stays inside the limit. The clock itself was not recorded: it is the hidden quantity
+f = ((limit - static) / (demand - static))^(1/3), at most 1, that ties time a + b/f and power c + d f^3 together.
 """
 
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from slurm_energy.energy_model.coefficients import coefficients
 from slurm_energy.errors import ValueRangeError
 
 LOWEST_CLOCK = 0.046
-"""Of f: a limit at or below the static power still lets the board run a little."""
+"""Of f, the cube root of 1e-4: a limit at or below the static power still lets the board run a little."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +48,7 @@ class PowerLimitCurve:
                 f"{self.low_limit_watts:g} to {self.high_limit_watts:g} W"
             )
         share = (limit_watts - self.static_watts) / (self.demand_watts - self.static_watts)
-        return max(LOWEST_CLOCK, min(1.0, max(0.0, share) ** (1.0 / 3.0)))
+        return max(LOWEST_CLOCK, min(1.0, float(max(0.0, share) ** (1.0 / 3.0))))
 
     def seconds(self, limit_watts: float) -> float:
         """Return the time in s of one epoch under a limit."""

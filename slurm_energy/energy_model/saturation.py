@@ -29,7 +29,8 @@ class Rise:
         """Return y(n), with the half size multiplied by `half_scale`."""
         if not size > 0.0:
             raise ValueRangeError(f"matrix size {size} is not a number above 0")
-        return self.base + self.span / (1.0 + (half_scale * self.half_size / size) ** self.exponent)
+        shortage: float = (half_scale * self.half_size / size) ** self.exponent
+        return self.base + self.span / (1.0 + shortage)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +63,7 @@ class Processor:
     def efficiency(self, shape: Saturation, size: float) -> float:
         """Return the share of the peak rate that a product of n x n reaches.
 
-        A product of n x n has n^2 independent results: fewer lanes are full at a smaller n, as the root of their number.
+        A product has n^2 independent results: the size that fills the lanes goes with the root of their number.
         """
         return shape.efficiency.at(size, self._half_scale(shape))
 

@@ -36,7 +36,8 @@ class ScalingCurve:
         smallest = min(self.efficiency_by_count)
         if num_gpus < smallest:
             raise ValueRangeError(f"{num_gpus} GPUs are below the {smallest} that {self.model} was measured on")
-        return 1.0 / (1.0 + self.loss * (num_gpus / smallest - 1.0) ** self.exponent)
+        growth: float = (num_gpus / smallest - 1.0) ** self.exponent
+        return 1.0 / (1.0 + self.loss * growth)
 
     def efficiency(self, num_gpus: int) -> float:
         """Return the measured efficiency, by the law where this number was not measured."""
@@ -90,9 +91,9 @@ def sync_costs() -> Mapping[str, SyncCost]:
 def scaling_curve(gpu: str, model: str, batch_size: int, placement: Placement | None = None) -> ScalingCurve | None:
     """Return one measured curve, None when nobody measured it; a placement of None takes the first there is."""
     for curve in scaling_curves():
-        if (curve.gpu, curve.model, curve.batch_size) == (gpu, model, batch_size):
-            if placement in (None, curve.placement):
-                return curve
+        same = (curve.gpu, curve.model, curve.batch_size) == (gpu, model, batch_size)
+        if same and placement in (None, curve.placement):
+            return curve
     return None
 
 

@@ -36,7 +36,8 @@ class RunBounds:
     gap_percent: float
     """Of the run's energy above that bound."""
     arrivals_joules_per_unit: float
-    """Least energy per unit over all amounts of work up to what arrived."""
+    """Least energy per unit that anybody could have reached with these arrivals: over all amounts of work up to what
+    arrived in the run's time; for the run's work in the best time, where a run goes on until no job is left."""
     by_arrival_times: bool
     """Whether the bound knows when the work arrived, or only how much of it."""
     frontier_run_joules_per_unit: float | None
@@ -57,7 +58,7 @@ class FrontierLine:
 
 
 def bounds_of_run(
-    world: World, jobs: Sequence[Job], outcome: Outcome, metrics: Metrics, *, stationary: bool
+    world: World, jobs: Sequence[Job], outcome: Outcome, metrics: Metrics, *, stationary: bool, open_end: bool
 ) -> RunBounds | None:
     """Return the bounds of a run after checking that it is not below them; None when it did no work.
 
@@ -67,6 +68,7 @@ def bounds_of_run(
         outcome: The run.
         metrics: Its figures.
         stationary: Whether arrivals are, so that there is a frontier; else the bound takes arrival times into account.
+        open_end: Whether the run went on until no job was left.
 
     Raises:
         EvaluationError: the run's energy is below a bound, or it did more work than arrived or than is possible.
@@ -76,13 +78,17 @@ def bounds_of_run(
     units = outcome.units.tolist()
     plain = bound_of_run(world, jobs, units, outcome.end_seconds)
     assert_not_below(outcome.total_joules, plain, f"policy {outcome.rule}")
-    joules = plain.joules
+    joules, least = plain.joules, plain.least_joules_per_unit
     if not stationary:
         workload = Workload(name="run", jobs=tuple(jobs))
         options = TraceOptions(processed_units=units)
         by_time = clairvoyant_bound(world, workload, outcome.end_seconds, options)
         assert_not_below(outcome.total_joules, by_time, f"policy {outcome.rule}")
         joules = max(joules, by_time.joules)
+        if open_end:
+            anybody = clairvoyant_bound(world, workload, None, options)
+            assert_not_below(outcome.total_joules, anybody, f"policy {outcome.rule}")
+            least = anybody.joules_per_unit
     load = stationary_load(jobs, units, outcome.end_seconds) if stationary else None
     at_run = _frontier_at(world, load, None if metrics.run is None else metrics.run.mean_seconds)
     at_turnaround = _frontier_at(world, load, None if metrics.turnaround is None else metrics.turnaround.mean_seconds)
@@ -90,7 +96,7 @@ def bounds_of_run(
         joules=joules,
         joules_per_unit=joules / metrics.true_units,
         gap_percent=_above_percent(outcome.total_joules, joules) or 0.0,
-        arrivals_joules_per_unit=plain.least_joules_per_unit,
+        arrivals_joules_per_unit=least,
         by_arrival_times=not stationary,
         frontier_run_joules_per_unit=at_run,
         frontier_run_gap_percent=_above_percent(metrics.joules_per_unit, at_run),
@@ -146,7 +152,7 @@ def _shortest_limit(world: World, load: StationaryLoad) -> float | None:
 
 
 def _frontier_at(world: World, load: StationaryLoad | None, limit_seconds: float | None) -> float | None:
-    """Return the least energy per unit within a mean run time, None where no policy keeps it or there is no frontier."""
+    """Return the least energy per unit within a mean run time, None where no policy keeps it or without a load."""
     if load is None or limit_seconds is None or not limit_seconds > 0.0:
         return None
     try:

@@ -1,6 +1,6 @@
 """What is to be compared: a world, its jobs, policies and seeds, all by name, so that any process can make them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
@@ -73,8 +73,8 @@ def checked_plan(plan: ArenaPlan) -> World:
     """Return the plan's world after checking all that can be checked before a run.
 
     Raises:
-        ConfigError, EvaluationError, PolicyError, ValueRangeError, WorkloadError: something of it cannot be; the message
-            says what, and what to do.
+        ConfigError, EvaluationError, PolicyError, ValueRangeError, WorkloadError: something of it cannot be; the
+            message says what, and what to do.
     """
     if not plan.policies:
         raise EvaluationError("no policy is named: give at least one; `arena policies` lists them")
@@ -121,9 +121,7 @@ def run_horizon_seconds(plan: ArenaPlan, world: World) -> float | None:
     return world.horizon_seconds if plan.is_generated else None
 
 
-def generator_settings(
-    world: World, horizon_seconds: float | None
-) -> Mapping[str, float | int | str]:
+def generator_settings(world: World, horizon_seconds: float | None) -> Mapping[str, float | int | str]:
     """Return the settings of the world's generator, its length put to the horizon where one is given."""
     settings = dict(world.workload_settings)
     known = workload_settings(world.workload)
@@ -152,7 +150,7 @@ def workload_of_plan(plan: ArenaPlan, world: World, seed: int) -> Workload:
     return Workload(name=found.name, jobs=jobs, source=found.source, bad_rows=found.bad_rows)
 
 
-def seeds_from(first: int, count: int) -> Sequence[int]:
+def seeds_from(first: int, count: int) -> tuple[int, ...]:
     """Return so many seeds from the first on."""
     return tuple(range(first, first + count))
 
@@ -167,4 +165,3 @@ def _check_compat(plan: ArenaPlan, world: World) -> None:
         raise EvaluationError("--compat and --drain exclude each other: the published runs end at their horizon")
     if plan.horizon_seconds is None and world.horizon_seconds is None:
         raise ConfigError(f"world {world.name} has no horizon: give --hours with --compat")
-

@@ -22,7 +22,7 @@ from slurm_energy.twin.engine import run
 from slurm_energy.twin.job import Job, Workload
 from slurm_energy.twin.outcome import Outcome
 from slurm_energy.twin.workloads.compat import SharedStreamSource
-from slurm_energy.twin.workloads.registry import shared_stream_source
+from slurm_energy.twin.workloads.registry import shared_stream_source, workload_settings
 from slurm_energy.twin.world import World
 
 BALANCE_TOLERANCE = 1e-9
@@ -56,6 +56,10 @@ class RunRecord:
     workload_name: str
     workload_source: str
     bad_rows: int
+    kinds: tuple[str, ...]
+    """Of the jobs that came."""
+    open_end: bool
+    """Whether the run went on until no job was left."""
     frontier: FrontierLine | None = None
     """Of the first seed's arrivals, with the first policy's run only."""
 
@@ -95,18 +99,24 @@ def run_one(plan: ArenaPlan, policy: str, rule_text: str, seed: int, *, with_fro
         rule=rule_text,
         seed=seed,
         metrics=metrics,
-        bounds=bounds_of_run(world, jobs, outcome, metrics, stationary=stationary),
+        bounds=bounds_of_run(world, jobs, outcome, metrics, stationary=stationary, open_end=horizon is None),
         samples=_samples(outcome),
         workload_name=workload.name,
         workload_source=workload.source,
         bad_rows=workload.bad_rows,
+        kinds=tuple(sorted({job.kind for job in jobs})),
+        open_end=horizon is None,
         frontier=frontier_line(world, jobs, outcome.end_seconds) if with_frontier and stationary and jobs else None,
     )
 
 
 def is_stationary(plan: ArenaPlan, world: World) -> bool:
     """Return whether the load is the same all the time: a Poisson stream that does not end before the run does."""
-    return plan.is_generated and not plan.drain and world.workload in STATIONARY_GENERATORS
+    horizon = run_horizon_seconds(plan, world)
+    if horizon is None or not plan.is_generated or world.workload not in STATIONARY_GENERATORS:
+        return False
+    settings = {**workload_settings(world.workload), **generator_settings(world, plan.horizon_seconds)}
+    return float(settings["hours"]) * 3600.0 >= horizon * (1.0 - 1e-9)
 
 
 class _Recorded:
@@ -143,8 +153,8 @@ def _workload(plan: ArenaPlan, seed: int) -> Workload:
 def _check_balance(outcome: Outcome, policy: str, seed: int) -> None:
     if not outcome.balance_error <= BALANCE_TOLERANCE:
         raise EvaluationError(
-            f"policy {policy}, seed {seed}: the parts of the energy differ from its total by {outcome.balance_error:.3g} "
-            f"of it, more than {BALANCE_TOLERANCE:g}: energy is lost or counted twice"
+            f"policy {policy}, seed {seed}: the parts of the energy differ from its total by "
+            f"{outcome.balance_error:.3g} of it, more than {BALANCE_TOLERANCE:g}: energy is lost or counted twice"
         )
 
 

@@ -58,9 +58,7 @@ def estimate(values: Sequence[float], seed: int = 0) -> Estimate | None:
     return Estimate(mean=mean, low=float(found.low), high=float(found.high), seeds=len(values))
 
 
-def paired_difference_percent(
-    values: Sequence[float], reference: Sequence[float], seed: int = 0
-) -> Estimate | None:
+def paired_difference_percent(values: Sequence[float], reference: Sequence[float], seed: int = 0) -> Estimate | None:
     """Return the mean over seeds of each value's difference from the reference of its own seed, in per cent of that.
 
     Args:

@@ -44,6 +44,8 @@ class Metrics:
     """Started and ended, in whatever state."""
     unfinished_jobs: int
     """Wait, run, or are held for another job when the run ends."""
+    ended_otherwise_jobs: int
+    """Ended in another state than COMPLETED: timed out, failed, cancelled, refused."""
     jobs_by_state: Mapping[str, int]
     end_seconds: float
     total_joules: float
@@ -95,8 +97,8 @@ def metrics_of(outcome: Outcome, world: World, jobs: Sequence[Job] | None = None
     Args:
         outcome: The run.
         world: The one it ran in.
-        jobs: Its jobs in the order of submission; with them the bounded slowdown is against the run at the default clock
-            on the same devices, so that a lower clock shows as slowdown. Without them it is against the run itself.
+        jobs: Its jobs in the order of submission; with them the bounded slowdown is against the run at the default
+            clock on the same devices, so that a lower clock shows. Without them it is against the run itself.
     """
     states = Counter(outcome.state)
     started, ended = np.isfinite(outcome.started_seconds), np.isfinite(outcome.ended_seconds)
@@ -116,6 +118,7 @@ def metrics_of(outcome: Outcome, world: World, jobs: Sequence[Job] | None = None
         completed_jobs=states["COMPLETED"],
         finished_jobs=int(np.count_nonzero(finished)),
         unfinished_jobs=unfinished,
+        ended_otherwise_jobs=len(outcome.state) - states["COMPLETED"] - unfinished,
         jobs_by_state=dict(sorted(states.items())),
         end_seconds=outcome.end_seconds,
         total_joules=outcome.total_joules,
@@ -156,9 +159,7 @@ def metrics_of(outcome: Outcome, world: World, jobs: Sequence[Job] | None = None
     )
 
 
-def _reference_seconds(
-    outcome: Outcome, world: World, jobs: Sequence[Job] | None, finished: BoolArray
-) -> FloatArray:
+def _reference_seconds(outcome: Outcome, world: World, jobs: Sequence[Job] | None, finished: BoolArray) -> FloatArray:
     """Return the run of each finished job at the default clock of its last devices, [num_finished]."""
     run = outcome.run_seconds[finished]
     if jobs is None:
@@ -205,7 +206,8 @@ def _wait_so_far(outcome: Outcome, started: BoolArray, ended: BoolArray) -> floa
 def _deadline_misses(outcome: Outcome) -> int:
     """Count jobs that did not end by their deadline as completed, or as failed of themselves.
 
-    A job that is unfinished misses its deadline if that has passed; one that was cut off, refused or cancelled misses it.
+    A job that is unfinished misses its deadline if that has passed; one that was cut off, refused or cancelled misses
+    it.
     """
     deadline = outcome.deadline_seconds
     state = np.array(outcome.state, dtype=str)

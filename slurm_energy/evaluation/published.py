@@ -1,7 +1,7 @@
 """The metric of the published geo-distributed simulator: what its tables call J/unit.
 
-It logs the work of running jobs once in each interval, and a job that ends adds its last part on top of an interval that
-was already counted in full. So units come out some per cent too many, and J per unit too few.
+It logs the work of running jobs once in each interval, and a job that ends adds its last part on top of an interval
+that was already counted in full. So units come out some per cent too many, and J per unit too few.
 """
 
 from dataclasses import dataclass
@@ -25,7 +25,8 @@ def published_figures(outcome: Outcome, log_seconds: float) -> PublishedFigures:
     """Return energy per unit as the published simulator counts units.
 
     A job that started at s and ended at e counts, at its mean rate r, as
-    ``r (I (floor(e / I) - ceil(s / I) + 1) + e mod I)``; one that runs at the end h as ``r I (floor(h / I) - ceil(s / I) + 1)``.
+    ``r (I (floor(e / I) - ceil(s / I) + 1) + e mod I)``; one that runs at the end h as
+    ``r I (floor(h / I) - ceil(s / I) + 1)``.
 
     Args:
         outcome: The run.

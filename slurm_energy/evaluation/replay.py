@@ -56,11 +56,13 @@ def _states(path: Path, skip_bad: bool) -> Converted[JobState]:
     form = recognised_format(path)
     if form not in ("sacct-json", "sacct-text"):
         raise WorkloadError(
-            f"{str(path)!r} is not the output of sacct --json or sacct -P but {form}: give it as --workload of arena run"
+            f"{str(path)!r} is not the output of sacct --json or sacct -P but {form}: try `arena run --workload`"
         )
     try:
         text = path.read_text(encoding="utf-8", errors="surrogateescape")
-        converted = convert_accounting(json.loads(text)) if form == "sacct-json" else convert_parsable(text, on_bad=note)
+        converted = (
+            convert_accounting(json.loads(text)) if form == "sacct-json" else convert_parsable(text, on_bad=note)
+        )
     except (OSError, ValueError, RecursionError) as error:
         raise WorkloadError(f"accounting {str(path)!r} cannot be read: {error}") from error
     if converted.skipped_rows and not skip_bad:
@@ -94,7 +96,8 @@ def reference_device(world: World) -> DeviceModel:
 def replay_kinds(world: World) -> tuple[ReplayKind, ...]:
     """Return the kinds of work that a trace may be taken for, the world's own first."""
     kinds = kinds_of_device(reference_device(world))
-    own = world.workload_settings.get("kind")
+    settings = world.workload_settings
+    own = str(settings.get("kind") or settings.get("kinds") or "").split(",")[0].strip()
     return tuple(sorted(kinds, key=lambda kind: kind.name != own))
 
 
@@ -126,7 +129,7 @@ def world_of_accounting(path: Path, *, skip_bad: bool) -> SeenWorld:
         backfill_interval_seconds=model.backfill_interval_seconds,
         backfill_depth=model.backfill_depth,
         launch_seconds=model.launch_seconds,
-        workload_settings={"kind": model.workload_settings.get("kind", "")},
+        workload_settings=model.workload_settings,
         source=f"made from {path.name}",
     )
     kind = replay_kinds(world)[0].name
@@ -137,10 +140,14 @@ def world_of_accounting(path: Path, *, skip_bad: bool) -> SeenWorld:
                 f"pool {pool.name}: {pool.nodes} nodes with {pool.gpus_per_node} GPUs, the most that was used at once"
                 for pool in pools
             ),
-            f"every GPU is taken for {template.device}, and hosts for those of pool {MODEL_POOL} of world "
-            f"{MODEL_WORLD}: the accounting does not say what they draw",
-            f"every job is taken for work of kind {kind}, unless its name or account is a kind's name, and its run time "
-            "for that at the default clock",
+            (
+                f"every GPU is taken for {template.device}, and hosts for those of pool {MODEL_POOL} of world "
+                f"{MODEL_WORLD}: the accounting does not say what they draw"
+            ),
+            (
+                f"every job is taken for work of kind {kind}, unless its name or account is a kind's name, and its "
+                "run time for that at the default clock"
+            ),
             "nodes are never suspended",
         ),
     )

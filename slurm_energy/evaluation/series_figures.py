@@ -1,6 +1,6 @@
 """Figures that weigh a run's power with a series of the world: budget, carbon, price.
 
-They rest on the samples of the run, each the mean power over its stretch, so what is shorter than a stretch is not seen.
+They rest on the samples of the run, each the mean power over its stretch: what is shorter is not seen.
 """
 
 from collections.abc import Mapping

@@ -159,7 +159,10 @@ class DeviceModel:
         """Return what `kind` and `partner` reach on one device, None when they cannot share it."""
         found = self.pairs.get((kind, partner))
         if found is not None:
-            return found
+            if kind != partner:
+                return found
+            both = 0.5 * (found.speed + found.partner_speed)  # two of a kind have no first and second
+            return PairSpeed(speed=both, partner_speed=both, watts=found.watts)
         other = self.pairs.get((partner, kind))
         if other is None:
             return None

@@ -174,6 +174,21 @@ class Engine:
                         self._plan_backfill(now)
         self._close()
 
+    @property
+    def total_joules(self) -> float:
+        """Energy of the whole cluster from time 0 until now."""
+        return self._execution.total_joules(self.now)
+
+    @property
+    def waiting_job_seconds(self) -> float:
+        """Time that all jobs together have waited until now."""
+        return self._waiting.job_seconds(self.now)
+
+    @property
+    def held_job_seconds(self) -> float:
+        """Time that all jobs together have held devices until now."""
+        return self._execution.held_job_seconds(self.now)
+
     def outcome(self, rule_name: str) -> Outcome:
         """Return the record of the finished run."""
         return outcome_of(
@@ -212,6 +227,8 @@ class Engine:
         """Carry out an event that is not a job's end."""
         if isinstance(subject, JobRun):
             if kind == REACH:
+                if self._discipline.order == "fifo":  # in a place's own queue the order is that of reaching it
+                    subject.queue_key = (subject.queue_key[0], now, subject.queue_key[2])
                 self._enqueue(subject)
             elif subject.version == version:
                 self._execution.begin(subject, now)
@@ -340,6 +357,7 @@ class Engine:
             self._dirty.update(places)
         queue.add(run)
         self._waiting.count += 1
+        self._waiting.moment_seconds -= self.now
 
     def _requeue(self, run: JobRun, now: float) -> None:
         """Put the job of a failed device back into the queue, or end it."""

@@ -58,6 +58,8 @@ class Execution:
         self.free_gpus = [self.pools[place.pool_index].free_total for place in places]
         self.expected_ends: list[list[tuple[float, int]]] | None = [[] for _ in self.pools] if backfill else None
         self.computing: dict[int, JobRun] = {}
+        self.held_moment_seconds = 0.0
+        """Times at which jobs gave devices back less times at which they got them: see `held_job_seconds`."""
         self.ambient_celsius: float | None = None
         """Replaces every device's own ambient temperature."""
         self.freed: set[int] = set()
@@ -76,10 +78,15 @@ class Execution:
         """Energy of the whole cluster from time 0 until now."""
         return sum(ledger.total_at(now) for ledger in self.ledgers)
 
+    def held_job_seconds(self, now: float) -> float:
+        """Return the time that all jobs together have held devices until now."""
+        return self.held_moment_seconds + sum(len(pool.runs) for pool in self.pools) * now
+
     def start(self, run: JobRun, placement: Placement, staging: "Staging", now: float) -> None:
         """Give a job its devices. It computes at once, or after waking, staging and launch."""
         at = self._at[placement.place]
         gpus = placement.gpus
+        self.held_moment_seconds -= now
         run.place, run.gpus, run.set_clock = placement.place, gpus, placement.clock
         run.started_seconds = run.updated_seconds = now
         if run.first_started_seconds == inf:
@@ -133,9 +140,10 @@ class Execution:
                 ledger.change(HOST, slope * computing_gpus / place.pool.gpus_per_node, now)
             self.show_free(pool_index)
         begin = ready + staging.seconds + self.world.launch_seconds
-        limit = run.limit_at_seconds - now
+        run.limit_at_seconds += ready - now  # Slurm counts the limit from when the nodes are up
         if self.expected_ends is not None:
-            run.expected_end_seconds = now + (limit if limit < inf else begin - now + self._expected_seconds(run))
+            expected = run.limit_at_seconds
+            run.expected_end_seconds = expected if expected < inf else begin + self._expected_seconds(run)
             insort(self.expected_ends[pool_index], (run.expected_end_seconds, run.job_id))
         if begin <= now:
             run.watts = run.units_per_second = 0.0
@@ -219,6 +227,7 @@ class Execution:
         run.energy_joules += run.watts * seconds
         run.units_done += run.units_per_second * seconds
         run.updated_seconds = now
+        self.held_moment_seconds += now
         held = now - run.started_seconds
         gpus = run.gpus
         run.run_seconds += held

@@ -1,5 +1,6 @@
 """Nodes that sleep, wake, fail and grow warm: the power of what is not a job."""
 
+from math import inf, nextafter
 from typing import TYPE_CHECKING
 
 from slurm_energy.twin.device_model import DeviceModel
@@ -33,6 +34,20 @@ class NodePower:
         ready = max((pool.ready_seconds[node] for node in waking), default=now)
         return ready, sum(used for node, used, _ in allocation if pool.power[node] == AWAKE)
 
+    def up_seconds(self, pool_index: int, allocation: Allocation, now: float) -> float:
+        """Return when all nodes of an allocation would be awake if a job took them now."""
+        pool = self._execution.pools[pool_index]
+        settings = pool.pool.suspend
+        if settings is None:
+            return now
+        up = now
+        for node, _, _ in allocation:
+            if pool.power[node] == SUSPENDED:
+                up = max(up, now + settings.resume_seconds)
+            elif pool.power[node] == WAKING:
+                up = max(up, pool.ready_seconds[node])
+        return up
+
     def awake_gpus(self, pool_index: int, allocation: Allocation) -> int:
         """Return how many devices of an allocation are on nodes that are awake."""
         power = self._execution.pools[pool_index].power
@@ -45,6 +60,7 @@ class NodePower:
         settings = pool.pool.suspend
         if settings is None:
             return
+        after_pass = nextafter(now, inf)  # jobs that wait get a node that falls idle before it is suspended
         for node in nodes:
             version = pool.idle_version[node]
 
@@ -52,7 +68,7 @@ class NodePower:
                 if pool.idle_version[node] == version and pool.is_idle(node):
                     self._suspend(pool_index, node, then)
 
-            execution.events.add_call(now + settings.idle_seconds, suspend)
+            execution.events.add_call(max(now + settings.idle_seconds, after_pass), suspend)
 
     def all_idle(self, now: float) -> None:
         """Set the timers of every node that is idle at the start."""

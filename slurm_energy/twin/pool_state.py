@@ -59,6 +59,8 @@ class PoolState:
         if free < counts[0]:
             return 0
         if not self.by_node:
+            if job.exclusive and free < self.total:
+                return 0
             free = min(free, limit)
             if counts[-1] <= free:
                 return counts[-1]
@@ -78,7 +80,7 @@ class PoolState:
         that are all free; a job that may spread takes the fullest nodes first.
         """
         if not self.by_node:
-            return [] if gpus <= self.free_total else None
+            return [] if self.held(job, gpus) <= self.free_total else None
         if gpus > self.free_total:
             return None
         whole, rest = divmod(gpus, self.gpus_per_node)
@@ -103,9 +105,10 @@ class PoolState:
     def take(self, run: JobRun, allocation: Allocation, gpus: int) -> list[int]:
         """Give devices to a job; return the suspended nodes among them, which must wake."""
         self.runs[run.job_id] = run
-        self.free_total -= sum(held for _, _, held in allocation) if self.by_node else gpus
         if not self.by_node:
+            self.free_total -= self.held(run.job, gpus)
             return []
+        self.free_total -= sum(held for _, _, held in allocation)
         share = self._shares[id(allocation)] = _Share(run.job, gpus)
         asleep = []
         for node, used, held in allocation:
@@ -122,7 +125,7 @@ class PoolState:
         """Take devices back from a job; return the nodes that are idle now."""
         del self.runs[run.job_id]
         if not self.by_node:
-            self.free_total += gpus
+            self.free_total += self.held(run.job, gpus)
             return []
         self.free_total += sum(held for node, _, held in run.allocation if self.power[node] != DOWN)
         share = self._shares.pop(id(run.allocation))
@@ -138,6 +141,15 @@ class PoolState:
                 self.idle_version[node] += 1
                 idle.append(node)
         return idle
+
+    @property
+    def suspended_nodes(self) -> int:
+        """Nodes that are suspended."""
+        return len(self._asleep) if self.by_node else 0
+
+    def held(self, job: Job, gpus: int) -> int:
+        """Return how many devices of a pool of one node a job keeps from others: all of them when it is exclusive."""
+        return self.total if job.exclusive else gpus
 
     def set_power(self, node: int, power: int) -> None:
         """Change whether a node is awake, suspended, waking or down; a node that goes down must hold no job."""

@@ -16,8 +16,13 @@ class Precedence:
         self._active_tasks: dict[int, int] = {}
         self._waiting_tasks: dict[int, deque[JobRun]] = {}
 
-    def add(self, run: JobRun) -> None:
-        """Take in a job that has come."""
+    def add(self, run: JobRun) -> bool:
+        """Take in a job that has come; return whether it can never start because a parent has failed already.
+
+        Slurm leaves such a job pending unless it is asked to end it (--kill-on-invalid-dep, kill_invalid_depend); here it
+        ends, as it does when the parent fails later, so that no run waits for it.
+        """
+        never = False
         job = run.job
         for parents, must_succeed in ((job.after_ok, True), (job.after_any, False)):
             for parent in parents:
@@ -27,8 +32,8 @@ class Precedence:
                     run.parents_left += 1
                     self._children.setdefault(parent, []).append((run, must_succeed))
                 elif must_succeed and known.state != "COMPLETED":
-                    run.parents_left += 1  # never satisfied: Slurm leaves such a job pending
-                    run.state = "DEPENDENCY_NEVER_SATISFIED"
+                    never = True
+        return never
 
     def holds(self, run: JobRun) -> bool:
         """Return whether a job must wait for others before it can queue; takes its array's slot if not."""

@@ -18,6 +18,12 @@ class Reservation:
         self._extra = extra
         self._nodes = nodes
 
+    def may_pass(self, ends_seconds: float, gpus: int) -> bool:
+        """Return False if no start with so many devices and such an end can be allowed, wherever it goes."""
+        if ends_seconds <= self.shadow_seconds:
+            return True
+        return gpus <= (self._extra if self._nodes is None else self._nodes.spare)
+
     def allows(self, ends_seconds: float, gpus: int, allocation: Allocation) -> bool:
         """Return whether a job may start now on these devices without making the reserved one wait longer."""
         if ends_seconds <= self.shadow_seconds:
@@ -47,15 +53,20 @@ def reservation(pool: PoolState, job: Job, ends: list[tuple[float, int]], now: f
         now: Time in s; a job past its expected end counts as ending now.
     """
     if not pool.by_node:
-        gpus, free = job.gpu_counts[0], pool.free_total
+        gpus, free = pool.held(job, job.gpu_counts[0]), pool.free_total
         for end, job_id in ends:
-            free += pool.runs[job_id].gpus
+            run = pool.runs[job_id]
+            free += pool.held(run.job, run.gpus)
             if free >= gpus:
                 return Reservation(max(end, now), free - gpus, None)
         return Reservation(inf, 0, None)
     nodes = _NodesThen(pool, job)
     for end, job_id in ends:
-        nodes.add(pool.runs[job_id].allocation, 1)
+        run = pool.runs[job_id]
+        partner = run.partner
+        if partner is not None and (end, job_id) < (partner.expected_end_seconds, partner.job_id):
+            continue  # the GPU is free when both have left
+        nodes.add(run.allocation or (partner.allocation if partner is not None else []), 1)
         if nodes.hold_job:
             return Reservation(max(end, now), 0, nodes)
     return Reservation(inf, 0, nodes)
@@ -79,6 +90,11 @@ class _NodesThen:
         self._whole, self._rest = divmod(self._gpus, pool.gpus_per_node)
         if job.exclusive:
             self._whole, self._rest = ceil(self._gpus / pool.gpus_per_node), 0
+
+    @property
+    def spare(self) -> int:
+        """Devices beyond those of the reserved job."""
+        return self._total - self._gpus
 
     @property
     def hold_job(self) -> bool:

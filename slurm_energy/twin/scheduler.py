@@ -99,52 +99,81 @@ class Scheduler:
 
     def _backfill(self, queues: list[JobQueue], holders: dict[int, JobRun], now: float) -> Pass:
         """Start later jobs that fit now and do not delay the first waiting job of any pool."""
-        execution = self._execution
-        reserved: dict[int, Reservation] = {}
+        execution, sharing = self._execution, self._sharing
+        free = execution.free_gpus
+        places = sorted({place for queue in queues for place in queue.places})
+        most_free = max(free[place] for place in places)
+        if most_free == 0 and not sharing:
+            return
         held = {id(run) for run in holders.values()}
+        kept = self._reservations(holders, now)
         for queue, run in in_order(queues, self._depth):
-            free = max((execution.free_gpus[place] for place in queue.places), default=0)
-            if id(run) in held or (run.job.gpu_counts[0] > free and not self._sharing):
-                if not self._sharing and all(
-                    not execution.free_gpus[place] for each in queues for place in each.places
-                ):
-                    return
+            least = run.job.gpu_counts[0]
+            if id(run) in held or (least > most_free and not sharing):
                 continue
-            room = self._view.fresh_room(run.job, queue.places, _NOTHING_CLOSED)
-            if not (self._sharing or any(room)):
+            room = self._view.fresh_room(run.job, queue.places, self._closed_to(run, least, kept, now))
+            if not (sharing or any(room)):
                 continue
             answer = yield run.job
             placement = self._guarded(run.job, answer, room, now)
-            if placement is None:
-                continue
-            pool_index = self._places[placement.place].pool_index
-            holder = holders.get(pool_index)
-            if holder is not None and not self._fits_around(run, placement, holder, reserved, now):
+            if placement is None or not self._fits_around(run, placement, kept, now):
                 continue
             queue.remove(run)
             self._start(run, placement, now)
+            most_free = max(free[place] for place in places)
+            if most_free == 0 and not sharing:
+                return
 
-    def _fits_around(
-        self, run: JobRun, placement: Placement, holder: JobRun, reserved: dict[int, Reservation], now: float
-    ) -> bool:
-        """Return whether a start leaves the reservation of its pool alone, and count it there if so."""
+    def _reservations(self, holders: dict[int, JobRun], now: float) -> dict[int, Reservation]:
+        """Return what is kept for the first waiting job of each pool in which anything is free."""
         execution = self._execution
+        ends = execution.expected_ends
+        return {
+            pool_index: reservation(execution.pools[pool_index], run.job, ends[pool_index] if ends else [], now)
+            for pool_index, run in holders.items()
+            if execution.pools[pool_index].free_total or self._sharing
+        }
+
+    def _closed_to(self, run: JobRun, least: int, kept: dict[int, Reservation], now: float) -> set[int]:
+        """Return the places where a job would delay the reserved one whatever the rule said."""
+        closed: set[int] = set()
+        ends_at = now + self._shortest(run)
+        for pool_index, reserved in kept.items():
+            if not reserved.may_pass(ends_at, least):
+                closed.update(self._execution.places_of_pool[pool_index])
+        return closed
+
+    def _fits_around(self, run: JobRun, placement: Placement, kept: dict[int, Reservation], now: float) -> bool:
+        """Return whether a start leaves the reservation of its pool alone, and count it there if so."""
         pool_index = self._places[placement.place].pool_index
-        pool = execution.pools[pool_index]
-        if placement.partner is not None:
+        reserved = kept.get(pool_index)
+        if reserved is None:
             return True
-        kept = reserved.get(pool_index)
-        if kept is None:
-            ends = execution.expected_ends[pool_index] if execution.expected_ends is not None else []
-            kept = reserved[pool_index] = reservation(pool, holder.job, ends, now)
-        allocation = pool.find(run.job, placement.gpus)
-        if allocation is None:
+        pool = self._execution.pools[pool_index]
+        longest = self._longest(run, placement)
+        if placement.partner is not None:
+            owner = pool.runs[placement.partner]
+            ends_at, leaves = now + longest, owner.expected_end_seconds
+            if ends_at <= leaves or leaves > reserved.shadow_seconds:
+                return True
+            allocation = owner.allocation
+        else:
+            found = pool.find(run.job, placement.gpus)
+            if found is None:
+                return False
+            allocation = found
+            ends_at = self._execution.nodes.up_seconds(pool_index, found, now) + longest
+        if not reserved.allows(ends_at, placement.gpus, allocation):
             return False
-        ends_at = now + self._longest(run, placement)
-        if not kept.allows(ends_at, placement.gpus, allocation):
-            return False
-        kept.use(ends_at, placement.gpus, allocation)
+        reserved.use(ends_at, placement.gpus, allocation)
         return True
+
+    def _shortest(self, run: JobRun) -> float:
+        """Return the least that a job can be expected to take anywhere, for the same purpose as `_longest`."""
+        limit = run.job.time_limit_seconds
+        if limit < inf:
+            return min(limit, *(self._places[place].partition.max_time_seconds for place in run.allowed))
+        return 0.0
 
     def _longest(self, run: JobRun, placement: Placement) -> float:
         """Return how long a job may take: its limit, else its estimate at this placement."""
@@ -204,6 +233,7 @@ class Scheduler:
         job, view = run.job, self._view
         view.forget_room()
         self._waiting.count -= 1
+        self._waiting.moment_seconds += now
         routed = job.routed_place
         if routed is not None:
             view.waiting_jobs[routed] -= 1

@@ -32,6 +32,9 @@ class TwinView:
         self.free_gpus = execution.free_gpus
         self.waiting_jobs = [0] * len(places)
         self.power_budget_watts = inf
+        self.world = world
+        self.twin_places = places
+        self.pools = execution.pools
         self._world = world
         self._places = places
         self._execution = execution
@@ -131,6 +134,15 @@ class TwinView:
                             )
                         )
         return offers
+
+    def waiting_by_place(self) -> list[int]:
+        """Return by place the jobs that wait and could start there, routed or not."""
+        found = [0] * len(self._places)
+        for queue in self._waiting.all_queues():
+            if queue.size:
+                for place in queue.places:
+                    found[place] += queue.size
+        return found
 
     def running_jobs(self) -> Sequence[RunningJob]:
         """Return the jobs that compute, in the order in which they began."""

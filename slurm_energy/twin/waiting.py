@@ -89,6 +89,8 @@ class Waiting:
 
     def __init__(self, pool_of_place: Sequence[int]) -> None:
         self.count = 0
+        self.moment_seconds = 0.0
+        """Times at which jobs left the queues less times at which they came: see `job_seconds`."""
         self._pool_of_place = pool_of_place
         self._by_places: dict[tuple[int, ...], JobQueue] = {}
         self._together: list[list[JobQueue]] = [[] for _ in pool_of_place]
@@ -101,6 +103,10 @@ class Waiting:
             found = self._by_places[places] = JobQueue(places)
             self._group()
         return found
+
+    def job_seconds(self, now: float) -> float:
+        """Return the time that all jobs together have waited until now."""
+        return self.moment_seconds + self.count * now
 
     def touching(self, places: set[int]) -> list[JobQueue]:
         """Return the queues with jobs on which a change in these places may bear, without doubles."""

@@ -162,7 +162,7 @@ class World:
     congestion: Series | None = None
     """Factor (0, 1] on the links between nodes."""
     ambient_celsius: Series | None = None
-    """Added to nothing: replaces every thermal model's ambient temperature from its time on (cooling limit)."""
+    """Replaces every thermal model's ambient temperature (cooling limit)."""
     power_budget_watts: Series | None = None
     carbon_grams_per_kwh: Mapping[str, Series] = field(default_factory=dict)
     price_per_kwh: Mapping[str, Series] = field(default_factory=dict)
@@ -175,7 +175,7 @@ class World:
     """Interval of the log in whose metric a published table speaks; None where there is none."""
     source: str = ""
 
-    def __post_init__(self) -> None:
+    def __post_init__(self) -> None:  # noqa: PLR0912  # one check per sentence
         pools = [pool.name for pool in self.pools]
         if not pools or len(set(pools)) != len(pools):
             raise ValueRangeError(f"world {self.name}: pools {pools[:8]} are none or not unique")

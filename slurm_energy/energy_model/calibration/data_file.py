@@ -1,4 +1,4 @@
-"""CSV and JSON files of measurements, read strictly: a bad value is an error that names file, line, column and value."""
+"""CSV and JSON files of measurements, read strictly: an error names file, line, column and value."""
 
 import csv
 import json

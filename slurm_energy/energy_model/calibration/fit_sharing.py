@@ -122,7 +122,7 @@ def fit_sharing(data: Path, tell: Tell) -> Document:
     model = EffectModel(gpus, sorted({job for pair in pairs for job in (pair.job, pair.partner)}))
     seen = observations(model, [pair for pair in pairs if pair.feasible])
     matrix = model.matrix(seen.gpu, seen.job, seen.partner)
-    effects = _Normal(model, matrix, np.log(seen.speed)).without(np.zeros(len(seen.speed), dtype=bool))
+    effects = _inverse(model, matrix) @ matrix.T @ np.log(seen.speed)
     left_out = {
         "leave-pair-out": leave_out(model, seen, [seen.pair == pair for pair in np.unique(seen.pair)], tell),
         "leave-job-type-out": leave_out(model, seen, _jobs_of_each_gpu(model, seen), tell),
@@ -162,7 +162,9 @@ def observations(model: EffectModel, pairs: Sequence[Pair]) -> Observations:
 def leave_out(model: EffectModel, seen: Observations, groups: Sequence[npt.NDArray[np.bool_]], tell: Tell) -> Vector:
     """Return absolute and relative error of each observation by fits that saw nothing of its group, [2, num].
 
-    Where an observation is in several groups, the errors are averaged, not the estimates.
+    Where an observation is in several groups, the errors are averaged, not the estimates. For ridge regression the
+    residuals of a left-out group follow exactly from the fit to all: (I - H_gg)^-1 r_g, H the hat matrix (Cook and
+    Weisberg, Residuals and Influence in Regression, 1982, section 2.2).
 
     Args:
         model: The effects.
@@ -170,37 +172,29 @@ def leave_out(model: EffectModel, seen: Observations, groups: Sequence[npt.NDArr
         groups: For each group which observations are left out together, [num_observations].
         tell: Told the progress.
     """
-    matrix = model.matrix(seen.gpu, seen.job, seen.partner)
-    normal = _Normal(model, matrix, np.log(seen.speed))
-    total, times = np.zeros((2, len(matrix))), np.zeros(len(matrix))
+    matrix, target = model.matrix(seen.gpu, seen.job, seen.partner), np.log(seen.speed)
+    hat = matrix @ _inverse(model, matrix) @ matrix.T
+    residual = target - hat @ target
+    total, times = np.zeros((2, len(target))), np.zeros(len(target))
     for index, group in enumerate(groups):
         tell("sharing", index, len(groups))
-        total[:, group] += _distance(matrix[group] @ normal.without(group), seen.speed[group])
+        missed = np.linalg.solve(np.eye(int(group.sum())) - hat[np.ix_(group, group)], residual[group])
+        total[:, group] += _distance(target[group] - missed, seen.speed[group])
         times[group] += 1.0
     tell("sharing", len(groups), len(groups))
     found: Vector = total / times
     return found
 
 
+def _inverse(model: EffectModel, matrix: Vector) -> Vector:
+    """Return the inverse of the penalised normal matrix, [num_effects, num_effects]."""
+    return np.asarray(np.linalg.inv(matrix.T @ matrix + np.diag(model.penalties())), dtype=np.float64)
+
+
 def _distance(log_speed: Vector, measured: Vector) -> Vector:
     """Return absolute and relative error, [2, num]; no job is faster beside another than alone."""
     difference = np.abs(np.minimum(1.0, np.exp(log_speed)) - measured)
     return np.stack([difference, difference / measured])
-
-
-class _Normal:
-    """Normal equations of all observations, from which a few can be taken out cheaply."""
-
-    def __init__(self, model: EffectModel, matrix: Vector, target: Vector) -> None:
-        self.matrix, self.target = matrix, target
-        self.left = matrix.T @ matrix + np.diag(model.penalties())
-        self.right = matrix.T @ target
-
-    def without(self, group: npt.NDArray[np.bool_]) -> Vector:
-        """Return the effects that the other observations give."""
-        out = self.matrix[group]
-        effects: Vector = np.linalg.solve(self.left - out.T @ out, self.right - out.T @ self.target[group])
-        return effects
 
 
 def _jobs_of_each_gpu(model: EffectModel, seen: Observations) -> list[npt.NDArray[np.bool_]]:

@@ -7,6 +7,7 @@ import numpy as np
 from slurm_energy.policy.placement import ClusterView, FloatArray, OptionTable, Placement, PlacementRule, WaitingJob
 from slurm_energy.policy.rules.bounds import Bounds, bounds_of
 from slurm_energy.policy.rules.priced import PricedOptions
+from slurm_energy.policy.rules.sharing import Prices, with_partner
 from slurm_energy.policy.rules.tables import Prepared, active_joules, cost
 
 
@@ -21,7 +22,7 @@ class AdaptivePriceRule(PlacementRule):
     routes = True
     """Only to see every arrival: no job is sent anywhere."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  # each is one setting of the rule
         self,
         *,
         v: float = 20.0,
@@ -30,6 +31,7 @@ class AdaptivePriceRule(PlacementRule):
         ceiling: float = 1000.0,
         by_place: bool = False,
         wake: bool = True,
+        share: bool = False,
     ) -> None:
         """Store the settings.
 
@@ -40,9 +42,11 @@ class AdaptivePriceRule(PlacementRule):
             ceiling: Most that the price may reach, in W: it must be able to come down again when jobs stop coming.
             by_place: Whether every place has a price of its own, from its own occupancy.
             wake: Whether the energy of waking suspended nodes counts.
+            share: Whether a job may share a GPU with a running one.
         """
         self._watts, self._step, self._threshold = v, k, threshold
         self._ceiling, self._by_place, self._wake = ceiling, by_place, wake
+        self._share = share
         self._prices: FloatArray = np.zeros(0)
         self._priced: list[int] = []
         self._totals: list[int] = []
@@ -87,9 +91,13 @@ class AdaptivePriceRule(PlacementRule):
         options = self._options.of(view.options(job))
         room, bounds = view.room(job), self.bounds(job, view.now_seconds)
         wake_units = self.units(job) if self._wake else 0.0
-        if not any(self._mu):
-            return options.free.choose(room, view, bounds, wake_units)
-        return options.choose(self._prices, room, view, bounds, wake_units)
+        if any(self._mu):
+            own = options.choose(self._prices, room, view, bounds, wake_units)
+        else:
+            own = options.free.choose(room, view, bounds, wake_units)
+        if not self._share:
+            return own
+        return with_partner(job, view, own, Prices(self._watts, self._prices.tolist()), bounds)
 
     def bounds(self, job: WaitingJob, now_seconds: float) -> Bounds | None:
         """Return what the job's bounds leave if it starts now."""

@@ -33,6 +33,9 @@ def _clock(name: str, default: float, meaning: str) -> Setting:
 _WAKE = Setting(
     name="wake", default=1, low=0, high=1, whole=True, meaning="1 counts the energy of waking nodes, 0 does not"
 )
+_SHARE = Setting(
+    name="share", default=0, low=0, high=1, whole=True, meaning="1 lets a job share a GPU with a running one"
+)
 _V = Setting(name="V", default=20.0, low=0.0, high=1e6, meaning="price of time, W")
 
 
@@ -53,6 +56,7 @@ _ADAPTIVE = (
         name="by_place", default=0, low=0, high=1, whole=True, meaning="1 gives every place a price of its own, 0 one"
     ),
     _WAKE,
+    _SHARE,
 )
 
 
@@ -63,6 +67,7 @@ class _AdaptiveValues(TypedDict):
     ceiling: float
     by_place: bool
     wake: bool
+    share: bool
 
 
 def _adaptive_values(values: Mapping[str, float]) -> _AdaptiveValues:
@@ -73,6 +78,7 @@ def _adaptive_values(values: Mapping[str, float]) -> _AdaptiveValues:
         "ceiling": values["ceiling"],
         "by_place": bool(values["by_place"]),
         "wake": bool(values["wake"]),
+        "share": bool(values["share"]),
     }
 
 
@@ -166,8 +172,8 @@ _ENTRIES = (
     RuleEntry(
         name="price",
         summary="least n T (P - free) + V T: a price on time",
-        build=lambda values, _: PriceRule(v=values["V"], wake=bool(values["wake"])),
-        settings=(_V, _WAKE),
+        build=lambda values, _: PriceRule(v=values["V"], wake=bool(values["wake"]), share=bool(values["share"])),
+        settings=(_V, _WAKE, _SHARE),
     ),
     RuleEntry(
         name="adaptive-price",

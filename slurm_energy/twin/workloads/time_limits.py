@@ -8,20 +8,20 @@ from slurm_energy.twin.job import Workload
 
 ROUND_SECONDS = tuple(
     value * 60.0
-    for value in (5, 15, 30, 60, 120, 240, 480, 720, 1440, 2880, 4320, 7200, 10_080, 20_160, 43_200)  # minutes
+    for value in (15, 30, 60, 120, 240, 480, 720, 1440, 2880, 4320, 7200, 10_080, 20_160, 43_200)  # minutes
 )
-"""Limits that users write: 5 minutes to 30 days; users prefer few round values (Tsafrir et al., 2007)."""
-MAX_MARGIN = 5.0
+"""Limits that users write: 15 minutes to 30 days; users prefer few round values (Tsafrir et al., 2007)."""
+MIN_MARGIN, MAX_MARGIN = 1.1, 5.0
 
 
 def round_limit_seconds(run_seconds: float, draw: float) -> float:
-    """Return a limit for a run: a margin of 1 to 5, uniform in its logarithm, rounded up to a round value.
+    """Return a limit for a run: a margin of 1.1 to 5, uniform in its logarithm, rounded up to a round value.
 
     Args:
         run_seconds: At the default clock of the reference device.
         draw: In [0, 1).
     """
-    wanted = run_seconds * exp(draw * log(MAX_MARGIN))
+    wanted = run_seconds * MIN_MARGIN * exp(draw * log(MAX_MARGIN / MIN_MARGIN))
     days_30 = ROUND_SECONDS[-1]
     return next((value for value in ROUND_SECONDS if value >= wanted), ceil(wanted / days_30) * days_30)
 

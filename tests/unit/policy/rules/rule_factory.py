@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from slurm_energy.policy.placement import OptionTable, PlaceInfo, WaitingJob
+from slurm_energy.policy.placement import OptionTable, PartnerOffer, PlaceInfo, WaitingJob
 
 CLOCKS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 COUNTS = tuple(range(1, 9))
@@ -109,6 +109,7 @@ class FakeView:
     wake: dict[int, float] = field(default_factory=dict)
     """Joules of a start by place."""
     forbidden: tuple[int, ...] = ()
+    offers: list[PartnerOffer] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.free_gpus = self.free_gpus or list(self.totals)
@@ -143,6 +144,9 @@ class FakeView:
         if job.gpu_counts not in self.tables:
             self.tables[job.gpu_counts] = make_table(self.devices, job.gpu_counts)
         return self.tables[job.gpu_counts]
+
+    def partners(self, job: WaitingJob) -> list[PartnerOffer]:
+        return self.offers
 
     def running_jobs(self) -> list[FakeRun]:
         return self.running

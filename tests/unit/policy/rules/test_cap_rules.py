@@ -59,6 +59,11 @@ def clocks_of(view: FakeView) -> list[int]:
     return [run.clock for run in view.running]
 
 
+def relative_speed(view: FakeView, run: FakeRun) -> float:
+    device = view.devices[run.place]
+    return run.gpus * device.seconds(run.gpus, 1.0) / device.seconds(run.gpus, device.clocks[run.clock])
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_without_a_budget_jobs_start_as_slurm_has_them_and_nothing_moves(name: str) -> None:
     view = make_view()
@@ -175,12 +180,7 @@ def test_the_greedy_cap_loses_no_more_speed_than_the_uniform_one() -> None:
         view.power_budget_watts = 0.7 * view.power_watts
         control(rule, view)
         assert view.power_watts <= view.power_budget_watts
-        speeds[name] = sum(
-            run.gpus
-            * view.devices[run.place].seconds(8, 1.0)
-            / view.devices[run.place].seconds(8, 0.1 * run.clock + 0.3)
-            for run in view.running
-        )
+        speeds[name] = sum(relative_speed(view, run) for run in view.running)
     assert speeds["cap-greedy"] >= speeds["cap-uniform"]
 
 

@@ -48,7 +48,7 @@ def test_a_summary_is_one_line_and_every_setting_says_what_it_means(name: str) -
     ("text", "error", "said"),
     [
         ("oracle-of-delphi", PolicyError, "'oracle-of-delphi' does not exist; known: slurm-default"),
-        ("price:W=20", ConfigError, "price has no setting 'W'; it has: V, wake"),
+        ("price:W=20", ConfigError, "price has no setting 'W'; it has: V, wake, share"),
         ("greedy:V=20", ConfigError, "greedy has no setting 'V'; it has: wake"),
         ("fcfs:V=20", ConfigError, "fcfs has no setting 'V'; it has: none"),
         ("price:V=cheap", ConfigError, "price:V=cheap is not a number"),

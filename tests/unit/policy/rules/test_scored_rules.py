@@ -93,7 +93,7 @@ def test_bounds_leave_the_best_of_the_options_that_keep_them(
         assert seconds[chosen] == pytest.approx(fastest), "when nothing keeps the limit, the fastest option"
 
 
-@pytest.mark.parametrize("text", ["greedy", "price", "adaptive-price", "edp"])
+@pytest.mark.parametrize("text", ["greedy", "price", "adaptive-price"])
 def test_a_deadline_that_can_be_met_is_met_and_one_that_cannot_binds_no_more(text: str) -> None:
     view = wide_view()
     view.now_seconds = 1000.0

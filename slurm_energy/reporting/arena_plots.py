@@ -1,0 +1,215 @@
+"""Plots of a comparison as SVG text, to stand inside a page."""
+
+import io
+import re
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib import rcParams
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+from slurm_energy.evaluation.arena import ArenaResult
+from slurm_energy.evaluation.arena_run import RunRecord
+from slurm_energy.evaluation.arena_summary import ArenaSummary, PolicySummary
+from slurm_energy.reporting.visible import visible
+
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f3c8d", "#666666", "#8c564b", "#17becf")
+"""Okabe and Ito (2008) first: told apart by people who do not see red and green."""
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "h")
+_STYLES = ("-", "--", "-.", ":")
+_NAME_WIDTH = 34
+_MOST_LINES = 12
+_MOST_STRETCHES = 72
+_LINE_WIDTH = 1.4
+
+
+def frontier_figure(result: ArenaResult, summary: ArenaSummary) -> Figure | None:
+    """Return energy per unit against mean turnaround, the policies as points and the bound as a line; None for none."""
+    points = [
+        found for found in summary.policies if {"joules_per_unit", "mean_turnaround_seconds"} <= set(found.figures)
+    ]
+    if not points:
+        return None
+    figure, axes = _axes(5.2)
+    line = next((record.frontier for record in result.runs if record.frontier is not None), None)
+    bound = summary.bound_joules_per_unit
+    energies = [found.figures["joules_per_unit"].mean for found in points]
+    if line is not None:
+        # Beyond its last turn the frontier is flat: it goes on for as long as policies take.
+        slowest = max(found.figures["mean_turnaround_seconds"].mean for found in points) * 1.3
+        x = [*line.mean_run_seconds, max(line.mean_run_seconds[-1], slowest)]
+        y = [*line.joules_per_unit, line.joules_per_unit[-1]]
+        axes.plot(x, y, color="black", linewidth=1.4, label="no policy below this line", zorder=1)
+        axes.fill_between(x, y, 0.0, color="black", alpha=0.06, linewidth=0, zorder=0)
+    elif bound is not None:
+        axes.axhline(bound.mean, color="black", linewidth=1.4, label="no policy below this line", zorder=1)
+    for index, found in enumerate(points):
+        _point(axes, found, index)
+    lowest = min(energies) if bound is None else min(bound.mean, *energies)
+    span = max(energies) - lowest or lowest
+    axes.set_ylim(lowest - 0.12 * span, max(energies) + 0.08 * span)
+    axes.set_xscale("log")
+    _plain_log_ticks(axes)
+    axes.set_xlabel("mean turnaround of finished jobs (wait and run), s")
+    axes.set_ylabel("total energy per unit of work, J/unit")
+    _legend(figure, axes)
+    return figure
+
+
+def power_figure(result: ArenaResult) -> Figure | None:
+    """Return power over time of the first seed's runs; None for none."""
+    runs = _first_seed(result)
+    if not runs:
+        return None
+    figure, axes = _axes(3.8)
+    scale, unit = _power_unit(max(max(record.samples.mean_watts, default=0.0) for record in runs))
+    for index, record in enumerate(runs):
+        edges, watts = _coarse_power(record)
+        colour, style = _line(index)
+        axes.stairs(
+            [value / scale for value in watts],
+            _hours(edges),
+            baseline=None,
+            label=_name(record.policy),
+            color=colour,
+            linestyle=style,
+            linewidth=_LINE_WIDTH,
+        )
+    axes.set_xlabel("time, h")
+    axes.set_ylabel(f"cluster power, {unit}")
+    axes.set_ylim(bottom=0.0)
+    _legend(figure, axes)
+    return figure
+
+
+def queue_figure(result: ArenaResult) -> Figure | None:
+    """Return waiting jobs over time of the first seed's runs; None when no job ever waited at a sample."""
+    runs = _first_seed(result)
+    if not any(any(record.samples.waiting_jobs) for record in runs):
+        return None
+    figure, axes = _axes(3.8)
+    for index, record in enumerate(runs):
+        times = _hours([0.0, *record.samples.seconds])
+        colour, style = _line(index)
+        axes.plot(
+            times,
+            [0, *record.samples.waiting_jobs],
+            label=_name(record.policy),
+            color=colour,
+            linestyle=style,
+            linewidth=_LINE_WIDTH,
+        )
+    axes.set_xlabel("time, h")
+    axes.set_ylabel("jobs that wait")
+    axes.set_ylim(bottom=0.0)
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    _legend(figure, axes)
+    return figure
+
+
+def svg_text(figure: Figure, name: str) -> str:
+    """Return a figure as an SVG element; the same figure gives the same text.
+
+    Args:
+        figure: The plot.
+        name: Salt of the ids inside, so that several plots can stand in one page.
+    """
+    buffer = io.StringIO()
+    rcParams["svg.hashsalt"] = name
+    figure.savefig(buffer, format="svg", metadata={"Date": None})
+    text = buffer.getvalue()
+    found = re.search(r"<svg.*</svg>", text, re.DOTALL)
+    assert found is not None
+    # Ids such as axes_1 come in every figure; a page may hold each once.
+    svg = re.sub(r'(<g id=")', rf"\1{name}-", found.group())
+    return re.sub(r'width="[\d.]+pt" height="[\d.]+pt"', 'width="100%"', svg, count=1)
+
+
+def _axes(height_inches: float) -> tuple[Figure, Axes]:
+    figure = Figure(figsize=(9.6, height_inches), layout="constrained")
+    axes = figure.add_subplot()
+    axes.grid(visible=True, color="#dddddd", linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+    return figure, axes
+
+
+def _point(axes: Axes, found: PolicySummary, index: int) -> None:
+    x, y = found.figures["mean_turnaround_seconds"], found.figures["joules_per_unit"]
+    errors = [
+        None if item.low is None or item.high is None else [[item.mean - item.low], [item.high - item.mean]]
+        for item in (x, y)
+    ]
+    unfinished = found.figures["unfinished_jobs"].mean
+    waiting = found.waiting_at_day_end[-1] if found.waiting_at_day_end else 0.0
+    note = f" ({waiting:,.0f} wait at the end)" if waiting >= 0.5 and unfinished else ""
+    colour = COLOURS[index % len(COLOURS)]
+    axes.errorbar([x.mean], [y.mean], xerr=errors[0], yerr=errors[1], fmt="none", ecolor=colour, capsize=3, zorder=3)
+    axes.plot(
+        [x.mean],
+        [y.mean],
+        marker=MARKERS[index % len(MARKERS)],
+        # Smaller and smaller, so that of points in one place the lower ones show around the upper.
+        markersize=max(8.0, 13.0 - 1.5 * index),
+        markeredgecolor="white",
+        markeredgewidth=0.8,
+        linestyle="none",
+        color=colour,
+        label=_name(found.policy) + note,
+        zorder=4,
+    )
+
+
+def _legend(figure: Figure, axes: Axes) -> None:
+    """Put the legend beside the axes, where it hides nothing."""
+    handles, labels = axes.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside right upper", frameon=False, fontsize=9)
+
+
+def _line(index: int) -> tuple[str, str]:
+    """Return colour and style of a policy's line."""
+    return COLOURS[index % len(COLOURS)], _STYLES[index // len(COLOURS) % len(_STYLES)]
+
+
+def _coarse_power(record: RunRecord) -> tuple[list[float], list[float]]:
+    """Return edges in s and mean power of stretches, so few that lines of several policies can be told apart."""
+    edges = np.array([0.0, *record.samples.seconds])
+    joules = np.concatenate([[0.0], np.cumsum(np.array(record.samples.mean_watts) * np.diff(edges))])
+    step = max(1, -(-len(record.samples.seconds) // _MOST_STRETCHES))
+    kept = np.unique(np.append(np.arange(0, len(edges), step), len(edges) - 1))
+    watts = np.diff(joules[kept]) / np.diff(edges[kept])
+    return edges[kept].tolist(), watts.tolist()
+
+
+def _plain_log_ticks(axes: Axes) -> None:
+    """Write ticks of a logarithmic axis as plain numbers, more of them when it spans little."""
+    low, high = axes.get_xlim()
+    steps = (
+        (1.0,) if high / low > 300.0 else (1.0, 2.0, 5.0) if high / low > 8.0 else (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 7.0)
+    )
+    axes.xaxis.set_major_locator(LogLocator(base=10.0, subs=steps))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}" if value >= 1.0 else f"{value:g}"))
+    axes.xaxis.set_minor_formatter(NullFormatter())
+
+
+def _power_unit(most_watts: float) -> tuple[float, str]:
+    return (1e6, "MW") if most_watts >= 1e6 else (1e3, "kW") if most_watts >= 1e3 else (1.0, "W")
+
+
+def _hours(seconds: Sequence[float]) -> list[float]:
+    return [second / 3600.0 for second in seconds]
+
+
+def _first_seed(result: ArenaResult) -> list[RunRecord]:
+    """Return the runs of the first seed that every policy has, at most as many as can be told apart."""
+    if not result.runs:
+        return []
+    seed = result.runs[0].seed
+    return [record for record in result.runs if record.seed == seed][:_MOST_LINES]
+
+
+def _name(text: str) -> str:
+    # matplotlib reads $…$ as mathematics, and hides labels with a leading underscore.
+    return visible(text, _NAME_WIDTH).replace("$", r"\$").lstrip("_")

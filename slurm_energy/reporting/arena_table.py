@@ -1,0 +1,46 @@
+"""A comparison of policies in a terminal."""
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from slurm_energy.evaluation.arena_summary import ArenaSummary
+from slurm_energy.reporting.arena_cells import BOUND_NAME, ArenaTable, arena_tables
+from slurm_energy.reporting.arena_context import RunContext
+from slurm_energy.reporting.visible import visible
+
+NAME_WIDTH = 24
+WIDTH = 120
+LEGEND = (
+    "Means over seeds ± the longer arm of the 95 % interval. Done: completed. Open: unfinished at the end. Other: "
+    "timed out, failed, cancelled or refused. Active: energy charged to jobs, per unit. vs ref: difference in J/unit "
+    "from {reference}, same seeds. >bound: above the least energy for the work that was done. >front: above the "
+    "energy-latency frontier at the policy's own mean turnaround. Wait all: unfinished jobs' wait until the end counted "
+    "in. Slowdn: mean bounded slowdown, against the run at the default clock."
+)
+
+
+def print_arena(summary: ArenaSummary, context: RunContext, console: Console) -> None:
+    """Print tables, failures and notes; texts of users are shown as they are."""
+    for table in arena_tables(summary):
+        console.print(Text(table.title, style="bold"))
+        console.print(_rich_table(table))
+        console.print()
+    if summary.policies:
+        console.print(Text(visible(LEGEND.format(reference=summary.reference)), style="dim"))
+    for note in context.notes:
+        console.print(Text(visible(note), style="dim"))
+
+
+def _rich_table(table: ArenaTable) -> Table:
+    rich = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
+    for index, heading in enumerate(table.headings):
+        if index:
+            rich.add_column(heading, justify="right", no_wrap=True)
+        else:
+            rich.add_column(heading, min_width=14, max_width=NAME_WIDTH, overflow="fold")
+    for row, is_reference in zip(table.rows, table.is_reference, strict=True):
+        style = "bold" if is_reference else "italic" if row[0] == BOUND_NAME else None
+        rich.add_row(*(Text(visible(cell, 200)) for cell in row), style=style)
+    return rich

@@ -1,0 +1,154 @@
+"""The daemon's policies in the twin: asked at submission with a job request and a snapshot, behind the daemon's guard.
+
+What the daemon would answer is what happens here, so that a policy is judged by the code that serves it. The answer is
+a list of partitions and a clock for each GPU type; Slurm then starts the job in the first of them that has room.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from itertools import count
+from math import inf
+from random import Random
+
+from slurm_energy.config import Config
+from slurm_energy.domain.decision import ClockChoice, EnergyDecision, Reason, RuntimeEstimate
+from slurm_energy.domain.ids import DecisionId, GpuTypeName, PartitionName
+from slurm_energy.domain.job import EnergyOptions, GpuDemand, JobRequest
+from slurm_energy.energy_model.catalog import gpu_type_from_slurm_type
+from slurm_energy.errors import PolicyError
+from slurm_energy.policy.base import Policy
+from slurm_energy.policy.guard import Guard
+from slurm_energy.policy.placement import ClusterView, Placement, PlacementRule, WaitingJob
+from slurm_energy.policy.registry import create_policy
+from slurm_energy.twin.job import Job
+from slurm_energy.twin.snapshot import snapshot_of
+from slurm_energy.twin.view import TwinView
+
+CLAMPING = frozenset(
+    {
+        Reason.SLOWDOWN_BOUND,
+        Reason.TIME_LIMIT,
+        Reason.DEADLINE,
+        Reason.CLOCK_TABLE,
+        Reason.PARTITION_NOT_ALLOWED,
+        Reason.POLICY_ERROR,
+    }
+)
+"""Reasons with which the guard says that it changed an answer."""
+_FIRST_SECOND = 1.0
+"""The twin's time 0 as the daemon's clock has it: Unix times begin above 0."""
+
+
+class ServedPolicy(PlacementRule):
+    """A policy of the daemon behind its guard; `reasons` counts what the guard said."""
+
+    routes = True
+
+    def __init__(self, policy: Policy, config: Config) -> None:
+        self.name = policy.name
+        self.version = policy.version
+        self.reasons: Counter[Reason] = Counter()
+        self._policy = policy
+        self._config = config
+        self._guard = Guard(config, ids=partial(next, _ids()))
+        self._decisions: dict[int, EnergyDecision] = {}
+        self._gpu_types: list[GpuTypeName | None] = []
+
+    @property
+    def clamped(self) -> int:
+        """Decisions in which the guard changed the policy's answer."""
+        return sum(self.reasons[reason] for reason in CLAMPING)
+
+    def begin(self, view: ClusterView, random: Random) -> None:  # noqa: ARG002  # the hook's form
+        """Forget the last run."""
+        self.reasons.clear()
+        self._decisions.clear()
+        self._gpu_types = [gpu_type_from_slurm_type(place.device) for place in view.places]
+
+    def route(self, job: WaitingJob, view: ClusterView) -> int | None:
+        """Ask the policy, as the daemon does at submission; the job stays in the common queue of its partitions."""
+        if not isinstance(view, TwinView) or not isinstance(job, Job):
+            raise PolicyError(f"policy {self.name} is served in the twin only")
+        now = view.now_seconds + _FIRST_SECOND
+        decision = self._guard.decide(
+            self._policy, job_request(job), snapshot_of(view, now), now, runtime=self._estimate(job, view)
+        )
+        self.reasons.update(decision.reasons)
+        self._decisions[job.job_id] = decision
+        return None
+
+    def place(self, job: WaitingJob, view: ClusterView) -> Placement | None:
+        """Start the job in the first of its partitions with room, at the clock chosen for the GPUs found there."""
+        decision = self._decisions.get(job.job_id)
+        room = view.room(job)
+        named = None if decision is None else decision.partitions
+        for index, place in enumerate(view.places):
+            if room[index] and (named is None or PartitionName(place.partition) in named):
+                return Placement(index, room[index], self._clock(decision, index, view))
+        return None
+
+    def _clock(self, decision: EnergyDecision | None, index: int, view: ClusterView) -> int:
+        chosen = [] if decision is None else [c for c in decision.clocks if c.gpu_type == self._gpu_types[index]]
+        return clock_index(chosen[0], view.places[index].relative_clocks) if chosen else -1
+
+    def _estimate(self, job: WaitingJob, view: ClusterView) -> RuntimeEstimate:
+        """Return the job's run time at the default clock of the place where it would start first."""
+        seconds = view.options(job).seconds_per_unit
+        fastest = inf
+        for place in view.allowed_places(job):
+            last = len(view.places[place].relative_clocks) - 1
+            fastest = min(fastest, float(seconds[place, :, last].min()))
+        expected = job.estimated_units * fastest if fastest < inf else 0.0
+        return RuntimeEstimate(seconds=expected, upper_seconds=expected, source="history")
+
+
+def served_policy(name: str, config: Config | None = None) -> ServedPolicy:
+    """Return a policy of the daemon's registry, ready for the twin.
+
+    Raises:
+        PolicyError: there is no policy of that name.
+    """
+    settings = config or Config()
+    settings = replace(settings, policy=replace(settings.policy, name=name))
+    return ServedPolicy(create_policy(settings), settings)
+
+
+def job_request(job: Job) -> JobRequest:
+    """Return a job of the twin as the daemon would get it from Slurm."""
+    least, most = job.gpu_counts[0], job.gpu_counts[-1]
+    return JobRequest(
+        user_id=1000,
+        name=job.name,
+        user_name=job.user or None,
+        account=job.account or None,
+        partitions=tuple(PartitionName(name) for name in job.partitions),
+        time_limit_minutes=job.time_limit_seconds / 60.0 if job.time_limit_seconds < inf else None,
+        cpus_per_task=job.cpus or None,
+        gpus=(
+            GpuDemand(
+                count=least,
+                max_count=most if most > least else None,
+                slurm_type=job.devices[0] if len(job.devices) == 1 else None,
+            ),
+        ),
+        exclusive=job.exclusive,
+        options=EnergyOptions(
+            max_slowdown=min(job.max_slowdown, 2.0) if job.max_slowdown < inf else None,
+            deadline_seconds=job.deadline_seconds + _FIRST_SECOND if job.deadline_seconds < inf else None,
+        ),
+        submitted_at_seconds=job.submitted_seconds + _FIRST_SECOND,
+    )
+
+
+def clock_index(choice: ClockChoice, relative_clocks: tuple[float, ...]) -> int:
+    """Return the grid's clock nearest to a choice, as a share of the default clock; of two the higher."""
+    wanted = choice.sm_clock_mhz / choice.default_clock_mhz * relative_clocks[-1]
+    return min(range(len(relative_clocks)), key=lambda index: (abs(relative_clocks[index] - wanted), -index))
+
+
+def _ids() -> Iterator[DecisionId]:
+    """Yield decision ids in their order: the twin repeats itself exactly."""
+    for number in count(1):
+        yield DecisionId(f"{number:016x}")
