@@ -16,7 +16,10 @@ _OUT = click.Path(dir_okay=False, path_type=Path)
 
 @click.group(epilog="Example: slurm-energy arena run --world chsac --hours 24 --policy slurm-default --policy greedy")
 def arena() -> None:
-    """Compare policies on a simulated cluster, with intervals and with the bound that none can pass."""
+    """Compare policies on a simulated cluster.
+
+    Each figure has its interval over seeds, and the bound stands beside it that no policy can pass.
+    """
 
 
 def comparison_options(command: _Command) -> _Command:

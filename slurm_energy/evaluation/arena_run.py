@@ -84,7 +84,8 @@ def run_one(plan: ArenaPlan, policy: str, rule_text: str, seed: int, *, with_fro
     if plan.compat:
         length = plan.horizon_seconds or world.horizon_seconds
         stream = _Recorded(shared_stream_source(generator_settings(world, length), seed))
-        outcome = run(world, stream, rule, seed=seed, horizon_seconds=horizon, random=stream.random)
+        shared = stream.random if rule.shares_arrival_stream else None
+        outcome = run(world, stream, rule, seed=seed, horizon_seconds=horizon, random=shared)
         jobs: Sequence[Job] = stream.jobs
         workload = Workload(name=world.workload, jobs=(), source=f"shared stream, seed {seed}")
     else:

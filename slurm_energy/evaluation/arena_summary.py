@@ -87,7 +87,7 @@ def summary_of(result: ArenaResult) -> ArenaSummary:
 
 
 def _least_joules_per_unit(runs: Sequence[RunRecord]) -> Estimate | None:
-    """Return the bound over seeds. With several kinds of work there is none: whoever did the cheap kind only is lowest."""
+    """Return the bound over seeds; none with several kinds of work, where whoever did the cheapest alone is lowest."""
     if any(len(record.kinds) > 1 and not record.open_end for record in runs):
         return None
     least: dict[int, float] = {}

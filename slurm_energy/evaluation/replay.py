@@ -172,12 +172,15 @@ def _groups(states: Sequence[JobState]) -> list[tuple[str, ...]]:
     """Return sets of partitions that are joined by common nodes, in the order of their first job."""
     group_of: dict[str, list[str]] = {}
     owner: dict[str, str] = {}
+    seen: dict[str, None] = {}
     for state in states:
         names = _partitions(state)
         joined = [*names, *(owner.setdefault(node, names[0]) for node in _nodes(state))]
         merged: list[str] = []
         for name in joined:
             merged += [known for known in group_of.get(name, [name]) if known not in merged]
+        seen.update(dict.fromkeys(names))
+        merged.sort(key=list(seen).index)
         group_of.update(dict.fromkeys(merged, merged))
     unique: dict[int, tuple[str, ...]] = {}
     for members in group_of.values():
@@ -191,7 +194,7 @@ def _pool(names: Sequence[str], states: Sequence[JobState], template: Pool) -> P
     nodes = max(1, len(seen), ceil(_most_at_once(states) / per_node))
     return replace(
         template,
-        name="-".join(names)[:64],
+        name=names[0],
         nodes=nodes,
         gpus_per_node=per_node,
         cpus_per_node=0,

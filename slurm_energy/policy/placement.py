@@ -290,6 +290,11 @@ class ClusterView(Protocol):
         ...
 
     @property
+    def coming_watts(self) -> float:
+        """Power that jobs will add which have their devices and do not compute yet."""
+        ...
+
+    @property
     def power_budget_watts(self) -> float:
         """Infinite when there is none."""
         ...
@@ -346,6 +351,8 @@ class PlacementRule:
     """None leaves the world's own."""
     control_interval_seconds: float | None = None
     """How often `control` is asked; None for never."""
+    shares_arrival_stream = False
+    """Whether a published run of it drew from the stream of the arrivals too; for repeating published figures only."""
     observes_ends = False
     """Whether `ended` is called."""
 

@@ -16,7 +16,7 @@ class GuardedPlacement(NamedTuple):
     clamped: bool
 
 
-def guarded_placement(  # each is one fact the engine has at hand; this runs at every start
+def guarded_placement(  # noqa: PLR0913, PLR0917  # each is one fact the engine has at hand; this runs at every start
     answer: Placement,
     job: WaitingJob,
     room: int,

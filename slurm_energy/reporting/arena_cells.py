@@ -8,6 +8,7 @@ from slurm_energy.evaluation.intervals import Estimate
 
 NOTHING = "-"
 BOUND_NAME = "bound"
+_MOST_DAYS = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +34,8 @@ class _Column:
 
 def arena_tables(summary: ArenaSummary) -> tuple[ArenaTable, ...]:
     """Return the tables of a comparison; columns in which nothing stands are left out."""
+    if not summary.policies:
+        return ()
     bound = summary.bound_joules_per_unit
     tables = [
         _table("Work and energy", summary, _main_columns(summary), with_bound=bound is not None),
@@ -140,12 +143,14 @@ def _cluster_columns() -> list[_Column]:
 
 
 def _queue_table(summary: ArenaSummary) -> ArenaTable | None:
-    days = max((len(found.waiting_at_day_end) for found in summary.policies), default=0)
-    if not any(any(found.waiting_at_day_end) for found in summary.policies):
+    """Return the queue at the ends of days, up to the last at which a job waited; of many days some, evenly spaced."""
+    waiting = [day for found in summary.policies for day, jobs in enumerate(found.waiting_at_day_end) if jobs]
+    if not waiting:
         return None
-    shown = range(max(0, days - 10), days)
-    columns = [_Column(heading=f"Day {day + 1}", cell=_queue(day)) for day in shown]
-    return _table("Jobs that wait at the end of each day", summary, columns)
+    days = max(waiting) + 1
+    step = -(-days // _MOST_DAYS)
+    columns = [_Column(heading=f"Day {day + 1}", cell=_queue(day)) for day in range(days - 1, -1, -step)][::-1]
+    return _table("Jobs that wait at the end of a day", summary, columns)
 
 
 def _queue(day: int) -> Callable[[PolicySummary], str]:

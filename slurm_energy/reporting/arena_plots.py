@@ -5,7 +5,7 @@ import re
 from collections.abc import Sequence
 
 import numpy as np
-from matplotlib import rcParams
+from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
@@ -51,6 +51,7 @@ def frontier_figure(result: ArenaResult, summary: ArenaSummary) -> Figure | None
     span = max(energies) - lowest or lowest
     axes.set_ylim(lowest - 0.12 * span, max(energies) + 0.08 * span)
     axes.set_xscale("log")
+    axes.margins(x=0.08)
     _plain_log_ticks(axes)
     axes.set_xlabel("mean turnaround of finished jobs (wait and run), s")
     axes.set_ylabel("total energy per unit of work, J/unit")
@@ -114,16 +115,16 @@ def svg_text(figure: Figure, name: str) -> str:
 
     Args:
         figure: The plot.
-        name: Salt of the ids inside, so that several plots can stand in one page.
+        name: In front of the ids inside, so that several plots can stand in one page.
     """
     buffer = io.StringIO()
-    rcParams["svg.hashsalt"] = name
-    figure.savefig(buffer, format="svg", metadata={"Date": None})
+    with rc_context({"svg.hashsalt": name}):
+        figure.savefig(buffer, format="svg", metadata={"Date": None})
     text = buffer.getvalue()
     found = re.search(r"<svg.*</svg>", text, re.DOTALL)
     assert found is not None
-    # Ids such as axes_1 come in every figure; a page may hold each once.
-    svg = re.sub(r'(<g id=")', rf"\1{name}-", found.group())
+    # Ids such as axes_1 come in every figure; a page may hold each once. Quotes in labels are entities, or not in ids.
+    svg = re.sub(r'(\bid="|xlink:href="#|url\(#)', rf"\1{name}-", found.group())
     return re.sub(r'width="[\d.]+pt" height="[\d.]+pt"', 'width="100%"', svg, count=1)
 
 

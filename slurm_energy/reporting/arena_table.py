@@ -16,8 +16,8 @@ LEGEND = (
     "Means over seeds ± the longer arm of the 95 % interval. Done: completed. Open: unfinished at the end. Other: "
     "timed out, failed, cancelled or refused. Active: energy charged to jobs, per unit. vs ref: difference in J/unit "
     "from {reference}, same seeds. >bound: above the least energy for the work that was done. >front: above the "
-    "energy-latency frontier at the policy's own mean turnaround. Wait all: unfinished jobs' wait until the end counted "
-    "in. Slowdn: mean bounded slowdown, against the run at the default clock."
+    "energy-latency frontier at the policy's own mean turnaround. Wait all: unfinished jobs' wait until the end "
+    "counted in. Slowdn: mean bounded slowdown, against the run at the default clock."
 )
 
 

@@ -128,7 +128,7 @@ class DeviceModel:
     free_watts: float
     """Not allocated."""
     context_watts: float
-    """Allocated but not computing: staging in, waiting for nodes to wake, a process that idles."""
+    """With a process that does not compute, as while a job stages its data in."""
     clocks_mhz: tuple[int, ...] = ()
     """The same clocks in MHz, empty where the world has none."""
     power_limit_watts: float = inf

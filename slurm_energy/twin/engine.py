@@ -114,14 +114,14 @@ class Engine:
         self.sampler = Sampler(self._execution, self._waiting, self._horizon)
         self._disruptions = Disruptions(world, self._execution, self._events, self.view, seed, self._requeue)
         self._latencies = [
-            [self._latency(ingress, place.index) for place in self._places]
-            for ingress in range(max(1, len(world.ingresses)))
+            [self._latency(ingress, place.index) for place in self._places] for ingress in range(len(world.ingresses))
         ]
         """[ingress][place], s; a job that is not routed is staged so long when it starts."""
         self._control_interval = control_interval_seconds
         self._backfill_due = world.backfill_interval_seconds == 0.0
         self._backfill_waits = False
         self._num_ended = 0
+        self._on_the_way = 0
         self._shortest_first = self._discipline.order == "sjf"
         self._dirty: set[int] = set()
 
@@ -211,6 +211,7 @@ class Engine:
             if run is not None:
                 last = len(self._places[run.place].device.relative_clocks) - 1
                 self._execution.set_clock(run, last if clock == -1 else min(max(clock, 0), last), self.now)
+                self._dirty.add(run.place)  # a job that waited for power may start now
 
     def ended_jobs(self) -> list[JobRun]:
         """Return the jobs that ended since this was last asked."""
@@ -221,12 +222,17 @@ class Engine:
         """Return whether nothing happens any more after the last arrival: no job left, or nothing that starts one."""
         if self._horizon < inf:
             return False
-        return self._num_ended == len(self.runs) or len(self._events.heap) == self._events.background
+        if self._num_ended == len(self.runs) or len(self._events.heap) == self._events.background:
+            return True
+        if self._waiting.count or self._on_the_way:
+            return False
+        return not any(pool.runs for pool in self._execution.pools)  # only jobs are left that wait for others
 
     def _handle(self, kind: int, subject: JobRun | Call, version: int, now: float) -> None:
         """Carry out an event that is not a job's end."""
         if isinstance(subject, JobRun):
             if kind == REACH:
+                self._on_the_way -= 1
                 if self._discipline.order == "fifo":  # in a place's own queue the order is that of reaching it
                     subject.queue_key = (subject.queue_key[0], now, subject.queue_key[2])
                 self._enqueue(subject)
@@ -277,6 +283,11 @@ class Engine:
         if job.job_id in self.runs:
             raise ValueRangeError(f"job {job.job_id} comes twice in the workload")
         self.runs[job.job_id] = run
+        if job.ingress >= len(self._latencies) and self._latencies:
+            raise ValueRangeError(
+                f"job {job.job_id} comes from ingress {job.ingress}; world {self.world.name} has ingresses 0 to "
+                f"{len(self._latencies) - 1}"
+            )
         job.routed_place = None
         run.allowed = self.view.allowed_places(job)
         second = self._expected_seconds(run) if self._shortest_first else job.submitted_seconds
@@ -306,15 +317,16 @@ class Engine:
         """Let a job queue at once, or when it has reached the place to which it was routed."""
         job = run.job
         routed = job.routed_place
-        if routed is not None:
+        if routed is not None and self._latencies:
             reaches = job.submitted_seconds + self._latencies[job.ingress][routed]
             if reaches > now:
                 self._events.add_job(reaches, REACH, run)
+                self._on_the_way += 1
                 return
         self._enqueue(run)
 
     def _expected_seconds(self, run: JobRun) -> float:
-        """Return the shortest run that is expected of a job: its estimate at the default clock of its fastest option."""
+        """Return the shortest run expected of a job: its estimate at the default clock of its fastest option."""
         rows = self._execution.tables.rows(run.kind, run.job.gpu_counts)
         fastest = min((rows.fastest_seconds[place] for place in run.allowed), default=inf)
         return run.job.estimated_units * fastest
@@ -322,8 +334,6 @@ class Engine:
     def _latency(self, ingress: int, place: int) -> float:
         """Return how long a job is on its way from an ingress to a place."""
         names = self.world.ingresses
-        if not names:
-            return 0.0
         region = self._places[place].pool.region
         return self.world.latency_seconds.get((names[ingress], region), 0.0)
 
@@ -331,7 +341,7 @@ class Engine:
         """Return what a job waits for between start and computing: its way from the ingress, and its data."""
         job = run.job
         seconds = joules = 0.0
-        if job.routed_place is None:
+        if job.routed_place is None and self._latencies:
             arrives = job.submitted_seconds + self._latencies[job.ingress][place]
             seconds = arrives - now if arrives > now else 0.0
         elif job.is_plain:

@@ -1,11 +1,12 @@
 """The simulated cluster as a gymnasium environment: one step is one decision about one job.
 
-docs/reference/environment.md describes actions, observations, reward and `info`; docs/tutorials/train-an-agent.md uses it.
+docs/reference/environment.md describes actions, observations, reward and `info`; docs/tutorials/train-an-agent.md is a
+first use.
 """
 
 from collections.abc import Mapping
 from math import inf
-from typing import Any, Literal, TypeVar, cast, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 import gymnasium
 import numpy as np
@@ -15,14 +16,14 @@ from numpy.typing import NDArray
 
 from slurm_energy.errors import ConfigError, ValueRangeError
 from slurm_energy.policy.placement import Discipline, Placement
-from slurm_energy.twin.engine import Engine, Steps, WorkloadArrivals
 from slurm_energy.twin.environment_choices import ActionSizes, Choices, Chooser, ClockForm
 from slurm_energy.twin.environment_graph import GraphSpace, graph_of, require_torch_geometric
 from slurm_energy.twin.environment_jobs import JobSource, WorkloadSource
 from slurm_energy.twin.environment_observation import Observer
-from slurm_energy.twin.environment_reward import Meter, Passage, RewardWeights, typical_job_joules
+from slurm_energy.twin.environment_reward import RewardWeights, typical_job_joules
+from slurm_energy.twin.environment_run import DecisionRun
 from slurm_energy.twin.environment_text import cluster_text
-from slurm_energy.twin.job import Job, Workload
+from slurm_energy.twin.job import Job
 from slurm_energy.twin.outcome import Outcome
 from slurm_energy.twin.places import places_of
 from slurm_energy.twin.view import TwinView
@@ -36,13 +37,13 @@ _MOST_SEED = 2**31
 _RESET_OPTIONS = ("horizon_seconds", "workload")
 
 
-class ClusterEnvironment(gymnasium.Env[Any, int]):
+class ClusterEnvironment(gymnasium.Env[Any, np.int64]):
     """An agent places the jobs of a simulated cluster, one after the other.
 
     A pickled or copied environment is as it was made: the run in progress stays behind, and `reset` begins a new one.
     """
 
-    metadata = {"render_modes": ["ansi"]}  # noqa: RUF012  # the form that gymnasium reads
+    metadata = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012  # the form that gymnasium reads
 
     def __init__(  # noqa: PLR0913  # keywords of gymnasium.make
         self,
@@ -60,7 +61,7 @@ class ClusterEnvironment(gymnasium.Env[Any, int]):
         discipline: Discipline | None = None,
         render_mode: str | None = None,
     ) -> None:
-        """Prepare everything that is the same in every run; the workload of seed 0 is made to take sizes and scale from.
+        """Prepare what is the same in every run; the workload of seed 0 is made to take sizes and scale from.
 
         Args:
             world: A world, or the name or file of one.
@@ -108,26 +109,28 @@ class ClusterEnvironment(gymnasium.Env[Any, int]):
         self._has_graphs = observation == "graph"
         self.action_space = spaces.Discrete(self.sizes.actions)
         self.observation_space = GraphSpace() if self._has_graphs else self._observer.space()
-        self._engine: Engine | None = None
-        self._steps: Steps | None = None
-        self._job: Job | None = None
-        self._choices: Choices | None = None
+        self._run: DecisionRun | None = None
+        self._has_told_end = False
+        """Whether a step has told of the end; a run without a decision takes one step for that."""
         self.workload_seed = -1
         """Seed of the present run's jobs and failures."""
 
     @property
     def job(self) -> Job | None:
         """The job that is asked about, None when the run is over."""
-        return self._job
+        return self._present_run().job
+
+    @property
+    def choices(self) -> Choices | None:
+        """What may be answered about that job: `placement(action)`, `action(placement)`, `mask()`."""
+        return self._present_run().choices
 
     @property
     def view(self) -> TwinView:
         """The cluster as placement rules see it."""
-        return self._running_engine().view
+        return self._present_run().engine.view
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Any, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Begin a run and return what the first decision sees.
 
         Args:
@@ -142,44 +145,46 @@ class ClusterEnvironment(gymnasium.Env[Any, int]):
             raise ConfigError(f"reset has no option {unknown[0]!r:.64}; it has {', '.join(_RESET_OPTIONS)}")
         self.workload_seed = int(self.np_random.integers(_MOST_SEED)) if seed is None else int(seed)
         workload = chosen.get("workload")
-        if workload is None:
-            workload = self._source.make(self.workload_seed)
-        self._begin(workload, _checked_horizon(chosen.get("horizon_seconds", self._source.run_seconds)))
+        self._observer.begin()
+        run = self._run = DecisionRun(
+            self.world,
+            self.places,
+            self._source.make(self.workload_seed) if workload is None else workload,
+            Chooser(self.places, self.sizes, self._clocks, may_wait=self._may_wait),
+            seed=self.workload_seed,
+            horizon_seconds=_checked_horizon(chosen.get("horizon_seconds", self._source.run_seconds)),
+            discipline=self._discipline,
+        )
+        self._has_told_end = False
         mask = self._mask()
-        state = {"action_mask": mask, "time_seconds": self._running_engine().now, "workload_seed": self.workload_seed}
+        state = {"action_mask": mask, "time_seconds": run.engine.now, "workload_seed": self.workload_seed}
         return self._observation(mask), state
 
-    def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+    def step(self, action: np.int64 | int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Carry out an action and run to the next decision, or to the end.
 
         Raises:
             ValueRangeError: the action is not legal, unless the environment was made to take it as waiting.
             ResetNeeded: there is no run, or it is over.
         """
-        engine = self._running_engine()
-        if self._steps is None:
+        run = self._present_run()
+        if self._has_told_end:
             raise ResetNeeded("the run is over: call reset before step")
-        job, choices, decided = self._job, self._choices, engine.now
-        taken = self._legal(int(action))
-        placement = None if taken is None or choices is None else choices.placement(taken)
-        version = engine.runs[job.job_id].version if job is not None else 0
-        self._advance(placement)
-        has_started = job is not None and engine.runs[job.job_id].version > version
-        granted = placement if has_started else None
-        passage = self._meter.read(engine)._replace(elapsed_seconds=engine.now - decided)
-        is_over = self._steps is None
+        taken = self._legal(run, int(action))
+        came = run.answer(run.choices.placement(taken) if run.choices is not None else None)
+        is_over = self._has_told_end = run.is_over
         mask = self._mask()
         state = {
             "action_mask": mask,
-            "time_seconds": engine.now,
-            **passage._asdict(),
-            "granted": np.array((-1, -1, -1) if granted is None else granted[:3], dtype=np.int64),
-            "expected_joules": 0.0 if granted is None else self._expected_joules(job, choices, granted),
+            "time_seconds": run.engine.now,
+            **came.passage._asdict(),
+            "granted": np.array(came.granted[:3] if came.granted else (-1, -1, -1), dtype=np.int64),
+            "expected_joules": came.expected_joules,
             "is_illegal": taken != action,
-            "ended_jobs": len(engine.ended_jobs()),
+            "ended_jobs": came.ended_jobs,
         }
-        reward = passage.reward(self.weights, self.scale_joules)
-        is_cut = is_over and self._horizon < inf
+        reward = came.passage.reward(self.weights, self.scale_joules)
+        is_cut = is_over and run.has_horizon
         return self._observation(mask), reward, is_over and not is_cut, is_cut, state
 
     def action_masks(self) -> NDArray[np.bool_]:
@@ -193,9 +198,10 @@ class ClusterEnvironment(gymnasium.Env[Any, int]):
             ResetNeeded: no job is asked about.
             ValueRangeError: no action stands for it.
         """
-        if self._choices is None:
-            raise ResetNeeded("no job is asked about: the run is over or has not begun")
-        return self._choices.action(placement)
+        choices = self._present_run().choices
+        if choices is None:
+            raise ResetNeeded("no job is asked about: the run is over")
+        return choices.action(placement)
 
     def outcome(self, name: str = "agent") -> Outcome:
         """Return the record of a run that is over.
@@ -203,86 +209,44 @@ class ClusterEnvironment(gymnasium.Env[Any, int]):
         Raises:
             ResetNeeded: it is not over.
         """
-        engine = self._running_engine()
-        if self._steps is not None:
+        run = self._present_run()
+        if not run.is_over:
             raise ResetNeeded("the run is not over: step until terminated or truncated")
-        return engine.outcome(name)
+        return run.engine.outcome(name)
 
-    def render(self) -> str | None:  # type: ignore[override]  # text is one of gymnasium's forms of a frame
+    def render(self) -> str | None:
         """Return the cluster as a few lines of text, None without a render mode."""
         if self.render_mode != "ansi":
             return None
-        return cluster_text(self._running_engine(), self.places, self._job)
+        return cluster_text(self._present_run().engine, self.places, self.job)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _made_again, (type(self), self._arguments), {"spec": self.spec}
 
-    def _begin(self, workload: Workload, horizon_seconds: float | None) -> None:
-        """Set up a run and go to its first decision."""
-        self._horizon = inf if horizon_seconds is None else horizon_seconds
-        engine = self._engine = Engine(
-            self.world,
-            WorkloadArrivals(workload.jobs),
-            seed=self.workload_seed,
-            discipline=self._discipline,
-            horizon_seconds=horizon_seconds,
-        )
-        self._chooser = Chooser(self.places, self.sizes, self._clocks, may_wait=self._may_wait)
-        self._meter = Meter()
-        self._steps = engine.steps()
-        self._advance(None)
-
-    def _advance(self, answer: Placement | None) -> None:
-        """Answer, and run to the next job that can start somewhere; a job that can only share lets itself wait."""
-        steps, view = cast(Steps, self._steps), self._running_engine().view
-        self._job = self._choices = None
-        try:
-            while True:
-                job = steps.send(answer)
-                if job is not None:
-                    choices = self._chooser.choices(job, view)
-                    if choices.can_start:
-                        self._job, self._choices = job, choices
-                        return
-                answer = None
-        except StopIteration:
-            self._steps = None
-
-    def _legal(self, action: int) -> int | None:
-        """Return the action if it may be taken, else what stands in for it; None when no job is asked about."""
+    def _legal(self, run: DecisionRun, action: int) -> int:
+        """Return the action if it may be taken, else what stands in for it."""
         if not 0 <= action < self.sizes.actions:
             raise ValueRangeError(f"action {action} is not one of 0 to {self.sizes.wait}")
-        choices = self._choices
-        if choices is None:
-            return None
-        if choices.is_legal(action):
+        if run.choices is None or run.job is None or run.choices.is_legal(action):
             return action
         if not self._takes_illegal:
-            reason = choices.refusal(action, [place.info.name for place in self.places])
-            raise ValueRangeError(f"action {action} is not legal for job {cast(Job, self._job).job_id}: {reason}")
-        return self.sizes.wait if choices.may_wait else choices.cheapest()
+            reason = run.choices.refusal(action, [place.info.name for place in self.places])
+            raise ValueRangeError(f"action {action} is not legal for job {run.job.job_id}: {reason}")
+        return self.sizes.wait if run.choices.may_wait else run.choices.cheapest()
 
     def _mask(self) -> NDArray[np.int8]:
         """Return the legal actions; at the end of a run waiting alone, which changes nothing."""
-        if self._choices is not None:
-            return self._choices.mask()
+        choices = self._present_run().choices
+        if choices is not None:
+            return choices.mask()
         mask = np.zeros(self.sizes.actions, dtype=np.int8)
         mask[-1] = 1
         return mask
 
     def _observation(self, mask: NDArray[np.int8]) -> Any:
-        arrays = self._observer.arrays(self._job, self._choices, self._running_engine().view)
+        run = self._present_run()
+        arrays = self._observer.arrays(run.job, run.choices, run.engine.view)
         return graph_of(arrays, mask, self.sizes) if self._has_graphs else arrays
-
-    def _expected_joules(self, job: Job | None, choices: Choices | None, placement: Placement) -> float:
-        """Return the energy that a started job adds over what its devices draw when free, by its estimate, J."""
-        if job is None or choices is None:
-            return 0.0
-        column = choices.costs.gpu_counts.index(placement.gpus)
-        where = (placement.place, column, placement.clock)
-        free = placement.gpus * self.places[placement.place].device.free_watts
-        extra = float(choices.costs.joules[where]) - free * float(choices.costs.seconds[where])
-        return job.estimated_units * extra
 
     def _sizes(self, max_counts: int | None, example: tuple[Job, ...]) -> ActionSizes:
         if max_counts is not None and not 1 <= max_counts <= 100_000:
@@ -291,10 +255,10 @@ class ClusterEnvironment(gymnasium.Env[Any, int]):
         clocks = max(len(place.device.relative_clocks) for place in self.places) if self._clocks == "free" else 1
         return ActionSizes(len(self.places), counts, clocks)
 
-    def _running_engine(self) -> Engine:
-        if self._engine is None:
+    def _present_run(self) -> DecisionRun:
+        if self._run is None:
             raise ResetNeeded("no run has begun: call reset first")
-        return self._engine
+        return self._run
 
 
 def register_environment() -> None:

@@ -60,7 +60,7 @@ class TableCosts:
         places, counts, clocks = table.seconds_per_unit.shape
         if counts > num_counts:
             raise ValueRangeError(
-                f"a job has {counts} device counts {table.gpu_counts[:8]}, the environment's actions have {num_counts}: "
+                f"a job has {counts} device counts {table.gpu_counts[:8]} and the environment's actions {num_counts}: "
                 f"make it with max_counts={counts} or more"
             )
         shape = (places, num_counts, clocks)
@@ -178,8 +178,8 @@ class Choices:
 class Chooser:
     """Finds the choices of every job that is asked about in one run.
 
-    Waiting is legal only while a job holds devices in one of the places of the job in question: its end asks again. With
-    nothing running there, a job that waits could wait until the end of the run, and all behind it.
+    Waiting is legal only while a job holds devices in one of the places of the job in question: its end asks again.
+    With nothing running there, a job that waits could wait until the end of the run, and all behind it.
     """
 
     def __init__(self, places: Sequence[Place], sizes: ActionSizes, form: ClockForm, *, may_wait: bool) -> None:
@@ -241,7 +241,8 @@ def allowed_clocks(
         limit = np.minimum(job.time_limit_seconds, place_limits)
         for bound in (limit, np.float64(job.deadline_seconds - now_seconds)):
             binds = np.isfinite(bound) & (units * default <= bound)
-            kept = np.maximum(default, bound * (1.0 - margin) / units) * _WITHIN
+            with np.errstate(over="ignore"):  # next to no work may take for ever
+                kept = np.maximum(default, bound * (1.0 - margin) / units) * _WITHIN
             longest = np.where(binds, np.minimum(longest, kept), longest)
     return (np.isfinite(costs.seconds) & (costs.seconds <= longest[:, :, None])) | costs.is_default
 

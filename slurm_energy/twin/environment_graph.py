@@ -3,7 +3,8 @@
 Both libraries are loaded when the first graph is made and not before; the arrays need neither.
 """
 
-from typing import TYPE_CHECKING, Any
+from importlib import import_module
+from typing import Any
 
 import numpy as np
 from gymnasium import spaces
@@ -12,9 +13,6 @@ from numpy.typing import NDArray
 from slurm_energy.errors import ConfigError
 from slurm_energy.twin.environment_choices import ActionSizes
 from slurm_energy.twin.environment_observation import Arrays
-
-if TYPE_CHECKING:
-    from torch_geometric.data import HeteroData
 
 NODE_TYPES = ("cluster", "place", "job", "option")
 
@@ -51,30 +49,28 @@ def require_torch_geometric() -> None:
         ConfigError: torch_geometric or torch cannot be imported.
     """
     try:
-        import torch  # noqa: F401, PLC0415  # heavy and optional
-        import torch_geometric  # noqa: F401, PLC0415
+        import_module("torch")
+        import_module("torch_geometric")
     except ImportError as error:
         raise ConfigError(
             f'observation="graph" needs torch and torch_geometric: {error}; install them, or take observation="arrays"'
         ) from error
 
 
-def graph_of(arrays: Arrays, mask: NDArray[np.int8], sizes: ActionSizes) -> "HeteroData":
-    """Return an observation as a graph.
+def graph_of(arrays: Arrays, mask: NDArray[np.int8], sizes: ActionSizes) -> Any:
+    """Return an observation as a HeteroData.
 
     Vertices: `cluster` (1), `place` (all), `job` (1), `option` (one for every legal placement, with the number of its
-    action in `action`). Edges: job to its options, options to their place, places to the cluster, and each the other way.
+    action in `action`). Edges: job to its options, options to their place, places to the cluster, and each backwards.
 
     Args:
         arrays: The same observation as arrays.
         mask: Legal actions, [actions]; the last one waits and is no vertex.
         sizes: Of the action space.
     """
-    import torch  # noqa: PLC0415  # heavy and optional
-    from torch_geometric.data import HeteroData  # noqa: PLC0415
-
+    torch: Any = import_module("torch")
     legal = np.flatnonzero(mask[:-1])
-    data = HeteroData()
+    data: Any = import_module("torch_geometric.data").HeteroData()
     data["cluster"].x = torch.from_numpy(arrays["cluster"][None, :])
     data["place"].x = torch.from_numpy(arrays["places"])
     data["job"].x = torch.from_numpy(arrays["job"][None, :])

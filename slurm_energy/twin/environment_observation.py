@@ -97,6 +97,10 @@ class Observer:
         self._options: dict[TableCosts, FloatArray] = {}
         """Option features of jobs without bounds, legality left out."""
 
+    def begin(self) -> None:
+        """Start a run: its option tables are new ones."""
+        self._options.clear()
+
     def space(self) -> spaces.Dict:
         """Return the space of the arrays."""
         sizes = self._sizes

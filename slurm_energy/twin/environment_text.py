@@ -15,9 +15,9 @@ def cluster_text(engine: Engine, places: Sequence[Place], job: Job | None) -> st
     view = engine.view
     held = sum(len(pool.runs) for pool in view.pools)
     budget = "" if view.power_budget_watts == inf else f" of {view.power_budget_watts / 1000.0:.1f} kW"
+    power = f"{view.power_watts / 1000.0:.1f} kW{budget}"
     lines = [
-        f"t={engine.now:.0f} s  power={view.power_watts / 1000.0:.1f} kW{budget}  "
-        f"running={held}  waiting={view.num_waiting}",
+        f"t={engine.now:.0f} s  power={power}  running={held}  waiting={view.num_waiting}",
         "no job is asked about" if job is None else f"job {job.job_id}: {_job_text(job, engine.now)}",
     ]
     for place in places[:_MOST_PLACES]:
@@ -33,4 +33,5 @@ def cluster_text(engine: Engine, places: Sequence[Place], job: Job | None) -> st
 def _job_text(job: Job, now: float) -> str:
     counts = f"{job.gpu_counts[0]}" if len(job.gpu_counts) == 1 else f"{job.gpu_counts[0]} to {job.gpu_counts[-1]}"
     left = "" if job.deadline_seconds == inf else f", deadline in {job.deadline_seconds - now:.0f} s"
-    return f"{job.kind}, {job.estimated_units:.4g} units, {counts} devices, waits {now - job.submitted_seconds:.0f} s{left}"
+    waits = f"waits {now - job.submitted_seconds:.0f} s"
+    return f"{job.kind}, {job.estimated_units:.4g} units, {counts} devices, {waits}{left}"

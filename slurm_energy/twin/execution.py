@@ -60,6 +60,8 @@ class Execution:
         self.computing: dict[int, JobRun] = {}
         self.held_moment_seconds = 0.0
         """Times at which jobs gave devices back less times at which they got them: see `held_job_seconds`."""
+        self.coming_watts = 0.0
+        """Power that starting jobs will add when they compute."""
         self.ambient_celsius: float | None = None
         """Replaces every device's own ambient temperature."""
         self.freed: set[int] = set()
@@ -93,7 +95,7 @@ class Execution:
             run.first_started_seconds = now
         run.version += 1
         run.limit_at_seconds = now + min(run.job.time_limit_seconds, at.max_time_seconds)
-        if at.plain and staging is NO_STAGING and placement.partner is None:
+        if at.plain and staging is NO_STAGING and placement.partner is None and not run.job.exclusive:
             self._start_plain(run, at, now)
         else:
             self._start_with_care(run, placement, staging, now)
@@ -153,9 +155,14 @@ class Execution:
             return
         run.phase = STARTING
         run.units_per_second = 0.0
-        run.watts = computing_gpus * place.device.context_watts if partner is None else 0.0
+        share = staging.seconds / (begin - ready) if begin > ready else 0.0
+        run.starting_watts = place.device.free_watts + share * (place.device.context_watts - place.device.free_watts)
+        run.watts = computing_gpus * run.starting_watts if partner is None else 0.0
         run.watts += staging.joules / (begin - now)
         ledger.change_jobs(run.watts, now)
+        rows = self.tables.rows(run.kind, run.job.gpu_counts)
+        run.coming_watts = rows.watts[run.place][rows.column[gpus]][run.set_clock] - run.watts
+        self.coming_watts += run.coming_watts
         if run.limit_at_seconds < begin:
             run.state = "TIMEOUT"
             self.events.add_job(run.limit_at_seconds, FINISH, run)
@@ -165,17 +172,27 @@ class Execution:
     def begin(self, run: JobRun, now: float) -> None:
         """Let a job compute from now on."""
         run.settle(now)
+        self._forget_coming(run)
         run.phase = COMPUTING
         run.begun_seconds = now
         self.computing[run.job_id] = run
         device = self.places[run.place].device
         if device.thermal is not None:
             run.power_cap_watts = inf
-            self.nodes.warm_start(run, device, now)
+            if run.partner is not None and run.partner.phase == COMPUTING:
+                self._warm_board(run.partner, device, now)
+                run.temperature_celsius = run.partner.temperature_celsius
+            else:
+                self.nodes.warm_start(run, device, now)
         run.clock = run.set_clock
         self._price(run, device, now)
         if run.partner is not None:
             self.reprice(run.partner, now)
+
+    def _forget_coming(self, run: JobRun) -> None:
+        if run.coming_watts:
+            self.coming_watts -= run.coming_watts
+            run.coming_watts = 0.0
 
     def reprice(self, run: JobRun, now: float) -> None:
         """Bring power, speed and end of a job up to date after a change of clock, neighbour or conditions."""
@@ -183,7 +200,7 @@ class Execution:
             return
         device = self.places[run.place].device
         if device.thermal is not None:
-            self._warm(run, device, now)
+            self._warm_board(run, device, now)
         run.settle(now)
         run.version += 1
         self._price(run, device, now)
@@ -222,7 +239,7 @@ class Execution:
     def _leave(self, run: JobRun, now: float) -> None:
         """Take a job off its devices."""
         if run.phase == COMPUTING and self._at[run.place].device.thermal is not None:
-            self._warm(run, self._at[run.place].device, now)
+            self._warm_board(run, self._at[run.place].device, now)
         seconds = now - run.updated_seconds
         run.energy_joules += run.watts * seconds
         run.units_done += run.units_per_second * seconds
@@ -235,7 +252,7 @@ class Execution:
         at = self._at[run.place]
         if run.phase == COMPUTING:
             del self.computing[run.job_id]
-            if at.plain and run.partner is None:
+            if at.plain and run.partner is None and not run.job.exclusive:
                 pool = at.pool
                 del pool.runs[run.job_id]
                 pool.free_total += gpus
@@ -248,6 +265,7 @@ class Execution:
         self._leave_with_care(run, now)
 
     def _leave_with_care(self, run: JobRun, now: float) -> None:
+        self._forget_coming(run)
         place = self.places[run.place]
         pool_index = place.pool_index
         pool, ledger = self.pools[pool_index], self.ledger_of_pool[pool_index]
@@ -342,7 +360,7 @@ class Execution:
         self.freed.update(self.places_of_pool[place.pool_index])
         if partner.phase == STARTING:
             partner.settle(now)
-            watts = partner.gpus * place.device.context_watts
+            watts = partner.gpus * partner.starting_watts
             partner.watts += watts
             self.ledger_of_pool[place.pool_index].change_jobs(watts, now)
         self.reprice(partner, now)
@@ -353,12 +371,12 @@ class Execution:
         if thermal is None:
             return run.set_clock
         ambient = thermal.ambient_celsius if self.ambient_celsius is None else self.ambient_celsius
-        clock = _highest_within(powers, run.set_clock, run.power_cap_watts * run.gpus)
-        steady = steady_celsius(thermal, ambient, powers[clock] / run.gpus)
-        left = seconds_to_limit(thermal, run.temperature_celsius, steady)
+        board = _board_watts(run, device, powers)
+        clock = _highest_within(board, run.set_clock, run.power_cap_watts)
+        left = seconds_to_limit(thermal, run.temperature_celsius, steady_celsius(thermal, ambient, board[clock]))
         if left <= 1e-9:
             run.power_cap_watts = sustainable_watts(thermal, ambient)
-            return _highest_within(powers, run.set_clock, run.power_cap_watts * run.gpus)
+            return _highest_within(board, run.set_clock, run.power_cap_watts)
         if left < inf:
             version = run.version
 
@@ -369,13 +387,24 @@ class Execution:
             self.events.add_call(now + left, throttle)
         return clock
 
+    def _warm_board(self, run: JobRun, device: DeviceModel, now: float) -> None:
+        """Bring a job's temperature up to date, and a neighbour's with it: each is heated by the power of both."""
+        both = [run] if run.partner is None or run.partner.phase != COMPUTING else [run, run.partner]
+        for each in both:
+            self._warm(each, device, now)
+        for each in both:
+            each.settle(now)
+
     def _warm(self, run: JobRun, device: DeviceModel, now: float) -> None:
-        """Bring the temperature up to date with the power since the last change."""
+        """Bring the temperature of a job's devices up to date with their power since the last change."""
         thermal = device.thermal
         if thermal is None:
             return
         ambient = thermal.ambient_celsius if self.ambient_celsius is None else self.ambient_celsius
-        steady = steady_celsius(thermal, ambient, run.watts / run.gpus)
+        watts = run.watts / run.gpus
+        if run.partner is not None and run.partner.phase == COMPUTING:
+            watts += run.partner.watts
+        steady = steady_celsius(thermal, ambient, watts)
         warm = temperature_after(thermal, run.temperature_celsius, steady, now - run.updated_seconds)
         near = abs(warm - thermal.limit_celsius) < 1e-6
         run.temperature_celsius = thermal.limit_celsius if near else warm
@@ -439,6 +468,15 @@ def _needs_nodes(world: World, index: int) -> bool:
         or world.failures.gpu_mtbf_seconds < inf
         or any(outage.pool == pool.name for outage in world.outages)
     )
+
+
+def _board_watts(run: JobRun, device: DeviceModel, powers: list[float]) -> list[float]:
+    """Return the power of one device of a job at each clock, a neighbour on it counted in."""
+    partner = run.partner
+    pair = device.pair(run.kind, partner.kind) if partner is not None and partner.phase == COMPUTING else None
+    if partner is None or pair is None:
+        return [watts / run.gpus for watts in powers]
+    return [pair.watts * pair_scale(device, run.kind, partner.kind, clock) for clock in range(len(powers))]
 
 
 def _highest_within(powers: list[float], clock: int, watts: float) -> int:

@@ -51,6 +51,10 @@ class JobRun:
     allocation: Allocation = _NO_NODES
     partner: "JobRun | None" = None
     """The job with which it shares a GPU."""
+    starting_watts = 0.0
+    """Of each device that it holds on a node that is up, until it computes."""
+    coming_watts = 0.0
+    """What computing will add to its power; 0 once it computes."""
     expected_end_seconds = inf
     units_kept = 0.0
     """Saved by checkpoints before the last start."""

@@ -178,7 +178,7 @@ class NodePower:
         for run in list(pool.runs_on[node].values()):
             if run.phase == STARTING:
                 run.settle(now)
-                watts = used[run.job_id] * device.context_watts
+                watts = used[run.job_id] * run.starting_watts
                 run.watts += watts
                 ledger.change_jobs(watts, now)
         if not pool.runs_on[node]:

@@ -51,9 +51,9 @@ class PoolState:
         self._asleep: dict[int, None] = {}
 
     def room(self, job: Job, limit: int) -> int:
-        """Return the largest of the job's device counts up to `limit` that would fit now as every smaller one does, 0 for none.
+        """Return the largest of the job's device counts up to `limit` that would fit now, 0 for none.
 
-        A smaller count may be the harder one: its devices share the job's CPUs and memory on fewer nodes.
+        Every smaller one fits too: it may be the harder one, as it has the job's CPUs and memory on fewer nodes.
         """
         free, counts = self.free_total, job.gpu_counts
         if free < counts[0]:

@@ -19,8 +19,8 @@ class Precedence:
     def add(self, run: JobRun) -> bool:
         """Take in a job that has come; return whether it can never start because a parent has failed already.
 
-        Slurm leaves such a job pending unless it is asked to end it (--kill-on-invalid-dep, kill_invalid_depend); here it
-        ends, as it does when the parent fails later, so that no run waits for it.
+        Slurm leaves such a job pending unless it is asked to end it (--kill-on-invalid-dep, kill_invalid_depend); here
+        it ends, as it does when the parent fails later, so that no run waits for it.
         """
         never = False
         job = run.job

@@ -3,20 +3,24 @@
 from math import ceil, inf
 
 from slurm_energy.twin.job import Job
-from slurm_energy.twin.job_run import Allocation
+from slurm_energy.twin.job_run import Allocation, JobRun
 from slurm_energy.twin.pool_state import DOWN, PoolState
 
 
 class Reservation:
     """What is kept for the first waiting job of a pool, from the ends that running jobs are expected to have."""
 
-    __slots__ = ("_extra", "_nodes", "shadow_seconds")
+    __slots__ = ("_closed", "_extra", "_nodes", "shadow_seconds")
 
-    def __init__(self, shadow_seconds: float, extra: int, nodes: "_NodesThen | None") -> None:
+    def __init__(
+        self, shadow_seconds: float, extra: int, nodes: "_NodesThen | None", closed: frozenset[int] | None = None
+    ) -> None:
         self.shadow_seconds = shadow_seconds
         """When the job can start; infinite when it cannot by what is known."""
         self._extra = extra
         self._nodes = nodes
+        self._closed = closed
+        """Nodes kept whole for the reserved job; None where only its devices are kept."""
 
     def may_pass(self, ends_seconds: float, gpus: int) -> bool:
         """Return False if no start with so many devices and such an end can be allowed, wherever it goes."""
@@ -28,6 +32,8 @@ class Reservation:
         """Return whether a job may start now on these devices without making the reserved one wait longer."""
         if ends_seconds <= self.shadow_seconds:
             return True
+        if self._closed is not None and (not allocation or any(node in self._closed for node, _, _ in allocation)):
+            return False
         return gpus <= self._extra if self._nodes is None else self._nodes.hold_job_without(allocation)
 
     def use(self, ends_seconds: float, gpus: int, allocation: Allocation) -> None:
@@ -40,7 +46,9 @@ class Reservation:
             self._nodes.add(allocation, -1)
 
 
-def reservation(pool: PoolState, job: Job, ends: list[tuple[float, int]], now: float) -> Reservation:
+def reservation(
+    pool: PoolState, job: Job, ends: list[tuple[float, int]], now: float, *, whole_nodes: bool = False
+) -> Reservation:
     """Return the reservation of a job that cannot start in a pool now.
 
     Running jobs are taken to end when expected, in that order, until the job fits. CPUs and memory are not looked at: a
@@ -51,25 +59,35 @@ def reservation(pool: PoolState, job: Job, ends: list[tuple[float, int]], now: f
         job: The first job that waits for it, with its least device count.
         ends: (expected end, job id) of the pool's running jobs, ascending.
         now: Time in s; a job past its expected end counts as ending now.
+        whole_nodes: Whether the nodes that the job will take are kept, and not only its devices on them.
     """
-    if not pool.by_node:
-        gpus, free = pool.held(job, job.gpu_counts[0]), pool.free_total
-        for end, job_id in ends:
-            run = pool.runs[job_id]
-            free += pool.held(run.job, run.gpus)
-            if free >= gpus:
-                return Reservation(max(end, now), free - gpus, None)
-        return Reservation(inf, 0, None)
-    nodes = _NodesThen(pool, job)
+    gpus, free = pool.held(job, job.gpu_counts[0]), pool.free_total
+    nodes = _NodesThen(pool, job) if pool.by_node else None
+    shadow = inf
+    closed: frozenset[int] | None = None
     for end, job_id in ends:
+        if end > shadow:
+            break
         run = pool.runs[job_id]
-        partner = run.partner
-        if partner is not None and (end, job_id) < (partner.expected_end_seconds, partner.job_id):
-            continue  # the GPU is free when both have left
-        nodes.add(run.allocation or (partner.allocation if partner is not None else []), 1)
-        if nodes.hold_job:
-            return Reservation(max(end, now), 0, nodes)
-    return Reservation(inf, 0, nodes)
+        if nodes is None:
+            free += pool.held(run.job, run.gpus)
+        else:
+            nodes.add(_freed_with(run), 1)
+        if shadow == inf and (free >= gpus if nodes is None else nodes.hold_job):
+            shadow = max(end, now)  # what else is free by then is left over
+            if whole_nodes:
+                closed = frozenset() if nodes is None else nodes.best_nodes()
+    return Reservation(shadow, free - gpus if shadow < inf else 0, nodes, closed)
+
+
+def _freed_with(run: JobRun) -> Allocation:
+    """Return what is free when a job has left: a shared GPU only with the later of its two jobs."""
+    partner = run.partner
+    if partner is None:
+        return run.allocation
+    if (run.expected_end_seconds, run.job_id) < (partner.expected_end_seconds, partner.job_id):
+        return []
+    return run.allocation or partner.allocation
 
 
 class _NodesThen:
@@ -90,11 +108,12 @@ class _NodesThen:
         self._whole, self._rest = divmod(self._gpus, pool.gpus_per_node)
         if job.exclusive:
             self._whole, self._rest = ceil(self._gpus / pool.gpus_per_node), 0
+        self._kept = self._whole * pool.gpus_per_node + self._rest
 
     @property
     def spare(self) -> int:
         """Devices beyond those of the reserved job."""
-        return self._total - self._gpus
+        return self._total - self._kept
 
     @property
     def hold_job(self) -> bool:
@@ -104,6 +123,22 @@ class _NodesThen:
         if self._nodes_with[-1] < self._whole:
             return False
         return self._rest == 0 or sum(self._nodes_with[self._rest :]) > self._whole
+
+    def best_nodes(self) -> frozenset[int]:
+        """Return the nodes that the reserved job would take now: whole ones, and the fullest that holds the rest."""
+        by_free = sorted(range(len(self._free)), key=lambda node: (self._free[node], node))
+        if self._may_spread:
+            left, taken = self._gpus, []
+            for node in by_free:
+                if self._free[node] and left > 0:
+                    left -= self._free[node]
+                    taken.append(node)
+            return frozenset(taken)
+        whole = len(self._nodes_with) - 1
+        taken = [node for node in by_free if self._free[node] == whole][: self._whole]
+        if self._rest:
+            taken += [node for node in by_free if self._free[node] >= self._rest and node not in taken][:1]
+        return frozenset(taken)
 
     def hold_job_without(self, allocation: Allocation) -> bool:
         """Return whether the reserved job still fits when these devices are taken."""

@@ -129,7 +129,13 @@ class Scheduler:
         execution = self._execution
         ends = execution.expected_ends
         return {
-            pool_index: reservation(execution.pools[pool_index], run.job, ends[pool_index] if ends else [], now)
+            pool_index: reservation(
+                execution.pools[pool_index],
+                run.job,
+                ends[pool_index] if ends else [],
+                now,
+                whole_nodes=execution.world.backfill_reserves_nodes,
+            )
             for pool_index, run in holders.items()
             if execution.pools[pool_index].free_total or self._sharing
         }

@@ -57,6 +57,11 @@ class TwinView:
         """Power of the whole cluster."""
         return self._execution.power_watts
 
+    @property
+    def coming_watts(self) -> float:
+        """Power that jobs will add which have their devices and do not compute yet."""
+        return self._execution.coming_watts
+
     def options(self, job: WaitingJob) -> OptionTable:
         """Return the costs of a job's options."""
         return self._execution.tables.table(job.kind, job.gpu_counts)

@@ -130,8 +130,8 @@ class Outage:
     def __post_init__(self) -> None:
         if not 0.0 <= self.at_seconds < self.until_seconds:
             raise ValueRangeError(
-                f"outage of pool {self.pool}: from {self.at_seconds} s until {self.until_seconds} s is not a time from 0 up "
-                "and a later one"
+                f"outage of pool {self.pool}: from {self.at_seconds} s until {self.until_seconds} s is not a time "
+                "from 0 up and a later one"
             )
         if self.nodes < 0 or self.gpus < 0:
             raise ValueRangeError(f"outage of pool {self.pool}: {self.nodes} nodes and {self.gpus} GPUs: from 0 up")
@@ -150,10 +150,13 @@ class World:
     """0 backfills at every event, as an ideal Slurm would; Slurm's bf_interval is 30 s."""
     backfill_depth: int = 500
     """Jobs of the queue that backfill looks at (bf_max_job_test)."""
+    backfill_reserves_nodes: bool = False
+    """Whether the nodes that the first waiting job will take are closed to later jobs which run longer: Slurm keeps
+    nodes, not GPUs. False is the textbook: free devices beyond its own may be used."""
     requeue: bool = True
     """Whether jobs of failed nodes go back into the queue (JobRequeue); else they end NODE_FAIL."""
     launch_seconds: float = 0.0
-    """From the start of an allocation to the first instruction: prolog, step launch."""
+    """From the start of an allocation to the first instruction (prolog, step launch); devices draw as free ones."""
     latency_seconds: Mapping[tuple[str, str], float] = field(default_factory=dict)
     """From an ingress to a region."""
     ingresses: tuple[str, ...] = ()

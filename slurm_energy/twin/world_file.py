@@ -227,6 +227,7 @@ def _scheduling(table: WorldTable) -> dict[str, Any]:
         "discipline": discipline,
         "backfill_interval_seconds": table.number("backfill_interval_seconds", 0.0, high=_LONGEST_SECONDS),
         "backfill_depth": table.integer("backfill_depth", 500, low=1, high=10_000_000),
+        "backfill_reserves_nodes": table.boolean("backfill_reserves_nodes", False),
         "requeue": table.boolean("requeue", True),
         "launch_seconds": table.number("launch_seconds", 0.0, high=1e6),
     }

@@ -26,6 +26,7 @@ def world_to_toml(world: World) -> str:
             "backfill": world.discipline.backfill,
             "backfill_interval_seconds": world.backfill_interval_seconds,
             "backfill_depth": world.backfill_depth,
+            "backfill_reserves_nodes": world.backfill_reserves_nodes,
             "requeue": world.requeue,
             "launch_seconds": world.launch_seconds,
         },

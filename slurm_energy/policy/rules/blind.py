@@ -13,6 +13,7 @@ class BlindRule(PlacementRule):
     """
 
     routes = True
+    shares_arrival_stream = True
     discipline = Discipline(order="fifo", backfill="none")
 
     def __init__(self) -> None:

@@ -6,9 +6,10 @@ from math import inf, isfinite
 from random import Random
 from typing import NamedTuple
 
+import numpy as np
+
 from slurm_energy.policy.placement import (
     ClusterView,
-    Discipline,
     EndedJob,
     OptionTable,
     Placement,
@@ -16,7 +17,7 @@ from slurm_energy.policy.placement import (
     WaitingJob,
 )
 from slurm_energy.policy.rules.clocks import ClockChoice
-from slurm_energy.policy.rules.tables import Prepared
+from slurm_energy.policy.rules.tables import Prepared, active_joules
 
 INTERVAL_SECONDS = 20.0
 """Between two looks at the cluster's power: the published log interval."""
@@ -81,6 +82,11 @@ class _Ladders:
         self.choice = ClockChoice(table)
         self._table = table
         self._made: dict[tuple[int, int], Ladder] = {}
+        efficient = np.argmin(active_joules(table), axis=2)[:, :, None]
+        below = np.arange(table.watts.shape[2])[None, None, :] < efficient
+        added = np.where(below, inf, table.watts - table.free_watts)
+        self.least_added_watts: list[float] = added.min(axis=(1, 2)).tolist()
+        """By place, of any start from the efficient clock up."""
 
     def of(self, place: int, count: int, relative_clocks: Sequence[float]) -> Ladder:
         found = self._made.get((place, count))
@@ -109,7 +115,6 @@ class CapRule(PlacementRule):
     power, jobs start at their efficient clocks and running ones are lowered to theirs.
     """
 
-    discipline = Discipline(order="fifo", backfill="easy")
     observes_ends = True
 
     def __init__(self, *, interval_seconds: float = INTERVAL_SECONDS, margin: float = MARGIN) -> None:
@@ -136,8 +141,10 @@ class CapRule(PlacementRule):
 
     def place(self, job: WaitingJob, view: ClusterView) -> Placement | None:
         """Return the first option in Slurm's order that fits under the budget."""
-        spare = view.power_budget_watts - view.power_watts
+        spare = view.power_budget_watts - view.power_watts - view.coming_watts
         self._forget_shortage(view, spare)
+        if self._wanted is not None and self._is_busy(view) and self._is_hopeless(job, view, spare):
+            return None
         coolest: tuple[float, Placement, Ladder, int] | None = None
         for placement, ladder, lowest in self._ways(job, view):
             floor = max(lowest, ladder.efficient)
@@ -152,7 +159,7 @@ class CapRule(PlacementRule):
         if coolest is None:
             return None
         _, placement, ladder, lowest = coolest
-        if not view.running_jobs():
+        if not self._is_busy(view):
             self._started[job.job_id] = (ladder, lowest)
             return placement
         floor = max(lowest, ladder.efficient)
@@ -166,7 +173,7 @@ class CapRule(PlacementRule):
     def control(self, view: ClusterView) -> Mapping[int, int]:
         """Lower clocks while the budget is exceeded or jobs wait for power; else raise them where there is room."""
         budget = view.power_budget_watts
-        spare = budget - view.power_watts
+        spare = budget - view.power_watts - view.coming_watts
         self._forget_shortage(view, spare)
         if not self._started:
             return {}
@@ -196,6 +203,16 @@ class CapRule(PlacementRule):
                     lowest = choice.at_least(0, place, count, job, view.now_seconds)
                     ladder = ladders.of(place, count, view.places[place].relative_clocks)
                     yield Placement(place, choice.counts[count], lowest), ladder, lowest
+
+    @staticmethod
+    def _is_busy(view: ClusterView) -> bool:
+        """Return whether any device is taken, so that there will be power or room when it is given back."""
+        return any(free < place.total_gpus for free, place in zip(view.free_gpus, view.places, strict=True))
+
+    def _is_hopeless(self, job: WaitingJob, view: ClusterView, spare_watts: float) -> bool:
+        """Return whether there is no power for the job whatever its bounds: many jobs may ask at every event."""
+        least = self._ladders.of(view.options(job)).least_added_watts
+        return all(not room or watts > spare_watts for room, watts in zip(view.room(job), least, strict=True))
 
     def _moved(self, view: ClusterView, move: Callable[[list[CappedJob]], None], *, efficient: bool) -> dict[int, int]:
         """Return the clocks that a move changes; `efficient` keeps it from going below efficient clocks."""

@@ -127,7 +127,10 @@ def test_a_partner_stays_in_the_answer() -> None:
 
 def test_rounding_does_not_raise_a_clock_that_just_fits() -> None:
     times = [[0.3, 0.2, 0.1]]
-    assert guarded(Placement(0, 1, 0), Request(time_limit_seconds=0.1 + 0.2, estimated_units=1.0), times=times).clamped is False
+    assert (
+        guarded(Placement(0, 1, 0), Request(time_limit_seconds=0.1 + 0.2, estimated_units=1.0), times=times).clamped
+        is False
+    )
     assert guarded(Placement(0, 1, 0), Request(max_slowdown=2.0), times=times).clamped is False
 
 

@@ -40,7 +40,9 @@ def random_world(features: Features) -> World:
         Partition(name=f"some{number}", pools=(random.choice(names),), max_gpus_per_job=random.choice((2, 99)))
         for number in range(random.randint(0, 2))
     ]
-    load = make_load(scaling=Scaling(efficiency_by_count={4: 0.8}, traffic_gigabytes_per_unit=random.choice((0.0, 0.5))))
+    load = make_load(
+        scaling=Scaling(efficiency_by_count={4: 0.8}, traffic_gigabytes_per_unit=random.choice((0.0, 0.5)))
+    )
     light = make_load(watts=(40.0, 60.0, 110.0), seconds_per_unit=(5.0, 3.0, 2.5))
     pairs = {("training", "light"): PairSpeed(speed=0.8, partner_speed=0.7, watts=230.0)} if features.shares else {}
     thermal = Thermal(resistance_kelvin_per_watt=0.4, time_constant_seconds=40.0) if features.heats else None

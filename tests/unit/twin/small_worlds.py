@@ -1,6 +1,7 @@
 """Small clusters, jobs and simple rules for the tests of the simulated cluster; every number can be followed by hand.
 
-One device computes 1 unit in 1 s at its highest clock and draws 200 W; n devices of one node are n times as fast.
+One device computes 1 unit in 1 s at its highest clock and draws 200 W, free 10 W, with a context that waits for data
+30 W; n devices of one node are n times as fast.
 """
 
 from collections.abc import Callable, Iterable
@@ -23,7 +24,7 @@ SECONDS = (4.0, 2.0, 1.0)
 
 
 def make_load(**changes: Any) -> Load:
-    """Return a load of 200 W and 1 s per unit at the highest clock, 100 W and 2 s at half, 60 W and 4 s at a quarter."""
+    """Return a load of 200 W and 1 s per unit at the highest clock, 100 W and 2 s at half, 60 W and 4 s at 0.25."""
     return Load(**{"watts": WATTS, "seconds_per_unit": SECONDS, **changes})
 
 
@@ -51,7 +52,9 @@ def make_world(*pools: Pool, devices: Iterable[DeviceModel] = (), **changes: Any
     return World(**{"name": "small", "devices": known, "pools": pools, "partitions": partitions, **changes})
 
 
-def make_job(job_id: int, submitted: float = 0.0, units: float = 100.0, gpus: int | tuple[int, ...] = 1, **changes: Any) -> Job:
+def make_job(
+    job_id: int, submitted: float = 0.0, units: float = 100.0, gpus: int | tuple[int, ...] = 1, **changes: Any
+) -> Job:
     """Return a job; a tuple of device counts makes it malleable."""
     counts = (gpus,) if isinstance(gpus, int) else gpus
     return Job(job_id=job_id, submitted_seconds=submitted, true_units=units, gpu_counts=counts, **changes)
@@ -123,7 +126,9 @@ class RandomRule(PlacementRule):
 
     name = "random"
 
-    def __init__(self, *, routes: bool = False, shares: bool = False, control_interval_seconds: float | None = None) -> None:
+    def __init__(
+        self, *, routes: bool = False, shares: bool = False, control_interval_seconds: float | None = None
+    ) -> None:
         self.routes = routes
         self.shares = shares
         self.control_interval_seconds = control_interval_seconds
@@ -155,7 +160,9 @@ def run_jobs(world: World, jobs: Iterable[Job], rule: PlacementRule | None = Non
     return run(world, Workload(name="small", jobs=tuple(jobs)), rule or FirstFit(), **options)
 
 
-def make_engine(world: World, jobs: Iterable[Job], rule: PlacementRule, *, seed: int = 0, horizon: float | None = None) -> Engine:
+def make_engine(
+    world: World, jobs: Iterable[Job], rule: PlacementRule, *, seed: int = 0, horizon: float | None = None
+) -> Engine:
     """Return an engine to be driven step by step."""
     engine = Engine(
         world,

@@ -78,8 +78,54 @@ def test_without_limits_the_estimates_decide() -> None:
     assert started(run_jobs(make_world(discipline=EASY), jobs)) == {1: 0.0, 2: 100.0, 3: 2.0, 4: 150.0}
 
 
+@pytest.mark.parametrize(("limit", "reserves", "start"), [(1_000.0, False, 2.0), (1_000.0, True, 100.0), (98.0, True, 2.0)])
+def test_nodes_of_the_head_may_be_kept_whole(limit: float, reserves: bool, start: float) -> None:
+    """The head will take 3 of the 4 devices of the first node; Slurm keeps the node, the textbook the devices."""
+    jobs = [
+        timed(1, 3, 100.0),
+        timed(2, 4, 200.0),
+        timed(3, 3, 50.0, submitted=1.0),
+        timed(4, 1, 40.0, submitted=2.0, limit=limit),
+    ]
+    world = make_world(make_pool(nodes=2), discipline=EASY, backfill_reserves_nodes=reserves)
+    assert started(run_jobs(world, jobs)) == {1: 0.0, 2: 0.0, 3: 100.0, 4: start}
+    world = make_world(make_pool(), discipline=EASY, backfill_reserves_nodes=reserves)
+    assert started(run_jobs(world, [jobs[0], *jobs[2:]])) == {1: 0.0, 3: 100.0, 4: start}
+
+
+def test_nodes_that_the_head_will_not_take_stay_open_when_its_own_are_kept() -> None:
+    jobs = [
+        timed(1, 3, 100.0),
+        timed(2, 3, 200.0),
+        timed(3, 3, 50.0, submitted=1.0),
+        timed(4, 1, 1_000.0, submitted=2.0),
+        timed(5, 1, 1_000.0, submitted=3.0),
+    ]
+    world = make_world(make_pool(nodes=2), discipline=EASY, backfill_reserves_nodes=True)
+    found = started(run_jobs(world, jobs))
+    assert found[3] == 100.0
+    assert sorted([found[4], found[5]]) == [2.0, 100.0]
+
+
+def test_all_that_ends_when_the_head_starts_is_left_over_to_others() -> None:
+    jobs = [
+        timed(1, 1, 100.0),
+        timed(2, 2, 100.0),
+        timed(3, 2, 50.0, submitted=1.0),
+        timed(4, 1, 1_000.0, submitted=2.0),
+    ]
+    assert started(run_jobs(make_world(discipline=EASY), jobs)) == {1: 0.0, 2: 0.0, 3: 100.0, 4: 2.0}
+    world = make_world(make_pool(nodes=4, gpus_per_node=1), discipline=EASY)
+    assert started(run_jobs(world, jobs)) == {1: 0.0, 2: 0.0, 3: 100.0, 4: 2.0}
+
+
 def test_only_the_first_jobs_of_the_queue_are_looked_at() -> None:
-    jobs = [timed(1, 3, 100.0), timed(2, 4, 50.0, submitted=1.0), timed(3, 4, 1.0, submitted=2.0), timed(4, 1, 9.0, submitted=3.0)]
+    jobs = [
+        timed(1, 3, 100.0),
+        timed(2, 4, 50.0, submitted=1.0),
+        timed(3, 4, 1.0, submitted=2.0),
+        timed(4, 1, 9.0, submitted=3.0),
+    ]
     assert started(run_jobs(make_world(discipline=EASY, backfill_depth=3), jobs))[4] == 3.0
     assert started(run_jobs(make_world(discipline=EASY, backfill_depth=2), jobs))[4] > 100.0
 
@@ -148,7 +194,7 @@ def test_a_later_job_of_another_partition_does_not_delay_the_head_over_the_same_
 
 
 def plain_easy(jobs: list[Job], devices: int, *, backfill: bool) -> dict[int, float]:
-    """Return starts by the textbook: FIFO on one number of devices, EASY around the head; a job runs units / devices."""
+    """Return starts by the textbook: FIFO on one number of devices, EASY around the head."""
     seconds = {job.job_id: job.true_units / job.gpu_counts[0] for job in jobs}
     running: list[tuple[float, float, int]] = []  # end, expected end, devices
     queue: list[Job] = []
@@ -174,11 +220,11 @@ def plain_easy(jobs: list[Job], devices: int, *, backfill: bool) -> dict[int, fl
             free -= start(queue[0])
         if not (queue and backfill):
             continue
-        shadow, extra, available = inf, 0, free
-        for _, expected, gpus in sorted(running, key=lambda item: item[1]):
-            available += gpus
-            if available >= queue[0].gpu_counts[0]:
-                shadow, extra = expected, available - queue[0].gpu_counts[0]
+        shadow, extra = inf, 0
+        for shadow in sorted({expected for _, expected, _ in running}):
+            available = free + sum(gpus for _, expected, gpus in running if expected <= shadow)
+            extra = available - queue[0].gpu_counts[0]
+            if extra >= 0:
                 break
         for job in list(queue[1:]):
             gpus = job.gpu_counts[0]

@@ -1,5 +1,7 @@
 """Power budget, carbon and price: what rules see, and what a run costs."""
 
+from typing import Any
+
 import pytest
 from small_worlds import Answers, FirstFit, make_job, make_pool, make_world, run_jobs, started, steps_of
 
@@ -36,7 +38,8 @@ def test_a_world_without_a_budget_shows_none() -> None:
 @pytest.mark.parametrize("name", ["power_budget_watts", "price_per_kwh", "carbon_grams_per_kwh"])
 def test_a_rule_that_waits_for_a_change_is_asked_when_it_comes(name: str) -> None:
     series = steps_of(100.0, 900.0, 300.0, every=100.0)
-    world = make_world(**{name: series if name == "power_budget_watts" else {"": series}})  # type: ignore[arg-type]
+    given: dict[str, Any] = {name: series if name == "power_budget_watts" else {"": series}}
+    world = make_world(**given)
 
     def place(job: WaitingJob, view: ClusterView) -> Placement | None:
         value = {
@@ -50,10 +53,10 @@ def test_a_rule_that_waits_for_a_change_is_asked_when_it_comes(name: str) -> Non
     assert started(outcome) == {1: 200.0}
 
 
-def regional_world(**changes: object) -> World:
+def regional_world(**changes: Any) -> World:
     """Return two regions of one node with 4 GPUs (40 W free) each."""
     pools = (make_pool("a", region="north"), make_pool("b", region="south"))
-    return make_world(*pools, **changes)  # type: ignore[arg-type]
+    return make_world(*pools, **changes)
 
 
 def test_carbon_is_each_region_s_energy_between_changes_times_its_value() -> None:
@@ -108,7 +111,13 @@ def test_changes_after_the_end_do_not_keep_a_run_going() -> None:
 
 def test_series_and_worlds_that_cannot_be_are_refused() -> None:
     nan = float("nan")
-    for times, values in (((), ()), ((0.0,), (1.0, 2.0)), ((5.0, 0.0), (1.0, 2.0)), ((0.0, nan), (1.0, 2.0)), ((0.0,), (nan,))):
+    for times, values in (
+        ((), ()),
+        ((0.0,), (1.0, 2.0)),
+        ((5.0, 0.0), (1.0, 2.0)),
+        ((0.0, nan), (1.0, 2.0)),
+        ((0.0,), (nan,)),
+    ):
         with pytest.raises(ValueRangeError, match="series"):
             Series(times_seconds=times, values=values)
     for changes in (
@@ -119,4 +128,28 @@ def test_series_and_worlds_that_cannot_be_are_refused() -> None:
         {"partitions": ()},
     ):
         with pytest.raises(ValueRangeError, match="world small"):
-            make_world(**changes)  # type: ignore[arg-type]
+            make_world(**changes)
+
+
+def test_rules_see_the_power_that_jobs_under_way_will_add() -> None:
+    """A job that launches draws as its free devices do, and 200 W each once it computes."""
+    seen: dict[float, tuple[float, float]] = {}
+
+    def control(view: ClusterView) -> dict[int, int]:
+        seen[view.now_seconds] = (view.power_watts, view.coming_watts)
+        return {}
+
+    rule = Answers(control=control, control_interval_seconds=5.0)
+    run_jobs(make_world(launch_seconds=7.0), [make_job(1, units=10.0, gpus=2)], rule)
+    assert seen == {0.0: (40.0, 0.0), 5.0: (40.0, 380.0), 10.0: (420.0, 0.0)}
+
+
+def test_a_job_that_waited_for_power_is_asked_for_when_clocks_fall() -> None:
+    """The cluster may draw 420 W: a second job at 200 W fits in only when the first runs at 100 W."""
+    rule = Answers(
+        place=lambda job, view: Placement(0, 1, -1) if view.power_watts + 190.0 <= view.power_budget_watts else None,
+        control=lambda view: {1: 1} if view.now_seconds == 50.0 else {},
+        control_interval_seconds=50.0,
+    )
+    world = make_world(power_budget_watts=steps_of(320.0, every=1.0))
+    assert started(run_jobs(world, [make_job(1), make_job(2)], rule)) == {1: 0.0, 2: 50.0}

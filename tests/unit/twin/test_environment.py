@@ -56,7 +56,9 @@ def random_jobs(seed: int) -> Workload:
     return Workload(name="random", jobs=tuple(jobs))
 
 
-def play_randomly(environment: ClusterEnvironment, choices: int = 0, **reset: Any) -> tuple[float, list[dict[str, Any]]]:
+def play_randomly(
+    environment: ClusterEnvironment, choices: int = 0, **reset: Any
+) -> tuple[float, list[dict[str, Any]]]:
     """Return the return and every info of a run with legal random actions."""
     _, state = environment.reset(**reset)
     random = np.random.default_rng(choices)
@@ -126,18 +128,22 @@ def test_jobs_that_wait_cost_their_time() -> None:
 @pytest.mark.parametrize("clocks", ["oracle", "free"])
 @pytest.mark.parametrize("horizon", [None, 700.0])
 @pytest.mark.parametrize("world", [make_world(), suspending_world()], ids=["plain", "suspending-and-failing"])
-def test_the_return_is_minus_the_energy_and_the_waiting_of_the_run(world: World, horizon: float | None, clocks: Any) -> None:
+def test_the_return_is_minus_the_energy_and_the_waiting_of_the_run(
+    world: World, horizon: float | None, clocks: Any
+) -> None:
     weights = RewardWeights(energy=1.0, waiting_watts=7.0, scale_joules=1000.0)
-    environment = ClusterEnvironment(world, workload=random_jobs, clocks=clocks, horizon_seconds=horizon, weights=weights)
+    environment = ClusterEnvironment(
+        world, workload=random_jobs, clocks=clocks, horizon_seconds=horizon, weights=weights
+    )
     total, states = play_randomly(environment, 1, seed=1)
     outcome = environment.outcome()
     assert sum(state["joules"] for state in states) == pytest.approx(outcome.total_joules, rel=1e-12)
+    running = sum(state["running_job_seconds"] for state in states)
+    assert running == pytest.approx(float(np.sum(outcome.run_seconds)), rel=1e-9)
     waiting = sum(state["waiting_job_seconds"] for state in states)
     if not outcome.restarts.any():
         until = np.minimum(outcome.started_seconds, outcome.end_seconds)
         assert waiting == pytest.approx(float(np.sum(until - outcome.eligible_seconds)), rel=1e-9)
-        running = sum(state["running_job_seconds"] for state in states)
-        assert running == pytest.approx(float(np.sum(outcome.run_seconds)), rel=1e-9)
     assert total == pytest.approx(-(outcome.total_joules + 7.0 * waiting) / 1000.0, rel=1e-12)
     assert outcome.balance_error < 1e-9
 
@@ -201,7 +207,8 @@ def test_a_run_without_a_decision_ends_with_the_first_step() -> None:
     assert state["action_mask"].tolist() == [0, 1]
     assert observation["job"].tolist() == [0.0] * 12
     _, reward, terminated, truncated, _ = environment.step(1)
-    assert (reward, terminated, truncated) == (pytest.approx(-4 * FREE_WATTS * 10.0), False, True)
+    assert reward == pytest.approx(-4 * FREE_WATTS * 10.0)
+    assert (terminated, truncated) == (False, True)
 
 
 def test_a_step_before_reset_or_after_the_end_is_refused() -> None:
@@ -223,7 +230,7 @@ def test_an_illegal_action_is_an_error_that_says_why() -> None:
     environment.reset(seed=0)
     with pytest.raises(ValueRangeError, match="action 2 is not legal for job 1: to wait"):
         environment.step(2)
-    with pytest.raises(ValueRangeError, match="action 1 .* the job has 1 device counts"):
+    with pytest.raises(ValueRangeError, match=r"action 1 .* the job has 1 device counts"):
         environment.step(1)
     with pytest.raises(ValueRangeError, match="action 3 is not one of 0 to 2"):
         environment.step(3)
@@ -236,7 +243,7 @@ def test_an_illegal_action_says_what_fits_and_which_clock_breaks_a_bound() -> No
     environment.step(environment.action_of(Placement(0, 3, 2)))
     with pytest.raises(ValueRangeError, match="place pool, 2 devices: at most 1 fit now"):
         environment.step(environment.action_of(Placement(0, 2, 2)))
-    with pytest.raises(ValueRangeError, match="place pool, 1 devices, clock 0: .*slowdown bound"):
+    with pytest.raises(ValueRangeError, match=r"place pool, 1 devices, clock 0: .*slowdown bound"):
         environment.step(environment.action_of(Placement(0, 1, 0)))
 
 

@@ -1,5 +1,7 @@
 """Nodes and GPUs that fail and come back, and what becomes of the jobs on them."""
 
+from typing import Any
+
 import pytest
 from small_worlds import (
     Answers,
@@ -25,8 +27,8 @@ from slurm_energy.twin.world import FailureRates, Outage, World
 NONE = Discipline(backfill="none")
 
 
-def node_outage(at: float, until: float = float("inf"), nodes: int = 1, **changes: object) -> Outage:
-    return Outage(pool="pool", at_seconds=at, until_seconds=until, nodes=nodes, **changes)  # type: ignore[arg-type]
+def node_outage(at: float, until: float = float("inf"), nodes: int = 1, **changes: Any) -> Outage:
+    return Outage(pool="pool", at_seconds=at, until_seconds=until, nodes=nodes, **changes)
 
 
 def test_a_job_on_a_failed_node_starts_over_when_the_node_is_back() -> None:
@@ -59,7 +61,11 @@ def test_a_node_that_is_down_draws_nothing() -> None:
 @pytest.mark.parametrize(("world_requeues", "job_requeues"), [(False, True), (True, False)])
 def test_without_requeue_the_job_ends_node_fail(world_requeues: bool, job_requeues: bool) -> None:
     world = make_world(requeue=world_requeues, outages=(node_outage(30.0, 50.0),))
-    jobs = [make_job(1, units=100.0, requeue=job_requeues), make_job(2, units=5.0, after_any=(1,)), make_job(3, after_ok=(1,))]
+    jobs = [
+        make_job(1, units=100.0, requeue=job_requeues),
+        make_job(2, units=5.0, after_any=(1,)),
+        make_job(3, after_ok=(1,)),
+    ]
     outcome = run_jobs(world, jobs)
     assert states(outcome) == {1: "NODE_FAIL", 2: "COMPLETED", 3: "CANCELLED"}
     assert ended(outcome)[1] == 30.0
@@ -152,7 +158,9 @@ def test_an_outage_hits_only_nodes_that_are_up() -> None:
         seen[view.now_seconds] = view.free_gpus[0]
         return FirstFit().place(job, view)
 
-    outcome = run_jobs(world, [make_job(1, submitted=15.0, units=1.0), make_job(2, submitted=25.0)], Answers(place=place))
+    outcome = run_jobs(
+        world, [make_job(1, submitted=15.0, units=1.0), make_job(2, submitted=25.0)], Answers(place=place)
+    )
     assert seen == {15.0: 4}
     assert outcome.disruptions == 3
 
@@ -208,9 +216,9 @@ def test_random_failures_are_a_matter_of_the_seed() -> None:
         {"at_seconds": 10.0, "gpus": -1},
     ],
 )
-def test_an_outage_that_cannot_be_is_refused(changes: dict[str, float]) -> None:
+def test_an_outage_that_cannot_be_is_refused(changes: dict[str, Any]) -> None:
     with pytest.raises(ValueRangeError, match="outage of pool pool"):
-        Outage(pool="pool", **changes)  # type: ignore[arg-type]
+        Outage(pool="pool", **changes)
 
 
 @pytest.mark.parametrize("name", ["node_mtbf_seconds", "gpu_mtbf_seconds", "mean_repair_seconds"])

@@ -4,11 +4,24 @@ Thermal model: 0.4 K/W, 100 s; at 25 degrees air a device tends to 105 at 200 W,
 """
 
 from math import exp, inf, log
+from typing import Any
 
 import pytest
-from small_worlds import Answers, FirstFit, ended, joules, make_device, make_job, make_load, make_pool, make_world, run_jobs
+from small_worlds import (
+    Answers,
+    FirstFit,
+    ended,
+    joules,
+    make_device,
+    make_job,
+    make_load,
+    make_pool,
+    make_world,
+    run_jobs,
+)
 
 from slurm_energy.errors import ValueRangeError
+from slurm_energy.policy.placement import ClusterView
 from slurm_energy.twin.device_model import Thermal
 from slurm_energy.twin.heat import seconds_to_limit, steady_celsius, sustainable_watts, temperature_after
 from slurm_energy.twin.world import Outage, Series, World
@@ -18,8 +31,8 @@ START, STEADY = 29.0, 105.0
 THROTTLES_AFTER = 100.0 * log((STEADY - START) / (STEADY - 85.0))
 
 
-def hot_world(**changes: object) -> World:
-    return make_world(make_pool(), devices=[make_device(thermal=THERMAL)], **changes)  # type: ignore[arg-type]
+def hot_world(**changes: Any) -> World:
+    return make_world(make_pool(), devices=[make_device(thermal=THERMAL)], **changes)
 
 
 def test_a_job_throttles_when_the_closed_form_says_so() -> None:
@@ -50,7 +63,10 @@ def test_heat_is_that_of_one_device_whatever_the_job_s_width() -> None:
 def test_the_second_job_on_a_warm_device_throttles_earlier() -> None:
     first = 60.0
     warm = STEADY + (START - STEADY) * exp(-first / 100.0)
-    outcome = run_jobs(make_world(make_pool(gpus_per_node=1), devices=[make_device(thermal=THERMAL)]), [make_job(1, units=first), make_job(2, units=200.0)])
+    outcome = run_jobs(
+        make_world(make_pool(gpus_per_node=1), devices=[make_device(thermal=THERMAL)]),
+        [make_job(1, units=first), make_job(2, units=200.0)],
+    )
     throttles = 100.0 * log((STEADY - warm) / (STEADY - 85.0))
     assert ended(outcome)[2] == pytest.approx(first + throttles + 2.0 * (200.0 - throttles))
 
@@ -109,7 +125,7 @@ def test_a_requeued_job_starts_at_its_set_clock_again() -> None:
 def test_rules_see_the_clock_that_the_board_keeps() -> None:
     seen: dict[float, tuple[int, float]] = {}
 
-    def control(view):  # type: ignore[no-untyped-def]
+    def control(view: ClusterView) -> dict[int, int]:
         for run in view.running_jobs():
             seen[view.now_seconds] = (run.clock, run.watts)
         return {}

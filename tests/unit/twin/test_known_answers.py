@@ -1,4 +1,4 @@
-"""Runs that can be followed by hand. A device: 1 unit/s and 200 W at the highest clock, 10 W free, 30 W waiting."""
+"""Runs that can be followed by hand. A device: 1 unit/s and 200 W at the highest clock, 10 W free."""
 
 import pytest
 from small_worlds import (
@@ -162,14 +162,18 @@ def test_samples_add_up_to_the_total() -> None:
 
 def test_the_queue_at_the_end_of_each_day_is_counted() -> None:
     day = 86_400.0
-    jobs = [make_job(1, units=4 * 2.5 * day, gpus=4), make_job(2, submitted=1.0, gpus=4), make_job(3, 1.5 * day, gpus=4)]
+    jobs = [
+        make_job(1, units=4 * 2.5 * day, gpus=4),
+        make_job(2, submitted=1.0, gpus=4),
+        make_job(3, 1.5 * day, gpus=4),
+    ]
     assert run_jobs(make_world(), jobs).waiting_at_day_end == (1, 2)
 
 
-def test_launch_time_is_spent_on_the_allocation_at_waiting_power() -> None:
+def test_launch_time_is_spent_on_the_allocation_while_its_devices_draw_as_free_ones() -> None:
     outcome = run_jobs(make_world(launch_seconds=5.0), [make_job(1, units=10.0)])
     assert ended(outcome) == {1: 15.0}
-    assert joules(outcome) == {1: pytest.approx(5.0 * 30.0 + 10.0 * 200.0)}
+    assert joules(outcome) == {1: pytest.approx(5.0 * 10.0 + 10.0 * 200.0)}
     assert outcome.gpu_seconds.tolist() == [15.0]
 
 

@@ -1,6 +1,6 @@
 """Which jobs run where: GPU types, malleable requests, pools and partitions that overlap, CPUs, whole nodes."""
 
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 from small_worlds import (
@@ -26,11 +26,11 @@ SLOW = make_device("slow", loads={"training": make_load(seconds_per_unit=(12.0, 
 NONE = Discipline(backfill="none")
 
 
-def mixed(**changes: object) -> World:
+def mixed(**changes: Any) -> World:
     """Return one partition over a pool of fast and a pool of slow devices."""
     pools = (make_pool("fast", gpus_per_node=2), make_pool("slow", device="slow", gpus_per_node=2))
     values = {"partitions": (Partition(name="all", pools=("fast", "slow")),), "devices": [make_device(), SLOW]}
-    return make_world(*pools, **{**values, **changes})  # type: ignore[arg-type]
+    return make_world(*pools, **{**values, **changes})
 
 
 def test_places_are_the_pools_of_each_partition_in_order() -> None:
@@ -120,7 +120,9 @@ def test_a_place_of_cpus_runs_jobs_on_its_sockets() -> None:
         context_watts=40.0,
     )
     pools = (make_pool("gpus"), make_pool("cpus", device="cpu", gpus_per_node=2))
-    outcome = run_jobs(make_world(*pools, devices=[make_device(), cpu]), [make_job(1, units=10.0, partitions=("cpus",))])
+    outcome = run_jobs(
+        make_world(*pools, devices=[make_device(), cpu]), [make_job(1, units=10.0, partitions=("cpus",))]
+    )
     assert ended(outcome) == {1: 100.0}
     assert joules(outcome) == {1: pytest.approx(15_000.0)}
     assert (outcome.total_gpus, outcome.total_cpu_sockets) == (4, 2)
@@ -168,9 +170,9 @@ def test_jobs_share_a_node_while_its_memory_lasts() -> None:
         ({"gpus": 1, "cpus": 10, "exclusive": True}, "COMPLETED"),
     ],
 )
-def test_a_job_is_rejected_exactly_when_empty_nodes_would_not_hold_it(job: dict[str, object], state: str) -> None:
+def test_a_job_is_rejected_exactly_when_empty_nodes_would_not_hold_it(job: dict[str, Any], state: str) -> None:
     world = make_world(make_pool(nodes=2, cpus_per_node=10, memory_gib_per_node=100.0))
-    assert run_jobs(world, [make_job(1, **job)]).state == [state]  # type: ignore[arg-type]
+    assert run_jobs(world, [make_job(1, **job)]).state == [state]
 
 
 def test_a_routed_job_waits_in_its_place_only() -> None:
@@ -200,7 +202,9 @@ def test_a_routed_job_is_under_way_for_the_latency_of_its_link() -> None:
         ingresses=("door",),
         latency_seconds={("door", "near"): 0.25, ("door", "far"): 2.0},
     )
-    outcome = run_jobs(world, [make_job(1, 10.0, 5.0), make_job(2, 10.0, 5.0)], Answers(route=lambda job, _: job.job_id - 1))
+    outcome = run_jobs(
+        world, [make_job(1, 10.0, 5.0), make_job(2, 10.0, 5.0)], Answers(route=lambda job, _: job.job_id - 1)
+    )
     assert started(outcome) == {1: 10.25, 2: 12.0}
 
 

@@ -80,7 +80,8 @@ def test_every_job_ends_once_with_figures_that_fit_its_state(chosen: Features) -
     assert outcome.job_id.tolist() == list(range(JOBS))
     for index, state in enumerate(outcome.state):
         submitted, started, ended = (
-            float(column[index]) for column in (outcome.submitted_seconds, outcome.started_seconds, outcome.ended_seconds)
+            float(column[index])
+            for column in (outcome.submitted_seconds, outcome.started_seconds, outcome.ended_seconds)
         )
         assert state in STATES
         assert (ended < float("inf")) == (state in FINAL)
@@ -157,7 +158,7 @@ def check(engine: Engine) -> None:
         if pool.by_node:
             check_nodes(pool)
         else:
-            assert pool.free_total == pool.total - sum(run.gpus for run in pool.runs.values()) >= 0
+            assert pool.free_total == pool.total - sum(pool.held(run.job, run.gpus) for run in pool.runs.values()) >= 0
     for place in engine._places:
         assert view.free_gpus[place.index] == execution.pools[place.pool_index].free_total
     runs = list(engine.runs.values())
@@ -173,7 +174,9 @@ def check(engine: Engine) -> None:
     parts = sum(watts for ledger in execution.ledgers for watts in ledger.power_watts)
     assert view.power_watts == pytest.approx(parts + sum(run.watts for run in on_devices), abs=1e-6)
     assert all(watts >= -1e-6 for ledger in execution.ledgers for watts in ledger.power_watts)
-    assert all(run.watts == 0.0 for run in runs if run.phase in {WAITING, ENDED})
+    assert all(run.watts == run.coming_watts == 0.0 for run in runs if run.phase in {WAITING, ENDED})
+    assert view.coming_watts == pytest.approx(sum(run.coming_watts for run in on_devices), abs=1e-6)
+    assert all(run.coming_watts == 0.0 for run in runs if run.phase == COMPUTING)
 
 
 @given(features)
@@ -195,7 +198,9 @@ def test_the_parts_of_a_run_agree_before_every_decision(chosen: Features) -> Non
 @given(features)
 @settings(max_examples=40)
 def test_without_heat_and_neighbours_a_lower_clock_never_draws_more_nor_runs_faster(chosen: Features) -> None:
-    calm = Features(**{**chosen.__dict__, "fails": False, "shares": False, "heats": False, "controls": False, "suspends": False})
+    calm = Features(
+        **{**chosen.__dict__, "fails": False, "shares": False, "heats": False, "controls": False, "suspends": False}
+    )
     world = random_world(calm)
     seen: list[tuple[float, ...]] = []
     for clock in (0, 1, 2):

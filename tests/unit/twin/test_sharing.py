@@ -1,6 +1,8 @@
 """Two jobs on one GPU: their speeds, their power, and what happens when one comes, leaves, fails or changes clock."""
 
 from dataclasses import replace
+from math import log
+from typing import Any
 
 import pytest
 from small_worlds import (
@@ -20,28 +22,28 @@ from small_worlds import (
 )
 
 from slurm_energy.policy.placement import ClusterView, Placement, WaitingJob
-from slurm_energy.twin.device_model import DeviceModel, PairSpeed
+from slurm_energy.twin.device_model import DeviceModel, PairSpeed, Thermal
 from slurm_energy.twin.job import Job
 from slurm_energy.twin.world import Outage, World
 
 
 def sharing_device() -> DeviceModel:
-    """Return a device on which `heavy` (200 W) and `light` (100 W) reach 0.8 and 0.6 of their speed at 240 W together."""
+    """Return a device on which `heavy` (200 W) and `light` (100 W) reach 0.8 and 0.6 together, at 240 W."""
     loads = {"heavy": make_load(), "light": make_load(watts=(40.0, 60.0, 100.0))}
     pairs = {("heavy", "light"): PairSpeed(speed=0.8, partner_speed=0.6, watts=240.0)}
     return make_device(loads=loads, pairs=pairs)
 
 
-def sharing_world(**changes: object) -> World:
+def sharing_world(**changes: Any) -> World:
     pool = make_pool(gpus_per_node=1, jobs_per_gpu=2)
-    return make_world(pool, devices=[sharing_device()], **changes)  # type: ignore[arg-type]
+    return make_world(pool, devices=[sharing_device()], **changes)
 
 
-def heavy(job_id: int, submitted: float = 0.0, units: float = 80.0, **changes: object) -> Job:
-    return make_job(job_id, submitted, units, kind="heavy", shareable=True, **changes)  # type: ignore[arg-type]
+def heavy(job_id: int, submitted: float = 0.0, units: float = 80.0, **changes: Any) -> Job:
+    return make_job(job_id, submitted, units, kind="heavy", shareable=True, **changes)
 
 
-def light(job_id: int, submitted: float = 0.0, units: float = 60.0, **changes: object) -> Job:
+def light(job_id: int, submitted: float = 0.0, units: float = 60.0, **changes: Any) -> Job:
     return replace(heavy(job_id, submitted, units), kind="light", **changes)
 
 
@@ -145,23 +147,31 @@ def test_a_time_limit_holds_beside_a_neighbour() -> None:
 
 
 def test_a_job_that_launches_beside_another_slows_nobody_yet() -> None:
-    outcome = run_jobs(sharing_world(launch_seconds=10.0), [heavy(1, units=50.0), light(2, submitted=20.0, units=60.0)], Beside())
+    outcome = run_jobs(
+        sharing_world(launch_seconds=10.0), [heavy(1, units=50.0), light(2, submitted=20.0, units=60.0)], Beside()
+    )
     computed = 20.0 + (50.0 - 20.0) / 0.8
     assert ended(outcome)[1] == pytest.approx(10.0 + computed)
     assert outcome.balance_error < 1e-12
 
 
-def test_a_job_that_still_launches_when_its_neighbour_leaves_holds_the_gpu_at_waiting_power() -> None:
-    outcome = run_jobs(sharing_world(launch_seconds=10.0), [heavy(1, units=20.0), light(2, submitted=25.0, units=60.0)], Beside())
+def test_a_job_that_still_launches_when_its_neighbour_leaves_holds_the_gpu_at_free_power() -> None:
+    outcome = run_jobs(
+        sharing_world(launch_seconds=10.0), [heavy(1, units=20.0), light(2, submitted=25.0, units=60.0)], Beside()
+    )
     assert ended(outcome) == {1: 30.0, 2: 95.0}
-    assert outcome.total_joules == pytest.approx(10 * 30 + 20 * 200 + 5 * 30 + 60 * 100)
+    assert outcome.total_joules == pytest.approx(10 * 10 + 20 * 200 + 5 * 10 + 60 * 100)
     assert outcome.balance_error < 1e-12
 
 
 def test_cpus_of_the_first_are_given_back_when_the_second_leaves_last() -> None:
     pool = make_pool(gpus_per_node=1, jobs_per_gpu=2, cpus_per_node=8)
     world = make_world(pool, devices=[sharing_device()])
-    jobs = [heavy(1, units=16.0, cpus=8), light(2, units=60.0, cpus=1), heavy(3, submitted=1.0, units=5.0, cpus=8, partitions=("pool",))]
+    jobs = [
+        heavy(1, units=16.0, cpus=8),
+        light(2, units=60.0, cpus=1),
+        heavy(3, submitted=1.0, units=5.0, cpus=8, partitions=("pool",)),
+    ]
     jobs[2].shareable = False
     outcome = run_jobs(world, jobs, Beside())
     assert states(outcome) == {1: "COMPLETED", 2: "COMPLETED", 3: "COMPLETED"}
@@ -173,7 +183,9 @@ def test_a_partner_that_is_not_there_lets_the_job_wait_and_counts() -> None:
     assert (outcome.state, outcome.clamped) == (["PENDING"], 1)
 
 
-@pytest.mark.parametrize(("limit", "start", "head_starts"), [(20.0, 2.0, 100.0), (98.0, 2.0, 100.0), (99.0, 180.0, 100.0)])
+@pytest.mark.parametrize(
+    ("limit", "start", "head_starts"), [(20.0, 2.0, 100.0), (98.0, 2.0, 100.0), (99.0, 180.0, 100.0)]
+)
 def test_a_job_joins_another_behind_a_blocked_head_only_if_the_gpu_is_free_no_later(
     limit: float, start: float, head_starts: float
 ) -> None:
@@ -200,3 +212,14 @@ def test_a_head_waits_for_both_jobs_of_a_shared_gpu() -> None:
         return Placement(0, 1, -1, partner=1) if job.job_id == 2 else FirstFit().place(job, view)
 
     assert started(run_jobs(world, jobs, Answers(place=place))) == {1: 0.0, 2: 0.0, 3: 200.0, 4: 2.0}
+
+
+@pytest.mark.xfail(strict=True, reason="heat looks at each job's own part of a shared GPU's power, not at the GPU's")
+def test_two_jobs_on_one_gpu_heat_it_together() -> None:
+    """240 W heat to 121 degrees; at the limit of 85 both fall to the middle clock, which takes 128 W."""
+    thermal = Thermal(resistance_kelvin_per_watt=0.4, time_constant_seconds=100.0)
+    pool = make_pool(gpus_per_node=1, jobs_per_gpu=2)
+    world = make_world(pool, devices=[replace(sharing_device(), thermal=thermal)])
+    throttles = 100.0 * log((121.0 - 29.0) / (121.0 - 85.0))
+    outcome = run_jobs(world, [heavy(1, units=80.0), light(2, units=60.0)], Beside())
+    assert ended(outcome)[1] == pytest.approx(throttles + (80.0 - 0.8 * throttles) / 0.4)

@@ -1,9 +1,10 @@
-"""One seed, separate random streams: a rule that draws more or places otherwise meets the same arrivals and failures."""
+"""One seed, separate random streams: a rule that places otherwise meets the same arrivals and failures."""
 
+from random import Random
 from typing import Any
 
 import pytest
-from small_worlds import Answers, FirstFit, RandomRule, make_job, make_pool, make_world, run_jobs
+from small_worlds import Answers, FirstFit, RandomRule, make_job, make_pool, make_world, run_jobs, steps_of
 
 from slurm_energy.policy.placement import ClusterView, Placement, PlacementRule, WaitingJob
 from slurm_energy.twin.disruptions import Disruptions
@@ -26,7 +27,9 @@ def failing_world(**changes: Any) -> World:
     )
 
 
-def failures_under(rule: PlacementRule, seed: int, monkeypatch: pytest.MonkeyPatch, world: World | None = None) -> list[Failure]:
+def failures_under(
+    rule: PlacementRule, seed: int, monkeypatch: pytest.MonkeyPatch, world: World | None = None
+) -> list[Failure]:
     """Return every failure of a run: kind, time, pool, node, repair."""
     found: list[Failure] = []
     fail_node, fail_gpu = Disruptions.fail_node, Disruptions.fail_gpu
@@ -41,7 +44,10 @@ def failures_under(rule: PlacementRule, seed: int, monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(Disruptions, "fail_node", see_node)
     monkeypatch.setattr(Disruptions, "fail_gpu", see_gpu)
-    jobs = [make_job(number, 20.0 * number, 90.0 + number, number % 4 + 1, exclusive=number % 5 == 0) for number in range(60)]
+    jobs = [
+        make_job(number, 20.0 * number, 90.0 + number, number % 4 + 1, exclusive=number % 5 == 0)
+        for number in range(60)
+    ]
     run_jobs(world or failing_world(), jobs, rule, seed=seed, horizon_seconds=3_000.0)
     monkeypatch.undo()
     return found
@@ -64,14 +70,14 @@ def test_failures_are_the_same_under_every_rule(rule: PlacementRule, monkeypatch
 
 
 def test_failures_of_one_pool_do_not_depend_on_the_prices(monkeypatch: pytest.MonkeyPatch) -> None:
-    from small_worlds import steps_of
-
     priced = failing_world(price_per_kwh={"": steps_of(*([0.1, 0.2] * 20), every=50.0)})
     assert failures_under(FirstFit(), 5, monkeypatch, priced) == failures_under(FirstFit(), 5, monkeypatch)
 
 
 def arrivals_of(outcome: Outcome) -> list[tuple[int, float, float]]:
-    return list(zip(outcome.job_id.tolist(), outcome.submitted_seconds.tolist(), outcome.true_units.tolist(), strict=True))
+    return list(
+        zip(outcome.job_id.tolist(), outcome.submitted_seconds.tolist(), outcome.true_units.tolist(), strict=True)
+    )
 
 
 def test_arrivals_and_sizes_are_the_same_under_every_rule_and_failure() -> None:
@@ -89,7 +95,7 @@ def test_arrivals_and_sizes_are_the_same_under_every_rule_and_failure() -> None:
 class Drawing(FirstFit):
     """Draws from its stream and keeps the numbers."""
 
-    def begin(self, view: ClusterView, random: Any) -> None:
+    def begin(self, view: ClusterView, random: Random) -> None:
         self.drawn: list[float] = []
         self._random = random
 
@@ -111,8 +117,6 @@ def test_the_rule_s_stream_is_a_matter_of_the_seed_alone() -> None:
 
 
 def test_a_stream_that_is_handed_in_replaces_the_seed_s() -> None:
-    from random import Random
-
     rule = Drawing()
     run(make_world(), Workload(name="small", jobs=(make_job(1),)), rule, seed=4, random=Random(123))
     assert rule.drawn == [Random(123).random()]

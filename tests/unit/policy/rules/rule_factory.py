@@ -103,6 +103,7 @@ class FakeView:
     free_gpus: list[int] = field(default_factory=list)
     now_seconds: float = 0.0
     power_watts: float = 0.0
+    coming_watts: float = 0.0
     power_budget_watts: float = inf
     num_waiting: int = 0
     running: list[FakeRun] = field(default_factory=list)

@@ -1,0 +1,112 @@
+"""The twin against a real Slurm: the same jobs in both; start order, energy and turnaround side by side.
+
+With -s it prints the table of docs/explanation/twin.md.
+"""
+
+import sys
+from collections.abc import Callable, Sequence
+from statistics import fmean
+
+import pytest
+from lab_run import JobRecord, LabRun, comparison_spec, run_in_lab
+from mixed_jobs import KINDS, TIME_SCALE, LabJob, mixed_jobs, num_overtaking
+from twin_run import TwinRun, run_in_twin, settled_pairs
+
+from slurm_energy.lab.cluster import Lab
+from slurm_energy.twin.world_file import shipped_world
+
+pytestmark = pytest.mark.lab
+
+_LOWERED_MHZ = {"a100": 1140, "a40": 1305, "v100": 945}
+
+
+def test_twin_and_slurm_agree_on_sixty_mixed_jobs(new_lab: Callable[..., Lab]) -> None:
+    jobs = mixed_jobs()
+    lab = new_lab(**comparison_spec({"name": "slurm-default"}))
+    lab_run = run_in_lab(lab, jobs, 180.0, {})
+    twin = run_in_twin(jobs, lab_run, "slurm-default")
+    settled = settled_pairs(jobs, lab_run, "slurm-default")
+    _print(jobs, lab_run, twin, settled)
+    # A comparison that says something: most jobs wait, and some overtake.
+    assert sum(record.started - record.submitted > 2.0 for record in lab_run.jobs) >= 25
+    assert num_overtaking(jobs, [record.started for record in lab_run.jobs]) >= 8
+    _assert_agreement(lab_run, twin, settled, 0.85)
+
+
+def test_twin_and_slurm_agree_on_jobs_with_lowered_clocks(new_lab: Callable[..., Lab]) -> None:
+    jobs = mixed_jobs()[:16]
+    rule, slowdown = _lowered()
+    lab = new_lab(**comparison_spec({"name": "fixed-clock", "fixed_clocks_mhz": _LOWERED_MHZ, "max_slowdown": 0.5}))
+    lab_run = run_in_lab(lab, jobs, 120.0, slowdown)
+    twin = run_in_twin(jobs, lab_run, rule)
+    settled = settled_pairs(jobs, lab_run, rule)
+    _print(jobs, lab_run, twin, settled)
+    _assert_agreement(lab_run, twin, settled, 0.7)
+
+
+def _lowered() -> tuple[str, dict[tuple[str, str], float]]:
+    """Return the twin's rule for the lowered clocks, and each kind's slowdown there by partition."""
+    settings, slowdown = [], {}
+    for name, device in shipped_world("lab").devices.items():
+        clock = device.clocks_mhz.index(_LOWERED_MHZ[name])
+        settings.append(f"{name}={device.relative_clocks[clock]}")
+        for kind in KINDS:
+            seconds = device.loads[kind].seconds_per_unit
+            slowdown[name, kind] = seconds[clock] / seconds[-1]
+    return f"fixed-clock:{','.join(settings)}", slowdown
+
+
+def _assert_agreement(
+    lab_run: LabRun, twin: TwinRun, settled: Sequence[tuple[int, int]], least_settled_share: float
+) -> None:
+    pairs = len(lab_run.jobs) * (len(lab_run.jobs) - 1) / 2
+    assert len(settled) >= least_settled_share * pairs
+    assert _swapped(lab_run.jobs, settled) == []
+    assert _joules(twin.jobs) == pytest.approx(_joules(lab_run.jobs), rel=0.02)
+    assert twin.cluster_joules == pytest.approx(lab_run.cluster_joules, rel=0.02)
+    assert _turnaround(twin.jobs) == pytest.approx(_turnaround(lab_run.jobs), rel=0.03)
+
+
+def _swapped(records: Sequence[JobRecord], settled: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return the settled pairs that started in the other order."""
+    return [(first, second) for first, second in settled if records[first].started > records[second].started]
+
+
+def _joules(records: Sequence[JobRecord]) -> float:
+    return sum(record.joules for record in records)
+
+
+def _turnaround(records: Sequence[JobRecord]) -> float:
+    return fmean(record.ended - record.submitted for record in records)
+
+
+def _print(jobs: Sequence[LabJob], lab_run: LabRun, twin: TwinRun, settled: Sequence[tuple[int, int]]) -> None:
+    """Print what the test compares, for the documentation and for the log of a failed run."""
+    pairs = len(jobs) * (len(jobs) - 1) // 2
+    rows = [
+        ("energy of the jobs, MJ (SQL)", _joules(lab_run.jobs) / 1e6, _joules(twin.jobs) / 1e6),
+        ("energy of all GPUs, MJ (exact counters)", lab_run.cluster_joules / 1e6, twin.cluster_joules / 1e6),
+        ("mean turnaround, wall s", _turnaround(lab_run.jobs), _turnaround(twin.jobs)),
+        (
+            "mean wait, wall s",
+            *(fmean(each.started - each.submitted for each in records) for records in (lab_run.jobs, twin.jobs)),
+        ),
+        (
+            "end of the last job, wall s",
+            *(max(each.ended for each in records) for records in (lab_run.jobs, twin.jobs)),
+        ),
+    ]
+    write = sys.stdout.write
+    write(f"\n{len(jobs)} jobs, {TIME_SCALE:g} device seconds per wall second\n")
+    for name, ours, theirs in rows:
+        write(f"{name:42} {ours:9.3f} {theirs:9.3f} {100.0 * (theirs / ours - 1.0):+6.2f} %\n")
+    for name, values in (("launch", lab_run.launch_seconds), ("release", lab_run.release_seconds)):
+        write(f"{name}, wall s: mean {fmean(values):.2f}, {min(values):.2f} to {max(values):.2f}\n")
+    write(f"overtaking {num_overtaking(jobs, [each.started for each in lab_run.jobs])}, ")
+    write(f"settled pairs {len(settled)} of {pairs}, swapped {_swapped(lab_run.jobs, settled)}\n")
+    for number, (job, ours, theirs) in enumerate(zip(jobs, lab_run.jobs, twin.jobs, strict=True)):
+        write(
+            f"{number:2} {job.partition:4} {job.gpus} {job.kind:8} submitted {ours.submitted:6.1f} started "
+            f"{ours.started:6.1f} {theirs.started:6.1f} ended {ours.ended:6.1f} {theirs.ended:6.1f} "
+            f"kJ {ours.joules / 1e3:7.1f} {theirs.joules / 1e3:7.1f}\n"
+        )

@@ -1,0 +1,122 @@
+"""Runs a laboratory's workload in the twin, and says in which of two orders jobs started."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from random import Random
+from statistics import fmean
+
+import numpy as np
+from lab_run import BACKFILL_SECONDS, JobRecord, LabRun
+from mixed_jobs import TIME_SCALE, LabJob, partition_named
+
+from slurm_energy.policy.rules.registry import create_rule
+from slurm_energy.twin.engine import run
+from slurm_energy.twin.job import Job, Workload
+from slurm_energy.twin.outcome import Outcome
+from slurm_energy.twin.world import World
+from slurm_energy.twin.world_file import shipped_world
+
+_REPETITIONS = 40
+# Latencies of a repetition lie so many times as far from their mean as the measured ones.
+_SPREAD = 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TwinRun:
+    """A workload's run in the twin; times of its records are wall seconds."""
+
+    jobs: tuple[JobRecord, ...]
+    cluster_joules: float
+    """Of all GPUs, for as much device time as the laboratory's were watched."""
+
+
+def run_in_twin(jobs: Sequence[LabJob], lab_run: LabRun, rule: str) -> TwinRun:
+    """Return what the twin makes of a laboratory's run: its submissions and its mean latencies, and nothing else.
+
+    The twin looks at a job when it is submitted, Slurm in its next pass, half an interval later on average.
+    """
+    world, release = _world(lab_run), fmean(lab_run.release_seconds)
+    seen = [record.submitted + BACKFILL_SECONDS / 2.0 for record in lab_run.jobs]
+    outcome = _outcome(world, jobs, seen, rule, lab_run.cluster_seconds)
+    released = outcome.ended_seconds / TIME_SCALE
+    held_joules = [world.devices[job.partition].free_watts * job.gpus * release * TIME_SCALE for job in jobs]
+    return TwinRun(
+        jobs=tuple(
+            JobRecord(
+                submitted=lab_run.jobs[row].submitted,
+                started=float(outcome.started_seconds[row] / TIME_SCALE),
+                ended=float(released[row] - release),
+                released=float(released[row]),
+                joules=float(outcome.energy_joules[row] - held_joules[row]),
+            )
+            for row in range(len(jobs))
+        ),
+        cluster_joules=outcome.total_joules,
+    )
+
+
+def settled_pairs(jobs: Sequence[LabJob], lab_run: LabRun, rule: str) -> list[tuple[int, int]]:
+    """Return the pairs (first, second) of jobs that start in this order whatever the noise of latencies.
+
+    The twin is run with the mean latencies, then 40 times with each job's latency drawn anew from the measured ones, at
+    twice their distance from the mean, and with a new phase of Slurm's passes for each job. A pair is settled when all
+    these runs agree on it.
+    """
+    totals = [sum(pair) for pair in zip(lab_run.launch_seconds, lab_run.release_seconds, strict=True)]
+    mean = fmean(totals)
+    random = Random(1)
+    world = _world(lab_run)
+    seen = [record.submitted + BACKFILL_SECONDS / 2.0 for record in lab_run.jobs]
+    runs = [_outcome(world, jobs, seen, rule).started_seconds]
+    for _ in range(_REPETITIONS):
+        noisy = [
+            replace(job, work_seconds=max(0.1, job.work_seconds + _SPREAD * (random.choice(totals) - mean)))
+            for job in jobs
+        ]
+        seen = [record.submitted + random.uniform(0.0, BACKFILL_SECONDS) for record in lab_run.jobs]
+        runs.append(_outcome(world, noisy, seen, rule).started_seconds)
+    starts = np.array(runs)  # [runs, jobs]
+    before = (starts[:, :, None] < starts[:, None, :]).all(axis=0)  # [jobs, jobs]
+    return [(int(first), int(second)) for first, second in np.argwhere(before)]
+
+
+def _world(lab_run: LabRun) -> World:
+    """Return the shipped world with this laboratory's nodes and latencies.
+
+    A job's devices stay taken through the epilog: the twin has that time in front of the work, with the launch, and
+    `run_in_twin` takes it off again. Neither launch nor epilog holds a GPU context, so the device idles as a free one.
+    """
+    world = shipped_world("lab")
+    return replace(
+        world,
+        pools=tuple(replace(pool, nodes=partition_named(pool.name).nodes) for pool in world.pools),
+        devices={name: replace(device, context_watts=device.free_watts) for name, device in world.devices.items()},
+        launch_seconds=(fmean(lab_run.launch_seconds) + fmean(lab_run.release_seconds)) * TIME_SCALE,
+        backfill_interval_seconds=BACKFILL_SECONDS * TIME_SCALE,
+    )
+
+
+def _outcome(
+    world: World, jobs: Sequence[LabJob], seen: Sequence[float], rule: str, horizon_seconds: float | None = None
+) -> Outcome:
+    """Run the jobs in the twin, which first looks at them at these wall seconds."""
+    # The order of submission is the order of the queue: a job is never seen before the one in front of it.
+    in_order = np.maximum.accumulate(seen)
+    rows = tuple(
+        Job(
+            job_id=number,
+            submitted_seconds=float(second * TIME_SCALE),
+            # A unit is a second of an A100; the laboratory counts seconds of the GPU that the job got, on each of them.
+            true_units=job.work_seconds
+            * TIME_SCALE
+            * job.gpus
+            / world.devices[job.partition].loads[job.kind].seconds_per_unit[-1],
+            kind=job.kind,
+            gpu_counts=(job.gpus,),
+            time_limit_seconds=job.limit_minutes * 60.0 * TIME_SCALE,
+            partitions=(job.partition,),
+            cpus=job.cpus,
+        )
+        for number, (job, second) in enumerate(zip(jobs, in_order, strict=True), start=1)
+    )
+    return run(world, Workload(name="mixed", jobs=rows), create_rule(rule), horizon_seconds=horizon_seconds)

@@ -1,0 +1,93 @@
+"""A cluster and its jobs from what sacct printed."""
+
+from pathlib import Path
+
+import pytest
+
+from slurm_energy.errors import WorkloadError
+from slurm_energy.evaluation.replay import replay_workload, world_of_accounting
+
+HEADER = "JobID|Submit|Start|End|State|Partition|AllocTRES|Timelimit|User|Account|JobName|NNodes|NodeList"
+
+
+def row(job: int, start: int, end: int, gpus: int, nodes: str, partition: str = "gpu") -> str:
+    count = 1 if "," not in nodes else 2
+    clock = [f"2026-03-01T12:{minute:02d}:00" for minute in (start, start, end)]
+    tres = f"billing=1,cpu=8,gres/gpu={gpus},node={count}"
+    return "|".join(
+        [str(job), *clock, "COMPLETED", partition, tres, "02:00:00", "ann", "acc", "train", str(count), nodes]
+    )
+
+
+def sacct_file(folder: Path, *rows: str) -> Path:
+    path = folder / "week.txt"
+    path.write_text("\n".join([HEADER, *rows]) + "\n")
+    return path
+
+
+def test_pools_are_as_wide_as_what_ran_at_once(tmp_path: Path) -> None:
+    path = sacct_file(
+        tmp_path, row(1, 0, 10, 4, "a"), row(2, 5, 20, 4, "a"), row(3, 10, 20, 4, "b"), row(4, 0, 5, 2, "b")
+    )
+    world = world_of_accounting(path, skip_bad=False).world
+    (pool,) = world.pools
+    assert (pool.nodes, pool.gpus_per_node, [partition.name for partition in world.partitions]) == (2, 4, ["gpu"])
+
+
+def test_partitions_that_share_a_node_share_a_pool(tmp_path: Path) -> None:
+    path = sacct_file(
+        tmp_path,
+        row(1, 0, 10, 4, "a", "day"),
+        row(2, 10, 20, 4, "a", "night"),
+        row(3, 0, 10, 2, "z", "other"),
+    )
+    world = world_of_accounting(path, skip_bad=False).world
+    assert {partition.name: partition.pools for partition in world.partitions} == {
+        "day": ("day",),
+        "night": ("day",),
+        "other": ("other",),
+    }
+
+
+def test_a_job_over_two_nodes_has_half_its_gpus_on_each(tmp_path: Path) -> None:
+    (pool,) = world_of_accounting(sacct_file(tmp_path, row(1, 0, 10, 8, "a,b")), skip_bad=False).world.pools
+    assert (pool.nodes, pool.gpus_per_node) == (2, 4)
+
+
+def test_what_the_accounting_does_not_say_is_told(tmp_path: Path) -> None:
+    found = world_of_accounting(sacct_file(tmp_path, row(1, 0, 10, 4, "a")), skip_bad=False)
+    assert any("every GPU is taken for a100" in text for text in found.assumptions)
+    assert any("1 nodes with 4 GPUs" in text for text in found.assumptions)
+
+
+def test_a_replayed_job_takes_as_long_at_the_default_clock_as_it_did(tmp_path: Path) -> None:
+    path = sacct_file(tmp_path, row(1, 0, 10, 4, "a"), row(2, 5, 20, 4, "a"))
+    world = world_of_accounting(path, skip_bad=False).world
+    jobs = replay_workload(path, world, skip_bad=False).jobs
+    load = world.devices["a100"].loads[jobs[0].kind]
+    assert [job.submitted_seconds for job in jobs] == [0.0, 300.0]
+    assert jobs[0].true_units * load.scaling.seconds(load.seconds_per_unit[-1], 4) == pytest.approx(600.0)
+    assert jobs[0].partitions == ("gpu",)
+
+
+def test_bad_rows_are_named_or_counted(tmp_path: Path) -> None:
+    path = sacct_file(
+        tmp_path, row(1, 0, 10, 4, "a"), row(2, 5, 20, 4, "a").replace("2026-03-01T12:05:00", "tomorrow", 1)
+    )
+    with pytest.raises(WorkloadError, match=r"line 3, column Submit, value 'tomorrow'.*--skip-bad"):
+        world_of_accounting(path, skip_bad=False)
+    world = world_of_accounting(path, skip_bad=True).world
+    assert replay_workload(path, world, skip_bad=True).bad_rows == 1
+
+
+def test_an_accounting_without_gpus_makes_no_cluster(tmp_path: Path) -> None:
+    path = sacct_file(tmp_path, row(1, 0, 10, 4, "a").replace("gres/gpu=4,", ""))
+    with pytest.raises(WorkloadError, match="no job that held GPUs"):
+        world_of_accounting(path, skip_bad=False)
+
+
+def test_another_kind_of_file_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.csv"
+    path.write_text("submitted_seconds,true_units\n0,10\n")
+    with pytest.raises(WorkloadError, match="arena run --workload"):
+        world_of_accounting(path, skip_bad=False)
