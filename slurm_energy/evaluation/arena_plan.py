@@ -6,13 +6,19 @@ from math import inf
 from pathlib import Path
 
 from slurm_energy.errors import ConfigError, EvaluationError
-from slurm_energy.evaluation.replay import replay_kinds, replay_workload, world_of_accounting
-from slurm_energy.policy.rules.registry import create_rule
+from slurm_energy.evaluation.contenders import create_contender
+from slurm_energy.evaluation.replay import (
+    reference_device,
+    replay_kinds,
+    replay_workload,
+    world_of_accounting,
+)
 from slurm_energy.policy.rules.settings import split_text
 from slurm_energy.twin.job import Workload
-from slurm_energy.twin.workloads.formats import load_workload
+from slurm_energy.twin.workloads.formats import load_workload, recognised_format
 from slurm_energy.twin.workloads.registry import create_workload, workload_settings
 from slurm_energy.twin.workloads.replay import LoadOptions
+from slurm_energy.twin.workloads.time_limits import with_limits_for_every_device
 from slurm_energy.twin.world import World
 from slurm_energy.twin.world_file import find_world
 
@@ -89,7 +95,7 @@ def checked_plan(plan: ArenaPlan) -> World:
         raise EvaluationError("a workload file and an accounting are both given: name one of them")
     _ = plan.reference_policy
     for text in plan.policies:
-        create_rule(text)
+        create_contender(text)
     world = world_of_plan(plan)
     if plan.is_generated and not world.workload:
         raise EvaluationError(f"world {world.name} has no workload of its own: give one with --workload FILE")
@@ -144,6 +150,8 @@ def workload_of_plan(plan: ArenaPlan, world: World, seed: int) -> Workload:
         assert plan.workload is not None
         options = LoadOptions(skip_bad=plan.skip_bad, kinds=replay_kinds(world), seed=seed)
         found = load_workload(plan.workload, options=options)
+        if recognised_format(plan.workload) == "philly":  # the only trace whose limits are drawn
+            found = with_limits_for_every_device(found, world, reference_device(world))
     if plan.horizon_seconds is None:
         return found
     jobs = tuple(job for job in found.jobs if job.submitted_seconds <= plan.horizon_seconds)

@@ -16,8 +16,8 @@ from slurm_energy.evaluation.arena_plan import (
     workload_of_plan,
     world_of_plan,
 )
+from slurm_energy.evaluation.contenders import create_contender
 from slurm_energy.evaluation.metrics import Metrics, metrics_of
-from slurm_energy.policy.rules.registry import create_rule
 from slurm_energy.twin.engine import run
 from slurm_energy.twin.job import Job, Workload
 from slurm_energy.twin.outcome import Outcome
@@ -80,7 +80,7 @@ def run_one(plan: ArenaPlan, policy: str, rule_text: str, seed: int, *, with_fro
     """
     world = _world(plan)
     horizon = run_horizon_seconds(plan, world)
-    rule = create_rule(rule_text)
+    rule = create_contender(rule_text)
     if plan.compat:
         length = plan.horizon_seconds or world.horizon_seconds
         stream = _Recorded(shared_stream_source(generator_settings(world, length), seed))

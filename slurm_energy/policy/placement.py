@@ -1,7 +1,8 @@
 """Where, how wide and how fast a job runs: the form of a placement rule, its choices, and what it may see.
 
 A rule decides on a *place*: one kind of GPU (or CPU) inside one partition. It is asked when a job is submitted
-(`route`) and when the job could start (`place`); both see the same view. Nothing here knows whether the cluster is real.
+(`route`) and when the job could start (`place`); both see the same view. Nothing here knows whether the cluster is
+real.
 """
 
 from collections.abc import Mapping, Sequence
@@ -353,14 +354,24 @@ class PlacementRule:
     """How often `control` is asked; None for never."""
     shares_arrival_stream = False
     """Whether a published run of it drew from the stream of the arrivals too; for repeating published figures only."""
+    clamped = 0
+    """Answers that a guard of its own has changed in this run."""
     observes_ends = False
     """Whether `ended` is called."""
 
     def begin(self, view: ClusterView, random: Random) -> None:
         """Start a run: forget the last one; `random` is the policy's own stream."""
 
-    def route(self, job: WaitingJob, view: ClusterView) -> int | None:  # noqa: ARG002  # the hook's form
-        """Return the place in which the job shall wait, None for the common queue."""
+    def route(
+        self,
+        job: WaitingJob,  # noqa: ARG002  # the hook's form
+        view: ClusterView,  # noqa: ARG002  # the hook's form
+    ) -> int | tuple[int, ...] | None:
+        """Return the place in which the job shall wait, several for a queue of theirs, None for the common queue.
+
+        One place must be among the allowed ones; several may also be others that can run the job, as when a job that
+        named no partition is sent to more than the default one.
+        """
         return None
 
     def place(self, job: WaitingJob, view: ClusterView) -> Placement | None:

@@ -30,8 +30,8 @@ def guarded_placement(  # noqa: PLR0913, PLR0917  # each is one fact the engine 
     - a place without room for the job: it waits;
     - more devices than fit, or a count the job may not have: the largest allowed count up to it, else the least;
     - a clock beyond the place's grid: the nearest on it;
-    - a clock that breaks the job's slowdown bound, or that makes it pass its time limit or deadline where the default
-      clock would not: the lowest clock above it that keeps them.
+    - a clock that breaks the job's slowdown bound, or its deadline where the default clock would not, or with which it
+      is expected to pass its time limit: the lowest clock above it that keeps them, the default clock if none does.
 
     Args:
         answer: What the rule said.
@@ -67,8 +67,9 @@ def guarded_placement(  # noqa: PLR0913, PLR0917  # each is one fact the engine 
         longest = times[last] * (1.0 + job.max_slowdown) * _WITHIN
         units = job.estimated_units
         limit = min(job.time_limit_seconds, place_limit_seconds)
-        if limit < inf and units > 0.0 and units * times[last] <= limit:
-            longest = min(longest, limit / units * _WITHIN)
+        if limit < inf and units > 0.0:
+            # Expected to pass the limit at any clock: the estimate may be wrong, so it runs as fast as it can.
+            longest = min(longest, max(limit / units, times[last]) * _WITHIN)
         left = job.deadline_seconds - now_seconds
         if left < inf and units * times[last] <= left and units > 0.0:
             longest = min(longest, left / units * _WITHIN)

@@ -66,7 +66,8 @@ class WorkloadArrivals:
         """Do nothing: the jobs are fixed."""
 
 
-Steps = Generator[Job | None, "Placement | int | None", None]
+Answer = Placement | int | tuple[int, ...] | None
+Steps = Generator[Job | None, Answer, None]
 """Yields a job that needs a decision, or None when `control` is due."""
 
 
@@ -155,8 +156,7 @@ class Engine:
                     self.deciding = "route"
                     answer = yield run.job
                     self.deciding = "start"
-                    if answer in run.allowed:
-                        run.job.routed_place = answer
+                    self._take_route(run, answer)
                 self._let_in(run, now)
                 arrivals.after_route()
                 next_arrival = arrivals.next_time()
@@ -296,6 +296,15 @@ class Engine:
             run.state, run.phase, run.ended_seconds = "REJECTED", ENDED, now
             self._ended(run, now)
         return run
+
+    def _take_route(self, run: JobRun, answer: Answer) -> None:
+        """Let a job wait where the rule says, as far as it may."""
+        if isinstance(answer, int):
+            if answer in run.allowed:
+                run.job.routed_place = answer
+        elif answer is not None and not isinstance(answer, Placement):
+            possible = set(self.view.possible_places(run.job))
+            run.allowed = tuple(sorted(possible.intersection(answer))) or run.allowed
 
     def _let_in(self, run: JobRun, now: float) -> None:
         """Let a job queue, unless it was refused, waits for others or is on its way."""
@@ -451,6 +460,7 @@ def run(
     finally:
         if collects:
             gc.enable()
+    outcome.clamped += rule.clamped
     outcome.decision_seconds = seconds.total
     outcome.decisions = seconds.count
     return outcome
@@ -476,7 +486,7 @@ def _drive(engine: Engine, rule: PlacementRule) -> _DecisionTime:
     time = _DecisionTime()
     steps, view = engine.steps(), engine.view
     route, place, observes = rule.route, rule.place, rule.observes_ends
-    answer: Placement | int | None = None
+    answer: Answer = None
     try:
         job = next(steps)
         while True:

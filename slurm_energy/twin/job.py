@@ -1,7 +1,7 @@
 """A job of a workload: what its user asked for, and the truth that only the engine knows."""
 
 from dataclasses import dataclass
-from math import inf, isfinite
+from math import inf, isfinite, isnan
 
 from slurm_energy.errors import ValueRangeError
 
@@ -97,6 +97,22 @@ def check_job(job: Job) -> None:
         raise ValueRangeError(f"job {job.job_id}: time limit {job.time_limit_seconds} s is not above 0")
     if not job.checkpoint_units > 0.0:
         raise ValueRangeError(f"job {job.job_id}: {job.checkpoint_units} units between checkpoints are not above 0")
+    for name in (
+        "cpus",
+        "memory_gib",
+        "input_gigabytes",
+        "array_limit",
+        "ingress",
+        "max_slowdown",
+        "fails_after_units",
+    ):
+        if not getattr(job, name) >= 0.0:
+            raise ValueRangeError(f"job {job.job_id}: {name}={getattr(job, name)} is not a number from 0 up")
+    if not isfinite(job.priority) or isnan(job.deadline_seconds) or not isfinite(job.estimated_units):
+        raise ValueRangeError(
+            f"job {job.job_id}: priority {job.priority}, estimate {job.estimated_units} or deadline "
+            f"{job.deadline_seconds} is no number that can be compared"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -73,11 +73,11 @@ class PoolState:
             return possible[unfit - 1] if unfit else 0
         return next((count for count in reversed(possible) if self.find(job, count) is not None), 0)
 
-    def find(self, job: Job, gpus: int) -> Allocation | None:
+    def find(self, job: Job, gpus: int, *, without: frozenset[int] = frozenset()) -> Allocation | None:
         """Return where the job would run with so many devices now, None when it does not fit. Nothing is taken.
 
         It packs: a part of a node goes where the fewest devices stay free, awake nodes first, whole nodes from nodes
-        that are all free; a job that may spread takes the fullest nodes first.
+        that are all free; a job that may spread takes the fullest nodes first. Nodes in `without` are left alone.
         """
         if not self.by_node:
             return [] if self.held(job, gpus) <= self.free_total else None
@@ -88,15 +88,15 @@ class PoolState:
             whole, rest = ceil(gpus / self.gpus_per_node), 0
         share = _Share(job, gpus)
         if job.spread and not job.exclusive:
-            return self._spread(gpus, share)
-        taken = self._whole_nodes(whole, min(gpus, self.gpus_per_node), share)
+            return self._spread(gpus, share, without)
+        taken = self._whole_nodes(whole, min(gpus, self.gpus_per_node), share, without)
         if taken is None:
             return None
         if job.exclusive:
             return _exclusive(taken, gpus, self.gpus_per_node)
         found: Allocation = [(node, self.gpus_per_node, self.gpus_per_node) for node in taken]
         if rest:
-            node = self._part_of_a_node(rest, share, set(taken))
+            node = self._part_of_a_node(rest, share, without.union(taken))
             if node is None:
                 return None
             found.append((node, rest, rest))
@@ -188,19 +188,20 @@ class PoolState:
             needed += awake <= whole and not any(self._awake[rest : self.gpus_per_node])
         return min(needed, len(self._asleep))
 
-    def _whole_nodes(self, count: int, used: int, share: "_Share") -> list[int] | None:
+    def _whole_nodes(self, count: int, used: int, share: "_Share", without: frozenset[int]) -> list[int] | None:
         if count == 0:
             return []
         taken = []
         for bucket in (self._awake[self.gpus_per_node], self._asleep):
             for node in bucket:
-                if self.free[node] == self.gpus_per_node and self._has(node, used, share):
+                whole = self.free[node] == self.gpus_per_node and node not in without
+                if whole and self._has(node, used, share):
                     taken.append(node)
                     if len(taken) == count:
                         return taken
         return None
 
-    def _part_of_a_node(self, gpus: int, share: "_Share", without: set[int]) -> int | None:
+    def _part_of_a_node(self, gpus: int, share: "_Share", without: frozenset[int]) -> int | None:
         for bucket in self._awake[gpus:]:
             for node in bucket:
                 if node not in without and self._has(node, gpus, share):
@@ -210,12 +211,12 @@ class PoolState:
             None,
         )
 
-    def _spread(self, gpus: int, share: "_Share") -> Allocation | None:
+    def _spread(self, gpus: int, share: "_Share", without: frozenset[int]) -> Allocation | None:
         found: Allocation = []
         left = gpus
         for bucket in (*self._awake[1:], self._asleep):
             for node in bucket:
-                part = min(left, self.free[node])
+                part = 0 if node in without else min(left, self.free[node])
                 while part and not self._has(node, part, share):
                     part -= 1
                 if part:

@@ -28,6 +28,13 @@ class Reservation:
             return True
         return gpus <= (self._extra if self._nodes is None else self._nodes.spare)
 
+    @property
+    def kept_nodes(self) -> frozenset[int]:
+        """The nodes that the reserved job will take; none in a pool that does not tell nodes apart."""
+        if self._closed is not None:
+            return self._closed
+        return frozenset() if self._nodes is None or self.shadow_seconds == inf else self._nodes.best_nodes()
+
     def allows(self, ends_seconds: float, gpus: int, allocation: Allocation) -> bool:
         """Return whether a job may start now on these devices without making the reserved one wait longer."""
         if ends_seconds <= self.shadow_seconds:

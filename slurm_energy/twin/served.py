@@ -56,19 +56,15 @@ class ServedPolicy(PlacementRule):
         self._decisions: dict[int, EnergyDecision] = {}
         self._gpu_types: list[GpuTypeName | None] = []
 
-    @property
-    def clamped(self) -> int:
-        """Decisions in which the guard changed the policy's answer."""
-        return sum(self.reasons[reason] for reason in CLAMPING)
-
     def begin(self, view: ClusterView, random: Random) -> None:  # noqa: ARG002  # the hook's form
         """Forget the last run."""
         self.reasons.clear()
+        self.clamped = 0
         self._decisions.clear()
         self._gpu_types = [gpu_type_from_slurm_type(place.device) for place in view.places]
 
-    def route(self, job: WaitingJob, view: ClusterView) -> int | None:
-        """Ask the policy, as the daemon does at submission; the job stays in the common queue of its partitions."""
+    def route(self, job: WaitingJob, view: ClusterView) -> tuple[int, ...] | None:
+        """Ask the policy, as the daemon does at submission; the job waits in the queue of its partitions."""
         if not isinstance(view, TwinView) or not isinstance(job, Job):
             raise PolicyError(f"policy {self.name} is served in the twin only")
         now = view.now_seconds + _FIRST_SECOND
@@ -76,16 +72,19 @@ class ServedPolicy(PlacementRule):
             self._policy, job_request(job), snapshot_of(view, now), now, runtime=self._estimate(job, view)
         )
         self.reasons.update(decision.reasons)
+        self.clamped += not CLAMPING.isdisjoint(decision.reasons)
         self._decisions[job.job_id] = decision
-        return None
+        named = decision.partitions
+        if named is None:
+            return None
+        return tuple(index for index, place in enumerate(view.places) if PartitionName(place.partition) in named)
 
     def place(self, job: WaitingJob, view: ClusterView) -> Placement | None:
         """Start the job in the first of its partitions with room, at the clock chosen for the GPUs found there."""
         decision = self._decisions.get(job.job_id)
         room = view.room(job)
-        named = None if decision is None else decision.partitions
-        for index, place in enumerate(view.places):
-            if room[index] and (named is None or PartitionName(place.partition) in named):
+        for index in range(len(view.places)):
+            if room[index]:
                 return Placement(index, room[index], self._clock(decision, index, view))
         return None
 

@@ -97,6 +97,11 @@ class TwinView:
             self._allowed[key] = found
         return found
 
+    def possible_places(self, job: WaitingJob) -> tuple[int, ...]:
+        """Return the places that could run the job if it were sent to their partitions, the default one or not."""
+        assert isinstance(job, Job)
+        return tuple(place.index for place in self._places if can_run(place, job))
+
     def room(self, job: WaitingJob) -> Sequence[int]:
         """Return by place the largest device count that fits now."""
         if job is self._asked:

@@ -5,6 +5,7 @@ With -s it prints the table of docs/explanation/twin.md.
 
 import sys
 from collections.abc import Callable, Sequence
+from itertools import product
 from statistics import fmean
 
 import pytest
@@ -17,7 +18,8 @@ from slurm_energy.twin.world_file import shipped_world
 
 pytestmark = pytest.mark.lab
 
-_LOWERED_MHZ = {"a100": 1140, "a40": 1305, "v100": 945}
+# Each is inside the room that the guard leaves a job of unknown length: at most 22 % slower.
+_LOWERED_MHZ = {"a100": 1140, "a40": 1305, "v100": 1200}
 
 
 def test_twin_and_slurm_agree_on_sixty_mixed_jobs(new_lab: Callable[..., Lab]) -> None:
@@ -27,6 +29,8 @@ def test_twin_and_slurm_agree_on_sixty_mixed_jobs(new_lab: Callable[..., Lab]) -
     twin = run_in_twin(jobs, lab_run, "slurm-default")
     settled = settled_pairs(jobs, lab_run, "slurm-default")
     _print(jobs, lab_run, twin, settled)
+    # The test can tell schedulers apart: without backfill the twin's order is another one.
+    assert _swapped(lab_run.jobs, settled_pairs(jobs, lab_run, "fcfs"))
     # A comparison that says something: most jobs wait, and some overtake.
     assert sum(record.started - record.submitted > 2.0 for record in lab_run.jobs) >= 25
     assert num_overtaking(jobs, [record.started for record in lab_run.jobs]) >= 8
@@ -80,30 +84,38 @@ def _turnaround(records: Sequence[JobRecord]) -> float:
     return fmean(record.ended - record.submitted for record in records)
 
 
+def _wait(records: Sequence[JobRecord]) -> float:
+    return fmean(record.started - record.submitted for record in records)
+
+
+def _end(records: Sequence[JobRecord]) -> float:
+    return max(record.ended for record in records)
+
+
 def _print(jobs: Sequence[LabJob], lab_run: LabRun, twin: TwinRun, settled: Sequence[tuple[int, int]]) -> None:
     """Print what the test compares, for the documentation and for the log of a failed run."""
     pairs = len(jobs) * (len(jobs) - 1) // 2
-    rows = [
+    starts = [record.started for record in twin.jobs]
+    everywhere = [(a, b) for a, b in product(range(len(jobs)), repeat=2) if starts[a] < starts[b]]
+    gaps = [starts[b] - starts[a] for a, b in _swapped(lab_run.jobs, everywhere)]
+    rows: list[tuple[str, float, float]] = [
         ("energy of the jobs, MJ (SQL)", _joules(lab_run.jobs) / 1e6, _joules(twin.jobs) / 1e6),
         ("energy of all GPUs, MJ (exact counters)", lab_run.cluster_joules / 1e6, twin.cluster_joules / 1e6),
         ("mean turnaround, wall s", _turnaround(lab_run.jobs), _turnaround(twin.jobs)),
-        (
-            "mean wait, wall s",
-            *(fmean(each.started - each.submitted for each in records) for records in (lab_run.jobs, twin.jobs)),
-        ),
-        (
-            "end of the last job, wall s",
-            *(max(each.ended for each in records) for records in (lab_run.jobs, twin.jobs)),
-        ),
+        ("mean wait, wall s", _wait(lab_run.jobs), _wait(twin.jobs)),
+        ("end of the last job, wall s", _end(lab_run.jobs), _end(twin.jobs)),
     ]
     write = sys.stdout.write
-    write(f"\n{len(jobs)} jobs, {TIME_SCALE:g} device seconds per wall second\n")
-    for name, ours, theirs in rows:
-        write(f"{name:42} {ours:9.3f} {theirs:9.3f} {100.0 * (theirs / ours - 1.0):+6.2f} %\n")
+    write(f"\n{len(jobs)} jobs, {TIME_SCALE:g} device seconds per wall second: laboratory, twin\n")
+    for name, measured, modelled in rows:
+        write(f"{name:42} {measured:9.3f} {modelled:9.3f} {100.0 * (modelled / measured - 1.0):+6.2f} %\n")
     for name, values in (("launch", lab_run.launch_seconds), ("release", lab_run.release_seconds)):
         write(f"{name}, wall s: mean {fmean(values):.2f}, {min(values):.2f} to {max(values):.2f}\n")
     write(f"overtaking {num_overtaking(jobs, [each.started for each in lab_run.jobs])}, ")
-    write(f"settled pairs {len(settled)} of {pairs}, swapped {_swapped(lab_run.jobs, settled)}\n")
+    write(
+        f"settled pairs {len(settled)} of {pairs}, swapped {_swapped(lab_run.jobs, settled)}; of all pairs {len(gaps)}"
+    )
+    write(f" swapped, in the twin at most {max(gaps, default=0.0):.2f} s apart\n")
     for number, (job, ours, theirs) in enumerate(zip(jobs, lab_run.jobs, twin.jobs, strict=True)):
         write(
             f"{number:2} {job.partition:4} {job.gpus} {job.kind:8} submitted {ours.submitted:6.1f} started "

@@ -1,10 +1,12 @@
 """Time limits and estimates for traces that lack them: assumptions of this package, drawn with a seed."""
 
-from math import ceil, exp, log
+from math import ceil, exp, inf, log
 
 import numpy as np
 
+from slurm_energy.twin.device_model import DeviceModel
 from slurm_energy.twin.job import Workload
+from slurm_energy.twin.world import World
 
 ROUND_SECONDS = tuple(
     value * 60.0
@@ -21,9 +23,35 @@ def round_limit_seconds(run_seconds: float, draw: float) -> float:
         run_seconds: At the default clock of the reference device.
         draw: In [0, 1).
     """
-    wanted = run_seconds * MIN_MARGIN * exp(draw * log(MAX_MARGIN / MIN_MARGIN))
+    return _round_up(run_seconds * MIN_MARGIN * exp(draw * log(MAX_MARGIN / MIN_MARGIN)))
+
+
+def _round_up(seconds: float) -> float:
     days_30 = ROUND_SECONDS[-1]
-    return next((value for value in ROUND_SECONDS if value >= wanted), ceil(wanted / days_30) * days_30)
+    return next((value for value in ROUND_SECONDS if value >= seconds), ceil(seconds / days_30) * days_30)
+
+
+def with_limits_for_every_device(workload: Workload, world: World, reference: DeviceModel) -> Workload:
+    """Return the workload with limits that are long enough on the world's slowest device too.
+
+    A user whose job may land on any of several GPU types asks for the time that the slowest takes. The jobs are changed
+    in place; limits stay round.
+
+    Args:
+        workload: Jobs whose limits were drawn for the reference device.
+        world: Its devices.
+        reference: The device for which the run times of the trace are taken.
+    """
+    slowest = {
+        kind: max(device.loads[kind].seconds_per_unit[-1] for device in world.devices.values() if kind in device.loads)
+        / load.seconds_per_unit[-1]
+        for kind, load in reference.loads.items()
+    }
+    for job in workload.jobs:
+        factor = slowest.get(job.kind, 1.0)
+        if factor > 1.0 and job.time_limit_seconds < inf:
+            job.time_limit_seconds = _round_up(job.time_limit_seconds * factor)
+    return workload
 
 
 def with_estimate_errors(workload: Workload, sigma: float, seed: int) -> Workload:

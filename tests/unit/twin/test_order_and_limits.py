@@ -207,6 +207,16 @@ def test_a_deadline_counts_from_the_start_that_the_job_really_has() -> None:
         ({"time_limit_seconds": 0.0}, "time limit 0.0"),
         ({"time_limit_seconds": float("nan")}, "time limit nan"),
         ({"checkpoint_units": 0.0}, "0.0 units between checkpoints"),
+        ({"cpus": -1}, "cpus=-1"),
+        ({"memory_gib": float("nan")}, "memory_gib=nan"),
+        ({"input_gigabytes": -0.5}, "input_gigabytes=-0.5"),
+        ({"array_limit": -1}, "array_limit=-1"),
+        ({"ingress": -1}, "ingress=-1"),
+        ({"max_slowdown": -0.1}, "max_slowdown=-0.1"),
+        ({"fails_after_units": float("nan")}, "fails_after_units=nan"),
+        ({"priority": float("nan")}, "priority nan"),
+        ({"estimated_units": float("inf")}, "estimate inf"),
+        ({"deadline_seconds": float("nan")}, "nan is no number"),
     ],
 )
 def test_a_job_that_cannot_be_is_named(changes: dict[str, Any], named: str) -> None:

@@ -189,6 +189,19 @@ def test_a_routed_job_waits_in_its_place_only() -> None:
     assert seen == [[0, 0], [1, 0], [2, 0]]
 
 
+def test_a_job_may_be_routed_to_several_places_also_beyond_the_default_partition() -> None:
+    pools = (make_pool("a", gpus_per_node=1), make_pool("b", gpus_per_node=1), make_pool("c", gpus_per_node=1))
+    partitions = tuple(Partition(name=name, pools=(name,), is_default=name == "a") for name in ("a", "b", "c"))
+    world = make_world(*pools, partitions=partitions, discipline=NONE)
+    jobs = [make_job(number, units=10.0) for number in (1, 2, 3)]
+    assert run_jobs(world, jobs, Answers(route=lambda job, view: None)).place.tolist() == [0, 0, 0]
+    outcome = run_jobs(world, jobs, Answers(route=lambda job, view: (2, 0)))
+    assert outcome.place.tolist() == [0, 2, 0]
+    assert started(outcome) == {1: 0.0, 2: 0.0, 3: 10.0}
+    asked = [make_job(1, units=10.0, partitions=("b",))]
+    assert run_jobs(world, asked, Answers(route=lambda job, view: (0, 2))).place.tolist() == [1]
+
+
 def test_a_route_to_where_the_job_may_not_run_is_left_aside() -> None:
     world = make_world(make_pool("a"), make_pool("b"))
     outcome = run_jobs(world, [make_job(1, partitions=("b",))], Answers(route=lambda job, view: 0))

@@ -54,6 +54,22 @@ def test_free_devices_in_pieces_do_not_hold_a_job_that_packs_but_one_that_may_sp
     assert nodes_of(take(pool, make_job(4, gpus=2, spread=True), 2)) == [(0, 1), (1, 1)]
 
 
+@pytest.mark.parametrize(
+    ("gpus", "changes", "where"),
+    [
+        (1, {}, [(1, 1, 1)]),
+        (5, {}, [(1, 4, 4), (2, 1, 1)]),
+        (2, {"exclusive": True}, [(1, 2, 4)]),
+        (6, {"spread": True}, [(1, 4, 4), (2, 2, 2)]),
+        (9, {}, None),
+    ],
+)
+def test_nodes_that_are_kept_for_another_job_are_left_alone(
+    gpus: int, changes: dict[str, Any], where: list[tuple[int, int, int]] | None
+) -> None:
+    assert state(nodes=3).find(make_job(1, gpus=gpus, **changes), gpus, without=frozenset({0})) == where
+
+
 def test_an_exclusive_job_holds_whole_nodes_and_uses_what_it_asked_for() -> None:
     pool = state(nodes=2)
     run = take(pool, make_job(1, gpus=1, exclusive=True), 1)

@@ -214,7 +214,6 @@ def test_a_head_waits_for_both_jobs_of_a_shared_gpu() -> None:
     assert started(run_jobs(world, jobs, Answers(place=place))) == {1: 0.0, 2: 0.0, 3: 200.0, 4: 2.0}
 
 
-@pytest.mark.xfail(strict=True, reason="heat looks at each job's own part of a shared GPU's power, not at the GPU's")
 def test_two_jobs_on_one_gpu_heat_it_together() -> None:
     """240 W heat to 121 degrees; at the limit of 85 both fall to the middle clock, which takes 128 W."""
     thermal = Thermal(resistance_kelvin_per_watt=0.4, time_constant_seconds=100.0)

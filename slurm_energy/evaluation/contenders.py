@@ -1,0 +1,57 @@
+"""What can be put into the arena: placement rules by name, and the daemon's own policies behind its guard."""
+
+from dataclasses import replace
+
+from slurm_energy.config import Config
+from slurm_energy.errors import ConfigError, PolicyError
+from slurm_energy.policy.placement import PlacementRule
+from slurm_energy.policy.registry import policy_names
+from slurm_energy.policy.rules.registry import create_rule
+from slurm_energy.twin.served import served_policy
+
+SERVED = "daemon/"
+"""Before the name of a policy as the daemon serves it."""
+_SETTINGS = {
+    "max_slowdown": "slowdown bound of jobs that name none, 0 to 2 (default: the configuration's)",
+    "open": "1 lets jobs that name no partition be sent to any (default 0)",
+}
+
+
+def served_names() -> tuple[str, ...]:
+    """Return the daemon's policies as the arena names them."""
+    return tuple(SERVED + name for name in policy_names())
+
+
+def create_contender(text: str) -> PlacementRule:
+    """Return what a policy's text means, `NAME[:KEY=VALUE,…]`.
+
+    Raises:
+        PolicyError: there is no such policy.
+        ConfigError: a setting is unknown or cannot be used.
+    """
+    if not text.startswith(SERVED):
+        return create_rule(text)
+    name, _, settings = text.removeprefix(SERVED).partition(":")
+    if name not in policy_names():
+        raise PolicyError(f"policy {SERVED}{name[:40]!r} does not exist; the daemon has {', '.join(policy_names())}")
+    return served_policy(name, _configured(name, settings))
+
+
+def _configured(name: str, settings: str) -> Config:
+    config = Config()
+    for item in settings.split(",") if settings else ():
+        key, separator, value = item.partition("=")
+        if not separator or key not in _SETTINGS:
+            known = "; ".join(f"{known}: {meaning}" for known, meaning in _SETTINGS.items())
+            raise ConfigError(f"policy {SERVED}{name} has no setting {item[:64]!r}; it has {known}")
+        try:
+            number = float(value)
+        except ValueError:
+            raise ConfigError(f"setting {key}={value[:64]!r} of {SERVED}{name} is not a number") from None
+        if key == "open" and number in (0.0, 1.0):
+            config = replace(config, routing=replace(config.routing, open=bool(number)))
+        elif key == "max_slowdown" and 0.0 <= number <= 2.0:
+            config = replace(config, policy=replace(config.policy, max_slowdown=number))
+        else:
+            raise ConfigError(f"setting {key}={value[:64]} of {SERVED}{name} is out of bound: {_SETTINGS[key]}")
+    return config
