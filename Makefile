@@ -37,8 +37,9 @@ format:  ## Format and mend what can be mended
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: install-test native  ## Measure submission, decision and hooks; write docs/reference/benchmarks.md
+bench: install-test native  ## Measure submission, decision, hooks and simulation; write docs/reference/benchmarks*.md
 	@sh scripts/as-root.sh $(PY) -m benchmarks.run --write docs/reference/benchmarks.md
+	@$(PY) -m benchmarks.twin --write docs/reference/benchmarks-twin.md
 
 docs: install-test  ## Write the generated reference pages
 	$(PY) -m slurm_energy.cli.reference --write

@@ -17,6 +17,10 @@ EXIT_FAILED = 1
 EXIT_INTERRUPTED = 130
 
 
+OF_EXTRA_TWIN = frozenset({"gymnasium", "matplotlib", "numpy", "scipy"})
+"""Packages that a node or a login host does without."""
+
+
 class Noun(NamedTuple):
     """Where a sub-command is, and its line in the list."""
 
@@ -56,7 +60,8 @@ class LazyGroup(click.Group):
         noun = NOUNS.get(cmd_name)
         if noun is None:
             return None
-        command: click.Command = getattr(importlib.import_module(f"slurm_energy.cli.{noun.module}"), noun.attribute)
+        module = importlib.import_module(f"slurm_energy.cli.{noun.module}")
+        command: click.Command = getattr(module, noun.attribute)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002  # click's signature
@@ -104,6 +109,11 @@ def main(argv: list[str] | None = None) -> int:
         return EXIT_INTERRUPTED
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter's last flush meets no one
+        return EXIT_FAILED
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.split(".")[0] not in OF_EXTRA_TWIN:
+            raise
+        say(f"the Python package {error.name} is missing: pip install 'slurm-energy[twin]'", PROGRAM)
         return EXIT_FAILED
     except SlurmEnergyError as error:
         if "--traceback" in arguments:

@@ -239,8 +239,9 @@ def allowed_clocks(
     units = job.estimated_units
     if units > 0.0:
         limit = np.minimum(job.time_limit_seconds, place_limits)
-        for bound in (limit, np.float64(job.deadline_seconds - now_seconds)):
-            binds = np.isfinite(bound) & (units * default <= bound)
+        left = np.float64(job.deadline_seconds - now_seconds)
+        # A limit that no clock keeps leaves the default clock; a deadline that no clock keeps binds no more.
+        for bound, binds in ((limit, np.isfinite(limit)), (left, np.isfinite(left) & (units * default <= left))):
             with np.errstate(over="ignore"):  # next to no work may take for ever
                 kept = np.maximum(default, bound * (1.0 - margin) / units) * _WITHIN
             longest = np.where(binds, np.minimum(longest, kept), longest)

@@ -9,7 +9,7 @@ from slurm_energy.policy.placement import Placement
 from slurm_energy.twin.device_model import DeviceModel
 from slurm_energy.twin.events import BEGIN, FINISH, Events
 from slurm_energy.twin.heat import seconds_to_limit, steady_celsius, sustainable_watts, temperature_after
-from slurm_energy.twin.job_run import COMPUTING, ENDED, STARTING, WAITING, JobRun
+from slurm_energy.twin.job_run import COMPUTING, ENDED, STARTING, WAITING, Allocation, JobRun
 from slurm_energy.twin.ledger import HOST, IDLE, Ledger
 from slurm_energy.twin.nodes import NodePower
 from slurm_energy.twin.places import OptionTables, Place
@@ -84,8 +84,13 @@ class Execution:
         """Return the time that all jobs together have held devices until now."""
         return self.held_moment_seconds + sum(len(pool.runs) for pool in self.pools) * now
 
-    def start(self, run: JobRun, placement: Placement, staging: "Staging", now: float) -> None:
-        """Give a job its devices. It computes at once, or after waking, staging and launch."""
+    def start(
+        self, run: JobRun, placement: Placement, staging: "Staging", now: float, allocation: Allocation | None = None
+    ) -> None:
+        """Give a job its devices, on certain nodes or where they fit best.
+
+        It computes at once, or after waking, staging and launch.
+        """
         at = self._at[placement.place]
         gpus = placement.gpus
         self.held_moment_seconds -= now
@@ -98,7 +103,7 @@ class Execution:
         if at.plain and staging is NO_STAGING and placement.partner is None and not run.job.exclusive:
             self._start_plain(run, at, now)
         else:
-            self._start_with_care(run, placement, staging, now)
+            self._start_with_care(run, placement, staging, now, allocation)
 
     def _start_plain(self, run: JobRun, at: _At, now: float) -> None:
         """Start a job where nothing but devices and power changes; the same as with care, and faster."""
@@ -118,7 +123,9 @@ class Execution:
         at.ledger.swap(-gpus * at.free_watts, watts, now)
         self._plan_end(run, now)
 
-    def _start_with_care(self, run: JobRun, placement: Placement, staging: "Staging", now: float) -> None:
+    def _start_with_care(
+        self, run: JobRun, placement: Placement, staging: "Staging", now: float, allocation: Allocation | None
+    ) -> None:
         place = self.places[placement.place]
         pool_index = place.pool_index
         pool, ledger = self.pools[pool_index], self.ledger_of_pool[pool_index]
@@ -129,7 +136,8 @@ class Execution:
         if partner is not None:
             self._join(run, partner, pool)
         else:
-            allocation = pool.find(run.job, gpus)
+            if allocation is None:
+                allocation = pool.find(run.job, gpus)
             if allocation is None:
                 raise AssertionError(f"job {run.job_id} was placed where {gpus} devices are not free")
             run.allocation = allocation
@@ -155,9 +163,9 @@ class Execution:
             return
         run.phase = STARTING
         run.units_per_second = 0.0
-        share = staging.seconds / (begin - ready) if begin > ready else 0.0
-        run.starting_watts = place.device.free_watts + share * (place.device.context_watts - place.device.free_watts)
-        run.watts = computing_gpus * run.starting_watts if partner is None else 0.0
+        more = (place.device.context_watts - place.device.free_watts) * staging.seconds
+        run.starting_watts = place.device.free_watts + (more / (begin - ready) if begin > ready else 0.0)
+        run.watts = computing_gpus * (place.device.free_watts + more / (begin - now)) if partner is None else 0.0
         run.watts += staging.joules / (begin - now)
         ledger.change_jobs(run.watts, now)
         rows = self.tables.rows(run.kind, run.job.gpu_counts)

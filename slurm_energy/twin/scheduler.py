@@ -10,7 +10,7 @@ from slurm_energy.policy.placement import Discipline, Placement
 from slurm_energy.policy.placement_guard import guarded_placement
 from slurm_energy.twin.execution import NO_STAGING, Execution, Staging
 from slurm_energy.twin.job import Job
-from slurm_energy.twin.job_run import JobRun
+from slurm_energy.twin.job_run import Allocation, JobRun
 from slurm_energy.twin.places import Place
 from slurm_energy.twin.reservation import Reservation, reservation
 from slurm_energy.twin.view import TwinView, may_share
@@ -116,10 +116,13 @@ class Scheduler:
                 continue
             answer = yield run.job
             placement = self._guarded(run.job, answer, room, now)
-            if placement is None or not self._fits_around(run, placement, kept, now):
+            if placement is None:
+                continue
+            allocation = self._around(run, placement, kept, now)
+            if allocation is None:
                 continue
             queue.remove(run)
-            self._start(run, placement, now)
+            self._start(run, placement, now, allocation or None)
             most_free = max(free[place] for place in places)
             if most_free == 0 and not sharing:
                 return
@@ -149,30 +152,35 @@ class Scheduler:
                 closed.update(self._execution.places_of_pool[pool_index])
         return closed
 
-    def _fits_around(self, run: JobRun, placement: Placement, kept: dict[int, Reservation], now: float) -> bool:
-        """Return whether a start leaves the reservation of its pool alone, and count it there if so."""
+    def _around(self, run: JobRun, placement: Placement, kept: dict[int, Reservation], now: float) -> Allocation | None:
+        """Return where a job can start and leave the reservation of its pool alone, and count it there.
+
+        None if it cannot; an empty allocation where nodes do not matter or it shares another's GPU.
+        """
         pool_index = self._places[placement.place].pool_index
         reserved = kept.get(pool_index)
         if reserved is None:
-            return True
+            return []
         pool = self._execution.pools[pool_index]
         longest = self._longest(run, placement)
         if placement.partner is not None:
             owner = pool.runs[placement.partner]
             ends_at, leaves = now + longest, owner.expected_end_seconds
             if ends_at <= leaves or leaves > reserved.shadow_seconds:
-                return True
-            allocation = owner.allocation
-        else:
-            found = pool.find(run.job, placement.gpus)
-            if found is None:
-                return False
-            allocation = found
-            ends_at = self._execution.nodes.up_seconds(pool_index, found, now) + longest
-        if not reserved.allows(ends_at, placement.gpus, allocation):
-            return False
-        reserved.use(ends_at, placement.gpus, allocation)
-        return True
+                return []
+            if not reserved.allows(ends_at, placement.gpus, owner.allocation):
+                return None
+            reserved.use(ends_at, placement.gpus, owner.allocation)
+            return []
+        for without in (_NOTHING_CLOSED, reserved.kept_nodes) if pool.by_node else (_NOTHING_CLOSED,):
+            allocation = pool.find(run.job, placement.gpus, without=without)
+            if allocation is None:
+                return None
+            ends_at = self._execution.nodes.up_seconds(pool_index, allocation, now) + longest
+            if reserved.allows(ends_at, placement.gpus, allocation):
+                reserved.use(ends_at, placement.gpus, allocation)
+                return allocation
+        return None
 
     def _shortest(self, run: JobRun) -> float:
         """Return the least that a job can be expected to take anywhere, for the same purpose as `_longest`."""
@@ -235,7 +243,7 @@ class Scheduler:
             return None
         return answer._replace(gpus=1, clock=partner.set_clock)
 
-    def _start(self, run: JobRun, placement: Placement, now: float) -> None:
+    def _start(self, run: JobRun, placement: Placement, now: float, allocation: Allocation | None = None) -> None:
         job, view = run.job, self._view
         view.forget_room()
         self._waiting.count -= 1
@@ -244,4 +252,4 @@ class Scheduler:
         if routed is not None:
             view.waiting_jobs[routed] -= 1
         staging = NO_STAGING if job.is_plain and routed is not None else self._staging_of(run, placement.place, now)
-        self._execution.start(run, placement, staging, now)
+        self._execution.start(run, placement, staging, now, allocation)

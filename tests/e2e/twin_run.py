@@ -37,7 +37,8 @@ def run_in_twin(jobs: Sequence[LabJob], lab_run: LabRun, rule: str) -> TwinRun:
     """
     world, release = _world(lab_run), fmean(lab_run.release_seconds)
     seen = [record.submitted + BACKFILL_SECONDS / 2.0 for record in lab_run.jobs]
-    outcome = _outcome(world, jobs, seen, rule, lab_run.cluster_seconds)
+    outcome = _outcome(world, jobs, seen, rule)
+    free_watts = sum(world.devices[pool.device].free_watts * pool.nodes * pool.gpus_per_node for pool in world.pools)
     released = outcome.ended_seconds / TIME_SCALE
     held_joules = [world.devices[job.partition].free_watts * job.gpus * release * TIME_SCALE for job in jobs]
     return TwinRun(
@@ -51,7 +52,7 @@ def run_in_twin(jobs: Sequence[LabJob], lab_run: LabRun, rule: str) -> TwinRun:
             )
             for row in range(len(jobs))
         ),
-        cluster_joules=outcome.total_joules,
+        cluster_joules=outcome.total_joules + free_watts * (lab_run.cluster_seconds - outcome.end_seconds),
     )
 
 
@@ -96,9 +97,7 @@ def _world(lab_run: LabRun) -> World:
     )
 
 
-def _outcome(
-    world: World, jobs: Sequence[LabJob], seen: Sequence[float], rule: str, horizon_seconds: float | None = None
-) -> Outcome:
+def _outcome(world: World, jobs: Sequence[LabJob], seen: Sequence[float], rule: str) -> Outcome:
     """Run the jobs in the twin, which first looks at them at these wall seconds."""
     # The order of submission is the order of the queue: a job is never seen before the one in front of it.
     in_order = np.maximum.accumulate(seen)
@@ -119,4 +118,4 @@ def _outcome(
         )
         for number, (job, second) in enumerate(zip(jobs, in_order, strict=True), start=1)
     )
-    return run(world, Workload(name="mixed", jobs=rows), create_rule(rule), horizon_seconds=horizon_seconds)
+    return run(world, Workload(name="mixed", jobs=rows), create_rule(rule))

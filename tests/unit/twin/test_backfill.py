@@ -95,9 +95,6 @@ def test_nodes_of_the_head_may_be_kept_whole(limit: float, reserves: bool, start
     assert started(run_jobs(world, [jobs[0], *jobs[2:]])) == {1: 0.0, 3: 100.0, 4: start}
 
 
-@pytest.mark.xfail(
-    strict=True, reason="a later job is tried on its best node only, not on one that the head leaves open"
-)
 def test_nodes_that_the_head_will_not_take_stay_open_when_its_own_are_kept() -> None:
     jobs = [
         timed(1, 3, 100.0),
