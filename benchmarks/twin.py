@@ -2,8 +2,8 @@
 
     python -m benchmarks.twin --write docs/reference/benchmarks-twin.md
 
-CPU seconds of one process, not wall time. The yardstick is a loop of a hundred lines that knows nothing but the published
-world under its default policy: no machine is faster for us and slower for it.
+CPU seconds of one process, not wall time. The yardstick is a short loop that knows nothing but the published world
+under its default policy: no machine is faster for us and slower for it.
 """
 
 import argparse
@@ -78,7 +78,8 @@ def yardstick() -> float:
     rates = table.seconds_per_unit[:, :, 3].tolist()
     extra = (table.watts - table.free_watts)[:, :, 3].tolist()
     before = time.process_time()
-    draw, heap, made = random.Random(123), [], 0
+    heap: list[tuple[float, int, int, int, int, float]] = []
+    draw, made = random.Random(123), 0
     free, queues = [place.pool.gpus_per_node for place in places], [list[float]() for _ in places]
     heads, power, last, joules = [0] * 8, 0.0, 0.0, 0.0
     for ingress in range(8):
@@ -210,8 +211,7 @@ def page(repeats: int, trace: Path, picture: Path) -> str:
     lines = [
         "# Benchmarks of the simulated cluster",
         "",
-        "Written by `make bench`. CPU seconds of one process, each measurement in a process of its own; medians of "
-        f"{repeats}.",
+        f"Written by `make bench`. CPU seconds, each measurement in a process of its own; medians of {repeats}.",
         "",
         f"- Date: {time.strftime('%Y-%m-%d')}; Python {platform.python_version()}.",
         "",
@@ -231,14 +231,14 @@ def page(repeats: int, trace: Path, picture: Path) -> str:
                 f"| its energy balance | {row['balance_error']:.0e} | ≤ 1e-9 |",
             ]
     lines += [f"| one event with {number:,} jobs running | {cost:.1f} µs | |" for number, cost in costs.items()]
+    logarithm = log(RUNNING[-1]) / log(RUNNING[0])
     lines += [
-        f"| growth from {RUNNING[0]:,} to {RUNNING[-1]:,} running jobs | {growth:.2f} times | at most as the logarithm, "
-        f"{log(RUNNING[-1]) / log(RUNNING[0]):.2f} times |",
+        f"| growth over that range | {growth:.2f} times | at most the logarithm's, {logarithm:.2f} times |",
         "",
         f"![CPU time per event over running jobs]({picture.name})",
         "",
-        "The published simulator walks over all running jobs at every event; here power is kept by differences, so an "
-        "event costs a push and a pop of the heap and memory that no cache holds any more.",
+        "The published simulator walks over all running jobs at every event. Here power is kept by differences: an",
+        "event is a push and a pop of the heap, some additions, and memory that no cache holds any more.",
         "",
     ]
     return "\n".join(lines)

@@ -11,6 +11,7 @@ from slurm_energy.energy_model.catalog import gpu_type
 from slurm_energy.energy_model.curves import WorkloadCurve
 from slurm_energy.errors import ConfigError
 from slurm_energy.twin.device_model import DeviceModel, Load, PairSpeed, Thermal
+from slurm_energy.twin.mig import mig_slice
 from slurm_energy.twin.world_kinds import HIGHEST_WATTS, POINTS, DeviceFrame, KindReader, read_scaling, type_curves
 from slurm_energy.twin.world_series import inside_folder
 from slurm_energy.twin.world_table import WorldTable, shown
@@ -53,10 +54,11 @@ def read_device(name: str, table: WorldTable, unit_seconds: Mapping[str, float])
     context_watts = table.number("context_watts", free_watts, low=0.0, high=HIGHEST_WATTS)
     memory = table.number("memory_gib", inf, above=True)
     is_cpu = table.boolean("is_cpu", False)
+    slices = table.integer("mig_slices", low=1, high=7) if table.has("mig_slices") else None
     table.finish()
     if not loads:
         raise table.error("no kind of work can run on it: [kinds], kinds_file or curves is needed")
-    return table.built(
+    whole = table.built(
         lambda: DeviceModel(
             name=name,
             relative_clocks=relative,
@@ -71,6 +73,7 @@ def read_device(name: str, table: WorldTable, unit_seconds: Mapping[str, float])
             pairs=pairs,
         )
     )
+    return whole if slices is None else table.built(lambda: mig_slice(whole, slices))
 
 
 def _clocks(table: WorldTable, curve: WorkloadCurve | None) -> tuple[tuple[int, ...], tuple[float, ...]]:

@@ -85,13 +85,12 @@ def _world(lab_run: LabRun) -> World:
     """Return the shipped world with this laboratory's nodes and latencies.
 
     A job's devices stay taken through the epilog: the twin has that time in front of the work, with the launch, and
-    `run_in_twin` takes it off again. Neither launch nor epilog holds a GPU context, so the device idles as a free one.
+    `run_in_twin` takes it off again. The GPUs idle in both.
     """
     world = shipped_world("lab")
     return replace(
         world,
         pools=tuple(replace(pool, nodes=partition_named(pool.name).nodes) for pool in world.pools),
-        devices={name: replace(device, context_watts=device.free_watts) for name, device in world.devices.items()},
         launch_seconds=(fmean(lab_run.launch_seconds) + fmean(lab_run.release_seconds)) * TIME_SCALE,
         backfill_interval_seconds=BACKFILL_SECONDS * TIME_SCALE,
     )

@@ -48,7 +48,9 @@ def test_an_answer_needs_no_correction_and_there_is_one_whenever_the_job_fits(
     rule = create_rule(name)
     rule.begin(view, Random(seed))
     if rule.routes:
-        job.routed_place = rule.route(job, view)
+        routed = rule.route(job, view)
+        assert isinstance(routed, int | None)
+        job.routed_place = routed
     room = view.room(job)
     placement = rule.place(job, view)
     if placement is None:
