@@ -16,7 +16,7 @@ from slurm_energy.twin.outcome import Outcome
 from slurm_energy.twin.world import World
 from slurm_energy.twin.world_file import shipped_world
 
-_REPETITIONS = 40
+_REPETITIONS = 80
 # Latencies of a repetition lie so many times as far from their mean as the measured ones.
 _SPREAD = 2.0
 
@@ -56,17 +56,19 @@ def run_in_twin(jobs: Sequence[LabJob], lab_run: LabRun, rule: str) -> TwinRun:
     )
 
 
-def settled_pairs(jobs: Sequence[LabJob], lab_run: LabRun, rule: str) -> list[tuple[int, int]]:
+def settled_pairs(
+    jobs: Sequence[LabJob], lab_run: LabRun, rule: str, *, reserves_nodes: bool = True
+) -> list[tuple[int, int]]:
     """Return the pairs (first, second) of jobs that start in this order whatever the noise of latencies.
 
-    The twin is run with the mean latencies, then 40 times with each job's latency drawn anew from the measured ones, at
+    The twin is run with the mean latencies, then 80 times with each job's latency drawn anew from the measured ones, at
     twice their distance from the mean, and with a new phase of Slurm's passes for each job. A pair is settled when all
-    these runs agree on it.
+    these runs agree on it. `reserves_nodes` False has the textbook's reservations, of GPUs in place of nodes.
     """
     totals = [sum(pair) for pair in zip(lab_run.launch_seconds, lab_run.release_seconds, strict=True)]
     mean = fmean(totals)
     random = Random(1)
-    world = _world(lab_run)
+    world = replace(_world(lab_run), backfill_reserves_nodes=reserves_nodes)
     seen = [record.submitted + BACKFILL_SECONDS / 2.0 for record in lab_run.jobs]
     runs = [_outcome(world, jobs, seen, rule).started_seconds]
     for _ in range(_REPETITIONS):

@@ -1,21 +1,36 @@
 """A price on time and a price on devices, the second found by dual ascent on the capacity limit."""
 
+from math import exp
 from random import Random
 
 import numpy as np
 
-from slurm_energy.policy.placement import ClusterView, FloatArray, OptionTable, Placement, PlacementRule, WaitingJob
+from slurm_energy.policy.placement import (
+    ClusterView,
+    EndedJob,
+    FloatArray,
+    OptionTable,
+    Placement,
+    PlacementRule,
+    WaitingJob,
+)
 from slurm_energy.policy.rules.bounds import Bounds, bounds_of
 from slurm_energy.policy.rules.priced import PricedOptions
 from slurm_energy.policy.rules.sharing import Prices, with_partner
 from slurm_energy.policy.rules.tables import Prepared, active_joules, cost
+
+_FARTHEST = 5.0
+"""Run times beyond so many times the wanted one count as that: sizes have long tails."""
+_LEAST_WATTS, _MOST_WATTS = 0.01, 1e5
+_STEP = 0.02
 
 
 class AdaptivePriceRule(PlacementRule):
     """Least n T (P - free) + V T + mu n T; at every arrival mu += k (occupancy - threshold), never below 0.
 
     mu is the dual variable of the capacity limit: 0 while devices are left over, and as high as it takes for jobs to
-    leave devices to others when they are scarce, by fewer devices and higher clocks.
+    leave devices to others when they are scarce, by fewer devices and higher clocks. V is given, or is the dual
+    variable of a limit on the mean run time: it rises while jobs run longer than that and falls while they run shorter.
     """
 
     name = "adaptive-price"
@@ -32,6 +47,8 @@ class AdaptivePriceRule(PlacementRule):
         by_place: bool = False,
         wake: bool = True,
         share: bool = False,
+        run: float = 0.0,
+        kv: float = 0.005,
     ) -> None:
         """Store the settings.
 
@@ -43,10 +60,15 @@ class AdaptivePriceRule(PlacementRule):
             by_place: Whether every place has a price of its own, from its own occupancy.
             wake: Whether the energy of waking suspended nodes counts.
             share: Whether a job may share a GPU with a running one.
+            run: Mean run time in s that jobs shall have; 0 keeps V.
+            kv: Step of the logarithm of V for one ended job whose run time is twice `run`.
         """
         self._watts, self._step, self._threshold = v, k, threshold
         self._ceiling, self._by_place, self._wake = ceiling, by_place, wake
         self._share = share
+        self._first_watts, self._run_seconds, self._time_step = v, run, kv
+        self._prepared_watts = v
+        self.observes_ends = run > 0.0
         self._prices: FloatArray = np.zeros(0)
         self._priced: list[int] = []
         self._totals: list[int] = []
@@ -65,6 +87,7 @@ class AdaptivePriceRule(PlacementRule):
         self._totals = [view.places[index].total_gpus for index in self._priced]
         self._mu = [0.0] * (len(self._priced) if self._by_place else 1)
         self._prices = np.zeros(len(view.places))
+        self._watts = self._prepared_watts = self._first_watts
         self._options.forget()
 
     def route(self, job: WaitingJob, view: ClusterView) -> int | None:  # noqa: ARG002  # the hook's form
@@ -76,6 +99,16 @@ class AdaptivePriceRule(PlacementRule):
         ]
         self._prices[self._priced] = self._mu
         return None
+
+    def ended(self, job: EndedJob) -> None:
+        """Move the price of time with the run time of a job that completed; tables follow in steps of 2 %."""
+        if job.state != "COMPLETED":
+            return
+        error = min(job.run_seconds / self._run_seconds, _FARTHEST) - 1.0
+        self._watts = min(max(self._watts * exp(self._time_step * error), _LEAST_WATTS), _MOST_WATTS)
+        if abs(self._watts / self._prepared_watts - 1.0) > _STEP:
+            self._prepared_watts = self._watts
+            self._options.forget()
 
     def _occupancies(self, view: ClusterView) -> list[float]:
         """Return the occupancy behind each price; a queue counts as full, whatever holds its jobs back."""
@@ -109,4 +142,4 @@ class AdaptivePriceRule(PlacementRule):
 
     def priced_options(self, table: OptionTable) -> PricedOptions:
         """Return a table's options by what they cost while devices are free."""
-        return PricedOptions(table, active_joules(table) + cost(table, self._watts))
+        return PricedOptions(table, active_joules(table) + cost(table, self._prepared_watts))

@@ -57,6 +57,8 @@ _ADAPTIVE = (
     ),
     _WAKE,
     _SHARE,
+    Setting(name="run", default=0.0, low=0.0, high=1e9, meaning="mean run time that V shall be moved to, s; 0 keeps V"),
+    Setting(name="kv", default=0.005, low=0.0, high=1.0, meaning="step of ln V for a run of twice that time"),
 )
 
 
@@ -68,6 +70,8 @@ class _AdaptiveValues(TypedDict):
     by_place: bool
     wake: bool
     share: bool
+    run: float
+    kv: float
 
 
 def _adaptive_values(values: Mapping[str, float]) -> _AdaptiveValues:
@@ -79,6 +83,8 @@ def _adaptive_values(values: Mapping[str, float]) -> _AdaptiveValues:
         "by_place": bool(values["by_place"]),
         "wake": bool(values["wake"]),
         "share": bool(values["share"]),
+        "run": values["run"],
+        "kv": values["kv"],
     }
 
 
