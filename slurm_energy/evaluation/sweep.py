@@ -14,9 +14,9 @@ from slurm_energy.errors import EvaluationError
 from slurm_energy.evaluation.arena_plan import ArenaPlan, workload_of_plan, world_of_plan
 from slurm_energy.evaluation.metrics import metrics_of
 from slurm_energy.policy.rules.registry import create_rule
-from slurm_energy.twin.engine import run
 from slurm_energy.twin.job import Workload
 from slurm_energy.twin.outcome import DAY_SECONDS
+from slurm_energy.twin.simulation import run
 from slurm_energy.twin.world import World
 
 SWEEP_SEED = 900_001

@@ -4,67 +4,26 @@ Deterministic from (world, workload, rule, seed). The engine knows no rule by na
 Finishes come before arrivals of the same time, and one scheduling pass follows all events of one time.
 """
 
-import gc
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping
 from heapq import heappop
 from math import inf
-from random import Random
-from time import perf_counter
-from typing import Protocol
-
-import numpy as np
 
 from slurm_energy.errors import ValueRangeError
-from slurm_energy.policy.placement import Discipline, Placement, PlacementRule
+from slurm_energy.policy.placement import Discipline, Placement
+from slurm_energy.twin.arrivals import Arrivals
 from slurm_energy.twin.disruptions import Disruptions
 from slurm_energy.twin.events import BACKGROUND, FINISH, REACH, Call, Events
-from slurm_energy.twin.execution import NO_STAGING, Execution, Staging
-from slurm_energy.twin.job import Job, Workload
+from slurm_energy.twin.execution import Execution
+from slurm_energy.twin.job import Job
 from slurm_energy.twin.job_run import ENDED, WAITING, JobRun
 from slurm_energy.twin.outcome import Outcome, Sampler, outcome_of
 from slurm_energy.twin.places import places_of
 from slurm_energy.twin.precedence import Precedence
 from slurm_energy.twin.scheduler import Scheduler
+from slurm_energy.twin.staging import NO_STAGING, Staging
 from slurm_energy.twin.view import TwinView
 from slurm_energy.twin.waiting import Waiting, queue_key
 from slurm_energy.twin.world import World
-
-
-class Arrivals(Protocol):
-    """Where jobs come from: a workload in order, or a source that draws each job when it is due."""
-
-    def next_time(self) -> float:
-        """Return when the next job comes, infinite when none does."""
-        ...
-
-    def take(self) -> Job:
-        """Return the next job and move on."""
-        ...
-
-    def after_route(self) -> None:
-        """Note that the job last taken has been routed."""
-        ...
-
-
-class WorkloadArrivals:
-    """The jobs of a workload."""
-
-    def __init__(self, jobs: Sequence[Job]) -> None:
-        self._jobs = jobs
-        self._next = 0
-
-    def next_time(self) -> float:
-        """Return when the next job comes."""
-        return self._jobs[self._next].submitted_seconds if self._next < len(self._jobs) else inf
-
-    def take(self) -> Job:
-        """Return the next job."""
-        self._next += 1
-        return self._jobs[self._next - 1]
-
-    def after_route(self) -> None:
-        """Do nothing: the jobs are fixed."""
-
 
 Answer = Placement | int | tuple[int, ...] | None
 Steps = Generator[Job | None, Answer, None]
@@ -417,90 +376,3 @@ class Engine:
             ledger.close(self.now)
         self._execution.nodes.close(self.now)
         self.sampler.close(self.now)
-
-
-def run(
-    world: World,
-    workload: Workload | Arrivals,
-    rule: PlacementRule,
-    *,
-    seed: int = 0,
-    horizon_seconds: float | None = None,
-    random: Random | None = None,
-) -> Outcome:
-    """Return what a rule makes of a workload on a world.
-
-    Args:
-        world: The cluster.
-        workload: Jobs in the order of their submission, or a source of them.
-        rule: Asked for every decision; must answer for all.
-        seed: Of failures and of the rule's own stream; arrivals have theirs in the workload.
-        horizon_seconds: When to stop, work in flight counted in part; None runs until no job is left.
-        random: The rule's stream, where it must be another one than the seed's.
-
-    Raises:
-        ValueRangeError: the workload or the horizon cannot be.
-    """
-    arrivals = WorkloadArrivals(workload.jobs) if isinstance(workload, Workload) else workload
-    engine = Engine(
-        world,
-        arrivals,
-        seed=seed,
-        discipline=rule.discipline,
-        routes=rule.routes,
-        control_interval_seconds=rule.control_interval_seconds,
-        horizon_seconds=horizon_seconds,
-    )
-    rule.begin(engine.view, random or policy_stream(seed))
-    collects = gc.isenabled()
-    gc.disable()  # a run makes hundreds of thousands of objects that live to its end, and no cycles
-    try:
-        seconds = _drive(engine, rule)
-        outcome = engine.outcome(rule.name)
-    finally:
-        if collects:
-            gc.enable()
-    outcome.clamped += rule.clamped
-    outcome.decision_seconds = seconds.total
-    outcome.decisions = seconds.count
-    return outcome
-
-
-def policy_stream(seed: int) -> Random:
-    """Return the rule's own random stream of a seed: the fourth, after arrivals, sizes and failures."""
-    stream = np.random.SeedSequence(seed).spawn(4)[3]
-    return Random(int.from_bytes(stream.generate_state(4).tobytes(), "little"))  # noqa: S311  # a simulation
-
-
-class _DecisionTime:
-    """Seconds that a rule has taken, and for how many decisions."""
-
-    __slots__ = ("count", "total")
-
-    def __init__(self) -> None:
-        self.total, self.count = 0.0, 0
-
-
-def _drive(engine: Engine, rule: PlacementRule) -> _DecisionTime:
-    """Let a rule answer until the run is over."""
-    time = _DecisionTime()
-    steps, view = engine.steps(), engine.view
-    route, place, observes = rule.route, rule.place, rule.observes_ends
-    answer: Answer = None
-    try:
-        job = next(steps)
-        while True:
-            if observes:
-                for ended in engine.ended_jobs():
-                    rule.ended(ended)
-            if job is None:
-                engine.change_clocks(rule.control(view))
-                job = steps.send(None)
-                continue
-            before = perf_counter()
-            answer = route(job, view) if engine.deciding == "route" else place(job, view)
-            time.total += perf_counter() - before
-            time.count += 1
-            job = steps.send(answer)
-    except StopIteration:
-        return time

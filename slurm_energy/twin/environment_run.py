@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from slurm_energy.policy.placement import Discipline, Placement
-from slurm_energy.twin.engine import Engine, Steps, WorkloadArrivals
+from slurm_energy.twin.arrivals import WorkloadArrivals
+from slurm_energy.twin.engine import Engine, Steps
 from slurm_energy.twin.environment_choices import Choices, Chooser
 from slurm_energy.twin.environment_reward import Meter, Passage
 from slurm_energy.twin.job import Job, Workload

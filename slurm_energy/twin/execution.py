@@ -6,38 +6,18 @@ from heapq import heappush
 from math import inf
 
 from slurm_energy.policy.placement import Placement
+from slurm_energy.twin.boards import board_watts, highest_within, shared, warm_board
 from slurm_energy.twin.device_model import DeviceModel
 from slurm_energy.twin.events import BEGIN, FINISH, Events
-from slurm_energy.twin.heat import seconds_to_limit, steady_celsius, sustainable_watts, temperature_after
+from slurm_energy.twin.heat import seconds_to_limit, steady_celsius, sustainable_watts
 from slurm_energy.twin.job_run import COMPUTING, ENDED, STARTING, WAITING, Allocation, JobRun
 from slurm_energy.twin.ledger import HOST, IDLE, Ledger
 from slurm_energy.twin.nodes import NodePower
 from slurm_energy.twin.places import OptionTables, Place
 from slurm_energy.twin.pool_state import PoolState
+from slurm_energy.twin.sites import Site, needs_nodes
+from slurm_energy.twin.staging import NO_STAGING, Staging
 from slurm_energy.twin.world import World
-
-
-class _At:
-    """What starts and ends in one place need, gathered once."""
-
-    __slots__ = ("device", "free_watts", "ledger", "max_time_seconds", "plain", "pool", "pool_index", "siblings")
-
-    def __init__(self, execution: "Execution", place: Place) -> None:
-        self.pool_index = place.pool_index
-        self.pool = execution.pools[place.pool_index]
-        self.device = place.device
-        self.free_watts = place.device.free_watts
-        self.ledger = execution.ledger_of_pool[place.pool_index]
-        self.max_time_seconds = place.partition.max_time_seconds
-        self.siblings = execution.places_of_pool[place.pool_index]
-        self.plain = not (
-            self.pool.by_node
-            or place.device.thermal is not None
-            or place.pool.host_busy_watts > place.pool.host_idle_watts
-            or execution.world.launch_seconds > 0.0
-            or execution.expected_ends is not None
-        )
-        """Whether a start is no more than devices taken and power changed."""
 
 
 class Execution:
@@ -49,7 +29,7 @@ class Execution:
         self.events = events
         self.tables = OptionTables(world, places)
         self.ledgers: list[Ledger] = []
-        self.pools = [PoolState(pool, by_node=_needs_nodes(world, index)) for index, pool in enumerate(world.pools)]
+        self.pools = [PoolState(pool, by_node=needs_nodes(world, index)) for index, pool in enumerate(world.pools)]
         self.devices = [world.devices[pool.device] for pool in world.pools]
         self.ledger_of_pool = self._make_ledgers()
         self.places_of_pool = [
@@ -69,7 +49,7 @@ class Execution:
         self.ended: list[JobRun] = []
         """Jobs that ended since the engine looked."""
         self.nodes = NodePower(self)
-        self._at = [_At(self, place) for place in places]
+        self._at = [Site(self, place) for place in places]
 
     @property
     def power_watts(self) -> float:
@@ -85,7 +65,7 @@ class Execution:
         return self.held_moment_seconds + sum(len(pool.runs) for pool in self.pools) * now
 
     def start(
-        self, run: JobRun, placement: Placement, staging: "Staging", now: float, allocation: Allocation | None = None
+        self, run: JobRun, placement: Placement, staging: Staging, now: float, allocation: Allocation | None = None
     ) -> None:
         """Give a job its devices, on certain nodes or where they fit best.
 
@@ -105,7 +85,7 @@ class Execution:
         else:
             self._start_with_care(run, placement, staging, now, allocation)
 
-    def _start_plain(self, run: JobRun, at: _At, now: float) -> None:
+    def _start_plain(self, run: JobRun, at: Site, now: float) -> None:
         """Start a job where nothing but devices and power changes; the same as with care, and faster."""
         pool, gpus = at.pool, run.gpus
         pool.runs[run.job_id] = run
@@ -124,7 +104,7 @@ class Execution:
         self._plan_end(run, now)
 
     def _start_with_care(
-        self, run: JobRun, placement: Placement, staging: "Staging", now: float, allocation: Allocation | None
+        self, run: JobRun, placement: Placement, staging: Staging, now: float, allocation: Allocation | None
     ) -> None:
         place = self.places[placement.place]
         pool_index = place.pool_index
@@ -188,7 +168,7 @@ class Execution:
         if device.thermal is not None:
             run.power_cap_watts = inf
             if run.partner is not None and run.partner.phase == COMPUTING:
-                self._warm_board(run.partner, device, now)
+                warm_board(run.partner, device, self.ambient_celsius, now)
                 run.temperature_celsius = run.partner.temperature_celsius
             else:
                 self.nodes.warm_start(run, device, now)
@@ -208,7 +188,7 @@ class Execution:
             return
         device = self.places[run.place].device
         if device.thermal is not None:
-            self._warm_board(run, device, now)
+            warm_board(run, device, self.ambient_celsius, now)
         run.settle(now)
         run.version += 1
         self._price(run, device, now)
@@ -247,7 +227,7 @@ class Execution:
     def _leave(self, run: JobRun, now: float) -> None:
         """Take a job off its devices."""
         if run.phase == COMPUTING and self._at[run.place].device.thermal is not None:
-            self._warm_board(run, self._at[run.place].device, now)
+            warm_board(run, self._at[run.place].device, self.ambient_celsius, now)
         seconds = now - run.updated_seconds
         run.energy_joules += run.watts * seconds
         run.units_done += run.units_per_second * seconds
@@ -312,7 +292,7 @@ class Execution:
         watts, speed = powers[clock], 1.0 / times[clock]
         partner = run.partner
         if partner is not None and partner.phase == COMPUTING:
-            watts, speed = self._shared(run, partner, device, watts, speed)
+            watts, speed = shared(run, partner, device, watts, speed)
         ledger = self.ledger_of_pool[self.places[run.place].pool_index]
         ledger.change_jobs(watts - run.watts, now)
         run.watts, run.units_per_second = watts, speed
@@ -336,17 +316,6 @@ class Execution:
             end = max(now, run.limit_at_seconds)
             run.state = "TIMEOUT"
         self.events.add_job(end, FINISH, run)
-
-    def _shared(
-        self, run: JobRun, partner: JobRun, device: DeviceModel, watts: float, speed: float
-    ) -> tuple[float, float]:
-        """Return power and speed beside a neighbour: the pair's power is split as the two would draw alone."""
-        pair = device.pair(run.kind, partner.kind)
-        if pair is None:
-            return watts, speed
-        own, theirs = device.loads[run.kind].watts[run.clock], device.loads[partner.kind].watts[run.clock]
-        watts = pair.watts * pair_scale(device, run.kind, partner.kind, run.clock)
-        return watts * own / (own + theirs), speed * pair.speed
 
     def _join(self, run: JobRun, partner: JobRun, pool: PoolState) -> None:
         """Put a job beside another on the same GPU, at the other's clock."""
@@ -379,12 +348,12 @@ class Execution:
         if thermal is None:
             return run.set_clock
         ambient = thermal.ambient_celsius if self.ambient_celsius is None else self.ambient_celsius
-        board = _board_watts(run, device, powers)
-        clock = _highest_within(board, run.set_clock, run.power_cap_watts)
+        board = board_watts(run, device, powers)
+        clock = highest_within(board, run.set_clock, run.power_cap_watts)
         left = seconds_to_limit(thermal, run.temperature_celsius, steady_celsius(thermal, ambient, board[clock]))
         if left <= 1e-9:
             run.power_cap_watts = sustainable_watts(thermal, ambient)
-            return _highest_within(board, run.set_clock, run.power_cap_watts)
+            return highest_within(board, run.set_clock, run.power_cap_watts)
         if left < inf:
             version = run.version
 
@@ -394,28 +363,6 @@ class Execution:
 
             self.events.add_call(now + left, throttle)
         return clock
-
-    def _warm_board(self, run: JobRun, device: DeviceModel, now: float) -> None:
-        """Bring a job's temperature up to date, and a neighbour's with it: each is heated by the power of both."""
-        both = [run] if run.partner is None or run.partner.phase != COMPUTING else [run, run.partner]
-        for each in both:
-            self._warm(each, device, now)
-        for each in both:
-            each.settle(now)
-
-    def _warm(self, run: JobRun, device: DeviceModel, now: float) -> None:
-        """Bring the temperature of a job's devices up to date with their power since the last change."""
-        thermal = device.thermal
-        if thermal is None:
-            return
-        ambient = thermal.ambient_celsius if self.ambient_celsius is None else self.ambient_celsius
-        watts = run.watts / run.gpus
-        if run.partner is not None and run.partner.phase == COMPUTING:
-            watts += run.partner.watts
-        steady = steady_celsius(thermal, ambient, watts)
-        warm = temperature_after(thermal, run.temperature_celsius, steady, now - run.updated_seconds)
-        near = abs(warm - thermal.limit_celsius) < 1e-6
-        run.temperature_celsius = thermal.limit_celsius if near else warm
 
     def _expected_seconds(self, run: JobRun) -> float:
         rows = self.tables.rows(run.kind, run.job.gpu_counts)
@@ -443,52 +390,3 @@ class Execution:
             found.append(ledger)
         self.ledgers = list(by_region.values())
         return found
-
-
-class Staging:
-    """Data that a job waits for before it computes."""
-
-    __slots__ = ("joules", "seconds")
-
-    def __init__(self, seconds: float = 0.0, joules: float = 0.0) -> None:
-        self.seconds, self.joules = seconds, joules
-
-
-NO_STAGING = Staging()
-
-
-def pair_scale(device: DeviceModel, kind: str, partner: str, clock: int) -> float:
-    """Return a pair's power at a clock over that at the default clock: as the two powers alone fall together."""
-    one, other = device.loads[kind].watts, device.loads[partner].watts
-    return (one[clock] + other[clock]) / (one[-1] + other[-1])
-
-
-def _needs_nodes(world: World, index: int) -> bool:
-    """Return whether nodes of a pool must be told apart."""
-    pool = world.pools[index]
-    return (
-        pool.nodes > 1
-        or pool.suspend is not None
-        or pool.jobs_per_gpu > 1
-        or pool.cpus_per_node > 0
-        or pool.memory_gib_per_node < inf
-        or world.failures.node_mtbf_seconds < inf
-        or world.failures.gpu_mtbf_seconds < inf
-        or any(outage.pool == pool.name for outage in world.outages)
-    )
-
-
-def _board_watts(run: JobRun, device: DeviceModel, powers: list[float]) -> list[float]:
-    """Return the power of one device of a job at each clock, a neighbour on it counted in."""
-    partner = run.partner
-    pair = device.pair(run.kind, partner.kind) if partner is not None and partner.phase == COMPUTING else None
-    if partner is None or pair is None:
-        return [watts / run.gpus for watts in powers]
-    return [pair.watts * pair_scale(device, run.kind, partner.kind, clock) for clock in range(len(powers))]
-
-
-def _highest_within(powers: list[float], clock: int, watts: float) -> int:
-    """Return the highest clock up to `clock` whose power is inside the limit, the lowest if none is."""
-    while clock > 0 and powers[clock] > watts * (1.0 + 1e-12):
-        clock -= 1
-    return clock

@@ -8,11 +8,12 @@ from math import inf
 
 from slurm_energy.policy.placement import Discipline, Placement
 from slurm_energy.policy.placement_guard import guarded_placement
-from slurm_energy.twin.execution import NO_STAGING, Execution, Staging
+from slurm_energy.twin.execution import Execution
 from slurm_energy.twin.job import Job
 from slurm_energy.twin.job_run import Allocation, JobRun
 from slurm_energy.twin.places import Place
 from slurm_energy.twin.reservation import Reservation, reservation
+from slurm_energy.twin.staging import NO_STAGING, Staging
 from slurm_energy.twin.view import TwinView, may_share
 from slurm_energy.twin.waiting import JobQueue, Waiting, in_order
 

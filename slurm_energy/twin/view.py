@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 from math import inf
 
 from slurm_energy.policy.placement import OptionTable, PartnerOffer, RunningJob, WaitingJob
-from slurm_energy.twin.execution import Execution, pair_scale
+from slurm_energy.twin.boards import pair_scale
+from slurm_energy.twin.execution import Execution
 from slurm_energy.twin.job import Job
 from slurm_energy.twin.job_run import COMPUTING, JobRun
 from slurm_energy.twin.places import Place, can_run

@@ -10,9 +10,9 @@ from lab_run import BACKFILL_SECONDS, JobRecord, LabRun
 from mixed_jobs import TIME_SCALE, LabJob, partition_named
 
 from slurm_energy.policy.rules.registry import create_rule
-from slurm_energy.twin.engine import run
 from slurm_energy.twin.job import Job, Workload
 from slurm_energy.twin.outcome import Outcome
+from slurm_energy.twin.simulation import run
 from slurm_energy.twin.world import World
 from slurm_energy.twin.world_file import shipped_world
 

@@ -13,7 +13,7 @@ from slurm_energy.evaluation.arena_run import RunRecord, run_one
 from slurm_energy.evaluation.metrics import metrics_of
 from slurm_energy.evaluation.sweep import SWEEP_SEED, sweep_seed, swept_rule
 from slurm_energy.policy.rules.registry import create_rule
-from slurm_energy.twin.engine import run
+from slurm_energy.twin.simulation import run
 
 
 def make_plan(folder: Path, **changes: object) -> ArenaPlan:

@@ -11,10 +11,12 @@ from typing import Any
 import numpy as np
 
 from slurm_energy.policy.placement import ClusterView, Placement, PlacementRule, WaitingJob
+from slurm_energy.twin.arrivals import WorkloadArrivals
 from slurm_energy.twin.device_model import DeviceModel, Load
-from slurm_energy.twin.engine import Answer, Engine, WorkloadArrivals, run
+from slurm_energy.twin.engine import Answer, Engine
 from slurm_energy.twin.job import Job, Workload
 from slurm_energy.twin.outcome import Outcome
+from slurm_energy.twin.simulation import run
 from slurm_energy.twin.world import Partition, Pool, Series, World
 
 BUSY_WATTS, FREE_WATTS, CONTEXT_WATTS = 200.0, 10.0, 30.0

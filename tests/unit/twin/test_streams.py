@@ -8,9 +8,9 @@ from small_worlds import Answers, FirstFit, RandomRule, make_job, make_pool, mak
 
 from slurm_energy.policy.placement import ClusterView, Placement, PlacementRule, WaitingJob
 from slurm_energy.twin.disruptions import Disruptions
-from slurm_energy.twin.engine import policy_stream, run
 from slurm_energy.twin.job import Workload
 from slurm_energy.twin.outcome import Outcome
+from slurm_energy.twin.simulation import policy_stream, run
 from slurm_energy.twin.workloads.registry import create_workload
 from slurm_energy.twin.world import FailureRates, Outage, World
 
