@@ -17,7 +17,7 @@ EXIT_FAILED = 1
 EXIT_INTERRUPTED = 130
 
 
-OF_EXTRA_TWIN = frozenset({"gymnasium", "matplotlib", "numpy", "scipy"})
+OF_EXTRA_TWIN = frozenset({"gymnasium", "matplotlib", "numpy", "scipy", "sortedcontainers"})
 """Packages that a node or a login host does without."""
 
 

@@ -1,9 +1,10 @@
 """Jobs on devices: start, compute, change of clock or conditions, end. Every change of power passes through here."""
 
-from bisect import bisect_left, insort
 from collections.abc import Sequence
 from heapq import heappush
 from math import inf
+
+from sortedcontainers import SortedList
 
 from slurm_energy.policy.placement import Placement
 from slurm_energy.twin.boards import board_watts, highest_within, shared, warm_board
@@ -36,7 +37,10 @@ class Execution:
             [place.index for place in places if place.pool_index == index] for index in range(len(self.pools))
         ]
         self.free_gpus = [self.pools[place.pool_index].free_total for place in places]
-        self.expected_ends: list[list[tuple[float, int]]] | None = [[] for _ in self.pools] if backfill else None
+        self.expected_ends: list[SortedList[tuple[float, int]]] | None = (
+            [SortedList() for _ in self.pools] if backfill else None
+        )
+        """(expected end, job id) of the jobs that hold devices, by pool; kept only where backfill looks at them."""
         self.computing: dict[int, JobRun] = {}
         self.held_moment_seconds = 0.0
         """Times at which jobs gave devices back less times at which they got them: see `held_job_seconds`."""
@@ -134,7 +138,7 @@ class Execution:
         if self.expected_ends is not None:
             expected = run.limit_at_seconds
             run.expected_end_seconds = expected if expected < inf else begin + self._expected_seconds(run)
-            insort(self.expected_ends[pool_index], (run.expected_end_seconds, run.job_id))
+            self.expected_ends[pool_index].add((run.expected_end_seconds, run.job_id))
         if begin <= now:
             run.watts = run.units_per_second = 0.0
             run.energy_joules += staging.joules
@@ -263,8 +267,7 @@ class Execution:
         ledger.change_jobs(-run.watts, now)
         run.watts = run.units_per_second = 0.0
         if self.expected_ends is not None:
-            ends = self.expected_ends[pool_index]
-            del ends[bisect_left(ends, (run.expected_end_seconds, run.job_id))]
+            self.expected_ends[pool_index].remove((run.expected_end_seconds, run.job_id))
         partner = run.partner
         if partner is not None:
             self._part(run, partner, pool, now)

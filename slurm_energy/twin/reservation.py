@@ -1,5 +1,6 @@
 """EASY backfill: when the first job that waits will start, and what others may use until then and after."""
 
+from collections.abc import Iterable
 from math import ceil, inf
 
 from slurm_energy.twin.job import Job
@@ -54,7 +55,7 @@ class Reservation:
 
 
 def reservation(
-    pool: PoolState, job: Job, ends: list[tuple[float, int]], now: float, *, whole_nodes: bool = False
+    pool: PoolState, job: Job, ends: Iterable[tuple[float, int]], now: float, *, whole_nodes: bool = False
 ) -> Reservation:
     """Return the reservation of a job that cannot start in a pool now.
 

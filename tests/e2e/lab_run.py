@@ -1,5 +1,6 @@
 """Runs a workload in a laboratory and reads from slurmctld's log, SQL and the simulated GPUs what came of it."""
 
+import cmath
 import re
 import time
 from collections.abc import Mapping, Sequence
@@ -56,6 +57,8 @@ class LabRun:
     """Of each job: from the allocation to the first instruction, and from the last one to the recorded end."""
     release_seconds: tuple[float, ...]
     """Of each job: from the recorded end to free devices."""
+    pass_phase_seconds: float
+    """Slurm looks at new jobs, and backfills, this long after the run's first moment plus whole BACKFILL_SECONDS."""
 
 
 def comparison_spec(policy: Mapping[str, Any]) -> dict[str, Any]:
@@ -100,6 +103,7 @@ def run_in_lab(
             for job, record in zip(jobs, records, strict=True)
         ),
         release_seconds=tuple(record.released - record.ended for record in records),
+        pass_phase_seconds=_pass_phase(log, begin),
     )
 
 
@@ -121,6 +125,17 @@ def _all_times(log: Path, ids: Sequence[int]) -> dict[str, dict[int, float]] | N
             if found and stamp:
                 times[name][int(found[1])] = datetime.fromisoformat(stamp[1]).timestamp()
     return times if all(job_id in times[name] for name in _EVENTS for job_id in ids) else None
+
+
+def _pass_phase(log: Path, begin: float) -> float:
+    """Return the mean phase of the backfill scheduler's starts, on the circle of one interval."""
+    starts = [
+        datetime.fromisoformat(stamp[1]).timestamp() - begin
+        for line in log.read_text().splitlines()
+        if "_start_job: Started" in line and (stamp := _STAMP.match(line))
+    ]
+    turns = sum(cmath.exp(2j * cmath.pi * second / BACKFILL_SECONDS) for second in starts)
+    return cmath.phase(turns) / (2.0 * cmath.pi) % 1.0 * BACKFILL_SECONDS
 
 
 def _all_joules(lab: Lab, ids: Sequence[int]) -> dict[int, float] | None:

@@ -8,6 +8,7 @@ from statistics import fmean
 import numpy as np
 from lab_run import BACKFILL_SECONDS, JobRecord, LabRun
 from mixed_jobs import TIME_SCALE, LabJob, partition_named
+from numpy.typing import NDArray
 
 from slurm_energy.policy.rules.registry import create_rule
 from slurm_energy.twin.job import Job, Workload
@@ -16,9 +17,11 @@ from slurm_energy.twin.simulation import run
 from slurm_energy.twin.world import World
 from slurm_energy.twin.world_file import shipped_world
 
-_REPETITIONS = 80
+_REPETITIONS = 100
 # Latencies of a repetition lie so many times as far from their mean as the measured ones.
 _SPREAD = 2.0
+_DRIFT_SECONDS = 0.2
+_JUST_BEFORE_SECONDS = 0.001
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,21 +34,19 @@ class TwinRun:
 
 
 def run_in_twin(jobs: Sequence[LabJob], lab_run: LabRun, rule: str) -> TwinRun:
-    """Return what the twin makes of a laboratory's run: its submissions and its mean latencies, and nothing else.
-
-    The twin looks at a job when it is submitted, Slurm in its next pass, half an interval later on average.
-    """
+    """Return what the twin makes of the jobs, given when they were submitted, mean latencies and Slurm's passes."""
     world, release = _world(lab_run), fmean(lab_run.release_seconds)
-    seen = [record.submitted + BACKFILL_SECONDS / 2.0 for record in lab_run.jobs]
-    outcome = _outcome(world, jobs, seen, rule)
+    submitted = [record.submitted for record in lab_run.jobs]
+    phase = lab_run.pass_phase_seconds
+    outcome = _outcome(world, jobs, submitted, phase, rule)
     free_watts = sum(world.devices[pool.device].free_watts * pool.nodes * pool.gpus_per_node for pool in world.pools)
-    released = outcome.ended_seconds / TIME_SCALE
+    started, released = _wall(outcome.started_seconds, phase), _wall(outcome.ended_seconds, phase)
     held_joules = [world.devices[job.partition].free_watts * job.gpus * release * TIME_SCALE for job in jobs]
     return TwinRun(
         jobs=tuple(
             JobRecord(
-                submitted=lab_run.jobs[row].submitted,
-                started=float(outcome.started_seconds[row] / TIME_SCALE),
+                submitted=submitted[row],
+                started=float(started[row]),
                 ended=float(released[row] - release),
                 released=float(released[row]),
                 joules=float(outcome.energy_joules[row] - held_joules[row]),
@@ -61,25 +62,26 @@ def settled_pairs(
 ) -> list[tuple[int, int]]:
     """Return the pairs (first, second) of jobs that start in this order whatever the noise of latencies.
 
-    The twin is run with the mean latencies, then 80 times with each job's latency drawn anew from the measured ones, at
-    twice their distance from the mean, and with a new phase of Slurm's passes for each job. A pair is settled when all
-    these runs agree on it. `reserves_nodes` False has the textbook's reservations, of GPUs in place of nodes.
+    The twin is run with the mean latencies, then 100 times with each job's latency drawn anew from the measured ones,
+    at twice their distance from the mean, and with Slurm's passes up to 0.2 s earlier or later. A pair is settled when
+    all these runs agree on it. `reserves_nodes` False has the textbook's reservations, of GPUs in place of nodes.
     """
     totals = [sum(pair) for pair in zip(lab_run.launch_seconds, lab_run.release_seconds, strict=True)]
     mean = fmean(totals)
     random = Random(1)
     world = replace(_world(lab_run), backfill_reserves_nodes=reserves_nodes)
-    seen = [record.submitted + BACKFILL_SECONDS / 2.0 for record in lab_run.jobs]
-    runs = [_outcome(world, jobs, seen, rule).started_seconds]
+    submitted = [record.submitted for record in lab_run.jobs]
+    phase = lab_run.pass_phase_seconds
+    starts = [_outcome(world, jobs, submitted, phase, rule).started_seconds]
     for _ in range(_REPETITIONS):
         noisy = [
             replace(job, work_seconds=max(0.1, job.work_seconds + _SPREAD * (random.choice(totals) - mean)))
             for job in jobs
         ]
-        seen = [record.submitted + random.uniform(0.0, BACKFILL_SECONDS) for record in lab_run.jobs]
-        runs.append(_outcome(world, noisy, seen, rule).started_seconds)
-    starts = np.array(runs)  # [runs, jobs]
-    before = (starts[:, :, None] < starts[:, None, :]).all(axis=0)  # [jobs, jobs]
+        drifted = phase + random.uniform(-_DRIFT_SECONDS, _DRIFT_SECONDS)
+        starts.append(_outcome(world, noisy, submitted, drifted, rule).started_seconds)
+    at = np.array(starts)  # [runs, jobs]
+    before = (at[:, :, None] < at[:, None, :]).all(axis=0)  # [jobs, jobs]
     return [(int(first), int(second)) for first, second in np.argwhere(before)]
 
 
@@ -98,10 +100,15 @@ def _world(lab_run: LabRun) -> World:
     )
 
 
-def _outcome(world: World, jobs: Sequence[LabJob], seen: Sequence[float], rule: str) -> Outcome:
-    """Run the jobs in the twin, which first looks at them at these wall seconds."""
-    # The order of submission is the order of the queue: a job is never seen before the one in front of it.
-    in_order = np.maximum.accumulate(seen)
+def _outcome(
+    world: World, jobs: Sequence[LabJob], submitted: Sequence[float], phase_seconds: float, rule: str
+) -> Outcome:
+    """Run the jobs in the twin; its time 0 is one pass before `phase_seconds`, so that its passes are Slurm's.
+
+    The twin looks at a job when it comes, Slurm in its next pass: jobs come just before that. Times are wall seconds.
+    """
+    passes = np.ceil((np.asarray(submitted) - phase_seconds) / BACKFILL_SECONDS) + 1.0
+    seen = np.maximum(passes * BACKFILL_SECONDS - _JUST_BEFORE_SECONDS, 0.0)
     rows = tuple(
         Job(
             job_id=number,
@@ -117,6 +124,11 @@ def _outcome(world: World, jobs: Sequence[LabJob], seen: Sequence[float], rule: 
             partitions=(job.partition,),
             cpus=job.cpus,
         )
-        for number, (job, second) in enumerate(zip(jobs, in_order, strict=True), start=1)
+        for number, (job, second) in enumerate(zip(jobs, seen, strict=True), start=1)
     )
     return run(world, Workload(name="mixed", jobs=rows), create_rule(rule))
+
+
+def _wall(seconds: NDArray[np.float64], phase_seconds: float) -> NDArray[np.float64]:
+    """Return the twin's times as wall seconds after the laboratory run's first moment."""
+    return seconds / TIME_SCALE + phase_seconds - BACKFILL_SECONDS

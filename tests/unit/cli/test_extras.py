@@ -11,7 +11,7 @@ BLOCK = """
 import sys
 class Missing:
     def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] in {"numpy", "scipy", "matplotlib", "gymnasium", "torch", "torch_geometric"}:
+        if name.split(".")[0] in {"numpy", "scipy", "matplotlib", "gymnasium", "sortedcontainers", "torch", "torch_geometric"}:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 sys.meta_path.insert(0, Missing())
 """
