@@ -9,9 +9,10 @@ import pytest
 PACKAGE = Path(__file__).parents[3] / "slurm_energy"
 BLOCK = """
 import sys
+OF_EXTRAS = {"gymnasium", "matplotlib", "numpy", "scipy", "sortedcontainers", "torch", "torch_geometric"}
 class Missing:
     def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] in {"numpy", "scipy", "matplotlib", "gymnasium", "sortedcontainers", "torch", "torch_geometric"}:
+        if name.split(".")[0] in OF_EXTRAS:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 sys.meta_path.insert(0, Missing())
 """
