@@ -191,7 +191,7 @@ class Guard:
     def _decision(
         self, decision: EnergyDecision, job: JobRequest, outcome: _Outcome, situation: Situation
     ) -> EnergyDecision:
-        reasons = tuple(dict.fromkeys(outcome.reasons))
+        reasons = tuple(dict.fromkeys(outcome.reasons)) or (Reason.POLICY,)  # a policy that gives none is one still
         notes = tuple(dict.fromkeys(plain_note(note) for note in outcome.notes))
         line = explanation(outcome.partitions, outcome.clocks, situation.shown_names)
         if decision.mode is EnergyMode.OBSERVE:

@@ -615,3 +615,9 @@ def test_snapshot_is_left_as_it_was() -> None:
     copy = replace(snapshot)
     decide(make_job(partitions=("a40", "a100")), snapshot=snapshot)
     assert snapshot == copy
+
+
+def test_a_policy_that_gives_no_reason_and_changes_nothing_still_has_one() -> None:
+    decision = decide(make_job(), policy=AnswerPolicy(PolicyAnswer(reasons=())))
+    assert decision.reasons
+    assert not changes_job(decision)
