@@ -618,6 +618,6 @@ def test_snapshot_is_left_as_it_was() -> None:
 
 
 def test_a_policy_that_gives_no_reason_and_changes_nothing_still_has_one() -> None:
-    decision = decide(make_job(), policy=AnswerPolicy(PolicyAnswer(reasons=())))
+    decision = decide(make_job(), policy=AnswerPolicy(PolicyAnswer(reasons=())), config=make_config(routing_open=True))
     assert decision.reasons
     assert not changes_job(decision)
