@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from slurm_energy.errors import ConfigError
+from slurm_energy.evaluation.contenders import SETTINGS, SUMMARY, served_names
 from slurm_energy.policy.rules.registry import RuleEntry, rule_entry, rule_names
 from slurm_energy.reporting.visible import visible
 from slurm_energy.twin.places import places_of
@@ -35,6 +36,14 @@ def rules_document() -> list[dict[str, Any]]:
             "clock_keys": entry.clock_keys,
         }
         for entry in map(rule_entry, rule_names())
+    ] + [
+        {
+            "name": name,
+            "summary": SUMMARY,
+            "settings": [{"name": key, "meaning": meaning} for key, meaning in SETTINGS.items()],
+            "clock_keys": "",
+        }
+        for name in served_names()
     ]
 
 
@@ -44,6 +53,10 @@ def list_rules() -> None:
         click.echo(f"{entry.name:<16} {entry.summary}")
         for line in _settings(entry):
             click.echo(f"{'':<18}{line}")
+    for name in served_names():
+        click.echo(f"{name:<20} {SUMMARY}")
+    for key, meaning in SETTINGS.items():
+        click.echo(f"{'':<18}{key}=  {meaning}")
 
 
 def _settings(entry: RuleEntry) -> list[str]:

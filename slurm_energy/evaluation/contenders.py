@@ -11,10 +11,12 @@ from slurm_energy.twin.served import served_policy
 
 SERVED = "daemon/"
 """Before the name of a policy as the daemon serves it."""
-_SETTINGS = {
+SETTINGS = {
     "max_slowdown": "slowdown bound of jobs that name none, 0 to 2 (default: the configuration's)",
     "open": "1 lets jobs that name no partition be sent to any (default 0)",
 }
+"""What may be set of each, with its meaning."""
+SUMMARY = "as the daemon serves it: asked at submission with a snapshot, behind the guard"
 
 
 def served_names() -> tuple[str, ...]:
@@ -41,8 +43,8 @@ def _configured(name: str, settings: str) -> Config:
     config = Config()
     for item in settings.split(",") if settings else ():
         key, separator, value = item.partition("=")
-        if not separator or key not in _SETTINGS:
-            known = "; ".join(f"{known}: {meaning}" for known, meaning in _SETTINGS.items())
+        if not separator or key not in SETTINGS:
+            known = "; ".join(f"{known}: {meaning}" for known, meaning in SETTINGS.items())
             raise ConfigError(f"policy {SERVED}{name} has no setting {item[:64]!r}; it has {known}")
         try:
             number = float(value)
@@ -53,5 +55,5 @@ def _configured(name: str, settings: str) -> Config:
         elif key == "max_slowdown" and 0.0 <= number <= 2.0:
             config = replace(config, policy=replace(config.policy, max_slowdown=number))
         else:
-            raise ConfigError(f"setting {key}={value[:64]} of {SERVED}{name} is out of bound: {_SETTINGS[key]}")
+            raise ConfigError(f"setting {key}={value[:64]} of {SERVED}{name} is out of bound: {SETTINGS[key]}")
     return config

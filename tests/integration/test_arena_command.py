@@ -141,7 +141,7 @@ def test_lists_say_what_there_is(capfd: pytest.CaptureFixture[str]) -> None:
     printed = capfd.readouterr().out
     assert "adaptive-price" in printed and "chsac" in printed and "rate_per_second" in printed
     assert main(["arena", "policies", "--json"]) == 0
-    assert {"price", "clairvoyant"} <= {entry["name"] for entry in json.loads(capfd.readouterr().out)}
+    assert {"price", "clairvoyant", "daemon/oracle"} <= {entry["name"] for entry in json.loads(capfd.readouterr().out)}
 
 
 @pytest.mark.parametrize(

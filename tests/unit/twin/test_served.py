@@ -1,0 +1,127 @@
+"""The daemon's policies in the twin: the same guard, the same answer, on the clocks and partitions of the world."""
+
+from dataclasses import replace
+from math import inf
+
+import pytest
+
+from slurm_energy.config import Config
+from slurm_energy.domain.cluster import PartitionState
+from slurm_energy.errors import ConfigError, PolicyError
+from slurm_energy.evaluation.contenders import create_contender, served_names
+from slurm_energy.policy.rules.registry import create_rule
+from slurm_energy.twin.arrivals import WorkloadArrivals
+from slurm_energy.twin.engine import Engine
+from slurm_energy.twin.job import Job, Workload
+from slurm_energy.twin.outcome import Outcome
+from slurm_energy.twin.served import job_request, served_policy
+from slurm_energy.twin.simulation import run
+from slurm_energy.twin.snapshot import snapshot_of
+from slurm_energy.twin.world_file import shipped_world
+
+LAB = shipped_world("lab")
+
+
+def make_job(number: int = 1, **changes: object) -> Job:
+    job = Job(job_id=number, submitted_seconds=0.0, true_units=1_000.0, kind="training", partitions=("a100",))
+    for name, value in changes.items():
+        setattr(job, name, value)
+    return job
+
+
+def served(name: str, *jobs: Job) -> Outcome:
+    return run(LAB, Workload(name="jobs", jobs=jobs), create_contender(name))
+
+
+def test_the_oracle_lowers_the_clock_and_saves_energy_inside_its_bound() -> None:
+    before, after = served("daemon/slurm-default", make_job()), served("daemon/oracle", make_job())
+    assert after.clock[0] < before.clock[0]
+    assert after.energy_joules[0] < before.energy_joules[0]
+    assert 1.0 < after.run_seconds[0] / before.run_seconds[0] <= 1.0 + Config().policy.max_slowdown + 1e-6
+
+
+def test_a_larger_bound_lowers_the_clock_further() -> None:
+    careful, bold = served("daemon/oracle", make_job()), served("daemon/oracle:max_slowdown=0.2", make_job())
+    assert bold.clock[0] < careful.clock[0]
+
+
+def test_a_job_s_own_bound_is_kept() -> None:
+    assert served("daemon/oracle", make_job(max_slowdown=0.0)).clock[0] == served("fcfs", make_job()).clock[0]
+
+
+def test_a_time_limit_without_room_keeps_the_default_clock_and_counts_as_clamped() -> None:
+    default = served("fcfs", make_job()).run_seconds[0]
+    tight = make_job(time_limit_seconds=60.0 * (default // 60.0 + 1.0))
+    outcome = served("daemon/oracle", tight)
+    assert (outcome.state, outcome.clamped) == (["COMPLETED"], 1)
+    assert outcome.clock[0] == served("fcfs", make_job()).clock[0]
+
+
+def test_changing_nothing_is_what_slurm_does() -> None:
+    jobs = [make_job(number, submitted_seconds=10.0 * number) for number in range(20)]
+    plain = run(LAB, Workload(name="jobs", jobs=tuple(jobs)), create_rule("slurm-default"))
+    assert served("daemon/slurm-default", *jobs).total_joules == pytest.approx(plain.total_joules, rel=1e-12)
+
+
+def test_an_open_site_sends_jobs_that_name_no_partition_elsewhere_and_none_is_lost() -> None:
+    jobs = [make_job(number, partitions=()) for number in range(40)]
+    closed, opened = served("daemon/oracle", *jobs), served("daemon/oracle:open=1", *jobs)
+    assert set(closed.place) == {0}
+    assert len(set(opened.place)) > 1
+    assert opened.state == ["COMPLETED"] * 40
+
+
+def test_two_runs_are_the_same() -> None:
+    policy = served_policy("oracle")
+    workload = Workload(name="jobs", jobs=(make_job(1), make_job(2, submitted_seconds=5.0)))
+    first, second = (run(LAB, workload, policy) for _ in range(2))
+    assert first.total_joules == second.total_joules
+    assert sum(policy.reasons.values()) >= 2
+
+
+def test_the_snapshot_shows_what_is_held() -> None:
+    engine = Engine(LAB, WorkloadArrivals([make_job(gpu_counts=(3,))]), seed=1)
+    rule = create_rule("slurm-default")
+    steps = engine.steps()
+    job = next(steps)
+    before = snapshot_of(engine.view, 1.0)
+    assert job is not None
+    with pytest.raises(StopIteration):
+        steps.send(rule.place(job, engine.view))
+    names = [partition.name for partition in before.partitions]
+    assert names == [partition.name for partition in LAB.partitions]
+    assert isinstance(before.default_partition, PartitionState)
+    gpus = sum(gpus.count for node in before.nodes for gpus in node.gpus)
+    assert gpus == sum(pool.nodes * pool.gpus_per_node for pool in LAB.pools)
+    assert sum(gpus.allocated for node in before.nodes for gpus in node.gpus) == 0
+
+
+def test_a_request_says_what_the_job_says() -> None:
+    job = make_job(
+        gpu_counts=(2, 4), time_limit_seconds=7_200.0, deadline_seconds=9_000.0, max_slowdown=inf, user="ann"
+    )
+    request = job_request(job)
+    (demand,) = request.gpus
+    assert (demand.count, demand.max_count, request.time_limit_minutes) == (2, 4, 120.0)
+    assert (request.options.deadline_seconds, request.options.max_slowdown) == (9_001.0, None)
+    assert request.user_name == "ann"
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "message"),
+    [
+        ("daemon/orcale", PolicyError, "does not exist"),
+        ("daemon/oracle:speed=1", ConfigError, "has no setting 'speed=1'"),
+        ("daemon/oracle:max_slowdown=3", ConfigError, "out of bound"),
+        ("daemon/oracle:max_slowdown=nan", ConfigError, "out of bound"),
+        ("daemon/oracle:open=maybe", ConfigError, "not a number"),
+    ],
+)
+def test_a_wrong_text_is_refused_by_name(text: str, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        create_contender(text)
+
+
+def test_every_policy_of_the_daemon_can_contend() -> None:
+    assert {create_contender(name).name for name in served_names()} == {"slurm-default", "fixed-clock", "oracle"}
+    assert replace(Config()).policy.name == "oracle"
