@@ -20,7 +20,7 @@ pytestmark = pytest.mark.lab
 
 _ATTEMPTS = 3
 
-# Each is inside the room that the guard leaves a job of unknown length: at most 22 % slower.
+# Each is inside the room that the guard leaves a job of unknown length; a lower one would be raised.
 _LOWERED_MHZ = {"a100": 1140, "a40": 1305, "v100": 1200}
 
 
@@ -59,19 +59,23 @@ def _agreeing_run(
 ) -> LabRun:
     """Return a laboratory's run with which the twin agrees.
 
-    On a busy machine one late pass of Slurm can change which job goes first, and all that follows; such a run is no
-    repetition of the same experiment and is made once more.
+    A run so disturbed that too few pairs are settled says nothing and is made anew. One that differs is made anew once:
+    on a busy machine a single late pass of Slurm can change which job goes first, and all that follows.
     """
-    found: list[str] = []
+    num_differing = 0
     for _ in range(_ATTEMPTS):
         lab_run = run()
         twin = run_in_twin(jobs, lab_run, rule)
         settled = settled_pairs(jobs, lab_run, rule)
         _print(jobs, lab_run, twin, settled)
-        found = _disagreements(lab_run, twin, settled, least_settled_share)
+        if len(settled) < least_settled_share * len(jobs) * (len(jobs) - 1) / 2:
+            continue
+        found = _differences(lab_run, twin, settled)
         if not found:
             return lab_run
-    raise AssertionError(f"in {_ATTEMPTS} runs the last one differs: {'; '.join(found)}")
+        num_differing += 1
+        assert num_differing < 2, "; ".join(found)
+    raise AssertionError(f"in {_ATTEMPTS} runs fewer than {least_settled_share:.0%} of the pairs were settled")
 
 
 def _lowered() -> tuple[str, dict[tuple[str, str], float]]:
@@ -86,14 +90,10 @@ def _lowered() -> tuple[str, dict[tuple[str, str], float]]:
     return f"fixed-clock:{','.join(settings)}", slowdown
 
 
-def _disagreements(
-    lab_run: LabRun, twin: TwinRun, settled: Sequence[tuple[int, int]], least_settled_share: float
-) -> list[str]:
-    pairs = len(lab_run.jobs) * (len(lab_run.jobs) - 1) / 2
+def _differences(lab_run: LabRun, twin: TwinRun, settled: Sequence[tuple[int, int]]) -> list[str]:
+    """Return in what the twin differs by more than it may."""
     swapped = _swapped(lab_run.jobs, settled)
     found = []
-    if len(settled) < least_settled_share * pairs:
-        found.append(f"only {len(settled)} of {pairs:g} pairs are settled")
     if swapped:
         found.append(f"{len(swapped)} settled pairs started in the other order, {swapped[:5]} among them")
     for name, ours, theirs, most in (
