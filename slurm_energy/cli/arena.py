@@ -110,6 +110,11 @@ def policies(as_json: bool) -> int:
 @JSON_OPTION
 def worlds(as_json: bool) -> int:
     """List the worlds of the package."""
+    return show_worlds(as_json)
+
+
+def show_worlds(as_json: bool) -> int:
+    """Print the worlds of the package."""
     from slurm_energy.cli.listings import list_worlds, worlds_document  # noqa: PLC0415  # numpy only when needed
 
     if as_json:

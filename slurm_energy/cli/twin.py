@@ -4,8 +4,8 @@ from pathlib import Path
 
 import click
 
-from slurm_energy.cli.arena import comparison_options, typed_command
-from slurm_energy.cli.context import JSON_OPTION, print_json
+from slurm_energy.cli.arena import comparison_options, show_worlds, typed_command
+from slurm_energy.cli.context import JSON_OPTION
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 _REPLAYED = ("slurm-default", "adaptive-price")
@@ -70,13 +70,7 @@ def replay(
 @JSON_OPTION
 def worlds(as_json: bool) -> int:
     """List the worlds of the package."""
-    from slurm_energy.cli.listings import list_worlds, worlds_document  # noqa: PLC0415  # numpy only when needed
-
-    if as_json:
-        print_json(worlds_document())
-    else:
-        list_worlds()
-    return 0
+    return show_worlds(as_json)
 
 
 @twin.command(epilog="Example: slurm-energy twin workload --world chsac --hours 24 --seed 7 --output day.csv")

@@ -12,8 +12,8 @@ from math import isfinite
 import numpy as np
 from numpy.typing import NDArray
 
+from slurm_energy.evaluation.power_budget import seconds_above_budget
 from slurm_energy.evaluation.published import published_figures
-from slurm_energy.evaluation.series_figures import carbon_grams, cost, seconds_above_budget
 from slurm_energy.twin.job import Job
 from slurm_energy.twin.outcome import Outcome
 from slurm_energy.twin.places import network_cost, places_of
@@ -149,8 +149,8 @@ def metrics_of(outcome: Outcome, world: World, jobs: Sequence[Job] | None = None
         mean_decision_seconds=_ratio(outcome.decision_seconds, outcome.decisions),
         restarts=int(np.sum(outcome.restarts)),
         seconds_above_power_budget=seconds_above_budget(outcome, world),
-        carbon_grams=carbon_grams(outcome, world),
-        cost=cost(outcome, world),
+        carbon_grams=outcome.carbon_grams,
+        cost=outcome.cost,
         published_units=None if published is None else published.units,
         published_joules_per_unit=(
             None if published is None or not isfinite(published.joules_per_unit) else published.joules_per_unit

@@ -85,8 +85,8 @@ class PlaceInfo:
     """Of carbon intensity and price."""
 
 
-class WaitingJob(Protocol):
-    """What a rule may know of a job; the true amount of work is not among it."""
+class KnownJob(Protocol):
+    """Who a job is."""
 
     @property
     def job_id(self) -> int:
@@ -97,6 +97,39 @@ class WaitingJob(Protocol):
     def kind(self) -> str:
         """Name of its curves, such as `training` or `bloom-backward`."""
         ...
+
+    @property
+    def account(self) -> str:
+        """Account."""
+        ...
+
+    @property
+    def name(self) -> str:
+        """Job name; whatever the user wrote."""
+        ...
+
+
+class PlacedJob(Protocol):
+    """What a job holds, or held."""
+
+    @property
+    def place(self) -> int:
+        """Index of its place."""
+        ...
+
+    @property
+    def gpus(self) -> int:
+        """Devices that it holds."""
+        ...
+
+    @property
+    def clock(self) -> int:
+        """Index of its clock."""
+        ...
+
+
+class WaitingJob(KnownJob, Protocol):
+    """What a rule may know of a job; the true amount of work is not among it."""
 
     @property
     def gpu_counts(self) -> tuple[int, ...]:
@@ -139,42 +172,17 @@ class WaitingJob(Protocol):
         ...
 
     @property
-    def account(self) -> str:
-        """Account."""
-        ...
-
-    @property
-    def name(self) -> str:
-        """Job name; whatever the user wrote."""
-        ...
-
-    @property
     def routed_place(self) -> int | None:
         """Set by `route`; only this place is possible then."""
         ...
 
 
-class RunningJob(Protocol):
+class RunningJob(PlacedJob, Protocol):
     """What a rule may know of a job that runs."""
 
     @property
     def job_id(self) -> int:
         """Slurm's number."""
-        ...
-
-    @property
-    def place(self) -> int:
-        """Index of its place."""
-        ...
-
-    @property
-    def gpus(self) -> int:
-        """Devices that it holds."""
-        ...
-
-    @property
-    def clock(self) -> int:
-        """Index of its clock."""
         ...
 
     @property
@@ -188,43 +196,8 @@ class RunningJob(Protocol):
         ...
 
 
-class EndedJob(Protocol):
+class EndedJob(KnownJob, PlacedJob, Protocol):
     """What a rule learns when a job has ended: measured figures only."""
-
-    @property
-    def job_id(self) -> int:
-        """Slurm's number."""
-        ...
-
-    @property
-    def kind(self) -> str:
-        """Kind of work."""
-        ...
-
-    @property
-    def account(self) -> str:
-        """Account."""
-        ...
-
-    @property
-    def name(self) -> str:
-        """Job name; whatever the user wrote."""
-        ...
-
-    @property
-    def place(self) -> int:
-        """Index of its place."""
-        ...
-
-    @property
-    def gpus(self) -> int:
-        """Devices that it holds."""
-        ...
-
-    @property
-    def clock(self) -> int:
-        """Index of its clock."""
-        ...
 
     @property
     def run_seconds(self) -> float:

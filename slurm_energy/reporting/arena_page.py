@@ -2,7 +2,6 @@
 
 from datetime import UTC, datetime
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from slurm_energy.evaluation.arena import ArenaResult
@@ -11,8 +10,7 @@ from slurm_energy.reporting.arena_cells import arena_tables
 from slurm_energy.reporting.arena_context import RunContext
 from slurm_energy.reporting.arena_plots import frontier_figure, power_figure, queue_figure, svg_text
 from slurm_energy.reporting.arena_table import LEGEND
-from slurm_energy.reporting.visible import visible
-from slurm_energy.resources import shared_directory
+from slurm_energy.reporting.html import page_template
 
 _MOST_SEEDS_SHOWN = 12
 _FRONTIER_CAPTION = (
@@ -23,15 +21,7 @@ _FRONTIER_CAPTION = (
 
 def render_arena_page(result: ArenaResult, summary: ArenaSummary, context: RunContext) -> str:
     """Return the page: plots, tables, what was run."""
-    environment = Environment(
-        loader=FileSystemLoader(shared_directory("templates") / "reports"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["visible"] = visible
-    return environment.get_template("arena.html.j2").render(
+    return page_template("arena.html.j2").render(
         title=f"Policies on {result.world_name}",
         plots=_plots(result, summary),
         tables=arena_tables(summary),

@@ -1,6 +1,6 @@
-"""Energy reports as one HTML page; jinja2 escapes every text."""
+"""Reports as one HTML page; jinja2 escapes every text."""
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
 from slurm_energy.domain.report import EnergyReport
 from slurm_energy.reporting.cells import report_cells
@@ -9,7 +9,12 @@ from slurm_energy.resources import shared_directory
 
 
 def render_html(report: EnergyReport) -> str:
-    """Return the page."""
+    """Return the page of an energy report."""
+    return page_template("energy.html.j2").render(cells=report_cells(report), cluster=report.cluster)
+
+
+def page_template(name: str) -> Template:
+    """Return a template of templates/reports: it escapes, and a name it lacks is an error."""
     environment = Environment(
         loader=FileSystemLoader(shared_directory("templates") / "reports"),
         autoescape=True,
@@ -18,4 +23,4 @@ def render_html(report: EnergyReport) -> str:
         lstrip_blocks=True,
     )
     environment.filters["visible"] = visible
-    return environment.get_template("energy.html.j2").render(cells=report_cells(report), cluster=report.cluster)
+    return environment.get_template(name)

@@ -34,10 +34,8 @@ class TwinView:
         self.waiting_jobs = [0] * len(places)
         self.power_budget_watts = inf
         self.world = world
-        self.twin_places = places
         self.pools = execution.pools
-        self._world = world
-        self._places = places
+        self.twin_places = places
         self._execution = execution
         self._waiting = waiting
         self._allowed: dict[tuple[object, ...], tuple[int, ...]] = {}
@@ -92,7 +90,7 @@ class TwinView:
             asked = job.partitions or self._default
             found = tuple(
                 place.index
-                for place in self._places
+                for place in self.twin_places
                 if can_run(place, job) and (not asked or place.partition.name in asked)
             )
             self._allowed[key] = found
@@ -101,7 +99,7 @@ class TwinView:
     def possible_places(self, job: WaitingJob) -> tuple[int, ...]:
         """Return the places that could run the job if it were sent to their partitions, the default one or not."""
         assert isinstance(job, Job)
-        return tuple(place.index for place in self._places if can_run(place, job))
+        return tuple(place.index for place in self.twin_places if can_run(place, job))
 
     def room(self, job: WaitingJob) -> Sequence[int]:
         """Return by place the largest device count that fits now."""
@@ -112,7 +110,7 @@ class TwinView:
 
     def fresh_room(self, job: WaitingJob, places: tuple[int, ...], closed: "frozenset[int] | set[int]") -> list[int]:
         """Return the same over places of which some are closed, and keep it for the rule that is asked next."""
-        room = [0] * len(self._places)
+        room = [0] * len(self.twin_places)
         free, least = self.free_gpus, job.gpu_counts[0]
         for index in places:
             if free[index] >= least and index not in closed:
@@ -131,7 +129,7 @@ class TwinView:
             return ()
         offers = []
         for index in self.allowed_places(job) if job.routed_place is None else (job.routed_place,):
-            place = self._places[index]
+            place = self.twin_places[index]
             if place.pool.jobs_per_gpu < 2:
                 continue
             for run in self._pool_of[index].runs.values():
@@ -148,7 +146,7 @@ class TwinView:
 
     def waiting_by_place(self) -> list[int]:
         """Return by place the jobs that wait and could start there, routed or not."""
-        found = [0] * len(self._places)
+        found = [0] * len(self.twin_places)
         for queue in self._waiting.all_queues():
             if queue.size:
                 for place in queue.places:
@@ -161,22 +159,22 @@ class TwinView:
 
     def carbon_grams_per_kwh(self, place: int) -> float:
         """Return the present carbon intensity of a place."""
-        return self._regional(self._world.carbon_grams_per_kwh, place)
+        return self._regional(self.world.carbon_grams_per_kwh, place)
 
     def price_per_kwh(self, place: int) -> float:
         """Return the present price of energy at a place."""
-        return self._regional(self._world.price_per_kwh, place)
+        return self._regional(self.world.price_per_kwh, place)
 
     def wakeup_joules(self, place: int, gpus: int) -> float:
         """Return the energy of waking the nodes that a start would need."""
-        pool = self._execution.pools[self._places[place].pool_index]
+        pool = self._execution.pools[self.twin_places[place].pool_index]
         suspend = pool.pool.suspend
         if suspend is None:
             return 0.0
         return pool.sleeping_needed(gpus) * suspend.resume_watts * suspend.resume_seconds
 
     def _regional(self, series_by_region: Mapping[str, Series], place: int) -> float:
-        series = regional_series(series_by_region, self._places[place].pool.region)
+        series = regional_series(series_by_region, self.twin_places[place].pool.region)
         return 0.0 if series is None else value_at(series, self.now_seconds)
 
 

@@ -19,12 +19,10 @@ def queue_key(job: Job, second: float) -> QueueKey:
 class JobQueue:
     """Jobs with the same possible places, in their order. Taking the head is O(1), adding at the end O(log n)."""
 
-    __slots__ = ("_head", "_items", "demand", "places", "size")
+    __slots__ = ("_head", "_items", "places", "size")
 
     def __init__(self, places: tuple[int, ...]) -> None:
         self.places = places
-        self.demand: dict[int, int] = {}
-        """Jobs by the least number of devices that each would start with."""
         self._items: list[tuple[QueueKey, JobRun]] = []
         self._head = 0
         self.size = 0
@@ -33,8 +31,6 @@ class JobQueue:
     def add(self, run: JobRun) -> None:
         """Put a job where its key belongs."""
         self.size += 1
-        least = run.job.gpu_counts[0]
-        self.demand[least] = self.demand.get(least, 0) + 1
         item = (run.queue_key, run)
         if not self._items or self._items[-1][0] < run.queue_key:
             self._items.append(item)
@@ -51,7 +47,7 @@ class JobQueue:
 
     def take_head(self) -> None:
         """Remove the first job."""
-        self._forget(self._items[self._head][1])
+        self.size -= 1
         self._items[self._head] = _NOTHING
         self._head += 1
         if self._head >= _COMPACT_AT and self._head * 2 >= len(self._items):
@@ -64,24 +60,11 @@ class JobQueue:
         if index >= len(self._items) or self._items[index][1] is not run:
             raise ValueError(f"job {run.job_id} is not in this queue")
         del self._items[index]
-        self._forget(run)
+        self.size -= 1
 
     def first(self, count: int) -> list[tuple[QueueKey, JobRun]]:
         """Return up to `count` jobs from the head."""
         return self._items[self._head : self._head + count]
-
-    def least_demand(self) -> int:
-        """Return the fewest devices that any job of the queue would start with, 0 for an empty queue."""
-        return min(self.demand, default=0)
-
-    def _forget(self, run: JobRun) -> None:
-        self.size -= 1
-        least = run.job.gpu_counts[0]
-        left = self.demand[least] - 1
-        if left:
-            self.demand[least] = left
-        else:
-            del self.demand[least]
 
 
 class Waiting:
