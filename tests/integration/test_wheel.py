@@ -40,13 +40,20 @@ def test_hook_scripts_lab_sources_and_data_travel(wheel_names: set[str]) -> None
         "_shared/plugin/epilog.d/50-slurm-energy.sh",
         "_shared/plugin/Makefile",
         "_shared/migrations/script.py.mako",
-        "energy_model/curves.json",
         "lab/entry.sh",
         "lab/workloads/philly_sample.csv",
         "lab/workloads/LICENSE-philly_sample",
+        "DATA-LICENSES.md",
         "py.typed",
     ):
         assert f"slurm_energy/{name}" in wheel_names
+
+
+def test_every_coefficient_and_world_travels(wheel_names: set[str]) -> None:
+    package = ROOT / "slurm_energy"
+    files = [*(package / "energy_model").glob("*.json"), *(package / "twin" / "worlds").iterdir()]
+    assert len(files) > 12
+    assert {str(path.relative_to(ROOT)) for path in files if path.is_file()} - wheel_names == set()
 
 
 def test_nothing_built_and_nothing_of_the_tests_travels(wheel_names: set[str]) -> None:
