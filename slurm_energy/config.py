@@ -85,13 +85,24 @@ class StoreConfig:
 class PolicyConfig:
     """The live policy."""
 
-    name: str = _setting("oracle", "slurm-default, fixed-clock or oracle.")
+    name: str = _setting("oracle", "slurm-default, fixed-clock, oracle or gnn.")
     default_mode: Literal["off", "observe", "balanced", "saver"] = _setting(
         "balanced", "Mode of jobs that give no --energy option."
     )
     max_slowdown: float = _setting(0.05, "Slowdown bound of balanced jobs (ratio to the default clock).", 0.0, 2.0)
     saver_max_slowdown: float = _setting(0.20, "Slowdown bound of saver jobs.", 0.0, 2.0)
     fixed_clocks_mhz: dict[str, int] = _setting({}, "Clock of each GPU type under fixed-clock.")
+    checkpoint: str = _setting("", "Folder of the learned policy's checkpoint; gnn needs one.")
+    timeout_milliseconds: int = _setting(
+        20, "Time that the daemon waits for the learned policy before the baseline answers.", 1, 200
+    )
+    baseline: Literal["oracle", "fixed-clock", "slurm-default"] = _setting(
+        "oracle", "Policy that answers while the learned one loads, fails or is late."
+    )
+    threads: int = _setting(1, "CPU threads of the learned policy's process.", 1, 64)
+    clocks: Literal["oracle", "learned"] = _setting(
+        "oracle", "Who chooses the clock under gnn: the exact oracle where the job lands, or the network too."
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

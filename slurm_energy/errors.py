@@ -18,6 +18,7 @@ SlurmEnergyError
 │   └── SchemaVersionError   the database is older or newer than this code
 ├── WorkloadError        a file of jobs for the simulator
 ├── PolicyError          a policy that does not exist or cannot decide
+│   └── CheckpointError    a learned policy's files
 ├── EvaluationError      a comparison of policies that cannot be made, or an outcome that cannot be
 └── LabError             the laboratory cluster
 """
@@ -93,6 +94,10 @@ class WorkloadError(SlurmEnergyError):
 
 class PolicyError(SlurmEnergyError):
     """A policy does not exist or cannot decide."""
+
+
+class CheckpointError(PolicyError):
+    """The files of a learned policy cannot be used."""
 
 
 class EvaluationError(SlurmEnergyError):

@@ -14,19 +14,21 @@ _PR_SET_PDEATHSIG = 1
 
 NICENESS = 10
 """Children give way to the answering process, which has a job submission waiting for it."""
+ANSWERING_NICENESS = 0
+"""Of a child that the answering process itself waits for."""
 
 
 class Stopped(BaseException):
     """SIGTERM came; a BaseException so that nothing on the way swallows it."""
 
 
-def connect_to_parent(argv: list[str]) -> socket.socket:
-    """Return the socket to the daemon, whose number is the one argument; this process then ends with the daemon."""
+def connect_to_parent(argv: list[str], niceness: int = NICENESS) -> socket.socket:
+    """Return the socket to the daemon, whose number is the first argument; this process then ends with the daemon."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
     signal.signal(signal.SIGTERM, _stop)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    os.nice(NICENESS)
+    os.nice(niceness)
     parent = os.getppid()
     connection = socket.socket(fileno=int(argv[0]))
     if parent == 1:  # the daemon died before prctl took effect

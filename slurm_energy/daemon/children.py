@@ -23,13 +23,25 @@ STOP_SECONDS = 3.0
 
 
 class ChildProcess:
-    """One child that runs a module of this package; frames from it go to `receive` in order."""
+    """One child that runs a module; frames from it go to `receive` in order.
 
-    def __init__(self, name: str, module: str, config: Callable[[], Config], receive: Callable[[Any], None]) -> None:
+    With `line`, a child has a second socket, which keeps messages apart and is not asyncio's: `line` is given our end
+    at every start, to keep and to close, and None at every end.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        module: str,
+        config: Callable[[], Config],
+        receive: Callable[[Any], None],
+        line: Callable[[socket.socket | None], None] | None = None,
+    ) -> None:
         self.name = name
         self._module = module
         self._config = config
         self._receive = receive
+        self._line = line
         self._writer: asyncio.StreamWriter | None = None
         self._process: asyncio.subprocess.Process | None = None
         self.starts = 0
@@ -45,6 +57,21 @@ class ChildProcess:
             return False
         self._writer.write(pack(frame))
         return True
+
+    @property
+    def backlog_bytes(self) -> int:
+        """What the child has been sent and has not taken yet, beyond what the system keeps for it."""
+        return 0 if self._writer is None else self._writer.transport.get_write_buffer_size()
+
+    async def drain(self) -> None:
+        """Wait while the child has much to take.
+
+        Raises:
+            ConnectionError: it is gone.
+        """
+        if self._writer is None:
+            raise ConnectionResetError(f"child {self.name} is gone")
+        await self._writer.drain()
 
     async def run(self) -> None:
         """Keep the child running until cancelled."""
@@ -62,24 +89,28 @@ class ChildProcess:
             pause = min(pause * 2.0, LONGEST_PAUSE_SECONDS)
 
     def restart(self) -> None:
-        """End the child; `run` starts it again, with the configuration of that moment."""
-        if self._process is not None and self._process.returncode is None:
+        """End the child, by force if it must be; `run` starts it again, with the configuration of that moment."""
+        process = self._process
+        if process is not None and process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
-                self._process.terminate()
+                process.terminate()
+            # One that hangs outside of Python never sees the signal, and its end of the socket stays open.
+            asyncio.get_running_loop().call_later(STOP_SECONDS, _kill, process)
 
     async def _run_once(self) -> None:
         ours, theirs = socket.socketpair()
+        pairs = [(ours, theirs)]
+        if self._line is not None:
+            pairs.append(socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET))
         try:
-            start = f"import sys; from {self._module} import main; sys.exit(main(sys.argv[1:]))"
-            command = (sys.executable, "-P", "-c", start, str(theirs.fileno()))
-            process = await asyncio.create_subprocess_exec(
-                *command, stdin=asyncio.subprocess.DEVNULL, pass_fds=(theirs.fileno(),)
-            )
+            process = await self._start([end for _, end in pairs])
         except BaseException:
-            ours.close()
+            for end, _ in pairs:
+                end.close()
             raise
         finally:
-            theirs.close()
+            for _, end in pairs:
+                end.close()
         self.starts += 1
         self._process = process
         reader, writer = await asyncio.open_unix_connection(sock=ours)
@@ -87,6 +118,8 @@ class ChildProcess:
         logger.info("child started name=%s pid=%d", self.name, process.pid)
         try:
             self.send(self._config())
+            if self._line is not None:
+                self._line(pairs[1][0])
             while True:
                 self._receive(await read_frame(reader))
                 await asyncio.sleep(0)  # between two frames the answers to Slurm come first
@@ -95,7 +128,21 @@ class ChildProcess:
         finally:
             self._writer = None
             writer.close()
+            if self._line is not None:
+                self._line(None)
             await asyncio.shield(_ended(process))
+
+    async def _start(self, ends: list[socket.socket]) -> asyncio.subprocess.Process:
+        numbers = [end.fileno() for end in ends]
+        start = f"import sys; from {self._module} import main; sys.exit(main(sys.argv[1:]))"
+        command = (sys.executable, "-P", "-c", start, *map(str, numbers))
+        return await asyncio.create_subprocess_exec(*command, stdin=asyncio.subprocess.DEVNULL, pass_fds=numbers)
+
+
+def _kill(process: asyncio.subprocess.Process) -> None:
+    if process.returncode is None:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
 
 
 async def _ended(process: asyncio.subprocess.Process) -> None:

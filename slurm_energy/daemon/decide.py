@@ -6,13 +6,14 @@ from dataclasses import dataclass, field, replace
 
 from slurm_energy.config import Config
 from slurm_energy.daemon.job_request import job_request
+from slurm_energy.daemon.remote_policy import RemotePolicy, remote_policy
 from slurm_energy.domain.cluster import ClusterSnapshot
 from slurm_energy.domain.decision import DecisionEntry, EnergyDecision, RuntimeEstimate
 from slurm_energy.domain.ids import PartitionName
 from slurm_energy.domain.job import GpuDemand, JobRequest
 from slurm_energy.policy.base import Policy
 from slurm_energy.policy.guard import Guard, decision_entry
-from slurm_energy.policy.registry import create_policy
+from slurm_energy.policy.registry import LEARNED, create_policy
 from slurm_energy.wire.messages import SubmittedJob
 
 MAX_WARM_PARTITIONS = 8
@@ -54,6 +55,10 @@ class Decider:
         self.policy = policy
         self._guard = guard
 
+    def with_policy(self, policy: Policy) -> "Decider":
+        """Return another policy behind the same guard."""
+        return Decider(policy, self._guard)
+
     def decide(
         self,
         job: SubmittedJob,
@@ -76,20 +81,25 @@ class Decider:
         return Decided(decision=decision, job=request, entry=entry)
 
     def warm_up(self, snapshot: ClusterSnapshot) -> None:
-        """Work out now what the first decision on a snapshot would otherwise have to wait for."""
+        """Work out now what the first decision on a snapshot would otherwise have to wait for.
+
+        A policy in another process does so there, and is not asked: its baseline is.
+        """
+        policy = self.policy.baseline if isinstance(self.policy, RemotePolicy) else self.policy
         now_seconds = snapshot.taken_at_seconds
         for partition in snapshot.partitions[:MAX_WARM_PARTITIONS]:
             job = JobRequest(user_id=0, partitions=(partition.name,), gpus=(GpuDemand(count=1),))
-            self._guard.decide(self.policy, job, snapshot, now_seconds)
+            self._guard.decide(policy, job, snapshot, now_seconds)
 
 
 def create_decider(config: Config) -> Decider:
-    """Return the decider that the configuration asks for.
+    """Return the decider that the configuration asks for; a learned policy has no process yet.
 
     Raises:
         PolicyError: the policy does not exist or refuses its settings.
     """
-    return Decider(create_policy(config), Guard(config))
+    policy: Policy = remote_policy(config) if config.policy.name in LEARNED else create_policy(config)
+    return Decider(policy, Guard(config))
 
 
 def time_limit_minutes(job: JobRequest, decision: EnergyDecision, snapshot: ClusterSnapshot | None) -> int | None:

@@ -3,7 +3,11 @@
 from dataclasses import dataclass
 
 from slurm_energy.domain.cluster import JobState, NodeState, PartitionState
-from slurm_energy.domain.decision import RuntimeEstimate
+from slurm_energy.domain.decision import PolicyAnswer, RuntimeEstimate
+from slurm_energy.domain.job import JobRequest
+from slurm_energy.domain.telemetry import ClusterState
+from slurm_energy.domain.topology import SwitchState
+from slurm_energy.policy.base import DecisionContext
 from slurm_energy.wire.messages import Query
 
 MAX_ITEMS = 250
@@ -25,6 +29,12 @@ class SnapshotPart:
     nodes_gone: tuple[str, ...] = ()
     partitions: tuple[PartitionState, ...] | None = None
     """All partitions, or None when none changed."""
+    switches: tuple[SwitchState, ...] | None = None
+    """All switches, the first `MAX_ITEMS` of them where there are more; None when none changed."""
+    more_switches: tuple[SwitchState, ...] = ()
+    """Further ones, behind those of the parts before."""
+    clusters: tuple[ClusterState, ...] | None = None
+    """All clusters, or None when none changed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,3 +78,49 @@ class RuntimePart:
     estimates: tuple[tuple[int, str, RuntimeEstimate], ...]
     first: bool
     last: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyLoaded:
+    """The policy child has made its policy; it answers once it knows a snapshot."""
+
+    name: str
+    version: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyRefused:
+    """The policy child cannot make its policy, or not bring it to its first snapshot; it ends."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyAtSnapshot:
+    """The policy child has dealt with a snapshot: what it answers now comes from there, unless there is trouble."""
+
+    taken_at_seconds: float
+    seconds: float
+    """Work on it, answers in between left out."""
+    trouble: str = ""
+    """Why it still answers from the snapshot before."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyQuestion:
+    """What the guard asks a policy."""
+
+    job: JobRequest
+    context: DecisionContext
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyReply:
+    """The policy child's answer."""
+
+    answer: PolicyAnswer | None
+    error: str = ""
+    """Why there is no answer."""
+    taken_at_seconds: float | None = None
+    """Of the snapshot that it comes from."""

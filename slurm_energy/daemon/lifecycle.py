@@ -9,15 +9,18 @@ import signal
 import socket
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from slurm_energy.config import Config
 from slurm_energy.daemon.children import ChildProcess
 from slurm_energy.daemon.decide import create_decider
 from slurm_energy.daemon.entries import DAEMON_STREAM
+from slurm_energy.daemon.frames import SnapshotBegins, SnapshotComplete, SnapshotPart
 from slurm_energy.daemon.ingest import ReportDesk
 from slurm_energy.daemon.journal import JournalWriter
 from slurm_energy.daemon.journal_queue import JournalQueue
 from slurm_energy.daemon.peers import privileged_user_ids
+from slurm_energy.daemon.policy_slot import POLICY_MODULE, PolicySlot
 from slurm_energy.daemon.recorder_link import RecorderLink, RuntimeEstimates
 from slurm_energy.daemon.server import Server
 from slurm_energy.daemon.snapshot_feed import SnapshotFeed
@@ -36,8 +39,13 @@ DRAIN_SECONDS = 1.5
 class EnergyDaemon:
     """Holds everything the answering process has open."""
 
-    def __init__(self, config: Config, reload: Callable[[], Config]) -> None:
+    def __init__(self, config: Config, reload: Callable[[], Config], policy_module: str = POLICY_MODULE) -> None:
         """Make the parts; nothing is opened before `run`.
+
+        Args:
+            config: What to begin with.
+            reload: Called at SIGHUP for the configuration as it is then.
+            policy_module: What the child of a learned policy runs.
 
         Raises:
             SlurmEnergyError: the configuration names something that cannot be used.
@@ -53,9 +61,9 @@ class EnergyDaemon:
         )
         self._reports = ReportDesk(self.state, report_key(config))
         self._server = Server(self.state, LocalVerbs(self.state), self._reports)
-        self._snapshot = ChildProcess(
-            "snapshot", SNAPSHOT_MODULE, self._current_config, SnapshotFeed(self.state).receive
-        )
+        self._feed = SnapshotFeed(self.state)
+        self._policy = PolicySlot(self.state, self._feed.copy, policy_module)
+        self._snapshot = ChildProcess("snapshot", SNAPSHOT_MODULE, self._current_config, self._take)
         self._recorder = ChildProcess("recorder", RECORDER_MODULE, self._current_config, link.receive)
         link.child = self._recorder
         self._stop = asyncio.Event()
@@ -76,6 +84,7 @@ class EnergyDaemon:
             if daemon.report_host:
                 await self._server.listen_reports(daemon.report_host, daemon.report_port)
             tasks += [asyncio.create_task(child.run(), name=child.name) for child in (self._snapshot, self._recorder)]
+            tasks.append(asyncio.create_task(self._policy.run(), name="policy"))
             tell_supervisor("READY=1")
             logger.info("daemon ready socket=%s policy=%s", daemon.socket_path, self.state.decider.policy.name)
             # Thousands of long-lived values would make each full collection a pause in which nobody is answered.
@@ -127,7 +136,8 @@ class EnergyDaemon:
             for line in str(error).splitlines():
                 logger.error("configuration not reloaded, the old one stays error=%s", line)
             return
-        old, self.state.config, self.state.decider = self.state.config, config, decider
+        old, self.state.config = self.state.config, config
+        self._policy.use(config, decider)
         self.state.privileged = privileged_user_ids(config.cluster.slurm_user)
         self._reports.use_key(key)
         logging.getLogger().setLevel(config.daemon.log_level)
@@ -137,10 +147,16 @@ class EnergyDaemon:
             self._snapshot.restart()
         if _recorded_part(old) != _recorded_part(config):
             self._recorder.restart()
-        logger.info("configuration reloaded policy=%s", decider.policy.name)
+        logger.info("configuration reloaded policy=%s", self.state.decider.policy.name)
 
     def _current_config(self) -> Config:
         return self.state.config
+
+    def _take(self, frame: Any) -> None:
+        """Take one frame of the snapshot child."""
+        self._feed.receive(frame)
+        if isinstance(frame, SnapshotBegins | SnapshotPart | SnapshotComplete):
+            self._policy.forward(frame)
 
     def _use_runtimes(self, runtimes: RuntimeEstimates) -> None:
         self.state.runtimes = runtimes

@@ -6,6 +6,8 @@ from typing import TypeVar
 
 from slurm_energy.daemon.frames import MAX_ITEMS, SnapshotPart
 from slurm_energy.domain.cluster import JobState, NodeState, PartitionState
+from slurm_energy.domain.telemetry import ClusterState
+from slurm_energy.domain.topology import SwitchState
 from slurm_energy.slurm.client import ClusterReading
 from slurm_energy.slurm.convert_accounting import REQUEUED
 from slurm_energy.slurm.convert_job import LIVE_STATES
@@ -23,6 +25,8 @@ class SnapshotDifference:
         self._jobs: dict[int, JobState] = {}
         self._nodes: dict[str, NodeState] = {}
         self._partitions: tuple[PartitionState, ...] | None = None
+        self._switches: tuple[SwitchState, ...] = ()
+        self._clusters: tuple[ClusterState, ...] = ()
 
     def parts(self, reading: ClusterReading) -> Iterator[SnapshotPart]:
         """Yield parts of at most `MAX_ITEMS`; jobs that have ended are not part of a snapshot."""
@@ -30,7 +34,13 @@ class SnapshotDifference:
         nodes: dict[str, NodeState] = {node.name: node for node in reading.nodes}
         if reading.partitions != self._partitions:
             yield SnapshotPart(partitions=reading.partitions)
-        for changed_jobs in _chunks([job for key, job in jobs.items() if self._jobs.get(key) != job]):
+        if reading.switches != self._switches:
+            yield SnapshotPart(switches=reading.switches[:MAX_ITEMS])
+            for switches in _chunks(reading.switches[MAX_ITEMS:]):
+                yield SnapshotPart(more_switches=switches)
+        if reading.clusters != self._clusters:
+            yield SnapshotPart(clusters=reading.clusters[:MAX_ITEMS])
+        for changed_jobs in _job_chunks([job for key, job in jobs.items() if self._jobs.get(key) != job]):
             yield SnapshotPart(jobs=changed_jobs)
         for gone in _chunks([key for key in self._jobs if key not in jobs]):
             yield SnapshotPart(jobs_gone=gone)
@@ -39,6 +49,7 @@ class SnapshotDifference:
         for names in _chunks([key for key in self._nodes if key not in nodes]):
             yield SnapshotPart(nodes_gone=names)
         self._jobs, self._nodes, self._partitions = jobs, nodes, reading.partitions
+        self._switches, self._clusters = reading.switches, reading.clusters
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,11 +76,11 @@ class JobHistory:
             mark = _recorded_fields(job)
             known = self._known.get(key)
             if known is None or known[1] != mark:
-                changed.append(job)
+                changed.append(_recorded(job))
             seen[key] = (job, mark)
         restarts = {job.job_id: job.restart_count for job in jobs}
         vanished = [
-            replace(job, state=REQUEUED if restarts.get(job.job_id, 0) > job.restart_count else VANISHED)
+            replace(_recorded(job), state=REQUEUED if restarts.get(job.job_id, 0) > job.restart_count else VANISHED)
             for key, (job, _) in self._known.items()
             if key not in seen and job.state in LIVE_STATES
         ]
@@ -95,6 +106,29 @@ def _recorded_fields(job: JobState) -> tuple[object, ...]:
     )
 
 
-def _chunks(items: list[_Item]) -> Iterator[tuple[_Item, ...]]:
+def _recorded(job: JobState) -> JobState:
+    """Return a job without its long lists, which the database does not keep."""
+    return replace(job, dependencies=(), gpu_positions=()) if job.dependencies or job.gpu_positions else job
+
+
+def _job_chunks(jobs: list[JobState]) -> Iterator[tuple[JobState, ...]]:
+    """Yield jobs in parts of at most `MAX_ITEMS`, in which dependencies and held devices count too.
+
+    A job with more of them than that has a part of its own.
+    """
+    part: list[JobState] = []
+    weight = 0
+    for job in jobs:
+        own = 1 + len(job.dependencies) + len(job.gpu_positions)
+        if part and weight + own > MAX_ITEMS:
+            yield tuple(part)
+            part, weight = [], 0
+        part.append(job)
+        weight += own
+    if part:
+        yield tuple(part)
+
+
+def _chunks(items: Sequence[_Item]) -> Iterator[tuple[_Item, ...]]:
     for begin in range(0, len(items), MAX_ITEMS):
         yield tuple(items[begin : begin + MAX_ITEMS])

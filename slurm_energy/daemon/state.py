@@ -10,6 +10,7 @@ from slurm_energy.config import Config
 from slurm_energy.daemon.claims import Claims
 from slurm_energy.daemon.decide import Decider
 from slurm_energy.daemon.journal_queue import JournalQueue
+from slurm_energy.daemon.remote_policy import RemotePolicy
 from slurm_energy.domain.cluster import ClusterSnapshot
 from slurm_energy.domain.decision import RuntimeEstimate
 from slurm_energy.wire.messages import Query
@@ -47,6 +48,12 @@ class DaemonState:
     def uptime_seconds(self) -> float:
         """Seconds since the daemon started."""
         return time.monotonic() - self.started_at_monotonic_seconds
+
+    @property
+    def policy_process(self) -> str | None:
+        """How the process of a learned policy is, in words; None for a policy that needs none."""
+        policy = self.decider.policy
+        return policy.condition if isinstance(policy, RemotePolicy) else None
 
     def snapshot_age_seconds(self, now_seconds: float) -> float | None:
         """Return the age of the cluster's snapshot, None when there is none."""

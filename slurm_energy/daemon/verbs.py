@@ -140,6 +140,7 @@ class LocalVerbs:
             "version": __version__,
             "policy": state.decider.policy.name,
             "policy_version": state.decider.policy.version,
+            "policy_process": state.policy_process,
             "uptime_seconds": round(state.uptime_seconds, 1),
             "snapshot_age_seconds": state.snapshot_age_seconds(time.time()),
             "snapshot_jobs": None if state.snapshot is None else len(state.snapshot.jobs),

@@ -4,6 +4,12 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from slurm_energy.domain.ids import ClusterName, JobId, NodeName, PartitionName
+from slurm_energy.domain.telemetry import ClusterState, GpuReading
+from slurm_energy.domain.topology import GpuLink, SwitchState
+
+_SUSPENDED = frozenset({"POWERED_DOWN", "POWERING_DOWN", "POWER_SAVING"})
+_WAKING = frozenset({"POWERING_UP", "POWER_UP"})
+"""POWER_UP is the wish to wake a node that is still POWERED_DOWN; POWER_DOWN alone is a wish too, and jobs run on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +40,39 @@ class NodeState:
     memory_allocated_mib: float | None = None
     gpus: tuple[NodeGpus, ...] = ()
     features: tuple[str, ...] = ()
+    gpu_readings: tuple[GpuReading, ...] = ()
+    """In the order of `gpus`; may be shorter than the node has devices."""
+    gpu_link: GpuLink | None = None
+    switch: str | None = None
+    """Leaf switch that the node hangs on."""
+    uplink_gb_per_second: float | None = None
+    uplink_congestion: float | None = None
+    """Share of the uplink's capacity in use, 0 to 1."""
+    uplink_latency_microseconds: float | None = None
+    power_watts: float | None = None
+    """Of the whole node."""
+    wake_seconds: float | None = None
+    """From suspended to ready for a job."""
+
+    @property
+    def gpu_count(self) -> int:
+        """GPUs of all types."""
+        return sum(gpus.count for gpus in self.gpus)
+
+    @property
+    def gpus_idle(self) -> int:
+        """GPUs of all types that no job holds."""
+        return sum(gpus.idle for gpus in self.gpus)
+
+    @property
+    def is_suspended(self) -> bool:
+        """Whether the node is powered down, or on its way there, and nobody wakes it."""
+        return not _SUSPENDED.isdisjoint(self.states) and _WAKING.isdisjoint(self.states)
+
+    @property
+    def is_waking(self) -> bool:
+        """Whether the node is on its way up from suspension."""
+        return not _WAKING.isdisjoint(self.states)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +93,20 @@ class PartitionState:
     root_only: bool = False
     needs_reservation: bool = False
     priority_tier: int = 1
+    cluster: ClusterName | None = None
+    """None: the snapshot's own."""
+    carbon_grams_per_kwh: float | None = None
+    price_per_kwh: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobDependency:
+    """A job that another waits for; `needs_success` when it must end well (afterok), not only end."""
+
+    job_id: JobId
+    needs_success: bool
+    data_gib: float | None = None
+    """What it hands over."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +142,23 @@ class JobState:
     admin_comment: str = ""
     energy_joules: float | None = None
     """Slurm's own figure, None when it has none; never NO_VAL."""
+    dependencies: tuple[JobDependency, ...] = ()
+    """Jobs that it still waits for."""
+    deadline_seconds: float | None = None
+    """Unix time by which it should have ended."""
+    memory_per_node_mib: float | None = None
+    gpu_types: tuple[str, ...] = ()
+    """GRES types held or asked for; empty when it takes any."""
+    gpu_max_count: int | None = None
+    """Most GPUs that it can use, where it may have more than `gpu_count`."""
+    exclusive: bool = False
+    """Whether it keeps others from its nodes."""
+    estimated_seconds: float | None = None
+    """Expected run time at the default clock."""
+    gpu_positions: tuple[tuple[NodeName, tuple[int, ...]], ...] = ()
+    """Which devices of each node it holds, in the order of the node's GRES, where Slurm tells."""
+    kind: str = ""
+    """Key of its workload in the energy model, where that is known."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,6 +170,10 @@ class ClusterSnapshot:
     partitions: tuple[PartitionState, ...] = ()
     nodes: tuple[NodeState, ...] = ()
     jobs: tuple[JobState, ...] = ()
+    switches: tuple[SwitchState, ...] = ()
+    """Empty where the topology is not known."""
+    clusters: tuple[ClusterState, ...] = ()
+    """Budgets and readings of each cluster; several where jobs are routed between them."""
 
     @cached_property
     def partition_by_name(self) -> dict[PartitionName, PartitionState]:

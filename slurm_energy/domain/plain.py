@@ -101,7 +101,15 @@ def _read_union(kind: Any, value: object, thing: str) -> Any:
 def _read_sequence(kind: Any, value: object, thing: str) -> Any:
     if not isinstance(value, list | tuple):
         raise ValueRangeError(f"{thing} is {_short(value)}, a list is needed")
-    item_kind = get_args(kind)[0]
+    kinds = get_args(kind)
+    if get_origin(kind) is tuple and kinds[-1] is not Ellipsis:
+        if len(value) != len(kinds):
+            raise ValueRangeError(f"{thing} has {len(value)} items, {len(kinds)} are needed")
+        return tuple(
+            _read(item_kind, item, f"{thing}[{index}]")
+            for index, (item_kind, item) in enumerate(zip(kinds, value, strict=True))
+        )
+    item_kind = kinds[0]
     return get_origin(kind)(_read(item_kind, item, f"{thing}[{index}]") for index, item in enumerate(value))
 
 

@@ -1,7 +1,7 @@
 """The exact policy: for each GPU type the clock of least energy inside the bound, and the cheapest partition."""
 
 from slurm_energy.domain.cluster import ClusterSnapshot
-from slurm_energy.domain.decision import PolicyAnswer, Reason
+from slurm_energy.domain.decision import ClockChoice, PolicyAnswer, Reason
 from slurm_energy.domain.ids import PartitionName
 from slurm_energy.domain.job import JobRequest
 from slurm_energy.energy_model.operating_point import best_operating_point
@@ -24,20 +24,9 @@ class OraclePolicy:
     def decide(self, job: JobRequest, snapshot: ClusterSnapshot, context: DecisionContext) -> PolicyAnswer:  # noqa: ARG002  # the protocol's form
         """Return a clock for each GPU type that the job can land on and, where routing is open, a partition."""
         partitions, reasons, notes = self._route(context)
-        candidates = landing_on(context.candidates, partitions)
-        limits = context.board_limits
-        fastest = fastest_type(with_room(context.candidates), limits) if partitions is not None else None
-        choices = []
-        for gpu_type in landing_types(candidates):
-            bound: float | None = context.max_slowdown
-            if fastest is not None:
-                bound = remaining_slowdown(gpu_type, fastest, context.max_slowdown, limits)
-            if bound is not None:
-                point = best_operating_point(gpu_type, bound, power_limit_watts=limits.watts(gpu_type))
-                choices.append(clock_choice(gpu_type, point, limits))
         return PolicyAnswer(
             partitions=partitions,
-            clocks=tuple(choice for choice in choices if choice is not None),
+            clocks=oracle_clocks(context, partitions),
             reasons=(Reason.POLICY, *reasons),
             notes=notes,
         )
@@ -57,6 +46,27 @@ class OraclePolicy:
         if landing_on(with_room(context.candidates), None) == (best.candidate,):
             return None, (), (f"{name} alone has room now: Slurm starts the job there without our doing",)
         return (name,), (), (_routing_note(best.candidate, best.energy_ratio),)
+
+
+def oracle_clocks(context: DecisionContext, partitions: tuple[PartitionName, ...] | None) -> tuple[ClockChoice, ...]:
+    """Return the clock of least energy inside the bound for each GPU type that the job can land on.
+
+    Args:
+        context: What the guard worked out.
+        partitions: Those to which the job is sent, None where it stays as it was submitted; sent elsewhere, it has
+            only what the bound leaves against the fastest partition with room.
+    """
+    limits = context.board_limits
+    fastest = fastest_type(with_room(context.candidates), limits) if partitions is not None else None
+    choices = []
+    for gpu_type in landing_types(landing_on(context.candidates, partitions)):
+        bound: float | None = context.max_slowdown
+        if fastest is not None:
+            bound = remaining_slowdown(gpu_type, fastest, context.max_slowdown, limits)
+        if bound is not None:
+            point = best_operating_point(gpu_type, bound, power_limit_watts=limits.watts(gpu_type))
+            choices.append(clock_choice(gpu_type, point, limits))
+    return tuple(choice for choice in choices if choice is not None)
 
 
 def _routing_note(candidate: Candidate, energy_ratio: float) -> str:

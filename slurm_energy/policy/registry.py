@@ -1,6 +1,7 @@
 """Policies by name."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from slurm_energy.config import Config
 from slurm_energy.energy_model.catalog import CATALOG
@@ -17,25 +18,50 @@ _POLICIES: Mapping[str, Callable[[Config], Policy]] = {
     "fixed-clock": lambda config: FixedClockPolicy(fixed_clocks(config), config.policy.max_slowdown),
     "oracle": lambda config: OraclePolicy(),  # noqa: ARG005  # every entry has the same form
 }
+LEARNED = frozenset({"gnn"})
+"""Policies that need a checkpoint, and a process of their own: torch is slow to import and may fail in its own ways."""
 
 
 def policy_names() -> tuple[str, ...]:
-    """Return the name of every policy."""
+    """Return the name of every policy that can be made from settings alone."""
     return tuple(_POLICIES)
+
+
+def known_policy_names() -> tuple[str, ...]:
+    """Return the name of every policy, those that need a checkpoint last."""
+    return (*_POLICIES, *sorted(LEARNED))
 
 
 def create_policy(config: Config) -> Policy:
     """Return the policy that the configuration names, with every clock table worked out: the first job waits for none.
 
     Raises:
-        PolicyError: there is no policy of that name.
+        PolicyError: there is no policy of that name, or its checkpoint cannot be used.
         ConfigError: the site gives a power limit or a clock to GPUs that nobody knows.
     """
-    try:
-        build = _POLICIES[config.policy.name]
-    except KeyError:
-        raise PolicyError(f"policy {config.policy.name!r} does not exist; known: {', '.join(_POLICIES)}") from None
+    name = config.policy.name
+    if name not in known_policy_names():
+        raise PolicyError(f"policy {name!r} does not exist; known: {', '.join(known_policy_names())}")
     limits = site_board_limits(config)
-    for name in CATALOG:
-        clock_table_of(name, power_limit_watts=limits.watts(name))
-    return build(config)
+    for gpu_type in CATALOG:
+        clock_table_of(gpu_type, power_limit_watts=limits.watts(gpu_type))
+    return _learned(config) if name in LEARNED else _POLICIES[name](config)
+
+
+def baseline_of(config: Config) -> Policy:
+    """Return the policy that answers where the learned one cannot.
+
+    Raises:
+        ConfigError: as in `create_policy`.
+    """
+    return create_policy(replace(config, policy=replace(config.policy, name=config.policy.baseline)))
+
+
+def _learned(config: Config) -> Policy:
+    try:
+        from slurm_energy.policy.gnn.policy import load_policy  # noqa: PLC0415  # torch, for whoever serves it only
+    except ModuleNotFoundError as error:
+        raise PolicyError(
+            f"policy {config.policy.name} cannot be loaded, {error}: it needs what slurm-energy[daemon] installs"
+        ) from error
+    return load_policy(config)

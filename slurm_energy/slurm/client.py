@@ -6,6 +6,8 @@ from typing import Protocol
 
 from slurm_energy.domain.cluster import JobState, NodeState, PartitionState
 from slurm_energy.domain.ids import JobId
+from slurm_energy.domain.telemetry import ClusterState
+from slurm_energy.domain.topology import SwitchState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,6 +19,10 @@ class ClusterReading:
     jobs: tuple[JobState, ...]
     skipped: Mapping[str, int] = field(default_factory=dict)
     """Rows that could not be read, by reason."""
+    switches: tuple[SwitchState, ...] = ()
+    """Empty where the topology is not known."""
+    clusters: tuple[ClusterState, ...] = ()
+    """Empty where nobody tells budgets and readings of the whole cluster."""
 
 
 class SlurmReader(Protocol):

@@ -3,14 +3,18 @@
 from collections.abc import Mapping
 
 from slurm_energy.domain.cluster import JobState
-from slurm_energy.domain.ids import JobId, PartitionName, parse_job_id
+from slurm_energy.domain.ids import JobId, NodeName, PartitionName, parse_job_id
+from slurm_energy.domain.job import GpuDemand
 from slurm_energy.domain.units import slurm_joules
 from slurm_energy.errors import ValueRangeError
 from slurm_energy.slurm.conversion import BadRow, Converted, convert_rows, rows_of
-from slurm_energy.slurm.gres import TresRequest, gpu_demands, gpu_total
+from slurm_energy.slurm.dependency import MAX_DEPENDENCY_CHARACTERS, parse_dependencies
+from slurm_energy.slurm.gres import TresRequest, gpu_demands, gpu_indices, held_gpus
+from slurm_energy.slurm.hostlist import expand_hostlist
 from slurm_energy.slurm.values import (
     exit_status,
     long_text,
+    mebibytes,
     minutes,
     names,
     positive,
@@ -37,6 +41,8 @@ BASE_STATES = frozenset(
     }
 )
 LIVE_STATES = frozenset({"PENDING", "RUNNING", "SUSPENDED"})
+MAX_POSITIONED_NODES = 1000
+"""Of a job over more nodes nobody needs to know which devices it holds: all."""
 
 
 def convert_jobs(document: object) -> Converted[JobState]:
@@ -61,6 +67,7 @@ def convert_job(row: Mapping[str, object]) -> JobState:
     started = None if pending else unix_seconds(row.get("start_time"))
     task = whole(row.get("array_task_id"))
     array_job_id = optional_job_id(row.get("array_job_id"))
+    gpus = _gpus(row, pending)
     return JobState(
         job_id=job_id(row.get("job_id")),
         user_name=text(row.get("user_name")) or str(user_id),
@@ -81,12 +88,19 @@ def convert_job(row: Mapping[str, object]) -> JobState:
         suspended_seconds=_suspended_seconds(row, started),
         nodes="" if pending else long_text(row.get("nodes")),
         node_count=positive(row.get("node_count")) or 0,
-        gpu_count=_gpu_count(row, pending),
+        gpu_count=None if gpus is None else sum(demand.count for demand in gpus),
         cpus=positive(row.get("cpus")),
         priority=whole(row.get("priority")),
         exit_code=None if live else exit_status(row.get("exit_code")),
         admin_comment=text(row.get("admin_comment")),
         energy_joules=_energy_joules(row),
+        dependencies=parse_dependencies(long_text(row.get("dependency"), MAX_DEPENDENCY_CHARACTERS)) if pending else (),
+        deadline_seconds=unix_seconds(row.get("deadline")),
+        memory_per_node_mib=_memory_per_node(row),
+        gpu_types=tuple(demand.slurm_type for demand in gpus or () if demand.slurm_type and demand.count),
+        gpu_max_count=_gpu_max_count(gpus or ()),
+        exclusive=_is_exclusive(row),
+        gpu_positions=_gpu_positions(row) if live and not pending else (),
     )
 
 
@@ -131,20 +145,60 @@ def _array_task(task: int | None, row: Mapping[str, object]) -> str | None:
     return text(row.get("array_task_string")) or None if task is None else str(task)
 
 
-def _gpu_count(row: Mapping[str, object], pending: bool) -> int | None:
+def _gpus(row: Mapping[str, object], pending: bool) -> tuple[GpuDemand, ...] | None:
     """Return GPUs from what is held, else from what was asked for; None when neither can be read."""
     try:
         detail = row.get("gres_detail")
         if isinstance(detail, list) and detail and not pending:
-            return gpu_total(item for item in detail if isinstance(item, str))
+            return held_gpus(item for item in detail if isinstance(item, str))
         allocated = row.get("tres_alloc_str")
         if isinstance(allocated, str) and "gres/gpu" in allocated and not pending:
-            return gpu_total([allocated])
+            return held_gpus([allocated])
         if not any(key in row for key in _REQUEST_KEYS):
             return None
-        return sum(demand.count for demand in gpu_demands(_tres_request(row)))
+        return gpu_demands(_tres_request(row))
     except ValueRangeError:
         return None
+
+
+def _gpu_max_count(gpus: tuple[GpuDemand, ...]) -> int | None:
+    """Return the upper end of a request such as `--gpus=2-8`, None for a fixed number."""
+    if all(demand.max_count is None for demand in gpus):
+        return None
+    return sum(demand.max_count or demand.count for demand in gpus)
+
+
+def _gpu_positions(row: Mapping[str, object]) -> tuple[tuple[NodeName, tuple[int, ...]], ...]:
+    """Return the devices held on each node; `gres_detail` has one text per node, in the order of `nodes`."""
+    detail = row.get("gres_detail")
+    if not isinstance(detail, list) or not 0 < len(detail) <= MAX_POSITIONED_NODES:
+        return ()
+    try:
+        nodes = expand_hostlist(long_text(row.get("nodes")))
+    except ValueRangeError:
+        return ()
+    if len(nodes) != len(detail):
+        return ()
+    indices = [gpu_indices(item) if isinstance(item, str) else () for item in detail]
+    return tuple((NodeName(name), found) for name, found in zip(nodes, indices, strict=True) if found)
+
+
+def _memory_per_node(row: Mapping[str, object]) -> float | None:
+    """Return the memory asked for on each node; `--mem-per-cpu` counts for all of a node's CPUs of the job."""
+    per_node = mebibytes(row.get("memory_per_node"))
+    per_cpu = mebibytes(row.get("memory_per_cpu"))
+    if per_node or per_cpu is None:
+        return per_node or None
+    return per_cpu * (positive(row.get("cpus")) or 1) / (positive(row.get("node_count")) or 1)
+
+
+def _is_exclusive(row: Mapping[str, object]) -> bool:
+    """Return whether no other job gets onto its nodes: `shared` is `none` then, or it was given nodes as a whole."""
+    if "NONE" in words(row.get("shared")) or "TRUE" in words(row.get("exclusive")):
+        return True
+    resources = row.get("job_resources")
+    nodes = resources.get("nodes") if isinstance(resources, dict) else None
+    return isinstance(nodes, dict) and nodes.get("whole") is True
 
 
 _REQUEST_KEYS = ("tres_per_job", "tres_per_node", "tres_per_socket", "tres_per_task")

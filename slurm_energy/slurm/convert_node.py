@@ -9,6 +9,8 @@ from slurm_energy.slurm.conversion import BadRow, Converted, convert_rows, rows_
 from slurm_energy.slurm.gres import parse_gpus
 from slurm_energy.slurm.values import mebibytes, names, number, positive, text, whole, words
 
+MAX_NODE_WATTS = 1_000_000
+"""No node draws more; what is above it is a mark of no value or a broken sensor."""
 UNAVAILABLE_STATES = frozenset(
     {
         "BLOCKED",
@@ -65,6 +67,7 @@ def convert_node(row: Mapping[str, object]) -> NodeState:
         memory_allocated_mib=_allocated_mebibytes(row.get("alloc_memory")),
         gpus=node_gpus(row.get("gres"), row.get("gres_used")),
         features=names(row.get("active_features") or row.get("features")),
+        power_watts=_power_watts(row.get("energy")),
     )
 
 
@@ -90,6 +93,12 @@ def node_gpus(configured: object, used: object) -> tuple[NodeGpus, ...]:
         for demand in have
         if demand.count
     )
+
+
+def _power_watts(energy: object) -> float | None:
+    """Return the node's power, None without a plugin that measures it: Slurm writes 0 or NO_VAL then."""
+    found = positive(energy.get("current_watts")) if isinstance(energy, dict) else None
+    return float(found) if found is not None and found <= MAX_NODE_WATTS else None
 
 
 def _gres_text(value: object) -> str:

@@ -9,6 +9,9 @@ from slurm_energy.errors import ValueRangeError
 
 _PLACES = re.compile(r"\([^()]*\)")
 """Sockets and indices behind a count: `gpu:a100:4(S:0-1)`, `gpu:a100:2(IDX:0,3)`; they may hold commas."""
+_INDICES = re.compile(r"\A\s*(?:gres[:/])?gpu\b[^()]*\(IDX:([0-9,-]{1,4096})\)")
+_ITEM = re.compile(r"[^,()]+(?:\([^()]*\))?")
+MAX_GPU_INDEX = 1023
 _PREFIX = re.compile(r"gres[:/]")
 _COUNT = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?([kKmM]?)\Z")
 _TYPE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,62}\Z")
@@ -80,13 +83,34 @@ def parse_gpus(text: str) -> tuple[GpuDemand, ...]:
     return tuple(typed.values())
 
 
-def gpu_total(texts: Iterable[str]) -> int:
-    """Return how many GPUs a job's `gres_detail` or TRES texts name together.
+def held_gpus(texts: Iterable[str]) -> tuple[GpuDemand, ...]:
+    """Return the GPUs that a job's `gres_detail` (a text per node) or TRES texts name together, by type.
 
     Raises:
         ValueRangeError: a GPU's type or count cannot be read.
     """
-    return sum(demand.count for text in texts for demand in parse_gpus(text))
+    typed: dict[str | None, GpuDemand] = {}
+    for text in texts:
+        for demand in parse_gpus(text):
+            typed[demand.slurm_type] = _plus(typed.get(demand.slurm_type), demand)
+    return tuple(typed.values())
+
+
+def gpu_indices(text: str) -> tuple[int, ...]:
+    """Return which devices of a node are meant, ascending, from `gpu:a100:2(IDX:0,3),gpu:h100:1(IDX:4)`.
+
+    Empty where Slurm does not tell, or tells what no node can have: total.
+    """
+    found: set[int] = set()
+    for item in _ITEM.findall(text):
+        match = _INDICES.match(item)
+        for part in () if match is None else match.group(1).split(","):
+            low, _, high = part.partition("-")
+            first, last = (int(bound) if bound.isdigit() else -1 for bound in (low, high or low))
+            if not 0 <= first <= last <= MAX_GPU_INDEX:
+                return ()
+            found.update(range(first, last + 1))
+    return tuple(sorted(found))
 
 
 def _items(text: str) -> list[str]:

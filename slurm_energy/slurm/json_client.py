@@ -1,11 +1,13 @@
 """Slurm's own commands with `--json`: the reader that works with every release."""
 
 import json
+import logging
 import os
 import subprocess
+import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from slurm_energy.config import Config
@@ -18,9 +20,13 @@ from slurm_energy.slurm.convert_accounting import convert_accounting
 from slurm_energy.slurm.convert_job import convert_jobs
 from slurm_energy.slurm.convert_node import convert_nodes
 from slurm_energy.slurm.convert_partition import convert_partitions
+from slurm_energy.slurm.convert_topology import Topology, convert_topology
+
+logger = logging.getLogger(__name__)
 
 MAX_OUTPUT_BYTES = 1 << 30
 ACCOUNTING_CHUNK = 500
+TOPOLOGY_INTERVAL_SECONDS = 600.0
 _FALLBACK_PATH = "/usr/local/bin:/usr/bin:/bin:/opt/slurm/bin"
 
 
@@ -45,8 +51,16 @@ class CommandSettings:
 class JsonReader:
     """Reads through squeue, sinfo, scontrol and sacct; one call each, whatever the number of jobs."""
 
-    def __init__(self, settings: CommandSettings, environment: Mapping[str, str] = os.environ) -> None:
+    def __init__(
+        self,
+        settings: CommandSettings,
+        environment: Mapping[str, str] = os.environ,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._settings = settings
+        self._clock = clock
+        self._topology = Topology()
+        self._topology_due = float("-inf")
         self._environment = command_environment(settings, environment)
         self._nodes_through_scontrol = False
 
@@ -64,7 +78,14 @@ class JsonReader:
         skipped: Counter[str] = Counter()
         for kind, converted in (("partition", partitions), ("node", nodes), ("job", jobs)):
             skipped.update({f"{kind}: {reason}": count for reason, count in converted.skipped.items()})
-        return ClusterReading(partitions=partitions.items, nodes=nodes.items, jobs=jobs.items, skipped=dict(skipped))
+        topology = self._read_topology()
+        return ClusterReading(
+            partitions=partitions.items,
+            nodes=_with_switches(nodes.items, topology),
+            jobs=jobs.items,
+            skipped=dict(skipped),
+            switches=topology.switches,
+        )
 
     def read_ended_jobs(self, job_ids: Sequence[JobId]) -> tuple[JobState, ...]:
         """Return what accounting knows of some jobs.
@@ -87,6 +108,19 @@ class JsonReader:
             # From 23.02 on `sinfo --json` groups nodes, and scontrol has learnt --json.
             self._nodes_through_scontrol = True
         return convert_nodes(self._json("scontrol", "--all", "show", "nodes", "--json"))
+
+    def _read_topology(self) -> Topology:
+        """Return the switches, asked for every ten minutes; without an answer what was known stays: nothing at first.
+
+        Networks change rarely, and a reading does not fail for the lack of them.
+        """
+        if self._clock() >= self._topology_due:
+            self._topology_due = self._clock() + TOPOLOGY_INTERVAL_SECONDS
+            try:
+                self._topology = convert_topology(self._run("scontrol", "show", "topology").decode("utf-8", "replace"))
+            except SlurmError as error:
+                logger.debug("topology not read error=%s", error)
+        return self._topology
 
     def _json(self, *command: str) -> object:
         output = self._run(*command)
@@ -121,6 +155,14 @@ class JsonReader:
         if len(done.stdout) > MAX_OUTPUT_BYTES:
             raise SlurmError(f"{shown} printed {len(done.stdout)} bytes, over {MAX_OUTPUT_BYTES}")
         return done.stdout
+
+
+def _with_switches(nodes: tuple[NodeState, ...], topology: Topology) -> tuple[NodeState, ...]:
+    """Return the nodes with the leaf switch of each that hangs on one."""
+    if not topology.leaf_by_node:
+        return nodes
+    leaves = topology.leaf_by_node
+    return tuple(replace(node, switch=leaves[node.name]) if node.name in leaves else node for node in nodes)
 
 
 def command_environment(settings: CommandSettings, environment: Mapping[str, str]) -> dict[str, str]:

@@ -61,6 +61,7 @@ class Engine:
         self._waiting = Waiting([place.pool_index for place in self._places])
         self._execution = Execution(world, self._places, self._events, backfill=self._discipline.backfill == "easy")
         self.view = TwinView(world, self._places, self._execution, self._waiting)
+        self.view.runs = self.runs
         self._precedence = Precedence(self.runs)
         self._scheduler = Scheduler(
             self._places,

@@ -23,7 +23,7 @@ from slurm_energy.policy.guard import Guard
 from slurm_energy.policy.placement import ClusterView, Placement, PlacementRule, WaitingJob
 from slurm_energy.policy.registry import create_policy
 from slurm_energy.twin.job import Job
-from slurm_energy.twin.snapshot import snapshot_of
+from slurm_energy.twin.snapshot_source import SnapshotSource
 from slurm_energy.twin.view import TwinView
 
 CLAMPING = frozenset(
@@ -54,18 +54,15 @@ class ServedPolicy(PlacementRule):
         self._config = config
         self._guard = Guard(config, ids=partial(next, _ids()))
         self._decisions: dict[int, EnergyDecision] = {}
-        self._claims: dict[int, tuple[PartitionName, ...]] = {}
-        """Partitions of the jobs that were decided and have not started."""
-        self._claimed_gpus: Counter[PartitionName] = Counter()
         self._gpu_types: list[GpuTypeName | None] = []
+        self._snapshots = SnapshotSource()
 
     def begin(self, view: ClusterView, random: Random) -> None:  # noqa: ARG002  # the hook's form
         """Forget the last run."""
         self.reasons.clear()
         self.clamped = 0
         self._decisions.clear()
-        self._claims.clear()
-        self._claimed_gpus.clear()
+        self._snapshots = SnapshotSource()
         self._gpu_types = [gpu_type_from_slurm_type(place.device) for place in view.places]
 
     def route(self, job: WaitingJob, view: ClusterView) -> tuple[int, ...] | None:
@@ -76,16 +73,14 @@ class ServedPolicy(PlacementRule):
         decision = self._guard.decide(
             self._policy,
             job_request(job),
-            snapshot_of(view, now),
+            self._snapshots.snapshot(view, now, without=job.job_id),
             now,
             runtime=self._estimate(job, view),
-            claimed_gpus=self._claimed_gpus,
         )
         self.reasons.update(decision.reasons)
         self.clamped += not CLAMPING.isdisjoint(decision.reasons)
         self._decisions[job.job_id] = decision
         named = decision.partitions
-        self._claim(job, view, named)
         if named is None:
             return None
         return tuple(index for index, place in enumerate(view.places) if PartitionName(place.partition) in named)
@@ -96,18 +91,8 @@ class ServedPolicy(PlacementRule):
         room = view.room(job)
         for index in range(len(view.places)):
             if room[index]:
-                for partition in self._claims.pop(job.job_id, ()):
-                    self._claimed_gpus[partition] -= job.gpu_counts[0]
                 return Placement(index, room[index], self._clock(decision, index, view))
         return None
-
-    def _claim(self, job: Job, view: TwinView, named: tuple[PartitionName, ...] | None) -> None:
-        """Note what the job will ask for, as the daemon does between two snapshots."""
-        allowed = (PartitionName(view.places[index].partition) for index in view.allowed_places(job))
-        partitions = tuple(dict.fromkeys(allowed)) if named is None else named
-        self._claims[job.job_id] = partitions
-        for partition in partitions:
-            self._claimed_gpus[partition] += job.gpu_counts[0]
 
     def _clock(self, decision: EnergyDecision | None, index: int, view: ClusterView) -> int:
         chosen = [] if decision is None else [c for c in decision.clocks if c.gpu_type == self._gpu_types[index]]

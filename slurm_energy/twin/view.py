@@ -36,6 +36,8 @@ class TwinView:
         self.world = world
         self.pools = execution.pools
         self.twin_places = places
+        self.runs: Mapping[int, JobRun] = {}
+        """Every job of the run by id, in the order of submission, ended ones too; empty where nobody gives them."""
         self._execution = execution
         self._waiting = waiting
         self._allowed: dict[tuple[object, ...], tuple[int, ...]] = {}
@@ -55,6 +57,17 @@ class TwinView:
     def power_watts(self) -> float:
         """Power of the whole cluster."""
         return self._execution.power_watts
+
+    @property
+    def ambient_celsius(self) -> float | None:
+        """Temperature of the room, None where each device has its own."""
+        return self._execution.ambient_celsius
+
+    @property
+    def link_congestion(self) -> float:
+        """Share of the links between nodes that others use."""
+        series = self.world.congestion
+        return 0.0 if series is None else 1.0 - value_at(series, self.now_seconds)
 
     @property
     def coming_watts(self) -> float:
@@ -143,6 +156,14 @@ class TwinView:
                             )
                         )
         return offers
+
+    def expected_seconds(self, run: JobRun) -> float:
+        """Return the run time expected of a job at the default clock: where it runs, else in its fastest place."""
+        rows = self._execution.tables.rows(run.kind, run.job.gpu_counts)
+        if run.place < 0:
+            return run.job.estimated_units * min((rows.fastest_seconds[place] for place in run.allowed), default=inf)
+        last = len(self.places[run.place].relative_clocks) - 1
+        return run.job.estimated_units * rows.seconds[run.place][rows.column[run.gpus]][last]
 
     def waiting_by_place(self) -> list[int]:
         """Return by place the jobs that wait and could start there, routed or not."""

@@ -1,6 +1,8 @@
 """The house's rows: a package imports only from rows below it, never sideways."""
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -22,6 +24,8 @@ ROWS: tuple[frozenset[str], ...] = (
 ROW_OF = {name: number for number, row in enumerate(ROWS) for name in row}
 FLOOR = len(ROWS) - 1
 ONLY_IMPORTER = {"pynvml": {"device/nvml.py"}, "pyslurm": {"slurm/pyslurm_client.py"}}
+LEARNING_LIBRARIES = {"torch", "torch_geometric", "safetensors"}
+LEARNING_FOLDERS = ("policy/gnn/", "learning/")
 LIGHT_PACKAGES = {"node", "device", "wire", "domain"}
 HEAVY = {"torch", "torch_geometric", "sqlalchemy", "alembic", "rich", "click", "jinja2", "numpy", "scipy"}
 SQL_PACKAGES = {"store"}
@@ -90,6 +94,40 @@ def test_a_foreign_library_has_one_door(foreign: str) -> None:
         if name.split(".")[0] == foreign
     }
     assert importers <= ONLY_IMPORTER[foreign]
+
+
+def breaches_of_learning(path: Path) -> list[str]:
+    where = path.relative_to(PACKAGE).as_posix()
+    if where.startswith(LEARNING_FOLDERS):
+        return []
+    return [
+        f"{where}:{line} imports {name}"
+        for line, name in imported_names(path)
+        if name.split(".")[0] in LEARNING_LIBRARIES
+    ]
+
+
+def test_torch_is_imported_only_where_networks_are() -> None:
+    assert [breach for path in modules() for breach in breaches_of_learning(path)] == []
+
+
+def test_the_learning_test_sees_a_breach(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(f"{__name__}.PACKAGE", tmp_path)
+    for name in ("policy/oracle.py", "policy/gnn/network.py", "learning/train.py"):
+        module = tmp_path / name
+        module.parent.mkdir(parents=True, exist_ok=True)
+        module.write_text("def late():\n    from safetensors.torch import load\n")
+    breaches = [breach for path in modules() for breach in breaches_of_learning(path)]
+    assert breaches == ["policy/oracle.py:2 imports safetensors.torch"]
+
+
+@pytest.mark.parametrize(
+    "module", ["daemon.app", "daemon.policy_process", "policy.registry", "policy.site_check", "node.main", "cli.main"]
+)
+def test_whoever_answers_slurm_or_a_person_starts_without_torch(module: str) -> None:
+    look = f"import sys, slurm_energy.{module}; print(sorted({LEARNING_LIBRARIES!r} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
 
 
 @pytest.mark.parametrize("package", sorted(LIGHT_PACKAGES))

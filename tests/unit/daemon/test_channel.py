@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from slurm_energy.daemon.channel import MAX_FRAME_BYTES, read_frame, receive, send
+from slurm_energy.daemon.channel import MAX_FRAME_BYTES, FrameBuffer, pack, read_frame, receive, send
 from slurm_energy.errors import WireError
 
 
@@ -44,3 +44,34 @@ def test_a_frame_of_absurd_size_is_refused_before_it_is_read() -> None:
         theirs.sendall((MAX_FRAME_BYTES + 1).to_bytes(4, "big"))
         with pytest.raises(WireError, match="over"):
             receive(ours)
+
+
+def test_a_buffer_gives_out_whole_frames_only_and_never_waits() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        buffer = FrameBuffer(ours)
+        buffer.fill()
+        assert not buffer.has_frame()
+        data = pack("first") + pack("second")
+        for byte in data[:-1]:
+            theirs.sendall(bytes([byte]))
+            buffer.fill()
+        assert buffer.has_frame()
+        assert buffer.take() == "first"
+        assert not buffer.has_frame()
+        theirs.sendall(data[-1:])
+        buffer.fill()
+        assert buffer.take() == "second"
+        theirs.close()
+        with pytest.raises(EOFError):
+            buffer.fill()
+
+
+def test_a_buffer_refuses_a_frame_of_absurd_size() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        theirs.sendall((MAX_FRAME_BYTES + 1).to_bytes(4, "big"))
+        buffer = FrameBuffer(ours)
+        buffer.fill()
+        with pytest.raises(WireError, match="over"):
+            buffer.has_frame()

@@ -2,8 +2,10 @@ from dataclasses import replace
 
 from slurm_energy.daemon.frames import MAX_ITEMS, SnapshotPart
 from slurm_energy.daemon.snapshot_changes import VANISHED, JobHistory, SnapshotDifference
-from slurm_energy.domain.cluster import JobState, NodeState, PartitionState
-from slurm_energy.domain.ids import JobId, NodeName, PartitionName
+from slurm_energy.domain.cluster import JobDependency, JobState, NodeState, PartitionState
+from slurm_energy.domain.ids import ClusterName, JobId, NodeName, PartitionName
+from slurm_energy.domain.telemetry import ClusterState
+from slurm_energy.domain.topology import SwitchState
 from slurm_energy.slurm.client import ClusterReading
 
 
@@ -47,6 +49,42 @@ def test_later_readings_send_only_what_changed() -> None:
         SnapshotPart(jobs_gone=(3,)),
     ]
     assert list(difference.parts(reading(job(1), running, job(4), nodes=()))) == [SnapshotPart(nodes_gone=("n1",))]
+
+
+def waits_for(count: int) -> tuple[JobDependency, ...]:
+    return tuple(JobDependency(job_id=JobId(1 + number), needs_success=True) for number in range(count))
+
+
+def test_switches_and_clusters_are_sent_when_they_change_and_in_small_parts() -> None:
+    difference = SnapshotDifference()
+    list(difference.parts(reading(job(1))))
+    switches = tuple(SwitchState(name=f"s{number}") for number in range(600))
+    clusters = (ClusterState(name=ClusterName("site"), power_budget_watts=1000.0),)
+    known = replace(reading(job(1)), switches=switches, clusters=clusters)
+    assert list(difference.parts(known)) == [
+        SnapshotPart(switches=switches[:MAX_ITEMS]),
+        SnapshotPart(more_switches=switches[MAX_ITEMS : 2 * MAX_ITEMS]),
+        SnapshotPart(more_switches=switches[2 * MAX_ITEMS :]),
+        SnapshotPart(clusters=clusters),
+    ]
+    assert list(difference.parts(known)) == []
+    assert list(difference.parts(reading(job(1)))) == [SnapshotPart(switches=()), SnapshotPart(clusters=())]
+
+
+def test_dependencies_count_in_the_size_of_a_part() -> None:
+    jobs = [job(number, dependencies=waits_for(9)) for number in range(1, 51)] + [job(60, dependencies=waits_for(999))]
+    sent = [part.jobs for part in SnapshotDifference().parts(reading(*jobs)) if part.jobs]
+    assert [len(part) for part in sent] == [25, 25, 1]
+    assert [each for part in sent for each in part] == jobs
+
+
+def test_the_record_of_a_job_has_no_long_lists_and_they_make_no_change() -> None:
+    history = JobHistory()
+    held = ((NodeName("n1"), (0, 1)),)
+    first = job(1, dependencies=waits_for(3), gpu_positions=held, deadline_seconds=5000.0)
+    assert history.changes([first]).changed == (job(1, deadline_seconds=5000.0),)
+    assert history.changes([job(1, dependencies=waits_for(2))]).changed == ()
+    assert history.changes([]).vanished == (job(1, state=VANISHED),)
 
 
 def test_a_job_that_has_ended_leaves_the_snapshot() -> None:

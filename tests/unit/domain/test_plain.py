@@ -45,6 +45,29 @@ def test_any_request_comes_back_equal(name: str, gpus: list[GpuDemand], exclusiv
     assert from_plain(JobRequest, json.loads(json.dumps(to_plain(request)))) == request
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pairs:
+    held: tuple[tuple[str, tuple[int, ...]], ...] = ()
+
+
+def test_a_tuple_of_unlike_items_comes_back_equal() -> None:
+    value = Pairs(held=(("n1", (0, 3)), ("n2", ())))
+    assert from_plain(Pairs, json.loads(json.dumps(to_plain(value)))) == value
+
+
+@pytest.mark.parametrize(
+    ("held", "complaint"),
+    [
+        ([["n1"]], r"Pairs\.held\[0\] has 1 items, 2 are needed"),
+        ([["n1", [0], 5]], r"Pairs\.held\[0\] has 3 items, 2 are needed"),
+        ([["n1", ["0"]]], r"Pairs\.held\[0\]\[1\]\[0\] is '0', int is needed"),
+    ],
+)
+def test_a_wrong_tuple_of_unlike_items_is_named(held: object, complaint: str) -> None:
+    with pytest.raises(ValueRangeError, match=complaint):
+        from_plain(Pairs, {"held": held})
+
+
 def test_keys_of_a_newer_writer_are_left_out() -> None:
     assert from_plain(Outer, {**to_plain(WHOLE), "added_later": 1}) == WHOLE
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_energy.domain.cluster import JobState
+from slurm_energy.domain.cluster import JobDependency, JobState
 from slurm_energy.domain.ids import JobId, PartitionName
 from slurm_energy.errors import SlurmError
 from slurm_energy.slurm.convert_job import convert_jobs
@@ -206,6 +206,83 @@ def test_a_bad_row_is_counted_with_its_reason_and_costs_only_itself() -> None:
     }
 
 
+def test_a_pending_job_tells_whom_it_waits_for_and_a_running_one_nobody() -> None:
+    text = "afterok:12(unfulfilled),afterany:13_*(unfulfilled)"
+    assert converted(job_state="PENDING", dependency=text).dependencies == (
+        JobDependency(job_id=JobId(12), needs_success=True),
+        JobDependency(job_id=JobId(13), needs_success=False),
+    )
+    assert converted(dependency=text).dependencies == ()
+    assert converted(job_state="PENDING", dependency=None).dependencies == ()
+
+
+def test_held_devices_are_told_apart_by_node() -> None:
+    fields = {"nodes": "n[1-2]", "gres_detail": ["gpu:a100:2(IDX:0,3)", "gpu:a100:1(IDX:2)"]}
+    assert converted(**fields).gpu_positions == (("n1", (0, 3)), ("n2", (2,)))
+    assert converted(**fields).gpu_types == ("a100",)
+    assert converted(**{**fields, "nodes": "n[1-3]"}).gpu_positions == ()
+    assert converted(**{**fields, "nodes": "n[1-"}).gpu_positions == ()
+    assert converted(**{**fields, "gres_detail": ["gpu:a100:2", None]}).gpu_positions == ()
+    assert converted(job_state="COMPLETED", **fields).gpu_positions == ()
+
+
+def test_positions_in_a_real_answer_are_as_many_as_the_held_gpus() -> None:
+    for release in ("24.11", "25.11", "22.05-running"):
+        jobs = convert_jobs(json.loads((DATA / f"squeue-{release}.json").read_text())).items
+        told = [job for job in jobs if job.gpu_positions]
+        assert told
+        assert all(sum(len(held) for _, held in job.gpu_positions) == job.gpu_count for job in told)
+
+
+def test_types_asked_for_are_kept_and_an_untyped_request_has_none() -> None:
+    both = "gres/gpu:a100:2,gres/gpu:h100:1"
+    assert converted(job_state="PENDING", tres_per_node=both).gpu_types == ("a100", "h100")
+    assert converted(job_state="PENDING").gpu_types == ()
+
+
+def test_a_range_of_gpus_has_an_upper_end() -> None:
+    job = converted(job_state="PENDING", tres_per_node="", tres_per_job="gres:gpu:2-8")
+    assert (job.gpu_count, job.gpu_max_count) == (2, 8)
+    assert converted(job_state="PENDING").gpu_max_count is None
+
+
+@pytest.mark.parametrize(
+    ("fields", "mebibytes"),
+    [
+        ({"memory_per_node": number(131072)}, 131072.0),
+        ({"memory_per_node": {"set": False, "infinite": False, "number": 0}, "memory_per_cpu": number(512)}, 4096.0),
+        ({"memory_per_node": None, "memory_per_cpu": 64000, "cpus": 4, "node_count": 2}, 128000.0),
+        ({"memory_per_node": number(0)}, None),
+        ({}, None),
+    ],
+)
+def test_memory_is_told_for_each_node(fields: dict[str, Any], mebibytes: float | None) -> None:
+    assert converted(**fields).memory_per_node_mib == mebibytes
+
+
+@pytest.mark.parametrize(
+    ("fields", "exclusive"),
+    [
+        ({"shared": ["none"]}, True),
+        ({"exclusive": ["true"]}, True),
+        ({"job_resources": {"nodes": {"whole": True}}}, True),
+        ({"shared": ["oversubscribe"], "exclusive": ["false"]}, False),
+        ({"shared": [], "exclusive": [], "job_resources": {"nodes": {"whole": False}}}, False),
+        ({"shared": ["user"]}, False),
+        ({"shared": None, "job_resources": "none"}, False),
+    ],
+)
+def test_a_job_that_keeps_all_others_from_its_nodes_is_exclusive(fields: dict[str, Any], exclusive: bool) -> None:
+    assert converted(**fields).exclusive is exclusive
+
+
+@pytest.mark.parametrize(
+    ("value", "seconds"), [(1729802248, 1729802248.0), (number(1729802248), 1729802248.0), (0, None), (number(0), None)]
+)
+def test_a_deadline_is_a_unix_time_or_none(value: object, seconds: float | None) -> None:
+    assert converted(deadline=value).deadline_seconds == seconds
+
+
 def test_a_hostile_job_name_stays_a_name() -> None:
     name = "x; rm -rf /\n$(id)\x1b[31m<script>'\"\x00\ud800"
     assert converted(name=name).name == "x; rm -rf /\n$(id)\x1b[31m<script>'\"\ufffd\ufffd"
@@ -224,7 +301,14 @@ json_values = st.recursive(
 )
 
 
-@given(st.dictionaries(st.sampled_from([*job_row(), "gres_detail", "exit_code", "array_task_id"]), json_values))
+NEW_FIELDS = ("dependency", "deadline", "memory_per_node", "memory_per_cpu", "shared", "exclusive", "job_resources")
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from([*job_row(), "gres_detail", "exit_code", "array_task_id", *NEW_FIELDS]), json_values
+    )
+)
 def test_no_value_of_any_field_is_more_than_a_skipped_row(fields: dict[str, Any]) -> None:
     result = convert_jobs({"jobs": [job_row(**fields)]})
     assert len(result.items) + result.skipped_rows == 1

@@ -96,6 +96,44 @@ def test_gpus_of_a_node_are_read_typed_and_untyped(gres: object, used: object, g
     assert node_gpus(gres, used) == gpus
 
 
+@pytest.mark.parametrize(
+    ("energy", "watts"),
+    [
+        ({"current_watts": 350}, 350.0),
+        ({"current_watts": {"set": True, "infinite": False, "number": 350}}, 350.0),
+        ({"current_watts": 4294967294}, None),
+        ({"current_watts": {"set": True, "infinite": False, "number": 4294967294}}, None),
+        ({"current_watts": 4294967295}, None),
+        ({"current_watts": 0, "last_collected": 0}, None),
+        ({"current_watts": -5}, None),
+        ({"current_watts": 2_000_000}, None),
+        ({"current_watts": "n/a"}, None),
+        ({}, None),
+        (None, None),
+        ([350], None),
+    ],
+)
+def test_power_that_nobody_measures_is_unknown(energy: object, watts: float | None) -> None:
+    assert converted(energy=energy).power_watts == watts
+
+
+@pytest.mark.parametrize(
+    ("state", "suspended", "waking"),
+    [
+        (["IDLE", "POWERED_DOWN"], True, False),
+        (["IDLE", "POWERING_DOWN"], True, False),
+        (["IDLE", "POWERING_UP"], False, True),
+        (["MIXED", "POWERED_DOWN", "POWER_UP"], False, True),
+        ("idle~", False, False),
+        (["ALLOCATED", "POWER_DOWN"], False, False),
+        (["IDLE"], False, False),
+    ],
+)
+def test_a_node_that_sleeps_or_wakes_says_so(state: object, suspended: bool, waking: bool) -> None:
+    node = converted(state=state)
+    assert (node.is_suspended, node.is_waking) == (suspended, waking)
+
+
 def test_a_bad_row_is_counted_with_its_reason() -> None:
     rows = [node_row(), node_row(name=""), node_row(state=None), node_row(gres="gpu:a100:many"), 5]
     result = convert_nodes({"nodes": rows})
@@ -119,7 +157,7 @@ def test_real_answers_are_read_without_a_lost_row(name: str) -> None:
 
 @given(
     st.dictionaries(
-        st.sampled_from(list(node_row())), st.none() | st.integers() | st.text(max_size=20) | st.lists(st.text())
+        st.sampled_from([*node_row(), "energy"]), st.none() | st.integers() | st.text(max_size=20) | st.lists(st.text())
     )
 )
 def test_no_value_of_any_field_is_more_than_a_skipped_row(fields: dict[str, Any]) -> None:

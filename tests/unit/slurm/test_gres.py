@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from slurm_energy.domain.job import GpuDemand
 from slurm_energy.errors import ValueRangeError
-from slurm_energy.slurm.gres import TresRequest, gpu_demands, gpu_total, parse_gpus
+from slurm_energy.slurm.gres import TresRequest, gpu_demands, gpu_indices, held_gpus, parse_gpus
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,36 @@ def test_gpus_per_socket_are_bounded_by_all_sockets_asked_for() -> None:
 
 def test_held_gpus_of_several_nodes_and_types_add_up() -> None:
     detail = ["gpu:h100:2(IDX:0-1),gpu:h200:4(IDX:2-5)", "gpu:h100:1(IDX:0,3),gpu:h200:0(IDX:)"]
-    assert gpu_total(detail) == 7
+    assert held_gpus(detail) == (GpuDemand(count=3, slurm_type="h100"), GpuDemand(count=4, slurm_type="h200"))
+
+
+@pytest.mark.parametrize(
+    ("text", "indices"),
+    [
+        ("gpu:a100:2(IDX:0-1)", (0, 1)),
+        ("gpu:3(IDX:0,2-3)", (0, 2, 3)),
+        ("gpu:h100:2(IDX:1,0),gpu:h200:1(IDX:2)", (0, 1, 2)),
+        ("nic:1(IDX:7),gpu:a100:1(IDX:3),shard:4(IDX:5)", (3,)),
+        ("gres:gpu:1(IDX:4)", (4,)),
+        ("gpu:4", ()),
+        ("gpu:h100:0(IDX:N/A)", ()),
+        ("gpu:a100:4(S:0-1)", ()),
+        ("gpu:1(IDX:0-9999999)", ()),
+        ("gpu:1(IDX:3-1)", ()),
+        ("gpu:1(IDX:,)", ()),
+        ("gpu:1(IDX:1--2)", ()),
+        ("", ()),
+    ],
+)
+def test_indices_of_held_gpus_are_read_where_slurm_tells_them(text: str, indices: tuple[int, ...]) -> None:
+    assert gpu_indices(text) == indices
+
+
+@given(st.text(alphabet="gpu:a10(IDX-,)S", max_size=60))
+def test_any_text_gives_indices_that_a_node_can_have(text: str) -> None:
+    indices = gpu_indices(text)
+    assert list(indices) == sorted(set(indices))
+    assert all(0 <= index <= 1023 for index in indices)
 
 
 @pytest.mark.parametrize(
@@ -84,7 +113,7 @@ def test_nothing_asked_for_is_nothing(text: str) -> None:
 @given(st.text(max_size=200))
 def test_any_text_gives_gpus_or_our_own_error(text: str) -> None:
     try:
-        total = gpu_total([text])
+        total = sum(demand.count for demand in held_gpus([text]))
     except ValueRangeError:
         return
     assert total >= 0

@@ -1,10 +1,12 @@
 import json
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from slurm_energy.domain.ids import JobId
+from slurm_energy.domain.topology import SwitchState
 from slurm_energy.errors import SlurmError
 from slurm_energy.slurm.json_client import CommandSettings, JsonReader, command_environment
 
@@ -12,7 +14,7 @@ DATA = Path(__file__).parents[2] / "data" / "slurm"
 PARTITIONS = "PartitionName=a100 Default=YES MaxTime=01:00:00 State=UP\n"
 
 
-def commands(directory: Path, **scripts: str) -> JsonReader:
+def commands(directory: Path, clock: Callable[[], float] = time.monotonic, **scripts: str) -> JsonReader:
     """Return a reader whose commands are these shell scripts."""
     defaults = {
         "scontrol": f"printf '{PARTITIONS}'",
@@ -25,7 +27,7 @@ def commands(directory: Path, **scripts: str) -> JsonReader:
         path.write_text(f'#!/bin/sh\necho "{name} $*" >> {directory}/calls\n{script}\n')
         path.chmod(0o755)
     settings = CommandSettings(bin_directory=str(directory), slurm_conf="/etc/x.conf", timeout_seconds=1.0)
-    return JsonReader(settings, {"PATH": "/usr/bin:/bin"})
+    return JsonReader(settings, {"PATH": "/usr/bin:/bin"}, clock)
 
 
 def calls(directory: Path) -> list[str]:
@@ -42,7 +44,46 @@ def test_a_cluster_is_read_with_one_call_of_each_command(tmp_path: Path) -> None
         "scontrol --all show partition -o",
         "sinfo --json --all",
         "squeue --json --all --states=all",
+        "scontrol show topology",
     ]
+    assert reading.switches == ()
+    assert all(node.switch is None for node in reading.nodes)
+
+
+class Clock:
+    """A clock that a test sets."""
+
+    seconds = 0.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+def test_the_topology_is_asked_for_every_ten_minutes_and_tells_each_node_s_switch(tmp_path: Path) -> None:
+    line = "SwitchName=s1 Level=0 LinkSpeed=1 Nodes=n[1-2]"
+    script = f"""case "$*" in *topology) echo '{line}';; *) printf '{PARTITIONS}';; esac"""
+    clock = Clock()
+    reader = commands(tmp_path, clock, scontrol=script)
+    for seconds in (0.0, 10.0, 599.0, 600.0):
+        clock.seconds = seconds
+        reading = reader.read_cluster()
+        assert [node.switch for node in reading.nodes] == ["s1", "s1"]
+        assert reading.switches == (SwitchState(name="s1"),)
+    assert calls(tmp_path).count("scontrol show topology") == 2
+
+
+def test_a_topology_that_cannot_be_read_fails_no_reading_and_keeps_what_was_known(tmp_path: Path) -> None:
+    script = f"""case "$*" in *topology) cat {tmp_path}/topology;; *) printf '{PARTITIONS}';; esac"""
+    clock = Clock()
+    reader = commands(tmp_path, clock, scontrol=script)
+    assert reader.read_cluster().switches == ()
+    (tmp_path / "topology").write_text("SwitchName=s1 Level=0 Nodes=n[1-2]\n")
+    clock.seconds = 700.0
+    assert reader.read_cluster().switches == (SwitchState(name="s1"),)
+    (tmp_path / "topology").unlink()
+    clock.seconds = 1400.0
+    assert reader.read_cluster().switches == (SwitchState(name="s1"),)
+    assert calls(tmp_path).count("scontrol show topology") == 3
 
 
 def test_newer_slurm_is_asked_for_nodes_through_scontrol_from_then_on(tmp_path: Path) -> None:

@@ -1,0 +1,225 @@
+"""A policy that answers from another process, with a baseline in this one for whenever it does not."""
+
+import logging
+import socket
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from slurm_energy.config import Config
+from slurm_energy.daemon.channel import number_of, pack_numbered, unpack_numbered
+from slurm_energy.daemon.frames import PolicyQuestion, PolicyReply
+from slurm_energy.domain.cluster import ClusterSnapshot
+from slurm_energy.domain.decision import PolicyAnswer, Reason
+from slurm_energy.domain.job import JobRequest
+from slurm_energy.errors import WireError
+from slurm_energy.policy.base import DecisionContext, Policy
+from slurm_energy.policy.registry import baseline_of
+
+logger = logging.getLogger(__name__)
+
+BREAKER_FAILURES = 3
+"""Late answers in a row after which the policy is not asked for a while: each costs a submission the whole wait."""
+BREAKER_SECONDS = 5.0
+MAX_REPLY_BYTES = 64 * 1024
+NOT_LOADED = "not-loaded"
+
+
+class QuestionLine:
+    """Our end of the socket on which a policy process is asked, one question at a time.
+
+    The socket keeps messages apart, so that none is ever half sent; an answer to an earlier question, whose time was
+    over, is known by its number and dropped.
+    """
+
+    def __init__(self, connection: socket.socket, clock: Callable[[], float] = time.monotonic) -> None:
+        self._connection = connection
+        self._clock = clock
+        self._number = 0
+        self.late_answers = 0
+
+    def ask(self, question: PolicyQuestion, limit_seconds: float) -> PolicyReply | None:
+        """Return the answer, None when there is none in time.
+
+        Raises:
+            OSError: the other end is gone, or the question is too large for the socket.
+            WireError: what came is no answer.
+        """
+        end = self._clock() + limit_seconds
+        self._number += 1
+        self._connection.setblocking(False)
+        try:
+            self._connection.send(pack_numbered(self._number, question))
+            while (left := end - self._clock()) > 0.0:
+                self._connection.settimeout(left)
+                message = self._connection.recv(MAX_REPLY_BYTES + 1)
+                if not message:
+                    raise ConnectionResetError("the policy's process has gone")
+                if len(message) > MAX_REPLY_BYTES:
+                    raise WireError(f"the policy's answer is over {MAX_REPLY_BYTES} bytes")
+                if number_of(message) == self._number:
+                    return _reply(message)
+                self.late_answers += 1
+        except (BlockingIOError, TimeoutError):
+            pass
+        return None
+
+    def close(self) -> None:
+        """Close the socket."""
+        self._connection.close()
+
+
+def _reply(message: bytes) -> PolicyReply:
+    reply = unpack_numbered(message)
+    if not isinstance(reply, PolicyReply):
+        raise WireError(f"the policy's process sent a {type(reply).__name__}, not an answer")
+    return reply
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Silence:
+    """Why the policy has no answer of its own."""
+
+    reason: Reason
+    note: str
+
+
+class RemotePolicy:
+    """Asks the process that `connect` names and waits a bounded time; total as long as its baseline is."""
+
+    def __init__(
+        self,
+        name: str,
+        baseline: Policy,
+        *,
+        timeout_seconds: float,
+        max_age_seconds: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.name = name
+        self.version = NOT_LOADED
+        self.baseline = baseline
+        self.counters: Counter[str] = Counter()
+        """Where questions, late answers and errors are counted."""
+        self._timeout_seconds = timeout_seconds
+        self._max_age_seconds = max_age_seconds
+        self._clock = clock
+        self._line: QuestionLine | None = None
+        self._at_snapshot = False
+        self._refusal = ""
+        self._late_in_a_row = 0
+        self._asked_again_at = float("-inf")
+        self._silent_since: float | None = None
+
+    @property
+    def ready(self) -> bool:
+        """Whether its process has loaded it and brought it to a snapshot."""
+        return self._line is not None and self._at_snapshot
+
+    @property
+    def condition(self) -> str:
+        """How it is, in words for people."""
+        if self._refusal:
+            return f"refused: {self._refusal}"
+        if not self.ready:
+            return "loading"
+        return "not answering" if self._late_in_a_row >= BREAKER_FAILURES else "ready"
+
+    def silent_seconds(self) -> float:
+        """Return for how long it has left every question unanswered; 0 when it answers or is not asked."""
+        return 0.0 if self._silent_since is None else self._clock() - self._silent_since
+
+    def connect(self, connection: socket.socket) -> None:
+        """Use a new process, which has yet to load the policy."""
+        self.disconnect()
+        self._line = QuestionLine(connection, self._clock)
+
+    def disconnect(self) -> None:
+        """Use no process: the baseline answers."""
+        if self._line is not None:
+            self._line.close()
+        self._line, self._at_snapshot = None, False
+        self._late_in_a_row, self._asked_again_at, self._silent_since = 0, float("-inf"), None
+
+    def loaded(self, version: str) -> None:
+        """Note that the process has the policy."""
+        self.version, self._refusal = version, ""
+
+    def at_snapshot(self) -> None:
+        """Note that the process can answer."""
+        self._at_snapshot = True
+
+    def refused(self, reason: str) -> None:
+        """Note why the process cannot have the policy."""
+        self._refusal = reason
+
+    def decide(self, job: JobRequest, snapshot: ClusterSnapshot, context: DecisionContext) -> PolicyAnswer:
+        """Return the process's answer, else the baseline's with the reason for it."""
+        found = self._asked(PolicyQuestion(job=job, context=context))
+        if isinstance(found, PolicyAnswer):
+            self.counters["policy answers"] += 1
+            return found
+        self.counters["policy baseline answers"] += 1
+        answer = self.baseline.decide(job, snapshot, context)
+        reasons = (reason for reason in answer.reasons if reason is not Reason.POLICY)
+        note = f"{found.note}: {self.baseline.name} decided"
+        return replace(answer, reasons=(found.reason, *reasons), notes=(note, *answer.notes))
+
+    def _asked(self, question: PolicyQuestion) -> PolicyAnswer | _Silence:
+        if self._refusal:
+            return _Silence(reason=Reason.POLICY_ERROR, note=f"policy {self.name} was refused, {self._refusal}")
+        if self._line is None or not self._at_snapshot:
+            return _Silence(reason=Reason.POLICY_LOADING, note=f"policy {self.name} is not ready yet")
+        if self._clock() < self._asked_again_at:
+            return _Silence(reason=Reason.POLICY_TIMEOUT, note=f"policy {self.name} does not answer at present")
+        try:
+            reply = self._line.ask(question, self._timeout_seconds)
+        except (OSError, WireError) as error:
+            self.counters["policy errors"] += 1
+            return self._broken(error)
+        if reply is None:
+            self.counters["policy timeouts"] += 1
+            return self._late()
+        self._late_in_a_row, self._silent_since = 0, None
+        if reply.answer is None:
+            self.counters["policy errors"] += 1
+            return _Silence(reason=Reason.POLICY_ERROR, note=f"policy {self.name} failed, {reply.error}")
+        taken_at = reply.taken_at_seconds
+        if taken_at is None or question.context.now_seconds - taken_at > self._max_age_seconds:
+            self.counters["policy stale answers"] += 1
+            return _Silence(reason=Reason.STALE_SNAPSHOT, note=f"policy {self.name} sees an old picture of the cluster")
+        return reply.answer
+
+    def _late(self) -> _Silence:
+        now = self._clock()
+        self._late_in_a_row += 1
+        self._silent_since = now if self._silent_since is None else self._silent_since
+        if self._late_in_a_row >= BREAKER_FAILURES:
+            self._asked_again_at = now + BREAKER_SECONDS
+            if self._late_in_a_row == BREAKER_FAILURES:
+                logger.warning("policy does not answer name=%s pause_seconds=%.0f", self.name, BREAKER_SECONDS)
+        milliseconds = self._timeout_seconds * 1000.0
+        note = f"policy {self.name} gave no answer within {milliseconds:.0f} ms"
+        return _Silence(reason=Reason.POLICY_TIMEOUT, note=note)
+
+    def _broken(self, error: Exception) -> _Silence:
+        """Give up a line whose other end is gone or talks nonsense; a question too large leaves it as it is."""
+        if isinstance(error, ConnectionError | WireError):
+            logger.warning("policy line broken name=%s error=%s", self.name, error)
+            self.disconnect()
+        return _Silence(reason=Reason.POLICY_ERROR, note=f"policy {self.name} cannot be asked, {error}")
+
+
+def remote_policy(config: Config) -> RemotePolicy:
+    """Return the learned policy of a configuration, without a process yet.
+
+    Raises:
+        ConfigError: the baseline cannot be made of the settings.
+    """
+    return RemotePolicy(
+        config.policy.name,
+        baseline_of(config),
+        timeout_seconds=config.policy.timeout_milliseconds / 1000.0,
+        max_age_seconds=config.daemon.snapshot_max_age_seconds,
+    )

@@ -1,0 +1,210 @@
+"""Speed of a policy's decisions in a process of its own, while the cluster changes.
+
+Run as a program it reads one task from stdin and prints its figures as JSON, so that threads and memory are its own:
+
+    echo '{"task": "measure", ...}' | python -m slurm_energy.evaluation.decision_bench
+"""
+
+import gc
+import json
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from itertools import cycle
+from pathlib import Path
+from typing import Any, Protocol
+
+from slurm_energy.config import Config, PolicyConfig, RoutingConfig
+from slurm_energy.domain.cluster import ClusterSnapshot
+from slurm_energy.domain.decision import PolicyAnswer
+from slurm_energy.domain.job import JobRequest
+from slurm_energy.evaluation.decision_figures import InProcess, Spread, spread_of
+from slurm_energy.evaluation.decision_jobs import asked_jobs
+from slurm_energy.evaluation.synthetic_changes import ChangingCluster
+from slurm_energy.evaluation.synthetic_cluster import CATALOGUE_NAMES, ClusterSize, synthetic_cluster
+from slurm_energy.policy.attention_note import shares_of
+from slurm_energy.policy.base import DecisionContext, Policy
+from slurm_energy.policy.guard import Guard
+from slurm_energy.policy.registry import LEARNED, create_policy
+
+SEED = 1
+NOW_SECONDS = 1_800_000_000.0
+"""A whole minute: the clock of running jobs moves on only where it is meant to."""
+REBUILDS = 3
+PEER_RUNS, PEER_LIMIT_SECONDS = 30, 6.0
+UNTIMED_DECISIONS = 24
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InProcessTask:
+    """What is to be measured."""
+
+    size: ClusterSize
+    policy: str
+    checkpoint: str
+    threads: int
+    decisions: int
+    changes_per_second: float
+    peer: bool
+
+    def config(self) -> Config:
+        """Return the settings of a site with such a cluster."""
+        return Config(
+            policy=PolicyConfig(name=self.policy, checkpoint=self.checkpoint, threads=self.threads),
+            routing=RoutingConfig(open=True),
+            gpu_types=dict(CATALOGUE_NAMES),
+        )
+
+
+class FollowingPolicy(Policy, Protocol):
+    """A policy that keeps a state of the cluster."""
+
+    def warm_up(self, snapshot: ClusterSnapshot) -> None:
+        """Bring it to a snapshot."""
+        ...
+
+
+class Stopwatch:
+    """Times a policy's answers; the guard around it is not counted."""
+
+    def __init__(self, policy: Policy) -> None:
+        self.name, self.version = policy.name, policy.version
+        self.seconds: list[float] = []
+        self.by_network = 0
+        self._policy = policy
+
+    def decide(self, job: JobRequest, snapshot: ClusterSnapshot, context: DecisionContext) -> PolicyAnswer:
+        """Return the policy's answer."""
+        before = time.perf_counter()
+        answer = self._policy.decide(job, snapshot, context)
+        self.seconds.append(time.perf_counter() - before)
+        self.by_network += any(shares_of(note) is not None for note in answer.notes)
+        return answer
+
+
+@dataclass(slots=True, kw_only=True)
+class _Run:
+    """What the loop has seen."""
+
+    changes: list[float]
+    together: list[float]
+    network_share: float = 0.0
+    changes_per_second: float = 0.0
+
+
+def measure(task: InProcessTask) -> InProcess:
+    """Return the figures of one size and number of threads."""
+    cluster = ChangingCluster(synthetic_cluster(task.size, SEED, NOW_SECONDS), SEED)
+    policy, rebuilds = _rebuilt(task.config(), cluster.snapshot)
+    guard = Guard(task.config())
+    for job in asked_jobs()[:UNTIMED_DECISIONS]:
+        guard.decide(policy, job.request(), cluster.snapshot, NOW_SECONDS)
+    # As in the daemon's policy process: what is there now stays for ever, and is not looked through again.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 50, 1000)
+    watch = Stopwatch(policy)
+    run = _run(task, cluster, policy, guard, watch)
+    minute = _seconds_to_follow(policy, cluster.step(60.0))
+    peer = _peer(task, cluster.snapshot) if task.peer else {}
+    return InProcess(
+        nodes=task.size.nodes,
+        gpus=task.size.gpus,
+        jobs=len(cluster.snapshot.jobs),
+        threads=task.threads,
+        decision=spread_of(watch.seconds),
+        change=spread_of(run.changes),
+        together=spread_of(run.together),
+        changes_per_second=run.changes_per_second,
+        rebuild_seconds=sorted(rebuilds)[len(rebuilds) // 2],
+        minute_seconds=minute,
+        network_share=run.network_share,
+        **{"peer": None, **peer},
+    )
+
+
+def _rebuilt(config: Config, snapshot: ClusterSnapshot) -> tuple[Policy, list[float]]:
+    """Return a policy brought to a snapshot, and how long that took each of several new ones."""
+    seconds: list[float] = []
+    for _ in range(REBUILDS):
+        policy = create_policy(config)
+        seconds.append(_seconds_to_follow(policy, snapshot))
+    return policy, seconds
+
+
+def _run(task: InProcessTask, cluster: ChangingCluster, policy: Policy, guard: Guard, watch: Stopwatch) -> _Run:
+    """Ask for decisions one after another; a change that is due comes first, one at most before each decision."""
+    run = _Run(changes=[], together=[])
+    jobs: Iterator[JobRequest] = cycle([job.request() for job in asked_jobs()])
+    begun = time.perf_counter()
+    while len(watch.seconds) < task.decisions:
+        due = (time.perf_counter() - begun) * task.changes_per_second > len(run.changes)
+        if due:
+            # The clock of running jobs stays: moving it on is measured by itself.
+            run.changes.append(_seconds_to_follow(policy, cluster.step()))
+        asked = len(watch.seconds)
+        guard.decide(watch, next(jobs), cluster.snapshot, cluster.snapshot.taken_at_seconds)
+        if due and len(watch.seconds) > asked:
+            run.together.append(run.changes[-1] + watch.seconds[-1])
+    run.network_share = watch.by_network / len(watch.seconds)
+    run.changes_per_second = len(run.changes) / (time.perf_counter() - begun)
+    return run
+
+
+def _seconds_to_follow(policy: Policy, snapshot: ClusterSnapshot) -> float:
+    """Return the time to bring a policy to a snapshot; nothing for one that keeps no state."""
+    follow = getattr(policy, "warm_up", None)
+    before = time.perf_counter()
+    if follow is not None:
+        follow(snapshot)
+    return time.perf_counter() - before
+
+
+def _peer(task: InProcessTask, snapshot: ClusterSnapshot) -> dict[str, Any]:
+    from slurm_energy.graph.cluster_graph import ClusterGraph  # noqa: PLC0415  # numpy, for a learned policy only
+    from slurm_energy.policy.gnn.peer import time_peer  # noqa: PLC0415  # torch likewise
+
+    graph = ClusterGraph(task.config().gpu_types)
+    graph.update(snapshot)
+    times = time_peer(graph, runs=PEER_RUNS, limit_seconds=PEER_LIMIT_SECONDS)
+    return {"peer": spread_of(times.seconds), "peer_vertices": times.vertices, "peer_edges": times.edges}
+
+
+def write_random_checkpoint(folder: Path) -> None:
+    """Write a checkpoint with random weights: speed and memory do not depend on what was learned."""
+    from slurm_energy.policy.checkpoint_files import CheckpointMetadata  # noqa: PLC0415  # torch, as above
+    from slurm_energy.policy.gnn.checkpoint import save_checkpoint  # noqa: PLC0415  # likewise
+    from slurm_energy.policy.gnn.configuration import NetworkConfig  # noqa: PLC0415  # likewise
+    from slurm_energy.policy.gnn.network import create_network  # noqa: PLC0415  # likewise
+
+    config = NetworkConfig()
+    metadata = CheckpointMetadata(
+        name="random-weights",
+        version=f"seed-{SEED}",
+        architecture=config,
+        training_data_sha256="0" * 64,
+        created_at_seconds=NOW_SECONDS,
+    )
+    save_checkpoint(folder, create_network(config, SEED).state_dict(), metadata)
+
+
+def main() -> int:
+    """Do the task on stdin and print what came of it."""
+    task = json.load(sys.stdin)
+    kind = task.pop("task")
+    if kind == "checkpoint":
+        write_random_checkpoint(Path(task["folder"]))
+        result: dict[str, Any] = {}
+    else:
+        result = asdict(measure(_task(task)))
+    sys.stdout.write(json.dumps(result))
+    return 0
+
+
+def _task(document: Mapping[str, Any]) -> InProcessTask:
+    return InProcessTask(**{**document, "size": ClusterSize(**document["size"])})
+
+
+if __name__ == "__main__":
+    sys.exit(main())

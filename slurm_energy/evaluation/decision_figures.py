@@ -1,0 +1,159 @@
+"""What a measurement of decisions found: figures, the machine, and how they are written to JSON."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from statistics import median
+from typing import Any
+
+from slurm_energy.errors import EvaluationError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spread:
+    """Durations of one kind, in milliseconds."""
+
+    runs: int
+    median: float
+    p99: float
+    """The value that 99 of 100 do not pass (nearest rank)."""
+    largest: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InProcess:
+    """A policy alone in a process, at one size of the cluster."""
+
+    nodes: int
+    gpus: int
+    jobs: int
+    threads: int
+    decision: Spread
+    """The policy's answer to one job."""
+    change: Spread
+    """Taking in one change of the cluster: the graph, and what follows from it in the network."""
+    together: Spread
+    """One change and the decision after it, where a change had come."""
+    changes_per_second: float
+    """Changes that were taken in, over the time that it took."""
+    rebuild_seconds: float
+    """Graph and network state from nothing."""
+    minute_seconds: float
+    """When the clock of running jobs moves on, once a minute."""
+    network_share: float
+    """Decisions that the network was asked for: some option was open."""
+    peer: Spread | None
+    """The plain network's forward pass."""
+    peer_vertices: int = 0
+    peer_edges: int = 0
+
+    @classmethod
+    def parse(cls, document: Mapping[str, Any]) -> "InProcess":
+        """Return the figures that a worker wrote."""
+        spreads = {name: Spread(**document[name]) for name in ("decision", "change", "together")}
+        peer = document["peer"]
+        return cls(**{**document, **spreads, "peer": None if peer is None else Spread(**peer)})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessMemory:
+    """Memory of one process of the daemon, in MB of 10^6 bytes."""
+
+    name: str
+    peak_megabytes: float
+    """Largest resident set so far (VmHWM); what is shared with other processes is in it."""
+    proportional_megabytes: float | None = None
+    """At the end, what is shared divided by those who share it (Pss); None where it cannot be read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ThroughDaemon:
+    """A daemon of its own, asked over its socket while the queue changes."""
+
+    nodes: int
+    gpus: int
+    jobs: int
+    policy: str
+    threads: int
+    exchange: Spread
+    """Connect, ask, answer, close."""
+    learned_share: float | None
+    """Answers of the learned policy; the others are its baseline's. None where there is no learned policy."""
+    network_share: float | None
+    """Jobs asked about for which some option was open, so that the network had to choose."""
+    snapshots: int
+    """Readings of the cluster while decisions were asked for."""
+    first_answer_seconds: float
+    """From the start of the process to the first answer of any kind."""
+    first_decision_seconds: float
+    """To the first answer that comes from the policy itself."""
+    memory: tuple[ProcessMemory, ...]
+
+    @property
+    def peak_megabytes(self) -> float:
+        """Of all processes together."""
+        return sum(process.peak_megabytes for process in self.memory)
+
+    @property
+    def proportional_megabytes(self) -> float | None:
+        """Of all processes together; None where one cannot be read."""
+        found = [process.proportional_megabytes for process in self.memory]
+        known = [value for value in found if value is not None]
+        return sum(known) if known and len(known) == len(found) else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """Where it was measured."""
+
+    cpu_cores: int
+    processor: str
+    load: float
+    """Processes that ran or waited for a processor before it began, mean of a minute."""
+    versions: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecisionBench:
+    """All of one run."""
+
+    created_at_seconds: float
+    machine: Machine
+    changes_per_second: float
+    pending: int
+    queue: int
+    interval_seconds: float
+    """Between two readings of the cluster by the daemon."""
+    in_process: tuple[InProcess, ...]
+    through_daemon: tuple[ThroughDaemon, ...]
+
+    def document(self) -> dict[str, Any]:
+        """Return everything for JSON, sums included."""
+        document = asdict(self)
+        for row, daemon in zip(document["through_daemon"], self.through_daemon, strict=True):
+            row["peak_megabytes"] = daemon.peak_megabytes
+            row["proportional_megabytes"] = daemon.proportional_megabytes
+        return document
+
+
+def spread_of(seconds: Sequence[float]) -> Spread:
+    """Return median, 99th percentile and largest of some durations.
+
+    Raises:
+        EvaluationError: there are none.
+    """
+    if not seconds:
+        raise EvaluationError("nothing was measured: there are no durations to sum up")
+    ordered = sorted(seconds)
+    rank = -(-99 * len(ordered) // 100)
+    return Spread(
+        runs=len(ordered),
+        median=1e3 * median(ordered),
+        p99=1e3 * ordered[rank - 1],
+        largest=1e3 * ordered[-1],
+    )
+
+
+def growth(rows: Sequence[InProcess], row: InProcess, base_nodes: int = 16) -> float | None:
+    """Return how many times as long change and decision take as at the base size with as many threads; None without."""
+    base = next((one for one in rows if one.nodes == base_nodes and one.threads == row.threads), None)
+    return None if base is None else row.together.median / base.together.median

@@ -1,0 +1,245 @@
+"""A cluster of any size with jobs on it, made from a seed: for measurements of speed and memory.
+
+Four GPU types in equal parts, six partitions, leaf switches of 32 nodes under one core. About 70 % of the GPUs are held
+by running jobs; `h100` is full and has the longest queue, the other types have room. Jobs wait in `h100`, in the
+default partition `gpu` and in `cpu`, some for other jobs.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import count
+from random import Random
+
+from slurm_energy.domain.cluster import (
+    ClusterSnapshot,
+    JobDependency,
+    JobState,
+    NodeGpus,
+    NodeState,
+    PartitionState,
+)
+from slurm_energy.domain.ids import ClusterName, JobId, NodeName, PartitionName
+from slurm_energy.domain.topology import SwitchState
+from slurm_energy.errors import EvaluationError
+
+GPU_TYPES = ("a100", "a40", "v100", "h100")
+FULL_TYPE = "h100"
+CATALOGUE_NAMES = {"a100": "a100-sxm4-80gb", "a40": "a40", "v100": "v100-sxm2-32gb", "h100": "h100-sxm5-80gb"}
+CPU, DEFAULT = PartitionName("cpu"), PartitionName("gpu")
+CORE_SWITCH = "core"
+NODES_A_SWITCH = 32
+CPUS_A_GPU, MEMORY_A_GPU_MIB = 8, 32_768.0
+USERS = 24
+FIRST_JOB = 1000
+
+_HELD_SHARES = (0.5, 1.0, 0.25, 0.65)
+"""Of the GPUs of one node after another; with the full type's, 70 % in all."""
+_JOB_GPUS = (1, 1, 2, 4)
+_DEPENDING_SHARE = 0.15
+_MINUTES = (30.0, 240.0, 1440.0, 4320.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterSize:
+    """What a synthetic cluster is made of."""
+
+    nodes: int
+    """With GPUs; one more in 32, at least one, has none."""
+    gpus_per_node: int
+    pending: int
+    """Jobs that wait."""
+
+    def __post_init__(self) -> None:
+        bounds = (("nodes", self.nodes, 4, 16_384), ("gpus_per_node", self.gpus_per_node, 1, 16))
+        for name, value, low, high in (*bounds, ("pending", self.pending, 0, 100_000)):
+            if not low <= value <= high:
+                raise EvaluationError(f"synthetic cluster with {name} = {value}: it must be between {low} and {high}")
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of all nodes."""
+        return self.nodes * self.gpus_per_node
+
+
+def synthetic_cluster(size: ClusterSize, seed: int, now_seconds: float) -> ClusterSnapshot:
+    """Return the cluster at a moment, in Unix time; the same arguments give the same cluster."""
+    random, numbers = Random(seed), count(FIRST_JOB)
+    running: list[JobState] = []
+    nodes: list[NodeState] = []
+    for index in range(size.nodes):
+        jobs = list(_jobs_on(index, size, random, numbers, now_seconds))
+        running += jobs
+        nodes.append(_gpu_node(index, size, jobs))
+    for index in range(max(1, size.nodes // 32)):
+        job = cpu_job(JobId(next(numbers)), node_name(CPU, index), random, now_seconds)
+        running.append(job)
+        nodes.append(_cpu_node(size.nodes + index, job))
+    waiting = [JobId(next(numbers)) for _ in range(size.pending)]
+    pending = [pending_job(number, waiting[:place], random, now_seconds) for place, number in enumerate(waiting)]
+    return ClusterSnapshot(
+        cluster=ClusterName("bench"),
+        taken_at_seconds=now_seconds,
+        partitions=_partitions(),
+        nodes=tuple(nodes),
+        jobs=(*running, *pending),
+        switches=_switches(len(nodes)),
+    )
+
+
+def default_gpus_per_node(nodes: int) -> int:
+    """Return six up to the paper's 256 nodes with over 1,500 GPUs, eight beyond."""
+    return 6 if nodes <= 256 else 8
+
+
+def node_name(kind: str, index: int) -> NodeName:
+    """Return the name of a node."""
+    return NodeName(f"{kind}n{index:05d}")
+
+
+def pending_job(number: JobId, before: list[JobId], random: Random, now_seconds: float) -> JobState:
+    """Return a job that waits; with some share for others of those before it."""
+    partition = PartitionName(random.choices((FULL_TYPE, DEFAULT, CPU), (7, 2, 1))[0])
+    per_node = 0 if partition == CPU else random.choice(_JOB_GPUS)
+    nodes = random.choice((1, 1, 1, 2))
+    depends = before and random.random() < _DEPENDING_SHARE
+    earlier = sorted(random.sample(before[-50:], min(len(before), random.choice((1, 2))))) if depends else []
+    return JobState(
+        **_asked(number, random),
+        state="PENDING",
+        partitions=(partition,),
+        submitted_at_seconds=now_seconds - float(random.randrange(60, 86_400)),
+        node_count=nodes,
+        gpu_count=per_node * nodes,
+        cpus=max(1, CPUS_A_GPU * per_node) * nodes,
+        memory_per_node_mib=MEMORY_A_GPU_MIB * max(1, per_node),
+        gpu_types=(FULL_TYPE,) if partition == FULL_TYPE else (),
+        dependencies=tuple(JobDependency(job_id=one, needs_success=one % 4 != 0) for one in earlier),
+    )
+
+
+def running_job(number: JobId, node: NodeName, devices: tuple[int, ...], random: Random, now_seconds: float) -> JobState:
+    """Return a job on some devices of one node."""
+    kind = node.partition("n")[0]
+    started = now_seconds - float(random.randrange(60, 20_000))
+    return JobState(
+        **_asked(number, random),
+        state="RUNNING",
+        partitions=(PartitionName(kind),),
+        submitted_at_seconds=started - float(random.randrange(1, 7_200)),
+        started_at_seconds=started,
+        nodes=node,
+        node_count=1,
+        gpu_count=len(devices),
+        cpus=CPUS_A_GPU * len(devices),
+        memory_per_node_mib=MEMORY_A_GPU_MIB * len(devices),
+        gpu_types=(kind,),
+        gpu_positions=((node, devices),),
+    )
+
+
+def cpu_job(number: JobId, node: NodeName, random: Random, now_seconds: float) -> JobState:
+    """Return a job without GPUs on a node without GPUs."""
+    started = now_seconds - float(random.randrange(60, 20_000))
+    return JobState(
+        **_asked(number, random),
+        state="RUNNING",
+        partitions=(CPU,),
+        submitted_at_seconds=started - 60.0,
+        started_at_seconds=started,
+        nodes=node,
+        node_count=1,
+        gpu_count=0,
+        cpus=32,
+        memory_per_node_mib=MEMORY_A_GPU_MIB,
+    )
+
+
+def with_held(node: NodeState, held: int) -> NodeState:
+    """Return a GPU node of which so many GPUs are held, with the CPUs and the memory that go with them."""
+    gpus = node.gpus[0]
+    return replace(
+        node,
+        states=("IDLE",) if held == 0 else ("ALLOCATED",) if held == gpus.count else ("MIXED",),
+        cpus_allocated=CPUS_A_GPU * held,
+        memory_allocated_mib=MEMORY_A_GPU_MIB * held,
+        gpus=(replace(gpus, allocated=held),),
+    )
+
+
+def _jobs_on(
+    index: int, size: ClusterSize, random: Random, numbers: Iterator[int], now_seconds: float
+) -> Iterator[JobState]:
+    """Yield the jobs of one GPU node, its devices in order."""
+    kind = _kind(index, size)
+    share = 1.0 if kind == FULL_TYPE else _HELD_SHARES[index % len(_HELD_SHARES)]
+    first, held = 0, round(share * size.gpus_per_node)
+    while first < held:
+        gpus = min(random.choice(_JOB_GPUS), held - first)
+        devices = tuple(range(first, first + gpus))
+        yield running_job(JobId(next(numbers)), node_name(kind, index), devices, random, now_seconds)
+        first += gpus
+
+
+def _asked(number: JobId, random: Random) -> dict[str, object]:
+    user = random.randrange(USERS)
+    return {
+        "job_id": number,
+        "user_name": f"user{user:02d}",
+        "user_id": 2000 + user,
+        "name": f"train-{random.randrange(100):02d}",
+        "account": f"group{user % 6}",
+        "qos": "normal",
+        "time_limit_minutes": random.choice(_MINUTES),
+        "priority": random.randrange(1, 100_000),
+    }
+
+
+def _kind(index: int, size: ClusterSize) -> str:
+    return GPU_TYPES[index * len(GPU_TYPES) // size.nodes]
+
+
+def _gpu_node(index: int, size: ClusterSize, jobs: list[JobState]) -> NodeState:
+    kind = _kind(index, size)
+    own = PartitionName(kind)
+    node = NodeState(
+        name=node_name(kind, index),
+        partitions=(own,) if kind == FULL_TYPE else (own, DEFAULT),
+        states=("IDLE",),
+        available=True,
+        cpus=16 + CPUS_A_GPU * size.gpus_per_node,
+        cpus_allocated=0,
+        memory_mib=65_536.0 + MEMORY_A_GPU_MIB * size.gpus_per_node,
+        gpus=(NodeGpus(slurm_type=kind, count=size.gpus_per_node),),
+        features=(kind, "ib"),
+        switch=_leaf(index),
+    )
+    return with_held(node, sum(job.gpu_count or 0 for job in jobs))
+
+
+def _cpu_node(index: int, job: JobState) -> NodeState:
+    return NodeState(
+        name=NodeName(job.nodes),
+        partitions=(CPU,),
+        states=("MIXED",),
+        available=True,
+        cpus=128,
+        cpus_allocated=job.cpus or 0,
+        memory_mib=524_288.0,
+        memory_allocated_mib=job.memory_per_node_mib,
+        features=("ib",),
+        switch=_leaf(index),
+    )
+
+
+def _partitions() -> tuple[PartitionState, ...]:
+    names = (DEFAULT, *map(PartitionName, GPU_TYPES), CPU)
+    return tuple(PartitionState(name=name, is_default=name == DEFAULT, up=True, max_time_minutes=10_080.0) for name in names)
+
+
+def _leaf(index: int) -> str:
+    return f"leaf{index // NODES_A_SWITCH:03d}"
+
+
+def _switches(nodes: int) -> tuple[SwitchState, ...]:
+    leaves = dict.fromkeys(_leaf(index) for index in range(nodes))
+    return (*(SwitchState(name=leaf, parent=CORE_SWITCH) for leaf in leaves), SwitchState(name=CORE_SWITCH))

@@ -1,0 +1,52 @@
+"""What data sheets say of a device beside the catalogue: lanes, peak rate, links. Needed for its saturation curve."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from slurm_energy.domain.ids import GpuTypeName
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataSheet:
+    """Figures of NVIDIA's data sheets and architecture papers; rates without sparsity."""
+
+    lanes: int
+    """Single-precision cores."""
+    peak_tflops: float
+    """Half precision, with tensor cores where there are any."""
+    nvlink_gb_per_second: float | None
+    """All links of a device together, one way; None for boards without, or with an optional bridge only."""
+    pcie_gb_per_second: float
+    """Sixteen lanes, one way: 16 in generation 3, 32 in generation 4, 64 in generation 5."""
+
+
+def _sheet(lanes: int, peak_tflops: float, nvlink: float | None, pcie: float) -> DataSheet:
+    return DataSheet(lanes=lanes, peak_tflops=peak_tflops, nvlink_gb_per_second=nvlink, pcie_gb_per_second=pcie)
+
+
+DATA_SHEETS: Mapping[GpuTypeName, DataSheet] = {
+    GpuTypeName(name): sheet
+    for name, sheet in {
+        "a100-sxm4-80gb": _sheet(6912, 312.0, 300.0, 32.0),
+        "a100-sxm4-40gb": _sheet(6912, 312.0, 300.0, 32.0),
+        "a100-pcie-80gb": _sheet(6912, 312.0, None, 32.0),
+        "a100-pcie-40gb": _sheet(6912, 312.0, None, 32.0),
+        "a40": _sheet(10752, 149.7, None, 32.0),
+        "a30": _sheet(3584, 165.0, None, 32.0),
+        "v100-sxm2-16gb": _sheet(5120, 125.0, 150.0, 16.0),
+        "v100-sxm2-32gb": _sheet(5120, 125.0, 150.0, 16.0),
+        "v100-pcie-16gb": _sheet(5120, 112.0, None, 16.0),
+        "v100-pcie-32gb": _sheet(5120, 112.0, None, 16.0),
+        "h100-sxm5-80gb": _sheet(16896, 989.4, 450.0, 64.0),
+        "h100-pcie-80gb": _sheet(14592, 756.0, None, 64.0),
+        "h200-sxm5-141gb": _sheet(16896, 989.4, 450.0, 64.0),
+        "p100-sxm2-16gb": _sheet(3584, 21.2, 80.0, 16.0),
+        "p100-pcie-16gb": _sheet(3584, 18.7, None, 16.0),
+        "t4": _sheet(2560, 65.0, None, 16.0),
+        "l4": _sheet(7424, 121.0, None, 32.0),
+        "l40": _sheet(18176, 181.0, None, 32.0),
+        "l40s": _sheet(18176, 362.0, None, 32.0),
+        "quadro-rtx-6000": _sheet(4608, 130.5, None, 16.0),
+    }.items()
+}
+"""By catalogue name; a type that is not here has no peak, and its saturation is unknown."""

@@ -1,0 +1,150 @@
+"""The whole heterogeneous graph as arrays, by vertex type and edge type."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from slurm_energy.domain.ids import JobId
+from slurm_energy.graph.blocks import DeviceBlock, FabricBlock, Floats, Indices, QueueBlock, TopBlock
+from slurm_energy.graph.cluster_graph import ClusterGraph
+from slurm_energy.graph.scaling import Scaler
+from slurm_energy.graph.schema import DEVICE_OPTION, EDGES, GPU, OPTION, column
+
+EdgeType = tuple[str, str, str]
+MAX_DEVICE_OPTIONS = 65_536
+"""Edges between pending jobs and devices that are given out unless more are asked for: their number is a product."""
+_ALLOCATED = column(GPU, "is_allocated")
+_COST = [column(OPTION, name) for name in ("relative_seconds", "relative_joules", "cost_known")]
+_DEVICE_OPTION_SCALER = Scaler(DEVICE_OPTION)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Edges:
+    """Edges of one type."""
+
+    index: Indices
+    """[2, edges]."""
+    x: Floats
+    """[edges, width of the type], width 0 for containment."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Whole:
+    """All blocks of a graph, with the order of vertices that the export has."""
+
+    devices: DeviceBlock
+    fabric: FabricBlock
+    queue: QueueBlock
+    top: TopBlock
+    running: Indices
+    """Place among the tasks of each job of the device block."""
+
+
+def vertex_arrays(graph: ClusterGraph) -> dict[str, Floats]:
+    """Return the columns of every vertex, by vertex type of `schema.VERTICES`.
+
+    Nodes lie in the order of `nodes_of_groups(group_slots)`, devices in that of their nodes, tasks in that of
+    `task_slots`, groups before the switches above them, the rest as in `top_block`.
+    """
+    whole = _whole(graph)
+    return {
+        "task": whole.queue.task_x,
+        "gpu": whole.devices.gpu_x,
+        "node": whole.devices.node_x,
+        "switch": np.concatenate([whole.fabric.switch_x, whole.top.spine_x]),
+        "partition": whole.top.partition_x,
+        "cluster": whole.top.cluster_x,
+        "constraint": whole.top.constraint_x,
+    }
+
+
+def edge_arrays(graph: ClusterGraph, max_device_options: int = MAX_DEVICE_OPTIONS) -> dict[EdgeType, Edges]:
+    """Return every edge, by edge type of `schema.EDGES`, and each containment also backwards as `rev_in` and so on.
+
+    Args:
+        graph: The graph.
+        max_device_options: Bound on the edges between pending jobs and devices: first jobs of the queue come first.
+    """
+    whole = _whole(graph)
+    devices, fabric, queue, top = whole.devices, whole.fabric, whole.queue, whole.top
+    groups = len(fabric.switch_x)
+    places = np.arange(len(fabric.node_group))
+    switch_cluster = np.concatenate([top.group_cluster, top.spine_cluster])
+    runs = np.stack([whole.running[devices.run_index[0]], devices.run_index[1]])
+    edges = {
+        ("gpu", "link", "gpu"): Edges(index=devices.link_index, x=devices.link_x),
+        ("node", "uplink", "switch"): Edges(index=np.stack([places, fabric.node_group]), x=fabric.uplink_x),
+        ("switch", "trunk", "switch"): Edges(index=top.trunk_index + np.array([[0], [groups]]), x=top.trunk_x),
+        ("task", "depends", "task"): Edges(index=queue.depends_index, x=queue.depends_x),
+        ("task", "runs", "gpu"): Edges(index=runs, x=devices.run_x),
+        ("task", "option", "partition"): Edges(index=np.stack([queue.wait_task, queue.wait_partition]), x=queue.wait_x),
+        ("task", "device_option", "gpu"): _device_options(graph, whole, max_device_options),
+        ("gpu", "in", "node"): _within(devices.gpu_node),
+        ("node", "in", "partition"): _plain(np.stack([fabric.member_node, fabric.member_partition])),
+        ("switch", "in", "cluster"): _within(switch_cluster),
+        ("partition", "in", "cluster"): _within(top.partition_cluster),
+        ("constraint", "bounds", "cluster"): _within(top.constraint_cluster),
+    }
+    backwards = {
+        (target, f"rev_{relation}", source): _plain(edges[source, relation, target].index[::-1])
+        for (source, relation, target), features in EDGES.items()
+        if not features
+    }
+    return edges | backwards
+
+
+def _whole(graph: ClusterGraph) -> _Whole:
+    groups, tasks = graph.group_slots, graph.task_slots
+    nodes = graph.nodes_of_groups(groups)
+    devices = graph.device_block(nodes)
+    place = np.full(graph.jobs.store.capacity, -1, dtype=np.int64)
+    place[tasks] = np.arange(len(tasks))
+    return _Whole(
+        devices=devices,
+        fabric=graph.fabric_block(groups),
+        queue=graph.queue_block(tasks),
+        top=graph.top_block(),
+        running=place[graph.running_slots(nodes)],
+    )
+
+
+def _device_options(graph: ClusterGraph, whole: _Whole, most: int) -> Edges:
+    """Return edges from pending jobs to the devices of the partitions they wait for, the first of the queue first.
+
+    A device's cost is that of the partition's option.
+    """
+    queue, fabric, devices = whole.queue, whole.fabric, whole.devices
+    begins = np.searchsorted(devices.gpu_node, np.arange(len(fabric.node_group) + 1))
+    free = 1.0 - devices.gpu_x[:, _ALLOCATED]
+    place = {slot: at for at, slot in enumerate(graph.task_slots.tolist())}
+    order = [place[graph.jobs.entries[JobId(job)].slot] for job in graph.jobs.queue]
+    waits_from = np.searchsorted(queue.wait_task, np.arange(len(place) + 1))
+    index: list[tuple[int, int]] = []
+    rows: list[tuple[float, float, float, float]] = []
+    for task in order:
+        seen: set[int] = set()
+        for wait in range(waits_from[task], waits_from[task + 1]):
+            cost = queue.wait_x[wait, _COST]
+            members = fabric.member_node[fabric.member_partition == queue.wait_partition[wait]]
+            for node in members.tolist():
+                if node in seen:
+                    continue
+                seen.add(node)
+                for device in range(begins[node], begins[node + 1]):
+                    if len(index) >= most:
+                        return _edges_of(index, rows)
+                    index.append((task, device))
+                    rows.append((float(cost[0]), float(cost[1]), float(cost[2]), float(free[device])))
+    return _edges_of(index, rows)
+
+
+def _edges_of(index: list[tuple[int, int]], rows: list[tuple[float, float, float, float]]) -> Edges:
+    return Edges(index=np.array(index, dtype=np.int64).reshape(-1, 2).T, x=_DEVICE_OPTION_SCALER.scaled(rows))
+
+
+def _within(parents: Indices) -> Edges:
+    return _plain(np.stack([np.arange(len(parents)), parents]))
+
+
+def _plain(index: Indices) -> Edges:
+    return Edges(index=index, x=np.zeros((index.shape[1], 0), dtype=np.float32))

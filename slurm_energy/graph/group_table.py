@@ -1,0 +1,111 @@
+"""Groups of nodes, each with a slot that stays as long as some of its nodes stay together."""
+
+from collections.abc import Callable, Iterable
+
+import numpy as np
+
+from slurm_energy.domain.cluster import NodeState
+from slurm_energy.domain.ids import NodeName
+from slurm_energy.domain.topology import SwitchState
+from slurm_energy.graph.blocks import Indices
+from slurm_energy.graph.columns import ColumnStore
+from slurm_energy.graph.grouping import Bucket, groups_of, switch_of
+from slurm_energy.graph.place_features import SWITCH_SCALER, switch_row
+from slurm_energy.graph.schema import SWITCH
+
+
+class GroupTable:
+    """Which nodes lie together, by node slot."""
+
+    def __init__(self) -> None:
+        self.store = ColumnStore({"x": (np.float32, len(SWITCH)), "cluster": (np.int64, 0)})
+        self.members: dict[int, tuple[int, ...]] = {}
+        """Node slots of each group, in people's order of their names."""
+        self.group_of: dict[int, int] = {}
+        self.bucket_of_group: dict[int, Bucket] = {}
+        self._bucket_of: dict[int, Bucket] = {}
+        self._nodes: dict[Bucket, dict[NodeName, int]] = {}
+        self._groups: dict[Bucket, list[int]] = {}
+        self._dirty: set[Bucket] = set()
+
+    def set_node(self, slot: int, name: NodeName, bucket: Bucket) -> None:
+        """Say with what kind of nodes a node lies."""
+        if self._bucket_of.get(slot) == bucket:
+            return
+        self.remove_node(slot, name)
+        self._bucket_of[slot] = bucket
+        self._nodes.setdefault(bucket, {})[name] = slot
+        self._dirty.add(bucket)
+
+    def remove_node(self, slot: int, name: NodeName) -> None:
+        """Take a node out; nothing happens when it is not there."""
+        bucket = self._bucket_of.pop(slot, None)
+        if bucket is not None:
+            del self._nodes[bucket][name]
+            self.group_of.pop(slot, None)
+            self._dirty.add(bucket)
+
+    def regroup(self) -> tuple[set[int], set[int]]:
+        """Cut the kinds that changed into groups; return the groups with other members, and the slots given up."""
+        changed: set[int] = set()
+        gone: set[int] = set()
+        for bucket in sorted(self._dirty, key=repr):
+            nodes = self._nodes[bucket]
+            left = set(self._groups.pop(bucket, ()))
+            kept: list[int] = []
+            for names in groups_of(nodes):
+                members = tuple(nodes[NodeName(name)] for name in names)
+                before = (self.group_of.get(member) for member in members)
+                group = next((group for group in before if group in left), None)
+                if group is None:
+                    group = self._take(bucket)
+                left.discard(group)
+                kept.append(group)
+                if self.members.get(group) != members:
+                    changed.add(group)
+                self.members[group] = members
+            for group in left:
+                self._give_up(group)
+                gone.add(group)
+            # Only now: a member may have been looked up by the group that it was in.
+            self.group_of.update((member, group) for group in kept for member in self.members[group])
+            if kept:
+                self._groups[bucket] = kept
+            else:
+                del self._nodes[bucket]
+        self._dirty.clear()
+        return changed, {group for group in gone if not self.store.is_live(group)}
+
+    def nodes_of(self, groups: Indices) -> Indices:
+        """Return the node slots of whole groups, one group behind the other."""
+        return np.array([node for group in groups.tolist() for node in self.members[group]], dtype=np.int64)
+
+    def write(
+        self, groups: Iterable[int], state: Callable[[int], NodeState], switch: Callable[[str], SwitchState | None]
+    ) -> None:
+        """Work out the SWITCH columns of some groups."""
+        rows = []
+        slots = list(groups)
+        for group in slots:
+            members = self.members[group]
+            name = switch_of(self.bucket_of_group[group])
+            rows.append(
+                switch_row(
+                    None if name is None else switch(name) or SwitchState(name=name),
+                    nodes=len(members),
+                    available=sum(state(member).available for member in members),
+                    is_leaf=True,
+                )
+            )
+        if slots:
+            self.store["x"][slots] = SWITCH_SCALER.scaled(rows)
+
+    def _take(self, bucket: Bucket) -> int:
+        group = self.store.take()
+        self.bucket_of_group[group] = bucket
+        self.store["cluster"][group] = bucket[0]
+        return group
+
+    def _give_up(self, group: int) -> None:
+        self.store.free(group)
+        del self.members[group], self.bucket_of_group[group]

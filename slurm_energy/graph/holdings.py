@@ -1,0 +1,90 @@
+"""Which devices of a node its jobs hold."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from slurm_energy.domain.cluster import NodeState
+
+
+class Holding(NamedTuple):
+    """What one running job holds of one node."""
+
+    task: int
+    """Slot of the job's vertex."""
+    devices: int
+    """How many it has there."""
+    positions: tuple[int, ...] | None
+    """Which ones, where Slurm tells."""
+    slurm_types: tuple[str, ...]
+    """Types that it may have, any when empty."""
+
+
+class Held(NamedTuple):
+    """Runs on the devices of a node, and which devices are in use."""
+
+    tasks: list[int]
+    devices: list[int]
+    """Device of each run, counted within the node."""
+    in_use: list[bool]
+
+
+def spread(count: int, nodes: int, index: int) -> int:
+    """Return how many of a job's devices lie on the node of this index: evenly, the first nodes have what is over."""
+    return count // nodes + (index < count % nodes)
+
+
+def held_devices(types: Sequence[str | None], node: NodeState, holdings: Sequence[Holding]) -> Held:
+    """Return who holds what on a node.
+
+    Jobs whose devices are known come first and may share them; the others take the first free ones of their types, in
+    the order given. Slurm may count more devices as allocated than the jobs account for: then the first free ones of
+    each type are in use by nobody known. A node without GPUs has one device, its CPUs, which all its jobs share.
+
+    Args:
+        types: GRES type of each GPU of the node; none for a node without GPUs.
+        node: The node.
+        holdings: Its running jobs in the order of their numbers.
+    """
+    if not types:
+        full = node.cpus > 0 and node.cpus_allocated >= node.cpus
+        return Held([holding.task for holding in holdings], [0] * len(holdings), [full or bool(holdings)])
+    in_use = [False] * len(types)
+    tasks: list[int] = []
+    devices: list[int] = []
+    for holding in holdings:
+        for position in () if holding.positions is None else dict.fromkeys(holding.positions):
+            if 0 <= position < len(types):
+                tasks.append(holding.task)
+                devices.append(position)
+                in_use[position] = True
+    for holding in holdings:
+        if holding.positions is None and holding.devices > 0:
+            for position in _first_free(types, in_use, holding):
+                tasks.append(holding.task)
+                devices.append(position)
+                in_use[position] = True
+    _count_rest(types, node, in_use)
+    return Held(tasks, devices, in_use)
+
+
+def _first_free(types: Sequence[str | None], in_use: Sequence[bool], holding: Holding) -> list[int]:
+    wanted = holding.slurm_types
+    free = [
+        position for position, taken in enumerate(in_use) if not taken and (not wanted or types[position] in wanted)
+    ]
+    return free[: holding.devices]
+
+
+def _count_rest(types: Sequence[str | None], node: NodeState, in_use: list[bool]) -> None:
+    """Mark devices that Slurm counts as allocated and that no known job holds."""
+    begin = 0
+    for gpus in node.gpus:
+        end = min(len(types), begin + max(0, gpus.count))
+        missing = gpus.allocated - sum(in_use[begin:end])
+        for position in range(begin, end):
+            if missing <= 0:
+                break
+            if not in_use[position]:
+                in_use[position] = True
+                missing -= 1
+        begin = end

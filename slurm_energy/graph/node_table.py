@@ -1,0 +1,200 @@
+"""Nodes of the graph with their devices, and who runs on them."""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from slurm_energy.domain.cluster import NodeGpus, NodeState
+from slurm_energy.domain.ids import NodeName
+from slurm_energy.energy_model.board_limits import BoardLimits
+from slurm_energy.graph.blocks import DeviceBlock, Floats, Indices
+from slurm_energy.graph.columns import ColumnStore
+from slurm_energy.graph.device_features import (
+    DeviceState,
+    DeviceType,
+    catalogue_type,
+    device_rows,
+    device_state,
+    device_type,
+    processor_type,
+)
+from slurm_energy.graph.holdings import held_devices
+from slurm_energy.graph.job_table import JobTable
+from slurm_energy.graph.links import device_links
+from slurm_energy.graph.memberships import Types
+from slurm_energy.graph.place_features import NODE_SCALER, UPLINK_SCALER, node_row, uplink_row
+from slurm_energy.graph.schema import GPU, NODE, UPLINK
+
+MAX_DEVICES = 256
+"""GPUs of one node that become vertices; slices of sixteen GPUs are 112."""
+_NO_DEVICES: Floats = np.zeros((0, len(GPU)), dtype=np.float32)
+_NO_RUNS: Indices = np.zeros(0, dtype=np.int64)
+
+
+@dataclass(slots=True)
+class NodeDevices:
+    """What lies inside one node."""
+
+    gpu_x: Floats = field(default_factory=lambda: _NO_DEVICES)
+    """[devices, GPU]."""
+    link_index: Indices = field(default_factory=lambda: device_links(0, None, None)[0])
+    link_x: Floats = field(default_factory=lambda: device_links(0, None, None)[1])
+    run_task: Indices = field(default_factory=lambda: _NO_RUNS)
+    """Vertex of the job of each run, [runs]."""
+    run_device: Indices = field(default_factory=lambda: _NO_RUNS)
+    """Device of each run, counted within the node, [runs]."""
+
+
+class NodeTable:
+    """Nodes by name, each with a slot that stays."""
+
+    def __init__(self, gpu_types: Mapping[str, str], board_limits: BoardLimits) -> None:
+        self._gpu_types = gpu_types
+        self._limits = board_limits
+        self.index: dict[NodeName, int] = {}
+        self.states: dict[int, NodeState] = {}
+        self.devices: dict[int, NodeDevices] = {}
+        self.store = ColumnStore(
+            {
+                "x": (np.float32, len(NODE)),
+                "uplink_x": (np.float32, len(UPLINK)),
+                "gpus": (np.int64, 0),
+                "devices": (np.int64, 0),
+                "free": (np.int64, 0),
+                "available": (np.bool_, 0),
+                "suspended": (np.bool_, 0),
+                "cluster": (np.int64, 0),
+            }
+        )
+        self._types: dict[tuple[NodeGpus, ...], tuple[tuple[str | None, ...], tuple[DeviceType, ...]]] = {}
+
+    def set_node(self, node: NodeState) -> int:
+        """Take a node in, or its new state; return its slot."""
+        slot = self.index.get(node.name)
+        if slot is None:
+            slot = self.store.take()
+            self.index[node.name] = slot
+            self.devices[slot] = NodeDevices()
+        self.states[slot] = node
+        return slot
+
+    def remove_node(self, name: NodeName) -> int | None:
+        """Take a node out; return the slot that it had, None when it was not there."""
+        slot = self.index.pop(name, None)
+        if slot is not None:
+            self.store.free(slot)
+            del self.states[slot], self.devices[slot]
+        return slot
+
+    def write_nodes(self, slots: Collection[int]) -> None:
+        """Work out the nodes' own columns, and what is counted of them."""
+        if not slots:
+            return
+        where = np.fromiter(slots, dtype=np.int64, count=len(slots))
+        nodes = [self.states[slot] for slot in slots]
+        store = self.store
+        store["x"][where] = NODE_SCALER.scaled([node_row(node) for node in nodes])
+        store["uplink_x"][where] = UPLINK_SCALER.scaled([uplink_row(node) for node in nodes])
+        gpus = [node.gpu_count for node in nodes]
+        store["gpus"][where] = gpus
+        store["devices"][where] = [count or 1 for count in gpus]
+        store["free"][where] = [_free_devices(node) for node in nodes]
+        store["available"][where] = [node.available for node in nodes]
+        store["suspended"][where] = [node.is_suspended for node in nodes]
+
+    def write_devices(self, slots: Collection[int], jobs: JobTable) -> None:
+        """Work out the devices of some nodes, their links and runs."""
+        types: list[DeviceType] = []
+        states: list[DeviceState] = []
+        ends: list[int] = []
+        for slot in slots:
+            node = self.states[slot]
+            slurm_types, device_types = self.types_of(node)
+            held = held_devices(slurm_types, node, jobs.holdings(node.name))
+            types += device_types
+            states += _states(node, device_types, held.in_use)
+            ends.append(len(types))
+            devices = self.devices[slot]
+            devices.run_task = np.array(held.tasks, dtype=np.int64)
+            devices.run_device = np.array(held.devices, dtype=np.int64)
+            devices.link_index, devices.link_x = device_links(len(device_types), node.gpu_link, device_types[0])
+        rows = device_rows(types, states)
+        begin = 0
+        for slot, end in zip(slots, ends, strict=True):
+            self.devices[slot].gpu_x = rows[begin:end]
+            begin = end
+
+    def types_of(self, node: NodeState) -> tuple[tuple[str | None, ...], tuple[DeviceType, ...]]:
+        """Return GRES type and device type of each GPU; no GRES type and one device for a node without GPUs."""
+        if node.gpu_count <= 0:
+            name = processor_type(node.features)
+            return (), (device_type(name, is_cpu=True, limits=self._limits),)
+        # How many are allocated does not matter here.
+        key = tuple(NodeGpus(slurm_type=gpus.slurm_type, count=gpus.count) for gpus in node.gpus)
+        found = self._types.get(key)
+        if found is None:
+            slurm_types = _slurm_types(key)
+            names = {kind: catalogue_type(kind, self._gpu_types) for kind in slurm_types}
+            by_kind = {kind: device_type(name, limits=self._limits) for kind, name in names.items()}
+            found = self._types[key] = slurm_types, tuple(by_kind[kind] for kind in slurm_types)
+        return found
+
+    def kinds_of(self, node: NodeState) -> Types:
+        """Return the types of a node's GPUs."""
+        return tuple(dict.fromkeys(device.name for device in self.types_of(node)[1] if not device.is_cpu))
+
+    def running(self, slots: Indices) -> Indices:
+        """Return the vertices of the jobs on some nodes, ascending: their order in `block`."""
+        return np.unique(_joined([self.devices[slot].run_task for slot in slots.tolist()]))
+
+    def block(self, slots: Indices, jobs: JobTable) -> DeviceBlock:
+        """Return whole nodes in the order of their slots as given."""
+        parts = [self.devices[slot] for slot in slots.tolist()]
+        counts = np.array([len(part.gpu_x) for part in parts], dtype=np.int64)
+        begins = np.cumsum(counts) - counts
+        links = np.array([len(part.link_x) for part in parts], dtype=np.int64)
+        runs = np.array([len(part.run_task) for part in parts], dtype=np.int64)
+        tasks, run_task = np.unique(_joined([part.run_task for part in parts]), return_inverse=True)
+        run_device = _joined([part.run_device for part in parts]) + np.repeat(begins, runs)
+        empty = NodeDevices()
+        index = np.concatenate([part.link_index for part in (*parts, empty)], axis=1)
+        job_slots = jobs.store
+        return DeviceBlock(
+            node_x=self.store["x"][slots],
+            gpu_x=np.concatenate([part.gpu_x for part in (*parts, empty)]),
+            gpu_node=np.repeat(np.arange(len(parts)), counts),
+            link_index=index + np.repeat(begins, links),
+            link_x=np.concatenate([part.link_x for part in (*parts, empty)]),
+            task_x=job_slots["x"][tasks],
+            run_index=np.stack([run_task.reshape(-1), run_device]),
+            run_x=job_slots["run_x"][tasks][run_task.reshape(-1)],
+        )
+
+
+def _joined(arrays: Sequence[Indices]) -> Indices:
+    return np.concatenate((*arrays, _NO_RUNS))
+
+
+def _slurm_types(gpus: Iterable[NodeGpus]) -> tuple[str | None, ...]:
+    types: list[str | None] = []
+    for group in gpus:
+        types += [group.slurm_type] * min(max(0, group.count), MAX_DEVICES - len(types))
+    return tuple(types)
+
+
+def _free_devices(node: NodeState) -> int:
+    """Return the devices that a job could have now; the CPUs of a node without GPUs count as one device."""
+    if not node.available:
+        return 0
+    return node.gpus_idle if node.gpu_count > 0 else int(node.cpus_allocated < node.cpus)
+
+
+def _states(node: NodeState, types: Sequence[DeviceType], in_use: Sequence[bool]) -> list[DeviceState]:
+    if not node.gpu_readings:
+        return [device_state(kind, None, is_allocated=held) for kind, held in zip(types, in_use, strict=True)]
+    readings = {reading.index: reading for reading in node.gpu_readings}
+    return [
+        device_state(kind, readings.get(place), is_allocated=held)
+        for place, (kind, held) in enumerate(zip(types, in_use, strict=True))
+    ]

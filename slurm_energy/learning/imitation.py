@@ -1,0 +1,188 @@
+"""Learning to do what a rule does: cross-entropy on its choices, with what ties the network's parts to their meaning."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from slurm_energy.errors import ValueRangeError
+from slurm_energy.graph import schema
+from slurm_energy.graph.batch import batch_decisions, batch_devices, batch_fabrics, batch_queues, batch_tops
+from slurm_energy.learning.demonstrations import Demonstration
+from slurm_energy.policy.gnn.decision_level import Decisions
+from slurm_energy.policy.gnn.moments import moments_of
+from slurm_energy.policy.gnn.network import Blocks, HierarchicalNetwork, State
+
+_SECONDS = schema.column(schema.OPTION, "seconds")
+_JOULES = schema.column(schema.OPTION, "joules")
+_WAITED = schema.column(schema.TASK, "waited_seconds")
+_LEAST_LOG_PROB = -50.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImitationSettings:
+    """How a network is trained on demonstrations."""
+
+    epochs: int = 10
+    batch_size: int = 32
+    learning_rate: float = 2e-3
+    final_learning_rate_share: float = 0.05
+    """Reached along half a cosine."""
+    gradient_norm: float = 1.0
+    """Longer gradients are cut to it."""
+    clock_weight: float = 0.5
+    """Of the clock's cross-entropy beside the option's."""
+    objective_weight: float = 0.1
+    """Of what the tied heads say of time, energy and fairness."""
+    pooling_weight: float = 0.05
+    """Of the link and entropy terms of differentiable pooling."""
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.epochs < 1 or self.batch_size < 1:
+            raise ValueRangeError(f"epochs {self.epochs} and batch size {self.batch_size} must be at least 1")
+        if not 0.0 < self.learning_rate < 1.0:
+            raise ValueRangeError(f"learning rate {self.learning_rate} is not between 0 and 1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """How the training stands after an epoch."""
+
+    epoch: int
+    loss: float
+    agreement: float
+    """Share of the epoch's decisions in which the likeliest option was the teacher's."""
+    clock_agreement: float
+
+
+def train_by_imitation(
+    network: HierarchicalNetwork,
+    demonstrations: Sequence[Demonstration],
+    settings: ImitationSettings,
+    report: Callable[[Progress], None] | None = None,
+) -> Progress:
+    """Train a network in place and return how it ended; the same seed on one CPU thread gives the same weights.
+
+    Raises:
+        ValueRangeError: there are no demonstrations.
+    """
+    if not demonstrations:
+        raise ValueRangeError("there are no demonstrations to learn from: the number must be at least 1")
+    optimiser = torch.optim.AdamW(network.parameters(), lr=settings.learning_rate, weight_decay=1e-4)
+    batches = -(-len(demonstrations) // settings.batch_size)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(
+        optimiser,
+        settings.epochs * batches,
+        eta_min=settings.learning_rate * settings.final_learning_rate_share,
+    )
+    generator = np.random.default_rng(settings.seed)
+    network.train()
+    progress = Progress(epoch=0, loss=0.0, agreement=0.0, clock_agreement=0.0)
+    for epoch in range(1, settings.epochs + 1):
+        sums = np.zeros(3)
+        for batch in _batches(demonstrations, settings.batch_size, generator):
+            optimiser.zero_grad(set_to_none=True)
+            loss, agreed, clocks_agreed = imitation_loss(network, batch, settings)
+            loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+            torch.nn.utils.clip_grad_norm_(network.parameters(), settings.gradient_norm)
+            optimiser.step()
+            schedule.step()
+            sums += np.array([float(loss.detach()) * len(batch), agreed, clocks_agreed])
+        mean = sums / len(demonstrations)
+        progress = Progress(
+            epoch=epoch, loss=float(mean[0]), agreement=float(mean[1]), clock_agreement=float(mean[2])
+        )
+        if report is not None:
+            report(progress)
+    network.eval()
+    return progress
+
+
+def imitation_loss(
+    network: HierarchicalNetwork, batch: Sequence[Demonstration], settings: ImitationSettings
+) -> tuple[Tensor, int, int]:
+    """Return the mean loss of some demonstrations, and in how many the likeliest option and clock are the teacher's."""
+    state, decisions = answers(network, batch)
+    chosen, clock = _positions(batch)
+    log_prob, clock_log_prob = decisions.options.log_prob, decisions.clock_log_prob
+    loss = -log_prob[chosen].clamp(min=_LEAST_LOG_PROB).mean()
+    loss = loss - settings.clock_weight * clock_log_prob[clock].clamp(min=_LEAST_LOG_PROB).mean()
+    if network.config.attention == "objectives":
+        loss = loss + settings.objective_weight * _objective_loss(decisions, batch)
+    if network.config.pooling in {"mixed", "differentiable"}:
+        devices = state.devices
+        loss = loss + settings.pooling_weight * (devices.link_loss + 0.1 * devices.entropy_loss)
+    first_option, first_clock = _starts(batch)
+    agreed = clocks_agreed = 0
+    for index, one in enumerate(batch):
+        own = log_prob[first_option[index] : first_option[index] + len(one.options)]
+        agreed += int(own.argmax()) == one.chosen
+        begin = first_clock[index] + sum(len(option.clocks) for option in one.options[: one.chosen])
+        clocks = clock_log_prob[begin : begin + len(one.options[one.chosen].clocks)]
+        clocks_agreed += int(clocks.argmax()) == one.clock
+    return loss, agreed, clocks_agreed
+
+
+def answers(network: HierarchicalNetwork, batch: Sequence[Demonstration]) -> tuple[State, Decisions]:
+    """Return the states and answers for some demonstrations side by side."""
+    states = [one.state for one in batch]
+    blocks = Blocks(
+        devices=batch_devices([state.devices for state in states]),
+        fabric=batch_fabrics([state.fabric for state in states], [state.top for state in states]),
+        queue=batch_queues([state.queue for state in states], [state.top for state in states]),
+        top=batch_tops([state.top for state in states]),
+    )
+    tops = [state.top for state in states]
+    moment_of_cluster = torch.repeat_interleave(
+        torch.arange(len(batch)), torch.tensor([top.cluster_x.shape[0] for top in tops])
+    )
+    state = network.state(blocks)
+    moments = moments_of(state.published, moment_of_cluster)
+    return state, network.decide(state.published, moments, batch_decisions([one.decision for one in batch], tops))
+
+
+def _objective_loss(decisions: Decisions, batch: Sequence[Demonstration]) -> Tensor:
+    """Return the squared error of the tied heads: log time, log energy, and how long the job has waited."""
+    goals = np.array(
+        [
+            [
+                one.decision.option_x[one.chosen, _SECONDS],
+                one.decision.option_x[one.chosen, _JOULES],
+                one.decision.job_x[0, _WAITED],
+            ]
+            for one in batch
+        ],
+        dtype=np.float32,
+    )
+    return torch.nn.functional.mse_loss(decisions.objectives, torch.from_numpy(goals))
+
+
+def _positions(batch: Sequence[Demonstration]) -> tuple[Tensor, Tensor]:
+    """Return the rows of the teacher's options and clocks in the batch."""
+    options, clocks = _starts(batch)
+    chosen = [first + one.chosen for first, one in zip(options, batch, strict=True)]
+    clock = [
+        first + sum(len(option.clocks) for option in one.options[: one.chosen]) + one.clock
+        for first, one in zip(clocks, batch, strict=True)
+    ]
+    return torch.tensor(chosen), torch.tensor(clock)
+
+
+def _starts(batch: Sequence[Demonstration]) -> tuple[list[int], list[int]]:
+    """Return the first option row and the first clock row of each demonstration."""
+    options, clocks = [0], [0]
+    for one in batch:
+        options.append(options[-1] + len(one.options))
+        clocks.append(clocks[-1] + sum(len(option.clocks) for option in one.options))
+    return options[:-1], clocks[:-1]
+
+
+def _batches(
+    demonstrations: Sequence[Demonstration], size: int, generator: np.random.Generator
+) -> Iterator[list[Demonstration]]:
+    order = generator.permutation(len(demonstrations))
+    for begin in range(0, len(order), size):
+        yield [demonstrations[index] for index in order[begin : begin + size]]

@@ -1,0 +1,29 @@
+"""The attention behind a decision as one note: written by a learned policy, read again by whoever shows decisions."""
+
+import json
+from collections.abc import Mapping
+from math import isfinite
+
+PREFIX = "attention shares "
+_MOST_GROUPS = 12
+
+
+def attention_note(shares: Mapping[str, float]) -> str:
+    """Return the shares of some groups as a note, such as `attention shares {"queue":0.41,"energy":0.2}`."""
+    return PREFIX + json.dumps({name: round(share, 3) for name, share in shares.items()}, separators=(",", ":"))
+
+
+def shares_of(note: str) -> dict[str, float] | None:
+    """Return the shares of a note, None when it is no such note; a note may have been cut or forged."""
+    if not note.startswith(PREFIX):
+        return None
+    try:
+        found = json.loads(note.removeprefix(PREFIX))
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(found, dict) or len(found) > _MOST_GROUPS:
+        return None
+    for share in found.values():
+        if isinstance(share, bool) or not isinstance(share, int | float) or not isfinite(share):
+            return None
+    return {str(name): float(share) for name, share in found.items()}

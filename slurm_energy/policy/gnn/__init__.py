@@ -1,0 +1,1 @@
+"""The hierarchical graph network; needs torch and torch_geometric, which nothing outside this folder imports."""

@@ -1,0 +1,216 @@
+"""Embeddings that are kept between decisions and worked out anew only where something changed.
+
+The levels were cut so that a change stays where it is: a device changes its node, a node its group, a group what the
+partitions get from it, a job its own dependencies. What is put together from all groups and jobs are sums, and those
+are few. The result equals that of a full computation up to rounding.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from slurm_energy.graph import schema
+from slurm_energy.graph.cluster_graph import Changes, ClusterGraph
+from slurm_energy.policy.gnn.levels import (
+    Contributions,
+    Fabric,
+    PartitionSums,
+    Published,
+    floats,
+    indices,
+    largest_by,
+)
+from slurm_energy.policy.gnn.network import HierarchicalNetwork
+from slurm_energy.policy.gnn.rows import RowPool
+
+NODES_A_STEP = 64
+"""Nodes in one step of a long refresh: a waiting request is looked for after each."""
+GROUPS_A_STEP = 8
+TASKS_A_STEP = 512
+
+_HOTTEST = schema.column(schema.NODE, "hottest")
+_CRITICAL = schema.column(schema.TASK, "critical_path_seconds")
+
+
+class StateKeeper(Protocol):
+    """Keeps what decisions are made from up to date with a graph."""
+
+    published: Published | None
+    """The state at the top as of the last complete refresh; None before the first."""
+
+    def note(self, changes: Changes) -> None:
+        """Remember what changed."""
+        ...
+
+    def steps(self) -> Iterator[None]:
+        """Do what is to be done in short steps; the new state is published in the last one."""
+        ...
+
+
+class EmbeddingCache:
+    """The embeddings of one graph under one network, which must have a hierarchy."""
+
+    def __init__(self, network: HierarchicalNetwork, graph: ClusterGraph) -> None:
+        self.published: Published | None = None
+        self._network = network
+        self._graph = graph
+        hidden, heads = network.config.hidden, network.config.heads
+        self._hidden, self._heads = hidden, heads
+        self._nodes: set[int] = set()
+        self._groups: set[int] = set()
+        self._tasks: set[int] = set()
+        self._stale = False
+        self._node_device = torch.zeros(0, hidden)
+        """From the device level, by node slot."""
+        self.node = torch.zeros(0, hidden)
+        """After the fabric level, by node slot; what the assignment head reads."""
+        self._switch = torch.zeros(0, hidden)
+        self._congestion = torch.zeros(0)
+        self._group_weight = torch.zeros(0, 0, heads)
+        """What each group offers to each partition, [groups, partitions, heads]."""
+        self._group_value = torch.zeros(0, 0, hidden)
+        self._group_heat = torch.zeros(0, 0)
+        self._waits = RowPool(hidden, heads)
+        self.forget()
+
+    def forget(self) -> None:
+        """Drop everything: the next refresh works out all of the graph."""
+        graph = self._graph
+        self._nodes, self._groups = set(graph.node_slots.tolist()), set(graph.group_slots.tolist())
+        self._tasks = set(graph.queue_slots.tolist())
+        self._stale = True
+        groups, partitions = 1 + max(self._groups, default=-1), len(graph.partition_index)
+        self._group_weight = torch.zeros(groups, partitions, self._heads)
+        self._group_value = torch.zeros(groups, partitions, self._hidden)
+        self._group_heat = torch.zeros(groups, partitions)
+        self._waits.clear(partitions)
+
+    def note(self, changes: Changes) -> None:
+        """Remember what changed in the graph."""
+        if changes.rebuilt:
+            self.forget()
+            return
+        self._nodes = (self._nodes - changes.gone_nodes) | changes.nodes
+        self._groups = (self._groups - changes.gone_groups) | changes.groups
+        self._tasks = (self._tasks - changes.gone_tasks) | changes.tasks
+        self._forget_groups(changes.gone_groups)
+        self._waits.remove(changes.gone_tasks)
+        self._stale = self._stale or bool(changes)
+
+    def steps(self) -> Iterator[None]:
+        """Bring the embeddings up to the graph, a little at a time, then publish."""
+        yield from self._device_steps()
+        yield from self._fabric_steps()
+        yield from self._queue_steps()
+        if self._stale:
+            self._publish()
+            self._stale = False
+
+    def refresh(self) -> None:
+        """Bring everything up to the graph at once."""
+        for _ in self.steps():
+            pass
+
+    def _device_steps(self) -> Iterator[None]:
+        while self._nodes:
+            slots = _some(self._nodes, NODES_A_STEP)
+            self._work_out_nodes(slots)
+            self._nodes.difference_update(slots)
+            yield
+
+    def _work_out_nodes(self, slots: list[int]) -> None:
+        with torch.inference_mode():
+            result = self._network.device(self._graph.device_block(slots))
+            where = torch.tensor(slots)
+            self._node_device = _grown(self._node_device, slots[-1])
+            self._node_device[where] = result.node
+        self._groups |= self._graph.groups_of(slots)
+
+    def _fabric_steps(self) -> Iterator[None]:
+        while self._groups:
+            slots = _some(self._groups, GROUPS_A_STEP)
+            self._work_out_groups(slots)
+            self._groups.difference_update(slots)
+            yield
+
+    @torch.inference_mode()
+    def _forget_groups(self, slots: Iterable[int]) -> None:
+        known = [slot for slot in slots if slot < len(self._group_weight)]
+        for table in (self._group_weight, self._group_value, self._group_heat):
+            table[known] = 0.0
+
+    def _work_out_groups(self, slots: list[int]) -> None:
+        nodes = self._graph.nodes_of_groups(slots)
+        block = self._graph.fabric_block(slots)
+        partitions = self._group_weight.shape[1]
+        with torch.inference_mode():
+            where, groups = indices(nodes), torch.tensor(slots)
+            result = self._network.fabric(block, self._node_device[where])
+            self.node = _grown(self.node, int(nodes.max(initial=-1)))
+            self.node[where] = result.node
+            last = slots[-1]
+            self._switch, self._congestion = _grown(self._switch, last), _grown(self._congestion, last)
+            self._switch[groups], self._congestion[groups] = result.switch, result.congestion
+            member = indices(block.member_node)
+            owner = indices(block.node_group)[member] * partitions + indices(block.member_partition)
+            count = len(slots) * partitions
+            hottest = floats(self._graph.nodes.store["x"][nodes])[:, _HOTTEST]
+            offered = result.offered
+            tables = (
+                _summed(offered.weight[member], owner, count),
+                _summed(offered.value[member], owner, count),
+                largest_by(hottest[member], owner, count),
+            )
+            self._group_weight = _grown(self._group_weight, last)
+            self._group_value = _grown(self._group_value, last)
+            self._group_heat = _grown(self._group_heat, last)
+            kept = (self._group_weight, self._group_value, self._group_heat)
+            for table, new in zip(kept, tables, strict=True):
+                table[groups] = new.view(len(slots), *table.shape[1:])
+
+    def _queue_steps(self) -> Iterator[None]:
+        while self._tasks:
+            slots = self._graph.component_of(_some(self._tasks, TASKS_A_STEP)).tolist()
+            self._work_out_tasks(slots)
+            self._tasks.difference_update(slots)
+            yield
+
+    def _work_out_tasks(self, slots: list[int]) -> None:
+        block = self._graph.queue_block(slots)
+        with torch.inference_mode():
+            result = self._network.queue(block)
+            task = indices(block.wait_task)
+            critical = floats(block.task_x)[:, _CRITICAL][task]
+            owner = indices(block.wait_partition)
+            self._waits.put(slots, task.tolist(), owner, result.asked, critical)
+
+    def _publish(self) -> None:
+        graph = self._graph
+        groups = indices(graph.group_slots)
+        with torch.inference_mode():
+            offered = Contributions(self._group_weight[groups].sum(0), self._group_value[groups].sum(0))
+            heat = self._group_heat[groups]
+            asked, critical = self._waits.sums()
+            sums = PartitionSums(offered, asked, heat.amax(0) if len(groups) else critical * 0.0, critical)
+            fabric = Fabric(self.node, self._switch[groups], self._congestion[groups], offered)
+            self.published = self._network.top(graph.top_block(), sums, fabric)
+
+
+def _some(slots: set[int], most: int) -> list[int]:
+    """Return the first of some slots, ascending."""
+    return sorted(slots)[:most]
+
+
+def _summed(rows: Tensor, owner: Tensor, owners: int) -> Tensor:
+    return rows.new_zeros(owners, rows.shape[1]).index_add_(0, owner, rows)
+
+
+def _grown(table: Tensor, last: int) -> Tensor:
+    """Return a table with a row `last`, with room to spare when it had to grow."""
+    if last < len(table):
+        return table
+    larger = table.new_zeros(max(last + 1, 2 * len(table)), *table.shape[1:])
+    larger[: len(table)] = table
+    return larger

@@ -1,0 +1,144 @@
+"""The decision: a job among the few vertices at the top, and what follows for partition, device count and clock."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from slurm_energy.graph import schema
+from slurm_energy.graph.blocks import DecisionBlock
+from slurm_energy.policy.gnn.clock_head import ClockHead
+from slurm_energy.policy.gnn.configuration import NetworkConfig
+from slurm_energy.policy.gnn.encoders import VertexEncoder
+from slurm_energy.policy.gnn.levels import Published, floats, indices
+from slurm_energy.policy.gnn.moments import Moments
+from slurm_energy.policy.gnn.policy_head import OptionDistribution, PolicyHead
+from slurm_energy.policy.gnn.reasoning import OBJECTIVES, ObjectiveAttention, Reasoning
+from slurm_energy.policy.gnn.value_head import QuantileHead, ValueHead, present_mean
+
+STRUCTURE = 3
+"""Size, pressure and critical path of a vertex."""
+CONTEXT_PARTS = 5
+"""Job, partition, queue, cluster, and what the partition's nodes offer."""
+
+
+class Decisions(NamedTuple):
+    """The network's answer for each job of a block."""
+
+    options: OptionDistribution
+    clock_log_prob: Tensor
+    """Of each clock of each option, [clocks]."""
+    values: Tensor
+    """Value of time, energy and fairness, [jobs, 3]."""
+    objectives: Tensor
+    """What the tied heads say of log time, log energy and fairness, [jobs, 3]; zeros where no heads are tied."""
+    quantiles: Tensor
+    """Of each option's return, [options, quantiles]."""
+    job: Tensor
+    """Embeddings, [jobs, hidden]."""
+    attention: tuple[Tensor, ...]
+    """Of each layer, [jobs, heads, 1 + places, 1 + places]; place 0 is the job."""
+
+
+class DecisionLevel(nn.Module):
+    """Cluster-level reasoning (section 3.3) and the policy over the embeddings of all levels (section 3.4).
+
+    Its cost depends on the number of partitions, not on that of nodes.
+
+    Shapes: Published of one or several moments, DecisionBlock of j jobs, o options, k clocks -> Decisions.
+    """
+
+    def __init__(self, config: NetworkConfig) -> None:
+        super().__init__()
+        hidden, options = config.hidden, schema.width(schema.OPTION)
+        self.heads = config.heads
+        self.job = VertexEncoder(schema.width(schema.TASK), hidden)
+        self.assignment = nn.Linear(options, config.heads) if config.attention != "none" else None
+        self.reasoning = nn.ModuleList(
+            ObjectiveAttention(hidden, config.heads, STRUCTURE, config.attention) for _ in range(config.top_layers)
+        )
+        context = CONTEXT_PARTS * hidden
+        self.policy = PolicyHead(context, hidden)
+        self.clocks = ClockHead(context, hidden)
+        self.value = ValueHead(hidden, hidden)
+        self.quantile = QuantileHead(context, config.quantiles, hidden)
+
+    def forward(self, published: Published, moments: Moments, block: DecisionBlock) -> Decisions:
+        """Return the answers.
+
+        Args:
+            published: The state.
+            moments: Which of its vertices belong together.
+            block: Jobs with their options.
+        """
+        job_cluster = indices(block.job_cluster)
+        moment = moments.of_cluster[job_cluster]  # [jobs]
+        option_job, option_partition = indices(block.option_job), indices(block.option_partition)
+        option_x = floats(block.option_x)
+        job = self.job(floats(block.job_x))  # [jobs, hidden]
+        x = torch.cat([job[:, None], published.x[moments.vertex[moment]]], dim=1)  # [jobs, 1 + places, hidden]
+        structure = torch.nn.functional.pad(published.structure[moments.vertex[moment]], (0, 0, 1, 0))
+        allowed = moments.allowed[moment]
+        bias = self._assignment_bias(option_x, option_job, option_partition, moments, x.shape[:2])
+        attention, objectives = [], x.new_zeros(len(job), len(OBJECTIVES))
+        for layer in self.reasoning:
+            step: Reasoning = layer(x, allowed, structure, bias)
+            x = step.x
+            attention.append(step.attention)
+            told = layer.objective_values(step.head_x[:, 0])
+            objectives = objectives if told is None else objectives + told / len(self.reasoning)
+        cluster = published.cluster[moments.partition_vertex][option_partition]
+        places = moments.place[
+            torch.stack(
+                [
+                    moments.partition_vertex[option_partition],
+                    moments.queue_vertex[option_partition],
+                    moments.cluster_vertex[cluster],
+                ]
+            )
+        ]  # [3, options]
+        seen = x[option_job, places]  # [3, options, hidden]
+        context = torch.cat(
+            [x[option_job, 0], seen[0], seen[1], seen[2], published.pooled[option_partition]], dim=1
+        )  # [options, 5 hidden]
+        open_options = torch.from_numpy(block.option_open)
+        return Decisions(
+            options=self.policy(context, option_x, option_job, option_partition, open_options, len(job)),
+            clock_log_prob=self.clocks(
+                context,
+                floats(block.clock_x),
+                indices(block.clock_option),
+                torch.from_numpy(block.clock_open),
+                published.heat[option_partition],
+                published.power[option_partition],
+            ),
+            values=self.value(x[:, 0], present_mean(x[:, 1:], moments.present[moment])),
+            objectives=objectives,
+            quantiles=self.quantile(context, option_x),
+            job=x[:, 0],
+            attention=tuple(attention),
+        )
+
+    def _assignment_bias(
+        self, option_x: Tensor, option_job: Tensor, option_partition: Tensor, moments: Moments, shape: torch.Size
+    ) -> Tensor | None:
+        """Return what the assignment edges add to the scores between a job and its partitions.
+
+        The edge from a job to a partition, and to its queue, carries the mean over its options there.
+        """
+        if self.assignment is None:
+            return None
+        jobs, places = shape
+        bias = option_x.new_zeros(jobs, places, places, self.heads)
+        if not len(option_x):
+            return bias
+        key = option_job * len(moments.partition_vertex) + option_partition
+        pairs, inverse, counts = torch.unique_consecutive(key, return_inverse=True, return_counts=True)
+        total = option_x.new_zeros(len(pairs), option_x.shape[1]).index_add_(0, inverse, option_x)
+        edge = self.assignment(total / counts[:, None])  # [pairs, heads]
+        job, partition = pairs // len(moments.partition_vertex), pairs % len(moments.partition_vertex)
+        for vertex in (moments.partition_vertex, moments.queue_vertex):
+            place = moments.place[vertex[partition]]
+            bias = bias.index_put((job, torch.zeros_like(job), place), edge)
+            bias = bias.index_put((job, place, torch.zeros_like(job)), edge)
+        return bias

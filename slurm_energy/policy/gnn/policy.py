@@ -1,0 +1,166 @@
+"""The network as a policy of the daemon: a job and a snapshot in, partition and clocks out, with what it looked at."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Literal
+
+import torch
+
+from slurm_energy.config import Config
+from slurm_energy.domain.cluster import ClusterSnapshot
+from slurm_energy.domain.decision import ClockChoice, PolicyAnswer, Reason
+from slurm_energy.domain.ids import GpuTypeName, PartitionName
+from slurm_energy.domain.job import EnergyMode, JobRequest
+from slurm_energy.energy_model.operating_point import OperatingPoint
+from slurm_energy.errors import ConfigError
+from slurm_energy.graph.cluster_graph import ClusterGraph
+from slurm_energy.graph.job_features import JobWishes, submitted_vector
+from slurm_energy.policy.attention_note import attention_note
+from slurm_energy.policy.base import DecisionContext
+from slurm_energy.policy.baselines import clock_choice
+from slurm_energy.policy.gnn.attention_report import AttentionReport, attention_report
+from slurm_energy.policy.gnn.checkpoint import load_into, read_checkpoint
+from slurm_energy.policy.gnn.chooser import Choice, NetworkChooser
+from slurm_energy.policy.gnn.configuration import Clocks
+from slurm_energy.policy.gnn.moments import Moments
+from slurm_energy.policy.gnn.network import HierarchicalNetwork, create_network
+from slurm_energy.policy.gnn.reasoning import TopKind
+from slurm_energy.policy.gnn.serving_options import ServedOption, served_options
+from slurm_energy.policy.oracle import oracle_clocks
+from slurm_energy.policy.partition_check import landing_on
+from slurm_energy.policy.routing import with_room
+from slurm_energy.policy.site_limits import site_board_limits
+
+BALANCED_WEIGHTS = (0.5, 0.5)
+WEIGHTS: Mapping[EnergyMode, tuple[float, float]] = {
+    EnergyMode.BALANCED: BALANCED_WEIGHTS,
+    EnergyMode.SAVER: (0.2, 0.8),
+}
+"""w_time and w_energy of each mode (abstract and section 3.4 of the paper); one network serves all."""
+
+
+class GnnPolicy:
+    """The hierarchical graph network; deterministic, and total as far as the guard needs it.
+
+    `warm_up_steps` brings it to a snapshot; `decide` answers from the last one it was brought to, and brings itself to
+    the given one only if there was none before.
+    """
+
+    name = "gnn"
+
+    def __init__(
+        self, network: HierarchicalNetwork, graph: ClusterGraph, *, version: str, clocks: Clocks = "oracle"
+    ) -> None:
+        self.version = version
+        self._chooser = NetworkChooser(network, graph)
+        self._clocks = clocks
+
+    def warm_up_steps(self, snapshot: ClusterSnapshot) -> Iterator[None]:
+        """Bring graph and embeddings to a snapshot in short steps; answers in between come from the state before."""
+        yield from self._chooser.follow(snapshot)
+
+    def warm_up(self, snapshot: ClusterSnapshot) -> None:
+        """Bring graph and embeddings to a snapshot."""
+        self._chooser.follow_at_once(snapshot)
+
+    def decide(self, job: JobRequest, snapshot: ClusterSnapshot, context: DecisionContext) -> PolicyAnswer:
+        """Return the likeliest open partition, a clock for each GPU type there, and the attention behind it."""
+        chooser = self._chooser
+        if chooser.keeper.published is None:
+            chooser.follow_at_once(snapshot)
+        learned = self._clocks == "learned"
+        options = served_options(job, context, chooser.graph, with_clocks=learned)
+        if not any(served.option.open for served in options):
+            # Nothing is open to choice: the clocks of where the job goes anyway are still worth choosing.
+            note = "no partition is open to choice: the job stays where it was sent"
+            return PolicyAnswer(clocks=oracle_clocks(context, None), reasons=(Reason.POLICY,), notes=(note,))
+        time_weight, energy_weight = WEIGHTS.get(job.options.mode or EnergyMode.BALANCED, BALANCED_WEIGHTS)
+        wishes = JobWishes(
+            max_slowdown=context.max_slowdown, time_weight=time_weight, energy_weight=energy_weight
+        )
+        job_x = submitted_vector(
+            job, context.now_seconds, chooser.graph.facts, runtime=context.runtime, wishes=wishes
+        )
+        choice = chooser.choose(job_x, [served.option for served in options])
+        assert choice is not None  # one is open
+        chosen = options[choice.option]
+        partitions = _named(chosen, context)
+        clocks = oracle_clocks(context, partitions)
+        if learned:
+            clocks = _with_learned(clocks, chosen, choice, context)
+        return PolicyAnswer(
+            partitions=partitions,
+            clocks=clocks,
+            reasons=(Reason.POLICY,),
+            notes=(_note(options, choice), *self._explained(choice)),
+        )
+
+    def _explained(self, choice: Choice) -> tuple[str, ...]:
+        report = self.report(choice)
+        return (*report.sentences(), attention_note(asdict(report.shares)))
+
+    def report(self, choice: Choice) -> AttentionReport:
+        """Return what the network looked at for a choice."""
+        published, moments = self._chooser.state()
+        kinds, names = top_vertices(moments, published.kind, published.partition, self._chooser.graph)
+        layers = [layer[0] for layer in choice.decisions.attention]
+        return attention_report(layers, kinds, names, self._chooser.network.config.attention)
+
+
+def top_vertices(
+    moments: Moments, kind: torch.Tensor, partition: torch.Tensor, graph: ClusterGraph
+) -> tuple[list[int], list[str]]:
+    """Return kind and name of each place at the top, the job's first; for a single moment."""
+    partitions = list(graph.partition_index)
+    order = moments.vertex[0].tolist()
+    kinds = [int(TopKind.JOB), *kind[order].tolist()]
+    owners = partition[order].tolist()
+    return kinds, ["job", *("" if owner < 0 else str(partitions[owner]) for owner in owners)]
+
+
+def _named(chosen: ServedOption, context: DecisionContext) -> tuple[PartitionName, ...] | None:
+    """Return the partition to name, None where the job would start there without our doing."""
+    if landing_on(with_room(context.candidates), None) == (chosen.candidate,):
+        return None
+    return (chosen.candidate.partition.name,) if context.may_route else None
+
+
+def _with_learned(
+    clocks: tuple[ClockChoice, ...], chosen: ServedOption, choice: Choice, context: DecisionContext
+) -> tuple[ClockChoice, ...]:
+    """Return the clocks with the network's own for the one GPU type of the chosen partition."""
+    if choice.clock is None or len(chosen.candidate.gpu_types) != 1:
+        return clocks
+    gpu_type = chosen.candidate.gpu_types[0]
+    point: OperatingPoint = chosen.clocks[choice.clock]
+    own = clock_choice(gpu_type, point, context.board_limits)
+    others = tuple(clock for clock in clocks if clock.gpu_type != gpu_type)
+    return others if own is None else (*others, own)
+
+
+def _note(options: tuple[ServedOption, ...], choice: Choice) -> str:
+    names = [str(served.candidate.partition.name) for served in options]
+    ranked = sorted(range(len(options)), key=lambda index: -choice.probabilities[index])[:3]
+    shares = ", ".join(f"{names[index]} {choice.probabilities[index]:.0%}" for index in ranked)
+    return f"the network's preference: {shares}"
+
+
+def load_policy(config: Config) -> GnnPolicy:
+    """Return the policy of the checkpoint that the configuration names.
+
+    Raises:
+        CheckpointError: it cannot be used.
+        ConfigError: none is named.
+    """
+    if not config.policy.checkpoint:
+        raise ConfigError("policy.checkpoint is empty: name the folder of a learned policy, or choose another policy")
+    torch.set_num_threads(config.policy.threads)
+    checkpoint = read_checkpoint(Path(config.policy.checkpoint))
+    network = create_network(checkpoint.metadata.architecture, seed=0)
+    load_into(network, checkpoint)
+    graph = ClusterGraph(
+        {slurm_type: GpuTypeName(name) for slurm_type, name in config.gpu_types.items()}, site_board_limits(config)
+    )
+    clocks: Literal["oracle", "learned"] = config.policy.clocks
+    return GnnPolicy(network, graph, version=checkpoint.metadata.version, clocks=clocks)

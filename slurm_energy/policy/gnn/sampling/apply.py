@@ -1,0 +1,126 @@
+"""A sampling plan carried out on a graph: the facts that the plan needs, and the blocks that it leaves."""
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from slurm_energy.graph import schema
+from slurm_energy.graph.blocks import DeviceBlock, FabricBlock, Flags, Floats, Indices, QueueBlock
+from slurm_energy.graph.cluster_graph import ClusterGraph
+from slurm_energy.policy.gnn.configuration import NetworkConfig
+from slurm_energy.policy.gnn.network import Blocks, SampleWeights
+from slurm_energy.policy.gnn.sampling.importance import NodeFacts, TaskFacts
+from slurm_energy.policy.gnn.sampling.plan import SamplingPlan, make_plan
+
+_GPUS_FREE = schema.column(schema.NODE, "gpus_free")
+_TASK_PATH = schema.column(schema.TASK, "critical_path_seconds")
+_IS_UP = schema.column(schema.PARTITION, "is_up")
+_CLUSTER_FREE = schema.column(schema.CLUSTER, "gpus_free")
+_PATH_SCALE = schema.TASK[_TASK_PATH].scale
+
+
+def sampled_blocks(
+    graph: ClusterGraph, config: NetworkConfig, generator: np.random.Generator
+) -> tuple[Blocks, SampleWeights]:
+    """Return a sample of a graph's state with its weights; which one, the generator decides.
+
+    Waiting decisions could use every partition that is up. The load, by which rates fall, is the share of GPUs in use.
+    """
+    groups = graph.group_slots
+    nodes = graph.nodes_of_groups(groups)
+    fabric, queue, top = graph.fabric_block(groups), graph.queue_block(graph.queue_slots), graph.top_block()
+    plan = make_plan(
+        node_facts(graph, nodes, fabric),
+        TaskFacts(
+            critical_path_seconds=_seconds(queue.task_x[:, _TASK_PATH]),
+            depends_index=queue.depends_index,
+            wait_task=queue.wait_task,
+            wait_partition=queue.wait_partition,
+        ),
+        top.partition_x[:, _IS_UP] > 0.0,
+        config,
+        float(1.0 - top.cluster_x[:, _CLUSTER_FREE].mean()) if len(top.cluster_x) else 0.0,
+        generator,
+    )
+    devices, link_weight = _sampled_links(graph.device_block(nodes[plan.node]), plan)
+    blocks = Blocks(
+        devices=devices,
+        fabric=sampled_fabric(fabric, plan.node),
+        queue=sampled_queue(queue, plan.task),
+        top=top,
+    )
+    weights = SampleWeights(
+        node=torch.from_numpy(plan.node_weight), link=link_weight, task=torch.from_numpy(plan.task_weight)
+    )
+    return blocks, weights
+
+
+def node_facts(graph: ClusterGraph, nodes: Indices, fabric: FabricBlock) -> NodeFacts:
+    """Return what the plan needs to know of nodes, in the order of a fabric block of them."""
+    store = graph.nodes.store
+    devices = np.maximum(0, store["gpus"][nodes])
+    running = graph.running_slots(nodes)
+    path = np.zeros(len(nodes), dtype=np.float32)
+    jobs = np.zeros(len(nodes), dtype=np.int64)
+    if len(running):
+        block = graph.device_block(nodes)
+        owner = block.gpu_node[block.run_index[1]]
+        np.maximum.at(path, owner, _seconds(block.task_x[:, _TASK_PATH])[block.run_index[0]])
+        jobs = np.bincount(owner, minlength=len(nodes))
+    return NodeFacts(
+        degree=devices * np.maximum(0, devices - 1) + jobs + 1,
+        devices=devices,
+        critical_path_seconds=path,
+        gpus_free=store["x"][nodes][:, _GPUS_FREE],
+        group=fabric.node_group,
+        member_node=fabric.member_node,
+        member_partition=fabric.member_partition,
+    )
+
+
+def sampled_fabric(block: FabricBlock, node: Indices) -> FabricBlock:
+    """Return a fabric block with some of its nodes; all groups stay, so that the top keeps its switches."""
+    place = _places(len(block.node_group), node)
+    kept = place[block.member_node] >= 0
+    return replace(
+        block,
+        node_group=block.node_group[node],
+        uplink_x=block.uplink_x[node],
+        member_node=place[block.member_node[kept]],
+        member_partition=block.member_partition[kept],
+    )
+
+
+def sampled_queue(block: QueueBlock, task: Indices) -> QueueBlock:
+    """Return a queue block with some of its jobs, and what lies between them."""
+    place = _places(len(block.task_x), task)
+    edges: Flags = (place[block.depends_index] >= 0).all(axis=0)
+    waits = place[block.wait_task] >= 0
+    return QueueBlock(
+        task_x=block.task_x[task],
+        depends_index=place[block.depends_index[:, edges]],
+        depends_x=block.depends_x[edges],
+        wait_task=place[block.wait_task[waits]],
+        wait_partition=block.wait_partition[waits],
+        wait_x=block.wait_x[waits],
+    )
+
+
+def _sampled_links(block: DeviceBlock, plan: SamplingPlan) -> tuple[DeviceBlock, torch.Tensor]:
+    """Return devices with some of their links, and the weight of each link."""
+    edges = plan.sample_links(block.link_index)
+    links = replace(block, link_index=block.link_index[:, edges.kept], link_x=block.link_x[edges.kept])
+    return links, torch.from_numpy(edges.weight)
+
+
+def _places(count: int, kept: Indices) -> Indices:
+    """Return the new place of each row, -1 for those left out."""
+    place = np.full(count, -1, dtype=np.int64)
+    place[kept] = np.arange(len(kept))
+    return place
+
+
+def _seconds(column: Floats) -> Floats:
+    """Return seconds from the scaled column of a critical path."""
+    return np.asarray(np.expm1(4.0 * column) * _PATH_SCALE, dtype=np.float32)

@@ -1,0 +1,168 @@
+"""The ways of running a submitted job, from what the daemon knows: one for each partition that it may start in.
+
+Slurm's submission fixes how many GPUs a job has, so there is one device count here. Time and energy on each GPU type
+come from the measured curves through the types' relative costs; the reference is the fastest type with room.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from slurm_energy.domain.ids import GpuTypeName
+from slurm_energy.domain.job import JobRequest
+from slurm_energy.energy_model.board_limits import BoardLimits
+from slurm_energy.energy_model.curves import curves_of
+from slurm_energy.energy_model.operating_point import OperatingPoint, clock_table_of
+from slurm_energy.energy_model.relative_speed import relative_cost
+from slurm_energy.graph.cluster_graph import ClusterGraph
+from slurm_energy.graph.memberships import PlaceSums
+from slurm_energy.graph.options import ClockOption, RunOption
+from slurm_energy.policy.base import Candidate, DecisionContext
+from slurm_energy.policy.routing import fastest_type, remaining_slowdown, with_room
+
+MAX_CLOCKS = 12
+"""Clocks of one option that the network looks at, spread evenly over those inside the bound."""
+_NOMINAL_SECONDS = 3600.0
+"""Of a job whose length nobody knows: only ratios count then."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedOption:
+    """An option with what it stands for."""
+
+    option: RunOption
+    candidate: Candidate
+    clocks: tuple[OperatingPoint, ...]
+    """In the order of the option's clocks."""
+
+
+def served_options(
+    job: JobRequest, context: DecisionContext, graph: ClusterGraph, *, with_clocks: bool
+) -> tuple[ServedOption, ...]:
+    """Return one option for each candidate partition.
+
+    Open are those that the answer may name, that have room now, and whose GPU types are known and fast enough: the
+    same as the exact policy's, so that the network never proposes what the guard would take back.
+    """
+    limits = context.board_limits
+    fastest = fastest_type(with_room(context.candidates), limits)
+    reference = fastest or fastest_type(context.candidates, limits)
+    sums = graph.members.sums(graph.nodes.store)
+    known = [one for one in context.candidates if one.partition.name in graph.partition_index]
+    return tuple(
+        _served(candidate, job, context, graph, sums, (fastest, reference), with_clocks) for candidate in known
+    )
+
+
+def expected_seconds(job: JobRequest, context: DecisionContext) -> float:
+    """Return the run time at the default clock: history's, else a share of the limit, else a nominal hour."""
+    if context.runtime is not None and context.runtime.seconds > 0.0:
+        return context.runtime.seconds
+    limit = job.time_limit_minutes
+    return _NOMINAL_SECONDS if limit is None or limit <= 0.0 else 0.8 * 60.0 * limit
+
+
+def _served(  # noqa: PLR0913, PLR0917  # all of one candidate
+    candidate: Candidate,
+    job: JobRequest,
+    context: DecisionContext,
+    graph: ClusterGraph,
+    sums: PlaceSums,
+    types: tuple[GpuTypeName | None, GpuTypeName | None],
+    with_clocks: bool,
+) -> ServedOption:
+    fastest, reference = types
+    costs = [_type_cost(name, reference, context) for name in candidate.gpu_types]
+    known = [cost for cost in costs if cost is not None]
+    is_known = bool(known) and len(known) == len(costs)
+    rooms = [
+        None if fastest is None else remaining_slowdown(name, fastest, context.max_slowdown, context.board_limits)
+        for name in candidate.gpu_types
+    ]
+    is_open = (
+        candidate.may_be_named and candidate.has_idle_room and is_known and all(room is not None for room in rooms)
+    )
+    points = _clocks(candidate.gpu_types, rooms, context.board_limits) if with_clocks and is_open else ()
+    seconds, gpus = expected_seconds(job, context), max(1, job.gpu_count)
+    worst = max(known, key=lambda cost: cost.seconds) if is_known else None
+    name = candidate.partition.name
+    place = graph.partition_index[name]
+    total, left = int(sums.gpus[place]), int(sums.gpus_free[place]) - gpus
+    option = RunOption(
+        partition=place,
+        gpus=job.gpu_count,
+        count_position=0.0,
+        has_room=candidate.has_idle_room,
+        is_where_submitted=candidate.is_submitted_to,
+        seconds=None if worst is None else seconds * worst.seconds,
+        joules=None if worst is None else seconds * gpus * worst.watts_seconds,
+        seconds_full=None if worst is None else seconds * worst.seconds_full,
+        joules_full=None if worst is None else seconds * gpus * worst.watts_seconds_full,
+        gpus_free_after=max(0, left) / total if total else None,
+        is_cpu=total == 0 and int(sums.nodes[place]) > 0,
+        open=is_open,
+        clocks=tuple(_clock_option(point, points, context.max_slowdown) for point in points),
+    )
+    return ServedOption(option=option, candidate=candidate, clocks=points)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _TypeCost:
+    """Of one second of work on the reference type; energy for one GPU."""
+
+    seconds: float
+    watts_seconds: float
+    seconds_full: float
+    watts_seconds_full: float
+
+
+def _type_cost(name: GpuTypeName, reference: GpuTypeName | None, context: DecisionContext) -> _TypeCost | None:
+    """Return what work costs on a type, None where nobody knows."""
+    limits = context.board_limits
+    cost = None if reference is None else relative_cost(name, reference, limits)
+    watts = None if reference is None else _mean_watts(reference, limits)
+    if cost is None or watts is None or reference is None:
+        return None
+    room = remaining_slowdown(name, reference, context.max_slowdown, limits)
+    table = clock_table_of(name, power_limit_watts=limits.watts(name))
+    point = None if table is None or room is None else table.best(room)
+    slowdown, change = (0.0, 0.0) if point is None else (point.slowdown, point.energy_change)
+    return _TypeCost(
+        seconds=cost.time_ratio * (1.0 + slowdown),
+        watts_seconds=watts * cost.energy_ratio * (1.0 + change),
+        seconds_full=cost.time_ratio,
+        watts_seconds_full=watts * cost.energy_ratio,
+    )
+
+
+def _mean_watts(name: GpuTypeName, limits: BoardLimits) -> float | None:
+    """Return the mean power of a type's measured workloads at the highest clock."""
+    curves = [curve.on_board(limits.watts(name)) for curve in curves_of(name)]
+    return sum(curve.watts(curve.high_clock_mhz) for curve in curves) / len(curves) if curves else None
+
+
+def _clocks(
+    gpu_types: Sequence[GpuTypeName], rooms: Sequence[float | None], limits: BoardLimits
+) -> tuple[OperatingPoint, ...]:
+    """Return clocks inside the bound of a partition with one GPU type; none where there are several."""
+    if len(gpu_types) != 1 or rooms[0] is None:
+        return ()
+    table = clock_table_of(gpu_types[0], power_limit_watts=limits.watts(gpu_types[0]))
+    inside = [] if table is None else [point for point in table.points if point.slowdown <= rooms[0]]
+    step = max(1.0, len(inside) / MAX_CLOCKS)
+    picked = {len(inside) - 1 - int(number * step) for number in range(min(MAX_CLOCKS, len(inside)))}
+    best = table.best(rooms[0]) if table is not None else None
+    return tuple(point for index, point in enumerate(inside) if index in picked or point is best)
+
+
+def _clock_option(point: OperatingPoint, points: Sequence[OperatingPoint], max_slowdown: float) -> ClockOption:
+    best = min(points, key=lambda one: (one.energy_change, -one.sm_clock_mhz))
+    return ClockOption(
+        relative_clock=point.sm_clock_mhz / point.default_clock_mhz,
+        slowdown=point.slowdown,
+        energy_change=point.energy_change,
+        is_default=point.sm_clock_mhz == point.default_clock_mhz,
+        is_oracle=point is best,
+        bound_left=max_slowdown - point.slowdown,
+        power_change=(1.0 + point.energy_change) / (1.0 + point.slowdown) - 1.0,
+        open=True,
+    )

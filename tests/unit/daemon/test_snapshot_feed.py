@@ -1,0 +1,53 @@
+from types import SimpleNamespace
+from typing import Any
+
+from slurm_energy.daemon.frames import SnapshotBegins, SnapshotComplete, SnapshotPart
+from slurm_energy.daemon.snapshot_changes import SnapshotDifference
+from slurm_energy.daemon.snapshot_feed import SnapshotFeed
+from slurm_energy.domain.cluster import ClusterSnapshot
+from slurm_energy.domain.ids import ClusterName
+from slurm_energy.domain.telemetry import ClusterState
+from slurm_energy.domain.topology import SwitchState
+from slurm_energy.slurm.client import ClusterReading
+
+COMPLETE = SnapshotComplete(taken_at_seconds=1.0, read_seconds=0.1, skipped_rows=0)
+
+
+def state() -> Any:
+    """Return what the feed needs of the daemon's state."""
+    return SimpleNamespace(
+        config=SimpleNamespace(cluster=SimpleNamespace(name="site")),
+        snapshot=None,
+        decider=SimpleNamespace(warm_up=lambda snapshot: None),
+        counters={"snapshots": 0, "snapshot rows skipped": 0},
+        user_names={},
+    )
+
+
+def shown(feed: SnapshotFeed, daemon: Any, *frames: object) -> ClusterSnapshot:
+    for frame in (*frames, COMPLETE):
+        feed.receive(frame)
+    snapshot: ClusterSnapshot = daemon.snapshot
+    return snapshot
+
+
+def test_switches_and_clusters_of_a_reading_reach_the_snapshot_whole() -> None:
+    daemon = state()
+    feed = SnapshotFeed(daemon)
+    switches = tuple(SwitchState(name=f"s{number}", parent="root") for number in range(600))
+    clusters = (ClusterState(name=ClusterName("site"), carbon_grams_per_kwh=400.0),)
+    difference = SnapshotDifference()
+    reading = ClusterReading(partitions=(), nodes=(), jobs=(), switches=switches, clusters=clusters)
+    snapshot = shown(feed, daemon, *difference.parts(reading))
+    assert (snapshot.switches, snapshot.clusters) == (switches, clusters)
+    snapshot = shown(feed, daemon, *difference.parts(reading))
+    assert (snapshot.switches, snapshot.clusters) == (switches, clusters)
+
+
+def test_a_changed_topology_replaces_the_old_one_and_a_new_child_begins_with_none() -> None:
+    daemon = state()
+    feed = SnapshotFeed(daemon)
+    shown(feed, daemon, SnapshotPart(switches=(SwitchState(name="a"),)), SnapshotPart(clusters=()))
+    new = (SwitchState(name="b"),)
+    assert shown(feed, daemon, SnapshotPart(switches=new)).switches == new
+    assert shown(feed, daemon, SnapshotBegins()).switches == ()

@@ -1,0 +1,108 @@
+"""A learned policy is checked as far as it can be without torch: by `config check`, and by the daemon at its start."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slurm_energy.config import Config, PluginConfig, PolicyConfig
+from slurm_energy.errors import ConfigError, PolicyError
+from slurm_energy.graph import schema
+from slurm_energy.policy.checkpoint_files import DOCUMENT_FILE, WEIGHTS_FILE, CheckpointMetadata, check_files
+from slurm_energy.policy.gnn.configuration import NetworkConfig
+from slurm_energy.policy.registry import LEARNED, baseline_of, create_policy, known_policy_names, policy_names
+from slurm_energy.policy.site_check import check_site, site_faults
+
+WITHOUT_TORCH = "import sys; sys.modules.update(dict.fromkeys(('torch', 'torch_geometric', 'safetensors')));"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A checkpoint as far as it is looked at here: the weights are never opened by whoever has no torch."""
+    made = tmp_path / "checkpoint"
+    made.mkdir()
+    write_document(made, schema.SCHEMA_VERSION)
+    (made / WEIGHTS_FILE).write_bytes(b"weights")
+    return made
+
+
+def write_document(folder: Path, schema_version: int) -> None:
+    metadata = CheckpointMetadata(
+        name="gnn",
+        version="1",
+        architecture=NetworkConfig(),
+        training_data_sha256="0" * 64,
+        created_at_seconds=1.0,
+        schema_version=schema_version,
+    )
+    (folder / DOCUMENT_FILE).write_text(json.dumps(metadata.document()))
+
+
+def learned(checkpoint: object, **policy: Any) -> Config:
+    return replace(Config(), policy=PolicyConfig(name="gnn", checkpoint=str(checkpoint), **policy))
+
+
+def test_a_good_checkpoint_is_no_fault(folder: Path) -> None:
+    assert list(site_faults(learned(folder))) == []
+    assert check_files(folder).version == "1"
+
+
+def test_a_learned_policy_without_a_checkpoint_is_a_fault_that_says_what_to_do() -> None:
+    with pytest.raises(ConfigError, match=r"policy\.checkpoint is empty, policy gnn needs one: name the folder"):
+        check_site(learned(""))
+
+
+def test_every_fault_of_the_files_is_told_before_anything_is_started(folder: Path) -> None:
+    (fault,) = site_faults(learned(folder / "none"))
+    assert fault == f"policy.checkpoint: checkpoint folder {folder}/none does not exist"
+    write_document(folder, schema.SCHEMA_VERSION + 1)
+    (fault,) = site_faults(learned(folder))
+    assert f"schema version {schema.SCHEMA_VERSION + 1} " in fault and f"has version {schema.SCHEMA_VERSION}" in fault
+
+
+def test_the_wait_for_the_policy_must_leave_time_for_the_baseline(folder: Path) -> None:
+    config = replace(learned(folder, timeout_milliseconds=50), plugin=PluginConfig(deadline_milliseconds=50))
+    (fault,) = site_faults(config)
+    assert fault.startswith(
+        "policy.timeout_milliseconds is 50, it must be below the 50 of plugin.deadline_milliseconds"
+    )
+    assert list(site_faults(replace(config, plugin=PluginConfig(deadline_milliseconds=51)))) == []
+    assert list(site_faults(replace(config, policy=replace(config.policy, name="oracle")))) == []
+
+
+def test_the_check_and_the_daemons_decider_need_no_torch(folder: Path, tmp_path: Path) -> None:
+    settings = tmp_path / "energy.toml"
+    settings.write_text(
+        f'[policy]\nname = "gnn"\ncheckpoint = "{folder}"\n[daemon]\nstate_directory = "{tmp_path}/state"\n'
+    )
+    check = f"from slurm_energy.daemon.app import main; sys.exit(main(['--check-config', '--config', '{settings}']))"
+    done = subprocess.run([sys.executable, "-c", WITHOUT_TORCH + check], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "configuration is good\n"), done.stderr
+
+
+def test_without_torch_a_learned_policy_cannot_be_made_and_the_message_says_what_to_install(folder: Path) -> None:
+    script = (
+        "from dataclasses import replace; from slurm_energy.config import Config, PolicyConfig;"
+        "from slurm_energy.policy.registry import create_policy;"
+        f"create_policy(replace(Config(), policy=PolicyConfig(name='gnn', checkpoint={str(folder)!r})))"
+    )
+    done = subprocess.run([sys.executable, "-c", WITHOUT_TORCH + script], capture_output=True, text=True, check=False)
+    last = done.stderr.strip().splitlines()[-1]
+    assert last.startswith("slurm_energy.errors.PolicyError: policy gnn cannot be loaded")
+    assert last.endswith("it needs what slurm-energy[daemon] installs")
+
+
+def test_learned_policies_are_known_and_not_among_those_made_of_settings_alone() -> None:
+    assert set(known_policy_names()) == {*policy_names(), *LEARNED}
+    assert not LEARNED & set(policy_names())
+    with pytest.raises(PolicyError, match=r"'magic' does not exist; known: .*, gnn"):
+        create_policy(replace(Config(), policy=PolicyConfig(name="magic")))
+
+
+def test_the_baseline_is_never_the_learned_policy_itself() -> None:
+    assert baseline_of(learned("/x")).name == "oracle"
+    assert baseline_of(learned("/x", baseline="slurm-default")).name == "slurm-default"
