@@ -40,6 +40,7 @@ format:  ## Format and mend what can be mended
 bench: install-test native  ## Measure submission, decision, hooks and simulation; write docs/reference/benchmarks*.md
 	@sh scripts/as-root.sh $(PY) -m benchmarks.run --write docs/reference/benchmarks.md
 	@$(PY) -m benchmarks.twin --write docs/reference/benchmarks-twin.md
+	@$(BIN)/slurm-energy bench decision --markdown docs/reference/benchmarks-decision.md
 
 docs: install-test  ## Write the generated reference pages
 	$(PY) -m slurm_energy.cli.reference --write

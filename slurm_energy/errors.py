@@ -19,6 +19,7 @@ SlurmEnergyError
 ├── WorkloadError        a file of jobs for the simulator
 ├── PolicyError          a policy that does not exist or cannot decide
 │   └── CheckpointError    a learned policy's files
+├── TrainingError        a training that cannot be made
 ├── EvaluationError      a comparison of policies that cannot be made, or an outcome that cannot be
 └── LabError             the laboratory cluster
 """
@@ -98,6 +99,10 @@ class PolicyError(SlurmEnergyError):
 
 class CheckpointError(PolicyError):
     """The files of a learned policy cannot be used."""
+
+
+class TrainingError(SlurmEnergyError):
+    """There is nothing to learn from, or the training went astray."""
 
 
 class EvaluationError(SlurmEnergyError):

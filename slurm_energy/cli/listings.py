@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from slurm_energy.errors import ConfigError
-from slurm_energy.evaluation.contenders import SETTINGS, SUMMARY, served_names
+from slurm_energy.evaluation.contenders import LEARNED, LEARNED_SETTINGS, LEARNED_SUMMARY, SETTINGS, SUMMARY, served_names
 from slurm_energy.policy.rules.registry import RuleEntry, rule_entry, rule_names
 from slurm_energy.reporting.visible import visible
 from slurm_energy.twin.places import places_of
@@ -44,6 +44,13 @@ def rules_document() -> list[dict[str, Any]]:
             "clock_keys": "",
         }
         for name in served_names()
+    ] + [
+        {
+            "name": LEARNED,
+            "summary": LEARNED_SUMMARY,
+            "settings": [{"name": key, "meaning": meaning} for key, meaning in LEARNED_SETTINGS.items()],
+            "clock_keys": "",
+        }
     ]
 
 
@@ -56,6 +63,9 @@ def list_rules() -> None:
     for name in served_names():
         click.echo(f"{name:<20} {SUMMARY}")
     for key, meaning in SETTINGS.items():
+        click.echo(f"{'':<18}{key}=  {meaning}")
+    click.echo(f"{LEARNED:<16} {LEARNED_SUMMARY}")
+    for key, meaning in LEARNED_SETTINGS.items():
         click.echo(f"{'':<18}{key}=  {meaning}")
 
 

@@ -31,6 +31,7 @@ class Noun(NamedTuple):
 
 NOUNS: dict[str, Noun] = {
     "arena": Noun("arena", "arena", "Compare policies on a simulated cluster."),
+    "bench": Noun("bench", "bench", "Measure how fast decisions are and what memory they need."),
     "calibrate": Noun(
         "calibrate", "calibrate", "Fit the energy model to measured data sets and print how well it fits."
     ),
@@ -44,6 +45,7 @@ NOUNS: dict[str, Noun] = {
     "policy": Noun("policy", "policy", "List the policies or show one."),
     "report": Noun("report", "report", "Report the energy of jobs, users or partitions."),
     "status": Noun("status", "status", "Show whether the daemon answers and what it has done."),
+    "train": Noun("train", "train", "Train the graph network to decide as another policy does."),
     "twin": Noun("twin", "twin", "Replay a site's history on a simulated cluster, or write jobs for one."),
 }
 

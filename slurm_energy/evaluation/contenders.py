@@ -1,12 +1,16 @@
 """What can be put into the arena: placement rules by name, and the daemon's own policies behind its guard."""
 
 from dataclasses import replace
+from functools import partial
+from importlib import import_module
+from pathlib import Path
 
 from slurm_energy.config import Config
 from slurm_energy.errors import ConfigError, PolicyError
 from slurm_energy.policy.placement import PlacementRule
 from slurm_energy.policy.registry import policy_names
 from slurm_energy.policy.rules.registry import create_rule
+from slurm_energy.twin.learned import LearnedRule
 from slurm_energy.twin.served import served_policy
 
 SERVED = "daemon/"
@@ -17,6 +21,16 @@ SETTINGS = {
 }
 """What may be set of each, with its meaning."""
 SUMMARY = "as the daemon serves it: asked at submission with a snapshot, behind the guard"
+
+
+LEARNED = "gnn"
+LEARNED_SETTINGS = {
+    "checkpoint": "folder of the learned policy",
+    "clocks": "1 lets the network choose clocks too (default 0: the exact oracle)",
+    "sampling": "share of the nodes that it works out, 0.01 to 1 (default: as it was trained)",
+}
+"""What may be set of a network, with its meaning."""
+LEARNED_SUMMARY = "a network from a checkpoint, asked at every start; needs torch and torch_geometric"
 
 
 def served_names() -> tuple[str, ...]:
@@ -31,6 +45,8 @@ def create_contender(text: str) -> PlacementRule:
         PolicyError: there is no such policy.
         ConfigError: a setting is unknown or cannot be used.
     """
+    if text.partition(":")[0] == LEARNED:
+        return _learned(text.partition(":")[2])
     if not text.startswith(SERVED):
         return create_rule(text)
     name, _, settings = text.removeprefix(SERVED).partition(":")
@@ -57,3 +73,26 @@ def _configured(name: str, settings: str) -> Config:
         else:
             raise ConfigError(f"setting {key}={value[:64]} of {SERVED}{name} is out of bound: {SETTINGS[key]}")
     return config
+
+
+def _learned(settings: str) -> PlacementRule:
+    given = dict(item.partition("=")[::2] for item in settings.split(",") if item)
+    unknown = sorted(given.keys() - LEARNED_SETTINGS.keys())
+    if unknown or not given.get("checkpoint"):
+        known = "; ".join(f"{known}: {meaning}" for known, meaning in LEARNED_SETTINGS.items())
+        wrong = f"has no setting {unknown[0][:64]!r}" if unknown else "needs checkpoint=FOLDER"
+        raise ConfigError(f"policy {LEARNED} {wrong}; it has {known}")
+    if given.get("clocks", "0") not in {"0", "1"}:
+        raise ConfigError(f"setting clocks={given['clocks'][:64]} of {LEARNED} is neither 0 nor 1")
+    try:
+        rate = float(given["sampling"]) if "sampling" in given else None
+    except ValueError:
+        raise ConfigError(f"setting sampling={given['sampling'][:64]!r} of {LEARNED} is not a number") from None
+    try:
+        loading = import_module("slurm_energy.policy.gnn.loading")
+    except ImportError as error:
+        raise ConfigError(f"policy {LEARNED} needs the extra `daemon` (torch, torch_geometric): {error}") from error
+    network, version = loading.load_network(Path(given["checkpoint"]), rate)
+    return LearnedRule(
+        partial(loading.chooser_of, network), version=version, learned_clocks=given.get("clocks") == "1"
+    )

@@ -13,25 +13,27 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from itertools import cycle
 from pathlib import Path
-from typing import Any, Protocol
+from statistics import median
+from typing import Any
 
 from slurm_energy.config import Config, PolicyConfig, RoutingConfig
 from slurm_energy.domain.cluster import ClusterSnapshot
 from slurm_energy.domain.decision import PolicyAnswer
 from slurm_energy.domain.job import JobRequest
-from slurm_energy.evaluation.decision_figures import InProcess, Spread, spread_of
+from slurm_energy.evaluation.decision_figures import InProcess, spread_of
 from slurm_energy.evaluation.decision_jobs import asked_jobs
 from slurm_energy.evaluation.synthetic_changes import ChangingCluster
 from slurm_energy.evaluation.synthetic_cluster import CATALOGUE_NAMES, ClusterSize, synthetic_cluster
 from slurm_energy.policy.attention_note import shares_of
 from slurm_energy.policy.base import DecisionContext, Policy
 from slurm_energy.policy.guard import Guard
-from slurm_energy.policy.registry import LEARNED, create_policy
+from slurm_energy.policy.registry import create_policy
 
 SEED = 1
 NOW_SECONDS = 1_800_000_000.0
 """A whole minute: the clock of running jobs moves on only where it is meant to."""
 REBUILDS = 3
+READINGS = 5
 PEER_RUNS, PEER_LIMIT_SECONDS = 30, 6.0
 UNTIMED_DECISIONS = 24
 
@@ -46,6 +48,8 @@ class InProcessTask:
     threads: int
     decisions: int
     changes_per_second: float
+    changes_per_reading: int
+    """Between two snapshots of the daemon."""
     peer: bool
 
     def config(self) -> Config:
@@ -55,14 +59,6 @@ class InProcessTask:
             routing=RoutingConfig(open=True),
             gpu_types=dict(CATALOGUE_NAMES),
         )
-
-
-class FollowingPolicy(Policy, Protocol):
-    """A policy that keeps a state of the cluster."""
-
-    def warm_up(self, snapshot: ClusterSnapshot) -> None:
-        """Bring it to a snapshot."""
-        ...
 
 
 class Stopwatch:
@@ -106,6 +102,7 @@ def measure(task: InProcessTask) -> InProcess:
     gc.set_threshold(50_000, 50, 1000)
     watch = Stopwatch(policy)
     run = _run(task, cluster, policy, guard, watch)
+    readings = [_seconds_of_reading(task, cluster, policy) for _ in range(READINGS)]
     minute = _seconds_to_follow(policy, cluster.step(60.0))
     peer = _peer(task, cluster.snapshot) if task.peer else {}
     return InProcess(
@@ -117,7 +114,8 @@ def measure(task: InProcessTask) -> InProcess:
         change=spread_of(run.changes),
         together=spread_of(run.together),
         changes_per_second=run.changes_per_second,
-        rebuild_seconds=sorted(rebuilds)[len(rebuilds) // 2],
+        reading_seconds=median(readings),
+        rebuild_seconds=median(rebuilds),
         minute_seconds=minute,
         network_share=run.network_share,
         **{"peer": None, **peer},
@@ -150,6 +148,13 @@ def _run(task: InProcessTask, cluster: ChangingCluster, policy: Policy, guard: G
     run.network_share = watch.by_network / len(watch.seconds)
     run.changes_per_second = len(run.changes) / (time.perf_counter() - begun)
     return run
+
+
+def _seconds_of_reading(task: InProcessTask, cluster: ChangingCluster, policy: Policy) -> float:
+    """Return the time to take in all changes between two readings at once."""
+    for _ in range(task.changes_per_reading):
+        cluster.step()
+    return _seconds_to_follow(policy, cluster.snapshot)
 
 
 def _seconds_to_follow(policy: Policy, snapshot: ClusterSnapshot) -> float:

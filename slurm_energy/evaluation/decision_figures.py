@@ -35,6 +35,8 @@ class InProcess:
     """One change and the decision after it, where a change had come."""
     changes_per_second: float
     """Changes that were taken in, over the time that it took."""
+    reading_seconds: float
+    """Taking in all changes between two readings of the daemon at once."""
     rebuild_seconds: float
     """Graph and network state from nothing."""
     minute_seconds: float

@@ -31,8 +31,10 @@ NODES_A_SWITCH = 32
 CPUS_A_GPU, MEMORY_A_GPU_MIB = 8, 32_768.0
 USERS = 24
 FIRST_JOB = 1000
+NEAR = 50
+"""Jobs depend on one of so many before them."""
 
-_HELD_SHARES = (0.5, 1.0, 0.25, 0.65)
+_HELD_SHARES = (0.5, 0.8, 0.35, 0.75)
 """Of the GPUs of one node after another; with the full type's, 70 % in all."""
 _JOB_GPUS = (1, 1, 2, 4)
 _DEPENDING_SHARE = 0.15
@@ -63,7 +65,7 @@ class ClusterSize:
 
 def synthetic_cluster(size: ClusterSize, seed: int, now_seconds: float) -> ClusterSnapshot:
     """Return the cluster at a moment, in Unix time; the same arguments give the same cluster."""
-    random, numbers = Random(seed), count(FIRST_JOB)
+    random, numbers = Random(seed), count(FIRST_JOB)  # noqa: S311  # a sample, guards nothing
     running: list[JobState] = []
     nodes: list[NodeState] = []
     for index in range(size.nodes):
@@ -75,7 +77,10 @@ def synthetic_cluster(size: ClusterSize, seed: int, now_seconds: float) -> Clust
         running.append(job)
         nodes.append(_cpu_node(size.nodes + index, job))
     waiting = [JobId(next(numbers)) for _ in range(size.pending)]
-    pending = [pending_job(number, waiting[:place], random, now_seconds) for place, number in enumerate(waiting)]
+    pending = [
+        pending_job(number, waiting[max(0, place - NEAR) : place], random, now_seconds)
+        for place, number in enumerate(waiting)
+    ]
     return ClusterSnapshot(
         cluster=ClusterName("bench"),
         taken_at_seconds=now_seconds,
@@ -102,10 +107,9 @@ def pending_job(number: JobId, before: list[JobId], random: Random, now_seconds:
     per_node = 0 if partition == CPU else random.choice(_JOB_GPUS)
     nodes = random.choice((1, 1, 1, 2))
     depends = before and random.random() < _DEPENDING_SHARE
-    earlier = sorted(random.sample(before[-50:], min(len(before), random.choice((1, 2))))) if depends else []
-    return JobState(
-        **_asked(number, random),
-        state="PENDING",
+    earlier = sorted(random.sample(before[-NEAR:], min(len(before), random.choice((1, 2))))) if depends else []
+    return replace(
+        _asked(number, random),
         partitions=(partition,),
         submitted_at_seconds=now_seconds - float(random.randrange(60, 86_400)),
         node_count=nodes,
@@ -117,12 +121,14 @@ def pending_job(number: JobId, before: list[JobId], random: Random, now_seconds:
     )
 
 
-def running_job(number: JobId, node: NodeName, devices: tuple[int, ...], random: Random, now_seconds: float) -> JobState:
+def running_job(
+    number: JobId, node: NodeName, devices: tuple[int, ...], random: Random, now_seconds: float
+) -> JobState:
     """Return a job on some devices of one node."""
     kind = node.partition("n")[0]
     started = now_seconds - float(random.randrange(60, 20_000))
-    return JobState(
-        **_asked(number, random),
+    return replace(
+        _asked(number, random),
         state="RUNNING",
         partitions=(PartitionName(kind),),
         submitted_at_seconds=started - float(random.randrange(1, 7_200)),
@@ -140,8 +146,8 @@ def running_job(number: JobId, node: NodeName, devices: tuple[int, ...], random:
 def cpu_job(number: JobId, node: NodeName, random: Random, now_seconds: float) -> JobState:
     """Return a job without GPUs on a node without GPUs."""
     started = now_seconds - float(random.randrange(60, 20_000))
-    return JobState(
-        **_asked(number, random),
+    return replace(
+        _asked(number, random),
         state="RUNNING",
         partitions=(CPU,),
         submitted_at_seconds=started - 60.0,
@@ -180,18 +186,22 @@ def _jobs_on(
         first += gpus
 
 
-def _asked(number: JobId, random: Random) -> dict[str, object]:
+def _asked(number: JobId, random: Random) -> JobState:
+    """Return what all jobs have, as one that waits."""
     user = random.randrange(USERS)
-    return {
-        "job_id": number,
-        "user_name": f"user{user:02d}",
-        "user_id": 2000 + user,
-        "name": f"train-{random.randrange(100):02d}",
-        "account": f"group{user % 6}",
-        "qos": "normal",
-        "time_limit_minutes": random.choice(_MINUTES),
-        "priority": random.randrange(1, 100_000),
-    }
+    return JobState(
+        job_id=number,
+        user_name=f"user{user:02d}",
+        user_id=2000 + user,
+        name=f"train-{random.randrange(100):02d}",
+        state="PENDING",
+        partitions=(),
+        submitted_at_seconds=0.0,
+        account=f"group{user % 6}",
+        qos="normal",
+        time_limit_minutes=random.choice(_MINUTES),
+        priority=random.randrange(1, 100_000),
+    )
 
 
 def _kind(index: int, size: ClusterSize) -> str:
@@ -233,7 +243,9 @@ def _cpu_node(index: int, job: JobState) -> NodeState:
 
 def _partitions() -> tuple[PartitionState, ...]:
     names = (DEFAULT, *map(PartitionName, GPU_TYPES), CPU)
-    return tuple(PartitionState(name=name, is_default=name == DEFAULT, up=True, max_time_minutes=10_080.0) for name in names)
+    return tuple(
+        PartitionState(name=name, is_default=name == DEFAULT, up=True, max_time_minutes=10_080.0) for name in names
+    )
 
 
 def _leaf(index: int) -> str:

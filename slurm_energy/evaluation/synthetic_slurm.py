@@ -16,18 +16,22 @@ _EMPTY = (
     "container cpus_per_tres excluded_nodes features federation_origin federation_siblings_active "
     "federation_siblings_viable licenses mcs_label memory_per_tres het_job_id_set prefer required_nodes resv_name "
     "state_description system_comment tres_bind tres_freq tres_per_job tres_per_socket tres_per_task wckey"
-).split()
+)
 _ZERO = (
     "array_job_id array_task_id array_max_tasks association_id deadline delay_boot derived_exit_code exit_code "
     "max_cpus max_nodes tasks_per_node tasks_per_board het_job_id het_job_offset minimum_tmp_disk_per_node "
     "preempt_time pre_sus_time resize_time restart_cnt sockets_per_board suspend_time time_minimum"
-).split()
+)
 _UNSET = (
     "core_spec thread_spec cores_per_socket cpus_per_task cpu_frequency_minimum cpu_frequency_maximum "
     "cpu_frequency_governor nice tasks_per_core tasks_per_socket memory_per_cpu profile shared sockets_per_node "
     "threads_per_core"
-).split()
-_JOB = {**dict.fromkeys(_EMPTY, ""), **dict.fromkeys(_ZERO, 0), **dict.fromkeys(_UNSET, None)} | {
+)
+_JOB = {
+    **dict.fromkeys(_EMPTY.split(), ""),
+    **dict.fromkeys(_ZERO.split(), 0),
+    **dict.fromkeys(_UNSET.split(), None),
+} | {
     "batch_flag": True,
     "billable_tres": 1.0,
     "cluster": "bench",
@@ -171,9 +175,9 @@ def partition_text(snapshot: ClusterSnapshot) -> str:
     """Return `scontrol --all show partition -o`."""
     lines = [
         f"PartitionName={one.name} AllowGroups=ALL AllowAccounts=ALL AllowQos=ALL AllocNodes=ALL "
-        f"Default={'YES' if one.is_default else 'NO'} QoS=N/A DefaultTime=NONE DisableRootJobs=NO Hidden=NO MaxNodes=UNLIMITED "
-        f"MaxTime={_days(one.max_time_minutes)} MinNodes=0 PriorityJobFactor=1 PriorityTier={one.priority_tier} RootOnly=NO "
-        f"ReqResv=NO OverSubscribe=NO State={'UP' if one.up else 'DOWN'}"
+        f"Default={'YES' if one.is_default else 'NO'} QoS=N/A DefaultTime=NONE DisableRootJobs=NO Hidden=NO "
+        f"MaxNodes=UNLIMITED MaxTime={_days(one.max_time_minutes)} MinNodes=0 PriorityJobFactor=1 "
+        f"PriorityTier={one.priority_tier} RootOnly=NO ReqResv=NO OverSubscribe=NO State={'UP' if one.up else 'DOWN'}"
         for one in snapshot.partitions
     ]
     return "".join(line + "\n" for line in lines)
@@ -218,7 +222,11 @@ def _text(row: dict[str, object]) -> str:
 
 
 def _days(minutes: float | None) -> str:
-    return "UNLIMITED" if minutes is None else f"{int(minutes) // 1440}-{int(minutes) % 1440 // 60:02d}:{int(minutes) % 60:02d}:00"
+    return (
+        "UNLIMITED"
+        if minutes is None
+        else f"{int(minutes) // 1440}-{int(minutes) % 1440 // 60:02d}:{int(minutes) % 60:02d}:00"
+    )
 
 
 def _ranges(places: Sequence[int]) -> str:

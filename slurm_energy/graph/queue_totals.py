@@ -41,8 +41,7 @@ class QueueTotals:
         self._jobs_of_user.setdefault(job.user_id, set()).add(job.job_id)
         self._count(job, figures, 1)
         if not figures.is_running:
-            rank = _rank(job, figures)
-            self._going.discard(rank) if rank in self._going else self._coming.add(rank)
+            self._coming.add(_rank(job, figures))
 
     def remove(self, job: JobState, figures: JobFigures) -> None:
         """Count a job no longer; figures must be those it was added with."""

@@ -105,20 +105,22 @@ class Spines:
                 self._children[switch.parent] = self._children.get(switch.parent, 0) + 1
         self.names = sorted(self._children)
         index = {name: place for place, name in enumerate(self.names)}
-        self.cluster = np.zeros(len(self.names), dtype=np.int64)
+        # Above groups of several clusters, a switch counts in the first of them.
+        cluster = [len(frame.cluster_index)] * len(self.names)
         nodes, up = [0] * len(self.names), [0] * len(self.names)
         trunks: list[tuple[int, int]] = []
         rows: list[Row] = []
-        # Backwards, so that a switch ends up in the cluster of its first group.
-        for place, group in reversed(list(enumerate(groups.store.slots.tolist()))):
+        for place, group in enumerate(groups.store.slots.tolist()):
             name = switch_of(groups.bucket_of_group[group])
             members = list(groups.members[group])
             for spine, row in () if name is None else self._above(name):
-                nodes[index[spine]] += len(members)
-                up[index[spine]] += int(available[members].sum())
-                self.cluster[index[spine]] = groups.store["cluster"][group]
-                trunks.append((place, index[spine]))
+                above = index[spine]
+                nodes[above] += len(members)
+                up[above] += int(available[members].sum())
+                cluster[above] = min(cluster[above], int(groups.store["cluster"][group]))
+                trunks.append((place, above))
                 rows.append(row)
+        self.cluster: Indices = np.array(cluster, dtype=np.int64) % len(frame.cluster_index)
         states = [frame.switches.get(name, SwitchState(name=name)) for name in self.names]
         self.x: Floats = SWITCH_SCALER.scaled(
             [

@@ -86,7 +86,11 @@ class CheckpointMetadata:
         """Return what `checkpoint.json` holds, its seal included."""
         document: dict[str, Any] = {"format": FORMAT_VERSION}
         document |= {item.name: getattr(self, item.name) for item in fields(self)}
-        document |= {"architecture": self.architecture.document(), "widths": dict(self.widths), "metrics": dict(self.metrics)}
+        document |= {
+            "architecture": self.architecture.document(),
+            "widths": dict(self.widths),
+            "metrics": dict(self.metrics),
+        }
         return {**document, _SEAL: _seal(document)}
 
 

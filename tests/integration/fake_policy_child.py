@@ -37,6 +37,7 @@ class FakePolicy(OraclePolicy):
         """Return the oracle's answer, if it comes to that; root's jobs, with which it is rehearsed, are no trouble."""
         if job.user_id == 0:
             return super().decide(job, snapshot, context)
+        sys.stderr.write(f"asked version={self.version} pid={os.getpid()}\n")
         if self.version == "slow":
             time.sleep(SLOW_SECONDS)
         elif self.version == "hang":

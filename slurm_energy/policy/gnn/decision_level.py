@@ -85,6 +85,7 @@ class DecisionLevel(nn.Module):
             step: Reasoning = layer(x, allowed, structure, bias)
             x = step.x
             attention.append(step.attention)
+            assert isinstance(layer, ObjectiveAttention)
             told = layer.objective_values(step.head_x[:, 0])
             objectives = objectives if told is None else objectives + told / len(self.reasoning)
         cluster = published.cluster[moments.partition_vertex][option_partition]

@@ -75,7 +75,7 @@ class FlatLevel(nn.Module):
         )
         for layer in self.layers:
             x = layer(x, edges)
-        gpu, node, switch, _, task = x.split(sizes)
+        gpu, node, switch, _, task = torch.split(x, sizes)
         waits = torch.cat([task[indices(queue.wait_task)], floats(queue.wait_x)], dim=1)
         congestion = floats(fabric.switch_x)[:, _CONGESTION]
         return (

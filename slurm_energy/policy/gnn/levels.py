@@ -127,6 +127,7 @@ def largest_by(values: Tensor, owner: Tensor, owners: int) -> Tensor:
 
 def mean_of(sums: Contributions) -> Tensor:
     """Return the attention means, zeros for who has no member, [owners, hidden]."""
-    heads = sums.weight.shape[1]
-    by_head = sums.value.unflatten(1, (heads, sums.value.shape[1] // heads))  # [owners, heads, hidden / heads]
-    return (by_head / sums.weight.clamp(min=1e-12)[:, :, None]).flatten(1)
+    owners, heads = sums.weight.shape
+    by_head = sums.value.view(owners, heads, sums.value.shape[1] // heads)
+    mean: Tensor = by_head / sums.weight.clamp(min=1e-12)[:, :, None]  # [owners, heads, hidden / heads]
+    return mean.flatten(1)

@@ -34,7 +34,7 @@ class Offering(nn.Module):
         weight = torch.exp(WEIGHT_BOUND * torch.tanh(self.score(x)))  # [members, heads]
         if member_weight is not None:
             weight = weight * member_weight[:, None]
-        by_head = self.value(x).unflatten(1, (self.heads, self.width)) * weight[:, :, None]
+        by_head: Tensor = self.value(x).view(x.shape[0], self.heads, self.width) * weight[:, :, None]
         return Contributions(weight, by_head.flatten(1))  # [members, hidden]
 
     def __repr__(self) -> str:

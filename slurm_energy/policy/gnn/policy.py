@@ -20,11 +20,11 @@ from slurm_energy.policy.attention_note import attention_note
 from slurm_energy.policy.base import DecisionContext
 from slurm_energy.policy.baselines import clock_choice
 from slurm_energy.policy.gnn.attention_report import AttentionReport, attention_report
-from slurm_energy.policy.gnn.checkpoint import load_into, read_checkpoint
 from slurm_energy.policy.gnn.chooser import Choice, NetworkChooser
 from slurm_energy.policy.gnn.configuration import Clocks
+from slurm_energy.policy.gnn.loading import load_network
 from slurm_energy.policy.gnn.moments import Moments
-from slurm_energy.policy.gnn.network import HierarchicalNetwork, create_network
+from slurm_energy.policy.gnn.network import HierarchicalNetwork
 from slurm_energy.policy.gnn.reasoning import TopKind
 from slurm_energy.policy.gnn.serving_options import ServedOption, served_options
 from slurm_energy.policy.oracle import oracle_clocks
@@ -156,11 +156,9 @@ def load_policy(config: Config) -> GnnPolicy:
     if not config.policy.checkpoint:
         raise ConfigError("policy.checkpoint is empty: name the folder of a learned policy, or choose another policy")
     torch.set_num_threads(config.policy.threads)
-    checkpoint = read_checkpoint(Path(config.policy.checkpoint))
-    network = create_network(checkpoint.metadata.architecture, seed=0)
-    load_into(network, checkpoint)
+    network, version = load_network(Path(config.policy.checkpoint))
     graph = ClusterGraph(
         {slurm_type: GpuTypeName(name) for slurm_type, name in config.gpu_types.items()}, site_board_limits(config)
     )
     clocks: Literal["oracle", "learned"] = config.policy.clocks
-    return GnnPolicy(network, graph, version=checkpoint.metadata.version, clocks=clocks)
+    return GnnPolicy(network, graph, version=version, clocks=clocks)

@@ -6,6 +6,7 @@ come from the measured curves through the types' relative costs; the reference i
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from slurm_energy.domain.ids import GpuTypeName
 from slurm_energy.domain.job import JobRequest
@@ -119,7 +120,7 @@ def _type_cost(name: GpuTypeName, reference: GpuTypeName | None, context: Decisi
     """Return what work costs on a type, None where nobody knows."""
     limits = context.board_limits
     cost = None if reference is None else relative_cost(name, reference, limits)
-    watts = None if reference is None else _mean_watts(reference, limits)
+    watts = None if reference is None else _mean_watts(reference, limits.watts(reference))
     if cost is None or watts is None or reference is None:
         return None
     room = remaining_slowdown(name, reference, context.max_slowdown, limits)
@@ -134,9 +135,10 @@ def _type_cost(name: GpuTypeName, reference: GpuTypeName | None, context: Decisi
     )
 
 
-def _mean_watts(name: GpuTypeName, limits: BoardLimits) -> float | None:
-    """Return the mean power of a type's measured workloads at the highest clock."""
-    curves = [curve.on_board(limits.watts(name)) for curve in curves_of(name)]
+@lru_cache(maxsize=256)
+def _mean_watts(name: GpuTypeName, limit_watts: float) -> float | None:
+    """Return the mean power of a type's measured workloads at the highest clock, on boards of such a limit."""
+    curves = [curve.on_board(limit_watts) for curve in curves_of(name)]
     return sum(curve.watts(curve.high_clock_mhz) for curve in curves) / len(curves) if curves else None
 
 

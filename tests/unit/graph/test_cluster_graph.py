@@ -11,6 +11,7 @@ from slurm_energy.domain.ids import JobId, NodeName, PartitionName
 from slurm_energy.domain.telemetry import GpuReading
 from slurm_energy.domain.topology import GpuLink, SwitchState
 from slurm_energy.errors import ValueRangeError
+from slurm_energy.graph import job_table
 from slurm_energy.graph.canonical import canonical
 from slurm_energy.graph.changes import Changes
 from slurm_energy.graph.cluster_graph import ClusterGraph
@@ -313,4 +314,45 @@ def test_a_node_that_fails_changes_what_its_group_has() -> None:
     snapshot = make_snapshot((make_node("n1", available=False), make_node("n2")))
     graph.update(snapshot)
     assert of(SWITCH, "nodes_available", graph.fabric_block(graph.group_slots).switch_x) == [0.5]
+    assert_as_fresh(graph, snapshot)
+
+
+def test_a_dependency_ends_where_the_queue_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job_table, "MAX_PENDING", 2)
+    jobs = (make_job(1, priority=5), make_job(2, priority=4, dependencies=after(1)))
+    graph = graph_of(make_snapshot((make_node(),), jobs, PARTITIONS))
+    kept, cut = (graph.jobs.entries[JobId(number)].slot for number in (1, 2))
+    elsewhere = make_job(3, priority=5, gpus=0, submitted_at_seconds=0.0, partitions=(PartitionName("q"),))
+    changes = graph.update(make_snapshot((make_node(),), (*jobs, elsewhere), PARTITIONS))
+    assert graph.queue_block(graph.queue_slots).depends_index.shape == (2, 0)
+    assert kept in changes.tasks
+    assert graph.jobs.entries[JobId(3)].slot == cut
+
+
+def test_devices_go_to_the_jobs_in_the_order_of_their_numbers() -> None:
+    jobs = (make_job(8, running_on="n1", gpus=1), make_job(1, running_on="n1", gpus=2))
+    graph = graph_of(make_snapshot((make_node(),), jobs))
+    arrays = canonical(graph)
+    assert arrays["run_job"].tolist() == [1, 1, 8]
+    assert arrays["run_device"].tolist() == [0, 1, 2]
+
+
+def test_a_job_ahead_changes_what_those_behind_it_wait() -> None:
+    graph = graph_of(make_snapshot((make_node(),), (make_job(1),)))
+    changes = graph.update(make_snapshot((make_node(),), (make_job(1), make_job(2, gpus=4, submitted_at_seconds=0.0))))
+    assert len(changes.tasks) == 2
+    changes = graph.update(make_snapshot((make_node(),), (make_job(1),)))
+    assert changes.tasks == frozenset(graph.queue_slots.tolist())
+
+
+def test_another_type_of_gpu_changes_what_it_costs_there() -> None:
+    jobs = (make_job(1, partitions=tuple(map(PartitionName, "pq"))),)
+    graph = graph_of(
+        make_snapshot((make_node("n1"), make_node("n2", slurm_type="a40", partition="q")), jobs, PARTITIONS)
+    )
+    before = canonical(graph)["wait_x"]
+    snapshot = make_snapshot((make_node("n1"), make_node("n2", partition="q")), jobs, PARTITIONS)
+    changes = graph.update(snapshot)
+    assert changes.tasks == frozenset(graph.queue_slots.tolist())
+    assert (canonical(graph)["wait_x"] != before).any()
     assert_as_fresh(graph, snapshot)

@@ -107,3 +107,16 @@ def test_an_empty_snapshot_has_one_cluster_and_its_constraints() -> None:
     assert len(top.constraint_x) == 4
     assert top.trunk_index.shape == (2, 0)
     assert top.trunk_x.shape == (0, len(UPLINK))
+
+
+def test_a_switch_above_several_clusters_counts_in_the_first() -> None:
+    switches = (
+        SwitchState(name="a", parent="root"),
+        SwitchState(name="b", parent="root"),
+        SwitchState(name="x", parent="y"),
+    )
+    partitions = (make_partition("p", cluster=ClusterName("near")), make_partition("q", cluster=ClusterName("far")))
+    nodes = (make_node("n1", switch="a", partition="q"), make_node("n2", switch="b", partition="p"))
+    for order in (nodes, nodes[::-1], nodes[:1]):
+        top = top_of(make_snapshot(order, (), partitions, switches=switches))
+        assert top.spine_cluster.tolist() == [min(top.group_cluster), 0]

@@ -9,7 +9,7 @@ from slurm_energy.graph import schema
 from slurm_energy.graph.blocks import DeviceBlock, FabricBlock, Flags, Floats, Indices, QueueBlock
 from slurm_energy.graph.cluster_graph import ClusterGraph
 from slurm_energy.policy.gnn.configuration import NetworkConfig
-from slurm_energy.policy.gnn.network import Blocks, SampleWeights
+from slurm_energy.policy.gnn.network import Blocks, SampleWeights, extremes_of
 from slurm_energy.policy.gnn.sampling.importance import NodeFacts, TaskFacts
 from slurm_energy.policy.gnn.sampling.plan import SamplingPlan, make_plan
 
@@ -50,8 +50,12 @@ def sampled_blocks(
         queue=sampled_queue(queue, plan.task),
         top=top,
     )
+    whole = Blocks(devices=devices, fabric=fabric, queue=queue, top=top)
     weights = SampleWeights(
-        node=torch.from_numpy(plan.node_weight), link=link_weight, task=torch.from_numpy(plan.task_weight)
+        node=torch.from_numpy(plan.node_weight),
+        link=link_weight,
+        task=torch.from_numpy(plan.task_weight),
+        extremes=extremes_of(whole._replace(devices=replace(devices, node_x=graph.nodes.store["x"][nodes]))),
     )
     return blocks, weights
 
@@ -95,7 +99,7 @@ def sampled_fabric(block: FabricBlock, node: Indices) -> FabricBlock:
 def sampled_queue(block: QueueBlock, task: Indices) -> QueueBlock:
     """Return a queue block with some of its jobs, and what lies between them."""
     place = _places(len(block.task_x), task)
-    edges: Flags = (place[block.depends_index] >= 0).all(axis=0)
+    edges: Flags = np.all(place[block.depends_index] >= 0, axis=0)
     waits = place[block.wait_task] >= 0
     return QueueBlock(
         task_x=block.task_x[task],

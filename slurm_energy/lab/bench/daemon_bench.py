@@ -1,0 +1,131 @@
+"""Decisions over the socket of a daemon: how long they take, how soon they come after a start, in what memory."""
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import cycle
+from pathlib import Path
+from typing import Any
+
+from slurm_energy.domain.decision import Reason
+from slurm_energy.evaluation.decision_figures import ProcessMemory, ThroughDaemon, spread_of
+from slurm_energy.evaluation.decision_jobs import AskedJob, asked_jobs
+from slurm_energy.evaluation.synthetic_changes import ChangingCluster
+from slurm_energy.evaluation.synthetic_cluster import ClusterSize, synthetic_cluster
+from slurm_energy.lab.bench.daemon_process import BenchDaemon, DaemonSettings, bench_daemon
+from slurm_energy.lab.bench.fake_slurm import FakeSlurm
+from slurm_energy.lab.bench.process_memory import memory_of, process_tree
+from slurm_energy.policy.attention_note import shares_of
+from slurm_energy.policy.registry import LEARNED
+
+SEED = 1
+START_LIMIT_SECONDS = 180.0
+PAUSE_SECONDS = 0.005
+"""Between two decisions: the daemon reads the cluster with low priority, and would not get to it without any."""
+_LOOK_SECONDS = 0.05
+_PROCESSES = frozenset({"daemon", "snapshot", "recorder", "policy"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DaemonTask:
+    """What is to be measured at one size."""
+
+    size: ClusterSize
+    """Its pending jobs are the queue that the daemon reads."""
+    settings: DaemonSettings
+    seconds: float
+    """How long decisions are asked for."""
+    changes_per_reading: int
+
+
+def measure_daemon(task: DaemonTask, folder: Path) -> ThroughDaemon:
+    """Return the figures of a daemon of its own.
+
+    Args:
+        task: What to measure.
+        folder: An empty folder, with a short path: there is a socket in it.
+
+    Raises:
+        LabError: the daemon does not start, ends, or refuses.
+    """
+    now_seconds = float(int(time.time()))
+    cluster = ChangingCluster(synthetic_cluster(task.size, SEED, now_seconds), SEED)
+    jobs = len(cluster.snapshot.jobs)
+    slurm_folder = folder / "slurm"
+    slurm_folder.mkdir()
+    asked = asked_jobs()
+    with (
+        FakeSlurm(slurm_folder, cluster, task.changes_per_reading) as slurm,
+        bench_daemon(folder, slurm.bin_directory, task.settings) as daemon,
+    ):
+        first_answer = daemon.wait_until_it_answers(asked[0].fields(), START_LIMIT_SECONDS)
+        first_decision = _wait_for_the_policy(daemon, asked[0])
+        readings, before = slurm.readings, daemon.status()["counters"]
+        seconds = _ask(daemon, asked, task.seconds)
+        readings, after = slurm.readings - readings, daemon.status()["counters"]
+        learned = task.settings.policy in LEARNED
+        return ThroughDaemon(
+            nodes=task.size.nodes,
+            gpus=task.size.gpus,
+            jobs=jobs,
+            policy=task.settings.policy,
+            threads=task.settings.threads,
+            exchange=spread_of(seconds),
+            learned_share=_share(before, after) if learned else None,
+            network_share=_network_share(daemon, asked) if learned else None,
+            snapshots=readings,
+            first_answer_seconds=first_answer,
+            first_decision_seconds=first_decision,
+            memory=_memory(daemon),
+        )
+
+
+def _wait_for_the_policy(daemon: BenchDaemon, job: AskedJob) -> float:
+    """Return the seconds from the start to the first answer that is the policy's own."""
+    while not _is_of_policy(_preview(daemon, job)):
+        daemon.give_up_after(START_LIMIT_SECONDS, "no answer of the policy itself")
+        time.sleep(_LOOK_SECONDS)
+    return time.monotonic() - daemon.started_at
+
+
+def _ask(daemon: BenchDaemon, jobs: tuple[AskedJob, ...], limit_seconds: float) -> list[float]:
+    """Return the time of each decision, one after another."""
+    requests = cycle([job.fields() for job in jobs])
+    seconds: list[float] = []
+    end = time.monotonic() + limit_seconds
+    while time.monotonic() < end or not seconds:
+        fields = next(requests)
+        before = time.perf_counter()
+        daemon.ask("decide", fields)
+        seconds.append(time.perf_counter() - before)
+        time.sleep(PAUSE_SECONDS)
+    return seconds
+
+
+def _share(before: Mapping[str, int], after: Mapping[str, int]) -> float:
+    """Return the share of the answers in between that are the learned policy's."""
+    own, baseline = (after.get(name, 0) - before.get(name, 0) for name in ("policy answers", "policy baseline answers"))
+    return own / (own + baseline) if own + baseline else 0.0
+
+
+def _network_share(daemon: BenchDaemon, jobs: tuple[AskedJob, ...]) -> float:
+    """Return the share of the jobs for which the network has a choice."""
+    notes = [_preview(daemon, job)["notes"] for job in jobs]
+    return sum(any(shares_of(str(note)) is not None for note in one) for one in notes) / len(notes)
+
+
+def _is_of_policy(decision: Mapping[str, Any]) -> bool:
+    return Reason.POLICY in decision["reasons"]
+
+
+def _preview(daemon: BenchDaemon, job: AskedJob) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads(daemon.ask("preview", job.fields()).fields["json"])
+    decision: dict[str, Any] = document["decision"]
+    return decision
+
+
+def _memory(daemon: BenchDaemon) -> tuple[ProcessMemory, ...]:
+    """Return the memory of the daemon and of its children; Slurm's commands, which come and go, are left out."""
+    found = (memory_of(one) for one in process_tree(daemon.process.pid))
+    return tuple(one for one in found if one is not None and one.name in _PROCESSES)

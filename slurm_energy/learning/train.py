@@ -1,0 +1,141 @@
+"""A training from a world's name to a checkpoint on disk."""
+
+import hashlib
+import time
+import tomllib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from slurm_energy.errors import CheckpointError, ConfigError, TrainingError
+from slurm_energy.evaluation.contenders import create_contender
+from slurm_energy.learning.demonstrations import DemonstratedRule, Demonstration
+from slurm_energy.learning.imitation import ImitationSettings, Progress, train_by_imitation
+from slurm_energy.policy.checkpoint_files import CheckpointMetadata
+from slurm_energy.policy.gnn.checkpoint import save_checkpoint
+from slurm_energy.policy.gnn.configuration import NetworkConfig
+from slurm_energy.policy.gnn.network import create_network
+from slurm_energy.twin.simulation import run
+from slurm_energy.twin.workloads.registry import create_workload, workload_settings
+from slurm_energy.twin.world import World
+from slurm_energy.twin.world_file import find_world
+
+FIRST_TRAINING_SEED = 1_000_000
+"""Arrivals of training; comparisons count their seeds from 1, so that the two never meet."""
+
+
+def network_settings(path: Path | None) -> NetworkConfig:
+    """Return the settings of a TOML file, the defaults without one.
+
+    Raises:
+        ConfigError: it cannot be read, or has a setting that the network lacks.
+    """
+    if path is None:
+        return NetworkConfig()
+    try:
+        return NetworkConfig.parse(tomllib.loads(path.read_text(encoding="utf-8")))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError(f"network settings {path} cannot be read: {error}") from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingPlan:
+    """What a network is to learn from whom."""
+
+    world: str
+    """Name or file."""
+    teacher: str
+    """A policy, as the arena writes it."""
+    hours: float
+    """Simulated time of each run of the teacher."""
+    runs: int = 1
+    every: int = 1
+    """One in so many decisions is learned from."""
+    most: int = 20_000
+    """Decisions that are learned from at most."""
+    name: str = "gnn"
+    version: str = "1"
+    network: NetworkConfig = NetworkConfig()
+    settings: ImitationSettings = ImitationSettings()
+    threads: int = 1
+    """Of the CPU; with more than one, sums come in another order and weights differ in their last digits."""
+
+
+def train(
+    plan: TrainingPlan,
+    folder: Path,
+    *,
+    told: Callable[[Progress], None] | None = None,
+    shown: Callable[[int, int], None] | None = None,
+) -> CheckpointMetadata:
+    """Let the teacher run, train a network on what it did, and write it as a checkpoint.
+
+    Args:
+        plan: What to do; the same plan gives the same weights on one CPU thread.
+        folder: Of the checkpoint; must not exist.
+        told: Called after each epoch.
+        shown: Called with a finished run of the teacher and the number of decisions so far.
+
+    Raises:
+        TrainingError: the teacher decided nothing.
+        CheckpointError: the folder exists or cannot be written.
+        SlurmEnergyError: world or teacher cannot be made.
+    """
+    if folder.exists():
+        raise CheckpointError(f"checkpoint {folder} exists: name a new folder")
+    demonstrations = demonstrated(plan, shown)
+    if not demonstrations:
+        raise TrainingError(f"{plan.teacher} started no job on {plan.world} in {plan.hours:g} hours: give it more time")
+    torch.set_num_threads(plan.threads)
+    network = create_network(plan.network, plan.settings.seed)
+    progress = train_by_imitation(network, demonstrations, plan.settings, told)
+    metadata = CheckpointMetadata(
+        name=plan.name,
+        version=plan.version,
+        architecture=plan.network,
+        training_data_sha256=hash_of(demonstrations),
+        created_at_seconds=time.time(),
+        metrics={
+            "loss": progress.loss,
+            "agreement": progress.agreement,
+            "clock_agreement": progress.clock_agreement,
+            "decisions": float(len(demonstrations)),
+        },
+    )
+    return save_checkpoint(folder, network.state_dict(), metadata)
+
+
+def demonstrated(plan: TrainingPlan, shown: Callable[[int, int], None] | None = None) -> list[Demonstration]:
+    """Return what the teacher did in its runs."""
+    world = find_world(plan.world)
+    found: list[Demonstration] = []
+    for number in range(plan.runs):
+        rule = DemonstratedRule(create_contender(plan.teacher), every=plan.every, most=plan.most - len(found))
+        seed = FIRST_TRAINING_SEED + plan.settings.seed * plan.runs + number
+        workload = create_workload(world.workload, _generator_settings(world, plan.hours), seed)
+        run(world, workload, rule, seed=seed, horizon_seconds=plan.hours * 3600.0)
+        found += rule.demonstrations
+        if shown is not None:
+            shown(number + 1, len(found))
+    return found
+
+
+def hash_of(demonstrations: Sequence[Demonstration]) -> str:
+    """Return the SHA-256 of what is learned from: every job, its options and the choice, in their order."""
+    digest = hashlib.sha256()
+    for one in demonstrations:
+        digest.update(one.decision.job_x.tobytes())
+        digest.update(one.decision.option_x.tobytes())
+        digest.update(one.state.devices.gpu_x.tobytes())
+        digest.update(f"{one.chosen},{one.clock};".encode("ascii"))
+    return digest.hexdigest()
+
+
+def _generator_settings(world: World, hours: float) -> dict[str, float | int | str]:
+    settings = dict(world.workload_settings)
+    if "hours" not in workload_settings(world.workload):
+        raise ConfigError(f"workload {world.workload} of world {world.name} is a trace: training needs a generator")
+    settings["hours"] = hours
+    return settings

@@ -1,0 +1,36 @@
+"""From a checkpoint's folder to a network at work."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from slurm_energy.graph.cluster_graph import ClusterGraph
+from slurm_energy.policy.gnn.checkpoint import load_into, read_checkpoint
+from slurm_energy.policy.gnn.chooser import NetworkChooser
+from slurm_energy.policy.gnn.configuration import NetworkConfig
+from slurm_energy.policy.gnn.network import HierarchicalNetwork, create_network
+
+
+def load_network(folder: Path, sampling_rate: float | None = None) -> tuple[HierarchicalNetwork, str]:
+    """Return the network of a checkpoint, and its version.
+
+    Args:
+        folder: Of the checkpoint.
+        sampling_rate: Share of the nodes to work out, whatever the checkpoint says; None leaves it to that. Weights do
+            not depend on it.
+
+    Raises:
+        CheckpointError: it cannot be used.
+        ConfigError: the sampling rate is out of its bounds.
+    """
+    checkpoint = read_checkpoint(folder)
+    config: NetworkConfig = checkpoint.metadata.architecture
+    if sampling_rate is not None:
+        config = replace(config, sampling="sampled", sampling_rate=sampling_rate)
+    network = create_network(config, seed=0)
+    load_into(network, checkpoint)
+    return network.eval(), checkpoint.metadata.version
+
+
+def chooser_of(network: HierarchicalNetwork) -> NetworkChooser:
+    """Return the network at work on an empty graph; of a sampled one, draws begin anew."""
+    return NetworkChooser(network, ClusterGraph())

@@ -1,0 +1,54 @@
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from slurm_energy.lab.bench.process_memory import memory_of, process_tree
+
+STATUS = "Name:\tpython\nVmPeak:\t  999999 kB\nVmHWM:\t  100000 kB\nVmRSS:\t   90000 kB\n"
+CHILD = (
+    "/usr/bin/python\0-P\0-c\0import sys; from slurm_energy.daemon.policy_process import main; sys.exit(main())\0007\0"
+)
+
+
+def write_process(proc: Path, process_id: int, parent: int, command: str, *, rollup: bool = True) -> None:
+    folder = proc / str(process_id)
+    folder.mkdir()
+    (folder / "stat").write_text(f"{process_id} (a (strange) name) S {parent} 1 1\n")
+    (folder / "status").write_text(STATUS)
+    (folder / "cmdline").write_text(command)
+    if rollup:
+        (folder / "smaps_rollup").write_text("5555-6666 ---p 0 00:00 0 [rollup]\nRss:  90000 kB\nPss:  50000 kB\n")
+
+
+def test_memory_is_told_in_millions_of_bytes_under_the_name_of_the_part(tmp_path: Path) -> None:
+    write_process(tmp_path, 7, 1, "python\0-m\0slurm_energy.daemon.app\0")
+    write_process(tmp_path, 8, 7, CHILD, rollup=False)
+    daemon, child = memory_of(7, tmp_path), memory_of(8, tmp_path)
+    assert daemon is not None and child is not None
+    assert (daemon.name, daemon.peak_megabytes, daemon.proportional_megabytes) == ("daemon", 102.4, 51.2)
+    assert (child.name, child.peak_megabytes, child.proportional_megabytes) == ("policy", 102.4, None)
+
+
+def test_the_tree_has_all_under_a_process_and_no_other(tmp_path: Path) -> None:
+    for process_id, parent in ((5, 1), (7, 5), (8, 7), (9, 5), (10, 1)):
+        write_process(tmp_path, process_id, parent, "x")
+    (tmp_path / "meminfo").write_text("")
+    assert process_tree(5, tmp_path) == (5, 7, 9, 8)
+
+
+def test_a_process_that_has_gone_has_no_memory(tmp_path: Path) -> None:
+    assert memory_of(7, tmp_path) is None
+    write_process(tmp_path, 7, 1, "x")
+    (tmp_path / "7" / "status").write_text("Name:\tzombie\n")
+    assert memory_of(7, tmp_path) is None
+
+
+def test_a_real_process_is_found_with_more_than_a_megabyte() -> None:
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    try:
+        assert child.pid in process_tree(os.getpid())
+        found = memory_of(os.getpid())
+        assert found is not None and found.peak_megabytes > 1.0
+    finally:
+        child.communicate(b"\n")
