@@ -120,10 +120,13 @@ class GuardConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoutingConfig:
-    """Whether the policy may choose partitions."""
+    """Whether the policy may choose partitions, and name nodes to use first."""
 
     open: bool = _setting(False, "Jobs that name no partition may be sent to others than the default one.")
     partitions: tuple[str, ...] = _setting((), "Partitions open for routing; empty: all the user may use.")
+    node_hints: bool = _setting(
+        False, "Whether a learned policy may add a soft --prefer feature; never a hard constraint."
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

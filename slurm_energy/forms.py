@@ -9,6 +9,7 @@ DATABASE_DRIVERS = {"sqlite": "sqlite", "postgresql": "postgresql+psycopg", "mar
 
 _HOST = re.compile(r"[A-Za-z0-9._%:-]{1,255}\Z")
 _PARTITION = re.compile(r"[A-Za-z0-9_.-]{1,64}\Z")
+_FEATURE = re.compile(r"[A-Za-z0-9_.:-]{1,64}\Z")
 
 
 def database_driver(name: str) -> str | None:
@@ -51,3 +52,8 @@ def parse_address(text: str) -> tuple[str, int]:
 def is_partition_name(text: str) -> bool:
     """Return whether a partition can have this name, in slurm.conf and in the daemon's replies."""
     return bool(_PARTITION.match(text))
+
+
+def is_feature_name(text: str) -> bool:
+    """Return whether a text is one node feature and nothing more in --prefer, where `&`, `|`, `*` and `[` say more."""
+    return bool(_FEATURE.match(text))

@@ -134,6 +134,16 @@ static bool _is_partition_list(const char *text, size_t length)
 	return in_name;
 }
 
+/* One feature and nothing more: `&`, `|`, `*`, `[` and `(` would say more to Slurm. */
+static bool _is_feature(const char *text, size_t length)
+{
+	for (size_t i = 0; i < length; i++) {
+		if (!_is_alphanumeric(text[i]) && (!text[i] || !strchr("_.:-", text[i])))
+			return false;
+	}
+	return length > 0;
+}
+
 static bool _is_printable_ascii(const char *text, size_t length)
 {
 	for (size_t i = 0; i < length; i++) {
@@ -189,6 +199,8 @@ static const char *_read_value(slice_t key, slice_t value, energy_reply_t *reply
 		  "entry has a bad character or a bad length" },
 		{ "partition", reply->partition, sizeof(reply->partition), _is_partition_list,
 		  "partition is not a comma list of names" },
+		{ "prefer", reply->prefer, sizeof(reply->prefer), _is_feature,
+		  "prefer is not one node feature of 1 to 64 characters" },
 		{ "admin_comment", reply->admin_comment, sizeof(reply->admin_comment),
 		  _is_printable_ascii, "admin_comment is not 1 to 256 printable ASCII characters" },
 		{ "message", reply->message, sizeof(reply->message), _is_one_line,

@@ -9,6 +9,7 @@
 #define ENERGY_REPLY_BYTES 16384
 #define ENERGY_ENTRY_BYTES 1024
 #define ENERGY_PARTITION_BYTES 1024
+#define ENERGY_PREFER_BYTES 64
 #define ENERGY_COMMENT_BYTES 256
 #define ENERGY_MESSAGE_BYTES 512
 
@@ -23,6 +24,7 @@ typedef struct {
 	char decision_id[32 + 1];
 	char entry[ENERGY_ENTRY_BYTES + 1];
 	char partition[ENERGY_PARTITION_BYTES + 1];
+	char prefer[ENERGY_PREFER_BYTES + 1];
 	char admin_comment[ENERGY_COMMENT_BYTES + 1];
 	char message[ENERGY_MESSAGE_BYTES + 1];
 	char reason[128];	/* printable ASCII, for the log */

@@ -85,6 +85,11 @@ static bool _add_entry(job_desc_msg_t *job, const char *value)
 	return true;
 }
 
+static bool _is_set(const char *text)
+{
+	return text && text[0];
+}
+
 static bool _is_listed(const char *list, const char *name, size_t length)
 {
 	while (*list) {
@@ -117,8 +122,8 @@ static energy_applied_t _apply_partition(job_desc_msg_t *job, const char *partit
 	char *copy;
 
 	/* Nodes that the user named need not be in another partition: Slurm would refuse the job. */
-	if ((job->req_nodes && job->req_nodes[0]) ||
-	    (job->partition && job->partition[0] && !_is_subset(partition, job->partition)))
+	if (_is_set(job->req_nodes) ||
+	    (_is_set(job->partition) && !_is_subset(partition, job->partition)))
 		return ENERGY_APPLIED_BUT_PARTITION;
 	copy = _join(partition, "", "");
 	if (!copy)
@@ -127,10 +132,24 @@ static energy_applied_t _apply_partition(job_desc_msg_t *job, const char *partit
 	return ENERGY_APPLIED;
 }
 
+/* A hint never stands in for what the user asked of the nodes: Slurm reads --prefer before --constraint. */
+static bool _apply_prefer(job_desc_msg_t *job, const char *feature)
+{
+	char *copy;
+
+	if (_is_set(job->prefer) || _is_set(job->features) || _is_set(job->req_nodes) ||
+	    _is_set(job->reservation))
+		return true;
+	copy = _join(feature, "", "");
+	if (copy)
+		_replace(&job->prefer, copy);
+	return copy != NULL;
+}
+
 static bool _apply_comment(job_desc_msg_t *job, const char *comment)
 {
-	bool has_one = job->admin_comment && job->admin_comment[0];
-	char *joined = has_one ? _join(job->admin_comment, "; ", comment) : _join(comment, "", "");
+	char *joined = _is_set(job->admin_comment) ? _join(job->admin_comment, "; ", comment) :
+						     _join(comment, "", "");
 
 	if (joined)
 		_replace(&job->admin_comment, joined);
@@ -146,6 +165,9 @@ extern energy_applied_t energy_job_apply(job_desc_msg_t *job, const energy_reply
 		return ENERGY_APPLY_NO_MEMORY;
 	if (reply->partition[0])
 		applied = _apply_partition(job, reply->partition);
+	/* A feature of the partition that the answer named may be nowhere in the user's own. */
+	if (reply->prefer[0] && (applied == ENERGY_APPLIED) && !_apply_prefer(job, reply->prefer))
+		return ENERGY_APPLY_NO_MEMORY;
 	if (reply->admin_comment[0] && !_apply_comment(job, reply->admin_comment))
 		return ENERGY_APPLY_NO_MEMORY;
 	return applied;

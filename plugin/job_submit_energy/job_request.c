@@ -123,6 +123,7 @@ static void _size(energy_request_t *request, const job_desc_msg_t *job)
 static void _conditions(energy_request_t *request, const job_desc_msg_t *job)
 {
 	_text(request, "features", job->features);
+	_text(request, "prefer", job->prefer);
 	_cut_text(request, "array", job->array_inx, LIST_BYTES);
 	_number32(request, "het_offset", job->het_job_offset);
 	_cut_text(request, "dependency", job->dependency, LIST_BYTES);

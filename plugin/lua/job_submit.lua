@@ -2,8 +2,8 @@
 -- Fall-back for sites that cannot build job_submit/energy: JobSubmitPlugins=lua.
 --
 -- Lua can read the job control environment but not write it, so no clock reaches the nodes and a forged
--- decision entry cannot be removed. It sets the partition and the admin comment, shows the message, and
--- otherwise leaves the job as it came. Needs lua-socket for the Lua that Slurm was built with.
+-- decision entry cannot be removed. It sets the partition, a preferred node feature and the admin comment,
+-- shows the message, and otherwise leaves the job as it came. Needs lua-socket for the Lua that Slurm was built with.
 
 local SOCKET = "/run/slurm-energy/energyd.sock"
 local DEADLINE_SECONDS = 0.05
@@ -19,7 +19,7 @@ local failures, closed_until, said_at, unsaid = 0, 0, nil, 0
 -- Text and numbers by the daemon's name of them; Slurm's Lua name differs where a pair is given.
 local TEXTS = {
 	"name", "account", "qos", "partition", "tres_per_job", "tres_per_node", "tres_per_socket",
-	"tres_per_task", "features", "reservation", "dependency", "licenses",
+	"tres_per_task", "features", "prefer", "reservation", "dependency", "licenses",
 	{ "array", "array_inx" },
 }
 local NUMBERS = {
@@ -131,12 +131,25 @@ local function is_allowed(answer, list)
 	return true
 end
 
+local function is_empty(job, name)
+	local value = field(job, name)
+	return value == nil or value == ""
+end
+
+local function apply_partition(job, partition)
+	if not partition then return true end
+	local allowed = partition:match("^[%w_.,-]+$") and #partition <= MAX_TEXT and is_empty(job, "req_nodes") and
+		is_allowed(partition, field(job, "partition"))
+	if allowed then job.partition = partition end
+	return allowed
+end
+
 local function apply(job, reply)
-	local partition, comment = reply.partition, reply.admin_comment
-	local nodes = field(job, "req_nodes")
-	if partition and partition:match("^[%w_.,-]+$") and #partition <= MAX_TEXT and
-		(nodes == nil or nodes == "") and is_allowed(partition, field(job, "partition")) then
-		job.partition = partition
+	local prefer, comment = reply.prefer, reply.admin_comment
+	if apply_partition(job, reply.partition) and prefer and prefer:match("^[%w_.:-]+$") and #prefer <= 64 and
+		is_empty(job, "prefer") and is_empty(job, "features") and is_empty(job, "req_nodes") and
+		is_empty(job, "reservation") then
+		job.prefer = prefer
 	end
 	if comment and comment:match("^[\32-\126]+$") and #comment <= 256 then
 		local before = field(job, "admin_comment")

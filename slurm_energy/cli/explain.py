@@ -7,7 +7,7 @@ from slurm_energy.cli.database import DATABASE_OPTION
 from slurm_energy.cli.records import explanation
 from slurm_energy.cli.report import terminal
 from slurm_energy.reporting.explanation import render_explain
-from slurm_energy.reporting.machine import render_json
+from slurm_energy.reporting.machine import render_explain_json
 
 
 @click.command(epilog="Example: slurm-energy explain 4242")
@@ -22,7 +22,7 @@ def explain(job_id: int, as_json: bool, database: str | None) -> int:
     """
     record = explanation(settings(), job_id, database)
     if as_json:
-        click.echo(render_json(record))
+        click.echo(render_explain_json(record))
     else:
         render_explain(record, terminal())
     return 0

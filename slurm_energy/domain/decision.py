@@ -7,6 +7,7 @@ from enum import StrEnum
 from slurm_energy.domain.ids import DecisionId, GpuTypeName, PartitionName, parse_decision_id
 from slurm_energy.domain.job import EnergyMode
 from slurm_energy.errors import ValueRangeError
+from slurm_energy.forms import is_feature_name
 
 ENTRY_NAME = "ENERGY_DECISION"
 """Name in Slurm's spank_job_env; hooks see it as SPANK_ENERGY_DECISION."""
@@ -96,9 +97,14 @@ class PolicyAnswer:
 
     partitions: tuple[PartitionName, ...] | None = None
     clocks: tuple[ClockChoice, ...] = ()
+    prefer: str | None = None
+    """Node feature whose nodes should be used first, as `sbatch --prefer` does; never a condition."""
     reasons: tuple[Reason, ...] = (Reason.POLICY,)
     notes: tuple[str, ...] = ()
     """Sentences for `explain`."""
+
+    def __post_init__(self) -> None:
+        _check_feature(self.prefer)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,12 +118,17 @@ class EnergyDecision:
     decided_at_seconds: float
     partitions: tuple[PartitionName, ...] | None = None
     clocks: tuple[ClockChoice, ...] = ()
+    prefer: str | None = None
+    """Node feature whose nodes are used first."""
     reasons: tuple[Reason, ...] = ()
     notes: tuple[str, ...] = ()
     estimate: RuntimeEstimate | None = None
     snapshot_age_seconds: float | None = None
     message: str = ""
     """One line for the person who submitted."""
+
+    def __post_init__(self) -> None:
+        _check_feature(self.prefer)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,6 +179,13 @@ class DecisionEntry:
             clocks_mhz=_decode_table(fields.get("clocks"), "clock in MHz", MAX_CLOCK_MHZ),
             assumed_watts=_decode_table(fields.get("watts"), "power limit in W", MAX_POWER_LIMIT_WATTS),
             time_limit_minutes=None if limit is None else _bounded_int("time limit in minutes", limit, 0xFFFFFFFD),
+        )
+
+
+def _check_feature(name: str | None) -> None:
+    if name is not None and not is_feature_name(name):
+        raise ValueRangeError(
+            f"preferred node feature {name[:80]!r} is not 1 to 64 letters, digits, '.', '_', '-' or ':'"
         )
 
 

@@ -78,6 +78,9 @@ class JobRequest:
     memory_per_node_mib: float | None = None
     gpus: tuple[GpuDemand, ...] = ()
     features: str | None = None
+    """The constraint that the user set, as Slurm writes it."""
+    prefer: str | None = None
+    """The user's own --prefer."""
     reservation: str | None = None
     array: str | None = None
     exclusive: bool = False

@@ -125,6 +125,8 @@ class DecisionRecord:
     estimate: RuntimeEstimate | None
     snapshot_age_seconds: float | None
     message: str
+    prefer: str | None = None
+    """Node feature whose nodes were to be used first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

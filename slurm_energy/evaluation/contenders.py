@@ -92,6 +92,7 @@ def _learned(settings: str) -> PlacementRule:
         loading = import_module("slurm_energy.policy.gnn.loading")
     except ImportError as error:
         raise ConfigError(f"policy {LEARNED} needs the extra `daemon` (torch, torch_geometric): {error}") from error
+    loading.use_threads(1)
     network, version = loading.load_network(Path(given["checkpoint"]), rate)
     return LearnedRule(
         partial(loading.chooser_of, network), version=version, learned_clocks=given.get("clocks") == "1"

@@ -20,6 +20,7 @@ from slurm_energy.config import Config, PolicyConfig, RoutingConfig
 from slurm_energy.domain.cluster import ClusterSnapshot
 from slurm_energy.domain.decision import PolicyAnswer
 from slurm_energy.domain.job import JobRequest
+from slurm_energy.errors import PolicyError, SlurmEnergyError
 from slurm_energy.evaluation.decision_figures import InProcess, spread_of
 from slurm_energy.evaluation.decision_jobs import asked_jobs
 from slurm_energy.evaluation.synthetic_changes import ChangingCluster
@@ -27,7 +28,7 @@ from slurm_energy.evaluation.synthetic_cluster import CATALOGUE_NAMES, ClusterSi
 from slurm_energy.policy.attention_note import shares_of
 from slurm_energy.policy.base import DecisionContext, Policy
 from slurm_energy.policy.guard import Guard
-from slurm_energy.policy.registry import create_policy
+from slurm_energy.policy.registry import LEARNED, create_policy
 
 SEED = 1
 NOW_SECONDS = 1_800_000_000.0
@@ -85,7 +86,7 @@ class _Run:
 
     changes: list[float]
     together: list[float]
-    network_share: float = 0.0
+    network_share: float | None = None
     changes_per_second: float = 0.0
 
 
@@ -145,7 +146,7 @@ def _run(task: InProcessTask, cluster: ChangingCluster, policy: Policy, guard: G
         guard.decide(watch, next(jobs), cluster.snapshot, cluster.snapshot.taken_at_seconds)
         if due and len(watch.seconds) > asked:
             run.together.append(run.changes[-1] + watch.seconds[-1])
-    run.network_share = watch.by_network / len(watch.seconds)
+    run.network_share = watch.by_network / len(watch.seconds) if task.policy in LEARNED else None
     run.changes_per_second = len(run.changes) / (time.perf_counter() - begun)
     return run
 
@@ -177,7 +178,18 @@ def _peer(task: InProcessTask, snapshot: ClusterSnapshot) -> dict[str, Any]:
 
 
 def write_random_checkpoint(folder: Path) -> None:
-    """Write a checkpoint with random weights: speed and memory do not depend on what was learned."""
+    """Write a checkpoint with random weights: speed and memory do not depend on what was learned.
+
+    Raises:
+        PolicyError: what networks need is not installed.
+    """
+    try:
+        _write_random_checkpoint(folder)
+    except ImportError as error:
+        raise PolicyError(f"policy gnn cannot be measured, {error}: install slurm-energy[daemon]") from error
+
+
+def _write_random_checkpoint(folder: Path) -> None:
     from slurm_energy.policy.checkpoint_files import CheckpointMetadata  # noqa: PLC0415  # torch, as above
     from slurm_energy.policy.gnn.checkpoint import save_checkpoint  # noqa: PLC0415  # likewise
     from slurm_energy.policy.gnn.configuration import NetworkConfig  # noqa: PLC0415  # likewise
@@ -198,11 +210,15 @@ def main() -> int:
     """Do the task on stdin and print what came of it."""
     task = json.load(sys.stdin)
     kind = task.pop("task")
-    if kind == "checkpoint":
-        write_random_checkpoint(Path(task["folder"]))
-        result: dict[str, Any] = {}
-    else:
-        result = asdict(measure(_task(task)))
+    result: dict[str, Any] = {}
+    try:
+        if kind == "checkpoint":
+            write_random_checkpoint(Path(task["folder"]))
+        else:
+            result = asdict(measure(_task(task)))
+    except SlurmEnergyError as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
     sys.stdout.write(json.dumps(result))
     return 0
 

@@ -41,8 +41,8 @@ class InProcess:
     """Graph and network state from nothing."""
     minute_seconds: float
     """When the clock of running jobs moves on, once a minute."""
-    network_share: float
-    """Decisions that the network was asked for: some option was open."""
+    network_share: float | None
+    """Decisions that the network was asked for: some option was open. None where there is no learned policy."""
     peer: Spread | None
     """The plain network's forward pass."""
     peer_vertices: int = 0

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from slurm_energy.domain.decision import PolicyAnswer, Reason
 from slurm_energy.domain.ids import GpuTypeName, PartitionName
 from slurm_energy.errors import PolicyError
+from slurm_energy.forms import is_feature_name
 
 _MAX_NOTES = 16
 _MAX_NOTE_LENGTH = 200
@@ -20,6 +21,7 @@ class CheckedAnswer:
 
     partitions: tuple[PartitionName, ...] | None
     clocks_mhz: Mapping[GpuTypeName, int]
+    prefer: str | None
     reasons: tuple[Reason, ...]
     notes: tuple[str, ...]
 
@@ -35,6 +37,7 @@ def checked_answer(answer: object) -> CheckedAnswer:
     return CheckedAnswer(
         partitions=_partitions(answer.partitions),
         clocks_mhz=_clocks(answer.clocks),
+        prefer=_feature(answer.prefer),
         reasons=tuple(reason for reason in _tuple("reasons", answer.reasons, 64) if isinstance(reason, Reason)),
         notes=tuple(plain_note(note) for note in _tuple("notes", answer.notes, 1024)[:_MAX_NOTES]),
     )
@@ -69,6 +72,14 @@ def _clocks(choices: object) -> dict[GpuTypeName, int]:
                 raise PolicyError(f"the policy's {name} for {plain_note(gpu_type)} is not finite")
         clocks[GpuTypeName(str(gpu_type))] = round(clock)
     return clocks
+
+
+def _feature(name: object) -> str | None:
+    if name is None:
+        return None
+    if not isinstance(name, str) or not is_feature_name(name):
+        raise PolicyError(f"the policy's preferred node feature is no name of one: {plain_note(repr(name))}")
+    return str(name)
 
 
 def _tuple(thing: str, value: object, longest: int) -> tuple[object, ...]:

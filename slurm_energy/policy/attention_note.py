@@ -1,8 +1,7 @@
 """The attention behind a decision as one note: written by a learned policy, read again by whoever shows decisions."""
 
 import json
-from collections.abc import Mapping
-from math import isfinite
+from collections.abc import Iterable, Mapping
 
 PREFIX = "attention shares "
 _MOST_GROUPS = 12
@@ -24,6 +23,12 @@ def shares_of(note: str) -> dict[str, float] | None:
     if not isinstance(found, dict) or len(found) > _MOST_GROUPS:
         return None
     for share in found.values():
-        if isinstance(share, bool) or not isinstance(share, int | float) or not isfinite(share):
+        # Neither NaN nor infinity is between the two, and no whole number too large for a float is.
+        if isinstance(share, bool) or not isinstance(share, int | float) or not 0.0 <= share <= 1.0:
             return None
-    return {str(name): float(share) for name, share in found.items()}
+    return {name: float(share) for name, share in found.items()}
+
+
+def attention_among(notes: Iterable[str]) -> dict[str, float] | None:
+    """Return the shares of the first note that has some, None when none has."""
+    return next((shares for shares in map(shares_of, notes) if shares is not None), None)

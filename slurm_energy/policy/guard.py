@@ -18,6 +18,7 @@ from slurm_energy.policy.baselines import landing_types, unknown_reasons
 from slurm_energy.policy.candidates import JobOnCluster
 from slurm_energy.policy.clock_check import allowed_clock
 from slurm_energy.policy.explanation import explanation
+from slurm_energy.policy.hint_check import allowed_hint
 from slurm_energy.policy.partition_check import allowed_partitions, landing_on
 from slurm_energy.policy.routing import fastest_type, time_ratio, with_room
 from slurm_energy.policy.site_limits import site_board_limits
@@ -33,6 +34,7 @@ class _Outcome:
 
     partitions: tuple[PartitionName, ...] | None = None
     clocks: tuple[ClockChoice, ...] = ()
+    prefer: str | None = None
     reasons: tuple[Reason, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -155,11 +157,13 @@ class Guard:
             return _Outcome(reasons=(Reason.POLICY_ERROR, *situation.reasons), notes=(note, *situation.notes))
         routing = allowed_partitions(answer.partitions, case, context, self._config.guard)
         clocks = self._checked_clocks(answer, case, context, routing.partitions)
+        hint = allowed_hint(answer.prefer, case, landing_on(context.candidates, routing.partitions), self._config.routing)
         return _Outcome(
             partitions=None if routing.partitions == _submitted_to(case) else routing.partitions,
             clocks=clocks.clocks,
+            prefer=hint.prefer,
             reasons=(*answer.reasons, *situation.reasons, *routing.reasons, *clocks.reasons),
-            notes=(*answer.notes, *situation.notes, *routing.notes, *clocks.notes),
+            notes=(*answer.notes, *situation.notes, *routing.notes, *clocks.notes, *hint.notes),
         )
 
     def _checked_clocks(
@@ -193,7 +197,7 @@ class Guard:
     ) -> EnergyDecision:
         reasons = tuple(dict.fromkeys(outcome.reasons)) or (Reason.POLICY,)  # a policy that gives none is one still
         notes = tuple(dict.fromkeys(plain_note(note) for note in outcome.notes))
-        line = explanation(outcome.partitions, outcome.clocks, situation.shown_names)
+        line = explanation(outcome.partitions, outcome.clocks, outcome.prefer, situation.shown_names)
         if decision.mode is EnergyMode.OBSERVE:
             would = (f"would have been: {line}",) if line else ()
             return replace(decision, reasons=(Reason.OBSERVE_ONLY, *reasons), notes=(*would, *notes))
@@ -201,6 +205,7 @@ class Guard:
             decision,
             partitions=outcome.partitions,
             clocks=outcome.clocks,
+            prefer=outcome.prefer,
             reasons=reasons,
             notes=notes,
             message="" if job.options.quiet else line,

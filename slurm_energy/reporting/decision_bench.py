@@ -98,7 +98,7 @@ def remarks(bench: DecisionBench) -> tuple[str, ...]:
 def _remarks(bench: DecisionBench) -> Iterator[str]:
     for alone in bench.in_process:
         where = f"At {alone.nodes:,} nodes, {alone.threads} thread{'s' * (alone.threads > 1)}"
-        if alone.network_share < 1.0:
+        if alone.network_share is not None and alone.network_share < 1.0:
             yield f"{where}: the network was asked in {alone.network_share:.0%} of the decisions only."
         if alone.changes_per_second < 0.9 * bench.changes_per_second:
             yield (

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from slurm_energy.domain.job import JobRequest
 from slurm_energy.domain.report import ComparisonRecord, DecisionRecord, ExplainRecord, GpuOutcomeRecord
+from slurm_energy.policy.attention_note import shares_of
 from slurm_energy.reporting.cells import job_label
 from slurm_energy.reporting.quantities import (
     clock_text,
@@ -69,7 +70,8 @@ def _sections(record: ExplainRecord) -> Iterator[tuple[str, list[str]]]:
 def _decision_sections(decision: DecisionRecord) -> Iterator[tuple[str, list[str]]]:
     yield "Asked", _asked(decision.asked)
     yield "Decided", _decided(decision)
-    yield "Why", [*(f"{reason.sentence} ({reason.code})" for reason in decision.reasons), *decision.notes]
+    sentences = (note for note in decision.notes if shares_of(note) is None)  # shares are for programs
+    yield "Why", [*(f"{reason.sentence} ({reason.code})" for reason in decision.reasons), *sentences]
 
 
 def _asked(request: JobRequest) -> list[str]:
@@ -95,6 +97,8 @@ def _decided(decision: DecisionRecord) -> list[str]:
     ]
     if decision.partitions is not None:
         lines.append(f"partitions {', '.join(decision.partitions)}")
+    if decision.prefer is not None:
+        lines.append(f"prefers nodes with feature {decision.prefer}")
     lines.extend(
         f"{choice.gpu_type} at {choice.sm_clock_mhz} of {choice.default_clock_mhz} MHz: predicted "
         f"{signed_percent_text(choice.predicted_energy_change)} energy, "
@@ -102,7 +106,7 @@ def _decided(decision: DecisionRecord) -> list[str]:
         + ("" if choice.power_limit_watts is None else f" on boards of {choice.power_limit_watts:g} W")
         for choice in decision.clocks
     )
-    if decision.partitions is None and not decision.clocks:
+    if decision.partitions is None and decision.prefer is None and not decision.clocks:
         lines.append("nothing was changed")
     if decision.estimate is not None:
         lines.append(

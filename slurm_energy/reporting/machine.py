@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from slurm_energy.domain.plain import to_plain
-from slurm_energy.domain.report import EnergyReport, EnergySum, GroupEnergyRecord, JobEnergyRecord
+from slurm_energy.domain.report import EnergyReport, EnergySum, ExplainRecord, GroupEnergyRecord, JobEnergyRecord
+from slurm_energy.policy.attention_note import attention_among
 from slurm_energy.reporting.visible import spreadsheet_cell
 
 JOB_COLUMNS = (
@@ -22,6 +23,14 @@ SUM_COLUMNS = ("joules", "readings", "unknown_readings", "coverage_share", "erro
 def render_json(record: object) -> str:
     """Return a record of `domain.report` as indented JSON; unknown is null. Names and units are those of its fields."""
     return json.dumps(to_plain(record), indent=2, ensure_ascii=True)
+
+
+def render_explain_json(record: ExplainRecord) -> str:
+    """Return a job's story as `render_json` does, with the decision's `attention`: shares by group, null for none."""
+    document = to_plain(record)
+    if record.decision is not None:
+        document["decision"]["attention"] = attention_among(record.decision.notes)
+    return json.dumps(document, indent=2, ensure_ascii=True)
 
 
 def render_csv(report: EnergyReport) -> str:

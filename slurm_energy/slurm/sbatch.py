@@ -189,6 +189,7 @@ def job_request(job: SbatchJob, user_id: int, now_seconds: float) -> JobRequest:
         memory_per_node_mib=memory_mib("--mem", options.get("mem")),
         gpus=gpu_demands(tres_request(options, nodes_min, nodes_max, tasks)),
         features=options.get("constraint"),
+        prefer=options.get("prefer"),
         reservation=options.get("reservation"),
         array=options.get("array"),
         exclusive="exclusive" in options,

@@ -43,6 +43,7 @@ def decide_fields(job: SbatchJob) -> dict[str, str]:
         "tres_per_task": tres.per_task,
         "tres_freq": f"gpu:{options['gpu-freq']}" if options.get("gpu-freq") else None,
         "features": options.get("constraint"),
+        "prefer": options.get("prefer"),
         "array": options.get("array"),
         "reservation": options.get("reservation"),
         "dependency": options.get("dependency"),

@@ -80,6 +80,8 @@ class DecisionRow(Base):
     job_name: Mapped[str] = mapped_column(BoundedText(512))
     request: Mapped[dict[str, Any]] = mapped_column(JsonText)
     partitions: Mapped[list[str] | None] = mapped_column(JsonText)
+    prefer: Mapped[str | None] = mapped_column(BoundedText(64))
+    """Node feature whose nodes were to be used first."""
     reasons: Mapped[str] = mapped_column(BoundedText(1024))
     notes: Mapped[list[str]] = mapped_column(JsonText)
     estimate_seconds: Mapped[float | None] = mapped_column(FiniteDouble)

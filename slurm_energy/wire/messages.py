@@ -11,7 +11,7 @@ from slurm_energy.domain.decision import DecisionEntry, EnergyDecision
 from slurm_energy.domain.ids import PartitionName
 from slurm_energy.domain.job import MAX_SLOWDOWN_BOUND, EnergyMode
 from slurm_energy.errors import WireError
-from slurm_energy.forms import is_partition_name
+from slurm_energy.forms import is_feature_name, is_partition_name
 from slurm_energy.wire.codec import Message
 
 QUERY_SUBJECTS = ("explain", "report-job", "report-user", "report-partition", "status", "decisions")
@@ -52,6 +52,7 @@ class SubmittedJob:
     tres_per_task: str = ""
     tres_frequency: str = ""
     features: str | None = None
+    prefer: str | None = None
     reservation: str | None = None
     array: str | None = None
     exclusive: bool = False
@@ -160,6 +161,7 @@ def parse_submitted_job(fields: Mapping[str, str]) -> SubmittedJob:
         tres_per_task=reader.text("tres_per_task") or "",
         tres_frequency=reader.text("tres_freq") or "",
         features=reader.text("features"),
+        prefer=reader.text("prefer"),
         reservation=reader.text("reservation"),
         array=reader.text("array"),
         exclusive=reader.flag("exclusive"),
@@ -180,6 +182,8 @@ def decision_reply(decision: EnergyDecision, entry: DecisionEntry) -> Message:
     }
     if decision.partitions and all(is_partition_name(name) for name in decision.partitions):
         fields["partition"] = ",".join(decision.partitions)
+    if decision.prefer is not None and is_feature_name(decision.prefer):
+        fields["prefer"] = decision.prefer
     if decision.message:
         fields["message"] = one_line(decision.message)
     return Message("ok", fields)

@@ -81,6 +81,17 @@ def test_a_small_run_measures_both_parts_and_leaves_nothing_behind(
     json.dumps(bench.document(), allow_nan=False)
 
 
+def test_the_network_is_asked_for_every_decision_alone(short_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(short_folder))
+    bench = run_bench(BenchPlan(nodes=(4,), decisions=12, seconds=0.0, pending=10))
+    (alone,) = bench.in_process
+    assert bench.through_daemon == ()
+    assert (alone.network_share, alone.decision.runs) == (1.0, 12)
+    assert alone.peer is not None and alone.peer.runs >= 3
+    assert alone.rebuild_seconds > 0.0
+    assert temporary_folders(short_folder) == []
+
+
 def test_a_run_that_is_terminated_ends_what_it_started(short_folder: Path) -> None:
     words = ["--policy", "oracle", "--decisions", "0", "--seconds", "60", "--queue", "10"]
     environment = {**os.environ, "TMPDIR": str(short_folder)}

@@ -3,6 +3,8 @@
 from dataclasses import replace
 from pathlib import Path
 
+import torch
+
 from slurm_energy.graph.cluster_graph import ClusterGraph
 from slurm_energy.policy.gnn.checkpoint import load_into, read_checkpoint
 from slurm_energy.policy.gnn.chooser import NetworkChooser
@@ -29,6 +31,11 @@ def load_network(folder: Path, sampling_rate: float | None = None) -> tuple[Hier
     network = create_network(config, seed=0)
     load_into(network, checkpoint)
     return network.eval(), checkpoint.metadata.version
+
+
+def use_threads(threads: int) -> None:
+    """Let torch use so many CPU threads in this process; runs side by side are best off with one each."""
+    torch.set_num_threads(threads)
 
 
 def chooser_of(network: HierarchicalNetwork) -> NetworkChooser:

@@ -22,7 +22,7 @@ from slurm_energy.policy.baselines import clock_choice
 from slurm_energy.policy.gnn.attention_report import AttentionReport, attention_report
 from slurm_energy.policy.gnn.chooser import Choice, NetworkChooser
 from slurm_energy.policy.gnn.configuration import Clocks
-from slurm_energy.policy.gnn.loading import load_network
+from slurm_energy.policy.gnn.loading import load_network, use_threads
 from slurm_energy.policy.gnn.moments import Moments
 from slurm_energy.policy.gnn.network import HierarchicalNetwork
 from slurm_energy.policy.gnn.reasoning import TopKind
@@ -155,7 +155,7 @@ def load_policy(config: Config) -> GnnPolicy:
     """
     if not config.policy.checkpoint:
         raise ConfigError("policy.checkpoint is empty: name the folder of a learned policy, or choose another policy")
-    torch.set_num_threads(config.policy.threads)
+    use_threads(config.policy.threads)
     network, version = load_network(Path(config.policy.checkpoint))
     graph = ClusterGraph(
         {slurm_type: GpuTypeName(name) for slurm_type, name in config.gpu_types.items()}, site_board_limits(config)
