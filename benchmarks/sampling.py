@@ -85,28 +85,30 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Train, run, count, and print or write the page."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--write", type=Path, metavar="FILE", help="page to write")
-    parser.add_argument("--hours", type=float, default=2.0, help="simulated hours of each run (default 2)")
+    parser.add_argument("--hours", type=float, default=1.0, help="simulated hours of each test run (default 1)")
+    parser.add_argument("--training-hours", type=float, default=3.0, help="simulated hours to learn from (default 3)")
     parser.add_argument("--seeds", type=int, default=5, help="test arrivals (default 5)")
-    parser.add_argument("--epochs", type=int, default=6, help="of training (default 6)")
+    parser.add_argument("--epochs", type=int, default=10, help="of training (default 10)")
     given = parser.parse_args(argv)
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as name:
-        page = measure(Path(name), given.hours, given.seeds, given.epochs)
+        page = measure(Path(name), (given.training_hours, given.hours), given.seeds, given.epochs)
     if given.write is not None:
         given.write.write_text(page, encoding="utf-8")
     sys.stdout.write(page)
     return 0
 
 
-def measure(folder: Path, hours: float, seeds: int, epochs: int) -> str:
-    """Return the page."""
+def measure(folder: Path, lengths: tuple[float, float], seeds: int, epochs: int) -> str:
+    """Return the page; the lengths are those of training and test runs in simulated hours."""
+    training_hours, hours = lengths
     world, checkpoint = world_of_256_nodes(folder), folder / "checkpoint"
     began = time.monotonic()
     trained = train(
         TrainingPlan(
             world=str(world),
             teacher=TEACHER,
-            hours=hours,
+            hours=training_hours,
             every=6,
             settings=ImitationSettings(epochs=epochs, batch_size=8),
             threads=2,
@@ -137,8 +139,11 @@ def measure(folder: Path, hours: float, seeds: int, epochs: int) -> str:
     all_operations = operations(network, None)
     rows = [("whole graph", 0.0, None)]
     rows += [
-        (f"sampled, rate {rate}", 1.0 - operations(network, rate) / all_operations,
-         paired_difference_percent(scores[f"{whole},sampling={rate}"], scores[whole]))
+        (
+            f"sampled, rate {rate}",
+            1.0 - operations(network, rate) / all_operations,
+            paired_difference_percent(scores[f"{whole},sampling={rate}"], scores[whole]),
+        )
         for rate in RATES
     ]
     others = [(name, paired_difference_percent(scores[name], scores[whole])) for name in policies[len(RATES) + 1 :]]

@@ -132,13 +132,45 @@ static energy_applied_t _apply_partition(job_desc_msg_t *job, const char *partit
 	return ENERGY_APPLIED;
 }
 
-/* A hint never stands in for what the user asked of the nodes: Slurm reads --prefer before --constraint. */
+static bool _is_count(uint32_t value)
+{
+	return value && (value != NO_VAL16) && (value != INFINITE16) && (value != NO_VAL) &&
+	       (value != INFINITE);
+}
+
+/*
+ * Whether the user said nothing of the nodes but what the daemon has weighed. Slurm reads --prefer
+ * before --constraint, and refuses a job that the preferred nodes could never run.
+ */
+static bool _is_open_to_hints(const job_desc_msg_t *job)
+{
+	const char *texts[] = {
+		job->prefer, job->features, job->req_nodes, job->exc_nodes, job->reservation,
+		job->tres_per_socket, job->cpus_per_tres, job->mem_per_tres,
+	};
+	const uint32_t counts[] = {
+		job->pn_min_cpus, job->pn_min_tmp_disk, job->boards_per_node, job->sockets_per_board,
+		job->sockets_per_node, job->cores_per_socket, job->threads_per_core,
+		job->ntasks_per_board, job->ntasks_per_socket, job->ntasks_per_core,
+		job->ntasks_per_tres, job->req_switch, job->contiguous,
+	};
+
+	for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++) {
+		if (_is_set(texts[i]))
+			return false;
+	}
+	for (size_t i = 0; i < sizeof(counts) / sizeof(counts[0]); i++) {
+		if (_is_count(counts[i]))
+			return false;
+	}
+	return job->het_job_offset == NO_VAL;
+}
+
 static bool _apply_prefer(job_desc_msg_t *job, const char *feature)
 {
 	char *copy;
 
-	if (_is_set(job->prefer) || _is_set(job->features) || _is_set(job->req_nodes) ||
-	    _is_set(job->reservation))
+	if (!_is_open_to_hints(job))
 		return true;
 	copy = _join(feature, "", "");
 	if (copy)

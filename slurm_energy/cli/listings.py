@@ -7,7 +7,14 @@ from typing import Any
 import click
 
 from slurm_energy.errors import ConfigError
-from slurm_energy.evaluation.contenders import LEARNED, LEARNED_SETTINGS, LEARNED_SUMMARY, SETTINGS, SUMMARY, served_names
+from slurm_energy.evaluation.contenders import (
+    LEARNED,
+    LEARNED_SETTINGS,
+    LEARNED_SUMMARY,
+    SETTINGS,
+    SUMMARY,
+    served_names,
+)
 from slurm_energy.policy.rules.registry import RuleEntry, rule_entry, rule_names
 from slurm_energy.reporting.visible import visible
 from slurm_energy.twin.places import places_of
@@ -19,39 +26,43 @@ from slurm_energy.twin.world_file import find_world, shipped_world, world_names
 
 def rules_document() -> list[dict[str, Any]]:
     """Return the policies for JSON."""
-    return [
-        {
-            "name": entry.name,
-            "summary": entry.summary,
-            "settings": [
-                {
-                    "name": setting.name,
-                    "default": setting.default,
-                    "least": setting.low,
-                    "most": setting.high,
-                    "meaning": setting.meaning,
-                }
-                for setting in entry.settings
-            ],
-            "clock_keys": entry.clock_keys,
-        }
-        for entry in map(rule_entry, rule_names())
-    ] + [
-        {
-            "name": name,
-            "summary": SUMMARY,
-            "settings": [{"name": key, "meaning": meaning} for key, meaning in SETTINGS.items()],
-            "clock_keys": "",
-        }
-        for name in served_names()
-    ] + [
-        {
-            "name": LEARNED,
-            "summary": LEARNED_SUMMARY,
-            "settings": [{"name": key, "meaning": meaning} for key, meaning in LEARNED_SETTINGS.items()],
-            "clock_keys": "",
-        }
-    ]
+    return (
+        [
+            {
+                "name": entry.name,
+                "summary": entry.summary,
+                "settings": [
+                    {
+                        "name": setting.name,
+                        "default": setting.default,
+                        "least": setting.low,
+                        "most": setting.high,
+                        "meaning": setting.meaning,
+                    }
+                    for setting in entry.settings
+                ],
+                "clock_keys": entry.clock_keys,
+            }
+            for entry in map(rule_entry, rule_names())
+        ]
+        + [
+            {
+                "name": name,
+                "summary": SUMMARY,
+                "settings": [{"name": key, "meaning": meaning} for key, meaning in SETTINGS.items()],
+                "clock_keys": "",
+            }
+            for name in served_names()
+        ]
+        + [
+            {
+                "name": LEARNED,
+                "summary": LEARNED_SUMMARY,
+                "settings": [{"name": key, "meaning": meaning} for key, meaning in LEARNED_SETTINGS.items()],
+                "clock_keys": "",
+            }
+        ]
+    )
 
 
 def list_rules() -> None:

@@ -1,6 +1,7 @@
 """`slurm-energy policy`."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import click
 
@@ -8,7 +9,11 @@ from slurm_energy.cli.context import JSON_OPTION, print_json, settings
 from slurm_energy.config import Config
 from slurm_energy.errors import PolicyError
 from slurm_energy.policy.base import Policy
-from slurm_energy.policy.registry import create_policy, policy_names
+from slurm_energy.policy.checkpoint_files import check_files
+from slurm_energy.policy.registry import LEARNED, create_policy, known_policy_names
+
+
+LEARNED_SUMMARY = "The hierarchical graph network of the checkpoint that policy.checkpoint names."
 
 
 @click.group(epilog="Example: slurm-energy policy list")
@@ -22,10 +27,11 @@ def list_policies(as_json: bool) -> int:
     """List every policy; the one that the configuration names is marked."""
     config = settings()
     if as_json:
-        print_json([{"name": name, "configured": name == config.policy.name} for name in policy_names()])
+        print_json([{"name": name, "configured": name == config.policy.name} for name in known_policy_names()])
         return 0
-    for name in policy_names():
-        click.echo(f"{'*' if name == config.policy.name else ' '} {name:<14} {_summary(_policy(config, name))}")
+    for name in known_policy_names():
+        summary = LEARNED_SUMMARY if name in LEARNED else _summary(_policy(config, name))
+        click.echo(f"{'*' if name == config.policy.name else ' '} {name:<14} {summary}")
     return 0
 
 
@@ -36,12 +42,12 @@ def show(name: str | None, as_json: bool) -> int:
     """Show a policy's version and what it does; without a name the configured one."""
     config = settings()
     chosen = name or config.policy.name
-    built = _policy(config, chosen)
+    version, summary = _told(config, chosen)
     facts = {
         "name": chosen,
-        "version": built.version,
+        "version": version,
         "configured": chosen == config.policy.name,
-        "summary": _summary(built),
+        "summary": summary,
         "default_mode": config.policy.default_mode,
         "max_slowdown": config.policy.max_slowdown,
         "saver_max_slowdown": config.policy.saver_max_slowdown,
@@ -55,9 +61,19 @@ def show(name: str | None, as_json: bool) -> int:
     return 0
 
 
+def _told(config: Config, name: str) -> tuple[str, str]:
+    """Return version and summary; of a learned policy from its files, since torch is for whoever serves it."""
+    if name not in LEARNED:
+        built = _policy(config, name)
+        return built.version, _summary(built)
+    if not config.policy.checkpoint:
+        return "none: policy.checkpoint is empty", LEARNED_SUMMARY
+    return check_files(Path(config.policy.checkpoint)).version, LEARNED_SUMMARY
+
+
 def _policy(config: Config, name: str) -> Policy:
-    if name not in policy_names():
-        raise PolicyError(f"policy {name[:40]!r} does not exist; known: {', '.join(policy_names())}")
+    if name not in known_policy_names():
+        raise PolicyError(f"policy {name[:40]!r} does not exist; known: {', '.join(known_policy_names())}")
     return create_policy(replace(config, policy=replace(config.policy, name=name)))
 
 

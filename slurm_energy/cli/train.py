@@ -16,7 +16,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 @click.option("--runs", type=click.IntRange(1, 1000), default=1, show_default=True, help="Runs of the teacher.")
 @click.option("--every", type=click.IntRange(1, 100_000), default=1, show_default=True, help="One decision in so many.")
 @click.option("--epochs", type=click.IntRange(1, 10_000), default=10, show_default=True, help="Passes over them.")
-@click.option("--seed", type=click.IntRange(0, 1_000_000), default=0, show_default=True, help="Of weights and arrivals.")
+@click.option(
+    "--seed", type=click.IntRange(0, 1_000_000), default=0, show_default=True, help="Of weights and arrivals."
+)
 @click.option("--version", default="1", show_default=True, metavar="TEXT", help="What decisions are recorded under.")
 @click.option(
     "--network",
@@ -39,9 +41,9 @@ def train(
     network: Path | None,
     threads: int,
 ) -> int:
-    """Train the graph network to decide as another policy does, on a simulated cluster.
+    """Train the graph network to decide as another policy does.
 
-    Training arrivals never meet those of comparisons, and the same options give the same weights on one thread. See
+    The other policy runs on a simulated cluster, and its decisions are the examples. Training arrivals never meet those of comparisons, and the same options give the same weights on one thread. See
     what it learned with `arena run --policy gnn:checkpoint=FOLDER`; serve it with policy.name = "gnn".
     """
     from slurm_energy.learning.imitation import ImitationSettings, Progress as Epoch  # noqa: PLC0415, I001  # torch

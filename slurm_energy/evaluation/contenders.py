@@ -8,7 +8,7 @@ from pathlib import Path
 from slurm_energy.config import Config
 from slurm_energy.errors import ConfigError, PolicyError
 from slurm_energy.policy.placement import PlacementRule
-from slurm_energy.policy.registry import policy_names
+from slurm_energy.policy.registry import known_policy_names
 from slurm_energy.policy.rules.registry import create_rule
 from slurm_energy.twin.learned import LearnedRule
 from slurm_energy.twin.served import served_policy
@@ -17,6 +17,7 @@ SERVED = "daemon/"
 """Before the name of a policy as the daemon serves it."""
 SETTINGS = {
     "max_slowdown": "slowdown bound of jobs that name none, 0 to 2 (default: the configuration's)",
+    "checkpoint": "folder of the learned policy, for gnn",
     "open": "1 lets jobs that name no partition be sent to any (default 0)",
 }
 """What may be set of each, with its meaning."""
@@ -30,12 +31,12 @@ LEARNED_SETTINGS = {
     "sampling": "share of the nodes that it works out, 0.01 to 1 (default: as it was trained)",
 }
 """What may be set of a network, with its meaning."""
-LEARNED_SUMMARY = "a network from a checkpoint, asked at every start; needs torch and torch_geometric"
+LEARNED_SUMMARY = "a network from a checkpoint, asked at every start; needs torch"
 
 
 def served_names() -> tuple[str, ...]:
     """Return the daemon's policies as the arena names them."""
-    return tuple(SERVED + name for name in policy_names())
+    return tuple(SERVED + name for name in known_policy_names())
 
 
 def create_contender(text: str) -> PlacementRule:
@@ -50,8 +51,9 @@ def create_contender(text: str) -> PlacementRule:
     if not text.startswith(SERVED):
         return create_rule(text)
     name, _, settings = text.removeprefix(SERVED).partition(":")
-    if name not in policy_names():
-        raise PolicyError(f"policy {SERVED}{name[:40]!r} does not exist; the daemon has {', '.join(policy_names())}")
+    if name not in known_policy_names():
+        known = ", ".join(known_policy_names())
+        raise PolicyError(f"policy {SERVED}{name[:40]!r} does not exist; the daemon has {known}")
     return served_policy(name, _configured(name, settings))
 
 
@@ -62,6 +64,9 @@ def _configured(name: str, settings: str) -> Config:
         if not separator or key not in SETTINGS:
             known = "; ".join(f"{known}: {meaning}" for known, meaning in SETTINGS.items())
             raise ConfigError(f"policy {SERVED}{name} has no setting {item[:64]!r}; it has {known}")
+        if key == "checkpoint":
+            config = replace(config, policy=replace(config.policy, checkpoint=value))
+            continue
         try:
             number = float(value)
         except ValueError:
@@ -91,9 +96,7 @@ def _learned(settings: str) -> PlacementRule:
     try:
         loading = import_module("slurm_energy.policy.gnn.loading")
     except ImportError as error:
-        raise ConfigError(f"policy {LEARNED} needs the extra `daemon` (torch, torch_geometric): {error}") from error
+        raise ConfigError(f"policy {LEARNED} needs the extra `daemon` (torch): {error}") from error
     loading.use_threads(1)
     network, version = loading.load_network(Path(given["checkpoint"]), rate)
-    return LearnedRule(
-        partial(loading.chooser_of, network), version=version, learned_clocks=given.get("clocks") == "1"
-    )
+    return LearnedRule(partial(loading.chooser_of, network), version=version, learned_clocks=given.get("clocks") == "1")

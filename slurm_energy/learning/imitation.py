@@ -1,4 +1,4 @@
-"""Learning to do what a rule does: cross-entropy on its choices, with what ties the network's parts to their meaning."""
+"""Learning to do what a rule does: cross-entropy on its choices, with what ties the network to its meaning."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -92,9 +92,7 @@ def train_by_imitation(
             schedule.step()
             sums += np.array([float(loss.detach()) * len(batch), agreed, clocks_agreed])
         mean = sums / len(demonstrations)
-        progress = Progress(
-            epoch=epoch, loss=float(mean[0]), agreement=float(mean[1]), clock_agreement=float(mean[2])
-        )
+        progress = Progress(epoch=epoch, loss=float(mean[0]), agreement=float(mean[1]), clock_agreement=float(mean[2]))
         if report is not None:
             report(progress)
     network.eval()

@@ -2,11 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from slurm_energy.domain.cluster import ClusterSnapshot, PartitionState
 from slurm_energy.domain.decision import PolicyAnswer, RuntimeEstimate
-from slurm_energy.domain.ids import GpuTypeName
+from slurm_energy.domain.ids import GpuTypeName, PartitionName
 from slurm_energy.domain.job import JobRequest
 from slurm_energy.energy_model.board_limits import BoardLimits
 
@@ -40,6 +40,8 @@ class DecisionContext:
     """Bound on the ratio for this job, from its options and the site."""
     runtime: RuntimeEstimate | None = None
     gpu_type_by_slurm_type: Mapping[str, GpuTypeName] = field(default_factory=dict)
+    claimed_gpus: Mapping[PartitionName, float] = field(default_factory=dict)
+    """GPUs that jobs decided since the snapshot will ask for in each partition; infinite for an array."""
     board_limits: BoardLimits = field(default_factory=BoardLimits)
     """Power limits of the site's boards: what a clock costs and saves depends on them."""
 
@@ -59,4 +61,13 @@ class Policy(Protocol):
 
     def decide(self, job: JobRequest, snapshot: ClusterSnapshot, context: DecisionContext) -> PolicyAnswer:
         """Return the proposal for one job."""
+        ...
+
+
+@runtime_checkable
+class FollowingPolicy(Protocol):
+    """A policy that keeps a picture of the cluster of its own, and is brought to each snapshot before it decides."""
+
+    def warm_up(self, snapshot: ClusterSnapshot) -> None:
+        """Bring the picture to a snapshot."""
         ...

@@ -130,6 +130,7 @@ class Guard:
             max_slowdown=job_max_slowdown(job, self._config),
             runtime=runtime,
             gpu_type_by_slurm_type=situation.gpu_type_by_slurm_type,
+            claimed_gpus=case.claimed_gpus,
             board_limits=self._board_limits,
         )
         outcome = self._ask(policy, case, context, situation)
@@ -157,7 +158,9 @@ class Guard:
             return _Outcome(reasons=(Reason.POLICY_ERROR, *situation.reasons), notes=(note, *situation.notes))
         routing = allowed_partitions(answer.partitions, case, context, self._config.guard)
         clocks = self._checked_clocks(answer, case, context, routing.partitions)
-        hint = allowed_hint(answer.prefer, case, landing_on(context.candidates, routing.partitions), self._config.routing)
+        hint = allowed_hint(
+            answer.prefer, case, landing_on(context.candidates, routing.partitions), self._config.routing
+        )
         return _Outcome(
             partitions=None if routing.partitions == _submitted_to(case) else routing.partitions,
             clocks=clocks.clocks,

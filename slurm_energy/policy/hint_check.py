@@ -1,9 +1,17 @@
-"""The node feature that an answer may really prefer: a hint to Slurm, which must neither stop a job nor change its wish."""
+"""The node feature that an answer may really prefer: a hint, which must neither stop a job nor replace its own wish.
 
+Slurm's --prefer is softer for a job that waits than for one that is submitted: Slurm 22.05 refuses a submission with a
+feature that no node has, and one that the nodes with the feature could not run even if they were free. So a hint is
+let through only where it would be accepted as a constraint too.
+"""
+
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from slurm_energy.config import RoutingConfig
+from slurm_energy.domain.cluster import NodeState
+from slurm_energy.domain.job import GpuDemand, JobRequest
 from slurm_energy.policy.base import Candidate
 from slurm_energy.policy.candidates import JobOnCluster
 
@@ -30,13 +38,14 @@ def allowed_hint(
     if proposed is None:
         return HintVerdict(prefer=None)
     job = case.job
-    # Slurm refuses a job whose feature no node has, so one that only a lost node had is none.
+    names = (candidate.partition.name for candidate in landing)
+    pools = (case.snapshot.nodes_by_partition.get(name, ()) for name in names)
     objections = (
         (not routing.node_hints, "this site has not opened (routing.node_hints)"),
         (bool(job.features), "is not added to the job's own constraint"),
         (bool(job.prefer), "is not put in place of the job's own preference"),
         (job.reservation is not None, "is not added to a job with a reservation"),
-        (not _exists(proposed, case, landing), "no available node has where the job may start"),
+        (not any(_could_run(job, proposed, nodes) for nodes in pools), "too few nodes have where the job may start"),
     )
     against = next((objection for holds, objection in objections if holds), None)
     if against is None:
@@ -44,10 +53,28 @@ def allowed_hint(
     return HintVerdict(prefer=None, notes=(f"the policy preferred node feature {proposed}, which {against}",))
 
 
-def _exists(feature: str, case: JobOnCluster, landing: Iterable[Candidate]) -> bool:
-    """Return whether an available node of those partitions has the feature."""
-    return any(
-        node.available and feature in node.features
-        for candidate in landing
-        for node in case.snapshot.nodes_by_partition.get(candidate.partition.name, ())
+def _could_run(job: JobRequest, feature: str, nodes: tuple[NodeState, ...]) -> bool:
+    """Return whether the available nodes of a partition with the feature, all of them free, could run the job."""
+    able = [node for node in nodes if node.available]
+    # A default that is not in the request may ask for as much as the largest node has.
+    largest_mib = max((node.memory_mib or math.inf for node in able), default=0.0)
+    memory_mib = largest_mib if job.memory_per_node_mib is None else job.memory_per_node_mib
+    holding = sum(feature in node.features and _could_hold(job, node, memory_mib) for node in able)
+    return holding >= max(1, job.nodes_min)
+
+
+def _could_hold(job: JobRequest, node: NodeState, memory_mib: float) -> bool:
+    """Return whether a node, when it is free, is large enough for the job's share on each of its nodes."""
+    share = max(1, job.nodes_min)
+    cpus = math.ceil((job.tasks or 1) * (job.cpus_per_task or 1) / share)
+    return (
+        node.cpus >= cpus
+        and (node.memory_mib or 0.0) >= memory_mib
+        and node.gpu_count >= math.ceil(job.gpu_count / share)
+        and all(_has_gpus(node, demand, share) for demand in job.gpus)
     )
+
+
+def _has_gpus(node: NodeState, demand: GpuDemand, share: int) -> bool:
+    fitting = (gpus.count for gpus in node.gpus if demand.slurm_type in {None, gpus.slurm_type})
+    return sum(fitting) >= math.ceil(demand.count / share)

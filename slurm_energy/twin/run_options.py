@@ -121,7 +121,7 @@ def _allowed(
     return allowed
 
 
-def _clocks(  # noqa: PLR0913, PLR0917  # columns of one table
+def _clocks(
     relative: Sequence[float],
     seconds: FloatArray,
     active: FloatArray,

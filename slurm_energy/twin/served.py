@@ -18,7 +18,7 @@ from slurm_energy.domain.ids import DecisionId, GpuTypeName, PartitionName
 from slurm_energy.domain.job import EnergyOptions, GpuDemand, JobRequest
 from slurm_energy.energy_model.catalog import gpu_type_from_slurm_type
 from slurm_energy.errors import PolicyError
-from slurm_energy.policy.base import Policy
+from slurm_energy.policy.base import FollowingPolicy, Policy
 from slurm_energy.policy.guard import Guard
 from slurm_energy.policy.placement import ClusterView, Placement, PlacementRule, WaitingJob
 from slurm_energy.policy.registry import create_policy
@@ -70,10 +70,13 @@ class ServedPolicy(PlacementRule):
         if not isinstance(view, TwinView) or not isinstance(job, Job):
             raise PolicyError(f"policy {self.name} is served in the twin only")
         now = view.now_seconds + _FIRST_SECOND
+        snapshot = self._snapshots.snapshot(view, now, without=job.job_id)
+        if isinstance(self._policy, FollowingPolicy):
+            self._policy.warm_up(snapshot)
         decision = self._guard.decide(
             self._policy,
             job_request(job),
-            self._snapshots.snapshot(view, now, without=job.job_id),
+            snapshot,
             now,
             runtime=self._estimate(job, view),
         )

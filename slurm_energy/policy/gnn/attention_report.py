@@ -2,9 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
+from functools import lru_cache
 from math import isfinite
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -47,6 +49,7 @@ class Shares:
     """The cluster as a whole."""
 
 
+_GROUP_NAMES = tuple(field.name for field in fields(Shares))
 _GROUPS = {
     TopKind.PARTITION: "capacity",
     TopKind.QUEUE: "queue",
@@ -163,14 +166,17 @@ def job_shares(attention: Tensor, kinds: Sequence[int]) -> list[float]:
         attention: Attention of each layer, one head or a mean of heads, [layers, V, V].
         kinds: Kind of each vertex; the first JOB is the one asked about.
     """
-    flow = torch.zeros(attention.shape[-1], dtype=attention.dtype)
+    weights = attention.numpy()  # a hundred numbers: numpy's calls cost a third of torch's
+    flow = np.zeros(weights.shape[-1], dtype=weights.dtype)
     flow[_job_of(kinds)] = 1.0
-    for layer in attention.flip(0):
+    least = np.finfo(weights.dtype).tiny
+    for layer in weights[::-1]:
         row_sum = layer.sum(-1)
-        passed = torch.where(row_sum > 0.0, 0.5 / row_sum.clamp(min=torch.finfo(layer.dtype).tiny), 0.0)
-        flow = torch.where(row_sum > 0.0, 0.5, 1.0) * flow + (flow * passed) @ layer
-    flow[torch.tensor([kind == TopKind.JOB for kind in kinds])] = 0.0
-    shares: list[float] = (flow / flow.sum().clamp(min=torch.finfo(flow.dtype).tiny)).tolist()
+        looks = row_sum > 0.0
+        passed = np.where(looks, 0.5 / np.maximum(row_sum, least), 0.0)
+        flow = np.where(looks, 0.5, 1.0) * flow + (flow * passed) @ layer
+    flow[[kind == TopKind.JOB for kind in kinds]] = 0.0
+    shares: list[float] = (flow / max(flow.sum(), least)).tolist()
     return shares
 
 
@@ -267,7 +273,7 @@ def _least_room(kinds: Sequence[TopKind], room: Sequence[float | None] | None) -
 
 
 def _grouped(shares: Sequence[float], groups: Sequence[str]) -> Shares:
-    sums = {field.name: 0.0 for field in fields(Shares)}
+    sums = dict.fromkeys(_GROUP_NAMES, 0.0)
     for share, group in zip(shares, groups, strict=True):
         if group:
             sums[group] += share
@@ -283,6 +289,7 @@ def _subjects(shares: Sequence[float], words: Sequence[str], count: int) -> tupl
     return tuple(LookedAt(words=text, share=share) for text, share in ranked if share > 0.0)
 
 
+@lru_cache(maxsize=4096)
 def _words(kind: TopKind, name: str) -> str:
     return _WORDS[kind].format(name=printable(name))
 

@@ -1,11 +1,12 @@
 """A network at work on one cluster: follows its state, and chooses among the ways of running a job."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 
 from slurm_energy.domain.cluster import ClusterSnapshot
+from slurm_energy.domain.ids import PartitionName
 from slurm_energy.errors import PolicyError
 from slurm_energy.graph.blocks import Floats
 from slurm_energy.graph.cluster_graph import ClusterGraph
@@ -42,6 +43,9 @@ class NetworkChooser:
         self.graph = graph
         self.network = network.eval()
         self.keeper = keeper_of(network, graph)
+        self.partition_index: Mapping[PartitionName, int] = {}
+        """Numbers of the partitions in what is published; the graph may be ahead of it and number them anew."""
+        self._numbered: Published | None = None
         self._snapshot: ClusterSnapshot | None = None
         self._published: Published | None = None
         self._moments: Moments | None = None
@@ -57,7 +61,15 @@ class NetworkChooser:
             self.keeper.note(self.graph.update(snapshot))
             self._snapshot = snapshot
             yield
-        yield from self.keeper.steps()
+        for _ in self.keeper.steps():
+            self._remember_numbers()
+            yield
+        self._remember_numbers()
+
+    def _remember_numbers(self) -> None:
+        """Keep the numbers of the partitions that belong to what has just been published."""
+        if self.keeper.published is not self._numbered:
+            self._numbered, self.partition_index = self.keeper.published, self.graph.partition_index
 
     def follow_at_once(self, snapshot: ClusterSnapshot) -> None:
         """Bring graph and embeddings to a snapshot."""

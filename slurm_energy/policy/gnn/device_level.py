@@ -1,4 +1,4 @@
-"""The lowest level: devices of a node hear of each other, of the jobs on them and of their node, and become the node."""
+"""The lowest level: devices hear of each other, of the jobs on them and of their node, and become the node."""
 
 import torch
 from torch import Tensor, nn
@@ -63,10 +63,14 @@ class DeviceLevel(nn.Module):
         gpu = self.gpu(floats(block.gpu_x))  # [gpus, hidden]
         gpus = gpu.shape[0]
         node_x, gpu_node = floats(block.node_x), indices(block.gpu_node)
-        sources = torch.cat([self.task(floats(block.task_x)), self.parent(node_x)])  # [tasks + nodes, hidden]
+        task, run_index = self.task(floats(block.task_x)), indices(block.run_index)  # [tasks, hidden]
+        if not self.spatial:
+            copies, run_index = _apart(block)
+            task = task[copies]  # [copies, hidden]
+        sources = torch.cat([task, self.parent(node_x)])  # [tasks + nodes, hidden]
         link_index = indices(block.link_index)
         link_weight = floats(block.link_x)[:, _BANDWIDTH].clamp(_LEAST_WEIGHT, 1.0)  # [links]
-        edges = self._edges(block, link_weight, link_rate_weight)
+        edges = self._edges(block, run_index, task.shape[0], link_weight, link_rate_weight)
         for layer in self.layers:
             x = layer(torch.cat([gpu, sources]), edges)
             gpu, sources = x[:gpus], sources if self.spatial else x[gpus:]
@@ -74,14 +78,20 @@ class DeviceLevel(nn.Module):
         node = self.norm(self.node(node_x) + pooled.x)  # [nodes, hidden]
         return Devices(gpu, node, pooled.link_loss, pooled.entropy_loss)
 
-    def _edges(self, block: DeviceBlock, link_weight: Tensor, link_rate_weight: Tensor | None) -> TypedEdges:
+    def _edges(
+        self,
+        block: DeviceBlock,
+        run_index: Tensor,
+        tasks: int,
+        link_weight: Tensor,
+        link_rate_weight: Tensor | None,
+    ) -> TypedEdges:
         """Return what ends at devices: links, jobs, nodes.
 
         The spectral part looks at the links among the devices. Where there is no other part, it is given jobs and nodes
         as well, since it would not hear of them otherwise.
         """
-        link_index, run_index = indices(block.link_index), indices(block.run_index)
-        gpu_node, gpus, tasks = indices(block.gpu_node), block.gpu_x.shape[0], block.task_x.shape[0]
+        link_index, gpu_node, gpus = indices(block.link_index), indices(block.gpu_node), block.gpu_x.shape[0]
         inside = torch.stack([gpus + tasks + gpu_node, torch.arange(gpus)])  # [2, gpus]
         others = torch.cat([torch.stack([run_index[0] + gpus, run_index[1]]), inside], dim=1)
         edge_x, edge_type = _edge_features(block, gpus)
@@ -103,6 +113,17 @@ class DeviceLevel(nn.Module):
             num_targets=gpus,
             laplacian=scaled_laplacian(link_index, link_weight, gpus) if self.spectral else None,
         )
+
+
+def _apart(block: DeviceBlock) -> tuple[Tensor, Tensor]:
+    """Return jobs once for each node that they run on, [copies], and the runs of these, [2, runs].
+
+    Where jobs receive as well, one of several nodes would carry news from node to node.
+    """
+    task, device = indices(block.run_index)
+    nodes = block.node_x.shape[0]
+    pairs, copy = torch.unique(task * nodes + indices(block.gpu_node)[device], return_inverse=True)
+    return pairs // max(1, nodes), torch.stack([copy, device])
 
 
 def _edge_features(block: DeviceBlock, gpus: int) -> tuple[Tensor, Tensor]:

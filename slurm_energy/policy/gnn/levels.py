@@ -11,6 +11,10 @@ WEIGHT_BOUND = 3.0
 """Attention scores of pooled members lie in [-3, 3], so that their exponentials can be added up in any order."""
 
 
+PRESSURE = 1
+"""Column of a top vertex's structure: for a partition, the share of its GPUs in use."""
+
+
 class Contributions(NamedTuple):
     """What each member adds to the sums of those it belongs to: an attention mean, open to being summed in parts.
 

@@ -1,6 +1,6 @@
 """The network as a policy of the daemon: a job and a snapshot in, partition and clocks out, with what it looked at."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Literal
@@ -22,6 +22,7 @@ from slurm_energy.policy.baselines import clock_choice
 from slurm_energy.policy.gnn.attention_report import AttentionReport, attention_report
 from slurm_energy.policy.gnn.chooser import Choice, NetworkChooser
 from slurm_energy.policy.gnn.configuration import Clocks
+from slurm_energy.policy.gnn.levels import PRESSURE
 from slurm_energy.policy.gnn.loading import load_network, use_threads
 from slurm_energy.policy.gnn.moments import Moments
 from slurm_energy.policy.gnn.network import HierarchicalNetwork
@@ -50,9 +51,16 @@ class GnnPolicy:
     name = "gnn"
 
     def __init__(
-        self, network: HierarchicalNetwork, graph: ClusterGraph, *, version: str, clocks: Clocks = "oracle"
+        self,
+        network: HierarchicalNetwork,
+        graph: ClusterGraph,
+        *,
+        version: str,
+        clocks: Clocks = "oracle",
+        default_mode: EnergyMode = EnergyMode.BALANCED,
     ) -> None:
         self.version = version
+        self._default_mode = default_mode
         self._chooser = NetworkChooser(network, graph)
         self._clocks = clocks
 
@@ -70,18 +78,14 @@ class GnnPolicy:
         if chooser.keeper.published is None:
             chooser.follow_at_once(snapshot)
         learned = self._clocks == "learned"
-        options = served_options(job, context, chooser.graph, with_clocks=learned)
+        options = served_options(job, context, chooser.graph, chooser.partition_index, with_clocks=learned)
         if not any(served.option.open for served in options):
             # Nothing is open to choice: the clocks of where the job goes anyway are still worth choosing.
             note = "no partition is open to choice: the job stays where it was sent"
             return PolicyAnswer(clocks=oracle_clocks(context, None), reasons=(Reason.POLICY,), notes=(note,))
-        time_weight, energy_weight = WEIGHTS.get(job.options.mode or EnergyMode.BALANCED, BALANCED_WEIGHTS)
-        wishes = JobWishes(
-            max_slowdown=context.max_slowdown, time_weight=time_weight, energy_weight=energy_weight
-        )
-        job_x = submitted_vector(
-            job, context.now_seconds, chooser.graph.facts, runtime=context.runtime, wishes=wishes
-        )
+        time_weight, energy_weight = WEIGHTS.get(job.options.mode or self._default_mode, BALANCED_WEIGHTS)
+        wishes = JobWishes(max_slowdown=context.max_slowdown, time_weight=time_weight, energy_weight=energy_weight)
+        job_x = submitted_vector(job, context.now_seconds, chooser.graph.facts, runtime=context.runtime, wishes=wishes)
         choice = chooser.choose(job_x, [served.option for served in options])
         assert choice is not None  # one is open
         chosen = options[choice.option]
@@ -103,16 +107,25 @@ class GnnPolicy:
     def report(self, choice: Choice) -> AttentionReport:
         """Return what the network looked at for a choice."""
         published, moments = self._chooser.state()
-        kinds, names = top_vertices(moments, published.kind, published.partition, self._chooser.graph)
+        kinds, names = top_vertices(moments, published.kind, published.partition, self._chooser.partition_index)
         layers = [layer[0] for layer in choice.decisions.attention]
-        return attention_report(layers, kinds, names, self._chooser.network.config.attention)
+        used = (published.structure[:, PRESSURE][moments.vertex[0]]).tolist()
+        room = [None, *(1.0 - share for share in used)]  # read of partitions only
+        return attention_report(layers, kinds, names, self._chooser.network.config.attention, room)
 
 
 def top_vertices(
-    moments: Moments, kind: torch.Tensor, partition: torch.Tensor, graph: ClusterGraph
+    moments: Moments, kind: torch.Tensor, partition: torch.Tensor, names: Iterable[PartitionName]
 ) -> tuple[list[int], list[str]]:
-    """Return kind and name of each place at the top, the job's first; for a single moment."""
-    partitions = list(graph.partition_index)
+    """Return kind and name of each place at the top, the job's first; for a single moment.
+
+    Args:
+        moments: Of the state.
+        kind: Kind of each vertex, [top].
+        partition: Partition of each vertex, [top].
+        names: Partitions in the order of their numbers.
+    """
+    partitions = list(names)
     order = moments.vertex[0].tolist()
     kinds = [int(TopKind.JOB), *kind[order].tolist()]
     owners = partition[order].tolist()
@@ -161,4 +174,5 @@ def load_policy(config: Config) -> GnnPolicy:
         {slurm_type: GpuTypeName(name) for slurm_type, name in config.gpu_types.items()}, site_board_limits(config)
     )
     clocks: Literal["oracle", "learned"] = config.policy.clocks
-    return GnnPolicy(network, graph, version=version, clocks=clocks)
+    mode = EnergyMode(config.policy.default_mode)
+    return GnnPolicy(network, graph, version=version, clocks=clocks, default_mode=mode)

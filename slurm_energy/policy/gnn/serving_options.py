@@ -4,11 +4,11 @@ Slurm's submission fixes how many GPUs a job has, so there is one device count h
 come from the measured curves through the types' relative costs; the reference is the fastest type with room.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from slurm_energy.domain.ids import GpuTypeName
+from slurm_energy.domain.ids import GpuTypeName, PartitionName
 from slurm_energy.domain.job import JobRequest
 from slurm_energy.energy_model.board_limits import BoardLimits
 from slurm_energy.energy_model.curves import curves_of
@@ -37,20 +37,41 @@ class ServedOption:
 
 
 def served_options(
-    job: JobRequest, context: DecisionContext, graph: ClusterGraph, *, with_clocks: bool
+    job: JobRequest,
+    context: DecisionContext,
+    graph: ClusterGraph,
+    numbers: Mapping[PartitionName, int],
+    *,
+    with_clocks: bool,
 ) -> tuple[ServedOption, ...]:
-    """Return one option for each candidate partition.
+    """Return one option for each candidate partition that graph and network know.
 
     Open are those that the answer may name, that have room now, and whose GPU types are known and fast enough: the
     same as the exact policy's, so that the network never proposes what the guard would take back.
+
+    Args:
+        job: The job.
+        context: What the guard worked out.
+        graph: The cluster, which may be ahead of what the network has published.
+        numbers: Numbers of the partitions in what it has published.
+        with_clocks: Whether the network is to choose among clocks as well.
     """
     limits = context.board_limits
     fastest = fastest_type(with_room(context.candidates), limits)
     reference = fastest or fastest_type(context.candidates, limits)
     sums = graph.members.sums(graph.nodes.store)
-    known = [one for one in context.candidates if one.partition.name in graph.partition_index]
     return tuple(
-        _served(candidate, job, context, graph, sums, (fastest, reference), with_clocks) for candidate in known
+        _served(
+            candidate,
+            job,
+            context,
+            (numbers[name], graph.partition_index[name]),
+            sums,
+            (fastest, reference),
+            with_clocks,
+        )
+        for candidate in context.candidates
+        if (name := candidate.partition.name) in graph.partition_index and name in numbers
     )
 
 
@@ -66,12 +87,12 @@ def _served(  # noqa: PLR0913, PLR0917  # all of one candidate
     candidate: Candidate,
     job: JobRequest,
     context: DecisionContext,
-    graph: ClusterGraph,
+    places: tuple[int, int],
     sums: PlaceSums,
     types: tuple[GpuTypeName | None, GpuTypeName | None],
     with_clocks: bool,
 ) -> ServedOption:
-    fastest, reference = types
+    (partition, place), (fastest, reference) = places, types
     costs = [_type_cost(name, reference, context) for name in candidate.gpu_types]
     known = [cost for cost in costs if cost is not None]
     is_known = bool(known) and len(known) == len(costs)
@@ -85,11 +106,9 @@ def _served(  # noqa: PLR0913, PLR0917  # all of one candidate
     points = _clocks(candidate.gpu_types, rooms, context.board_limits) if with_clocks and is_open else ()
     seconds, gpus = expected_seconds(job, context), max(1, job.gpu_count)
     worst = max(known, key=lambda cost: cost.seconds) if is_known else None
-    name = candidate.partition.name
-    place = graph.partition_index[name]
-    total, left = int(sums.gpus[place]), int(sums.gpus_free[place]) - gpus
+    total, left = int(sums.gpus[place]), int(sums.gpus_free[place]) - gpus - context.claimed_gpus.get(name, 0.0)
     option = RunOption(
-        partition=place,
+        partition=partition,
         gpus=job.gpu_count,
         count_position=0.0,
         has_room=candidate.has_idle_room,
@@ -98,7 +117,7 @@ def _served(  # noqa: PLR0913, PLR0917  # all of one candidate
         joules=None if worst is None else seconds * gpus * worst.watts_seconds,
         seconds_full=None if worst is None else seconds * worst.seconds_full,
         joules_full=None if worst is None else seconds * gpus * worst.watts_seconds_full,
-        gpus_free_after=max(0, left) / total if total else None,
+        gpus_free_after=max(0.0, left) / total if total else None,
         is_cpu=total == 0 and int(sums.nodes[place]) > 0,
         open=is_open,
         clocks=tuple(_clock_option(point, points, context.max_slowdown) for point in points),

@@ -4,7 +4,6 @@ from math import sqrt
 
 import torch
 from torch import Tensor, nn
-from torch_geometric.nn import MessagePassing
 
 from slurm_energy.errors import ValueRangeError
 
@@ -34,7 +33,7 @@ def scaled_laplacian(edge_index: Tensor, edge_weight: Tensor, vertices: int) -> 
     return torch.sparse_coo_tensor(edge_index.flip(0), -values, (vertices, vertices), check_invariants=False)
 
 
-class ChebyshevConv(MessagePassing):  # type: ignore[misc]  # torch_geometric has no types
+class ChebyshevConv(nn.Module):
     r"""Filter the embeddings of a graph by Chebyshev polynomials of its Laplacian (Defferrard et al., 2016, eq. 4).
 
     .. math::
@@ -55,7 +54,7 @@ class ChebyshevConv(MessagePassing):  # type: ignore[misc]  # torch_geometric ha
     """
 
     def __init__(self, in_channels: int, out_channels: int, order: int) -> None:
-        super().__init__(aggr="sum", node_dim=0)
+        super().__init__()
         if order < 1:
             raise ValueRangeError(f"Chebyshev order is {order}, it must be at least 1")
         self.in_channels = in_channels
@@ -80,14 +79,10 @@ class ChebyshevConv(MessagePassing):  # type: ignore[misc]  # torch_geometric ha
         before, polynomial = x, x  # [V, in_channels]
         out = x @ self.weight[0]  # [V, out_channels]
         for k in range(1, self.order):
-            product: Tensor = self.propagate(laplacian, x=polynomial)
+            product = laplacian @ polynomial  # sparse, target by source: no [E, channels] is made
             before, polynomial = polynomial, product if k == 1 else 2.0 * product - before
             out = torch.addmm(out, polynomial, self.weight[k])
         return out
-
-    def message_and_aggregate(self, adj_t: Tensor, x: Tensor) -> Tensor:
-        """Return the product of the sparse Laplacian, target by source, and the embeddings."""
-        return adj_t @ x
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.in_channels}, {self.out_channels}, order={self.order})"

@@ -14,7 +14,7 @@ from slurm_energy.cli import reference
 from slurm_energy.cli.config_commands import hide_password
 from slurm_energy.cli.main import NOUNS, cli, main
 from slurm_energy.daemon.app import main as daemon_main
-from slurm_energy.policy.registry import policy_names
+from slurm_energy.policy.registry import known_policy_names
 
 REPOSITORY = Path(__file__).parents[3]
 COMMANDS = dict(reference.walk(cli, ("slurm-energy",)))
@@ -193,7 +193,7 @@ def test_config_check_says_what_it_could_not_check(tmp_path: Path, capfd: pytest
 def test_policy_list_marks_the_configured_one(capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["policy", "list"]) == 0
     lines = capfd.readouterr().out.splitlines()
-    assert [line[2:].split()[0] for line in lines] == list(policy_names())
+    assert [line[2:].split()[0] for line in lines] == list(known_policy_names())
     assert next(line for line in lines if line.startswith("*")).startswith("* oracle")
 
 

@@ -123,5 +123,8 @@ def test_a_wrong_text_is_refused_by_name(text: str, error: type[Exception], mess
 
 
 def test_every_policy_of_the_daemon_can_contend() -> None:
-    assert {create_contender(name).name for name in served_names()} == {"slurm-default", "fixed-clock", "oracle"}
+    without_checkpoint = [name for name in served_names() if name != "daemon/gnn"]
+    assert {create_contender(name).name for name in without_checkpoint} == {"slurm-default", "fixed-clock", "oracle"}
+    with pytest.raises(ConfigError, match="checkpoint"):
+        create_contender("daemon/gnn")
     assert replace(Config()).policy.name == "oracle"

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from slurm_energy.graph import schema
-from slurm_energy.graph.blocks import DeviceBlock, FabricBlock, Flags, Floats, Indices, QueueBlock
+from slurm_energy.graph.blocks import DeviceBlock, FabricBlock, Flags, Floats, Indices, QueueBlock, TopBlock
 from slurm_energy.graph.cluster_graph import ClusterGraph
 from slurm_energy.policy.gnn.configuration import NetworkConfig
 from slurm_energy.policy.gnn.network import Blocks, SampleWeights, extremes_of
@@ -40,7 +40,7 @@ def sampled_blocks(
         ),
         top.partition_x[:, _IS_UP] > 0.0,
         config,
-        float(1.0 - top.cluster_x[:, _CLUSTER_FREE].mean()) if len(top.cluster_x) else 0.0,
+        load_of(top),
         generator,
     )
     devices, link_weight = _sampled_links(graph.device_block(nodes[plan.node]), plan)
@@ -60,23 +60,26 @@ def sampled_blocks(
     return blocks, weights
 
 
+def load_of(top: TopBlock) -> float:
+    """Return the share of GPUs in use over all clusters, 0 to 1; 0 without any."""
+    # Rounding of a mean of shares may leave the bounds by a digit.
+    return float(np.clip(1.0 - top.cluster_x[:, _CLUSTER_FREE].mean(), 0.0, 1.0)) if len(top.cluster_x) else 0.0
+
+
 def node_facts(graph: ClusterGraph, nodes: Indices, fabric: FabricBlock) -> NodeFacts:
     """Return what the plan needs to know of nodes, in the order of a fabric block of them."""
-    store = graph.nodes.store
-    devices = np.maximum(0, store["gpus"][nodes])
-    running = graph.running_slots(nodes)
-    path = np.zeros(len(nodes), dtype=np.float32)
-    jobs = np.zeros(len(nodes), dtype=np.int64)
-    if len(running):
-        block = graph.device_block(nodes)
-        owner = block.gpu_node[block.run_index[1]]
-        np.maximum.at(path, owner, _seconds(block.task_x[:, _TASK_PATH])[block.run_index[0]])
-        jobs = np.bincount(owner, minlength=len(nodes))
+    parts = [graph.nodes.devices[slot] for slot in nodes.tolist()]
+    links = np.array([len(part.link_x) for part in parts], dtype=np.int64)
+    runs = np.array([len(part.run_task) for part in parts], dtype=np.int64)
+    owner = np.repeat(np.arange(len(parts)), runs)
+    task = np.concatenate([np.zeros(0, dtype=np.int64), *(part.run_task for part in parts)])
+    path = np.zeros(len(parts), dtype=np.float32)
+    np.maximum.at(path, owner, _seconds(graph.jobs.store["x"][task, _TASK_PATH]))
     return NodeFacts(
-        degree=devices * np.maximum(0, devices - 1) + jobs + 1,
-        devices=devices,
+        degree=links + runs + 1,
+        devices=np.array([len(part.gpu_x) for part in parts], dtype=np.int64),
         critical_path_seconds=path,
-        gpus_free=store["x"][nodes][:, _GPUS_FREE],
+        gpus_free=graph.nodes.store["x"][nodes, _GPUS_FREE],
         group=fabric.node_group,
         member_node=fabric.member_node,
         member_partition=fabric.member_partition,

@@ -22,7 +22,7 @@ class NodeFacts:
     """What is known of all nodes without running the network; a node's number is its row."""
 
     degree: Indices
-    """Links between its devices, jobs that run on it and uplinks, [nodes]."""
+    """Links between its devices, runs of jobs on them and uplinks, [nodes]."""
     devices: Indices
     """GPUs, or sockets where it has none: what the work of a node grows with, [nodes]."""
     critical_path_seconds: Floats

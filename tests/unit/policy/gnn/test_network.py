@@ -28,7 +28,11 @@ def answer(network: HierarchicalNetwork, blocks: Blocks, decision: DecisionBlock
     return network.decide(published, moments_of(published), decision)
 
 
-@pytest.mark.parametrize("config", ABLATIONS, ids=lambda config: f"{config.hierarchy}-{config.propagation}-{config.pooling}-{config.attention}")
+@pytest.mark.parametrize(
+    "config",
+    ABLATIONS,
+    ids=lambda config: f"{config.hierarchy}-{config.propagation}-{config.pooling}-{config.attention}",
+)
 def test_gradient_reaches_every_parameter_of_what_is_switched_on(config: NetworkConfig) -> None:
     network = create_network(config, seed=1)
     blocks, decision = random_state(), random_decision()
