@@ -11,7 +11,7 @@ import re
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import mean
@@ -23,6 +23,7 @@ from slurm_energy.evaluation.arena import run_arena
 from slurm_energy.evaluation.arena_plan import ArenaPlan, seeds_from
 from slurm_energy.evaluation.intervals import Estimate, paired_difference_percent
 from slurm_energy.evaluation.metrics import Metrics
+from slurm_energy.evaluation.synthetic_cluster import ClusterSize, synthetic_cluster
 from slurm_energy.graph.cluster_graph import ClusterGraph
 from slurm_energy.learning.imitation import ImitationSettings
 from slurm_energy.learning.train import TrainingPlan, train
@@ -31,7 +32,6 @@ from slurm_energy.policy.gnn.loading import load_network
 from slurm_energy.policy.gnn.network import HierarchicalNetwork
 from slurm_energy.policy.gnn.operations import count_operations
 from slurm_energy.policy.gnn.sampling.apply import sampled_blocks
-from slurm_energy.evaluation.synthetic_cluster import ClusterSize, synthetic_cluster
 from slurm_energy.twin import world_file
 
 TEACHER = "adaptive-price:run=600"
@@ -137,7 +137,7 @@ def measure(folder: Path, lengths: tuple[float, float], seeds: int, epochs: int)
         for policy in policies
     }
     all_operations = operations(network, None)
-    rows = [("whole graph", 0.0, None)]
+    rows: list[tuple[str, float, Estimate | None]] = [("whole graph", 0.0, None)]
     rows += [
         (
             f"sampled, rate {rate}",
@@ -153,7 +153,7 @@ def measure(folder: Path, lengths: tuple[float, float], seeds: int, epochs: int)
 def render(
     rows: Sequence[tuple[str, float, Estimate | None]],
     others: Sequence[tuple[str, Estimate | None]],
-    trained: dict[str, float],
+    trained: Mapping[str, float],
     training_seconds: float,
     run: tuple[float, int, float],
 ) -> str:
@@ -166,7 +166,7 @@ def render(
         f"network learned from `{TEACHER}` ({trained['decisions']:.0f} decisions, {training_seconds:.0f} s, agrees in",
         f"{trained['agreement']:.1%}). Score: energy per unit of work x mean turnaround, {seeds} test arrivals of",
         f"{hours:g} h each, paired, 95 % interval. Operations: multiplications and additions really done to work the",
-        f"state out anew, counted on synthetic clusters of 256 nodes x 6 GPUs; the whole graph needs {all_operations:.3g}.",
+        f"state out anew, counted on synthetic clusters of 256 nodes x 6 GPUs; whole: {all_operations:.3g}.",
         "",
         f"Goal: at least {GOAL_SAVED:.0%} fewer operations at no more than {GOAL_WORSE_PERCENT:g} % worse score.",
         "",

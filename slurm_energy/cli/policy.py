@@ -12,7 +12,6 @@ from slurm_energy.policy.base import Policy
 from slurm_energy.policy.checkpoint_files import check_files
 from slurm_energy.policy.registry import LEARNED, create_policy, known_policy_names
 
-
 LEARNED_SUMMARY = "The hierarchical graph network of the checkpoint that policy.checkpoint names."
 
 

@@ -43,8 +43,9 @@ def train(
 ) -> int:
     """Train the graph network to decide as another policy does.
 
-    The other policy runs on a simulated cluster, and its decisions are the examples. Training arrivals never meet those of comparisons, and the same options give the same weights on one thread. See
-    what it learned with `arena run --policy gnn:checkpoint=FOLDER`; serve it with policy.name = "gnn".
+    The other policy runs on a simulated cluster, and its decisions are the examples. Training arrivals never meet
+    those of comparisons, and the same options give the same weights on one thread. See what it learned with
+    `arena run --policy gnn:checkpoint=FOLDER`; serve it with policy.name = "gnn".
     """
     from slurm_energy.learning.imitation import ImitationSettings, Progress as Epoch  # noqa: PLC0415, I001  # torch
     from slurm_energy.learning.train import TrainingPlan, network_settings  # noqa: PLC0415  # likewise

@@ -4,7 +4,7 @@ import hashlib
 import time
 import tomllib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -57,8 +57,8 @@ class TrainingPlan:
     """Decisions that are learned from at most."""
     name: str = "gnn"
     version: str = "1"
-    network: NetworkConfig = NetworkConfig()
-    settings: ImitationSettings = ImitationSettings()
+    network: NetworkConfig = field(default_factory=NetworkConfig)
+    settings: ImitationSettings = field(default_factory=ImitationSettings)
     threads: int = 1
     """Of the CPU; with more than one, sums come in another order and weights differ in their last digits."""
 

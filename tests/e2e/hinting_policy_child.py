@@ -21,7 +21,7 @@ class HintingPolicy(OraclePolicy):
     name = "gnn"
     version = "hinting"
 
-    def warm_up_steps(self, snapshot: ClusterSnapshot) -> Iterator[None]:  # noqa: ARG002  # the child's form
+    def warm_up_steps(self, snapshot: ClusterSnapshot) -> Iterator[None]:  # the child's form
         """Follow in one step."""
         yield
 
@@ -32,7 +32,7 @@ class HintingPolicy(OraclePolicy):
         return answer if feature == job.name else replace(answer, prefer=feature)
 
 
-def make(config: Config) -> HintingPolicy:  # noqa: ARG001  # the child's form
+def make(config: Config) -> HintingPolicy:  # the child's form
     """Return the policy."""
     return HintingPolicy()
 

@@ -33,8 +33,9 @@ def hinting_lab(new_lab: Callable[..., Lab]) -> Iterator[Lab]:
     for node, feature in FEATURES.items():
         change = [f"NodeName={node}", f"AvailableFeatures={feature}", f"ActiveFeatures={feature}"]
         lab.run(["scontrol", "update", *change], check=True)
+    as_slurm = ["setpriv", "--reuid", "slurm", "--regid", "slurm", "--init-groups", "--"]  # it has no home here
     program = [sys.executable, str(HERE / "daemon_with_hints.py"), str(lab.layout.energy_config)]
-    argv, environment = lab.command(program, user="slurm")
+    argv, environment = lab.command([*as_slurm, *program])
     with (lab.layout.log / "energyd.log").open("w") as log:
         daemon = subprocess.Popen(argv, env={**environment, "PYTHONPATH": str(HERE)}, stdout=log, stderr=log)
     try:

@@ -26,6 +26,7 @@ from slurm_energy.policy.gnn.levels import PRESSURE
 from slurm_energy.policy.gnn.loading import load_network, use_threads
 from slurm_energy.policy.gnn.moments import Moments
 from slurm_energy.policy.gnn.network import HierarchicalNetwork
+from slurm_energy.policy.gnn.node_hint import node_hint
 from slurm_energy.policy.gnn.reasoning import TopKind
 from slurm_energy.policy.gnn.serving_options import ServedOption, served_options
 from slurm_energy.policy.oracle import oracle_clocks
@@ -58,8 +59,10 @@ class GnnPolicy:
         version: str,
         clocks: Clocks = "oracle",
         default_mode: EnergyMode = EnergyMode.BALANCED,
+        node_hints: bool = False,
     ) -> None:
         self.version = version
+        self._node_hints = node_hints
         self._default_mode = default_mode
         self._chooser = NetworkChooser(network, graph)
         self._clocks = clocks
@@ -93,9 +96,13 @@ class GnnPolicy:
         clocks = oracle_clocks(context, partitions)
         if learned:
             clocks = _with_learned(clocks, chosen, choice, context)
+        prefer = None
+        if self._node_hints:
+            prefer = node_hint(chooser, choice, job, chosen.candidate.partition.name)
         return PolicyAnswer(
             partitions=partitions,
             clocks=clocks,
+            prefer=prefer,
             reasons=(Reason.POLICY,),
             notes=(_note(options, choice), *self._explained(choice)),
         )

@@ -106,7 +106,10 @@ def _served(  # noqa: PLR0913, PLR0917  # all of one candidate
     points = _clocks(candidate.gpu_types, rooms, context.board_limits) if with_clocks and is_open else ()
     seconds, gpus = expected_seconds(job, context), max(1, job.gpu_count)
     worst = max(known, key=lambda cost: cost.seconds) if is_known else None
-    total, left = int(sums.gpus[place]), int(sums.gpus_free[place]) - gpus - context.claimed_gpus.get(name, 0.0)
+    total, left = (
+        int(sums.gpus[place]),
+        int(sums.gpus_free[place]) - gpus - context.claimed_gpus.get(candidate.partition.name, 0.0),
+    )
     option = RunOption(
         partition=partition,
         gpus=job.gpu_count,

@@ -6,6 +6,7 @@ from random import Random
 import numpy as np
 import pytest
 import torch
+from small_worlds import make_device, make_job, make_load, make_pool, make_world
 
 from slurm_energy.errors import ValueRangeError
 from slurm_energy.graph.cluster_graph import ClusterGraph
@@ -22,7 +23,6 @@ from slurm_energy.twin.outcome import Outcome
 from slurm_energy.twin.places import option_table
 from slurm_energy.twin.simulation import run
 from slurm_energy.twin.world import Partition
-from tests.unit.twin.small_worlds import make_device, make_job, make_load, make_pool, make_world
 
 OLD = make_device(
     "old",
@@ -75,10 +75,12 @@ def active_joules(outcome: Outcome) -> float:
     """Return what the jobs drew beyond what the same devices draw while they are free."""
     free = {"old": OLD.free_watts, "new": NEW.free_watts}
     names = [partition.name for partition in WORLD.partitions]
-    return sum(
-        energy - gpus * free[names[place]] * seconds
-        for energy, gpus, place, seconds in zip(
-            outcome.energy_joules, outcome.gpus, outcome.place, outcome.run_seconds, strict=True
+    return float(
+        sum(
+            energy - gpus * free[names[place]] * seconds
+            for energy, gpus, place, seconds in zip(
+                outcome.energy_joules, outcome.gpus, outcome.place, outcome.run_seconds, strict=True
+            )
         )
     )
 

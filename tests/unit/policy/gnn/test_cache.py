@@ -1,13 +1,17 @@
 """Kept embeddings: whatever changed, in whatever order, they equal a full computation."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from small_clusters import after, make_job, make_node, make_partition, make_snapshot
+from test_cluster_graph_properties import changed, snapshots
 
 from slurm_energy.domain.cluster import ClusterSnapshot
+from slurm_energy.graph.blocks import DeviceBlock
 from slurm_energy.graph.cluster_graph import ClusterGraph
 from slurm_energy.policy.gnn import cache as cache_module
 from slurm_energy.policy.gnn.cache import EmbeddingCache
@@ -15,8 +19,6 @@ from slurm_energy.policy.gnn.configuration import NetworkConfig
 from slurm_energy.policy.gnn.keepers import WholeState
 from slurm_energy.policy.gnn.levels import Published
 from slurm_energy.policy.gnn.network import HierarchicalNetwork, create_network
-from small_clusters import after, make_job, make_node, make_partition, make_snapshot
-from test_cluster_graph_properties import changed, snapshots
 
 SMALL = NetworkConfig(hidden=12, heads=6, quantiles=4)
 NETWORK = create_network(SMALL, seed=1)
@@ -66,8 +68,8 @@ def test_after_any_changes_the_kept_state_equals_a_full_computation(data: st.Dat
     assert_equal(cache.published, worked_out(NETWORK, snapshot))
 
 
-def small_snapshot(**changes: object) -> ClusterSnapshot:
-    values: dict[str, object] = {
+def small_snapshot(**changes: Any) -> ClusterSnapshot:
+    values: dict[str, Any] = {
         "nodes": tuple(make_node(f"n{number}") for number in range(6)),
         "partitions": (make_partition("p"),),
         "jobs": (make_job(1, running_on="n1"), make_job(2), make_job(3, dependencies=after(2))),
@@ -111,7 +113,12 @@ def test_one_changed_node_works_out_that_node_alone(monkeypatch: pytest.MonkeyPa
     cache.refresh()
     worked: list[int] = []
     original = graph.device_block
-    monkeypatch.setattr(graph, "device_block", lambda slots: worked.extend(slots) or original(slots))
+
+    def watched(slots: list[int]) -> DeviceBlock:
+        worked.extend(slots)
+        return original(slots)
+
+    monkeypatch.setattr(graph, "device_block", watched)
     changed_node = make_node("n3", cpus_allocated=7)
     nodes = tuple(changed_node if node.name == "n3" else node for node in small_snapshot().nodes)
     cache.note(graph.update(small_snapshot(nodes=nodes)))

@@ -6,13 +6,13 @@ from itertools import product
 import numpy as np
 import pytest
 import torch
+from random_blocks import random_decision, random_state
 
 from slurm_energy.graph.blocks import DecisionBlock
 from slurm_energy.policy.gnn.configuration import NetworkConfig
 from slurm_energy.policy.gnn.decision_level import Decisions
 from slurm_energy.policy.gnn.moments import moments_of
 from slurm_energy.policy.gnn.network import Blocks, HierarchicalNetwork, create_network
-from random_blocks import random_decision, random_state
 
 SMALL = NetworkConfig(hidden=12, heads=6, quantiles=4)
 ABLATIONS = [
