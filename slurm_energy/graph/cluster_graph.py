@@ -5,7 +5,7 @@ numbers of its vertices, depend on the way. Time enters in steps, so that a runn
 snapshot.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Generator, Iterable, Mapping
 from math import floor, isfinite
 
 import numpy as np
@@ -63,6 +63,13 @@ class ClusterGraph:
 
         Nodes and jobs that are the same objects, or equal, cost a look. Of several with one name, the last counts.
         """
+        return _at_once(self.update_steps(snapshot))
+
+    def update_steps(self, snapshot: ClusterSnapshot) -> Generator[None, None, Changes]:
+        """Do what `update` does in a few short steps, for who has others waiting; begun, it must be brought to its end.
+
+        In between the graph is neither the old nor the new one.
+        """
         frame = Frame(snapshot)
         rebuilt = not frame.same_numbers(self.frame)
         if rebuilt:
@@ -77,6 +84,7 @@ class ClusterGraph:
             slot = index.get(name)
             if slot is None or (states[slot] is not node and states[slot] != node):
                 self.set_node(node)
+        yield
         jobs = {job.job_id: job for job in snapshot.jobs}
         entries = self.jobs.entries
         for job_id in [job_id for job_id in entries if job_id not in jobs]:
@@ -85,7 +93,9 @@ class ClusterGraph:
             entry = entries.get(job_id)
             if entry is None or (entry.job is not job and entry.job != job):
                 self.set_job(job)
-        return self._refresh(snapshot.taken_at_seconds, rebuilt=rebuilt)
+        yield
+        changes = yield from self._refresh(snapshot.taken_at_seconds, rebuilt=rebuilt)
+        return changes
 
     def set_node(self, node: NodeState) -> None:
         """Put in a node or its new state; what follows from it is worked out by `refresh`."""
@@ -124,7 +134,7 @@ class ClusterGraph:
 
     def refresh(self, now_seconds: float) -> Changes:
         """Work out what follows from single changes, as of this Unix time; `update` does it by itself."""
-        return self._refresh(now_seconds, rebuilt=False)
+        return _at_once(self._refresh(now_seconds, rebuilt=False))
 
     @property
     def facts(self) -> QueueFacts:
@@ -236,13 +246,17 @@ class ClusterGraph:
         self.frame = frame
         self._top_touched = True
 
-    def _refresh(self, now_seconds: float, *, rebuilt: bool) -> Changes:
+    def _refresh(self, now_seconds: float, *, rebuilt: bool) -> Generator[None, None, Changes]:
         self._now = floor(now_seconds / self._step) * self._step if isfinite(now_seconds) else 0.0
         job_changes = self.jobs.refresh(self._now)
+        yield
         nodes = self._refresh_nodes(job_changes)
         groups, gone_groups = self._refresh_groups(nodes)
         touched = self._top_touched or self._jobs_touched or bool(nodes or self._gone_nodes or groups or gone_groups)
-        tasks = self._refresh_queue(job_changes) if touched or job_changes.vertices else set()
+        yield
+        tasks: set[int] = set()
+        if touched or job_changes.vertices:
+            tasks = yield from self._refresh_queue(job_changes)
         left = self.jobs.slots_of(job_changes.parts) - tasks
         changes = Changes(
             nodes=frozenset(nodes),
@@ -273,11 +287,23 @@ class ClusterGraph:
         self.groups.write(fabric, self.nodes.states.__getitem__, self.frame.switches.get)
         return fabric | self.groups_of(nodes), gone
 
-    def _refresh_queue(self, jobs: JobChanges) -> set[int]:
+    def _refresh_queue(self, jobs: JobChanges) -> Generator[None, None, set[int]]:
         """Work out what can be told of waiting in each partition; return the jobs of the queue to look at again."""
         if self._jobs_touched:
             self.waits.forget()
+        self.waits.pair_up(self.jobs, self.frame, self.members.types())
+        yield
         waits = self.waits.refresh(self.jobs, self.frame, self.members.sums(self.nodes.store), self.members.types())
         store = self.jobs.store
         waiting = [JobId(int(store["job"][slot])) for slot in waits if store.is_live(slot)]
         return self.jobs.in_queue(jobs.parts | self.jobs.dependencies.component(waiting))
+
+
+def _at_once(steps: Generator[None, None, Changes]) -> Changes:
+    """Return what the steps end with."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            changes: Changes = end.value
+            return changes

@@ -46,6 +46,18 @@ class WaitTable:
         """Work out the pairs anew at the next refresh: jobs have changed."""
         self._pairs = None
 
+    def pair_up(self, jobs: JobTable, frame: Frame, types: Sequence[Types]) -> None:
+        """Work out the pairs where jobs or types are new: the first half of `refresh`, for who takes it in two steps.
+
+        Args:
+            jobs: The queue.
+            frame: The partitions.
+            types: GPU types of each partition by catalogue name, None among them for unknown ones.
+        """
+        if self._pairs is None or types is not self._types:
+            self._types = types
+            self._pairs = _Pairs(jobs, frame, self._costs(types))
+
     def refresh(self, jobs: JobTable, frame: Frame, sums: PlaceSums, types: Sequence[Types]) -> set[int]:
         """Bring the pairs up to date; return the vertices of which a pair came, went or differs.
 
@@ -55,10 +67,9 @@ class WaitTable:
             sums: What their nodes add up to.
             types: GPU types of each partition by catalogue name, None among them for unknown ones.
         """
-        if self._pairs is None or types is not self._types:
-            self._types = types
-            self._pairs = _Pairs(jobs, frame, self._costs(types))
+        self.pair_up(jobs, frame, types)
         pairs = self._pairs
+        assert pairs is not None
         rows = OPTION_SCALER.scaled(pairs.rows(frame, sums))
         key = pairs.task * len(frame.partitions) + pairs.partition
         order = np.argsort(key)

@@ -21,7 +21,7 @@ class HintingPolicy(OraclePolicy):
     name = "gnn"
     version = "hinting"
 
-    def warm_up_steps(self, snapshot: ClusterSnapshot) -> Iterator[None]:  # the child's form
+    def warm_up_steps(self, snapshot: ClusterSnapshot) -> Iterator[None]:
         """Follow in one step."""
         yield
 
@@ -32,10 +32,15 @@ class HintingPolicy(OraclePolicy):
         return answer if feature == job.name else replace(answer, prefer=feature)
 
 
-def make(config: Config) -> HintingPolicy:  # the child's form
+def make(config: Config) -> HintingPolicy:
     """Return the policy."""
     return HintingPolicy()
 
 
+def main(argv: list[str]) -> int:
+    """Run the child."""
+    return serve(argv, make)
+
+
 if __name__ == "__main__":
-    sys.exit(serve(sys.argv[1:], make))
+    sys.exit(main(sys.argv[1:]))

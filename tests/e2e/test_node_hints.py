@@ -1,15 +1,18 @@
 """Node hints on a real slurmctld: nodes with the feature come first, and no job waits for them or is refused for it."""
 
+import os
+import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from energy_lab import story, until
+from energy_lab import story, until, when_decided
+from lab_fixtures import require_lab
 
 from slurm_energy.domain.report import DecisionRecord
-from slurm_energy.lab.cluster import Lab, PartitionSpec
+from slurm_energy.lab.cluster import Lab, LabSpec, PartitionSpec, start_lab
 from slurm_energy.lab.jobs import show_job, submit, wait_for
 
 pytestmark = pytest.mark.lab
@@ -26,58 +29,124 @@ ONE = ["-p", "a100", "--gres=gpu:1", "-t", "5"]
 WHOLE = ["-p", "a100", "--gres=gpu:2", "-t", "5"]
 
 
-@pytest.fixture
-def hinting_lab(new_lab: Callable[..., Lab]) -> Iterator[Lab]:
-    """Two nodes of different features in the first partition; Slurm takes the one without the hint's feature first."""
-    lab = new_lab(partitions=PARTITIONS, energy=True, daemon=False, settings=SETTINGS)
+@pytest.fixture(scope="module")
+def hinting_lab() -> Iterator[Lab]:
+    """A lab whose policy hints at what a job's name says; left to itself, Slurm takes a100-1 before a100-2."""
+    require_lab(energy=True)
+    spec = LabSpec(name=f"hints-{os.getpid()}", partitions=PARTITIONS, daemon=False, settings=SETTINGS)
+    with start_lab(spec, owned=True) as lab:
+        yield from _with_hinting_daemon(lab)
+
+
+def _with_hinting_daemon(lab: Lab) -> Iterator[Lab]:
     for node, feature in FEATURES.items():
         change = [f"NodeName={node}", f"AvailableFeatures={feature}", f"ActiveFeatures={feature}"]
         lab.run(["scontrol", "update", *change], check=True)
-    as_slurm = ["setpriv", "--reuid", "slurm", "--regid", "slurm", "--init-groups", "--"]  # it has no home here
+    as_slurm = ["setpriv", "--reuid", "slurm", "--regid", "slurm", "--init-groups", "--"]  # it has no home in a lab
     program = [sys.executable, str(HERE / "daemon_with_hints.py"), str(lab.layout.energy_config)]
     argv, environment = lab.command([*as_slurm, *program])
-    with (lab.layout.log / "energyd.log").open("w") as log:
+    log_path = lab.layout.log / "energyd.log"
+    with log_path.open("w") as log:
         daemon = subprocess.Popen(argv, env={**environment, "PYTHONPATH": str(HERE)}, stdout=log, stderr=log)
     try:
-        import time
-
-        time.sleep(6)
-        print((lab.layout.log / "energyd.log").read_text()[-3000:], daemon.poll())
         lab.await_daemon()
-        until("policy", lambda: lab.ping().get("policy_condition", "ready") == "ready")
+        until("policy", lambda: "policy loaded" in log_path.read_text())
         yield lab
     finally:
-        print((lab.layout.log / "energyd.log").read_text()[-3000:])
         daemon.terminate()
         daemon.wait(timeout=20)
 
 
-def hinted(lab: Lab, feature: str, arguments: Sequence[str] = ONE, seconds: float = 1.0) -> int:
-    """Submit a job for which the policy prefers a feature."""
-    return submit(lab, ["-J", f"hint-{feature}", *arguments], wrap=f"sleep {seconds:g}")
+def hinted(lab: Lab, feature: str, arguments: Sequence[str] = ONE) -> int:
+    """Submit a job for which the policy prefers a feature, until the policy itself has answered."""
+    return when_decided(
+        lambda: submit(lab, ["-J", f"hint-{feature}", *arguments], wrap="true"),
+        lambda job_id: "AdminComment" in show_job(lab, job_id) and not baseline_decided(lab, job_id),
+    )
+
+
+def baseline_decided(lab: Lab, job_id: int) -> bool:
+    return any(reason.code.startswith("POLICY_") for reason in decision_of(lab, job_id).reasons)
 
 
 def decision_of(lab: Lab, job_id: int) -> DecisionRecord:
-    record = until(f"decision of job {job_id}", lambda: story(lab, job_id))
-    return until(f"decision of job {job_id}", lambda: record.decision or (story(lab, job_id) or record).decision)
+    def look() -> DecisionRecord | None:
+        record = story(lab, job_id)
+        return None if record is None else record.decision
+
+    return until(f"decision of job {job_id}", look)
 
 
 def preference(lab: Lab, job_id: int) -> str | None:
-    """Return the job's --prefer as slurmctld has it."""
-    return show_job(lab, job_id).get("Prefer")
+    """Return a waiting job's --prefer: scontrol shows it of no other, and its one-line form runs it into a neighbour."""
+    shown = lab.run(["scontrol", "show", "job", str(job_id)], check=True).stdout
+    assert "JobState=PENDING" in shown
+    found = re.search(r"^\s*Prefer=(\S+)$", shown, re.MULTILINE)
+    return None if found is None else found.group(1)
 
 
-def test_a_hinted_job_takes_the_preferred_node_if_it_is_free_and_any_other_if_not(hinting_lab: Lab) -> None:
+def landed(lab: Lab, job_id: int, timeout: float = 30.0) -> str:
+    return wait_for(lab, job_id, {"COMPLETED"}, timeout=timeout)[0]["NodeList"]
+
+
+def released(lab: Lab, job_id: int) -> str:
+    """Release a held job and return the node on which it ran."""
+    lab.run(["scontrol", "release", str(job_id)], check=True)
+    return landed(lab, job_id)
+
+
+def test_a_job_without_a_hint_is_left_to_slurm(hinting_lab: Lab) -> None:
+    job = submit(hinting_lab, [*ONE, "--hold"], wrap="true")
+    assert preference(hinting_lab, job) is None
+    assert released(hinting_lab, job) == "a100-1"
+
+
+def test_the_preferred_node_is_used_first(hinting_lab: Lab) -> None:
+    job = hinted(hinting_lab, "nvlink", [*ONE, "--hold"])
+    assert preference(hinting_lab, job) == "nvlink"
+    assert released(hinting_lab, job) == "a100-2"
+    assert decision_of(hinting_lab, job).prefer == "nvlink"
+
+
+@pytest.mark.parametrize(
+    ("feature", "arguments"),
+    [("nowhere", ONE), ("ib", ONE), ("nvlink", ["-p", "a100", "-N2", "--gres=gpu:1", "-t", "5"])],
+    ids=["no-such-feature", "another-partition", "too-few-nodes"],
+)
+def test_a_feature_with_which_slurm_would_refuse_the_job_does_not_pass_the_guard(
+    hinting_lab: Lab, feature: str, arguments: list[str]
+) -> None:
+    job = hinted(hinting_lab, feature, arguments)
+    assert landed(hinting_lab, job).startswith("a100-")
+    decision = decision_of(hinting_lab, job)
+    assert decision.prefer is None
+    assert any(note.startswith(f"the policy preferred node feature {feature}") for note in decision.notes)
+
+
+@pytest.mark.parametrize(
+    "own", [["-w", "a100-1"], ["-x", "a100-2"], ["-C", "plain"]], ids=["named", "excluded", "constraint"]
+)
+def test_what_the_user_said_of_the_nodes_stands_alone(hinting_lab: Lab, own: list[str]) -> None:
+    job = hinted(hinting_lab, "nvlink", [*ONE, *own, "--hold"])
+    assert preference(hinting_lab, job) is None
+    assert released(hinting_lab, job) == "a100-1"
+
+
+def test_the_users_own_preference_stands(hinting_lab: Lab) -> None:
+    job = hinted(hinting_lab, "nvlink", [*ONE, "--prefer=plain", "--hold"])
+    assert preference(hinting_lab, job) == "plain"
+    assert released(hinting_lab, job) == "a100-1"
+
+
+def test_no_job_is_held_up_for_the_preferred_node(hinting_lab: Lab) -> None:
     lab = hinting_lab
-    print(lab.ping())
-    plain = submit(lab, ONE, wrap="sleep 1")
-    assert wait_for(lab, plain, {"COMPLETED"})[0]["NodeList"] == "a100-1"
-    job = hinted(lab, "nvlink")
-    print(lab.run(["scontrol", "show", "job", "-d", str(job)]).stdout)
-    assert wait_for(lab, job, {"COMPLETED"})[0]["NodeList"] == "a100-2"
-    blocker = hinted(lab, "nvlink", WHOLE, 30)
-    print(lab.run(["scontrol", "show", "job", "-d", str(blocker)]).stdout)
-    other = hinted(lab, "nvlink")
-    print(lab.run(["scontrol", "show", "job", "-d", str(other)]).stdout)
-    assert wait_for(lab, other, {"COMPLETED"}, timeout=15)[0]["NodeList"] == "a100-1"
-    print(decision_of(lab, job))
+    preferred = submit(lab, [*WHOLE, "-w", "a100-2", "--energy=off"], wrap="sleep 60")
+    wait_for(lab, preferred, {"RUNNING"})
+    try:
+        assert landed(lab, hinted(lab, "nvlink")) == "a100-1"
+        other = submit(lab, [*WHOLE, "-w", "a100-1", "--energy=off"], wrap="sleep 8")
+        wait_for(lab, other, {"RUNNING"})
+        assert landed(lab, hinted(lab, "nvlink")) == "a100-1"
+        assert show_job(lab, preferred)["JobState"] == "RUNNING"
+    finally:
+        lab.run(["scancel", str(preferred)])

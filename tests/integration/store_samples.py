@@ -165,6 +165,7 @@ def make_decision(decision_id: str = DECISION, **changes: Any) -> EnergyDecision
                 power_limit_watts=500.0,
             ),
         ),
+        "prefer": "nvlink",
         "reasons": (Reason.POLICY, Reason.SLOWDOWN_BOUND),
         "notes": ("a100 at 1275 of 1410 MHz",),
         "estimate": RuntimeEstimate(seconds=95.0, upper_seconds=120.0, source="history"),
@@ -191,4 +192,5 @@ def decision_record(decision: EnergyDecision, request: JobRequest) -> DecisionRe
         estimate=decision.estimate,
         snapshot_age_seconds=decision.snapshot_age_seconds,
         message=decision.message,
+        prefer=decision.prefer,
     )

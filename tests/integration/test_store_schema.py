@@ -3,11 +3,13 @@
 import shutil
 import stat
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from alembic import command
 from alembic.autogenerate import compare_metadata
+from alembic.config import Config as AlembicConfig
 from alembic.runtime.migration import MigrationContext
 from sqlalchemy import Engine, inspect, text
 from sqlalchemy.exc import DBAPIError
@@ -16,6 +18,7 @@ from store_samples import make_gpu, make_key, make_report
 from slurm_energy import resources
 from slurm_energy.config import StoreConfig
 from slurm_energy.errors import SchemaVersionError, StoreError
+from slurm_energy.store.decisions import get_decision
 from slurm_energy.store.energy import record_report
 from slurm_energy.store.schema import (
     UPGRADE_COMMAND,
@@ -71,32 +74,69 @@ def test_upgrades_at_the_same_moment_all_succeed(empty_engine: Engine) -> None:
 
 
 def test_downgrade_removes_every_table_of_ours(own_engine: Engine) -> None:
-    with own_engine.connect() as connection:
-        configuration = migrations_config(resources.shared_directory("migrations"))
-        configuration.attributes["connection"] = connection
-        command.downgrade(configuration, "base")
-        connection.commit()
+    migrate(own_engine, command.downgrade, "base")
     assert set(inspect(own_engine).get_table_names()) == {"alembic_version"}
 
 
+def migrate(engine: Engine, step: Callable[[AlembicConfig, str], None], revision: str) -> None:
+    with engine.connect() as connection:
+        configuration = migrations_config(resources.shared_directory("migrations"))
+        configuration.attributes["connection"] = connection
+        step(configuration, revision)
+        connection.commit()
+
+
+def test_decisions_of_the_first_schema_keep_their_clocks_and_prefer_nothing(empty_engine: Engine) -> None:
+    migrate(empty_engine, command.upgrade, "0001")
+    with empty_engine.begin() as connection:
+        connection.execute(
+            text(
+                "INSERT INTO policy (row_id, name, version, settings_digest, settings, first_used_at_seconds)"
+                " VALUES (1, 'oracle', '1', 'x', '{}', 1)"
+            )
+        )
+        connection.execute(
+            text(
+                "INSERT INTO decision (decision_id, cluster, policy_row_id, mode, decided_at_seconds, user_id, job_name,"
+                " request, reasons, notes, message) VALUES ('d0000001', 'lab', 1, 'saver', 1, 1000, 'train',"
+                " '{\"user_id\": 1000}', 'POLICY', '[]', '')"
+            )
+        )
+        connection.execute(
+            text(
+                "INSERT INTO decision_clock (decision_id, gpu_type, sm_clock_mhz, default_clock_mhz, predicted_slowdown,"
+                " predicted_energy_change) VALUES ('d0000001', 'a40', 1200, 1740, 0.1, -0.2)"
+            )
+        )
+    upgrade(empty_engine)
+    with store_session(empty_engine) as session:
+        old = get_decision(session, "d0000001")
+        assert old is not None
+        assert (old.prefer, [clock.sm_clock_mhz for clock in old.clocks]) == (None, [1200])
+    migrate(empty_engine, command.downgrade, "0001")
+    with empty_engine.connect() as connection:
+        assert "prefer" not in {column["name"] for column in inspect(connection).get_columns("decision")}
+        assert connection.execute(text("SELECT sm_clock_mhz FROM decision_clock")).scalar_one() == 1200
+
+
 def test_empty_database_is_refused_with_the_command_to_run(empty_engine: Engine) -> None:
-    with pytest.raises(SchemaVersionError, match=f"is empty, this code needs revision 0001: run {UPGRADE_COMMAND}"):
+    with pytest.raises(SchemaVersionError, match=f"is empty, this code needs revision 0002: run {UPGRADE_COMMAND}"):
         check_version(empty_engine)
 
 
 def test_newer_database_is_refused_with_both_revisions_and_not_touched(own_engine: Engine) -> None:
     with own_engine.begin() as connection:
         connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
-    with pytest.raises(SchemaVersionError, match=r"revision '9999', which is newer than this code's 0001"):
+    with pytest.raises(SchemaVersionError, match=r"revision '9999', which is newer than this code's 0002"):
         check_version(own_engine)
-    with pytest.raises(SchemaVersionError, match=r"revision '9999', which is newer than this code's 0001"):
+    with pytest.raises(SchemaVersionError, match=r"revision '9999', which is newer than this code's 0002"):
         upgrade(own_engine)
     assert database_revision(own_engine) == "9999"
 
 
 def test_older_database_is_refused_with_both_revisions(own_engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("slurm_energy.store.schema.code_revision", lambda: "0002")
-    with pytest.raises(SchemaVersionError, match=f"has revision 0001, this code needs 0002: .*{UPGRADE_COMMAND}"):
+    monkeypatch.setattr("slurm_energy.store.schema.code_revision", lambda: "0003")
+    with pytest.raises(SchemaVersionError, match=f"has revision 0002, this code needs 0003: .*{UPGRADE_COMMAND}"):
         check_version(own_engine)
 
 

@@ -1,7 +1,13 @@
 import pytest
 
 from slurm_energy.errors import ConfigError, StoreError
-from slurm_energy.forms import DATABASE_DRIVERS, check_database_url, database_driver, parse_address
+from slurm_energy.forms import (
+    DATABASE_DRIVERS,
+    check_database_url,
+    database_driver,
+    is_feature_name,
+    parse_address,
+)
 from slurm_energy.store.session import store_url
 
 
@@ -41,3 +47,15 @@ def test_the_check_takes_the_urls_that_the_store_takes(name: str) -> None:
     else:
         check_database_url(url)
         assert store_url(url).drivername in DATABASE_DRIVERS.values()
+
+
+@pytest.mark.parametrize("name", ["nvlink", "A100_80", "rack:3", "a.b-c", "7", "x" * 64])
+def test_node_feature(name: str) -> None:
+    assert is_feature_name(name)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "a&b", "a|b", "[a]", "a*2", "(a)", "a,b", "a b", "a\n", "é", "x" * 65, "a=b", "!a"]
+)
+def test_more_than_one_node_feature_or_none_is_no_name_of_one(text: str) -> None:
+    assert not is_feature_name(text)

@@ -25,10 +25,12 @@ from slurm_energy.policy.gnn.levels import (
 from slurm_energy.policy.gnn.network import HierarchicalNetwork
 from slurm_energy.policy.gnn.rows import RowPool
 
-NODES_A_STEP = 64
-"""Nodes in one step of a long refresh: a waiting request is looked for after each."""
-GROUPS_A_STEP = 8
-TASKS_A_STEP = 512
+NODES_A_STEP = 12
+"""Nodes in one step: a waiting request is looked for after each."""
+GROUPS_A_STEP = 3
+TASKS_A_STEP = 128
+LONG_REFRESH = 16
+"""A refresh of more than so many steps is of the whole cluster, and takes eight steps in one: it is rare."""
 
 _HOTTEST = schema.column(schema.NODE, "hottest")
 _CRITICAL = schema.column(schema.TASK, "critical_path_seconds")
@@ -198,9 +200,9 @@ class EmbeddingCache:
             self.published = self._network.top(graph.top_block(), sums, fabric)
 
 
-def _some(slots: set[int], most: int) -> list[int]:
-    """Return the first of some slots, ascending."""
-    return sorted(slots)[:most]
+def _some(slots: set[int], step: int) -> list[int]:
+    """Return the slots of the next step, ascending."""
+    return sorted(slots)[: 8 * step if len(slots) > LONG_REFRESH * step else step]
 
 
 def _summed(rows: Tensor, owner: Tensor, owners: int) -> Tensor:

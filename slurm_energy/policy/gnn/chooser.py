@@ -1,7 +1,8 @@
 """A network at work on one cluster: follows its state, and chooses among the ways of running a job."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
@@ -9,7 +10,10 @@ from slurm_energy.domain.cluster import ClusterSnapshot
 from slurm_energy.domain.ids import PartitionName
 from slurm_energy.errors import PolicyError
 from slurm_energy.graph.blocks import Floats
+from slurm_energy.graph.changes import Changes
 from slurm_energy.graph.cluster_graph import ClusterGraph
+from slurm_energy.graph.job_features import QueueFacts
+from slurm_energy.graph.memberships import PlaceSums
 from slurm_energy.graph.options import RunOption, decision_block, together
 from slurm_energy.policy.gnn.decision_level import Decisions
 from slurm_energy.policy.gnn.keepers import keeper_of
@@ -32,6 +36,16 @@ class Choice:
     """Everything else, for explanations and learning."""
 
 
+class Shown(NamedTuple):
+    """What is known beside the published embeddings, as of the same moment."""
+
+    partition_index: Mapping[PartitionName, int]
+    """Numbers of the partitions."""
+    facts: QueueFacts
+    sums: PlaceSums
+    """Over the nodes of each partition."""
+
+
 class NetworkChooser:
     """Holds graph and embeddings of one cluster; not a policy yet: it does not know what a guard allows.
 
@@ -43,9 +57,10 @@ class NetworkChooser:
         self.graph = graph
         self.network = network.eval()
         self.keeper = keeper_of(network, graph)
-        self.partition_index: Mapping[PartitionName, int] = {}
-        """Numbers of the partitions in what is published; the graph may be ahead of it and number them anew."""
-        self._numbered: Published | None = None
+        self.shown = Shown({}, graph.facts, graph.members.sums(graph.nodes.store))
+        """What belongs to the published state; the graph may be ahead of it, and number its partitions anew."""
+        self._shown_for: Published | None = None
+        self._updating: Generator[None, None, Changes] | None = None
         self._snapshot: ClusterSnapshot | None = None
         self._published: Published | None = None
         self._moments: Moments | None = None
@@ -56,20 +71,35 @@ class NetworkChooser:
         return self._snapshot
 
     def follow(self, snapshot: ClusterSnapshot) -> Iterator[None]:
-        """Bring graph and embeddings to a snapshot in short steps; answers in between are from the state before."""
-        if snapshot is not self._snapshot:
-            self.keeper.note(self.graph.update(snapshot))
-            self._snapshot = snapshot
-            yield
-        for _ in self.keeper.steps():
-            self._remember_numbers()
-            yield
-        self._remember_numbers()
+        """Bring graph and embeddings to a snapshot in short steps; answers in between are from the state before.
 
-    def _remember_numbers(self) -> None:
-        """Keep the numbers of the partitions that belong to what has just been published."""
-        if self.keeper.published is not self._numbered:
-            self._numbered, self.partition_index = self.keeper.published, self.graph.partition_index
+        Steps that were broken off are taken up by the next call, whatever snapshot it has.
+        """
+        yield from self._update()
+        if snapshot is not self._snapshot:
+            self._snapshot, self._updating = snapshot, self.graph.update_steps(snapshot)
+            yield from self._update()
+        for _ in self.keeper.steps():
+            self._remember()
+            yield
+        self._remember()
+
+    def _update(self) -> Iterator[None]:
+        """Bring an update of the graph to its end."""
+        while self._updating is not None:
+            try:
+                next(self._updating)
+            except StopIteration as end:
+                self._updating = None
+                self.keeper.note(end.value)
+            yield
+
+    def _remember(self) -> None:
+        """Keep what belongs to the state that has just been published."""
+        graph = self.graph
+        if self.keeper.published is not self._shown_for:
+            self._shown_for = self.keeper.published
+            self.shown = Shown(graph.partition_index, graph.facts, graph.members.sums(graph.nodes.store))
 
     def follow_at_once(self, snapshot: ClusterSnapshot) -> None:
         """Bring graph and embeddings to a snapshot."""
@@ -88,7 +118,7 @@ class NetworkChooser:
         published, moments = self.state()
         ordered = together(options)
         with torch.inference_mode():
-            decisions = self.network.decide(published, moments, decision_block(job_x, ordered))
+            decisions = self.network.decide(published, moments, decision_block(job_x, ordered), critics=False)
             log_prob = decisions.options.log_prob
             if bool(torch.isnan(log_prob).any()) or not bool(torch.isfinite(log_prob).any()):
                 raise PolicyError("the network's answer is not finite")

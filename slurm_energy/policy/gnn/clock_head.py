@@ -66,6 +66,8 @@ class ClockHead(nn.Module):
             heat: Highest temperature of the nodes to which the option would go, scaled as `hottest`, [O].
             power: Power of the cluster over its budget, 0 where one of them is not known, [O].
         """
+        if not len(clock_x):
+            return clock_x.new_zeros(0)
         # The first layer is that of the concatenation [context, clock], its first part worked out once per option.
         first = self.context(context)[clock_option] + self.clock(clock_x)  # [K, hidden]
         score = self.score(torch.relu(self.between(torch.relu(first)))).squeeze(1)  # [K]

@@ -28,12 +28,12 @@ class Decisions(NamedTuple):
     options: OptionDistribution
     clock_log_prob: Tensor
     """Of each clock of each option, [clocks]."""
-    values: Tensor
-    """Value of time, energy and fairness, [jobs, 3]."""
+    values: Tensor | None
+    """Value of time, energy and fairness, [jobs, 3]; None where no critic was asked for."""
     objectives: Tensor
     """What the tied heads say of log time, log energy and fairness, [jobs, 3]; zeros where no heads are tied."""
-    quantiles: Tensor
-    """Of each option's return, [options, quantiles]."""
+    quantiles: Tensor | None
+    """Of each option's return, [options, quantiles]; None as above."""
     job: Tensor
     """Embeddings, [jobs, hidden]."""
     attention: tuple[Tensor, ...]
@@ -63,13 +63,16 @@ class DecisionLevel(nn.Module):
         self.value = ValueHead(hidden, hidden)
         self.quantile = QuantileHead(context, config.quantiles, hidden)
 
-    def forward(self, published: Published, moments: Moments, block: DecisionBlock) -> Decisions:
+    def forward(
+        self, published: Published, moments: Moments, block: DecisionBlock, *, critics: bool = True
+    ) -> Decisions:
         """Return the answers.
 
         Args:
             published: The state.
             moments: Which of its vertices belong together.
             block: Jobs with their options.
+            critics: Whether values and quantiles are wanted; who only decides does without.
         """
         job_cluster = indices(block.job_cluster)
         moment = moments.of_cluster[job_cluster]  # [jobs]
@@ -113,9 +116,9 @@ class DecisionLevel(nn.Module):
                 published.heat[option_partition],
                 published.power[option_partition],
             ),
-            values=self.value(x[:, 0], present_mean(x[:, 1:], moments.present[moment])),
+            values=self.value(x[:, 0], present_mean(x[:, 1:], moments.present[moment])) if critics else None,
             objectives=objectives,
-            quantiles=self.quantile(context, option_x),
+            quantiles=self.quantile(context, option_x) if critics else None,
             job=x[:, 0],
             attention=tuple(attention),
         )

@@ -113,15 +113,18 @@ class HierarchicalNetwork(nn.Module):
         sums = partition_sums(blocks, fabric, queue, given.extremes or extremes_of(blocks))
         return State(devices, fabric, queue, self.top(blocks.top, sums, fabric))
 
-    def decide(self, published: Published, moments: Moments, block: DecisionBlock) -> Decisions:
+    def decide(
+        self, published: Published, moments: Moments, block: DecisionBlock, *, critics: bool = True
+    ) -> Decisions:
         """Return the answers for the jobs of a block.
 
         Args:
             published: The state at the top.
             moments: Which of its vertices belong together, from `moments_of`.
             block: Jobs with their options.
+            critics: Whether values and quantiles are wanted.
         """
-        answers: Decisions = self.decision(published, moments, block)
+        answers: Decisions = self.decision(published, moments, block, critics=critics)
         return answers
 
 

@@ -81,14 +81,14 @@ class GnnPolicy:
         if chooser.keeper.published is None:
             chooser.follow_at_once(snapshot)
         learned = self._clocks == "learned"
-        options = served_options(job, context, chooser.graph, chooser.partition_index, with_clocks=learned)
+        options = served_options(job, context, chooser.shown, with_clocks=learned)
         if not any(served.option.open for served in options):
             # Nothing is open to choice: the clocks of where the job goes anyway are still worth choosing.
             note = "no partition is open to choice: the job stays where it was sent"
             return PolicyAnswer(clocks=oracle_clocks(context, None), reasons=(Reason.POLICY,), notes=(note,))
         time_weight, energy_weight = WEIGHTS.get(job.options.mode or self._default_mode, BALANCED_WEIGHTS)
         wishes = JobWishes(max_slowdown=context.max_slowdown, time_weight=time_weight, energy_weight=energy_weight)
-        job_x = submitted_vector(job, context.now_seconds, chooser.graph.facts, runtime=context.runtime, wishes=wishes)
+        job_x = submitted_vector(job, context.now_seconds, chooser.shown.facts, runtime=context.runtime, wishes=wishes)
         choice = chooser.choose(job_x, [served.option for served in options])
         assert choice is not None  # one is open
         chosen = options[choice.option]
@@ -114,7 +114,7 @@ class GnnPolicy:
     def report(self, choice: Choice) -> AttentionReport:
         """Return what the network looked at for a choice."""
         published, moments = self._chooser.state()
-        kinds, names = top_vertices(moments, published.kind, published.partition, self._chooser.partition_index)
+        kinds, names = top_vertices(moments, published.kind, published.partition, self._chooser.shown.partition_index)
         layers = [layer[0] for layer in choice.decisions.attention]
         used = (published.structure[:, PRESSURE][moments.vertex[0]]).tolist()
         room = [None, *(1.0 - share for share in used)]  # read of partitions only

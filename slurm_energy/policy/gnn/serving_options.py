@@ -4,24 +4,25 @@ Slurm's submission fixes how many GPUs a job has, so there is one device count h
 come from the measured curves through the types' relative costs; the reference is the fastest type with room.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from math import isfinite
 
-from slurm_energy.domain.ids import GpuTypeName, PartitionName
+from slurm_energy.domain.ids import GpuTypeName
 from slurm_energy.domain.job import JobRequest
 from slurm_energy.energy_model.board_limits import BoardLimits
 from slurm_energy.energy_model.curves import curves_of
 from slurm_energy.energy_model.operating_point import OperatingPoint, clock_table_of
 from slurm_energy.energy_model.relative_speed import relative_cost
-from slurm_energy.graph.cluster_graph import ClusterGraph
-from slurm_energy.graph.memberships import PlaceSums
 from slurm_energy.graph.options import ClockOption, RunOption
 from slurm_energy.policy.base import Candidate, DecisionContext
+from slurm_energy.policy.gnn.chooser import Shown
 from slurm_energy.policy.routing import fastest_type, remaining_slowdown, with_room
 
 MAX_CLOCKS = 12
 """Clocks of one option that the network looks at, spread evenly over those inside the bound."""
+_NOMINAL_WATTS = 300.0
 _NOMINAL_SECONDS = 3600.0
 """Of a job whose length nobody knows: only ratios count then."""
 
@@ -37,41 +38,27 @@ class ServedOption:
 
 
 def served_options(
-    job: JobRequest,
-    context: DecisionContext,
-    graph: ClusterGraph,
-    numbers: Mapping[PartitionName, int],
-    *,
-    with_clocks: bool,
+    job: JobRequest, context: DecisionContext, shown: Shown, *, with_clocks: bool
 ) -> tuple[ServedOption, ...]:
-    """Return one option for each candidate partition that graph and network know.
+    """Return one option for each candidate partition that the published state knows.
 
-    Open are those that the answer may name, that have room now, and whose GPU types are known and fast enough: the
-    same as the exact policy's, so that the network never proposes what the guard would take back.
+    Where routing is open, those are open that the answer may name, that have room now, and whose GPU types are known
+    and fast enough: the same as the exact policy's, so that the network never proposes what the guard would take back.
+    Where it is closed, the job goes where it was sent, and what is left to choose there is the clock.
 
     Args:
         job: The job.
         context: What the guard worked out.
-        graph: The cluster, which may be ahead of what the network has published.
-        numbers: Numbers of the partitions in what it has published.
+        shown: What is known beside the published embeddings.
         with_clocks: Whether the network is to choose among clocks as well.
     """
     limits = context.board_limits
-    fastest = fastest_type(with_room(context.candidates), limits)
+    fastest = fastest_type(with_room(context.candidates), limits) if context.may_route else None
     reference = fastest or fastest_type(context.candidates, limits)
-    sums = graph.members.sums(graph.nodes.store)
     return tuple(
-        _served(
-            candidate,
-            job,
-            context,
-            (numbers[name], graph.partition_index[name]),
-            sums,
-            (fastest, reference),
-            with_clocks,
-        )
+        _served(candidate, job, context, shown, (fastest, reference), with_clocks)
         for candidate in context.candidates
-        if (name := candidate.partition.name) in graph.partition_index and name in numbers
+        if candidate.partition.name in shown.partition_index
     )
 
 
@@ -83,35 +70,27 @@ def expected_seconds(job: JobRequest, context: DecisionContext) -> float:
     return _NOMINAL_SECONDS if limit is None or limit <= 0.0 else 0.8 * 60.0 * limit
 
 
-def _served(  # noqa: PLR0913, PLR0917  # all of one candidate
+def _served(  # all of one candidate
     candidate: Candidate,
     job: JobRequest,
     context: DecisionContext,
-    places: tuple[int, int],
-    sums: PlaceSums,
+    shown: Shown,
     types: tuple[GpuTypeName | None, GpuTypeName | None],
     with_clocks: bool,
 ) -> ServedOption:
-    (partition, place), (fastest, reference) = places, types
-    costs = [_type_cost(name, reference, context) for name in candidate.gpu_types]
+    place, sums = shown.partition_index[candidate.partition.name], shown.sums
+    costs = [_type_cost(name, types[1], context) for name in candidate.gpu_types]
     known = [cost for cost in costs if cost is not None]
     is_known = bool(known) and len(known) == len(costs)
-    rooms = [
-        None if fastest is None else remaining_slowdown(name, fastest, context.max_slowdown, context.board_limits)
-        for name in candidate.gpu_types
-    ]
-    is_open = (
-        candidate.may_be_named and candidate.has_idle_room and is_known and all(room is not None for room in rooms)
-    )
+    rooms = [_room(name, types[0], context) for name in candidate.gpu_types]
+    is_open = is_known and _may_go(candidate, context) and all(room is not None for room in rooms)
     points = _clocks(candidate.gpu_types, rooms, context.board_limits) if with_clocks and is_open else ()
     seconds, gpus = expected_seconds(job, context), max(1, job.gpu_count)
     worst = max(known, key=lambda cost: cost.seconds) if is_known else None
-    total, left = (
-        int(sums.gpus[place]),
-        int(sums.gpus_free[place]) - gpus - context.claimed_gpus.get(candidate.partition.name, 0.0),
-    )
+    total, claimed = int(sums.gpus[place]), context.claimed_gpus.get(candidate.partition.name, 0.0)
+    left = int(sums.gpus_free[place]) - gpus - claimed
     option = RunOption(
-        partition=partition,
+        partition=place,
         gpus=job.gpu_count,
         count_position=0.0,
         has_room=candidate.has_idle_room,
@@ -128,6 +107,20 @@ def _served(  # noqa: PLR0913, PLR0917  # all of one candidate
     return ServedOption(option=option, candidate=candidate, clocks=points)
 
 
+def _may_go(candidate: Candidate, context: DecisionContext) -> bool:
+    """Return whether the job may be sent there, or is sent there anyway."""
+    if context.may_route:
+        return candidate.may_be_named and candidate.has_idle_room
+    return candidate.is_submitted_to
+
+
+def _room(name: GpuTypeName, fastest: GpuTypeName | None, context: DecisionContext) -> float | None:
+    """Return the slowdown that a clock on a type may still cause; None where the type itself is too slow."""
+    if not context.may_route:
+        return context.max_slowdown
+    return None if fastest is None else remaining_slowdown(name, fastest, context.max_slowdown, context.board_limits)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _TypeCost:
     """Of one second of work on the reference type; energy for one GPU."""
@@ -142,9 +135,9 @@ def _type_cost(name: GpuTypeName, reference: GpuTypeName | None, context: Decisi
     """Return what work costs on a type, None where nobody knows."""
     limits = context.board_limits
     cost = None if reference is None else relative_cost(name, reference, limits)
-    watts = None if reference is None else _mean_watts(reference, limits.watts(reference))
-    if cost is None or watts is None or reference is None:
+    if cost is None or reference is None:
         return None
+    watts = _mean_watts(reference, limits.watts(reference))
     room = remaining_slowdown(name, reference, context.max_slowdown, limits)
     table = clock_table_of(name, power_limit_watts=limits.watts(name))
     point = None if table is None or room is None else table.best(room)
@@ -158,10 +151,16 @@ def _type_cost(name: GpuTypeName, reference: GpuTypeName | None, context: Decisi
 
 
 @lru_cache(maxsize=256)
-def _mean_watts(name: GpuTypeName, limit_watts: float) -> float | None:
-    """Return the mean power of a type's measured workloads at the highest clock, on boards of such a limit."""
+def _mean_watts(name: GpuTypeName, limit_watts: float) -> float:
+    """Return the mean power of a type's measured workloads at the highest clock, on boards of such a limit.
+
+    Of a type that nobody has measured, the limit, else a nominal power: a common factor of all options' energies, whose
+    ratios are what is known.
+    """
     curves = [curve.on_board(limit_watts) for curve in curves_of(name)]
-    return sum(curve.watts(curve.high_clock_mhz) for curve in curves) / len(curves) if curves else None
+    if curves:
+        return sum(curve.watts(curve.high_clock_mhz) for curve in curves) / len(curves)
+    return limit_watts if isfinite(limit_watts) else _NOMINAL_WATTS
 
 
 def _clocks(

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_energy.domain.decision import MAX_ENTRY_BYTES, ClockChoice, DecisionEntry
+from slurm_energy.domain.decision import MAX_ENTRY_BYTES, ClockChoice, DecisionEntry, EnergyDecision, PolicyAnswer
 from slurm_energy.domain.ids import DecisionId, GpuTypeName, parse_job_id
 from slurm_energy.domain.job import EnergyMode, EnergyOptions, GpuDemand
 from slurm_energy.errors import ValueRangeError
@@ -115,3 +115,18 @@ def test_values_outside_their_bounds_name_thing_value_and_bound() -> None:
     for wrong in (0, -1, 2**32, "x", None, True, 1.5):
         with pytest.raises(ValueRangeError, match="job id"):
             parse_job_id(wrong)
+
+
+@pytest.mark.parametrize("feature", ["", "a&b", "two words", "x" * 65, "line\n"])
+def test_a_preference_that_is_no_feature_is_named(feature: str) -> None:
+    with pytest.raises(ValueRangeError, match="preferred node feature .* is not 1 to 64 letters"):
+        PolicyAnswer(prefer=feature)
+    with pytest.raises(ValueRangeError, match="preferred node feature"):
+        EnergyDecision(
+            decision_id=DecisionId("abcd1234"),
+            policy="oracle",
+            policy_version="1",
+            mode=EnergyMode.BALANCED,
+            decided_at_seconds=0.0,
+            prefer=feature,
+        )

@@ -83,7 +83,7 @@ def make_waiting_job(job_id: int, partition: str, gpu_count: int | None = 1, **c
     return JobState(**{**values, **changes})
 
 
-def make_config(*, routing_open: bool = False, **changes: Any) -> Config:
+def make_config(*, routing_open: bool = False, node_hints: bool = False, **changes: Any) -> Config:
     margins = ("unknown_runtime_share", "time_limit_margin", "min_energy_saving")
     # Low enough that every measured GPU type gets a clock; the shipped value would leave the A40 out.
     guard = {"min_energy_saving": 0.01} | {key: changes.pop(key) for key in margins if key in changes}
@@ -93,7 +93,7 @@ def make_config(*, routing_open: bool = False, **changes: Any) -> Config:
     return Config(
         policy=replace(PolicyConfig(), **changes),
         guard=replace(GuardConfig(), **guard),
-        routing=RoutingConfig(open=routing_open, partitions=routed),
+        routing=RoutingConfig(open=routing_open, partitions=routed, node_hints=node_hints),
         gpu_types=gpu_types,
         gpu_power_limits_watts=dict(limits),
     )
@@ -106,4 +106,4 @@ def make_clock(gpu_type: GpuTypeName, mhz: int, **changes: Any) -> ClockChoice:
 
 def changes_job(decision: EnergyDecision) -> bool:
     """Return whether anything is to be applied."""
-    return decision.partitions is not None or bool(decision.clocks)
+    return decision.partitions is not None or decision.prefer is not None or bool(decision.clocks)

@@ -72,7 +72,8 @@ def nodes(draw: st.DrawFn) -> NodeState:
     )
     cpus = draw(st.sampled_from((0, 0, 32, 64)))
     name = draw(st.sampled_from(NAMES))
-    return make_node("n", name, None, gpus=gpus, available=not draw(rarely), cpus_allocated=cpus)
+    features = draw(st.sampled_from(((), ("nvlink",), ("ib",), ("ib", "nvlink"))))
+    return make_node("n", name, None, gpus=gpus, available=not draw(rarely), cpus_allocated=cpus, features=features)
 
 
 @st.composite
@@ -148,6 +149,7 @@ def forged_answers(draw: st.DrawFn) -> object:
     fields: dict[str, st.SearchStrategy[Any]] = {
         "partitions": st.none() | st.lists(names, max_size=3).map(tuple) | st.integers(),
         "clocks": st.lists(forged_clocks(), max_size=3).map(tuple) | st.none(),
+        "prefer": st.sampled_from((None, "nvlink", "nvlink", "ib", "gone", "a&b", 7)),
         "reasons": st.lists(st.sampled_from(Reason) | st.text(max_size=3), max_size=3).map(tuple) | st.none(),
         "notes": st.lists(st.text(max_size=300) | st.integers(), max_size=20).map(tuple) | st.none(),
     }
@@ -177,12 +179,14 @@ fixed = st.dictionaries(st.sampled_from((A100, A40, V100)), st.integers(1, 3000)
 route = st.lists(st.sampled_from(NAMES), min_size=1, max_size=2, unique=True).map(
     lambda names: HostilePolicy(PolicyAnswer(partitions=tuple(PartitionName(name) for name in names)))
 )
-policies = st.sampled_from((0, 1, 1, 1, 2, 3)).flatmap(
-    lambda kind: (hostile, st.just(OraclePolicy()), fixed, route)[kind]
+hint = st.sampled_from(("nvlink", "ib")).map(lambda feature: HostilePolicy(PolicyAnswer(prefer=feature)))
+policies = st.sampled_from((0, 1, 1, 1, 2, 3, 4)).flatmap(
+    lambda kind: (hostile, st.just(OraclePolicy()), fixed, route, hint)[kind]
 )
 configs = st.builds(
     make_config,
     routing_open=st.booleans(),
+    node_hints=st.booleans(),
     routing_partitions=st.sampled_from(((), (), ("p1",), ("p2", "p3"))),
     default_mode=st.sampled_from(("balanced",) * 6 + ("saver", "observe", "off")),
     max_slowdown=st.sampled_from((0.0, 0.05, 0.2, 2.0)),
@@ -224,6 +228,8 @@ def check(
         assert not changes_job(decision)
     if decision.partitions is not None:
         check_partitions(decision, job, snapshot, config, groups)
+    if decision.prefer is not None:
+        check_hint(decision, job, snapshot, config)
     assert not (job.gpu_frequency_given and decision.clocks)
     for clock in decision.clocks:
         check_clock(clock, decision, job, snapshot, config, runtime)
@@ -248,6 +254,14 @@ def check_partitions(
         else:
             assert config.routing.open
             assert partition.is_default or not config.routing.partitions or name in config.routing.partitions
+
+
+def check_hint(decision: EnergyDecision, job: JobRequest, snapshot: ClusterSnapshot, config: Config) -> None:
+    assert config.routing.node_hints
+    assert not job.features and job.reservation is None
+    places = {partition.name for partition in landing(job, snapshot, decision)}
+    having = [node for node in snapshot.nodes if decision.prefer in node.features and places & set(node.partitions)]
+    assert sum(node.available and node.gpu_count >= 1 for node in having) >= max(1, job.nodes_min)
 
 
 def check_clock(
@@ -310,7 +324,13 @@ def orderly_cases(draw: st.DrawFn) -> tuple[JobRequest, ClusterSnapshot]:
     """Return a plain job and a cluster of open partitions, one GPU type each, some of them full."""
     types = [draw(st.sampled_from(("a100", "a40", "v100"))) for _ in NAMES]
     found = [
-        make_node(f"{name}-{index}", name, slurm_type, allocated=draw(st.sampled_from((0, 0, 2, 4))))
+        make_node(
+            f"{name}-{index}",
+            name,
+            slurm_type,
+            allocated=draw(st.sampled_from((0, 0, 2, 4))),
+            features=draw(st.sampled_from(((), ("nvlink",)))),
+        )
         for name, slurm_type in zip(NAMES, types, strict=True)
         for index in (1, 2)
     ]
@@ -327,10 +347,12 @@ def orderly_cases(draw: st.DrawFn) -> tuple[JobRequest, ClusterSnapshot]:
 
 
 def test_decision_that_routes_or_slows_is_valid() -> None:
-    seen = {"partitions": 0, "clocks": 0, "refused": 0}
+    seen = {"partitions": 0, "clocks": 0, "refused": 0, "hints": 0}
 
     @settings(max_examples=600, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-    @given(policy=route | fixed | st.just(OraclePolicy()), case=orderly_cases(), config=configs, runtime=estimates)
+    @given(
+        policy=route | hint | fixed | st.just(OraclePolicy()), case=orderly_cases(), config=configs, runtime=estimates
+    )
     def run(
         policy: Policy, case: tuple[JobRequest, ClusterSnapshot], config: Config, runtime: RuntimeEstimate | None
     ) -> None:
@@ -339,6 +361,7 @@ def test_decision_that_routes_or_slows_is_valid() -> None:
         check(decision, job, snapshot, config, runtime, None)
         seen["partitions"] += decision.partitions is not None
         seen["clocks"] += bool(decision.clocks)
+        seen["hints"] += decision.prefer is not None
         seen["refused"] += not {Reason.PARTITION_NOT_ALLOWED, Reason.NO_IDLE_PARTITION}.isdisjoint(decision.reasons)
 
     run()

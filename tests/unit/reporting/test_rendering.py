@@ -26,9 +26,10 @@ from slurm_energy.domain.report import (
     JobEnergyRecord,
     ReasonRecord,
 )
+from slurm_energy.policy.attention_note import attention_note
 from slurm_energy.reporting.explanation import render_explain
 from slurm_energy.reporting.html import render_html
-from slurm_energy.reporting.machine import render_csv, render_json
+from slurm_energy.reporting.machine import render_csv, render_explain_json, render_json
 from slurm_energy.reporting.tables import render_table
 
 A100 = GpuTypeName("a100-sxm4-80gb")
@@ -209,10 +210,11 @@ def make_story() -> ExplainRecord:
             ),
         ),
         reasons=(ReasonRecord(code="POLICY", sentence="The policy chose this setting."),),
-        notes=("a note",),
+        notes=("a note", "attention: 41 % on the queue of a100", attention_note({"queue": 0.41, "energy": 0.2})),
         estimate=RuntimeEstimate(seconds=600.0, upper_seconds=900.0, source="history"),
         snapshot_age_seconds=1.25,
         message="",
+        prefer="nvlink",
     )
     gpu = GpuOutcomeRecord(
         node=NodeName("gpu001"),
@@ -259,6 +261,9 @@ def test_explanation_tells_the_whole_story() -> None:
         "a100-sxm4-80gb at 1275 of 1410 MHz: predicted -13.0 % energy, +5.0 % run time on boards of 400 W",
         "run time at the default clock 10:00, at most 15:00 (from history)",
         "The policy chose this setting. (POLICY)",
+        "prefers nodes with feature nvlink",
+        "a note",
+        "attention: 41 % on the queue of a100",
         "12.3 kJ ± 1 %",
         "unknown: no end reading",
         "incomplete",
@@ -267,7 +272,47 @@ def test_explanation_tells_the_whole_story() -> None:
         "still runs",
     ):
         assert part in text
+    assert "attention shares" not in text
     assert "\x1b" not in text and "\\x1b[2J cleared" in text
+
+
+def decision_json(record: ExplainRecord) -> dict[str, Any]:
+    decision: dict[str, Any] = json.loads(render_explain_json(record))["decision"]
+    return decision
+
+
+def with_decision(**changes: Any) -> ExplainRecord:
+    story = make_story()
+    assert story.decision is not None
+    return replace(story, decision=replace(story.decision, **changes))
+
+
+def test_json_explanation_is_the_record_with_the_shares_of_attention() -> None:
+    story = make_story()
+    assert decision_json(story)["attention"] == {"queue": 0.41, "energy": 0.2}
+    assert from_plain(ExplainRecord, json.loads(render_explain_json(story))) == story
+
+
+@pytest.mark.parametrize(
+    "notes", [(), ("a note",), ('attention shares {"queue":NaN}',), ('attention shares {"a":[1]}',)]
+)
+def test_json_explanation_without_shares_has_null_for_attention(notes: tuple[str, ...]) -> None:
+    assert decision_json(with_decision(notes=notes))["attention"] is None
+
+
+def test_json_explanation_of_a_job_without_decision_has_none() -> None:
+    assert json.loads(render_explain_json(replace(make_story(), decision=None)))["decision"] is None
+
+
+def test_a_note_that_only_looks_like_shares_is_shown_as_it_is() -> None:
+    text = printed(render_explain, with_decision(notes=('attention shares {"queue":NaN}',)), width=240)
+    assert 'attention shares {"queue":NaN}' in text
+
+
+def test_explanation_of_a_hint_alone_does_not_say_that_nothing_was_changed() -> None:
+    changes = {"partitions": None, "clocks": ()}
+    assert "nothing was changed" not in printed(render_explain, with_decision(**changes))
+    assert "nothing was changed" in printed(render_explain, with_decision(**changes, prefer=None))
 
 
 def test_explanation_without_decision_says_so() -> None:

@@ -95,7 +95,7 @@ def test_an_option_takes_back_its_rival_from_a_weaker_source() -> None:
 
 def test_a_whole_request_is_read() -> None:
     found = request(
-        "-N2-4", "-n8", "-c4", "-pa100,a40", "--mem=64G", "-t1:00:00", "-Jtrain", "-A", "chem", "-qlong", "-Ca100&ib",
+        "-N2-4", "-n8", "-c4", "-pa100,a40", "--mem=64G", "-t1:00:00", "-Jtrain", "-A", "chem", "-qlong", "-Ca100&ib", "--prefer=nvlink",
         "-a0-9%3", "--exclusive", "--gpu-freq=1000", "--gpus-per-node=a100:2", "--reservation=r", "--energy=Saver",
         "--energy-max-slowdown=7.5%", "--energy-deadline=2026-03-05T08:00", "--energy-quiet", "job.sh", "--energy=off",
     )  # fmt: skip
@@ -113,6 +113,7 @@ def test_a_whole_request_is_read() -> None:
         memory_per_node_mib=65536.0,
         gpus=(GpuDemand(count=4, slurm_type="a100", max_count=8),),
         features="a100&ib",
+        prefer="nvlink",
         reservation="r",
         array="0-9%3",
         exclusive=True,
@@ -130,6 +131,7 @@ def test_a_whole_request_is_read() -> None:
 def test_the_wire_fields_say_the_same_as_the_request() -> None:
     job = make_job(
         "-N2-4", "-n8", "-pa,b", "--mem=10000000000K", "-t90", "--gpus=a100:2,h100:1", "--gpu-freq=900", "--exclusive",
+        "--prefer=nvlink",
         "--energy=observe", "--energy-max-slowdown=5%", "--energy-deadline=noon", "--energy-quiet", "x/job.sh",
     )  # fmt: skip
     assert decide_fields(job) == {
@@ -142,6 +144,7 @@ def test_the_wire_fields_say_the_same_as_the_request() -> None:
         "mem_per_node_mib": "9765625",
         "tres_per_job": "gres/gpu:a100:2,gres/gpu:h100:1",
         "tres_freq": "gpu:900",
+        "prefer": "nvlink",
         "exclusive": "1",
         "energy_mode": "observe",
         "energy_max_slowdown": "5",

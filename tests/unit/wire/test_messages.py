@@ -43,6 +43,7 @@ def test_every_field_of_a_job_is_read() -> None:
         "tres_per_node": "gres:gpu:a100:2",
         "tres_freq": "gpu:high",
         "features": "ib",
+        "prefer": "nvlink",
         "reservation": "maint",
         "array": "0-9%2",
         "exclusive": "1",
@@ -69,6 +70,7 @@ def test_every_field_of_a_job_is_read() -> None:
         tres_per_node="gres:gpu:a100:2",
         tres_frequency="gpu:high",
         features="ib",
+        prefer="nvlink",
         reservation="maint",
         array="0-9%2",
         exclusive=True,
@@ -168,6 +170,10 @@ def test_a_decision_that_changes_nothing_still_carries_its_entry() -> None:
         "entry": "v=1;id=0123456789abcdef;mode=off",
         "admin_comment": "energy:0123456789abcdef",
     }
+
+
+def test_a_preferred_feature_is_sent_as_it_is() -> None:
+    assert decision_reply(decision(prefer="rack:3"), ENTRY).fields["prefer"] == "rack:3"
 
 
 def test_a_partition_name_that_the_plugin_could_misread_is_not_sent() -> None:
