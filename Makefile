@@ -41,6 +41,7 @@ bench: install-test native  ## Measure submission, decision, hooks and simulatio
 	@sh scripts/as-root.sh $(PY) -m benchmarks.run --write docs/reference/benchmarks.md
 	@$(PY) -m benchmarks.twin --write docs/reference/benchmarks-twin.md
 	@$(BIN)/slurm-energy bench decision --markdown docs/reference/benchmarks-decision.md
+	@$(PY) -m benchmarks.sampling --write docs/reference/benchmarks-sampling.md
 
 docs: install-test  ## Write the generated reference pages
 	$(PY) -m slurm_energy.cli.reference --write

@@ -27,6 +27,16 @@ local NUMBERS = {
 	"cpus_per_task", "min_cpus", "max_cpus", "begin_time",
 	{ "gid", "group_id" }, { "slurm_deadline", "deadline" },
 }
+-- What a user may say of the nodes, by Slurm's Lua name.
+local NODE_TEXTS = {
+	"prefer", "features", "req_nodes", "exc_nodes", "reservation", "tres_per_socket", "cpus_per_tres", "mem_per_tres",
+}
+local NODE_NUMBERS = {
+	"pn_min_cpus", "pn_min_tmp_disk", "boards_per_node", "sockets_per_board", "sockets_per_node", "cores_per_socket",
+	"threads_per_core", "ntasks_per_board", "ntasks_per_socket", "ntasks_per_core", "ntasks_per_tres", "req_switch",
+	"contiguous",
+}
+local NO_VAL = 4294967294
 local MODES = { off = true, observe = true, balanced = true, saver = true }
 
 local function field(job, name)
@@ -46,7 +56,7 @@ end
 local function is_set(value)
 	-- NO_VAL and INFINITE of 16, 32 and 64 bits
 	return type(value) == "number" and value > 0 and value ~= 65534 and value ~= 65535 and
-		value < 4294967294
+		value < NO_VAL
 end
 
 local function wishes(job, lines)
@@ -136,6 +146,21 @@ local function is_empty(job, name)
 	return value == nil or value == ""
 end
 
+-- Whether the user said nothing of the nodes but what the daemon has weighed: Slurm reads --prefer before
+-- --constraint, and refuses a job that the preferred nodes could never run. What cannot be read may be anything.
+local function is_open_to_hints(job)
+	local read, open = pcall(function()
+		for _, name in ipairs(NODE_TEXTS) do
+			if job[name] ~= nil and job[name] ~= "" then return false end
+		end
+		for _, name in ipairs(NODE_NUMBERS) do
+			if is_set(job[name]) then return false end
+		end
+		return job.het_job_offset == nil or job.het_job_offset == NO_VAL
+	end)
+	return read and open
+end
+
 local function apply_partition(job, partition)
 	if not partition then return true end
 	local allowed = partition:match("^[%w_.,-]+$") and #partition <= MAX_TEXT and is_empty(job, "req_nodes") and
@@ -147,8 +172,7 @@ end
 local function apply(job, reply)
 	local prefer, comment = reply.prefer, reply.admin_comment
 	if apply_partition(job, reply.partition) and prefer and prefer:match("^[%w_.:-]+$") and #prefer <= 64 and
-		is_empty(job, "prefer") and is_empty(job, "features") and is_empty(job, "req_nodes") and
-		is_empty(job, "reservation") then
+		is_open_to_hints(job) then
 		job.prefer = prefer
 	end
 	if comment and comment:match("^[\32-\126]+$") and #comment <= 256 then

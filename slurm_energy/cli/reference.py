@@ -1,4 +1,4 @@
-"""The reference pages, from the commands' own help and the settings' own metadata.
+"""The reference pages, from the commands' own help, the settings' own metadata and the graph's own feature list.
 
     python -m slurm_energy.cli.reference --write
 
@@ -7,12 +7,14 @@ A test fails when a page differs from what this renders.
 
 import argparse
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 
+from slurm_energy.cli.graph_page import graph_page
 from slurm_energy.cli.main import PROGRAM, cli
 from slurm_energy.cli.settings_table import section_tables
 from slurm_energy.config import ENVIRONMENT_PREFIX, Config
@@ -133,7 +135,12 @@ def database_page() -> str:
     return "\n".join(lines) + "\n"
 
 
-PAGES = {"cli.md": command_page, "configuration.md": settings_page, "database.md": database_page}
+PAGES: Mapping[str, Callable[[], str]] = {
+    "cli.md": command_page,
+    "configuration.md": settings_page,
+    "database.md": database_page,
+    "graph.md": partial(graph_page, _GENERATED),
+}
 
 
 def main(argv: list[str] | None = None) -> int:

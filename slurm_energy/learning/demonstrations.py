@@ -1,12 +1,12 @@
 """What a rule did in the twin, as examples for a network: the state it saw, its options, and the one it took."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 
 from slurm_energy.graph.blocks import DecisionBlock
 from slurm_energy.graph.cluster_graph import ClusterGraph
-from slurm_energy.graph.options import RunOption, decision_block
+from slurm_energy.graph.options import ClockOption, RunOption, decision_block
 from slurm_energy.policy.gnn.keepers import whole_blocks
 from slurm_energy.policy.gnn.network import Blocks
 from slurm_energy.policy.placement import ClusterView, EndedJob, Placement, PlacementRule, WaitingJob
@@ -85,14 +85,13 @@ class DemonstratedRule(PlacementRule):
         if chosen is None:
             return
         plain = tuple(option.option for option in options)
-        last = len(options[chosen].clocks) - 1
         self.demonstrations.append(
             Demonstration(
                 state=whole_blocks(self._graph),
                 decision=decision_block(self._situation.job_vector(job, view, self._graph), plain),
                 options=plain,
                 chosen=chosen,
-                clock=last if placement.clock == -1 else min(placement.clock, last),
+                clock=_carried_out(placement.clock, plain[chosen].clocks),
             )
         )
 
@@ -105,3 +104,10 @@ def _index(options: list[PlacedOption], placement: Placement) -> int | None:
         if option.place == placement.place and option.gpus == placement.gpus:
             return index
     return None
+
+
+def _carried_out(clock: int, clocks: Sequence[ClockOption]) -> int:
+    """Return the lowest open clock from the asked one up, as the guard does; the default one, the last, is open."""
+    last = len(clocks) - 1
+    asked = last if clock == -1 else min(max(clock, 0), last)
+    return next(index for index in range(asked, last + 1) if clocks[index].open)

@@ -1,10 +1,11 @@
 """A training from a world's name to a checkpoint on disk."""
 
 import hashlib
+import os
 import time
 import tomllib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
@@ -18,7 +19,7 @@ from slurm_energy.policy.gnn.checkpoint import save_checkpoint
 from slurm_energy.policy.gnn.configuration import NetworkConfig
 from slurm_energy.policy.gnn.network import create_network
 from slurm_energy.twin.simulation import run
-from slurm_energy.twin.workloads.registry import create_workload, workload_settings
+from slurm_energy.twin.workloads.registry import create_workload
 from slurm_energy.twin.world import World
 from slurm_energy.twin.world_file import find_world
 
@@ -80,29 +81,38 @@ def train(
 
     Raises:
         TrainingError: the teacher decided nothing.
-        CheckpointError: the folder exists or cannot be written.
+        CheckpointError: the folder exists or cannot be written, or name or version cannot be those of a checkpoint;
+            all but a failure to write is told before the work begins.
         SlurmEnergyError: world or teacher cannot be made.
     """
-    if folder.exists():
+    if os.path.lexists(folder):
         raise CheckpointError(f"checkpoint {folder} exists: name a new folder")
+    if not folder.parent.is_dir():
+        raise CheckpointError(f"folder {folder.parent} of checkpoint {folder.name} does not exist")
+    metadata = CheckpointMetadata(
+        name=plan.name,
+        version=plan.version,
+        architecture=plan.network,
+        training_data_sha256="0" * 64,
+        created_at_seconds=time.time(),
+    )
     demonstrations = demonstrated(plan, shown)
     if not demonstrations:
         raise TrainingError(f"{plan.teacher} started no job on {plan.world} in {plan.hours:g} hours: give it more time")
     torch.set_num_threads(plan.threads)
     network = create_network(plan.network, plan.settings.seed)
     progress = train_by_imitation(network, demonstrations, plan.settings, told)
-    metadata = CheckpointMetadata(
-        name=plan.name,
-        version=plan.version,
-        architecture=plan.network,
+    metrics = {
+        "loss": progress.loss,
+        "agreement": progress.agreement,
+        "clock_agreement": progress.clock_agreement,
+        "decisions": float(len(demonstrations)),
+    }
+    metadata = replace(
+        metadata,
         training_data_sha256=hash_of(demonstrations),
         created_at_seconds=time.time(),
-        metrics={
-            "loss": progress.loss,
-            "agreement": progress.agreement,
-            "clock_agreement": progress.clock_agreement,
-            "decisions": float(len(demonstrations)),
-        },
+        metrics=metrics,
     )
     return save_checkpoint(folder, network.state_dict(), metadata)
 
@@ -134,8 +144,6 @@ def hash_of(demonstrations: Sequence[Demonstration]) -> str:
 
 
 def _generator_settings(world: World, hours: float) -> dict[str, float | int | str]:
-    settings = dict(world.workload_settings)
-    if "hours" not in workload_settings(world.workload):
-        raise ConfigError(f"workload {world.workload} of world {world.name} is a trace: training needs a generator")
-    settings["hours"] = hours
-    return settings
+    if not world.workload:
+        raise ConfigError(f"world {world.name} has no workload of its own: training needs a world with a generator")
+    return {**world.workload_settings, "hours": hours}

@@ -100,9 +100,7 @@ class Situation:
 
     def snapshot(self, job: WaitingJob, view: ClusterView) -> ClusterSnapshot:
         """Return the cluster as the daemon would see it, without the job that is asked about."""
-        if not isinstance(view, TwinView):
-            raise PolicyError("a network is asked in the twin only")
-        return self._source.snapshot(view, view.now_seconds + _FIRST_SECOND, without=job.job_id)
+        return self._source.snapshot(_twin(view), view.now_seconds + _FIRST_SECOND, without=job.job_id)
 
     def options(
         self, job: WaitingJob, view: ClusterView, graph: ClusterGraph, *, with_clocks: bool
@@ -110,7 +108,7 @@ class Situation:
         """Return every way of starting the job now."""
         partitions = [graph.partition_index[PartitionName(place.partition)] for place in view.places]
         costs = self._costs.of(view.options(job))
-        return placed_options(job, view, costs, partitions, with_clocks=with_clocks)
+        return placed_options(job, _twin(view), costs, partitions, with_clocks=with_clocks)
 
     def job_vector(self, job: WaitingJob, view: ClusterView, graph: ClusterGraph) -> Floats:
         """Return the job as the vertex that a decision is asked for, [TASK]."""
@@ -125,3 +123,9 @@ class Situation:
             runtime=RuntimeEstimate(seconds=expected, upper_seconds=expected, source="history"),
             kind=job.kind,
         )
+
+
+def _twin(view: ClusterView) -> TwinView:
+    if not isinstance(view, TwinView):
+        raise PolicyError("a network is asked in the twin only")
+    return view

@@ -11,9 +11,12 @@ from typing import NamedTuple
 import numpy as np
 
 from slurm_energy.graph.options import ClockOption, RunOption
-from slurm_energy.policy.placement import ClusterView, FloatArray, OptionTable, WaitingJob
-from slurm_energy.policy.rules.bounds import Bounds, bounds_of
-from slurm_energy.policy.rules.tables import active_joules, last_clocks, slowdowns
+from slurm_energy.policy.placement import FloatArray, OptionTable, WaitingJob
+from slurm_energy.policy.rules.bounds import TIME_MARGIN
+from slurm_energy.policy.rules.tables import active_joules, last_clocks
+from slurm_energy.twin.view import TwinView
+
+_WITHIN = 1.0 + 1e-9
 
 
 class PlacedOption(NamedTuple):
@@ -33,18 +36,17 @@ class TableCosts(NamedTuple):
 
     active: FloatArray
     """Joules per unit beyond being free, [places, counts, clocks]."""
-    slowdown: FloatArray
     last: np.ndarray[tuple[int, ...], np.dtype[np.intp]]
     """Default clock, [places, counts]."""
 
     @classmethod
     def of(cls, table: OptionTable) -> "TableCosts":
         """Return the costs of a table."""
-        return cls(active_joules(table), slowdowns(table), last_clocks(table))
+        return cls(active_joules(table), last_clocks(table))
 
 
 def placed_options(
-    job: WaitingJob, view: ClusterView, costs: TableCosts, partition_of_place: Sequence[int], *, with_clocks: bool
+    job: WaitingJob, view: TwinView, costs: TableCosts, partition_of_place: Sequence[int], *, with_clocks: bool
 ) -> list[PlacedOption]:
     """Return every way of starting the job now, options of one partition together.
 
@@ -56,24 +58,17 @@ def placed_options(
         with_clocks: Whether each option lists its clocks.
     """
     table, room = view.options(job), view.room(job)
-    bounds = bounds_of(job, view.now_seconds)
     counts = table.gpu_counts
     found = []
     for place in sorted(range(len(room)), key=lambda index: (partition_of_place[index], index)):
         for column, gpus in enumerate(counts):
             if 0 < gpus <= room[place] and table.seconds_per_unit[place, column, 0] < inf:
-                found.append(_placed(job, view, costs, (place, column), partition_of_place[place], bounds, with_clocks))
+                found.append(_placed(job, view, costs, (place, column), partition_of_place[place], with_clocks))
     return found
 
 
-def _placed(  # noqa: PLR0913, PLR0917  # all of one place and count
-    job: WaitingJob,
-    view: ClusterView,
-    costs: TableCosts,
-    where: tuple[int, int],
-    partition: int,
-    bounds: Bounds | None,
-    with_clocks: bool,
+def _placed(
+    job: WaitingJob, view: TwinView, costs: TableCosts, where: tuple[int, int], partition: int, with_clocks: bool
 ) -> PlacedOption:
     place, column = where
     table, info, units = view.options(job), view.places[place], job.estimated_units
@@ -81,7 +76,8 @@ def _placed(  # noqa: PLR0913, PLR0917  # all of one place and count
     last = int(costs.last[place, column])
     seconds = table.seconds_per_unit[place, column, : last + 1]
     active = costs.active[place, column, : last + 1]
-    allowed = _allowed(seconds, costs.slowdown[place, column, : last + 1], bounds)
+    limit = min(job.time_limit_seconds, view.twin_places[place].partition.max_time_seconds)
+    allowed = _allowed(seconds, job, limit, view.now_seconds)
     best = int(np.where(allowed, active, inf).argmin())
     alone = float(table.seconds_per_unit[place, 0, last]) * table.gpu_counts[0]
     option = RunOption(
@@ -108,17 +104,27 @@ def _placed(  # noqa: PLR0913, PLR0917  # all of one place and count
 
 
 def _allowed(
-    seconds: FloatArray, slowdown: FloatArray, bounds: Bounds | None
+    seconds: FloatArray, job: WaitingJob, limit_seconds: float, now_seconds: float
 ) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """Return the clocks inside the job's bounds; the default clock where none is."""
-    allowed = np.ones(len(seconds), dtype=np.bool_)
-    if bounds is not None:
-        allowed = (slowdown <= bounds.slowdown) & (seconds <= bounds.deadline_seconds_per_unit)
-        if not allowed.any():
-            allowed = (slowdown <= bounds.slowdown) & (seconds <= bounds.limit_seconds_per_unit)
-        if not allowed.any():
-            allowed[-1] = True
-    return allowed
+    """Return which clocks keep the job's bounds as `guarded_placement` reads them, with a margin under limits.
+
+    The default clock is always among them: it stays where a limit leaves no other, and a deadline that it cannot meet
+    binds no more.
+
+    Args:
+        seconds: Per unit at each clock, the default one last.
+        job: The job.
+        limit_seconds: The lower of the job's and the partition's time limit.
+        now_seconds: Time of the start.
+    """
+    default, units = float(seconds[-1]), job.estimated_units
+    longest = default * (1.0 + job.max_slowdown)
+    if units > 0.0:
+        left = job.deadline_seconds - now_seconds
+        for bound, binds in ((limit_seconds, limit_seconds < inf), (left, left < inf and units * default <= left)):
+            if binds:
+                longest = min(longest, max(default, bound * (1.0 - TIME_MARGIN) / units))
+    return np.asarray(seconds <= longest * _WITHIN)
 
 
 def _clocks(

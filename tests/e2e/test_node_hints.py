@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from energy_lab import story, until, when_decided
@@ -20,7 +21,7 @@ pytestmark = pytest.mark.lab
 HERE = Path(__file__).parent
 PARTITIONS = (PartitionSpec(name="a100", nodes=2, gpus_per_node=2), PartitionSpec(name="a40", nodes=1, gpus_per_node=2))
 FEATURES = {"a100-1": "plain", "a100-2": "nvlink", "a40-1": "ib"}
-SETTINGS = {
+SETTINGS: dict[str, dict[str, Any]] = {
     "policy": {"name": "gnn", "checkpoint": "hinting", "timeout_milliseconds": 40},
     "routing": {"node_hints": True},
     "daemon": {"snapshot_interval_seconds": 0.5},
@@ -78,7 +79,7 @@ def decision_of(lab: Lab, job_id: int) -> DecisionRecord:
 
 
 def preference(lab: Lab, job_id: int) -> str | None:
-    """Return a waiting job's --prefer: scontrol shows it of no other, and its one-line form runs it into a neighbour."""
+    """Return a waiting job's --prefer: scontrol shows it of no other, and its one-line form hides it."""
     shown = lab.run(["scontrol", "show", "job", str(job_id)], check=True).stdout
     assert "JobState=PENDING" in shown
     found = re.search(r"^\s*Prefer=(\S+)$", shown, re.MULTILINE)

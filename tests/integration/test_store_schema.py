@@ -97,15 +97,15 @@ def test_decisions_of_the_first_schema_keep_their_clocks_and_prefer_nothing(empt
         )
         connection.execute(
             text(
-                "INSERT INTO decision (decision_id, cluster, policy_row_id, mode, decided_at_seconds, user_id, job_name,"
-                " request, reasons, notes, message) VALUES ('d0000001', 'lab', 1, 'saver', 1, 1000, 'train',"
+                "INSERT INTO decision (decision_id, cluster, policy_row_id, mode, decided_at_seconds, user_id,"
+                " job_name, request, reasons, notes, message) VALUES ('d0000001', 'lab', 1, 'saver', 1, 1000, 'train',"
                 " '{\"user_id\": 1000}', 'POLICY', '[]', '')"
             )
         )
         connection.execute(
             text(
-                "INSERT INTO decision_clock (decision_id, gpu_type, sm_clock_mhz, default_clock_mhz, predicted_slowdown,"
-                " predicted_energy_change) VALUES ('d0000001', 'a40', 1200, 1740, 0.1, -0.2)"
+                "INSERT INTO decision_clock (decision_id, gpu_type, sm_clock_mhz, default_clock_mhz,"
+                " predicted_slowdown, predicted_energy_change) VALUES ('d0000001', 'a40', 1200, 1740, 0.1, -0.2)"
             )
         )
     upgrade(empty_engine)

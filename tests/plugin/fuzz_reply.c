@@ -12,7 +12,7 @@
 
 static const char good[] =
 	"slurm-energy/1 ok\ndecision_id=abcdefgh1\nentry=v=1;id=abcdefgh1;mode=balanced;"
-	"clocks=a100-sxm4-80gb:1275,a40:1410;limit=90\npartition=a100,a40\n"
+	"clocks=a100-sxm4-80gb:1275,a40:1410;limit=90\npartition=a100,a40\nprefer=rack:3\n"
 	"admin_comment=energy:abcdefgh1\nmessage=13 %25 less \xe2\x82\xac\nreason=x\nother=%0A%41\nend\n";
 
 static uint64_t state;
@@ -71,11 +71,14 @@ static void _check_bounds(const energy_reply_t *reply)
 	CHECK(strlen(reply->decision_id) <= 32);
 	CHECK(strlen(reply->entry) <= ENERGY_ENTRY_BYTES);
 	CHECK(strlen(reply->partition) <= ENERGY_PARTITION_BYTES);
+	CHECK(strlen(reply->prefer) <= ENERGY_PREFER_BYTES);
 	CHECK(strlen(reply->admin_comment) <= ENERGY_COMMENT_BYTES);
 	CHECK(strlen(reply->message) <= ENERGY_MESSAGE_BYTES);
 	CHECK((reply->status != ENERGY_REPLY_OK) || (strlen(reply->decision_id) >= 8));
 	for (const char *c = reply->entry; *c; c++)
 		CHECK((*c > ' ') && (*c < 0x7f) && !strchr("'\"`$\\", *c));
+	for (const char *c = reply->prefer; *c; c++)
+		CHECK((*c > ' ') && (*c < 0x7f) && !strchr("&|*[](),!'\"`$\\", *c));
 	for (const unsigned char *c = (const unsigned char *) reply->message; *c; c++)
 		CHECK((*c >= 0x20) && (*c != 0x7f));
 }

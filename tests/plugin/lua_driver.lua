@@ -11,6 +11,19 @@ local jobs = {
 			admin_comment = "seen", spank_job_env = { "ENERGY_MODE=saver", "ENERGY_MODE=$(id)" },
 		}
 	end,
+	hinted = function()
+		return {
+			script = "#!/bin/sh", prefer = "", pn_min_cpus = 65534, ntasks_per_core = 65535, contiguous = 0,
+			pn_min_tmp_disk = 4294967294, het_job_offset = 4294967294,
+		}
+	end,
+	constrained = function() return { features = "ib" } end,
+	preferring = function() return { prefer = "mine" } end,
+	excluding = function() return { exc_nodes = "n1" } end,
+	named = function() return { req_nodes = "n1" } end,
+	threaded = function() return { threads_per_core = 1 } end,
+	component = function() return { het_job_offset = 0 } end,
+	reserved = function() return { reservation = "maint" } end,
 	long = function() return { partition = ("p"):rep(5000) } end,
 }
 slurm = {
@@ -27,5 +40,6 @@ for _ = 1, times do
 	print("rc", slurm_job_submit(job, {}, 1000))
 	print("partition", rawget(job, "partition"))
 	print("admin_comment", rawget(job, "admin_comment"))
+	if (rawget(job, "prefer") or "") ~= "" then print("prefer", job.prefer) end
 end
 print("modify", slurm_job_modify(nil, nil, nil, 0))

@@ -113,6 +113,7 @@ static void test_every_key_is_sent_when_slurm_has_it(void)
 	job.cpus_per_tres = per_tres;
 	job.tres_freq = freq;
 	job.features = fake_slurm_string("nvlink&ib");
+	job.prefer = fake_slurm_string("rack:3");
 	job.array_inx = fake_slurm_string("0-999%50");
 	job.dependency = fake_slurm_string("afterok:12");
 	job.reservation = reservation;
@@ -147,7 +148,7 @@ static void test_every_key_is_sent_when_slurm_has_it(void)
 		   "min_cpus=16\nmax_cpus=32\nmem_per_node_mib=4000\ntres_per_job=gres:gpu:4\n"
 		   "tres_per_node=gres/gpu:a100:2,gres/gpu:2\ntres_per_socket=gres:gpu:1\n"
 		   "tres_per_task=gres:gpu:a100:1\nntasks_per_tres=2\ncpus_per_tres=gres:gpu:4\n"
-		   "tres_freq=gpu:low\nfeatures=nvlink&ib\narray=0-999%2550\nhet_offset=0\n"
+		   "tres_freq=gpu:low\nfeatures=nvlink&ib\nprefer=rack:3\narray=0-999%2550\nhet_offset=0\n"
 		   "dependency=afterok:12\nlicenses=lic:2\nexclusive=1\nbegin_time=1800000000\n"
 		   "slurm_deadline=1800003600\nrequeue=0\ncontiguous=1\nenergy_mode=saver\n"
 		   "energy_max_slowdown=7.5\nenergy_deadline=now+2hours\nenergy_quiet=1\nend\n");
@@ -209,9 +210,9 @@ static void test_texts_at_their_bounds_fit_one_request(void)
 	job.dependency = _long_text(5000, '\n');
 	job.account = job.qos = job.partition = job.reservation = filled;
 	job.tres_per_job = job.tres_per_node = job.tres_per_socket = job.tres_per_task = filled;
-	job.cpus_per_tres = job.tres_freq = job.features = job.licenses = filled;
+	job.cpus_per_tres = job.tres_freq = job.features = job.prefer = job.licenses = filled;
 	CHECK(strlen(_request()) < ENERGY_REQUEST_BYTES);
-	job.account = job.qos = job.partition = job.features = NULL;
+	job.account = job.qos = job.partition = job.features = job.prefer = NULL;
 	job.tres_per_job = job.tres_per_node = NULL;
 	slurm_xfree((void **) &filled);
 	_finish();
@@ -310,6 +311,92 @@ static void test_a_job_that_names_its_nodes_is_not_moved(void)
 	_finish();
 }
 
+static const char *_preferred(energy_applied_t expected)
+{
+	static char result[128];
+	energy_reply_t reply = _reply();
+
+	strcpy(reply.prefer, "nvlink");
+	CHECK(energy_job_apply(&job, &reply) == expected);
+	CHECK(!job.prefer || fake_slurm_owns(job.prefer));
+	snprintf(result, sizeof(result), "%s", job.prefer ? job.prefer : "none");
+	return result;
+}
+
+static void test_a_feature_is_preferred_in_slurms_memory(void)
+{
+	_begin();
+	CHECK_TEXT(_preferred(ENERGY_APPLIED), "nvlink");
+	_finish();
+	_begin();
+	job.prefer = fake_slurm_string("");
+	job.features = fake_slurm_string("");
+	job.ntasks_per_core = INFINITE16;
+	job.contiguous = 0;
+	CHECK_TEXT(_preferred(ENERGY_APPLIED), "nvlink");
+	_finish();
+}
+
+static void test_what_the_user_said_of_the_nodes_stands_alone(void)
+{
+	char text[] = "x";
+	char **texts[] = {
+		&job.features, &job.req_nodes, &job.exc_nodes, &job.reservation,
+		&job.tres_per_socket, &job.cpus_per_tres, &job.mem_per_tres,
+	};
+	uint16_t *counts[] = {
+		&job.pn_min_cpus, &job.boards_per_node, &job.sockets_per_board, &job.sockets_per_node,
+		&job.cores_per_socket, &job.threads_per_core, &job.ntasks_per_board,
+		&job.ntasks_per_socket, &job.ntasks_per_core, &job.ntasks_per_tres, &job.contiguous,
+	};
+	uint32_t *wide_counts[] = { &job.pn_min_tmp_disk, &job.req_switch, &job.het_job_offset };
+
+	for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++) {
+		_begin();
+		*texts[i] = text;
+		CHECK_TEXT(_preferred(ENERGY_APPLIED), "none");
+		*texts[i] = NULL;
+		_finish();
+	}
+	for (size_t i = 0; i < sizeof(counts) / sizeof(counts[0]); i++) {
+		_begin();
+		*counts[i] = 1;
+		CHECK_TEXT(_preferred(ENERGY_APPLIED), "none");
+		_finish();
+	}
+	for (size_t i = 0; i < sizeof(wide_counts) / sizeof(wide_counts[0]); i++) {
+		_begin();
+		*wide_counts[i] = 1;
+		CHECK_TEXT(_preferred(ENERGY_APPLIED), "none");
+		_finish();
+	}
+	_begin();
+	job.prefer = fake_slurm_string("mine");
+	CHECK_TEXT(_preferred(ENERGY_APPLIED), "mine");
+	_finish();
+}
+
+static void test_a_feature_of_a_partition_that_was_not_applied_is_not_preferred(void)
+{
+	energy_reply_t reply = _reply();
+
+	_begin();
+	job.partition = fake_slurm_string("a100");
+	strcpy(reply.partition, "a40");
+	strcpy(reply.prefer, "nvlink");
+	CHECK(energy_job_apply(&job, &reply) == ENERGY_APPLIED_BUT_PARTITION);
+	CHECK(!job.prefer);
+	_finish();
+}
+
+static void test_without_memory_no_feature_is_preferred(void)
+{
+	_begin();
+	fake_slurm_memory(0);
+	CHECK_TEXT(_preferred(ENERGY_APPLY_NO_MEMORY), "none");
+	_finish();
+}
+
 static void test_an_admin_comment_is_appended_to_the_one_before(void)
 {
 	energy_reply_t reply = _reply();
@@ -380,6 +467,10 @@ int main(void)
 	RUN(test_a_subset_of_the_users_list_is_applied);
 	RUN(test_a_job_without_a_partition_takes_the_answers);
 	RUN(test_a_job_that_names_its_nodes_is_not_moved);
+	RUN(test_a_feature_is_preferred_in_slurms_memory);
+	RUN(test_what_the_user_said_of_the_nodes_stands_alone);
+	RUN(test_a_feature_of_a_partition_that_was_not_applied_is_not_preferred);
+	RUN(test_without_memory_no_feature_is_preferred);
 	RUN(test_an_admin_comment_is_appended_to_the_one_before);
 	RUN(test_without_memory_nothing_breaks_and_an_undecided_job_is_not_moved);
 	RUN(test_the_message_goes_after_what_another_plugin_left);

@@ -122,6 +122,38 @@ def test_a_partition_outside_the_users_list_is_not_applied(
     assert ("partition", "a100,a40") in submit(daemon.path, "plain")
 
 
+def preferred(lines: list[tuple[str, ...]]) -> str | None:
+    return next((line[1] for line in lines if line[0] == "prefer"), None)
+
+
+def test_a_feature_is_preferred_where_the_user_said_nothing_of_the_nodes(start: Start) -> None:
+    daemon = start(answer(prefer="rack:3"))
+    assert preferred(submit(daemon.path, "hinted")) == "rack:3"
+
+
+@pytest.mark.parametrize("job", ["constrained", "excluding", "named", "reserved", "threaded", "component", "raising"])
+def test_no_feature_is_preferred_where_he_did_or_slurm_does_not_tell(start: Start, job: str) -> None:
+    daemon = start(answer(prefer="rack:3"))
+    assert preferred(submit(daemon.path, job)) is None
+
+
+def test_the_users_own_preference_stands_and_is_sent(start: Start) -> None:
+    daemon = start(answer(prefer="rack:3"))
+    assert preferred(submit(daemon.path, "preferring")) == "mine"
+    assert decode(daemon.requests[0]).fields["prefer"] == "mine"
+
+
+def test_no_feature_of_a_partition_that_was_not_applied_is_preferred(start: Start) -> None:
+    daemon = start(answer(prefer="rack:3", partition="v100"))
+    assert preferred(submit(daemon.path, "plain")) is None
+
+
+@pytest.mark.parametrize("feature", ["a&b", "a*2", "a b", "x" * 65])
+def test_more_than_one_feature_is_not_preferred(start: Start, feature: str) -> None:
+    daemon = start(answer(prefer=feature))
+    assert preferred(submit(daemon.path, "hinted")) is None
+
+
 @pytest.mark.parametrize("job", ["empty", "raising"])
 def test_missing_fields_and_fields_that_raise_are_borne(start: Start, job: str) -> None:
     daemon = start(answer(partition="a40"))

@@ -23,7 +23,7 @@ static const char *_parse(const char *text, size_t length)
 static void test_a_full_reply_is_read(void)
 {
 	const char text[] = HEAD ID "entry=v=1;id=abcdefgh1;mode=balanced;clocks=a100-sxm4-80gb:1275\n"
-			    "partition=a100,a40\nadmin_comment=energy:abcdefgh1\n"
+			    "partition=a100,a40\nprefer=rack:3_a.b-c\nadmin_comment=energy:abcdefgh1\n"
 			    "message=13 %25 less \xe2\x82\xac\nfuture_key=%0A\nend\n";
 
 	CHECK(!_parse(text, sizeof(text) - 1));
@@ -31,6 +31,7 @@ static void test_a_full_reply_is_read(void)
 	CHECK_TEXT(reply.decision_id, "abcdefgh1");
 	CHECK_TEXT(reply.entry, "v=1;id=abcdefgh1;mode=balanced;clocks=a100-sxm4-80gb:1275");
 	CHECK_TEXT(reply.partition, "a100,a40");
+	CHECK_TEXT(reply.prefer, "rack:3_a.b-c");
 	CHECK_TEXT(reply.admin_comment, "energy:abcdefgh1");
 	CHECK_TEXT(reply.message, "13 % less \xe2\x82\xac");
 }
@@ -40,8 +41,8 @@ static void test_a_reply_with_an_id_alone_changes_nothing(void)
 	const char text[] = HEAD ID "end\n";
 
 	CHECK(!_parse(text, sizeof(text) - 1));
-	CHECK(!reply.entry[0] && !reply.partition[0] && !reply.admin_comment[0] &&
-	      !reply.message[0]);
+	CHECK(!reply.entry[0] && !reply.partition[0] && !reply.prefer[0] &&
+	      !reply.admin_comment[0] && !reply.message[0]);
 }
 
 static void test_a_refusal_is_read_with_its_reason(void)
@@ -112,6 +113,16 @@ static void test_malformed_replies_are_garbage(void)
 		CASE(HEAD ID "partition=a b\nend\n"),
 		CASE(HEAD ID "partition=a;b\nend\n"),
 		CASE(HEAD ID "partition=a/b\nend\n"),
+		CASE(HEAD ID "prefer=\nend\n"),
+		CASE(HEAD ID "prefer=a&b\nend\n"),
+		CASE(HEAD ID "prefer=a|b\nend\n"),
+		CASE(HEAD ID "prefer=a*2\nend\n"),
+		CASE(HEAD ID "prefer=[a]\nend\n"),
+		CASE(HEAD ID "prefer=(a)\nend\n"),
+		CASE(HEAD ID "prefer=a,b\nend\n"),
+		CASE(HEAD ID "prefer=a b\nend\n"),
+		CASE(HEAD ID "prefer=a%00\nend\n"),
+		CASE(HEAD ID "prefer=a\nprefer=a\nend\n"),
 		CASE(HEAD ID "admin_comment=\nend\n"),
 		CASE(HEAD ID "admin_comment=a\tb\nend\n"),
 		CASE(HEAD ID "admin_comment=a%09b\nend\n"),
@@ -161,6 +172,8 @@ static void test_lengths_are_taken_up_to_their_bound_and_no_further(void)
 	CHECK(_parse_field("entry", 'a', ENERGY_ENTRY_BYTES + 1));
 	CHECK(!_parse_field("partition", 'a', ENERGY_PARTITION_BYTES));
 	CHECK(_parse_field("partition", 'a', ENERGY_PARTITION_BYTES + 1));
+	CHECK(!_parse_field("prefer", 'a', ENERGY_PREFER_BYTES));
+	CHECK(_parse_field("prefer", 'a', ENERGY_PREFER_BYTES + 1));
 	CHECK(!_parse_field("admin_comment", ' ', ENERGY_COMMENT_BYTES));
 	CHECK(_parse_field("admin_comment", ' ', ENERGY_COMMENT_BYTES + 1));
 	CHECK(!_parse_field("message", 'a', ENERGY_MESSAGE_BYTES));

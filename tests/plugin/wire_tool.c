@@ -31,8 +31,8 @@ static void _read(const char *bytes, size_t length)
 		return;
 	}
 	printf("status\t%s\n", (reply.status == ENERGY_REPLY_OK) ? "ok" : "refused");
-	printf("decision_id\t%s\nentry\t%s\npartition\t%s\n", reply.decision_id, reply.entry,
-	       reply.partition);
+	printf("decision_id\t%s\nentry\t%s\npartition\t%s\nprefer\t%s\n", reply.decision_id,
+	       reply.entry, reply.partition, reply.prefer);
 	printf("admin_comment\t%s\nmessage\t%s\n", reply.admin_comment, reply.message);
 }
 

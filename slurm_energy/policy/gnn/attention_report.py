@@ -7,13 +7,14 @@ from math import isfinite
 from typing import Any
 
 import numpy as np
-import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from slurm_energy.errors import PolicyError
 from slurm_energy.policy.gnn.configuration import Attention
 from slurm_energy.policy.gnn.reasoning import OBJECTIVES, TopKind
 
+Weights = NDArray[np.float64]
 _MAX_NAME_LENGTH = 32
 _LISTED = 3
 _LEAST_SHARE = 0.01
@@ -155,7 +156,7 @@ def attention_report(
     )
 
 
-def job_shares(attention: Tensor, kinds: Sequence[int]) -> list[float]:
+def job_shares(attention: Tensor | Weights, kinds: Sequence[int]) -> list[float]:
     """Return the share of each vertex in what reaches the job's vertex, by attention rollout.
 
     Each layer passes on half of a vertex as it is and half of what it looks at (Abnar and Zuidema, "Quantifying
@@ -166,7 +167,7 @@ def job_shares(attention: Tensor, kinds: Sequence[int]) -> list[float]:
         attention: Attention of each layer, one head or a mean of heads, [layers, V, V].
         kinds: Kind of each vertex; the first JOB is the one asked about.
     """
-    weights = attention.numpy()  # a hundred numbers: numpy's calls cost a third of torch's
+    weights = np.asarray(attention)
     flow = np.zeros(weights.shape[-1], dtype=weights.dtype)
     flow[_job_of(kinds)] = 1.0
     least = np.finfo(weights.dtype).tiny
@@ -180,7 +181,7 @@ def job_shares(attention: Tensor, kinds: Sequence[int]) -> list[float]:
     return shares
 
 
-def critical_path(attention: Tensor, kinds: Sequence[int], names: Sequence[str]) -> tuple[str, ...]:
+def critical_path(attention: Tensor | Weights, kinds: Sequence[int], names: Sequence[str]) -> tuple[str, ...]:
     """Return the chain of vertices with the largest product of attention, in words.
 
     It starts at what the job looks at in the last layer and goes one layer back with each step; a vertex that looks at
@@ -191,10 +192,13 @@ def critical_path(attention: Tensor, kinds: Sequence[int], names: Sequence[str])
         kinds: Kind of each vertex; the first JOB is where the chain starts.
         names: Name of each vertex.
     """
-    weight = torch.ones(attention.shape[-1], dtype=attention.dtype)
+    layers = np.asarray(attention)
+    weight = np.ones(layers.shape[-1], dtype=layers.dtype)
     steps = []
-    for layer in attention:  # from the far end of the chain to the job
-        weight, step = (layer * weight).max(-1)  # [V] each: the best chain that starts at each vertex
+    for layer in layers:  # from the far end of the chain to the job
+        chains = layer * weight
+        step = chains.argmax(-1)  # [V]: the next vertex of the best chain that starts at each
+        weight = chains[np.arange(len(step)), step]
         steps.append(step)
     at = _job_of(kinds)
     if float(weight[at]) <= 0.0:
@@ -209,7 +213,7 @@ def critical_path(attention: Tensor, kinds: Sequence[int], names: Sequence[str])
 
 
 def bottlenecks(
-    attention: Tensor, kinds: Sequence[int], names: Sequence[str], count: int = _LISTED
+    attention: Tensor | Weights, kinds: Sequence[int], names: Sequence[str], count: int = _LISTED
 ) -> tuple[LookedAt, ...]:
     """Return the partitions, queues and networks at which all vertices look most.
 
@@ -221,9 +225,9 @@ def bottlenecks(
         names: Name of each vertex.
         count: The most that are returned.
     """
-    received = attention.sum((0, 1)) * torch.tensor([kind in _RESOURCES for kind in kinds])  # [V]
+    received = np.asarray(attention).sum((0, 1)) * np.array([kind in _RESOURCES for kind in kinds])  # [V]
     words = [_words(TopKind(kind), name) for kind, name in zip(kinds, names, strict=True)]
-    return _subjects((received / received.sum().clamp(min=torch.finfo(received.dtype).tiny)).tolist(), words, count)
+    return _subjects((received / max(received.sum(), np.finfo(received.dtype).tiny)).tolist(), words, count)
 
 
 def printable(name: str) -> str:
@@ -232,8 +236,11 @@ def printable(name: str) -> str:
     return kept.strip() or "unnamed"
 
 
-def _stacked(layers: Sequence[Tensor], kinds: Sequence[int], names: Sequence[str]) -> Tensor:
-    """Return all layers as [layers, heads, V, V], in double precision; what is not finite becomes 0."""
+def _stacked(layers: Sequence[Tensor], kinds: Sequence[int], names: Sequence[str]) -> Weights:
+    """Return all layers as [layers, heads, V, V], in double precision; what is not finite becomes 0.
+
+    From here on numpy: on so few numbers its calls cost a third of torch's.
+    """
     shapes = {tuple(layer.shape) for layer in layers}
     vertices = len(kinds)
     if len(shapes) != 1 or next(iter(shapes))[1:] != (vertices, vertices) or len(names) != vertices:
@@ -241,18 +248,19 @@ def _stacked(layers: Sequence[Tensor], kinds: Sequence[int], names: Sequence[str
             f"attention of shapes {sorted(shapes)} does not fit {vertices} vertices with {len(names)} names: "
             "each layer must be [heads, vertices, vertices]"
         )
-    attention = torch.stack([layer.detach().cpu().double() for layer in layers])
-    return attention.nan_to_num(0.0, 0.0, 0.0).clamp(min=0.0)
+    attention = np.stack([layer.detach().cpu().numpy() for layer in layers]).astype(np.float64)
+    return np.where(np.isfinite(attention) & (attention > 0.0), attention, 0.0)
 
 
-def _heads_of(attention: Tensor, objective: str) -> Tensor:
+def _heads_of(attention: Weights, objective: str) -> Weights:
     """Return the mean over the heads of one objective, [layers, V, V]."""
     heads = attention.shape[1]
     if heads % len(OBJECTIVES):
         raise PolicyError(f"{heads} attention heads are not a multiple of {len(OBJECTIVES)}")
     third = heads // len(OBJECTIVES)
     first = OBJECTIVES.index(objective) * third
-    return attention[:, first : first + third].mean(1)
+    mean: Weights = attention[:, first : first + third].mean(1)
+    return mean
 
 
 def _job_of(kinds: Sequence[int]) -> int:

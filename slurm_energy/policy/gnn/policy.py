@@ -182,4 +182,6 @@ def load_policy(config: Config) -> GnnPolicy:
     )
     clocks: Literal["oracle", "learned"] = config.policy.clocks
     mode = EnergyMode(config.policy.default_mode)
-    return GnnPolicy(network, graph, version=version, clocks=clocks, default_mode=mode)
+    return GnnPolicy(
+        network, graph, version=version, clocks=clocks, default_mode=mode, node_hints=config.routing.node_hints
+    )

@@ -31,6 +31,11 @@ def test_a_gpu_clock_of_the_users_own_is_seen() -> None:
     assert not job_request(SubmittedJob(user_id=1), NOW).request.gpu_frequency_given
 
 
+def test_a_constraint_and_a_preference_of_the_users_own_are_seen() -> None:
+    request = job_request(SubmittedJob(user_id=1, features="big&fast", prefer="fast"), NOW).request
+    assert (request.features, request.prefer) == ("big&fast", "fast")
+
+
 def test_what_cannot_be_read_is_told_and_the_job_goes_on() -> None:
     job = SubmittedJob(user_id=1, tres_per_node="gres:gpu:a100:many", deadline="soon", complaints=("mode is odd",))
     understood = job_request(job, NOW)

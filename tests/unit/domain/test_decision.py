@@ -119,7 +119,7 @@ def test_values_outside_their_bounds_name_thing_value_and_bound() -> None:
 
 @pytest.mark.parametrize("feature", ["", "a&b", "two words", "x" * 65, "line\n"])
 def test_a_preference_that_is_no_feature_is_named(feature: str) -> None:
-    with pytest.raises(ValueRangeError, match="preferred node feature .* is not 1 to 64 letters"):
+    with pytest.raises(ValueRangeError, match="is not 1 to 64 letters"):
         PolicyAnswer(prefer=feature)
     with pytest.raises(ValueRangeError, match="preferred node feature"):
         EnergyDecision(

@@ -179,14 +179,14 @@ fixed = st.dictionaries(st.sampled_from((A100, A40, V100)), st.integers(1, 3000)
 route = st.lists(st.sampled_from(NAMES), min_size=1, max_size=2, unique=True).map(
     lambda names: HostilePolicy(PolicyAnswer(partitions=tuple(PartitionName(name) for name in names)))
 )
-hint = st.sampled_from(("nvlink", "ib")).map(lambda feature: HostilePolicy(PolicyAnswer(prefer=feature)))
+hint = st.sampled_from(("nvlink", "nvlink", "ib")).map(lambda feature: HostilePolicy(PolicyAnswer(prefer=feature)))
 policies = st.sampled_from((0, 1, 1, 1, 2, 3, 4)).flatmap(
     lambda kind: (hostile, st.just(OraclePolicy()), fixed, route, hint)[kind]
 )
 configs = st.builds(
     make_config,
     routing_open=st.booleans(),
-    node_hints=st.booleans(),
+    node_hints=st.sampled_from((True, True, False)),
     routing_partitions=st.sampled_from(((), (), ("p1",), ("p2", "p3"))),
     default_mode=st.sampled_from(("balanced",) * 6 + ("saver", "observe", "off")),
     max_slowdown=st.sampled_from((0.0, 0.05, 0.2, 2.0)),
@@ -329,7 +329,7 @@ def orderly_cases(draw: st.DrawFn) -> tuple[JobRequest, ClusterSnapshot]:
             name,
             slurm_type,
             allocated=draw(st.sampled_from((0, 0, 2, 4))),
-            features=draw(st.sampled_from(((), ("nvlink",)))),
+            features=("nvlink",) if index == 2 else draw(st.sampled_from(((), ("ib",)))),
         )
         for name, slurm_type in zip(NAMES, types, strict=True)
         for index in (1, 2)

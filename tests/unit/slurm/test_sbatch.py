@@ -95,7 +95,8 @@ def test_an_option_takes_back_its_rival_from_a_weaker_source() -> None:
 
 def test_a_whole_request_is_read() -> None:
     found = request(
-        "-N2-4", "-n8", "-c4", "-pa100,a40", "--mem=64G", "-t1:00:00", "-Jtrain", "-A", "chem", "-qlong", "-Ca100&ib", "--prefer=nvlink",
+        "-N2-4", "-n8", "-c4", "-pa100,a40", "--mem=64G", "-t1:00:00", "-Jtrain", "-A", "chem", "-qlong", "-Ca100&ib",
+        "--prefer=nvlink",
         "-a0-9%3", "--exclusive", "--gpu-freq=1000", "--gpus-per-node=a100:2", "--reservation=r", "--energy=Saver",
         "--energy-max-slowdown=7.5%", "--energy-deadline=2026-03-05T08:00", "--energy-quiet", "job.sh", "--energy=off",
     )  # fmt: skip

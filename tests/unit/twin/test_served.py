@@ -6,15 +6,18 @@ from math import inf
 import pytest
 
 from slurm_energy.config import Config
-from slurm_energy.domain.cluster import PartitionState
+from slurm_energy.domain.cluster import ClusterSnapshot, PartitionState
+from slurm_energy.domain.decision import PolicyAnswer
+from slurm_energy.domain.job import JobRequest
 from slurm_energy.errors import ConfigError, PolicyError
 from slurm_energy.evaluation.contenders import create_contender, served_names
+from slurm_energy.policy.base import DecisionContext, FollowingPolicy
 from slurm_energy.policy.rules.registry import create_rule
 from slurm_energy.twin.arrivals import WorkloadArrivals
 from slurm_energy.twin.engine import Engine
 from slurm_energy.twin.job import Job, Workload
 from slurm_energy.twin.outcome import Outcome
-from slurm_energy.twin.served import job_request, served_policy
+from slurm_energy.twin.served import ServedPolicy, job_request, served_policy
 from slurm_energy.twin.simulation import run
 from slurm_energy.twin.snapshot import snapshot_of
 from slurm_energy.twin.world_file import shipped_world
@@ -128,3 +131,49 @@ def test_every_policy_of_the_daemon_can_contend() -> None:
     with pytest.raises(ConfigError, match="checkpoint"):
         create_contender("daemon/gnn")
     assert replace(Config()).policy.name == "oracle"
+
+
+class Follower:
+    """A policy with a picture of its own; notes each snapshot that it is brought to and asked with."""
+
+    name, version = "follower", "1"
+
+    def __init__(self) -> None:
+        self.events: list[tuple[str, ClusterSnapshot]] = []
+
+    def warm_up(self, snapshot: ClusterSnapshot) -> None:
+        self.events.append(("brought", snapshot))
+
+    def decide(self, job: JobRequest, snapshot: ClusterSnapshot, context: DecisionContext) -> PolicyAnswer:
+        self.events.append(("asked", snapshot))
+        return PolicyAnswer()
+
+
+def test_a_policy_that_follows_is_brought_to_each_snapshot_before_it_decides() -> None:
+    policy = Follower()
+    jobs = tuple(make_job(number, submitted_seconds=10.0 * number) for number in range(1, 4))
+    outcome = run(LAB, Workload(name="jobs", jobs=jobs), ServedPolicy(policy, Config()))
+    assert outcome.state == ["COMPLETED"] * 3
+    assert [event for event, _ in policy.events] == ["brought", "asked"] * 3
+    for (_, brought), (_, decided_with) in zip(policy.events[::2], policy.events[1::2], strict=True):
+        assert brought is decided_with
+    asked_with = [snapshot for event, snapshot in policy.events if event == "asked"]
+    assert [snapshot.taken_at_seconds for snapshot in asked_with] == [11.0, 21.0, 31.0]
+    assert [len(snapshot.jobs) for snapshot in asked_with] == [0, 1, 2]
+
+
+def test_a_policy_that_keeps_no_picture_is_only_asked() -> None:
+    class Plain:
+        name, version = "plain", "1"
+
+        def __init__(self) -> None:
+            self.asked = 0
+
+        def decide(self, job: JobRequest, snapshot: ClusterSnapshot, context: DecisionContext) -> PolicyAnswer:
+            self.asked += 1
+            return PolicyAnswer()
+
+    policy = Plain()
+    assert not isinstance(policy, FollowingPolicy) and isinstance(Follower(), FollowingPolicy)
+    run(LAB, Workload(name="jobs", jobs=(make_job(1), make_job(2))), ServedPolicy(policy, Config()))
+    assert policy.asked == 2

@@ -10,6 +10,12 @@ from slurm_energy.policy.gnn.configuration import NetworkConfig
 SMALL = NetworkConfig(hidden=12, heads=6, quantiles=4)
 PROPAGATIONS = [replace(SMALL, propagation=mode) for mode in ("hybrid", "spatial", "spectral")]
 ATTENTIONS = [replace(SMALL, attention=mode) for mode in ("objectives", "plain", "none")]
+ABLATIONS = [*PROPAGATIONS, *ATTENTIONS[1:]]
+
+
+def ablation(config: NetworkConfig) -> str:
+    """Return what a network is told by in the names of tests."""
+    return f"{config.hierarchy}-{config.propagation}-{config.pooling}-{config.attention}"
 
 
 def pairs(found: list[tuple[int, int]]) -> np.ndarray:

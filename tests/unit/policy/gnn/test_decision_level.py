@@ -30,6 +30,12 @@ def decide(network: HierarchicalNetwork, published: Published, moments: Moments,
         return network.decide(published, moments, block)
 
 
+def told(found: Decisions) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return values and quantiles, which a decision has unless it was asked for without."""
+    assert found.values is not None and found.quantiles is not None
+    return found.values, found.quantiles
+
+
 def reordered(block: DecisionBlock, order: np.ndarray) -> DecisionBlock:
     """Return a block with its options in another order, their clocks with them."""
     clocks = np.concatenate([np.flatnonzero(block.clock_option == option) for option in order])
@@ -52,10 +58,10 @@ def test_the_order_of_options_within_a_partition_only_reorders_the_answer(config
     order = np.array([2, 0, 1, 4, 3, 5, 7, 8, 6, 10, 9, 11])
     before, after = (decide(network, published, moments, one) for one in (block, reordered(block, order)))
     assert torch.allclose(after.options.log_prob, before.options.log_prob[order], atol=1e-5)
-    assert torch.allclose(after.quantiles, before.quantiles[order], atol=1e-5)
+    assert torch.allclose(told(after)[1], told(before)[1][order], atol=1e-5)
     clocks = (3 * order[:, None] + np.arange(3)).ravel()
     assert torch.allclose(after.clock_log_prob, before.clock_log_prob[clocks], atol=1e-5)
-    assert torch.allclose(after.values, before.values, atol=1e-5)
+    assert torch.allclose(told(after)[0], told(before)[0], atol=1e-5)
 
 
 def test_the_order_of_the_partitions_in_the_block_only_reorders_the_answer() -> None:
@@ -78,7 +84,7 @@ def test_every_row_of_attention_adds_up_to_one(config: NetworkConfig) -> None:
 
 
 def test_the_mean_over_the_options_of_a_partition_is_the_edge_between_job_and_partition() -> None:
-    network, published, moments = network_of()
+    network, _, moments = network_of()
     level, block = network.decision, random_decision(jobs=1)
     assert level.assignment is not None
     with torch.no_grad():
@@ -107,7 +113,7 @@ def test_assignment_edges_reach_the_decision_also_that_of_other_partitions() -> 
     before, after = (decide(network, published, moments, one) for one in (block, replace(block, option_x=option_x)))
     assert not torch.allclose(after.attention[0][0, :, 0], before.attention[0][0, :, 0], atol=1e-5)
     assert not torch.allclose(after.options.log_prob[:5], before.options.log_prob[:5], atol=1e-6)
-    assert not torch.allclose(after.values, before.values, atol=1e-6)
+    assert not torch.allclose(told(after)[0], told(before)[0], atol=1e-6)
 
 
 def test_without_attention_an_option_does_not_reach_the_answer_for_other_partitions() -> None:
@@ -162,7 +168,7 @@ def test_a_job_with_no_open_option_has_no_probability_and_does_not_disturb_other
     assert (after.options.log_prob[:6] == -torch.inf).all()
     assert float(after.options.entropy[0]) == 0.0
     assert torch.allclose(after.options.log_prob[6:], before.options.log_prob[6:], atol=1e-6)
-    assert torch.isfinite(after.values).all()
+    assert torch.isfinite(told(after)[0]).all()
 
 
 @pytest.mark.parametrize("config", ATTENTIONS, ids=lambda one: one.attention)
@@ -174,9 +180,10 @@ def test_a_job_without_options_is_valued_all_the_same(config: NetworkConfig) -> 
     found = decide(network, published, moments, bare)
     assert found.options.log_prob.shape == (0,)
     assert found.clock_log_prob.shape == (0,)
-    assert found.quantiles.shape == (0, SMALL.quantiles)
-    assert torch.isfinite(found.values).all()
-    assert found.values.shape == (1, 3)
+    values, quantiles = told(found)
+    assert quantiles.shape == (0, SMALL.quantiles)
+    assert torch.isfinite(values).all()
+    assert values.shape == (1, 3)
 
 
 def test_options_without_clocks_and_no_jobs_are_no_fault() -> None:
@@ -186,7 +193,7 @@ def test_options_without_clocks_and_no_jobs_are_no_fault() -> None:
     found = decide(network, published, moments, replace(block, **no_clocks))
     assert torch.equal(found.options.log_prob, decide(network, published, moments, block).options.log_prob)
     nobody = {name: getattr(block, name)[:0] for name in block.__slots__}
-    assert decide(network, published, moments, DecisionBlock(**nobody)).values.shape == (0, 3)
+    assert told(decide(network, published, moments, DecisionBlock(**nobody)))[0].shape == (0, 3)
 
 
 def test_jobs_of_another_cluster_of_the_same_moment_see_the_same_top() -> None:
@@ -195,3 +202,12 @@ def test_jobs_of_another_cluster_of_the_same_moment_see_the_same_top() -> None:
     moved = replace(block, job_cluster=np.ones(2, dtype=np.int64))
     found, expected = (decide(network, published, moments, one) for one in (moved, block))
     assert torch.equal(found.options.log_prob, expected.options.log_prob)
+
+
+def test_who_only_decides_gets_the_same_answer_without_critics() -> None:
+    network, published, moments = network_of()
+    with torch.no_grad():
+        found = network.decide(published, moments, random_decision(), critics=False)
+    assert found.values is None
+    assert found.quantiles is None
+    assert torch.equal(found.options.log_prob, decide(network, published, moments, random_decision()).options.log_prob)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from block_parts import ATTENTIONS, PROPAGATIONS, SMALL, pairs, some_nodes
+from block_parts import ABLATIONS, PROPAGATIONS, SMALL, ablation, pairs, some_nodes
 from random_blocks import GPUS_OF_NODES, features, random_state
 
 from slurm_energy.graph import schema
@@ -38,7 +38,7 @@ def across_nodes(seed: int = 0) -> DeviceBlock:
     return replace(block, run_index=pairs(runs))
 
 
-@pytest.mark.parametrize("config", [*PROPAGATIONS, *ATTENTIONS[1:]], ids=lambda one: f"{one.propagation}-{one.attention}")
+@pytest.mark.parametrize("config", ABLATIONS, ids=ablation)
 def test_a_node_is_the_same_alone_and_among_others(config: NetworkConfig) -> None:
     module, block = level(config), across_nodes()
     together = worked_out(module, block)

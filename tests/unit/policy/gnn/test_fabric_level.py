@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from block_parts import ATTENTIONS, PROPAGATIONS, SMALL, some_groups
+from block_parts import ABLATIONS, PROPAGATIONS, SMALL, ablation, some_groups
 from random_blocks import random_state
 
 from slurm_energy.graph import schema
@@ -41,7 +41,7 @@ def assert_alike(found: Fabric, expected: Fabric, nodes: list[int], groups: list
     assert torch.allclose(found.offered.value, expected.offered.value[nodes], atol=1e-4)
 
 
-@pytest.mark.parametrize("config", [*PROPAGATIONS, *ATTENTIONS[1:]], ids=lambda one: f"{one.propagation}-{one.attention}")
+@pytest.mark.parametrize("config", ABLATIONS, ids=ablation)
 def test_a_group_is_the_same_alone_and_among_others(config: NetworkConfig) -> None:
     module, block, node = level(config), random_state().fabric, embeddings()
     together = worked_out(module, block, node)

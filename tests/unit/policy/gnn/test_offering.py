@@ -2,6 +2,7 @@
 
 from itertools import product
 from math import exp, tanh
+from typing import Any
 
 import pytest
 import torch
@@ -68,7 +69,8 @@ def test_a_member_that_stands_for_two_counts_like_two() -> None:
 
 def test_gradient_reaches_every_parameter_and_no_member_is_no_fault() -> None:
     module = offering()
-    mean_of(add_up(module(vertices()), torch.tensor([0, 0, 1, 1]), 2)).pow(2).sum().backward()
+    means: Any = mean_of(add_up(module(vertices()), torch.tensor([0, 0, 1, 1]), 2))
+    means.pow(2).sum().backward()
     assert all(one.grad is not None and one.grad.abs().sum() > 0 for one in module.parameters())
     empty = module(torch.zeros(0, CHANNELS))
     assert (empty.weight.shape, empty.value.shape) == ((0, HEADS), (0, HIDDEN))

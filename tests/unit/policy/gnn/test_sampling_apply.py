@@ -11,7 +11,7 @@ from random_blocks import random_state
 from small_clusters import after, make_job, make_node, make_partition, make_snapshot
 
 from slurm_energy.domain.cluster import ClusterSnapshot, NodeGpus
-from slurm_energy.domain.ids import ClusterName, PartitionName
+from slurm_energy.domain.ids import PartitionName
 from slurm_energy.graph import schema
 from slurm_energy.graph.cluster_graph import ClusterGraph
 from slurm_energy.policy.gnn.keepers import whole_blocks
@@ -233,6 +233,6 @@ def test_a_sample_of_everything_is_the_whole_state_with_weights_of_one() -> None
 
 @pytest.mark.parametrize("snapshot", [make_snapshot(), make_snapshot((), (), ())], ids=["no nodes", "nothing"])
 def test_an_empty_cluster_has_an_empty_sample(snapshot: ClusterSnapshot) -> None:
-    blocks, weights = sampled_blocks(graph_of(replace(snapshot, cluster=ClusterName("c"))), SAMPLED, np.random.default_rng(1))
+    blocks, weights = sampled_blocks(graph_of(snapshot), SAMPLED, np.random.default_rng(1))
     assert len(blocks.devices.node_x) == 0
     assert weights.node is not None and len(weights.node) == 0

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from block_parts import ATTENTIONS, PROPAGATIONS, SMALL, pairs
+from block_parts import ABLATIONS, PROPAGATIONS, SMALL, ablation, pairs
 from random_blocks import random_state
 
 from slurm_energy.graph import schema
@@ -87,9 +87,7 @@ def test_there_are_two_vertices_a_partition_two_a_cluster_and_one_a_constraint()
 def test_the_kind_of_a_constraint_is_read_from_its_flags_and_not_from_its_place() -> None:
     block = random_state().top
     order = [2, 0, 3, 1, 4, 5, 7, 6]
-    moved = replace(
-        block, constraint_x=block.constraint_x[order], constraint_cluster=block.constraint_cluster[order]
-    )
+    moved = replace(block, constraint_x=block.constraint_x[order], constraint_cluster=block.constraint_cluster[order])
     kinds = worked_out(level(), moved).kind[-8:].tolist()
     assert kinds == [(CONSTRAINTS * 2)[place] for place in order]
     expected, found = worked_out(level(), block), worked_out(level(), moved)
@@ -157,7 +155,7 @@ def test_a_partition_without_nodes_or_jobs_is_told_by_its_own_features() -> None
     assert torch.allclose(found.x[4], queue[1], atol=1e-6)
 
 
-@pytest.mark.parametrize("config", [*PROPAGATIONS, *ATTENTIONS[1:]], ids=lambda one: f"{one.propagation}-{one.attention}")
+@pytest.mark.parametrize("config", ABLATIONS, ids=ablation)
 def test_what_lies_below_changes_its_own_vertices_alone(config: NetworkConfig) -> None:
     module, block = level(config), random_state().top
     before = worked_out(module, block)
@@ -179,7 +177,7 @@ def test_trunks_carry_news_from_a_group_to_what_lies_above_it(config: NetworkCon
     module, block = level(config), random_state().top
     before = worked_out(module, block)
     fabric = fabric_of(2)
-    fabric.switch[1] += torch.linspace(-1.0, 1.0, HIDDEN)  # a group of cluster 1, under a spine that counts in cluster 0
+    fabric.switch[1] += torch.linspace(-1.0, 1.0, HIDDEN)  # of cluster 1, its spine counts in cluster 0
     assert changed(worked_out(module, block, fabric=fabric), before) == [6, 7]
     trunk_x = block.trunk_x.copy()
     trunk_x[0, schema.column(schema.UPLINK, "capacity_gb_per_second")] = 0.9
@@ -208,9 +206,7 @@ def test_no_group_at_all_is_no_fault(config: NetworkConfig) -> None:
 
 def test_a_cluster_without_partitions_is_no_fault() -> None:
     block = random_state().top
-    bare = replace(
-        block, partition_x=block.partition_x[:0], partition_cluster=block.partition_cluster[:0]
-    )
+    bare = replace(block, partition_x=block.partition_x[:0], partition_cluster=block.partition_cluster[:0])
     found = worked_out(level(), bare, sums_of(0))
     assert found.kind.tolist() == [F] * 2 + [C] * 2 + CONSTRAINTS * 2
     assert torch.isfinite(found.x).all()

@@ -1,0 +1,318 @@
+"""The options of a submitted job: which are open, what they cost, and which clocks there are to choose from."""
+
+from math import inf, isfinite, nan
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from served_cluster import A100, V100, context_of, lab, node, site, submitted
+from small_clusters import NOW, make_node, make_partition, make_snapshot
+
+from slurm_energy.config import Config
+from slurm_energy.domain.cluster import ClusterSnapshot, NodeGpus
+from slurm_energy.domain.decision import Reason, RuntimeEstimate
+from slurm_energy.domain.ids import PartitionName
+from slurm_energy.domain.job import JobRequest
+from slurm_energy.energy_model.curves import curves_of
+from slurm_energy.energy_model.operating_point import clock_table_of
+from slurm_energy.energy_model.relative_speed import relative_cost
+from slurm_energy.graph.cluster_graph import ClusterGraph
+from slurm_energy.graph.options import option_rows
+from slurm_energy.policy.base import DecisionContext
+from slurm_energy.policy.candidates import JobOnCluster
+from slurm_energy.policy.gnn.chooser import Shown
+from slurm_energy.policy.gnn.serving_options import MAX_CLOCKS, ServedOption, expected_seconds, served_options
+from slurm_energy.policy.oracle import oracle_clocks
+from slurm_energy.policy.partition_check import allowed_partitions
+from slurm_energy.policy.routing import remaining_slowdown
+
+HOUR = RuntimeEstimate(seconds=3600.0, upper_seconds=4000.0, source="history")
+
+
+def shown_of(snapshot: ClusterSnapshot) -> Shown:
+    graph = ClusterGraph()
+    graph.update(snapshot)
+    return Shown(graph.partition_index, graph.facts, graph.members.sums(graph.nodes.store))
+
+
+def served(
+    job: JobRequest,
+    snapshot: ClusterSnapshot,
+    config: Config | None = None,
+    runtime: RuntimeEstimate | None = None,
+    *,
+    with_clocks: bool = True,
+    **changes: Any,
+) -> dict[str, ServedOption]:
+    """Return the options by the name of their partition."""
+    context = context_of(job, snapshot, config, runtime, **changes)
+    found = served_options(job, context, shown_of(snapshot), with_clocks=with_clocks)
+    return {str(one.candidate.partition.name): one for one in found}
+
+
+def open_ones(found: dict[str, ServedOption]) -> list[str]:
+    return [name for name, one in found.items() if one.option.open]
+
+
+# Which are open.
+
+slurm_types = st.sampled_from(("a100", "a100", "a40", "a40", "v100", "h100", "mi300x", None))
+names = ("p0", "p1", "p2")
+
+
+@st.composite
+def clusters(draw: st.DrawFn) -> ClusterSnapshot:
+    nodes = tuple(
+        make_node(
+            f"n{number}",
+            partition=draw(st.sampled_from(names)),
+            available=draw(st.sampled_from((True, True, True, False))),
+            gpus=tuple(
+                NodeGpus(slurm_type=kind, count=4, allocated=draw(st.sampled_from((0, 0, 2, 4))))
+                for kind in draw(st.lists(slurm_types, max_size=2, unique=True))
+            ),
+        )
+        for number in range(draw(st.integers(1, 6)))
+    )
+    partitions = tuple(
+        make_partition(
+            name,
+            is_default=name == "p0",
+            up=draw(st.sampled_from((True, True, True, False))),
+            allow_groups=draw(st.sampled_from(((), (), ("chem",)))),
+            max_time_minutes=draw(st.sampled_from((None, 60.0, 1440.0))),
+        )
+        for name in names
+    )
+    return make_snapshot(nodes, (), partitions)
+
+
+jobs = st.builds(
+    submitted,
+    st.sampled_from((1, 1, 2, 4, 8)),
+    gpu_type=st.sampled_from((None, None, None, "a100", "a40")),
+    to=st.sampled_from(((), (), ("p0",), ("p1", "p2"), ("p2", "p1", "p0"))),
+    time_limit_minutes=st.sampled_from((None, 30.0, 600.0)),
+    max_slowdown=st.sampled_from((None, 0.0, 0.3, 2.0)),
+    array=st.sampled_from((None, None, None, "1-9")),
+)
+
+
+@settings(max_examples=120, deadline=None)
+@given(clusters(), jobs, st.booleans(), st.booleans(), st.sampled_from((None, HOUR)))
+def test_where_routing_is_open_the_open_options_are_those_that_the_guard_lets_through(
+    snapshot: ClusterSnapshot, job: JobRequest, routing_open: bool, in_group: bool, runtime: RuntimeEstimate | None
+) -> None:
+    config = site(routing_open=routing_open)
+    groups = ("chem",) if in_group else ()
+    context = context_of(job, snapshot, config, runtime, user_groups=groups)
+    case = JobOnCluster(job=job, snapshot=snapshot, user_groups=groups)
+    found = served_options(job, context, shown_of(snapshot), with_clocks=True)
+    assert [one.candidate for one in found] == list(context.candidates)
+    if not context.may_route:
+        assert all(one.candidate.is_submitted_to for one in found if one.option.open)
+        return
+    for one in found:
+        verdict = allowed_partitions((one.candidate.partition.name,), case, context, config.guard)
+        # Time limit and deadline are the guard's own matter: the options tell of them in columns.
+        taken_back = set(verdict.reasons) - {Reason.TIME_LIMIT, Reason.DEADLINE}
+        assert one.option.open == (not taken_back), (one.candidate, verdict)
+
+
+def test_every_partition_with_room_is_open_where_the_bound_allows_it() -> None:
+    # The worst workload takes more than three times as long on an A40: too slow beside an A100 under any bound.
+    assert open_ones(served(submitted(), lab())) == ["a100", "v100"]
+    assert open_ones(served(submitted(max_slowdown=0.05), lab())) == ["a100"]
+    busy = tuple(node(f"n-{name}", name, name, free=0 if name == "a100" else 4) for name in ("a100", "a40", "v100"))
+    assert "a40" in open_ones(served(submitted(), lab(nodes=busy)))
+
+
+def test_where_routing_is_closed_the_job_goes_where_it_was_sent_and_only_there() -> None:
+    found = served(submitted(), lab(), site(routing_open=False))
+    assert open_ones(found) == list(found) == ["a100"]
+    full = lab(nodes=(node("n1", "a100", free=0),))
+    waiting = served(submitted(), full, site(routing_open=False))["a100"].option
+    assert (waiting.open, waiting.has_room) == (True, False)
+    array = served(submitted(to=("a100", "a40"), array="1-4"), lab())
+    assert open_ones(array) == ["a100", "a40"]
+
+
+def test_unknown_types_are_closed_and_have_no_cost() -> None:
+    nodes = (node("n1", "a100"), node("n2", "a40", "mi300x"), node("n3", "v100", None))
+    found = served(submitted(), lab(nodes=nodes))
+    assert open_ones(found) == ["a100"]
+    for name in ("a40", "v100"):
+        option = found[name].option
+        assert (option.seconds, option.joules, option.clocks) == (None, None, ())
+
+
+def test_a_partition_with_a_type_that_nobody_can_compare_closes_the_choice() -> None:
+    nodes = (node("n1", "a100"), node("n2", "a40", "h100"))
+    assert open_ones(served(submitted(), lab(nodes=nodes))) == []
+
+
+def test_a_partition_of_processors_is_told_and_closed_for_a_job_that_wants_gpus() -> None:
+    nodes = (make_node("c1", 0, partition="a100"), node("n2", "a40", "a40"))
+    # A job for the default partition, which has no GPU.
+    option = served(submitted(), lab(nodes=nodes), site(routing_open=False))["a100"].option
+    assert option.is_cpu
+    assert not option.open
+    assert option.seconds is None
+    assert option.gpus_free_after is None
+
+
+def test_partitions_that_the_published_state_does_not_know_are_left_out() -> None:
+    context = context_of(submitted(), lab())
+    assert {str(one.partition.name) for one in context.candidates} == {"a100", "a40", "v100"}
+    known = lab(partitions=(make_partition("a40"), make_partition("a100")))
+    found = served_options(submitted(), context, shown_of(known), with_clocks=True)
+    # Their numbers are those of the published state, whatever the order of the candidates.
+    numbers = {str(one.candidate.partition.name): one.option.partition for one in found}
+    assert numbers == {"a100": 1, "a40": 0}
+
+
+# What they cost.
+
+
+def test_cost_is_that_of_the_fastest_type_with_room_times_the_types_own_ratio() -> None:
+    found = served(submitted(2), lab(), runtime=HOUR)
+    limits = context_of(submitted(), lab()).board_limits
+    cost = relative_cost(V100, A100, limits)
+    assert cost is not None
+    curves = [curve.on_board(500.0) for curve in curves_of(A100)]
+    watts = float(np.mean([curve.watts(curve.high_clock_mhz) for curve in curves]))
+    fast, slow = found["a100"].option, found["v100"].option
+    assert fast.seconds_full == pytest.approx(3600.0)
+    assert fast.joules_full == pytest.approx(2 * 3600.0 * watts)
+    assert slow.seconds_full == pytest.approx(3600.0 * cost.time_ratio)
+    assert slow.joules_full == pytest.approx(2 * 3600.0 * watts * cost.energy_ratio)
+    # At the oracle's clock inside what the bound leaves, each is slower and takes less energy.
+    for option, gpu_type, ratio in ((fast, A100, 1.0), (slow, V100, max(1.0, cost.worst_time_ratio))):
+        table = clock_table_of(gpu_type, power_limit_watts=limits.watts(gpu_type))
+        assert table is not None
+        point = table.best(3.0 / ratio - 1.0)
+        assert point is not None
+        assert point.slowdown > 0.0 > point.energy_change
+        assert option.seconds_full is not None and option.joules_full is not None
+        assert option.seconds == pytest.approx(option.seconds_full * (1.0 + point.slowdown))
+        assert option.joules == pytest.approx(option.joules_full * (1.0 + point.energy_change))
+
+
+def test_a_partition_of_two_types_costs_what_its_slower_one_does() -> None:
+    mixed = (node("n1", "a100", "a100"), node("n2", "v100", "v100"), node("n3", "v100", "a100"))
+    found = served(submitted(), lab(nodes=mixed), runtime=HOUR)
+    alone = served(submitted(), lab(), runtime=HOUR)
+    assert found["v100"].option.seconds == pytest.approx(alone["v100"].option.seconds)
+    assert found["v100"].clocks == ()
+    assert found["v100"].option.open
+
+
+def test_what_would_stay_free_counts_the_job_and_what_was_promised_since() -> None:
+    nodes = (node("n1", "a100", free=3), node("n2", "a100", free=4), node("n3", "a40", "a40", free=4))
+
+    def left(**changes: Any) -> float | None:
+        return served(submitted(2), lab(nodes=nodes), **changes)["a100"].option.gpus_free_after
+
+    assert left() == pytest.approx(5 / 8)
+    assert left(claimed_gpus={PartitionName("a100"): 3.0}) == pytest.approx(2 / 8)
+    assert left(claimed_gpus={PartitionName("a100"): inf}) == 0.0
+
+
+def test_flags_tell_of_room_and_of_where_the_job_was_sent() -> None:
+    nodes = (node("n1", "a100", free=0), node("n2", "a40", "a40"), node("n3", "v100", "v100", free=0))
+    found = served(submitted(), lab(nodes=nodes))
+    assert [(one.option.has_room, one.option.is_where_submitted) for one in found.values()] == [
+        (False, True),
+        (True, False),
+        (False, False),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("runtime", "limit", "expected"),
+    [
+        (HOUR, 600.0, 3600.0),
+        (None, 600.0, 28_800.0),
+        (None, None, 3600.0),
+        (None, 0.0, 3600.0),
+        (None, -5.0, 3600.0),
+        (RuntimeEstimate(seconds=0.0, upper_seconds=0.0, source="history"), 100.0, 4800.0),
+    ],
+)
+def test_length_is_historys_else_a_share_of_the_limit_else_an_hour(
+    runtime: RuntimeEstimate | None, limit: float | None, expected: float
+) -> None:
+    context = DecisionContext(now_seconds=NOW, candidates=(), may_route=True, max_slowdown=0.1, runtime=runtime)
+    assert expected_seconds(submitted(time_limit_minutes=limit), context) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("limit", [None, nan, inf, 1e-300])
+def test_a_length_that_is_no_number_leaves_columns_that_are(limit: float | None) -> None:
+    found = served(
+        submitted(time_limit_minutes=limit),
+        lab(partitions=tuple(make_partition(name, is_default=name == "a100") for name in ("a100", "a40", "v100"))),
+    )
+    assert np.isfinite(option_rows([one.option for one in found.values()])).all()
+
+
+# Clocks.
+
+
+@pytest.mark.parametrize("bound", [0.0, 0.02, 0.1, 0.5, 2.0])
+@pytest.mark.parametrize("routing_open", [True, False])
+def test_clocks_lie_inside_what_the_bound_leaves_and_the_oracles_is_among_them(
+    bound: float, routing_open: bool
+) -> None:
+    job, config = submitted(max_slowdown=bound), site(routing_open=routing_open)
+    context = context_of(job, lab(), config)
+    for name, one in served(job, lab(), config).items():
+        if not one.option.open:
+            assert (one.clocks, one.option.clocks) == ((), ())
+            continue
+        (gpu_type,) = one.candidate.gpu_types
+        room = remaining_slowdown(gpu_type, A100, bound, context.board_limits) if routing_open else bound
+        table = clock_table_of(gpu_type, power_limit_watts=context.board_limits.watts(gpu_type))
+        assert room is not None and table is not None
+        assert 1 <= len(one.clocks) <= MAX_CLOCKS + 1
+        assert all(point.slowdown <= room for point in one.clocks)
+        assert [point.sm_clock_mhz for point in one.clocks] == sorted({point.sm_clock_mhz for point in one.clocks})
+        assert one.clocks[-1].sm_clock_mhz == one.clocks[-1].default_clock_mhz
+        best = table.best(room)
+        assert [clock.is_oracle for clock in one.option.clocks] == [point is best for point in one.clocks]
+        assert sum(clock.is_oracle for clock in one.option.clocks) == 1
+        assert [clock.is_default for clock in one.option.clocks] == [False] * (len(one.clocks) - 1) + [True]
+        # The guard's own choice for a job that is sent there, unless it is the default clock.
+        chosen = oracle_clocks(context, (PartitionName(name),) if routing_open else None)
+        expected = {choice.sm_clock_mhz for choice in chosen if choice.gpu_type == gpu_type}
+        assert expected in ({best.sm_clock_mhz}, set()) if best is not None else not expected
+
+
+def test_a_clocks_columns_are_those_of_its_operating_point() -> None:
+    one = served(submitted(max_slowdown=0.5), lab())["a100"]
+    for point, clock in zip(one.clocks, one.option.clocks, strict=True):
+        assert clock.relative_clock == point.sm_clock_mhz / point.default_clock_mhz
+        assert clock.slowdown == point.slowdown
+        assert clock.bound_left == pytest.approx(0.5 - point.slowdown)
+        # Energy is power times time.
+        assert clock.power_change is not None and clock.energy_change is not None
+        assert (1.0 + clock.power_change) * (1.0 + point.slowdown) == pytest.approx(1.0 + clock.energy_change)
+        assert clock.open
+    assert len(one.clocks) > MAX_CLOCKS // 2
+
+
+def test_clocks_are_given_only_where_the_network_is_to_choose_them() -> None:
+    found = served(submitted(), lab(), with_clocks=False)
+    assert all((one.clocks, one.option.clocks) == ((), ()) for one in found.values())
+    assert open_ones(found) == ["a100", "v100"]
+
+
+def test_a_type_that_nobody_has_measured_has_no_clocks_but_may_be_chosen() -> None:
+    nodes = (node("n1", "a100", "h100"), node("n2", "a40", "h100"))
+    found = served(submitted(), lab(nodes=nodes), runtime=HOUR)
+    assert open_ones(found) == ["a100", "a40"]
+    for name in ("a100", "a40"):
+        assert found[name].clocks == ()
+        assert found[name].option.seconds == pytest.approx(3600.0)
+        assert isfinite(found[name].option.joules or nan)

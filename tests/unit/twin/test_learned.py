@@ -1,0 +1,243 @@
+"""A network as a placement rule of the twin: what it is told, what becomes of its answer, and that no job is lost."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+
+import pytest
+from small_networks import small_checkpoint, small_network
+from small_worlds import FirstFit, make_job, make_pool, make_world, run_jobs, same, started
+
+from slurm_energy.domain.cluster import ClusterSnapshot
+from slurm_energy.errors import PolicyError
+from slurm_energy.evaluation.arena_plan import ArenaPlan
+from slurm_energy.evaluation.arena_run import run_one
+from slurm_energy.evaluation.metrics import Metrics
+from slurm_energy.graph.blocks import Floats
+from slurm_energy.graph.cluster_graph import ClusterGraph
+from slurm_energy.graph.options import RunOption
+from slurm_energy.graph.schema import TASK
+from slurm_energy.policy.gnn.chooser import NetworkChooser
+from slurm_energy.policy.placement import ClusterView
+from slurm_energy.twin.job import Job, Workload
+from slurm_energy.twin.learned import LearnedRule
+from slurm_energy.twin.outcome import Outcome
+from slurm_energy.twin.workloads.csv_file import write_csv
+from slurm_energy.twin.workloads.registry import create_workload
+from slurm_energy.twin.world import Partition
+from slurm_energy.twin.world_file import shipped_world, world_names
+
+WORLD = make_world(
+    make_pool("left", nodes=2),
+    make_pool("right"),
+    partitions=(Partition(name="left", pools=("left",)), Partition(name="right", pools=("right",))),
+)
+"""A unit costs 200, 180 or 190 J beyond being free at the three clocks: the oracle's is the middle one."""
+ORACLE, DEFAULT = 1, 2
+MOST_JOBS = 12
+
+
+@dataclass(frozen=True, slots=True)
+class FakeChoice:
+    option: int
+    clock: int | None = None
+
+
+Answer = Callable[[Sequence[RunOption]], FakeChoice | None]
+
+
+@dataclass
+class FakeChooser:
+    """Answers by a function of the options, and remembers what it was shown."""
+
+    answer: Answer
+    graph: ClusterGraph = field(default_factory=ClusterGraph)
+    snapshots: list[ClusterSnapshot] = field(default_factory=list)
+    vectors: list[Floats] = field(default_factory=list)
+    options: list[Sequence[RunOption]] = field(default_factory=list)
+
+    def follow_at_once(self, snapshot: ClusterSnapshot) -> None:
+        self.snapshots.append(snapshot)
+        self.graph.update(snapshot)
+
+    def choose(self, job_x: Floats, options: Sequence[RunOption]) -> FakeChoice | None:
+        assert len(self.snapshots) == len(self.options) + 1, "asked without being brought to the present state"
+        self.vectors.append(job_x)
+        self.options.append(options)
+        return self.answer(options)
+
+
+class Choosers:
+    """Makes a fake for each run and keeps them."""
+
+    def __init__(self, answer: Answer) -> None:
+        self.made: list[FakeChooser] = []
+        self._answer = answer
+
+    def __call__(self) -> FakeChooser:
+        self.made.append(FakeChooser(self._answer))
+        return self.made[-1]
+
+
+def rule_of(answer: Answer, *, learned_clocks: bool = False) -> tuple[LearnedRule, Choosers]:
+    choosers = Choosers(answer)
+    return LearnedRule(choosers, version="7", learned_clocks=learned_clocks), choosers
+
+
+def network_rule(seed: int, *, learned_clocks: bool = False) -> LearnedRule:
+    network = small_network(seed)
+    return LearnedRule(lambda: NetworkChooser(network, ClusterGraph()), version="1", learned_clocks=learned_clocks)
+
+
+def by_chance(seed: int) -> Answer:
+    random = Random(seed)
+    return lambda options: FakeChoice(random.randrange(len(options)))
+
+
+def some_jobs(count: int = 30) -> list[Job]:
+    random = Random(5)
+    return [
+        make_job(
+            number, submitted=60.0 * number, units=random.uniform(20.0, 200.0), gpus=random.choice([(1,), (1, 2, 4)])
+        )
+        for number in range(1, count + 1)
+    ]
+
+
+@pytest.mark.parametrize("option", range(6))
+def test_a_job_starts_as_chosen_at_the_clock_of_least_energy(option: int) -> None:
+    rule, _ = rule_of(lambda options: FakeChoice(option))
+    outcome = run_jobs(WORLD, [make_job(1, gpus=(1, 2, 4))], rule)
+    places, widths = [0, 0, 0, 1, 1, 1], [1, 2, 4, 1, 2, 4]
+    assert (outcome.place[0], outcome.gpus[0], outcome.clock[0]) == (places[option], widths[option], ORACLE)
+    assert (outcome.rule, rule.version, outcome.clamped) == ("gnn", "7", 0)
+
+
+@pytest.mark.parametrize("clock", range(3))
+def test_a_chosen_clock_counts_only_where_clocks_are_learned(clock: int) -> None:
+    exact, exact_choosers = rule_of(lambda options: FakeChoice(0, clock))
+    free, free_choosers = rule_of(lambda options: FakeChoice(0, clock), learned_clocks=True)
+    assert run_jobs(WORLD, [make_job(1)], exact).clock[0] == ORACLE
+    assert run_jobs(WORLD, [make_job(1)], free).clock[0] == clock
+    assert exact_choosers.made[0].options[0][0].clocks == ()
+    assert len(free_choosers.made[0].options[0][0].clocks) == 3
+
+
+def test_without_a_chosen_clock_the_exact_one_stands() -> None:
+    rule, _ = rule_of(lambda options: FakeChoice(0, None), learned_clocks=True)
+    assert run_jobs(WORLD, [make_job(1)], rule).clock[0] == ORACLE
+
+
+def test_a_job_waits_when_nothing_is_chosen_and_is_asked_about_again() -> None:
+    answers = iter([FakeChoice(0), None, FakeChoice(0)])
+    rule, choosers = rule_of(lambda options: next(answers))
+    outcome = run_jobs(WORLD, [make_job(1), make_job(2, submitted=10.0)], rule)
+    assert outcome.state == ["COMPLETED", "COMPLETED"]
+    assert outcome.declined == 1
+    assert started(outcome)[2] == pytest.approx(200.0)  # when the first one, at half the clock, has ended
+    assert len(choosers.made[0].options) == 3
+
+
+def test_the_network_sees_the_cluster_as_it_is_without_the_job_it_is_asked_about() -> None:
+    rule, choosers = rule_of(lambda options: FakeChoice(0))
+    run_jobs(WORLD, [make_job(1), make_job(2, submitted=10.0), make_job(3, submitted=500.0)], rule)
+    first, second, third = choosers.made[0].snapshots
+    assert [[int(job.job_id) for job in snapshot.jobs] for snapshot in (first, second, third)] == [[], [1], []]
+    assert [snapshot.taken_at_seconds for snapshot in (first, second, third)] == [1.0, 11.0, 501.0]
+    used = [sum(gpus.allocated for node in s.nodes for gpus in node.gpus) for s in (first, second, third)]
+    assert used == [0, 1, 0]
+
+
+def test_the_job_is_told_as_one_that_is_being_submitted() -> None:
+    rule, choosers = rule_of(lambda options: FakeChoice(0))
+    late = make_job(2, submitted=9.0, units=500.0, gpus=(1, 2, 4), time_limit_seconds=3600.0)
+    run_jobs(WORLD, [make_job(1), late], rule)
+    vector = choosers.made[0].vectors[1]
+    told = {feature.name: (value, feature) for feature, value in zip(TASK, vector.tolist(), strict=True)}
+    wanted = {
+        "is_pending": 0.0,
+        "is_submitted": 1.0,
+        "estimated_seconds": 125.0,  # on four devices, at the highest clock
+        "time_limit_seconds": 3600.0,
+        "gpus_least": 1.0,
+        "gpus_most": 4.0,
+        "waited_seconds": 0.0,
+        "has_deadline": 0.0,
+    }
+    for name, value in wanted.items():
+        found, feature = told[name]
+        assert found == pytest.approx(feature.scaled(value)), name
+
+
+def test_every_run_begins_with_a_network_that_has_seen_nothing() -> None:
+    rule, choosers = rule_of(lambda options: FakeChoice(0))
+    for _ in range(2):
+        run_jobs(WORLD, [make_job(1)], rule)
+    first, second = choosers.made
+    assert first.graph is not second.graph
+    assert len(first.snapshots) == len(second.snapshots) == 1
+
+
+def test_a_rule_that_is_asked_before_its_run_says_so() -> None:
+    class Never(FirstFit):
+        def place(self, job: object, view: ClusterView) -> None:
+            rule, _ = rule_of(lambda options: FakeChoice(0))
+            with pytest.raises(PolicyError, match="asked before its run began"):
+                rule.place(make_job(1), view)
+
+    run_jobs(WORLD, [make_job(1)], Never(), horizon_seconds=10.0)
+
+
+def test_another_cluster_than_the_twin_s_is_refused() -> None:
+    rule, _ = rule_of(lambda options: FakeChoice(0))
+    elsewhere: ClusterView = object()  # type: ignore[assignment]  # whatever it is, it is no view of the twin
+    rule.begin(elsewhere, Random(0))
+    with pytest.raises(PolicyError, match="in the twin only"):
+        rule.place(make_job(1), elsewhere)
+
+
+def test_random_choices_lose_no_job_and_are_never_changed_by_the_guard() -> None:
+    rule, _ = rule_of(by_chance(3))
+    outcome = run_jobs(WORLD, some_jobs(), rule)
+    assert outcome.state == ["COMPLETED"] * 30
+    assert outcome.clamped == 0
+    assert {*outcome.place.tolist()} == {0, 1}
+    assert {*outcome.gpus.tolist()} == {1, 2, 4}
+
+
+@pytest.mark.parametrize("learned_clocks", [False, True], ids=["exact clocks", "learned clocks"])
+def test_the_same_weights_do_the_same_twice_and_others_do_otherwise(learned_clocks: bool) -> None:
+    def outcome(seed: int) -> Outcome:
+        return run_jobs(WORLD, some_jobs(12), network_rule(seed, learned_clocks=learned_clocks))
+
+    first, again, others = outcome(1), outcome(1), [outcome(seed) for seed in (2, 3)]
+    assert same(first, again)
+    assert any(not same(first, other) for other in others)
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return small_checkpoint(tmp_path_factory.mktemp("checkpoints") / "random", seed=3)
+
+
+@pytest.mark.parametrize("name", world_names())
+def test_an_hour_of_every_shipped_world_runs_to_its_end_with_random_weights(
+    name: str, checkpoint: Path, tmp_path: Path
+) -> None:
+    """Energy balance and bound are checked by the arena's own run."""
+    world = shipped_world(name)
+    hour = create_workload(world.workload, {**world.workload_settings, "hours": 1.0}, 1).jobs
+    path = tmp_path / "hour.csv"
+    write_csv(Workload(name=name, jobs=hour[:: -(-len(hour) // MOST_JOBS)]), path)
+    plan = ArenaPlan(policies=("gnn",), world=name, workload=path)
+
+    def figures(policy: str) -> Metrics:
+        return run_one(plan, policy, policy, seed=1).metrics
+
+    network, default = figures(f"gnn:checkpoint={checkpoint}"), figures("slurm-default")
+    assert network.jobs == default.jobs > 6
+    assert (network.completed_jobs, network.unfinished_jobs) == (default.completed_jobs, 0) == (default.jobs, 0)
+    assert network.true_units == pytest.approx(default.true_units)
+    assert network.clamped_decisions == 0
+    assert 0.0 < network.active_joules < network.total_joules
