@@ -14,8 +14,9 @@ from slurm_energy.domain.ids import PartitionName
 from slurm_energy.errors import PolicyError
 from slurm_energy.graph.blocks import Floats
 from slurm_energy.graph.cluster_graph import ClusterGraph
-from slurm_energy.graph.job_features import submitted_vector
+from slurm_energy.graph.job_features import JobWishes, submitted_vector
 from slurm_energy.graph.options import RunOption
+from slurm_energy.policy.mode_weights import BALANCED_WEIGHTS
 from slurm_energy.policy.placement import ClusterView, Placement, PlacementRule, WaitingJob
 from slurm_energy.policy.rules.tables import Prepared
 from slurm_energy.twin.job import Job
@@ -121,6 +122,9 @@ class Situation:
             view.now_seconds + _FIRST_SECOND,
             graph.facts,
             runtime=RuntimeEstimate(seconds=expected, upper_seconds=expected, source="history"),
+            wishes=JobWishes(
+                max_slowdown=job.max_slowdown, time_weight=BALANCED_WEIGHTS[0], energy_weight=BALANCED_WEIGHTS[1]
+            ),
             kind=job.kind,
         )
 

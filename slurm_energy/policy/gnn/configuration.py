@@ -65,6 +65,11 @@ class NetworkConfig:
             value = getattr(self, name)
             if not low <= value <= high:
                 raise ConfigError(f"network setting {name} is {value}, it must be between {low} and {high}")
+        if self.hierarchy == "flat" and self.sampling == "sampled":
+            raise ConfigError(
+                'network settings hierarchy="flat" and sampling="sampled" do not go together: a sample of the nodes '
+                "stands for the others through the levels above them"
+            )
         if self.heads % 3 or self.hidden % self.heads:
             raise ConfigError(
                 f"network settings hidden={self.hidden} and heads={self.heads}: heads must be a multiple of 3 and "

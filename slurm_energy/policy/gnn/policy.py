@@ -1,6 +1,7 @@
 """The network as a policy of the daemon: a job and a snapshot in, partition and clocks out, with what it looked at."""
 
-from collections.abc import Iterable, Iterator, Mapping
+import logging
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Literal
@@ -19,6 +20,7 @@ from slurm_energy.graph.job_features import JobWishes, submitted_vector
 from slurm_energy.policy.attention_note import attention_note
 from slurm_energy.policy.base import DecisionContext
 from slurm_energy.policy.baselines import clock_choice
+from slurm_energy.policy.checkpoint_files import check_files
 from slurm_energy.policy.gnn.attention_report import AttentionReport, attention_report
 from slurm_energy.policy.gnn.chooser import Choice, NetworkChooser
 from slurm_energy.policy.gnn.configuration import Clocks
@@ -29,17 +31,15 @@ from slurm_energy.policy.gnn.network import HierarchicalNetwork
 from slurm_energy.policy.gnn.node_hint import node_hint
 from slurm_energy.policy.gnn.reasoning import TopKind
 from slurm_energy.policy.gnn.serving_options import ServedOption, served_options
+from slurm_energy.policy.mode_weights import BALANCED_WEIGHTS, MODE_WEIGHTS
 from slurm_energy.policy.oracle import oracle_clocks
 from slurm_energy.policy.partition_check import landing_on
 from slurm_energy.policy.routing import with_room
 from slurm_energy.policy.site_limits import site_board_limits
 
-BALANCED_WEIGHTS = (0.5, 0.5)
-WEIGHTS: Mapping[EnergyMode, tuple[float, float]] = {
-    EnergyMode.BALANCED: BALANCED_WEIGHTS,
-    EnergyMode.SAVER: (0.2, 0.8),
-}
-"""w_time and w_energy of each mode (abstract and section 3.4 of the paper); one network serves all."""
+_NODES_TRAINED = "node_agreement"
+"""Metric of a checkpoint whose head over nodes was trained; without it a node hint would be a throw of dice."""
+logger = logging.getLogger(__name__)
 
 
 class GnnPolicy:
@@ -86,7 +86,7 @@ class GnnPolicy:
             # Nothing is open to choice: the clocks of where the job goes anyway are still worth choosing.
             note = "no partition is open to choice: the job stays where it was sent"
             return PolicyAnswer(clocks=oracle_clocks(context, None), reasons=(Reason.POLICY,), notes=(note,))
-        time_weight, energy_weight = WEIGHTS.get(job.options.mode or self._default_mode, BALANCED_WEIGHTS)
+        time_weight, energy_weight = MODE_WEIGHTS.get(job.options.mode or self._default_mode, BALANCED_WEIGHTS)
         wishes = JobWishes(max_slowdown=context.max_slowdown, time_weight=time_weight, energy_weight=energy_weight)
         job_x = submitted_vector(job, context.now_seconds, chooser.shown.facts, runtime=context.runtime, wishes=wishes)
         choice = chooser.choose(job_x, [served.option for served in options])
@@ -176,12 +176,14 @@ def load_policy(config: Config) -> GnnPolicy:
     if not config.policy.checkpoint:
         raise ConfigError("policy.checkpoint is empty: name the folder of a learned policy, or choose another policy")
     use_threads(config.policy.threads)
-    network, version = load_network(Path(config.policy.checkpoint))
+    folder = Path(config.policy.checkpoint)
+    network, version = load_network(folder)
+    node_hints = config.routing.node_hints and _NODES_TRAINED in check_files(folder).metrics
+    if config.routing.node_hints and not node_hints:
+        logger.warning("node hints stay off: the head over nodes was not trained checkpoint=%s", folder)
     graph = ClusterGraph(
         {slurm_type: GpuTypeName(name) for slurm_type, name in config.gpu_types.items()}, site_board_limits(config)
     )
     clocks: Literal["oracle", "learned"] = config.policy.clocks
     mode = EnergyMode(config.policy.default_mode)
-    return GnnPolicy(
-        network, graph, version=version, clocks=clocks, default_mode=mode, node_hints=config.routing.node_hints
-    )
+    return GnnPolicy(network, graph, version=version, clocks=clocks, default_mode=mode, node_hints=node_hints)

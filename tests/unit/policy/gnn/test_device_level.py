@@ -128,7 +128,7 @@ def test_a_link_that_nobody_knows_still_counts() -> None:
     column = schema.column(schema.LINK, "bandwidth_gb_per_second")
     link_x = features(np.random.default_rng(3), len(block.link_x), schema.LINK)
     link_x[:, column] = 0.0
-    module = level()
+    module = level(replace(SMALL, propagation="spectral"))
     unknown, unlinked = (
         replace(block, link_x=link_x),
         replace(block, link_x=link_x[:0], link_index=block.link_index[:, :0]),

@@ -407,8 +407,18 @@ def test_a_loaded_policy_has_the_sites_settings(tmp_path: Path, monkeypatch: pyt
     graph = policy._chooser.graph
     types = {str(name): graph.nodes.kinds_of(graph.nodes.states[slot]) for name, slot in graph.node_index.items()}
     assert types == {"n1": (GpuTypeName("a100-sxm4-80gb"),), "n2": (V100,)}
-    assert not policy._node_hints
-    assert load_policy(replace(config, routing=replace(config.routing, node_hints=True)))._node_hints
+    torch.set_num_threads(1)
+
+
+@pytest.mark.parametrize(("trained", "opened"), [(True, True), (True, False), (False, True)])
+def test_node_hints_are_given_where_the_site_opens_them_and_the_head_was_trained(
+    trained: bool, opened: bool, tmp_path: Path
+) -> None:
+    metrics = {"node_agreement": 0.9} if trained else {}
+    folder = str(saved(tmp_path / "one", create_network(SMALL, seed=7), metrics=metrics))
+    config = site(name="gnn", checkpoint=folder)
+    config = replace(config, routing=replace(config.routing, node_hints=opened))
+    assert load_policy(config)._node_hints == (trained and opened)
 
 
 def test_without_a_checkpoint_there_is_no_policy(tmp_path: Path) -> None:

@@ -153,6 +153,21 @@ def test_a_partition_with_a_type_that_nobody_can_compare_closes_the_choice() -> 
     assert open_ones(served(submitted(), lab(nodes=nodes))) == []
 
 
+def test_a_partition_in_which_one_type_is_unknown_is_closed() -> None:
+    nodes = (node("n1", "a100"), node("n2", "v100", "v100"), node("n3", "v100", "mi300x"))
+    found = served(submitted(), lab(nodes=nodes))
+    assert found["v100"].candidate.gpu_types == (V100,)
+    assert found["v100"].option.has_room
+    assert open_ones(found) == ["a100"]
+
+
+def test_a_full_partition_with_a_type_that_nobody_can_compare_has_no_cost_and_closes_nothing() -> None:
+    nodes = (node("n1", "a100"), node("n2", "v100", "v100"), node("n3", "a40", free=0), node("n4", "a40", "h100", 0))
+    found = served(submitted(), lab(nodes=nodes))
+    assert open_ones(found) == ["a100", "v100"]
+    assert (found["a40"].option.seconds, found["a40"].option.joules) == (None, None)
+
+
 def test_a_partition_of_processors_is_told_and_closed_for_a_job_that_wants_gpus() -> None:
     nodes = (make_node("c1", 0, partition="a100"), node("n2", "a40", "a40"))
     # A job for the default partition, which has no GPU.
