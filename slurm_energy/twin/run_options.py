@@ -62,7 +62,7 @@ def placed_options(
     found = []
     for place in sorted(range(len(room)), key=lambda index: (partition_of_place[index], index)):
         for column, gpus in enumerate(counts):
-            if 0 < gpus <= room[place] and table.seconds_per_unit[place, column, 0] < inf:
+            if gpus <= room[place] and table.seconds_per_unit[place, column, 0] < inf:
                 found.append(_placed(job, view, costs, (place, column), partition_of_place[place], with_clocks))
     return found
 

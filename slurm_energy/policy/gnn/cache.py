@@ -42,6 +42,11 @@ class StateKeeper(Protocol):
     published: Published | None
     """The state at the top as of the last complete refresh; None before the first."""
 
+    @property
+    def is_stale(self) -> bool:
+        """Whether what changed has not been worked out and published yet."""
+        ...
+
     def note(self, changes: Changes) -> None:
         """Remember what changed."""
         ...
@@ -76,6 +81,11 @@ class EmbeddingCache:
         self._group_heat = torch.zeros(0, 0)
         self._waits = RowPool(hidden, heads)
         self.forget()
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether what changed has not been worked out and published yet."""
+        return self._stale
 
     def forget(self) -> None:
         """Drop everything: the next refresh works out all of the graph."""

@@ -70,6 +70,11 @@ class NetworkChooser:
         """The snapshot that the graph shows."""
         return self._snapshot
 
+    @property
+    def is_updating(self) -> bool:
+        """Whether graph and embeddings are between two snapshots."""
+        return self._updating is not None or self.keeper.is_stale
+
     def follow(self, snapshot: ClusterSnapshot) -> Iterator[None]:
         """Bring graph and embeddings to a snapshot in short steps; answers in between are from the state before.
 

@@ -21,6 +21,11 @@ class WholeState:
         self._graph = graph
         self._stale = True
 
+    @property
+    def is_stale(self) -> bool:
+        """Whether what changed has not been worked out and published yet."""
+        return self._stale
+
     def note(self, changes: Changes) -> None:
         """Remember whether anything changed."""
         self._stale = self._stale or bool(changes)

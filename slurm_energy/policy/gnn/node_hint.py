@@ -32,8 +32,8 @@ def node_hint(chooser: NetworkChooser, choice: Choice, job: JobRequest, partitio
         partition: Where it goes.
     """
     keeper, graph = chooser.keeper, chooser.graph
-    if not isinstance(keeper, EmbeddingCache):
-        return None
+    if not isinstance(keeper, EmbeddingCache) or chooser.is_updating:
+        return None  # in between slots may stand for other nodes than their embeddings do
     slots = nodes_with_room(graph, partition, max(1, -(-job.gpu_count // max(1, job.nodes_min))))
     if len(slots) < 2 or int(slots.max()) >= len(keeper.node):
         return None

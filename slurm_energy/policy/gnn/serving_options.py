@@ -43,7 +43,8 @@ def served_options(
     """Return one option for each candidate partition that the published state knows.
 
     Where routing is open, those are open that the answer may name, that have room now, and whose GPU types are known
-    and fast enough: the same as the exact policy's, so that the network never proposes what the guard would take back.
+    and fast enough: the same as the exact policy's. Time limit and deadline are the guard's, which may still keep the
+    job where it was sent.
     Where it is closed, the job goes where it was sent, and what is left to choose there is the clock.
 
     Args:

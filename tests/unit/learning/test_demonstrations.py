@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from small_worlds import (
     Answers,
-    Beside,
     make_device,
     make_job,
     make_load,
@@ -180,12 +179,14 @@ def test_a_partition_s_limit_raises_the_clock_that_is_written_down() -> None:
 def test_a_job_beside_another_on_one_gpu_is_no_option_and_not_written_down() -> None:
     pair = PairSpeed(speed=0.7, partner_speed=0.7, watts=240.0)
     world = make_world(
-        make_pool(gpus_per_node=1, jobs_per_gpu=2),
+        make_pool(gpus_per_node=2, jobs_per_gpu=2),
         devices=(make_device(loads={"training": make_load()}, pairs={("training", "training"): pair}),),
     )
     jobs = [make_job(1, shareable=True), make_job(2, submitted=5.0, shareable=True)]
-    found, outcome = watched(Beside(), world=world, jobs=jobs)
+    answers = {1: Placement(0, 1, -1), 2: Placement(0, 1, -1, partner=1)}
+    found, outcome = watched(Answers(lambda job, view: answers[job.job_id]), world=world, jobs=jobs)
     assert outcome.started_seconds.tolist() == [0.0, 5.0]
+    assert outcome.ended_seconds[0] > 100.0, "it did not share"
     assert len(found) == 1
 
 

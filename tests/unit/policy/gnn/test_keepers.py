@@ -67,13 +67,6 @@ def test_all_keepers_agree_on_the_whole_graph_also_with_a_job_on_several_nodes(c
     assert_alike(run(SampledState(sampled, graphs[2]), graphs[2], *steps), expected)
 
 
-def test_a_flat_sample_of_everything_is_everything() -> None:
-    full, sampled = networks(replace(SMALL, hierarchy="flat"))
-    graphs = [ClusterGraph() for _ in range(2)]
-    expected = run(WholeState(full, graphs[0]), graphs[0], cluster())
-    assert_alike(run(SampledState(sampled, graphs[1]), graphs[1], cluster()), expected)
-
-
 def test_a_sample_leaves_nodes_out_and_keeps_the_shape_of_the_top() -> None:
     config = replace(SMALL, sampling="sampled", sampling_rate=0.12)
     network, graph = create_network(config, seed=1), ClusterGraph()
@@ -129,7 +122,6 @@ def test_a_change_that_was_noted_twice_is_not_forgotten() -> None:
         ({}, EmbeddingCache),
         ({"hierarchy": "flat"}, WholeState),
         ({"sampling": "sampled"}, SampledState),
-        ({"sampling": "sampled", "hierarchy": "flat"}, SampledState),
     ],
 )
 def test_a_network_is_kept_as_it_can_be(changes: dict[str, str], kind: type) -> None:
@@ -137,10 +129,8 @@ def test_a_network_is_kept_as_it_can_be(changes: dict[str, str], kind: type) -> 
     assert type(keeper_of(network, ClusterGraph())) is kind
 
 
-@pytest.mark.parametrize("sampling", ["full", "sampled"])
-@pytest.mark.parametrize("hierarchy", ["hierarchical", "flat"])
-def test_a_cluster_without_nodes_or_without_anything_is_kept(sampling: str, hierarchy: str) -> None:
-    config = replace(SMALL, sampling=sampling, hierarchy=hierarchy)  # type: ignore[arg-type]  # names of settings
+@pytest.mark.parametrize("config", [SMALL, replace(SMALL, hierarchy="flat"), replace(SMALL, sampling="sampled")])
+def test_a_cluster_without_nodes_or_without_anything_is_kept(config: NetworkConfig) -> None:
     for snapshot in (make_snapshot(), make_snapshot((), (), ()), make_snapshot((), (make_job(1),))):
         graph = ClusterGraph()
         found = run(keeper_of(create_network(config, seed=1), graph), graph, snapshot)
