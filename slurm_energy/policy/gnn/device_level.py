@@ -10,7 +10,7 @@ from slurm_energy.policy.gnn.configuration import NetworkConfig
 from slurm_energy.policy.gnn.encoders import VertexEncoder
 from slurm_energy.policy.gnn.levels import Devices, floats, indices
 from slurm_energy.policy.gnn.pooling import NodePooling
-from slurm_energy.policy.gnn.propagation import HybridPropagation, TypedEdges
+from slurm_energy.policy.gnn.propagation import TypedEdges, propagation_of
 from slurm_energy.policy.gnn.spectral import scaled_laplacian
 
 LINK, RUNS, IN = 0, 1, 2
@@ -37,18 +37,7 @@ class DeviceLevel(nn.Module):
         self.gpu = VertexEncoder(schema.width(schema.GPU), hidden)
         self.task = VertexEncoder(schema.width(schema.TASK), hidden)
         self.parent = VertexEncoder(schema.width(schema.NODE), hidden)
-        self.layers = nn.ModuleList(
-            HybridPropagation(
-                hidden,
-                _EDGE_COLUMNS,
-                config.heads,
-                config.chebyshev_order,
-                config.propagation,
-                edge_types=3,
-                attention=config.attention != "none",
-            )
-            for _ in range(config.device_layers)
-        )
+        self.layers = nn.ModuleList(propagation_of(config, _EDGE_COLUMNS, 3) for _ in range(config.device_layers))
         self.pooling = NodePooling(hidden, config.pooling, config.pooled_vertices)
         self.node = VertexEncoder(schema.width(schema.NODE), hidden)
         self.norm = nn.LayerNorm(hidden)

@@ -9,7 +9,7 @@ from slurm_energy.policy.gnn.configuration import NetworkConfig
 from slurm_energy.policy.gnn.encoders import VertexEncoder
 from slurm_energy.policy.gnn.levels import Fabric, floats, indices
 from slurm_energy.policy.gnn.offering import Offering
-from slurm_energy.policy.gnn.propagation import HybridPropagation, TypedEdges
+from slurm_energy.policy.gnn.propagation import TypedEdges, propagation_of
 from slurm_energy.policy.gnn.spectral import scaled_laplacian
 
 UP, DOWN = 0, 1
@@ -33,16 +33,7 @@ class FabricLevel(nn.Module):
         self.spectral = config.propagation != "spatial"
         self.switch = VertexEncoder(schema.width(schema.SWITCH), hidden)
         self.layers = nn.ModuleList(
-            HybridPropagation(
-                hidden,
-                schema.width(schema.UPLINK),
-                config.heads,
-                config.chebyshev_order,
-                config.propagation,
-                edge_types=2,
-                attention=config.attention != "none",
-            )
-            for _ in range(config.fabric_layers)
+            propagation_of(config, schema.width(schema.UPLINK), 2) for _ in range(config.fabric_layers)
         )
         self.offering = Offering(hidden, hidden, config.heads)
 

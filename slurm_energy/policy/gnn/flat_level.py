@@ -10,7 +10,7 @@ from slurm_energy.policy.gnn.configuration import NetworkConfig
 from slurm_energy.policy.gnn.encoders import VertexEncoder
 from slurm_energy.policy.gnn.levels import Devices, Fabric, Queue, floats, indices
 from slurm_energy.policy.gnn.offering import Offering
-from slurm_energy.policy.gnn.propagation import HybridPropagation, TypedEdges
+from slurm_energy.policy.gnn.propagation import TypedEdges, propagation_of
 from slurm_energy.policy.gnn.spectral import scaled_laplacian
 
 _LINK, _RUNS, _IN, _UPLINK, _DEPENDS = range(5)
@@ -36,18 +36,7 @@ class FlatLevel(nn.Module):
         self.switch = VertexEncoder(schema.width(schema.SWITCH), hidden)
         self.running = VertexEncoder(schema.width(schema.TASK), hidden)
         self.pending = VertexEncoder(schema.width(schema.TASK), hidden)
-        self.layers = nn.ModuleList(
-            HybridPropagation(
-                hidden,
-                _EDGE_COLUMNS,
-                config.heads,
-                config.chebyshev_order,
-                config.propagation,
-                edge_types=5,
-                attention=config.attention != "none",
-            )
-            for _ in range(config.device_layers)
-        )
+        self.layers = nn.ModuleList(propagation_of(config, _EDGE_COLUMNS, 5) for _ in range(config.device_layers))
         self.offered = Offering(hidden, hidden, config.heads)
         self.asked = Offering(hidden + schema.width(schema.OPTION), hidden, config.heads)
 

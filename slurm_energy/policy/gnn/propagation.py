@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn.functional import relu_
 
 from slurm_energy.errors import ValueRangeError
-from slurm_energy.policy.gnn.configuration import Propagation
+from slurm_energy.policy.gnn.configuration import NetworkConfig, Propagation
 from slurm_energy.policy.gnn.spatial import SpatialAttentionConv
 from slurm_energy.policy.gnn.spectral import ChebyshevConv
 
@@ -132,3 +132,16 @@ class HybridPropagation(nn.Module):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.channels}, mode={self.mode!r}, {self.spatial}, {self.spectral})"
+
+
+def propagation_of(config: NetworkConfig, edge_channels: int, edge_types: int) -> HybridPropagation:
+    """Return one layer with a network's settings."""
+    return HybridPropagation(
+        config.hidden,
+        edge_channels,
+        config.heads,
+        config.chebyshev_order,
+        config.propagation,
+        edge_types=edge_types,
+        attention=config.attention != "none",
+    )

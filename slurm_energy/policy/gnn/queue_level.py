@@ -9,7 +9,7 @@ from slurm_energy.policy.gnn.configuration import NetworkConfig
 from slurm_energy.policy.gnn.encoders import VertexEncoder
 from slurm_energy.policy.gnn.levels import Queue, floats, indices
 from slurm_energy.policy.gnn.offering import Offering
-from slurm_energy.policy.gnn.propagation import HybridPropagation, TypedEdges
+from slurm_energy.policy.gnn.propagation import TypedEdges, propagation_of
 from slurm_energy.policy.gnn.spectral import scaled_laplacian
 
 FORWARD, BACKWARD = 0, 1
@@ -28,16 +28,7 @@ class QueueLevel(nn.Module):
         self.spectral = config.propagation != "spatial"
         self.task = VertexEncoder(schema.width(schema.TASK), hidden)
         self.layers = nn.ModuleList(
-            HybridPropagation(
-                hidden,
-                schema.width(schema.DEPENDS),
-                config.heads,
-                config.chebyshev_order,
-                config.propagation,
-                edge_types=2,
-                attention=config.attention != "none",
-            )
-            for _ in range(config.task_layers)
+            propagation_of(config, schema.width(schema.DEPENDS), 2) for _ in range(config.task_layers)
         )
         self.offering = Offering(hidden + schema.width(schema.OPTION), hidden, config.heads)
 

@@ -18,7 +18,7 @@ from slurm_energy.policy.gnn.levels import (
     mean_of,
 )
 from slurm_energy.policy.gnn.offering import Offering
-from slurm_energy.policy.gnn.propagation import HybridPropagation, TypedEdges
+from slurm_energy.policy.gnn.propagation import TypedEdges, propagation_of
 from slurm_energy.policy.gnn.reasoning import TopKind
 from slurm_energy.policy.gnn.spectral import scaled_laplacian
 
@@ -54,15 +54,7 @@ class TopLevel(nn.Module):
         self.cluster = VertexEncoder(schema.width(schema.CLUSTER), hidden)
         self.constraint = VertexEncoder(schema.width(schema.CONSTRAINT), hidden)
         self.spine = VertexEncoder(schema.width(schema.SWITCH), hidden)
-        self.trunk = HybridPropagation(
-            hidden,
-            schema.width(schema.UPLINK),
-            config.heads,
-            config.chebyshev_order,
-            config.propagation,
-            edge_types=2,
-            attention=config.attention != "none",
-        )
+        self.trunk = propagation_of(config, schema.width(schema.UPLINK), 2)
         self.fabric = Offering(hidden, hidden, config.heads)
         self.offered = nn.Linear(hidden, hidden)
         self.asked = nn.Linear(hidden, hidden)
