@@ -17,8 +17,11 @@ EXIT_FAILED = 1
 EXIT_INTERRUPTED = 130
 
 
-OF_EXTRA_TWIN = frozenset({"gymnasium", "matplotlib", "numpy", "scipy", "sortedcontainers"})
-"""Packages that a node or a login host does without."""
+EXTRA_OF_PACKAGE = {
+    **dict.fromkeys(("gymnasium", "matplotlib", "numpy", "scipy", "sortedcontainers"), "twin"),
+    **dict.fromkeys(("safetensors", "torch", "torch_geometric"), "train"),
+}
+"""What to install for packages that a node or a login host does without."""
 
 
 class Noun(NamedTuple):
@@ -113,9 +116,10 @@ def main(argv: list[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter's last flush meets no one
         return EXIT_FAILED
     except ModuleNotFoundError as error:
-        if error.name is None or error.name.split(".")[0] not in OF_EXTRA_TWIN:
+        extra = EXTRA_OF_PACKAGE.get((error.name or "").split(".")[0])
+        if extra is None:
             raise
-        say(f"the Python package {error.name} is missing: pip install 'slurm-energy[twin]'", PROGRAM)
+        say(f"the Python package {error.name} is missing: pip install 'slurm-energy[{extra}]'", PROGRAM)
         return EXIT_FAILED
     except SlurmEnergyError as error:
         if "--traceback" in arguments:

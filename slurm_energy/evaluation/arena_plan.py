@@ -27,6 +27,8 @@ STATIONARY_GENERATORS = frozenset({"poisson"})
 SWEPT = ("fixed-clock", "fixed-dvfs")
 """Rules whose clocks are found by a sweep when they are given none."""
 MOST_SEEDS = 10_000
+FIRST_TRAINING_SEED = 1_000_000
+"""Arrivals from this seed on are for training: no comparison may meet them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +91,10 @@ def checked_plan(plan: ArenaPlan) -> World:
         raise EvaluationError(f"policy {twice[0][:64]!r} is named twice")
     if not plan.seeds or len(plan.seeds) > MOST_SEEDS or min(plan.seeds) < 0:
         raise EvaluationError(f"{len(plan.seeds)} seeds: 1 to {MOST_SEEDS} from 0 up are possible")
+    if max(plan.seeds) >= FIRST_TRAINING_SEED:
+        raise EvaluationError(
+            f"seed {max(plan.seeds)} is kept for training: compare with seeds below {FIRST_TRAINING_SEED}"
+        )
     if plan.horizon_seconds is not None and not 0.0 < plan.horizon_seconds < inf:
         raise EvaluationError(f"a run of {plan.horizon_seconds / 3600.0:g} hours is not a finite time above 0")
     if plan.workload is not None and plan.sacct is not None:

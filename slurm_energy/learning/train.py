@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 
 from slurm_energy.errors import CheckpointError, ConfigError, TrainingError
+from slurm_energy.evaluation.arena_plan import FIRST_TRAINING_SEED
 from slurm_energy.evaluation.contenders import create_contender
 from slurm_energy.learning.demonstrations import DemonstratedRule, Demonstration
 from slurm_energy.learning.imitation import ImitationSettings, Progress, train_by_imitation
@@ -22,9 +23,6 @@ from slurm_energy.twin.simulation import run
 from slurm_energy.twin.workloads.registry import create_workload
 from slurm_energy.twin.world import World
 from slurm_energy.twin.world_file import find_world
-
-FIRST_TRAINING_SEED = 1_000_000
-"""Arrivals of training; comparisons count their seeds from 1, so that the two never meet."""
 
 
 def network_settings(path: Path | None) -> NetworkConfig:

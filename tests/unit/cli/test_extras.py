@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parents[3] / "slurm_energy"
+OF_EXTRAS = ("gymnasium", "matplotlib", "numpy", "safetensors", "scipy", "sortedcontainers", "torch", "torch_geometric")
 BLOCK = """
 import sys
-OF_EXTRAS = {"gymnasium", "matplotlib", "numpy", "scipy", "sortedcontainers", "torch", "torch_geometric"}
 class Missing:
     def find_spec(self, name, path=None, target=None):
         if name.split(".")[0] in OF_EXTRAS:
@@ -19,8 +19,8 @@ sys.meta_path.insert(0, Missing())
 OF_TWIN = {"arena", "calibrate", "comparison", "listings", "twin"}
 
 
-def run_without_twin(code: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", BLOCK + code]
+def run_without_twin(code: str, missing: tuple[str, ...] = OF_EXTRAS) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", f"OF_EXTRAS = {missing!r}\n{BLOCK}{code}"]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 
@@ -40,4 +40,12 @@ def test_a_command_of_the_extra_says_what_to_install(command: list[str]) -> None
     done = run_without_twin(f"from slurm_energy.cli.main import main\nsys.exit(main({command!r}))")
     assert done.returncode == 1
     assert "slurm-energy[twin]" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_command_that_needs_torch_says_what_to_install() -> None:
+    command = ["train", "--world", "lab", "--teacher", "greedy", "--hours", "1", "--output", "nowhere"]
+    done = run_without_twin(f"from slurm_energy.cli.main import main\nsys.exit(main({command!r}))", ("torch",))
+    assert done.returncode == 1
+    assert "slurm-energy[train]" in done.stderr
     assert "Traceback" not in done.stderr

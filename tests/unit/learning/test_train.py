@@ -7,14 +7,20 @@ import pytest
 from small_networks import SMALL
 from small_worlds import same
 
-from slurm_energy.errors import CheckpointError, ConfigError, PolicyError, SlurmEnergyError, TrainingError
-from slurm_energy.evaluation.arena_plan import MOST_SEEDS, seeds_from
+from slurm_energy.errors import (
+    CheckpointError,
+    ConfigError,
+    EvaluationError,
+    PolicyError,
+    SlurmEnergyError,
+    TrainingError,
+)
+from slurm_energy.evaluation.arena_plan import FIRST_TRAINING_SEED, MOST_SEEDS, ArenaPlan, checked_plan, seeds_from
 from slurm_energy.evaluation.contenders import create_contender
 from slurm_energy.evaluation.sweep import sweep_seed
 from slurm_energy.learning import train as train_module
 from slurm_energy.learning.imitation import ImitationSettings, Progress
 from slurm_energy.learning.train import (
-    FIRST_TRAINING_SEED,
     TrainingPlan,
     demonstrated,
     hash_of,
@@ -246,3 +252,9 @@ def test_network_settings_that_cannot_be_are_refused_by_name(text: str, message:
 def test_a_file_of_settings_that_is_not_there_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"none\.toml cannot be read"):
         network_settings(tmp_path / "none.toml")
+
+
+def test_a_comparison_on_arrivals_of_training_is_refused() -> None:
+    plan = ArenaPlan(policies=("greedy",), world="lab", seeds=(1, FIRST_TRAINING_SEED))
+    with pytest.raises(EvaluationError, match="seed 1000000 is kept for training"):
+        checked_plan(plan)
