@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from slurm_energy.cli.arena import typed_command
+from slurm_energy.cli.progress import step_bar
 from slurm_energy.errors import EvaluationError
 from slurm_energy.lab.bench.run import BenchPlan, Tell, run_bench
 from slurm_energy.reporting.decision_bench import bench_page, print_bench
@@ -63,11 +63,5 @@ def _progress() -> Iterator[Tell]:
 
         yield say_it
         return
-    columns = (TextColumn("{task.description:<24}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(file=sys.stderr), transient=True) as progress:
-        bar = progress.add_task("starting", total=None)
-
-        def tell(doing: str, done: int, of: int) -> None:
-            progress.update(bar, description=doing, completed=done, total=of)
-
+    with step_bar(24) as tell:
         yield tell

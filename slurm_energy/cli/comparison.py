@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from slurm_energy.cli.main import PROGRAM
+from slurm_energy.cli.progress import step_bar
 from slurm_energy.cli.say import say
 from slurm_energy.errors import EvaluationError
 from slurm_energy.evaluation.arena import ArenaResult, Tell, run_arena
@@ -87,11 +87,5 @@ def _progress() -> Iterator[Tell | None]:
     if not sys.stderr.isatty():
         yield None
         return
-    columns = (TextColumn("{task.description:<8}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(file=sys.stderr), transient=True) as progress:
-        bar = progress.add_task("starting", total=None)
-
-        def tell(doing: str, done: int, of: int) -> None:
-            progress.update(bar, description=doing, completed=done, total=of)
-
+    with step_bar(8) as tell:
         yield tell

@@ -98,5 +98,7 @@ def _learned(settings: str) -> PlacementRule:
     except ImportError as error:
         raise ConfigError(f"policy {LEARNED} needs the extra `daemon` (torch): {error}") from error
     loading.use_threads(1)
-    network, version = loading.load_network(Path(given["checkpoint"]), rate)
-    return LearnedRule(partial(loading.chooser_of, network), version=version, learned_clocks=given.get("clocks") == "1")
+    network, metadata = loading.load_network(Path(given["checkpoint"]), rate)
+    return LearnedRule(
+        partial(loading.chooser_of, network), version=metadata.version, learned_clocks=given.get("clocks") == "1"
+    )

@@ -6,14 +6,15 @@ from pathlib import Path
 import torch
 
 from slurm_energy.graph.cluster_graph import ClusterGraph
+from slurm_energy.policy.checkpoint_files import CheckpointMetadata
 from slurm_energy.policy.gnn.checkpoint import load_into, read_checkpoint
 from slurm_energy.policy.gnn.chooser import NetworkChooser
 from slurm_energy.policy.gnn.configuration import NetworkConfig
 from slurm_energy.policy.gnn.network import HierarchicalNetwork, create_network
 
 
-def load_network(folder: Path, sampling_rate: float | None = None) -> tuple[HierarchicalNetwork, str]:
-    """Return the network of a checkpoint, and its version.
+def load_network(folder: Path, sampling_rate: float | None = None) -> tuple[HierarchicalNetwork, CheckpointMetadata]:
+    """Return the network of a checkpoint, and what the checkpoint says of itself.
 
     Args:
         folder: Of the checkpoint.
@@ -30,7 +31,7 @@ def load_network(folder: Path, sampling_rate: float | None = None) -> tuple[Hier
         config = replace(config, sampling="sampled", sampling_rate=sampling_rate)
     network = create_network(config, seed=0)
     load_into(network, checkpoint)
-    return network.eval(), checkpoint.metadata.version
+    return network.eval(), checkpoint.metadata
 
 
 def use_threads(threads: int) -> None:

@@ -20,7 +20,6 @@ from slurm_energy.graph.job_features import JobWishes, submitted_vector
 from slurm_energy.policy.attention_note import attention_note
 from slurm_energy.policy.base import DecisionContext
 from slurm_energy.policy.baselines import clock_choice
-from slurm_energy.policy.checkpoint_files import check_files
 from slurm_energy.policy.gnn.attention_report import AttentionReport, attention_report
 from slurm_energy.policy.gnn.chooser import Choice, NetworkChooser
 from slurm_energy.policy.gnn.configuration import Clocks
@@ -177,8 +176,8 @@ def load_policy(config: Config) -> GnnPolicy:
         raise ConfigError("policy.checkpoint is empty: name the folder of a learned policy, or choose another policy")
     use_threads(config.policy.threads)
     folder = Path(config.policy.checkpoint)
-    network, version = load_network(folder)
-    node_hints = config.routing.node_hints and _NODES_TRAINED in check_files(folder).metrics
+    network, metadata = load_network(folder)
+    node_hints = config.routing.node_hints and _NODES_TRAINED in metadata.metrics
     if config.routing.node_hints and not node_hints:
         logger.warning("node hints stay off: the head over nodes was not trained checkpoint=%s", folder)
     graph = ClusterGraph(
@@ -186,4 +185,4 @@ def load_policy(config: Config) -> GnnPolicy:
     )
     clocks: Literal["oracle", "learned"] = config.policy.clocks
     mode = EnergyMode(config.policy.default_mode)
-    return GnnPolicy(network, graph, version=version, clocks=clocks, default_mode=mode, node_hints=node_hints)
+    return GnnPolicy(network, graph, version=metadata.version, clocks=clocks, default_mode=mode, node_hints=node_hints)
