@@ -4,7 +4,7 @@ BIN := .venv/bin
 SH_FILES := $(shell git ls-files '*.sh' 2>/dev/null) .ci/run
 PYTEST_FLAGS ?=
 
-.PHONY: help demo test check format bench docs native clean install-demo install-test
+.PHONY: help demo test check format bench results results-quick docs native clean install-demo install-test
 
 help:  ## Show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/:/' | column -t -s:
@@ -42,6 +42,13 @@ bench: install-test native  ## Measure submission, decision, hooks and simulatio
 	@$(PY) -m benchmarks.twin --write docs/reference/benchmarks-twin.md
 	@$(BIN)/slurm-energy bench decision --markdown docs/reference/benchmarks-decision.md
 	@$(PY) -m benchmarks.sampling --write docs/reference/benchmarks-sampling.md
+
+results: install-test  ## Run policies on the fixed scenarios (20 min on 2 cores); write docs/reference/results.md
+	@$(PY) -m slurm_energy.evaluation.results --write docs/reference/results.md $(RESULTS_FLAGS)
+
+results-quick: install-test  ## The same in about a minute, short runs and two seeds; write build/results.md
+	@mkdir -p build
+	@$(PY) -m slurm_energy.evaluation.results --quick --write build/results.md $(RESULTS_FLAGS)
 
 docs: install-test  ## Write the generated reference pages
 	$(PY) -m slurm_energy.cli.reference --write

@@ -85,19 +85,25 @@ class StoreConfig:
 class PolicyConfig:
     """The live policy."""
 
-    name: str = _setting("oracle", "slurm-default, fixed-clock, oracle or gnn.")
+    name: str = _setting(
+        "auto",
+        "auto, slurm-default, fixed-clock, oracle or gnn; auto: gnn where torch is installed, else policy.baseline.",
+    )
     default_mode: Literal["off", "observe", "balanced", "saver"] = _setting(
         "balanced", "Mode of jobs that give no --energy option."
     )
     max_slowdown: float = _setting(0.05, "Slowdown bound of balanced jobs (ratio to the default clock).", 0.0, 2.0)
     saver_max_slowdown: float = _setting(0.20, "Slowdown bound of saver jobs.", 0.0, 2.0)
     fixed_clocks_mhz: dict[str, int] = _setting({}, "Clock of each GPU type under fixed-clock.")
-    checkpoint: str = _setting("", "Folder of the learned policy's checkpoint; gnn needs one.")
+    checkpoint: str = _setting(
+        "shipped", "Folder of the learned policy's checkpoint; shipped: the one that comes with the package."
+    )
     timeout_milliseconds: int = _setting(
         20, "Time that the daemon waits for the learned policy before the baseline answers.", 1, 200
     )
     baseline: Literal["oracle", "fixed-clock", "slurm-default"] = _setting(
-        "oracle", "Policy that answers while the learned one loads, fails or is late."
+        "oracle",
+        "Policy that answers while the learned one loads, fails or is late, and under auto where there is none.",
     )
     threads: int = _setting(1, "CPU threads of the learned policy's process.", 1, 64)
     clocks: Literal["oracle", "learned"] = _setting(

@@ -95,7 +95,8 @@ class Installation:
         if "node" in self._options.roles:
             planned += self._node_files()
         if "login" in self._options.roles:
-            planned.append(self._rendered("sbatch/example.sh.j2", CONFIG_DIRECTORY / "example.sh", {}, mode=0o755))
+            for name in ("example.sh", "train.sbatch"):
+                planned.append(self._rendered(f"sbatch/{name}.j2", CONFIG_DIRECTORY / name, {}, mode=0o755))
         return planned
 
     @property

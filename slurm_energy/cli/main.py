@@ -48,7 +48,7 @@ NOUNS: dict[str, Noun] = {
     "policy": Noun("policy", "policy", "List the policies or show one."),
     "report": Noun("report", "report", "Report the energy of jobs, users or partitions."),
     "status": Noun("status", "status", "Show whether the daemon answers and what it has done."),
-    "train": Noun("train", "train", "Train the graph network to decide as another policy does."),
+    "train": Noun("train", "train", "Train a graph network to schedule on a simulated cluster."),
     "twin": Noun("twin", "twin", "Replay a site's history on a simulated cluster, or write jobs for one."),
 }
 

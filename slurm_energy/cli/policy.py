@@ -1,18 +1,19 @@
 """`slurm-energy policy`."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import click
 
 from slurm_energy.cli.context import JSON_OPTION, print_json, settings
 from slurm_energy.config import Config
 from slurm_energy.errors import PolicyError
+from slurm_energy.policy.automatic import AUTOMATIC, chosen_policy
 from slurm_energy.policy.base import Policy
 from slurm_energy.policy.checkpoint_files import check_files
 from slurm_energy.policy.registry import LEARNED, create_policy, known_policy_names
+from slurm_energy.policy.shipped import checkpoint_folder
 
-LEARNED_SUMMARY = "The hierarchical graph network of the checkpoint that policy.checkpoint names."
+LEARNED_SUMMARY = "The hierarchical graph network of policy.checkpoint; it comes with the package."
 
 
 @click.group(epilog="Example: slurm-energy policy list")
@@ -23,14 +24,15 @@ def policy() -> None:
 @policy.command(name="list", epilog="Example: slurm-energy policy list --json")
 @JSON_OPTION
 def list_policies(as_json: bool) -> int:
-    """List every policy; the one that the configuration names is marked."""
+    """List every policy; the one that the configuration means is marked."""
     config = settings()
+    configured = chosen_policy(config).config.policy.name
     if as_json:
-        print_json([{"name": name, "configured": name == config.policy.name} for name in known_policy_names()])
+        print_json([{"name": name, "configured": name == configured} for name in known_policy_names()])
         return 0
     for name in known_policy_names():
         summary = LEARNED_SUMMARY if name in LEARNED else _summary(_policy(config, name))
-        click.echo(f"{'*' if name == config.policy.name else ' '} {name:<14} {summary}")
+        click.echo(f"{'*' if name == configured else ' '} {name:<14} {summary}")
     return 0
 
 
@@ -38,14 +40,20 @@ def list_policies(as_json: bool) -> int:
 @click.argument("name", required=False)
 @JSON_OPTION
 def show(name: str | None, as_json: bool) -> int:
-    """Show a policy's version and what it does; without a name the configured one."""
+    """Show a policy's version and what it does; without a name the configured one.
+
+    Under policy.name = "auto" that is what auto stands for on this host.
+    """
     config = settings()
-    chosen = name or config.policy.name
+    choice = chosen_policy(config)
+    configured = choice.config.policy.name
+    chosen = configured if name is None or name == AUTOMATIC else name
     version, summary = _told(config, chosen)
     facts = {
         "name": chosen,
         "version": version,
-        "configured": chosen == config.policy.name,
+        "configured": chosen == configured,
+        "automatic": config.policy.name == AUTOMATIC,
         "summary": summary,
         "default_mode": config.policy.default_mode,
         "max_slowdown": config.policy.max_slowdown,
@@ -57,6 +65,8 @@ def show(name: str | None, as_json: bool) -> int:
         return 0
     for key, value in facts.items():
         click.echo(f"{key.replace('_', ' '):<20}{value}")
+    if choice.note:
+        click.echo(choice.note, err=True)
     return 0
 
 
@@ -67,7 +77,7 @@ def _told(config: Config, name: str) -> tuple[str, str]:
         return built.version, _summary(built)
     if not config.policy.checkpoint:
         return "none: policy.checkpoint is empty", LEARNED_SUMMARY
-    return check_files(Path(config.policy.checkpoint)).version, LEARNED_SUMMARY
+    return check_files(checkpoint_folder(config)).version, LEARNED_SUMMARY
 
 
 def _policy(config: Config, name: str) -> Policy:

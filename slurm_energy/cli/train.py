@@ -1,77 +1,114 @@
 """`slurm-energy train`."""
 
-import sys
+import os
 from pathlib import Path
+from typing import Any
 
 import click
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from slurm_energy.cli.main import EXIT_INTERRUPTED, PROGRAM
+from slurm_energy.cli.say import say
+from slurm_energy.cli.train_output import imitation_bars, round_lines
+
+IMITATION = "imitation"
+ALGORITHMS = (IMITATION, "chsac", "policy-gradient", "prices")
+_FOLDER = click.Path(path_type=Path)
+_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+_ONLY_IMITATION = ("teacher", "runs", "every", "epochs", "network")
+_ONLY_ROUNDS = ("rounds", "collectors", "resume", "start_from", "log_format", "distributed")
 
 
-@click.command(epilog="Example: slurm-energy train --world lab --teacher price:V=20 --hours 48 --output first")
-@click.option("--world", required=True, metavar="NAME|FILE", help="Cluster whose generator makes the jobs.")
-@click.option("--teacher", required=True, metavar="POLICY", help="Policy to learn from, as `arena run` takes it.")
-@click.option("--hours", type=click.FloatRange(0.01, 100_000.0), required=True, help="Simulated hours of each run.")
-@click.option("--output", type=click.Path(path_type=Path), required=True, metavar="FOLDER", help="New checkpoint.")
-@click.option("--runs", type=click.IntRange(1, 1000), default=1, show_default=True, help="Runs of the teacher.")
-@click.option("--every", type=click.IntRange(1, 100_000), default=1, show_default=True, help="One decision in so many.")
-@click.option("--epochs", type=click.IntRange(1, 10_000), default=10, show_default=True, help="Passes over them.")
-@click.option(
-    "--seed", type=click.IntRange(0, 1_000_000), default=0, show_default=True, help="Of weights and arrivals."
+@click.command(
+    epilog="Example: slurm-energy train --world lab --algorithm chsac --config train.toml --rounds 200 --output first"
 )
-@click.option("--version", default="1", show_default=True, metavar="TEXT", help="What decisions are recorded under.")
+@click.option("--world", metavar="NAME|FILE", help="Cluster whose generator makes the jobs.")
+@click.option("--algorithm", metavar="NAME", help=f"How to learn: {', '.join(ALGORITHMS)}. With --teacher: imitation.")
 @click.option(
-    "--network",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    "--config",
+    type=_FILE,
     metavar="FILE",
-    help="TOML with settings of the network; without it the defaults.",
+    help="TOML with the tables [training], [network], [episodes] and [learner]; options go before it.",
 )
-@click.option("--threads", type=click.IntRange(1, 256), default=1, show_default=True, help="CPU threads.")
-def train(
-    *,
-    world: str,
-    teacher: str,
-    hours: float,
-    output: Path,
-    runs: int,
-    every: int,
-    epochs: int,
-    seed: int,
-    version: str,
-    network: Path | None,
-    threads: int,
-) -> int:
-    """Train the graph network to decide as another policy does.
+@click.option("--seed", type=click.IntRange(0, 1_000_000), help="Of weights, arrivals and actions; 0 without it.")
+@click.option(
+    "--output", type=_FOLDER, metavar="FOLDER", help="New folder: of the training, or imitation's checkpoint."
+)
+@click.option(
+    "--version", metavar="TEXT", help="What decisions are recorded under; in rounds, with the round behind it."
+)
+@click.option("--threads", type=click.IntRange(1, 256), help="CPU threads that learn; 1 without it.")
+@click.option("--hours", type=click.FloatRange(0.01, 100_000.0), help="Simulated hours of an episode.")
+@click.option("--rounds", type=click.IntRange(1), help="In rounds: how many; 100 without it.")
+@click.option(
+    "--collectors",
+    type=click.IntRange(1, 1009),
+    help="In rounds: episodes of each, one process for each; 1 without it.",
+)
+@click.option("--resume", type=_FOLDER, metavar="FOLDER", help="In rounds: go on with the training in a folder.")
+@click.option("--start-from", metavar="CHECKPOINT", help="In rounds: begin with the weights of a checkpoint.")
+@click.option(
+    "--log-format", type=click.Choice(["csv", "tensorboard"]), help="In rounds: of the figures; csv without it."
+)
+@click.option(
+    "--distributed", is_flag=True, help="In rounds: train with all tasks of this `srun` step, gradients averaged."
+)
+@click.option("--teacher", metavar="POLICY", help="Imitation: policy to learn from, as `arena run` takes it.")
+@click.option("--runs", type=click.IntRange(1, 1000), help="Imitation: runs of the teacher; 1 without it.")
+@click.option("--every", type=click.IntRange(1, 100_000), help="Imitation: one decision in so many; 1 without it.")
+@click.option("--epochs", type=click.IntRange(1, 10_000), help="Imitation: passes over the decisions; 10 without it.")
+@click.option("--network", type=_FILE, metavar="FILE", help="Imitation: TOML with the keys of [network] alone.")
+def train(*, config: Path | None, output: Path | None, algorithm: str | None, **options: Any) -> int:
+    """Train a graph network to schedule on a simulated cluster.
 
-    The other policy runs on a simulated cluster, and its decisions are the examples. Training arrivals never meet
-    those of comparisons, and the same options give the same weights on one thread. See what it learned with
-    `arena run --policy gnn:checkpoint=FOLDER`; serve it with policy.name = "gnn".
+    By imitation, another policy's decisions are the examples, and FOLDER becomes a checkpoint. The other algorithms
+    learn by doing, in rounds: every collector runs an episode with the present weights, then the weights change. Their
+    FOLDER holds settings, log, state and the checkpoints `best` and `last`; after Ctrl-C, SIGTERM or a crash it is gone
+    on with by --resume FOLDER. The same settings give the same weights on one thread; everything runs on the CPU.
+    Training arrivals never meet those of comparisons. See what was learned with
+    `arena run --policy gnn:checkpoint=FOLDER` or FOLDER/best; serve it with policy.name = "gnn".
     """
-    from slurm_energy.learning.imitation import ImitationSettings, Progress as Epoch  # noqa: PLC0415, I001  # torch
-    from slurm_energy.learning.train import TrainingPlan, network_settings  # noqa: PLC0415  # likewise
+    found = _algorithm(algorithm, config, options)
+    foreign = _ONLY_ROUNDS if found == IMITATION else _ONLY_IMITATION
+    for name in foreign:
+        if options[name]:
+            raise click.UsageError(f"--{name.replace('_', '-')} is no option of the algorithm {found}")
+    if options["resume"] and output:
+        raise click.UsageError("--resume goes on in its own folder: leave --output out")
+    if not options["resume"] and output is None:
+        raise click.UsageError("--output with a new folder is missing")
+    if found == IMITATION:
+        assert output is not None
+        return _imitate(config, output, options)
+    return _train_in_rounds(config, output, found, options)
+
+
+def _algorithm(algorithm: str | None, config: Path | None, options: dict[str, Any]) -> str | None:
+    """Return what an option or the file says; None where a folder that is gone on with says it."""
+    from slurm_energy.learning.settings_file import read_tables  # noqa: PLC0415  # keeps the help fast
+
+    if algorithm is None and config is not None:
+        table = read_tables(config).get("training", {})
+        algorithm = table.get("algorithm") if isinstance(table, dict) else None
+    if algorithm is None and options["teacher"]:
+        return IMITATION
+    if algorithm is None and not options["resume"]:
+        raise click.UsageError(f"--algorithm is missing: one of {', '.join(ALGORITHMS)}; or --teacher for imitation")
+    return algorithm
+
+
+def _imitate(config: Path | None, output: Path, options: dict[str, Any]) -> int:
+    from slurm_energy.learning.imitation_settings import imitation_plan  # noqa: PLC0415  # needs torch
+    from slurm_energy.learning.train import network_settings  # noqa: PLC0415  # likewise
     from slurm_energy.learning.train import train as run_training  # noqa: PLC0415  # likewise
 
-    plan = TrainingPlan(
-        world=world,
-        teacher=teacher,
-        hours=hours,
-        runs=runs,
-        every=every,
-        version=version,
-        network=network_settings(network),
-        settings=ImitationSettings(epochs=epochs, seed=seed),
-        threads=threads,
+    plan = imitation_plan(
+        config,
+        {name: options[name] for name in ("world", "seed", "version", "threads")},
+        {name: options[name] for name in ("teacher", "hours", "runs", "every")},
+        epochs=options["epochs"],
+        network=network_settings(options["network"]) if options["network"] else None,
     )
-    with _progress() as progress:
-        watched = progress.add_task(f"{teacher} on {world}", total=runs, said="")
-        learned = progress.add_task("epochs", total=epochs, said="")
-
-        def shown(done: int, decisions: int) -> None:
-            progress.update(watched, completed=done, said=f"{decisions} decisions")
-
-        def told(epoch: Epoch) -> None:
-            progress.update(learned, completed=epoch.epoch, said=f"agrees in {epoch.agreement:.1%}")
-
+    with imitation_bars(f"{plan.teacher} on {plan.world}", plan.runs, plan.settings.epochs) as (shown, told):
         metadata = run_training(plan, output, told=told, shown=shown)
     click.echo(f"checkpoint {output}: {metadata.name} {metadata.version}")
     for name, value in metadata.metrics.items():
@@ -79,13 +116,46 @@ def train(
     return 0
 
 
-def _progress() -> Progress:
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[said]}"),
-        TimeElapsedColumn(),
-        console=Console(stderr=True),
-        disable=not sys.stderr.isatty(),
-    )
+def _train_in_rounds(config: Path | None, output: Path | None, algorithm: str | None, options: dict[str, Any]) -> int:
+    from slurm_energy.learning.ranks import joined, rendezvous  # noqa: PLC0415  # needs torch
+
+    if not options["distributed"]:
+        return _rounds_of_rank(config, output, algorithm, options, None)
+    with joined(rendezvous(os.environ)) as ranks:
+        return _rounds_of_rank(config, output, algorithm, options, ranks)
+
+
+def _rounds_of_rank(
+    config: Path | None, output: Path | None, algorithm: str | None, options: dict[str, Any], ranks: Any
+) -> int:
+    from slurm_energy.learning.ranks import ALONE  # noqa: PLC0415  # needs torch
+    from slurm_energy.learning.round_training import train_in_rounds  # noqa: PLC0415  # likewise
+    from slurm_energy.learning.training_settings import resumed_settings, training_settings  # noqa: PLC0415  # likewise
+
+    ranks = ranks or ALONE
+    of_training = ("world", "seed", "version", "threads", "rounds", "collectors", "start_from", "log_format")
+    given = {"algorithm": algorithm, **{name: options[name] for name in of_training}}
+    episodes = {"hours": options["hours"]}
+    folder = options["resume"] or output
+    assert isinstance(folder, Path)
+    if options["resume"]:
+        settings = resumed_settings(folder, config, given, episode_options=episodes, ranks=ranks.count)
+    else:
+        settings = training_settings(config, given, episode_options=episodes, ranks=ranks.count)
+    run = settings.run
+    with round_lines(f"{run.algorithm} on {run.world}", run.rounds, is_shown=ranks.writes) as told:
+        end = train_in_rounds(settings, folder, resumes=options["resume"] is not None, ranks=ranks, told=told)
+    if not end.is_complete:
+        if ranks.writes:
+            say(
+                f"stopped after round {end.rounds} of {run.rounds}; go on with: slurm-energy train --resume {folder}",
+                PROGRAM,
+            )
+        return EXIT_INTERRUPTED
+    if ranks.writes:
+        click.echo(f"training {folder}: {end.rounds} rounds of {run.algorithm} on {run.world}")
+        for link, metadata in end.checkpoints.items():
+            click.echo(f"checkpoint {folder / link}: {metadata.name} {metadata.version}")
+            for name, value in metadata.metrics.items():
+                click.echo(f"  {name:<24} {value:g}")
+    return 0

@@ -11,6 +11,7 @@ from slurm_energy.domain.cluster import ClusterSnapshot
 from slurm_energy.domain.decision import DecisionEntry, EnergyDecision, RuntimeEstimate
 from slurm_energy.domain.ids import PartitionName
 from slurm_energy.domain.job import GpuDemand, JobRequest
+from slurm_energy.policy.automatic import chosen_policy
 from slurm_energy.policy.base import Policy
 from slurm_energy.policy.guard import Guard, decision_entry
 from slurm_energy.policy.registry import LEARNED, create_policy
@@ -98,6 +99,7 @@ def create_decider(config: Config) -> Decider:
     Raises:
         PolicyError: the policy does not exist or refuses its settings.
     """
+    config = chosen_policy(config).config
     policy: Policy = remote_policy(config) if config.policy.name in LEARNED else create_policy(config)
     return Decider(policy, Guard(config))
 

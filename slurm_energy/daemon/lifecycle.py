@@ -27,6 +27,7 @@ from slurm_energy.daemon.snapshot_feed import SnapshotFeed
 from slurm_energy.daemon.state import DaemonState
 from slurm_energy.daemon.verbs import LocalVerbs
 from slurm_energy.errors import ConfigError, DaemonUnavailable, SlurmEnergyError
+from slurm_energy.policy.automatic import chosen_policy
 from slurm_energy.wire.authentication import load_key
 
 logger = logging.getLogger(__name__)
@@ -51,6 +52,8 @@ class EnergyDaemon:
             SlurmEnergyError: the configuration names something that cannot be used.
         """
         self._reload = reload
+        choice = chosen_policy(config)
+        config = choice.config
         link = RecorderLink(self._use_runtimes)
         self.state = DaemonState(
             config=config,
@@ -58,6 +61,7 @@ class EnergyDaemon:
             journal=JournalQueue(JournalWriter(journal_directory(config), DAEMON_STREAM)),
             recorder=link,
             privileged=privileged_user_ids(config.cluster.slurm_user),
+            policy_note=choice.note,
         )
         self._reports = ReportDesk(self.state, report_key(config))
         self._server = Server(self.state, LocalVerbs(self.state), self._reports)
@@ -87,6 +91,7 @@ class EnergyDaemon:
             tasks.append(asyncio.create_task(self._policy.run(), name="policy"))
             tell_supervisor("READY=1")
             logger.info("daemon ready socket=%s policy=%s", daemon.socket_path, self.state.decider.policy.name)
+            self._tell_policy_note()
             # Thousands of long-lived values would make each full collection a pause in which nobody is answered.
             for task in tasks:
                 task.add_done_callback(self._part_ended)
@@ -129,7 +134,8 @@ class EnergyDaemon:
     def reload(self) -> None:
         """Use the configuration file as it is now; a bad one changes nothing and is logged."""
         try:
-            config = self._reload()
+            choice = chosen_policy(self._reload())
+            config = choice.config
             decider = create_decider(config)
             key = report_key(config)
         except SlurmEnergyError as error:
@@ -137,6 +143,7 @@ class EnergyDaemon:
                 logger.error("configuration not reloaded, the old one stays error=%s", line)
             return
         old, self.state.config = self.state.config, config
+        self.state.policy_note = choice.note
         self._policy.use(config, decider)
         self.state.privileged = privileged_user_ids(config.cluster.slurm_user)
         self._reports.use_key(key)
@@ -148,6 +155,11 @@ class EnergyDaemon:
         if _recorded_part(old) != _recorded_part(config):
             self._recorder.restart()
         logger.info("configuration reloaded policy=%s", self.state.decider.policy.name)
+        self._tell_policy_note()
+
+    def _tell_policy_note(self) -> None:
+        if self.state.policy_note:
+            logger.info("policy chosen automatically note=%s", self.state.policy_note)
 
     def _current_config(self) -> Config:
         return self.state.config

@@ -6,7 +6,6 @@ import socket
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any, Protocol
 
 from slurm_energy.config import Config
@@ -15,6 +14,7 @@ from slurm_energy.daemon.remote_policy import RemotePolicy
 from slurm_energy.daemon.snapshot_copy import SnapshotCopy, SnapshotFrame
 from slurm_energy.errors import CheckpointError
 from slurm_energy.policy.checkpoint_files import check_files
+from slurm_energy.policy.shipped import checkpoint_folder
 
 logger = logging.getLogger(__name__)
 
@@ -194,7 +194,7 @@ def policy_mark(config: Config) -> tuple[object, ...]:
     The checkpoint's own hash is in it, so that a folder whose content was exchanged is loaded anew.
     """
     try:
-        weights = check_files(Path(config.policy.checkpoint)).weights_sha256
+        weights = check_files(checkpoint_folder(config)).weights_sha256
     except CheckpointError:
         weights = ""
     return (

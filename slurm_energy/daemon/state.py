@@ -43,6 +43,8 @@ class DaemonState:
     counters: Counter[str] = field(default_factory=Counter)
     started_at_monotonic_seconds: float = field(default_factory=time.monotonic)
     draining: bool = False
+    policy_note: str = ""
+    """Why `policy.name = "auto"` stands for the baseline; empty where there is nothing to say."""
 
     @property
     def uptime_seconds(self) -> float:

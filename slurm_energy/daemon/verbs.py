@@ -141,6 +141,7 @@ class LocalVerbs:
             "policy": state.decider.policy.name,
             "policy_version": state.decider.policy.version,
             "policy_process": state.policy_process,
+            "policy_note": state.policy_note or None,
             "uptime_seconds": round(state.uptime_seconds, 1),
             "snapshot_age_seconds": state.snapshot_age_seconds(time.time()),
             "snapshot_jobs": None if state.snapshot is None else len(state.snapshot.jobs),

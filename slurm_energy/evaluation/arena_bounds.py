@@ -2,7 +2,8 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, replace
 from math import inf, isfinite
 
 import numpy as np
@@ -16,7 +17,7 @@ from slurm_energy.evaluation.bounds import (
     clairvoyant_bound,
     energy_latency_frontier,
 )
-from slurm_energy.evaluation.metrics import Metrics
+from slurm_energy.evaluation.metrics import Metrics, system_seconds
 from slurm_energy.twin.job import Job, Workload
 from slurm_energy.twin.outcome import Outcome
 from slurm_energy.twin.world import World
@@ -75,21 +76,21 @@ def bounds_of_run(
     """
     if metrics.true_units <= 0.0 or outcome.end_seconds <= 0.0 or metrics.joules_per_unit is None:
         return None
-    units = outcome.units.tolist()
-    plain = bound_of_run(world, jobs, units, outcome.end_seconds)
+    world, work, units, seconds = _counted(world, jobs, outcome)
+    plain = bound_of_run(world, work, units, seconds)
     assert_not_below(outcome.total_joules, plain, f"policy {outcome.rule}")
     joules, least = plain.joules, plain.least_joules_per_unit
     if not stationary:
-        workload = Workload(name="run", jobs=tuple(jobs))
+        workload = Workload(name="run", jobs=tuple(work))
         options = TraceOptions(processed_units=units)
-        by_time = clairvoyant_bound(world, workload, outcome.end_seconds, options)
+        by_time = clairvoyant_bound(world, workload, seconds, options)
         assert_not_below(outcome.total_joules, by_time, f"policy {outcome.rule}")
         joules = max(joules, by_time.joules)
         if open_end:
             anybody = clairvoyant_bound(world, workload, None, options)
             assert_not_below(outcome.total_joules, anybody, f"policy {outcome.rule}")
             least = anybody.joules_per_unit
-    load = stationary_load(jobs, units, outcome.end_seconds) if stationary else None
+    load = stationary_load(work, units, seconds, sizes=jobs) if stationary else None
     at_run = _frontier_at(world, load, None if metrics.run is None else metrics.run.mean_seconds)
     at_turnaround = _frontier_at(world, load, None if metrics.turnaround is None else metrics.turnaround.mean_seconds)
     return RunBounds(
@@ -105,22 +106,90 @@ def bounds_of_run(
     )
 
 
-def stationary_load(jobs: Sequence[Job], units: Sequence[float], seconds: float) -> StationaryLoad:
-    """Return the load that a run carried: the work it did over its time, in jobs of the size that arrived."""
+def frontier_excess_percent(world: World, jobs: Sequence[Job], outcome: Outcome) -> float | None:
+    """Return how far a run's energy is above the frontier at its own time in the system; None where there is none.
+
+    The mean turnaround is the time that all jobs together were in the system, over the work done in jobs of the mean
+    size (Little). Both it and the energy are means over the counted time of what is a mixture at every instant, and the
+    frontier is convex: so no run is below it, whether or not arrivals are stationary and whatever was there before.
+
+    Args:
+        world: The cluster.
+        jobs: Every job that came, in the outcome's order.
+        outcome: The run.
+    """
+    units = float(np.sum(outcome.units))
+    if units <= 0.0:
+        return None
+    load, seconds = counted_load(world, jobs, outcome)
+    rate = sum(amount / load.mean_units_by_kind[kind] for kind, amount in load.units_per_second_by_kind.items())
+    limit = float(np.sum(system_seconds(outcome))) / (rate * seconds)
+    return _above_percent(outcome.total_joules / units, _frontier_at(world, load, limit))
+
+
+def counted_load(world: World, jobs: Sequence[Job], outcome: Outcome) -> tuple[StationaryLoad, float]:
+    """Return the load that a run carried in its counted time, and the length of that."""
+    _, work, done, seconds = _counted(world, jobs, outcome)
+    load = stationary_load(work, done, seconds, sizes=jobs)
+    carried = {kind: amount for kind, amount in load.units_per_second_by_kind.items() if amount > 0.0}
+    return replace(load, units_per_second_by_kind=carried), seconds
+
+
+def stationary_load(
+    jobs: Sequence[Job], units: Sequence[float], seconds: float, *, sizes: Sequence[Job] | None = None
+) -> StationaryLoad:
+    """Return the load that a run carried: the work it did over its time, in jobs of the size that arrived.
+
+    Args:
+        jobs: Those that had work left.
+        units: Work that was done of each.
+        seconds: In this time.
+        sizes: Jobs whose mean size counts, where those above are partly what a warm-up left of them.
+    """
     done: dict[str, float] = defaultdict(float)
     arrived: dict[str, float] = defaultdict(float)
     number: dict[str, int] = defaultdict(int)
     counts: dict[str, set[int]] = defaultdict(set)
     for job, processed in zip(jobs, units, strict=True):
         done[job.kind] += processed
+        counts[job.kind].update(job.gpu_counts)
+    for job in jobs if sizes is None else sizes:
         arrived[job.kind] += job.true_units
         number[job.kind] += 1
-        counts[job.kind].update(job.gpu_counts)
     return StationaryLoad(
         units_per_second_by_kind={kind: amount / seconds for kind, amount in done.items()},
         mean_units_by_kind={kind: amount / number[kind] for kind, amount in arrived.items()},
         gpu_counts_by_kind={kind: tuple(sorted(found)) for kind, found in counts.items()},
     )
+
+
+def _counted(
+    world: World, jobs: Sequence[Job], outcome: Outcome
+) -> tuple[World, Sequence[Job], Sequence[float], float]:
+    """Return world, jobs, work done of each, and length of what is counted, its clock beginning at 0.
+
+    After a warm-up a job has the work that was left of it, and has been there from the start if it came before.
+    """
+    start = outcome.counted_from_seconds
+    if start == 0.0:
+        return world, jobs, outcome.units.tolist(), outcome.end_seconds
+    left: list[Job] = []
+    done: list[float] = []
+    rows = zip(jobs, outcome.units_before.tolist(), outcome.units.tolist(), strict=True)
+    for job, before, units in rows:
+        if before < job.true_units:
+            rest = copy(job)
+            rest.true_units = job.true_units - before
+            rest.submitted_seconds = max(0.0, job.submitted_seconds - start)
+            left.append(rest)
+            # What a job lost after the warm-up may be more than it did since: others' work is not less for it.
+            done.append(min(max(0.0, units), rest.true_units))
+    outages = [
+        replace(outage, at_seconds=max(0.0, outage.at_seconds - start), until_seconds=outage.until_seconds - start)
+        for outage in world.outages
+        if outage.until_seconds > start
+    ]
+    return replace(world, outages=tuple(outages)), left, done, outcome.counted_seconds
 
 
 def frontier_line(world: World, jobs: Sequence[Job], seconds: float) -> FrontierLine | None:

@@ -1,7 +1,7 @@
 """What is to be compared: a world, its jobs, policies and seeds, all by name, so that any process can make them."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
 
@@ -48,9 +48,15 @@ class ArenaPlan:
     """None for the world's own; a file of jobs without it runs until no job is left."""
     drain: bool = False
     """Take arrivals until the horizon, and run until no job is left."""
+    warm_up_seconds: float = 0.0
+    """Simulated and not counted: energy, work and times are those from then on."""
     compat: bool = False
     """Draw arrivals and the policy's choices from one stream, as the published simulator does."""
     skip_bad: bool = False
+    generator: str = ""
+    """In the place of the world's own; empty for that."""
+    settings: tuple[tuple[str, float | int | str], ...] = ()
+    """Of the generator, in the place of the world's."""
     reference: str = ""
     """Policy that the others are held against; empty for the first."""
 
@@ -97,6 +103,8 @@ def checked_plan(plan: ArenaPlan) -> World:
         )
     if plan.horizon_seconds is not None and not 0.0 < plan.horizon_seconds < inf:
         raise EvaluationError(f"a run of {plan.horizon_seconds / 3600.0:g} hours is not a finite time above 0")
+    if not 0.0 <= plan.warm_up_seconds < inf:
+        raise EvaluationError(f"a warm-up of {plan.warm_up_seconds / 3600.0:g} hours is not a finite time from 0 up")
     if plan.workload is not None and plan.sacct is not None:
         raise EvaluationError("a workload file and an accounting are both given: name one of them")
     _ = plan.reference_policy
@@ -107,6 +115,11 @@ def checked_plan(plan: ArenaPlan) -> World:
         raise EvaluationError(f"world {world.name} has no workload of its own: give one with --workload FILE")
     if plan.compat:
         _check_compat(plan, world)
+    length = plan.horizon_seconds or run_horizon_seconds(plan, world)
+    if length is not None and plan.warm_up_seconds >= length:
+        raise EvaluationError(
+            f"a warm-up of {plan.warm_up_seconds / 3600.0:g} hours leaves nothing of a run of {length / 3600.0:g}"
+        )
     return world
 
 
@@ -118,7 +131,14 @@ def world_of_plan(plan: ArenaPlan) -> World:
         EvaluationError: no world is named and there is no accounting to make one from.
     """
     if plan.world is not None:
-        return find_world(plan.world)
+        world = find_world(plan.world)
+        if not plan.generator and not plan.settings:
+            return world
+        return replace(
+            world,
+            workload=plan.generator or world.workload,
+            workload_settings={**world.workload_settings, **dict(plan.settings)},
+        )
     if plan.sacct is None:
         raise EvaluationError("no world is named: give --world NAME or FILE; `arena worlds` lists those there are")
     return world_of_accounting(plan.sacct, skip_bad=plan.skip_bad).world
@@ -175,6 +195,8 @@ def _check_compat(plan: ArenaPlan, world: World) -> None:
             f"--compat repeats a published stream of generator {COMPAT_GENERATOR}; the jobs here come from "
             f"{world.workload or 'a file' if plan.is_generated else 'a file'}"
         )
+    if plan.warm_up_seconds > 0.0:
+        raise EvaluationError("--compat and --warm-up-hours exclude each other: published runs count from the start")
     if plan.drain:
         raise EvaluationError("--compat and --drain exclude each other: the published runs end at their horizon")
     if plan.horizon_seconds is None and world.horizon_seconds is None:

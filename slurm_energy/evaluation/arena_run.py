@@ -64,8 +64,26 @@ class RunRecord:
     """Of the first seed's arrivals, with the first policy's run only."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinishedRun:
+    """A run with everything that it left."""
+
+    record: RunRecord
+    outcome: Outcome
+    world: World
+    jobs: Sequence[Job]
+    """Those that came, in the outcome's order."""
+
+
 def run_one(plan: ArenaPlan, policy: str, rule_text: str, seed: int, *, with_frontier: bool = False) -> RunRecord:
-    """Run a policy and return its figures, after checking energy balance and bound.
+    """Run a policy and return its figures, see `finished_run`."""
+    return finished_run(plan, policy, rule_text, seed, with_frontier=with_frontier).record
+
+
+def finished_run(
+    plan: ArenaPlan, policy: str, rule_text: str, seed: int, *, with_frontier: bool = False
+) -> FinishedRun:
+    """Run a policy and return its figures with the outcome, after checking energy balance and bound.
 
     Args:
         plan: World, jobs, horizon.
@@ -90,12 +108,12 @@ def run_one(plan: ArenaPlan, policy: str, rule_text: str, seed: int, *, with_fro
         workload = Workload(name=world.workload, jobs=(), source=f"shared stream, seed {seed}")
     else:
         workload = _workload(plan, seed)
-        outcome = run(world, workload, rule, seed=seed, horizon_seconds=horizon)
+        outcome = run(world, workload, rule, seed=seed, horizon_seconds=horizon, warm_up_seconds=plan.warm_up_seconds)
         jobs = workload.jobs[: len(outcome.job_id)]
     _check_balance(outcome, policy, seed)
     metrics = metrics_of(outcome, world, jobs)
     stationary = is_stationary(plan, world)
-    return RunRecord(
+    record = RunRecord(
         policy=policy,
         rule=rule_text,
         seed=seed,
@@ -109,6 +127,7 @@ def run_one(plan: ArenaPlan, policy: str, rule_text: str, seed: int, *, with_fro
         open_end=horizon is None,
         frontier=frontier_line(world, jobs, outcome.end_seconds) if with_frontier and stationary and jobs else None,
     )
+    return FinishedRun(record=record, outcome=outcome, world=world, jobs=jobs)
 
 
 def is_stationary(plan: ArenaPlan, world: World) -> bool:

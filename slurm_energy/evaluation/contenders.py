@@ -4,13 +4,17 @@ from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from slurm_energy.config import Config
 from slurm_energy.errors import ConfigError, PolicyError
 from slurm_energy.policy.placement import PlacementRule
 from slurm_energy.policy.registry import known_policy_names
 from slurm_energy.policy.rules.registry import create_rule
+from slurm_energy.policy.rules.settings import Setting, read_settings, split_text
+from slurm_energy.policy.rules.total_cost import TOTAL_COST, total_cost_settings
 from slurm_energy.twin.learned import LearnedRule
+from slurm_energy.twin.learned_price import LearnedPriceRule
 from slurm_energy.twin.served import served_policy
 
 SERVED = "daemon/"
@@ -32,6 +36,15 @@ LEARNED_SETTINGS = {
 }
 """What may be set of a network, with its meaning."""
 LEARNED_SUMMARY = "a network from a checkpoint, asked at every start; needs torch"
+PRICED = "learned-price"
+PRICED_SETTINGS = {
+    "checkpoint": "folder of the learned prices",
+    "refresh": "seconds between two looks at the cluster, 1 to 86400 (default 600)",
+    **{setting.name: f"{setting.meaning} (default {setting.default:g})" for setting in TOTAL_COST},
+}
+"""What may be set of learned prices, with its meaning."""
+PRICED_SUMMARY = "total-cost with prices that a network moves by the cluster's state; needs torch"
+_REFRESH = Setting(name="refresh", default=600.0, low=1.0, high=86_400.0, meaning="seconds between two looks")
 
 
 def served_names() -> tuple[str, ...]:
@@ -48,6 +61,8 @@ def create_contender(text: str) -> PlacementRule:
     """
     if text.partition(":")[0] == LEARNED:
         return _learned(text.partition(":")[2])
+    if text.partition(":")[0] == PRICED:
+        return _priced(text)
     if not text.startswith(SERVED):
         return create_rule(text)
     name, _, settings = text.removeprefix(SERVED).partition(":")
@@ -80,6 +95,34 @@ def _configured(name: str, settings: str) -> Config:
     return config
 
 
+def _priced(text: str) -> PlacementRule:
+    _, given = split_text(text)
+    folder = given.pop("checkpoint", "")
+    if not folder:
+        known = "; ".join(f"{known}: {meaning}" for known, meaning in PRICED_SETTINGS.items())
+        raise ConfigError(f"policy {PRICED} needs checkpoint=FOLDER; it has {known}")
+    values = read_settings(PRICED, (*TOTAL_COST, _REFRESH), given)
+    refresh_seconds = values.pop("refresh")
+    loading = _loading(PRICED)
+    network, metadata = loading.load_network(Path(folder))
+    return LearnedPriceRule(
+        partial(loading.prices_of, network),
+        total_cost_settings(values),
+        version=metadata.version,
+        refresh_seconds=refresh_seconds,
+    )
+
+
+def _loading(policy: str) -> Any:
+    """Return the module that loads networks, with one thread for each run."""
+    try:
+        loading = import_module("slurm_energy.policy.gnn.loading")
+    except ImportError as error:
+        raise ConfigError(f"policy {policy} needs the extra `daemon` (torch): {error}") from error
+    loading.use_threads(1)
+    return loading
+
+
 def _learned(settings: str) -> PlacementRule:
     given = dict(item.partition("=")[::2] for item in settings.split(",") if item)
     unknown = sorted(given.keys() - LEARNED_SETTINGS.keys())
@@ -93,11 +136,7 @@ def _learned(settings: str) -> PlacementRule:
         rate = float(given["sampling"]) if "sampling" in given else None
     except ValueError:
         raise ConfigError(f"setting sampling={given['sampling'][:64]!r} of {LEARNED} is not a number") from None
-    try:
-        loading = import_module("slurm_energy.policy.gnn.loading")
-    except ImportError as error:
-        raise ConfigError(f"policy {LEARNED} needs the extra `daemon` (torch): {error}") from error
-    loading.use_threads(1)
+    loading = _loading(LEARNED)
     network, metadata = loading.load_network(Path(given["checkpoint"]), rate)
     return LearnedRule(
         partial(loading.chooser_of, network), version=metadata.version, learned_clocks=given.get("clocks") == "1"

@@ -2,6 +2,8 @@
 
 Times are means and percentiles over finished jobs: those that started and ended. A mean over finished jobs flatters a
 policy that leaves long waits unfinished, so the number of unfinished jobs and the wait so far of all stand beside it.
+After a warm-up jobs are those that were submitted from its end on, while energy, work and the time that jobs spend in
+the system are of everything that happens from then on.
 """
 
 from collections import Counter
@@ -55,6 +57,8 @@ class Metrics:
     """What no job is charged for."""
     true_units: float
     """Work done and kept, in part by jobs in flight."""
+    system_job_seconds: float
+    """Time that all jobs together were submitted and not ended: by Little's law rate times mean turnaround."""
     lost_units: float
     joules_per_unit: float | None
     active_joules_per_unit: float | None
@@ -100,9 +104,10 @@ def metrics_of(outcome: Outcome, world: World, jobs: Sequence[Job] | None = None
         jobs: Its jobs in the order of submission; with them the bounded slowdown is against the run at the default
             clock on the same devices, so that a lower clock shows. Without them it is against the run itself.
     """
-    states = Counter(outcome.state)
+    counted = outcome.is_counted
+    states = Counter(outcome.state) if counted.all() else Counter(np.array(outcome.state, dtype=object)[counted])
     started, ended = np.isfinite(outcome.started_seconds), np.isfinite(outcome.ended_seconds)
-    finished = started & ended
+    finished = started & ended & counted
     wait = outcome.started_seconds[finished] - outcome.eligible_seconds[finished]
     run = outcome.run_seconds[finished]
     turnaround = outcome.ended_seconds[finished] - outcome.submitted_seconds[finished]
@@ -111,33 +116,36 @@ def metrics_of(outcome: Outcome, world: World, jobs: Sequence[Job] | None = None
     unfinished = states["PENDING"] + states["RUNNING"]
     makespan = _makespan(outcome, has_unfinished=unfinished > 0)
     misses = _deadline_misses(outcome)
-    published = None if world.published_log_seconds is None else published_figures(outcome, world.published_log_seconds)
+    published = None
+    if world.published_log_seconds is not None and outcome.counted_from_seconds == 0.0:
+        published = published_figures(outcome, world.published_log_seconds)
     gpu_share, cpu_share = _utilisation(outcome)
     return Metrics(
-        jobs=len(outcome.state),
+        jobs=int(np.count_nonzero(counted)),
         completed_jobs=states["COMPLETED"],
         finished_jobs=int(np.count_nonzero(finished)),
         unfinished_jobs=unfinished,
-        ended_otherwise_jobs=len(outcome.state) - states["COMPLETED"] - unfinished,
+        ended_otherwise_jobs=int(np.count_nonzero(counted)) - states["COMPLETED"] - unfinished,
         jobs_by_state=dict(sorted(states.items())),
         end_seconds=outcome.end_seconds,
         total_joules=outcome.total_joules,
         active_joules=outcome.jobs_joules,
         joules_by_component=dict(outcome.joules_by_component),
         true_units=units,
+        system_job_seconds=float(np.sum(system_seconds(outcome))),
         lost_units=float(np.sum(outcome.units_lost)),
         joules_per_unit=_ratio(outcome.total_joules, units),
         active_joules_per_unit=_ratio(outcome.jobs_joules, units),
-        mean_power_watts=_ratio(outcome.total_joules, outcome.end_seconds),
+        mean_power_watts=_ratio(outcome.total_joules, outcome.counted_seconds),
         makespan_seconds=makespan,
         energy_time_product_joule_seconds=outcome.total_joules * makespan,
         wait=_spread(wait),
         run=_spread(run),
         turnaround=_spread(turnaround),
-        mean_wait_so_far_seconds=_wait_so_far(outcome, started, ended),
+        mean_wait_so_far_seconds=_wait_so_far(outcome, started & counted, ended | ~counted),
         mean_bounded_slowdown=_mean(slowdown),
         p95_bounded_slowdown=_percentile(slowdown, 95.0),
-        deadline_jobs=int(np.count_nonzero(np.isfinite(outcome.deadline_seconds))),
+        deadline_jobs=int(np.count_nonzero(np.isfinite(outcome.deadline_seconds) & counted)),
         deadline_misses=misses,
         gpu_utilisation_share=gpu_share,
         cpu_utilisation_share=cpu_share,
@@ -189,11 +197,20 @@ def _bounded_slowdown(wait: FloatArray, run: FloatArray, reference: FloatArray) 
 
 def _makespan(outcome: Outcome, *, has_unfinished: bool) -> float:
     """Return the time from the first submission to the last end, to the run's end while jobs are unfinished."""
-    if not outcome.state:
+    counted = outcome.is_counted
+    if not counted.any():
         return 0.0
-    ended = outcome.ended_seconds[np.isfinite(outcome.ended_seconds)]
+    ended = outcome.ended_seconds[np.isfinite(outcome.ended_seconds) & counted]
     last = outcome.end_seconds if has_unfinished or not len(ended) else float(ended.max())
-    return max(0.0, last - float(outcome.submitted_seconds.min()))
+    return max(0.0, last - float(outcome.submitted_seconds[counted].min()))
+
+
+def system_seconds(outcome: Outcome) -> FloatArray:
+    """Return the time of each job between submission and end that is counted, [num_jobs]."""
+    until = np.minimum(outcome.ended_seconds, outcome.end_seconds)
+    since = np.maximum(outcome.submitted_seconds, outcome.counted_from_seconds)
+    seconds: FloatArray = np.maximum(0.0, until - since)
+    return seconds
 
 
 def _wait_so_far(outcome: Outcome, started: BoolArray, ended: BoolArray) -> float | None:
@@ -215,7 +232,7 @@ def _deadline_misses(outcome: Outcome) -> int:
     is_open = (state == "PENDING") | (state == "RUNNING")
     in_time = came_to_its_end & (outcome.ended_seconds <= deadline)
     still_possible = is_open & (outcome.end_seconds <= deadline)
-    return int(np.count_nonzero(np.isfinite(deadline) & ~in_time & ~still_possible))
+    return int(np.count_nonzero(np.isfinite(deadline) & outcome.is_counted & ~in_time & ~still_possible))
 
 
 def _utilisation(outcome: Outcome) -> tuple[float | None, float | None]:
@@ -224,8 +241,8 @@ def _utilisation(outcome: Outcome) -> tuple[float | None, float | None]:
     on_cpu = float(np.sum(outcome.gpu_seconds[is_cpu]))
     on_gpu = float(np.sum(outcome.gpu_seconds)) - on_cpu
     return (
-        _ratio(on_gpu, outcome.total_gpus * outcome.end_seconds),
-        _ratio(on_cpu, outcome.total_cpu_sockets * outcome.end_seconds),
+        _ratio(on_gpu, outcome.total_gpus * outcome.counted_seconds),
+        _ratio(on_cpu, outcome.total_cpu_sockets * outcome.counted_seconds),
     )
 
 

@@ -21,14 +21,26 @@ def seconds_above_budget(outcome: Outcome, world: World) -> float | None:
     return float(np.sum(seconds[watts > _values(series, times)]))
 
 
+def joules_above_budget(outcome: Outcome, world: World) -> float | None:
+    """Return the energy above the budget, by the mean power of each sample; None without a budget."""
+    series = world.power_budget_watts
+    if series is None:
+        return None
+    times, seconds, watts = _pieces(outcome, series)
+    return float(np.sum(seconds * np.maximum(0.0, watts - _values(series, times))))
+
+
 def _pieces(outcome: Outcome, series: Series) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Return start, length and power of stretches over which neither sample nor series changes."""
+    """Return start, length and power of counted stretches over which neither sample nor series changes."""
     samples = outcome.sample_seconds
     if len(samples) < 2:
         return np.zeros(0), np.zeros(0), np.zeros(0)
     changes = np.array(series.times_seconds)
     inside = changes[(changes > samples[0]) & (changes < samples[-1])]
     edges = np.union1d(samples, inside)
+    start = outcome.counted_from_seconds
+    if start > 0.0:
+        edges = np.union1d(edges[edges > start], [start])
     row = np.searchsorted(samples, edges[:-1], side="right") - 1
     return edges[:-1], np.diff(edges), outcome.sample_watts[row]
 

@@ -75,6 +75,7 @@ def batch_tops(blocks: Sequence[TopBlock]) -> TopBlock:
         spine_cluster=_shifted((block.spine_cluster for block in blocks), clusters),
         trunk_index=_pairs((block.trunk_index for block in blocks), groups, spines),
         trunk_x=_joined(block.trunk_x for block in blocks),
+        cluster_moment=_moments(blocks),
     )
 
 
@@ -120,6 +121,16 @@ def _alike(blocks: Sequence[object], tops: Sequence[TopBlock]) -> None:
     _some(blocks)
     if len(blocks) != len(tops):
         raise ValueRangeError(f"a batch of {len(blocks)} blocks has {len(tops)} tops: one each is needed")
+
+
+def _moments(blocks: Sequence[TopBlock]) -> Indices:
+    """Return the moment of each cluster; a block that is a batch itself brings several."""
+    own = [
+        np.zeros(len(block.cluster_x), dtype=np.int64) if block.cluster_moment is None else block.cluster_moment
+        for block in blocks
+    ]
+    counts = np.array([1 + moments.max(initial=0) for moments in own], dtype=np.int64)
+    return _shifted(own, np.cumsum(counts) - counts)
 
 
 def _offsets(arrays: Iterable[NDArray[Any]]) -> Indices:

@@ -94,6 +94,8 @@ class TopBlock:
     """Links from a group (row 0) to a spine (row 1), [2, trunks]."""
     trunk_x: Floats
     """[trunks, UPLINK]."""
+    cluster_moment: Indices | None = None
+    """Moment of each cluster, ascending from 0, [clusters]; None where all are of one moment, as outside a batch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -39,7 +39,7 @@ MOVING_COLUMNS = np.array([column(TASK, name) for name in MOVING])
 _MOVING_SCALER = Scaler([TASK[index] for index in MOVING_COLUMNS])
 RUNNING_STATES = frozenset({"RUNNING", "SUSPENDED"})
 """A suspended job keeps its devices."""
-_LIMIT_SHARE = 0.5
+LIMIT_SHARE = 0.5
 """Run time over time limit where nothing else is known; users ask for more than they need."""
 _LONGEST_ARRAY = 1_000_000
 _MATRIX_KIND = re.compile(r"(?:matmul|matrix|gemm)-(\d{1,6})\Z")
@@ -219,7 +219,7 @@ def submitted_vector(
     """Return the columns of a job that a decision is asked for, [TASK]; it has no priority yet."""
     wishes = wishes or JobWishes()
     limit = None if job.time_limit_minutes is None else job.time_limit_minutes * 60.0
-    estimate = runtime.seconds if runtime is not None else nan if limit is None else limit * _LIMIT_SHARE
+    estimate = runtime.seconds if runtime is not None else nan if limit is None else limit * LIMIT_SHARE
     deadline = job.options.deadline_seconds
     memory = job.memory_per_node_mib
     row = [
@@ -291,7 +291,7 @@ def _estimate_seconds(job: JobState) -> float:
     if job.estimated_seconds is not None and isfinite(job.estimated_seconds):
         return max(0.0, job.estimated_seconds)
     limit = job.time_limit_minutes
-    return nan if limit is None or not isfinite(limit) else max(0.0, limit) * 60.0 * _LIMIT_SHARE
+    return nan if limit is None or not isfinite(limit) else max(0.0, limit) * 60.0 * LIMIT_SHARE
 
 
 def _divided(value: NDArray[np.float64], whole: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor
 from slurm_energy.errors import ValueRangeError
 from slurm_energy.graph import schema
 from slurm_energy.graph.batch import batch_decisions, batch_devices, batch_fabrics, batch_queues, batch_tops
+from slurm_energy.graph.blocks import DecisionBlock
 from slurm_energy.learning.demonstrations import Demonstration
 from slurm_energy.policy.gnn.decision_level import Decisions
 from slurm_energy.policy.gnn.moments import moments_of
@@ -56,6 +58,20 @@ class Progress:
     agreement: float
     """Share of the epoch's decisions in which the likeliest option was the teacher's."""
     clock_agreement: float
+
+
+class Seen(Protocol):
+    """A decision about one job, as far as the network sees it."""
+
+    @property
+    def state(self) -> Blocks:
+        """The cluster without the job."""
+        ...
+
+    @property
+    def decision(self) -> DecisionBlock:
+        """The job with its options."""
+        ...
 
 
 def train_by_imitation(
@@ -109,7 +125,7 @@ def imitation_loss(
     loss = -log_prob[chosen].clamp(min=_LEAST_LOG_PROB).mean()
     loss = loss - settings.clock_weight * clock_log_prob[clock].clamp(min=_LEAST_LOG_PROB).mean()
     if network.config.attention == "objectives":
-        loss = loss + settings.objective_weight * _objective_loss(decisions, batch)
+        loss = loss + settings.objective_weight * objective_loss(decisions, batch, [one.chosen for one in batch])
     if network.config.pooling in {"mixed", "differentiable"}:
         devices = state.devices
         loss = loss + settings.pooling_weight * (devices.link_loss + 0.1 * devices.entropy_loss)
@@ -124,34 +140,45 @@ def imitation_loss(
     return loss, agreed, clocks_agreed
 
 
-def answers(network: HierarchicalNetwork, batch: Sequence[Demonstration]) -> tuple[State, Decisions]:
-    """Return the states and answers for some demonstrations side by side."""
-    states = [one.state for one in batch]
+def answers(network: HierarchicalNetwork, batch: Sequence[Seen]) -> tuple[State, Decisions]:
+    """Return the states and answers for some decisions side by side; a state that several share is worked out once."""
+    index_of: dict[int, int] = {}
+    states: list[Blocks] = []
+    for one in batch:
+        if index_of.setdefault(id(one.state), len(states)) == len(states):
+            states.append(one.state)
+    tops = [state.top for state in states]
     blocks = Blocks(
         devices=batch_devices([state.devices for state in states]),
-        fabric=batch_fabrics([state.fabric for state in states], [state.top for state in states]),
-        queue=batch_queues([state.queue for state in states], [state.top for state in states]),
-        top=batch_tops([state.top for state in states]),
+        fabric=batch_fabrics([state.fabric for state in states], tops),
+        queue=batch_queues([state.queue for state in states], tops),
+        top=batch_tops(tops),
     )
-    tops = [state.top for state in states]
     moment_of_cluster = torch.repeat_interleave(
-        torch.arange(len(batch)), torch.tensor([top.cluster_x.shape[0] for top in tops])
+        torch.arange(len(states)), torch.tensor([top.cluster_x.shape[0] for top in tops])
     )
     state = network.state(blocks)
     moments = moments_of(state.published, moment_of_cluster)
-    return state, network.decide(state.published, moments, batch_decisions([one.decision for one in batch], tops))
+    decisions = batch_decisions([one.decision for one in batch], tops, [index_of[id(one.state)] for one in batch])
+    return state, network.decide(state.published, moments, decisions)
 
 
-def _objective_loss(decisions: Decisions, batch: Sequence[Demonstration]) -> Tensor:
-    """Return the squared error of the tied heads: log time, log energy, and how long the job has waited."""
+def objective_loss(decisions: Decisions, batch: Sequence[Seen], chosen: Sequence[int]) -> Tensor:
+    """Return the squared error of the tied heads: log time, log energy, and how long the job has waited.
+
+    Args:
+        decisions: The network's answers for the batch.
+        batch: What was decided about.
+        chosen: Row of the option that was taken, among those of its own decision.
+    """
     goals = np.array(
         [
             [
-                one.decision.option_x[one.chosen, _SECONDS],
-                one.decision.option_x[one.chosen, _JOULES],
+                one.decision.option_x[row, _SECONDS],
+                one.decision.option_x[row, _JOULES],
                 one.decision.job_x[0, _WAITED],
             ]
-            for one in batch
+            for one, row in zip(batch, chosen, strict=True)
         ],
         dtype=np.float32,
     )

@@ -1,6 +1,7 @@
 """What a second and a joule are worth to a job, by its mode: the same for whoever trains and whoever serves."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from slurm_energy.domain.job import EnergyMode
 
@@ -10,3 +11,27 @@ MODE_WEIGHTS: Mapping[EnergyMode, tuple[float, float]] = {
     EnergyMode.SAVER: (0.2, 0.8),
 }
 """w_time and w_energy of each mode (abstract and section 3.4 of the hierarchical GNN paper); one network serves all."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModePrices:
+    """What a network of prices starts from: it multiplies each of them by a factor of its own."""
+
+    slowdown: float
+    """Of one more run time, in terms of the job's own least energy."""
+    time_watts: float = 0.0
+    """Of a second of the job. 0: when a job starts is Slurm's, and how much longer it may run is its slowdown bound."""
+    waking: float = 1.0
+    """Of a joule that wakes a node."""
+    scarcity: float = 1.0
+    """Of a GPU of a full partition for as long as it is held, in terms of what it draws there at its highest clock."""
+
+
+BALANCED_PRICES = ModePrices(slowdown=0.3)
+"""A clock that makes the job 1 % longer must save 0.3 % of its energy."""
+MODE_PRICES: Mapping[EnergyMode, ModePrices] = {
+    EnergyMode.BALANCED: BALANCED_PRICES,
+    EnergyMode.SAVER: ModePrices(slowdown=0.1),
+}
+"""By mode. Far below 1, since the bound already limits what a user gives up; above 0, since the last clocks inside it
+save next to nothing."""

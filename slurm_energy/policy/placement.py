@@ -83,6 +83,14 @@ class PlaceInfo:
     is_cpu: bool = False
     region: str = ""
     """Of carbon intensity and price."""
+    node_watts: float = 0.0
+    """What a node that is awake draws beyond a suspended one with all its devices free; 0 where nodes never sleep."""
+    busy_watts: float = 0.0
+    """What a node's host draws more for each device that a job holds."""
+    idle_seconds: float = 0.0
+    """How long a node stays awake with nothing to do."""
+    resume_seconds: float = 0.0
+    """How long waking a node takes."""
 
 
 class KnownJob(Protocol):
@@ -308,6 +316,17 @@ class ClusterView(Protocol):
 
     def wakeup_joules(self, place: int, gpus: int) -> float:
         """Return the energy of waking the nodes that a start with so many devices needs, 0 when enough are awake."""
+        ...
+
+    def criticality(self, job: WaitingJob) -> float:
+        """Return the share of a job's delay that reaches the end of its task graph, 1 for a job on its own.
+
+        A job that waits for k unfinished others is taken to be held up by each of them alike: a k-th of a delay.
+        """
+        ...
+
+    def opened_nodes(self, place: int, gpus: int) -> int:
+        """Return how many nodes without any job a start with so many devices would take, asleep or awake."""
         ...
 
 

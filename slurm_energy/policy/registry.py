@@ -7,6 +7,7 @@ from slurm_energy.config import Config
 from slurm_energy.energy_model.catalog import CATALOG
 from slurm_energy.energy_model.operating_point import clock_table_of
 from slurm_energy.errors import PolicyError
+from slurm_energy.policy.automatic import LEARNED_POLICY, chosen_policy
 from slurm_energy.policy.base import Policy
 from slurm_energy.policy.baselines import FixedClockPolicy, SlurmDefaultPolicy
 from slurm_energy.policy.oracle import OraclePolicy
@@ -18,7 +19,7 @@ _POLICIES: Mapping[str, Callable[[Config], Policy]] = {
     "fixed-clock": lambda config: FixedClockPolicy(fixed_clocks(config), config.policy.max_slowdown),
     "oracle": lambda config: OraclePolicy(),  # noqa: ARG005  # every entry has the same form
 }
-LEARNED = frozenset({"gnn"})
+LEARNED = frozenset({LEARNED_POLICY})
 """Policies that need a checkpoint, and a process of their own: torch is slow to import and may fail in its own ways."""
 
 
@@ -39,6 +40,7 @@ def create_policy(config: Config) -> Policy:
         PolicyError: there is no policy of that name, or its checkpoint cannot be used.
         ConfigError: the site gives a power limit or a clock to GPUs that nobody knows.
     """
+    config = chosen_policy(config).config
     name = config.policy.name
     if name not in known_policy_names():
         raise PolicyError(f"policy {name!r} does not exist; known: {', '.join(known_policy_names())}")

@@ -1,13 +1,12 @@
 """The one check of a whole configuration, beyond types and bounds of single values: for people and for the daemon."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 from slurm_energy.config import Config
 from slurm_energy.energy_model.catalog import CATALOG
-from slurm_energy.errors import CheckpointError, ConfigError
+from slurm_energy.errors import ConfigError
 from slurm_energy.forms import check_database_url, is_partition_name, parse_address
-from slurm_energy.policy.checkpoint_files import DOCUMENT_FILE, WEIGHTS_FILE, check_files
+from slurm_energy.policy.automatic import AUTOMATIC, learned_faults
 from slurm_energy.policy.registry import LEARNED, known_policy_names
 from slurm_energy.policy.site_clocks import fixed_clock_faults, locked_clock_faults, site_clock_notes
 from slurm_energy.policy.site_limits import site_board_limits
@@ -27,11 +26,12 @@ def check_site(config: Config) -> None:
 
 def site_faults(config: Config) -> Iterator[str]:
     """Yield every fault, each with the setting, its value and what is allowed."""
-    if config.policy.name not in known_policy_names():
-        known = ", ".join(known_policy_names())
+    known_names = (AUTOMATIC, *known_policy_names())
+    if config.policy.name not in known_names:
+        known = ", ".join(known_names)
         yield f"policy.name: policy {config.policy.name[:64]!r} does not exist; known: {known}"
     if config.policy.name in LEARNED:
-        yield from _learned_faults(config)
+        yield from learned_faults(config)
     for key, name in config.gpu_types.items():
         if name not in CATALOG:
             yield f"gpu_types.{key[:64]} is {name[:64]!r}, which is not in the catalogue; known: {catalogue_names()}"
@@ -47,26 +47,6 @@ def site_faults(config: Config) -> Iterator[str]:
 def site_notes(config: Config) -> Iterator[str]:
     """Yield what could not be checked, though it may well be right."""
     yield from site_clock_notes(config)
-
-
-def _learned_faults(config: Config) -> Iterator[str]:
-    """Yield what is wrong for a policy that answers from a process of its own."""
-    if not config.policy.checkpoint:
-        yield (
-            f"policy.checkpoint is empty, policy {config.policy.name} needs one: name the folder that holds its "
-            f"{DOCUMENT_FILE} and {WEIGHTS_FILE}, or choose another policy.name"
-        )
-    else:
-        try:
-            check_files(Path(config.policy.checkpoint))
-        except CheckpointError as error:
-            yield f"policy.checkpoint: {error}"
-    wait, deadline = config.policy.timeout_milliseconds, config.plugin.deadline_milliseconds
-    if wait >= deadline:
-        yield (
-            f"policy.timeout_milliseconds is {wait}, it must be below the {deadline} of plugin.deadline_milliseconds: "
-            "else the plugin is gone before the baseline answers"
-        )
 
 
 def _form_faults(config: Config) -> Iterator[str]:

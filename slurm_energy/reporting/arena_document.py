@@ -35,6 +35,7 @@ def arena_document(result: ArenaResult, summary: ArenaSummary, context: RunConte
             "reference": summary.reference,
             "seeds": list(plan.seeds),
             "horizon_seconds": plan.horizon_seconds,
+            "warm_up_seconds": plan.warm_up_seconds,
             "drain": plan.drain,
             "compat": plan.compat,
             "skip_bad": plan.skip_bad,

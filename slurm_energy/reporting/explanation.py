@@ -11,6 +11,7 @@ from rich.text import Text
 from slurm_energy.domain.job import JobRequest
 from slurm_energy.domain.report import ComparisonRecord, DecisionRecord, ExplainRecord, GpuOutcomeRecord
 from slurm_energy.policy.attention_note import shares_of
+from slurm_energy.policy.cost_note import is_cost_note
 from slurm_energy.reporting.cells import job_label
 from slurm_energy.reporting.quantities import (
     clock_text,
@@ -70,7 +71,7 @@ def _sections(record: ExplainRecord) -> Iterator[tuple[str, list[str]]]:
 def _decision_sections(decision: DecisionRecord) -> Iterator[tuple[str, list[str]]]:
     yield "Asked", _asked(decision.asked)
     yield "Decided", _decided(decision)
-    sentences = (note for note in decision.notes if shares_of(note) is None)  # shares are for programs
+    sentences = (note for note in decision.notes if shares_of(note) is None and not is_cost_note(note))
     yield "Why", [*(f"{reason.sentence} ({reason.code})" for reason in decision.reasons), *sentences]
 
 

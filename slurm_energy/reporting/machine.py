@@ -9,6 +9,7 @@ from typing import Any
 from slurm_energy.domain.plain import to_plain
 from slurm_energy.domain.report import EnergyReport, EnergySum, ExplainRecord, GroupEnergyRecord, JobEnergyRecord
 from slurm_energy.policy.attention_note import attention_among
+from slurm_energy.policy.cost_note import costs_among
 from slurm_energy.reporting.visible import spreadsheet_cell
 
 JOB_COLUMNS = (
@@ -26,10 +27,14 @@ def render_json(record: object) -> str:
 
 
 def render_explain_json(record: ExplainRecord) -> str:
-    """Return a job's story as `render_json` does, with the decision's `attention`: shares by group, null for none."""
+    """Return a job's story as `render_json` does, with what a learned policy says of its decision; null for none.
+
+    `attention` has shares by group; `costs` has the network's factors on the prices, and options with their parts in J.
+    """
     document = to_plain(record)
     if record.decision is not None:
         document["decision"]["attention"] = attention_among(record.decision.notes)
+        document["decision"]["costs"] = costs_among(record.decision.notes)
     return json.dumps(document, indent=2, ensure_ascii=True)
 
 

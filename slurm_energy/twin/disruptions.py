@@ -152,6 +152,7 @@ class Disruptions:
         execution = self._execution
         self.congestion = factor
         execution.tables.set_congestion(factor)
+        execution.estimates.set_congestion(factor)
         for run in list(execution.computing.values()):
             if run.gpus > execution.places[run.place].pool.gpus_per_node:
                 execution.reprice(run, now)

@@ -23,6 +23,7 @@ from slurm_energy.twin.scheduler import Scheduler
 from slurm_energy.twin.staging import NO_STAGING, Staging
 from slurm_energy.twin.view import TwinView
 from slurm_energy.twin.waiting import Waiting, queue_key
+from slurm_energy.twin.warm_up import WarmUp, warm_up_of
 from slurm_energy.twin.world import World
 
 Answer = Placement | int | tuple[int, ...] | None
@@ -43,9 +44,12 @@ class Engine:
         routes: bool = False,
         control_interval_seconds: float | None = None,
         horizon_seconds: float | None = None,
+        warm_up_seconds: float = 0.0,
     ) -> None:
         if horizon_seconds is not None and not 0.0 <= horizon_seconds < inf:
             raise ValueRangeError(f"horizon {horizon_seconds} s is not a finite number from 0 up")
+        if not 0.0 <= warm_up_seconds < inf:
+            raise ValueRangeError(f"warm-up {warm_up_seconds} s is not a finite number from 0 up")
         self.world = world
         self.deciding = "start"
         """`route` or `start`: what the job that was yielded needs."""
@@ -59,10 +63,12 @@ class Engine:
         self._places = places_of(world)
         self._events = Events()
         self._waiting = Waiting([place.pool_index for place in self._places])
-        self._execution = Execution(world, self._places, self._events, backfill=self._discipline.backfill == "easy")
+        self._execution = Execution(
+            world, self._places, self._events, backfill=self._discipline.backfill == "easy", seed=seed
+        )
         self.view = TwinView(world, self._places, self._execution, self._waiting)
         self.view.runs = self.runs
-        self._precedence = Precedence(self.runs)
+        self._precedence = self.view.precedence = Precedence(self.runs)
         self._scheduler = Scheduler(
             self._places,
             self._execution,
@@ -81,6 +87,8 @@ class Engine:
         self._control_interval = control_interval_seconds
         self._backfill_due = world.backfill_interval_seconds == 0.0
         self._backfill_waits = False
+        self._warm_up_seconds = warm_up_seconds
+        self._warm_up: WarmUp | None = None
         self._num_ended = 0
         self._on_the_way = 0
         self._shortest_first = self._discipline.order == "sjf"
@@ -92,6 +100,8 @@ class Engine:
         self._disruptions.start()
         if self._control_interval is not None:
             self._events.add_call(0.0, self._control_tick, background=True)
+        if self._warm_up_seconds > 0.0:
+            self._events.add_call(self._warm_up_seconds, self._end_warm_up, background=True)
         heap, arrivals, view, sampler = self._events.heap, self._arrivals, self.view, self.sampler
         freed, dirty = self._execution.freed, self._dirty
         finish, routes, horizon = self._finish, self._routes, self._horizon
@@ -162,6 +172,7 @@ class Engine:
             clamped=self._scheduler.clamped,
             declined=self._scheduler.declined,
             disruptions=self._disruptions.count,
+            warm_up=self._warm_up,
         )
 
     def change_clocks(self, clocks: Mapping[int, int]) -> None:
@@ -296,7 +307,7 @@ class Engine:
 
     def _expected_seconds(self, run: JobRun) -> float:
         """Return the shortest run expected of a job: its estimate at the default clock of its fastest option."""
-        rows = self._execution.tables.rows(run.kind, run.job.gpu_counts)
+        rows = self._execution.estimates.rows(run.kind, run.job.gpu_counts)
         fastest = min((rows.fastest_seconds[place] for place in run.allowed), default=inf)
         return run.job.estimated_units * fastest
 
@@ -366,8 +377,16 @@ class Engine:
         if interval is not None:
             self._events.add_call(now + interval, self._control_tick, background=True)
 
+    def _end_warm_up(self, now: float) -> None:
+        self._warm_up = warm_up_of(self._execution, self.runs, self.sampler, now)
+
     def _close(self) -> None:
         """Account everything until the end."""
+        if self._warm_up_seconds > 0.0 and self._warm_up is None:
+            raise ValueRangeError(
+                f"the run ends at {self.now if self._horizon == inf else self._horizon:.6g} s, within its warm-up of "
+                f"{self._warm_up_seconds:.6g} s: nothing of it would count"
+            )
         if self._horizon < inf:
             self.now = self.view.now_seconds = self._horizon
         for run in self.runs.values():

@@ -9,6 +9,7 @@ from sortedcontainers import SortedList
 from slurm_energy.policy.placement import Placement
 from slurm_energy.twin.boards import board_watts, highest_within, shared, warm_board
 from slurm_energy.twin.device_model import DeviceModel
+from slurm_energy.twin.estimates import estimated_tables
 from slurm_energy.twin.events import BEGIN, FINISH, Events
 from slurm_energy.twin.heat import seconds_to_limit, steady_celsius, sustainable_watts
 from slurm_energy.twin.job_run import COMPUTING, ENDED, STARTING, WAITING, Allocation, JobRun
@@ -24,11 +25,13 @@ from slurm_energy.twin.world import World
 class Execution:
     """Starts, changes and ends jobs; keeps free devices, power and future events true."""
 
-    def __init__(self, world: World, places: Sequence[Place], events: Events, *, backfill: bool) -> None:
+    def __init__(self, world: World, places: Sequence[Place], events: Events, *, backfill: bool, seed: int = 0) -> None:
         self.world = world
         self.places = places
         self.events = events
         self.tables = OptionTables(world, places)
+        self.estimates = estimated_tables(world, places, self.tables, seed)
+        """What the scheduler and every rule are told; the true tables where the world has no errors of estimates."""
         self.ledgers: list[Ledger] = []
         self.pools = [PoolState(pool, by_node=needs_nodes(world, index)) for index, pool in enumerate(world.pools)]
         self.devices = [world.devices[pool.device] for pool in world.pools]
@@ -368,7 +371,7 @@ class Execution:
         return clock
 
     def _expected_seconds(self, run: JobRun) -> float:
-        rows = self.tables.rows(run.kind, run.job.gpu_counts)
+        rows = self.estimates.rows(run.kind, run.job.gpu_counts)
         return (
             max(0.0, run.job.estimated_units - run.units_kept)
             * rows.seconds[run.place][rows.column[run.gpus]][run.set_clock]

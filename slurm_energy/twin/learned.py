@@ -111,8 +111,21 @@ class Situation:
         costs = self._costs.of(view.options(job))
         return placed_options(job, _twin(view), costs, partitions, with_clocks=with_clocks)
 
-    def job_vector(self, job: WaitingJob, view: ClusterView, graph: ClusterGraph) -> Floats:
-        """Return the job as the vertex that a decision is asked for, [TASK]."""
+    def job_vector(
+        self,
+        job: WaitingJob,
+        view: ClusterView,
+        graph: ClusterGraph,
+        weights: tuple[float, float] = BALANCED_WEIGHTS,
+    ) -> Floats:
+        """Return the job as the vertex that a decision is asked for, [TASK].
+
+        Args:
+            job: The job.
+            view: The cluster.
+            graph: The cluster as the network sees it.
+            weights: Its w_time and w_energy.
+        """
         assert isinstance(job, Job)
         seconds = view.options(job).seconds_per_unit
         fastest = float(seconds.min())
@@ -122,9 +135,7 @@ class Situation:
             view.now_seconds + _FIRST_SECOND,
             graph.facts,
             runtime=RuntimeEstimate(seconds=expected, upper_seconds=expected, source="history"),
-            wishes=JobWishes(
-                max_slowdown=job.max_slowdown, time_weight=BALANCED_WEIGHTS[0], energy_weight=BALANCED_WEIGHTS[1]
-            ),
+            wishes=JobWishes(max_slowdown=job.max_slowdown, time_weight=weights[0], energy_weight=weights[1]),
             kind=job.kind,
         )
 

@@ -14,6 +14,7 @@ from slurm_energy.twin.ledger import COMPONENTS
 from slurm_energy.twin.places import Place
 from slurm_energy.twin.regional import RegionalTotals
 from slurm_energy.twin.waiting import Waiting
+from slurm_energy.twin.warm_up import WarmUp, since
 from slurm_energy.twin.world import World
 
 DAY_SECONDS = 86_400.0
@@ -138,6 +139,22 @@ class Outcome:
     place_is_cpu: tuple[bool, ...] = ()
     place_gpus: tuple[int, ...] = ()
     extra: Mapping[str, float] = field(default_factory=dict)
+    counted_from_seconds: float = 0.0
+    """End of the warm-up. Energy, units, device-seconds and restarts are those from then on, of every job; states,
+    times and samples are of the whole run."""
+    units_before: FloatArray = field(default_factory=lambda: np.zeros(0))
+    """Units that each job had done and kept by then; empty without a warm-up."""
+
+    @property
+    def counted_seconds(self) -> float:
+        """Length of what is counted."""
+        return self.end_seconds - self.counted_from_seconds
+
+    @property
+    def is_counted(self) -> NDArray[np.bool_]:
+        """Jobs that were submitted after the warm-up, [num_jobs]."""
+        counted: NDArray[np.bool_] = self.submitted_seconds >= self.counted_from_seconds
+        return counted
 
     @property
     def jobs_joules(self) -> float:
@@ -163,6 +180,7 @@ def outcome_of(  # noqa: PLR0913  # everything that one run consists of
     clamped: int,
     declined: int,
     disruptions: int,
+    warm_up: WarmUp | None = None,
 ) -> Outcome:
     """Return the record of a run that is over and closed."""
     rows = list(runs.values())
@@ -182,7 +200,7 @@ def outcome_of(  # noqa: PLR0913  # everything that one run consists of
         for index, component in enumerate(COMPONENTS)
     }
     times = np.array(sampler.times)
-    return Outcome(
+    whole = Outcome(
         world=world.name,
         rule=name,
         end_seconds=end_seconds,
@@ -226,6 +244,7 @@ def outcome_of(  # noqa: PLR0913  # everything that one run consists of
         place_is_cpu=tuple(place.device.is_cpu for place in places),
         place_gpus=tuple(place.info.total_gpus for place in places),
     )
+    return whole if warm_up is None else since(whole, warm_up)
 
 
 def _state(row: JobRun) -> str:

@@ -36,7 +36,19 @@ class Place:
             free_watts=self.device.free_watts,
             is_cpu=self.device.is_cpu,
             region=pool.region,
+            node_watts=_sleep_saves_watts(pool, self.device),
+            busy_watts=(pool.host_busy_watts - pool.host_idle_watts) / pool.gpus_per_node,
+            idle_seconds=0.0 if pool.suspend is None else pool.suspend.idle_seconds,
+            resume_seconds=0.0 if pool.suspend is None else pool.suspend.resume_seconds,
         )
+
+
+def _sleep_saves_watts(pool: Pool, device: DeviceModel) -> float:
+    """Return what a node with all its devices free draws more than a suspended one, 0 where nodes never sleep."""
+    if pool.suspend is None:
+        return 0.0
+    awake = pool.host_idle_watts + pool.gpus_per_node * device.free_watts
+    return max(0.0, awake - pool.suspend.suspended_watts)
 
 
 def places_of(world: World) -> tuple[Place, ...]:
@@ -155,9 +167,12 @@ class OptionTables:
         key = (kind, gpu_counts)
         found = self._tables.get(key)
         if found is None:
-            found = option_table(self._world, kind, gpu_counts, congestion=self._congestion, places=self._places)
-            self._tables[key] = found
+            found = self._tables[key] = self.made(kind, gpu_counts)
         return found
+
+    def made(self, kind: str, gpu_counts: tuple[int, ...]) -> OptionTable:
+        """Return a new table at the present conditions."""
+        return option_table(self._world, kind, gpu_counts, congestion=self._congestion, places=self._places)
 
     def rows(self, kind: str, gpu_counts: tuple[int, ...]) -> "CostRows":
         """Return the same as nested lists, which the engine reads faster than arrays."""

@@ -188,6 +188,13 @@ class PoolState:
             needed += awake <= whole and not any(self._awake[rest : self.gpus_per_node])
         return min(needed, len(self._asleep))
 
+    def opened_nodes(self, gpus: int) -> int:
+        """Return how many nodes without any job the start of a packed job with so many devices would take."""
+        if not self.by_node:
+            return 0
+        whole, rest = divmod(gpus, self.gpus_per_node)
+        return whole + (rest > 0 and not any(self._awake[rest : self.gpus_per_node]))
+
     def _whole_nodes(self, count: int, used: int, share: "_Share", without: frozenset[int]) -> list[int] | None:
         if count == 0:
             return []

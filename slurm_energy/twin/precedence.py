@@ -73,6 +73,24 @@ class Precedence:
                 ready.append(tasks.popleft())
         return ready, list({id(child): child for child in hopeless}.values())
 
+    def criticality(self, job_id: int) -> float:
+        """Return the share of a job's delay that reaches the end of its graph; see `ClusterView.criticality`.
+        """
+        shares: dict[int, float] = {}
+        stack = [(job_id, False)]
+        while stack:
+            current, is_open = stack.pop()
+            children = [child for child, _ in self._children.get(current, ()) if child.phase == HELD]
+            if is_open or not children:
+                reached = [shares.get(child.job_id, 0.0) / max(1, child.parents_left) for child in children]
+                shares[current] = sum(reached) if children else 1.0
+                shares[current] = min(1.0, shares[current])
+            elif current not in shares:
+                shares[current] = 0.0  # a cycle holds its jobs for ever: it adds nothing
+                stack.append((current, True))
+                stack.extend((child.job_id, False) for child in children if child.job_id not in shares)
+        return shares[job_id]
+
     def data_is_here(self, run: JobRun, place: int) -> bool:
         """Return whether a job's input is where it starts: all its parents ran in the same place."""
         parents = (*run.job.after_ok, *run.job.after_any)

@@ -195,7 +195,7 @@ class Scheduler:
         limit = min(run.job.time_limit_seconds, self._places[placement.place].partition.max_time_seconds)
         if limit < inf:
             return limit
-        rows = self._execution.tables.rows(run.kind, run.job.gpu_counts)
+        rows = self._execution.estimates.rows(run.kind, run.job.gpu_counts)
         seconds = rows.seconds[placement.place][rows.column[placement.gpus]][placement.clock]
         return max(0.0, run.job.estimated_units - run.units_kept) * seconds
 
@@ -209,7 +209,7 @@ class Scheduler:
             return None
         if answer.partner is not None:
             return self._shared(job, answer)
-        rows = self._execution.tables.rows(job.kind, job.gpu_counts)
+        rows = self._execution.estimates.rows(job.kind, job.gpu_counts)
         if job.is_plain and self._unlimited and answer.gpus <= room[answer.place]:
             column = rows.column.get(answer.gpus)
             if column is not None and 0 <= answer.clock < rows.num_clocks[answer.place]:

@@ -14,7 +14,7 @@ from slurm_energy.twin.outcome import Outcome
 from slurm_energy.twin.world import World
 
 
-def run(
+def run(  # noqa: PLR0913  # one run's settings
     world: World,
     workload: Workload | Arrivals,
     rule: PlacementRule,
@@ -22,6 +22,7 @@ def run(
     seed: int = 0,
     horizon_seconds: float | None = None,
     random: Random | None = None,
+    warm_up_seconds: float = 0.0,
 ) -> Outcome:
     """Return what a rule makes of a workload on a world.
 
@@ -32,9 +33,10 @@ def run(
         seed: Of failures and of the rule's own stream; arrivals have theirs in the workload.
         horizon_seconds: When to stop, work in flight counted in part; None runs until no job is left.
         random: The rule's stream, where it must be another one than the seed's.
+        warm_up_seconds: Time from 0 that is simulated and not counted, see `Outcome.counted_from_seconds`.
 
     Raises:
-        ValueRangeError: the workload or the horizon cannot be.
+        ValueRangeError: the workload or the horizon cannot be, or the run ends within its warm-up.
     """
     arrivals = WorkloadArrivals(workload.jobs) if isinstance(workload, Workload) else workload
     engine = Engine(
@@ -45,6 +47,7 @@ def run(
         routes=rule.routes,
         control_interval_seconds=rule.control_interval_seconds,
         horizon_seconds=horizon_seconds,
+        warm_up_seconds=warm_up_seconds,
     )
     rule.begin(engine.view, random or policy_stream(seed))
     collects = gc.isenabled()

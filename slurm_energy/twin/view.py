@@ -10,6 +10,7 @@ from slurm_energy.twin.execution import Execution
 from slurm_energy.twin.job import Job
 from slurm_energy.twin.job_run import COMPUTING, JobRun
 from slurm_energy.twin.places import Place, can_run
+from slurm_energy.twin.precedence import Precedence
 from slurm_energy.twin.waiting import Waiting
 from slurm_energy.twin.world import Series, World
 
@@ -36,6 +37,7 @@ class TwinView:
         self.world = world
         self.pools = execution.pools
         self.twin_places = places
+        self.precedence: Precedence | None = None
         self.runs: Mapping[int, JobRun] = {}
         """Every job of the run by id, in the order of submission, ended ones too; empty where nobody gives them."""
         self._execution = execution
@@ -76,7 +78,7 @@ class TwinView:
 
     def options(self, job: WaitingJob) -> OptionTable:
         """Return the costs of a job's options."""
-        return self._execution.tables.table(job.kind, job.gpu_counts)
+        return self._execution.estimates.table(job.kind, job.gpu_counts)
 
     def allowed_places(self, job: WaitingJob) -> tuple[int, ...]:
         """Return the places that request, partition and device allow; the default partition when it names none."""
@@ -159,7 +161,7 @@ class TwinView:
 
     def expected_seconds(self, run: JobRun) -> float:
         """Return the run time expected of a job at the default clock: where it runs, else in its fastest place."""
-        rows = self._execution.tables.rows(run.kind, run.job.gpu_counts)
+        rows = self._execution.estimates.rows(run.kind, run.job.gpu_counts)
         if run.place < 0:
             return run.job.estimated_units * min((rows.fastest_seconds[place] for place in run.allowed), default=inf)
         last = len(self.places[run.place].relative_clocks) - 1
@@ -193,6 +195,16 @@ class TwinView:
         if suspend is None:
             return 0.0
         return pool.sleeping_needed(gpus) * suspend.resume_watts * suspend.resume_seconds
+
+    def criticality(self, job: WaitingJob) -> float:
+        """Return the share of a job's delay that reaches the end of its task graph."""
+        if self.precedence is None or not self.precedence.is_needed:
+            return 1.0
+        return self.precedence.criticality(job.job_id)
+
+    def opened_nodes(self, place: int, gpus: int) -> int:
+        """Return how many nodes without any job a start would take."""
+        return self._execution.pools[self.twin_places[place].pool_index].opened_nodes(gpus)
 
     def _regional(self, series_by_region: Mapping[str, Series], place: int) -> float:
         series = regional_series(series_by_region, self.twin_places[place].pool.region)

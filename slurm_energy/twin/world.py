@@ -138,6 +138,24 @@ class Outage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EstimateErrors:
+    """How wrong the tables are that policies and scheduler see, while jobs run by the true ones.
+
+    Each pair of device type and kind of work has one factor on its watts and one on its seconds, log-normal with median
+    1, drawn by the run's seed: the same for every policy. The truth shows only in jobs that have ended.
+    """
+
+    watts_sigma: float = 0.0
+    """Standard deviation of the factor's logarithm."""
+    seconds_sigma: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("watts_sigma", "seconds_sigma"):
+            if not 0.0 <= getattr(self, name) <= 3.0:
+                raise ValueRangeError(f"estimate error {name}={getattr(self, name)} is not a number from 0 to 3")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class World:
     """A simulated cluster."""
 
@@ -162,6 +180,8 @@ class World:
     ingresses: tuple[str, ...] = ()
     failures: FailureRates = field(default_factory=FailureRates)
     outages: tuple[Outage, ...] = ()
+    estimate_errors: EstimateErrors | None = None
+    """None tells policies the truth."""
     congestion: Series | None = None
     """Factor (0, 1] on the links between nodes."""
     ambient_celsius: Series | None = None

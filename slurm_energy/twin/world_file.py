@@ -1,6 +1,5 @@
 """Worlds from TOML files, see docs/reference/worlds.md, and the worlds that travel with the package."""
 
-import tomllib
 from collections.abc import Mapping
 from difflib import get_close_matches
 from math import inf
@@ -10,7 +9,8 @@ from typing import Any, cast
 from slurm_energy.errors import ConfigError
 from slurm_energy.policy.placement import Discipline
 from slurm_energy.twin.device_model import DeviceModel
-from slurm_energy.twin.world import FailureRates, Outage, Partition, Pool, SuspendSettings, World
+from slurm_energy.twin.world import EstimateErrors, FailureRates, Outage, Partition, Pool, SuspendSettings, World
+from slurm_energy.twin.world_base import WORLDS_FOLDER, world_names, world_tables
 from slurm_energy.twin.world_devices import read_device
 from slurm_energy.twin.world_series import (
     AMBIENT_BOUND,
@@ -24,8 +24,8 @@ from slurm_energy.twin.world_series import (
 )
 from slurm_energy.twin.world_table import WorldTable, shown
 
-_WORLDS = Path(__file__).with_name("worlds")
-_MOST_BYTES = 64 << 20
+__all__ = ["find_world", "load_world", "shipped_world", "world_names"]
+
 _MOST_DEVICES = 10_000_000
 _LONGEST_SECONDS = 1e12
 
@@ -37,7 +37,7 @@ def load_world(path: Path | str) -> World:
         ConfigError: the file cannot be read, or a key or value is wrong; with file, table, key, value and bound.
     """
     file = Path(path)
-    top = WorldTable(file, "", _parsed(file))
+    top = WorldTable(file, "", world_tables(file))
     name = top.one_name("name", file.stem)
     devices = _devices(top)
     pools = tuple(_pool(key, table) for key, table in top.tables("pools").items())
@@ -55,6 +55,7 @@ def load_world(path: Path | str) -> World:
     }
     failures = _failures(top.table("failures"))
     outages = tuple(_outage(table) for table in top.rows("outages"))
+    estimate_errors = _estimate_errors(top.table("estimate_errors")) if top.has("estimate_errors") else None
     horizon = top.optional_number("horizon_seconds", above=True, high=_LONGEST_SECONDS)
     published_log = top.optional_number("published_log_seconds", above=True, high=_LONGEST_SECONDS)
     source = top.text("source", "")
@@ -73,6 +74,7 @@ def load_world(path: Path | str) -> World:
             ingresses=tuple(ingresses),
             failures=failures,
             outages=outages,
+            estimate_errors=estimate_errors,
             **series,
             horizon_seconds=horizon,
             workload=workload,
@@ -81,11 +83,6 @@ def load_world(path: Path | str) -> World:
             source=source,
         )
     )
-
-
-def world_names() -> tuple[str, ...]:
-    """Return the names of the worlds in the package, sorted."""
-    return tuple(sorted(path.stem for path in _WORLDS.glob("*.toml")))
 
 
 def shipped_world(name: str) -> World:
@@ -98,7 +95,7 @@ def shipped_world(name: str) -> World:
         near = get_close_matches(name, world_names(), n=1, cutoff=0.4)
         hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(world_names())}"
         raise ConfigError(f"world {shown(name)} is not in the package; {hint}")
-    return load_world(_WORLDS / f"{name}.toml")
+    return load_world(WORLDS_FOLDER / f"{name}.toml")
 
 
 def find_world(name_or_path: str) -> World:
@@ -112,17 +109,6 @@ def find_world(name_or_path: str) -> World:
     if name_or_path.endswith(".toml") or "/" in name_or_path:
         return load_world(name_or_path)
     return shipped_world(name_or_path)
-
-
-def _parsed(path: Path) -> dict[str, Any]:
-    try:
-        if not path.is_file():
-            raise ConfigError(f"{path}: there is no such file")
-        if path.stat().st_size > _MOST_BYTES:
-            raise ConfigError(f"{path}: larger than {_MOST_BYTES} bytes")
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise ConfigError(f"{path}: cannot be read as TOML: {error}") from error
 
 
 def _devices(top: WorldTable) -> dict[str, DeviceModel]:
@@ -267,6 +253,15 @@ def _failures(table: WorldTable) -> FailureRates:
     )
     table.finish()
     return rates
+
+
+def _estimate_errors(table: WorldTable) -> EstimateErrors:
+    errors = EstimateErrors(
+        watts_sigma=table.number("watts_sigma", 0.0, high=3.0),
+        seconds_sigma=table.number("seconds_sigma", 0.0, high=3.0),
+    )
+    table.finish()
+    return errors
 
 
 def _outage(table: WorldTable) -> Outage:

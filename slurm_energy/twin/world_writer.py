@@ -47,6 +47,8 @@ def world_to_toml(world: World) -> str:
         row = {region: value for (name, region), value in world.latency_seconds.items() if name == ingress}
         lines += _table(("ingresses", ingress), {"latency_seconds": row})
     lines += _table(("failures",), _fields(world.failures))
+    if world.estimate_errors is not None:
+        lines += _table(("estimate_errors",), _fields(world.estimate_errors))
     for outage in world.outages:
         lines += ["", "[[outages]]", *_pairs(_fields(outage))]
     for key in _SERIES:

@@ -12,6 +12,8 @@ from slurm_energy.lab.host import unusable_reason
 
 REQUIRE_VARIABLE = "SLURM_ENERGY_REQUIRE_LAB"
 SMALL = (PartitionSpec(name="a100", nodes=1, gpus_per_node=4),)
+EXACT = {"policy": {"name": "oracle"}}
+"""Policy of a lab that says nothing else: exact, and there from the first job on."""
 
 StartLab = Callable[..., Lab]
 
@@ -39,7 +41,7 @@ def unused_name() -> str:
 def lab() -> Iterator[Lab]:
     """The default lab with plugin, daemon and hooks, shared by the whole session."""
     require_lab(energy=True)
-    with start_lab(LabSpec(name=f"energy-{os.getpid()}"), owned=True) as running:
+    with start_lab(LabSpec(name=f"energy-{os.getpid()}", settings=EXACT), owned=True) as running:
         yield running
 
 
@@ -59,7 +61,8 @@ def new_lab() -> Iterator[StartLab]:
     def start(**values: Any) -> Lab:
         name = values.pop("name", f"own{next(_numbers)}-{os.getpid()}")
         host = values.pop("host", None)
-        spec = LabSpec(**({"name": name, "partitions": SMALL, "energy": False} | values))
+        settings = EXACT | values.pop("settings", {})
+        spec = LabSpec(**({"name": name, "partitions": SMALL, "energy": False, "settings": settings} | values))
         require_lab(accounting=spec.accounting, energy=spec.energy)
         running.append(start_lab(spec, owned=True, host=host))
         return running[-1]

@@ -182,7 +182,7 @@ def free_port() -> int:
 
 
 def write_config(directory: Path, slurm: FakeSlurm, port: int, **daemon: object) -> Path:
-    """Write a configuration with short times and return its path."""
+    """Write a configuration with short times and the exact policy, last, and return its path."""
     key = directory / "report.key"
     if not key.exists():
         key.write_text(KEY)
@@ -208,6 +208,8 @@ busy_timeout_seconds = 1.0
 [node]
 authentication = "hmac"
 hmac_key_path = "{key}"
+[policy]
+name = "oracle"
 """
     )
     return path

@@ -97,14 +97,15 @@ def test_a_good_configuration_is_reloaded_and_a_bad_one_is_not(tmp_path: Path) -
     with running_daemon(tmp_path) as daemon:
         path = tmp_path / "energy.toml"
         good = path.read_text()
-        path.write_text(good + '[policy]\nname = "slurm-default"\n')
+        rest = good.split("[policy]")[0]
+        path.write_text(rest + '[policy]\nname = "slurm-default"\n')
         daemon.process.send_signal(signal.SIGHUP)
         wait_until(lambda: daemon.ask("ping").fields["policy"] == "slurm-default", "reload", daemon)
-        path.write_text(good + '[policy]\nname = "oracle"\ntypo = 1\n')
+        path.write_text(rest + '[policy]\nname = "oracle"\ntypo = 1\n')
         daemon.process.send_signal(signal.SIGHUP)
         wait_until(lambda: "configuration not reloaded" in daemon.log, "complaint", daemon)
         assert "typo" in daemon.log
-        path.write_text(good + '[policy]\nname = "fixed-clock"\nfixed_clocks_mhz = { a100 = 5 }\n')
+        path.write_text(rest + '[policy]\nname = "fixed-clock"\nfixed_clocks_mhz = { a100 = 5 }\n')
         daemon.process.send_signal(signal.SIGHUP)
         wait_until(lambda: "policy.fixed_clocks_mhz.a100 is 5" in daemon.log, "complaint about a clock", daemon)
         assert daemon.ask("ping").fields["policy"] == "slurm-default"

@@ -12,6 +12,7 @@ from fake_daemon import FakeDaemon
 from fake_sbatch import FakeSbatch
 
 from slurm_energy import __version__
+from slurm_energy.cli.doctor import daemon_checks as doctor_of_the_daemon
 from slurm_energy.cli.doctor.daemon_checks import daemon_checks
 from slurm_energy.cli.doctor.finding import Finding, Situation, Verdict
 from slurm_energy.cli.doctor.node_checks import node_checks
@@ -21,6 +22,7 @@ from slurm_energy.cli.doctor.slurm_checks import slurm_checks
 from slurm_energy.cli.main import main
 from slurm_energy.config import Config, parse_config
 from slurm_energy.errors import SlurmError
+from slurm_energy.policy import automatic
 from slurm_energy.wire.codec import Message
 
 LIVE = """Configuration data as of 2026-03-04T12:00:00
@@ -210,6 +212,32 @@ def test_the_daemons_answer_is_judged(site: Site, reply: dict[str, str], subject
     finding = found(daemon_checks(site.situation("controller")), subject)
     daemon.close()
     assert finding.verdict is verdict
+
+
+@pytest.mark.parametrize(
+    ("policy", "missing", "verdict"),
+    [
+        ({}, (), Verdict.OK),
+        ({}, ("torch",), Verdict.WARN),
+        ({"name": "gnn"}, ("torch",), Verdict.FAIL),
+        ({"name": "oracle"}, ("torch",), Verdict.SKIP),
+        ({"checkpoint": "/none"}, (), Verdict.WARN),
+    ],
+)
+def test_what_the_learned_policy_needs_is_missed_where_it_is_wanted(
+    site: Site,
+    monkeypatch: pytest.MonkeyPatch,
+    policy: dict[str, object],
+    missing: tuple[str, ...],
+    verdict: Verdict,
+) -> None:
+    for module in (automatic, doctor_of_the_daemon):
+        monkeypatch.setattr(module, "missing_modules", lambda: missing)
+    finding = found(daemon_checks(site.situation("controller", policy=policy)), "learned policy")
+    assert finding.verdict is verdict
+    assert ("pip install 'slurm-energy[daemon]'" in finding.mend) == (
+        verdict in (Verdict.WARN, Verdict.FAIL) and bool(missing)
+    )
 
 
 def test_a_daemon_that_is_away_is_a_fault_with_the_command_that_starts_it(site: Site) -> None:

@@ -109,7 +109,8 @@ def shown(capfd: pytest.CaptureFixture[str], *more: str) -> dict[str, Any]:
 def test_the_daemon_s_network_is_shown_without_a_checkpoint(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.delenv("SLURM_ENERGY_POLICY_CHECKPOINT", raising=False)
+    monkeypatch.setenv("SLURM_ENERGY_POLICY_NAME", "oracle")
+    monkeypatch.setenv("SLURM_ENERGY_POLICY_CHECKPOINT", "")
     facts = shown(capfd)
     assert (facts["name"], facts["configured"]) == ("gnn", False)
     assert facts["version"] == "none: policy.checkpoint is empty"
@@ -136,6 +137,6 @@ def test_a_configuration_that_serves_the_checkpoint_is_good_and_one_without_is_n
     path.write_text(f'[policy]\nname = "gnn"\ncheckpoint = "{trained}"\n', encoding="utf-8")
     assert main(["config", "check", str(path)]) == 0
     assert f"{path} is good." in capfd.readouterr().out
-    path.write_text('[policy]\nname = "gnn"\n', encoding="utf-8")
+    path.write_text('[policy]\nname = "gnn"\ncheckpoint = ""\n', encoding="utf-8")
     assert main(["config", "check", str(path)]) == 1
     assert "checkpoint" in capfd.readouterr().err

@@ -49,9 +49,13 @@ def test_hook_scripts_lab_sources_and_data_travel(wheel_names: set[str]) -> None
         assert f"slurm_energy/{name}" in wheel_names
 
 
-def test_every_coefficient_and_world_travels(wheel_names: set[str]) -> None:
+def test_every_coefficient_and_world_and_the_shipped_policy_travel(wheel_names: set[str]) -> None:
     package = ROOT / "slurm_energy"
-    files = [*(package / "energy_model").glob("*.json"), *(package / "twin" / "worlds").iterdir()]
+    files = [
+        *(package / "energy_model").glob("*.json"),
+        *(package / "twin" / "worlds").iterdir(),
+        *(package / "policy" / "shipped").iterdir(),
+    ]
     assert len(files) > 12
     assert {str(path.relative_to(ROOT)) for path in files if path.is_file()} - wheel_names == set()
 

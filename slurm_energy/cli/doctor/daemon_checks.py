@@ -1,6 +1,5 @@
 """The daemon's side: socket, answers, snapshot, report port, database, service."""
 
-import importlib.util
 import os
 import socket
 import stat
@@ -15,6 +14,8 @@ from slurm_energy.cli.site import run_command
 from slurm_energy.config import Config
 from slurm_energy.errors import ConfigError, SchemaVersionError, SlurmEnergyError
 from slurm_energy.forms import parse_address
+from slurm_energy.policy.automatic import AUTOMATIC, INSTALL, chosen_policy, missing_modules
+from slurm_energy.policy.registry import LEARNED
 from slurm_energy.wire.codec import Message
 
 PING_SECONDS = 2.0
@@ -31,7 +32,7 @@ def daemon_checks(situation: Situation) -> Iterator[Finding]:
         )
         yield _state_directory(situation.config)
         yield _database(situation.config)
-        yield _torch()
+        yield _learned_policy(situation.config)
     if situation.is_node:
         yield _daemon_address(situation.config)
     yield _authentication(situation)
@@ -141,10 +142,21 @@ def _database(config: Config) -> Finding:
         return fail(subject, str(error), "check store.url, and that the database server runs")
 
 
-def _torch() -> Finding:
-    if importlib.util.find_spec("torch") is None:
-        return warn("torch", "not installed", "only learned policies need it: pip install 'slurm-energy[daemon]'")
-    return ok("torch", "installed")
+def _learned_policy(config: Config) -> Finding:
+    """Return whether what a learned policy needs is there; a site that has chosen another one may lack it."""
+    subject, missing = "learned policy", missing_modules()
+    choice = chosen_policy(config)
+    if config.policy.name == AUTOMATIC and not missing and choice.note:
+        return warn(subject, choice.note, "mend that, or set policy.name")
+    if not missing:
+        return ok(subject, f"torch is installed, policy.name {config.policy.name}")
+    text = f"{', '.join(missing)} not installed"
+    mend = f"{INSTALL} into the daemon's environment, then systemctl reload slurm-energyd"
+    if config.policy.name == AUTOMATIC:
+        return warn(subject, f"{text}: policy {config.policy.baseline} decides", mend)
+    if config.policy.name in LEARNED:
+        return fail(subject, f"{text}: policy {config.policy.name} cannot be loaded", mend)
+    return skip(subject, f"{text}, and policy {config.policy.name} needs none of it")
 
 
 def _authentication(situation: Situation) -> Finding:

@@ -5,12 +5,13 @@ from typing import Any, Literal, get_args
 
 from slurm_energy.errors import ConfigError
 
-Hierarchy = Literal["hierarchical", "flat"]
+Hierarchy = Literal["hierarchical", "flat", "vector"]
 Propagation = Literal["hybrid", "spatial", "spectral"]
 Pooling = Literal["mixed", "coarsening", "differentiable", "edge"]
 Sampling = Literal["full", "sampled"]
 Attention = Literal["objectives", "plain", "none"]
 Clocks = Literal["oracle", "learned"]
+Policy = Literal["options", "prices"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,7 +19,7 @@ class NetworkConfig:
     """Settings of a network; a checkpoint keeps them, so that it is rebuilt as it was trained."""
 
     hierarchy: Hierarchy = "hierarchical"
-    """`flat`: one graph of all vertices, no pooling (section 4.3 of the paper)."""
+    """`flat`: one graph of all vertices, no pooling (section 4.3 of the paper); `vector`: no graph, one flat vector."""
     propagation: Propagation = "hybrid"
     """Spatial attention and spectral convolution with a learned gate, or one of them."""
     pooling: Pooling = "mixed"
@@ -27,6 +28,8 @@ class NetworkConfig:
     """`sampled`: node, layer and subgraph sampling when the state is worked out anew."""
     attention: Attention = "objectives"
     """At the top: heads tied to time, energy and fairness, heads without a tie, or a plain mean."""
+    policy: Policy = "options"
+    """`options`: a probability for every way of running a job; `prices`: what the exact optimiser pays for what."""
     hidden: int = 48
     """Width of every embedding; a multiple of `heads`."""
     heads: int = 6
@@ -47,6 +50,8 @@ class NetworkConfig:
     """Quantiles of the critics' return."""
     sampling_rate: float = 0.12
     """Share of the nodes that is kept when `sampled`."""
+    vector_partitions: int = 8
+    """Partitions, and clusters, for which a `vector` network has room."""
 
     def __post_init__(self) -> None:
         bounds = {
@@ -60,15 +65,21 @@ class NetworkConfig:
             "pooled_vertices": (1, 16),
             "quantiles": (1, 256),
             "sampling_rate": (0.01, 1.0),
+            "vector_partitions": (1, 64),
         }
         for name, (low, high) in bounds.items():
             value = getattr(self, name)
             if not low <= value <= high:
                 raise ConfigError(f"network setting {name} is {value}, it must be between {low} and {high}")
-        if self.hierarchy == "flat" and self.sampling == "sampled":
+        if self.hierarchy != "hierarchical" and self.sampling == "sampled":
             raise ConfigError(
-                'network settings hierarchy="flat" and sampling="sampled" do not go together: a sample of the nodes '
-                "stands for the others through the levels above them"
+                f'network settings hierarchy="{self.hierarchy}" and sampling="sampled" do not go together: a sample of '
+                "the nodes stands for the others through the levels above them"
+            )
+        if self.hierarchy == "vector" and self.attention != "none":
+            raise ConfigError(
+                f'network settings hierarchy="vector" and attention="{self.attention}" do not go together: a flat '
+                'vector has no vertices to look at; attention="none" is needed'
             )
         if self.heads % 3 or self.hidden % self.heads:
             raise ConfigError(

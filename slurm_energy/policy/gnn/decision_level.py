@@ -38,6 +38,8 @@ class Decisions(NamedTuple):
     """Embeddings, [jobs, hidden]."""
     attention: tuple[Tensor, ...]
     """Of each layer, [jobs, heads, 1 + places, 1 + places]; place 0 is the job."""
+    context: Tensor
+    """What the heads look at beside each option's own features, [options, 5 hidden]."""
 
 
 class DecisionLevel(nn.Module):
@@ -121,6 +123,7 @@ class DecisionLevel(nn.Module):
             quantiles=self.quantile(context, option_x) if critics else None,
             job=x[:, 0],
             attention=tuple(attention),
+            context=context,
         )
 
     def _assignment_bias(

@@ -13,7 +13,7 @@ from slurm_energy.policy.gnn.sampling.apply import sampled_blocks
 
 
 class WholeState:
-    """Works out everything at every change: the flat network, and the reference for the cache."""
+    """Works out everything at every change: networks without levels, and the reference for the cache."""
 
     def __init__(self, network: HierarchicalNetwork, graph: ClusterGraph) -> None:
         self.published: Published | None = None
@@ -69,6 +69,6 @@ def keeper_of(network: HierarchicalNetwork, graph: ClusterGraph) -> StateKeeper:
     """Return the way of keeping the state that fits a network."""
     if network.config.sampling == "sampled":
         return SampledState(network, graph)
-    if network.config.hierarchy == "flat":
+    if network.config.hierarchy != "hierarchical":
         return WholeState(network, graph)
     return EmbeddingCache(network, graph)

@@ -11,6 +11,7 @@ from slurm_energy.policy.gnn.checkpoint import load_into, read_checkpoint
 from slurm_energy.policy.gnn.chooser import NetworkChooser
 from slurm_energy.policy.gnn.configuration import NetworkConfig
 from slurm_energy.policy.gnn.network import HierarchicalNetwork, create_network
+from slurm_energy.policy.gnn.pricing import NetworkPrices
 
 
 def load_network(folder: Path, sampling_rate: float | None = None) -> tuple[HierarchicalNetwork, CheckpointMetadata]:
@@ -42,3 +43,8 @@ def use_threads(threads: int) -> None:
 def chooser_of(network: HierarchicalNetwork) -> NetworkChooser:
     """Return the network at work on an empty graph; of a sampled one, draws begin anew."""
     return NetworkChooser(network, ClusterGraph())
+
+
+def prices_of(network: HierarchicalNetwork) -> NetworkPrices:
+    """Return a network of prices at work on an empty graph."""
+    return NetworkPrices(network)

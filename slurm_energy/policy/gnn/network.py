@@ -25,8 +25,10 @@ from slurm_energy.policy.gnn.levels import (
     largest_by,
 )
 from slurm_energy.policy.gnn.moments import Moments
+from slurm_energy.policy.gnn.price_head import PriceHead
 from slurm_energy.policy.gnn.queue_level import QueueLevel
 from slurm_energy.policy.gnn.top_level import TopLevel
+from slurm_energy.policy.gnn.vector_level import VectorLevel, unread_levels
 
 _HOTTEST = schema.column(schema.NODE, "hottest")
 _CRITICAL = schema.column(schema.TASK, "critical_path_seconds")
@@ -81,20 +83,25 @@ class HierarchicalNetwork(nn.Module):
     between decisions. Our departure from the paper is that the job reaches devices through its predicted time and
     energy on each option, not through edges of its own into every device.
 
-    With `hierarchy = "flat"` one graph of all vertices takes the place of the three lower levels.
+    With `hierarchy = "flat"` one graph of all vertices takes the place of the three lower levels, with "vector" one
+    vector without any graph that of all levels below the decision.
     """
 
     def __init__(self, config: NetworkConfig) -> None:
         super().__init__()
         self.config = config
         self.flat = FlatLevel(config) if config.hierarchy == "flat" else None
-        if self.flat is None:
+        self.vector = VectorLevel(config) if config.hierarchy == "vector" else None
+        if config.hierarchy == "hierarchical":
             self.device = DeviceLevel(config)
             self.fabric = FabricLevel(config)
             self.queue = QueueLevel(config)
-        self.top = TopLevel(config)
-        self.decision = DecisionLevel(config)
-        self.assignment = AssignmentHead(config.hidden, config.hidden)
+        if self.vector is None:
+            self.top = TopLevel(config)
+        self.prices = PriceHead(config.hidden, config.hidden) if config.policy == "prices" else None
+        if config.policy == "options":
+            self.decision = DecisionLevel(config)
+            self.assignment = AssignmentHead(config.hidden, config.hidden)
 
     def state(self, blocks: Blocks, weights: SampleWeights | None = None) -> State:
         """Return the embeddings of a whole state, worked out from nothing.
@@ -104,13 +111,17 @@ class HierarchicalNetwork(nn.Module):
             weights: Where it is a sample.
         """
         given = weights or SampleWeights()
-        if self.flat is not None:
+        if self.vector is not None:
+            devices, fabric, queue = unread_levels(blocks.devices, blocks.fabric, blocks.queue, self.config)
+        elif self.flat is not None:
             devices, fabric, queue = self.flat(blocks.devices, blocks.fabric, blocks.queue, given.node)
         else:
             devices = self.device(blocks.devices, given.link)
             fabric = self.fabric(blocks.fabric, devices.node, given.node)
             queue = self.queue(blocks.queue, given.task)
         sums = partition_sums(blocks, fabric, queue, given.extremes or extremes_of(blocks))
+        if self.vector is not None:
+            return State(devices, fabric, queue, self.vector(blocks.devices, blocks.fabric, blocks.top, sums, fabric))
         return State(devices, fabric, queue, self.top(blocks.top, sums, fabric))
 
     def decide(

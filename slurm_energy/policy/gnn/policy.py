@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
-from pathlib import Path
 from typing import Literal
 
 import torch
@@ -28,12 +27,12 @@ from slurm_energy.policy.gnn.loading import load_network, use_threads
 from slurm_energy.policy.gnn.moments import Moments
 from slurm_energy.policy.gnn.network import HierarchicalNetwork
 from slurm_energy.policy.gnn.node_hint import node_hint
+from slurm_energy.policy.gnn.priced_serving import PricedPolicy
 from slurm_energy.policy.gnn.reasoning import TopKind
-from slurm_energy.policy.gnn.serving_options import ServedOption, served_options
+from slurm_energy.policy.gnn.serving_options import ServedOption, nothing_open, partitions_to_name, served_options
 from slurm_energy.policy.mode_weights import BALANCED_WEIGHTS, MODE_WEIGHTS
 from slurm_energy.policy.oracle import oracle_clocks
-from slurm_energy.policy.partition_check import landing_on
-from slurm_energy.policy.routing import with_room
+from slurm_energy.policy.shipped import checkpoint_folder
 from slurm_energy.policy.site_limits import site_board_limits
 
 _NODES_TRAINED = "node_agreement"
@@ -82,16 +81,14 @@ class GnnPolicy:
         learned = self._clocks == "learned"
         options = served_options(job, context, chooser.shown, with_clocks=learned)
         if not any(served.option.open for served in options):
-            # Nothing is open to choice: the clocks of where the job goes anyway are still worth choosing.
-            note = "no partition is open to choice: the job stays where it was sent"
-            return PolicyAnswer(clocks=oracle_clocks(context, None), reasons=(Reason.POLICY,), notes=(note,))
+            return nothing_open(context)
         time_weight, energy_weight = MODE_WEIGHTS.get(job.options.mode or self._default_mode, BALANCED_WEIGHTS)
         wishes = JobWishes(max_slowdown=context.max_slowdown, time_weight=time_weight, energy_weight=energy_weight)
         job_x = submitted_vector(job, context.now_seconds, chooser.shown.facts, runtime=context.runtime, wishes=wishes)
         choice = chooser.choose(job_x, [served.option for served in options])
         assert choice is not None  # one is open
         chosen = options[choice.option]
-        partitions = _named(chosen, context)
+        partitions = partitions_to_name(chosen, context)
         clocks = oracle_clocks(context, partitions)
         if learned:
             clocks = _with_learned(clocks, chosen, choice, context)
@@ -138,13 +135,6 @@ def top_vertices(
     return kinds, ["job", *("" if owner < 0 else str(partitions[owner]) for owner in owners)]
 
 
-def _named(chosen: ServedOption, context: DecisionContext) -> tuple[PartitionName, ...] | None:
-    """Return the partition to name, None where the job would start there without our doing."""
-    if landing_on(with_room(context.candidates), None) == (chosen.candidate,):
-        return None
-    return (chosen.candidate.partition.name,) if context.may_route else None
-
-
 def _with_learned(
     clocks: tuple[ClockChoice, ...], chosen: ServedOption, choice: Choice, context: DecisionContext
 ) -> tuple[ClockChoice, ...]:
@@ -165,8 +155,8 @@ def _note(options: tuple[ServedOption, ...], choice: Choice) -> str:
     return f"the network's preference: {shares}"
 
 
-def load_policy(config: Config) -> GnnPolicy:
-    """Return the policy of the checkpoint that the configuration names.
+def load_policy(config: Config) -> GnnPolicy | PricedPolicy:
+    """Return the policy of the checkpoint that the configuration names: of options or of prices, as it was trained.
 
     Raises:
         CheckpointError: it cannot be used.
@@ -175,14 +165,16 @@ def load_policy(config: Config) -> GnnPolicy:
     if not config.policy.checkpoint:
         raise ConfigError("policy.checkpoint is empty: name the folder of a learned policy, or choose another policy")
     use_threads(config.policy.threads)
-    folder = Path(config.policy.checkpoint)
+    folder = checkpoint_folder(config)
     network, metadata = load_network(folder)
-    node_hints = config.routing.node_hints and _NODES_TRAINED in metadata.metrics
-    if config.routing.node_hints and not node_hints:
-        logger.warning("node hints stay off: the head over nodes was not trained checkpoint=%s", folder)
     graph = ClusterGraph(
         {slurm_type: GpuTypeName(name) for slurm_type, name in config.gpu_types.items()}, site_board_limits(config)
     )
-    clocks: Literal["oracle", "learned"] = config.policy.clocks
     mode = EnergyMode(config.policy.default_mode)
+    if network.config.policy == "prices":
+        return PricedPolicy(network, graph, version=metadata.version, default_mode=mode)
+    node_hints = config.routing.node_hints and _NODES_TRAINED in metadata.metrics
+    if config.routing.node_hints and not node_hints:
+        logger.warning("node hints stay off: the head over nodes was not trained checkpoint=%s", folder)
+    clocks: Literal["oracle", "learned"] = config.policy.clocks
     return GnnPolicy(network, graph, version=metadata.version, clocks=clocks, default_mode=mode, node_hints=node_hints)

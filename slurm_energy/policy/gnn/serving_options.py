@@ -7,9 +7,10 @@ come from the measured curves through the types' relative costs; the reference i
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from math import isfinite
+from math import inf, isfinite
 
-from slurm_energy.domain.ids import GpuTypeName
+from slurm_energy.domain.decision import PolicyAnswer, Reason
+from slurm_energy.domain.ids import GpuTypeName, PartitionName
 from slurm_energy.domain.job import JobRequest
 from slurm_energy.energy_model.board_limits import BoardLimits
 from slurm_energy.energy_model.curves import curves_of
@@ -18,6 +19,8 @@ from slurm_energy.energy_model.relative_speed import relative_cost
 from slurm_energy.graph.options import ClockOption, RunOption
 from slurm_energy.policy.base import Candidate, DecisionContext
 from slurm_energy.policy.gnn.chooser import Shown
+from slurm_energy.policy.oracle import oracle_clocks
+from slurm_energy.policy.partition_check import landing_on
 from slurm_energy.policy.routing import fastest_type, remaining_slowdown, with_room
 
 MAX_CLOCKS = 12
@@ -28,6 +31,18 @@ _NOMINAL_SECONDS = 3600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ServedType:
+    """What the job costs on one GPU type of a partition at its highest clock."""
+
+    gpu_type: GpuTypeName
+    room: float
+    """Slowdown that a clock may still cause."""
+    seconds_full: float
+    joules_full: float
+    """Of all its GPUs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ServedOption:
     """An option with what it stands for."""
 
@@ -35,6 +50,10 @@ class ServedOption:
     candidate: Candidate
     clocks: tuple[OperatingPoint, ...]
     """In the order of the option's clocks."""
+    types: tuple[ServedType, ...]
+    """Each GPU type of the partition; empty where the option is closed."""
+    gpus_left: float
+    """Free GPUs of the partition less those that are promised and that the job asks for; below 0 where it must wait."""
 
 
 def served_options(
@@ -63,12 +82,25 @@ def served_options(
     )
 
 
+def nothing_open(context: DecisionContext) -> PolicyAnswer:
+    """Return the answer where no option is open: the clocks of where the job goes anyway are still worth choosing."""
+    note = "no partition is open to choice: the job stays where it was sent"
+    return PolicyAnswer(clocks=oracle_clocks(context, None), reasons=(Reason.POLICY,), notes=(note,))
+
+
+def partitions_to_name(chosen: ServedOption, context: DecisionContext) -> tuple[PartitionName, ...] | None:
+    """Return the partition to name, None where the job would start there without our doing."""
+    if landing_on(with_room(context.candidates), None) == (chosen.candidate,):
+        return None
+    return (chosen.candidate.partition.name,) if context.may_route else None
+
+
 def expected_seconds(job: JobRequest, context: DecisionContext) -> float:
     """Return the run time at the default clock: history's, else a share of the limit, else a nominal hour."""
     if context.runtime is not None and context.runtime.seconds > 0.0:
         return context.runtime.seconds
     limit = job.time_limit_minutes
-    return _NOMINAL_SECONDS if limit is None or limit <= 0.0 else 0.8 * 60.0 * limit
+    return 0.8 * 60.0 * limit if limit is not None and 0.0 < limit < inf else _NOMINAL_SECONDS
 
 
 def _served(  # all of one candidate
@@ -90,6 +122,7 @@ def _served(  # all of one candidate
     worst = max(known, key=lambda cost: cost.seconds) if is_known else None
     total, claimed = int(sums.gpus[place]), context.claimed_gpus.get(candidate.partition.name, 0.0)
     left = int(sums.gpus_free[place]) - gpus - claimed
+    work = seconds * gpus
     option = RunOption(
         partition=place,
         gpus=job.gpu_count,
@@ -97,15 +130,25 @@ def _served(  # all of one candidate
         has_room=candidate.has_idle_room,
         is_where_submitted=candidate.is_submitted_to,
         seconds=None if worst is None else seconds * worst.seconds,
-        joules=None if worst is None else seconds * gpus * worst.watts_seconds,
+        joules=None if worst is None else work * worst.watts_seconds,
         seconds_full=None if worst is None else seconds * worst.seconds_full,
-        joules_full=None if worst is None else seconds * gpus * worst.watts_seconds_full,
+        joules_full=None if worst is None else work * worst.watts_seconds_full,
         gpus_free_after=max(0.0, left) / total if total else None,
         is_cpu=total == 0 and int(sums.nodes[place]) > 0,
         open=is_open,
         clocks=tuple(_clock_option(point, points, context.max_slowdown) for point in points),
     )
-    return ServedOption(option=option, candidate=candidate, clocks=points)
+    served_types = tuple(
+        ServedType(
+            gpu_type=name,
+            room=room,
+            seconds_full=seconds * cost.seconds_full,
+            joules_full=work * cost.watts_seconds_full,
+        )
+        for name, room, cost in zip(candidate.gpu_types, rooms, costs, strict=True)
+        if is_open and room is not None and cost is not None
+    )
+    return ServedOption(option=option, candidate=candidate, clocks=points, types=served_types, gpus_left=left)
 
 
 def _may_go(candidate: Candidate, context: DecisionContext) -> bool:

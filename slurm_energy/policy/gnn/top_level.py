@@ -81,19 +81,7 @@ class TopLevel(nn.Module):
         cluster = self.cluster(cluster_x) + self.inside(inside / count[:, None])
         constraint = self.constraint(constraint_x)
         x = self.norm(torch.cat([partition, queue, network, cluster, constraint]))  # [top, hidden]
-        partitions = torch.arange(partition_x.shape[0])
-        nowhere = torch.full((2 * clusters + constraint_x.shape[0],), -1)
-        everyone = torch.arange(clusters)
-        return Published(
-            x=x,
-            kind=_kinds(block, constraint_x),
-            cluster=torch.cat([owner, owner, everyone, everyone, indices(block.constraint_cluster)]),
-            structure=_structure(block, sums, fabric),
-            partition=torch.cat([partitions, partitions, nowhere]),
-            pooled=pooled,
-            heat=sums.heat,
-            power=_power(block)[owner],
-        )
+        return published_of(x, pooled, block, sums, fabric)
 
     def _fabric(self, block: TopBlock, switch: Tensor, clusters: int) -> Tensor:
         """Return what the switches of each cluster say, [clusters, hidden]."""
@@ -112,6 +100,31 @@ class TopLevel(nn.Module):
         x = self.trunk(x, edges)
         owner = torch.cat([indices(block.group_cluster), indices(block.spine_cluster)])
         return mean_of(add_up(self.fabric(x), owner, clusters))
+
+
+def published_of(x: Tensor, pooled: Tensor, block: TopBlock, sums: PartitionSums, fabric: Fabric) -> Published:
+    """Return embeddings with all that is known of their vertices without a network.
+
+    Args:
+        x: Partitions, queues, fabrics, clusters, constraints, [top, hidden].
+        pooled: What the nodes of each partition offer, [partitions, hidden].
+        block: The few vertices at the top.
+        sums: Heat and critical paths by partition.
+        fabric: Congestion of all groups.
+    """
+    owner, clusters = indices(block.partition_cluster), block.cluster_x.shape[0]
+    partitions, everyone = torch.arange(len(owner)), torch.arange(clusters)
+    constraint_x = floats(block.constraint_x)
+    return Published(
+        x=x,
+        kind=_kinds(block, constraint_x),
+        cluster=torch.cat([owner, owner, everyone, everyone, indices(block.constraint_cluster)]),
+        structure=_structure(block, sums, fabric),
+        partition=torch.cat([partitions, partitions, torch.full((2 * clusters + len(constraint_x),), -1)]),
+        pooled=pooled,
+        heat=sums.heat,
+        power=_power(block)[owner],
+    )
 
 
 def _kinds(block: TopBlock, constraint_x: Tensor) -> Tensor:

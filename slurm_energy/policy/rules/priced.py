@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from slurm_energy.policy.placement import ClusterView, FloatArray, OptionTable, Placement
 from slurm_energy.policy.rules.bounds import Bounds
 from slurm_energy.policy.rules.ranking import Ranking
-from slurm_energy.policy.rules.tables import slowdowns
+from slurm_energy.policy.rules.tables import cheapest_by_speed, slowdowns
 
 
 class PricedOptions:
@@ -23,7 +23,7 @@ class PricedOptions:
 
     def __init__(self, table: OptionTable, score: FloatArray) -> None:
         """Prepare a table for a score without the prices, [places, counts, clocks]."""
-        where = _front(table.seconds_per_unit, score)
+        where = cheapest_by_speed(table.seconds_per_unit, score)
         place, count, clock = where
         gpus = np.asarray(table.gpu_counts)[count]
         self.free = Ranking(table, score)
@@ -81,21 +81,3 @@ class PricedOptions:
             charged.add((place, gpus))
             total[(self._place == place) & (self._gpus == gpus)] += joules / units
             best = int(total.argmin())
-
-
-def _front(seconds: FloatArray, score: FloatArray) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.intp]]:
-    """Return the indices of the options that are the cheapest of all at least as fast, by place and count."""
-    kept: list[tuple[int, int, int]] = []
-    places, counts, clocks = seconds.shape
-    for place in range(places):
-        for count in range(counts):
-            least = inf
-            fastest_first = sorted(
-                range(clocks), key=lambda clock: (seconds[place, count, clock], score[place, count, clock])
-            )
-            for clock in fastest_first:
-                if seconds[place, count, clock] < inf and score[place, count, clock] < least:
-                    least = score[place, count, clock]
-                    kept.append((place, count, clock))
-    found = np.asarray(kept, dtype=np.intp).reshape(-1, 3)
-    return found[:, 0], found[:, 1], found[:, 2]

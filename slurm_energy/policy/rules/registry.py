@@ -21,6 +21,7 @@ from slurm_energy.policy.rules.masked import JointNfMaskRule, MaskedRandomRule
 from slurm_energy.policy.rules.price import PriceRule
 from slurm_energy.policy.rules.settings import Setting, checked_number, read_settings, split_text
 from slurm_energy.policy.rules.slurm_order import FcfsRule, SjfBackfillRule, SlurmDefaultRule
+from slurm_energy.policy.rules.total_cost import TOTAL_COST, TotalCostRule, total_cost_settings
 from slurm_energy.policy.rules.ucb1 import Ucb1Rule
 
 _LOWEST_CLOCK, _HIGHEST_CLOCK = 0.01, HIGHEST
@@ -186,6 +187,12 @@ _ENTRIES = (
         summary="price with a second price on devices, by dual ascent on their occupancy",
         build=lambda values, _: AdaptivePriceRule(**_adaptive_values(values)),
         settings=_ADAPTIVE,
+    ),
+    RuleEntry(
+        name="total-cost",
+        summary="least cost of devices, hosts, waking, time, slowdown and scarcity, each at a price",
+        build=lambda values, _: TotalCostRule(total_cost_settings(values)),
+        settings=TOTAL_COST,
     ),
     RuleEntry(
         name="masked-random",

@@ -65,3 +65,23 @@ def cost(table: OptionTable, rate: FloatArray | float) -> FloatArray:
     out = np.full_like(table.seconds_per_unit, inf)
     np.multiply(table.seconds_per_unit, rate, out=out, where=np.isfinite(table.seconds_per_unit))
     return out
+
+
+def cheapest_by_speed(
+    seconds: FloatArray, score: FloatArray
+) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.intp]]:
+    """Return the indices of the options that are the cheapest of all at least as fast, by place and count."""
+    kept: list[tuple[int, int, int]] = []
+    places, counts, clocks = seconds.shape
+    for place in range(places):
+        for count in range(counts):
+            least = inf
+            fastest_first = sorted(
+                range(clocks), key=lambda clock: (seconds[place, count, clock], score[place, count, clock])
+            )
+            for clock in fastest_first:
+                if seconds[place, count, clock] < inf and score[place, count, clock] < least:
+                    least = score[place, count, clock]
+                    kept.append((place, count, clock))
+    found = np.asarray(kept, dtype=np.intp).reshape(-1, 3)
+    return found[:, 0], found[:, 1], found[:, 2]

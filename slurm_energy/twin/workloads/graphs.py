@@ -45,11 +45,13 @@ class GraphsSettings:
     """Of the whole graph; data-parallel workers take their share of it in the first round."""
     edge_gigabytes: float = 1.0
     """Result of a task, taken in by each that waits for it."""
+    max_gpus: int = 1
+    """Every task may run on any count up to it."""
 
     def __post_init__(self) -> None:
         check_range("rate_per_second", self.rate_per_second, 0.0)
         check_range("hours", self.hours, 0.0)
-        for name in ("width", "stages", "rounds"):
+        for name in ("width", "stages", "rounds", "max_gpus"):
             check_range(name, getattr(self, name), 1, 10_000)
         check_range("task_seconds", self.task_seconds, 0.0, above=True)
         check_range("size_sigma", self.size_sigma, 0.0, 20.0)
@@ -82,6 +84,7 @@ def graphs_workload(settings: GraphsSettings, seed: int) -> Workload:
     shapes = [tuple(_SHAPES[name](settings)) for name in comma_list("shapes", settings.shapes)]
     names = comma_list("shapes", settings.shapes)
     kinds = comma_list("kinds", settings.kinds)
+    gpu_counts = tuple(range(1, settings.max_gpus + 1))
     times = poisson_times(settings.rate_per_second, settings.hours * 3600.0, arrivals).tolist()
     choices = mix.random((len(times), 2)).tolist()
     jobs: list[Job] = []
@@ -97,6 +100,7 @@ def graphs_workload(settings: GraphsSettings, seed: int) -> Workload:
                     submitted_seconds=time,
                     true_units=exp(log(median_units) + settings.size_sigma * deviation) * task.work,
                     kind=kind,
+                    gpu_counts=gpu_counts,
                     after_ok=tuple(first + other for other in task.after),
                     input_gigabytes=task.gigabytes,
                     name=f"{names[shape]}-{graph}",

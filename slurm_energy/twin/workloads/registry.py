@@ -8,9 +8,11 @@ from typing import Any
 from slurm_energy.errors import ConfigError
 from slurm_energy.twin.job import Workload
 from slurm_energy.twin.workloads.compat import SharedStreamSource
+from slurm_energy.twin.workloads.deadlines import DeadlineSettings, deadlines_workload
 from slurm_energy.twin.workloads.formats import load_workload
 from slurm_energy.twin.workloads.graphs import GraphsSettings, graphs_workload
 from slurm_energy.twin.workloads.matrix import MatrixSettings, matrix_workload
+from slurm_energy.twin.workloads.mixed import MixedSettings, mixed_workload
 from slurm_energy.twin.workloads.poisson import PoissonSettings, poisson_workload
 from slurm_energy.twin.workloads.settings import Setting, filled_settings, setting_names
 from slurm_energy.twin.workloads.varying import DailySettings, InferenceSettings, daily_workload, inference_workload
@@ -28,6 +30,8 @@ class _Generator:
 _GENERATORS: dict[str, _Generator] = {
     "poisson": _Generator(PoissonSettings, poisson_workload),
     "daily": _Generator(DailySettings, daily_workload),
+    "deadlines": _Generator(DeadlineSettings, deadlines_workload),
+    "mixed": _Generator(MixedSettings, mixed_workload),
     "inference": _Generator(InferenceSettings, inference_workload),
     "matrix": _Generator(MatrixSettings, matrix_workload),
     "graphs": _Generator(GraphsSettings, graphs_workload),

@@ -133,7 +133,7 @@ def test_config_show_tells_where_each_value_came_from(tmp_path: Path, monkeypatc
     monkeypatch.setenv("SLURM_ENERGY_STORE_URL", "postgresql+psycopg://energy:secret@db/e")
     result = CliRunner().invoke(cli, ["--config", str(file), "config", "show", "--json"], standalone_mode=False)
     rows = json.loads(result.stdout)
-    assert rows["policy.name"] == {"value": "fixed-clock", "origin": str(file), "default": "oracle"}
+    assert rows["policy.name"] == {"value": "fixed-clock", "origin": str(file), "default": "auto"}
     assert rows["node.time_scale"]["origin"] == "$SLURM_ENERGY_NODE_TIME_SCALE"
     assert rows["node.time_scale"]["value"] == 60.0
     assert rows["guard.min_energy_saving"]["origin"] == "default"
@@ -194,7 +194,7 @@ def test_policy_list_marks_the_configured_one(capfd: pytest.CaptureFixture[str])
     assert main(["policy", "list"]) == 0
     lines = capfd.readouterr().out.splitlines()
     assert [line[2:].split()[0] for line in lines] == list(known_policy_names())
-    assert next(line for line in lines if line.startswith("*")).startswith("* oracle")
+    assert next(line for line in lines if line.startswith("*")).startswith("* gnn"), "what auto stands for with torch"
 
 
 def test_lab_commands_without_a_lab(

@@ -1,10 +1,11 @@
 import asyncio
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from slurm_energy.config import Config
+from slurm_energy.config import Config, PolicyConfig
 from slurm_energy.daemon.decide import create_decider, time_limit_minutes
 from slurm_energy.daemon.entries import DecisionEntryLine, decode_entry
 from slurm_energy.daemon.journal import JournalReader, JournalWriter
@@ -41,7 +42,7 @@ class Desk:
     """Verbs on a state without any process behind it."""
 
     def __init__(self, directory: Path) -> None:
-        config = Config()
+        config = replace(Config(), policy=PolicyConfig(name="oracle"))
         self.recorder = FakeRecorder()
         self.directory = directory
         self.state = DaemonState(
@@ -109,6 +110,13 @@ def test_status_tells_an_administrator_of_the_database_and_everybody_of_the_daem
     both = json.loads(desk.reply("query", ROOT, what="status").fields["json"])
     assert both["store"] == {"revision": "0001"}
     assert both["daemon"]["policy"] == "oracle"
+
+
+def test_status_says_why_another_policy_than_the_learned_one_decides(desk: Desk) -> None:
+    assert json.loads(desk.reply("query", ALICE, what="status").fields["json"])["daemon"]["policy_note"] is None
+    desk.state.policy_note = "torch not installed: policy oracle decides"
+    told = json.loads(desk.reply("query", ALICE, what="status").fields["json"])["daemon"]
+    assert told["policy_note"] == "torch not installed: policy oracle decides"
 
 
 def test_status_is_answered_while_the_database_is_away(desk: Desk) -> None:

@@ -108,6 +108,17 @@ def test_tops_keep_their_clusters_and_trunks() -> None:
     assert batch.constraint_cluster.tolist() == [0] * 4 + [1] * 4 + [2] * 4 + [3] * 4
 
 
+def test_each_cluster_knows_its_moment_also_where_batches_are_batched() -> None:
+    one, two = small().top_block(), large().top_block()
+    assert one.cluster_moment is None
+    first, second = batch_tops([two, one]), batch_tops([one, two])
+    assert first.cluster_moment is not None
+    assert first.cluster_moment.tolist() == [0, 0, 1]
+    together = batch_tops([one, first, second]).cluster_moment
+    assert together is not None
+    assert together.tolist() == [0, 1, 1, 2, 3, 4, 4]
+
+
 @pytest.mark.parametrize(
     ("moments", "partitions", "clusters"), [(None, [1, 0, 3], [1, 3]), ([1, 1], [3, 2, 3], [3, 3])]
 )

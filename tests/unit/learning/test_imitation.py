@@ -1,5 +1,6 @@
 """A network learns, from what a rule does, to do as well on jobs it has not seen: it can represent good decisions."""
 
+from dataclasses import replace
 from math import inf
 from random import Random
 
@@ -113,6 +114,20 @@ def test_a_toy_cluster_with_a_known_optimum_is_learned(trained: HierarchicalNetw
     assert optimum * (1.0 - 1e-9) <= found <= 1.01 * optimum
     assert by_chance > 1.15 * optimum
     assert untrained > 1.05 * optimum
+
+
+@pytest.mark.parametrize(
+    "config",
+    [replace(CONFIG, hierarchy="flat"), replace(CONFIG, hierarchy="vector", attention="none")],
+    ids=lambda config: config.hierarchy,
+)
+def test_the_networks_that_are_compared_with_learn_it_too(config: NetworkConfig) -> None:
+    torch.set_num_threads(1)
+    test, network = jobs(seed=2), create_network(config, seed=0)
+    optimum = least_active_joules(test)
+    assert active_joules(run(WORLD, test, learned(network, learned_clocks=True))) > 1.2 * optimum
+    train_by_imitation(network, demonstrations(seed=1), ImitationSettings(epochs=12, batch_size=16))
+    assert active_joules(run(WORLD, test, learned(network, learned_clocks=True))) <= 1.02 * optimum
 
 
 def test_watching_changes_nothing_of_what_the_teacher_does() -> None:

@@ -36,7 +36,7 @@ def test_defaults_and_an_ordinary_site_have_no_fault() -> None:
 
 def test_unknown_policy_is_named_with_the_known_ones() -> None:
     assert only_fault(make_config(name="magic")) == (
-        "policy.name: policy 'magic' does not exist; known: slurm-default, fixed-clock, oracle, gnn"
+        "policy.name: policy 'magic' does not exist; known: auto, slurm-default, fixed-clock, oracle, gnn"
     )
 
 

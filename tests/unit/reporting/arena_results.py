@@ -26,6 +26,7 @@ def make_metrics(scale: float = 1.0, waiting: int = 0) -> Metrics:
         active_joules=7.0e6 * scale,
         joules_by_component={"idle": 2.0e6 * scale, "host": 0.0, "suspended": 0.0, "waking": 0.0},
         true_units=1.0e6,
+        system_job_seconds=6.0e5,
         lost_units=0.0,
         joules_per_unit=9.0 * scale,
         active_joules_per_unit=7.0 * scale,

@@ -27,6 +27,7 @@ from slurm_energy.domain.report import (
     ReasonRecord,
 )
 from slurm_energy.policy.attention_note import attention_note
+from slurm_energy.policy.cost_note import factors_note, option_note
 from slurm_energy.reporting.explanation import render_explain
 from slurm_energy.reporting.html import render_html
 from slurm_energy.reporting.machine import render_csv, render_explain_json, render_json
@@ -304,9 +305,23 @@ def test_json_explanation_of_a_job_without_decision_has_none() -> None:
     assert json.loads(render_explain_json(replace(make_story(), decision=None)))["decision"] is None
 
 
-def test_a_note_that_only_looks_like_shares_is_shown_as_it_is() -> None:
-    text = printed(render_explain, with_decision(notes=('attention shares {"queue":NaN}',)), width=240)
-    assert 'attention shares {"queue":NaN}' in text
+COST = option_note("a100", 1275, {"energy": 1e6, "time": 0.0, "slowdown": 2e4, "waking": 0.0, "scarcity": 0.0})
+
+
+def test_json_explanation_has_what_options_cost_and_the_factors_on_prices() -> None:
+    notes = ("least cost: a100 at 1275 MHz", factors_note({"slowdown": 1.5}), COST)
+    option = {"partition": "a100", "mhz": 1275, "energy": 1e6, "time": 0.0, "slowdown": 2e4, "waking": 0.0}
+    expected = {"factors": {"slowdown": 1.5}, "options": [{**option, "scarcity": 0.0}]}
+    assert decision_json(with_decision(notes=notes))["costs"] == expected
+    assert decision_json(make_story())["costs"] is None
+    text = printed(render_explain, with_decision(notes=notes), width=240)
+    assert "least cost: a100 at 1275 MHz" in text
+    assert "option cost" not in text and "price factors" not in text
+
+
+@pytest.mark.parametrize("note", ['attention shares {"queue":NaN}', 'option cost {"energy":NaN}', "price factors []"])
+def test_a_note_that_only_looks_like_one_for_programs_is_shown_as_it_is(note: str) -> None:
+    assert note in printed(render_explain, with_decision(notes=(note,)), width=240)
 
 
 def test_explanation_of_a_hint_alone_does_not_say_that_nothing_was_changed() -> None:

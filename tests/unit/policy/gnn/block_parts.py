@@ -10,6 +10,7 @@ from slurm_energy.policy.gnn.configuration import NetworkConfig
 SMALL = NetworkConfig(hidden=12, heads=6, quantiles=4)
 PROPAGATIONS = [replace(SMALL, propagation=mode) for mode in ("hybrid", "spatial", "spectral")]
 ATTENTIONS = [replace(SMALL, attention=mode) for mode in ("objectives", "plain", "none")]
+VECTOR = replace(SMALL, hierarchy="vector", attention="none")
 ABLATIONS = [*PROPAGATIONS, *ATTENTIONS[1:]]
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from block_parts import PROPAGATIONS, SMALL
+from block_parts import PROPAGATIONS, SMALL, VECTOR
 from small_clusters import after, make_job, make_node, make_partition, make_snapshot
 
 from slurm_energy.domain.cluster import ClusterSnapshot
@@ -121,6 +121,7 @@ def test_a_change_that_was_noted_twice_is_not_forgotten() -> None:
     [
         ({}, EmbeddingCache),
         ({"hierarchy": "flat"}, WholeState),
+        ({"hierarchy": "vector", "attention": "none"}, WholeState),
         ({"sampling": "sampled"}, SampledState),
     ],
 )
@@ -129,7 +130,9 @@ def test_a_network_is_kept_as_it_can_be(changes: dict[str, str], kind: type) -> 
     assert type(keeper_of(network, ClusterGraph())) is kind
 
 
-@pytest.mark.parametrize("config", [SMALL, replace(SMALL, hierarchy="flat"), replace(SMALL, sampling="sampled")])
+@pytest.mark.parametrize(
+    "config", [SMALL, replace(SMALL, hierarchy="flat"), VECTOR, replace(SMALL, sampling="sampled")]
+)
 def test_a_cluster_without_nodes_or_without_anything_is_kept(config: NetworkConfig) -> None:
     for snapshot in (make_snapshot(), make_snapshot((), (), ()), make_snapshot((), (make_job(1),))):
         graph = ClusterGraph()

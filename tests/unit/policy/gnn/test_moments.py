@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from block_parts import ATTENTIONS, SMALL, ablation, pairs
+from block_parts import ATTENTIONS, SMALL, VECTOR, ablation, pairs
 from random_blocks import features, random_decision, random_state
 
 from slurm_energy.graph import schema
@@ -23,6 +23,7 @@ CONFIGS = [
     replace(SMALL, propagation="spectral"),
     replace(SMALL, pooling="edge"),
     replace(SMALL, hierarchy="flat"),
+    VECTOR,
 ]
 
 

@@ -37,6 +37,7 @@ NETWORKS = [
     replace(SMALL, attention="none"),
     replace(SMALL, attention="plain"),
     replace(SMALL, hierarchy="flat"),
+    replace(SMALL, hierarchy="vector", attention="none"),
     replace(SMALL, sampling="sampled"),
 ]
 SHORT = RuntimeEstimate(seconds=600.0, upper_seconds=700.0, source="history")
@@ -46,6 +47,12 @@ TAKEN_BACK = {Reason.PARTITION_NOT_ALLOWED, Reason.NO_IDLE_PARTITION, Reason.SLO
 
 def policy_of(config: NetworkConfig = SMALL, seed: int = 1, **changes: Any) -> GnnPolicy:
     return GnnPolicy(create_network(config, seed), ClusterGraph(), version="1", **changes)
+
+
+def options_policy(config: Config) -> GnnPolicy:
+    policy = load_policy(config)
+    assert isinstance(policy, GnnPolicy)
+    return policy
 
 
 def loving(network: HierarchicalNetwork, column: str, strength: float) -> HierarchicalNetwork:
@@ -297,7 +304,7 @@ ODD: dict[str, ClusterSnapshot] = {
 
 
 @pytest.mark.parametrize("name", ODD)
-@pytest.mark.parametrize("config", [SMALL, replace(SMALL, hierarchy="flat"), replace(SMALL, sampling="sampled")])
+@pytest.mark.parametrize("config", [SMALL, *NETWORKS[3:]], ids=lambda one: f"{one.hierarchy}-{one.sampling}")
 def test_whatever_the_cluster_is_like_there_is_an_answer(name: str, config: NetworkConfig) -> None:
     snapshot = ODD[name]
     for who in ("oracle", "learned"):
@@ -375,7 +382,7 @@ def _threads() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("who", ["oracle", "learned"])
-@pytest.mark.parametrize("config", [SMALL, replace(SMALL, hierarchy="flat", attention="plain")])
+@pytest.mark.parametrize("config", [SMALL, replace(SMALL, hierarchy="flat", attention="plain"), NETWORKS[4]])
 def test_a_loaded_policy_decides_as_the_network_that_was_saved(
     tmp_path: Path, config: NetworkConfig, who: Clocks
 ) -> None:
@@ -399,7 +406,7 @@ def test_a_loaded_policy_has_the_sites_settings(tmp_path: Path, monkeypatch: pyt
     config = replace(
         site(name="gnn", checkpoint=folder, default_mode="saver", threads=2), gpu_types={"big": "a100-sxm4-80gb"}
     )
-    policy = load_policy(config)
+    policy = options_policy(config)
     assert torch.get_num_threads() == 2
     assert job_columns(policy, monkeypatch, submitted(), config)["energy_weight"] == pytest.approx(0.8)
     snapshot = lab(nodes=(node("n1", "a100", "big"), node("n2", "v100", "v100")))
@@ -418,12 +425,12 @@ def test_node_hints_are_given_where_the_site_opens_them_and_the_head_was_trained
     folder = str(saved(tmp_path / "one", create_network(SMALL, seed=7), metrics=metrics))
     config = site(name="gnn", checkpoint=folder)
     config = replace(config, routing=replace(config.routing, node_hints=opened))
-    assert load_policy(config)._node_hints == (trained and opened)
+    assert options_policy(config)._node_hints == (trained and opened)
 
 
 def test_without_a_checkpoint_there_is_no_policy(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"policy\.checkpoint is empty"):
-        load_policy(site(name="gnn"))
+        load_policy(site(name="gnn", checkpoint=""))
     with pytest.raises(CheckpointError):
         load_policy(site(name="gnn", checkpoint=str(tmp_path / "nothing")))
 

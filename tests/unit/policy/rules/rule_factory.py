@@ -161,6 +161,12 @@ class FakeView:
     def wakeup_joules(self, place: int, gpus: int) -> float:
         return self.wake.get(place, 0.0)
 
+    def opened_nodes(self, place: int, gpus: int) -> int:
+        return int(self.free_gpus[place] == self.totals[place])
+
+    def criticality(self, job: WaitingJob) -> float:
+        return 1.0
+
 
 def make_view(**changes: Any) -> FakeView:
     return FakeView(**changes)

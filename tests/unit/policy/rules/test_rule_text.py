@@ -25,6 +25,7 @@ ARENA = [
     "greedy",
     "price",
     "adaptive-price",
+    "total-cost",
     "cap-uniform",
     "cap-greedy",
     "edp",

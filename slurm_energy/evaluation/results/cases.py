@@ -1,0 +1,151 @@
+"""What the results page is made of: sections of cases, each a comparison with its own columns and goals."""
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from slurm_energy.errors import ConfigError
+from slurm_energy.evaluation.arena_plan import ArenaPlan, seeds_from
+from slurm_energy.evaluation.results.merit import Merit
+
+SEPARATOR = "::"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """A figure in a table: the mean over seeds with its interval, divided by a unit."""
+
+    figure: str
+    heading: str
+    per: float = 1.0
+    digits: int = 2
+    interval: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Goal:
+    """What a policy shall reach in a case.
+
+    `value` reads the figure itself, `difference` and `percent` its paired difference from the policy `against`, as it
+    is or in per cent. A goal is met if the whole 95 % interval is at or below the limit: a mean that may be chance
+    does not meet it.
+    """
+
+    text: str
+    figure: str
+    kind: Literal["value", "percent", "difference"]
+    most: float
+    against: str = ""
+    """Text of a policy; empty for the strongest rule."""
+    bound_figure: str = ""
+    """Figure of the candidate's own run that nobody can go below, to see whether the goal is possible."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One comparison: a world and its jobs, met by every policy with every seed."""
+
+    key: str
+    title: str
+    plan: ArenaPlan
+    """Without policies."""
+    rules: tuple[str, ...]
+    reference: str
+    """The rule that the others are held against."""
+    merit: Merit | None = None
+    frontier: bool = False
+    """Whether the excess over the energy-latency frontier is worked out."""
+    goals: tuple[Goal, ...] = ()
+    undisturbed: str = ""
+    """Key of the case that differs in nothing but the disturbance."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    """A part of the page."""
+
+    key: str
+    title: str
+    text: str
+    figure: str
+    """Figure by which the strongest rule is the one with the least mean; see `strongest_rule`."""
+    is_relative: bool
+    """Whether differences of the figure are told in per cent of it; else in its own unit."""
+    columns: tuple[Column, ...]
+    cases: tuple[Case, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effort:
+    """How long and how often everything runs."""
+
+    length_share: float = 1.0
+    """Of each run's length."""
+    most_seeds: int = 1_000
+    most_cases: int = 1_000
+    """Of a section."""
+
+    def of(self, case: Case) -> Case:
+        """Return a case of this effort."""
+        plan = case.plan
+        assert plan.horizon_seconds is not None
+        shorter = replace(
+            plan,
+            seeds=plan.seeds[: self.most_seeds],
+            horizon_seconds=plan.horizon_seconds * self.length_share,
+            warm_up_seconds=plan.warm_up_seconds * self.length_share,
+        )
+        return replace(case, plan=shorter)
+
+
+FULL = Effort()
+QUICK = Effort(length_share=1.0 / 12.0, most_seeds=2, most_cases=6)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A policy that is judged against the rules."""
+
+    label: str
+    text: str
+    sections: tuple[str, ...] = ()
+    """Keys of sections or of cases in which it runs; empty for all."""
+
+    def runs_in(self, section: Section, case: Case) -> bool:
+        """Return whether it runs in a case."""
+        return not self.sections or section.key in self.sections or case.key in self.sections
+
+
+def candidate_of(text: str) -> Candidate:
+    """Return the candidate that `[LABEL::[WHERE,…::]]POLICY` describes; WHERE are keys of sections or cases.
+
+    Raises:
+        ConfigError: label or policy is empty.
+    """
+    label, *places, policy = text.split(SEPARATOR) if SEPARATOR in text else (text, text)
+    if not label or not policy or len(places) > 1:
+        raise ConfigError(f"policy {text[:64]!r} is not of the form [LABEL::[WHERE,…::]]POLICY")
+    where = tuple(part for part in places[0].split(",") if part) if places else ()
+    return Candidate(label=label, text=policy, sections=where)
+
+
+def plan_of(  # noqa: PLR0913  # a comparison's own settings
+    world: str,
+    *,
+    hours: float,
+    warm_up_hours: float = 0.0,
+    seeds: int = 5,
+    drain: bool = False,
+    generator: str = "",
+    settings: tuple[tuple[str, float | int | str], ...] = (),
+) -> ArenaPlan:
+    """Return the plan of a case; seeds are 1, 2, ..., which no training meets."""
+    return ArenaPlan(
+        policies=(),
+        world=world,
+        seeds=seeds_from(1, seeds),
+        horizon_seconds=hours * 3600.0,
+        warm_up_seconds=warm_up_hours * 3600.0,
+        drain=drain,
+        generator=generator,
+        settings=settings,
+    )

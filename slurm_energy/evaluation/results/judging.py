@@ -1,0 +1,130 @@
+"""Means, intervals, paired differences, the strongest rule, and whether goals are met: all from the numbers."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from slurm_energy.evaluation.intervals import Estimate, estimate, paired_difference_percent
+from slurm_energy.evaluation.results.cases import Case, Goal, Section
+from slurm_energy.evaluation.results.document import CaseResult
+
+_MOST_GROWTH_PERCENT = 1.0
+Verdict = Literal["met", "missed", "missed: no policy can", "open"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judgement:
+    """A goal held against one policy."""
+
+    goal: Goal
+    label: str
+    against: str
+    """The policy that it was held against; empty for none."""
+    found: Estimate | None
+    least: float | None
+    """What nobody could go below, in the goal's own terms; None where that is not known."""
+    verdict: Verdict
+
+
+def mean_of(result: CaseResult, label: str, figure: str) -> float | None:
+    """Return the mean of a figure over seeds, None where no run has it."""
+    values = [figures[figure] for figures in result.runs.get(label, {}).values() if figure in figures]
+    return sum(values) / len(values) if values else None
+
+
+def estimate_of(result: CaseResult, label: str, figure: str) -> Estimate | None:
+    """Return mean and interval of a figure over seeds."""
+    return estimate([figures[figure] for figures in result.runs.get(label, {}).values() if figure in figures])
+
+
+def difference_of(
+    result: CaseResult, label: str, other: str, figure: str, *, percent: bool = True, base: CaseResult | None = None
+) -> Estimate | None:
+    """Return the mean paired difference of a figure between two policies over the seeds that both have.
+
+    Args:
+        result: The case.
+        label: The policy.
+        other: The one that it is held against.
+        figure: Name of the figure.
+        percent: In per cent of the other's; else as it is.
+        base: The case from which the other's runs are taken; None for the same.
+    """
+    pairs = _pairs(result, label, result if base is None else base, other, figure)
+    mine, theirs = [one for one, _ in pairs], [two for _, two in pairs]
+    if percent:
+        return paired_difference_percent(mine, theirs)
+    return estimate([one - two for one, two in zip(mine, theirs, strict=True)])
+
+
+def strongest_rule(section: Section, case: Case, result: CaseResult) -> str | None:
+    """Return the rule with the least mean of the section's figure; one whose queue grows counts only if all do."""
+    candidates = [rule for rule in case.rules if mean_of(result, rule, section.figure) is not None]
+    steady = [
+        rule for rule in candidates if (mean_of(result, rule, "queue_growth_percent") or 0.0) <= _MOST_GROWTH_PERCENT
+    ]
+    return min(steady or candidates, key=lambda rule: mean_of(result, rule, section.figure) or 0.0, default=None)
+
+
+def judged_policies(section: Section, case: Case, result: CaseResult) -> tuple[str, ...]:
+    """Return who is judged: the policies that are no rules, or the strongest rule where there are none."""
+    learned = tuple(label for label in result.runs if label not in case.rules)
+    strongest = strongest_rule(section, case, result)
+    return learned or (() if strongest is None else (strongest,))
+
+
+def judgements(section: Section, case: Case, result: CaseResult) -> tuple[Judgement, ...]:
+    """Return every goal of a case held against everybody whom it concerns."""
+    strongest = strongest_rule(section, case, result) or ""
+    found = []
+    for label in judged_policies(section, case, result):
+        for goal in case.goals:
+            against = "" if goal.kind == "value" else goal.against or strongest
+            if against != label:
+                found.append(judged(goal, label, against, result))
+    return tuple(found)
+
+
+def judged(goal: Goal, label: str, against: str, result: CaseResult) -> Judgement:
+    """Return a goal held against a policy."""
+    least: float | None = None
+    if goal.kind == "value":
+        found = estimate_of(result, label, goal.figure)
+    else:
+        found = difference_of(result, label, against, goal.figure, percent=goal.kind == "percent")
+        least = _least_percent(goal, label, against, result)
+    return Judgement(
+        goal=goal, label=label, against=against, found=found, least=least, verdict=_verdict(goal, found, least)
+    )
+
+
+def _verdict(goal: Goal, found: Estimate | None, least: float | None) -> Verdict:
+    if found is None:
+        return "open"
+    highest = found.mean if found.high is None else found.high
+    if highest <= goal.most:
+        return "met"
+    return "missed: no policy can" if least is not None and least > goal.most else "missed"
+
+
+def _least_percent(goal: Goal, label: str, against: str, result: CaseResult) -> float | None:
+    """Return the difference from the other policy that the bound for the judged policy's own work leaves."""
+    if not goal.bound_figure or goal.kind != "percent":
+        return None
+    mine, theirs = result.runs.get(label, {}), result.runs.get(against, {})
+    pairs = [
+        (mine[seed][goal.bound_figure], theirs[seed][goal.figure])
+        for seed in mine
+        if seed in theirs and goal.bound_figure in mine[seed] and goal.figure in theirs[seed]
+    ]
+    found = paired_difference_percent([one for one, _ in pairs], [two for _, two in pairs]) if pairs else None
+    return None if found is None else found.mean
+
+
+def _pairs(result: CaseResult, label: str, base: CaseResult, other: str, figure: str) -> Sequence[tuple[float, float]]:
+    mine, theirs = result.runs.get(label, {}), base.runs.get(other, {})
+    return [
+        (mine[seed][figure], theirs[seed][figure])
+        for seed in mine
+        if seed in theirs and figure in mine[seed] and figure in theirs[seed]
+    ]

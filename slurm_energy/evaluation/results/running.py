@@ -1,0 +1,110 @@
+"""Runs what the page needs, in processes of their own, and keeps what is there already."""
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from time import monotonic
+
+from slurm_energy.evaluation.arena import Pool, Step, Tell
+from slurm_energy.evaluation.arena_plan import SWEPT, checked_plan
+from slurm_energy.evaluation.results.cases import Candidate, Case, Effort, Section
+from slurm_energy.evaluation.results.document import CaseResult, Results, fingerprint_of
+from slurm_energy.evaluation.results.measuring import measured_run
+from slurm_energy.evaluation.sweep import swept_rule
+
+
+def run_sections(  # noqa: PLR0913  # what to run and how
+    sections: Sequence[Section],
+    candidates: Sequence[Candidate],
+    effort: Effort,
+    results: Results,
+    *,
+    reuse: bool = False,
+    workers: int | None = None,
+    tell: Tell | None = None,
+    save: Callable[[Results], None] | None = None,
+) -> Results:
+    """Run the sections and return the results with theirs in the place of older ones.
+
+    Args:
+        sections: What to run.
+        candidates: Policies beside the rules.
+        effort: How long and how often.
+        results: What is known; cases of other sections stay.
+        reuse: Keep runs of the same case, policy and seed. Changes of the program are not seen.
+        workers: Processes; None for as many as there are CPUs for us.
+        tell: Told after every step.
+        save: Given the results after every section.
+
+    Raises:
+        SlurmEnergyError: a case cannot be. A run that fails is noted in the results, and takes nothing from the others.
+    """
+    started = monotonic()
+    say = tell or (lambda _doing, _done, _of: None)
+    with Pool(workers or len(os.sched_getaffinity(0))) as pool:
+        for section in sections:
+            cases = [effort.of(case) for case in section.cases[: effort.most_cases]]
+            for case in cases:
+                texts = _texts(section, case, candidates)
+                checked_plan(replace(case.plan, policies=tuple(dict.fromkeys(texts.values()))))
+                _prepare(results, case, texts, reuse=reuse)
+            _sweep(pool, cases, results, say, section.key)
+            _run(pool, cases, results, say, section.key)
+            results.wall_seconds = monotonic() - started
+            if save is not None:
+                save(results)
+    return results
+
+
+def _texts(section: Section, case: Case, candidates: Sequence[Candidate]) -> dict[str, str]:
+    """Return what makes each policy of a case, by its label."""
+    chosen = {candidate.label: candidate.text for candidate in candidates if candidate.runs_in(section, case)}
+    return {rule: rule for rule in case.rules} | chosen
+
+
+def _prepare(results: Results, case: Case, texts: dict[str, str], *, reuse: bool) -> None:
+    """Leave in the results of a case what may be kept."""
+    fresh = CaseResult(fingerprint=fingerprint_of(case), texts=texts)
+    old = results.cases.get(case.key)
+    if reuse and old is not None and old.fingerprint == fresh.fingerprint:
+        for label, text in texts.items():
+            same = old.texts.get(label) == text or (text in SWEPT and old.texts.get(label, "").startswith(text))
+            if same and label in old.runs:
+                fresh.texts[label] = old.texts[label]
+                fresh.runs[label] = {seed: old.runs[label][seed] for seed in case.plan.seeds if seed in old.runs[label]}
+    results.cases[case.key] = fresh
+
+
+def _sweep(pool: Pool, cases: Sequence[Case], results: Results, tell: Tell, section: str) -> None:
+    """Find the clocks of rules that have none."""
+    wanted = [(case, label) for case in cases for label, text in results.cases[case.key].texts.items() if text in SWEPT]
+    steps = [Step(f"{case.key} {label}", None, swept_rule, (case.plan, label)) for case, label in wanted]
+    found, failed = pool.results(steps, tell, f"{section}: clocks")
+    for number, sweep in found.items():
+        case, label = wanted[number]
+        results.cases[case.key].texts[label] = sweep.rule
+    for failure in failed:
+        key, _, label = failure.policy.partition(" ")
+        results.cases[key].failures.append(f"{label}: {failure.error}")
+        del results.cases[key].texts[label]
+
+
+def _run(pool: Pool, cases: Sequence[Case], results: Results, tell: Tell, section: str) -> None:
+    """Run what is missing, seed by seed, so that a worker meets the arrivals that it has made already."""
+    wanted = [
+        (case, label, text, seed)
+        for case in cases
+        for seed in case.plan.seeds
+        for label, text in results.cases[case.key].texts.items()
+        if seed not in results.cases[case.key].runs.get(label, {})
+    ]
+    steps = [
+        Step(f"{case.key} {label}", seed, measured_run, (case, label, text, seed)) for case, label, text, seed in wanted
+    ]
+    found, failed = pool.results(steps, tell, f"{section}: runs")
+    for number, figures in found.items():
+        case, label, _, seed = wanted[number]
+        results.cases[case.key].runs.setdefault(label, {})[seed] = figures
+    for failure in failed:
+        key, _, label = failure.policy.partition(" ")
+        results.cases[key].failures.append(f"{label}, seed {failure.seed}: {failure.error}")

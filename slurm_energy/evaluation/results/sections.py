@@ -1,0 +1,260 @@
+"""The sections of the results page: what is compared, with which rules, and what is asked for."""
+
+from slurm_energy.evaluation.results.cases import Case, Column, Goal, Section, plan_of
+from slurm_energy.evaluation.results.scenarios import SCENARIOS
+
+_DAY_HOURS = 24.0
+_EXCESS = "frontier_excess_percent"
+_BOUNDED = Goal(
+    text="queue at day's end does not grow by more than 1 % of a day's arrivals",
+    figure="queue_growth_percent",
+    kind="value",
+    most=1.0,
+)
+_NEAR_FRONTIER = Goal(text="at most 1.5 % above the frontier", figure=_EXCESS, kind="value", most=1.5)
+_FRONTIER_RULES = ("adaptive-price", "total-cost", "price:V=20", "greedy", "masked-random")
+
+
+def _load(rate: float) -> Case:
+    return Case(
+        key=f"chsac-{rate:g}",
+        title=f"{rate:g} jobs/s at each ingress",
+        plan=plan_of("chsac", hours=72.0, warm_up_hours=24.0, settings=(("rate_per_second", rate),)),
+        rules=_FRONTIER_RULES,
+        reference="adaptive-price",
+        frontier=True,
+        goals=(_NEAR_FRONTIER, _BOUNDED),
+    )
+
+
+FRONTIER = Section(
+    key="frontier",
+    title="The published sites at every load",
+    text="""
+World `chsac`, three days of which the last two count. *Excess* is a run's energy above the least that any
+policy can have whose jobs are in the system no longer in the mean (a linear programme, at the load that was
+really carried); no run can be below 0. The least possible mean energy falls with the time that jobs may take,
+so rules with other speeds can be compared by it. A rule that leaves work undone has little to carry: see the
+queue. The daily cycle (mean 0.04 jobs/s, amplitude 60 %) is held against the frontier of its mean load, which
+is loose.
+""",
+    figure=_EXCESS,
+    is_relative=False,
+    columns=(
+        Column(figure=_EXCESS, heading="excess, %", digits=2, interval=True),
+        Column(figure="joules_per_unit", heading="J/unit", digits=3),
+        Column(figure="system_turnaround_seconds", heading="turnaround, s", digits=0),
+        Column(figure="first_queue_at_day_end", heading="queue, day 1", digits=0),
+        Column(figure="last_queue_at_day_end", heading="last day", digits=0),
+        Column(figure="gpu_utilisation_share", heading="GPUs held, %", per=0.01, digits=0),
+    ),
+    cases=(
+        *(_load(rate) for rate in (0.01, 0.02, 0.03, 0.04, 0.045, 0.05, 0.055, 0.06)),
+        Case(
+            key="chsac-daily",
+            title="daily cycle, mean 0.04 jobs/s, amplitude 60 %",
+            plan=plan_of(
+                "chsac",
+                hours=72.0,
+                warm_up_hours=24.0,
+                generator="daily",
+                settings=(("rate_per_second", 0.04), ("amplitude", 0.6)),
+            ),
+            rules=_FRONTIER_RULES,
+            reference="adaptive-price",
+            frontier=True,
+            goals=(_BOUNDED,),
+        ),
+    ),
+)
+
+_ENERGY = "joules_per_unit"
+PHILLY = Section(
+    key="philly",
+    title="A mixed cluster with time limits",
+    text="""
+World `philly-a100-limits`: eight days of which the last six count. Clocks of `fixed-clock` and `fixed-dvfs` are
+the best static ones, found by a sweep on arrivals that no comparison sees. Slowdown is against a run at the
+default clock on the same devices, so that a low clock counts as slowdown.
+""",
+    figure=_ENERGY,
+    is_relative=True,
+    columns=(
+        Column(figure=_ENERGY, heading="J/unit", digits=1, interval=True),
+        Column(figure="bound_gap_percent", heading="above bound, %", digits=1),
+        Column(figure="mean_bounded_slowdown", heading="slowdown", digits=3),
+        Column(figure="p95_bounded_slowdown", heading="p95", digits=2),
+        Column(figure="mean_turnaround_seconds", heading="turnaround, h", per=3600.0, digits=2),
+        Column(figure="deadline_misses", heading="missed", digits=1),
+        Column(figure="timeouts", heading="TIMEOUT", digits=1),
+        Column(figure="unfinished_jobs", heading="open", digits=0),
+    ),
+    cases=(
+        Case(
+            key="philly-a100-limits",
+            title="As many arrivals as in the Philly trace",
+            plan=plan_of("philly-a100-limits", hours=192.0, warm_up_hours=48.0, seeds=8),
+            rules=(
+                "slurm-default",
+                "fixed-clock",
+                "fixed-dvfs",
+                "sjf-backfill",
+                "job-table",
+                "daemon/oracle",
+                "greedy",
+                "edp",
+                "price:V=200",
+                "adaptive-price:V=200",
+                "total-cost",
+            ),
+            reference="slurm-default",
+            goals=(
+                Goal(
+                    text="energy per unit below the best static clocks",
+                    figure=_ENERGY,
+                    kind="percent",
+                    most=0.0,
+                    against="fixed-clock",
+                    bound_figure="bound_joules_per_unit",
+                ),
+                Goal(
+                    text="mean slowdown at most 5 % above slurm-default",
+                    figure="mean_bounded_slowdown",
+                    kind="percent",
+                    most=5.0,
+                    against="slurm-default",
+                ),
+                Goal(
+                    text="no more missed deadlines than slurm-default",
+                    figure="deadline_misses",
+                    kind="difference",
+                    most=0.0,
+                    against="slurm-default",
+                ),
+                Goal(text="no TIMEOUT", figure="timeouts", kind="value", most=0.0),
+                Goal(text="energy per unit below the strongest rule", figure=_ENERGY, kind="percent", most=0.0),
+            ),
+        ),
+    ),
+)
+
+_TOTAL, _PRODUCT, _SPAN = "total_joules", "energy_time_product_joule_seconds", "makespan_seconds"
+_TURNAROUND, _BOUND = "mean_turnaround_seconds", "bound_arrivals_joules"
+_PERFORMANCE = "price:V=100000"
+_TUM_RULES = (
+    "fcfs",
+    "sjf-backfill",
+    "fixed-dvfs",
+    _PERFORMANCE,
+    "price:V=20",
+    "price:V=200",
+    "greedy",
+    "edp",
+    "total-cost",
+)
+_STRONGEST = Goal(text="product below the strongest rule's", figure=_PRODUCT, kind="percent", most=0.0)
+
+
+def _below(percent: float, figure: str, what: str, against: str) -> Goal:
+    return Goal(
+        text=f"{what} {percent:g} % below {against}",
+        figure=figure,
+        kind="percent",
+        most=-percent,
+        against=against,
+        bound_figure=_BOUND if figure == _TOTAL else "",
+    )
+
+
+_PUBLISHED = (
+    _below(34.0, _TOTAL, "energy", "fcfs"),
+    _below(18.0, _TURNAROUND, "mean turnaround", "fcfs"),
+    _below(28.0, _TOTAL, "energy", "sjf-backfill"),
+    Goal(text="makespan no longer than sjf-backfill", figure=_SPAN, kind="percent", most=0.0, against="sjf-backfill"),
+    _below(19.0, _TOTAL, "energy", "fixed-dvfs"),
+    _below(32.0, _PRODUCT, "energy-time product", _PERFORMANCE),
+    _below(24.0, _PRODUCT, "energy-time product", "fixed-dvfs"),
+    _STRONGEST,
+)
+"""Figures of the paper on hierarchical graph networks (section on results), as goals; and the strongest rule."""
+_TUM_COLUMNS = (
+    Column(figure=_PRODUCT, heading="product, TJ s", per=1e12, digits=0, interval=True),
+    Column(figure=_TOTAL, heading="energy, GJ", per=1e9, digits=2),
+    Column(figure="above_arrivals_bound_percent", heading="above bound, %", digits=1),
+    Column(figure=_SPAN, heading="makespan, h", per=3600.0, digits=1),
+    Column(figure=_TURNAROUND, heading="turnaround, s", digits=0),
+    Column(figure="mean_wait_seconds", heading="wait, s", digits=0),
+    Column(figure="deadline_misses", heading="missed", digits=0),
+    Column(figure="timeouts", heading="TIMEOUT", digits=1),
+)
+
+
+def _tum(world: str, title: str, *goals: Goal, undisturbed: str = "") -> Case:
+    return Case(
+        key=world,
+        title=title,
+        plan=plan_of(world, hours=_DAY_HOURS, drain=True),
+        rules=_TUM_RULES,
+        reference="fcfs",
+        goals=goals or (_STRONGEST,),
+        undisturbed=undisturbed,
+    )
+
+
+TUM = Section(
+    key="tum128",
+    title="A cluster of 128 GPU nodes and CPU nodes",
+    text=f"""
+A day of arrivals of worlds `tum128…`, run until no job is left. The makespan is set by the longest job. The
+bound is the least energy of this work for anybody, at any speed: where it is less than a goal away from a
+policy, no policy can meet the goal. `fixed-dvfs` has the best common clock, by a sweep; performance first is
+`{_PERFORMANCE}`, a price of time so high that energy does not count.
+""",
+    figure=_PRODUCT,
+    is_relative=True,
+    columns=_TUM_COLUMNS,
+    cases=(
+        _tum("tum128", "Mixed work", *_PUBLISHED),
+        _tum("tum128-busy", "Near the capacity", *_PUBLISHED),
+        _tum(
+            "tum128-deadlines",
+            "Flexible deadlines",
+            _below(36.0, _TOTAL, "energy", "fcfs"),
+            Goal(
+                text="no more missed deadlines than fcfs",
+                figure="deadline_misses",
+                kind="difference",
+                most=0.0,
+                against="fcfs",
+            ),
+            _STRONGEST,
+        ),
+    ),
+)
+
+ROBUSTNESS = Section(
+    key="robustness",
+    title="Disturbances",
+    text="""
+The same cluster when a tenth of its GPUs fails for twelve hours, when the bandwidth between nodes is a quarter,
+and when jobs are of other kinds than in the mixture. *Against undisturbed* is the rise of the energy-time
+product over the case without the disturbance, on the same arrivals.
+""",
+    figure=_PRODUCT,
+    is_relative=True,
+    columns=(
+        *_TUM_COLUMNS,
+        Column(figure="against_undisturbed_percent", heading="against undisturbed, %", digits=1, interval=True),
+    ),
+    cases=(
+        _tum("tum128-failures", "A tenth of the GPUs fails", undisturbed="tum128-busy"),
+        _tum("tum128-wide", "Wide jobs, undisturbed"),
+        _tum("tum128-slow-links", "A quarter of the bandwidth", undisturbed="tum128-wide"),
+        _tum("tum128-training", "Training alone"),
+        _tum("tum128-scientific", "Scientific jobs alone"),
+    ),
+)
+
+SECTIONS = (FRONTIER, SCENARIOS, PHILLY, TUM, ROBUSTNESS)
+CANDIDATES: tuple[str, ...] = ()
+"""Learned policies that the page judges beside the rules, as `candidate_of` reads them: one line each."""

@@ -1,0 +1,134 @@
+"""What a decision is charged with: all that passes until the next one, or what the job is expected to cost."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean
+from typing import Literal, NamedTuple
+
+from slurm_energy.policy.mode_weights import BALANCED_WEIGHTS
+from slurm_energy.twin.environment_reward import Passage, RewardWeights
+from slurm_energy.twin.job_run import COMPUTING, ENDED, STARTING, JobRun
+from slurm_energy.twin.world import World
+
+Bookkeeping = Literal["passage", "assigned"]
+"""`passage`: the cluster's energy and the jobs' time between two decisions, the reward of the environment; the sum over
+an episode is the true total. `assigned`: what the started job is expected to draw beyond free devices and how long it
+is expected to run count at once, at its start; what is left of the cluster's energy and all waiting count as it
+passes. Its sum is the true total too, as far as estimates are true, less a constant power, and most of what a choice
+costs stands beside the choice."""
+JobWeights = tuple[float, float]
+"""w_time and w_energy of a job."""
+
+
+def weighted(rewards: RewardWeights, weights: JobWeights) -> RewardWeights:
+    """Return the reward of jobs with these weights; balanced ones leave it as it is.
+
+    Section 3.4 of the hierarchical GNN paper: a weighted sum of time and energy.
+    """
+    time, energy = weights[0] / BALANCED_WEIGHTS[0], weights[1] / BALANCED_WEIGHTS[1]
+    return replace(
+        rewards,
+        energy=energy * rewards.energy,
+        waiting_watts=time * rewards.waiting_watts,
+        running_watts=time * rewards.running_watts,
+    )
+
+
+def empty_watts(world: World) -> float:
+    """Return what the world draws with every node awake and nothing running, W: no choice changes it."""
+    return sum(
+        pool.nodes * (pool.host_idle_watts + pool.gpus_per_node * world.devices[pool.device].free_watts)
+        for pool in world.pools
+    )
+
+
+def mean_weights(weights: Sequence[JobWeights]) -> JobWeights:
+    """Return the mean of some weights, at least one."""
+    return fmean(time for time, _ in weights), fmean(energy for _, energy in weights)
+
+
+class Charge(NamedTuple):
+    """What a started job is expected to cost."""
+
+    joules: float
+    """Beyond what its devices draw when they are free."""
+    seconds: float
+    """Run time."""
+    weights: JobWeights
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Books:
+    """Turns what passed between decisions into rewards."""
+
+    bookkeeping: Bookkeeping
+    rewards: RewardWeights
+    scale_joules: float
+    common_weights: JobWeights
+    """What all jobs together are weighed with: the mean over those that jobs draw, since neither the order of the queue
+    nor the base power depends on a job's own."""
+    empty_watts: float
+    """See the function."""
+
+    def reward(self, passage: Passage, active_joules: float, charge: Charge | None) -> float:
+        """Return minus the cost of a decision.
+
+        Args:
+            passage: Until the next decision.
+            active_joules: What jobs drew in it beyond what their devices draw when they are free.
+            charge: Of the job that the decision started.
+        """
+        common = weighted(self.rewards, self.common_weights)
+        if self.bookkeeping == "passage":
+            return passage.reward(common, self.scale_joules)
+        left = passage.joules - active_joules - self.empty_watts * passage.elapsed_seconds
+        reward = passage._replace(joules=left, running_job_seconds=0.0).reward(common, self.scale_joules)
+        if charge is not None:
+            own = Passage(0.0, charge.joules, 0.0, charge.seconds)
+            reward += own.reward(weighted(self.rewards, charge.weights), self.scale_joules)
+        return reward
+
+
+class _Held:
+    """One started job: what has been read of it."""
+
+    __slots__ = ("free_watts", "gpu_seconds", "joules", "run")
+
+    def __init__(self, run: JobRun, free_watts: float) -> None:
+        self.run = run
+        self.free_watts = free_watts
+        self.joules = self.gpu_seconds = 0.0
+
+
+class ActiveMeter:
+    """Reads what jobs draw beyond what their devices draw when they are free, also over restarts elsewhere."""
+
+    def __init__(self) -> None:
+        self._held: dict[int, _Held] = {}
+
+    def started(self, run: JobRun, free_watts: float) -> None:
+        """Count a job from its start on; call it before the next reading.
+
+        Args:
+            run: The job.
+            free_watts: Of one free device where it started.
+        """
+        known = self._held.setdefault(run.job_id, _Held(run, free_watts))
+        known.free_watts = free_watts
+
+    def read(self, now: float) -> float:
+        """Return what was added since the last reading, J."""
+        added, over = 0.0, []
+        for job_id, held in self._held.items():
+            run = held.run
+            joules, gpu_seconds = run.energy_joules, run.gpu_seconds
+            if run.phase in {STARTING, COMPUTING}:
+                joules += run.watts * (now - run.updated_seconds)
+                gpu_seconds += run.gpus * (now - run.started_seconds)
+            elif run.phase == ENDED:
+                over.append(job_id)
+            added += joules - held.joules - held.free_watts * (gpu_seconds - held.gpu_seconds)
+            held.joules, held.gpu_seconds = joules, gpu_seconds
+        for job_id in over:
+            del self._held[job_id]
+        return added

@@ -1,0 +1,284 @@
+"""Episodes: a network runs the twin from one decision to the next, and what it did is written down as steps.
+
+The network chooses among the ways of starting a job now (partition and device count); the clock is the exact oracle's.
+A job that only fits beside another, or nowhere, is let wait without being a decision.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import inf, isfinite
+from typing import Literal, NamedTuple, get_args
+
+import numpy as np
+import torch
+
+from slurm_energy.domain.job import EnergyMode
+from slurm_energy.errors import ConfigError, TrainingError
+from slurm_energy.graph.cluster_graph import ClusterGraph
+from slurm_energy.graph.options import decision_block
+from slurm_energy.learning.bookkeeping import (
+    ActiveMeter,
+    Bookkeeping,
+    Books,
+    Charge,
+    JobWeights,
+    empty_watts,
+    mean_weights,
+)
+from slurm_energy.learning.experience import Costs, Moment, Step, Weights
+from slurm_energy.policy.gnn.chooser import NetworkChooser
+from slurm_energy.policy.gnn.configuration import NetworkConfig
+from slurm_energy.policy.gnn.keepers import whole_blocks
+from slurm_energy.policy.gnn.levels import Published
+from slurm_energy.policy.gnn.network import Blocks, HierarchicalNetwork, create_network
+from slurm_energy.policy.gnn.policy_head import best, sample
+from slurm_energy.policy.mode_weights import BALANCED_WEIGHTS, MODE_WEIGHTS
+from slurm_energy.policy.placement import Placement
+from slurm_energy.twin.arrivals import WorkloadArrivals
+from slurm_energy.twin.engine import Engine
+from slurm_energy.twin.environment_jobs import JobSource, WorkloadSource
+from slurm_energy.twin.environment_reward import Meter, RewardWeights, typical_job_joules
+from slurm_energy.twin.job import Job
+from slurm_energy.twin.learned import Situation
+from slurm_energy.twin.places import Place, places_of
+from slurm_energy.twin.run_options import PlacedOption
+from slurm_energy.twin.world import World
+from slurm_energy.twin.world_file import find_world
+
+Actions = Literal["sampled", "greedy"]
+FAST_WEIGHTS: JobWeights = (0.8, 0.2)
+"""Of a job to which time is worth more; no mode asks for it yet."""
+SPREAD_WEIGHTS: tuple[JobWeights, ...] = (MODE_WEIGHTS[EnergyMode.SAVER], BALANCED_WEIGHTS, FAST_WEIGHTS)
+"""What jobs draw from so that one network learns to serve every mode."""
+_WEIGHTS_STREAM = 4
+"""Of the episode's seed: behind arrivals, sizes, failures and the policy's."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpisodeSettings:
+    """What an episode consists of; pickled into every process that runs some."""
+
+    world: World | str
+    """A world, or the name or file of one."""
+    workload: WorkloadSource = None
+    """A workload, a function of the seed, or a generator's name; None for the world's own generator."""
+    workload_settings: Mapping[str, float | int | str] = field(default_factory=dict)
+    """Of the generator, over those of the world."""
+    hours: float | None = None
+    """Simulated time of arrivals. None for the world's own with a generator, else until no job is left."""
+    drains: bool = False
+    """Whether the run goes on until no job is left; else it is cut off when the arrivals end."""
+    rewards: RewardWeights = field(default_factory=RewardWeights)
+    """Energy and time, put together for balanced weights."""
+    bookkeeping: Bookkeeping = "assigned"
+    job_weights: tuple[JobWeights, ...] = (BALANCED_WEIGHTS,)
+    """w_time and w_energy, drawn for each job from these; for the whole episode at once where rewards are by passage,
+    which cannot tell jobs apart."""
+    actions: Actions = "sampled"
+    """`greedy` takes the likeliest option."""
+
+    def __post_init__(self) -> None:
+        if self.hours is not None and not 0.0 < self.hours < inf:
+            raise ConfigError(f"episode of {self.hours} hours: a finite number above 0 is needed")
+        for name, value, known in (
+            ("bookkeeping", self.bookkeeping, get_args(Bookkeeping)),
+            ("actions", self.actions, get_args(Actions)),
+        ):
+            if value not in known:
+                raise ConfigError(f"{name}={value!r:.64} of an episode is not one of {', '.join(known)}")
+        if not self.job_weights:
+            raise ConfigError("an episode draws a job's weights from 0 pairs: at least 1 is needed")
+        for pair in self.job_weights:
+            if len(pair) != 2 or not all(0.0 <= weight < inf for weight in pair):
+                raise ConfigError(f"weights {pair} of an episode's jobs are not w_time and w_energy, finite from 0 up")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpisodeCollector:
+    """Runs episodes of a network that it builds from its settings."""
+
+    config: NetworkConfig
+    settings: EpisodeSettings
+
+    def __call__(self, weights: Weights, *, seed: int) -> list[Step]:
+        """Return the steps of one episode; the same weights and seed give the same steps."""
+        network = create_network(self.config, 0)
+        network.load_state_dict(dict(weights))
+        return run_episode(network, self.settings, seed, torch.Generator().manual_seed(seed))
+
+
+def run_episode(
+    network: HierarchicalNetwork, settings: EpisodeSettings, seed: int, generator: torch.Generator
+) -> list[Step]:
+    """Return the steps of one episode.
+
+    Args:
+        network: Decides.
+        settings: Of the episode.
+        seed: Of arrivals, failures and the jobs' weights.
+        generator: Draws the actions.
+
+    Raises:
+        TrainingError: the network's answer is not finite.
+        SlurmEnergyError: the world or its workload cannot be made.
+    """
+    return _Episode(network, settings, seed, generator).run()
+
+
+class _Asked(NamedTuple):
+    """A decision whose consequences are not known yet."""
+
+    moment: Moment
+    job: Job
+    option: PlacedOption
+    row: int
+    log_prob: float
+    version: int
+    """Of the job's run when it was asked about: a start raises it."""
+
+
+class _Episode:
+    """One run, and what has been written down of it."""
+
+    def __init__(
+        self, network: HierarchicalNetwork, settings: EpisodeSettings, seed: int, generator: torch.Generator
+    ) -> None:
+        world = find_world(settings.world) if isinstance(settings.world, str) else settings.world
+        source = JobSource(
+            world=world,
+            workload=settings.workload,
+            settings=settings.workload_settings,
+            horizon_seconds=None if settings.hours is None else settings.hours * 3600.0,
+        )
+        jobs = source.make(seed).jobs
+        horizon = None if settings.drains else source.run_seconds
+        self._places = places_of(world)
+        self._engine = Engine(world, WorkloadArrivals(jobs), seed=seed, horizon_seconds=horizon)
+        self._is_cut = horizon is not None
+        self._network = network
+        self._greedy = settings.actions == "greedy"
+        self._generator = generator
+        self._weights = _drawn_weights(settings, jobs, seed)
+        self._books = _books(settings, world, self._places, source, self._weights)
+        self._chooser = NetworkChooser(network, ClusterGraph())
+        self._situation = Situation()
+        self._meter, self._active = Meter(), ActiveMeter()
+        self._shown: tuple[Published, Blocks] | None = None
+        self._open: _Asked | None = None
+        self._steps: list[Step] = []
+
+    def run(self) -> list[Step]:
+        """Run to the end and return the steps."""
+        driven = self._engine.steps()
+        answer: Placement | None = None
+        try:
+            while True:
+                job = driven.send(answer)
+                answer = None if job is None else self._decide(job)
+        except StopIteration:
+            self._close(None)
+        return self._steps
+
+    def _decide(self, job: Job) -> Placement | None:
+        """Return the network's choice for a job; the last decision ends here."""
+        view, chooser = self._engine.view, self._chooser
+        chooser.follow_at_once(self._situation.snapshot(job, view))
+        options = self._situation.options(job, view, chooser.graph, with_clocks=False)
+        if not options:
+            return None
+        vector = self._situation.job_vector(job, view, chooser.graph, self._weights[job.job_id])
+        moment = Moment(
+            state=self._state(),
+            decision=decision_block(vector, [option.option for option in options]),
+            seconds=self._engine.now,
+        )
+        self._close(moment)
+        row, log_prob = self._choice(moment)
+        option = options[row]
+        self._open = _Asked(moment, job, option, row, log_prob, self._engine.runs[job.job_id].version)
+        return Placement(option.place, option.gpus, option.oracle_clock)
+
+    def _state(self) -> Blocks:
+        """Return the cluster as the network sees it; the same object while nothing changed."""
+        published, _ = self._chooser.state()
+        if self._shown is None or self._shown[0] is not published:
+            self._shown = published, whole_blocks(self._chooser.graph)
+        return self._shown[1]
+
+    def _choice(self, moment: Moment) -> tuple[int, float]:
+        """Return the row of an option and its log-probability."""
+        published, moments = self._chooser.state()
+        with torch.inference_mode():
+            answers = self._network.decide(published, moments, moment.decision, critics=False).options
+            row = int((best(answers) if self._greedy else sample(answers, self._generator))[0])
+            log_prob = float(answers.log_prob[row]) if row >= 0 else -inf
+        if not isfinite(log_prob):
+            raise TrainingError(
+                f"the network's answer at {moment.seconds:.0f} s is not finite: lower the learning rate"
+            )
+        return row, log_prob
+
+    def _close(self, following: Moment | None) -> None:
+        """Write down the decision that is open, now that the next one, or the end, has come."""
+        asked = self._open
+        if asked is None:
+            return
+        engine, option = self._engine, asked.option.option
+        run = engine.runs[asked.job.job_id]
+        is_started = run.version > asked.version
+        charge = None
+        if is_started:
+            self._active.started(run, self._places[asked.option.place].device.free_watts)
+            charge = Charge(option.joules or 0.0, option.seconds or 0.0, self._weights[run.job_id])
+        passage = self._meter.read(engine)
+        elapsed = engine.now - asked.moment.seconds
+        wait = asked.moment.seconds - asked.job.submitted_seconds
+        self._steps.append(
+            Step(
+                moment=asked.moment,
+                asked=asked.row,
+                granted=asked.row if is_started else -1,
+                log_prob=asked.log_prob,
+                elapsed_seconds=elapsed,
+                reward=self._books.reward(passage, self._active.read(engine.now), charge),
+                costs=Costs(
+                    latency_seconds=wait + charge.seconds if charge is not None else 0.0,
+                    waiting_jobs=passage.waiting_job_seconds / elapsed if elapsed > 0.0 else engine.view.num_waiting,
+                    # The first passage counts from time 0, as that of the environment does.
+                    watts=passage.joules / passage.elapsed_seconds if elapsed > 0.0 else engine.view.power_watts,
+                ),
+                following=following,
+                is_terminal=following is None and not self._is_cut,
+            )
+        )
+        self._open = None
+
+
+def _drawn_weights(settings: EpisodeSettings, jobs: Sequence[Job], seed: int) -> dict[int, JobWeights]:
+    """Return the weights of each job by its id, whatever becomes of it in the run."""
+    stream = np.random.default_rng(np.random.SeedSequence(seed).spawn(_WEIGHTS_STREAM + 1)[_WEIGHTS_STREAM])
+    pairs = settings.job_weights
+    if settings.bookkeeping == "passage":
+        return dict.fromkeys((job.job_id for job in jobs), pairs[int(stream.integers(len(pairs)))])
+    drawn = stream.integers(len(pairs), size=len(jobs)).tolist()
+    return {job.job_id: pairs[index] for job, index in zip(jobs, drawn, strict=True)}
+
+
+def _books(
+    settings: EpisodeSettings,
+    world: World,
+    places: Sequence[Place],
+    source: JobSource,
+    weights: Mapping[int, JobWeights],
+) -> Books:
+    """Return the books of an episode; the scale is that of the environment: the same in all episodes."""
+    common = mean_weights(settings.job_weights)
+    if settings.bookkeeping == "passage":
+        common = next(iter(weights.values()), common)
+    return Books(
+        bookkeeping=settings.bookkeeping,
+        rewards=settings.rewards,
+        scale_joules=settings.rewards.scale_joules or typical_job_joules(world, places, source.make(0).jobs),
+        common_weights=common,
+        empty_watts=empty_watts(world),
+    )

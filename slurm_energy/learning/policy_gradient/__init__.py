@@ -1,0 +1,1 @@
+"""Actor-critic policy gradient with generalised advantages and a clipped surrogate."""

@@ -1,0 +1,38 @@
+"""Figures that all ranks have in common, by the same averaging as gradients: ranks must not drift apart."""
+
+from collections.abc import Sequence
+from math import sqrt
+
+import numpy as np
+import torch
+from torch.nn import Parameter
+
+from slurm_energy.learning.experience import Averaging
+from slurm_energy.learning.policy_gradient.advantages import FloatArray
+
+_SMALLEST_DEVIATION = 1e-6
+
+
+def carrier(values: Sequence[float]) -> Parameter:
+    """Return a parameter whose gradient is these numbers: averaging makes the ranks' mean of them."""
+    parameter = Parameter(torch.zeros(len(values), dtype=torch.float64))
+    parameter.grad = torch.tensor(values, dtype=torch.float64)
+    return parameter
+
+
+def carried(parameter: Parameter) -> list[float]:
+    """Return the numbers of a carrier."""
+    assert parameter.grad is not None
+    found: list[float] = parameter.grad.tolist()
+    return found
+
+
+def mean_and_deviation(values: FloatArray, averaging: Averaging) -> tuple[float, float]:
+    """Return mean and standard deviation of all ranks' values together; 0 and 1 where there are none."""
+    sums = carrier([float(len(values)), float(values.sum()), float(np.square(values).sum())])
+    averaging([sums])
+    count, total, squares = carried(sums)
+    if count == 0.0:
+        return 0.0, 1.0
+    mean = total / count
+    return mean, max(_SMALLEST_DEVIATION, sqrt(max(0.0, squares / count - mean * mean)))

@@ -1,0 +1,289 @@
+"""Learning by policy gradient: generalised advantages, a clipped surrogate, several passes over each round.
+
+Schulman et al. 2016 (advantages) and 2017 (surrogate); the reward function of section 3.4 of the hierarchical GNN paper
+is what a step's reward holds. One network serves all weights of time and energy: a job's vertex tells its own.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.optim import Adam
+
+from slurm_energy.errors import ConfigError, TrainingError
+from slurm_energy.learning.experience import Averaging, Moment, Step, Weights, alone
+from slurm_energy.learning.imitation import answers, objective_loss
+from slurm_energy.learning.policy_gradient.advantages import FloatArray, advantages
+from slurm_energy.learning.policy_gradient.agreement import carried, carrier, mean_and_deviation
+from slurm_energy.learning.policy_gradient.losses import combined_value, divergence, surrogate_loss, value_loss
+from slurm_energy.learning.policy_gradient.settings import PolicyGradientSettings
+from slurm_energy.policy.gnn.decision_level import Decisions
+from slurm_energy.policy.gnn.levels import floats
+from slurm_energy.policy.gnn.network import HierarchicalNetwork, State
+
+_ADAM_EPS = 1e-5
+_Rows = NDArray[np.int64]
+
+
+class Scale(NamedTuple):
+    """What values are told in: mean and standard deviation of the first round's returns."""
+
+    mean: float
+    deviation: float
+
+
+class Lesson(NamedTuple):
+    """What a round's steps teach."""
+
+    steps: Sequence[Step]
+    advantage: Tensor
+    """With mean 0 and deviation 1 over all ranks, [steps]."""
+    returns: Tensor
+    """In the scale of values, [steps]."""
+    old_value: Tensor
+    """In the scale of values, [steps]."""
+    old_log_prob: Tensor
+    """[steps]."""
+    known: _Rows
+    """Steps that anything can be learned from."""
+
+
+class Figures(NamedTuple):
+    """What an update came to, means over its steps."""
+
+    policy_loss: float
+    value_loss: float
+    entropy: float
+    divergence: float
+    clipped: float
+    """Share of the steps whose ratio is beyond the clip."""
+
+
+class PolicyGradientLearner:
+    """Trains a network on rounds of steps, in place; the same seed and rounds on one thread give the same weights."""
+
+    def __init__(
+        self,
+        network: HierarchicalNetwork,
+        settings: PolicyGradientSettings,
+        *,
+        seed: int,
+        averaging: Averaging = alone,
+    ) -> None:
+        """Store what is needed.
+
+        Args:
+            network: With the weights to begin from.
+            settings: How it learns.
+            seed: Of the order in which steps are taken.
+            averaging: Of gradients over ranks; called equally often on all.
+
+        Raises:
+            ConfigError: the network has no policy over options.
+        """
+        if network.config.policy != "options":
+            raise ConfigError(f'network setting policy="{network.config.policy}": a policy gradient needs "options"')
+        self._network = network.train()
+        self._settings = settings
+        self._seed = seed
+        self._averaging = averaging
+        self._parameters = list(network.parameters())
+        self._optimiser = Adam(self._parameters, lr=settings.learning_rate, eps=_ADAM_EPS)
+        self._rounds = 0
+        self._scale: Scale | None = None
+
+    @property
+    def acting(self) -> Weights:
+        """The network's weights."""
+        return {name: tensor.detach().clone() for name, tensor in self._network.state_dict().items()}
+
+    def absorb(self, experience: Sequence[Step]) -> Mapping[str, float]:
+        """Learn from one round's steps, whole episodes one behind the other, and return figures of it.
+
+        `score` is the mean reward of a step under the weights that acted, before anything is learned.
+
+        Raises:
+            TrainingError: there are no steps, or a loss is not finite.
+        """
+        if not experience:
+            raise TrainingError("a round without a decision teaches nothing: give its episodes more time")
+        for group in self._optimiser.param_groups:
+            group["lr"] = self._settings.learning_rate_after(self._rounds)
+        if self._scale is None:
+            self._scale = self._first_scale(experience)
+        lesson = self._lesson(experience, self._scale)
+        told = self._updates(lesson)
+        self._rounds += 1
+        return self._told(lesson, told)
+
+    def state(self) -> dict[str, Any]:
+        """Return all that is needed to go on."""
+        return {
+            "network": {name: tensor.detach().clone() for name, tensor in self._network.state_dict().items()},
+            "optimiser": _copied(self._optimiser.state_dict()),
+            "rounds": self._rounds,
+            "scale": None if self._scale is None else list(self._scale),
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from such a state.
+
+        Raises:
+            TrainingError: it is not the state of such a learner.
+        """
+        try:
+            self._network.load_state_dict(state["network"])
+            self._optimiser.load_state_dict(state["optimiser"])
+            self._rounds = int(state["rounds"])
+            self._scale = None if state["scale"] is None else Scale(*map(float, state["scale"]))
+        except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+            raise TrainingError(f"the state of the policy gradient cannot be read: {error}") from error
+
+    def _first_scale(self, steps: Sequence[Step]) -> Scale:
+        """Return the scale of the returns that were seen, without any value."""
+        seen = advantages(
+            steps, np.zeros(len(steps)), horizon_seconds=self._settings.horizon_seconds, trace_decay=1.0
+        ).returns
+        return Scale(*mean_and_deviation(seen, self._averaging))
+
+    def _lesson(self, steps: Sequence[Step], scale: Scale) -> Lesson:
+        old_value = self._values([step.moment for step in steps])
+        found = advantages(
+            steps,
+            scale.mean + scale.deviation * old_value,
+            horizon_seconds=self._settings.horizon_seconds,
+            trace_decay=self._settings.trace_decay,
+        )
+        known = np.nonzero(found.is_known)[0]
+        mean, deviation = mean_and_deviation(found.advantage[known], self._averaging)
+        return Lesson(
+            steps=steps,
+            advantage=_tensor((found.advantage - mean) / deviation),
+            returns=_tensor((found.returns - scale.mean) / scale.deviation),
+            old_value=_tensor(old_value),
+            old_log_prob=_tensor(np.array([step.log_prob for step in steps])),
+            known=known,
+        )
+
+    @torch.no_grad()
+    def _values(self, moments: Sequence[Moment]) -> FloatArray:
+        """Return the present value of each moment, in the scale of values, [moments]."""
+        most = self._settings.most_moments
+        parts = [moments[begin : begin + most] for begin in range(0, len(moments), most)]
+        found = [_value(answers(self._network, part)[1], part) for part in parts]
+        return torch.cat(found).numpy().astype(np.float64)
+
+    def _updates(self, lesson: Lesson) -> list[Figures]:
+        """Take the round's updates; they end early where the policy has gone too far from the one that acted."""
+        told: list[Figures] = []
+        limit = self._settings.target_divergence
+        generator = np.random.default_rng([self._seed, self._rounds])
+        for _ in range(self._settings.epochs):
+            order = lesson.known[generator.permutation(len(lesson.known))]
+            for rows in np.array_split(order, self._settings.minibatches):
+                figures = self._gradients(lesson, rows)
+                told_divergence = carrier([figures.divergence])
+                self._averaging([*self._parameters, told_divergence])
+                if limit is not None and carried(told_divergence)[0] > limit:
+                    return told
+                torch.nn.utils.clip_grad_norm_(self._parameters, self._settings.gradient_norm)
+                self._optimiser.step()
+                told.append(figures)
+        return told
+
+    def _gradients(self, lesson: Lesson, rows: _Rows) -> Figures:
+        """Work out the gradients of a minibatch, part by part; none where it has no steps."""
+        self._optimiser.zero_grad(set_to_none=True)
+        sums = np.zeros(len(Figures._fields))
+        for part in _parts(rows, self._settings.most_moments):
+            loss, figures = self._loss(lesson, part)
+            share = len(part) / len(rows)
+            if not bool(torch.isfinite(loss)):
+                raise TrainingError(f"a loss is {loss.item()} in round {self._rounds}: lower the learning rate")
+            (share * loss).backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+            sums += share * np.array(figures)
+        return Figures(*sums.tolist())
+
+    def _loss(self, lesson: Lesson, rows: _Rows) -> tuple[Tensor, Figures]:
+        settings, at = self._settings, torch.from_numpy(rows)
+        steps = [lesson.steps[row] for row in rows]
+        moments = [step.moment for step in steps]
+        state, decisions = answers(self._network, moments)
+        log_prob = decisions.options.log_prob[_asked_rows(steps)]
+        old_log_prob, advantage = lesson.old_log_prob[at], lesson.advantage[at]
+        policy = surrogate_loss(log_prob, old_log_prob, advantage, settings.clip).mean()
+        value = value_loss(
+            _value(decisions, moments), lesson.old_value[at], lesson.returns[at], settings.value_clip
+        ).mean()
+        entropy = decisions.options.entropy.mean()
+        loss = policy + settings.value_weight * value - settings.entropy_weight_after(self._rounds) * entropy
+        loss = loss + self._tie_loss(state, decisions, steps)
+        with torch.no_grad():
+            ratio = (log_prob - old_log_prob).exp()
+            figures = Figures(
+                policy_loss=float(policy),
+                value_loss=float(value),
+                entropy=float(entropy),
+                divergence=float(divergence(log_prob, old_log_prob)),
+                clipped=float(((ratio - 1.0).abs() > settings.clip).float().mean()),
+            )
+        return loss, figures
+
+    def _tie_loss(self, state: State, decisions: Decisions, steps: Sequence[Step]) -> Tensor:
+        """Return the weighted losses of tied attention heads and of differentiable pooling, as in imitation."""
+        config, loss = self._network.config, decisions.job.new_zeros(())
+        if config.attention == "objectives" and self._settings.objective_weight:
+            tied = objective_loss(decisions, [step.moment for step in steps], [step.asked for step in steps])
+            loss = loss + self._settings.objective_weight * tied
+        if config.pooling in {"mixed", "differentiable"} and self._settings.pooling_weight:
+            devices = state.devices
+            loss = loss + self._settings.pooling_weight * (devices.link_loss + 0.1 * devices.entropy_loss)
+        return loss
+
+    def _told(self, lesson: Lesson, told: Sequence[Figures]) -> dict[str, float]:
+        means = np.array(told).reshape(-1, len(Figures._fields)).mean(0) if told else np.zeros(len(Figures._fields))
+        returns, values = (tensor.numpy()[lesson.known] for tensor in (lesson.returns, lesson.old_value))
+        spread = float(returns.var()) if len(returns) else 0.0
+        return {
+            "score": float(np.mean([step.reward for step in lesson.steps])),
+            "steps": float(len(lesson.steps)),
+            **dict(zip(Figures._fields, means.tolist(), strict=True)),
+            "updates": float(len(told)),
+            "explained_variance": 1.0 - float((returns - values).var()) / spread if spread > 0.0 else 0.0,
+            "learning_rate": self._settings.learning_rate_after(self._rounds - 1),
+        }
+
+
+def _value(decisions: Decisions, moments: Sequence[Moment]) -> Tensor:
+    assert decisions.values is not None
+    return combined_value(decisions.values, floats(np.concatenate([moment.decision.job_x for moment in moments])))
+
+
+def _asked_rows(steps: Sequence[Step]) -> Tensor:
+    """Return the row of what was asked for among the options of all steps."""
+    ends = accumulate(len(step.moment.decision.option_open) for step in steps)
+    return torch.tensor(
+        [end - len(step.moment.decision.option_open) + step.asked for end, step in zip(ends, steps, strict=True)]
+    )
+
+
+def _parts(rows: _Rows, most: int) -> Iterator[_Rows]:
+    for begin in range(0, len(rows), most):
+        yield rows[begin : begin + most]
+
+
+def _tensor(values: FloatArray) -> Tensor:
+    return torch.from_numpy(values.astype(np.float32))
+
+
+def _copied(value: Any) -> Any:
+    """Return a state whose tensors do not change with the learner."""
+    if isinstance(value, Tensor):
+        return value.detach().clone()
+    if isinstance(value, dict):
+        return {key: _copied(item) for key, item in value.items()}
+    return [_copied(item) for item in value] if isinstance(value, list | tuple) else value

@@ -1,0 +1,1 @@
+"""Learning prices: policy gradient on what each job really cost."""

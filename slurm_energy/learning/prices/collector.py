@@ -1,0 +1,255 @@
+"""Episodes of exploring prices: what each job was priced at, and what it really cost."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import exp
+from random import Random
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slurm_energy.graph.blocks import Floats
+from slurm_energy.learning.experience import Weights
+from slurm_energy.learning.prices.node_shares import NodeShares
+from slurm_energy.learning.prices.settings import PriceEpisodeSettings
+from slurm_energy.policy.gnn.configuration import NetworkConfig
+from slurm_energy.policy.gnn.keepers import whole_blocks
+from slurm_energy.policy.gnn.network import Blocks, HierarchicalNetwork, create_network
+from slurm_energy.policy.gnn.pricing import NetworkPrices
+from slurm_energy.policy.placement import ClusterView, EndedJob, Placement, WaitingJob
+from slurm_energy.policy.rules.cost_table import CostTable, Prices
+from slurm_energy.policy.rules.total_cost import TotalCostSettings
+from slurm_energy.twin.job import Job
+from slurm_energy.twin.job_run import JobRun
+from slurm_energy.twin.learned_price import LearnedPriceRule, PriceSource
+from slurm_energy.twin.simulation import run
+from slurm_energy.twin.view import TwinView
+from slurm_energy.twin.workloads.registry import create_workload
+from slurm_energy.twin.world import World
+from slurm_energy.twin.world_file import find_world
+
+_Array = NDArray[np.float32]
+_WAIT_SECONDS = 3600.0
+"""What waiting within about that time after a decision can be blamed on it."""
+_LEAST_SHARE = 1e-6
+
+
+class PricedStep(NamedTuple):
+    """One job's prices and its bill."""
+
+    state: int
+    """Index of the look at the cluster."""
+    job_x: Floats
+    """[PRICED_JOB]."""
+    job_raw: _Array
+    """What was tried, [prices]."""
+    device_raw: _Array
+    """[partitions]."""
+    job_mean: _Array
+    """What the network said."""
+    device_mean: _Array
+    cost: float
+    """What the job really cost over what its cheapest option promised."""
+    waiting: float
+    """What jobs waited soon after, in the same terms."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PricedEpisode:
+    """All jobs of an episode that ran to their end."""
+
+    states: tuple[Blocks, ...]
+    steps: tuple[PricedStep, ...]
+    cost_per_job: float
+    """Mean of what the episode cost per job, in mean job energies: the figure to make small."""
+
+
+class _Open(NamedTuple):
+    """A job that runs."""
+
+    step: PricedStep
+    promised: float
+    """Cost of the cheapest option at the rule's prices, J."""
+    time_watts: float
+    slowdown_joules: float
+    default_seconds: float
+    """Run time expected at the default clock of the same devices."""
+    wake_joules: float
+    free_watts: float
+    busy_watts: float
+
+
+class ExploringPriceRule(LearnedPriceRule):
+    """Tries prices around those of the network, and writes every job's bill.
+
+    A job's bill is its devices' energy beyond being free, its share of the nodes that it kept awake
+    (`NodeShares`), waking, and its time and slowdown at what they are worth. So what a price does is known from the job
+    itself, up to sharing nodes; what it does to others, waiting, is the discounted wait of all jobs after it.
+    """
+
+    def __init__(self, network: HierarchicalNetwork, settings: PriceEpisodeSettings, generator: Random) -> None:
+        super().__init__(
+            lambda: NetworkPrices(network),
+            TotalCostSettings(time_watts=settings.time_watts, slowdown=settings.slowdown),
+            refresh_seconds=settings.refresh_seconds,
+        )
+        self._episode = settings
+        self._generator = generator
+        self.states: list[Blocks] = []
+        self.closed: list[tuple[float, PricedStep]] = []
+        """Time of the start, and the step."""
+        self._tried: tuple[WaitingJob, PricedStep, Prices, CostTable] | None = None
+        self._open: dict[int, _Open] = {}
+        self._started: dict[int, float] = {}
+        self._waits: list[tuple[float, int]] = []
+        """Time, and number of jobs that wait from then on."""
+
+    def begin(self, view: ClusterView, random: Random) -> None:
+        """Begin a run."""
+        super().begin(view, random)
+        self._shares = NodeShares(view.places)
+
+    def raw_prices(self, job: WaitingJob, job_x: Floats, source: PriceSource) -> tuple[_Array, _Array]:
+        """Return prices around those of the network."""
+        job_mean, device_mean = super().raw_prices(job, job_x, source)
+        draw, noise = self._generator.gauss, self._episode.noise
+        job_raw = job_mean + np.array([draw(0.0, noise) for _ in job_mean], dtype=np.float32)
+        device_raw = device_mean + np.array([draw(0.0, noise) for _ in device_mean], dtype=np.float32)
+        self._step = PricedStep(
+            len(self.states) - 1, job_x, job_raw, device_raw, job_mean, device_mean, cost=0.0, waiting=0.0
+        )
+        return job_raw, device_raw
+
+    def route(self, job: WaitingJob, view: ClusterView) -> int | None:
+        """Count who waits."""
+        self._waits.append((view.now_seconds, view.num_waiting))
+        return super().route(job, view)
+
+    def place(self, job: WaitingJob, view: ClusterView) -> Placement | None:
+        """Start a job, and open its bill."""
+        placement = super().place(job, view)
+        self._waits.append((view.now_seconds, view.num_waiting))
+        if placement is not None:
+            self._open_bill(job, view, placement)
+        return placement
+
+    def ended(self, job: EndedJob) -> None:
+        """Close a job's bill."""
+        super().ended(job)
+        assert isinstance(job, JobRun)
+        self._shares.end(job.job_id, job.ended_seconds)
+        bill = self._open.get(job.job_id)
+        if bill is not None and job.state in {"COMPLETED", "TIMEOUT"}:
+            self._started[job.job_id] = job.first_started_seconds
+            spent = job.energy_joules - bill.free_watts * job.gpu_seconds + bill.busy_watts * job.gpu_seconds
+            slowdown = (job.run_seconds + job.first_started_seconds - job.eligible_seconds) / bill.default_seconds
+            spent += bill.wake_joules + bill.time_watts * job.run_seconds + bill.slowdown_joules * slowdown
+            if job.state == "TIMEOUT" or job.ended_seconds > job.job.deadline_seconds:
+                spent += self._episode.miss * bill.promised
+            self._open[job.job_id] = bill._replace(step=bill.step._replace(cost=spent))
+        else:
+            self._open.pop(job.job_id, None)
+
+    def steps(self, end_seconds: float) -> tuple[list[PricedStep], float]:
+        """Return the bills of all jobs that ended, and the mean cost of a job in mean job energies."""
+        self._shares.close(end_seconds)
+        waiting = _discounted(self._waits, end_seconds)
+        found, total, promised = [], 0.0, 0.0
+        for job_id, started in self._started.items():
+            bill = self._open.get(job_id)
+            if bill is None:
+                continue
+            spent = bill.step.cost + self._shares.joules.get(job_id, 0.0)
+            total, promised = total + spent, promised + bill.promised
+            wait = bill.time_watts * waiting(started)
+            found.append(bill.step._replace(cost=spent / bill.promised, waiting=wait / bill.promised))
+        return found, total / promised if promised > 0.0 else 0.0
+
+    def _look(self, job: WaitingJob, view: ClusterView, source: PriceSource) -> None:
+        super()._look(job, view, source)
+        self.states.append(whole_blocks(source.graph))
+
+    def _open_bill(self, job: WaitingJob, view: ClusterView, placement: Placement) -> None:
+        assert isinstance(view, TwinView)
+        assert isinstance(job, Job)
+        info = view.places[placement.place]
+        pool_index = view.twin_places[placement.place].pool_index
+        pool = view.pools[pool_index]
+        table = view.options(job)
+        column = table.count_index(placement.gpus)
+        seconds = table.seconds_per_unit[placement.place, column]
+        options = self._options(job, view)
+        base = self.rule_prices(job, view, options)
+        least = options.least_cost(job.estimated_units, base)
+        self._open[job.job_id] = _Open(
+            step=self._step,
+            promised=max(least, _LEAST_SHARE),
+            time_watts=base.time_watts,
+            slowdown_joules=base.slowdown_joules,
+            default_seconds=max(1.0, job.estimated_units * float(seconds[np.isfinite(seconds)][-1])),
+            wake_joules=view.wakeup_joules(placement.place, placement.gpus),
+            free_watts=info.free_watts,
+            busy_watts=info.busy_watts,
+        )
+        self._started.pop(job.job_id, None)
+        allocation = pool.find(job, placement.gpus)
+        self._shares.end(job.job_id, view.now_seconds)
+        if allocation:
+            self._shares.start(job.job_id, placement.place, pool_index, allocation, view.now_seconds)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PriceCollector:
+    """Runs episodes with a network's prices."""
+
+    config: NetworkConfig
+    settings: PriceEpisodeSettings
+
+    def __call__(self, weights: Weights, *, seed: int) -> Sequence[PricedEpisode]:
+        """Return one episode; its world follows from the seed."""
+        network = create_network(self.config, seed=0)
+        network.load_state_dict(dict(weights))
+        return [price_episode(network.eval(), self.settings, seed)]
+
+
+def price_episode(network: HierarchicalNetwork, settings: PriceEpisodeSettings, seed: int) -> PricedEpisode:
+    """Return one episode of exploring prices."""
+    generator = Random(seed)  # noqa: S311  # a simulation
+    settings = settings.in_turn(seed)
+    world = find_world(settings.world)
+    load = generator.uniform(settings.load_from, settings.load_to)
+    workload = create_workload(world.workload, _generator_settings(world, settings.hours, load), seed)
+    rule = ExploringPriceRule(network, settings, generator)
+    outcome = run(world, workload, rule, seed=seed, horizon_seconds=settings.hours * 3600.0)
+    steps, cost = rule.steps(outcome.end_seconds)
+    return PricedEpisode(states=tuple(rule.states), steps=tuple(steps), cost_per_job=cost)
+
+
+def _generator_settings(world: World, hours: float, load: float) -> dict[str, float | int | str]:
+    settings = {**world.workload_settings, "hours": hours}
+    if load != 1.0 and isinstance(settings.get("rate_per_second"), int | float):
+        settings["rate_per_second"] = float(settings["rate_per_second"]) * load
+    return settings
+
+
+class _Waiting:
+    """Discounted job-seconds of waiting from a time on."""
+
+    def __init__(self, seconds: NDArray[np.float64], after: NDArray[np.float64]) -> None:
+        self._seconds, self._after = seconds, after
+
+    def __call__(self, time: float) -> float:
+        index = int(np.searchsorted(self._seconds, time, side="right")) - 1
+        return float(self._after[index]) if index >= 0 else 0.0
+
+
+def _discounted(waits: Sequence[tuple[float, int]], end_seconds: float) -> _Waiting:
+    """Return the wait after each time, discounted over `_WAIT_SECONDS`: sum of count x tau (1 - exp(-dt / tau))."""
+    seconds = np.array([time for time, _ in waits] + [end_seconds])
+    counts = np.array([float(count) for _, count in waits] + [0.0])
+    after = np.zeros(len(seconds))
+    for index in range(len(seconds) - 2, -1, -1):
+        decay = exp(-(seconds[index + 1] - seconds[index]) / _WAIT_SECONDS)
+        after[index] = counts[index] * _WAIT_SECONDS * (1.0 - decay) + decay * after[index + 1]
+    return _Waiting(seconds, after)

@@ -1,0 +1,242 @@
+"""Policy gradient on prices: tried prices that made a job's bill smaller than expected become likelier."""
+
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from slurm_energy.errors import TrainingError
+from slurm_energy.graph.batch import batch_devices, batch_fabrics, batch_queues, batch_tops
+from slurm_energy.learning.experience import Averaging, Weights, alone
+from slurm_energy.learning.prices.collector import PricedEpisode, PricedStep
+from slurm_energy.learning.prices.settings import PriceLearnerSettings
+from slurm_energy.policy.gnn.levels import Published
+from slurm_energy.policy.gnn.moments import moments_of
+from slurm_energy.policy.gnn.network import Blocks, HierarchicalNetwork
+from slurm_energy.policy.gnn.price_head import JOB_PRICES, PRICED_JOB, PriceContext, PriceHead
+
+_TINY = 1e-6
+_MOST_CHANGE = 10.0
+_VALUES = 2
+"""Of the job's own bill, and of waiting."""
+
+
+class PriceCritic(nn.Module):
+    """What a job's bill and the wait after it are expected to be, from the state and the job.
+
+    Shapes: state [jobs, hidden] as `PriceContext.job`, job_x [jobs, PRICED_JOB] -> [jobs, 2].
+    """
+
+    def __init__(self, hidden: int) -> None:
+        super().__init__()
+        self.job = nn.Linear(PRICED_JOB, hidden)
+        self.between = nn.Linear(2 * hidden, hidden)
+        self.last = nn.Linear(hidden, _VALUES)
+
+    def forward(self, state: Tensor, job_x: Tensor) -> Tensor:
+        """Return the values."""
+        first = torch.relu(torch.cat([state, self.job(job_x)], 1))
+        value: Tensor = self.last(torch.relu(self.between(first)))
+        return value
+
+
+class _Batch:
+    """Jobs priced at some looks at the cluster."""
+
+    def __init__(self, states: Sequence[Blocks], steps: Sequence[tuple[int, PricedStep]]) -> None:
+        tops = [state.top for state in states]
+        self.blocks = Blocks(
+            devices=batch_devices([state.devices for state in states]),
+            fabric=batch_fabrics([state.fabric for state in states], tops),
+            queue=batch_queues([state.queue for state in states], tops),
+            top=batch_tops(tops),
+        )
+        self.moment_of_cluster = torch.repeat_interleave(
+            torch.arange(len(states)), torch.tensor([top.cluster_x.shape[0] for top in tops])
+        )
+        partitions = np.cumsum([0] + [top.partition_x.shape[0] for top in tops])
+        self.moment = torch.tensor([moment for moment, _ in steps])
+        self.job_x = _stacked([step.job_x for _, step in steps])
+        self.job_raw = _stacked([step.job_raw for _, step in steps])
+        self.job_mean = _stacked([step.job_mean for _, step in steps])
+        self.device_raw = torch.from_numpy(np.concatenate([step.device_raw for _, step in steps]))
+        self.device_mean = torch.from_numpy(np.concatenate([step.device_mean for _, step in steps]))
+        self.device_step = torch.repeat_interleave(
+            torch.arange(len(steps)), torch.tensor([len(step.device_raw) for _, step in steps])
+        )
+        self.device_row = torch.from_numpy(
+            np.concatenate([np.arange(partitions[moment], partitions[moment + 1]) for moment, _ in steps])
+        )
+        self.costs = torch.tensor([[step.cost, step.waiting] for _, step in steps])
+
+
+class PriceLearner:
+    """Proximal policy gradient on Gaussian prices around the network's.
+
+    Each job is a decision of its own: its bill is known when it has ended, and its advantage is the bill that the
+    critic expected less the one that came, with the discounted wait of all jobs after it. The spread of the prices is
+    that of the exploration and is not learned.
+    """
+
+    def __init__(
+        self,
+        network: HierarchicalNetwork,
+        settings: PriceLearnerSettings,
+        *,
+        noise: float,
+        seed: int,
+        average: Averaging = alone,
+    ) -> None:
+        if network.prices is None:
+            raise TrainingError('prices are learned by a network whose setting policy is "prices"')
+        self.network = network
+        self._head: PriceHead = network.prices
+        self._settings, self._noise, self._average = settings, noise, average
+        with torch.random.fork_rng(devices=()):
+            torch.manual_seed(seed)
+            self._critic = PriceCritic(network.config.hidden)
+        self._parameters = [*network.parameters(), *self._critic.parameters()]
+        self._optimiser = torch.optim.Adam(self._parameters, lr=settings.learning_rate)
+        self._generator = np.random.default_rng(seed)
+        self._rounds = 0
+        self._centre, self._spread = torch.zeros(_VALUES), torch.ones(_VALUES)
+
+    @property
+    def acting(self) -> Weights:
+        """The network's weights."""
+        return {name: value.detach().clone() for name, value in self.network.state_dict().items()}
+
+    def absorb(self, experience: Sequence[PricedEpisode]) -> Mapping[str, float]:
+        """Learn from the bills of some episodes."""
+        episodes = [episode for episode in experience if episode.steps]
+        if not episodes:
+            raise TrainingError("no job of the episodes has ended: give them more hours")
+        self._centre_costs([step for episode in episodes for step in episode.steps])
+        states: list[Blocks] = []
+        by_state: list[list[PricedStep]] = []
+        for episode in episodes:
+            first = len(states)
+            states.extend(episode.states)
+            by_state.extend([] for _ in episode.states)
+            for step in episode.steps:
+                by_state[first + step.state].append(step)
+        priced = [index for index, steps in enumerate(by_state) if steps]
+        self.network.train()
+        sums: dict[str, float] = {}
+        batches = 0
+        for _ in range(self._settings.epochs):
+            order = self._generator.permutation(len(priced))
+            for begin in range(0, len(order), self._settings.states_per_batch):
+                chosen = [priced[index] for index in order[begin : begin + self._settings.states_per_batch]]
+                steps = [(moment, step) for moment, index in enumerate(chosen) for step in by_state[index]]
+                figures = self._improve(_Batch([states[index] for index in chosen], steps))
+                batches += 1
+                for name, value in figures.items():
+                    sums[name] = sums.get(name, 0.0) + value
+        self.network.eval()
+        self._rounds += 1
+        cost = float(np.mean([episode.cost_per_job for episode in episodes]))
+        return {
+            "score": -cost,
+            "cost_per_job": cost,
+            "jobs": float(sum(len(episode.steps) for episode in episodes)),
+            **{name: value / batches for name, value in sums.items()},
+        }
+
+    def state(self) -> dict[str, Any]:
+        """Return all that is needed to go on; later rounds do not change it."""
+        found: dict[str, Any] = {
+            "network": dict(self.network.state_dict()),
+            "critic": dict(self._critic.state_dict()),
+            "optimiser": self._optimiser.state_dict(),
+            "generator": _plain(self._generator.bit_generator.state),
+            "rounds": self._rounds,
+            "centre": self._centre,
+            "spread": self._spread,
+        }
+        return deepcopy(found)
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from such a state."""
+        self.network.load_state_dict(state["network"])
+        self._critic.load_state_dict(state["critic"])
+        self._optimiser.load_state_dict(deepcopy(state["optimiser"]))
+        self._generator.bit_generator.state = _whole(state["generator"])
+        self._rounds = int(state["rounds"])
+        self._centre, self._spread = state["centre"].clone(), state["spread"].clone()
+
+    def _centre_costs(self, steps: Sequence[PricedStep]) -> None:
+        """Bring what the critic learns near 0 and 1: mean and spread of costs, moved slowly."""
+        costs = _capped(torch.tensor([[step.cost, step.waiting] for step in steps]))
+        mean, spread = costs.mean(0), costs.std(0).clamp(min=1e-3) if len(costs) > 1 else torch.ones(_VALUES)
+        share = 1.0 if self._rounds == 0 else 0.1
+        self._centre += share * (mean - self._centre)
+        self._spread += share * (spread - self._spread)
+
+    def _improve(self, batch: _Batch) -> dict[str, float]:
+        """Take one step through the whole network, and some through the heads alone on the same embeddings."""
+        published = self.network.state(batch.blocks).published
+        moments = moments_of(published, batch.moment_of_cluster)
+        figures = self._step(batch, self._head.context(published, moments))
+        kept = Published(*(part.detach() for part in published))
+        for _ in range(self._settings.head_steps):
+            self._step(batch, self._head.context(kept, moments))
+        return figures
+
+    def _step(self, batch: _Batch, context: PriceContext) -> dict[str, float]:
+        settings = self._settings
+        job_raw = self._head(context, batch.job_x, batch.moment)
+        value = self._critic(context.job[batch.moment], batch.job_x)
+        goal = (_capped(batch.costs) - self._centre) / self._spread
+        value_loss = nn.functional.smooth_l1_loss(value, goal)
+        advantage = ((value.detach() - goal) * self._spread).sum(1)
+        if len(advantage) > 1:
+            advantage = (advantage - advantage.mean()) / (advantage.std() + _TINY)
+        advantage = advantage.clamp(-settings.most_advantage, settings.most_advantage)
+        device_mean = context.devices[batch.device_row]
+        change = self._log_ratio(batch.job_raw, job_raw, batch.job_mean).sum(1)
+        own = self._log_ratio(batch.device_raw, device_mean, batch.device_mean)
+        change = change.index_add(0, batch.device_step, own)
+        ratio = change.clamp(-_MOST_CHANGE, _MOST_CHANGE).exp()
+        clipped = ratio.clamp(1.0 - settings.clip, 1.0 + settings.clip)
+        gain = torch.minimum(ratio * advantage, clipped * advantage).mean()
+        decay = job_raw.square().mean() + context.devices.square().mean()
+        loss = -gain + settings.value_weight * value_loss + settings.price_decay * decay
+        self._optimiser.zero_grad(set_to_none=True)
+        loss.backward()
+        self._average(self._parameters)
+        nn.utils.clip_grad_norm_(self._parameters, settings.gradient_norm)
+        self._optimiser.step()
+        return {
+            "value_loss": float(value_loss.detach()),
+            "gain": float(gain.detach()),
+            "ratio_spread": float(ratio.detach().std()) if len(ratio) > 1 else 0.0,
+            "raw_devices": float(context.devices.detach().mean()),
+            **{f"raw_{name}": float(raw) for name, raw in zip(JOB_PRICES, job_raw.detach().mean(0), strict=True)},
+        }
+
+    def _log_ratio(self, tried: Tensor, mean: Tensor, before: Tensor) -> Tensor:
+        """Return by how much the log-probability of what was tried has changed."""
+        return ((tried - before).square() - (tried - mean).square()) / (2.0 * self._noise**2)
+
+
+def _capped(costs: Tensor) -> Tensor:
+    """Return costs with their long tail bent: ln(1 + cost), which keeps the order and the sign of a difference."""
+    return torch.log1p(costs.clamp(min=0.0))
+
+
+def _stacked(rows: Sequence[Any]) -> Tensor:
+    return torch.from_numpy(np.stack(rows))
+
+
+def _plain(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a generator's state as texts and numbers that any reader takes: its integers have 128 bits."""
+    inner = {name: str(value) for name, value in state["state"].items()}
+    return {**{name: value for name, value in state.items() if name != "state"}, "state": inner}
+
+
+def _whole(state: Mapping[str, Any]) -> dict[str, Any]:
+    return {**state, "state": {name: int(value) for name, value in state["state"].items()}}

@@ -1,0 +1,108 @@
+"""What prices are learned on, and how."""
+
+from dataclasses import dataclass, fields, replace
+
+from slurm_energy.errors import ConfigError, ValueRangeError
+from slurm_energy.policy.rules.settings import split_text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PriceEpisodeSettings:
+    """Worlds to learn in, and what counts there."""
+
+    world: str
+    """Name or file."""
+    worlds: tuple[str, ...] = ()
+    """Worlds that episodes take turns with, in the place of that one: `NAME[:KEY=NUMBER,…]`, with what of this table is
+    other there."""
+    hours: float = 48.0
+    """Simulated time of an episode."""
+    time_watts: float = 20.0
+    """What a second of a job is worth, W."""
+    slowdown: float = 0.3
+    """What a slowdown of 1 is worth, in mean job energies."""
+    refresh_seconds: float = 900.0
+    """Between two looks at the cluster."""
+    miss: float = 3.0
+    """What a missed deadline costs, and a run that its limit cuts off, in what the job's cheapest option promised."""
+    noise: float = 0.3
+    """Standard deviation of what exploration adds to raw prices: about a factor of e^0.3."""
+    load_from: float = 1.0
+    load_to: float = 1.0
+    """The world's arrival rate is multiplied by a factor between these, drawn for each episode."""
+
+    def __post_init__(self) -> None:
+        bounds = {
+            "hours": (0.1, 10_000.0),
+            "time_watts": (0.0, 1e6),
+            "slowdown": (0.0, 1e3),
+            "refresh_seconds": (1.0, 1e6),
+            "miss": (0.0, 1000.0),
+            "noise": (0.01, 2.0),
+            "load_from": (0.01, 100.0),
+            "load_to": (0.01, 100.0),
+        }
+        for name, (low, high) in bounds.items():
+            if not low <= getattr(self, name) <= high:
+                raise ValueRangeError(f"episodes.{name}={getattr(self, name)} is not from {low:g} to {high:g}")
+        if self.load_from > self.load_to:
+            raise ValueRangeError(f"episodes.load_from={self.load_from} is above load_to={self.load_to}")
+        for turn in range(len(self.worlds)):
+            self.in_turn(turn)
+
+    def in_turn(self, turn: int) -> "PriceEpisodeSettings":
+        """Return the settings of an episode: one world, with what is its own.
+
+        Raises:
+            ConfigError, ValueRangeError: its text names a setting that there is not, or a value out of its bound.
+        """
+        if not self.worlds:
+            return self
+        text = self.worlds[turn % len(self.worlds)]
+        name, given = split_text(text)
+        known = {item.name for item in fields(self)} - {"world", "worlds"}
+        for key in given:
+            if key not in known:
+                raise ConfigError(f"episodes.worlds: {name} has {key[:40]!r}; there are {', '.join(sorted(known))}")
+        try:
+            numbers = {key: float(value) for key, value in given.items()}
+        except ValueError as error:
+            raise ConfigError(f"episodes.worlds: {text[:80]!r} has a value that is no number") from error
+        return replace(self, world=name, worlds=(), **numbers)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PriceLearnerSettings:
+    """How a network is changed by what jobs cost."""
+
+    epochs: int = 1
+    """Passes over a round's jobs through the whole network."""
+    head_steps: int = 3
+    """Further steps on each batch that change the heads alone: embeddings cost most of the time."""
+    states_per_batch: int = 24
+    """Looks at the cluster in one step; all jobs priced at them are in it."""
+    learning_rate: float = 1e-3
+    clip: float = 0.2
+    """Ratio of probabilities beyond which a step earns nothing (Schulman et al. 2017)."""
+    gradient_norm: float = 1.0
+    value_weight: float = 0.5
+    price_decay: float = 0.003
+    """Weight of the squared raw prices: without a reason, pay what the rule pays."""
+    most_advantage: float = 4.0
+    """Normalised advantages are cut to it: costs have long tails."""
+
+    def __post_init__(self) -> None:
+        bounds = {
+            "epochs": (1, 100),
+            "head_steps": (0, 100),
+            "states_per_batch": (1, 10_000),
+            "learning_rate": (1e-6, 0.1),
+            "clip": (0.01, 1.0),
+            "gradient_norm": (0.01, 100.0),
+            "value_weight": (0.0, 10.0),
+            "price_decay": (0.0, 10.0),
+            "most_advantage": (0.5, 100.0),
+        }
+        for name, (low, high) in bounds.items():
+            if not low <= getattr(self, name) <= high:
+                raise ValueRangeError(f"learner.{name}={getattr(self, name)} is not from {low:g} to {high:g}")

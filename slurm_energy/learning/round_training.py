@@ -1,0 +1,196 @@
+"""A training in rounds from its settings to checkpoints in a folder, begun or gone on with, on one rank or several."""
+
+import time
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from dataclasses import dataclass, replace
+from math import isfinite
+from pathlib import Path
+
+import torch
+
+from slurm_energy.errors import CheckpointError, ConfigError, TrainingError
+from slurm_energy.learning.algorithms import CollectorParts, LearnerParts
+from slurm_energy.learning.collectors import create_crew
+from slurm_energy.learning.experience import Weights
+from slurm_energy.learning.ranks import ALONE, Ranks
+from slurm_energy.learning.rounds import RoundPlan, RoundReport, Rounds
+from slurm_energy.learning.stopping import StopRequest
+from slurm_energy.learning.training_folder import BEST, LAST, create_folder, keep_checkpoint, write_settings
+from slurm_energy.learning.training_log import NoLog, check_format, open_log
+from slurm_energy.learning.training_settings import TrainingSettings, check_same
+from slurm_energy.learning.training_state import TrainingState, read_state
+from slurm_energy.policy.checkpoint_files import CheckpointMetadata, check_files
+from slurm_energy.policy.gnn.checkpoint import Checkpoint, load_into, read_checkpoint
+from slurm_energy.policy.gnn.network import HierarchicalNetwork, create_network
+
+NAME = "gnn"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingEnd:
+    """How a training ended."""
+
+    rounds: int
+    """That are done."""
+    is_complete: bool
+    """False if it was stopped before."""
+    checkpoints: Mapping[str, CheckpointMetadata]
+    """By the link that leads to each."""
+
+
+def train_in_rounds(
+    settings: TrainingSettings,
+    folder: Path,
+    *,
+    resumes: bool = False,
+    ranks: Ranks = ALONE,
+    told: Callable[[RoundReport], None] = lambda _: None,
+) -> TrainingEnd:
+    """Train until all rounds are done or somebody stops it; the same settings give the same weights on one thread.
+
+    Args:
+        settings: What to do.
+        folder: Of the training; new unless it is gone on with.
+        resumes: Whether to go on from the folder's state.
+        ranks: Who trains together.
+        told: Called after each round.
+
+    Raises:
+        TrainingError: the folder is in the way, its state cannot be gone on from, or the training went astray.
+        CheckpointError: the checkpoint to start from does not fit, or one cannot be written.
+        ConfigError: the world or network cannot be.
+    """
+    torch.set_num_threads(settings.run.threads)
+    state = _resumed_state(settings, folder) if resumes else None
+    start = None if resumes or not settings.run.start_from else read_checkpoint(Path(settings.run.start_from))
+    settings = settings if start is None else _with_network_of(settings, start)
+    network = create_network(settings.network, settings.run.seed)
+    if start is not None:
+        load_into(network, start)
+    ranks.begin_equal(network.state_dict())
+    learner = settings.algorithm.learner(
+        LearnerParts(
+            network=network,
+            settings=settings.learner,
+            episodes=settings.episodes,
+            seed=settings.run.seed,
+            averaging=ranks.average,
+        )
+    )
+    collector = settings.algorithm.collector(
+        CollectorParts(network=settings.network, episodes=settings.episodes, learner=settings.learner)
+    )
+    if ranks.writes:
+        _prepare(settings, folder, network, learner.acting, is_new=state is None)
+    log = (
+        open_log(folder, settings.run.log_format, done=0 if state is None else state.rounds)
+        if ranks.writes
+        else NoLog()
+    )
+    plan = RoundPlan(
+        seed=settings.run.seed,
+        rounds=settings.run.rounds,
+        collectors=settings.run.collectors,
+        save_every_rounds=settings.run.save_every_rounds,
+        settings_sha256=settings.sha256(),
+        folder=folder,
+    )
+    with (
+        StopRequest().listening() as stop,
+        closing(log),
+        closing(create_crew(collector, settings.run.collectors)) as crew,
+    ):
+        rounds = Rounds(learner, crew, log, _Keep(settings, folder), plan)
+        if state is not None:
+            rounds.go_on_from(state, ranks.number)
+        is_complete = rounds.run(ranks, stop, told)
+    return TrainingEnd(rounds=rounds.done, is_complete=is_complete, checkpoints=_checkpoints(folder, ranks))
+
+
+def _resumed_state(settings: TrainingSettings, folder: Path) -> TrainingState:
+    check_same(settings, folder)
+    state = read_state(folder)
+    if state.settings_sha256 != settings.sha256():
+        raise TrainingError(
+            f"the state in {folder} was written under other settings than its settings.toml says: the file was changed "
+            "after the training began"
+        )
+    if len(state.learners) != settings.run.ranks:
+        raise TrainingError(
+            f"the state in {folder} is of {len(state.learners)} ranks, {settings.run.ranks} are to go on from it"
+        )
+    if state.rounds >= settings.run.rounds:
+        raise TrainingError(
+            f"the training in {folder} has done {state.rounds} of {settings.run.rounds} rounds: "
+            "give --rounds a larger number to go on"
+        )
+    return state
+
+
+def _with_network_of(settings: TrainingSettings, start: Checkpoint) -> TrainingSettings:
+    """Return the settings with the network that a checkpoint is of; what a file says must be the same."""
+    theirs = start.metadata.architecture
+    if settings.names_network and settings.network != theirs:
+        raise ConfigError(
+            f"[network] is not the network of checkpoint {settings.run.start_from}: leave the table out to take its own"
+        )
+    return replace(settings, network=theirs)
+
+
+def _prepare(
+    settings: TrainingSettings, folder: Path, network: HierarchicalNetwork, acting: Weights, *, is_new: bool
+) -> None:
+    """Make or update the folder; what no checkpoint could be made of is told before the work begins."""
+    _metadata(settings, 0, {})
+    check_format(settings.run.log_format)
+    if settings.algorithm.saves_network:
+        wanted = network.state_dict()
+        if wanted.keys() != acting.keys():
+            odd = sorted(wanted.keys() ^ acting.keys())[0]
+            raise TrainingError(
+                f"algorithm {settings.run.algorithm} acts by weights that are not the network's: {odd!r} is in one only"
+            )
+    if is_new:
+        create_folder(folder, settings.text())
+    else:
+        write_settings(folder, settings.text())
+
+
+def _checkpoints(folder: Path, ranks: Ranks) -> dict[str, CheckpointMetadata]:
+    links = (BEST, LAST) if ranks.writes else ()
+    return {link: check_files(folder / link) for link in links if (folder / link).exists()}
+
+
+class _Keep:
+    """Writes checkpoints into the training's folder."""
+
+    def __init__(self, settings: TrainingSettings, folder: Path) -> None:
+        self._settings = settings
+        self._folder = folder
+
+    def __call__(self, weights: Weights, number: int, figures: Mapping[str, float], *, is_best: bool) -> None:
+        metadata = _metadata(self._settings, number, figures)
+        keep_checkpoint(
+            self._folder,
+            BEST if is_best else LAST,
+            number,
+            lambda target: self._settings.algorithm.save(target, weights, metadata),
+        )
+
+
+def _metadata(settings: TrainingSettings, number: int, figures: Mapping[str, float]) -> CheckpointMetadata:
+    run = settings.run
+    version = f"{run.version or f'{run.algorithm}-seed{run.seed}'}-round{number}"
+    try:
+        return CheckpointMetadata(
+            name=NAME,
+            version=version,
+            architecture=settings.network,
+            # Episodes follow from the settings: their hash stands for the data.
+            training_data_sha256=settings.sha256(),
+            created_at_seconds=time.time(),
+            metrics={"round": float(number)} | {name: value for name, value in figures.items() if isfinite(value)},
+        )
+    except CheckpointError as error:
+        raise CheckpointError(f"version {version!r} of this training: {error}") from error

@@ -1,0 +1,156 @@
+"""The rounds of a training: collect, absorb, write down; whoever stops it, it stops where it can go on."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from math import isfinite
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from slurm_energy.errors import TrainingError
+from slurm_energy.learning.collectors import Crew
+from slurm_energy.learning.experience import Learner, Weights, episode_seed
+from slurm_energy.learning.ranks import Ranks
+from slurm_energy.learning.stopping import StopRequest
+from slurm_energy.learning.training_log import TrainingLog
+from slurm_energy.learning.training_state import TrainingState, learner_bytes, learner_state, write_state
+
+SCORE = "score"
+"""The figure of a learner that says how good the weights are that acted in the round; higher is better."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundReport:
+    """What came of a round."""
+
+    number: int
+    rounds: int
+    """Of the whole training."""
+    figures: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundPlan:
+    """What the rounds need to know."""
+
+    seed: int
+    rounds: int
+    collectors: int
+    save_every_rounds: int
+    settings_sha256: str
+    folder: Path
+
+
+class Keeping(Protocol):
+    """Writes the weights of a round as a checkpoint."""
+
+    def __call__(self, weights: Weights, number: int, figures: Mapping[str, float], *, is_best: bool) -> None:
+        """Write them, as the best so far or as the last."""
+        ...
+
+
+class Rounds:
+    """A training in progress on one rank."""
+
+    def __init__(self, learner: Learner, crew: Crew, log: TrainingLog, keep: Keeping, plan: RoundPlan) -> None:
+        self.done = 0
+        self._learner = learner
+        self._crew = crew
+        self._log = log
+        self._keep = keep
+        self._plan = plan
+        self._best: float | None = None
+        self._figures: Mapping[str, float] = {}
+
+    def go_on_from(self, state: TrainingState, rank: int) -> None:
+        """Take up a training where a state left it."""
+        self._learner.restore(state.learners[rank])
+        self.done, self._best = state.rounds, state.best_score
+
+    def run(self, ranks: Ranks, stop: StopRequest, told: Callable[[RoundReport], None]) -> bool:
+        """Run the rounds that are left, and return whether they were all run: False if the training was stopped.
+
+        Raises:
+            TrainingError: an episode failed, weights are no longer finite, or a file cannot be written; the rounds
+                before are in the training's state.
+        """
+        saved = self.done
+        if self.done == 0:
+            self._save(ranks)  # what cannot be written should be known now, and not after hours
+        while self.done < self._plan.rounds:
+            if ranks.any_of(stop.asked):
+                break
+            weights = {name: tensor.detach().clone() for name, tensor in self._learner.acting.items()}
+            begin = time.monotonic()
+            try:
+                experience = self._collect(weights, ranks, stop)
+            except KeyboardInterrupt:
+                break
+            except TrainingError:
+                if ranks.count == 1 and saved < self.done:
+                    self._save(ranks)
+                raise
+            self._absorb(weights, experience, ranks, time.monotonic() - begin)
+            if self.done % self._plan.save_every_rounds == 0:
+                self._save(ranks)
+                saved = self.done
+            told(RoundReport(number=self.done, rounds=self._plan.rounds, figures=self._figures))
+        if saved < self.done:
+            self._save(ranks)
+        if self.done < self._plan.rounds:
+            return False
+        if ranks.writes:
+            self._keep(self._learner.acting, self.done, self._figures, is_best=False)
+        return True
+
+    def _collect(self, weights: Weights, ranks: Ranks, stop: StopRequest) -> list[Any]:
+        first = ranks.number * self._plan.collectors
+        seeds = [
+            episode_seed(self._plan.seed, self.done + 1, first + number) for number in range(self._plan.collectors)
+        ]
+        if ranks.count > 1:  # the others would wait for ever: all stop together, after this round
+            return _joined(self._crew.collect(weights, seeds))
+        with stop.at_once():
+            return _joined(self._crew.collect(weights, seeds))
+
+    def _absorb(self, weights: Weights, experience: Sequence[Any], ranks: Ranks, collect_seconds: float) -> None:
+        begin = time.monotonic()
+        figures = dict(self._learner.absorb(experience))
+        ranks.end_updates()
+        number = self.done + 1
+        for name, tensor in self._learner.acting.items():
+            if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+                raise TrainingError(
+                    f"the weights are no longer finite after round {number} (the first is {name}): lower the learning "
+                    f"rate; {self._plan.folder} still holds the state of an earlier round"
+                )
+        figures |= {
+            "experience": float(len(experience)),
+            "collect_seconds": collect_seconds,
+            "learn_seconds": time.monotonic() - begin,
+        }
+        self.done, self._figures = number, figures
+        self._log.write(number, figures)
+        score = figures.get(SCORE)
+        if score is not None and isfinite(score) and (self._best is None or score > self._best):
+            self._best = score
+            if ranks.writes:
+                self._keep(weights, number, figures, is_best=True)
+
+    def _save(self, ranks: Ranks) -> None:
+        ranks.check_equal(self._learner.acting)
+        states: tuple[Mapping[str, Any], ...] = (self._learner.state(),)
+        if ranks.count > 1:
+            states = tuple(learner_state(data) for data in ranks.gather(learner_bytes(states[0])))
+        if ranks.writes:
+            state = TrainingState(
+                settings_sha256=self._plan.settings_sha256, rounds=self.done, best_score=self._best, learners=states
+            )
+            write_state(self._plan.folder, state)
+
+
+def _joined(found: Sequence[Sequence[Any]]) -> list[Any]:
+    return list(chain.from_iterable(found))

@@ -1,0 +1,98 @@
+"""Transitions side by side, as networks are given them."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from slurm_energy.graph.batch import batch_decisions, batch_devices, batch_fabrics, batch_queues, batch_tops
+from slurm_energy.graph.blocks import DecisionBlock
+from slurm_energy.learning.soft_actor_critic.packing import PackedMoment, Unpacked
+from slurm_energy.learning.soft_actor_critic.replay import Transition
+from slurm_energy.policy.gnn.decision_level import Decisions
+from slurm_energy.policy.gnn.levels import indices
+from slurm_energy.policy.gnn.moments import moments_of
+from slurm_energy.policy.gnn.network import Blocks, HierarchicalNetwork, State
+
+
+class Scene(NamedTuple):
+    """Some moments side by side, with one job each."""
+
+    blocks: Blocks
+    moment_of_cluster: Tensor
+    """[clusters]."""
+    decision: DecisionBlock
+    option_open: Tensor
+    """Mask of decision time, [options], bool."""
+    option_job: Tensor
+    """Row of the moment of each option, [options]."""
+
+    @property
+    def num_jobs(self) -> int:
+        """How many moments there are."""
+        return len(self.decision.job_x)
+
+
+class Batch(NamedTuple):
+    """Transitions to learn from."""
+
+    now: Scene
+    granted: Tensor
+    """Row of the granted option among all options of `now`, [batch]."""
+    reward: Tensor
+    """[batch]."""
+    costs: Tensor
+    """[batch, constraints]."""
+    elapsed_seconds: Tensor
+    """[batch]."""
+    following: Scene | None
+    """The next decisions of those that have one; None where none has."""
+    goes_on: Tensor
+    """Rows of the batch that `following` belongs to, [moments of following]."""
+
+
+def scene(moments: Sequence[PackedMoment]) -> Scene:
+    """Return moments side by side."""
+    unpacked: Unpacked = {}
+    states = [moment.blocks(unpacked) for moment in moments]
+    tops = [state.top for state in states]
+    decision = batch_decisions([moment.block() for moment in moments], tops)
+    counts = np.array([top.cluster_x.shape[0] for top in tops])
+    return Scene(
+        blocks=Blocks(
+            devices=batch_devices([state.devices for state in states]),
+            fabric=batch_fabrics([state.fabric for state in states], tops),
+            queue=batch_queues([state.queue for state in states], tops),
+            top=batch_tops(tops),
+        ),
+        moment_of_cluster=torch.from_numpy(np.repeat(np.arange(len(moments)), counts)),
+        decision=decision,
+        option_open=torch.from_numpy(decision.option_open),
+        option_job=indices(decision.option_job),
+    )
+
+
+def batch_of(transitions: Sequence[Transition]) -> Batch:
+    """Return transitions side by side."""
+    now = scene([one.moment for one in transitions])
+    counts = torch.bincount(now.option_job, minlength=now.num_jobs)
+    first = counts.cumsum(0) - counts
+    following = [(row, one.following) for row, one in enumerate(transitions) if one.following is not None]
+    return Batch(
+        now=now,
+        granted=first + torch.tensor([one.granted for one in transitions]),
+        reward=torch.tensor([one.reward for one in transitions]),
+        costs=torch.tensor([tuple(one.costs) for one in transitions]),
+        elapsed_seconds=torch.tensor([one.elapsed_seconds for one in transitions]),
+        following=scene([moment for _, moment in following]) if following else None,
+        goes_on=torch.tensor([row for row, _ in following], dtype=torch.int64),
+    )
+
+
+def answers(network: HierarchicalNetwork, given: Scene, *, critics: bool) -> tuple[State, Decisions]:
+    """Return a network's embeddings of the states, and its answers for the jobs."""
+    state = network.state(given.blocks)
+    moments = moments_of(state.published, given.moment_of_cluster)
+    return state, network.decide(state.published, moments, given.decision, critics=critics)

@@ -1,0 +1,116 @@
+"""Twin quantile critics over the network's embeddings, and their slowly following copies for targets."""
+
+from copy import deepcopy
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import Parameter
+
+from slurm_energy.learning.soft_actor_critic.batches import Scene, answers
+from slurm_energy.policy.gnn.decision_level import CONTEXT_PARTS
+from slurm_energy.policy.gnn.levels import floats, indices
+from slurm_energy.policy.gnn.network import HierarchicalNetwork, State
+from slurm_energy.policy.gnn.policy_head import OptionDistribution
+from slurm_energy.policy.gnn.value_head import QuantileHead
+
+_NOT_CRITICS = (
+    "network.decision.policy.",
+    "network.decision.clocks.",
+    "network.decision.value.",
+    "network.assignment.",
+)
+"""Heads that the critics' loss does not reach."""
+
+
+class Judged(NamedTuple):
+    """What critics say of some options."""
+
+    state: State
+    context: Tensor
+    """What the heads look at, [options, channels]."""
+    objectives: Tensor
+    """Of the tied heads, [jobs, 3]."""
+    first: Tensor
+    """Quantiles of each option's return, [options, quantiles]."""
+    second: Tensor
+    """The same of the other critic."""
+
+    def lower(self) -> Tensor:
+        """Return, for each option, the quantiles of the critic with the lower mean, [options, quantiles]."""
+        is_first = self.first.mean(1, keepdim=True) <= self.second.mean(1, keepdim=True)
+        return torch.where(is_first, self.first, self.second)
+
+
+class TwinCritics(nn.Module):
+    """The network's own quantile head and a second one on the same embeddings.
+
+    The encoder belongs to the critics: their loss alone trains it, and the actor sees it detached. The second head is
+    the learner's and in no checkpoint.
+    """
+
+    def __init__(self, network: HierarchicalNetwork, seed: int) -> None:
+        """Take a network, whose weights are the learner's from now on.
+
+        Args:
+            network: Encoder, policy and first critic.
+            seed: Of the second critic's weights.
+        """
+        super().__init__()
+        self.network = network
+        config = network.config
+        with torch.random.fork_rng(devices=()):
+            torch.manual_seed(seed)
+            self.second = QuantileHead(CONTEXT_PARTS * config.hidden, config.quantiles, config.hidden)
+
+    @property
+    def heads(self) -> tuple[QuantileHead, QuantileHead]:
+        """Both critics."""
+        return self.network.decision.quantile, self.second
+
+    def forward(self, given: Scene) -> Judged:
+        """Return what both critics say of every option."""
+        state, decisions = answers(self.network, given, critics=True)
+        assert decisions.quantiles is not None
+        second = self.second(decisions.context, floats(given.decision.option_x))
+        return Judged(state, decisions.context, decisions.objectives, decisions.quantiles, second)
+
+    def learned(self) -> list[Parameter]:
+        """Return what the critics' loss trains: the encoder and both heads."""
+        return [one for name, one in self.named_parameters() if not name.startswith(_NOT_CRITICS)]
+
+    def copied(self) -> "TwinCritics":
+        """Return a copy for targets, which no gradient reaches."""
+        return deepcopy(self).requires_grad_(requires_grad=False)
+
+    @torch.no_grad()
+    def follow(self, other: "TwinCritics", rate: float) -> None:
+        """Bring every weight a share of the way to another's: the soft update of targets."""
+        for mine, theirs in zip(self.learned(), other.learned(), strict=True):
+            mine.lerp_(theirs, rate)
+
+    @torch.no_grad()
+    def begin_at(self, value: float) -> None:
+        """Set the level of all quantiles, which otherwise begin at 0: a start nearer to what they have to learn."""
+        for head in self.heads:
+            head.last.bias.fill_(value)
+
+
+def policy_of(network: HierarchicalNetwork, given: Scene, context: Tensor) -> OptionDistribution:
+    """Return the policy for some moments by its head alone, under the masks of decision time.
+
+    Args:
+        network: Whose head.
+        given: The moments.
+        context: What the head looks at; detached, no gradient goes beyond the head.
+    """
+    block = given.decision
+    distribution: OptionDistribution = network.decision.policy(
+        context,
+        floats(block.option_x),
+        given.option_job,
+        indices(block.option_partition),
+        given.option_open,
+        given.num_jobs,
+    )
+    return distribution

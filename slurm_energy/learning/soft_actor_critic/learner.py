@@ -1,0 +1,235 @@
+"""The learner: takes in steps, and trains critics, actor, temperature and multipliers from a replay of them."""
+
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from math import isfinite, log
+from statistics import fmean
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+from torch.optim import Adam
+
+from slurm_energy.errors import ConfigError, TrainingError
+from slurm_energy.learning.experience import Averaging, Step, Weights, alone
+from slurm_energy.learning.soft_actor_critic.batches import Batch, answers, batch_of
+from slurm_energy.learning.soft_actor_critic.critics import Judged, TwinCritics, policy_of
+from slurm_energy.learning.soft_actor_critic.losses import actor_loss, bootstrapped, critic_loss, soft_value
+from slurm_energy.learning.soft_actor_critic.multipliers import CONSTRAINTS, Multipliers, mean_costs
+from slurm_energy.learning.soft_actor_critic.replay import Replay
+from slurm_energy.learning.soft_actor_critic.settings import SoftActorCriticSettings
+from slurm_energy.learning.soft_actor_critic.temperature import Temperature
+from slurm_energy.learning.soft_actor_critic.ties import tie_loss
+from slurm_energy.policy.gnn.network import HierarchicalNetwork
+
+
+class Figures(NamedTuple):
+    """What an update tells."""
+
+    critic_loss: float
+    actor_loss: float
+    entropy: float
+    entropy_target: float
+    mean_q: float
+    """Lower mean of the critics over the granted options."""
+
+
+class SoftActorCritic:
+    """Algorithm 1 of CHSAC-AF, lines 8 to 15; collectors do the rest.
+
+    Departures from the paper, beside those told in `losses`, `multipliers`, `temperature`, `quantile_loss` and
+    `replay`: the encoder is the hierarchical network and is trained by the critics, never by the actor; targets come
+    from copies of encoder and critics; critics begin at the mean return of the warm-up instead of 0, which the bounded
+    gradient of the Huber loss would need long to reach.
+
+    On one CPU thread the same seed and the same steps give the same weights.
+    """
+
+    def __init__(
+        self,
+        network: HierarchicalNetwork,
+        settings: SoftActorCriticSettings,
+        *,
+        seed: int = 0,
+        averaging: Averaging = alone,
+    ) -> None:
+        """Take a network to train.
+
+        Args:
+            network: With the weights to begin from, random or learned by imitation; its own weights are changed.
+            settings: How it learns.
+            seed: Of the second critic and of what is drawn from the replay.
+            averaging: Of gradients over ranks; called equally often on all.
+
+        Raises:
+            ConfigError: the network has no policy over options.
+        """
+        if network.config.policy != "options":
+            raise ConfigError(f'network setting policy="{network.config.policy}": a soft actor-critic needs "options"')
+        self._settings = settings
+        self._averaging = averaging
+        self._critics = TwinCritics(network, seed)
+        self._targets = self._critics.copied()
+        self._network = network.train()
+        self._actor = list(network.decision.policy.parameters())
+        self._encoder_and_critics = self._critics.learned()
+        self._critic_optimiser = Adam(self._encoder_and_critics, lr=settings.critic_learning_rate, fused=True)
+        self._actor_optimiser = Adam(self._actor, lr=settings.actor_learning_rate, fused=True)
+        self._temperature = Temperature(settings.temperature)
+        self._multipliers = Multipliers(settings.constraints)
+        self._replay = Replay(settings.capacity, seed)
+        self._updates = 0
+        self._owed = 0.0
+        """Updates that new transitions have earned and that are not a whole one yet."""
+
+    @property
+    def acting(self) -> Weights:
+        """The network's weights."""
+        return {name: tensor.detach().clone() for name, tensor in self._network.state_dict().items()}
+
+    def absorb(self, experience: Sequence[Any]) -> Mapping[str, float]:
+        """Learn from one round's steps and return figures of the round, losses as means over its updates.
+
+        `score` is the mean reward of a step, under the weights that acted, less what broken constraints cost at the
+        multipliers' ceiling.
+
+        Raises:
+            TrainingError: a step cannot be, or a loss is not finite.
+        """
+        steps: Sequence[Step] = experience
+        costs = mean_costs(steps)
+        new = self._replay.add(steps)
+        is_warm = float(len(self._replay) >= self._settings.warm_up_transitions)
+        agreed_new, share_warm = self._agreed([float(new), is_warm])
+        told: list[Figures] = []
+        if share_warm == 1.0:
+            if self._updates == 0:
+                self._begin_critics(steps)
+            self._multipliers.move(costs, self._averaging)
+            self._owed += agreed_new * self._settings.updates_per_transition
+            while self._owed >= 1.0:
+                told.append(self._update())
+                self._owed -= 1.0
+        return self._figures(steps, costs, told)
+
+    def state(self) -> dict[str, Any]:
+        """Return all that is needed to go on."""
+        return {
+            "critics": deepcopy(self._critics.state_dict()),
+            "targets": deepcopy(self._targets.state_dict()),
+            "critic_optimiser": deepcopy(self._critic_optimiser.state_dict()),
+            "actor_optimiser": deepcopy(self._actor_optimiser.state_dict()),
+            "temperature": self._temperature.state(),
+            "multipliers": self._multipliers.state(),
+            "replay": self._replay.state(),
+            "updates": self._updates,
+            "owed": self._owed,
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from such a state.
+
+        Raises:
+            TrainingError: it is not the state of such a learner.
+        """
+        try:
+            self._replay.restore(state["replay"])
+            self._critics.load_state_dict(state["critics"])
+            self._targets.load_state_dict(state["targets"])
+            self._critic_optimiser.load_state_dict(deepcopy(state["critic_optimiser"]))
+            self._actor_optimiser.load_state_dict(deepcopy(state["actor_optimiser"]))
+            self._temperature.restore(state["temperature"])
+            self._multipliers.restore(state["multipliers"])
+            self._updates, self._owed = int(state["updates"]), float(state["owed"])
+        except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+            raise TrainingError(f"the state of the soft actor-critic cannot be read: {error}") from error
+
+    def _update(self) -> Figures:
+        """Draw a batch and take one step of critics, actor, temperature and targets."""
+        batch = batch_of(self._replay.sample(self._settings.batch_size))
+        target = self._target(batch)
+        judged: Judged = self._critics(batch.now)
+        first, second = judged.first[batch.granted], judged.second[batch.granted]
+        of_critics = critic_loss(first, second, target)
+        value = judged.lower().detach().mean(1)  # [options]
+        self._step(
+            self._critic_optimiser,
+            self._encoder_and_critics,
+            of_critics + tie_loss(self._network, self._settings, judged, batch),
+        )
+        policy = policy_of(self._network, batch.now, judged.context.detach())
+        of_actor = actor_loss(policy, value, self._temperature.value)
+        entropy = policy.entropy.detach().mean()
+        entropy_target = self._temperature.target(policy, batch.now.option_open)
+        if self._updates >= self._settings.critic_first_updates:
+            self._step(self._actor_optimiser, self._actor, of_actor)
+            self._temperature.update(entropy, entropy_target, self._averaging)
+        self._targets.follow(self._critics, self._settings.target_rate)
+        self._updates += 1
+        return Figures(
+            critic_loss=float(of_critics.detach()),
+            actor_loss=float(of_actor.detach()),
+            entropy=float(entropy),
+            entropy_target=float(entropy_target),
+            mean_q=float(value[batch.granted].mean()),
+        )
+
+    @torch.no_grad()
+    def _target(self, batch: Batch) -> Tensor:
+        """Return what the critics should say of the granted options, [batch, quantiles]."""
+        durations = batch.elapsed_seconds / self._settings.reference_seconds
+        reward = self._multipliers.effective_reward(batch.reward, batch.costs, durations)
+        next_value = None
+        if batch.following is not None:
+            _, decisions = answers(self._network, batch.following, critics=False)
+            quantiles = self._targets(batch.following).lower()
+            next_value = soft_value(decisions.options, quantiles, self._temperature.value)
+        discount = self._settings.discount**durations
+        return bootstrapped(reward, discount, batch.goes_on, next_value, self._network.config.quantiles)
+
+    def _step(self, optimiser: Adam, parameters: Sequence[Parameter], loss: Tensor) -> None:
+        if not bool(torch.isfinite(loss)):
+            raise TrainingError(f"a loss is {float(loss)} in update {self._updates}: lower the learning rate")
+        optimiser.zero_grad(set_to_none=True)
+        loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        self._averaging(parameters)
+        torch.nn.utils.clip_grad_norm_(parameters, self._settings.gradient_norm)
+        optimiser.step()
+
+    def _begin_critics(self, steps: Sequence[Step]) -> None:
+        """Set the critics' level to the return of the mean reward per time, were it to go on for ever."""
+        elapsed = sum(step.elapsed_seconds for step in steps)
+        rate = sum(step.reward for step in steps) / elapsed if elapsed > 0.0 else 0.0  # per second
+        horizon_seconds = self._settings.reference_seconds / -log(self._settings.discount)
+        (level,) = self._agreed([rate * horizon_seconds])
+        self._critics.begin_at(level)
+        self._targets.begin_at(level)
+
+    def _agreed(self, values: Sequence[float]) -> list[float]:
+        """Return the mean over all ranks, by the same averaging as gradients: ranks must not drift apart."""
+        carrier = Parameter(torch.zeros(len(values), dtype=torch.float64))
+        carrier.grad = torch.tensor(values, dtype=torch.float64)
+        self._averaging([carrier])
+        assert carrier.grad is not None
+        agreed: list[float] = carrier.grad.tolist()
+        return agreed
+
+    def _figures(self, steps: Sequence[Step], costs: Tensor, told: Sequence[Figures]) -> dict[str, float]:
+        """Return what is known of the round; what nothing tells of is left out."""
+        figures = {
+            "alpha": self._temperature.value,
+            "replay": float(len(self._replay)),
+            "updates": float(self._updates),
+        }
+        if told:
+            means = torch.tensor(told, dtype=torch.float64).mean(0)
+            figures |= dict(zip(Figures._fields, means.tolist(), strict=True))
+        multipliers = self._multipliers.values.tolist()
+        figures |= {f"lambda_{name}": value for name, value in zip(CONSTRAINTS, multipliers, strict=True)}
+        latency, waiting, watts = costs.tolist()
+        figures |= {"mean_latency_seconds": latency, "mean_waiting_jobs": waiting, "mean_watts": watts}
+        if steps:
+            figures["mean_reward"] = fmean(step.reward for step in steps)
+            figures["score"] = figures["mean_reward"] - self._multipliers.penalty(costs)
+        return {name: value for name, value in figures.items() if isfinite(value)}

@@ -1,0 +1,147 @@
+"""Constraints on latency, queue and power by Lagrange multipliers that rise while one is broken and fall while not."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import inf
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+
+from slurm_energy.errors import ConfigError
+from slurm_energy.learning.experience import Averaging, Step, alone
+
+CONSTRAINTS = ("latency", "waiting", "power")
+"""In the order of `Costs`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConstraintSettings:
+    """What must be kept on average; a constraint without a target is off."""
+
+    latency_target_seconds: float | None = None
+    """Mean over started jobs of wait and expected run time."""
+    waiting_target_jobs: float | None = None
+    """Mean over time of the jobs that wait."""
+    power_target_watts: float | None = None
+    """Mean over time of the cluster's power."""
+    rate: float = 0.1
+    """Change of a multiplier in a round in which its cost is twice its target."""
+    ceiling: float = 10.0
+    """Of each multiplier."""
+
+    def __post_init__(self) -> None:
+        for name in ("latency_target_seconds", "waiting_target_jobs", "power_target_watts"):
+            value = getattr(self, name)
+            if value is not None and not 0.0 < value < inf:
+                raise ConfigError(f"constraint {name}={value} is not a finite number above 0; leave it out to turn off")
+        for name in ("rate", "ceiling"):
+            if not 0.0 < getattr(self, name) < inf:
+                raise ConfigError(f"constraint {name}={getattr(self, name)} is not a finite number above 0")
+
+    @property
+    def targets(self) -> tuple[float, float, float]:
+        """The targets in the order of `CONSTRAINTS`, infinite where one is off."""
+        given = (self.latency_target_seconds, self.waiting_target_jobs, self.power_target_watts)
+        first, second, third = (inf if value is None else value for value in given)
+        return first, second, third
+
+
+def mean_costs(steps: Sequence[Step]) -> Tensor:
+    """Return the mean of each cost over a round, [constraints]; NaN where nothing tells of it.
+
+    Latency is a mean over started jobs; queue and power are means over time, so that a step counts by its length.
+    """
+    latency = [step.costs.latency_seconds for step in steps if step.granted >= 0]
+    elapsed = sum(step.elapsed_seconds for step in steps)
+    waiting = sum(step.costs.waiting_jobs * step.elapsed_seconds for step in steps)
+    watts = sum(step.costs.watts * step.elapsed_seconds for step in steps)
+    return torch.tensor(
+        [
+            sum(latency) / len(latency) if latency else torch.nan,
+            waiting / elapsed if elapsed > 0.0 else torch.nan,
+            watts / elapsed if elapsed > 0.0 else torch.nan,
+        ]
+    )
+
+
+class Multipliers:
+    r"""One multiplier for each constraint, never negative.
+
+    .. math::
+        \lambda_k \leftarrow \operatorname{clip} \big( \lambda_k + \eta \, (\bar c_k / \tau_k - 1), 0,
+        \lambda_\text{ceiling} \big)
+
+    Departures from eq. 7 of CHSAC-AF: costs are relative to their target, so that one rate fits seconds, jobs and
+    watts; the mean is over the last round, which the present policy made, and not over the replay, which holds the past
+    of all policies; there is a ceiling. The paper's code adds the positive part alone and cannot fall.
+    """
+
+    def __init__(self, settings: ConstraintSettings) -> None:
+        self._settings = settings
+        self._targets = torch.tensor(settings.targets)
+        self._values = Parameter(torch.zeros(len(CONSTRAINTS)))
+
+    @property
+    def values(self) -> Tensor:
+        """The multipliers, [constraints]."""
+        return self._values.detach().clone()
+
+    def excess(self, costs: Tensor) -> Tensor:
+        """Return cost / target - 1, and 0 for constraints that are off.
+
+        Args:
+            costs: In the order of `CONSTRAINTS`, [..., constraints].
+        """
+        return torch.where(torch.isfinite(self._targets), costs / self._targets - 1.0, 0.0)
+
+    def move(self, costs: Tensor, averaging: Averaging = alone) -> None:
+        """Follow the mean costs of a round; a cost that is not known leaves its multiplier where it is.
+
+        Args:
+            costs: [constraints].
+            averaging: Over ranks, so that all keep the same multipliers.
+        """
+        self._values.grad = torch.nan_to_num(self.excess(costs), nan=0.0)
+        averaging([self._values])
+        with torch.no_grad():
+            self._values.add_(self._settings.rate * self._values.grad).clamp_(0.0, self._settings.ceiling)
+        self._values.grad = None
+
+    def effective_reward(self, reward: Tensor, costs: Tensor, durations: Tensor) -> Tensor:
+        r"""Return the reward less the weighted costs, eq. 12 of CHSAC-AF, with the multipliers of now.
+
+        .. math::
+            \frac{r - \lambda_\text{latency} \, g_\text{latency} - d \, (\lambda_\text{waiting} \, g_\text{waiting} +
+            \lambda_\text{power} \, g_\text{power})}{1 + \sum_k \lambda_k}, \qquad g_k = c_k / \tau_k - 1
+
+        Departures from the paper: no positive part, because it is the mean that has a bound and not each step; latency
+        counts once for a job, queue and power for as long as they lasted, as their means do; the division keeps returns
+        of one size while multipliers move, and changes no order of policies.
+
+        Args:
+            reward: [batch].
+            costs: [batch, constraints].
+            durations: Time until the next decision over the reference time, [batch].
+        """
+        values, excess = self._values.detach(), self.excess(costs)
+        weight = torch.stack([torch.ones_like(durations), durations, durations], dim=1)  # [batch, constraints]
+        return (reward - (weight * excess) @ values) / (1.0 + values.sum())
+
+    def penalty(self, costs: Tensor) -> float:
+        """Return what broken constraints cost at the ceiling: 0 where all are kept, or nothing is known of them.
+
+        Args:
+            costs: Of a round, [constraints].
+        """
+        return self._settings.ceiling * float(torch.nan_to_num(self.excess(costs), nan=0.0).clamp(min=0.0).sum())
+
+    def state(self) -> dict[str, Any]:
+        """Return what is needed to go on."""
+        return {"values": self.values}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state."""
+        with torch.no_grad():
+            self._values.copy_(state["values"])

@@ -1,0 +1,214 @@
+"""What a training in rounds is to do: read from TOML and options, written down, and compared when it goes on.
+
+The file has the tables [training], [network], [episodes] and [learner]; the last two are the algorithm's own.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from slurm_energy.errors import ConfigError, TrainingError, ValueRangeError
+from slurm_energy.graph import schema
+from slurm_energy.learning.algorithms import Algorithm, find_algorithm
+from slurm_energy.learning.settings_file import check_names, differences, document, filled, read_tables, toml_text
+from slurm_energy.learning.training_log import LogFormat
+from slurm_energy.policy.gnn.configuration import NetworkConfig
+from slurm_energy.twin.world_file import find_world
+
+SETTINGS_FILE = "settings.toml"
+MOST_SEED = 1_000_000
+_MOST_EPISODES = 1009
+"""Of a round; `experience.episode_seed` tells no more apart."""
+_TABLES = ["training", "network", "episodes", "learner"]
+_FREE = ("rounds", "save_every_rounds", "version")
+"""Of [training]: what may change when a training goes on, since no round depends on it."""
+_WORLD = "world"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSettings:
+    """The table [training]."""
+
+    algorithm: str
+    world: str
+    """Name or file."""
+    seed: int = 0
+    """Of weights, arrivals and actions."""
+    rounds: int = 100
+    collectors: int = 1
+    """Episodes of a round on each rank, each in a process of its own."""
+    save_every_rounds: int = 10
+    """The state that a training goes on from; it is written at the end and at Ctrl-C, too."""
+    threads: int = 1
+    """Of the learner's CPU; with more than one, sums come in another order and weights differ in their last digits."""
+    log_format: LogFormat = "csv"
+    version: str = ""
+    """What decisions are recorded under, with the round behind it; empty for algorithm and seed."""
+    start_from: str = ""
+    """Checkpoint whose weights are the first ones."""
+    ranks: int = 1
+    """Filled in by the training itself."""
+    world_sha256: str = ""
+    """Filled in by the training itself."""
+    schema_version: int = schema.SCHEMA_VERSION
+    """Of the graph; filled in by the training itself."""
+
+    def __post_init__(self) -> None:
+        bounds = {
+            "seed": (0, MOST_SEED),
+            "rounds": (1, 10_000_000),
+            "collectors": (1, _MOST_EPISODES),
+            "save_every_rounds": (1, 1_000_000),
+            "threads": (1, 1024),
+        }
+        for name, (low, high) in bounds.items():
+            value = getattr(self, name)
+            if not low <= value <= high:
+                raise ConfigError(f"setting training.{name} is {value}, it must be between {low} and {high}")
+        if self.ranks * self.collectors > _MOST_EPISODES:
+            raise ConfigError(
+                f"{self.ranks} ranks with {self.collectors} collectors run {self.ranks * self.collectors} episodes a "
+                f"round, at most {_MOST_EPISODES} can be told apart"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingSettings:
+    """All tables, checked."""
+
+    run: RunSettings
+    algorithm: Algorithm
+    network: NetworkConfig
+    episodes: Any
+    """With `world` as in `run`."""
+    learner: Any
+    names_network: bool
+    """Whether a file said how the network is made; otherwise a checkpoint to start from says it."""
+
+    def document(self) -> dict[str, Any]:
+        """Return the settings as tables."""
+        episodes = document(self.episodes)
+        episodes.pop(_WORLD)
+        return {
+            "training": document(self.run),
+            "network": document(self.network),
+            "episodes": episodes,
+            "learner": document(self.learner),
+        }
+
+    def text(self) -> str:
+        """Return the settings as TOML."""
+        return toml_text(self.document())
+
+    def sha256(self) -> str:
+        """Return the hash of everything that the weights follow from."""
+        return hashlib.sha256(toml_text(_fixed(self.document())).encode("utf-8")).hexdigest()
+
+
+def training_settings(
+    path: Path | None, options: Mapping[str, Any], *, episode_options: Mapping[str, Any] | None = None, ranks: int = 1
+) -> TrainingSettings:
+    """Return the settings of a file with options over them.
+
+    Args:
+        path: TOML; None for the defaults.
+        options: Of [training], by name; None where an option was not given.
+        episode_options: Of [episodes], likewise.
+        ranks: How many train together.
+
+    Raises:
+        ConfigError: a setting is unknown, of another type or out of its bound, or there is no such world or algorithm.
+    """
+    tables = {} if path is None else read_tables(path)
+    where = "a file of training settings" if path is None else f"{path}:"
+    check_names(tables, _TABLES, where)
+    try:
+        return _settings(tables, options, episode_options or {}, ranks)
+    except ValueRangeError as error:
+        raise ConfigError(str(error)) from error
+
+
+def _settings(
+    tables: Mapping[str, Any], options: Mapping[str, Any], episode_options: Mapping[str, Any], ranks: int
+) -> TrainingSettings:
+    run_table = {**tables.get("training", {}), **_given(options)}
+    for name in ("algorithm", _WORLD):
+        if name not in run_table:
+            raise ConfigError(f"a training needs its {name}: give --{name} or `{name}` in the table [training]")
+    # A file that an earlier training wrote says of that one how many ranks it had and what its world was.
+    run_table |= {"ranks": ranks, "schema_version": schema.SCHEMA_VERSION, "world_sha256": ""}
+    run = filled(RunSettings, run_table, "training")
+    algorithm = find_algorithm(run.algorithm)
+    episodes = tables.get("episodes", {})
+    if _WORLD in episodes:
+        raise ConfigError("the world of a training is said once: in [training] or with --world, not in [episodes]")
+    return TrainingSettings(
+        run=replace(run, world_sha256=world_sha256(run.world)),
+        algorithm=algorithm,
+        network=algorithm.network(filled(NetworkConfig, tables.get("network", {}), "network")),
+        episodes=filled(
+            algorithm.episode_settings, {**episodes, **_given(episode_options), _WORLD: run.world}, "episodes"
+        ),
+        learner=filled(algorithm.learner_settings, tables.get("learner", {}), "learner"),
+        names_network="network" in tables,
+    )
+
+
+def world_sha256(name: str) -> str:
+    """Return the hash of a world: of every value that its files give.
+
+    Raises:
+        ConfigError: there is no such world, or its file is wrong.
+    """
+    return hashlib.sha256(repr(find_world(name)).encode("utf-8")).hexdigest()
+
+
+def resumed_settings(
+    folder: Path,
+    path: Path | None,
+    options: Mapping[str, Any],
+    *,
+    episode_options: Mapping[str, Any] | None = None,
+    ranks: int = 1,
+) -> TrainingSettings:
+    """Return the settings with which a folder's training goes on: its own, with options over them.
+
+    Raises:
+        ConfigError: as in `training_settings`.
+        TrainingError: the folder holds no training, or the settings differ from its own in what weights follow from.
+    """
+    own = folder / SETTINGS_FILE
+    if not own.is_file():
+        raise TrainingError(f"{folder} holds no training: {own} does not exist")
+    settings = training_settings(path or own, options, episode_options=episode_options, ranks=ranks)
+    check_same(settings, folder)
+    return settings
+
+
+def check_same(settings: TrainingSettings, folder: Path) -> None:
+    """Refuse settings that differ from those a folder's training has had so far.
+
+    Raises:
+        ConfigError: the folder's settings cannot be read.
+        TrainingError: they differ; with every value that does.
+    """
+    theirs = read_tables(folder / SETTINGS_FILE)
+    found = differences(_fixed(settings.document()), _fixed(theirs))
+    if found:
+        raise TrainingError(
+            f"the training in {folder} cannot go on with other settings than it has had:\n  "
+            + "\n  ".join(found)
+            + "\nLeave these options out, or begin a new training: --output with a new folder."
+        )
+
+
+def _fixed(tables: Mapping[str, Any]) -> dict[str, Any]:
+    run = tables.get("training")
+    kept = {key: value for key, value in run.items() if key not in _FREE} if isinstance(run, Mapping) else run
+    return {**tables, "training": kept}
+
+
+def _given(options: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if value is not None}

@@ -1,0 +1,181 @@
+"""The state of a training on disk: written whole or not at all, the one before kept, read without running any code."""
+
+import io
+import os
+import pickle
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from slurm_energy.errors import TrainingError
+
+STATE_FILE = "state.pt"
+PREVIOUS_FILE = "state.previous.pt"
+_FORMAT = 1
+_DEEPEST = 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class TrainingState:
+    """All that is needed to go on after a round."""
+
+    settings_sha256: str
+    """Of what must be the same to go on."""
+    rounds: int
+    """That are done."""
+    best_score: float | None
+    """Of the rounds that are done; None where the learner gives none."""
+    learners: tuple[Mapping[str, Any], ...]
+    """State of each rank's learner."""
+
+
+def learner_bytes(state: Mapping[str, Any]) -> bytes:
+    """Return a learner's state as bytes, for another rank.
+
+    Raises:
+        TrainingError: it holds what is no tensor, number or text.
+    """
+    _check_plain(state, "state", 0)
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    return buffer.getvalue()
+
+
+def learner_state(data: bytes) -> Mapping[str, Any]:
+    """Return what `learner_bytes` made bytes of."""
+    found: Mapping[str, Any] = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+    return found
+
+
+def write_state(folder: Path, state: TrainingState) -> None:
+    """Write a training's state into its folder; the present one becomes the previous one.
+
+    Raises:
+        TrainingError: it cannot be written, or a learner's state holds what is no tensor, number or text.
+    """
+    for learner in state.learners:
+        _check_plain(learner, "state", 0)
+    path, unfinished = folder / STATE_FILE, folder / f".{STATE_FILE}.part"
+    document = {
+        "format": _FORMAT,
+        "settings_sha256": state.settings_sha256,
+        "rounds": state.rounds,
+        "best_score": state.best_score,
+        "learners": [dict(learner) for learner in state.learners],
+    }
+    try:
+        with unfinished.open("wb") as file:
+            torch.save(document, file)
+            file.flush()
+            os.fsync(file.fileno())
+        if path.exists():
+            # A hard link, not a name taken away: at every moment there is a whole state.pt.
+            (folder / PREVIOUS_FILE).unlink(missing_ok=True)
+            os.link(path, folder / PREVIOUS_FILE)
+        unfinished.replace(path)
+    except (OSError, RuntimeError) as error:  # RuntimeError is how torch tells of a full disk
+        raise TrainingError(f"training state {path} cannot be written: {error}") from error
+
+
+def read_state(folder: Path) -> TrainingState:
+    """Return the state that a folder holds.
+
+    Raises:
+        TrainingError: there is none, or it is damaged; then with what to do about it.
+    """
+    path = folder / STATE_FILE
+    try:
+        return _read(path)
+    except FileNotFoundError:
+        raise TrainingError(f"{folder} holds no training: {path} does not exist{_offer(folder)}") from None
+    except _Damaged as error:
+        raise TrainingError(f"training state {path} is damaged: {error}{_offer(folder)}") from error
+
+
+class _Damaged(Exception):
+    """A file that is no whole state of a training."""
+
+
+def _offer(folder: Path) -> str:
+    previous = folder / PREVIOUS_FILE
+    try:
+        rounds = _read(previous).rounds
+    except (FileNotFoundError, _Damaged):
+        return ""
+    return (
+        f"; the state before it is whole and ends after round {rounds}: "
+        f"`cp {previous} {folder / STATE_FILE}`, then resume"
+    )
+
+
+def _read(path: Path) -> TrainingState:
+    try:
+        if not path.is_file() and path.exists():
+            raise _Damaged("it is no regular file")
+        with zipfile.ZipFile(path) as archive:
+            broken = archive.testzip()  # torch itself does not compare checksums
+        if broken is not None:
+            raise _Damaged(f"the checksum of its part {broken[:80]!r} is wrong")
+        document = torch.load(path, map_location="cpu", weights_only=True)
+    except FileNotFoundError:
+        raise
+    except (
+        OSError,
+        zipfile.BadZipFile,
+        zipfile.LargeZipFile,
+        pickle.UnpicklingError,
+        RuntimeError,
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        EOFError,
+        MemoryError,
+        OverflowError,
+        NotImplementedError,
+    ) as error:
+        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise _Damaged(first[:200]) from error
+    return _checked(document)
+
+
+def _checked(document: object) -> TrainingState:
+    if not isinstance(document, dict) or document.get("format") != _FORMAT:
+        raise _Damaged(f"it is no training state of format {_FORMAT}")
+    rounds, best, learners = document.get("rounds"), document.get("best_score"), document.get("learners")
+    sha256 = document.get("settings_sha256")
+    if type(rounds) is not int or rounds < 0 or not isinstance(sha256, str):
+        raise _Damaged(f"its number of rounds is {rounds!r:.40} and its settings' hash {sha256!r:.80}")
+    if not (best is None or type(best) is float) or not isinstance(learners, list) or not learners:
+        raise _Damaged("its best score is no number or it has no learner")
+    for learner in learners:
+        if not isinstance(learner, dict):
+            raise _Damaged("a learner's state is no table")
+        try:
+            _check_plain(learner, "state", 0)
+        except TrainingError as error:
+            raise _Damaged(str(error)) from error
+    return TrainingState(settings_sha256=sha256, rounds=rounds, best_score=best, learners=tuple(learners))
+
+
+def _check_plain(value: object, name: str, depth: int) -> None:
+    """Refuse what the careful reading would refuse, before a training of days relies on it."""
+    if value is None or isinstance(value, torch.Tensor) or type(value) in {bool, int, float, str}:
+        return
+    if depth < _DEEPEST and isinstance(value, dict):
+        for key, item in value.items():
+            if type(key) not in {int, str}:
+                raise TrainingError(f"{name} of the learner has the key {key!r:.64}: keys must be texts or integers")
+            _check_plain(item, f"{name}[{key!r:.64}]", depth + 1)
+    elif depth < _DEEPEST and isinstance(value, list | tuple):
+        for at, item in enumerate(value):
+            _check_plain(item, f"{name}[{at}]", depth + 1)
+    else:
+        raise TrainingError(
+            f"{name} of the learner is a {type(value).__name__}: only tensors, numbers, texts, lists and tables of "
+            "them can be read back"
+        )

@@ -1,0 +1,77 @@
+"""What `policy.name = "auto"` means here: the learned policy where it can be served, else the baseline; never an error.
+
+A new installation has it. Whether torch is there is looked up, not tried: importing it takes seconds, and a daemon
+without it must start as if nobody had asked.
+"""
+
+import importlib
+import importlib.util
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from slurm_energy.config import Config
+from slurm_energy.errors import CheckpointError
+from slurm_energy.policy.checkpoint_files import DOCUMENT_FILE, WEIGHTS_FILE, check_files
+from slurm_energy.policy.shipped import checkpoint_folder
+
+AUTOMATIC = "auto"
+LEARNED_POLICY = "gnn"
+NEEDED_MODULES = ("numpy", "safetensors", "torch")
+"""What a learned policy imports beyond the base installation."""
+INSTALL = "pip install 'slurm-energy[daemon]'"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyChoice:
+    """A configuration whose policy has a name of its own."""
+
+    config: Config
+    note: str = ""
+    """Why the baseline was chosen and what would change that; empty where nothing is to be said."""
+
+
+def chosen_policy(config: Config) -> PolicyChoice:
+    """Return the configuration with the policy that `auto` stands for; any other name stays as it is."""
+    if config.policy.name != AUTOMATIC:
+        return PolicyChoice(config=config)
+    learned = replace(config, policy=replace(config.policy, name=LEARNED_POLICY))
+    missing = missing_modules()
+    if missing:
+        reason = f"{', '.join(missing)} not installed"
+        mend = f"for the learned policy {INSTALL}, then reload slurm-energyd"
+    else:
+        fault = next(learned_faults(learned), None)
+        if fault is None:
+            return PolicyChoice(config=learned)
+        reason, mend = "the learned policy cannot be served", fault
+    baseline = config.policy.baseline
+    return PolicyChoice(
+        config=replace(config, policy=replace(config.policy, name=baseline)),
+        note=f"{reason}: policy {baseline} decides; {mend}",
+    )
+
+
+def missing_modules() -> tuple[str, ...]:
+    """Return what a learned policy needs and this installation lacks; nothing is imported."""
+    importlib.invalidate_caches()  # it may have been installed since this process began
+    return tuple(name for name in NEEDED_MODULES if importlib.util.find_spec(name) is None)
+
+
+def learned_faults(config: Config) -> Iterator[str]:
+    """Yield what is wrong with the settings of a policy that answers from a process of its own."""
+    if not config.policy.checkpoint:
+        yield (
+            f"policy.checkpoint is empty, policy {config.policy.name} needs one: name the folder that holds its "
+            f"{DOCUMENT_FILE} and {WEIGHTS_FILE}, or choose another policy.name"
+        )
+    else:
+        try:
+            check_files(checkpoint_folder(config))
+        except CheckpointError as error:
+            yield f"policy.checkpoint: {error}"
+    wait, deadline = config.policy.timeout_milliseconds, config.plugin.deadline_milliseconds
+    if wait >= deadline:
+        yield (
+            f"policy.timeout_milliseconds is {wait}, it must be below the {deadline} of plugin.deadline_milliseconds: "
+            "else the plugin is gone before the baseline answers"
+        )

@@ -1,0 +1,170 @@
+"""A table's options by everything that they cost: devices, hosts, waking, time, slowdown, scarcity; each at a price."""
+
+from collections.abc import Sequence
+from math import inf
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slurm_energy.policy.placement import ClusterView, FloatArray, OptionTable, PlaceInfo, Placement
+from slurm_energy.policy.rules.bounds import Bounds
+from slurm_energy.policy.rules.tables import active_joules, cheapest_by_speed, slowdowns
+
+
+class PlaceCosts(NamedTuple):
+    """What does not change of the places, by place."""
+
+    free_watts: FloatArray
+    """Of one free device."""
+    node_watts: FloatArray
+    """Of a node that is awake, beyond a suspended one."""
+    share_watts: FloatArray
+    """The same over its devices."""
+    busy_watts: FloatArray
+    """What a host draws more for each device in use."""
+    idle_seconds: FloatArray
+    resume_seconds: FloatArray
+
+    @classmethod
+    def of(cls, places: Sequence[PlaceInfo]) -> "PlaceCosts":
+        """Return the costs of some places."""
+        node = np.array([place.node_watts for place in places])
+        per_node = np.array([place.gpus_per_node for place in places])
+        return cls(
+            free_watts=np.array([place.free_watts for place in places]),
+            node_watts=node,
+            share_watts=node / per_node,
+            busy_watts=np.array([place.busy_watts for place in places]),
+            idle_seconds=np.array([place.idle_seconds for place in places]),
+            resume_seconds=np.array([place.resume_seconds for place in places]),
+        )
+
+
+class Prices(NamedTuple):
+    """What is paid for what an option takes beyond its own devices' energy."""
+
+    time_watts: float
+    """V: of a second of the job, run or wait."""
+    slowdown_joules: float
+    """Of one more run time, in terms of the run at the default clock."""
+    share: float
+    """Of a joule of the job's share of awake nodes: what they draw over the devices that they have."""
+    opening: float
+    """Of a joule of a node that has no other job, while the job runs and until it is suspended again."""
+    waking: float
+    """Of a joule that wakes a node."""
+    power: float
+    """Of a joule of the devices beyond the first: rises while a power budget binds."""
+    device_watts: FloatArray
+    """mu: of a device for as long as it is held, [places]."""
+
+
+class PricedJob(NamedTuple):
+    """What prices need to know of a job."""
+
+    units: float
+    """Work as estimated."""
+    bounds: Bounds | None
+    spare_watts: float
+    """What its start may add to the cluster's power; infinite without a budget."""
+
+
+class CostTable:
+    """Options of one table, flat and pruned.
+
+    At the same place and count an option that is no faster and no cheaper than another is left out, since it can win at
+    no prices from 0 up; the fastest, which bounds may need, never is.
+    """
+
+    def __init__(self, table: OptionTable, places: PlaceCosts) -> None:
+        """Prepare a table."""
+        active = active_joules(table)
+        where = cheapest_by_speed(table.seconds_per_unit, active)
+        place, count, clock = where
+        gpus = np.asarray(table.gpu_counts)[count]
+        seconds = table.seconds_per_unit[where]
+        self._places = places
+        self._place, self._gpus = place, gpus
+        self._seconds = seconds
+        self._slowdown = slowdowns(table)[where]
+        self._default_seconds = seconds / self._slowdown
+        self._device_seconds = gpus * seconds
+        self._joules = active[where] + places.busy_watts[place] * gpus * seconds
+        self._gross_joules = active[where] + places.free_watts[place] * gpus * seconds
+        self._added_watts = active[where] / seconds
+        self._share_joules = places.share_watts[place] * gpus * seconds
+        self._pairs, pair = np.unique(np.stack([place, gpus]), axis=1, return_inverse=True)
+        self._pair = pair.reshape(-1)
+        self._can_sleep = bool(places.node_watts.any())
+        self.least_joules = float(self._joules.min()) if len(seconds) else 0.0
+        """Per unit, of the cheapest option."""
+        cheapest = int(self._joules.argmin()) if len(seconds) else 0
+        self.least_watts = float(self._added_watts[cheapest] / gpus[cheapest]) if len(seconds) else 0.0
+        """Of one device in the cheapest option, beyond being free."""
+        self._placements = [Placement(*row) for row in np.stack([place, gpus, clock], axis=1).tolist()]
+
+    def choose(self, job: PricedJob, prices: Prices, room: Sequence[int], view: ClusterView) -> Placement | None:
+        """Return the option of the least cost with room, None when there is none or no power for any.
+
+        Bounds that no option can keep give way: first the deadline, then the time limit, for which the fastest option
+        is taken.
+        """
+        fits = np.asarray(room)[self._place] >= self._gpus
+        if not fits.any():
+            return None
+        within = fits if job.bounds is None else self._within(fits, job.bounds)
+        if not within.any():
+            fastest = np.where(fits, self._seconds, inf)
+            within = fastest == fastest.min()
+        if job.spare_watts < inf:
+            within &= self._added_watts <= job.spare_watts
+            if not within.any():
+                return None
+        return self._placements[int(np.where(within, self._costs(job, prices, within, view), inf).argmin())]
+
+    def least_cost(self, units: float, prices: Prices) -> float:
+        """Return what the cheapest option of an empty cluster would cost in J, opening and waking left out."""
+        if not len(self._seconds) or units <= 0.0:
+            return 0.0
+        cost = self._joules + prices.time_watts * self._seconds + prices.share * self._share_joules
+        return float((cost * units + prices.slowdown_joules * self._slowdown).min())
+
+    def _costs(self, job: PricedJob, prices: Prices, asked: NDArray[np.bool_], view: ClusterView) -> FloatArray:
+        """Return each option's cost in J per unit of work; right for those that are asked about."""
+        units = max(job.units, 1e-9)
+        cost: FloatArray = (
+            self._joules + prices.time_watts * self._seconds + prices.device_watts[self._place] * self._device_seconds
+        )
+        if prices.power > 0.0:
+            cost += prices.power * self._gross_joules
+        if prices.slowdown_joules > 0.0:
+            cost += prices.slowdown_joules * self._slowdown / units
+        if self._can_sleep:
+            cost += prices.share * self._share_joules + self._nodes(job, prices, asked, view)
+        return cost
+
+    def _nodes(self, job: PricedJob, prices: Prices, asked: NDArray[np.bool_], view: ClusterView) -> FloatArray:
+        """Return what the nodes cost that a start opens and wakes, per unit."""
+        units = max(job.units, 1e-9)
+        opened, waking = np.zeros(self._pairs.shape[1]), np.zeros(self._pairs.shape[1])
+        for index in np.unique(self._pair[asked]).tolist():
+            place, gpus = self._pairs[:, index].tolist()
+            opened[index] = view.opened_nodes(place, gpus)
+            waking[index] = view.wakeup_joules(place, gpus) if opened[index] else 0.0
+        costs, pair = self._places, self._pair
+        tail = costs.idle_seconds[self._place] / units
+        nodes = prices.opening * opened[pair] * costs.node_watts[self._place] * (self._seconds + tail)
+        nodes += prices.waking * waking[pair] / units
+        resume = np.where(waking[pair] > 0.0, costs.resume_seconds[self._place], 0.0) / units
+        wait: FloatArray = nodes + prices.time_watts * resume
+        if prices.slowdown_joules > 0.0:
+            wait += prices.slowdown_joules * resume / self._default_seconds / units
+        return wait
+
+    def _within(self, fits: NDArray[np.bool_], bounds: Bounds) -> NDArray[np.bool_]:
+        fits = fits & (self._slowdown <= bounds.slowdown)
+        in_time: NDArray[np.bool_] = fits & (self._seconds <= bounds.deadline_seconds_per_unit)
+        if not in_time.any():
+            in_time = fits & (self._seconds <= bounds.limit_seconds_per_unit)
+        return in_time

@@ -1,0 +1,48 @@
+"""The price of devices: the dual variable of the capacity limit, found by ascent on their occupancy."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from slurm_energy.policy.placement import ClusterView, FloatArray, PlaceInfo
+
+HEADROOM = 0.02
+"""Share of the devices that the price keeps free."""
+_STEP = 0.02
+"""At one arrival and an occupancy 1 above the wanted one, in terms of what a device draws."""
+_CEILING = 10.0
+"""Most, in the same terms: the price must be able to come down again when jobs stop coming."""
+
+
+class Scarcity:
+    """One price over all GPUs; the step is that of `adaptive-price`, in terms of watts that jobs here draw."""
+
+    def __init__(self, places: Sequence[PlaceInfo] = (), headroom: float = HEADROOM) -> None:
+        """Start with no price; it speaks of GPUs, or of CPU sockets where there is no GPU.
+
+        Args:
+            places: Of the cluster.
+            headroom: Share of the devices that the price keeps free.
+        """
+        self.headroom = headroom
+        gpu_places = [index for index, place in enumerate(places) if not place.is_cpu]
+        self._priced = gpu_places or list(range(len(places)))
+        self._total = sum(places[index].total_gpus for index in self._priced)
+        self._mu = 0.0
+        self.device_watts: FloatArray = np.zeros(len(places))
+        """By place."""
+
+    def move(self, view: ClusterView, typical_watts: float) -> None:
+        """Move the price at an arrival; a queue counts as full, whatever holds its jobs back.
+
+        Args:
+            view: The cluster.
+            typical_watts: What the arriving job draws with one device.
+        """
+        if view.num_waiting:
+            occupancy = 1.0
+        else:
+            occupancy = 1.0 - sum(view.free_gpus[index] for index in self._priced) / self._total
+        step = _STEP * typical_watts * (occupancy - 1.0 + self.headroom)
+        self._mu = min(_CEILING * typical_watts, max(0.0, self._mu + step))
+        self.device_watts[self._priced] = self._mu

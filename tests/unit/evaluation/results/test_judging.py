@@ -1,0 +1,82 @@
+"""Verdicts come from the numbers."""
+
+import pytest
+from results_samples import COST, GOALS, make_case, make_result, make_section
+
+from slurm_energy.evaluation.results.judging import (
+    difference_of,
+    estimate_of,
+    judged,
+    judged_policies,
+    judgements,
+    strongest_rule,
+)
+
+CASE, SECTION = make_case(), make_section()
+RULES = {"first": 10.0, "second": 8.0, "third": 9.0}
+
+
+def test_the_strongest_rule_has_the_least_mean_and_no_growing_queue() -> None:
+    assert strongest_rule(SECTION, CASE, make_result(RULES)) == "second"
+    growing = make_result(RULES, queue_growth_percent={"second": 4.0})
+    assert strongest_rule(SECTION, CASE, growing) == "third"
+    all_grow = make_result(RULES, queue_growth_percent=dict.fromkeys(RULES, 4.0))
+    assert strongest_rule(SECTION, CASE, all_grow) == "second"
+    assert strongest_rule(SECTION, CASE, make_result({})) is None
+
+
+def test_a_policy_that_is_no_rule_is_never_the_strongest_rule_and_is_the_one_that_is_judged() -> None:
+    result = make_result({**RULES, "net": 1.0})
+    assert strongest_rule(SECTION, CASE, result) == "second"
+    assert judged_policies(SECTION, CASE, result) == ("net",)
+    assert judged_policies(SECTION, CASE, make_result(RULES)) == ("second",)
+
+
+def test_differences_are_paired_by_seed() -> None:
+    result = make_result({"first": 10.0, "second": 8.0})
+    percent = difference_of(result, "second", "first", COST)
+    assert percent is not None and (percent.mean, percent.low, percent.high) == pytest.approx((-20.0, -20.0, -20.0))
+    points = difference_of(result, "second", "first", COST, percent=False)
+    assert points is not None and points.mean == pytest.approx(-2.0)
+    del result.runs["first"][2]
+    fewer = difference_of(result, "second", "first", COST)
+    assert fewer is not None and fewer.seeds == 2
+    assert difference_of(result, "second", "absent", COST) is None
+
+
+@pytest.mark.parametrize(("cost", "verdict"), [(7.9, "met"), (8.1, "missed"), (8.0, "met")])
+def test_a_goal_is_met_if_the_whole_interval_is_at_or_below_the_limit(cost: float, verdict: str) -> None:
+    assert judged(GOALS[0], "net", "second", make_result({**RULES, "net": cost})).verdict == verdict
+
+
+def test_a_mean_that_may_be_chance_does_not_meet_a_goal() -> None:
+    result = make_result({**RULES, "net": 7.9})
+    result.runs["net"][3] = {COST: 9.0}
+    found = judged(GOALS[0], "net", "second", result)
+    assert found.found is not None and found.found.low is not None and found.found.low < 0.0
+    assert found.verdict == "missed"
+
+
+def test_a_goal_beyond_the_bound_is_seen_as_impossible() -> None:
+    possible = make_result({"first": 10.0, "net": 8.0}, floor={"net": 6.0})
+    impossible = make_result({"first": 10.0, "net": 8.0}, floor={"net": 8.0})
+    assert judged(GOALS[1], "net", "first", possible).verdict == "missed"
+    found = judged(GOALS[1], "net", "first", impossible)
+    assert found.verdict == "missed: no policy can"
+    assert found.least == pytest.approx(100.0 * (8.0 / 10.0 + 8.0 / 11.0 + 8.0 / 9.0) / 3.0 - 100.0)
+
+
+def test_counts_are_compared_by_their_difference_and_values_as_they_are() -> None:
+    result = make_result({"first": 10.0, "net": 8.0}, misses={"first": 0.0, "net": 2.0})
+    assert judged(GOALS[2], "net", "first", result).verdict == "missed"
+    assert judged(GOALS[3], "net", "", result).verdict == "met"
+    assert judged(GOALS[2], "first", "net", result).verdict == "met"
+
+
+def test_what_no_run_says_is_open_and_nobody_is_held_against_himself() -> None:
+    assert judged(GOALS[2], "net", "first", make_result({"first": 10.0, "net": 8.0})).verdict == "open"
+    told = judgements(SECTION, CASE, make_result(RULES))
+    assert [(one.label, one.goal.text) for one in told] == [
+        ("second", goal.text) for goal in GOALS if goal is not GOALS[0]
+    ]
+    assert estimate_of(make_result(RULES), "nobody", COST) is None

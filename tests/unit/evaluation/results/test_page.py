@@ -1,0 +1,191 @@
+"""The page and its document, from made-up results; and the pipeline from end to end on a small cluster."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from results_samples import COST, make_case, make_result, make_results, make_section, world_in
+
+from slurm_energy.errors import ConfigError, EvaluationError
+from slurm_energy.evaluation.arena_plan import checked_plan
+from slurm_energy.evaluation.results.__main__ import main
+from slurm_energy.evaluation.results.cases import FULL, QUICK, Candidate, Effort, candidate_of
+from slurm_energy.evaluation.results.document import (
+    CaseResult,
+    Results,
+    fingerprint_of,
+    read_results,
+    write_results,
+)
+from slurm_energy.evaluation.results.page import results_page
+from slurm_energy.evaluation.results.plots import write_plots
+from slurm_energy.evaluation.results.running import run_sections
+from slurm_energy.evaluation.results.sections import CANDIDATES, SECTIONS
+from slurm_energy.evaluation.results.selection import selected_sections
+from slurm_energy.twin.world_file import world_names
+
+RULES = {"first": 10.0, "second": 8.0, "third": 9.0}
+
+
+def page_of(result: CaseResult) -> str:
+    return results_page((make_section(),), make_results(result), "results")
+
+
+def test_a_table_names_the_strongest_rule_and_differences_from_the_reference() -> None:
+    page = page_of(make_result(RULES, misses={"first": 3.0}))
+    assert "| **`second`** | 8.0 [7.2, 8.8] | - | -20.00 [-20.00, -20.00] |" in page
+    assert "| `first` | 10.0 [9.0, 11.0] | 3 | - |" in page
+    assert page.index("**`second`**") < page.index("`third` |") < page.index("| `first` | 10.0")
+
+
+def test_verdicts_follow_the_numbers() -> None:
+    good = page_of(make_result({**RULES, "net": 6.0}, misses={"first": 3.0, "net": 3.0}))
+    assert "| `one` | cheaper than the strongest rule (second) | `net` | -25.00 [-25.00, -25.00] % | - | met |" in good
+    assert "| `one` | no more misses than first | `net` | +0.00 [+0.00, +0.00] | - | met |" in good
+    bad = page_of(make_result({**RULES, "net": 9.0}, misses={"first": 3.0, "net": 4.0}))
+    assert (
+        "| `one` | cheaper than the strongest rule (second) | `net` | +12.50 [+12.50, +12.50] % | - | missed |" in bad
+    )
+    assert "| `one` | no more misses than first | `net` | +1.00 [+1.00, +1.00] | - | missed |" in bad
+
+
+def test_a_column_that_says_nothing_is_left_out_and_failures_are_told() -> None:
+    result = make_result(RULES, misses=dict.fromkeys(RULES, 0.0))
+    result.failures.append("third, seed 4: out of memory")
+    page = page_of(result)
+    assert "missed |" not in page.split("### ")[1].splitlines()[3]
+    assert "Failed: third, seed 4: out of memory" in page
+
+
+def test_the_document_comes_back_as_it_was_written(tmp_path: Path) -> None:
+    results = Results(cases={"one": make_result(RULES, misses={"first": 3.0})}, wall_seconds=12.5, is_quick=True)
+    path = tmp_path / "deep" / "results.json"
+    write_results(path, results)
+    assert read_results(path) == results
+    before = path.read_bytes()
+    write_results(path, read_results(path))
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"format": "other", "format_version": 1}', '{"format": 3}'])
+def test_another_file_is_refused(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "results.json"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(EvaluationError, match=r"results\.json"):
+        read_results(path)
+
+
+def test_plots_are_the_same_bytes_each_time(tmp_path: Path) -> None:
+    results = make_results(make_result({**RULES, "net": 6.0}))
+    for folder in ("a", "b"):
+        write_plots(tmp_path / folder, (make_section(),), results)
+    one, two = ((tmp_path / folder / "some.svg").read_bytes() for folder in ("a", "b"))
+    assert one == two and b"<svg" in one
+
+
+def test_a_small_section_runs_from_world_to_page_and_known_runs_are_kept(tmp_path: Path) -> None:
+    world = world_in(tmp_path)
+    rules = ("greedy", "fixed-dvfs")
+    case = make_case(
+        world=world, plan=replace(make_case(world=world).plan), rules=rules, reference="greedy", goals=(), frontier=True
+    )
+    section = make_section(case)
+    candidates = [candidate_of("mine::price:V=50"), candidate_of("elsewhere::other::edp")]
+    told: list[tuple[str, int, int]] = []
+    results = run_sections((section,), candidates, FULL, Results(), workers=1, tell=lambda *step: told.append(step))
+    result = results.cases["one"]
+    assert result.failures == []
+    assert {label: sorted(by_seed) for label, by_seed in result.runs.items()} == {
+        "greedy": [1, 2],
+        "fixed-dvfs": [1, 2],
+        "mine": [1, 2],
+    }
+    assert result.texts["fixed-dvfs"].startswith("fixed-dvfs:f=")
+    assert told[-1] == ("some: runs", 6, 6)
+    for figures in (figures for by_seed in result.runs.values() for figures in by_seed.values()):
+        assert figures["bound_cost_joules_per_unit"] <= figures[COST] * (1.0 + 1e-9)
+        assert figures["frontier_excess_percent"] > -1e-6
+    result.runs["greedy"][1] = {COST: -1.0}  # would be run again if it were not kept
+    again = run_sections((section,), [candidate_of("edp")], FULL, results, reuse=True, workers=1)
+    assert again.cases["one"].runs["greedy"][1] == {COST: -1.0}
+    assert sorted(again.cases["one"].runs) == ["edp", "fixed-dvfs", "greedy"]
+    write_plots(tmp_path, (section,), again)
+    assert "**`" in results_page((section,), again, "results")
+
+
+def test_a_policy_that_fails_is_told_and_takes_nothing_from_the_others(tmp_path: Path) -> None:
+    world = world_in(tmp_path)
+    case = make_case(world=world, rules=("greedy",), reference="greedy", goals=())
+    results = run_sections(
+        (make_section(case),),
+        [candidate_of("fixed-clock:h100=0.5")],
+        Effort(most_seeds=1, length_share=0.5),
+        Results(),
+        workers=1,
+    )
+    assert list(results.cases["one"].runs) == ["greedy"]
+    assert "no place has device 'h100'" in results.cases["one"].failures[0]
+
+
+def test_candidates_have_labels_and_places() -> None:
+    assert candidate_of("greedy") == Candidate(label="greedy", text="greedy")
+    assert candidate_of("net::wakeup,tum128::gnn:checkpoint=/a/b") == Candidate(
+        label="net", text="gnn:checkpoint=/a/b", sections=("wakeup", "tum128")
+    )
+    section = make_section()
+    assert candidate_of("a::one::greedy").runs_in(section, section.cases[0])
+    assert candidate_of("a::some::greedy").runs_in(section, section.cases[0])
+    assert not candidate_of("a::two::greedy").runs_in(section, section.cases[0])
+    for text in ("::greedy", "net::", "a::b::c::d"):
+        with pytest.raises(ConfigError):
+            candidate_of(text)
+
+
+def test_every_case_of_the_page_can_be_run() -> None:
+    cases = [case for section in SECTIONS for case in section.cases]
+    assert len({case.key for case in cases}) == len(cases)
+    for case in cases:
+        plan = replace(case.plan, policies=case.rules)
+        checked_plan(plan)
+        assert case.reference in case.rules and len(case.rules) >= 5 and len(case.plan.seeds) >= 5
+        assert case.plan.world in world_names()
+        assert all(not goal.against or goal.against in case.rules for goal in case.goals)
+        assert not case.undisturbed or case.undisturbed in {other.key for other in cases}
+        assert QUICK.of(case).plan.seeds == case.plan.seeds[:2]
+    for text in CANDIDATES:
+        candidate_of(text)
+
+
+def test_the_fingerprint_follows_world_length_and_merit() -> None:
+    case = SECTIONS[1].cases[0]
+    same = fingerprint_of(case)
+    assert fingerprint_of(replace(case, title="another", goals=())) == same
+    others = (
+        replace(case, merit=None),
+        replace(case, plan=replace(case.plan, horizon_seconds=1000.0)),
+        replace(case, plan=replace(case.plan, settings=(("rate_per_second", 0.01),))),
+    )
+    assert all(fingerprint_of(other) != same for other in others)
+
+
+def test_sections_and_cases_are_chosen_by_key() -> None:
+    chosen = selected_sections(SECTIONS, ["misled", "philly"])
+    assert [(section.key, [case.key for case in section.cases]) for section in chosen] == [
+        ("scenarios", ["misled"]),
+        ("philly", ["philly-a100-limits"]),
+    ]
+    with pytest.raises(EvaluationError, match="'nothing' is no section or case"):
+        selected_sections(SECTIONS, ["nothing"])
+
+
+def test_the_command_writes_page_document_and_plots_and_renders_them_again(tmp_path: Path) -> None:
+    page = tmp_path / "results.md"
+    command = ["--write", str(page), "--workers", "1"]
+    assert main([*command, "--quick", "--seeds", "1", "--only", "tum128-training", "--policy", "mine::edp"]) == 0
+    text = page.read_text(encoding="utf-8")
+    assert "### Training alone (`tum128-training`)" in text and "| `mine` |" in text and "A short run" in text
+    page.unlink()
+    assert main([*command, "--render"]) == 0
+    assert page.read_text(encoding="utf-8") == text
+    assert (tmp_path / "results" / "robustness.svg").is_file()
+    assert main([*command, "--only", "nothing"]) == 1

@@ -1,0 +1,169 @@
+"""Prices are learned from bills: what the rule gets wrong about sharing nodes, a network puts right."""
+
+from collections.abc import Sequence
+from math import inf
+from random import Random
+
+import numpy as np
+import pytest
+import torch
+from small_worlds import make_device, make_job, make_load, make_pool, make_world
+
+from slurm_energy.errors import TrainingError
+from slurm_energy.learning.prices.collector import ExploringPriceRule, PricedEpisode
+from slurm_energy.learning.prices.learner import PriceLearner
+from slurm_energy.learning.prices.settings import PriceEpisodeSettings, PriceLearnerSettings
+from slurm_energy.policy.gnn.configuration import NetworkConfig
+from slurm_energy.policy.gnn.network import HierarchicalNetwork, create_network
+from slurm_energy.policy.gnn.pricing import NetworkPrices
+from slurm_energy.policy.placement import PlacementRule
+from slurm_energy.policy.rules.registry import create_rule
+from slurm_energy.policy.rules.total_cost import TotalCostSettings
+from slurm_energy.twin.job import Workload
+from slurm_energy.twin.learned_price import LearnedPriceRule
+from slurm_energy.twin.outcome import Outcome
+from slurm_energy.twin.simulation import run
+from slurm_energy.twin.world import SuspendSettings
+
+SLEEP = SuspendSettings(idle_seconds=60.0, resume_seconds=10.0, suspended_watts=5.0, resume_watts=100.0)
+LEAN = make_device(
+    "lean", loads={"training": make_load(watts=(150.0,), seconds_per_unit=(1.0,))}, relative_clocks=(1.0,)
+)
+THIRSTY = make_device(
+    "thirsty", loads={"training": make_load(watts=(330.0,), seconds_per_unit=(1.0,))}, relative_clocks=(1.0,)
+)
+WORLD = make_world(
+    make_pool(
+        "wide", device="lean", nodes=2, gpus_per_node=8, host_idle_watts=900.0, host_busy_watts=900.0, suspend=SLEEP
+    ),
+    make_pool(
+        "narrow",
+        device="thirsty",
+        nodes=16,
+        gpus_per_node=1,
+        host_idle_watts=130.0,
+        host_busy_watts=130.0,
+        suspend=SLEEP,
+    ),
+    devices=(LEAN, THIRSTY),
+)
+"""Jobs that come one at a time are cheapest on narrow nodes, though their GPUs draw more: nobody shares a wide node."""
+CONFIG = NetworkConfig(policy="prices", hidden=12, pooling="coarsening", device_layers=1)
+EPISODE = PriceEpisodeSettings(world="", hours=24.0, time_watts=0.0, slowdown=0.0, refresh_seconds=7200.0, noise=0.5)
+
+
+def jobs(seed: int, count: int = 120) -> Workload:
+    random, now, found = Random(seed), 0.0, []
+    for number in range(count):
+        now += random.expovariate(1.0 / 4000.0)
+        found.append(make_job(number + 1, submitted=now, units=random.uniform(300.0, 1500.0)))
+    return Workload(name="alone", jobs=tuple(found))
+
+
+def episode(network: HierarchicalNetwork, seed: int) -> PricedEpisode:
+    rule = ExploringPriceRule(network.eval(), EPISODE, Random(seed))
+    outcome = run(WORLD, jobs(seed), rule)
+    steps, cost = rule.steps(outcome.end_seconds)
+    return PricedEpisode(states=tuple(rule.states), steps=tuple(steps), cost_per_job=cost)
+
+
+def learner(network: HierarchicalNetwork) -> PriceLearner:
+    settings = PriceLearnerSettings(learning_rate=1e-2, states_per_batch=16)
+    return PriceLearner(network, settings, noise=EPISODE.noise, seed=0)
+
+
+def learned(network: HierarchicalNetwork) -> PlacementRule:
+    settings = TotalCostSettings(time_watts=0.0, slowdown=0.0)
+    return LearnedPriceRule(lambda: NetworkPrices(network), settings, refresh_seconds=EPISODE.refresh_seconds)
+
+
+def rounds(count: int) -> tuple[HierarchicalNetwork, Sequence[float]]:
+    torch.set_num_threads(1)
+    network = create_network(CONFIG, seed=0)
+    learns, costs = learner(network), []
+    for number in range(count):
+        figures = learns.absorb([episode(network, 1000 + number)])
+        costs.append(figures["cost_per_job"])
+    return network.eval(), costs
+
+
+def joules(outcome: Outcome) -> float:
+    return float(outcome.total_joules)
+
+
+def test_a_toy_cluster_with_a_known_optimum_is_learned() -> None:
+    test = jobs(seed=5)
+    optimum = run(WORLD, test, create_rule("total-cost:V=0,slowdown=0,opening=3"))
+    assert set(optimum.place.tolist()) == {1}
+    untrained = joules(run(WORLD, test, learned(create_network(CONFIG, seed=0))))
+    network, _ = rounds(10)
+    assert untrained > 1.1 * joules(optimum)
+    assert joules(run(WORLD, test, learned(network))) < 1.02 * joules(optimum)
+
+
+def test_an_untrained_network_does_what_the_rule_does() -> None:
+    test = jobs(seed=6)
+    rule = run(WORLD, test, create_rule("total-cost:V=0,slowdown=0"))
+    network = run(WORLD, test, learned(create_network(CONFIG, seed=3)))
+    assert joules(rule) == joules(network)
+    assert list(rule.place) == list(network.place)
+
+
+def test_one_seed_gives_one_training() -> None:
+    (first, costs), (second, same) = rounds(2), rounds(2)
+    assert costs == same
+    for mine, theirs in zip(first.parameters(), second.parameters(), strict=True):
+        assert torch.equal(mine, theirs)
+
+
+def test_a_restored_learner_goes_on_as_if_it_had_not_stopped() -> None:
+    torch.set_num_threads(1)
+    network = create_network(CONFIG, seed=0)
+    whole = learner(network)
+    whole.absorb([episode(network, 1)])
+    kept = whole.state()
+    later = episode(network, 2)
+    again = create_network(CONFIG, seed=9)
+    resumed = learner(again)
+    whole.absorb([later])
+    resumed.restore(kept)
+    resumed.absorb([later])
+    for mine, theirs in zip(network.parameters(), again.parameters(), strict=True):
+        assert torch.equal(mine, theirs)
+
+
+def test_bills_add_up_to_what_the_cluster_drew() -> None:
+    """All bills at no price of time are the energy beyond that of a cluster whose nodes all sleep."""
+    network = create_network(CONFIG, seed=0)
+    rule = ExploringPriceRule(network.eval(), EPISODE, Random(0))
+    workload = jobs(seed=7)
+    outcome = run(WORLD, workload, rule)
+    steps, _ = rule.steps(outcome.end_seconds + SLEEP.idle_seconds)
+    assert len(steps) == len(workload.jobs) - 1  # nobody is asked after the last one's end
+    promised = [job.true_units * min(140.0 + 975.0 / 8.0, 320.0 + 135.0) for job in workload.jobs]
+    billed = sum(step.cost * least for step, least in zip(steps, promised[:-1], strict=True))
+    asleep = 18 * SLEEP.suspended_watts * outcome.end_seconds
+    before_the_first_sleep = SLEEP.idle_seconds * (2 * 975.0 + 16 * 135.0)
+    assert billed == pytest.approx(joules(outcome) - asleep - before_the_first_sleep, rel=0.03)
+
+
+def test_waiting_is_blamed_on_what_came_before_it() -> None:
+    network = create_network(CONFIG, seed=0)
+    rule = ExploringPriceRule(network.eval(), PriceEpisodeSettings(world="", time_watts=20.0), Random(0))
+    crowd = tuple(make_job(number, submitted=10.0 * number, units=2000.0, gpus=(1,)) for number in range(1, 60))
+    outcome = run(WORLD, Workload(name="crowd", jobs=crowd), rule)
+    steps, _ = rule.steps(outcome.end_seconds)
+    by_job = [step.waiting for step in steps]
+    assert max(by_job) > 0.0
+    assert all(np.isfinite(by_job))
+
+
+def test_a_network_without_prices_is_refused() -> None:
+    with pytest.raises(TrainingError, match="prices"):
+        PriceLearner(create_network(NetworkConfig(hidden=12), seed=0), PriceLearnerSettings(), noise=0.3, seed=0)
+
+
+def test_episodes_without_an_ended_job_are_refused() -> None:
+    network = create_network(CONFIG, seed=0)
+    with pytest.raises(TrainingError, match="no job"):
+        learner(network).absorb([PricedEpisode(states=(), steps=(), cost_per_job=inf)])

@@ -1,0 +1,59 @@
+"""Every algorithm that is named: trains on a shipped world, the same twice, and the same after a stop."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny_learner
+import torch
+
+from slurm_energy.errors import ConfigError
+from slurm_energy.learning.algorithms import ALGORITHMS, find_algorithm
+from slurm_energy.learning.round_training import train_in_rounds
+from slurm_energy.learning.settings_file import toml_text
+from slurm_energy.learning.training_settings import resumed_settings, training_settings
+from slurm_energy.policy.gnn.checkpoint import read_checkpoint
+
+LEARNERS: dict[str, dict[str, Any]] = {
+    "chsac": {"batch_size": 4, "warm_up_transitions": 3, "updates_per_transition": 0.5},
+    "policy-gradient": {"epochs": 1, "minibatches": 2},
+}
+HOURS = 0.2
+
+
+def write_config(folder: Path, name: str) -> Path:
+    path = folder / "train.toml"
+    tables = {
+        "training": {"algorithm": name, "world": "lab", "rounds": 3},
+        "network": tiny_learner.NETWORK,
+        "episodes": {"hours": HOURS},
+        "learner": LEARNERS[name],
+    }
+    path.write_text(toml_text(tables), encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("name", LEARNERS)
+def test_an_algorithm_goes_on_as_if_it_had_not_been_stopped(name: str, tmp_path: Path) -> None:
+    config = write_config(tmp_path, name)
+    whole, part = tmp_path / "whole", tmp_path / "part"
+    end = train_in_rounds(training_settings(config, {}), whole)
+    train_in_rounds(training_settings(config, {"rounds": 2}), part)
+    before = read_checkpoint(part / "last").tensors
+    train_in_rounds(resumed_settings(part, None, {"rounds": 3}), part, resumes=True)
+    mine, theirs = read_checkpoint(part / "last").tensors, read_checkpoint(whole / "last").tensors
+    assert all(torch.equal(tensor, theirs[key]) for key, tensor in mine.items())
+    assert not all(torch.equal(tensor, before[key]) for key, tensor in mine.items())
+    assert end.checkpoints["last"].name == "gnn"
+    assert end.checkpoints["best"].metrics["score"] >= end.checkpoints["last"].metrics["score"]
+
+
+def test_each_name_leads_to_the_algorithm_of_this_name() -> None:
+    assert [find_algorithm(name).name for name in ALGORITHMS] == list(ALGORITHMS)
+
+
+def test_a_name_that_is_none_is_refused_with_the_nearest_one() -> None:
+    with pytest.raises(ConfigError, match="did you mean policy-gradient"):
+        find_algorithm("policy_gradient")
+    with pytest.raises(ConfigError, match="there are chsac, policy-gradient, prices"):
+        find_algorithm("zzz")

@@ -1,0 +1,143 @@
+"""The rule that pays for everything: hosts, waking, time, slowdown, scarcity, a power budget and wrong tables."""
+
+from dataclasses import replace
+from math import inf
+
+import numpy as np
+import pytest
+from rule_factory import make_job, make_view
+
+from slurm_energy.errors import ConfigError, ValueRangeError
+from slurm_energy.policy.rules.bounds import bounds_of
+from slurm_energy.policy.rules.cost_table import CostTable, PlaceCosts, PricedJob, Prices
+from slurm_energy.policy.rules.registry import create_rule
+from slurm_energy.policy.rules.scarcity import Scarcity
+from slurm_energy.policy.rules.tables import active_joules
+
+
+def prices(**changes: object) -> Prices:
+    free = Prices(
+        time_watts=0.0,
+        slowdown_joules=0.0,
+        share=0.0,
+        opening=0.0,
+        waking=0.0,
+        power=0.0,
+        device_watts=np.zeros(3),
+    )
+    return free._replace(**changes)
+
+
+def priced(units: float = 1000.0, **changes: object) -> PricedJob:
+    return PricedJob(units=units, bounds=None, spare_watts=inf)._replace(**changes)
+
+
+@pytest.mark.parametrize("watts", [0.0, 7.0, 300.0])
+@pytest.mark.parametrize("scarce", [0.0, 50.0])
+def test_the_least_cost_is_that_of_every_option_worked_out_one_by_one(watts: float, scarce: float) -> None:
+    view, job = make_view(), make_job(gpu_counts=(1, 2, 4, 8))
+    table = view.options(job)
+    mu = np.array([scarce, 0.0, scarce / 2.0])
+    chosen = CostTable(table, PlaceCosts.of(view.places)).choose(
+        priced(), prices(time_watts=watts, device_watts=mu), view.room(job), view
+    )
+    costs = {}
+    for place in range(3):
+        for count, gpus in enumerate(table.gpu_counts):
+            for clock in range(table.seconds_per_unit.shape[2]):
+                seconds = float(table.seconds_per_unit[place, count, clock])
+                if np.isfinite(seconds):
+                    watts_above = float(table.watts[place, count, clock] - table.free_watts[place, count, clock])
+                    costs[place, gpus, clock] = seconds * (watts_above + watts + mu[place] * gpus)
+    assert chosen is not None
+    assert costs[chosen[:3]] == pytest.approx(min(costs.values()))
+
+
+def test_a_slowdown_has_a_price_that_short_jobs_feel_and_long_ones_do_not() -> None:
+    view, job = make_view(), make_job(gpu_counts=(1,))
+    options = CostTable(view.options(job), PlaceCosts.of(view.places))
+    table = view.options(job)
+
+    def slowdown(units: float) -> float:
+        found = options.choose(priced(units), prices(slowdown_joules=1e5), view.room(job), view)
+        assert found is not None
+        seconds = table.seconds_per_unit[found.place, 0]
+        return float(seconds[found.clock] / seconds[np.isfinite(seconds)][-1])
+
+    assert slowdown(10.0) == pytest.approx(1.0)
+    assert slowdown(1e7) > 1.05
+
+
+def test_a_job_pays_for_nodes_that_it_keeps_awake_and_opens() -> None:
+    view, job = make_view(), make_job(gpu_counts=(1,))
+    free = CostTable(view.options(job), PlaceCosts.of(view.places)).choose(priced(), prices(), view.room(job), view)
+    assert free is not None
+    places = [
+        replace(place, node_watts=1e5 if index == free.place else 0.0, gpus_per_node=4)
+        for index, place in enumerate(view.places)
+    ]
+    options = CostTable(view.options(job), PlaceCosts.of(places))
+    for paid in (prices(share=1.0), prices(opening=1.0)):
+        found = options.choose(priced(), paid, view.room(job), view)
+        assert found is not None
+        assert found.place != free.place
+    view.free_gpus[free.place] -= 1  # somebody keeps the node awake already
+    found = options.choose(priced(), prices(opening=1.0), view.room(job), view)
+    assert found is not None
+    assert found.place == free.place
+
+
+def test_no_start_passes_the_power_that_is_left() -> None:
+    view, job = make_view(), make_job(gpu_counts=(1, 2, 4, 8))
+    table = view.options(job)
+    options = CostTable(table, PlaceCosts.of(view.places))
+    for spare in (20.0, 60.0, 200.0):
+        found = options.choose(priced(spare_watts=spare), prices(time_watts=1e4), view.room(job), view)
+        if found is not None:
+            where = found.place, table.count_index(found.gpus), found.clock
+            assert table.watts[where] - table.free_watts[where] <= spare
+    assert options.choose(priced(spare_watts=0.0), prices(), view.room(job), view) is None
+
+
+def test_bounds_hold_whatever_is_paid() -> None:
+    view, job = make_view(), make_job(gpu_counts=(1, 2), max_slowdown=0.05)
+    table = view.options(job)
+    found = CostTable(table, PlaceCosts.of(view.places)).choose(
+        priced(bounds=bounds_of(job, 0.0)), prices(), view.room(job), view
+    )
+    assert found is not None
+    seconds = table.seconds_per_unit[found.place, table.count_index(found.gpus)]
+    assert seconds[found.clock] <= 1.05 * seconds[np.isfinite(seconds)][-1] * (1.0 + 1e-9)
+
+
+def test_options_left_out_could_never_win() -> None:
+    view, job = make_view(), make_job(gpu_counts=(1, 2))
+    table = view.options(job)
+    options = CostTable(table, PlaceCosts.of(view.places))
+    best = options.choose(priced(), prices(), view.room(job), view)
+    active = active_joules(table)
+    assert best is not None
+    assert active[best.place, table.count_index(best.gpus), best.clock] == pytest.approx(float(active.min()))
+
+
+def test_scarcity_rises_while_devices_are_scarce_and_falls_while_they_are_not() -> None:
+    view = make_view()
+    scarcity = Scarcity(view.places)
+    scarcity.move(view, 100.0)
+    assert not scarcity.device_watts.any()
+    view.free_gpus = [0, 0, 0]
+    for _ in range(50):
+        scarcity.move(view, 100.0)
+    high = scarcity.device_watts.copy()
+    assert (high > 0.0).all()
+    view.free_gpus = list(view.totals)
+    scarcity.move(view, 100.0)
+    assert (scarcity.device_watts < high).all()
+
+
+def test_settings_are_read_and_checked() -> None:
+    assert create_rule("total-cost:V=5,slowdown=0.3,headroom=0.1").name == "total-cost"
+    with pytest.raises(ConfigError, match="no setting"):
+        create_rule("total-cost:speed=1")
+    with pytest.raises(ValueRangeError, match="headroom"):
+        create_rule("total-cost:headroom=2")

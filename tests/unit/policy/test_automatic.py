@@ -1,0 +1,92 @@
+"""`policy.name = "auto"`: the learned policy where it can be served, else the baseline, and never an error."""
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slurm_energy.config import Config, PluginConfig, PolicyConfig
+from slurm_energy.daemon.decide import create_decider
+from slurm_energy.daemon.remote_policy import RemotePolicy
+from slurm_energy.policy import automatic
+from slurm_energy.policy.automatic import AUTOMATIC, chosen_policy
+from slurm_energy.policy.registry import create_policy
+from slurm_energy.policy.shipped import SHIPPED, checkpoint_folder, shipped_folder
+from slurm_energy.policy.site_check import site_faults
+
+
+def with_policy(**policy: Any) -> Config:
+    return replace(Config(), policy=replace(PolicyConfig(), **policy))
+
+
+@pytest.fixture
+def without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(automatic, "missing_modules", lambda: ("torch",))
+
+
+def test_a_new_installation_has_auto_and_the_shipped_checkpoint() -> None:
+    policy = Config().policy
+    assert (policy.name, policy.checkpoint, policy.baseline) == (AUTOMATIC, SHIPPED, "oracle")
+    assert list(site_faults(Config())) == []
+
+
+def test_with_torch_auto_is_the_learned_policy_and_nothing_else_changes() -> None:
+    choice = chosen_policy(Config())
+    assert choice.note == ""
+    assert choice.config == with_policy(name="gnn")
+    decider = create_decider(Config())
+    assert isinstance(decider.policy, RemotePolicy)
+    assert (decider.policy.name, decider.policy.baseline.name) == ("gnn", "oracle")
+
+
+@pytest.mark.usefixtures("without_torch")
+@pytest.mark.parametrize("baseline", ["oracle", "slurm-default"])
+def test_without_torch_auto_is_the_baseline_and_the_note_says_what_to_install(baseline: str) -> None:
+    config = with_policy(baseline=baseline)
+    choice = chosen_policy(config)
+    assert choice.config == with_policy(name=baseline, baseline=baseline)
+    assert choice.note == (
+        f"torch not installed: policy {baseline} decides; for the learned policy pip install 'slurm-energy[daemon]', "
+        "then reload slurm-energyd"
+    )
+    assert create_decider(config).policy.name == create_policy(config).name == baseline
+    assert list(site_faults(config)) == []
+
+
+@pytest.mark.parametrize("name", ["slurm-default", "fixed-clock", "oracle", "gnn"])
+def test_a_policy_that_the_site_names_is_never_exchanged(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(automatic, "missing_modules", lambda: ("torch",))
+    assert chosen_policy(with_policy(name=name)).config.policy.name == name
+
+
+def test_settings_under_which_the_learned_policy_cannot_be_served_are_no_fault_of_auto(tmp_path: Path) -> None:
+    short = replace(Config(), plugin=PluginConfig(deadline_milliseconds=15))
+    broken = with_policy(checkpoint=str(tmp_path / "none"))
+    for config, word in ((short, "deadline_milliseconds"), (broken, "does not exist")):
+        choice = chosen_policy(config)
+        assert choice.config.policy.name == "oracle"
+        assert choice.note.startswith("the learned policy cannot be served: policy oracle decides; ")
+        assert word in choice.note
+        assert list(site_faults(config)) == []
+        assert list(site_faults(replace(config, policy=replace(config.policy, name="gnn")))) != []
+
+
+def test_shipped_is_a_word_and_other_checkpoints_are_folders() -> None:
+    assert checkpoint_folder(Config()) == shipped_folder()
+    assert checkpoint_folder(with_policy(checkpoint="./shipped")) == Path("shipped")
+    assert checkpoint_folder(with_policy(checkpoint="/a/b")) == Path("/a/b")
+
+
+def test_looking_for_torch_imports_none_of_it() -> None:
+    script = (
+        "import sys; from slurm_energy.config import Config; from slurm_energy.daemon.decide import create_decider;"
+        "print(create_decider(Config()).policy.name, sorted({'numpy', 'safetensors', 'torch'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout == "gnn []\n"
+    hidden = "import sys; sys.modules.update(dict.fromkeys(('torch', 'safetensors')));" + script
+    done = subprocess.run([sys.executable, "-c", hidden], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("oracle ")
