@@ -3,7 +3,6 @@
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 from slurm_energy.config import Config
@@ -13,6 +12,7 @@ from slurm_energy.policy.registry import known_policy_names
 from slurm_energy.policy.rules.registry import create_rule
 from slurm_energy.policy.rules.settings import Setting, read_settings, split_text
 from slurm_energy.policy.rules.total_cost import TOTAL_COST, total_cost_settings
+from slurm_energy.policy.shipped import named_folder
 from slurm_energy.twin.learned import LearnedRule
 from slurm_energy.twin.learned_price import LearnedPriceRule
 from slurm_energy.twin.served import served_policy
@@ -38,7 +38,7 @@ LEARNED_SETTINGS = {
 LEARNED_SUMMARY = "a network from a checkpoint, asked at every start; needs torch"
 PRICED = "learned-price"
 PRICED_SETTINGS = {
-    "checkpoint": "folder of the learned prices",
+    "checkpoint": "folder of the learned prices, or shipped",
     "refresh": "seconds between two looks at the cluster, 1 to 86400 (default 600)",
     **{setting.name: f"{setting.meaning} (default {setting.default:g})" for setting in TOTAL_COST},
 }
@@ -104,7 +104,7 @@ def _priced(text: str) -> PlacementRule:
     values = read_settings(PRICED, (*TOTAL_COST, _REFRESH), given)
     refresh_seconds = values.pop("refresh")
     loading = _loading(PRICED)
-    network, metadata = loading.load_network(Path(folder))
+    network, metadata = loading.load_network(named_folder(folder))
     return LearnedPriceRule(
         partial(loading.prices_of, network),
         total_cost_settings(values),
@@ -137,7 +137,7 @@ def _learned(settings: str) -> PlacementRule:
     except ValueError:
         raise ConfigError(f"setting sampling={given['sampling'][:64]!r} of {LEARNED} is not a number") from None
     loading = _loading(LEARNED)
-    network, metadata = loading.load_network(Path(given["checkpoint"]), rate)
+    network, metadata = loading.load_network(named_folder(given["checkpoint"]), rate)
     return LearnedRule(
         partial(loading.chooser_of, network), version=metadata.version, learned_clocks=given.get("clocks") == "1"
     )

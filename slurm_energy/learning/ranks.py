@@ -164,11 +164,12 @@ class Ranks:
 
     def any_of(self, flag: bool) -> bool:
         """Return whether the flag is set on any rank."""
-        return self._largest(float(flag)) > 0.0
-
-    def least(self, number: int) -> int:
-        """Return the smallest of the ranks' numbers."""
-        return -int(self._largest(-float(number)))
+        if self.count == 1:
+            return flag
+        found = torch.tensor([float(flag)])
+        with _spoken():
+            distributed.all_reduce(found, op=distributed.ReduceOp.MAX)
+        return float(found) > 0.0
 
     def begin_equal(self, weights: Mapping[str, Tensor]) -> None:
         """Give every rank the first one's weights, in place."""
@@ -224,14 +225,6 @@ class Ranks:
                 f"{int(going)} of {self.count} ranks make an update number {self._averaged + (not goes_on)} in this "
                 "round, the others have made all of theirs: the number of updates must not depend on a rank's episodes"
             )
-
-    def _largest(self, number: float) -> float:
-        if self.count == 1:
-            return number
-        found = torch.tensor([number], dtype=torch.float64)
-        with _spoken():
-            distributed.all_reduce(found, op=distributed.ReduceOp.MAX)
-        return float(found)
 
 
 ALONE = Ranks()

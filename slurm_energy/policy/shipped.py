@@ -13,7 +13,11 @@ def shipped_folder() -> Path:
     return Path(__file__).resolve().parent / SHIPPED
 
 
+def named_folder(text: str) -> Path:
+    """Return the folder that a checkpoint's name means."""
+    return shipped_folder() if text == SHIPPED else Path(text)
+
+
 def checkpoint_folder(config: Config) -> Path:
     """Return the folder that `policy.checkpoint` means."""
-    given = config.policy.checkpoint
-    return shipped_folder() if given == SHIPPED else Path(given)
+    return named_folder(config.policy.checkpoint)

@@ -47,6 +47,8 @@ def notes_of(result: ArenaResult, assumptions: tuple[str, ...] = ()) -> tuple[st
         )
     if result.runs and not result.of(plan.reference_policy):
         notes.append(f"The reference {plan.reference_policy} has no run: there are no differences.")
+    if plan.warm_up_seconds > 0.0:
+        notes.append(f"The first {plan.warm_up_seconds / 3600.0:g} hours of every run are simulated and not counted.")
     if len(plan.seeds) == 1:
         notes.append("One seed: there are no intervals, and small differences mean nothing.")
     elif len(plan.seeds) < 8:

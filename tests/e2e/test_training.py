@@ -1,6 +1,7 @@
 """A training on two nodes of a real Slurm: one network from two ranks; stopped by a signal, it goes on by itself."""
 
 import csv
+import time
 from pathlib import Path
 
 import pytest
@@ -99,6 +100,7 @@ def test_a_training_that_slurm_stops_is_queued_again_and_goes_on(two_nodes: Lab)
     assert show_job(two_nodes, job)["JobState"] == "PENDING", (home / "out.txt").read_text()
     done = rounds_of(home / "made")
     assert 1 <= len(done) < ROUNDS
+    time.sleep(1.0)
     two_nodes.run(["scontrol", "update", f"JobId={job}", "StartTime=now"], check=True)  # Slurm would wait two minutes
     wait_for(two_nodes, job, {"COMPLETED", "FAILED"}, timeout=200.0)
 

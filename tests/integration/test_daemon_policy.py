@@ -39,7 +39,7 @@ from slurm_energy.domain.job import GpuDemand, JobRequest
 from slurm_energy.policy.baselines import SlurmDefaultPolicy
 from slurm_energy.policy.checkpoint_files import CheckpointMetadata
 from slurm_energy.policy.gnn.checkpoint import save_checkpoint
-from slurm_energy.policy.gnn.configuration import NetworkConfig
+from slurm_energy.policy.gnn.configuration import NetworkConfig, Policy
 from slurm_energy.policy.gnn.network import create_network
 from slurm_energy.policy.guard import Guard
 
@@ -232,10 +232,10 @@ def test_a_killed_child_is_started_again_and_fed_with_the_whole_cluster(tmp_path
         assert again.endswith("with 300 jobs")
 
 
-@pytest.mark.parametrize("policy_name", ["oracle", "gnn"])
-def test_the_real_child_serves_a_policy_of_the_registry(tmp_path: Path, policy_name: str) -> None:
+@pytest.mark.parametrize(("policy_name", "kind"), [("oracle", "options"), ("gnn", "options"), ("gnn", "prices")])
+def test_the_real_child_serves_a_policy_of_the_registry(tmp_path: Path, policy_name: str, kind: Policy) -> None:
     """No fake: the child's own module makes the policy that the configuration names."""
-    architecture = NetworkConfig(hidden=12, heads=3)
+    architecture = NetworkConfig(hidden=12, heads=3, policy=kind)
     metadata = CheckpointMetadata(
         name="gnn", version="1", architecture=architecture, training_data_sha256="0" * 64, created_at_seconds=1.0
     )

@@ -30,7 +30,7 @@ def test_help_ends_with_an_example(capfd: pytest.CaptureFixture[str]) -> None:
     printed = capfd.readouterr().out
     assert printed.startswith("Usage: slurm-energy train [OPTIONS]")
     assert " ".join(printed.split()).endswith(
-        "Example: slurm-energy train --world lab --teacher price:V=20 --hours 48 --output first"
+        "Example: slurm-energy train --world lab --algorithm chsac --config train.toml --rounds 200 --output first"
     )
     for option in ("--world", "--teacher", "--hours", "--output", "--runs", "--epochs", "--network", "--threads"):
         assert option in printed

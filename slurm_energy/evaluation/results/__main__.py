@@ -35,7 +35,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         results = _known(folder / _DOCUMENT, must=given.render, quick=given.quick)
         if not given.render:
             results = _run(sections, candidates, results, given, folder)
-        _write(given.write, folder, results)
+            write_results(folder / _DOCUMENT, results)
+        _write(given.write, folder)
     except (SlurmEnergyError, OSError) as error:
         sys.stderr.write(f"{error}\n")
         return 1
@@ -105,8 +106,8 @@ def _run(
     )
 
 
-def _write(page: Path, folder: Path, results: Results) -> None:
-    write_results(folder / _DOCUMENT, results)
+def _write(page: Path, folder: Path) -> None:
+    results = read_results(folder / _DOCUMENT)  # so that a page comes from the document alone, digit for digit
     write_plots(folder, SECTIONS, results)
     page.write_text(results_page(SECTIONS, results, folder.name), encoding="utf-8")
 

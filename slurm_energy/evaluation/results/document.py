@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -51,16 +51,38 @@ def fingerprint_of(case: Case) -> str:
 
 
 def write_results(path: Path, results: Results) -> None:
-    """Write the results; the same results give the same bytes."""
-    document = {
+    """Write the results, a line for each run; the same results give the same bytes."""
+    head = {
         "format": FORMAT,
         "format_version": FORMAT_VERSION,
         "is_quick": results.is_quick,
         "wall_seconds": round(results.wall_seconds, 1),
-        "cases": {key: _rounded(asdict(case)) for key, case in sorted(results.cases.items())},
     }
+    cases = ",\n".join(_case_text(key, case) for key, case in sorted(results.cases.items()))
+    text = json.dumps(head, indent=1)[:-2] + f',\n "cases": {{\n{cases}\n }}\n}}\n'
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(document, indent=1, allow_nan=False, sort_keys=True) + "\n", encoding="utf-8")
+    path.write_text(text, encoding="utf-8")
+
+
+def _case_text(key: str, case: CaseResult) -> str:
+    runs = [f"   {json.dumps(label)}: {{\n{_runs_text(by_seed)}\n   }}" for label, by_seed in sorted(case.runs.items())]
+    lines = [
+        f'  "fingerprint": {json.dumps(case.fingerprint)}',
+        f'  "texts": {json.dumps(case.texts)}',
+        f'  "failures": {json.dumps(case.failures)}',
+        '  "runs": {\n' + ",\n".join(runs) + "\n  }",
+    ]
+    return f" {json.dumps(key)}: {{\n" + ",\n".join(lines) + "\n }"
+
+
+def _runs_text(by_seed: Mapping[int, Figures]) -> str:
+    return ",\n".join(f'    "{seed}": {_figures_text(figures)}' for seed, figures in sorted(by_seed.items()))
+
+
+def _figures_text(figures: Figures) -> str:
+    """Return figures with 7 significant digits: what is beyond them is rounding of sums, and makes files change."""
+    rounded = {name: float(f"{value:.7g}") for name, value in sorted(figures.items())}
+    return json.dumps(rounded, allow_nan=False)
 
 
 def read_results(path: Path) -> Results:
@@ -93,14 +115,3 @@ def _case_result(value: Mapping[str, Any]) -> CaseResult:
         runs=runs,
         failures=[str(text) for text in value["failures"]],
     )
-
-
-def _rounded(value: Any) -> Any:
-    """Return the same with 9 significant digits: what is beyond them is rounding of sums, and makes files change."""
-    if isinstance(value, float):
-        return float(f"{value:.9g}")
-    if isinstance(value, dict):
-        return {str(key): _rounded(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_rounded(item) for item in value]
-    return value

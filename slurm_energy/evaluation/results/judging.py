@@ -66,11 +66,15 @@ def strongest_rule(section: Section, case: Case, result: CaseResult) -> str | No
     return min(steady or candidates, key=lambda rule: mean_of(result, rule, section.figure) or 0.0, default=None)
 
 
+def learned_policies(case: Case, result: CaseResult) -> tuple[str, ...]:
+    """Return the labels of the policies that are no rules of the case, sorted."""
+    return tuple(sorted(label for label in result.runs if label not in case.rules))
+
+
 def judged_policies(section: Section, case: Case, result: CaseResult) -> tuple[str, ...]:
     """Return who is judged: the policies that are no rules, or the strongest rule where there are none."""
-    learned = tuple(label for label in result.runs if label not in case.rules)
     strongest = strongest_rule(section, case, result)
-    return learned or (() if strongest is None else (strongest,))
+    return learned_policies(case, result) or (() if strongest is None else (strongest,))
 
 
 def judgements(section: Section, case: Case, result: CaseResult) -> tuple[Judgement, ...]:
@@ -99,10 +103,9 @@ def judged(goal: Goal, label: str, against: str, result: CaseResult) -> Judgemen
 
 
 def _verdict(goal: Goal, found: Estimate | None, least: float | None) -> Verdict:
-    if found is None:
-        return "open"
-    highest = found.mean if found.high is None else found.high
-    if highest <= goal.most:
+    if found is None or found.high is None:
+        return "open"  # one seed has no interval
+    if found.high <= goal.most:
         return "met"
     return "missed: no policy can" if least is not None and least > goal.most else "missed"
 

@@ -10,7 +10,6 @@ _DAY_SECONDS = 86_400.0
 _KEPT = frozenset(
     {
         "jobs",
-        "completed_jobs",
         "unfinished_jobs",
         "total_joules",
         "true_units",
@@ -22,13 +21,8 @@ _KEPT = frozenset(
         "mean_turnaround_seconds",
         "mean_bounded_slowdown",
         "p95_bounded_slowdown",
-        "deadline_jobs",
         "deadline_misses",
         "gpu_utilisation_share",
-        "suspended_node_hours",
-        "restarts",
-        "clamped_decisions",
-        "mean_decision_seconds",
         "seconds_above_power_budget",
         "bound_joules_per_unit",
         "bound_gap_percent",

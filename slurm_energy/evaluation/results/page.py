@@ -1,6 +1,7 @@
 """The results page as Markdown, from the results alone."""
 
 from collections.abc import Iterator, Sequence
+from math import inf
 
 from slurm_energy.evaluation.intervals import Estimate
 from slurm_energy.evaluation.results.cases import Case, Column, Section
@@ -10,6 +11,7 @@ from slurm_energy.evaluation.results.judging import (
     difference_of,
     estimate_of,
     judgements,
+    learned_policies,
     mean_of,
     strongest_rule,
 )
@@ -30,7 +32,8 @@ in per cent (of a figure in per cent: in points), seed by seed.
 **The strongest rule** of a case, in bold, is the rule with the least mean of the section's figure among those whose
 queue does not grow, chosen after the fact on the very arrivals that are shown: a policy that is to beat it gets no
 favour from the choice. **Goals** are held against learned policies, where there are none against the strongest rule. A
-goal is met if the whole interval is on its side; *no policy can* says that even the bound is on the other.
+goal is met if the whole interval is on its side, and open without an interval; *no policy can* says that even the bound
+is on the other side.
 
 A policy is added by one line in `CANDIDATES` (`slurm_energy/evaluation/results/sections.py`) or for one run by
 `--policy`, as `POLICY`, `LABEL::POLICY` or `LABEL::WHERE,…::POLICY` with keys of sections or cases:
@@ -83,8 +86,8 @@ def _overview(section: Section, cases: Sequence[Case], results: Results) -> Iter
     for case in cases:
         result = results.cases[case.key]
         rule = strongest_rule(section, case, result)
-        learned = [label for label in result.runs if label not in case.rules]
-        ranked = sorted(learned, key=lambda label: mean_of(result, label, section.figure) or 0.0)
+        learned = learned_policies(case, result)
+        ranked = sorted(learned, key=lambda label: (mean_of(result, label, section.figure) or inf, label))
         best = ranked[0] if ranked else None
         rows.append(
             [
@@ -141,11 +144,11 @@ def _case(section: Section, case: Case, results: Results) -> Iterator[str]:
     yield f"### {case.title} (`{case.key}`)"
     seeds = sorted({seed for by_seed in result.runs.values() for seed in by_seed})
     merit = "" if case.merit is None else f" Cost = {case.merit.formula}."
-    yield f"World `{case.plan.world}`, {len(seeds)} seeds.{merit}"
+    yield f"World `{case.plan.world}`, {len(seeds)} seed{'' if len(seeds) == 1 else 's'}.{merit}"
     yield ""
     strongest = strongest_rule(section, case, result)
     columns = [column for column in section.columns if _is_told(column, case, result, results)]
-    labels = sorted(result.runs, key=lambda label: mean_of(result, label, section.figure) or float("inf"))
+    labels = sorted(result.runs, key=lambda label: (mean_of(result, label, section.figure) or inf, label))
     rows = []
     for label in labels:
         cells = [_shown(column, case, label, results) for column in columns]

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from slurm_energy.evaluation.intervals import Estimate
 from slurm_energy.evaluation.results.cases import Case, Section
 from slurm_energy.evaluation.results.document import Results
-from slurm_energy.evaluation.results.judging import difference_of, estimate_of, strongest_rule
+from slurm_energy.evaluation.results.judging import difference_of, estimate_of, learned_policies, strongest_rule
 
 _COLOURS = (
     "#0072b2",
@@ -47,7 +47,9 @@ def write_plots(folder: Path, sections: Sequence[Section], results: Results) -> 
 
 
 def _labels(cases: Sequence[Case], results: Results) -> list[str]:
-    return list(dict.fromkeys(label for case in cases for label in results.cases[case.key].runs))
+    rules = (rule for case in cases for rule in case.rules if rule in results.cases[case.key].runs)
+    learned = (label for case in cases for label in learned_policies(case, results.cases[case.key]))
+    return list(dict.fromkeys((*rules, *learned)))
 
 
 def _lines(section: Section, cases: Sequence[Case], results: Results) -> Figure:

@@ -17,7 +17,7 @@ from slurm_energy.graph.cluster_graph import ClusterGraph
 from slurm_energy.graph.job_features import LIMIT_SHARE, JobWishes, submitted_vector
 from slurm_energy.policy.base import DecisionContext
 from slurm_energy.policy.baselines import clock_choice
-from slurm_energy.policy.gnn.chooser import NetworkChooser, Shown
+from slurm_energy.policy.gnn.chooser import Shown
 from slurm_energy.policy.gnn.cost_words import PriceFactors, cost_notes
 from slurm_energy.policy.gnn.network import HierarchicalNetwork
 from slurm_energy.policy.gnn.option_costs import (
@@ -60,8 +60,7 @@ class ServedPrices(NetworkPrices):
     """Prices on the graph of a site, brought to a snapshot in short steps; prices in between are from before."""
 
     def __init__(self, network: HierarchicalNetwork, graph: ClusterGraph) -> None:
-        super().__init__(network)
-        self._chooser = NetworkChooser(network, graph)
+        super().__init__(network, graph)
         self.look: Look | None = None
         """None before the first snapshot."""
 

@@ -18,11 +18,16 @@ _Array = NDArray[np.float32]
 class NetworkPrices:
     """Follows one cluster and gives the raw prices of jobs; the arithmetic of a job is done without torch."""
 
-    def __init__(self, network: HierarchicalNetwork) -> None:
+    def __init__(self, network: HierarchicalNetwork, graph: ClusterGraph | None = None) -> None:
+        """Set a network to work.
+
+        Raises:
+            PolicyError: it has no prices.
+        """
         head = network.prices
         if head is None:
             raise PolicyError('the network chooses among options and has no prices: its setting policy is not "prices"')
-        self._chooser = NetworkChooser(network, ClusterGraph())
+        self._chooser = NetworkChooser(network, graph or ClusterGraph())
         self._head = head
         self._job = _weights(head.job)[0]
         self._between, self._between_bias = _weights(head.between)
@@ -67,5 +72,3 @@ def price_factors(raw: _Array) -> _Array:
 def _weights(layer: torch.nn.Linear) -> tuple[_Array, _Array]:
     weight = layer.weight.detach().numpy().copy()
     return weight, np.zeros(len(weight), dtype=np.float32) if layer.bias is None else layer.bias.detach().numpy().copy()
-
-

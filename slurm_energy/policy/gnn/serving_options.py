@@ -4,10 +4,11 @@ Slurm's submission fixes how many GPUs a job has, so there is one device count h
 come from the measured curves through the types' relative costs; the reference is the fastest type with room.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import inf, isfinite
+from typing import NamedTuple
 
 from slurm_energy.domain.decision import PolicyAnswer, Reason
 from slurm_energy.domain.ids import GpuTypeName, PartitionName
@@ -75,8 +76,13 @@ def served_options(
     limits = context.board_limits
     fastest = fastest_type(with_room(context.candidates), limits) if context.may_route else None
     reference = fastest or fastest_type(context.candidates, limits)
+    names = {name for candidate in context.candidates for name in candidate.gpu_types}
+    types = _Types(
+        costs={name: _type_cost(name, reference, context) for name in names},
+        rooms={name: _room(name, fastest, context) for name in names},
+    )
     return tuple(
-        _served(candidate, job, context, shown, (fastest, reference), with_clocks)
+        _served(candidate, job, context, shown, types, with_clocks)
         for candidate in context.candidates
         if candidate.partition.name in shown.partition_index
     )
@@ -108,14 +114,14 @@ def _served(  # all of one candidate
     job: JobRequest,
     context: DecisionContext,
     shown: Shown,
-    types: tuple[GpuTypeName | None, GpuTypeName | None],
+    types: "_Types",
     with_clocks: bool,
 ) -> ServedOption:
     place, sums = shown.partition_index[candidate.partition.name], shown.sums
-    costs = [_type_cost(name, types[1], context) for name in candidate.gpu_types]
+    costs = [types.costs[name] for name in candidate.gpu_types]
     known = [cost for cost in costs if cost is not None]
     is_known = bool(known) and len(known) == len(costs)
-    rooms = [_room(name, types[0], context) for name in candidate.gpu_types]
+    rooms = [types.rooms[name] for name in candidate.gpu_types]
     is_open = is_known and _may_go(candidate, context) and all(room is not None for room in rooms)
     points = _clocks(candidate.gpu_types, rooms, context.board_limits) if with_clocks and is_open else ()
     seconds, gpus = expected_seconds(job, context), max(1, job.gpu_count)
@@ -173,6 +179,13 @@ class _TypeCost:
     watts_seconds: float
     seconds_full: float
     watts_seconds_full: float
+
+
+class _Types(NamedTuple):
+    """What is the same for a GPU type in all partitions."""
+
+    costs: Mapping[GpuTypeName, _TypeCost | None]
+    rooms: Mapping[GpuTypeName, float | None]
 
 
 def _type_cost(name: GpuTypeName, reference: GpuTypeName | None, context: DecisionContext) -> _TypeCost | None:

@@ -32,7 +32,7 @@ class TotalCostSettings:
     slowdown: float = 0.0
     """In terms of the mean energy of the jobs seen so far."""
     share: float = 1.0
-    opening: float = 0.2
+    opening: float = 0.1
     waking: float = 1.0
     scarcity: float = 1.0
     """Multiplies the price of devices that rises while they are scarce."""
@@ -50,7 +50,7 @@ TOTAL_COST = (
     _price("V", 20.0, "price of time, W"),
     _price("slowdown", 0.0, "price of a slowdown of 1, in mean job energies"),
     _price("share", 1.0, "price of a job's share of awake nodes, J per J"),
-    _price("opening", 0.2, "price of a node that a job opens alone, J per J"),
+    _price("opening", 0.1, "price of a node that a job opens alone, J per J"),
     _price("waking", 1.0, "price of the energy that wakes a node, J per J"),
     _price("scarcity", 1.0, "multiplies the price of devices while they are scarce"),
     Setting(

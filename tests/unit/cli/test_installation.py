@@ -88,6 +88,7 @@ def test_everything_is_written_once_and_a_second_run_finds_nothing_to_do(root: P
         "etc/systemd/system/slurm-energy-repair.service",
         "etc/systemd/system/slurm-energy-repair.timer",
         "etc/slurm-energy/example.sh",
+        "etc/slurm-energy/train.sbatch",
     } <= set(first)
     code, stdout, stderr = run(root, "--role", "all", "--yes")
     assert (code, stdout) == (0, "")

@@ -9,12 +9,13 @@ import pytest
 from slurm_energy.cli.rendering import render
 
 FAKE_SRUN = '#!/bin/sh\nprintf "%s\\n" "$@" > "$SAID/srun-said"\nexit "$CODE"\n'
+FAKE_SLEEP = "#!/bin/sh\nexit 0\n"
 FAKE_SCONTROL = '#!/bin/sh\nprintf "%s " "$@" > "$SAID/scontrol-said"\n'
 
 
 @pytest.fixture
 def script(tmp_path: Path) -> Path:
-    for name, text in (("srun", FAKE_SRUN), ("scontrol", FAKE_SCONTROL)):
+    for name, text in (("srun", FAKE_SRUN), ("scontrol", FAKE_SCONTROL), ("sleep", FAKE_SLEEP)):
         (tmp_path / name).write_text(text)
         (tmp_path / name).chmod(0o755)
     path = tmp_path / "train.sbatch"

@@ -1,5 +1,6 @@
 """Every algorithm that is named: trains on a shipped world, the same twice, and the same after a stop."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,17 @@ def test_an_algorithm_goes_on_as_if_it_had_not_been_stopped(name: str, tmp_path:
     assert not all(torch.equal(tensor, before[key]) for key, tensor in mine.items())
     assert end.checkpoints["last"].name == "gnn"
     assert end.checkpoints["best"].metrics["score"] >= end.checkpoints["last"].metrics["score"]
+
+
+def test_an_algorithm_sets_what_it_needs_of_a_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    needy = replace(tiny_learner.ALGORITHM, network=lambda network: replace(network, quantiles=7))
+    monkeypatch.setattr(tiny_learner, "ALGORITHM", needy)
+    monkeypatch.setitem(ALGORITHMS, "chsac", "tiny_learner")
+    path = tmp_path / "train.toml"
+    path.write_text('[training]\nalgorithm = "chsac"\nworld = "lab"\n[network]\nhidden = 12\n', encoding="utf-8")
+    found = training_settings(path, {})
+    assert (found.network.hidden, found.network.quantiles) == (12, 7)
+    assert "quantiles = 7" in found.text()
 
 
 def test_each_name_leads_to_the_algorithm_of_this_name() -> None:

@@ -50,7 +50,7 @@ with joined(rendezvous(os.environ)) as ranks:
     ranks.average([exact])
     ranks.end_updates()
     print(reached.grad.tolist(), alone.grad.tolist(), never.grad, exact.grad.item(), exact.grad.dtype)
-    print(ranks.any_of(ranks.number == 1), ranks.any_of(False), ranks.least(7 - ranks.number))
+    print(ranks.any_of(ranks.number == 1), ranks.any_of(False))
     print([len(data) for data in ranks.gather(b"x" * (ranks.number + 1))])
     weights = {"w": torch.tensor([float(ranks.number)])}
     try:
@@ -120,7 +120,7 @@ def test_gradients_are_means_over_all_ranks_and_what_none_reached_has_none() -> 
     assert (first.returncode, second.returncode) == (0, 0), first.stderr + second.stderr
     mine, theirs = first.stdout.splitlines(), second.stdout.splitlines()
     assert mine[0] == theirs[0] == "[[1.5, 1.5], [1.5, 1.5]] [0.5, 1.0, 1.5] None 0.6000000000000001 torch.float64"
-    assert mine[1] == theirs[1] == "True False 6"
+    assert mine[1] == theirs[1] == "True False"
     assert (mine[2], theirs[2]) == ("[1, 2]", "[]")
     assert mine[3] == theirs[3]
     assert "the weights of ranks 1 are not those of rank 0" in mine[3]
@@ -186,7 +186,7 @@ def test_a_rank_alone_agrees_with_itself() -> None:
     ranks.average([parameter])
     ranks.end_updates()
     assert parameter.grad.tolist() == [1.0, 2.0]
-    assert (ranks.any_of(True), ranks.any_of(False), ranks.least(3), ranks.gather(b"x")) == (True, False, 3, [b"x"])
+    assert (ranks.any_of(True), ranks.any_of(False), ranks.gather(b"x")) == (True, False, [b"x"])
 
 
 def test_slurms_variables_say_rank_address_and_a_port_of_the_step() -> None:

@@ -57,6 +57,14 @@ def test_a_mean_that_may_be_chance_does_not_meet_a_goal() -> None:
     assert found.verdict == "missed"
 
 
+def test_one_seed_leaves_a_goal_open() -> None:
+    result = make_result({**RULES, "net": 1.0})
+    for by_seed in result.runs.values():
+        for seed in (2, 3):
+            del by_seed[seed]
+    assert judged(GOALS[0], "net", "second", result).verdict == "open"
+
+
 def test_a_goal_beyond_the_bound_is_seen_as_impossible() -> None:
     possible = make_result({"first": 10.0, "net": 8.0}, floor={"net": 6.0})
     impossible = make_result({"first": 10.0, "net": 8.0}, floor={"net": 8.0})

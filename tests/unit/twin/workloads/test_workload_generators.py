@@ -19,6 +19,8 @@ SHORT: dict[str, dict[str, Setting]] = {
     "inference": {"hours": 0.02},
     "matrix": {"hours": 2},
     "graphs": {"hours": 5},
+    "deadlines": {"hours": 6},
+    "mixed": {"hours": 6},
 }
 
 
