@@ -74,8 +74,7 @@ class Precedence:
         return ready, list({id(child): child for child in hopeless}.values())
 
     def criticality(self, job_id: int) -> float:
-        """Return the share of a job's delay that reaches the end of its graph; see `ClusterView.criticality`.
-        """
+        """Return the share of a job's delay that reaches the end of its graph; see `ClusterView.criticality`."""
         shares: dict[int, float] = {}
         stack = [(job_id, False)]
         while stack:

@@ -10,7 +10,7 @@ from slurm_energy.learning.prices.settings import PriceEpisodeSettings, PriceLea
 
 
 def _collector(parts: CollectorParts) -> Collector:
-    return PriceCollector(config=replace(parts.network, policy="prices"), settings=parts.episodes)
+    return PriceCollector(config=parts.network, settings=parts.episodes)
 
 
 def _learner(parts: LearnerParts) -> Learner:
@@ -23,6 +23,7 @@ ALGORITHM = Algorithm(
     name="prices",
     episode_settings=PriceEpisodeSettings,
     learner_settings=PriceLearnerSettings,
+    network=lambda config: replace(config, policy="prices"),
     collector=_collector,
     learner=_learner,
 )
