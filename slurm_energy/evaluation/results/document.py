@@ -24,6 +24,8 @@ class CaseResult:
     """Of the world and everything else that figures depend on but policies and the program."""
     texts: dict[str, str] = field(default_factory=dict)
     """What made each policy, by its label; of a sweep, with the clocks that it found."""
+    learned: list[str] = field(default_factory=list)
+    """Labels of the policies that are judged against the rules."""
     runs: dict[str, dict[int, Figures]] = field(default_factory=dict)
     """Figures by label and seed."""
     failures: list[str] = field(default_factory=list)
@@ -69,6 +71,7 @@ def _case_text(key: str, case: CaseResult) -> str:
     lines = [
         f'  "fingerprint": {json.dumps(case.fingerprint)}',
         f'  "texts": {json.dumps(case.texts)}',
+        f'  "learned": {json.dumps(case.learned)}',
         f'  "failures": {json.dumps(case.failures)}',
         '  "runs": {\n' + ",\n".join(runs) + "\n  }",
     ]
@@ -114,4 +117,5 @@ def _case_result(value: Mapping[str, Any]) -> CaseResult:
         texts={str(label): str(text) for label, text in value["texts"].items()},
         runs=runs,
         failures=[str(text) for text in value["failures"]],
+        learned=[str(label) for label in value.get("learned", ())],
     )

@@ -66,15 +66,15 @@ def strongest_rule(section: Section, case: Case, result: CaseResult) -> str | No
     return min(steady or candidates, key=lambda rule: mean_of(result, rule, section.figure) or 0.0, default=None)
 
 
-def learned_policies(case: Case, result: CaseResult) -> tuple[str, ...]:
-    """Return the labels of the policies that are no rules of the case, sorted."""
-    return tuple(sorted(label for label in result.runs if label not in case.rules))
+def learned_policies(result: CaseResult) -> tuple[str, ...]:
+    """Return the labels of the policies that are no rules and have runs, sorted."""
+    return tuple(sorted(label for label in result.learned if label in result.runs))
 
 
 def judged_policies(section: Section, case: Case, result: CaseResult) -> tuple[str, ...]:
     """Return who is judged: the policies that are no rules, or the strongest rule where there are none."""
     strongest = strongest_rule(section, case, result)
-    return learned_policies(case, result) or (() if strongest is None else (strongest,))
+    return learned_policies(result) or (() if strongest is None else (strongest,))
 
 
 def judgements(section: Section, case: Case, result: CaseResult) -> tuple[Judgement, ...]:

@@ -48,7 +48,7 @@ def write_plots(folder: Path, sections: Sequence[Section], results: Results) -> 
 
 def _labels(cases: Sequence[Case], results: Results) -> list[str]:
     rules = (rule for case in cases for rule in case.rules if rule in results.cases[case.key].runs)
-    learned = (label for case in cases for label in learned_policies(case, results.cases[case.key]))
+    learned = (label for case in cases for label in learned_policies(results.cases[case.key]))
     return list(dict.fromkeys((*rules, *learned)))
 
 
@@ -64,7 +64,7 @@ def _lines(section: Section, cases: Sequence[Case], results: Results) -> Figure:
             [max(estimate.mean, 0.01) for _, estimate in points],
             yerr=_spans([estimate for _, estimate in points]),
             color=_COLOURS[index % len(_COLOURS)],
-            marker=_MARKERS[index % len(_MARKERS)],
+            marker=_MARKERS[(index + index // len(_COLOURS)) % len(_MARKERS)],
             markersize=4.0,
             linewidth=1.0,
             capsize=2.0,
@@ -98,7 +98,7 @@ def _points(section: Section, cases: Sequence[Case], results: Results) -> Figure
             places,
             xerr=_spans(found),
             color=_COLOURS[index % len(_COLOURS)],
-            marker=_MARKERS[index % len(_MARKERS)],
+            marker=_MARKERS[(index + index // len(_COLOURS)) % len(_MARKERS)],
             markersize=4.0,
             linestyle="none",
             elinewidth=0.8,

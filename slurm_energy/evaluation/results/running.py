@@ -64,7 +64,8 @@ def _texts(section: Section, case: Case, candidates: Sequence[Candidate]) -> dic
 
 def _prepare(results: Results, case: Case, texts: dict[str, str], *, reuse: bool) -> None:
     """Leave in the results of a case what may be kept."""
-    fresh = CaseResult(fingerprint=fingerprint_of(case), texts=texts)
+    learned = [label for label in texts if label not in case.rules]
+    fresh = CaseResult(fingerprint=fingerprint_of(case), texts=texts, learned=learned)
     old = results.cases.get(case.key)
     if reuse and old is not None and old.fingerprint == fresh.fingerprint:
         for label, text in texts.items():

@@ -13,8 +13,6 @@ _RULES = (
     "adaptive-price",
     "adaptive-price:V=5",
     "total-cost",
-    "price:V=20",
-    "price:V=5",
     "greedy",
     "slurm-default",
     "masked-random",
@@ -76,6 +74,6 @@ of graphs.
         _scenario("misled", "Wrong initial estimates", Merit(), "ucb1"),
         # A batch that is late costs as much as an hour of its users' time.
         _scenario("mixed", "Inference beside training", Merit(miss_joules=20.0 * 3600.0), "edp"),
-        _scenario("graphs", "Task graphs", Merit(of_graphs=True), "price:V=2"),
+        _scenario("graphs", "Task graphs", Merit(of_graphs=True), "price:V=20", "price:V=2"),
     ),
 )

@@ -222,3 +222,14 @@ def test_what_is_taken_is_there_and_all_of_it_comes_back(
         pool.give_back(run, run.gpus)
     assert (pool.free, pool.cpus_free, pool.memory_free) == ([4] * 3, [16] * 3, [64.0] * 3)
     assert not any(pool.runs_on) and not pool.runs
+
+
+def test_nodes_without_any_job_that_a_start_would_take_are_counted() -> None:
+    pool = PoolState(make_pool(nodes=3, gpus_per_node=4), by_node=True)
+    assert [pool.opened_nodes(gpus) for gpus in (1, 4, 5, 8)] == [1, 1, 2, 2]
+    job = make_job(1, gpus=2)
+    found = pool.find(job, 2)
+    assert found is not None
+    pool.take(JobRun(job), found, 2)
+    assert [pool.opened_nodes(gpus) for gpus in (1, 2, 3, 4, 6)] == [0, 0, 1, 1, 1]
+    assert PoolState(make_pool(nodes=1, gpus_per_node=4), by_node=False).opened_nodes(2) == 0

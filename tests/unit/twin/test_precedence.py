@@ -4,6 +4,9 @@ import pytest
 from small_worlds import make_job, make_pool, make_world, run_jobs, started, states
 
 from slurm_energy.policy.placement import Discipline
+from slurm_energy.twin.job import Job
+from slurm_energy.twin.job_run import JobRun
+from slurm_energy.twin.precedence import Precedence
 from slurm_energy.twin.world import FailureRates, Outage
 
 
@@ -149,3 +152,39 @@ def test_an_array_and_its_dependencies_end_together() -> None:
     jobs = [make_job(number, units=10.0, array_id=5, array_limit=2) for number in range(1, 5)]
     jobs.append(make_job(9, units=1.0, after_ok=(1, 2, 3, 4)))
     assert started(run_jobs(make_world(discipline=Discipline(backfill="none")), jobs))[9] == 20.0
+
+
+def held(runs: dict[int, JobRun], precedence: Precedence, *jobs: Job) -> None:
+    for job in jobs:
+        run = runs[job.job_id] = JobRun(job)
+        precedence.add(run)
+
+
+def test_criticality_is_the_share_of_a_delay_that_reaches_the_end_of_the_graph() -> None:
+    runs: dict[int, JobRun] = {}
+    precedence = Precedence(runs)
+    held(
+        runs,
+        precedence,
+        make_job(1),
+        *(make_job(number, after_ok=(1,)) for number in range(2, 6)),
+        make_job(6, after_ok=(2, 3, 4, 5)),
+        make_job(7),
+    )
+    assert [precedence.criticality(number) for number in range(1, 8)] == [1.0, 0.25, 0.25, 0.25, 0.25, 1.0, 1.0]
+
+
+def test_criticality_of_a_chain_is_1_and_a_cycle_ends() -> None:
+    runs: dict[int, JobRun] = {}
+    precedence = Precedence(runs)
+    held(
+        runs,
+        precedence,
+        make_job(1),
+        make_job(2, after_ok=(1,)),
+        make_job(3, after_ok=(2,)),
+        make_job(4, after_ok=(5,)),
+        make_job(5, after_ok=(4,)),
+    )
+    assert precedence.criticality(1) == precedence.criticality(2) == 1.0
+    assert 0.0 <= precedence.criticality(4) <= 1.0

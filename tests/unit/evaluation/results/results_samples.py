@@ -9,6 +9,7 @@ from slurm_energy.evaluation.results.document import CaseResult, Figures, Result
 from slurm_energy.evaluation.results.merit import Merit
 
 COST = "cost_joules_per_unit"
+RULES = ("first", "second", "third")
 GOALS = (
     Goal(text="cheaper than the strongest rule", figure=COST, kind="percent", most=0.0),
     Goal(
@@ -24,7 +25,7 @@ def make_case(key: str = "one", world: str = "pair.toml", **changes: object) -> 
         key=key,
         title=f"Case {key}",
         plan=plan_of(world, hours=0.5, warm_up_hours=0.1, seeds=2),
-        rules=("first", "second", "third"),
+        rules=RULES,
         reference="first",
         merit=Merit(),
         goals=GOALS,
@@ -57,7 +58,8 @@ def make_result(costs: Mapping[str, float], **more: Mapping[str, float]) -> Case
         }
         for label, cost in costs.items()
     }
-    return CaseResult(fingerprint="made up", texts={label: label for label in costs}, runs=runs)
+    learned = [label for label in costs if label not in RULES]
+    return CaseResult(fingerprint="made up", texts={label: label for label in costs}, learned=learned, runs=runs)
 
 
 def make_results(result: CaseResult, key: str = "one") -> Results:

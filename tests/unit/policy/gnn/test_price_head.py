@@ -1,0 +1,101 @@
+"""Prices: an untrained head changes nothing, prices depend on state and job, and the fast form is the same function."""
+
+import numpy as np
+import pytest
+import torch
+from block_parts import ablation
+from test_moments import batched, smaller_state
+
+from slurm_energy.errors import PolicyError
+from slurm_energy.policy.gnn.configuration import NetworkConfig
+from slurm_energy.policy.gnn.moments import moments_of
+from slurm_energy.policy.gnn.network import HierarchicalNetwork, create_network
+from slurm_energy.policy.gnn.price_head import JOB_PRICES, LARGEST, PRICED_JOB, factors
+from slurm_energy.policy.gnn.pricing import NetworkPrices, price_factors
+
+CONFIGS = [
+    NetworkConfig(policy="prices", hidden=12),
+    NetworkConfig(policy="prices", hidden=12, hierarchy="flat"),
+    NetworkConfig(policy="prices", hidden=12, hierarchy="vector", attention="none"),
+]
+
+
+def stirred(config: NetworkConfig, seed: int = 0) -> HierarchicalNetwork:
+    """Return a network whose last layers are not 0."""
+    network = create_network(config, seed)
+    assert network.prices is not None
+    generator = torch.Generator().manual_seed(seed)
+    for layer in (network.prices.last, network.prices.scarcity):
+        with torch.no_grad():
+            layer.weight.normal_(generator=generator)
+            layer.bias.normal_(generator=generator)
+    return network.eval()
+
+
+def job_columns(seed: int, count: int = 3) -> torch.Tensor:
+    return torch.from_numpy(np.random.default_rng(seed).normal(size=(count, PRICED_JOB)).astype(np.float32))
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=ablation)
+def test_an_untrained_head_pays_what_the_rule_pays(config: NetworkConfig) -> None:
+    network = create_network(config, seed=1)
+    assert network.prices is not None
+    published = network.state(smaller_state(seed=1)).published
+    context = network.prices.context(published, moments_of(published))
+    raw = network.prices(context, job_columns(1), torch.zeros(3, dtype=torch.int64))
+    assert torch.equal(factors(raw), torch.ones(3, len(JOB_PRICES)))
+    assert torch.equal(factors(context.devices), torch.ones_like(context.devices))
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=ablation)
+def test_moments_side_by_side_are_priced_as_each_alone(config: NetworkConfig) -> None:
+    network = stirred(config)
+    head = network.prices
+    assert head is not None
+    states = [smaller_state(seed=2), smaller_state(seed=3)]
+    jobs = job_columns(4, count=2)
+    blocks, moment_of_cluster = batched(states)
+    published = network.state(blocks).published
+    context = head.context(published, moments_of(published, moment_of_cluster))
+    together = head(context, jobs, torch.arange(2))
+    devices = []
+    for index, state in enumerate(states):
+        alone = network.state(state).published
+        own = head.context(alone, moments_of(alone))
+        assert torch.allclose(
+            head(own, jobs[index : index + 1], torch.zeros(1, dtype=torch.int64)), together[index], atol=1e-5
+        )
+        devices.append(own.devices)
+    assert torch.allclose(torch.cat(devices), context.devices, atol=1e-5)
+    assert not torch.allclose(together[0], together[1])
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=ablation)
+def test_a_gradient_reaches_every_parameter_that_prices_use(config: NetworkConfig) -> None:
+    network = stirred(config).train()
+    head = network.prices
+    assert head is not None
+    published = network.state(smaller_state(seed=5)).published
+    context = head.context(published, moments_of(published))
+    raw = head(context, job_columns(5), torch.zeros(3, dtype=torch.int64))
+    (raw.square().sum() + context.devices.square().sum()).backward()
+    without = [name for name, value in head.named_parameters() if value.grad is None or not value.grad.abs().sum() > 0]
+    assert without == []
+    touched = [
+        name for name, value in network.named_parameters() if value.grad is not None and value.grad.abs().sum() > 0
+    ]
+    assert any(not name.startswith("prices.") for name in touched)
+
+
+def test_factors_are_bounded_and_the_same_with_and_without_torch() -> None:
+    raw = np.array([-1e9, -2.0, 0.0, 0.1, 5.0, 1e9], dtype=np.float32)
+    found = price_factors(raw)
+    assert found == pytest.approx(factors(torch.from_numpy(raw)).numpy(), rel=1e-6)
+    assert found.min() >= np.exp(-LARGEST) * (1.0 - 1e-5)
+    assert found.max() <= np.exp(LARGEST) * (1.0 + 1e-5)
+    assert found[2] == 1.0
+
+
+def test_a_network_of_options_has_no_prices() -> None:
+    with pytest.raises(PolicyError, match="prices"):
+        NetworkPrices(create_network(NetworkConfig(hidden=12), seed=0))

@@ -1,0 +1,126 @@
+"""What ended jobs say of wrong tables, and a budget kept around a rule."""
+
+from dataclasses import dataclass, replace
+from math import inf
+
+import numpy as np
+import pytest
+from rule_factory import make_job, make_view
+
+from slurm_energy.policy.placement import Placement
+from slurm_energy.policy.rules.budget import BudgetKeeper
+from slurm_energy.policy.rules.corrections import Corrections
+
+
+@dataclass
+class Ended:
+    """A job that ended."""
+
+    job_id: int
+    run_seconds: float
+    energy_joules: float
+    units: float
+    clock: int
+    place: int = 0
+    gpus: int = 1
+    state: str = "COMPLETED"
+    kind: str = "training"
+    account: str = ""
+    name: str = ""
+
+
+def ran(
+    corrections: Corrections, job_id: int, *, slower: float = 1.0, thirstier: float = 1.0, **changes: object
+) -> None:
+    view, job = make_view(), make_job(job_id=job_id, gpu_counts=(1,))
+    placement = Placement(0, 1, 7)
+    corrections.expect(job, placement, view)
+    table = view.options(job)
+    seconds = float(table.seconds_per_unit[0, 0, 7]) * job.true_units * slower
+    watts = float(table.watts[0, 0, 7]) * thirstier
+    ended = Ended(job_id, seconds, watts * seconds, job.true_units, 7)
+    corrections.learn(replace(ended, **changes))
+
+
+def test_wrong_tables_are_put_right_where_the_kind_ran_and_nowhere_else() -> None:
+    corrections = Corrections()
+    for number in range(20):
+        ran(corrections, number, slower=1.3, thirstier=0.8)
+    view, job = make_view(), make_job(gpu_counts=(1,))
+    table = view.options(job)
+    found = corrections.corrected("training", table, view.places)
+    assert found.seconds_per_unit[0, 0, 7] == pytest.approx(1.3 * table.seconds_per_unit[0, 0, 7], rel=0.02)
+    assert found.watts[0, 0, 7] == pytest.approx(0.8 * table.watts[0, 0, 7], rel=0.02)
+    assert found.joules_per_unit[0, 0, 7] == pytest.approx(
+        found.seconds_per_unit[0, 0, 7] * found.watts[0, 0, 7], rel=1e-9
+    )
+    np.testing.assert_array_equal(found.watts[1:], table.watts[1:])
+    assert corrections.corrected("inference", table, view.places) is table
+    assert corrections.corrected("training", table, view.places) is found
+
+
+def test_true_tables_stay_the_object_they_are() -> None:
+    corrections = Corrections()
+    for number in range(5):
+        ran(corrections, number, slower=1.005)
+    view, job = make_view(), make_job(gpu_counts=(1,))
+    assert corrections.corrected("training", view.options(job), view.places) is view.options(job)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"state": "FAILED"}, {"state": "TIMEOUT"}, {"units": 0.0}, {"clock": 3}, {"run_seconds": 0.0}],
+    ids=lambda change: next(iter(change)),
+)
+def test_a_run_that_says_nothing_of_the_table_changes_nothing(changes: dict[str, object]) -> None:
+    corrections = Corrections()
+    ran(corrections, 1, slower=3.0, **changes)
+    view, job = make_view(), make_job(gpu_counts=(1,))
+    assert corrections.corrected("training", view.options(job), view.places) is view.options(job)
+
+
+def test_a_job_that_nobody_placed_is_left_alone() -> None:
+    Corrections().learn(Ended(77, 10.0, 100.0, 5.0, 7))
+
+
+@dataclass
+class Running:
+    """A running job."""
+
+    job_id: int
+    clock: int
+    place: int = 0
+    gpus: int = 1
+    started_seconds: float = 0.0
+    watts: float = 0.0
+
+
+def kept(budget_watts: float, power_watts: float) -> tuple[BudgetKeeper, object]:
+    view = make_view(power_budget_watts=budget_watts, power_watts=power_watts, free_gpus=[10, 128, 512])
+    keeper = BudgetKeeper()
+    keeper.begin(view, None)
+    for number in range(6):
+        keeper.watch(make_job(job_id=number, gpu_counts=(1,)), Placement(0, 1, 5), view)
+        view.running.append(Running(number, 5))
+    return keeper, view
+
+
+def test_clocks_go_down_while_the_budget_is_exceeded() -> None:
+    keeper, view = kept(budget_watts=1000.0, power_watts=1100.0)
+    changed = keeper.control(view)
+    assert changed
+    assert all(clock < 5 for clock in changed.values())
+
+
+def test_clocks_never_go_above_those_at_which_jobs_started() -> None:
+    keeper, view = kept(budget_watts=1e6, power_watts=1000.0)
+    assert keeper.control(view) == {}
+    view.running[0].clock = 2
+    assert keeper.control(view) == {0: 5}
+
+
+def test_what_a_start_may_add_is_what_the_budget_leaves_unless_nothing_runs() -> None:
+    keeper, view = kept(budget_watts=1000.0, power_watts=900.0)
+    assert keeper.spare_watts(view) == 100.0
+    view.free_gpus = list(view.totals)
+    assert keeper.spare_watts(view) == inf

@@ -1,0 +1,94 @@
+"""Learned prices in the simulated cluster: what the network says is what the optimiser pays."""
+
+import numpy as np
+import pytest
+import torch
+from small_worlds import make_job, make_pool, make_world
+from toy_cluster import TOY, toy_jobs
+
+from slurm_energy.errors import ConfigError
+from slurm_energy.evaluation.contenders import create_contender
+from slurm_energy.graph.cluster_graph import ClusterGraph
+from slurm_energy.policy.gnn.configuration import NetworkConfig
+from slurm_energy.policy.gnn.network import create_network
+from slurm_energy.policy.gnn.price_head import JOB_PRICES, PRICED_JOB
+from slurm_energy.policy.gnn.pricing import NetworkPrices
+from slurm_energy.policy.rules.registry import create_rule
+from slurm_energy.policy.rules.total_cost import TotalCostSettings
+from slurm_energy.twin.job import Workload
+from slurm_energy.twin.learned_price import LearnedPriceRule
+from slurm_energy.twin.simulation import run
+
+
+class FixedPrices:
+    """Says the same of every job, and counts the looks."""
+
+    def __init__(self, **raw: float) -> None:
+        self.raw = np.array([raw.get(name, 0.0) for name in JOB_PRICES], dtype=np.float32)
+        self.graph = ClusterGraph()
+        self.looks = 0
+        self.columns: list[np.ndarray] = []
+
+    @property
+    def device_raw(self) -> np.ndarray:
+        return np.zeros(len(self.graph.partition_index), dtype=np.float32)
+
+    def follow(self, snapshot: object) -> None:
+        self.looks += 1
+        self.graph.update(snapshot)
+
+    def job_raw(self, job_x: np.ndarray) -> np.ndarray:
+        self.columns.append(job_x)
+        return self.raw
+
+
+def rule_of(source: FixedPrices, **settings: float) -> LearnedPriceRule:
+    return LearnedPriceRule(lambda: source, TotalCostSettings(**settings), refresh_seconds=3600.0)
+
+
+def test_a_factor_is_the_same_as_another_setting_of_the_rule() -> None:
+    jobs = toy_jobs(seed=1, count=60)
+    raw = 3.0 * np.arctanh(np.log(8.0) / 3.0)
+    learned = run(TOY, jobs, rule_of(FixedPrices(time_watts=float(raw)), time_watts=20000.0))
+    rule = run(TOY, jobs, create_rule("total-cost:V=160000"))
+    other = run(TOY, jobs, create_rule("total-cost:V=20000"))
+    assert learned.total_joules == pytest.approx(rule.total_joules, rel=1e-9)
+    assert learned.total_joules != pytest.approx(other.total_joules, rel=1e-6)
+
+
+def test_the_cluster_is_looked_at_now_and_then_and_jobs_are_priced_each() -> None:
+    source = FixedPrices()
+    outcome = run(TOY, toy_jobs(seed=2, count=80), rule_of(source))
+    assert 1 < source.looks <= outcome.end_seconds / 3600.0 + 1
+    assert len(source.columns) >= 80
+    assert all(column.shape == (PRICED_JOB,) and np.isfinite(column).all() for column in source.columns)
+
+
+def test_a_cluster_whose_nodes_draw_nothing_more_awake_pays_for_none() -> None:
+    world = make_world(make_pool("plain", gpus_per_node=4))
+    free = run(world, toy_jobs_of_training(), rule_of(FixedPrices(share=9.0, opening=9.0, waking=9.0)))
+    plain = run(world, toy_jobs_of_training(), create_rule("total-cost:V=20"))
+    assert free.total_joules == plain.total_joules
+
+
+def toy_jobs_of_training() -> Workload:
+    return Workload(name="few", jobs=tuple(make_job(number, submitted=50.0 * number) for number in range(1, 30)))
+
+
+def test_a_real_network_runs_a_whole_workload_and_repeats_itself() -> None:
+    torch.set_num_threads(1)
+    network = create_network(NetworkConfig(policy="prices", hidden=12, pooling="coarsening"), seed=4).eval()
+    outcomes = [
+        run(TOY, toy_jobs(seed=3, count=40), LearnedPriceRule(lambda: NetworkPrices(network))) for _ in range(2)
+    ]
+    assert outcomes[0].total_joules == outcomes[1].total_joules
+    assert outcomes[0].state.count("COMPLETED") == 40
+
+
+def test_the_arena_makes_it_from_text() -> None:
+    rule = create_contender("learned-price:checkpoint=shipped,V=5,slowdown=0.3,refresh=300")
+    assert rule.name == "learned-price"
+    with pytest.raises(ConfigError, match="checkpoint"):
+        create_contender("learned-price:V=5")
+    with pytest.raises(ConfigError, match="no setting"):
+        create_contender("learned-price:checkpoint=shipped,speed=1")
