@@ -7,6 +7,7 @@ real.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from random import Random
 from typing import Literal, NamedTuple, Protocol
 
@@ -91,6 +92,8 @@ class PlaceInfo:
     """How long a node stays awake with nothing to do."""
     resume_seconds: float = 0.0
     """How long waking a node takes."""
+    max_seconds: float = inf
+    """The partition's time limit."""
 
 
 class KnownJob(Protocol):

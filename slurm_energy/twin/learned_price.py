@@ -122,4 +122,3 @@ class LearnedPriceRule(TotalCostRule):
         joules, mean = job.estimated_units * options.least_joules, self.mean_job_joules
         relative = log(joules / mean) / _JOULES_SCALE if joules > 0.0 and mean > 0.0 else 0.0
         return np.append(own, np.array([view.criticality(job), relative], dtype=np.float32))
-

@@ -1,7 +1,8 @@
 """Policy gradient on prices: tried prices that made a job's bill smaller than expected become likelier."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -115,24 +116,12 @@ class PriceLearner:
         if not episodes:
             raise TrainingError("no job of the episodes has ended: give them more hours")
         self._centre_costs([step for episode in episodes for step in episode.steps])
-        states: list[Blocks] = []
-        by_state: list[list[PricedStep]] = []
-        for episode in episodes:
-            first = len(states)
-            states.extend(episode.states)
-            by_state.extend([] for _ in episode.states)
-            for step in episode.steps:
-                by_state[first + step.state].append(step)
-        priced = [index for index, steps in enumerate(by_state) if steps]
         self.network.train()
         sums: dict[str, float] = {}
         batches = 0
         for _ in range(self._settings.epochs):
-            order = self._generator.permutation(len(priced))
-            for begin in range(0, len(order), self._settings.states_per_batch):
-                chosen = [priced[index] for index in order[begin : begin + self._settings.states_per_batch]]
-                steps = [(moment, step) for moment, index in enumerate(chosen) for step in by_state[index]]
-                figures = self._improve(_Batch([states[index] for index in chosen], steps))
+            for batch in self._batches(episodes):
+                figures = self._improve(batch)
                 batches += 1
                 for name, value in figures.items():
                     sums[name] = sums.get(name, 0.0) + value
@@ -167,6 +156,24 @@ class PriceLearner:
         self._generator.bit_generator.state = _whole(state["generator"])
         self._rounds = int(state["rounds"])
         self._centre, self._spread = state["centre"].clone(), state["spread"].clone()
+
+    def _batches(self, episodes: Sequence[PricedEpisode]) -> Iterator[_Batch]:
+        """Yield batches in random order, each of one episode: what a batch's advantages are compared within.
+
+        Clusters of different sizes side by side would be padded to the largest, too.
+        """
+        size = self._settings.states_per_batch
+        chunks: list[tuple[PricedEpisode, list[int]]] = []
+        for episode in episodes:
+            priced = np.array(sorted({step.state for step in episode.steps}))
+            order = self._generator.permutation(priced).tolist()
+            chunks.extend((episode, order[begin : begin + size]) for begin in range(0, len(order), size))
+        for index in self._generator.permutation(len(chunks)).tolist():
+            episode, chosen = chunks[index]
+            moment = {state: number for number, state in enumerate(chosen)}
+            steps = [(moment[step.state], step) for step in episode.steps if step.state in moment]
+            steps.sort(key=itemgetter(0))
+            yield _Batch([episode.states[state] for state in chosen], steps)
 
     def _centre_costs(self, steps: Sequence[PricedStep]) -> None:
         """Bring what the critic learns near 0 and 1: mean and spread of costs, moved slowly."""

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slurm_energy.policy.placement import ClusterView, FloatArray, OptionTable, PlaceInfo, Placement
-from slurm_energy.policy.rules.bounds import Bounds
+from slurm_energy.policy.rules.bounds import TIME_MARGIN, Bounds
 from slurm_energy.policy.rules.tables import active_joules, cheapest_by_speed, slowdowns
 
 
@@ -25,6 +25,8 @@ class PlaceCosts(NamedTuple):
     """What a host draws more for each device in use."""
     idle_seconds: FloatArray
     resume_seconds: FloatArray
+    max_seconds: FloatArray
+    """Time limit of the partition."""
 
     @classmethod
     def of(cls, places: Sequence[PlaceInfo]) -> "PlaceCosts":
@@ -38,6 +40,7 @@ class PlaceCosts(NamedTuple):
             busy_watts=np.array([place.busy_watts for place in places]),
             idle_seconds=np.array([place.idle_seconds for place in places]),
             resume_seconds=np.array([place.resume_seconds for place in places]),
+            max_seconds=np.array([place.max_seconds for place in places]),
         )
 
 
@@ -96,6 +99,7 @@ class CostTable:
         self._share_joules = places.share_watts[place] * gpus * seconds
         self._pairs, pair = np.unique(np.stack([place, gpus]), axis=1, return_inverse=True)
         self._pair = pair.reshape(-1)
+        self._has_limits = bool(np.isfinite(places.max_seconds).any())
         self._can_sleep = bool(places.node_watts.any())
         self.least_joules = float(self._joules.min()) if len(seconds) else 0.0
         """Per unit, of the cheapest option."""
@@ -113,6 +117,10 @@ class CostTable:
         fits = np.asarray(room)[self._place] >= self._gpus
         if not fits.any():
             return None
+        if self._has_limits:
+            limits = self._places.max_seconds[self._place] * (1.0 - TIME_MARGIN)
+            in_limit = fits & (self._seconds * job.units <= limits)
+            fits = in_limit if in_limit.any() else fits
         within = fits if job.bounds is None else self._within(fits, job.bounds)
         if not within.any():
             fastest = np.where(fits, self._seconds, inf)

@@ -49,9 +49,9 @@ def rule_of(source: FixedPrices, **settings: float) -> LearnedPriceRule:
 def test_a_factor_is_the_same_as_another_setting_of_the_rule() -> None:
     jobs = toy_jobs(seed=1, count=60)
     raw = 3.0 * np.arctanh(np.log(8.0) / 3.0)
-    learned = run(TOY, jobs, rule_of(FixedPrices(time_watts=float(raw)), time_watts=20000.0))
-    rule = run(TOY, jobs, create_rule("total-cost:V=160000"))
-    other = run(TOY, jobs, create_rule("total-cost:V=20000"))
+    learned = run(TOY, jobs, rule_of(FixedPrices(time_watts=float(raw)), time_watts=1000.0))
+    rule = run(TOY, jobs, create_rule("total-cost:V=8000"))
+    other = run(TOY, jobs, create_rule("total-cost:V=1000"))
     assert learned.total_joules == pytest.approx(rule.total_joules, rel=1e-9)
     assert learned.total_joules != pytest.approx(other.total_joules, rel=1e-6)
 
