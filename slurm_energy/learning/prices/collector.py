@@ -223,7 +223,8 @@ def price_episode(network: HierarchicalNetwork, settings: PriceEpisodeSettings, 
     rule = ExploringPriceRule(network, settings, generator)
     outcome = run(world, workload, rule, seed=seed, horizon_seconds=settings.hours * 3600.0)
     steps, cost = rule.steps(outcome.end_seconds)
-    return PricedEpisode(states=tuple(rule.states), steps=tuple(steps), cost_per_job=cost)
+    kept = np.linspace(0, len(steps) - 1, min(len(steps), settings.most_jobs)).astype(int).tolist()
+    return PricedEpisode(states=tuple(rule.states), steps=tuple(steps[index] for index in kept), cost_per_job=cost)
 
 
 def _generator_settings(world: World, hours: float, load: float) -> dict[str, float | int | str]:

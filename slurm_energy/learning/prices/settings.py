@@ -27,6 +27,9 @@ class PriceEpisodeSettings:
     """What a missed deadline costs, and a run that its limit cuts off, in what the job's cheapest option promised."""
     noise: float = 0.3
     """Standard deviation of what exploration adds to raw prices: about a factor of e^0.3."""
+    most_jobs: int = 2000
+    """Bills of an episode that are learned from at most, spread evenly over it: worlds with many small jobs must not
+    outweigh the others."""
     load_from: float = 1.0
     load_to: float = 1.0
     """The world's arrival rate is multiplied by a factor between these, drawn for each episode."""
@@ -39,6 +42,7 @@ class PriceEpisodeSettings:
             "refresh_seconds": (1.0, 1e6),
             "miss": (0.0, 1000.0),
             "noise": (0.01, 2.0),
+            "most_jobs": (1, 10_000_000),
             "load_from": (0.01, 100.0),
             "load_to": (0.01, 100.0),
         }
@@ -65,10 +69,10 @@ class PriceEpisodeSettings:
             if key not in known:
                 raise ConfigError(f"episodes.worlds: {name} has {key[:40]!r}; there are {', '.join(sorted(known))}")
         try:
-            numbers = {key: float(value) for key, value in given.items()}
+            numbers = {key: int(value) if key == "most_jobs" else float(value) for key, value in given.items()}
         except ValueError as error:
             raise ConfigError(f"episodes.worlds: {text[:80]!r} has a value that is no number") from error
-        return replace(self, world=name, worlds=(), **numbers)
+        return replace(self, world=name, worlds=(), **numbers)  # type: ignore[arg-type]  # by name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
