@@ -211,6 +211,11 @@ class EndedJob(KnownJob, PlacedJob, Protocol):
     """What a rule learns when a job has ended: measured figures only."""
 
     @property
+    def ended_seconds(self) -> float:
+        """Time of its end."""
+        ...
+
+    @property
     def run_seconds(self) -> float:
         """Time that it held devices."""
         ...

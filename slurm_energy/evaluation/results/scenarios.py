@@ -18,7 +18,10 @@ _RULES = (
     "masked-random",
 )
 _COST = "cost_joules_per_unit"
-_GOAL = Goal(text="costs less than the strongest rule", figure=_COST, kind="percent", most=0.0)
+_GOALS = (
+    Goal(text="costs less than adaptive-price", figure=_COST, kind="percent", most=0.0, against=_REFERENCE),
+    Goal(text="costs less than the strongest rule", figure=_COST, kind="percent", most=0.0),
+)
 _COLUMNS = (
     Column(figure=_COST, heading="cost, J/unit", digits=3, interval=True),
     Column(figure="cost_above_bound_percent", heading="above bound, %", digits=1),
@@ -41,7 +44,7 @@ def _scenario(key: str, title: str, merit: Merit, *more: str) -> Case:
         rules=(*_RULES, *more),
         reference=_REFERENCE,
         merit=merit,
-        goals=(_GOAL,),
+        goals=_GOALS,
     )
 
 

@@ -8,6 +8,10 @@ from slurm_energy.policy.placement import ClusterView, FloatArray, PlaceInfo
 
 HEADROOM = 0.02
 """Share of the devices that the price keeps free."""
+MOST_HEADROOM = 0.08
+"""More would idle devices for deadlines that nobody could keep."""
+_MISSED, _TOLERATED = 0.002, 0.01
+"""What a missed deadline adds to the headroom, and the share of misses at which it stays where it is."""
 _STEP = 0.02
 """At one arrival and an occupancy 1 above the wanted one, in terms of what a device draws."""
 _CEILING = 10.0
@@ -24,13 +28,19 @@ class Scarcity:
             places: Of the cluster.
             headroom: Share of the devices that the price keeps free.
         """
-        self.headroom = headroom
+        self.headroom = self._least = headroom
         gpu_places = [index for index, place in enumerate(places) if not place.is_cpu]
         self._priced = gpu_places or list(range(len(places)))
         self._total = sum(places[index].total_gpus for index in self._priced)
         self._mu = 0.0
         self.device_watts: FloatArray = np.zeros(len(places))
         """By place."""
+
+    def deadline(self, *, missed: bool) -> None:
+        """Take in the end of a job with a deadline: the headroom rises with a miss and falls while few are missed."""
+        change = _MISSED if missed else -_MISSED * _TOLERATED
+        most = max(self._least, MOST_HEADROOM)
+        self.headroom = min(most, max(self._least, self.headroom + change))
 
     def move(self, view: ClusterView, typical_watts: float) -> None:
         """Move the price at an arrival; a queue counts as full, whatever holds its jobs back.

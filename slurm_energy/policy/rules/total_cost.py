@@ -98,6 +98,8 @@ class TotalCostRule(PlacementRule):
         self._budget = BudgetKeeper()
         self._arrived = (0, 0.0)
         """Jobs so far, and the mean of their energy in J, each at its cheapest option."""
+        self._deadlines: dict[int, float] = {}
+        """Of jobs that run."""
         self._places = PlaceCosts.of(())
 
     def begin(self, view: ClusterView, random: Random) -> None:
@@ -107,6 +109,7 @@ class TotalCostRule(PlacementRule):
         self._corrections = Corrections()
         self._scarcity = Scarcity(view.places, self.settings.headroom)
         self._arrived = (0, 0.0)
+        self._deadlines = {}
         self._budget.begin(view, random)
 
     def route(self, job: WaitingJob, view: ClusterView) -> int | None:
@@ -128,6 +131,8 @@ class TotalCostRule(PlacementRule):
         options = self._options(job, view)
         found = options.choose(wanted, self.prices(job, view, options), view.room(job), view)
         if found is not None:
+            if job.deadline_seconds < inf:
+                self._deadlines[job.job_id] = job.deadline_seconds
             if self.settings.corrects:
                 self._corrections.expect(job, found, view)
             if has_budget:
@@ -153,8 +158,11 @@ class TotalCostRule(PlacementRule):
         )
 
     def ended(self, job: EndedJob) -> None:
-        """Learn what a job that completed really took."""
+        """Learn what a job that completed really took, and whether it came in time."""
         self._corrections.learn(job)
+        deadline = self._deadlines.pop(job.job_id, None)
+        if deadline is not None:
+            self._scarcity.deadline(missed=job.state != "COMPLETED" or job.ended_seconds > deadline)
         self._budget.ended(job)
 
     def control(self, view: ClusterView) -> Mapping[int, int]:

@@ -11,7 +11,7 @@ from slurm_energy.errors import ConfigError, ValueRangeError
 from slurm_energy.policy.rules.bounds import bounds_of
 from slurm_energy.policy.rules.cost_table import CostTable, PlaceCosts, PricedJob, Prices
 from slurm_energy.policy.rules.registry import create_rule
-from slurm_energy.policy.rules.scarcity import Scarcity
+from slurm_energy.policy.rules.scarcity import MOST_HEADROOM, Scarcity
 from slurm_energy.policy.rules.tables import active_joules
 
 
@@ -133,6 +133,19 @@ def test_scarcity_rises_while_devices_are_scarce_and_falls_while_they_are_not() 
     view.free_gpus = list(view.totals)
     scarcity.move(view, 100.0)
     assert (scarcity.device_watts < high).all()
+
+
+def test_missed_deadlines_keep_more_devices_free_and_kept_ones_fewer() -> None:
+    scarcity = Scarcity(make_view().places, headroom=0.02)
+    for _ in range(10):
+        scarcity.deadline(missed=True)
+    assert scarcity.headroom == pytest.approx(0.04)
+    for _ in range(1000):
+        scarcity.deadline(missed=True)
+    assert scarcity.headroom == MOST_HEADROOM
+    for _ in range(10_000):
+        scarcity.deadline(missed=False)
+    assert scarcity.headroom == 0.02
 
 
 def test_settings_are_read_and_checked() -> None:
