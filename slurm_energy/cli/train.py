@@ -13,9 +13,20 @@ from slurm_energy.cli.train_output import imitation_bars, round_lines
 IMITATION = "imitation"
 ALGORITHMS = (IMITATION, "chsac", "policy-gradient", "prices")
 _FOLDER = click.Path(path_type=Path)
+_RECIPES = Path(__file__).resolve().parent.parent / "learning" / "recipes"
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 _ONLY_IMITATION = ("teacher", "runs", "every", "epochs", "network")
 _ONLY_ROUNDS = ("rounds", "collectors", "resume", "start_from", "log_format", "distributed")
+
+
+def _settings_file(_: click.Context, __: click.Parameter, value: str | None) -> Path | None:
+    """Return the file that is named: one of the user's, or one that comes with the package."""
+    if value is None or Path(value).is_file():
+        return None if value is None else Path(value)
+    own = {file.stem: file for file in _RECIPES.glob("*.toml")}
+    if value not in own:
+        raise click.BadParameter(f"{value[:200]} is no file, and none of the package's own: {', '.join(sorted(own))}")
+    return own[value]
 
 
 @click.command(
@@ -25,9 +36,10 @@ _ONLY_ROUNDS = ("rounds", "collectors", "resume", "start_from", "log_format", "d
 @click.option("--algorithm", metavar="NAME", help=f"How to learn: {', '.join(ALGORITHMS)}. With --teacher: imitation.")
 @click.option(
     "--config",
-    type=_FILE,
-    metavar="FILE",
-    help="TOML with the tables [training], [network], [episodes] and [learner]; options go before it.",
+    callback=_settings_file,
+    metavar="NAME|FILE",
+    help="TOML with the tables [training], [network], [episodes] and [learner]; options go before it. `shipped` is how "
+    "the policy of the package was made.",
 )
 @click.option("--seed", type=click.IntRange(0, 1_000_000), help="Of weights, arrivals and actions; 0 without it.")
 @click.option(

@@ -7,6 +7,29 @@ from slurm_energy.policy.placement import ClusterView, Placement, WaitingJob
 from slurm_energy.policy.rules.cap_greedy import CapGreedyRule
 
 
+_USAGE = 0.95
+"""Share of the budget above which joules get a price."""
+_STEP, _CEILING = 0.2, 3.0
+"""Of the price, at one arrival and a usage 1 above that; and the most that it may reach."""
+
+
+class PowerPrice:
+    """The dual variable of the power budget: what a joule costs on top while power is what everybody waits for."""
+
+    def __init__(self) -> None:
+        self.price = 0.0
+
+    def move(self, view: ClusterView) -> None:
+        """Move the price at an arrival; jobs that wait although devices are free wait for power."""
+        if view.power_budget_watts == inf or view.power_budget_watts <= 0.0:
+            self.price = 0.0
+            return
+        usage = (view.power_watts + view.coming_watts) / view.power_budget_watts
+        if view.num_waiting and any(view.free_gpus):
+            usage = max(usage, 1.0)
+        self.price = min(_CEILING, max(0.0, self.price + _STEP * (usage - _USAGE)))
+
+
 class BudgetKeeper(CapGreedyRule):
     """Lowers running jobs while the budget is exceeded, the most watts per speed first, and back to their own clocks.
 

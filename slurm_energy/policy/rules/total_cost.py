@@ -14,7 +14,7 @@ from slurm_energy.policy.placement import (
     WaitingJob,
 )
 from slurm_energy.policy.rules.bounds import bounds_of
-from slurm_energy.policy.rules.budget import BudgetKeeper
+from slurm_energy.policy.rules.budget import BudgetKeeper, PowerPrice
 from slurm_energy.policy.rules.corrections import Corrections
 from slurm_energy.policy.rules.cost_table import CostTable, PlaceCosts, PricedJob, Prices
 from slurm_energy.policy.rules.scarcity import HEADROOM, Scarcity
@@ -96,6 +96,7 @@ class TotalCostRule(PlacementRule):
         self._corrections = Corrections()
         self._scarcity = Scarcity()
         self._budget = BudgetKeeper()
+        self._power = PowerPrice()
         self._arrived = (0, 0.0)
         """Jobs so far, and the mean of their energy in J, each at its cheapest option."""
         self._deadlines: dict[int, float] = {}
@@ -110,6 +111,7 @@ class TotalCostRule(PlacementRule):
         self._scarcity = Scarcity(view.places, self.settings.headroom)
         self._arrived = (0, 0.0)
         self._deadlines = {}
+        self._power = PowerPrice()
         self._budget.begin(view, random)
 
     def route(self, job: WaitingJob, view: ClusterView) -> int | None:
@@ -118,6 +120,7 @@ class TotalCostRule(PlacementRule):
         count, mean = self._arrived
         self._arrived = count + 1, mean + (job.estimated_units * options.least_joules - mean) / (count + 1)
         self._scarcity.move(view, options.least_watts)
+        self._power.move(view)
         return None
 
     def place(self, job: WaitingJob, view: ClusterView) -> Placement | None:
@@ -153,7 +156,7 @@ class TotalCostRule(PlacementRule):
             share=given.share,
             opening=given.opening,
             waking=given.waking,
-            power=0.0,
+            power=self._power.price,
             device_watts=given.scarcity * self._scarcity.device_watts,
         )
 

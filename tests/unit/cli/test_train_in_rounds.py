@@ -211,3 +211,12 @@ def test_a_training_that_is_interrupted_says_how_to_go_on_and_ends_as_one_that_w
 def test_the_score_is_shown_before_other_figures_and_times_are_not() -> None:
     figures = {"loss": 0.123456, "collect_seconds": 9.0, "a": 1.0, "b": 2.0, "score": -7.0, "experience": 5.0}
     assert main_figures(figures) == "score=-7 loss=0.1235 a=1"
+
+
+def test_settings_of_the_package_go_by_name_and_others_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["train", "--config", "no-such", "--output", str(tmp_path / "new")]) == 2
+    assert "no-such is no file, and none of the package's own: shipped" in " ".join(capsys.readouterr().err.split())
+    assert main(["train", "--config", "shipped", "--output", str(tmp_path / "no" / "parent")]) == 1
+    assert "parent" in capsys.readouterr().err

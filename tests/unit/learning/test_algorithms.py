@@ -9,11 +9,13 @@ import tiny_learner
 import torch
 
 from slurm_energy.errors import ConfigError
+from slurm_energy.learning import algorithms
 from slurm_energy.learning.algorithms import ALGORITHMS, find_algorithm
 from slurm_energy.learning.round_training import train_in_rounds
 from slurm_energy.learning.settings_file import toml_text
 from slurm_energy.learning.training_settings import resumed_settings, training_settings
 from slurm_energy.policy.gnn.checkpoint import read_checkpoint
+from slurm_energy.twin.world_file import find_world
 
 LEARNERS: dict[str, dict[str, Any]] = {
     "chsac": {"batch_size": 4, "warm_up_transitions": 3, "updates_per_transition": 0.5},
@@ -69,3 +71,14 @@ def test_a_name_that_is_none_is_refused_with_the_nearest_one() -> None:
         find_algorithm("policy_gradient")
     with pytest.raises(ConfigError, match="there are chsac, policy-gradient, prices"):
         find_algorithm("zzz")
+
+
+def test_the_recipe_of_the_shipped_policy_can_be_followed() -> None:
+    folder = Path(algorithms.__file__).resolve().parent / "recipes"
+    settings = training_settings(folder / "shipped.toml", {})
+    assert settings.run.algorithm == "prices"
+    assert settings.network.policy == "prices"
+    worlds = [settings.episodes.in_turn(turn) for turn in range(len(settings.episodes.worlds))]
+    assert len({one.world for one in worlds}) == settings.run.collectors == len(worlds)
+    for one in worlds:
+        assert find_world(one.world).workload

@@ -8,7 +8,7 @@ import pytest
 from rule_factory import make_job, make_view
 
 from slurm_energy.policy.placement import Placement
-from slurm_energy.policy.rules.budget import BudgetKeeper
+from slurm_energy.policy.rules.budget import BudgetKeeper, PowerPrice
 from slurm_energy.policy.rules.corrections import Corrections
 
 
@@ -124,3 +124,21 @@ def test_what_a_start_may_add_is_what_the_budget_leaves_unless_nothing_runs() ->
     assert keeper.spare_watts(view) == 100.0
     view.free_gpus = list(view.totals)
     assert keeper.spare_watts(view) == inf
+
+
+def test_joules_get_a_price_while_power_is_short_and_lose_it_again() -> None:
+    view = make_view(power_budget_watts=1000.0, power_watts=990.0)
+    power = PowerPrice()
+    for _ in range(20):
+        power.move(view)
+    high = power.price
+    view.num_waiting = 3
+    power.move(view)
+    assert power.price > high > 0.0
+    view.num_waiting, view.power_watts = 0, 100.0
+    for _ in range(200):
+        power.move(view)
+    assert power.price == 0.0
+    view.power_budget_watts = inf
+    power.move(view)
+    assert power.price == 0.0
