@@ -6,7 +6,6 @@ from math import inf
 from slurm_energy.policy.placement import ClusterView, Placement, WaitingJob
 from slurm_energy.policy.rules.cap_greedy import CapGreedyRule
 
-
 _USAGE = 0.95
 """Share of the budget above which joules get a price."""
 _STEP, _CEILING = 0.2, 3.0

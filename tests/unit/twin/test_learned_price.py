@@ -1,11 +1,14 @@
 """Learned prices in the simulated cluster: what the network says is what the optimiser pays."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 from small_worlds import make_job, make_pool, make_world
 from toy_cluster import TOY, toy_jobs
 
+from slurm_energy.domain.cluster import ClusterSnapshot
 from slurm_energy.errors import ConfigError
 from slurm_energy.evaluation.contenders import create_contender
 from slurm_energy.graph.cluster_graph import ClusterGraph
@@ -33,7 +36,7 @@ class FixedPrices:
     def device_raw(self) -> np.ndarray:
         return np.zeros(len(self.graph.partition_index), dtype=np.float32)
 
-    def follow(self, snapshot: object) -> None:
+    def follow(self, snapshot: ClusterSnapshot) -> None:
         self.looks += 1
         self.graph.update(snapshot)
 
@@ -42,7 +45,7 @@ class FixedPrices:
         return self.raw
 
 
-def rule_of(source: FixedPrices, **settings: float) -> LearnedPriceRule:
+def rule_of(source: FixedPrices, **settings: Any) -> LearnedPriceRule:
     return LearnedPriceRule(lambda: source, TotalCostSettings(**settings), refresh_seconds=3600.0)
 
 

@@ -44,6 +44,8 @@ def test_results_have_the_shapes_of_the_three_levels_that_they_stand_for(config:
             if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
                 assert one.shape == other.shape
             else:
+                assert isinstance(one, tuple)
+                assert isinstance(other, tuple)
                 assert [part.shape for part in one] == [part.shape for part in other]
 
 

@@ -78,6 +78,7 @@ class FakeRun:
     energy_joules: float = 1.0
     state: str = "COMPLETED"
     units: float = 1.0
+    ended_seconds: float = 0.0
 
 
 def make_table(devices: Sequence[Device], gpu_counts: tuple[int, ...] = COUNTS) -> OptionTable:

@@ -1,44 +1,27 @@
 """What ended jobs say of wrong tables, and a budget kept around a rule."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import inf
+from random import Random
+from typing import Any
 
 import numpy as np
 import pytest
-from rule_factory import make_job, make_view
+from rule_factory import FakeRun, FakeView, make_job, make_view
 
 from slurm_energy.policy.placement import Placement
 from slurm_energy.policy.rules.budget import BudgetKeeper, PowerPrice
 from slurm_energy.policy.rules.corrections import Corrections
 
 
-@dataclass
-class Ended:
-    """A job that ended."""
-
-    job_id: int
-    run_seconds: float
-    energy_joules: float
-    units: float
-    clock: int
-    place: int = 0
-    gpus: int = 1
-    state: str = "COMPLETED"
-    kind: str = "training"
-    account: str = ""
-    name: str = ""
-
-
-def ran(
-    corrections: Corrections, job_id: int, *, slower: float = 1.0, thirstier: float = 1.0, **changes: object
-) -> None:
+def ran(corrections: Corrections, job_id: int, *, slower: float = 1.0, thirstier: float = 1.0, **changes: Any) -> None:
     view, job = make_view(), make_job(job_id=job_id, gpu_counts=(1,))
     placement = Placement(0, 1, 7)
     corrections.expect(job, placement, view)
     table = view.options(job)
     seconds = float(table.seconds_per_unit[0, 0, 7]) * job.true_units * slower
     watts = float(table.watts[0, 0, 7]) * thirstier
-    ended = Ended(job_id, seconds, watts * seconds, job.true_units, 7)
+    ended = FakeRun(job_id, gpus=1, run_seconds=seconds, energy_joules=watts * seconds, units=job.true_units)
     corrections.learn(replace(ended, **changes))
 
 
@@ -72,7 +55,7 @@ def test_true_tables_stay_the_object_they_are() -> None:
     [{"state": "FAILED"}, {"state": "TIMEOUT"}, {"units": 0.0}, {"clock": 3}, {"run_seconds": 0.0}],
     ids=lambda change: next(iter(change)),
 )
-def test_a_run_that_says_nothing_of_the_table_changes_nothing(changes: dict[str, object]) -> None:
+def test_a_run_that_says_nothing_of_the_table_changes_nothing(changes: dict[str, Any]) -> None:
     corrections = Corrections()
     ran(corrections, 1, slower=3.0, **changes)
     view, job = make_view(), make_job(gpu_counts=(1,))
@@ -80,28 +63,16 @@ def test_a_run_that_says_nothing_of_the_table_changes_nothing(changes: dict[str,
 
 
 def test_a_job_that_nobody_placed_is_left_alone() -> None:
-    Corrections().learn(Ended(77, 10.0, 100.0, 5.0, 7))
+    Corrections().learn(FakeRun(77))
 
 
-@dataclass
-class Running:
-    """A running job."""
-
-    job_id: int
-    clock: int
-    place: int = 0
-    gpus: int = 1
-    started_seconds: float = 0.0
-    watts: float = 0.0
-
-
-def kept(budget_watts: float, power_watts: float) -> tuple[BudgetKeeper, object]:
+def kept(budget_watts: float, power_watts: float) -> tuple[BudgetKeeper, FakeView]:
     view = make_view(power_budget_watts=budget_watts, power_watts=power_watts, free_gpus=[10, 128, 512])
     keeper = BudgetKeeper()
-    keeper.begin(view, None)
+    keeper.begin(view, Random(0))
     for number in range(6):
         keeper.watch(make_job(job_id=number, gpu_counts=(1,)), Placement(0, 1, 5), view)
-        view.running.append(Running(number, 5))
+        view.running.append(FakeRun(number, gpus=1, clock=5))
     return keeper, view
 
 

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from math import inf
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from slurm_energy.policy.rules.scarcity import MOST_HEADROOM, Scarcity
 from slurm_energy.policy.rules.tables import active_joules
 
 
-def prices(**changes: object) -> Prices:
+def prices(**changes: Any) -> Prices:
     free = Prices(
         time_watts=0.0,
         slowdown_joules=0.0,
@@ -28,7 +29,7 @@ def prices(**changes: object) -> Prices:
     return free._replace(**changes)
 
 
-def priced(units: float = 1000.0, **changes: object) -> PricedJob:
+def priced(units: float = 1000.0, **changes: Any) -> PricedJob:
     return PricedJob(units=units, bounds=None, spare_watts=inf)._replace(**changes)
 
 
