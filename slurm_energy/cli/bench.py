@@ -75,8 +75,9 @@ def bench() -> None:
     type=click.Choice(["gnn", "oracle"]),
     default="gnn",
     show_default=True,
-    help="What decides; gnn has random weights.",
+    help="What decides; gnn has random weights unless it is given others.",
 )
+@click.option("--checkpoint", default="", metavar="FOLDER", help="Weights of gnn, or `shipped` for the package's.")
 @click.option("--json", "json_path", type=_OUT, metavar="FILE", help="Write every figure as JSON.")
 @click.option("--markdown", "markdown_path", type=_OUT, metavar="FILE", help="Write a page with the tables.")
 def decision(
@@ -90,6 +91,7 @@ def decision(
     queue: int,
     changes_per_second: float,
     policy: str,
+    checkpoint: str,
     json_path: Path | None,
     markdown_path: Path | None,
 ) -> int:
@@ -110,5 +112,6 @@ def decision(
         queue=queue,
         changes_per_second=changes_per_second,
         policy=policy,
+        checkpoint=checkpoint,
     )
     return measure_decisions(plan, BenchOutput(json_path=json_path, markdown_path=markdown_path))

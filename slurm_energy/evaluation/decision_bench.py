@@ -27,6 +27,7 @@ from slurm_energy.evaluation.synthetic_changes import ChangingCluster
 from slurm_energy.evaluation.synthetic_cluster import CATALOGUE_NAMES, ClusterSize, synthetic_cluster
 from slurm_energy.policy.attention_note import shares_of
 from slurm_energy.policy.base import DecisionContext, Policy
+from slurm_energy.policy.cost_note import is_cost_note
 from slurm_energy.policy.guard import Guard
 from slurm_energy.policy.registry import LEARNED, create_policy
 
@@ -76,7 +77,7 @@ class Stopwatch:
         before = time.perf_counter()
         answer = self._policy.decide(job, snapshot, context)
         self.seconds.append(time.perf_counter() - before)
-        self.by_network += any(shares_of(note) is not None for note in answer.notes)
+        self.by_network += any(shares_of(note) is not None or is_cost_note(note) for note in answer.notes)
         return answer
 
 

@@ -17,6 +17,7 @@ from slurm_energy.lab.bench.daemon_process import BenchDaemon, DaemonSettings, b
 from slurm_energy.lab.bench.fake_slurm import FakeSlurm
 from slurm_energy.lab.bench.process_memory import memory_of, process_tree
 from slurm_energy.policy.attention_note import shares_of
+from slurm_energy.policy.cost_note import is_cost_note
 from slurm_energy.policy.registry import LEARNED
 
 SEED = 1
@@ -112,7 +113,9 @@ def _share(before: Mapping[str, int], after: Mapping[str, int]) -> float:
 def _network_share(daemon: BenchDaemon, jobs: tuple[AskedJob, ...]) -> float:
     """Return the share of the jobs for which the network has a choice."""
     notes = [_preview(daemon, job)["notes"] for job in jobs]
-    return sum(any(shares_of(str(note)) is not None for note in one) for one in notes) / len(notes)
+    return sum(any(shares_of(str(note)) is not None or is_cost_note(str(note)) for note in one) for one in notes) / len(
+        notes
+    )
 
 
 def _is_of_policy(decision: Mapping[str, Any]) -> bool:

@@ -52,6 +52,8 @@ class BenchPlan:
     changes_per_second: float = 32.0
     interval_seconds: float = 2.0
     policy: str = "gnn"
+    checkpoint: str = ""
+    """Of a learned policy: a folder, or `shipped`; random weights without it."""
 
     def __post_init__(self) -> None:
         for name, values in (("nodes", self.nodes), ("threads", self.threads)):
@@ -167,7 +169,9 @@ def _words(step: InProcessTask | DaemonTask) -> str:
 
 
 def _checkpoint(plan: BenchPlan, folder: Path) -> str:
-    """Write a checkpoint for a learned policy and return its folder, nothing for another."""
+    """Return the checkpoint of a learned policy, one with random weights where none is named; nothing for another."""
+    if plan.checkpoint:
+        return plan.checkpoint
     if plan.policy not in LEARNED:
         return ""
     checkpoint = folder / "checkpoint"
