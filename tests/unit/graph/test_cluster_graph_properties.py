@@ -178,7 +178,8 @@ class Cache:
 
 
 def as_bytes(block: Any) -> tuple[bytes, ...]:
-    return tuple(getattr(block, name).tobytes() for name in block.__slots__)
+    arrays = (getattr(block, name) for name in block.__slots__)
+    return tuple(array.tobytes() for array in arrays if array is not None)
 
 
 def node_inside(graph: ClusterGraph, slot: int) -> tuple[bytes, ...]:

@@ -229,7 +229,10 @@ def test_an_hour_of_every_shipped_world_runs_to_its_end_with_random_weights(
     world = shipped_world(name)
     hour = create_workload(world.workload, {**world.workload_settings, "hours": 1.0}, 1).jobs
     path = tmp_path / "hour.csv"
-    write_csv(Workload(name=name, jobs=hour[:: -(-len(hour) // MOST_JOBS)]), path)
+    some = hour[:: -(-len(hour) // MOST_JOBS)]
+    if any(job.after_ok for job in hour):
+        some = hour[:MOST_JOBS]  # in a task graph others come before: they are needed, too
+    write_csv(Workload(name=name, jobs=some), path)
     plan = ArenaPlan(policies=("gnn",), world=name, workload=path)
 
     def figures(policy: str) -> Metrics:
