@@ -1,7 +1,7 @@
 """Learned prices in the twin: the rule `total-cost` with prices that a network moves by the cluster's state."""
 
 from collections.abc import Callable
-from math import inf, log
+from math import inf
 from random import Random
 from typing import Protocol
 
@@ -13,14 +13,13 @@ from slurm_energy.domain.ids import PartitionName
 from slurm_energy.graph.blocks import Floats
 from slurm_energy.graph.cluster_graph import ClusterGraph
 from slurm_energy.policy.placement import ClusterView, WaitingJob
+from slurm_energy.policy.price_factors import JOB_PRICES, price_factors, relative_joules
 from slurm_energy.policy.rules.cost_table import CostTable, Prices
 from slurm_energy.policy.rules.total_cost import TotalCostRule, TotalCostSettings
 from slurm_energy.twin.learned import Situation
 
 REFRESH_SECONDS = 600.0
 """Between two looks at the cluster's state; the price of scarcity follows every arrival all the same."""
-_LARGEST = 3.0
-_JOULES_SCALE = 4.0
 _Array = NDArray[np.float32]
 
 
@@ -82,17 +81,11 @@ class LearnedPriceRule(TotalCostRule):
         if view.now_seconds >= self._next_look:
             self._look(job, view, source)
         job_raw, device_raw = self.raw_prices(job, self._columns(job, view, options, source), source)
-        factor = np.exp(_LARGEST * np.tanh(job_raw / _LARGEST)).tolist()
-        devices = np.exp(_LARGEST * np.tanh(device_raw / _LARGEST))[self._partition_of_place]
         base = self.rule_prices(job, view, options)
-        return Prices(
-            time_watts=base.time_watts * factor[0],
-            slowdown_joules=base.slowdown_joules * factor[1],
-            share=base.share * factor[2],
-            opening=base.opening * factor[3],
-            waking=base.waking * factor[4],
-            power=base.power,
-            device_watts=base.device_watts * devices,
+        factors = zip(JOB_PRICES, price_factors(job_raw).tolist(), strict=True)
+        return base._replace(
+            device_watts=base.device_watts * price_factors(device_raw)[self._partition_of_place],
+            **{name: getattr(base, name) * factor for name, factor in factors},
         )
 
     def rule_prices(self, job: WaitingJob, view: ClusterView, options: CostTable) -> Prices:
@@ -119,6 +112,5 @@ class LearnedPriceRule(TotalCostRule):
         watts = self.settings.time_watts
         time_weight = watts / (watts + options.least_watts) if watts > 0.0 else 0.0
         own = self._situation.job_vector(job, view, source.graph, (time_weight, 1.0 - time_weight))
-        joules, mean = job.estimated_units * options.least_joules, self.mean_job_joules
-        relative = log(joules / mean) / _JOULES_SCALE if joules > 0.0 and mean > 0.0 else 0.0
+        relative = relative_joules(job.estimated_units * options.least_joules, self.mean_job_joules)
         return np.append(own, np.array([view.criticality(job), relative], dtype=np.float32))

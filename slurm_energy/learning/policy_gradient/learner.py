@@ -15,10 +15,10 @@ from torch import Tensor
 from torch.optim import Adam
 
 from slurm_energy.errors import ConfigError, TrainingError
+from slurm_energy.learning.agreement import carried, carrier, mean_and_deviation
 from slurm_energy.learning.experience import Averaging, Moment, Step, Weights, alone
 from slurm_energy.learning.imitation import answers, objective_loss
 from slurm_energy.learning.policy_gradient.advantages import FloatArray, advantages
-from slurm_energy.learning.policy_gradient.agreement import carried, carrier, mean_and_deviation
 from slurm_energy.learning.policy_gradient.losses import combined_value, divergence, surrogate_loss, value_loss
 from slurm_energy.learning.policy_gradient.settings import PolicyGradientSettings
 from slurm_energy.policy.gnn.decision_level import Decisions

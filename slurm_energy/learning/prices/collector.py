@@ -18,7 +18,6 @@ from slurm_energy.policy.gnn.keepers import whole_blocks
 from slurm_energy.policy.gnn.network import Blocks, HierarchicalNetwork, create_network
 from slurm_energy.policy.gnn.pricing import NetworkPrices
 from slurm_energy.policy.placement import ClusterView, EndedJob, Placement, WaitingJob
-from slurm_energy.policy.rules.cost_table import CostTable, Prices
 from slurm_energy.policy.rules.total_cost import TotalCostSettings
 from slurm_energy.twin.job import Job
 from slurm_energy.twin.job_run import JobRun
@@ -62,7 +61,7 @@ class PricedEpisode:
     states: tuple[Blocks, ...]
     steps: tuple[PricedStep, ...]
     cost_per_job: float
-    """Mean of what the episode cost per job, in mean job energies: the figure to make small."""
+    """What all these jobs cost over what their cheapest options promised: the figure to make small."""
 
 
 class _Open(NamedTuple):
@@ -99,7 +98,9 @@ class ExploringPriceRule(LearnedPriceRule):
         self.states: list[Blocks] = []
         self.closed: list[tuple[float, PricedStep]] = []
         """Time of the start, and the step."""
-        self._tried: tuple[WaitingJob, PricedStep, Prices, CostTable] | None = None
+        self._step: PricedStep | None = None
+        """Of the job that was priced last."""
+        self._shares = NodeShares(())
         self._open: dict[int, _Open] = {}
         self._started: dict[int, float] = {}
         self._waits: list[tuple[float, int]] = []
@@ -152,7 +153,7 @@ class ExploringPriceRule(LearnedPriceRule):
             self._open.pop(job.job_id, None)
 
     def steps(self, end_seconds: float) -> tuple[list[PricedStep], float]:
-        """Return the bills of all jobs that ended, and the mean cost of a job in mean job energies."""
+        """Return the bills of all jobs that ended, and what they cost together over what was promised."""
         self._shares.close(end_seconds)
         waiting = _discounted(self._waits, end_seconds)
         found, total, promised = [], 0.0, 0.0
@@ -173,6 +174,7 @@ class ExploringPriceRule(LearnedPriceRule):
     def _open_bill(self, job: WaitingJob, view: ClusterView, placement: Placement) -> None:
         assert isinstance(view, TwinView)
         assert isinstance(job, Job)
+        assert self._step is not None
         info = view.places[placement.place]
         pool_index = view.twin_places[placement.place].pool_index
         pool = view.pools[pool_index]

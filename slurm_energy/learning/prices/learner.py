@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
+from itertools import cycle, islice
 from operator import itemgetter
 from typing import Any
 
@@ -11,13 +12,15 @@ from torch import Tensor, nn
 
 from slurm_energy.errors import TrainingError
 from slurm_energy.graph.batch import batch_devices, batch_fabrics, batch_queues, batch_tops
+from slurm_energy.learning.agreement import agreed
 from slurm_energy.learning.experience import Averaging, Weights, alone
 from slurm_energy.learning.prices.collector import PricedEpisode, PricedStep
 from slurm_energy.learning.prices.settings import PriceLearnerSettings
 from slurm_energy.policy.gnn.levels import Published
 from slurm_energy.policy.gnn.moments import moments_of
 from slurm_energy.policy.gnn.network import Blocks, HierarchicalNetwork
-from slurm_energy.policy.gnn.price_head import JOB_PRICES, PRICED_JOB, PriceContext, PriceHead
+from slurm_energy.policy.gnn.price_head import PRICED_JOB, PriceContext, PriceHead
+from slurm_energy.policy.price_factors import JOB_PRICES
 
 _TINY = 1e-6
 _MOST_CHANGE = 10.0
@@ -168,7 +171,9 @@ class PriceLearner:
             priced = np.array(sorted({step.state for step in episode.steps}))
             order = self._generator.permutation(priced).tolist()
             chunks.extend((episode, order[begin : begin + size]) for begin in range(0, len(order), size))
-        for index in self._generator.permutation(len(chunks)).tolist():
+        order = self._generator.permutation(len(chunks)).tolist()
+        (batches,) = agreed([float(len(chunks))], self._average)  # all ranks step equally often
+        for index in islice(cycle(order), max(1, round(batches))):
             episode, chosen = chunks[index]
             moment = {state: number for number, state in enumerate(chosen)}
             steps = [(moment[step.state], step) for step in episode.steps if step.state in moment]

@@ -12,6 +12,7 @@ from torch.nn import Parameter
 from torch.optim import Adam
 
 from slurm_energy.errors import ConfigError, TrainingError
+from slurm_energy.learning.agreement import agreed
 from slurm_energy.learning.experience import Averaging, Step, Weights, alone
 from slurm_energy.learning.soft_actor_critic.batches import Batch, answers, batch_of
 from slurm_energy.learning.soft_actor_critic.critics import Judged, TwinCritics, policy_of
@@ -101,7 +102,7 @@ class SoftActorCritic:
         costs = mean_costs(steps)
         new = self._replay.add(steps)
         is_warm = float(len(self._replay) >= self._settings.warm_up_transitions)
-        agreed_new, share_warm = self._agreed([float(new), is_warm])
+        agreed_new, share_warm = agreed([float(new), is_warm], self._averaging)
         told: list[Figures] = []
         if share_warm == 1.0:
             if self._updates == 0:
@@ -202,18 +203,9 @@ class SoftActorCritic:
         elapsed = sum(step.elapsed_seconds for step in steps)
         rate = sum(step.reward for step in steps) / elapsed if elapsed > 0.0 else 0.0  # per second
         horizon_seconds = self._settings.reference_seconds / -log(self._settings.discount)
-        (level,) = self._agreed([rate * horizon_seconds])
+        (level,) = agreed([rate * horizon_seconds], self._averaging)
         self._critics.begin_at(level)
         self._targets.begin_at(level)
-
-    def _agreed(self, values: Sequence[float]) -> list[float]:
-        """Return the mean over all ranks, by the same averaging as gradients: ranks must not drift apart."""
-        carrier = Parameter(torch.zeros(len(values), dtype=torch.float64))
-        carrier.grad = torch.tensor(values, dtype=torch.float64)
-        self._averaging([carrier])
-        assert carrier.grad is not None
-        agreed: list[float] = carrier.grad.tolist()
-        return agreed
 
     def _figures(self, steps: Sequence[Step], costs: Tensor, told: Sequence[Figures]) -> dict[str, float]:
         """Return what is known of the round; what nothing tells of is left out."""

@@ -8,15 +8,12 @@ from torch import Tensor, nn
 from slurm_energy.graph import schema
 from slurm_energy.policy.gnn.levels import Published
 from slurm_energy.policy.gnn.moments import Moments
+from slurm_energy.policy.price_factors import JOB_PRICES, LARGEST
 
-JOB_PRICES = ("time_watts", "slowdown_joules", "share", "opening", "waking")
-"""In the order of the head's outputs; fields of `policy.rules.cost_table.Prices`."""
 WITH_JOB = ("criticality", "relative_joules")
 """What is known of a job beside its TASK columns: the share of its delay that reaches the end of its task graph, and
 ln(its least energy over the mean of all jobs) / 4."""
 PRICED_JOB = schema.width(schema.TASK) + len(WITH_JOB)
-LARGEST = 3.0
-"""A price is moved by a factor from exp(-3) to exp(3)."""
 _PARTITION_PARTS = 3
 
 
@@ -97,5 +94,5 @@ class PriceHead(nn.Module):
 
 
 def factors(raw: Tensor) -> Tensor:
-    """Return by what prices are multiplied, of the same shape."""
+    """Return by what prices are multiplied, of the same shape: `price_factors` with gradients."""
     return torch.exp(LARGEST * torch.tanh(raw / LARGEST))

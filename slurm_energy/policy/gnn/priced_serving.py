@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from itertools import islice
-from math import isfinite, log, nan
+from math import isfinite, nan
 from typing import NamedTuple
 
 import numpy as np
@@ -27,8 +27,7 @@ from slurm_energy.policy.gnn.option_costs import (
     least_joules,
     option_choices,
 )
-from slurm_energy.policy.gnn.price_head import JOB_PRICES
-from slurm_energy.policy.gnn.pricing import NetworkPrices, price_factors
+from slurm_energy.policy.gnn.pricing import NetworkPrices
 from slurm_energy.policy.gnn.serving_options import (
     ServedOption,
     expected_seconds,
@@ -39,11 +38,11 @@ from slurm_energy.policy.gnn.serving_options import (
 from slurm_energy.policy.mode_weights import BALANCED_PRICES, MODE_PRICES, ModePrices
 from slurm_energy.policy.oracle import oracle_clocks
 from slurm_energy.policy.partition_check import landing_on
+from slurm_energy.policy.price_factors import JOB_PRICES, price_factors, relative_joules
 
 _TIME, _SLOWDOWN, _WAKING = (JOB_PRICES.index(name) for name in ("time_watts", "slowdown_joules", "waking"))
 _MEAN_OF = 2_000
 """Jobs of which a mean is taken: the work must not grow with the queue."""
-_RELATIVE_SCALE = 4.0
 _CRITICALITY = 1.0
 """No job waits for one that is only being submitted: its whole delay reaches its own end."""
 
@@ -192,7 +191,7 @@ def _relative_work(asked: _Asked) -> float:
     estimate = nan if limit is None else LIMIT_SHARE * 60.0 * limit
     own = max(1, job.gpu_count) * (estimate if context.runtime is None else context.runtime.seconds)
     mean = look.mean_gpu_seconds
-    return log(own / mean) / _RELATIVE_SCALE if isfinite(own) and own > 0.0 and mean > 0.0 else 0.0
+    return relative_joules(own, mean)
 
 
 def _mean_gpu_seconds(graph: ClusterGraph) -> float:

@@ -10,7 +10,6 @@ from slurm_energy.graph.blocks import Floats
 from slurm_energy.graph.cluster_graph import ClusterGraph
 from slurm_energy.policy.gnn.chooser import NetworkChooser
 from slurm_energy.policy.gnn.network import HierarchicalNetwork
-from slurm_energy.policy.gnn.price_head import LARGEST
 
 _Array = NDArray[np.float32]
 
@@ -61,12 +60,6 @@ class NetworkPrices:
         second = np.maximum(self._between @ first + self._between_bias, 0.0)
         raw: _Array = self._last @ second + self._last_bias
         return raw
-
-
-def price_factors(raw: _Array) -> _Array:
-    """Return by what prices are multiplied; the same as `price_head.factors`."""
-    found: _Array = np.exp(LARGEST * np.tanh(raw / LARGEST))
-    return found
 
 
 def _weights(layer: torch.nn.Linear) -> tuple[_Array, _Array]:

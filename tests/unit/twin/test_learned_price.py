@@ -14,8 +14,9 @@ from slurm_energy.evaluation.contenders import create_contender
 from slurm_energy.graph.cluster_graph import ClusterGraph
 from slurm_energy.policy.gnn.configuration import NetworkConfig
 from slurm_energy.policy.gnn.network import create_network
-from slurm_energy.policy.gnn.price_head import JOB_PRICES, PRICED_JOB
+from slurm_energy.policy.gnn.price_head import PRICED_JOB
 from slurm_energy.policy.gnn.pricing import NetworkPrices
+from slurm_energy.policy.price_factors import JOB_PRICES
 from slurm_energy.policy.rules.registry import create_rule
 from slurm_energy.policy.rules.total_cost import TotalCostSettings
 from slurm_energy.twin.job import Workload

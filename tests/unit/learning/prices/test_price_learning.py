@@ -1,6 +1,6 @@
 """Prices are learned from bills: what the rule gets wrong about sharing nodes, a network puts right."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from math import inf
 from random import Random
 
@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from small_worlds import make_device, make_job, make_load, make_pool, make_world
+from torch.nn import Parameter
 
 from slurm_energy.errors import TrainingError
 from slurm_energy.learning.prices.collector import ExploringPriceRule, PricedEpisode
@@ -17,6 +18,7 @@ from slurm_energy.policy.gnn.configuration import NetworkConfig
 from slurm_energy.policy.gnn.network import HierarchicalNetwork, create_network
 from slurm_energy.policy.gnn.pricing import NetworkPrices
 from slurm_energy.policy.placement import PlacementRule
+from slurm_energy.policy.price_factors import relative_joules
 from slurm_energy.policy.rules.registry import create_rule
 from slurm_energy.policy.rules.total_cost import TotalCostSettings
 from slurm_energy.twin.job import Workload
@@ -167,3 +169,33 @@ def test_episodes_without_an_ended_job_are_refused() -> None:
     network = create_network(CONFIG, seed=0)
     with pytest.raises(TrainingError, match="no job"):
         learner(network).absorb([PricedEpisode(states=(), steps=(), cost_per_job=inf)])
+
+
+def test_all_ranks_step_equally_often_whatever_they_collected() -> None:
+    def steps(batches_of_others: float) -> int:
+        number = 0
+
+        def averaging(parameters: Iterable[Parameter]) -> None:
+            nonlocal number
+            given = list(parameters)
+            gradient = given[0].grad
+            if len(given) == 1 and gradient is not None:
+                gradient.copy_((gradient + batches_of_others) / 2.0)
+            else:
+                number += 1
+
+        network = create_network(CONFIG, seed=0)
+        settings = PriceLearnerSettings(states_per_batch=16, head_steps=0)
+        PriceLearner(network, settings, noise=0.5, seed=0, average=averaging).absorb([episode(network, 1)])
+        return number
+
+    own = steps(0.0) * 2  # the mean with none
+    assert steps(float(own)) == own
+    assert steps(own + 4.0) == own + 2
+
+
+def test_jobs_are_told_apart_by_their_size_where_it_is_known() -> None:
+    assert relative_joules(1.0, 1.0) == 0.0
+    assert relative_joules(20.0, 10.0) == -relative_joules(10.0, 20.0) > 0.0
+    assert [relative_joules(own, 1.0) for own in (0.0, inf, -1.0)] == [0.0, 0.0, 0.0]
+    assert relative_joules(1.0, 0.0) == 0.0

@@ -10,8 +10,9 @@ from slurm_energy.errors import PolicyError
 from slurm_energy.policy.gnn.configuration import NetworkConfig
 from slurm_energy.policy.gnn.moments import moments_of
 from slurm_energy.policy.gnn.network import HierarchicalNetwork, create_network
-from slurm_energy.policy.gnn.price_head import JOB_PRICES, LARGEST, PRICED_JOB, factors
-from slurm_energy.policy.gnn.pricing import NetworkPrices, price_factors
+from slurm_energy.policy.gnn.price_head import PRICED_JOB, factors
+from slurm_energy.policy.gnn.pricing import NetworkPrices
+from slurm_energy.policy.price_factors import JOB_PRICES, LARGEST, price_factors
 
 CONFIGS = [
     NetworkConfig(policy="prices", hidden=12),

@@ -24,9 +24,9 @@ from slurm_energy.policy.gnn.checkpoint import save_checkpoint
 from slurm_energy.policy.gnn.configuration import NetworkConfig
 from slurm_energy.policy.gnn.network import HierarchicalNetwork, create_network
 from slurm_energy.policy.gnn.policy import load_policy
-from slurm_energy.policy.gnn.price_head import JOB_PRICES
 from slurm_energy.policy.gnn.priced_serving import PricedPolicy
 from slurm_energy.policy.oracle import OraclePolicy
+from slurm_energy.policy.price_factors import JOB_PRICES
 
 PRICES = NetworkConfig(hidden=12, heads=6, policy="prices")
 SHORT = RuntimeEstimate(seconds=600.0, upper_seconds=700.0, source="history")

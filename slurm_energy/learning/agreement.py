@@ -5,11 +5,12 @@ from math import sqrt
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch.nn import Parameter
 
 from slurm_energy.learning.experience import Averaging
-from slurm_energy.learning.policy_gradient.advantages import FloatArray
 
+FloatArray = NDArray[np.float64]
 _SMALLEST_DEVIATION = 1e-6
 
 
@@ -27,11 +28,17 @@ def carried(parameter: Parameter) -> list[float]:
     return found
 
 
+def agreed(values: Sequence[float], averaging: Averaging) -> list[float]:
+    """Return the mean of these numbers over all ranks."""
+    told = carrier(values)
+    averaging([told])
+    return carried(told)
+
+
 def mean_and_deviation(values: FloatArray, averaging: Averaging) -> tuple[float, float]:
     """Return mean and standard deviation of all ranks' values together; 0 and 1 where there are none."""
-    sums = carrier([float(len(values)), float(values.sum()), float(np.square(values).sum())])
-    averaging([sums])
-    count, total, squares = carried(sums)
+    sums = [float(len(values)), float(values.sum()), float(np.square(values).sum())]
+    count, total, squares = agreed(sums, averaging)
     if count == 0.0:
         return 0.0, 1.0
     mean = total / count
