@@ -297,3 +297,20 @@ def alive(process_id: int) -> bool:
         return (Path("/proc") / str(process_id) / "stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
     except (OSError, IndexError):
         return False
+
+
+@contextmanager
+def until_it_ends(daemon: RunningDaemon) -> Iterator[None]:
+    """Wait until a daemon has seen the cluster; afterwards it must end cleanly, with its children."""
+    process = daemon.process
+    try:
+        wait_until(lambda: answers(daemon), "the daemon answers", daemon)
+        wait_until(lambda: has_snapshot(daemon), "a snapshot", daemon)
+        yield
+        children = children_of(process.pid)
+        assert daemon.stop() == 0, daemon.log
+        wait_until(lambda: not any(alive(child) for child in children), "end of the children", limit_seconds=10.0)
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait()

@@ -17,11 +17,10 @@ from daemon_support import (
     FakeSlurm,
     RunningDaemon,
     alive,
-    answers,
     children_of,
     free_port,
-    has_snapshot,
     make_job,
+    until_it_ends,
     wait_until,
     write_config,
 )
@@ -65,17 +64,8 @@ def daemon_with(directory: Path, behaviour: str, name: str = "gnn") -> Iterator[
             env=environment,
         )
     daemon = RunningDaemon(directory, slurm, process, port)
-    try:
-        wait_until(lambda: answers(daemon), "the daemon answers", daemon)
-        wait_until(lambda: has_snapshot(daemon), "a snapshot", daemon)
+    with until_it_ends(daemon):
         yield daemon
-        children = children_of(process.pid)
-        assert daemon.stop() == 0, daemon.log
-        wait_until(lambda: not any(alive(child) for child in children), "end of the children", limit_seconds=10.0)
-    finally:
-        if process.poll() is None:
-            process.kill()
-            process.wait()
 
 
 def set_policy(directory: Path, name: str, behaviour: str, **more: int) -> None:

@@ -10,12 +10,9 @@ from typing import Any
 from daemon_support import (
     FakeSlurm,
     RunningDaemon,
-    alive,
-    answers,
-    children_of,
     free_port,
-    has_snapshot,
     make_job,
+    until_it_ends,
     wait_until,
     write_config,
 )
@@ -38,17 +35,8 @@ def new_installation(directory: Path, *, with_torch: bool, more: str = "") -> It
     with (directory / "log").open("ab") as log:
         process = subprocess.Popen([sys.executable, "-c", script, str(config)], stderr=log, stdout=log)
     daemon = RunningDaemon(directory, slurm, process, port)
-    try:
-        wait_until(lambda: answers(daemon), "the daemon answers", daemon)
-        wait_until(lambda: has_snapshot(daemon), "a snapshot", daemon)
+    with until_it_ends(daemon):
         yield daemon
-        children = children_of(process.pid)
-        assert daemon.stop() == 0, daemon.log
-        wait_until(lambda: not any(alive(child) for child in children), "end of the children", limit_seconds=10.0)
-    finally:
-        if process.poll() is None:
-            process.kill()
-            process.wait()
 
 
 def status(daemon: RunningDaemon) -> dict[str, Any]:
