@@ -123,7 +123,7 @@ if [ "$LAB_DAEMON" = yes ]; then
     stage='waiting for slurm-energyd' && say "$stage"
     sh "$service" wait energyd
 fi
-[ "$LAB_ENERGY" = no ] || sh "$service" flush &
+[ "$LAB_ENERGY" = no ] || sh "$service" timers &
 : >"$LAB_DIRECTORY/run/up"
 stage=up && say 'up'
 while :; do

@@ -97,20 +97,28 @@ stop() { # stop SIGNAL
     within 10 "the end of $name" gone
 }
 
-# What a systemd timer does on a real node. A node with nothing to deliver costs nothing, and one whose jobs
-# still run is looked at now and then.
-flush() {
+# What the systemd timers do on a real node: deliver reports, and close what a cut-off hook left. A node with nothing
+# to deliver costs nothing, and one that holds a job is looked at now and then.
+timers() {
     round=0
     while sleep 2; do
         round=$((round + 1))
         for node in $LAB_NODES; do
             spool=$LAB_DIRECTORY/hooks-spool/$node
-            set -- "$spool/reports" "$spool/pending"
-            [ $((round % 15)) -ne 0 ] || set -- "$@" "$spool/active"
-            [ -n "$(find "$@" -name '*.json' 2>/dev/null | head -n 1)" ] || continue
-            SLURMD_NODENAME=$node timeout 30 "$LAB_PYTHON" -I -m slurm_energy.node.main flush || :
+            if [ $((round % 10)) -eq 0 ] && any_file "$spool/active" "$spool/pending"; then
+                hook repair
+            fi
+            ! any_file "$spool/reports" || hook flush
         done
-    done >>"$log/flush.log" 2>&1
+    done >>"$log/timers.log" 2>&1
+}
+
+any_file() { # any_file FOLDER...
+    [ -n "$(find "$@" -name '*.json' 2>/dev/null | head -n 1)" ]
+}
+
+hook() { # hook VERB
+    SLURMD_NODENAME=$node timeout 30 "$LAB_PYTHON" -I -m slurm_energy.node.main "$1" || :
 }
 
 case $action in
@@ -119,7 +127,7 @@ case $action in
     kill) stop KILL ;;
     pause) kill -STOP "$(cat "$(pid_file)")" ;;
     resume) kill -CONT "$(cat "$(pid_file)")" ;;
-    flush) flush ;;
+    timers) timers ;;
     alive) alive ;;
     wait)
         case $name in
@@ -129,5 +137,5 @@ case $action in
             energyd) within 20 slurm-energyd test -S "$LAB_DIRECTORY/run/energyd.sock" ;;
         esac
         ;;
-    *) echo "usage: service.sh start|stop|kill|pause|resume|wait|flush NAME [NODE]" >&2 && exit 2 ;;
+    *) echo "usage: service.sh start|stop|kill|pause|resume|wait|timers NAME [NODE]" >&2 && exit 2 ;;
 esac

@@ -32,6 +32,7 @@ def run_prolog(context: HookContext, hook: HookEnvironment) -> None:
     if not hook.has_gpus:
         return
     context.spool.prepare()
+    context.spool.forget_reported(hook.job_id)  # before anything that can hang or fail
     with reach_gpus(context) as machine:
         events = list(hook.problems)
         gres = read_node_gres(hook.slurm_conf, context.settings.node_name)

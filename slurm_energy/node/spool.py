@@ -192,6 +192,14 @@ class Spool:
         """Return whether the last attempt of this job was reported here."""
         return (self.done / str(job_id)).exists()
 
+    def forget_reported(self, job_id: JobId) -> None:
+        """Forget that an earlier attempt was reported: a new one begins, and owes a report even without a state.
+
+        While the earlier one's state is still here the mark stays: what closes it must not report it twice.
+        """
+        if not self.state_path(job_id).exists():
+            remove(self.done / str(job_id))
+
     def clear_attempt(self, job_id: JobId) -> None:
         """Forget that an earlier attempt was ending or done: a new one begins, and is not over for that."""
         for path in (self.done / str(job_id), self.ending_path(job_id)):

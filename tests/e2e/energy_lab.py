@@ -1,21 +1,26 @@
 """What the end-to-end tests read of a lab: stored reports, device states, how long sbatch takes."""
 
 import json
+import re
 import time
 from collections.abc import Callable, Mapping
 from typing import TypeVar
+
+from sqlalchemy.orm import Session
 
 from slurm_energy.config import StoreConfig
 from slurm_energy.domain.energy import NodeReport
 from slurm_energy.domain.ids import ClusterName, JobId
 from slurm_energy.domain.report import ExplainRecord
+from slurm_energy.errors import StoreError
 from slurm_energy.lab.cluster import Lab
 from slurm_energy.store.energy import stored_reports
 from slurm_energy.store.explain import explain
 from slurm_energy.store.session import open_engine, store_session
 
 Value = TypeVar("Value")
-ACCOUNT_SECONDS = 40.0
+ACCOUNT_SECONDS = 90.0
+"""A busy machine may cut off an epilog; then the report comes with the next repair, 20 s later at least."""
 DEFAULT_A100_MHZ = 1410
 
 _TIME_SBATCH = """
@@ -68,12 +73,8 @@ def locked_clocks(lab: Lab) -> dict[tuple[str, str], tuple[int, int]]:
 
 def reports(lab: Lab, job_id: int) -> tuple[NodeReport, ...]:
     """Return the reports of a job that are in the database now."""
-    engine = open_engine(StoreConfig(url=f"sqlite:///{lab.layout.database}"))
-    try:
-        with store_session(engine, read_only=True) as session:
-            return stored_reports(session, ClusterName(lab.spec.cluster_name), JobId(job_id))
-    finally:
-        engine.dispose()
+    cluster = ClusterName(lab.spec.cluster_name)
+    return _read(lab, lambda session: stored_reports(session, cluster, JobId(job_id))) or ()
 
 
 def await_reports(lab: Lab, job_id: int, count: int = 1, seconds: float = ACCOUNT_SECONDS) -> tuple[NodeReport, ...]:
@@ -83,17 +84,42 @@ def await_reports(lab: Lab, job_id: int, count: int = 1, seconds: float = ACCOUN
         found = reports(lab, job_id)
         return found if len(found) >= count else None
 
-    return until(f"{count} reports of job {job_id}", look, seconds)
+    try:
+        return until(f"{count} reports of job {job_id}", look, seconds)
+    except AssertionError as error:
+        error.add_note("\n".join(_said_of(lab, job_id)))
+        raise
 
 
 def story(lab: Lab, job_id: int) -> ExplainRecord | None:
     """Return what `slurm-energy explain` knows of a job."""
+    return _read(lab, lambda session: explain(session, ClusterName(lab.spec.cluster_name), JobId(job_id)))
+
+
+def _read(lab: Lab, read: Callable[[Session], Value | None]) -> Value | None:
+    """Return what is read from a lab's database; None while the daemon has not made its tables yet."""
     engine = open_engine(StoreConfig(url=f"sqlite:///{lab.layout.database}"))
     try:
         with store_session(engine, read_only=True) as session:
-            return explain(session, ClusterName(lab.spec.cluster_name), JobId(job_id))
+            return read(session)
+    except StoreError as error:
+        if "no such table" in str(error):
+            return None
+        raise
     finally:
         engine.dispose()
+
+
+def _said_of(lab: Lab, job_id: int) -> list[str]:
+    """Return the lines that hooks, timers and daemons wrote about a job."""
+    word = re.compile(rf"(?<!\d){job_id}(?!\d)")
+    return [
+        f"{path.name}: {line}"
+        for path in sorted(lab.layout.log.rglob("*"))
+        if path.is_file()
+        for line in path.read_text(errors="replace").splitlines()
+        if word.search(line)
+    ][-80:]
 
 
 def node_states(lab: Lab) -> dict[str, str]:

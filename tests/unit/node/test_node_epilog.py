@@ -1,5 +1,6 @@
 import errno
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -128,6 +129,54 @@ def test_epilog_reports_the_restart_count_of_its_prolog(bench: Bench) -> None:
     bench.clock.advance(1)
     run_epilog(bench.context(), bench.hook(7, "0", SLURM_JOB_RESTART_COUNT="1"))
     assert [report.restart_count for report in bench.reports()] == [0]
+
+
+@pytest.mark.parametrize("where", ["driver", "allocation", "state"])
+def test_attempt_whose_prolog_left_nothing_is_reported_where_an_earlier_one_ran(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    run_prolog(bench.context(), bench.hook(7, "0", entry()))
+    bench.clock.advance(5)
+    run_epilog(bench.context(), bench.hook(7, "0", SLURM_JOB_RESTART_COUNT="1"))
+    again = bench.hook(7, "0", entry(), SLURM_JOB_RESTART_COUNT="1")
+    with monkeypatch.context() as patch:
+        if where == "driver":  # as a deadline that kills the hook there
+            patch.setattr(FakeDriver, "__enter__", _cut_off)
+        elif where == "allocation":
+            patch.setattr(FakeDriver, "gpus", _unreadable)
+        else:
+            patch.setattr(type(bench.spool), "write_state", _cut_off)
+        with suppress(SpoolError):
+            run_prolog(bench.context(), again)
+    bench.clock.advance(5)
+    run_epilog(bench.context(), again)
+    run_epilog(bench.context(), again)
+    by_restart = {report.restart_count: report.gpus[0].joules for report in bench.reports()}
+    assert by_restart == {0: pytest.approx(1000.0), 1: None}
+    assert len(bench.reports()) == 2
+
+
+def test_delivered_report_is_not_made_again_when_the_job_comes_back(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_prolog(bench.context(), bench.hook(7, "0", entry()))
+    with monkeypatch.context() as patch:
+        patch.setattr(type(bench.spool), "forget", _cut_off)
+        with suppress(SpoolError):
+            run_epilog(bench.context(), bench.hook(7, "0"))
+    for path in bench.spool.waiting_reports():
+        path.unlink()  # delivered
+    run_prolog(bench.context(), bench.hook(7, "0", entry(), SLURM_JOB_RESTART_COUNT="1"))
+    run_epilog(bench.context(), bench.hook(7, "0", SLURM_JOB_RESTART_COUNT="1"))
+    assert [report.restart_count for report in bench.reports()] == [1]
+
+
+def _cut_off(*anything: object) -> None:
+    raise SpoolError("the hook was cut off here")
+
+
+def _unreadable(*anything: object) -> None:
+    raise DeviceError("the driver lost its GPUs")
 
 
 def test_epilog_without_a_state_invents_nothing(bench: Bench) -> None:
