@@ -43,8 +43,8 @@ bench: install-test native  ## Measure submission, decision, hooks and simulatio
 	@$(BIN)/slurm-energy bench decision --markdown docs/reference/benchmarks-decision.md
 	@$(PY) -m benchmarks.sampling --write docs/reference/benchmarks-sampling.md
 
-results: install-test  ## Run policies on the fixed scenarios (about an hour on 2 free cores); write docs/reference/results.md
-	@$(PY) -m slurm_energy.evaluation.results --write docs/reference/results.md $(RESULTS_FLAGS)
+results: install-test  ## Train the agents, run all comparisons (about two hours on 2 free cores); write docs/reference/results.md
+	@$(PY) -m benchmarks.agents --folder build/agents --write docs/reference/results.md $(RESULTS_FLAGS)
 
 results-quick: install-test  ## The same in about a minute, short runs and two seeds; write build/results.md
 	@mkdir -p build

@@ -41,6 +41,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stderr.write(f"{error}\n")
         return 1
     failures = [f"{key}: {failure}" for key, case in results.cases.items() for failure in case.failures]
+    if results.matrix_sizes is not None:
+        failures += [f"matrix sizes: {failure}" for failure in results.matrix_sizes.failures]
     sys.stderr.writelines(f"failed: {failure}\n" for failure in failures)
     return 1 if failures else 0
 

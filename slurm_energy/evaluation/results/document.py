@@ -32,10 +32,27 @@ class CaseResult:
 
 
 @dataclass(kw_only=True)
+class MatrixSizes:
+    """What policies did with matrix products of each size, in one run of each."""
+
+    fingerprint: str
+    seed: int
+    hours: float
+    """Of arrivals."""
+    texts: dict[str, str] = field(default_factory=dict)
+    """What made each policy, by its label, rules first."""
+    sizes: dict[str, dict[int, Figures]] = field(default_factory=dict)
+    """Figures by label and size."""
+    failures: list[str] = field(default_factory=list)
+
+
+@dataclass(kw_only=True)
 class Results:
     """All cases by key."""
 
     cases: dict[str, CaseResult] = field(default_factory=dict)
+    matrix_sizes: MatrixSizes | None = None
+    """None where they were never run."""
     wall_seconds: float = 0.0
     """Of the last run that added to them."""
     is_quick: bool = False
@@ -61,25 +78,45 @@ def write_results(path: Path, results: Results) -> None:
         "wall_seconds": round(results.wall_seconds, 1),
     }
     cases = ",\n".join(_case_text(key, case) for key, case in sorted(results.cases.items()))
-    text = json.dumps(head, indent=1)[:-2] + f',\n "cases": {{\n{cases}\n }}\n}}\n'
+    sizes = "" if results.matrix_sizes is None else f',\n "matrix_sizes": {_sizes_text(results.matrix_sizes)}'
+    text = json.dumps(head, indent=1)[:-2] + f',\n "cases": {{\n{cases}\n }}{sizes}\n}}\n'
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")
 
 
 def _case_text(key: str, case: CaseResult) -> str:
-    runs = [f"   {json.dumps(label)}: {{\n{_runs_text(by_seed)}\n   }}" for label, by_seed in sorted(case.runs.items())]
     lines = [
         f'  "fingerprint": {json.dumps(case.fingerprint)}',
         f'  "texts": {json.dumps(case.texts)}',
         f'  "learned": {json.dumps(case.learned)}',
         f'  "failures": {json.dumps(case.failures)}',
-        '  "runs": {\n' + ",\n".join(runs) + "\n  }",
+        f'  "runs": {_labels_text(case.runs)}',
     ]
     return f" {json.dumps(key)}: {{\n" + ",\n".join(lines) + "\n }"
 
 
-def _runs_text(by_seed: Mapping[int, Figures]) -> str:
-    return ",\n".join(f'    "{seed}": {_figures_text(figures)}' for seed, figures in sorted(by_seed.items()))
+def _sizes_text(sizes: MatrixSizes) -> str:
+    lines = [
+        f'  "fingerprint": {json.dumps(sizes.fingerprint)}',
+        f'  "seed": {sizes.seed}',
+        f'  "hours": {json.dumps(sizes.hours)}',
+        f'  "texts": {json.dumps(sizes.texts)}',
+        f'  "failures": {json.dumps(sizes.failures)}',
+        f'  "sizes": {_labels_text(sizes.sizes)}',
+    ]
+    return "{\n" + ",\n".join(lines) + "\n }"
+
+
+def _labels_text(figures: Mapping[str, Mapping[int, Figures]]) -> str:
+    """Return figures by label and seed or size, a line for each of these."""
+    rows = [
+        f"   {json.dumps(label)}: {{\n{_rows_text(by_number)}\n   }}" for label, by_number in sorted(figures.items())
+    ]
+    return "{\n" + ",\n".join(rows) + "\n  }"
+
+
+def _rows_text(by_number: Mapping[int, Figures]) -> str:
+    return ",\n".join(f'    "{number}": {_figures_text(figures)}' for number, figures in sorted(by_number.items()))
 
 
 def _figures_text(figures: Figures) -> str:
@@ -99,23 +136,47 @@ def read_results(path: Path) -> Results:
         if document["format"] != FORMAT or document["format_version"] != FORMAT_VERSION:
             raise EvaluationError(f"{path}: format {document['format']!r} {document['format_version']!r} is another")
         cases = {key: _case_result(value) for key, value in document["cases"].items()}
-        return Results(cases=cases, wall_seconds=document["wall_seconds"], is_quick=document["is_quick"])
+        sizes = document.get("matrix_sizes")
+        return Results(
+            cases=cases,
+            matrix_sizes=None if sizes is None else _matrix_sizes(sizes),
+            wall_seconds=document["wall_seconds"],
+            is_quick=document["is_quick"],
+        )
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise EvaluationError(f"{path}: cannot be read as results: {error}") from error
 
 
 def _case_result(value: Mapping[str, Any]) -> CaseResult:
-    runs: dict[str, dict[int, Figures]] = {
-        str(label): {
-            int(seed): {str(name): float(number) for name, number in figures.items()}
-            for seed, figures in by_seed.items()
-        }
-        for label, by_seed in value["runs"].items()
-    }
     return CaseResult(
         fingerprint=str(value["fingerprint"]),
-        texts={str(label): str(text) for label, text in value["texts"].items()},
-        runs=runs,
+        texts=_texts(value["texts"]),
+        runs=_figures_by_label(value["runs"]),
         failures=[str(text) for text in value["failures"]],
         learned=[str(label) for label in value.get("learned", ())],
     )
+
+
+def _matrix_sizes(value: Mapping[str, Any]) -> MatrixSizes:
+    return MatrixSizes(
+        fingerprint=str(value["fingerprint"]),
+        seed=int(value["seed"]),
+        hours=float(value["hours"]),
+        texts=_texts(value["texts"]),
+        sizes=_figures_by_label(value["sizes"]),
+        failures=[str(text) for text in value["failures"]],
+    )
+
+
+def _texts(value: Mapping[str, Any]) -> dict[str, str]:
+    return {str(label): str(text) for label, text in value.items()}
+
+
+def _figures_by_label(value: Mapping[str, Any]) -> dict[str, dict[int, Figures]]:
+    return {
+        str(label): {
+            int(number): {str(name): float(figure) for name, figure in figures.items()}
+            for number, figures in by_number.items()
+        }
+        for label, by_number in value.items()
+    }

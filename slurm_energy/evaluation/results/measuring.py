@@ -20,6 +20,7 @@ _KEPT = frozenset(
         "mean_wait_seconds",
         "mean_turnaround_seconds",
         "mean_bounded_slowdown",
+        "mean_decision_seconds",
         "p95_bounded_slowdown",
         "deadline_misses",
         "gpu_utilisation_share",

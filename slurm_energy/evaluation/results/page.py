@@ -1,11 +1,11 @@
 """The results page as Markdown, from the results alone."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import inf
 
 from slurm_energy.evaluation.intervals import Estimate
 from slurm_energy.evaluation.results.cases import Case, Column, Section
-from slurm_energy.evaluation.results.document import CaseResult, Results
+from slurm_energy.evaluation.results.document import CaseResult, Figures, MatrixSizes, Results
 from slurm_energy.evaluation.results.judging import (
     Judgement,
     difference_of,
@@ -15,7 +15,15 @@ from slurm_energy.evaluation.results.judging import (
     mean_of,
     strongest_rule,
 )
-from slurm_energy.evaluation.results.plots import plot_names
+from slurm_energy.evaluation.results.matrix_sizes import KEY as MATRIX_KEY
+from slurm_energy.evaluation.results.matrix_sizes import (
+    RANGES,
+    SizeRange,
+    clock_rise,
+    range_figures,
+    ranges_as_asked,
+)
+from slurm_energy.evaluation.results.plots import MATRIX_SIZES_PLOT, plot_names
 
 _AGAINST = "against_undisturbed_percent"
 _NONE = "-"
@@ -43,6 +51,16 @@ A policy is added by one line in `CANDIDATES` (`slurm_energy/evaluation/results/
 """
 _QUICK = """> **A short run**: a twelfth of the length, two seeds, the first cases of each section. It shows that
 > everything works; its figures say little.
+"""
+
+
+_MATRIX_SIZES = """
+The paper on hierarchical graph networks says of its scheduler (section 4.2) that products of matrices below 400 go to
+CPUs or to low clocks, those from 400 to 1000 to middle clocks, and those above 1000 to high clocks. {hours:.3g} hours
+of arrivals of world `{world}`, seed {seed}. *Clock* is a job's clock over the highest of its device, the mean of jobs
+on GPUs (1 where a GPU has only one). A range is *CPU* if more than half of its jobs run there; else *low*, *middle* or
+*high* is the third, between the lowest and the highest clock of GPUs that have more than one, in which the mean lies.
+*Clock over size* leaves out sizes of which more than half run on CPUs.
 """
 
 
@@ -77,6 +95,9 @@ def _section(section: Section, cases: Sequence[Case], results: Results, folder: 
     for case in cases:
         yield ""
         yield from _case(section, case, results)
+    if section.key == MATRIX_KEY and results.matrix_sizes is not None:
+        yield ""
+        yield from _matrix_sizes(results.matrix_sizes, folder)
 
 
 def _overview(section: Section, cases: Sequence[Case], results: Results) -> Iterator[str]:
@@ -169,6 +190,53 @@ def _case(section: Section, case: Case, results: Results) -> Iterator[str]:
     for failure in result.failures:
         yield ""
         yield f"Failed: {failure}"
+
+
+def _matrix_sizes(found: MatrixSizes, folder: str) -> Iterator[str]:
+    """Yield what policies do with matrix products by size, and whether it is what the paper says of its scheduler."""
+    yield "### Matrix products by size"
+    yield " ".join(_MATRIX_SIZES.format(world=MATRIX_KEY, hours=found.hours, seed=found.seed).split())
+    if found.sizes:
+        yield ""
+        yield f"![Matrix products by size]({folder}/{MATRIX_SIZES_PLOT})"
+        yield ""
+        yield from _size_tables(found)
+    for failure in found.failures:
+        yield ""
+        yield f"Failed: {failure}"
+
+
+def _size_tables(found: MatrixSizes) -> Iterator[str]:
+    asked = [" or ".join(sizes.asked) for sizes in RANGES]
+    rows = [["*asked*", *asked, "rises", _NONE]]
+    labels = [label for label in found.texts if label in found.sizes]
+    for label in labels:
+        by_size = found.sizes[label]
+        met, of = ranges_as_asked(by_size)
+        cells = [_range_cell(by_size, sizes) for sizes in RANGES]
+        rows.append([f"`{label}`", *cells, clock_rise(by_size), f"{met} of {of} as asked"])
+    yield from _table(["policy", *(sizes.text for sizes in RANGES), "clock over size", "verdict"], rows)
+    yield ""
+    every = sorted({size for label in labels for size in found.sizes[label]})
+    yield from _table(
+        ["clock (jobs on CPUs, %)", *map(str, every)],
+        [[f"`{label}`", *(_size_cell(found.sizes[label].get(size)) for size in every)] for label in labels],
+    )
+
+
+def _range_cell(by_size: Mapping[int, Figures], sizes: SizeRange) -> str:
+    figures = range_figures(by_size, sizes)
+    if figures is None:
+        return _NONE
+    clock = "" if figures.relative_clock is None else f", clock {figures.relative_clock:.2f}"
+    return f"{figures.level}: {100.0 * figures.cpu_share:.0f} % on CPUs{clock}"
+
+
+def _size_cell(figures: Figures | None) -> str:
+    if figures is None:
+        return _NONE
+    clock = f"{figures['relative_clock']:.2f}" if "relative_clock" in figures else _NONE
+    return f"{clock} ({100.0 * figures['cpu_share']:.0f})"
 
 
 def _unit(section: Section) -> str:

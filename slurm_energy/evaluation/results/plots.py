@@ -8,8 +8,10 @@ from matplotlib.figure import Figure
 
 from slurm_energy.evaluation.intervals import Estimate
 from slurm_energy.evaluation.results.cases import Case, Section
-from slurm_energy.evaluation.results.document import Results
+from slurm_energy.evaluation.results.document import MatrixSizes, Results
 from slurm_energy.evaluation.results.judging import difference_of, estimate_of, learned_policies, strongest_rule
+from slurm_energy.evaluation.results.matrix_sizes import KEY as MATRIX_KEY
+from slurm_energy.evaluation.results.matrix_sizes import LIMITS
 
 _COLOURS = (
     "#0072b2",
@@ -27,6 +29,7 @@ _COLOURS = (
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "h")
 _MOST_PERCENT = 60.0
 """Farther to the right a point is drawn at the edge."""
+MATRIX_SIZES_PLOT = "matrix-sizes.svg"
 
 
 def plot_names(section: Section) -> tuple[str, ...]:
@@ -43,7 +46,13 @@ def write_plots(folder: Path, sections: Sequence[Section], results: Results) -> 
             continue
         with rc_context({"svg.hashsalt": section.key, "font.size": 9.0}):
             figure = _lines(section, cases, results) if cases[0].frontier else _points(section, cases, results)
-            figure.savefig(folder / plot_names(section)[0], format="svg", metadata={"Date": None}, bbox_inches="tight")
+            _save(figure, folder / plot_names(section)[0])
+            if section.key == MATRIX_KEY and results.matrix_sizes is not None and results.matrix_sizes.sizes:
+                _save(_sizes(results.matrix_sizes), folder / MATRIX_SIZES_PLOT)
+
+
+def _save(figure: Figure, path: Path) -> None:
+    figure.savefig(path, format="svg", metadata={"Date": None}, bbox_inches="tight")
 
 
 def _labels(cases: Sequence[Case], results: Results) -> list[str]:
@@ -111,6 +120,41 @@ def _points(section: Section, cases: Sequence[Case], results: Results) -> Figure
     axes.set_xlabel(f"{section.columns[0].heading.split(',')[0]} above the strongest rule's, %")
     axes.grid(visible=True, axis="x", linewidth=0.3)
     axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    return figure
+
+
+def _sizes(found: MatrixSizes) -> Figure:
+    """Return the share of jobs on CPUs and the mean relative clock on GPUs over the matrix size."""
+    figure = Figure(figsize=(7.5, 3.2))
+    panels = figure.subplots(1, 2)
+    labels = [label for label in found.texts if label in found.sizes]
+    for axes, name, per, heading in zip(
+        panels,
+        ("cpu_share", "relative_clock"),
+        (0.01, 1.0),
+        ("jobs on CPUs, %", "mean relative clock on GPUs"),
+        strict=True,
+    ):
+        for index, label in enumerate(labels):
+            points = [(size, row[name] / per) for size, row in sorted(found.sizes[label].items()) if name in row]
+            axes.plot(
+                [size for size, _ in points],
+                [value for _, value in points],
+                color=_COLOURS[index % len(_COLOURS)],
+                marker=_MARKERS[(index + index // len(_COLOURS)) % len(_MARKERS)],
+                markersize=10.0 - 6.0 * index / max(1, len(labels) - 1),  # ever smaller, so that equal points show
+                markerfacecolor="none",
+                linewidth=1.0,
+                label=label,
+            )
+        for size in LIMITS:
+            axes.axvline(size, color="black", linewidth=0.8, linestyle=":")
+        axes.set_xticks(sorted({size for by_size in found.sizes.values() for size in by_size})[::2])
+        axes.set_xlabel("matrix size")
+        axes.set_ylabel(heading)
+        axes.grid(visible=True, axis="y", linewidth=0.3)
+    figure.tight_layout()
+    panels[-1].legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
     return figure
 
 

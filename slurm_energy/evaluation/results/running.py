@@ -8,7 +8,8 @@ from time import monotonic
 from slurm_energy.evaluation.arena import Pool, Step, Tell
 from slurm_energy.evaluation.arena_plan import SWEPT, checked_plan
 from slurm_energy.evaluation.results.cases import Candidate, Case, Effort, Section
-from slurm_energy.evaluation.results.document import CaseResult, Results, fingerprint_of
+from slurm_energy.evaluation.results.document import CaseResult, MatrixSizes, Results, fingerprint_of
+from slurm_energy.evaluation.results.matrix_sizes import sized_case, sized_run
 from slurm_energy.evaluation.results.measuring import measured_run
 from slurm_energy.evaluation.sweep import swept_rule
 
@@ -50,6 +51,10 @@ def run_sections(  # noqa: PLR0913  # what to run and how
                 _prepare(results, case, texts, reuse=reuse)
             _sweep(pool, cases, results, say, section.key)
             _run(pool, cases, results, say, section.key)
+            sized = sized_case(section, effort)
+            if sized is not None:
+                known = results.matrix_sizes if reuse else None
+                results.matrix_sizes = _sizes(pool, sized, _texts(section, sized, candidates), known, say)
             results.wall_seconds = monotonic() - started
             if save is not None:
                 save(results)
@@ -109,3 +114,19 @@ def _run(pool: Pool, cases: Sequence[Case], results: Results, tell: Tell, sectio
     for failure in failed:
         key, _, label = failure.policy.partition(" ")
         results.cases[key].failures.append(f"{label}, seed {failure.seed}: {failure.error}")
+
+
+def _sizes(pool: Pool, case: Case, texts: dict[str, str], known: MatrixSizes | None, tell: Tell) -> MatrixSizes:
+    """Return what each policy does with each matrix size; what is known of the same case and policy is kept."""
+    (seed,), seconds = case.plan.seeds, case.plan.horizon_seconds
+    assert seconds is not None
+    found = MatrixSizes(fingerprint=fingerprint_of(case), seed=seed, hours=seconds / 3600.0, texts=texts)
+    if known is not None and (known.fingerprint, known.seed) == (found.fingerprint, seed):
+        same = (label for label, text in texts.items() if known.texts.get(label) == text)
+        found.sizes = {label: known.sizes[label] for label in same if label in known.sizes}
+    wanted = [label for label in texts if label not in found.sizes]
+    steps = [Step(label, seed, sized_run, (case.plan, label, texts[label], seed)) for label in wanted]
+    runs, failed = pool.results(steps, tell, f"{case.key}: matrix sizes")
+    found.sizes |= {wanted[number]: by_size for number, by_size in runs.items()}
+    found.failures = [f"{failure.policy}: {failure.error}" for failure in failed]
+    return found

@@ -1,6 +1,7 @@
 """The sections of the results page: what is compared, with which rules, and what is asked for."""
 
 from slurm_energy.evaluation.results.cases import Case, Column, Goal, Section, plan_of
+from slurm_energy.evaluation.results.merit import Merit
 from slurm_energy.evaluation.results.scenarios import SCENARIOS
 
 _DAY_HOURS = 24.0
@@ -165,6 +166,7 @@ _PERFORMANCE = "price:V=100000"
 _SWEPT, _FIXED = "fixed-dvfs", "fixed-dvfs:f=0.9"
 """Where low clocks make queues of thousands of jobs, a sweep takes long: there the clock is a given one."""
 _TUM_RULES = ("fcfs", "sjf-backfill", _PERFORMANCE, "price:V=20", "price:V=200", "greedy", "edp", "total-cost:V=200")
+_COST = "cost_joules_per_unit"
 _STRONGEST = Goal(text="product below the strongest rule's", figure=_PRODUCT, kind="percent", most=0.0)
 
 
@@ -274,7 +276,60 @@ product over the case without the disturbance, on the same arrivals.
     ),
 )
 
-SECTIONS = (FRONTIER, SCENARIOS, PHILLY, TUM, ROBUSTNESS)
+AGENTS = Section(
+    key="agents",
+    title="Agents that choose among options",
+    text="""
+World `lab-open`, a day of 56 GPUs of three types, small enough to train agents on graphs for minutes each. The
+two algorithms of the papers, which choose partition and device count themselves, begin with weights that
+imitate `price:V=20`; the policy gradient has the hierarchical network, a flat one and a plain vector. `cost` is
+energy plus the time that users wait at 20 W. The recipes are in `benchmarks/agents`.
+""",
+    figure=_COST,
+    is_relative=True,
+    columns=(
+        Column(figure=_COST, heading="cost, J/unit", digits=1, interval=True),
+        Column(figure="cost_above_bound_percent", heading="above bound, %", digits=1),
+        Column(figure=_ENERGY, heading="energy, J/unit", digits=1),
+        Column(figure="mean_turnaround_seconds", heading="turnaround, s", digits=0),
+        Column(figure="mean_decision_seconds", heading="decision, ms", per=1e-3, digits=2),
+    ),
+    cases=(
+        Case(
+            key="lab-open",
+            title="The laboratory cluster, all partitions open",
+            plan=plan_of("lab-open", hours=_DAY_HOURS, drain=True),
+            rules=("price:V=20", "adaptive-price", "total-cost", "greedy", "edp", "slurm-default", "masked-random"),
+            reference="price:V=20",
+            merit=Merit(),
+            goals=(Goal(text="costs less than the strongest rule", figure=_COST, kind="percent", most=0.0),),
+        ),
+    ),
+)
+
+FORMS = Section(
+    key="forms",
+    title="Forms of the network",
+    text="""
+Half a day of world `tum128`, run until no job is left: learned prices of networks of several forms, each trained
+in this world alone with the same recipe and as long (`benchmarks/agents/prices.toml`).
+""",
+    figure=_PRODUCT,
+    is_relative=True,
+    columns=(*_TUM_COLUMNS[:6], Column(figure="mean_decision_seconds", heading="decision, ms", per=1e-3, digits=2)),
+    cases=(
+        Case(
+            key="tum128-forms",
+            title="Hierarchical, flat, vector, one propagation alone",
+            plan=plan_of("tum128", hours=0.5 * _DAY_HOURS, drain=True),
+            rules=("total-cost:V=200", "price:V=200", "greedy", "edp", "fcfs"),
+            reference="total-cost:V=200",
+            goals=(_STRONGEST,),
+        ),
+    ),
+)
+
+SECTIONS = (FRONTIER, SCENARIOS, PHILLY, TUM, ROBUSTNESS, AGENTS, FORMS)
 CANDIDATES: tuple[str, ...] = (
     "learned prices::frontier,scenarios::learned-price:checkpoint=shipped,V=20",
     "learned prices::philly::learned-price:checkpoint=shipped,V=0,slowdown=0.3",

@@ -119,6 +119,8 @@ class PriceLearner:
         if not episodes:
             raise TrainingError("no job of the episodes has ended: give them more hours")
         self._centre_costs([step for episode in episodes for step in episode.steps])
+        for group in self._optimiser.param_groups:
+            group["lr"] = self._settings.learning_rate_after(self._rounds)
         self.network.train()
         sums: dict[str, float] = {}
         batches = 0

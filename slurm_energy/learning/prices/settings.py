@@ -86,6 +86,9 @@ class PriceLearnerSettings:
     states_per_batch: int = 24
     """Looks at the cluster in one step; all jobs priced at them are in it."""
     learning_rate: float = 1e-3
+    final_learning_rate_share: float = 0.1
+    """Reached along a line over `decay_rounds`: bills are noisy, and the last steps shall not leave noise behind."""
+    decay_rounds: int = 100
     clip: float = 0.2
     """Ratio of probabilities beyond which a step earns nothing (Schulman et al. 2017)."""
     gradient_norm: float = 1.0
@@ -101,6 +104,8 @@ class PriceLearnerSettings:
             "head_steps": (0, 100),
             "states_per_batch": (1, 10_000),
             "learning_rate": (1e-6, 0.1),
+            "final_learning_rate_share": (0.0, 1.0),
+            "decay_rounds": (1, 1_000_000),
             "clip": (0.01, 1.0),
             "gradient_norm": (0.01, 100.0),
             "value_weight": (0.0, 10.0),
@@ -110,3 +115,8 @@ class PriceLearnerSettings:
         for name, (low, high) in bounds.items():
             if not low <= getattr(self, name) <= high:
                 raise ValueRangeError(f"learner.{name}={getattr(self, name)} is not from {low:g} to {high:g}")
+
+    def learning_rate_after(self, rounds: int) -> float:
+        """Return the learning rate after so many rounds."""
+        left = max(0.0, 1.0 - rounds / self.decay_rounds)
+        return self.learning_rate * (self.final_learning_rate_share + (1.0 - self.final_learning_rate_share) * left)

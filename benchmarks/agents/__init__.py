@@ -1,0 +1,1 @@
+"""Agents that the results page holds against rules: how they are trained."""

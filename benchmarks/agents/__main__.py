@@ -1,0 +1,130 @@
+"""Train the agents that the results page holds against rules, then run its comparisons and write it.
+
+    python -m benchmarks.agents --folder build/agents --write docs/reference/results.md [...]
+
+Agents that are in the folder are not trained again. What is behind --folder goes to `slurm_energy.evaluation.results`.
+"""
+
+import argparse
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic
+
+from slurm_energy.evaluation.results.__main__ import main as run_results
+
+_RECIPES = Path(__file__).parent
+_SMALL = {"hidden": "24", "quantiles": "8", "device_layers": "1"}
+NETWORKS = {
+    "hierarchical": {**_SMALL, "pooling": '"coarsening"'},
+    "flat": {**_SMALL, "hierarchy": '"flat"'},
+    "vector": {**_SMALL, "hierarchy": '"vector"', "attention": '"none"'},
+    "spatial": {**_SMALL, "pooling": '"coarsening"', "propagation": '"spatial"'},
+    "spectral": {**_SMALL, "pooling": '"coarsening"', "propagation": '"spectral"'},
+}
+"""Values in TOML, by the name of a form."""
+_TEACHER = ("--world", "lab-open", "--teacher", "price:V=20", "--hours", "24", "--epochs", "6", "--seed", "1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Agent:
+    """One training."""
+
+    label: str
+    recipe: str
+    """File beside this one; empty for imitation."""
+    network: str
+    section: str
+    policy: str
+    """Text of the policy, with {} for the checkpoint."""
+
+    @property
+    def name(self) -> str:
+        """Name of its folder."""
+        return f"{self.recipe or 'imitation'}-{self.network}"
+
+    def checkpoint(self, folder: Path) -> Path:
+        """Return where its checkpoint is."""
+        return folder / self.name / "last" if self.recipe else folder / self.name
+
+    def option(self, folder: Path) -> str:
+        """Return how the results command takes it."""
+        return f"{self.label}::{self.section}::{self.policy.format(self.checkpoint(folder))}"
+
+
+def _agents() -> Iterator[Agent]:
+    chooser = "gnn:checkpoint={}"
+    for network in ("hierarchical", "flat", "vector"):
+        behind = "" if network == "hierarchical" else f", {network}"
+        yield Agent(label=f"imitation{behind}", recipe="", network=network, section="agents", policy=chooser)
+        yield Agent(
+            label=f"policy gradient{behind}",
+            recipe="policy-gradient",
+            network=network,
+            section="agents",
+            policy=chooser,
+        )
+    yield Agent(label="chsac", recipe="chsac", network="hierarchical", section="agents", policy=chooser)
+    for network in NETWORKS:
+        yield Agent(
+            label=f"tum128 prices, {network}",
+            recipe="prices",
+            network=network,
+            section="forms",
+            policy="learned-price:checkpoint={},V=200",
+        )
+
+
+AGENTS = tuple(_agents())
+
+
+def train(agent: Agent, folder: Path) -> None:
+    """Train one agent, unless it is there.
+
+    Raises:
+        subprocess.CalledProcessError: the training failed; it has said why.
+    """
+    if agent.checkpoint(folder).exists():
+        return
+    lines = [f"{key} = {value}" for key, value in NETWORKS[agent.network].items()]
+    target = folder / agent.name
+    settings = folder / f"{agent.name}.toml"
+    if not agent.recipe:
+        settings.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        options = [*_TEACHER, "--network", str(settings)]
+    else:
+        text = (_RECIPES / f"{agent.recipe}.toml").read_text(encoding="utf-8")
+        if agent.recipe == "prices":
+            text += "\n[network]\n" + "\n".join(lines) + "\n"
+        settings.write_text(text, encoding="utf-8")
+        options = ["--config", str(settings)]
+        if agent.recipe != "prices":
+            options += ["--start-from", str(folder / f"imitation-{agent.network}")]
+    resumes = (target / "state.pt").exists()
+    options = ["--resume", str(target)] if resumes else [*options, "--output", str(target)]
+    program = Path(sys.executable).with_name("slurm-energy")
+    begin = monotonic()
+    subprocess.run([str(program), "train", *options], check=True, stdout=subprocess.DEVNULL)
+    sys.stderr.write(f"trained {agent.name} in {monotonic() - begin:.0f} s\n")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Train, then run the comparisons; return 1 when something could not be."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.agents", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("--folder", type=Path, required=True, metavar="FOLDER", help="where trained agents are kept")
+    given, rest = parser.parse_known_args(arguments)
+    given.folder.mkdir(parents=True, exist_ok=True)
+    for agent in AGENTS:
+        try:
+            train(agent, given.folder)
+        except subprocess.CalledProcessError as error:
+            sys.stderr.write(f"{agent.name} could not be trained: {error}\n")
+            return 1
+    return run_results([*rest, *(part for agent in AGENTS for part in ("--policy", agent.option(given.folder)))])
+
+
+if __name__ == "__main__":
+    sys.exit(main())
