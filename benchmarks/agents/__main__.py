@@ -39,11 +39,15 @@ class Agent:
     section: str
     policy: str
     """Text of the policy, with {} for the checkpoint."""
+    begins_as: str = ""
+    """Name of the agent whose weights it begins with."""
+    world: str = ""
+    """In the place of the recipe's."""
 
     @property
     def name(self) -> str:
         """Name of its folder."""
-        return f"{self.recipe or 'imitation'}-{self.network}"
+        return "-".join(part for part in (self.recipe or "imitation", self.network, self.world) if part)
 
     def checkpoint(self, folder: Path) -> Path:
         """Return where its checkpoint is."""
@@ -56,17 +60,19 @@ class Agent:
 
 def _agents() -> Iterator[Agent]:
     chooser = "gnn:checkpoint={}"
+    imitation = Agent(label="imitation", recipe="", network="hierarchical", section="agents", policy=chooser)
+    yield imitation
+    yield Agent(
+        label="chsac",
+        recipe="chsac",
+        network="hierarchical",
+        section="agents",
+        policy=chooser,
+        begins_as=imitation.name,
+    )
     for network in ("hierarchical", "flat", "vector"):
-        behind = "" if network == "hierarchical" else f", {network}"
-        yield Agent(label=f"imitation{behind}", recipe="", network=network, section="agents", policy=chooser)
-        yield Agent(
-            label=f"policy gradient{behind}",
-            recipe="policy-gradient",
-            network=network,
-            section="agents",
-            policy=chooser,
-        )
-    yield Agent(label="chsac", recipe="chsac", network="hierarchical", section="agents", policy=chooser)
+        label = f"policy gradient, {network}"
+        yield Agent(label=label, recipe="policy-gradient", network=network, section="agents", policy=chooser)
     for network in NETWORKS:
         yield Agent(
             label=f"tum128 prices, {network}",
@@ -74,6 +80,15 @@ def _agents() -> Iterator[Agent]:
             network=network,
             section="forms",
             policy="learned-price:checkpoint={},V=200",
+        )
+    for kind in ("training", "scientific"):
+        yield Agent(
+            label=f"prices learned on {kind} jobs",
+            recipe="prices",
+            network="hierarchical",
+            section="tum128-scientific",
+            policy="learned-price:checkpoint={},V=200",
+            world=f"tum128-{kind}",
         )
 
 
@@ -96,12 +111,12 @@ def train(agent: Agent, folder: Path) -> None:
         options = [*_TEACHER, "--network", str(settings)]
     else:
         text = (_RECIPES / f"{agent.recipe}.toml").read_text(encoding="utf-8")
-        if agent.recipe == "prices":
+        options = ["--config", str(settings), *(("--world", agent.world) if agent.world else ())]
+        if agent.begins_as:  # and takes the form of that network
+            options += ["--start-from", str(folder / agent.begins_as)]
+        else:
             text += "\n[network]\n" + "\n".join(lines) + "\n"
         settings.write_text(text, encoding="utf-8")
-        options = ["--config", str(settings)]
-        if agent.recipe != "prices":
-            options += ["--start-from", str(folder / f"imitation-{agent.network}")]
     resumes = (target / "state.pt").exists()
     options = ["--resume", str(target)] if resumes else [*options, "--output", str(target)]
     program = Path(sys.executable).with_name("slurm-energy")

@@ -26,13 +26,13 @@ class Goal:
     """What a policy shall reach in a case.
 
     `value` reads the figure itself, `difference` and `percent` its paired difference from the policy `against`, as it
-    is or in per cent. A goal is met if the whole 95 % interval is at or below the limit: a mean that may be chance
-    does not meet it.
+    is or in per cent, and `undisturbed` that from the same policy without the disturbance, in per cent. A goal is met
+    if the whole 95 % interval is at or below the limit: a mean that may be chance does not meet it.
     """
 
     text: str
     figure: str
-    kind: Literal["value", "percent", "difference"]
+    kind: Literal["value", "percent", "difference", "undisturbed"]
     most: float
     against: str = ""
     """Text of a policy; empty for the strongest rule."""

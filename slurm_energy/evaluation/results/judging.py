@@ -77,23 +77,29 @@ def judged_policies(section: Section, case: Case, result: CaseResult) -> tuple[s
     return learned_policies(result) or (() if strongest is None else (strongest,))
 
 
-def judgements(section: Section, case: Case, result: CaseResult) -> tuple[Judgement, ...]:
+def judgements(
+    section: Section, case: Case, result: CaseResult, undisturbed: CaseResult | None = None
+) -> tuple[Judgement, ...]:
     """Return every goal of a case held against everybody whom it concerns."""
     strongest = strongest_rule(section, case, result) or ""
     found = []
     for label in judged_policies(section, case, result):
         for goal in case.goals:
-            against = "" if goal.kind == "value" else goal.against or strongest
+            against = "" if goal.kind in {"value", "undisturbed"} else goal.against or strongest
             if against != label:
-                found.append(judged(goal, label, against, result))
+                found.append(judged(goal, label, against, result, undisturbed))
     return tuple(found)
 
 
-def judged(goal: Goal, label: str, against: str, result: CaseResult) -> Judgement:
+def judged(
+    goal: Goal, label: str, against: str, result: CaseResult, undisturbed: CaseResult | None = None
+) -> Judgement:
     """Return a goal held against a policy."""
     least: float | None = None
     if goal.kind == "value":
         found = estimate_of(result, label, goal.figure)
+    elif goal.kind == "undisturbed":
+        found = None if undisturbed is None else difference_of(result, label, label, goal.figure, base=undisturbed)
     else:
         found = difference_of(result, label, against, goal.figure, percent=goal.kind == "percent")
         least = _least_percent(goal, label, against, result)

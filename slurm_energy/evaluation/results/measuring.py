@@ -42,6 +42,9 @@ def measured_run(case: Case, policy: str, rule_text: str, seed: int) -> dict[str
     every = figures_of(run.record.metrics) | bound_figures_of(run.record.bounds)
     found = {name: float(value) for name, value in every.items() if name in _KEPT}
     found |= _queue_figures(run) | _bound_figures(found)
+    hit = run.outcome.restarts[run.outcome.restarts > 0]
+    if hit.size:
+        found["restarts_per_hit_job"] = float(hit.mean())
     found["timeouts"] = float(run.record.metrics.jobs_by_state.get("TIMEOUT", 0))
     if case.frontier:
         excess = frontier_excess_percent(run.world, run.jobs, run.outcome)

@@ -139,7 +139,9 @@ def _overview(section: Section, cases: Sequence[Case], results: Results) -> Iter
 
 def _goals(section: Section, cases: Sequence[Case], results: Results) -> Iterator[str]:
     rows = [
-        _goal_row(case, judgement) for case in cases for judgement in judgements(section, case, results.cases[case.key])
+        _goal_row(case, judgement)
+        for case in cases
+        for judgement in judgements(section, case, results.cases[case.key], results.cases.get(case.undisturbed))
     ]
     if rows:
         yield from _table(["case", "goal", "policy", "found", "least possible", "verdict"], rows)
@@ -147,7 +149,7 @@ def _goals(section: Section, cases: Sequence[Case], results: Results) -> Iterato
 
 def _goal_row(case: Case, judgement: Judgement) -> list[str]:
     goal = judgement.goal
-    unit = " %" if goal.kind == "percent" or goal.figure.endswith("_percent") else ""
+    unit = " %" if goal.kind in {"percent", "undisturbed"} or goal.figure.endswith("_percent") else ""
     against = f" ({judgement.against})" if judgement.against and not goal.against else ""
     found = _interval(judgement.found, 2, sign=goal.kind != "value")
     return [

@@ -1,8 +1,11 @@
 """Verdicts come from the numbers."""
 
+from dataclasses import replace
+
 import pytest
 from results_samples import COST, GOALS, make_case, make_result, make_section
 
+from slurm_energy.evaluation.results.cases import Goal
 from slurm_energy.evaluation.results.judging import (
     difference_of,
     estimate_of,
@@ -79,6 +82,17 @@ def test_counts_are_compared_by_their_difference_and_values_as_they_are() -> Non
     assert judged(GOALS[2], "net", "first", result).verdict == "missed"
     assert judged(GOALS[3], "net", "", result).verdict == "met"
     assert judged(GOALS[2], "first", "net", result).verdict == "met"
+
+
+def test_a_disturbance_is_held_against_the_same_policy_without_it() -> None:
+    goal = Goal(text="at most 15 % more", figure=COST, kind="undisturbed", most=15.0)
+    calm, worse = make_result({"net": 10.0}), make_result({"net": 11.0})
+    found = judged(goal, "net", "", worse, calm)
+    assert found.verdict == "met" and found.found is not None and found.found.mean > 0.0
+    assert judged(goal, "net", "", make_result({"net": 14.0}), calm).verdict == "missed"
+    assert judged(goal, "net", "", worse).verdict == "open"
+    told = judgements(SECTION, replace(CASE, goals=(goal,)), worse, calm)
+    assert [(one.label, one.against, one.verdict) for one in told] == [("net", "", "met")]
 
 
 def test_what_no_run_says_is_open_and_nobody_is_held_against_himself() -> None:

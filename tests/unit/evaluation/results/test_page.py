@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from results_samples import COST, make_case, make_result, make_results, make_section, world_in
 
+from benchmarks.agents.__main__ import AGENTS
 from slurm_energy.errors import ConfigError, EvaluationError
 from slurm_energy.evaluation.arena_plan import checked_plan
 from slurm_energy.evaluation.results.__main__ import main
@@ -149,11 +150,14 @@ def test_every_case_of_the_page_can_be_run() -> None:
         checked_plan(plan)
         assert case.reference in case.rules and len(case.rules) >= 5 and len(case.plan.seeds) >= 5
         assert case.plan.world in world_names()
-        assert all(not goal.against or goal.against in case.rules for goal in case.goals)
+        learned = {agent.label for agent in AGENTS if case.key == agent.section}
+        assert all(not goal.against or goal.against in {*case.rules, *learned} for goal in case.goals)
         assert not case.undisturbed or case.undisturbed in {other.key for other in cases}
         assert QUICK.of(case).plan.seeds == case.plan.seeds[:2]
-    for text in CANDIDATES:
-        candidate_of(text)
+    places = {place for section in SECTIONS for place in (section.key, *(case.key for case in section.cases))}
+    for text in (*CANDIDATES, *(agent.option(Path("agents")) for agent in AGENTS)):
+        assert set(candidate_of(text).sections) <= places
+    assert len({agent.name for agent in AGENTS}) == len({agent.label for agent in AGENTS}) == len(AGENTS)
 
 
 def test_the_fingerprint_follows_world_length_and_merit() -> None:
