@@ -18,6 +18,7 @@ from slurm_energy.policy.gnn.keepers import whole_blocks
 from slurm_energy.policy.gnn.network import Blocks, HierarchicalNetwork, create_network
 from slurm_energy.policy.gnn.pricing import NetworkPrices
 from slurm_energy.policy.placement import ClusterView, EndedJob, Placement, WaitingJob
+from slurm_energy.policy.price_factors import JOB_PRICES
 from slurm_energy.policy.rules.total_cost import TotalCostSettings
 from slurm_energy.twin.job import Job
 from slurm_energy.twin.job_run import JobRun
@@ -77,14 +78,17 @@ class _Open(NamedTuple):
     wake_joules: float
     free_watts: float
     busy_watts: float
+    device_watts: float
+    """What one more device was worth to all others at that time: the rule's price of devices."""
 
 
 class ExploringPriceRule(LearnedPriceRule):
     """Tries prices around those of the network, and writes every job's bill.
 
-    A job's bill is its devices' energy beyond being free, its share of the nodes that it kept awake
-    (`NodeShares`), waking, and its time and slowdown at what they are worth. So what a price does is known from the job
-    itself, up to sharing nodes; what it does to others, waiting, is the discounted wait of all jobs after it.
+    A job's bill is its devices' energy beyond being free, its share of the nodes that it kept awake (`NodeShares`),
+    waking, its devices at the rule's price of them, which is what others would have saved with them, and its time and
+    slowdown at what they are worth. So what a price does is known from the job itself, up to sharing nodes; what it
+    does to others, waiting, is the discounted wait of all jobs after it.
     """
 
     def __init__(self, network: HierarchicalNetwork, settings: PriceEpisodeSettings, generator: Random) -> None:
@@ -115,7 +119,8 @@ class ExploringPriceRule(LearnedPriceRule):
         """Return prices around those of the network."""
         job_mean, device_mean = super().raw_prices(job, job_x, source)
         draw, noise = self._generator.gauss, self._episode.noise
-        job_raw = job_mean + np.array([draw(0.0, noise) for _ in job_mean], dtype=np.float32)
+        explored = [0.0 if name in self._episode.fixed else draw(0.0, noise) for name in JOB_PRICES]
+        job_raw = job_mean + np.array(explored, dtype=np.float32)
         device_raw = device_mean + np.array([draw(0.0, noise) for _ in device_mean], dtype=np.float32)
         self._step = PricedStep(
             len(self.states) - 1, job_x, job_raw, device_raw, job_mean, device_mean, cost=0.0, waiting=0.0
@@ -143,7 +148,8 @@ class ExploringPriceRule(LearnedPriceRule):
         bill = self._open.get(job.job_id)
         if bill is not None and job.state in {"COMPLETED", "TIMEOUT"}:
             self._started[job.job_id] = job.first_started_seconds
-            spent = job.energy_joules - bill.free_watts * job.gpu_seconds + bill.busy_watts * job.gpu_seconds
+            spent = job.energy_joules
+            spent += (bill.busy_watts + bill.device_watts - bill.free_watts) * job.gpu_seconds
             slowdown = (job.run_seconds + job.first_started_seconds - job.eligible_seconds) / bill.default_seconds
             spent += bill.wake_joules + bill.time_watts * job.run_seconds + bill.slowdown_joules * slowdown
             if job.state == "TIMEOUT" or job.ended_seconds > job.job.deadline_seconds:
@@ -193,6 +199,7 @@ class ExploringPriceRule(LearnedPriceRule):
             wake_joules=view.wakeup_joules(placement.place, placement.gpus),
             free_watts=info.free_watts,
             busy_watts=info.busy_watts,
+            device_watts=float(base.device_watts[placement.place]),
         )
         self._started.pop(job.job_id, None)
         allocation = pool.find(job, placement.gpus)

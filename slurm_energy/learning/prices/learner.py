@@ -211,7 +211,8 @@ class PriceLearner:
             advantage = (advantage - advantage.mean()) / (advantage.std() + _TINY)
         advantage = advantage.clamp(-settings.most_advantage, settings.most_advantage)
         device_mean = context.devices[batch.device_row]
-        change = self._log_ratio(batch.job_raw, job_raw, batch.job_mean).sum(1)
+        explored = batch.job_raw != batch.job_mean  # a price that was not tried says nothing
+        change = (self._log_ratio(batch.job_raw, job_raw, batch.job_mean) * explored).sum(1)
         own = self._log_ratio(batch.device_raw, device_mean, batch.device_mean)
         change = change.index_add(0, batch.device_step, own)
         ratio = change.clamp(-_MOST_CHANGE, _MOST_CHANGE).exp()

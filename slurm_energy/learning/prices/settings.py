@@ -3,6 +3,7 @@
 from dataclasses import dataclass, fields, replace
 
 from slurm_energy.errors import ConfigError, ValueRangeError
+from slurm_energy.policy.price_factors import JOB_PRICES
 from slurm_energy.policy.rules.settings import split_text
 
 
@@ -27,6 +28,9 @@ class PriceEpisodeSettings:
     """What a missed deadline costs, and a run that its limit cuts off, in what the job's cheapest option promised."""
     noise: float = 0.3
     """Standard deviation of what exploration adds to raw prices: about a factor of e^0.3."""
+    fixed: tuple[str, ...] = ()
+    """Prices of a job, of `JOB_PRICES`, that are not explored and so not learned: what time is worth is the site's to
+    say, and the bills do not show that a job which runs slowly keeps good devices from others."""
     most_jobs: int = 2000
     """Bills of an episode that are learned from at most, spread evenly over it: worlds with many small jobs must not
     outweigh the others."""
@@ -49,6 +53,9 @@ class PriceEpisodeSettings:
         for name, (low, high) in bounds.items():
             if not low <= getattr(self, name) <= high:
                 raise ValueRangeError(f"episodes.{name}={getattr(self, name)} is not from {low:g} to {high:g}")
+        odd = [name for name in self.fixed if name not in JOB_PRICES]
+        if odd:
+            raise ValueRangeError(f"episodes.fixed: {odd[0]!r:.40} is not one of {', '.join(JOB_PRICES)}")
         if self.load_from > self.load_to:
             raise ValueRangeError(f"episodes.load_from={self.load_from} is above load_to={self.load_to}")
         for turn in range(len(self.worlds)):
@@ -64,7 +71,7 @@ class PriceEpisodeSettings:
             return self
         text = self.worlds[turn % len(self.worlds)]
         name, given = split_text(text)
-        known = {item.name for item in fields(self)} - {"world", "worlds"}
+        known = {item.name for item in fields(self)} - {"world", "worlds", "fixed"}
         for key in given:
             if key not in known:
                 raise ConfigError(f"episodes.worlds: {name} has {key[:40]!r}; there are {', '.join(sorted(known))}")
