@@ -1,5 +1,7 @@
 """The sections of the results page: what is compared, with which rules, and what is asked for."""
 
+from dataclasses import replace
+
 from slurm_energy.evaluation.results.cases import Case, Column, Goal, Section, plan_of
 from slurm_energy.evaluation.results.merit import Merit
 from slurm_energy.evaluation.results.scenarios import SCENARIOS
@@ -261,6 +263,14 @@ def _undisturbed(percent: float, figure: str, text: str) -> Goal:
     return Goal(text=text, figure=figure, kind="undisturbed", most=percent)
 
 
+_DISTURBED_RULES = ("fcfs", "sjf-backfill", "price:V=200", "greedy", "edp", "total-cost:V=200")
+"""One of each kind."""
+
+
+def _disturbed(world: str, title: str, *goals: Goal, undisturbed: str = "") -> Case:
+    return replace(_tum(world, title, *goals, undisturbed=undisturbed), rules=_DISTURBED_RULES)
+
+
 ROBUSTNESS = Section(
     key="robustness",
     title="Disturbances",
@@ -276,7 +286,7 @@ product over the case without the disturbance, on the same arrivals.
         Column(figure="against_undisturbed_percent", heading="against undisturbed, %", digits=1, interval=True),
     ),
     cases=(
-        _tum(
+        _disturbed(
             "tum128-failures",
             "A tenth of the GPUs fails",
             Goal(
@@ -289,8 +299,8 @@ product over the case without the disturbance, on the same arrivals.
             _STRONGEST,
             undisturbed="tum128-busy",
         ),
-        _tum("tum128-wide", "Wide jobs, undisturbed"),
-        _tum(
+        _disturbed("tum128-wide", "Wide jobs, undisturbed"),
+        _disturbed(
             "tum128-slow-links",
             "A quarter of the bandwidth",
             # The same jobs are run to their end: throughput falls by 12 % where the makespan rises by 1 / 0.88 - 1.
@@ -298,8 +308,8 @@ product over the case without the disturbance, on the same arrivals.
             _STRONGEST,
             undisturbed="tum128-wide",
         ),
-        _tum("tum128-training", "Training alone"),
-        _tum(
+        _disturbed("tum128-training", "Training alone"),
+        _disturbed(
             "tum128-scientific",
             "Scientific jobs alone",
             Goal(
