@@ -1,6 +1,7 @@
 """Prices are learned from bills: what the rule gets wrong about sharing nodes, a network puts right."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from math import inf
 from random import Random
 
@@ -10,7 +11,7 @@ import torch
 from small_worlds import make_device, make_job, make_load, make_pool, make_world
 from torch.nn import Parameter
 
-from slurm_energy.errors import TrainingError
+from slurm_energy.errors import TrainingError, ValueRangeError
 from slurm_energy.learning.prices.collector import ExploringPriceRule, PricedEpisode
 from slurm_energy.learning.prices.learner import PriceLearner
 from slurm_energy.learning.prices.settings import PriceEpisodeSettings, PriceLearnerSettings
@@ -18,7 +19,7 @@ from slurm_energy.policy.gnn.configuration import NetworkConfig
 from slurm_energy.policy.gnn.network import HierarchicalNetwork, create_network
 from slurm_energy.policy.gnn.pricing import NetworkPrices
 from slurm_energy.policy.placement import PlacementRule
-from slurm_energy.policy.price_factors import relative_joules
+from slurm_energy.policy.price_factors import JOB_PRICES, relative_joules
 from slurm_energy.policy.rules.registry import create_rule
 from slurm_energy.policy.rules.total_cost import TotalCostSettings
 from slurm_energy.twin.job import Workload
@@ -147,6 +148,55 @@ def test_bills_add_up_to_what_the_cluster_drew() -> None:
     asleep = 18 * SLEEP.suspended_watts * outcome.end_seconds
     before_the_first_sleep = SLEEP.idle_seconds * (2 * 975.0 + 16 * 135.0)
     assert billed == pytest.approx(joules(outcome) - asleep - before_the_first_sleep, rel=0.03)
+
+
+def test_devices_are_on_the_bill_at_the_price_that_the_rule_has_for_them() -> None:
+    network = create_network(CONFIG, seed=0).eval()
+    crowd = tuple(make_job(number, submitted=30.0 * number, units=2000.0, gpus=(1,)) for number in range(1, 60))
+    costs, energies = [], []
+    for scarcity in (0.0, 1e-3, 1e-2):  # too little to change a decision, yet to be seen on the bill
+        rule = ExploringPriceRule(network, EPISODE, Random(3))
+        rule.settings = replace(rule.settings, scarcity=scarcity)
+        outcome = run(WORLD, Workload(name="crowd", jobs=crowd), rule)
+        costs.append(rule.steps(outcome.end_seconds)[1])
+        energies.append(joules(outcome))
+    assert len(set(energies)) == 1
+    assert costs[2] - costs[0] == pytest.approx(10.0 * (costs[1] - costs[0]), rel=1e-6)
+    assert costs[1] > costs[0]
+
+
+def test_a_price_that_is_fixed_is_neither_tried_nor_learned() -> None:
+    fixed = ("time_watts", "slowdown_joules", "waking")
+    settings = replace(EPISODE, fixed=fixed)
+    network = create_network(CONFIG, seed=0)
+    learns = learner(network)
+    for seed in (1, 2, 3):
+        rule = ExploringPriceRule(network.eval(), settings, Random(seed))
+        outcome = run(WORLD, jobs(seed), rule)
+        steps, cost = rule.steps(outcome.end_seconds)
+        tried = np.array([step.job_raw - step.job_mean for step in steps])
+        assert [bool(column.any()) for column in tried.T] == [name not in fixed for name in JOB_PRICES]
+        learns.absorb([PricedEpisode(states=tuple(rule.states), steps=tuple(steps), cost_per_job=cost)])
+    said = np.array([step.job_mean for step in episode(network, 4).steps])
+    assert [bool(np.abs(column).max() > 1e-6) for column in said.T] == [name not in fixed for name in JOB_PRICES]
+    with pytest.raises(ValueRangeError, match="fixed: 'tim' is not one of time_watts"):
+        replace(EPISODE, fixed=("tim",))
+
+
+def test_steps_fall_from_the_first_rate_to_the_last_share_of_it() -> None:
+    settings = PriceLearnerSettings(learning_rate=0.01, final_learning_rate_share=0.1, decay_rounds=10)
+    rates = [settings.learning_rate_after(rounds) for rounds in (0, 5, 10, 50)]
+    assert rates == pytest.approx([0.01, 0.0055, 0.001, 0.001])
+    network = create_network(CONFIG, seed=0)
+    learns = PriceLearner(network, replace(settings, decay_rounds=1), noise=EPISODE.noise, seed=0)
+    before = [value.detach().clone() for value in network.parameters()]
+    moved = []
+    for seed in (1, 2):
+        learns.absorb([episode(network, seed)])
+        after = [value.detach().clone() for value in network.parameters()]
+        moved.append(max(float((new - old).abs().max()) for new, old in zip(after, before, strict=True)))
+        before = after
+    assert moved[1] < 0.6 * moved[0]
 
 
 def test_waiting_is_blamed_on_what_came_before_it() -> None:
