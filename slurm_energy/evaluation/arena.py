@@ -13,6 +13,7 @@ from slurm_energy.errors import EvaluationError, SlurmEnergyError
 from slurm_energy.evaluation.arena_plan import SWEPT, ArenaPlan, checked_plan
 from slurm_energy.evaluation.arena_run import RunRecord, run_one
 from slurm_energy.evaluation.sweep import SweepResult, swept_rule
+from slurm_energy.processes import end_with_parent
 
 Tell = Callable[[str, int, int], None]
 """Told what is going on, how many steps are done, and of how many."""
@@ -181,11 +182,12 @@ class Pool:
 
 def _executor(workers: int) -> ProcessPoolExecutor:
     context = multiprocessing.get_context("spawn")
-    return ProcessPoolExecutor(workers, mp_context=context, initializer=_quiet_on_interrupt)
+    return ProcessPoolExecutor(workers, mp_context=context, initializer=_begin_worker)
 
 
-def _quiet_on_interrupt() -> None:
-    """End silently on Ctrl-C: the command itself says that it was interrupted."""
+def _begin_worker() -> None:
+    """End with the command, and silently on Ctrl-C: the command itself says that it was interrupted."""
+    end_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 

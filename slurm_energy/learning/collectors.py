@@ -1,10 +1,8 @@
 """Episodes of a round: one after the other in this process, or at once in several processes, with the same outcome."""
 
 import multiprocessing
-import os
 import pickle
 import signal
-import threading
 import time
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,6 +19,7 @@ from numpy.typing import NDArray
 
 from slurm_energy.errors import SlurmEnergyError, TrainingError
 from slurm_energy.learning.experience import Collector, Weights
+from slurm_energy.processes import end_with_parent
 
 _END_SECONDS = 5.0
 _SIGNAL_SECONDS = 0.5
@@ -167,7 +166,7 @@ def create_crew(collector: Collector, count: int) -> Crew:
 def _work(connection: Connection, collector: Collector) -> None:
     """Answer with experience, or with what went wrong and an end, until the other side is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    end_with_parent()
     torch.set_num_threads(1)
     while True:
         try:
@@ -189,13 +188,6 @@ def _say(connection: Connection, answer: tuple[Sequence[Any] | None, str | None,
 def _tensors(arrays: _Arrays) -> dict[str, torch.Tensor]:
     # A copy: arrays from a pickle may lie in memory that must not be written to.
     return {name: torch.from_numpy(np.array(array)) for name, array in arrays.items()}
-
-
-def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        wait([parent.sentinel])
-        os._exit(1)
 
 
 def _words(error: Exception) -> str:

@@ -1,7 +1,11 @@
 """Worker processes of the arena: what ends one of them costs nobody else his result."""
 
 import os
+import signal
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -44,6 +48,42 @@ def test_an_interrupt_ends_the_workers_at_once() -> None:
     with pytest.raises(KeyboardInterrupt), Pool(2) as pool:
         pool.results(steps, interrupt, "runs")
     assert time.monotonic() - begun < 30.0
+
+
+_BUSY = """
+import os, time
+from slurm_energy.evaluation.arena import Pool, Step
+if __name__ == "__main__":
+    with Pool(2) as pool:
+        pids = [Step(policy="pid", seed=seed, call=os.getpid, arguments=()) for seed in range(8)]
+        naps = [Step(policy="slow", seed=seed, call=time.sleep, arguments=(120.0,)) for seed in range(2)]
+        found, _ = pool.results(pids, lambda *words: None, "pids")
+        print(*sorted(set(found.values())), flush=True)
+        pool.results(naps, lambda *words: None, "naps")
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=["terminated", "killed"])
+def test_workers_do_not_outlive_their_command(tmp_path: Path, number: signal.Signals) -> None:
+    script = tmp_path / "busy.py"
+    script.write_text(_BUSY, encoding="utf-8")
+    command = subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True)
+    assert command.stdout is not None
+    workers = [int(word) for word in command.stdout.readline().split()]
+    assert workers
+    command.send_signal(number)
+    command.wait(timeout=30)
+    end = time.monotonic() + 30.0
+    while any(_lives(pid) for pid in workers):
+        assert time.monotonic() < end, f"workers {workers} outlive their command"
+        time.sleep(0.1)
+
+
+def _lives(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 def test_no_worker_is_refused() -> None:

@@ -263,7 +263,7 @@ def _undisturbed(percent: float, figure: str, text: str) -> Goal:
     return Goal(text=text, figure=figure, kind="undisturbed", most=percent)
 
 
-_DISTURBED_RULES = ("fcfs", "sjf-backfill", "price:V=200", "greedy", "edp", "total-cost:V=200")
+_DISTURBED_RULES = ("fcfs", "sjf-backfill", "price:V=200", "greedy", "total-cost:V=200")
 """One of each kind."""
 
 
