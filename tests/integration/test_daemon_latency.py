@@ -9,7 +9,7 @@ from pathlib import Path
 from daemon_support import make_job, running_daemon, wait_until
 
 QUEUED = 10_000
-REQUESTS = 500
+REQUESTS, MOST_REQUESTS = 500, 5_000
 VARIANTS = 4
 
 
@@ -33,20 +33,27 @@ def test_decisions_stay_fast_while_ten_thousand_queued_jobs_are_refreshed(tmp_pa
         writer = threading.Thread(target=churn, daemon=True)
         writer.start()
         wait_until(lambda: daemon.query("status")["daemon"]["snapshot_jobs"] == QUEUED, "all jobs", daemon)
-        before = daemon.query("status")["daemon"]["counters"]["snapshots"]
-        seconds = []
-        for _ in range(REQUESTS):
+
+        def read_again() -> int:
+            return int(daemon.query("status")["daemon"]["counters"]["snapshots"])
+
+        before, refreshes = read_again(), 0
+        seconds: list[float] = []
+        while len(seconds) < REQUESTS or (
+            refreshes < 2 and len(seconds) < MOST_REQUESTS
+        ):  # a busy machine reads slowly
             began = time.perf_counter()
             reply = daemon.decide()
             seconds.append(time.perf_counter() - began)
             assert reply.fields["message"], reply
             time.sleep(0.01)
-        refreshes = daemon.query("status")["daemon"]["counters"]["snapshots"] - before
+            if len(seconds) % 100 == 0:
+                refreshes = read_again() - before
         stop.set()
         writer.join()
     p50, p99 = statistics.median(seconds), sorted(seconds)[int(0.99 * len(seconds))]
     print(
-        f"\ndecide round trip over {REQUESTS} requests, {QUEUED} queued jobs, {refreshes} refreshes meanwhile: "
+        f"\ndecide round trip over {len(seconds)} requests, {QUEUED} queued jobs, {refreshes} refreshes meanwhile: "
         f"p50 {p50 * 1000:.2f} ms, p99 {p99 * 1000:.2f} ms, worst {max(seconds) * 1000:.2f} ms"
     )
     assert refreshes >= 2
