@@ -34,6 +34,8 @@ class Goal:
     figure: str
     kind: Literal["value", "percent", "difference", "undisturbed"]
     most: float
+    is_strict: bool = False
+    """Whether the interval must be below the limit: an equal is not better."""
     against: str = ""
     """Text of a policy; empty for the strongest rule."""
     bound_figure: str = ""

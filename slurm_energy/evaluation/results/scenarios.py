@@ -19,8 +19,15 @@ _RULES = (
 )
 _COST = "cost_joules_per_unit"
 _GOALS = (
-    Goal(text="costs less than adaptive-price", figure=_COST, kind="percent", most=0.0, against=_REFERENCE),
-    Goal(text="costs less than the strongest rule", figure=_COST, kind="percent", most=0.0),
+    Goal(
+        text="costs less than adaptive-price",
+        figure=_COST,
+        kind="percent",
+        most=0.0,
+        is_strict=True,
+        against=_REFERENCE,
+    ),
+    Goal(text="costs less than the strongest rule", figure=_COST, kind="percent", most=0.0, is_strict=True),
 )
 _COLUMNS = (
     Column(figure=_COST, heading="cost, J/unit", digits=3, interval=True),

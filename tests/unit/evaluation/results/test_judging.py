@@ -77,6 +77,15 @@ def test_a_goal_beyond_the_bound_is_seen_as_impossible() -> None:
     assert found.least == pytest.approx(100.0 * (8.0 / 10.0 + 8.0 / 11.0 + 8.0 / 9.0) / 3.0 - 100.0)
 
 
+def test_an_equal_is_not_better() -> None:
+    same = make_result({"first": 10.0, "net": 10.0})
+    goal = Goal(text="less", figure=COST, kind="percent", most=0.0, against="first")
+    assert judged(goal, "net", "first", same).verdict == "met"
+    assert judged(replace(goal, is_strict=True), "net", "first", same).verdict == "missed"
+    less = make_result({"first": 10.0, "net": 9.0})
+    assert judged(replace(goal, is_strict=True), "net", "first", less).verdict == "met"
+
+
 def test_counts_are_compared_by_their_difference_and_values_as_they_are() -> None:
     result = make_result({"first": 10.0, "net": 8.0}, misses={"first": 0.0, "net": 2.0})
     assert judged(GOALS[2], "net", "first", result).verdict == "missed"
