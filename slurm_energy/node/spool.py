@@ -195,10 +195,12 @@ class Spool:
     def forget_reported(self, job_id: JobId) -> None:
         """Forget that an earlier attempt was reported: a new one begins, and owes a report even without a state.
 
-        While the earlier one's state is still here the mark stays: what closes it must not report it twice.
+        While the earlier one's state is still here the mark stays: what closes it must not report it twice. A mark that
+        cannot be removed is no reason to leave clocks of earlier jobs as they are.
         """
         if not self.state_path(job_id).exists():
-            remove(self.done / str(job_id))
+            with suppress(SpoolError):
+                remove(self.done / str(job_id))
 
     def clear_attempt(self, job_id: JobId) -> None:
         """Forget that an earlier attempt was ending or done: a new one begins, and is not over for that."""

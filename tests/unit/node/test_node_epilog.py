@@ -171,6 +171,15 @@ def test_delivered_report_is_not_made_again_when_the_job_comes_back(
     assert [report.restart_count for report in bench.reports()] == [1]
 
 
+def test_mark_that_cannot_be_removed_does_not_keep_a_prolog_from_repairing(bench: Bench) -> None:
+    run_prolog(bench.context(), bench.hook(7, "0", entry()))
+    bench.boot_id = "boot-2"
+    (bench.spool.done / "8" / "in the way").mkdir(parents=True)
+    with suppress(SpoolError):
+        run_prolog(bench.context(), bench.hook(8, "1", entry()))
+    assert bench.locks()[0] is None
+
+
 def _cut_off(*anything: object) -> None:
     raise SpoolError("the hook was cut off here")
 
