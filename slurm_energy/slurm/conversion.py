@@ -27,6 +27,31 @@ class Converted(Generic[_Item]):
         return sum(self.skipped.values())
 
 
+class Conversion(Generic[_Item]):
+    """Converts rows as they come; one bad row costs only itself."""
+
+    def __init__(self, convert: Callable[[Mapping[str, object]], _Item]) -> None:
+        self.rows = 0
+        """How many have come, good or bad."""
+        self._convert = convert
+        self._items: list[_Item] = []
+        self._skipped: Counter[str] = Counter()
+
+    def take(self, row: object) -> None:
+        """Convert one row."""
+        self.rows += 1
+        try:
+            if not isinstance(row, dict):
+                raise BadRow("not an object")
+            self._items.append(self._convert(row))
+        except BadRow as error:
+            self._skipped[str(error)] += 1
+
+    def result(self) -> Converted[_Item]:
+        """Return what has come of the rows so far."""
+        return Converted(items=tuple(self._items), skipped=dict(self._skipped))
+
+
 def rows_of(document: object, key: str) -> list[object]:
     """Return the list under `key` of Slurm's JSON answer.
 
@@ -46,13 +71,7 @@ def rows_of(document: object, key: str) -> list[object]:
 
 def convert_rows(rows: list[object], convert: Callable[[Mapping[str, object]], _Item]) -> Converted[_Item]:
     """Return the rows that can be converted; one bad row costs only itself."""
-    items: list[_Item] = []
-    skipped: Counter[str] = Counter()
+    conversion = Conversion(convert)
     for row in rows:
-        try:
-            if not isinstance(row, dict):
-                raise BadRow("not an object")
-            items.append(convert(row))
-        except BadRow as error:
-            skipped[str(error)] += 1
-    return Converted(items=tuple(items), skipped=dict(skipped))
+        conversion.take(row)
+    return conversion.result()

@@ -1,32 +1,35 @@
 """Slurm's own commands with `--json`: the reader that works with every release."""
 
-import json
 import logging
 import os
-import subprocess
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Generic, TypeVar
 
 from slurm_energy.config import Config
 from slurm_energy.domain.cluster import JobState, NodeState
 from slurm_energy.domain.ids import JobId
 from slurm_energy.errors import SlurmError
 from slurm_energy.slurm.client import ClusterReading
-from slurm_energy.slurm.conversion import Converted
-from slurm_energy.slurm.convert_accounting import convert_accounting
-from slurm_energy.slurm.convert_job import convert_jobs
-from slurm_energy.slurm.convert_node import convert_nodes
+from slurm_energy.slurm.command import run_command
+from slurm_energy.slurm.conversion import Conversion, Converted, rows_of
+from slurm_energy.slurm.convert_accounting import convert_accounted_job
+from slurm_energy.slurm.convert_job import convert_job
+from slurm_energy.slurm.convert_node import convert_node
 from slurm_energy.slurm.convert_partition import convert_partitions
 from slurm_energy.slurm.convert_topology import Topology, convert_topology
+from slurm_energy.slurm.json_rows import JsonRows
+
+_Item = TypeVar("_Item")
 
 logger = logging.getLogger(__name__)
 
-MAX_OUTPUT_BYTES = 1 << 30
 ACCOUNTING_CHUNK = 500
 TOPOLOGY_INTERVAL_SECONDS = 600.0
+_SHOWN_BYTES = 120
 _FALLBACK_PATH = "/usr/local/bin:/usr/bin:/bin:/opt/slurm/bin"
 
 
@@ -70,11 +73,9 @@ class JsonReader:
         Raises:
             SlurmError: a command failed, hung, or answered something else than expected.
         """
-        partitions = convert_partitions(
-            self._run("scontrol", "--all", "show", "partition", "-o").decode("utf-8", "replace")
-        )
+        partitions = convert_partitions(self._text("scontrol", "--all", "show", "partition", "-o"))
         nodes = self._read_nodes()
-        jobs = convert_jobs(self._json("squeue", "--json", "--all", "--states=all"))
+        jobs = self._rows("jobs", convert_job, "squeue", "--json", "--all", "--states=all")
         skipped: Counter[str] = Counter()
         for kind, converted in (("partition", partitions), ("node", nodes), ("job", jobs)):
             skipped.update({f"{kind}: {reason}": count for reason, count in converted.skipped.items()})
@@ -96,18 +97,18 @@ class JsonReader:
         found: list[JobState] = []
         for begin in range(0, len(job_ids), ACCOUNTING_CHUNK):
             numbers = ",".join(str(job_id) for job_id in job_ids[begin : begin + ACCOUNTING_CHUNK])
-            document = self._json("sacct", "--json", "--duplicates", "--allusers", f"--jobs={numbers}")
-            found += convert_accounting(document).items
+            command = ("sacct", "--json", "--duplicates", "--allusers", f"--jobs={numbers}")
+            found += self._rows("jobs", convert_accounted_job, *command).items
         return tuple(found)
 
     def _read_nodes(self) -> Converted[NodeState]:
         if not self._nodes_through_scontrol:
-            document = self._json("sinfo", "--json", "--all")
-            if isinstance(document, dict) and "nodes" in document:
-                return convert_nodes(document)
+            answer = self._answer("nodes", convert_node, "sinfo", "--json", "--all")
+            if answer.has_list:
+                return answer.converted()
             # From 23.02 on `sinfo --json` groups nodes, and scontrol has learnt --json.
             self._nodes_through_scontrol = True
-        return convert_nodes(self._json("scontrol", "--all", "show", "nodes", "--json"))
+        return self._rows("nodes", convert_node, "scontrol", "--all", "show", "nodes", "--json")
 
     def _read_topology(self) -> Topology:
         """Return the switches, asked for every ten minutes; without an answer what was known stays: nothing at first.
@@ -117,44 +118,90 @@ class JsonReader:
         if self._clock() >= self._topology_due:
             self._topology_due = self._clock() + TOPOLOGY_INTERVAL_SECONDS
             try:
-                self._topology = convert_topology(self._run("scontrol", "show", "topology").decode("utf-8", "replace"))
+                self._topology = convert_topology(self._text("scontrol", "show", "topology"))
             except SlurmError as error:
                 logger.debug("topology not read error=%s", error)
         return self._topology
 
-    def _json(self, *command: str) -> object:
-        output = self._run(*command)
-        try:
-            document: object = json.loads(output)
-        except (ValueError, RecursionError) as error:
-            raise SlurmError(f"{' '.join(command)} printed no JSON: {output[:120]!r}") from error
-        return document
+    def _rows(self, key: str, convert: Callable[[Mapping[str, object]], _Item], *command: str) -> Converted[_Item]:
+        """Return the converted rows of the list under `key` of a command's answer."""
+        return self._answer(key, convert, *command).converted()
 
-    def _run(self, name: str, *arguments: str) -> bytes:
+    def _answer(self, key: str, convert: Callable[[Mapping[str, object]], _Item], *command: str) -> "_Answer[_Item]":
+        """Return a command's answer, read and converted row by row while it is printed."""
+        answer = _Answer(key, convert)
+        self._run(answer.feed, *command)
+        try:
+            answer.close()
+        except (ValueError, RecursionError) as error:
+            raise SlurmError(f"{' '.join(command)} printed no JSON: {answer.head!r}") from error
+        return answer
+
+    def _text(self, *command: str) -> str:
+        pieces: list[bytes] = []
+        self._run(pieces.append, *command)
+        return b"".join(pieces).decode("utf-8", "replace")
+
+    def _run(self, take: Callable[[bytes], None], name: str, *arguments: str) -> None:
         folder = self._settings.bin_directory
         command = [str(Path(folder) / name) if folder else name, *arguments]
-        shown = " ".join((name, *arguments))[:120]
         try:
-            done = subprocess.run(
-                command,
-                env=dict(self._environment),
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                timeout=self._settings.timeout_seconds,
-                check=False,
-            )
-        except subprocess.TimeoutExpired as error:
-            raise SlurmError(f"{shown} gave no answer within {self._settings.timeout_seconds:g} s") from error
+            run_command(command, take, environment=self._environment, timeout_seconds=self._settings.timeout_seconds)
         except OSError as error:
             raise SlurmError(
                 f"{command[0]} cannot be run ({error.strerror}): set cluster.slurm_bin_directory"
             ) from error
-        if done.returncode != 0:
-            said = " ".join(done.stderr.decode("utf-8", "replace").split())[:300]
-            raise SlurmError(f"{shown} ended with {done.returncode}: {said}")
-        if len(done.stdout) > MAX_OUTPUT_BYTES:
-            raise SlurmError(f"{shown} printed {len(done.stdout)} bytes, over {MAX_OUTPUT_BYTES}")
-        return done.stdout
+
+
+class _Answer(Generic[_Item]):
+    """The answer of one command with `--json`; what is wrong with it is said at its end, the command's own error first.
+
+    A row is converted as soon as it has come, so that a long queue is never held as text or as raw rows.
+    """
+
+    def __init__(self, key: str, convert: Callable[[Mapping[str, object]], _Item]) -> None:
+        self.head = b""
+        """How it begins."""
+        self._key = key
+        self._conversion = Conversion(convert)
+        self._rows = JsonRows(key, self._conversion.take)
+        self._error: Exception | None = None
+
+    @property
+    def has_list(self) -> bool:
+        """Whether it is an object with something under the key."""
+        return isinstance(self._rows.document, dict) and self._key in self._rows.document
+
+    def feed(self, data: bytes) -> None:
+        """Take some bytes of it; never raises."""
+        if len(self.head) < _SHOWN_BYTES:
+            self.head = (self.head + data)[:_SHOWN_BYTES]
+        if self._error is None:
+            try:
+                self._rows.feed(data)
+            except (ValueError, RecursionError) as error:
+                self._error = error
+
+    def close(self) -> None:
+        """Take its end.
+
+        Raises:
+            ValueError: it is no JSON.
+            RecursionError: it is nested too deeply.
+        """
+        if self._error is not None:
+            raise self._error
+        self._rows.close()
+
+    def converted(self) -> Converted[_Item]:
+        """Return the converted rows.
+
+        Raises:
+            SlurmError: it has no list, or tells an error and has no rows.
+        """
+        if not self._conversion.rows:
+            rows_of(self._rows.document, self._key)
+        return self._conversion.result()
 
 
 def _with_switches(nodes: tuple[NodeState, ...], topology: Topology) -> tuple[NodeState, ...]:

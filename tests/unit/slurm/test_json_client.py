@@ -100,6 +100,21 @@ def test_skipped_rows_are_counted_by_kind_and_reason(tmp_path: Path) -> None:
     assert reader.read_cluster().skipped == {"job: no known state": 1, "job: not an object": 1}
 
 
+def test_a_name_that_is_no_utf8_costs_neither_the_reading_nor_its_own_row(tmp_path: Path) -> None:
+    """A user may name a job with any bytes, and Slurm prints them as they are."""
+    row = json.dumps(json.loads((DATA / "squeue-22.05-running.json").read_text())["jobs"][0] | {"name": "NAME"})
+    (tmp_path / "answer").write_bytes(
+        b'{"jobs": [' + row.encode().replace(b"NAME", b"caf\xe9\x01") + b'], "errors": []}'
+    )
+    (job,) = commands(tmp_path, squeue=f"cat {tmp_path}/answer").read_cluster().jobs
+    assert job.name.startswith("caf\ufffd")
+
+
+def test_a_command_s_own_error_is_told_before_what_is_wrong_with_its_answer(tmp_path: Path) -> None:
+    with pytest.raises(SlurmError, match="ended with 1: no contact"):
+        commands(tmp_path, squeue="echo '{\"jobs\": [nonsense'; echo 'no contact' >&2; exit 1").read_cluster()
+
+
 def test_accounting_is_asked_for_all_jobs_at_once(tmp_path: Path) -> None:
     jobs = commands(tmp_path).read_ended_jobs([JobId(5), JobId(6)])
     assert len(jobs) == 4
