@@ -40,7 +40,12 @@ def main(argv: list[str] | None = None) -> int:
     return 0
 
 
+_SWITCH_SECONDS = 0.0002
+"""How long the journal's thread, which encodes what has been decided, may keep an answer waiting."""
+
+
 async def _serve(config: Config, path: Path | None) -> None:
+    sys.setswitchinterval(_SWITCH_SECONDS)
     await EnergyDaemon(config, reload=lambda: load_checked(path)).run()
 
 

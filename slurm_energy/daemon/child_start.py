@@ -36,6 +36,11 @@ def connect_to_parent(argv: list[str], niceness: int = NICENESS) -> socket.socke
     return connection
 
 
+def give_way() -> None:
+    """Run behind the answering process from now on, as children do that it does not wait for."""
+    os.setpriority(os.PRIO_PROCESS, 0, max(NICENESS, os.getpriority(os.PRIO_PROCESS, 0)))
+
+
 def set_up_logging(level: str, process_name: str) -> None:
     """Log to stderr, which the daemon's supervisor keeps; one line an event."""
     logging.basicConfig(

@@ -7,7 +7,7 @@ import random
 import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from slurm_energy.config import Config
@@ -25,6 +25,8 @@ STOP_SECONDS = 3.0
 class ChildProcess:
     """One child that runs a module; frames from it go to `receive` in order.
 
+    `receive` may return an iterator, which is then brought to its end before the next frame is taken.
+
     With `line`, a child has a second socket, which keeps messages apart and is not asyncio's: `line` is given our end
     at every start, to keep and to close, and None at every end.
     """
@@ -34,7 +36,7 @@ class ChildProcess:
         name: str,
         module: str,
         config: Callable[[], Config],
-        receive: Callable[[Any], None],
+        receive: Callable[[Any], Iterable[None] | None],
         line: Callable[[socket.socket | None], None] | None = None,
     ) -> None:
         self.name = name
@@ -121,8 +123,10 @@ class ChildProcess:
             if self._line is not None:
                 self._line(pairs[1][0])
             while True:
-                self._receive(await read_frame(reader))
+                steps = self._receive(await read_frame(reader))
                 await asyncio.sleep(0)  # between two frames the answers to Slurm come first
+                for _ in steps or ():
+                    await asyncio.sleep(0)
         except (asyncio.IncompleteReadError, ConnectionError):
             pass
         finally:

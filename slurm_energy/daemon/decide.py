@@ -1,7 +1,7 @@
 """From a message's job to a decision: policy and guard, with the snapshot and history that are at hand."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from slurm_energy.config import Config
@@ -17,7 +17,7 @@ from slurm_energy.policy.guard import Guard, decision_entry
 from slurm_energy.policy.registry import LEARNED, create_policy
 from slurm_energy.wire.messages import SubmittedJob
 
-MAX_WARM_PARTITIONS = 8
+MAX_REHEARSED_PARTITIONS = 8
 
 RuntimeTable = Mapping[tuple[int, str], RuntimeEstimate]
 """What finished jobs of the same user and name needed at the default clock."""
@@ -55,6 +55,8 @@ class Decider:
     def __init__(self, policy: Policy, guard: Guard) -> None:
         self.policy = policy
         self._guard = guard
+        self._rehearsed: type | None = None
+        """Kind of policy for which what a decision needs has been worked out."""
 
     def with_policy(self, policy: Policy) -> "Decider":
         """Return another policy behind the same guard."""
@@ -81,16 +83,20 @@ class Decider:
         entry = decision_entry(decision, time_limit_minutes(request, decision, snapshot))
         return Decided(decision=decision, job=request, entry=entry)
 
-    def warm_up(self, snapshot: ClusterSnapshot) -> None:
-        """Work out now what the first decision on a snapshot would otherwise have to wait for.
+    def rehearse(self, snapshot: ClusterSnapshot) -> Iterator[None]:
+        """Decide on jobs that nobody has submitted, one a step: what a policy does for the first time takes it longest.
 
-        A policy in another process does so there, and is not asked: its baseline is.
+        A policy in another process is rehearsed there, and not asked: what answers for it here is.
         """
-        policy = self.policy.baseline if isinstance(self.policy, RemotePolicy) else self.policy
+        policy = self.policy.answering_here if isinstance(self.policy, RemotePolicy) else self.policy
+        if type(policy) is self._rehearsed:
+            return
         now_seconds = snapshot.taken_at_seconds
-        for partition in snapshot.partitions[:MAX_WARM_PARTITIONS]:
+        for partition in snapshot.partitions[:MAX_REHEARSED_PARTITIONS]:
             job = JobRequest(user_id=0, partitions=(partition.name,), gpus=(GpuDemand(count=1),))
             self._guard.decide(policy, job, snapshot, now_seconds)
+            yield
+        self._rehearsed = type(policy)
 
 
 def create_decider(config: Config) -> Decider:

@@ -1,9 +1,11 @@
 """What travels between the daemon and its children."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from slurm_energy.domain.cluster import JobState, NodeState, PartitionState
 from slurm_energy.domain.decision import PolicyAnswer, RuntimeEstimate
+from slurm_energy.domain.ids import PartitionName
 from slurm_energy.domain.job import JobRequest
 from slurm_energy.domain.telemetry import ClusterState
 from slurm_energy.domain.topology import SwitchState
@@ -51,6 +53,8 @@ class SnapshotComplete:
     taken_at_seconds: float
     read_seconds: float
     skipped_rows: int
+    waiting_gpus: Mapping[PartitionName, float] | None = None
+    """`waiting_gpus` of all jobs, counted where nobody waits for it; None where it was not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +109,9 @@ class PolicyAtSnapshot:
     """Work on it, answers in between left out."""
     trouble: str = ""
     """Why it still answers from the snapshot before."""
+    detached: bytes | None = None
+    """The policy at that snapshot, where it can answer without its process; packed by itself, since who knows whether a
+    guest can be unpacked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

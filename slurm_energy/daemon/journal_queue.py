@@ -74,7 +74,7 @@ class JournalQueue:
                 self._wake.set()
 
     async def flush(self) -> bool:
-        """Write everything that waits; return whether nothing had to stay in memory."""
+        """Write everything that waits by now; return whether it could be written."""
         loop = asyncio.get_running_loop()
         durable, self._durable = self._durable, []
         entries = list(self._waiting)
@@ -89,7 +89,7 @@ class JournalQueue:
                 done.set_exception(written)
             else:
                 done.set_result(None)
-        return not self._waiting
+        return written is None
 
     async def close(self) -> None:
         """Write what is left and close the segment."""

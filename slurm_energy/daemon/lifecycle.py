@@ -7,7 +7,7 @@ import logging
 import os
 import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -164,9 +164,9 @@ class EnergyDaemon:
     def _current_config(self) -> Config:
         return self.state.config
 
-    def _take(self, frame: Any) -> None:
-        """Take one frame of the snapshot child."""
-        self._feed.receive(frame)
+    def _take(self, frame: Any) -> Iterator[None]:
+        """Take one frame of the snapshot child in short steps."""
+        yield from self._feed.receive(frame)
         if isinstance(frame, SnapshotBegins | SnapshotPart | SnapshotComplete):
             self._policy.forward(frame)
 

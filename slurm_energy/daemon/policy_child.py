@@ -162,7 +162,8 @@ class PolicyChild:
     def _note_snapshot(self, frame: PolicyAtSnapshot) -> None:
         log = logger.debug if self.policy.ready else logger.info
         log("policy at snapshot taken_at=%.1f seconds=%.3f", frame.taken_at_seconds, frame.seconds)
-        self.policy.at_snapshot()
+        if not frame.trouble:
+            self.policy.at_snapshot(frame.detached, frame.taken_at_seconds)
         self._was_ready, self.refusal = True, ""
         if frame.trouble:
             self.policy.counters["policy snapshots failed"] += 1

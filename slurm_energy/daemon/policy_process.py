@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 
 from slurm_energy.config import Config
 from slurm_energy.daemon.channel import FrameBuffer, number_of, pack_numbered, receive, send, unpack_numbered
-from slurm_energy.daemon.child_start import ANSWERING_NICENESS, Stopped, connect_to_parent, set_up_logging
+from slurm_energy.daemon.child_start import ANSWERING_NICENESS, Stopped, connect_to_parent, give_way, set_up_logging
 from slurm_energy.daemon.decide import Decider
 from slurm_energy.daemon.frames import (
     PolicyAtSnapshot,
@@ -26,12 +26,12 @@ from slurm_energy.daemon.frames import (
     PolicyReply,
     SnapshotComplete,
 )
-from slurm_energy.daemon.remote_policy import MAX_REPLY_BYTES
+from slurm_energy.daemon.remote_policy import MAX_REPLY_BYTES, short_error
 from slurm_energy.daemon.snapshot_copy import SnapshotCopy
 from slurm_energy.domain.cluster import ClusterSnapshot
 from slurm_energy.domain.ids import ClusterName
 from slurm_energy.errors import PolicyError
-from slurm_energy.policy.base import Policy
+from slurm_energy.policy.base import DetachablePolicy, Policy
 from slurm_energy.policy.guard import Guard
 from slurm_energy.policy.registry import create_policy
 
@@ -40,12 +40,13 @@ logger = logging.getLogger(__name__)
 PolicyFactory = Callable[[Config], Policy]
 
 MAX_QUESTION_BYTES = 1024 * 1024
-_MAX_ERROR_LENGTH = 160
+_ENDED = object()
 
 
 class PolicyLoop:
     """Loads a policy, follows the cluster, answers.
 
+    A policy that can be `detached` is told to the daemon at every snapshot, which then asks that and not this process.
     A policy may have `warm_up_steps(snapshot)`, an iterator that brings it to a snapshot in short steps and leaves it
     answering from the one before until it ends, or `warm_up(snapshot)`, which does it at once.
     """
@@ -127,30 +128,35 @@ class PolicyLoop:
         assert self._steps is not None
         assert self._coming is not None
         began = time.perf_counter()
-        trouble = ""
+        trouble, detached = "", None
         try:
-            next(self._steps)
-            self._spent_seconds += time.perf_counter() - began
-            return
-        except StopIteration:
+            if next(self._steps, _ENDED) is not _ENDED:
+                self._spent_seconds += time.perf_counter() - began
+                return
             if self._snapshot is None:
                 self._rehearse(self._coming)
+            detached = _detached(self._policy)
             self._snapshot = self._coming
         except Exception as error:  # a policy is a guest: it goes on answering from the snapshot before
             if self._snapshot is None:
                 raise self._refusal(error) from error
-            trouble = _short(error)
+            trouble = short_error(error)
             logger.error("policy not brought to the snapshot error=%s", trouble)
         self._spent_seconds += time.perf_counter() - began
         told = PolicyAtSnapshot(
-            taken_at_seconds=self._coming.taken_at_seconds, seconds=self._spent_seconds, trouble=trouble
+            taken_at_seconds=self._coming.taken_at_seconds,
+            seconds=self._spent_seconds,
+            trouble=trouble,
+            detached=detached,
         )
         self._steps, self._coming = None, None
         send(self._connection, told)
+        if detached is not None:
+            give_way()  # the daemon asks that from now on, and nobody waits for this process any more
 
     def _rehearse(self, snapshot: ClusterSnapshot) -> None:
-        """Decide on jobs that nobody has submitted: what a policy does for the first time takes it longest."""
-        Decider(self._policy, Guard(self._config)).warm_up(snapshot)
+        for _ in Decider(self._policy, Guard(self._config)).rehearse(snapshot):
+            pass
 
     def _answer(self) -> None:
         """Answer the newest question; the daemon waits for no other."""
@@ -170,12 +176,12 @@ class PolicyLoop:
             question: PolicyQuestion = unpack_numbered(message)
             answer = self._policy.decide(question.job, self._snapshot, question.context)
         except Exception as error:  # noqa: BLE001  # a policy is a guest, and this is the child's request loop
-            return PolicyReply(answer=None, error=_short(error))
+            return PolicyReply(answer=None, error=short_error(error))
         return PolicyReply(answer=answer, taken_at_seconds=self._snapshot.taken_at_seconds)
 
     def _refusal(self, error: Exception) -> PolicyError:
-        send(self._connection, PolicyRefused(reason=_short(error)))
-        return PolicyError(_short(error))
+        send(self._connection, PolicyRefused(reason=short_error(error)))
+        return PolicyError(short_error(error))
 
 
 def serve(argv: list[str], policy_factory: PolicyFactory) -> int:
@@ -206,6 +212,12 @@ def main(argv: list[str] | None = None) -> int:
     return serve(sys.argv[1:] if argv is None else argv, create_policy)
 
 
+def _detached(policy: Policy) -> bytes | None:
+    """Return what answers for a policy without this process, packed; None where nothing does."""
+    found = policy.detached() if isinstance(policy, DetachablePolicy) else None
+    return None if found is None else pack_numbered(0, found)
+
+
 def _steps(policy: Policy, snapshot: ClusterSnapshot) -> Iterator[None]:
     steps = getattr(policy, "warm_up_steps", None)
     if steps is not None:
@@ -221,7 +233,7 @@ def _packed(number: int, reply: PolicyReply) -> bytes:
         message = pack_numbered(number, reply)
         error = f"its answer has {len(message)} bytes, at most {MAX_REPLY_BYTES} are taken"
     except Exception as failure:  # noqa: BLE001  # a policy is a guest: who knows what its answer holds
-        message, error = b"", _short(failure)
+        message, error = b"", short_error(failure)
     fits = 0 < len(message) <= MAX_REPLY_BYTES
     return message if fits else pack_numbered(number, PolicyReply(answer=None, error=error))
 
@@ -237,10 +249,6 @@ def _newest(questions: socket.socket) -> bytes | None:
         if not message:
             raise EOFError
         newest = message
-
-
-def _short(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"[:_MAX_ERROR_LENGTH]
 
 
 if __name__ == "__main__":

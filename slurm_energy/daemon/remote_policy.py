@@ -1,11 +1,18 @@
-"""A policy that answers from another process, with a baseline in this one for whenever it does not."""
+"""A policy that answers from another process, with a baseline in this one for whenever it does not.
+
+A policy that can be detached is brought to each snapshot by its process, and answers here: no job waits for a process
+that has the next snapshot to work on.
+"""
 
 import logging
+import os
 import socket
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from importlib import import_module
 
 from slurm_energy.config import Config
 from slurm_energy.daemon.channel import number_of, pack_numbered, unpack_numbered
@@ -24,6 +31,8 @@ BREAKER_FAILURES = 3
 BREAKER_SECONDS = 5.0
 MAX_REPLY_BYTES = 64 * 1024
 NOT_LOADED = "not-loaded"
+_MAX_ERROR_LENGTH = 160
+_DETACHED_MODULE = "slurm_energy.policy.gnn.priced_answers"
 
 
 class QuestionLine:
@@ -107,6 +116,9 @@ class RemotePolicy:
         self._clock = clock
         self._line: QuestionLine | None = None
         self._at_snapshot = False
+        self._detached: Policy | None = None
+        """The policy at the last snapshot that its process told, also while there is no process."""
+        self._detached_at_seconds: float | None = None
         self._refusal = ""
         self._late_in_a_row = 0
         self._asked_again_at = float("-inf")
@@ -125,6 +137,11 @@ class RemotePolicy:
         if not self.ready:
             return "loading"
         return "not answering" if self._late_in_a_row >= BREAKER_FAILURES else "ready"
+
+    @property
+    def answering_here(self) -> Policy:
+        """What this process itself decides with now: the policy where it is detached, else the baseline."""
+        return self.baseline if self._detached is None else self._detached
 
     def silent_seconds(self) -> float:
         """Return for how long it has left every question unanswered; 0 when it answers or is not asked."""
@@ -146,9 +163,21 @@ class RemotePolicy:
         """Note that the process has the policy."""
         self.version, self._refusal = version, ""
 
-    def at_snapshot(self) -> None:
-        """Note that the process can answer."""
+    def at_snapshot(self, detached: bytes | None = None, taken_at_seconds: float | None = None) -> None:
+        """Note that the process can answer, or that another policy can do so here in its place.
+
+        Args:
+            detached: What is asked from now on, packed; None where the process is.
+            taken_at_seconds: Of the snapshot.
+        """
         self._at_snapshot = True
+        self._detached, self._detached_at_seconds = None, taken_at_seconds
+        if detached is not None:
+            try:
+                self._detached = unpack_numbered(detached)
+            except Exception as error:  # noqa: BLE001  # a policy is a guest: its process is asked then
+                self.counters["policy errors"] += 1
+                logger.warning("policy not taken from its process name=%s error=%s", self.name, short_error(error))
 
     def refused(self, reason: str) -> None:
         """Note why the process cannot have the policy."""
@@ -156,7 +185,7 @@ class RemotePolicy:
 
     def decide(self, job: JobRequest, snapshot: ClusterSnapshot, context: DecisionContext) -> PolicyAnswer:
         """Return the process's answer, else the baseline's with the reason for it."""
-        found = self._asked(PolicyQuestion(job=job, context=context))
+        found = self._asked(PolicyQuestion(job=job, context=context), snapshot)
         if isinstance(found, PolicyAnswer):
             self.counters["policy answers"] += 1
             return found
@@ -166,9 +195,11 @@ class RemotePolicy:
         note = f"{found.note}: {self.baseline.name} decided"
         return replace(answer, reasons=(found.reason, *reasons), notes=(note, *answer.notes))
 
-    def _asked(self, question: PolicyQuestion) -> PolicyAnswer | _Silence:
+    def _asked(self, question: PolicyQuestion, snapshot: ClusterSnapshot) -> PolicyAnswer | _Silence:
         if self._refusal:
             return _Silence(reason=Reason.POLICY_ERROR, note=f"policy {self.name} was refused, {self._refusal}")
+        if self._detached is not None:
+            return self._answer_here(self._detached, question, snapshot)
         if self._line is None or not self._at_snapshot:
             return _Silence(reason=Reason.POLICY_LOADING, note=f"policy {self.name} is not ready yet")
         if self._clock() < self._asked_again_at:
@@ -183,13 +214,31 @@ class RemotePolicy:
             return self._late()
         self._late_in_a_row, self._silent_since = 0, None
         if reply.answer is None:
-            self.counters["policy errors"] += 1
-            return _Silence(reason=Reason.POLICY_ERROR, note=f"policy {self.name} failed, {reply.error}")
-        taken_at = reply.taken_at_seconds
-        if taken_at is None or question.context.now_seconds - taken_at > self._max_age_seconds:
-            self.counters["policy stale answers"] += 1
-            return _Silence(reason=Reason.STALE_SNAPSHOT, note=f"policy {self.name} sees an old picture of the cluster")
-        return reply.answer
+            return self._failed(reply.error)
+        return self._old_picture(question, reply.taken_at_seconds) or reply.answer
+
+    def _answer_here(
+        self, policy: Policy, question: PolicyQuestion, snapshot: ClusterSnapshot
+    ) -> PolicyAnswer | _Silence:
+        old = self._old_picture(question, self._detached_at_seconds)
+        if old is not None:
+            return old
+        try:
+            return policy.decide(question.job, snapshot, question.context)
+        except Exception as error:  # noqa: BLE001  # a policy is a guest, and a submission waits
+            return self._failed(short_error(error))
+
+    def _old_picture(self, question: PolicyQuestion, taken_at_seconds: float | None) -> _Silence | None:
+        """Return the silence that an answer from such a snapshot is worth, None where it is new enough."""
+        now_seconds = question.context.now_seconds
+        if taken_at_seconds is not None and now_seconds - taken_at_seconds <= self._max_age_seconds:
+            return None
+        self.counters["policy stale answers"] += 1
+        return _Silence(reason=Reason.STALE_SNAPSHOT, note=f"policy {self.name} sees an old picture of the cluster")
+
+    def _failed(self, reason: str) -> _Silence:
+        self.counters["policy errors"] += 1
+        return _Silence(reason=Reason.POLICY_ERROR, note=f"policy {self.name} failed, {reason}")
 
     def _late(self) -> _Silence:
         now = self._clock()
@@ -211,12 +260,21 @@ class RemotePolicy:
         return _Silence(reason=Reason.POLICY_ERROR, note=f"policy {self.name} cannot be asked, {error}")
 
 
+def short_error(error: Exception) -> str:
+    """Return what a policy's exception says, at a length for a note."""
+    return f"{type(error).__name__}: {error}"[:_MAX_ERROR_LENGTH]
+
+
 def remote_policy(config: Config) -> RemotePolicy:
     """Return the learned policy of a configuration, without a process yet.
 
     Raises:
         ConfigError: the baseline cannot be made of the settings.
     """
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # threads would not pay for some hundred numbers
+    with suppress(ImportError):  # without numpy the policy's process cannot load it either, and says so
+        # Now, since the first detached policy would else hold up answers while numpy is imported.
+        import_module(_DETACHED_MODULE)
     return RemotePolicy(
         config.policy.name,
         baseline_of(config),

@@ -40,11 +40,11 @@ class SnapshotDifference:
                 yield SnapshotPart(more_switches=switches)
         if reading.clusters != self._clusters:
             yield SnapshotPart(clusters=reading.clusters[:MAX_ITEMS])
-        for changed_jobs in _job_chunks([job for key, job in jobs.items() if self._jobs.get(key) != job]):
+        for changed_jobs in _job_chunks([job for key, job in jobs.items() if _differs(self._jobs.get(key), job)]):
             yield SnapshotPart(jobs=changed_jobs)
         for gone in _chunks([key for key in self._jobs if key not in jobs]):
             yield SnapshotPart(jobs_gone=gone)
-        for changed_nodes in _chunks([node for key, node in nodes.items() if self._nodes.get(key) != node]):
+        for changed_nodes in _chunks([node for key, node in nodes.items() if _differs(self._nodes.get(key), node)]):
             yield SnapshotPart(nodes=changed_nodes)
         for names in _chunks([key for key in self._nodes if key not in nodes]):
             yield SnapshotPart(nodes_gone=names)
@@ -73,8 +73,11 @@ class JobHistory:
         changed: list[JobState] = []
         for job in jobs:
             key = (job.job_id, job.submitted_at_seconds)
-            mark = _recorded_fields(job)
             known = self._known.get(key)
+            if known is not None and known[0] is job:
+                seen[key] = known
+                continue
+            mark = _recorded_fields(job)
             if known is None or known[1] != mark:
                 changed.append(_recorded(job))
             seen[key] = (job, mark)
@@ -86,6 +89,11 @@ class JobHistory:
         ]
         self._known = seen
         return JobChanges(changed=tuple(changed), vanished=tuple(vanished))
+
+
+def _differs(old: _Item | None, new: _Item) -> bool:
+    """Return whether an item changed; most are the very same object, and need not be compared field by field."""
+    return old is not new and old != new
 
 
 def _recorded_fields(job: JobState) -> tuple[object, ...]:

@@ -1,6 +1,7 @@
 """Puts the snapshot child's parts together; a whole reading becomes the daemon's snapshot at once."""
 
 import logging
+from collections.abc import Iterator
 from typing import Any
 
 from slurm_energy.daemon.frames import SnapshotBegins, SnapshotComplete, SnapshotPart, UserGroups
@@ -19,8 +20,8 @@ class SnapshotFeed:
         self._state = state
         self._user_names: dict[int, str] = {}
 
-    def receive(self, frame: Any) -> None:
-        """Take one frame of the snapshot child."""
+    def receive(self, frame: Any) -> Iterator[None]:
+        """Take one frame of the snapshot child in short steps, between which answers may be given."""
         if isinstance(frame, UserGroups):
             self._state.user_groups.update(frame.groups)
         elif isinstance(frame, SnapshotBegins | SnapshotPart | SnapshotComplete):
@@ -28,14 +29,15 @@ class SnapshotFeed:
             if isinstance(frame, SnapshotPart):
                 self._user_names.update((job.user_id, job.user_name) for job in frame.jobs)
             elif isinstance(frame, SnapshotComplete):
-                self._complete(frame)
+                yield from self._complete(frame)
 
-    def _complete(self, frame: SnapshotComplete) -> None:
+    def _complete(self, frame: SnapshotComplete) -> Iterator[None]:
         state = self._state
         first = state.snapshot is None
         snapshot = self.copy.snapshot(ClusterName(state.config.cluster.name), frame.taken_at_seconds)
+        yield from snapshot.work_out(frame.waiting_gpus)
+        yield from state.decider.rehearse(snapshot)
         state.snapshot = snapshot
-        state.decider.warm_up(snapshot)
         state.user_names = self._user_names
         state.counters["snapshots"] += 1
         state.counters["snapshot rows skipped"] += frame.skipped_rows

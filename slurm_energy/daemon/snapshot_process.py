@@ -17,6 +17,7 @@ from slurm_energy.daemon.journal import JournalWriter, journal_bytes
 from slurm_energy.daemon.snapshot_changes import JobHistory, SnapshotDifference
 from slurm_energy.daemon.user_groups import GroupCache
 from slurm_energy.daemon.vanished import VanishedJobs
+from slurm_energy.domain.cluster import waiting_gpus
 from slurm_energy.errors import SlurmError, SpoolError
 from slurm_energy.slurm.client import ClusterReading, SlurmReader
 from slurm_energy.slurm.json_client import CommandSettings, JsonReader
@@ -70,10 +71,15 @@ class SnapshotLoop:
         for part in (*self._difference.parts(reading), *self._groups.news(reading, taken_at)):
             send(self._connection, part)
         skipped = sum(reading.skipped.values())
-        seconds = time.monotonic() - began
+        waiting = waiting_gpus(reading.jobs)
         send(
             self._connection,
-            SnapshotComplete(taken_at_seconds=taken_at, read_seconds=seconds, skipped_rows=skipped),
+            SnapshotComplete(
+                taken_at_seconds=taken_at,
+                read_seconds=time.monotonic() - began,
+                skipped_rows=skipped,
+                waiting_gpus=waiting,
+            ),
         )
         if skipped:
             self._warn("rows skipped count=%d reasons=%s", skipped, reading.skipped)

@@ -1,5 +1,6 @@
 """The cluster at one moment: immutable and dated."""
 
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -8,6 +9,15 @@ from slurm_energy.domain.telemetry import ClusterState, GpuReading
 from slurm_energy.domain.topology import GpuLink, SwitchState
 
 _SUSPENDED = frozenset({"POWERED_DOWN", "POWERING_DOWN", "POWER_SAVING"})
+_WORKED_OUT = (
+    "partition_by_name",
+    "nodes_by_partition",
+    "nodes_with_idle_gpus",
+    "idle_gpus_by_partition",
+    "slurm_gpu_types_by_partition",
+    "waiting_gpus_by_partition",
+)
+"""Properties of a snapshot that decisions read."""
 _WAKING = frozenset({"POWERING_UP", "POWER_UP"})
 """POWER_UP is the wish to wake a node that is still POWERED_DOWN; POWER_DOWN alone is a wish too, and jobs run on."""
 
@@ -161,6 +171,18 @@ class JobState:
     """Key of its workload in the energy model, where that is known."""
 
 
+def waiting_gpus(jobs: Iterable[JobState]) -> dict[PartitionName, float]:
+    """Return the GPUs that pending jobs ask for in each partition; infinite where one does not say how many."""
+    waiting: dict[PartitionName, float] = {}
+    for job in jobs:
+        if job.state == "PENDING":
+            several = job.array_task is not None and not job.array_task.isdecimal()
+            gpus = float("inf") if job.gpu_count is None or several else float(job.gpu_count)
+            for name in job.partitions:
+                waiting[name] = waiting.get(name, 0.0) + gpus
+    return waiting
+
+
 @dataclass(frozen=True, kw_only=True)
 class ClusterSnapshot:
     """What a policy may know of the cluster; `taken_at_seconds` is Unix time."""
@@ -199,16 +221,34 @@ class ClusterSnapshot:
         return {name: tuple(found) for name, found in types.items()}
 
     @cached_property
-    def waiting_gpus_by_partition(self) -> dict[PartitionName, float]:
+    def nodes_with_idle_gpus(self) -> dict[PartitionName, tuple[NodeState, ...]]:
+        """Available nodes of each partition with a GPU that no job holds, in the snapshot's order."""
+        return {
+            name: tuple(node for node in nodes if node.available and any(gpus.idle for gpus in node.gpus))
+            for name, nodes in self.nodes_by_partition.items()
+        }
+
+    @cached_property
+    def idle_gpus_by_partition(self) -> dict[PartitionName, int]:
+        """GPUs of available nodes that no job holds, in each partition."""
+        return {name: sum(node.gpus_idle for node in nodes) for name, nodes in self.nodes_with_idle_gpus.items()}
+
+    @cached_property
+    def waiting_gpus_by_partition(self) -> Mapping[PartitionName, float]:
         """GPUs that pending jobs ask for in each partition; infinite where one does not say how many."""
-        waiting: dict[PartitionName, float] = {}
-        for job in self.jobs:
-            if job.state == "PENDING":
-                several = job.array_task is not None and not job.array_task.isdecimal()
-                gpus = float("inf") if job.gpu_count is None or several else float(job.gpu_count)
-                for name in job.partitions:
-                    waiting[name] = waiting.get(name, 0.0) + gpus
-        return waiting
+        return waiting_gpus(self.jobs)
+
+    def work_out(self, waiting: Mapping[PartitionName, float] | None = None) -> Iterator[None]:
+        """Work out in short steps what the first decision would otherwise wait for.
+
+        Args:
+            waiting: `waiting_gpus` of the jobs, where somebody else has counted them.
+        """
+        if waiting is not None:
+            self.__dict__["waiting_gpus_by_partition"] = waiting
+        for name in _WORKED_OUT:
+            getattr(self, name)
+            yield
 
     @property
     def default_partition(self) -> PartitionState | None:

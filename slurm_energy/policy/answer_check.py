@@ -45,8 +45,10 @@ def checked_answer(answer: object) -> CheckedAnswer:
 
 def plain_note(note: object) -> str:
     """Return a note as one short printable line."""
-    text = note if isinstance(note, str) else type(note).__name__
-    return "".join(letter if letter.isprintable() else "?" for letter in text[:_MAX_NOTE_LENGTH])
+    text = (note if isinstance(note, str) else type(note).__name__)[:_MAX_NOTE_LENGTH]
+    if text.isprintable():  # nearly always: a note is looked at several times on its way
+        return str(text)
+    return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
 def _partitions(names: object) -> tuple[PartitionName, ...] | None:

@@ -65,6 +65,18 @@ class Policy(Protocol):
 
 
 @runtime_checkable
+class DetachablePolicy(Protocol):
+    """A policy that can be left behind: what it is at one moment answers alone, in any process."""
+
+    def detached(self) -> Policy | None:
+        """Return a policy of plain values that answers as this one does now, None before the first snapshot.
+
+        It can be pickled, needs no learning library, and neither follows the cluster nor changes.
+        """
+        ...
+
+
+@runtime_checkable
 class FollowingPolicy(Protocol):
     """A policy that keeps a picture of the cluster of its own, and is brought to each snapshot before it decides."""
 

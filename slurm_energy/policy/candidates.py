@@ -108,7 +108,7 @@ def has_idle_room(case: JobOnCluster, partition: PartitionState) -> bool:
     gpus_per_node = math.ceil(job.gpu_count / nodes_needed)
     waiting = case.snapshot.waiting_gpus_by_partition.get(partition.name, 0.0)
     left = float(job.gpu_count) + waiting + case.claimed_gpus.get(partition.name, 0.0)
-    if math.isinf(left):
+    if left > case.snapshot.idle_gpus_by_partition.get(partition.name, 0):
         return False
     for idle in _idle_gpus(case, partition):
         left -= idle
@@ -120,14 +120,14 @@ def has_idle_room(case: JobOnCluster, partition: PartitionState) -> bool:
 
 
 def _idle_gpus(case: JobOnCluster, partition: PartitionState) -> Iterator[int]:
-    """Yield the idle GPUs that serve the job on each node where its other needs are met."""
+    """Yield the idle GPUs that serve the job on each node with idle GPUs where its other needs are met."""
     job = case.job
     nodes = max(1, job.nodes_min)
     cpus = math.ceil((job.tasks or 1) * (job.cpus_per_task or 1) / nodes)
     asked = job.gpu_types
     features = None if not job.features else frozenset(job.features.split("&"))
-    for node in case.snapshot.nodes_by_partition.get(partition.name, ()):
-        if not node.available or node.cpus - node.cpus_allocated < cpus or not _memory_fits(job, node):
+    for node in case.snapshot.nodes_with_idle_gpus.get(partition.name, ()):
+        if node.cpus - node.cpus_allocated < cpus or not _memory_fits(job, node):
             continue
         if job.exclusive and node.cpus_allocated > 0:
             continue

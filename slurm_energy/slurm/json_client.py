@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from slurm_energy.config import Config
 from slurm_energy.domain.cluster import JobState, NodeState
@@ -30,6 +30,8 @@ logger = logging.getLogger(__name__)
 ACCOUNTING_CHUNK = 500
 TOPOLOGY_INTERVAL_SECONDS = 600.0
 _SHOWN_BYTES = 120
+_REPEATED = frozenset({"squeue", "sinfo", "scontrol"})
+"""Commands whose answers are mostly what they were at the reading before."""
 _FALLBACK_PATH = "/usr/local/bin:/usr/bin:/bin:/opt/slurm/bin"
 
 
@@ -66,6 +68,8 @@ class JsonReader:
         self._topology_due = float("-inf")
         self._environment = command_environment(settings, environment)
         self._nodes_through_scontrol = False
+        self._known: dict[tuple[str, str], dict[bytes, Any]] = {}
+        """What the rows of the last answers were converted to, by command and key."""
 
     def read_cluster(self) -> ClusterReading:
         """Return partitions, nodes and jobs.
@@ -129,12 +133,15 @@ class JsonReader:
 
     def _answer(self, key: str, convert: Callable[[Mapping[str, object]], _Item], *command: str) -> "_Answer[_Item]":
         """Return a command's answer, read and converted row by row while it is printed."""
-        answer = _Answer(key, convert)
+        known = self._known.get((command[0], key))
+        answer = _Answer(key, convert, known)
         self._run(answer.feed, *command)
         try:
             answer.close()
         except (ValueError, RecursionError) as error:
             raise SlurmError(f"{' '.join(command)} printed no JSON: {answer.head!r}") from error
+        if command[0] in _REPEATED:
+            self._known[command[0], key] = answer.seen
         return answer
 
     def _text(self, *command: str) -> str:
@@ -159,11 +166,13 @@ class _Answer(Generic[_Item]):
     A row is converted as soon as it has come, so that a long queue is never held as text or as raw rows.
     """
 
-    def __init__(self, key: str, convert: Callable[[Mapping[str, object]], _Item]) -> None:
+    def __init__(
+        self, key: str, convert: Callable[[Mapping[str, object]], _Item], known: Mapping[bytes, _Item] | None
+    ) -> None:
         self.head = b""
         """How it begins."""
         self._key = key
-        self._conversion = Conversion(convert)
+        self._conversion = Conversion(convert, known)
         self._rows = JsonRows(key, self._conversion.take)
         self._error: Exception | None = None
 
@@ -171,6 +180,11 @@ class _Answer(Generic[_Item]):
     def has_list(self) -> bool:
         """Whether it is an object with something under the key."""
         return isinstance(self._rows.document, dict) and self._key in self._rows.document
+
+    @property
+    def seen(self) -> dict[bytes, _Item]:
+        """What its rows were converted to, by the hash of their texts."""
+        return self._conversion.seen
 
     def feed(self, data: bytes) -> None:
         """Take some bytes of it; never raises."""

@@ -18,12 +18,12 @@ class JsonRows:
     user has put them into a name.
     """
 
-    def __init__(self, key: str, take: Callable[[object], None]) -> None:
+    def __init__(self, key: str, take: Callable[[object, str], None]) -> None:
         """Begin.
 
         Args:
             key: Under which the object has the list.
-            take: Gets each element of it.
+            take: Gets each element of it, and the text that it was read from.
         """
         self.document: object = None
         """Known after `close`: all else that the object holds, with an empty list where the rows were. An answer that
@@ -34,6 +34,8 @@ class JsonRows:
         self._scan = json.JSONDecoder(strict=False).raw_decode
         self._text = ""
         self._at = 0
+        self._begin = 0
+        """Of the value that was read last."""
         self._pieces: list[str] = []
         self._waiting = 0
         """Characters in `_pieces`."""
@@ -110,7 +112,8 @@ class JsonRows:
             self._at += 1
             return
         while True:
-            self._take((yield from self._value()))
+            row = yield from self._value()
+            self._take(row, self._text[self._begin : self._at])
             if (yield from self._one_of(",]")) == "]":
                 return
 
@@ -126,7 +129,7 @@ class JsonRows:
                     raise
             else:
                 if self._text[end : end + 1] in _BEHIND_A_VALUE or self._ended:
-                    self._at = end
+                    self._begin, self._at = self._at, end
                     return value
             # At least as much again: a value of n characters is then looked at log n times, not n / piece times.
             self._wanted = max(1, len(self._text) - self._at)

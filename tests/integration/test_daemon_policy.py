@@ -40,6 +40,7 @@ from slurm_energy.policy.checkpoint_files import CheckpointMetadata
 from slurm_energy.policy.gnn.checkpoint import save_checkpoint
 from slurm_energy.policy.gnn.configuration import NetworkConfig, Policy
 from slurm_energy.policy.gnn.network import create_network
+from slurm_energy.policy.gnn.priced_answers import PricedAnswers
 from slurm_energy.policy.guard import Guard
 
 HERE = Path(__file__).parent
@@ -263,6 +264,7 @@ def test_the_real_child_serves_a_policy_of_the_registry(tmp_path: Path, policy_n
         assert Reason.POLICY in decision.reasons
         assert [clock.gpu_type for clock in decision.clocks] == ["a100-sxm4-80gb"]
         assert policy.counters == {"policy answers": 1}
+        assert isinstance(policy.answering_here, PricedAnswers if kind == "prices" else SlurmDefaultPolicy)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         assert not policy.ready

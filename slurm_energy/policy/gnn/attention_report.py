@@ -12,10 +12,10 @@ from torch import Tensor
 
 from slurm_energy.errors import PolicyError
 from slurm_energy.policy.gnn.configuration import Attention
+from slurm_energy.policy.gnn.names import printable
 from slurm_energy.policy.gnn.reasoning import OBJECTIVES, TopKind
 
 Weights = NDArray[np.float64]
-_MAX_NAME_LENGTH = 32
 _LISTED = 3
 _LEAST_SHARE = 0.01
 _RESOURCES = (TopKind.PARTITION, TopKind.QUEUE, TopKind.FABRIC)
@@ -228,12 +228,6 @@ def bottlenecks(
     received = np.asarray(attention).sum((0, 1)) * np.array([kind in _RESOURCES for kind in kinds])  # [V]
     words = [_words(TopKind(kind), name) for kind, name in zip(kinds, names, strict=True)]
     return _subjects((received / max(received.sum(), np.finfo(received.dtype).tiny)).tolist(), words, count)
-
-
-def printable(name: str) -> str:
-    """Return a name in printable ASCII, at most 32 characters; others become question marks."""
-    kept = "".join(letter if letter.isascii() and letter.isprintable() else "?" for letter in name[:_MAX_NAME_LENGTH])
-    return kept.strip() or "unnamed"
 
 
 def _stacked(layers: Sequence[Tensor], kinds: Sequence[int], names: Sequence[str]) -> Weights:

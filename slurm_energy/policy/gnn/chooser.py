@@ -1,25 +1,22 @@
 """A network at work on one cluster: follows its state, and chooses among the ways of running a job."""
 
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 
 from slurm_energy.domain.cluster import ClusterSnapshot
-from slurm_energy.domain.ids import PartitionName
 from slurm_energy.errors import PolicyError
 from slurm_energy.graph.blocks import Floats
 from slurm_energy.graph.changes import Changes
 from slurm_energy.graph.cluster_graph import ClusterGraph
-from slurm_energy.graph.job_features import QueueFacts
-from slurm_energy.graph.memberships import PlaceSums
 from slurm_energy.graph.options import RunOption, decision_block, together
 from slurm_energy.policy.gnn.decision_level import Decisions
 from slurm_energy.policy.gnn.keepers import keeper_of
 from slurm_energy.policy.gnn.levels import Published
 from slurm_energy.policy.gnn.moments import Moments, moments_of
 from slurm_energy.policy.gnn.network import HierarchicalNetwork
+from slurm_energy.policy.gnn.shown import Shown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,16 +31,6 @@ class Choice:
     """Of each option."""
     decisions: Decisions
     """Everything else, for explanations and learning."""
-
-
-class Shown(NamedTuple):
-    """What is known beside the published embeddings, as of the same moment."""
-
-    partition_index: Mapping[PartitionName, int]
-    """Numbers of the partitions."""
-    facts: QueueFacts
-    sums: PlaceSums
-    """Over the nodes of each partition."""
 
 
 class NetworkChooser:

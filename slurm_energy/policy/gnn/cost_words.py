@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from slurm_energy.domain.ids import PartitionName
 from slurm_energy.policy.cost_note import factors_note, option_note
-from slurm_energy.policy.gnn.attention_report import printable
+from slurm_energy.policy.gnn.names import printable
 from slurm_energy.policy.gnn.option_costs import Costs, OptionChoice, TypeChoice
 
 _LISTED = 4

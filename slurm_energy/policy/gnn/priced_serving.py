@@ -1,58 +1,21 @@
 """A network of prices as a policy of the daemon: the least cost of all that an option takes, at its prices."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import islice
 from math import isfinite, nan
-from typing import NamedTuple
-
-import numpy as np
 
 from slurm_energy.domain.cluster import ClusterSnapshot
-from slurm_energy.domain.decision import ClockChoice, PolicyAnswer, Reason
-from slurm_energy.domain.ids import PartitionName
+from slurm_energy.domain.decision import PolicyAnswer
 from slurm_energy.domain.job import EnergyMode, JobRequest
-from slurm_energy.errors import PolicyError
-from slurm_energy.graph.blocks import Floats
 from slurm_energy.graph.cluster_graph import ClusterGraph
-from slurm_energy.graph.job_features import LIMIT_SHARE, JobWishes, submitted_vector
+from slurm_energy.graph.job_features import QueueFacts
 from slurm_energy.policy.base import DecisionContext
-from slurm_energy.policy.baselines import clock_choice
-from slurm_energy.policy.gnn.chooser import Shown
-from slurm_energy.policy.gnn.cost_words import PriceFactors, cost_notes
 from slurm_energy.policy.gnn.network import HierarchicalNetwork
-from slurm_energy.policy.gnn.option_costs import (
-    OptionChoice,
-    OptionPrices,
-    clock_by_type,
-    least_joules,
-    option_choices,
-)
+from slurm_energy.policy.gnn.priced_answers import Look, PricedAnswers
 from slurm_energy.policy.gnn.pricing import NetworkPrices
-from slurm_energy.policy.gnn.serving_options import (
-    ServedOption,
-    expected_seconds,
-    nothing_open,
-    partitions_to_name,
-    served_options,
-)
-from slurm_energy.policy.mode_weights import BALANCED_PRICES, MODE_PRICES, ModePrices
-from slurm_energy.policy.oracle import oracle_clocks
-from slurm_energy.policy.partition_check import landing_on
-from slurm_energy.policy.price_factors import JOB_PRICES, price_factors, relative_joules
 
-_TIME, _SLOWDOWN, _WAKING = (JOB_PRICES.index(name) for name in ("time_watts", "slowdown_joules", "waking"))
 _MEAN_OF = 2_000
 """Jobs of which a mean is taken: the work must not grow with the queue."""
-_CRITICALITY = 1.0
-"""No job waits for one that is only being submitted: its whole delay reaches its own end."""
-
-
-class Look(NamedTuple):
-    """What prices of jobs are worked out from, all of the same moment."""
-
-    shown: Shown
-    mean_gpu_seconds: float
-    """Of the jobs that wait or run; NaN when no length is known."""
 
 
 class ServedPrices(NetworkPrices):
@@ -71,7 +34,14 @@ class ServedPrices(NetworkPrices):
         """
         yield from self._chooser.follow(snapshot)
         self.follow(snapshot)  # the graph is there already: what is left is the state's part of the prices
-        self.look = Look(self._chooser.shown, _mean_gpu_seconds(self.graph))
+        shown = self._chooser.shown
+        self.look = Look(
+            prices=self.published,
+            # Of a job that is only being submitted no other facts are asked for, and there are many of them.
+            shown=shown._replace(facts=QueueFacts(user_shares=shown.facts.user_shares)),
+            mean_gpu_seconds=_mean_gpu_seconds(self.graph),
+            waiting_gpus=snapshot.waiting_gpus_by_partition,
+        )
 
 
 class PricedPolicy:
@@ -111,119 +81,20 @@ class PricedPolicy:
         Raises:
             PolicyError: the network's prices are not finite.
         """
-        if self._prices.look is None:
+        answers = self.detached()
+        if answers is None:
             self.warm_up(snapshot)
+            answers = self.detached()
+        assert answers is not None  # it has just been brought to one
+        return answers.decide(job, snapshot, context)
+
+    def detached(self) -> PricedAnswers | None:
+        """Return what answers as this does now, without torch and in any process; None before the first snapshot."""
         look = self._prices.look
-        assert look is not None  # it has just been brought to one
-        served = served_options(job, context, look.shown, with_clocks=False)
-        options = [one for one in served if one.types]
-        if not options:
-            return nothing_open(context)
-        prices, factors = self._option_prices(_Asked(job, snapshot, context, look), options)
-        choices = option_choices(options, prices, context.board_limits)
-        named = partitions_to_name(choices[0].served, context)
-        return PolicyAnswer(
-            partitions=named,
-            clocks=_clocks(choices, named, context),
-            reasons=(Reason.POLICY,),
-            notes=cost_notes(choices, factors),
-        )
-
-    def _option_prices(self, asked: "_Asked", options: Sequence[ServedOption]) -> tuple[OptionPrices, PriceFactors]:
-        """Return what a job pays, and by what the network multiplied it."""
-        job, context = asked.job, asked.context
-        base = MODE_PRICES.get(job.options.mode or self._default_mode, BALANCED_PRICES)
-        own_joules = least_joules(options, context.board_limits)
-        own = price_factors(self._prices.job_raw(_job_columns(asked, base.time_watts, own_joules)))
-        scarcity = price_factors(self._prices.device_raw)[[served.option.partition for served in options]]
-        if not (np.isfinite(own).all() and np.isfinite(scarcity).all()):
-            raise PolicyError("the network's prices are not finite")
-        factors = PriceFactors(
-            time=float(own[_TIME]),
-            slowdown=float(own[_SLOWDOWN]),
-            waking=float(own[_WAKING]),
-            scarcity={
-                served.candidate.partition.name: float(factor) for served, factor in zip(options, scarcity, strict=True)
-            },
-        )
-        prices = OptionPrices(
-            time_watts=base.time_watts * factors.time,
-            slowdown_joules=base.slowdown * own_joules * factors.slowdown,
-            waking=base.waking * factors.waking,
-            scarcity=tuple(_scarcity(options, asked.snapshot, base, factors)),
-        )
-        return prices, factors
-
-
-class _Asked(NamedTuple):
-    """A question and what is known at that moment."""
-
-    job: JobRequest
-    snapshot: ClusterSnapshot
-    context: DecisionContext
-    look: Look
-
-
-def _job_columns(asked: _Asked, time_watts: float, own_joules: float) -> Floats:
-    """Return the columns that the prices of a job depend on, [PRICED_JOB].
-
-    Args:
-        asked: The job.
-        time_watts: Base price of its time.
-        own_joules: Its least energy.
-    """
-    job, context = asked.job, asked.context
-    draws = own_joules / (max(1, job.gpu_count) * expected_seconds(job, context))
-    time_weight = time_watts / (time_watts + draws) if time_watts > 0.0 else 0.0
-    wishes = JobWishes(max_slowdown=context.max_slowdown, time_weight=time_weight, energy_weight=1.0 - time_weight)
-    facts = asked.look.shown.facts
-    own = submitted_vector(job, context.now_seconds, facts, runtime=context.runtime, wishes=wishes)
-    return np.append(own, np.array([_CRITICALITY, _relative_work(asked)], dtype=np.float32))
-
-
-def _relative_work(asked: _Asked) -> float:
-    """Return ln(the job's work over the mean job's) / 4, 0 where one is not known.
-
-    Work is in GPU-seconds where the network was trained with energy: of the jobs in the snapshot none is known.
-    """
-    job, context, look = asked.job, asked.context, asked.look
-    limit = job.time_limit_minutes
-    estimate = nan if limit is None else LIMIT_SHARE * 60.0 * limit
-    own = max(1, job.gpu_count) * (estimate if context.runtime is None else context.runtime.seconds)
-    mean = look.mean_gpu_seconds
-    return relative_joules(own, mean)
+        return None if look is None else PricedAnswers(version=self.version, default_mode=self._default_mode, look=look)
 
 
 def _mean_gpu_seconds(graph: ClusterGraph) -> float:
     figures = (entry.figures for entry in islice(graph.jobs.entries.values(), _MEAN_OF))
     work = [one.gpus * one.estimate_seconds for one in figures if one.gpus > 0 and isfinite(one.estimate_seconds)]
     return sum(work) / len(work) if work else nan
-
-
-def _scarcity(
-    options: Sequence[ServedOption], snapshot: ClusterSnapshot, base: ModePrices, factors: PriceFactors
-) -> Iterator[float]:
-    """Yield the price of each option's GPUs: 0 while there is room for everything that waits and for the job."""
-    waiting = snapshot.waiting_gpus_by_partition
-    for served in options:
-        name = served.candidate.partition.name
-        is_full = served.gpus_left < waiting.get(name, 0.0)
-        yield base.scarcity * factors.scarcity[name] if is_full else 0.0
-
-
-def _clocks(
-    choices: Sequence[OptionChoice], named: tuple[PartitionName, ...] | None, context: DecisionContext
-) -> tuple[ClockChoice, ...]:
-    """Return a clock for each GPU type that the job can land on: of the least cost, the oracle's where that is unknown.
-
-    Args:
-        choices: The open options.
-        named: Partitions to which the job is sent, None where it stays as it was submitted.
-        context: What the guard worked out.
-    """
-    limits = context.board_limits
-    landing = {candidate.partition.name for candidate in landing_on(context.candidates, named)}
-    own = clock_by_type([choice for choice in choices if choice.served.candidate.partition.name in landing])
-    found = (clock_choice(gpu_type, point, limits) for gpu_type, point in own.items())
-    others = (clock for clock in oracle_clocks(context, named) if clock.gpu_type not in own)
-    return (*(clock for clock in found if clock is not None), *others)

@@ -10,12 +10,13 @@ from slurm_energy.graph.blocks import Floats
 from slurm_energy.graph.cluster_graph import ClusterGraph
 from slurm_energy.policy.gnn.chooser import NetworkChooser
 from slurm_energy.policy.gnn.network import HierarchicalNetwork
+from slurm_energy.policy.gnn.published_prices import PublishedPrices
 
 _Array = NDArray[np.float32]
 
 
 class NetworkPrices:
-    """Follows one cluster and gives the raw prices of jobs; the arithmetic of a job is done without torch."""
+    """Follows one cluster and gives the raw prices of jobs; the arithmetic of a job is `PublishedPrices`."""
 
     def __init__(self, network: HierarchicalNetwork, graph: ClusterGraph | None = None) -> None:
         """Set a network to work.
@@ -28,12 +29,23 @@ class NetworkPrices:
             raise PolicyError('the network chooses among options and has no prices: its setting policy is not "prices"')
         self._chooser = NetworkChooser(network, graph or ClusterGraph())
         self._head = head
-        self._job = _weights(head.job)[0]
-        self._between, self._between_bias = _weights(head.between)
-        self._last, self._last_bias = _weights(head.last)
-        self._state: _Array = np.zeros(head.hidden, dtype=np.float32)
-        self.device_raw: _Array = np.zeros(0, dtype=np.float32)
+        between, between_bias = _weights(head.between)
+        last, last_bias = _weights(head.last)
+        self.published = PublishedPrices(
+            state=np.zeros(head.hidden, dtype=np.float32),
+            device_raw=np.zeros(0, dtype=np.float32),
+            job=_weights(head.job)[0],
+            between=between,
+            between_bias=between_bias,
+            last=last,
+            last_bias=last_bias,
+        )
+        """Of the state last looked at."""
+
+    @property
+    def device_raw(self) -> _Array:
         """Raw price of devices by partition."""
+        return self.published.device_raw
 
     @property
     def graph(self) -> ClusterGraph:
@@ -50,16 +62,15 @@ class NetworkPrices:
         published, moments = self._chooser.state()
         with torch.inference_mode():
             context = self._head.context(published, moments)
-        self._state, self.device_raw = context.job[0].numpy(), context.devices.numpy()
-        if not (np.isfinite(self._state).all() and np.isfinite(self.device_raw).all()):
+        self.published = self.published._replace(
+            state=context.job[0].numpy().copy(), device_raw=context.devices.numpy().copy()
+        )
+        if not self.published.is_finite:
             raise PolicyError("the network's prices are not finite")
 
     def job_raw(self, job_x: Floats) -> _Array:
         """Return the raw prices of a job at the state last looked at, [prices]."""
-        first = np.maximum(self._state + self._job @ job_x, 0.0)
-        second = np.maximum(self._between @ first + self._between_bias, 0.0)
-        raw: _Array = self._last @ second + self._last_bias
-        return raw
+        return self.published.job_raw(job_x)
 
 
 def _weights(layer: torch.nn.Linear) -> tuple[_Array, _Array]:

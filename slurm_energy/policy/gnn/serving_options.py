@@ -19,7 +19,7 @@ from slurm_energy.energy_model.operating_point import OperatingPoint, clock_tabl
 from slurm_energy.energy_model.relative_speed import relative_cost
 from slurm_energy.graph.options import ClockOption, RunOption
 from slurm_energy.policy.base import Candidate, DecisionContext
-from slurm_energy.policy.gnn.chooser import Shown
+from slurm_energy.policy.gnn.shown import Shown
 from slurm_energy.policy.oracle import oracle_clocks
 from slurm_energy.policy.partition_check import landing_on
 from slurm_energy.policy.routing import fastest_type, remaining_slowdown, with_room

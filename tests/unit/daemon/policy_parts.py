@@ -106,3 +106,37 @@ class SteppedPolicy:
             made: PolicyAnswer = self.decide_how()
             return made
         return PolicyAnswer(notes=(f"at {self.at}, given {snapshot.taken_at_seconds}, job {job.name}",))
+
+
+class LeftBehind:
+    """A policy at one moment: says which, or does what it was made to do."""
+
+    name = "left"
+    version = "7"
+
+    def __init__(self, at: float, how: str = "") -> None:
+        self.at = at
+        self.how = how
+        self.asked: list[int] = []
+
+    def decide(self, job: JobRequest, snapshot: ClusterSnapshot, context: DecisionContext) -> PolicyAnswer:
+        self.asked.append(job.user_id)
+        if self.how == "fails":
+            raise ValueError("a row is missing")
+        return PolicyAnswer(notes=(f"left at {self.at}",))
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        if state["how"] == "cannot be unpacked":
+            raise RuntimeError("no such thing here")
+        self.__dict__.update(state)
+
+
+class DetachablePolicy(SteppedPolicy):
+    """One that can be left behind."""
+
+    how = ""
+
+    def detached(self) -> LeftBehind | None:
+        if self.how == "cannot be detached":
+            raise ValueError("not now")
+        return None if self.at is None else LeftBehind(self.at, self.how)

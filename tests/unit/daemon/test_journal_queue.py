@@ -1,10 +1,11 @@
 import asyncio
+import time
 from pathlib import Path
 
 import pytest
 
 from slurm_energy.daemon.journal import JournalReader, JournalWriter
-from slurm_energy.daemon.journal_queue import JournalQueue
+from slurm_energy.daemon.journal_queue import RETRY_SECONDS, JournalQueue
 from slurm_energy.errors import SpoolError
 
 
@@ -16,6 +17,14 @@ class BrokenWriter(JournalWriter):
     def append(self, lines: list[bytes], durable: bool) -> None:
         if self.broken:
             raise SpoolError("disk full")
+        super().append(lines, durable)
+
+
+class SlowWriter(JournalWriter):
+    """Needs so long for each batch that more has come by then."""
+
+    def append(self, lines: list[bytes], durable: bool) -> None:
+        time.sleep(0.02)
         super().append(lines, durable)
 
 
@@ -64,6 +73,30 @@ def test_while_the_disk_is_full_decisions_wait_in_memory_and_reports_are_refused
 
     asyncio.run(scenario())
     assert written(tmp_path) == [b"decision 1", b"decision 2"]
+
+
+def test_what_comes_while_a_batch_is_written_is_written_next_and_not_after_the_pause_of_a_failure(
+    tmp_path: Path,
+) -> None:
+    """Decisions keep coming on a busy cluster: that is no failure to be retried a second later."""
+
+    async def scenario() -> float:
+        queue = JournalQueue(SlowWriter(tmp_path, "daemon"))
+        task = asyncio.create_task(queue.run())
+        began = time.monotonic()
+        for number in range(40):
+            queue.append(lambda number=number: b"%d" % number)  # type: ignore[misc]  # binds the loop's value
+            await asyncio.sleep(0.01)
+        while queue.waiting:
+            await asyncio.sleep(0.01)
+        seconds = time.monotonic() - began
+        task.cancel()
+        await queue.close()
+        return seconds
+
+    seconds = asyncio.run(scenario())
+    assert written(tmp_path) == [b"%d" % number for number in range(40)]
+    assert seconds < RETRY_SECONDS
 
 
 def test_memory_is_bounded_and_what_is_dropped_is_counted(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from policy_parts import CONTEXT, JOB, NODE, PARTITION, SteppedPolicy, complete, question_pair
+from policy_parts import CONTEXT, JOB, NODE, PARTITION, DetachablePolicy, SteppedPolicy, complete, question_pair
 
 from slurm_energy.config import Config
 from slurm_energy.daemon.channel import number_of, pack, pack_numbered, receive, unpack_numbered
@@ -77,6 +77,14 @@ class Child:
     def close(self) -> None:
         for end in (self.frames, self.questions, *self.theirs):
             end.close()
+
+
+@pytest.fixture
+def given_way(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return where it is noted that the process gives way; this one keeps its rank."""
+    noted: list[str] = []
+    monkeypatch.setattr("slurm_energy.daemon.policy_process.give_way", lambda: noted.append("gave way"))
+    return noted
 
 
 @pytest.fixture
@@ -263,3 +271,53 @@ def test_it_ends_with_the_daemon(child: Child, which: int) -> None:
     (child.frames, child.questions)[which].close()
     with pytest.raises(EOFError):
         child.turns(10)
+
+
+def detachable(how: str = "") -> Child:
+    policy = DetachablePolicy()
+    policy.how = how
+    return Child(policy).loaded()
+
+
+def test_a_policy_that_can_be_detached_is_told_at_each_snapshot(given_way: list[str]) -> None:
+    child = detachable()
+    child.give(*FIRST, complete(10.0))
+    told = child.until_told()
+    assert told.detached is not None
+    assert unpack_numbered(told.detached).at == 10.0
+    child.give(complete(20.0))
+    again = child.until_told()
+    assert again.detached is not None
+    assert unpack_numbered(again.detached).at == 20.0
+    assert len(given_way) == 2, "nobody waits for the process any more"
+    child.close()
+
+
+@pytest.mark.usefixtures("given_way")
+def test_a_policy_that_follows_no_snapshot_leaves_the_one_detached_before() -> None:
+    child = detachable()
+    child.give(*FIRST, complete(10.0))
+    child.until_told()
+    child.policy.fail_at = 20.0
+    child.give(complete(20.0))
+    told = child.until_told()
+    assert (told.detached, told.trouble) == (None, "ValueError: a row is missing")
+    child.close()
+
+
+@pytest.mark.usefixtures("given_way")
+def test_a_policy_that_cannot_be_detached_after_all_is_in_trouble() -> None:
+    child = detachable()
+    child.give(*FIRST, complete(10.0))
+    child.until_told()
+    assert isinstance(child.policy, DetachablePolicy)
+    child.policy.how = "cannot be detached"
+    child.give(complete(20.0))
+    assert child.until_told().trouble == "ValueError: not now"
+    child.close()
+
+
+def test_one_that_cannot_be_detached_keeps_its_rank_since_it_is_asked(child: Child, given_way: list[str]) -> None:
+    child.give(*FIRST, complete(10.0))
+    assert child.until_told().detached is None
+    assert given_way == []

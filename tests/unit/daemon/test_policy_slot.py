@@ -77,8 +77,9 @@ def test_a_learned_policy_is_live_from_the_start_and_the_baseline_answers_for_it
     policy = desk.state.decider.policy
     assert isinstance(policy, RemotePolicy)
     assert (desk.live, desk.state.policy_process) == (("gnn", "not-loaded"), "loading")
-    desk.state.decider.warm_up(snapshot())
-    assert desk.state.counters == {}, "warming up asks the baseline, not the process"
+    for _ in desk.state.decider.rehearse(snapshot()):
+        pass
+    assert desk.state.counters == {}, "a rehearsal asks the baseline, not the process"
 
 
 def test_a_policy_without_a_process_has_no_condition(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from policy_parts import CONTEXT, JOB, NOW, Baseline, Clock, answer, question_pair, snapshot
+from policy_parts import CONTEXT, JOB, NOW, Baseline, Clock, LeftBehind, answer, question_pair, snapshot
 
 from slurm_energy.config import Config, PolicyConfig
 from slurm_energy.daemon.channel import number_of, pack_numbered, unpack_numbered
@@ -234,3 +234,53 @@ def test_what_travels_is_as_it_was() -> None:
     assert unpack_numbered(pack_numbered(2**63, question)) == question
     assert number_of(pack_numbered(2**63, question)) == 2**63
     assert pickle.loads(pickle.dumps(answer())) == answer()
+
+
+def left_behind(asked: Asked, how: str = "", taken_at: float | None = NOW - 1.0) -> None:
+    """Let the process tell a policy that answers without it."""
+    asked.policy.at_snapshot(pack_numbered(0, LeftBehind(5.0, how)), taken_at)
+
+
+def test_a_detached_policy_answers_here_and_its_process_is_not_asked(asked: Asked) -> None:
+    left_behind(asked)
+    assert asked.decide() == PolicyAnswer(notes=("left at 5.0",))
+    assert asked.questions() == []
+    assert asked.policy.counters == {"policy answers": 1}
+    assert asked.policy.silent_seconds() == 0.0
+    assert isinstance(asked.policy.answering_here, LeftBehind)
+
+
+def test_a_detached_policy_goes_on_while_its_process_is_started_again(asked: Asked) -> None:
+    left_behind(asked)
+    asked.policy.disconnect()
+    assert not asked.policy.ready
+    assert asked.decide() == PolicyAnswer(notes=("left at 5.0",))
+    asked.policy.refused("no such file")
+    assert asked.decide().reasons[0] is Reason.POLICY_ERROR
+
+
+@pytest.mark.parametrize("taken_at", [None, NOW - 60.5])
+def test_a_detached_policy_with_an_old_picture_does_not_answer(asked: Asked, taken_at: float | None) -> None:
+    left_behind(asked, taken_at=taken_at)
+    assert asked.decide() == by_baseline(Reason.STALE_SNAPSHOT, "policy gnn sees an old picture of the cluster")
+
+
+def test_an_error_of_a_detached_policy_lets_the_baseline_decide(asked: Asked) -> None:
+    left_behind(asked, "fails")
+    assert asked.decide() == by_baseline(Reason.POLICY_ERROR, "policy gnn failed, ValueError: a row is missing")
+    assert asked.policy.counters == {"policy errors": 1, "policy baseline answers": 1}
+
+
+@pytest.mark.parametrize("packed", [pack_numbered(0, LeftBehind(5.0, "cannot be unpacked")), b"nonsense", b""])
+def test_what_cannot_be_unpacked_leaves_the_process_to_be_asked(asked: Asked, packed: bytes) -> None:
+    asked.policy.at_snapshot(packed, NOW - 1.0)
+    asked.replies(1)
+    assert asked.decide() == answer()
+    assert asked.policy.counters["policy errors"] == 1
+
+
+def test_a_snapshot_without_a_detached_policy_ends_the_one_before(asked: Asked) -> None:
+    left_behind(asked)
+    asked.policy.at_snapshot()
+    asked.replies(1)
+    assert asked.decide() == answer()

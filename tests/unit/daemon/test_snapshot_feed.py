@@ -18,7 +18,7 @@ def state() -> Any:
     return SimpleNamespace(
         config=SimpleNamespace(cluster=SimpleNamespace(name="site")),
         snapshot=None,
-        decider=SimpleNamespace(warm_up=lambda snapshot: None),
+        decider=SimpleNamespace(rehearse=lambda snapshot: iter(())),
         counters={"snapshots": 0, "snapshot rows skipped": 0},
         user_names={},
     )
@@ -26,7 +26,8 @@ def state() -> Any:
 
 def shown(feed: SnapshotFeed, daemon: Any, *frames: object) -> ClusterSnapshot:
     for frame in (*frames, COMPLETE):
-        feed.receive(frame)
+        for _ in feed.receive(frame):
+            pass
     snapshot: ClusterSnapshot = daemon.snapshot
     return snapshot
 

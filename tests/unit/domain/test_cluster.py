@@ -1,9 +1,19 @@
 import json
+from dataclasses import replace
+from math import inf
 
 import pytest
 
-from slurm_energy.domain.cluster import JobDependency, JobState, NodeGpus, NodeState
-from slurm_energy.domain.ids import JobId, NodeName, PartitionName
+from slurm_energy.domain.cluster import (
+    ClusterSnapshot,
+    JobDependency,
+    JobState,
+    NodeGpus,
+    NodeState,
+    PartitionState,
+    waiting_gpus,
+)
+from slurm_energy.domain.ids import ClusterName, JobId, NodeName, PartitionName
 from slurm_energy.domain.plain import from_plain, to_plain
 from slurm_energy.domain.telemetry import GpuReading
 from slurm_energy.domain.topology import GpuLink
@@ -46,6 +56,79 @@ def test_gpus_of_all_types_are_counted() -> None:
 def test_a_node_is_suspended_or_waking_by_its_states(states: tuple[str, ...], suspended: bool, waking: bool) -> None:
     node = make_node(*states)
     assert (node.is_suspended, node.is_waking) == (suspended, waking)
+
+
+PLACES = (PartitionName("a100"), PartitionName("v100"))
+
+
+def make_snapshot(*nodes: NodeState, jobs: tuple[JobState, ...] = ()) -> ClusterSnapshot:
+    partitions = tuple(PartitionState(name=name, is_default=name == "a100", up=True) for name in PLACES)
+    return ClusterSnapshot(
+        cluster=ClusterName("c"), taken_at_seconds=1.0, partitions=partitions, nodes=nodes, jobs=jobs
+    )
+
+
+def make_job(number: int, state: str = "PENDING", gpus: int | None = 1, **fields: object) -> JobState:
+    plain = JobState(
+        job_id=JobId(number),
+        user_name="alice",
+        user_id=1000,
+        name="train",
+        state=state,
+        partitions=PLACES[:1],
+        submitted_at_seconds=1.0,
+        gpu_count=gpus,
+    )
+    return replace(plain, **fields)  # type: ignore[arg-type]  # fields of a job
+
+
+def test_nodes_with_idle_gpus_are_those_where_one_could_be_had() -> None:
+    full, half = NodeGpus(slurm_type="a100", count=4, allocated=4), NodeGpus(slurm_type="a100", count=4, allocated=3)
+    free, taken, both = (
+        replace(make_node("IDLE", gpus=gpus), name=NodeName(name))
+        for name, gpus in (("free", (half,)), ("taken", (full,)), ("both", (full, half)))
+    )
+    down = replace(free, name=NodeName("down"), available=False)
+    shared = replace(free, name=NodeName("shared"), partitions=PLACES)
+    snapshot = make_snapshot(taken, free, down, both, make_node("IDLE"), shared)
+    found = snapshot.nodes_with_idle_gpus
+    assert [node.name for node in found[PLACES[0]]] == ["free", "both", "shared"]
+    assert [node.name for node in found[PLACES[1]]] == ["shared"]
+    assert snapshot.idle_gpus_by_partition == {"a100": 3, "v100": 1}
+
+
+def test_waiting_gpus_are_those_of_pending_jobs_and_endless_where_nobody_can_tell() -> None:
+    jobs = (
+        make_job(1, gpus=2),
+        make_job(2, gpus=3, partitions=PLACES),
+        make_job(3, "RUNNING", gpus=8),
+        make_job(4, array_job_id=JobId(4), array_task="7"),
+    )
+    assert waiting_gpus(jobs) == {"a100": 6.0, "v100": 3.0}
+    for endless in (make_job(5, gpus=None), make_job(5, array_task="0-9")):
+        assert waiting_gpus((*jobs, endless)) == {"a100": inf, "v100": 3.0}
+
+
+def test_what_is_worked_out_in_steps_is_what_would_have_been_found_later() -> None:
+    node = make_node("IDLE", gpus=(NodeGpus(slurm_type="a100", count=4),))
+    worked, asked = (make_snapshot(node, jobs=(make_job(1, gpus=2),)) for _ in range(2))
+    names = {
+        "partition_by_name",
+        "nodes_by_partition",
+        "nodes_with_idle_gpus",
+        "idle_gpus_by_partition",
+        "slurm_gpu_types_by_partition",
+    }
+    steps = sum(1 for _ in worked.work_out())
+    assert steps == len(names) + 1
+    assert worked.__dict__.keys() >= names
+    assert {name: getattr(worked, name) for name in names} == {name: getattr(asked, name) for name in names}
+    assert worked.waiting_gpus_by_partition == asked.waiting_gpus_by_partition == {"a100": 2.0}
+    told = make_snapshot(node, jobs=(make_job(1, gpus=2),))
+    for _ in told.work_out({PLACES[0]: 5.0}):
+        pass
+    assert told.waiting_gpus_by_partition == {"a100": 5.0}, "somebody else has counted"
+    assert told == asked
 
 
 def test_nodes_and_jobs_come_back_equal_through_json() -> None:

@@ -18,7 +18,7 @@ KEYS = st.sampled_from(["jobs", "meta", "errors", "jobs "]) | st.text(max_size=3
 def read(data: bytes, size: int, key: str = "jobs") -> tuple[object, list[object]]:
     """Return the document and the rows of some bytes that come in pieces of a size."""
     rows: list[object] = []
-    reader = JsonRows(key, rows.append)
+    reader = JsonRows(key, lambda row, _text: rows.append(row))
     for begin in range(0, len(data), size):
         reader.feed(data[begin : begin + size])
     reader.close()
@@ -80,6 +80,19 @@ def test_text_that_json_refuses_is_refused_whatever_its_pieces(
     assert found | ({"jobs": rows} if "jobs" in found and isinstance(expected["jobs"], list) else {}) == expected
 
 
+@given(rows=st.lists(VALUES, max_size=5), size=st.integers(1, 30), indent=st.sampled_from([None, 2]))
+def test_each_row_comes_with_the_text_that_it_was_read_from(rows: list[object], size: int, indent: int | None) -> None:
+    data = json.dumps({"meta": [1], "jobs": rows}, indent=indent).encode()
+    seen: list[tuple[object, str]] = []
+    reader = JsonRows("jobs", lambda row, text: seen.append((row, text)))
+    for begin in range(0, len(data), size):
+        reader.feed(data[begin : begin + size])
+    reader.close()
+    assert [row for row, _ in seen] == rows
+    assert [json.loads(text) for _, text in seen] == rows
+    assert all(text == text.strip() for _, text in seen)
+
+
 @pytest.mark.parametrize("size", [1, 7, 1000])
 def test_bytes_that_are_no_utf8_and_control_characters_cost_no_row(size: int) -> None:
     data = b'{"jobs": [{"name": "caf\xe9"}, {"name": "a\x01\tb"}, {"name": "\xc3\xa9"}]}'
@@ -89,7 +102,7 @@ def test_bytes_that_are_no_utf8_and_control_characters_cost_no_row(size: int) ->
 
 def test_nothing_is_read_after_an_error() -> None:
     rows: list[object] = []
-    reader = JsonRows("jobs", rows.append)
+    reader = JsonRows("jobs", lambda row, _text: rows.append(row))
     with pytest.raises(ValueError, match="missing"):
         reader.feed(b'{"jobs": [{"a": 1} {"a": 2}]}')
     reader.feed(b'{"jobs": [3]}')
@@ -105,7 +118,7 @@ def test_memory_grows_with_the_longest_row_and_not_with_the_answer() -> None:
     row = b'{"name": "' + b"x" * 1000 + b'", "list": [1, 2, 3]}'
     count = 0
 
-    def take(_row: object) -> None:
+    def take(_row: object, _text: str) -> None:
         nonlocal count
         count += 1
 
@@ -128,7 +141,7 @@ def test_a_long_row_in_small_pieces_is_looked_at_a_logarithmic_number_of_times(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     looks = 0
-    reader = JsonRows("jobs", lambda row: None)
+    reader = JsonRows("jobs", lambda row, text: None)
     scan = reader._scan
 
     def counted(text: str, at: int) -> Any:

@@ -17,7 +17,6 @@ from slurm_energy.policy.gnn.attention_report import (
     bottlenecks,
     critical_path,
     job_shares,
-    printable,
 )
 from slurm_energy.policy.gnn.reasoning import OBJECTIVES, TopKind
 
@@ -217,14 +216,6 @@ def test_the_longest_sentences_keep_to_their_bound() -> None:
 def test_shares_below_one_percent_are_not_worth_a_word() -> None:
     layer = _looks_at({0: {3: 0.991, 7: 0.009}})
     assert attention_report([layer], _KINDS, _NAMES, "plain").sentences() == ["attention: 99 % on the queue of a100"]
-
-
-def test_names_lose_what_a_terminal_could_take_amiss() -> None:
-    assert printable("a100\x1b[31m\n") == "a100?[31m?"
-    assert printable("größe") == "gr??e"
-    assert printable("  ") == "unnamed"
-    assert printable("x" * 100) == "x" * 32
-    assert printable("{name}%s") == "{name}%s"
 
 
 def test_the_document_holds_plain_numbers_and_survives_json() -> None:

@@ -11,7 +11,6 @@ from slurm_energy.domain.cluster import ClusterSnapshot
 from slurm_energy.domain.decision import RuntimeEstimate
 from slurm_energy.energy_model.operating_point import OperatingPoint, clock_table_of
 from slurm_energy.graph.cluster_graph import ClusterGraph
-from slurm_energy.policy.gnn.chooser import Shown
 from slurm_energy.policy.gnn.option_costs import (
     Costs,
     OptionChoice,
@@ -21,6 +20,7 @@ from slurm_energy.policy.gnn.option_costs import (
     option_choices,
 )
 from slurm_energy.policy.gnn.serving_options import ServedOption, served_options
+from slurm_energy.policy.gnn.shown import Shown
 from slurm_energy.policy.site_limits import site_board_limits
 
 HOUR = RuntimeEstimate(seconds=3600.0, upper_seconds=4000.0, source="history")

@@ -1,5 +1,8 @@
 """A network of prices as a policy, asked through the guard: what it pays decides, and it says so."""
 
+import pickle
+import subprocess
+import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from math import exp, log, nan, tanh
@@ -25,6 +28,7 @@ from slurm_energy.policy.gnn.configuration import NetworkConfig
 from slurm_energy.policy.gnn.network import HierarchicalNetwork, create_network
 from slurm_energy.policy.gnn.policy import load_policy
 from slurm_energy.policy.gnn.priced_serving import PricedPolicy
+from slurm_energy.policy.gnn.published_prices import PublishedPrices
 from slurm_energy.policy.oracle import OraclePolicy
 from slurm_energy.policy.price_factors import JOB_PRICES
 
@@ -217,7 +221,7 @@ def test_where_costs_cannot_be_told_the_exact_clocks_stay(types: tuple[str | Non
 def test_prices_that_are_no_numbers_are_an_error_and_not_an_answer() -> None:
     policy = policy_of()
     policy.warm_up(lab())
-    policy._prices._last_bias[:] = nan
+    policy._prices.published.last_bias[:] = nan
     with pytest.raises(PolicyError, match="not finite"):
         policy.decide(submitted(), lab(), context_of(submitted(), lab()))
     decision = guarded(policy, submitted(), lab())
@@ -255,6 +259,25 @@ def test_the_way_to_a_snapshot_does_not_matter_and_asking_changes_nothing() -> N
     assert seen[0].notes != seen[1].notes, "the state moves the prices"
 
 
+def test_what_is_detached_answers_the_same_stays_where_it_was_and_needs_no_torch(tmp_path: Path) -> None:
+    policy = random_policy()
+    assert policy.detached() is None
+    first, second = changing()[:2]
+    policy.warm_up(first)
+    (tmp_path / "detached").write_bytes(pickle.dumps(policy.detached()))
+    before = guarded(policy, submitted(), first, runtime=SHORT)
+    policy.warm_up(second)
+    assert guarded(policy, submitted(), second, runtime=SHORT).notes != before.notes
+    left = pickle.loads((tmp_path / "detached").read_bytes())
+    assert guarded(left, submitted(), first, runtime=SHORT) == before
+    script = (
+        "import pickle, sys; sys.modules['torch'] = None;"
+        f"print(pickle.load(open({str(tmp_path / 'detached')!r}, 'rb')).name)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout == "gnn\n"
+
+
 def test_between_steps_the_prices_are_those_of_the_state_before_also_while_partitions_are_numbered_anew() -> None:
     policy = random_policy()
     policy.warm_up(lab())
@@ -277,16 +300,16 @@ def test_between_steps_the_prices_are_those_of_the_state_before_also_while_parti
 def job_row(monkeypatch: pytest.MonkeyPatch, snapshot: ClusterSnapshot, **changes: Any) -> Floats:
     """Return the columns with which the network is asked for a job's prices."""
     policy, given = policy_of(), list[Floats]()
-    original = policy._prices.job_raw
+    original = PublishedPrices.job_raw
 
-    def listened(job_x: Floats) -> Floats:
+    def listened(prices: PublishedPrices, job_x: Floats) -> Floats:
         given.append(job_x)
-        return original(job_x)
+        return original(prices, job_x)
 
     policy.warm_up(snapshot)
     job = submitted(**changes)
     with monkeypatch.context() as patch:
-        patch.setattr(policy._prices, "job_raw", listened)
+        patch.setattr(PublishedPrices, "job_raw", listened)
         policy.decide(job, snapshot, context_of(job, snapshot))
     return given[-1]
 

@@ -22,8 +22,8 @@ from slurm_energy.graph.cluster_graph import ClusterGraph
 from slurm_energy.graph.options import option_rows
 from slurm_energy.policy.base import DecisionContext
 from slurm_energy.policy.candidates import JobOnCluster
-from slurm_energy.policy.gnn.chooser import Shown
 from slurm_energy.policy.gnn.serving_options import MAX_CLOCKS, ServedOption, expected_seconds, served_options
+from slurm_energy.policy.gnn.shown import Shown
 from slurm_energy.policy.oracle import oracle_clocks
 from slurm_energy.policy.partition_check import allowed_partitions
 from slurm_energy.policy.routing import remaining_slowdown
