@@ -89,6 +89,8 @@ class ThroughDaemon:
     first_decision_seconds: float
     """To the first answer that comes from the policy itself."""
     memory: tuple[ProcessMemory, ...]
+    stolen_share: float | None = None
+    """Share of one processor that the host of a virtual machine took away meanwhile; None where nobody tells."""
 
     @property
     def peak_megabytes(self) -> float:
@@ -127,6 +129,8 @@ class DecisionBench:
     """Between two readings of the cluster by the daemon."""
     in_process: tuple[InProcess, ...]
     through_daemon: tuple[ThroughDaemon, ...]
+    checkpoint: str = ""
+    """Of a learned policy: `shipped` or a folder; empty for a network of options with random weights."""
 
     def document(self) -> dict[str, Any]:
         """Return everything for JSON, sums included."""

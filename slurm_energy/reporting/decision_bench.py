@@ -11,11 +11,13 @@ from rich.text import Text
 
 from slurm_energy.evaluation.decision_figures import DecisionBench, InProcess, ThroughDaemon, growth
 from slurm_energy.evaluation.decision_goals import goals_of
+from slurm_energy.policy.shipped import SHIPPED
 from slurm_energy.reporting.visible import visible
 
+_STOLEN_SHARE = 0.02
 _HOW = """\
 A synthetic cluster of four GPU types in six partitions, 70 % of the GPUs held by running jobs, leaf switches of 32
-nodes; the policy has random weights, which cost as much as learned ones.
+nodes. {weights}.
 
 - In a process of its own, {pending} jobs pending: decisions follow each other, and {rate} times a second one node or
   one job is different; such a change is taken in before the next decision. *Decision* is the policy's answer, *change*
@@ -27,7 +29,8 @@ nodes; the policy has random weights, which cost as much as learned ones.
 - Through the socket: a daemon of its own, {queue} jobs pending, read every {interval} s from scripts in the place of
   Slurm's commands. They print rows with every field of Slurm 22.05, different at every reading. One client on the same
   machine asks for one decision after another, 5 ms apart, a connection for each. *By the policy* is the share that the
-  learned policy answered in time; its baseline answered the others.
+  learned policy answered in time; its baseline answered the others. A network of prices answers in the daemon, one of
+  options in its own process.
 - Peak memory is VmHWM: what processes share counts in each of them.
 """
 
@@ -84,10 +87,20 @@ def bench_page(bench: DecisionBench, command: str) -> str:
         queue=f"{bench.queue:,}",
         rate=f"{bench.changes_per_second:g}",
         interval=f"{bench.interval_seconds:g}",
+        weights=_weights(bench.checkpoint),
     )
     lines += ["## How", "", how]
     notes = remarks(bench)
     return "\n".join([*lines, *(f"- {visible(note)}" for note in notes), *([""] if notes else [])])
+
+
+def _weights(checkpoint: str) -> str:
+    """Return in words which network was asked."""
+    if checkpoint == SHIPPED:
+        return "The policy is the network of prices that comes with the package, the default"
+    if checkpoint:
+        return f"The policy's weights are those of {visible(checkpoint)}"
+    return "The policy is a network of options with random weights, which cost as much as learned ones"
 
 
 def remarks(bench: DecisionBench) -> tuple[str, ...]:
@@ -108,6 +121,11 @@ def _remarks(bench: DecisionBench) -> Iterator[str]:
     for row in bench.through_daemon:
         if row.network_share is not None and row.network_share < 1.0:
             yield f"Daemon at {row.nodes:,} nodes: for {row.network_share:.0%} of the jobs only there was a choice."
+        if row.stolen_share is not None and row.stolen_share >= _STOLEN_SHARE:
+            yield (
+                f"Daemon at {row.nodes:,} nodes: the host of this virtual machine kept {row.stolen_share:.0%} of a "
+                "processor from it meanwhile, milliseconds at a time; the 99th percentile is the host's then."
+            )
 
 
 def _alone(bench: DecisionBench) -> BenchTable:

@@ -15,7 +15,7 @@ from slurm_energy.evaluation.synthetic_changes import ChangingCluster
 from slurm_energy.evaluation.synthetic_cluster import ClusterSize, synthetic_cluster
 from slurm_energy.lab.bench.daemon_process import BenchDaemon, DaemonSettings, bench_daemon
 from slurm_energy.lab.bench.fake_slurm import FakeSlurm
-from slurm_energy.lab.bench.process_memory import memory_of, process_tree
+from slurm_energy.lab.bench.process_memory import memory_of, process_tree, stolen_seconds
 from slurm_energy.policy.attention_note import shares_of
 from slurm_energy.policy.cost_note import is_cost_note
 from slurm_energy.policy.registry import LEARNED
@@ -63,7 +63,9 @@ def measure_daemon(task: DaemonTask, folder: Path) -> ThroughDaemon:
         first_answer = daemon.wait_until_it_answers(asked[0].fields(), START_LIMIT_SECONDS)
         first_decision = _wait_for_the_policy(daemon, asked[0])
         readings, before = slurm.readings, daemon.status()["counters"]
+        stolen, began = stolen_seconds(), time.monotonic()
         seconds = _ask(daemon, asked, task.seconds)
+        share = None if stolen is None else ((stolen_seconds() or stolen) - stolen) / (time.monotonic() - began)
         readings, after = slurm.readings - readings, daemon.status()["counters"]
         learned = task.settings.policy in LEARNED
         return ThroughDaemon(
@@ -79,6 +81,7 @@ def measure_daemon(task: DaemonTask, folder: Path) -> ThroughDaemon:
             first_answer_seconds=first_answer,
             first_decision_seconds=first_decision,
             memory=_memory(daemon),
+            stolen_share=share,
         )
 
 

@@ -1,5 +1,6 @@
 """Processes under another one, what they are, and the memory that they have taken: from /proc."""
 
+import os
 import re
 from pathlib import Path
 
@@ -7,6 +8,8 @@ from slurm_energy.evaluation.decision_figures import ProcessMemory
 
 _KILOBYTES = re.compile(r"^(\w+):\s+(\d+) kB$", re.MULTILINE)
 _CHILD = re.compile(r"slurm_energy\.daemon\.(\w+)_process")
+_STOLEN = 8
+"""Place of the stolen time in the first line of /proc/stat: see proc(5)."""
 _BYTES_A_KB = 1024
 """What Linux calls kB."""
 
@@ -45,6 +48,15 @@ def memory_of(process_id: int, proc: Path = Path("/proc")) -> ProcessMemory | No
         peak_megabytes=_megabytes(peak),
         proportional_megabytes=None if proportional is None else _megabytes(proportional),
     )
+
+
+def stolen_seconds(proc: Path = Path("/proc")) -> float | None:
+    """Return the processor time that the host of this virtual machine has kept from it; None where nobody tells."""
+    try:
+        first = (proc / "stat").read_text(encoding="ascii", errors="replace").splitlines()[0].split()
+        return int(first[_STOLEN]) / os.sysconf("SC_CLK_TCK")
+    except (OSError, IndexError, ValueError):
+        return None
 
 
 def _kilobytes(path: Path) -> dict[str, int]:

@@ -3,7 +3,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from slurm_energy.lab.bench.process_memory import memory_of, process_tree
+from slurm_energy.lab.bench.process_memory import memory_of, process_tree, stolen_seconds
 
 STATUS = "Name:\tpython\nVmPeak:\t  999999 kB\nVmHWM:\t  100000 kB\nVmRSS:\t   90000 kB\n"
 CHILD = (
@@ -52,3 +52,13 @@ def test_a_real_process_is_found_with_more_than_a_megabyte() -> None:
         assert found is not None and found.peak_megabytes > 1.0
     finally:
         child.communicate(b"\n")
+
+
+def test_stolen_time_is_told_in_seconds_where_the_kernel_tells_it(tmp_path: Path) -> None:
+    ticks = os.sysconf("SC_CLK_TCK")
+    (tmp_path / "stat").write_text(f"cpu  1 2 3 4 5 6 7 {3 * ticks} 9 10\ncpu0 1\n")
+    assert stolen_seconds(tmp_path) == 3.0
+    for text in ("cpu  1 2 3\n", "", "cpu a b c d e f g h i j\n"):
+        (tmp_path / "stat").write_text(text)
+        assert stolen_seconds(tmp_path) is None
+    assert stolen_seconds(tmp_path / "nowhere") is None

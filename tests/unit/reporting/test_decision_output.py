@@ -1,5 +1,7 @@
 import io
+from dataclasses import replace
 
+import pytest
 from decision_results import make_bench, make_in_process, make_through_daemon
 from rich.console import Console
 
@@ -54,3 +56,17 @@ def test_the_terminal_shows_the_same_figures() -> None:
     assert "missed" in shown
     assert "99.5%" in shown
     assert "sum of peaks" in shown
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "words"),
+    [("", "random weights"), ("shipped", "comes with the package"), ("/a/b", "those of /a/b.")],
+)
+def test_a_page_says_which_network_was_asked(checkpoint: str, words: str) -> None:
+    assert words in bench_page(replace(make_bench(ROWS), checkpoint=checkpoint), "command")
+
+
+def test_time_that_the_host_of_a_virtual_machine_took_is_told_where_it_matters() -> None:
+    rows = [make_through_daemon(nodes, stolen_share=share) for nodes, share in ((16, None), (64, 0.01), (256, 0.124))]
+    (told,) = remarks(make_bench((), tuple(rows)))
+    assert told.startswith("Daemon at 256 nodes: the host of this virtual machine kept 12% of a processor")
