@@ -13,6 +13,7 @@ from energy_lab import (
     await_reports,
     drained,
     locked_clocks,
+    story,
     time_sbatch,
     until,
     workload,
@@ -284,3 +285,20 @@ def test_a_faulty_gpu_never_fails_its_job_and_its_joules_say_where_they_come_fro
         assert {QualityFlag.NO_PERMISSION, QualityFlag.CLOCK_REFUSED} & set(measured.flags)
     assert until("restored clocks", lambda: not locked_clocks(lab))
     assert drained(lab) == {}
+
+
+@pytest.mark.parametrize("name", [r"caf\351", r"\377\376", r"a\033[31mb"], ids=["latin-1", "no-text", "escape"])
+def test_a_job_named_with_any_bytes_stops_neither_the_reading_of_the_queue_nor_its_own_account(
+    rested: Lab, name: str
+) -> None:
+    command = f"sbatch --parsable -p a100 --gres=gpu:1 -t 5 -J \"$(printf '{name}')\" --wrap '{workload(60)}'"
+    job = int(rested.run(["sh", "-c", command], user="alice", check=True).stdout.strip().partition(";")[0])
+    report = await_reports(rested, job)[0]
+    assert report.gpus[0].joules is not None and report.gpus[0].joules > 0.0
+
+    def ended() -> bool:
+        """Return whether the queue, in which the name stands, was read until the job was seen to end."""
+        record = story(rested, job)
+        return record is not None and record.job.state == "COMPLETED"
+
+    until("end of the job in the database", ended)
