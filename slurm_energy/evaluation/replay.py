@@ -61,7 +61,9 @@ def _states(path: Path, skip_bad: bool) -> Converted[JobState]:
     try:
         text = path.read_text(encoding="utf-8", errors="surrogateescape")
         converted = (
-            convert_accounting(json.loads(text)) if form == "sacct-json" else convert_parsable(text, on_bad=note)
+            convert_accounting(json.loads(text, strict=False))
+            if form == "sacct-json"
+            else convert_parsable(text, on_bad=note)
         )
     except (OSError, ValueError, RecursionError) as error:
         raise WorkloadError(f"accounting {str(path)!r} cannot be read: {error}") from error

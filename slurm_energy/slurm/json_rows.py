@@ -30,7 +30,7 @@ class JsonRows:
         is no object is here as it is."""
         self._key = key
         self._take = take
-        self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
+        self._decode = codecs.getincrementaldecoder("utf-8-sig")("replace").decode
         self._scan = json.JSONDecoder(strict=False).raw_decode
         self._text = ""
         self._at = 0

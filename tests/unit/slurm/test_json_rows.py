@@ -98,6 +98,7 @@ def test_bytes_that_are_no_utf8_and_control_characters_cost_no_row(size: int) ->
     data = b'{"jobs": [{"name": "caf\xe9"}, {"name": "a\x01\tb"}, {"name": "\xc3\xa9"}]}'
     _, rows = read(data, size)
     assert rows == [{"name": "caf\ufffd"}, {"name": "a\x01\tb"}, {"name": "é"}]
+    assert read(b"\xef\xbb\xbf" + data, size)[1] == rows, "a byte order mark is no part of the text"
 
 
 def test_nothing_is_read_after_an_error() -> None:
