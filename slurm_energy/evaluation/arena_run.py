@@ -155,8 +155,8 @@ class _Recorded:
         self.jobs.append(job)
         return job
 
-    def after_route(self) -> None:
-        self._source.after_route()
+    def after_route(self) -> float:
+        return self._source.after_route()
 
 
 @lru_cache(maxsize=1)

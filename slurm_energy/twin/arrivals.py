@@ -18,8 +18,8 @@ class Arrivals(Protocol):
         """Return the next job and move on."""
         ...
 
-    def after_route(self) -> None:
-        """Note that the job last taken has been routed."""
+    def after_route(self) -> float:
+        """Note that the job last taken has been routed; return when the next one comes, as `next_time` does."""
         ...
 
 
@@ -32,12 +32,15 @@ class WorkloadArrivals:
 
     def next_time(self) -> float:
         """Return when the next job comes."""
-        return self._jobs[self._next].submitted_seconds if self._next < len(self._jobs) else inf
+        jobs, following = self._jobs, self._next
+        return jobs[following].submitted_seconds if following < len(jobs) else inf
 
     def take(self) -> Job:
         """Return the next job."""
         self._next += 1
         return self._jobs[self._next - 1]
 
-    def after_route(self) -> None:
-        """Do nothing: the jobs are fixed."""
+    def after_route(self) -> float:
+        """Return when the next job comes; routing changes nothing, as the jobs are fixed."""
+        jobs, following = self._jobs, self._next
+        return jobs[following].submitted_seconds if following < len(jobs) else inf

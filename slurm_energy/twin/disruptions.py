@@ -173,4 +173,4 @@ class Disruptions:
 
     def _ask_again(self, value: float, now: float) -> None:  # noqa: ARG002  # the form of every change
         """Let the rule look at the jobs that wait: it may have waited for this change."""
-        self._execution.freed.update(range(len(self._execution.places)))
+        self._execution.changed.update(range(len(self._execution.places)))

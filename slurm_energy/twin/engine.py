@@ -5,12 +5,13 @@ Finishes come before arrivals of the same time, and one scheduling pass follows 
 """
 
 from collections.abc import Generator, Mapping
-from heapq import heappop
+from heapq import heappop, heappush
 from math import inf
+from sys import float_info
 
 from slurm_energy.errors import ValueRangeError
 from slurm_energy.policy.placement import Discipline, Placement
-from slurm_energy.twin.arrivals import Arrivals
+from slurm_energy.twin.arrivals import Arrivals, WorkloadArrivals
 from slurm_energy.twin.disruptions import Disruptions
 from slurm_energy.twin.events import BACKGROUND, FINISH, REACH, Call, Events
 from slurm_energy.twin.execution import Execution
@@ -90,56 +91,56 @@ class Engine:
         self._warm_up_seconds = warm_up_seconds
         self._warm_up: WarmUp | None = None
         self._num_ended = 0
-        self._on_the_way = 0
         self._shortest_first = self._discipline.order == "sjf"
-        self._dirty: set[int] = set()
+        self._changed = self._execution.changed
 
     def steps(self) -> Steps:  # noqa: PLR0912  # the loop every event passes through: calls would double its time
         """Run to the end, yielding every job that needs a decision and taking the answer."""
-        self._execution.nodes.all_idle(0.0)
-        self._disruptions.start()
-        if self._control_interval is not None:
-            self._events.add_call(0.0, self._control_tick, background=True)
-        if self._warm_up_seconds > 0.0:
-            self._events.add_call(self._warm_up_seconds, self._end_warm_up, background=True)
+        self._begin()
         heap, arrivals, view, sampler = self._events.heap, self._arrivals, self.view, self.sampler
-        freed, dirty = self._execution.freed, self._dirty
-        finish, routes, horizon = self._finish, self._routes, self._horizon
+        changed, waiting, scheduler = self._execution.changed, self._waiting, self._scheduler
+        finish, reach, routes = self._finish, self._reach, self._routes
+        last_time = min(self._horizon, float_info.max)
         has_interval = self.world.backfill_interval_seconds > 0.0
-        next_arrival = arrivals.next_time()
+        next_arrival, next_sample = arrivals.next_time(), sampler.next_seconds
         while True:
-            now = heap[0][0] if heap and heap[0][0] <= next_arrival else next_arrival
-            if now > horizon or now == inf or (next_arrival == inf and self._is_over()):
+            due = heap[0][0] if heap else inf
+            now = due if due < next_arrival else next_arrival
+            if now > last_time or (next_arrival == inf and self._is_over()):
                 break
             self.now = view.now_seconds = now
-            if now >= sampler.next_seconds:
-                sampler.sample(now)
-            while heap and heap[0][0] == now:
+            if now >= next_sample:
+                next_sample = sampler.sample(now)
+            while due == now:
                 _, _, kind, subject, version = heappop(heap)
-                if kind != FINISH:
+                if kind == FINISH:
+                    if subject.version == version:  # type: ignore[union-attr]  # FINISH carries a job
+                        finish(subject, now)  # type: ignore[arg-type]
+                elif kind == REACH:
+                    reach(subject, now)  # type: ignore[arg-type]  # and so does REACH
+                else:
                     self._handle(kind, subject, version, now)
-                elif subject.version == version:  # type: ignore[union-attr]  # FINISH carries a job
-                    finish(subject, now)  # type: ignore[arg-type]
+                due = heap[0][0] if heap else inf
             while next_arrival == now:
                 run = self._admitted(arrivals.take(), now)
-                if routes and run.allowed:
-                    self.deciding = "route"
-                    answer = yield run.job
-                    self.deciding = "start"
-                    self._take_route(run, answer)
-                self._let_in(run, now)
-                arrivals.after_route()
-                next_arrival = arrivals.next_time()
+                if run.allowed:
+                    if routes:
+                        self.deciding = "route"
+                        answer = yield run.job
+                        self.deciding = "start"
+                        self._take_route(run, answer)
+                    if run.job.is_plain or not self._is_held(run, now):
+                        self._send(run, now)
+                next_arrival = arrivals.after_route()
             if self._control_due:
                 self._control_due = False
                 yield None
-            if freed or dirty:
-                queues = self._waiting.touching(dirty | freed if dirty else freed)
-                freed.clear()
-                dirty.clear()
+            if changed:
+                queues = waiting.touching(changed)
+                changed.clear()
                 if queues:
-                    yield from self._scheduler.run(queues, now, backfill=self._backfill_due)
-                    freed.clear()
+                    yield from scheduler.run(queues, now, self._backfill_due)
+                    changed.clear()
                     if has_interval:
                         self._plan_backfill(now)
         self._close()
@@ -175,6 +176,19 @@ class Engine:
             warm_up=self._warm_up,
         )
 
+    def release(self) -> None:
+        """Let go of every job of a run whose outcome was taken.
+
+        The parts of an engine know each other, so that its memory would wait for the collector of cycles, which would
+        first walk over all jobs.
+        """
+        self.runs.clear()
+        self._arrivals = WorkloadArrivals(())
+        self.view.forget_room()
+        self._events.heap.clear()
+        self._waiting.release()
+        self._execution.release()
+
     def change_clocks(self, clocks: Mapping[int, int]) -> None:
         """Change clocks of running jobs, as `control` answered; unknown jobs and clocks are left aside."""
         for job_id, clock in clocks.items():
@@ -182,12 +196,21 @@ class Engine:
             if run is not None:
                 last = len(self._places[run.place].device.relative_clocks) - 1
                 self._execution.set_clock(run, last if clock == -1 else min(max(clock, 0), last), self.now)
-                self._dirty.add(run.place)  # a job that waited for power may start now
+                self._changed.add(run.place)  # a job that waited for power may start now
 
     def ended_jobs(self) -> list[JobRun]:
         """Return the jobs that ended since this was last asked."""
         ended, self._execution.ended = self._execution.ended, []
         return ended
+
+    def _begin(self) -> None:
+        """Plan what is known to come."""
+        self._execution.nodes.all_idle(0.0)
+        self._disruptions.start()
+        if self._control_interval is not None:
+            self._events.add_call(0.0, self._control_tick, background=True)
+        if self._warm_up_seconds > 0.0:
+            self._events.add_call(self._warm_up_seconds, self._end_warm_up, background=True)
 
     def _is_over(self) -> bool:
         """Return whether nothing happens any more after the last arrival: no job left, or nothing that starts one."""
@@ -195,31 +218,27 @@ class Engine:
             return False
         if self._num_ended == len(self.runs) or len(self._events.heap) == self._events.background:
             return True
-        if self._waiting.count or self._on_the_way:
+        if self._waiting.count or any(pool.runs for pool in self._execution.pools):
             return False
-        return not any(pool.runs for pool in self._execution.pools)  # only jobs are left that wait for others
+        return all(kind != REACH for _, _, kind, _, _ in self._events.heap)  # only jobs are left that wait for others
 
     def _handle(self, kind: int, subject: JobRun | Call, version: int, now: float) -> None:
-        """Carry out an event that is not a job's end."""
+        """Carry out an event that is neither a job's end nor its reaching a place."""
         if isinstance(subject, JobRun):
-            if kind == REACH:
-                self._on_the_way -= 1
-                if self._discipline.order == "fifo":  # in a place's own queue the order is that of reaching it
-                    subject.queue_key = (subject.queue_key[0], now, subject.queue_key[2])
-                self._enqueue(subject)
-            elif subject.version == version:
+            if subject.version == version:
                 self._execution.begin(subject, now)
             return
         self._events.background -= kind == BACKGROUND
         subject(now)
 
     def _finish(self, run: JobRun, now: float) -> None:
-        state, job = run.state, run.job
-        self._execution.end(run, state, now)
+        state, execution = run.state, self._execution
+        execution.end(run, state, now)
         if state == "COMPLETED":
-            run.units_done = job.true_units - run.units_kept
+            units = run.job.true_units
+            run.units_done = units - run.units_kept if execution.has_evicted else units
         elif state == "FAILED":
-            run.units_done = job.fails_after_units - run.units_kept
+            run.units_done = run.job.fails_after_units - run.units_kept
         self._num_ended += 1
         if self._precedence.is_needed:
             self._release(run, now)
@@ -251,9 +270,9 @@ class Engine:
     def _admitted(self, job: Job, now: float) -> JobRun:
         """Take a job in; one that could run nowhere is refused and has no allowed places."""
         run = JobRun(job)
-        if job.job_id in self.runs:
+        if run.job_id in self.runs:
             raise ValueRangeError(f"job {job.job_id} comes twice in the workload")
-        self.runs[job.job_id] = run
+        self.runs[run.job_id] = run
         if job.ingress >= len(self._latencies) and self._latencies:
             raise ValueRangeError(
                 f"job {job.job_id} comes from ingress {job.ingress}; world {self.world.name} has ingresses 0 to "
@@ -261,8 +280,8 @@ class Engine:
             )
         job.routed_place = None
         run.allowed = self.view.allowed_places(job)
-        second = self._expected_seconds(run) if self._shortest_first else job.submitted_seconds
-        run.queue_key = queue_key(job, second)
+        if self._shortest_first:
+            run.queue_key = queue_key(job, self._expected_seconds(run))
         if not run.allowed:
             run.state, run.phase, run.ended_seconds = "REJECTED", ENDED, now
             self._ended(run, now)
@@ -277,21 +296,16 @@ class Engine:
             possible = set(self.view.possible_places(run.job))
             run.allowed = tuple(sorted(possible.intersection(answer))) or run.allowed
 
-    def _let_in(self, run: JobRun, now: float) -> None:
-        """Let a job queue, unless it was refused, waits for others or is on its way."""
+    def _is_held(self, run: JobRun, now: float) -> bool:
+        """Return whether a job must wait for others before it can queue; end it where it would wait for ever."""
         job = run.job
-        if not job.is_plain:
-            if run.phase == ENDED:
-                return
-            if job.after_ok or job.after_any or job.array_limit:
-                if self._precedence.add(run):
-                    self._cancel(run, now)
-                    self._release(run, now)
-                    return
-                if self._precedence.holds(run):
-                    return
-        if run.allowed:
-            self._send(run, now)
+        if not (job.after_ok or job.after_any or job.array_limit):
+            return False
+        if self._precedence.add(run):
+            self._cancel(run, now)
+            self._release(run, now)
+            return True
+        return self._precedence.holds(run)
 
     def _send(self, run: JobRun, now: float) -> None:
         """Let a job queue at once, or when it has reached the place to which it was routed."""
@@ -300,9 +314,18 @@ class Engine:
         if routed is not None and self._latencies:
             reaches = job.submitted_seconds + self._latencies[job.ingress][routed]
             if reaches > now:
-                self._events.add_job(reaches, REACH, run)
-                self._on_the_way += 1
+                events = self._events
+                events.made = made = events.made + 1
+                heappush(events.heap, (reaches, made, REACH, run, 0))  # as `add_job`; every routed job comes by here
                 return
+        if not self._shortest_first:
+            run.queue_key = queue_key(job, job.submitted_seconds)
+        self._enqueue(run)
+
+    def _reach(self, run: JobRun, now: float) -> None:
+        """Let a job queue at the place to which it was routed."""
+        if not self._shortest_first:
+            run.queue_key = queue_key(run.job, now)  # in a place's own queue the order is that of reaching it
         self._enqueue(run)
 
     def _expected_seconds(self, run: JobRun) -> float:
@@ -334,20 +357,18 @@ class Engine:
 
     def _enqueue(self, run: JobRun) -> None:
         """Let a job wait for devices."""
-        job = run.job
         run.phase = WAITING
-        routed = job.routed_place
+        routed = run.job.routed_place
+        waiting = self._waiting
         if routed is None:
-            places = run.allowed
+            queue = waiting.queue(run.allowed)
         else:
-            places = (routed,)
+            queue = waiting.queue_of_place[routed] or waiting.queue((routed,))
             self.view.waiting_jobs[routed] += 1
-        queue = self._waiting.queue(places)
-        if self._scheduler.easy or queue.size == 0 or run.queue_key < queue.head_key():
-            self._dirty.update(places)
-        queue.add(run)
-        self._waiting.count += 1
-        self._waiting.moment_seconds -= self.now
+        if queue.add(run) or self._scheduler.easy:
+            self._changed.update(queue.places)
+        waiting.count += 1
+        waiting.moment_seconds -= self.now
 
     def _requeue(self, run: JobRun, now: float) -> None:
         """Put the job of a failed device back into the queue, or end it."""
@@ -369,7 +390,7 @@ class Engine:
     def _backfill_tick(self, now: float) -> None:  # noqa: ARG002  # the form of a call
         self._backfill_waits = False
         self._backfill_due = True
-        self._dirty.update(range(len(self._places)))
+        self._changed.update(range(len(self._places)))
 
     def _control_tick(self, now: float) -> None:
         self._control_due = True
@@ -389,8 +410,8 @@ class Engine:
             )
         if self._horizon < inf:
             self.now = self.view.now_seconds = self._horizon
-        for run in self.runs.values():
-            if run.place >= 0 and run.phase != ENDED:
+        for pool in self._execution.pools:
+            for run in pool.runs.values():
                 run.settle(self.now)
         for ledger in self._execution.ledgers:
             ledger.close(self.now)

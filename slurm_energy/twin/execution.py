@@ -51,10 +51,12 @@ class Execution:
         """Power that starting jobs will add when they compute."""
         self.ambient_celsius: float | None = None
         """Replaces every device's own ambient temperature."""
-        self.freed: set[int] = set()
-        """Places in which devices became free since the scheduler looked."""
+        self.changed: set[int] = set()
+        """Places at which the scheduler must look: devices became free there, or a job came that may start."""
         self.ended: list[JobRun] = []
         """Jobs that ended since the engine looked."""
+        self.has_evicted = False
+        """Whether any job was taken off failed devices."""
         self.nodes = NodePower(self)
         self._at = [Site(self, place) for place in places]
 
@@ -78,35 +80,33 @@ class Execution:
 
         It computes at once, or after waking, staging and launch.
         """
-        at = self._at[placement.place]
-        gpus = placement.gpus
+        job, at = run.job, self._at[placement.place]
         self.held_moment_seconds -= now
-        run.place, run.gpus, run.set_clock = placement.place, gpus, placement.clock
+        run.place, run.gpus, run.set_clock, partner = placement
         run.started_seconds = run.updated_seconds = now
         if run.first_started_seconds == inf:
             run.first_started_seconds = now
         run.version += 1
-        run.limit_at_seconds = now + min(run.job.time_limit_seconds, at.max_time_seconds)
-        if at.plain and staging is NO_STAGING and placement.partner is None and not run.job.exclusive:
+        limit = at.max_time_seconds if job.is_plain else min(job.time_limit_seconds, at.max_time_seconds)
+        run.limit_at_seconds = now + limit if limit < inf else inf
+        if at.plain and staging is NO_STAGING and partner is None and (job.is_plain or not job.exclusive):
             self._start_plain(run, at, now)
         else:
             self._start_with_care(run, placement, staging, now, allocation)
 
     def _start_plain(self, run: JobRun, at: Site, now: float) -> None:
         """Start a job where nothing but devices and power changes; the same as with care, and faster."""
-        pool, gpus = at.pool, run.gpus
-        pool.runs[run.job_id] = run
-        pool.free_total -= gpus
-        for place in at.siblings:
-            self.free_gpus[place] = pool.free_total
+        job_id, place, gpus, clock, pool = run.job_id, run.place, run.gpus, run.set_clock, at.pool
+        pool.runs[job_id] = self.computing[job_id] = run
+        pool.free_total = free = pool.free_total - gpus
+        for sibling in at.siblings:
+            self.free_gpus[sibling] = free
         run.phase = COMPUTING
-        run.begun_seconds = now
-        run.clock = run.set_clock
-        self.computing[run.job_id] = run
+        run.clock = clock
         rows = self.tables.rows(run.kind, run.job.gpu_counts)
         column = rows.column[gpus]
-        run.watts = watts = rows.watts[run.place][column][run.clock]
-        run.units_per_second = 1.0 / rows.seconds[run.place][column][run.clock]
+        run.watts = watts = rows.watts[place][column][clock]
+        run.units_per_second = 1.0 / rows.seconds[place][column][clock]
         at.ledger.swap(-gpus * at.free_watts, watts, now)
         self._plan_end(run, now)
 
@@ -169,7 +169,6 @@ class Execution:
         run.settle(now)
         self._forget_coming(run)
         run.phase = COMPUTING
-        run.begun_seconds = now
         self.computing[run.job_id] = run
         device = self.places[run.place].device
         if device.thermal is not None:
@@ -220,6 +219,7 @@ class Execution:
 
     def evict(self, run: JobRun, now: float) -> None:
         """Take a job off failed devices so that it can be queued again: what no checkpoint holds is lost."""
+        self.has_evicted = True
         self._leave(run, now)
         kept = run.units - run.units % run.job.checkpoint_units if run.job.checkpoint_units < inf else 0.0
         kept = max(run.units_kept, kept)
@@ -231,12 +231,21 @@ class Execution:
         run.state = "PENDING"
         run.place = -1
 
+    def release(self) -> None:
+        """Let go of the jobs of a run that is over."""
+        self.ended.clear()
+        self.computing.clear()
+        for pool in self.pools:
+            pool.runs.clear()
+
     def _leave(self, run: JobRun, now: float) -> None:
         """Take a job off its devices."""
-        if run.phase == COMPUTING and self._at[run.place].device.thermal is not None:
-            warm_board(run, self._at[run.place].device, self.ambient_celsius, now)
+        at, job, is_computing = self._at[run.place], run.job, run.phase == COMPUTING
+        if is_computing and at.device.thermal is not None:
+            warm_board(run, at.device, self.ambient_celsius, now)
+        watts = run.watts
         seconds = now - run.updated_seconds
-        run.energy_joules += run.watts * seconds
+        run.energy_joules += watts * seconds
         run.units_done += run.units_per_second * seconds
         run.updated_seconds = now
         self.held_moment_seconds += now
@@ -244,17 +253,17 @@ class Execution:
         gpus = run.gpus
         run.run_seconds += held
         run.gpu_seconds += gpus * held
-        at = self._at[run.place]
-        if run.phase == COMPUTING:
-            del self.computing[run.job_id]
-            if at.plain and run.partner is None and not run.job.exclusive:
+        if is_computing:
+            job_id = run.job_id
+            del self.computing[job_id]
+            if at.plain and (job.is_plain or (run.partner is None and not job.exclusive)):
                 pool = at.pool
-                del pool.runs[run.job_id]
-                pool.free_total += gpus
+                del pool.runs[job_id]
+                pool.free_total = free = pool.free_total + gpus
                 for place in at.siblings:
-                    self.free_gpus[place] = pool.free_total
-                    self.freed.add(place)
-                at.ledger.swap(gpus * at.free_watts, -run.watts, now)
+                    self.free_gpus[place] = free
+                    self.changed.add(place)
+                at.ledger.swap(gpus * at.free_watts, -watts, now)
                 run.watts = run.units_per_second = 0.0
                 return
         self._leave_with_care(run, now)
@@ -307,12 +316,12 @@ class Execution:
     def _plan_end(self, run: JobRun, now: float) -> None:
         """Make the event of a job's end at its present speed."""
         job, speed = run.job, run.units_per_second
-        if job.is_plain and run.limit_at_seconds == inf and not run.restarts:
+        if job.is_plain and run.limit_at_seconds == inf and not (self.has_evicted and run.restarts):
             run.state = "COMPLETED"
             events = self.events
-            events.made += 1
+            events.made = made = events.made + 1
             left = job.true_units - run.units_done
-            heappush(events.heap, (now + left / speed if left > 0.0 else now, events.made, FINISH, run, run.version))
+            heappush(events.heap, (now + left / speed if left > 0.0 else now, made, FINISH, run, run.version))
             return
         target = job.true_units if job.true_units <= job.fails_after_units else job.fails_after_units
         end = now + max(0.0, target - run.units_kept - run.units_done) / speed
@@ -340,7 +349,7 @@ class Execution:
                 pool.runs_on[node][partner.job_id] = partner
         del pool.runs[run.job_id]
         place = self.places[run.place]
-        self.freed.update(self.places_of_pool[place.pool_index])
+        self.changed.update(self.places_of_pool[place.pool_index])
         if partner.phase == STARTING:
             partner.settle(now)
             watts = partner.gpus * partner.starting_watts
@@ -382,7 +391,7 @@ class Execution:
         free = self.pools[pool_index].free_total
         for place in self.places_of_pool[pool_index]:
             self.free_gpus[place] = free
-            self.freed.add(place)
+            self.changed.add(place)
 
     def _make_ledgers(self) -> list[Ledger]:
         """Return each pool's ledger: one for all, or one per region where energy has a regional price or carbon."""

@@ -30,12 +30,14 @@ class Ledger:
 
     def swap(self, idle_watts: float, job_watts: float, now: float) -> None:
         """Add to the power of free devices and of jobs at once: what a start or an end does."""
-        self.energy_joules[IDLE] += self.power_watts[IDLE] * (now - self._since[IDLE])
-        self._since[IDLE] = now
-        self.power_watts[IDLE] += idle_watts
-        self.total_joules += self.total_watts * (now - self._total_since)
+        power, since, total = self.power_watts, self._since, self.total_watts
+        before = power[IDLE]
+        self.energy_joules[IDLE] += before * (now - since[IDLE])
+        since[IDLE] = now
+        power[IDLE] = before + idle_watts
+        self.total_joules += total * (now - self._total_since)
         self._total_since = now
-        self.total_watts += idle_watts + job_watts
+        self.total_watts = total + (idle_watts + job_watts)
 
     def change_jobs(self, watts: float, now: float) -> None:
         """Add to the power of jobs from now on."""

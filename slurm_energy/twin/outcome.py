@@ -3,12 +3,12 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
-from operator import attrgetter
 
 import numpy as np
 from numpy.typing import NDArray
 
 from slurm_energy.twin.execution import Execution
+from slurm_energy.twin.job_columns import job_columns
 from slurm_energy.twin.job_run import ENDED, JobRun
 from slurm_energy.twin.ledger import COMPONENTS
 from slurm_energy.twin.places import Place
@@ -41,8 +41,8 @@ class Sampler:
         self.regional = RegionalTotals(execution.world, execution.ledger_of_pool)
         self.next_seconds = min(self._next_sample, self._next_day, self.regional.next_seconds)
 
-    def sample(self, now: float) -> None:
-        """Take every sample that is due; an event's own effect belongs to the time after it."""
+    def sample(self, now: float) -> float:
+        """Take every sample that is due, before the effect of events of this very time; return when the next one is."""
         while self._next_day <= now:
             self.waiting_at_day_end.append(self._waiting.count)
             self._next_day += DAY_SECONDS
@@ -57,6 +57,7 @@ class Sampler:
         if self.regional.next_seconds <= now:
             self.regional.account(now)
         self.next_seconds = min(self._next_sample, self._next_day, self.regional.next_seconds)
+        return self.next_seconds
 
     def close(self, now: float) -> None:
         """Take the last sample."""
@@ -184,17 +185,12 @@ def outcome_of(  # noqa: PLR0913  # everything that one run consists of
 ) -> Outcome:
     """Return the record of a run that is over and closed."""
     rows = list(runs.values())
-    column = _columns(rows)
-    jobs = [row.job for row in rows]
-    cpus = np.array([job.cpus for job in jobs], dtype=np.float64)
-    in_flight = np.where(
-        (column["phase"] != ENDED) & (column["place"] >= 0), end_seconds - column["started_seconds"], 0.0
-    )
+    column, index, states = job_columns(rows, has_restarts=execution.has_evicted)
+    holds = np.flatnonzero((index["phase"] != ENDED) & (index["place"] >= 0))
+    in_flight, units_per_second = np.zeros(len(rows)), np.zeros(len(rows))
+    in_flight[holds] = end_seconds - column["started_seconds"][holds]
+    units_per_second[holds] = [rows[number].units_per_second for number in holds.tolist()]
     run_seconds = column["run_seconds"] + in_flight
-    kept, lost, restarts = (
-        np.array(list(map(attrgetter(name), rows)), dtype=np.float64)
-        for name in ("units_kept", "units_lost", "restarts")
-    )
     components = {
         component: sum(ledger.energy_joules[index] for ledger in execution.ledgers)
         for index, component in enumerate(COMPONENTS)
@@ -204,26 +200,26 @@ def outcome_of(  # noqa: PLR0913  # everything that one run consists of
         world=world.name,
         rule=name,
         end_seconds=end_seconds,
-        job_id=column["job_id"].astype(np.int64),
-        state=[_state(row) for row in rows],
-        submitted_seconds=np.array([job.submitted_seconds for job in jobs]),
+        job_id=index["job_id"],
+        state=states,
+        submitted_seconds=column["submitted_seconds"],
         eligible_seconds=column["eligible_seconds"],
         started_seconds=column["first_started_seconds"],
         last_started_seconds=column["started_seconds"],
         ended_seconds=column["ended_seconds"],
         run_seconds=run_seconds,
-        place=column["place"].astype(np.int64),
-        gpus=column["gpus"].astype(np.int64),
-        clock=column["set_clock"].astype(np.int64),
-        restarts=restarts.astype(np.int64),
+        place=index["place"],
+        gpus=index["gpus"],
+        clock=index["set_clock"],
+        restarts=column["restarts"].astype(np.int64),
         energy_joules=column["energy_joules"],
-        units=kept + column["units_done"],
-        units_lost=lost,
-        true_units=np.array([job.true_units for job in jobs]),
-        units_per_second=column["units_per_second"],
-        deadline_seconds=np.array([job.deadline_seconds for job in jobs]),
-        gpu_seconds=column["gpu_seconds"] + column["gpus"] * in_flight,
-        cpu_seconds=run_seconds * cpus,
+        units=column["units_kept"] + column["units_done"],
+        units_lost=column["units_lost"],
+        true_units=column["true_units"],
+        units_per_second=units_per_second,
+        deadline_seconds=column["deadline_seconds"],
+        gpu_seconds=column["gpu_seconds"] + index["gpus"] * in_flight,
+        cpu_seconds=run_seconds * column["cpus"],
         joules_by_component=components,
         total_joules=execution.total_joules(end_seconds),
         total_gpus=sum(pool.total for index, pool in enumerate(execution.pools) if not execution.devices[index].is_cpu),
@@ -245,32 +241,3 @@ def outcome_of(  # noqa: PLR0913  # everything that one run consists of
         place_gpus=tuple(place.info.total_gpus for place in places),
     )
     return whole if warm_up is None else since(whole, warm_up)
-
-
-def _state(row: JobRun) -> str:
-    if row.phase == ENDED:
-        return row.state
-    return "RUNNING" if row.place >= 0 else "PENDING"
-
-
-_COLUMNS = (
-    "job_id",
-    "phase",
-    "place",
-    "gpus",
-    "set_clock",
-    "eligible_seconds",
-    "first_started_seconds",
-    "started_seconds",
-    "ended_seconds",
-    "run_seconds",
-    "gpu_seconds",
-    "energy_joules",
-    "units_done",
-    "units_per_second",
-)
-
-
-def _columns(rows: Sequence[JobRun]) -> dict[str, FloatArray]:
-    """Return what every job has, by name, each [num_jobs]."""
-    return {name: np.array(list(map(attrgetter(name), rows)), dtype=np.float64) for name in _COLUMNS}

@@ -162,6 +162,8 @@ class OptionTables:
         self._congestion = 1.0
         self._tables: dict[tuple[str, tuple[int, ...]], OptionTable] = {}
         self._rows: dict[tuple[str, tuple[int, ...]], CostRows] = {}
+        self._last: tuple[str, tuple[int, ...], CostRows | None] = ("", (), None)
+        """Kind, counts and rows that were asked for last: mostly the same again, found without hashing the counts."""
 
     def table(self, kind: str, gpu_counts: tuple[int, ...]) -> OptionTable:
         """Return the table of a kind and its counts; the same object until conditions change."""
@@ -177,6 +179,9 @@ class OptionTables:
 
     def rows(self, kind: str, gpu_counts: tuple[int, ...]) -> "CostRows":
         """Return the same as nested lists, which the engine reads faster than arrays."""
+        last_kind, last_counts, last_rows = self._last
+        if gpu_counts is last_counts and kind == last_kind and last_rows is not None:
+            return last_rows
         key = (kind, gpu_counts)
         found = self._rows.get(key)
         if found is None:
@@ -194,6 +199,7 @@ class OptionTables:
                 ],
             )
             self._rows[key] = found
+        self._last = (kind, gpu_counts, found)
         return found
 
     def set_congestion(self, factor: float) -> None:
@@ -201,6 +207,7 @@ class OptionTables:
         self._congestion = factor
         self._tables.clear()
         self._rows.clear()
+        self._last = ("", (), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

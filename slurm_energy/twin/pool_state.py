@@ -59,9 +59,9 @@ class PoolState:
         if free < counts[0]:
             return 0
         if not self.by_node:
-            if job.exclusive and free < self.total:
+            if not job.is_plain and job.exclusive and free < self.total:
                 return 0
-            free = min(free, limit)
+            free = limit if limit < free else free
             if counts[-1] <= free:
                 return counts[-1]
             return max((count for count in counts if count <= free), default=0)

@@ -46,11 +46,14 @@ class Scheduler:
         self._unlimited = all(place.partition.max_time_seconds == inf for place in places)
         self._sharing = any(place.pool.jobs_per_gpu > 1 for place in places)
 
-    def run(self, queues: list[JobQueue], now: float, *, backfill: bool) -> Pass:
-        """Make one pass over these queues; each holds at least one job."""
+    def run(self, queues: list[JobQueue], now: float, backfill: bool) -> Pass:
+        """Return one pass over these queues; each holds at least one job."""
         if len(queues) == 1 and not (self.easy or self._sharing):
-            yield from self._serve(queues[0], now)
-            return
+            return self._serve(queues[0], now)
+        return self._pass(queues, now, backfill)
+
+    def _pass(self, queues: list[JobQueue], now: float, backfill: bool) -> Pass:
+        """Start jobs of several queues in their common order, then backfill."""
         closed: set[int] = set()
         holders: dict[int, JobRun] = {}
         open_queues = list(queues)
@@ -82,17 +85,18 @@ class Scheduler:
         view, places, free = self._view, queue.places, self._execution.free_gpus
         while queue.size:
             run = queue.head()
-            least = run.job.gpu_counts[0]
+            job = run.job
+            least = job.gpu_counts[0]
             for place in places:
                 if free[place] >= least:
                     break
             else:
                 return
-            room = view.fresh_room(run.job, places, _NOTHING_CLOSED)
+            room = view.fresh_room(job, places, _NOTHING_CLOSED)
             if not any(room):
                 return
-            answer = yield run.job
-            placement = self._guarded(run.job, answer, room, now)
+            answer = yield job
+            placement = self._guarded(job, answer, room, now)
             if placement is None:
                 return
             queue.take_head()

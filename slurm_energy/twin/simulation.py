@@ -1,14 +1,15 @@
 """One run of a rule on a world: what everybody calls."""
 
-import gc
 from random import Random
 from time import perf_counter
+from typing import NamedTuple
 
 import numpy as np
 
 from slurm_energy.policy.placement import PlacementRule
 from slurm_energy.twin.arrivals import Arrivals, WorkloadArrivals
 from slurm_energy.twin.engine import Answer, Engine
+from slurm_energy.twin.garbage import seldom_collected
 from slurm_energy.twin.job import Workload
 from slurm_energy.twin.outcome import Outcome
 from slurm_energy.twin.world import World
@@ -39,28 +40,24 @@ def run(  # noqa: PLR0913  # one run's settings
         ValueRangeError: the workload or the horizon cannot be, or the run ends within its warm-up.
     """
     arrivals = WorkloadArrivals(workload.jobs) if isinstance(workload, Workload) else workload
-    engine = Engine(
-        world,
-        arrivals,
-        seed=seed,
-        discipline=rule.discipline,
-        routes=rule.routes,
-        control_interval_seconds=rule.control_interval_seconds,
-        horizon_seconds=horizon_seconds,
-        warm_up_seconds=warm_up_seconds,
-    )
-    rule.begin(engine.view, random or policy_stream(seed))
-    collects = gc.isenabled()
-    gc.disable()  # a run makes hundreds of thousands of objects that live to its end, and no cycles
-    try:
-        seconds = _drive(engine, rule)
+    with seldom_collected():
+        engine = Engine(
+            world,
+            arrivals,
+            seed=seed,
+            discipline=rule.discipline,
+            routes=rule.routes,
+            control_interval_seconds=rule.control_interval_seconds,
+            horizon_seconds=horizon_seconds,
+            warm_up_seconds=warm_up_seconds,
+        )
+        rule.begin(engine.view, random or policy_stream(seed))
+        taken = _drive(engine, rule)
         outcome = engine.outcome(rule.name)
-    finally:
-        if collects:
-            gc.enable()
+        engine.release()
     outcome.clamped += rule.clamped
-    outcome.decision_seconds = seconds.total
-    outcome.decisions = seconds.count
+    outcome.decision_seconds = taken.seconds
+    outcome.decisions = taken.decisions
     return outcome
 
 
@@ -70,20 +67,18 @@ def policy_stream(seed: int) -> Random:
     return Random(int.from_bytes(stream.generate_state(4).tobytes(), "little"))  # noqa: S311  # a simulation
 
 
-class _DecisionTime:
+class _DecisionTime(NamedTuple):
     """Seconds that a rule has taken, and for how many decisions."""
 
-    __slots__ = ("count", "total")
-
-    def __init__(self) -> None:
-        self.total, self.count = 0.0, 0
+    seconds: float
+    decisions: int
 
 
 def _drive(engine: Engine, rule: PlacementRule) -> _DecisionTime:
     """Let a rule answer until the run is over."""
-    time = _DecisionTime()
+    seconds, decisions = 0.0, 0
     steps, view = engine.steps(), engine.view
-    route, place, observes = rule.route, rule.place, rule.observes_ends
+    send, route, place, observes = steps.send, rule.route, rule.place, rule.observes_ends
     answer: Answer = None
     try:
         job = next(steps)
@@ -93,12 +88,12 @@ def _drive(engine: Engine, rule: PlacementRule) -> _DecisionTime:
                     rule.ended(ended)
             if job is None:
                 engine.change_clocks(rule.control(view))
-                job = steps.send(None)
+                job = send(None)
                 continue
             before = perf_counter()
             answer = route(job, view) if engine.deciding == "route" else place(job, view)
-            time.total += perf_counter() - before
-            time.count += 1
-            job = steps.send(answer)
+            seconds += perf_counter() - before
+            decisions += 1
+            job = send(answer)
     except StopIteration:
-        return time
+        return _DecisionTime(seconds, decisions)

@@ -43,6 +43,8 @@ class TwinView:
         self._execution = execution
         self._waiting = waiting
         self._allowed: dict[tuple[object, ...], tuple[int, ...]] = {}
+        self._allowed_last: tuple[str, tuple[int, ...] | None, tuple[int, ...]] = ("", None, ())
+        """Kind, counts and places of the plain job that was asked about last: mostly those of the next one too."""
         self._limits_time = any(place.partition.max_time_seconds < inf for place in places)
         self._pool_of = [execution.pools[place.pool_index] for place in places]
         self._asked: WaitingJob | None = None
@@ -84,9 +86,9 @@ class TwinView:
         """Return the places that request, partition and device allow; the default partition when it names none."""
         assert isinstance(job, Job)
         if job.is_plain:
-            plain = self._allowed.get((job.kind, job.gpu_counts))
-            if plain is not None:
-                return plain
+            kind, counts, places = self._allowed_last
+            if job.gpu_counts is counts and job.kind == kind:
+                return places
         key: tuple[object, ...] = (
             (job.kind, job.gpu_counts)
             if job.is_plain
@@ -109,6 +111,8 @@ class TwinView:
                 if can_run(place, job) and (not asked or place.partition.name in asked)
             )
             self._allowed[key] = found
+        if job.is_plain:
+            self._allowed_last = (job.kind, job.gpu_counts, found)
         return found
 
     def possible_places(self, job: WaitingJob) -> tuple[int, ...]:

@@ -1,6 +1,6 @@
 """Queues of jobs that wait: one for each set of places, so that an event looks only at those it can help."""
 
-from bisect import bisect_left, insort
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from heapq import merge
 
@@ -13,7 +13,7 @@ _COMPACT_AT = 4096
 
 def queue_key(job: Job, second: float) -> QueueKey:
     """Return what orders the queue: priority, then submission time or expected run time in s, then job id."""
-    return (-job.priority, second, job.job_id)
+    return (0.0 if job.is_plain else -job.priority, second, job.job_id)
 
 
 class JobQueue:
@@ -28,14 +28,16 @@ class JobQueue:
         self.size = 0
         """Jobs that wait."""
 
-    def add(self, run: JobRun) -> None:
-        """Put a job where its key belongs."""
+    def add(self, run: JobRun) -> bool:
+        """Put a job where its key belongs; return whether it is the first now."""
+        key, items, was_empty = run.queue_key, self._items, self.size == 0
         self.size += 1
-        item = (run.queue_key, run)
-        if not self._items or self._items[-1][0] < run.queue_key:
-            self._items.append(item)
-        else:
-            insort(self._items, item, lo=self._head, key=_key)
+        if was_empty or items[-1][0] < key:
+            items.append((key, run))
+            return was_empty
+        index = bisect_right(items, key, lo=self._head, key=_key)
+        items.insert(index, (key, run))
+        return index == self._head
 
     def head(self) -> JobRun:
         """Return the first job."""
@@ -74,6 +76,8 @@ class Waiting:
         self.count = 0
         self.moment_seconds = 0.0
         """Times at which jobs left the queues less times at which they came: see `job_seconds`."""
+        self.queue_of_place: list[JobQueue | None] = [None for _ in pool_of_place]
+        """Of the jobs that wait for one place alone, where there is one."""
         self._pool_of_place = pool_of_place
         self._by_places: dict[tuple[int, ...], JobQueue] = {}
         self._together: list[list[JobQueue]] = [[] for _ in pool_of_place]
@@ -84,6 +88,8 @@ class Waiting:
         found = self._by_places.get(places)
         if found is None:
             found = self._by_places[places] = JobQueue(places)
+            if len(places) == 1:
+                self.queue_of_place[places[0]] = found
             self._group()
         return found
 
@@ -115,6 +121,12 @@ class Waiting:
             self._together[place] = [
                 queue for places, queue in self._by_places.items() if self._pool_of_place[places[0]] in group_of[pool]
             ]
+
+    def release(self) -> None:
+        """Let go of the jobs of a run that is over."""
+        self._by_places.clear()
+        self._together.clear()
+        self.queue_of_place.clear()
 
     def all_queues(self) -> list[JobQueue]:
         """Return every queue."""

@@ -5,7 +5,7 @@ published figures only. Order of draws, from `random.Random(seed)`: a first gap 
 arrival in the order of time its size, whatever the policy draws to route it, and the gap to the next at that ingress.
 """
 
-from heapq import heapify, heappop, heappush
+from heapq import heapify, heapreplace
 from math import inf
 from random import Random
 
@@ -37,7 +37,7 @@ class SharedStreamSource:
 
     def next_time(self) -> float:
         """Return the time [s] of the next arrival, infinite when none comes before the workload's end."""
-        time = self._arrivals[0][0] if self._arrivals else inf
+        time = self._arrivals[0][0]
         return time if time <= self._horizon else inf
 
     def take(self) -> Job:
@@ -46,16 +46,16 @@ class SharedStreamSource:
         Raises:
             RuntimeError: there is none, or `after_route` was not called since the last one.
         """
-        if self._taken is not None or not self._arrivals or self._arrivals[0][0] > self._horizon:
+        if self._taken is not None or self.next_time() == inf:
             raise RuntimeError("the shared stream has no next job, or the last one has not been routed")
-        self._taken = heappop(self._arrivals)
-        time, ingress = self._taken
-        self._last_id += 1
-        size = self.random.lognormvariate(self._log_median, self._sigma)
-        return plain_job(self._last_id, time, max(self._smallest, size), self._kind, self._gpu_counts, ingress)
+        self._taken = time, ingress = self._arrivals[0]
+        self._last_id = job_id = self._last_id + 1
+        drawn, smallest = self.random.lognormvariate(self._log_median, self._sigma), self._smallest
+        units = drawn if drawn > smallest else smallest
+        return plain_job(job_id, time, units, self._kind, self._gpu_counts, ingress)
 
-    def after_route(self) -> None:
-        """Draw the gap to the next job of the ingress whose job was taken.
+    def after_route(self) -> float:
+        """Draw the gap to the next job of the ingress whose job was taken; return the time of the next arrival.
 
         Raises:
             RuntimeError: no job was taken.
@@ -64,4 +64,5 @@ class SharedStreamSource:
             raise RuntimeError("the shared stream has no job that waits for its routing")
         time, ingress = self._taken
         self._taken = None
-        heappush(self._arrivals, (time + self.random.expovariate(self._rates[ingress]), ingress))
+        heapreplace(self._arrivals, (time + self.random.expovariate(self._rates[ingress]), ingress))
+        return self.next_time()

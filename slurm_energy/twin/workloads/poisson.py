@@ -5,6 +5,7 @@ LogNormal(ln 50,000, 0.4) with 0.1 as the least, 1 to 8 GPUs.
 """
 
 from dataclasses import dataclass
+from itertools import starmap
 from math import log
 
 import numpy as np
@@ -137,12 +138,8 @@ def ingress_jobs(
     ingresses = np.repeat(np.arange(len(times_by_ingress)), [len(part) for part in times_by_ingress])
     order = np.argsort(times, kind="stable")
     kinds, widths = _kinds(settings, len(times), mix[0]), _gpu_counts(settings, len(times), mix[1])
-    return tuple(
-        plain_job(number, time, size, kind, gpu_counts, ingress)
-        for number, (time, size, ingress, kind, gpu_counts) in enumerate(
-            zip(times[order].tolist(), units.tolist(), ingresses[order].tolist(), kinds, widths, strict=True), start=1
-        )
-    )
+    columns = (times[order].tolist(), units.tolist(), kinds, widths, ingresses[order].tolist())
+    return tuple(starmap(plain_job, zip(range(1, len(times) + 1), *columns, strict=True)))
 
 
 def _kinds(settings: PoissonSettings, count: int, stream: np.random.SeedSequence) -> list[str]:

@@ -6,6 +6,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from slurm_energy.errors import ConfigError
+from slurm_energy.twin.garbage import seldom_collected
 from slurm_energy.twin.job import Workload
 from slurm_energy.twin.workloads.compat import SharedStreamSource
 from slurm_energy.twin.workloads.deadlines import DeadlineSettings, deadlines_workload
@@ -59,7 +60,9 @@ def create_workload(name: str, settings: Mapping[str, Setting], seed: int) -> Wo
         ConfigError: the name or a setting is unknown, or a value cannot be used; the message names it and its bound.
     """
     generator = _generator(name)
-    return generator.make(filled_settings(generator.settings_class, settings, name), seed)
+    filled = filled_settings(generator.settings_class, settings, name)
+    with seldom_collected():
+        return generator.make(filled, seed)
 
 
 def shared_stream_source(settings: Mapping[str, Setting], seed: int) -> SharedStreamSource:

@@ -9,6 +9,7 @@ from small_worlds import (
     ended,
     joules,
     make_device,
+    make_engine,
     make_job,
     make_load,
     make_pool,
@@ -20,6 +21,9 @@ from small_worlds import (
 
 from slurm_energy.errors import ValueRangeError
 from slurm_energy.policy.placement import ClusterView, Discipline, Placement, WaitingJob
+from slurm_energy.twin.device_model import Scaling
+from slurm_energy.twin.job import plain_job
+from slurm_energy.twin.places import OptionTables, places_of
 from slurm_energy.twin.world import Partition, World
 
 SLOW = make_device("slow", loads={"training": make_load(seconds_per_unit=(12.0, 6.0, 3.0))}, free_watts=5.0)
@@ -269,3 +273,30 @@ def test_an_exclusive_job_has_the_only_node_to_itself(backfill: Literal["none", 
     both = {1: 0.0, 2: 10.0, 3: 15.0}
     assert started(outcome) == {**both, 4: 25.0 if backfill == "none" else 10.0}
     assert outcome.joules_by_component["idle"] == pytest.approx(10.0 * (4 * outcome.end_seconds - 30.0))
+
+
+def test_rows_of_a_table_are_those_of_its_kind_counts_and_conditions() -> None:
+    """Asking again is answered from memory: by another kind, other counts and after a change it must not be."""
+    load = make_load(scaling=Scaling(traffic_gigabytes_per_unit=1.0))
+    device = make_device(loads={"training": load, "other": make_load(seconds_per_unit=(8.0, 4.0, 2.0))})
+    world = make_world(make_pool(nodes=2, link_gigabytes_per_second=1.0), devices=[device])
+    tables, counts = OptionTables(world, places_of(world)), (1, 8)
+    rows = tables.rows("training", counts)
+    assert tables.rows("training", counts) is tables.rows("training", (1, 8)) is rows
+    assert tables.rows("other", counts).seconds[0][0] == [8.0, 4.0, 2.0]
+    assert tables.rows("training", counts) is rows
+    assert tables.rows("training", (2,)).column == {2: 0}
+    assert tables.rows("training", counts) is rows
+    tables.set_congestion(0.5)
+    assert tables.rows("training", counts).seconds[0][1][-1] > rows.seconds[0][1][-1]
+
+
+def test_places_of_plain_jobs_are_those_of_their_kind_and_counts() -> None:
+    devices = [make_device("a"), make_device("b", loads={"training": make_load(), "other": make_load()})]
+    world = make_world(make_pool("a", device="a"), make_pool("b", device="b", gpus_per_node=8), devices=devices)
+    view, small, large = make_engine(world, [], FirstFit()).view, (1, 2), (5, 6)
+    asked = [("training", small), ("training", small), ("other", small), ("training", large), ("training", small)]
+    found = [view.allowed_places(plain_job(1, 0.0, 1.0, kind, counts, 0)) for kind, counts in asked]
+    assert found == [(0, 1), (0, 1), (1,), (1,), (0, 1)]
+    assert view.allowed_places(make_job(2, gpus=small, devices=("b",))) == (1,)
+    assert view.allowed_places(plain_job(3, 0.0, 1.0, "training", small, 0)) == (0, 1)

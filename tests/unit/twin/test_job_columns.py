@@ -1,0 +1,45 @@
+"""Columns of a run's jobs against the jobs themselves."""
+
+import numpy as np
+import pytest
+from small_worlds import FirstFit, drive, make_engine, make_job, make_pool, make_world
+
+from slurm_energy.twin import job_columns as module
+from slurm_energy.twin.job import Job, plain_job
+from slurm_energy.twin.job_columns import job_columns
+from slurm_energy.twin.job_run import JobRun
+from slurm_energy.twin.world import Outage
+
+
+def runs_of(jobs: list[Job], *, fails: bool) -> tuple[list[JobRun], bool]:
+    outages = (Outage(pool="pool", at_seconds=40.0, until_seconds=60.0, nodes=1, gpus=0),) if fails else ()
+    world, rule = make_world(make_pool(nodes=2), outages=outages), FirstFit()
+    engine = make_engine(world, jobs, rule, horizon=400.0)
+    drive(engine, rule, lambda engine: None)
+    return list(engine.runs.values()), engine.outcome("first-fit").restarts.sum() > 0
+
+
+def test_columns_are_the_attributes_over_several_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    some: list[Job] = [
+        make_job(number, 3.0 * number, 90.0, number % 4 + 1, cpus=number % 3, deadline_seconds=50.0 + number)
+        for number in range(40)
+    ]
+    jobs = [*some, *(plain_job(number, 3.0 * number, 90.0, "training", (2,), 0) for number in range(40, 99))]
+    for fails in (False, True):
+        rows, restarted = runs_of(jobs, fails=fails)
+        assert restarted == fails
+        for block in (7, 99, 1000):
+            monkeypatch.setattr(module, "_BLOCK", block)
+            numbers, indices, states = job_columns(rows, has_restarts=fails)
+            of_job = ("submitted_seconds", "true_units", "deadline_seconds", "cpus")
+            for name, column in {**numbers, **indices}.items():
+                expected = [getattr(row.job if name in of_job else row, name) for row in rows]
+                np.testing.assert_array_equal(column, expected, err_msg=name)
+            assert {name for name, column in indices.items() if column.dtype == np.int64} == set(indices)
+            assert set(states) >= {"COMPLETED", "RUNNING", "PENDING"}
+
+
+def test_no_jobs_give_empty_columns() -> None:
+    numbers, indices, states = job_columns([], has_restarts=False)
+    assert {len(column) for column in (*numbers.values(), *indices.values())} == {0}
+    assert states == []
