@@ -221,8 +221,10 @@ def page(repeats: int, trace: Path, picture: Path) -> str:
         f"| 7 days of world chsac under dp, {int(weeks[0]['completed']):,} jobs completed | {week:.2f} s | ≤ 1.5 s |",
         f"| the same over a bare loop of the same week ({median(bare):.2f} s) | {week / median(bare):.1f} times | |",
         f"| its peak memory | {max(row['peak_mebibytes'] for row in weeks):.0f} MiB | ≤ 300 MB |",
-        f"| the same week with the published order of random numbers (`--compat`), {int(published[0]['completed']):,} "
-        f"jobs completed | {median(row['cpu_seconds'] for row in published):.2f} s | |",
+        (
+            f"| the same week with the published order of random numbers (`--compat`), {int(published[0]['completed']):,} "
+            f"jobs completed | {median(row['cpu_seconds'] for row in published):.2f} s | |"
+        ),
     ]
     for rule in ("slurm-default", "fcfs"):
         if trace.exists():
