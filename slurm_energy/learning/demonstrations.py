@@ -9,7 +9,7 @@ from slurm_energy.graph.cluster_graph import ClusterGraph
 from slurm_energy.graph.options import ClockOption, RunOption, decision_block
 from slurm_energy.policy.gnn.keepers import whole_blocks
 from slurm_energy.policy.gnn.network import Blocks
-from slurm_energy.policy.placement import ClusterView, EndedJob, Placement, PlacementRule, WaitingJob
+from slurm_energy.policy.placement import ClusterView, EndedJob, Placement, PlacementRule, Postponement, WaitingJob
 from slurm_energy.twin.learned import Situation
 from slurm_energy.twin.run_options import PlacedOption
 
@@ -61,10 +61,10 @@ class DemonstratedRule(PlacementRule):
         """Ask the teacher."""
         return self._teacher.route(job, view)
 
-    def place(self, job: WaitingJob, view: ClusterView) -> Placement | None:
-        """Ask the teacher, and write down what it said."""
+    def place(self, job: WaitingJob, view: ClusterView) -> Placement | Postponement | None:
+        """Ask the teacher, and write down what it started."""
         placement = self._teacher.place(job, view)
-        if placement is not None:
+        if isinstance(placement, Placement):
             self._starts += 1
             if self._starts % self._every == 0 and len(self.demonstrations) < self._most:
                 self._write_down(job, view, placement)

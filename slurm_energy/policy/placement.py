@@ -28,6 +28,30 @@ class Placement(NamedTuple):
     """Index into the place's ascending clocks; -1 is the highest."""
     partner: int | None = None
     """Id of a running job with which to share one GPU; None for GPUs of its own."""
+    node: int | None = None
+    """Node for what does not fill a whole one; None, or one that cannot take it, leaves the choice to the scheduler."""
+
+
+class Postponement(NamedTuple):
+    """A decision to start a job later, as Slurm's BeginTime: until then others go ahead of it, then it is asked again.
+
+    It keeps its place in the queue's order, and what it waits counts as any other wait.
+    """
+
+    until_seconds: float
+    """Absolute; what is not after now, or has no end, leaves the job waiting where it is."""
+
+
+class NodeState(NamedTuple):
+    """A node that is up, and when its jobs leave it."""
+
+    node: int
+    """Its number in the place's pool."""
+    free_gpus: int
+    is_awake: bool
+    """Or boots."""
+    ends_seconds: tuple[tuple[float, int], ...]
+    """(expected end, devices) of its jobs, the next to end first: by their estimates, from when they began."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -337,6 +361,10 @@ class ClusterView(Protocol):
         """Return how many nodes without any job a start with so many devices would take, asleep or awake."""
         ...
 
+    def nodes(self, place: int) -> Sequence[NodeState]:
+        """Return the nodes that are up, in their order; none in a place that does not tell nodes apart."""
+        ...
+
 
 class PlacementRule:
     """A rule with every hook doing nothing; subclasses override what they need.
@@ -374,8 +402,11 @@ class PlacementRule:
         """
         return None
 
-    def place(self, job: WaitingJob, view: ClusterView) -> Placement | None:
-        """Return how to start the job now, None to let it wait. Asked only when it would fit somewhere."""
+    def place(self, job: WaitingJob, view: ClusterView) -> Placement | Postponement | None:
+        """Return how to start the job now, until when to put it off, or None to let it wait.
+
+        Asked only when it would fit somewhere.
+        """
         raise NotImplementedError
 
     def ended(self, job: EndedJob) -> None:

@@ -10,7 +10,7 @@ from math import inf
 from sys import float_info
 
 from slurm_energy.errors import ValueRangeError
-from slurm_energy.policy.placement import Discipline, Placement
+from slurm_energy.policy.placement import Discipline, Placement, Postponement
 from slurm_energy.twin.arrivals import Arrivals, WorkloadArrivals
 from slurm_energy.twin.disruptions import Disruptions
 from slurm_energy.twin.events import BACKGROUND, FINISH, REACH, Call, Events
@@ -27,7 +27,7 @@ from slurm_energy.twin.waiting import Waiting, queue_key
 from slurm_energy.twin.warm_up import WarmUp, warm_up_of
 from slurm_energy.twin.world import World
 
-Answer = Placement | int | tuple[int, ...] | None
+Answer = Placement | Postponement | int | tuple[int, ...] | None
 Steps = Generator[Job | None, Answer, None]
 """Yields a job that needs a decision, or None when `control` is due."""
 
@@ -78,6 +78,7 @@ class Engine:
             self._discipline,
             world.backfill_depth,
             self._staging,
+            self._postpone,
         )
         self.sampler = Sampler(self._execution, self._waiting, self._horizon)
         self._disruptions = Disruptions(world, self._execution, self._events, self.view, seed, self._requeue)
@@ -292,7 +293,7 @@ class Engine:
         if isinstance(answer, int):
             if answer in run.allowed:
                 run.job.routed_place = answer
-        elif answer is not None and not isinstance(answer, Placement):
+        elif answer is not None and not isinstance(answer, Placement | Postponement):
             possible = set(self.view.possible_places(run.job))
             run.allowed = tuple(sorted(possible.intersection(answer))) or run.allowed
 
@@ -359,16 +360,32 @@ class Engine:
         """Let a job wait for devices."""
         run.phase = WAITING
         routed = run.job.routed_place
+        if routed is not None:
+            self.view.waiting_jobs[routed] += 1
+        self._queue(run, routed)
+        waiting = self._waiting
+        waiting.count += 1
+        waiting.moment_seconds -= self.now
+
+    def _queue(self, run: JobRun, routed: int | None) -> None:
+        """Put a job that waits into the queue of its places."""
         waiting = self._waiting
         if routed is None:
             queue = waiting.queue(run.allowed)
         else:
             queue = waiting.queue_of_place[routed] or waiting.queue((routed,))
-            self.view.waiting_jobs[routed] += 1
         if queue.add(run) or self._scheduler.easy:
             self._changed.update(queue.places)
-        waiting.count += 1
-        waiting.moment_seconds -= self.now
+
+    def _postpone(self, run: JobRun, until_seconds: float) -> None:
+        """Let a job that left its queue come back later; it waits all the same."""
+        self._waiting.postponed += 1
+
+        def come_back(now: float) -> None:  # noqa: ARG001  # the form of a call
+            self._waiting.postponed -= 1
+            self._queue(run, run.job.routed_place)
+
+        self._events.add_call(until_seconds, come_back)
 
     def _requeue(self, run: JobRun, now: float) -> None:
         """Put the job of a failed device back into the queue, or end it."""
@@ -383,7 +400,8 @@ class Engine:
         """Plan the next backfill where it has an interval; right after one, nothing has changed for another."""
         interval = self.world.backfill_interval_seconds
         just_done, self._backfill_due = self._backfill_due, False
-        if self._scheduler.easy and self._waiting.count and not (just_done or self._backfill_waits):
+        queued = self._waiting.count - self._waiting.postponed
+        if self._scheduler.easy and queued and not (just_done or self._backfill_waits):
             self._backfill_waits = True
             self._events.add_call((now // interval + 1.0) * interval, self._backfill_tick)
 

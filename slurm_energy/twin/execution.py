@@ -82,7 +82,7 @@ class Execution:
         """
         job, at = run.job, self._at[placement.place]
         self.held_moment_seconds -= now
-        run.place, run.gpus, run.set_clock, partner = placement
+        run.place, run.gpus, run.set_clock, partner, _ = placement
         run.started_seconds = run.updated_seconds = now
         if run.first_started_seconds == inf:
             run.first_started_seconds = now
@@ -124,7 +124,7 @@ class Execution:
             self._join(run, partner, pool)
         else:
             if allocation is None:
-                allocation = pool.find(run.job, gpus)
+                allocation = pool.find(run.job, gpus, wish=placement.node)
             if allocation is None:
                 raise AssertionError(f"job {run.job_id} was placed where {gpus} devices are not free")
             run.allocation = allocation
@@ -140,7 +140,7 @@ class Execution:
         run.limit_at_seconds += ready - now  # Slurm counts the limit from when the nodes are up
         if self.expected_ends is not None:
             expected = run.limit_at_seconds
-            run.expected_end_seconds = expected if expected < inf else begin + self._expected_seconds(run)
+            run.expected_end_seconds = expected if expected < inf else begin + self.expected_seconds(run)
             self.expected_ends[pool_index].add((run.expected_end_seconds, run.job_id))
         if begin <= now:
             run.watts = run.units_per_second = 0.0
@@ -169,6 +169,7 @@ class Execution:
         run.settle(now)
         self._forget_coming(run)
         run.phase = COMPUTING
+        run.begun_seconds = now
         self.computing[run.job_id] = run
         device = self.places[run.place].device
         if device.thermal is not None:
@@ -379,7 +380,8 @@ class Execution:
             self.events.add_call(now + left, throttle)
         return clock
 
-    def _expected_seconds(self, run: JobRun) -> float:
+    def expected_seconds(self, run: JobRun) -> float:
+        """Return how long a job computes by its estimate, where it is and at the clock that was set."""
         rows = self.estimates.rows(run.kind, run.job.gpu_counts)
         return (
             max(0.0, run.job.estimated_units - run.units_kept)

@@ -22,6 +22,7 @@ class JobRun:
     __slots__ = (
         "__dict__",
         "allowed",
+        "begun_seconds",
         "clock",
         "eligible_seconds",
         "ended_seconds",
@@ -76,7 +77,7 @@ class JobRun:
         self.gpus = 0
         self.clock = self.set_clock = -1
         """`clock` is what the board keeps: at or below the one that was set."""
-        self.first_started_seconds = self.started_seconds = self.ended_seconds = inf
+        self.first_started_seconds = self.started_seconds = self.begun_seconds = self.ended_seconds = inf
         self.limit_at_seconds = inf
         self.updated_seconds = self.watts = self.units_per_second = 0.0
         self.units_done = 0.0

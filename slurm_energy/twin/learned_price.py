@@ -82,9 +82,10 @@ class LearnedPriceRule(TotalCostRule):
             self._look(job, view, source)
         job_raw, device_raw = self.raw_prices(job, self._columns(job, view, options, source), source)
         base = self.rule_prices(job, view, options)
+        own = self.place_watts(view)  # follows what arrivals would take at it: at another price they would not
         factors = zip(JOB_PRICES, price_factors(job_raw).tolist(), strict=True)
         return base._replace(
-            device_watts=base.device_watts * price_factors(device_raw)[self._partition_of_place],
+            device_watts=(base.device_watts - own) * price_factors(device_raw)[self._partition_of_place] + own,
             **{name: getattr(base, name) * factor for name, factor in factors},
         )
 

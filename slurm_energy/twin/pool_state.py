@@ -73,11 +73,14 @@ class PoolState:
             return possible[unfit - 1] if unfit else 0
         return next((count for count in reversed(possible) if self.find(job, count) is not None), 0)
 
-    def find(self, job: Job, gpus: int, *, without: frozenset[int] = frozenset()) -> Allocation | None:
+    def find(
+        self, job: Job, gpus: int, *, without: frozenset[int] = frozenset(), wish: int | None = None
+    ) -> Allocation | None:
         """Return where the job would run with so many devices now, None when it does not fit. Nothing is taken.
 
         It packs: a part of a node goes where the fewest devices stay free, awake nodes first, whole nodes from nodes
-        that are all free; a job that may spread takes the fullest nodes first. Nodes in `without` are left alone.
+        that are all free; a job that may spread takes the fullest nodes first. Nodes in `without` are left alone. The
+        part of a node goes to `wish` where that has room.
         """
         if not self.by_node:
             return [] if self.held(job, gpus) <= self.free_total else None
@@ -96,7 +99,7 @@ class PoolState:
             return _exclusive(taken, gpus, self.gpus_per_node)
         found: Allocation = [(node, self.gpus_per_node, self.gpus_per_node) for node in taken]
         if rest:
-            node = self._part_of_a_node(rest, share, without.union(taken))
+            node = self._part_of_a_node(rest, share, without.union(taken), wish)
             if node is None:
                 return None
             found.append((node, rest, rest))
@@ -208,7 +211,9 @@ class PoolState:
                         return taken
         return None
 
-    def _part_of_a_node(self, gpus: int, share: "_Share", without: frozenset[int]) -> int | None:
+    def _part_of_a_node(self, gpus: int, share: "_Share", without: frozenset[int], wish: int | None) -> int | None:
+        if wish is not None and self._may_take(wish, gpus, share, without):
+            return wish
         for bucket in self._awake[gpus:]:
             for node in bucket:
                 if node not in without and self._has(node, gpus, share):
@@ -232,6 +237,15 @@ class PoolState:
                     if left == 0:
                         return found
         return None
+
+    def _may_take(self, node: int, gpus: int, share: "_Share", without: frozenset[int]) -> bool:
+        """Return whether a node that a rule named is there, up and has room."""
+        return (
+            0 <= node < len(self.free)
+            and node not in without
+            and self.power[node] != DOWN
+            and self._has(node, gpus, share)
+        )
 
     def _has(self, node: int, gpus: int, share: "_Share") -> bool:
         return (

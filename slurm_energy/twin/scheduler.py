@@ -1,12 +1,13 @@
 """One scheduling pass, as Slurm makes it: the queue in its order, then backfill around the first job that waits.
 
-A pass is a generator: it yields each job that could start now and is sent the placement, or None to let it wait.
+A pass is a generator: it yields each job that could start now and is sent the placement, a time until which the job is
+put off, or None to let it wait.
 """
 
 from collections.abc import Callable, Generator
 from math import inf
 
-from slurm_energy.policy.placement import Discipline, Placement
+from slurm_energy.policy.placement import Discipline, Placement, Postponement
 from slurm_energy.policy.placement_guard import guarded_placement
 from slurm_energy.twin.execution import Execution
 from slurm_energy.twin.job import Job
@@ -17,7 +18,8 @@ from slurm_energy.twin.staging import NO_STAGING, Staging
 from slurm_energy.twin.view import TwinView, may_share
 from slurm_energy.twin.waiting import JobQueue, Waiting, in_order
 
-Pass = Generator[Job, Placement | None, None]
+Answer = Placement | Postponement | None
+Pass = Generator[Job, Answer, None]
 _NOTHING_CLOSED: frozenset[int] = frozenset()
 
 
@@ -33,6 +35,7 @@ class Scheduler:
         discipline: Discipline,
         backfill_depth: int,
         staging_of: Callable[[JobRun, int, float], Staging],
+        postpone: Callable[[JobRun, float], None],
     ) -> None:
         self.easy = discipline.backfill == "easy"
         self.clamped = 0
@@ -43,6 +46,7 @@ class Scheduler:
         self._view = view
         self._depth = backfill_depth
         self._staging_of = staging_of
+        self._postpone = postpone
         self._unlimited = all(place.partition.max_time_seconds == inf for place in places)
         self._sharing = any(place.pool.jobs_per_gpu > 1 for place in places)
 
@@ -65,9 +69,12 @@ class Scheduler:
             if self._sharing or any(room):
                 answer = yield run.job
                 placement = self._guarded(run.job, answer, room, now)
-                if placement is not None:
+                if placement is not None or _is_put_off(answer, now):
                     queue.take_head()
-                    self._start(run, placement, now)
+                    if placement is not None:
+                        self._start(run, placement, now)
+                    else:
+                        self._put_off(run, answer)
                     if not queue.size:
                         open_queues.remove(queue)
                     continue
@@ -97,10 +104,14 @@ class Scheduler:
                 return
             answer = yield job
             placement = self._guarded(job, answer, room, now)
-            if placement is None:
+            if placement is not None:
+                queue.take_head()
+                self._start(run, placement, now)
+            elif _is_put_off(answer, now):
+                queue.take_head()
+                self._put_off(run, answer)
+            else:
                 return
-            queue.take_head()
-            self._start(run, placement, now)
 
     def _backfill(self, queues: list[JobQueue], holders: dict[int, JobRun], now: float) -> Pass:
         """Start later jobs that fit now and do not delay the first waiting job of any pool."""
@@ -122,6 +133,9 @@ class Scheduler:
             answer = yield run.job
             placement = self._guarded(run.job, answer, room, now)
             if placement is None:
+                if _is_put_off(answer, now):
+                    queue.remove(run)
+                    self._put_off(run, answer)
                 continue
             allocation = self._around(run, placement, kept, now)
             if allocation is None:
@@ -178,7 +192,7 @@ class Scheduler:
             reserved.use(ends_at, placement.gpus, owner.allocation)
             return []
         for without in (_NOTHING_CLOSED, reserved.kept_nodes) if pool.by_node else (_NOTHING_CLOSED,):
-            allocation = pool.find(run.job, placement.gpus, without=without)
+            allocation = pool.find(run.job, placement.gpus, without=without, wish=placement.node)
             if allocation is None:
                 return None
             ends_at = self._execution.nodes.up_seconds(pool_index, allocation, now) + longest
@@ -203,9 +217,9 @@ class Scheduler:
         seconds = rows.seconds[placement.place][rows.column[placement.gpus]][placement.clock]
         return max(0.0, run.job.estimated_units - run.units_kept) * seconds
 
-    def _guarded(self, job: Job, answer: Placement | None, room: list[int], now: float) -> Placement | None:
+    def _guarded(self, job: Job, answer: Answer, room: list[int], now: float) -> Placement | None:
         """Return the placement that may be carried out."""
-        if answer is None:
+        if answer is None or isinstance(answer, Postponement):
             self.declined += 1
             return None
         if not 0 <= answer.place < len(room):
@@ -248,6 +262,12 @@ class Scheduler:
             return None
         return answer._replace(gpus=1, clock=partner.set_clock)
 
+    def _put_off(self, run: JobRun, answer: Answer) -> None:
+        """Let a job that was taken from its queue come back when the rule said."""
+        assert isinstance(answer, Postponement)
+        self._view.forget_room()
+        self._postpone(run, answer.until_seconds)
+
     def _start(self, run: JobRun, placement: Placement, now: float, allocation: Allocation | None = None) -> None:
         job, view = run.job, self._view
         view.forget_room()
@@ -258,3 +278,8 @@ class Scheduler:
             view.waiting_jobs[routed] -= 1
         staging = NO_STAGING if job.is_plain and routed is not None else self._staging_of(run, placement.place, now)
         self._execution.start(run, placement, staging, now, allocation)
+
+
+def _is_put_off(answer: Answer, now: float) -> bool:
+    """Return whether a rule said until when a job shall be put off."""
+    return isinstance(answer, Postponement) and now < answer.until_seconds < inf

@@ -4,12 +4,13 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from math import inf
 
-from slurm_energy.policy.placement import OptionTable, PartnerOffer, RunningJob, WaitingJob
+from slurm_energy.policy.placement import NodeState, OptionTable, PartnerOffer, RunningJob, WaitingJob
 from slurm_energy.twin.boards import pair_scale
 from slurm_energy.twin.execution import Execution
 from slurm_energy.twin.job import Job
 from slurm_energy.twin.job_run import COMPUTING, JobRun
 from slurm_energy.twin.places import Place, can_run
+from slurm_energy.twin.pool_state import DOWN, SUSPENDED, WAKING, PoolState
 from slurm_energy.twin.precedence import Precedence
 from slurm_energy.twin.waiting import Waiting
 from slurm_energy.twin.world import Series, World
@@ -54,8 +55,8 @@ class TwinView:
 
     @property
     def num_waiting(self) -> int:
-        """Jobs that are eligible and wait."""
-        return self._waiting.count
+        """Jobs that are eligible and wait; one that was put off is not eligible."""
+        return self._waiting.count - self._waiting.postponed
 
     @property
     def power_watts(self) -> float:
@@ -209,6 +210,32 @@ class TwinView:
     def opened_nodes(self, place: int, gpus: int) -> int:
         """Return how many nodes without any job a start would take."""
         return self._execution.pools[self.twin_places[place].pool_index].opened_nodes(gpus)
+
+    def nodes(self, place: int) -> list[NodeState]:
+        """Return the nodes that are up."""
+        pool = self._pool_of[place]
+        if not pool.by_node:
+            return []
+        return [
+            NodeState(node, pool.free[node], power != SUSPENDED, self._ends(pool, node))
+            for node, power in enumerate(pool.power)
+            if power != DOWN
+        ]
+
+    def _ends(self, pool: PoolState, node: int) -> tuple[tuple[float, int], ...]:
+        """Return when the jobs on a node are expected to end, and the devices that they give back there."""
+        begins = self.now_seconds if pool.power[node] != WAKING else pool.ready_seconds[node]
+        return tuple(
+            sorted(
+                (self._expected_end(run, begins), sum(held for at, _, held in run.allocation if at == node))
+                for run in pool.runs_on[node].values()
+            )
+        )
+
+    def _expected_end(self, run: JobRun, begins_seconds: float) -> float:
+        """Return when a job ends by its estimate, at the clock that was set; one that starts begins at a given time."""
+        begun = run.begun_seconds if run.phase == COMPUTING else begins_seconds
+        return min(begun + self._execution.expected_seconds(run), run.limit_at_seconds)
 
     def _regional(self, series_by_region: Mapping[str, Series], place: int) -> float:
         series = regional_series(series_by_region, self.twin_places[place].pool.region)

@@ -74,6 +74,9 @@ class Waiting:
 
     def __init__(self, pool_of_place: Sequence[int]) -> None:
         self.count = 0
+        """Jobs that wait, put off or not."""
+        self.postponed = 0
+        """Those of them that are in no queue: put off until a time of their own."""
         self.moment_seconds = 0.0
         """Times at which jobs left the queues less times at which they came: see `job_seconds`."""
         self.queue_of_place: list[JobQueue | None] = [None for _ in pool_of_place]

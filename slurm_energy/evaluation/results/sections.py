@@ -80,6 +80,8 @@ is loose.
 )
 
 _ENERGY = "joules_per_unit"
+_PACKED = "V=0,slowdown=0.5,opening=0.03,by_place=1,pack=0.01,wait=0.1"
+"""Prices of what nodes and fast devices are worth to others, chosen on arrivals that no comparison sees."""
 _PHILLY_RULES = (
     "slurm-default",
     "fixed-clock",
@@ -92,6 +94,7 @@ _PHILLY_RULES = (
     "price:V=200",
     "adaptive-price:V=200",
     "total-cost:V=0,slowdown=0.3",
+    f"total-cost:{_PACKED}",
 )
 
 
@@ -396,7 +399,7 @@ in this world alone with the same recipe and as long (`benchmarks/agents/prices.
 SECTIONS = (FRONTIER, SCENARIOS, PHILLY, TUM, ROBUSTNESS, AGENTS, FORMS)
 CANDIDATES: tuple[str, ...] = (
     "learned prices::frontier,scenarios::learned-price:checkpoint=shipped,V=20",
-    "learned prices::philly::learned-price:checkpoint=shipped,V=0,slowdown=0.3",
+    f"learned prices::philly::learned-price:checkpoint=shipped,{_PACKED}",
     "learned prices::tum128,robustness::learned-price:checkpoint=shipped,V=200",
 )
 """Learned policies that the page judges beside the rules, as `candidate_of` reads them: one line each."""

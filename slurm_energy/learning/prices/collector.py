@@ -17,7 +17,7 @@ from slurm_energy.policy.gnn.configuration import NetworkConfig
 from slurm_energy.policy.gnn.keepers import whole_blocks
 from slurm_energy.policy.gnn.network import Blocks, HierarchicalNetwork, create_network
 from slurm_energy.policy.gnn.pricing import NetworkPrices
-from slurm_energy.policy.placement import ClusterView, EndedJob, Placement, WaitingJob
+from slurm_energy.policy.placement import ClusterView, EndedJob, Placement, Postponement, WaitingJob
 from slurm_energy.policy.price_factors import JOB_PRICES
 from slurm_energy.policy.rules.total_cost import TotalCostSettings
 from slurm_energy.twin.job import Job
@@ -132,11 +132,11 @@ class ExploringPriceRule(LearnedPriceRule):
         self._waits.append((view.now_seconds, view.num_waiting))
         return super().route(job, view)
 
-    def place(self, job: WaitingJob, view: ClusterView) -> Placement | None:
+    def place(self, job: WaitingJob, view: ClusterView) -> Placement | Postponement | None:
         """Start a job, and open its bill."""
         placement = super().place(job, view)
         self._waits.append((view.now_seconds, view.num_waiting))
-        if placement is not None:
+        if isinstance(placement, Placement):
             self._open_bill(job, view, placement)
         return placement
 
@@ -202,7 +202,7 @@ class ExploringPriceRule(LearnedPriceRule):
             device_watts=float(base.device_watts[placement.place]),
         )
         self._started.pop(job.job_id, None)
-        allocation = pool.find(job, placement.gpus)
+        allocation = pool.find(job, placement.gpus, wish=placement.node)
         self._shares.end(job.job_id, view.now_seconds)
         if allocation:
             self._shares.start(job.job_id, placement.place, pool_index, allocation, view.now_seconds)

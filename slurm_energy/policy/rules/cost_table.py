@@ -107,6 +107,24 @@ class CostTable:
         self.least_watts = float(self._added_watts[cheapest] / gpus[cheapest]) if len(seconds) else 0.0
         """Of one device in the cheapest option, beyond being free."""
         self._placements = [Placement(*row) for row in np.stack([place, gpus, clock], axis=1).tolist()]
+        self._row = {placement: row for row, placement in enumerate(self._placements)}
+
+    def seconds(self, placement: Placement) -> tuple[float, float]:
+        """Return seconds per unit of one of the options, and those at the default clock of its place and count."""
+        row = self._row[placement]
+        return float(self._seconds[row]), float(self._default_seconds[row])
+
+    def wanted(self, units: float, prices: Prices, places: Sequence[int]) -> tuple[int, float] | None:
+        """Return the place of the cheapest option if all had room, and the device-seconds it would take there.
+
+        Opening and waking are left out. None where no option is in one of the places.
+        """
+        allowed = np.isin(self._place, np.asarray(places, dtype=np.intp))
+        if not allowed.any():
+            return None
+        cost = self._running_costs(units, prices) + prices.share * self._share_joules
+        row = int(np.where(allowed, cost, inf).argmin())
+        return int(self._place[row]), float(self._device_seconds[row]) * units
 
     def choose(self, job: PricedJob, prices: Prices, room: Sequence[int], view: ClusterView) -> Placement | None:
         """Return the option of the least cost with room, None when there is none or no power for any.
@@ -140,16 +158,20 @@ class CostTable:
 
     def _costs(self, job: PricedJob, prices: Prices, asked: NDArray[np.bool_], view: ClusterView) -> FloatArray:
         """Return each option's cost in J per unit of work; right for those that are asked about."""
-        units = max(job.units, 1e-9)
+        cost = self._running_costs(job.units, prices)
+        if self._can_sleep:
+            cost += prices.share * self._share_joules + self._nodes(job, prices, asked, view)
+        return cost
+
+    def _running_costs(self, units: float, prices: Prices) -> FloatArray:
+        """Return what each option costs wherever its nodes are, in J per unit of work."""
         cost: FloatArray = (
             self._joules + prices.time_watts * self._seconds + prices.device_watts[self._place] * self._device_seconds
         )
         if prices.power > 0.0:
             cost += prices.power * self._gross_joules
         if prices.slowdown_joules > 0.0:
-            cost += prices.slowdown_joules * self._slowdown / units
-        if self._can_sleep:
-            cost += prices.share * self._share_joules + self._nodes(job, prices, asked, view)
+            cost += prices.slowdown_joules * self._slowdown / max(units, 1e-9)
         return cost
 
     def _nodes(self, job: PricedJob, prices: Prices, asked: NDArray[np.bool_], view: ClusterView) -> FloatArray:

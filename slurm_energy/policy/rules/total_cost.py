@@ -8,15 +8,19 @@ from random import Random
 from slurm_energy.policy.placement import (
     ClusterView,
     EndedJob,
+    FloatArray,
     OptionTable,
     Placement,
     PlacementRule,
+    Postponement,
     WaitingJob,
 )
-from slurm_energy.policy.rules.bounds import bounds_of
+from slurm_energy.policy.rules.bounds import TIME_MARGIN, bounds_of
 from slurm_energy.policy.rules.budget import BudgetKeeper, PowerPrice
 from slurm_energy.policy.rules.corrections import Corrections
 from slurm_energy.policy.rules.cost_table import CostTable, PlaceCosts, PricedJob, Prices
+from slurm_energy.policy.rules.packing import MOST_WAIT_SECONDS, PackingPrices, Stay, best_slot
+from slurm_energy.policy.rules.place_prices import PlacePrices
 from slurm_energy.policy.rules.scarcity import HEADROOM, Scarcity
 from slurm_energy.policy.rules.settings import Setting
 from slurm_energy.policy.rules.tables import Prepared
@@ -40,6 +44,12 @@ class TotalCostSettings:
     """Share of the devices that the price of scarcity keeps free."""
     corrects: bool = True
     """Whether ended jobs correct what tables say of their kind and place."""
+    by_place: bool = False
+    """Whether every place has a price of devices of its own, beside that of all."""
+    pack: float = 0.0
+    """Of a joule of a node that a job keeps awake longer, where nodes are chosen; 0 leaves them to the scheduler."""
+    wait: float = 0.0
+    """Most that a job waits for room on a node that is awake anyway, in terms of its run at the default clock."""
 
 
 def _price(name: str, default: float, meaning: str) -> Setting:
@@ -59,6 +69,13 @@ TOTAL_COST = (
     Setting(
         name="correct", default=1, low=0, high=1, whole=True, meaning="1 lets ended jobs correct the tables, 0 does not"
     ),
+    Setting(
+        name="by_place", default=0, low=0, high=1, whole=True, meaning="1 adds a price of devices of each place's own"
+    ),
+    _price("pack", 0.0, "price of keeping a node awake longer, J per J; 0 leaves nodes to the scheduler"),
+    Setting(
+        name="wait", default=0.0, low=0.0, high=1.0, meaning="most that a job waits for a better node, in run times"
+    ),
 )
 
 
@@ -73,6 +90,9 @@ def total_cost_settings(values: Mapping[str, float]) -> TotalCostSettings:
         scarcity=values["scarcity"],
         headroom=values["headroom"],
         corrects=bool(values["correct"]),
+        by_place=bool(values["by_place"]),
+        pack=values["pack"],
+        wait=values["wait"],
     )
 
 
@@ -81,7 +101,8 @@ class TotalCostRule(PlacementRule):
 
     Beyond `adaptive-price` it counts what an option does to hosts: a job pays for its share of the nodes that it keeps
     awake, and for a node that it opens alone. A job whose delay reaches the end of its task graph in part only pays
-    that part of the price of time. Starts stay under a power budget, and clocks of running jobs follow it.
+    that part of the price of time. Starts stay under a power budget, and clocks of running jobs follow it. With `pack`
+    it also chooses the node, and may put a job off until there is room on one that stays awake for others.
     """
 
     name = "total-cost"
@@ -95,6 +116,9 @@ class TotalCostRule(PlacementRule):
         self._tables = Prepared(self._table)
         self._corrections = Corrections()
         self._scarcity = Scarcity()
+        self._place_prices = PlacePrices()
+        self._typical_watts = 0.0
+        """What one device of the jobs so far draws, each in its cheapest option, in the mean."""
         self._budget = BudgetKeeper()
         self._power = PowerPrice()
         self._arrived = (0, 0.0)
@@ -109,22 +133,31 @@ class TotalCostRule(PlacementRule):
         self._places = PlaceCosts.of(view.places)
         self._corrections = Corrections()
         self._scarcity = Scarcity(view.places, self.settings.headroom)
+        self._place_prices = PlacePrices(view.places)
+        self._typical_watts = 0.0
         self._arrived = (0, 0.0)
         self._deadlines = {}
         self._power = PowerPrice()
         self._budget.begin(view, random)
 
     def route(self, job: WaitingJob, view: ClusterView) -> int | None:
-        """Move the price of scarcity at an arrival; the job waits in the common queue."""
+        """Move the prices of scarcity at an arrival; the job waits in the common queue."""
         options = self._options(job, view)
         count, mean = self._arrived
         self._arrived = count + 1, mean + (job.estimated_units * options.least_joules - mean) / (count + 1)
+        self._typical_watts += (options.least_watts - self._typical_watts) / (count + 1)
         self._scarcity.move(view, options.least_watts)
         self._power.move(view)
+        if self.settings.by_place:
+            dual = self._scarce_watts + self._place_prices.dual_watts
+            prices = self._rule_prices(job, view)._replace(device_watts=dual)
+            wanted = options.wanted(job.estimated_units, prices, view.allowed_places(job))
+            if wanted is not None:
+                self._place_prices.move(*wanted, self._typical_watts, view.now_seconds)
         return None
 
-    def place(self, job: WaitingJob, view: ClusterView) -> Placement | None:
-        """Return the option of the least cost."""
+    def place(self, job: WaitingJob, view: ClusterView) -> Placement | Postponement | None:
+        """Return the option of the least cost, or until when to wait for its node."""
         has_budget = view.power_budget_watts < inf
         wanted = PricedJob(
             units=job.estimated_units,
@@ -132,7 +165,13 @@ class TotalCostRule(PlacementRule):
             spare_watts=self._budget.spare_watts(view) if has_budget else inf,
         )
         options = self._options(job, view)
-        found = options.choose(wanted, self.prices(job, view, options), view.room(job), view)
+        prices = self.prices(job, view, options)
+        found = options.choose(wanted, prices, view.room(job), view)
+        if found is not None and self.settings.pack > 0.0:
+            packed = self._packed(job, found, prices, view)
+            if isinstance(packed, Postponement):
+                return packed
+            found = packed
         if found is not None:
             if job.deadline_seconds < inf:
                 self._deadlines[job.job_id] = job.deadline_seconds
@@ -149,6 +188,9 @@ class TotalCostRule(PlacementRule):
 
     def prices(self, job: WaitingJob, view: ClusterView, options: CostTable) -> Prices:  # noqa: ARG002  # for others
         """Return what a job pays now."""
+        return self._rule_prices(job, view)
+
+    def _rule_prices(self, job: WaitingJob, view: ClusterView) -> Prices:
         given = self.settings
         return Prices(
             time_watts=given.time_watts * view.criticality(job),
@@ -157,8 +199,37 @@ class TotalCostRule(PlacementRule):
             opening=given.opening,
             waking=given.waking,
             power=self._power.price,
-            device_watts=given.scarcity * self._scarcity.device_watts,
+            device_watts=self._scarce_watts + self.place_watts(view),
         )
+
+    def place_watts(self, view: ClusterView) -> FloatArray:
+        """Return what a job pays for a device of each place beyond the price of scarcity, [places]."""
+        return self._place_prices.charged_watts(view.free_gpus)
+
+    @property
+    def _scarce_watts(self) -> FloatArray:
+        return self.settings.scarcity * self._scarcity.device_watts
+
+    def _packed(self, job: WaitingJob, found: Placement, prices: Prices, view: ClusterView) -> Placement | Postponement:
+        """Return a placement with its node, or until when to wait for a node that costs less."""
+        place = view.places[found.place]
+        if place.node_watts <= 0.0 or found.gpus >= place.gpus_per_node or job.estimated_units <= 0.0:
+            return found
+        run, default = (job.estimated_units * seconds for seconds in self._options(job, view).seconds(found))
+        now = view.now_seconds
+        latest = job.submitted_seconds + min(self.settings.wait * default, MOST_WAIT_SECONDS)
+        if job.deadline_seconds < inf:
+            latest = min(latest, job.deadline_seconds - run / (1.0 - TIME_MARGIN))
+        slot = best_slot(
+            view.nodes(found.place),
+            Stay(gpus=found.gpus, seconds=run, now_seconds=now, latest_seconds=latest),
+            PackingPrices(
+                longer_watts=self.settings.pack * place.node_watts,
+                idle_seconds=place.idle_seconds,
+                wait_watts=prices.time_watts + prices.slowdown_joules / default,
+            ),
+        )
+        return Postponement(slot.start_seconds) if slot.start_seconds > now else found._replace(node=slot.node)
 
     def ended(self, job: EndedJob) -> None:
         """Learn what a job that completed really took, and whether it came in time."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from slurm_energy.policy.placement import ClusterView, Placement, PlacementRule, WaitingJob
+from slurm_energy.policy.placement import ClusterView, Placement, PlacementRule, Postponement, WaitingJob
 from slurm_energy.twin.arrivals import WorkloadArrivals
 from slurm_energy.twin.device_model import DeviceModel, Load
 from slurm_energy.twin.engine import Answer, Engine
@@ -89,18 +89,18 @@ class Answers(PlacementRule):
 
     def __init__(
         self,
-        place: Callable[[WaitingJob, ClusterView], Placement | None] | None = None,
+        place: Callable[[WaitingJob, ClusterView], Placement | Postponement | None] | None = None,
         route: Callable[[WaitingJob, ClusterView], int | tuple[int, ...] | None] | None = None,
         control: Callable[[ClusterView], dict[int, int]] | None = None,
         control_interval_seconds: float | None = None,
     ) -> None:
-        self._place = place or FirstFit().place
+        self._place: Callable[[WaitingJob, ClusterView], Placement | Postponement | None] = place or FirstFit().place
         self._route = route
         self._control = control
         self.routes = route is not None
         self.control_interval_seconds = control_interval_seconds
 
-    def place(self, job: WaitingJob, view: ClusterView) -> Placement | None:
+    def place(self, job: WaitingJob, view: ClusterView) -> Placement | Postponement | None:
         return self._place(job, view)
 
     def route(self, job: WaitingJob, view: ClusterView) -> int | tuple[int, ...] | None:

@@ -13,7 +13,7 @@ from gymnasium.utils.env_checker import check_env
 from small_worlds import BUSY_WATTS, FREE_WATTS, make_job, make_pool, make_world, same
 
 from slurm_energy.errors import ConfigError, ValueRangeError
-from slurm_energy.policy.placement import Discipline, Placement
+from slurm_energy.policy.placement import Discipline, Placement, Postponement
 from slurm_energy.policy.rules.registry import create_rule
 from slurm_energy.twin.environment import ENVIRONMENT_ID, ClusterEnvironment
 from slurm_energy.twin.environment_reward import RewardWeights
@@ -77,7 +77,9 @@ def follow_rule(environment: ClusterEnvironment, name: str, seed: int) -> Outcom
     environment.reset(seed=seed)
     rule = create_rule(name)
     while environment.job is not None:
-        environment.step(environment.action_of(rule.place(environment.job, environment.view)))
+        answer = rule.place(environment.job, environment.view)
+        assert not isinstance(answer, Postponement)
+        environment.step(environment.action_of(answer))
     return environment.outcome(rule.name)
 
 

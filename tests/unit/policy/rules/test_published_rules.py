@@ -74,7 +74,7 @@ def test_dp_full_keeps_the_highest_clock() -> None:
 
 def pull(rule: PlacementRule, view: FakeView, job_id: int, place: int = 0) -> int:
     placement = rule.place(make_job(job_id=job_id, routed_place=place), view)
-    assert placement is not None
+    assert isinstance(placement, Placement)
     return placement.clock
 
 
@@ -146,7 +146,7 @@ def test_the_masked_choice_is_uniform_over_places_with_room_and_cuts_the_count()
     rule = begun("masked-random", view)
     placements = [rule.place(make_job(), view) for _ in range(4000)]
     assert None not in placements
-    found = [placement for placement in placements if placement is not None]
+    found = [placement for placement in placements if isinstance(placement, Placement)]
     first = [placement.gpus for placement in found if placement.place == 1]
     assert 0.46 < len(first) / len(found) < 0.54
     assert {placement.place for placement in found} == {1, 2}

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rule_factory import A10, A30, H100, L4, TWO_CLOCKS, Device, FakeJob, FakeView, make_job, make_view
 
+from slurm_energy.policy.placement import Placement
 from slurm_energy.policy.placement_guard import guarded_placement
 from slurm_energy.policy.rules.registry import create_rule, rule_names
 
@@ -57,6 +58,7 @@ def test_an_answer_needs_no_correction_and_there_is_one_whenever_the_job_fits(
         waits_for_power = name.startswith(("cap-", "total-cost")) and view.power_budget_watts < inf
         assert waits_for_power or not any(room)
         return
+    assert isinstance(placement, Placement)
     table = view.options(job)
     column = {gpus: index for index, gpus in enumerate(table.gpu_counts)}
     seconds = table.seconds_per_unit[placement.place].tolist()

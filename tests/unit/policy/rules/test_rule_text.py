@@ -7,6 +7,7 @@ import pytest
 from rule_factory import make_job, make_view
 
 from slurm_energy.errors import ConfigError, PolicyError, SlurmEnergyError, ValueRangeError
+from slurm_energy.policy.placement import Placement
 from slurm_energy.policy.rules.registry import create_rule, rule_entry, rule_names
 
 ARENA = [
@@ -78,7 +79,7 @@ def test_settings_reach_the_rule() -> None:
     for rule in (cheap, quick):
         rule.begin(view, Random(1))
     slow, fast = cheap.place(job, view), quick.place(job, view)
-    assert slow is not None and fast is not None
+    assert isinstance(slow, Placement) and isinstance(fast, Placement)
     assert (slow.gpus, fast.gpus) == (1, 8)
 
 
@@ -90,4 +91,4 @@ def test_a_rule_travels_to_another_process_before_and_during_a_run(name: str) ->
         rule = pickle.loads(pickle.dumps(rule))
         rule.begin(view, Random(3))
         placement = rule.place(job, view)
-        assert placement is not None and placement.place == 1
+        assert isinstance(placement, Placement) and placement.place == 1

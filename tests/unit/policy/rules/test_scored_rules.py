@@ -54,6 +54,7 @@ def test_no_option_with_room_has_a_lower_score(text: str, free_gpus: list[int], 
     if placement is None:
         assert best == inf
     else:
+        assert isinstance(placement, Placement)
         assert placement.gpus <= free_gpus[placement.place]
         assert score[placement.place, table.count_index(placement.gpus), placement.clock] == pytest.approx(best)
 
@@ -84,6 +85,7 @@ def test_bounds_leave_the_best_of_the_options_that_keep_them(
     if placement is None:
         assert not any(free_gpus)
         return
+    assert isinstance(placement, Placement)
     chosen = (placement.place, placement.gpus - 1, placement.clock)
     if best < inf:
         assert keeps(*chosen)
@@ -98,9 +100,9 @@ def test_a_deadline_that_can_be_met_is_met_and_one_that_cannot_binds_no_more(tex
     view = wide_view()
     view.now_seconds = 1000.0
     free = begun(text, view).place(make_job(), view)
-    assert free is not None
+    assert isinstance(free, Placement)
     hurried = begun(text, view).place(make_job(deadline_seconds=1400.0), view)
-    assert hurried is not None and hurried != free
+    assert isinstance(hurried, Placement) and hurried != free
     table = view.options(make_job())
     assert table.seconds_per_unit[hurried.place, hurried.gpus - 1, hurried.clock] * 50_000.0 <= 400.0
     for too_late in (1001.0, 900.0):
@@ -113,7 +115,7 @@ def test_greedy_takes_one_device_at_the_energy_optimal_clock_of_the_cheapest_pla
     order = []
     for _ in range(4):
         placement = rule.place(make_job(), view)
-        assert placement is not None
+        assert isinstance(placement, Placement)
         order.append(placement)
         view.free_gpus[placement.place] = 0
     assert order == [Placement(1, 1, 4), Placement(3, 1, 5), Placement(2, 1, 5), Placement(0, 1, 5)]
@@ -124,10 +126,10 @@ def test_waking_a_node_costs_what_it_takes_unless_told_otherwise(text: str) -> N
     view = make_view(devices=(H100, L4, A10), totals=(9, 9, 9), wake={1: 2e5})
     short, long = make_job(estimated_units=1000.0), make_job(estimated_units=1e6)
     first, second = begun(text, view).place(short, view), begun(text, view).place(long, view)
-    assert first is not None and second is not None
+    assert isinstance(first, Placement) and isinstance(second, Placement)
     assert (first.place, second.place) == (2, 1)
     careless = begun(text + (",wake=0" if ":" in text else ":wake=0"), view).place(short, view)
-    assert careless is not None and careless.place == 1
+    assert isinstance(careless, Placement) and careless.place == 1
 
 
 def test_a_table_made_anew_is_looked_at_anew() -> None:
@@ -137,7 +139,7 @@ def test_a_table_made_anew_is_looked_at_anew() -> None:
     view.devices = (A10, H100)
     view.tables.clear()
     after = rule.place(make_job(), view)
-    assert before is not None and after is not None
+    assert isinstance(before, Placement) and isinstance(after, Placement)
     assert (before.place, after.place) == (1, 0)
 
 

@@ -36,7 +36,7 @@ def test_a_job_shares_the_gpu_where_that_costs_less_at_the_partners_clock(text: 
 def test_nobody_shares_unless_told(text: str) -> None:
     view = shared_view(GOOD)
     placement = begun(text, view).place(make_job(), view)
-    assert placement is not None and placement.partner is None
+    assert isinstance(placement, Placement) and placement.partner is None
 
 
 @pytest.mark.parametrize("text", TEXTS)
@@ -52,7 +52,7 @@ def test_nobody_shares_unless_told(text: str) -> None:
 def test_a_poor_offer_is_left(text: str, offer: PartnerOffer) -> None:
     view = shared_view(offer)
     placement = begun(text, view).place(make_job(), view)
-    assert placement is not None and placement.partner is None
+    assert isinstance(placement, Placement) and placement.partner is None
 
 
 @pytest.mark.parametrize("text", TEXTS)
@@ -61,7 +61,7 @@ def test_the_cheapest_of_several_offers_is_taken(text: str) -> None:
         GOOD._replace(job_id=1, watts=140.0), GOOD._replace(job_id=2), GOOD._replace(job_id=3, speed=0.7)
     )
     placement = begun(text, view).place(make_job(), view)
-    assert placement is not None and placement.partner == 2
+    assert isinstance(placement, Placement) and placement.partner == 2
 
 
 @pytest.mark.parametrize("text", TEXTS)
@@ -69,7 +69,7 @@ def test_a_job_without_room_may_still_share(text: str) -> None:
     view = shared_view(GOOD)
     view.free_gpus = [0, 0, 0]
     placement = begun(text, view).place(make_job(), view)
-    assert placement is not None and placement.partner == 7
+    assert isinstance(placement, Placement) and placement.partner == 7
 
 
 @pytest.mark.parametrize("text", TEXTS)
@@ -78,9 +78,9 @@ def test_sharing_keeps_the_jobs_own_bounds(text: str) -> None:
     rule = begun(text, view)
     for bounds in ({"max_slowdown": 0.2}, {"time_limit_seconds": 4000.0}, {"deadline_seconds": 4000.0}):
         placement = rule.place(make_job(**bounds), view)
-        assert placement is not None and placement.partner is None
+        assert isinstance(placement, Placement) and placement.partner is None
     placement = rule.place(make_job(max_slowdown=0.3), view)
-    assert placement is not None and placement.partner == 7
+    assert isinstance(placement, Placement) and placement.partner == 7
 
 
 def test_a_price_on_devices_speaks_for_sharing() -> None:
@@ -91,5 +91,5 @@ def test_a_price_on_devices_speaks_for_sharing() -> None:
     view.num_waiting = 1
     rule.route(make_job(), view)
     after = rule.place(make_job(), view)
-    assert before is not None and after is not None
+    assert isinstance(before, Placement) and isinstance(after, Placement)
     assert (before.partner, after.partner) == (None, 7)

@@ -48,7 +48,7 @@ def test_clocks_by_device_leave_other_devices_at_their_default() -> None:
     view = make_view(devices=(H100, L4, A10), totals=(8, 8, 8))
     rule = begun("fixed-clock:L4=0.7,h100=0.8", view)
     placements = [rule.place(make_job(routed_place=place), view) for place in range(3)]
-    assert [placement and placement.clock for placement in placements] == [5, 4, 7]
+    assert [isinstance(placement, Placement) and placement.clock for placement in placements] == [5, 4, 7]
 
 
 def test_a_clock_for_a_device_that_no_place_has_is_refused() -> None:
@@ -62,7 +62,7 @@ def run_jobs(rule: PlacementRule, view: FakeView, runs: int, **changes: object) 
     for number in range(runs):
         job = make_job(job_id=number, **changes)
         placement = rule.place(job, view)
-        assert placement is not None
+        assert isinstance(placement, Placement)
         clocks.append(placement.clock)
         joules = float(view.options(job).joules_per_unit[placement.place, placement.gpus - 1, placement.clock])
         rule.ended(

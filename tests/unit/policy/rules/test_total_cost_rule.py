@@ -151,7 +151,10 @@ def test_missed_deadlines_keep_more_devices_free_and_kept_ones_fewer() -> None:
 
 def test_settings_are_read_and_checked() -> None:
     assert create_rule("total-cost:V=5,slowdown=0.3,headroom=0.1").name == "total-cost"
+    assert create_rule("total-cost:by_place=1,pack=0.1,wait=0.1").name == "total-cost"
     with pytest.raises(ConfigError, match="no setting"):
         create_rule("total-cost:speed=1")
+    with pytest.raises(ValueRangeError, match="wait"):
+        create_rule("total-cost:wait=2")
     with pytest.raises(ValueRangeError, match="headroom"):
         create_rule("total-cost:headroom=2")
