@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Literal
 
+from hypothesis import strategies as st
 from small_worlds import make_device, make_job, make_load, make_pool, make_world, steps_of
 
 from slurm_energy.policy.placement import Discipline
@@ -28,6 +29,21 @@ class Features:
     controls: bool = False
     backfill: Literal["none", "easy"] = "easy"
     order: Literal["fifo", "sjf"] = "fifo"
+
+
+features = st.builds(
+    Features,
+    seed=st.integers(0, 2**32),
+    suspends=st.booleans(),
+    fails=st.booleans(),
+    shares=st.booleans(),
+    heats=st.booleans(),
+    changes=st.booleans(),
+    routes=st.booleans(),
+    controls=st.booleans(),
+    backfill=st.sampled_from(("none", "easy")),
+    order=st.sampled_from(("fifo", "sjf")),
+)
 
 
 def random_world(features: Features) -> World:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from random_worlds import Features, random_jobs, random_world
+from random_worlds import Features, features, random_jobs, random_world
 from small_worlds import (
     FirstFit,
     RandomRule,
@@ -32,20 +32,6 @@ from slurm_energy.twin.world import Outage
 STATES = {"COMPLETED", "TIMEOUT", "FAILED", "NODE_FAIL", "CANCELLED", "REJECTED", "PENDING", "RUNNING"}
 FINAL = STATES - {"PENDING", "RUNNING"}
 JOBS = 16
-
-features = st.builds(
-    Features,
-    seed=st.integers(0, 2**32),
-    suspends=st.booleans(),
-    fails=st.booleans(),
-    shares=st.booleans(),
-    heats=st.booleans(),
-    changes=st.booleans(),
-    routes=st.booleans(),
-    controls=st.booleans(),
-    backfill=st.sampled_from(("none", "easy")),
-    order=st.sampled_from(("fifo", "sjf")),
-)
 
 
 def rule_for(chosen: Features) -> RandomRule:

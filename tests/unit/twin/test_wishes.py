@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from random_worlds import Features, random_jobs, random_world
+from random_worlds import Features, features, random_jobs, random_world
 from small_worlds import Answers, RandomRule, ended, make_job, make_pool, make_world, run_jobs, same, started
 
 from slurm_energy.policy.placement import (
@@ -173,21 +173,6 @@ class WishingRule(PlacementRule):
             return Postponement(view.now_seconds + self._random.uniform(-5.0, 60.0))
         found = self._rule.place(job, view)
         return found if found is None else found._replace(node=self._random.choice((None, -1, 0, 1, 2, 99)))
-
-
-features = st.builds(
-    Features,
-    seed=st.integers(0, 2**32),
-    suspends=st.booleans(),
-    fails=st.booleans(),
-    shares=st.booleans(),
-    heats=st.booleans(),
-    changes=st.booleans(),
-    routes=st.booleans(),
-    controls=st.booleans(),
-    backfill=st.sampled_from(("none", "easy")),
-    order=st.sampled_from(("fifo", "sjf")),
-)
 
 
 @given(features)
