@@ -30,7 +30,8 @@ nodes. {weights}.
   Slurm's commands. They print rows with every field of Slurm 22.05, different at every reading. One client on the same
   machine asks for one decision after another, 5 ms apart, a connection for each. *By the policy* is the share that the
   learned policy answered in time; its baseline answered the others. A network of prices answers in the daemon, one of
-  options in its own process.
+  options in its own process. Where the host of a virtual machine kept 2 % of a processor or more from it, decisions are
+  asked for again, up to five times, and the figures are those of the least disturbed time.
 - Peak memory is VmHWM: what processes share counts in each of them.
 """
 
