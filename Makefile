@@ -40,8 +40,8 @@ format:  ## Format and mend what can be mended
 bench: install-test native  ## Measure submission, decision, hooks and simulation; write docs/reference/benchmarks*.md
 	@sh scripts/as-root.sh $(PY) -m benchmarks.run --write docs/reference/benchmarks.md
 	@$(PY) -m benchmarks.twin --write docs/reference/benchmarks-twin.md
-	@$(BIN)/slurm-energy bench decision --checkpoint shipped --markdown docs/reference/benchmarks-decision.md
-	@$(BIN)/slurm-energy bench decision --markdown docs/reference/benchmarks-decision-options.md
+	@$(BIN)/slurm-energy bench decision --markdown docs/reference/benchmarks-decision.md
+	@$(BIN)/slurm-energy bench decision --checkpoint random --markdown docs/reference/benchmarks-decision-options.md
 	@$(PY) -m benchmarks.sampling --write docs/reference/benchmarks-sampling.md
 
 results: install-test  ## Train the agents, run all comparisons (about two hours on 2 free cores); write docs/reference/results.md

@@ -177,7 +177,10 @@ def page(figures: list[Figure], slurm_version: str) -> str:
     lines = [
         "# Benchmarks",
         "",
-        "Written by `make bench`. Times are wall times on the machine below; read ratios first.",
+        "Written by `make bench`. Times are wall times on the machine below; read ratios first. Of their own are the",
+        "pages on [decisions and the daemon's memory](benchmarks-decision.md), the same for [a network of",
+        "options](benchmarks-decision-options.md), [sampling](benchmarks-sampling.md) and [the",
+        "simulator](benchmarks-twin.md).",
         "",
         f"- Date: {datetime.now(UTC):%Y-%m-%d}; {machine}; simulated GPUs.",
         "",

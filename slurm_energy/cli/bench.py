@@ -8,6 +8,10 @@ _OUT = click.Path(dir_okay=False, path_type=Path)
 SIZES = (16, 64, 256, 1024, 4096)
 
 
+_RANDOM = "random"
+"""Value of --checkpoint; a folder of that name is `./random`."""
+
+
 @click.group(epilog="Example: slurm-energy bench decision --nodes 16 --nodes 256")
 def bench() -> None:
     """Measure how fast decisions are and what memory they need."""
@@ -75,9 +79,15 @@ def bench() -> None:
     type=click.Choice(["gnn", "oracle"]),
     default="gnn",
     show_default=True,
-    help="What decides; gnn has random weights unless it is given others.",
+    help="What decides.",
 )
-@click.option("--checkpoint", default="", metavar="FOLDER", help="Weights of gnn, or `shipped` for the package's.")
+@click.option(
+    "--checkpoint",
+    default="shipped",
+    show_default=True,
+    metavar="FOLDER",
+    help="Weights of gnn: `shipped` for the package's, `random` for a network of options with random ones.",
+)
 @click.option("--json", "json_path", type=_OUT, metavar="FILE", help="Write every figure as JSON.")
 @click.option("--markdown", "markdown_path", type=_OUT, metavar="FILE", help="Write a page with the tables.")
 def decision(
@@ -112,6 +122,6 @@ def decision(
         queue=queue,
         changes_per_second=changes_per_second,
         policy=policy,
-        checkpoint=checkpoint,
+        checkpoint="" if checkpoint == _RANDOM else checkpoint,
     )
     return measure_decisions(plan, BenchOutput(json_path=json_path, markdown_path=markdown_path))

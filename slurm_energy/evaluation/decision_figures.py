@@ -129,8 +129,9 @@ class DecisionBench:
     """Between two readings of the cluster by the daemon."""
     in_process: tuple[InProcess, ...]
     through_daemon: tuple[ThroughDaemon, ...]
-    checkpoint: str = ""
-    """Of a learned policy: `shipped` or a folder; empty for a network of options with random weights."""
+    checkpoint: str | None = ""
+    """Of a learned policy: `shipped` or a folder; empty for a network of options with random weights, None for a policy
+    that is not learned."""
 
     def document(self) -> dict[str, Any]:
         """Return everything for JSON, sums included."""

@@ -95,8 +95,10 @@ def bench_page(bench: DecisionBench, command: str) -> str:
     return "\n".join([*lines, *(f"- {visible(note)}" for note in notes), *([""] if notes else [])])
 
 
-def _weights(checkpoint: str) -> str:
+def _weights(checkpoint: str | None) -> str:
     """Return in words which network was asked."""
+    if checkpoint is None:
+        return "The policy is a rule, without a network"
     if checkpoint == SHIPPED:
         return "The policy is the network of prices that comes with the package, the default"
     if checkpoint:

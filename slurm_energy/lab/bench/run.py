@@ -110,7 +110,7 @@ def run_bench(plan: BenchPlan, tell: Tell | None = None) -> DecisionBench:
         interval_seconds=plan.interval_seconds,
         in_process=tuple(in_process),
         through_daemon=tuple(through_daemon),
-        checkpoint=plan.checkpoint,
+        checkpoint=plan.checkpoint if plan.policy in LEARNED else None,
     )
 
 

@@ -60,9 +60,9 @@ def test_the_terminal_shows_the_same_figures() -> None:
 
 @pytest.mark.parametrize(
     ("checkpoint", "words"),
-    [("", "random weights"), ("shipped", "comes with the package"), ("/a/b", "those of /a/b.")],
+    [("", "random weights"), ("shipped", "comes with the package"), ("/a/b", "those of /a/b."), (None, "a rule")],
 )
-def test_a_page_says_which_network_was_asked(checkpoint: str, words: str) -> None:
+def test_a_page_says_which_network_was_asked(checkpoint: str | None, words: str) -> None:
     assert words in bench_page(replace(make_bench(ROWS), checkpoint=checkpoint), "command")
 
 
