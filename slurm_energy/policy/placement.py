@@ -42,7 +42,7 @@ class Postponement(NamedTuple):
     """Absolute; what is not after now, or has no end, leaves the job waiting where it is."""
 
 
-class NodeState(NamedTuple):
+class PlaceNode(NamedTuple):
     """A node that is up, and when its jobs leave it."""
 
     node: int
@@ -361,7 +361,7 @@ class ClusterView(Protocol):
         """Return how many nodes without any job a start with so many devices would take, asleep or awake."""
         ...
 
-    def nodes(self, place: int) -> Sequence[NodeState]:
+    def nodes(self, place: int) -> Sequence[PlaceNode]:
         """Return the nodes that are up, in their order; none in a place that does not tell nodes apart."""
         ...
 

@@ -7,7 +7,7 @@ from slurm_energy.domain.ids import JobId, NodeName, PartitionName, parse_job_id
 from slurm_energy.domain.job import GpuDemand
 from slurm_energy.domain.units import slurm_joules
 from slurm_energy.errors import ValueRangeError
-from slurm_energy.slurm.conversion import BadRow, Converted, convert_rows, rows_of
+from slurm_energy.slurm.conversion import BadRow
 from slurm_energy.slurm.dependency import MAX_DEPENDENCY_CHARACTERS, parse_dependencies
 from slurm_energy.slurm.gres import TresRequest, gpu_demands, gpu_indices, held_gpus
 from slurm_energy.slurm.hostlist import expand_hostlist
@@ -43,15 +43,6 @@ BASE_STATES = frozenset(
 LIVE_STATES = frozenset({"PENDING", "RUNNING", "SUSPENDED"})
 MAX_POSITIONED_NODES = 1000
 """Of a job over more nodes nobody needs to know which devices it holds: all."""
-
-
-def convert_jobs(document: object) -> Converted[JobState]:
-    """Return the jobs of a `squeue --json` answer; rows that cannot be read are counted by reason.
-
-    Raises:
-        SlurmError: the answer as a whole is not one of squeue.
-    """
-    return convert_rows(rows_of(document, "jobs"), convert_job)
 
 
 def convert_job(row: Mapping[str, object]) -> JobState:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from slurm_energy.domain.cluster import NodeGpus, NodeState
 from slurm_energy.domain.ids import NodeName, PartitionName
 from slurm_energy.errors import ValueRangeError
-from slurm_energy.slurm.conversion import BadRow, Converted, convert_rows, rows_of
+from slurm_energy.slurm.conversion import BadRow
 from slurm_energy.slurm.gres import parse_gpus
 from slurm_energy.slurm.values import mebibytes, names, number, positive, text, whole, words
 
@@ -37,15 +37,6 @@ UNAVAILABLE_STATES = frozenset(
         "UNKNOWN",
     }
 )
-
-
-def convert_nodes(document: object) -> Converted[NodeState]:
-    """Return the nodes; rows that cannot be read are counted by reason.
-
-    Raises:
-        SlurmError: the answer as a whole lists no nodes.
-    """
-    return convert_rows(rows_of(document, "nodes"), convert_node)
 
 
 def convert_node(row: Mapping[str, object]) -> NodeState:

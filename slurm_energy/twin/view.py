@@ -4,7 +4,7 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from math import inf
 
-from slurm_energy.policy.placement import NodeState, OptionTable, PartnerOffer, RunningJob, WaitingJob
+from slurm_energy.policy.placement import OptionTable, PartnerOffer, PlaceNode, RunningJob, WaitingJob
 from slurm_energy.twin.boards import pair_scale
 from slurm_energy.twin.execution import Execution
 from slurm_energy.twin.job import Job
@@ -211,13 +211,13 @@ class TwinView:
         """Return how many nodes without any job a start would take."""
         return self._execution.pools[self.twin_places[place].pool_index].opened_nodes(gpus)
 
-    def nodes(self, place: int) -> list[NodeState]:
+    def nodes(self, place: int) -> list[PlaceNode]:
         """Return the nodes that are up."""
         pool = self._pool_of[place]
         if not pool.by_node:
             return []
         return [
-            NodeState(node, pool.free[node], power != SUSPENDED, self._ends(pool, node))
+            PlaceNode(node, pool.free[node], power != SUSPENDED, self._ends(pool, node))
             for node, power in enumerate(pool.power)
             if power != DOWN
         ]

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from math import inf
 from typing import NamedTuple
 
-from slurm_energy.policy.placement import NodeState
+from slurm_energy.policy.placement import PlaceNode
 
 MOST_WAIT_SECONDS = 14_400.0
 """Longest wait for room on a node, whatever the job's length."""
@@ -50,7 +50,7 @@ class Slot(NamedTuple):
     start_seconds: float
 
 
-def best_slot(nodes: Iterable[NodeState], stay: Stay, prices: PackingPrices) -> Slot:
+def best_slot(nodes: Iterable[PlaceNode], stay: Stay, prices: PackingPrices) -> Slot:
     """Return the node for a start now, or a later start on a node that is full now if that costs less.
 
     Now it is the node whose last job ends soonest after the new one; where none lasts so long, the one that lasts
@@ -86,7 +86,7 @@ def best_slot(nodes: Iterable[NodeState], stay: Stay, prices: PackingPrices) -> 
     return Slot(node, start)
 
 
-def _free_from(state: NodeState, gpus: int) -> float:
+def _free_from(state: PlaceNode, gpus: int) -> float:
     """Return when so many devices of a node will be free, infinite for never."""
     free = state.free_gpus
     for end, given_back in state.ends_seconds:

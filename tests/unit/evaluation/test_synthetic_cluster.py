@@ -2,6 +2,7 @@ import json
 from dataclasses import replace
 
 import pytest
+from slurm_answers import convert_jobs, convert_nodes
 
 from slurm_energy.domain.cluster import ClusterSnapshot
 from slurm_energy.domain.ids import PartitionName
@@ -17,8 +18,6 @@ from slurm_energy.evaluation.synthetic_cluster import (
     synthetic_cluster,
 )
 from slurm_energy.evaluation.synthetic_slurm import SlurmTexts, held_positions, partition_text, topology_text
-from slurm_energy.slurm.convert_job import convert_jobs
-from slurm_energy.slurm.convert_node import convert_nodes
 from slurm_energy.slurm.convert_partition import convert_partitions
 from slurm_energy.slurm.convert_topology import convert_topology
 

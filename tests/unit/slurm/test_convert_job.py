@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from slurm_answers import convert_jobs
 
 from slurm_energy.domain.cluster import JobDependency, JobState
 from slurm_energy.domain.ids import JobId, PartitionName
 from slurm_energy.errors import SlurmError
-from slurm_energy.slurm.convert_job import convert_jobs
 
 DATA = Path(__file__).parents[2] / "data" / "slurm"
 

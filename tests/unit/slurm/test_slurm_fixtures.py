@@ -4,11 +4,10 @@ import json
 from pathlib import Path
 
 import pytest
+from slurm_answers import convert_jobs, convert_nodes
 
 from slurm_energy.errors import SlurmError
 from slurm_energy.slurm.convert_accounting import convert_accounting
-from slurm_energy.slurm.convert_job import convert_jobs
-from slurm_energy.slurm.convert_node import convert_nodes
 
 SHARED = Path(__file__).parents[4] / "shared" / "data"
 REST = SHARED / "slurm_rest_fixtures"

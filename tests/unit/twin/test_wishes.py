@@ -13,9 +13,9 @@ from small_worlds import Answers, RandomRule, ended, make_job, make_pool, make_w
 from slurm_energy.policy.placement import (
     ClusterView,
     Discipline,
-    NodeState,
     Placement,
     PlacementRule,
+    PlaceNode,
     Postponement,
     WaitingJob,
 )
@@ -55,7 +55,7 @@ def test_a_node_that_cannot_be_leaves_the_choice_to_the_scheduler(node: int) -> 
 
 
 def test_nodes_are_seen_with_the_ends_that_their_jobs_are_expected_to_have() -> None:
-    seen: list[list[NodeState]] = []
+    seen: list[list[PlaceNode]] = []
 
     def place(job: WaitingJob, view: ClusterView) -> Placement:
         seen.append(list(view.nodes(0)))
@@ -67,8 +67,8 @@ def test_nodes_are_seen_with_the_ends_that_their_jobs_are_expected_to_have() -> 
         make_job(3, submitted=100.0, units=1.0),
     ]
     run_jobs(two_nodes(suspend=SLEEP), jobs, Answers(place))
-    assert seen[1] == [NodeState(0, 2, True, ((15.0, 2),)), NodeState(1, 4, True, ())]
-    assert seen[2] == [NodeState(0, 4, False, ()), NodeState(1, 4, False, ())]
+    assert seen[1] == [PlaceNode(0, 2, True, ((15.0, 2),)), PlaceNode(1, 4, True, ())]
+    assert seen[2] == [PlaceNode(0, 4, False, ()), PlaceNode(1, 4, False, ())]
 
 
 def test_a_job_that_is_put_off_lets_others_go_ahead_and_has_waited() -> None:

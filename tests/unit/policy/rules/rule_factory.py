@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from slurm_energy.policy.placement import NodeState, OptionTable, PartnerOffer, PlaceInfo, WaitingJob
+from slurm_energy.policy.placement import OptionTable, PartnerOffer, PlaceInfo, PlaceNode, WaitingJob
 
 CLOCKS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 COUNTS = tuple(range(1, 9))
@@ -165,8 +165,8 @@ class FakeView:
     def opened_nodes(self, place: int, gpus: int) -> int:
         return int(self.free_gpus[place] == self.totals[place])
 
-    def nodes(self, place: int) -> list[NodeState]:
-        return [NodeState(0, self.free_gpus[place], is_awake=True, ends_seconds=())]
+    def nodes(self, place: int) -> list[PlaceNode]:
+        return [PlaceNode(0, self.free_gpus[place], is_awake=True, ends_seconds=())]
 
     def criticality(self, job: WaitingJob) -> float:
         return 1.0

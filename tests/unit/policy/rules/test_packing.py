@@ -6,15 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_energy.policy.placement import NodeState
+from slurm_energy.policy.placement import PlaceNode
 from slurm_energy.policy.rules.packing import PackingPrices, Slot, Stay, best_slot
 
 PRICES = PackingPrices(longer_watts=1000.0, idle_seconds=900.0, wait_watts=10.0)
 
 
-def node(number: int, free: int, *ends: float, awake: bool = True) -> NodeState:
+def node(number: int, free: int, *ends: float, awake: bool = True) -> PlaceNode:
     """Return a node of which each job has one device."""
-    return NodeState(number, free, awake, tuple((end, 1) for end in sorted(ends)))
+    return PlaceNode(number, free, awake, tuple((end, 1) for end in sorted(ends)))
 
 
 def stay(seconds: float = 100.0, gpus: int = 1, latest: float = 0.0) -> Stay:
@@ -79,7 +79,7 @@ states = st.lists(st.tuples(ends, st.booleans()), max_size=6).map(
 
 @given(states, st.integers(1, 7), st.floats(1.0, 5000.0), st.floats(-10.0, 500.0))
 def test_a_node_has_room_and_a_wait_is_within_its_limit(
-    nodes: list[NodeState], gpus: int, seconds: float, latest: float
+    nodes: list[PlaceNode], gpus: int, seconds: float, latest: float
 ) -> None:
     slot = best_slot(nodes, stay(seconds, gpus, latest), PRICES)
     if slot.node is not None:
