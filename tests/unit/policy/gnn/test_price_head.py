@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from block_parts import ablation
+from served_cluster import lab
 from test_moments import batched, smaller_state
 
 from slurm_energy.errors import PolicyError
@@ -95,6 +96,23 @@ def test_factors_are_bounded_and_the_same_with_and_without_torch() -> None:
     assert found.min() >= np.exp(-LARGEST) * (1.0 - 1e-5)
     assert found.max() <= np.exp(LARGEST) * (1.0 + 1e-5)
     assert found[2] == 1.0
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=ablation)
+def test_published_prices_are_the_heads_without_torch(config: NetworkConfig) -> None:
+    network, jobs = stirred(config), job_columns(7)
+    head = network.prices
+    assert head is not None
+    prices = NetworkPrices(network)
+    prices.follow(lab())
+    published, moments = prices._chooser.state()
+    with torch.inference_mode():
+        context = head.context(published, moments)
+        raw = head(context, jobs, torch.zeros(len(jobs), dtype=torch.int64)).numpy()
+    found = np.stack([prices.published.job_raw(job) for job in jobs.numpy()])
+    assert np.abs(raw).max() > 0.1
+    assert found == pytest.approx(raw, abs=1e-5)
+    assert prices.published.device_raw == pytest.approx(context.devices.numpy(), abs=1e-6)
 
 
 def test_a_network_of_options_has_no_prices() -> None:
