@@ -61,6 +61,10 @@ class Prices(NamedTuple):
     """Of a joule of the devices beyond the first: rises while a power budget binds."""
     device_watts: FloatArray
     """mu: of a device for as long as it is held, [places]."""
+    span_watts: float = 0.0
+    """Of a second that the job would still run after every other."""
+    span_seconds: float = 0.0
+    """Until the last of the others is expected to end."""
 
 
 class PricedJob(NamedTuple):
@@ -170,6 +174,8 @@ class CostTable:
         )
         if prices.power > 0.0:
             cost += prices.power * self._gross_joules
+        if prices.span_watts > 0.0:
+            cost += prices.span_watts * np.maximum(0.0, self._seconds - prices.span_seconds / max(units, 1e-9))
         if prices.slowdown_joules > 0.0:
             cost += prices.slowdown_joules * self._slowdown / max(units, 1e-9)
         return cost

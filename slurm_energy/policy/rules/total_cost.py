@@ -19,9 +19,10 @@ from slurm_energy.policy.rules.bounds import TIME_MARGIN, bounds_of
 from slurm_energy.policy.rules.budget import BudgetKeeper, PowerPrice
 from slurm_energy.policy.rules.corrections import Corrections
 from slurm_energy.policy.rules.cost_table import CostTable, PlaceCosts, PricedJob, Prices
+from slurm_energy.policy.rules.latest_end import LatestEnd
 from slurm_energy.policy.rules.packing import MOST_WAIT_SECONDS, PackingPrices, Stay, best_slot
 from slurm_energy.policy.rules.place_prices import PlacePrices
-from slurm_energy.policy.rules.scarcity import HEADROOM, Scarcity
+from slurm_energy.policy.rules.scarcity import HEADROOM, Scarcity, TypeScarcity
 from slurm_energy.policy.rules.settings import Setting
 from slurm_energy.policy.rules.tables import Prepared
 
@@ -46,6 +47,10 @@ class TotalCostSettings:
     """Whether ended jobs correct what tables say of their kind and place."""
     by_place: bool = False
     """Whether every place has a price of devices of its own, beside that of all."""
+    spare: float = 0.0
+    """Share of each GPU type that a price of its own keeps free; 0 sets no such price."""
+    span_watts: float = 0.0
+    """Of a second that a job would still run after every other that runs now."""
     pack: float = 0.0
     """Of a joule of a node that a job keeps awake longer, where nodes are chosen; 0 leaves them to the scheduler."""
     wait: float = 0.0
@@ -72,6 +77,8 @@ TOTAL_COST = (
     Setting(
         name="by_place", default=0, low=0, high=1, whole=True, meaning="1 adds a price of devices of each place's own"
     ),
+    Setting(name="spare", default=0.0, low=0.0, high=0.9, meaning="share of each GPU type that its price keeps free"),
+    _price("span", 0.0, "price of a second by which the last of all jobs ends later, W"),
     _price("pack", 0.0, "price of keeping a node awake longer, J per J; 0 leaves nodes to the scheduler"),
     Setting(
         name="wait", default=0.0, low=0.0, high=1.0, meaning="most that a job waits for a better node, in run times"
@@ -91,6 +98,8 @@ def total_cost_settings(values: Mapping[str, float]) -> TotalCostSettings:
         headroom=values["headroom"],
         corrects=bool(values["correct"]),
         by_place=bool(values["by_place"]),
+        spare=values["spare"],
+        span_watts=values["span"],
         pack=values["pack"],
         wait=values["wait"],
     )
@@ -117,6 +126,8 @@ class TotalCostRule(PlacementRule):
         self._corrections = Corrections()
         self._scarcity = Scarcity()
         self._place_prices = PlacePrices()
+        self._types = TypeScarcity()
+        self._latest_end = LatestEnd()
         self._typical_watts = 0.0
         """What one device of the jobs so far draws, each in its cheapest option, in the mean."""
         self._budget = BudgetKeeper()
@@ -134,6 +145,8 @@ class TotalCostRule(PlacementRule):
         self._corrections = Corrections()
         self._scarcity = Scarcity(view.places, self.settings.headroom)
         self._place_prices = PlacePrices(view.places)
+        self._types = TypeScarcity(view.places, self.settings.spare)
+        self._latest_end = LatestEnd()
         self._typical_watts = 0.0
         self._arrived = (0, 0.0)
         self._deadlines = {}
@@ -147,9 +160,10 @@ class TotalCostRule(PlacementRule):
         self._arrived = count + 1, mean + (job.estimated_units * options.least_joules - mean) / (count + 1)
         self._typical_watts += (options.least_watts - self._typical_watts) / (count + 1)
         self._scarcity.move(view, options.least_watts)
+        self._types.move(view, options.least_watts)
         self._power.move(view)
         if self.settings.by_place:
-            dual = self._scarce_watts + self._place_prices.dual_watts
+            dual = self._scarce_watts + self._types.device_watts + self._place_prices.dual_watts
             prices = self._rule_prices(job, view)._replace(device_watts=dual)
             wanted = options.wanted(job.estimated_units, prices, view.allowed_places(job))
             if wanted is not None:
@@ -173,6 +187,9 @@ class TotalCostRule(PlacementRule):
                 return packed
             found = packed
         if found is not None:
+            if self.settings.span_watts > 0.0:
+                run_seconds = job.estimated_units * options.seconds(found._replace(node=None))[0]
+                self._latest_end.started(job.job_id, view.now_seconds + run_seconds)
             if job.deadline_seconds < inf:
                 self._deadlines[job.job_id] = job.deadline_seconds
             if self.settings.corrects:
@@ -200,11 +217,13 @@ class TotalCostRule(PlacementRule):
             waking=given.waking,
             power=self._power.price,
             device_watts=self._scarce_watts + self.place_watts(view),
+            span_watts=given.span_watts,
+            span_seconds=self._latest_end.seconds_left(view.now_seconds) if given.span_watts > 0.0 else 0.0,
         )
 
     def place_watts(self, view: ClusterView) -> FloatArray:
         """Return what a job pays for a device of each place beyond the price of scarcity, [places]."""
-        return self._place_prices.charged_watts(view.free_gpus)
+        return self._types.device_watts + self._place_prices.charged_watts(view.free_gpus)
 
     @property
     def _scarce_watts(self) -> FloatArray:
@@ -218,6 +237,8 @@ class TotalCostRule(PlacementRule):
         run, default = (job.estimated_units * seconds for seconds in self._options(job, view).seconds(found))
         now = view.now_seconds
         latest = job.submitted_seconds + min(self.settings.wait * default, MOST_WAIT_SECONDS)
+        if prices.span_watts > 0.0:
+            latest = min(latest, now + max(0.0, prices.span_seconds - run))  # a wait shall not move the last end
         if job.deadline_seconds < inf:
             latest = min(latest, job.deadline_seconds - run / (1.0 - TIME_MARGIN))
         slot = best_slot(
@@ -234,6 +255,7 @@ class TotalCostRule(PlacementRule):
     def ended(self, job: EndedJob) -> None:
         """Learn what a job that completed really took, and whether it came in time."""
         self._corrections.learn(job)
+        self._latest_end.ended(job.job_id)
         deadline = self._deadlines.pop(job.job_id, None)
         if deadline is not None:
             self._scarcity.deadline(missed=job.state != "COMPLETED" or job.ended_seconds > deadline)

@@ -189,7 +189,17 @@ def test_whatever_is_wished_energy_adds_up_and_no_device_is_used_twice(chosen: F
     assert (outcome.units <= outcome.true_units * (1.0 + 1e-9) + 1e-9).all()
 
 
-@given(features, st.sampled_from(("pack=1", "pack=1,wait=0.5", "by_place=1,pack=0.1,wait=0.1,slowdown=0.3")))
+@given(
+    features,
+    st.sampled_from(
+        (
+            "pack=1",
+            "pack=1,wait=0.5",
+            "by_place=1,pack=0.1,wait=0.1,slowdown=0.3",
+            "spare=0.2,span=1000,pack=1,wait=0.5",
+        )
+    ),
+)
 @settings(max_examples=60)
 def test_packing_is_safe_and_repeatable_in_every_world(chosen: Features, text: str) -> None:
     world = random_world(chosen)

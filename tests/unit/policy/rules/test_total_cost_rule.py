@@ -2,17 +2,19 @@
 
 from dataclasses import replace
 from math import inf
+from random import Random
 from typing import Any
 
 import numpy as np
 import pytest
-from rule_factory import make_job, make_view
+from rule_factory import A30, L4, FakeRun, make_job, make_view
 
 from slurm_energy.errors import ConfigError, ValueRangeError
+from slurm_energy.policy.placement import Placement
 from slurm_energy.policy.rules.bounds import bounds_of
 from slurm_energy.policy.rules.cost_table import CostTable, PlaceCosts, PricedJob, Prices
 from slurm_energy.policy.rules.registry import create_rule
-from slurm_energy.policy.rules.scarcity import MOST_HEADROOM, Scarcity
+from slurm_energy.policy.rules.scarcity import MOST_HEADROOM, Scarcity, TypeScarcity
 from slurm_energy.policy.rules.tables import active_joules
 
 
@@ -149,11 +151,92 @@ def test_missed_deadlines_keep_more_devices_free_and_kept_ones_fewer() -> None:
     assert scarcity.headroom == 0.02
 
 
+def test_a_type_that_fills_gets_dearer_and_the_others_do_not() -> None:
+    view = make_view()
+    found = TypeScarcity(view.places, spare=0.1)
+    view.free_gpus = [1, 64, 512]  # of 16, 128 and 512
+    for arrivals in range(1, 4):
+        found.move(view, 100.0)
+        assert found.device_watts.tolist() == pytest.approx([0.1 * 100.0 * (0.1 - 1 / 16) * arrivals, 0.0, 0.0])
+    view.num_waiting = 5  # for whatever
+    found.move(view, 100.0)
+    assert not found.device_watts[1:].any()
+    view.free_gpus = list(view.totals)
+    for _ in range(3):
+        found.move(view, 100.0)
+    assert not found.device_watts.any()
+
+
+def test_places_of_one_type_share_its_price_and_cpus_have_none() -> None:
+    view = make_view(devices=(L4, replace(L4, name="xeon", is_cpu=True), L4, A30), totals=(10, 10, 30, 10))
+    found = TypeScarcity(view.places, spare=0.5)
+    view.free_gpus = [0, 0, 10, 10]  # a quarter of the type is free
+    found.move(view, 100.0)
+    assert found.device_watts.tolist() == pytest.approx([2.5, 0.0, 2.5, 0.0])
+
+
+def test_without_a_spare_share_no_type_ever_has_a_price() -> None:
+    view = make_view()
+    found = TypeScarcity(view.places, spare=0.0)
+    view.free_gpus = [0, 0, 0]
+    found.move(view, 100.0)
+    assert not found.device_watts.any()
+
+
+def test_running_on_after_every_other_job_has_a_price_and_running_beside_them_has_none() -> None:
+    view, job = make_view(), make_job(gpu_counts=(1, 2, 4, 8))
+    table = view.options(job)
+    options = CostTable(table, PlaceCosts.of(view.places))
+
+    def seconds(**changes: float) -> float:
+        found = options.choose(priced(), prices(**changes), view.room(job), view)
+        assert found is not None
+        return 1000.0 * float(table.seconds_per_unit[found.place, table.count_index(found.gpus), found.clock])
+
+    cheapest = seconds()
+    fastest = 1000.0 * float(table.seconds_per_unit.min())
+    assert seconds(span_watts=1e9, span_seconds=cheapest) == cheapest
+    between = 0.5 * (cheapest + fastest)
+    assert seconds(span_watts=1e9, span_seconds=0.0) == pytest.approx(fastest)
+    assert fastest <= seconds(span_watts=1e9, span_seconds=between) <= between
+    assert seconds(span_watts=1e-9, span_seconds=0.0) == cheapest  # a price that is less than the saving
+
+
+def test_the_first_of_two_long_jobs_is_fast_and_the_second_only_as_fast_as_it_must_be() -> None:
+    view = make_view()
+    rule = create_rule("total-cost:V=0,span=1e6,correct=0")
+    rule.begin(view, Random(1))
+
+    def place(job_id: int, units: float) -> tuple[float, float]:
+        job = make_job(job_id=job_id, estimated_units=units)
+        rule.route(job, view)
+        found = rule.place(job, view)
+        assert isinstance(found, Placement)
+        table = view.options(job)
+        seconds = table.seconds_per_unit[found.place, table.count_index(found.gpus), found.clock]
+        return units * float(seconds), units * float(table.seconds_per_unit.min())
+
+    first, least = place(1, 10_000.0)
+    assert first == pytest.approx(least)
+    second, least = place(2, 1_000.0)
+    assert least < second <= first
+    rule.ended(FakeRun(job_id=1))
+    third, least = place(3, 1_000.0)
+    assert third <= second
+    rule.ended(FakeRun(job_id=2))
+    rule.ended(FakeRun(job_id=3))
+    alone, least = place(4, 1_000.0)
+    assert alone == pytest.approx(least)
+
+
 def test_settings_are_read_and_checked() -> None:
     assert create_rule("total-cost:V=5,slowdown=0.3,headroom=0.1").name == "total-cost"
     assert create_rule("total-cost:by_place=1,pack=0.1,wait=0.1").name == "total-cost"
     with pytest.raises(ConfigError, match="no setting"):
         create_rule("total-cost:speed=1")
+    assert create_rule("total-cost:spare=0.05,span=75000").name == "total-cost"
+    with pytest.raises(ValueRangeError, match="spare"):
+        create_rule("total-cost:spare=1")
     with pytest.raises(ValueRangeError, match="wait"):
         create_rule("total-cost:wait=2")
     with pytest.raises(ValueRangeError, match="headroom"):
