@@ -55,6 +55,7 @@ class ServedPolicy(PlacementRule):
         self._guard = Guard(config, ids=partial(next, _ids()))
         self._decisions: dict[int, EnergyDecision] = {}
         self._gpu_types: list[GpuTypeName | None] = []
+        self._without_default = False
         self._snapshots = SnapshotSource()
 
     def begin(self, view: ClusterView, random: Random) -> None:  # noqa: ARG002  # the hook's form
@@ -64,6 +65,7 @@ class ServedPolicy(PlacementRule):
         self._decisions.clear()
         self._snapshots = SnapshotSource()
         self._gpu_types = [gpu_type_from_slurm_type(place.device) for place in view.places]
+        self._without_default = isinstance(view, TwinView) and not any(one.is_default for one in view.world.partitions)
 
     def route(self, job: WaitingJob, view: ClusterView) -> tuple[int, ...] | None:
         """Ask the policy, as the daemon does at submission; the job waits in the queue of its partitions."""
@@ -75,7 +77,7 @@ class ServedPolicy(PlacementRule):
             self._policy.warm_up(snapshot)
         decision = self._guard.decide(
             self._policy,
-            job_request(job),
+            self._request(job, view),
             snapshot,
             now,
             runtime=self._estimate(job, view),
@@ -100,6 +102,13 @@ class ServedPolicy(PlacementRule):
     def _clock(self, decision: EnergyDecision | None, index: int, view: ClusterView) -> int:
         chosen = [] if decision is None else [c for c in decision.clocks if c.gpu_type == self._gpu_types[index]]
         return clock_index(chosen[0], view.places[index].relative_clocks) if chosen else -1
+
+    def _request(self, job: Job, view: TwinView) -> JobRequest:
+        """Return what Slurm would tell of a job; where no partition is the default, it is submitted to all of them."""
+        request = job_request(job)
+        if request.partitions or not self._without_default:
+            return request
+        return replace(request, partitions=tuple(PartitionName(partition.name) for partition in view.world.partitions))
 
     def _estimate(self, job: WaitingJob, view: ClusterView) -> RuntimeEstimate:
         """Return the job's run time at the default clock of the place where it would start first."""

@@ -1,5 +1,6 @@
 """The daemon's policies in the twin: the same guard, the same answer, on the clocks and partitions of the world."""
 
+from dataclasses import replace
 from math import inf
 
 import pytest
@@ -71,6 +72,20 @@ def test_an_open_site_sends_jobs_that_name_no_partition_elsewhere_and_none_is_lo
     assert set(closed.place) == {0}
     assert len(set(opened.place)) > 1
     assert opened.state == ["COMPLETED"] * 40
+
+
+def test_where_no_partition_is_the_default_a_job_that_names_none_is_submitted_to_all_and_has_clocks_for_all() -> None:
+    world = replace(LAB, partitions=tuple(replace(partition, is_default=False) for partition in LAB.partitions))
+    jobs = tuple(make_job(number, partitions=()) for number in range(60))
+
+    def outcome(text: str) -> Outcome:
+        return run(world, Workload(name="jobs", jobs=jobs), create_contender(text))
+
+    slurm, oracle = outcome("daemon/slurm-default"), outcome("daemon/oracle:max_slowdown=0.5")
+    for place in (0, 1):  # A100 and A40
+        assert (slurm.place == place).any()
+        assert (oracle.place == place).any()
+        assert oracle.clock[oracle.place == place].max() < slurm.clock[slurm.place == place].min()
 
 
 def test_two_runs_are_the_same() -> None:
