@@ -176,7 +176,12 @@ _TURNAROUND, _BOUND = "mean_turnaround_seconds", "bound_arrivals_joules"
 _PERFORMANCE = "price:V=100000"
 _SWEPT, _FIXED = "fixed-dvfs", "fixed-dvfs:f=0.9"
 """Where low clocks make queues of thousands of jobs, a sweep takes long: there the clock is a given one."""
-_TUM_RULES = ("fcfs", "sjf-backfill", _PERFORMANCE, "price:V=20", "price:V=200", "greedy", "edp", "total-cost:V=200")
+_NODES = "opening=0.03,spare=0.05,span=75000,pack=0.01"
+"""Nodes that empty together, room for long jobs, and the makespan at about the cluster's mean power."""
+_BALANCED, _SAVER = f"V=200,by_place=1,wait=0.1,{_NODES}", f"V=50,{_NODES}"
+"""For short turnarounds, and for energy and makespan; chosen on arrivals that no comparison sees."""
+_TUM_PRICED = ("total-cost:V=200", f"total-cost:{_BALANCED}", f"total-cost:{_SAVER}")
+_TUM_RULES = ("fcfs", "sjf-backfill", _PERFORMANCE, "price:V=20", "price:V=200", "greedy", "edp", *_TUM_PRICED)
 _COST = "cost_joules_per_unit"
 _STRONGEST = Goal(text="product below the strongest rule's", figure=_PRODUCT, kind="percent", most=0.0, is_strict=True)
 
@@ -278,7 +283,7 @@ def _undisturbed(percent: float, figure: str, text: str) -> Goal:
     return Goal(text=text, figure=figure, kind="undisturbed", most=percent)
 
 
-_DISTURBED_RULES = ("fcfs", "sjf-backfill", "price:V=200", "greedy", "total-cost:V=200")
+_DISTURBED_RULES = ("fcfs", "sjf-backfill", "price:V=200", "greedy", *_TUM_PRICED)
 """One of each kind."""
 
 
@@ -400,6 +405,8 @@ SECTIONS = (FRONTIER, SCENARIOS, PHILLY, TUM, ROBUSTNESS, AGENTS, FORMS)
 CANDIDATES: tuple[str, ...] = (
     "learned prices::frontier,scenarios::learned-price:checkpoint=shipped,V=20",
     f"learned prices::philly::learned-price:checkpoint=shipped,{_PACKED}",
-    "learned prices::tum128,robustness::learned-price:checkpoint=shipped,V=200",
+    "the daemon::philly-a100::daemon/gnn",
+    f"learned prices::tum128,robustness::learned-price:checkpoint=shipped,{_BALANCED}",
+    f"learned prices, saving::tum128,robustness::learned-price:checkpoint=shipped,{_SAVER}",
 )
 """Learned policies that the page judges beside the rules, as `candidate_of` reads them: one line each."""
