@@ -40,6 +40,10 @@ class Goal:
     """Text of a policy; empty for the strongest rule."""
     bound_figure: str = ""
     """Figure of the candidate's own run that nobody can go below, to see whether the goal is possible."""
+    of: str = ""
+    """Label of the only policy that is held against it; empty for all."""
+    why: str = ""
+    """Why it is missed, as far as was found; told where it is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

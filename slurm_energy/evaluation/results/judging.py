@@ -88,7 +88,7 @@ def judgements(
     for label in judged_policies(section, case, result):
         for goal in case.goals:
             against = "" if goal.kind in {"value", "undisturbed"} else goal.against or strongest
-            if against != label:
+            if against != label and goal.of in {"", label}:
                 found.append(judged(goal, label, against, result, undisturbed))
     return tuple(found)
 

@@ -138,13 +138,34 @@ def _overview(section: Section, cases: Sequence[Case], results: Results) -> Iter
 
 
 def _goals(section: Section, cases: Sequence[Case], results: Results) -> Iterator[str]:
-    rows = [
-        _goal_row(case, judgement)
+    found = [
+        (case, judgement)
         for case in cases
         for judgement in judgements(section, case, results.cases[case.key], results.cases.get(case.undisturbed))
     ]
-    if rows:
+    if found:
+        rows = [_goal_row(case, judgement) for case, judgement in found]
         yield from _table(["case", "goal", "policy", "found", "least possible", "verdict"], rows)
+        yield from _reasons(found)
+
+
+def _reasons(found: Sequence[tuple[Case, Judgement]]) -> Iterator[str]:
+    """Yield why goals are missed: each reason once, with the goals and cases that it is of."""
+    goals_by_reason: dict[str, dict[str, list[str]]] = {}
+    for case, judgement in found:
+        goal = judgement.goal
+        if goal.why and judgement.verdict.startswith("missed"):
+            cases = goals_by_reason.setdefault(goal.why, {}).setdefault(goal.text, [])
+            if case.key not in cases:
+                cases.append(case.key)
+    if not goals_by_reason:
+        return
+    yield ""
+    yield "Why goals are missed:"
+    yield ""
+    for why, cases_by_goal in goals_by_reason.items():
+        where = "; ".join(f"*{text}* ({', '.join(f'`{key}`' for key in keys)})" for text, keys in cases_by_goal.items())
+        yield f"- {where}: {' '.join(why.split())}"
 
 
 def _goal_row(case: Case, judgement: Judgement) -> list[str]:

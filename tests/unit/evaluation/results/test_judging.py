@@ -35,6 +35,16 @@ def test_a_policy_that_is_no_rule_is_never_the_strongest_rule_and_is_the_one_tha
     assert judged_policies(SECTION, CASE, make_result(RULES)) == ("second",)
 
 
+def test_a_goal_of_one_policy_is_held_against_no_other() -> None:
+    case = make_case(goals=(replace(GOALS[0], of="net"), GOALS[3]))
+    found = judgements(SECTION, case, make_result({**RULES, "net": 1.0, "other": 2.0}))
+    assert [(one.label, one.goal.text) for one in found] == [
+        ("net", "cheaper than the strongest rule"),
+        ("net", "no growth"),
+        ("other", "no growth"),
+    ]
+
+
 def test_differences_are_paired_by_seed() -> None:
     result = make_result({"first": 10.0, "second": 8.0})
     percent = difference_of(result, "second", "first", COST)

@@ -10,7 +10,7 @@ from benchmarks.agents.__main__ import AGENTS
 from slurm_energy.errors import ConfigError, EvaluationError
 from slurm_energy.evaluation.arena_plan import checked_plan
 from slurm_energy.evaluation.results.__main__ import main
-from slurm_energy.evaluation.results.cases import FULL, QUICK, Candidate, Effort, candidate_of
+from slurm_energy.evaluation.results.cases import FULL, QUICK, Candidate, Effort, Goal, candidate_of
 from slurm_energy.evaluation.results.document import (
     CaseResult,
     Results,
@@ -18,6 +18,7 @@ from slurm_energy.evaluation.results.document import (
     read_results,
     write_results,
 )
+from slurm_energy.evaluation.results.judging import judgements
 from slurm_energy.evaluation.results.page import results_page
 from slurm_energy.evaluation.results.plots import write_plots
 from slurm_energy.evaluation.results.running import run_sections
@@ -25,6 +26,7 @@ from slurm_energy.evaluation.results.sections import CANDIDATES, SECTIONS
 from slurm_energy.evaluation.results.selection import selected_sections
 from slurm_energy.twin.world_file import world_names
 
+PAGE = Path(__file__).parents[4] / "docs" / "reference" / "results.md"
 RULES = {"first": 10.0, "second": 8.0, "third": 9.0}
 
 
@@ -48,6 +50,42 @@ def test_verdicts_follow_the_numbers() -> None:
         "| `one` | cheaper than the strongest rule (second) | `net` | +12.50 [+12.50, +12.50] % | - | missed |" in bad
     )
     assert "| `one` | no more misses than first | `net` | +1.00 [+1.00, +1.00] | - | missed |" in bad
+
+
+def test_why_a_goal_is_missed_is_told_once_and_only_where_it_is() -> None:
+    goals = (
+        Goal(text="cheaper", figure=COST, kind="percent", most=0.0, why="The rule is\n    exact."),
+        Goal(text="no misses", figure="misses", kind="value", most=0.0, why="Nobody keeps them."),
+        Goal(text="no growth", figure="queue_growth_percent", kind="value", most=1.0, why="Never told."),
+    )
+    section = make_section(make_case("one", goals=goals), make_case("two", goals=goals))
+    bad = make_result({**RULES, "net": 9.0, "other": 9.5}, misses={"net": 0.0, "other": 0.0})
+    worse = make_result({**RULES, "net": 9.0}, misses={"net": 2.0})
+    page = results_page((section,), Results(cases={"one": bad, "two": worse}), "results")
+    assert page.count("Why goals are missed:") == 1
+    assert "- *cheaper* (`one`, `two`): The rule is exact.\n" in page
+    assert "- *no misses* (`two`): Nobody keeps them.\n" in page
+    assert "Never told" not in page
+    good = make_result({**RULES, "net": 1.0}, misses={"net": 0.0})
+    assert "Why goals" not in results_page((section,), Results(cases={"one": good}), "results")
+
+
+def test_every_goal_that_the_page_says_is_missed_has_a_reason() -> None:
+    results = read_results(PAGE.with_suffix("") / "results.json")
+    known = {case.key for section in SECTIONS for case in section.cases}
+    assert known == set(results.cases) and not results.is_quick
+    for section in SECTIONS:
+        for case in section.cases:
+            result = results.cases[case.key]
+            for found in judgements(section, case, result, results.cases.get(case.undisturbed)):
+                told = f"{case.key}, {found.label}: {found.goal.text}"
+                assert found.verdict != "open", told
+                assert found.verdict == "met" or found.goal.why, told
+
+
+def test_the_page_is_what_the_results_say() -> None:
+    results = read_results(PAGE.with_suffix("") / "results.json")
+    assert results_page(SECTIONS, results, "results") == PAGE.read_text(encoding="utf-8")
 
 
 def test_a_column_that_says_nothing_is_left_out_and_failures_are_told() -> None:
@@ -152,6 +190,7 @@ def test_every_case_of_the_page_can_be_run() -> None:
         assert case.plan.world in world_names()
         learned = {agent.label for agent in AGENTS if case.key == agent.section}
         assert all(not goal.against or goal.against in {*case.rules, *learned} for goal in case.goals)
+        assert all(not goal.of or goal.of in learned for goal in case.goals)
         assert not case.undisturbed or case.undisturbed in {other.key for other in cases}
         assert QUICK.of(case).plan.seeds == case.plan.seeds[:2]
     places = {place for section in SECTIONS for place in (section.key, *(case.key for case in section.cases))}
