@@ -7,6 +7,7 @@ real.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from math import inf
 from random import Random
 from typing import Literal, NamedTuple, Protocol
@@ -30,6 +31,12 @@ class Placement(NamedTuple):
     """Id of a running job with which to share one GPU; None for GPUs of its own."""
     node: int | None = None
     """Node for what does not fill a whole one; None, or one that cannot take it, leaves the choice to the scheduler."""
+
+
+@lru_cache(maxsize=65_536)
+def placement_alone(place: int, gpus: int, clock: int) -> Placement:
+    """Return a placement on GPUs of its own and no certain node: the same object again for the same answer."""
+    return Placement(place, gpus, clock)
 
 
 class Postponement(NamedTuple):

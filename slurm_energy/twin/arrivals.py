@@ -28,19 +28,19 @@ class WorkloadArrivals:
 
     def __init__(self, jobs: Sequence[Job]) -> None:
         self._jobs = jobs
+        self._times = [job.submitted_seconds for job in jobs] + [inf]
         self._next = 0
 
     def next_time(self) -> float:
         """Return when the next job comes."""
-        jobs, following = self._jobs, self._next
-        return jobs[following].submitted_seconds if following < len(jobs) else inf
+        return self._times[self._next]
 
     def take(self) -> Job:
         """Return the next job."""
-        self._next += 1
-        return self._jobs[self._next - 1]
+        following = self._next
+        self._next = following + 1
+        return self._jobs[following]
 
     def after_route(self) -> float:
         """Return when the next job comes; routing changes nothing, as the jobs are fixed."""
-        jobs, following = self._jobs, self._next
-        return jobs[following].submitted_seconds if following < len(jobs) else inf
+        return self._times[self._next]

@@ -4,10 +4,10 @@ Deterministic from (world, workload, rule, seed). The engine knows no rule by na
 Finishes come before arrivals of the same time, and one scheduling pass follows all events of one time.
 """
 
-from collections.abc import Generator, Mapping
-from heapq import heappop, heappush
+from collections.abc import Callable, Generator, Mapping
+from heapq import heappop
 from math import inf
-from sys import float_info
+from sys import float_info, maxsize
 
 from slurm_energy.errors import ValueRangeError
 from slurm_energy.policy.placement import Discipline, Placement, Postponement
@@ -30,6 +30,8 @@ from slurm_energy.twin.world import World
 Answer = Placement | Postponement | int | tuple[int, ...] | None
 Steps = Generator[Job | None, Answer, None]
 """Yields a job that needs a decision, or None when `control` is due."""
+Ask = Callable[[Job], Answer]
+"""Answers a decision at once."""
 
 
 class Engine:
@@ -54,7 +56,6 @@ class Engine:
         self.world = world
         self.deciding = "start"
         """`route` or `start`: what the job that was yielded needs."""
-        self.now = 0.0
         self.runs: dict[int, JobRun] = {}
         self._control_due = False
         self._arrivals = arrivals
@@ -65,7 +66,12 @@ class Engine:
         self._events = Events()
         self._waiting = Waiting([place.pool_index for place in self._places])
         self._execution = Execution(
-            world, self._places, self._events, backfill=self._discipline.backfill == "easy", seed=seed
+            world,
+            self._places,
+            self._events,
+            self._waiting,
+            backfill=self._discipline.backfill == "easy",
+            seed=seed,
         )
         self.view = TwinView(world, self._places, self._execution, self._waiting)
         self.view.runs = self.runs
@@ -86,6 +92,7 @@ class Engine:
             [self._latency(ingress, place.index) for place in self._places] for ingress in range(len(world.ingresses))
         ]
         """[ingress][place], s; a job that is not routed is staged so long when it starts."""
+        self._num_ingresses = len(self._latencies) or maxsize
         self._control_interval = control_interval_seconds
         self._backfill_due = world.backfill_interval_seconds == 0.0
         self._backfill_waits = False
@@ -93,23 +100,32 @@ class Engine:
         self._warm_up: WarmUp | None = None
         self._num_ended = 0
         self._shortest_first = self._discipline.order == "sjf"
+        self._only_plain_jobs = True
         self._changed = self._execution.changed
 
-    def steps(self) -> Steps:  # noqa: PLR0912  # the loop every event passes through: calls would double its time
-        """Run to the end, yielding every job that needs a decision and taking the answer."""
+    def steps(  # noqa: PLR0912, PLR0915  # the loop every event passes through: calls would double its time
+        self, route: Ask | None = None, place: Ask | None = None
+    ) -> Steps:
+        """Run to the end, yielding every job that needs a decision and taking the answer.
+
+        Args:
+            route: Answers where a job shall wait, so that no job is yielded for that.
+            place: Answers how a job shall start, the same as who takes the jobs that are yielded. It is asked about the
+                head of a queue that is alone in its pools, which is then not yielded; all others still are.
+        """
         self._begin()
         heap, arrivals, view, sampler = self._events.heap, self._arrivals, self.view, self.sampler
         changed, waiting, scheduler = self._execution.changed, self._waiting, self._scheduler
-        finish, reach, routes = self._finish, self._reach, self._routes
+        finish, precedence, only_heads = self._execution.finish, self._precedence, scheduler.only_heads
         last_time = min(self._horizon, float_info.max)
         has_interval = self.world.backfill_interval_seconds > 0.0
         next_arrival, next_sample = arrivals.next_time(), sampler.next_seconds
         while True:
-            due = heap[0][0] if heap else inf
+            due = heap[0][0]
             now = due if due < next_arrival else next_arrival
             if now > last_time or (next_arrival == inf and self._is_over()):
                 break
-            self.now = view.now_seconds = now
+            view.now_seconds = now
             if now >= next_sample:
                 next_sample = sampler.sample(now)
             while due == now:
@@ -117,34 +133,61 @@ class Engine:
                 if kind == FINISH:
                     if subject.version == version:  # type: ignore[union-attr]  # FINISH carries a job
                         finish(subject, now)  # type: ignore[arg-type]
+                        self._num_ended += 1
+                        if precedence.is_needed:
+                            self._release(subject, now)  # type: ignore[arg-type]
                 elif kind == REACH:
-                    reach(subject, now)  # type: ignore[arg-type]  # and so does REACH
+                    self._enqueue(subject, now, now)  # type: ignore[arg-type]  # and so does REACH
                 else:
                     self._handle(kind, subject, version, now)
-                due = heap[0][0] if heap else inf
+                due = heap[0][0]
             while next_arrival == now:
                 run = self._admitted(arrivals.take(), now)
+                reaches = now
                 if run.allowed:
-                    if routes:
-                        self.deciding = "route"
-                        answer = yield run.job
-                        self.deciding = "start"
+                    if self._routes:
+                        if route is None:
+                            self.deciding = "route"
+                            answer = yield run.job
+                            self.deciding = "start"
+                        else:
+                            answer = route(run.job)
                         self._take_route(run, answer)
                     if run.job.is_plain or not self._is_held(run, now):
-                        self._send(run, now)
+                        reaches = self._sent(run, now)
                 next_arrival = arrivals.after_route()
+                if reaches > now:
+                    is_next = reaches < next_arrival and reaches < heap[0][0] and reaches <= last_time
+                    if is_next and not (changed or self._control_due):  # then it need not go through the events
+                        now = view.now_seconds = reaches
+                        if now >= next_sample:
+                            next_sample = sampler.sample(now)
+                        self._enqueue(run, now, now)
+                    else:
+                        self._events.add_job(reaches, REACH, run)
             if self._control_due:
                 self._control_due = False
                 yield None
             if changed:
-                queues = waiting.touching(changed)
-                changed.clear()
+                queues = waiting.take_touched(changed)
                 if queues:
-                    yield from scheduler.run(queues, now, self._backfill_due)
+                    if only_heads and len(queues) == 1:
+                        queue = queues[0]
+                        while (first := scheduler.first_startable(queue)) is not None:
+                            start = (yield first.job) if place is None else place(first.job)
+                            if not scheduler.answered(queue, first, start, now):  # type: ignore[arg-type]
+                                break
+                    else:
+                        yield from scheduler.run(queues, now, self._backfill_due)
                     changed.clear()
                     if has_interval:
                         self._plan_backfill(now)
         self._close()
+
+    @property
+    def now(self) -> float:
+        """Present time."""
+        return self.view.now_seconds
 
     @property
     def total_joules(self) -> float:
@@ -174,6 +217,7 @@ class Engine:
             clamped=self._scheduler.clamped,
             declined=self._scheduler.declined,
             disruptions=self._disruptions.count,
+            only_plain_jobs=self._only_plain_jobs,
             warm_up=self._warm_up,
         )
 
@@ -217,7 +261,7 @@ class Engine:
         """Return whether nothing happens any more after the last arrival: no job left, or nothing that starts one."""
         if self._horizon < inf:
             return False
-        if self._num_ended == len(self.runs) or len(self._events.heap) == self._events.background:
+        if self._num_ended == len(self.runs) or self._events.only_background:
             return True
         if self._waiting.count or any(pool.runs for pool in self._execution.pools):
             return False
@@ -232,18 +276,6 @@ class Engine:
         self._events.background -= kind == BACKGROUND
         subject(now)
 
-    def _finish(self, run: JobRun, now: float) -> None:
-        state, execution = run.state, self._execution
-        execution.end(run, state, now)
-        if state == "COMPLETED":
-            units = run.job.true_units
-            run.units_done = units - run.units_kept if execution.has_evicted else units
-        elif state == "FAILED":
-            run.units_done = run.job.fails_after_units - run.units_kept
-        self._num_ended += 1
-        if self._precedence.is_needed:
-            self._release(run, now)
-
     def _ended(self, run: JobRun, now: float) -> None:
         """Count a job that is over."""
         self._num_ended += 1
@@ -257,7 +289,9 @@ class Engine:
             ready, hopeless = self._precedence.ended(over.pop())
             for child in ready:
                 child.eligible_seconds = now
-                self._send(child, now)
+                reaches = self._sent(child, now)
+                if reaches > now:
+                    self._events.add_job(reaches, REACH, child)
             for child in hopeless:
                 self._cancel(child, now)
             over.extend(hopeless)
@@ -270,20 +304,22 @@ class Engine:
 
     def _admitted(self, job: Job, now: float) -> JobRun:
         """Take a job in; one that could run nowhere is refused and has no allowed places."""
-        run = JobRun(job)
-        if run.job_id in self.runs:
-            raise ValueRangeError(f"job {job.job_id} comes twice in the workload")
-        self.runs[run.job_id] = run
-        if job.ingress >= len(self._latencies) and self._latencies:
+        job_id, runs = job.job_id, self.runs
+        if job_id in runs:
+            raise ValueRangeError(f"job {job_id} comes twice in the workload")
+        if job.ingress >= self._num_ingresses:
             raise ValueRangeError(
-                f"job {job.job_id} comes from ingress {job.ingress}; world {self.world.name} has ingresses 0 to "
-                f"{len(self._latencies) - 1}"
+                f"job {job_id} comes from ingress {job.ingress}; world {self.world.name} has ingresses 0 to "
+                f"{self._num_ingresses - 1}"
             )
         job.routed_place = None
-        run.allowed = self.view.allowed_places(job)
+        run = runs[job_id] = JobRun(job)
+        run.allowed = allowed = self.view.allowed_to(job)
+        if not job.is_plain:
+            self._only_plain_jobs = False
         if self._shortest_first:
             run.queue_key = queue_key(job, self._expected_seconds(run))
-        if not run.allowed:
+        if not allowed:
             run.state, run.phase, run.ended_seconds = "REJECTED", ENDED, now
             self._ended(run, now)
         return run
@@ -308,26 +344,16 @@ class Engine:
             return True
         return self._precedence.holds(run)
 
-    def _send(self, run: JobRun, now: float) -> None:
-        """Let a job queue at once, or when it has reached the place to which it was routed."""
+    def _sent(self, run: JobRun, now: float) -> float:
+        """Let a job queue if it is where it shall wait; return when it reaches the place to which it was routed."""
         job = run.job
         routed = job.routed_place
         if routed is not None and self._latencies:
             reaches = job.submitted_seconds + self._latencies[job.ingress][routed]
             if reaches > now:
-                events = self._events
-                events.made = made = events.made + 1
-                heappush(events.heap, (reaches, made, REACH, run, 0))  # as `add_job`; every routed job comes by here
-                return
-        if not self._shortest_first:
-            run.queue_key = queue_key(job, job.submitted_seconds)
-        self._enqueue(run)
-
-    def _reach(self, run: JobRun, now: float) -> None:
-        """Let a job queue at the place to which it was routed."""
-        if not self._shortest_first:
-            run.queue_key = queue_key(run.job, now)  # in a place's own queue the order is that of reaching it
-        self._enqueue(run)
+                return reaches
+        self._enqueue(run, job.submitted_seconds, now)
+        return now
 
     def _expected_seconds(self, run: JobRun) -> float:
         """Return the shortest run expected of a job: its estimate at the default clock of its fastest option."""
@@ -356,24 +382,32 @@ class Engine:
             joules += job.input_gigabytes * pool.link_joules_per_gigabyte
         return Staging(seconds, joules) if seconds or joules else NO_STAGING
 
-    def _enqueue(self, run: JobRun) -> None:
-        """Let a job wait for devices."""
+    def _enqueue(self, run: JobRun, since_seconds: float | None, now: float) -> None:
+        """Let a job wait for devices.
+
+        Args:
+            run: The job.
+            since_seconds: Orders the queue where it is in order of coming: submission, or in a place's own queue when
+                the job reached it. None for a job that goes back to where it was in the queue.
+            now: Time in s.
+        """
+        job = run.job
+        if since_seconds is not None and not self._shortest_first:
+            run.queue_key = queue_key(job, since_seconds)
         run.phase = WAITING
-        routed = run.job.routed_place
+        waiting, routed = self._waiting, job.routed_place
+        waiting.count += 1
+        waiting.moment_seconds -= now
         if routed is not None:
             self.view.waiting_jobs[routed] += 1
-        self._queue(run, routed)
-        waiting = self._waiting
-        waiting.count += 1
-        waiting.moment_seconds -= self.now
+        queue = waiting.queue_for(run.allowed, routed)
+        if queue.add(run) or self._scheduler.easy:
+            self._changed.update(queue.places)
 
-    def _queue(self, run: JobRun, routed: int | None) -> None:
-        """Put a job that waits into the queue of its places."""
-        waiting = self._waiting
-        if routed is None:
-            queue = waiting.queue(run.allowed)
-        else:
-            queue = waiting.queue_of_place[routed] or waiting.queue((routed,))
+    def _come_back(self, run: JobRun) -> None:
+        """Put a job that was put off into its queue again."""
+        self._waiting.postponed -= 1
+        queue = self._waiting.queue_for(run.allowed, run.job.routed_place)
         if queue.add(run) or self._scheduler.easy:
             self._changed.update(queue.places)
 
@@ -381,17 +415,13 @@ class Engine:
         """Let a job that left its queue come back later; it waits all the same."""
         self._waiting.postponed += 1
 
-        def come_back(now: float) -> None:  # noqa: ARG001  # the form of a call
-            self._waiting.postponed -= 1
-            self._queue(run, run.job.routed_place)
-
-        self._events.add_call(until_seconds, come_back)
+        self._events.add_call(until_seconds, lambda _: self._come_back(run))
 
     def _requeue(self, run: JobRun, now: float) -> None:
         """Put the job of a failed device back into the queue, or end it."""
         if self.world.requeue and run.job.requeue:
             self._execution.evict(run, now)
-            self._enqueue(run)
+            self._enqueue(run, None, now)
         else:
             self._execution.end(run, "NODE_FAIL", now)
             self._ended(run, now)
@@ -427,7 +457,7 @@ class Engine:
                 f"{self._warm_up_seconds:.6g} s: nothing of it would count"
             )
         if self._horizon < inf:
-            self.now = self.view.now_seconds = self._horizon
+            self.view.now_seconds = self._horizon
         for pool in self._execution.pools:
             for run in pool.runs.values():
                 run.settle(self.now)

@@ -19,13 +19,23 @@ from slurm_energy.twin.places import OptionTables, Place
 from slurm_energy.twin.pool_state import PoolState
 from slurm_energy.twin.sites import Site, needs_nodes
 from slurm_energy.twin.staging import NO_STAGING, Staging
+from slurm_energy.twin.waiting import Waiting
 from slurm_energy.twin.world import World
 
 
 class Execution:
     """Starts, changes and ends jobs; keeps free devices, power and future events true."""
 
-    def __init__(self, world: World, places: Sequence[Place], events: Events, *, backfill: bool, seed: int = 0) -> None:
+    def __init__(  # the parts of one run, put together once
+        self,
+        world: World,
+        places: Sequence[Place],
+        events: Events,
+        waiting: Waiting,
+        *,
+        backfill: bool,
+        seed: int = 0,
+    ) -> None:
         self.world = world
         self.places = places
         self.events = events
@@ -58,7 +68,7 @@ class Execution:
         self.has_evicted = False
         """Whether any job was taken off failed devices."""
         self.nodes = NodePower(self)
-        self._at = [Site(self, place) for place in places]
+        self._at = [Site(self, place, waiting) for place in places]
 
     @property
     def power_watts(self) -> float:
@@ -80,35 +90,80 @@ class Execution:
 
         It computes at once, or after waking, staging and launch.
         """
-        job, at = run.job, self._at[placement.place]
-        self.held_moment_seconds -= now
-        run.place, run.gpus, run.set_clock, partner, _ = placement
+        place, gpus, clock, partner, _ = placement
+        job, at = run.job, self._at[place]
+        limit = at.max_time_seconds if job.is_plain else min(job.time_limit_seconds, at.max_time_seconds)
+        run.limit_at_seconds = now + limit if limit < inf else inf
+        if at.plain and staging is NO_STAGING and partner is None and (job.is_plain or not job.exclusive):
+            rows = self.tables.rows(job.kind, job.gpu_counts)
+            column = rows.column[gpus]
+            seconds, watts = rows.seconds[place][column][clock], rows.watts[place][column][clock]
+            self._compute_at_once(run, at, (gpus, clock, seconds, watts), now)
+            self._plan_end(run, now)
+            return
+        run.place, run.gpus, run.set_clock = place, gpus, clock
         run.started_seconds = run.updated_seconds = now
         if run.first_started_seconds == inf:
             run.first_started_seconds = now
         run.version += 1
-        limit = at.max_time_seconds if job.is_plain else min(job.time_limit_seconds, at.max_time_seconds)
-        run.limit_at_seconds = now + limit if limit < inf else inf
-        if at.plain and staging is NO_STAGING and partner is None and (job.is_plain or not job.exclusive):
-            self._start_plain(run, at, now)
-        else:
-            self._start_with_care(run, placement, staging, now, allocation)
+        self.held_moment_seconds -= now
+        self._start_with_care(run, placement, staging, now, allocation)
 
-    def _start_plain(self, run: JobRun, at: Site, now: float) -> None:
-        """Start a job where nothing but devices and power changes; the same as with care, and faster."""
-        job_id, place, gpus, clock, pool = run.job_id, run.place, run.gpus, run.set_clock, at.pool
+    def start_plain(self, run: JobRun, placement: Placement, room: Sequence[int], now: float) -> bool:
+        """Start a plain job that has no way to go, if nothing but devices and power changes; return whether it was so.
+
+        It does the same as `start` after the guard, without asking what cannot be. A placement that the guard would
+        have to look at is not carried out.
+
+        Args:
+            run: A job as `plain_job` makes it.
+            placement: What the rule said.
+            room: By place, the most devices that the job may take now.
+            now: Time in s.
+        """
+        place, gpus, clock, partner, _ = placement
+        if not 0 <= place < len(room) or gpus > room[place] or partner is not None or self.has_evicted:
+            return False
+        job, at = run.job, self._at[place]
+        rows = self.tables.rows(job.kind, job.gpu_counts)
+        column = rows.column.get(gpus)
+        if column is None or not (at.plain_without_limit and 0 <= clock < rows.num_clocks[place]):
+            return False
+        seconds, watts = rows.seconds[place][column][clock], rows.watts[place][column][clock]
+        speed = self._compute_at_once(run, at, (gpus, clock, seconds, watts), now)
+        run.state = "COMPLETED"
+        events = self.events
+        events.made = made = events.made + 1
+        heappush(events.heap, (now + job.true_units / speed, made, FINISH, run, run.version))
+        return True
+
+    def _compute_at_once(self, run: JobRun, at: Site, option: tuple[int, int, float, float], now: float) -> float:
+        """Let a job compute where nothing but devices and power changes, as with care; return its units per second.
+
+        Args:
+            run: The job.
+            at: Where.
+            option: Device count, clock, seconds per unit, watts.
+            now: Time in s.
+        """
+        gpus, clock, seconds, watts = option
+        run.place, run.gpus = at.index, gpus
+        run.clock = run.set_clock = clock
+        run.started_seconds = run.updated_seconds = now
+        if run.first_started_seconds == inf:
+            run.first_started_seconds = now
+        run.version += 1
+        run.phase = COMPUTING
+        run.watts = watts
+        run.units_per_second = speed = 1.0 / seconds
+        self.held_moment_seconds -= now
+        job_id, pool = run.job_id, at.pool
         pool.runs[job_id] = self.computing[job_id] = run
         pool.free_total = free = pool.free_total - gpus
         for sibling in at.siblings:
             self.free_gpus[sibling] = free
-        run.phase = COMPUTING
-        run.clock = clock
-        rows = self.tables.rows(run.kind, run.job.gpu_counts)
-        column = rows.column[gpus]
-        run.watts = watts = rows.watts[place][column][clock]
-        run.units_per_second = 1.0 / rows.seconds[place][column][clock]
         at.ledger.swap(-gpus * at.free_watts, watts, now)
-        self._plan_end(run, now)
+        return speed
 
     def _start_with_care(
         self, run: JobRun, placement: Placement, staging: Staging, now: float, allocation: Allocation | None
@@ -155,7 +210,7 @@ class Execution:
         run.watts = computing_gpus * (place.device.free_watts + more / (begin - now)) if partner is None else 0.0
         run.watts += staging.joules / (begin - now)
         ledger.change_jobs(run.watts, now)
-        rows = self.tables.rows(run.kind, run.job.gpu_counts)
+        rows = self.tables.rows(run.job.kind, run.job.gpu_counts)
         run.coming_watts = rows.watts[run.place][rows.column[gpus]][run.set_clock] - run.watts
         self.coming_watts += run.coming_watts
         if run.limit_at_seconds < begin:
@@ -209,6 +264,36 @@ class Execution:
                     self.reprice(each, now)
             self.reprice(run, now)  # the neighbour's new clock is in the pair's power now
 
+    def finish(self, run: JobRun, now: float) -> None:
+        """End a job when it was planned to, in the state that was planned with it."""
+        job, at = run.job, self._at[run.place]
+        if at.plain and job.is_plain and run.state == "COMPLETED":  # as `end`, where that is all
+            job_id, gpus, watts, pool = run.job_id, run.gpus, run.watts, at.pool
+            run.energy_joules += watts * (now - run.updated_seconds)
+            run.updated_seconds = run.ended_seconds = now
+            run.watts = run.units_per_second = 0.0
+            run.version += 1
+            run.phase = ENDED
+            self.held_moment_seconds += now
+            del self.computing[job_id]
+            del pool.runs[job_id]
+            pool.free_total = free = pool.free_total + gpus
+            for place in at.siblings:
+                self.free_gpus[place] = free
+            for queue in at.queues:
+                if queue.size:  # somebody waits for these devices
+                    self.changed.add(at.index)
+                    break
+            at.ledger.swap(gpus * at.free_watts, -watts, now)
+            run.units_done = job.true_units - run.units_kept if self.has_evicted else job.true_units
+            self.ended.append(run)
+            return
+        self.end(run, run.state, now)
+        if run.state == "COMPLETED":
+            run.units_done = job.true_units - run.units_kept if self.has_evicted else job.true_units
+        elif run.state == "FAILED":
+            run.units_done = job.fails_after_units - run.units_kept
+
     def end(self, run: JobRun, state: str, now: float) -> None:
         """Take a job off its devices and close its record."""
         self._leave(run, now)
@@ -222,6 +307,9 @@ class Execution:
         """Take a job off failed devices so that it can be queued again: what no checkpoint holds is lost."""
         self.has_evicted = True
         self._leave(run, now)
+        held = now - run.started_seconds
+        run.run_seconds_before += held
+        run.gpu_seconds_before += run.gpus * held
         kept = run.units - run.units % run.job.checkpoint_units if run.job.checkpoint_units < inf else 0.0
         kept = max(run.units_kept, kept)
         run.units_lost += run.units - kept
@@ -244,16 +332,12 @@ class Execution:
         at, job, is_computing = self._at[run.place], run.job, run.phase == COMPUTING
         if is_computing and at.device.thermal is not None:
             warm_board(run, at.device, self.ambient_celsius, now)
-        watts = run.watts
+        watts, gpus = run.watts, run.gpus
         seconds = now - run.updated_seconds
         run.energy_joules += watts * seconds
         run.units_done += run.units_per_second * seconds
         run.updated_seconds = now
         self.held_moment_seconds += now
-        held = now - run.started_seconds
-        gpus = run.gpus
-        run.run_seconds += held
-        run.gpu_seconds += gpus * held
         if is_computing:
             job_id = run.job_id
             del self.computing[job_id]
@@ -298,7 +382,7 @@ class Execution:
 
     def _price(self, run: JobRun, device: DeviceModel, now: float) -> None:
         """Set power and speed from the tables, with heat and a neighbour applied, and the next event of the job."""
-        rows = self.tables.rows(run.kind, run.job.gpu_counts)
+        rows = self.tables.rows(run.job.kind, run.job.gpu_counts)
         column = rows.column[run.gpus]
         times, powers = rows.seconds[run.place][column], rows.watts[run.place][column]
         clock = run.set_clock
@@ -382,7 +466,7 @@ class Execution:
 
     def expected_seconds(self, run: JobRun) -> float:
         """Return how long a job computes by its estimate, where it is and at the clock that was set."""
-        rows = self.estimates.rows(run.kind, run.job.gpu_counts)
+        rows = self.estimates.rows(run.job.kind, run.job.gpu_counts)
         return (
             max(0.0, run.job.estimated_units - run.units_kept)
             * rows.seconds[run.place][rows.column[run.gpus]][run.set_clock]

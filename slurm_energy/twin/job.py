@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 from math import inf, isfinite, isnan
+from operator import le
+from sys import float_info
 
 from slurm_energy.errors import ValueRangeError
 
@@ -130,6 +132,9 @@ class Workload:
     """Rows of the source that were left out because they could not be read."""
 
     def __post_init__(self) -> None:
+        times = [job.submitted_seconds for job in self.jobs]
+        if all(map(le, [0.0, *times], [*times, float_info.max])):
+            return
         before = 0.0
         for job in self.jobs:
             if not before <= job.submitted_seconds < inf:

@@ -28,16 +28,13 @@ class JobRun:
         "ended_seconds",
         "energy_joules",
         "first_started_seconds",
-        "gpu_seconds",
         "gpus",
         "job",
         "job_id",
-        "kind",
         "limit_at_seconds",
         "phase",
         "place",
         "queue_key",
-        "run_seconds",
         "set_clock",
         "started_seconds",
         "state",
@@ -48,6 +45,8 @@ class JobRun:
         "watts",
     )
 
+    run_seconds_before = gpu_seconds_before = 0.0
+    """Of the starts that failed devices cut short."""
     allocation: Allocation = _NO_NODES
     partner: "JobRun | None" = None
     """The job with which it shares a GPU."""
@@ -68,27 +67,39 @@ class JobRun:
     def __init__(self, job: Job) -> None:
         self.job = job
         self.job_id = job.job_id
-        self.kind = job.kind
         self.eligible_seconds = job.submitted_seconds
         self.phase = HELD
         self.state = "PENDING"
         """Slurm's state; of a job that runs, the state in which it will end if nothing changes."""
+        never = inf  # a local, and no chains of `=`: these lines are run for every job
         self.place = -1
         self.gpus = 0
-        self.clock = self.set_clock = -1
-        """`clock` is what the board keeps: at or below the one that was set."""
-        self.first_started_seconds = self.started_seconds = self.begun_seconds = self.ended_seconds = inf
-        self.limit_at_seconds = inf
-        self.updated_seconds = self.watts = self.units_per_second = 0.0
+        self.clock = -1
+        """What the board keeps: at or below the one that was set."""
+        self.set_clock = -1
+        self.first_started_seconds = never
+        self.started_seconds = never
+        self.begun_seconds = never
+        self.ended_seconds = never
+        self.limit_at_seconds = never
+        self.updated_seconds = 0.0
+        self.watts = 0.0
+        self.units_per_second = 0.0
         self.units_done = 0.0
         """Since the last start."""
-        self.energy_joules = self.run_seconds = self.gpu_seconds = 0.0
-        """Of all starts together; run time has staging and waking in it."""
+        self.energy_joules = 0.0
+        """Of all starts together."""
         self.version = 0
         """Grows with every change of the job's future: an event of an older version means nothing."""
         self.allowed: tuple[int, ...] = ()
         """Places that request, partition and device allow."""
-        self.queue_key: tuple[float, float, int] = (0.0, 0.0, 0)
+        self.queue_key: tuple[float, float, int]
+        """What orders its queue, once it waits."""
+
+    @property
+    def kind(self) -> str:
+        """Kind of its work."""
+        return self.job.kind
 
     @property
     def account(self) -> str:
@@ -104,6 +115,21 @@ class JobRun:
     def units(self) -> float:
         """Work that was done and kept."""
         return self.units_kept + self.units_done
+
+    @property
+    def run_seconds(self) -> float:
+        """Time that it held devices in all starts that are over, staging and waking in it."""
+        return self.run_seconds_before + self._last_held_seconds
+
+    @property
+    def gpu_seconds(self) -> float:
+        """The same times its devices."""
+        return self.gpu_seconds_before + self.gpus * self._last_held_seconds
+
+    @property
+    def _last_held_seconds(self) -> float:
+        """Of the start with which it ended; 0 for a job that runs or holds nothing."""
+        return self.ended_seconds - self.started_seconds if self.phase == ENDED and self.place >= 0 else 0.0
 
     def settle(self, now: float) -> None:
         """Account energy and work since the last change."""

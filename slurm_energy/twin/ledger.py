@@ -11,33 +11,56 @@ COMPONENTS = ("idle", "host", "suspended", "waking")
 class Ledger:
     """Power and energy of a cluster. Jobs carry their own energy; here they count in the total only."""
 
-    __slots__ = ("_since", "_total_since", "energy_joules", "power_watts", "total_joules", "total_watts")
+    __slots__ = (
+        "_idle_joules",
+        "_idle_since",
+        "_idle_watts",
+        "_joules",
+        "_since",
+        "_total_since",
+        "_watts",
+        "total_joules",
+        "total_watts",
+    )
 
     def __init__(self) -> None:
-        self.power_watts = [0.0] * len(COMPONENTS)
-        self.energy_joules = [0.0] * len(COMPONENTS)
+        self._watts = [0.0] * len(COMPONENTS)
+        self._joules = [0.0] * len(COMPONENTS)
         self._since = [0.0] * len(COMPONENTS)
+        self._idle_watts = self._idle_joules = self._idle_since = 0.0
+        """Of IDLE, apart from the lists: every start and every end changes it."""
         self.total_watts = 0.0
         self.total_joules = 0.0
         self._total_since = 0.0
 
+    @property
+    def power_watts(self) -> list[float]:
+        """Power by component."""
+        return [self._idle_watts, *self._watts[1:]]
+
+    @property
+    def energy_joules(self) -> list[float]:
+        """Energy by component, up to its last change."""
+        return [self._idle_joules, *self._joules[1:]]
+
     def change(self, component: int, watts: float, now: float) -> None:
         """Add to the power of a component from now on."""
-        self.energy_joules[component] += self.power_watts[component] * (now - self._since[component])
+        if component == IDLE:
+            self.swap(watts, 0.0, now)
+            return
+        self._joules[component] += self._watts[component] * (now - self._since[component])
         self._since[component] = now
-        self.power_watts[component] += watts
+        self._watts[component] += watts
         self.change_jobs(watts, now)
 
     def swap(self, idle_watts: float, job_watts: float, now: float) -> None:
         """Add to the power of free devices and of jobs at once: what a start or an end does."""
-        power, since, total = self.power_watts, self._since, self.total_watts
-        before = power[IDLE]
-        self.energy_joules[IDLE] += before * (now - since[IDLE])
-        since[IDLE] = now
-        power[IDLE] = before + idle_watts
-        self.total_joules += total * (now - self._total_since)
+        self._idle_joules += self._idle_watts * (now - self._idle_since)
+        self._idle_since = now
+        self._idle_watts += idle_watts
+        self.total_joules += self.total_watts * (now - self._total_since)
         self._total_since = now
-        self.total_watts = total + (idle_watts + job_watts)
+        self.total_watts += idle_watts + job_watts
 
     def change_jobs(self, watts: float, now: float) -> None:
         """Add to the power of jobs from now on."""

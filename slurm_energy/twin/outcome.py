@@ -181,11 +181,12 @@ def outcome_of(  # noqa: PLR0913  # everything that one run consists of
     clamped: int,
     declined: int,
     disruptions: int,
+    only_plain_jobs: bool = False,
     warm_up: WarmUp | None = None,
 ) -> Outcome:
     """Return the record of a run that is over and closed."""
     rows = list(runs.values())
-    column, index, states = job_columns(rows, has_restarts=execution.has_evicted)
+    column, index, states = job_columns(rows, has_restarts=execution.has_evicted, only_plain_jobs=only_plain_jobs)
     holds = np.flatnonzero((index["phase"] != ENDED) & (index["place"] >= 0))
     in_flight, units_per_second = np.zeros(len(rows)), np.zeros(len(rows))
     in_flight[holds] = end_seconds - column["started_seconds"][holds]

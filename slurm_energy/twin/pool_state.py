@@ -61,9 +61,10 @@ class PoolState:
         if not self.by_node:
             if not job.is_plain and job.exclusive and free < self.total:
                 return 0
-            free = limit if limit < free else free
-            if counts[-1] <= free:
-                return counts[-1]
+            most = counts[-1]
+            if most <= free and most <= limit:
+                return most
+            free = min(free, limit)
             return max((count for count in counts if count <= free), default=0)
         possible = [count for count in counts if count <= min(free, limit)]
         if job.cpus or job.memory_gib:

@@ -1,7 +1,7 @@
 """One scheduling pass, as Slurm makes it: the queue in its order, then backfill around the first job that waits.
 
-A pass is a generator: it yields each job that could start now and is sent the placement, a time until which the job is
-put off, or None to let it wait.
+A pass asks about each job that could start now. The answer is a placement, a time until which the job is put off, or
+None to let it wait.
 """
 
 from collections.abc import Callable, Generator
@@ -20,6 +20,7 @@ from slurm_energy.twin.waiting import JobQueue, Waiting, in_order
 
 Answer = Placement | Postponement | None
 Pass = Generator[Job, Answer, None]
+"""Yields each job that is asked about, and is sent the answer."""
 _NOTHING_CLOSED: frozenset[int] = frozenset()
 
 
@@ -49,15 +50,15 @@ class Scheduler:
         self._postpone = postpone
         self._unlimited = all(place.partition.max_time_seconds == inf for place in places)
         self._sharing = any(place.pool.jobs_per_gpu > 1 for place in places)
+        self._has_ways = bool(execution.world.ingresses)
+        self.only_heads = not (self.easy or self._sharing)
+        """Whether only the first job of a queue can ever start: then `first_startable` and `answered` are a pass over
+        a queue that is alone."""
+        self._room: list[int] = []
+        """Of the job that `first_startable` found."""
 
     def run(self, queues: list[JobQueue], now: float, backfill: bool) -> Pass:
-        """Return one pass over these queues; each holds at least one job."""
-        if len(queues) == 1 and not (self.easy or self._sharing):
-            return self._serve(queues[0], now)
-        return self._pass(queues, now, backfill)
-
-    def _pass(self, queues: list[JobQueue], now: float, backfill: bool) -> Pass:
-        """Start jobs of several queues in their common order, then backfill."""
+        """Make one pass over these queues, each of which holds a job: in their common order, then backfill."""
         closed: set[int] = set()
         holders: dict[int, JobRun] = {}
         open_queues = list(queues)
@@ -87,31 +88,39 @@ class Scheduler:
         if backfill and self.easy and holders:
             yield from self._backfill(queues, holders, now)
 
-    def _serve(self, queue: JobQueue, now: float) -> Pass:
-        """Start jobs of the only queue in question until its first one waits."""
-        view, places, free = self._view, queue.places, self._execution.free_gpus
-        while queue.size:
-            run = queue.head()
-            job = run.job
-            least = job.gpu_counts[0]
-            for place in places:
-                if free[place] >= least:
-                    break
-            else:
-                return
-            room = view.fresh_room(job, places, _NOTHING_CLOSED)
-            if not any(room):
-                return
-            answer = yield job
-            placement = self._guarded(job, answer, room, now)
-            if placement is not None:
-                queue.take_head()
-                self._start(run, placement, now)
-            elif _is_put_off(answer, now):
-                queue.take_head()
-                self._put_off(run, answer)
-            else:
-                return
+    def first_startable(self, queue: JobQueue) -> JobRun | None:
+        """Return the first job of a queue if there is one and it could start now."""
+        if not queue.size:
+            return None
+        run = queue.head()
+        room = self._view.room_anywhere(run.job, queue.places)
+        if room is None:
+            return None
+        self._room = room
+        return run
+
+    def answered(self, queue: JobQueue, run: JobRun, answer: Answer, now: float) -> bool:
+        """Carry out the answer about the job that `first_startable` returned; return whether it left its queue."""
+        job, room = run.job, self._room
+        if (
+            job.is_plain
+            and isinstance(answer, Placement)
+            and not (self._has_ways and job.routed_place is None)
+            and self._execution.start_plain(run, answer, room, now)
+        ):
+            queue.take_head()
+            self._left(job, now)
+            return True
+        placement = self._guarded(job, answer, room, now)
+        if placement is not None:
+            queue.take_head()
+            self._start(run, placement, now)
+        elif _is_put_off(answer, now):
+            queue.take_head()
+            self._put_off(run, answer)
+        else:
+            return False
+        return True
 
     def _backfill(self, queues: list[JobQueue], holders: dict[int, JobRun], now: float) -> Pass:
         """Start later jobs that fit now and do not delay the first waiting job of any pool."""
@@ -213,7 +222,7 @@ class Scheduler:
         limit = min(run.job.time_limit_seconds, self._places[placement.place].partition.max_time_seconds)
         if limit < inf:
             return limit
-        rows = self._execution.estimates.rows(run.kind, run.job.gpu_counts)
+        rows = self._execution.estimates.rows(run.job.kind, run.job.gpu_counts)
         seconds = rows.seconds[placement.place][rows.column[placement.gpus]][placement.clock]
         return max(0.0, run.job.estimated_units - run.units_kept) * seconds
 
@@ -269,15 +278,20 @@ class Scheduler:
         self._postpone(run, answer.until_seconds)
 
     def _start(self, run: JobRun, placement: Placement, now: float, allocation: Allocation | None = None) -> None:
-        job, view = run.job, self._view
+        job = run.job
+        self._left(job, now)
+        plain = job.is_plain and job.routed_place is not None
+        staging = NO_STAGING if plain else self._staging_of(run, placement.place, now)
+        self._execution.start(run, placement, staging, now, allocation)
+
+    def _left(self, job: Job, now: float) -> None:
+        """Note that a job waits no more."""
+        view, waiting, routed = self._view, self._waiting, job.routed_place
         view.forget_room()
-        self._waiting.count -= 1
-        self._waiting.moment_seconds += now
-        routed = job.routed_place
+        waiting.count -= 1
+        waiting.moment_seconds += now
         if routed is not None:
             view.waiting_jobs[routed] -= 1
-        staging = NO_STAGING if job.is_plain and routed is not None else self._staging_of(run, placement.place, now)
-        self._execution.start(run, placement, staging, now, allocation)
 
 
 def _is_put_off(answer: Answer, now: float) -> bool:

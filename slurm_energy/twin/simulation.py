@@ -10,7 +10,7 @@ from slurm_energy.policy.placement import PlacementRule
 from slurm_energy.twin.arrivals import Arrivals, WorkloadArrivals
 from slurm_energy.twin.engine import Answer, Engine
 from slurm_energy.twin.garbage import seldom_collected
-from slurm_energy.twin.job import Workload
+from slurm_energy.twin.job import Job, Workload
 from slurm_energy.twin.outcome import Outcome
 from slurm_energy.twin.world import World
 
@@ -77,23 +77,43 @@ class _DecisionTime(NamedTuple):
 def _drive(engine: Engine, rule: PlacementRule) -> _DecisionTime:
     """Let a rule answer until the run is over."""
     seconds, decisions = 0.0, 0
-    steps, view = engine.steps(), engine.view
-    send, route, place, observes = steps.send, rule.route, rule.place, rule.observes_ends
+    view, route, place, observes = engine.view, rule.route, rule.place, rule.observes_ends
+
+    def tell_ends() -> None:
+        for ended in engine.ended_jobs():
+            rule.ended(ended)
+
+    def ask_route(job: Job) -> Answer:
+        nonlocal seconds, decisions
+        if observes:
+            tell_ends()
+        before = perf_counter()
+        answer = route(job, view)
+        seconds += perf_counter() - before
+        decisions += 1
+        return answer
+
+    def ask_place(job: Job) -> Answer:  # apart from the other: Python's calls are fast where the callee is always one
+        nonlocal seconds, decisions
+        if observes:
+            tell_ends()
+        before = perf_counter()
+        answer = place(job, view)
+        seconds += perf_counter() - before
+        decisions += 1
+        return answer
+
+    steps = engine.steps(ask_route, ask_place)
     answer: Answer = None
     try:
-        job = next(steps)
         while True:
-            if observes:
-                for ended in engine.ended_jobs():
-                    rule.ended(ended)
-            if job is None:
+            job = steps.send(answer)
+            answer = None
+            if job is not None:
+                answer = ask_place(job)
+            else:
+                if observes:
+                    tell_ends()
                 engine.change_clocks(rule.control(view))
-                job = send(None)
-                continue
-            before = perf_counter()
-            answer = route(job, view) if engine.deciding == "route" else place(job, view)
-            seconds += perf_counter() - before
-            decisions += 1
-            job = send(answer)
     except StopIteration:
         return _DecisionTime(seconds, decisions)

@@ -4,6 +4,7 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from slurm_energy.twin.places import Place
+from slurm_energy.twin.waiting import Waiting
 from slurm_energy.twin.world import World
 
 if TYPE_CHECKING:
@@ -13,15 +14,30 @@ if TYPE_CHECKING:
 class Site:
     """A place with its pool, its ledger and its device."""
 
-    __slots__ = ("device", "free_watts", "ledger", "max_time_seconds", "plain", "pool", "pool_index", "siblings")
+    __slots__ = (
+        "device",
+        "free_watts",
+        "index",
+        "ledger",
+        "max_time_seconds",
+        "plain",
+        "plain_without_limit",
+        "pool",
+        "pool_index",
+        "queues",
+        "siblings",
+    )
 
-    def __init__(self, execution: "Execution", place: Place) -> None:
+    def __init__(self, execution: "Execution", place: Place, waiting: Waiting) -> None:
+        self.index = place.index
         self.pool_index = place.pool_index
         self.pool = execution.pools[place.pool_index]
         self.device = place.device
         self.free_watts = place.device.free_watts
         self.ledger = execution.ledger_of_pool[place.pool_index]
         self.max_time_seconds = place.partition.max_time_seconds
+        self.queues = waiting.together[place.index]
+        """Those with jobs that its devices can help."""
         self.siblings = execution.places_of_pool[place.pool_index]
         self.plain = not (
             self.pool.by_node
@@ -31,6 +47,7 @@ class Site:
             or execution.expected_ends is not None
         )
         """Whether a start is no more than devices taken and power changed."""
+        self.plain_without_limit = self.plain and self.max_time_seconds == inf
 
 
 def needs_nodes(world: World, index: int) -> bool:

@@ -46,10 +46,13 @@ class TwinView:
         self._allowed: dict[tuple[object, ...], tuple[int, ...]] = {}
         self._allowed_last: tuple[str, tuple[int, ...] | None, tuple[int, ...]] = ("", None, ())
         """Kind, counts and places of the plain job that was asked about last: mostly those of the next one too."""
+        self._allowed_job: WaitingJob | None = None
+        """That job: the engine asks when it comes, a rule right after."""
         self._limits_time = any(place.partition.max_time_seconds < inf for place in places)
         self._pool_of = [execution.pools[place.pool_index] for place in places]
         self._asked: WaitingJob | None = None
-        self._room: list[int] = []
+        self._no_room = [0] * len(places)
+        self._room = self._no_room
         self._most = [place.partition.max_gpus_per_job for place in places]
         self._default = tuple(partition.name for partition in world.partitions if partition.is_default)
 
@@ -85,10 +88,17 @@ class TwinView:
 
     def allowed_places(self, job: WaitingJob) -> tuple[int, ...]:
         """Return the places that request, partition and device allow; the default partition when it names none."""
+        if job is self._allowed_job:
+            return self._allowed_last[2]
         assert isinstance(job, Job)
+        return self.allowed_to(job)
+
+    def allowed_to(self, job: Job) -> tuple[int, ...]:
+        """Return the same, for the engine: it asks first."""
         if job.is_plain:
             kind, counts, places = self._allowed_last
             if job.gpu_counts is counts and job.kind == kind:
+                self._allowed_job = job
                 return places
         key: tuple[object, ...] = (
             (job.kind, job.gpu_counts)
@@ -113,7 +123,7 @@ class TwinView:
             )
             self._allowed[key] = found
         if job.is_plain:
-            self._allowed_last = (job.kind, job.gpu_counts, found)
+            self._allowed_last, self._allowed_job = (job.kind, job.gpu_counts, found), job
         return found
 
     def possible_places(self, job: WaitingJob) -> tuple[int, ...]:
@@ -130,12 +140,26 @@ class TwinView:
 
     def fresh_room(self, job: WaitingJob, places: tuple[int, ...], closed: "frozenset[int] | set[int]") -> list[int]:
         """Return the same over places of which some are closed, and keep it for the rule that is asked next."""
-        room = [0] * len(self.twin_places)
+        room = self._no_room.copy()
         free, least = self.free_gpus, job.gpu_counts[0]
         for index in places:
             if free[index] >= least and index not in closed:
                 room[index] = self._pool_of[index].room(job, self._most[index])  # type: ignore[arg-type]  # a Job
         self._asked, self._room = job, room
+        return room
+
+    def room_anywhere(self, job: Job, places: tuple[int, ...]) -> list[int] | None:
+        """Return the same over open places, None if there is no room in any."""
+        room, free, least = None, self.free_gpus, job.gpu_counts[0]
+        for index in places:
+            if free[index] >= least:
+                gpus = self._pool_of[index].room(job, self._most[index])
+                if gpus:
+                    if room is None:
+                        room = self._no_room.copy()
+                    room[index] = gpus
+        self._asked = None if room is None else job
+        self._room = room or self._no_room
         return room
 
     def forget_room(self) -> None:
@@ -166,7 +190,7 @@ class TwinView:
 
     def expected_seconds(self, run: JobRun) -> float:
         """Return the run time expected of a job at the default clock: where it runs, else in its fastest place."""
-        rows = self._execution.estimates.rows(run.kind, run.job.gpu_counts)
+        rows = self._execution.estimates.rows(run.job.kind, run.job.gpu_counts)
         if run.place < 0:
             return run.job.estimated_units * min((rows.fastest_seconds[place] for place in run.allowed), default=inf)
         last = len(self.places[run.place].relative_clocks) - 1

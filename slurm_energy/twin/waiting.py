@@ -1,8 +1,10 @@
 """Queues of jobs that wait: one for each set of places, so that an event looks only at those it can help."""
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from heapq import merge
+from itertools import islice
+from operator import attrgetter
 
 from slurm_energy.twin.job import Job
 from slurm_energy.twin.job_run import JobRun
@@ -23,48 +25,53 @@ class JobQueue:
 
     def __init__(self, places: tuple[int, ...]) -> None:
         self.places = places
-        self._items: list[tuple[QueueKey, JobRun]] = []
+        self._items: list[JobRun] = []
         self._head = 0
         self.size = 0
         """Jobs that wait."""
 
     def add(self, run: JobRun) -> bool:
         """Put a job where its key belongs; return whether it is the first now."""
-        key, items, was_empty = run.queue_key, self._items, self.size == 0
-        self.size += 1
-        if was_empty or items[-1][0] < key:
-            items.append((key, run))
-            return was_empty
+        items, size = self._items, self.size
+        self.size = size + 1
+        if not size:
+            items.append(run)
+            return True
+        key = run.queue_key
+        if items[-1].queue_key < key:
+            items.append(run)
+            return False
         index = bisect_right(items, key, lo=self._head, key=_key)
-        items.insert(index, (key, run))
+        items.insert(index, run)
         return index == self._head
 
     def head(self) -> JobRun:
         """Return the first job."""
-        return self._items[self._head][1]
+        return self._items[self._head]
 
     def head_key(self) -> QueueKey:
         """Return the key of the first job."""
-        return self._items[self._head][0]
+        return self._items[self._head].queue_key
 
     def take_head(self) -> None:
         """Remove the first job."""
+        items, head = self._items, self._head
         self.size -= 1
-        self._items[self._head] = _NOTHING
-        self._head += 1
-        if self._head >= _COMPACT_AT and self._head * 2 >= len(self._items):
-            del self._items[: self._head]
+        items[head] = _NOBODY
+        self._head = head = head + 1
+        if head >= _COMPACT_AT and head * 2 >= len(items):
+            del items[:head]
             self._head = 0
 
     def remove(self, run: JobRun) -> None:
         """Remove a job from anywhere."""
         index = bisect_left(self._items, run.queue_key, lo=self._head, key=_key)
-        if index >= len(self._items) or self._items[index][1] is not run:
+        if index >= len(self._items) or self._items[index] is not run:
             raise ValueError(f"job {run.job_id} is not in this queue")
         del self._items[index]
         self.size -= 1
 
-    def first(self, count: int) -> list[tuple[QueueKey, JobRun]]:
+    def first(self, count: int) -> list[JobRun]:
         """Return up to `count` jobs from the head."""
         return self._items[self._head : self._head + count]
 
@@ -83,8 +90,9 @@ class Waiting:
         """Of the jobs that wait for one place alone, where there is one."""
         self._pool_of_place = pool_of_place
         self._by_places: dict[tuple[int, ...], JobQueue] = {}
-        self._together: list[list[JobQueue]] = [[] for _ in pool_of_place]
-        """By place: the queues that share a pool with one that uses the place, or with one of those, and so on."""
+        self.together: list[list[JobQueue]] = [[] for _ in pool_of_place]
+        """By place: the queues that share a pool with one that uses the place, or with one of those, and so on.
+        The same lists for ever."""
 
     def queue(self, places: tuple[int, ...]) -> JobQueue:
         """Return the queue of a set of places, made when it is the first time."""
@@ -96,21 +104,29 @@ class Waiting:
             self._group()
         return found
 
+    def queue_for(self, allowed: tuple[int, ...], routed_place: int | None) -> JobQueue:
+        """Return the queue of a job: that of the place to which it was routed, else of all that it may use."""
+        if routed_place is None:
+            return self.queue(allowed)
+        return self.queue_of_place[routed_place] or self.queue((routed_place,))
+
     def job_seconds(self, now: float) -> float:
         """Return the time that all jobs together have waited until now."""
         return self.moment_seconds + self.count * now
 
-    def touching(self, places: set[int]) -> list[JobQueue]:
-        """Return the queues with jobs on which a change in these places may bear, without doubles."""
-        if len(places) == 1:
-            (place,) = places
-            queues = self._together[place]
+    def take_touched(self, places: set[int]) -> list[JobQueue]:
+        """Return the queues with jobs on which a change in these places may bear, without doubles; empty the set."""
+        place = places.pop()
+        if not places:  # mostly
+            queues = self.together[place]
             if len(queues) == 1:
                 return queues if queues[0].size else _NO_QUEUES
             return [queue for queue in queues if queue.size]
+        places.add(place)
         found: dict[int, JobQueue] = {}
-        for place in sorted(places):
-            found.update((id(queue), queue) for queue in self._together[place] if queue.size)
+        for each in sorted(places):
+            found.update((id(queue), queue) for queue in self.together[each] if queue.size)
+        places.clear()
         return list(found.values())
 
     def _group(self) -> None:
@@ -121,14 +137,15 @@ class Waiting:
             for pool in joined:
                 group_of[pool] = joined
         for place, pool in enumerate(self._pool_of_place):
-            self._together[place] = [
+            self.together[place][:] = [
                 queue for places, queue in self._by_places.items() if self._pool_of_place[places[0]] in group_of[pool]
             ]
 
     def release(self) -> None:
         """Let go of the jobs of a run that is over."""
         self._by_places.clear()
-        self._together.clear()
+        for queues in self.together:
+            queues.clear()
         self.queue_of_place.clear()
 
     def all_queues(self) -> list[JobQueue]:
@@ -138,20 +155,16 @@ class Waiting:
 
 def in_order(queues: list[JobQueue], depth: int) -> Iterator[tuple[JobQueue, JobRun]]:
     """Return up to `depth` jobs of several queues by their keys, as they stand now."""
-    lists = [[(key, queue, run) for key, run in queue.first(depth)] for queue in queues]
-    for number, (_, queue, run) in enumerate(lists[0] if len(lists) == 1 else merge(*lists, key=_first)):
-        if number >= depth:
-            return
-        yield queue, run
+    lists = [[(queue, run) for run in queue.first(depth)] for queue in queues]
+    return islice(lists[0] if len(lists) == 1 else merge(*lists, key=_key_of_second), depth)
 
 
-def _key(item: tuple[QueueKey, JobRun]) -> QueueKey:
-    return item[0]
+_key: Callable[[JobRun], QueueKey] = attrgetter("queue_key")
 
 
-def _first(item: tuple[QueueKey, JobQueue, JobRun]) -> QueueKey:
-    return item[0]
+def _key_of_second(item: tuple[JobQueue, JobRun]) -> QueueKey:
+    return item[1].queue_key
 
 
 _NO_QUEUES: list[JobQueue] = []
-_NOTHING: tuple[QueueKey, JobRun] = ((float("-inf"), 0.0, 0), None)  # type: ignore[assignment]  # a slot that nobody reads again
+_NOBODY: JobRun = None  # type: ignore[assignment]  # a slot that nobody reads again

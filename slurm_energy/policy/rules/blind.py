@@ -26,7 +26,14 @@ class BlindRule(PlacementRule):
     def route(self, job: WaitingJob, view: ClusterView) -> int | None:
         """Return a random place; None where none is allowed, without a draw."""
         allowed = view.allowed_places(job)
-        return self._random.choice(allowed) if allowed else None
+        count = len(allowed)
+        if not count:
+            return None
+        draw, bits = self._random.getrandbits, count.bit_length()  # `random.choice`, without its calls
+        index = draw(bits)
+        while index >= count:
+            index = draw(bits)
+        return allowed[index]
 
 
 def waits_at(job: WaitingJob, room: Sequence[int]) -> int | None:

@@ -3,7 +3,7 @@
 from math import inf
 from random import Random
 
-from slurm_energy.policy.placement import ClusterView, Placement, WaitingJob
+from slurm_energy.policy.placement import ClusterView, Placement, WaitingJob, placement_alone
 from slurm_energy.policy.rules.blind import BlindRule, waits_at
 from slurm_energy.policy.rules.clocks import ClockChoice, nearest_clock
 from slurm_energy.policy.rules.tables import Prepared
@@ -37,14 +37,13 @@ class DpRule(BlindRule):
         place = waits_at(job, room)
         if place is None:
             return None
-        wanted = self._wanted[place]
-        if view.free_gpus[place] >= 2 or self._set[place] < wanted:
-            self._set[place] = wanted
-        clock, gpus = self._set[place], room[place]
+        clock, wanted, gpus = self._set[place], self._wanted[place], room[place]
+        if clock != wanted and (clock < wanted or view.free_gpus[place] >= 2):
+            clock = self._set[place] = wanted
         if job.max_slowdown < inf or job.time_limit_seconds < inf or job.deadline_seconds < inf:
             choice = self._choices.of(view.options(job))
             clock = choice.at_least(clock, place, choice.counts.index(gpus), job, view.now_seconds)
-        return Placement(place, gpus, clock)
+        return placement_alone(place, gpus, clock)
 
 
 class DpFullRule(DpRule):

@@ -7,7 +7,7 @@ from small_worlds import FirstFit, drive, make_engine, make_job, make_pool, make
 from slurm_energy.twin import job_columns as module
 from slurm_energy.twin.job import Job, plain_job
 from slurm_energy.twin.job_columns import job_columns
-from slurm_energy.twin.job_run import JobRun
+from slurm_energy.twin.job_run import ENDED, JobRun
 from slurm_energy.twin.world import Outage
 
 
@@ -37,6 +37,33 @@ def test_columns_are_the_attributes_over_several_blocks(monkeypatch: pytest.Monk
                 np.testing.assert_array_equal(column, expected, err_msg=name)
             assert {name for name, column in indices.items() if column.dtype == np.int64} == set(indices)
             assert set(states) >= {"COMPLETED", "RUNNING", "PENDING"}
+
+
+def test_columns_of_plain_jobs_are_the_same_when_what_others_have_is_not_read() -> None:
+    jobs = [plain_job(number, 3.0 * number, 90.0, "training", (2,), 0) for number in range(99)]
+    rows, _ = runs_of(jobs, fails=False)
+    numbers, indices, states = job_columns(rows, has_restarts=False, only_plain_jobs=True)
+    expected = job_columns(rows, has_restarts=False)
+    assert states == expected.states
+    for name, column in {**expected.numbers, **expected.indices}.items():
+        np.testing.assert_array_equal({**numbers, **indices}[name], column, err_msg=name)
+
+
+def test_a_job_that_never_started_has_no_times_and_no_devices() -> None:
+    rows = [JobRun(make_job(1, 5.0)), JobRun(make_job(2, 6.0))]
+    rows[1].state, rows[1].phase, rows[1].ended_seconds = "CANCELLED", ENDED, 8.0
+    numbers, indices, states = job_columns(rows, has_restarts=False)
+    assert states == ["PENDING", "CANCELLED"]
+    assert numbers["ended_seconds"].tolist() == [np.inf, 8.0]
+    for name in ("first_started_seconds", "started_seconds"):
+        assert numbers[name].tolist() == [np.inf] * 2
+    for name in ("run_seconds", "gpu_seconds", "energy_joules", "units_done"):
+        assert numbers[name].tolist() == [0.0] * 2 == [getattr(row, name) for row in rows]
+    assert (indices["place"].tolist(), indices["gpus"].tolist(), indices["set_clock"].tolist()) == (
+        [-1] * 2,
+        [0] * 2,
+        [-1] * 2,
+    )
 
 
 def test_no_jobs_give_empty_columns() -> None:

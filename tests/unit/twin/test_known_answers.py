@@ -15,6 +15,7 @@ from small_worlds import (
 
 from slurm_energy.errors import ValueRangeError
 from slurm_energy.policy.placement import Discipline
+from slurm_energy.twin.job import Workload
 from slurm_energy.twin.world import Outage
 
 FIFO = Discipline(order="fifo", backfill="none")
@@ -106,6 +107,20 @@ def test_a_job_id_that_comes_twice_is_refused() -> None:
 def test_jobs_out_of_order_are_refused() -> None:
     with pytest.raises(ValueRangeError, match=r"job 2 .* 5\.0 s.* 9\.0 s"):
         run_jobs(make_world(), [make_job(1, submitted=9.0), make_job(2, submitted=5.0)])
+
+
+@pytest.mark.parametrize(
+    ("times", "named"),
+    [
+        ((-1.0, 2.0), "job 0 is submitted at -1.0"),
+        ((0.0, 5.0, 4.0, 6.0), "job 2 is submitted at 4.0 s.*from 5.0 s up"),
+        ((1.0, float("nan"), 2.0), "job 1 is submitted at nan"),
+        ((1.0, float("inf")), "job 1 is submitted at inf"),
+    ],
+)
+def test_the_job_is_named_that_is_out_of_order(times: tuple[float, ...], named: str) -> None:
+    with pytest.raises(ValueRangeError, match=named):
+        Workload(name="jobs", jobs=tuple(make_job(number, time) for number, time in enumerate(times)))
 
 
 def test_one_node_with_one_device_serves_jobs_in_the_order_of_submission() -> None:

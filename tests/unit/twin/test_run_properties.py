@@ -1,5 +1,6 @@
 """What holds in every run: energy adds up, devices are used once, jobs end once, time goes on, a seed is a run."""
 
+from dataclasses import replace
 from random import Random
 from typing import Literal
 
@@ -27,6 +28,7 @@ from slurm_energy.twin.job_run import COMPUTING, ENDED, STARTING, WAITING
 from slurm_energy.twin.ledger import COMPONENTS
 from slurm_energy.twin.outcome import Outcome
 from slurm_energy.twin.pool_state import DOWN, PoolState
+from slurm_energy.twin.simulation import policy_stream
 from slurm_energy.twin.world import Outage
 
 STATES = {"COMPLETED", "TIMEOUT", "FAILED", "NODE_FAIL", "CANCELLED", "REJECTED", "PENDING", "RUNNING"}
@@ -179,6 +181,18 @@ def test_the_parts_of_a_run_agree_before_every_decision(chosen: Features) -> Non
     rule = rule_for(chosen)
     engine = make_engine(world, random_jobs(chosen, world, JOBS), rule, seed=chosen.seed, horizon=1_000.0)
     drive(engine, rule, look)
+
+
+@given(features)
+@settings(max_examples=60)
+def test_a_run_is_the_same_for_a_rule_that_answers_at_once_and_for_one_that_is_driven(chosen: Features) -> None:
+    world, rule = random_world(chosen), rule_for(chosen)
+    at_once = random_run(chosen, horizon=1_000.0)
+    jobs = random_jobs(chosen, world, JOBS)
+    engine = make_engine(world, jobs, rule, seed=chosen.seed, horizon=1_000.0)
+    rule.begin(engine.view, policy_stream(chosen.seed))
+    drive(engine, rule, lambda engine: None)
+    assert same(replace(at_once, decisions=0), engine.outcome(rule.name))
 
 
 @given(features)

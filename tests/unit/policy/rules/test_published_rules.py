@@ -6,7 +6,7 @@ from random import Random
 import pytest
 from rule_factory import A10, A30, H100, L4, FakeRun, FakeView, make_job, make_view
 
-from slurm_energy.policy.placement import Discipline, Placement, PlacementRule
+from slurm_energy.policy.placement import Discipline, Placement, PlacementRule, placement_alone
 from slurm_energy.policy.rules.registry import create_rule
 
 
@@ -159,3 +159,15 @@ def test_jointnf_with_the_mask_takes_one_device_where_there_is_room() -> None:
     view = make_view(free_gpus=[0, 3, 400])
     rule = begun("jointnf-mask", view)
     assert {rule.place(make_job(), view) for _ in range(60)} == {Placement(1, 1, 4), Placement(2, 1, 5)}
+
+
+@pytest.mark.parametrize("count", [1, 2, 5, 8, 9, 100])
+def test_a_blind_choice_draws_what_a_choice_from_the_stream_draws(count: int) -> None:
+    view = make_view(devices=(A10,) * count, totals=(8,) * count)
+    rule, same = begun("dp", view, seed=7), Random(7)
+    assert [rule.route(make_job(), view) for _ in range(40)] == [same.choice(range(count)) for _ in range(40)]
+
+
+def test_a_placement_alone_is_kept_for_the_next_time() -> None:
+    assert placement_alone(1, 2, 3) == Placement(1, 2, 3)
+    assert placement_alone(1, 2, 3) is placement_alone(1, 2, 3)
