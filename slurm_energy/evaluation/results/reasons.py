@@ -5,6 +5,11 @@ The strongest rule is the exact optimiser whose prices the network moves, or end
 it. Its cost is flat around the rule's prices, and the network was trained to leave a price alone where bills do not
 speak clearly: it is equal, and an equal is not better.
 """
+SAVING_HAS_THE_PRODUCT = """
+The strongest rule is the optimiser itself with the settings of `learned prices, saving` (for scientific jobs with those
+of `learned prices`): with and without network the two are equal but for chance, most of it that of the longest job.
+`learned prices` is set for short turnarounds, not for the product.
+"""
 FOUR_OF_SIX = """
 Four of the six scenarios are asked for. In these two first come, first served decides who is late, and no price changes
 that order: `total-cost` without a network is as far behind.
@@ -23,12 +28,17 @@ minutes in the mean. `learned prices` is for short turnarounds and pays with ene
 """
 TIME_OF_THE_PAPER = """
 Time is what saving energy costs: one device a job instead of up to four. `learned prices` has the short turnarounds,
-`learned prices, saving` the energy and the short makespan.
+`learned prices, saving` the energy and the short makespan. Near the capacity the fast devices are taken, and even
+performance first, at 12 % more energy than first come, first served, comes to 26 %.
 """
 CHANCE_OF_THE_LONGEST = """
 The makespan is the end of the longest job, and differs by tens of per cent from seed to seed: the interval is wide, and
 the whole of it would have to be on one side. `learned prices` pays for short turnarounds with devices that long jobs
 then lack; `learned prices, saving` has the price of the makespan and room for it.
+"""
+WORK_IS_DONE_AGAIN = """
+The work that was lost with the devices is done again. `learned prices, saving` is below 6 % in the mean, and its
+interval of twelve seeds is not; that of `learned prices` is.
 """
 FORM_MATTERS_LITTLE = """
 All forms move prices of the same exact optimiser, and end within half a per cent of each other in energy, whatever

@@ -192,7 +192,7 @@ _STRONGEST = Goal(
     kind="percent",
     most=0.0,
     is_strict=True,
-    why=reasons.EQUAL_TO_THE_RULE,
+    why=reasons.SAVING_HAS_THE_PRODUCT,
 )
 
 
@@ -303,7 +303,7 @@ _HOME = "prices learned on scientific jobs"
 
 
 def _undisturbed(percent: float, figure: str, text: str) -> Goal:
-    return Goal(text=text, figure=figure, kind="undisturbed", most=percent)
+    return Goal(text=text, figure=figure, kind="undisturbed", most=percent, why=reasons.WORK_IS_DONE_AGAIN)
 
 
 _DISTURBED_RULES = ("fcfs", "sjf-backfill", "price:V=200", "greedy", *_TUM_PRICED)
