@@ -155,17 +155,17 @@ class Disruptions:
         execution.estimates.set_congestion(factor)
         for run in list(execution.computing.values()):
             if run.gpus > execution.places[run.place].pool.gpus_per_node:
-                execution.reprice(run, now)
+                execution.pace.reprice(run, now)
 
     def _heat(self, ambient_celsius: float, now: float) -> None:
         execution = self._execution
         hot = [run for run in execution.computing.values() if execution.places[run.place].device.thermal is not None]
         for run in hot:
-            execution.reprice(run, now)
-        execution.ambient_celsius = ambient_celsius
+            execution.pace.reprice(run, now)
+        execution.pace.ambient_celsius = ambient_celsius
         for run in hot:
             run.power_cap_watts = inf
-            execution.reprice(run, now)
+            execution.pace.reprice(run, now)
 
     def _budget(self, watts: float, now: float) -> None:
         self._view.power_budget_watts = watts

@@ -240,7 +240,7 @@ class Engine:
             run = self._execution.computing.get(job_id)
             if run is not None:
                 last = len(self._places[run.place].device.relative_clocks) - 1
-                self._execution.set_clock(run, last if clock == -1 else min(max(clock, 0), last), self.now)
+                self._execution.pace.set_clock(run, last if clock == -1 else min(max(clock, 0), last), self.now)
                 self._changed.add(run.place)  # a job that waited for power may start now
 
     def ended_jobs(self) -> list[JobRun]:

@@ -7,14 +7,13 @@ from math import inf
 from sortedcontainers import SortedList
 
 from slurm_energy.policy.placement import Placement
-from slurm_energy.twin.boards import board_watts, highest_within, shared, warm_board
-from slurm_energy.twin.device_model import DeviceModel
+from slurm_energy.twin.boards import warm_board
 from slurm_energy.twin.estimates import estimated_tables
 from slurm_energy.twin.events import BEGIN, FINISH, Events
-from slurm_energy.twin.heat import seconds_to_limit, steady_celsius, sustainable_watts
 from slurm_energy.twin.job_run import COMPUTING, ENDED, STARTING, WAITING, Allocation, JobRun
 from slurm_energy.twin.ledger import HOST, IDLE, Ledger
 from slurm_energy.twin.nodes import NodePower
+from slurm_energy.twin.pace import Pace
 from slurm_energy.twin.places import OptionTables, Place
 from slurm_energy.twin.pool_state import PoolState
 from slurm_energy.twin.sites import Site, needs_nodes
@@ -59,14 +58,13 @@ class Execution:
         """Times at which jobs gave devices back less times at which they got them: see `held_job_seconds`."""
         self.coming_watts = 0.0
         """Power that starting jobs will add when they compute."""
-        self.ambient_celsius: float | None = None
-        """Replaces every device's own ambient temperature."""
         self.changed: set[int] = set()
         """Places at which the scheduler must look: devices became free there, or a job came that may start."""
         self.ended: list[JobRun] = []
         """Jobs that ended since the engine looked."""
         self.has_evicted = False
         """Whether any job was taken off failed devices."""
+        self.pace = Pace(places, self.tables, self.estimates, self.ledger_of_pool, events)
         self.nodes = NodePower(self)
         self._at = [Site(self, place, waiting) for place in places]
 
@@ -99,7 +97,7 @@ class Execution:
             column = rows.column[gpus]
             seconds, watts = rows.seconds[place][column][clock], rows.watts[place][column][clock]
             self._compute_at_once(run, at, (gpus, clock, seconds, watts), now)
-            self._plan_end(run, now)
+            self.pace.plan_end(run, now)
             return
         run.place, run.gpus, run.set_clock = place, gpus, clock
         run.started_seconds = run.updated_seconds = now
@@ -195,7 +193,7 @@ class Execution:
         run.limit_at_seconds += ready - now  # Slurm counts the limit from when the nodes are up
         if self.expected_ends is not None:
             expected = run.limit_at_seconds
-            run.expected_end_seconds = expected if expected < inf else begin + self.expected_seconds(run)
+            run.expected_end_seconds = expected if expected < inf else begin + self.pace.expected_seconds(run)
             self.expected_ends[pool_index].add((run.expected_end_seconds, run.job_id))
         if begin <= now:
             run.watts = run.units_per_second = 0.0
@@ -230,39 +228,19 @@ class Execution:
         if device.thermal is not None:
             run.power_cap_watts = inf
             if run.partner is not None and run.partner.phase == COMPUTING:
-                warm_board(run.partner, device, self.ambient_celsius, now)
+                warm_board(run.partner, device, self.pace.ambient_celsius, now)
                 run.temperature_celsius = run.partner.temperature_celsius
             else:
                 self.nodes.warm_start(run, device, now)
         run.clock = run.set_clock
-        self._price(run, device, now)
+        self.pace.update(run, now)
         if run.partner is not None:
-            self.reprice(run.partner, now)
+            self.pace.reprice(run.partner, now)
 
     def _forget_coming(self, run: JobRun) -> None:
         if run.coming_watts:
             self.coming_watts -= run.coming_watts
             run.coming_watts = 0.0
-
-    def reprice(self, run: JobRun, now: float) -> None:
-        """Bring power, speed and end of a job up to date after a change of clock, neighbour or conditions."""
-        if run.phase != COMPUTING:
-            return
-        device = self.places[run.place].device
-        if device.thermal is not None:
-            warm_board(run, device, self.ambient_celsius, now)
-        run.settle(now)
-        run.version += 1
-        self._price(run, device, now)
-
-    def set_clock(self, run: JobRun, clock: int, now: float) -> None:
-        """Change the clock of a running job."""
-        if run.set_clock != clock:
-            for each in (run, run.partner):
-                if each is not None:
-                    each.set_clock = clock
-                    self.reprice(each, now)
-            self.reprice(run, now)  # the neighbour's new clock is in the pair's power now
 
     def finish(self, run: JobRun, now: float) -> None:
         """End a job when it was planned to, in the state that was planned with it."""
@@ -331,7 +309,7 @@ class Execution:
         """Take a job off its devices."""
         at, job, is_computing = self._at[run.place], run.job, run.phase == COMPUTING
         if is_computing and at.device.thermal is not None:
-            warm_board(run, at.device, self.ambient_celsius, now)
+            warm_board(run, at.device, self.pace.ambient_celsius, now)
         watts, gpus = run.watts, run.gpus
         seconds = now - run.updated_seconds
         run.energy_joules += watts * seconds
@@ -380,43 +358,6 @@ class Execution:
         if idle and place.pool.suspend is not None:
             self.nodes.set_timers(pool_index, idle, now)
 
-    def _price(self, run: JobRun, device: DeviceModel, now: float) -> None:
-        """Set power and speed from the tables, with heat and a neighbour applied, and the next event of the job."""
-        rows = self.tables.rows(run.job.kind, run.job.gpu_counts)
-        column = rows.column[run.gpus]
-        times, powers = rows.seconds[run.place][column], rows.watts[run.place][column]
-        clock = run.set_clock
-        if device.thermal is not None:
-            clock = self._allowed_clock(run, device, powers, now)
-        run.clock = clock
-        watts, speed = powers[clock], 1.0 / times[clock]
-        partner = run.partner
-        if partner is not None and partner.phase == COMPUTING:
-            watts, speed = shared(run, partner, device, watts, speed)
-        ledger = self.ledger_of_pool[self.places[run.place].pool_index]
-        ledger.change_jobs(watts - run.watts, now)
-        run.watts, run.units_per_second = watts, speed
-        self._plan_end(run, now)
-
-    def _plan_end(self, run: JobRun, now: float) -> None:
-        """Make the event of a job's end at its present speed."""
-        job, speed = run.job, run.units_per_second
-        if job.is_plain and run.limit_at_seconds == inf and not (self.has_evicted and run.restarts):
-            run.state = "COMPLETED"
-            events = self.events
-            events.made = made = events.made + 1
-            left = job.true_units - run.units_done
-            heappush(events.heap, (now + left / speed if left > 0.0 else now, made, FINISH, run, run.version))
-            return
-        target = job.true_units if job.true_units <= job.fails_after_units else job.fails_after_units
-        end = now + max(0.0, target - run.units_kept - run.units_done) / speed
-        if end <= run.limit_at_seconds:
-            run.state = "COMPLETED" if job.true_units <= job.fails_after_units else "FAILED"
-        else:
-            end = max(now, run.limit_at_seconds)
-            run.state = "TIMEOUT"
-        self.events.add_job(end, FINISH, run)
-
     def _join(self, run: JobRun, partner: JobRun, pool: PoolState) -> None:
         """Put a job beside another on the same GPU, at the other's clock."""
         run.partner, partner.partner = partner, run
@@ -440,37 +381,7 @@ class Execution:
             watts = partner.gpus * partner.starting_watts
             partner.watts += watts
             self.ledger_of_pool[place.pool_index].change_jobs(watts, now)
-        self.reprice(partner, now)
-
-    def _allowed_clock(self, run: JobRun, device: DeviceModel, powers: list[float], now: float) -> int:
-        """Return the clock that heat allows; a job that will grow too hot gets an event for when it does."""
-        thermal = device.thermal
-        if thermal is None:
-            return run.set_clock
-        ambient = thermal.ambient_celsius if self.ambient_celsius is None else self.ambient_celsius
-        board = board_watts(run, device, powers)
-        clock = highest_within(board, run.set_clock, run.power_cap_watts)
-        left = seconds_to_limit(thermal, run.temperature_celsius, steady_celsius(thermal, ambient, board[clock]))
-        if left <= 1e-9:
-            run.power_cap_watts = sustainable_watts(thermal, ambient)
-            return highest_within(board, run.set_clock, run.power_cap_watts)
-        if left < inf:
-            version = run.version
-
-            def throttle(then: float) -> None:
-                if run.version == version and run.phase == COMPUTING:
-                    self.reprice(run, then)
-
-            self.events.add_call(now + left, throttle)
-        return clock
-
-    def expected_seconds(self, run: JobRun) -> float:
-        """Return how long a job computes by its estimate, where it is and at the clock that was set."""
-        rows = self.estimates.rows(run.job.kind, run.job.gpu_counts)
-        return (
-            max(0.0, run.job.estimated_units - run.units_kept)
-            * rows.seconds[run.place][rows.column[run.gpus]][run.set_clock]
-        )
+        self.pace.reprice(partner, now)
 
     def show_free(self, pool_index: int) -> None:
         """Bring the free devices that rules see up to date, and let the scheduler look at their places."""

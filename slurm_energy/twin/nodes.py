@@ -112,7 +112,7 @@ class NodePower:
         if thermal is None:
             return
         execution = self._execution
-        ambient = thermal.ambient_celsius if execution.ambient_celsius is None else execution.ambient_celsius
+        ambient = thermal.ambient_celsius if execution.pace.ambient_celsius is None else execution.pace.ambient_celsius
         idle = steady_celsius(thermal, ambient, device.free_watts)
         warm, since = self._temperatures.get(self._first_node(run), (idle, now))
         run.temperature_celsius = temperature_after(thermal, warm, idle, now - since)

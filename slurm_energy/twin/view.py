@@ -69,7 +69,7 @@ class TwinView:
     @property
     def ambient_celsius(self) -> float | None:
         """Temperature of the room, None where each device has its own."""
-        return self._execution.ambient_celsius
+        return self._execution.pace.ambient_celsius
 
     @property
     def link_congestion(self) -> float:
@@ -259,7 +259,7 @@ class TwinView:
     def _expected_end(self, run: JobRun, begins_seconds: float) -> float:
         """Return when a job ends by its estimate, at the clock that was set; one that starts begins at a given time."""
         begun = run.begun_seconds if run.phase == COMPUTING else begins_seconds
-        return min(begun + self._execution.expected_seconds(run), run.limit_at_seconds)
+        return min(begun + self._execution.pace.expected_seconds(run), run.limit_at_seconds)
 
     def _regional(self, series_by_region: Mapping[str, Series], place: int) -> float:
         series = regional_series(series_by_region, self.twin_places[place].pool.region)
