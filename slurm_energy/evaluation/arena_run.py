@@ -18,6 +18,7 @@ from slurm_energy.evaluation.arena_plan import (
 )
 from slurm_energy.evaluation.contenders import create_contender
 from slurm_energy.evaluation.metrics import Metrics, metrics_of
+from slurm_energy.policy.placement import PlacementRule
 from slurm_energy.twin.job import Job, Workload
 from slurm_energy.twin.outcome import Outcome
 from slurm_energy.twin.simulation import run
@@ -81,7 +82,13 @@ def run_one(plan: ArenaPlan, policy: str, rule_text: str, seed: int, *, with_fro
 
 
 def finished_run(
-    plan: ArenaPlan, policy: str, rule_text: str, seed: int, *, with_frontier: bool = False
+    plan: ArenaPlan,
+    policy: str,
+    rule_text: str,
+    seed: int,
+    *,
+    with_frontier: bool = False,
+    rule: PlacementRule | None = None,
 ) -> FinishedRun:
     """Run a policy and return its figures with the outcome, after checking energy balance and bound.
 
@@ -91,6 +98,7 @@ def finished_run(
         rule_text: What makes the rule.
         seed: Of arrivals, failures and the policy's own stream.
         with_frontier: Whether to add the frontier of the arrivals.
+        rule: The one that the text makes, where the caller wants to watch it.
 
     Raises:
         EvaluationError: energy is missing from the account, or the run is below a bound.
@@ -98,7 +106,7 @@ def finished_run(
     """
     world = _world(plan)
     horizon = run_horizon_seconds(plan, world)
-    rule = create_contender(rule_text)
+    rule = rule or create_contender(rule_text)
     if plan.compat:
         length = plan.horizon_seconds or world.horizon_seconds
         stream = _Recorded(shared_stream_source(generator_settings(world, length), seed))

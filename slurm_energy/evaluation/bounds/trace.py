@@ -5,7 +5,7 @@ no work is done before it is submitted (by stretches of time: work counts as sub
 It leaves out: that a job is one piece with one width, how jobs pack onto nodes, waking, the order of the queue.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +15,7 @@ from scipy.sparse import coo_array, csr_array, hstack, identity, kron, vstack
 from slurm_energy.errors import ValueRangeError
 from slurm_energy.evaluation.bounds.activities import Activities, activities_of
 from slurm_energy.evaluation.bounds.floor import Downtime, PoolFloor, pool_floors
-from slurm_energy.evaluation.bounds.programme import Rows, Solution, devices_used, minimise, outputs
+from slurm_energy.evaluation.bounds.programme import Rows, Solution, SolverError, devices_used, minimise, outputs
 from slurm_energy.evaluation.bounds.trace_jobs import GroupedWork, earliest_end_seconds, grouped_work
 from slurm_energy.twin.job import Workload
 from slurm_energy.twin.world import World
@@ -92,14 +92,32 @@ def clairvoyant_bound(
             f"work of workload {workload.name} that is submitted at {work.submitted_seconds.max():.6g} s is asked for "
             f"within a horizon of {end:.6g} s: name the units that were processed"
         )
-    programme = _TracePlan(floors, activities, work, end, options.stretches, is_open=horizon_seconds is None)
-    solution = programme.solve()
+    programme, solution = _solved(
+        lambda stretches: _TracePlan(floors, activities, work, end, stretches, is_open=horizon_seconds is None),
+        options.stretches,
+    )
     if solution is None:
         raise ValueRangeError(
             f"the work of workload {workload.name} does not fit into {end:.6g} s in world {world.name}, whatever the "
             "policy: name the units that were processed, or a longer horizon"
         )
     return programme.bound(solution)
+
+
+def _solved(plan: Callable[[int], "_TracePlan"], stretches: int) -> "tuple[_TracePlan, Solution | None]":
+    """Return a plan and its optimum: with fewer stretches where the solver gives up, a bound that is as true and lower.
+
+    Raises:
+        SolverError: it gives up whatever the stretches.
+    """
+    while True:
+        programme = plan(stretches)
+        try:
+            return programme, programme.solve()
+        except SolverError:
+            if stretches == 0:
+                raise
+            stretches //= 2
 
 
 class _TracePlan:

@@ -1,10 +1,19 @@
 """One run of one policy in one case: its figures by name. What a worker process does."""
 
+from collections.abc import Sequence
+
+import numpy as np
+
 from slurm_energy.evaluation.arena_bounds import frontier_excess_percent
+from slurm_energy.evaluation.arena_plan import world_of_plan
 from slurm_energy.evaluation.arena_run import FinishedRun, finished_run
 from slurm_energy.evaluation.arena_summary import bound_figures_of, figures_of
+from slurm_energy.evaluation.contenders import create_contender
 from slurm_energy.evaluation.results.cases import Case
+from slurm_energy.evaluation.results.hit_jobs import WatchedRule, can_fail, hit_job_figures
 from slurm_energy.evaluation.results.merit import merit_figures
+from slurm_energy.twin.job import Job
+from slurm_energy.twin.outcome import Outcome
 
 _DAY_SECONDS = 86_400.0
 _KEPT = frozenset(
@@ -38,13 +47,14 @@ def measured_run(case: Case, policy: str, rule_text: str, seed: int) -> dict[str
     Raises:
         SlurmEnergyError: the run cannot be, or is below a bound.
     """
-    run = finished_run(case.plan, policy, rule_text, seed)
+    has_failures = bool(case.undisturbed) and can_fail(world_of_plan(case.plan))
+    watched = WatchedRule(create_contender(rule_text)) if has_failures else None
+    run = finished_run(case.plan, policy, rule_text, seed, rule=watched)
     every = figures_of(run.record.metrics) | bound_figures_of(run.record.bounds)
     found = {name: float(value) for name, value in every.items() if name in _KEPT}
-    found |= _queue_figures(run) | _bound_figures(found)
-    hit = run.outcome.restarts[run.outcome.restarts > 0]
-    if hit.size:
-        found["restarts_per_hit_job"] = float(hit.mean())
+    found |= _queue_figures(run) | _bound_figures(found) | wide_job_figures(run.outcome, run.jobs)
+    if watched is not None:
+        found |= hit_job_figures(watched, run.outcome)
     found["timeouts"] = float(run.record.metrics.jobs_by_state.get("TIMEOUT", 0))
     if case.frontier:
         excess = frontier_excess_percent(run.world, run.jobs, run.outcome)
@@ -59,6 +69,21 @@ def measured_run(case: Case, policy: str, rule_text: str, seed: int) -> dict[str
                 found["cost_joules_per_unit"] / found["bound_cost_joules_per_unit"] - 1.0
             )
     return found
+
+
+def wide_job_figures(outcome: Outcome, jobs: Sequence[Job]) -> dict[str, float]:
+    """Return the time per unit of work of jobs that may use several devices, a job the unit; nothing without any.
+
+    `hours_per_wide_job` is the mean time of those that were completed, from submission to end: the inverse of the
+    throughput of as many jobs in the system (Little's law). What is completed while jobs come would not do: that is
+    what comes, at any speed, as long as the queue does not grow. Policies with the same arrivals have the same jobs.
+    """
+    may_be_wide = np.array([job.gpu_counts[-1] > 1 for job in jobs], dtype=bool)
+    counted = may_be_wide & (np.array(outcome.state) == "COMPLETED") & outcome.is_counted
+    if not counted.any():
+        return {}
+    seconds = (outcome.ended_seconds - outcome.submitted_seconds)[counted]
+    return {"hours_per_wide_job": float(seconds.mean()) / 3600.0}
 
 
 def _queue_figures(run: FinishedRun) -> dict[str, float]:

@@ -1,5 +1,6 @@
 """Small clusters for the tests of the graph."""
 
+from dataclasses import fields, replace
 from typing import Any
 
 from slurm_energy.domain.cluster import (
@@ -13,6 +14,10 @@ from slurm_energy.domain.cluster import (
 from slurm_energy.domain.ids import ClusterName, JobId, NodeName, PartitionName
 
 NOW = 1_000_020.0
+_MOMENTS = tuple(
+    item.name for item in fields(JobState) if item.name.endswith("_at_seconds") or item.name == "deadline_seconds"
+)
+"""What a job has of Unix times; nothing else in a snapshot has any but the snapshot itself."""
 
 
 def make_node(
@@ -71,3 +76,17 @@ def make_snapshot(
         "jobs": jobs,
     }
     return ClusterSnapshot(**{**settings, **changes})
+
+
+def later(snapshot: ClusterSnapshot, seconds: float) -> ClusterSnapshot:
+    """Return the same cluster so much later: every Unix time is shifted, every duration stays."""
+
+    def shifted(job: JobState) -> JobState:
+        known = {name: getattr(job, name) for name in _MOMENTS}
+        return replace(job, **{name: moment + seconds for name, moment in known.items() if moment is not None})
+
+    return replace(
+        snapshot,
+        taken_at_seconds=snapshot.taken_at_seconds + seconds,
+        jobs=tuple(shifted(job) for job in snapshot.jobs),
+    )

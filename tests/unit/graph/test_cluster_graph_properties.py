@@ -1,4 +1,4 @@
-"""A graph that was updated through any snapshots is the graph of the last one."""
+"""A graph that was updated through any snapshots is the graph of the last one; it is bounded and knows no date."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from small_clusters import NOW, make_job, make_node, make_partition, make_snapshot
+from small_clusters import NOW, later, make_job, make_node, make_partition, make_snapshot
 
 from slurm_energy.domain.cluster import ClusterSnapshot, JobDependency, JobState, NodeGpus, NodeState, PartitionState
 from slurm_energy.domain.ids import ClusterName, JobId, NodeName, PartitionName
@@ -16,12 +16,15 @@ from slurm_energy.domain.topology import GpuLink, SwitchState
 from slurm_energy.graph import grouping, job_table
 from slurm_energy.graph.canonical import canonical
 from slurm_energy.graph.changes import Changes
-from slurm_energy.graph.cluster_graph import ClusterGraph
+from slurm_energy.graph.cluster_graph import TIME_STEP_SECONDS, ClusterGraph
+from slurm_energy.graph.schema import LARGEST
 
 NODES = tuple(f"n{number}" for number in range(1, 7))
 PARTITIONS = ("p", "q", "cpu")
+SHIFTS = tuple(TIME_STEP_SECONDS * steps for steps in (166_667, 1_666_667, 30_000_000))
+"""10⁷ s, 10⁸ s, and what is between a simulated cluster and a real one's Unix time, in whole steps."""
 SWITCHES = ("leaf1", "leaf2", "leaf3")
-figures = st.one_of(st.none(), st.sampled_from([0.0, 0.4, 50.0, float("nan"), float("inf")]))
+figures = st.one_of(st.none(), st.sampled_from([0.0, 0.4, 50.0, -1e30, 1e30, float("nan"), float("inf")]))
 
 
 @st.composite
@@ -62,14 +65,14 @@ def jobs(draw: st.DrawFn) -> JobState:
         partitions=tuple(PartitionName(one) for one in draw(st.lists(st.sampled_from(PARTITIONS), max_size=2))),
         nodes=draw(st.sampled_from(["", "n1", "n[1-3]", "n[2,9]", "x[", "n5,n6"])) if running else "",
         started_at_seconds=draw(st.sampled_from([None, NOW - 100.0, NOW + 50.0])) if running else None,
-        priority=draw(st.sampled_from([None, 1, 100, 101, 5000])),
+        priority=draw(st.sampled_from([None, 1, 100, 101, 5000, 2**32 - 1])),
         submitted_at_seconds=draw(st.sampled_from([NOW - 5000.0, NOW - 5.0, NOW])),
         gpu_positions=draw(st.sampled_from([(), ((NodeName("n2"), (0, 1, 7)),)])),
         gpu_types=draw(st.sampled_from([(), ("a100",), ("strange",)])),
         array_task=draw(st.sampled_from([None, "4", "1-20%2"])),
         dependencies=tuple(JobDependency(job_id=JobId(one), needs_success=bool(one % 2)) for one in needs),
         deadline_seconds=draw(st.sampled_from([None, NOW + 500.0, NOW - 500.0])),
-        estimated_seconds=draw(st.sampled_from([None, 0.0, 120.0, 1e5])),
+        estimated_seconds=draw(st.sampled_from([None, 0.0, 120.0, 1e5, 1e300, float("inf")])),
         time_limit_minutes=draw(st.sampled_from([None, 10.0])),
     )
 
@@ -208,3 +211,17 @@ def test_what_is_not_reported_as_changed_is_as_it_was(data: st.DataObject) -> No
         assert cache.tasks == {int(slot): task_inside(graph, int(slot)) for slot in graph.queue_slots}
         assert changes.top or as_bytes(graph.top_block()) == top
         snapshot = data.draw(changed(snapshot))
+
+
+@settings(max_examples=60, deadline=None)
+@given(snapshots())
+def test_every_feature_is_finite_and_inside_the_bound(snapshot: ClusterSnapshot) -> None:
+    for name, array in canonical(fresh(snapshot)).items():
+        if array.dtype.kind == "f":
+            assert np.isfinite(array).all() and (np.abs(array) <= LARGEST).all(), name
+
+
+@settings(max_examples=60, deadline=None)
+@given(snapshots(), st.sampled_from(SHIFTS))
+def test_the_same_cluster_at_another_date_is_the_same_graph(snapshot: ClusterSnapshot, seconds: float) -> None:
+    assert_same(canonical(fresh(later(snapshot, seconds))), canonical(fresh(snapshot)))

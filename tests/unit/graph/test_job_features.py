@@ -3,6 +3,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from small_clusters import NOW, after, make_job
 
 from slurm_energy.domain.cluster import JobState
@@ -19,7 +21,7 @@ from slurm_energy.graph.job_features import (
     submitted_vector,
     task_vector,
 )
-from slurm_energy.graph.schema import TASK
+from slurm_energy.graph.schema import LARGEST, TASK
 
 FACTS = QueueFacts(
     highest_priority=200.0, user_shares={1001: 0.25}, critical_path_seconds={7: 7200.0}, dependents={7: 3}
@@ -182,3 +184,27 @@ def test_a_ceiling_is_little_above_the_priority() -> None:
 def test_shares_are_in_steps() -> None:
     assert rounded_share(100, 300) == rounded_share(100, 301) == pytest.approx(1 / 3, abs=1 / 64)
     assert rounded_share(0, 0) == 0.0
+
+
+@settings(deadline=None)
+@given(
+    ago=st.integers(0, 10**6),
+    left=st.none() | st.integers(-(10**6) + 1, 10**6),
+    limit=st.none() | st.integers(1, 10_000),
+    shift=st.sampled_from([10**7, 10**8, 1_800_000_000]),
+)
+def test_a_submitted_job_looks_the_same_at_another_date(
+    ago: int, left: int | None, limit: int | None, shift: int
+) -> None:
+    def seen(now: float) -> list[float]:
+        job = JobRequest(
+            user_id=1001,
+            time_limit_minutes=limit,
+            options=EnergyOptions(deadline_seconds=None if left is None else now + left),
+            submitted_at_seconds=now - ago,
+        )
+        found: list[float] = submitted_vector(job, now, FACTS).tolist()
+        return found
+
+    assert seen(NOW + shift) == seen(NOW)
+    assert all(abs(value) <= LARGEST for value in seen(NOW))

@@ -15,6 +15,7 @@ from slurm_energy.learning.soft_actor_critic.batches import batch_of
 from slurm_energy.learning.soft_actor_critic.packing import pack
 from slurm_energy.learning.soft_actor_critic.records import Record, RecordPool
 from slurm_energy.learning.soft_actor_critic.replay import Replay
+from slurm_energy.learning.soft_actor_critic.settings import SoftActorCriticSettings
 
 
 def filled(capacity: int = 100, seed: int = 3) -> Replay:
@@ -117,6 +118,29 @@ def test_the_oldest_make_room() -> None:
     replay.add([make_step(seen_moment(0), 0, reward=float(-number)) for number in range(10)])
     assert len(replay) == 4
     assert sorted({one.reward for one in replay.sample(200)}) == [-9.0, -8.0, -7.0, -6.0]
+
+
+def test_capacity_and_batch_are_those_of_the_paper_s_table() -> None:
+    settings = SoftActorCriticSettings()
+    assert (settings.capacity, settings.batch_size) == (200_000, 256)
+
+
+def test_a_replay_of_the_paper_s_size_holds_the_newest_and_nothing_of_those_before() -> None:
+    settings, extra = SoftActorCriticSettings(), 500
+    first, others = seen_moment(0), [seen_moment(number) for number in range(1, 9)]
+    replay = Replay(settings.capacity, 0)
+    assert replay.add(make_step(first, 0, reward=float(number)) for number in range(extra)) == extra
+    moments = [others[number % len(others)] for number in range(settings.capacity)]
+    replay.add(make_step(moment, 0, reward=float(extra + number)) for number, moment in enumerate(moments))
+    assert len(replay) == settings.capacity
+    assert sorted(one.reward for one in replay._kept) == list(range(extra, extra + settings.capacity))
+    drawn = replay.sample(settings.batch_size)
+    assert len(drawn) == settings.batch_size
+    assert all(extra <= one.reward < extra + settings.capacity for one in drawn)
+    few = Replay(len(others), 0)
+    few.add(make_step(moment, 0) for moment in others)
+    assert replay.packed_bytes() == few.packed_bytes()
+    assert len(replay._pool) == len(few._pool)
 
 
 def test_a_step_that_cannot_be_is_refused() -> None:

@@ -9,10 +9,10 @@ from slurm_energy.learning.soft_actor_critic.critics import Judged, TwinCritics,
 from slurm_energy.learning.soft_actor_critic.losses import actor_loss, critic_loss
 
 
-def reached(module: torch.nn.Module) -> set[str]:
-    """Return the first two parts of the names of parameters that a gradient other than 0 reached."""
+def reached(module: torch.nn.Module, parts: int = 3) -> set[str]:
+    """Return the first parts of the names of parameters that a gradient other than 0 reached."""
     return {
-        ".".join(name.split(".")[:3])
+        ".".join(name.split(".")[:parts])
         for name, one in module.named_parameters()
         if one.grad is not None and bool(one.grad.abs().sum() > 0.0)
     }
@@ -40,6 +40,21 @@ def test_the_loss_of_the_actor_trains_its_head_and_never_the_encoder() -> None:
     policy = policy_of(critics.network, moments, found.context.detach())
     actor_loss(policy, found.lower().mean(1), 0.1).backward()  # type: ignore[no-untyped-call]
     assert reached(critics) == {"network.decision.policy"}
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.1])
+def test_the_loss_of_the_actor_reaches_every_layer_of_the_partition_s_and_of_the_count_s_head(
+    temperature: float,
+) -> None:
+    """Without a temperature all of it is the critics' gradient."""
+    critics, found = judged()
+    moments = scene_of(seen_moment(0), seen_moment(9))
+    policy = policy_of(critics.network, moments, found.context.detach())
+    actor_loss(policy, found.lower().mean(1), temperature).backward()  # type: ignore[no-untyped-call]
+    heads = ("network.decision.policy.partition", "network.decision.policy.count")
+    assert reached(critics, parts=4) == set(heads)
+    layers = {f"{head}.{layer}" for head in heads for layer in (0, 2, 4)}
+    assert reached(critics, parts=5) == layers
 
 
 def test_the_actor_of_the_learner_is_the_one_that_acts() -> None:

@@ -1,0 +1,55 @@
+"""The scale of rewards: in worlds of the package a job costs about 1, whatever their energies in joules are."""
+
+import numpy as np
+import pytest
+import torch
+from small_networks import small_network
+
+from slurm_energy.learning.bookkeeping import Bookkeeping, Books, empty_watts
+from slurm_energy.learning.episodes import EpisodeSettings, run_episode
+from slurm_energy.policy.mode_weights import BALANCED_WEIGHTS
+from slurm_energy.policy.rules.registry import create_rule
+from slurm_energy.twin.environment_jobs import JobSource
+from slurm_energy.twin.environment_reward import Passage, RewardWeights, typical_job_joules
+from slurm_energy.twin.places import places_of
+from slurm_energy.twin.simulation import run
+from slurm_energy.twin.world_file import shipped_world
+
+HOURS = 3.0
+LEAST, MOST = 0.1, 10.0
+
+
+def job_source(name: str) -> JobSource:
+    return JobSource(world=shipped_world(name), horizon_seconds=HOURS * 3600.0)
+
+
+@pytest.mark.parametrize("bookkeeping", ["passage", "assigned"])
+@pytest.mark.parametrize("rule", ["slurm-default", "fixed-clock", "greedy", "total-cost"])
+@pytest.mark.parametrize("name", ["lab", "lab-open", "chsac"])
+def test_a_job_under_a_plain_rule_costs_about_1(name: str, rule: str, bookkeeping: Bookkeeping) -> None:
+    source = job_source(name)
+    world, workload = source.world, source.make(3)
+    books = Books(
+        bookkeeping=bookkeeping,
+        rewards=RewardWeights(),
+        scale_joules=typical_job_joules(world, places_of(world), source.make(0).jobs),
+        common_weights=BALANCED_WEIGHTS,
+        empty_watts=empty_watts(world),
+    )
+    found = run(world, workload, create_rule(rule), seed=3)
+    waited = float(np.sum(found.started_seconds - found.submitted_seconds))
+    whole = Passage(found.end_seconds, found.total_joules, waited, float(np.sum(found.run_seconds)))
+    assert books.scale_joules > 1e5
+    assert LEAST < -books.reward(whole, 0.0, None) / len(workload.jobs) < MOST
+
+
+@pytest.mark.parametrize("bookkeeping", ["passage", "assigned"])
+@pytest.mark.parametrize("name", ["lab", "lab-open"])
+def test_rewards_of_an_untrained_network_are_of_the_order_of_1(name: str, bookkeeping: Bookkeeping) -> None:
+    """Those by passage differ most: a long gap between two decisions is charged to one of them."""
+    settings = EpisodeSettings(world=name, hours=HOURS, bookkeeping=bookkeeping)
+    steps = run_episode(small_network(1), settings, 3, torch.Generator().manual_seed(0))
+    costs = np.array([-step.reward for step in steps])
+    assert LEAST < costs.mean() < MOST
+    assert LEAST < np.median(np.abs(costs)) < MOST
+    assert (np.abs(costs) < 10.0 * MOST).all()
