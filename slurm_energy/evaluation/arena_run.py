@@ -59,6 +59,8 @@ class RunRecord:
     bad_rows: int
     kinds: tuple[str, ...]
     """Of the jobs that came."""
+    unknown_kinds: tuple[str, ...]
+    """Those of which no device of the world has curves: their jobs are refused."""
     open_end: bool
     """Whether the run went on until no job was left."""
     frontier: FrontierLine | None = None
@@ -121,6 +123,8 @@ def finished_run(
     _check_balance(outcome, policy, seed)
     metrics = metrics_of(outcome, world, jobs)
     stationary = is_stationary(plan, world)
+    kinds = tuple(sorted({job.kind for job in jobs}))
+    known = {kind for device in world.devices.values() for kind in device.loads}
     record = RunRecord(
         policy=policy,
         rule=rule_text,
@@ -131,7 +135,8 @@ def finished_run(
         workload_name=workload.name,
         workload_source=workload.source,
         bad_rows=workload.bad_rows,
-        kinds=tuple(sorted({job.kind for job in jobs})),
+        kinds=kinds,
+        unknown_kinds=tuple(kind for kind in kinds if kind not in known),
         open_end=horizon is None,
         frontier=frontier_line(world, jobs, outcome.end_seconds) if with_frontier and stationary and jobs else None,
     )

@@ -1,14 +1,17 @@
 """What stands beside a comparison's figures: command, time, versions, and what a reader has to know."""
 
 import platform
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 
 from slurm_energy import __version__
 from slurm_energy.evaluation.arena import ArenaResult
+from slurm_energy.evaluation.arena_run import RunRecord
+from slurm_energy.reporting.visible import visible
 
 _PACKAGES = ("numpy", "scipy")
+_MOST_KINDS = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +68,7 @@ def notes_of(result: ArenaResult, assumptions: tuple[str, ...] = ()) -> tuple[st
                 "Units of several kinds are added up, and policies left different jobs unfinished: energy per unit is "
                 "of different mixtures of work. Compare what is above the bound, or use --drain."
             )
+    notes += _refused(runs)
     bad_rows = max((record.bad_rows for record in runs), default=0)
     if bad_rows:
         notes.append(f"{bad_rows} bad rows of the file were left out.")
@@ -74,3 +78,24 @@ def notes_of(result: ArenaResult, assumptions: tuple[str, ...] = ()) -> tuple[st
         for sweep in result.sweeps
     ]
     return tuple(notes)
+
+
+def _refused(runs: Sequence[RunRecord]) -> Iterator[str]:
+    """Yield what is to be said of jobs that could run nowhere."""
+    most = max(runs, key=_num_refused, default=None)
+    if most is None or not _num_refused(most):
+        return
+    count, jobs = _num_refused(most), most.metrics.jobs
+    whole = "every figure is of no work" if count == jobs else "figures are of the others"
+    yield f"{count:,} of {jobs:,} jobs were refused, since nothing in the world could run them: {whole}."
+    if most.unknown_kinds:
+        shown = ", ".join(visible(kind) for kind in most.unknown_kinds[:_MOST_KINDS])
+        more = f" and {len(most.unknown_kinds) - _MOST_KINDS} more" if len(most.unknown_kinds) > _MOST_KINDS else ""
+        yield (
+            f"No device of the world has curves for work of kind {shown}{more}: give the devices such kinds, or the "
+            "jobs others."
+        )
+
+
+def _num_refused(record: RunRecord) -> int:
+    return record.metrics.jobs_by_state.get("REJECTED", 0)

@@ -60,7 +60,9 @@ CPUs or to low clocks, those from 400 to 1000 to middle clocks, and those above 
 of arrivals of world `{world}`, seed {seed}. *Clock* is a job's clock over the highest of its device, the mean of jobs
 on GPUs (1 where a GPU has only one). A range is *CPU* if more than half of its jobs run there; else *low*, *middle* or
 *high* is the third, between the lowest and the highest clock of GPUs that have more than one, in which the mean lies.
-*Clock over size* leaves out sizes of which more than half run on CPUs.
+*Clock over size* leaves out sizes of which more than half run on CPUs. The middle clocks are missing because the exact
+optimum has none: below 1000, copies and calls rule on a K40c and its lowest clock costs least; above, the static part
+of its power is large and the highest does.
 """
 
 

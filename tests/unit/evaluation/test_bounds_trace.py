@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from math import inf, nan
+from pathlib import Path
 from time import perf_counter
 from typing import Any
 
@@ -9,9 +10,12 @@ import pytest
 from bounds_worlds import make_device, make_pool, make_world
 
 from slurm_energy.errors import ValueRangeError
+from slurm_energy.evaluation.arena_plan import ArenaPlan, workload_of_plan, world_of_plan
 from slurm_energy.evaluation.bounds import TraceOptions, clairvoyant_bound
 from slurm_energy.twin.job import Job, Workload
 from slurm_energy.twin.world import Partition
+
+PHILLY = Path(__file__).resolve().parents[4] / "shared" / "data" / "philly_trace" / "philly_jobs.csv"
 
 
 def make_workload(*jobs: Job) -> Workload:
@@ -187,3 +191,16 @@ def test_a_trace_of_57585_jobs_is_bounded_in_seconds() -> None:
     bound = clairvoyant_bound(make_world(make_pool(nodes=64, gpus_per_node=8)), jobs)
     assert (bound.groups, bound.stretches) == (8, 24)
     assert perf_counter() - before < 20.0
+
+
+@pytest.mark.skipif(not PHILLY.is_file(), reason=f"the published trace is not at {PHILLY}: nothing to bound")
+def test_the_whole_philly_trace_is_bounded_as_the_arena_runs_it() -> None:
+    """Work of 76 groups, each some nine orders of magnitude above a unit: the solver gave up on it as it stood."""
+    plan = ArenaPlan(policies=("slurm-default",), world="philly-a100", workload=PHILLY)
+    world = world_of_plan(plan)
+    workload = workload_of_plan(plan, world, 1)
+    bound = clairvoyant_bound(world, workload)
+    assert len(workload.jobs) == 57_585
+    assert (bound.stretches, bound.unrunnable_jobs) == (TraceOptions().stretches, 0)
+    coarse = clairvoyant_bound(world, workload, None, TraceOptions(stretches=0))
+    assert coarse.joules <= bound.joules * (1.0 + 1e-9) and bound.joules < 2.0 * coarse.joules

@@ -85,6 +85,7 @@ def make_record(policy: str, seed: int, scale: float = 1.0, waiting: int = 0) ->
         workload_name="poisson",
         workload_source=f"generator poisson, seed {seed}",
         bad_rows=0,
+        unknown_kinds=(),
         kinds=("training",),
         open_end=False,
         frontier=FrontierLine(mean_run_seconds=(500.0, 1000.0, 4000.0), joules_per_unit=(12.0, 9.5, 8.4))

@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from io import StringIO
 
 import pytest
@@ -137,3 +138,26 @@ def test_notes_tell_what_weakens_the_figures() -> None:
     assert notes[0] == "Assumed: this."
     assert any("One seed" in note for note in notes)
     assert any("left unfinished" in note for note in notes)
+
+
+def test_jobs_that_nothing_could_run_are_told_with_the_kinds_that_nobody_knows() -> None:
+    result = make_result(seeds=(1,))
+
+    def refused(count: int, kinds: tuple[str, ...]) -> str:
+        runs = [
+            replace(
+                record,
+                unknown_kinds=kinds,
+                metrics=replace(record.metrics, jobs_by_state={"COMPLETED": 100 - count, "REJECTED": count}),
+            )
+            for record in result.runs
+        ]
+        return " ".join(notes_of(replace(result, runs=tuple(runs))))
+
+    assert "refused" not in refused(0, ())
+    some = refused(10, ("bert\x1b[31m",))
+    assert "10 of 100 jobs were refused" in some and "figures are of the others" in some
+    assert "kind bert" in some and "\x1b" not in some
+    every = refused(100, tuple(f"kind-{number}" for number in range(10)))
+    assert "every figure is of no work" in every and "kind-7 and 2 more" in every
+    assert "No device" not in refused(3, ())
