@@ -1,6 +1,8 @@
 """Figures of rounds on disk: one row a round, also after a training that was broken off."""
 
 import importlib.util
+import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -59,8 +61,9 @@ def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
         CsvLog(tmp_path / "none" / "log.csv", done=0)
 
 
-@pytest.mark.skipif(HAS_TENSORBOARD, reason="tensorboard is installed")
-def test_tensorboard_that_is_not_installed_is_named(tmp_path: Path) -> None:
+def test_tensorboard_that_is_not_installed_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("tensorboard", "torch.utils.tensorboard"):
+        monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(TrainingError, match="pip install tensorboard, or take --log-format csv"):
         open_log(tmp_path, "tensorboard", done=0)
     assert list(tmp_path.iterdir()) == []
@@ -72,3 +75,6 @@ def test_tensorboard_gets_an_event_file(tmp_path: Path) -> None:
     log.write(1, {"loss": 0.5})
     log.close()
     assert [path.name.startswith("events.out") for path in (tmp_path / "events").iterdir()] == [True]
+    events = import_module("tensorboard.backend.event_processing.event_accumulator").EventAccumulator
+    read = events(str(tmp_path / "events")).Reload()
+    assert [(one.step, one.value) for one in read.Scalars("loss")] == [(1, 0.5)]
