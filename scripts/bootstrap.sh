@@ -109,6 +109,11 @@ if [ ! -e "$stamp" ]; then
     [ -x "$root/.venv/bin/pip" ] || "$python" -m venv "$root/.venv"
     "$root/.venv/bin/python" -m pip install --quiet --disable-pip-version-check \
         -c "$root/constraints.txt" -e "$root$extras"
+    if [ "$purpose" = test ]; then
+        "$root/.venv/bin/python" -m pip install --quiet --disable-pip-version-check \
+            -c "$root/constraints.txt" -e "${root}[examples]" ||
+            say "sb3-contrib and tensorboard could not be installed: the tests that need them are skipped"
+    fi
     rm -f "$root"/.venv/.stamp-"$purpose"-*
     : >"$stamp"
 fi
