@@ -230,6 +230,7 @@ class Execution:
             if run.partner is not None and run.partner.phase == COMPUTING:
                 warm_board(run.partner, device, self.pace.ambient_celsius, now)
                 run.temperature_celsius = run.partner.temperature_celsius
+                run.power_cap_watts = run.partner.power_cap_watts  # the board's: both have one clock
             else:
                 self.nodes.warm_start(run, device, now)
         run.clock = run.set_clock

@@ -10,6 +10,7 @@ from small_worlds import make_device, make_job, make_load, make_pool, make_world
 from slurm_energy.policy.placement import Discipline
 from slurm_energy.twin.device_model import PairSpeed, Scaling, Thermal
 from slurm_energy.twin.job import Job
+from slurm_energy.twin.mig import MEMORY_EIGHTHS, mig_slice
 from slurm_energy.twin.world import FailureRates, Outage, Partition, Pool, SuspendSettings, World
 
 
@@ -27,6 +28,8 @@ class Features:
     """Congestion, prices, budget."""
     routes: bool = False
     controls: bool = False
+    slices: bool = False
+    """Some devices are MIG slices, without heat and neighbours."""
     backfill: Literal["none", "easy"] = "easy"
     order: Literal["fifo", "sjf"] = "fifo"
 
@@ -41,6 +44,7 @@ features = st.builds(
     changes=st.booleans(),
     routes=st.booleans(),
     controls=st.booleans(),
+    slices=st.booleans(),
     backfill=st.sampled_from(("none", "easy")),
     order=st.sampled_from(("fifo", "sjf")),
 )
@@ -66,6 +70,10 @@ def random_world(features: Features) -> World:
         make_device(loads={"training": load, "light": light}, pairs=pairs, thermal=thermal),
         make_device("other", loads={"training": light}, free_watts=25.0, thermal=thermal),
     ]
+    if features.slices:
+        sliced = random.choice(((0,), (1,), (0, 1)))
+        for number in sliced:
+            devices[number] = mig_slice(devices[number], random.choice(tuple(MEMORY_EIGHTHS)))
     return make_world(
         *pools,
         devices=devices,

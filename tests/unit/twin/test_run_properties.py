@@ -6,8 +6,9 @@ from typing import Literal
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from power_account import PowerAccount, check_power
 from random_worlds import Features, features, random_jobs, random_world
 from small_worlds import (
     FirstFit,
@@ -165,6 +166,46 @@ def check(engine: Engine) -> None:
     assert all(run.watts == run.coming_watts == 0.0 for run in runs if run.phase in {WAITING, ENDED})
     assert view.coming_watts == pytest.approx(sum(run.coming_watts for run in on_devices), abs=1e-6)
     assert all(run.coming_watts == 0.0 for run in runs if run.phase == COMPUTING)
+    check_power(engine)
+
+
+def check_energy(engine: Engine, rule: RandomRule) -> None:
+    """Assert that a run has the power that its state gives at every event, and the energy that follows from it."""
+    account = engine.sampler = PowerAccount(engine)
+    drive(engine, rule, check)
+    account.check(engine.outcome(rule.name))
+
+
+NEIGHBOUR_ON_A_HOT_BOARD = Features(
+    seed=3278111510, suspends=True, fails=True, shares=True, heats=True, changes=True, slices=True, backfill="none"
+)
+"""A job begins beside one whose clock heat has lowered."""
+
+
+@given(features, st.sampled_from((None, 300.0, 1_000.0)))
+@example(NEIGHBOUR_ON_A_HOT_BOARD, 300.0)
+@settings(max_examples=150)
+def test_power_and_energy_are_those_of_the_state_of_nodes_and_jobs(chosen: Features, horizon: float | None) -> None:
+    world, rule = random_world(chosen), rule_for(chosen)
+    if horizon is None and (chosen.fails or chosen.controls):
+        horizon = 2_000.0
+    check_energy(make_engine(world, random_jobs(chosen, world, JOBS), rule, seed=chosen.seed, horizon=horizon), rule)
+
+
+@given(st.integers(0, 2**32), st.booleans(), st.sampled_from((60.0, 90.0)))
+@settings(max_examples=40)
+def test_power_and_energy_of_plain_jobs_are_those_of_their_state(seed: int, routes: bool, busy_watts: float) -> None:
+    random = Random(seed)
+    host = {"host_idle_watts": 60.0, "host_busy_watts": busy_watts}
+    world = make_world(
+        make_pool("a", **host), make_pool("b", gpus_per_node=8, **host), discipline=Discipline(backfill="none")
+    )
+    jobs = [
+        plain_job(number, 7.0 * number, random.uniform(1.0, 200.0), "training", (1, 2, 4)[: random.randint(1, 3)], 0)
+        for number in range(20)
+    ]
+    rule = RandomRule(routes=routes, control_interval_seconds=25.0)
+    check_energy(make_engine(world, jobs, rule, seed=seed, horizon=1_000.0), rule)
 
 
 @given(features)
