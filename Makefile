@@ -44,7 +44,7 @@ bench: install-test native  ## Measure submission, decision, hooks and simulatio
 	@$(BIN)/slurm-energy bench decision --checkpoint random --markdown docs/reference/benchmarks-decision-options.md
 	@$(PY) -m benchmarks.sampling --write docs/reference/benchmarks-sampling.md
 
-results: install-test  ## Train the agents, run all comparisons (about two hours on 2 free cores); write docs/reference/results.md
+results: install-test  ## Train the agents, run all comparisons (two to three hours on 2 free cores); write docs/reference/results.md
 	@$(PY) -m benchmarks.agents --folder build/agents --write docs/reference/results.md $(RESULTS_FLAGS)
 
 results-quick: install-test  ## The same in about a minute, short runs and two seeds; write build/results.md
