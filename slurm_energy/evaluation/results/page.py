@@ -40,9 +40,9 @@ figure in per cent: in points), seed by seed.
 **The strongest rule** of a case, in bold, is the rule with the least mean of the section's figure among those whose
 queue does not grow, chosen after the fact on the very arrivals that are shown: a policy that is to beat it gets no
 favour from the choice. It is offered under the name that stands here: `slurm-energy arena run --policy NAME` and
-`slurm-energy twin replay` take it, for a site to see whether it is the strongest there too. **Goals** are held against learned policies, where there are none against the strongest rule. A
-goal is met if the whole interval is on its side, and open without an interval; *no policy can* says that even the bound
-is on the other side.
+`slurm-energy twin replay` take it, for a site to see whether it is the strongest there too. **Goals** are held against
+learned policies, where there are none against the strongest rule. A goal is met if the whole interval is on its side,
+and open without an interval; *no policy can* says that even the bound is on the other side.
 
 A policy is added by one line in `CANDIDATES` (`slurm_energy/evaluation/results/sections.py`) or for one run by
 `--policy`, as `POLICY`, `LABEL::POLICY` or `LABEL::WHERE,…::POLICY` with keys of sections or cases:
