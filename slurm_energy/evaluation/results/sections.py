@@ -4,8 +4,9 @@ from dataclasses import replace
 
 from slurm_energy.evaluation.results import reasons
 from slurm_energy.evaluation.results.cases import Case, Column, Goal, Section, plan_of
+from slurm_energy.evaluation.results.cluster128 import BALANCED, FORMS, ROBUSTNESS, SAVER, TUM
 from slurm_energy.evaluation.results.merit import Merit
-from slurm_energy.evaluation.results.scenarios import SCENARIOS
+from slurm_energy.evaluation.results.scenarios import CHEAPER_THAN_THE_RULE, SCENARIOS
 
 _DAY_HOURS = 24.0
 _EXCESS = "frontier_excess_percent"
@@ -183,208 +184,7 @@ default clock on the same devices, so that a low clock counts as slowdown.
     ),
 )
 
-_TOTAL, _PRODUCT, _SPAN = "total_joules", "energy_time_product_joule_seconds", "makespan_seconds"
-_TURNAROUND, _BOUND = "mean_turnaround_seconds", "bound_arrivals_joules"
-_PERFORMANCE = "price:V=100000"
-_SWEPT, _FIXED = "fixed-dvfs", "fixed-dvfs:f=0.9"
-"""Where low clocks make queues of thousands of jobs, a sweep takes long: there the clock is a given one."""
-_NODES = "opening=0.03,spare=0.05,span=75000,pack=0.01"
-"""Nodes that empty together, room for long jobs, and the makespan at about the cluster's mean power."""
-_BALANCED, _SAVER = f"V=200,by_place=1,wait=0.1,{_NODES}", f"V=50,{_NODES}"
-"""For short turnarounds, and for energy and makespan; chosen on arrivals that no comparison sees."""
-_TUM_PRICED = ("total-cost:V=200", f"total-cost:{_BALANCED}", f"total-cost:{_SAVER}")
-_TUM_RULES = ("fcfs", "sjf-backfill", _PERFORMANCE, "price:V=20", "price:V=200", "greedy", "edp", *_TUM_PRICED)
 _COST = "cost_joules_per_unit"
-_STRONGEST = Goal(
-    text="product below the strongest rule's",
-    figure=_PRODUCT,
-    kind="percent",
-    most=0.0,
-    is_strict=True,
-    why=reasons.SAVING_HAS_THE_PRODUCT,
-)
-
-
-_WHY = {
-    _TOTAL: reasons.ENERGY_OF_THE_PAPER,
-    _TURNAROUND: reasons.TIME_OF_THE_PAPER,
-    _PRODUCT: reasons.CHANCE_OF_THE_LONGEST,
-}
-
-
-def _below(percent: float, figure: str, what: str, against: str) -> Goal:
-    return Goal(
-        text=f"{what} {percent:g} % below {against}",
-        figure=figure,
-        kind="percent",
-        most=-percent,
-        against=against,
-        bound_figure=_BOUND if figure == _TOTAL else "",
-        why=_WHY[figure],
-    )
-
-
-def _published(fixed: str) -> tuple[Goal, ...]:
-    """Return the figures of the paper on hierarchical graph networks (its results) as goals, and the strongest rule."""
-    return (
-        _below(34.0, _TOTAL, "energy", "fcfs"),
-        _below(18.0, _TURNAROUND, "mean turnaround", "fcfs"),
-        _below(28.0, _TOTAL, "energy", "sjf-backfill"),
-        Goal(
-            text="makespan no longer than sjf-backfill",
-            figure=_SPAN,
-            kind="percent",
-            most=0.0,
-            against="sjf-backfill",
-            why=reasons.CHANCE_OF_THE_LONGEST,
-        ),
-        _below(19.0, _TOTAL, "energy", fixed),
-        _below(32.0, _PRODUCT, "energy-time product", _PERFORMANCE),
-        _below(24.0, _PRODUCT, "energy-time product", fixed),
-        _STRONGEST,
-    )
-
-
-_TUM_COLUMNS = (
-    Column(figure=_PRODUCT, heading="product, TJ s", per=1e12, digits=0, interval=True),
-    Column(figure=_TOTAL, heading="energy, GJ", per=1e9, digits=2),
-    Column(figure="above_arrivals_bound_percent", heading="above bound, %", digits=1),
-    Column(figure=_SPAN, heading="makespan, h", per=3600.0, digits=1),
-    Column(figure=_TURNAROUND, heading="turnaround, s", digits=0),
-    Column(figure="mean_wait_seconds", heading="wait, s", digits=0),
-    Column(figure="deadline_misses", heading="missed", digits=0),
-    Column(figure="timeouts", heading="TIMEOUT", digits=1),
-)
-
-
-_MANY_SEEDS = 12
-"""Where five left a goal's verdict open: its bound lay within the interval."""
-
-
-def _tum(  # a case's own settings
-    world: str, title: str, *goals: Goal, fixed: str = _FIXED, undisturbed: str = "", seeds: int = 5
-) -> Case:
-    return Case(
-        key=world,
-        title=title,
-        plan=plan_of(world, hours=_DAY_HOURS, drain=True, seeds=seeds),
-        rules=(*_TUM_RULES, fixed),
-        reference="fcfs",
-        goals=goals or (_STRONGEST,),
-        undisturbed=undisturbed,
-    )
-
-
-TUM = Section(
-    key="tum128",
-    title="A cluster of 128 GPU nodes and CPU nodes",
-    text=f"""
-A day of arrivals of worlds `tum128…`, run until no job is left. The makespan is set by the longest job. The
-bound is the least energy of this work for anybody, at any speed: where it is less than a goal away from a
-policy, no policy can meet the goal. `fixed-dvfs` without a clock has the best common one, by a sweep;
-performance first is `{_PERFORMANCE}`, a price of time so high that energy does not count.
-""",
-    figure=_PRODUCT,
-    is_relative=True,
-    columns=_TUM_COLUMNS,
-    cases=(
-        _tum("tum128", "Mixed work", *_published(_SWEPT), fixed=_SWEPT, seeds=_MANY_SEEDS),
-        _tum("tum128-busy", "Near the capacity", *_published(_FIXED), seeds=_MANY_SEEDS),
-        _tum(
-            "tum128-deadlines",
-            "Flexible deadlines",
-            _below(36.0, _TOTAL, "energy", "fcfs"),
-            Goal(
-                text="no more missed deadlines than fcfs",
-                figure="deadline_misses",
-                kind="difference",
-                most=0.0,
-                against="fcfs",
-            ),
-            _STRONGEST,
-            fixed=_SWEPT,
-        ),
-    ),
-)
-
-_HOME = "prices learned on scientific jobs"
-"""A candidate of `benchmarks/agents`."""
-
-
-def _undisturbed(percent: float, figure: str, text: str, why: str = "") -> Goal:
-    return Goal(text=text, figure=figure, kind="undisturbed", most=percent, why=why)
-
-
-_DISTURBED_RULES = ("fcfs", "sjf-backfill", "price:V=200", "greedy", *_TUM_PRICED)
-"""One of each kind."""
-
-
-def _disturbed(world: str, title: str, *goals: Goal, undisturbed: str = "", seeds: int = 5) -> Case:
-    return replace(_tum(world, title, *goals, undisturbed=undisturbed, seeds=seeds), rules=_DISTURBED_RULES)
-
-
-ROBUSTNESS = Section(
-    key="robustness",
-    title="Disturbances",
-    text="""
-The same cluster when a tenth of its GPUs fails for twelve hours, when the bandwidth between nodes is a quarter,
-and when jobs are of other kinds than in the mixture. *Against undisturbed* is the rise of the energy-time
-product over the case without the disturbance, on the same arrivals. A decision is one question to the policy, also
-one whose answer is to wait or is refused by the guard or by backfill. *Wide jobs* may use several devices; told is
-their mean time from submission to end, the inverse of their throughput at an equal number of jobs in the system.
-""",
-    figure=_PRODUCT,
-    is_relative=True,
-    columns=(
-        *_TUM_COLUMNS,
-        Column(figure="hours_per_wide_job", heading="wide jobs, h", digits=2),
-        Column(figure="most_decisions_until_back", heading="decisions until back", digits=1),
-        Column(figure="against_undisturbed_percent", heading="against undisturbed, %", digits=1, interval=True),
-    ),
-    cases=(
-        _disturbed(
-            "tum128-failures",
-            "A tenth of the GPUs fails",
-            Goal(
-                text="every job hit by a failure runs again within 3 decisions",
-                figure="most_decisions_until_back",
-                kind="value",
-                most=3.0,
-            ),
-            Goal(text="no job hit by a failure is lost", figure="hit_jobs_never_back", kind="value", most=0.0),
-            _undisturbed(6.0, _TOTAL, "energy at most 6 % above undisturbed", reasons.WORK_IS_DONE_AGAIN),
-            _STRONGEST,
-            undisturbed="tum128-busy",
-            seeds=_MANY_SEEDS,
-        ),
-        _disturbed("tum128-wide", "Wide jobs, undisturbed"),
-        _disturbed(
-            "tum128-slow-links",
-            "A quarter of the bandwidth",
-            # The inverse: throughput falls by 12 % where the time of a job rises by 1 / 0.88 - 1 = 13.6 %.
-            _undisturbed(
-                13.6,
-                "hours_per_wide_job",
-                "throughput of jobs on several devices at most 12 % below undisturbed",
-            ),
-            _STRONGEST,
-            undisturbed="tum128-wide",
-        ),
-        _disturbed("tum128-training", "Training alone"),
-        _disturbed(
-            "tum128-scientific",
-            "Scientific jobs alone",
-            Goal(
-                text=f"product at most 8 % above {_HOME}",
-                figure=_PRODUCT,
-                kind="percent",
-                most=8.0,
-                against=_HOME,
-            ),
-            _STRONGEST,
-        ),
-    ),
-)
 
 AGENTS = Section(
     key="agents",
@@ -415,59 +215,7 @@ decisions as they were.
             rules=("price:V=20", "adaptive-price", "total-cost", "greedy", "edp", "slurm-default", "masked-random"),
             reference="price:V=20",
             merit=Merit(),
-            goals=(
-                Goal(
-                    text="costs less than the strongest rule",
-                    figure=_COST,
-                    kind="percent",
-                    most=0.0,
-                    is_strict=True,
-                    why=reasons.AGENTS_IMITATE,
-                ),
-            ),
-        ),
-    ),
-)
-
-
-def _form(percent: float, figure: str, what: str, other: str) -> Goal:
-    """Return a figure of the paper's ablations (section 4.3) as a goal."""
-    return Goal(
-        text=f"{what} {percent:g} % below the {other} form's",
-        figure=figure,
-        kind="percent",
-        most=-percent,
-        against=f"tum128 prices, {other}",
-        of="tum128 prices, hierarchical",
-        why=reasons.FORM_MATTERS_LITTLE if figure == _TOTAL else reasons.LOOKS_ARE_RARE,
-    )
-
-
-FORMS = Section(
-    key="forms",
-    title="Forms of the network",
-    text="""
-Half a day of world `tum128`, run until no job is left: learned prices of networks of several forms, each trained
-in this world alone with the same recipe and as long (`benchmarks/agents/prices.toml`).
-""",
-    figure=_PRODUCT,
-    is_relative=True,
-    columns=(*_TUM_COLUMNS[:6], Column(figure="mean_decision_seconds", heading="decision, ms", per=1e-3, digits=2)),
-    cases=(
-        Case(
-            key="tum128-forms",
-            title="Hierarchical, flat, vector, one propagation alone",
-            plan=plan_of("tum128", hours=0.5 * _DAY_HOURS, drain=True),
-            rules=("total-cost:V=200", "price:V=200", "greedy", "edp", "fcfs"),
-            reference="total-cost:V=200",
-            goals=(
-                _form(19.0, _TOTAL, "energy", "vector"),
-                _form(13.0, _TOTAL, "energy", "flat"),  # 15 % more is 13 % less, seen from there
-                _form(10.7, _TOTAL, "energy", "spatial"),
-                _form(10.7, _TOTAL, "energy", "spectral"),
-                _form(18.0, "mean_decision_seconds", "time of a decision", "flat"),
-                replace(_STRONGEST, why=reasons.FORM_MATTERS_LITTLE),
-            ),
+            goals=(replace(CHEAPER_THAN_THE_RULE, why=reasons.AGENTS_IMITATE),),
         ),
     ),
 )
@@ -477,7 +225,7 @@ CANDIDATES: tuple[str, ...] = (
     "learned prices::frontier,scenarios::learned-price:checkpoint=shipped,V=20",
     f"learned prices::philly::learned-price:checkpoint=shipped,{_PACKED}",
     "the daemon::philly-a100::daemon/gnn",
-    f"learned prices::tum128,robustness::learned-price:checkpoint=shipped,{_BALANCED}",
-    f"learned prices, saving::tum128,robustness::learned-price:checkpoint=shipped,{_SAVER}",
+    f"learned prices::tum128,robustness::learned-price:checkpoint=shipped,{BALANCED}",
+    f"learned prices, saving::tum128,robustness::learned-price:checkpoint=shipped,{SAVER}",
 )
 """Learned policies that the page judges beside the rules, as `candidate_of` reads them: one line each."""

@@ -8,6 +8,7 @@ import pytest
 from results_samples import make_case, make_result, make_section
 
 from slurm_energy.evaluation.results.cases import FULL, Effort, Section, candidate_of
+from slurm_energy.evaluation.results.cluster128 import TUM
 from slurm_energy.evaluation.results.document import MatrixSizes, Results, read_results, write_results
 from slurm_energy.evaluation.results.matrix_sizes import (
     KEY,
@@ -22,7 +23,6 @@ from slurm_energy.evaluation.results.matrix_sizes import (
 from slurm_energy.evaluation.results.page import results_page
 from slurm_energy.evaluation.results.plots import write_plots
 from slurm_energy.evaluation.results.running import run_sections
-from slurm_energy.evaluation.results.sections import TUM
 from slurm_energy.twin.workloads.kinds import MATRIX_SIDES
 
 SHORT = Effort(most_seeds=1, length_share=1.0 / 48.0)
