@@ -119,9 +119,7 @@ class _Scales:
         for _ in range(_SCALINGS if blocks else 0):
             scaled = [diags_array(row) @ size @ diags_array(columns) for row, size in zip(rows, sizes, strict=True)]
             rows = [row / _roots(one.max(axis=1)) for row, one in zip(rows, scaled, strict=True)]
-            columns = (
-                columns / _roots(np.max([one.max(axis=0).toarray() for one in scaled], axis=0)) if scaled else columns
-            )
+            columns = columns / _roots(np.max([one.max(axis=0).toarray() for one in scaled], axis=0))
         rows, columns = [_power_of_two(row) for row in rows], _power_of_two(columns)
         values = [np.abs(block.values * row).max() for block, row in zip(blocks, rows, strict=True)]
         return cls(
