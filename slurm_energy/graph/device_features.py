@@ -17,7 +17,7 @@ from slurm_energy.energy_model.catalog import CATALOG, gpu_type_from_slurm_type
 from slurm_energy.energy_model.curves import WorkloadCurve, curves_of
 from slurm_energy.energy_model.saturation import Processor, processors, saturation
 from slurm_energy.graph.blocks import Floats
-from slurm_energy.graph.data_sheets import DATA_SHEETS, DataSheet
+from slurm_energy.energy_model.data_sheets import DATA_SHEETS, DataSheet
 from slurm_energy.graph.scaling import Scaler, raw
 from slurm_energy.graph.schema import CURVE_SHARES, GPU, SATURATION_SIZES, column
 

@@ -8,7 +8,9 @@ from slurm_energy.domain.cluster import ClusterSnapshot, PartitionState
 from slurm_energy.domain.decision import PolicyAnswer, RuntimeEstimate
 from slurm_energy.domain.ids import GpuTypeName, PartitionName
 from slurm_energy.domain.job import JobRequest
+from slurm_energy.domain.work import WorkEstimate
 from slurm_energy.energy_model.board_limits import BoardLimits
+from slurm_energy.policy.comparison import TypeComparison
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +46,13 @@ class DecisionContext:
     """GPUs that jobs decided since the snapshot will ask for in each partition; infinite for an array."""
     board_limits: BoardLimits = field(default_factory=BoardLimits)
     """Power limits of the site's boards: what a clock costs and saves depends on them."""
+    work: WorkEstimate | None = None
+    """What runs of the job's name say of the GPU types; None for a name without."""
+
+    @property
+    def comparison(self) -> TypeComparison:
+        """What GPU types are compared by for this job."""
+        return TypeComparison(limits=self.board_limits, work=self.work)
 
 
 class Policy(Protocol):

@@ -12,6 +12,7 @@ from slurm_energy.domain.cluster import ClusterSnapshot
 from slurm_energy.domain.decision import ClockChoice, DecisionEntry, EnergyDecision, Reason, RuntimeEstimate
 from slurm_energy.domain.ids import DecisionId, PartitionName, parse_decision_id
 from slurm_energy.domain.job import EnergyMode, JobRequest
+from slurm_energy.domain.work import WorkEstimate
 from slurm_energy.policy.answer_check import CheckedAnswer, checked_answer, plain_note
 from slurm_energy.policy.base import DecisionContext, Policy
 from slurm_energy.policy.baselines import landing_types, unknown_reasons
@@ -96,6 +97,7 @@ class Guard:
         runtime: RuntimeEstimate | None = None,
         user_groups: Collection[str] | None = None,
         claimed_gpus: Mapping[PartitionName, float] | None = None,
+        work: WorkEstimate | None = None,
     ) -> EnergyDecision:
         """Return the decision for one job; never raises, and what cannot be decided leaves the job unchanged.
 
@@ -107,6 +109,7 @@ class Guard:
             runtime: What history says of the job's length at the default clock.
             user_groups: The user's groups, for partitions with AllowGroups; None when unknown.
             claimed_gpus: GPUs that jobs decided since the snapshot will ask for in each partition.
+            work: What runs of the job's name say of the GPU types; None for a name without.
         """
         name, version = _text(policy, "name"), _text(policy, "version")
         decision = EnergyDecision(
@@ -132,6 +135,7 @@ class Guard:
             gpu_type_by_slurm_type=situation.gpu_type_by_slurm_type,
             claimed_gpus=case.claimed_gpus,
             board_limits=self._board_limits,
+            work=work,
         )
         outcome = self._ask(policy, case, context, situation)
         estimate = expected_runtime(case, context, self._config.guard)
@@ -182,12 +186,12 @@ class Guard:
         landing = landing_on(context.candidates, partitions)
         reasons, notes = unknown_reasons(landing)
         clocks: list[ClockChoice] = []
-        fastest = None if partitions is None else fastest_type(with_room(context.candidates), context.board_limits)
+        fastest = None if partitions is None else fastest_type(with_room(context.candidates), context.comparison)
         for gpu_type in landing_types(landing):
             if gpu_type not in answer.clocks_mhz:
                 continue
             where = [candidate for candidate in landing if gpu_type in candidate.gpu_types]
-            ratio = 1.0 if fastest is None else time_ratio(gpu_type, fastest, context.board_limits) or 1.0
+            ratio = 1.0 if fastest is None else time_ratio(gpu_type, fastest, context.comparison) or 1.0
             room = slowdown_room(gpu_type, case, context, where, self._config.guard, routed_ratio=ratio)
             min_saving = self._config.guard.min_energy_saving
             verdict = allowed_clock(gpu_type, answer.clocks_mhz[gpu_type], room, min_saving, context.board_limits)

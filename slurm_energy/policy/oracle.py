@@ -39,7 +39,7 @@ class OraclePolicy:
             return None, (), ()
         if not with_room(context.candidates):
             return None, (Reason.NO_IDLE_PARTITION,), ("no partition has room now: the choice is left to Slurm",)
-        best = cheapest(context.candidates, context.max_slowdown, context.board_limits)
+        best = cheapest(context.candidates, context.max_slowdown, context.comparison)
         if best is None:
             return None, (), ("the GPU types with room cannot be compared: the choice is left to Slurm",)
         name = best.candidate.partition.name
@@ -56,13 +56,13 @@ def oracle_clocks(context: DecisionContext, partitions: tuple[PartitionName, ...
         partitions: Those to which the job is sent, None where it stays as it was submitted; sent elsewhere, it has
             only what the bound leaves against the fastest partition with room.
     """
-    limits = context.board_limits
-    fastest = fastest_type(with_room(context.candidates), limits) if partitions is not None else None
+    limits, comparison = context.board_limits, context.comparison
+    fastest = fastest_type(with_room(context.candidates), comparison) if partitions is not None else None
     choices = []
     for gpu_type in landing_types(landing_on(context.candidates, partitions)):
         bound: float | None = context.max_slowdown
         if fastest is not None:
-            bound = remaining_slowdown(gpu_type, fastest, context.max_slowdown, limits)
+            bound = remaining_slowdown(gpu_type, fastest, context.max_slowdown, comparison)
         if bound is not None:
             point = best_operating_point(gpu_type, bound, power_limit_watts=limits.watts(gpu_type))
             choices.append(clock_choice(gpu_type, point, limits))

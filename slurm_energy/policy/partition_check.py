@@ -39,9 +39,9 @@ def allowed_partitions(
     if not all(candidate.gpu_types for candidate in chosen):
         note = "the policy named a partition whose GPU types are unknown"
         return PartitionVerdict(partitions=None, reasons=(Reason.UNKNOWN_GPU_TYPE,), notes=(note,))
-    fastest = fastest_type(with_room(context.candidates), context.board_limits)
+    fastest = fastest_type(with_room(context.candidates), context.comparison)
     for gpu_type in landing_types(chosen):
-        ratio = None if fastest is None else time_ratio(gpu_type, fastest, context.board_limits)
+        ratio = None if fastest is None else time_ratio(gpu_type, fastest, context.comparison)
         where = [candidate for candidate in chosen if gpu_type in candidate.gpu_types]
         broken = (
             (Reason.SLOWDOWN_BOUND,)

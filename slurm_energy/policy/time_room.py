@@ -70,8 +70,8 @@ def _predicted_seconds(
     """
     if context.runtime is None:
         return math.inf if math.isinf(limit_seconds) else unknown_share * limit_seconds
-    fastest = fastest_type(context.candidates, context.board_limits)
-    ratio = None if fastest is None else time_ratio(gpu_type, fastest, context.board_limits)
+    fastest = fastest_type(context.candidates, context.comparison)
+    ratio = None if fastest is None else time_ratio(gpu_type, fastest, context.comparison)
     return context.runtime.upper_seconds * (ratio or 1.0)
 
 

@@ -5,7 +5,7 @@ a list of partitions and a clock for each GPU type; Slurm then starts the job in
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import count
@@ -20,9 +20,11 @@ from slurm_energy.energy_model.catalog import gpu_type_from_slurm_type
 from slurm_energy.errors import PolicyError
 from slurm_energy.policy.base import FollowingPolicy, Policy
 from slurm_energy.policy.guard import Guard
-from slurm_energy.policy.placement import ClusterView, Placement, PlacementRule, WaitingJob
+from slurm_energy.policy.placement import ClusterView, EndedJob, PlaceInfo, Placement, PlacementRule, WaitingJob
 from slurm_energy.policy.registry import create_policy
 from slurm_energy.twin.job import Job
+from slurm_energy.twin.job_run import JobRun
+from slurm_energy.twin.served_runs import ServedRuns
 from slurm_energy.twin.snapshot_source import SnapshotSource
 from slurm_energy.twin.view import TwinView
 
@@ -45,6 +47,7 @@ class ServedPolicy(PlacementRule):
     """A policy of the daemon behind its guard; `reasons` counts what the guard said."""
 
     routes = True
+    observes_ends = True
 
     def __init__(self, policy: Policy, config: Config) -> None:
         self.name = policy.name
@@ -57,6 +60,8 @@ class ServedPolicy(PlacementRule):
         self._gpu_types: list[GpuTypeName | None] = []
         self._without_default = False
         self._snapshots = SnapshotSource()
+        self._runs = ServedRuns()
+        self._places: Sequence[PlaceInfo] = ()
 
     def begin(self, view: ClusterView, random: Random) -> None:  # noqa: ARG002  # the hook's form
         """Forget the last run."""
@@ -64,6 +69,8 @@ class ServedPolicy(PlacementRule):
         self.clamped = 0
         self._decisions.clear()
         self._snapshots = SnapshotSource()
+        self._runs = ServedRuns()
+        self._places = view.places
         self._gpu_types = [gpu_type_from_slurm_type(place.device) for place in view.places]
         self._without_default = isinstance(view, TwinView) and not any(one.is_default for one in view.world.partitions)
 
@@ -81,6 +88,7 @@ class ServedPolicy(PlacementRule):
             snapshot,
             now,
             runtime=self._estimate(job, view),
+            work=self._runs.estimate(job, view.now_seconds),
         )
         self.reasons.update(decision.reasons)
         self.clamped += not CLAMPING.isdisjoint(decision.reasons)
@@ -98,6 +106,15 @@ class ServedPolicy(PlacementRule):
             if room[index]:
                 return Placement(index, room[index], self._clock(decision, index, view))
         return None
+
+    def ended(self, job: EndedJob) -> None:
+        """Learn from a job that ended, as the daemon does from its report."""
+        decision = self._decisions.pop(job.job_id, None)
+        gpu_type = self._gpu_types[job.place] if job.place >= 0 else None
+        if decision is None or gpu_type is None or not isinstance(job, JobRun):
+            return
+        chosen = next((clock for clock in decision.clocks if clock.gpu_type == gpu_type), None)
+        self._runs.learn(job, gpu_type, self._places[job.place], chosen)
 
     def _clock(self, decision: EnergyDecision | None, index: int, view: ClusterView) -> int:
         chosen = [] if decision is None else [c for c in decision.clocks if c.gpu_type == self._gpu_types[index]]

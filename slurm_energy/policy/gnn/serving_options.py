@@ -16,7 +16,6 @@ from slurm_energy.domain.job import JobRequest
 from slurm_energy.energy_model.board_limits import BoardLimits
 from slurm_energy.energy_model.curves import curves_of
 from slurm_energy.energy_model.operating_point import OperatingPoint, clock_table_of
-from slurm_energy.energy_model.relative_speed import relative_cost
 from slurm_energy.graph.options import ClockOption, RunOption
 from slurm_energy.policy.base import Candidate, DecisionContext
 from slurm_energy.policy.gnn.shown import Shown
@@ -73,9 +72,9 @@ def served_options(
         shown: What is known beside the published embeddings.
         with_clocks: Whether the network is to choose among clocks as well.
     """
-    limits = context.board_limits
-    fastest = fastest_type(with_room(context.candidates), limits) if context.may_route else None
-    reference = fastest or fastest_type(context.candidates, limits)
+    comparison = context.comparison
+    fastest = fastest_type(with_room(context.candidates), comparison) if context.may_route else None
+    reference = fastest or fastest_type(context.candidates, comparison)
     names = {name for candidate in context.candidates for name in candidate.gpu_types}
     types = _Types(
         costs={name: _type_cost(name, reference, context) for name in names},
@@ -168,7 +167,7 @@ def _room(name: GpuTypeName, fastest: GpuTypeName | None, context: DecisionConte
     """Return the slowdown that a clock on a type may still cause; None where the type itself is too slow."""
     if not context.may_route:
         return context.max_slowdown
-    return None if fastest is None else remaining_slowdown(name, fastest, context.max_slowdown, context.board_limits)
+    return None if fastest is None else remaining_slowdown(name, fastest, context.max_slowdown, context.comparison)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,12 +189,12 @@ class _Types(NamedTuple):
 
 def _type_cost(name: GpuTypeName, reference: GpuTypeName | None, context: DecisionContext) -> _TypeCost | None:
     """Return what work costs on a type, None where nobody knows."""
-    limits = context.board_limits
-    cost = None if reference is None else relative_cost(name, reference, limits)
+    limits, comparison = context.board_limits, context.comparison
+    cost = None if reference is None else comparison.cost(name, reference)
     if cost is None or reference is None:
         return None
-    watts = _mean_watts(reference, limits.watts(reference))
-    room = remaining_slowdown(name, reference, context.max_slowdown, limits)
+    watts = comparison.watts(reference) or _mean_watts(reference, limits.watts(reference))
+    room = remaining_slowdown(name, reference, context.max_slowdown, comparison)
     table = clock_table_of(name, power_limit_watts=limits.watts(name))
     point = None if table is None or room is None else table.best(room)
     slowdown, change = (0.0, 0.0) if point is None else (point.slowdown, point.energy_change)

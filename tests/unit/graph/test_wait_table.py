@@ -83,8 +83,9 @@ def test_a_job_without_gpus_waits_for_nodes_of_a_cpu_partition() -> None:
     assert found[1, "p"]["gpus"] == pytest.approx(scaled("gpus", 2.0))
 
 
+@pytest.mark.usefixtures("h100_without_sheet")
 def test_costs_that_cannot_be_compared_are_unknown() -> None:
-    options = ((A100,), (None,), (A40, V100), (A100, GpuTypeName("t4")), ())
+    options = ((A100,), (None,), (A40, V100), (A100, GpuTypeName("h100-sxm5-80gb")), ())
     costs = relative_costs(options, CATALOGUE_LIMITS)
     worst = max(cost.time_ratio for name in (A40, V100) if (cost := relative_cost(name, A100)))
     assert costs[0] == (0.0, 0.0)

@@ -403,6 +403,7 @@ def test_list_with_gpus_outside_the_catalogue_stays() -> None:
     assert clocks(decision) == {A100: 1290}
 
 
+@pytest.mark.usefixtures("h100_without_sheet")
 def test_types_that_cannot_be_compared_leave_the_list_unchanged() -> None:
     partitions = (make_partition("a100", is_default=True), make_partition("h100"))
     nodes = (make_node("a1", "a100", "a100"), make_node("h1", "h100", "h100"))

@@ -88,16 +88,26 @@ def test_oracle_gives_no_clock_under_a_bound_that_leaves_none() -> None:
         ((make_candidate("a100", A100, room=False), BOTH[1]), None),
         ((make_candidate("x", A100), make_candidate("y", A100)), ("x",)),
         ((make_candidate("mixed", A100, A40), make_candidate("a100", A100)), ("a100",)),
-        ((make_candidate("h100", H100), BOTH[0]), None),
+        ((make_candidate("h100", H100), BOTH[0]), ("h100",)),
         ((make_candidate("h100", H100, room=False), *BOTH), ("a100",)),
     ],
-    ids=["both", "reversed", "a100 full", "alike", "mixed", "not comparable", "not comparable but full"],
+    ids=["both", "reversed", "a100 full", "alike", "mixed", "faster by its data sheet", "full"],
 )
 def test_oracle_names_the_cheapest_partition_with_room(
     candidates: tuple[Candidate, ...], expected: tuple[str, ...] | None
 ) -> None:
     answer = OraclePolicy().decide(make_job(), make_snapshot(), make_context(*candidates, may_route=True))
     assert answer.partitions == expected
+
+
+@pytest.mark.usefixtures("h100_without_sheet")
+def test_oracle_leaves_the_choice_where_a_type_with_room_cannot_be_compared() -> None:
+    candidates = (make_candidate("h100", H100), *BOTH)
+    answer = OraclePolicy().decide(make_job(), make_snapshot(), make_context(*candidates, may_route=True))
+    assert answer.partitions is None
+    full = (make_candidate("h100", H100, room=False), *BOTH)
+    answer = OraclePolicy().decide(make_job(), make_snapshot(), make_context(*full, may_route=True))
+    assert answer.partitions == ("a100",)
 
 
 def test_oracle_leaves_the_list_when_no_partition_has_room() -> None:

@@ -126,7 +126,8 @@ def test_every_partition_with_room_is_open_where_the_bound_allows_it() -> None:
     assert open_ones(served(submitted(), lab())) == ["a100", "v100"]
     assert open_ones(served(submitted(max_slowdown=0.05), lab())) == ["a100"]
     busy = tuple(node(f"n-{name}", name, name, free=0 if name == "a100" else 4) for name in ("a100", "a40", "v100"))
-    assert "a40" in open_ones(served(submitted(), lab(nodes=busy)))
+    # Work in double precision, which an A40 hardly has, takes thirteen times as long there as on a V100.
+    assert open_ones(served(submitted(), lab(nodes=busy))) == ["v100"]
 
 
 def test_where_routing_is_closed_the_job_goes_where_it_was_sent_and_only_there() -> None:
@@ -148,6 +149,7 @@ def test_unknown_types_are_closed_and_have_no_cost() -> None:
         assert (option.seconds, option.joules, option.clocks) == (None, None, ())
 
 
+@pytest.mark.usefixtures("h100_without_sheet")
 def test_a_partition_with_a_type_that_nobody_can_compare_closes_the_choice() -> None:
     nodes = (node("n1", "a100"), node("n2", "a40", "h100"))
     assert open_ones(served(submitted(), lab(nodes=nodes))) == []
@@ -161,6 +163,7 @@ def test_a_partition_in_which_one_type_is_unknown_is_closed() -> None:
     assert open_ones(found) == ["a100"]
 
 
+@pytest.mark.usefixtures("h100_without_sheet")
 def test_a_full_partition_with_a_type_that_nobody_can_compare_has_no_cost_and_closes_nothing() -> None:
     nodes = (node("n1", "a100"), node("n2", "v100", "v100"), node("n3", "a40", free=0), node("n4", "a40", "h100", 0))
     found = served(submitted(), lab(nodes=nodes))
@@ -287,7 +290,7 @@ def test_clocks_lie_inside_what_the_bound_leaves_and_the_oracles_is_among_them(
             assert (one.clocks, one.option.clocks) == ((), ())
             continue
         (gpu_type,) = one.candidate.gpu_types
-        room = remaining_slowdown(gpu_type, A100, bound, context.board_limits) if routing_open else bound
+        room = remaining_slowdown(gpu_type, A100, bound, context.comparison) if routing_open else bound
         table = clock_table_of(gpu_type, power_limit_watts=context.board_limits.watts(gpu_type))
         assert room is not None and table is not None
         assert 1 <= len(one.clocks) <= MAX_CLOCKS + 1

@@ -1,0 +1,1 @@
+"""What jobs will need, from what measured runs needed."""

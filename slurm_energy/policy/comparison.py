@@ -1,0 +1,42 @@
+"""What the same work takes and costs on two GPU types: by the job name's own runs where they say enough, else by tables."""
+
+from dataclasses import dataclass, field
+
+from slurm_energy.domain.ids import GpuTypeName
+from slurm_energy.domain.work import WorkEstimate
+from slurm_energy.energy_model.board_limits import BoardLimits
+from slurm_energy.energy_model.relative_speed import RelativeCost, relative_cost
+
+MOST_DOUBT = 0.25
+"""Standard deviation of ln(time ratio) above which runs say too little, and the tables are asked."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TypeComparison:
+    """Compares GPU types for one job."""
+
+    limits: BoardLimits = field(default_factory=BoardLimits)
+    work: WorkEstimate | None = None
+    """What runs of the job's name say; None for a name without."""
+
+    def cost(self, gpu_type: GpuTypeName, reference: GpuTypeName) -> RelativeCost | None:
+        """Return what the work needs on a type relative to another at default clocks; None when nobody knows.
+
+        The tables' worst ratio is over all workloads that were measured. Of a name's own runs it is the mean over what
+        the ratio may be, which grows with the doubt.
+        """
+        work = self.work
+        doubt = None if work is None else work.doubt(gpu_type, reference)
+        if work is None or doubt is None or doubt > MOST_DOUBT or gpu_type == reference:
+            return relative_cost(gpu_type, reference, self.limits)
+        time_ratio = work.time_ratio(gpu_type, reference)
+        return RelativeCost(
+            time_ratio=time_ratio,
+            worst_time_ratio=time_ratio,
+            energy_ratio=time_ratio * work.watts_ratio(gpu_type, reference),
+            source="runs of this name",
+        )
+
+    def watts(self, gpu_type: GpuTypeName) -> float | None:
+        """Return the power of one GPU at the default clock by the name's runs; None where they do not say."""
+        return None if self.work is None else self.work.watts(gpu_type)
