@@ -106,6 +106,9 @@ class PolicyConfig:
         "Policy that answers while the learned one loads, fails or is late, and under auto where there is none.",
     )
     threads: int = _setting(1, "CPU threads of the learned policy's process.", 1, 64)
+    learn_from_runs: bool = _setting(
+        True, "Whether measured runs of a job's name say how its work compares between GPU types."
+    )
     clocks: Literal["oracle", "learned"] = _setting(
         "oracle", "Who chooses the clock under gnn: the exact oracle where the job lands, or the network too."
     )

@@ -11,6 +11,7 @@ from slurm_energy.domain.cluster import ClusterSnapshot
 from slurm_energy.domain.decision import DecisionEntry, EnergyDecision, RuntimeEstimate
 from slurm_energy.domain.ids import PartitionName
 from slurm_energy.domain.job import GpuDemand, JobRequest
+from slurm_energy.domain.work import WorkEstimate
 from slurm_energy.policy.automatic import chosen_policy
 from slurm_energy.policy.base import Policy
 from slurm_energy.policy.guard import Guard, decision_entry
@@ -19,8 +20,18 @@ from slurm_energy.wire.messages import SubmittedJob
 
 MAX_REHEARSED_PARTITIONS = 8
 
-RuntimeTable = Mapping[tuple[int, str], RuntimeEstimate]
-"""What finished jobs of the same user and name needed at the default clock."""
+NameOf = tuple[int, str]
+"""User and job name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobHistory:
+    """What finished jobs of the same user and name say of the next one."""
+
+    runtimes: Mapping[NameOf, RuntimeEstimate] = field(default_factory=dict)
+    """How long they took at the default clock."""
+    work: Mapping[NameOf, WorkEstimate] = field(default_factory=dict)
+    """How their work compares between GPU types."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,17 +77,25 @@ class Decider:
         self,
         job: SubmittedJob,
         picture: Picture,
-        runtimes: RuntimeTable,
+        history: JobHistory,
         user: KnownUser,
         now_seconds: float,
     ) -> Decided:
         """Return the decision for one job; total, whatever the job holds."""
         understood = job_request(job, now_seconds, user.name)
         request = understood.request
-        runtime = runtimes.get((request.user_id, request.name))
+        name = request.user_id, request.name
+        runtime = history.runtimes.get(name)
         snapshot = picture.snapshot
         decision = self._guard.decide(
-            self.policy, request, snapshot, now_seconds, runtime, user.groups, picture.claimed_gpus
+            self.policy,
+            request,
+            snapshot,
+            now_seconds,
+            runtime,
+            user.groups,
+            picture.claimed_gpus,
+            history.work.get(name),
         )
         if understood.complaints:
             decision = replace(decision, notes=(*decision.notes, *understood.complaints))

@@ -9,6 +9,7 @@ from slurm_energy.domain.ids import PartitionName
 from slurm_energy.domain.job import JobRequest
 from slurm_energy.domain.telemetry import ClusterState
 from slurm_energy.domain.topology import SwitchState
+from slurm_energy.domain.work import WorkEstimate
 from slurm_energy.policy.base import DecisionContext
 from slurm_energy.wire.messages import Query
 
@@ -80,6 +81,15 @@ class RuntimePart:
     """Estimates by user and job name; `first` starts a new table, `last` makes it the one in use."""
 
     estimates: tuple[tuple[int, str, RuntimeEstimate], ...]
+    first: bool
+    last: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkPart:
+    """The same of what is expected on each GPU type."""
+
+    estimates: tuple[tuple[int, str, WorkEstimate], ...]
     first: bool
     last: bool
 

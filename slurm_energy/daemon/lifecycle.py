@@ -13,7 +13,7 @@ from typing import Any
 
 from slurm_energy.config import Config
 from slurm_energy.daemon.children import ChildProcess
-from slurm_energy.daemon.decide import create_decider
+from slurm_energy.daemon.decide import JobHistory, create_decider
 from slurm_energy.daemon.entries import DAEMON_STREAM
 from slurm_energy.daemon.frames import SnapshotBegins, SnapshotComplete, SnapshotPart
 from slurm_energy.daemon.ingest import ReportDesk
@@ -21,7 +21,7 @@ from slurm_energy.daemon.journal import JournalWriter
 from slurm_energy.daemon.journal_queue import JournalQueue
 from slurm_energy.daemon.peers import privileged_user_ids
 from slurm_energy.daemon.policy_slot import POLICY_MODULE, PolicySlot
-from slurm_energy.daemon.recorder_link import RecorderLink, RuntimeEstimates
+from slurm_energy.daemon.recorder_link import RecorderLink
 from slurm_energy.daemon.server import Server
 from slurm_energy.daemon.snapshot_feed import SnapshotFeed
 from slurm_energy.daemon.state import DaemonState
@@ -54,7 +54,7 @@ class EnergyDaemon:
         self._reload = reload
         choice = chosen_policy(config)
         config = choice.config
-        link = RecorderLink(self._use_runtimes)
+        link = RecorderLink(self._use_history)
         self.state = DaemonState(
             config=config,
             decider=create_decider(config),
@@ -171,8 +171,8 @@ class EnergyDaemon:
         if isinstance(frame, SnapshotBegins | SnapshotPart | SnapshotComplete):
             self._policy.forward(frame)
 
-    def _use_runtimes(self, runtimes: RuntimeEstimates) -> None:
-        self.state.runtimes = runtimes
+    def _use_history(self, history: JobHistory) -> None:
+        self.state.history = history
 
 
 def fixed_part(config: Config) -> tuple[object, ...]:

@@ -1,27 +1,30 @@
-"""The answering process's end of the recorder: questions out, answers and runtime estimates in."""
+"""The answering process's end of the recorder: questions out, answers and what history says in."""
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from slurm_energy.daemon.children import ChildProcess
-from slurm_energy.daemon.frames import QueryReply, QueryRequest, RuntimePart
+from slurm_energy.daemon.decide import JobHistory, NameOf
+from slurm_energy.daemon.frames import QueryReply, QueryRequest, RuntimePart, WorkPart
 from slurm_energy.domain.decision import RuntimeEstimate
+from slurm_energy.domain.work import WorkEstimate
 from slurm_energy.errors import DaemonUnavailable
 from slurm_energy.wire.messages import Query
 
 QUERY_SECONDS = 30.0
 MAX_OPEN_QUERIES = 64
 
-RuntimeEstimates = dict[tuple[int, str], RuntimeEstimate]
-
 
 class RecorderLink:
     """Matches answers with questions."""
 
-    def __init__(self, use_runtimes: Callable[[RuntimeEstimates], None]) -> None:
-        self._use_runtimes = use_runtimes
-        self._runtimes: RuntimeEstimates = {}
+    def __init__(self, use_history: Callable[[JobHistory], None]) -> None:
+        self._use_history = use_history
+        self._history = JobHistory()
+        self._runtimes: dict[NameOf, RuntimeEstimate] = {}
+        self._work: dict[NameOf, WorkEstimate] = {}
         self._open: dict[int, asyncio.Future[bytes]] = {}
         self._number = 0
         self.child: ChildProcess | None = None
@@ -57,9 +60,16 @@ class RecorderLink:
             if answer is not None and not answer.done():
                 answer.set_result(frame.reply)
         elif isinstance(frame, RuntimePart):
-            if frame.first:
-                self._runtimes = {}
+            self._runtimes = {} if frame.first else self._runtimes
             self._runtimes.update({(user_id, name): estimate for user_id, name, estimate in frame.estimates})
             if frame.last:
-                self._use_runtimes(self._runtimes)
-                self._runtimes = {}
+                self._use(replace(self._history, runtimes=self._runtimes))
+        elif isinstance(frame, WorkPart):
+            self._work = {} if frame.first else self._work
+            self._work.update({(user_id, name): estimate for user_id, name, estimate in frame.estimates})
+            if frame.last:
+                self._use(replace(self._history, work=self._work))
+
+    def _use(self, history: JobHistory) -> None:
+        self._history = history
+        self._use_history(history)

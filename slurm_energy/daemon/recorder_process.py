@@ -19,6 +19,7 @@ from slurm_energy.daemon.queries import answer_query
 from slurm_energy.daemon.recorder import Recorder
 from slurm_energy.daemon.runtime_history import RUNS_PER_NAME, runtime_estimates, runtime_parts
 from slurm_energy.daemon.unreported import UnreportedJobs
+from slurm_energy.daemon.work_history import named_work, work_parts
 from slurm_energy.domain.ids import ClusterName
 from slurm_energy.errors import (
     DaemonUnavailable,
@@ -31,6 +32,7 @@ from slurm_energy.errors import (
 )
 from slurm_energy.store.access import Engine
 from slurm_energy.store.history import all_recent_runtimes
+from slurm_energy.store.measured_runs import measured_runs
 from slurm_energy.store.schema import check_version, database_revision, upgrade
 from slurm_energy.store.session import open_engine, run_in_transaction, store_session
 from slurm_energy.wire.codec import encode
@@ -46,6 +48,7 @@ LONGEST_PAUSE_SECONDS = 30.0
 HISTORY_INTERVAL_SECONDS = 300.0
 HISTORY_SOON_SECONDS = 10.0
 HISTORY_DAYS = 90.0
+WORK_INTERVAL_SECONDS = 600.0
 UNREPORTED_INTERVAL_SECONDS = 60.0
 QUERY_WAIT_SECONDS = 10.0
 
@@ -104,6 +107,7 @@ class RecorderLoop:
         self._recorder = Recorder(config, directory, (DAEMON_STREAM, JOBS_STREAM))
         self._unreported = UnreportedJobs(self._cluster, config.node.time_scale)
         self._history_due = Every(HISTORY_INTERVAL_SECONDS)
+        self._work_due = Every(WORK_INTERVAL_SECONDS)
         self._unreported_due = Every(UNREPORTED_INTERVAL_SECONDS)
 
     def run(self, engine: Engine) -> None:
@@ -138,6 +142,13 @@ class RecorderLoop:
                 estimates = runtime_estimates(all_recent_runtimes(session, self._cluster, since, RUNS_PER_NAME))
             for part in runtime_parts(estimates):
                 self._tell(part)
+        if self._work_due.due(now):
+            with store_session(engine, read_only=True) as session:
+                since = time.time() - HISTORY_DAYS * 86_400.0
+                learns = self._config.policy.learn_from_runs
+                work = named_work(measured_runs(session, self._cluster, since)) if learns else []
+            for work_part in work_parts(work):
+                self._tell(work_part)
         if self._unreported_due.due(now):
             run_in_transaction(engine, lambda session: self._unreported.close(session, time.time()))
 

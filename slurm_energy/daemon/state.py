@@ -8,11 +8,10 @@ from typing import Protocol
 
 from slurm_energy.config import Config
 from slurm_energy.daemon.claims import Claims
-from slurm_energy.daemon.decide import Decider
+from slurm_energy.daemon.decide import Decider, JobHistory
 from slurm_energy.daemon.journal_queue import JournalQueue
 from slurm_energy.daemon.remote_policy import RemotePolicy
 from slurm_energy.domain.cluster import ClusterSnapshot
-from slurm_energy.domain.decision import RuntimeEstimate
 from slurm_energy.wire.messages import Query
 
 
@@ -39,7 +38,7 @@ class DaemonState:
     user_groups: dict[int, frozenset[str]] = field(default_factory=dict)
     """Groups by uid, where partitions ask for them; a user not in it has unknown groups."""
     claims: Claims = field(default_factory=Claims)
-    runtimes: Mapping[tuple[int, str], RuntimeEstimate] = field(default_factory=dict)
+    history: JobHistory = field(default_factory=JobHistory)
     counters: Counter[str] = field(default_factory=Counter)
     started_at_monotonic_seconds: float = field(default_factory=time.monotonic)
     draining: bool = False

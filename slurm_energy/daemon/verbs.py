@@ -155,7 +155,7 @@ class LocalVerbs:
         state, user_id = self._state, submitted.user_id
         user = KnownUser(name=state.user_names.get(user_id), groups=state.user_groups.get(user_id))
         picture = Picture(snapshot=state.snapshot, claimed_gpus=state.claims.not_in(state.snapshot))
-        return state.decider.decide(submitted, picture, state.runtimes, user, time.time())
+        return state.decider.decide(submitted, picture, state.history, user, time.time())
 
 
 _VERBS = ("decide", "preview", "query", "ping")

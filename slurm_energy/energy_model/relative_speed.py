@@ -11,6 +11,7 @@ from slurm_energy.energy_model.board_limits import CATALOGUE_LIMITS, BoardLimits
 from slurm_energy.energy_model.curves import curves_of
 from slurm_energy.energy_model.data_sheets import DATA_SHEETS
 
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RelativeCost:
     """Time and energy of the same work on one type over those on another, both at their default clocks."""

@@ -71,11 +71,13 @@ def group_runs(runs: Iterable[MeasuredRun]) -> RunGroups:
 
 
 def _variances_of_means(count: NDArray[np.int64], squares: FloatArray) -> FloatArray:
-    """Return the variance of each mean: the name's own spread, drawn towards that of all names."""
+    """Return the variance of each mean: the name's own spread, drawn towards that of the name in the middle."""
     free = np.maximum(count - 1, 0).sum(axis=1)  # [names]
     own = squares.sum(axis=2)  # [names, 2]
     prior = np.array([_PRIOR_SECONDS, _PRIOR_WATTS]) ** 2
-    typical = (_PRIOR_RUNS * prior + own.sum(axis=0)) / (_PRIOR_RUNS + free.sum())
+    towards_prior = (_PRIOR_RUNS * prior + own) / (_PRIOR_RUNS + free)[:, None]
+    several = free > 0
+    typical = np.median(towards_prior[several], axis=0) if several.any() else prior
     spread = (_PRIOR_RUNS * typical + own) / (_PRIOR_RUNS + free)[:, None]
     spread = np.maximum(spread, np.array([_LEAST_SECONDS, _LEAST_WATTS]) ** 2)
     seen = count[:, None, :] > 0
@@ -94,4 +96,3 @@ def _most_frequent_count(runs: list[MeasuredRun]) -> list[MeasuredRun]:
 
 def _newest_first(run: MeasuredRun) -> tuple[str, float]:
     return run.gpu_type, -run.ended_at_seconds
-

@@ -2,23 +2,25 @@
 
 Every name is a point: the logarithms of its run time and of one GPU's power on every type. Names are draws from one
 normal distribution, whose mean and covariance are found from all runs; what a name measured says by it what it would
-measure elsewhere. A name that draws little on one type and was never seen on another is so taken to gain as little there
-as other names that draw little. This is the first-estimate idea of GOGH (similar jobs, same columns) with an explicit
-doubt in the place of a network: with some hundred names there is too little data for one.
+measure elsewhere. A name that draws little on one type and was never seen on another is so taken to gain as little
+there as other names that draw little. This is the first estimate of GOGH, which asks for the most similar job on the
+same device, with an explicit doubt in the place of a network: some hundred names are too few to train one.
 
-Means and covariance: expectation-maximisation for the normal distribution with missing values (Dempster, Laird and Rubin
-1977; Little and Rubin, Statistical Analysis with Missing Data), with an inverse-Wishart prior.
+Means and covariance: expectation-maximisation for the normal distribution with missing values (Dempster, Laird and
+Rubin 1977; Little and Rubin, Statistical Analysis with Missing Data), with an inverse-Wishart prior.
 """
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from slurm_energy.domain.work import WorkEstimate
 from slurm_energy.estimation.run_groups import FloatArray, JobName, RunGroups
 
-_PRIOR_NAMES = 10.0
+_PRIOR_NAMES = 5.0
 """How many names the prior covariance counts for."""
 _SIZE = 2.0
 """Prior standard deviation of the logarithm of a name's run time on all types together."""
@@ -29,6 +31,8 @@ _DRAW, _OWN_DRAW = 0.4, 0.15
 _ROUNDS = 25
 _MOST_FITTED = 2_000
 """Names that mean and covariance are found from; more say nothing new and cost time."""
+_MOST_OF_A_USER = 100
+"""Of these, names of one user: nobody shall make the picture of all others' work."""
 _AT_ONCE = 1_000
 
 
@@ -45,10 +49,9 @@ def fit_work_model(groups: RunGroups) -> WorkModel:
     """Return the distribution of names behind some groups of runs; the same groups give the same model.
 
     Args:
-        groups: Of at least one name. Of more than 2,000 names those with most runs count.
+        groups: Of at least one name. Of more than 2,000 names, or 100 of one user, those with most runs count.
     """
-    most = np.argsort(-groups.runs.sum(axis=1), kind="stable")[:_MOST_FITTED]
-    means, precision = _flat(groups, most)
+    means, precision = _flat(groups, _fitted(groups))
     model = WorkModel(mean=_first_mean(means, precision), covariance=prior_covariance(len(groups.gpu_types)))
     seen = (precision > 0.0).any(axis=0)
     for _ in range(_ROUNDS):
@@ -63,7 +66,7 @@ def fit_work_model(groups: RunGroups) -> WorkModel:
 def work_estimates(groups: RunGroups) -> Iterator[tuple[JobName, WorkEstimate]]:
     """Yield what is expected of every name on every type that any name was seen on."""
     types = len(groups.gpu_types)
-    if not groups.names or types < 2:
+    if not groups.names:
         return
     model = fit_work_model(groups)
     for begin in range(0, len(groups.names), _AT_ONCE):
@@ -86,6 +89,18 @@ def work_estimates(groups: RunGroups) -> Iterator[tuple[JobName, WorkEstimate]]:
             )
 
 
+def _fitted(groups: RunGroups) -> NDArray[np.intp]:
+    """Return the rows of the names that the distribution is found from."""
+    names_of: Counter[int | str] = Counter()
+    kept: list[int] = []
+    for row in np.argsort(-groups.runs.sum(axis=1), kind="stable").tolist():
+        user = groups.names[row].user
+        names_of[user] += 1
+        if names_of[user] <= _MOST_OF_A_USER:
+            kept.append(row)
+    return np.array(kept[:_MOST_FITTED], dtype=np.intp)
+
+
 def prior_covariance(types: int) -> FloatArray:
     """Return what is known of names before any run: sizes differ much, speeds and draws less, [2 types, 2 types]."""
     together, apart = np.ones((types, types)), np.eye(types)
@@ -95,7 +110,7 @@ def prior_covariance(types: int) -> FloatArray:
     return found
 
 
-def _flat(groups: RunGroups, rows: "np.typing.NDArray[np.intp]") -> tuple[FloatArray, FloatArray]:
+def _flat(groups: RunGroups, rows: NDArray[np.intp]) -> tuple[FloatArray, FloatArray]:
     """Return means and their precision (0 where there is no run) of some names, [names, 2 x types] each."""
     means = groups.means[rows].reshape(len(rows), -1)
     variances = groups.variances[rows].reshape(len(rows), -1)

@@ -23,6 +23,7 @@ SETTINGS = {
     "max_slowdown": "slowdown bound of jobs that name none, 0 to 2 (default: the configuration's)",
     "checkpoint": "folder of the learned policy, for gnn",
     "open": "1 lets jobs that name no partition be sent to any (default 0)",
+    "learn": "0 keeps runs of a job's name from saying how its work compares between GPU types (default 1)",
 }
 """What may be set of each, with its meaning."""
 SUMMARY = "as the daemon serves it: asked at submission with a snapshot, behind the guard"
@@ -88,6 +89,8 @@ def _configured(name: str, settings: str) -> Config:
             raise ConfigError(f"setting {key}={value[:64]!r} of {SERVED}{name} is not a number") from None
         if key == "open" and number in (0.0, 1.0):
             config = replace(config, routing=replace(config.routing, open=bool(number)))
+        elif key == "learn" and number in (0.0, 1.0):
+            config = replace(config, policy=replace(config.policy, learn_from_runs=bool(number)))
         elif key == "max_slowdown" and 0.0 <= number <= 2.0:
             config = replace(config, policy=replace(config.policy, max_slowdown=number))
         else:

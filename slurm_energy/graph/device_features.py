@@ -15,9 +15,9 @@ from slurm_energy.domain.telemetry import GpuReading
 from slurm_energy.energy_model.board_limits import CATALOGUE_LIMITS, BoardLimits
 from slurm_energy.energy_model.catalog import CATALOG, gpu_type_from_slurm_type
 from slurm_energy.energy_model.curves import WorkloadCurve, curves_of
+from slurm_energy.energy_model.data_sheets import DATA_SHEETS, DataSheet
 from slurm_energy.energy_model.saturation import Processor, processors, saturation
 from slurm_energy.graph.blocks import Floats
-from slurm_energy.energy_model.data_sheets import DATA_SHEETS, DataSheet
 from slurm_energy.graph.scaling import Scaler, raw
 from slurm_energy.graph.schema import CURVE_SHARES, GPU, SATURATION_SIZES, column
 

@@ -1,4 +1,4 @@
-"""What the same work takes and costs on two GPU types: by the job name's own runs where they say enough, else by tables."""
+"""What the same work takes and costs on two GPU types: by runs of the job's name if they say enough, else by tables."""
 
 from dataclasses import dataclass, field
 
@@ -7,7 +7,7 @@ from slurm_energy.domain.work import WorkEstimate
 from slurm_energy.energy_model.board_limits import BoardLimits
 from slurm_energy.energy_model.relative_speed import RelativeCost, relative_cost
 
-MOST_DOUBT = 0.25
+MOST_DOUBT = 0.4
 """Standard deviation of ln(time ratio) above which runs say too little, and the tables are asked."""
 
 

@@ -18,6 +18,7 @@ from slurm_energy.policy.base import DecisionContext, Policy
 from slurm_energy.policy.baselines import landing_types, unknown_reasons
 from slurm_energy.policy.candidates import JobOnCluster
 from slurm_energy.policy.clock_check import allowed_clock
+from slurm_energy.policy.comparison_note import comparison_note
 from slurm_energy.policy.explanation import explanation
 from slurm_energy.policy.hint_check import allowed_hint
 from slurm_energy.policy.partition_check import allowed_partitions, landing_on
@@ -162,6 +163,7 @@ class Guard:
             return _Outcome(reasons=(Reason.POLICY_ERROR, *situation.reasons), notes=(note, *situation.notes))
         routing = allowed_partitions(answer.partitions, case, context, self._config.guard)
         clocks = self._checked_clocks(answer, case, context, routing.partitions)
+        compared = None if routing.partitions is None else comparison_note(context, situation.shown_names)
         hint = allowed_hint(
             answer.prefer, case, landing_on(context.candidates, routing.partitions), self._config.routing
         )
@@ -170,7 +172,14 @@ class Guard:
             clocks=clocks.clocks,
             prefer=hint.prefer,
             reasons=(*answer.reasons, *situation.reasons, *routing.reasons, *clocks.reasons),
-            notes=(*answer.notes, *situation.notes, *routing.notes, *clocks.notes, *hint.notes),
+            notes=(
+                *answer.notes,
+                *(() if compared is None else (compared,)),
+                *situation.notes,
+                *routing.notes,
+                *clocks.notes,
+                *hint.notes,
+            ),
         )
 
     def _checked_clocks(

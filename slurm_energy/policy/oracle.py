@@ -8,7 +8,15 @@ from slurm_energy.energy_model.operating_point import best_operating_point
 from slurm_energy.policy.base import Candidate, DecisionContext
 from slurm_energy.policy.baselines import clock_choice, landing_types
 from slurm_energy.policy.partition_check import landing_on
-from slurm_energy.policy.routing import cheapest, fastest_type, remaining_slowdown, with_room
+from slurm_energy.policy.routing import (
+    PartitionCost,
+    cheapest,
+    fastest_type,
+    lacks_runs_at_home,
+    remaining_slowdown,
+    slurms_own,
+    with_room,
+)
 
 
 class OraclePolicy:
@@ -43,6 +51,10 @@ class OraclePolicy:
         if best is None:
             return None, (), ("the GPU types with room cannot be compared: the choice is left to Slurm",)
         name = best.candidate.partition.name
+        if best.worst_time_ratio > 1.0 + context.max_slowdown:
+            return None, (), (_staying_note(best),)
+        if lacks_runs_at_home(best.candidate, slurms_own(with_room(context.candidates)), context.comparison):
+            return None, (), (trial_note(best.candidate),)
         if landing_on(with_room(context.candidates), None) == (best.candidate,):
             return None, (), (f"{name} alone has room now: Slurm starts the job there without our doing",)
         return (name,), (), (_routing_note(best.candidate, best.energy_ratio),)
@@ -67,6 +79,19 @@ def oracle_clocks(context: DecisionContext, partitions: tuple[PartitionName, ...
             point = best_operating_point(gpu_type, bound, power_limit_watts=limits.watts(gpu_type))
             choices.append(clock_choice(gpu_type, point, limits))
     return tuple(choice for choice in choices if choice is not None)
+
+
+def trial_note(candidate: Candidate) -> str:
+    """Return why a job is not sent to the partition of the least cost."""
+    name = candidate.partition.name
+    return f"{name} is the cheapest by data sheets; this run is left to Slurm, to compare those of its name there with"
+
+
+def _staying_note(cost: PartitionCost) -> str:
+    name, ratio = cost.candidate.partition.name, cost.energy_ratio
+    return (
+        f"{name}, where Slurm starts the job, needs {ratio:.2f} of the fastest one's energy: it is not sent elsewhere"
+    )
 
 
 def _routing_note(candidate: Candidate, energy_ratio: float) -> str:

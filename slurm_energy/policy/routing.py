@@ -11,6 +11,9 @@ from slurm_energy.energy_model.operating_point import best_operating_point
 from slurm_energy.policy.base import Candidate
 from slurm_energy.policy.comparison import TypeComparison
 
+TRIAL_RUNS = 2
+"""Runs on a type from which on something is known of a name there."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionCost:
@@ -63,14 +66,59 @@ def remaining_slowdown(
     return (1.0 + max_slowdown) / ratio - 1.0
 
 
+def slurms_own(candidates: Sequence[Candidate]) -> Candidate | None:
+    """Return where Slurm would start the job now if it were left alone; None where it would wait or nobody can tell.
+
+    Of the partitions that it was submitted to it takes those of the highest tier first, then as they were listed.
+    """
+    submitted = [one for one in candidates if one.is_submitted_to and one.has_idle_room]
+    first = max(submitted, key=lambda one: one.partition.priority_tier, default=None)
+    return first if first is not None and first.gpu_types else None
+
+
+def lacks_runs_at_home(chosen: Candidate, own: Candidate | None, comparison: TypeComparison) -> bool:
+    """Return whether a name should run where Slurm starts it before it is sent elsewhere again.
+
+    Data sheets sent its first runs elsewhere. What those measured has nothing to be compared with until some run
+    stayed: then runs decide, and no longer the sheets.
+
+    Args:
+        chosen: Where the job would be sent.
+        own: Where Slurm would start it.
+        comparison: Of GPU types for the job.
+    """
+    work = comparison.work
+    if work is None or own is None or own is chosen or len(chosen.gpu_types) != 1 or len(own.gpu_types) != 1:
+        return False
+    there, here = chosen.gpu_types[0], own.gpu_types[0]
+    cost = comparison.cost(there, here)
+    if cost is None or cost.source != "specification":
+        return False
+    runs = work.runs_by_type
+    return runs.get(there, 0) >= TRIAL_RUNS > runs.get(here, 0)
+
+
 def partition_cost(
-    candidate: Candidate, fastest: GpuTypeName, max_slowdown: float, comparison: TypeComparison
+    candidate: Candidate,
+    fastest: GpuTypeName,
+    max_slowdown: float,
+    comparison: TypeComparison,
+    *,
+    stays: bool = False,
 ) -> PartitionCost | None:
-    """Return what a partition costs against the fastest one; None if it is too slow or cannot be compared."""
+    """Return what a partition costs against the fastest one; None if it is too slow or cannot be compared.
+
+    Args:
+        candidate: The partition.
+        fastest: The fastest type with room.
+        max_slowdown: Bound of the job.
+        comparison: Of GPU types.
+        stays: Whether the job starts there without our doing, and so whatever the bound: it is on the clock alone.
+    """
     ratios, energies = [], []
     for name in candidate.gpu_types:
         cost = comparison.cost(name, fastest)
-        remaining = remaining_slowdown(name, fastest, max_slowdown, comparison)
+        remaining = max_slowdown if stays else remaining_slowdown(name, fastest, max_slowdown, comparison)
         if cost is None or remaining is None:
             return None
         point = best_operating_point(name, remaining, power_limit_watts=comparison.limits.watts(name))
@@ -82,11 +130,18 @@ def partition_cost(
 
 
 def cheapest(candidates: Sequence[Candidate], max_slowdown: float, comparison: TypeComparison) -> PartitionCost | None:
-    """Return the cheapest partition with room now inside the bound; of equals the first; None if none can be told."""
-    idle = with_room(candidates)
+    """Return the cheapest partition with room now; of equals the first; None if none can be told.
+
+    All are inside the bound, but for the one in which Slurm would start the job without our doing.
+    """
+    idle, own = with_room(candidates), slurms_own(candidates)
     fastest = fastest_type(idle, comparison)
     if fastest is None:
         return None
-    costs = [partition_cost(candidate, fastest, max_slowdown, comparison) for candidate in idle]
+    costs = [
+        partition_cost(candidate, fastest, max_slowdown, comparison)
+        or (partition_cost(candidate, fastest, max_slowdown, comparison, stays=True) if candidate is own else None)
+        for candidate in idle
+    ]
     known = [cost for cost in costs if cost is not None]
     return min(known, key=lambda cost: cost.energy_ratio, default=None)

@@ -88,7 +88,7 @@ class ServedPolicy(PlacementRule):
             snapshot,
             now,
             runtime=self._estimate(job, view),
-            work=self._runs.estimate(job, view.now_seconds),
+            work=self._runs.estimate(job, view.now_seconds) if self._config.policy.learn_from_runs else None,
         )
         self.reasons.update(decision.reasons)
         self.clamped += not CLAMPING.isdisjoint(decision.reasons)

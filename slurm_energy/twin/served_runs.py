@@ -1,4 +1,4 @@
-"""What runs in the twin tell the daemon's policies: as from its database, by job name, with nothing that Slurm lacks."""
+"""What runs in the twin tell the daemon's policies: by job name as its database does, and nothing that Slurm lacks."""
 
 from collections import deque
 from collections.abc import Mapping

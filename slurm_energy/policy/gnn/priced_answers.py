@@ -32,13 +32,14 @@ from slurm_energy.policy.gnn.published_prices import PublishedPrices
 from slurm_energy.policy.gnn.serving_options import (
     ServedOption,
     expected_seconds,
+    is_trial,
     nothing_open,
     partitions_to_name,
     served_options,
 )
 from slurm_energy.policy.gnn.shown import Shown
 from slurm_energy.policy.mode_weights import BALANCED_PRICES, MODE_PRICES, ModePrices
-from slurm_energy.policy.oracle import oracle_clocks
+from slurm_energy.policy.oracle import oracle_clocks, trial_note
 from slurm_energy.policy.partition_check import landing_on
 from slurm_energy.policy.price_factors import JOB_PRICES, price_factors, relative_joules
 
@@ -84,7 +85,7 @@ class PricedAnswers:
             partitions=named,
             clocks=_clocks(choices, named, context),
             reasons=(Reason.POLICY,),
-            notes=cost_notes(choices, factors),
+            notes=(*_trial_notes(choices[0].served, context), *cost_notes(choices, factors)),
         )
 
     def _option_prices(self, asked: "_Asked", options: Sequence[ServedOption]) -> tuple[OptionPrices, PriceFactors]:
@@ -111,6 +112,10 @@ class PricedAnswers:
             scarcity=tuple(_scarcity(options, asked.look.waiting_gpus, base, factors)),
         )
         return prices, factors
+
+
+def _trial_notes(chosen: ServedOption, context: DecisionContext) -> tuple[str, ...]:
+    return (trial_note(chosen.candidate),) if is_trial(chosen, context) else ()
 
 
 class _Asked(NamedTuple):

@@ -21,7 +21,7 @@ from slurm_energy.policy.base import Candidate, DecisionContext
 from slurm_energy.policy.gnn.shown import Shown
 from slurm_energy.policy.oracle import oracle_clocks
 from slurm_energy.policy.partition_check import landing_on
-from slurm_energy.policy.routing import fastest_type, remaining_slowdown, with_room
+from slurm_energy.policy.routing import fastest_type, lacks_runs_at_home, remaining_slowdown, slurms_own, with_room
 
 MAX_CLOCKS = 12
 """Clocks of one option that the network looks at, spread evenly over those inside the bound."""
@@ -54,6 +54,8 @@ class ServedOption:
     """Each GPU type of the partition; empty where the option is closed."""
     gpus_left: float
     """Free GPUs of the partition less those that are promised and that the job asks for; below 0 where it must wait."""
+    stays: bool = False
+    """Whether it is too slow to be named, and open because Slurm starts the job there without our doing."""
 
 
 def served_options(
@@ -62,8 +64,8 @@ def served_options(
     """Return one option for each candidate partition that the published state knows.
 
     Where routing is open, those are open that the answer may name, that have room now, and whose GPU types are known
-    and fast enough: the same as the exact policy's. Time limit and deadline are the guard's, which may still keep the
-    job where it was sent.
+    and fast enough, and the one where Slurm would start the job without our doing: the same as the exact policy's. Time
+    limit and deadline are the guard's, which may still keep the job where it was sent.
     Where it is closed, the job goes where it was sent, and what is left to choose there is the clock.
 
     Args:
@@ -79,6 +81,7 @@ def served_options(
     types = _Types(
         costs={name: _type_cost(name, reference, context) for name in names},
         rooms={name: _room(name, fastest, context) for name in names},
+        own=slurms_own(with_room(context.candidates)) if fastest is not None else None,
     )
     return tuple(
         _served(candidate, job, context, shown, types, with_clocks)
@@ -94,10 +97,20 @@ def nothing_open(context: DecisionContext) -> PolicyAnswer:
 
 
 def partitions_to_name(chosen: ServedOption, context: DecisionContext) -> tuple[PartitionName, ...] | None:
-    """Return the partition to name, None where the job would start there without our doing."""
-    if landing_on(with_room(context.candidates), None) == (chosen.candidate,):
+    """Return the partition to name, None where the job is left to Slurm: it starts there anyway, or it is on trial."""
+    if (
+        is_trial(chosen, context)
+        or chosen.stays
+        or landing_on(with_room(context.candidates), None) == (chosen.candidate,)
+    ):
         return None
     return (chosen.candidate.partition.name,) if context.may_route else None
+
+
+def is_trial(chosen: ServedOption, context: DecisionContext) -> bool:
+    """Return whether the job should run where Slurm starts it, since runs of its name have nothing to compare with."""
+    own = slurms_own(with_room(context.candidates)) if context.may_route else None
+    return lacks_runs_at_home(chosen.candidate, own, context.comparison)
 
 
 def expected_seconds(job: JobRequest, context: DecisionContext) -> float:
@@ -121,6 +134,9 @@ def _served(  # all of one candidate
     known = [cost for cost in costs if cost is not None]
     is_known = bool(known) and len(known) == len(costs)
     rooms = [types.rooms[name] for name in candidate.gpu_types]
+    stays = is_known and candidate is types.own and None in rooms
+    if stays:
+        rooms = [context.max_slowdown] * len(rooms)
     is_open = is_known and _may_go(candidate, context) and all(room is not None for room in rooms)
     points = _clocks(candidate.gpu_types, rooms, context.board_limits) if with_clocks and is_open else ()
     seconds, gpus = expected_seconds(job, context), max(1, job.gpu_count)
@@ -153,7 +169,9 @@ def _served(  # all of one candidate
         for name, room, cost in zip(candidate.gpu_types, rooms, costs, strict=True)
         if is_open and room is not None and cost is not None
     )
-    return ServedOption(option=option, candidate=candidate, clocks=points, types=served_types, gpus_left=left)
+    return ServedOption(
+        option=option, candidate=candidate, clocks=points, types=served_types, gpus_left=left, stays=stays
+    )
 
 
 def _may_go(candidate: Candidate, context: DecisionContext) -> bool:
@@ -185,6 +203,8 @@ class _Types(NamedTuple):
 
     costs: Mapping[GpuTypeName, _TypeCost | None]
     rooms: Mapping[GpuTypeName, float | None]
+    own: Candidate | None
+    """Where Slurm would start the job."""
 
 
 def _type_cost(name: GpuTypeName, reference: GpuTypeName | None, context: DecisionContext) -> _TypeCost | None:

@@ -15,6 +15,10 @@ from slurm_energy.twin.job import Job, Workload, plain_job
 from slurm_energy.twin.workloads.settings import check_expected_jobs, check_range, comma_list
 from slurm_energy.twin.workloads.streams import FloatArray, poisson_times, workload_streams
 
+STREAMS = 6
+"""Of a workload: arrivals, sizes, kinds, device counts, one that is free for what others add, names."""
+_SMALLEST = 1e-300
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoissonSettings:
@@ -38,6 +42,10 @@ class PoissonSettings:
     """Every count from the least to the most is allowed."""
     gpu_mix: str = ""
     """Fixed counts with their weights in the place of a range for all, such as `1:0.9,2:0.06,8:0.04`."""
+    names_per_kind: int = 0
+    """Job names of each kind, such as `lammps-3`; jobs of one name are of about one size. 0 leaves jobs without."""
+    name_spread: float = 0.4
+    """Standard deviation of what blurs the logarithm of a size before it is put to a name."""
 
     def __post_init__(self) -> None:
         check_range("ingresses", self.ingresses, 1, 10_000)
@@ -47,6 +55,8 @@ class PoissonSettings:
         check_range("smallest_units", self.smallest_units, 0.0)
         check_range("min_gpus", self.min_gpus, 1)
         check_range("max_gpus", self.max_gpus, self.min_gpus, 100_000)
+        check_range("names_per_kind", self.names_per_kind, 0, 10_000)
+        check_range("name_spread", self.name_spread, 0.0, 100.0)
         _ = self.kind_list, self.gpu_weights
         for rate in self.ingress_rates:
             check_range("rate_per_second", rate, 0.0)
@@ -111,7 +121,7 @@ def poisson_workload(settings: PoissonSettings, seed: int) -> Workload:
     Raises:
         ConfigError: the seed is negative.
     """
-    arrivals, sizes, *mix = workload_streams(seed, 4)
+    arrivals, sizes, *mix = workload_streams(seed, STREAMS)
     times = [
         poisson_times(rate, settings.horizon_seconds, np.random.default_rng(stream))
         for rate, stream in zip(settings.ingress_rates, arrivals.spawn(settings.ingresses), strict=True)
@@ -132,14 +142,27 @@ def ingress_jobs(
         settings: Their kinds and device counts.
         times_by_ingress: Ascending arrivals [s], one array for each ingress.
         units: Sizes in the order of time over all ingresses, [num_jobs].
-        mix: Streams of kinds and of device counts.
+        mix: Streams of kinds and of device counts first, that of names last.
     """
     times = np.concatenate(times_by_ingress)
     ingresses = np.repeat(np.arange(len(times_by_ingress)), [len(part) for part in times_by_ingress])
     order = np.argsort(times, kind="stable")
     kinds, widths = _kinds(settings, len(times), mix[0]), _gpu_counts(settings, len(times), mix[1])
     columns = (times[order].tolist(), units.tolist(), kinds, widths, ingresses[order].tolist())
-    return tuple(starmap(plain_job, zip(range(1, len(times) + 1), *columns, strict=True)))
+    jobs = tuple(starmap(plain_job, zip(range(1, len(times) + 1), *columns, strict=True)))
+    if settings.names_per_kind:
+        _name(jobs, settings, np.random.default_rng(mix[-1]))
+    return jobs
+
+
+def _name(jobs: tuple[Job, ...], settings: PoissonSettings, random: np.random.Generator) -> None:
+    """Name jobs after their kind and the share of smaller jobs, in equal parts; who comes is not changed by it."""
+    sizes = np.log([max(job.true_units, _SMALLEST) for job in jobs])
+    blurred = sizes + random.normal(0.0, settings.name_spread, len(jobs))
+    rank = np.empty(len(jobs), dtype=np.int64)
+    rank[np.argsort(blurred, kind="stable")] = np.arange(len(jobs))
+    for job, place in zip(jobs, (rank * settings.names_per_kind // max(1, len(jobs))).tolist(), strict=True):
+        job.name = f"{job.kind}-{place}"
 
 
 def _kinds(settings: PoissonSettings, count: int, stream: np.random.SeedSequence) -> list[str]:

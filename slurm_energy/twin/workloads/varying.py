@@ -6,7 +6,7 @@ from math import pi
 import numpy as np
 
 from slurm_energy.twin.job import Workload
-from slurm_energy.twin.workloads.poisson import PoissonSettings, ingress_jobs
+from slurm_energy.twin.workloads.poisson import STREAMS, PoissonSettings, ingress_jobs
 from slurm_energy.twin.workloads.settings import check_expected_jobs, check_range
 from slurm_energy.twin.workloads.streams import FloatArray, thinned_times, workload_streams
 
@@ -80,7 +80,7 @@ def _times_and_streams(
     settings: DailySettings, seed: int
 ) -> tuple[list[FloatArray], np.random.Generator, list[np.random.SeedSequence]]:
     """Return arrivals by ingress, the stream of the sizes, and those of kinds and device counts."""
-    arrivals, sizes, *mix = workload_streams(seed, 4)
+    arrivals, sizes, *mix = workload_streams(seed, STREAMS)
     times = [
         _ingress_times(settings, ingress, rate, np.random.default_rng(stream))
         for ingress, (rate, stream) in enumerate(

@@ -7,8 +7,8 @@ import pytest
 
 from slurm_energy.domain.ids import GpuTypeName
 from slurm_energy.energy_model.coefficients import coefficients
-from slurm_energy.energy_model.saturation import saturation
 from slurm_energy.energy_model.data_sheets import DATA_SHEETS
+from slurm_energy.energy_model.saturation import saturation
 
 TABLE = Path(__file__).parents[4] / "shared/data/gpu_specs/gpu_specs.csv"
 NAMES = {
@@ -65,7 +65,9 @@ def test_every_data_sheet_is_checked() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_lanes_memory_double_precision_and_bus_are_those_of_the_specification_table(name: str, table: dict[str, dict[str, str]]) -> None:
+def test_lanes_memory_double_precision_and_bus_are_those_of_the_specification_table(
+    name: str, table: dict[str, dict[str, str]]
+) -> None:
     sheet, row = DATA_SHEETS[GpuTypeName(name)], table[NAMES[name]]
     assert sheet.lanes == int(row["shading_units"])
     assert sheet.memory_gb_per_second == float(row["memory_bandwidth_gb_s"])

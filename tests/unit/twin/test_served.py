@@ -20,6 +20,7 @@ from slurm_energy.twin.outcome import Outcome
 from slurm_energy.twin.served import ServedPolicy, job_request, served_policy
 from slurm_energy.twin.simulation import run
 from slurm_energy.twin.snapshot import snapshot_of
+from slurm_energy.twin.world import World
 from slurm_energy.twin.world_file import shipped_world
 
 LAB = shipped_world("lab")
@@ -189,3 +190,49 @@ def test_a_policy_that_keeps_no_picture_is_only_asked() -> None:
     assert not isinstance(policy, FollowingPolicy) and isinstance(Follower(), FollowingPolicy)
     run(LAB, Workload(name="jobs", jobs=(make_job(1), make_job(2))), ServedPolicy(policy, Config()))
     assert policy.asked == 2
+
+
+def light_world() -> World:
+    """Return a site without a default partition, where jobs of kind `lstm` gain nothing from the dearest type."""
+    return shipped_world("philly-a100")
+
+
+def lstm_jobs(names: tuple[str, ...], count: int, **changes: object) -> tuple[Job, ...]:
+    return tuple(
+        Job(
+            job_id=number + 1,
+            submitted_seconds=900.0 * number,
+            true_units=600.0,
+            kind="lstm",
+            name=names[number % len(names)],
+            **changes,  # type: ignore[arg-type]  # values by name
+        )
+        for number in range(count)
+    )
+
+
+def test_a_served_policy_learns_what_a_name_costs_and_ends_where_it_is_cheap() -> None:
+    world = light_world()
+    named = run(
+        world, Workload(name="jobs", jobs=lstm_jobs(("lstm-a", "lstm-b"), 80)), create_contender("daemon/oracle")
+    )
+    nameless = run(world, Workload(name="jobs", jobs=lstm_jobs(("",), 80)), create_contender("daemon/oracle"))
+    h100 = named.places.index("h100")
+    # By data sheets an H100 is the cheapest; of this work it draws more than it saves in time.
+    assert set(nameless.place.tolist()) == {h100}
+    assert named.place[0] == h100
+    assert set(named.place[-20:].tolist()) == {named.places.index("a100")}
+    assert named.energy_joules[-20:].sum() < 0.8 * nameless.energy_joules[-20:].sum()
+
+
+def test_what_a_run_learned_is_forgotten_by_the_next() -> None:
+    world, rule = light_world(), create_contender("daemon/oracle")
+    workload = Workload(name="jobs", jobs=lstm_jobs(("lstm-a",), 40))
+    first, second = run(world, workload, rule), run(world, workload, rule)
+    assert first.place.tolist() == second.place.tolist()
+
+
+def test_a_job_that_did_not_complete_says_nothing() -> None:
+    jobs = lstm_jobs(("lstm-a",), 40, fails_after_units=300.0)
+    outcome = run(light_world(), Workload(name="jobs", jobs=jobs), create_contender("daemon/oracle"))
+    assert set(outcome.place.tolist()) == {outcome.places.index("h100")}

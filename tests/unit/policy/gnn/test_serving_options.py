@@ -22,11 +22,17 @@ from slurm_energy.graph.cluster_graph import ClusterGraph
 from slurm_energy.graph.options import option_rows
 from slurm_energy.policy.base import DecisionContext
 from slurm_energy.policy.candidates import JobOnCluster
-from slurm_energy.policy.gnn.serving_options import MAX_CLOCKS, ServedOption, expected_seconds, served_options
+from slurm_energy.policy.gnn.serving_options import (
+    MAX_CLOCKS,
+    ServedOption,
+    expected_seconds,
+    partitions_to_name,
+    served_options,
+)
 from slurm_energy.policy.gnn.shown import Shown
 from slurm_energy.policy.oracle import oracle_clocks
 from slurm_energy.policy.partition_check import allowed_partitions
-from slurm_energy.policy.routing import remaining_slowdown
+from slurm_energy.policy.routing import remaining_slowdown, slurms_own
 
 HOUR = RuntimeEstimate(seconds=3600.0, upper_seconds=4000.0, source="history")
 
@@ -118,7 +124,12 @@ def test_where_routing_is_open_the_open_options_are_those_that_the_guard_lets_th
         verdict = allowed_partitions((one.candidate.partition.name,), case, context, config.guard)
         # Time limit and deadline are the guard's own matter: the options tell of them in columns.
         taken_back = set(verdict.reasons) - {Reason.TIME_LIMIT, Reason.DEADLINE}
-        assert one.option.open == (not taken_back), (one.candidate, verdict)
+        assert one.option.open == (not taken_back or one.stays), (one.candidate, verdict)
+        if one.stays:
+            # Too slow to be named, and open all the same: Slurm starts the job there if nothing is named.
+            assert taken_back == {Reason.SLOWDOWN_BOUND}
+            assert one.candidate is slurms_own(context.candidates)
+            assert partitions_to_name(one, context) is None
 
 
 def test_every_partition_with_room_is_open_where_the_bound_allows_it() -> None:
@@ -128,6 +139,18 @@ def test_every_partition_with_room_is_open_where_the_bound_allows_it() -> None:
     busy = tuple(node(f"n-{name}", name, name, free=0 if name == "a100" else 4) for name in ("a100", "a40", "v100"))
     # Work in double precision, which an A40 hardly has, takes thirteen times as long there as on a V100.
     assert open_ones(served(submitted(), lab(nodes=busy))) == ["v100"]
+
+
+def test_a_partition_too_slow_to_be_named_is_open_where_slurm_starts_the_job_anyway() -> None:
+    partitions = (make_partition("a40", is_default=True), make_partition("a100"))
+    nodes = (node("n1", "a100", "a100"), node("n2", "a40", "a40"))
+    job, snapshot = submitted(max_slowdown=0.05), lab(nodes=nodes, partitions=partitions)
+    found = served(job, snapshot)
+    assert open_ones(found) == ["a40", "a100"]
+    assert (found["a40"].stays, found["a100"].stays) == (True, False)
+    assert [one.room for one in found["a40"].types] == [0.05]
+    full = lab(nodes=(nodes[0], node("n2", "a40", "a40", free=0)), partitions=partitions)
+    assert open_ones(served(job, full)) == ["a100"]
 
 
 def test_where_routing_is_closed_the_job_goes_where_it_was_sent_and_only_there() -> None:

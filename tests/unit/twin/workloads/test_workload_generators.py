@@ -245,3 +245,28 @@ def test_graphs_never_wait_for_what_comes_later(seed: int, rate: float, hours: f
     jobs = create_workload("graphs", {"rate_per_second": rate, "hours": hours, "width": width}, seed).jobs
     assert all(other < job.job_id for job in jobs for other in job.after_ok)
     assert all(jobs[other - 1].name == job.name for job in jobs for other in job.after_ok)
+
+
+def test_names_go_by_kind_and_size_and_leave_the_jobs_as_they_are() -> None:
+    settings: dict[str, Setting] = {"hours": 12.0, "kinds": "training,inference", "size_sigma": 1.5}
+    plain = create_workload("daily", settings, 3).jobs
+    named = create_workload("daily", {**settings, "names_per_kind": 4, "name_spread": 0.2}, 3).jobs
+    facts = [(job.submitted_seconds, job.true_units, job.kind, job.gpu_counts, job.is_plain) for job in plain]
+    assert [(job.submitted_seconds, job.true_units, job.kind, job.gpu_counts, job.is_plain) for job in named] == facts
+    assert {job.name for job in plain} == {""}
+    sizes: dict[str, list[float]] = {}
+    for job in named:
+        kind, _, number = job.name.rpartition("-")
+        assert kind == job.kind
+        sizes.setdefault(number, []).append(job.true_units)
+    medians = [sorted(sizes[number])[len(sizes[number]) // 2] for number in "0123"]
+    assert medians == sorted(medians)
+    assert max(map(len, sizes.values())) - min(map(len, sizes.values())) <= 1
+
+
+def test_names_of_one_seed_are_the_same_and_do_not_depend_on_deadlines() -> None:
+    settings = {"hours": 6.0, "names_per_kind": 5}
+    one, again, other = (create_workload("deadlines", settings, seed).jobs for seed in (1, 1, 2))
+    assert [job.name for job in one] == [job.name for job in again]
+    assert [job.name for job in one] != [job.name for job in other][: len(one)]
+    assert [job.name for job in one] == [job.name for job in create_workload("daily", settings, 1).jobs]

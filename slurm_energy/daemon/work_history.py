@@ -1,0 +1,44 @@
+"""From measured runs to what a job of the same user and name needs on each GPU type."""
+
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+
+from slurm_energy.daemon.frames import MAX_ITEMS, WorkPart
+from slurm_energy.domain.work import MeasuredRun, WorkEstimate
+
+logger = logging.getLogger(__name__)
+
+MAX_NAMES = 10_000
+LEAST_RUNS = 2
+"""Of a name that is told: most names of one run never come again."""
+NamedWork = tuple[int, str, WorkEstimate]
+
+
+def named_work(runs: Iterable[MeasuredRun]) -> list[NamedWork]:
+    """Return estimates of the names that ran last; none where numpy is not installed."""
+    try:
+        from slurm_energy.estimation.run_groups import group_runs  # noqa: PLC0415  # numpy is no part of the base
+        from slurm_energy.estimation.work_model import work_estimates  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        logger.info("runs say nothing of GPU types, install slurm-energy[daemon] reason=%s", error)
+        return []
+    known = list(runs)
+    newest: dict[tuple[int | str, str], float] = {}
+    for run in known:
+        key = run.user, run.name
+        newest[key] = max(run.ended_at_seconds, newest.get(key, run.ended_at_seconds))
+    found = [
+        (newest[name.user, name.name], int(name.user), name.name, estimate)
+        for name, estimate in work_estimates(group_runs(known))
+        if sum(estimate.runs_by_type.values()) >= LEAST_RUNS
+    ]
+    found.sort(key=lambda item: (-item[0], item[1], item[2]))
+    return [(user_id, name, estimate) for _, user_id, name, estimate in found[:MAX_NAMES]]
+
+
+def work_parts(estimates: Sequence[NamedWork]) -> Iterator[WorkPart]:
+    """Yield the table in frames of at most `MAX_ITEMS` estimates; an empty table is one frame."""
+    begins = range(0, max(1, len(estimates)), MAX_ITEMS)
+    for begin in begins:
+        part = tuple(estimates[begin : begin + MAX_ITEMS])
+        yield WorkPart(estimates=part, first=begin == 0, last=begin == begins[-1])

@@ -1,0 +1,47 @@
+"""By what GPU types were compared for a job, in one sentence."""
+
+from collections.abc import Mapping
+
+from slurm_energy.domain.ids import GpuTypeName
+from slurm_energy.domain.work import WorkEstimate
+from slurm_energy.energy_model.relative_speed import RelativeCost
+from slurm_energy.policy.base import DecisionContext
+from slurm_energy.policy.baselines import landing_types
+from slurm_energy.policy.routing import fastest_type, with_room
+
+_LISTED = 4
+_SOURCES = {
+    "measured": "workloads measured on both",
+    "specification": "data sheets",
+}
+
+
+def comparison_note(context: DecisionContext, shown_names: Mapping[GpuTypeName, str]) -> str | None:
+    """Return what each GPU type with room costs beside the fastest one, and who says so; None where there is one type.
+
+    Args:
+        context: Of a job that a partition was chosen for.
+        shown_names: Slurm's names of the types.
+    """
+    candidates = with_room(context.candidates)
+    fastest = fastest_type(candidates, context.comparison)
+    others = [name for name in landing_types(candidates) if name != fastest]
+    if fastest is None or not others:
+        return None
+    runs = _runs(context.work, shown_names)
+    told = [
+        _told(shown_names.get(name, name), cost, runs)
+        for name in others[:_LISTED]
+        if (cost := context.comparison.cost(name, fastest)) is not None
+    ]
+    return f"beside {shown_names.get(fastest, fastest)}: {'; '.join(told)}"
+
+
+def _told(name: str, cost: RelativeCost, runs: str) -> str:
+    source = _SOURCES.get(cost.source) or f"runs of this name ({runs})"
+    return f"{name} takes {cost.time_ratio:.2f} times as long and {cost.energy_ratio:.2f} of the energy, by {source}"
+
+
+def _runs(work: WorkEstimate | None, shown_names: Mapping[GpuTypeName, str]) -> str:
+    counts = {} if work is None else work.runs_by_type
+    return ", ".join(f"{runs} on {shown_names.get(name, name)}" for name, runs in counts.items())

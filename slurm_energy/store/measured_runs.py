@@ -1,0 +1,134 @@
+"""Completed runs whose energy is known without doubt, brought to the default clock: what work is compared by."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from sqlalchemy import ColumnElement, Select, and_, case, func, or_, select
+from sqlalchemy.orm import Session
+
+from slurm_energy.domain.decision import Reason
+from slurm_energy.domain.energy import EnergyScope, EnergySource, QualityFlag
+from slurm_energy.domain.ids import ClusterName, GpuTypeName
+from slurm_energy.domain.work import MeasuredRun
+from slurm_energy.store.summaries import applied_choice
+from slurm_energy.store.tables import (
+    DecisionClockRow,
+    DecisionRow,
+    GpuEnergyRow,
+    JobAttemptRow,
+    JobRow,
+    NodeEnergyRow,
+)
+
+_DOUBTFUL = (
+    QualityFlag.INCOMPLETE,
+    QualityFlag.TRUNCATED,
+    QualityFlag.COUNTER_RESET,
+    QualityFlag.COUNTER_STUCK,
+    QualityFlag.BELOW_RESOLUTION,
+    QualityFlag.SOURCES_DISAGREE,
+    QualityFlag.SHARED_GPU,
+    QualityFlag.MIG,
+    QualityFlag.RESCUED,
+    QualityFlag.IMPLAUSIBLE,
+)
+"""One reading with such a flag, and the whole run says nothing."""
+_LEAST_COVERED = 0.9
+"""Share of the run that every GPU's readings must cover."""
+
+
+def measured_runs(
+    session: Session, cluster: ClusterName, since_seconds: float, limit_per_type: int = 20
+) -> Iterator[MeasuredRun]:
+    """Yield the latest measured runs of every user, name and GPU type that ended since then, newest of each first.
+
+    A run counts if it completed in its last attempt without being suspended, on GPUs of one type, each with a sound
+    reading of almost all the run, and at the default clock or at the decided one: at a clock that the user set nobody
+    knows what the default clock would have taken.
+    """
+    inner = _runs(JobRow.cluster == cluster, JobRow.ended_at_seconds >= since_seconds).subquery("runs")
+    rank = func.row_number().over(
+        partition_by=(inner.c.user, inner.c.name, inner.c.gpu_type), order_by=inner.c.ended_at_seconds.desc()
+    )
+    ranked = select(*inner.c, rank.label("age_rank")).subquery("ranked")
+    columns = [column for column in ranked.c if column.name != "age_rank"]
+    query = select(*columns).where(ranked.c.age_rank <= limit_per_type)
+    ordered = query.order_by(ranked.c.user, ranked.c.name, ranked.c.gpu_type, ranked.c.age_rank)
+    for user, name, ended, gpu_type, gpus, seconds, watts in session.execute(ordered):
+        if seconds > 0.0 and watts > 0.0:
+            yield MeasuredRun(
+                user=user,
+                name=name,
+                gpu_type=GpuTypeName(gpu_type),
+                gpus=gpus,
+                seconds=seconds,
+                watts=watts,
+                ended_at_seconds=ended,
+            )
+
+
+def _runs(*jobs: ColumnElement[bool]) -> Select[Any]:
+    """Return one row for each run: who, which type, how many GPUs, and a GPU's figures at the default clock."""
+    reading, attempt, choice = GpuEnergyRow, JobAttemptRow, DecisionClockRow
+    run = attempt.ended_at_seconds - attempt.started_at_seconds
+    seconds = run / (1.0 + func.max(func.coalesce(choice.predicted_slowdown, 0.0)))
+    joules = func.sum(reading.joules / (1.0 + func.coalesce(choice.predicted_energy_change, 0.0)))
+    # The device's seconds are not the wall's in a laboratory that runs faster.
+    watts = joules / (seconds * func.max(NodeEnergyRow.time_scale) * JobRow.gpu_count)
+    columns: list[ColumnElement[Any]] = [
+        JobRow.user_id.label("user"),
+        JobRow.name.label("name"),
+        attempt.ended_at_seconds.label("ended_at_seconds"),
+        func.max(reading.gpu_type).label("gpu_type"),
+        JobRow.gpu_count.label("gpus"),
+        seconds.label("seconds"),
+        watts.label("watts"),
+    ]
+    return (
+        select(*columns)
+        .join(attempt, (attempt.job_row_id == JobRow.row_id) & (attempt.restart_count == JobRow.restart_count))
+        .join(
+            NodeEnergyRow,
+            (NodeEnergyRow.job_row_id == JobRow.row_id) & (NodeEnergyRow.restart_count == JobRow.restart_count),
+        )
+        .join(reading, reading.node_energy_row_id == NodeEnergyRow.row_id)
+        .outerjoin(
+            choice, and_(applied_choice(), choice.predicted_slowdown > -1.0, choice.predicted_energy_change > -1.0)
+        )
+        .outerjoin(DecisionRow, DecisionRow.decision_id == JobRow.decision_id)
+        .where(
+            *jobs,
+            JobRow.state == "COMPLETED",
+            JobRow.user_id.is_not(None),
+            JobRow.name.is_not(None),
+            JobRow.gpu_count > 0,
+            attempt.suspended_seconds == 0.0,
+            run > 0.0,
+            or_(DecisionRow.decision_id.is_(None), DecisionRow.reasons.not_like(f"%{Reason.USER_CLOCK.value}%")),
+        )
+        .group_by(JobRow.row_id, attempt.ended_at_seconds, attempt.started_at_seconds)
+        .having(
+            func.count() == JobRow.gpu_count,
+            func.min(reading.gpu_type) == func.max(reading.gpu_type),
+            func.count(reading.gpu_type) == JobRow.gpu_count,
+            func.sum(case((_is_sound(run), 0), else_=1)) == 0,
+        )
+    )
+
+
+def _is_sound(run_seconds: ColumnElement[Any]) -> ColumnElement[bool]:
+    """Return whether a GPU's reading can be relied on, and at which clock it was is known."""
+    reading = GpuEnergyRow
+    at_default = or_(
+        reading.applied_clock_mhz.is_(None),
+        reading.applied_clock_mhz == reading.default_clock_mhz,
+        DecisionClockRow.decision_id.is_not(None),
+    )
+    return and_(
+        reading.joules.is_not(None),
+        reading.source.in_([EnergySource.COUNTER.value, EnergySource.POLLED.value]),
+        reading.scope.in_([EnergyScope.GPU.value, EnergyScope.MODULE.value]),
+        *(reading.flags.not_like(f"%,{flag.value},%") for flag in _DOUBTFUL),
+        reading.coverage_seconds >= _LEAST_COVERED * run_seconds * NodeEnergyRow.time_scale,
+        at_default,
+    )

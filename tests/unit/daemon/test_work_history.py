@@ -1,0 +1,76 @@
+"""From measured runs to the table that the answering process decides with."""
+
+import sys
+
+import pytest
+
+from slurm_energy.daemon.decide import JobHistory
+from slurm_energy.daemon.frames import MAX_ITEMS, RuntimePart, WorkPart
+from slurm_energy.daemon.recorder_link import RecorderLink
+from slurm_energy.daemon.work_history import NamedWork, named_work, work_parts
+from slurm_energy.domain.decision import RuntimeEstimate
+from slurm_energy.domain.ids import GpuTypeName
+from slurm_energy.domain.work import MeasuredRun
+
+A100, A40 = GpuTypeName("a100-sxm4-80gb"), GpuTypeName("a40")
+
+
+def run(name: str, gpu_type: GpuTypeName = A100, ended: float = 0.0, user: int = 1000) -> MeasuredRun:
+    return MeasuredRun(
+        user=user, name=name, gpu_type=gpu_type, gpus=1, seconds=60.0, watts=300.0, ended_at_seconds=ended
+    )
+
+
+def table(names: int) -> list[NamedWork]:
+    return named_work([run(f"job{number:04d}", gpu_type) for number in range(names) for gpu_type in (A100, A40)])
+
+
+def test_names_that_ran_last_come_first_and_those_of_one_run_are_not_told() -> None:
+    runs = [
+        *(run("old", gpu_type, 1.0) for gpu_type in (A100, A40)),
+        *(run("new", A100, ended) for ended in (5.0, 9.0)),
+        run("once", ended=10.0),
+        *(run("new", A100, 2.0, user=1001) for _ in range(2)),
+    ]
+    found = named_work(runs)
+    assert [(user_id, name) for user_id, name, _ in found] == [(1000, "new"), (1001, "new"), (1000, "old")]
+    assert found[0][2].runs_by_type == {A100: 2}
+
+
+def test_no_runs_make_an_empty_table() -> None:
+    assert named_work([]) == []
+
+
+def test_an_installation_without_numpy_learns_nothing_and_says_so(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in [name for name in sys.modules if name.startswith("slurm_energy.estimation.")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "numpy", None)
+    with caplog.at_level("INFO"):
+        assert named_work([run("a"), run("a", A40)]) == []
+    assert "slurm-energy[daemon]" in caplog.text
+
+
+def test_the_table_travels_in_small_parts_and_an_empty_one_too() -> None:
+    first, last = work_parts(table(MAX_ITEMS + 1))
+    assert (len(first.estimates), first.first, first.last) == (MAX_ITEMS, True, False)
+    assert (len(last.estimates), last.first, last.last) == (1, False, True)
+    (empty,) = work_parts([])
+    assert (empty.estimates, empty.first, empty.last) == ((), True, True)
+
+
+def test_a_table_is_used_when_it_is_whole_and_leaves_the_other_alone() -> None:
+    used: list[JobHistory] = []
+    link = RecorderLink(used.append)
+    hour = RuntimeEstimate(seconds=3600.0, upper_seconds=4000.0, source="history")
+    link.receive(RuntimePart(estimates=((1000, "a", hour),), first=True, last=True))
+    first, last = work_parts(table(MAX_ITEMS + 1))
+    link.receive(first)
+    assert len(used) == 1
+    link.receive(last)
+    assert used[-1].runtimes == {(1000, "a"): hour}
+    assert len(used[-1].work) == MAX_ITEMS + 1
+    link.receive(WorkPart(estimates=(), first=True, last=True))
+    assert used[-1] == JobHistory(runtimes={(1000, "a"): hour})
+    assert len(used[1].work) == MAX_ITEMS + 1

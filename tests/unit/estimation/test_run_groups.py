@@ -1,0 +1,60 @@
+from math import inf, log
+
+import numpy as np
+import pytest
+from measured_names import A40, A100, make_run
+
+from slurm_energy.estimation.run_groups import RUNS_PER_TYPE, JobName, group_runs
+
+
+def test_runs_are_grouped_by_user_name_and_type() -> None:
+    runs = [
+        make_run("a", A100, seconds=100.0),
+        make_run("a", A100, seconds=400.0),
+        make_run("a", A40, seconds=50.0),
+        make_run("a", A100, seconds=7.0, user=1001),
+    ]
+    groups = group_runs(runs)
+    assert groups.names == (JobName(1000, "a"), JobName(1001, "a"))
+    assert groups.gpu_types == (A100, A40)
+    assert groups.runs.tolist() == [[2, 1], [1, 0]]
+    assert groups.means[0, 0].tolist() == pytest.approx([log(200.0), log(50.0)])
+    assert groups.means[0, 1].tolist() == pytest.approx([log(300.0)] * 2)
+    assert groups.variances[1, :, 1].tolist() == [inf, inf]
+
+
+def test_runs_with_the_most_frequent_number_of_gpus_count() -> None:
+    runs = [make_run("a", gpus=8, seconds=10.0), *(make_run("a", gpus=2, seconds=60.0) for _ in range(2))]
+    groups = group_runs(runs)
+    assert groups.runs.tolist() == [[2]]
+    assert groups.means[0, 0, 0] == pytest.approx(log(60.0))
+
+
+def test_the_newest_runs_of_a_type_count() -> None:
+    old = [make_run("a", seconds=1.0, ended_at_seconds=0.0) for _ in range(5)]
+    new = [make_run("a", seconds=100.0, ended_at_seconds=1.0) for _ in range(RUNS_PER_TYPE)]
+    groups = group_runs([*new, *old])
+    assert groups.runs.tolist() == [[RUNS_PER_TYPE]]
+    assert groups.means[0, 0, 0] == pytest.approx(log(100.0))
+
+
+def test_a_name_whose_runs_differ_has_a_mean_of_less_weight_and_more_runs_give_more() -> None:
+    steady = [make_run("steady", seconds=100.0 + number) for number in range(8)]
+    generic = [make_run("wrap", seconds=10.0 ** (number % 4)) for number in range(8)]
+    few = [make_run("few", seconds=100.0 + number) for number in range(2)]
+    groups = group_runs([*steady, *generic, *few])
+    spread = dict(zip((name.name for name in groups.names), groups.variances[:, 0, 0].tolist(), strict=True))
+    assert spread["steady"] < spread["few"] < spread["wrap"]
+
+
+def test_equal_runs_are_not_taken_to_be_free_of_doubt() -> None:
+    groups = group_runs([make_run("a") for _ in range(20)])
+    assert np.all(groups.variances > 0.0)
+
+
+def test_the_order_of_the_runs_does_not_matter() -> None:
+    runs = [make_run(f"n{number % 3}", seconds=10.0 + number, ended_at_seconds=float(number)) for number in range(30)]
+    one, other = group_runs(runs), group_runs(runs[::-1])
+    assert one.names == other.names
+    assert np.array_equal(one.means, other.means)
+    assert np.array_equal(one.variances, other.variances)

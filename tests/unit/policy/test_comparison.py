@@ -1,0 +1,202 @@
+"""Partitions by what runs of the job's name measured, and by tables where they say too little."""
+
+from dataclasses import replace
+from math import exp
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from policy_factory import (
+    A40,
+    A100,
+    H100,
+    MEASURED_BOARDS,
+    NOW,
+    V100,
+    ids,
+    make_config,
+    make_job,
+    make_node,
+    make_partition,
+    make_snapshot,
+)
+from work_samples import make_work
+
+from slurm_energy.domain.cluster import ClusterSnapshot
+from slurm_energy.domain.decision import EnergyDecision
+from slurm_energy.domain.ids import GpuTypeName, PartitionName
+from slurm_energy.domain.job import JobRequest
+from slurm_energy.domain.work import WorkEstimate
+from slurm_energy.energy_model.board_limits import BoardLimits
+from slurm_energy.energy_model.relative_speed import relative_cost
+from slurm_energy.policy.comparison import MOST_DOUBT, TypeComparison
+from slurm_energy.policy.guard import Guard
+from slurm_energy.policy.oracle import OraclePolicy
+
+LIMITS = BoardLimits(site_watts={GpuTypeName(name): watts for name, watts in MEASURED_BOARDS.items()})
+LIGHT = make_work({A100: (100.0, 120.0), A40: (104.0, 80.0), V100: (300.0, 60.0)}, doubt=0.05)
+"""Nearly as fast on an A40, for two thirds of the power."""
+
+
+def decide(
+    job: JobRequest, work: WorkEstimate | None, snapshot: ClusterSnapshot | None = None, *, routing_open: bool = True
+) -> EnergyDecision:
+    guard = Guard(make_config(routing_open=routing_open), ids=ids())
+    return guard.decide(OraclePolicy(), job, snapshot or make_snapshot(), NOW, work=work)
+
+
+def test_runs_of_the_name_count_where_their_doubt_is_small() -> None:
+    cost = TypeComparison(limits=LIMITS, work=LIGHT).cost(A40, A100)
+    assert cost is not None
+    assert cost.source == "runs of this name"
+    assert cost.time_ratio == cost.worst_time_ratio == pytest.approx(1.04 * exp(0.05**2 / 2))
+    assert cost.energy_ratio == pytest.approx(cost.time_ratio * 80.0 / 120.0)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "work"),
+    [
+        (A40, A100, None),
+        (A40, A100, make_work({A100: (1.0, 1.0), A40: (1.0, 1.0)}, doubt=MOST_DOUBT + 0.01)),
+        (H100, A100, LIGHT),
+        (A100, A100, LIGHT),
+    ],
+    ids=["no runs", "too much doubt", "a type without", "the same type"],
+)
+def test_tables_count_where_runs_say_too_little(
+    one: GpuTypeName, other: GpuTypeName, work: WorkEstimate | None
+) -> None:
+    assert TypeComparison(limits=LIMITS, work=work).cost(one, other) == relative_cost(one, other, LIMITS)
+
+
+def test_a_light_job_goes_where_it_is_cheap_and_as_fast_and_the_decision_says_why() -> None:
+    decision = decide(make_job(partitions=("a100", "a40", "v100")), LIGHT)
+    assert decision.partitions == (PartitionName("a40"),)
+    note = next(note for note in decision.notes if note.startswith("beside a100"))
+    assert "a40 takes 1.04 times as long and 0.69 of the energy, by runs of this name (7 on a100" in note
+    assert "v100 takes 3.00 times as long" in note
+
+
+def test_without_runs_the_same_job_stays_on_the_fast_type() -> None:
+    decision = decide(make_job(partitions=("a100", "a40", "v100")), None)
+    assert decision.partitions == (PartitionName("a100"),)
+    assert any("a40 takes 2." in note and "by workloads measured on both" in note for note in decision.notes)
+    assert any("v100 takes 2." in note and "by data sheets" in note for note in decision.notes)
+
+
+def test_a_type_that_runs_found_too_slow_for_the_bound_is_not_named() -> None:
+    slow = make_work({A100: (100.0, 120.0), A40: (108.0, 10.0), V100: (300.0, 60.0)})
+    assert decide(make_job(partitions=("a100", "a40")), slow).partitions == (PartitionName("a100"),)
+    bold = decide(make_job(partitions=("a100", "a40"), max_slowdown=0.1), slow)
+    assert bold.partitions == (PartitionName("a40"),)
+
+
+def test_doubt_uses_up_the_bound() -> None:
+    sure = make_work({A100: (100.0, 120.0), A40: (104.0, 80.0)}, doubt=0.0)
+    unsure = make_work({A100: (100.0, 120.0), A40: (104.0, 80.0)}, doubt=0.3)
+    job = make_job(partitions=("a100", "a40"))
+    assert decide(job, sure).partitions == (PartitionName("a40"),)
+    assert decide(job, unsure).partitions == (PartitionName("a100"),)
+
+
+def test_a_clock_gets_only_what_the_type_left_of_the_bound() -> None:
+    decision = decide(make_job(partitions=("a100", "a40")), LIGHT)
+    assert all(clock.predicted_slowdown <= 1.05 / (1.04 * exp(0.05**2 / 2)) - 1.0 for clock in decision.clocks)
+
+
+H100_CLUSTER = make_snapshot(
+    make_node("a1", "a100", "a100"),
+    make_node("h1", "h100", "h100"),
+    partitions=(make_partition("a100", is_default=True), make_partition("h100")),
+)
+DEARER_ON_H100 = make_work({A100: (100.0, 120.0), H100: (60.0, 260.0)})
+
+
+def test_a_job_is_not_sent_to_a_faster_type_that_costs_more_than_where_slurm_starts_it() -> None:
+    decision = decide(make_job(), DEARER_ON_H100, H100_CLUSTER)
+    assert decision.partitions is None
+    assert any("it is not sent elsewhere" in note for note in decision.notes)
+    assert [clock.gpu_type for clock in decision.clocks] == [A100]
+
+
+def test_it_is_sent_there_where_that_saves_energy() -> None:
+    cheaper = make_work({A100: (100.0, 380.0), H100: (44.0, 560.0)})
+    assert decide(make_job(), cheaper, H100_CLUSTER).partitions == (PartitionName("h100"),)
+    # Without runs the data sheets say the same.
+    assert decide(make_job(), None, H100_CLUSTER).partitions == (PartitionName("h100"),)
+
+
+def test_where_slurm_would_make_it_wait_the_faster_type_is_named_though_it_costs_more() -> None:
+    full = replace(H100_CLUSTER, nodes=(make_node("a1", "a100", "a100", allocated=4), H100_CLUSTER.nodes[1]))
+    assert decide(make_job(), DEARER_ON_H100, full).partitions == (PartitionName("h100"),)
+
+
+def test_of_partitions_that_a_job_lists_slurm_takes_the_highest_tier_first() -> None:
+    tiers = (make_partition("a100", is_default=True), make_partition("h100", priority_tier=9))
+    cluster = make_snapshot(*H100_CLUSTER.nodes, partitions=tiers)
+    job = make_job(partitions=("a100", "h100"))
+    # Slurm starts it on the H100 then, where it costs more; the A100 is outside the bound.
+    assert decide(job, DEARER_ON_H100, cluster).partitions == (PartitionName("h100"),)
+    assert decide(job, DEARER_ON_H100, H100_CLUSTER).partitions is None
+
+
+def test_a_name_that_sheets_sent_elsewhere_runs_where_slurm_starts_it_before_it_is_sent_there_again() -> None:
+    def tried(**runs: int) -> WorkEstimate:
+        known = {GpuTypeName(name.replace("_", "-")): number for name, number in runs.items()}
+        return replace(make_work({H100: (60.0, 190.0)}), runs_by_type=known)
+
+    first = decide(make_job(), tried(h100_sxm5_80gb=1), H100_CLUSTER)
+    assert first.partitions == (PartitionName("h100"),)
+    third = decide(make_job(), tried(h100_sxm5_80gb=2), H100_CLUSTER)
+    assert third.partitions is None
+    assert any("this run is left to Slurm" in note for note in third.notes)
+    assert decide(make_job(), tried(h100_sxm5_80gb=2, a100_sxm4_80gb=1), H100_CLUSTER).partitions is None
+    # With runs on both and still too much doubt the sheets have the word again.
+    both = tried(h100_sxm5_80gb=2, a100_sxm4_80gb=2)
+    assert decide(make_job(), both, H100_CLUSTER).partitions == (PartitionName("h100"),)
+
+
+def test_a_mixed_partition_is_judged_by_its_dearest_type() -> None:
+    mixed = make_snapshot(
+        make_node("a1", "a100", "a100"),
+        make_node("m1", "mixed", "a40"),
+        make_node("m2", "mixed", "v100"),
+        partitions=(make_partition("a100", is_default=True), make_partition("mixed")),
+    )
+    job = make_job(partitions=("a100", "mixed"))
+    both = make_work({A100: (100.0, 120.0), A40: (100.0, 50.0), V100: (100.0, 60.0)})
+    one = make_work({A100: (100.0, 120.0), A40: (100.0, 50.0), V100: (100.0, 160.0)})
+    assert decide(job, both, mixed).partitions == (PartitionName("mixed"),)
+    assert decide(job, one, mixed).partitions == (PartitionName("a100"),)
+
+
+figures = st.fixed_dictionaries(
+    {name: st.tuples(st.floats(1.0, 1e4), st.floats(10.0, 1000.0)) for name in (A100, A40, V100)}
+)
+
+
+@given(figures, st.floats(0.0, 0.6), st.sampled_from((0.0, 0.05, 0.3)), st.booleans(), st.sets(st.integers(0, 2)))
+def test_a_job_is_only_sent_where_its_runs_keep_the_bound_and_save_energy(
+    by_type: dict[GpuTypeName, tuple[float, float]], doubt: float, bound: float, listed: bool, full: set[int]
+) -> None:
+    names = ("a100", "a40", "v100")
+    nodes = tuple(
+        make_node(name, name, name, allocated=4 if number in full else 0) for number, name in enumerate(names)
+    )
+    work = make_work(by_type, doubt=doubt)
+    job = make_job(partitions=names if listed else (), max_slowdown=bound)
+    decision = decide(job, work, make_snapshot(*nodes))
+    if decision.partitions is None:
+        return
+    type_of = {PartitionName("a100"): A100, PartitionName("a40"): A40, PartitionName("v100"): V100}
+    free = [gpu_type for number, gpu_type in enumerate(type_of.values()) if number not in full]
+    (chosen,) = (type_of[name] for name in decision.partitions)
+    assert chosen in free
+    if doubt > 0.0:
+        return  # of two types with doubt each may be the slower one in the mean
+    seconds = {gpu_type: by_type[gpu_type][0] for gpu_type in free}
+    assert seconds[chosen] <= min(seconds.values()) * (1.0 + bound) * (1.0 + 1e-9)
+    own = next((gpu_type for gpu_type in free if listed or gpu_type == A100), None)
+    if own is not None and bound == 0.0:  # with a bound, clocks move energy as well
+        joules = {gpu_type: by_type[gpu_type][0] * by_type[gpu_type][1] for gpu_type in free}
+        assert joules[chosen] <= joules[own] * (1.0 + 1e-9)
