@@ -224,7 +224,8 @@ SECTIONS = (FRONTIER, SCENARIOS, PHILLY, TUM, ROBUSTNESS, AGENTS, FORMS)
 CANDIDATES: tuple[str, ...] = (
     "learned prices::frontier,scenarios::learned-price:checkpoint=shipped,V=20",
     f"learned prices::philly::learned-price:checkpoint=shipped,{_PACKED}",
-    "the daemon::philly-a100::daemon/gnn",
+    "the daemon::philly::daemon/gnn",
+    "the daemon, tables only::philly-a100::daemon/gnn:learn=0",
     f"learned prices::tum128,robustness::learned-price:checkpoint=shipped,{BALANCED}",
     f"learned prices, saving::tum128,robustness::learned-price:checkpoint=shipped,{SAVER}",
 )
