@@ -1,4 +1,4 @@
-"""Runs on a real slurmctld teach the daemon what a job name costs where, and the next job of that name is sent by it."""
+"""Runs on a real slurmctld teach the daemon what a job name costs where: the next job of that name is sent by it."""
 
 import time
 from collections.abc import Callable
