@@ -21,6 +21,7 @@ from slurm_energy.daemon.runtime_history import RUNS_PER_NAME, runtime_estimates
 from slurm_energy.daemon.unreported import UnreportedJobs
 from slurm_energy.daemon.work_history import named_work, work_parts
 from slurm_energy.domain.ids import ClusterName
+from slurm_energy.domain.work import MeasuredRun, WorkEstimate
 from slurm_energy.errors import (
     DaemonUnavailable,
     PermissionRefused,
@@ -106,6 +107,7 @@ class RecorderLoop:
         directory = Path(config.daemon.state_directory) / "journal"
         self._recorder = Recorder(config, directory, (DAEMON_STREAM, JOBS_STREAM))
         self._unreported = UnreportedJobs(self._cluster, config.node.time_scale)
+        self._work: dict[tuple[int, str], WorkEstimate] = {}
         self._history_due = Every(HISTORY_INTERVAL_SECONDS)
         self._work_due = Every(WORK_INTERVAL_SECONDS)
         self._unreported_due = Every(UNREPORTED_INTERVAL_SECONDS)
@@ -135,22 +137,38 @@ class RecorderLoop:
 
     def _side_tasks(self, engine: Engine) -> None:
         now = time.monotonic()
+        if self._work_due.due(now):
+            self._tell_work(engine)
         if self._history_due.due(now, HISTORY_SOON_SECONDS if self._recorder.jobs_ended else None):
             self._recorder.jobs_ended = False
-            with store_session(engine, read_only=True) as session:
-                since = time.time() - HISTORY_DAYS * 86_400.0
-                estimates = runtime_estimates(all_recent_runtimes(session, self._cluster, since, RUNS_PER_NAME))
-            for part in runtime_parts(estimates):
-                self._tell(part)
-        if self._work_due.due(now):
-            with store_session(engine, read_only=True) as session:
-                since = time.time() - HISTORY_DAYS * 86_400.0
-                learns = self._config.policy.learn_from_runs
-                work = named_work(measured_runs(session, self._cluster, since)) if learns else []
-            for work_part in work_parts(work):
-                self._tell(work_part)
+            self._tell_runtimes(engine)
         if self._unreported_due.due(now):
             run_in_transaction(engine, lambda session: self._unreported.close(session, time.time()))
+
+    def _tell_work(self, engine: Engine) -> None:
+        runs: list[MeasuredRun] = []
+        if self._config.policy.learn_from_runs:
+            with store_session(engine, read_only=True) as session:
+                runs = list(measured_runs(session, self._cluster, _history_begins()))
+        try:
+            work = named_work(runs)
+        except (ArithmeticError, ValueError, SlurmEnergyError) as error:  # the recording must not end with it
+            logger.warning("runs cannot be compared, the picture from before stays runs=%d error=%s", len(runs), error)
+            return
+        self._work = {(user_id, name): estimate for user_id, name, estimate in work}
+        for part in work_parts(work):
+            self._tell(part)
+
+    def _tell_runtimes(self, engine: Engine) -> None:
+        with store_session(engine, read_only=True) as session:
+            samples = all_recent_runtimes(session, self._cluster, _history_begins(), RUNS_PER_NAME)
+            estimates = runtime_estimates(samples, self._work)
+        for part in runtime_parts(estimates):
+            self._tell(part)
+
+
+def _history_begins() -> float:
+    return time.time() - HISTORY_DAYS * 86_400.0
 
 
 def prepare_schema(engine: Engine) -> None:

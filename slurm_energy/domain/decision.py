@@ -53,6 +53,8 @@ class RuntimeEstimate:
     """The job ends by then in about nineteen of twenty cases."""
     source: str
     """`history`, `time-limit` or the estimator's name."""
+    gpu_type: GpuTypeName | None = None
+    """Type on which it takes so long; None where nobody knows, or runs of several types went into it."""
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.seconds <= self.upper_seconds:

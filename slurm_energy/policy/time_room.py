@@ -65,11 +65,16 @@ def _predicted_seconds(
 ) -> float:
     """Return when the job has ended at the default clock in about nineteen of twenty cases.
 
-    History does not say on which type the earlier jobs ran: on a slower type the job is taken to need longer by as
-    much as that type is slower than the fastest one the job can land on.
+    Where history does not say on which type the earlier jobs ran, on a slower type the job is taken to need longer by
+    as much as that type is slower than the fastest one the job can land on. Data sheets never make it shorter.
     """
     if context.runtime is None:
         return math.inf if math.isinf(limit_seconds) else unknown_share * limit_seconds
+    if context.runtime.gpu_type is not None:
+        cost = context.comparison.cost(gpu_type, context.runtime.gpu_type)
+        if cost is not None:
+            least = 1.0 if cost.source == "specification" else 0.0
+            return context.runtime.upper_seconds * max(least, cost.worst_time_ratio)
     fastest = fastest_type(context.candidates, context.comparison)
     ratio = None if fastest is None else time_ratio(gpu_type, fastest, context.comparison)
     return context.runtime.upper_seconds * (ratio or 1.0)

@@ -53,6 +53,7 @@ def record_decision(
         "estimate_seconds": None if estimate is None else estimate.seconds,
         "estimate_upper_seconds": None if estimate is None else estimate.upper_seconds,
         "estimate_source": None if estimate is None else estimate.source,
+        "estimate_gpu_type": None if estimate is None else estimate.gpu_type,
         "snapshot_age_seconds": decision.snapshot_age_seconds,
         "message": decision.message,
     }
@@ -116,7 +117,10 @@ def _record(row: DecisionRow) -> DecisionRecord:
     estimate = None
     if row.estimate_seconds is not None and row.estimate_upper_seconds is not None:
         estimate = RuntimeEstimate(
-            seconds=row.estimate_seconds, upper_seconds=row.estimate_upper_seconds, source=row.estimate_source or ""
+            seconds=row.estimate_seconds,
+            upper_seconds=row.estimate_upper_seconds,
+            source=row.estimate_source or "",
+            gpu_type=None if row.estimate_gpu_type is None else GpuTypeName(row.estimate_gpu_type),
         )
     codes = [code for code in row.reasons.split(",") if code]
     return DecisionRecord(

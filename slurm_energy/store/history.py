@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, Subquery, func, select
+from sqlalchemy import ColumnElement, Select, Subquery, case, func, null, select
 from sqlalchemy.orm import Session
 
-from slurm_energy.domain.ids import ClusterName
+from slurm_energy.domain.ids import ClusterName, GpuTypeName
 from slurm_energy.store.summaries import applied_choice
 from slurm_energy.store.tables import DecisionClockRow, GpuEnergyRow, JobAttemptRow, JobRow, NodeEnergyRow
 
@@ -25,6 +25,8 @@ class RuntimeSample:
     default_clock_seconds: float
     """What it would have been at the default clock, by the slowdown that was predicted for the applied one."""
     gpu_count: int | None
+    gpu_type: GpuTypeName | None
+    """None where its GPUs were of several types, or nobody reported them."""
 
 
 def all_recent_runtimes(
@@ -45,7 +47,7 @@ def all_recent_runtimes(
 def _samples(*jobs: ColumnElement[bool]) -> Select[Any]:
     attempt = JobAttemptRow
     run = attempt.ended_at_seconds - attempt.started_at_seconds - attempt.suspended_seconds
-    slowdown = _slowdowns(*jobs)
+    slowdown, types = _slowdowns(*jobs), _types(*jobs)
     columns: list[ColumnElement[Any]] = [
         JobRow.user_id.label("user_id"),
         JobRow.name.label("name"),
@@ -53,11 +55,13 @@ def _samples(*jobs: ColumnElement[bool]) -> Select[Any]:
         run.label("run_seconds"),
         (run / (1.0 + func.coalesce(slowdown.c.slowdown, 0.0))).label("default_clock_seconds"),
         JobRow.gpu_count.label("gpu_count"),
+        types.c.gpu_type.label("gpu_type"),
     ]
     return (
         select(*columns)
         .join(attempt, (attempt.job_row_id == JobRow.row_id) & (attempt.restart_count == JobRow.restart_count))
         .outerjoin(slowdown, slowdown.c.job_row_id == JobRow.row_id)
+        .outerjoin(types, types.c.job_row_id == JobRow.row_id)
         .where(
             *jobs,
             JobRow.state == "COMPLETED",
@@ -82,3 +86,20 @@ def _slowdowns(*jobs: ColumnElement[bool]) -> Subquery:
         .group_by(NodeEnergyRow.job_row_id)
     )
     return query.subquery("slowdowns")
+
+
+def _types(*jobs: ColumnElement[bool]) -> Subquery:
+    """Return the one GPU type of each job's last attempt; NULL where there were several, or one without a name."""
+    gpu_type = GpuEnergyRow.gpu_type
+    same = (func.min(gpu_type) == func.max(gpu_type)) & (func.count(gpu_type) == func.count())
+    query = (
+        select(NodeEnergyRow.job_row_id, case((same, func.min(gpu_type)), else_=null()).label("gpu_type"))
+        .select_from(GpuEnergyRow)
+        .join(NodeEnergyRow, NodeEnergyRow.row_id == GpuEnergyRow.node_energy_row_id)
+        .join(
+            JobRow, (JobRow.row_id == NodeEnergyRow.job_row_id) & (JobRow.restart_count == NodeEnergyRow.restart_count)
+        )
+        .where(*jobs)
+        .group_by(NodeEnergyRow.job_row_id)
+    )
+    return query.subquery("types")

@@ -1,6 +1,7 @@
 """Completed runs whose energy is known without doubt, brought to the default clock: what work is compared by."""
 
 from collections.abc import Iterator
+from math import inf
 from typing import Any
 
 from sqlalchemy import ColumnElement, Select, and_, case, func, or_, select
@@ -55,7 +56,7 @@ def measured_runs(
     query = select(*columns).where(ranked.c.age_rank <= limit_per_type)
     ordered = query.order_by(ranked.c.user, ranked.c.name, ranked.c.gpu_type, ranked.c.age_rank)
     for user, name, ended, gpu_type, gpus, seconds, watts in session.execute(ordered):
-        if seconds > 0.0 and watts > 0.0:
+        if 0.0 < seconds < inf and 0.0 < watts < inf:
             yield MeasuredRun(
                 user=user,
                 name=name,

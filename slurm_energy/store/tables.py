@@ -87,6 +87,8 @@ class DecisionRow(Base):
     estimate_seconds: Mapped[float | None] = mapped_column(FiniteDouble)
     estimate_upper_seconds: Mapped[float | None] = mapped_column(FiniteDouble)
     estimate_source: Mapped[str | None] = mapped_column(BoundedText(64))
+    estimate_gpu_type: Mapped[str | None] = mapped_column(BoundedText(64))
+    """GPU type on which the job is expected to take so long; NULL where runs of several types went into it."""
     snapshot_age_seconds: Mapped[float | None] = mapped_column(FiniteDouble)
     message: Mapped[str] = mapped_column(LongText)
 

@@ -130,12 +130,19 @@ class ServedPolicy(PlacementRule):
     def _estimate(self, job: WaitingJob, view: ClusterView) -> RuntimeEstimate:
         """Return the job's run time at the default clock of the place where it would start first."""
         seconds = view.options(job).seconds_per_unit
-        fastest = inf
+        fastest, where = inf, None
         for place in view.allowed_places(job):
             last = len(view.places[place].relative_clocks) - 1
-            fastest = min(fastest, float(seconds[place, :, last].min()))
+            least = float(seconds[place, :, last].min())
+            if least < fastest:
+                fastest, where = least, place
         expected = job.estimated_units * fastest if fastest < inf else 0.0
-        return RuntimeEstimate(seconds=expected, upper_seconds=expected, source="history")
+        return RuntimeEstimate(
+            seconds=expected,
+            upper_seconds=expected,
+            source="history",
+            gpu_type=None if where is None else self._gpu_types[where],
+        )
 
 
 def served_policy(name: str, config: Config | None = None) -> ServedPolicy:

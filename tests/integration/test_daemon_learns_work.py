@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from store_samples import A100, CLUSTER, SUBMITTED, make_gpu, make_key, make_report, make_state
 
@@ -118,3 +119,30 @@ def test_a_site_that_does_not_want_it_is_decided_by_tables(
     store_runs(engine, A100, seconds=1000.0, watts=120.0, first_id=1)
     store_runs(engine, A40, seconds=1010.0, watts=70.0, first_id=101)
     assert history_of(site(tmp_path, learns=False), engine, monkeypatch).work == {}
+
+
+def test_runs_that_cannot_be_compared_leave_the_picture_and_the_recording_as_they_were(
+    tmp_path: Path, engine: Engine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    store_runs(engine, A100, seconds=1000.0, watts=120.0, first_id=1)
+
+    def fail(_runs: object) -> None:
+        raise np.linalg.LinAlgError("singular matrix")
+
+    monkeypatch.setattr("slurm_energy.daemon.recorder_process.named_work", fail)
+    told: list[object] = []
+    RecorderLoop(site(tmp_path), told.append, Readiness())._side_tasks(engine)
+    assert [type(frame) for frame in told] == [RuntimePart]
+    assert "the picture from before stays" in caplog.text
+
+
+def test_run_times_of_a_name_are_told_for_the_type_that_most_were_on(
+    tmp_path: Path, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store_runs(engine, A100, seconds=1000.0, watts=120.0, first_id=1)
+    store_runs(engine, A40, seconds=2000.0, watts=70.0, first_id=101)
+    store_runs(engine, A40, seconds=2000.0, watts=70.0, first_id=201)
+    history = history_of(site(tmp_path), engine, monkeypatch)
+    runtime = history.runtimes[1000, "light"]
+    assert runtime.gpu_type == A40
+    assert runtime.seconds == pytest.approx(2000.0, rel=0.1)

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 from sqlalchemy import Engine, text
 from store_samples import (
+    A100,
     CLUSTER,
     DECISION,
     HOSTILE_NAME,
@@ -22,7 +23,7 @@ from store_samples import (
 from slurm_energy.domain.cluster import JobState
 from slurm_energy.domain.decision import Reason
 from slurm_energy.domain.energy import NodeReport, QualityFlag
-from slurm_energy.domain.ids import ClusterName, JobId
+from slurm_energy.domain.ids import ClusterName, GpuTypeName, JobId
 from slurm_energy.errors import StoreError
 from slurm_energy.store.decisions import get_decision, recent_decisions, record_decision
 from slurm_energy.store.energy import record_report, stored_reports
@@ -292,6 +293,8 @@ def test_history_gives_seconds_at_the_default_clock(engine: Engine) -> None:
         everybody = list(all_recent_runtimes(session, CLUSTER, SUBMITTED))
         none = list(all_recent_runtimes(session, CLUSTER, SUBMITTED + 151.0))
         one_each = list(all_recent_runtimes(session, CLUSTER, SUBMITTED, limit_per_name=1))
+    assert {sample.gpu_type for sample in everybody if sample.user_id == 1000} == {A100}
+    assert {sample.gpu_type for sample in everybody if sample.user_id == 7} == {None}
     assert sorted(
         (sample.run_seconds, round(sample.default_clock_seconds, 6)) for sample in everybody if sample.user_id == 1000
     ) == [
@@ -316,3 +319,19 @@ def test_refused_row_is_told_from_a_failing_database(engine: Engine) -> None:
         session.execute(text("SELECT 1 FROM no_such_table"))
     assert refuses_values(refused.value)
     assert not refuses_values(failing.value)
+
+
+@pytest.mark.parametrize(
+    ("types", "expected"),
+    [((A100, A100), A100), ((A100, GpuTypeName("a40")), None), ((A100, None), None), ((None, None), None)],
+    ids=str,
+)
+def test_history_tells_the_type_of_a_run_where_it_had_one(
+    engine: Engine, types: tuple[GpuTypeName | None, ...], expected: GpuTypeName | None
+) -> None:
+    upsert(engine, make_state(gpu_count=2))
+    gpus = [make_gpu(number, gpu_type=gpu_type) for number, gpu_type in enumerate(types)]
+    report_as_the_recorder_does(engine, make_report(*gpus))
+    with store_session(engine, read_only=True) as session:
+        (sample,) = all_recent_runtimes(session, CLUSTER, SUBMITTED)
+    assert sample.gpu_type == expected

@@ -120,23 +120,23 @@ def test_decisions_of_the_first_schema_keep_their_clocks_and_prefer_nothing(empt
 
 
 def test_empty_database_is_refused_with_the_command_to_run(empty_engine: Engine) -> None:
-    with pytest.raises(SchemaVersionError, match=f"is empty, this code needs revision 0002: run {UPGRADE_COMMAND}"):
+    with pytest.raises(SchemaVersionError, match=f"is empty, this code needs revision 0003: run {UPGRADE_COMMAND}"):
         check_version(empty_engine)
 
 
 def test_newer_database_is_refused_with_both_revisions_and_not_touched(own_engine: Engine) -> None:
     with own_engine.begin() as connection:
         connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
-    with pytest.raises(SchemaVersionError, match=r"revision '9999', which is newer than this code's 0002"):
+    with pytest.raises(SchemaVersionError, match=r"revision '9999', which is newer than this code's 0003"):
         check_version(own_engine)
-    with pytest.raises(SchemaVersionError, match=r"revision '9999', which is newer than this code's 0002"):
+    with pytest.raises(SchemaVersionError, match=r"revision '9999', which is newer than this code's 0003"):
         upgrade(own_engine)
     assert database_revision(own_engine) == "9999"
 
 
 def test_older_database_is_refused_with_both_revisions(own_engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("slurm_energy.store.schema.code_revision", lambda: "0003")
-    with pytest.raises(SchemaVersionError, match=f"has revision 0002, this code needs 0003: .*{UPGRADE_COMMAND}"):
+    monkeypatch.setattr("slurm_energy.store.schema.code_revision", lambda: "0004")
+    with pytest.raises(SchemaVersionError, match=f"has revision 0003, this code needs 0004: .*{UPGRADE_COMMAND}"):
         check_version(own_engine)
 
 

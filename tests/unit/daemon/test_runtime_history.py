@@ -1,12 +1,19 @@
+from math import log
+
 import pytest
 
 from slurm_energy.daemon.frames import MAX_ITEMS
 from slurm_energy.daemon.runtime_history import runtime_estimate, runtime_estimates, runtime_parts
 from slurm_energy.domain.decision import RuntimeEstimate
+from slurm_energy.domain.ids import GpuTypeName
+from slurm_energy.domain.work import WorkEstimate
+from slurm_energy.policy.comparison import MOST_DOUBT
 from slurm_energy.store.history import RuntimeSample
 
+A100, A40 = GpuTypeName("a100-sxm4-80gb"), GpuTypeName("a40")
 
-def sample(name: str, seconds: float, ended: float = 0.0) -> RuntimeSample:
+
+def sample(name: str, seconds: float, ended: float = 0.0, gpu_type: GpuTypeName | None = None) -> RuntimeSample:
     return RuntimeSample(
         user_id=1000,
         name=name,
@@ -14,6 +21,7 @@ def sample(name: str, seconds: float, ended: float = 0.0) -> RuntimeSample:
         run_seconds=seconds * 1.05,
         default_clock_seconds=seconds,
         gpu_count=1,
+        gpu_type=gpu_type,
     )
 
 
@@ -37,3 +45,47 @@ def test_the_table_travels_in_small_parts_and_an_empty_one_too() -> None:
     assert (len(last.estimates), last.first, last.last) == (1, False, True)
     (empty,) = runtime_parts([])
     assert (empty.estimates, empty.first, empty.last) == ((), True, True)
+
+
+def work(doubt: float) -> WorkEstimate:
+    """Return work that takes twice as long on an A40."""
+    return WorkEstimate(
+        runs_by_type={A100: 2, A40: 2},
+        gpu_types=(A100, A40),
+        log_seconds=(0.0, log(2.0)),
+        log_seconds_doubt=((0.0, doubt), (doubt, 0.0)),
+        log_watts=(0.0, 0.0),
+    )
+
+
+def estimate(*samples: RuntimeSample, doubt: float | None = 0.0) -> RuntimeEstimate:
+    known = None if doubt is None else {(1000, "a"): work(doubt)}
+    ((_, _, found),) = runtime_estimates(samples, known)
+    return found
+
+
+def test_runs_on_one_type_speak_of_it() -> None:
+    assert estimate(sample("a", 100.0, gpu_type=A40), doubt=None).gpu_type == A40
+    assert estimate(sample("a", 100.0)).gpu_type is None
+
+
+def test_runs_on_several_types_are_brought_to_the_one_that_most_were_on() -> None:
+    mixed = [sample("a", 200.0, gpu_type=A40), *(sample("a", 100.0, gpu_type=A100) for _ in range(2))]
+    found = estimate(*mixed)
+    assert (found.gpu_type, found.seconds) == (A100, 100.0)
+    assert found.upper_seconds == pytest.approx(100.0 * (1.0 + 1.0 / 3.0))
+
+
+@pytest.mark.parametrize(
+    ("samples", "doubt"),
+    [
+        ([sample("a", 200.0, gpu_type=A40), sample("a", 100.0, gpu_type=A100)], None),
+        ([sample("a", 200.0, gpu_type=A40), sample("a", 100.0, gpu_type=A100)], MOST_DOUBT + 0.01),
+        ([sample("a", 200.0, gpu_type=A40), sample("a", 100.0, gpu_type=GpuTypeName("t4"))], 0.0),
+        ([sample("a", 200.0, gpu_type=A40), sample("a", 100.0)], 0.0),
+    ],
+    ids=["nothing known", "too much doubt", "a type without runs", "a run of unknown type"],
+)
+def test_runs_that_cannot_be_compared_speak_of_no_type(samples: list[RuntimeSample], doubt: float | None) -> None:
+    found = estimate(*samples, doubt=doubt)
+    assert (found.gpu_type, found.seconds) == (None, 150.0)

@@ -23,15 +23,19 @@ from policy_factory import (
 from work_samples import make_work
 
 from slurm_energy.domain.cluster import ClusterSnapshot
-from slurm_energy.domain.decision import EnergyDecision
+from slurm_energy.domain.decision import EnergyDecision, Reason, RuntimeEstimate
 from slurm_energy.domain.ids import GpuTypeName, PartitionName
 from slurm_energy.domain.job import JobRequest
 from slurm_energy.domain.work import WorkEstimate
 from slurm_energy.energy_model.board_limits import BoardLimits
 from slurm_energy.energy_model.relative_speed import relative_cost
+from slurm_energy.policy.base import Candidate, DecisionContext
+from slurm_energy.policy.baselines import FixedClockPolicy
+from slurm_energy.policy.candidates import JobOnCluster
 from slurm_energy.policy.comparison import MOST_DOUBT, TypeComparison
 from slurm_energy.policy.guard import Guard
 from slurm_energy.policy.oracle import OraclePolicy
+from slurm_energy.policy.time_room import slowdown_room
 
 LIMITS = BoardLimits(site_watts={GpuTypeName(name): watts for name, watts in MEASURED_BOARDS.items()})
 LIGHT = make_work({A100: (100.0, 120.0), A40: (104.0, 80.0), V100: (300.0, 60.0)}, doubt=0.05)
@@ -200,3 +204,42 @@ def test_a_job_is_only_sent_where_its_runs_keep_the_bound_and_save_energy(
     if own is not None and bound == 0.0:  # with a bound, clocks move energy as well
         joules = {gpu_type: by_type[gpu_type][0] * by_type[gpu_type][1] for gpu_type in free}
         assert joules[chosen] <= joules[own] * (1.0 + 1e-9)
+
+
+def limited(seconds: float, gpu_type: GpuTypeName | None) -> RuntimeEstimate:
+    return RuntimeEstimate(seconds=seconds, upper_seconds=seconds, source="history", gpu_type=gpu_type)
+
+
+@pytest.mark.parametrize(
+    ("runtime", "work", "has_clock"),
+    [
+        (limited(3000.0, A100), None, True),
+        (limited(1500.0, A40), LIGHT, True),
+        (limited(3400.0, A40), None, True),  # an A40 takes 2.2 times as long at least: the job needs half an hour
+        (limited(1700.0, H100), None, False),  # an A100 takes 2.3 times as long: an hour, which is the limit
+        (limited(1700.0, None), None, True),  # nobody knows of which type it speaks
+    ],
+    ids=["the type itself", "by runs", "by measured workloads", "by data sheets", "unknown"],
+)
+def test_a_run_time_on_another_type_is_what_the_time_limit_is_held_against(
+    runtime: RuntimeEstimate, work: WorkEstimate | None, has_clock: bool
+) -> None:
+    job = make_job(partitions=("a100",), time_limit_minutes=60.0)
+    guard = Guard(make_config(), ids=ids())
+    decision = guard.decide(OraclePolicy(), job, make_snapshot(), NOW, runtime, work=work)
+    assert bool(decision.clocks) == has_clock
+    assert (Reason.TIME_LIMIT in decision.reasons) == (not has_clock)
+
+
+def test_a_data_sheet_never_makes_a_run_shorter() -> None:
+    cluster = make_snapshot(make_node("h1", "h100", "h100"), partitions=(make_partition("h100", is_default=True),))
+    job, guard = make_job(time_limit_minutes=60.0), Guard(make_config(), ids=ids())
+    policy = FixedClockPolicy({}, 0.05)
+    assert guard.decide(policy, job, cluster, NOW, limited(3600.0, A100)).estimate == limited(3600.0, A100)
+    case = JobOnCluster(job=job, snapshot=cluster, user_groups=())
+    candidate = Candidate(partition=cluster.partitions[0], gpu_types=(H100,), has_idle_room=True)
+    context = DecisionContext(
+        now_seconds=NOW, candidates=(candidate,), may_route=False, max_slowdown=0.05, runtime=limited(3600.0, A100)
+    )
+    room = slowdown_room(H100, case, context, (candidate,), make_config().guard)
+    assert room.time_limit == pytest.approx(-make_config().guard.time_limit_margin)
