@@ -49,6 +49,7 @@ def _settings_file(_: click.Context, __: click.Parameter, value: str | None) -> 
     "--version", metavar="TEXT", help="What decisions are recorded under; in rounds, with the round behind it."
 )
 @click.option("--threads", type=click.IntRange(1, 256), help="CPU threads that learn; 1 without it.")
+@click.option("--device", metavar="NAME", help="Where to learn: auto (a GPU if there is one), cpu, cuda or cuda:N.")
 @click.option("--hours", type=click.FloatRange(0.01, 100_000.0), help="Simulated hours of an episode.")
 @click.option("--rounds", type=click.IntRange(1), help="In rounds: how many; 100 without it.")
 @click.option(
@@ -75,7 +76,8 @@ def train(*, config: Path | None, output: Path | None, algorithm: str | None, **
     By imitation, another policy's decisions are the examples, and FOLDER becomes a checkpoint. The other algorithms
     learn by doing, in rounds: every collector runs an episode with the present weights, then the weights change. Their
     FOLDER holds settings, log, state and the checkpoints `best` and `last`; after Ctrl-C, SIGTERM or a crash it is gone
-    on with by --resume FOLDER. The same settings give the same weights on one thread; everything runs on the CPU.
+    on with by --resume FOLDER. Episodes run on the CPU; the network learns on a GPU if there is one, else on the CPU,
+    too. The same settings give the same weights on one thread of the CPU, and never quite the same ones on a GPU.
     Training arrivals never meet those of comparisons. See what was learned with
     `arena run --policy gnn:checkpoint=FOLDER` or FOLDER/best; serve it with policy.name = "gnn".
     """
@@ -110,18 +112,21 @@ def _algorithm(algorithm: str | None, config: Path | None, options: dict[str, An
 
 def _imitate(config: Path | None, output: Path, options: dict[str, Any]) -> int:
     from slurm_energy.learning.imitation_settings import imitation_plan  # noqa: PLC0415  # needs torch
+    from slurm_energy.learning.torch_device import torch_device  # noqa: PLC0415  # likewise
     from slurm_energy.learning.train import network_settings  # noqa: PLC0415  # likewise
     from slurm_energy.learning.train import train as run_training  # noqa: PLC0415  # likewise
 
     plan = imitation_plan(
         config,
-        {name: options[name] for name in ("world", "seed", "version", "threads")},
+        {name: options[name] for name in ("world", "seed", "version", "threads", "device")},
         {name: options[name] for name in ("teacher", "hours", "runs", "every")},
         epochs=options["epochs"],
         network=network_settings(options["network"]) if options["network"] else None,
     )
+    device = torch_device(plan.device)
+    _say_where(device)
     with imitation_bars(f"{plan.teacher} on {plan.world}", plan.runs, plan.settings.epochs) as (shown, told):
-        metadata = run_training(plan, output, told=told, shown=shown)
+        metadata = run_training(plan, output, device=device, told=told, shown=shown)
     click.echo(f"checkpoint {output}: {metadata.name} {metadata.version}")
     for name, value in metadata.metrics.items():
         click.echo(f"  {name:<16} {value:g}")
@@ -142,10 +147,11 @@ def _rounds_of_rank(
 ) -> int:
     from slurm_energy.learning.ranks import ALONE  # noqa: PLC0415  # needs torch
     from slurm_energy.learning.round_training import train_in_rounds  # noqa: PLC0415  # likewise
+    from slurm_energy.learning.torch_device import torch_device  # noqa: PLC0415  # likewise
     from slurm_energy.learning.training_settings import resumed_settings, training_settings  # noqa: PLC0415  # likewise
 
     ranks = ranks or ALONE
-    of_training = ("world", "seed", "version", "threads", "rounds", "collectors", "start_from", "log_format")
+    of_training = ("world", "seed", "version", "threads", "device", "rounds", "collectors", "start_from", "log_format")
     given = {"algorithm": algorithm, **{name: options[name] for name in of_training}}
     episodes = {"hours": options["hours"]}
     folder = options["resume"] or output
@@ -155,8 +161,12 @@ def _rounds_of_rank(
     else:
         settings = training_settings(config, given, episode_options=episodes, ranks=ranks.count)
     run = settings.run
+    device = torch_device(run.device, ranks.local)
+    _say_where(device, f"rank {ranks.number} " if ranks.count > 1 else "")
     with round_lines(f"{run.algorithm} on {run.world}", run.rounds, is_shown=ranks.writes) as told:
-        end = train_in_rounds(settings, folder, resumes=options["resume"] is not None, ranks=ranks, told=told)
+        end = train_in_rounds(
+            settings, folder, resumes=options["resume"] is not None, ranks=ranks, device=device, told=told
+        )
     if not end.is_complete:
         if ranks.writes:
             say(
@@ -171,3 +181,9 @@ def _rounds_of_rank(
             for name, value in metadata.metrics.items():
                 click.echo(f"  {name:<24} {value:g}")
     return 0
+
+
+def _say_where(device: Any, who: str = "") -> None:
+    from slurm_energy.learning.torch_device import device_words  # noqa: PLC0415  # needs torch
+
+    say(f"{who}learns on {device_words(device)}", PROGRAM)

@@ -38,7 +38,7 @@ class LearnerParts:
     """What a learner is made of."""
 
     network: HierarchicalNetwork
-    """With the weights to begin from; the learner's own to change."""
+    """With the weights to begin from, on the device to learn on; the learner's own to change."""
     settings: Any
     """Of the algorithm's `learner_settings`."""
     episodes: Any

@@ -96,7 +96,7 @@ class Learner(Protocol):
 
     @property
     def acting(self) -> Weights:
-        """What collectors need of the present weights."""
+        """What collectors need of the present weights, on the learner's device."""
         ...
 
     def absorb(self, experience: Sequence[Any]) -> Mapping[str, float]:
@@ -104,9 +104,12 @@ class Learner(Protocol):
         ...
 
     def state(self) -> dict[str, Any]:
-        """Return all that is needed to go on: nested dicts and lists of tensors, numbers and texts."""
+        """Return all that is needed to go on: nested dicts and lists of tensors, numbers and texts.
+
+        Tensors may be on the learner's device.
+        """
         ...
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from such a state; what was learned in between is dropped."""
+        """Go on from such a state, whose tensors are on the CPU; what was learned in between is dropped."""
         ...

@@ -10,9 +10,11 @@ from torch import Tensor
 
 from slurm_energy.errors import ValueRangeError
 from slurm_energy.graph import schema
-from slurm_energy.graph.batch import batch_decisions, batch_devices, batch_fabrics, batch_queues, batch_tops
+from slurm_energy.graph.batch import batch_decisions
 from slurm_energy.graph.blocks import DecisionBlock
+from slurm_energy.learning.batched_states import batched_states, state_of_cluster
 from slurm_energy.learning.demonstrations import Demonstration
+from slurm_energy.policy.gnn.block_tensors import on_device
 from slurm_energy.policy.gnn.decision_level import Decisions
 from slurm_energy.policy.gnn.moments import moments_of
 from slurm_energy.policy.gnn.network import Blocks, HierarchicalNetwork, State
@@ -80,7 +82,9 @@ def train_by_imitation(
     settings: ImitationSettings,
     report: Callable[[Progress], None] | None = None,
 ) -> Progress:
-    """Train a network in place and return how it ended; the same seed on one CPU thread gives the same weights.
+    """Train a network in place, on the device that it is on, and return how it ended.
+
+    The same seed on one CPU thread gives the same weights.
 
     Raises:
         ValueRangeError: there are no demonstrations.
@@ -120,7 +124,7 @@ def imitation_loss(
 ) -> tuple[Tensor, int, int]:
     """Return the mean loss of some demonstrations, and in how many the likeliest option and clock are the teacher's."""
     state, decisions = answers(network, batch)
-    chosen, clock = _positions(batch)
+    chosen, clock = (rows.to(network.torch_device) for rows in _positions(batch))
     log_prob, clock_log_prob = decisions.options.log_prob, decisions.clock_log_prob
     loss = -log_prob[chosen].clamp(min=_LEAST_LOG_PROB).mean()
     loss = loss - settings.clock_weight * clock_log_prob[clock].clamp(min=_LEAST_LOG_PROB).mean()
@@ -141,26 +145,21 @@ def imitation_loss(
 
 
 def answers(network: HierarchicalNetwork, batch: Sequence[Seen]) -> tuple[State, Decisions]:
-    """Return the states and answers for some decisions side by side; a state that several share is worked out once."""
+    """Return the states and answers for some decisions side by side, on the network's device.
+
+    A state that several share is worked out once.
+    """
+    device = network.torch_device
     index_of: dict[int, int] = {}
     states: list[Blocks] = []
     for one in batch:
         if index_of.setdefault(id(one.state), len(states)) == len(states):
             states.append(one.state)
-    tops = [state.top for state in states]
-    blocks = Blocks(
-        devices=batch_devices([state.devices for state in states]),
-        fabric=batch_fabrics([state.fabric for state in states], tops),
-        queue=batch_queues([state.queue for state in states], tops),
-        top=batch_tops(tops),
-    )
-    moment_of_cluster = torch.repeat_interleave(
-        torch.arange(len(states)), torch.tensor([top.cluster_x.shape[0] for top in tops])
-    )
-    state = network.state(blocks)
-    moments = moments_of(state.published, moment_of_cluster)
-    decisions = batch_decisions([one.decision for one in batch], tops, [index_of[id(one.state)] for one in batch])
-    return state, network.decide(state.published, moments, decisions)
+    state = network.state(batched_states(states, device))
+    moments = moments_of(state.published, state_of_cluster(states, device))
+    numbers = [index_of[id(one.state)] for one in batch]
+    decisions = batch_decisions([one.decision for one in batch], [one.top for one in states], numbers)
+    return state, network.decide(state.published, moments, on_device(decisions, device))
 
 
 def objective_loss(decisions: Decisions, batch: Sequence[Seen], chosen: Sequence[int]) -> Tensor:
@@ -182,7 +181,8 @@ def objective_loss(decisions: Decisions, batch: Sequence[Seen], chosen: Sequence
         ],
         dtype=np.float32,
     )
-    return torch.nn.functional.mse_loss(decisions.objectives, torch.from_numpy(goals))
+    told = decisions.objectives
+    return torch.nn.functional.mse_loss(told, torch.from_numpy(goals).to(told.device))
 
 
 def _positions(batch: Sequence[Demonstration]) -> tuple[Tensor, Tensor]:

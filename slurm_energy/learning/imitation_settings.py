@@ -8,6 +8,7 @@ from typing import Any
 from slurm_energy.errors import ConfigError
 from slurm_energy.learning.imitation import ImitationSettings
 from slurm_energy.learning.settings_file import check_names, filled, read_tables
+from slurm_energy.learning.torch_device import AUTO, check_device_name
 from slurm_energy.learning.train import TrainingPlan
 from slurm_energy.policy.gnn.configuration import NetworkConfig
 
@@ -23,6 +24,11 @@ class ImitationRun:
     seed: int = 0
     version: str = "1"
     threads: int = 1
+    device: str = AUTO
+    """As in `RunSettings`."""
+
+    def __post_init__(self) -> None:
+        check_device_name(self.device)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +98,7 @@ def imitation_plan(
         network=network or filled(NetworkConfig, tables.get("network", {}), "network"),
         settings=replace(learner, seed=run.seed),
         threads=run.threads,
+        device=run.device,
     )
 
 

@@ -1,8 +1,9 @@
 """One training on several ranks: every rank collects episodes of its own, and gradients are averaged over all.
 
 Ranks are the tasks of an `srun` step, or processes that a launcher gives RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT.
-They talk through torch.distributed with the backend gloo, which needs neither a GPU nor MPI. Whoever reaches the port
-is believed: it belongs into a cluster's own network.
+They talk through torch.distributed with the backend gloo, which needs neither a GPU nor MPI. Gradients, a few megabytes
+at most, go through the CPU's memory: so it does not matter whether ranks have a GPU each, share one, or have none.
+Whoever reaches the port is believed: it belongs into a cluster's own network.
 """
 
 import hashlib
@@ -38,6 +39,8 @@ class Rendezvous:
     count: int
     address: str
     port: int
+    local: int = 0
+    """Which it is of those on its own machine."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.count <= _MOST_RANKS:
@@ -63,6 +66,7 @@ def rendezvous(environment: Mapping[str, str]) -> Rendezvous:
             count=_whole(environment, "WORLD_SIZE"),
             address=environment["MASTER_ADDR"],
             port=_whole(environment, "MASTER_PORT"),
+            local=_local(environment, "LOCAL_RANK"),
         )
     if not any(name in environment for name in _SLURM):
         raise ConfigError(
@@ -80,6 +84,7 @@ def rendezvous(environment: Mapping[str, str]) -> Rendezvous:
         count=_whole(environment, "SLURM_NTASKS"),
         address=environment.get("MASTER_ADDR") or _first_host(environment),
         port=_whole(environment, "MASTER_PORT") if environment.get("MASTER_PORT") else _port(environment),
+        local=_local(environment, "SLURM_LOCALID"),
     )
 
 
@@ -98,6 +103,10 @@ def _whole(environment: Mapping[str, str], name: str) -> int:
     if not text.isdecimal():
         raise ConfigError(f"${name} is {text[:40]!r}, it must be a whole number")
     return int(text)
+
+
+def _local(environment: Mapping[str, str], name: str) -> int:
+    return _whole(environment, name) if environment.get(name) else 0
 
 
 def _first_host(environment: Mapping[str, str]) -> str:
@@ -121,9 +130,10 @@ def _port(environment: Mapping[str, str]) -> int:
 class Ranks:
     """The ranks of a training, this one among them; with one alone, every method is as if the others agreed."""
 
-    def __init__(self, number: int = 0, count: int = 1) -> None:
+    def __init__(self, number: int = 0, count: int = 1, local: int = 0) -> None:
         self.number = number
         self.count = count
+        self.local = local
         self._averaged = 0
 
     @property
@@ -143,13 +153,16 @@ class Ranks:
         with _spoken():
             self._agree(goes_on=True)
             held = list(parameters)
+            device = held[0].device
             reached = torch.tensor([float(parameter.grad is not None) for parameter in held])
-            flat = torch.cat([reached, *(_gradient(parameter).reshape(-1) for parameter in held)])
+            parts = [reached.to(device), *(_gradient(parameter).reshape(-1).to(device) for parameter in held)]
+            flat = torch.cat(parts).cpu()  # one copy from the device, and one back
             distributed.all_reduce(flat)
-            sums = torch.split(flat[len(held) :] / self.count, [parameter.numel() for parameter in held])
-            for parameter, ranks_reached, mean in zip(held, flat[: len(held)].tolist(), sums, strict=True):
+            means = (flat[len(held) :] / self.count).to(device)
+            split = torch.split(means, [parameter.numel() for parameter in held])
+            for parameter, ranks_reached, mean in zip(held, flat[: len(held)].tolist(), split, strict=True):
                 # What no rank's loss reached keeps no gradient: an optimiser leaves it alone, as it does on one rank.
-                parameter.grad = mean.to(parameter.dtype).view_as(parameter) if ranks_reached else None
+                parameter.grad = mean.to(parameter).view_as(parameter) if ranks_reached else None
 
     def end_updates(self) -> None:
         """Make sure that all ranks have made equally many updates in this round.
@@ -197,7 +210,7 @@ class Ranks:
         if others:
             raise TrainingError(
                 f"the weights of ranks {', '.join(map(str, others))} are not those of rank 0: the learner changed them "
-                "by something that is not averaged"
+                "by something that is not averaged, or their GPUs are of other models, which round in other ways"
             )
 
     def gather(self, data: bytes) -> list[bytes]:
@@ -259,7 +272,7 @@ def joined(place: Rendezvous, join_seconds: float = JOIN_SECONDS) -> Iterator[Ra
             "listen and, where a host's name is not its address in the cluster, GLOO_SOCKET_IFNAME to its interface"
         ) from error
     try:
-        yield Ranks(place.number, place.count)
+        yield Ranks(place.number, place.count, place.local)
     finally:
         distributed.destroy_process_group()
 

@@ -16,6 +16,7 @@ from slurm_energy.learning.experience import Weights
 from slurm_energy.learning.ranks import ALONE, Ranks
 from slurm_energy.learning.rounds import RoundPlan, RoundReport, Rounds
 from slurm_energy.learning.stopping import StopRequest
+from slurm_energy.learning.torch_device import CPU, device_words
 from slurm_energy.learning.training_folder import BEST, LAST, create_folder, keep_checkpoint, write_settings
 from slurm_energy.learning.training_log import NoLog, check_format, open_log
 from slurm_energy.learning.training_settings import TrainingSettings, check_same
@@ -45,23 +46,28 @@ def train_in_rounds(
     *,
     resumes: bool = False,
     ranks: Ranks = ALONE,
+    device: torch.device = CPU,
     told: Callable[[RoundReport], None] = lambda _: None,
 ) -> TrainingEnd:
-    """Train until all rounds are done or somebody stops it; the same settings give the same weights on one thread.
+    """Train until all rounds are done or somebody stops it.
+
+    The same settings give the same weights on one thread of the CPU.
 
     Args:
         settings: What to do.
         folder: Of the training; new unless it is gone on with.
         resumes: Whether to go on from the folder's state.
         ranks: Who trains together.
+        device: Where this rank's learner works; episodes run on the CPU.
         told: Called after each round.
 
     Raises:
         TrainingError: the folder is in the way, its state cannot be gone on from, or the training went astray.
         CheckpointError: the checkpoint to start from does not fit, or one cannot be written.
-        ConfigError: the world or network cannot be.
+        ConfigError: the world or network cannot be, or some ranks have a GPU and others none.
     """
     torch.set_num_threads(settings.run.threads)
+    _check_alike(device, ranks)
     state = _resumed_state(settings, folder) if resumes else None
     start = None if resumes or not settings.run.start_from else read_checkpoint(Path(settings.run.start_from))
     settings = settings if start is None else _with_network_of(settings, start)
@@ -69,9 +75,10 @@ def train_in_rounds(
     if start is not None:
         load_into(network, start)
     ranks.begin_equal(network.state_dict())
+    settings = replace(settings, run=replace(settings.run, learned_on=device_words(device)))
     learner = settings.algorithm.learner(
         LearnerParts(
-            network=network,
+            network=network.to(device),
             settings=settings.learner,
             episodes=settings.episodes,
             seed=settings.run.seed,
@@ -106,6 +113,15 @@ def train_in_rounds(
             rounds.go_on_from(state, ranks.number)
         is_complete = rounds.run(ranks, stop, told)
     return TrainingEnd(rounds=rounds.done, is_complete=is_complete, checkpoints=_checkpoints(folder, ranks))
+
+
+def _check_alike(device: torch.device, ranks: Ranks) -> None:
+    on_cpu, on_gpu = ranks.any_of(device == CPU), ranks.any_of(device != CPU)
+    if on_cpu and on_gpu:
+        raise ConfigError(
+            "some ranks learn on the CPU and some on a GPU, which round in other ways, so that weights would go apart: "
+            "ask Slurm for a GPU for each (--gpus-per-task=1), or give --device cpu"
+        )
 
 
 def _resumed_state(settings: TrainingSettings, folder: Path) -> TrainingState:

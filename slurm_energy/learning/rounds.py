@@ -16,7 +16,7 @@ from slurm_energy.learning.experience import Learner, Weights, episode_seed
 from slurm_energy.learning.ranks import Ranks
 from slurm_energy.learning.stopping import StopRequest
 from slurm_energy.learning.training_log import TrainingLog
-from slurm_energy.learning.training_state import TrainingState, learner_bytes, learner_state, write_state
+from slurm_energy.learning.training_state import TrainingState, learner_bytes, learner_state, on_host, write_state
 
 SCORE = "score"
 """The figure of a learner that says how good the weights are that acted in the round; higher is better."""
@@ -83,7 +83,7 @@ class Rounds:
         while self.done < self._plan.rounds:
             if ranks.any_of(stop.asked):
                 break
-            weights = {name: tensor.detach().clone() for name, tensor in self._learner.acting.items()}
+            weights = {name: tensor.detach().to("cpu", copy=True) for name, tensor in self._learner.acting.items()}
             begin = time.monotonic()
             try:
                 experience = self._collect(weights, ranks, stop)
@@ -118,9 +118,15 @@ class Rounds:
 
     def _absorb(self, weights: Weights, experience: Sequence[Any], ranks: Ranks, collect_seconds: float) -> None:
         begin = time.monotonic()
-        figures = dict(self._learner.absorb(experience))
-        ranks.end_updates()
         number = self.done + 1
+        try:
+            figures = dict(self._learner.absorb(experience))
+        except torch.OutOfMemoryError as error:
+            raise TrainingError(
+                f"the GPU's memory ran out in round {number}: give the learner smaller batches, or --device cpu; "
+                f"{self._plan.folder} still holds the state of an earlier round"
+            ) from error
+        ranks.end_updates()
         for name, tensor in self._learner.acting.items():
             if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
                 raise TrainingError(
@@ -142,7 +148,7 @@ class Rounds:
 
     def _save(self, ranks: Ranks) -> None:
         ranks.check_equal(self._learner.acting)
-        states: tuple[Mapping[str, Any], ...] = (self._learner.state(),)
+        states: tuple[Mapping[str, Any], ...] = (on_host(self._learner.state()),)
         if ranks.count > 1:
             states = tuple(learner_state(data) for data in ranks.gather(learner_bytes(states[0])))
         if ranks.writes:

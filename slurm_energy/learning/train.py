@@ -15,6 +15,7 @@ from slurm_energy.evaluation.arena_plan import FIRST_TRAINING_SEED
 from slurm_energy.evaluation.contenders import create_contender
 from slurm_energy.learning.demonstrations import DemonstratedRule, Demonstration
 from slurm_energy.learning.imitation import ImitationSettings, Progress, train_by_imitation
+from slurm_energy.learning.torch_device import AUTO, CPU
 from slurm_energy.policy.checkpoint_files import CheckpointMetadata
 from slurm_energy.policy.gnn.checkpoint import save_checkpoint
 from slurm_energy.policy.gnn.configuration import NetworkConfig
@@ -60,12 +61,15 @@ class TrainingPlan:
     settings: ImitationSettings = field(default_factory=ImitationSettings)
     threads: int = 1
     """Of the CPU; with more than one, sums come in another order and weights differ in their last digits."""
+    device: str = AUTO
+    """Name of where the network is to learn; `torch_device` finds it."""
 
 
 def train(
     plan: TrainingPlan,
     folder: Path,
     *,
+    device: torch.device = CPU,
     told: Callable[[Progress], None] | None = None,
     shown: Callable[[int, int], None] | None = None,
 ) -> CheckpointMetadata:
@@ -74,6 +78,7 @@ def train(
     Args:
         plan: What to do; the same plan gives the same weights on one CPU thread.
         folder: Of the checkpoint; must not exist.
+        device: Where the network learns; the teacher runs on the CPU.
         told: Called after each epoch.
         shown: Called with a finished run of the teacher and the number of decisions so far.
 
@@ -98,7 +103,7 @@ def train(
     if not demonstrations:
         raise TrainingError(f"{plan.teacher} started no job on {plan.world} in {plan.hours:g} hours: give it more time")
     torch.set_num_threads(plan.threads)
-    network = create_network(plan.network, plan.settings.seed)
+    network = create_network(plan.network, plan.settings.seed).to(device)
     progress = train_by_imitation(network, demonstrations, plan.settings, told)
     metrics = {
         "loss": progress.loss,

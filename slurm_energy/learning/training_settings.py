@@ -13,6 +13,7 @@ from slurm_energy.errors import ConfigError, TrainingError, ValueRangeError
 from slurm_energy.graph import schema
 from slurm_energy.learning.algorithms import Algorithm, find_algorithm
 from slurm_energy.learning.settings_file import check_names, differences, document, filled, read_tables, toml_text
+from slurm_energy.learning.torch_device import AUTO, check_device_name
 from slurm_energy.learning.training_log import LogFormat
 from slurm_energy.policy.gnn.configuration import NetworkConfig
 from slurm_energy.twin.world_file import find_world
@@ -22,8 +23,8 @@ MOST_SEED = 1_000_000
 _MOST_EPISODES = 1009
 """Of a round; `experience.episode_seed` tells no more apart."""
 _TABLES = ["training", "network", "episodes", "learner"]
-_FREE = ("rounds", "save_every_rounds", "version")
-"""Of [training]: what may change when a training goes on, since no round depends on it."""
+_FREE = ("rounds", "save_every_rounds", "version", "device", "learned_on")
+"""Of [training]: what may change when a training goes on, since no round depends on it but in its last digits."""
 _WORLD = "world"
 
 
@@ -43,6 +44,8 @@ class RunSettings:
     """The state that a training goes on from; it is written at the end and at Ctrl-C, too."""
     threads: int = 1
     """Of the learner's CPU; with more than one, sums come in another order and weights differ in their last digits."""
+    device: str = AUTO
+    """Where the learner works: `auto`, a GPU if there is one; `cpu`; `cuda`; or `cuda:N`."""
     log_format: LogFormat = "csv"
     version: str = ""
     """What decisions are recorded under, with the round behind it; empty for algorithm and seed."""
@@ -50,12 +53,15 @@ class RunSettings:
     """Checkpoint whose weights are the first ones."""
     ranks: int = 1
     """Filled in by the training itself."""
+    learned_on: str = ""
+    """The device that was found and used last; filled in by the training itself."""
     world_sha256: str = ""
     """Filled in by the training itself."""
     schema_version: int = schema.SCHEMA_VERSION
     """Of the graph; filled in by the training itself."""
 
     def __post_init__(self) -> None:
+        check_device_name(self.device)
         bounds = {
             "seed": (0, MOST_SEED),
             "rounds": (1, 10_000_000),
@@ -137,8 +143,8 @@ def _settings(
     for name in ("algorithm", _WORLD):
         if name not in run_table:
             raise ConfigError(f"a training needs its {name}: give --{name} or `{name}` in the table [training]")
-    # A file that an earlier training wrote says of that one how many ranks it had and what its world was.
-    run_table |= {"ranks": ranks, "schema_version": schema.SCHEMA_VERSION, "world_sha256": ""}
+    # A file that an earlier training wrote says of that one how many ranks it had, where, and what its world was.
+    run_table |= {"ranks": ranks, "schema_version": schema.SCHEMA_VERSION, "world_sha256": "", "learned_on": ""}
     run = filled(RunSettings, run_table, "training")
     algorithm = find_algorithm(run.algorithm)
     episodes = tables.get("episodes", {})

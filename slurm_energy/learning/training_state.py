@@ -33,6 +33,15 @@ class TrainingState:
     """State of each rank's learner."""
 
 
+def on_host(value: Any) -> Any:
+    """Return a learner's state with its tensors in the CPU's memory: it may be gone on from on another device."""
+    if isinstance(value, torch.Tensor):
+        return value.detach().cpu()
+    if isinstance(value, Mapping):
+        return {key: on_host(item) for key, item in value.items()}
+    return type(value)(map(on_host, value)) if isinstance(value, list | tuple) else value
+
+
 def learner_bytes(state: Mapping[str, Any]) -> bytes:
     """Return a learner's state as bytes, for another rank.
 

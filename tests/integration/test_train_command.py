@@ -22,7 +22,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def words(output: Path, *more: str) -> list[str]:
     command = ["train", "--world", "lab", "--teacher", "price:V=20", "--hours", "0.5", "--epochs", "1"]
-    return [*command, "--version", "7.1", "--output", str(output), *more]
+    return [*command, "--device", "cpu", "--version", "7.1", "--output", str(output), *more]
 
 
 def test_help_ends_with_an_example(capfd: pytest.CaptureFixture[str]) -> None:
@@ -48,7 +48,7 @@ def test_a_training_prints_its_checkpoint_and_what_was_measured(
     document = json.loads((again / "checkpoint.json").read_text(encoding="utf-8"))
     assert named == pytest.approx(document["metrics"], rel=1e-4)
     assert set(named) == {"loss", "agreement", "clock_agreement", "decisions"}
-    assert captured.err == ""
+    assert captured.err == "slurm-energy: learns on cpu\n"
     one, two = ((folder / "weights.safetensors").read_bytes() for folder in (trained, again))
     assert one == two
 

@@ -77,7 +77,7 @@ class PolicyGradientLearner:
         """Store what is needed.
 
         Args:
-            network: With the weights to begin from.
+            network: With the weights to begin from, on the device to learn on.
             settings: How it learns.
             seed: Of the order in which steps are taken.
             averaging: Of gradients over ranks; called equally often on all.
@@ -88,6 +88,7 @@ class PolicyGradientLearner:
         if network.config.policy != "options":
             raise ConfigError(f'network setting policy="{network.config.policy}": a policy gradient needs "options"')
         self._network = network.train()
+        self._device = network.torch_device
         self._settings = settings
         self._seed = seed
         self._averaging = averaging
@@ -162,10 +163,10 @@ class PolicyGradientLearner:
         mean, deviation = mean_and_deviation(found.advantage[known], self._averaging)
         return Lesson(
             steps=steps,
-            advantage=_tensor((found.advantage - mean) / deviation),
-            returns=_tensor((found.returns - scale.mean) / scale.deviation),
-            old_value=_tensor(old_value),
-            old_log_prob=_tensor(np.array([step.log_prob for step in steps])),
+            advantage=self._tensor((found.advantage - mean) / deviation),
+            returns=self._tensor((found.returns - scale.mean) / scale.deviation),
+            old_value=self._tensor(old_value),
+            old_log_prob=self._tensor(np.array([step.log_prob for step in steps])),
             known=known,
         )
 
@@ -175,7 +176,10 @@ class PolicyGradientLearner:
         most = self._settings.most_moments
         parts = [moments[begin : begin + most] for begin in range(0, len(moments), most)]
         found = [_value(answers(self._network, part)[1], part) for part in parts]
-        return torch.cat(found).numpy().astype(np.float64)
+        return torch.cat(found).cpu().numpy().astype(np.float64)
+
+    def _tensor(self, values: FloatArray) -> Tensor:
+        return torch.from_numpy(values.astype(np.float32)).to(self._device)
 
     def _updates(self, lesson: Lesson) -> list[Figures]:
         """Take the round's updates; they end early where the policy has gone too far from the one that acted."""
@@ -209,11 +213,11 @@ class PolicyGradientLearner:
         return Figures(*sums.tolist())
 
     def _loss(self, lesson: Lesson, rows: _Rows) -> tuple[Tensor, Figures]:
-        settings, at = self._settings, torch.from_numpy(rows)
+        settings, at = self._settings, torch.from_numpy(rows).to(self._device)
         steps = [lesson.steps[row] for row in rows]
         moments = [step.moment for step in steps]
         state, decisions = answers(self._network, moments)
-        log_prob = decisions.options.log_prob[_asked_rows(steps)]
+        log_prob = decisions.options.log_prob[_asked_rows(steps).to(self._device)]
         old_log_prob, advantage = lesson.old_log_prob[at], lesson.advantage[at]
         policy = surrogate_loss(log_prob, old_log_prob, advantage, settings.clip).mean()
         value = value_loss(
@@ -246,7 +250,7 @@ class PolicyGradientLearner:
 
     def _told(self, lesson: Lesson, told: Sequence[Figures]) -> dict[str, float]:
         means = np.array(told).reshape(-1, len(Figures._fields)).mean(0) if told else np.zeros(len(Figures._fields))
-        returns, values = (tensor.numpy()[lesson.known] for tensor in (lesson.returns, lesson.old_value))
+        returns, values = (tensor.cpu().numpy()[lesson.known] for tensor in (lesson.returns, lesson.old_value))
         spread = float(returns.var()) if len(returns) else 0.0
         return {
             "score": float(np.mean([step.reward for step in lesson.steps])),
@@ -260,7 +264,8 @@ class PolicyGradientLearner:
 
 def _value(decisions: Decisions, moments: Sequence[Moment]) -> Tensor:
     assert decisions.values is not None
-    return combined_value(decisions.values, floats(np.concatenate([moment.decision.job_x for moment in moments])))
+    job_x = floats(np.concatenate([moment.decision.job_x for moment in moments]))
+    return combined_value(decisions.values, job_x.to(decisions.values.device))
 
 
 def _asked_rows(steps: Sequence[Step]) -> Tensor:
@@ -274,10 +279,6 @@ def _asked_rows(steps: Sequence[Step]) -> Tensor:
 def _parts(rows: _Rows, most: int) -> Iterator[_Rows]:
     for begin in range(0, len(rows), most):
         yield rows[begin : begin + most]
-
-
-def _tensor(values: FloatArray) -> Tensor:
-    return torch.from_numpy(values.astype(np.float32))
 
 
 def _copied(value: Any) -> Any:

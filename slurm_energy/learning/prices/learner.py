@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from slurm_energy.errors import TrainingError
-from slurm_energy.graph.batch import batch_devices, batch_fabrics, batch_queues, batch_tops
 from slurm_energy.learning.agreement import agreed
+from slurm_energy.learning.batched_states import batched_states, state_of_cluster
 from slurm_energy.learning.experience import Averaging, Weights, alone
 from slurm_energy.learning.prices.collector import PricedEpisode, PricedStep
 from slurm_energy.learning.prices.settings import PriceLearnerSettings
@@ -48,33 +49,26 @@ class PriceCritic(nn.Module):
 
 
 class _Batch:
-    """Jobs priced at some looks at the cluster."""
+    """Jobs priced at some looks at the cluster, on the learner's device."""
 
-    def __init__(self, states: Sequence[Blocks], steps: Sequence[tuple[int, PricedStep]]) -> None:
-        tops = [state.top for state in states]
-        self.blocks = Blocks(
-            devices=batch_devices([state.devices for state in states]),
-            fabric=batch_fabrics([state.fabric for state in states], tops),
-            queue=batch_queues([state.queue for state in states], tops),
-            top=batch_tops(tops),
-        )
-        self.moment_of_cluster = torch.repeat_interleave(
-            torch.arange(len(states)), torch.tensor([top.cluster_x.shape[0] for top in tops])
-        )
-        partitions = np.cumsum([0] + [top.partition_x.shape[0] for top in tops])
-        self.moment = torch.tensor([moment for moment, _ in steps])
-        self.job_x = _stacked([step.job_x for _, step in steps])
-        self.job_raw = _stacked([step.job_raw for _, step in steps])
-        self.job_mean = _stacked([step.job_mean for _, step in steps])
-        self.device_raw = torch.from_numpy(np.concatenate([step.device_raw for _, step in steps]))
-        self.device_mean = torch.from_numpy(np.concatenate([step.device_mean for _, step in steps]))
-        self.device_step = torch.repeat_interleave(
-            torch.arange(len(steps)), torch.tensor([len(step.device_raw) for _, step in steps])
-        )
-        self.device_row = torch.from_numpy(
+    def __init__(self, states: Sequence[Blocks], steps: Sequence[tuple[int, PricedStep]], device: torch.device) -> None:
+        def moved(array: NDArray[Any]) -> Tensor:
+            return torch.from_numpy(array).to(device)
+
+        self.blocks = batched_states(states, device)
+        self.moment_of_cluster = state_of_cluster(states, device)
+        partitions = np.cumsum([0] + [state.top.partition_x.shape[0] for state in states])
+        self.moment = torch.tensor([moment for moment, _ in steps], device=device)
+        self.job_x = moved(np.stack([step.job_x for _, step in steps]))
+        self.job_raw = moved(np.stack([step.job_raw for _, step in steps]))
+        self.job_mean = moved(np.stack([step.job_mean for _, step in steps]))
+        self.device_raw = moved(np.concatenate([step.device_raw for _, step in steps]))
+        self.device_mean = moved(np.concatenate([step.device_mean for _, step in steps]))
+        self.device_step = moved(np.repeat(np.arange(len(steps)), [len(step.device_raw) for _, step in steps]))
+        self.device_row = moved(
             np.concatenate([np.arange(partitions[moment], partitions[moment + 1]) for moment, _ in steps])
         )
-        self.costs = torch.tensor([[step.cost, step.waiting] for _, step in steps])
+        self.costs = torch.tensor([[step.cost, step.waiting] for _, step in steps], device=device)
 
 
 class PriceLearner:
@@ -101,12 +95,14 @@ class PriceLearner:
         self._settings, self._noise, self._average = settings, noise, average
         with torch.random.fork_rng(devices=()):
             torch.manual_seed(seed)
-            self._critic = PriceCritic(network.config.hidden)
+            critic = PriceCritic(network.config.hidden)
+        self._device = network.torch_device
+        self._critic = critic.to(self._device)
         self._parameters = [*network.parameters(), *self._critic.parameters()]
         self._optimiser = torch.optim.Adam(self._parameters, lr=settings.learning_rate)
         self._generator = np.random.default_rng(seed)
         self._rounds = 0
-        self._centre, self._spread = torch.zeros(_VALUES), torch.ones(_VALUES)
+        self._centre, self._spread = torch.zeros(_VALUES, device=self._device), torch.ones(_VALUES, device=self._device)
 
     @property
     def acting(self) -> Weights:
@@ -160,7 +156,8 @@ class PriceLearner:
         self._optimiser.load_state_dict(deepcopy(state["optimiser"]))
         self._generator.bit_generator.state = _whole(state["generator"])
         self._rounds = int(state["rounds"])
-        self._centre, self._spread = state["centre"].clone(), state["spread"].clone()
+        # Copies: both are moved in place.
+        self._centre, self._spread = (state[name].to(self._device, copy=True) for name in ("centre", "spread"))
 
     def _batches(self, episodes: Sequence[PricedEpisode]) -> Iterator[_Batch]:
         """Yield batches in random order, each of one episode: what a batch's advantages are compared within.
@@ -180,12 +177,13 @@ class PriceLearner:
             moment = {state: number for number, state in enumerate(chosen)}
             steps = [(moment[step.state], step) for step in episode.steps if step.state in moment]
             steps.sort(key=itemgetter(0))
-            yield _Batch([episode.states[state] for state in chosen], steps)
+            yield _Batch([episode.states[state] for state in chosen], steps, self._device)
 
     def _centre_costs(self, steps: Sequence[PricedStep]) -> None:
         """Bring what the critic learns near 0 and 1: mean and spread of costs, moved slowly."""
-        costs = _capped(torch.tensor([[step.cost, step.waiting] for step in steps]))
-        mean, spread = costs.mean(0), costs.std(0).clamp(min=1e-3) if len(costs) > 1 else torch.ones(_VALUES)
+        costs = _capped(torch.tensor([[step.cost, step.waiting] for step in steps], device=self._device))
+        mean = costs.mean(0)
+        spread = costs.std(0).clamp(min=1e-3) if len(costs) > 1 else torch.ones_like(mean)
         share = 1.0 if self._rounds == 0 else 0.1
         self._centre += share * (mean - self._centre)
         self._spread += share * (spread - self._spread)
@@ -241,10 +239,6 @@ class PriceLearner:
 def _capped(costs: Tensor) -> Tensor:
     """Return costs with their long tail bent: ln(1 + cost), which keeps the order and the sign of a difference."""
     return torch.log1p(costs.clamp(min=0.0))
-
-
-def _stacked(rows: Sequence[Any]) -> Tensor:
-    return torch.from_numpy(np.stack(rows))
 
 
 def _plain(state: Mapping[str, Any]) -> dict[str, Any]:

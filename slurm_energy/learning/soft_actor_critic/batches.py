@@ -3,16 +3,18 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from slurm_energy.graph.batch import batch_decisions, batch_devices, batch_fabrics, batch_queues, batch_tops
+from slurm_energy.graph.batch import batch_decisions
 from slurm_energy.graph.blocks import DecisionBlock
+from slurm_energy.learning.batched_states import batched_states, state_of_cluster
 from slurm_energy.learning.soft_actor_critic.packing import PackedMoment, Unpacked
 from slurm_energy.learning.soft_actor_critic.replay import Transition
+from slurm_energy.learning.torch_device import CPU
+from slurm_energy.policy.gnn.block_tensors import on_device
 from slurm_energy.policy.gnn.decision_level import Decisions
-from slurm_energy.policy.gnn.levels import indices
+from slurm_energy.policy.gnn.levels import flags, indices
 from slurm_energy.policy.gnn.moments import moments_of
 from slurm_energy.policy.gnn.network import Blocks, HierarchicalNetwork, State
 
@@ -53,41 +55,35 @@ class Batch(NamedTuple):
     """Rows of the batch that `following` belongs to, [moments of following]."""
 
 
-def scene(moments: Sequence[PackedMoment]) -> Scene:
-    """Return moments side by side."""
+def scene(moments: Sequence[PackedMoment], device: torch.device = CPU) -> Scene:
+    """Return moments side by side, on a device."""
     unpacked: Unpacked = {}
     states = [moment.blocks(unpacked) for moment in moments]
-    tops = [state.top for state in states]
-    decision = batch_decisions([moment.block() for moment in moments], tops)
-    counts = np.array([top.cluster_x.shape[0] for top in tops])
+    blocks = [moment.block() for moment in moments]
+    decision = on_device(batch_decisions(blocks, [state.top for state in states]), device)
     return Scene(
-        blocks=Blocks(
-            devices=batch_devices([state.devices for state in states]),
-            fabric=batch_fabrics([state.fabric for state in states], tops),
-            queue=batch_queues([state.queue for state in states], tops),
-            top=batch_tops(tops),
-        ),
-        moment_of_cluster=torch.from_numpy(np.repeat(np.arange(len(moments)), counts)),
+        blocks=batched_states(states, device),
+        moment_of_cluster=state_of_cluster(states, device),
         decision=decision,
-        option_open=torch.from_numpy(decision.option_open),
+        option_open=flags(decision.option_open),
         option_job=indices(decision.option_job),
     )
 
 
-def batch_of(transitions: Sequence[Transition]) -> Batch:
-    """Return transitions side by side."""
-    now = scene([one.moment for one in transitions])
+def batch_of(transitions: Sequence[Transition], device: torch.device = CPU) -> Batch:
+    """Return transitions side by side, on a device."""
+    now = scene([one.moment for one in transitions], device)
     counts = torch.bincount(now.option_job, minlength=now.num_jobs)
     first = counts.cumsum(0) - counts
     following = [(row, one.following) for row, one in enumerate(transitions) if one.following is not None]
     return Batch(
         now=now,
-        granted=first + torch.tensor([one.granted for one in transitions]),
-        reward=torch.tensor([one.reward for one in transitions]),
-        costs=torch.tensor([tuple(one.costs) for one in transitions]),
-        elapsed_seconds=torch.tensor([one.elapsed_seconds for one in transitions]),
-        following=scene([moment for _, moment in following]) if following else None,
-        goes_on=torch.tensor([row for row, _ in following], dtype=torch.int64),
+        granted=first + torch.tensor([one.granted for one in transitions], device=device),
+        reward=torch.tensor([one.reward for one in transitions], device=device),
+        costs=torch.tensor([tuple(one.costs) for one in transitions], device=device),
+        elapsed_seconds=torch.tensor([one.elapsed_seconds for one in transitions], device=device),
+        following=scene([moment for _, moment in following], device) if following else None,
+        goes_on=torch.tensor([row for row, _ in following], dtype=torch.int64, device=device),
     )
 
 

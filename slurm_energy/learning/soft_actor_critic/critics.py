@@ -61,7 +61,8 @@ class TwinCritics(nn.Module):
         config = network.config
         with torch.random.fork_rng(devices=()):
             torch.manual_seed(seed)
-            self.second = QuantileHead(CONTEXT_PARTS * config.hidden, config.quantiles, config.hidden)
+            second = QuantileHead(CONTEXT_PARTS * config.hidden, config.quantiles, config.hidden)
+        self.second = second.to(network.torch_device)
 
     @property
     def heads(self) -> tuple[QuantileHead, QuantileHead]:

@@ -58,7 +58,8 @@ class SoftActorCritic:
         """Take a network to train.
 
         Args:
-            network: With the weights to begin from, random or learned by imitation; its own weights are changed.
+            network: With the weights to begin from, random or learned by imitation, on the device to learn on; its own
+                weights are changed.
             settings: How it learns.
             seed: Of the second critic and of what is drawn from the replay.
             averaging: Of gradients over ranks; called equally often on all.
@@ -77,8 +78,9 @@ class SoftActorCritic:
         self._encoder_and_critics = self._critics.learned()
         self._critic_optimiser = Adam(self._encoder_and_critics, lr=settings.critic_learning_rate, fused=True)
         self._actor_optimiser = Adam(self._actor, lr=settings.actor_learning_rate, fused=True)
-        self._temperature = Temperature(settings.temperature)
-        self._multipliers = Multipliers(settings.constraints)
+        self._device = network.torch_device
+        self._temperature = Temperature(settings.temperature, self._device)
+        self._multipliers = Multipliers(settings.constraints, self._device)
         self._replay = Replay(settings.capacity, seed)
         self._updates = 0
         self._owed = 0.0
@@ -99,7 +101,7 @@ class SoftActorCritic:
             TrainingError: a step cannot be, or a loss is not finite.
         """
         steps: Sequence[Step] = experience
-        costs = mean_costs(steps)
+        costs = mean_costs(steps).to(self._device)
         new = self._replay.add(steps)
         is_warm = float(len(self._replay) >= self._settings.warm_up_transitions)
         agreed_new, share_warm = agreed([float(new), is_warm], self._averaging)
@@ -148,7 +150,7 @@ class SoftActorCritic:
 
     def _update(self) -> Figures:
         """Draw a batch and take one step of critics, actor, temperature and targets."""
-        batch = batch_of(self._replay.sample(self._settings.batch_size))
+        batch = batch_of(self._replay.sample(self._settings.batch_size), self._device)
         target = self._target(batch)
         judged: Judged = self._critics(batch.now)
         first, second = judged.first[batch.granted], judged.second[batch.granted]

@@ -78,10 +78,10 @@ class Multipliers:
     of all policies; there is a ceiling. The paper's code adds the positive part alone and cannot fall.
     """
 
-    def __init__(self, settings: ConstraintSettings) -> None:
+    def __init__(self, settings: ConstraintSettings, device: torch.device | None = None) -> None:
         self._settings = settings
-        self._targets = torch.tensor(settings.targets)
-        self._values = Parameter(torch.zeros(len(CONSTRAINTS)))
+        self._targets = torch.tensor(settings.targets, device=device)
+        self._values = Parameter(torch.zeros(len(CONSTRAINTS), device=device))
 
     @property
     def values(self) -> Tensor:

@@ -22,7 +22,7 @@ def quantile_huber_loss(predicted: Tensor, target: Tensor) -> Tensor:
         target: Samples or quantiles of the return, taken as constant, [batch, M].
     """
     quantiles = predicted.shape[1]
-    midpoint = (torch.arange(quantiles, dtype=predicted.dtype) + 0.5) / quantiles  # [N]
+    midpoint = (torch.arange(quantiles, dtype=predicted.dtype, device=predicted.device) + 0.5) / quantiles  # [N]
     error = target.detach()[:, None, :] - predicted[:, :, None]  # [batch, N, M]
     size = error.abs()
     huber = torch.where(size <= _KAPPA, 0.5 * error.square(), _KAPPA * (size - 0.5 * _KAPPA))

@@ -48,16 +48,16 @@ def target_entropy(option_open: Tensor, option_job: Tensor, num_jobs: int, share
         num_jobs: Number of jobs.
         share: Of the logarithm.
     """
-    count = torch.zeros(num_jobs).index_add(0, option_job, option_open.to(torch.float32))
+    count = option_open.new_zeros(num_jobs, dtype=torch.float32).index_add(0, option_job, option_open.to(torch.float32))
     return share * count.clamp(min=1.0).log().mean()
 
 
 class Temperature:
     """A learned temperature, kept as its logarithm and inside its bounds."""
 
-    def __init__(self, settings: TemperatureSettings) -> None:
+    def __init__(self, settings: TemperatureSettings, device: torch.device | None = None) -> None:
         self._settings = settings
-        self._log = Parameter(torch.tensor(log(settings.first)))
+        self._log = Parameter(torch.tensor(log(settings.first), device=device))
         self._optimiser = torch.optim.Adam([self._log], lr=settings.learning_rate)
 
     @property

@@ -10,7 +10,7 @@ from slurm_energy.graph.blocks import DecisionBlock
 from slurm_energy.policy.gnn.clock_head import ClockHead
 from slurm_energy.policy.gnn.configuration import NetworkConfig
 from slurm_energy.policy.gnn.encoders import VertexEncoder
-from slurm_energy.policy.gnn.levels import Published, floats, indices
+from slurm_energy.policy.gnn.levels import Published, flags, floats, indices
 from slurm_energy.policy.gnn.moments import Moments
 from slurm_energy.policy.gnn.policy_head import OptionDistribution, PolicyHead
 from slurm_energy.policy.gnn.reasoning import OBJECTIVES, ObjectiveAttention, Reasoning
@@ -107,14 +107,14 @@ class DecisionLevel(nn.Module):
         context = torch.cat(
             [x[option_job, 0], seen[0], seen[1], seen[2], published.pooled[option_partition]], dim=1
         )  # [options, 5 hidden]
-        open_options = torch.from_numpy(block.option_open)
+        open_options = flags(block.option_open)
         return Decisions(
             options=self.policy(context, option_x, option_job, option_partition, open_options, len(job)),
             clock_log_prob=self.clocks(
                 context,
                 floats(block.clock_x),
                 indices(block.clock_option),
-                torch.from_numpy(block.clock_open),
+                flags(block.clock_open),
                 published.heat[option_partition],
                 published.power[option_partition],
             ),

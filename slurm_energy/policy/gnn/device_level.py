@@ -81,7 +81,7 @@ class DeviceLevel(nn.Module):
         as well, since it would not hear of them otherwise.
         """
         link_index, gpu_node, gpus = indices(block.link_index), indices(block.gpu_node), block.gpu_x.shape[0]
-        inside = torch.stack([gpus + tasks + gpu_node, torch.arange(gpus)])  # [2, gpus]
+        inside = torch.stack([gpus + tasks + gpu_node, torch.arange(gpus, device=gpu_node.device)])  # [2, gpus]
         others = torch.cat([torch.stack([run_index[0] + gpus, run_index[1]]), inside], dim=1)
         edge_x, edge_type = _edge_features(block, gpus)
         weight = link_rate_weight
@@ -120,5 +120,5 @@ def _edge_features(block: DeviceBlock, gpus: int) -> tuple[Tensor, Tensor]:
     link_x, run_x = floats(block.link_x), floats(block.run_x)
     widths = [functional.pad(one, (0, _EDGE_COLUMNS - one.shape[1])) for one in (link_x, run_x)]
     edge_x = torch.cat([*widths, link_x.new_zeros(gpus, _EDGE_COLUMNS)])  # [edges, columns]
-    counts = torch.tensor([link_x.shape[0], run_x.shape[0], gpus])
-    return edge_x, torch.repeat_interleave(torch.tensor([LINK, RUNS, IN]), counts)
+    counts = torch.tensor([link_x.shape[0], run_x.shape[0], gpus], device=link_x.device)
+    return edge_x, torch.repeat_interleave(torch.tensor([LINK, RUNS, IN], device=link_x.device), counts)

@@ -48,10 +48,10 @@ class FabricLevel(nn.Module):
         nodes = node.shape[0]
         uplink_x, group = floats(block.uplink_x), indices(block.node_group)
         x = torch.cat([node, self.switch(floats(block.switch_x))])  # [nodes + groups, hidden]
-        up = torch.stack([torch.arange(nodes), nodes + group])
+        up = torch.stack([torch.arange(nodes, device=group.device), nodes + group])
         edge_index = torch.cat([up, up.flip(0)], dim=1)  # [2, 2 nodes]
         edge_x = torch.cat([uplink_x, uplink_x])
-        edge_type = torch.repeat_interleave(torch.tensor([UP, DOWN]), nodes)
+        edge_type = torch.repeat_interleave(torch.tensor([UP, DOWN], device=group.device), nodes)
         capacity = edge_x[:, _CAPACITY].clamp(min=_LEAST_WEIGHT)
         weight = None if node_weight is None else torch.cat([node_weight, torch.ones_like(node_weight)])
         edges = TypedEdges(

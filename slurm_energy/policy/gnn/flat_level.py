@@ -80,21 +80,23 @@ def _edges(
     """Return all edges, each in both directions, with vertices numbered from `first` of their kind."""
     gpus, nodes, switches, running, pending = first
     gpu_node, group = indices(devices.gpu_node), indices(fabric.node_group)
+    device = gpu_node.device
     link, run, depends = indices(devices.link_index), indices(devices.run_index), indices(queue.depends_index)
-    inside = torch.stack([gpus + torch.arange(len(gpu_node)), nodes + gpu_node])
-    uplink = torch.stack([nodes + torch.arange(len(group)), switches + group])
-    empty = torch.zeros(len(gpu_node), _EDGE_COLUMNS)
+    inside = torch.stack([gpus + torch.arange(len(gpu_node), device=device), nodes + gpu_node])
+    uplink = torch.stack([nodes + torch.arange(len(group), device=device), switches + group])
+    empty = torch.zeros(len(gpu_node), _EDGE_COLUMNS, device=device)
     both_ways = (
         (torch.stack([running + run[0], gpus + run[1]]), floats(devices.run_x), _RUNS),
         (inside, empty, _IN),
         (uplink, floats(fabric.uplink_x), _UPLINK),
         (pending + depends, floats(queue.depends_x), _DEPENDS),
     )
-    index, x, kinds = [gpus + link], [_padded(floats(devices.link_x))], [torch.full((link.shape[1],), _LINK)]
+    index, x = [gpus + link], [_padded(floats(devices.link_x))]
+    kinds = [torch.full((link.shape[1],), _LINK, device=device)]
     for edge_index, edge_x, kind in both_ways:
         index += [edge_index, edge_index.flip(0)]
         x += [_padded(edge_x), _padded(edge_x)]
-        kinds.append(torch.full((2 * edge_index.shape[1],), kind))
+        kinds.append(torch.full((2 * edge_index.shape[1],), kind, device=device))
     return torch.cat(index, dim=1), torch.cat(x), torch.cat(kinds)
 
 

@@ -97,14 +97,19 @@ class Published(NamedTuple):
     """Power over the budget of each partition's cluster, 0 where none is known, [partitions]."""
 
 
-def floats(array: NDArray[np.float32]) -> Tensor:
-    """Return an array as a tensor of the same memory."""
-    return torch.from_numpy(array)
+def floats(array: NDArray[np.float32] | Tensor) -> Tensor:
+    """Return an array as a tensor of the same memory; a tensor, which `on_device` puts in its place, as it is."""
+    return array if isinstance(array, Tensor) else torch.from_numpy(array)
 
 
-def indices(array: NDArray[np.int64]) -> Tensor:
-    """Return an array of indices as a tensor of the same memory."""
-    return torch.from_numpy(array)
+def indices(array: NDArray[np.int64] | Tensor) -> Tensor:
+    """Return an array of indices as a tensor, as `floats` does."""
+    return array if isinstance(array, Tensor) else torch.from_numpy(array)
+
+
+def flags(array: NDArray[np.bool_] | Tensor) -> Tensor:
+    """Return a mask as a tensor, as `floats` does."""
+    return array if isinstance(array, Tensor) else torch.from_numpy(array)
 
 
 def add_up(members: Contributions, owner: Tensor, owners: int, member: Tensor | None = None) -> Contributions:

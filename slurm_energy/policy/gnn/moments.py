@@ -42,17 +42,18 @@ def moments_of(published: Published, of_cluster: Tensor | None = None) -> Moment
     """
     kind, cluster = published.kind, published.cluster
     cluster_vertex = torch.nonzero(kind == TopKind.CLUSTER).flatten()
-    moment_of_cluster = torch.zeros(len(cluster_vertex), dtype=torch.int64) if of_cluster is None else of_cluster
+    moment_of_cluster = cluster.new_zeros(len(cluster_vertex)) if of_cluster is None else of_cluster
     moment = moment_of_cluster[cluster]  # [top]
     order = torch.argsort(moment, stable=True)
     counts = torch.bincount(moment)
     starts = torch.cumsum(counts, 0) - counts
     place = torch.empty_like(order)
-    place[order] = torch.arange(len(order)) - starts[moment[order]]
+    rows = torch.arange(len(order), device=order.device)
+    place[order] = rows - starts[moment[order]]
     moments, places = len(counts), int(counts.max())
-    vertex = torch.zeros(moments, places, dtype=torch.int64)
-    vertex[moment, place] = torch.arange(len(order))
-    present = torch.arange(places)[None, :] < counts[:, None]
+    vertex = order.new_zeros(moments, places)
+    vertex[moment, place] = rows
+    present = torch.arange(places, device=order.device)[None, :] < counts[:, None]
     owner, is_cluster = cluster[vertex], kind[vertex] == TopKind.CLUSTER
     together = (owner[:, :, None] == owner[:, None, :]) | (is_cluster[:, :, None] & is_cluster[:, None, :])
     both = torch.cat([present.new_ones(moments, 1), present], dim=1)

@@ -103,6 +103,11 @@ class HierarchicalNetwork(nn.Module):
             self.decision = DecisionLevel(config)
             self.assignment = AssignmentHead(config.hidden, config.hidden)
 
+    @property
+    def torch_device(self) -> torch.device:
+        """Where the weights are, and where whatever they are applied to has to be."""
+        return next(self.parameters()).device
+
     def state(self, blocks: Blocks, weights: SampleWeights | None = None) -> State:
         """Return the embeddings of a whole state, worked out from nothing.
 

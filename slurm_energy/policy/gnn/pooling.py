@@ -115,7 +115,7 @@ def side_by_side(x: Tensor, gpu_node: Tensor, num_nodes: int, link_index: Tensor
     """
     counts = torch.bincount(gpu_node, minlength=num_nodes)  # [nodes]
     most = int(counts.max())
-    position = torch.arange(len(x)) - (counts.cumsum(0) - counts)[gpu_node]  # [gpus]
+    position = torch.arange(len(x), device=x.device) - (counts.cumsum(0) - counts)[gpu_node]  # [gpus]
     row = gpu_node * most + position
     dense = x.new_zeros(num_nodes * most, x.shape[1]).index_copy(0, row, x)
     mass = x.new_zeros(num_nodes * most)

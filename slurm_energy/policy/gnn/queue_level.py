@@ -45,7 +45,7 @@ class QueueLevel(nn.Module):
         depends_x = floats(block.depends_x)
         edge_index = torch.cat([after, after.flip(0)], dim=1)  # [2, 2 dependencies]
         edge_x = torch.cat([depends_x, depends_x])
-        edge_type = torch.repeat_interleave(torch.tensor([FORWARD, BACKWARD]), count)
+        edge_type = torch.repeat_interleave(torch.tensor([FORWARD, BACKWARD], device=after.device), count)
         weight = edge_x.new_ones(2 * count)
         edges = TypedEdges(
             edge_index=edge_index,

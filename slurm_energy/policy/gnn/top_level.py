@@ -94,7 +94,7 @@ class TopLevel(nn.Module):
         edges = TypedEdges(
             edge_index=edge_index,
             edge_x=edge_x,
-            edge_type=torch.repeat_interleave(torch.arange(2), trunk.shape[1]),
+            edge_type=torch.repeat_interleave(torch.arange(2, device=trunk.device), trunk.shape[1]),
             laplacian=scaled_laplacian(edge_index, capacity, x.shape[0]) if self.spectral else None,
         )
         x = self.trunk(x, edges)
@@ -113,14 +113,15 @@ def published_of(x: Tensor, pooled: Tensor, block: TopBlock, sums: PartitionSums
         fabric: Congestion of all groups.
     """
     owner, clusters = indices(block.partition_cluster), block.cluster_x.shape[0]
-    partitions, everyone = torch.arange(len(owner)), torch.arange(clusters)
-    constraint_x = floats(block.constraint_x)
+    constraint_x, device = floats(block.constraint_x), owner.device
+    partitions, everyone = torch.arange(len(owner), device=device), torch.arange(clusters, device=device)
+    none = torch.full((2 * clusters + len(constraint_x),), -1, device=device)
     return Published(
         x=x,
         kind=_kinds(block, constraint_x),
         cluster=torch.cat([owner, owner, everyone, everyone, indices(block.constraint_cluster)]),
         structure=_structure(block, sums, fabric),
-        partition=torch.cat([partitions, partitions, torch.full((2 * clusters + len(constraint_x),), -1)]),
+        partition=torch.cat([partitions, partitions, none]),
         pooled=pooled,
         heat=sums.heat,
         power=_power(block)[owner],
@@ -129,10 +130,10 @@ def published_of(x: Tensor, pooled: Tensor, block: TopBlock, sums: PartitionSums
 
 def _kinds(block: TopBlock, constraint_x: Tensor) -> Tensor:
     """Return the kind of each vertex in their order."""
-    clusters = block.cluster_x.shape[0]
-    counts = torch.tensor([block.partition_x.shape[0], block.partition_x.shape[0], clusters, clusters])
-    fixed = torch.tensor([TopKind.PARTITION, TopKind.QUEUE, TopKind.FABRIC, TopKind.CLUSTER])
-    own = torch.tensor(_CONSTRAINT_KINDS)[constraint_x[:, : len(_CONSTRAINT_KINDS)].argmax(dim=1)]
+    partitions, clusters, device = block.partition_x.shape[0], block.cluster_x.shape[0], constraint_x.device
+    counts = torch.tensor([partitions, partitions, clusters, clusters], device=device)
+    fixed = torch.tensor([TopKind.PARTITION, TopKind.QUEUE, TopKind.FABRIC, TopKind.CLUSTER], device=device)
+    own = torch.tensor(_CONSTRAINT_KINDS, device=device)[constraint_x[:, : len(_CONSTRAINT_KINDS)].argmax(dim=1)]
     return torch.cat([torch.repeat_interleave(fixed, counts), own])
 
 

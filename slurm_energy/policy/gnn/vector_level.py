@@ -91,11 +91,12 @@ class VectorLevel(nn.Module):
             PolicyError: a moment has more partitions or clusters than there is room for.
         """
         clusters = len(top.cluster_x)
-        of_cluster = torch.zeros(clusters, dtype=torch.int64)
+        owner = indices(top.partition_cluster)
+        of_cluster = owner.new_zeros(clusters)
         if top.cluster_moment is not None:
             of_cluster = indices(top.cluster_moment)
         cluster = self._slots(of_cluster, "clusters")
-        partition = self._slots(of_cluster[indices(top.partition_cluster)], "partitions")
+        partition = self._slots(of_cluster[owner], "partitions")
         moments = int(of_cluster.max()) + 1 if clusters else 0
         clocks = mean_clocks(devices, fabric, len(top.partition_x))
         vector = self._vector(top, torch.stack([clocks, sums.heat], dim=1), moments, partition, cluster)
@@ -116,7 +117,7 @@ class VectorLevel(nn.Module):
                 f"a larger network setting vector_partitions"
             )
         place = torch.empty_like(order)
-        place[order] = torch.arange(len(order)) - (torch.cumsum(counts, 0) - counts)[moment[order]]
+        place[order] = torch.arange(len(order), device=order.device) - (torch.cumsum(counts, 0) - counts)[moment[order]]
         return _Slots(moment, place)
 
     def _vector(self, top: TopBlock, added: Tensor, moments: int, partition: _Slots, cluster: _Slots) -> Tensor:

@@ -44,6 +44,11 @@ if __name__ == "__main__":
 """
 
 
+@pytest.fixture(autouse=True)
+def _without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+
+
 @pytest.fixture
 def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.syspath_prepend(str(LEARNING_TESTS))
@@ -73,6 +78,27 @@ def test_a_training_in_rounds_prints_its_checkpoints_and_nothing_else_on_stdout(
     assert "score=-2 loss=" in told[0]
     assert main(["train", "--resume", str(tmp_path / "made"), "--rounds", "5"]) == 0
     assert check_files(tmp_path / "made" / "last").version == "tiny-seed3-round5"
+
+
+def test_where_it_learns_is_said_and_kept(config: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    made = tmp_path / "made"
+    assert main(["train", "--config", str(config), "--output", str(made), "--rounds", "1", "--device", "cpu"]) == 0
+    assert capfd.readouterr().err.startswith("slurm-energy: learns on cpu\n")
+    settings = (made / "settings.toml").read_text(encoding="utf-8")
+    assert 'device = "cpu"' in settings
+    assert 'learned_on = "cpu"' in settings
+
+
+@pytest.mark.parametrize("way", ["in rounds", "by imitation"])
+def test_a_gpu_that_is_not_there_is_refused_before_anything_is_made(
+    way: str, config: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    words = (
+        ["--config", str(config)] if way == "in rounds" else ["--world", "lab", "--teacher", "oracle", "--hours", "1"]
+    )
+    assert main(["train", *words, "--output", str(tmp_path / "made"), "--device", "cuda:1"]) == 1
+    assert "setting training.device is 'cuda:1', but torch" in capfd.readouterr().err
+    assert not (tmp_path / "made").exists()
 
 
 def test_options_go_before_the_file(config: Path, tmp_path: Path) -> None:

@@ -205,6 +205,14 @@ def test_a_launchers_variables_go_before_slurms() -> None:
     assert rendezvous({**STEP, **LAUNCHER}) == Rendezvous(number=1, count=2, address="10.0.0.1", port=4711)
 
 
+def test_a_rank_knows_its_number_on_its_own_machine() -> None:
+    assert rendezvous({**STEP, "SLURM_LOCALID": "1"}).local == 1
+    assert rendezvous({**LAUNCHER, "LOCAL_RANK": "3"}).local == 3
+    assert rendezvous(STEP).local == rendezvous(LAUNCHER).local == 0
+    with pytest.raises(ConfigError, match=r"\$SLURM_LOCALID is 'first'"):
+        rendezvous({**STEP, "SLURM_LOCALID": "first"})
+
+
 def without(environment: dict[str, str], name: str) -> dict[str, str]:
     return {key: value for key, value in environment.items() if key != name}
 

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from slurm_energy.errors import CheckpointError, ConfigError, SlurmEnergyError, TrainingError
 from slurm_energy.learning.algorithms import ALGORITHMS
+from slurm_energy.learning.ranks import Ranks
 from slurm_energy.learning.round_training import TrainingEnd, train_in_rounds
 from slurm_energy.learning.rounds import RoundReport
 from slurm_energy.learning.settings_file import toml_text
@@ -189,6 +190,38 @@ def test_other_settings_than_the_trainings_own_are_refused(
     run(config, tmp_path / "made", rounds=1)
     with pytest.raises(TrainingError, match=message):
         resumed_settings(tmp_path / "made", None, {**options, "rounds": 3})
+
+
+def test_a_training_may_go_on_on_another_device(config: Path, tmp_path: Path) -> None:
+    run(config, tmp_path / "made", rounds=1, device="cpu")
+    settings = resumed_settings(tmp_path / "made", None, {"device": "cuda:1", "rounds": 2})
+    assert (settings.run.device, settings.run.learned_on) == ("cuda:1", "")
+    go_on(tmp_path / "made", rounds=2, device="cuda:1")  # where it does is an argument: the CPU without one
+    kept = (tmp_path / "made" / "settings.toml").read_text(encoding="utf-8")
+    assert 'device = "cuda:1"' in kept
+    assert 'learned_on = "cpu"' in kept
+
+
+def test_a_gpu_without_memory_left_is_told_of(config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def absorb(*_: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(tiny_learner.TinyLearner, "absorb", absorb)
+    with pytest.raises(TrainingError, match="memory ran out in round 1: give the learner smaller batches"):
+        run(config, tmp_path / "made")
+
+
+class MixedRanks(Ranks):
+    """Two ranks of which the other one has whatever this one has not."""
+
+    def any_of(self, flag: bool) -> bool:
+        return True
+
+
+def test_ranks_on_the_cpu_and_on_gpus_are_not_mixed(config: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="some ranks learn on the CPU and some on a GPU"):
+        train_in_rounds(training_settings(config, {}), tmp_path / "made", ranks=MixedRanks())
+    assert not (tmp_path / "made").exists()
 
 
 def test_a_file_with_other_tables_is_refused_with_every_difference(config: Path, tmp_path: Path) -> None:
