@@ -136,6 +136,23 @@ def clock_table_of(
     return clock_table([modelled_costs(curve, clocks) for curve in curves], source=curves[0].source)
 
 
+@lru_cache(maxsize=256)
+def default_clock_only(table: ClockTable) -> ClockTable:
+    """Return the table without its lower clocks, for work of which nobody knows what they do."""
+    return ClockTable([point for point in table.points if point.sm_clock_mhz == point.default_clock_mhz])
+
+
+@lru_cache(maxsize=256)
+def least_measured_watts(gpu_type: GpuTypeName, power_limit_watts: float | None = None) -> float | None:
+    """Return the least power of a type's measured workloads at the default clock, on boards of such a limit.
+
+    None when nobody has measured the type; a limit of None is the catalogue's.
+    """
+    limit_watts = catalogue_limit_watts(gpu_type) if power_limit_watts is None else power_limit_watts
+    curves = [curve.on_board(limit_watts) for curve in curves_of(gpu_type)]
+    return min((curve.watts(curve.high_clock_mhz) for curve in curves), default=None)
+
+
 def best_operating_point(
     gpu_type: GpuTypeName, max_slowdown: float, workload: str | None = None, power_limit_watts: float | None = None
 ) -> OperatingPoint | None:

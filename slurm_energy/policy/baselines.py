@@ -39,8 +39,7 @@ class FixedClockPolicy:
         return PolicyAnswer(clocks=tuple(clock for clock in clocks if clock is not None))
 
     def _choice(self, gpu_type: GpuTypeName, context: DecisionContext) -> ClockChoice | None:
-        limits = context.board_limits
-        table = clock_table_of(gpu_type, power_limit_watts=limits.watts(gpu_type))
+        limits, table = context.board_limits, context.comparison.clock_table(gpu_type)
         if table is None:
             return None
         wanted = self._clocks.get(gpu_type)

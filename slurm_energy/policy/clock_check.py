@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 from slurm_energy.domain.decision import ClockChoice, Reason
 from slurm_energy.domain.ids import GpuTypeName
-from slurm_energy.energy_model.board_limits import BoardLimits
 from slurm_energy.energy_model.catalog import CATALOG
-from slurm_energy.energy_model.operating_point import OperatingPoint, clock_table_of
+from slurm_energy.energy_model.operating_point import OperatingPoint
 from slurm_energy.policy.baselines import clock_choice
+from slurm_energy.policy.comparison import TypeComparison
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +45,7 @@ class ClockVerdict:
 
 
 def allowed_clock(
-    gpu_type: GpuTypeName, proposed_mhz: int, room: SlowdownRoom, min_energy_saving: float, board_limits: BoardLimits
+    gpu_type: GpuTypeName, proposed_mhz: int, room: SlowdownRoom, min_energy_saving: float, comparison: TypeComparison
 ) -> ClockVerdict:
     """Return the proposed clock if every rule allows it, else the best clock that they allow.
 
@@ -53,7 +53,7 @@ def allowed_clock(
     default clock of the site's boards and over every measured workload; what the policy predicted does not count.
     """
     row = CATALOG.get(gpu_type)
-    table = clock_table_of(gpu_type, power_limit_watts=board_limits.watts(gpu_type))
+    table = comparison.clock_table(gpu_type)
     if row is None or table is None:
         note = f"{gpu_type}: energy at lower clocks is unknown, the default clock stays"
         return ClockVerdict(choice=None, reasons=(Reason.UNKNOWN_GPU_TYPE,), notes=(note,))
@@ -76,7 +76,7 @@ def allowed_clock(
     if point is not None and _saves_too_little(point, min_energy_saving):
         reasons.append(Reason.NO_SAVING)
         point = None
-    choice = clock_choice(gpu_type, point, board_limits)
+    choice = clock_choice(gpu_type, point, comparison.limits)
     return ClockVerdict(choice=choice, reasons=tuple(reasons), notes=tuple(notes))
 
 

@@ -5,8 +5,18 @@ from dataclasses import dataclass, field
 from slurm_energy.domain.ids import GpuTypeName
 from slurm_energy.domain.work import WorkEstimate
 from slurm_energy.energy_model.board_limits import BoardLimits
+from slurm_energy.energy_model.operating_point import (
+    ClockTable,
+    clock_table_of,
+    default_clock_only,
+    least_measured_watts,
+)
 from slurm_energy.energy_model.relative_speed import RelativeCost, relative_cost
 
+ENOUGH_RUNS = 2
+"""Runs on a type from which on something is known of a name there."""
+_FAR_LESS = 0.75
+"""Boards of one type and sweeps of one program differ by a tenth at most."""
 MOST_DOUBT = 0.4
 """Standard deviation of ln(time ratio) above which runs say too little, and the tables are asked."""
 
@@ -36,6 +46,23 @@ class TypeComparison:
             energy_ratio=time_ratio * work.watts_ratio(gpu_type, reference),
             source="runs of this name",
         )
+
+    def clock_table(self, gpu_type: GpuTypeName) -> ClockTable | None:
+        """Return what clocks of a type do to the work; None when nobody has measured the type at several clocks.
+
+        The tables hold for work that behaves like what was measured. A name whose own runs draw far less does not: the
+        power limit never holds it back, and its time may go with the inverse of the clock. It keeps the default clock.
+        """
+        table = clock_table_of(gpu_type, power_limit_watts=self.limits.watts(gpu_type))
+        return table if table is None or not self.draws_less(gpu_type) else default_clock_only(table)
+
+    def draws_less(self, gpu_type: GpuTypeName) -> bool:
+        """Return whether the name's own runs on a type draw far less than all workloads that were measured there."""
+        work = self.work
+        if work is None or work.runs_by_type.get(gpu_type, 0) < ENOUGH_RUNS:
+            return False
+        own, measured = work.watts(gpu_type), least_measured_watts(gpu_type, self.limits.watts(gpu_type))
+        return own is not None and measured is not None and own < _FAR_LESS * measured
 
     def watts(self, gpu_type: GpuTypeName) -> float | None:
         """Return the power of one GPU at the default clock by the name's runs; None where they do not say."""

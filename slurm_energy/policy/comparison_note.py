@@ -1,14 +1,15 @@
-"""By what GPU types were compared for a job, in one sentence."""
+"""What runs of a job's name, or tables, said of GPU types: in sentences for whoever asks why."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from slurm_energy.domain.ids import GpuTypeName
 from slurm_energy.domain.work import WorkEstimate
 from slurm_energy.energy_model.relative_speed import RelativeCost
-from slurm_energy.policy.base import DecisionContext
+from slurm_energy.policy.base import Candidate, DecisionContext
 from slurm_energy.policy.baselines import landing_types
 from slurm_energy.policy.routing import fastest_type, with_room
 
+Notes = tuple[str, ...]
 _LISTED = 4
 _SOURCES = {
     "measured": "workloads measured on both",
@@ -35,6 +36,25 @@ def comparison_note(context: DecisionContext, shown_names: Mapping[GpuTypeName, 
         if (cost := context.comparison.cost(name, fastest)) is not None
     ]
     return f"beside {shown_names.get(fastest, fastest)}: {'; '.join(told)}"
+
+
+def light_notes(
+    landing: Iterable[Candidate], context: DecisionContext, shown_names: Mapping[GpuTypeName, str]
+) -> Notes:
+    """Return why a job keeps the default clock on types where its name draws far less than what was measured.
+
+    Args:
+        landing: Where the job may start.
+        context: What the policy was told.
+        shown_names: Slurm's names of the types.
+    """
+    comparison = context.comparison
+    return tuple(
+        f"{shown_names.get(name, name)}: runs of this name draw {comparison.watts(name):.0f} W, far less than any measured "
+        "workload: what a lower clock does to it is unknown, the default clock stays"
+        for name in landing_types(landing)
+        if comparison.draws_less(name)
+    )
 
 
 def _told(name: str, cost: RelativeCost, runs: str) -> str:

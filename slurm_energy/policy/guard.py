@@ -18,7 +18,7 @@ from slurm_energy.policy.base import DecisionContext, Policy
 from slurm_energy.policy.baselines import landing_types, unknown_reasons
 from slurm_energy.policy.candidates import JobOnCluster
 from slurm_energy.policy.clock_check import allowed_clock
-from slurm_energy.policy.comparison_note import comparison_note
+from slurm_energy.policy.comparison_note import comparison_note, light_notes
 from slurm_energy.policy.explanation import explanation
 from slurm_energy.policy.hint_check import allowed_hint
 from slurm_energy.policy.partition_check import allowed_partitions, landing_on
@@ -164,9 +164,8 @@ class Guard:
         routing = allowed_partitions(answer.partitions, case, context, self._config.guard)
         clocks = self._checked_clocks(answer, case, context, routing.partitions)
         compared = None if routing.partitions is None else comparison_note(context, situation.shown_names)
-        hint = allowed_hint(
-            answer.prefer, case, landing_on(context.candidates, routing.partitions), self._config.routing
-        )
+        landing = landing_on(context.candidates, routing.partitions)
+        hint = allowed_hint(answer.prefer, case, landing, self._config.routing)
         return _Outcome(
             partitions=None if routing.partitions == _submitted_to(case) else routing.partitions,
             clocks=clocks.clocks,
@@ -175,6 +174,7 @@ class Guard:
             notes=(
                 *answer.notes,
                 *(() if compared is None else (compared,)),
+                *light_notes(landing, context, situation.shown_names),
                 *situation.notes,
                 *routing.notes,
                 *clocks.notes,
@@ -203,7 +203,7 @@ class Guard:
             ratio = 1.0 if fastest is None else time_ratio(gpu_type, fastest, context.comparison) or 1.0
             room = slowdown_room(gpu_type, case, context, where, self._config.guard, routed_ratio=ratio)
             min_saving = self._config.guard.min_energy_saving
-            verdict = allowed_clock(gpu_type, answer.clocks_mhz[gpu_type], room, min_saving, context.board_limits)
+            verdict = allowed_clock(gpu_type, answer.clocks_mhz[gpu_type], room, min_saving, context.comparison)
             clocks += [] if verdict.choice is None else [verdict.choice]
             reasons, notes = (*reasons, *verdict.reasons), (*notes, *verdict.notes)
         return _Outcome(clocks=tuple(clocks), reasons=reasons, notes=notes)

@@ -4,7 +4,6 @@ from slurm_energy.domain.cluster import ClusterSnapshot
 from slurm_energy.domain.decision import ClockChoice, PolicyAnswer, Reason
 from slurm_energy.domain.ids import PartitionName
 from slurm_energy.domain.job import JobRequest
-from slurm_energy.energy_model.operating_point import best_operating_point
 from slurm_energy.policy.base import Candidate, DecisionContext
 from slurm_energy.policy.baselines import clock_choice, landing_types
 from slurm_energy.policy.partition_check import landing_on
@@ -76,8 +75,8 @@ def oracle_clocks(context: DecisionContext, partitions: tuple[PartitionName, ...
         if fastest is not None:
             bound = remaining_slowdown(gpu_type, fastest, context.max_slowdown, comparison)
         if bound is not None:
-            point = best_operating_point(gpu_type, bound, power_limit_watts=limits.watts(gpu_type))
-            choices.append(clock_choice(gpu_type, point, limits))
+            table = comparison.clock_table(gpu_type)
+            choices.append(clock_choice(gpu_type, None if table is None else table.best(bound), limits))
     return tuple(choice for choice in choices if choice is not None)
 
 

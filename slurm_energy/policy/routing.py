@@ -7,12 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from slurm_energy.domain.ids import GpuTypeName
-from slurm_energy.energy_model.operating_point import best_operating_point
 from slurm_energy.policy.base import Candidate
-from slurm_energy.policy.comparison import TypeComparison
-
-TRIAL_RUNS = 2
-"""Runs on a type from which on something is known of a name there."""
+from slurm_energy.policy.comparison import ENOUGH_RUNS, TypeComparison
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +91,7 @@ def lacks_runs_at_home(chosen: Candidate, own: Candidate | None, comparison: Typ
     if cost is None or cost.source != "specification":
         return False
     runs = work.runs_by_type
-    return runs.get(there, 0) >= TRIAL_RUNS > runs.get(here, 0)
+    return runs.get(there, 0) >= ENOUGH_RUNS > runs.get(here, 0)
 
 
 def partition_cost(
@@ -121,7 +117,8 @@ def partition_cost(
         remaining = max_slowdown if stays else remaining_slowdown(name, fastest, max_slowdown, comparison)
         if cost is None or remaining is None:
             return None
-        point = best_operating_point(name, remaining, power_limit_watts=comparison.limits.watts(name))
+        table = comparison.clock_table(name)
+        point = None if table is None else table.best(remaining)
         ratios.append(max(1.0, cost.worst_time_ratio))
         energies.append(cost.energy_ratio * (1.0 if point is None else 1.0 + point.energy_change))
     if not ratios:

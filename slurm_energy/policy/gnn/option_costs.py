@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slurm_energy.domain.ids import GpuTypeName
-from slurm_energy.energy_model.board_limits import BoardLimits
-from slurm_energy.energy_model.operating_point import OperatingPoint, clock_table_of
+from slurm_energy.energy_model.operating_point import ClockTable, OperatingPoint
+from slurm_energy.policy.comparison import TypeComparison
 from slurm_energy.policy.gnn.serving_options import ServedOption, ServedType
 
 _Array = NDArray[np.float64]
@@ -82,29 +82,29 @@ class _Clocks(NamedTuple):
     points: tuple[OperatingPoint | None, ...]
 
 
-def least_joules(options: Sequence[ServedOption], limits: BoardLimits) -> float:
+def least_joules(options: Sequence[ServedOption], comparison: TypeComparison) -> float:
     """Return the least energy with which a job can be run inside its bound; 0 when no option is open."""
     found = []
     for served in options:
         for one in served.types:
-            clocks = _clocks(one.gpu_type, limits.watts(one.gpu_type))
+            clocks = _clocks(comparison.clock_table(one.gpu_type))
             inside = clocks.slowdown <= one.room
             found.append(one.joules_full * float(clocks.energy[inside].min()))
     return min(found, default=0.0)
 
 
 def option_choices(
-    options: Sequence[ServedOption], prices: OptionPrices, limits: BoardLimits
+    options: Sequence[ServedOption], prices: OptionPrices, comparison: TypeComparison
 ) -> tuple[OptionChoice, ...]:
     """Return the open options with the clock of the least cost for each GPU type, the cheapest option first.
 
     Args:
         options: Open or not.
         prices: At which they are compared; scarcity in the order of the options.
-        limits: Power limits of the boards.
+        comparison: Of GPU types for the job.
     """
     found = [
-        OptionChoice(served, tuple(_type_choice(served, one, prices, scarcity, limits) for one in served.types))
+        OptionChoice(served, tuple(_type_choice(served, one, prices, scarcity, comparison) for one in served.types))
         for served, scarcity in zip(options, prices.scarcity, strict=True)
         if served.types
     ]
@@ -122,9 +122,9 @@ def clock_by_type(choices: Sequence[OptionChoice]) -> Mapping[GpuTypeName, Opera
 
 
 def _type_choice(
-    served: ServedOption, one: ServedType, prices: OptionPrices, scarcity: float, limits: BoardLimits
+    served: ServedOption, one: ServedType, prices: OptionPrices, scarcity: float, comparison: TypeComparison
 ) -> TypeChoice:
-    clocks = _clocks(one.gpu_type, limits.watts(one.gpu_type))
+    clocks = _clocks(comparison.clock_table(one.gpu_type))
     slowdown, option = clocks.slowdown, served.option
     seconds = one.seconds_full * (1.0 + slowdown)
     energy = one.joules_full * clocks.energy
@@ -142,8 +142,7 @@ def _type_choice(
 
 
 @lru_cache(maxsize=256)
-def _clocks(gpu_type: GpuTypeName, limit_watts: float) -> _Clocks:
-    table = clock_table_of(gpu_type, power_limit_watts=limit_watts)
+def _clocks(table: ClockTable | None) -> _Clocks:
     if table is None:
         return _Clocks(np.zeros(1), np.ones(1), (None,))
     points = tuple(reversed(table.points))

@@ -79,7 +79,7 @@ class PricedAnswers:
         if not options:
             return nothing_open(context)
         prices, factors = self._option_prices(_Asked(job, context, self.look), options)
-        choices = option_choices(options, prices, context.board_limits)
+        choices = option_choices(options, prices, context.comparison)
         named = partitions_to_name(choices[0].served, context)
         return PolicyAnswer(
             partitions=named,
@@ -92,7 +92,7 @@ class PricedAnswers:
         """Return what a job pays, and by what the network multiplied it."""
         job, context = asked.job, asked.context
         base = MODE_PRICES.get(job.options.mode or self.default_mode, BALANCED_PRICES)
-        own_joules = least_joules(options, context.board_limits)
+        own_joules = least_joules(options, context.comparison)
         own = price_factors(self.look.prices.job_raw(_job_columns(asked, base.time_watts, own_joules)))
         scarcity = price_factors(self.look.prices.device_raw)[[served.option.partition for served in options]]
         if not (np.isfinite(own).all() and np.isfinite(scarcity).all()):

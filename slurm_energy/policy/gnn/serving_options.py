@@ -13,11 +13,11 @@ from typing import NamedTuple
 from slurm_energy.domain.decision import PolicyAnswer, Reason
 from slurm_energy.domain.ids import GpuTypeName, PartitionName
 from slurm_energy.domain.job import JobRequest
-from slurm_energy.energy_model.board_limits import BoardLimits
 from slurm_energy.energy_model.curves import curves_of
-from slurm_energy.energy_model.operating_point import OperatingPoint, clock_table_of
+from slurm_energy.energy_model.operating_point import OperatingPoint
 from slurm_energy.graph.options import ClockOption, RunOption
 from slurm_energy.policy.base import Candidate, DecisionContext
+from slurm_energy.policy.comparison import TypeComparison
 from slurm_energy.policy.gnn.shown import Shown
 from slurm_energy.policy.oracle import oracle_clocks
 from slurm_energy.policy.partition_check import landing_on
@@ -138,7 +138,7 @@ def _served(  # all of one candidate
     if stays:
         rooms = [context.max_slowdown] * len(rooms)
     is_open = is_known and _may_go(candidate, context) and all(room is not None for room in rooms)
-    points = _clocks(candidate.gpu_types, rooms, context.board_limits) if with_clocks and is_open else ()
+    points = _clocks(candidate.gpu_types, rooms, context.comparison) if with_clocks and is_open else ()
     seconds, gpus = expected_seconds(job, context), max(1, job.gpu_count)
     worst = max(known, key=lambda cost: cost.seconds) if is_known else None
     total, claimed = int(sums.gpus[place]), context.claimed_gpus.get(candidate.partition.name, 0.0)
@@ -215,7 +215,7 @@ def _type_cost(name: GpuTypeName, reference: GpuTypeName | None, context: Decisi
         return None
     watts = comparison.watts(reference) or _mean_watts(reference, limits.watts(reference))
     room = remaining_slowdown(name, reference, context.max_slowdown, comparison)
-    table = clock_table_of(name, power_limit_watts=limits.watts(name))
+    table = comparison.clock_table(name)
     point = None if table is None or room is None else table.best(room)
     slowdown, change = (0.0, 0.0) if point is None else (point.slowdown, point.energy_change)
     return _TypeCost(
@@ -240,12 +240,12 @@ def _mean_watts(name: GpuTypeName, limit_watts: float) -> float:
 
 
 def _clocks(
-    gpu_types: Sequence[GpuTypeName], rooms: Sequence[float | None], limits: BoardLimits
+    gpu_types: Sequence[GpuTypeName], rooms: Sequence[float | None], comparison: TypeComparison
 ) -> tuple[OperatingPoint, ...]:
     """Return clocks inside the bound of a partition with one GPU type; none where there are several."""
     if len(gpu_types) != 1 or rooms[0] is None:
         return ()
-    table = clock_table_of(gpu_types[0], power_limit_watts=limits.watts(gpu_types[0]))
+    table = comparison.clock_table(gpu_types[0])
     inside = [] if table is None else [point for point in table.points if point.slowdown <= rooms[0]]
     step = max(1.0, len(inside) / MAX_CLOCKS)
     picked = {len(inside) - 1 - int(number * step) for number in range(min(MAX_CLOCKS, len(inside)))}

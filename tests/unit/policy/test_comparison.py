@@ -29,7 +29,7 @@ from slurm_energy.domain.job import JobRequest
 from slurm_energy.domain.work import WorkEstimate
 from slurm_energy.energy_model.board_limits import BoardLimits
 from slurm_energy.energy_model.relative_speed import relative_cost
-from slurm_energy.policy.base import Candidate, DecisionContext
+from slurm_energy.policy.base import Candidate, DecisionContext, Policy
 from slurm_energy.policy.baselines import FixedClockPolicy
 from slurm_energy.policy.candidates import JobOnCluster
 from slurm_energy.policy.comparison import MOST_DOUBT, TypeComparison
@@ -108,12 +108,38 @@ def test_a_clock_gets_only_what_the_type_left_of_the_bound() -> None:
     assert all(clock.predicted_slowdown <= 1.05 / (1.04 * exp(0.05**2 / 2)) - 1.0 for clock in decision.clocks)
 
 
+def drawing(watts: float, runs: int = 7) -> WorkEstimate:
+    return replace(make_work({A100: (100.0, watts), A40: (250.0, watts)}), runs_by_type={A100: runs})
+
+
+def test_a_name_that_draws_far_less_than_what_was_measured_keeps_the_default_clock() -> None:
+    # Boards of 500 W: the least of the measured programs draws 421 W at the default clock.
+    job = make_job(partitions=("a100",))
+    usual, light = decide(job, drawing(400.0)), decide(job, drawing(300.0))
+    assert [clock.gpu_type for clock in usual.clocks] == [A100]
+    assert light.clocks == ()
+    assert any("runs of this name draw 300 W, far less than any measured workload" in note for note in light.notes)
+    assert not any("far less" in note for note in usual.notes)
+
+
+@pytest.mark.parametrize("policy", [FixedClockPolicy({A100: 900}, 0.5), OraclePolicy()], ids=lambda policy: policy.name)
+def test_no_policy_gets_a_lower_clock_for_such_a_name_past_the_guard(policy: Policy) -> None:
+    guard = Guard(make_config(), ids=ids())
+    decision = guard.decide(policy, make_job(partitions=("a100",)), make_snapshot(), NOW, work=drawing(100.0))
+    assert decision.clocks == ()
+
+
+def test_one_run_or_a_type_that_others_were_seen_on_says_too_little_of_how_much_a_name_draws() -> None:
+    assert [clock.gpu_type for clock in decide(make_job(partitions=("a100",)), drawing(100.0, runs=1)).clocks] == [A100]
+    assert [clock.gpu_type for clock in decide(make_job(partitions=("a40",)), drawing(100.0)).clocks] == [A40]
+
+
 H100_CLUSTER = make_snapshot(
     make_node("a1", "a100", "a100"),
     make_node("h1", "h100", "h100"),
     partitions=(make_partition("a100", is_default=True), make_partition("h100")),
 )
-DEARER_ON_H100 = make_work({A100: (100.0, 120.0), H100: (60.0, 260.0)})
+DEARER_ON_H100 = make_work({A100: (100.0, 420.0), H100: (60.0, 910.0)})
 
 
 def test_a_job_is_not_sent_to_a_faster_type_that_costs_more_than_where_slurm_starts_it() -> None:
@@ -214,7 +240,7 @@ def limited(seconds: float, gpu_type: GpuTypeName | None) -> RuntimeEstimate:
     ("runtime", "work", "has_clock"),
     [
         (limited(3000.0, A100), None, True),
-        (limited(1500.0, A40), LIGHT, True),
+        (limited(1500.0, A40), make_work({A100: (100.0, 420.0), A40: (104.0, 280.0)}), True),
         (limited(3400.0, A40), None, True),  # an A40 takes 2.2 times as long at least: the job needs half an hour
         (limited(1700.0, H100), None, False),  # an A100 takes 2.3 times as long: an hour, which is the limit
         (limited(1700.0, None), None, True),  # nobody knows of which type it speaks

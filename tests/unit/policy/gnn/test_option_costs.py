@@ -11,6 +11,7 @@ from slurm_energy.domain.cluster import ClusterSnapshot
 from slurm_energy.domain.decision import RuntimeEstimate
 from slurm_energy.energy_model.operating_point import OperatingPoint, clock_table_of
 from slurm_energy.graph.cluster_graph import ClusterGraph
+from slurm_energy.policy.comparison import TypeComparison
 from slurm_energy.policy.gnn.option_costs import (
     Costs,
     OptionChoice,
@@ -42,7 +43,7 @@ def options_of(
 
 def chosen(options: tuple[ServedOption, ...], prices: OptionPrices) -> tuple[OptionChoice, ...]:
     scarcity = prices.scarcity or (0.0,) * len(options)
-    return option_choices(options, replace(prices, scarcity=scarcity), LIMITS)
+    return option_choices(options, replace(prices, scarcity=scarcity), TypeComparison(limits=LIMITS))
 
 
 def enumerated(served: ServedOption, prices: OptionPrices, scarcity: float) -> tuple[float, int]:
@@ -72,7 +73,7 @@ def test_every_option_has_the_clock_of_the_least_cost_and_the_cheapest_comes_fir
     assert len(options) >= 2
     prices = OptionPrices(
         time_watts=time_watts,
-        slowdown_joules=slowdown * least_joules(options, LIMITS),
+        slowdown_joules=slowdown * least_joules(options, TypeComparison(limits=LIMITS)),
         waking=1.0,
         scarcity=tuple(scarcity * place for place in range(len(options))),
     )
@@ -97,12 +98,12 @@ def test_without_prices_the_least_energy_inside_the_bound_is_chosen() -> None:
         table = clock_table_of(A100, power_limit_watts=LIMITS.watts(A100))
         assert table is not None
         assert choice.dearest.point == table.best(bound)
-        assert choice.total == pytest.approx(least_joules(options, LIMITS), rel=1e-12)
+        assert choice.total == pytest.approx(least_joules(options, TypeComparison(limits=LIMITS)), rel=1e-12)
 
 
 def test_dearer_slowdown_and_scarcer_gpus_never_lower_the_clock() -> None:
     options = options_of(config=site(max_slowdown=1.5, routing_open=False))
-    least = least_joules(options, LIMITS)
+    least = least_joules(options, TypeComparison(limits=LIMITS))
     prices = [replace(FREE, slowdown_joules=price * least) for price in (0.0, 0.1, 0.3, 1.0, 10.0)]
     clocks = [point(chosen(options, price)[0]).sm_clock_mhz for price in prices]
     assert clocks == sorted(clocks)
