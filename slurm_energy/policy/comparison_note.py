@@ -9,7 +9,6 @@ from slurm_energy.policy.base import Candidate, DecisionContext
 from slurm_energy.policy.baselines import landing_types
 from slurm_energy.policy.routing import fastest_type, with_room
 
-Notes = tuple[str, ...]
 _LISTED = 4
 _SOURCES = {
     "measured": "workloads measured on both",
@@ -40,7 +39,7 @@ def comparison_note(context: DecisionContext, shown_names: Mapping[GpuTypeName, 
 
 def light_notes(
     landing: Iterable[Candidate], context: DecisionContext, shown_names: Mapping[GpuTypeName, str]
-) -> Notes:
+) -> tuple[str, ...]:
     """Return why a job keeps the default clock on types where its name draws far less than what was measured.
 
     Args:
@@ -50,8 +49,8 @@ def light_notes(
     """
     comparison = context.comparison
     return tuple(
-        f"{shown_names.get(name, name)}: runs of this name draw {comparison.watts(name):.0f} W, far less than any measured "
-        "workload: what a lower clock does to it is unknown, the default clock stays"
+        f"{shown_names.get(name, name)}: runs of this name draw {comparison.watts(name):.0f} W, far less than any "
+        "measured workload: what a lower clock does to it is unknown, the default clock stays"
         for name in landing_types(landing)
         if comparison.draws_less(name)
     )
