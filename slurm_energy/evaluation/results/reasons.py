@@ -24,9 +24,11 @@ Four of the six scenarios are asked for. In these two first come, first served d
 that order: `total-cost` without a network is as far behind.
 """
 ASKED_ONCE = """
-It is the daemon that misses it. It is asked once, at submission, and does not know what a job computes: it lowers
-clocks only as far as every measured workload bears within the job's slowdown bound. Device types by kind of work, nodes
-and later starts, by which `learned prices` saves, are Slurm's there. Its network ends where `daemon/oracle` does.
+It is the daemon that misses it. It is asked once, at submission. What runs of a job's name tell it gives it most of
+what device types are worth; nodes, later starts and what is worth waiting for, by which `learned prices` saves the
+rest, are Slurm's there. It also promises each job 5 %: against the fastest partition with room, and at clocks that
+every measured workload bears, where the rules weigh the time of one job against the energy of another. Its network
+ends where `daemon/oracle` does.
 """
 ENERGY_OF_THE_PAPER = """
 The bound leaves 25 to 26 % (35 to 38 % near the capacity) to anybody, at any speed. `learned prices, saving` runs jobs

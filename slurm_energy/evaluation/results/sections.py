@@ -100,6 +100,7 @@ _PHILLY_RULES = (
     "sjf-backfill",
     "job-table",
     "daemon/oracle",
+    "daemon/oracle:learn=0",
     "greedy",
     "edp",
     "price:V=200",
@@ -164,7 +165,9 @@ PHILLY = Section(
     text="""
 Worlds `philly-a100…`: eight days of which the last six count. Clocks of `fixed-clock` and `fixed-dvfs` are
 the best static ones, found by a sweep on arrivals that no comparison sees. Slowdown is against a run at the
-default clock on the same devices, so that a low clock counts as slowdown.
+default clock on the same devices, so that a low clock counts as slowdown. Jobs name no partition and are submitted to
+all, as with `sbatch -p a100,a40,v100,h100`. Each has one of 108 names, by which `job-table` and the daemon learn, from
+nothing at the start of each run; with `learn=0` the daemon compares GPU types by tables alone.
 """,
     figure=_ENERGY,
     is_relative=True,
@@ -225,7 +228,6 @@ CANDIDATES: tuple[str, ...] = (
     "learned prices::frontier,scenarios::learned-price:checkpoint=shipped,V=20",
     f"learned prices::philly::learned-price:checkpoint=shipped,{_PACKED}",
     "the daemon::philly::daemon/gnn",
-    "the daemon, tables only::philly-a100::daemon/gnn:learn=0",
     f"learned prices::tum128,robustness::learned-price:checkpoint=shipped,{BALANCED}",
     f"learned prices, saving::tum128,robustness::learned-price:checkpoint=shipped,{SAVER}",
 )
