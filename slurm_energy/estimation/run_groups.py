@@ -14,7 +14,9 @@ from slurm_energy.domain.work import MeasuredRun
 
 FloatArray = NDArray[np.float64]
 RUNS_PER_TYPE = 20
-"""Newest runs of a name on a type that count: programs change."""
+"""Newest runs of a name on a type that count."""
+WINDOW_SECONDS = 30.0 * 86_400.0
+"""Before a name's last run: programs and inputs grow, and old runs on one type say nothing beside new ones elsewhere."""
 _PRIOR_RUNS = 4.0
 """How many differences between runs the typical spread counts beside a name's own."""
 _PRIOR_SECONDS, _PRIOR_WATTS = 0.3, 0.05
@@ -45,14 +47,15 @@ class RunGroups:
 
 
 def group_runs(runs: Iterable[MeasuredRun]) -> RunGroups:
-    """Return the groups of some runs. Of each name the runs with its most frequent number of GPUs count.
+    """Return the groups of some runs.
 
-    A name that stands for several programs (`wrap`, `job.sh`) has runs that differ, and so means of little weight.
+    Of each name the runs of the 30 days before its last one count, with its most frequent number of GPUs. A name that
+    stands for several programs (`wrap`, `job.sh`) has runs that differ, and so means of little weight.
     """
     kept: dict[JobName, list[MeasuredRun]] = {}
     for run in runs:
         kept.setdefault(JobName(run.user, run.name), []).append(run)
-    kept = {name: _most_frequent_count(found) for name, found in kept.items()}
+    kept = {name: _most_frequent_count(_recent(found)) for name, found in kept.items()}
     names = tuple(sorted(kept, key=lambda name: (str(name.user), name.name)))
     types = tuple(sorted({run.gpu_type for found in kept.values() for run in found}))
     place = {gpu_type: index for index, gpu_type in enumerate(types)}
@@ -84,6 +87,11 @@ def _variances_of_means(count: NDArray[np.int64], squares: FloatArray) -> FloatA
     found = np.full(squares.shape, np.inf)
     np.divide(spread[:, :, None], count[:, None, :], out=found, where=np.broadcast_to(seen, squares.shape))
     return found
+
+
+def _recent(runs: list[MeasuredRun]) -> list[MeasuredRun]:
+    newest = max(run.ended_at_seconds for run in runs)
+    return [run for run in runs if newest - run.ended_at_seconds <= WINDOW_SECONDS]
 
 
 def _most_frequent_count(runs: list[MeasuredRun]) -> list[MeasuredRun]:

@@ -83,7 +83,7 @@ def oracle_clocks(context: DecisionContext, partitions: tuple[PartitionName, ...
 def trial_note(candidate: Candidate) -> str:
     """Return why a job is not sent to the partition of the least cost."""
     name = candidate.partition.name
-    return f"{name} is the cheapest by data sheets; this run is left to Slurm, to compare those of its name there with"
+    return f"{name} is the cheapest by tables; this run is left to Slurm, to compare those of its name there with"
 
 
 def _staying_note(cost: PartitionCost) -> str:

@@ -75,8 +75,8 @@ def slurms_own(candidates: Sequence[Candidate]) -> Candidate | None:
 def lacks_runs_at_home(chosen: Candidate, own: Candidate | None, comparison: TypeComparison) -> bool:
     """Return whether a name should run where Slurm starts it before it is sent elsewhere again.
 
-    Data sheets sent its first runs elsewhere. What those measured has nothing to be compared with until some run
-    stayed: then runs decide, and no longer the sheets.
+    Tables sent its first runs elsewhere: data sheets, or workloads that draw far more than it does. What those runs
+    measured has nothing to be compared with until some run stayed: then runs decide, and no longer the tables.
 
     Args:
         chosen: Where the job would be sent.
@@ -88,7 +88,10 @@ def lacks_runs_at_home(chosen: Candidate, own: Candidate | None, comparison: Typ
         return False
     there, here = chosen.gpu_types[0], own.gpu_types[0]
     cost = comparison.cost(there, here)
-    if cost is None or cost.source != "specification":
+    is_guess = cost is not None and (
+        cost.source == "specification" or (cost.source == "measured" and comparison.draws_less(there))
+    )
+    if not is_guess:
         return False
     runs = work.runs_by_type
     return runs.get(there, 0) >= ENOUGH_RUNS > runs.get(here, 0)

@@ -38,6 +38,15 @@ def test_the_newest_runs_of_a_type_count() -> None:
     assert groups.means[0, 0, 0] == pytest.approx(log(100.0))
 
 
+def test_a_run_on_one_type_is_not_held_against_one_that_is_months_younger() -> None:
+    day = 86_400.0
+    old = [make_run("a", A40, ended_at_seconds=0.0), make_run("b", A40, ended_at_seconds=0.0)]
+    new = [make_run("a", A100, ended_at_seconds=31.0 * day), make_run("b", A100, ended_at_seconds=29.0 * day)]
+    groups = group_runs([*old, *new])
+    assert groups.gpu_types == (A100, A40)
+    assert groups.runs.tolist() == [[1, 0], [1, 1]]
+
+
 def test_a_name_whose_runs_differ_has_a_mean_of_less_weight_and_more_runs_give_more() -> None:
     steady = [make_run("steady", seconds=100.0 + number) for number in range(8)]
     generic = [make_run("wrap", seconds=10.0 ** (number % 4)) for number in range(8)]

@@ -186,6 +186,16 @@ def test_a_name_that_sheets_sent_elsewhere_runs_where_slurm_starts_it_before_it_
     assert decide(make_job(), both, H100_CLUSTER).partitions == (PartitionName("h100"),)
 
 
+@pytest.mark.parametrize(("watts", "stays"), [(420.0, False), (120.0, True)], ids=["as measured", "far less"])
+def test_measured_workloads_are_a_guide_to_names_that_draw_as_they_do(watts: float, stays: bool) -> None:
+    partitions = (make_partition("a40", is_default=True), make_partition("a100"))
+    cluster = make_snapshot(make_node("a1", "a100", "a100"), make_node("n1", "a40", "a40"), partitions=partitions)
+    runs = replace(make_work({A100: (100.0, watts)}), runs_by_type={A100: 2})
+    decision = decide(make_job(), runs, cluster)
+    assert decision.partitions == (None if stays else (PartitionName("a100"),))
+    assert any("this run is left to Slurm" in note for note in decision.notes) == stays
+
+
 def test_a_mixed_partition_is_judged_by_its_dearest_type() -> None:
     mixed = make_snapshot(
         make_node("a1", "a100", "a100"),
