@@ -133,6 +133,9 @@ class RoutingConfig:
 
     open: bool = _setting(False, "Jobs that name no partition may be sent to others than the default one.")
     partitions: tuple[str, ...] = _setting((), "Partitions open for routing; empty: all the user may use.")
+    less_gpu_memory: bool = _setting(
+        False, "Whether that may be to GPUs of less memory, on which no run of the job's name has run through yet."
+    )
     node_hints: bool = _setting(
         False, "Whether a learned policy may add a soft --prefer feature; never a hard constraint."
     )

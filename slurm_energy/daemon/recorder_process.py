@@ -21,7 +21,7 @@ from slurm_energy.daemon.runtime_history import RUNS_PER_NAME, runtime_estimates
 from slurm_energy.daemon.unreported import UnreportedJobs
 from slurm_energy.daemon.work_history import named_work, work_parts
 from slurm_energy.domain.ids import ClusterName
-from slurm_energy.domain.work import MeasuredRun, WorkEstimate
+from slurm_energy.domain.work import FailedRuns, MeasuredRun, WorkEstimate
 from slurm_energy.errors import (
     DaemonUnavailable,
     PermissionRefused,
@@ -31,9 +31,10 @@ from slurm_energy.errors import (
     StoreError,
     ValueRangeError,
 )
+from slurm_energy.policy.site_limits import site_board_limits
 from slurm_energy.store.access import Engine
 from slurm_energy.store.history import all_recent_runtimes
-from slurm_energy.store.measured_runs import measured_runs
+from slurm_energy.store.measured_runs import failed_runs, measured_runs
 from slurm_energy.store.schema import check_version, database_revision, upgrade
 from slurm_energy.store.session import open_engine, run_in_transaction, store_session
 from slurm_energy.wire.codec import encode
@@ -108,6 +109,7 @@ class RecorderLoop:
         self._recorder = Recorder(config, directory, (DAEMON_STREAM, JOBS_STREAM))
         self._unreported = UnreportedJobs(self._cluster, config.node.time_scale)
         self._work: dict[tuple[int, str], WorkEstimate] = {}
+        self._limits = site_board_limits(config)
         self._history_due = Every(HISTORY_INTERVAL_SECONDS)
         self._work_due = Every(WORK_INTERVAL_SECONDS)
         self._unreported_due = Every(UNREPORTED_INTERVAL_SECONDS)
@@ -147,12 +149,16 @@ class RecorderLoop:
 
     def _tell_work(self, engine: Engine) -> None:
         runs: list[MeasuredRun] = []
-        if self._config.policy.learn_from_runs:
-            with store_session(engine, read_only=True) as session:
-                runs = list(measured_runs(session, self._cluster, _history_begins()))
+        failures: list[FailedRuns] = []
         try:
-            work = named_work(runs)
-        except (ArithmeticError, ValueError, SlurmEnergyError) as error:  # the recording must not end with it
+            if self._config.policy.learn_from_runs:
+                with store_session(engine, read_only=True) as session:
+                    runs = list(measured_runs(session, self._cluster, _history_begins()))
+                    failures = list(failed_runs(session, self._cluster, _history_begins()))
+            work = named_work(runs, failures)
+        except StoreError:
+            raise
+        except Exception as error:  # noqa: BLE001  # the recording must not end with it, whatever it is
             logger.warning("runs cannot be compared, the picture from before stays runs=%d error=%s", len(runs), error)
             return
         self._work = {(user_id, name): estimate for user_id, name, estimate in work}
@@ -162,7 +168,7 @@ class RecorderLoop:
     def _tell_runtimes(self, engine: Engine) -> None:
         with store_session(engine, read_only=True) as session:
             samples = all_recent_runtimes(session, self._cluster, _history_begins(), RUNS_PER_NAME)
-            estimates = runtime_estimates(samples, self._work)
+            estimates = runtime_estimates(samples, self._work, self._limits)
         for part in runtime_parts(estimates):
             self._tell(part)
 

@@ -4,22 +4,20 @@ import logging
 from collections.abc import Iterable, Iterator, Sequence
 
 from slurm_energy.daemon.frames import MAX_ITEMS, WorkPart
-from slurm_energy.domain.work import MeasuredRun, WorkEstimate
+from slurm_energy.domain.work import FailedRuns, MeasuredRun, WorkEstimate
 
 logger = logging.getLogger(__name__)
 
 MAX_NAMES = 10_000
-LEAST_RUNS = 2
-"""Of a name that is told: most names of one run never come again."""
 NamedWork = tuple[int, str, WorkEstimate]
 
 
-def named_work(runs: Iterable[MeasuredRun]) -> list[NamedWork]:
-    """Return estimates of the names that ran last; none where numpy is not installed."""
+def named_work(runs: Iterable[MeasuredRun], failures: Iterable[FailedRuns] = ()) -> list[NamedWork]:
+    """Return estimates of the names that ran last, those that only failed behind them; none without numpy."""
     try:
         from slurm_energy.estimation.run_groups import group_runs  # noqa: PLC0415  # numpy is no part of the base
         from slurm_energy.estimation.work_model import work_estimates  # noqa: PLC0415
-    except ModuleNotFoundError as error:
+    except ImportError as error:
         logger.info("runs say nothing of GPU types, install slurm-energy[daemon] reason=%s", error)
         return []
     known = list(runs)
@@ -28,9 +26,8 @@ def named_work(runs: Iterable[MeasuredRun]) -> list[NamedWork]:
         key = run.user, run.name
         newest[key] = max(run.ended_at_seconds, newest.get(key, run.ended_at_seconds))
     found = [
-        (newest[name.user, name.name], int(name.user), name.name, estimate)
-        for name, estimate in work_estimates(group_runs(known))
-        if sum(estimate.runs_by_type.values()) >= LEAST_RUNS
+        (newest.get((name.user, name.name), 0.0), int(name.user), name.name, estimate)
+        for name, estimate in work_estimates(group_runs(known, failures))
     ]
     found.sort(key=lambda item: (-item[0], item[1], item[2]))
     return [(user_id, name, estimate) for _, user_id, name, estimate in found[:MAX_NAMES]]

@@ -1,9 +1,9 @@
 """What runs of one job name measured, and what is expected of its next run on each GPU type."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from math import exp, isfinite
+from math import exp, hypot, isfinite
 
 from slurm_energy.domain.ids import GpuTypeName
 from slurm_energy.errors import ValueRangeError
@@ -22,6 +22,8 @@ class MeasuredRun:
     watts: float
     """Mean power of one of its GPUs."""
     ended_at_seconds: float
+    slowed: float = 0.0
+    """Most that its clock made it longer, as a ratio; `seconds` is without half of that."""
 
     def __post_init__(self) -> None:
         if self.gpus < 1:
@@ -29,6 +31,16 @@ class MeasuredRun:
         for thing, value in (("run time", self.seconds), ("power", self.watts)):
             if not (isfinite(value) and value > 0.0):
                 raise ValueRangeError(f"measured run of {self.name[:64]!r}: {thing} {value} is not a number above 0")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailedRuns:
+    """How often runs of a name did not run through on GPUs of one type: failed, out of memory, or out of time."""
+
+    user: int | str
+    name: str
+    gpu_type: GpuTypeName
+    runs: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +59,20 @@ class WorkEstimate:
     """Standard deviation of the difference of two types' `log_seconds`, [types, types]."""
     log_watts: tuple[float, ...]
     """Mean of the logarithm of one GPU's power, by type."""
+    gpus: int = 1
+    """Of the runs behind it."""
+    failed_types: frozenset[GpuTypeName] = frozenset()
+    """Types on which the name's runs have failed and none has run through."""
+
+    def for_gpus(self, gpus: int) -> "WorkEstimate":
+        """Return the estimate for a job of so many GPUs: another number than the runs had adds to the doubt."""
+        if gpus == self.gpus:
+            return self
+        doubt = tuple(
+            tuple(hypot(doubt, _OTHER_WIDTH) if one != other else 0.0 for other, doubt in enumerate(row))
+            for one, row in enumerate(self.log_seconds_doubt)
+        )
+        return replace(self, gpus=gpus, log_seconds_doubt=doubt)
 
     def __post_init__(self) -> None:
         types = len(self.gpu_types)
@@ -67,14 +93,12 @@ class WorkEstimate:
         return None if one is None or other is None else self.log_seconds_doubt[one][other]
 
     def time_ratio(self, gpu_type: GpuTypeName, reference: GpuTypeName) -> float:
-        """Return how many times as long the work takes on a type, as a mean over what it may be: doubt adds to it.
+        """Return how many times as long the work takes on a type, in the middle of what it may be.
 
         Raises:
             KeyError: a type is not known.
         """
-        one, other = self._place[gpu_type], self._place[reference]
-        doubt = self.log_seconds_doubt[one][other]
-        return exp(self.log_seconds[one] - self.log_seconds[other] + doubt * doubt / 2.0)
+        return exp(self.log_seconds[self._place[gpu_type]] - self.log_seconds[self._place[reference]])
 
     def watts(self, gpu_type: GpuTypeName) -> float | None:
         """Return the power of one GPU of a type; None for one not known."""
@@ -91,3 +115,5 @@ class WorkEstimate:
 
 
 _MOST_LOG = 100.0
+_OTHER_WIDTH = 0.15
+"""Standard deviation by which the time ratio of two types may differ at another number of GPUs: assumed."""

@@ -22,7 +22,12 @@ class RelativeCost:
     """The largest over the workloads, or over the specifications, that were compared."""
     energy_ratio: float
     """Ratio of joules per unit of work."""
-    source: Literal["same type", "measured", "specification", "runs of this name"]
+    source: Literal["same type", "measured", "specification", "runs of this name", "names that draw alike"]
+
+    @property
+    def is_by_runs(self) -> bool:
+        """Whether it is of the job's own name, and not the same for all work."""
+        return self.source in {"same type", "runs of this name", "names that draw alike"}
 
 
 def relative_cost(

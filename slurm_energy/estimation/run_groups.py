@@ -1,7 +1,8 @@
-"""Measured runs by job name and GPU type: means of logarithms, and how much runs of one name differ."""
+"""Measured runs by job name and GPU type: means of logarithms, and how far they can be wrong."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from itertools import groupby
 from math import log
 from typing import NamedTuple
@@ -10,18 +11,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slurm_energy.domain.ids import GpuTypeName
-from slurm_energy.domain.work import MeasuredRun
+from slurm_energy.domain.work import FailedRuns, MeasuredRun
 
 FloatArray = NDArray[np.float64]
 RUNS_PER_TYPE = 20
 """Newest runs of a name on a type that count."""
 WINDOW_SECONDS = 30.0 * 86_400.0
-"""Before a name's last run: programs and inputs grow, and old runs on one type say nothing beside new ones elsewhere."""
+"""Before a name's last run: programs and inputs grow, and an old run on one type says nothing beside a new one."""
+FAILURES = 2
+"""Runs that failed on a type, with none that ran through, from which on a name is not sent there."""
+_DAY_SECONDS = 86_400.0
 _PRIOR_RUNS = 4.0
-"""How many differences between runs the typical spread counts beside a name's own."""
-_PRIOR_SECONDS, _PRIOR_WATTS = 0.3, 0.05
-"""Typical spread of the logarithms between runs of one name before any is seen: assumed."""
-_LEAST_SECONDS, _LEAST_WATTS = 0.01, 0.01
+"""How many differences between runs, or days, the typical spread counts beside a name's own."""
+_PRIOR_SPREAD = np.array([0.3, 0.05]) ** 2
+"""Typical variance of log seconds and log watts between runs of one name and day, before any is seen: assumed."""
+_PRIOR_DAYS = np.array([0.15, 0.03]) ** 2
+"""The same between days: a day's runs are often one sweep or one array, and alike."""
+_LEAST_SPREAD = np.array([0.01, 0.01]) ** 2
 """Boards of one type differ by about so much, whatever runs on them: assumed."""
 
 
@@ -44,48 +50,120 @@ class RunGroups:
     """0 where there is no run."""
     variances: FloatArray
     """Of the means; infinite where there is no run."""
+    gpus: tuple[int, ...]
+    """Of each name's runs."""
+    failed: Mapping[JobName, frozenset[GpuTypeName]] = field(default_factory=dict)
+    """Types on which a name has failed and never run through."""
 
 
-def group_runs(runs: Iterable[MeasuredRun]) -> RunGroups:
+class _Sums(NamedTuple):
+    """What the spread of runs and days is found from, each summed over a name's types."""
+
+    within: FloatArray
+    """Squares of runs about their day's mean, [names, 2]."""
+    within_free: FloatArray
+    """[names]."""
+    between: FloatArray
+    """Squares of days about the mean, by runs, [names, 2]."""
+    between_free: FloatArray
+    between_weight: FloatArray
+    """Variances between days that the squares hold beside one of runs for each of `between_free`."""
+
+
+def group_runs(runs: Iterable[MeasuredRun], failures: Iterable[FailedRuns] = ()) -> RunGroups:
     """Return the groups of some runs.
 
     Of each name the runs of the 30 days before its last one count, with its most frequent number of GPUs. A name that
-    stands for several programs (`wrap`, `job.sh`) has runs that differ, and so means of little weight.
+    stands for several programs (`wrap`, `job.sh`) has runs that differ, and so means of little weight; so has one whose
+    runs differ from day to day. Names that only failed have no runs.
     """
     kept: dict[JobName, list[MeasuredRun]] = {}
     for run in runs:
         kept.setdefault(JobName(run.user, run.name), []).append(run)
     kept = {name: _most_frequent_count(_recent(found)) for name, found in kept.items()}
-    names = tuple(sorted(kept, key=lambda name: (str(name.user), name.name)))
+    failed = _failed(failures, kept)
+    names = tuple(sorted({*kept, *failed}, key=lambda name: (str(name.user), name.name)))
     types = tuple(sorted({run.gpu_type for found in kept.values() for run in found}))
     place = {gpu_type: index for index, gpu_type in enumerate(types)}
     shape = (len(names), 2, len(types))
-    count, means, squares = np.zeros((len(names), len(types)), dtype=np.int64), np.zeros(shape), np.zeros(shape)
+    count, means = np.zeros((len(names), len(types)), dtype=np.int64), np.zeros(shape)
+    days, slowed = np.zeros((len(names), len(types))), np.zeros((len(names), len(types)))
+    rows = len(names)
+    sums = _Sums(np.zeros((rows, 2)), np.zeros(rows), np.zeros((rows, 2)), np.zeros(rows), np.zeros(rows))
     for row, name in enumerate(names):
-        for gpu_type, same in groupby(sorted(kept[name], key=_newest_first), key=lambda run: run.gpu_type):
-            figures = np.array([(log(run.seconds), log(run.watts)) for run in list(same)[:RUNS_PER_TYPE]])
-            where = place[gpu_type]
-            count[row, where] = len(figures)
-            means[row, :, where] = figures.mean(axis=0)
-            squares[row, :, where] = ((figures - figures.mean(axis=0)) ** 2).sum(axis=0)
+        for gpu_type, same in groupby(sorted(kept.get(name, ()), key=_newest_first), key=lambda run: run.gpu_type):
+            newest, where = list(same)[:RUNS_PER_TYPE], place[gpu_type]
+            count[row, where] = len(newest)
+            means[row, :, where], days[row, where] = _add_up(newest, row, sums)
+            slowed[row, where] = sum(run.slowed for run in newest) / len(newest)
+    variances = _variances_of_means(count, days, sums)
+    variances[:, 0, :] += slowed**2 / 12.0  # somewhere between nothing and `slowed`, in all runs alike
     return RunGroups(
-        names=names, gpu_types=types, runs=count, means=means, variances=_variances_of_means(count, squares)
+        names=names,
+        gpu_types=types,
+        runs=count,
+        means=means,
+        variances=variances,
+        gpus=tuple(kept[name][0].gpus if name in kept else 1 for name in names),
+        failed=failed,
     )
 
 
-def _variances_of_means(count: NDArray[np.int64], squares: FloatArray) -> FloatArray:
-    """Return the variance of each mean: the name's own spread, drawn towards that of the name in the middle."""
-    free = np.maximum(count - 1, 0).sum(axis=1)  # [names]
-    own = squares.sum(axis=2)  # [names, 2]
-    prior = np.array([_PRIOR_SECONDS, _PRIOR_WATTS]) ** 2
-    towards_prior = (_PRIOR_RUNS * prior + own) / (_PRIOR_RUNS + free)[:, None]
+def _add_up(runs: list[MeasuredRun], row: int, sums: _Sums) -> tuple[FloatArray, float]:
+    """Add runs of one name and type to the sums; return their mean [2] and the sum of squares of the days' shares."""
+    figures = np.array([(log(run.seconds), log(run.watts)) for run in runs])
+    day = [int(run.ended_at_seconds // _DAY_SECONDS) for run in runs]
+    mean, total = figures.mean(axis=0), len(runs)
+    shares = 0.0
+    for number in set(day):
+        of_day = figures[[index for index, one in enumerate(day) if one == number]]
+        sums.within[row] += ((of_day - of_day.mean(axis=0)) ** 2).sum(axis=0)
+        sums.between[row] += len(of_day) * (of_day.mean(axis=0) - mean) ** 2
+        shares += (len(of_day) / total) ** 2
+    sums.within_free[row] += total - len(set(day))
+    sums.between_free[row] += len(set(day)) - 1
+    sums.between_weight[row] += total * (1.0 - shares)
+    return mean, shares
+
+
+def _variances_of_means(count: NDArray[np.int64], days: FloatArray, sums: _Sums) -> FloatArray:
+    """Return the variance of each mean, [names, 2, types]: of its runs, and of its days, which more runs do not lessen.
+
+    Both spreads are a name's own, drawn towards that of the name in the middle: a one-way analysis of variance.
+    """
+    # Where days hold one run each, what runs of a day differ by is seen between days only, and is no more than that.
+    of_runs = _drawn(sums.within, sums.within_free, _PRIOR_SPREAD)
+    of_both = _drawn(sums.within + sums.between, sums.within_free + sums.between_free, _PRIOR_SPREAD)
+    spread = np.maximum(np.minimum(of_runs, of_both), _LEAST_SPREAD)
+    free = sums.between_free[:, None]
+    weight = np.where(sums.between_weight > 0.0, sums.between_weight, 1.0)[:, None]
+    excess = np.maximum(0.0, sums.between - free * spread) / weight * free
+    of_days = _drawn(excess, sums.between_free, _PRIOR_DAYS)
+    found = np.full((len(count), 2, count.shape[1]), np.inf)
+    seen = np.broadcast_to(count[:, None, :] > 0, found.shape)
+    np.divide(spread[:, :, None], count[:, None, :], out=found, where=seen)
+    return found + of_days[:, :, None] * days[:, None, :]
+
+
+def _drawn(squares: FloatArray, free: FloatArray, prior: FloatArray) -> FloatArray:
+    """Return variances [names, 2] from sums of squares, drawn towards that of the name in the middle."""
+    towards_prior = (_PRIOR_RUNS * prior + squares) / (_PRIOR_RUNS + free)[:, None]
     several = free > 0
     typical = np.median(towards_prior[several], axis=0) if several.any() else prior
-    spread = (_PRIOR_RUNS * typical + own) / (_PRIOR_RUNS + free)[:, None]
-    spread = np.maximum(spread, np.array([_LEAST_SECONDS, _LEAST_WATTS]) ** 2)
-    seen = count[:, None, :] > 0
-    found = np.full(squares.shape, np.inf)
-    np.divide(spread[:, :, None], count[:, None, :], out=found, where=np.broadcast_to(seen, squares.shape))
+    drawn: FloatArray = (_PRIOR_RUNS * typical + squares) / (_PRIOR_RUNS + free)[:, None]
+    return drawn
+
+
+def _failed(
+    failures: Iterable[FailedRuns], kept: Mapping[JobName, list[MeasuredRun]]
+) -> dict[JobName, frozenset[GpuTypeName]]:
+    tally: Counter[tuple[JobName, GpuTypeName]] = Counter()
+    for one in failures:
+        tally[JobName(one.user, one.name), one.gpu_type] += one.runs
+    found: dict[JobName, frozenset[GpuTypeName]] = {}
+    for (name, gpu_type), runs in tally.items():
+        if runs >= FAILURES and all(run.gpu_type != gpu_type for run in kept.get(name, ())):
+            found[name] = found.get(name, frozenset()) | {gpu_type}
     return found
 
 
@@ -95,9 +173,7 @@ def _recent(runs: list[MeasuredRun]) -> list[MeasuredRun]:
 
 
 def _most_frequent_count(runs: list[MeasuredRun]) -> list[MeasuredRun]:
-    tally: dict[int, int] = {}
-    for run in runs:
-        tally[run.gpus] = tally.get(run.gpus, 0) + 1
+    tally = Counter(run.gpus for run in runs)
     usual = max(tally, key=lambda gpus: (tally[gpus], -gpus))
     return [run for run in runs if run.gpus == usual]
 

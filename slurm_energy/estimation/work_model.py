@@ -20,6 +20,8 @@ from numpy.typing import NDArray
 from slurm_energy.domain.work import WorkEstimate
 from slurm_energy.estimation.run_groups import FloatArray, JobName, RunGroups
 
+LEAST_RUNS = 2
+"""Of a name that is told: most names of one run never come again."""
 _PRIOR_NAMES = 5.0
 """How many names the prior covariance counts for."""
 _SIZE = 2.0
@@ -64,9 +66,10 @@ def fit_work_model(groups: RunGroups) -> WorkModel:
 
 
 def work_estimates(groups: RunGroups) -> Iterator[tuple[JobName, WorkEstimate]]:
-    """Yield what is expected of every name on every type that any name was seen on."""
+    """Yield what is expected of names on every type that any name was seen on, if they ran twice or have failed."""
     types = len(groups.gpu_types)
-    if not groups.names:
+    if not types:
+        yield from _failed_alone(groups)
         return
     model = fit_work_model(groups)
     for begin in range(0, len(groups.names), _AT_ONCE):
@@ -76,11 +79,18 @@ def work_estimates(groups: RunGroups) -> Iterator[tuple[JobName, WorkEstimate]]:
         own = np.diagonal(seconds, axis1=1, axis2=2)
         apart = np.sqrt(np.maximum(0.0, own[:, :, None] + own[:, None, :] - 2.0 * seconds))  # [names, types, types]
         for row, point, doubt in zip(rows.tolist(), points.tolist(), apart.tolist(), strict=True):
-            counts = zip(groups.gpu_types, groups.runs[row].tolist(), strict=True)
+            name, counts = groups.names[row], groups.runs[row].tolist()
+            failed = groups.failed.get(name, frozenset())
+            if sum(counts) < LEAST_RUNS and not failed:
+                continue
             yield (
-                groups.names[row],
+                name,
                 WorkEstimate(
-                    runs_by_type={gpu_type: runs for gpu_type, runs in counts if runs},
+                    runs_by_type={
+                        gpu_type: runs for gpu_type, runs in zip(groups.gpu_types, counts, strict=True) if runs
+                    },
+                    gpus=groups.gpus[row],
+                    failed_types=failed,
                     gpu_types=groups.gpu_types,
                     log_seconds=tuple(point[:types]),
                     log_seconds_doubt=tuple(map(tuple, doubt)),
@@ -89,14 +99,25 @@ def work_estimates(groups: RunGroups) -> Iterator[tuple[JobName, WorkEstimate]]:
             )
 
 
+def _failed_alone(groups: RunGroups) -> Iterator[tuple[JobName, WorkEstimate]]:
+    for name, failed in groups.failed.items():
+        yield (
+            name,
+            WorkEstimate(
+                runs_by_type={}, gpu_types=(), log_seconds=(), log_seconds_doubt=(), log_watts=(), failed_types=failed
+            ),
+        )
+
+
 def _fitted(groups: RunGroups) -> NDArray[np.intp]:
     """Return the rows of the names that the distribution is found from."""
     names_of: Counter[int | str] = Counter()
     kept: list[int] = []
-    for row in np.argsort(-groups.runs.sum(axis=1), kind="stable").tolist():
+    runs = groups.runs.sum(axis=1)
+    for row in np.argsort(-runs, kind="stable").tolist():
         user = groups.names[row].user
         names_of[user] += 1
-        if names_of[user] <= _MOST_OF_A_USER:
+        if runs[row] and names_of[user] <= _MOST_OF_A_USER:
             kept.append(row)
     return np.array(kept[:_MOST_FITTED], dtype=np.intp)
 

@@ -88,7 +88,8 @@ def _configured(name: str, settings: str) -> Config:
         except ValueError:
             raise ConfigError(f"setting {key}={value[:64]!r} of {SERVED}{name} is not a number") from None
         if key == "open" and number in (0.0, 1.0):
-            config = replace(config, routing=replace(config.routing, open=bool(number)))
+            # In the twin a job is only ever allowed where its devices' memory suffices.
+            config = replace(config, routing=replace(config.routing, open=bool(number), less_gpu_memory=bool(number)))
         elif key == "learn" and number in (0.0, 1.0):
             config = replace(config, policy=replace(config.policy, learn_from_runs=bool(number)))
         elif key == "max_slowdown" and 0.0 <= number <= 2.0:

@@ -4,10 +4,11 @@ import math
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from slurm_energy.config import RoutingConfig
+from slurm_energy.config import Config, RoutingConfig
 from slurm_energy.domain.cluster import ClusterSnapshot, NodeState, PartitionState
 from slurm_energy.domain.ids import GpuTypeName, PartitionName
 from slurm_energy.domain.job import JobRequest
+from slurm_energy.domain.work import WorkEstimate
 from slurm_energy.energy_model.catalog import CATALOG, gpu_type_from_slurm_type
 
 UNTYPED_GRES = "gpu"
@@ -24,6 +25,8 @@ class JobOnCluster:
     """None when the groups could not be looked up: partitions open to certain groups then do not count as allowed."""
     claimed_gpus: Mapping[PartitionName, float] = field(default_factory=dict)
     """GPUs that jobs decided since the snapshot will ask for in each partition; infinite for an array."""
+    work: WorkEstimate | None = None
+    """What runs of the job's name say of the GPU types; None for a name without."""
 
 
 def catalogue_name(slurm_type: str | None, configured: Mapping[str, str]) -> GpuTypeName | None:
@@ -78,6 +81,32 @@ def refusal(case: JobOnCluster, partition: PartitionState) -> str | None:
         (not slurm_types(case, partition), "has no GPU of the type asked for"),
     )
     return next((reason for failed, reason in checks if failed), None)
+
+
+def unfitness(case: JobOnCluster, partition: PartitionState, config: Config) -> str | None:
+    """Return why the job might not run through in a partition that it could be sent to, None if nothing says so.
+
+    Its user knows what his program needs: a partition that he named himself is unfit only where its runs have failed.
+    """
+    work = case.work
+    names = known_gpu_types(case, partition, config.gpu_types)
+    if work is not None and not work.failed_types.isdisjoint(names):
+        return "has GPUs on which runs of this name have only failed"
+    asked = asked_partitions(case)
+    if partition in asked or config.routing.less_gpu_memory:
+        return None
+    before = [_memory_gib(name) for one in asked for name in known_gpu_types(case, one, config.gpu_types)]
+    least = min((gib for gib in before if gib is not None), default=0.0)
+    proven = {} if work is None else work.runs_by_type
+    unproven = (name for name in names if not proven.get(name))
+    if any((_memory_gib(name) or 0.0) < least for name in unproven):
+        return "has GPUs of less memory, and no run of this name has run through on them"
+    return None
+
+
+def _memory_gib(name: GpuTypeName) -> float | None:
+    row = CATALOG.get(name)
+    return None if row is None else row.memory_gib
 
 
 def slurm_types(case: JobOnCluster, partition: PartitionState) -> tuple[str | None, ...]:

@@ -1,6 +1,7 @@
 """What the same work takes and costs on two GPU types: by runs of the job's name if they say enough, else by tables."""
 
 from dataclasses import dataclass, field
+from math import exp
 
 from slurm_energy.domain.ids import GpuTypeName
 from slurm_energy.domain.work import WorkEstimate
@@ -15,6 +16,8 @@ from slurm_energy.energy_model.relative_speed import RelativeCost, relative_cost
 
 ENOUGH_RUNS = 2
 """Runs on a type from which on something is known of a name there."""
+_NINE_OF_TEN = 1.28
+"""Standard deviations above the mean of a normal distribution below which nine of ten lie."""
 _FAR_LESS = 0.75
 """Boards of one type and sweeps of one program differ by a tenth at most."""
 MOST_DOUBT = 0.4
@@ -32,19 +35,20 @@ class TypeComparison:
     def cost(self, gpu_type: GpuTypeName, reference: GpuTypeName) -> RelativeCost | None:
         """Return what the work needs on a type relative to another at default clocks; None when nobody knows.
 
-        The tables' worst ratio is over all workloads that were measured. Of a name's own runs it is the mean over what
-        the ratio may be, which grows with the doubt.
+        The tables' worst ratio is over all workloads that were measured. By runs it is one that nine of ten ratios stay
+        below, if the doubt is right; energy is the mean over what it may be. Both grow with the doubt.
         """
         work = self.work
         doubt = None if work is None else work.doubt(gpu_type, reference)
         if work is None or doubt is None or doubt > MOST_DOUBT or gpu_type == reference:
             return relative_cost(gpu_type, reference, self.limits)
         time_ratio = work.time_ratio(gpu_type, reference)
+        has_runs = all(work.runs_by_type.get(name, 0) >= ENOUGH_RUNS for name in (gpu_type, reference))
         return RelativeCost(
             time_ratio=time_ratio,
-            worst_time_ratio=time_ratio,
-            energy_ratio=time_ratio * work.watts_ratio(gpu_type, reference),
-            source="runs of this name",
+            worst_time_ratio=time_ratio * exp(_NINE_OF_TEN * doubt),
+            energy_ratio=time_ratio * exp(doubt**2 / 2.0) * work.watts_ratio(gpu_type, reference),
+            source="runs of this name" if has_runs else "names that draw alike",
         )
 
     def clock_table(self, gpu_type: GpuTypeName) -> ClockTable | None:
@@ -58,12 +62,11 @@ class TypeComparison:
 
     def draws_less(self, gpu_type: GpuTypeName) -> bool:
         """Return whether the name's own runs on a type draw far less than all workloads that were measured there."""
-        work = self.work
-        if work is None or work.runs_by_type.get(gpu_type, 0) < ENOUGH_RUNS:
-            return False
-        own, measured = work.watts(gpu_type), least_measured_watts(gpu_type, self.limits.watts(gpu_type))
+        own, measured = self.watts(gpu_type), least_measured_watts(gpu_type, self.limits.watts(gpu_type))
         return own is not None and measured is not None and own < _FAR_LESS * measured
 
     def watts(self, gpu_type: GpuTypeName) -> float | None:
-        """Return the power of one GPU at the default clock by the name's runs; None where they do not say."""
-        return None if self.work is None else self.work.watts(gpu_type)
+        """Return the power of one GPU at the default clock by the name's own runs there; None where they are few."""
+        if self.work is None or self.work.runs_by_type.get(gpu_type, 0) < ENOUGH_RUNS:
+            return None
+        return self.work.watts(gpu_type)

@@ -7,34 +7,39 @@ from slurm_energy.domain.work import WorkEstimate
 from slurm_energy.energy_model.relative_speed import RelativeCost
 from slurm_energy.policy.base import Candidate, DecisionContext
 from slurm_energy.policy.baselines import landing_types
-from slurm_energy.policy.routing import fastest_type, with_room
+from slurm_energy.policy.routing import rivals_of, slurms_own, with_room
 
 _LISTED = 4
 _SOURCES = {
+    "same type": "being the same",
     "measured": "workloads measured on both",
     "specification": "data sheets",
 }
 
 
 def comparison_note(context: DecisionContext, shown_names: Mapping[GpuTypeName, str]) -> str | None:
-    """Return what each GPU type with room costs beside the fastest one, and who says so; None where there is one type.
+    """Return what each GPU type with room costs beside the one that Slurm would take, and who says so.
+
+    None where there is one type, or they cannot be compared. Where the job would wait, it is beside the fastest.
 
     Args:
-        context: Of a job that a partition was chosen for.
+        context: Of a job for which partitions are open to choice.
         shown_names: Slurm's names of the types.
     """
     candidates = with_room(context.candidates)
-    fastest = fastest_type(candidates, context.comparison)
-    others = [name for name in landing_types(candidates) if name != fastest]
-    if fastest is None or not others:
+    rivals = rivals_of(candidates, context.comparison)
+    if rivals is None or len(rivals.types) == 1:
         return None
+    own = slurms_own(candidates)
+    home = rivals.fastest if own is None else own.gpu_types[0]
+    others = [name for name in rivals.types if name != home]
     runs = _runs(context.work, shown_names)
     told = [
         _told(shown_names.get(name, name), cost, runs)
         for name in others[:_LISTED]
-        if (cost := context.comparison.cost(name, fastest)) is not None
+        if (cost := context.comparison.cost(name, home)) is not None
     ]
-    return f"beside {shown_names.get(fastest, fastest)}: {'; '.join(told)}"
+    return f"beside {shown_names.get(home, home)}: {'; '.join(told)}"
 
 
 def light_notes(
@@ -57,8 +62,10 @@ def light_notes(
 
 
 def _told(name: str, cost: RelativeCost, runs: str) -> str:
-    source = _SOURCES.get(cost.source) or f"runs of this name ({runs})"
-    return f"{name} takes {cost.time_ratio:.2f} times as long and {cost.energy_ratio:.2f} of the energy, by {source}"
+    source = _SOURCES.get(cost.source, cost.source)
+    counted = f" ({runs})" if runs and cost.source not in _SOURCES else ""
+    times, joules = f"{cost.time_ratio:.2f} times as long", f"{cost.energy_ratio:.2f} of the energy"
+    return f"{name} takes {times} and {joules}, by {source}{counted}"
 
 
 def _runs(work: WorkEstimate | None, shown_names: Mapping[GpuTypeName, str]) -> str:

@@ -22,7 +22,7 @@ from slurm_energy.policy.comparison_note import comparison_note, light_notes
 from slurm_energy.policy.explanation import explanation
 from slurm_energy.policy.hint_check import allowed_hint
 from slurm_energy.policy.partition_check import allowed_partitions, landing_on
-from slurm_energy.policy.routing import fastest_type, time_ratio, with_room
+from slurm_energy.policy.routing import rivals_of, time_ratio, with_room
 from slurm_energy.policy.site_limits import site_board_limits
 from slurm_energy.policy.situation import Situation, situation_of
 from slurm_energy.policy.time_room import expected_runtime, slowdown_room
@@ -124,8 +124,12 @@ class Guard:
         )
         stop = self._stop(job, snapshot, decision)
         if stop is not None or snapshot is None:
-            return replace(decision, reasons=(stop or Reason.NO_SNAPSHOT,))
-        case = JobOnCluster(job=job, snapshot=snapshot, user_groups=user_groups, claimed_gpus=claimed_gpus or {})
+            own_clock = (Reason.USER_CLOCK,) if job.gpu_frequency_given else ()
+            return replace(decision, reasons=(stop or Reason.NO_SNAPSHOT, *own_clock))
+        known = work.for_gpus(job.gpu_count) if work is not None and self._config.policy.learn_from_runs else None
+        case = JobOnCluster(
+            job=job, snapshot=snapshot, user_groups=user_groups, claimed_gpus=claimed_gpus or {}, work=known
+        )
         situation = situation_of(case, self._config)
         context = DecisionContext(
             now_seconds=now_seconds,
@@ -136,7 +140,7 @@ class Guard:
             gpu_type_by_slurm_type=situation.gpu_type_by_slurm_type,
             claimed_gpus=case.claimed_gpus,
             board_limits=self._board_limits,
-            work=work,
+            work=known,
         )
         outcome = self._ask(policy, case, context, situation)
         estimate = expected_runtime(case, context, self._config.guard)
@@ -160,10 +164,12 @@ class Guard:
             answer = checked_answer(policy.decide(case.job, case.snapshot, context))
         except Exception as error:  # noqa: BLE001  # a policy is a guest: whatever it raises, the job goes on unchanged
             note = plain_note(f"{type(error).__name__}: {_safe_text(error)}")
-            return _Outcome(reasons=(Reason.POLICY_ERROR, *situation.reasons), notes=(note, *situation.notes))
+            own_clock = (Reason.USER_CLOCK,) if case.job.gpu_frequency_given else ()
+            reasons = (Reason.POLICY_ERROR, *situation.reasons, *own_clock)
+            return _Outcome(reasons=reasons, notes=(note, *situation.notes))
         routing = allowed_partitions(answer.partitions, case, context, self._config.guard)
         clocks = self._checked_clocks(answer, case, context, routing.partitions)
-        compared = None if routing.partitions is None else comparison_note(context, situation.shown_names)
+        compared = comparison_note(context, situation.shown_names) if context.may_route else None
         landing = landing_on(context.candidates, routing.partitions)
         hint = allowed_hint(answer.prefer, case, landing, self._config.routing)
         return _Outcome(
@@ -195,12 +201,12 @@ class Guard:
         landing = landing_on(context.candidates, partitions)
         reasons, notes = unknown_reasons(landing)
         clocks: list[ClockChoice] = []
-        fastest = None if partitions is None else fastest_type(with_room(context.candidates), context.comparison)
+        rivals = None if partitions is None else rivals_of(with_room(context.candidates), context.comparison)
         for gpu_type in landing_types(landing):
             if gpu_type not in answer.clocks_mhz:
                 continue
             where = [candidate for candidate in landing if gpu_type in candidate.gpu_types]
-            ratio = 1.0 if fastest is None else time_ratio(gpu_type, fastest, context.comparison) or 1.0
+            ratio = 1.0 if rivals is None else time_ratio(gpu_type, rivals, context.comparison) or 1.0
             room = slowdown_room(gpu_type, case, context, where, self._config.guard, routed_ratio=ratio)
             min_saving = self._config.guard.min_energy_saving
             verdict = allowed_clock(gpu_type, answer.clocks_mhz[gpu_type], room, min_saving, context.comparison)

@@ -8,11 +8,10 @@ from slurm_energy.policy.base import Candidate, DecisionContext
 from slurm_energy.policy.baselines import clock_choice, landing_types
 from slurm_energy.policy.partition_check import landing_on
 from slurm_energy.policy.routing import (
-    PartitionCost,
     cheapest,
-    fastest_type,
     lacks_runs_at_home,
     remaining_slowdown,
+    rivals_of,
     slurms_own,
     with_room,
 )
@@ -50,13 +49,13 @@ class OraclePolicy:
         if best is None:
             return None, (), ("the GPU types with room cannot be compared: the choice is left to Slurm",)
         name = best.candidate.partition.name
-        if best.worst_time_ratio > 1.0 + context.max_slowdown:
-            return None, (), (_staying_note(best),)
+        if best.stays:
+            return None, (), (f"{name}, where Slurm starts the job, costs the least: it is not sent elsewhere",)
         if lacks_runs_at_home(best.candidate, slurms_own(with_room(context.candidates)), context.comparison):
             return None, (), (trial_note(best.candidate),)
         if landing_on(with_room(context.candidates), None) == (best.candidate,):
             return None, (), (f"{name} alone has room now: Slurm starts the job there without our doing",)
-        return (name,), (), (_routing_note(best.candidate, best.energy_ratio),)
+        return (name,), (), (f"{name} costs the least of those with room now",)
 
 
 def oracle_clocks(context: DecisionContext, partitions: tuple[PartitionName, ...] | None) -> tuple[ClockChoice, ...]:
@@ -68,12 +67,12 @@ def oracle_clocks(context: DecisionContext, partitions: tuple[PartitionName, ...
             only what the bound leaves against the fastest partition with room.
     """
     limits, comparison = context.board_limits, context.comparison
-    fastest = fastest_type(with_room(context.candidates), comparison) if partitions is not None else None
+    rivals = rivals_of(with_room(context.candidates), comparison) if partitions is not None else None
     choices = []
     for gpu_type in landing_types(landing_on(context.candidates, partitions)):
         bound: float | None = context.max_slowdown
-        if fastest is not None:
-            bound = remaining_slowdown(gpu_type, fastest, context.max_slowdown, comparison)
+        if rivals is not None:
+            bound = remaining_slowdown(gpu_type, rivals, context.max_slowdown, comparison)
         if bound is not None:
             table = comparison.clock_table(gpu_type)
             choices.append(clock_choice(gpu_type, None if table is None else table.best(bound), limits))
@@ -84,14 +83,3 @@ def trial_note(candidate: Candidate) -> str:
     """Return why a job is not sent to the partition of the least cost."""
     name = candidate.partition.name
     return f"{name} is the cheapest by tables; this run is left to Slurm, to compare those of its name there with"
-
-
-def _staying_note(cost: PartitionCost) -> str:
-    name, ratio = cost.candidate.partition.name, cost.energy_ratio
-    return (
-        f"{name}, where Slurm starts the job, needs {ratio:.2f} of the fastest one's energy: it is not sent elsewhere"
-    )
-
-
-def _routing_note(candidate: Candidate, energy_ratio: float) -> str:
-    return f"{candidate.partition.name} is the cheapest with room now: {energy_ratio:.2f} of the fastest one's energy"

@@ -9,7 +9,7 @@ from slurm_energy.domain.ids import PartitionName
 from slurm_energy.policy.base import Candidate, DecisionContext
 from slurm_energy.policy.baselines import landing_types
 from slurm_energy.policy.candidates import JobOnCluster
-from slurm_energy.policy.routing import fastest_type, time_ratio, with_room
+from slurm_energy.policy.routing import rivals_of, time_ratio, with_room
 from slurm_energy.policy.time_room import slowdown_room
 
 
@@ -39,9 +39,9 @@ def allowed_partitions(
     if not all(candidate.gpu_types for candidate in chosen):
         note = "the policy named a partition whose GPU types are unknown"
         return PartitionVerdict(partitions=None, reasons=(Reason.UNKNOWN_GPU_TYPE,), notes=(note,))
-    fastest = fastest_type(with_room(context.candidates), context.comparison)
+    rivals = rivals_of(with_room(context.candidates), context.comparison)
     for gpu_type in landing_types(chosen):
-        ratio = None if fastest is None else time_ratio(gpu_type, fastest, context.comparison)
+        ratio = None if rivals is None else time_ratio(gpu_type, rivals, context.comparison)
         where = [candidate for candidate in chosen if gpu_type in candidate.gpu_types]
         broken = (
             (Reason.SLOWDOWN_BOUND,)

@@ -1,10 +1,12 @@
 """Choosing between partitions: the cheapest one with room now whose GPUs are fast enough; pure arithmetic.
 
-The measure of slowdown is the fastest partition among those with room now: there the job would end first.
+The measure of slowdown are the other partitions with room now: in any of them the job could run instead. The measure of
+energy is the partition in which Slurm would start it if it were left alone.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from slurm_energy.domain.ids import GpuTypeName
 from slurm_energy.policy.base import Candidate
@@ -13,12 +15,23 @@ from slurm_energy.policy.comparison import ENOUGH_RUNS, TypeComparison
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionCost:
-    """A partition against the fastest one; with GPUs of several types, its worst."""
+    """A partition against others; with GPUs of several types, its worst."""
 
     candidate: Candidate
     worst_time_ratio: float
+    """Against whichever of the others is the fastest for the job."""
     energy_ratio: float
-    """Joules of the same work, at the best clock inside what the bound leaves."""
+    """Joules of the same work over those of one type at its default clock, at the best clock inside what is left."""
+    stays: bool = False
+    """Whether it may be slower than the bound, and Slurm starts the job there without our doing."""
+
+
+class Rivals(NamedTuple):
+    """GPU types on which the job could run now."""
+
+    types: tuple[GpuTypeName, ...]
+    fastest: GpuTypeName
+    """In the mean over what their speeds may be."""
 
 
 def with_room(candidates: Sequence[Candidate]) -> tuple[Candidate, ...]:
@@ -30,8 +43,8 @@ def with_room(candidates: Sequence[Candidate]) -> tuple[Candidate, ...]:
     )
 
 
-def fastest_type(candidates: Sequence[Candidate], comparison: TypeComparison) -> GpuTypeName | None:
-    """Return the fastest GPU type of all candidates; None when two of them cannot be compared, or there is none."""
+def rivals_of(candidates: Sequence[Candidate], comparison: TypeComparison) -> Rivals | None:
+    """Return the GPU types of some candidates; None when one cannot be compared with the fastest, or there is none."""
     types = tuple(dict.fromkeys(name for candidate in candidates for name in candidate.gpu_types))
     best: GpuTypeName | None = None
     for name in types:
@@ -43,33 +56,43 @@ def fastest_type(candidates: Sequence[Candidate], comparison: TypeComparison) ->
             return None
         if cost.time_ratio < 1.0:
             best = name
-    return best
+    return None if best is None else Rivals(types, best)
 
 
-def time_ratio(gpu_type: GpuTypeName, fastest: GpuTypeName, comparison: TypeComparison) -> float | None:
-    """Return how many times as long work may take on a type as on the fastest one, at least 1; None if unknown."""
-    cost = comparison.cost(gpu_type, fastest)
-    return None if cost is None else max(1.0, cost.worst_time_ratio)
+def time_ratio(gpu_type: GpuTypeName, rivals: Rivals, comparison: TypeComparison) -> float | None:
+    """Return how many times as long work may take on a type as on any of its rivals, at least 1; None if unknown.
+
+    Each is compared directly: what runs say of one pair and tables of another need not fit together. The fastest has 1.
+    """
+    worst = 1.0
+    for other in () if gpu_type == rivals.fastest else rivals.types:
+        cost = comparison.cost(gpu_type, other)
+        if cost is None:
+            return None
+        worst = max(worst, cost.worst_time_ratio)
+    return worst
 
 
 def remaining_slowdown(
-    gpu_type: GpuTypeName, fastest: GpuTypeName, max_slowdown: float, comparison: TypeComparison
+    gpu_type: GpuTypeName, rivals: Rivals, max_slowdown: float, comparison: TypeComparison
 ) -> float | None:
     """Return the slowdown that a clock on this type may still cause; None when the type itself breaks the bound."""
-    ratio = time_ratio(gpu_type, fastest, comparison)
+    ratio = time_ratio(gpu_type, rivals, comparison)
     if ratio is None or ratio > 1.0 + max_slowdown:
         return None
     return (1.0 + max_slowdown) / ratio - 1.0
 
 
 def slurms_own(candidates: Sequence[Candidate]) -> Candidate | None:
-    """Return where Slurm would start the job now if it were left alone; None where it would wait or nobody can tell.
+    """Return where Slurm would start the job now if it were left alone; None where it would wait.
 
     Of the partitions that it was submitted to it takes those of the highest tier first, then as they were listed.
+
+    Args:
+        candidates: Those with room.
     """
-    submitted = [one for one in candidates if one.is_submitted_to and one.has_idle_room]
-    first = max(submitted, key=lambda one: one.partition.priority_tier, default=None)
-    return first if first is not None and first.gpu_types else None
+    submitted = [one for one in candidates if one.is_submitted_to]
+    return max(submitted, key=lambda one: one.partition.priority_tier, default=None)
 
 
 def lacks_runs_at_home(chosen: Candidate, own: Candidate | None, comparison: TypeComparison) -> bool:
@@ -91,57 +114,55 @@ def lacks_runs_at_home(chosen: Candidate, own: Candidate | None, comparison: Typ
     is_guess = cost is not None and (
         cost.source == "specification" or (cost.source == "measured" and comparison.draws_less(there))
     )
-    if not is_guess:
-        return False
     runs = work.runs_by_type
-    return runs.get(there, 0) >= ENOUGH_RUNS > runs.get(here, 0)
-
-
-def partition_cost(
-    candidate: Candidate,
-    fastest: GpuTypeName,
-    max_slowdown: float,
-    comparison: TypeComparison,
-    *,
-    stays: bool = False,
-) -> PartitionCost | None:
-    """Return what a partition costs against the fastest one; None if it is too slow or cannot be compared.
-
-    Args:
-        candidate: The partition.
-        fastest: The fastest type with room.
-        max_slowdown: Bound of the job.
-        comparison: Of GPU types.
-        stays: Whether the job starts there without our doing, and so whatever the bound: it is on the clock alone.
-    """
-    ratios, energies = [], []
-    for name in candidate.gpu_types:
-        cost = comparison.cost(name, fastest)
-        remaining = max_slowdown if stays else remaining_slowdown(name, fastest, max_slowdown, comparison)
-        if cost is None or remaining is None:
-            return None
-        table = comparison.clock_table(name)
-        point = None if table is None else table.best(remaining)
-        ratios.append(max(1.0, cost.worst_time_ratio))
-        energies.append(cost.energy_ratio * (1.0 if point is None else 1.0 + point.energy_change))
-    if not ratios:
-        return None
-    return PartitionCost(candidate=candidate, worst_time_ratio=max(ratios), energy_ratio=max(energies))
+    return is_guess and runs.get(there, 0) >= ENOUGH_RUNS > runs.get(here, 0)
 
 
 def cheapest(candidates: Sequence[Candidate], max_slowdown: float, comparison: TypeComparison) -> PartitionCost | None:
     """Return the cheapest partition with room now; of equals the first; None if none can be told.
 
-    All are inside the bound, but for the one in which Slurm would start the job without our doing.
+    All are inside the bound, but for the one in which Slurm would start the job without our doing. Energy is compared
+    with that one: whatever is in doubt counts against moving the job.
     """
-    idle, own = with_room(candidates), slurms_own(candidates)
-    fastest = fastest_type(idle, comparison)
-    if fastest is None:
+    idle = with_room(candidates)
+    own = slurms_own(idle)
+    rivals = rivals_of(idle, comparison)
+    if rivals is None:
         return None
-    costs = [
-        partition_cost(candidate, fastest, max_slowdown, comparison)
-        or (partition_cost(candidate, fastest, max_slowdown, comparison, stays=True) if candidate is own else None)
-        for candidate in idle
-    ]
+    scale = _Scale(rivals, own.gpu_types[0] if own is not None else rivals.fastest, max_slowdown, comparison)
+    costs = []
+    for candidate in idle:
+        cost = scale.cost(candidate, stays=False)
+        costs.append(scale.cost(candidate, stays=True) if cost is None and candidate is own else cost)
     known = [cost for cost in costs if cost is not None]
     return min(known, key=lambda cost: cost.energy_ratio, default=None)
+
+
+class _Scale(NamedTuple):
+    """What partitions of one decision are measured by."""
+
+    rivals: Rivals
+    reference: GpuTypeName
+    """Of energy."""
+    max_slowdown: float
+    comparison: TypeComparison
+
+    def cost(self, candidate: Candidate, *, stays: bool) -> PartitionCost | None:
+        """Return what a partition costs; None if it is too slow or cannot be compared.
+
+        Args:
+            candidate: The partition.
+            stays: Whether the job starts there without our doing, and so whatever the bound: it is on the clock alone.
+        """
+        ratios, energies = [], []
+        for name in candidate.gpu_types:
+            cost = self.comparison.cost(name, self.reference)
+            ratio = time_ratio(name, self.rivals, self.comparison)
+            if cost is None or ratio is None or (ratio > 1.0 + self.max_slowdown and not stays):
+                return None
+            left = self.max_slowdown if stays else (1.0 + self.max_slowdown) / ratio - 1.0
+            table = self.comparison.clock_table(name)
+            point = None if table is None else table.best(left)
+            ratios.append(ratio)
+            energies.append(cost.energy_ratio * (1.0 if point is None else 1.0 + point.energy_change))
+        return PartitionCost(candidate=candidate, worst_time_ratio=max(ratios), energy_ratio=max(energies), stays=stays)

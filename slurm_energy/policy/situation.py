@@ -17,6 +17,7 @@ from slurm_energy.policy.candidates import (
     refusal,
     routable_partitions,
     slurm_types,
+    unfitness,
 )
 
 
@@ -41,16 +42,17 @@ def situation_of(case: JobOnCluster, config: Config) -> Situation:
     they may be the faster ones.
     """
     routable = routable_partitions(case, config.routing)
-    refusals = {partition.name: refusal(case, partition) for partition in routable}
+    refusals = {
+        partition.name: refusal(case, partition) or unfitness(case, partition, config) for partition in routable
+    }
     allowed = tuple(partition for partition in routable if refusals[partition.name] is None)
     asked = asked_partitions(case)
     comparable = all(catalogue_name(one, config.gpu_types) for where in asked for one in slurm_types(case, where))
     may_route = len(allowed) > 1 and comparable
     reasons = _reasons(case, config, may_route=may_route)
-    notes: tuple[str, ...] = ()
-    if may_route and len(allowed) < len(routable):
+    notes = tuple(f"partition {name} {why}" for name, why in refusals.items() if why is not None)
+    if may_route and notes:
         reasons = (*reasons, Reason.PARTITION_NOT_ALLOWED)
-        notes = tuple(f"partition {name} {why}" for name, why in refusals.items() if why is not None)
     partitions = tuple({partition.name: partition for partition in (*asked, *(allowed if may_route else ()))}.values())
     names = _mapped_types(case, partitions, config.gpu_types)
     unknown = sorted(str(slurm_type) for slurm_type, name in names.items() if name is None)

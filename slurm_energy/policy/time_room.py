@@ -11,7 +11,7 @@ from slurm_energy.domain.job import JobRequest
 from slurm_energy.policy.base import Candidate, DecisionContext
 from slurm_energy.policy.candidates import JobOnCluster
 from slurm_energy.policy.clock_check import SlowdownRoom
-from slurm_energy.policy.routing import fastest_type, time_ratio
+from slurm_energy.policy.routing import rivals_of, time_ratio
 
 
 def time_limit_seconds(job: JobRequest, partition: PartitionState) -> float:
@@ -66,17 +66,17 @@ def _predicted_seconds(
     """Return when the job has ended at the default clock in about nineteen of twenty cases.
 
     Where history does not say on which type the earlier jobs ran, on a slower type the job is taken to need longer by
-    as much as that type is slower than the fastest one the job can land on. Data sheets never make it shorter.
+    as much as that type is slower than the fastest one the job can land on. Tables never make it shorter.
     """
     if context.runtime is None:
         return math.inf if math.isinf(limit_seconds) else unknown_share * limit_seconds
     if context.runtime.gpu_type is not None:
         cost = context.comparison.cost(gpu_type, context.runtime.gpu_type)
         if cost is not None:
-            least = 1.0 if cost.source == "specification" else 0.0
+            least = 0.0 if cost.is_by_runs else 1.0
             return context.runtime.upper_seconds * max(least, cost.worst_time_ratio)
-    fastest = fastest_type(context.candidates, context.comparison)
-    ratio = None if fastest is None else time_ratio(gpu_type, fastest, context.comparison)
+    rivals = rivals_of(context.candidates, context.comparison)
+    ratio = None if rivals is None else time_ratio(gpu_type, rivals, context.comparison)
     return context.runtime.upper_seconds * (ratio or 1.0)
 
 

@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 from slurm_energy.domain.decision import Reason
 from slurm_energy.domain.energy import EnergyScope, EnergySource, QualityFlag
 from slurm_energy.domain.ids import ClusterName, GpuTypeName
-from slurm_energy.domain.work import MeasuredRun
+from slurm_energy.domain.work import FailedRuns, MeasuredRun
 from slurm_energy.store.summaries import applied_choice
 from slurm_energy.store.tables import (
     DecisionClockRow,
@@ -34,6 +34,10 @@ _DOUBTFUL = (
     QualityFlag.IMPLAUSIBLE,
 )
 """One reading with such a flag, and the whole run says nothing."""
+_FAILED = ("FAILED", "OUT_OF_MEMORY", "TIMEOUT")
+"""States that say something of the type a job ran on; a node that failed, and who cancelled a job, do not."""
+_LEAST_CLOCK = 0.85
+"""Of the default clock, that a busy GPU is seen at; a board's power limit takes no more. Below it the user set one."""
 _LEAST_COVERED = 0.9
 """Share of the run that every GPU's readings must cover."""
 
@@ -55,7 +59,7 @@ def measured_runs(
     columns = [column for column in ranked.c if column.name != "age_rank"]
     query = select(*columns).where(ranked.c.age_rank <= limit_per_type)
     ordered = query.order_by(ranked.c.user, ranked.c.name, ranked.c.gpu_type, ranked.c.age_rank)
-    for user, name, ended, gpu_type, gpus, seconds, watts in session.execute(ordered):
+    for user, name, ended, gpu_type, gpus, seconds, watts, slowed in session.execute(ordered):
         if 0.0 < seconds < inf and 0.0 < watts < inf:
             yield MeasuredRun(
                 user=user,
@@ -65,14 +69,43 @@ def measured_runs(
                 seconds=seconds,
                 watts=watts,
                 ended_at_seconds=ended,
+                slowed=slowed,
             )
+
+
+def failed_runs(session: Session, cluster: ClusterName, since_seconds: float) -> Iterator[FailedRuns]:
+    """Yield how often runs of each user and name failed, ran out of memory or out of time on GPUs of one type."""
+    gpu_type = func.max(GpuEnergyRow.gpu_type)
+    runs = (
+        select(JobRow.user_id, JobRow.name, gpu_type.label("gpu_type"))
+        .join(NodeEnergyRow, NodeEnergyRow.job_row_id == JobRow.row_id)
+        .join(GpuEnergyRow, GpuEnergyRow.node_energy_row_id == NodeEnergyRow.row_id)
+        .where(
+            JobRow.cluster == cluster,
+            JobRow.ended_at_seconds >= since_seconds,
+            JobRow.state.in_(_FAILED),
+            NodeEnergyRow.restart_count == JobRow.restart_count,
+            JobRow.user_id.is_not(None),
+            JobRow.name.is_not(None),
+        )
+        .group_by(JobRow.row_id)
+        .having(func.min(GpuEnergyRow.gpu_type) == gpu_type, func.count(GpuEnergyRow.gpu_type) == func.count())
+        .subquery("failed")
+    )
+    query = select(runs.c.user_id, runs.c.name, runs.c.gpu_type, func.count()).group_by(
+        runs.c.user_id, runs.c.name, runs.c.gpu_type
+    )
+    for user, name, found, count in session.execute(query.order_by(runs.c.user_id, runs.c.name, runs.c.gpu_type)):
+        yield FailedRuns(user=user, name=name, gpu_type=GpuTypeName(found), runs=count)
 
 
 def _runs(*jobs: ColumnElement[bool]) -> Select[Any]:
     """Return one row for each run: who, which type, how many GPUs, and a GPU's figures at the default clock."""
     reading, attempt, choice = GpuEnergyRow, JobAttemptRow, DecisionClockRow
     run = attempt.ended_at_seconds - attempt.started_at_seconds
-    seconds = run / (1.0 + func.max(func.coalesce(choice.predicted_slowdown, 0.0)))
+    slowed = func.max(func.coalesce(choice.predicted_slowdown, 0.0))
+    # The prediction is the worst over workloads: half of it is the middle of what it may have been.
+    seconds = run / (1.0 + slowed / 2.0)
     joules = func.sum(reading.joules / (1.0 + func.coalesce(choice.predicted_energy_change, 0.0)))
     # The device's seconds are not the wall's in a laboratory that runs faster.
     watts = joules / (seconds * func.max(NodeEnergyRow.time_scale) * JobRow.gpu_count)
@@ -84,6 +117,7 @@ def _runs(*jobs: ColumnElement[bool]) -> Select[Any]:
         JobRow.gpu_count.label("gpus"),
         seconds.label("seconds"),
         watts.label("watts"),
+        slowed.label("slowed"),
     ]
     return (
         select(*columns)
@@ -120,9 +154,16 @@ def _runs(*jobs: ColumnElement[bool]) -> Select[Any]:
 def _is_sound(run_seconds: ColumnElement[Any]) -> ColumnElement[bool]:
     """Return whether a GPU's reading can be relied on, and at which clock it was is known."""
     reading = GpuEnergyRow
+    observed = reading.observed_clock_mhz
+    is_seen_there = or_(observed.is_(None), observed >= _LEAST_CLOCK * reading.default_clock_mhz)
     at_default = or_(
-        reading.applied_clock_mhz.is_(None),
-        reading.applied_clock_mhz == reading.default_clock_mhz,
+        and_(
+            or_(
+                reading.applied_clock_mhz.is_(None),
+                reading.applied_clock_mhz == reading.default_clock_mhz,
+            ),
+            or_(reading.default_clock_mhz.is_(None), is_seen_there),
+        ),
         DecisionClockRow.decision_id.is_not(None),
     )
     return and_(

@@ -22,6 +22,7 @@ from slurm_energy.store.session import open_engine, store_session
 from slurm_energy.wire.messages import SubmittedJob
 
 A40 = GpuTypeName("a40")
+RUNS = 20
 
 
 def site(directory: Path, *, learns: bool = True) -> Config:
@@ -45,9 +46,15 @@ def engine(tmp_path: Path) -> Iterator[Engine]:
 
 
 def store_runs(engine: Engine, gpu_type: GpuTypeName, *, seconds: float, watts: float, first_id: int) -> None:
-    for number in range(6):
-        ended = SUBMITTED + 50.0 + seconds
-        state = make_state(first_id + number, ended_at_seconds=ended, admin_comment="", name="light")
+    for number in range(RUNS):
+        begins = SUBMITTED + number * 86_400.0  # a day each: runs of one day are hardly more than one
+        state = make_state(
+            first_id + number,
+            started_at_seconds=begins,
+            ended_at_seconds=begins + seconds,
+            admin_comment="",
+            name="light",
+        )
         gpu = make_gpu(
             gpu_type=gpu_type,
             joules=watts * seconds,
@@ -65,7 +72,7 @@ def store_runs(engine: Engine, gpu_type: GpuTypeName, *, seconds: float, watts: 
 
 def history_of(config: Config, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> JobHistory:
     """Return what the recorder tells the answering process at its first look."""
-    monkeypatch.setattr("slurm_energy.daemon.recorder_process.time.time", lambda: SUBMITTED + 3600.0)
+    monkeypatch.setattr("slurm_energy.daemon.recorder_process.time.time", lambda: SUBMITTED + RUNS * 86_400.0)
     used: list[JobHistory] = []
     link = RecorderLink(used.append)
     told: list[object] = []
@@ -105,10 +112,10 @@ def test_a_job_goes_where_runs_of_its_name_were_cheap_and_as_fast(
     store_runs(engine, A40, seconds=1010.0, watts=70.0, first_id=101)
     config = site(tmp_path)
     history = history_of(config, engine, monkeypatch)
-    assert history.work[1000, "light"].runs_by_type == {A100: 6, A40: 6}
+    assert history.work[1000, "light"].runs_by_type == {A100: RUNS, A40: RUNS}
     decided = decide(config, history)
     assert decided.decision.partitions == (PartitionName("a40"),)
-    assert any("by runs of this name (6 on a100, 6 on a40)" in note for note in decided.decision.notes)
+    assert any("by runs of this name (20 on a100, 20 on a40)" in note for note in decided.decision.notes)
     # Without them the tables send it to the default partition, where it was going anyway.
     assert decide(config, JobHistory()).decision.partitions in {None, (PartitionName("a100"),)}
 

@@ -21,11 +21,11 @@ from store_samples import (
 from slurm_energy.domain.decision import Reason
 from slurm_energy.domain.energy import EnergyScope, EnergySource, GpuEnergy, QualityFlag
 from slurm_energy.domain.ids import ClusterName, GpuTypeName
-from slurm_energy.domain.work import MeasuredRun
+from slurm_energy.domain.work import FailedRuns, MeasuredRun
 from slurm_energy.store.decisions import record_decision
 from slurm_energy.store.energy import record_report
 from slurm_energy.store.jobs import upsert_jobs
-from slurm_energy.store.measured_runs import measured_runs
+from slurm_energy.store.measured_runs import failed_runs, measured_runs
 from slurm_energy.store.session import run_in_transaction, store_session
 
 pytest_plugins = ["database_fixtures"]
@@ -60,7 +60,8 @@ def test_a_run_at_the_decided_clock_is_brought_to_the_default_clock(engine: Engi
     (run,) = found(engine)
     assert (run.user, run.name, run.gpu_type, run.gpus) == (1000, "train", A100, 1)
     assert run.ended_at_seconds == SUBMITTED + 150.0
-    assert run.seconds == pytest.approx(100.0 / 1.05)
+    assert run.slowed == 0.05  # at most, so that half of it is taken off
+    assert run.seconds == pytest.approx(100.0 / 1.025)
     assert run.watts * run.seconds == pytest.approx(20_000.25 / 0.8)
 
 
@@ -181,3 +182,25 @@ def test_of_a_requeued_job_the_last_attempt_counts(engine: Engine) -> None:
 def test_a_hostile_name_is_a_name(engine: Engine) -> None:
     store(engine, make_gpu(**DEFAULT_CLOCK), name=HOSTILE_NAME)
     assert [run.name for run in found(engine)] == [HOSTILE_NAME.replace("\x00", "\\x00").replace("\udcff", "\\xff")]
+
+
+def test_a_gpu_seen_far_below_its_default_clock_was_set_by_somebody(engine: Engine) -> None:
+    store(engine, make_gpu(observed_clock_mhz=1290.0, **DEFAULT_CLOCK), job_id=1)
+    store(engine, make_gpu(1, observed_clock_mhz=900.0, **DEFAULT_CLOCK), job_id=2)
+    store(engine, make_gpu(2, observed_clock_mhz=None, **DEFAULT_CLOCK), job_id=3)
+    assert len(found(engine)) == 2
+
+
+@pytest.mark.parametrize(
+    ("state", "counts"),
+    [("FAILED", 1), ("OUT_OF_MEMORY", 1), ("TIMEOUT", 1), ("COMPLETED", 0), ("CANCELLED", 0), ("NODE_FAIL", 0)],
+)
+def test_failures_are_counted_by_name_and_type(engine: Engine, state: str, counts: int) -> None:
+    store(engine, make_gpu(**DEFAULT_CLOCK), job_id=1, state=state)
+    store(engine, make_gpu(1, gpu_type=A40), make_gpu(2, **DEFAULT_CLOCK), job_id=2, state=state)
+    store(engine, make_gpu(3, gpu_type=None), job_id=3, state=state)
+    with store_session(engine, read_only=True) as session:
+        rows = list(failed_runs(session, CLUSTER, SUBMITTED))
+        before = list(failed_runs(session, CLUSTER, SUBMITTED + 1e6))
+    assert rows == [FailedRuns(user=1000, name="train", gpu_type=A100, runs=1)] * counts
+    assert before == []

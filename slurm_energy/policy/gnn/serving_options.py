@@ -21,7 +21,14 @@ from slurm_energy.policy.comparison import TypeComparison
 from slurm_energy.policy.gnn.shown import Shown
 from slurm_energy.policy.oracle import oracle_clocks
 from slurm_energy.policy.partition_check import landing_on
-from slurm_energy.policy.routing import fastest_type, lacks_runs_at_home, remaining_slowdown, slurms_own, with_room
+from slurm_energy.policy.routing import (
+    Rivals,
+    lacks_runs_at_home,
+    remaining_slowdown,
+    rivals_of,
+    slurms_own,
+    with_room,
+)
 
 MAX_CLOCKS = 12
 """Clocks of one option that the network looks at, spread evenly over those inside the bound."""
@@ -75,13 +82,16 @@ def served_options(
         with_clocks: Whether the network is to choose among clocks as well.
     """
     comparison = context.comparison
-    fastest = fastest_type(with_room(context.candidates), comparison) if context.may_route else None
-    reference = fastest or fastest_type(context.candidates, comparison)
+    idle = with_room(context.candidates)
+    rivals = rivals_of(idle, comparison) if context.may_route else None
+    own = slurms_own(idle) if rivals is not None else None
+    measure = _measure(own, rivals or rivals_of(context.candidates, comparison))
     names = {name for candidate in context.candidates for name in candidate.gpu_types}
     types = _Types(
-        costs={name: _type_cost(name, reference, context) for name in names},
-        rooms={name: _room(name, fastest, context) for name in names},
-        own=slurms_own(with_room(context.candidates)) if fastest is not None else None,
+        costs={name: None if measure is None else _type_cost(name, measure, context) for name in names},
+        rooms={name: _room(name, rivals, context) for name in names},
+        own=own,
+        seconds=_seconds_on(None if measure is None else measure.rivals.fastest, job, context),
     )
     return tuple(
         _served(candidate, job, context, shown, types, with_clocks)
@@ -139,7 +149,7 @@ def _served(  # all of one candidate
         rooms = [context.max_slowdown] * len(rooms)
     is_open = is_known and _may_go(candidate, context) and all(room is not None for room in rooms)
     points = _clocks(candidate.gpu_types, rooms, context.comparison) if with_clocks and is_open else ()
-    seconds, gpus = expected_seconds(job, context), max(1, job.gpu_count)
+    seconds, gpus = types.seconds, max(1, job.gpu_count)
     worst = max(known, key=lambda cost: cost.seconds) if is_known else None
     total, claimed = int(sums.gpus[place]), context.claimed_gpus.get(candidate.partition.name, 0.0)
     left = int(sums.gpus_free[place]) - gpus - claimed
@@ -181,16 +191,37 @@ def _may_go(candidate: Candidate, context: DecisionContext) -> bool:
     return candidate.is_submitted_to
 
 
-def _room(name: GpuTypeName, fastest: GpuTypeName | None, context: DecisionContext) -> float | None:
+def _seconds_on(gpu_type: GpuTypeName | None, job: JobRequest, context: DecisionContext) -> float:
+    """Return the run time at the default clock of a type; as it is where nobody knows of which type history speaks."""
+    seconds, known = expected_seconds(job, context), None if context.runtime is None else context.runtime.gpu_type
+    cost = None if gpu_type is None or known is None else context.comparison.cost(gpu_type, known)
+    return seconds if cost is None else seconds * cost.time_ratio
+
+
+class _Measure(NamedTuple):
+    """What options of one decision are measured by."""
+
+    rivals: Rivals
+    home: GpuTypeName
+    """Of energy: the type that Slurm would take, else the fastest."""
+
+
+def _measure(own: Candidate | None, rivals: Rivals | None) -> _Measure | None:
+    if rivals is None:
+        return None
+    return _Measure(rivals, rivals.fastest if own is None else own.gpu_types[0])
+
+
+def _room(name: GpuTypeName, rivals: Rivals | None, context: DecisionContext) -> float | None:
     """Return the slowdown that a clock on a type may still cause; None where the type itself is too slow."""
     if not context.may_route:
         return context.max_slowdown
-    return None if fastest is None else remaining_slowdown(name, fastest, context.max_slowdown, context.comparison)
+    return None if rivals is None else remaining_slowdown(name, rivals, context.max_slowdown, context.comparison)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _TypeCost:
-    """Of one second of work on the reference type; energy for one GPU."""
+    """Of one second of work on the fastest type; energy for one GPU."""
 
     seconds: float
     watts_seconds: float
@@ -205,24 +236,31 @@ class _Types(NamedTuple):
     rooms: Mapping[GpuTypeName, float | None]
     own: Candidate | None
     """Where Slurm would start the job."""
+    seconds: float
+    """Run time on the fastest type."""
 
 
-def _type_cost(name: GpuTypeName, reference: GpuTypeName | None, context: DecisionContext) -> _TypeCost | None:
-    """Return what work costs on a type, None where nobody knows."""
-    limits, comparison = context.board_limits, context.comparison
-    cost = None if reference is None else comparison.cost(name, reference)
-    if cost is None or reference is None:
+def _type_cost(name: GpuTypeName, measure: _Measure, context: DecisionContext) -> _TypeCost | None:
+    """Return what a second of the fastest type's work costs on a type, None where nobody knows."""
+    comparison, home, fastest = context.comparison, measure.home, measure.rivals.fastest
+    time, energy, at_home = (
+        comparison.cost(name, fastest),
+        comparison.cost(name, home),
+        comparison.cost(home, fastest),
+    )
+    if time is None or energy is None or at_home is None:
         return None
-    watts = comparison.watts(reference) or _mean_watts(reference, limits.watts(reference))
-    room = remaining_slowdown(name, reference, context.max_slowdown, comparison)
+    watts = comparison.watts(home) or _mean_watts(home, context.board_limits.watts(home))
+    joules = watts * at_home.time_ratio * energy.energy_ratio
+    room = remaining_slowdown(name, measure.rivals, context.max_slowdown, comparison)
     table = comparison.clock_table(name)
     point = None if table is None or room is None else table.best(room)
     slowdown, change = (0.0, 0.0) if point is None else (point.slowdown, point.energy_change)
     return _TypeCost(
-        seconds=cost.time_ratio * (1.0 + slowdown),
-        watts_seconds=watts * cost.energy_ratio * (1.0 + change),
-        seconds_full=cost.time_ratio,
-        watts_seconds_full=watts * cost.energy_ratio,
+        seconds=time.time_ratio * (1.0 + slowdown),
+        watts_seconds=joules * (1.0 + change),
+        seconds_full=time.time_ratio,
+        watts_seconds_full=joules,
     )
 
 

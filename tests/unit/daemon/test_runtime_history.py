@@ -7,6 +7,7 @@ from slurm_energy.daemon.runtime_history import runtime_estimate, runtime_estima
 from slurm_energy.domain.decision import RuntimeEstimate
 from slurm_energy.domain.ids import GpuTypeName
 from slurm_energy.domain.work import WorkEstimate
+from slurm_energy.energy_model.relative_speed import relative_cost
 from slurm_energy.policy.comparison import MOST_DOUBT
 from slurm_energy.store.history import RuntimeSample
 
@@ -76,16 +77,19 @@ def test_runs_on_several_types_are_brought_to_the_one_that_most_were_on() -> Non
     assert found.upper_seconds == pytest.approx(100.0 * (1.0 + 1.0 / 3.0))
 
 
-@pytest.mark.parametrize(
-    ("samples", "doubt"),
-    [
-        ([sample("a", 200.0, gpu_type=A40), sample("a", 100.0, gpu_type=A100)], None),
-        ([sample("a", 200.0, gpu_type=A40), sample("a", 100.0, gpu_type=A100)], MOST_DOUBT + 0.01),
-        ([sample("a", 200.0, gpu_type=A40), sample("a", 100.0, gpu_type=GpuTypeName("t4"))], 0.0),
-        ([sample("a", 200.0, gpu_type=A40), sample("a", 100.0)], 0.0),
-    ],
-    ids=["nothing known", "too much doubt", "a type without runs", "a run of unknown type"],
-)
-def test_runs_that_cannot_be_compared_speak_of_no_type(samples: list[RuntimeSample], doubt: float | None) -> None:
-    found = estimate(*samples, doubt=doubt)
+@pytest.mark.parametrize("doubt", [None, MOST_DOUBT + 0.01], ids=["nothing known", "too much doubt"])
+def test_without_runs_to_compare_by_the_worst_of_the_tables_counts(doubt: float | None) -> None:
+    worst = relative_cost(A40, A100)
+    assert worst is not None
+    mixed = [*(sample("a", 200.0, gpu_type=A40) for _ in range(2)), sample("a", 100.0, gpu_type=A100)]
+    found = estimate(*mixed, doubt=doubt)
+    assert found.gpu_type == A40
+    assert found.upper_seconds == pytest.approx(100.0 * worst.worst_time_ratio * (1.0 + 1.0 / 3.0))
+    # The other way round tables never make a run shorter.
+    mixed = [*(sample("a", 100.0, gpu_type=A100) for _ in range(2)), sample("a", 200.0, gpu_type=A40)]
+    assert estimate(*mixed, doubt=doubt).upper_seconds == pytest.approx(200.0 * (1.0 + 1.0 / 3.0))
+
+
+def test_a_run_of_unknown_type_leaves_the_estimate_without_one() -> None:
+    found = estimate(sample("a", 200.0, gpu_type=A40), sample("a", 100.0))
     assert (found.gpu_type, found.seconds) == (None, 150.0)

@@ -25,12 +25,19 @@ def test_a_run_that_cannot_be_is_refused_by_name(changes: dict[str, Any]) -> Non
         replace(RUN, **changes)
 
 
-def test_ratios_are_between_types_and_doubt_adds_to_time() -> None:
-    assert WORK.time_ratio(A40, A100) == pytest.approx(exp(1.0 + 0.02))
-    assert WORK.time_ratio(A100, A40) == pytest.approx(exp(-1.0 + 0.02))
+def test_ratios_are_between_types() -> None:
+    assert WORK.time_ratio(A40, A100) == pytest.approx(exp(1.0))
+    assert WORK.time_ratio(A100, A40) == pytest.approx(exp(-1.0))
     assert WORK.watts_ratio(A40, A100) == pytest.approx(exp(-0.5))
     assert WORK.doubt(A40, A100) == 0.2
     assert WORK.watts(A100) == pytest.approx(exp(5.5))
+
+
+def test_another_number_of_gpus_adds_to_the_doubt_between_types_only() -> None:
+    wider = WORK.for_gpus(4)
+    assert wider.doubt(A40, A100) == pytest.approx((0.2**2 + 0.15**2) ** 0.5)
+    assert wider.doubt(A40, A40) == 0.0
+    assert WORK.for_gpus(1) is WORK
 
 
 def test_a_type_that_is_not_known_is_none() -> None:

@@ -14,6 +14,9 @@ LIGHT = {A100: (1.0, 120.0), A40: (1.1, 95.0), H100: (0.96, 190.0)}
 """Gains nearly nothing."""
 
 
+DAY = 86_400.0
+
+
 def make_run(name: str, gpu_type: GpuTypeName = A100, *, seconds: float = 100.0, **changes: object) -> MeasuredRun:
     values: dict[str, object] = {"user": 1000, "gpus": 1, "watts": 300.0, "ended_at_seconds": 0.0}
     return MeasuredRun(name=name, gpu_type=gpu_type, seconds=seconds, **{**values, **changes})  # type: ignore[arg-type]  # values by name
@@ -35,7 +38,7 @@ def runs_of(
         for index in range(number):
             seconds = size * ratio * float(np.exp(random.normal(0.0, spread)))
             drawn = watts * float(np.exp(random.normal(0.0, 0.02)))
-            yield make_run(name, gpu_type, seconds=seconds, watts=drawn, user=user, ended_at_seconds=float(index))
+            yield make_run(name, gpu_type, seconds=seconds, watts=drawn, user=user, ended_at_seconds=index * DAY)
 
 
 def crowd(random: np.random.Generator, types: Sequence[GpuTypeName] = (A100, A40, H100)) -> list[MeasuredRun]:

@@ -90,10 +90,11 @@ def make_config(*, routing_open: bool = False, node_hints: bool = False, **chang
     gpu_types = changes.pop("gpu_types", {})
     limits = changes.pop("gpu_power_limits_watts", MEASURED_BOARDS)
     routed = tuple(changes.pop("routing_partitions", ()))
+    less = changes.pop("less_gpu_memory", False)
     return Config(
         policy=replace(PolicyConfig(), **changes),
         guard=replace(GuardConfig(), **guard),
-        routing=RoutingConfig(open=routing_open, partitions=routed, node_hints=node_hints),
+        routing=RoutingConfig(open=routing_open, partitions=routed, node_hints=node_hints, less_gpu_memory=less),
         gpu_types=gpu_types,
         gpu_power_limits_watts=dict(limits),
     )

@@ -391,9 +391,21 @@ def test_list_stays_when_only_one_partition_has_room() -> None:
 
 def test_open_routing_takes_a_slower_partition_when_the_default_one_is_full() -> None:
     nodes = [make_node("a1", "a100", "a100", allocated=4), make_node("b1", "a40", "a40")]
-    decision = decide(make_job(), snapshot=make_snapshot(*nodes), config=make_config(routing_open=True))
+    config = make_config(routing_open=True, less_gpu_memory=True)
+    decision = decide(make_job(), snapshot=make_snapshot(*nodes), config=config)
     assert decision.partitions == ("a40",)
     assert clocks(decision) == {A40: 1455}
+
+
+def test_a_job_is_not_sent_to_gpus_of_less_memory_than_it_would_have_had_unless_its_user_or_the_site_says_so() -> None:
+    nodes = [make_node("a1", "a100", "a100", allocated=4), make_node("b1", "a40", "a40")]
+    cluster = make_snapshot(*nodes)
+    decision = decide(make_job(), snapshot=cluster, config=make_config(routing_open=True))
+    assert decision.partitions is None
+    assert any("a40 has GPUs of less memory" in note for note in decision.notes)
+    named = decide(make_job(partitions=("a100", "a40")), snapshot=cluster, config=make_config(routing_open=True))
+    assert not any("less memory" in note for note in named.notes)
+    assert any("a40 alone has room now" in note for note in named.notes)
 
 
 def test_list_with_gpus_outside_the_catalogue_stays() -> None:

@@ -232,7 +232,11 @@ def test_what_a_run_learned_is_forgotten_by_the_next() -> None:
     assert first.place.tolist() == second.place.tolist()
 
 
-def test_a_job_that_did_not_complete_says_nothing() -> None:
-    jobs = lstm_jobs(("lstm-a",), 40, fails_after_units=300.0)
+def test_a_name_that_only_fails_on_a_type_is_not_sent_there_again() -> None:
+    jobs = lstm_jobs(("lstm-a",), 60, fails_after_units=300.0)
     outcome = run(light_world(), Workload(name="jobs", jobs=jobs), create_contender("daemon/oracle"))
-    assert set(outcome.place.tolist()) == {outcome.places.index("h100")}
+    assert set(outcome.state) == {"FAILED"}
+    h100 = outcome.places.index("h100")
+    assert outcome.place[0] == h100
+    # In the end it has failed wherever it was sent, and Slurm's own choice is left.
+    assert h100 not in outcome.place[-20:].tolist()

@@ -32,7 +32,7 @@ from slurm_energy.policy.gnn.serving_options import (
 from slurm_energy.policy.gnn.shown import Shown
 from slurm_energy.policy.oracle import oracle_clocks
 from slurm_energy.policy.partition_check import allowed_partitions
-from slurm_energy.policy.routing import remaining_slowdown, slurms_own
+from slurm_energy.policy.routing import Rivals, remaining_slowdown, slurms_own, with_room
 
 HOUR = RuntimeEstimate(seconds=3600.0, upper_seconds=4000.0, source="history")
 
@@ -128,7 +128,7 @@ def test_where_routing_is_open_the_open_options_are_those_that_the_guard_lets_th
         if one.stays:
             # Too slow to be named, and open all the same: Slurm starts the job there if nothing is named.
             assert taken_back == {Reason.SLOWDOWN_BOUND}
-            assert one.candidate is slurms_own(context.candidates)
+            assert one.candidate is slurms_own(with_room(context.candidates))
             assert partitions_to_name(one, context) is None
 
 
@@ -313,7 +313,8 @@ def test_clocks_lie_inside_what_the_bound_leaves_and_the_oracles_is_among_them(
             assert (one.clocks, one.option.clocks) == ((), ())
             continue
         (gpu_type,) = one.candidate.gpu_types
-        room = remaining_slowdown(gpu_type, A100, bound, context.comparison) if routing_open else bound
+        rivals = Rivals((A100, V100), A100)
+        room = remaining_slowdown(gpu_type, rivals, bound, context.comparison) if routing_open else bound
         table = clock_table_of(gpu_type, power_limit_watts=context.board_limits.watts(gpu_type))
         assert room is not None and table is not None
         assert 1 <= len(one.clocks) <= MAX_CLOCKS + 1
