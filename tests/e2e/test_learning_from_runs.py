@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 
 import pytest
-from energy_lab import await_reports, story, until, workload
+from energy_lab import await_reports, story, until, when_decided, workload
 
 from slurm_energy.domain.ids import GpuTypeName, PartitionName
 from slurm_energy.energy_model.relative_speed import relative_speed
@@ -57,11 +57,16 @@ def test_a_program_that_gains_nothing_from_the_fast_type_is_no_longer_sent_there
 
 def _sent_to(lab: Lab, name: str) -> tuple[int, str]:
     """Return number and partition of a job that is not let run, and that leaves no trace in the queue."""
-    number = submit(lab, ["--hold", "-J", name, "--gres=gpu:1", "-t", "60"], wrap="true")
-    partition = show_job(lab, number)["Partition"]
-    lab.run(["scancel", str(number)], check=True)
-    time.sleep(SNAPSHOT_SECONDS)
-    return number, partition
+
+    def attempt() -> tuple[int, dict[str, str]]:
+        number = submit(lab, ["--hold", "-J", name, "--gres=gpu:1", "-t", "60"], wrap="true")
+        shown = show_job(lab, number)
+        lab.run(["scancel", str(number)], check=True)
+        time.sleep(SNAPSHOT_SECONDS)
+        return number, shown
+
+    number, shown = when_decided(attempt, lambda made: "AdminComment" in made[1])
+    return number, shown["Partition"]
 
 
 def _has_ended(lab: Lab, job: int) -> bool:
