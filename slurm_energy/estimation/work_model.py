@@ -30,7 +30,9 @@ _SPEED = 0.35
 """The same of one type beside the others: kinds of work differ in what they gain from a faster GPU."""
 _DRAW, _OWN_DRAW = 0.4, 0.15
 """The same of a GPU's power, on all types together and on one beside the others."""
-_ROUNDS = 25
+_MOST_ROUNDS = 200
+_SETTLED = 5e-4
+"""Change of every mean, as a logarithm, below which no more rounds are made."""
 _MOST_FITTED = 2_000
 """Names that mean and covariance are found from; more say nothing new and cost time."""
 _MOST_OF_A_USER = 100
@@ -56,12 +58,15 @@ def fit_work_model(groups: RunGroups) -> WorkModel:
     means, precision = _flat(groups, _fitted(groups))
     model = WorkModel(mean=_first_mean(means, precision), covariance=prior_covariance(len(groups.gpu_types)))
     seen = (precision > 0.0).any(axis=0)
-    for _ in range(_ROUNDS):
+    for _ in range(_MOST_ROUNDS):
         points, doubts = _posterior(model, means, precision)
         mean = np.where(seen, points.mean(axis=0), model.mean)
         apart = points - mean
         total = _PRIOR_NAMES * prior_covariance(len(groups.gpu_types)) + doubts.sum(axis=0) + apart.T @ apart
+        change = float(np.abs(mean - model.mean).max())
         model = WorkModel(mean=mean, covariance=total / (_PRIOR_NAMES + len(points)))
+        if change < _SETTLED:
+            break
     return model
 
 

@@ -18,8 +18,6 @@ class PartitionCost:
     """A partition against others; with GPUs of several types, its worst."""
 
     candidate: Candidate
-    worst_time_ratio: float
-    """Against whichever of the others is the fastest for the job."""
     energy_ratio: float
     """Joules of the same work over those of one type at its default clock, at the best clock inside what is left."""
     stays: bool = False
@@ -154,7 +152,7 @@ class _Scale(NamedTuple):
             candidate: The partition.
             stays: Whether the job starts there without our doing, and so whatever the bound: it is on the clock alone.
         """
-        ratios, energies = [], []
+        energies = []
         for name in candidate.gpu_types:
             cost = self.comparison.cost(name, self.reference)
             ratio = time_ratio(name, self.rivals, self.comparison)
@@ -163,6 +161,5 @@ class _Scale(NamedTuple):
             left = self.max_slowdown if stays else (1.0 + self.max_slowdown) / ratio - 1.0
             table = self.comparison.clock_table(name)
             point = None if table is None else table.best(left)
-            ratios.append(ratio)
             energies.append(cost.energy_ratio * (1.0 if point is None else 1.0 + point.energy_change))
-        return PartitionCost(candidate=candidate, worst_time_ratio=max(ratios), energy_ratio=max(energies), stays=stays)
+        return PartitionCost(candidate=candidate, energy_ratio=max(energies), stays=stays)

@@ -2,7 +2,7 @@ from math import inf, log
 
 import numpy as np
 import pytest
-from measured_names import A40, A100, make_run
+from measured_names import A40, A100, DAY, make_run
 
 from slurm_energy.estimation.run_groups import RUNS_PER_TYPE, JobName, group_runs
 
@@ -67,3 +67,32 @@ def test_the_order_of_the_runs_does_not_matter() -> None:
     assert one.names == other.names
     assert np.array_equal(one.means, other.means)
     assert np.array_equal(one.variances, other.variances)
+
+
+def test_of_two_numbers_of_gpus_that_are_as_frequent_the_smaller_counts() -> None:
+    groups = group_runs([make_run("a", gpus=gpus, seconds=gpus * 10.0) for gpus in (8, 2, 8, 2)])
+    assert (groups.gpus, groups.runs.tolist()) == ((2,), [[2]])
+
+
+def test_a_name_of_few_runs_is_taken_to_be_as_steady_as_most_names_are() -> None:
+    def spread(of_others: float) -> float:
+        random = np.random.default_rng(1)
+        others = [
+            make_run(f"n{number}", seconds=float(np.exp(random.normal(5.0, of_others))), ended_at_seconds=float(run))
+            for number in range(40)
+            for run in range(10)
+        ]
+        groups = group_runs([*others, make_run("few", seconds=100.0), make_run("few", seconds=101.0)])
+        place = [name.name for name in groups.names].index("few")
+        return float(groups.variances[place, 0, 0])
+
+    assert spread(0.02) < 0.5 * spread(0.5)
+
+
+def test_runs_of_a_day_each_show_how_steady_a_name_is() -> None:
+    steady = group_runs([make_run("a", ended_at_seconds=day * DAY) for day in range(20)])
+    loose = group_runs(
+        [make_run("a", seconds=100.0 * 2.0 ** (day % 3), ended_at_seconds=day * DAY) for day in range(20)]
+    )
+    assert steady.variances[0, 0, 0] < 0.001
+    assert loose.variances[0, 0, 0] > 5.0 * steady.variances[0, 0, 0]

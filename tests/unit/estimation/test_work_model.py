@@ -180,6 +180,18 @@ def test_the_fitted_covariance_is_that_of_the_names_where_there_are_many() -> No
     assert model.mean[1] - model.mean[0] == pytest.approx(-0.5, abs=0.05)
 
 
+def test_a_type_on_which_only_long_jobs_were_seen_is_not_taken_to_be_slow() -> None:
+    random = np.random.default_rng(9)
+    runs: list[MeasuredRun] = []
+    for number in range(120):
+        is_long = number % 2 == 0
+        size = float(np.exp((9.0 if is_long else 5.0) + random.normal(0.0, 0.3)))
+        for gpu_type, share in ((A100, 1.0), (H100, 0.6)) if is_long else ((A100, 1.0),):
+            runs += [make_run(f"n{number}", gpu_type, seconds=size * share, ended_at_seconds=d * DAY) for d in range(5)]
+    model = fit_work_model(group_runs(runs))
+    assert model.mean[1] - model.mean[0] == pytest.approx(np.log(0.6), abs=0.15)
+
+
 def test_the_prior_is_a_covariance() -> None:
     for types in (1, 2, 7):
         assert np.linalg.eigvalsh(prior_covariance(types)).min() > 0.0

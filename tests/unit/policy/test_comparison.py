@@ -152,6 +152,19 @@ def test_a_job_is_not_sent_to_a_faster_type_that_costs_more_than_where_slurm_sta
     assert [clock.gpu_type for clock in decision.clocks] == [A100]
 
 
+def test_what_a_clock_saves_where_the_job_stays_counts() -> None:
+    # An H100 would save 5 %; a lower clock on the A100, which is too slow to be named, saves more inside the bound.
+    barely = make_work({A100: (100.0, 420.0), H100: (60.0, 665.0)})
+    assert decide(make_job(), barely, H100_CLUSTER).partitions is None
+    assert decide(make_job(max_slowdown=0.0), barely, H100_CLUSTER).partitions == (PartitionName("h100"),)
+
+
+def test_nothing_is_compared_where_no_partition_is_open_to_choice() -> None:
+    decision = decide(make_job(partitions=("a100", "a40"), array="1-4"), LIGHT)
+    assert decision.partitions is None
+    assert not any("times as long" in note for note in decision.notes)
+
+
 def test_it_is_sent_there_where_that_saves_energy() -> None:
     cheaper = make_work({A100: (100.0, 380.0), H100: (44.0, 560.0)})
     assert decide(make_job(), cheaper, H100_CLUSTER).partitions == (PartitionName("h100"),)

@@ -1,6 +1,7 @@
 """The options of a submitted job: which are open, what they cost, and which clocks there are to choose from."""
 
-from math import inf, isfinite, nan
+from dataclasses import replace
+from math import inf, isfinite, log, nan
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from slurm_energy.domain.cluster import ClusterSnapshot, NodeGpus
 from slurm_energy.domain.decision import Reason, RuntimeEstimate
 from slurm_energy.domain.ids import PartitionName
 from slurm_energy.domain.job import JobRequest
+from slurm_energy.domain.work import WorkEstimate
 from slurm_energy.energy_model.curves import curves_of
 from slurm_energy.energy_model.operating_point import clock_table_of
 from slurm_energy.energy_model.relative_speed import relative_cost
@@ -26,6 +28,7 @@ from slurm_energy.policy.gnn.serving_options import (
     MAX_CLOCKS,
     ServedOption,
     expected_seconds,
+    is_trial,
     partitions_to_name,
     served_options,
 )
@@ -358,3 +361,52 @@ def test_a_type_that_nobody_has_measured_has_no_clocks_but_may_be_chosen() -> No
         assert found[name].clocks == ()
         assert found[name].option.seconds == pytest.approx(3600.0)
         assert isfinite(found[name].option.joules or nan)
+
+
+# By runs of the job's name.
+
+DAYS_OF_A100 = RuntimeEstimate(seconds=7200.0, upper_seconds=9000.0, source="history", gpu_type=A100)
+
+
+def runs_of_a_name(runs: int = 9) -> WorkEstimate:
+    """Return work that takes half as long again on a V100, for a third of the power."""
+    return WorkEstimate(
+        runs_by_type={A100: runs, V100: runs},
+        gpu_types=(A100, V100),
+        log_seconds=(0.0, log(1.5)),
+        log_seconds_doubt=((0.0, 0.01), (0.01, 0.0)),
+        log_watts=(log(390.0), log(130.0)),
+    )
+
+
+def test_time_and_energy_are_what_runs_of_the_name_measured() -> None:
+    found = served(submitted(gpus=2), lab(), runtime=DAYS_OF_A100, work=replace(runs_of_a_name(), gpus=2))
+    (a100,), (v100,) = found["a100"].types, found["v100"].types
+    assert (a100.seconds_full, a100.joules_full) == pytest.approx((7200.0, 2 * 7200.0 * 390.0))
+    assert (v100.seconds_full, v100.joules_full) == pytest.approx((1.5 * 7200.0, 2 * 1.5 * 7200.0 * 130.0), rel=1e-3)
+
+
+def test_a_run_time_of_another_type_is_brought_to_the_types_at_hand() -> None:
+    on_v100 = replace(DAYS_OF_A100, gpu_type=V100)
+    found = served(submitted(), lab(), runtime=on_v100, work=runs_of_a_name())
+    assert found["a100"].types[0].seconds_full == pytest.approx(7200.0 / 1.5)
+    assert found["v100"].types[0].seconds_full == pytest.approx(7200.0)
+
+
+def test_power_of_a_type_that_the_name_never_ran_on_is_that_of_the_tables() -> None:
+    with_runs, without = (
+        served(submitted(), lab(), runtime=DAYS_OF_A100, work=runs_of_a_name(runs))["a100"].types[0] for runs in (9, 0)
+    )
+    assert with_runs.joules_full == pytest.approx(7200.0 * 390.0)
+    assert without.joules_full == served(submitted(), lab(), runtime=DAYS_OF_A100)["a100"].types[0].joules_full
+
+
+def test_a_name_without_runs_at_home_is_left_to_slurm_once_tables_have_sent_it_away() -> None:
+    work = replace(runs_of_a_name(), runs_by_type={V100: 2}, log_seconds_doubt=((0.0, 9.0), (9.0, 0.0)))
+    context = context_of(submitted(), lab(), work=work)
+    found = {str(one.candidate.partition.name): one for one in served_options(
+        submitted(), context, shown_of(lab()), with_clocks=False
+    )}  # fmt: skip
+    assert is_trial(found["v100"], context)
+    assert partitions_to_name(found["v100"], context) is None
+    assert not is_trial(found["a100"], context)
