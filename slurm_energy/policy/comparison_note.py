@@ -11,7 +11,6 @@ from slurm_energy.policy.routing import rivals_of, slurms_own, with_room
 
 _LISTED = 4
 _SOURCES = {
-    "same type": "being the same",
     "measured": "workloads measured on both",
     "specification": "data sheets",
 }
