@@ -16,10 +16,10 @@ _SOURCES = {
 }
 
 
-def comparison_note(context: DecisionContext, shown_names: Mapping[GpuTypeName, str]) -> str | None:
+def comparison_notes(context: DecisionContext, shown_names: Mapping[GpuTypeName, str]) -> tuple[str, ...]:
     """Return what each GPU type with room costs beside the one that Slurm would take, and who says so.
 
-    None where there is one type, or they cannot be compared. Where the job would wait, it is beside the fastest.
+    Nothing where there is one type, or they cannot be compared. Where the job would wait, it is beside the fastest.
 
     Args:
         context: Of a job for which partitions are open to choice.
@@ -28,17 +28,16 @@ def comparison_note(context: DecisionContext, shown_names: Mapping[GpuTypeName, 
     candidates = with_room(context.candidates)
     rivals = rivals_of(candidates, context.comparison)
     if rivals is None or len(rivals.types) == 1:
-        return None
+        return ()
     own = slurms_own(candidates)
     home = rivals.fastest if own is None else own.gpu_types[0]
     others = [name for name in rivals.types if name != home]
     runs = _runs(context.work, shown_names)
-    told = [
-        _told(shown_names.get(name, name), cost, runs)
+    return tuple(
+        f"beside {shown_names.get(home, home)}, {_told(shown_names.get(name, name), cost, runs)}"
         for name in others[:_LISTED]
         if (cost := context.comparison.cost(name, home)) is not None
-    ]
-    return f"beside {shown_names.get(home, home)}: {'; '.join(told)}"
+    )
 
 
 def light_notes(

@@ -18,7 +18,7 @@ from slurm_energy.policy.base import DecisionContext, Policy
 from slurm_energy.policy.baselines import landing_types, unknown_reasons
 from slurm_energy.policy.candidates import JobOnCluster
 from slurm_energy.policy.clock_check import allowed_clock
-from slurm_energy.policy.comparison_note import comparison_note, light_notes
+from slurm_energy.policy.comparison_note import comparison_notes, light_notes
 from slurm_energy.policy.explanation import explanation
 from slurm_energy.policy.hint_check import allowed_hint
 from slurm_energy.policy.partition_check import allowed_partitions, landing_on
@@ -169,7 +169,7 @@ class Guard:
             return _Outcome(reasons=reasons, notes=(note, *situation.notes))
         routing = allowed_partitions(answer.partitions, case, context, self._config.guard)
         clocks = self._checked_clocks(answer, case, context, routing.partitions)
-        compared = comparison_note(context, situation.shown_names) if context.may_route else None
+        compared = comparison_notes(context, situation.shown_names) if context.may_route else ()
         landing = landing_on(context.candidates, routing.partitions)
         hint = allowed_hint(answer.prefer, case, landing, self._config.routing)
         return _Outcome(
@@ -179,7 +179,7 @@ class Guard:
             reasons=(*answer.reasons, *situation.reasons, *routing.reasons, *clocks.reasons),
             notes=(
                 *answer.notes,
-                *(() if compared is None else (compared,)),
+                *compared,
                 *light_notes(landing, context, situation.shown_names),
                 *situation.notes,
                 *routing.notes,

@@ -78,9 +78,9 @@ def test_tables_count_where_runs_say_too_little(
 def test_a_light_job_goes_where_it_is_cheap_and_as_fast_and_the_decision_says_why() -> None:
     decision = decide(make_job(partitions=("a100", "a40", "v100")), LIGHT)
     assert decision.partitions == (PartitionName("a40"),)
-    note = next(note for note in decision.notes if note.startswith("beside a100"))
-    assert "a40 takes 1.03 times as long and 0.69 of the energy, by runs of this name (7 on a100" in note
-    assert "v100 takes 3.00 times as long" in note
+    runs = "by runs of this name (7 on a100, 7 on a40, 7 on v100)"
+    assert f"beside a100, a40 takes 1.03 times as long and 0.69 of the energy, {runs}" in decision.notes
+    assert f"beside a100, v100 takes 3.00 times as long and 1.50 of the energy, {runs}" in decision.notes
 
 
 def test_without_runs_the_same_job_stays_on_the_fast_type() -> None:
