@@ -121,7 +121,8 @@ def train(agent: Agent, folder: Path) -> None:
     options = ["--resume", str(target)] if resumes else [*options, "--output", str(target)]
     program = Path(sys.executable).with_name("slurm-energy")
     begin = monotonic()
-    subprocess.run([str(program), "train", *options], check=True, stdout=subprocess.DEVNULL)
+    # On the CPU, where the same seed gives the same agent.
+    subprocess.run([str(program), "train", "--device", "cpu", *options], check=True, stdout=subprocess.DEVNULL)
     sys.stderr.write(f"trained {agent.name} in {monotonic() - begin:.0f} s\n")
 
 
