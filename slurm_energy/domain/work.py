@@ -61,6 +61,8 @@ class WorkEstimate:
     """Mean of the logarithm of one GPU's power, by type."""
     gpus: int = 1
     """Of the runs behind it."""
+    watts_spread: float = 0.0
+    """Standard deviation of the logarithm of a single run's power."""
     failed_types: frozenset[GpuTypeName] = frozenset()
     """Types on which the name's runs have failed and none has run through."""
 

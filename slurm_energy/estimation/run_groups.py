@@ -18,6 +18,8 @@ RUNS_PER_TYPE = 20
 """Newest runs of a name on a type that count."""
 WINDOW_SECONDS = 30.0 * 86_400.0
 """Before a name's last run: programs and inputs grow, and an old run on one type says nothing beside a new one."""
+NAMELESS = frozenset({"", "wrap", "sbatch", "interactive"})
+"""Names that Slurm gives by itself (--wrap, a script on standard input, salloc): they say nothing of the work."""
 FAILURES = 2
 """Runs that failed on a type, with none that ran through, from which on a name is not sent there."""
 _DAY_SECONDS = 86_400.0
@@ -52,6 +54,8 @@ class RunGroups:
     """Of the means; infinite where there is no run."""
     gpus: tuple[int, ...]
     """Of each name's runs."""
+    spreads: FloatArray
+    """Standard deviation of a single run's log seconds and log watts, [names, 2]."""
     failed: Mapping[JobName, frozenset[GpuTypeName]] = field(default_factory=dict)
     """Types on which a name has failed and never run through."""
 
@@ -75,11 +79,12 @@ def group_runs(runs: Iterable[MeasuredRun], failures: Iterable[FailedRuns] = ())
 
     Of each name the runs of the 30 days before its last one count, with its most frequent number of GPUs. A name that
     stands for several programs (`wrap`, `job.sh`) has runs that differ, and so means of little weight; so has one whose
-    runs differ from day to day. Names that only failed have no runs.
+    runs differ from day to day. Names that only failed have no runs, and names that Slurm gave are none.
     """
     kept: dict[JobName, list[MeasuredRun]] = {}
     for run in runs:
-        kept.setdefault(JobName(run.user, run.name), []).append(run)
+        if run.name not in NAMELESS:
+            kept.setdefault(JobName(run.user, run.name), []).append(run)
     kept = {name: _most_frequent_count(_recent(found)) for name, found in kept.items()}
     failed = _failed(failures, kept)
     names = tuple(sorted({*kept, *failed}, key=lambda name: (str(name.user), name.name)))
@@ -96,7 +101,8 @@ def group_runs(runs: Iterable[MeasuredRun], failures: Iterable[FailedRuns] = ())
             count[row, where] = len(newest)
             means[row, :, where], days[row, where] = _add_up(newest, row, sums)
             slowed[row, where] = sum(run.slowed for run in newest) / len(newest)
-    variances = _variances_of_means(count, days, sums)
+    of_runs, of_days = _spreads(sums)
+    variances = _variances_of_means(count, days, of_runs, of_days)
     variances[:, 0, :] += slowed**2 / 12.0  # somewhere between nothing and `slowed`, in all runs alike
     return RunGroups(
         names=names,
@@ -106,6 +112,7 @@ def group_runs(runs: Iterable[MeasuredRun], failures: Iterable[FailedRuns] = ())
         variances=variances,
         gpus=tuple(kept[name][0].gpus if name in kept else 1 for name in names),
         failed=failed,
+        spreads=np.sqrt(of_runs + of_days),
     )
 
 
@@ -126,10 +133,10 @@ def _add_up(runs: list[MeasuredRun], row: int, sums: _Sums) -> tuple[FloatArray,
     return mean, shares
 
 
-def _variances_of_means(count: NDArray[np.int64], days: FloatArray, sums: _Sums) -> FloatArray:
-    """Return the variance of each mean, [names, 2, types]: of its runs, and of its days, which more runs do not lessen.
+def _spreads(sums: _Sums) -> tuple[FloatArray, FloatArray]:
+    """Return the variances between runs of one day, and between days, [names, 2] each.
 
-    Both spreads are a name's own, drawn towards that of the name in the middle: a one-way analysis of variance.
+    Both are a name's own, drawn towards that of the name in the middle: a one-way analysis of variance.
     """
     # Where days hold one run each, what runs of a day differ by is seen between days only, and is no more than that.
     of_runs = _drawn(sums.within, sums.within_free, _PRIOR_SPREAD)
@@ -138,10 +145,23 @@ def _variances_of_means(count: NDArray[np.int64], days: FloatArray, sums: _Sums)
     free = sums.between_free[:, None]
     weight = np.where(sums.between_weight > 0.0, sums.between_weight, 1.0)[:, None]
     excess = np.maximum(0.0, sums.between - free * spread) / weight * free
-    of_days = _drawn(excess, sums.between_free, _PRIOR_DAYS)
+    return spread, _drawn(excess, sums.between_free, _PRIOR_DAYS)
+
+
+def _variances_of_means(
+    count: NDArray[np.int64], days: FloatArray, of_runs: FloatArray, of_days: FloatArray
+) -> FloatArray:
+    """Return the variance of each mean, [names, 2, types]: of its runs, and of its days, which more runs do not lessen.
+
+    Args:
+        count: Runs, [names, types].
+        days: Sum of squares of the days' shares of them, [names, types].
+        of_runs: Variance between runs of one day, [names, 2].
+        of_days: Variance between days, [names, 2].
+    """
     found = np.full((len(count), 2, count.shape[1]), np.inf)
     seen = np.broadcast_to(count[:, None, :] > 0, found.shape)
-    np.divide(spread[:, :, None], count[:, None, :], out=found, where=seen)
+    np.divide(of_runs[:, :, None], count[:, None, :], out=found, where=seen)
     return found + of_days[:, :, None] * days[:, None, :]
 
 
@@ -162,6 +182,8 @@ def _failed(
         tally[JobName(one.user, one.name), one.gpu_type] += one.runs
     found: dict[JobName, frozenset[GpuTypeName]] = {}
     for (name, gpu_type), runs in tally.items():
+        if name.name in NAMELESS:
+            continue
         if runs >= FAILURES and all(run.gpu_type != gpu_type for run in kept.get(name, ())):
             found[name] = found.get(name, frozenset()) | {gpu_type}
     return found

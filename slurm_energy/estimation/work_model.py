@@ -95,6 +95,7 @@ def work_estimates(groups: RunGroups) -> Iterator[tuple[JobName, WorkEstimate]]:
                         gpu_type: runs for gpu_type, runs in zip(groups.gpu_types, counts, strict=True) if runs
                     },
                     gpus=groups.gpus[row],
+                    watts_spread=float(groups.spreads[row, 1]),
                     failed_types=failed,
                     gpu_types=groups.gpu_types,
                     log_seconds=tuple(point[:types]),

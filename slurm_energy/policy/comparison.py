@@ -61,9 +61,11 @@ class TypeComparison:
         return table if table is None or not self.draws_less(gpu_type) else default_clock_only(table)
 
     def draws_less(self, gpu_type: GpuTypeName) -> bool:
-        """Return whether the name's own runs on a type draw far less than all workloads that were measured there."""
+        """Return whether nine of ten runs of the name on a type draw far less than all that was measured there."""
         own, measured = self.watts(gpu_type), least_measured_watts(gpu_type, self.limits.watts(gpu_type))
-        return own is not None and measured is not None and own < _FAR_LESS * measured
+        if own is None or measured is None or self.work is None:
+            return False
+        return own * exp(_NINE_OF_TEN * self.work.watts_spread) < _FAR_LESS * measured
 
     def watts(self, gpu_type: GpuTypeName) -> float | None:
         """Return the power of one GPU at the default clock by the name's own runs there; None where they are few."""

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from measured_names import A40, A100, DAY, make_run
 
+from slurm_energy.domain.work import FailedRuns
 from slurm_energy.estimation.run_groups import RUNS_PER_TYPE, JobName, group_runs
 
 
@@ -49,11 +50,11 @@ def test_a_run_on_one_type_is_not_held_against_one_that_is_months_younger() -> N
 
 def test_a_name_whose_runs_differ_has_a_mean_of_less_weight_and_more_runs_give_more() -> None:
     steady = [make_run("steady", seconds=100.0 + number) for number in range(8)]
-    generic = [make_run("wrap", seconds=10.0 ** (number % 4)) for number in range(8)]
+    generic = [make_run("job.sh", seconds=10.0 ** (number % 4)) for number in range(8)]
     few = [make_run("few", seconds=100.0 + number) for number in range(2)]
     groups = group_runs([*steady, *generic, *few])
     spread = dict(zip((name.name for name in groups.names), groups.variances[:, 0, 0].tolist(), strict=True))
-    assert spread["steady"] < spread["few"] < spread["wrap"]
+    assert spread["steady"] < spread["few"] < spread["job.sh"]
 
 
 def test_equal_runs_are_not_taken_to_be_free_of_doubt() -> None:
@@ -96,3 +97,24 @@ def test_runs_of_a_day_each_show_how_steady_a_name_is() -> None:
     )
     assert steady.variances[0, 0, 0] < 0.001
     assert loose.variances[0, 0, 0] > 5.0 * steady.variances[0, 0, 0]
+
+
+@pytest.mark.parametrize("name", ["wrap", "sbatch", "interactive", ""])
+def test_names_that_slurm_gives_by_itself_are_none(name: str) -> None:
+    failures = [FailedRuns(user=1000, name=name, gpu_type=A40, runs=9)]
+    groups = group_runs([make_run(name), make_run("mine")], failures)
+    assert [one.name for one in groups.names] == ["mine"]
+    assert groups.failed == {}
+
+
+def test_the_spread_of_a_names_power_is_told() -> None:
+    steady = [
+        make_run(name, watts=300.0 + run, ended_at_seconds=run * DAY)
+        for name in ("steady", "steady-2", "steady-3")
+        for run in range(12)
+    ]
+    mixed = [make_run("mixed", watts=40.0 if run % 2 else 400.0, ended_at_seconds=run * DAY) for run in range(12)]
+    groups = group_runs([*steady, *mixed])
+    spread = dict(zip((one.name for one in groups.names), groups.spreads[:, 1].tolist(), strict=True))
+    assert spread["steady"] < 0.1
+    assert spread["mixed"] > 0.8

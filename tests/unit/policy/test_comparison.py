@@ -125,6 +125,12 @@ def test_a_name_that_draws_far_less_than_what_was_measured_keeps_the_default_clo
     assert not any("far less" in note for note in usual.notes)
 
 
+def test_a_name_of_which_some_runs_draw_as_much_as_was_measured_is_not_light() -> None:
+    job, mixed = make_job(partitions=("a100",)), replace(drawing(150.0), watts_spread=0.9)
+    assert [clock.gpu_type for clock in decide(job, mixed).clocks] == [A100]
+    assert decide(job, replace(mixed, watts_spread=0.1)).clocks == ()
+
+
 @pytest.mark.parametrize("policy", [FixedClockPolicy({A100: 900}, 0.5), OraclePolicy()], ids=lambda policy: policy.name)
 def test_no_policy_gets_a_lower_clock_for_such_a_name_past_the_guard(policy: Policy) -> None:
     guard = Guard(make_config(), ids=ids())
