@@ -1,7 +1,8 @@
 """What travels between the daemon and its children."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from slurm_energy.domain.cluster import JobState, NodeState, PartitionState
 from slurm_energy.domain.decision import PolicyAnswer, RuntimeEstimate
@@ -92,6 +93,17 @@ class WorkPart:
     estimates: tuple[tuple[int, str, WorkEstimate], ...]
     first: bool
     last: bool
+
+
+TablePart = TypeVar("TablePart", RuntimePart, WorkPart)
+
+
+def table_parts(kind: type[TablePart], estimates: Sequence[tuple[int, str, Any]]) -> Iterator[TablePart]:
+    """Yield a table in frames of at most `MAX_ITEMS` estimates; an empty table is one frame."""
+    begins = range(0, max(1, len(estimates)), MAX_ITEMS)
+    for begin in begins:
+        part = tuple(estimates[begin : begin + MAX_ITEMS])
+        yield kind(estimates=part, first=begin == 0, last=begin == begins[-1])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

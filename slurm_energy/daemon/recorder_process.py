@@ -14,12 +14,12 @@ from slurm_energy.config import Config
 from slurm_energy.daemon.channel import receive, send
 from slurm_energy.daemon.child_start import Stopped, connect_to_parent, set_up_logging
 from slurm_energy.daemon.entries import DAEMON_STREAM, JOBS_STREAM
-from slurm_energy.daemon.frames import QueryReply, QueryRequest
+from slurm_energy.daemon.frames import QueryReply, QueryRequest, RuntimePart, WorkPart, table_parts
 from slurm_energy.daemon.queries import answer_query
 from slurm_energy.daemon.recorder import Recorder
-from slurm_energy.daemon.runtime_history import RUNS_PER_NAME, runtime_estimates, runtime_parts
+from slurm_energy.daemon.runtime_history import RUNS_PER_NAME, runtime_estimates
 from slurm_energy.daemon.unreported import UnreportedJobs
-from slurm_energy.daemon.work_history import named_work, work_parts
+from slurm_energy.daemon.work_history import named_work
 from slurm_energy.domain.ids import ClusterName
 from slurm_energy.domain.work import FailedRuns, MeasuredRun, WorkEstimate
 from slurm_energy.errors import (
@@ -162,14 +162,14 @@ class RecorderLoop:
             logger.warning("runs cannot be compared, the picture from before stays runs=%d error=%s", len(runs), error)
             return
         self._work = {(user_id, name): estimate for user_id, name, estimate in work}
-        for part in work_parts(work):
+        for part in table_parts(WorkPart, work):
             self._tell(part)
 
     def _tell_runtimes(self, engine: Engine) -> None:
         with store_session(engine, read_only=True) as session:
             samples = all_recent_runtimes(session, self._cluster, _history_begins(), RUNS_PER_NAME)
             estimates = runtime_estimates(samples, self._work, self._limits)
-        for part in runtime_parts(estimates):
+        for part in table_parts(RuntimePart, estimates):
             self._tell(part)
 
 

@@ -3,9 +3,8 @@
 import itertools
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from slurm_energy.daemon.frames import MAX_ITEMS, RuntimePart
 from slurm_energy.domain.decision import RuntimeEstimate
 from slurm_energy.domain.ids import GpuTypeName
 from slurm_energy.domain.work import WorkEstimate
@@ -73,11 +72,3 @@ def _ratio(usual: GpuTypeName, gpu_type: GpuTypeName | None, comparison: TypeCom
     if cost is None:
         return None
     return cost.time_ratio if cost.is_by_runs else max(1.0, cost.worst_time_ratio)
-
-
-def runtime_parts(estimates: Sequence[tuple[int, str, RuntimeEstimate]]) -> Iterator[RuntimePart]:
-    """Yield the table in frames of at most `MAX_ITEMS` estimates; an empty table is one frame."""
-    begins = range(0, max(1, len(estimates)), MAX_ITEMS)
-    for begin in begins:
-        part = tuple(estimates[begin : begin + MAX_ITEMS])
-        yield RuntimePart(estimates=part, first=begin == 0, last=begin == begins[-1])

@@ -1,9 +1,8 @@
 """From measured runs to what a job of the same user and name needs on each GPU type."""
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
 
-from slurm_energy.daemon.frames import MAX_ITEMS, WorkPart
 from slurm_energy.domain.work import FailedRuns, MeasuredRun, WorkEstimate
 
 logger = logging.getLogger(__name__)
@@ -31,11 +30,3 @@ def named_work(runs: Iterable[MeasuredRun], failures: Iterable[FailedRuns] = ())
     ]
     found.sort(key=lambda item: (-item[0], item[1], item[2]))
     return [(user_id, name, estimate) for _, user_id, name, estimate in found[:MAX_NAMES]]
-
-
-def work_parts(estimates: Sequence[NamedWork]) -> Iterator[WorkPart]:
-    """Yield the table in frames of at most `MAX_ITEMS` estimates; an empty table is one frame."""
-    begins = range(0, max(1, len(estimates)), MAX_ITEMS)
-    for begin in begins:
-        part = tuple(estimates[begin : begin + MAX_ITEMS])
-        yield WorkPart(estimates=part, first=begin == 0, last=begin == begins[-1])

@@ -78,7 +78,7 @@ def group_runs(runs: Iterable[MeasuredRun], failures: Iterable[FailedRuns] = ())
     """Return the groups of some runs.
 
     Of each name the runs of the 30 days before its last one count, with its most frequent number of GPUs. A name that
-    stands for several programs (`wrap`, `job.sh`) has runs that differ, and so means of little weight; so has one whose
+    stands for several programs (`job.sh`) has runs that differ, and so means of little weight; so has one whose
     runs differ from day to day. Names that only failed have no runs, and names that Slurm gave are none.
     """
     kept: dict[JobName, list[MeasuredRun]] = {}

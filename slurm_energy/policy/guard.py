@@ -124,8 +124,7 @@ class Guard:
         )
         stop = self._stop(job, snapshot, decision)
         if stop is not None or snapshot is None:
-            own_clock = (Reason.USER_CLOCK,) if job.gpu_frequency_given else ()
-            return replace(decision, reasons=(stop or Reason.NO_SNAPSHOT, *own_clock))
+            return replace(decision, reasons=(stop or Reason.NO_SNAPSHOT, *_own_clock(job)))
         known = work.for_gpus(job.gpu_count) if work is not None and self._config.policy.learn_from_runs else None
         case = JobOnCluster(
             job=job, snapshot=snapshot, user_groups=user_groups, claimed_gpus=claimed_gpus or {}, work=known
@@ -164,8 +163,7 @@ class Guard:
             answer = checked_answer(policy.decide(case.job, case.snapshot, context))
         except Exception as error:  # noqa: BLE001  # a policy is a guest: whatever it raises, the job goes on unchanged
             note = plain_note(f"{type(error).__name__}: {_safe_text(error)}")
-            own_clock = (Reason.USER_CLOCK,) if case.job.gpu_frequency_given else ()
-            reasons = (Reason.POLICY_ERROR, *situation.reasons, *own_clock)
+            reasons = (Reason.POLICY_ERROR, *situation.reasons, *_own_clock(case.job))
             return _Outcome(reasons=reasons, notes=(note, *situation.notes))
         routing = allowed_partitions(answer.partitions, case, context, self._config.guard)
         clocks = self._checked_clocks(answer, case, context, routing.partitions)
@@ -197,7 +195,7 @@ class Guard:
     ) -> _Outcome:
         """Return the allowed clock for each GPU type that the job can still land on."""
         if case.job.gpu_frequency_given:
-            return _Outcome(reasons=(Reason.USER_CLOCK,))
+            return _Outcome(reasons=_own_clock(case.job))
         landing = landing_on(context.candidates, partitions)
         reasons, notes = unknown_reasons(landing)
         clocks: list[ClockChoice] = []
@@ -232,6 +230,11 @@ class Guard:
             notes=notes,
             message="" if job.options.quiet else line,
         )
+
+
+def _own_clock(job: JobRequest) -> tuple[Reason, ...]:
+    """Return the reason that says that the user set the clock himself: also where nothing was decided, for history."""
+    return (Reason.USER_CLOCK,) if job.gpu_frequency_given else ()
 
 
 def _submitted_to(case: JobOnCluster) -> tuple[PartitionName, ...]:

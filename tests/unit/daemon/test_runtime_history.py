@@ -2,8 +2,8 @@ from math import log
 
 import pytest
 
-from slurm_energy.daemon.frames import MAX_ITEMS
-from slurm_energy.daemon.runtime_history import runtime_estimate, runtime_estimates, runtime_parts
+from slurm_energy.daemon.frames import MAX_ITEMS, RuntimePart, table_parts
+from slurm_energy.daemon.runtime_history import runtime_estimate, runtime_estimates
 from slurm_energy.domain.decision import RuntimeEstimate
 from slurm_energy.domain.ids import GpuTypeName
 from slurm_energy.domain.work import WorkEstimate
@@ -41,10 +41,10 @@ def test_estimates_are_of_the_default_clock_and_latest_names_come_first() -> Non
 
 def test_the_table_travels_in_small_parts_and_an_empty_one_too() -> None:
     table = runtime_estimates([sample(f"job{number:04d}", 10.0) for number in range(MAX_ITEMS + 1)])
-    first, last = runtime_parts(table)
+    first, last = table_parts(RuntimePart, table)
     assert (len(first.estimates), first.first, first.last) == (MAX_ITEMS, True, False)
     assert (len(last.estimates), last.first, last.last) == (1, False, True)
-    (empty,) = runtime_parts([])
+    (empty,) = table_parts(RuntimePart, [])
     assert (empty.estimates, empty.first, empty.last) == ((), True, True)
 
 

@@ -5,9 +5,9 @@ import sys
 import pytest
 
 from slurm_energy.daemon.decide import JobHistory
-from slurm_energy.daemon.frames import MAX_ITEMS, RuntimePart, WorkPart
+from slurm_energy.daemon.frames import MAX_ITEMS, RuntimePart, WorkPart, table_parts
 from slurm_energy.daemon.recorder_link import RecorderLink
-from slurm_energy.daemon.work_history import NamedWork, named_work, work_parts
+from slurm_energy.daemon.work_history import NamedWork, named_work
 from slurm_energy.domain.decision import RuntimeEstimate
 from slurm_energy.domain.ids import GpuTypeName
 from slurm_energy.domain.work import MeasuredRun
@@ -53,10 +53,10 @@ def test_an_installation_without_numpy_learns_nothing_and_says_so(
 
 
 def test_the_table_travels_in_small_parts_and_an_empty_one_too() -> None:
-    first, last = work_parts(table(MAX_ITEMS + 1))
+    first, last = table_parts(WorkPart, table(MAX_ITEMS + 1))
     assert (len(first.estimates), first.first, first.last) == (MAX_ITEMS, True, False)
     assert (len(last.estimates), last.first, last.last) == (1, False, True)
-    (empty,) = work_parts([])
+    (empty,) = table_parts(WorkPart, [])
     assert (empty.estimates, empty.first, empty.last) == ((), True, True)
 
 
@@ -65,7 +65,7 @@ def test_a_table_is_used_when_it_is_whole_and_leaves_the_other_alone() -> None:
     link = RecorderLink(used.append)
     hour = RuntimeEstimate(seconds=3600.0, upper_seconds=4000.0, source="history")
     link.receive(RuntimePart(estimates=((1000, "a", hour),), first=True, last=True))
-    first, last = work_parts(table(MAX_ITEMS + 1))
+    first, last = table_parts(WorkPart, table(MAX_ITEMS + 1))
     link.receive(first)
     assert len(used) == 1
     link.receive(last)
