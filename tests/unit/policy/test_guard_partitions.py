@@ -1,0 +1,170 @@
+from typing import Any
+
+import pytest
+from guard_questions import clocks, decide, routing_to
+from policy_factory import (
+    A40,
+    A100,
+    make_config,
+    make_job,
+    make_node,
+    make_partition,
+    make_snapshot,
+)
+
+from slurm_energy.domain.decision import Reason
+
+
+def test_users_single_partition_is_never_changed() -> None:
+    config = make_config(routing_open=True)
+    decision = decide(make_job(partitions=("a40",)), policy=routing_to("a100"), config=config)
+    assert decision.partitions is None
+    assert Reason.USER_PARTITION in decision.reasons
+    assert Reason.PARTITION_NOT_ALLOWED in decision.reasons
+
+
+def test_users_list_is_narrowed_inside_the_list() -> None:
+    decision = decide(make_job(partitions=("a40", "a100")))
+    assert decision.partitions == ("a100",)
+    assert clocks(decision) == {A100: 1290}
+    assert decision.message.startswith("partition a100: a100 at 1290 of 1410 MHz")
+
+
+def test_partition_outside_the_users_list_is_refused() -> None:
+    decision = decide(make_job(partitions=("a40", "v100")), policy=routing_to("a100"))
+    assert decision.partitions is None
+    assert Reason.PARTITION_NOT_ALLOWED in decision.reasons
+
+
+def test_job_without_partition_stays_in_the_default_one_while_routing_is_closed() -> None:
+    decision = decide(make_job(), policy=routing_to("a40"))
+    assert decision.partitions is None
+    assert {Reason.ROUTING_CLOSED, Reason.PARTITION_NOT_ALLOWED} <= set(decision.reasons)
+
+
+def test_open_routing_sends_the_job_to_the_cheapest_partition_with_room() -> None:
+    partitions = (make_partition("a40", is_default=True), make_partition("a100"))
+    decision = decide(make_job(), snapshot=make_snapshot(partitions=partitions), config=make_config(routing_open=True))
+    assert decision.partitions == ("a100",)
+    assert clocks(decision) == {A100: 1290}
+
+
+def test_open_routing_that_finds_the_default_partition_best_changes_none() -> None:
+    decision = decide(make_job(), config=make_config(routing_open=True))
+    assert decision.partitions is None
+    assert clocks(decision) == {A100: 1290}
+
+
+def test_open_routing_goes_only_to_the_sites_list() -> None:
+    partitions = (make_partition("a40", is_default=True), make_partition("a100"), make_partition("v100"))
+    config = make_config(routing_open=True, routing_partitions=("v100",))
+    snapshot = make_snapshot(partitions=partitions)
+    decision = decide(make_job(), snapshot=snapshot, policy=routing_to("a100"), config=config)
+    assert decision.partitions is None
+
+
+def test_list_stays_when_no_partition_has_room() -> None:
+    nodes = [make_node(f"{name}-1", name, name, allocated=4) for name in ("a100", "a40")]
+    decision = decide(make_job(partitions=("a40", "a100")), snapshot=make_snapshot(*nodes))
+    assert decision.partitions is None
+    assert Reason.NO_IDLE_PARTITION in decision.reasons
+
+
+def test_partition_in_which_the_job_would_wait_is_refused() -> None:
+    nodes = [make_node("a1", "a100", "a100", allocated=4), make_node("b1", "a40", "a40")]
+    decision = decide(make_job(partitions=("a40", "a100")), snapshot=make_snapshot(*nodes), policy=routing_to("a100"))
+    assert decision.partitions is None
+    assert Reason.NO_IDLE_PARTITION in decision.reasons
+
+
+def test_slower_partition_is_refused_when_it_breaks_the_bound_against_the_fastest_with_room() -> None:
+    decision = decide(make_job(partitions=("a40", "a100")), policy=routing_to("a40"))
+    assert decision.partitions is None
+    assert Reason.SLOWDOWN_BOUND in decision.reasons
+
+
+def test_list_stays_when_only_one_partition_has_room() -> None:
+    nodes = [make_node("a1", "a100", "a100", allocated=4), make_node("b1", "a40", "a40")]
+    decision = decide(make_job(partitions=("a100", "a40")), snapshot=make_snapshot(*nodes))
+    assert decision.partitions is None
+    assert clocks(decision) == {A100: 1290, A40: 1455}
+
+
+def test_open_routing_takes_a_slower_partition_when_the_default_one_is_full() -> None:
+    nodes = [make_node("a1", "a100", "a100", allocated=4), make_node("b1", "a40", "a40")]
+    config = make_config(routing_open=True, less_gpu_memory=True)
+    decision = decide(make_job(), snapshot=make_snapshot(*nodes), config=config)
+    assert decision.partitions == ("a40",)
+    assert clocks(decision) == {A40: 1455}
+
+
+def test_a_job_is_not_sent_to_gpus_of_less_memory_than_it_would_have_had_unless_its_user_or_the_site_says_so() -> None:
+    nodes = [make_node("a1", "a100", "a100", allocated=4), make_node("b1", "a40", "a40")]
+    cluster = make_snapshot(*nodes)
+    decision = decide(make_job(), snapshot=cluster, config=make_config(routing_open=True))
+    assert decision.partitions is None
+    assert any("a40 has GPUs of less memory" in note for note in decision.notes)
+    named = decide(make_job(partitions=("a100", "a40")), snapshot=cluster, config=make_config(routing_open=True))
+    assert not any("less memory" in note for note in named.notes)
+    assert any("a40 alone has room now" in note for note in named.notes)
+
+
+def test_list_with_gpus_outside_the_catalogue_stays() -> None:
+    nodes = [make_node("a1", "a100", "a100"), make_node("b1", "a40", "mi300x")]
+    decision = decide(make_job(partitions=("a100", "a40")), snapshot=make_snapshot(*nodes))
+    assert decision.partitions is None
+    assert clocks(decision) == {A100: 1290}
+
+
+@pytest.mark.usefixtures("h100_without_sheet")
+def test_types_that_cannot_be_compared_leave_the_list_unchanged() -> None:
+    partitions = (make_partition("a100", is_default=True), make_partition("h100"))
+    nodes = (make_node("a1", "a100", "a100"), make_node("h1", "h100", "h100"))
+    job = make_job(partitions=("a100", "h100"))
+    decision = decide(job, snapshot=make_snapshot(*nodes, partitions=partitions))
+    assert decision.partitions is None
+    assert clocks(decision) == {A100: 1290}
+
+
+@pytest.mark.parametrize(
+    "closed",
+    [
+        {"up": False},
+        {"root_only": True},
+        {"needs_reservation": True},
+        {"max_time_minutes": 10.0},
+        {"max_nodes": 1},
+        {"allow_accounts": ("physics",)},
+        {"deny_accounts": ("chem",)},
+        {"allow_qos": ("high",)},
+        {"deny_qos": ("normal",)},
+        {"allow_groups": ("staff",)},
+    ],
+    ids=str,
+)
+def test_partition_closed_to_the_job_is_never_named(closed: dict[str, Any]) -> None:
+    partitions = (make_partition("a100", **closed), make_partition("a40", is_default=True), make_partition("v100"))
+    job = make_job(partitions=("a100", "a40", "v100"), account="chem", qos="normal", nodes_min=2, gpus=2)
+    decision = decide(job, snapshot=make_snapshot(partitions=partitions), policy=routing_to("a100"))
+    assert decision.partitions is None
+    assert decision.reasons.count(Reason.PARTITION_NOT_ALLOWED) == 1
+    assert any(note.startswith("partition a100 ") for note in decision.notes)
+
+
+@pytest.mark.parametrize(
+    ("groups", "expected"), [(("staff", "users"), ("a100",)), (("users",), None), ((), None), (None, None)]
+)
+def test_partition_of_certain_groups_is_open_to_their_members_only(
+    groups: tuple[str, ...] | None, expected: tuple[str, ...] | None
+) -> None:
+    partitions = (make_partition("a100", allow_groups=("staff",)), make_partition("a40", is_default=True))
+    job = make_job(partitions=("a40", "a100"))
+    decision = decide(job, snapshot=make_snapshot(partitions=partitions), user_groups=groups)
+    assert decision.partitions == expected
+
+
+@pytest.mark.parametrize("changes", [{"array": "1-50"}, {"reservation": "maintenance"}])
+def test_array_and_reservation_keep_their_partitions(changes: dict[str, Any]) -> None:
+    decision = decide(make_job(partitions=("a40", "a100"), **changes))
+    assert decision.partitions is None
+    assert clocks(decision) == {A100: 1290, A40: 1455}
