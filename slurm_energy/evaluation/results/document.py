@@ -1,6 +1,7 @@
 """The results as JSON: every run's figures, so that the page can be written again without a run."""
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
@@ -26,6 +27,8 @@ class CaseResult:
     """What made each policy, by its label; of a sweep, with the clocks that it found."""
     learned: list[str] = field(default_factory=list)
     """Labels of the policies that are judged against the rules."""
+    makers: dict[str, str] = field(default_factory=dict)
+    """What made the runs beside case and text, by label, as `maker_of` says; none for what older versions wrote."""
     runs: dict[str, dict[int, Figures]] = field(default_factory=dict)
     """Figures by label and seed."""
     failures: list[str] = field(default_factory=list)
@@ -41,6 +44,8 @@ class MatrixSizes:
     """Of arrivals."""
     texts: dict[str, str] = field(default_factory=dict)
     """What made each policy, by its label, rules first."""
+    makers: dict[str, str] = field(default_factory=dict)
+    """As those of a case."""
     sizes: dict[str, dict[int, Figures]] = field(default_factory=dict)
     """Figures by label and size."""
     failures: list[str] = field(default_factory=list)
@@ -70,7 +75,7 @@ def fingerprint_of(case: Case) -> str:
 
 
 def write_results(path: Path, results: Results) -> None:
-    """Write the results, a line for each run; the same results give the same bytes."""
+    """Write the results, a line for each run; the same results give the same bytes. There is never half a file."""
     head = {
         "format": FORMAT,
         "format_version": FORMAT_VERSION,
@@ -81,7 +86,12 @@ def write_results(path: Path, results: Results) -> None:
     sizes = "" if results.matrix_sizes is None else f',\n "matrix_sizes": {_sizes_text(results.matrix_sizes)}'
     text = json.dumps(head, indent=1)[:-2] + f',\n "cases": {{\n{cases}\n }}{sizes}\n}}\n'
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, encoding="utf-8")
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        beside.write_text(text, encoding="utf-8")
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)
 
 
 def _case_text(key: str, case: CaseResult) -> str:
@@ -89,6 +99,7 @@ def _case_text(key: str, case: CaseResult) -> str:
         f'  "fingerprint": {json.dumps(case.fingerprint)}',
         f'  "texts": {json.dumps(case.texts)}',
         f'  "learned": {json.dumps(case.learned)}',
+        f'  "makers": {json.dumps(case.makers)}',
         f'  "failures": {json.dumps(case.failures)}',
         f'  "runs": {_labels_text(case.runs)}',
     ]
@@ -101,6 +112,7 @@ def _sizes_text(sizes: MatrixSizes) -> str:
         f'  "seed": {sizes.seed}',
         f'  "hours": {json.dumps(sizes.hours)}',
         f'  "texts": {json.dumps(sizes.texts)}',
+        f'  "makers": {json.dumps(sizes.makers)}',
         f'  "failures": {json.dumps(sizes.failures)}',
         f'  "sizes": {_labels_text(sizes.sizes)}',
     ]
@@ -154,6 +166,7 @@ def _case_result(value: Mapping[str, Any]) -> CaseResult:
         runs=_figures_by_label(value["runs"]),
         failures=[str(text) for text in value["failures"]],
         learned=[str(label) for label in value.get("learned", ())],
+        makers=_texts(value.get("makers", {})),
     )
 
 
@@ -163,6 +176,7 @@ def _matrix_sizes(value: Mapping[str, Any]) -> MatrixSizes:
         seed=int(value["seed"]),
         hours=float(value["hours"]),
         texts=_texts(value["texts"]),
+        makers=_texts(value.get("makers", {})),
         sizes=_figures_by_label(value["sizes"]),
         failures=[str(text) for text in value["failures"]],
     )

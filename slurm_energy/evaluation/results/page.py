@@ -11,6 +11,7 @@ from slurm_energy.evaluation.results.judging import (
     difference_of,
     estimate_of,
     judgements,
+    lacks_no_seed,
     learned_policies,
     mean_of,
     strongest_rule,
@@ -24,6 +25,7 @@ from slurm_energy.evaluation.results.matrix_sizes import (
     ranges_as_asked,
 )
 from slurm_energy.evaluation.results.plots import MATRIX_SIZES_PLOT, plot_names
+from slurm_energy.evaluation.results.program import program_of
 
 _AGAINST = "against_undisturbed_percent"
 _NONE = "-"
@@ -31,8 +33,9 @@ _NONE = "-"
 _HEAD = """# Results
 
 Policies of the arena on fixed scenarios, each on the same arrivals as the others, with 95 % bootstrap intervals over
-seeds in brackets (with so few seeds such intervals are narrower than they should be) and bounds that no policy can
-pass. Figures are defined in [arena.md](arena.md), rules in [policies.md](policies.md), worlds in
+seeds in brackets ([how](arena.md#over-seeds)) and bounds that no policy can pass. Seeds begin with 101, and how many
+a case has was fixed before the first of them ran: what was chosen, trained or looked at while this was made met other
+arrivals. Figures are defined in [arena.md](arena.md), rules in [policies.md](policies.md), worlds in
 [worlds.md](worlds.md). Written by `make results`; every figure, verdict and name of a strongest rule on it is worked
 out from [results.json](results/results.json). *Against* a policy is the mean paired difference in per cent (of a
 figure in per cent: in points), seed by seed.
@@ -42,7 +45,8 @@ queue does not grow, chosen after the fact on the very arrivals that are shown: 
 favour from the choice. It is offered under the name that stands here: `slurm-energy arena run --policy NAME` and
 `slurm-energy twin replay` take it, for a site to see whether it is the strongest there too. **Goals** are held against
 learned policies, where there are none against the strongest rule. A goal is met if the whole interval is on its side,
-and open without an interval; *no policy can* says that even the bound is on the other side.
+and open without an interval or where a run of either failed; *no policy can* says that even the bound is on the other
+side.
 
 A policy is added by one line in `CANDIDATES` (`slurm_energy/evaluation/results/sections.py`) or for one run by
 `--policy`, as `POLICY`, `LABEL::POLICY` or `LABEL::WHERE,…::POLICY` with keys of sections or cases:
@@ -61,9 +65,10 @@ CPUs or to low clocks, those from 400 to 1000 to middle clocks, and those above 
 of arrivals of world `{world}`, seed {seed}. *Clock* is a job's clock over the highest of its device, the mean of jobs
 on GPUs (1 where a GPU has only one). A range is *CPU* if more than half of its jobs run there; else *low*, *middle* or
 *high* is the third, between the lowest and the highest clock of GPUs that have more than one, in which the mean lies.
-*Clock over size* leaves out sizes of which more than half run on CPUs. The middle clocks are missing because the exact
-optimum has none: below 1000, copies and calls rule on a K40c and its lowest clock costs least; above, the static part
-of its power is large and the highest does.
+*Clock over size* leaves out sizes of which more than half run on CPUs. Middle clocks are missing
+because the exact optimum nearly has none: below 1000, copies and calls rule on a K40c and the lowest of its four clocks
+costs least; above, the static part of its power is large and the highest does; only products of 1000 take the third,
+which lies in the upper third of the range.
 """
 
 
@@ -75,7 +80,7 @@ def results_page(sections: Sequence[Section], results: Results, folder: str) -> 
         results: Everything that was found.
         folder: Where the plots lie, seen from the page.
     """
-    parts = [_HEAD]
+    parts = [_HEAD, _programs(results)]
     if results.is_quick:
         parts.append(_QUICK)
     for section in sections:
@@ -83,6 +88,22 @@ def results_page(sections: Sequence[Section], results: Results, folder: str) -> 
         if cases:
             parts.append("\n".join(_section(section, cases, results, folder)))
     return "\n".join(part.rstrip() + "\n" for part in parts)
+
+
+def _programs(results: Results) -> str:
+    """Return who made the runs, and which of them another program than the rest."""
+    made: dict[str, list[str]] = {}
+    runs = 0
+    for key, case in sorted(results.cases.items()):
+        for label, by_seed in sorted(case.runs.items()):
+            made.setdefault(program_of(case.makers.get(label, "")) or "an older one", []).append(f"{key}: {label}")
+            runs += len(by_seed)
+    if not made:
+        return ""
+    main = max(made, key=lambda program: len(made[program]))
+    others = [f"`{name}` by {program}" for program, names in sorted(made.items()) if program != main for name in names]
+    told = f"{runs:,} runs, all by one program (digest of its files: {main})."
+    return told if not others else told.replace("all by", "most by") + f" By others: {', '.join(others)}."
 
 
 def _section(section: Section, cases: Sequence[Case], results: Results, folder: str) -> Iterator[str]:
@@ -174,6 +195,8 @@ def _reasons(found: Sequence[tuple[Case, Judgement]]) -> Iterator[str]:
 def _goal_row(case: Case, judgement: Judgement) -> list[str]:
     goal = judgement.goal
     unit = " %" if goal.kind in {"percent", "undisturbed"} or goal.figure.endswith("_percent") else ""
+    if unit and goal.kind == "difference":
+        unit = " points"
     against = f" ({judgement.against})" if judgement.against and not goal.against else ""
     found = _interval(judgement.found, 2, sign=goal.kind != "value")
     return [
@@ -205,6 +228,8 @@ def _case(section: Section, case: Case, results: Results) -> Iterator[str]:
             else difference_of(result, label, case.reference, section.figure, percent=section.is_relative)
         )
         name = f"**`{label}`**" if label == strongest else f"`{label}`"
+        if not lacks_no_seed(result, label):
+            name += f" ({len(result.runs[label])} of {len(seeds)} seeds)"
         rows.append([name, *cells, _interval(difference, 2, sign=True)])
     yield from _table(
         ["policy", *(column.heading for column in columns), f"against {case.reference}, {_unit(section)}"], rows

@@ -1,7 +1,7 @@
 """Runs what the page needs, in processes of their own, and keeps what is there already."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from time import monotonic
 
@@ -11,6 +11,7 @@ from slurm_energy.evaluation.results.cases import Candidate, Case, Effort, Secti
 from slurm_energy.evaluation.results.document import CaseResult, MatrixSizes, Results, fingerprint_of
 from slurm_energy.evaluation.results.matrix_sizes import sized_case, sized_run
 from slurm_energy.evaluation.results.measuring import measured_run
+from slurm_energy.evaluation.results.program import maker_of
 from slurm_energy.evaluation.sweep import swept_rule
 
 
@@ -32,7 +33,8 @@ def run_sections(  # noqa: PLR0913  # what to run and how
         candidates: Policies beside the rules.
         effort: How long and how often.
         results: What is known; cases of other sections stay.
-        reuse: Keep runs of the same case, policy and seed. Changes of the program are not seen.
+        reuse: Keep runs of the same case, policy and seed that this very program made with the same weights; and those
+            of learned policies that are not among the candidates, whoever made them.
         workers: Processes; None for as many as there are CPUs for us.
         tell: Told after every step.
         save: Given the results after every section.
@@ -45,12 +47,14 @@ def run_sections(  # noqa: PLR0913  # what to run and how
     with Pool(workers or len(os.sched_getaffinity(0))) as pool:
         for section in sections:
             cases = [effort.of(case) for case in section.cases[: effort.most_cases]]
+            labels = {}
             for case in cases:
                 texts = _texts(section, case, candidates)
                 checked_plan(replace(case.plan, policies=tuple(dict.fromkeys(texts.values()))))
                 _prepare(results, case, texts, reuse=reuse)
+                labels[case.key] = tuple(texts)
             _sweep(pool, cases, results, say, section.key)
-            _run(pool, cases, results, say, section.key)
+            _run(pool, cases, labels, results, say, section.key)
             sized = sized_case(section, effort)
             if sized is not None:
                 known = results.matrix_sizes if reuse else None
@@ -70,15 +74,27 @@ def _texts(section: Section, case: Case, candidates: Sequence[Candidate]) -> dic
 def _prepare(results: Results, case: Case, texts: dict[str, str], *, reuse: bool) -> None:
     """Leave in the results of a case what may be kept."""
     learned = [label for label in texts if label not in case.rules]
-    fresh = CaseResult(fingerprint=fingerprint_of(case), texts=texts, learned=learned)
+    makers = {label: maker_of(text) for label, text in texts.items()}
+    fresh = CaseResult(fingerprint=fingerprint_of(case), texts=texts, learned=learned, makers=makers)
     old = results.cases.get(case.key)
     if reuse and old is not None and old.fingerprint == fresh.fingerprint:
         for label, text in texts.items():
             same = old.texts.get(label) == text or (text in SWEPT and old.texts.get(label, "").startswith(text))
-            if same and label in old.runs:
+            if same and label in old.runs and old.makers.get(label) == makers[label]:
                 fresh.texts[label] = old.texts[label]
                 fresh.runs[label] = {seed: old.runs[label][seed] for seed in case.plan.seeds if seed in old.runs[label]}
+        _keep_others(old, fresh)
     results.cases[case.key] = fresh
+
+
+def _keep_others(old: CaseResult, fresh: CaseResult) -> None:
+    """Keep learned policies of another call: who adds one to the page cannot always run all others again."""
+    for label in old.learned:
+        if label not in fresh.texts and label in old.runs:
+            fresh.texts[label] = old.texts[label]
+            fresh.runs[label] = old.runs[label]
+            fresh.makers |= {label: old.makers[label]} if label in old.makers else {}
+            fresh.learned.append(label)
 
 
 def _sweep(pool: Pool, cases: Sequence[Case], results: Results, tell: Tell, section: str) -> None:
@@ -95,14 +111,21 @@ def _sweep(pool: Pool, cases: Sequence[Case], results: Results, tell: Tell, sect
         del results.cases[key].texts[label]
 
 
-def _run(pool: Pool, cases: Sequence[Case], results: Results, tell: Tell, section: str) -> None:
+def _run(  # what to run, and where it goes
+    pool: Pool,
+    cases: Sequence[Case],
+    labels: Mapping[str, Sequence[str]],
+    results: Results,
+    tell: Tell,
+    section: str,
+) -> None:
     """Run what is missing, seed by seed, so that a worker meets the arrivals that it has made already."""
     wanted = [
-        (case, label, text, seed)
+        (case, label, results.cases[case.key].texts[label], seed)
         for case in cases
         for seed in case.plan.seeds
-        for label, text in results.cases[case.key].texts.items()
-        if seed not in results.cases[case.key].runs.get(label, {})
+        for label in labels[case.key]
+        if label in results.cases[case.key].texts and seed not in results.cases[case.key].runs.get(label, {})
     ]
     steps = [
         Step(f"{case.key} {label}", seed, measured_run, (case, label, text, seed)) for case, label, text, seed in wanted
@@ -120,10 +143,14 @@ def _sizes(pool: Pool, case: Case, texts: dict[str, str], known: MatrixSizes | N
     """Return what each policy does with each matrix size; what is known of the same case and policy is kept."""
     (seed,), seconds = case.plan.seeds, case.plan.horizon_seconds
     assert seconds is not None
-    found = MatrixSizes(fingerprint=fingerprint_of(case), seed=seed, hours=seconds / 3600.0, texts=texts)
+    makers = {label: maker_of(text) for label, text in texts.items()}
+    found = MatrixSizes(fingerprint=fingerprint_of(case), seed=seed, hours=seconds / 3600.0, texts=texts, makers=makers)
     if known is not None and (known.fingerprint, known.seed) == (found.fingerprint, seed):
-        same = (label for label, text in texts.items() if known.texts.get(label) == text)
-        found.sizes = {label: known.sizes[label] for label in same if label in known.sizes}
+        found.sizes = {
+            label: known.sizes[label]
+            for label, text in texts.items()
+            if label in known.sizes and (known.texts.get(label), known.makers.get(label)) == (text, makers[label])
+        }
     wanted = [label for label in texts if label not in found.sizes]
     steps = [Step(label, seed, sized_run, (case.plan, label, texts[label], seed)) for label in wanted]
     runs, failed = pool.results(steps, tell, f"{case.key}: matrix sizes")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from results_samples import make_case, make_result, make_section
 
-from slurm_energy.evaluation.results.cases import FULL, Effort, Section, candidate_of
+from slurm_energy.evaluation.results.cases import FIRST_SEED, FULL, Effort, Section, candidate_of
 from slurm_energy.evaluation.results.cluster128 import TUM
 from slurm_energy.evaluation.results.document import MatrixSizes, Results, read_results, write_results
 from slurm_energy.evaluation.results.matrix_sizes import (
@@ -166,7 +166,7 @@ def test_the_plot_is_the_same_bytes_each_time(tmp_path: Path) -> None:
 
 def test_a_run_gives_figures_for_every_size_and_the_highest_clock_is_1() -> None:
     case = sized_case(TUM, SHORT)
-    assert case is not None and case.plan.seeds == (1,) and case.plan.horizon_seconds == 900.0
+    assert case is not None and case.plan.seeds == (FIRST_SEED,) and case.plan.horizon_seconds == 900.0
     fastest = sized_run(case.plan, "fcfs", "fcfs", 1)
     assert set(fastest) <= set(MATRIX_SIDES) and sum(figures["jobs"] for figures in fastest.values()) > 20
     assert {figures["relative_clock"] for figures in fastest.values()} == {1.0}
@@ -191,7 +191,7 @@ def test_the_section_runs_rules_and_candidates_and_keeps_what_is_known() -> None
     told: list[tuple[str, int, int]] = []
     results = run_sections((short_section(),), candidates, SHORT, Results(), workers=1)
     found = results.matrix_sizes
-    assert found is not None and found.failures == [] and found.hours == 0.25 and found.seed == 1
+    assert found is not None and found.failures == [] and found.hours == 0.25 and found.seed == FIRST_SEED
     assert found.texts == {rule: rule for rule in RULES} | {"mine": "edp"}
     assert set(found.sizes) == set(found.texts)
     kept = figures_of(AS_ASKED)

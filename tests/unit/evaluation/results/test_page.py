@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from results_samples import COST, make_case, make_result, make_results, make_section, world_in
+from results_samples import COST, GOALS, make_case, make_result, make_results, make_section, world_in
 
 from benchmarks.agents.__main__ import AGENTS
 from slurm_energy.errors import ConfigError, EvaluationError
@@ -21,6 +21,7 @@ from slurm_energy.evaluation.results.document import (
 from slurm_energy.evaluation.results.judging import judgements
 from slurm_energy.evaluation.results.page import results_page
 from slurm_energy.evaluation.results.plots import write_plots
+from slurm_energy.evaluation.results.program import program_of
 from slurm_energy.evaluation.results.running import run_sections
 from slurm_energy.evaluation.results.sections import CANDIDATES, SECTIONS
 from slurm_energy.evaluation.results.selection import selected_sections
@@ -83,6 +84,31 @@ def test_every_goal_that_the_page_says_is_missed_has_a_reason() -> None:
                 assert found.verdict == "met" or found.goal.why, told
 
 
+def test_every_run_of_the_page_was_made_by_one_program() -> None:
+    results = read_results(PAGE.with_suffix("") / "results.json")
+    labels = [(case, label) for case in results.cases.values() for label in case.runs]
+    assert len({program_of(case.makers[label]) for case, label in labels}) == 1
+    assert ", all by one program (" in PAGE.read_text(encoding="utf-8")
+
+
+def test_who_made_runs_is_told_and_another_programs_are_named() -> None:
+    result = make_result(RULES)
+    result.makers = {"first": "aa", "second": "aa+weights", "third": "bb"}
+    assert "9 runs, most by one program (digest of its files: aa). By others: `one: third` by bb." in page_of(result)
+    result.makers["third"] = "aa"
+    assert "9 runs, all by one program (digest of its files: aa)." in page_of(result)
+    result.makers = {}
+    assert "9 runs, all by one program (digest of its files: an older one)." in page_of(result)
+
+
+def test_a_policy_that_lacks_seeds_is_told_to_lack_them_and_meets_nothing() -> None:
+    result = make_result({**RULES, "net": 6.0}, misses={"first": 3.0, "net": 3.0})
+    del result.runs["net"][2]
+    page = page_of(result)
+    assert "`net` (2 of 3 seeds)" in page and "| met |" not in page
+    assert page.count("| open |") == len(GOALS)
+
+
 def test_the_page_is_what_the_results_say() -> None:
     results = read_results(PAGE.with_suffix("") / "results.json")
     assert results_page(SECTIONS, results, "results") == PAGE.read_text(encoding="utf-8")
@@ -104,6 +130,21 @@ def test_the_document_comes_back_as_it_was_written(tmp_path: Path) -> None:
     before = path.read_bytes()
     write_results(path, read_results(path))
     assert path.read_bytes() == before
+
+
+def test_half_a_document_is_never_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "results.json"
+    write_results(path, make_results(make_result(RULES)))
+    before = path.read_bytes()
+
+    def full_disk(beside: Path, text: str, **_how: object) -> int:
+        beside.write_bytes(text.encode()[:100])
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full_disk)
+    with pytest.raises(OSError, match="No space left"):
+        write_results(path, make_results(make_result({"first": 1.0})))
+    assert path.read_bytes() == before and list(tmp_path.iterdir()) == [path]
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"format": "other", "format_version": 1}', '{"format": 3}'])
@@ -134,20 +175,21 @@ def test_a_small_section_runs_from_world_to_page_and_known_runs_are_kept(tmp_pat
     results = run_sections((section,), candidates, FULL, Results(), workers=1, tell=lambda *step: told.append(step))
     result = results.cases["one"]
     assert result.failures == []
+    seeds = list(case.plan.seeds)
     assert {label: sorted(by_seed) for label, by_seed in result.runs.items()} == {
-        "greedy": [1, 2],
-        "fixed-dvfs": [1, 2],
-        "mine": [1, 2],
+        "greedy": seeds,
+        "fixed-dvfs": seeds,
+        "mine": seeds,
     }
     assert result.texts["fixed-dvfs"].startswith("fixed-dvfs:f=")
     assert told[-1] == ("some: runs", 6, 6)
     for figures in (figures for by_seed in result.runs.values() for figures in by_seed.values()):
         assert figures["bound_cost_joules_per_unit"] <= figures[COST] * (1.0 + 1e-9)
         assert figures["frontier_excess_percent"] > -1e-6
-    result.runs["greedy"][1] = {COST: -1.0}  # would be run again if it were not kept
+    result.runs["greedy"][seeds[0]] = {COST: -1.0}  # would be run again if it were not kept
     again = run_sections((section,), [candidate_of("edp")], FULL, results, reuse=True, workers=1)
-    assert again.cases["one"].runs["greedy"][1] == {COST: -1.0}
-    assert sorted(again.cases["one"].runs) == ["edp", "fixed-dvfs", "greedy"]
+    assert again.cases["one"].runs["greedy"][seeds[0]] == {COST: -1.0}
+    assert sorted(again.cases["one"].runs) == ["edp", "fixed-dvfs", "greedy", "mine"]
     write_plots(tmp_path, (section,), again)
     assert "**`" in results_page((section,), again, "results")
 
@@ -189,7 +231,8 @@ def test_every_case_of_the_page_can_be_run() -> None:
         checked_plan(plan)
         assert case.reference in case.rules and len(case.rules) >= 5 and len(case.plan.seeds) >= 5
         assert case.plan.world in world_names()
-        learned = {agent.label for agent in AGENTS if agent.section in {section.key, case.key}}
+        texts = (*CANDIDATES, *(agent.option(Path("agents")) for agent in AGENTS))
+        learned = {found.label for found in map(candidate_of, texts) if found.runs_in(section, case)}
         assert all(not goal.against or goal.against in {*case.rules, *learned} for goal in case.goals)
         assert all(not goal.of or goal.of in learned for goal in case.goals)
         assert not case.undisturbed or case.undisturbed in {other.key for other in cases}
@@ -233,3 +276,12 @@ def test_the_command_writes_page_document_and_plots_and_renders_them_again(tmp_p
     assert page.read_text(encoding="utf-8") == text
     assert (tmp_path / "results" / "robustness.svg").is_file()
     assert main([*command, "--only", "nothing"]) == 1
+
+
+def test_a_short_run_never_replaces_long_ones(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    document = tmp_path / "results" / "results.json"
+    write_results(document, make_results(make_result(RULES)))
+    before = document.read_bytes()
+    assert main(["--write", str(tmp_path / "results.md"), "--quick", "--only", "tum128-training"]) == 1
+    assert "has long runs, which --quick would replace: --write another page" in capsys.readouterr().err
+    assert document.read_bytes() == before
