@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
@@ -78,6 +79,16 @@ class FinishedRun:
     """Those that came, in the outcome's order."""
 
 
+class SimulatedRun(NamedTuple):
+    """A run before anything is worked out from it."""
+
+    world: World
+    workload: Workload
+    jobs: Sequence[Job]
+    """Those that came, in the outcome's order."""
+    outcome: Outcome
+
+
 def run_one(plan: ArenaPlan, policy: str, rule_text: str, seed: int, *, with_frontier: bool = False) -> RunRecord:
     """Run a policy and return its figures, see `finished_run`."""
     return finished_run(plan, policy, rule_text, seed, with_frontier=with_frontier).record
@@ -106,20 +117,8 @@ def finished_run(
         EvaluationError: energy is missing from the account, or the run is below a bound.
         SlurmEnergyError: world, jobs or rule cannot be made, or cannot run together.
     """
-    world = _world(plan)
+    world, workload, jobs, outcome = simulated_run(plan, rule or create_contender(rule_text), seed)
     horizon = run_horizon_seconds(plan, world)
-    rule = rule or create_contender(rule_text)
-    if plan.compat:
-        length = plan.horizon_seconds or world.horizon_seconds
-        stream = _Recorded(shared_stream_source(generator_settings(world, length), seed))
-        shared = stream.random if rule.shares_arrival_stream else None
-        outcome = run(world, stream, rule, seed=seed, horizon_seconds=horizon, random=shared)
-        jobs: Sequence[Job] = stream.jobs
-        workload = Workload(name=world.workload, jobs=(), source=f"shared stream, seed {seed}")
-    else:
-        workload = _workload(plan, seed)
-        outcome = run(world, workload, rule, seed=seed, horizon_seconds=horizon, warm_up_seconds=plan.warm_up_seconds)
-        jobs = workload.jobs[: len(outcome.job_id)]
     _check_balance(outcome, policy, seed)
     metrics = metrics_of(outcome, world, jobs)
     stationary = is_stationary(plan, world)
@@ -141,6 +140,26 @@ def finished_run(
         frontier=frontier_line(world, jobs, outcome.end_seconds) if with_frontier and stationary and jobs else None,
     )
     return FinishedRun(record=record, outcome=outcome, world=world, jobs=jobs)
+
+
+def simulated_run(plan: ArenaPlan, rule: PlacementRule, seed: int) -> SimulatedRun:
+    """Run a rule as the plan says, without looking at what came of it.
+
+    Raises:
+        SlurmEnergyError: world or jobs cannot be made, or cannot run together with the rule.
+    """
+    world = _world(plan)
+    horizon = run_horizon_seconds(plan, world)
+    if plan.compat:
+        length = plan.horizon_seconds or world.horizon_seconds
+        stream = _Recorded(shared_stream_source(generator_settings(world, length), seed))
+        shared = stream.random if rule.shares_arrival_stream else None
+        outcome = run(world, stream, rule, seed=seed, horizon_seconds=horizon, random=shared)
+        workload = Workload(name=world.workload, jobs=(), source=f"shared stream, seed {seed}")
+        return SimulatedRun(world, workload, stream.jobs, outcome)
+    workload = _workload(plan, seed)
+    outcome = run(world, workload, rule, seed=seed, horizon_seconds=horizon, warm_up_seconds=plan.warm_up_seconds)
+    return SimulatedRun(world, workload, workload.jobs[: len(outcome.job_id)], outcome)
 
 
 def is_stationary(plan: ArenaPlan, world: World) -> bool:

@@ -1,28 +1,32 @@
 """The best static clocks of a world, found on arrivals that no comparison sees.
 
 Tuning on the arrivals that are judged afterwards would flatter a fixed clock, so a sweep has a seed of its own. Its
-runs are a day long at most. Best is the least energy per unit of work among clocks that leave no more jobs waiting than
-the highest clock does, but for one per cent.
+runs are otherwise those of the comparison, as long and with the same warm-up left out: in a cluster that is still
+filling up the clocks of the types that are filled last would not matter. Best is the least energy per unit of work
+among clocks that leave no more jobs waiting than the highest clock does, but for one per cent.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-
-import numpy as np
+from math import inf
 
 from slurm_energy.errors import EvaluationError
-from slurm_energy.evaluation.arena_plan import ArenaPlan, workload_of_plan, world_of_plan
-from slurm_energy.evaluation.metrics import metrics_of
+from slurm_energy.evaluation.arena_plan import ArenaPlan, generator_settings, run_horizon_seconds, world_of_plan
+from slurm_energy.evaluation.arena_run import simulated_run
+from slurm_energy.evaluation.clock_search import best_on_grid, best_on_grids
+from slurm_energy.evaluation.metrics import Metrics, metrics_of
 from slurm_energy.policy.rules.registry import create_rule
-from slurm_energy.twin.job import Workload
 from slurm_energy.twin.outcome import DAY_SECONDS
-from slurm_energy.twin.simulation import run
+from slurm_energy.twin.workloads.registry import workload_settings
 from slurm_energy.twin.world import World
 
 SWEEP_SEED = 900_001
 """Moved on while it is among the seeds of the comparison."""
-MOST_COMMON_CLOCKS = 12
-_UNFINISHED_SLACK = 0.01
+MOST_SECONDS = 8.0 * DAY_SECONDS
+"""Longest run: a week of load behind a day of filling up. A sweep makes a hundred runs and more."""
+_WAITING_SLACK = 0.01
+_REFUSED = 1e15
+"""Above any energy per unit, and a number of jobs still shows beside it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,15 +39,17 @@ class SweepResult:
     """The text of the rule with its clocks."""
     seed: int
     seconds: float
-    """Length of each run."""
+    """Length of each run with its warm-up; of its arrivals where it goes on until no job is left."""
     runs: int
+    untried: tuple[str, ...] = ()
+    """Device types whose own clock changes nothing, as no job ran on them: it is left at the highest."""
 
 
 def swept_rule(plan: ArenaPlan, policy: str) -> SweepResult:
     """Return a rule of fixed clocks with the best ones for the plan's world.
 
-    First one relative clock for all device types over at most `MOST_COMMON_CLOCKS` values; for `fixed-clock` then each
-    type's own, by going to the next clock of its grid as long as that helps, one type after the other.
+    First one relative clock for all device types; for `fixed-clock` then, from there on, each type's own over its whole
+    grid, in rounds. Both go from coarse to fine, see `clock_search`.
 
     Args:
         plan: The comparison; its seeds are not used.
@@ -64,7 +70,8 @@ def swept_rule(plan: ArenaPlan, policy: str) -> SweepResult:
     relative = trial.best_common()
     if policy == "fixed-dvfs":
         return trial.result(policy, f"fixed-dvfs:f={relative:.6g}")
-    return trial.result(policy, _fixed_clock(trial.best_by_device(relative)))
+    chosen = trial.best_by_device(relative)
+    return trial.result(policy, trial.fixed_clock(chosen), untried=trial.without_effect(chosen))
 
 
 def sweep_seed(seeds: tuple[int, ...]) -> int:
@@ -75,29 +82,37 @@ def sweep_seed(seeds: tuple[int, ...]) -> int:
     return seed
 
 
+def sweep_plan(plan: ArenaPlan, world: World) -> ArenaPlan:
+    """Return the plan of a sweep's runs: the comparison's with another seed, and at most `MOST_SECONDS` long.
+
+    In the place of a file's jobs come those of the world's generator. Where the length may be another one than the
+    comparison's, at most half of it is warm-up.
+    """
+    is_open = run_horizon_seconds(plan, world) is None
+    own = replace(plan, workload=None, sacct=None, seeds=(sweep_seed(plan.seeds),), drain=is_open)
+    seconds = _length_seconds(own, world)
+    if plan.is_generated and seconds <= MOST_SECONDS:
+        return own
+    seconds = min(seconds, MOST_SECONDS)
+    return replace(own, horizon_seconds=seconds, warm_up_seconds=min(plan.warm_up_seconds, 0.5 * seconds))
+
+
+def _length_seconds(plan: ArenaPlan, world: World) -> float:
+    """Return how long runs on generated jobs take; how long jobs come where they go on until none is left."""
+    horizon = run_horizon_seconds(plan, world)
+    if horizon is not None:
+        return horizon
+    settings = {**workload_settings(world.workload), **generator_settings(world, plan.horizon_seconds)}
+    return float(settings["hours"]) * 3600.0
+
+
 class _Trial:
     """Runs of rules on the sweep's own arrivals, each rule once."""
 
     def __init__(self, plan: ArenaPlan, world: World) -> None:
-        self._world = world
-        self._seed = sweep_seed(plan.seeds)
-        self._seconds = min(
-            length
-            for length in (DAY_SECONDS, plan.horizon_seconds, world.horizon_seconds if plan.is_generated else None)
-            if length is not None
-        )
-        own = replace(
-            plan,
-            workload=None,
-            sacct=None,
-            horizon_seconds=self._seconds,
-            seeds=(self._seed,),
-            drain=False,
-            compat=False,
-        )
-        self._workload: Workload = workload_of_plan(own, world, self._seed)
-        self._known: dict[str, tuple[int, float]] = {}
-        self._allowed: float | None = None
+        self._plan = sweep_plan(plan, world)
+        self._seconds = _length_seconds(self._plan, world)
+        self._known: dict[str, Metrics] = {}
         used = {pool.device for pool in world.pools}
         self._clocks = {
             name: device.relative_clocks
@@ -106,59 +121,55 @@ class _Trial:
         }
 
     def best_common(self) -> float:
-        """Return the best relative clock for all device types."""
+        """Return the best relative clock for all device types, of all that any of them has."""
         values = sorted({clock for clocks in self._clocks.values() for clock in clocks} or {1.0})
-        if len(values) > MOST_COMMON_CLOCKS:
-            values = np.round(np.linspace(values[0], values[-1], MOST_COMMON_CLOCKS), 3).tolist()
-        return min(reversed(values), key=lambda value: self._score(f"fixed-dvfs:f={value:.6g}"))
+        return values[best_on_grid(len(values), lambda index: self._score(f"fixed-dvfs:f={values[index]:.6g}"))]
 
-    def best_by_device(self, relative: float) -> dict[str, float]:
-        """Return the best relative clock of each device type, from a common one on."""
-        chosen = {
+    def best_by_device(self, relative: float) -> dict[str, int]:
+        """Return the index of the best relative clock of each device type, from a common one on."""
+        start = {
             name: min(range(len(clocks)), key=lambda index: (abs(clocks[index] - relative), -index))  # used at once
             for name, clocks in self._clocks.items()
         }
+        sizes = {name: len(clocks) for name, clocks in self._clocks.items()}
+        return best_on_grids(sizes, start, lambda chosen: self._score(self.fixed_clock(chosen)))
 
-        def score(indices: Mapping[str, int]) -> float:
-            return self._score(_fixed_clock({name: self._clocks[name][index] for name, index in indices.items()}))
+    def without_effect(self, chosen: Mapping[str, int]) -> tuple[str, ...]:
+        """Return the device types, of those at their highest clock, for which the lowest is as good."""
+        score = self._score(self.fixed_clock(chosen))
+        return tuple(
+            name
+            for name, index in chosen.items()
+            if index == len(self._clocks[name]) - 1 and self._score(self.fixed_clock({**chosen, name: 0})) == score
+        )
 
-        for name, clocks in self._clocks.items():
-            for step in (1, -1):
-                chosen[name] = _climbed(chosen[name], step, len(clocks), lambda at: score({**chosen, name: at}))  # noqa: B023  # used at once
-        return {name: self._clocks[name][index] for name, index in chosen.items()}
+    def fixed_clock(self, chosen: Mapping[str, int]) -> str:
+        """Return the rule with a clock for each device type."""
+        settings = ",".join(f"{name}={self._clocks[name][index]:.6g}" for name, index in chosen.items())
+        return f"fixed-clock:{settings}" if settings else "fixed-clock"
 
-    def result(self, policy: str, rule: str) -> SweepResult:
+    def result(self, policy: str, rule: str, *, untried: tuple[str, ...] = ()) -> SweepResult:
         """Return what was found."""
-        return SweepResult(policy=policy, rule=rule, seed=self._seed, seconds=self._seconds, runs=len(self._known))
+        (seed,) = self._plan.seeds
+        return SweepResult(
+            policy=policy, rule=rule, seed=seed, seconds=self._seconds, runs=len(self._known), untried=untried
+        )
 
     def _score(self, rule: str) -> float:
-        """Return energy per unit, infinite when too many jobs are left unfinished."""
-        if self._allowed is None:
-            slack = _UNFINISHED_SLACK * len(self._workload.jobs)
-            self._allowed = self._run("fixed-dvfs:f=2")[0] + slack
-        unfinished, joules_per_unit = self._run(rule)
-        # Beyond the allowance, fewer unfinished jobs are still better, so that a climb finds its way back.
-        return joules_per_unit if unfinished <= self._allowed else 1e18 + unfinished
+        """Return energy per unit, and far more when too many jobs are left waiting."""
+        highest, found = self._run("fixed-dvfs:f=2"), self._run(rule)
+        waiting = _waiting(found)
+        if waiting > _waiting(highest) + _WAITING_SLACK * highest.jobs:
+            # Fewer are still better, so that a search finds its way back.
+            return _REFUSED + waiting
+        return inf if found.joules_per_unit is None else found.joules_per_unit
 
-    def _run(self, rule: str) -> tuple[int, float]:
+    def _run(self, rule: str) -> Metrics:
         if rule not in self._known:
-            outcome = run(
-                self._world, self._workload, create_rule(rule), seed=self._seed, horizon_seconds=self._seconds
-            )
-            found = metrics_of(outcome, self._world)
-            waiting = found.jobs_by_state.get("PENDING", 0)
-            per_unit = np.inf if found.joules_per_unit is None else found.joules_per_unit
-            self._known[rule] = (waiting, per_unit)
+            world, _, jobs, outcome = simulated_run(self._plan, create_rule(rule), *self._plan.seeds)
+            self._known[rule] = metrics_of(outcome, world, jobs)
         return self._known[rule]
 
 
-def _climbed(start: int, step: int, size: int, score: Callable[[int], float]) -> int:
-    best = start
-    while 0 <= best + step < size and score(best + step) < score(best):
-        best += step
-    return best
-
-
-def _fixed_clock(clocks: Mapping[str, float]) -> str:
-    settings = ",".join(f"{name}={clock:.6g}" for name, clock in clocks.items())
-    return f"fixed-clock:{settings}" if settings else "fixed-clock"
+def _waiting(found: Metrics) -> int:
+    return found.jobs_by_state.get("PENDING", 0)

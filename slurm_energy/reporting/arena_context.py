@@ -8,6 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 from slurm_energy import __version__
 from slurm_energy.evaluation.arena import ArenaResult
 from slurm_energy.evaluation.arena_run import RunRecord
+from slurm_energy.evaluation.sweep import SweepResult
 from slurm_energy.reporting.visible import visible
 
 _PACKAGES = ("numpy", "scipy")
@@ -74,10 +75,17 @@ def notes_of(result: ArenaResult, assumptions: tuple[str, ...] = ()) -> tuple[st
         notes.append(f"{bad_rows} bad rows of the file were left out.")
     notes += [
         f"{sweep.policy} runs as {sweep.rule}: found with seed {sweep.seed}, which is not among those compared, in "
-        f"{sweep.runs} runs of {sweep.seconds / 3600.0:g} h."
+        f"{sweep.runs} runs of {sweep.seconds / 3600.0:g} h.{_untried(sweep)}"
         for sweep in result.sweeps
     ]
     return tuple(notes)
+
+
+def _untried(sweep: SweepResult) -> str:
+    if not sweep.untried:
+        return ""
+    names = ", ".join(visible(name) for name in sweep.untried)
+    return f" No clock of {names} changed anything, as no job ran there: the highest is left."
 
 
 def _refused(runs: Sequence[RunRecord]) -> Iterator[str]:

@@ -1,18 +1,15 @@
-"""One run: its figures, its bounds, and the sweep for static clocks."""
+"""One run: its figures and its bounds."""
 
 from dataclasses import replace
-from itertools import pairwise, product
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from arena_samples import world_file
 
 from slurm_energy.errors import ConfigError, EvaluationError
-from slurm_energy.evaluation.arena_plan import ArenaPlan, workload_of_plan, world_of_plan
+from slurm_energy.evaluation.arena_plan import ArenaPlan
 from slurm_energy.evaluation.arena_run import RunRecord, run_one
-from slurm_energy.evaluation.metrics import metrics_of
-from slurm_energy.evaluation.sweep import SWEEP_SEED, sweep_seed, swept_rule
-from slurm_energy.policy.rules.registry import create_rule
 from slurm_energy.twin.simulation import run
 
 
@@ -88,41 +85,3 @@ def test_work_that_was_not_paid_for_stops_the_run(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr("slurm_energy.evaluation.arena_run.run", generous)
     with pytest.raises(EvaluationError, match="below the"):
         run_one(make_plan(tmp_path), "greedy", "greedy", 1)
-
-
-def test_a_sweep_uses_no_seed_of_the_comparison() -> None:
-    assert sweep_seed((1, 2)) == SWEEP_SEED
-    assert sweep_seed((SWEEP_SEED, SWEEP_SEED + 1)) == SWEEP_SEED + 2
-
-
-def test_a_sweep_finds_the_best_clocks_that_all_pairs_have(tmp_path: Path) -> None:
-    plan = make_plan(tmp_path)
-    found = swept_rule(plan, "fixed-clock")
-    world = world_of_plan(plan)
-    jobs = workload_of_plan(plan, world, found.seed)
-
-    def score(thrifty: float, hungry: float) -> float:
-        rule = create_rule(f"fixed-clock:thrifty={thrifty},hungry={hungry}")
-        metrics = metrics_of(run(world, jobs, rule, seed=found.seed, horizon_seconds=3600.0), world)
-        assert metrics.jobs_by_state.get("PENDING", 0) == 0
-        assert metrics.joules_per_unit is not None
-        return metrics.joules_per_unit
-
-    best = min(product((0.4, 0.6, 0.8, 1.0), (0.5, 0.75, 1.0)), key=lambda pair: score(*pair))
-    assert found.rule == f"fixed-clock:thrifty={best[0]:g},hungry={best[1]:g}"
-    assert found.seconds == 3600.0
-
-
-def test_one_relative_clock_for_all_is_swept_alone(tmp_path: Path) -> None:
-    found = swept_rule(make_plan(tmp_path), "fixed-dvfs")
-    assert found.rule in {f"fixed-dvfs:f={value:g}" for value in (0.4, 0.5, 0.6, 0.75, 0.8, 1.0)}
-    assert found.runs <= 8
-
-
-def test_clocks_are_not_tuned_on_the_jobs_of_a_file_alone(tmp_path: Path) -> None:
-    text = world_file(tmp_path).read_text()
-    bare = tmp_path / "bare.toml"
-    bare.write_text(text[: text.index("[workload]")] + text[text.index("[devices.thrifty]") :])
-    plan = make_plan(tmp_path, world=str(bare), workload=tmp_path / "jobs.csv")
-    with pytest.raises(EvaluationError, match=r"fixed-clock:thrifty=0\.8"):
-        swept_rule(plan, "fixed-clock")
