@@ -53,6 +53,8 @@ class PricedStep(NamedTuple):
     """What the job really cost over what its cheapest option promised."""
     waiting: float
     """What jobs waited soon after, in the same terms."""
+    weight: float = 1.0
+    """What its cheapest option promised over the episode's mean: costs are shares of it, and what counts is joules."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -170,8 +172,10 @@ class ExploringPriceRule(LearnedPriceRule):
             spent = bill.step.cost + self._shares.joules.get(job_id, 0.0)
             total, promised = total + spent, promised + bill.promised
             wait = bill.time_watts * waiting(started)
-            found.append(bill.step._replace(cost=spent / bill.promised, waiting=wait / bill.promised))
-        return found, total / promised if promised > 0.0 else 0.0
+            step = bill.step._replace(cost=spent / bill.promised, waiting=wait / bill.promised, weight=bill.promised)
+            found.append(step)
+        mean = promised / len(found) if found else 1.0
+        return [step._replace(weight=step.weight / mean) for step in found], total / promised if promised > 0.0 else 0.0
 
     def _look(self, job: WaitingJob, view: ClusterView, source: PriceSource) -> None:
         super()._look(job, view, source)

@@ -25,6 +25,11 @@ from slurm_energy.policy.price_factors import JOB_PRICES
 
 _TINY = 1e-6
 _MOST_CHANGE = 10.0
+_MOST_WEIGHT = 10.0
+"""One job among thousands must not be the whole lesson."""
+_LOOKS = 32
+"""Of an episode, from which the head learns what is usual."""
+_FOLLOWING = 0.2
 _VALUES = 2
 """Of the job's own bill, and of waiting."""
 
@@ -32,7 +37,7 @@ _VALUES = 2
 class PriceCritic(nn.Module):
     """What a job's bill and the wait after it are expected to be, from the state and the job.
 
-    Shapes: state [jobs, hidden] as `PriceContext.job`, job_x [jobs, PRICED_JOB] -> [jobs, 2].
+    Shapes: state [jobs, hidden] as `PriceContext.job`, job_x [jobs, PRICED_JOB] as the head has it -> [jobs, 2].
     """
 
     def __init__(self, hidden: int) -> None:
@@ -68,6 +73,8 @@ class _Batch:
         self.device_row = moved(
             np.concatenate([np.arange(partitions[moment], partitions[moment + 1]) for moment, _ in steps])
         )
+        weights = torch.tensor([step.weight for _, step in steps], device=device).clamp(max=_MOST_WEIGHT)
+        self.weights = weights / weights.mean()
         self.costs = torch.tensor([[step.cost, step.waiting] for _, step in steps], device=device)
 
 
@@ -98,8 +105,12 @@ class PriceLearner:
             critic = PriceCritic(network.config.hidden)
         self._device = network.torch_device
         self._critic = critic.to(self._device)
-        self._parameters = [*network.parameters(), *self._critic.parameters()]
-        self._optimiser = torch.optim.Adam(self._parameters, lr=settings.learning_rate)
+        heads = [*self._head.parameters(), *self._critic.parameters()]
+        known = {id(parameter) for parameter in heads}
+        encoder = [parameter for parameter in network.parameters() if id(parameter) not in known]
+        self._parameters = [*encoder, *heads]
+        groups = [{"params": encoder, "share": settings.encoder_rate_share}, {"params": heads, "share": 1.0}]
+        self._optimiser = torch.optim.Adam(groups, lr=settings.learning_rate)
         self._generator = np.random.default_rng(seed)
         self._rounds = 0
         self._centre, self._spread = torch.zeros(_VALUES, device=self._device), torch.ones(_VALUES, device=self._device)
@@ -116,7 +127,8 @@ class PriceLearner:
             raise TrainingError("no job of the episodes has ended: give them more hours")
         self._centre_costs([step for episode in episodes for step in episode.steps])
         for group in self._optimiser.param_groups:
-            group["lr"] = self._settings.learning_rate_after(self._rounds)
+            group["lr"] = group["share"] * self._settings.learning_rate_after(self._rounds)
+        self._follow_states(episodes)
         self.network.train()
         sums: dict[str, float] = {}
         batches = 0
@@ -179,6 +191,25 @@ class PriceLearner:
             steps.sort(key=itemgetter(0))
             yield _Batch([episode.states[state] for state in chosen], steps, self._device)
 
+    def _follow_states(self, episodes: Sequence[PricedEpisode]) -> None:
+        """Tell the head what embeddings are like in these episodes, each of the same weight whatever its length."""
+        seen: list[tuple[Tensor, ...]] = []
+        with torch.no_grad():
+            for episode in episodes:
+                kept = np.linspace(0, len(episode.states) - 1, min(len(episode.states), _LOOKS)).astype(int).tolist()
+                states = [episode.states[index] for index in kept]
+                published = self.network.state(batched_states(states, self._device)).published
+                moments = moments_of(published, state_of_cluster(states, self._device))
+                jobs = torch.from_numpy(np.stack([step.job_x for step in episode.steps])).to(self._device)
+                seen.append(self._head.seen(published, moments, jobs))
+        common = [self._common(torch.stack(parts).mean(0)) for parts in zip(*seen, strict=True)]
+        self._head.follow(common, 1.0 if self._rounds == 0 else _FOLLOWING)
+
+    def _common(self, figures: Tensor) -> Tensor:
+        """Return the mean over all ranks."""
+        told = agreed(figures.flatten().tolist(), self._average)
+        return torch.tensor(told, dtype=figures.dtype, device=self._device).reshape(figures.shape)
+
     def _centre_costs(self, steps: Sequence[PricedStep]) -> None:
         """Bring what the critic learns near 0 and 1: mean and spread of costs, moved slowly."""
         costs = _capped(torch.tensor([[step.cost, step.waiting] for step in steps], device=self._device))
@@ -201,7 +232,7 @@ class PriceLearner:
     def _step(self, batch: _Batch, context: PriceContext) -> dict[str, float]:
         settings = self._settings
         job_raw = self._head(context, batch.job_x, batch.moment)
-        value = self._critic(context.job[batch.moment], batch.job_x)
+        value = self._critic(context.job[batch.moment], self._head.usual_job(batch.job_x))
         goal = (_capped(batch.costs) - self._centre) / self._spread
         value_loss = nn.functional.smooth_l1_loss(value, goal)
         advantage = ((value.detach() - goal) * self._spread).sum(1)
@@ -215,7 +246,7 @@ class PriceLearner:
         change = change.index_add(0, batch.device_step, own)
         ratio = change.clamp(-_MOST_CHANGE, _MOST_CHANGE).exp()
         clipped = ratio.clamp(1.0 - settings.clip, 1.0 + settings.clip)
-        gain = torch.minimum(ratio * advantage, clipped * advantage).mean()
+        gain = (batch.weights * torch.minimum(ratio * advantage, clipped * advantage)).mean()
         decay = job_raw.square().mean() + context.devices.square().mean()
         loss = -gain + settings.value_weight * value_loss + settings.price_decay * decay
         self._optimiser.zero_grad(set_to_none=True)
@@ -228,6 +259,8 @@ class PriceLearner:
             "gain": float(gain.detach()),
             "ratio_spread": float(ratio.detach().std()) if len(ratio) > 1 else 0.0,
             "raw_devices": float(context.devices.detach().mean()),
+            "spread_devices": float(context.devices.detach().std(correction=0)),
+            "spread_job": float(job_raw.detach().std(0, correction=0).mean()),
             **{f"raw_{name}": float(raw) for name, raw in zip(JOB_PRICES, job_raw.detach().mean(0), strict=True)},
         }
 

@@ -93,6 +93,8 @@ class PriceLearnerSettings:
     states_per_batch: int = 24
     """Looks at the cluster in one step; all jobs priced at them are in it."""
     learning_rate: float = 1e-3
+    encoder_rate_share: float = 0.3
+    """What is below the heads learns at this share of the rate: heads cannot follow embeddings that run away."""
     final_learning_rate_share: float = 0.1
     """Reached along a line over `decay_rounds`: bills are noisy, and the last steps shall not leave noise behind."""
     decay_rounds: int = 100
@@ -111,6 +113,7 @@ class PriceLearnerSettings:
             "head_steps": (0, 100),
             "states_per_batch": (1, 10_000),
             "learning_rate": (1e-6, 0.1),
+            "encoder_rate_share": (0.0, 1.0),
             "final_learning_rate_share": (0.0, 1.0),
             "decay_rounds": (1, 1_000_000),
             "clip": (0.01, 1.0),

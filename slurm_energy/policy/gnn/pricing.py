@@ -29,12 +29,15 @@ class NetworkPrices:
             raise PolicyError('the network chooses among options and has no prices: its setting policy is not "prices"')
         self._chooser = NetworkChooser(network, graph or ClusterGraph())
         self._head = head
+        with torch.no_grad():  # columns of jobs as they are, where the head takes them from what is usual
+            job = head.job.weight / head.usual_job.spread
+            self._usual_job = job @ head.usual_job.mean
         between, between_bias = _weights(head.between)
         last, last_bias = _weights(head.last)
         self.published = PublishedPrices(
             state=np.zeros(head.hidden, dtype=np.float32),
             device_raw=np.zeros(0, dtype=np.float32),
-            job=_weights(head.job)[0],
+            job=job.numpy().copy(),
             between=between,
             between_bias=between_bias,
             last=last,
@@ -63,7 +66,7 @@ class NetworkPrices:
         with torch.inference_mode():
             context = self._head.context(published, moments)
         self.published = self.published._replace(
-            state=context.job[0].numpy().copy(), device_raw=context.devices.numpy().copy()
+            state=(context.job[0] - self._usual_job).numpy().copy(), device_raw=context.devices.numpy().copy()
         )
         if not self.published.is_finite:
             raise PolicyError("the network's prices are not finite")

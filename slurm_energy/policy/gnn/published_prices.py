@@ -8,6 +8,9 @@ from numpy.typing import NDArray
 from slurm_energy.graph.blocks import Floats
 
 _Array = NDArray[np.float32]
+SLOPE = 0.1
+"""Of the head's units below 0. With 0, a few rounds of noisy bills push every unit below it in all states, where it has
+no gradient: what is left of the network then is the bias of its last layer, the same price in every state."""
 
 
 class PublishedPrices(NamedTuple):
@@ -37,7 +40,11 @@ class PublishedPrices(NamedTuple):
         Args:
             job_x: Its columns with what is known beside them, [PRICED_JOB].
         """
-        first = np.maximum(self.state + self.job @ job_x, 0.0)
-        second = np.maximum(self.between @ first + self.between_bias, 0.0)
-        raw: _Array = self.last @ second + self.last_bias
+        first = _leaky(self.state + self.job @ job_x)
+        raw: _Array = self.last @ _leaky(self.between @ first + self.between_bias) + self.last_bias
         return raw
+
+
+def _leaky(x: _Array) -> _Array:
+    found: _Array = np.maximum(x, np.float32(SLOPE) * x)
+    return found

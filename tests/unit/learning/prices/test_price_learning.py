@@ -210,6 +210,50 @@ def test_waiting_is_blamed_on_what_came_before_it() -> None:
     assert all(np.isfinite(by_job))
 
 
+def test_a_job_weighs_what_its_energy_is_and_costs_are_shares_of_it() -> None:
+    rule = ExploringPriceRule(create_network(CONFIG, seed=0).eval(), EPISODE, Random(0))
+    workload = jobs(seed=8, count=40)
+    outcome = run(WORLD, workload, rule)
+    steps, cost = rule.steps(outcome.end_seconds)
+    weights = np.array([step.weight for step in steps])
+    units = np.array([job.true_units for job in workload.jobs[: len(steps)]])
+    assert weights.mean() == pytest.approx(1.0)
+    assert np.corrcoef(weights, units)[0, 1] > 0.99
+    assert np.average([step.cost for step in steps], weights=weights) == pytest.approx(cost)
+
+
+def test_the_lesson_of_a_large_job_outweighs_those_of_small_ones() -> None:
+    """Of two jobs whose lessons contradict each other the heavier one is followed."""
+
+    def opening_after(weights: tuple[float, float]) -> float:
+        network = create_network(CONFIG, seed=0)
+        real = episode(network, 1)
+        step, index = real.steps[0], JOB_PRICES.index("opening")
+        up, down = (step.job_mean + sign * np.eye(len(JOB_PRICES), dtype=np.float32)[index] for sign in (1, -1))
+        base = step._replace(device_raw=step.device_mean, waiting=0.0)
+        lessons = (
+            base._replace(job_raw=up, cost=1.0, weight=weights[0]),
+            base._replace(job_raw=down, cost=3.0, weight=weights[0]),
+            base._replace(job_raw=up, cost=3.0, weight=weights[1]),
+            base._replace(job_raw=down, cost=1.0, weight=weights[1]),
+        )
+        learns = learner(network)
+        for _ in range(5):
+            figures = learns.absorb([replace(real, steps=lessons)])
+        return figures["raw_opening"]
+
+    assert opening_after((5.0, 1.0)) > 0.0 > opening_after((1.0, 5.0))
+
+
+def test_what_lies_below_the_heads_learns_at_its_own_rate() -> None:
+    network = create_network(CONFIG, seed=0)
+    before = {name: value.detach().clone() for name, value in network.named_parameters()}
+    settings = PriceLearnerSettings(learning_rate=1e-2, encoder_rate_share=0.0)
+    PriceLearner(network, settings, noise=EPISODE.noise, seed=0).absorb([episode(network, 1)])
+    moved = {name for name, value in network.named_parameters() if not torch.equal(value, before[name])}
+    assert moved and all(name.startswith("prices.") for name in moved)
+
+
 def test_a_network_without_prices_is_refused() -> None:
     with pytest.raises(TrainingError, match="prices"):
         PriceLearner(create_network(NetworkConfig(hidden=12), seed=0), PriceLearnerSettings(), noise=0.3, seed=0)

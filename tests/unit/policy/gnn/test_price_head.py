@@ -11,7 +11,7 @@ from slurm_energy.errors import PolicyError
 from slurm_energy.policy.gnn.configuration import NetworkConfig
 from slurm_energy.policy.gnn.moments import moments_of
 from slurm_energy.policy.gnn.network import HierarchicalNetwork, create_network
-from slurm_energy.policy.gnn.price_head import PRICED_JOB, factors
+from slurm_energy.policy.gnn.price_head import PRICED_JOB, PriceHead, Usual, factors
 from slurm_energy.policy.gnn.pricing import NetworkPrices
 from slurm_energy.policy.price_factors import JOB_PRICES, LARGEST, price_factors
 
@@ -31,6 +31,11 @@ def stirred(config: NetworkConfig, seed: int = 0) -> HierarchicalNetwork:
         with torch.no_grad():
             layer.weight.normal_(generator=generator)
             layer.bias.normal_(generator=generator)
+    states = [smaller_state(seed=seed + 50), smaller_state(seed=seed + 51)]
+    blocks, moment_of_cluster = batched(states)
+    published = network.state(blocks).published
+    seen = network.prices.seen(published, moments_of(published, moment_of_cluster), 2.0 + 3.0 * job_columns(seed, 50))
+    network.prices.follow(seen, 0.9)
     return network.eval()
 
 
@@ -87,6 +92,43 @@ def test_a_gradient_reaches_every_parameter_that_prices_use(config: NetworkConfi
         name for name, value in network.named_parameters() if value.grad is not None and value.grad.abs().sum() > 0
     ]
     assert any(not name.startswith("prices.") for name in touched)
+
+
+def test_what_is_usual_in_all_states_has_no_weight_and_what_differs_a_spread_of_one() -> None:
+    usual = Usual(3)
+    rows = torch.tensor([[0.80, 5.0, 1.0], [0.90, 5.0, 1.001], [1.00, 5.0, 0.999], [1.10, 5.0, 1.0]])
+    usual.mean, usual.square = rows.mean(0), rows.square().mean(0)
+    found = usual(rows)
+    assert found.mean(0) == pytest.approx(torch.zeros(3), abs=1e-5)
+    assert found[:, 0].std(correction=0) == pytest.approx(1.0, rel=1e-4)
+    assert found[:, 1].abs().max() < 1e-4 and found[:, 2].abs().max() < 0.1  # noise is not blown up
+    assert usual(torch.tensor([[1e6, -1e6, 1.0]])).abs().max() == 5.0
+
+
+def test_a_part_of_what_is_seen_moves_what_is_usual_by_that_part() -> None:
+    head = PriceHead(4, hidden=3)
+    seen = [torch.stack([torch.full((width,), 3.0), torch.full((width,), 10.0)]) for width in (8, 12, PRICED_JOB)]
+    head.follow(seen, 0.5)
+    for usual in (head.usual, head.usual_partition, head.usual_job):
+        assert usual.mean.unique().tolist() == [1.5]
+        assert usual.square.unique().tolist() == [5.5]
+        assert usual.spread.unique().tolist() == pytest.approx([(5.5 - 1.5**2) ** 0.5])
+
+
+def test_a_unit_below_zero_in_all_states_still_learns_and_still_tells_states_apart() -> None:
+    network = stirred(CONFIGS[0])
+    head = network.prices
+    assert head is not None
+    with torch.no_grad():
+        head.partition.bias.fill_(-1e3)
+        head.between.bias.fill_(-1e3)
+    published = network.state(smaller_state(seed=5)).published
+    context = head.context(published, moments_of(published))
+    raw = head(context, job_columns(5), torch.zeros(3, dtype=torch.int64))
+    (raw.square().sum() + context.devices.square().sum()).backward()
+    assert head.partition.weight.grad is not None and head.partition.weight.grad.abs().sum() > 0.0
+    assert head.job.weight.grad is not None and head.job.weight.grad.abs().sum() > 0.0
+    assert not torch.equal(raw[0], raw[1])
 
 
 def test_factors_are_bounded_and_the_same_with_and_without_torch() -> None:

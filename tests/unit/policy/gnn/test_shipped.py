@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from served_cluster import context_of, guarded, node, site, submitted
 from small_clusters import make_job, make_node, make_partition, make_snapshot
@@ -10,13 +11,19 @@ from slurm_energy.config import Config
 from slurm_energy.domain.cluster import ClusterSnapshot
 from slurm_energy.domain.decision import Reason
 from slurm_energy.domain.ids import PartitionName
+from slurm_energy.learning.prices.collector import price_episode
+from slurm_energy.learning.prices.settings import PriceEpisodeSettings
 from slurm_energy.policy.base import Policy
 from slurm_energy.policy.checkpoint_files import DOCUMENT_FILE, WEIGHTS_FILE, check_files
+from slurm_energy.policy.gnn.loading import load_network
 from slurm_energy.policy.gnn.policy import load_policy
 from slurm_energy.policy.gnn.priced_serving import PricedPolicy
+from slurm_energy.policy.price_factors import JOB_PRICES
 from slurm_energy.policy.shipped import shipped_folder
 
 MAX_BYTES = 5 * 1024 * 1024
+LEAST_SPREAD = 0.01
+"""Standard deviation of the logarithm of a factor: with less, what a network says is a constant."""
 TYPES = ("a100", "v100", "mi300x", None, "h100", "a40", "rtx9999")
 
 
@@ -103,3 +110,15 @@ def test_a_cluster_of_cpus_is_served(partitions: int, policy: Policy) -> None:
         decision = guarded(policy, job, snapshot)
         assert (decision.partitions, decision.clocks) == (None, ())
         assert Reason.POLICY_ERROR not in decision.reasons
+
+
+@pytest.mark.parametrize(("world", "hours"), [("philly-a100", 12.0), ("tum128", 1.0), ("lab", 12.0)])
+def test_its_prices_depend_on_the_state_and_on_the_job(world: str, hours: float) -> None:
+    network, _ = load_network(shipped_folder())
+    settings = PriceEpisodeSettings(world=world, hours=hours, refresh_seconds=1800.0)
+    steps = price_episode(network, settings, seed=1_000_001).steps
+    devices = np.concatenate([step.device_mean for step in steps])
+    jobs = np.stack([step.job_mean for step in steps])
+    learned = [JOB_PRICES.index(name) for name in ("share", "opening", "waking")]
+    assert devices.std() > LEAST_SPREAD
+    assert jobs[:, learned].std(0).max() > LEAST_SPREAD
