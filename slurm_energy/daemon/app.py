@@ -11,6 +11,7 @@ from slurm_energy.config import Config, load_config
 from slurm_energy.daemon.decide import create_decider
 from slurm_energy.daemon.lifecycle import EnergyDaemon, report_key
 from slurm_energy.errors import SlurmEnergyError
+from slurm_energy.policy.automatic import chosen_policy
 from slurm_energy.policy.site_check import check_site
 
 logger = logging.getLogger(__name__)
@@ -30,6 +31,9 @@ def main(argv: list[str] | None = None) -> int:
         if options.check_config:
             create_decider(config)
             report_key(config)
+            note = chosen_policy(config).note
+            if note:
+                sys.stderr.write(f"slurm-energyd: {note}\n")
             sys.stdout.write("configuration is good\n")
             return 0
         asyncio.run(_serve(config, options.config))

@@ -7,6 +7,8 @@ import signal
 import socket
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType
 
 _PR_SET_PDEATHSIG = 1
@@ -34,6 +36,21 @@ def connect_to_parent(argv: list[str], niceness: int = NICENESS) -> socket.socke
     if parent == 1:  # the daemon died before prctl took effect
         raise Stopped
     return connection
+
+
+@contextmanager
+def until_stopped() -> Iterator[None]:
+    """Let SIGTERM and the daemon's end be the end of what is done here; a SIGTERM that comes after it does nothing.
+
+    The daemon also asks a child to end that is doing so already: raised while the interpreter shuts down, `Stopped`
+    would be a traceback in the log and nothing else.
+    """
+    try:
+        yield
+    except (Stopped, EOFError, BrokenPipeError, ConnectionResetError):
+        pass
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 def give_way() -> None:

@@ -120,6 +120,8 @@ class PolicyRefused:
     """The policy child cannot make its policy, or not bring it to its first snapshot; it ends."""
 
     reason: str
+    by_checkpoint: bool = False
+    """Whether the checkpoint is what cannot be used: another start would end alike until its files are others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,6 +22,7 @@ from slurm_energy.daemon.journal_queue import JournalQueue
 from slurm_energy.daemon.peers import privileged_user_ids
 from slurm_energy.daemon.policy_slot import POLICY_MODULE, PolicySlot
 from slurm_energy.daemon.recorder_link import RecorderLink
+from slurm_energy.daemon.remote_policy import RemotePolicy
 from slurm_energy.daemon.server import Server
 from slurm_energy.daemon.snapshot_feed import SnapshotFeed
 from slurm_energy.daemon.state import DaemonState
@@ -135,7 +136,8 @@ class EnergyDaemon:
     def reload(self) -> None:
         """Use the configuration file as it is now; a bad one changes nothing and is logged."""
         try:
-            choice = chosen_policy(self._reload())
+            is_serving = isinstance(self.state.decider.policy, RemotePolicy)
+            choice = chosen_policy(self._reload(), is_serving=is_serving)
             config = choice.config
             decider = create_decider(config)
             key = report_key(config)

@@ -13,7 +13,7 @@ from slurm_energy.daemon.frames import PolicyAtSnapshot, PolicyLoaded, PolicyRef
 from slurm_energy.daemon.remote_policy import RemotePolicy
 from slurm_energy.daemon.snapshot_copy import SnapshotCopy, SnapshotFrame
 from slurm_energy.errors import CheckpointError
-from slurm_energy.policy.checkpoint_files import check_files
+from slurm_energy.policy.checkpoint_files import FilesMark, files_mark, open_folder, read_metadata
 from slurm_energy.policy.shipped import checkpoint_folder
 
 logger = logging.getLogger(__name__)
@@ -24,8 +24,11 @@ LOADING_SECONDS = 120.0
 """The same until it is ready: the first snapshot is the most work."""
 MAX_STARTS = 3
 """A process that ended so often, and was never ready, will never be."""
+FILES_LOOK_SECONDS = 5.0
+"""How often the files of a refused checkpoint are looked at."""
 MAX_BACKLOG_BYTES = 64 * 1024 * 1024
 MAX_WAITING_FRAMES = 10_000
+HELD_BACK = "tried again with other files or at a reload"
 
 
 class Process(Protocol):
@@ -88,6 +91,25 @@ class PolicyChild:
         self._unheard_since: float | None = None
         """When it was first given a snapshot that it has said nothing about."""
         self._was_ready = False
+        self._files: FilesMark | None = None
+        """The checkpoint's files when the process was last started."""
+        self._held_back = False
+        """Whether those files were refused."""
+
+    async def worth_a_start(self) -> None:
+        """Wait where the checkpoint was refused until its files are others, or `try_again`."""
+        folder = checkpoint_folder(self.config)
+        files = await asyncio.to_thread(files_mark, folder)  # not here: a file system of the network may hang
+        if self._held_back:
+            logger.warning("policy not started again before other files or a reload checkpoint=%s", folder)
+        while self._held_back and files == self._files:
+            await asyncio.sleep(FILES_LOOK_SECONDS)
+            files = await asyncio.to_thread(files_mark, folder)
+        self._files, self._held_back = files, False
+
+    def try_again(self) -> None:
+        """Start a process again that was held back, whatever its checkpoint's files."""
+        self._held_back = False
 
     def connect(self, line: socket.socket | None) -> None:
         """Take the line to a process that has started, or None when it has ended."""
@@ -113,7 +135,8 @@ class PolicyChild:
             self._note_snapshot(frame)
         elif isinstance(frame, PolicyRefused):
             self.refusal = frame.reason
-            self.policy.refused(frame.reason)
+            self._held_back = frame.by_checkpoint
+            self.policy.refused(frame.reason, HELD_BACK if frame.by_checkpoint else "")
             logger.error("policy not loaded name=%s reason=%s", self.policy.name, frame.reason)
         self._news(self)
 
@@ -162,11 +185,12 @@ class PolicyChild:
     def _note_snapshot(self, frame: PolicyAtSnapshot) -> None:
         log = logger.debug if self.policy.ready else logger.info
         log("policy at snapshot taken_at=%.1f seconds=%.3f", frame.taken_at_seconds, frame.seconds)
-        if not frame.trouble:
-            self.policy.at_snapshot(frame.detached, frame.taken_at_seconds)
         self._was_ready, self.refusal = True, ""
         if frame.trouble:
+            self.policy.troubled(frame.trouble)
             self.policy.counters["policy snapshots failed"] += 1
+        else:
+            self.policy.at_snapshot(frame.detached, frame.taken_at_seconds)
 
     def _send(self, frame: SnapshotFrame) -> None:
         if self.process.send(frame) and isinstance(frame, SnapshotComplete) and self._unheard_since is None:
@@ -195,7 +219,8 @@ def policy_mark(config: Config) -> tuple[object, ...]:
     The checkpoint's own hash is in it, so that a folder whose content was exchanged is loaded anew.
     """
     try:
-        weights = check_files(checkpoint_folder(config)).weights_sha256
+        with open_folder(checkpoint_folder(config)) as folder:
+            weights = read_metadata(folder).weights_sha256
     except CheckpointError:
         weights = ""
     return (

@@ -16,7 +16,13 @@ from collections.abc import Callable, Iterator
 
 from slurm_energy.config import Config
 from slurm_energy.daemon.channel import FrameBuffer, number_of, pack_numbered, receive, send, unpack_numbered
-from slurm_energy.daemon.child_start import ANSWERING_NICENESS, Stopped, connect_to_parent, give_way, set_up_logging
+from slurm_energy.daemon.child_start import (
+    ANSWERING_NICENESS,
+    connect_to_parent,
+    give_way,
+    set_up_logging,
+    until_stopped,
+)
 from slurm_energy.daemon.decide import Decider
 from slurm_energy.daemon.frames import (
     PolicyAtSnapshot,
@@ -26,11 +32,12 @@ from slurm_energy.daemon.frames import (
     PolicyReply,
     SnapshotComplete,
 )
-from slurm_energy.daemon.remote_policy import MAX_REPLY_BYTES, short_error
+from slurm_energy.daemon.question_line import MAX_REPLY_BYTES
+from slurm_energy.daemon.remote_policy import short_error
 from slurm_energy.daemon.snapshot_copy import SnapshotCopy
 from slurm_energy.domain.cluster import ClusterSnapshot
 from slurm_energy.domain.ids import ClusterName
-from slurm_energy.errors import PolicyError
+from slurm_energy.errors import CheckpointError, PolicyError
 from slurm_energy.policy.base import DetachablePolicy, Policy
 from slurm_energy.policy.guard import Guard
 from slurm_energy.policy.registry import create_policy
@@ -180,30 +187,30 @@ class PolicyLoop:
         return PolicyReply(answer=answer, taken_at_seconds=self._snapshot.taken_at_seconds)
 
     def _refusal(self, error: Exception) -> PolicyError:
-        send(self._connection, PolicyRefused(reason=short_error(error)))
+        by_checkpoint = isinstance(error, CheckpointError)
+        send(self._connection, PolicyRefused(reason=short_error(error), by_checkpoint=by_checkpoint))
         return PolicyError(short_error(error))
 
 
 def serve(argv: list[str], policy_factory: PolicyFactory) -> int:
     """Run the child; the arguments are the numbers of its two sockets."""
-    try:
-        connection = connect_to_parent(argv, ANSWERING_NICENESS)
-        questions = socket.socket(fileno=int(argv[1]))
-        config: Config = receive(connection)
-        set_up_logging(config.daemon.log_level, "policy")
-        for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):  # read when torch is imported
-            os.environ[variable] = str(config.policy.threads)
-        loop = PolicyLoop(config, connection, questions, policy_factory)
-        loop.load()
-        # What is there now stays for ever: a full collection of it would be a pause in which nobody is answered.
-        gc.collect()
-        gc.freeze()
-        gc.set_threshold(50_000, 50, 1000)
-        loop.run()
-    except PolicyError:
-        return 1
-    except (Stopped, EOFError, BrokenPipeError, ConnectionResetError):
-        pass
+    with until_stopped():
+        try:
+            connection = connect_to_parent(argv, ANSWERING_NICENESS)
+            questions = socket.socket(fileno=int(argv[1]))
+            config: Config = receive(connection)
+            set_up_logging(config.daemon.log_level, "policy")
+            for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):  # read when torch is imported
+                os.environ[variable] = str(config.policy.threads)
+            loop = PolicyLoop(config, connection, questions, policy_factory)
+            loop.load()
+            # What is there now stays for ever: a full collection of it would be a pause in which nobody is answered.
+            gc.collect()
+            gc.freeze()
+            gc.set_threshold(50_000, 50, 1000)
+            loop.run()
+        except PolicyError:
+            return 1
     return 0
 
 

@@ -73,6 +73,7 @@ class PolicySlot:
             return
         self._retire(self._candidate)
         if self._live is not None and self._live.mark == child.mark:
+            self._live.try_again()
             return
         self._candidate = child
         self._start(child)
@@ -106,7 +107,9 @@ class PolicySlot:
         return PolicyChild(config, policy, self._copy, self.news, self._process)
 
     def _process(self, child: PolicyChild) -> Process:
-        return ChildProcess("policy", self._module, lambda: child.config, child.receive, child.connect)
+        return ChildProcess(
+            "policy", self._module, lambda: child.config, child.receive, child.connect, child.worth_a_start
+        )
 
     def _start(self, child: PolicyChild) -> None:
         if self._group is not None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from slurm_energy.config import Config
 from slurm_energy.daemon.channel import receive, send
-from slurm_energy.daemon.child_start import Stopped, connect_to_parent, set_up_logging
+from slurm_energy.daemon.child_start import connect_to_parent, set_up_logging, until_stopped
 from slurm_energy.daemon.entries import DAEMON_STREAM, JOBS_STREAM
 from slurm_energy.daemon.frames import QueryReply, QueryRequest, RuntimePart, WorkPart, table_parts
 from slurm_energy.daemon.queries import answer_query
@@ -209,17 +209,16 @@ def serve_queries(config: Config, engine: Engine, requests: Requests, tell: Tell
 
 def main(argv: list[str] | None = None) -> int:
     """Run the child; the argument is the number of its socket."""
-    try:
-        connection = connect_to_parent(sys.argv[1:] if argv is None else argv)
-        config: Config = receive(connection)
-        set_up_logging(config.daemon.log_level, "recorder")
-        _run(config, connection)
-    except (Stopped, EOFError, BrokenPipeError, ConnectionResetError):
-        pass
-    except SlurmEnergyError as error:
-        logger.error("recorder cannot run error=%s", error)
-        time.sleep(1.0)
-        return 1
+    with until_stopped():
+        try:
+            connection = connect_to_parent(sys.argv[1:] if argv is None else argv)
+            config: Config = receive(connection)
+            set_up_logging(config.daemon.log_level, "recorder")
+            _run(config, connection)
+        except SlurmEnergyError as error:
+            logger.error("recorder cannot run error=%s", error)
+            time.sleep(1.0)
+            return 1
     return 0
 
 

@@ -15,8 +15,9 @@ from dataclasses import dataclass, replace
 from importlib import import_module
 
 from slurm_energy.config import Config
-from slurm_energy.daemon.channel import number_of, pack_numbered, unpack_numbered
-from slurm_energy.daemon.frames import PolicyQuestion, PolicyReply
+from slurm_energy.daemon.channel import unpack_numbered
+from slurm_energy.daemon.frames import PolicyQuestion
+from slurm_energy.daemon.question_line import QuestionLine
 from slurm_energy.domain.cluster import ClusterSnapshot
 from slurm_energy.domain.decision import PolicyAnswer, Reason
 from slurm_energy.domain.job import JobRequest
@@ -29,61 +30,11 @@ logger = logging.getLogger(__name__)
 BREAKER_FAILURES = 3
 """Late answers in a row after which the policy is not asked for a while: each costs a submission the whole wait."""
 BREAKER_SECONDS = 5.0
-MAX_REPLY_BYTES = 64 * 1024
 NOT_LOADED = "not-loaded"
 _MAX_ERROR_LENGTH = 160
+_MAX_TROUBLE_LENGTH = 100
+"""Of a note, which has other words too."""
 _DETACHED_MODULE = "slurm_energy.policy.gnn.priced_answers"
-
-
-class QuestionLine:
-    """Our end of the socket on which a policy process is asked, one question at a time.
-
-    The socket keeps messages apart, so that none is ever half sent; an answer to an earlier question, whose time was
-    over, is known by its number and dropped.
-    """
-
-    def __init__(self, connection: socket.socket, clock: Callable[[], float] = time.monotonic) -> None:
-        self._connection = connection
-        self._clock = clock
-        self._number = 0
-        self.late_answers = 0
-
-    def ask(self, question: PolicyQuestion, limit_seconds: float) -> PolicyReply | None:
-        """Return the answer, None when there is none in time.
-
-        Raises:
-            OSError: the other end is gone, or the question is too large for the socket.
-            WireError: what came is no answer.
-        """
-        end = self._clock() + limit_seconds
-        self._number += 1
-        self._connection.setblocking(False)
-        try:
-            self._connection.send(pack_numbered(self._number, question))
-            while (left := end - self._clock()) > 0.0:
-                self._connection.settimeout(left)
-                message = self._connection.recv(MAX_REPLY_BYTES + 1)
-                if not message:
-                    raise ConnectionResetError("the policy's process has gone")
-                if len(message) > MAX_REPLY_BYTES:
-                    raise WireError(f"the policy's answer is over {MAX_REPLY_BYTES} bytes")
-                if number_of(message) == self._number:
-                    return _reply(message)
-                self.late_answers += 1
-        except (BlockingIOError, TimeoutError):
-            pass
-        return None
-
-    def close(self) -> None:
-        """Close the socket."""
-        self._connection.close()
-
-
-def _reply(message: bytes) -> PolicyReply:
-    reply = unpack_numbered(message)
-    if not isinstance(reply, PolicyReply):
-        raise WireError(f"the policy's process sent a {type(reply).__name__}, not an answer")
-    return reply
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +58,6 @@ class RemotePolicy:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.name = name
-        self.version = NOT_LOADED
         self.baseline = baseline
         self.counters: Counter[str] = Counter()
         """Where questions, late answers and errors are counted."""
@@ -116,13 +66,25 @@ class RemotePolicy:
         self._clock = clock
         self._line: QuestionLine | None = None
         self._at_snapshot = False
+        self._loaded_version = NOT_LOADED
+        """Of the policy that the process has."""
+        self._looked_at: float | None = None
+        """When the process last told of a snapshot that it brought the policy to."""
+        self._trouble = ""
+        """Why it could not bring the policy to a later one."""
         self._detached: Policy | None = None
         """The policy at the last snapshot that its process told, also while there is no process."""
+        self._detached_version = NOT_LOADED
         self._detached_at_seconds: float | None = None
-        self._refusal = ""
+        self._refusal, self._outlook = "", ""
         self._late_in_a_row = 0
         self._asked_again_at = float("-inf")
         self._silent_since: float | None = None
+
+    @property
+    def version(self) -> str:
+        """Of the policy that answers: another that is only loaded has not decided anything yet."""
+        return self._loaded_version if self._detached is None else self._detached_version
 
     @property
     def ready(self) -> bool:
@@ -131,17 +93,40 @@ class RemotePolicy:
 
     @property
     def condition(self) -> str:
-        """How it is, in words for people."""
+        """How it is, in words for people: `ready`, or what is wrong, with the last look that it had at the cluster."""
         if self._refusal:
-            return f"refused: {self._refusal}"
-        if not self.ready:
-            return "loading"
-        return "not answering" if self._late_in_a_row >= BREAKER_FAILURES else "ready"
+            found = "; ".join(filter(None, (f"refused: {self._refusal}", self._outlook)))
+        elif not self.ready:
+            found = "loading"
+        elif self._late_in_a_row >= BREAKER_FAILURES:
+            return "not answering"
+        elif self._trouble:
+            found = f"behind: {self._trouble}"
+        elif self._looked_ago is not None and self._looked_ago > self._max_age_seconds:
+            found = "behind"
+        else:
+            return "ready"
+        return found + self._last_look
 
     @property
     def answering_here(self) -> Policy:
         """What this process itself decides with now: the policy where it is detached, else the baseline."""
         return self.baseline if self._detached is None else self._detached
+
+    @property
+    def _looked_ago(self) -> float | None:
+        return None if self._looked_at is None else self._clock() - self._looked_at
+
+    @property
+    def _last_look(self) -> str:
+        """What the last look is still good for; nothing where there is none, or nobody answers from it."""
+        age = self._looked_ago
+        if age is None or (self._detached is None and not self.ready):
+            return ""
+        is_old = age > self._max_age_seconds
+        return (
+            f"; its last look, {age:.0f} s ago, {f'is too old: {self.baseline.name} decides' if is_old else 'decides'}"
+        )
 
     def silent_seconds(self) -> float:
         """Return for how long it has left every question unanswered; 0 when it answers or is not asked."""
@@ -161,7 +146,7 @@ class RemotePolicy:
 
     def loaded(self, version: str) -> None:
         """Note that the process has the policy."""
-        self.version, self._refusal = version, ""
+        self._loaded_version, self._refusal = version, ""
 
     def at_snapshot(self, detached: bytes | None = None, taken_at_seconds: float | None = None) -> None:
         """Note that the process can answer, or that another policy can do so here in its place.
@@ -170,8 +155,9 @@ class RemotePolicy:
             detached: What is asked from now on, packed; None where the process is.
             taken_at_seconds: Of the snapshot.
         """
-        self._at_snapshot = True
+        self._at_snapshot, self._looked_at, self._trouble = True, self._clock(), ""
         self._detached, self._detached_at_seconds = None, taken_at_seconds
+        self._detached_version = self._loaded_version
         if detached is not None:
             try:
                 self._detached = unpack_numbered(detached)
@@ -179,9 +165,13 @@ class RemotePolicy:
                 self.counters["policy errors"] += 1
                 logger.warning("policy not taken from its process name=%s error=%s", self.name, short_error(error))
 
-    def refused(self, reason: str) -> None:
-        """Note why the process cannot have the policy."""
-        self._refusal = reason
+    def troubled(self, reason: str) -> None:
+        """Note why the process could not bring the policy to a snapshot: it answers from the one before."""
+        self._trouble = reason
+
+    def refused(self, reason: str, outlook: str = "") -> None:
+        """Note why the process cannot have the policy, and when it is tried again if not soon."""
+        self._refusal, self._outlook = reason, outlook
 
     def decide(self, job: JobRequest, snapshot: ClusterSnapshot, context: DecisionContext) -> PolicyAnswer:
         """Return the process's answer, else the baseline's with the reason for it."""
@@ -196,10 +186,14 @@ class RemotePolicy:
         return replace(answer, reasons=(found.reason, *reasons), notes=(note, *answer.notes))
 
     def _asked(self, question: PolicyQuestion, snapshot: ClusterSnapshot) -> PolicyAnswer | _Silence:
+        if self._detached is not None:
+            old = self._old_picture(question, self._detached_at_seconds)
+            if old is None:
+                return self._answer_here(self._detached, question, snapshot)
+            if not self._refusal:
+                return old
         if self._refusal:
             return _Silence(reason=Reason.POLICY_ERROR, note=f"policy {self.name} was refused, {self._refusal}")
-        if self._detached is not None:
-            return self._answer_here(self._detached, question, snapshot)
         if self._line is None or not self._at_snapshot:
             return _Silence(reason=Reason.POLICY_LOADING, note=f"policy {self.name} is not ready yet")
         if self._clock() < self._asked_again_at:
@@ -220,9 +214,6 @@ class RemotePolicy:
     def _answer_here(
         self, policy: Policy, question: PolicyQuestion, snapshot: ClusterSnapshot
     ) -> PolicyAnswer | _Silence:
-        old = self._old_picture(question, self._detached_at_seconds)
-        if old is not None:
-            return old
         try:
             return policy.decide(question.job, snapshot, question.context)
         except Exception as error:  # noqa: BLE001  # a policy is a guest, and a submission waits
@@ -234,7 +225,9 @@ class RemotePolicy:
         if taken_at_seconds is not None and now_seconds - taken_at_seconds <= self._max_age_seconds:
             return None
         self.counters["policy stale answers"] += 1
-        return _Silence(reason=Reason.STALE_SNAPSHOT, note=f"policy {self.name} sees an old picture of the cluster")
+        why = self._trouble or ("" if self.ready else "its process is not ready yet")
+        note = f"policy {self.name} sees an old picture of the cluster{f': {why}'[:_MAX_TROUBLE_LENGTH] if why else ''}"
+        return _Silence(reason=Reason.STALE_SNAPSHOT, note=note)
 
     def _failed(self, reason: str) -> _Silence:
         self.counters["policy errors"] += 1

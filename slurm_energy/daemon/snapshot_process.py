@@ -10,7 +10,7 @@ from pathlib import Path
 
 from slurm_energy.config import Config
 from slurm_energy.daemon.channel import receive, send
-from slurm_energy.daemon.child_start import Stopped, connect_to_parent, set_up_logging
+from slurm_energy.daemon.child_start import connect_to_parent, set_up_logging, until_stopped
 from slurm_energy.daemon.entries import JOBS_STREAM, JobsEntryLine, encode_entry
 from slurm_energy.daemon.frames import MAX_ITEMS, SnapshotBegins, SnapshotComplete
 from slurm_energy.daemon.journal import JournalWriter, journal_bytes
@@ -121,17 +121,16 @@ class SnapshotLoop:
 
 def main(argv: list[str] | None = None) -> int:
     """Run the child; the argument is the number of its socket."""
-    try:
-        connection = connect_to_parent(sys.argv[1:] if argv is None else argv)
-        config: Config = receive(connection)
-        set_up_logging(config.daemon.log_level, "snapshot")
-        journal = JournalWriter(Path(config.daemon.state_directory) / "journal", JOBS_STREAM)
-        SnapshotLoop(config, create_reader(config), journal, connection).run()
-    except (Stopped, EOFError, BrokenPipeError, ConnectionResetError):
-        pass
-    except SlurmError as error:
-        logger.error("cluster cannot be read error=%s", error)
-        return 1
+    with until_stopped():
+        try:
+            connection = connect_to_parent(sys.argv[1:] if argv is None else argv)
+            config: Config = receive(connection)
+            set_up_logging(config.daemon.log_level, "snapshot")
+            journal = JournalWriter(Path(config.daemon.state_directory) / "journal", JOBS_STREAM)
+            SnapshotLoop(config, create_reader(config), journal, connection).run()
+        except SlurmError as error:
+            logger.error("cluster cannot be read error=%s", error)
+            return 1
     return 0
 
 

@@ -130,6 +130,8 @@ class LocalVerbs:
             "policy": self._state.decider.policy.name,
             "uptime_seconds": f"{self._state.uptime_seconds:.1f}",
         }
+        if self._state.policy_process is not None:
+            fields["policy_process"] = self._state.policy_process
         if age is not None:
             fields["snapshot_age_seconds"] = f"{age:.1f}"
         return Message("ok", fields)

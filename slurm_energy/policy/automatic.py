@@ -30,8 +30,13 @@ class PolicyChoice:
     """Why the baseline was chosen and what would change that; empty where nothing is to be said."""
 
 
-def chosen_policy(config: Config) -> PolicyChoice:
-    """Return the configuration with the policy that `auto` stands for; any other name stays as it is."""
+def chosen_policy(config: Config, *, is_serving: bool = False) -> PolicyChoice:
+    """Return the configuration with the policy that `auto` stands for; any other name stays as it is.
+
+    Args:
+        config: As the site wrote it.
+        is_serving: Whether a learned policy serves now: it goes on where the checkpoint is refused that follows it.
+    """
     if config.policy.name != AUTOMATIC:
         return PolicyChoice(config=config)
     learned = replace(config, policy=replace(config.policy, name=LEARNED_POLICY))
@@ -40,9 +45,12 @@ def chosen_policy(config: Config) -> PolicyChoice:
         reason = f"{', '.join(missing)} not installed"
         mend = f"for the learned policy {INSTALL}, then reload slurm-energyd"
     else:
-        fault = next(learned_faults(learned), None)
+        fault = next(_setting_faults(learned), None) or next(_checkpoint_faults(learned), None)
         if fault is None:
             return PolicyChoice(config=learned)
+        if is_serving and next(_setting_faults(learned), None) is None:
+            note = f"the learned policy cannot be loaded anew, the one before stays: {fault}"
+            return PolicyChoice(config=learned, note=note)
         reason, mend = "the learned policy cannot be served", fault
     baseline = config.policy.baseline
     return PolicyChoice(
@@ -58,17 +66,25 @@ def missing_modules() -> tuple[str, ...]:
 
 
 def learned_faults(config: Config) -> Iterator[str]:
-    """Yield what is wrong with the settings of a policy that answers from a process of its own."""
+    """Yield what is wrong with a policy that answers from a process of its own, its checkpoint or its settings."""
+    yield from _checkpoint_faults(config)
+    yield from _setting_faults(config)
+
+
+def _checkpoint_faults(config: Config) -> Iterator[str]:
+    if config.policy.checkpoint:
+        try:
+            check_files(checkpoint_folder(config))
+        except CheckpointError as error:
+            yield f"policy.checkpoint: {error}"
+
+
+def _setting_faults(config: Config) -> Iterator[str]:
     if not config.policy.checkpoint:
         yield (
             f"policy.checkpoint is empty, policy {config.policy.name} needs one: name the folder that holds its "
             f"{DOCUMENT_FILE} and {WEIGHTS_FILE}, or choose another policy.name"
         )
-    else:
-        try:
-            check_files(checkpoint_folder(config))
-        except CheckpointError as error:
-            yield f"policy.checkpoint: {error}"
     wait, deadline = config.policy.timeout_milliseconds, config.plugin.deadline_milliseconds
     if wait >= deadline:
         yield (

@@ -92,8 +92,10 @@ def unfitness(case: JobOnCluster, partition: PartitionState, config: Config) -> 
     names = known_gpu_types(case, partition, config.gpu_types)
     if work is not None and not work.failed_types.isdisjoint(names):
         return "has GPUs on which runs of this name have only failed"
+    if config.routing.less_gpu_memory or partition.name in case.job.partitions:
+        return None
     asked = asked_partitions(case)
-    if partition in asked or config.routing.less_gpu_memory:
+    if any(partition.name == one.name for one in asked):
         return None
     before = [_memory_gib(name) for one in asked for name in known_gpu_types(case, one, config.gpu_types)]
     least = min((gib for gib in before if gib is not None), default=0.0)

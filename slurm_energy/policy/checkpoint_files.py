@@ -16,11 +16,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from slurm_energy.errors import CheckpointError, ConfigError
 from slurm_energy.graph import schema
 from slurm_energy.policy.gnn.configuration import NetworkConfig
+from slurm_energy.policy.weights_file import check_weights
 
 FORMAT_VERSION = 1
 DOCUMENT_FILE = "checkpoint.json"
@@ -28,6 +29,7 @@ WEIGHTS_FILE = "weights.safetensors"
 MAX_DOCUMENT_BYTES = 1024 * 1024
 MAX_WEIGHTS_BYTES = 512 * 1024 * 1024
 MAX_METRICS = 1000
+FilesMark: TypeAlias = tuple[tuple[int, ...] | None, ...]
 
 _LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}\Z")
 _METRIC = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+/ -]{0,127}\Z")
@@ -113,15 +115,6 @@ class CheckpointFolder:
             raise CheckpointError(f"{self.path / name} grew over {max_bytes} bytes while it was read")
         return data
 
-    def check(self, name: str, max_bytes: int) -> None:
-        """Refuse a file that `read` would refuse, without reading it.
-
-        Raises:
-            CheckpointError: as in `read`.
-        """
-        with self._opened(name, max_bytes):
-            pass
-
     @contextmanager
     def _opened(self, name: str, max_bytes: int) -> Iterator[int]:
         path = self.path / name
@@ -167,15 +160,47 @@ def open_folder(path: Path) -> Iterator[CheckpointFolder]:
 
 
 def check_files(path: Path) -> CheckpointMetadata:
-    """Return what a checkpoint says of itself, after every check that needs neither torch nor the weights.
+    """Return what a checkpoint says of itself, after every check that needs no torch.
+
+    Whether the tensors are those of the network is left to whoever loads them.
 
     Raises:
-        CheckpointError: the folder or a file cannot be used, or the checkpoint is of another version.
+        CheckpointError: the folder or a file cannot be used or is damaged, or the checkpoint is of another version.
     """
     with open_folder(path) as folder:
         metadata = read_metadata(folder)
-        folder.check(WEIGHTS_FILE, MAX_WEIGHTS_BYTES)
+        read_weights(folder, metadata)
     return metadata
+
+
+def read_weights(folder: CheckpointFolder, metadata: CheckpointMetadata) -> bytes:
+    """Return the weights' file, which is whole and the one that the document means.
+
+    Raises:
+        CheckpointError: it cannot be read, is another or is damaged.
+    """
+    weights = folder.read(WEIGHTS_FILE, MAX_WEIGHTS_BYTES)
+    file, found = folder.path / WEIGHTS_FILE, sha256(weights)
+    if found != metadata.weights_sha256:
+        raise CheckpointError(f"{file} has SHA-256 {found}, {DOCUMENT_FILE} says {metadata.weights_sha256}")
+    try:
+        check_weights(weights)
+    except CheckpointError as error:
+        raise CheckpointError(f"{file} {error}") from error
+    return weights
+
+
+def files_mark(path: Path) -> FilesMark:
+    """Return what is another when a checkpoint's files are exchanged or written; they are not read."""
+    return tuple(_file_mark(path / name) for name in (DOCUMENT_FILE, WEIGHTS_FILE))
+
+
+def _file_mark(path: Path) -> tuple[int, ...] | None:
+    try:
+        status = path.lstat()
+    except (OSError, ValueError):
+        return None
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def read_metadata(folder: CheckpointFolder) -> CheckpointMetadata:

@@ -76,9 +76,18 @@ def remaining_slowdown(
 ) -> float | None:
     """Return the slowdown that a clock on this type may still cause; None when the type itself breaks the bound."""
     ratio = time_ratio(gpu_type, rivals, comparison)
-    if ratio is None or ratio > 1.0 + max_slowdown:
-        return None
-    return (1.0 + max_slowdown) / ratio - 1.0
+    left = None if ratio is None else slowdown_left(ratio, max_slowdown)
+    return None if left is None or left < 0.0 else left
+
+
+def slowdown_left(ratio: float, max_slowdown: float) -> float:
+    """Return what a bound leaves to the clock where the GPU type itself takes `ratio` times as long; below 0: broken.
+
+    Exactly the bound for a ratio of 1: (1 + 0.2) / 1 - 1 is less than 0.2, and would leave out the clock on the bound.
+    """
+    if ratio == 1.0 + max_slowdown:
+        return 0.0
+    return (max_slowdown - (ratio - 1.0)) / ratio
 
 
 def slurms_own(candidates: Sequence[Candidate]) -> Candidate | None:
@@ -156,9 +165,11 @@ class _Scale(NamedTuple):
         for name in candidate.gpu_types:
             cost = self.comparison.cost(name, self.reference)
             ratio = time_ratio(name, self.rivals, self.comparison)
-            if cost is None or ratio is None or (ratio > 1.0 + self.max_slowdown and not stays):
+            if cost is None or ratio is None:
                 return None
-            left = self.max_slowdown if stays else (1.0 + self.max_slowdown) / ratio - 1.0
+            left = self.max_slowdown if stays else slowdown_left(ratio, self.max_slowdown)
+            if left < 0.0:
+                return None
             table = self.comparison.clock_table(name)
             point = None if table is None else table.best(left)
             energies.append(cost.energy_ratio * (1.0 if point is None else 1.0 + point.energy_change))

@@ -6,7 +6,7 @@ from slurm_energy.config import Config
 from slurm_energy.energy_model.catalog import CATALOG
 from slurm_energy.errors import ConfigError
 from slurm_energy.forms import check_database_url, is_partition_name, parse_address
-from slurm_energy.policy.automatic import AUTOMATIC, learned_faults
+from slurm_energy.policy.automatic import AUTOMATIC, chosen_policy, learned_faults
 from slurm_energy.policy.registry import LEARNED, known_policy_names
 from slurm_energy.policy.site_clocks import fixed_clock_faults, locked_clock_faults, site_clock_notes
 from slurm_energy.policy.site_limits import site_board_limits
@@ -45,7 +45,10 @@ def site_faults(config: Config) -> Iterator[str]:
 
 
 def site_notes(config: Config) -> Iterator[str]:
-    """Yield what could not be checked, though it may well be right."""
+    """Yield what could not be checked, though it may well be right, and why `auto` is not the learned policy here."""
+    note = chosen_policy(config).note
+    if note:
+        yield note
     yield from site_clock_notes(config)
 
 

@@ -54,6 +54,8 @@ def situation_of(case: JobOnCluster, config: Config) -> Situation:
     if may_route and notes:
         reasons = (*reasons, Reason.PARTITION_NOT_ALLOWED)
     partitions = tuple({partition.name: partition for partition in (*asked, *(allowed if may_route else ()))}.values())
+    # Names, since comparing whole partitions with one another would take quadratic time.
+    allowed_names, asked_names = ({one.name for one in some} for some in (allowed, asked))
     names = _mapped_types(case, partitions, config.gpu_types)
     unknown = sorted(str(slurm_type) for slurm_type, name in names.items() if name is None)
     if unknown:
@@ -66,9 +68,9 @@ def situation_of(case: JobOnCluster, config: Config) -> Situation:
                 gpu_types=known_gpu_types(case, partition, config.gpu_types),
                 has_idle_room=has_idle_room(case, partition),
                 may_be_named=may_route
-                and partition in allowed
+                and partition.name in allowed_names
                 and all(names[slurm_type] is not None for slurm_type in slurm_types(case, partition)),
-                is_submitted_to=partition in asked,
+                is_submitted_to=partition.name in asked_names,
             )
             for partition in partitions
         ),

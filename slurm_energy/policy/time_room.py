@@ -11,7 +11,7 @@ from slurm_energy.domain.job import JobRequest
 from slurm_energy.policy.base import Candidate, DecisionContext
 from slurm_energy.policy.candidates import JobOnCluster
 from slurm_energy.policy.clock_check import SlowdownRoom
-from slurm_energy.policy.routing import rivals_of, time_ratio
+from slurm_energy.policy.routing import rivals_of, slowdown_left, time_ratio
 
 
 def time_limit_seconds(job: JobRequest, partition: PartitionState) -> float:
@@ -54,7 +54,7 @@ def slowdown_room(
     predicted = _predicted_seconds(gpu_type, context, limit, guard.unknown_runtime_share * routed_ratio)
     deadline = case.job.options.deadline_seconds
     return SlowdownRoom(
-        bound=(1.0 + context.max_slowdown) / routed_ratio - 1.0 if routed_ratio > 1.0 else context.max_slowdown,
+        bound=slowdown_left(max(1.0, routed_ratio), context.max_slowdown),
         time_limit=_room(limit * (1.0 - guard.time_limit_margin), predicted),
         deadline=math.inf if deadline is None else _deadline_room(deadline, predicted, context, where, guard),
     )

@@ -167,10 +167,16 @@ def test_a_policy_that_never_takes_a_snapshot_is_loading_and_the_baseline_answer
 
 def test_a_refused_policy_at_the_start_says_why(tmp_path: Path) -> None:
     with daemon_with(tmp_path, "refuse") as daemon:
-        refused = "refused: CheckpointError: checkpoint refuse has no weights"
+        refused = (
+            "refused: CheckpointError: checkpoint refuse has no weights; tried again with other files or at a reload"
+        )
         wait_until(lambda: condition(daemon)[2] == refused, "the refusal", daemon)
         assert in_time(daemon, 20) >= 18
         assert "POLICY_ERROR" in reasons(last_decision(daemon))
+        wait_until(lambda: "policy not started again before other files" in daemon.log, "the pause", daemon)
+        reload(daemon, "gnn", "refuse")
+        wait_until(lambda: daemon.log.count("policy not loaded name=gnn") == 2, "another try at the reload", daemon)
+        assert daemon.log.count("child started name=policy") == 2
 
 
 def who_answers(daemon: RunningDaemon) -> tuple[str, int]:

@@ -23,6 +23,8 @@ from slurm_energy.cli.main import main
 from slurm_energy.config import Config, parse_config
 from slurm_energy.errors import SlurmError
 from slurm_energy.policy import automatic
+from slurm_energy.policy.checkpoint_files import WEIGHTS_FILE
+from slurm_energy.policy.shipped import shipped_folder
 from slurm_energy.wire.codec import Message
 
 LIVE = """Configuration data as of 2026-03-04T12:00:00
@@ -222,6 +224,9 @@ def test_the_daemons_answer_is_judged(site: Site, reply: dict[str, str], subject
         ({"name": "gnn"}, ("torch",), Verdict.FAIL),
         ({"name": "oracle"}, ("torch",), Verdict.SKIP),
         ({"checkpoint": "/none"}, (), Verdict.WARN),
+        ({"checkpoint": "{damaged}"}, (), Verdict.WARN),
+        ({"name": "gnn"}, (), Verdict.OK),
+        ({"name": "gnn", "checkpoint": "{damaged}"}, (), Verdict.FAIL),
     ],
 )
 def test_what_the_learned_policy_needs_is_missed_where_it_is_wanted(
@@ -233,6 +238,10 @@ def test_what_the_learned_policy_needs_is_missed_where_it_is_wanted(
 ) -> None:
     for module in (automatic, doctor_of_the_daemon):
         monkeypatch.setattr(module, "missing_modules", lambda: missing)
+    damaged = site.root / "damaged"
+    shutil.copytree(shipped_folder(), damaged)
+    os.truncate(damaged / WEIGHTS_FILE, 1000)
+    policy = {key: str(value).format(damaged=damaged) for key, value in policy.items()}
     finding = found(daemon_checks(site.situation("controller", policy=policy)), "learned policy")
     assert finding.verdict is verdict
     assert ("pip install 'slurm-energy[daemon]'" in finding.mend) == (
@@ -246,6 +255,19 @@ def test_a_daemon_that_is_away_is_a_fault_with_the_command_that_starts_it(site: 
     assert "systemctl start slurm-energyd" in findings["socket"].mend
     assert findings["database"].verdict is Verdict.FAIL
     assert not (site.root / "e.sqlite").exists()
+
+
+@pytest.mark.parametrize(
+    ("condition", "verdict"),
+    [("ready", Verdict.OK), ("refused: CheckpointError: bad weights", Verdict.WARN), ("behind", Verdict.WARN)],
+)
+def test_the_process_of_a_learned_policy_is_told_as_the_daemon_says_it_is(
+    site: Site, condition: str, verdict: Verdict
+) -> None:
+    daemon = FakeDaemon(site.root / "d.sock", Message("ok", {"version": __version__, "policy_process": condition}))
+    finding = found(daemon_checks(site.situation("controller")), "policy process")
+    daemon.close()
+    assert (finding.verdict, finding.found) == (verdict, condition)
 
 
 def test_a_socket_closed_to_users_is_a_warning(site: Site) -> None:

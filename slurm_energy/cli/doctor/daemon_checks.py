@@ -14,7 +14,7 @@ from slurm_energy.cli.site import run_command
 from slurm_energy.config import Config
 from slurm_energy.errors import ConfigError, SchemaVersionError, SlurmEnergyError
 from slurm_energy.forms import parse_address
-from slurm_energy.policy.automatic import AUTOMATIC, INSTALL, chosen_policy, missing_modules
+from slurm_energy.policy.automatic import AUTOMATIC, INSTALL, chosen_policy, learned_faults, missing_modules
 from slurm_energy.policy.registry import LEARNED
 from slurm_energy.wire.codec import Message
 
@@ -67,7 +67,16 @@ def _ping(config: Config) -> Iterator[Finding]:
         yield warn("daemon", f"version {version} runs, {__version__} is installed", "systemctl restart slurm-energyd")
     else:
         yield ok("daemon", f"version {version}, policy {reply.fields.get('policy', 'unknown')}")
+    condition = reply.fields.get("policy_process")
+    if condition is not None:
+        yield _policy_process(condition)
     yield _snapshot(config, reply.fields.get("snapshot_age_seconds"))
+
+
+def _policy_process(condition: str) -> Finding:
+    if condition == "ready":
+        return ok("policy process", condition)
+    return warn("policy process", condition, "see journalctl -u slurm-energyd; one that loads is ready in some seconds")
 
 
 def _snapshot(config: Config, age_text: str | None) -> Finding:
@@ -148,6 +157,9 @@ def _learned_policy(config: Config) -> Finding:
     choice = chosen_policy(config)
     if config.policy.name == AUTOMATIC and not missing and choice.note:
         return warn(subject, choice.note, "mend that, or set policy.name")
+    fault = next(learned_faults(config), None) if config.policy.name in LEARNED and not missing else None
+    if fault is not None:
+        return fail(subject, fault, "mend that, or choose another policy.name")
     if not missing:
         return ok(subject, f"torch is installed, policy.name {config.policy.name}")
     text = f"{', '.join(missing)} not installed"

@@ -22,11 +22,10 @@ from slurm_energy.policy.checkpoint_files import (
     CheckpointMetadata,
     open_folder,
     read_metadata,
+    read_weights,
     sha256,
 )
 
-MAX_HEADER_BYTES = 4 * 1024 * 1024
-"""Some ten thousand tensors; the format itself would allow 100 MB of names."""
 DTYPES = (torch.float32, torch.int64, torch.bool)
 """What a network of ours is made of: weights, counts, flags."""
 
@@ -84,16 +83,8 @@ def read_checkpoint(folder: Path) -> Checkpoint:
     """
     with open_folder(folder) as opened:
         metadata = read_metadata(opened)
-        weights = opened.read(WEIGHTS_FILE, MAX_WEIGHTS_BYTES)
+        weights = read_weights(opened, metadata)
     file = folder / WEIGHTS_FILE
-    found = sha256(weights)
-    if found != metadata.weights_sha256:
-        raise CheckpointError(f"{file} has SHA-256 {found}, {DOCUMENT_FILE} says {metadata.weights_sha256}")
-    header_bytes = int.from_bytes(weights[:8], "little")
-    if header_bytes > MAX_HEADER_BYTES:
-        raise CheckpointError(
-            f"{file} says that its header has {header_bytes} bytes, at most {MAX_HEADER_BYTES} are read"
-        )
     try:
         tensors = safetensors.torch.load(weights)
     except (SafetensorError, ValueError, TypeError, KeyError, RuntimeError, OverflowError, MemoryError) as error:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from slurm_energy.domain.ids import PartitionName
 from slurm_energy.policy.cost_note import factors_note, option_note
 from slurm_energy.policy.gnn.names import printable
-from slurm_energy.policy.gnn.option_costs import Costs, OptionChoice, TypeChoice
+from slurm_energy.policy.gnn.option_costs import Costs, OptionChoice, OptionPrices, TypeChoice
 
 _LISTED = 4
 _LEAST_SHARE = 0.001
@@ -23,12 +23,13 @@ class PriceFactors(NamedTuple):
     scarcity: Mapping[PartitionName, float]
 
 
-def cost_notes(choices: Sequence[OptionChoice], factors: PriceFactors) -> tuple[str, ...]:
+def cost_notes(choices: Sequence[OptionChoice], factors: PriceFactors, prices: OptionPrices) -> tuple[str, ...]:
     """Return the cheapest option, what it was chosen over and the network's factors: sentences, then notes to be read.
 
     Args:
         choices: The cheapest first; at least one.
-        factors: Of the network; those of the cheapest option are told.
+        factors: Of the network; those of the cheapest option are told, as far as they multiply anything.
+        prices: What was paid.
     """
     best = choices[0]
     sentences = [f"least cost: {_words(best)}"]
@@ -38,14 +39,26 @@ def cost_notes(choices: Sequence[OptionChoice], factors: PriceFactors) -> tuple[
         sentences.append(f"runner-up{more}: {_words(second)}")
     if best.dearest.costs != best.dearest.full:
         sentences.append(f"at its highest clock it would cost {_sum(best.dearest.full)}")
-    of_best = {**factors._asdict(), "scarcity": factors.scarcity[best.served.candidate.partition.name]}
+    of_best = _factors_that_count(best, factors, prices)
     told = ", ".join(f"{name} {factor:.3g}" for name, factor in of_best.items())
-    sentences.append(f"the network multiplies the price of {told}")
+    sentences += [f"the network multiplies the price of {told}"] if told else []
     options = (
         option_note(_name(choice), _clock_mhz(choice.dearest), choice.dearest.costs._asdict())
         for choice in choices[:_LISTED]
     )
-    return (*sentences, factors_note(of_best), *options)
+    return (*sentences, *((factors_note(of_best),) if told else ()), *options)
+
+
+def _factors_that_count(best: OptionChoice, factors: PriceFactors, prices: OptionPrices) -> dict[str, float]:
+    """Return the factors whose price is not 0 for the job: any other changes nothing, whatever it is."""
+    costs = best.dearest.costs
+    found = {
+        "time": (prices.time_watts, factors.time),
+        "slowdown": (prices.slowdown_joules, factors.slowdown),
+        "waking": (costs.waking, factors.waking),
+        "scarcity": (costs.scarcity, factors.scarcity[best.served.candidate.partition.name]),
+    }
+    return {name: factor for name, (price, factor) in found.items() if price > 0.0}
 
 
 def _words(choice: OptionChoice) -> str:

@@ -13,13 +13,14 @@ import numpy as np
 
 from slurm_energy.domain.cluster import ClusterSnapshot
 from slurm_energy.domain.decision import ClockChoice, PolicyAnswer, Reason
-from slurm_energy.domain.ids import PartitionName
+from slurm_energy.domain.ids import GpuTypeName, PartitionName
 from slurm_energy.domain.job import EnergyMode, JobRequest
+from slurm_energy.energy_model.operating_point import OperatingPoint
 from slurm_energy.errors import PolicyError
 from slurm_energy.graph.blocks import Floats
 from slurm_energy.graph.job_features import LIMIT_SHARE, JobWishes, submitted_vector
 from slurm_energy.policy.base import DecisionContext
-from slurm_energy.policy.baselines import clock_choice
+from slurm_energy.policy.baselines import clock_choice, landing_types
 from slurm_energy.policy.gnn.cost_words import PriceFactors, cost_notes
 from slurm_energy.policy.gnn.option_costs import (
     OptionChoice,
@@ -30,7 +31,9 @@ from slurm_energy.policy.gnn.option_costs import (
 )
 from slurm_energy.policy.gnn.published_prices import PublishedPrices
 from slurm_energy.policy.gnn.serving_options import (
+    NOTHING_OPEN,
     ServedOption,
+    as_submitted,
     expected_seconds,
     is_trial,
     nothing_open,
@@ -74,19 +77,44 @@ class PricedAnswers:
         Raises:
             PolicyError: the network's prices are not finite.
         """
-        served = served_options(job, context, self.look.shown, with_clocks=False)
-        options = [one for one in served if one.types]
-        if not options:
+        asked, first = _Asked(job, context, self.look), tuple[str, ...]()
+        priced = self._priced(asked)
+        if priced is None:
+            # Nothing has room: the job waits where it was sent, and its clock is worth what that costs there.
+            asked, first = asked.as_submitted, (NOTHING_OPEN,)
+            priced = self._priced(asked)
+        if priced is None:
             return nothing_open(context)
-        prices, factors = self._option_prices(_Asked(job, context, self.look), options)
-        choices = option_choices(options, prices, context.comparison)
-        named = partitions_to_name(choices[0].served, context)
+        best = priced.choices[0].served
+        named = partitions_to_name(best, asked.context)
         return PolicyAnswer(
             partitions=named,
-            clocks=_clocks(choices, named, context),
+            clocks=_clock_choices(self._clocks(asked, priced, named), named, context),
             reasons=(Reason.POLICY,),
-            notes=(*_trial_notes(choices[0].served, context), *cost_notes(choices, factors)),
+            notes=(*first, *_trial_notes(best, asked.context), *cost_notes(*priced)),
         )
+
+    def _priced(self, asked: "_Asked") -> "_Priced | None":
+        """Return the open options at their prices, None where none is open."""
+        served = served_options(asked.job, asked.context, self.look.shown, with_clocks=False)
+        options = [one for one in served if one.types]
+        if not options:
+            return None
+        prices, factors = self._option_prices(asked, options)
+        return _Priced(option_choices(options, prices, asked.context.comparison), factors, prices)
+
+    def _clocks(
+        self, asked: "_Asked", priced: "_Priced", named: tuple[PartitionName, ...] | None
+    ) -> Mapping[GpuTypeName, OperatingPoint | None]:
+        """Return the clock of the least cost of each GPU type that the job can land on, as far as costs are known."""
+        landing = landing_on(asked.context.candidates, named)
+        names = {candidate.partition.name for candidate in landing}
+        own = clock_by_type([one for one in priced.choices if one.served.candidate.partition.name in names])
+        if named is None and asked.context.may_route and not own.keys() >= set(landing_types(landing)):
+            # Of its own partitions one without room was not open to choice, and may have some when the job starts.
+            others = self._priced(asked.as_submitted)
+            return {**({} if others is None else clock_by_type(others.choices)), **own}
+        return own
 
     def _option_prices(self, asked: "_Asked", options: Sequence[ServedOption]) -> tuple[OptionPrices, PriceFactors]:
         """Return what a job pays, and by what the network multiplied it."""
@@ -114,6 +142,15 @@ class PricedAnswers:
         return prices, factors
 
 
+class _Priced(NamedTuple):
+    """What options cost."""
+
+    choices: tuple[OptionChoice, ...]
+    """The cheapest first."""
+    factors: PriceFactors
+    prices: OptionPrices
+
+
 def _trial_notes(chosen: ServedOption, context: DecisionContext) -> tuple[str, ...]:
     return (trial_note(chosen.candidate),) if is_trial(chosen, context) else ()
 
@@ -124,6 +161,11 @@ class _Asked(NamedTuple):
     job: JobRequest
     context: DecisionContext
     look: Look
+
+    @property
+    def as_submitted(self) -> "_Asked":
+        """The same question where the job may be sent nowhere else."""
+        return self._replace(context=as_submitted(self.context))
 
 
 def _job_columns(asked: _Asked, time_watts: float, own_joules: float) -> Floats:
@@ -166,19 +208,18 @@ def _scarcity(
         yield base.scarcity * factors.scarcity[name] if is_full else 0.0
 
 
-def _clocks(
-    choices: Sequence[OptionChoice], named: tuple[PartitionName, ...] | None, context: DecisionContext
+def _clock_choices(
+    found: Mapping[GpuTypeName, OperatingPoint | None],
+    named: tuple[PartitionName, ...] | None,
+    context: DecisionContext,
 ) -> tuple[ClockChoice, ...]:
-    """Return a clock for each GPU type that the job can land on: of the least cost, the oracle's where that is unknown.
+    """Return clocks as an answer, with the oracle's for GPU types that have none of the least cost.
 
     Args:
-        choices: The open options.
+        found: Clock by GPU type, None for the default one.
         named: Partitions to which the job is sent, None where it stays as it was submitted.
         context: What the guard worked out.
     """
-    limits = context.board_limits
-    landing = {candidate.partition.name for candidate in landing_on(context.candidates, named)}
-    own = clock_by_type([choice for choice in choices if choice.served.candidate.partition.name in landing])
-    found = (clock_choice(gpu_type, point, limits) for gpu_type, point in own.items())
-    others = (clock for clock in oracle_clocks(context, named) if clock.gpu_type not in own)
-    return (*(clock for clock in found if clock is not None), *others)
+    chosen = (clock_choice(gpu_type, point, context.board_limits) for gpu_type, point in found.items())
+    others = (clock for clock in oracle_clocks(context, named) if clock.gpu_type not in found)
+    return (*(clock for clock in chosen if clock is not None), *others)

@@ -5,7 +5,7 @@ come from the measured curves through the types' relative costs; the reference i
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import inf, isfinite
 from typing import NamedTuple
@@ -100,10 +100,18 @@ def served_options(
     )
 
 
+NOTHING_OPEN = "no partition is open to choice: the job stays where it was sent"
+
+
 def nothing_open(context: DecisionContext) -> PolicyAnswer:
     """Return the answer where no option is open: the clocks of where the job goes anyway are still worth choosing."""
-    note = "no partition is open to choice: the job stays where it was sent"
-    return PolicyAnswer(clocks=oracle_clocks(context, None), reasons=(Reason.POLICY,), notes=(note,))
+    return PolicyAnswer(clocks=oracle_clocks(context, None), reasons=(Reason.POLICY,), notes=(NOTHING_OPEN,))
+
+
+def as_submitted(context: DecisionContext) -> DecisionContext:
+    """Return the context of the same job where nobody may send it elsewhere: each partition of its own is open."""
+    own = tuple(candidate for candidate in context.candidates if candidate.is_submitted_to)
+    return replace(context, candidates=own, may_route=False)
 
 
 def partitions_to_name(chosen: ServedOption, context: DecisionContext) -> tuple[PartitionName, ...] | None:

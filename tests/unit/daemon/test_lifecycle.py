@@ -1,12 +1,17 @@
 import asyncio
+import os
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from slurm_energy.config import Config, DaemonConfig
+from slurm_energy.config import Config, DaemonConfig, PolicyConfig
 from slurm_energy.daemon.lifecycle import EnergyDaemon, lock_state_directory, tell_supervisor
+from slurm_energy.daemon.remote_policy import RemotePolicy
 from slurm_energy.errors import ConfigError, DaemonUnavailable
+from slurm_energy.policy.checkpoint_files import WEIGHTS_FILE
+from slurm_energy.policy.shipped import shipped_folder
 
 
 def config(directory: Path) -> Config:
@@ -41,6 +46,21 @@ def test_a_socket_path_that_is_a_file_is_left_alone(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="is not a socket"):
         asyncio.run(EnergyDaemon(config(tmp_path), reload=Config).run())
     assert (tmp_path / "sock").read_text() == "somebody's file"
+
+
+def test_a_reload_with_a_damaged_checkpoint_leaves_the_learned_policy_that_serves(tmp_path: Path) -> None:
+    good, bad = tmp_path / "good", tmp_path / "bad"
+    for folder in (good, bad):
+        shutil.copytree(shipped_folder(), folder)
+    os.truncate(bad / WEIGHTS_FILE, 1000)
+    first = replace(config(tmp_path), policy=PolicyConfig(checkpoint=str(good)))
+    then = replace(first, policy=PolicyConfig(checkpoint=str(bad)))
+    daemon = EnergyDaemon(first, reload=lambda: then)
+    before = daemon.state.decider.policy
+    daemon.reload()
+    assert isinstance(before, RemotePolicy)
+    assert daemon.state.decider.policy is before
+    assert "the one before stays" in daemon.state.policy_note
 
 
 def test_an_absent_supervisor_is_no_trouble(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -125,6 +125,22 @@ def test_a_reload_without_another_policy_keeps_its_process_and_takes_the_new_gua
     assert desk.state.decider._guard is not guard
 
 
+def test_a_reload_lets_a_live_policy_that_is_held_back_try_again(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, A)
+    live = desk.slot._live
+    assert live is not None
+
+    async def play() -> None:
+        await live.worth_a_start()
+        live.receive(PolicyRefused(reason="CheckpointError: bad weights", by_checkpoint=True))
+        desk.use(A)
+        async with asyncio.timeout(5.0):
+            await live.worth_a_start()
+
+    asyncio.run(play())
+    assert desk.slot._live is live
+
+
 def test_a_second_reload_of_the_same_does_not_begin_anew(tmp_path: Path) -> None:
     desk = Desk(tmp_path, A)
     desk.use(B)

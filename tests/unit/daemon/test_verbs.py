@@ -12,6 +12,7 @@ from slurm_energy.daemon.journal import JournalReader, JournalWriter
 from slurm_energy.daemon.journal_queue import JournalQueue
 from slurm_energy.daemon.peers import Peer
 from slurm_energy.daemon.rate import RateLimit
+from slurm_energy.daemon.remote_policy import RemotePolicy
 from slurm_energy.daemon.state import DaemonState
 from slurm_energy.daemon.verbs import Answer, LocalVerbs
 from slurm_energy.domain.cluster import ClusterSnapshot, PartitionState
@@ -19,6 +20,7 @@ from slurm_energy.domain.decision import EnergyDecision
 from slurm_energy.domain.ids import ClusterName, DecisionId, PartitionName
 from slurm_energy.domain.job import EnergyMode, JobRequest
 from slurm_energy.errors import DaemonUnavailable, PermissionRefused, WireError
+from slurm_energy.policy.oracle import OraclePolicy
 from slurm_energy.wire.codec import Message, encode
 from slurm_energy.wire.messages import Query
 
@@ -129,7 +131,14 @@ def test_status_is_answered_while_the_database_is_away(desk: Desk) -> None:
 def test_ping_tells_the_policy_and_no_age_without_a_snapshot(desk: Desk) -> None:
     fields = desk.reply("ping", ALICE).fields
     assert fields["policy"] == "oracle"
-    assert "snapshot_age_seconds" not in fields
+    assert not {"snapshot_age_seconds", "policy_process"} & fields.keys()
+
+
+def test_ping_tells_how_the_process_of_a_learned_policy_is(desk: Desk) -> None:
+    learned = RemotePolicy("gnn", OraclePolicy(), timeout_seconds=0.02, max_age_seconds=60.0)
+    learned.refused("CheckpointError: no weights")
+    desk.state.decider = desk.state.decider.with_policy(learned)
+    assert desk.reply("ping", ALICE).fields["policy_process"] == "refused: CheckpointError: no weights"
 
 
 def test_an_unknown_verb_is_refused_with_the_known_ones(desk: Desk) -> None:

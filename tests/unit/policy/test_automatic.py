@@ -1,5 +1,7 @@
 """`policy.name = "auto"`: the learned policy where it can be served, else the baseline, and never an error."""
 
+import os
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -9,13 +11,15 @@ from typing import Any
 import pytest
 
 from slurm_energy.config import Config, PluginConfig, PolicyConfig
+from slurm_energy.daemon.app import main as daemon_main
 from slurm_energy.daemon.decide import create_decider
 from slurm_energy.daemon.remote_policy import RemotePolicy
 from slurm_energy.policy import automatic
 from slurm_energy.policy.automatic import AUTOMATIC, chosen_policy
+from slurm_energy.policy.checkpoint_files import WEIGHTS_FILE
 from slurm_energy.policy.registry import create_policy
 from slurm_energy.policy.shipped import SHIPPED, checkpoint_folder, shipped_folder
-from slurm_energy.policy.site_check import site_faults
+from slurm_energy.policy.site_check import site_faults, site_notes
 
 
 def with_policy(**policy: Any) -> Config:
@@ -72,6 +76,40 @@ def test_settings_under_which_the_learned_policy_cannot_be_served_are_no_fault_o
         assert word in choice.note
         assert list(site_faults(config)) == []
         assert list(site_faults(replace(config, policy=replace(config.policy, name="gnn")))) != []
+
+
+def damaged_copy(folder: Path) -> Config:
+    """Return settings with a copy of the shipped checkpoint that has lost its end."""
+    shutil.copytree(shipped_folder(), folder)
+    os.truncate(folder / WEIGHTS_FILE, 1000)
+    return with_policy(checkpoint=str(folder))
+
+
+def test_a_damaged_checkpoint_is_no_fault_of_auto_and_everybody_who_checks_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = damaged_copy(tmp_path / "damaged")
+    note = chosen_policy(config).note
+    assert note.startswith("the learned policy cannot be served: policy oracle decides; policy.checkpoint: ")
+    assert f"{tmp_path}/damaged/{WEIGHTS_FILE} has SHA-256" in note
+    assert list(site_faults(config)) == []
+    assert list(site_notes(config)) == [note]
+    file = tmp_path / "energy.toml"
+    file.write_text(f'[policy]\ncheckpoint = "{tmp_path}/damaged"\n')
+    assert daemon_main(["--check-config", "--config", str(file)]) == 0
+    said = capsys.readouterr()
+    assert (said.out, said.err) == ("configuration is good\n", f"slurm-energyd: {note}\n")
+    file.write_text(f'[policy]\nname = "gnn"\ncheckpoint = "{tmp_path}/damaged"\n')
+    assert daemon_main(["--check-config", "--config", str(file)]) == 1
+
+
+def test_a_learned_policy_that_serves_stays_where_the_next_checkpoint_is_damaged(tmp_path: Path) -> None:
+    config = damaged_copy(tmp_path / "damaged")
+    choice = chosen_policy(config, is_serving=True)
+    assert choice.config == replace(config, policy=replace(config.policy, name="gnn"))
+    assert choice.note.startswith("the learned policy cannot be loaded anew, the one before stays: policy.checkpoint: ")
+    for other in (with_policy(checkpoint=""), replace(config, plugin=PluginConfig(deadline_milliseconds=15))):
+        assert chosen_policy(other, is_serving=True).config.policy.name == "oracle", "settings that serve no network"
 
 
 def test_shipped_is_a_word_and_other_checkpoints_are_folders() -> None:

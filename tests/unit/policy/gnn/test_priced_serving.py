@@ -193,9 +193,7 @@ def test_notes_tell_the_cost_the_runner_up_and_the_factors_in_plain_text() -> No
     assert " = energy " in decision.notes[0] and " + slowdown " in decision.notes[0]
     assert "v100" in decision.notes[1] or "a40" in decision.notes[1]
     factor = exp(3.0 * tanh(log(2.0) / 3.0))
-    assert decision.notes[3] == (
-        f"the network multiplies the price of time 1, slowdown {factor:.3g}, waking 1, scarcity 1"
-    )
+    assert decision.notes[3] == (f"the network multiplies the price of slowdown {factor:.3g}")
     assert costs(decision)["factors"]["slowdown"] == pytest.approx(factor, abs=1e-4)
     assert all(note.isascii() and note.isprintable() and len(note) <= 200 for note in decision.notes)
 
