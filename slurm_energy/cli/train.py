@@ -98,11 +98,10 @@ def train(*, config: Path | None, output: Path | None, algorithm: str | None, **
 
 def _algorithm(algorithm: str | None, config: Path | None, options: dict[str, Any]) -> str | None:
     """Return what an option or the file says; None where a folder that is gone on with says it."""
-    from slurm_energy.learning.settings_file import read_tables  # noqa: PLC0415  # keeps the help fast
+    from slurm_energy.learning.settings_file import read_tables, table_of  # noqa: PLC0415  # keeps the help fast
 
     if algorithm is None and config is not None:
-        table = read_tables(config).get("training", {})
-        algorithm = table.get("algorithm") if isinstance(table, dict) else None
+        algorithm = table_of(read_tables(config), "training").get("algorithm")
     if algorithm is None and options["teacher"]:
         return IMITATION
     if algorithm is None and not options["resume"]:

@@ -1,6 +1,6 @@
 """The algorithms that learn in rounds, by name: what each is made of, imported only when it is asked for."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib import import_module
@@ -56,6 +56,14 @@ def _as_it_is(network: NetworkConfig) -> NetworkConfig:
     return network
 
 
+def _its_world(episodes: Any) -> Sequence[str]:
+    return (episodes.world,)
+
+
+def _no_parts(episodes: Any, _: Set[str]) -> Any:
+    return episodes
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Algorithm:
     """One way to learn in rounds.
@@ -72,6 +80,12 @@ class Algorithm:
     learner: Callable[[LearnerParts], Learner]
     network: Callable[[NetworkConfig], NetworkConfig] = _as_it_is
     """Sets what the algorithm itself needs of a network."""
+    worlds: Callable[[Any], Sequence[str]] = _its_world
+    """Names or files of the worlds that episodes of these settings run in: they are looked at before the work begins,
+    and a training goes on only in the same ones. Raises ConfigError for one that no episode can run in."""
+    options_first: Callable[[Any, Set[str]], Any] = _no_parts
+    """Returns settings of episodes in which the named ones, which were given as options, go for every episode, too
+    where parts of the settings say otherwise."""
     save: Saving = save_checkpoint
     """Writes what `Learner.acting` gave as a checkpoint."""
     saves_network: bool = True

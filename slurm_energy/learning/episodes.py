@@ -25,6 +25,7 @@ from slurm_energy.learning.bookkeeping import (
     empty_watts,
     mean_weights,
 )
+from slurm_energy.learning.bounds import HOURS, Bounds, check_bounds
 from slurm_energy.learning.experience import Costs, Moment, Step, Weights
 from slurm_energy.policy.gnn.chooser import NetworkChooser
 from slurm_energy.policy.gnn.configuration import NetworkConfig
@@ -50,6 +51,13 @@ FAST_WEIGHTS: JobWeights = (0.8, 0.2)
 """Of a job to which time is worth more; no mode asks for it yet."""
 SPREAD_WEIGHTS: tuple[JobWeights, ...] = (MODE_WEIGHTS[EnergyMode.SAVER], BALANCED_WEIGHTS, FAST_WEIGHTS)
 """What jobs draw from so that one network learns to serve every mode."""
+_REWARD_BOUNDS: Bounds = {
+    "energy": (0.0, 1e6),
+    "waiting_watts": (0.0, 1e9),
+    "running_watts": (0.0, 1e9),
+    "scale_joules": (1e-3, 1e18),
+}
+_MOST_WEIGHT = 1000.0
 _WEIGHTS_STREAM = 4
 """Of the episode's seed: behind arrivals, sizes, failures and the policy's."""
 
@@ -78,19 +86,22 @@ class EpisodeSettings:
     """`greedy` takes the likeliest option."""
 
     def __post_init__(self) -> None:
-        if self.hours is not None and not 0.0 < self.hours < inf:
-            raise ConfigError(f"episode of {self.hours} hours: a finite number above 0 is needed")
+        check_bounds(self, "episodes", {"hours": HOURS})
+        check_bounds(self.rewards, "episodes.rewards", _REWARD_BOUNDS)
         for name, value, known in (
             ("bookkeeping", self.bookkeeping, get_args(Bookkeeping)),
             ("actions", self.actions, get_args(Actions)),
         ):
             if value not in known:
-                raise ConfigError(f"{name}={value!r:.64} of an episode is not one of {', '.join(known)}")
+                raise ConfigError(f"setting episodes.{name} is {value!r:.64}, allowed: {', '.join(known)}")
         if not self.job_weights:
-            raise ConfigError("an episode draws a job's weights from 0 pairs: at least 1 is needed")
+            raise ConfigError("setting episodes.job_weights has 0 pairs of w_time and w_energy, it must have 1 or more")
         for pair in self.job_weights:
-            if len(pair) != 2 or not all(0.0 <= weight < inf for weight in pair):
-                raise ConfigError(f"weights {pair} of an episode's jobs are not w_time and w_energy, finite from 0 up")
+            if len(pair) != 2 or not all(0.0 <= weight <= _MOST_WEIGHT for weight in pair):
+                raise ConfigError(
+                    f"setting episodes.job_weights has the pair {pair}, it must be w_time and w_energy, each between 0 "
+                    f"and {_MOST_WEIGHT:g}"
+                )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,7 @@ from slurm_energy.graph import schema
 from slurm_energy.graph.batch import batch_decisions
 from slurm_energy.graph.blocks import DecisionBlock
 from slurm_energy.learning.batched_states import batched_states, state_of_cluster
+from slurm_energy.learning.bounds import RUN_BOUNDS, Bounds, check_bounds
 from slurm_energy.learning.demonstrations import Demonstration
 from slurm_energy.policy.gnn.block_tensors import on_device
 from slurm_energy.policy.gnn.decision_level import Decisions
@@ -23,6 +24,16 @@ _SECONDS = schema.column(schema.OPTION, "seconds")
 _JOULES = schema.column(schema.OPTION, "joules")
 _WAITED = schema.column(schema.TASK, "waited_seconds")
 _LEAST_LOG_PROB = -50.0
+_BOUNDS: Bounds = {
+    "epochs": (1, 10_000),
+    "batch_size": (1, 1_000_000),
+    "learning_rate": (1e-9, 0.5),
+    "final_learning_rate_share": (0.0, 1.0),
+    "gradient_norm": (1e-6, 1e6),
+    "clock_weight": (0.0, 1000.0),
+    "objective_weight": (0.0, 1000.0),
+    "pooling_weight": (0.0, 1000.0),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,10 +56,8 @@ class ImitationSettings:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.epochs < 1 or self.batch_size < 1:
-            raise ValueRangeError(f"epochs {self.epochs} and batch size {self.batch_size} must be at least 1")
-        if not 0.0 < self.learning_rate < 1.0:
-            raise ValueRangeError(f"learning rate {self.learning_rate} is not between 0 and 1")
+        check_bounds(self, "learner", _BOUNDS)
+        check_bounds(self, "training", {"seed": RUN_BOUNDS["seed"]})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,13 +6,21 @@ from pathlib import Path
 from typing import Any
 
 from slurm_energy.errors import ConfigError
+from slurm_energy.learning.bounds import HOURS, RUN_BOUNDS, Bounds, check_bounds
 from slurm_energy.learning.imitation import ImitationSettings
-from slurm_energy.learning.settings_file import check_names, filled, read_tables
+from slurm_energy.learning.settings_file import check_names, filled, read_tables, table_of
 from slurm_energy.learning.torch_device import AUTO, check_device_name
 from slurm_energy.learning.train import TrainingPlan
 from slurm_energy.policy.gnn.configuration import NetworkConfig
 
 ALGORITHM = "imitation"
+_EPISODE_BOUNDS: Bounds = {
+    "hours": HOURS,
+    "runs": (1, 1000),
+    "every": (1, 100_000),
+    "most": (1, 10_000_000),
+}
+"""As the options of `train` have them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +37,12 @@ class ImitationRun:
 
     def __post_init__(self) -> None:
         check_device_name(self.device)
+        check_bounds(self, "training", {name: RUN_BOUNDS[name] for name in ("seed", "threads")})
+        if not self.version:
+            raise ConfigError(
+                "setting training.version is empty, and what imitation makes is recorded under nothing else: name one, "
+                'or leave it out for "1"'
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,9 +59,7 @@ class DemonstrationSettings:
     """Decisions that are learned from at most."""
 
     def __post_init__(self) -> None:
-        for name, least in (("runs", 1), ("every", 1), ("most", 1)):
-            if getattr(self, name) < least:
-                raise ConfigError(f"setting episodes.{name} is {getattr(self, name)}, it must be at least {least}")
+        check_bounds(self, "episodes", _EPISODE_BOUNDS)
 
 
 def imitation_plan(
@@ -72,8 +84,8 @@ def imitation_plan(
     """
     tables = {} if path is None else read_tables(path)
     check_names(tables, ["training", "network", "episodes", "learner"], f"{path}:")
-    run_table = {**tables.get("training", {}), **_given(options)}
-    episode_table = {**tables.get("episodes", {}), **_given(episode_options)}
+    run_table = {**table_of(tables, "training"), **_given(options)}
+    episode_table = {**table_of(tables, "episodes"), **_given(episode_options)}
     for name, table, given in (
         ("world", "training", run_table),
         ("teacher", "episodes", episode_table),
@@ -83,7 +95,7 @@ def imitation_plan(
             raise ConfigError(f"imitation needs its {name}: give --{name} or `{name}` in the table [{table}]")
     run = filled(ImitationRun, run_table, "training")
     episodes = filled(DemonstrationSettings, episode_table, "episodes")
-    learner_table = tables.get("learner", {})
+    learner_table = table_of(tables, "learner")
     if "seed" in learner_table:
         raise ConfigError("the seed of a training is said once: in [training] or with --seed, not in [learner]")
     learner = filled(ImitationSettings, {**learner_table, **_given({"epochs": epochs})}, "learner")
@@ -95,7 +107,7 @@ def imitation_plan(
         every=episodes.every,
         most=episodes.most,
         version=run.version,
-        network=network or filled(NetworkConfig, tables.get("network", {}), "network"),
+        network=network or filled(NetworkConfig, table_of(tables, "network"), "network"),
         settings=replace(learner, seed=run.seed),
         threads=run.threads,
         device=run.device,

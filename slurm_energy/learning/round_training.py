@@ -14,6 +14,7 @@ from slurm_energy.learning.algorithms import CollectorParts, LearnerParts
 from slurm_energy.learning.collectors import create_crew
 from slurm_energy.learning.experience import Weights
 from slurm_energy.learning.ranks import ALONE, Ranks
+from slurm_energy.learning.restoring import restore_learner
 from slurm_energy.learning.rounds import RoundPlan, RoundReport, Rounds
 from slurm_energy.learning.stopping import StopRequest
 from slurm_energy.learning.torch_device import CPU, device_words
@@ -85,6 +86,8 @@ def train_in_rounds(
             averaging=ranks.average,
         )
     )
+    if state is not None:
+        restore_learner(learner, state, ranks.number, folder)
     collector = settings.algorithm.collector(
         CollectorParts(network=settings.network, episodes=settings.episodes, learner=settings.learner)
     )
@@ -110,7 +113,7 @@ def train_in_rounds(
     ):
         rounds = Rounds(learner, crew, log, _Keep(settings, folder), plan)
         if state is not None:
-            rounds.go_on_from(state, ranks.number)
+            rounds.go_on_from(state)
         is_complete = rounds.run(ranks, stop, told)
     return TrainingEnd(rounds=rounds.done, is_complete=is_complete, checkpoints=_checkpoints(folder, ranks))
 

@@ -65,9 +65,8 @@ class Rounds:
         self._best: float | None = None
         self._figures: Mapping[str, float] = {}
 
-    def go_on_from(self, state: TrainingState, rank: int) -> None:
-        """Take up a training where a state left it."""
-        self._learner.restore(state.learners[rank])
+    def go_on_from(self, state: TrainingState) -> None:
+        """Count on from where a state ended; its learner has been restored."""
         self.done, self._best = state.rounds, state.best_score
 
     def run(self, ranks: Ranks, stop: StopRequest, told: Callable[[RoundReport], None]) -> bool:

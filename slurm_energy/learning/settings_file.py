@@ -16,6 +16,10 @@ if TYPE_CHECKING:
 
 _Settings = TypeVar("_Settings", bound="DataclassInstance")
 _MOST_BYTES = 1 << 20
+_MOST_BITS = 63
+"""Of a whole number, beside its sign, as TOML has them: larger ones fit into nothing that is set here."""
+_DEEPEST = 32
+"""Tables and lists within each other."""
 _WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
 
 
@@ -23,16 +27,44 @@ def read_tables(path: Path) -> dict[str, Any]:
     """Return what a TOML file holds.
 
     Raises:
-        ConfigError: it cannot be read, is larger than 1 MiB, or is no TOML.
+        ConfigError: it cannot be read, is larger than 1 MiB, is no TOML, is nested too deeply, or has a whole number
+            of more than 64 bits.
     """
     try:
         with path.open("rb") as file:
             read = file.read(_MOST_BYTES + 1)
         if len(read) > _MOST_BYTES:
             raise ConfigError(f"settings {path} have more than {_MOST_BYTES} bytes: this is no file of settings")
-        return tomllib.loads(read.decode("utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        tables = tomllib.loads(read.decode("utf-8"))
+    except (OSError, ValueError, RecursionError) as error:  # a whole number of 4,301 digits is a plain ValueError
         raise ConfigError(f"settings {path} cannot be read: {error}") from error
+    _check_sizes(tables, f"settings {path}", "", 0)
+    return tables
+
+
+def _check_sizes(value: object, thing: str, name: str, depth: int) -> None:
+    """Refuse what no message could show and no number hold, before anything is made of it."""
+    if depth > _DEEPEST:
+        raise ConfigError(f"{thing}: {name[:64]} is nested deeper than {_DEEPEST} tables and lists")
+    if isinstance(value, dict):
+        for key, item in value.items():
+            _check_sizes(item, thing, f"{name}.{key}" if name else key, depth + 1)
+    elif isinstance(value, list):
+        for at, item in enumerate(value):
+            _check_sizes(item, thing, f"{name}[{at}]", depth + 1)
+    elif isinstance(value, int) and value.bit_length() > _MOST_BITS:
+        raise ConfigError(
+            f"{thing}: {name[:64]} is a whole number of {value.bit_length()} bits, TOML has {_MOST_BITS} and a sign"
+        )
+
+
+def table_of(tables: Mapping[str, object], name: str) -> Mapping[str, Any]:
+    """Return one table of a file, empty where it is left out.
+
+    Raises:
+        ConfigError: something else has its name.
+    """
+    return _table(tables.get(name, {}), name)
 
 
 def filled(settings_class: type[_Settings], table: object, name: str) -> _Settings:
@@ -103,7 +135,7 @@ def _can_be_written(kind: Any, value: object) -> bool:
     return kind in _WORDS or get_origin(kind) in {Literal, tuple}
 
 
-def _table(value: object, name: str) -> Mapping[str, object]:
+def _table(value: object, name: str) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
         raise ConfigError(f"[{name}] is {value!r:.64}, it must be a table: write [{name}] on a line of its own")
     return value

@@ -14,7 +14,9 @@ _FORM = re.compile(r"auto|cpu|cuda(:[0-9]{1,3})?")
 def check_device_name(name: str) -> None:
     """Raise ConfigError for what is no name of a device."""
     if not _FORM.fullmatch(name):
-        raise ConfigError(f"setting training.device is {name[:64]!r}, it must be auto, cpu, cuda or cuda:N")
+        raise ConfigError(
+            f"setting training.device is {name[:64]!r}, it must be auto, cpu, cuda or cuda:N with N from 0 to 999"
+        )
 
 
 def torch_device(name: str, local_rank: int = 0) -> torch.device:

@@ -3,7 +3,6 @@
 import hashlib
 import os
 import time
-import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,6 +14,7 @@ from slurm_energy.evaluation.arena_plan import FIRST_TRAINING_SEED
 from slurm_energy.evaluation.contenders import create_contender
 from slurm_energy.learning.demonstrations import DemonstratedRule, Demonstration
 from slurm_energy.learning.imitation import ImitationSettings, Progress, train_by_imitation
+from slurm_energy.learning.settings_file import filled, read_tables
 from slurm_energy.learning.torch_device import AUTO, CPU
 from slurm_energy.policy.checkpoint_files import CheckpointMetadata
 from slurm_energy.policy.gnn.checkpoint import save_checkpoint
@@ -27,17 +27,12 @@ from slurm_energy.twin.world_file import find_world
 
 
 def network_settings(path: Path | None) -> NetworkConfig:
-    """Return the settings of a TOML file, the defaults without one.
+    """Return the settings of a TOML file, the defaults without one; the file is read as a table [network] is.
 
     Raises:
         ConfigError: it cannot be read, or has a setting that the network lacks.
     """
-    if path is None:
-        return NetworkConfig()
-    try:
-        return NetworkConfig.parse(tomllib.loads(path.read_text(encoding="utf-8")))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise ConfigError(f"network settings {path} cannot be read: {error}") from error
+    return NetworkConfig() if path is None else filled(NetworkConfig, read_tables(path), "network")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +58,10 @@ class TrainingPlan:
     """Of the CPU; with more than one, sums come in another order and weights differ in their last digits."""
     device: str = AUTO
     """Name of where the network is to learn; `torch_device` finds it."""
+
+    def __post_init__(self) -> None:
+        if self.network.policy != "options":
+            raise ConfigError(f'network setting policy="{self.network.policy}": imitation of choices needs "options"')
 
 
 def train(

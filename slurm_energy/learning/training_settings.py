@@ -4,7 +4,7 @@ The file has the tables [training], [network], [episodes] and [learner]; the las
 """
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,16 +12,24 @@ from typing import Any
 from slurm_energy.errors import ConfigError, TrainingError, ValueRangeError
 from slurm_energy.graph import schema
 from slurm_energy.learning.algorithms import Algorithm, find_algorithm
-from slurm_energy.learning.settings_file import check_names, differences, document, filled, read_tables, toml_text
+from slurm_energy.learning.bounds import RUN_BOUNDS, check_bounds
+from slurm_energy.learning.settings_file import (
+    check_names,
+    differences,
+    document,
+    filled,
+    read_tables,
+    table_of,
+    toml_text,
+)
 from slurm_energy.learning.torch_device import AUTO, check_device_name
 from slurm_energy.learning.training_log import LogFormat
 from slurm_energy.policy.gnn.configuration import NetworkConfig
 from slurm_energy.twin.world_file import find_world
 
 SETTINGS_FILE = "settings.toml"
-MOST_SEED = 1_000_000
-_MOST_EPISODES = 1009
-"""Of a round; `experience.episode_seed` tells no more apart."""
+_MOST_EPISODES = RUN_BOUNDS["collectors"][1]
+"""Of a round on all ranks."""
 _TABLES = ["training", "network", "episodes", "learner"]
 _FREE = ("rounds", "save_every_rounds", "version", "device", "learned_on")
 """Of [training]: what may change when a training goes on, since no round depends on it but in its last digits."""
@@ -56,23 +64,13 @@ class RunSettings:
     learned_on: str = ""
     """The device that was found and used last; filled in by the training itself."""
     world_sha256: str = ""
-    """Filled in by the training itself."""
+    """Of all worlds that episodes run in; filled in by the training itself."""
     schema_version: int = schema.SCHEMA_VERSION
     """Of the graph; filled in by the training itself."""
 
     def __post_init__(self) -> None:
         check_device_name(self.device)
-        bounds = {
-            "seed": (0, MOST_SEED),
-            "rounds": (1, 10_000_000),
-            "collectors": (1, _MOST_EPISODES),
-            "save_every_rounds": (1, 1_000_000),
-            "threads": (1, 1024),
-        }
-        for name, (low, high) in bounds.items():
-            value = getattr(self, name)
-            if not low <= value <= high:
-                raise ConfigError(f"setting training.{name} is {value}, it must be between {low} and {high}")
+        check_bounds(self, "training", RUN_BOUNDS)
         if self.ranks * self.collectors > _MOST_EPISODES:
             raise ConfigError(
                 f"{self.ranks} ranks with {self.collectors} collectors run {self.ranks * self.collectors} episodes a "
@@ -139,7 +137,7 @@ def training_settings(
 def _settings(
     tables: Mapping[str, Any], options: Mapping[str, Any], episode_options: Mapping[str, Any], ranks: int
 ) -> TrainingSettings:
-    run_table = {**tables.get("training", {}), **_given(options)}
+    run_table = {**table_of(tables, "training"), **_given(options)}
     for name in ("algorithm", _WORLD):
         if name not in run_table:
             raise ConfigError(f"a training needs its {name}: give --{name} or `{name}` in the table [training]")
@@ -147,28 +145,40 @@ def _settings(
     run_table |= {"ranks": ranks, "schema_version": schema.SCHEMA_VERSION, "world_sha256": "", "learned_on": ""}
     run = filled(RunSettings, run_table, "training")
     algorithm = find_algorithm(run.algorithm)
-    episodes = tables.get("episodes", {})
-    if _WORLD in episodes:
-        raise ConfigError("the world of a training is said once: in [training] or with --world, not in [episodes]")
+    episodes = _episodes(algorithm, table_of(tables, "episodes"), options, episode_options, run.world)
     return TrainingSettings(
-        run=replace(run, world_sha256=world_sha256(run.world)),
+        run=replace(run, world_sha256=worlds_sha256([run.world, *algorithm.worlds(episodes)])),
         algorithm=algorithm,
-        network=algorithm.network(filled(NetworkConfig, tables.get("network", {}), "network")),
-        episodes=filled(
-            algorithm.episode_settings, {**episodes, **_given(episode_options), _WORLD: run.world}, "episodes"
-        ),
-        learner=filled(algorithm.learner_settings, tables.get("learner", {}), "learner"),
+        network=algorithm.network(filled(NetworkConfig, table_of(tables, "network"), "network")),
+        episodes=episodes,
+        learner=filled(algorithm.learner_settings, table_of(tables, "learner"), "learner"),
         names_network="network" in tables,
     )
 
 
-def world_sha256(name: str) -> str:
-    """Return the hash of a world: of every value that its files give.
+def _episodes(
+    algorithm: Algorithm,
+    table: Mapping[str, Any],
+    options: Mapping[str, Any],
+    episode_options: Mapping[str, Any],
+    world: str,
+) -> Any:
+    """Return the algorithm's settings of episodes, with options before whatever the table says."""
+    if _WORLD in table:
+        raise ConfigError("the world of a training is said once: in [training] or with --world, not in [episodes]")
+    given = _given(episode_options)
+    episodes = filled(algorithm.episode_settings, {**table, **given, _WORLD: world}, "episodes")
+    return algorithm.options_first(episodes, {*given, *({_WORLD} & _given(options).keys())})
+
+
+def worlds_sha256(names: Sequence[str]) -> str:
+    """Return the hash of some worlds, each once: of every value that their files give.
 
     Raises:
         ConfigError: there is no such world, or its file is wrong.
     """
-    return hashlib.sha256(repr(find_world(name)).encode("utf-8")).hexdigest()
+    worlds = "".join(repr(find_world(name)) for name in dict.fromkeys(names))
+    return hashlib.sha256(worlds.encode("utf-8")).hexdigest()
 
 
 def resumed_settings(

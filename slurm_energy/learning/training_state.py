@@ -6,17 +6,21 @@ import pickle
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from slurm_energy.errors import TrainingError
+from slurm_energy.learning.bounds import RUN_BOUNDS
 
 STATE_FILE = "state.pt"
 PREVIOUS_FILE = "state.previous.pt"
 _FORMAT = 1
 _DEEPEST = 32
+_MOST_BITS = 64
+"""Of a whole number that any reader takes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -102,7 +106,12 @@ def read_state(folder: Path) -> TrainingState:
     except FileNotFoundError:
         raise TrainingError(f"{folder} holds no training: {path} does not exist{_offer(folder)}") from None
     except _Damaged as error:
-        raise TrainingError(f"training state {path} is damaged: {error}{_offer(folder)}") from error
+        raise damaged(folder, str(error)) from error
+
+
+def damaged(folder: Path, why: str) -> TrainingError:
+    """Return the error of a folder's damaged state, with what to do about it."""
+    return TrainingError(f"training state {folder / STATE_FILE} is damaged: {why}{_offer(folder)}")
 
 
 class _Damaged(Exception):
@@ -157,22 +166,28 @@ def _checked(document: object) -> TrainingState:
         raise _Damaged(f"it is no training state of format {_FORMAT}")
     rounds, best, learners = document.get("rounds"), document.get("best_score"), document.get("learners")
     sha256 = document.get("settings_sha256")
-    if type(rounds) is not int or rounds < 0 or not isinstance(sha256, str):
-        raise _Damaged(f"its number of rounds is {rounds!r:.40} and its settings' hash {sha256!r:.80}")
-    if not (best is None or type(best) is float) or not isinstance(learners, list) or not learners:
-        raise _Damaged("its best score is no number or it has no learner")
-    for learner in learners:
-        if not isinstance(learner, dict):
-            raise _Damaged("a learner's state is no table")
-        try:
+    try:
+        for name, value in (("rounds", rounds), ("best score", best), ("hash", sha256)):
+            _check_plain(value, name, 0)
+        for learner in learners if isinstance(learners, list) else ():
             _check_plain(learner, "state", 0)
-        except TrainingError as error:
-            raise _Damaged(str(error)) from error
+    except TrainingError as error:
+        raise _Damaged(str(error)) from error
+    if type(rounds) is not int or not 0 <= rounds <= RUN_BOUNDS["rounds"][1] or not isinstance(sha256, str):
+        raise _Damaged(f"its number of rounds is {rounds!r:.40} and its settings' hash {sha256!r:.80}")
+    if not (best is None or (type(best) is float and isfinite(best))) or not isinstance(learners, list) or not learners:
+        raise _Damaged("its best score is no number or it has no learner")
+    if not all(isinstance(learner, dict) for learner in learners):
+        raise _Damaged("a learner's state is no table")
     return TrainingState(settings_sha256=sha256, rounds=rounds, best_score=best, learners=tuple(learners))
 
 
 def _check_plain(value: object, name: str, depth: int) -> None:
     """Refuse what the careful reading would refuse, before a training of days relies on it."""
+    if isinstance(value, int) and value.bit_length() > _MOST_BITS:
+        raise TrainingError(
+            f"{name} of the learner is a whole number of {value.bit_length()} bits, at most {_MOST_BITS} are read back"
+        )
     if value is None or isinstance(value, torch.Tensor) or type(value) in {bool, int, float, str}:
         return
     if depth < _DEEPEST and isinstance(value, dict):

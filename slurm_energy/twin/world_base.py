@@ -62,7 +62,7 @@ def _check_no_files(path: Path, base: str, tables: Mapping[str, Any]) -> None:
 def _parsed(path: Path) -> dict[str, Any]:
     try:
         if not path.is_file():
-            raise ConfigError(f"{path}: there is no such file")
+            raise ConfigError(f"{path}: {'it is no regular file' if path.exists() else 'there is no such file'}")
         if path.stat().st_size > _MOST_BYTES:
             raise ConfigError(f"{path}: larger than {_MOST_BYTES} bytes")
         return tomllib.loads(path.read_text(encoding="utf-8"))

@@ -53,6 +53,20 @@ def test_the_environment_beats_the_file_and_the_file_beats_the_default(tmp_path:
         ('[node]\nspool_directory = "a\\nb"\n', "line breaks and NUL are not allowed"),
         ("daemon = 3\n", r"a section \[daemon\] is needed"),
         ("[daemon\n", "cannot be read"),
+        pytest.param(
+            f"[policy]\nmax_slowdown = 1{'0' * 400}\n",
+            "policy.max_slowdown is a whole number of 1329 bits, TOML has 63 and a sign",
+            id="401 digits",
+        ),
+        pytest.param(
+            f"[daemon]\nreport_port = 0x{'f' * 5000}\n",
+            "daemon.report_port is a whole number of 20000",
+            id="20000 bits",
+        ),
+        pytest.param(f"[policy]\nmax_slowdown = 1{'0' * 5000}\n", "cannot be read: .*digits", id="5001 digits"),
+        pytest.param(f"[policy]\nmax_slowdown = {'[' * 5000}\n", "cannot be read: .*recursion", id="5000 lists"),
+        pytest.param(f"[policy]\nname = [0x{'f' * 5000}]\n", "policy.name is a list too large", id="a list of it"),
+        pytest.param(f"[policy]\nname{'.a' * 5000} = 1\n", "policy.name is a dict too large", id="5000 tables"),
     ],
 )
 def test_a_wrong_setting_is_refused_by_name_value_and_bound(tmp_path: Path, text: str, message: str) -> None:
@@ -71,6 +85,12 @@ def test_power_limits_of_boards_are_watts_by_gpu_type(tmp_path: Path) -> None:
 def test_a_wrong_environment_value_names_the_variable() -> None:
     with pytest.raises(ConfigError, match="SLURM_ENERGY_PLUGIN_MESSAGE is 'maybe', bool is needed"):
         load_config(environment={"SLURM_ENERGY_PLUGIN_MESSAGE": "maybe"})
+
+
+@pytest.mark.parametrize("text", [f"1{'0' * 400}", f"1{'0' * 5000}", "[" * 5000], ids=["401", "5001", "lists"])
+def test_a_huge_environment_value_names_the_variable(text: str) -> None:
+    with pytest.raises(ConfigError, match="SLURM_ENERGY_POLICY_MAX_SLOWDOWN is "):
+        load_config(environment={"SLURM_ENERGY_POLICY_MAX_SLOWDOWN": text})
 
 
 def test_a_named_file_must_exist_but_the_default_may_be_missing(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ is what a step's reward holds. One network serves all weights of time and energy
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
+from math import inf, isfinite
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,6 +22,7 @@ from slurm_energy.learning.imitation import answers, objective_loss
 from slurm_energy.learning.policy_gradient.advantages import FloatArray, advantages
 from slurm_energy.learning.policy_gradient.losses import combined_value, divergence, surrogate_loss, value_loss
 from slurm_energy.learning.policy_gradient.settings import PolicyGradientSettings
+from slurm_energy.learning.restoring import restore_adam
 from slurm_energy.policy.gnn.decision_level import Decisions
 from slurm_energy.policy.gnn.levels import floats
 from slurm_energy.policy.gnn.network import HierarchicalNetwork, State
@@ -131,18 +133,17 @@ class PolicyGradientLearner:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from such a state.
+        """Go on from such a state; `restore_learner` tells what is wrong with one.
 
         Raises:
-            TrainingError: it is not the state of such a learner.
+            ValueError: the scale of values is none.
         """
-        try:
-            self._network.load_state_dict(state["network"])
-            self._optimiser.load_state_dict(state["optimiser"])
-            self._rounds = int(state["rounds"])
-            self._scale = None if state["scale"] is None else Scale(*map(float, state["scale"]))
-        except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
-            raise TrainingError(f"the state of the policy gradient cannot be read: {error}") from error
+        scale = None if state["scale"] is None else Scale(*map(float, state["scale"]))
+        if scale is not None and not (isfinite(scale.mean) and 0.0 < scale.deviation < inf):
+            raise ValueError(f"the scale of values has mean {scale.mean} and deviation {scale.deviation}")
+        self._network.load_state_dict(state["network"])
+        restore_adam(self._optimiser, state["optimiser"])
+        self._rounds, self._scale = int(state["rounds"]), scale
 
     def _first_scale(self, steps: Sequence[Step]) -> Scale:
         """Return the scale of the returns that were seen, without any value."""

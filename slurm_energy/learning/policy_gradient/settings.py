@@ -1,9 +1,28 @@
 """Settings of the policy gradient."""
 
 from dataclasses import dataclass
-from math import inf
 
-from slurm_energy.errors import ConfigError
+from slurm_energy.learning.bounds import Bounds, check_bounds
+
+_BOUNDS: Bounds = {
+    "epochs": (1, 1000),
+    "minibatches": (1, 10_000),
+    "most_moments": (1, 1_000_000),
+    "learning_rate": (1e-9, 0.5),
+    "final_learning_rate_share": (0.0, 1.0),
+    "decay_rounds": (1, 10_000_000),
+    "clip": (0.001, 10.0),
+    "value_clip": (0.001, 1000.0),
+    "value_weight": (0.0, 1000.0),
+    "entropy_weight": (0.0, 1000.0),
+    "final_entropy_weight": (0.0, 1000.0),
+    "gradient_norm": (1e-6, 1e6),
+    "horizon_seconds": (0.001, 1e9),
+    "trace_decay": (0.0, 1.0),
+    "target_divergence": (1e-6, 1e6),
+    "objective_weight": (0.0, 1000.0),
+    "pooling_weight": (0.0, 1000.0),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,21 +64,7 @@ class PolicyGradientSettings:
     """Of the link and entropy terms of differentiable pooling."""
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "minibatches", "most_moments", "decay_rounds"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"setting {name}={getattr(self, name)} of the learner must be at least 1")
-        if not 0.0 < self.learning_rate < 1.0:
-            raise ConfigError(f"setting learning_rate={self.learning_rate} of the learner is not between 0 and 1")
-        for name in ("clip", "gradient_norm", "horizon_seconds", "value_clip", "target_divergence"):
-            value = getattr(self, name)
-            if value is not None and not 0.0 < value < inf:
-                raise ConfigError(f"setting {name}={value} of the learner is not finite and above 0")
-        for name in ("final_learning_rate_share", "trace_decay"):
-            if not 0.0 <= getattr(self, name) <= 1.0:
-                raise ConfigError(f"setting {name}={getattr(self, name)} of the learner is not between 0 and 1")
-        for name in ("value_weight", "entropy_weight", "final_entropy_weight", "objective_weight", "pooling_weight"):
-            if not 0.0 <= getattr(self, name) < inf:
-                raise ConfigError(f"setting {name}={getattr(self, name)} of the learner is not finite and from 0 up")
+        check_bounds(self, "learner", _BOUNDS)
 
     def share_left(self, rounds: int) -> float:
         """Return how much of the way from first to last values is left after so many rounds."""

@@ -17,6 +17,7 @@ from slurm_energy.learning.batched_states import batched_states, state_of_cluste
 from slurm_energy.learning.experience import Averaging, Weights, alone
 from slurm_energy.learning.prices.collector import PricedEpisode, PricedStep
 from slurm_energy.learning.prices.settings import PriceLearnerSettings
+from slurm_energy.learning.restoring import restore_adam, same_form
 from slurm_energy.policy.gnn.levels import Published
 from slurm_energy.policy.gnn.moments import moments_of
 from slurm_energy.policy.gnn.network import Blocks, HierarchicalNetwork
@@ -162,14 +163,21 @@ class PriceLearner:
         return deepcopy(found)
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from such a state."""
+        """Go on from such a state; `restore_learner` tells what is wrong with one.
+
+        Raises:
+            ValueError: the costs that were seen so far are none.
+        """
+        centre, spread = state["centre"], state["spread"]
+        if not all(same_form(one, self._centre.shape) for one in (centre, spread)) or bool((spread <= 0.0).any()):
+            raise ValueError(f"centre and spread of costs are not {_VALUES} numbers each, the latter above 0")
         self.network.load_state_dict(state["network"])
         self._critic.load_state_dict(state["critic"])
-        self._optimiser.load_state_dict(deepcopy(state["optimiser"]))
+        restore_adam(self._optimiser, state["optimiser"])
         self._generator.bit_generator.state = _whole(state["generator"])
         self._rounds = int(state["rounds"])
         # Copies: both are moved in place.
-        self._centre, self._spread = (state[name].to(self._device, copy=True) for name in ("centre", "spread"))
+        self._centre, self._spread = (one.to(self._device, copy=True) for one in (centre, spread))
 
     def _batches(self, episodes: Sequence[PricedEpisode]) -> Iterator[_Batch]:
         """Yield batches in random order, each of one episode: what a batch's advantages are compared within.

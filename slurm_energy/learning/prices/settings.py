@@ -1,8 +1,10 @@
 """What prices are learned on, and how."""
 
+from collections.abc import Set
 from dataclasses import dataclass, fields, replace
 
 from slurm_energy.errors import ConfigError, ValueRangeError
+from slurm_energy.learning.bounds import HOURS
 from slurm_energy.policy.price_factors import JOB_PRICES
 from slurm_energy.policy.rules.settings import split_text
 
@@ -40,7 +42,7 @@ class PriceEpisodeSettings:
 
     def __post_init__(self) -> None:
         bounds = {
-            "hours": (0.1, 10_000.0),
+            "hours": HOURS,
             "time_watts": (0.0, 1e6),
             "slowdown": (0.0, 1e3),
             "refresh_seconds": (1.0, 1e6),
@@ -80,6 +82,30 @@ class PriceEpisodeSettings:
         except ValueError as error:
             raise ConfigError(f"episodes.worlds: {text[:80]!r} has a value that is no number") from error
         return replace(self, world=name, worlds=(), **numbers)  # type: ignore[arg-type]  # by name
+
+    def options_first(self, names: Set[str]) -> "PriceEpisodeSettings":
+        """Return the settings in which these go for every world, too where a world has its own.
+
+        Raises:
+            ConfigError: `world` is one of them, and the episodes have others.
+        """
+        if not self.worlds or not names:
+            return self
+        if "world" in names:
+            raise ConfigError(
+                f"--world {self.world} is no world of an episode: [episodes] worlds names those there are; leave the "
+                "option out, or take `worlds` out of the file"
+            )
+        return replace(self, worlds=tuple(_without(text, names) for text in self.worlds))
+
+
+def _without(text: str, names: Set[str]) -> str:
+    """Return `NAME[:KEY=NUMBER,…]` without some of its keys."""
+    name, given = split_text(text)
+    if not names & given.keys():
+        return text
+    left = ",".join(f"{key}={value}" for key, value in given.items() if key not in names)
+    return f"{name}:{left}" if left else name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,6 +14,7 @@ from torch.optim import Adam
 from slurm_energy.errors import ConfigError, TrainingError
 from slurm_energy.learning.agreement import agreed
 from slurm_energy.learning.experience import Averaging, Step, Weights, alone
+from slurm_energy.learning.restoring import restore_adam
 from slurm_energy.learning.soft_actor_critic.batches import Batch, answers, batch_of
 from slurm_energy.learning.soft_actor_critic.critics import Judged, TwinCritics, policy_of
 from slurm_energy.learning.soft_actor_critic.losses import actor_loss, bootstrapped, critic_loss, soft_value
@@ -131,22 +132,23 @@ class SoftActorCritic:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from such a state.
+        """Go on from such a state; `restore_learner` tells what is wrong with one.
 
         Raises:
-            TrainingError: it is not the state of such a learner.
+            TrainingError: its replay is none.
+            ValueError: what it counts cannot be.
         """
-        try:
-            self._replay.restore(state["replay"])
-            self._critics.load_state_dict(state["critics"])
-            self._targets.load_state_dict(state["targets"])
-            self._critic_optimiser.load_state_dict(deepcopy(state["critic_optimiser"]))
-            self._actor_optimiser.load_state_dict(deepcopy(state["actor_optimiser"]))
-            self._temperature.restore(state["temperature"])
-            self._multipliers.restore(state["multipliers"])
-            self._updates, self._owed = int(state["updates"]), float(state["owed"])
-        except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
-            raise TrainingError(f"the state of the soft actor-critic cannot be read: {error}") from error
+        updates, owed = int(state["updates"]), float(state["owed"])
+        if updates < 0 or not 0.0 <= owed < 1.0:
+            raise ValueError(f"{updates} updates are done and {owed} are owed: at least 0, and less than 1")
+        self._replay.restore(state["replay"])
+        self._critics.load_state_dict(state["critics"])
+        self._targets.load_state_dict(state["targets"])
+        restore_adam(self._critic_optimiser, state["critic_optimiser"])
+        restore_adam(self._actor_optimiser, state["actor_optimiser"])
+        self._temperature.restore(state["temperature"])
+        self._multipliers.restore(state["multipliers"])
+        self._updates, self._owed = updates, owed
 
     def _update(self) -> Figures:
         """Draw a batch and take one step of critics, actor, temperature and targets."""

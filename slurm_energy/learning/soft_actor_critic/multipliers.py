@@ -9,11 +9,19 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
-from slurm_energy.errors import ConfigError
+from slurm_energy.learning.bounds import Bounds, check_bounds
 from slurm_energy.learning.experience import Averaging, Step, alone
+from slurm_energy.learning.restoring import same_form
 
 CONSTRAINTS = ("latency", "waiting", "power")
 """In the order of `Costs`."""
+_BOUNDS: Bounds = {
+    "latency_target_seconds": (1e-6, 1e12),
+    "waiting_target_jobs": (1e-6, 1e12),
+    "power_target_watts": (1e-6, 1e12),
+    "rate": (1e-6, 1000.0),
+    "ceiling": (1e-6, 1e6),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,13 +40,7 @@ class ConstraintSettings:
     """Of each multiplier."""
 
     def __post_init__(self) -> None:
-        for name in ("latency_target_seconds", "waiting_target_jobs", "power_target_watts"):
-            value = getattr(self, name)
-            if value is not None and not 0.0 < value < inf:
-                raise ConfigError(f"constraint {name}={value} is not a finite number above 0; leave it out to turn off")
-        for name in ("rate", "ceiling"):
-            if not 0.0 < getattr(self, name) < inf:
-                raise ConfigError(f"constraint {name}={getattr(self, name)} is not a finite number above 0")
+        check_bounds(self, "learner.constraints", _BOUNDS)
 
     @property
     def targets(self) -> tuple[float, float, float]:
@@ -142,6 +144,12 @@ class Multipliers:
         return {"values": self.values}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state."""
+        """Go on from a state.
+
+        Raises:
+            ValueError: it is none of these multipliers.
+        """
+        if not same_form(state["values"], self._values.shape) or bool((state["values"] < 0.0).any()):
+            raise ValueError(f"multipliers are not {len(CONSTRAINTS)} finite numbers from 0 up")
         with torch.no_grad():
             self._values.copy_(state["values"])

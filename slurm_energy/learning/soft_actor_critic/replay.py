@@ -133,12 +133,17 @@ class Replay:
         try:
             pool, kept = RecordPool(), []
             moments = _restored_moments(state, pool)
+            masks = [moment.block().option_open for moment in moments]
             figures = state["figures"].tolist()
             for (moment, granted, following), (reward, elapsed, *costs) in zip(
                 state["rows"].tolist(), figures, strict=True
             ):
                 if not (0 <= moment < len(moments) and -1 <= following < len(moments)):
                     raise TrainingError(f"a transition names moments {moment} and {following} of {len(moments)}")
+                if not 0 <= granted < len(masks[moment]) or not masks[moment][granted]:
+                    raise TrainingError(f"a transition was granted option {granted}, which is not open")
+                if not all(map(isfinite, (reward, elapsed, *costs))) or elapsed < 0.0:
+                    raise TrainingError(f"a transition has reward {reward}, {elapsed} s and costs {costs}")
                 kept.append(
                     Transition(
                         moments[moment],
@@ -152,7 +157,7 @@ class Replay:
             generator = np.random.default_rng(0)
             generator.bit_generator.state = json.loads(state["generator"])
             place = int(state["next"])
-        except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError) as error:
             raise TrainingError(f"the state of the replay cannot be read: {error}") from error
         full = len(kept) == self._capacity
         if len(kept) > self._capacity or not (0 <= place < self._capacity if full else place == len(kept)):

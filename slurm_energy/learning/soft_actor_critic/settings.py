@@ -1,11 +1,27 @@
 """Settings of the soft actor-critic."""
 
 from dataclasses import dataclass, field
-from math import inf
 
 from slurm_energy.errors import ConfigError
+from slurm_energy.learning.bounds import Bounds, check_bounds
 from slurm_energy.learning.soft_actor_critic.multipliers import ConstraintSettings
 from slurm_energy.learning.soft_actor_critic.temperature import TemperatureSettings
+
+_BOUNDS: Bounds = {
+    "capacity": (1, 100_000_000),
+    "batch_size": (1, 100_000),
+    "warm_up_transitions": (1, 100_000_000),
+    "updates_per_transition": (1e-6, 1000.0),
+    "critic_first_updates": (0, 1_000_000_000),
+    "discount": (0.001, 0.999999),
+    "reference_seconds": (0.001, 1e9),
+    "target_rate": (1e-9, 1.0),
+    "actor_learning_rate": (1e-9, 0.5),
+    "critic_learning_rate": (1e-9, 0.5),
+    "gradient_norm": (1e-6, 1e6),
+    "objective_weight": (0.0, 1000.0),
+    "pooling_weight": (0.0, 1000.0),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,26 +55,9 @@ class SoftActorCriticSettings:
     constraints: ConstraintSettings = field(default_factory=ConstraintSettings)
 
     def __post_init__(self) -> None:
-        for name, least in (
-            ("capacity", 1),
-            ("batch_size", 1),
-            ("warm_up_transitions", 1),
-            ("critic_first_updates", 0),
-        ):
-            if getattr(self, name) < least:
-                raise ConfigError(f"setting {name}={getattr(self, name)} of the learner must be at least {least}")
+        check_bounds(self, "learner", _BOUNDS)
         if self.warm_up_transitions > self.capacity:
             raise ConfigError(
-                f"warm_up_transitions {self.warm_up_transitions} never fit into a replay of {self.capacity}"
+                f"setting learner.warm_up_transitions is {self.warm_up_transitions}: so many never fit into a replay "
+                f"of {self.capacity}"
             )
-        for name in ("updates_per_transition", "reference_seconds", "gradient_norm"):
-            if not 0.0 < getattr(self, name) < inf:
-                raise ConfigError(f"setting {name}={getattr(self, name)} of the learner is not finite and above 0")
-        for name in ("discount", "actor_learning_rate", "critic_learning_rate"):
-            if not 0.0 < getattr(self, name) < 1.0:
-                raise ConfigError(f"setting {name}={getattr(self, name)} of the learner is not between 0 and 1")
-        if not 0.0 < self.target_rate <= 1.0:
-            raise ConfigError(f"setting target_rate={self.target_rate} of the learner is not above 0 and at most 1")
-        for name in ("objective_weight", "pooling_weight"):
-            if not 0.0 <= getattr(self, name) < inf:
-                raise ConfigError(f"setting {name}={getattr(self, name)} of the learner is not finite and from 0 up")

@@ -11,8 +11,18 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from slurm_energy.errors import ConfigError
+from slurm_energy.learning.bounds import Bounds, check_bounds
 from slurm_energy.learning.experience import Averaging, alone
+from slurm_energy.learning.restoring import restore_adam, same_form
 from slurm_energy.policy.gnn.policy_head import OptionDistribution
+
+_BOUNDS: Bounds = {
+    "entropy_share": (1e-6, 0.98),
+    "first": (1e-9, 1e6),
+    "least": (1e-9, 1e6),
+    "most": (1e-9, 1e6),
+    "learning_rate": (1e-9, 0.5),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,12 +38,11 @@ class TemperatureSettings:
     learning_rate: float = 3e-4
 
     def __post_init__(self) -> None:
-        if not 0.0 < self.entropy_share <= 0.98:
-            raise ConfigError(f"entropy_share {self.entropy_share} is not above 0 and at most 0.98")
-        if not 0.0 < self.least <= self.first <= self.most < float("inf"):
-            raise ConfigError(f"temperatures least {self.least}, first {self.first}, most {self.most} do not ascend")
-        if not 0.0 < self.learning_rate < 1.0:
-            raise ConfigError(f"temperature learning_rate {self.learning_rate} is not between 0 and 1")
+        check_bounds(self, "learner.temperature", _BOUNDS)
+        if not self.least <= self.first <= self.most:
+            raise ConfigError(
+                f"settings learner.temperature: least {self.least}, first {self.first}, most {self.most} do not ascend"
+            )
 
 
 def target_entropy(option_open: Tensor, option_job: Tensor, num_jobs: int, share: float) -> Tensor:
@@ -89,8 +98,13 @@ class Temperature:
         return {"log": self._log.detach().clone(), "optimiser": deepcopy(self._optimiser.state_dict())}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state."""
+        """Go on from a state.
+
+        Raises:
+            ValueError: it is none of a temperature.
+        """
+        if not same_form(state["log"], self._log.shape):
+            raise ValueError("the temperature's logarithm is no finite number")
         with torch.no_grad():
             self._log.copy_(state["log"])
-        # A copy: an optimiser changes what it is given in place.
-        self._optimiser.load_state_dict(deepcopy(state["optimiser"]))
+        restore_adam(self._optimiser, state["optimiser"])

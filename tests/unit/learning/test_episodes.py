@@ -243,12 +243,12 @@ def test_a_network_gone_astray_is_told() -> None:
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"hours": 0.0}, "0.0 hours"),
-        ({"hours": float("inf")}, "inf hours"),
-        ({"bookkeeping": "other"}, "bookkeeping='other'"),
-        ({"actions": "best"}, "actions='best'"),
-        ({"job_weights": ()}, "0 pairs"),
-        ({"job_weights": ((0.5, -0.1),)}, "(0.5, -0.1)"),
+        ({"hours": 0.0}, "episodes.hours is 0.0, it must be between 0.01 and 100000"),
+        ({"hours": float("inf")}, "episodes.hours is inf, it must be between 0.01 and 100000"),
+        ({"bookkeeping": "other"}, "episodes.bookkeeping is 'other', allowed: "),
+        ({"actions": "best"}, "episodes.actions is 'best', allowed: "),
+        ({"job_weights": ()}, "episodes.job_weights has 0 pairs"),
+        ({"job_weights": ((0.5, -0.1),)}, "episodes.job_weights has the pair (0.5, -0.1)"),
     ],
 )
 def test_settings_that_cannot_be_are_refused(changes: dict[str, Any], told: str) -> None:

@@ -235,11 +235,13 @@ def test_network_settings_come_from_a_file_or_are_the_defaults(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("hiden = 12", "network setting 'hiden' does not exist; known: .*hidden"),
-        ("hidden = '12'", "hidden is '12', int is needed"),
+        ("hiden = 12", r"\[network\] has no 'hiden'; did you mean hidden\?"),
+        ("hidden = '12'", r"network\.hidden is '12', it must be a whole number"),
         ("hidden = 7", "heads must be a multiple of 3 and divide hidden"),
         ("pooling = 'max'", "allowed: mixed"),
         ("hidden = ", r"network\.toml cannot be read"),
+        pytest.param(f"hidden = 1{'0' * 5000}", r"network\.toml cannot be read: .*digits", id="5001 digits"),
+        pytest.param(f"hidden = {'[' * 5000}", r"network\.toml cannot be read: .*recursion", id="5000 lists"),
     ],
 )
 def test_network_settings_that_cannot_be_are_refused_by_name(text: str, message: str, tmp_path: Path) -> None:
@@ -247,6 +249,18 @@ def test_network_settings_that_cannot_be_are_refused_by_name(text: str, message:
     path.write_text(text, encoding="utf-8")
     with pytest.raises(ConfigError, match=message):
         network_settings(path)
+
+
+def test_whole_numbers_of_a_file_fit_where_a_network_needs_a_number(tmp_path: Path) -> None:
+    path = tmp_path / "network.toml"
+    path.write_text("sampling_rate = 1", encoding="utf-8")
+    rate = network_settings(path).sampling_rate
+    assert (rate, type(rate)) == (1.0, float)
+
+
+def test_a_network_of_prices_cannot_be_taught_choices() -> None:
+    with pytest.raises(ConfigError, match='policy="prices": imitation of choices needs "options"'):
+        replace(PLAN, network=replace(SMALL, policy="prices"))
 
 
 def test_a_file_of_settings_that_is_not_there_is_refused(tmp_path: Path) -> None:

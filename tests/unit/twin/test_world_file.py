@@ -260,8 +260,9 @@ def test_a_name_means_the_packages_world_and_a_path_a_file(tmp_path: Path) -> No
         find_world("chsca")
     with pytest.raises(ConfigError, match="there is no such file"):
         find_world(str(tmp_path / "none.toml"))
-    with pytest.raises(ConfigError, match="there is no such file"):
-        find_world(f"{tmp_path}/")
+    for odd in (f"{tmp_path}/", "/dev/zero"):
+        with pytest.raises(ConfigError, match=f"{odd.rstrip('/')}: it is no regular file"):
+            find_world(odd)
 
 
 HUGE = "9" * 400

@@ -58,9 +58,9 @@ def test_a_restored_temperature_goes_on_as_if_nothing_had_been() -> None:
 
 
 def test_an_entropy_that_cannot_be_reached_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"entropy_share 1\.5"):
+    with pytest.raises(ConfigError, match=r"learner\.temperature\.entropy_share is 1\.5"):
         TemperatureSettings(entropy_share=1.5)
-    with pytest.raises(ConfigError, match=r"entropy_share -3\.0"):
+    with pytest.raises(ConfigError, match=r"entropy_share is -3\.0"):
         TemperatureSettings(entropy_share=-3.0)
     with pytest.raises(ConfigError, match="do not ascend"):
         TemperatureSettings(first=0.1, least=0.2)
