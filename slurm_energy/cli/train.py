@@ -1,6 +1,7 @@
 """`slurm-energy train`."""
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -179,7 +180,19 @@ def _rounds_of_rank(
             click.echo(f"checkpoint {folder / link}: {metadata.name} {metadata.version}")
             for name, value in metadata.metrics.items():
                 click.echo(f"  {name:<24} {value:g}")
+        if "best" not in end.checkpoints:
+            say(_without_best(end.checkpoints["last"].metrics), PROGRAM)
     return 0
+
+
+def _without_best(figures: Mapping[str, float]) -> str:
+    if figures.get("updates") == 0.0 and "replay" in figures:
+        return (
+            f"nothing was learned: the replay came to {figures['replay']:g} steps, fewer than "
+            "learner.warm_up_transitions. So `last` is what the training began with, and there is no `best`: give it "
+            "more hours, collectors or rounds"
+        )
+    return "no round had a score, so there is no checkpoint `best`"
 
 
 def _say_where(device: Any, who: str = "") -> None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _SHOWN = 3
 """Figures of a round beside its bar."""
-_FIRST_SHOWN = ("score", "mean_reward")
+_FIRST_SHOWN = ("score", "reward_per_start")
 _SELDOM_SHOWN = ("experience", "collect_seconds", "learn_seconds")
 
 

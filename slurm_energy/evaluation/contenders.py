@@ -6,7 +6,9 @@ from importlib import import_module
 from typing import Any
 
 from slurm_energy.config import Config
+from slurm_energy.domain.job import EnergyMode
 from slurm_energy.errors import ConfigError, PolicyError
+from slurm_energy.policy.mode_weights import MODE_WEIGHTS
 from slurm_energy.policy.placement import PlacementRule
 from slurm_energy.policy.registry import known_policy_names
 from slurm_energy.policy.rules.registry import create_rule
@@ -33,6 +35,7 @@ LEARNED = "gnn"
 LEARNED_SETTINGS = {
     "checkpoint": "folder of the learned policy",
     "clocks": "1 lets the network choose clocks too (default 0: the exact oracle)",
+    "mode": "saver or balanced: what time and energy are worth to every job (default balanced)",
     "sampling": "share of the nodes that it works out, 0.01 to 1 (default: as it was trained)",
 }
 """What may be set of a network, with its meaning."""
@@ -136,6 +139,10 @@ def _learned(settings: str) -> PlacementRule:
         raise ConfigError(f"policy {LEARNED} {wrong}; it has {known}")
     if given.get("clocks", "0") not in {"0", "1"}:
         raise ConfigError(f"setting clocks={given['clocks'][:64]} of {LEARNED} is neither 0 nor 1")
+    modes = {mode.value: weights for mode, weights in MODE_WEIGHTS.items()}
+    mode = given.get("mode", EnergyMode.BALANCED.value)
+    if mode not in modes:
+        raise ConfigError(f"setting mode={mode[:64]} of {LEARNED} is none of {', '.join(sorted(modes))}")
     try:
         rate = float(given["sampling"]) if "sampling" in given else None
     except ValueError:
@@ -143,5 +150,8 @@ def _learned(settings: str) -> PlacementRule:
     loading = _loading(LEARNED)
     network, metadata = loading.load_network(named_folder(given["checkpoint"]), rate)
     return LearnedRule(
-        partial(loading.chooser_of, network), version=metadata.version, learned_clocks=given.get("clocks") == "1"
+        partial(loading.chooser_of, network),
+        version=metadata.version,
+        learned_clocks=given.get("clocks") == "1",
+        weights=modes[mode],
     )

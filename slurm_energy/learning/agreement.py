@@ -35,6 +35,15 @@ def agreed(values: Sequence[float], averaging: Averaging) -> list[float]:
     return carried(told)
 
 
+def shares_of_mean(counts: Sequence[float], averaging: Averaging) -> list[float]:
+    """Return each count over the mean of all ranks' counts; 0 where there is none here.
+
+    What a mean over own steps is multiplied by, so that in the mean over ranks each step counts alike.
+    """
+    means = agreed(counts, averaging)
+    return [own / mean if own > 0.0 else 0.0 for own, mean in zip(counts, means, strict=True)]
+
+
 def mean_and_deviation(values: FloatArray, averaging: Averaging) -> tuple[float, float]:
     """Return mean and standard deviation of all ranks' values together; 0 and 1 where there are none."""
     sums = [float(len(values)), float(values.sum()), float(np.square(values).sum())]

@@ -14,8 +14,9 @@ Bookkeeping = Literal["passage", "assigned"]
 """`passage`: the cluster's energy and the jobs' time between two decisions, the reward of the environment; the sum over
 an episode is the true total. `assigned`: what the started job is expected to draw beyond free devices and how long it
 is expected to run count at once, at its start; what is left of the cluster's energy and all waiting count as it
-passes. Its sum is the true total too, as far as estimates are true, less a constant power, and most of what a choice
-costs stands beside the choice."""
+passes. When the job ends, what it really drew and ran beyond that is settled. So its sum is the true total too, less a
+constant power and up to jobs that still run where an episode is cut off, and most of what a choice costs stands beside
+the choice."""
 JobWeights = tuple[float, float]
 """w_time and w_energy of a job."""
 
@@ -48,7 +49,7 @@ def mean_weights(weights: Sequence[JobWeights]) -> JobWeights:
 
 
 class Charge(NamedTuple):
-    """What a started job is expected to cost."""
+    """What a started job is expected to cost; or, when it has ended, what it cost beyond that."""
 
     joules: float
     """Beyond what its devices draw when they are free."""
@@ -70,34 +71,36 @@ class Books:
     empty_watts: float
     """See the function."""
 
-    def reward(self, passage: Passage, active_joules: float, charge: Charge | None) -> float:
+    def reward(self, passage: Passage, active_joules: float, charges: Sequence[Charge]) -> float:
         """Return minus the cost of a decision.
 
         Args:
             passage: Until the next decision.
             active_joules: What jobs drew in it beyond what their devices draw when they are free.
-            charge: Of the job that the decision started.
+            charges: Of the job that the decision started, and of those that ended in it.
         """
         common = weighted(self.rewards, self.common_weights)
         if self.bookkeeping == "passage":
             return passage.reward(common, self.scale_joules)
         left = passage.joules - active_joules - self.empty_watts * passage.elapsed_seconds
         reward = passage._replace(joules=left, running_job_seconds=0.0).reward(common, self.scale_joules)
-        if charge is not None:
+        for charge in charges:
             own = Passage(0.0, charge.joules, 0.0, charge.seconds)
             reward += own.reward(weighted(self.rewards, charge.weights), self.scale_joules)
         return reward
 
 
 class _Held:
-    """One started job: what has been read of it."""
+    """One started job: what has been read of it, and what it has been charged with."""
 
-    __slots__ = ("free_watts", "gpu_seconds", "joules", "run")
+    __slots__ = ("active_joules", "charge", "free_watts", "gpu_seconds", "joules", "run")
 
     def __init__(self, run: JobRun, free_watts: float) -> None:
         self.run = run
         self.free_watts = free_watts
-        self.joules = self.gpu_seconds = 0.0
+        self.joules = self.gpu_seconds = self.active_joules = 0.0
+        self.charge: Charge | None = None
+        """Of all its starts together."""
 
 
 class ActiveMeter:
@@ -105,16 +108,23 @@ class ActiveMeter:
 
     def __init__(self) -> None:
         self._held: dict[int, _Held] = {}
+        self._over: list[Charge] = []
 
-    def started(self, run: JobRun, free_watts: float) -> None:
+    def started(self, run: JobRun, free_watts: float, charge: Charge | None = None) -> None:
         """Count a job from its start on; call it before the next reading.
 
         Args:
             run: The job.
             free_watts: Of one free device where it started.
+            charge: What the start is charged with, to be settled when the job has ended.
         """
         known = self._held.setdefault(run.job_id, _Held(run, free_watts))
         known.free_watts = free_watts
+        if charge is not None:
+            before = known.charge or charge._replace(joules=0.0, seconds=0.0)
+            known.charge = charge._replace(
+                joules=before.joules + charge.joules, seconds=before.seconds + charge.seconds
+            )
 
     def read(self, now: float) -> float:
         """Return what was added since the last reading, J."""
@@ -127,8 +137,24 @@ class ActiveMeter:
                 gpu_seconds += run.gpus * (now - run.started_seconds)
             elif run.phase == ENDED:
                 over.append(job_id)
-            added += joules - held.joules - held.free_watts * (gpu_seconds - held.gpu_seconds)
+            new = joules - held.joules - held.free_watts * (gpu_seconds - held.gpu_seconds)
+            added += new
+            held.active_joules += new
             held.joules, held.gpu_seconds = joules, gpu_seconds
         for job_id in over:
-            del self._held[job_id]
+            self._settle(self._held.pop(job_id))
         return added
+
+    def settled(self) -> list[Charge]:
+        """Return what jobs that ended before the last reading cost beyond what they were charged with, each once."""
+        over, self._over = self._over, []
+        return over
+
+    def _settle(self, held: _Held) -> None:
+        charge = held.charge
+        if charge is not None:
+            self._over.append(
+                charge._replace(
+                    joules=held.active_joules - charge.joules, seconds=held.run.run_seconds - charge.seconds
+                )
+            )

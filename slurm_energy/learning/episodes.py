@@ -105,6 +105,13 @@ class EpisodeSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SpreadEpisodeSettings(EpisodeSettings):
+    """Episodes whose jobs weigh time and energy in different ways: from them one network learns to serve every mode."""
+
+    job_weights: tuple[JobWeights, ...] = SPREAD_WEIGHTS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EpisodeCollector:
     """Runs episodes of a network that it builds from its settings."""
 
@@ -239,9 +246,10 @@ class _Episode:
         is_started = run.version > asked.version
         charge = None
         if is_started:
-            self._active.started(run, self._places[asked.option.place].device.free_watts)
             charge = Charge(option.joules or 0.0, option.seconds or 0.0, self._weights[run.job_id])
-        passage = self._meter.read(engine)
+            self._active.started(run, self._places[asked.option.place].device.free_watts, charge)
+        passage, active_joules = self._meter.read(engine), self._active.read(engine.now)
+        charges = [*([] if charge is None else [charge]), *self._active.settled()]
         elapsed = engine.now - asked.moment.seconds
         wait = asked.moment.seconds - asked.job.submitted_seconds
         self._steps.append(
@@ -251,7 +259,7 @@ class _Episode:
                 granted=asked.row if is_started else -1,
                 log_prob=asked.log_prob,
                 elapsed_seconds=elapsed,
-                reward=self._books.reward(passage, self._active.read(engine.now), charge),
+                reward=self._books.reward(passage, active_joules, charges),
                 costs=Costs(
                     latency_seconds=wait + charge.seconds if charge is not None else 0.0,
                     waiting_jobs=passage.waiting_job_seconds / elapsed if elapsed > 0.0 else engine.view.num_waiting,

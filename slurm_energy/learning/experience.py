@@ -7,6 +7,7 @@ the training's seed, the round and the collector: a training that was broken off
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import nan
 from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor
@@ -81,6 +82,16 @@ class Step:
     """The next decision of the episode; None where the episode has no further one."""
     is_terminal: bool
     """Whether nothing follows for ever; an episode that is only cut off at its horizon is not terminal."""
+
+
+def reward_per_start(steps: Sequence[Step]) -> float:
+    """Return all rewards of a round over the number of jobs that were started in it; NaN where none was.
+
+    What tells good weights from bad ones. A mean over steps would not: a start that the scheduler refuses is one more
+    step at next to no cost, and who is refused often would look good.
+    """
+    started = sum(step.granted >= 0 for step in steps)
+    return sum(step.reward for step in steps) / started if started else nan
 
 
 class Collector(Protocol):

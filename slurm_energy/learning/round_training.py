@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from slurm_energy.errors import CheckpointError, ConfigError, TrainingError
+from slurm_energy.errors import CheckpointError, ConfigError, SlurmEnergyError, TrainingError
 from slurm_energy.learning.algorithms import CollectorParts, LearnerParts
 from slurm_energy.learning.collectors import create_crew
 from slurm_energy.learning.experience import Weights
@@ -18,7 +18,14 @@ from slurm_energy.learning.restoring import restore_learner
 from slurm_energy.learning.rounds import RoundPlan, RoundReport, Rounds
 from slurm_energy.learning.stopping import StopRequest
 from slurm_energy.learning.torch_device import CPU, device_words
-from slurm_energy.learning.training_folder import BEST, LAST, create_folder, keep_checkpoint, write_settings
+from slurm_energy.learning.training_folder import (
+    BEST,
+    LAST,
+    create_folder,
+    keep_checkpoint,
+    remove_folder,
+    write_settings,
+)
 from slurm_energy.learning.training_log import NoLog, check_format, open_log
 from slurm_energy.learning.training_settings import TrainingSettings, check_same
 from slurm_energy.learning.training_state import TrainingState, read_state
@@ -63,7 +70,8 @@ def train_in_rounds(
         told: Called after each round.
 
     Raises:
-        TrainingError: the folder is in the way, its state cannot be gone on from, or the training went astray.
+        TrainingError: the folder is in the way, its state cannot be gone on from, or the training went astray; one that
+            did so in its first round leaves no folder.
         CheckpointError: the checkpoint to start from does not fit, or one cannot be written.
         ConfigError: the world or network cannot be, or some ranks have a GPU and others none.
     """
@@ -114,7 +122,12 @@ def train_in_rounds(
         rounds = Rounds(learner, crew, log, _Keep(settings, folder), plan)
         if state is not None:
             rounds.go_on_from(state)
-        is_complete = rounds.run(ranks, stop, told)
+        try:
+            is_complete = rounds.run(ranks, stop, told)
+        except SlurmEnergyError:
+            if ranks.writes and state is None and rounds.done == 0:
+                remove_folder(folder)
+            raise
     return TrainingEnd(rounds=rounds.done, is_complete=is_complete, checkpoints=_checkpoints(folder, ranks))
 
 

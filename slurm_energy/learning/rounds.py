@@ -122,15 +122,15 @@ class Rounds:
             figures = dict(self._learner.absorb(experience))
         except torch.OutOfMemoryError as error:
             raise TrainingError(
-                f"the GPU's memory ran out in round {number}: give the learner smaller batches, or --device cpu; "
-                f"{self._plan.folder} still holds the state of an earlier round"
+                f"the GPU's memory ran out in round {number}: give the learner smaller batches, or --device cpu"
+                f"{self._what_is_left()}"
             ) from error
         ranks.end_updates()
         for name, tensor in self._learner.acting.items():
             if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
                 raise TrainingError(
                     f"the weights are no longer finite after round {number} (the first is {name}): lower the learning "
-                    f"rate; {self._plan.folder} still holds the state of an earlier round"
+                    f"rate{self._what_is_left()}"
                 )
         figures |= {
             "experience": float(len(experience)),
@@ -144,6 +144,9 @@ class Rounds:
             self._best = score
             if ranks.writes:
                 self._keep(weights, number, figures, is_best=True)
+
+    def _what_is_left(self) -> str:
+        return f"; {self._plan.folder} still holds the state of an earlier round" if self.done else ""
 
     def _save(self, ranks: Ranks) -> None:
         ranks.check_equal(self._learner.acting)

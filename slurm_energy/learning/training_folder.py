@@ -37,6 +37,11 @@ def create_folder(folder: Path, settings_text: str) -> None:
     write_settings(folder, settings_text)
 
 
+def remove_folder(folder: Path) -> None:
+    """Remove the folder of a training that failed before anything was learned, so that another can take its place."""
+    shutil.rmtree(folder, ignore_errors=True)
+
+
 def write_settings(folder: Path, text: str) -> None:
     """Write the settings that the training is run with.
 

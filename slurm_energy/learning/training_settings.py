@@ -199,6 +199,10 @@ def resumed_settings(
     if not own.is_file():
         raise TrainingError(f"{folder} holds no training: {own} does not exist")
     settings = training_settings(path or own, options, episode_options=episode_options, ranks=ranks)
+    if settings.run.start_from and not settings.names_network:
+        # The checkpoint that it began with said how the network is made; the folder has kept it.
+        theirs = filled(NetworkConfig, read_tables(own).get("network", {}), "network")
+        settings = replace(settings, network=settings.algorithm.network(theirs))
     check_same(settings, folder)
     return settings
 

@@ -62,11 +62,27 @@ class Chooser(Protocol):
 class LearnedRule(PlacementRule):
     """Asks a network at every start; clocks are the exact oracle's unless the network is to choose them too."""
 
-    def __init__(self, create: Callable[[], Chooser], *, version: str, learned_clocks: bool = False) -> None:
+    def __init__(
+        self,
+        create: Callable[[], Chooser],
+        *,
+        version: str,
+        learned_clocks: bool = False,
+        weights: tuple[float, float] = BALANCED_WEIGHTS,
+    ) -> None:
+        """Take a network.
+
+        Args:
+            create: Makes it, anew for each run.
+            version: Of the network.
+            learned_clocks: Whether it chooses clocks.
+            weights: w_time and w_energy of every job.
+        """
         self.name = "gnn"
         self.version = version
         self._create = create
         self._learned_clocks = learned_clocks
+        self._weights = weights
         self._chooser: Chooser | None = None
         self._situation = Situation()
 
@@ -82,7 +98,8 @@ class LearnedRule(PlacementRule):
             raise PolicyError("the rule was asked before its run began")
         chooser.follow_at_once(self._situation.snapshot(job, view))
         options = self._situation.options(job, view, chooser.graph, with_clocks=self._learned_clocks)
-        chosen = chooser.choose(self._situation.job_vector(job, view, chooser.graph), [one.option for one in options])
+        vector = self._situation.job_vector(job, view, chooser.graph, self._weights)
+        chosen = chooser.choose(vector, [one.option for one in options])
         if chosen is None:
             return None
         option = options[chosen.option]

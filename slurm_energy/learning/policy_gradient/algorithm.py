@@ -1,7 +1,7 @@
 """The policy gradient as an algorithm that learns in rounds."""
 
 from slurm_energy.learning.algorithms import Algorithm, CollectorParts, LearnerParts
-from slurm_energy.learning.episodes import EpisodeCollector, EpisodeSettings
+from slurm_energy.learning.episodes import EpisodeCollector, SpreadEpisodeSettings
 from slurm_energy.learning.experience import Collector, Learner
 from slurm_energy.learning.policy_gradient.learner import PolicyGradientLearner
 from slurm_energy.learning.policy_gradient.settings import PolicyGradientSettings
@@ -17,7 +17,7 @@ def _learner(parts: LearnerParts) -> Learner:
 
 ALGORITHM = Algorithm(
     name="policy-gradient",
-    episode_settings=EpisodeSettings,
+    episode_settings=SpreadEpisodeSettings,
     learner_settings=PolicyGradientSettings,
     collector=_collector,
     learner=_learner,

@@ -16,8 +16,8 @@ from torch import Tensor
 from torch.optim import Adam
 
 from slurm_energy.errors import ConfigError, TrainingError
-from slurm_energy.learning.agreement import carried, carrier, mean_and_deviation
-from slurm_energy.learning.experience import Averaging, Moment, Step, Weights, alone
+from slurm_energy.learning.agreement import carried, carrier, mean_and_deviation, shares_of_mean
+from slurm_energy.learning.experience import Averaging, Moment, Step, Weights, alone, reward_per_start
 from slurm_energy.learning.imitation import answers, objective_loss
 from slurm_energy.learning.policy_gradient.advantages import FloatArray, advantages
 from slurm_energy.learning.policy_gradient.losses import combined_value, divergence, surrogate_loss, value_loss
@@ -52,6 +52,9 @@ class Lesson(NamedTuple):
     """[steps]."""
     known: _Rows
     """Steps that anything can be learned from."""
+    shares: Sequence[float]
+    """Of each minibatch of a pass: this rank's steps over the mean of all ranks', so that steps count alike, and not
+    ranks."""
 
 
 class Figures(NamedTuple):
@@ -107,7 +110,8 @@ class PolicyGradientLearner:
     def absorb(self, experience: Sequence[Step]) -> Mapping[str, float]:
         """Learn from one round's steps, whole episodes one behind the other, and return figures of it.
 
-        `score` is the mean reward of a step under the weights that acted, before anything is learned.
+        `score` is the reward for each started job under the weights that acted, before anything is learned; there is
+        none where no job was started.
 
         Raises:
             TrainingError: there are no steps, or a loss is not finite.
@@ -162,6 +166,7 @@ class PolicyGradientLearner:
         )
         known = np.nonzero(found.is_known)[0]
         mean, deviation = mean_and_deviation(found.advantage[known], self._averaging)
+        counts = [float(len(rows)) for rows in np.array_split(known, self._settings.minibatches)]
         return Lesson(
             steps=steps,
             advantage=self._tensor((found.advantage - mean) / deviation),
@@ -169,6 +174,7 @@ class PolicyGradientLearner:
             old_value=self._tensor(old_value),
             old_log_prob=self._tensor(np.array([step.log_prob for step in steps])),
             known=known,
+            shares=shares_of_mean(counts, self._averaging),
         )
 
     @torch.no_grad()
@@ -189,9 +195,9 @@ class PolicyGradientLearner:
         generator = np.random.default_rng([self._seed, self._rounds])
         for _ in range(self._settings.epochs):
             order = lesson.known[generator.permutation(len(lesson.known))]
-            for rows in np.array_split(order, self._settings.minibatches):
-                figures = self._gradients(lesson, rows)
-                told_divergence = carrier([figures.divergence])
+            for rows, share in zip(np.array_split(order, self._settings.minibatches), lesson.shares, strict=True):
+                figures = self._gradients(lesson, rows, share)
+                told_divergence = carrier([share * figures.divergence])
                 self._averaging([*self._parameters, told_divergence])
                 if limit is not None and carried(told_divergence)[0] > limit:
                     return told
@@ -200,8 +206,14 @@ class PolicyGradientLearner:
                 told.append(figures)
         return told
 
-    def _gradients(self, lesson: Lesson, rows: _Rows) -> Figures:
-        """Work out the gradients of a minibatch, part by part; none where it has no steps."""
+    def _gradients(self, lesson: Lesson, rows: _Rows, share_of_rank: float) -> Figures:
+        """Work out the gradients of a minibatch, part by part; none where it has no steps.
+
+        Args:
+            lesson: What it is of.
+            rows: Its steps.
+            share_of_rank: What the gradients are multiplied by; figures are not.
+        """
         self._optimiser.zero_grad(set_to_none=True)
         sums = np.zeros(len(Figures._fields))
         for part in _parts(rows, self._settings.most_moments):
@@ -209,7 +221,7 @@ class PolicyGradientLearner:
             share = len(part) / len(rows)
             if not bool(torch.isfinite(loss)):
                 raise TrainingError(f"a loss is {loss.item()} in round {self._rounds}: lower the learning rate")
-            (share * loss).backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+            (share_of_rank * share * loss).backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
             sums += share * np.array(figures)
         return Figures(*sums.tolist())
 
@@ -253,8 +265,9 @@ class PolicyGradientLearner:
         means = np.array(told).reshape(-1, len(Figures._fields)).mean(0) if told else np.zeros(len(Figures._fields))
         returns, values = (tensor.cpu().numpy()[lesson.known] for tensor in (lesson.returns, lesson.old_value))
         spread = float(returns.var()) if len(returns) else 0.0
+        score = reward_per_start(lesson.steps)
         return {
-            "score": float(np.mean([step.reward for step in lesson.steps])),
+            **({"score": score} if isfinite(score) else {}),
             "steps": float(len(lesson.steps)),
             **dict(zip(Figures._fields, means.tolist(), strict=True)),
             "updates": float(len(told)),

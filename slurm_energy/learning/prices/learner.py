@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from slurm_energy.errors import TrainingError
-from slurm_energy.learning.agreement import agreed
+from slurm_energy.learning.agreement import agreed, shares_of_mean
 from slurm_energy.learning.batched_states import batched_states, state_of_cluster
 from slurm_energy.learning.experience import Averaging, Weights, alone
 from slurm_energy.learning.prices.collector import PricedEpisode, PricedStep
@@ -221,11 +221,25 @@ class PriceLearner:
     def _centre_costs(self, steps: Sequence[PricedStep]) -> None:
         """Bring what the critic learns near 0 and 1: mean and spread of costs, moved slowly."""
         costs = _capped(torch.tensor([[step.cost, step.waiting] for step in steps], device=self._device))
-        mean = costs.mean(0)
-        spread = costs.std(0).clamp(min=1e-3) if len(costs) > 1 else torch.ones_like(mean)
+        mean, spread = self._of_all_ranks(
+            costs.mean(0).double(),
+            (costs.std(0) if len(costs) > 1 else torch.ones_like(costs[0])).double(),
+            len(costs),
+        )
+        spread = spread.clamp(min=1e-3)
         share = 1.0 if self._rounds == 0 else 0.1
         self._centre += share * (mean - self._centre)
         self._spread += share * (spread - self._spread)
+
+    def _of_all_ranks(self, mean: Tensor, spread: Tensor, count: int) -> tuple[Tensor, Tensor]:
+        """Return mean and spread of all ranks' costs, each cost of the same weight: the critic is one for all.
+
+        On one rank they stay what they are to the last digit.
+        """
+        (share,) = shares_of_mean([float(count)], self._average)
+        common = self._common(share * mean)
+        variance = self._common(share * (spread.square() + (mean - common).square()))
+        return common.float(), variance.sqrt().float()
 
     def _improve(self, batch: _Batch) -> dict[str, float]:
         """Take one step through the whole network, and some through the heads alone on the same embeddings."""

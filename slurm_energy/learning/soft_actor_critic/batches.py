@@ -41,8 +41,10 @@ class Batch(NamedTuple):
     """Transitions to learn from."""
 
     now: Scene
-    granted: Tensor
-    """Row of the granted option among all options of `now`, [batch]."""
+    taken: Tensor
+    """Row of the option that is learned about among all options of `now`, [batch]."""
+    starts: Tensor
+    """Whether the job was started in it, [batch], bool."""
     reward: Tensor
     """[batch]."""
     costs: Tensor
@@ -78,7 +80,8 @@ def batch_of(transitions: Sequence[Transition], device: torch.device = CPU) -> B
     following = [(row, one.following) for row, one in enumerate(transitions) if one.following is not None]
     return Batch(
         now=now,
-        granted=first + torch.tensor([one.granted for one in transitions], device=device),
+        taken=first + torch.tensor([one.taken for one in transitions], device=device),
+        starts=torch.tensor([one.is_start for one in transitions], device=device),
         reward=torch.tensor([one.reward for one in transitions], device=device),
         costs=torch.tensor([tuple(one.costs) for one in transitions], device=device),
         elapsed_seconds=torch.tensor([one.elapsed_seconds for one in transitions], device=device),

@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from math import isfinite, log
-from statistics import fmean
 from typing import Any, NamedTuple
 
 import torch
@@ -13,7 +12,7 @@ from torch.optim import Adam
 
 from slurm_energy.errors import ConfigError, TrainingError
 from slurm_energy.learning.agreement import agreed
-from slurm_energy.learning.experience import Averaging, Step, Weights, alone
+from slurm_energy.learning.experience import Averaging, Step, Weights, alone, reward_per_start
 from slurm_energy.learning.restoring import restore_adam
 from slurm_energy.learning.soft_actor_critic.batches import Batch, answers, batch_of
 from slurm_energy.learning.soft_actor_critic.critics import Judged, TwinCritics, policy_of
@@ -34,7 +33,7 @@ class Figures(NamedTuple):
     entropy: float
     entropy_target: float
     mean_q: float
-    """Lower mean of the critics over the granted options."""
+    """Lower mean of the critics over the options that were taken."""
 
 
 class SoftActorCritic:
@@ -42,8 +41,8 @@ class SoftActorCritic:
 
     Departures from the paper, beside those told in `losses`, `multipliers`, `temperature`, `quantile_loss` and
     `replay`: the encoder is the hierarchical network and is trained by the critics, never by the actor; targets come
-    from copies of encoder and critics; critics begin at the mean return of the warm-up instead of 0, which the bounded
-    gradient of the Huber loss would need long to reach.
+    from copies of encoder and critics; critics begin at the return that the round which ends the warm-up would have if
+    it went on for ever, instead of 0, from where the bounded gradient of the Huber loss would need long.
 
     On one CPU thread the same seed and the same steps give the same weights.
     """
@@ -95,8 +94,8 @@ class SoftActorCritic:
     def absorb(self, experience: Sequence[Any]) -> Mapping[str, float]:
         """Learn from one round's steps and return figures of the round, losses as means over its updates.
 
-        `score` is the mean reward of a step, under the weights that acted, less what broken constraints cost at the
-        multipliers' ceiling.
+        `score` is the reward for each started job, under the weights that acted, less what broken constraints cost at
+        the multipliers' ceiling. There is none before the first update: nothing has been learned that could be best.
 
         Raises:
             TrainingError: a step cannot be, or a loss is not finite.
@@ -155,7 +154,7 @@ class SoftActorCritic:
         batch = batch_of(self._replay.sample(self._settings.batch_size), self._device)
         target = self._target(batch)
         judged: Judged = self._critics(batch.now)
-        first, second = judged.first[batch.granted], judged.second[batch.granted]
+        first, second = judged.first[batch.taken], judged.second[batch.taken]
         of_critics = critic_loss(first, second, target)
         value = judged.lower().detach().mean(1)  # [options]
         self._step(
@@ -177,14 +176,14 @@ class SoftActorCritic:
             actor_loss=float(of_actor.detach()),
             entropy=float(entropy),
             entropy_target=float(entropy_target),
-            mean_q=float(value[batch.granted].mean()),
+            mean_q=float(value[batch.taken].mean()),
         )
 
     @torch.no_grad()
     def _target(self, batch: Batch) -> Tensor:
-        """Return what the critics should say of the granted options, [batch, quantiles]."""
+        """Return what the critics should say of the options that were taken, [batch, quantiles]."""
         durations = batch.elapsed_seconds / self._settings.reference_seconds
-        reward = self._multipliers.effective_reward(batch.reward, batch.costs, durations)
+        reward = self._multipliers.effective_reward(batch.reward, batch.costs, durations, batch.starts)
         next_value = None
         if batch.following is not None:
             _, decisions = answers(self._network, batch.following, critics=False)
@@ -203,7 +202,7 @@ class SoftActorCritic:
         optimiser.step()
 
     def _begin_critics(self, steps: Sequence[Step]) -> None:
-        """Set the critics' level to the return of the mean reward per time, were it to go on for ever."""
+        """Set the critics' level to the return of a round's mean reward per time, were it to go on for ever."""
         elapsed = sum(step.elapsed_seconds for step in steps)
         rate = sum(step.reward for step in steps) / elapsed if elapsed > 0.0 else 0.0  # per second
         horizon_seconds = self._settings.reference_seconds / -log(self._settings.discount)
@@ -225,7 +224,7 @@ class SoftActorCritic:
         figures |= {f"lambda_{name}": value for name, value in zip(CONSTRAINTS, multipliers, strict=True)}
         latency, waiting, watts = costs.tolist()
         figures |= {"mean_latency_seconds": latency, "mean_waiting_jobs": waiting, "mean_watts": watts}
-        if steps:
-            figures["mean_reward"] = fmean(step.reward for step in steps)
-            figures["score"] = figures["mean_reward"] - self._multipliers.penalty(costs)
+        figures["reward_per_start"] = reward_per_start(steps)
+        if self._updates > 0:
+            figures["score"] = figures["reward_per_start"] - self._multipliers.penalty(costs)
         return {name: value for name, value in figures.items() if isfinite(value)}

@@ -68,7 +68,7 @@ def critic_loss(first: Tensor, second: Tensor, target: Tensor) -> Tensor:
     """Return the loss of both critics, eq. 10 of CHSAC-AF.
 
     Args:
-        first: Quantiles of the granted options by the first critic, [batch, quantiles].
+        first: Quantiles of the options that were taken by the first critic, [batch, quantiles].
         second: By the second.
         target: [batch, quantiles].
     """

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
+from slurm_energy.learning.agreement import agreed
 from slurm_energy.learning.bounds import Bounds, check_bounds
 from slurm_energy.learning.experience import Averaging, Step, alone
 from slurm_energy.learning.restoring import same_form
@@ -103,32 +104,40 @@ class Multipliers:
 
         Args:
             costs: [constraints].
-            averaging: Over ranks, so that all keep the same multipliers.
+            averaging: Over ranks, so that all keep the same multipliers; who does not know a cost has no say in it.
         """
-        self._values.grad = torch.nan_to_num(self.excess(costs), nan=0.0)
-        averaging([self._values])
+        excess = self.excess(costs)
+        is_known = torch.isfinite(excess)
+        told = agreed([*excess.where(is_known, 0.0).tolist(), *map(float, is_known.tolist())], averaging)
+        change = [
+            total / known if known > 0.0 else 0.0
+            for total, known in zip(told[: len(CONSTRAINTS)], told[len(CONSTRAINTS) :], strict=True)
+        ]
         with torch.no_grad():
-            self._values.add_(self._settings.rate * self._values.grad).clamp_(0.0, self._settings.ceiling)
-        self._values.grad = None
+            self._values.add_(self._settings.rate * self._values.new_tensor(change))
+            self._values.clamp_(0.0, self._settings.ceiling)
 
-    def effective_reward(self, reward: Tensor, costs: Tensor, durations: Tensor) -> Tensor:
+    def effective_reward(self, reward: Tensor, costs: Tensor, durations: Tensor, starts: Tensor) -> Tensor:
         r"""Return the reward less the weighted costs, eq. 12 of CHSAC-AF, with the multipliers of now.
 
         .. math::
-            \frac{r - \lambda_\text{latency} \, g_\text{latency} - d \, (\lambda_\text{waiting} \, g_\text{waiting} +
-            \lambda_\text{power} \, g_\text{power})}{1 + \sum_k \lambda_k}, \qquad g_k = c_k / \tau_k - 1
+            \frac{r - s \, \lambda_\text{latency} \, g_\text{latency} - d \, (\lambda_\text{waiting} \,
+            g_\text{waiting} + \lambda_\text{power} \, g_\text{power})}
+            {1 + \sum_k \lambda_k}, \qquad g_k = c_k / \tau_k - 1
 
         Departures from the paper: no positive part, because it is the mean that has a bound and not each step; latency
-        counts once for a job, queue and power for as long as they lasted, as their means do; the division keeps returns
-        of one size while multipliers move, and changes no order of policies.
+        counts once for a job that is started (s = 1; a start that was refused has none, s = 0), queue and power for as
+        long as they lasted, as their means do; the division keeps returns of one size while multipliers move, and
+        changes no order of policies.
 
         Args:
             reward: [batch].
             costs: [batch, constraints].
             durations: Time until the next decision over the reference time, [batch].
+            starts: Whether a job was started, [batch], bool.
         """
         values, excess = self._values.detach(), self.excess(costs)
-        weight = torch.stack([torch.ones_like(durations), durations, durations], dim=1)  # [batch, constraints]
+        weight = torch.stack([starts.to(durations.dtype), durations, durations], dim=1)  # [batch, constraints]
         return (reward - (weight * excess) @ values) / (1.0 + values.sum())
 
     def penalty(self, costs: Tensor) -> float:

@@ -19,8 +19,10 @@ class Transition(NamedTuple):
     """One step as it is kept."""
 
     moment: PackedMoment
-    granted: int
-    """Row of the option in which the job was started, which may be another one than was asked for."""
+    taken: int
+    """Row of the option that is learned about: the granted one; where the scheduler refused, the one asked for."""
+    is_start: bool
+    """Whether the job was started in it."""
     reward: float
     costs: Costs
     elapsed_seconds: float
@@ -31,8 +33,9 @@ class Transition(NamedTuple):
 class Replay:
     """Keeps the latest transitions and draws from them with replacement.
 
-    What is not kept: steps in which no job was started (the policy asked, the scheduler refused: no option came of it,
-    and what was only asked for is nobody's action), and steps whose end is cut off before a next decision was seen.
+    A start that the scheduler refused is kept as what it was: the option that was asked for led to the next decision at
+    the cost of the time until then. Without it nothing would tell of what being refused costs, and the policy could
+    drift towards it. What is not kept are steps whose end is cut off before a next decision was seen.
     """
 
     def __init__(self, capacity: int, seed: int) -> None:
@@ -51,7 +54,7 @@ class Replay:
         """Take in steps and return how many are kept; beyond the capacity the oldest are dropped.
 
         Raises:
-            TrainingError: a step has no finite figures, or was granted what its mask had closed.
+            TrainingError: a step has no finite figures, or was granted or asked for what its mask had closed.
         """
         packed: dict[int, tuple[Moment, PackedMoment]] = {}
 
@@ -66,7 +69,13 @@ class Replay:
                 continue
             following = None if step.is_terminal or step.following is None else once(step.following)
             transition = Transition(
-                once(step.moment), step.granted, step.reward, step.costs, step.elapsed_seconds, following
+                moment=once(step.moment),
+                taken=_taken(step),
+                is_start=step.granted >= 0,
+                reward=step.reward,
+                costs=step.costs,
+                elapsed_seconds=step.elapsed_seconds,
+                following=following,
             )
             if len(self._kept) < self._capacity:
                 self._kept.append(transition)
@@ -112,13 +121,14 @@ class Replay:
                 [
                     [
                         moments[id(one.moment)][0],
-                        one.granted,
+                        one.taken,
+                        int(one.is_start),
                         -1 if one.following is None else moments[id(one.following)][0],
                     ]
                     for one in self._kept
                 ],
                 dtype=torch.int64,
-            ).reshape(-1, 3),
+            ).reshape(-1, 4),
             "figures": torch.tensor(
                 [[one.reward, one.elapsed_seconds, *one.costs] for one in self._kept], dtype=torch.float64
             ).reshape(-1, 5),
@@ -135,19 +145,20 @@ class Replay:
             moments = _restored_moments(state, pool)
             masks = [moment.block().option_open for moment in moments]
             figures = state["figures"].tolist()
-            for (moment, granted, following), (reward, elapsed, *costs) in zip(
+            for (moment, taken, is_start, following), (reward, elapsed, *costs) in zip(
                 state["rows"].tolist(), figures, strict=True
             ):
                 if not (0 <= moment < len(moments) and -1 <= following < len(moments)):
                     raise TrainingError(f"a transition names moments {moment} and {following} of {len(moments)}")
-                if not 0 <= granted < len(masks[moment]) or not masks[moment][granted]:
-                    raise TrainingError(f"a transition was granted option {granted}, which is not open")
+                if not 0 <= taken < len(masks[moment]) or not masks[moment][taken]:
+                    raise TrainingError(f"a transition is of option {taken}, which is not open")
                 if not all(map(isfinite, (reward, elapsed, *costs))) or elapsed < 0.0:
                     raise TrainingError(f"a transition has reward {reward}, {elapsed} s and costs {costs}")
                 kept.append(
                     Transition(
                         moments[moment],
-                        granted,
+                        taken,
+                        bool(is_start),
                         reward,
                         Costs(*costs),
                         elapsed,
@@ -181,14 +192,18 @@ def _tells_something(step: Step) -> bool:
     figures = (step.reward, step.elapsed_seconds, *step.costs)
     if not all(isfinite(figure) for figure in figures) or step.elapsed_seconds < 0.0:
         raise TrainingError(f"a step has reward {step.reward}, {step.elapsed_seconds} s, {step.costs}: must be finite")
-    if step.granted == -1:
-        return False
-    mask = step.moment.decision.option_open
-    if not 0 <= step.granted < len(mask) or not mask[step.granted]:
-        raise TrainingError(f"a step was granted option {step.granted}, which is not open among its {len(mask)}")
+    mask, taken = step.moment.decision.option_open, _taken(step)
+    if not 0 <= taken < len(mask) or not mask[taken]:
+        word = "granted" if step.granted >= 0 else "refused"
+        raise TrainingError(f"a step was {word} option {taken}, which is not open among its {len(mask)}")
     if step.is_terminal:
         return True
     return step.following is not None and _is_decision(step.following.decision)
+
+
+def _taken(step: Step) -> int:
+    """Return the row of the option that a step tells of."""
+    return step.granted if step.granted >= 0 else step.asked
 
 
 def _is_decision(block: DecisionBlock) -> bool:

@@ -80,6 +80,22 @@ def test_a_training_in_rounds_prints_its_checkpoints_and_nothing_else_on_stdout(
     assert check_files(tmp_path / "made" / "last").version == "tiny-seed3-round5"
 
 
+def test_a_training_that_never_learned_says_so_and_calls_nothing_best(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "short.toml"
+    file.write_text(
+        '[training]\nalgorithm = "chsac"\nworld = "lab"\nrounds = 2\n[episodes]\nhours = 0.2\n'
+        f"[learner]\nwarm_up_transitions = 10000\n[network]{NETWORK}"
+    )
+    assert main(["train", "--config", str(file), "--output", str(tmp_path / "made")]) == 0
+    said = capfd.readouterr()
+    assert "nothing was learned: the replay came to " in said.err
+    assert "steps, fewer than learner.warm_up_transitions" in said.err
+    assert not (tmp_path / "made" / "best").exists()
+    assert "best" not in said.out
+
+
 def test_where_it_learns_is_said_and_kept(config: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     made = tmp_path / "made"
     assert main(["train", "--config", str(config), "--output", str(made), "--rounds", "1", "--device", "cpu"]) == 0

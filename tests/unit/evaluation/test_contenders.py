@@ -21,7 +21,7 @@ from slurm_energy.twin.simulation import run
 from slurm_energy.twin.world_file import shipped_world
 
 LAB = shipped_world("lab")
-KNOWN = "it has checkpoint: folder of the learned policy; clocks: .*; sampling: "
+KNOWN = "it has checkpoint: folder of the learned policy; clocks: .*; mode: .*; sampling: "
 
 
 @pytest.fixture(scope="module")
@@ -65,6 +65,16 @@ def test_clocks_are_the_exact_oracle_s_unless_they_are_learned(checkpoint: Path)
     assert learned.state == ["COMPLETED"] * len(jobs)
 
 
+def test_a_mode_says_what_time_and_energy_are_worth_to_the_jobs(checkpoint: Path) -> None:
+    jobs = lab_jobs()
+    plain, balanced, saver = (
+        outcome_of(f"gnn:checkpoint={checkpoint},clocks=1{more}", jobs)
+        for more in ("", ",mode=balanced", ",mode=saver")
+    )
+    assert same(plain, balanced)
+    assert not same(plain, saver)
+
+
 def test_a_share_of_the_nodes_is_enough_to_lose_no_job(checkpoint: Path) -> None:
     jobs = lab_jobs(8)
     for share in ("0.5", "1"):
@@ -83,6 +93,7 @@ def test_a_share_of_the_nodes_is_enough_to_lose_no_job(checkpoint: Path) -> None
         (":checkpoint=HERE,clock=1", f"has no setting 'clock'; {KNOWN}"),
         (":checkpoint=HERE,max_slowdown=0.1", "has no setting 'max_slowdown'"),
         (":checkpoint=HERE,clocks=2", "clocks=2 of gnn is neither 0 nor 1"),
+        (":checkpoint=HERE,mode=fast", "mode=fast of gnn is none of balanced, saver"),
         (":checkpoint=HERE,clocks=", "clocks= of gnn is neither 0 nor 1"),
         (":checkpoint=HERE,sampling=half", "sampling='half' of gnn is not a number"),
         (":checkpoint=HERE,sampling=0", "sampling_rate is 0.0, it must be between 0.01 and 1"),

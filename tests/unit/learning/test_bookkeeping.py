@@ -40,7 +40,7 @@ def test_a_job_under_a_plain_rule_costs_about_1(name: str, rule: str, bookkeepin
     waited = float(np.sum(found.started_seconds - found.submitted_seconds))
     whole = Passage(found.end_seconds, found.total_joules, waited, float(np.sum(found.run_seconds)))
     assert books.scale_joules > 1e5
-    assert LEAST < -books.reward(whole, 0.0, None) / len(workload.jobs) < MOST
+    assert LEAST < -books.reward(whole, 0.0, ()) / len(workload.jobs) < MOST
 
 
 @pytest.mark.parametrize("bookkeeping", ["passage", "assigned"])

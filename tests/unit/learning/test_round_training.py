@@ -14,7 +14,9 @@ from small_networks import small_checkpoint
 from torch import Tensor
 
 from slurm_energy.errors import CheckpointError, ConfigError, SlurmEnergyError, TrainingError
+from slurm_energy.learning import round_training
 from slurm_energy.learning.algorithms import ALGORITHMS
+from slurm_energy.learning.experience import episode_seed
 from slurm_energy.learning.ranks import Ranks
 from slurm_energy.learning.round_training import TrainingEnd, train_in_rounds
 from slurm_energy.learning.rounds import RoundReport
@@ -117,7 +119,6 @@ def test_rounds_that_were_not_saved_are_run_again_and_stand_in_the_log_once(conf
 def test_processes_give_what_one_after_the_other_gives(
     config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from slurm_energy.learning import round_training
     from slurm_energy.learning.collectors import InOrder
 
     _, at_once = run(config, tmp_path / "processes", collectors=2, rounds=2)
@@ -174,6 +175,21 @@ def test_a_checkpoint_says_how_the_network_is_made_and_a_file_that_contradicts_i
     with pytest.raises(ConfigError, match=r"\[network\] is not the network of checkpoint"):
         run(contradicting, tmp_path / "other", start_from=str(start))
     assert not (tmp_path / "other").exists()
+
+
+def test_the_file_that_a_checkpoint_s_training_began_with_goes_on_with_it(tmp_path: Path) -> None:
+    """As the batch script does: it gives --config with --resume, and the file leaves the network to the checkpoint."""
+    start = small_checkpoint(tmp_path / "start")
+    file = tmp_path / "short.toml"
+    text = f'[training]\nalgorithm = "tiny"\nworld = "lab"\nrounds = 2\nstart_from = "{start}"\n'
+    file.write_text(text, encoding="utf-8")
+    run(file, tmp_path / "made", rounds=1)
+    train_in_rounds(resumed_settings(tmp_path / "made", file, {}), tmp_path / "made", resumes=True)
+    _, whole = run(file, tmp_path / "whole")
+    assert equal(weights(tmp_path / "made"), whole)
+    file.write_text(f"{text}[network]\nhidden = 24\n", encoding="utf-8")
+    with pytest.raises(TrainingError, match=r"network\.hidden: 24, was 12"):
+        resumed_settings(tmp_path / "made", file, {"rounds": 3})
 
 
 @pytest.mark.parametrize(
@@ -275,8 +291,6 @@ def test_a_name_that_no_checkpoint_can_have_is_refused_before_the_work(config: P
 
 
 def test_an_episode_that_fails_leaves_a_training_that_goes_on(tmp_path: Path) -> None:
-    from slurm_energy.learning.experience import episode_seed
-
     third = episode_seed(0, 3, 0)
     config = write_config(
         tmp_path, episodes={"fault": "raises", "faulty_seed": third}, training={"save_every_rounds": 50}
@@ -284,6 +298,38 @@ def test_an_episode_that_fails_leaves_a_training_that_goes_on(tmp_path: Path) ->
     with pytest.raises(TrainingError, match=f"episode of seed {third}: ValueError: nothing comes of {third}"):
         run(config, tmp_path / "made")
     assert read_state(tmp_path / "made").rounds == 2
+
+
+def test_a_training_that_fails_in_its_first_round_leaves_nothing_in_the_way(tmp_path: Path) -> None:
+    unlucky = write_config(tmp_path, episodes={"fault": "raises"})
+    with pytest.raises(TrainingError, match="nothing comes of"):
+        run(unlucky, tmp_path / "made")
+    assert not (tmp_path / "made").exists()
+    run(write_config(tmp_path), tmp_path / "made", rounds=1)
+    with pytest.raises(TrainingError, match=r"no longer finite after round 1 \(.*lower the learning rate$"):
+        run(write_config(tmp_path, learner={"breaks_at": 1}), tmp_path / "other")
+    assert not (tmp_path / "other").exists()
+
+
+def test_a_training_that_goes_on_and_fails_keeps_its_folder(tmp_path: Path) -> None:
+    third = episode_seed(0, 3, 0)
+    config = write_config(tmp_path, episodes={"fault": "raises", "faulty_seed": third})
+    run(config, tmp_path / "made", rounds=2)
+    with pytest.raises(TrainingError, match="nothing comes of"):
+        go_on(tmp_path / "made", rounds=5)
+    assert read_state(tmp_path / "made").rounds == 2
+
+
+def test_a_folder_that_was_there_before_is_kept_whatever_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = write_config(tmp_path, episodes={"fault": "raises"})
+    monkeypatch.setattr(Ranks, "any_of", lambda self, flag: True)  # asked to stop before the first round
+    monkeypatch.setattr(round_training, "_check_alike", lambda device, ranks: None)
+    assert train_in_rounds(training_settings(config, {}), tmp_path / "made").rounds == 0
+    monkeypatch.undo()
+    monkeypatch.setitem(ALGORITHMS, "tiny", "tiny_learner")
+    with pytest.raises(TrainingError, match="nothing comes of"):
+        go_on(tmp_path / "made")
+    assert read_state(tmp_path / "made").rounds == 0
 
 
 def test_weights_that_are_no_numbers_end_the_training_and_leave_the_state_before(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from slurm_energy.evaluation.metrics import Metrics
 from slurm_energy.graph.blocks import Floats
 from slurm_energy.graph.cluster_graph import ClusterGraph
 from slurm_energy.graph.options import RunOption
-from slurm_energy.graph.schema import TASK
+from slurm_energy.graph.schema import TASK, column
 from slurm_energy.policy.gnn.chooser import NetworkChooser
 from slurm_energy.policy.placement import ClusterView
 from slurm_energy.twin.job import Job, Workload
@@ -103,6 +103,13 @@ def some_jobs(count: int = 30) -> list[Job]:
         )
         for number in range(1, count + 1)
     ]
+
+
+def test_a_network_is_told_what_time_and_energy_are_worth_to_the_jobs() -> None:
+    choosers = Choosers(by_chance(1))
+    run_jobs(WORLD, some_jobs(3), LearnedRule(choosers, version="7", weights=(0.2, 0.8)))
+    columns = [column(TASK, name) for name in ("time_weight", "energy_weight")]
+    assert [vector[columns].tolist() for vector in choosers.made[0].vectors] == [pytest.approx([0.2, 0.8])] * 3
 
 
 @pytest.mark.parametrize("option", range(6))

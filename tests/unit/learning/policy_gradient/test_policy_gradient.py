@@ -252,8 +252,8 @@ def test_all_ranks_take_equally_many_updates_and_stop_together() -> None:
         return number
 
     free = replace(QUICK, target_divergence=None)
-    assert calls(2, free, 0.0) == calls(20, free, 0.0) == 6 + 2  # two of scales
-    assert calls(20, QUICK, 1.0) == 1 + 2
+    assert calls(2, free, 0.0) == calls(20, free, 0.0) == 6 + 3  # two of scales, one of shares
+    assert calls(20, QUICK, 1.0) == 1 + 3
 
 
 def test_the_round_ends_when_the_policy_has_gone_too_far() -> None:

@@ -1,7 +1,8 @@
 """Multipliers rise while a constraint is broken, fall back to 0 while it is kept, and weigh costs when one learns."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -43,28 +44,30 @@ def test_a_constraint_without_a_target_is_off_and_an_unknown_cost_moves_nothing(
 def test_the_reward_that_is_learned_from_is_the_lagrangian() -> None:
     multipliers = Multipliers(ALL)
     reward, durations = torch.tensor([-1.0, -2.0, 0.5]), torch.tensor([0.0, 2.0, 0.5])
-    costs = torch.tensor([[50.0, 0.0, 4000.0], [300.0, 8.0, 1000.0], [100.0, 4.0, 2000.0]])
-    assert torch.equal(multipliers.effective_reward(reward, costs, durations), reward)
+    costs = torch.tensor([[50.0, 0.0, 4000.0], [300.0, 8.0, 1000.0], [0.0, 4.0, 1000.0]])
+    starts = torch.tensor([True, True, False])
+    assert torch.equal(multipliers.effective_reward(reward, costs, durations, starts), reward)
     multipliers.move(torch.tensor([300.0, 12.0, 3000.0]))
     first, second, third = multipliers.values.tolist()
     expected = []
     for index in range(3):
         latency, waiting, watts = costs[index].tolist()
         duration = float(durations[index])
-        cost = first * (latency / 100.0 - 1.0)
+        cost = first * (latency / 100.0 - 1.0) if starts[index] else 0.0
         cost += duration * second * (waiting / 4.0 - 1.0) + duration * third * (watts / 2000.0 - 1.0)
         expected.append((float(reward[index]) - cost) / (1.0 + first + second + third))
-    assert multipliers.effective_reward(reward, costs, durations).tolist() == pytest.approx(expected)
+    assert multipliers.effective_reward(reward, costs, durations, starts).tolist() == pytest.approx(expected)
 
 
 def test_an_old_transition_follows_the_multipliers_of_now() -> None:
     multipliers = Multipliers(ALL)
     reward, costs, durations = torch.tensor([-1.0]), torch.tensor([[400.0, 0.0, 0.0]]), torch.tensor([0.0])
     multipliers.move(torch.tensor([200.0, 0.0, 0.0]))
-    broken = float(multipliers.effective_reward(reward, costs, durations))
+    starts = torch.tensor([True])
+    broken = float(multipliers.effective_reward(reward, costs, durations, starts))
     multipliers.move(torch.tensor([0.0, 0.0, 0.0]))
     assert broken < -1.0
-    assert float(multipliers.effective_reward(reward, costs, durations)) == -1.0
+    assert float(multipliers.effective_reward(reward, costs, durations, starts)) == -1.0
 
 
 def test_mean_costs_are_over_started_jobs_and_over_time() -> None:
@@ -80,14 +83,24 @@ def test_mean_costs_are_over_started_jobs_and_over_time() -> None:
 
 
 def test_all_ranks_move_by_the_mean_of_their_costs() -> None:
-    def averaged(parameters: Iterable[Parameter]) -> None:
-        for parameter in parameters:
-            assert parameter.grad is not None
-            parameter.grad /= 2.0  # the other rank's costs are at their targets
-
+    other = [0.0, 0.0, 0.0, 1.0, 1.0, 1.0]  # all of its costs are at their targets
     multipliers = Multipliers(ALL)
-    multipliers.move(torch.tensor([200.0, 4.0, 2000.0]), averaged)
+    multipliers.move(torch.tensor([200.0, 4.0, 2000.0]), partial(with_another_rank, other))
     assert multipliers.values.tolist() == pytest.approx([0.25, 0.0, 0.0])
+
+
+def test_a_rank_that_does_not_know_a_cost_has_no_say_in_it() -> None:
+    other = [0.0, 1.0, 0.0, 0.0, 1.0, 1.0]  # no job was started there, and the queue is twice as long as it should be
+    multipliers = Multipliers(ALL)
+    multipliers.move(torch.tensor([200.0, torch.nan, 2000.0]), partial(with_another_rank, other))
+    assert multipliers.values.tolist() == pytest.approx([0.5, 0.5, 0.0])
+
+
+def with_another_rank(told: Sequence[float], parameters: Iterable[Parameter]) -> None:
+    """Take the mean with what another rank tells: excess of each cost, and whether it knows it."""
+    for parameter in parameters:
+        assert parameter.grad is not None
+        parameter.grad = (parameter.grad + parameter.grad.new_tensor(told)) / 2.0
 
 
 def test_settings_name_what_cannot_be() -> None:

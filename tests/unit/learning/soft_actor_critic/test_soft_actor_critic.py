@@ -1,23 +1,21 @@
 """The learner: values go back along chains and time, everything goes on exactly, and a toy cluster is learned."""
 
 import io
-import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import pytest
 import torch
 from seen_moments import CONFIG, make_step, network, scene_of, seen_moment, seen_steps
-from torch.nn import Parameter
 from toy_cluster import TOY, active_joules, least_active_joules, toy_jobs
+from two_ranks import side_by_side
 
 from slurm_energy.errors import ConfigError
 from slurm_energy.graph.cluster_graph import ClusterGraph
 from slurm_energy.learning.algorithms import LearnerParts, find_algorithm
 from slurm_energy.learning.episodes import EpisodeCollector, EpisodeSettings
-from slurm_energy.learning.experience import Costs, Learner, Moment, Weights, episode_seed
+from slurm_energy.learning.experience import Averaging, Costs, Learner, Moment, Weights, episode_seed
 from slurm_energy.learning.soft_actor_critic.batches import answers
 from slurm_energy.learning.soft_actor_critic.learner import SoftActorCritic
 from slurm_energy.learning.soft_actor_critic.multipliers import ConstraintSettings
@@ -88,6 +86,28 @@ def test_the_actor_turns_to_what_the_critics_found_better() -> None:
     assert found[0] + found[2] == pytest.approx(1.0)
 
 
+def test_the_actor_does_not_turn_to_what_the_scheduler_refuses() -> None:
+    """Option 0 is always refused, and the wait for the next start costs 5; option 2 starts the job and costs 1."""
+    moment = seen_moment(0, [0, 2])
+    refused = make_step(moment, -1, asked=0, reward=-5.0, elapsed_seconds=100.0, following=moment)
+    for seed in range(3):
+        own = network(seed)
+        settings = replace(QUICK, updates_per_transition=20.0, temperature=WARM)
+        told = SoftActorCritic(own, settings, seed=seed).absorb([refused, make_step(moment, 2, reward=-1.0)] * 3)
+        assert told["replay"] == 6.0
+        assert chance(own, moment)[2] > 0.9
+
+
+def test_being_refused_never_raises_the_score() -> None:
+    moment = seen_moment(0)
+    start = make_step(moment, 0, reward=-3.0, elapsed_seconds=100.0)
+    # The same outcome with the time until the start in pieces: each refusal is a step of its own at next to no cost.
+    refused = make_step(moment, -1, asked=1, reward=-0.1, elapsed_seconds=10.0, following=moment)
+    rest = replace(start, reward=-2.5, elapsed_seconds=50.0)
+    scores = [SoftActorCritic(network(), QUICK).absorb(steps)["score"] for steps in ([start], [*[refused] * 5, rest])]
+    assert scores == pytest.approx([-3.0, -3.0])
+
+
 def test_a_constraint_changes_what_is_learned_and_lets_go_when_it_is_kept() -> None:
     moment = seen_moment(0, [0, 2])
     slow, fast = Costs(400.0, 0.0, 0.0), Costs(0.0, 0.0, 0.0)
@@ -112,6 +132,7 @@ def test_nothing_is_learned_before_the_warm_up_nor_by_the_actor_before_the_criti
     learner = SoftActorCritic(own, settings)
     told = learner.absorb(seen_steps()[:12])
     assert told["updates"] == 0.0 and "critic_loss" not in told
+    assert told["reward_per_start"] < 0.0 and "score" not in told  # nothing has been learned that could be best
     assert same_weights(learner.acting, before)
     told = learner.absorb(seen_steps()[12:])
     assert told["updates"] == 6.0 and told["replay"] == float(len(seen_steps()))
@@ -160,44 +181,23 @@ def test_a_state_does_not_change_with_the_learner() -> None:
     assert same_weights(learner.acting, acting)
 
 
-class Pair:
-    """Two ranks in two threads that take the mean of their gradients."""
-
-    def __init__(self) -> None:
-        self._gradients: list[list[torch.Tensor | None]] = [[], []]
-        self._barrier = threading.Barrier(2, timeout=60.0)
-
-    def averaging(self, rank: int, parameters: Iterable[Parameter]) -> None:
-        held = list(parameters)
-        self._gradients[rank] = [None if one.grad is None else one.grad.clone() for one in held]
-        self._barrier.wait()
-        means = [
-            None if mine is None or theirs is None else (mine + theirs) / 2.0
-            for mine, theirs in zip(*self._gradients, strict=True)
-        ]
-        self._barrier.wait()
-        for one, mean in zip(held, means, strict=True):
-            one.grad = mean
-
-
 def test_ranks_with_different_episodes_stay_alike() -> None:
-    pair, settings = Pair(), replace(QUICK, constraints=ConstraintSettings(latency_target_seconds=20.0))
-    learners = [SoftActorCritic(network(), settings, averaging=partial(pair.averaging, rank)) for rank in range(2)]
-    told: dict[int, Mapping[str, float]] = {}
+    settings = replace(QUICK, constraints=ConstraintSettings(latency_target_seconds=20.0))
+    steps = seen_steps()
 
-    def learn(rank: int) -> None:
-        told[rank] = learners[rank].absorb(seen_steps()[:4] if rank == 0 else seen_steps()[10:18])
+    def made(averaging: Averaging) -> SoftActorCritic:
+        return SoftActorCritic(network(), settings, averaging=averaging)
 
-    threads = [threading.Thread(target=learn, args=(rank,)) for rank in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    def learn(rank: int, learner: SoftActorCritic) -> tuple[Mapping[str, float], Weights]:
+        return learner.absorb(steps[:4] if rank == 0 else steps[10:18]), learner.acting
+
+    (first, mine), (second, theirs) = side_by_side(made, learn)
+    told = first, second
     assert told[0]["updates"] == told[1]["updates"] == 6.0
     for name in ("alpha", "lambda_latency"):
         assert told[0][name] == told[1][name] > 0.0
     assert told[0]["mean_latency_seconds"] != told[1]["mean_latency_seconds"]
-    assert same_weights(learners[0].acting, learners[1].acting)
+    assert same_weights(mine, theirs)
 
 
 @pytest.mark.parametrize("changes", [{"attention": "objectives", "pooling": "mixed"}, {"hierarchy": "flat"}])

@@ -1,4 +1,4 @@
-"""The replay: what it keeps is what was seen and granted, in bounded memory, and it goes on exactly."""
+"""The replay: what it keeps is what was seen and came of it, in bounded memory, and it goes on exactly."""
 
 import io
 from dataclasses import fields, replace
@@ -78,9 +78,9 @@ def test_the_granted_option_is_learned_from_and_not_the_one_asked_for() -> None:
     moments = [seen_moment(number) for number in range(3)]
     replay.add([make_step(moment, 2, asked=0) for moment in moments])
     batch = batch_of(replay.sample(5))
-    rows = batch.granted - torch.tensor([int((batch.now.option_job < job).sum()) for job in range(5)])
+    rows = batch.taken - torch.tensor([int((batch.now.option_job < job).sum()) for job in range(5)])
     assert rows.tolist() == [2] * 5
-    assert batch.now.option_job[batch.granted].tolist() == list(range(5))
+    assert batch.now.option_job[batch.taken].tolist() == list(range(5))
 
 
 def test_masks_are_those_of_decision_time_now_and_next() -> None:
@@ -96,11 +96,22 @@ def test_masks_are_those_of_decision_time_now_and_next() -> None:
     assert batch.following.option_open.tolist() == masks[1].tolist()
 
 
-def test_steps_without_a_start_or_a_known_continuation_are_not_kept() -> None:
+def test_a_refused_start_is_kept_under_the_option_that_was_asked_for() -> None:
+    refused = make_step(seen_moment(0), -1, asked=2, reward=-5.0, elapsed_seconds=60.0, following=seen_moment(1))
+    replay = Replay(10, 0)
+    assert replay.add([refused]) == 1
+    batch = batch_of(replay.sample(1))
+    assert (batch.taken.tolist(), batch.starts.tolist()) == ([2], [False])
+    assert (batch.reward.tolist(), batch.elapsed_seconds.tolist(), batch.goes_on.tolist()) == ([-5.0], [60.0], [0])
+    with pytest.raises(TrainingError, match="refused option 2, which is not open among its"):
+        replay.add([replace(refused, moment=seen_moment(0, [0, 1]))])
+
+
+def test_steps_without_a_known_continuation_are_not_kept() -> None:
     cut = replace(make_step(seen_moment(0), 0), is_terminal=False)
     closed: Moment = seen_moment(1, [])
     replay = Replay(10, 0)
-    steps = [make_step(seen_moment(0), -1), cut, make_step(seen_moment(0), 0, following=closed)]
+    steps = [cut, make_step(seen_moment(0), 0, following=closed)]
     assert replay.add(steps) == 0 and len(replay) == 0
     assert replay.add([make_step(seen_moment(0), 0)]) == 1
 
@@ -157,6 +168,7 @@ def test_a_step_that_cannot_be_is_refused() -> None:
 
 def test_a_restored_replay_draws_the_same_and_goes_on_the_same() -> None:
     first = filled(capacity=20)
+    first.add([make_step(seen_moment(2), -1, asked=1, following=seen_moment(3))])
     first.sample(7)
     second = Replay(20, seed=99)
     second.restore(through_a_file(first.state()))
@@ -164,8 +176,9 @@ def test_a_restored_replay_draws_the_same_and_goes_on_the_same() -> None:
         replay.add([make_step(seen_moment(number), 1, following=seen_moment(number + 1)) for number in range(3)])
     assert len(first) == len(second) == 20
     assert first.packed_bytes() == second.packed_bytes()
-    mine, theirs = batch_of(first.sample(30)), batch_of(second.sample(30))
-    for name in ("granted", "reward", "costs", "elapsed_seconds", "goes_on"):
+    mine, theirs = batch_of(first.sample(60)), batch_of(second.sample(60))
+    assert not bool(mine.starts.all())
+    for name in ("taken", "starts", "reward", "costs", "elapsed_seconds", "goes_on"):
         assert torch.equal(getattr(mine, name), getattr(theirs, name)), name
     for one, other in ((mine.now, theirs.now), (mine.following, theirs.following)):
         assert one is not None and other is not None
