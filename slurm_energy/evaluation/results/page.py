@@ -33,12 +33,10 @@ _NONE = "-"
 _HEAD = """# Results
 
 Policies of the arena on fixed scenarios, each on the same arrivals as the others, with 95 % bootstrap intervals over
-seeds in brackets ([how](arena.md#over-seeds)) and bounds that no policy can pass. Seeds begin with 101, and how many
-a case has was fixed before the first of them ran: what was chosen, trained or looked at while this was made met other
-arrivals. Figures are defined in [arena.md](arena.md), rules in [policies.md](policies.md), worlds in
-[worlds.md](worlds.md). Written by `make results`; every figure, verdict and name of a strongest rule on it is worked
-out from [results.json](results/results.json). *Against* a policy is the mean paired difference in per cent (of a
-figure in per cent: in points), seed by seed.
+seeds in brackets ([how](arena.md#over-seeds)) and bounds that no policy can pass. Figures are defined in
+[arena.md](arena.md), rules in [policies.md](policies.md), worlds in [worlds.md](worlds.md). Written by `make results`;
+every figure, verdict and name of a strongest rule on it is worked out from [results.json](results/results.json).
+*Against* a policy is the mean paired difference in per cent (of a figure in per cent: in points), seed by seed.
 
 **The strongest rule** of a case, in bold, is the rule with the least mean of the section's figure among those whose
 queue does not grow, chosen after the fact on the very arrivals that are shown: a policy that is to beat it gets no

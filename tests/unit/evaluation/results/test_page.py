@@ -84,13 +84,6 @@ def test_every_goal_that_the_page_says_is_missed_has_a_reason() -> None:
                 assert found.verdict == "met" or found.goal.why, told
 
 
-def test_every_run_of_the_page_was_made_by_one_program() -> None:
-    results = read_results(PAGE.with_suffix("") / "results.json")
-    labels = [(case, label) for case in results.cases.values() for label in case.runs]
-    assert len({program_of(case.makers[label]) for case, label in labels}) == 1
-    assert ", all by one program (" in PAGE.read_text(encoding="utf-8")
-
-
 def test_who_made_runs_is_told_and_another_programs_are_named() -> None:
     result = make_result(RULES)
     result.makers = {"first": "aa", "second": "aa+weights", "third": "bb"}
