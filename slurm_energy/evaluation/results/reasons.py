@@ -75,3 +75,6 @@ NETWORK_MAY_HARM = """
 The network moves prices by some per cent, by what jobs' bills say; the makespan is on no bill. What it does to the
 end of the longest job is chance, which may go either way, and the interval tells how far.
 """
+FEW_SEEDS = """
+The means are equal or better; the interval of these seeds is wider than what is between them and the limit.
+"""

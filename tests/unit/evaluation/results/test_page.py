@@ -21,7 +21,6 @@ from slurm_energy.evaluation.results.document import (
 from slurm_energy.evaluation.results.judging import judgements
 from slurm_energy.evaluation.results.page import results_page
 from slurm_energy.evaluation.results.plots import write_plots
-from slurm_energy.evaluation.results.program import program_of
 from slurm_energy.evaluation.results.running import run_sections
 from slurm_energy.evaluation.results.sections import CANDIDATES, SECTIONS
 from slurm_energy.evaluation.results.selection import selected_sections
@@ -37,8 +36,8 @@ def page_of(result: CaseResult) -> str:
 
 def test_a_table_names_the_strongest_rule_and_differences_from_the_reference() -> None:
     page = page_of(make_result(RULES, misses={"first": 3.0}))
-    assert "| **`second`** | 8.0 [7.2, 8.8] | - | -20.00 [-20.00, -20.00] |" in page
-    assert "| `first` | 10.0 [9.0, 11.0] | 3 | - |" in page
+    assert "| **`second`** | 8.0 [5.9, 10.1] | - | -20.00 [-20.00, -20.00] |" in page
+    assert "| `first` | 10.0 [7.3, 12.7] | 3 | - |" in page
     assert page.index("**`second`**") < page.index("`third` |") < page.index("| `first` | 10.0")
 
 
