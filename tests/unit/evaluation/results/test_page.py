@@ -36,7 +36,7 @@ def page_of(result: CaseResult) -> str:
 
 def test_a_table_names_the_strongest_rule_and_differences_from_the_reference() -> None:
     page = page_of(make_result(RULES, misses={"first": 3.0}))
-    assert "| **`second`** | 8.0 [5.9, 10.1] | - | -20.00 [-20.00, -20.00] |" in page
+    assert "| **`second`** | 8.0 [5.8, 10.2] | - | -20.00 [-20.00, -20.00] |" in page
     assert "| `first` | 10.0 [7.3, 12.7] | 3 | - |" in page
     assert page.index("**`second`**") < page.index("`third` |") < page.index("| `first` | 10.0")
 

@@ -12,7 +12,7 @@ from slurm_energy.learning.prices.learner import PriceLearner
 from slurm_energy.learning.prices.settings import PriceLearnerSettings
 from slurm_energy.policy.gnn.network import HierarchicalNetwork, create_network
 from slurm_energy.policy.rules.registry import create_rule
-from slurm_energy.twin.job import Workload
+from slurm_energy.twin.job import Job, Workload
 from slurm_energy.twin.simulation import run
 
 LONE_UNITS, CROWD_UNITS = (300.0, 600.0), (4000.0, 6000.0)
@@ -22,7 +22,8 @@ WIDE, NARROW = 0, 1
 
 def jobs(seed: int, cycles: int = 12) -> Workload:
     """Return small jobs that come alone, and large ones that come eight at a time and fill a wide node."""
-    random, now, found = Random(seed), 0.0, []
+    random, now = Random(seed), 0.0
+    found: list[Job] = []
     for _ in range(cycles):
         for _ in range(6):
             now += random.uniform(1500.0, 2500.0)
