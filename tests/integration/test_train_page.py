@@ -13,6 +13,7 @@ from slurm_energy.policy.gnn.checkpoint import read_checkpoint
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "train-a-network.md"
 _BLOCK = re.compile(r"```(toml|console)\n(.*?)```", re.DOTALL)
 _COMMAND = re.compile(r"^\$ (slurm-energy (?:[^\n]*\\\n)*[^\n]*)", re.MULTILINE)
+_NAMED = re.compile(r"# (\S+\.toml)\n")
 LESS = (
     (r"philly-a100", "lab"),
     (r"--hours \d+", "--hours 0.3"),
@@ -37,7 +38,9 @@ def test_the_commands_of_the_page_work_one_after_the_other(tmp_path: Path, monke
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     for kind, text in parts("## By imitation", "### On a GPU"):
         if kind == "toml":
-            (tmp_path / ("train.toml" if "[training]" in text else "network.toml")).write_text(text, encoding="utf-8")
+            named = _NAMED.match(text)
+            if named is not None or "[" not in text.partition("#")[0]:  # else a part of a file
+                (tmp_path / (named[1] if named else "network.toml")).write_text(text, encoding="utf-8")
             continue
         for command in _COMMAND.findall(text):
             _, *words = shlex.split(command.replace("\\\n", " "), comments=True)

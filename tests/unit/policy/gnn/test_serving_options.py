@@ -130,7 +130,8 @@ def test_where_routing_is_open_the_open_options_are_those_that_the_guard_lets_th
         assert one.option.open == (not taken_back or one.stays), (one.candidate, verdict)
         if one.stays:
             # Too slow to be named, and open all the same: Slurm starts the job there if nothing is named.
-            assert taken_back == {Reason.SLOWDOWN_BOUND}
+            # The guard names the first of a partition's types that breaks anything, so that its word may be the limit.
+            assert taken_back == {Reason.SLOWDOWN_BOUND} or taken_back < set(verdict.reasons)
             assert one.candidate is slurms_own(with_room(context.candidates))
             assert partitions_to_name(one, context) is None
 
