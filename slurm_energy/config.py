@@ -14,13 +14,13 @@ from types import UnionType
 from typing import Any, Literal, get_args, get_origin
 
 from slurm_energy.errors import ConfigError
+from slurm_energy.forms import shown
 
 DEFAULT_CONFIG_PATH = Path("/etc/slurm-energy/slurm-energy.toml")
 CONFIG_PATH_VARIABLE = "SLURM_ENERGY_CONFIG"
 ENVIRONMENT_PREFIX = "SLURM_ENERGY_"
 _MOST_BITS = 63
 """Of a whole number, beside its sign, as TOML has them."""
-_SHOWN_LENGTH = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -248,7 +248,7 @@ def parse_config(document: Mapping[str, Any], source: str, environment: Mapping[
     for name, item in known.items():
         given = document.get(name, {})
         if not isinstance(given, dict):
-            raise ConfigError(f"{source}: {name} is {_shown(given)}, a section [{name}] is needed")
+            raise ConfigError(f"{source}: {name} is {shown(given)}, a section [{name}] is needed")
         if get_origin(item.type) is dict:
             sections[name] = _typed(given, item.type, item.metadata["bound"], f"{source}: {name}")
             origins.update({name: source} if given else {})
@@ -297,16 +297,16 @@ def _typed(value: Any, kind: Any, bound: Bound | None, thing: str) -> Any:
     origin = get_origin(kind)
     if origin is Literal:
         if value not in get_args(kind):
-            raise ConfigError(f"{thing} is {_shown(value)}, allowed: {', '.join(map(str, get_args(kind)))}")
+            raise ConfigError(f"{thing} is {shown(value)}, allowed: {', '.join(map(str, get_args(kind)))}")
         return value
     if origin is dict:
         if not isinstance(value, dict):
-            raise ConfigError(f"{thing} is {_shown(value)}, a table is needed")
+            raise ConfigError(f"{thing} is {shown(value)}, a table is needed")
         item_bound = bound or (Bound(low=1, high=10_000) if get_args(kind)[1] is int else None)
         return {key: _typed(item, get_args(kind)[1], item_bound, f"{thing}.{key}") for key, item in value.items()}
     if origin is tuple:
         if not isinstance(value, list | tuple) or not all(isinstance(item, str) for item in value):
-            raise ConfigError(f"{thing} is {_shown(value)}, a list of texts is needed")
+            raise ConfigError(f"{thing} is {shown(value)}, a list of texts is needed")
         return tuple(value)
     if isinstance(kind, UnionType):
         kind = get_args(kind)[0]
@@ -319,21 +319,12 @@ def _scalar(value: Any, kind: type, bound: Bound | None, thing: str) -> Any:
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         value = float(value)
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        raise ConfigError(f"{thing} is {_shown(value)}, {kind.__name__} is needed")
+        raise ConfigError(f"{thing} is {shown(value)}, {kind.__name__} is needed")
     if bound is not None and isinstance(value, int | float) and not _inside(value, bound):
         raise ConfigError(f"{thing} is {value}, it must be between {bound.low:g} and {bound.high:g}")
     if isinstance(value, str) and ("\x00" in value or "\n" in value):
-        raise ConfigError(f"{thing} is {_shown(value)}: line breaks and NUL are not allowed")
+        raise ConfigError(f"{thing} is {shown(value)}: line breaks and NUL are not allowed")
     return value
-
-
-def _shown(value: object) -> str:
-    """Return a value for a message, whatever it is."""
-    try:
-        text = repr(value)
-    except (ValueError, RecursionError):
-        return f"a {type(value).__name__} too large to print"
-    return text if len(text) <= _SHOWN_LENGTH else f"{text[:_SHOWN_LENGTH]}…"
 
 
 def _inside(value: float, bound: Bound) -> bool:

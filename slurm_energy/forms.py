@@ -1,4 +1,7 @@
-"""Forms of texts in settings: database URL, HOST:PORT, partition name. No I/O and few imports: hooks use it too."""
+"""Forms of texts in settings: database URL, HOST:PORT, partition name; and a stranger's value in a message.
+
+No I/O and few imports: hooks use it too.
+"""
 
 import re
 
@@ -10,6 +13,15 @@ DATABASE_DRIVERS = {"sqlite": "sqlite", "postgresql": "postgresql+psycopg", "mar
 _HOST = re.compile(r"[A-Za-z0-9._%:-]{1,255}\Z")
 _PARTITION = re.compile(r"[A-Za-z0-9_.-]{1,64}\Z")
 _FEATURE = re.compile(r"[A-Za-z0-9_.:-]{1,64}\Z")
+
+
+def shown(value: object, length: int = 80) -> str:
+    """Return a value for a message: on one line, not longer than that, whatever it is."""
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # ValueError: an integer of more digits than Python prints
+        text = f"a {type(value).__name__} too large to print"
+    return text if len(text) <= length else text[: length - 1] + "…"
 
 
 def database_driver(name: str) -> str | None:

@@ -45,10 +45,11 @@ def chosen_policy(config: Config, *, is_serving: bool = False) -> PolicyChoice:
         reason = f"{', '.join(missing)} not installed"
         mend = f"for the learned policy {INSTALL}, then reload slurm-energyd"
     else:
-        fault = next(_setting_faults(learned), None) or next(_checkpoint_faults(learned), None)
+        setting_fault = next(_setting_faults(learned), None)
+        fault = setting_fault or next(_checkpoint_faults(learned), None)
         if fault is None:
             return PolicyChoice(config=learned)
-        if is_serving and next(_setting_faults(learned), None) is None:
+        if is_serving and setting_fault is None:
             note = f"the learned policy cannot be loaded anew, the one before stays: {fault}"
             return PolicyChoice(config=learned, note=note)
         reason, mend = "the learned policy cannot be served", fault

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from slurm_energy.errors import CheckpointError, ConfigError
+from slurm_energy.forms import shown
 from slurm_energy.graph import schema
 from slurm_energy.policy.gnn.configuration import NetworkConfig
 from slurm_energy.policy.weights_file import check_weights
@@ -71,17 +72,17 @@ class CheckpointMetadata:
             ("weights_sha256", self.weights_sha256, _SHA256, "64 hexadecimal digits"),
         ):
             if not isinstance(text, str) or not form.match(text):
-                raise CheckpointError(f"checkpoint's {thing} is {_shown(text)}, it must be {meaning}")
+                raise CheckpointError(f"checkpoint's {thing} is {shown(text)}, it must be {meaning}")
         if not _is_finite(self.created_at_seconds) or not 0.0 <= self.created_at_seconds < 1e11:
             raise CheckpointError(
-                f"checkpoint's created_at_seconds is {_shown(self.created_at_seconds)}, it must be a Unix time"
+                f"checkpoint's created_at_seconds is {shown(self.created_at_seconds)}, it must be a Unix time"
             )
         if not isinstance(self.metrics, Mapping) or len(self.metrics) > MAX_METRICS:
             raise CheckpointError(f"checkpoint's metrics are no table of up to {MAX_METRICS} numbers")
         for name, value in self.metrics.items():
             if not _METRIC.match(name) or not _is_finite(value):
                 raise CheckpointError(
-                    f"checkpoint's metric {_shown(name)} is {_shown(value)}, not a plain name and a finite number"
+                    f"checkpoint's metric {shown(name)} is {shown(value)}, not a plain name and a finite number"
                 )
 
     def document(self) -> dict[str, Any]:
@@ -212,15 +213,15 @@ def read_metadata(folder: CheckpointFolder) -> CheckpointMetadata:
     file = folder.path / DOCUMENT_FILE
     document = _parsed(folder.read(DOCUMENT_FILE, MAX_DOCUMENT_BYTES), file)
     if document.get("format") != FORMAT_VERSION:
-        raise CheckpointError(f"{file} has format {_shown(document.get('format'))}, this code reads {FORMAT_VERSION}")
+        raise CheckpointError(f"{file} has format {shown(document.get('format'))}, this code reads {FORMAT_VERSION}")
     if document.get("schema_version") != schema.SCHEMA_VERSION:
         raise CheckpointError(
-            f"{file} was made for schema version {_shown(document.get('schema_version'))} of the graph's features, "
+            f"{file} was made for schema version {shown(document.get('schema_version'))} of the graph's features, "
             f"this code has version {schema.SCHEMA_VERSION}: train anew or install the version that it was made with"
         )
     seal = document.pop(_SEAL, None)
     if seal != _seal(document):
-        raise CheckpointError(f"{file} was changed after it was written: its {_SEAL} is {_shown(seal)}")
+        raise CheckpointError(f"{file} was changed after it was written: its {_SEAL} is {shown(seal)}")
     _check_keys(document, file)
     _check_widths(document["widths"], file)
     try:
@@ -240,7 +241,7 @@ def _parsed(data: bytes, file: Path) -> dict[str, Any]:
     try:
         document = json.loads(data.decode("utf-8"), parse_constant=_refuse_constant, object_pairs_hook=_table)
     except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"{file} is no JSON document that can be read: {_shown(str(error))}") from error
+        raise CheckpointError(f"{file} is no JSON document that can be read: {shown(str(error))}") from error
     if not isinstance(document, dict):
         raise CheckpointError(f"{file} holds a {type(document).__name__}, a table is needed")
     return document
@@ -260,18 +261,18 @@ def _table(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _check_keys(document: Mapping[str, Any], file: Path) -> None:
     needed = {"format", *(item.name for item in fields(CheckpointMetadata))}
     for key in sorted(needed.symmetric_difference(document)):
-        raise CheckpointError(f"{file} {'lacks' if key in needed else 'has the unknown'} key {_shown(key)}")
+        raise CheckpointError(f"{file} {'lacks' if key in needed else 'has the unknown'} key {shown(key)}")
 
 
 def _check_widths(widths: object, file: Path) -> None:
     ours = feature_widths()
     if not isinstance(widths, dict):
-        raise CheckpointError(f"{file}: widths are {_shown(widths)}, a table is needed")
+        raise CheckpointError(f"{file}: widths are {shown(widths)}, a table is needed")
     for key in sorted({*ours, *widths}):
         theirs = widths.get(key)
         if isinstance(theirs, bool) or theirs != ours.get(key):
             raise CheckpointError(
-                f"{file}: feature list {_shown(key)} has width {_shown(theirs)} there and {ours.get(key)} here"
+                f"{file}: feature list {shown(key)} has width {shown(theirs)} there and {ours.get(key)} here"
             )
 
 
@@ -288,11 +289,3 @@ def _is_finite(value: object) -> bool:
     if not isinstance(value, int | float) or isinstance(value, bool):
         return False
     return abs(value) <= sys.float_info.max  # also for integers that no float can hold
-
-
-def _shown(value: object) -> str:
-    """Return a stranger's value for a message."""
-    try:
-        return repr(value)[:80]
-    except RecursionError:
-        return "a value that is nested too deeply"

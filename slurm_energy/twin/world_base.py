@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from slurm_energy.errors import ConfigError
-from slurm_energy.twin.world_table import shown
+from slurm_energy.forms import shown
 
 WORLDS_FOLDER = Path(__file__).with_name("worlds")
 _MOST_BYTES = 64 << 20

@@ -10,11 +10,12 @@ from typing import Any
 from slurm_energy.energy_model.catalog import gpu_type
 from slurm_energy.energy_model.curves import WorkloadCurve
 from slurm_energy.errors import ConfigError
+from slurm_energy.forms import shown
 from slurm_energy.twin.device_model import DeviceModel, Load, PairSpeed, Thermal
 from slurm_energy.twin.mig import mig_slice
 from slurm_energy.twin.world_kinds import HIGHEST_WATTS, POINTS, DeviceFrame, KindReader, read_scaling, type_curves
 from slurm_energy.twin.world_series import inside_folder
-from slurm_energy.twin.world_table import WorldTable, shown
+from slurm_energy.twin.world_table import WorldTable
 
 _MOST_CLOCKS = 1000
 _MOST_KINDS = 1000

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from slurm_energy.errors import ConfigError
+from slurm_energy.forms import shown
 from slurm_energy.policy.placement import Discipline
 from slurm_energy.twin.device_model import DeviceModel
 from slurm_energy.twin.world import EstimateErrors, FailureRates, Outage, Partition, Pool, SuspendSettings, World
@@ -22,7 +23,7 @@ from slurm_energy.twin.world_series import (
     optional_series,
     read_series,
 )
-from slurm_energy.twin.world_table import WorldTable, shown
+from slurm_energy.twin.world_table import WorldTable
 
 __all__ = ["find_world", "load_world", "shipped_world", "world_names"]
 

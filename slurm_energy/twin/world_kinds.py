@@ -9,8 +9,9 @@ from slurm_energy.domain.ids import GpuTypeName
 from slurm_energy.energy_model.curves import WorkloadCurve, curves_of, shipped_curves
 from slurm_energy.energy_model.power import PowerCurve
 from slurm_energy.energy_model.runtime import RuntimeCurve
+from slurm_energy.forms import shown
 from slurm_energy.twin.device_model import Load, Scaling, load_from_curves
-from slurm_energy.twin.world_table import WorldTable, shown
+from slurm_energy.twin.world_table import WorldTable
 
 HIGHEST_WATTS = 1e5
 """Of one device."""

@@ -6,8 +6,9 @@ from math import inf
 from pathlib import Path
 
 from slurm_energy.errors import ConfigError
+from slurm_energy.forms import shown
 from slurm_energy.twin.world import Series
-from slurm_energy.twin.world_table import WorldTable, shown
+from slurm_energy.twin.world_table import WorldTable
 
 _MOST_POINTS = 1_000_000
 _MOST_BYTES = 64 << 20

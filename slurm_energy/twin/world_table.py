@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from slurm_energy.errors import ConfigError
+from slurm_energy.forms import shown
 
 _NAME_LENGTH = 120
 _LIST_LENGTH = 100_000
-_SHOWN_LENGTH = 60
 _Value = TypeVar("_Value")
 
 
@@ -228,12 +228,3 @@ class WorldTable:
         if default is None:
             raise self.error(f"{key} is missing")
         return default
-
-
-def shown(value: object) -> str:
-    """Return a value for a message: on one line, not too long, whatever it is."""
-    try:
-        text = repr(value)
-    except (ValueError, RecursionError):
-        text = f"a {type(value).__name__} too large to print"
-    return text if len(text) <= _SHOWN_LENGTH else text[: _SHOWN_LENGTH - 1] + "…"

@@ -9,6 +9,7 @@ from slurm_energy.evaluation.results.merit import Merit
 
 SEPARATOR = "::"
 FIRST_SEED = 1
+"""Of every case, below those of sweeps, of choices by hand and of training."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

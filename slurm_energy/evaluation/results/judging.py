@@ -105,12 +105,12 @@ def judged(
     else:
         found = difference_of(result, label, against, goal.figure, percent=goal.kind == "percent")
         least = _least_percent(goal, label, against, result)
-    whole = lacks_no_seed(result, label) and (not against or lacks_no_seed(result, against))
+    whole = has_every_seed(result, label) and (not against or has_every_seed(result, against))
     verdict = _verdict(goal, found, least) if whole else "open"
     return Judgement(goal=goal, label=label, against=against, found=found, least=least, verdict=verdict)
 
 
-def lacks_no_seed(result: CaseResult, label: str) -> bool:
+def has_every_seed(result: CaseResult, label: str) -> bool:
     """Return whether a policy has a run of every seed of the case: a mean without those that failed would flatter."""
     every = {seed for by_seed in result.runs.values() for seed in by_seed}
     failed = any(failure.startswith((f"{label}, seed ", f"{label}: ")) for failure in result.failures)

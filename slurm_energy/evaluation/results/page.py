@@ -10,8 +10,8 @@ from slurm_energy.evaluation.results.judging import (
     Judgement,
     difference_of,
     estimate_of,
+    has_every_seed,
     judgements,
-    lacks_no_seed,
     learned_policies,
     mean_of,
     strongest_rule,
@@ -226,7 +226,7 @@ def _case(section: Section, case: Case, results: Results) -> Iterator[str]:
             else difference_of(result, label, case.reference, section.figure, percent=section.is_relative)
         )
         name = f"**`{label}`**" if label == strongest else f"`{label}`"
-        if not lacks_no_seed(result, label):
+        if not has_every_seed(result, label):
             name += f" ({len(result.runs[label])} of {len(seeds)} seeds)"
         rows.append([name, *cells, _interval(difference, 2, sign=True)])
     yield from _table(

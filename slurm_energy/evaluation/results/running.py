@@ -111,7 +111,7 @@ def _sweep(pool: Pool, cases: Sequence[Case], results: Results, tell: Tell, sect
         del results.cases[key].texts[label]
 
 
-def _run(  # what to run, and where it goes
+def _run(
     pool: Pool,
     cases: Sequence[Case],
     labels: Mapping[str, Sequence[str]],

@@ -4,6 +4,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, get_args
 
 from slurm_energy.errors import ConfigError
+from slurm_energy.forms import shown
 
 Hierarchy = Literal["hierarchical", "flat", "vector"]
 Propagation = Literal["hybrid", "spatial", "spectral"]
@@ -12,8 +13,6 @@ Sampling = Literal["full", "sampled"]
 Attention = Literal["objectives", "plain", "none"]
 Clocks = Literal["oracle", "learned"]
 Policy = Literal["options", "prices"]
-_SHOWN_LENGTH = 64
-"""Of a stranger's value in a message."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +71,7 @@ class NetworkConfig:
         for name, (low, high) in bounds.items():
             value = getattr(self, name)
             if not low <= value <= high:
-                raise ConfigError(f"network setting {name} is {_shown(value)}, it must be between {low} and {high}")
+                raise ConfigError(f"network setting {name} is {shown(value)}, it must be between {low} and {high}")
         if self.hierarchy != "hierarchical" and self.sampling == "sampled":
             raise ConfigError(
                 f'network settings hierarchy="{self.hierarchy}" and sampling="sampled" do not go together: a sample of '
@@ -105,19 +104,11 @@ class NetworkConfig:
         known = {item.name: item for item in fields(cls)}
         for key, value in document.items():
             if key not in known:
-                raise ConfigError(f"network setting {_shown(key)} does not exist; known: {', '.join(known)}")
+                raise ConfigError(f"network setting {shown(key)} does not exist; known: {', '.join(known)}")
             kind: Any = known[key].type
             choices = get_args(kind)
             if choices and value not in choices:
-                raise ConfigError(f"network setting {key} is {_shown(value)}, allowed: {', '.join(choices)}")
+                raise ConfigError(f"network setting {key} is {shown(value)}, allowed: {', '.join(choices)}")
             if not choices and (isinstance(value, bool) or not isinstance(value, kind)):
-                raise ConfigError(f"network setting {key} is {_shown(value)}, {kind.__name__} is needed")
+                raise ConfigError(f"network setting {key} is {shown(value)}, {kind.__name__} is needed")
         return cls(**document)
-
-
-def _shown(value: object) -> str:
-    """Return a stranger's value at a length for a message."""
-    try:
-        return repr(value)[:_SHOWN_LENGTH]
-    except (RecursionError, ValueError):  # ValueError: an integer of more digits than Python prints
-        return "a value that cannot be printed"

@@ -35,6 +35,7 @@ MAX_CLOCKS = 12
 _NOMINAL_WATTS = 300.0
 _NOMINAL_SECONDS = 3600.0
 """Of a job whose length nobody knows: only ratios count then."""
+NOTHING_OPEN = "no partition is open to choice: the job stays where it was sent"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,9 +99,6 @@ def served_options(
         for candidate in context.candidates
         if candidate.partition.name in shown.partition_index
     )
-
-
-NOTHING_OPEN = "no partition is open to choice: the job stays where it was sent"
 
 
 def nothing_open(context: DecisionContext) -> PolicyAnswer:

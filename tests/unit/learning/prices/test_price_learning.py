@@ -63,9 +63,9 @@ def jobs(seed: int, count: int = 120) -> Workload:
     return Workload(name="alone", jobs=tuple(found))
 
 
-def episode(network: HierarchicalNetwork, seed: int) -> PricedEpisode:
+def episode(network: HierarchicalNetwork, seed: int, workload: Workload | None = None) -> PricedEpisode:
     rule = ExploringPriceRule(network.eval(), EPISODE, Random(seed))
-    outcome = run(WORLD, jobs(seed), rule)
+    outcome = run(WORLD, workload or jobs(seed), rule)
     steps, cost = rule.steps(outcome.end_seconds)
     return PricedEpisode(states=tuple(rule.states), steps=tuple(steps), cost_per_job=cost)
 

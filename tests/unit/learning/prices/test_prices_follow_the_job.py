@@ -5,9 +5,8 @@ from random import Random
 import pytest
 import torch
 from small_worlds import make_job
-from test_price_learning import CONFIG, EPISODE, WORLD, joules, learned
+from test_price_learning import CONFIG, EPISODE, WORLD, episode, joules, learned
 
-from slurm_energy.learning.prices.collector import ExploringPriceRule, PricedEpisode
 from slurm_energy.learning.prices.learner import PriceLearner
 from slurm_energy.learning.prices.settings import PriceLearnerSettings
 from slurm_energy.policy.gnn.network import HierarchicalNetwork, create_network
@@ -36,13 +35,6 @@ def jobs(seed: int, cycles: int = 12) -> Workload:
     return Workload(name="two kinds", jobs=tuple(found))
 
 
-def episode(network: HierarchicalNetwork, seed: int) -> PricedEpisode:
-    rule = ExploringPriceRule(network.eval(), EPISODE, Random(seed))
-    outcome = run(WORLD, jobs(seed), rule)
-    steps, cost = rule.steps(outcome.end_seconds)
-    return PricedEpisode(states=tuple(rule.states), steps=tuple(steps), cost_per_job=cost)
-
-
 @pytest.fixture(scope="module")
 def network() -> HierarchicalNetwork:
     torch.set_num_threads(1)
@@ -52,7 +44,7 @@ def network() -> HierarchicalNetwork:
     )
     learner = PriceLearner(found, settings, noise=EPISODE.noise, seed=0)
     for number in range(25):
-        learner.absorb([episode(found, 1000 + number)])
+        learner.absorb([episode(found, 1000 + number, jobs(1000 + number))])
     return found.eval()
 
 
