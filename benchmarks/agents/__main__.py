@@ -73,6 +73,13 @@ def _agents() -> Iterator[Agent]:
     for network in ("hierarchical", "flat", "vector"):
         label = f"policy gradient, {network}"
         yield Agent(label=label, recipe="policy-gradient", network=network, section="agents", policy=chooser)
+    yield Agent(  # the same network, asked to save
+        label="policy gradient, hierarchical, saver",
+        recipe="policy-gradient",
+        network="hierarchical",
+        section="agents",
+        policy="gnn:checkpoint={},mode=saver",
+    )
     for network in NETWORKS:
         yield Agent(
             label=f"tum128 prices, {network}",

@@ -8,8 +8,9 @@ from slurm_energy.evaluation.arena_plan import ArenaPlan, seeds_from
 from slurm_energy.evaluation.results.merit import Merit
 
 SEPARATOR = "::"
-FIRST_SEED = 1
-"""Of every case, below those of sweeps, of choices by hand and of training."""
+FIRST_SEED = 101
+"""Of every case, below those of sweeps, of choices by hand and of training. Rules and networks were worked on beside
+figures of seeds 1 to 12, though nothing was chosen by them; those from here on nobody had seen before this page."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
