@@ -3,7 +3,7 @@
 import json
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 from sqlalchemy.orm import Session
@@ -14,6 +14,7 @@ from slurm_energy.domain.ids import ClusterName, JobId
 from slurm_energy.domain.report import ExplainRecord
 from slurm_energy.errors import StoreError
 from slurm_energy.lab.cluster import Lab
+from slurm_energy.lab.jobs import show_jobs, submit
 from slurm_energy.store.energy import stored_reports
 from slurm_energy.store.explain import explain
 from slurm_energy.store.session import open_engine, store_session
@@ -52,6 +53,19 @@ def when_decided(attempt: Callable[[], Value], decided: Callable[[Value], bool])
             return done
         time.sleep(2)
     raise AssertionError(f"no submission was decided, the last gave {done}")
+
+
+def submit_decided(lab: Lab, arguments: Sequence[str], *, wrap: str) -> int:
+    """Submit with plain sbatch until the daemon has decided a job, and return its number; others are cancelled."""
+
+    def attempt() -> tuple[int, bool]:
+        number = submit(lab, arguments, wrap=wrap)
+        decided = "AdminComment" in show_jobs(lab, number)[0]
+        if not decided:
+            lab.run(["scancel", str(number)])
+        return number, decided
+
+    return when_decided(attempt, lambda done: done[1])[0]
 
 
 def workload(seconds_at_default: float, profile: str = "training") -> str:

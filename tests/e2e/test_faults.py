@@ -14,6 +14,7 @@ from energy_lab import (
     drained,
     locked_clocks,
     story,
+    submit_decided,
     time_sbatch,
     until,
     workload,
@@ -221,7 +222,7 @@ def test_a_daemon_that_was_away_gets_the_reports_later(rested: Lab) -> None:
 
 
 def test_slurmd_killed_during_a_job_leaves_no_clock_behind(lab: Lab) -> None:
-    job = submit(lab, ["-p", "a100", "-w", "a100-3", "--gres=gpu:1", "-t", "5"], wrap=workload(240))
+    job = submit_decided(lab, ["-p", "a100", "-w", "a100-3", "--gres=gpu:1", "-t", "5"], wrap=workload(240))
     wait_for(lab, job, {"RUNNING"})
     time.sleep(1)
     assert [node for node, _ in locked_clocks(lab)] == ["a100-3"]
@@ -241,7 +242,7 @@ def test_a_lost_epilog_is_repaired_by_the_next_prolog(lab: Lab) -> None:
     text = script.read_text()
     script.write_text("#!/bin/sh\nexit 0\n")
     try:
-        lost = submit(lab, ["-p", "a100", "-w", "a100-4", "--gres=gpu:1", "-t", "5"], wrap=workload(300))
+        lost = submit_decided(lab, ["-p", "a100", "-w", "a100-4", "--gres=gpu:1", "-t", "5"], wrap=workload(300))
         wait_for(lab, lost, {"COMPLETED"})
         time.sleep(1.5)
         assert [node for node, _ in locked_clocks(lab)] == ["a100-4"]
@@ -275,7 +276,7 @@ def test_a_faulty_gpu_never_fails_its_job_and_its_joules_say_where_they_come_fro
         for gpu in gpus:
             gpu.set_fault(fault)
             opened.callback(gpu.set_fault, fault, on=False)
-        job = submit(lab, ["-p", "v100", "--gres=gpu:1", "-t", "5"], wrap=workload(480))
+        job = submit_decided(lab, ["-p", "v100", "--gres=gpu:1", "-t", "5"], wrap=workload(480))
         wait_for(lab, job, {"COMPLETED"})
         measured = await_reports(lab, job)[0].gpus[0]
     assert measured.source is source

@@ -13,6 +13,7 @@ from energy_lab import (
     locked_clocks,
     reports,
     story,
+    submit_decided,
     until,
     when_decided,
     workload,
@@ -47,7 +48,7 @@ def environment_of(folder: Path, job_id: int, node: str, hook: str) -> dict[str,
 
 
 def test_a_decision_reaches_prolog_and_epilog_and_the_database(lab: Lab, hook_environments: Path) -> None:
-    job = submit(lab, ["-p", "a100", "--gres=gpu:1", "-t", "5"], wrap=workload(60))
+    job = submit_decided(lab, ["-p", "a100", "--gres=gpu:1", "-t", "5"], wrap=workload(60))
     wait_for(lab, job, {"COMPLETED"})
     shown = show_job(lab, job)
     entries = {
@@ -68,10 +69,7 @@ def test_a_decision_reaches_prolog_and_epilog_and_the_database(lab: Lab, hook_en
 
 def test_the_clock_changes_on_exactly_the_jobs_gpus_and_comes_back(lab: Lab) -> None:
     assert until("quiet lab", lambda: not locked_clocks(lab))
-    job = when_decided(
-        lambda: submit(lab, ["-p", "a100", "--gres=gpu:2", "-t", "5"], wrap=workload(240)),
-        lambda number: "AdminComment" in show_job(lab, number),
-    )
+    job = submit_decided(lab, ["-p", "a100", "--gres=gpu:2", "-t", "5"], wrap=workload(240))
     until("locked clocks", lambda: len(locked_clocks(lab)) > 1)
     during = locked_clocks(lab)
     node = show_job(lab, job)["NodeList"]
@@ -132,7 +130,7 @@ def test_a_node_whose_minor_numbers_differ_bills_the_gpu_the_job_really_had(lab:
 
 
 def test_an_array_of_fifty_is_one_decision_and_fifty_energy_rows(lab: Lab) -> None:
-    array = submit(
+    array = submit_decided(
         lab, ["-p", "a40", "--gres=gpu:1", "-t", "5", "--array=1-50%16", "-o", "/dev/null"], wrap=workload(20)
     )
     rows = wait_for(lab, array, {"COMPLETED"}, timeout=120)
@@ -151,7 +149,7 @@ def _all_reports(lab: Lab, ids: list[int]) -> list[NodeReport] | None:
 
 def test_two_jobs_on_one_node_keep_apart(lab: Lab) -> None:
     arguments = ["-p", "a100", "-w", "a100-2", "-t", "5"]
-    slowed = submit(lab, [*arguments, "--gres=gpu:2"], wrap=workload(480))
+    slowed = submit_decided(lab, [*arguments, "--gres=gpu:2"], wrap=workload(480))
     wait_for(lab, slowed, {"RUNNING"})
     refused = submit(lab, [*arguments, "--gres=gpu:1", "--energy=off"], wrap=workload(60))
     wait_for(lab, refused, {"COMPLETED"})
@@ -213,7 +211,7 @@ def test_people_see_the_explanation_and_parsable_output_stays_clean(lab: Lab) ->
 
 
 def test_report_and_explain_show_a_person_his_own_jobs_only(lab: Lab) -> None:
-    job = submit(lab, ["-p", "a100", "--gres=gpu:1", "-t", "5", "-J", "mine $(id)\x1b[31m"], wrap=workload(90))
+    job = submit_decided(lab, ["-p", "a100", "--gres=gpu:1", "-t", "5", "-J", "mine $(id)\x1b[31m"], wrap=workload(90))
     wait_for(lab, job, {"COMPLETED"})
     await_reports(lab, job)
     table = lab.run(["slurm-energy", "report", "job", str(job)], user="alice", check=True)

@@ -1,11 +1,11 @@
 """A real cluster on which nobody has chosen a policy: the network that comes with the package decides a job."""
 
 import pytest
-from energy_lab import await_reports, story, until
+from energy_lab import await_reports, story, submit_decided, until
 from lab_fixtures import StartLab
 
 from slurm_energy.domain.report import DecisionRecord
-from slurm_energy.lab.jobs import submit, wait_for
+from slurm_energy.lab.jobs import wait_for
 from slurm_energy.policy.checkpoint_files import check_files
 from slurm_energy.policy.cost_note import costs_among
 from slurm_energy.policy.shipped import shipped_folder
@@ -17,7 +17,7 @@ def test_a_new_cluster_is_served_by_the_shipped_network(new_lab: StartLab) -> No
     lab = new_lab(energy=True, settings={"policy": {}})
     log = lab.layout.log / "energyd.log"
     until("policy at its first snapshot", lambda: "policy at snapshot" in log.read_text(), 60.0)
-    job_id = submit(lab, ["-p", "a100", "--gres=gpu:2", "-t", "60"], wrap="true")
+    job_id = submit_decided(lab, ["-p", "a100", "--gres=gpu:2", "-t", "60"], wrap="true")
 
     def decided() -> DecisionRecord | None:
         record = story(lab, job_id)

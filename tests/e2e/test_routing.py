@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 import pytest
+from energy_lab import submit_decided
 
 from slurm_energy.lab.cluster import Lab, PartitionSpec
 from slurm_energy.lab.jobs import show_job, submit, wait_for
@@ -20,17 +21,17 @@ def test_a_job_that_names_no_partition_stays_in_the_default_one_while_routing_is
     new_lab: Callable[..., Lab],
 ) -> None:
     lab = new_lab(partitions=PARTITIONS, energy=True)
-    assert show_job(lab, submit(lab, HELD, wrap="true"))["Partition"] == "a40"
-    named = submit(lab, [*HELD, "-p", "a40"], wrap="true")
+    assert show_job(lab, submit_decided(lab, HELD, wrap="true"))["Partition"] == "a40"
+    named = submit_decided(lab, [*HELD, "-p", "a40"], wrap="true")
     assert show_job(lab, named)["Partition"] == "a40"
 
 
 def test_with_open_routing_the_cheapest_partition_is_chosen_but_a_named_one_stands(new_lab: Callable[..., Lab]) -> None:
     lab = new_lab(partitions=PARTITIONS, energy=True, settings={"routing": {"open": True}})
     # The A100 does the measured programs in about a third of the A40's time and for less energy.
-    assert show_job(lab, submit(lab, HELD, wrap="true"))["Partition"] == "a100"
-    assert show_job(lab, submit(lab, [*HELD, "-p", "a40"], wrap="true"))["Partition"] == "a40"
-    assert show_job(lab, submit(lab, [*HELD, "-p", "a40,a100"], wrap="true"))["Partition"] == "a100"
+    assert show_job(lab, submit_decided(lab, HELD, wrap="true"))["Partition"] == "a100"
+    assert show_job(lab, submit_decided(lab, [*HELD, "-p", "a40"], wrap="true"))["Partition"] == "a40"
+    assert show_job(lab, submit_decided(lab, [*HELD, "-p", "a40,a100"], wrap="true"))["Partition"] == "a100"
     assert show_job(lab, submit(lab, [*HELD, "--energy=off"], wrap="true"))["Partition"] == "a40"
 
 
@@ -38,6 +39,6 @@ def test_a_job_never_waits_for_a_cheaper_partition(new_lab: Callable[..., Lab]) 
     lab = new_lab(partitions=PARTITIONS, energy=True, settings={"routing": {"open": True}})
     full = submit(lab, ["-p", "a100", "--gres=gpu:4", "-t", "5", "--energy=off"], wrap="sleep 20")
     wait_for(lab, full, {"RUNNING"})
-    later = submit(lab, ["-p", "a40,a100", "--gres=gpu:1", "-t", "5", "--begin=now+0"], wrap="true")
+    later = submit_decided(lab, ["-p", "a40,a100", "--gres=gpu:1", "-t", "5", "--begin=now+0"], wrap="true")
     rows = wait_for(lab, later, {"COMPLETED"}, timeout=15)
     assert rows[0]["Partition"] == "a40"
