@@ -1,11 +1,11 @@
 """The results page as Markdown, from the results alone."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from math import inf
 
 from slurm_energy.evaluation.intervals import Estimate
-from slurm_energy.evaluation.results.cases import Case, Column, Section
-from slurm_energy.evaluation.results.document import CaseResult, Figures, MatrixSizes, Results
+from slurm_energy.evaluation.results.cases import FIRST_SEED, Case, Column, Section
+from slurm_energy.evaluation.results.document import CaseResult, Results
 from slurm_energy.evaluation.results.judging import (
     Judgement,
     difference_of,
@@ -17,18 +17,13 @@ from slurm_energy.evaluation.results.judging import (
     strongest_rule,
 )
 from slurm_energy.evaluation.results.matrix_sizes import KEY as MATRIX_KEY
-from slurm_energy.evaluation.results.matrix_sizes import (
-    RANGES,
-    SizeRange,
-    clock_rise,
-    range_figures,
-    ranges_as_asked,
-)
-from slurm_energy.evaluation.results.plots import MATRIX_SIZES_PLOT, plot_names
+from slurm_energy.evaluation.results.plots import plot_names
 from slurm_energy.evaluation.results.program import program_of
+from slurm_energy.evaluation.results.tables import NONE, matrix_size_tables, table
+from slurm_energy.policy.checkpoint_files import check_files
+from slurm_energy.policy.shipped import shipped_folder
 
 _AGAINST = "against_undisturbed_percent"
-_NONE = "-"
 
 _HEAD = """# Results
 
@@ -36,7 +31,8 @@ Policies of the arena on fixed scenarios, each on the same arrivals as the other
 seeds in brackets ([how](arena.md#over-seeds)) and bounds that no policy can pass. Figures are defined in
 [arena.md](arena.md), rules in [policies.md](policies.md), worlds in [worlds.md](worlds.md). Written by `make results`;
 every figure, verdict and name of a strongest rule on it is worked out from [results.json](results/results.json).
-*Against* a policy is the mean paired difference in per cent (of a figure in per cent: in points), seed by seed.
+*Against* a policy is the mean paired difference in per cent (of a figure in per cent: in points), seed by seed. Seeds
+are {first_seed} and the following, as many as were fixed for a case before anybody ran one of them.
 
 **The strongest rule** of a case, in bold, is the rule with the least mean of the section's figure among those whose
 queue does not grow, chosen after the fact on the very arrivals that are shown: a policy that is to beat it gets no
@@ -57,19 +53,6 @@ _QUICK = """> **A short run**: a twelfth of the length, two seeds, the first cas
 """
 
 
-_MATRIX_SIZES = """
-The paper on hierarchical graph networks says of its scheduler (section 4.2) that products of matrices below 400 go to
-CPUs or to low clocks, those from 400 to 1000 to middle clocks, and those above 1000 to high clocks. {hours:.3g} hours
-of arrivals of world `{world}`, seed {seed}. *Clock* is a job's clock over the highest of its device, the mean of jobs
-on GPUs (1 where a GPU has only one). A range is *CPU* if more than half of its jobs run there; else *low*, *middle* or
-*high* is the third, between the lowest and the highest clock of GPUs that have more than one, in which the mean lies.
-*Clock over size* leaves out sizes of which more than half run on CPUs. Middle clocks are missing
-because the exact optimum nearly has none: below 1000, copies and calls rule on a K40c and the lowest of its four clocks
-costs least; above, the static part of its power is large and the highest does; only products of 1000 take the third,
-which lies in the upper third of the range.
-"""
-
-
 def results_page(sections: Sequence[Section], results: Results, folder: str) -> str:
     """Return the page.
 
@@ -78,7 +61,7 @@ def results_page(sections: Sequence[Section], results: Results, folder: str) -> 
         results: Everything that was found.
         folder: Where the plots lie, seen from the page.
     """
-    parts = [_HEAD, _programs(results)]
+    parts = [_HEAD.replace("{first_seed}", str(FIRST_SEED)), _programs(results), _shipped()]
     if results.is_quick:
         parts.append(_QUICK)
     for section in sections:
@@ -104,6 +87,18 @@ def _programs(results: Results) -> str:
     return told if not others else told.replace("all by", "most by") + f" By others: {', '.join(others)}."
 
 
+def _shipped() -> str:
+    """Return what the policy is that comes with the package."""
+    folder = shipped_folder()
+    megabytes = sum(path.stat().st_size for path in folder.iterdir()) / 1e6
+    return (
+        f"`checkpoint=shipped` is {check_files(folder).version}, {megabytes:.2f} MB (asked: at most 5), made by one "
+        "command ([how, and how long it took](../explanation/learning.md#the-shipped-policy)) on worlds without "
+        "disturbances, deadlines, power budgets and wrong estimates. That it serves any number of partitions, of GPU "
+        "types that it has never seen, is held by `tests/unit/policy/gnn/test_shipped.py`."
+    )
+
+
 def _section(section: Section, cases: Sequence[Case], results: Results, folder: str) -> Iterator[str]:
     yield f"## {section.title}"
     yield " ".join(section.text.split())
@@ -119,7 +114,7 @@ def _section(section: Section, cases: Sequence[Case], results: Results, folder: 
         yield from _case(section, case, results)
     if section.key == MATRIX_KEY and results.matrix_sizes is not None:
         yield ""
-        yield from _matrix_sizes(results.matrix_sizes, folder)
+        yield from matrix_size_tables(results.matrix_sizes, folder)
 
 
 def _overview(section: Section, cases: Sequence[Case], results: Results) -> Iterator[str]:
@@ -135,11 +130,11 @@ def _overview(section: Section, cases: Sequence[Case], results: Results) -> Iter
         rows.append(
             [
                 f"`{case.key}`",
-                _NONE if rule is None else f"`{rule}`",
-                _NONE if rule is None else _cell(column, result, rule, with_interval=True),
-                _NONE if best is None else f"`{best}`",
-                _NONE if best is None else _cell(column, result, best, with_interval=True),
-                _NONE
+                NONE if rule is None else f"`{rule}`",
+                NONE if rule is None else _cell(column, result, rule, with_interval=True),
+                NONE if best is None else f"`{best}`",
+                NONE if best is None else _cell(column, result, best, with_interval=True),
+                NONE
                 if best is None or rule is None
                 else _interval(
                     difference_of(result, best, rule, section.figure, percent=section.is_relative), 2, sign=True
@@ -154,9 +149,9 @@ def _overview(section: Section, cases: Sequence[Case], results: Results) -> Iter
         column.heading,
         f"against the rule, {_unit(section)}",
     ]
-    if all(row[3] == _NONE for row in rows):
+    if all(row[3] == NONE for row in rows):
         heads, rows = heads[:3], [row[:3] for row in rows]
-    yield from _table(heads, rows)
+    yield from table(heads, rows)
 
 
 def _goals(section: Section, cases: Sequence[Case], results: Results) -> Iterator[str]:
@@ -167,7 +162,7 @@ def _goals(section: Section, cases: Sequence[Case], results: Results) -> Iterato
     ]
     if found:
         rows = [_goal_row(case, judgement) for case, judgement in found]
-        yield from _table(["case", "goal", "policy", "found", "least possible", "verdict"], rows)
+        yield from table(["case", "goal", "policy", "found", "least possible", "verdict"], rows)
         yield from _reasons(found)
 
 
@@ -201,8 +196,8 @@ def _goal_row(case: Case, judgement: Judgement) -> list[str]:
         f"`{case.key}`",
         goal.text + against,
         f"`{judgement.label}`",
-        found if found == _NONE else found + unit,
-        _NONE if judgement.least is None else f"{judgement.least:+.1f} %",
+        found if found == NONE else found + unit,
+        NONE if judgement.least is None else f"{judgement.least:+.1f} %",
         judgement.verdict,
     ]
 
@@ -229,7 +224,7 @@ def _case(section: Section, case: Case, results: Results) -> Iterator[str]:
         if not has_every_seed(result, label):
             name += f" ({len(result.runs[label])} of {len(seeds)} seeds)"
         rows.append([name, *cells, _interval(difference, 2, sign=True)])
-    yield from _table(
+    yield from table(
         ["policy", *(column.heading for column in columns), f"against {case.reference}, {_unit(section)}"], rows
     )
     swept = [f"`{label}` = `{text}`" for label, text in result.texts.items() if label != text and label in case.rules]
@@ -239,53 +234,6 @@ def _case(section: Section, case: Case, results: Results) -> Iterator[str]:
     for failure in result.failures:
         yield ""
         yield f"Failed: {failure}"
-
-
-def _matrix_sizes(found: MatrixSizes, folder: str) -> Iterator[str]:
-    """Yield what policies do with matrix products by size, and whether it is what the paper says of its scheduler."""
-    yield "### Matrix products by size"
-    yield " ".join(_MATRIX_SIZES.format(world=MATRIX_KEY, hours=found.hours, seed=found.seed).split())
-    if found.sizes:
-        yield ""
-        yield f"![Matrix products by size]({folder}/{MATRIX_SIZES_PLOT})"
-        yield ""
-        yield from _size_tables(found)
-    for failure in found.failures:
-        yield ""
-        yield f"Failed: {failure}"
-
-
-def _size_tables(found: MatrixSizes) -> Iterator[str]:
-    asked = [" or ".join(sizes.asked) for sizes in RANGES]
-    rows = [["*asked*", *asked, "rises", _NONE]]
-    labels = [label for label in found.texts if label in found.sizes]
-    for label in labels:
-        by_size = found.sizes[label]
-        met, of = ranges_as_asked(by_size)
-        cells = [_range_cell(by_size, sizes) for sizes in RANGES]
-        rows.append([f"`{label}`", *cells, clock_rise(by_size), f"{met} of {of} as asked"])
-    yield from _table(["policy", *(sizes.text for sizes in RANGES), "clock over size", "verdict"], rows)
-    yield ""
-    every = sorted({size for label in labels for size in found.sizes[label]})
-    yield from _table(
-        ["clock (jobs on CPUs, %)", *map(str, every)],
-        [[f"`{label}`", *(_size_cell(found.sizes[label].get(size)) for size in every)] for label in labels],
-    )
-
-
-def _range_cell(by_size: Mapping[int, Figures], sizes: SizeRange) -> str:
-    figures = range_figures(by_size, sizes)
-    if figures is None:
-        return _NONE
-    clock = "" if figures.relative_clock is None else f", clock {figures.relative_clock:.2f}"
-    return f"{figures.level}: {100.0 * figures.cpu_share:.0f} % on CPUs{clock}"
-
-
-def _size_cell(figures: Figures | None) -> str:
-    if figures is None:
-        return _NONE
-    clock = f"{figures['relative_clock']:.2f}" if "relative_clock" in figures else _NONE
-    return f"{clock} ({100.0 * figures['cpu_share']:.0f})"
 
 
 def _unit(section: Section) -> str:
@@ -314,7 +262,7 @@ def _cell(column: Column, result: CaseResult, label: str, *, with_interval: bool
         found = estimate_of(result, label, column.figure)
         return _interval(_scaled(found, column.per), column.digits)
     mean = mean_of(result, label, column.figure)
-    return _NONE if mean is None else f"{mean / column.per:,.{column.digits}f}"
+    return NONE if mean is None else f"{mean / column.per:,.{column.digits}f}"
 
 
 def _scaled(found: Estimate | None, per: float) -> Estimate | None:
@@ -326,15 +274,8 @@ def _scaled(found: Estimate | None, per: float) -> Estimate | None:
 
 def _interval(found: Estimate | None, digits: int, *, sign: bool = False) -> str:
     if found is None:
-        return _NONE
+        return NONE
     form = f"{'+' if sign else ''},.{digits}f"
     if found.low is None or found.high is None:
         return format(found.mean, form)
     return f"{format(found.mean, form)} [{format(found.low, form)}, {format(found.high, form)}]"
-
-
-def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    yield "| " + " | ".join(heads) + " |"
-    yield "|" + "---|" + "---:|" * (len(heads) - 1)
-    for row in rows:
-        yield "| " + " | ".join(row) + " |"

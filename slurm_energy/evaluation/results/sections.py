@@ -203,7 +203,8 @@ AGENTS = Section(
 World `lab-open`, a day of 56 GPUs of three types, small enough to train agents on graphs for minutes each. The
 two algorithms of the papers choose partition and device count themselves, the clock is the exact one. `chsac`
 begins with weights that imitate `price:V=20` (*imitation*); the policy gradient begins from nothing, with the
-hierarchical network, a flat one and a plain vector. `cost` is energy plus the time that users wait at 20 W. The
+hierarchical network, a flat one and a plain vector, over jobs of every weight of time and energy; *saver* is the same
+network asked to save. `cost` is energy plus the time that users wait at 20 W. The
 recipes are in `benchmarks/agents`: one training seed, 24 rounds, no constraints. Where `chsac`, `imitation` and
 `policy gradient, flat` have the same figures they decide alike, job by job: what came after the imitation left its
 decisions as they were.

@@ -10,7 +10,7 @@ from benchmarks.agents.__main__ import AGENTS
 from slurm_energy.errors import ConfigError, EvaluationError
 from slurm_energy.evaluation.arena_plan import checked_plan
 from slurm_energy.evaluation.results.__main__ import main
-from slurm_energy.evaluation.results.cases import FULL, QUICK, Candidate, Effort, Goal, candidate_of
+from slurm_energy.evaluation.results.cases import FIRST_SEED, FULL, QUICK, Candidate, Effort, Goal, candidate_of
 from slurm_energy.evaluation.results.document import (
     CaseResult,
     Results,
@@ -21,6 +21,7 @@ from slurm_energy.evaluation.results.document import (
 from slurm_energy.evaluation.results.judging import judgements
 from slurm_energy.evaluation.results.page import results_page
 from slurm_energy.evaluation.results.plots import write_plots
+from slurm_energy.evaluation.results.program import program_of
 from slurm_energy.evaluation.results.running import run_sections
 from slurm_energy.evaluation.results.sections import CANDIDATES, SECTIONS
 from slurm_energy.evaluation.results.selection import selected_sections
@@ -81,6 +82,24 @@ def test_every_goal_that_the_page_says_is_missed_has_a_reason() -> None:
                 told = f"{case.key}, {found.label}: {found.goal.text}"
                 assert found.verdict != "open", told
                 assert found.verdict == "met" or found.goal.why, told
+
+
+def test_every_run_of_the_page_is_by_one_program_and_of_the_seeds_that_were_fixed_before() -> None:
+    results = read_results(PAGE.with_suffix("") / "results.json")
+    assert results.matrix_sizes is not None
+    made = [(case.makers, case.texts) for case in results.cases.values()]
+    made.append((results.matrix_sizes.makers, results.matrix_sizes.texts))
+    programs = {program_of(makers.get(label, "")) for makers, texts in made for label in texts}
+    assert len(programs) == 1 and "" not in programs
+    assert results.matrix_sizes.seed == FIRST_SEED and not results.matrix_sizes.failures
+    candidates = [candidate_of(text) for text in (*CANDIDATES, *(agent.option(Path("any")) for agent in AGENTS))]
+    for section in SECTIONS:
+        for case in section.cases:
+            result = results.cases[case.key]
+            learned = {candidate.label for candidate in candidates if candidate.runs_in(section, case)}
+            assert set(result.runs) == set(case.rules) | learned and not result.failures, case.key
+            assert {tuple(sorted(by_seed)) for by_seed in result.runs.values()} == {case.plan.seeds}, case.key
+            assert min(case.plan.seeds) == FIRST_SEED
 
 
 def test_who_made_runs_is_told_and_another_programs_are_named() -> None:
@@ -232,7 +251,9 @@ def test_every_case_of_the_page_can_be_run() -> None:
     places = {place for section in SECTIONS for place in (section.key, *(case.key for case in section.cases))}
     for text in (*CANDIDATES, *(agent.option(Path("agents")) for agent in AGENTS)):
         assert set(candidate_of(text).sections) <= places
-    assert len({agent.name for agent in AGENTS}) == len({agent.label for agent in AGENTS}) == len(AGENTS)
+    assert len({agent.label for agent in AGENTS}) == len(AGENTS)
+    trained = {(agent.recipe, agent.network, agent.world, agent.begins_as) for agent in AGENTS}
+    assert len({agent.name for agent in AGENTS}) == len(trained)
 
 
 def test_the_fingerprint_follows_world_length_and_merit() -> None:
