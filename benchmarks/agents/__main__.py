@@ -2,20 +2,25 @@
 
     python -m benchmarks.agents --folder build/agents --write docs/reference/results.md [...]
 
-Agents that are in the folder are not trained again. What is behind --folder goes to `slurm_energy.evaluation.results`.
+Agents that this very program has trained into the folder by the same recipe are not trained again, and one that was
+interrupted goes on. What is behind --folder goes to `slurm_energy.evaluation.results`.
 """
 
 import argparse
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from time import monotonic
 
 from slurm_energy.evaluation.results.__main__ import main as run_results
+from slurm_energy.evaluation.results.program import program_digest
 
 _RECIPES = Path(__file__).parent
+_TRAINED = "trained to its end\n"
 _SMALL = {"hidden": "24", "quantiles": "8", "device_layers": "1"}
 NETWORKS = {
     "hierarchical": {**_SMALL, "pooling": '"coarsening"'},
@@ -103,34 +108,50 @@ AGENTS = tuple(_agents())
 
 
 def train(agent: Agent, folder: Path) -> None:
-    """Train one agent, unless it is there.
+    """Train one agent, unless it is there and made by the same program, recipe and beginning.
 
     Raises:
         subprocess.CalledProcessError: the training failed; it has said why.
     """
-    if agent.checkpoint(folder).exists():
-        return
-    lines = [f"{key} = {value}" for key, value in NETWORKS[agent.network].items()]
-    target = folder / agent.name
+    target, made_by = folder / agent.name, folder / f"{agent.name}.made-by"
     settings = folder / f"{agent.name}.toml"
-    if not agent.recipe:
-        settings.write_text("\n".join(lines) + "\n", encoding="utf-8")
-        options = [*_TEACHER, "--network", str(settings)]
-    else:
-        text = (_RECIPES / f"{agent.recipe}.toml").read_text(encoding="utf-8")
-        options = ["--config", str(settings), *(("--world", agent.world) if agent.world else ())]
-        if agent.begins_as:  # and takes the form of that network
-            options += ["--start-from", str(folder / agent.begins_as)]
-        else:
-            text += "\n[network]\n" + "\n".join(lines) + "\n"
-        settings.write_text(text, encoding="utf-8")
-    resumes = (target / "state.pt").exists()
-    options = ["--resume", str(target)] if resumes else [*options, "--output", str(target)]
+    text, options = _settings(agent, folder)
+    maker = _maker(agent, folder, text, options)
+    known = made_by.read_text(encoding="utf-8") if made_by.exists() else ""
+    if known == maker + _TRAINED and agent.checkpoint(folder).exists():
+        return
+    resumes = known == maker and (target / "state.pt").exists()
+    if not resumes:
+        shutil.rmtree(target, ignore_errors=True)
+    settings.write_text(text, encoding="utf-8")
+    made_by.write_text(maker, encoding="utf-8")  # before, so that what is interrupted goes on
+    options = ["--resume", str(target)] if resumes else [*options, str(settings), "--output", str(target)]
     program = Path(sys.executable).with_name("slurm-energy")
     begin = monotonic()
     # On the CPU, where the same seed gives the same agent.
     subprocess.run([str(program), "train", "--device", "cpu", *options], check=True, stdout=subprocess.DEVNULL)
+    made_by.write_text(maker + _TRAINED, encoding="utf-8")
     sys.stderr.write(f"trained {agent.name} in {monotonic() - begin:.0f} s\n")
+
+
+def _settings(agent: Agent, folder: Path) -> tuple[str, list[str]]:
+    """Return the text of an agent's settings, and the options of its training, of which the last takes their file."""
+    network = "\n".join(f"{key} = {value}" for key, value in NETWORKS[agent.network].items()) + "\n"
+    if not agent.recipe:
+        return network, [*_TEACHER, "--network"]
+    text = (_RECIPES / f"{agent.recipe}.toml").read_text(encoding="utf-8")
+    world = ["--world", agent.world] if agent.world else []
+    if agent.begins_as:  # and takes the form of that network
+        return text, [*world, "--start-from", str(folder / agent.begins_as), "--config"]
+    return f"{text}\n[network]\n{network}", [*world, "--config"]
+
+
+def _maker(agent: Agent, folder: Path, text: str, options: Sequence[str]) -> str:
+    """Return what an agent's weights depend on, as a digest."""
+    before = folder / f"{agent.begins_as}.made-by"
+    begun = before.read_text(encoding="utf-8") if agent.begins_as else ""
+    plain = [option.replace(str(folder), "") for option in options]  # the same in every folder
+    return sha256("\0".join((program_digest(), text, *plain, begun)).encode()).hexdigest() + "\n"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -28,19 +28,22 @@ class Column:
 class Goal:
     """What a policy shall reach in a case.
 
-    `value` reads the figure itself, `difference` and `percent` its paired difference from the policy `against`, as it
-    is or in per cent, and `undisturbed` that from the same policy without the disturbance, in per cent. A goal is met
-    if the whole 95 % interval is at or below the limit: a mean that may be chance does not meet it.
+    `value` reads the figure itself and `largest` its largest value of all seeds, `difference` and `percent` its
+    paired difference from the policy `against`, as it is or in per cent, and `undisturbed` that from the same policy
+    without the disturbance, in per cent. A goal is met if the whole 95 % interval is at or below the limit: a mean
+    that may be chance does not meet it.
     """
 
     text: str
     figure: str
-    kind: Literal["value", "percent", "difference", "undisturbed"]
-    most: float
+    kind: Literal["value", "largest", "percent", "difference", "undisturbed"]
+    most: float = 0.0
     is_strict: bool = False
     """Whether the interval must be below the limit: an equal is not better."""
     against: str = ""
     """Text of a policy; empty for the strongest rule."""
+    within_interval: bool = False
+    """Whether the limit is half of the interval of the figure of the policy `against`, in the place of `most`."""
     bound_figure: str = ""
     """Figure of the candidate's own run that nobody can go below, to see whether the goal is possible."""
     of: str = ""

@@ -81,10 +81,8 @@ _PUBLISHED = (
     _below(19.0, _TOTAL, "energy", _SWEPT),
     _below(32.0, _PRODUCT, "energy-time product", _PERFORMANCE),
     _below(24.0, _PRODUCT, "energy-time product", _SWEPT),
-    *_NETWORK,
-    _STRONGEST,
 )
-"""The figures of the paper on hierarchical graph networks (its results) as goals, and the strongest rule."""
+"""The figures of the paper on hierarchical graph networks (its results) as goals."""
 
 _TUM_COLUMNS = (
     Column(figure=_PRODUCT, heading="product, TJ s", per=1e12, digits=0, interval=True),
@@ -109,7 +107,7 @@ def _tum(world: str, title: str, *goals: Goal, undisturbed: str = "", seeds: int
         plan=plan_of(world, hours=_DAY_HOURS, drain=True, seeds=seeds),
         rules=_TUM_RULES,
         reference="fcfs",
-        goals=goals or (_STRONGEST,),
+        goals=(*goals, *_NETWORK, _STRONGEST),
         undisturbed=undisturbed,
     )
 
@@ -141,7 +139,6 @@ that is the highest it is `fcfs`, and where no job waits `sjf-backfill` is, too.
                 most=0.0,
                 against="fcfs",
             ),
-            _STRONGEST,
         ),
     ),
 )
@@ -187,12 +184,11 @@ their mean time from submission to end, the inverse of their throughput at an eq
             Goal(
                 text="every job hit by a failure runs again within 3 decisions",
                 figure="most_decisions_until_back",
-                kind="value",
+                kind="largest",
                 most=3.0,
             ),
-            Goal(text="no job hit by a failure is lost", figure="hit_jobs_never_back", kind="value", most=0.0),
+            Goal(text="no job hit by a failure is lost", figure="hit_jobs_never_back", kind="largest", most=0.0),
             _undisturbed(6.0, _TOTAL, "energy at most 6 % above undisturbed", reasons.WORK_IS_DONE_AGAIN),
-            _STRONGEST,
             undisturbed="tum128-busy",
             seeds=_MANY_SEEDS,
         ),
@@ -206,7 +202,6 @@ their mean time from submission to end, the inverse of their throughput at an eq
                 "hours_per_wide_job",
                 "throughput of jobs that may use several devices at most 12 % below undisturbed",
             ),
-            _STRONGEST,
             undisturbed="tum128-wide",
         ),
         _disturbed("tum128-training", "Training alone"),
@@ -220,7 +215,6 @@ their mean time from submission to end, the inverse of their throughput at an eq
                 most=8.0,
                 against=_HOME,
             ),
-            _STRONGEST,
         ),
     ),
 )
@@ -243,8 +237,10 @@ FORMS = Section(
     key="forms",
     title="Forms of the network",
     text="""
-Half a day of world `tum128`, run until no job is left: learned prices of networks of several forms, each trained
-in this world alone with the same recipe and as long (`benchmarks/agents/prices.toml`).
+Half a day of world `tum128`, run until no job is left: learned prices of networks of several forms, each trained in
+this world alone with the same recipe and as long (`benchmarks/agents/prices.toml`), once: intervals are over arrivals
+and leave out what another training seed would change. In the paper the network chooses by itself; here it moves the
+prices of an exact optimiser, whatever its form. Agents that choose by themselves are in the section above.
 """,
     figure=_PRODUCT,
     is_relative=True,

@@ -1,7 +1,7 @@
 """Means, intervals, paired differences, the strongest rule, and whether goals are met: all from the numbers."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from slurm_energy.evaluation.intervals import Estimate, estimate, paired_difference_percent
@@ -87,7 +87,7 @@ def judgements(
     found = []
     for label in judged_policies(section, case, result):
         for goal in case.goals:
-            against = "" if goal.kind in {"value", "undisturbed"} else goal.against or strongest
+            against = "" if goal.kind in {"value", "largest", "undisturbed"} else goal.against or strongest
             if against != label and goal.of in {"", label}:
                 found.append(judged(goal, label, against, result, undisturbed))
     return tuple(found)
@@ -98,8 +98,12 @@ def judged(
 ) -> Judgement:
     """Return a goal held against a policy."""
     least: float | None = None
+    if goal.within_interval:
+        goal = _within_interval(goal, against, result)
     if goal.kind == "value":
         found = estimate_of(result, label, goal.figure)
+    elif goal.kind == "largest":
+        found = _largest(result, label, goal.figure)
     elif goal.kind == "undisturbed":
         found = None if undisturbed is None else difference_of(result, label, label, goal.figure, base=undisturbed)
     else:
@@ -115,6 +119,21 @@ def has_every_seed(result: CaseResult, label: str) -> bool:
     every = {seed for by_seed in result.runs.values() for seed in by_seed}
     failed = any(failure.startswith((f"{label}, seed ", f"{label}: ")) for failure in result.failures)
     return not failed and every <= result.runs.get(label, {}).keys()
+
+
+def _within_interval(goal: Goal, against: str, result: CaseResult) -> Goal:
+    """Return the goal with half of the other policy's own interval as its limit, which it tells."""
+    own = estimate_of(result, against, goal.figure)
+    if own is None or own.low is None or own.high is None:
+        return goal
+    half = 0.5 * (own.high - own.low)
+    return replace(goal, most=half, text=f"{goal.text} ({half:.3f})")
+
+
+def _largest(result: CaseResult, label: str, figure: str) -> Estimate | None:
+    """Return the largest value of all seeds, which is a fact and no estimate: its interval is itself."""
+    values = [figures[figure] for figures in result.runs.get(label, {}).values() if figure in figures]
+    return Estimate(mean=max(values), low=max(values), high=max(values), seeds=len(values)) if values else None
 
 
 def _verdict(goal: Goal, found: Estimate | None, least: float | None) -> Verdict:

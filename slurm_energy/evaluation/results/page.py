@@ -37,7 +37,8 @@ are {first_seed} and the following, as many as were fixed for a case before anyb
 **The strongest rule** of a case, in bold, is the rule with the least mean of the section's figure among those whose
 queue does not grow, chosen after the fact on the very arrivals that are shown: a policy that is to beat it gets no
 favour from the choice. It is offered under the name that stands here: `slurm-energy arena run --policy NAME` and
-`slurm-energy twin replay` take it, for a site to see whether it is the strongest there too. **Goals** are held against
+`slurm-energy twin replay` take it, for a site to see whether it is the strongest there too; what the daemon can be told
+to run is in [policies.md](policies.md). **Goals** are held against
 learned policies, where there are none against the strongest rule. A goal is met if the whole interval is on its side,
 and open without an interval or where a run of either failed; *no policy can* says that even the bound is on the other
 side.
@@ -94,8 +95,9 @@ def _shipped() -> str:
     return (
         f"`checkpoint=shipped` is {check_files(folder).version}, {megabytes:.2f} MB (asked: at most 5), made by one "
         "command ([how, and how long it took](../explanation/learning.md#the-shipped-policy)) on worlds without "
-        "disturbances, deadlines, power budgets and wrong estimates. That it serves any number of partitions, of GPU "
-        "types that it has never seen, is held by `tests/unit/policy/gnn/test_shipped.py`."
+        "disturbances, deadlines, power budgets and wrong estimates. What it does with GPU types that no training has "
+        "met is in the section of `gavel-shared`; under Slurm it serves any number of partitions and types, and leaves "
+        "jobs on types of which nobody has measured anything as they are (`tests/unit/policy/gnn/test_shipped.py`)."
     )
 
 

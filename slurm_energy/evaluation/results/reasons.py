@@ -78,3 +78,11 @@ end of the longest job is chance, which may go either way, and the interval tell
 FEW_SEEDS = """
 The means are equal or better; the interval of these seeds is wider than what is between them and the limit.
 """
+HOSTS_DRAW_MOST = """
+Hosts draw more than their GPUs here, and what is gained is nodes that stay asleep; how many can differs from seed to
+seed by more than what is gained.
+"""
+SAVES_NO_MORE = """
+The weights of time and energy are seen, and change what is chosen too little: the default mode is near the least
+energy.
+"""

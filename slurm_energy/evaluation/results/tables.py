@@ -18,13 +18,13 @@ NONE = "-"
 _MATRIX_SIZES = """
 The paper on hierarchical graph networks says of its scheduler (section 4.2) that products of matrices below 400 go to
 CPUs or to low clocks, those from 400 to 1000 to middle clocks, and those above 1000 to high clocks. {hours:.3g} hours
-of arrivals of world `{world}`, seed {seed}. *Clock* is a job's clock over the highest of its device, the mean of jobs
-on GPUs (1 where a GPU has only one). A range is *CPU* if more than half of its jobs run there; else *low*, *middle* or
-*high* is the third, between the lowest and the highest clock of GPUs that have more than one, in which the mean lies.
-*Clock over size* leaves out sizes of which more than half run on CPUs. Middle clocks are missing
-because the exact optimum nearly has none: below 1000, copies and calls rule on a K40c and the lowest of its four clocks
-costs least; above, the static part of its power is large and the highest does; only products of 1000 take the third,
-which lies in the upper third of the range.
+of arrivals of world `{world}`, one seed ({seed}): a picture, without intervals. *Clock* is a job's clock over the
+highest of its device, the mean of jobs on GPUs (1 where a GPU has only one). A range is *CPU* if more than half of its
+jobs run there; else *low*, *middle* or *high* is the third, between the lowest and the highest clock of GPUs that have
+more than one, in which the mean lies. *Clock over size* leaves out sizes of which more than half run on CPUs. Middle
+clocks are missing because the exact optimum nearly has none: below 1000, copies and calls rule on a K40c and the
+lowest of its four clocks costs least; above, the static part of its power is large and the highest does; only products
+of 1000 take the third, which lies in the upper third of the range.
 """
 
 

@@ -1,11 +1,13 @@
 """`slurm-energy train`: imitation as before, rounds with their folder, and an end by Ctrl-C that is no loss."""
 
 import os
+import pty
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -206,7 +208,7 @@ def test_a_file_that_imitation_cannot_use_is_refused(
     assert message.replace("\\", "") in capfd.readouterr().err
 
 
-def command(words: list[str]) -> "subprocess.Popen[str]":
+def command(words: list[str], stderr: int = subprocess.PIPE) -> "subprocess.Popen[str]":
     environment = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join([str(LEARNING_TESTS), *sys.path]),
@@ -215,7 +217,7 @@ def command(words: list[str]) -> "subprocess.Popen[str]":
     return subprocess.Popen(
         [sys.executable, "-c", MAIN, "train", *words],
         stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        stderr=stderr,
         text=True,
         env=environment,
         start_new_session=True,
@@ -248,6 +250,23 @@ def test_a_training_that_is_interrupted_says_how_to_go_on_and_ends_as_one_that_w
     assert main(["train", *words, "--output", str(whole)]) == 0
     mine, theirs = (read_checkpoint(folder / "last").tensors for folder in (made, whole))
     assert all(torch.equal(tensor, theirs[name]) for name, tensor in mine.items())
+
+
+def test_on_a_terminal_a_bar_goes_through_the_rounds(config: Path, tmp_path: Path) -> None:
+    ours, its = pty.openpty()
+    words = ["--config", str(config), "--rounds", "3", "--output", str(tmp_path / "made")]
+    with command(words, stderr=its) as running:
+        os.close(its)
+        shown = bytearray()
+        with suppress(OSError):  # what a terminal says that nobody writes to any more
+            while part := os.read(ours, 4096):
+                shown += part
+        out, _ = running.communicate(timeout=60.0)
+    os.close(ours)
+    text = shown.decode()
+    assert running.returncode == 0 and "checkpoint" in out
+    assert "━" in text and "0/3" in text and "3/3" in text and "score=" in text
+    assert "round 1/3" not in text
 
 
 def test_the_score_is_shown_before_other_figures_and_times_are_not() -> None:

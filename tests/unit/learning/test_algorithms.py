@@ -9,8 +9,9 @@ import tiny_learner
 import torch
 
 from slurm_energy.errors import ConfigError
-from slurm_energy.learning import algorithms
+from slurm_energy.learning import algorithms, round_training
 from slurm_energy.learning.algorithms import ALGORITHMS, find_algorithm
+from slurm_energy.learning.collectors import InOrder
 from slurm_energy.learning.round_training import train_in_rounds
 from slurm_energy.learning.settings_file import toml_text
 from slurm_energy.learning.training_settings import resumed_settings, training_settings
@@ -20,8 +21,10 @@ from slurm_energy.twin.world_file import find_world
 LEARNERS: dict[str, dict[str, Any]] = {
     "chsac": {"batch_size": 4, "warm_up_transitions": 3, "updates_per_transition": 0.5},
     "policy-gradient": {"epochs": 1, "minibatches": 2},
+    "prices": {"epochs": 1, "states_per_batch": 2},
 }
-HOURS = 0.2
+HOURS = {"prices": 1.0}
+"""Others take 0.2: of prices, jobs that ended are learned from."""
 
 
 def write_config(folder: Path, name: str) -> Path:
@@ -29,7 +32,7 @@ def write_config(folder: Path, name: str) -> Path:
     tables = {
         "training": {"algorithm": name, "world": "lab", "rounds": 3},
         "network": tiny_learner.NETWORK,
-        "episodes": {"hours": HOURS},
+        "episodes": {"hours": HOURS.get(name, 0.2)},
         "learner": LEARNERS[name],
     }
     path.write_text(toml_text(tables), encoding="utf-8")
@@ -49,6 +52,23 @@ def test_an_algorithm_goes_on_as_if_it_had_not_been_stopped(name: str, tmp_path:
     assert not all(torch.equal(tensor, before[key]) for key, tensor in mine.items())
     assert end.checkpoints["last"].name == "gnn"
     assert end.checkpoints["best"].metrics["score"] >= end.checkpoints["last"].metrics["score"]
+
+
+@pytest.mark.parametrize("name", LEARNERS)
+def test_several_processes_learn_what_one_after_the_other_would_and_one_seed_gives_one_run(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = write_config(tmp_path, name)
+    trained = []
+    for folder, seed in (("first", 0), ("again", 0), ("other", 1)):
+        train_in_rounds(training_settings(config, {"collectors": 2, "rounds": 2, "seed": seed}), tmp_path / folder)
+        trained.append(read_checkpoint(tmp_path / folder / "last").tensors)
+    monkeypatch.setattr(round_training, "create_crew", lambda collector, _count: InOrder(collector))
+    train_in_rounds(training_settings(config, {"collectors": 2, "rounds": 2, "seed": 0}), tmp_path / "in-order")
+    trained.append(read_checkpoint(tmp_path / "in-order" / "last").tensors)
+    first, again, other, in_order = trained
+    assert all(torch.equal(tensor, again[key]) and torch.equal(tensor, in_order[key]) for key, tensor in first.items())
+    assert not all(torch.equal(tensor, other[key]) for key, tensor in first.items())
 
 
 def test_an_algorithm_sets_what_it_needs_of_a_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -121,3 +121,29 @@ def test_what_no_run_says_is_open_and_nobody_is_held_against_himself() -> None:
         ("second", goal.text) for goal in GOALS if goal is not GOALS[0]
     ]
     assert estimate_of(make_result(RULES), "nobody", COST) is None
+
+
+@pytest.mark.parametrize(("worst", "verdict"), [(3.0, "met"), (12.0, "missed")])
+def test_what_every_run_must_keep_is_judged_by_the_largest_and_not_by_the_mean(worst: float, verdict: str) -> None:
+    goal = Goal(text="back in time", figure="decisions", kind="largest", most=3.0)
+    result = make_result({**RULES, "net": 1.0}, decisions={"net": 1.0})
+    result.runs["net"][3] = {**result.runs["net"][3], "decisions": worst}
+    found = judged(goal, "net", "", result)
+    assert found.found is not None and found.found.mean == worst
+    assert found.verdict == verdict
+    result.runs["net"].pop(3)
+    assert judged(goal, "net", "", result).verdict == "open"
+
+
+@pytest.mark.parametrize(("more", "verdict"), [(0.0, "met"), (0.9, "met"), (1.1, "missed")])
+def test_a_limit_can_be_half_of_the_interval_of_the_policy_it_is_held_against(more: float, verdict: str) -> None:
+    goal = Goal(text="no worse", figure=COST, kind="difference", against="second", within_interval=True)
+    result = make_result(RULES)
+    own = estimate_of(result, "second", COST)
+    assert own is not None and own.low is not None and own.high is not None
+    half = 0.5 * (own.high - own.low)
+    result.runs["net"] = {seed: {COST: run[COST] + more * half} for seed, run in result.runs["second"].items()}
+    found = judged(goal, "net", "second", result)
+    assert half > 0.0 and found.goal.most == pytest.approx(half)
+    assert found.goal.text == f"no worse ({half:.3f})"
+    assert found.verdict == verdict

@@ -86,6 +86,7 @@ def few_steps(network: HierarchicalNetwork, seed: int = 1, **changes: Any) -> li
     return run_episode(network, replace(FEW, **changes), seed, torch.Generator().manual_seed(seed))
 
 
+@pytest.mark.timeout(180)
 def test_a_toy_cluster_with_a_known_optimum_is_learned() -> None:
     episodes = EpisodeSettings(
         world=TOY, workload=partial(toy_jobs, count=160), rewards=RewardWeights(waiting_watts=0.0)

@@ -94,6 +94,7 @@ def joules(outcome: Outcome) -> float:
     return float(outcome.total_joules)
 
 
+@pytest.mark.timeout(180)
 def test_a_toy_cluster_with_a_known_optimum_is_learned() -> None:
     test = jobs(seed=5)
     optimum = run(WORLD, test, create_rule("total-cost:V=0,slowdown=0,opening=3"))

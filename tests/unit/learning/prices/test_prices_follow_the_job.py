@@ -48,6 +48,7 @@ def network() -> HierarchicalNetwork:
     return found.eval()
 
 
+@pytest.mark.timeout(180)
 def test_each_kind_gets_the_place_that_suits_it_and_no_common_price_comes_near(network: HierarchicalNetwork) -> None:
     test = jobs(seed=5)
     outcome = run(WORLD, test, learned(network))
