@@ -11,9 +11,9 @@ around the rule's prices, and the network was trained to leave a price alone whe
 equal, and an equal is not better. Why the daemon is behind both is told beside its own goals.
 """
 LOOSE_OVER_THE_DAY = """
-The frontier is that of the mean load. At noon 0.064 jobs/s come, more than all sites together can carry (0.0611), so
-that nobody can be at it. `greedy`, the strongest rule here, is nearer to it, as it lets jobs take more than twice as
-long and so works through the noon's queue at night; `learned prices` pays 20 W for time.
+The frontier is that of the mean load. At noon 0.064 jobs/s come, more than all sites together can carry (0.0611): some
+have to wait for the evening, whoever decides, and the frontier does not count that. `greedy`, the strongest rule here,
+is nearer to it, as it lets jobs take more than twice as long; `learned prices` pays 20 W for time.
 """
 SAVING_HAS_THE_PRODUCT = """
 The strongest rule is the optimiser itself with the settings of `learned prices, saving` (for scientific jobs with
@@ -21,10 +21,10 @@ those of `learned prices`). `learned prices` is set for short turnarounds, not f
 to the product, held against its own settings without it, has a goal of its own.
 """
 FOUR_OF_SIX = """
-Four of the six scenarios are asked for. In these two the time and the missed deadlines are those of `adaptive-price`,
-and the energy is a tenth or two of a per cent more. That is the rule's and not the network's: `total-cost` without
-one is as far behind, and neither the devices that it keeps free nor its prices of hosts change it (on other arrivals:
-`headroom=0` and `opening=0,share=0` cost as much).
+Four of the six scenarios are asked for. In these two `learned prices` costs as much as `adaptive-price` or some tenths
+of a per cent more. That is the rule's and not the network's: `total-cost` without one is at least as far behind, and
+neither the devices that it keeps free nor its prices of hosts change it (on other arrivals: `headroom=0` and
+`opening=0,share=0` cost as much).
 """
 ASKED_ONCE = """
 It is the daemon that misses it. It is asked once, at submission. What runs of a job's name tell it gives it most of
