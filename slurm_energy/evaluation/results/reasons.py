@@ -3,7 +3,7 @@
 EQUAL_TO_THE_RULE = """
 The strongest rule is the exact optimiser whose prices the network moves, or ends within two tenths of a per cent of
 it. Its cost is flat around the rule's prices, and the network was trained to leave a price alone where bills do not
-speak clearly: it is equal, and an equal is not better.
+speak clearly: it is equal, or as near to it as can be told, and an equal is not better.
 """
 EQUAL_BUT_FOR_THE_DAEMON = """
 `learned prices` and the strongest rule are the same exact optimiser with and without a network. The cost is flat
@@ -34,23 +34,23 @@ every measured workload bears, where the rules weigh the time of one job against
 ends where `daemon/oracle` does.
 """
 ENERGY_OF_THE_PAPER = """
-The bound leaves 25 to 26 % (35 to 38 % near the capacity) to anybody, at any speed. `learned prices, saving` runs 95
-of 100 jobs that could have several devices on one, which is each one's least energy. What is left above the bound are
-hosts: empty slots on awake nodes, idle nodes before they sleep, nodes with fewer devices when the others are full,
+The bound leaves what stands under *least possible* to anybody, at any speed. `learned prices, saving` runs nearly all
+jobs on one device, which is each one's least energy (95 of 100, counted on other arrivals). What is left above the
+bound are hosts: empty slots on awake nodes, idle nodes before they sleep, nodes with fewer devices when the others are full,
 and the last hours, in which few jobs keep many nodes awake. `learned prices` is for short turnarounds and pays with
 energy. The paper claims both at once.
 """
 TIME_OF_THE_PAPER = """
 Time is what saving energy costs: one device a job instead of up to four. `learned prices` has the short turnarounds,
 `learned prices, saving` the energy and the short makespan. Near the capacity the fast devices are taken, and even
-performance first, at 12 % more energy than first come, first served, comes to 26 %.
+performance first, at 12 % more energy than first come, first served, comes to 25 %.
 """
 CHANCE_OF_THE_LONGEST = """
-The mean itself is short of most of these goals. The product is energy times the end of the longest job: what is saved
-in energy is told above, and the makespan cannot be shorter than the longest job on its fastest devices, whoever
-decides. It also differs by tens of per cent from seed to seed, and the whole interval would have to be on one side.
-`learned prices` pays for short turnarounds with devices that long jobs then lack; `learned prices, saving` has the
-price of the makespan and room for it.
+The product is energy times the end of the longest job, which differs by tens of per cent from seed to seed, and the
+whole interval has to be on one side: a mean beyond the goal is not enough, nor would it be on other arrivals. The
+makespan cannot be shorter than the longest job on its fastest devices, whoever decides. `learned prices` is short of
+the goals in the mean, too: it pays for short turnarounds with devices that long jobs then lack. `learned prices,
+saving` has the price of the makespan and room for it.
 """
 WORK_IS_DONE_AGAIN = """
 The work that was lost with the devices is done again. Both settings are about as far above undisturbed days as is

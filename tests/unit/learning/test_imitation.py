@@ -39,6 +39,7 @@ def trained() -> HierarchicalNetwork:
     return network
 
 
+@pytest.mark.timeout(180)
 @pytest.mark.parametrize("learned_clocks", [False, True], ids=["exact clocks", "learned clocks"])
 def test_a_toy_cluster_with_a_known_optimum_is_learned(trained: HierarchicalNetwork, learned_clocks: bool) -> None:
     test = toy_jobs(seed=2)
@@ -51,6 +52,7 @@ def test_a_toy_cluster_with_a_known_optimum_is_learned(trained: HierarchicalNetw
     assert untrained > 1.05 * optimum
 
 
+@pytest.mark.timeout(180)
 @pytest.mark.parametrize(
     "config",
     [replace(CONFIG, hierarchy="flat"), replace(CONFIG, hierarchy="vector", attention="none")],
