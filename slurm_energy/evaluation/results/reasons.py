@@ -1,14 +1,14 @@
 """Why goals are missed, as far as was found: told on the page beside the verdicts, as Markdown."""
 
 EQUAL_TO_THE_RULE = """
-The strongest rule is the exact optimiser whose prices the network moves, or ends within two tenths of a per cent of
-it. Its cost is flat around the rule's prices, and the network was trained to leave a price alone where bills do not
-speak clearly: it is equal, or as near to it as can be told, and an equal is not better.
+The strongest rule is the exact optimiser whose prices the network moves, or ends within half a per cent of it. Its
+cost is flat around the rule's prices, and the network was trained to leave a price alone where bills do not speak
+clearly: it is equal, or as near to it as can be told, and an equal is not better.
 """
 EQUAL_BUT_FOR_THE_DAEMON = """
 `learned prices` and the strongest rule are the same exact optimiser with and without a network. The cost is flat
-around the rule's prices, and the network was trained to leave a price alone where bills do not speak clearly: it is
-equal, and an equal is not better. Why the daemon is behind both is told beside its own goals.
+around the rule's prices, and the network, which was trained beside plain settings of the rule and not beside these,
+ends a few tenths of a per cent from it. Why the daemon is behind both is told beside its own goals.
 """
 LOOSE_OVER_THE_DAY = """
 The frontier is that of the mean load. At noon 0.064 jobs/s come, more than all sites together can carry (0.0611): some
