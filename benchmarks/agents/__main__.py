@@ -118,7 +118,8 @@ def train(agent: Agent, folder: Path) -> None:
     text, options = _settings(agent, folder)
     maker = _maker(agent, folder, text, options)
     known = made_by.read_text(encoding="utf-8") if made_by.exists() else ""
-    if known == maker + _TRAINED and agent.checkpoint(folder).exists():
+    # A training in rounds leaves `last` at its end alone; an imitation may be broken off while it writes.
+    if agent.checkpoint(folder).exists() and (known == maker + _TRAINED or (known == maker and agent.recipe)):
         return
     resumes = known == maker and (target / "state.pt").exists()
     if not resumes:
@@ -126,10 +127,10 @@ def train(agent: Agent, folder: Path) -> None:
     settings.write_text(text, encoding="utf-8")
     made_by.write_text(maker, encoding="utf-8")  # before, so that what is interrupted goes on
     options = ["--resume", str(target)] if resumes else [*options, str(settings), "--output", str(target)]
-    program = Path(sys.executable).with_name("slurm-energy")
+    program = (sys.executable, "-m", "slurm_energy.cli.main")  # the package that the digest is of
     begin = monotonic()
     # On the CPU, where the same seed gives the same agent.
-    subprocess.run([str(program), "train", "--device", "cpu", *options], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run([*program, "train", "--device", "cpu", *options], check=True, stdout=subprocess.DEVNULL)
     made_by.write_text(maker + _TRAINED, encoding="utf-8")
     sys.stderr.write(f"trained {agent.name} in {monotonic() - begin:.0f} s\n")
 
@@ -149,7 +150,7 @@ def _settings(agent: Agent, folder: Path) -> tuple[str, list[str]]:
 def _maker(agent: Agent, folder: Path, text: str, options: Sequence[str]) -> str:
     """Return what an agent's weights depend on, as a digest."""
     before = folder / f"{agent.begins_as}.made-by"
-    begun = before.read_text(encoding="utf-8") if agent.begins_as else ""
+    begun = before.read_text(encoding="utf-8").removesuffix(_TRAINED) if agent.begins_as else ""
     plain = [option.replace(str(folder), "") for option in options]  # the same in every folder
     return sha256("\0".join((program_digest(), text, *plain, begun)).encode()).hexdigest() + "\n"
 
