@@ -36,9 +36,9 @@ ends where `daemon/oracle` does.
 ENERGY_OF_THE_PAPER = """
 The bound leaves what stands under *least possible* to anybody, at any speed. `learned prices, saving` runs nearly all
 jobs on one device, which is each one's least energy (95 of 100, counted on other arrivals). What is left above the
-bound are hosts: empty slots on awake nodes, idle nodes before they sleep, nodes with fewer devices when the others are full,
-and the last hours, in which few jobs keep many nodes awake. `learned prices` is for short turnarounds and pays with
-energy. The paper claims both at once.
+bound are hosts: empty slots on awake nodes, idle nodes before they sleep, nodes with fewer devices when the others are
+full, and the last hours, in which few jobs keep many nodes awake. `learned prices` is for short turnarounds and pays
+with energy. The paper claims both at once.
 """
 TIME_OF_THE_PAPER = """
 Time is what saving energy costs: one device a job instead of up to four. `learned prices` has the short turnarounds,
@@ -57,19 +57,19 @@ The work that was lost with the devices is done again. Both settings are about a
 asked, and an interval of twelve seeds is wider than what is between.
 """
 FORM_MATTERS_LITTLE = """
-All forms move prices of the same exact optimiser, and end within half a per cent of each other in energy, whatever
-they can see. In the product the flat, the vector and the spectral form are worse than the rule that they begin from,
-and not by chance: ten rounds in one world taught them to let the longest job run longer. In the paper the network
-itself chooses. Where it does so here (the agents above), more structure was no help in as few rounds.
+All forms move prices of the same exact optimiser, and end within about one per cent of each other in energy, whatever
+they can see; in the product they differ by the end of the longest job, which is chance. In the paper the network itself
+chooses. Where it does so here (the agents above), the hierarchical form has the least cost, after one training of each.
 """
 LOOKS_ARE_RARE = """
 A look at the cluster is shared by all jobs of ten minutes, so that what is left of a decision is arithmetic that is
 the same for every form. The flat form's look is the shorter one: it has no levels to go through.
 """
 AGENTS_IMITATE = """
-Twenty-four rounds of two episodes are enough to come to about the cost of `price:V=20` and not beyond it; with the
-hierarchical network the policy gradient stayed near `greedy`. The rules' arithmetic is exact here, so there is little
-to be found beyond them: the strongest is within 10 % of a bound that leaves out waiting.
+Twenty-four rounds of two episodes are enough for the hierarchical network to come, from nothing, to what imitates
+`price:V=20` decides, and not beyond it; the vector and the flat network are still behind. The rules' arithmetic is
+exact here, so there is little to be found beyond them: the strongest is within some 10 % of a bound that leaves out
+waiting. The least mean of the table is the agents', by less than chance could make it.
 """
 NETWORK_MAY_HARM = """
 The network moves prices by some per cent, by what jobs' bills say; the makespan is on no bill. What it does to the
@@ -83,6 +83,6 @@ Hosts draw more than their GPUs here, and what is gained is nodes that stay asle
 seed by more than what is gained.
 """
 SAVES_NO_MORE = """
-The weights of time and energy are seen, and change what is chosen too little: the default mode is near the least
-energy.
+What costs least here is within half a per cent of the least energy that any policy of the table has, so that the same
+choice stays the likeliest whatever the weights are.
 """
