@@ -69,14 +69,14 @@ AGENTS_IMITATE = """
 Twenty-four rounds of two episodes are enough for the hierarchical network to come, from nothing, to what imitates
 `price:V=20` decides, and not beyond it; the vector and the flat network are still behind. The rules' arithmetic is
 exact here, so there is little to be found beyond them: the strongest is within some 10 % of a bound that leaves out
-waiting. The least mean of the table is the agents', by less than chance could make it.
+waiting. The least mean of the table is the agents', by no more than chance may make.
 """
 NETWORK_MAY_HARM = """
 The network moves prices by some per cent, by what jobs' bills say; the makespan is on no bill. What it does to the
 end of the longest job is chance, which may go either way, and the interval tells how far.
 """
 FEW_SEEDS = """
-The means are equal or better; the interval of these seeds is wider than what is between them and the limit.
+The mean is within the limit; the interval of these seeds is wider than what is between them.
 """
 HOSTS_DRAW_MOST = """
 Hosts draw more than their GPUs here, and what is gained is nodes that stay asleep; how many can differs from seed to

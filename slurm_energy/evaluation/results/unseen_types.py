@@ -26,8 +26,8 @@ UNSEEN = Section(
 World `gavel-shared`: 24 K80, 16 P100 and 8 V100 in hosts of 256 to 665 W, eight days of which the last six count; no
 job may use several devices. K80 and P100 are in none of the worlds that the shipped network was trained on. Hosts draw
 most of the energy here: what a policy gains on devices it loses where it wakes another node, and Slurm's own choice,
-the first partition with room, keeps most nodes asleep. The settings of the section above save little here; those of
-the last rule were chosen for such hosts, on other arrivals.
+the first partition with room, keeps most nodes asleep. The settings of the section above save half of what those of
+the last rule do, which were chosen for such hosts, on other arrivals.
 """,
     figure=_ENERGY,
     is_relative=True,
