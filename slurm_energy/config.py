@@ -97,6 +97,14 @@ class PolicyConfig:
     )
     max_slowdown: float = _setting(0.05, "Slowdown bound of balanced jobs (ratio to the default clock).", 0.0, 2.0)
     saver_max_slowdown: float = _setting(0.20, "Slowdown bound of saver jobs.", 0.0, 2.0)
+    balanced_time_weight: float = _setting(
+        0.5,
+        "What time is worth to balanced jobs beside energy (which is worth the rest of 1), for networks that choose "
+        "among options.",
+        0.0,
+        1.0,
+    )
+    saver_time_weight: float = _setting(0.2, "The same of saver jobs.", 0.0, 1.0)
     fixed_clocks_mhz: dict[str, int] = _setting({}, "Clock of each GPU type under fixed-clock.")
     checkpoint: str = _setting(
         "shipped", "Folder of the learned policy's checkpoint; shipped: the one that comes with the package."

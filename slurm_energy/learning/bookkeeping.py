@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Literal, NamedTuple
 
-from slurm_energy.policy.mode_weights import BALANCED_WEIGHTS
+from slurm_energy.policy.mode_weights import BALANCED_WEIGHTS, JobWeights
 from slurm_energy.twin.environment_reward import Passage, RewardWeights
 from slurm_energy.twin.job_run import COMPUTING, ENDED, STARTING, JobRun
 from slurm_energy.twin.world import World
@@ -17,8 +17,6 @@ is expected to run count at once, at its start; what is left of the cluster's en
 passes. When the job ends, what it really drew and ran beyond that is settled. So its sum is the true total too, less a
 constant power and up to jobs that still run where an episode is cut off, and most of what a choice costs stands beside
 the choice."""
-JobWeights = tuple[float, float]
-"""w_time and w_energy of a job."""
 
 
 def weighted(rewards: RewardWeights, weights: JobWeights) -> RewardWeights:

@@ -21,7 +21,6 @@ from slurm_energy.learning.bookkeeping import (
     Bookkeeping,
     Books,
     Charge,
-    JobWeights,
     empty_watts,
     mean_weights,
 )
@@ -33,7 +32,7 @@ from slurm_energy.policy.gnn.keepers import whole_blocks
 from slurm_energy.policy.gnn.levels import Published
 from slurm_energy.policy.gnn.network import Blocks, HierarchicalNetwork, create_network
 from slurm_energy.policy.gnn.policy_head import best, sample
-from slurm_energy.policy.mode_weights import BALANCED_WEIGHTS, MODE_WEIGHTS
+from slurm_energy.policy.mode_weights import BALANCED_WEIGHTS, MODE_WEIGHTS, JobWeights
 from slurm_energy.policy.placement import Placement
 from slurm_energy.twin.arrivals import WorkloadArrivals
 from slurm_energy.twin.engine import Engine

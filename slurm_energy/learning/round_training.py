@@ -152,12 +152,20 @@ def _resumed_state(settings: TrainingSettings, folder: Path) -> TrainingState:
         raise TrainingError(
             f"the state in {folder} is of {len(state.learners)} ranks, {settings.run.ranks} are to go on from it"
         )
-    if state.rounds >= settings.run.rounds:
+    if state.rounds >= settings.run.rounds and _has_last(folder, state.rounds):
         raise TrainingError(
             f"the training in {folder} has done {state.rounds} of {settings.run.rounds} rounds: "
             "give --rounds a larger number to go on"
         )
     return state
+
+
+def _has_last(folder: Path, rounds: int) -> bool:
+    """Return whether the checkpoint after a round is there; what was ended between state and checkpoint lacks it."""
+    try:
+        return check_files(folder / LAST).metrics.get("round") == rounds
+    except CheckpointError:
+        return False
 
 
 def _with_network_of(settings: TrainingSettings, start: Checkpoint) -> TrainingSettings:

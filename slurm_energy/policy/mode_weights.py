@@ -5,12 +5,15 @@ from dataclasses import dataclass
 
 from slurm_energy.domain.job import EnergyMode
 
-BALANCED_WEIGHTS = (0.5, 0.5)
-MODE_WEIGHTS: Mapping[EnergyMode, tuple[float, float]] = {
+JobWeights = tuple[float, float]
+"""w_time and w_energy of a job."""
+BALANCED_WEIGHTS: JobWeights = (0.5, 0.5)
+MODE_WEIGHTS: Mapping[EnergyMode, JobWeights] = {
     EnergyMode.BALANCED: BALANCED_WEIGHTS,
     EnergyMode.SAVER: (0.2, 0.8),
 }
-"""w_time and w_energy of each mode (abstract and section 3.4 of the hierarchical GNN paper); one network serves all."""
+"""w_time and w_energy of each mode (abstract and section 3.4 of the hierarchical GNN paper); one network serves all.
+Defaults: a site that has other ones sets `policy.balanced_time_weight` and `policy.saver_time_weight`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,7 @@
 """The network as a policy of the daemon: a job and a snapshot in, partition and clocks out, with what it looked at."""
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from typing import Literal
 
@@ -30,7 +30,7 @@ from slurm_energy.policy.gnn.node_hint import node_hint
 from slurm_energy.policy.gnn.priced_serving import PricedPolicy
 from slurm_energy.policy.gnn.reasoning import TopKind
 from slurm_energy.policy.gnn.serving_options import ServedOption, nothing_open, partitions_to_name, served_options
-from slurm_energy.policy.mode_weights import BALANCED_WEIGHTS, MODE_WEIGHTS
+from slurm_energy.policy.mode_weights import MODE_WEIGHTS, JobWeights
 from slurm_energy.policy.oracle import oracle_clocks
 from slurm_energy.policy.shipped import checkpoint_folder
 from slurm_energy.policy.site_limits import site_board_limits
@@ -49,7 +49,7 @@ class GnnPolicy:
 
     name = "gnn"
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  # what a site sets
         self,
         network: HierarchicalNetwork,
         graph: ClusterGraph,
@@ -58,10 +58,12 @@ class GnnPolicy:
         clocks: Clocks = "oracle",
         default_mode: EnergyMode = EnergyMode.BALANCED,
         node_hints: bool = False,
+        weights: Mapping[EnergyMode, JobWeights] = MODE_WEIGHTS,
     ) -> None:
         self.version = version
         self._node_hints = node_hints
         self._default_mode = default_mode
+        self._weights = weights
         self._chooser = NetworkChooser(network, graph)
         self._clocks = clocks
 
@@ -82,7 +84,7 @@ class GnnPolicy:
         options = served_options(job, context, chooser.shown, with_clocks=learned)
         if not any(served.option.open for served in options):
             return nothing_open(context)
-        time_weight, energy_weight = MODE_WEIGHTS.get(job.options.mode or self._default_mode, BALANCED_WEIGHTS)
+        time_weight, energy_weight = _weights_of(job.options.mode or self._default_mode, self._weights)
         wishes = JobWishes(max_slowdown=context.max_slowdown, time_weight=time_weight, energy_weight=energy_weight)
         job_x = submitted_vector(job, context.now_seconds, chooser.shown.facts, runtime=context.runtime, wishes=wishes)
         choice = chooser.choose(job_x, [served.option for served in options])
@@ -177,4 +179,26 @@ def load_policy(config: Config) -> GnnPolicy | PricedPolicy:
     if config.routing.node_hints and not node_hints:
         logger.warning("node hints stay off: the head over nodes was not trained checkpoint=%s", folder)
     clocks: Literal["oracle", "learned"] = config.policy.clocks
-    return GnnPolicy(network, graph, version=metadata.version, clocks=clocks, default_mode=mode, node_hints=node_hints)
+    return GnnPolicy(
+        network,
+        graph,
+        version=metadata.version,
+        clocks=clocks,
+        default_mode=mode,
+        node_hints=node_hints,
+        weights=_site_weights(config),
+    )
+
+
+def _site_weights(config: Config) -> Mapping[EnergyMode, JobWeights]:
+    """Return what time and energy are worth to jobs of each mode at a site."""
+    seconds = {
+        EnergyMode.BALANCED: config.policy.balanced_time_weight,
+        EnergyMode.SAVER: config.policy.saver_time_weight,
+    }
+    return {mode: (weight, 1.0 - weight) for mode, weight in seconds.items()}
+
+
+def _weights_of(mode: EnergyMode, weights: Mapping[EnergyMode, JobWeights]) -> JobWeights:
+    """Return those of a mode; jobs whose mode has none are decided as balanced ones."""
+    return weights.get(mode, weights[EnergyMode.BALANCED])

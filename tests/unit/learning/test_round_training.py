@@ -274,6 +274,25 @@ def test_a_training_that_is_done_says_how_to_go_on(config: Path, tmp_path: Path)
         go_on(tmp_path / "made")
 
 
+@pytest.mark.parametrize("left", ["nothing", "an earlier one", "half of one"])
+def test_what_was_ended_between_its_last_state_and_its_last_checkpoint_is_finished(
+    left: str, config: Path, tmp_path: Path
+) -> None:
+    made = tmp_path / "made"
+    run(config, made, rounds=2)
+    shutil.copytree(made / "last", tmp_path / "earlier")
+    found = go_on(made, rounds=5)
+    (made / "last").unlink()
+    if left != "nothing":
+        (made / "last").symlink_to(tmp_path / "earlier")
+    if left == "half of one":
+        next((tmp_path / "earlier").glob("*.safetensors")).unlink()
+    again = go_on(made)
+    assert all(torch.equal(tensor, found[name]) for name, tensor in again.items())
+    with pytest.raises(TrainingError, match="has done 5 of 5 rounds"):
+        go_on(made)
+
+
 def test_folders_that_are_in_the_way_or_hold_nothing_are_refused(config: Path, tmp_path: Path) -> None:
     (tmp_path / "there").mkdir()
     with pytest.raises(TrainingError, match="exists: go on with --resume"):

@@ -29,7 +29,8 @@ from slurm_energy.policy.gnn.checkpoint import save_checkpoint
 from slurm_energy.policy.gnn.chooser import Choice
 from slurm_energy.policy.gnn.configuration import Clocks, NetworkConfig
 from slurm_energy.policy.gnn.network import HierarchicalNetwork, create_network
-from slurm_energy.policy.gnn.policy import GnnPolicy, load_policy
+from slurm_energy.policy.gnn.policy import GnnPolicy, _site_weights, load_policy
+from slurm_energy.policy.mode_weights import MODE_WEIGHTS
 from slurm_energy.policy.oracle import OraclePolicy
 
 NETWORKS = [
@@ -244,6 +245,19 @@ def test_the_sites_default_mode_is_that_of_jobs_that_name_none(monkeypatch: pyte
     assert balanced["energy_weight"] == pytest.approx(0.5)
     observing = job_columns(policy, monkeypatch, submitted(mode=EnergyMode.OBSERVE), config)
     assert observing["energy_weight"] == pytest.approx(0.5)
+
+
+def test_a_site_says_what_time_and_energy_are_worth(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = str(saved(tmp_path / "one", create_network(SMALL, seed=7)))
+    config = site(name="gnn", checkpoint=folder, balanced_time_weight=0.9, saver_time_weight=0.0)
+    policy = options_policy(config)
+    for mode, worth in ((None, 0.9), (EnergyMode.SAVER, 0.0), (EnergyMode.OBSERVE, 0.9)):
+        row = job_columns(policy, monkeypatch, submitted(mode=mode), config)
+        assert (row["time_weight"], row["energy_weight"]) == pytest.approx((worth, 1.0 - worth))
+
+
+def test_a_site_that_says_nothing_has_the_weights_that_networks_are_trained_with() -> None:
+    assert _site_weights(Config()) == MODE_WEIGHTS
 
 
 def test_history_and_limit_reach_the_network(monkeypatch: pytest.MonkeyPatch) -> None:
