@@ -111,7 +111,7 @@ def test_verdicts_follow_the_figures(
 
 def test_the_page_tells_what_is_asked_and_what_was_found() -> None:
     page = results_page((SECTION,), results_with(made_up(net=AS_ASKED, first=ALL_HIGH)), "results")
-    assert "12 hours of arrivals of world `tum128`, seed 1." in " ".join(page.split())
+    assert "12 hours of arrivals of world `tum128`, one seed (1): a picture" in " ".join(page.split())
     assert "| *asked* | CPU or low | middle | high | rises | - |" in page
     assert (
         "| `net` | CPU: 100 % on CPUs | middle: 7 % on CPUs, clock 0.75 | high: 0 % on CPUs, clock 0.97 | rises "
