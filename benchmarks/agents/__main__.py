@@ -20,7 +20,6 @@ from slurm_energy.evaluation.results.__main__ import main as run_results
 from slurm_energy.evaluation.results.program import program_digest
 
 _RECIPES = Path(__file__).parent
-_TRAINED = "trained to its end\n"
 _SMALL = {"hidden": "24", "quantiles": "8", "device_layers": "1"}
 NETWORKS = {
     "hierarchical": {**_SMALL, "pooling": '"coarsening"'},
@@ -118,8 +117,7 @@ def train(agent: Agent, folder: Path) -> None:
     text, options = _settings(agent, folder)
     maker = _maker(agent, folder, text, options)
     known = made_by.read_text(encoding="utf-8") if made_by.exists() else ""
-    # A training in rounds leaves `last` at its end alone; an imitation may be broken off while it writes.
-    if agent.checkpoint(folder).exists() and (known == maker + _TRAINED or (known == maker and agent.recipe)):
+    if known == maker and agent.checkpoint(folder).exists():  # it is only there after the last round, and whole
         return
     resumes = known == maker and (target / "state.pt").exists()
     if not resumes:
@@ -131,7 +129,6 @@ def train(agent: Agent, folder: Path) -> None:
     begin = monotonic()
     # On the CPU, where the same seed gives the same agent.
     subprocess.run([*program, "train", "--device", "cpu", *options], check=True, stdout=subprocess.DEVNULL)
-    made_by.write_text(maker + _TRAINED, encoding="utf-8")
     sys.stderr.write(f"trained {agent.name} in {monotonic() - begin:.0f} s\n")
 
 
@@ -150,7 +147,7 @@ def _settings(agent: Agent, folder: Path) -> tuple[str, list[str]]:
 def _maker(agent: Agent, folder: Path, text: str, options: Sequence[str]) -> str:
     """Return what an agent's weights depend on, as a digest."""
     before = folder / f"{agent.begins_as}.made-by"
-    begun = before.read_text(encoding="utf-8").removesuffix(_TRAINED) if agent.begins_as else ""
+    begun = before.read_text(encoding="utf-8") if agent.begins_as else ""
     plain = [option.replace(str(folder), "") for option in options]  # the same in every folder
     return sha256("\0".join((program_digest(), text, *plain, begun)).encode()).hexdigest() + "\n"
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from slurm_energy.config import PolicyConfig
 from slurm_energy.domain.job import EnergyMode
 
 JobWeights = tuple[float, float]
@@ -13,7 +14,7 @@ MODE_WEIGHTS: Mapping[EnergyMode, JobWeights] = {
     EnergyMode.SAVER: (0.2, 0.8),
 }
 """w_time and w_energy of each mode (abstract and section 3.4 of the hierarchical GNN paper); one network serves all.
-Defaults: a site that has other ones sets `policy.balanced_time_weight` and `policy.saver_time_weight`."""
+Defaults: see `site_weights`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,3 +39,9 @@ MODE_PRICES: Mapping[EnergyMode, ModePrices] = {
 }
 """By mode. Far below 1, since the bound already limits what a user gives up; above 0, since the last clocks inside it
 save next to nothing."""
+
+
+def site_weights(policy: PolicyConfig) -> Mapping[EnergyMode, JobWeights]:
+    """Return what time and energy are worth to jobs of each mode at a site; `MODE_WEIGHTS` where it says nothing."""
+    seconds = {EnergyMode.BALANCED: policy.balanced_time_weight, EnergyMode.SAVER: policy.saver_time_weight}
+    return {mode: (weight, 1.0 - weight) for mode, weight in seconds.items()}

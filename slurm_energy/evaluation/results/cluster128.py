@@ -4,16 +4,13 @@ from dataclasses import replace
 
 from slurm_energy.evaluation.results import reasons
 from slurm_energy.evaluation.results.cases import Case, Column, Goal, Section, plan_of
+from slurm_energy.evaluation.results.price_settings import BALANCED, SAVER
 
 _DAY_HOURS = 24.0
 _TOTAL, _PRODUCT, _SPAN = "total_joules", "energy_time_product_joule_seconds", "makespan_seconds"
 _TURNAROUND, _BOUND = "mean_turnaround_seconds", "bound_arrivals_joules"
 _PERFORMANCE = "price:V=100000"
 _SWEPT = "fixed-dvfs"
-_NODES = "opening=0.03,spare=0.05,span=75000,pack=0.01"
-"""Nodes that empty together, room for long jobs, and the makespan at about the cluster's mean power."""
-BALANCED, SAVER = f"V=200,by_place=1,wait=0.1,{_NODES}", f"V=50,{_NODES}"
-"""For short turnarounds, and for energy and makespan; chosen on arrivals that no comparison sees."""
 _TUM_PRICED = ("total-cost:V=200", f"total-cost:{BALANCED}", f"total-cost:{SAVER}")
 _TUM_RULES = ("fcfs", "sjf-backfill", _PERFORMANCE, "price:V=20", "price:V=200", "greedy", "edp", *_TUM_PRICED, _SWEPT)
 _STRONGEST = Goal(

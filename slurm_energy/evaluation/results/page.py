@@ -62,7 +62,7 @@ def results_page(sections: Sequence[Section], results: Results, folder: str) -> 
         results: Everything that was found.
         folder: Where the plots lie, seen from the page.
     """
-    parts = [_HEAD.replace("{first_seed}", str(FIRST_SEED)), _programs(results), _shipped()]
+    parts = [_HEAD.format(first_seed=FIRST_SEED), _programs(results), _shipped()]
     if results.is_quick:
         parts.append(_QUICK)
     for section in sections:

@@ -4,10 +4,11 @@ from dataclasses import replace
 
 from slurm_energy.evaluation.results import reasons
 from slurm_energy.evaluation.results.cases import Case, Column, Goal, Section, plan_of
-from slurm_energy.evaluation.results.cluster128 import BALANCED, FORMS, ROBUSTNESS, SAVER, TUM
+from slurm_energy.evaluation.results.cluster128 import FORMS, ROBUSTNESS, TUM
 from slurm_energy.evaluation.results.merit import Merit
+from slurm_energy.evaluation.results.price_settings import BALANCED, HUNGRY_HOSTS, PACKED, SAVER
 from slurm_energy.evaluation.results.scenarios import CHEAPER_THAN_THE_RULE, SCENARIOS
-from slurm_energy.evaluation.results.unseen_types import HUNGRY_HOSTS, UNSEEN
+from slurm_energy.evaluation.results.unseen_types import UNSEEN
 
 _DAY_HOURS = 24.0
 _EXCESS = "frontier_excess_percent"
@@ -91,8 +92,6 @@ is loose.
 )
 
 _ENERGY = "joules_per_unit"
-_PACKED = "V=0,slowdown=0.5,opening=0.03,by_place=1,pack=0.01,wait=0.1"
-"""Prices of what nodes and fast devices are worth to others, chosen on arrivals that no comparison sees."""
 _PHILLY_RULES = (
     "slurm-default",
     "fixed-clock",
@@ -106,7 +105,7 @@ _PHILLY_RULES = (
     "price:V=200",
     "adaptive-price:V=200",
     "total-cost:V=0,slowdown=0.3",
-    f"total-cost:{_PACKED}",
+    f"total-cost:{PACKED}",
 )
 
 
@@ -247,7 +246,7 @@ what came after the imitation then left its decisions as they were.
 SECTIONS = (FRONTIER, SCENARIOS, PHILLY, UNSEEN, TUM, ROBUSTNESS, AGENTS, FORMS)
 CANDIDATES: tuple[str, ...] = (
     "learned prices::frontier,scenarios::learned-price:checkpoint=shipped,V=20",
-    f"learned prices::philly::learned-price:checkpoint=shipped,{_PACKED}",
+    f"learned prices::philly::learned-price:checkpoint=shipped,{PACKED}",
     "the daemon::philly::daemon/gnn",
     f"learned prices::unseen::learned-price:checkpoint=shipped,{HUNGRY_HOSTS}",
     f"learned prices::tum128,robustness::learned-price:checkpoint=shipped,{BALANCED}",

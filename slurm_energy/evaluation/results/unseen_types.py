@@ -2,10 +2,9 @@
 
 from slurm_energy.evaluation.results import reasons
 from slurm_energy.evaluation.results.cases import Case, Column, Goal, Section, plan_of
+from slurm_energy.evaluation.results.price_settings import HUNGRY_HOSTS, PACKED
 
 _ENERGY = "joules_per_unit"
-HUNGRY_HOSTS = "V=0,slowdown=2,opening=0.03,pack=1,wait=0.2"
-"""For hosts that draw more than their GPUs; chosen on arrivals that no comparison sees."""
 _RULES = (
     "slurm-default",
     "fixed-dvfs",
@@ -15,7 +14,7 @@ _RULES = (
     "price:V=20",
     "price:V=20,share=1",
     "adaptive-price:V=200",
-    "total-cost:V=0,slowdown=0.5,opening=0.03,by_place=1,pack=0.01,wait=0.1",
+    f"total-cost:{PACKED}",
     f"total-cost:{HUNGRY_HOSTS}",
 )
 

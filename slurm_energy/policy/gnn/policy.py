@@ -30,7 +30,7 @@ from slurm_energy.policy.gnn.node_hint import node_hint
 from slurm_energy.policy.gnn.priced_serving import PricedPolicy
 from slurm_energy.policy.gnn.reasoning import TopKind
 from slurm_energy.policy.gnn.serving_options import ServedOption, nothing_open, partitions_to_name, served_options
-from slurm_energy.policy.mode_weights import MODE_WEIGHTS, JobWeights
+from slurm_energy.policy.mode_weights import MODE_WEIGHTS, JobWeights, site_weights
 from slurm_energy.policy.oracle import oracle_clocks
 from slurm_energy.policy.shipped import checkpoint_folder
 from slurm_energy.policy.site_limits import site_board_limits
@@ -84,7 +84,7 @@ class GnnPolicy:
         options = served_options(job, context, chooser.shown, with_clocks=learned)
         if not any(served.option.open for served in options):
             return nothing_open(context)
-        time_weight, energy_weight = _weights_of(job.options.mode or self._default_mode, self._weights)
+        time_weight, energy_weight = self._weights_of(job)
         wishes = JobWishes(max_slowdown=context.max_slowdown, time_weight=time_weight, energy_weight=energy_weight)
         job_x = submitted_vector(job, context.now_seconds, chooser.shown.facts, runtime=context.runtime, wishes=wishes)
         choice = chooser.choose(job_x, [served.option for served in options])
@@ -104,6 +104,11 @@ class GnnPolicy:
             reasons=(Reason.POLICY,),
             notes=(_note(options, choice), *self._explained(choice)),
         )
+
+    def _weights_of(self, job: JobRequest) -> JobWeights:
+        """Return what time and energy are worth to a job; one whose mode has no weights is as a balanced one."""
+        mode = job.options.mode or self._default_mode
+        return self._weights.get(mode, self._weights[EnergyMode.BALANCED])
 
     def _explained(self, choice: Choice) -> tuple[str, ...]:
         report = self.report(choice)
@@ -186,19 +191,5 @@ def load_policy(config: Config) -> GnnPolicy | PricedPolicy:
         clocks=clocks,
         default_mode=mode,
         node_hints=node_hints,
-        weights=_site_weights(config),
+        weights=site_weights(config.policy),
     )
-
-
-def _site_weights(config: Config) -> Mapping[EnergyMode, JobWeights]:
-    """Return what time and energy are worth to jobs of each mode at a site."""
-    seconds = {
-        EnergyMode.BALANCED: config.policy.balanced_time_weight,
-        EnergyMode.SAVER: config.policy.saver_time_weight,
-    }
-    return {mode: (weight, 1.0 - weight) for mode, weight in seconds.items()}
-
-
-def _weights_of(mode: EnergyMode, weights: Mapping[EnergyMode, JobWeights]) -> JobWeights:
-    """Return those of a mode; jobs whose mode has none are decided as balanced ones."""
-    return weights.get(mode, weights[EnergyMode.BALANCED])

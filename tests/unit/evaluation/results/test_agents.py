@@ -30,13 +30,12 @@ class Trainings:
         assert how == "resume" or not target.exists()  # the command refuses a folder that exists
         self.seen.append((how, target.name))
         is_imitation = "--teacher" in words
-        target.mkdir(exist_ok=True)
         if not is_imitation:
+            target.mkdir(exist_ok=True)
             (target / "state.pt").touch()
         if self.is_broken_off:
             raise subprocess.CalledProcessError(1, words)
-        if not is_imitation:
-            (target / "last").mkdir()
+        (target if is_imitation else target / "last").mkdir()
 
     def of(self, *chosen: Agent) -> list[tuple[str, str]]:
         """Train the agents, and return what was asked for."""
@@ -92,15 +91,6 @@ def test_what_was_broken_off_goes_on_and_only_by_the_same_maker(
     monkeypatch.setattr(agents, "program_digest", lambda: "two")
     assert trainings.of(TEACHER, LEARNER) == [("output", TEACHER.name), ("output", LEARNER.name)]
     assert trainings.of(LEARNER) == []
-
-
-def test_what_had_ended_when_the_page_s_command_was_killed_is_not_begun_again(trainings: Trainings) -> None:
-    trainings.of(TEACHER, LEARNER)
-    for agent in (TEACHER, LEARNER):
-        made_by = trainings.folder / f"{agent.name}.made-by"
-        made_by.write_text(made_by.read_text(encoding="utf-8").removesuffix(agents._TRAINED), encoding="utf-8")
-    assert trainings.of(LEARNER) == []
-    assert trainings.of(TEACHER) == [("output", TEACHER.name)]
 
 
 def test_an_imitation_that_was_broken_off_begins_anew(trainings: Trainings) -> None:

@@ -1,7 +1,7 @@
 """The network as a policy, asked through the guard: always an answer, always one that may be given."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from math import nan
 from pathlib import Path
@@ -10,27 +10,22 @@ from typing import Any
 import pytest
 import torch
 from served_cluster import A100, SMALL, V100, context_of, guarded, lab, node, site, submitted
+from served_network import job_columns, options_policy, policy_of, saved
 from small_clusters import NOW, make_job, make_node, make_partition, make_snapshot
 
-from slurm_energy.config import Config
 from slurm_energy.domain.cluster import ClusterSnapshot
 from slurm_energy.domain.decision import EnergyDecision, Reason, RuntimeEstimate
 from slurm_energy.domain.ids import GpuTypeName, PartitionName
-from slurm_energy.domain.job import EnergyMode, JobRequest
+from slurm_energy.domain.job import EnergyMode
 from slurm_energy.domain.telemetry import GpuReading
 from slurm_energy.errors import CheckpointError, ConfigError
 from slurm_energy.graph import schema
-from slurm_energy.graph.blocks import Floats
 from slurm_energy.graph.cluster_graph import ClusterGraph
-from slurm_energy.graph.options import RunOption
 from slurm_energy.policy.attention_note import shares_of
-from slurm_energy.policy.checkpoint_files import DOCUMENT_FILE, CheckpointMetadata, sha256
-from slurm_energy.policy.gnn.checkpoint import save_checkpoint
-from slurm_energy.policy.gnn.chooser import Choice
+from slurm_energy.policy.checkpoint_files import DOCUMENT_FILE, sha256
 from slurm_energy.policy.gnn.configuration import Clocks, NetworkConfig
 from slurm_energy.policy.gnn.network import HierarchicalNetwork, create_network
-from slurm_energy.policy.gnn.policy import GnnPolicy, _site_weights, load_policy
-from slurm_energy.policy.mode_weights import MODE_WEIGHTS
+from slurm_energy.policy.gnn.policy import GnnPolicy, load_policy
 from slurm_energy.policy.oracle import OraclePolicy
 
 NETWORKS = [
@@ -44,16 +39,6 @@ NETWORKS = [
 SHORT = RuntimeEstimate(seconds=600.0, upper_seconds=700.0, source="history")
 """Far below every time limit."""
 TAKEN_BACK = {Reason.PARTITION_NOT_ALLOWED, Reason.NO_IDLE_PARTITION, Reason.SLOWDOWN_BOUND, Reason.POLICY_ERROR}
-
-
-def policy_of(config: NetworkConfig = SMALL, seed: int = 1, **changes: Any) -> GnnPolicy:
-    return GnnPolicy(create_network(config, seed), ClusterGraph(), version="1", **changes)
-
-
-def options_policy(config: Config) -> GnnPolicy:
-    policy = load_policy(config)
-    assert isinstance(policy, GnnPolicy)
-    return policy
 
 
 def loving(network: HierarchicalNetwork, column: str, strength: float) -> HierarchicalNetwork:
@@ -200,75 +185,6 @@ def test_between_steps_the_answer_is_that_of_the_state_before_also_while_partiti
     assert guarded(policy, submitted(), after) == guarded(fresh, submitted(), after)
 
 
-def job_columns(
-    policy: GnnPolicy, monkeypatch: pytest.MonkeyPatch, job: JobRequest, config: Config
-) -> dict[str, float]:
-    """Return the columns of the submitted job as the network is given them."""
-    given: list[Floats] = []
-    chooser = policy._chooser
-    original = chooser.choose
-
-    def listened(job_x: Floats, options: Sequence[RunOption]) -> Choice | None:
-        given.append(job_x)
-        return original(job_x, options)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(chooser, "choose", listened)
-        guarded(policy, job, lab(), config)
-    return {feature.name: float(value) for feature, value in zip(schema.TASK, given[-1], strict=True)}
-
-
-def test_the_mode_of_a_job_changes_what_the_network_is_told_it_is_worth(monkeypatch: pytest.MonkeyPatch) -> None:
-    policy, config = policy_of(), site(max_slowdown=0.3, saver_max_slowdown=1.5)
-    found = {
-        mode: job_columns(policy, monkeypatch, submitted(mode=mode), config)
-        for mode in (None, EnergyMode.BALANCED, EnergyMode.SAVER)
-    }
-    weights = {
-        mode: (round(row["time_weight"], 5), round(row["energy_weight"], 5), round(row["max_slowdown"], 5))
-        for mode, row in found.items()
-    }
-    assert weights == {
-        None: (0.5, 0.5, 0.3),
-        EnergyMode.BALANCED: (0.5, 0.5, 0.3),
-        EnergyMode.SAVER: (0.2, 0.8, 1.5),
-    }
-    differing = {name for name, value in found[None].items() if value != found[EnergyMode.SAVER][name]}
-    assert differing == {"time_weight", "energy_weight", "max_slowdown"}
-
-
-def test_the_sites_default_mode_is_that_of_jobs_that_name_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    policy = policy_of(default_mode=EnergyMode.SAVER)
-    config = site(default_mode="saver")
-    assert job_columns(policy, monkeypatch, submitted(), config)["energy_weight"] == pytest.approx(0.8)
-    balanced = job_columns(policy, monkeypatch, submitted(mode=EnergyMode.BALANCED), config)
-    assert balanced["energy_weight"] == pytest.approx(0.5)
-    observing = job_columns(policy, monkeypatch, submitted(mode=EnergyMode.OBSERVE), config)
-    assert observing["energy_weight"] == pytest.approx(0.5)
-
-
-def test_a_site_says_what_time_and_energy_are_worth(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = str(saved(tmp_path / "one", create_network(SMALL, seed=7)))
-    config = site(name="gnn", checkpoint=folder, balanced_time_weight=0.9, saver_time_weight=0.0)
-    policy = options_policy(config)
-    for mode, worth in ((None, 0.9), (EnergyMode.SAVER, 0.0), (EnergyMode.OBSERVE, 0.9)):
-        row = job_columns(policy, monkeypatch, submitted(mode=mode), config)
-        assert (row["time_weight"], row["energy_weight"]) == pytest.approx((worth, 1.0 - worth))
-
-
-def test_a_site_that_says_nothing_has_the_weights_that_networks_are_trained_with() -> None:
-    assert _site_weights(Config()) == MODE_WEIGHTS
-
-
-def test_history_and_limit_reach_the_network(monkeypatch: pytest.MonkeyPatch) -> None:
-    row = job_columns(policy_of(), monkeypatch, submitted(3, time_limit_minutes=120.0), site())
-    scaled = {feature.name: feature for feature in schema.TASK}
-    assert row["is_submitted"] == 1.0
-    assert row["gpus_least"] == pytest.approx(scaled["gpus_least"].scaled(3.0))
-    assert row["time_limit_seconds"] == pytest.approx(scaled["time_limit_seconds"].scaled(7200.0))
-    assert row["estimate_known"] == 0.0
-
-
 def reading(index: int, value: float) -> GpuReading:
     return GpuReading(
         index=index,
@@ -376,18 +292,6 @@ def test_a_network_that_is_not_finite_is_a_fault_that_the_guard_tells_of() -> No
 # Checkpoints.
 
 
-def saved(folder: Path, network: HierarchicalNetwork, **changes: Any) -> Path:
-    values: dict[str, Any] = {
-        "name": "gnn",
-        "version": "2026.11-a",
-        "architecture": network.config,
-        "training_data_sha256": "ab" * 32,
-        "created_at_seconds": 1_795_800_000.0,
-    }
-    save_checkpoint(folder, network.state_dict(), CheckpointMetadata(**{**values, **changes}))
-    return folder
-
-
 @pytest.fixture(autouse=True)
 def _threads() -> Iterator[None]:
     before = torch.get_num_threads()
@@ -413,6 +317,15 @@ def test_a_loaded_policy_decides_as_the_network_that_was_saved(
     assert decisions[0] == decisions[1]
     assert decisions[0] != decisions[2]
     assert decisions[0][0].policy_version == "2026.11-a"
+
+
+def test_a_site_says_what_time_and_energy_are_worth(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = str(saved(tmp_path / "one", create_network(SMALL, seed=7)))
+    config = site(name="gnn", checkpoint=folder, balanced_time_weight=0.9, saver_time_weight=0.0)
+    policy = options_policy(config)
+    for mode, worth in ((None, 0.9), (EnergyMode.SAVER, 0.0), (EnergyMode.OBSERVE, 0.9)):
+        row = job_columns(policy, monkeypatch, submitted(mode=mode), config)
+        assert (row["time_weight"], row["energy_weight"]) == pytest.approx((worth, 1.0 - worth))
 
 
 def test_a_loaded_policy_has_the_sites_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
