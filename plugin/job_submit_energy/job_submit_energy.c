@@ -173,8 +173,8 @@ extern int init(void)
 	energy_settings_t settings;
 
 	if (!_knows_jobs()) {
-		slurm_error("%s: compiled for Slurm %u.%02u.%u, this is %u.%02u.%u: jobs go through unchanged until it is "
-			    "compiled anew: slurm-energy plugin build, then restart slurmctld",
+		slurm_error("%s: compiled for Slurm %u.%02u.%u, this is %u.%02u.%u: jobs go through "
+			    "unchanged; run slurm-energy install --build-plugin, then restart slurmctld",
 			    plugin_type, ENERGY_MAJOR(compiled_release), ENERGY_MINOR(compiled_release),
 			    ENERGY_MICRO(compiled_release), ENERGY_MAJOR(stated_release),
 			    ENERGY_MINOR(stated_release), ENERGY_MICRO(stated_release));

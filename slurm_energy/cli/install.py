@@ -1,12 +1,10 @@
 """`slurm-energy install`."""
 
 import os
-import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import nullcontext
 from pathlib import Path
 
 import click
@@ -22,12 +20,10 @@ from slurm_energy.cli.installation import (
     InstallOptions,
     with_site_facts,
 )
+from slurm_energy.cli.plugin_build import built_plugins
 from slurm_energy.cli.site import detected_roles, read_slurm_conf, slurm_conf_path, under
 from slurm_energy.config import Config, load_config
-from slurm_energy.errors import ConfigError
-from slurm_energy.resources import shared_directory
 
-_BUILD_SECONDS = 300.0
 _COLOURS = {"+": "green", "-": "red", "@": "cyan"}
 
 
@@ -85,7 +81,7 @@ def install(
     config = _present_settings(root)
     chosen = _roles(roles, config)
     click.echo(f"Role of this host: {', '.join(chosen)}", err=True)
-    with _built(build_plugin) as plugins:
+    with built_plugins() if build_plugin else nullcontext() as plugins:
         options = InstallOptions(
             root=root,
             roles=chosen,
@@ -135,27 +131,6 @@ def _differences(changes: Iterable[FileChange]) -> Iterator[str]:
             colour = _COLOURS.get(line[:1])
             yield click.style(line, fg=colour) if colour else line
         yield ""
-
-
-@contextmanager
-def _built(wanted: bool) -> Iterator[Path | None]:
-    """Yield a folder with freshly compiled plugins, None when they are not wanted.
-
-    Raises:
-        ConfigError: they cannot be compiled here.
-    """
-    if not wanted:
-        yield None
-        return
-    with tempfile.TemporaryDirectory(prefix="slurm-energy-build-") as folder:
-        argv = ["make", "--no-print-directory", "-C", str(shared_directory("plugin")), f"BUILD={folder}"]
-        try:
-            done = subprocess.run(argv, capture_output=True, text=True, timeout=_BUILD_SECONDS, check=False)
-        except (OSError, subprocess.TimeoutExpired) as error:
-            raise ConfigError(f"the plugins cannot be compiled: {error}; install make and gcc") from error
-        if done.returncode != 0:
-            raise ConfigError(f"the plugins cannot be compiled:\n{(done.stdout + done.stderr)[-2000:]}")
-        yield Path(folder)
 
 
 def next_steps(installation: Installation, roles: tuple[str, ...], scheduler: str, edited: bool) -> Iterator[str]:

@@ -195,6 +195,11 @@ class Installation:
         yield self._rendered(
             "systemd/slurm-energyd.service.j2", UNIT_DIRECTORY / "slurm-energyd.service", self._unit_values()
         )
+        yield self._rendered(
+            "systemd/slurmctld-energy.conf.j2",
+            UNIT_DIRECTORY / "slurmctld.service.d" / "slurm-energy.conf",
+            {"python": self._options.python},
+        )
 
     def _plugin_values(self) -> dict[str, object]:
         words = {True: "yes", False: "no"}

@@ -45,6 +45,7 @@ NOUNS: dict[str, Noun] = {
     "explain": Noun("explain", "explain", "Tell a job's whole story, from what was asked to what was measured."),
     "install": Noun("install", "install", "Write configuration, units and hooks, after showing what would change."),
     "lab": Noun("lab", "lab", "Run a real Slurm cluster with simulated GPUs on this machine."),
+    "plugin": Noun("plugin", "plugin", "Check the plugin in slurmctld, and make it right before slurmctld starts."),
     "policy": Noun("policy", "policy", "List the policies or show one."),
     "report": Noun("report", "report", "Report the energy of jobs, users or partitions."),
     "status": Noun("status", "status", "Show whether the daemon answers and what it has done."),

@@ -303,9 +303,13 @@ def test_systemd_finds_no_fault_in_the_units(root: Path, tmp_path: Path) -> None
     units.mkdir()
     for path, text in planned(root).items():
         if path.startswith("/etc/systemd/system/"):
-            (units / Path(path).name).write_text(text.replace("/opt/venv/bin/python", "/bin/true"))
-    names = sorted(str(path) for path in units.iterdir())
-    assert len(names) == 5
+            unit = units / Path(path).relative_to("/etc/systemd/system")
+            unit.parent.mkdir(exist_ok=True)
+            unit.write_text(text.replace("/opt/venv/bin/python", "/bin/true"))
+    # The drop-in is read with the unit that it belongs to.
+    (units / "slurmctld.service").write_text("[Service]\nExecStart=/bin/true\n")
+    names = sorted(str(path) for path in units.iterdir() if path.is_file())
+    assert len(names) == 6
     result = subprocess.run(
         ["systemd-analyze", "verify", "--man=no", *names], capture_output=True, text=True, check=False
     )
