@@ -7,12 +7,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from slurm_energy.cli.site import under
+from slurm_energy.cli.slurm_conf_lines import TAKEN_OUT, read_conf_files
 from slurm_energy.errors import ConfigError
 
-_MARK = "# slurm-energy took energy out, since slurmctld would not start with it; before: "
 _LINE = re.compile(r"^(?P<before>\s*JobSubmitPlugins\s*=\s*)(?P<value>\"[^\"]*\"|[^\s#]*)(?P<after>.*)$", re.IGNORECASE)
-_INCLUDE = re.compile(r"^\s*include\s+(\S+)", re.IGNORECASE)
-_MAX_FILES = 32
 
 
 def plugin_words(value: str) -> list[str]:
@@ -22,7 +20,8 @@ def plugin_words(value: str) -> list[str]:
 
 def is_taken_out(slurm_conf: Path, root: Path = Path("/")) -> bool:
     """Return whether `take_out` has changed slurm.conf, or a file that it includes."""
-    return any(line.startswith(_MARK) for _, text in _files(slurm_conf, root) for line in text.splitlines())
+    files = read_conf_files(slurm_conf, root)
+    return any(line.startswith(TAKEN_OUT) for file in files for line in file.text.splitlines())
 
 
 def take_out(slurm_conf: Path, root: Path = Path("/")) -> list[Path]:
@@ -47,60 +46,56 @@ def put_back(slurm_conf: Path, root: Path = Path("/")) -> list[Path]:
 
 def _without(lines: list[str]) -> Iterator[str]:
     for line in lines:
-        match = _LINE.match(line)
-        words = plugin_words(match["value"]) if match is not None else []
-        if match is None or "energy" not in words:
+        words = _words(line)
+        if "energy" not in words:
             yield line
             continue
-        yield f"{_MARK}{line}"
-        kept = ",".join(word for word in words if word != "energy")
+        yield f"{TAKEN_OUT}{line}"
+        kept = [word for word in words if word != "energy"]
         if kept:
-            yield f"{match['before']}{kept}{match['after']}"
+            yield _with_words(line, kept)
 
 
 def _with(lines: list[str]) -> Iterator[str]:
-    waiting = iter(lines)
-    for line in waiting:
-        if not line.startswith(_MARK):
+    """Yield the lines as they were; a list that a person changed meanwhile gets energy at its end."""
+    originals = [line.removeprefix(TAKEN_OUT) for line in lines if line.startswith(TAKEN_OUT)]
+    left = [",".join(word for word in _words(line) if word != "energy") for line in originals]
+    others = [line for line in lines if _words(line)]
+    for line in lines:
+        if line.startswith(TAKEN_OUT):
+            if not others:
+                yield line.removeprefix(TAKEN_OUT)
+        elif originals and _words(line) and "energy" not in _words(line):
+            as_left = ",".join(_words(line)) in left
+            yield (
+                originals[left.index(",".join(_words(line)))]
+                if as_left
+                else _with_words(line, [*_words(line), "energy"])
+            )
+        else:
             yield line
-            continue
-        original = line.removeprefix(_MARK)
-        yield original
-        match = _LINE.match(original)
-        if match is not None and any(word != "energy" for word in plugin_words(match["value"])):
-            following = next(waiting, None)
-            if following is not None and not _LINE.match(following):
-                yield following  # the line was taken away by hand meanwhile
+
+
+def _words(line: str) -> list[str]:
+    match = _LINE.match(line)
+    return [] if match is None else plugin_words(match["value"])
+
+
+def _with_words(line: str, words: list[str]) -> str:
+    match = _LINE.match(line)
+    return line if match is None else f"{match['before']}{','.join(words)}{match['after']}"
 
 
 def _change(slurm_conf: Path, root: Path, edit: Callable[[list[str]], Iterator[str]]) -> list[Path]:
     changed = []
-    for path, text in _files(slurm_conf, root):
-        after = "".join(f"{line}\n" for line in edit(text.splitlines()))
-        if after.rstrip("\n") != text.rstrip("\n"):
+    for file in read_conf_files(slurm_conf, root):
+        path = under(root, file.path).resolve()
+        before = path.read_bytes().decode("utf-8", "surrogateescape")
+        after = "\n".join(edit(before.split("\n")))
+        if after != before:
             _write(path, after)
-            changed.append(path)
+            changed.append(file.path)
     return changed
-
-
-def _files(slurm_conf: Path, root: Path) -> Iterator[tuple[Path, str]]:
-    """Yield slurm.conf and what it includes, with their texts; what cannot be read is left out."""
-    waiting, seen = [under(root, slurm_conf)], set[Path]()
-    while waiting and len(seen) < _MAX_FILES:
-        path = waiting.pop(0).resolve()
-        if path in seen:
-            continue
-        seen.add(path)
-        try:
-            text = path.read_text(encoding="utf-8", errors="surrogateescape")
-        except OSError:
-            continue
-        yield path, text
-        for line in text.splitlines():
-            match = _INCLUDE.match(line)
-            if match is not None:
-                named = Path(match[1])
-                waiting.append(under(root, named) if named.is_absolute() else path.parent / named)
 
 
 def _write(path: Path, text: str) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import click
+from click.shell_completion import CompletionItem
 
 from slurm_energy import __version__
 from slurm_energy.cli.say import say
@@ -69,6 +70,15 @@ class LazyGroup(click.Group):
         module = importlib.import_module(f"slurm_energy.cli.{noun.module}")
         command: click.Command = getattr(module, noun.attribute)
         return command
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Return the names that begin so, without importing anything."""
+        words = [
+            CompletionItem(name, help=noun.summary)
+            for name, noun in sorted(NOUNS.items())
+            if name.startswith(incomplete)
+        ]
+        return words + click.Command.shell_complete(self, ctx, incomplete)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002  # click's signature
         """Write the list without importing anything."""

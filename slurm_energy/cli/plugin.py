@@ -11,10 +11,10 @@ from pathlib import Path
 import click
 
 from slurm_energy.cli.context import JSON_OPTION, print_json, settings
-from slurm_energy.cli.installation import JOB_SUBMIT_PLUGIN
+from slurm_energy.cli.installation import JOB_SUBMIT_PLUGIN, KEPT_PLUGIN
 from slurm_energy.cli.job_submit_line import put_back, take_out
 from slurm_energy.cli.plugin_build import built_plugins, headers_of
-from slurm_energy.cli.plugin_check import KEPT_DIRECTORY, PluginCheck, Standing, check_plugin, slurmctld_program
+from slurm_energy.cli.plugin_check import PluginCheck, Standing, check_plugin, slurmctld_program
 from slurm_energy.cli.site import slurm_conf_path
 from slurm_energy.config import Config
 from slurm_energy.errors import ConfigError, SlurmEnergyError, SlurmError
@@ -102,14 +102,14 @@ class BeforeStart:
     Attributes:
         config: The settings.
         program: The slurmctld that will be started.
-        kept: Folder of the copy that no update of Slurm touches.
+        kept: The copy that no update of Slurm touches.
         keep_slurm_conf: Whether slurm.conf must stay as it is.
         clock: Seconds that only grow.
     """
 
     config: Config
     program: Path
-    kept: Path = KEPT_DIRECTORY
+    kept: Path = KEPT_PLUGIN
     keep_slurm_conf: bool = False
     clock: Callable[[], float] = time.monotonic
     _end: float = field(default=0.0, init=False)
@@ -162,17 +162,17 @@ class BeforeStart:
 
     def _keep(self, path: Path) -> Iterator[str]:
         """Keep a copy of a plugin that works, for the day when an update has left none."""
-        copy = self.kept / JOB_SUBMIT_PLUGIN
+        copy = self.kept
         try:
             if not copy.is_file() or copy.read_bytes() != path.read_bytes():
-                self.kept.mkdir(mode=0o755, parents=True, exist_ok=True)
+                copy.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
                 _place(path, copy)
         except OSError as error:
             yield f"no copy of the plugin could be kept at {copy}: {error.strerror}"
 
     def _restore(self, found: PluginCheck) -> Iterator[str]:
         """Put the kept copy where slurmctld looks for the plugin."""
-        copy = self.kept / JOB_SUBMIT_PLUGIN
+        copy = self.kept
         try:
             usable = read_plugin_file(copy)
         except SlurmError:

@@ -28,8 +28,6 @@ from slurm_energy.slurm.plugin_file import (
     read_plugin_file,
 )
 
-KEPT_DIRECTORY = Path("/usr/local/lib/slurm-energy")
-"""A copy of the plugin that no update of Slurm touches."""
 _UNIT_FOLDERS = ("/usr/lib/systemd/system", "/lib/systemd/system", "/run/systemd/system", "/etc/systemd/system")
 _EXEC_START = re.compile(r"^\s*ExecStart\s*=\s*[-@:+!]*(/\S+)", re.MULTILINE)
 _MORE_PLACES = ":/opt/slurm/sbin:/usr/local/slurm/sbin"

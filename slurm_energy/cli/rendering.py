@@ -29,6 +29,7 @@ def render(name: str, values: Mapping[str, Any]) -> str:
     )
     environment.filters["unit"] = unit_word
     environment.filters["cron"] = cron_word
+    environment.filters["man"] = man_text
     try:
         return environment.get_template(name).render(values)
     except TemplateError as error:
@@ -48,6 +49,12 @@ def cron_word(text: object) -> str:
     word = _one_line(str(text))
     quoted = word if _PLAIN_WORD.match(word) else "'" + word.replace("'", "'\\''") + "'"
     return quoted.replace("%", "\\%")
+
+
+def man_text(text: object) -> str:
+    """Return text for a manual page: nothing in it is taken for a request."""
+    lines = str(text).replace("\\", "\\e").replace("-", "\\-").split("\n")
+    return "\n".join(f"\\&{line}" if line[:1] in {".", "'"} else line for line in lines)
 
 
 def toml_value(value: object) -> str:
