@@ -173,19 +173,20 @@ def test_a_wrong_line_in_slurms_settings_is_named_with_its_mending(
 
 
 @pytest.mark.parametrize(
-    ("built_by", "release", "job_submit", "spank", "words"),
+    ("built_by", "release", "expected", "words"),
     [
-        ("this", "22.05.8", Verdict.OK, Verdict.OK, "built for Slurm 22.05.8"),
-        ("this", "22.05.9", Verdict.OK, Verdict.OK, "built for Slurm 22.05.8, fits slurmctld 22.05.9"),
-        ("this", "24.11.5", Verdict.FAIL, Verdict.OK, "jobs go through slurmctld 24.11.5 unchanged"),
-        ("an earlier", "22.05.8", Verdict.WARN, Verdict.WARN, "the next update of Slurm will stop slurmctld"),
-        ("an earlier", "22.05.9", Verdict.FAIL, Verdict.WARN, "slurmctld 22.05.9 will not start"),
-        ("an earlier", "24.11.5", Verdict.FAIL, Verdict.FAIL, "slurmctld 24.11.5 will not start"),
+        ("this", "22.05.8", (Verdict.OK, Verdict.OK), "built for Slurm 22.05.8"),
+        ("this", "22.05.9", (Verdict.OK, Verdict.OK), "built for Slurm 22.05.8, fits slurmctld 22.05.9"),
+        ("this", "24.11.5", (Verdict.FAIL, Verdict.OK), "jobs go through slurmctld 24.11.5 unchanged"),
+        ("an earlier", "22.05.8", (Verdict.WARN, Verdict.WARN), "the next update of Slurm will stop slurmctld"),
+        ("an earlier", "22.05.9", (Verdict.FAIL, Verdict.WARN), "slurmctld 22.05.9 will not start"),
+        ("an earlier", "24.11.5", (Verdict.FAIL, Verdict.FAIL), "slurmctld 24.11.5 will not start"),
     ],
 )
 def test_plugins_are_compared_with_slurms_release_to_the_last_digit(
-    site: Site, plugins: Path, built_by: str, release: str, job_submit: Verdict, spank: Verdict, words: str
+    site: Site, plugins: Path, built_by: str, release: str, expected: tuple[Verdict, Verdict], words: str
 ) -> None:
+    job_submit, spank = expected
     shutil.copytree(plugins if built_by == "this" else plugins / "earlier", site.root / "plugins")
     for name in ("scontrol", "slurmctld"):
         script = site.fake.bin / name
