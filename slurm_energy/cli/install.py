@@ -58,6 +58,13 @@ _COLOURS = {"+": "green", "-": "red", "@": "cyan"}
 )
 @click.option("--build-plugin", is_flag=True, help="Compile the Slurm plugins for this host's Slurm and install them.")
 @click.option("--plugin-dir", type=click.Path(path_type=Path), help="Slurm's plugin folder, where it is not found.")
+@click.option(
+    "--job-submit",
+    type=click.Choice(["c", "lua"]),
+    default="c",
+    show_default=True,
+    help="What asks in slurmctld: our plugin, or a script for Slurm's own lua plugin, which sets no clocks.",
+)
 @click.option("--edit-slurm-conf", is_flag=True, help="Put the lines into slurm.conf; otherwise they are only shown.")
 @click.option("--dry-run", is_flag=True, help="Show the differences and write nothing.")
 @click.option("--yes", is_flag=True, help="Write without asking.")
@@ -69,6 +76,7 @@ def install(
     scheduler: str,
     build_plugin: bool,
     plugin_dir: Path | None,
+    job_submit: str,
     edit_slurm_conf: bool,
     dry_run: bool,
     yes: bool,
@@ -92,6 +100,7 @@ def install(
             several_hooks=takes_several_hooks(root),
             plugin_directory=plugin_dir,
             built_plugins=plugins,
+            job_submit=job_submit,
         )
         installation = Installation(config, options, os.environ)
         changes = [file_change(root, planned) for planned in installation.files()]

@@ -14,7 +14,7 @@ from slurm_energy.cli.command_files import command_files
 from slurm_energy.cli.file_changes import PlannedFile
 from slurm_energy.cli.rendering import render
 from slurm_energy.cli.settings_table import section_tables
-from slurm_energy.cli.site import plugin_directory, read_slurm_conf, slurm_conf_path, under
+from slurm_energy.cli.site import is_cache_of_slurmd, plugin_directory, read_slurm_conf, slurm_conf_path, under
 from slurm_energy.cli.slurm_conf_lines import (
     EARLIER_FRAGMENT,
     HOOK_PATH,
@@ -40,6 +40,9 @@ SPANK_PLUGIN = "spank_energy.so"
 JOB_SUBMIT_PLUGIN = "job_submit_energy.so"
 KEPT_PLUGIN = Path("/usr/local/lib/slurm-energy") / JOB_SUBMIT_PLUGIN
 """A copy that no update of Slurm touches; `plugin check --before-start` makes and uses it."""
+OWN_PLUGSTACK = CONFIG_DIRECTORY / "plugstack.conf"
+"""Included by Slurm's plugstack.conf, which hosts share: one without this file has no options and no error."""
+LUA_SCRIPT = CONFIG_DIRECTORY / "job_submit.lua"
 SETTINGS_PATH = CONFIG_DIRECTORY / "slurm-energy.toml"
 SCHEDULERS = ("systemd", "cron")
 _SITE_HOOK_NAMES = {
@@ -67,6 +70,7 @@ class InstallOptions:
         several_hooks: Whether Slurm takes several lines of Prolog and of Epilog (24.05 and newer).
         plugin_directory: Slurm's plugin folder; None: found.
         built_plugins: Folder with freshly built plugins; None: none are installed.
+        job_submit: What asks in slurmctld: our plugin, `c`, or Slurm's own for Lua scripts, `lua`.
     """
 
     root: Path = Path("/")
@@ -77,6 +81,7 @@ class InstallOptions:
     several_hooks: bool = False
     plugin_directory: Path | None = None
     built_plugins: Path | None = None
+    job_submit: str = "c"
 
 
 def with_site_facts(config: Config, conf: Mapping[str, str]) -> Config:
@@ -136,11 +141,14 @@ class Installation:
                 gone[planned.path] = replace(planned, absent=True)
         for path in (*_EARLIER_FILES, self.slurm_conf.parent / EARLIER_FRAGMENT):
             gone[path] = PlannedFile(path=path, absent=True)
-        for path in (SETTINGS_PATH, self.plugstack, self.plugins / SPANK_PLUGIN, *self._conf_paths()):
+        of_sbatch = (OWN_PLUGSTACK, self.plugins / SPANK_PLUGIN)
+        for path in (SETTINGS_PATH, self.plugstack, *of_sbatch, *self._conf_paths()):
             gone.pop(path, None)
         if with_sbatch_options:
-            gone[self.plugins / SPANK_PLUGIN] = PlannedFile(path=self.plugins / SPANK_PLUGIN, absent=True)
-        left = [self._plugstack("gone" if with_sbatch_options else "ignored")]
+            gone |= {path: PlannedFile(path=path, absent=True) for path in of_sbatch}
+        left = []
+        if not is_cache_of_slurmd(self.slurm_conf, self._options.root):
+            left.append(self._plugstack("gone" if with_sbatch_options else "ignored"))
         if "controller" in self._options.roles:
             for path in (self.plugins / JOB_SUBMIT_PLUGIN, KEPT_PLUGIN):
                 gone[path] = PlannedFile(path=path, absent=True)
@@ -157,7 +165,7 @@ class Installation:
         files = read_conf_files(self.slurm_conf, self._options.root)
         if not files:
             return []
-        after = with_energy(files, several_hooks=self._options.several_hooks) if add else without_energy(files)
+        after = self._with_energy(files) if add else without_energy(files)
         return list(describe_changes({file.path: file.text for file in files}, after))
 
     @property
@@ -184,7 +192,14 @@ class Installation:
 
     def _options_of_sbatch(self) -> Iterator[PlannedFile]:
         """Yield the SPANK plugin and its line: every host where people or jobs submit has them."""
-        yield self._plugstack("used")
+        if is_cache_of_slurmd(self.slurm_conf, self._options.root):
+            self.remarks.append(
+                "slurmctld hands out Slurm's configuration here (configless): plugstack.conf is the controller's, and "
+                "nothing is written to /run/slurm/conf"
+            )
+        else:
+            yield self._plugstack("used")
+        yield self._rendered("plugstack-own.conf.j2", OWN_PLUGSTACK, {"spank_plugin": str(self.plugins / SPANK_PLUGIN)})
         if self._options.built_plugins is not None:
             content = (self._options.built_plugins / SPANK_PLUGIN).read_bytes()
             yield PlannedFile(path=self.plugins / SPANK_PLUGIN, content=content)
@@ -214,7 +229,11 @@ class Installation:
                 raise ConfigError(f"{under(self._options.root, self.slurm_conf)} cannot be read, so it is not edited")
             return []
         self._tell_of_site_hooks(files)
-        return self._conf_changes(with_energy(files, several_hooks=self._options.several_hooks))
+        return self._conf_changes(self._with_energy(files))
+
+    def _with_energy(self, files: tuple[ConfFile, ...]) -> tuple[ConfFile, ...]:
+        word = "lua" if self._options.job_submit == "lua" else "energy"
+        return with_energy(files, several_hooks=self._options.several_hooks, job_submit=word)
 
     def _tell_of_site_hooks(self, files: tuple[ConfFile, ...]) -> None:
         """Say how ours join the site's own hooks, which go on running."""
@@ -240,20 +259,26 @@ class Installation:
             present = under(self._options.root, path).read_text(encoding="utf-8", errors="surrogateescape").splitlines()
         except OSError:
             present = []
-        values: dict[str, object] = {"kept": [], "spank_plugin": ""}
+        values: dict[str, object] = {"kept": [], "own": OWN_PLUGSTACK}
         ours = {
             line
             for state in ("used", "ignored")
             for line in render("plugstack.conf.j2", values | {"state": state}).splitlines()
             if line.startswith("#")
         }
-        kept = [line for line in present if SPANK_PLUGIN not in line and line not in ours]
-        values = {"kept": kept, "spank_plugin": str(self.plugins / SPANK_PLUGIN), "state": sbatch_options}
+        old = (SPANK_PLUGIN, str(OWN_PLUGSTACK))
+        ours.add(
+            "# Keep it optional: then a missing file costs these options, not the submission."
+        )  # of an earlier version
+        kept = [line for line in present if not any(name in line for name in old) and line not in ours]
+        values = {"kept": kept, "own": OWN_PLUGSTACK, "state": sbatch_options}
         planned = self._rendered("plugstack.conf.j2", path, values)
         return planned if planned.content else replace(planned, absent=True)
 
     def _controller_files(self) -> Iterator[PlannedFile]:
-        if self._options.built_plugins is not None:
+        if self._options.job_submit == "lua":
+            yield from self._lua_files()
+        elif self._options.built_plugins is not None:
             content = (self._options.built_plugins / JOB_SUBMIT_PLUGIN).read_bytes()
             yield PlannedFile(path=self.plugins / JOB_SUBMIT_PLUGIN, content=content)
         yield self._rendered("energy-plugin.conf.j2", CONFIG_DIRECTORY / PLUGIN_CONF_NAME, self._plugin_values())
@@ -266,6 +291,29 @@ class Installation:
             {"python": self._options.python},
         )
         yield from self._edited_slurm_conf()  # last: what it names must be there
+
+    def _lua_files(self) -> Iterator[PlannedFile]:
+        """Yield our script and, where the site has none, the one that Slurm reads.
+
+        `uninstall` leaves both: slurmctld stops when JobSubmitPlugins names lua and there is no script, and ours leaves
+        jobs as they are when the daemon is gone.
+        """
+        text = (shared_directory("plugin") / "lua" / "job_submit.lua").read_text(encoding="utf-8")
+        seconds = self._config.plugin.deadline_milliseconds / 1000
+        for name, value in (("SOCKET", f'"{self._config.daemon.socket_path}"'), ("DEADLINE_SECONDS", f"{seconds:g}")):
+            text = re.sub(rf"^local {name} = .*$", f"local {name} = {value}", text, count=1, flags=re.MULTILINE)
+        yield PlannedFile(path=LUA_SCRIPT, content=text.encode())
+        path = self.slurm_conf.parent / "job_submit.lua"
+        first = self._rendered("job_submit.lua.j2", path, {"path": LUA_SCRIPT})
+        present = under(self._options.root, path)
+        if not present.exists() or present.read_bytes() == first.content:
+            yield first
+        else:
+            self.remarks.append(
+                f"{path} is this site's own and stays: docs/how-to/update-slurm.md has the lines for its end that call "
+                f"{LUA_SCRIPT}"
+            )
+        self.remarks.append("lua-socket for the Lua of Slurm must be installed; without it jobs go through unchanged")
 
     def _plugin_values(self) -> dict[str, object]:
         words = {True: "yes", False: "no"}

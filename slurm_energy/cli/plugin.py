@@ -177,7 +177,7 @@ class BeforeStart:
             usable = read_plugin_file(copy)
         except SlurmError:
             return
-        if usable.follows and usable.machine == machine_of(self.program.resolve()):
+        if usable.follows and usable.machine == (machine_of(self.program.resolve()) or usable.machine):
             yield from self._put(copy, found, "put back from its copy")
 
     def _compile(self, found: PluginCheck) -> Iterator[str]:

@@ -184,7 +184,7 @@ def plugin_places(conf: Mapping[str, str], program: Path, root: Path = Path("/")
         folders = [
             found for pattern in patterns for found in sorted(prefix.glob(pattern)) if any(found.glob("auth_*.so"))
         ]
-    if not folders:
+    if not folders and str(real.parent.parent) in {"/", "/usr", "/usr/local"}:
         usual = plugin_directory(conf, root)
         folders = [] if usual is None else [usual]
     yield from folders[:1]

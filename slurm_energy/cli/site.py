@@ -69,6 +69,12 @@ def slurm_conf_path(config: Config, environment: Mapping[str, str], root: Path =
     return Path(_KNOWN_PLACES[0])
 
 
+def is_cache_of_slurmd(path: Path, root: Path = Path("/")) -> bool:
+    """Return whether a slurm.conf came from slurmctld ("configless"): slurmd and sackd write it anew as they like."""
+    places = {str(path), str(under(root, path).resolve())}
+    return any(place.startswith("/run/slurm/") or "/conf-cache/" in place for place in places)
+
+
 def read_slurm_conf(path: Path, root: Path = Path("/")) -> dict[str, str]:
     """Return the keys of slurm.conf in lower case with their last value, Include files read in place.
 

@@ -80,19 +80,22 @@ def site_hooks(files: Iterable[ConfFile], key: str) -> tuple[str, ...]:
     return tuple(place.value for place in _places(list(files), key) if not is_our_hook(place.value))
 
 
-def with_energy(files: Iterable[ConfFile], *, several_hooks: bool) -> tuple[ConfFile, ...]:
+def with_energy(
+    files: Iterable[ConfFile], *, several_hooks: bool, job_submit: str = _JOB_SUBMIT
+) -> tuple[ConfFile, ...]:
     """Return the files with the plugin, the flag and the hooks in them.
 
     Args:
         files: slurm.conf first.
         several_hooks: Whether this release takes several lines of Prolog; else the site's own stay alone.
+        job_submit: The plugin that asks: our own, or Slurm's `lua`.
 
     Raises:
         ConfigError: a line that has to change goes on in the next one.
     """
     texts = _without_fragment(files)
     added: list[str] = []
-    for key, word in (("JobSubmitPlugins", _JOB_SUBMIT), ("PrologFlags", _FLAG)):
+    for key, word in (("JobSubmitPlugins", job_submit), ("PrologFlags", _FLAG)):
         _add_word(texts, key, word, added)
     for key in ("Prolog", "Epilog"):
         _add_hook(texts, key, several_hooks, added)

@@ -39,9 +39,9 @@ def install_plugin(layout: Layout, host: Host) -> None:
     source = shared_directory("plugin")
     if not (source / "Makefile").is_file():
         raise LabError(f"{source} has no Makefile: this installation cannot build the plugin; try a lab without it")
-    # Make goes by times: what another source tree left there would be taken for this one's.
-    tree = hashlib.sha256(os.fsencode(source)).hexdigest()[:12]
-    build = cache_directory() / f"plugin-{host.slurm_version[0]}.{host.slurm_version[1]:02d}-{tree}"
+    # Each checkout has its own: make compares times of files, and would take another's objects for its own.
+    checkout = hashlib.sha256(str(source.resolve()).encode()).hexdigest()[:12]
+    build = cache_directory() / f"plugin-{host.slurm_version[0]}.{host.slurm_version[1]:02d}-{checkout}"
     with build_lock(build):
         make(source, build)
         libraries = sorted(build.rglob("*.so"))

@@ -185,7 +185,9 @@ def test_without_the_step_slurmctld_stops(lab: Lab, here: Release, how: str) -> 
     spoil(lab, how, here)
     with pytest.raises(LabError):
         lab.restart_slurmctld()
-    assert "fatal: failed to initialize job_submit plugin" in said(lab)
+    if how != "damaged":  # of which slurmctld dies as it looks at it
+        assert "fatal: failed to initialize job_submit plugin" in said(lab)
+    assert "Running as primary controller" not in said(lab)
     assert f"slurmctld {here} will not start" in command(lab, "plugin", "check").stdout
     before_start(lab)
     lab.restart_slurmctld()

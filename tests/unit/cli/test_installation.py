@@ -123,7 +123,9 @@ def test_a_changed_file_is_copied_aside_with_its_mode(root: Path) -> None:
     assert copies[0].stat().st_mode & 0o777 == 0o640
     lines = plugstack.read_text().splitlines()
     assert lines[0] == "required /site/own.so arg"
-    assert lines[-1] == "optional /usr/lib/x86_64-linux-gnu/slurm-wlm/spank_energy.so"
+    assert lines[-1] == "include /etc/slurm-energy/plugstack.conf"
+    ours = (root / "etc/slurm-energy/plugstack.conf").read_text().splitlines()
+    assert ours[-1] == "optional /usr/lib/x86_64-linux-gnu/slurm-wlm/spank_energy.so"
 
 
 def test_settings_that_the_site_made_are_kept(root: Path) -> None:
