@@ -4,7 +4,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -113,8 +113,17 @@ def install(
     return 0
 
 
-def carry_out(changes: Sequence[FileChange], *, dry_run: bool, yes: bool) -> bool:
-    """Show the differences, ask, and write; return False when nothing was to be written."""
+def carry_out(
+    changes: Sequence[FileChange], *, dry_run: bool, yes: bool, before: Callable[[], None] | None = None
+) -> bool:
+    """Show the differences, ask, and write; return False when nothing was to be written.
+
+    Args:
+        changes: What is planned.
+        dry_run: Only show.
+        yes: Do not ask.
+        before: What is to be done once it is sure that something will be written.
+    """
     needed = [change for change in changes if change.needed]
     for line in _differences(needed):
         click.echo(line)
@@ -124,6 +133,8 @@ def carry_out(changes: Sequence[FileChange], *, dry_run: bool, yes: bool) -> boo
         return False
     if needed and not yes:
         click.confirm("Write them?", abort=True, err=True)
+    if before is not None:
+        before()
     now = time.time()
     for change in needed:
         backup = write(change, now)

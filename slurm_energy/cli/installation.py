@@ -17,9 +17,11 @@ from slurm_energy.cli.settings_table import section_tables
 from slurm_energy.cli.site import is_cache_of_slurmd, plugin_directory, read_slurm_conf, slurm_conf_path, under
 from slurm_energy.cli.slurm_conf_lines import (
     EARLIER_FRAGMENT,
+    EARLIER_HOOK_PATTERNS,
     HOOK_PATH,
     ConfFile,
     describe_changes,
+    hook_values,
     names_energy,
     read_conf_files,
     site_hooks,
@@ -50,6 +52,12 @@ _SITE_HOOK_NAMES = {
     "prolog": ("00-slurm-energy.sh", "00-slurm-energy", "slurm-energy.sh", "slurm-energy"),
     "epilog": ("zz-slurm-energy.sh", "zz-slurm-energy", "99-slurm-energy.sh", "99-slurm-energy", "slurm-energy.sh"),
 }
+_SIGN_OF_ROLE = {
+    "controller": UNIT_DIRECTORY / "slurm-energyd.service",
+    "node": HOOK_PATH,
+    "login": CONFIG_DIRECTORY / "train.sbatch",
+}
+"""The file by which `uninstall` knows that a host has a role."""
 _EARLIER_FILES = (
     CONFIG_DIRECTORY / "prolog.d" / "50-slurm-energy.sh",
     CONFIG_DIRECTORY / "epilog.d" / "50-slurm-energy.sh",
@@ -131,29 +139,49 @@ class Installation:
     def removals(self, *, with_sbatch_options: bool) -> list[PlannedFile]:
         """Return the same files as they should be afterwards, in the order in which they are taken away.
 
-        The settings stay, for whoever installs again; so do the options of sbatch, unless they are to go as well.
+        The settings stay, for whoever installs again; so does what another role of this host needs, and so do the
+        options of sbatch, unless they are to go as well.
         """
+        root, roles = self._options.root, self._options.roles
+        others = tuple(role for role in ROLES if role not in roles and under(root, _SIGN_OF_ROLE[role]).exists())
         gone: dict[Path, PlannedFile] = {}
         for scheduler in SCHEDULERS:
-            other = Installation(self._config, replace(self._options, scheduler=scheduler), {})
-            other.slurm_conf, other.conf = self.slurm_conf, self.conf
-            for planned in other.files():
+            for planned in self._for_roles(roles, scheduler).files():
                 gone[planned.path] = replace(planned, absent=True)
-        for path in (*_EARLIER_FILES, self.slurm_conf.parent / EARLIER_FRAGMENT):
+        fragment = self.slurm_conf.parent / EARLIER_FRAGMENT
+        spank, job_submit = self.plugins / SPANK_PLUGIN, self.plugins / JOB_SUBMIT_PLUGIN
+        for path in (*_EARLIER_FILES, fragment):
             gone[path] = PlannedFile(path=path, absent=True)
-        of_sbatch = (OWN_PLUGSTACK, self.plugins / SPANK_PLUGIN)
-        for path in (SETTINGS_PATH, self.plugstack, *of_sbatch, *self._conf_paths()):
+        needed = (
+            [planned.path for planned in self._for_roles(others, self._options.scheduler).files()] if others else []
+        )
+        of_sbatch = (OWN_PLUGSTACK, spank)
+        for path in (SETTINGS_PATH, self.plugstack, *of_sbatch, *self._conf_paths(), *needed):
             gone.pop(path, None)
-        if with_sbatch_options:
-            gone |= {path: PlannedFile(path=path, absent=True) for path in of_sbatch}
         left = []
-        if not is_cache_of_slurmd(self.slurm_conf, self._options.root):
+        if not others and not is_cache_of_slurmd(self.slurm_conf, root):
             left.append(self._plugstack("gone" if with_sbatch_options else "ignored"))
-        if "controller" in self._options.roles:
-            for path in (self.plugins / JOB_SUBMIT_PLUGIN, KEPT_PLUGIN):
+        if with_sbatch_options and not others:
+            gone |= {path: PlannedFile(path=path, absent=True) for path in of_sbatch}
+        if "controller" in roles:
+            left += self._conf_changes(without_energy(read_conf_files(self.slurm_conf, root)))
+            for path in (job_submit, KEPT_PLUGIN, *([fragment] if self._options.edit_slurm_conf else [])):
                 gone[path] = PlannedFile(path=path, absent=True)
-            left += self._conf_changes(without_energy(read_conf_files(self.slurm_conf, self._options.root)))
         return [*left, *gone.values()]
+
+    def _for_roles(self, roles: tuple[str, ...], scheduler: str) -> "Installation":
+        """Return the plan for other roles of this host, with nothing edited."""
+        options = replace(self._options, roles=roles, scheduler=scheduler, edit_slurm_conf=False)
+        return Installation(replace(self._config), options, {"SLURM_CONF": str(self.slurm_conf)})
+
+    @property
+    def would_drain_without_files(self) -> bool:
+        """Whether slurm.conf has the pattern of an earlier version, which does not match on a node without files."""
+        return any(
+            value in EARLIER_HOOK_PATTERNS
+            for key in ("Prolog", "Epilog")
+            for value in hook_values(read_conf_files(self.slurm_conf, self._options.root), key)
+        )
 
     @property
     def asks_at_submission(self) -> bool:

@@ -12,6 +12,7 @@ from click.shell_completion import CompletionItem
 from slurm_energy import __version__
 from slurm_energy.cli.say import say
 from slurm_energy.errors import SlurmEnergyError
+from slurm_energy.resources import install_command
 
 PROGRAM = "slurm-energy"
 EXIT_FAILED = 1
@@ -44,13 +45,16 @@ NOUNS: dict[str, Noun] = {
     "decisions": Noun("status", "decisions", "List the latest decisions, newest first."),
     "doctor": Noun("doctor_command", "doctor", "Check every assumption and say how to mend what does not hold."),
     "explain": Noun("explain", "explain", "Tell a job's whole story, from what was asked to what was measured."),
-    "install": Noun("install", "install", "Write configuration, units and hooks, after showing what would change."),
+    "install": Noun(
+        "install", "install", "Write configuration, units, hooks and commands, after showing what would change."
+    ),
     "lab": Noun("lab", "lab", "Run a real Slurm cluster with simulated GPUs on this machine."),
     "plugin": Noun("plugin", "plugin", "Check the plugin in slurmctld, and make it right before slurmctld starts."),
     "policy": Noun("policy", "policy", "List the policies or show one."),
     "report": Noun("report", "report", "Report the energy of jobs, users or partitions."),
     "status": Noun("status", "status", "Show whether the daemon answers and what it has done."),
     "train": Noun("train", "train", "Train a graph network to schedule on a simulated cluster."),
+    "uninstall": Noun("uninstall", "uninstall", "Take away what install wrote, after showing what would change."),
     "twin": Noun("twin", "twin", "Replay a site's history on a simulated cluster, or write jobs for one."),
 }
 
@@ -130,7 +134,7 @@ def main(argv: list[str] | None = None) -> int:
         extra = EXTRA_OF_PACKAGE.get((error.name or "").split(".")[0])
         if extra is None:
             raise
-        say(f"the Python package {error.name} is missing: pip install 'slurm-energy[{extra}]'", PROGRAM)
+        say(f"the Python package {error.name} is missing: {install_command(extra)}", PROGRAM)
         return EXIT_FAILED
     except SlurmEnergyError as error:
         if "--traceback" in arguments:

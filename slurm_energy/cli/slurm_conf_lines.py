@@ -75,9 +75,14 @@ def is_our_hook(value: str) -> bool:
     return value in {HOOK_PATTERN, *EARLIER_HOOK_PATTERNS}
 
 
+def hook_values(files: Iterable[ConfFile], key: str) -> tuple[str, ...]:
+    """Return every value of Prolog or Epilog."""
+    return tuple(place.value for place in _places(list(files), key))
+
+
 def site_hooks(files: Iterable[ConfFile], key: str) -> tuple[str, ...]:
     """Return the site's own values of Prolog or Epilog."""
-    return tuple(place.value for place in _places(list(files), key) if not is_our_hook(place.value))
+    return tuple(value for value in hook_values(files, key) if not is_our_hook(value))
 
 
 def with_energy(
@@ -110,7 +115,7 @@ def with_energy(
 def without_energy(files: Iterable[ConfFile]) -> tuple[ConfFile, ...]:
     """Return the files as they would be without us: a line that held nothing else goes as a whole."""
     texts = _without_fragment(files)
-    for key in ("JobSubmitPlugins", "PrologFlags", "Prolog", "Epilog"):
+    for key in ("PrologFlags", "JobSubmitPlugins", "Prolog", "Epilog"):  # the first one needs the mark
         for place in reversed(list(_places(texts, key))):
             _take_away(texts, key, place)
     return tuple(
@@ -206,13 +211,19 @@ def _set_value(files: list[ConfFile], key: str, place: _Place, value: str, *, ma
     marked = body.rstrip().endswith(MARK)
     if marked:
         body = body.rstrip()[: -len(MARK)].rstrip()
-    body = _pair(key).sub((lambda match: f"{match.group(1)}{value}") if value else "", body, count=1)
+    body = _pair(key).sub(lambda match: _new_pair(match, value), body, count=1)
     keep_mark = mark or (marked and bool(value) and is_our_hook(value))
     if not body.partition("#")[0].strip() and not value:
         lines[place.line] = ""
     else:
         lines[place.line] = f"{body.rstrip()} {MARK}{end}" if keep_mark else f"{body.rstrip()}{end}"
     files[place.file] = replace(file, text="".join(lines))
+
+
+def _new_pair(match: re.Match[str], value: str) -> str:
+    if not value:
+        return ""
+    return match[1] + (f'"{value}"' if match[2].startswith('"') else value)
 
 
 def _without_fragment(files: Iterable[ConfFile]) -> list[ConfFile]:

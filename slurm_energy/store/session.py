@@ -24,6 +24,7 @@ from sqlalchemy.orm import Session
 from slurm_energy.config import StoreConfig
 from slurm_energy.errors import StoreError, ValueRangeError
 from slurm_energy.forms import DATABASE_DRIVERS, database_driver
+from slurm_energy.resources import install_command
 
 __all__ = [
     "Engine",
@@ -83,7 +84,7 @@ def open_engine(config: StoreConfig) -> Engine:
         return create_engine(url, **options)
     except ModuleNotFoundError as error:
         extra = url.get_backend_name()
-        raise StoreError(f"driver {error.name} is missing: pip install 'slurm-energy[{extra}]'") from error
+        raise StoreError(f"driver {error.name} is missing: {install_command(extra)}") from error
 
 
 def _create_sqlite_file(url: URL) -> None:

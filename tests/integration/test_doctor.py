@@ -273,7 +273,7 @@ def test_what_the_learned_policy_needs_is_missed_where_it_is_wanted(
     policy = {key: str(value).format(damaged=damaged) for key, value in policy.items()}
     finding = found(daemon_checks(site.situation("controller", policy=policy)), "learned policy")
     assert finding.verdict is verdict
-    assert ("pip install 'slurm-energy[daemon]'" in finding.mend) == (
+    assert ("pip install './slurm-energy[daemon]'" in finding.mend) == (
         verdict in (Verdict.WARN, Verdict.FAIL) and bool(missing)
     )
 
