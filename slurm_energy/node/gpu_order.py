@@ -67,8 +67,8 @@ class _Source:
     slurmd: tuple[int, int] | None
     """Number and start of slurmd's process."""
     digest: str
-    stamps: tuple[tuple[str, int, int], ...]
-    """Each file with its time and size, -1 for one that does not exist."""
+    stamps: tuple[tuple[str, int, int, int], ...]
+    """Each file with the times of its content and of its inode and its size, -1 for one that does not exist."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,7 +168,7 @@ class OrderFinder:
             return None
         # slurm.conf changes for many reasons, ours among them.
         files = (stamp for stamp in source.stamps if stamp[0] != source.slurm_conf)
-        return next((name for name, changed_ns, _ in files if changed_ns > began * 1e9), None)
+        return next((name for name, changed_ns, _, _ in files if changed_ns > began * 1e9), None)
 
     def _kept(self) -> tuple[_Source, GpuOrder] | None:
         try:
@@ -204,12 +204,12 @@ def shown(gpus: tuple[SlurmGpu, ...]) -> str:
     return ",".join(order_files(gpus)[:16]) or "none"
 
 
-def _stamp(path: Path) -> tuple[str, int, int]:
+def _stamp(path: Path) -> tuple[str, int, int, int]:
     try:
         status = path.stat()
     except OSError:
-        return (str(path), -1, -1)
-    return (str(path), status.st_mtime_ns, status.st_size)
+        return (str(path), -1, -1, -1)
+    return (str(path), status.st_mtime_ns, status.st_ctime_ns, status.st_size)
 
 
 def _encode(gpus: tuple[SlurmGpu, ...]) -> list[list[object]]:
@@ -226,7 +226,7 @@ def _decode(content: bytes) -> tuple[_Source, GpuOrder]:
         slurm_conf=fields.text("slurm_conf", 4096),
         slurmd=None if not isinstance(slurmd, list) else (int(slurmd[0]), int(slurmd[1])),
         digest=str(fields.get("digest")),
-        stamps=tuple((str(name), int(time), int(size)) for name, time, size in _lists(fields.get("stamps"))),
+        stamps=tuple((str(name), int(a), int(b), int(c)) for name, a, b, c in _lists(fields.get("stamps"))),
     )
     order = GpuOrder(
         gpus=_decode_gpus(fields.get("gpus")),

@@ -187,8 +187,7 @@ def _gpu_counts(gres: str) -> tuple[tuple[str | None, int], ...] | None:
         if len(names) > 1:
             return None
         name = names[0] if names else None
-        key = next((known for known in counts if known and name and known.lower() == name.lower()), name)
-        counts[key] = counts.get(key, 0) + count
+        counts[name] = counts.get(name, 0) + count
     return tuple(counts.items())
 
 
