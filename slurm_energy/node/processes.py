@@ -30,6 +30,8 @@ _JOB_CGROUP = re.compile(r"/job_([0-9]+)(?=/|\Z)", re.MULTILINE)
 _SLUID_CGROUP = re.compile(r"/(s[0-9A-Z]{13})(?=/|\Z)", re.MULTILINE)
 _REAL_USER = re.compile(rb"^Uid:\s+([0-9]+)", re.MULTILINE)
 _NAMESPACE_PIDS = re.compile(rb"^NSpid:((?:\s+[0-9]+)+)", re.MULTILINE)
+_SLURMD = re.compile(r"slurmd(?:-[A-Za-z0-9._-]+)?\Z")
+"""Debian's is slurmd-wlm."""
 _MAX_ANCESTORS = 32
 _ENVIRONMENT_KEPT = re.compile(r"(?:SLURM_ENERGY_[A-Z0-9_]+|SLURMD_NODENAME|SLURM_CONF|LD_LIBRARY_PATH)\Z")
 
@@ -167,7 +169,7 @@ def _slurmd_at(pid: int, proc: Path) -> SlurmdProcess | None:
         program = os.readlink(proc / str(pid) / "exe").removesuffix(" (deleted)")  # noqa: PTH115  # as above
     except OSError:
         return None
-    if Path(program).name != "slurmd":
+    if _SLURMD.match(Path(program).name) is None:
         return None
     ticks = start_ticks(pid, proc)
     return None if ticks is None else SlurmdProcess(pid=pid, start_ticks=ticks, executable=program)

@@ -35,10 +35,8 @@ def ask_slurmd(places: Sequence[str], conf: Path, node: str, limit_seconds: floa
     program = next((place for place in places if os.access(place, os.X_OK)), None)
     if program is None:
         return GpuOrder(problem=f"slurmd is in none of {', '.join(places)}")
-    # -v: what it prints must not depend on SlurmdDebug.
-    command = [program, "-G", "-v", "-N", node, "-f", str(conf)]
     try:
-        return parse_slurmd(_run(command, limit_seconds))
+        return parse_slurmd(_run(program, conf, node, limit_seconds))
     except subprocess.TimeoutExpired:
         return GpuOrder(problem=f"{program} -G did not answer within {limit_seconds:g} s")
     except (OSError, subprocess.SubprocessError) as error:
@@ -80,16 +78,24 @@ def agreed_order(counted: GpuOrder, stated: ConfiguredGpus) -> GpuOrder:
     return replace(found, problem=problem)
 
 
-def _run(command: list[str], limit_seconds: float) -> str:
+def _run(program: str, conf: Path, node: str, limit_seconds: float) -> str:
+    # It must be called slurmd to know itself, and Debian's file is slurmd-wlm. -v: SlurmdDebug must hide nothing.
+    command = ["slurmd", "-G", "-v", "-N", node, "-f", str(conf)]
     environment = {
         "PATH": SYSTEM_PATH,
         "LC_ALL": "C",
-        "SLURM_CONF": command[-1],
+        "SLURM_CONF": str(conf),
         # 22.05 moves a slurmd that systemd did not start into the cgroup of the steps; this one only prints.
         "INVOCATION_ID": "0" * 32,
     }
     done = subprocess.run(
-        command, capture_output=True, timeout=limit_seconds, check=False, env=environment, stdin=subprocess.DEVNULL
+        command,
+        executable=program,
+        capture_output=True,
+        timeout=limit_seconds,
+        check=False,
+        env=environment,
+        stdin=subprocess.DEVNULL,
     )
     text = (done.stdout + b"\n" + done.stderr)[:_LONGEST].decode("utf-8", "replace")
     if done.returncode != 0:

@@ -139,6 +139,7 @@ def test_timer_finds_the_slurmd_of_its_node(proc: Proc) -> None:
 
 
 def test_only_slurmd_of_the_host_is_its_nodes(proc: Proc) -> None:
-    proc.start("slurmd|-D", pid=30, exe="/usr/sbin/slurmd")
+    proc.start("slurmdbd", pid=29, exe="/usr/sbin/slurmdbd")
+    proc.start("slurmd|-D", pid=30, exe="/usr/sbin/slurmd-wlm")
     found = read_slurmd("n1", proc.root)
     assert found is not None and found.pid == 30
