@@ -152,13 +152,12 @@ class OrderFinder:
         if known:
             if order_files(known) == order_files(order.gpus):
                 return order
-            change = f"from {shown(known)} to {shown(order.gpus)}"
-            problem = f"the order of GPUs changed {change} while slurmd ran: restart slurmd"
+            problem = f"restart slurmd: it started with {shown(known)}, Slurm's files now order {shown(order.gpus)}"
             return replace(order, gpus=known, problem=problem)
         newer = self._newer_than(source)
         if newer is None:
             return order
-        return replace(order, gpus=(), problem=f"{newer} is younger than the slurmd that runs: restart slurmd")
+        return replace(order, gpus=(), problem=f"restart slurmd: {newer} was changed after it started")
 
     def _newer_than(self, source: _Source) -> str | None:
         """Return a file of GPUs that is younger than slurmd's process; slurmd writes its own cache itself."""
@@ -200,8 +199,9 @@ def order_files(gpus: tuple[SlurmGpu, ...]) -> tuple[str, ...]:
 
 
 def shown(gpus: tuple[SlurmGpu, ...]) -> str:
-    """Return the device files for a message."""
-    return ",".join(order_files(gpus)[:16]) or "none"
+    """Return the first device files for a message."""
+    names = [Path(file).name for file in order_files(gpus[:4])]
+    return ",".join([*names, *(["..."] if len(gpus) > 4 else [])]) or "none"
 
 
 def _stamp(path: Path) -> tuple[str, int, int, int]:
