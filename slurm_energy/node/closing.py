@@ -29,6 +29,8 @@ def restore_job(context: HookContext, job: ActiveJob, machine: Machine) -> Resto
     failed: set[GpuUuid] = set()
     events: list[str] = []
     for gpu in job.gpus:
+        if not gpu.identified:
+            continue
         device = machine.gpus.get(gpu.uuid)
         if device is None:
             if machine.problem is None and job.boot_id != context.boot_id:

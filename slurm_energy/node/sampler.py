@@ -76,7 +76,7 @@ def run_sampler(context: HookContext, job_id: JobId, sleep: Sleep, proc: Path = 
     interval = context.settings.node.sample_interval_seconds
     with reach_gpus(context) as machine:
         gpus = {uuid: machine.gpus[uuid] for uuid in job.uuids if uuid in machine.gpus}
-        steps = StepWatch(job_id, proc)
+        steps = StepWatch(job_id, proc, job.sluid)
         next_seconds = context.monotonic()
         while _belongs(context, state, own):
             presence = steps.look(context.monotonic())
