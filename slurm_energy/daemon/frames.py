@@ -1,7 +1,7 @@
 """What travels between the daemon and its children."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from slurm_energy.domain.cluster import JobState, NodeState, PartitionState
@@ -54,7 +54,8 @@ class SnapshotComplete:
 
     taken_at_seconds: float
     read_seconds: float
-    skipped_rows: int
+    skipped: Mapping[str, int] = field(default_factory=dict)
+    """Rows that could not be read, by kind and reason."""
     waiting_gpus: Mapping[PartitionName, float] | None = None
     """`waiting_gpus` of all jobs, counted where nobody waits for it; None where it was not."""
 

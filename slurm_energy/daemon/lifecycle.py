@@ -19,6 +19,7 @@ from slurm_energy.daemon.frames import SnapshotBegins, SnapshotComplete, Snapsho
 from slurm_energy.daemon.ingest import ReportDesk
 from slurm_energy.daemon.journal import JournalWriter
 from slurm_energy.daemon.journal_queue import JournalQueue
+from slurm_energy.daemon.node_statuses import NodeStatuses
 from slurm_energy.daemon.peers import privileged_user_ids
 from slurm_energy.daemon.policy_slot import POLICY_MODULE, PolicySlot
 from slurm_energy.daemon.recorder_link import RecorderLink
@@ -62,6 +63,7 @@ class EnergyDaemon:
             journal=JournalQueue(JournalWriter(journal_directory(config), DAEMON_STREAM)),
             recorder=link,
             privileged=privileged_user_ids(config.cluster.slurm_user),
+            nodes=NodeStatuses(Path(config.daemon.state_directory)),
             policy_note=choice.note,
         )
         self._reports = ReportDesk(self.state, report_key(config))

@@ -133,16 +133,16 @@ class Server:
             return
         self._by_host[host] += 1
         try:
-            await self._tracked(writer, self._report_answer(reader), f"host {host}")
+            await self._tracked(writer, self._report_answer(reader, host), f"host {host}")
         finally:
             self._by_host[host] -= 1
             if not self._by_host[host]:
                 del self._by_host[host]
 
-    async def _report_answer(self, reader: asyncio.StreamReader) -> Answer:
+    async def _report_answer(self, reader: asyncio.StreamReader, host: str) -> Answer:
         async with asyncio.timeout(REPORT_TIMEOUT_SECONDS):
             message = await read_message(reader, MAX_REPORT_BYTES, self._report_share)
-            return Answer(await self._reports.accept(message))
+            return Answer(await self._reports.accept(message, host))
 
     async def _tracked(self, writer: asyncio.StreamWriter, answer: Awaitable[Answer], who: str) -> None:
         task = asyncio.current_task()

@@ -29,6 +29,8 @@ LONGEST_PAUSE_SECONDS = 60.0
 MAX_JOURNAL_BYTES = 4 * 1024**3
 """With more waiting for a database that is away, job states are no longer added: decisions and reports go first."""
 MAX_UNWRITTEN = 100_000
+MAX_REASONS = 32
+"""Why rows could not be read: so many reasons are passed on."""
 _WARN_INTERVAL_SECONDS = 60.0
 
 
@@ -70,19 +72,18 @@ class SnapshotLoop:
         reading = self._reader.read_cluster()
         for part in (*self._difference.parts(reading), *self._groups.news(reading, taken_at)):
             send(self._connection, part)
-        skipped = sum(reading.skipped.values())
         waiting = waiting_gpus(reading.jobs)
         send(
             self._connection,
             SnapshotComplete(
                 taken_at_seconds=taken_at,
                 read_seconds=time.monotonic() - began,
-                skipped_rows=skipped,
+                skipped=dict(list(reading.skipped.items())[:MAX_REASONS]),
                 waiting_gpus=waiting,
             ),
         )
-        if skipped:
-            self._warn("rows skipped count=%d reasons=%s", skipped, reading.skipped)
+        if reading.skipped:
+            self._warn("rows skipped count=%d reasons=%s", sum(reading.skipped.values()), reading.skipped)
         self._record(reading, taken_at)
 
     def _record(self, reading: ClusterReading, taken_at: float) -> None:

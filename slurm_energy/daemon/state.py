@@ -10,6 +10,7 @@ from slurm_energy.config import Config
 from slurm_energy.daemon.claims import Claims
 from slurm_energy.daemon.decide import Decider, JobHistory
 from slurm_energy.daemon.journal_queue import JournalQueue
+from slurm_energy.daemon.node_statuses import NodeStatuses
 from slurm_energy.daemon.remote_policy import RemotePolicy
 from slurm_energy.domain.cluster import ClusterSnapshot
 from slurm_energy.wire.messages import Query
@@ -32,6 +33,7 @@ class DaemonState:
     journal: JournalQueue
     recorder: QueryAnswerer
     privileged: frozenset[int]
+    nodes: NodeStatuses
     snapshot: ClusterSnapshot | None = None
     user_names: Mapping[int, str] = field(default_factory=dict)
     """Login names by uid, from the snapshot's jobs: a directory service is never asked while a job waits."""
@@ -41,6 +43,8 @@ class DaemonState:
     history: JobHistory = field(default_factory=JobHistory)
     counters: Counter[str] = field(default_factory=Counter)
     started_at_monotonic_seconds: float = field(default_factory=time.monotonic)
+    skipped_rows: Mapping[str, int] = field(default_factory=dict)
+    """Rows of the latest snapshot that could not be read, by kind and reason."""
     draining: bool = False
     policy_note: str = ""
     """Why `policy.name = "auto"` stands for the baseline; empty where there is nothing to say."""

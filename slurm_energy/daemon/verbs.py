@@ -5,10 +5,12 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from slurm_energy import __version__
 from slurm_energy.daemon.decide import Decided, KnownUser, Picture
-from slurm_energy.daemon.entries import decision_line
+from slurm_energy.daemon.entries import DAEMON_STREAM, JOBS_STREAM, decision_line
+from slurm_energy.daemon.journal import undrained_bytes
 from slurm_energy.daemon.peers import Peer
 from slurm_energy.daemon.rate import RateLimit
 from slurm_energy.daemon.state import DaemonState
@@ -121,7 +123,7 @@ class LocalVerbs:
             store = json.loads(reply.fields["json"]) if reply.verb == "ok" else {"error": reply.fields["reason"]}
         except DaemonUnavailable as error:
             store = {"error": str(error)}
-        return json_reply({"daemon": self._status(), "store": store})
+        return json_reply({"daemon": self._status(), "nodes": self._nodes(), "store": store})
 
     def _ping(self) -> Message:
         age = self._state.snapshot_age_seconds(time.time())
@@ -138,6 +140,7 @@ class LocalVerbs:
 
     def _status(self) -> dict[str, object]:
         state = self._state
+        directory = Path(state.config.daemon.state_directory) / "journal"
         return {
             "version": __version__,
             "policy": state.decider.policy.name,
@@ -148,10 +151,16 @@ class LocalVerbs:
             "snapshot_age_seconds": state.snapshot_age_seconds(time.time()),
             "snapshot_jobs": None if state.snapshot is None else len(state.snapshot.jobs),
             "snapshot_nodes": None if state.snapshot is None else len(state.snapshot.nodes),
+            "snapshot_rows_skipped": dict(state.skipped_rows) or None,
             "journal_waiting": state.journal.waiting,
+            "journal_waiting_bytes_on_disk": undrained_bytes(directory, (DAEMON_STREAM, JOBS_STREAM)),
             "journal_dropped": state.journal.dropped,
             "counters": dict(state.counters),
         }
+
+    def _nodes(self) -> dict[str, object]:
+        now, nodes = time.time(), self._state.nodes
+        return {**nodes.summary(self._state.snapshot, now), "turned_away": nodes.turned_away(now) or None}
 
     def _decided(self, submitted: SubmittedJob) -> Decided:
         state, user_id = self._state, submitted.user_id

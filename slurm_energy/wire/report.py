@@ -103,9 +103,27 @@ def decode_batch(text: str | bytes) -> tuple[NodeReport, ...]:
     Raises:
         WireError: not a batch of this format, or one of its reports is malformed.
     """
+    return decode_reports(batch_fields(text))
+
+
+def batch_fields(text: str | bytes) -> Fields:
+    """Return the members of a batch.
+
+    Raises:
+        WireError: not a batch of this format.
+    """
     fields = Fields(loads(text, "batch", MAX_BATCH_BYTES), "batch")
     if fields.get("format") != BATCH_FORMAT:
         raise WireError(f"batch has format {fields.get('format')!r:.40}, this code reads {BATCH_FORMAT}")
+    return fields
+
+
+def decode_reports(fields: Fields) -> tuple[NodeReport, ...]:
+    """Return the reports of a batch, all or none.
+
+    Raises:
+        WireError: one of them is malformed.
+    """
     return tuple(decode_report(value) for value in fields.sequence("reports", MAX_REPORTS))
 
 

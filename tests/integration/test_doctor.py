@@ -16,7 +16,7 @@ from slurm_energy.cli.doctor import daemon_checks as doctor_of_the_daemon
 from slurm_energy.cli.doctor.daemon_checks import daemon_checks
 from slurm_energy.cli.doctor.finding import Finding, Situation, Verdict
 from slurm_energy.cli.doctor.node_checks import node_checks
-from slurm_energy.cli.doctor.plugin_file import compiled_version
+from slurm_energy.slurm.plugin_file import compiled_version
 from slurm_energy.cli.doctor.run import examine, situation_of
 from slurm_energy.cli.doctor.slurm_checks import slurm_checks
 from slurm_energy.cli.main import main

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from slurm_energy.cli.doctor.finding import Finding, Situation, fail, ok, skip, warn
-from slurm_energy.cli.doctor.plugin_file import compiled_version
+from slurm_energy.slurm.plugin_file import compiled_version
 from slurm_energy.cli.installation import (
     CONFIG_DIRECTORY,
     JOB_SUBMIT_PLUGIN,

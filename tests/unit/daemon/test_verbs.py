@@ -10,6 +10,7 @@ from slurm_energy.daemon.decide import create_decider, time_limit_minutes
 from slurm_energy.daemon.entries import DecisionEntryLine, decode_entry
 from slurm_energy.daemon.journal import JournalReader, JournalWriter
 from slurm_energy.daemon.journal_queue import JournalQueue
+from slurm_energy.daemon.node_statuses import NodeStatuses
 from slurm_energy.daemon.peers import Peer
 from slurm_energy.daemon.rate import RateLimit
 from slurm_energy.daemon.remote_policy import RemotePolicy
@@ -53,6 +54,7 @@ class Desk:
             journal=JournalQueue(JournalWriter(directory, "daemon")),
             recorder=self.recorder,
             privileged=frozenset({0}),
+            nodes=NodeStatuses(directory),
         )
         self.verbs = LocalVerbs(self.state)
 
