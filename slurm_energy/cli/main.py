@@ -41,7 +41,7 @@ NOUNS: dict[str, Noun] = {
     "config": Noun("config_commands", "config", "Show or check the settings."),
     "database": Noun("database", "database", "Create, upgrade or inspect the database."),
     "decisions": Noun("status", "decisions", "List the latest decisions, newest first."),
-    "doctor": Noun("doctor_command", "doctor", "Check every assumption and say how to mend what does not hold."),
+    "doctor": Noun("doctor_command", "doctor", "Check every assumption and say how to fix what does not hold."),
     "explain": Noun("explain", "explain", "Tell a job's whole story, from what was asked to what was measured."),
     "install": Noun("install", "install", "Write configuration, units and hooks, after showing what would change."),
     "lab": Noun("lab", "lab", "Run a real Slurm cluster with simulated GPUs on this machine."),

@@ -66,9 +66,7 @@ class NodeStatuses:
     def turned_away(self, now_seconds: float) -> dict[str, dict[str, object]]:
         """Return who was turned away, why, and how long ago."""
         found = sorted(self._turned_away.items())
-        return {
-            host: {"reason": reason, "age_seconds": round(now_seconds - when, 1)} for host, (when, reason) in found
-        }
+        return {host: {"reason": reason, "age_seconds": round(now_seconds - when, 1)} for host, (when, reason) in found}
 
     def summary(self, snapshot: ClusterSnapshot | None, now_seconds: float) -> dict[str, object]:
         """Return in numbers and some names which of Slurm's GPU nodes tell how they are."""

@@ -84,6 +84,20 @@ def run_sample(options: Mapping[str, str], environment: Mapping[str, str]) -> in
     return 0
 
 
+def deliver_status(environment: Mapping[str, str]) -> None:
+    """Send this node's status as `flush` does, whether or not it is due.
+
+    Raises:
+        SlurmEnergyError: settings cannot be used, the daemon is away, or it takes nothing from here.
+    """
+    from slurm_energy.node.flush import send_status  # noqa: PLC0415  # a person asked, no job waits
+    from slurm_energy.node.status import node_status  # noqa: PLC0415
+
+    settings = load_settings(environment)
+    context = make_context(settings, HookLog("", "flush", _nobody), _nobody)
+    send_status(context, node_status(context))
+
+
 def make_context(settings: HookSettings, log: HookLog, stage: Callable[[str], None]) -> HookContext:
     """Return the real doors."""
 

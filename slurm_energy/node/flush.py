@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from slurm_energy.domain.node_status import NodeStatus
 from slurm_energy.errors import SlurmEnergyError, SpoolError, WireError
 from slurm_energy.forms import parse_address
 from slurm_energy.node.context import HookContext
@@ -51,15 +52,19 @@ def run_flush(context: HookContext) -> bool:
 
 
 def _tell_status(context: HookContext, problems: tuple[str, ...]) -> None:
-    """Tell the daemon how this node is, unless it has heard the same lately.
+    """Tell the daemon how this node is, unless it has heard the same lately."""
+    status = due_status(context, problems) if context.settings.node.daemon_address else None
+    if status is not None:
+        send_status(context, status)
+
+
+def send_status(context: HookContext, status: NodeStatus) -> None:
+    """Tell the daemon how this node is.
 
     Raises:
         SlurmEnergyError: the daemon is away or takes nothing from here.
     """
     node = context.settings.node
-    status = due_status(context, problems) if node.daemon_address else None
-    if status is None:
-        return
     context.stage("sending the node's status")
     key = load_key(Path(node.hmac_key_path)) if node.authentication == "hmac" else None
     body = encode_status_batch(status).encode()

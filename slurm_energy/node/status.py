@@ -4,7 +4,6 @@ import hashlib
 import json
 import os
 import re
-import shlex
 import shutil
 import subprocess
 import sys
@@ -38,7 +37,13 @@ TOOL_SECONDS = 5.0
 MIN_FREE_BYTES = 16 * 1024 * 1024
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/opt/slurm/sbin:/opt/slurm/bin"
 HOOK_FOLDER = Path("/etc/slurm-energy")
-PLUGIN_PLACES = ("usr/lib/*/slurm-wlm", "usr/lib64/slurm", "usr/lib/slurm", "usr/local/lib/slurm", "opt/slurm/lib/slurm")
+PLUGIN_PLACES = (
+    "usr/lib/*/slurm-wlm",
+    "usr/lib64/slurm",
+    "usr/lib/slurm",
+    "usr/local/lib/slurm",
+    "opt/slurm/lib/slurm",
+)
 PLUGIN_NAMES = ("job_submit_energy.so", "spank_energy.so")
 MAX_INCLUDES = 32
 MAX_CONF_CHARACTERS = 1_048_576
@@ -243,10 +248,10 @@ def _plugins(root: Path) -> Iterator[PluginStatus]:
 def _built_for(path: Path) -> str:
     """Return the release that a plugin was built for, or why its file does not tell."""
     try:
-        numbers = compiled_version(path)
+        year, month = compiled_version(path)[:2]
     except SlurmError as error:
         return f"unknown: {error}"[:200]
-    return ".".join((f"{numbers[0]}", f"{numbers[1]:02d}", *(f"{number}" for number in numbers[2:])))
+    return f"{year}.{month:02d}"
 
 
 def _gpus_are_due(context: HookContext, before: NodeStatus) -> bool:

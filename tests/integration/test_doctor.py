@@ -16,7 +16,6 @@ from slurm_energy.cli.doctor import daemon_checks as doctor_of_the_daemon
 from slurm_energy.cli.doctor.daemon_checks import daemon_checks
 from slurm_energy.cli.doctor.finding import Finding, Situation, Verdict
 from slurm_energy.cli.doctor.node_checks import node_checks
-from slurm_energy.slurm.plugin_file import compiled_version
 from slurm_energy.cli.doctor.run import examine, situation_of
 from slurm_energy.cli.doctor.slurm_checks import slurm_checks
 from slurm_energy.cli.main import main
@@ -25,6 +24,7 @@ from slurm_energy.errors import SlurmError
 from slurm_energy.policy import automatic
 from slurm_energy.policy.checkpoint_files import WEIGHTS_FILE
 from slurm_energy.policy.shipped import shipped_folder
+from slurm_energy.slurm.plugin_file import compiled_version
 from slurm_energy.wire.codec import Message
 
 LIVE = """Configuration data as of 2026-03-04T12:00:00
@@ -163,7 +163,7 @@ def test_a_wrong_line_in_slurms_settings_is_named_with_its_mending(
     site.write_scontrol()
     finding = found(slurm_checks(site.situation("controller", "node")), subject)
     assert finding.verdict is verdict
-    assert finding.mend
+    assert finding.fix
 
 
 def test_a_plugin_of_another_release_is_a_fault(site: Site, plugins: Path) -> None:
@@ -173,7 +173,7 @@ def test_a_plugin_of_another_release_is_a_fault(site: Site, plugins: Path) -> No
     finding = found(slurm_checks(site.situation("controller")), "job_submit plugin")
     assert finding.verdict is Verdict.FAIL
     assert "built for Slurm 22.05, this is 24.11" in finding.found
-    assert "--build-plugin" in finding.mend
+    assert "--build-plugin" in finding.fix
 
 
 def test_a_required_plugin_is_a_warning_and_an_included_line_counts(site: Site) -> None:
@@ -222,7 +222,7 @@ def test_the_daemons_answer_is_judged(site: Site, reply: dict[str, str], subject
         ({}, (), Verdict.OK),
         ({}, ("torch",), Verdict.WARN),
         ({"name": "gnn"}, ("torch",), Verdict.FAIL),
-        ({"name": "oracle"}, ("torch",), Verdict.SKIP),
+        ({"name": "oracle"}, ("torch",), Verdict.OK),
         ({"checkpoint": "/none"}, (), Verdict.WARN),
         ({"checkpoint": "{damaged}"}, (), Verdict.WARN),
         ({"name": "gnn"}, (), Verdict.OK),
@@ -244,7 +244,7 @@ def test_what_the_learned_policy_needs_is_missed_where_it_is_wanted(
     policy = {key: str(value).format(damaged=damaged) for key, value in policy.items()}
     finding = found(daemon_checks(site.situation("controller", policy=policy)), "learned policy")
     assert finding.verdict is verdict
-    assert ("pip install 'slurm-energy[daemon]'" in finding.mend) == (
+    assert ("pip install 'slurm-energy[daemon]'" in finding.fix) == (
         verdict in (Verdict.WARN, Verdict.FAIL) and bool(missing)
     )
 
@@ -252,7 +252,7 @@ def test_what_the_learned_policy_needs_is_missed_where_it_is_wanted(
 def test_a_daemon_that_is_away_is_a_fault_with_the_command_that_starts_it(site: Site) -> None:
     findings = {finding.subject: finding for finding in daemon_checks(site.situation("controller"))}
     assert findings["socket"].verdict is Verdict.FAIL
-    assert "systemctl start slurm-energyd" in findings["socket"].mend
+    assert "systemctl start slurm-energyd" in findings["socket"].fix
     assert findings["database"].verdict is Verdict.FAIL
     assert not (site.root / "e.sqlite").exists()
 
@@ -293,7 +293,7 @@ def test_a_report_key_is_long_and_secret(site: Site, size: int, mode: int, verdi
 def test_reports_that_would_not_arrive_are_a_fault(site: Site, address: str) -> None:
     finding = found(daemon_checks(site.situation("node", node={"daemon_address": address})), "daemon's address")
     assert finding.verdict is Verdict.FAIL
-    assert finding.mend
+    assert finding.fix
 
 
 def spool(site: Site, *names: str) -> Path:
@@ -328,7 +328,7 @@ def test_a_node_without_a_driver_says_what_to_install(site: Site) -> None:
     situation = site.situation("node", node={"nvml_library": "/nonexistent/libnvidia-ml.so.1"})
     finding = found(node_checks(situation), "GPUs")
     assert finding.verdict is Verdict.FAIL
-    assert "node.nvml_library" in finding.mend
+    assert "node.nvml_library" in finding.fix
 
 
 def test_only_what_belongs_to_a_role_is_checked(site: Site) -> None:
@@ -363,7 +363,7 @@ def test_every_finding_that_does_not_hold_says_how_to_mend_it(site: Site) -> Non
     for checks in (slurm_checks, daemon_checks, node_checks):
         for finding in checks(situation):
             if finding.verdict in {Verdict.FAIL, Verdict.WARN}:
-                assert finding.mend, finding
+                assert finding.fix, finding
 
 
 def test_the_command_exits_1_when_something_fails(

@@ -46,9 +46,7 @@ def node(name: str, gpus: int = 4) -> NodeState:
 
 
 def cluster(*nodes: NodeState) -> ClusterSnapshot:
-    return ClusterSnapshot(
-        cluster=ClusterName("north"), taken_at_seconds=NOW, partitions=(), nodes=nodes, jobs=()
-    )
+    return ClusterSnapshot(cluster=ClusterName("north"), taken_at_seconds=NOW, partitions=(), nodes=nodes, jobs=())
 
 
 def test_the_latest_status_of_a_node_replaces_the_one_before(tmp_path: Path) -> None:

@@ -19,10 +19,10 @@ from slurm_energy.daemon.frames import (
 )
 from slurm_energy.daemon.journal import JournalWriter
 from slurm_energy.daemon.journal_queue import JournalQueue
+from slurm_energy.daemon.node_statuses import NodeStatuses
 from slurm_energy.daemon.policy_child import PolicyChild
 from slurm_energy.daemon.policy_slot import PolicySlot
 from slurm_energy.daemon.remote_policy import RemotePolicy
-from slurm_energy.daemon.node_statuses import NodeStatuses
 from slurm_energy.daemon.snapshot_copy import SnapshotCopy
 from slurm_energy.daemon.state import DaemonState
 

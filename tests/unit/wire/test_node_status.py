@@ -31,7 +31,9 @@ STATUS = NodeStatus(
     plugins=(PluginStatus(path="/usr/lib/slurm/spank_energy.so", version="22.05.8"),),
     spool=SpoolStatus(path="/var/spool/slurm-energy", owner_user_id=0, mode=0o700, free_bytes=10**12),
     problems=("one", "two"),
-    gpus=(GpuStatus(uuid="GPU-1", index=0, minor_number=7, name="NVIDIA H200", gpu_type=GpuTypeName("h200-sxm5-141gb")),),
+    gpus=(
+        GpuStatus(uuid="GPU-1", index=0, minor_number=7, name="NVIDIA H200", gpu_type=GpuTypeName("h200-sxm5-141gb")),
+    ),
     repaired_at_seconds=1_799_999_999.0,
     repair_clean=True,
 )
