@@ -1,7 +1,8 @@
-"""The unix socket's door: what slurmctld asks is answered at once, everybody else is shown to asyncio's streams.
+"""The unix socket's door: what slurmctld asks is answered at once, every other connection goes to the door's process.
 
 slurmctld holds its locks while it waits. Its request is short and there as soon as the connection is, so it is read,
-answered and closed without setting up a stream and a task, which would cost more than the decision itself.
+answered and closed without setting up a stream and a task, which would cost more than the decision itself. Of anybody
+else nothing is read here: his connection is handed over as it is, for some microseconds.
 """
 
 import asyncio
@@ -9,18 +10,23 @@ import contextlib
 import logging
 import os
 import socket
-from collections.abc import Callable, Coroutine
+import stat
+import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from slurm_energy.daemon.peers import Peer, peer_of
+from slurm_energy.daemon.rate import RateLimit
 from slurm_energy.errors import ConfigError
 from slurm_energy.wire.codec import END_LINE, MAX_DECIDE_BYTES, PROTOCOL
 
 logger = logging.getLogger(__name__)
 
 _BACKLOG = 1024
-_ACCEPTS_AT_ONCE = 16
+_ACCEPTS_AT_ONCE = 32
+_CONNECTIONS_PER_SECOND = 100.0
+_CONNECTIONS_BURST = 200.0
+"""Of one unprivileged user; the others are closed unread."""
 _FIRST_BYTES_SECONDS = 0.001
 _PAUSE_SECONDS = 0.1
 _BEGIN = f"{PROTOCOL} decide\n".encode()
@@ -28,18 +34,19 @@ _END = b"\n" + END_LINE
 
 AnswerNow = Callable[[bytes, Peer], tuple[bytes, Callable[[], None] | None]]
 """From a whole request to the reply and what to do afterwards; never raises."""
-AnswerLater = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Coroutine[Any, Any, None]]
+HandOver = Callable[[socket.socket], None]
+"""Gives a connection to the door's process; never raises and never waits."""
 
 
 class LocalDoor:
     """Accepts connections at a unix socket."""
 
-    def __init__(self, privileged: Callable[[], frozenset[int]], now: AnswerNow, later: AnswerLater) -> None:
+    def __init__(self, privileged: Callable[[], frozenset[int]], now: AnswerNow, hand_over: HandOver) -> None:
         self._privileged = privileged
         self._now = now
-        self._later = later
+        self._hand_over = hand_over
+        self._rate = RateLimit(per_second=_CONNECTIONS_PER_SECOND, burst=_CONNECTIONS_BURST)
         self._socket: socket.socket | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
 
     @property
     def is_open(self) -> bool:
@@ -47,11 +54,12 @@ class LocalDoor:
         return self._socket is not None
 
     def open(self, path: Path, mode: int) -> None:
-        """Listen at a path where nothing lies.
+        """Listen at a path; a socket that nobody answers any more is replaced.
 
         Raises:
-            ConfigError: the path cannot be used.
+            ConfigError: another daemon answers there, or the path cannot be used.
         """
+        remove_stale_socket(path)
         listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         listening.setblocking(False)
         mask = os.umask(0o177)  # nobody connects before the mode is the configured one
@@ -110,8 +118,10 @@ class LocalDoor:
             return
         if first.startswith(_BEGIN) and first.endswith(_END):
             self._answer_at_once(connection, first, peer)
-        else:
-            self._show_in(self._streams(connection))
+            return
+        if peer.privileged or self._rate.allows(peer.user_id, time.monotonic()):
+            self._hand_over(connection)
+        connection.close()
 
     def _answer_at_once(self, connection: socket.socket, request: bytes, peer: Peer) -> None:
         reply, afterwards = self._now(request, peer)
@@ -124,23 +134,6 @@ class LocalDoor:
         if afterwards is not None:
             asyncio.get_running_loop().call_soon(afterwards)
 
-    def _show_in(self, visit: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(visit)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def _streams(self, connection: socket.socket) -> None:
-        loop = asyncio.get_running_loop()
-        connection.setblocking(False)
-        reader = asyncio.StreamReader(loop=loop)
-        protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
-        try:
-            transport, _protocol = await loop.connect_accepted_socket(lambda: protocol, connection)
-        except OSError:
-            connection.close()
-            return
-        await self._later(reader, asyncio.StreamWriter(transport, protocol, reader, loop))
-
 
 def _first_bytes(connection: socket.socket) -> bytes:
     """Return what a privileged caller has sent by now, without taking it; waits for a millisecond at most."""
@@ -149,3 +142,27 @@ def _first_bytes(connection: socket.socket) -> bytes:
         return connection.recv(MAX_DECIDE_BYTES + 1, socket.MSG_PEEK)
     except TimeoutError:
         return b""
+
+
+def remove_stale_socket(path: Path) -> None:
+    """Remove a socket that nobody answers any more.
+
+    Raises:
+        ConfigError: another daemon answers at the path, or something else than a socket lies there.
+    """
+    try:
+        if not stat.S_ISSOCK(path.lstat().st_mode):
+            raise ConfigError(f"daemon.socket_path {path} is not a socket: remove it or choose another path")
+    except FileNotFoundError:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(1.0)
+        try:
+            probe.connect(str(path))
+        except ConnectionRefusedError:
+            path.unlink(missing_ok=True)
+            return
+        except OSError as error:
+            raise ConfigError(f"daemon.socket_path {path} cannot be tried: {error.strerror or error}") from error
+    raise ConfigError(f"another daemon answers at {path}: stop it first, or choose another daemon.socket_path")

@@ -14,16 +14,16 @@ from typing import Any
 from slurm_energy.config import Config
 from slurm_energy.daemon.children import ChildProcess
 from slurm_energy.daemon.decide import JobHistory, create_decider
+from slurm_energy.daemon.door_link import DoorLink
+from slurm_energy.daemon.doorway import LocalDoor
 from slurm_energy.daemon.entries import DAEMON_STREAM
 from slurm_energy.daemon.frames import SnapshotBegins, SnapshotComplete, SnapshotPart
-from slurm_energy.daemon.ingest import ReportDesk
-from slurm_energy.daemon.journal import JournalWriter
+from slurm_energy.daemon.journal import JournalWriter, journal_directory
 from slurm_energy.daemon.journal_queue import JournalQueue
 from slurm_energy.daemon.peers import privileged_user_ids
 from slurm_energy.daemon.policy_slot import POLICY_MODULE, PolicySlot
 from slurm_energy.daemon.recorder_link import RecorderLink
 from slurm_energy.daemon.remote_policy import RemotePolicy
-from slurm_energy.daemon.server import Server
 from slurm_energy.daemon.snapshot_feed import SnapshotFeed
 from slurm_energy.daemon.state import DaemonState
 from slurm_energy.daemon.verbs import LocalVerbs
@@ -35,6 +35,8 @@ logger = logging.getLogger(__name__)
 
 SNAPSHOT_MODULE = "slurm_energy.daemon.snapshot_process"
 RECORDER_MODULE = "slurm_energy.daemon.recorder_process"
+DOOR_MODULE = "slurm_energy.daemon.door_process"
+REPORT_BACKLOG = 1024
 DRAIN_SECONDS = 1.5
 
 
@@ -64,13 +66,17 @@ class EnergyDaemon:
             privileged=privileged_user_ids(config.cluster.slurm_user),
             policy_note=choice.note,
         )
-        self._reports = ReportDesk(self.state, report_key(config))
-        self._server = Server(self.state, LocalVerbs(self.state), self._reports)
+        self._report_key = report_key(config)
+        self._report_listener: socket.socket | None = None
+        door = DoorLink(LocalVerbs(self.state), self.state.counters)
+        self._door_link = door
+        self._local_door = LocalDoor(lambda: self.state.privileged, door.answer_now, door.hand_over)
         self._feed = SnapshotFeed(self.state)
         self._policy = PolicySlot(self.state, self._feed.copy, policy_module)
         self._snapshot = ChildProcess("snapshot", SNAPSHOT_MODULE, self._current_config, self._take)
         self._recorder = ChildProcess("recorder", RECORDER_MODULE, self._current_config, link.receive)
-        link.child = self._recorder
+        self._door = ChildProcess("door", DOOR_MODULE, self._current_config, door.receive, line=door.connect)
+        link.child, door.child = self._recorder, self._door
         self._stop = asyncio.Event()
         self._failed = False
 
@@ -85,10 +91,12 @@ class EnergyDaemon:
         self._listen_to_signals()
         tasks = [asyncio.create_task(self.state.journal.run(), name="journal")]
         try:
-            self._server.listen_local(Path(daemon.socket_path), daemon.socket_mode)
+            self._local_door.open(Path(daemon.socket_path), daemon.socket_mode)
             if daemon.report_host:
-                await self._server.listen_reports(daemon.report_host, daemon.report_port)
-            tasks += [asyncio.create_task(child.run(), name=child.name) for child in (self._snapshot, self._recorder)]
+                self._report_listener = report_listener(daemon.report_host, daemon.report_port)
+                self._door.inherited = (self._report_listener.fileno(),)
+            children = (self._door, self._snapshot, self._recorder)
+            tasks += [asyncio.create_task(child.run(), name=child.name) for child in children]
             tasks.append(asyncio.create_task(self._policy.run(), name="policy"))
             tell_supervisor("READY=1")
             logger.info("daemon ready socket=%s policy=%s", daemon.socket_path, self.state.decider.policy.name)
@@ -109,13 +117,15 @@ class EnergyDaemon:
     async def _shut_down(self, tasks: list[asyncio.Task[None]], socket_path: Path) -> None:
         tell_supervisor("STOPPING=1")
         self.state.draining = True
-        listening = self._server.listening
-        await self._server.drain(DRAIN_SECONDS)
+        listening = self._local_door.is_open
+        self._local_door.close()
+        if self._report_listener is not None:
+            self._report_listener.close()
+        await self._door_link.drain(DRAIN_SECONDS)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self.state.journal.close()
-        self._reports.close()
         if listening:
             socket_path.unlink(missing_ok=True)
         logger.info("daemon stopped uptime_seconds=%.0f", self.state.uptime_seconds)
@@ -146,13 +156,16 @@ class EnergyDaemon:
                 logger.error("configuration not reloaded, the old one stays error=%s", line)
             return
         old, self.state.config = self.state.config, config
+        door_differs = key != self._report_key or _door_part(old) != _door_part(config)
+        self._report_key = key
         self.state.policy_note = choice.note
         self._policy.use(config, decider)
         self.state.privileged = privileged_user_ids(config.cluster.slurm_user)
-        self._reports.use_key(key)
         logging.getLogger().setLevel(config.daemon.log_level)
         if fixed_part(old) != fixed_part(config):
             logger.warning("configuration reloaded, but a changed socket, address or state directory needs a restart")
+        if door_differs:
+            self._door.restart()
         if (old.cluster, old.daemon) != (config.cluster, config.daemon):
             self._snapshot.restart()
         if _recorded_part(old) != _recorded_part(config):
@@ -188,9 +201,25 @@ def _recorded_part(config: Config) -> tuple[object, ...]:
     return (config.cluster, config.daemon, config.store, config.policy, config.node.time_scale)
 
 
-def journal_directory(config: Config) -> Path:
-    """Return the folder of the journal."""
-    return Path(config.daemon.state_directory) / "journal"
+def _door_part(config: Config) -> tuple[object, ...]:
+    """Return the settings that the door's process works with."""
+    return (config.cluster.slurm_user, config.daemon, config.node.authentication, config.node.hmac_key_path)
+
+
+def report_listener(host: str, port: int) -> socket.socket:
+    """Return the socket at which nodes report; it outlives the processes that accept at it.
+
+    Raises:
+        ConfigError: the address cannot be used.
+    """
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        (found, *_rest) = socket.getaddrinfo(host, port, family, socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        return socket.create_server(found[4][:2], family=family, backlog=REPORT_BACKLOG)
+    except OSError as error:
+        raise ConfigError(
+            f"daemon.report_host {host} with report_port {port} cannot be used: {error.strerror or error}"
+        ) from error
 
 
 def report_key(config: Config) -> bytes | None:

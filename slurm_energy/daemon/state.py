@@ -18,8 +18,8 @@ from slurm_energy.wire.messages import Query
 class QueryAnswerer(Protocol):
     """Whoever can read the database for a person."""
 
-    async def query(self, query: Query, only_user_id: int | None) -> bytes:
-        """Return the reply as an encoded message; with `only_user_id` nothing of other users' jobs is in it."""
+    async def query(self, query: Query, only_user_id: int | None) -> list[bytes]:
+        """Return the parts of an encoded message; with `only_user_id` nothing of other users' jobs is in it."""
         ...
 
 

@@ -43,7 +43,7 @@ class Daemon:
                 raw = b""
                 while chunk := connection.recv(65_536):
                     raw += chunk
-                reports = decode_batch(verify(decode(raw), key=KEY, replay=self._replay).body)
+                reports = decode_batch(verify(decode(raw), key=KEY, replay=self._replay).body).reports
                 self.job_ids.append([report.job_id for report in reports])
                 answer = self._answer(self.job_ids[-1])
                 connection.sendall(answer if isinstance(answer, bytes) else encode(answer))
