@@ -1,8 +1,8 @@
-"""The answering process's end of the door: connections out to its process, the requests it has read in."""
+"""The answering process's end of the door: the requests that its process has read in, the answers out."""
 
 import asyncio
+import contextlib
 import logging
-import socket
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -29,33 +29,18 @@ class DoorLink:
     def __init__(self, verbs: LocalVerbs, counters: Counter[str]) -> None:
         self._verbs = verbs
         self._counters = counters
-        self._line: socket.socket | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._warned: dict[str, float] = {}
         self.child: ChildProcess | None = None
         """Set once, when the daemon has made the child that feeds `receive`."""
 
-    def connect(self, line: socket.socket | None) -> None:
-        """Hand connections over on this socket from now on; None: there is no process to take them."""
-        if self._line is not None:
-            self._line.close()
-        self._line = line
-        if line is not None:
-            line.setblocking(False)
-
-    def hand_over(self, connection: socket.socket) -> None:
-        """Give a connection to the door's process; without one, or when it is behind, it gets no answer."""
-        try:
-            if self._line is None:
-                raise BlockingIOError
-            socket.send_fds(self._line, [b"\0"], [connection.fileno()])
-        except OSError:
-            self._counters["connections dropped"] += 1
-
     def answer_now(self, request: bytes, peer: Peer) -> tuple[bytes, Callable[[], None] | None]:
         """Return the reply to a `decide` request, and what to do once it is on its way."""
         try:
-            answered = self._verbs.decide(decode(request, MAX_DECIDE_BYTES), peer)
+            message = decode(request, MAX_DECIDE_BYTES)
+            if message.verb != "decide":
+                raise WireError(f"verb {message.verb!r} is not served here: only decide is")
+            answered = self._verbs.decide(message, peer)
             assert isinstance(answered.reply, Message)
             reply = encode(answered.reply)
         except Exception as error:  # noqa: BLE001  # the request loop: one bad request never ends the daemon
@@ -69,7 +54,8 @@ class DoorLink:
         elif isinstance(frame, PeerRequest):
             if len(self._tasks) >= MAX_OPEN_REQUESTS:
                 reply = failure(f"{MAX_OPEN_REQUESTS} requests are waiting already: try again later")
-                self._send(PeerReply(number=frame.number, part=encode(reply), last=True))
+                if self.child is not None:
+                    self.child.send(PeerReply(number=frame.number, part=encode(reply), last=True))
                 return
             task = asyncio.get_running_loop().create_task(self._answer(frame))
             self._tasks.add(task)
@@ -95,14 +81,13 @@ class DoorLink:
         else:
             parts = [(part, at == len(reply) - 1) for at, part in enumerate(reply)]
         for part, last in parts:
-            if not self._send(PeerReply(number=frame.number, part=part, last=last)):
+            if self.child is None or not self.child.send(PeerReply(number=frame.number, part=part, last=last)):
                 return
+            with contextlib.suppress(ConnectionError):
+                await self.child.drain()
             await asyncio.sleep(0)
         if answered.afterwards is not None:
             answered.afterwards()
-
-    def _send(self, frame: PeerReply) -> bool:
-        return self.child is not None and self.child.send(frame)
 
     def _excuse(self, error: Exception, who: str) -> Message:
         """Return the reply to a request that failed, counted, and logged at most once a minute for each kind."""

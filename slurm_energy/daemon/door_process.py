@@ -1,18 +1,20 @@
 """The door child: reads what strangers, users and nodes send, so that the answering process never has to.
 
-Its arguments are the numbers of its socket to the daemon, of the line over which connections come, and of the TCP
-socket at which nodes report (where the site has one).
+Its arguments are the numbers of its socket to the daemon, of the unix socket for people, and of the TCP socket at which
+nodes report (where the site has one).
 """
 
 import asyncio
 import contextlib
+import fcntl
 import logging
+import os
 import resource
 import signal
 import socket
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +37,6 @@ logger = logging.getLogger(__name__)
 DRAIN_SECONDS = 1.5
 ANSWER_SECONDS = 65.0
 COUNT_SECONDS = 0.2
-MAX_LINE_MESSAGE = 16
-_TAKEN_AT_ONCE = 64
 
 
 class Parent:
@@ -94,7 +94,7 @@ class Parent:
         self._counts.clear()
 
 
-async def serve(config: Config, connection: socket.socket, line: socket.socket, listener: socket.socket | None) -> None:
+async def serve(config: Config, connection: socket.socket, listeners: Sequence[socket.socket]) -> None:
     """Serve both doors until SIGTERM, or until the daemon is gone."""
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
@@ -109,13 +109,11 @@ async def serve(config: Config, connection: socket.socket, line: socket.socket, 
     listening = asyncio.create_task(parent.listen())
     for task in (writing, listening):
         task.add_done_callback(lambda _task: stop.set())
-    line.setblocking(False)
-    loop.add_reader(line, _take, line, server)
-    if listener is not None:
+    for listener in listeners:
         server.listen(listener)
     await stop.wait()
-    loop.remove_reader(line)
-    await server.drain(DRAIN_SECONDS)
+    # A daemon that is gone may be followed by another: nothing more is taken in its name.
+    await server.drain(0.0 if os.getppid() == 1 or listening.done() else DRAIN_SECONDS)
     for task in (writing, listening):
         task.cancel()
     await asyncio.gather(writing, listening, return_exceptions=True)
@@ -123,21 +121,16 @@ async def serve(config: Config, connection: socket.socket, line: socket.socket, 
     reports.close()
 
 
-def _take(line: socket.socket, server: Server) -> None:
-    """Take the connections that have been handed over."""
-    for _ in range(_TAKEN_AT_ONCE):
-        try:
-            message, descriptors, _flags, _address = socket.recv_fds(line, MAX_LINE_MESSAGE, 4)
-        except BlockingIOError:
-            return
-        except OSError as error:  # no descriptor left: those in the message are closed by the kernel
-            logger.warning("connection not taken error=%s", error)
-            return
-        if not message:
-            asyncio.get_running_loop().remove_reader(line)
-            return
-        for descriptor in descriptors:
-            server.take(socket.socket(fileno=descriptor))
+@contextlib.contextmanager
+def alone_with(directory: Path) -> Iterator[None]:
+    """Hold the stream of reports: the door of a daemon that was killed may be about to end just now."""
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    descriptor = os.open(directory / f"{REPORTS_STREAM}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def _raise_descriptor_limit() -> None:
@@ -155,11 +148,11 @@ def main(argv: list[str] | None = None) -> int:
             config: Config = receive(connection)
             set_up_logging(config.daemon.log_level, "door")
             _raise_descriptor_limit()
-            line = socket.socket(fileno=int(arguments[1]))
-            listener = socket.socket(fileno=int(arguments[2])) if len(arguments) > 2 else None
+            listeners = [socket.socket(fileno=int(number)) for number in arguments[1:]]
             connection.setblocking(False)
-            asyncio.run(serve(config, connection, line, listener))
-        except SlurmEnergyError as error:
+            with alone_with(journal_directory(config)):
+                asyncio.run(serve(config, connection, listeners))
+        except (SlurmEnergyError, OSError) as error:
             logger.error("door cannot serve error=%s", error)
             return 1
     return 0

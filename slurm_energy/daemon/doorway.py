@@ -1,12 +1,13 @@
-"""The unix socket's door: what slurmctld asks is answered at once, every other connection goes to the door's process.
+"""slurmctld's door: a unix socket of its own, whose requests are answered at once.
 
 slurmctld holds its locks while it waits. Its request is short and there as soon as the connection is, so it is read,
-answered and closed without setting up a stream and a task, which would cost more than the decision itself. Of anybody
-else nothing is read here: his connection is handed over as it is, for some microseconds.
+answered and closed without setting up a stream and a task, which would cost more than the decision itself. The socket
+is open to SlurmUser and root alone: a user can neither connect there nor fill the queue in which slurmctld waits.
 """
 
 import asyncio
 import contextlib
+import errno
 import logging
 import os
 import socket
@@ -16,71 +17,47 @@ from collections.abc import Callable
 from pathlib import Path
 
 from slurm_energy.daemon.peers import Peer, peer_of
-from slurm_energy.daemon.rate import RateLimit
 from slurm_energy.errors import ConfigError
-from slurm_energy.wire.codec import END_LINE, MAX_DECIDE_BYTES, PROTOCOL
+from slurm_energy.wire.codec import END_LINE, MAX_DECIDE_BYTES
 
 logger = logging.getLogger(__name__)
 
-_BACKLOG = 1024
-_ACCEPTS_AT_ONCE = 32
-_CONNECTIONS_PER_SECOND = 100.0
-_CONNECTIONS_BURST = 200.0
-"""Of one unprivileged user; the others are closed unread."""
+BACKLOG = 1024
+REQUEST_SECONDS = 5.0
+PREDECESSOR_SECONDS = 3.0
+"""How long the processes of a daemon that was killed may take to end."""
+_ACCEPTS_AT_ONCE = 16
 _FIRST_BYTES_SECONDS = 0.001
 _PAUSE_SECONDS = 0.1
-_BEGIN = f"{PROTOCOL} decide\n".encode()
 _END = b"\n" + END_LINE
 
 AnswerNow = Callable[[bytes, Peer], tuple[bytes, Callable[[], None] | None]]
 """From a whole request to the reply and what to do afterwards; never raises."""
-HandOver = Callable[[socket.socket], None]
-"""Gives a connection to the door's process; never raises and never waits."""
 
 
-class LocalDoor:
-    """Accepts connections at a unix socket."""
+class PluginDoor:
+    """Accepts slurmctld's connections."""
 
-    def __init__(self, privileged: Callable[[], frozenset[int]], now: AnswerNow, hand_over: HandOver) -> None:
+    def __init__(self, privileged: Callable[[], frozenset[int]], now: AnswerNow) -> None:
         self._privileged = privileged
         self._now = now
-        self._hand_over = hand_over
-        self._rate = RateLimit(per_second=_CONNECTIONS_PER_SECOND, burst=_CONNECTIONS_BURST)
         self._socket: socket.socket | None = None
 
-    @property
-    def is_open(self) -> bool:
-        """Whether it accepts."""
-        return self._socket is not None
-
-    def open(self, path: Path, mode: int) -> None:
-        """Listen at a path; a socket that nobody answers any more is replaced.
-
-        Raises:
-            ConfigError: another daemon answers there, or the path cannot be used.
-        """
-        remove_stale_socket(path)
-        listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    def open(self, listening: socket.socket) -> None:
+        """Answer what comes at a listening socket."""
         listening.setblocking(False)
-        mask = os.umask(0o177)  # nobody connects before the mode is the configured one
-        try:
-            listening.bind(str(path))
-            listening.listen(_BACKLOG)
-            path.chmod(mode)
-        except OSError as error:
-            listening.close()
-            raise ConfigError(f"daemon.socket_path {path} cannot be used: {error.strerror or error}") from error
-        finally:
-            os.umask(mask)
         self._socket = listening
         asyncio.get_running_loop().add_reader(listening, self._accept)
 
-    def close(self) -> None:
-        """Accept nothing more."""
-        if self._socket is not None:
-            asyncio.get_running_loop().remove_reader(self._socket)
-            self._socket.close()
-            self._socket = None
+    def close(self) -> list[str]:
+        """Accept nothing more; return the path at which it did."""
+        if self._socket is None:
+            return []
+        path: str = self._socket.getsockname()
+        asyncio.get_running_loop().remove_reader(self._socket)
+        self._socket.close()
+        self._socket = None
+        return [path]
 
     def _accept(self) -> None:
         for _ in range(_ACCEPTS_AT_ONCE):
@@ -108,25 +85,53 @@ class LocalDoor:
         loop.call_later(_PAUSE_SECONDS, go_on)
 
     def _meet(self, connection: socket.socket) -> None:
-        first = b""
         try:
             peer = peer_of(connection, self._privileged())
-            if peer.privileged:
-                first = _first_bytes(connection)
+            first = _first_bytes(connection) if peer.privileged else b""
         except OSError:
             connection.close()
             return
-        if first.startswith(_BEGIN) and first.endswith(_END):
-            self._answer_at_once(connection, first, peer)
-            return
-        if peer.privileged or self._rate.allows(peer.user_id, time.monotonic()):
-            self._hand_over(connection)
-        connection.close()
+        if not peer.privileged:
+            connection.close()
+        elif first.endswith(_END):
+            self._answer(connection, first, peer)
+        else:
+            self._wait(connection, bytearray(first), peer)
 
-    def _answer_at_once(self, connection: socket.socket, request: bytes, peer: Peer) -> None:
+    def _wait(self, connection: socket.socket, raw: bytearray, peer: Peer) -> None:
+        """Read the rest of a request as it comes, for a while."""
+        loop = asyncio.get_running_loop()
+        connection.setblocking(False)
+
+        def stop() -> None:
+            timer.cancel()
+            loop.remove_reader(connection)
+
+        def give_up() -> None:
+            stop()
+            connection.close()
+
+        def read() -> None:
+            try:
+                chunk = connection.recv(MAX_DECIDE_BYTES)
+            except BlockingIOError:
+                return
+            except OSError:
+                give_up()
+                return
+            raw.extend(chunk)
+            if not chunk and not raw:
+                give_up()
+            elif not chunk or raw.endswith(_END) or len(raw) > MAX_DECIDE_BYTES:
+                stop()
+                self._answer(connection, bytes(raw), peer)
+
+        timer = loop.call_later(REQUEST_SECONDS, give_up)
+        loop.add_reader(connection, read)
+
+    def _answer(self, connection: socket.socket, request: bytes, peer: Peer) -> None:
         reply, afterwards = self._now(request, peer)
         with connection, contextlib.suppress(OSError):
-            connection.recv(len(request))  # what is left unread would turn the close into a reset
             sent = connection.send(reply)
             if sent < len(reply):
                 connection.settimeout(_FIRST_BYTES_SECONDS)
@@ -136,12 +141,67 @@ class LocalDoor:
 
 
 def _first_bytes(connection: socket.socket) -> bytes:
-    """Return what a privileged caller has sent by now, without taking it; waits for a millisecond at most."""
+    """Return what a caller has sent by now; waits for a millisecond at most."""
     connection.settimeout(_FIRST_BYTES_SECONDS)
     try:
-        return connection.recv(MAX_DECIDE_BYTES + 1, socket.MSG_PEEK)
+        return connection.recv(MAX_DECIDE_BYTES + 1)
     except TimeoutError:
         return b""
+
+
+def local_listener(path: Path, mode: int, owner: int | None = None) -> socket.socket:
+    """Return a unix socket that listens at a path; one that nobody answers any more is replaced.
+
+    Raises:
+        ConfigError: another daemon answers there, or the path cannot be used.
+    """
+    remove_stale_socket(path)
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    mask = os.umask(0o177)  # nobody connects before the mode is the configured one
+    try:
+        listening.bind(str(path))
+        listening.listen(BACKLOG)
+        if owner is not None:
+            os.chown(path, owner, -1)
+        path.chmod(mode)
+    except OSError as error:
+        listening.close()
+        raise ConfigError(f"daemon.socket_path {path} cannot be used: {error.strerror or error}") from error
+    finally:
+        os.umask(mask)
+    return listening
+
+
+def plugin_listener(path: Path, slurm_user_id: int | None) -> socket.socket:
+    """Return the socket for slurmctld, open to its user and to root.
+
+    Raises:
+        ConfigError: the path cannot be used.
+    """
+    if slurm_user_id in {None, os.geteuid()} or os.geteuid() == 0:
+        return local_listener(path, 0o600, slurm_user_id if os.geteuid() == 0 else None)
+    logger.warning("socket open to every user path=%s: run the daemon as SlurmUser, who alone should connect", path)
+    return local_listener(path, 0o666)
+
+
+def report_listener(host: str, port: int) -> socket.socket:
+    """Return the TCP socket at which nodes report; it outlives the processes that accept at it.
+
+    Raises:
+        ConfigError: the address cannot be used.
+    """
+    end = time.monotonic() + PREDECESSOR_SECONDS
+    while True:
+        try:
+            family = socket.AF_INET6 if ":" in host else socket.AF_INET
+            (found, *_rest) = socket.getaddrinfo(host, port, family, socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+            return socket.create_server(found[4][:2], family=family, backlog=BACKLOG)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE or time.monotonic() > end:
+                raise ConfigError(
+                    f"daemon.report_host {host} with report_port {port} cannot be used: {error.strerror or error}"
+                ) from error
+        time.sleep(_PAUSE_SECONDS)
 
 
 def remove_stale_socket(path: Path) -> None:
@@ -156,13 +216,21 @@ def remove_stale_socket(path: Path) -> None:
     except FileNotFoundError:
         path.parent.mkdir(parents=True, exist_ok=True)
         return
+    end = time.monotonic() + PREDECESSOR_SECONDS
+    while _answers(path):
+        if time.monotonic() > end:
+            raise ConfigError(f"another daemon answers at {path}: stop it first, or choose another daemon.socket_path")
+        time.sleep(_PAUSE_SECONDS)
+    path.unlink(missing_ok=True)
+
+
+def _answers(path: Path) -> bool:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(1.0)
         try:
             probe.connect(str(path))
-        except ConnectionRefusedError:
-            path.unlink(missing_ok=True)
-            return
+        except (ConnectionRefusedError, FileNotFoundError):
+            return False
         except OSError as error:
             raise ConfigError(f"daemon.socket_path {path} cannot be tried: {error.strerror or error}") from error
-    raise ConfigError(f"another daemon answers at {path}: stop it first, or choose another daemon.socket_path")
+    return True

@@ -15,12 +15,12 @@ from slurm_energy.config import Config
 from slurm_energy.daemon.children import ChildProcess
 from slurm_energy.daemon.decide import JobHistory, create_decider
 from slurm_energy.daemon.door_link import DoorLink
-from slurm_energy.daemon.doorway import LocalDoor
+from slurm_energy.daemon.doorway import PluginDoor, local_listener, plugin_listener, report_listener
 from slurm_energy.daemon.entries import DAEMON_STREAM
 from slurm_energy.daemon.frames import SnapshotBegins, SnapshotComplete, SnapshotPart
 from slurm_energy.daemon.journal import JournalWriter, journal_directory
 from slurm_energy.daemon.journal_queue import JournalQueue
-from slurm_energy.daemon.peers import privileged_user_ids
+from slurm_energy.daemon.peers import privileged_user_ids, user_id_of
 from slurm_energy.daemon.policy_slot import POLICY_MODULE, PolicySlot
 from slurm_energy.daemon.recorder_link import RecorderLink
 from slurm_energy.daemon.remote_policy import RemotePolicy
@@ -36,7 +36,6 @@ logger = logging.getLogger(__name__)
 SNAPSHOT_MODULE = "slurm_energy.daemon.snapshot_process"
 RECORDER_MODULE = "slurm_energy.daemon.recorder_process"
 DOOR_MODULE = "slurm_energy.daemon.door_process"
-REPORT_BACKLOG = 1024
 DRAIN_SECONDS = 1.5
 
 
@@ -67,15 +66,15 @@ class EnergyDaemon:
             policy_note=choice.note,
         )
         self._report_key = report_key(config)
-        self._report_listener: socket.socket | None = None
+        self._listeners: list[socket.socket] = []
         door = DoorLink(LocalVerbs(self.state), self.state.counters)
         self._door_link = door
-        self._local_door = LocalDoor(lambda: self.state.privileged, door.answer_now, door.hand_over)
+        self._plugin_door = PluginDoor(lambda: self.state.privileged, door.answer_now)
         self._feed = SnapshotFeed(self.state)
         self._policy = PolicySlot(self.state, self._feed.copy, policy_module)
         self._snapshot = ChildProcess("snapshot", SNAPSHOT_MODULE, self._current_config, self._take)
         self._recorder = ChildProcess("recorder", RECORDER_MODULE, self._current_config, link.receive)
-        self._door = ChildProcess("door", DOOR_MODULE, self._current_config, door.receive, line=door.connect)
+        self._door = ChildProcess("door", DOOR_MODULE, self._current_config, door.receive)
         link.child, door.child = self._recorder, self._door
         self._stop = asyncio.Event()
         self._failed = False
@@ -91,10 +90,7 @@ class EnergyDaemon:
         self._listen_to_signals()
         tasks = [asyncio.create_task(self.state.journal.run(), name="journal")]
         try:
-            self._local_door.open(Path(daemon.socket_path), daemon.socket_mode)
-            if daemon.report_host:
-                self._report_listener = report_listener(daemon.report_host, daemon.report_port)
-                self._door.inherited = (self._report_listener.fileno(),)
+            self._open_doors()
             children = (self._door, self._snapshot, self._recorder)
             tasks += [asyncio.create_task(child.run(), name=child.name) for child in children]
             tasks.append(asyncio.create_task(self._policy.run(), name="policy"))
@@ -109,25 +105,39 @@ class EnergyDaemon:
             gc.set_threshold(2_000, 50, 1000)
             await self._stop.wait()
         finally:
-            await self._shut_down(tasks, Path(daemon.socket_path))
+            await self._shut_down(tasks)
             os.close(lock)
         if self._failed:
             raise DaemonUnavailable("a part of the daemon failed, see the log: it stopped, to be started afresh")
 
-    async def _shut_down(self, tasks: list[asyncio.Task[None]], socket_path: Path) -> None:
+    def _open_doors(self) -> None:
+        """Listen for slurmctld here, and for everybody else in the name of the door's process.
+
+        Raises:
+            ConfigError: a path or an address cannot be used.
+        """
+        daemon = self.state.config.daemon
+        self._listeners.append(local_listener(Path(daemon.socket_path), daemon.socket_mode))
+        slurm_user_id = user_id_of(self.state.config.cluster.slurm_user)
+        self._plugin_door.open(plugin_listener(Path(daemon.plugin_socket_path), slurm_user_id))
+        if daemon.report_host:
+            self._listeners.append(report_listener(daemon.report_host, daemon.report_port))
+        self._door.inherited = tuple(listener.fileno() for listener in self._listeners)
+
+    async def _shut_down(self, tasks: list[asyncio.Task[None]]) -> None:
         tell_supervisor("STOPPING=1")
         self.state.draining = True
-        listening = self._local_door.is_open
-        self._local_door.close()
-        if self._report_listener is not None:
-            self._report_listener.close()
+        paths = [listener.getsockname() for listener in self._listeners if listener.family == socket.AF_UNIX]
+        paths += self._plugin_door.close()
+        for listener in self._listeners:
+            listener.close()
         await self._door_link.drain(DRAIN_SECONDS)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self.state.journal.close()
-        if listening:
-            socket_path.unlink(missing_ok=True)
+        for path in paths:
+            Path(path).unlink(missing_ok=True)
         logger.info("daemon stopped uptime_seconds=%.0f", self.state.uptime_seconds)
 
     def _part_ended(self, task: asyncio.Task[None]) -> None:
@@ -204,22 +214,6 @@ def _recorded_part(config: Config) -> tuple[object, ...]:
 def _door_part(config: Config) -> tuple[object, ...]:
     """Return the settings that the door's process works with."""
     return (config.cluster.slurm_user, config.daemon, config.node.authentication, config.node.hmac_key_path)
-
-
-def report_listener(host: str, port: int) -> socket.socket:
-    """Return the socket at which nodes report; it outlives the processes that accept at it.
-
-    Raises:
-        ConfigError: the address cannot be used.
-    """
-    try:
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        (found, *_rest) = socket.getaddrinfo(host, port, family, socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        return socket.create_server(found[4][:2], family=family, backlog=REPORT_BACKLOG)
-    except OSError as error:
-        raise ConfigError(
-            f"daemon.report_host {host} with report_port {port} cannot be used: {error.strerror or error}"
-        ) from error
 
 
 def report_key(config: Config) -> bytes | None:

@@ -33,6 +33,9 @@ NODE_SLOTS = {"per_owner": 32, "total": 512, "total_bytes": 128 * 1024 * 1024}
 OTHER_SLOTS = {"per_owner": 16, "total": 256, "total_bytes": 64 * 1024 * 1024}
 UNPRIVILEGED_PER_SECOND = 20.0
 UNPRIVILEGED_BURST = 60.0
+CONNECTIONS_PER_SECOND = 100.0
+CONNECTIONS_BURST = 200.0
+"""Of one user; further ones are closed unread."""
 ALL_UNPRIVILEGED_PER_SECOND = 100.0
 ALL_UNPRIVILEGED_BURST = 200.0
 MAX_OPEN_PER_USER = 4
@@ -68,7 +71,7 @@ class Server:
         self._reports = reports
         self._privileged = privileged
         self._count = count
-        self._listener: socket.socket | None = None
+        self._listeners: list[socket.socket] = []
         self._busy: set[asyncio.Task[None]] = set()
         self._users = Slots(**USER_SLOTS)
         self._nodes = Slots(**NODE_SLOTS)
@@ -76,30 +79,22 @@ class Server:
         self._rate = RateLimit(per_second=UNPRIVILEGED_PER_SECOND, burst=UNPRIVILEGED_BURST)
         self._rate_of_all = RateLimit(per_second=ALL_UNPRIVILEGED_PER_SECOND, burst=ALL_UNPRIVILEGED_BURST)
         self._open: Counter[int] = Counter()
+        self._connections = RateLimit(per_second=CONNECTIONS_PER_SECOND, burst=CONNECTIONS_BURST)
         self._unknown = CostLimit(share=UNKNOWN_SHARE, burst_seconds=UNKNOWN_BURST_SECONDS)
         self._warned: dict[str, float] = {}
 
-    def take(self, connection: socket.socket) -> None:
-        """Serve a connection of the unix socket."""
-        try:
-            peer = peer_of(connection, self._privileged)
-        except OSError:
-            connection.close()
-            return
-        self._start(self._local(connection, peer))
-
     def listen(self, listener: socket.socket) -> None:
-        """Accept nodes' reports at a TCP socket."""
+        """Accept people at a unix socket, or nodes' reports at a TCP one."""
         listener.setblocking(False)
-        self._listener = listener
-        asyncio.get_running_loop().add_reader(listener, self._accept)
+        self._listeners.append(listener)
+        asyncio.get_running_loop().add_reader(listener, self._accept, listener)
 
     async def drain(self, limit_seconds: float) -> None:
         """Accept nothing more and let what is being answered finish, for at most `limit_seconds`."""
-        if self._listener is not None:
-            asyncio.get_running_loop().remove_reader(self._listener)
-            self._listener.close()
-            self._listener = None
+        for listener in self._listeners:
+            asyncio.get_running_loop().remove_reader(listener)
+            listener.close()
+        self._listeners.clear()
         if self._busy:
             _done, late = await asyncio.wait(self._busy, timeout=limit_seconds)
             for task in late:
@@ -110,35 +105,51 @@ class Server:
         self._busy.add(task)
         task.add_done_callback(self._busy.discard)
 
-    def _accept(self) -> None:
+    def _accept(self, listener: socket.socket) -> None:
         for _ in range(_ACCEPTS_AT_ONCE):
-            if self._listener is None:
-                return
             try:
-                connection, address = self._listener.accept()
+                connection, address = listener.accept()
             except (BlockingIOError, ConnectionAbortedError):
                 return
             except OSError as error:  # no descriptor left: others must end first
                 logger.warning("connection not accepted error=%s", error)
-                self._pause()
+                self._pause(listener)
                 return
-            host, at_root = str(address[0]), int(address[1]) < FIRST_UNRESERVED_PORT
-            if self._unknown.allows([(host, at_root)], time.monotonic()):
-                self._start(self._report(connection, host, at_root))
+            if listener.family == socket.AF_UNIX:
+                self._meet_user(connection)
             else:
-                self._count("connections refused", 1)
-                connection.close()
+                self._meet_host(connection, str(address[0]), at_root=int(address[1]) < FIRST_UNRESERVED_PORT)
 
-    def _pause(self) -> None:
-        loop, listener = asyncio.get_running_loop(), self._listener
-        assert listener is not None
+    def _pause(self, listener: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
         loop.remove_reader(listener)
 
         def go_on() -> None:
-            if self._listener is listener:
-                loop.add_reader(listener, self._accept)
+            if listener in self._listeners:
+                loop.add_reader(listener, self._accept, listener)
 
         loop.call_later(_PAUSE_SECONDS, go_on)
+
+    def _meet_user(self, connection: socket.socket) -> None:
+        try:
+            peer = peer_of(connection, self._privileged)
+        except OSError:
+            connection.close()
+            return
+        if peer.privileged or self._connections.allows(peer.user_id, time.monotonic()):
+            self._start(self._local(connection, peer))
+        else:
+            self._refuse(connection)
+
+    def _meet_host(self, connection: socket.socket, host: str, *, at_root: bool) -> None:
+        if self._unknown.allows([(host, at_root)], time.monotonic()):
+            self._start(self._report(connection, host, at_root))
+        else:
+            self._refuse(connection)
+
+    def _refuse(self, connection: socket.socket) -> None:
+        self._count("connections refused", 1)
+        connection.close()
 
     async def _local(self, connection: socket.socket, peer: Peer) -> None:
         who = f"uid {peer.user_id}"
