@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from slurm_energy.config import Config
 from slurm_energy.errors import SpoolError
 
 SEGMENT_BYTES = 8 * 1024 * 1024
@@ -163,6 +164,11 @@ class JournalReader:
             raise SpoolError(f"journal segment {path} cannot be read: {error}") from error
         self.position = Position(segment=number, offset=offset)
         return lines
+
+
+def journal_directory(config: Config) -> Path:
+    """Return the folder of the journal."""
+    return Path(config.daemon.state_directory) / "journal"
 
 
 def segment_path(directory: Path, stream: str, number: int) -> Path:

@@ -1,9 +1,13 @@
-"""The latest status of each node, in files that survive a restart, and who was turned away at the report port."""
+"""The latest status of each node and who was turned away at the report port, in files that survive a restart.
+
+The door's process writes them; the answering process and `slurm-energy doctor` read them.
+"""
 
 import contextlib
+import json
 import os
-import time
-from collections.abc import Iterable, Mapping
+import threading
+from collections.abc import Iterable
 from pathlib import Path
 
 from slurm_energy.domain.cluster import ClusterSnapshot
@@ -15,17 +19,23 @@ MAX_NODES = 20_000
 """A file each, of 65 KB at most and 2 KB as a rule; the one heard of longest ago makes room."""
 MAX_TURNED_AWAY = 64
 """Addresses; a stranger can fill them with his own only, and they are shown as what they are."""
+TURNED_AWAY_SECONDS = 5.0
+"""Between two writes of the file, however many are turned away."""
 MAX_NAMES = 20
 FOLDER = "nodes"
+TURNED_AWAY = "turned-away.json"
 
 
 class NodeStatuses:
-    """Takes what nodes tell; its files are written by the thread of reports, its words read by the event loop."""
+    """Takes what nodes tell; used by the threads that authenticate messages."""
 
     def __init__(self, state_directory: Path) -> None:
-        self.folder = state_directory / FOLDER
+        self._directory = state_directory
+        self._folder = state_directory / FOLDER
+        self._lock = threading.Lock()
         self._heard: dict[str, float] | None = None
         self._turned_away: dict[str, tuple[float, str]] = {}
+        self._written_at = 0.0
 
     def take(self, received: ReceivedStatus) -> None:
         """Keep a node's status in place of its earlier one.
@@ -33,69 +43,79 @@ class NodeStatuses:
         Raises:
             SpoolError: it cannot be written.
         """
-        node = received.status.node
-        heard = self._known()
-        path = self.folder / f"{node}.json"
-        temporary = self.folder / f".{node}.new"
-        try:
-            self.folder.mkdir(mode=0o750, parents=True, exist_ok=True)
-            temporary.write_bytes(encode_received(received))
-            temporary.replace(path)
-        except OSError as error:
-            raise SpoolError(f"{path} cannot be written: {error.strerror}") from error
-        heard.pop(node, None)
-        heard[node] = received.received_at_seconds
-        while len(heard) > MAX_NODES:
-            oldest = next(iter(heard))
-            del heard[oldest]
-            with contextlib.suppress(OSError):
-                (self.folder / f"{oldest}.json").unlink()
+        with self._lock:
+            node = received.status.node
+            if self._heard is None:
+                self._heard = dict(sorted(heard_at(self._folder).items(), key=lambda item: item[1]))
+            _write(self._folder / f"{node}.json", encode_received(received))
+            self._heard.pop(node, None)
+            self._heard[node] = received.received_at_seconds
+            while len(self._heard) > MAX_NODES:
+                oldest = next(iter(self._heard))
+                del self._heard[oldest]
+                with contextlib.suppress(OSError):
+                    (self._folder / f"{oldest}.json").unlink()
 
     def turn_away(self, host: str, reason: str, now_seconds: float) -> None:
         """Remember that what a host sent was not authenticated: it may be a node with another key or clock."""
-        if host:
+        if not host:
+            return
+        with self._lock:
             self._turned_away.pop(host, None)
             self._turned_away[host] = (now_seconds, reason[:300])
             while len(self._turned_away) > MAX_TURNED_AWAY:
                 del self._turned_away[next(iter(self._turned_away))]
+            self._keep_turned_away(now_seconds)
 
-    def let_in(self, host: str) -> None:
+    def let_in(self, host: str, now_seconds: float) -> None:
         """Forget that a host was turned away: now it is not."""
-        self._turned_away.pop(host, None)
+        with self._lock:
+            if self._turned_away.pop(host, None) is not None:
+                self._written_at = 0.0
+                self._keep_turned_away(now_seconds)
 
-    def turned_away(self, now_seconds: float) -> dict[str, dict[str, object]]:
-        """Return who was turned away, why, and how long ago."""
-        found = sorted(self._turned_away.items())
-        return {host: {"reason": reason, "age_seconds": round(now_seconds - when, 1)} for host, (when, reason) in found}
-
-    def summary(self, snapshot: ClusterSnapshot | None, now_seconds: float) -> dict[str, object]:
-        """Return in numbers and some names which of Slurm's GPU nodes tell how they are."""
-        heard = self._known()
-        wanted = [] if snapshot is None else [node.name for node in snapshot.nodes if node.gpus]
-        silent = [name for name in wanted if name in heard and now_seconds - heard[name] > SILENT_SECONDS]
-        never = [name for name in wanted if name not in heard]
-        return {
-            "reporting": len(wanted) - len(silent) - len(never),
-            "with_gpus": len(wanted),
-            "stopped_reporting": _some(silent),
-            "never_reported": _some(never),
-        }
-
-    def _known(self) -> dict[str, float]:
-        """Return when each node was heard of, the one longest ago first."""
-        if self._heard is None:
-            self._heard = dict(sorted(_files(self.folder).items(), key=lambda item: item[1]))
-        return self._heard
+    def _keep_turned_away(self, now_seconds: float) -> None:
+        if 0.0 <= now_seconds - self._written_at < TURNED_AWAY_SECONDS:
+            return
+        self._written_at = now_seconds
+        document = {host: {"at_seconds": at, "reason": reason} for host, (at, reason) in self._turned_away.items()}
+        with contextlib.suppress(SpoolError):  # a full disk is told of by those who need it
+            _write(self._directory / TURNED_AWAY, json.dumps(document).encode())
 
 
-def _files(folder: Path) -> Mapping[str, float]:
+def nodes_summary(state_directory: Path, snapshot: ClusterSnapshot | None, now_seconds: float) -> dict[str, object]:
+    """Return in numbers and some names which of Slurm's GPU nodes tell how they are."""
+    heard = heard_at(state_directory / FOLDER)
+    wanted = [] if snapshot is None else [node.name for node in snapshot.nodes if node.gpus]
+    silent = [name for name in wanted if name in heard and now_seconds - heard[name] > SILENT_SECONDS]
+    never = [name for name in wanted if name not in heard]
+    return {
+        "with_gpus": len(wanted),
+        "reporting": len(wanted) - len(silent) - len(never),
+        "stopped_reporting": _some(silent),
+        "never_reported": _some(never),
+    }
+
+
+def heard_at(folder: Path) -> dict[str, float]:
+    """Return when each node was heard of last, Unix seconds."""
     found: dict[str, float] = {}
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
             if entry.name.endswith(".json") and not entry.name.startswith("."):
                 with contextlib.suppress(OSError):
-                    found[entry.name.removesuffix(".json")] = min(entry.stat().st_mtime, time.time())
+                    found[entry.name.removesuffix(".json")] = entry.stat().st_mtime
     return found
+
+
+def _write(path: Path, content: bytes) -> None:
+    temporary = path.with_name(f".{path.name}.new")
+    try:
+        path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
+        temporary.write_bytes(content)
+        temporary.replace(path)
+    except OSError as error:
+        raise SpoolError(f"{path} cannot be written: {error.strerror}") from error
 
 
 def _some(names: Iterable[str]) -> list[str] | None:

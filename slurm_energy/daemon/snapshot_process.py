@@ -6,14 +6,13 @@ import select
 import socket
 import sys
 import time
-from pathlib import Path
 
 from slurm_energy.config import Config
 from slurm_energy.daemon.channel import receive, send
 from slurm_energy.daemon.child_start import connect_to_parent, set_up_logging, until_stopped
 from slurm_energy.daemon.entries import JOBS_STREAM, JobsEntryLine, encode_entry
 from slurm_energy.daemon.frames import MAX_ITEMS, SnapshotBegins, SnapshotComplete
-from slurm_energy.daemon.journal import JournalWriter, journal_bytes
+from slurm_energy.daemon.journal import JournalWriter, journal_bytes, journal_directory
 from slurm_energy.daemon.snapshot_changes import JobHistory, SnapshotDifference
 from slurm_energy.daemon.user_groups import GroupCache
 from slurm_energy.daemon.vanished import VanishedJobs
@@ -41,7 +40,7 @@ class SnapshotLoop:
         self._config = config
         self._reader = reader
         self._journal = journal
-        self._journal_directory = Path(config.daemon.state_directory) / "journal"
+        self._journal_directory = journal_directory(config)
         self._connection = connection
         self._difference = SnapshotDifference()
         self._history = JobHistory()
@@ -127,7 +126,7 @@ def main(argv: list[str] | None = None) -> int:
             connection = connect_to_parent(sys.argv[1:] if argv is None else argv)
             config: Config = receive(connection)
             set_up_logging(config.daemon.log_level, "snapshot")
-            journal = JournalWriter(Path(config.daemon.state_directory) / "journal", JOBS_STREAM)
+            journal = JournalWriter(journal_directory(config), JOBS_STREAM)
             SnapshotLoop(config, create_reader(config), journal, connection).run()
         except SlurmError as error:
             logger.error("cluster cannot be read error=%s", error)

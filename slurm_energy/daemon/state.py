@@ -10,7 +10,6 @@ from slurm_energy.config import Config
 from slurm_energy.daemon.claims import Claims
 from slurm_energy.daemon.decide import Decider, JobHistory
 from slurm_energy.daemon.journal_queue import JournalQueue
-from slurm_energy.daemon.node_statuses import NodeStatuses
 from slurm_energy.daemon.remote_policy import RemotePolicy
 from slurm_energy.domain.cluster import ClusterSnapshot
 from slurm_energy.wire.messages import Query
@@ -19,8 +18,8 @@ from slurm_energy.wire.messages import Query
 class QueryAnswerer(Protocol):
     """Whoever can read the database for a person."""
 
-    async def query(self, query: Query, only_user_id: int | None) -> bytes:
-        """Return the reply as an encoded message; with `only_user_id` nothing of other users' jobs is in it."""
+    async def query(self, query: Query, only_user_id: int | None) -> list[bytes]:
+        """Return the parts of an encoded message; with `only_user_id` nothing of other users' jobs is in it."""
         ...
 
 
@@ -33,7 +32,6 @@ class DaemonState:
     journal: JournalQueue
     recorder: QueryAnswerer
     privileged: frozenset[int]
-    nodes: NodeStatuses
     snapshot: ClusterSnapshot | None = None
     user_names: Mapping[int, str] = field(default_factory=dict)
     """Login names by uid, from the snapshot's jobs: a directory service is never asked while a job waits."""

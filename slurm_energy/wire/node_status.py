@@ -3,13 +3,12 @@
 import json
 from dataclasses import dataclass
 
-from slurm_energy.domain.energy import NodeReport
 from slurm_energy.domain.ids import ClusterName, GpuTypeName, NodeName
 from slurm_energy.domain.node_status import GpuStatus, NodeStatus, PluginStatus, ReceivedStatus, SpoolStatus
 from slurm_energy.domain.plain import to_plain
 from slurm_energy.errors import WireError
 from slurm_energy.wire.fields import Fields, loads
-from slurm_energy.wire.report import BATCH_FORMAT, batch_fields, decode_reports
+from slurm_energy.wire.report import BATCH_FORMAT, Batch, batch_fields, decode_reports
 
 MAX_STATUS_BYTES = 65_536
 MAX_GPUS = 64
@@ -26,7 +25,7 @@ _MAX_NAME = 200
 class Delivery:
     """What one message of a node brings."""
 
-    reports: tuple[NodeReport, ...]
+    batch: Batch
     status: NodeStatus | None = None
 
 
@@ -44,7 +43,7 @@ def decode_delivery(text: str | bytes) -> Delivery:
     """
     fields = batch_fields(text)
     status = fields.get("status")
-    return Delivery(reports=decode_reports(fields), status=None if status is None else decode_status(status))
+    return Delivery(batch=decode_reports(fields), status=None if status is None else decode_status(status))
 
 
 def encode_status(status: NodeStatus) -> dict[str, object]:

@@ -1,5 +1,6 @@
 """Every node, judged on the controller by what it told the daemon."""
 
+import json
 import re
 import socket
 import time
@@ -18,6 +19,7 @@ from slurm_energy.cli.doctor.node_judgement import NodeJudge, findings_of
 from slurm_energy.cli.doctor.storage_checks import AS_ROOT
 from slurm_energy.cli.installation import CONFIG_DIRECTORY
 from slurm_energy.cli.site import slurm_command
+from slurm_energy.daemon.node_statuses import FOLDER, TURNED_AWAY
 from slurm_energy.domain.job import GpuDemand
 from slurm_energy.domain.node_status import SILENT_SECONDS, STATUS_INTERVAL_SECONDS, ReceivedStatus
 from slurm_energy.errors import SlurmEnergyError, ValueRangeError, WireError
@@ -62,13 +64,14 @@ def cluster_checks(situation: Situation) -> Iterator[Finding]:
     if nodes is None:
         yield skip("nodes", complaint, "start slurmctld, see `slurmctld` here")
         return
-    told, complaint = received_statuses(Path(situation.config.daemon.state_directory) / "nodes")
+    directory = Path(situation.config.daemon.state_directory)
+    told, complaint = received_statuses(directory / FOLDER)
     if told is None:
         yield skip("nodes", complaint, AS_ROOT)
         return
     now = time.time()
     daemon = _daemon_status(situation)
-    yield from _turned_away(nodes, daemon)
+    yield from _turned_away(nodes, directory / TURNED_AWAY, now)
     yield from _silent(situation, nodes, told, daemon, now)
     judge = NodeJudge(cluster=situation.config.cluster.name, version=__version__, now_seconds=now)
     heard = [
@@ -190,26 +193,32 @@ def _number(section: object, key: str) -> float | None:
     return float(value) if isinstance(value, int | float) else None
 
 
-def _turned_away(nodes: list[SlurmNode], daemon: Mapping[str, Any]) -> Iterator[Finding]:
+def _turned_away(nodes: list[SlurmNode], path: Path, now: float) -> Iterator[Finding]:
     """Yield whose messages were not authenticated lately; a stranger's are a remark, a node's are a fault."""
-    section = daemon.get("nodes")
-    hosts = section.get("turned_away") if isinstance(section, dict) else None
-    if not isinstance(hosts, dict):
-        return
     lookups = MAX_LOOKUPS
-    for host, entry in hosts.items():
-        age = _number(entry, "age_seconds")
-        if age is None or age > RECENT_SECONDS:
+    for host, at_seconds, reason in _hosts(path):
+        age = now - at_seconds
+        if age > RECENT_SECONDS:
             continue
-        reason = str(entry.get("reason", ""))
         at = [node.name for node in nodes if node.address == host]
         if not at and lookups:
             lookups -= 1
             at = _by_name(nodes, host)
-        text = (
-            f"{host}{f' ({several(at)})' if at else ', no node of Slurm'}: not authenticated {age:.0f} s ago: {reason}"
-        )
+        who = several(at) if at else "no node of Slurm"
+        text = f"{host} ({who}): not authenticated {age:.0f} s ago: {reason}"
         yield (fail if at else warn)("messages refused", text, delivery_fix(reason))
+
+
+def _hosts(path: Path) -> Iterator[tuple[str, float, str]]:
+    """Yield address, time and reason of everybody in the daemon's list."""
+    try:
+        document = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return
+    for host, entry in document.items() if isinstance(document, dict) else ():
+        at_seconds = _number(entry, "at_seconds")
+        if at_seconds is not None:
+            yield host, at_seconds, str(entry.get("reason", ""))
 
 
 def _by_name(nodes: list[SlurmNode], host: str) -> list[str]:

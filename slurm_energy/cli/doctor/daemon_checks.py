@@ -18,6 +18,7 @@ from slurm_energy.errors import ConfigError, SlurmEnergyError
 from slurm_energy.forms import parse_address
 from slurm_energy.policy.automatic import AUTOMATIC, INSTALL, chosen_policy, learned_faults, missing_modules
 from slurm_energy.policy.registry import LEARNED
+from slurm_energy.wire.client import exchange
 from slurm_energy.wire.codec import Message
 
 PING_SECONDS = 2.0
@@ -63,23 +64,23 @@ def _socket(situation: Situation) -> Iterator[Finding]:
 
 
 def _slurmctld_reaches(situation: Situation) -> Finding:
-    """Return whether slurmctld's user gets an answer, which needs rights on every folder above the socket."""
-    subject, path = "slurmctld to daemon", situation.config.daemon.socket_path
+    """Return whether slurmctld's user gets to the daemon, which needs rights on every folder above the socket."""
+    subject, path = "slurmctld to daemon", situation.config.daemon.plugin_socket_path
     name = situation.conf.get("slurmuser", "").partition("(")[0] or situation.config.cluster.slurm_user
     user = service_user(name)
     if user is None or not user.can_be_asked:
         return skip(subject, f"only root may ask as {name}", AS_ROOT)
 
     def question() -> str:
-        # Not a decision, which would be recorded: whether this user may ask for one shows in what he may see.
-        document = json_document(asked(path, Message("query", {"what": "status"}), PING_SECONDS))
-        return "" if "nodes" in document or "store" in document else "the daemon does not take this user for SlurmUser"
+        # Not a decision, which would be recorded: that another verb is refused shows who listens there.
+        reply = exchange(Path(path), Message("ping"), PING_SECONDS)
+        return "" if reply.verb == "refused" else f"the daemon answers with {reply.verb}"
 
     answer = user.ask(question)
     if answer:
         fix = f'chmod 755 {Path(path).parent}; [cluster] slurm_user = "{user.name}"; systemctl restart slurm-energyd'
-        return fail(subject, f"slurmctld asks as {user.name}: {answer}", fix)
-    return ok(subject, f"{user.name} is answered")
+        return fail(subject, f"slurmctld asks as {user.name} at {path}: {answer}", fix)
+    return ok(subject, f"{user.name} gets to {path}")
 
 
 def _ping(config: Config) -> Iterator[Finding]:

@@ -186,10 +186,10 @@ def _plugin_settings(situation: Situation) -> Iterator[Finding]:
         return
     given = dict(line.strip().split("=", 1) for line in text.splitlines() if "=" in line and not line.startswith("#"))
     socket = given.get("socket", "/run/slurm-energy/energyd.sock").strip()
-    if socket != situation.config.daemon.socket_path:
+    if socket != situation.config.daemon.plugin_socket_path:
         yield fail(
             subject,
-            f"{path} has socket {socket}, the daemon listens at {situation.config.daemon.socket_path}",
+            f"{path} has socket {socket}, the daemon listens for it at {situation.config.daemon.plugin_socket_path}",
             f"{INSTALL} --role controller",
         )
         return

@@ -19,7 +19,6 @@ from slurm_energy.daemon.frames import (
 )
 from slurm_energy.daemon.journal import JournalWriter
 from slurm_energy.daemon.journal_queue import JournalQueue
-from slurm_energy.daemon.node_statuses import NodeStatuses
 from slurm_energy.daemon.policy_child import PolicyChild
 from slurm_energy.daemon.policy_slot import PolicySlot
 from slurm_energy.daemon.remote_policy import RemotePolicy
@@ -37,7 +36,6 @@ class Desk:
             journal=JournalQueue(JournalWriter(directory, "daemon")),
             recorder=None,  # type: ignore[arg-type]  # nobody asks it
             privileged=frozenset(),
-            nodes=NodeStatuses(directory),
         )
         copy = SnapshotCopy()
         for frame in (SnapshotBegins(), SnapshotPart(partitions=(PARTITION,), nodes=(NODE,)), complete(1.0)):

@@ -47,7 +47,7 @@ class Daemon:
                 while chunk := connection.recv(65_536):
                     raw += chunk
                 delivery = decode_delivery(verify(decode(raw), key=KEY, replay=self._replay).body)
-                numbers: list[int] = [report.job_id for report in delivery.reports]
+                numbers: list[int] = [report.job_id for report in delivery.batch.reports]
                 if delivery.status is None:
                     self.job_ids.append(numbers)
                 else:

@@ -41,14 +41,14 @@ STATUS = NodeStatus(
 
 def test_a_status_comes_back_as_it_was() -> None:
     delivery = decode_delivery(encode_status_batch(STATUS))
-    assert (delivery.status, delivery.reports) == (STATUS, ())
+    assert (delivery.status, delivery.batch.reports) == (STATUS, ())
     received = ReceivedStatus(received_at_seconds=1_800_000_003.0, status=STATUS)
     assert decode_received(encode_received(received)) == received
     assert received.clock_skew_seconds == -2.5
 
 
 def test_a_daemon_that_knows_no_status_takes_the_batch() -> None:
-    assert decode_batch(encode_status_batch(STATUS)) == ()
+    assert decode_batch(encode_status_batch(STATUS)).reports == ()
 
 
 def test_a_status_without_gpus_seen_is_not_one_without_gpus() -> None:
