@@ -58,7 +58,10 @@ class ClusterConfig:
 class DaemonConfig:
     """slurm-energyd."""
 
-    socket_path: str = _setting("/run/slurm-energy/energyd.sock", "Unix socket for Slurm's plugin and for people.")
+    socket_path: str = _setting(
+        "/run/slurm-energy/energyd.sock",
+        "Unix socket for people; with .ctl behind it, the one for Slurm's plugin, open to SlurmUser and root alone.",
+    )
     socket_mode: int = _setting(0o666, "Mode of the socket; who may do what is decided by the caller's uid.", 0, 0o777)
     report_host: str = _setting("0.0.0.0", "Address that takes the nodes' reports; empty: none.")  # noqa: S104  # nodes are other hosts
     report_port: int = _setting(8470, "TCP port that takes the nodes' reports.", 1, 65535)
@@ -71,6 +74,11 @@ class DaemonConfig:
     )
     command_timeout_seconds: float = _setting(30.0, "Limit of one Slurm command.", 0.1, 600.0)
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = _setting("INFO", "Least severe message that is logged.")
+
+    @property
+    def plugin_socket_path(self) -> str:
+        """Unix socket for slurmctld alone, at which no other user can connect, nor stand in its way."""
+        return f"{self.socket_path}.ctl"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

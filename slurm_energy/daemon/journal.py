@@ -6,14 +6,17 @@ once its line feed is there. The reader's position is kept in `STREAM.position`,
 
 import contextlib
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from slurm_energy.config import Config
 from slurm_energy.errors import SpoolError
 
 SEGMENT_BYTES = 8 * 1024 * 1024
 BATCH_BYTES = 512 * 1024
 MAX_LINE_BYTES = 32 * 1024 * 1024
+TAIL_BYTES = 65_536
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -163,6 +166,11 @@ class JournalReader:
         return lines
 
 
+def journal_directory(config: Config) -> Path:
+    """Return the folder of the journal."""
+    return Path(config.daemon.state_directory) / "journal"
+
+
 def segment_path(directory: Path, stream: str, number: int) -> Path:
     """Return the path of a segment."""
     return directory / f"{stream}-{number:012d}.jsonl"
@@ -181,6 +189,29 @@ def journal_bytes(directory: Path) -> int:
         with contextlib.suppress(OSError):
             total += path.stat().st_size
     return total
+
+
+def undrained_bytes(directory: Path, streams: Sequence[str]) -> int:
+    """Return how much of the journal on the disk is not in the database yet."""
+    total = 0
+    for stream in streams:
+        position = read_position(directory, stream)
+        for number in segment_numbers(directory, stream):
+            if number >= position.segment:
+                offset = position.offset if number == position.segment else 0
+                with contextlib.suppress(OSError):
+                    total += _whole_lines_bytes(segment_path(directory, stream, number), offset)
+    return total
+
+
+def _whole_lines_bytes(path: Path, offset: int) -> int:
+    """Return the bytes of a segment's whole lines behind an offset: a line that a crash tore is never read."""
+    with path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        begin = max(offset, size - TAIL_BYTES)
+        file.seek(begin)
+        at = file.read(TAIL_BYTES).rfind(b"\n")
+        return max(0, begin + at + 1 - offset) if at >= 0 else max(0, begin - offset)
 
 
 def read_position(directory: Path, stream: str) -> Position:

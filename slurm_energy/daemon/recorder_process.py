@@ -8,13 +8,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 from slurm_energy.config import Config
 from slurm_energy.daemon.channel import receive, send
 from slurm_energy.daemon.child_start import connect_to_parent, set_up_logging, until_stopped
-from slurm_energy.daemon.entries import DAEMON_STREAM, JOBS_STREAM
-from slurm_energy.daemon.frames import QueryReply, QueryRequest, RuntimePart, WorkPart, table_parts
+from slurm_energy.daemon.entries import STREAMS
+from slurm_energy.daemon.frames import QueryReply, QueryRequest, RuntimePart, WorkPart, reply_parts, table_parts
+from slurm_energy.daemon.journal import journal_directory
 from slurm_energy.daemon.queries import answer_query
 from slurm_energy.daemon.recorder import Recorder
 from slurm_energy.daemon.runtime_history import RUNS_PER_NAME, runtime_estimates
@@ -105,8 +105,7 @@ class RecorderLoop:
         self._config = config
         self._cluster = ClusterName(config.cluster.name)
         self._tell = tell
-        directory = Path(config.daemon.state_directory) / "journal"
-        self._recorder = Recorder(config, directory, (DAEMON_STREAM, JOBS_STREAM))
+        self._recorder = Recorder(config, journal_directory(config), STREAMS)
         self._unreported = UnreportedJobs(self._cluster, config.node.time_scale)
         self._work: dict[tuple[int, str], WorkEstimate] = {}
         self._limits = site_board_limits(config)
@@ -204,7 +203,8 @@ def serve_queries(config: Config, engine: Engine, requests: Requests, tell: Tell
         except Exception as error:  # the queries' request loop: one bad question never ends the recorder
             logger.exception("query failed subject=%s", request.query.subject)
             reply = failure(f"internal error {type(error).__name__}, see the daemon's log")
-        tell(QueryReply(number=request.number, reply=encode(reply)))
+        for part, last in reply_parts(encode(reply)):
+            tell(QueryReply(number=request.number, part=part, last=last))
 
 
 def main(argv: list[str] | None = None) -> int:

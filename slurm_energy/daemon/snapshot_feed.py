@@ -40,7 +40,7 @@ class SnapshotFeed:
         state.snapshot = snapshot
         state.user_names = self._user_names
         state.counters["snapshots"] += 1
-        state.counters["snapshot rows skipped"] += frame.skipped_rows
+        state.skipped_rows = frame.skipped
         log = logger.info if first else logger.debug
         log(
             "snapshot taken jobs=%d nodes=%d partitions=%d read_seconds=%.2f skipped=%d",
@@ -48,5 +48,5 @@ class SnapshotFeed:
             len(snapshot.nodes),
             len(snapshot.partitions),
             frame.read_seconds,
-            frame.skipped_rows,
+            sum(frame.skipped.values()),
         )

@@ -1,4 +1,4 @@
-"""Deliver the spool's reports to the daemon, off the jobs' path: a timer runs this.
+"""Deliver the spool's reports, and how this node is, to the daemon, off the jobs' path: a timer runs this.
 
 An acknowledged report is removed, a refused one is put aside, and after any other answer it stays for next time.
 """
@@ -8,12 +8,15 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from slurm_energy.domain.node_status import NodeStatus
 from slurm_energy.errors import SlurmEnergyError, SpoolError, WireError
 from slurm_energy.forms import parse_address
 from slurm_energy.node.context import HookContext
 from slurm_energy.node.files import read_whole, remove
+from slurm_energy.node.status import due_status, note_sent
 from slurm_energy.wire.authentication import load_key, sign
 from slurm_energy.wire.fields import loads
+from slurm_energy.wire.node_status import encode_status_batch
 from slurm_energy.wire.report import decode_report, encode_batch
 from slurm_energy.wire.transport import exchange_tcp
 
@@ -33,11 +36,45 @@ class _Waiting:
 
 
 def run_flush(context: HookContext) -> bool:
-    """Send what waits; return whether nothing is left that should have gone.
+    """Send what waits, then how the node is; return whether nothing is left that should have gone.
 
     Raises:
         SlurmEnergyError: the daemon is away, or the site's key or munge cannot be used; everything stays.
     """
+    try:
+        done = _flush_reports(context)
+    except SpoolError as error:
+        # The one thing that a person at the controller cannot see from there.
+        _tell_status(context, (str(error),))
+        raise
+    _tell_status(context, ())
+    return done
+
+
+def _tell_status(context: HookContext, problems: tuple[str, ...]) -> None:
+    """Tell the daemon how this node is, unless it has heard the same lately."""
+    status = due_status(context, problems) if context.settings.node.daemon_address else None
+    if status is not None:
+        send_status(context, status)
+
+
+def send_status(context: HookContext, status: NodeStatus) -> None:
+    """Tell the daemon how this node is.
+
+    Raises:
+        SlurmEnergyError: the daemon is away or takes nothing from here.
+    """
+    node = context.settings.node
+    context.stage("sending the node's status")
+    key = load_key(Path(node.hmac_key_path)) if node.authentication == "hmac" else None
+    body = encode_status_batch(status).encode()
+    reply = exchange_tcp(parse_address(node.daemon_address), sign(body, key=key), EXCHANGE_SECONDS)
+    if reply.verb != "ok":
+        raise SlurmEnergyError(f"the daemon took no status: {reply.fields.get('reason', 'no reason was given')}")
+    note_sent(context, status)
+
+
+def _flush_reports(context: HookContext) -> bool:
     node = context.settings.node
     context.spool.prepare()
     with context.spool.try_flush_lock() as held:

@@ -2,7 +2,8 @@
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import TypeVar
 
 from slurm_energy.domain.energy import EnergyScope, EnergySource, GpuEnergy, HostEnergy, NodeReport, QualityFlag
@@ -19,12 +20,14 @@ from slurm_energy.errors import ValueRangeError, WireError
 from slurm_energy.wire.fields import Fields, loads
 
 BATCH_FORMAT = 1
-MAX_BATCH_BYTES = 16_777_216
+MAX_BATCH_BYTES = 2_097_152
 MAX_REPORTS = 1000
 MAX_GPUS = 1024
 MAX_EVENTS = 64
 MAX_EVENT_LENGTH = 500
 MAX_REASON_LENGTH = 1000
+UNNOTICED_SKEW_SECONDS = 5.0
+"""Between two clocks: a message is on its way for some of it, and nothing is told apart by so little."""
 
 _MAX_JOULES = 1e15
 _MAX_UNIX_SECONDS = 1e11
@@ -91,22 +94,77 @@ def decode_report(value: object) -> NodeReport:
     return report
 
 
-def encode_batch(reports: Iterable[object]) -> str:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """Reports that were sent at once, with what the sender knew of its own clock."""
+
+    reports: tuple[NodeReport, ...]
+    sent_at_seconds: float | None = None
+    """Unix time of the node's clock when it sent them; None from an older release."""
+    ages_seconds: tuple[float | None, ...] = ()
+    """Of each report, how long ago its job had started, by a clock that nobody sets; None after a reboot."""
+
+    def clock_offsets_seconds(self, received_at_seconds: float) -> tuple[float, ...]:
+        """Return what to add to the times of each report to have them by the receiver's clock; 0 where it is little."""
+        ages = self.ages_seconds if len(self.ages_seconds) == len(self.reports) else (None,) * len(self.reports)
+        return tuple(
+            self._offset_seconds(report, age, received_at_seconds)
+            for report, age in zip(self.reports, ages, strict=True)
+        )
+
+    def _offset_seconds(self, report: NodeReport, age_seconds: float | None, received_at_seconds: float) -> float:
+        if age_seconds is not None:
+            offset = received_at_seconds - age_seconds - report.started_at_seconds
+        elif self.sent_at_seconds is not None:
+            offset = received_at_seconds - self.sent_at_seconds
+        else:
+            return 0.0
+        return 0.0 if abs(offset) <= UNNOTICED_SKEW_SECONDS else offset
+
+
+def encode_batch(
+    reports: Iterable[object], sent_at_seconds: float | None = None, ages_seconds: Sequence[float | None] = ()
+) -> str:
     """Return the text of a batch of encoded reports."""
-    document = {"format": BATCH_FORMAT, "reports": list(reports)}
+    document: dict[str, object] = {"format": BATCH_FORMAT, "reports": list(reports)}
+    if sent_at_seconds is not None:
+        document |= {"sent_at_seconds": sent_at_seconds, "ages_seconds": list(ages_seconds)}
     return json.dumps(document, separators=(",", ":"), allow_nan=False)
 
 
-def decode_batch(text: str | bytes) -> tuple[NodeReport, ...]:
+def decode_batch(text: str | bytes) -> Batch:
     """Return the reports of a batch, all or none.
 
     Raises:
         WireError: not a batch of this format, or one of its reports is malformed.
     """
+    return decode_reports(batch_fields(text))
+
+
+def batch_fields(text: str | bytes) -> Fields:
+    """Return the members of a batch.
+
+    Raises:
+        WireError: not a batch of this format.
+    """
     fields = Fields(loads(text, "batch", MAX_BATCH_BYTES), "batch")
     if fields.get("format") != BATCH_FORMAT:
         raise WireError(f"batch has format {fields.get('format')!r:.40}, this code reads {BATCH_FORMAT}")
-    return tuple(decode_report(value) for value in fields.sequence("reports", MAX_REPORTS))
+    return fields
+
+
+def decode_reports(fields: Fields) -> Batch:
+    """Return the reports of a batch, all or none.
+
+    Raises:
+        WireError: one of them is malformed.
+    """
+    ages = [Fields({"age": age}, "batch") for age in fields.sequence("ages_seconds", MAX_REPORTS)]
+    return Batch(
+        reports=tuple(decode_report(value) for value in fields.sequence("reports", MAX_REPORTS)),
+        sent_at_seconds=fields.optional_number("sent_at_seconds", 0, _MAX_UNIX_SECONDS),
+        ages_seconds=tuple(age.optional_number("age", 0, _MAX_UNIX_SECONDS) for age in ages),
+    )
 
 
 def _encode_gpu(gpu: GpuEnergy) -> dict[str, object]:

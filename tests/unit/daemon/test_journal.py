@@ -3,7 +3,14 @@ from pathlib import Path
 
 import pytest
 
-from slurm_energy.daemon.journal import JournalReader, JournalWriter, Position, journal_bytes, segment_numbers
+from slurm_energy.daemon.journal import (
+    JournalReader,
+    JournalWriter,
+    Position,
+    journal_bytes,
+    segment_numbers,
+    undrained_bytes,
+)
 from slurm_energy.errors import SpoolError
 
 
@@ -115,3 +122,18 @@ def test_the_journal_is_for_its_owner_only(tmp_path: Path) -> None:
     JournalWriter(tmp_path / "journal", "daemon").append([b"1"], durable=True)
     assert (tmp_path / "journal").stat().st_mode & 0o077 == 0
     assert (tmp_path / "journal" / "daemon-000000000001.jsonl").stat().st_mode & 0o077 == 0
+
+
+def test_what_is_not_in_the_database_is_counted_without_lines_that_a_crash_tore(tmp_path: Path) -> None:
+    JournalWriter(tmp_path, "daemon").append([b"1", b"22"], durable=True)
+    JournalWriter(tmp_path, "daemon").append([b"x" * 100_000], durable=True)
+    JournalWriter(tmp_path, "jobs").append([b"333"], durable=True)
+    assert undrained_bytes(tmp_path, ("daemon", "jobs")) == 5 + 100_001 + 4
+    reader = JournalReader(tmp_path, "daemon")
+    reader.commit(reader.read(1)[0].end)
+    assert undrained_bytes(tmp_path, ("daemon",)) == 3 + 100_001
+    reader.commit(reader.read(10)[-1].end)
+    with (tmp_path / "daemon-000000000002.jsonl").open("ab") as file:
+        file.write(b'{"torn": ')
+    assert undrained_bytes(tmp_path, ("daemon",)) == 0
+    assert undrained_bytes(tmp_path / "none", ("daemon",)) == 0
