@@ -170,19 +170,23 @@ class NvmlDriver:
 
 
 def _import_binding() -> ModuleType:
-    """Return the binding. It asks `ctypes.util` for one function, to search on Windows, and that module imports
-    fourteen others: in a hook that has not loaded it, an empty one stands in while the binding is imported."""
+    """Return the binding.
+
+    It wants one function of `ctypes.util`, to search on Windows, and that module imports fourteen others: where it is
+    not loaded, an empty one stands in while the binding is imported.
+    """
     stands_in = "ctypes.util" not in sys.modules
     if stands_in:
         empty = ModuleType("ctypes.util")
-        empty.find_library = lambda name: None  # type: ignore[attr-defined]  # a module is open
+        empty.find_library = lambda _: None  # type: ignore[attr-defined]  # a module is open
         sys.modules["ctypes.util"] = empty
     try:
         import pynvml  # noqa: PLC0415  # 10 ms that jobs without a GPU do not pay
     finally:
         if stands_in:
             del sys.modules["ctypes.util"]
-    return pynvml
+    binding: ModuleType = pynvml
+    return binding
 
 
 def _open_gpu(nvml: ModuleType, index: int) -> NvmlGpu:

@@ -10,6 +10,7 @@ from slurm_energy.device.base import GpuDriver
 from slurm_energy.domain.ids import JobId, parse_job_id
 from slurm_energy.errors import SlurmEnergyError
 from slurm_energy.node.context import HookContext
+from slurm_energy.node.lock_records import LockRecords
 from slurm_energy.node.log import HookLog, append_lines
 from slurm_energy.node.processes import live_jobs, read_boot_id, spawn_sampler
 from slurm_energy.node.settings import HookSettings, load_settings
@@ -94,6 +95,11 @@ def make_context(settings: HookSettings, log: HookLog, stage: Callable[[str], No
 
         return NvmlDriver(settings.node.nvml_library)
 
+    def job_state(job_id: JobId) -> str | None:
+        from slurm_energy.slurm.job_on_node import job_on_node  # noqa: PLC0415  # repair only, and rarely
+
+        return job_on_node(job_id, settings.node_name, settings.slurm_bin_directory, settings.slurm_conf)
+
     def start_sampler(job_id: JobId) -> None:
         spawn_sampler(sys.executable, job_id, settings.node_name)
 
@@ -109,6 +115,8 @@ def make_context(settings: HookSettings, log: HookLog, stage: Callable[[str], No
         stage=stage,
         start_sampler=start_sampler,
         live_jobs=live_jobs,
+        job_state=job_state,
+        lock_records=LockRecords(settings.run_directory),
     )
 
 

@@ -9,9 +9,15 @@ from slurm_energy.device.base import Gpu, GpuDriver
 from slurm_energy.device.rapl import POWERCAP_ROOT
 from slurm_energy.domain.ids import GpuUuid, JobId
 from slurm_energy.errors import DeviceError
+from slurm_energy.node.lock_records import LockRecords
 from slurm_energy.node.log import HookLog
 from slurm_energy.node.settings import HookSettings
-from slurm_energy.node.spool import Spool
+from slurm_energy.node.spool import Moment, Spool
+
+
+def _not_asked(job_id: JobId) -> str | None:  # noqa: ARG001
+    """Return None: Slurm is not asked."""
+    return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +38,14 @@ class HookContext:
     """Told what is being done, so that a deadline can say where it struck."""
     start_sampler: Callable[[JobId], None]
     live_jobs: Callable[[], frozenset[JobId]]
+    job_state: Callable[[JobId], str | None] = field(default=_not_asked)
+    """Asks Slurm for a job's state on this node: empty when there is no such job; None when Slurm cannot be asked."""
+    lock_records: LockRecords = field(default_factory=lambda: LockRecords(None))
     rapl_root: Path = field(default=POWERCAP_ROOT)
+
+    def moment(self) -> Moment:
+        """Return the present, as marks in the spool tell it."""
+        return Moment(boot_id=self.boot_id, monotonic_seconds=self.monotonic())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

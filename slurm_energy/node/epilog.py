@@ -4,20 +4,11 @@ from slurm_energy.device.base import GpuIdentity
 from slurm_energy.domain.energy import EnergyScope, EnergySource, GpuEnergy, HostEnergy, NodeReport, QualityFlag
 from slurm_energy.domain.ids import DecisionId
 from slurm_energy.errors import SpoolError
-from slurm_energy.node.allocation import find_gpus, read_node_gres
-from slurm_energy.node.clock_plan import read_entry
-from slurm_energy.node.closing import (
-    Restoration,
-    close_stale,
-    energies,
-    file_away,
-    make_report,
-    restore_job,
-    stop_sampler,
-)
+from slurm_energy.node.closing import clock_notes, close_stale, energies, file_away, make_report, stop_sampler
 from slurm_energy.node.context import HookContext, Machine, reach_gpus
 from slurm_energy.node.energy import Ending, host_energy
 from slurm_energy.node.readings import read_counter
+from slurm_energy.node.restoring import Restoration, lost_locks, restore_job, restore_lost
 from slurm_energy.node.state import ActiveJob, SavedGpu
 from slurm_energy.slurm.hook_env import HookEnvironment
 
@@ -32,6 +23,12 @@ def run_epilog(context: HookContext, hook: HookEnvironment) -> None:
     """
     spool = context.spool
     try:
+        spool.require_private()
+    except SpoolError:
+        with reach_gpus(context) as machine:
+            _restore_lost(context, hook, machine)
+        raise
+    try:
         job = spool.read_state(hook.job_id)
     except SpoolError as error:
         context.log.write(f"job {hook.job_id}: {error}; put aside")
@@ -40,7 +37,7 @@ def run_epilog(context: HookContext, hook: HookEnvironment) -> None:
     if job is None:
         _without_state(context, hook)
         return
-    spool.mark_ending(job.job_id)
+    spool.mark_ending(job.job_id, context.moment())
     with reach_gpus(context) as machine:
         context.stage("waiting for another hook on the same GPU")
         with spool.gpu_locks(job.uuids):
@@ -63,7 +60,8 @@ def _close(context: HookContext, hook: HookEnvironment, job: ActiveJob, machine:
     gpus = energies(context, job, endings, heartbeat, restoration.failed)
     wall_seconds = max(context.monotonic() - job.started_monotonic_seconds, 0.0)
     host = host_energy(None if heartbeat is None else heartbeat.host, wall_seconds, gpus, truncated=False)
-    events = (*job.events, *(() if heartbeat is None else heartbeat.events), *_notes(job, restoration))
+    said = () if heartbeat is None else heartbeat.events
+    events = (*job.events, *said, *clock_notes(context, job, heartbeat), *_notes(job, restoration))
     report = make_report(job, gpus, host, ended, hook.exit_code, events)
     file_away(context, job, report, restoration.failed)
     joules = ", ".join(_told(gpu) for gpu in gpus)
@@ -104,9 +102,12 @@ def _without_state(context: HookContext, hook: HookEnvironment) -> None:
     if context.spool.is_done(hook.job_id):
         context.log.write(f"job {hook.job_id}: was closed before")
         return
+    from slurm_energy.node.allocation import find_gpus, read_node_gres  # noqa: PLC0415  # most epilogs find a state
+
     events = list(hook.problems)
     settings = context.settings
     with reach_gpus(context) as machine:
+        events.extend(_restore_lost(context, hook, machine))
         devices = [gpu.identity for gpu in machine.gpus.values()]
         gres = read_node_gres(hook.slurm_conf, settings.node_name)
         allocation = find_gpus(hook, devices, gres, settings.node.gpu_numbering, machine.mig_parent)
@@ -133,7 +134,24 @@ def _without_state(context: HookContext, hook: HookEnvironment) -> None:
     context.log.write(f"job {hook.job_id}: no state of its prolog; energy unknown")
 
 
+def _restore_lost(context: HookContext, hook: HookEnvironment, machine: Machine) -> list[str]:
+    """Give back the clocks that were locked for the job, of whose state nothing is left; return what was done."""
+    events: list[str] = []
+    uuids = {record.uuid for record in lost_locks(context, events) if record.job_id == hook.job_id}
+    if uuids:
+        context.stage("waiting for another hook on the same GPU")
+        with context.spool.gpu_locks(uuids):
+            # Another hook may have done it while this one waited, and the next job have its own lock by now.
+            lost = [record for record in lost_locks(context, []) if record.job_id == hook.job_id]
+            restore_lost(context, machine, lost, events)
+    for event in events:
+        context.log.write(f"job {hook.job_id}: {event}")
+    return events
+
+
 def _decision_id(hook: HookEnvironment, events: list[str]) -> DecisionId | None:
+    from slurm_energy.node.clock_plan import read_entry  # noqa: PLC0415  # most epilogs find a state
+
     entry = read_entry(hook.entry, events)
     return None if entry is None else entry.decision_id
 

@@ -43,7 +43,7 @@ def run_flush(context: HookContext) -> bool:
     with context.spool.try_flush_lock() as held:
         if not held:
             return True
-        context.spool.sweep(context.now())
+        context.spool.sweep()
         paths = context.spool.waiting_reports()
         if not paths:
             return True

@@ -1,8 +1,8 @@
 """Stand-in for Python's `dataclasses` in the hooks' own processes, where starting fast counts.
 
-The library writes each class's methods as source text and compiles it at every import, and imports `inspect` to do so: a
-third of a hook's whole time. Here the methods are closures. What the package uses of it behaves the same
-(tests compare the two); what it does not use raises TypeError. Nothing else in the package imports this module.
+The library writes each class's methods as source text, compiles it at every import, and imports `inspect` to do so: a
+third of a hook's time. Here the methods are closures. What the package uses of it behaves the same (tests compare the
+two); what it does not use raises TypeError. Nothing but the hook's start imports this module.
 """
 
 import sys
@@ -182,5 +182,5 @@ def _representation(names: Iterable[str]) -> Callable[[Any], str]:
     return represent
 
 
-def _refuse_to_set(self: Any, name: str, *value: Any) -> None:
+def _refuse_to_set(_self: Any, name: str, *_value: Any) -> None:
     raise FrozenInstanceError(f"cannot set field {name!r}")

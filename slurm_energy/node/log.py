@@ -47,7 +47,7 @@ def append_line(path: str, line: str) -> None:
 
 
 def append_lines(path: str, lines: Sequence[str]) -> None:
-    """Append dated lines; over 1 MiB the file is moved to `.1`. Follows no link, and waits for nobody to read a pipe."""
+    """Append dated lines; over 1 MiB the file is moved to `.1`. Follows no link, and waits for no pipe."""
     if not path or not lines:
         return
     stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())

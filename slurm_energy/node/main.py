@@ -1,9 +1,9 @@
 """slurm-energy-hook: what slurmd runs before and after each job, and timers run between.
 
-The work is done by a child process. A call that hangs in the GPU driver or in a file system cannot be interrupted by a
-signal handler, so this process waits with a deadline, kills the child and exits 0: a job never fails or waits longer for
-us. It opens no file itself, and waits neither for stderr nor for the child's end. What the child had changed by then is
-in its saved state, and the next prolog or repair puts it back.
+The work is done by a child process. A call that hangs in the GPU driver or in a file system cannot be interrupted by
+a signal handler, so this process waits with a deadline, kills the child and exits 0: a job never fails or waits longer
+for us. It opens no file itself, and waits neither for stderr nor for the child's end. What the child had changed by
+then is in its saved state, and the next prolog or repair puts it back.
 """
 
 import errno
@@ -217,7 +217,7 @@ def _show(text: str, descriptor: int) -> None:
             while content and select.select([], [descriptor], [], 0)[1]:
                 # A pipe that takes anything takes this much at once.
                 content = content[os.write(descriptor, content[: select.PIPE_BUF]) :]
-        elif os.readlink(f"/proc/self/fd/{descriptor}") != os.devnull:
+        elif os.readlink(f"/proc/self/fd/{descriptor}") != os.devnull:  # noqa: PTH115  # starts without pathlib
             _try(lambda: os.write(descriptor, content), LOG_SECONDS, descriptor)
     except (OSError, ValueError):
         pass
