@@ -160,8 +160,9 @@ class NodeConfig:
         "/var/spool/slurm-energy", "Active jobs' saved settings and reports not yet delivered; must survive a reboot."
     )
     run_directory: str = _setting(
-        "/run/slurm-energy-node/%n",
-        "Which clocks are locked, a second time outside the spool; a boot must clear it. Empty: not kept.",
+        "/run/slurm-energy-node",
+        "Which clocks are locked, a second time outside the spool; a boot must clear it. Empty: not kept. "
+        "With %n where the spool has it.",
     )
     log_path: str = _setting("/var/log/slurm-energy-hook.log", "Log of the hooks; empty: none.")
     daemon_address: str = _setting("", "HOST:PORT of the daemon's report port; empty: reports stay in the spool.")

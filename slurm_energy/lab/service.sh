@@ -105,7 +105,7 @@ timers() {
         round=$((round + 1))
         for node in $LAB_NODES; do
             spool=$LAB_DIRECTORY/hooks-spool/$node
-            if [ $((round % 10)) -eq 0 ] && any_file "$spool/active" "$spool/pending"; then
+            if [ $((round % 10)) -eq 0 ] && any_file "$spool/active" "$spool/pending" "$LAB_DIRECTORY/hooks-run/$node"; then
                 hook repair
             fi
             ! any_file "$spool/reports" || hook flush

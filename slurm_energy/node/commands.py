@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from slurm_energy.device.base import GpuDriver
-from slurm_energy.domain.ids import JobId, parse_job_id
+from slurm_energy.domain.ids import JobId, NodeName, parse_job_id
 from slurm_energy.errors import SlurmEnergyError
 from slurm_energy.node.context import HookContext
 from slurm_energy.node.lock_records import LockRecords
@@ -95,10 +95,10 @@ def make_context(settings: HookSettings, log: HookLog, stage: Callable[[str], No
 
         return NvmlDriver(settings.node.nvml_library)
 
-    def job_state(job_id: JobId) -> str | None:
+    def job_state(job_id: JobId, node: NodeName) -> str | None:
         from slurm_energy.slurm.job_on_node import job_on_node  # noqa: PLC0415  # repair only, and rarely
 
-        return job_on_node(job_id, settings.node_name, settings.slurm_bin_directory, settings.slurm_conf)
+        return job_on_node(job_id, node, settings.slurm_bin_directory, settings.slurm_conf)
 
     def start_sampler(job_id: JobId) -> None:
         spawn_sampler(sys.executable, job_id, settings.node_name)

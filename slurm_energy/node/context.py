@@ -7,7 +7,7 @@ from pathlib import Path
 
 from slurm_energy.device.base import Gpu, GpuDriver
 from slurm_energy.device.rapl import POWERCAP_ROOT
-from slurm_energy.domain.ids import GpuUuid, JobId
+from slurm_energy.domain.ids import GpuUuid, JobId, NodeName
 from slurm_energy.errors import DeviceError
 from slurm_energy.node.lock_records import LockRecords
 from slurm_energy.node.log import HookLog
@@ -15,7 +15,7 @@ from slurm_energy.node.settings import HookSettings
 from slurm_energy.node.spool import Moment, Spool
 
 
-def _not_asked(job_id: JobId) -> str | None:  # noqa: ARG001
+def _not_asked(_job_id: JobId, _node: NodeName) -> str | None:
     """Return None: Slurm is not asked."""
     return None
 
@@ -38,8 +38,8 @@ class HookContext:
     """Told what is being done, so that a deadline can say where it struck."""
     start_sampler: Callable[[JobId], None]
     live_jobs: Callable[[], frozenset[JobId]]
-    job_state: Callable[[JobId], str | None] = field(default=_not_asked)
-    """Asks Slurm for a job's state on this node: empty when there is no such job; None when Slurm cannot be asked."""
+    job_state: Callable[[JobId, NodeName], str | None] = field(default=_not_asked)
+    """Asks Slurm for a job's state on its node: empty when there is no such job; None when Slurm cannot be asked."""
     lock_records: LockRecords = field(default_factory=lambda: LockRecords(None))
     rapl_root: Path = field(default=POWERCAP_ROOT)
 

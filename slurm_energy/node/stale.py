@@ -11,7 +11,7 @@ LOST_EPILOG_SECONDS = 60.0
 """An epilog that began this long ago and left its state was cut off: hooks end within seconds."""
 YOUNG_SECONDS = 600.0
 """A younger state is kept by `repair --all`: its job may not have a process yet."""
-STARTING_SECONDS = 60.0
+STARTING_SECONDS = 10.0
 """Until then repair does not wonder that a job has no process."""
 ABSENT_SECONDS = 240.0
 """A job that is ending by Slurm's account, without a process for this long, will not have an epilog."""
@@ -91,7 +91,7 @@ def why_abandoned(context: HookContext, job: ActiveJob, live: frozenset[JobId], 
         if since_seconds > LOST_EPILOG_SECONDS:
             return f"its batch step ended {since_seconds:.0f} s ago and no epilog came"
     context.stage(f"asking Slurm for job {job.job_id}")
-    state = context.job_state(job.job_id)
+    state = context.job_state(job.job_id, job.node)
     if state == "" or state in _ENDED:
         return f"no process of it is alive, and by Slurm it is {state or 'not here'}"
     if state is not None and state != "COMPLETING":

@@ -32,6 +32,9 @@ def job_on_node(job_id: JobId, node: NodeName, bin_directory: str, slurm_conf: s
         return "" if _UNKNOWN in str(error) else None
     except OSError:
         return None
-    rows = [line.split() for line in b"".join(pieces).decode("utf-8", "replace").splitlines()]
-    states = [row[1] for row in rows if len(row) == 2 and row[0] == str(job_id)]
-    return states[0] if states else ""
+    lines = b"".join(pieces).decode("utf-8", "replace").splitlines()
+    rows = [line.split() for line in lines if line.strip()]
+    if any(len(row) != 2 or not row[0].isdecimal() for row in rows):
+        return None
+    # Beside the leader of an array squeue names its other tasks.
+    return next((state for number, state in rows if number == str(job_id)), "")

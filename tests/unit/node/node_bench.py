@@ -214,7 +214,7 @@ class Bench:
             stage=lambda text: None,
             start_sampler=self.samplers.append,
             live_jobs=lambda: self.live,
-            job_state=self.slurm_states.get,
+            job_state=lambda job_id, node: self.slurm_states.get(job_id) if node == "n1" else "",
             lock_records=self.lock_records,
             rapl_root=self.root / "powercap",
         )
