@@ -167,6 +167,11 @@ class NodeConfig:
     spool_directory: str = _setting(
         "/var/spool/slurm-energy", "Active jobs' saved settings and reports not yet delivered; must survive a reboot."
     )
+    run_directory: str = _setting(
+        "/run/slurm-energy-node",
+        "Which clocks are locked, a second time outside the spool; a boot must clear it. Empty: not kept. "
+        "With %n where the spool has it.",
+    )
     log_path: str = _setting("/var/log/slurm-energy-hook.log", "Log of the hooks; empty: none.")
     daemon_address: str = _setting("", "HOST:PORT of the daemon's report port; empty: reports stay in the spool.")
     authentication: Literal["munge", "hmac"] = _setting(

@@ -6,6 +6,7 @@ memory clocks are left alone (a lock changes the whole power curve, and needs Am
 """
 
 import ctypes
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import ModuleType
@@ -117,7 +118,7 @@ class NvmlDriver:
             except OSError as error:
                 raise DeviceError(f"node.nvml_library {self._library} cannot be loaded: {error}") from error
         try:
-            import pynvml  # noqa: PLC0415  # 30 ms that jobs without a GPU do not pay
+            pynvml = _import_binding()
         except ImportError as error:
             raise DeviceError("the package nvidia-ml-py is missing: install slurm-energy again") from error
         with _door(pynvml, "NVML"):
@@ -166,6 +167,26 @@ class NvmlDriver:
         if self._nvml is None:
             raise DeviceError("NVML is not open: use the driver as a context manager")
         return self._nvml
+
+
+def _import_binding() -> ModuleType:
+    """Return the binding.
+
+    It wants one function of `ctypes.util`, to search on Windows, and that module imports fourteen others: where it is
+    not loaded, an empty one stands in while the binding is imported.
+    """
+    stands_in = "ctypes.util" not in sys.modules
+    if stands_in:
+        empty = ModuleType("ctypes.util")
+        empty.find_library = lambda _: None  # type: ignore[attr-defined]  # a module is open
+        sys.modules["ctypes.util"] = empty
+    try:
+        import pynvml  # noqa: PLC0415  # 10 ms that jobs without a GPU do not pay
+    finally:
+        if stands_in:
+            del sys.modules["ctypes.util"]
+    binding: ModuleType = pynvml
+    return binding
 
 
 def _open_gpu(nvml: ModuleType, index: int) -> NvmlGpu:

@@ -32,6 +32,7 @@ def energy_settings(spec: LabSpec, layout: Layout, ports: Ports) -> dict[str, di
         "store": {"url": f"sqlite:///{layout.database}"},
         "node": {
             "spool_directory": f"{layout.hooks_spool}/%n",
+            "run_directory": f"{layout.directory}/hooks-run/%n",
             "log_path": f"{layout.log}/hooks.log",
             "daemon_address": f"127.0.0.1:{ports.report}",
             "nvml_library": str(layout.library),

@@ -106,7 +106,8 @@ timers() {
         for node in $LAB_NODES; do
             spool=$LAB_DIRECTORY/hooks-spool/$node
             tells=$((round % 150))
-            if [ "$tells" -eq 1 ] || { [ $((round % 10)) -eq 0 ] && any_file "$spool/active" "$spool/pending"; }; then
+            if [ "$tells" -eq 1 ] || { [ $((round % 10)) -eq 0 ] &&
+                any_file "$spool/active" "$spool/pending" "$LAB_DIRECTORY/hooks-run/$node"; }; then
                 hook repair
             fi
             if [ "$tells" -eq 1 ] || any_file "$spool/reports"; then

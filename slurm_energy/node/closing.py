@@ -1,10 +1,9 @@
-"""Put a job's GPUs back and close its books: shared by the epilog, the next prolog and repair."""
+"""Close a job's books: shared by the epilog, the next prolog and repair."""
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from slurm_energy.device.knobs import restore_settings
 from slurm_energy.domain.energy import GpuEnergy, HostEnergy, NodeReport, QualityFlag
 from slurm_energy.domain.ids import GpuUuid
 from slurm_energy.errors import SlurmEnergyError
@@ -12,40 +11,9 @@ from slurm_energy.node.context import HookContext, Machine
 from slurm_energy.node.energy import STUCK_SECONDS, Ending, gpu_energy, host_energy
 from slurm_energy.node.processes import read_identity, stop
 from slurm_energy.node.readings import board_watts
+from slurm_energy.node.restoring import restore_job
 from slurm_energy.node.samples import GpuSamples, Heartbeat
 from slurm_energy.node.state import ActiveJob, SavedGpu
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Restoration:
-    """GPUs whose settings could not be put back, and what was said about it."""
-
-    failed: frozenset[GpuUuid]
-    events: tuple[str, ...]
-
-
-def restore_job(context: HookContext, job: ActiveJob, machine: Machine) -> Restoration:
-    """Put back the clock of each of the job's GPUs that was changed, and of no other."""
-    failed: set[GpuUuid] = set()
-    events: list[str] = []
-    for gpu in job.gpus:
-        if not gpu.identified:
-            continue
-        device = machine.gpus.get(gpu.uuid)
-        if device is None:
-            if machine.problem is None and job.boot_id != context.boot_id:
-                events.append(f"GPU {gpu.uuid} is gone; a lock does not survive a boot")
-            elif gpu.clock_changed:
-                # One that the driver lost for a moment comes back with its lock.
-                failed.add(gpu.uuid)
-                events.append(f"GPU {gpu.uuid} cannot be restored: {machine.problem or 'it is gone'}")
-            continue
-        context.stage(f"restoring GPU {gpu.uuid}")
-        outcome = restore_settings(device, gpu.saved, clock_changed=gpu.clock_changed, pause=context.pause)
-        events.extend(outcome.events)
-        if not outcome.restored:
-            failed.add(gpu.uuid)
-    return Restoration(failed=frozenset(failed), events=tuple(events))
 
 
 def stop_sampler(context: HookContext, job: ActiveJob) -> None:
@@ -75,7 +43,15 @@ def energies(
             flags.append(QualityFlag.RESTORE_FAILED)
         if heartbeat is not None and heartbeat.rescued and gpu.clock_changed:
             flags.append(QualityFlag.RESCUED)
-        held = replace(gpu, shared=gpu.shared or gpu.uuid in late_shared)
+        seen = _lock_seen(gpu, samples) if gpu.uuid not in late_shared else {}
+        kept = tuple(flag for flag in gpu.flags if seen.get(flag, True))
+        flags += [flag for flag, holds in seen.items() if holds]
+        held = replace(
+            gpu,
+            shared=gpu.shared or gpu.uuid in late_shared,
+            applied_clock_mhz=None if seen.get(QualityFlag.CLOCK_IGNORED) else gpu.applied_clock_mhz,
+            flags=kept,
+        )
         ending = _until_final(job, gpu, endings[gpu.uuid], heartbeat)
         rows.append(_row(held, replace(ending, flags=tuple(flags)), samples))
     return tuple(rows)
@@ -137,7 +113,14 @@ def close_stale(context: HookContext, job: ActiveJob, machine: Machine, why: str
     gpus = energies(context, job, endings, heartbeat, restoration.failed)
     seconds = 0.0 if heartbeat is None else heartbeat.at_monotonic_seconds - job.started_monotonic_seconds
     host = host_energy(None if heartbeat is None else heartbeat.host, max(seconds, 0.0), gpus, truncated=True)
-    events = (*job.events, *_said(heartbeat), f"closed without an epilog: {why}", *restoration.events)
+    said = () if heartbeat is None else tuple(heartbeat.events)
+    events = (
+        *job.events,
+        *said,
+        *clock_notes(context, job, heartbeat),
+        f"closed without an epilog: {why}",
+        *restoration.events,
+    )
     if heartbeat is not None and heartbeat.final:
         events = (*events, "measured until its processes were gone or its epilog began")
     ended = job.started_at_seconds if heartbeat is None else heartbeat.at_seconds
@@ -146,37 +129,31 @@ def close_stale(context: HookContext, job: ActiveJob, machine: Machine, why: str
     return not restoration.failed
 
 
-def restore_pending(
-    context: HookContext, machine: Machine, locked: frozenset[GpuUuid], busy: frozenset[GpuUuid]
-) -> bool:
-    """Try again to restore what earlier hooks could not.
+def clock_notes(context: HookContext, job: ActiveJob, heartbeat: Heartbeat | None) -> tuple[str, ...]:
+    """Return what is to be said of clocks that were not in force to the job's end."""
+    shared = context.spool.shared_uuids(job.job_id)
+    notes = []
+    for gpu in job.gpus:
+        samples = None if heartbeat is None else heartbeat.gpus.get(gpu.uuid)
+        if gpu.uuid in shared and gpu.clock_changed:
+            notes.append(f"GPU {gpu.uuid}: another job came to share it, and the clock was given back")
+        elif samples is not None and _lock_seen(gpu, samples).get(QualityFlag.CLOCK_IGNORED):
+            notes.append(
+                f"GPU {gpu.uuid}: the lock at {gpu.applied_clock_mhz} MHz had no effect: the clock was above it in "
+                f"{samples.above_lock_samples} of {samples.locked_samples} samples under load"
+            )
+    return tuple(notes)
 
-    Args:
-        context: The doors.
-        machine: The GPUs.
-        locked: GPUs whose locks the caller holds; others are left for later.
-        busy: GPUs that an active job holds; they are left for later too.
 
-    Returns:
-        Whether nothing is pending any more.
-    """
-    events: list[str] = []
-    clean = True
-    for path, job in context.spool.pending_jobs(events):
-        if job.uuids & busy or not job.uuids <= locked:
-            clean = False
-            continue
-        restoration = restore_job(context, job, machine)
-        if restoration.failed:
-            clean = False
-            context.log.write(f"job {job.job_id}: still not restored: {'; '.join(restoration.events)}")
-            continue
-        with suppress(OSError):
-            path.unlink()
-        context.log.write(f"job {job.job_id}: settings of {len(job.gpus)} GPUs are back")
-    for event in events:
-        context.log.write(event)
-    return clean
+def _lock_seen(gpu: SavedGpu, samples: GpuSamples | None) -> dict[QualityFlag, bool]:
+    """Return which flags hold of a lock by what was seen of the GPU at work; that it is slow when idle says nothing."""
+    if gpu.applied_clock_mhz is None:
+        return {}
+    if samples is None or samples.locked_samples == 0:
+        return {QualityFlag.CLOCK_UNVERIFIED: True}
+    if 2 * samples.above_lock_samples > samples.locked_samples:
+        return {QualityFlag.CLOCK_IGNORED: True}
+    return {QualityFlag.CLOCK_UNVERIFIED: samples.above_lock_samples > 0}
 
 
 def _row(gpu: SavedGpu, ending: Ending, samples: GpuSamples | None) -> GpuEnergy:
@@ -214,7 +191,3 @@ def _last_seen(job: ActiveJob, gpu: SavedGpu, heartbeat: Heartbeat | None) -> En
         counter_seconds=None if start is None or end is None else max(end - start, 0.0) * job.time_scale,
         truncated=True,
     )
-
-
-def _said(heartbeat: Heartbeat | None) -> tuple[str, ...]:
-    return () if heartbeat is None else tuple(heartbeat.events)

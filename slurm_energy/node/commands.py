@@ -7,11 +7,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from slurm_energy.device.base import GpuDriver
-from slurm_energy.domain.ids import JobId, parse_job_id
+from slurm_energy.domain.ids import JobId, NodeName, parse_job_id
 from slurm_energy.errors import SlurmEnergyError
 from slurm_energy.node.context import HookContext
 from slurm_energy.node.gpu_order import GpuOrder, order_finder
-from slurm_energy.node.log import HookLog
+from slurm_energy.node.lock_records import LockRecords
+from slurm_energy.node.log import HookLog, append_lines
 from slurm_energy.node.processes import live_jobs, read_boot_id, spawn_sampler
 from slurm_energy.node.settings import HookSettings, load_settings
 from slurm_energy.node.spool import Spool
@@ -26,9 +27,12 @@ class Progress:
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
+        self.log_path = ""
+        self.kept: list[str] = []
+        """Lines for the log, written when the result is told."""
 
     def say(self, kind: str, text: str) -> None:
-        """Send one line: L to show, S for the stage, T for the time limit, F for the log's path."""
+        """Send one line: L to show, S for the stage, T for the time limit, F for the log's path, X for the result."""
         line = f"{kind}{text[:3000]}".replace("\n", " ")
         os.write(self._descriptor, line.encode("utf-8", "replace") + b"\n")
 
@@ -40,6 +44,11 @@ class Progress:
         """Say what is being done."""
         self.say("S", text)
 
+    def finish(self, status: int) -> None:
+        """Tell the result, which ends the waiting; then write the log, which may hang."""
+        self.say("X", f"{status}")
+        append_lines(self.log_path, self.kept)
+
 
 def execute(verb: str, options: Mapping[str, str], environment: Mapping[str, str], progress: Progress) -> int:
     """Run one verb; return 0 when all was done, 1 when something is left or failed."""
@@ -49,14 +58,14 @@ def execute(verb: str, options: Mapping[str, str], environment: Mapping[str, str
         said.append(line)
         progress.echo(line)
 
-    log = HookLog("", verb, echo)
+    log = HookLog("", verb, echo, progress.kept)
     try:
         if verb in {"prolog", "epilog"}:
             hook = parse_hook_environment(environment)
             if verb == "prolog" and not hook.has_gpus:
                 return 0
         settings = load_settings(environment, options.get("node"))
-        log = HookLog(settings.log_path, verb, echo)
+        progress.log_path = settings.log_path
         if settings.problem is not None:
             log.write(settings.problem)
         progress.say("F", settings.log_path)
@@ -107,6 +116,11 @@ def make_context(settings: HookSettings, log: HookLog, stage: Callable[[str], No
 
         return NvmlDriver(settings.node.nvml_library)
 
+    def job_state(job_id: JobId, node: NodeName) -> str | None:
+        from slurm_energy.slurm.job_on_node import job_on_node  # noqa: PLC0415  # repair only, and rarely
+
+        return job_on_node(job_id, node, settings.slurm_bin_directory, settings.slurm_conf)
+
     def start_sampler(job_id: JobId) -> None:
         spawn_sampler(sys.executable, job_id, settings.node_name)
 
@@ -128,6 +142,8 @@ def make_context(settings: HookSettings, log: HookLog, stage: Callable[[str], No
         start_sampler=start_sampler,
         live_jobs=live_jobs,
         gpu_order=gpu_order,
+        job_state=job_state,
+        lock_records=LockRecords(settings.run_directory),
     )
 
 

@@ -7,13 +7,19 @@ from pathlib import Path
 
 from slurm_energy.device.base import Gpu, GpuDriver
 from slurm_energy.device.rapl import POWERCAP_ROOT
-from slurm_energy.domain.ids import GpuUuid, JobId, Sluid
+from slurm_energy.domain.ids import GpuUuid, JobId, NodeName, Sluid
 from slurm_energy.errors import DeviceError
 from slurm_energy.node.gpu_mapping import device_minor
 from slurm_energy.node.gpu_order import GpuOrder
+from slurm_energy.node.lock_records import LockRecords
 from slurm_energy.node.log import HookLog
 from slurm_energy.node.settings import HookSettings
-from slurm_energy.node.spool import Spool
+from slurm_energy.node.spool import Moment, Spool
+
+
+def _not_asked(_job_id: JobId, _node: NodeName) -> str | None:
+    """Return None: Slurm is not asked."""
+    return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +43,14 @@ class HookContext:
     gpu_order: Callable[[str | None], GpuOrder]
     """Slurm's order of the GPUs, given the slurm.conf that slurmd named."""
     device_minor: Callable[[str], int | None] = field(default=device_minor)
+    job_state: Callable[[JobId, NodeName], str | None] = field(default=_not_asked)
+    """Asks Slurm for a job's state on its node: empty when there is no such job; None when Slurm cannot be asked."""
+    lock_records: LockRecords = field(default_factory=lambda: LockRecords(None))
     rapl_root: Path = field(default=POWERCAP_ROOT)
+
+    def moment(self) -> Moment:
+        """Return the present, as marks in the spool tell it."""
+        return Moment(boot_id=self.boot_id, monotonic_seconds=self.monotonic())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,19 +6,12 @@ from slurm_energy.domain.ids import DecisionId, GpuUuid
 from slurm_energy.errors import SpoolError
 from slurm_energy.node.allocation import Allocation, find_gpus
 from slurm_energy.node.clock_plan import read_entry
-from slurm_energy.node.closing import (
-    Restoration,
-    close_stale,
-    energies,
-    file_away,
-    make_report,
-    restore_job,
-    stop_sampler,
-)
+from slurm_energy.node.closing import clock_notes, close_stale, energies, file_away, make_report, stop_sampler
 from slurm_energy.node.context import HookContext, Machine, reach_gpus
 from slurm_energy.node.energy import Ending, host_energy
 from slurm_energy.node.gpu_mapping import gpu_mapping
 from slurm_energy.node.readings import read_counter
+from slurm_energy.node.restoring import Restoration, lost_locks, restore_job, restore_lost
 from slurm_energy.node.state import ActiveJob, SavedGpu
 from slurm_energy.slurm.hook_env import HookEnvironment
 
@@ -33,6 +26,12 @@ def run_epilog(context: HookContext, hook: HookEnvironment) -> None:
     """
     spool = context.spool
     try:
+        spool.require_private()
+    except SpoolError:
+        with reach_gpus(context) as machine:
+            _restore_lost(context, hook, machine)
+        raise
+    try:
         job = spool.read_state(hook.job_id)
     except SpoolError as error:
         context.log.write(f"job {hook.job_id}: {error}; put aside")
@@ -41,7 +40,7 @@ def run_epilog(context: HookContext, hook: HookEnvironment) -> None:
     if job is None:
         _without_state(context, hook)
         return
-    spool.mark_ending(job.job_id)
+    spool.mark_ending(job.job_id, context.moment())
     with reach_gpus(context) as machine:
         context.stage("waiting for another hook on the same GPU")
         with spool.gpu_locks(job.uuids):
@@ -64,7 +63,8 @@ def _close(context: HookContext, hook: HookEnvironment, job: ActiveJob, machine:
     gpus = energies(context, job, endings, heartbeat, restoration.failed)
     wall_seconds = max(context.monotonic() - job.started_monotonic_seconds, 0.0)
     host = host_energy(None if heartbeat is None else heartbeat.host, wall_seconds, gpus, truncated=False)
-    events = (*job.events, *(() if heartbeat is None else heartbeat.events), *_notes(job, restoration))
+    said = () if heartbeat is None else heartbeat.events
+    events = (*job.events, *said, *clock_notes(context, job, heartbeat), *_notes(job, restoration))
     report = make_report(job, gpus, host, ended, hook.exit_code, events)
     file_away(context, job, report, restoration.failed)
     joules = ", ".join(_told(gpu) for gpu in gpus)
@@ -105,9 +105,11 @@ def _without_state(context: HookContext, hook: HookEnvironment) -> None:
     if context.spool.is_done(hook.job_id):
         context.log.write(f"job {hook.job_id}: was closed before")
         return
+
     events = list(hook.problems)
     settings = context.settings
     with reach_gpus(context) as machine:
+        events.extend(_restore_lost(context, hook, machine))
         devices = [gpu.identity for gpu in machine.gpus.values()]
         order = context.gpu_order(hook.slurm_conf)
         mapping = gpu_mapping(devices, order, settings.node.gpu_numbering, context.device_minor)
@@ -139,7 +141,23 @@ def _without_state(context: HookContext, hook: HookEnvironment) -> None:
     context.log.write(f"job {hook.job_id}: no state of its prolog; energy unknown")
 
 
+def _restore_lost(context: HookContext, hook: HookEnvironment, machine: Machine) -> list[str]:
+    """Give back the clocks that were locked for the job, of whose state nothing is left; return what was done."""
+    events: list[str] = []
+    uuids = {record.uuid for record in lost_locks(context, events) if record.job_id == hook.job_id}
+    if uuids:
+        context.stage("waiting for another hook on the same GPU")
+        with context.spool.gpu_locks(uuids):
+            # Another hook may have done it while this one waited, and the next job have its own lock by now.
+            lost = [record for record in lost_locks(context, []) if record.job_id == hook.job_id]
+            restore_lost(context, machine, lost, events)
+    for event in events:
+        context.log.write(f"job {hook.job_id}: {event}")
+    return events
+
+
 def _decision_id(hook: HookEnvironment, events: list[str]) -> DecisionId | None:
+
     entry = read_entry(hook.entry, events)
     return None if entry is None else entry.decision_id
 

@@ -1,16 +1,21 @@
-"""Files that are whole or absent, whenever the machine stops."""
+"""Files that are whole or absent, whenever the machine stops, and that nobody but root can have put there."""
 
 import os
+import stat
 from contextlib import suppress
 from pathlib import Path
 
 from slurm_energy.errors import SpoolError
 
 MAX_FILE_BYTES = 1_048_576
+_CAUTIOUS = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+"""A link is not followed, and a pipe not waited for."""
 
 
 def write_atomically(path: Path, content: bytes, *, durable: bool = True) -> None:
     """Replace the file by one with this content; readers and crashes see the old or the new one, never a part.
+
+    A link in its place is replaced, never followed.
 
     Args:
         path: The file; its folder must exist.
@@ -22,7 +27,7 @@ def write_atomically(path: Path, content: bytes, *, durable: bool = True) -> Non
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        descriptor = _create(temporary)
         try:
             view = memoryview(content)
             while view:
@@ -40,19 +45,43 @@ def write_atomically(path: Path, content: bytes, *, durable: bool = True) -> Non
         raise SpoolError(f"{path} cannot be written: {error.strerror}") from error
 
 
+def _create(path: Path) -> int:
+    """Open a new file; one that an earlier process of the same number left makes way, a link does not."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _CAUTIOUS
+    try:
+        return os.open(path, flags, 0o600)
+    except FileExistsError:
+        if path.is_symlink():
+            raise
+        path.unlink()
+        return os.open(path, flags, 0o600)
+
+
 def read_whole(path: Path) -> bytes | None:
     """Return the content, None when there is no such file.
 
     Raises:
-        SpoolError: it cannot be read, or is absurdly long.
+        SpoolError: it cannot be read, is absurdly long, a link or a pipe, or belongs to another user.
     """
     try:
-        with path.open("rb") as file:
-            content = file.read(MAX_FILE_BYTES + 1)
+        descriptor = os.open(path, os.O_RDONLY | _CAUTIOUS)
     except FileNotFoundError:
         return None
     except OSError as error:
+        raise SpoolError(f"{path} cannot be read: {_link_or(path, error)}") from error
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise SpoolError(f"{path} is not a regular file")
+        if status.st_uid not in {0, os.geteuid()}:
+            raise SpoolError(f"{path} belongs to user {status.st_uid}: not read")
+        content = b""
+        while len(content) <= MAX_FILE_BYTES and (piece := os.read(descriptor, MAX_FILE_BYTES + 1 - len(content))):
+            content += piece
+    except OSError as error:
         raise SpoolError(f"{path} cannot be read: {error.strerror}") from error
+    finally:
+        os.close(descriptor)
     if len(content) > MAX_FILE_BYTES:
         raise SpoolError(f"{path} is over {MAX_FILE_BYTES} bytes")
     return content
@@ -77,3 +106,59 @@ def sync_directory(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def make_private(root: Path, folders: tuple[str, ...] = ()) -> None:
+    """Create a folder and those in it, open to root alone.
+
+    Raises:
+        SpoolError: they cannot be created, or are there and others could write to them.
+    """
+    try:
+        root.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        for folder in (root, *(root / name for name in folders)):
+            with suppress(FileExistsError):
+                folder.mkdir(mode=0o700)
+    except OSError as error:
+        raise SpoolError(f"{root} cannot be created: {error.strerror}") from error
+    require_private(root, folders)
+
+
+def require_private(root: Path, folders: tuple[str, ...] = ()) -> None:
+    """Refuse a folder in which somebody else could put files for root to follow, read or believe.
+
+    The folder itself may be a link that root made; in it no link is followed.
+
+    Raises:
+        SpoolError: it or one of the folders in it belongs to another user, is open to others, or is no folder.
+        FileNotFoundError: there is no such folder.
+    """
+    parent = root.parent.stat()
+    if parent.st_mode & stat.S_IWOTH and not parent.st_mode & stat.S_ISVTX:
+        raise SpoolError(f"{root} is refused: everybody can replace it in {root.parent}: chmod o-w {root.parent}")
+    for path in (root, *(root / name for name in folders)):
+        try:
+            status = path.lstat()
+            owners = {status.st_uid}
+            if path == root and stat.S_ISLNK(status.st_mode):
+                status = path.stat()
+                owners.add(status.st_uid)
+        except FileNotFoundError:
+            if path == root:
+                raise
+            continue
+        if not stat.S_ISDIR(status.st_mode):
+            raise SpoolError(f"{path} is refused: it is not a folder")
+        if strangers := owners - {0, os.geteuid()}:
+            raise SpoolError(
+                f"{path} is refused: it belongs to user {min(strangers)}; look at what is in it, then chown it to root"
+            )
+        if status.st_mode & 0o022:
+            raise SpoolError(
+                f"{path} is refused: others can write to it (mode {status.st_mode & 0o7777:04o}); look at what is in "
+                "it, then chmod 700"
+            )
+
+
+def _link_or(path: Path, error: OSError) -> str:
+    return "it is a link, and none is followed here" if path.is_symlink() else str(error.strerror)

@@ -80,7 +80,7 @@ def _flush_reports(context: HookContext) -> bool:
     with context.spool.try_flush_lock() as held:
         if not held:
             return True
-        context.spool.sweep(context.now())
+        context.spool.sweep()
         paths = context.spool.waiting_reports()
         if not paths:
             return True

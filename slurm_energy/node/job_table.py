@@ -20,7 +20,7 @@ class JobTable:
         try:
             with os.scandir(self._spool.active) as entries:
                 files = [entry for entry in entries if entry.name.endswith(".json") and entry.name[0] != "."]
-                stats = {(entry.name, entry.stat().st_ino, entry.stat().st_mtime_ns) for entry in files}
+                stats = {(entry.name, entry.inode(), entry.stat(follow_symlinks=False).st_mtime_ns) for entry in files}
         except OSError:
             return self._holders
         if stats != self._seen:

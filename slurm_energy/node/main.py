@@ -1,16 +1,19 @@
 """slurm-energy-hook: what slurmd runs before and after each job, and timers run between.
 
-The work is done by a child process. A call that hangs in the GPU driver cannot be interrupted by a signal handler,
-so this process waits with a deadline, kills the child and exits 0: a job never fails or waits longer for us. What the
-child had changed by then is in its saved state, and the next prolog or repair puts it back.
+The work is done by a child process. A call that hangs in the GPU driver or in a file system cannot be interrupted by
+a signal handler, so this process waits with a deadline, kills the child and exits 0: a job never fails or waits longer
+for us. It opens no file itself, and waits neither for stderr nor for the child's end. What the child had changed by
+then is in its saved state, and the next prolog or repair puts it back.
 """
 
+import errno
 import gc
 import os
 import select
 import signal
 import sys
 import time
+from collections.abc import Callable
 
 USAGE = """\
 Run one of slurm-energy's node hooks.
@@ -25,6 +28,8 @@ example: slurm-energy-hook repair --all
 """
 FIRST_LIMIT_SECONDS = 5.0
 """Until the child has read the configured limit; the same variable as for the configuration overrides it."""
+LOG_SECONDS = 0.5
+"""How long the log may take when the work is done or given up: inside the limit, of which it gets a fifth at most."""
 _LIMIT_VARIABLE = "SLURM_ENERGY_NODE_TIME_LIMIT_SECONDS"
 _VERBS = frozenset({"prolog", "epilog", "flush", "repair", "sample"})
 _ON_PATH = frozenset({"prolog", "epilog"})
@@ -89,55 +94,92 @@ def _supervise(verb: str, options: dict[str, str]) -> int:
     if verb in _ON_PATH:
         for number in _IGNORED:
             signal.signal(number, signal.SIG_IGN)
+    started = time.monotonic()
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
         _work(verb, options, writer)
     os.close(writer)
-    return _watch(child, reader, verb)
+    return _watch(child, reader, verb, started)
 
 
 def _work(verb: str, options: dict[str, str], writer: int) -> None:
     """Be the child: never returns, and holds none of slurmd's files, on whose end slurmd would wait."""
     status = 1
     try:
-        null = os.open(os.devnull, os.O_RDWR)
-        for descriptor in range(3):
-            os.dup2(null, descriptor)
-        os.closerange(3, writer)
-        os.closerange(writer + 1, 1024)
+        _let_go(writer)
         gc.disable()  # a process of a tenth of a second needs no collector, and starts faster without
-        from slurm_energy.node.commands import Progress, execute  # noqa: PLC0415  # under the deadline
+        from slurm_energy.node import light_dataclasses  # noqa: PLC0415  # under the deadline, like all that follows
+
+        light_dataclasses.install()
+        from slurm_energy.node.commands import Progress, execute  # noqa: PLC0415
 
         progress = Progress(writer)
         try:
             status = execute(verb, options, os.environ, progress)
         except Exception as error:  # noqa: BLE001  # the hook's outermost call, child's side
             progress.echo(f"{verb}: {type(error).__name__}: {error}")
+        progress.finish(status)
     finally:
         os._exit(status)
 
 
-def _watch(child: int, reader: int, verb: str) -> int:
-    """Pass on what the child says until it ends or its time is over."""
-    started = time.monotonic()
+def _let_go(writer: int) -> None:
+    """Close every file but one: slurmd waits until nobody holds its pipe, and a child may hang for ever."""
+    null = os.open(os.devnull, os.O_RDWR)
+    for descriptor in range(3):
+        os.dup2(null, descriptor)
+    os.closerange(3, writer)
+    os.closerange(writer + 1, 1024)
+
+
+def _watch(child: int, reader: int, verb: str, started: float) -> int:
+    """Pass on what the child says until its result is there or its time is over.
+
+    Nothing here can block: not the log, not stderr, not even a child that the kernel cannot end.
+    """
     words = {"T": f"{_first_limit_seconds()}", "S": "starting", "F": ""}
+    said: list[str] = []
+    result: int | None = None
+    why = ""
     buffer = b""
     while True:
-        left = started + float(words["T"]) - time.monotonic()
+        limit = float(words["T"])
+        # What is left after the work is for the log. The result is in by then: a log that hangs costs only itself.
+        end = started + limit - (_last_words_seconds(limit) if result is None else 0.0)
+        left = end - time.monotonic() if result is None else min(end - time.monotonic(), LOG_SECONDS)
         if left <= 0 or not select.select([reader], [], [], left)[0]:
-            return _give_up(child, verb, words)
+            why = f"gave up after {words['T']} s"
+            break
         chunk = os.read(reader, 65_536)
         if not chunk:
+            why = "was killed"
             break
         *lines, buffer = (buffer + chunk).split(b"\n")
         for line in lines:
             kind, text = line[:1].decode("ascii", "replace"), line[1:].decode("utf-8", "replace")
             if kind == "L":
+                said.append(text)
                 _show(f"slurm-energy-hook {text}\n", 2)
+            elif kind == "X":
+                result = int(text)
             else:
                 words[kind] = text
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    _end(child)
+    if result is None:
+        result = 1
+        _last_words(verb, f"{why} while {words['S']}", words["F"], said, _last_words_seconds(float(words["T"])))
+    return result
+
+
+def _end(child: int) -> None:
+    """Kill the child unless it has ended; never waits: one that hangs in the driver cannot even be killed."""
+    try:
+        if os.waitpid(child, os.WNOHANG)[0] != child:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, os.WNOHANG)
+    except OSError:  # it ended just now, or whoever started this process ignores the ends of children
+        pass
 
 
 def _first_limit_seconds() -> float:
@@ -147,24 +189,67 @@ def _first_limit_seconds() -> float:
         return FIRST_LIMIT_SECONDS
 
 
-def _give_up(child: int, verb: str, words: dict[str, str]) -> int:
-    os.kill(child, signal.SIGKILL)
+def _last_words_seconds(limit_seconds: float) -> float:
+    """Return the part of the time limit that is kept for saying that it struck."""
+    return min(LOG_SECONDS, 0.2 * limit_seconds)
+
+
+def _last_words(verb: str, what: str, log_path: str, said: list[str], seconds: float) -> None:
     job = os.environ.get("SLURM_JOB_ID", "")
     about = f"job {job}: " if verb in _ON_PATH and job.isdecimal() else ""
-    what = f"gave up after {words['T']} s while {words['S']}"
     text = f"{verb}: {about}{what}; the next prolog or repair puts settings right"
     _show(f"slurm-energy-hook {text}\n", 2)
-    from slurm_energy.node.log import append_line  # noqa: PLC0415  # rarely needed
 
-    append_line(words["F"], text)
-    return 1
+    def log() -> None:
+        from slurm_energy.node.log import append_lines  # noqa: PLC0415  # rarely needed, and may hang
+
+        append_lines(log_path, [*said, text])
+
+    if log_path:
+        _try(log, seconds, None)
 
 
 def _show(text: str, descriptor: int) -> None:
-    try:  # noqa: SIM105  # contextlib would be one more import
-        os.write(descriptor, text.encode("utf-8", "replace"))
-    except OSError:
+    """Write as much as goes without waiting: a pipe that nobody reads must not hold slurmd up."""
+    content = text.encode("utf-8", "replace")
+    try:
+        if _is_stream(descriptor):
+            while content and select.select([], [descriptor], [], 0)[1]:
+                # A pipe that takes anything takes this much at once.
+                content = content[os.write(descriptor, content[: select.PIPE_BUF]) :]
+        elif os.readlink(f"/proc/self/fd/{descriptor}") != os.devnull:  # noqa: PTH115  # starts without pathlib
+            _try(lambda: os.write(descriptor, content), LOG_SECONDS, descriptor)
+    except (OSError, ValueError):
         pass
+
+
+def _is_stream(descriptor: int) -> bool:
+    """Return whether it is a pipe, socket or terminal, without asking a file system that may hang."""
+    try:
+        os.lseek(descriptor, 0, os.SEEK_CUR)
+    except OSError as error:
+        return error.errno == errno.ESPIPE
+    return False
+
+
+def _try(act: Callable[[], object], seconds: float, kept: int | None) -> None:
+    """Do in a process of its own what may hang in a file system, and wait no longer than this."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            null = os.open(os.devnull, os.O_RDWR)
+            for descriptor in range(3):
+                if descriptor != kept:
+                    os.dup2(null, descriptor)
+            os.closerange(3, writer)
+            act()
+        finally:
+            os._exit(0)
+    os.close(writer)
+    select.select([reader], [], [], seconds)  # end of file when it is done
+    _end(child)
+    os.close(reader)
 
 
 if __name__ == "__main__":

@@ -14,11 +14,12 @@ from slurm_energy.domain.ids import GpuUuid, JobId
 from slurm_energy.errors import SpoolError
 from slurm_energy.node.allocation import Allocation, find_gpus
 from slurm_energy.node.clock_plan import plan_clock, read_entry, site_clock_mhz
-from slurm_energy.node.closing import close_stale, restore_pending
 from slurm_energy.node.context import HookContext, Machine, reach_gpus
 from slurm_energy.node.gpu_mapping import gpu_mapping
 from slurm_energy.node.gpu_order import GpuOrder
+from slurm_energy.node.lock_records import LockRecord
 from slurm_energy.node.readings import read_counter
+from slurm_energy.node.restoring import give_shared_back, lost_locks, restore_lost, restore_pending
 from slurm_energy.node.stale import Newcomer, held_alone, why_over
 from slurm_energy.node.state import ActiveJob, SavedGpu
 from slurm_energy.slurm.hook_env import HookEnvironment
@@ -55,6 +56,7 @@ def run_prolog(context: HookContext, hook: HookEnvironment) -> None:
             sharing = _repair(context, newcomer, locked, machine)
             for other in sharing:
                 context.spool.mark_shared(other.job_id, other.uuids & newcomer.uuids)
+            give_shared_back(context, machine, [(job, job.uuids & newcomer.uuids) for job in sharing], events)
             shared = frozenset[GpuUuid]().union(*(job.uuids for job in sharing))
             job = _plan(context, hook, allocation, machine, shared, events)
             _change(context, job, machine)
@@ -92,12 +94,16 @@ def _repair(
     for job, why in over:
         if job.alone_uuids & held:
             continue  # repair closes it when the live job on its GPU has ended
+        from slurm_energy.node.closing import close_stale  # noqa: PLC0415  # most prologs find nothing to close
+
         try:
             close_stale(context, job, machine, why)
         except SpoolError as error:
             events.append(f"job {job.job_id} could not be closed: {error}")
     busy = frozenset[GpuUuid]().union(*(job.uuids for job in going_on))
     restore_pending(context, machine, locked, busy)
+    lost = [record for record in lost_locks(context, events) if record.uuid in newcomer.uuids]
+    restore_lost(context, machine, lost, events)
     for event in events:
         context.log.write(event)
     return tuple(job for job in going_on if job.uuids & newcomer.uuids)
@@ -187,6 +193,7 @@ def _change(context: HookContext, job: ActiveJob, machine: Machine) -> None:
     spool, events = context.spool, list(job.events)
     spool.clear_attempt(job.job_id)
     spool.write_state(job)
+    _record_locks(context, job, events)
     _start_sampler(context, job, machine)
     gpus = tuple(_lock(context, gpu, machine, events) for gpu in job.gpus)
     context.stage("reading the energy counters")
@@ -201,6 +208,19 @@ def _change(context: HookContext, job: ActiveJob, machine: Machine) -> None:
     )
 
 
+def _record_locks(context: HookContext, job: ActiveJob, events: list[str]) -> None:
+    """Tell outside the spool too which clocks are about to be locked; a lock is not given up for want of that."""
+    records = [
+        LockRecord(uuid=gpu.uuid, job_id=job.job_id, clock_mhz=gpu.target_clock_mhz)
+        for gpu in job.gpus
+        if gpu.clock_changed
+    ]
+    try:
+        context.lock_records.write(records, context.boot_id)
+    except SpoolError as error:
+        events.append(f"second record of the lock: {error}")
+
+
 def _lock(context: HookContext, gpu: SavedGpu, machine: Machine, events: list[str]) -> SavedGpu:
     target = gpu.target_clock_mhz
     if target is None:
@@ -210,6 +230,8 @@ def _lock(context: HookContext, gpu: SavedGpu, machine: Machine, events: list[st
     outcome = lock_clock(device, gpu.saved.lowest_clock_mhz or target, target, context.pause)
     if outcome.event is not None:
         events.append(outcome.event)
+    if not outcome.in_force:
+        context.lock_records.forget(gpu.uuid)
     return replace(
         gpu,
         target_clock_mhz=target if outcome.in_force else None,

@@ -1,53 +1,115 @@
 """At boot, and every few minutes: put back what crashed hooks and dead nodes left. Live jobs' GPUs are not touched."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
-from slurm_energy.domain.ids import GpuUuid
+from slurm_energy.domain.ids import GpuUuid, JobId
 from slurm_energy.errors import SpoolError
-from slurm_energy.node.closing import close_stale, restore_pending
+from slurm_energy.node.closing import close_stale
 from slurm_energy.node.context import HookContext, Machine, reach_gpus
-from slurm_energy.node.stale import held_alone, why_abandoned, why_over
+from slurm_energy.node.restoring import give_shared_back, lost_locks, restore_lost, restore_pending
+from slurm_energy.node.stale import held_alone, why_abandoned
 from slurm_energy.node.state import ActiveJob
 
 
 def run_repair(context: HookContext, *, everything: bool) -> bool:
-    """Close every job that is surely over and restore what is pending; return whether nothing is left to do.
+    """Close every job that is surely over, and give back every clock that is locked for no live job.
 
     Args:
         context: The doors.
         everything: Also take jobs as over that have no process here and are older than ten minutes.
+
+    Returns:
+        Whether nothing is left to do.
+
+    Raises:
+        SpoolError: the spool cannot be used; clocks that are recorded outside it are given back all the same.
     """
     spool = context.spool
-    spool.prepare()
-    spool.sweep(context.now())
+    try:
+        spool.prepare()
+    except SpoolError:
+        _repair_without_jobs(context)
+        raise
+    spool.sweep()
     events: list[str] = []
-    over = _over(context, everything, events)
+    active = spool.active_jobs(events)
+    alive = context.live_jobs() if active or context.lock_records.read(context.boot_id, []) else frozenset()
+    over = _over(context, active, alive, everything=everything)
     pending = [job for _, job in spool.pending_jobs(events)]
+    lost = [record for record in lost_locks(context, events) if record.job_id not in alive]
     for event in events:
         context.log.write(event)
     # What a live job holds is not even locked, so that its epilog never waits for a driver call of ours.
     live = _live(context, over)
-    held, busy = held_alone(live), _all_uuids(live)
+    held, busy, sharing = held_alone(live), _all_uuids(live), _sharing(context, live)
     free = [job for job, _ in over if not job.alone_uuids & held]
     free += [job for job in pending if not job.uuids & busy]
     clean = not events and len(free) == len(over) + len(pending)
-    if not free:
+    if not free and not lost and not sharing:
         return clean
     uuids = _all_uuids(free)
-    with reach_gpus(context) as machine, spool.gpu_locks(uuids):
+    locked = uuids.union((record.uuid for record in lost), *(shared for _, shared in sharing))
+    with reach_gpus(context) as machine, spool.gpu_locks(locked):
         for job, why in over:
             if job in free:
                 clean = _close(context, job, why, machine, held_alone(_live(context, over))) and clean
         busy = _all_uuids(spool.active_jobs([]))
-        return restore_pending(context, machine, uuids, busy) and clean
+        clean = restore_pending(context, machine, uuids, busy) and clean
+        return _restore_rest(context, machine, locked, alive, _live(context, over)) and clean
 
 
-def _over(context: HookContext, everything: bool, events: list[str]) -> list[tuple[ActiveJob, str]]:
+def _repair_without_jobs(context: HookContext) -> None:
+    alive = context.live_jobs()
+    events: list[str] = []
+    lost = [record for record in lost_locks(context, events) if record.job_id not in alive]
+    if lost:
+        with reach_gpus(context) as machine:
+            restore_lost(context, machine, lost, events)
+    for event in events:
+        context.log.write(event)
+
+
+def _restore_rest(
+    context: HookContext,
+    machine: Machine,
+    locked: frozenset[GpuUuid],
+    alive: frozenset[JobId],
+    live: list[ActiveJob],
+) -> bool:
+    """Give back clocks of which no state is left, and those of GPUs that came to be shared."""
+    events: list[str] = []
+    lost = [record for record in lost_locks(context, events) if record.uuid in locked and record.job_id not in alive]
+    clean = restore_lost(context, machine, lost, events)
+    sharing = [(job, uuids & locked) for job, uuids in _sharing(context, live)]
+    clean = give_shared_back(context, machine, sharing, events) and clean
+    for event in events:
+        context.log.write(event)
+    return clean
+
+
+def _sharing(context: HookContext, live: Sequence[ActiveJob]) -> list[tuple[ActiveJob, frozenset[GpuUuid]]]:
+    """Return the live jobs whose locked clocks another live job has to bear: its prolog was cut off."""
+    recorded = {(record.job_id, record.uuid) for record in context.lock_records.read(context.boot_id, [])}
+    found = []
+    for job in live:
+        others = _all_uuids(other for other in live if other is not job)
+        uuids = frozenset(
+            gpu.uuid
+            for gpu in job.gpus
+            if gpu.clock_changed and gpu.uuid in others and (job.job_id, gpu.uuid) in recorded
+        )
+        if uuids:
+            found.append((job, uuids))
+    return found
+
+
+def _over(
+    context: HookContext, active: Sequence[ActiveJob], alive: frozenset[JobId], *, everything: bool
+) -> list[tuple[ActiveJob, str]]:
     """Return the jobs that are over, each with the reason."""
-    alive = context.live_jobs() if everything else frozenset()
     over = []
-    for job in context.spool.active_jobs(events):
-        why = why_abandoned(context, job, alive) if everything else why_over(context, job)
+    for job in active:
+        why = why_abandoned(context, job, alive, everything=everything)
         if why is not None:
             over.append((job, why))
     return over

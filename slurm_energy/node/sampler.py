@@ -26,6 +26,8 @@ PROLOG_SECONDS = 10.0
 """How long the start waits for the prolog's end."""
 LONGEST_JOB_SECONDS = 60 * 86_400.0
 BUSY_UTILISATION = 0.05
+CLOCK_STEP_MHZ = 15
+"""Boards' clocks are this far apart: one that reads within it of the lock is at the lock."""
 GAP_INTERVALS = 10.0
 MIN_GAP_SECONDS = 5.0
 """A longer time between two samples is a gap: what happened in it is not guessed."""
@@ -81,6 +83,7 @@ def run_sampler(context: HookContext, job_id: JobId, sleep: Sleep, proc: Path = 
         while _belongs(context, state, own):
             presence = steps.look(context.monotonic())
             if presence is Presence.OVER or spool.ending_path(job_id).exists():
+                state.heartbeat.over = presence is Presence.OVER
                 _end(context, state, gpus, jobs)
                 return
             take_sample(context, state, gpus, jobs)
@@ -110,7 +113,8 @@ def take_sample(
         sums = state.heartbeat.gpus.setdefault(gpu.uuid, GpuSamples())
         _add_power(context, state, device, sums, max(holders.get(gpu.uuid, 1), 1))
         if not last:
-            _add_use(device, sums)
+            given_back = state.heartbeat.rescued or sums.shared_seconds > 0.0 or holders.get(gpu.uuid, 1) > 1
+            _add_use(device, sums, None if given_back else gpu.applied_clock_mhz)
         if count_counter:
             _add_counter(context, device, sums, state.job.time_scale)
     _add_host(context, state, max(jobs.count, 1))
@@ -193,7 +197,7 @@ def _add_power(context: HookContext, state: SamplerState, device: Gpu, sums: Gpu
     sums.shared_seconds += seconds if holders > 1 else 0.0
 
 
-def _add_use(device: Gpu, sums: GpuSamples) -> None:
+def _add_use(device: Gpu, sums: GpuSamples, locked_mhz: int | None) -> None:
     utilisation = reading(device.utilisation)
     if utilisation is None:
         return
@@ -203,6 +207,9 @@ def _add_use(device: Gpu, sums: GpuSamples) -> None:
     if clock is not None:
         sums.busy_clock_sum_mhz += clock
         sums.busy_samples += 1
+    if clock is not None and locked_mhz is not None:
+        sums.locked_samples += 1
+        sums.above_lock_samples += clock > locked_mhz + CLOCK_STEP_MHZ
 
 
 def _add_counter(context: HookContext, device: Gpu, sums: GpuSamples, time_scale: float) -> None:

@@ -28,6 +28,10 @@ class GpuSamples:
     utilisation_samples: int = 0
     busy_clock_sum_mhz: float = 0.0
     busy_samples: int = 0
+    locked_samples: int = 0
+    """Busy samples while a lock of ours should have been in force."""
+    above_lock_samples: int = 0
+    """Those of them in which the clock was above the lock."""
     counter_joules: float | None = None
     """Last reading of the driver's counter."""
     counter_at_seconds: float | None = None
@@ -75,6 +79,8 @@ class Heartbeat:
     rescued: bool = False
     final: bool = False
     """The job was over at the last sample: nothing after it is the job's, however late it is closed."""
+    over: bool = False
+    """The batch step was seen to end: the job is over, and only its epilog is to come."""
     gpus: dict[GpuUuid, GpuSamples] = field(default_factory=dict)
     host: HostSamples | None = None
     events: list[str] = field(default_factory=list)
@@ -111,6 +117,7 @@ def decode_heartbeat(content: bytes) -> Heartbeat:
             at_monotonic_seconds=document.number("at_monotonic_seconds", 0, _MAX_SECONDS),
             rescued=document.flag("rescued"),
             final=document.get("final") is True,  # a sampler of an older release did not tell
+            over=document.get("over") is True,
             gpus={GpuUuid(str(uuid)): _decode_gpu(Fields(sums, "samples")) for uuid, sums in gpus.items()},
             host=None if host is None else _decode_host(Fields(host, "host samples")),
             events=list(document.texts("events", 1000)),
@@ -130,6 +137,8 @@ def _decode_gpu(sums: Fields) -> GpuSamples:
         utilisation_samples=sums.integer("utilisation_samples", 0, 1 << 53),
         busy_clock_sum_mhz=sums.number("busy_clock_sum_mhz", 0, _MAX_JOULES),
         busy_samples=sums.integer("busy_samples", 0, 1 << 53),
+        locked_samples=sums.optional_integer("locked_samples", 0, 1 << 53) or 0,
+        above_lock_samples=sums.optional_integer("above_lock_samples", 0, 1 << 53) or 0,
         counter_joules=sums.optional_number("counter_joules", 0, _MAX_JOULES),
         counter_at_seconds=sums.optional_number("counter_at_seconds", 0, _MAX_SECONDS),
         counter_fell=sums.flag("counter_fell"),

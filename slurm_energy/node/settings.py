@@ -25,9 +25,10 @@ class HookSettings:
     node_name: NodeName
     spool_directory: Path
     log_path: str
-    slurm_conf: str = ""
-    """The site's word on where slurm.conf is; empty: the usual places."""
+    run_directory: Path | None = None
+    """Where locked clocks are told a second time; None: nowhere."""
     slurm_bin_directory: str = ""
+    slurm_conf: str = ""
     problem: str | None = None
     """What is wrong with the rest of the file."""
 
@@ -55,14 +56,18 @@ def load_settings(environment: Mapping[str, str], node_name: str | None = None) 
     spool = Path(config.node.spool_directory.replace("%n", name))
     if not spool.is_absolute():
         raise ConfigError(f"{path}: node.spool_directory is {str(spool)!r}, an absolute path is needed")
+    run = Path(config.node.run_directory.replace("%n", name)) if config.node.run_directory else None
+    if run is not None and not run.is_absolute():
+        raise ConfigError(f"{path}: node.run_directory is {str(run)!r}, an absolute path is needed")
     return HookSettings(
         node=config.node,
         cluster=ClusterName(config.cluster.name),
         node_name=NodeName(name),
         spool_directory=spool,
         log_path=config.node.log_path.replace("%n", name),
-        slurm_conf=config.cluster.slurm_conf,
+        run_directory=run,
         slurm_bin_directory=config.cluster.slurm_bin_directory,
+        slurm_conf=config.cluster.slurm_conf or environment.get("SLURM_CONF", ""),
         problem=problem,
     )
 

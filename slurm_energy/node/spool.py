@@ -4,6 +4,7 @@ active/JOB.json      saved settings and start readings
 active/JOB.beat      the sampler's sums so far: the heartbeat
 active/JOB.sampler   the sampler's process
 active/JOB.ending    the epilog has begun
+active/JOB.absent    repair saw no process of the job
 active/JOB.shared    GPUs that another job came to share
 pending/JOB-TIME.json  settings that could not be restored yet; its report is written
 done/JOB             the report of this job's last attempt is written
@@ -17,19 +18,35 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 
 from slurm_energy.domain.energy import NodeReport
 from slurm_energy.domain.ids import JobId
 from slurm_energy.errors import SpoolError
-from slurm_energy.node.files import read_whole, remove, sync_directory, write_atomically
+from slurm_energy.node.files import (
+    make_private,
+    read_whole,
+    remove,
+    require_private,
+    sync_directory,
+    write_atomically,
+)
 from slurm_energy.node.samples import Heartbeat, decode_heartbeat, encode_heartbeat
 from slurm_energy.node.state import ActiveJob, decode_state, encode_state
 from slurm_energy.wire.report import encode_report
 
 _FOLDERS = ("active", "pending", "done", "reports", "rejected", "locks")
 MAX_DONE_MARKS = 2000
-LEFTOVER_SECONDS = 3600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moment:
+    """A point in time that no setting of the wall clock moves."""
+
+    boot_id: str
+    monotonic_seconds: float
 
 
 class Spool:
@@ -48,13 +65,22 @@ class Spool:
         """Create the folders, open to root alone.
 
         Raises:
-            SpoolError: they cannot be created.
+            SpoolError: they cannot be created, or others could write to them.
+        """
+        make_private(self.root, _FOLDERS)
+
+    def require_private(self) -> None:
+        """Refuse a spool that others could write to; one that is not there yet is none to refuse.
+
+        Raises:
+            SpoolError: it is refused.
         """
         try:
-            for name in _FOLDERS:
-                (self.root / name).mkdir(mode=0o700, parents=True, exist_ok=True)
+            require_private(self.root, _FOLDERS)
+        except FileNotFoundError:
+            return
         except OSError as error:
-            raise SpoolError(f"spool {self.root} cannot be created: {error.strerror}") from error
+            raise SpoolError(f"spool {self.root} cannot be used: {error.strerror}") from error
 
     def state_path(self, job_id: JobId) -> Path:
         """Return the file of an active job."""
@@ -71,6 +97,10 @@ class Spool:
     def ending_path(self, job_id: JobId) -> Path:
         """Return the mark of an epilog that has begun."""
         return self.active / f"{job_id}.ending"
+
+    def absent_path(self, job_id: JobId) -> Path:
+        """Return the mark of a job of which no process was seen."""
+        return self.active / f"{job_id}.absent"
 
     def shared_path(self, job_id: JobId) -> Path:
         """Return the file that names the GPUs which another job came to share."""
@@ -103,34 +133,49 @@ class Spool:
 
     def forget(self, job_id: JobId) -> None:
         """Remove everything of an active job; the state goes last."""
-        for path in (self.beat_path, self.sampler_path, self.ending_path, self.shared_path, self.state_path):
+        marks = (self.beat_path, self.sampler_path, self.ending_path, self.absent_path, self.shared_path)
+        for path in (*marks, self.state_path):
             remove(path(job_id))
         with suppress(OSError):
             sync_directory(self.active)
 
-    def mark_ending(self, job_id: JobId) -> None:
+    def mark_ending(self, job_id: JobId, now: Moment) -> None:
         """Note that the epilog has begun; a full disk must not stop it."""
-        with suppress(OSError):
-            self.ending_path(job_id).touch(mode=0o600)
+        self._mark(self.ending_path(job_id), now)
 
-    def ending_age_seconds(self, job_id: JobId, now_seconds: float) -> float | None:
+    def ending_age_seconds(self, job_id: JobId, now: Moment) -> float | None:
         """Return how long ago the epilog began, None when it has not."""
-        try:
-            return now_seconds - self.ending_path(job_id).stat().st_mtime
-        except OSError:
-            return None
+        return _mark_age_seconds(self.ending_path(job_id), now)
+
+    def absent_age_seconds(self, job_id: JobId, now: Moment) -> float:
+        """Return how long ago the job was first seen without a process; the first time notes it."""
+        path = self.absent_path(job_id)
+        age = _mark_age_seconds(path, now)
+        if age is None or age == inf:
+            self._mark(path, now)
+            return 0.0
+        return age
+
+    def forget_absent(self, job_id: JobId) -> None:
+        """Note that the job has a process again."""
+        with suppress(SpoolError):
+            remove(self.absent_path(job_id))
 
     def mark_shared(self, job_id: JobId, uuids: Iterable[str]) -> None:
-        """Tell an active job's epilog that these GPUs were not its alone."""
-        with suppress(OSError), self.shared_path(job_id).open("a", encoding="ascii") as file:
-            file.writelines(f"{uuid}\n" for uuid in uuids)
+        """Tell an active job's epilog that these GPUs were not its alone. The caller holds their locks."""
+        known = self.shared_uuids(job_id)
+        if not known.issuperset(uuids):
+            with suppress(SpoolError):
+                content = "".join(f"{uuid}\n" for uuid in sorted(known.union(uuids)))
+                write_atomically(self.shared_path(job_id), content.encode())
 
     def shared_uuids(self, job_id: JobId) -> frozenset[str]:
         """Return the GPUs that another job came to share."""
         try:
-            return frozenset(self.shared_path(job_id).read_text(encoding="ascii", errors="replace").split())
-        except OSError:
+            content = read_whole(self.shared_path(job_id)) or b""
+        except SpoolError:
             return frozenset()
+        return frozenset(content.decode("ascii", "replace").split())
 
     def write_heartbeat(self, heartbeat: Heartbeat, *, durable: bool) -> None:
         """Store the sampler's sums."""
@@ -155,10 +200,10 @@ class Spool:
     def is_reported(self, job: ActiveJob) -> bool:
         """Return whether this attempt's report was written before: by a hook that was killed right after."""
         try:
-            done = (self.done / str(job.job_id)).read_text(encoding="ascii", errors="replace")
-        except OSError:
-            done = ""
-        return done == f"{job.started_at_seconds:.3f}" or self._report_path(job).exists()
+            done = read_whole(self.done / str(job.job_id)) or b""
+        except SpoolError:
+            done = b""
+        return done == f"{job.started_at_seconds:.3f}".encode() or os.path.lexists(self._report_path(job))
 
     def _report_path(self, job: NodeReport | ActiveJob) -> Path:
         return self.reports / f"{job.job_id}-{job.restart_count}-{job.started_at_seconds:.3f}.json"
@@ -178,19 +223,21 @@ class Spool:
         """Remember that this job's report is written, so that a second epilog adds nothing."""
         write_atomically(self.done / str(job_id), f"{started_at_seconds:.3f}".encode(), durable=False)
 
-    def sweep(self, now_seconds: float) -> None:
+    def sweep(self) -> None:
         """Remove the oldest marks beyond a bound, and what atomic writes left when they were killed."""
         marks = sorted(_aged(self.done))
         for _, path in marks[: max(0, len(marks) - MAX_DONE_MARKS)]:
             remove(path)
         for path in self.root.glob("*/.*.tmp"):
-            with suppress(OSError):
-                if now_seconds - path.stat().st_mtime > LEFTOVER_SECONDS:
+            # Its name ends with the writer's process: no clock tells as surely whether it is at work.
+            writer = path.name.split(".")[-2]
+            if not (writer.isdecimal() and Path(f"/proc/{writer}").exists()):
+                with suppress(OSError):
                     path.unlink()
 
     def is_done(self, job_id: JobId) -> bool:
         """Return whether the last attempt of this job was reported here."""
-        return (self.done / str(job_id)).exists()
+        return os.path.lexists(self.done / str(job_id))
 
     def forget_reported(self, job_id: JobId) -> None:
         """Forget that an earlier attempt was reported: a new one begins, and owes a report even without a state.
@@ -198,20 +245,25 @@ class Spool:
         While the earlier one's state is still here the mark stays: what closes it must not report it twice. A mark that
         cannot be removed is no reason to leave clocks of earlier jobs as they are.
         """
-        if not self.state_path(job_id).exists():
+        if not os.path.lexists(self.state_path(job_id)):
             with suppress(SpoolError):
                 remove(self.done / str(job_id))
 
     def clear_attempt(self, job_id: JobId) -> None:
         """Forget that an earlier attempt was ending or done: a new one begins, and is not over for that."""
-        for path in (self.done / str(job_id), self.ending_path(job_id)):
+        for path in (self.done / str(job_id), self.ending_path(job_id), self.absent_path(job_id)):
             remove(path)
 
     @contextmanager
     def gpu_locks(self, uuids: Iterable[str]) -> Iterator[None]:
-        """Hold the locks of these GPUs: no two hooks set one GPU at once, not even one that hangs in the driver."""
+        """Hold the locks of these GPUs: no two hooks set one GPU at once, not even one that hangs in the driver.
+
+        In a spool that others can write to no lock is held: anybody could keep it for ever.
+        """
         with ExitStack() as stack:
-            for uuid in sorted(set(uuids)):  # one order for all, so that no two hooks wait for each other
+            for uuid in (
+                sorted(set(uuids)) if self._is_private() else ()
+            ):  # one order for all, so that no two hooks wait for each other
                 stack.enter_context(_locked(self._gpu_lock(uuid)))
             yield
 
@@ -248,6 +300,17 @@ class Spool:
             for descriptor in descriptors:
                 os.close(descriptor)
 
+    def _mark(self, path: Path, now: Moment) -> None:
+        with suppress(SpoolError):
+            write_atomically(path, f"{now.boot_id} {now.monotonic_seconds:.3f}".encode(), durable=False)
+
+    def _is_private(self) -> bool:
+        try:
+            self.require_private()
+        except SpoolError:
+            return False
+        return True
+
     def _gpu_lock(self, uuid: str) -> Path:
         return self.locks / f"{uuid.replace('/', '_')}.lock"
 
@@ -279,12 +342,24 @@ def _locked(path: Path) -> Iterator[None]:
 def _open_lock(path: Path) -> int | None:
     for flags in (os.O_RDWR | os.O_CREAT, os.O_RDONLY):
         with suppress(OSError):
-            return os.open(path, flags | os.O_CLOEXEC, 0o600)
+            return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
     return None
+
+
+def _mark_age_seconds(path: Path, now: Moment) -> float | None:
+    """Return how old a mark is, None when there is none; infinite when it is of another boot, or does not tell."""
+    try:
+        content = read_whole(path)
+        if content is None:
+            return None
+        boot_id, _, seconds = content.decode("ascii").rpartition(" ")
+        return max(now.monotonic_seconds - float(seconds), 0.0) if boot_id == now.boot_id else inf
+    except (SpoolError, ValueError):
+        return inf
 
 
 def _aged(folder: Path) -> Iterator[tuple[float, Path]]:
     for path in folder.iterdir():
         if not path.name.startswith("."):
             with suppress(OSError):
-                yield path.stat().st_mtime, path
+                yield path.lstat().st_mtime, path

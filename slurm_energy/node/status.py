@@ -22,9 +22,9 @@ from slurm_energy.domain.node_status import (
     SpoolStatus,
 )
 from slurm_energy.errors import DeviceError, SlurmEnergyError, SlurmError, SpoolError, WireError
-from slurm_energy.node.allocation import DEFAULT_SLURM_CONF
 from slurm_energy.node.context import HookContext, reach_gpus
 from slurm_energy.node.files import read_whole, write_atomically
+from slurm_energy.node.gpu_order import order_finder
 from slurm_energy.slurm.plugin_file import compiled_version
 from slurm_energy.wire.fields import Fields, loads
 from slurm_energy.wire.node_status import MAX_STATUS_BYTES, decode_status, encode_status
@@ -94,7 +94,8 @@ def note_sent(context: HookContext, status: NodeStatus) -> None:
 def node_status(context: HookContext, problems: Sequence[str] = ()) -> NodeStatus:
     """Return how this node is; the driver is not opened."""
     spool = spool_status(context)
-    scripts = hook_problems(hook_patterns(slurm_conf()))
+    conf = order_finder(context.settings, context.boot_id, os.environ.get("SLURM_CONF")).conf_path()
+    scripts = () if conf is None else hook_problems(hook_patterns(conf))
     found = [*problems, *_settings_problems(context), *scripts]
     return replace(
         _seen(context),
@@ -106,11 +107,6 @@ def node_status(context: HookContext, problems: Sequence[str] = ()) -> NodeStatu
         spool=spool,
         problems=tuple(dict.fromkeys(found)),
     )
-
-
-def slurm_conf() -> Path:
-    """Return where this node's slurm.conf is, as far as the environment tells."""
-    return Path(os.environ.get("SLURM_CONF") or DEFAULT_SLURM_CONF)
 
 
 def spool_status(context: HookContext) -> SpoolStatus:

@@ -41,6 +41,7 @@ class HookNode:
         self.time_scale = time_scale
         self.settings: dict[str, object] = {
             "spool_directory": str(root / "spool" / "%n"),
+            "run_directory": str(root / "run" / "%n"),
             "log_path": str(self.log),
             "nvml_library": str(root / "lib" / LIBRARY_NAME),
             "time_scale": time_scale,

@@ -17,6 +17,9 @@ from slurm_energy.domain.energy import EnergyScope, EnergySource, QualityFlag
 from slurm_energy.domain.ids import JobId
 from slurm_energy.lab.simgpu.layout import Fault
 
+NOT_SEEN_AT_WORK = {QualityFlag.CLOCK_UNVERIFIED, QualityFlag.BELOW_RESOLUTION}
+"""Flags of a job that ends at once on an idle GPU."""
+
 
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[HookNode]:
@@ -85,7 +88,7 @@ def test_refused_clock_starts_the_job_and_is_told(node: HookNode, fault: Fault, 
     rows = {row.gpu_uuid: row for row in node.reports()[0].gpus}
     first, second = (rows[gpu.uuid] for gpu in node.gpus.gpus[:2])  # type: ignore[index]  # a UUID is a str
     assert flag in first.flags and first.applied_clock_mhz is None
-    assert second.flags == () and second.applied_clock_mhz == 1275
+    assert set(second.flags) <= NOT_SEEN_AT_WORK and second.applied_clock_mhz == 1275
     assert node.locks() == [None] * 4
 
 
@@ -105,7 +108,7 @@ def test_board_of_500_watts_refuses_the_clock_of_boards_of_400_and_says_so(node:
         f"{row.gpu_uuid}: board limit 500 W is above the 400 W that the decision assumed: default clock kept; "
         "set gpu_power_limits_watts"
     )
-    assert (applied.events, applied.gpus[0].flags) == ((), ())
+    assert applied.events == () and set(applied.gpus[0].flags) <= NOT_SEEN_AT_WORK
     assert len(lower.events) == 1 and "500 W is below the 600 W" in lower.events[0]
 
 
@@ -132,6 +135,30 @@ def test_clock_request_that_changes_nothing_is_unverified(node: HookNode) -> Non
     node.prolog(7, "0", entry())
     node.epilog(7, "0")
     assert QualityFlag.CLOCK_UNVERIFIED in node.reports()[0].gpus[0].flags
+
+
+def test_lock_that_the_driver_ignores_is_told_once_the_gpu_works(node: HookNode) -> None:
+    node.gpus.gpus[0].set_fault(Fault.CLOCK_IGNORED)
+    node.prolog(7, "0,1", entry())  # both are idle, and slow for that
+    for gpu in node.gpus.gpus[:2]:
+        gpu.add_load("training")
+    wait_until(lambda: _locked_samples(node, 7) >= 3)
+    node.epilog(7, "0,1")
+    report = node.reports()[0]
+    ignored, held = report.gpus
+    assert (ignored.asked_clock_mhz, ignored.applied_clock_mhz, ignored.observed_clock_mhz) == (1275, None, 1410.0)
+    assert QualityFlag.CLOCK_IGNORED in ignored.flags
+    assert (held.asked_clock_mhz, held.applied_clock_mhz, held.observed_clock_mhz) == (1275, 1275, 1275.0)
+    assert not {QualityFlag.CLOCK_IGNORED, QualityFlag.CLOCK_UNVERIFIED} & set(held.flags)
+    assert any(f"{ignored.gpu_uuid}: the lock at 1275 MHz had no effect" in event for event in report.events)
+
+
+def _locked_samples(node: HookNode, job_id: int) -> int:
+    """Return how often the sampler has looked at both GPUs at work, by its last heartbeat."""
+    job = node.spool.read_state(JobId(job_id))
+    heartbeat = None if job is None else node.spool.read_heartbeat(job)
+    seen = [] if heartbeat is None else [sums.locked_samples for sums in heartbeat.gpus.values()]
+    return min(seen) if len(seen) == 2 else 0
 
 
 @pytest.mark.parametrize(

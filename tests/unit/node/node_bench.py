@@ -14,9 +14,10 @@ from slurm_energy.domain.job import EnergyMode
 from slurm_energy.errors import DeviceError
 from slurm_energy.node.context import HookContext
 from slurm_energy.node.gpu_order import GpuOrder, SlurmGpu
+from slurm_energy.node.lock_records import LockRecords
 from slurm_energy.node.log import HookLog
 from slurm_energy.node.settings import HookSettings
-from slurm_energy.node.spool import Spool
+from slurm_energy.node.spool import Moment, Spool
 from slurm_energy.slurm.hook_env import HookEnvironment, parse_hook_environment
 from slurm_energy.wire.report import decode_report
 
@@ -192,8 +193,14 @@ class Bench:
         self.samplers: list[int] = []
         self.lines: list[str] = []
         self.live: frozenset[JobId] = frozenset()
+        self.slurm_states: dict[int, str | None] = {}
+        """What Slurm answers; None, the default: nothing."""
+        self.lock_records = LockRecords(root / "run" / "n1")
         self.boot_id = "boot-1"
         self.root = root
+
+    def moment(self, seconds_ago: float = 0.0) -> Moment:
+        return Moment(boot_id=self.boot_id, monotonic_seconds=self.clock.monotonic - seconds_ago)
 
     def context(self) -> HookContext:
         settings = HookSettings(
@@ -217,6 +224,8 @@ class Bench:
             live_jobs=lambda: self.live,
             gpu_order=lambda slurm_conf: self.order,
             device_minor=lambda path: int(path.removeprefix("/dev/nvidia")),
+            job_state=lambda job_id, node: self.slurm_states.get(job_id) if node == "n1" else "",
+            lock_records=self.lock_records,
             rapl_root=self.root / "powercap",
         )
 
@@ -238,6 +247,10 @@ class Bench:
 
     def reports(self) -> list[Any]:
         return [decode_report(json.loads(path.read_bytes())) for path in self.spool.waiting_reports()]
+
+    def recorded(self) -> dict[str, int | None]:
+        """The second record of locked clocks: each GPU's job."""
+        return {record.uuid: record.job_id for record in self.lock_records.read(self.boot_id, [])}
 
     def locks(self) -> list[tuple[int, int] | None]:
         return [gpu.lock for gpu in self.gpus]

@@ -45,7 +45,7 @@ def test_joules_are_the_difference_of_the_counter(bench: Bench) -> None:
         assert (gpu.joules, gpu.source, gpu.scope) == (pytest.approx(20_000.0), EnergySource.COUNTER, EnergyScope.GPU)
         assert gpu.coverage_seconds == pytest.approx(100)
         assert (gpu.asked_clock_mhz, gpu.applied_clock_mhz, gpu.default_clock_mhz) == (1275, 1275, 1410)
-        assert gpu.flags == ()
+        assert gpu.flags == (QualityFlag.CLOCK_UNVERIFIED,)
     assert bench.locks() == [None] * 4
     assert list(bench.spool.active.iterdir()) == []
 
@@ -72,7 +72,7 @@ def test_power_that_cannot_be_read_any_more_leaves_nothing_to_restore(bench: Ben
     bench.clock.advance(10)
     run_epilog(bench.context(), bench.hook(7, "0"))
     gpu = bench.reports()[0].gpus[0]
-    assert (gpu.joules, gpu.flags, bench.locks()[0]) == (pytest.approx(2000.0), (), None)
+    assert (gpu.joules, gpu.flags, bench.locks()[0]) == (pytest.approx(2000.0), (QualityFlag.CLOCK_UNVERIFIED,), None)
     assert list(bench.spool.pending.iterdir()) == []
 
 
@@ -273,7 +273,7 @@ def test_dead_node_is_closed_from_its_last_heartbeat(bench: Bench) -> None:
     report = bench.reports()[0]
     gpu = report.gpus[0]
     assert (gpu.joules, gpu.coverage_seconds) == (10_000.0, pytest.approx(50.0))
-    assert gpu.flags == (QualityFlag.TRUNCATED,)
+    assert gpu.flags == (QualityFlag.CLOCK_UNVERIFIED, QualityFlag.TRUNCATED)
     assert report.ended_at_seconds - report.started_at_seconds == pytest.approx(50.0)
 
 
@@ -308,12 +308,11 @@ def test_repair_all_takes_only_old_jobs_without_a_process(bench: Bench) -> None:
 
 def test_epilog_that_was_cut_off_is_finished_by_repair(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     run_prolog(bench.context(), bench.hook(7, "0", entry()))
-    bench.spool.mark_ending(JobId(7))
-    began = bench.spool.ending_path(JobId(7)).stat().st_mtime
-    bench.clock.now = began + 30
+    bench.spool.mark_ending(JobId(7), bench.moment())
+    bench.clock.monotonic += 30
     run_repair(bench.context(), everything=False)
     assert bench.locks()[0] == (210, 1275)
-    bench.clock.now = began + 90
+    bench.clock.monotonic += 60
     assert run_repair(bench.context(), everything=False)
     assert bench.locks()[0] is None
 

@@ -106,7 +106,7 @@ def test_batch_step_that_begins_after_the_sampler_is_found_in_time(bench: Bench,
 def test_sampler_ends_as_soon_as_the_epilog_begins(bench: Bench, proc: Proc) -> None:
     run_prolog(bench.context(), bench.hook(7, "0"))
     proc.start(40, "slurmstepd: [7.batch]")
-    assert sample(bench, proc, {4: lambda: bench.spool.mark_ending(SEVEN)}, until=500) == 4
+    assert sample(bench, proc, {4: lambda: bench.spool.mark_ending(SEVEN, bench.moment())}, until=500) == 4
     _, gpu = closed_by_the_next_job(bench)
     assert gpu.joules == pytest.approx(800.0)
     assert gpu.flags == (QualityFlag.TRUNCATED,)
@@ -187,7 +187,9 @@ def test_epilog_of_an_allocation_that_stood_idle_gets_all_its_samples(bench: Ben
     bench.gpus[0].faults["energy_joules"] = DeviceNotSupported("no counter")
     run_prolog(bench.context(), bench.hook(7, "0"))
     proc.start(40, "slurmstepd: [7.0]")
-    sample(bench, proc, {3: lambda: proc.end(40), 200: lambda: bench.spool.mark_ending(SEVEN)}, until=200)
+    sample(
+        bench, proc, {3: lambda: proc.end(40), 200: lambda: bench.spool.mark_ending(SEVEN, bench.moment())}, until=200
+    )
     run_epilog(bench.context(), bench.hook(7, "0"))
     assert bench.reports()[0].gpus[0].joules == pytest.approx(200 * 200.0)
 

@@ -212,11 +212,11 @@ def test_shared_gpu_keeps_its_clock_and_both_jobs_know(bench: Bench) -> None:
     assert (first.scope, first.joules) == (EnergyScope.SHARED_ESTIMATE, None)
 
 
-def test_job_whose_process_lives_is_never_taken_as_over(bench: Bench) -> None:
-    run_prolog(bench.context(), bench.hook(7, "0", entry()))
+def test_job_whose_process_lives_is_never_taken_as_over_and_its_clock_binds_no_other_job(bench: Bench) -> None:
+    run_prolog(bench.context(), bench.hook(7, "0,1", entry()))
     bench.live = frozenset({JobId(7)})
     run_prolog(bench.context(), bench.hook(8, "0", entry({"a100-sxm4-80gb": 1200})))
-    assert bench.locks()[0] == (210, 1275)
+    assert bench.locks()[:2] == [None, (210, 1275)]
     assert bench.spool.read_state(JobId(7)) is not None
 
 

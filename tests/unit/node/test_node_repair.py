@@ -1,6 +1,5 @@
 """Repair runs every few minutes: it puts back what was left, and never sets anything on a live job's GPU."""
 
-import os
 from pathlib import Path
 
 import pytest
@@ -29,9 +28,7 @@ def repair(bench: Bench) -> bool:
 
 def begin_ending(bench: Bench, job_id: int, seconds_ago: float) -> None:
     """Leave the mark of an epilog that was cut off right after it began."""
-    bench.spool.mark_ending(JobId(job_id))
-    began = bench.clock.now - seconds_ago
-    os.utime(bench.spool.ending_path(JobId(job_id)), (began, began))
+    bench.spool.mark_ending(JobId(job_id), bench.moment(seconds_ago))
 
 
 def forget_calls(bench: Bench) -> None:

@@ -1,0 +1,148 @@
+"""Put clocks back: of a job that ended, of one that must share its GPU, and of one of which no state is left."""
+
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+from slurm_energy.device.knobs import reading, restore_settings, save_settings
+from slurm_energy.domain.ids import GpuUuid
+from slurm_energy.errors import SpoolError
+from slurm_energy.node.context import HookContext, Machine
+from slurm_energy.node.lock_records import LockRecord
+from slurm_energy.node.state import ActiveJob
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restoration:
+    """GPUs whose settings could not be put back, and what was said about it."""
+
+    failed: frozenset[GpuUuid]
+    events: tuple[str, ...]
+
+
+def restore_job(context: HookContext, job: ActiveJob, machine: Machine) -> Restoration:
+    """Put back the clock of each of the job's GPUs that was changed, and of no other."""
+    failed: set[GpuUuid] = set()
+    events: list[str] = []
+    for gpu in job.gpus:
+        if not gpu.identified:
+            continue
+        device = machine.gpus.get(gpu.uuid)
+        if device is None:
+            if machine.problem is None and job.boot_id != context.boot_id:
+                events.append(f"GPU {gpu.uuid} is gone; a lock does not survive a boot")
+                context.lock_records.forget(gpu.uuid)
+            elif gpu.clock_changed:
+                # One that the driver lost for a moment comes back with its lock.
+                failed.add(gpu.uuid)
+                events.append(f"GPU {gpu.uuid} cannot be restored: {machine.problem or 'it is gone'}")
+            continue
+        context.stage(f"restoring GPU {gpu.uuid}")
+        outcome = restore_settings(device, gpu.saved, clock_changed=gpu.clock_changed, pause=context.pause)
+        events.extend(outcome.events)
+        if not outcome.restored:
+            failed.add(gpu.uuid)
+        elif gpu.clock_changed:
+            context.lock_records.forget(gpu.uuid)
+    return Restoration(failed=frozenset(failed), events=tuple(events))
+
+
+def restore_pending(
+    context: HookContext, machine: Machine, locked: frozenset[GpuUuid], busy: frozenset[GpuUuid]
+) -> bool:
+    """Try again to restore what earlier hooks could not.
+
+    Args:
+        context: The doors.
+        machine: The GPUs.
+        locked: GPUs whose locks the caller holds; others are left for later.
+        busy: GPUs that an active job holds; they are left for later too.
+
+    Returns:
+        Whether nothing is pending any more.
+    """
+    events: list[str] = []
+    clean = True
+    for path, job in context.spool.pending_jobs(events):
+        if job.uuids & busy or not job.uuids <= locked:
+            clean = False
+            continue
+        restoration = restore_job(context, job, machine)
+        if restoration.failed:
+            clean = False
+            context.log.write(f"job {job.job_id}: still not restored: {'; '.join(restoration.events)}")
+            continue
+        with suppress(OSError):
+            path.unlink()
+        context.log.write(f"job {job.job_id}: settings of {len(job.gpus)} GPUs are back")
+    for event in events:
+        context.log.write(event)
+    return clean
+
+
+def lost_locks(context: HookContext, events: list[str]) -> tuple[LockRecord, ...]:
+    """Return the locked clocks of which the spool knows nothing: its files, or the spool itself, were lost."""
+    records = context.lock_records.read(context.boot_id, events)
+    if not records:
+        return ()
+    try:
+        context.spool.require_private()
+    except SpoolError:
+        return records  # nothing in it is to be believed
+    jobs = [*context.spool.active_jobs(events), *(job for _, job in context.spool.pending_jobs(events))]
+    known = {(job.job_id, gpu.uuid) for job in jobs for gpu in job.gpus if gpu.clock_changed}
+    return tuple(record for record in records if (record.job_id, record.uuid) not in known)
+
+
+def restore_lost(context: HookContext, machine: Machine, records: Iterable[LockRecord], events: list[str]) -> bool:
+    """Give back clocks of which no state is left; the caller holds the GPUs' locks. Return whether all are back."""
+    clean = True
+    for record in records:
+        device = machine.gpus.get(record.uuid)
+        for_whom = "" if record.job_id is None else f" for job {record.job_id}"
+        if device is None:
+            events.append(f"GPU {record.uuid} cannot be restored: {machine.problem or 'it is gone'}")
+            clean = False
+            continue
+        from slurm_energy.node.clock_plan import site_clock_mhz  # noqa: PLC0415  # rarely needed
+
+        site_clock = site_clock_mhz(context.settings.node.site_locked_clocks_mhz, device.identity.gpu_type)
+        saved = save_settings(device, reading(device.supported_sm_clocks_mhz) or (), site_clock)
+        outcome = restore_settings(device, saved, clock_changed=True, pause=context.pause)
+        events.extend(outcome.events)
+        clean = clean and outcome.restored
+        if outcome.restored:
+            context.lock_records.forget(record.uuid)
+            events.append(
+                f"GPU {record.uuid}: its clock was locked{for_whom} and no state of that was left; given back"
+            )
+    return clean
+
+
+def give_shared_back(
+    context: HookContext, machine: Machine, sharing: Sequence[tuple[ActiveJob, frozenset[GpuUuid]]], events: list[str]
+) -> bool:
+    """Give back the clocks of live jobs' GPUs that another job now holds too: it did not agree to them.
+
+    Args:
+        context: The doors.
+        machine: The GPUs.
+        sharing: Each job, and its GPUs that are shared; the caller holds their locks.
+        events: What happened is added here.
+
+    Returns:
+        Whether none of them is locked any more.
+    """
+    if not sharing:
+        return True
+    recorded = {record.uuid for record in context.lock_records.read(context.boot_id, events)}
+    clean = True
+    for job, uuids in sharing:
+        gpus = tuple(gpu for gpu in job.gpus if gpu.uuid in uuids & recorded and gpu.clock_changed)
+        restoration = restore_job(context, replace(job, gpus=gpus), machine)
+        events.extend(restoration.events)
+        clean = clean and not restoration.failed
+        for gpu in gpus:
+            if gpu.uuid not in restoration.failed:
+                events.append(f"GPU {gpu.uuid} is shared with job {job.job_id}: that job's clock was given back")
+    return clean
