@@ -6,8 +6,9 @@ from pathlib import Path
 
 from slurm_energy.domain.ids import GpuUuid
 from slurm_energy.errors import SpoolError
-from slurm_energy.node.closing import close_stale, restore_pending
+from slurm_energy.node.closing import close_stale
 from slurm_energy.node.context import HookContext, reach_gpus
+from slurm_energy.node.restoring import restore_pending
 
 REASON = "slurm-energy was uninstalled while the job ran"
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from slurm_energy.domain.ids import GpuUuid, JobId
+from slurm_energy.domain.ids import GpuUuid, JobId, Sluid
 from slurm_energy.errors import SpoolError
 from slurm_energy.node.closing import close_stale
 from slurm_energy.node.context import HookContext, Machine, reach_gpus
@@ -73,7 +73,7 @@ def _restore_rest(
     context: HookContext,
     machine: Machine,
     locked: frozenset[GpuUuid],
-    alive: frozenset[JobId],
+    alive: frozenset[JobId | Sluid],
     live: list[ActiveJob],
 ) -> bool:
     """Give back clocks of which no state is left, and those of GPUs that came to be shared."""
@@ -104,7 +104,7 @@ def _sharing(context: HookContext, live: Sequence[ActiveJob]) -> list[tuple[Acti
 
 
 def _over(
-    context: HookContext, active: Sequence[ActiveJob], alive: frozenset[JobId], *, everything: bool
+    context: HookContext, active: Sequence[ActiveJob], alive: frozenset[JobId | Sluid], *, everything: bool
 ) -> list[tuple[ActiveJob, str]]:
     """Return the jobs that are over, each with the reason."""
     over = []

@@ -129,7 +129,7 @@ def test_job_without_a_clock_has_no_flag_of_one(bench: Bench) -> None:
 
 
 def test_clock_that_was_given_back_to_a_second_job_is_not_called_ignored(bench: Bench) -> None:
-    (bench.root / "gres.conf").write_text("Name=gpu File=/dev/nvidia[0-3]\nName=shard Count=16\n")
+    bench.order = order_of(0, 1, 2, 3, shares=True)
     run_prolog(bench.context(), bench.hook(7, "0", entry()))
     run_prolog(bench.context(), bench.hook(8, "0"))
     sample(bench, [0.9, 0.9, 0.9])

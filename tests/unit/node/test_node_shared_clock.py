@@ -4,7 +4,7 @@ import itertools
 from pathlib import Path
 
 import pytest
-from node_bench import Bench, entry
+from node_bench import Bench, entry, order_of
 
 from slurm_energy.domain.energy import QualityFlag
 from slurm_energy.domain.ids import JobId
@@ -19,8 +19,9 @@ FAST, SLOW = entry({"a100-sxm4-80gb": 1200}), entry({"a100-sxm4-80gb": 900})
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Bench:
-    (tmp_path / "gres.conf").write_text("Name=gpu File=/dev/nvidia[0-3]\nName=shard Count=16\n")
-    return Bench(tmp_path)
+    bench = Bench(tmp_path)
+    bench.order = order_of(0, 1, 2, 3, shares=True)
+    return bench
 
 
 def begin(bench: Bench, job_id: int, decision: str | None) -> None:
