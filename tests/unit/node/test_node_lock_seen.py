@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from node_bench import Bench, FakeGpu, entry
+from node_bench import Bench, FakeGpu, entry, order_of
 
 from slurm_energy.domain.energy import GpuEnergy, NodeReport, QualityFlag
 from slurm_energy.domain.ids import JobId
