@@ -68,6 +68,12 @@ class DaemonConfig:
     state_directory: str = _setting(
         "/var/lib/slurm-energy", "Journal of decisions and reports not yet in the database."
     )
+    journal_days: float = _setting(
+        14.0,
+        "How long the journal keeps what is in the database, for one that is restored from a backup (1 GiB at most).",
+        0.0,
+        3650.0,
+    )
     snapshot_interval_seconds: float = _setting(5.0, "Time between two reads of queue and nodes.", 0.1, 3600.0)
     snapshot_max_age_seconds: float = _setting(
         60.0, "An older snapshot is not used: jobs then go through unchanged.", 1.0, 86400.0

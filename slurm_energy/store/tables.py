@@ -252,3 +252,16 @@ class GpuEnergyRow(Base):
     observed_clock_mhz: Mapped[float | None] = mapped_column(FiniteDouble)
     default_clock_mhz: Mapped[int | None] = mapped_column(Integer)
     utilisation: Mapped[float | None] = mapped_column(FiniteDouble)
+
+
+class JournalPositionRow(Base):
+    """How far one stream of a daemon's journal is stored; a database that was restored has it of then."""
+
+    __tablename__ = "journal_position"
+    __table_args__ = (TABLE_OPTIONS,)
+
+    journal_id: Mapped[str] = mapped_column(String(32), primary_key=True)
+    """Made once for the daemon's state directory."""
+    stream: Mapped[str] = mapped_column(String(32), primary_key=True)
+    segment: Mapped[int] = mapped_column(BigInteger, autoincrement=False)
+    byte_offset: Mapped[int] = mapped_column(BigInteger)

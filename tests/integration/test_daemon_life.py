@@ -196,12 +196,15 @@ def test_hostile_texts_come_back_from_the_database_as_they_were(tmp_path: Path) 
 
 def test_a_full_journal_disk_does_not_stop_decisions(tmp_path: Path) -> None:
     with running_daemon(tmp_path) as daemon:
-        journal = tmp_path / "state" / "journal"
+        journal, aside = tmp_path / "state" / "journal", tmp_path / "state" / "aside"
+        wait_until(lambda: "database created" in daemon.log, "a database", daemon)
+        journal.rename(aside)
         journal.write_text("a file where the folder was: every write fails")
         for _ in range(5):
             assert daemon.decide().verb == "ok"
         wait_until(lambda: "journal kept in memory" in daemon.log, "complaint", daemon)
         journal.unlink()
+        aside.rename(journal)
         wait_until(lambda: len(daemon.query("decisions")["record"]) == 5, "decisions stored", daemon)
 
 
