@@ -174,7 +174,11 @@ class NodeConfig:
         "/var/spool/slurm-energy", "Active jobs' saved settings and reports not yet delivered; must survive a reboot."
     )
     log_path: str = _setting("/var/log/slurm-energy-hook.log", "Log of the hooks; empty: none.")
-    daemon_address: str = _setting("", "HOST:PORT of the daemon's report port; empty: reports stay in the spool.")
+    daemon_address: str = _setting(
+        "",
+        "HOST:PORT of the daemon's report port, several with commas between: each is tried in order; empty: reports "
+        "stay in the spool.",
+    )
     authentication: Literal["munge", "hmac"] = _setting(
         "munge", "How reports are proven: munge's tools, or a shared key."
     )

@@ -1,4 +1,4 @@
-"""Add how far each daemon's journal has been stored.
+"""Add how far each daemon's journal has been stored, and how far nodes' clocks are from the daemon's.
 
 Revision: 0007
 Revises: 0003
@@ -31,7 +31,10 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("journal_id", "stream", name="pk_journal_position"),
         **TABLE_OPTIONS,
     )
+    op.add_column("node_energy", sa.Column("clock_offset_seconds", sa.Double(), nullable=True))
 
 
 def downgrade() -> None:
+    # Not in a batch: on SQLite that makes the table anew, and dropping the old one takes its rows' readings with it.
+    op.drop_column("node_energy", "clock_offset_seconds")
     op.drop_table("journal_position")

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Sequence
 from dataclasses import asdict
+from itertools import zip_longest
 from pathlib import Path
 
 from slurm_energy.config import Config
@@ -15,8 +16,9 @@ from slurm_energy.errors import StoreError, ValueRangeError, WireError
 from slurm_energy.store.access import Engine, Session, is_about_the_values
 from slurm_energy.store.decisions import record_decision
 from slurm_energy.store.energy import record_report
-from slurm_energy.store.jobs import resolve_submit_time, upsert_jobs
+from slurm_energy.store.jobs import upsert_jobs
 from slurm_energy.store.journal_position import StoredPosition, store_position, stored_position
+from slurm_energy.store.report_match import Arrival, submit_time_of
 from slurm_energy.store.schema import check_session_version
 from slurm_energy.store.session import check_database_file, run_in_transaction, store_session
 
@@ -151,23 +153,20 @@ class Recorder:
             upsert_jobs(session, self._cluster, (*entry.jobs, *entry.vanished))
             self.jobs_ended = self.jobs_ended or any(job.ended_at_seconds is not None for job in entry.jobs)
         elif isinstance(entry, ReportsEntryLine):
-            for report in entry.reports:
-                self._apply_report(session, report, entry.received_at_seconds)
+            for report, offset in zip_longest(entry.reports, entry.clock_offsets_seconds[: len(entry.reports)]):
+                received = entry.received_at_seconds
+                self._apply_report(session, report, Arrival(clock_offset_seconds=offset, received_at_seconds=received))
 
-    def _apply_report(self, session: Session, report: NodeReport, received_at_seconds: float) -> None:
+    def _apply_report(self, session: Session, report: NodeReport, arrival: Arrival) -> None:
         """Store a report under its job; one that Slurm has not told of yet gets a stand-in until it has."""
-        submitted = resolve_submit_time(
-            session, report.cluster, report.job_id, report.started_at_seconds, report.restart_count
-        )
+        submitted = submit_time_of(session, report, arrival)
         key = JobKey(
             cluster=report.cluster,
             job_id=report.job_id,
             submitted_at_seconds=submitted.seconds,
             restart_count=report.restart_count,
         )
-        outcome = record_report(
-            session, report, key, submit_time_known=submitted.known, received_at_seconds=received_at_seconds
-        )
+        outcome = record_report(session, report, key, submit_time_known=submitted.known, arrival=arrival)
         logger.debug("report stored job_id=%d node=%s outcome=%s", report.job_id, report.node, outcome)
 
     def _decoded(self, line: Line) -> EntryLine | None:

@@ -117,7 +117,7 @@ def file_away(context: HookContext, job: ActiveJob, report: NodeReport, unrestor
         # First, because only this file knows that a clock is still low.
         context.spool.keep_pending(replace(job, gpus=tuple(gpu for gpu in job.gpus if gpu.uuid in unrestored)))
     if not context.spool.is_reported(job):  # a hook that was killed after its report read the counters in time
-        context.spool.write_report(report)
+        context.spool.write_report(report, job.boot_id, job.started_monotonic_seconds)
     with suppress(SlurmEnergyError):
         context.spool.mark_done(job.job_id, job.started_at_seconds)
     context.spool.forget(job.job_id)

@@ -128,7 +128,7 @@ def _without_state(context: HookContext, hook: HookEnvironment) -> None:
         exit_code=hook.exit_code,
         events=tuple(events),
     )
-    context.spool.write_report(report)
+    context.spool.write_report(report, context.boot_id, context.monotonic())
     context.spool.mark_done(hook.job_id, now)
     context.log.write(f"job {hook.job_id}: no state of its prolog; energy unknown")
 

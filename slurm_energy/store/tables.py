@@ -204,6 +204,8 @@ class NodeEnergyRow(Base):
     decision_id: Mapped[str | None] = mapped_column(BoundedText(64))
     started_at_seconds: Mapped[float] = mapped_column(UnixSeconds)
     ended_at_seconds: Mapped[float] = mapped_column(UnixSeconds)
+    clock_offset_seconds: Mapped[float | None] = mapped_column(FiniteDouble)
+    """What the node's two times lack of the daemon's clock; NULL where the node did not say how long ago they were."""
     time_scale: Mapped[float] = mapped_column(FiniteDouble)
     host_measured: Mapped[bool] = mapped_column(Boolean)
     """False when the report had nothing of the processors."""
