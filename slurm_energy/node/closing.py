@@ -138,7 +138,7 @@ def close_stale(context: HookContext, job: ActiveJob, machine: Machine, why: str
     events = (*job.events, *_said(heartbeat), f"closed without an epilog: {why}", *restoration.events)
     if heartbeat is not None and heartbeat.final:
         events = (*events, "measured until its processes were gone or its epilog began")
-    ended = job.started_at_seconds if heartbeat is None else heartbeat.at_seconds
+    ended = job.started_at_seconds + max(seconds, 0.0)
     file_away(context, job, make_report(job, gpus, host, ended, None, events), restoration.failed)
     context.log.write(f"job {job.job_id} repaired: {why}; restored={not restoration.failed}")
     return not restoration.failed

@@ -112,6 +112,16 @@ def test_reports_of_an_earlier_boot_tell_no_age(bench: Bench, tmp_path: Path) ->
     assert daemon.batch.ages_seconds == (None,)
 
 
+@pytest.mark.parametrize("step", [-1e6, 1e6])
+def test_a_clock_that_is_set_during_a_job_does_not_change_how_long_the_job_took(bench: Bench, step: float) -> None:
+    run_prolog(bench.context(), bench.hook(1, "0", entry()))
+    bench.clock.advance(100)
+    bench.clock.now += step
+    run_epilog(bench.context(), bench.hook(1, "0"))
+    (report,) = bench.reports()
+    assert report.ended_at_seconds - report.started_at_seconds == pytest.approx(100.0)
+
+
 def nobody() -> str:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         return f"127.0.0.1:{listener.getsockname()[1]}"

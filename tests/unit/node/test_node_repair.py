@@ -43,7 +43,7 @@ def set_calls(bench: Bench, index: int) -> set[str]:
     return SETTERS & set(bench.gpus[index].calls)
 
 
-def full_disk(spool: Spool, report: NodeReport) -> None:
+def full_disk(*_arguments: object) -> None:
     raise SpoolError("No space left on device")
 
 
