@@ -1,5 +1,6 @@
 """A database that is moved, removed, restored or upgraded while the daemon uses it."""
 
+import json
 import shutil
 import sqlite3
 import subprocess
@@ -11,10 +12,16 @@ import pytest
 from daemon_support import RunningDaemon, running_daemon, start_daemon, wait_until
 from test_daemon_reports import make_report, send, signed
 
+from slurm_energy.errors import SlurmEnergyError
+
 
 def stored(daemon: RunningDaemon) -> list[int]:
-    """Return the numbers of all jobs with energy."""
-    jobs = daemon.query("report-job")["record"]["jobs"]
+    """Return the numbers of all jobs with energy, none while the database cannot be asked."""
+    try:
+        reply = daemon.ask("query", {"what": "report-job"}, 45.0)
+    except SlurmEnergyError:
+        return []
+    jobs = json.loads(reply.fields["json"])["record"]["jobs"] if reply.verb == "ok" else []
     return sorted(job["job_id"] for job in jobs if job["gpu"]["joules"] is not None)
 
 
@@ -53,6 +60,7 @@ def after_a_restart(daemon: RunningDaemon) -> list[int]:
     assert daemon.stop() == 0
     again = start_daemon(daemon.directory, daemon.slurm, daemon.port, daemon.directory / "energy.toml")
     try:
+        wait_until(lambda: stored(again), "the jobs", again)
         return stored(again)
     finally:
         assert again.stop() == 0

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from node_bench import Bench, entry
 
-from slurm_energy.domain.energy import NodeReport, QualityFlag
+from slurm_energy.domain.energy import QualityFlag
 from slurm_energy.domain.ids import JobId
 from slurm_energy.errors import SpoolError
 from slurm_energy.node.epilog import run_epilog
