@@ -52,7 +52,7 @@ class Site:
         self.fake.install("slurmctld", "#!/bin/sh\necho slurm 22.05.8\n")
         (directory / "plugstack.conf").write_text(f"optional {directory}/plugins/spank_energy.so\n")
         (directory / "slurm.conf").write_text("ClusterName=north\n")
-        (directory / "energy-plugin.conf").write_text(f"socket={directory}/d.sock\ndeadline_milliseconds=50\n")
+        (directory / "energy-plugin.conf").write_text(f"socket={directory}/d.sock.ctl\ndeadline_milliseconds=50\n")
         for name in ("prolog.d", "epilog.d"):
             (directory / name).mkdir()
             script = directory / name / "50-energy.sh"
