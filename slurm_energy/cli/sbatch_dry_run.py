@@ -73,8 +73,9 @@ def preview_lines(job: SbatchJob, message: str, explanation: Mapping[str, Any]) 
         yield f"  clock:         {clock_line(clock)}"
     if not clocks:
         yield "  clock:         unchanged"
+    changed = bool(partitions or clocks or decision.get("prefer"))
     for code in _items(decision.get("reasons")):
-        yield f"  because:       {visible(reason_sentence(str(code)))}"
+        yield f"  because:       {visible(reason_sentence(str(code), changed=changed))}"
     for note in (*_items(decision.get("notes")), *job.notes):
         yield f"  note:          {visible(str(note))}"
     policy = (visible(str(decision[key])) for key in ("policy", "policy_version") if decision.get(key))

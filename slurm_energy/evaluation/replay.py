@@ -136,7 +136,9 @@ def world_of_accounting(path: Path, *, skip_bad: bool) -> SeenWorld:
     if not states:
         blind = bool(found) and all(state.gpu_count is None for state in found)
         advice = ": no column tells GPUs, add AllocTRES to sacct's --format" if blind else ""
-        raise WorkloadError(f"accounting {str(path)!r} has no job that held GPUs{advice}: no cluster can be made from it")
+        raise WorkloadError(
+            f"accounting {str(path)!r} has no job that held GPUs{advice}: no cluster can be made from it"
+        )
     model = shipped_world(MODEL_WORLD)
     device_of = _devices(states, model)
     pools: list[Pool] = []
@@ -237,9 +239,7 @@ def _groups(states: Sequence[JobState]) -> list[tuple[str, ...]]:
     return list(unique.values())
 
 
-def _pools(
-    names: Sequence[str], states: Sequence[JobState], device_of: Mapping[str, str], model: World
-) -> list[Pool]:
+def _pools(names: Sequence[str], states: Sequence[JobState], device_of: Mapping[str, str], model: World) -> list[Pool]:
     """Return one pool for each device that the jobs of some partitions held; jobs without a type go to the first."""
     members: dict[str, list[JobState]] = defaultdict(list)
     for state in states:

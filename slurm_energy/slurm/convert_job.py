@@ -179,8 +179,8 @@ def _gpu_positions(row: Mapping[str, object]) -> tuple[tuple[NodeName, tuple[int
 def _memory_per_node(row: Mapping[str, object]) -> float | None:
     """Return the memory that the job has, or asks for, on each node.
 
-    With `--mem-per-cpu`, Slurm's own total (`mem=` of its TRES) is right: the memory is that of the CPUs that were asked
-    for, and `cpus` may count more of them (both threads of a core, a whole node).
+    With `--mem-per-cpu`, Slurm's own total (`mem=` of its TRES) is right: the memory is that of the CPUs that were
+    asked for, and `cpus` may count more of them (both threads of a core, a whole node).
     """
     per_node, per_cpu = mebibytes(row.get("memory_per_node")), mebibytes(row.get("memory_per_cpu"))
     if per_node or per_cpu is None:

@@ -72,7 +72,8 @@ def parse_gpus(text: str) -> tuple[GpuDemand, ...]:
     """Return the GPUs in a list of TRES or GRES, as written: `gres:gpu:2`, `gres/gpu:a100=2,gres/gpu=2`, `gpu`.
 
     Every text of Slurm goes through here: what sbatch sends, gres_detail, node inventories, accounting's AllocTRES and
-    AllocGRES. Other resources, `gres/shard` and `gres/mps` among them, are passed over. A typed and an untyped count in accounting's form (`=`) name the same GPUs.
+    AllocGRES. Other resources, `gres/shard` and `gres/mps` among them, are passed over. A typed and an untyped count in
+    accounting's form (`=`) name the same GPUs.
 
     Raises:
         ValueRangeError: a GPU's type or count cannot be read.

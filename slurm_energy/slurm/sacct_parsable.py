@@ -189,7 +189,7 @@ def _cells(header: Sequence[str], cells: Sequence[str], delimiter: str) -> _Cell
 
 
 def _joined_tres(cells: Sequence[str]) -> list[str]:
-    """Return cells with the items of each TRES list put together again; a resource that comes again begins a new one."""
+    """Return cells with the items of each TRES list put together; a resource that comes again begins a new list."""
     joined: list[str] = []
     seen: set[str] = set()
     for cell in cells:

@@ -123,6 +123,7 @@ def _record(row: DecisionRow) -> DecisionRecord:
             gpu_type=None if row.estimate_gpu_type is None else GpuTypeName(row.estimate_gpu_type),
         )
     codes = [code for code in row.reasons.split(",") if code]
+    changed = row.partitions is not None or row.prefer is not None or bool(row.clocks)
     return DecisionRecord(
         decision_id=DecisionId(row.decision_id),
         cluster=ClusterName(row.cluster),
@@ -134,7 +135,7 @@ def _record(row: DecisionRow) -> DecisionRecord:
         partitions=None if row.partitions is None else tuple(PartitionName(name) for name in row.partitions),
         clocks=tuple(clock_choice(clock) for clock in row.clocks),
         prefer=row.prefer,
-        reasons=tuple(ReasonRecord(code=code, sentence=reason_sentence(code)) for code in codes),
+        reasons=tuple(ReasonRecord(code=code, sentence=reason_sentence(code, changed=changed)) for code in codes),
         notes=tuple(row.notes),
         estimate=estimate,
         snapshot_age_seconds=row.snapshot_age_seconds,

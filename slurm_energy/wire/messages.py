@@ -184,8 +184,8 @@ def decision_reply(decision: EnergyDecision, entry: DecisionEntry) -> Message:
         fields["partition"] = ",".join(decision.partitions)
     if decision.prefer is not None and is_feature_name(decision.prefer):
         fields["prefer"] = decision.prefer
-    if decision.message:
-        fields["message"] = one_line(decision.message)
+    if decision.announcement:
+        fields["message"] = one_line(decision.announcement)
     return Message("ok", fields)
 
 

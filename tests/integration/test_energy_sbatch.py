@@ -21,7 +21,7 @@ from slurm_energy.wire.codec import Message
 
 WRAPPER = [sys.executable, "-m", "slurm_energy.cli.energy_sbatch"]
 HEADERS = Path(__file__).parents[3] / "shared" / "data" / "sbatch_headers" / "sbatch_headers.jsonl"
-LINE = "a100 at 1275 of 1410 MHz: about 13 % less energy, 5 % longer; refuse with --energy=off"
+LINE = "a100 at 1275 of 1410 MHz: about 13 % less energy, 5 % longer; opt out with --energy=off"
 UGLY = [
     b"--wrap",
     b"echo '$(id)'; a\"b\" `id` \\ $HOME",

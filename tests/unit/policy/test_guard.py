@@ -25,15 +25,15 @@ def test_job_of_the_default_partition_gets_the_clock_of_its_gpu_type() -> None:
     decision = decide(make_job())
     assert clocks(decision) == {A100: 1290}
     assert decision.partitions is None
-    assert decision.message == "a100 at 1290 of 1410 MHz: about 11 % less energy, 5 % longer; refuse with --energy=off"
+    assert decision.message == "a100 at 1290 of 1410 MHz: about 11 % less energy, 5 % longer; opt out with --energy=off"
     assert decision.reasons == (Reason.POLICY, Reason.ROUTING_CLOSED)
 
 
 def test_message_for_boards_of_the_catalogues_limit_tells_what_they_save_and_the_clock_people_know() -> None:
     decision = decide(make_job(), config=make_config(gpu_power_limits_watts={}))
-    assert decision.message == "a100 at 1260 of 1410 MHz: about 4 % less energy, 5 % longer; refuse with --energy=off"
+    assert decision.message == "a100 at 1260 of 1410 MHz: about 4 % less energy, 5 % longer; opt out with --energy=off"
     saver = decide(make_job(mode=EnergyMode.SAVER), config=make_config(gpu_power_limits_watts={"a100": 400.0}))
-    assert saver.message == "a100 at 1095 of 1410 MHz: about 18 % less energy, 19 % longer; refuse with --energy=off"
+    assert saver.message == "a100 at 1095 of 1410 MHz: about 18 % less energy, 19 % longer; opt out with --energy=off"
 
 
 def test_clock_above_what_the_board_reaches_by_itself_is_no_saving() -> None:
@@ -160,7 +160,7 @@ def test_message_shows_slurm_names_and_never_passes_512_bytes() -> None:
     decision = decide(make_job(mode=EnergyMode.SAVER), snapshot=make_snapshot(*nodes), config=config)
     assert len(decision.clocks) == 5
     assert len(decision.message.encode()) <= 512
-    assert decision.message.endswith("more GPU types; refuse with --energy=off")
+    assert decision.message.endswith("more GPU types; opt out with --energy=off")
 
 
 def test_hostile_gres_name_reaches_no_terminal() -> None:
