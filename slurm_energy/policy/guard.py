@@ -249,8 +249,7 @@ class Guard:
 def _told_unchanged(outcome: _Outcome, context: DecisionContext) -> _Outcome:
     """Return an outcome that changes nothing with the reasons for that."""
     why = why_unchanged(landing_on(context.candidates, None), context, outcome.reasons)
-    policy = (Reason.POLICY,) if Reason.POLICY in outcome.reasons else ()
-    return replace(outcome, reasons=(*policy, *why.reasons, *outcome.reasons), notes=(*outcome.notes, *why.notes))
+    return replace(outcome, reasons=(*outcome.reasons, *why.reasons), notes=(*outcome.notes, *why.notes))
 
 
 def _own_clock(job: JobRequest) -> tuple[Reason, ...]:

@@ -59,6 +59,6 @@ def why_unchanged(landing: tuple[Candidate, ...], context: DecisionContext, give
         return Unchanged(reasons=(Reason.NOTHING_CHANGED,))
     slower = [table.best(float("inf")) for table in tables]
     if any(point is not None and point.sm_clock_mhz != point.default_clock_mhz for point in slower):
-        note = f"no lower clock keeps the run within the allowed {100.0 * context.max_slowdown:.3g} % longer"
+        note = f"no lower clock is inside the allowed slowdown of {100.0 * context.max_slowdown:.3g} %"
         return Unchanged(reasons=(Reason.NO_CLOCK_IN_BOUND,), notes=(note,))
     return Unchanged(reasons=(Reason.NO_SAVING,))

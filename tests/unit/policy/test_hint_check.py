@@ -156,7 +156,7 @@ def test_a_feature_of_the_partition_that_the_answer_left_is_dropped() -> None:
 def test_observe_records_the_hint_and_gives_none() -> None:
     decision = decide(make_job(mode=EnergyMode.OBSERVE))
     assert not changes_job(decision)
-    assert decision.notes[0] == "would have been: nodes with nvlink first; opt out with --energy=off"
+    assert decision.notes[0] == "would have been: nodes with nvlink first"
 
 
 def test_partition_and_hint_are_told_together() -> None:
