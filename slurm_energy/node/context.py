@@ -32,6 +32,8 @@ class HookContext:
     """Told what is being done, so that a deadline can say where it struck."""
     start_sampler: Callable[[JobId], None]
     live_jobs: Callable[[], frozenset[JobId]]
+    start_flush: Callable[[], None] = field(default=lambda: None)
+    """Start the delivery of reports in a process of its own."""
     rapl_root: Path = field(default=POWERCAP_ROOT)
 
 

@@ -182,6 +182,8 @@ class Bench:
         self.spool = Spool(root / "spool")
         self.slurm_conf = root / "slurm.conf"
         self.samplers: list[int] = []
+        self.flushes = 0
+        self.pauses: list[float] = []
         self.lines: list[str] = []
         self.live: frozenset[JobId] = frozenset()
         self.boot_id = "boot-1"
@@ -203,12 +205,16 @@ class Bench:
             boot_id=self.boot_id,
             now=self.clock.read_now,
             monotonic=self.clock.read_monotonic,
-            pause=lambda seconds: None,
+            pause=self.pauses.append,
             stage=lambda text: None,
             start_sampler=self.samplers.append,
             live_jobs=lambda: self.live,
+            start_flush=self._count_flush,
             rapl_root=self.root / "powercap",
         )
+
+    def _count_flush(self) -> None:
+        self.flushes += 1
 
     def hook(self, job_id: int, gpus: str = "0", entry: str | None = None, **more: str) -> HookEnvironment:
         environment = {
