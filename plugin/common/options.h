@@ -5,14 +5,18 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <time.h>
 
 #define ENERGY_ENTRY_DECISION "ENERGY_DECISION"
 #define ENERGY_ENTRY_MODE "ENERGY_MODE"
 #define ENERGY_ENTRY_MAX_SLOWDOWN "ENERGY_MAX_SLOWDOWN"
 #define ENERGY_ENTRY_DEADLINE "ENERGY_DEADLINE"
 #define ENERGY_ENTRY_QUIET "ENERGY_QUIET"
+/* 1 where the submitting command's stderr is a terminal: only there a line about the job is shown. */
+#define ENERGY_ENTRY_TERMINAL "ENERGY_TERMINAL"
 
 #define ENERGY_OPTION_BYTES 64
+#define ENERGY_MAX_DEADLINE_SECONDS (10 * 366 * 86400)
 
 /* off, observe, balanced or saver. */
 extern bool energy_is_mode(const char *text);
@@ -23,10 +27,22 @@ extern bool energy_is_mode(const char *text);
  */
 extern bool energy_is_slowdown(const char *text, char *number);
 
+typedef enum {
+	ENERGY_DEADLINE_AHEAD,
+	ENERGY_DEADLINE_NO_TIME,
+	ENERGY_DEADLINE_PASSED,
+	ENERGY_DEADLINE_TOO_FAR,
+} energy_deadline_t;
+
 /*
- * A time as sbatch writes one: HH:MM[:SS][AM|PM], YYYY-MM-DD[THH:MM[:SS]], MMDD[YY],
- * MM/DD[/YY][-HH:MM[:SS]] (or with dots), now+COUNT[UNIT], today, tomorrow, midnight, noon, teatime.
+ * Read a time as sbatch writes one: HH:MM[:SS][AM|PM], YYYY-MM-DD[THH:MM[:SS]], MMDD[YY],
+ * MM/DD[/YY][-HH:MM[:SS]] (or with dots), now+COUNT[UNIT], today, tomorrow, midnight, noon, teatime,
+ * fika; or @SECONDS since 1970. A time of day, and a date without a year, are the next to come.
+ * seconds - gets the time, by the process's time zone, unless it is none
  */
+extern energy_deadline_t energy_deadline(const char *text, time_t now, time_t *seconds);
+
+/* Whether text is a time at all, be it past. */
 extern bool energy_is_deadline(const char *text);
 
 /*

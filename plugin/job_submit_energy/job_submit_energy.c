@@ -142,8 +142,11 @@ static bool _ask(const job_desc_msg_t *job, uint32_t submit_uid, const energy_se
 static bool _wants_message(const job_desc_msg_t *job, const energy_settings_t *settings)
 {
 	const char *quiet = energy_job_entry(job, ENERGY_ENTRY_QUIET);
+	const char *terminal = energy_job_entry(job, ENERGY_ENTRY_TERMINAL);
 
-	return settings->message && (!quiet || strcmp(quiet, "1"));
+	/* Programs that read sbatch's stderr take a line for an error, or its numbers for the job's. */
+	return settings->message && terminal && !strcmp(terminal, "1") &&
+	       (!quiet || strcmp(quiet, "1"));
 }
 
 static void _decide(job_desc_msg_t *job, uint32_t submit_uid, char **err_msg)

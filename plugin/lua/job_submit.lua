@@ -3,7 +3,7 @@
 --
 -- Lua can read the job control environment but not write it, so no clock reaches the nodes and a forged
 -- decision entry cannot be removed. It sets the partition, a preferred node feature and the admin comment,
--- shows the message, and otherwise leaves the job as it came. Needs lua-socket for the Lua that Slurm was built with.
+-- shows the message on a terminal, and otherwise leaves the job as it came. Needs lua-socket for the Lua that Slurm was built with.
 
 local SOCKET = "/run/slurm-energy/energyd.sock"
 local DEADLINE_SECONDS = 0.05
@@ -161,6 +161,14 @@ local function is_open_to_hints(job)
 	return read and open
 end
 
+local function is_on_terminal(job)
+	local entries = field(job, "spank_job_env")
+	for _, entry in pairs(type(entries) == "table" and entries or {}) do
+		if entry == "ENERGY_TERMINAL=1" then return true end
+	end
+	return false
+end
+
 local function apply_partition(job, partition)
 	if not partition then return true end
 	local allowed = partition:match("^[%w_.,-]+$") and #partition <= MAX_TEXT and is_empty(job, "req_nodes") and
@@ -179,7 +187,8 @@ local function apply(job, reply)
 		local before = field(job, "admin_comment")
 		job.admin_comment = (before and before ~= "") and (before .. "; " .. comment) or comment
 	end
-	if reply.message and not reply.message:find("%c") and #reply.message <= 512 then
+	-- Only to a terminal, which spank_energy.so tells: programs take a line on stderr for an error.
+	if reply.message and is_on_terminal(job) and not reply.message:find("%c") and #reply.message <= 512 then
 		slurm.log_user("energy: %s", reply.message)
 	end
 end

@@ -4,10 +4,11 @@
  *
  *	--energy=off|observe|balanced|saver
  *	--energy-max-slowdown=PCT	0 to 200
- *	--energy-deadline=TIME		a time as for --begin
+ *	--energy-deadline=TIME		a time as for --begin, by the clock and time zone of this host
  *	--energy-quiet
  *
- * They reach job_submit/energy in the job control environment. plugstack.conf:
+ * They reach job_submit/energy in the job control environment, and with them whether stderr is a
+ * terminal: programs that read what sbatch says get nothing more to read. plugstack.conf:
  *
  *	optional /path/to/spank_energy.so
  *
@@ -20,6 +21,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
+#include <unistd.h>
 
 #include "../common/options.h"
 #include "../common/release.h"
@@ -79,41 +82,66 @@ __attribute__((constructor)) static void _follow_release(void)
 	stated_release = energy_running_release(&stated_release, stated_release);
 }
 
-/* Check argument and copy what travels into value. Returns NULL, or the bound that it breaks. */
-static const char *_check(option_t which, const char *argument, char *value)
+/* Check a deadline and write it as seconds, which mean the same on every host. */
+static bool _check_deadline(const char *argument, char *value, char *complaint, size_t size)
+{
+	time_t now = time(NULL), seconds;
+	struct tm here;
+	char clock[64];
+
+	switch (energy_deadline(argument, now, &seconds)) {
+	case ENERGY_DEADLINE_AHEAD:
+		snprintf(value, ENERGY_OPTION_BYTES, "@%lld", (long long) seconds);
+		return true;
+	case ENERGY_DEADLINE_PASSED:
+		if (!localtime_r(&now, &here) ||
+		    !strftime(clock, sizeof(clock), "%Y-%m-%dT%H:%M:%S%z", &here))
+			clock[0] = '\0';
+		snprintf(complaint, size, "has passed: it is %s here", clock);
+		return false;
+	case ENERGY_DEADLINE_TOO_FAR:
+		snprintf(complaint, size, "is more than ten years ahead");
+		return false;
+	default:
+		snprintf(complaint, size, "is not a time such as 18:00, 2026-03-01T08:00, 0301 or now+2hours");
+		return false;
+	}
+}
+
+/* Check argument and copy what travels into value. False with a complaint about what is wrong. */
+static bool _check(option_t which, const char *argument, char *value, char *complaint, size_t size)
 {
 	switch (which) {
 	case MODE:
-		if (!energy_is_mode(argument))
-			return "off, observe, balanced or saver";
+		if (!energy_is_mode(argument)) {
+			snprintf(complaint, size, "is not off, observe, balanced or saver");
+			return false;
+		}
 		break;
 	case MAX_SLOWDOWN:
-		return energy_is_slowdown(argument, value) ? NULL : "a percentage from 0 to 200";
+		snprintf(complaint, size, "is not a percentage from 0 to 200");
+		return energy_is_slowdown(argument, value);
 	case DEADLINE:
-		if (!energy_is_deadline(argument))
-			return "a time such as 18:00, 2026-03-01T08:00, 0301 or now+2hours";
-		break;
+		return _check_deadline(argument, value, complaint, size);
 	default:
 		argument = "1";
 		break;
 	}
 	snprintf(value, ENERGY_OPTION_BYTES, "%s", argument);
-	return NULL;
+	return true;
 }
 
 static int _option(int which, const char *argument, int remote)
 {
-	char value[ENERGY_OPTION_BYTES], shown[80];
-	const char *bound;
+	char value[ENERGY_OPTION_BYTES], shown[80], complaint[128];
 
 	if (remote || (which < 0) || (which >= NUM_OPTIONS))
 		return 0;
 	if (!argument)
 		argument = "";
-	bound = _check((option_t) which, argument, value);
-	if (bound) {
+	if (!_check((option_t) which, argument, value, complaint, sizeof(complaint))) {
 		energy_printable(argument, strlen(argument), shown, sizeof(shown));
-		slurm_error("--%s=%s is not %s", options[which].name, shown, bound);
+		slurm_error("--%s=%s %s", options[which].name, shown, complaint);
 		return -1;
 	}
 	memcpy(values[which], value, sizeof(value));
@@ -170,5 +198,7 @@ extern int slurm_spank_init_post_opt(spank_t spank, int argc, char **argv)
 		    (spank_job_control_setenv(spank, entries[i], values[i], 1) != ESPANK_SUCCESS))
 			slurm_error("energy: --%s could not be passed on", options[i].name);
 	}
+	if (isatty(STDERR_FILENO))
+		(void) spank_job_control_setenv(spank, ENERGY_ENTRY_TERMINAL, "1", 1);
 	return 0;
 }

@@ -68,3 +68,8 @@ def job_number(context: click.Context, parameter: click.Parameter, text: str) ->
     if not (word.isascii() and word.isdigit() and 0 < int(word[:12]) <= 0xFFFFFFFF):
         raise click.BadParameter(f"{word[:40]!r} is not a job id between 1 and 4294967295", context, parameter)
     return int(word)
+
+
+def optional_job_number(context: click.Context, parameter: click.Parameter, text: str | None) -> int | None:
+    """Return a job id, None where the option is not given."""
+    return None if text is None else job_number(context, parameter, text)

@@ -6,8 +6,10 @@ from typing import TypeVar
 from slurm_energy.cli.record_filter import Filter, sqlite_path
 from slurm_energy.config import StoreConfig
 from slurm_energy.domain.ids import ClusterName, JobId
-from slurm_energy.domain.report import EnergyReport, ExplainRecord
+from slurm_energy.domain.report import DecisionRecord, EnergyReport, ExplainRecord
 from slurm_energy.errors import StoreError
+from slurm_energy.store.access import Session
+from slurm_energy.store.decisions import DEFAULT_DECISIONS, recent_decisions
 from slurm_energy.store.explain import explain
 from slurm_energy.store.reports import report_jobs, report_partitions, report_users
 from slurm_energy.store.schema import check_version
@@ -47,6 +49,24 @@ def report_from_database(store: StoreConfig, cluster: ClusterName, subject: str,
         until_seconds=where.until_seconds,
     )
     return read(store, lambda session: _REPORTS[subject](session, chosen))
+
+
+def decisions_from_database(store: StoreConfig, cluster: ClusterName, where: Filter) -> tuple[DecisionRecord, ...]:
+    """Return decisions, newest first."""
+
+    def find(session: Session) -> tuple[DecisionRecord, ...]:
+        return recent_decisions(
+            session,
+            cluster,
+            user_name=where.user_name,
+            job_id=where.job_id,
+            partition=where.partition,
+            since_seconds=where.since_seconds,
+            until_seconds=where.until_seconds,
+            limit=where.limit or DEFAULT_DECISIONS,
+        )
+
+    return read(store, find)
 
 
 def explain_from_database(store: StoreConfig, cluster: ClusterName, job_id: JobId) -> ExplainRecord:

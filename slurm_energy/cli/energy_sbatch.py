@@ -7,6 +7,7 @@ import os
 import re
 import sys
 from collections.abc import Sequence
+from pathlib import PurePath
 
 from slurm_energy.cli.say import say
 from slurm_energy.cli.sbatch_find import child_environment, find_sbatch
@@ -20,7 +21,7 @@ _JOB_LINE = re.compile(rb"^(?:Submitted batch job )?(\d+)(?: on cluster \S+|;\S+
 _UNCLEAR = re.compile(
     rb"Socket timed out|Unable to contact|Zero Bytes|Connection timed out|Communication connection failure", re.I
 )
-_UNKNOWN_ENERGY_LINE = re.compile(rb"(?:unrecogni[sz]ed option|Invalid directive)\W.*--energy", re.I)
+_UNKNOWN_OPTION = re.compile(rb"(?:unrecogni[sz]ed option|invalid directive)\b.*?--([A-Za-z][\w-]*)", re.I)
 _HELP_WORDS = frozenset({b"--help", b"-h", b"--usage"})
 _SILENT_WORDS = frozenset({b"--energy-quiet", b"--quiet", b"-Q"})
 
@@ -29,6 +30,7 @@ def main(argv: Sequence[bytes] | None = None) -> int:
     """Run sbatch with these arguments (the process's own when None) and return its exit code."""
     words = [os.fsencode(word) for word in sys.argv[1:]] if argv is None else list(argv)
     config = _config()
+    note = ""
     try:
         sbatch = find_sbatch(config.cluster.slurm_bin_directory, os.environ)
         if any(word.startswith(b"--en") for word in words):
@@ -38,7 +40,10 @@ def main(argv: Sequence[bytes] | None = None) -> int:
             if not isinstance(prepared, Submission):
                 return prepared
             words = list(prepared.words)
+            note = prepared.note
         outcome = run_between_streams(sbatch, words, child_environment(sbatch, os.environ))
+        if note:  # behind what sbatch says: who takes the first number for the job's may find one in an option
+            say(note)
         _add_line(outcome, words, config)
         return end_as(outcome)
     except OSError as error:
@@ -61,15 +66,37 @@ def _add_line(outcome: Outcome, words: Sequence[bytes], config: Config) -> None:
     if outcome.exit_code != 0:
         if _UNCLEAR.search(outcome.stderr):
             say("the job may have been accepted all the same: look with 'squeue --me' before submitting again")
-        elif _UNKNOWN_ENERGY_LINE.search(outcome.stderr):
-            say("sbatch on this host lacks the energy plugin: take the #SBATCH --energy lines out, or tell your admins")
+        else:
+            _say_unknown_option(outcome.stderr)
     elif outcome.stdout.startswith(b"Usage: ") and _HELP_WORDS.intersection(words):
         say("--energy-dry-run in front of the script shows what would be decided and submits nothing")
-    elif config.plugin.message and not _SILENT_WORDS.intersection(words) and not _PLUGIN_LINE.search(outcome.stderr):
+    elif (
+        config.plugin.message
+        and _may_speak()
+        and not _SILENT_WORDS.intersection(words)
+        and not _PLUGIN_LINE.search(outcome.stderr)
+    ):
         job = _JOB_LINE.search(outcome.stdout)
         line = _explanation(job.group(1).decode("ascii"), config) if job is not None else ""
         if line:
             say(line)
+
+
+def _may_speak() -> bool:
+    """Return whether a line that nobody asked for may be added: not under sbatch's own name to a program that reads."""
+    return PurePath(sys.argv[0]).name != "sbatch" or os.isatty(2)
+
+
+def _say_unknown_option(stderr: bytes) -> None:
+    """Say what is wrong with an option of ours that sbatch does not know: its spelling, or the plugin."""
+    unknown = _UNKNOWN_OPTION.search(stderr)
+    if unknown is None:
+        return
+    from slurm_energy.cli.sbatch_energy_options import unknown_option_advice  # noqa: PLC0415  # costs start time
+
+    advice = unknown_option_advice(unknown.group(1).decode("ascii"))
+    if advice:
+        say(advice)
 
 
 def _explanation(job_id: str, config: Config) -> str:

@@ -13,6 +13,7 @@ class Filter:
     partition: str | None = None
     since_seconds: float | None = None
     until_seconds: float | None = None
+    limit: int | None = None
 
     def fields(self, subject: str) -> dict[str, str]:
         """Return the fields of a `query`."""
@@ -23,6 +24,7 @@ class Filter:
             "partition": self.partition,
             "since": None if self.since_seconds is None else f"{self.since_seconds:.3f}",
             "until": None if self.until_seconds is None else f"{self.until_seconds:.3f}",
+            "limit": self.limit,
         }
         return {key: str(value) for key, value in found.items() if value is not None}
 

@@ -47,13 +47,20 @@ def explanation(config: Config, job_id: int, database: str | None) -> ExplainRec
     return explain_from_database(_store(config, database), ClusterName(config.cluster.name), JobId(job_id))
 
 
-def decisions(config: Config) -> tuple[DecisionRecord, ...]:
+def decisions(config: Config, where: Filter, database: str | None) -> tuple[DecisionRecord, ...]:
     """Return the latest decisions, newest first.
 
     Raises:
-        SlurmEnergyError: the daemon does not answer or refuses.
+        SlurmEnergyError: neither daemon nor database answer, or the daemon refuses.
     """
-    return from_daemon(config, tuple[DecisionRecord, ...], {"what": "decisions"})
+    if database is None:
+        try:
+            return from_daemon(config, tuple[DecisionRecord, ...], where.fields("decisions"))
+        except DaemonUnavailable as error:
+            database = readable_database(config, error)
+    from slurm_energy.cli.database_records import decisions_from_database  # noqa: PLC0415  # SQL only when needed
+
+    return decisions_from_database(_store(config, database), ClusterName(config.cluster.name), where)
 
 
 def from_daemon(config: Config, kind: type[_Record], fields: dict[str, str]) -> _Record:

@@ -36,7 +36,7 @@ def dry_run(split: SplitArguments, known: Mapping[str, Takes], config: Config) -
     text = "" if "wrap" in given else _script_text(split.rest, given.get("chdir"))
     directives = None if "wrap" in given else script_directives(text)
     job = sbatch_job(split, os.environ, directives, extra, text)
-    job_request(job, os.getuid(), time.time())  # complains in sbatch's words about what cannot be read
+    request = job_request(job, os.getuid(), time.time())  # complains in sbatch's words about what cannot be read
     fields = {
         "client": f"energy-sbatch/{__version__}",
         "uid": str(os.getuid()),
@@ -44,6 +44,8 @@ def dry_run(split: SplitArguments, known: Mapping[str, Takes], config: Config) -
         "submit_uid": str(os.getuid()),
         **decide_fields(job),
     }
+    if request.options.deadline_seconds is not None:  # read here, by this host's time zone, as the plugin does
+        fields["energy_deadline"] = f"@{int(request.options.deadline_seconds)}"
     try:
         message, explanation = preview(config.daemon.socket_path, fields, _PREVIEW_SECONDS)
     except DaemonUnavailable as error:
@@ -73,8 +75,9 @@ def preview_lines(job: SbatchJob, message: str, explanation: Mapping[str, Any]) 
         yield f"  clock:         {clock_line(clock)}"
     if not clocks:
         yield "  clock:         unchanged"
+    changed = bool(partitions or clocks or decision.get("prefer"))
     for code in _items(decision.get("reasons")):
-        yield f"  because:       {visible(reason_sentence(str(code)))}"
+        yield f"  because:       {visible(reason_sentence(str(code), changed=changed))}"
     for note in (*_items(decision.get("notes")), *job.notes):
         yield f"  note:          {visible(str(note))}"
     policy = (visible(str(decision[key])) for key in ("policy", "policy_version") if decision.get(key))

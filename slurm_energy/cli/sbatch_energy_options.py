@@ -5,6 +5,7 @@ import re
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 
 from slurm_energy.cli.say import say
@@ -29,6 +30,23 @@ class Submission:
     """The words that sbatch gets."""
 
     words: tuple[bytes, ...]
+    note: str = ""
+    """To be said once sbatch has ended."""
+
+
+def unknown_option_advice(name: str) -> str:
+    """Return what to do about an option that sbatch does not know; empty where it is none of ours, nor like one."""
+    ours = (*ENERGY_OPTIONS, DRY_RUN)
+    if any(known.startswith(name) for known in ours):
+        return (
+            f"sbatch on this host lacks the energy plugin, so it does not know --{name}: take the #SBATCH --energy "
+            "lines out, or tell your admins"
+        )
+    close = get_close_matches(name, ours, n=1, cutoff=0.75)
+    if not close and not name.startswith("energy"):
+        return ""
+    meant = f"did you mean --{close[0]}? " if close else ""
+    return f"there is no option --{name}: {meant}There are --{', --'.join(ours)}"
 
 
 def prepare(words: Sequence[bytes], sbatch: str, config: Config) -> Submission | int:
@@ -59,18 +77,17 @@ def _without_plugin(words: Sequence[bytes], energy: Sequence[GivenOption], confi
     """Leave out options that sbatch here would stumble over, unless one of them limits what may be done to the job."""
     left_out = {index for option in energy for index in range(option.first, option.end)}
     named = " ".join(os.fsdecode(words[index]) for index in sorted(left_out))
-    rest = Submission(tuple(word for index, word in enumerate(words) if index not in left_out))
+    rest = tuple(word for index, word in enumerate(words) if index not in left_out)
     if _site_decides(config) is False:
-        say(f"this cluster has no energy plugin: submitted without {named}")
-        return rest
+        return Submission(rest, f"this cluster has no energy plugin: submitted without {named}")
     if any(_limits(option) for option in energy):
         say(
             f"nothing was submitted: sbatch on this host lacks the energy plugin (no line in plugstack.conf), so "
             f"{named} would not be kept; submit from another host, or without it to accept the site's default"
         )
         return 1
-    say(f"sbatch on this host lacks the energy plugin: submitted without {named}, the site's default holds")
-    return rest
+    note = f"sbatch on this host lacks the energy plugin: submitted without {named}, the site's default holds"
+    return Submission(rest, note)
 
 
 def _limits(option: GivenOption) -> bool:

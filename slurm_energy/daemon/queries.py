@@ -12,7 +12,7 @@ from slurm_energy.domain.ids import ClusterName, JobId, parse_job_id
 from slurm_energy.domain.report import encode_record
 from slurm_energy.errors import PermissionRefused, StoreError, ValueRangeError
 from slurm_energy.store.access import Engine, Session, database_name
-from slurm_energy.store.decisions import recent_decisions
+from slurm_energy.store.decisions import DEFAULT_DECISIONS, recent_decisions
 from slurm_energy.store.explain import explain
 from slurm_energy.store.jobs import job_owner
 from slurm_energy.store.reports import report_jobs, report_partitions, report_users
@@ -80,8 +80,12 @@ def _decisions(session: Session, config: Config, request: QueryRequest) -> str:
         session,
         _cluster(config, query),
         user_id=request.only_user_id,
+        user_name=query.user_name,
+        job_id=query.job_id,
+        partition=query.partition,
         since_seconds=query.since_seconds,
         until_seconds=query.until_seconds,
+        limit=query.limit or DEFAULT_DECISIONS,
     )
     # Decisions that an older release recorded may have no name.
     return encode_record(tuple(replace(record, asked=with_login_name(record.asked)) for record in records))

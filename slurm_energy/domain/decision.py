@@ -27,6 +27,10 @@ class Reason(StrEnum):
     OBSERVE_ONLY = "OBSERVE_ONLY"
     USER_PARTITION = "USER_PARTITION"
     USER_CLOCK = "USER_CLOCK"
+    UNKNOWN_PARTITION = "UNKNOWN_PARTITION"
+    NO_SUCH_GPU = "NO_SUCH_GPU"
+    NO_CLOCK_IN_BOUND = "NO_CLOCK_IN_BOUND"
+    NOTHING_CHANGED = "NOTHING_CHANGED"
     ROUTING_CLOSED = "ROUTING_CLOSED"
     PARTITION_NOT_ALLOWED = "PARTITION_NOT_ALLOWED"
     NO_IDLE_PARTITION = "NO_IDLE_PARTITION"
@@ -127,7 +131,9 @@ class EnergyDecision:
     estimate: RuntimeEstimate | None = None
     snapshot_age_seconds: float | None = None
     message: str = ""
-    """One line for the person who submitted."""
+    """One line for the person who submitted, with figures: said once the job is accepted."""
+    announcement: str = ""
+    """What sbatch may say before Slurm has accepted the job: true if it is refused, and without digits."""
 
     def __post_init__(self) -> None:
         _check_feature(self.prefer)

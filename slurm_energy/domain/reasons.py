@@ -6,10 +6,14 @@ from slurm_energy.domain.decision import Reason
 
 REASON_SENTENCES: Mapping[Reason, str] = {
     Reason.POLICY: "The policy chose this setting.",
-    Reason.USER_OFF: "The user refused with --energy=off.",
+    Reason.NOTHING_CHANGED: "The policy left the job as it was asked for.",
+    Reason.NO_CLOCK_IN_BOUND: "No lower clock is inside the allowed slowdown: it stays at the default.",
+    Reason.USER_OFF: "The user opted out with --energy=off.",
     Reason.OBSERVE_ONLY: "Only observed: recorded, nothing changed.",
     Reason.USER_PARTITION: "The user named the partition; it was kept.",
     Reason.USER_CLOCK: "The user set a GPU clock with --gpu-freq; it was kept.",
+    Reason.UNKNOWN_PARTITION: "No partition that the job goes to is known here: nothing could be chosen.",
+    Reason.NO_SUCH_GPU: "No node of the job's partitions has GPUs of the type asked for: there is no clock to choose.",
     Reason.ROUTING_CLOSED: "The site does not let the policy choose partitions.",
     Reason.PARTITION_NOT_ALLOWED: "A partition was left out: this user, account, QOS or request may not run there.",
     Reason.NO_IDLE_PARTITION: "No partition has room now; the job waits where Slurm puts it.",
@@ -28,8 +32,18 @@ REASON_SENTENCES: Mapping[Reason, str] = {
 }
 
 
-def reason_sentence(reason: str) -> str:
-    """Return the sentence for a reason; a code that this version does not know stands for itself."""
+_ASKED = "The policy was asked."
+
+
+def reason_sentence(reason: str, *, changed: bool = True) -> str:
+    """Return the sentence for a reason; a code that this version does not know stands for itself.
+
+    Args:
+        reason: Its code.
+        changed: Whether the decision changed anything: what was left as it was, nobody chose.
+    """
+    if reason == Reason.POLICY and not changed:
+        return _ASKED
     try:
         return REASON_SENTENCES.get(Reason(reason), str(reason))
     except ValueError:

@@ -31,7 +31,11 @@ class EnergySum:
     coverage_share: float | None = None
     """Share of the readings' time that known joules cover, 0 to 1; None without readings."""
     error_share: float | None = None
-    """Bound on the relative error of `joules`; None when a part of it has no bound."""
+    """Bound on the relative error of `joules`, timing and calibration together; None when a part of it has no bound."""
+    timing_error_share: float | None = None
+    """Of the counters' timing; readings are independent of each other."""
+    calibration_error_share: float | None = None
+    """Of the boards' sensors; the same for all readings of a board."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,6 +131,9 @@ class DecisionRecord:
     message: str
     prefer: str | None = None
     """Node feature whose nodes were to be used first."""
+    job_ids: tuple[JobId, ...] = ()
+    """Jobs that carry it: one, several components' or an array's own number; none where Slurm refused the submission,
+    or nobody has seen the job yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

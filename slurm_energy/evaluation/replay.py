@@ -1,8 +1,8 @@
 """A site's own history as a comparison's jobs, and the cluster that the history shows."""
 
 import json
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import ceil
@@ -10,9 +10,10 @@ from pathlib import Path
 
 from slurm_energy.domain.cluster import JobState
 from slurm_energy.domain.hostlist import expand_hostlist
+from slurm_energy.energy_model.catalog import gpu_type_from_slurm_type
 from slurm_energy.errors import ValueRangeError, WorkloadError
 from slurm_energy.slurm.conversion import Converted
-from slurm_energy.slurm.convert_accounting import convert_accounting
+from slurm_energy.slurm.convert_accounting import convert_accounting, without_repeats
 from slurm_energy.slurm.sacct_parsable import convert_parsable
 from slurm_energy.twin.device_model import DeviceModel
 from slurm_energy.twin.job import Workload
@@ -24,7 +25,8 @@ from slurm_energy.twin.world_file import shipped_world
 
 MODEL_WORLD = "philly-a100"
 MODEL_POOL = "a100"
-"""The pool of the package's worlds whose devices and hosts stand for GPUs of which the accounting says nothing."""
+"""The pool of the package's worlds whose devices and hosts stand for GPUs of which the accounting says nothing, or of a
+type that the world has no device for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,18 +61,29 @@ def _states(path: Path, skip_bad: bool) -> Converted[JobState]:
             f"{str(path)!r} is not the output of sacct --json or sacct -P but {form}: try `arena run --workload`"
         )
     try:
-        text = path.read_text(encoding="utf-8", errors="surrogateescape")
-        converted = (
-            convert_accounting(json.loads(text, strict=False))
-            if form == "sacct-json"
-            else convert_parsable(text, on_bad=note)
-        )
+        text = path.read_text(encoding="utf-8-sig", errors="surrogateescape")
+        converted = _of_documents(text) if form == "sacct-json" else convert_parsable(text, on_bad=note)
     except (OSError, ValueError, RecursionError) as error:
         raise WorkloadError(f"accounting {str(path)!r} cannot be read: {error}") from error
     if converted.skipped_rows and not skip_bad:
         reasons = first_bad[:1] or [f"{count} rows: {reason}" for reason, count in converted.skipped.items()]
         raise WorkloadError(f"accounting {str(path)!r}, {reasons[0]}; --skip-bad leaves such rows out and counts them")
     return converted
+
+
+def _of_documents(text: str) -> Converted[JobState]:
+    """Return the jobs of one or several answers of `sacct --json`, one behind the other."""
+    decode = json.JSONDecoder(strict=False).raw_decode
+    items: list[JobState] = []
+    skipped: Counter[str] = Counter()
+    rest = text.lstrip()
+    while rest:
+        document, end = decode(rest)
+        found = convert_accounting(document)
+        items += found.items
+        skipped.update(found.skipped)
+        rest = rest[end:].lstrip()
+    return Converted(items=without_repeats(items), skipped=dict(skipped))
 
 
 def replay_workload(path: Path, world: World, *, skip_bad: bool) -> Workload:
@@ -82,7 +95,14 @@ def replay_workload(path: Path, world: World, *, skip_bad: bool) -> Workload:
     converted = accounting_states(path, skip_bad=skip_bad)
     known = {partition.name for partition in world.partitions}
     named = {name for state in converted.items if state.gpu_count for name in state.partitions}
-    options = LoadOptions(skip_bad=skip_bad, kinds=replay_kinds(world), keep_partitions=named <= known)
+    devices = {name: world.devices[device] for name, device in _devices(converted.items, world).items()}
+    options = LoadOptions(
+        skip_bad=skip_bad,
+        kinds=replay_kinds(world),
+        kinds_by_gpu_type={name: kinds_of_device(device) for name, device in devices.items()},
+        device_by_gpu_type={name: device.name for name, device in devices.items()},
+        keep_partitions=named <= known,
+    )
     found = workload_of_accounting(converted.items, options, source=path, bad_rows=converted.skipped_rows)
     if not found.jobs:
         raise WorkloadError(f"accounting {str(path)!r} has no job with GPUs that ran and ended ({found.source})")
@@ -111,20 +131,26 @@ def world_of_accounting(path: Path, *, skip_bad: bool) -> SeenWorld:
     Raises:
         SlurmError, WorkloadError: see `accounting_states`; or no job with GPUs is in it.
     """
-    states = [state for state in accounting_states(path, skip_bad=skip_bad).items if _held_gpus(state)]
+    found = accounting_states(path, skip_bad=skip_bad).items
+    states = [state for state in found if _held_gpus(state)]
     if not states:
-        raise WorkloadError(f"accounting {str(path)!r} has no job that held GPUs: no cluster can be made from it")
+        blind = bool(found) and all(state.gpu_count is None for state in found)
+        advice = ": no column tells GPUs, add AllocTRES to sacct's --format" if blind else ""
+        raise WorkloadError(
+            f"accounting {str(path)!r} has no job that held GPUs{advice}: no cluster can be made from it"
+        )
     model = shipped_world(MODEL_WORLD)
-    template = next(pool for pool in model.pools if pool.name == MODEL_POOL)
-    pools, partitions = [], []
+    device_of = _devices(states, model)
+    pools: list[Pool] = []
+    partitions: list[Partition] = []
     for names in _groups(states):
         members = [state for state in states if set(_partitions(state)) & set(names)]
-        pool = _pool(names, members, template)
-        pools.append(pool)
-        partitions += [Partition(name=name, pools=(pool.name,)) for name in names]
+        own = _pools(names, members, device_of, model)
+        pools += own
+        partitions += [Partition(name=name, pools=tuple(pool.name for pool in own)) for name in names]
     world = World(
         name=path.stem,
-        devices={template.device: model.devices[template.device]},
+        devices={pool.device: model.devices[pool.device] for pool in pools},
         pools=tuple(pools),
         partitions=tuple(partitions),
         discipline=model.discipline,
@@ -142,10 +168,8 @@ def world_of_accounting(path: Path, *, skip_bad: bool) -> SeenWorld:
                 f"pool {pool.name}: {pool.nodes} nodes with {pool.gpus_per_node} GPUs, the most that was used at once"
                 for pool in pools
             ),
-            (
-                f"every GPU is taken for {template.device}, and hosts for those of pool {MODEL_POOL} of world "
-                f"{MODEL_WORLD}: the accounting does not say what they draw"
-            ),
+            *_device_words(states, device_of),
+            f"hosts are taken for those of world {MODEL_WORLD}: the accounting does not say what they draw",
             (
                 f"every job is taken for work of kind {kind}, unless its name or account is a kind's name, and its "
                 "run time for that at the default clock"
@@ -153,6 +177,31 @@ def world_of_accounting(path: Path, *, skip_bad: bool) -> SeenWorld:
             "nodes are never suspended",
         ),
     )
+
+
+def _devices(states: Iterable[JobState], world: World) -> dict[str, str]:
+    """Return the world's device for each GRES type of some jobs; a type that none of them is has none."""
+    types = {name for state in states for name in state.gpu_types}
+    found: dict[str, str] = {}
+    for name in sorted(types):
+        known = gpu_type_from_slurm_type(name)
+        matches = [device for device in world.devices if device == known or (known or "").startswith(f"{device}-")]
+        if name in world.devices or matches:
+            found[name] = name if name in world.devices else matches[0]
+    return found
+
+
+def _device_words(states: Sequence[JobState], device_of: Mapping[str, str]) -> Iterator[str]:
+    """Yield what stands for each GPU type that the accounting names, and for those that it does not name."""
+    for name in sorted({name for state in states for name in state.gpu_types}):
+        if name in device_of:
+            yield f"GPUs of type {name} are taken for {device_of[name]}"
+        else:
+            yield f"GPUs of type {name} are taken for {MODEL_POOL}: no device of world {MODEL_WORLD} is one"
+    untyped = sum(not state.gpu_types for state in states)
+    if untyped:
+        every = "every GPU is" if untyped == len(states) else f"the GPUs of {untyped} jobs are"
+        yield f"{every} taken for {MODEL_POOL}: the accounting does not name their type"
 
 
 def _held_gpus(state: JobState) -> bool:
@@ -190,13 +239,32 @@ def _groups(states: Sequence[JobState]) -> list[tuple[str, ...]]:
     return list(unique.values())
 
 
-def _pool(names: Sequence[str], states: Sequence[JobState], template: Pool) -> Pool:
+def _pools(names: Sequence[str], states: Sequence[JobState], device_of: Mapping[str, str], model: World) -> list[Pool]:
+    """Return one pool for each device that the jobs of some partitions held; jobs without a type go to the first."""
+    members: dict[str, list[JobState]] = defaultdict(list)
+    for state in states:
+        for device in dict.fromkeys(device_of.get(name, MODEL_POOL) for name in state.gpu_types):
+            members[device].append(state)
+    untyped = [state for state in states if not state.gpu_types]
+    if untyped:
+        members[next(iter(members), MODEL_POOL)] += untyped
+    return [
+        _pool(
+            names[0] if len(members) == 1 else f"{names[0]}-{device}",
+            own,
+            next(pool for pool in model.pools if pool.device == device),
+        )
+        for device, own in members.items()
+    ]
+
+
+def _pool(name: str, states: Sequence[JobState], template: Pool) -> Pool:
     per_node = max(ceil((state.gpu_count or 0) / max(1, state.node_count)) for state in states)
     seen = {node for state in states for node in _nodes(state)}
     nodes = max(1, len(seen), ceil(_most_at_once(states) / per_node))
     return replace(
         template,
-        name=names[0],
+        name=name,
         nodes=nodes,
         gpus_per_node=per_node,
         cpus_per_node=0,

@@ -1,6 +1,7 @@
 """The hook's verbs, put together with the real doors."""
 
 import os
+import random
 import signal
 import sys
 import time
@@ -13,7 +14,7 @@ from slurm_energy.node.context import HookContext
 from slurm_energy.node.gpu_order import GpuOrder, order_finder
 from slurm_energy.node.lock_records import LockRecords
 from slurm_energy.node.log import HookLog, append_lines
-from slurm_energy.node.processes import live_jobs, read_boot_id, spawn_sampler
+from slurm_energy.node.processes import live_jobs, read_boot_id, spawn_flush, spawn_sampler
 from slurm_energy.node.settings import HookSettings, load_settings
 from slurm_energy.node.spool import Spool
 from slurm_energy.slurm.hook_env import parse_hook_environment
@@ -129,6 +130,9 @@ def make_context(settings: HookSettings, log: HookLog, stage: Callable[[str], No
     def gpu_order(slurm_conf: str | None) -> GpuOrder:
         return order_finder(settings, boot_id, slurm_conf).order()
 
+    def start_flush() -> None:
+        spawn_flush(sys.executable, settings.node_name)
+
     return HookContext(
         settings=settings,
         spool=Spool(settings.spool_directory),
@@ -140,6 +144,7 @@ def make_context(settings: HookSettings, log: HookLog, stage: Callable[[str], No
         pause=time.sleep,
         stage=stage,
         start_sampler=start_sampler,
+        start_flush=start_flush,
         live_jobs=live_jobs,
         gpu_order=gpu_order,
         job_state=job_state,
@@ -160,8 +165,10 @@ def _run(
     verb: str, options: Mapping[str, str], environment: Mapping[str, str], context: HookContext, said: Sequence[str]
 ) -> bool:
     if verb == "flush":
-        from slurm_energy.node.flush import run_flush  # noqa: PLC0415
+        from slurm_energy.node.flush import run_flush, run_flush_soon  # noqa: PLC0415
 
+        if "soon" in options:
+            return run_flush_soon(context, environment.get("SLURM_NODELIST", ""), random.random)
         return run_flush(context)
     if verb == "repair":
         from slurm_energy.node.repair import run_repair  # noqa: PLC0415

@@ -46,6 +46,8 @@ class HookContext:
     job_state: Callable[[JobId, NodeName], str | None] = field(default=_not_asked)
     """Asks Slurm for a job's state on its node: empty when there is no such job; None when Slurm cannot be asked."""
     lock_records: LockRecords = field(default_factory=lambda: LockRecords(None))
+    start_flush: Callable[[], None] = field(default=lambda: None)
+    """Start the delivery of reports in a process of its own."""
     rapl_root: Path = field(default=POWERCAP_ROOT)
 
     def moment(self) -> Moment:

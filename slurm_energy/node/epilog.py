@@ -39,6 +39,8 @@ def run_epilog(context: HookContext, hook: HookEnvironment) -> None:
         job = None
     if job is None:
         _without_state(context, hook)
+        if hook.has_gpus:
+            _deliver_soon(context)
         return
     spool.mark_ending(job.job_id, context.moment())
     with reach_gpus(context) as machine:
@@ -51,6 +53,17 @@ def run_epilog(context: HookContext, hook: HookEnvironment) -> None:
                 close_stale(context, job, machine, "the node was booted since")
             else:
                 _close(context, hook, job, machine)
+    _deliver_soon(context)
+
+
+def _deliver_soon(context: HookContext) -> None:
+    """Start the delivery of the report, which the job does not wait for; the timer comes anyway."""
+    if not context.settings.node.daemon_address:
+        return
+    try:
+        context.start_flush()
+    except SpoolError as error:
+        context.log.write(f"{error}; the timer delivers the report")
 
 
 def _close(context: HookContext, hook: HookEnvironment, job: ActiveJob, machine: Machine) -> None:

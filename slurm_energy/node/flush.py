@@ -1,4 +1,4 @@
-"""Deliver the spool's reports, and how this node is, to the daemon, off the jobs' path: a timer runs this.
+"""Deliver the spool's reports, and how this node is, to the daemon: the epilog starts this, and a timer runs it again.
 
 An acknowledged report is removed, a refused one is put aside, and after any other answer it stays for next time.
 """
@@ -8,8 +8,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from slurm_energy.domain.hostlist import expand_hostlist
 from slurm_energy.domain.node_status import NodeStatus
-from slurm_energy.errors import DaemonUnavailable, SlurmEnergyError, SpoolError, WireError
+from slurm_energy.errors import DaemonUnavailable, SlurmEnergyError, SpoolError, ValueRangeError, WireError
 from slurm_energy.forms import parse_addresses
 from slurm_energy.node.context import HookContext
 from slurm_energy.node.files import read_whole, remove
@@ -26,6 +27,13 @@ MAX_BATCH_BYTES = 262_144
 EXCHANGE_SECONDS = 10.0
 CONNECT_SECONDS = 2.0
 """To a daemon behind which another one stands."""
+SPREAD_SECONDS = 2.0
+SPREAD_SECONDS_PER_NODE = 0.02
+"""500 nodes of one job come over 12 s, 42 a second."""
+MAX_SPREAD_SECONDS = 30.0
+MIN_INTERVAL_SECONDS = 5.0
+"""Between two deliveries of one node that its epilogs asked for: a node with many short jobs sends them together."""
+TRIES = 3
 MAX_REPORT_BYTES = 1_048_576
 
 
@@ -65,6 +73,56 @@ class Route:
             self._say(f"the daemon at {host}:{port} takes no report: {reason}")
             self._addresses = others
         return exchange_tcp(self._addresses[0], request(), EXCHANGE_SECONDS)
+
+
+def run_flush_soon(context: HookContext, nodes_of_job: str, draw: Callable[[], float]) -> bool:
+    """Send what waits after a short while; return as `run_flush` does.
+
+    The nodes of a large job, and those on which the tasks of an array end, shall not all come at once: each waits for a
+    part of `SPREAD_SECONDS`, longer for a job of many nodes, and comes at most every `MIN_INTERVAL_SECONDS`. On a node
+    one process waits for all; the reports that are written meanwhile go with it.
+
+    Args:
+        context: The doors.
+        nodes_of_job: Slurm's list of the nodes of the job that ended.
+        draw: Returns a number in [0, 1).
+
+    Raises:
+        SlurmEnergyError: as `run_flush`.
+    """
+    context.spool.prepare()
+    with context.spool.try_turn() as turn:
+        if turn is None:
+            return True
+        now = context.now()
+        rest = min(max(0.0, _last_turn_seconds(turn) + MIN_INTERVAL_SECONDS - now), MIN_INTERVAL_SECONDS)
+        context.stage("waiting for its turn to deliver")
+        context.pause(max(rest, draw() * spread_seconds(nodes_of_job)))
+        with suppress(OSError):
+            turn.write_text(f"{context.now():.0f}\n", encoding="ascii")
+    for _ in range(TRIES):
+        if not run_flush(context):
+            return False
+        if not context.spool.waiting_reports():
+            return True
+        context.pause(1.0 + draw())  # somebody else was sending, and had read the spool before the last report came
+    return False
+
+
+def spread_seconds(nodes_of_job: str) -> float:
+    """Return over what time the nodes of a job deliver their reports."""
+    try:
+        nodes = len(expand_hostlist(nodes_of_job))
+    except ValueRangeError:
+        nodes = 1
+    return min(SPREAD_SECONDS + SPREAD_SECONDS_PER_NODE * nodes, MAX_SPREAD_SECONDS)
+
+
+def _last_turn_seconds(path: Path) -> float:
+    try:
+        return float((read_whole(path) or b"0")[:32])
+    except (SpoolError, ValueError):
+        return 0.0
 
 
 def run_flush(context: HookContext) -> bool:

@@ -19,7 +19,9 @@ USAGE = """\
 Run one of slurm-energy's node hooks.
 
 usage: slurm-energy-hook prolog | epilog        run by slurmd (Prolog=, Epilog=); always exit 0
-       slurm-energy-hook flush [--node NAME]    deliver waiting reports to the daemon
+       slurm-energy-hook flush [--soon] [--node NAME]
+                                                deliver waiting reports to the daemon; --soon: after a moment that
+                                                differs from node to node, once for all that wait; epilog starts it
        slurm-energy-hook repair [--all] [--node NAME]
                                                 put back what crashed hooks left; --all: of every job without a process
        slurm-energy-hook sample JOB [--node NAME]
@@ -74,6 +76,8 @@ def parse_options(verb: str, arguments: list[str]) -> dict[str, str] | None:
             options["node"] = rest.pop(0)
         elif word == "--all" and verb == "repair":
             options["all"] = ""
+        elif word == "--soon" and verb == "flush":
+            options["soon"] = ""
         elif verb == "sample" and "job" not in options and word.isdecimal():
             options["job"] = word
         else:

@@ -33,7 +33,9 @@ _NAMESPACE_PIDS = re.compile(rb"^NSpid:((?:\s+[0-9]+)+)", re.MULTILINE)
 _SLURMD = re.compile(r"slurmd(?:-[A-Za-z0-9._-]+)?\Z")
 """Debian's is slurmd-wlm."""
 _MAX_ANCESTORS = 32
-_ENVIRONMENT_KEPT = re.compile(r"(?:SLURM_ENERGY_[A-Z0-9_]+|SLURMD_NODENAME|SLURM_CONF|LD_LIBRARY_PATH)\Z")
+_ENVIRONMENT_KEPT = re.compile(
+    r"(?:SLURM_ENERGY_[A-Z0-9_]+|SLURMD_NODENAME|SLURM_CONF|SLURM_NODELIST|LD_LIBRARY_PATH)\Z"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -316,18 +318,30 @@ def spawn_sampler(executable: str, job_id: JobId, node: str) -> None:
     Raises:
         SpoolError: it cannot be started.
     """
+    _spawn(executable, ["sample", str(job_id), "--node", node], blocked=[signal.SIGTERM])  # until the sampler listens
+
+
+def spawn_flush(executable: str, node: str) -> None:
+    """Start the delivery of a job's report, in a session of its own as well.
+
+    Raises:
+        SpoolError: it cannot be started.
+    """
+    _spawn(executable, ["flush", "--soon", "--node", node], blocked=[])
+
+
+def _spawn(executable: str, words: list[str], blocked: list[int]) -> None:
     environment = {name: value for name, value in os.environ.items() if _ENVIRONMENT_KEPT.match(name)}
-    arguments = [executable, "-I", "-m", "slurm_energy.node.main", "sample", str(job_id), "--node", node]
     null = [(os.POSIX_SPAWN_OPEN, descriptor, "/dev/null", os.O_RDWR, 0) for descriptor in range(3)]
     try:
         os.posix_spawn(
             executable,
-            arguments,
+            [executable, "-I", "-m", "slurm_energy.node.main", *words],
             environment,
             file_actions=null,
             setsid=True,
-            setsigmask=[signal.SIGTERM],  # waits until the sampler listens
+            setsigmask=blocked,
             setsigdef=[signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGPIPE],
         )
     except (OSError, NotImplementedError) as error:
-        raise SpoolError(f"sampler {executable!r} cannot be started: {error}") from error
+        raise SpoolError(f"{words[0]} cannot be started with {executable!r}: {error}") from error

@@ -10,7 +10,7 @@ pending/JOB-TIME.json  settings that could not be restored yet; its report is wr
 done/JOB             the report of this job's last attempt is written
 reports/*.json       reports for the daemon
 rejected/            files that nobody could use
-locks/               one lock per GPU, and one for flush
+locks/               one lock per GPU, and two for flush
 """
 
 import fcntl
@@ -279,6 +279,13 @@ class Spool:
         """Hold the lock of flush if it is free; yield whether it is held."""
         with self._tried([self.locks / "flush.lock"]) as held:
             yield held
+
+    @contextmanager
+    def try_turn(self) -> Iterator[Path | None]:
+        """Hold the turn to flush soon if nobody waits for it; yield its file, whose time is that of the last turn."""
+        path = self.locks / "soon.lock"
+        with self._tried([path]) as held:
+            yield path if held else None
 
     @contextmanager
     def _tried(self, paths: Sequence[Path]) -> Iterator[bool]:

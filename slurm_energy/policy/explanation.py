@@ -1,4 +1,4 @@
-"""The one line that a person reads at submission."""
+"""The lines that a person reads at submission: what was decided, and what may be said before Slurm accepts the job."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -7,7 +7,9 @@ from slurm_energy.domain.decision import ClockChoice
 from slurm_energy.domain.ids import GpuTypeName, PartitionName
 
 MAX_MESSAGE_BYTES = 512
-_REFUSE = "refuse with --energy=off"
+_OPT_OUT = "opt out with --energy=off"
+_FELT = 0.005
+"""Slowdown that is worth a word."""
 _UNSAFE = re.compile(r"[^A-Za-z0-9._:,+-]")
 
 
@@ -16,15 +18,19 @@ def explanation(
     clocks: Iterable[ClockChoice],
     prefer: str | None,
     shown_names: Mapping[GpuTypeName, str],
+    *,
+    observed: bool = False,
 ) -> str:
-    """Return what a decision does and how to refuse it, at most 512 bytes of ASCII; empty when it does nothing.
+    """Return what a decision does and how to opt out, at most 512 bytes of ASCII; empty when it does nothing.
 
     Args:
         partitions: The partitions chosen, None when the job stays where it is.
         clocks: The clock for each GPU type.
         prefer: The node feature whose nodes are used first, None when any will do.
         shown_names: The name of each GPU type as the cluster's users know it.
+        observed: Whether it is only recorded: the line then says what would have been.
     """
+    begin, end = ("would have been: ", "") if observed else ("", _OPT_OUT)
     parts = [_clock_text(clock, shown_names) for clock in clocks]
     partition = "" if partitions is None else f"partition {_plain(','.join(partitions), 128)}"
     nodes = "" if prefer is None else f"nodes with {_plain(prefer, 64)} first"
@@ -35,10 +41,32 @@ def explanation(
     while True:
         rest = [f"{len(parts) - shown} more GPU types"] if shown < len(parts) else []
         what = "; or ".join([*parts[:shown], *rest])
-        line = "; ".join(filter(None, (f"{where}: {what}" if where and what else where or what, _REFUSE)))
+        line = begin + "; ".join(filter(None, (f"{where}: {what}" if where and what else where or what, end)))
         if len(line.encode()) <= MAX_MESSAGE_BYTES or shown == 0:
             return line
         shown -= 1
+
+
+def announcement(
+    partitions: Iterable[PartitionName] | None, clocks: Iterable[ClockChoice], prefer: str | None, *, observed: bool
+) -> str:
+    """Return what may be said while Slurm has yet to accept the job; empty for a decision that does nothing.
+
+    Whoever drives sbatch through a terminal may take the first number it prints for the job's: there is no digit in it.
+    """
+    chosen = list(clocks)
+    parts = [] if partitions is None else ["another choice of partition"]
+    parts += [] if prefer is None else ["a choice of nodes"]
+    parts += ["a lower GPU clock"] if chosen else []
+    if not parts:
+        return ""
+    effect = "less energy"
+    if any(clock.predicted_slowdown >= _FELT for clock in chosen):
+        effect += ", a somewhat longer run"
+    what = f"{' and '.join(parts)} ({effect})"
+    if observed:
+        return f"only observed, nothing is changed; it would have been {what}"
+    return f"if the job is accepted: {what}; figures with slurm-energy explain, {_OPT_OUT}"
 
 
 def _clock_text(clock: ClockChoice, shown_names: Mapping[GpuTypeName, str]) -> str:
@@ -51,7 +79,7 @@ def _clock_text(clock: ClockChoice, shown_names: Mapping[GpuTypeName, str]) -> s
 
 
 def _percent(ratio: float) -> str:
-    return f"{round(100 * ratio)} %" if ratio >= 0.005 or ratio <= 0.0 else "under 1 %"
+    return f"{round(100 * ratio)} %" if ratio >= _FELT or ratio <= 0.0 else "under 1 %"
 
 
 def _plain(text: str, longest: int) -> str:

@@ -19,13 +19,14 @@ from slurm_energy.policy.baselines import landing_types, unknown_reasons
 from slurm_energy.policy.candidates import JobOnCluster
 from slurm_energy.policy.clock_check import allowed_clock
 from slurm_energy.policy.comparison_note import comparison_notes, light_notes
-from slurm_energy.policy.explanation import explanation
+from slurm_energy.policy.explanation import announcement, explanation
 from slurm_energy.policy.hint_check import allowed_hint
 from slurm_energy.policy.partition_check import allowed_partitions, landing_on
 from slurm_energy.policy.routing import rivals_of, time_ratio, with_room
 from slurm_energy.policy.site_limits import site_board_limits
 from slurm_energy.policy.situation import Situation, situation_of
 from slurm_energy.policy.time_room import expected_runtime, slowdown_room
+from slurm_energy.policy.unchanged import missing_partitions, why_unchanged
 
 _MAX_ENTRY_MINUTES = 0xFFFFFFFD
 
@@ -39,6 +40,11 @@ class _Outcome:
     prefer: str | None = None
     reasons: tuple[Reason, ...] = ()
     notes: tuple[str, ...] = ()
+
+    @property
+    def changes_nothing(self) -> bool:
+        """Whether the job stays as it was asked for."""
+        return self.partitions is None and self.prefer is None and not self.clocks
 
 
 def new_decision_id() -> DecisionId:
@@ -141,7 +147,13 @@ class Guard:
             board_limits=self._board_limits,
             work=known,
         )
+        missing = missing_partitions(case)
+        if missing and not situation.candidates:
+            return replace(decision, reasons=(Reason.UNKNOWN_PARTITION, *_own_clock(job)), notes=missing)
         outcome = self._ask(policy, case, context, situation)
+        if outcome.changes_nothing:
+            outcome = _told_unchanged(outcome, context)
+        outcome = replace(outcome, notes=(*outcome.notes, *missing))
         estimate = expected_runtime(case, context, self._config.guard)
         return self._decision(replace(decision, estimate=estimate), job, outcome, situation)
 
@@ -217,19 +229,27 @@ class Guard:
     ) -> EnergyDecision:
         reasons = tuple(dict.fromkeys(outcome.reasons)) or (Reason.POLICY,)  # a policy that gives none is one still
         notes = tuple(dict.fromkeys(plain_note(note) for note in outcome.notes))
-        line = explanation(outcome.partitions, outcome.clocks, outcome.prefer, situation.shown_names)
-        if decision.mode is EnergyMode.OBSERVE:
-            would = (f"would have been: {line}",) if line else ()
-            return replace(decision, reasons=(Reason.OBSERVE_ONLY, *reasons), notes=(*would, *notes))
-        return replace(
+        chosen = (outcome.partitions, outcome.clocks, outcome.prefer)
+        observed = decision.mode is EnergyMode.OBSERVE
+        line = explanation(*chosen, situation.shown_names, observed=observed)
+        told = replace(
             decision,
-            partitions=outcome.partitions,
-            clocks=outcome.clocks,
-            prefer=outcome.prefer,
-            reasons=reasons,
-            notes=notes,
+            reasons=(Reason.OBSERVE_ONLY, *reasons) if observed else reasons,
+            notes=(line, *notes) if observed and line else notes,
             message="" if job.options.quiet else line,
         )
+        # A site that observes for a while has nothing to say to people who did not ask for it.
+        if not job.options.quiet and (not observed or job.options.mode is EnergyMode.OBSERVE):
+            told = replace(told, announcement=announcement(*chosen, observed=observed))
+        if observed:
+            return told
+        return replace(told, partitions=outcome.partitions, clocks=outcome.clocks, prefer=outcome.prefer)
+
+
+def _told_unchanged(outcome: _Outcome, context: DecisionContext) -> _Outcome:
+    """Return an outcome that changes nothing with the reasons for that."""
+    why = why_unchanged(landing_on(context.candidates, None), context, outcome.reasons)
+    return replace(outcome, reasons=(*outcome.reasons, *why.reasons), notes=(*outcome.notes, *why.notes))
 
 
 def _own_clock(job: JobRequest) -> tuple[Reason, ...]:

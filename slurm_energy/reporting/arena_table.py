@@ -1,13 +1,12 @@
 """A comparison of policies in a terminal."""
 
-from rich import box
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from slurm_energy.evaluation.arena_summary import ArenaSummary
 from slurm_energy.reporting.arena_cells import BOUND_NAME, ArenaTable, arena_tables
 from slurm_energy.reporting.arena_context import RunContext
+from slurm_energy.reporting.fitted import FittedColumn, FittedTable, print_fitted
 from slurm_energy.reporting.visible import visible
 
 NAME_WIDTH = 24
@@ -25,7 +24,7 @@ def print_arena(summary: ArenaSummary, context: RunContext, console: Console) ->
     """Print tables, failures and notes; texts of users are shown as they are."""
     for table in arena_tables(summary):
         console.print(Text(table.title, style="bold"))
-        console.print(_rich_table(table))
+        print_fitted(_fitted_table(table), console)
         console.print()
     if summary.policies:
         console.print(Text(visible(LEGEND.format(reference=summary.reference)), style="dim"))
@@ -33,14 +32,16 @@ def print_arena(summary: ArenaSummary, context: RunContext, console: Console) ->
         console.print(Text(visible(note), style="dim"))
 
 
-def _rich_table(table: ArenaTable) -> Table:
-    rich = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
-    for index, heading in enumerate(table.headings):
-        if index:
-            rich.add_column(heading, justify="right", no_wrap=True)
-        else:
-            rich.add_column(heading, min_width=14, max_width=NAME_WIDTH, overflow="fold")
-    for row, is_reference in zip(table.rows, table.is_reference, strict=True):
-        style = "bold" if is_reference else "italic" if row[0] == BOUND_NAME else None
-        rich.add_row(*(Text(visible(cell, 200)) for cell in row), style=style)
-    return rich
+def _fitted_table(table: ArenaTable) -> FittedTable:
+    """Return a table whose last columns go first where a terminal has no room."""
+    first, *numbers = table.headings
+    columns = [
+        FittedColumn(heading=first, shortest=14),
+        *(FittedColumn(heading=heading, is_number=True, rank=at) for at, heading in enumerate(numbers)),
+    ]
+    styles = [
+        "bold" if is_reference else "italic" if row[0] == BOUND_NAME else None
+        for row, is_reference in zip(table.rows, table.is_reference, strict=True)
+    ]
+    rows = [(visible(row[0], NAME_WIDTH), *row[1:]) for row in table.rows]
+    return FittedTable(columns=columns, rows=rows, styles=styles)

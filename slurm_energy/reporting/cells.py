@@ -2,10 +2,13 @@
 
 from dataclasses import dataclass
 
-from slurm_energy.domain.report import EnergyReport, GroupEnergyRecord, JobEnergyRecord
-from slurm_energy.reporting.quantities import duration_text, energy_text, percent_text, sum_text
+from slurm_energy.domain.report import EnergyReport, EnergySum, GroupEnergyRecord, JobEnergyRecord
+from slurm_energy.reporting.quantities import duration_text, energy_text, error_note, percent_text, sum_text
 
 NAME_WIDTH = 40
+REPORT_SECONDS = 900.0
+"""After its end a job's report is on its way for so long: a node that cannot reach the daemon tries every minute."""
+_LIVE = frozenset({"RUNNING", "SUSPENDED"})
 TITLES = {"job": "Energy by job", "user": "Energy by user", "partition": "Energy by partition"}
 
 
@@ -15,6 +18,8 @@ class Column:
 
     heading: str
     is_number: bool = True
+    rank: int = 0
+    """Where a terminal has no room, columns of the highest rank go first; 0 stays."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,27 +33,35 @@ class Cells:
     notes: tuple[str, ...]
 
 
-def report_cells(report: EnergyReport) -> Cells:
-    """Return headings, rows, total and notes of a report."""
-    texts: tuple[str, ...]
+def report_cells(report: EnergyReport, now_seconds: float) -> Cells:
+    """Return headings, rows, total and notes of a report.
+
+    Args:
+        report: What was measured.
+        now_seconds: Unix time: a report that is not there yet is another thing than one that never came.
+    """
     total: tuple[str, ...]
     if report.kind == "job":
-        texts = ("Job", "User", "Name", "Partition", "State")
-        rows = tuple(_job_row(job) for job in report.jobs)
+        rows = tuple(_job_row(job, now_seconds) for job in report.jobs)
         total = (f"{report.total.jobs} jobs", "", "", "", "", *_group_sums(report.total))
     else:
-        texts = (report.kind.capitalize(),)
         rows = tuple((group.group, str(group.jobs), *_group_sums(group)) for group in report.groups)
         total = ("total", str(report.total.jobs), *_group_sums(report.total))
-    counts = () if report.kind == "job" else (Column(heading="Jobs"),)
-    waits = ("Wait", "Run") if report.kind == "job" else ("Mean wait", "Mean run")
-    numbers = ("GPU energy", "Host energy", "Covered", *waits, "Saving (predicted)")
-    columns = (
-        *(Column(heading=text, is_number=False) for text in texts),
-        *counts,
-        *(Column(heading=number) for number in numbers),
-    )
-    return Cells(title=TITLES[report.kind], columns=columns, rows=rows, total=total, notes=_notes(report))
+    columns = (*_leading_columns(report.kind), *_number_columns(report.kind))
+    return Cells(title=TITLES[report.kind], columns=columns, rows=rows, total=total, notes=_notes(report, now_seconds))
+
+
+def _leading_columns(kind: str) -> tuple[Column, ...]:
+    if kind != "job":
+        return (Column(heading=kind.capitalize(), is_number=False), Column(heading="Jobs", rank=1))
+    ranks = {"Job": 0, "User": 5, "Name": 1, "Partition": 6, "State": 2}
+    return tuple(Column(heading=heading, is_number=False, rank=rank) for heading, rank in ranks.items())
+
+
+def _number_columns(kind: str) -> tuple[Column, ...]:
+    wait, run = ("Wait", "Run") if kind == "job" else ("Mean wait", "Mean run")
+    ranks = {"GPU energy": 0, "Host energy": 9, "Covered": 8, wait: 7, run: 3, "Saving (predicted)": 4}
+    return tuple(Column(heading=heading, rank=rank) for heading, rank in ranks.items())
 
 
 def job_label(job: JobEnergyRecord) -> str:
@@ -58,7 +71,7 @@ def job_label(job: JobEnergyRecord) -> str:
     return str(job.job_id)
 
 
-def _job_row(job: JobEnergyRecord) -> tuple[str, ...]:
+def _job_row(job: JobEnergyRecord, now_seconds: float) -> tuple[str, ...]:
     requeued = f" ({job.attempts} attempts)" if job.attempts > 1 else ""
     user = job.user_name or ("-" if job.user_id is None else f"uid {job.user_id}")
     return (
@@ -67,13 +80,28 @@ def _job_row(job: JobEnergyRecord) -> tuple[str, ...]:
         job.name or "-",
         job.partition or "-",
         f"{job.state or '-'}{requeued}",
-        sum_text(job.gpu),
-        sum_text(job.host),
+        job_energy_text(job, job.gpu, now_seconds),
+        job_energy_text(job, job.host, now_seconds),
         percent_text(job.gpu.coverage_share),
         duration_text(job.wait_seconds),
         duration_text(job.run_seconds),
         "-" if job.saving_joules is None else energy_text(job.saving_joules),
     )
+
+
+def job_energy_text(job: JobEnergyRecord, energy: EnergySum, now_seconds: float) -> str:
+    """Return a job's sum, or why there is none yet: nodes report when the job ends."""
+    if job.gpu.readings or job.host.readings:
+        return sum_text(energy)
+    if job.gpu_count == 0 and energy is job.gpu:
+        return "no GPU"
+    if job.state == "PENDING":
+        return "not started"
+    if job.ended_at_seconds is None:
+        return "report at its end" if job.state in _LIVE else "report on its way"
+    if job.started_at_seconds is None:
+        return "never ran"
+    return "report on its way" if now_seconds - job.ended_at_seconds < REPORT_SECONDS else "no report"
 
 
 def _group_sums(group: GroupEnergyRecord) -> tuple[str, ...]:
@@ -87,8 +115,16 @@ def _group_sums(group: GroupEnergyRecord) -> tuple[str, ...]:
     )
 
 
-def _notes(report: EnergyReport) -> tuple[str, ...]:
+def _notes(report: EnergyReport, now_seconds: float) -> tuple[str, ...]:
     total, notes = report.total, []
+    if total.gpu.error_share is not None:
+        notes.append(error_note(total.gpu))
+    late = sum(job_energy_text(job, job.gpu, now_seconds) == "no report" for job in report.jobs)
+    if late:
+        notes.append(
+            f"{late} jobs have no report although they ended more than {REPORT_SECONDS / 60:.0f} minutes ago: no hook "
+            "ran there, or their node cannot reach the daemon (slurm-energy doctor on the node)."
+        )
     if total.gpu.unknown_readings:
         notes.append(
             f"{total.gpu.unknown_readings} of {total.gpu.readings} GPU readings are unknown: not in the sums, not zero."

@@ -4,14 +4,13 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from rich import box
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from slurm_energy.evaluation.decision_figures import DecisionBench, InProcess, ThroughDaemon, growth
 from slurm_energy.evaluation.decision_goals import goals_of
 from slurm_energy.policy.shipped import SHIPPED
+from slurm_energy.reporting.fitted import FittedColumn, FittedTable, print_fitted
 from slurm_energy.reporting.visible import visible
 
 _STOLEN_SHARE = 0.02
@@ -56,7 +55,7 @@ def print_bench(bench: DecisionBench, console: Console) -> None:
     """Print the tables."""
     for table in bench_tables(bench):
         console.print(Text(table.title, style="bold"))
-        console.print(_rich_table(table))
+        print_fitted(_fitted_table(table), console)
         console.print()
     for line in remarks(bench):
         console.print(Text(visible(line), style="dim"))
@@ -227,10 +226,16 @@ def _markdown(table: BenchTable) -> list[str]:
     return [f"| {row} |" for row in rows]
 
 
-def _rich_table(table: BenchTable) -> Table:
-    rich = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
-    for index, heading in enumerate(table.headings):
-        rich.add_column(heading, justify="left" if index in table.text_columns else "right")
-    for row in table.rows:
-        rich.add_row(*(Text(visible(cell, 200)) for cell in row), style="red" if "missed" in row else None)
-    return rich
+def _fitted_table(table: BenchTable) -> FittedTable:
+    columns = [
+        FittedColumn(
+            heading=heading,
+            is_number=index not in table.text_columns,
+            rank=index,
+            shortest=12 if index in table.text_columns else None,
+        )
+        for index, heading in enumerate(table.headings)
+    ]
+    return FittedTable(
+        columns=columns, rows=table.rows, styles=["red" if "missed" in row else None for row in table.rows]
+    )

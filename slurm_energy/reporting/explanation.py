@@ -1,50 +1,64 @@
 """The story of one job in a terminal: asked, decided, why, applied, observed, predicted against actual."""
 
-from collections.abc import Iterator
-from datetime import UTC, datetime
+import time
+from collections.abc import Iterator, Sequence
 
-from rich import box
 from rich.console import Console
-from rich.table import Table
+from rich.padding import Padding
 from rich.text import Text
 
 from slurm_energy.domain.job import JobRequest
-from slurm_energy.domain.report import ComparisonRecord, DecisionRecord, ExplainRecord, GpuOutcomeRecord
+from slurm_energy.domain.report import (
+    ComparisonRecord,
+    DecisionRecord,
+    ExplainRecord,
+    GpuOutcomeRecord,
+    JobEnergyRecord,
+)
 from slurm_energy.policy.attention_note import shares_of
 from slurm_energy.policy.cost_note import is_cost_note
-from slurm_energy.reporting.cells import job_label
+from slurm_energy.reporting.cells import job_energy_text, job_label
+from slurm_energy.reporting.fitted import FittedColumn, FittedTable, print_fitted
 from slurm_energy.reporting.quantities import (
     clock_text,
     duration_text,
     energy_text,
+    error_note,
+    moment_text,
     percent_text,
     signed_percent_text,
-    sum_text,
 )
 from slurm_energy.reporting.visible import visible
 
 _TEXT_WIDTH = 200
 
 
-def render_explain(record: ExplainRecord, console: Console) -> None:
+def render_explain(record: ExplainRecord, console: Console, now_seconds: float | None = None) -> None:
     """Print what is known of one job; what is not known is said."""
-    for heading, lines in _sections(record):
+    for heading, lines in _sections(record, time.time() if now_seconds is None else now_seconds):
         console.print(Text(heading, style="bold"))
         for line in lines:
-            console.print(Text(f"  {visible(line, _TEXT_WIDTH)}"))
+            _indented(line, console)
     if record.gpus:
         console.print(Text("Applied and observed", style="bold"))
-        console.print(_gpu_table(record.gpus))
+        print_fitted(_gpu_table(record.gpus), console)
+        note = error_note(record.job.gpu)
+        if note:
+            console.print(Text(note, style="dim"))
     if record.comparisons:
         console.print(Text("Predicted against actual", style="bold"))
-        console.print(_comparison_table(record.comparisons))
+        print_fitted(_comparison_table(record.comparisons), console)
     if record.events:
         console.print(Text("What the nodes wrote down", style="bold"))
         for event in record.events:
-            console.print(Text(f"  {visible(event, _TEXT_WIDTH)}"))
+            _indented(event, console)
 
 
-def _sections(record: ExplainRecord) -> Iterator[tuple[str, list[str]]]:
+def _indented(line: str, console: Console) -> None:
+    console.print(Padding(Text(visible(line, _TEXT_WIDTH)), (0, 0, 0, 2), expand=False))
+
+
+def _sections(record: ExplainRecord, now_seconds: float) -> Iterator[tuple[str, list[str]]]:
     job = record.job
     yield (
         f"Job {job_label(job)} on {visible(job.cluster)}",
@@ -53,9 +67,10 @@ def _sections(record: ExplainRecord) -> Iterator[tuple[str, list[str]]]:
             f"partition {job.partition or 'unknown'}, waited {duration_text(job.wait_seconds)}, "
             f"ran {duration_text(job.run_seconds)}" + (f" in {job.attempts} attempts" if job.attempts > 1 else ""),
             (
-                f"GPU energy {sum_text(job.gpu)}, host energy {sum_text(job.host)}, "
-                f"covered {percent_text(job.gpu.coverage_share)}"
+                f"GPU energy {job_energy_text(job, job.gpu, now_seconds)}, host energy "
+                f"{job_energy_text(job, job.host, now_seconds)}, covered {percent_text(job.gpu.coverage_share)}"
             ),
+            *_times(job),
             *(f"unknown because: {reason}" for reason in job.unknown_reasons),
             *([f"flags: {', '.join(job.flags)}"] if job.flags else []),
         ],
@@ -80,7 +95,7 @@ def _asked(request: JobRequest) -> list[str]:
     limit = "none" if request.time_limit_minutes is None else duration_text(request.time_limit_minutes * 60.0)
     options = request.options
     slowdown = "" if options.max_slowdown is None else f", at most {percent_text(options.max_slowdown)} longer"
-    deadline = "" if options.deadline_seconds is None else f", ended by {_moment(options.deadline_seconds)}"
+    deadline = "" if options.deadline_seconds is None else f", ended by {moment_text(options.deadline_seconds)}"
     return [
         f"{gpus}, partitions {', '.join(request.partitions) or 'none named'}, time limit {limit}",
         f"mode {options.mode.value if options.mode else 'left to the site'}{slowdown}{deadline}",
@@ -93,7 +108,7 @@ def _decided(decision: DecisionRecord) -> list[str]:
     lines = [
         (
             f"{decision.decision_id} by {decision.policy} {decision.policy_version} at "
-            f"{_moment(decision.decided_at_seconds)}, {known}, mode {decision.mode.value}"
+            f"{moment_text(decision.decided_at_seconds)}, {known}, mode {decision.mode.value}"
         )
     ]
     if decision.partitions is not None:
@@ -117,45 +132,94 @@ def _decided(decision: DecisionRecord) -> list[str]:
     return lines
 
 
-def _moment(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+def _times(job: JobEnergyRecord) -> list[str]:
+    known = (
+        ("submitted", job.submitted_at_seconds if job.submit_time_known else None),
+        ("started", job.started_at_seconds),
+        ("ended", job.ended_at_seconds),
+    )
+    told = [f"{word} {moment_text(seconds)}" for word, seconds in known if seconds is not None]
+    return [", ".join(told)] if told else []
 
 
-def _gpu_table(gpus: tuple[GpuOutcomeRecord, ...]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD)
-    for heading in ("Node", "GPU", "Type", "Asked", "Applied", "Observed", "Default", "Energy", "Source", "Flags"):
-        table.add_column(heading, overflow="fold")
+_GPU_COLUMNS = (
+    FittedColumn(heading="Node", rank=3, shortest=8),
+    FittedColumn(heading="GPU", rank=4, shortest=12),
+    FittedColumn(heading="Type", rank=6, shortest=8),
+    FittedColumn(heading="Asked", is_number=True, rank=7),
+    FittedColumn(heading="Applied", is_number=True, rank=1),
+    FittedColumn(heading="Observed", is_number=True, rank=2),
+    FittedColumn(heading="Default", is_number=True, rank=8),
+    FittedColumn(heading="Energy", is_number=True),
+    FittedColumn(heading="Source", rank=9, shortest=8),
+    FittedColumn(heading="Flags", rank=5, shortest=8),
+)
+
+
+def _gpu_table(gpus: tuple[GpuOutcomeRecord, ...]) -> FittedTable:
+    rows = []
     for gpu in gpus:
         attempt = f" (attempt {gpu.restart_count + 1})" if gpu.restart_count else ""
-        energy = energy_text(gpu.joules, gpu.error_share)
-        table.add_row(
-            *(
-                Text(visible(cell, _TEXT_WIDTH))
-                for cell in (
-                    f"{gpu.node}{attempt}",
-                    gpu.gpu_uuid,
-                    gpu.gpu_type or gpu.gpu_name,
-                    clock_text(gpu.asked_clock_mhz),
-                    clock_text(gpu.applied_clock_mhz),
-                    clock_text(gpu.observed_clock_mhz),
-                    clock_text(gpu.default_clock_mhz),
-                    energy if gpu.reason is None else f"{energy}: {gpu.reason}",
-                    gpu.source.value if gpu.scope.value == "gpu" else f"{gpu.source.value}, {gpu.scope.value}",
-                    ", ".join(gpu.flags) or "-",
-                )
+        told = [*([] if gpu.reason is None else [gpu.reason]), ", ".join(gpu.flags)]
+        rows.append(
+            (
+                f"{gpu.node}{attempt}",
+                gpu.gpu_uuid,
+                gpu.gpu_type or gpu.gpu_name,
+                clock_text(gpu.asked_clock_mhz),
+                clock_text(gpu.applied_clock_mhz),
+                clock_text(gpu.observed_clock_mhz),
+                clock_text(gpu.default_clock_mhz),
+                energy_text(gpu.joules, gpu.error_share),
+                gpu.source.value if gpu.scope.value == "gpu" else f"{gpu.source.value}, {gpu.scope.value}",
+                "; ".join(filter(None, told)) or "-",
             )
         )
-    return table
+    return FittedTable(columns=_GPU_COLUMNS, rows=rows)
 
 
-def _comparison_table(comparisons: tuple[ComparisonRecord, ...]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD)
-    for heading in ("", "Predicted", "Actual", "From"):
-        table.add_column(heading, overflow="fold")
-    for item in comparisons:
-        cells = (item.quantity, _value(item.predicted, item.unit), _value(item.actual, item.unit), item.basis)
-        table.add_row(*(Text(visible(cell, _TEXT_WIDTH)) for cell in cells))
-    return table
+_DECISION_COLUMNS = (
+    FittedColumn(heading="Decided at"),
+    FittedColumn(heading="Job"),
+    FittedColumn(heading="User", rank=2, shortest=6),
+    FittedColumn(heading="Name", rank=1, shortest=8),
+    FittedColumn(heading="Mode", rank=3),
+    FittedColumn(heading="Decision", shortest=24),
+    FittedColumn(heading="Id", rank=4),
+)
+
+
+def render_decisions(records: Sequence[DecisionRecord], console: Console) -> None:
+    """Print decisions as a table, one in a line."""
+    rows = [
+        (
+            moment_text(record.decided_at_seconds),
+            ",".join(map(str, record.job_ids)) or "-",
+            visible(record.asked.user_name or f"uid {record.asked.user_id}", 16),
+            visible(record.asked.name or "(no name)", 24),
+            record.mode.value,
+            visible(record.message or ", ".join(reason.code for reason in record.reasons), 160),
+            record.decision_id,
+        )
+        for record in records
+    ]
+    print_fitted(FittedTable(columns=_DECISION_COLUMNS, rows=rows), console)
+
+
+_COMPARISON_COLUMNS = (
+    FittedColumn(heading="", shortest=16),
+    FittedColumn(heading="Predicted", is_number=True),
+    FittedColumn(heading="Actual", is_number=True),
+    FittedColumn(heading="From", rank=1, shortest=12),
+)
+
+
+def _comparison_table(comparisons: tuple[ComparisonRecord, ...]) -> FittedTable:
+    rows = [
+        (item.quantity, _value(item.predicted, item.unit), _value(item.actual, item.unit), item.basis)
+        for item in comparisons
+    ]
+    return FittedTable(columns=_COMPARISON_COLUMNS, rows=rows)
 
 
 def _value(value: float | None, unit: str) -> str:

@@ -18,7 +18,10 @@ JOB_COLUMNS = (
     "gpu_count", "exit_code", "decision_id", "saving_joules",
 )  # fmt: skip
 GROUP_COLUMNS = ("group", "jobs", "jobs_without_energy", "mean_wait_seconds", "mean_run_seconds", "saving_joules")
-SUM_COLUMNS = ("joules", "readings", "unknown_readings", "coverage_share", "error_share")
+SUM_COLUMNS = (
+    "joules", "readings", "unknown_readings", "coverage_share", "error_share", "timing_error_share",
+    "calibration_error_share",
+)  # fmt: skip
 
 
 def render_json(record: object) -> str:

@@ -1,5 +1,7 @@
 """Numbers as people read them, with unit and error."""
 
+from datetime import datetime
+
 from slurm_energy.domain.report import EnergySum
 
 UNKNOWN = "unknown"
@@ -40,6 +42,26 @@ def sum_text(energy: EnergySum) -> str:
     if energy.unknown_readings and energy.joules is not None:
         text += f" + {energy.unknown_readings} of {energy.readings} unknown"
     return text
+
+
+def error_note(energy: EnergySum) -> str:
+    """Return what the error behind a sum covers, part by part, and what it does not."""
+    timing, calibration = energy.timing_error_share, energy.calibration_error_share
+    if timing is None or calibration is None:
+        return ""
+    return (
+        f"± bounds the counters' timing ({error_text(timing)}; readings are independent: quadrature) and the boards' "
+        f"power sensors ({error_text(calibration)}; common to boards of a type: added up, cancels between runs on one "
+        "GPU). GPU energy is that of the whole board with its memory, without host, fans and network."
+    )
+
+
+def moment_text(seconds: float) -> str:
+    """Return a time on this machine's clock with its offset from UTC: `2026-03-01 12:00:00+01:00`."""
+    try:
+        return datetime.fromtimestamp(seconds).astimezone().isoformat(sep=" ", timespec="seconds")
+    except (OverflowError, OSError, ValueError):
+        return UNKNOWN
 
 
 def percent_text(share: float | None) -> str:

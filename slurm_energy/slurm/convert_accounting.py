@@ -1,13 +1,16 @@
 """Rows of `sacct --json`, 22.05 to 25.11, to job states: pure and total."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import cast
 
 from slurm_energy.domain.cluster import JobState
 from slurm_energy.domain.ids import PartitionName
+from slurm_energy.domain.job import GpuDemand
 from slurm_energy.domain.units import slurm_joules
+from slurm_energy.errors import ValueRangeError
 from slurm_energy.slurm.conversion import BadRow, Converted, convert_rows, rows_of
 from slurm_energy.slurm.convert_job import LIVE_STATES, job_id, job_state, optional_job_id
+from slurm_energy.slurm.gres import known_types, parse_gpus
 from slurm_energy.slurm.values import exit_status, long_text, minutes, names, positive, text, unix_seconds, whole, words
 
 REQUEUED = "REQUEUED"
@@ -22,6 +25,25 @@ def convert_accounting(document: object) -> Converted[JobState]:
     return convert_rows(rows_of(document, "jobs"), convert_accounted_job)
 
 
+def without_repeats(jobs: Iterable[JobState]) -> tuple[JobState, ...]:
+    """Return jobs of which each attempt is there once: exports overlap, and a later one knows more of a job.
+
+    An attempt is told by number, task, submit time and start; one that still waited or ran in an earlier export is left
+    out where another row says how it ended.
+    """
+    rows = {(job.job_id, job.array_task, job.submitted_at_seconds, job.started_at_seconds): job for job in jobs}
+    ended = {(job.job_id, job.array_task, job.submitted_at_seconds) for job in rows.values() if not _is_live(job)}
+    return tuple(
+        job
+        for job in rows.values()
+        if not _is_live(job) or (job.job_id, job.array_task, job.submitted_at_seconds) not in ended
+    )
+
+
+def _is_live(job: JobState) -> bool:
+    return job.state in LIVE_STATES
+
+
 def convert_accounted_job(row: Mapping[str, object]) -> JobState:
     """Return one job; accounting names users, not their numbers: `user_id` is -1."""
     times, array, het = _object(row, "time"), _object(row, "array"), _object(row, "het")
@@ -34,6 +56,7 @@ def convert_accounted_job(row: Mapping[str, object]) -> JobState:
     task = whole(array.get("task_id"))
     pending, live = state == "PENDING", state in LIVE_STATES
     allocated = _tres(row, "allocated") or _tres(row, "requested")
+    gpus = _gpus(allocated)
     return JobState(
         job_id=job_id(row.get("job_id")),
         user_name=text(row.get("user")) or text(_object(row, "association").get("user")),
@@ -54,12 +77,13 @@ def convert_accounted_job(row: Mapping[str, object]) -> JobState:
         suspended_seconds=float(positive(times.get("suspended")) or 0),
         nodes="" if pending else long_text(row.get("nodes")),
         node_count=positive(row.get("allocation_nodes")) or 0,
-        gpu_count=_gpus(allocated),
+        gpu_count=None if gpus is None else sum(demand.count for demand in gpus),
         cpus=_count(allocated, "cpu"),
         priority=whole(row.get("priority")),
         exit_code=None if live else exit_status(row.get("exit_code")),
         admin_comment=text(_object(row, "comment").get("administrator")),
         energy_joules=slurm_joules(_count(_tres(row, "allocated"), "energy")) or None,
+        gpu_types=known_types(gpus or ()),
     )
 
 
@@ -82,13 +106,12 @@ def _count(tres: list[Mapping[str, object]], kind: str) -> int | None:
     return next((whole(item.get("count")) for item in tres if item.get("type") == kind), None)
 
 
-def _gpus(tres: list[Mapping[str, object]]) -> int | None:
-    """Return GPUs; `gpu` counts them all, `gpu:a100` those of a type, which must not be added to it."""
-    counts = {
-        text(item.get("name")): whole(item.get("count")) or 0
-        for item in tres
-        if item.get("type") == "gres" and text(item.get("name")).split(":")[0] == "gpu"
-    }
-    if not counts:
+def _gpus(tres: list[Mapping[str, object]]) -> tuple[GpuDemand, ...] | None:
+    """Return the GPUs by type, None where the row has none or their count cannot be read."""
+    items = [
+        f"gres/{text(item.get('name'))}={whole(item.get('count')) or 0}" for item in tres if item.get("type") == "gres"
+    ]
+    try:
+        return parse_gpus(",".join(items)) or None
+    except ValueRangeError:
         return None
-    return max(counts.get("gpu", 0), sum(count for name, count in counts.items() if name != "gpu"))

@@ -10,7 +10,7 @@ from slurm_energy.domain.units import slurm_joules
 from slurm_energy.errors import ValueRangeError
 from slurm_energy.slurm.conversion import BadRow
 from slurm_energy.slurm.dependency import MAX_DEPENDENCY_CHARACTERS, parse_dependencies
-from slurm_energy.slurm.gres import TresRequest, gpu_demands, gpu_indices, held_gpus
+from slurm_energy.slurm.gres import TresRequest, gpu_demands, gpu_indices, held_gpus, known_types
 from slurm_energy.slurm.values import (
     exit_status,
     long_text,
@@ -38,8 +38,10 @@ BASE_STATES = frozenset(
         "BOOT_FAIL",
         "DEADLINE",
         "OUT_OF_MEMORY",
+        "REVOKED",
     }
 )
+"""REVOKED is a job that another cluster of the federation runs: here it has ended without having run."""
 LIVE_STATES = frozenset({"PENDING", "RUNNING", "SUSPENDED"})
 MAX_POSITIONED_NODES = 1000
 """Of a job over more nodes nobody needs to know which devices it holds: all."""
@@ -88,7 +90,7 @@ def convert_job(row: Mapping[str, object]) -> JobState:
         dependencies=parse_dependencies(long_text(row.get("dependency"), MAX_DEPENDENCY_CHARACTERS)) if pending else (),
         deadline_seconds=unix_seconds(row.get("deadline")),
         memory_per_node_mib=_memory_per_node(row),
-        gpu_types=tuple(demand.slurm_type for demand in gpus or () if demand.slurm_type and demand.count),
+        gpu_types=known_types(gpus or ()),
         gpu_max_count=_gpu_max_count(gpus or ()),
         exclusive=_is_exclusive(row),
         gpu_positions=_gpu_positions(row) if live and not pending else (),
@@ -175,12 +177,18 @@ def _gpu_positions(row: Mapping[str, object]) -> tuple[tuple[NodeName, tuple[int
 
 
 def _memory_per_node(row: Mapping[str, object]) -> float | None:
-    """Return the memory asked for on each node; `--mem-per-cpu` counts for all of a node's CPUs of the job."""
-    per_node = mebibytes(row.get("memory_per_node"))
-    per_cpu = mebibytes(row.get("memory_per_cpu"))
+    """Return the memory that the job has, or asks for, on each node.
+
+    With `--mem-per-cpu`, Slurm's own total (`mem=` of its TRES) is right: the memory is that of the CPUs that were
+    asked for, and `cpus` may count more of them (both threads of a core, a whole node).
+    """
+    per_node, per_cpu = mebibytes(row.get("memory_per_node")), mebibytes(row.get("memory_per_cpu"))
     if per_node or per_cpu is None:
         return per_node or None
-    return per_cpu * (positive(row.get("cpus")) or 1) / (positive(row.get("node_count")) or 1)
+    nodes = positive(row.get("node_count")) or 1
+    tres = text(row.get("tres_alloc_str")) or text(row.get("tres_req_str"))
+    total = mebibytes(next((item[4:] for item in tres.split(",") if item.startswith("mem=")), None))
+    return (total or per_cpu * (positive(row.get("cpus")) or 1)) / nodes
 
 
 def _is_exclusive(row: Mapping[str, object]) -> bool:

@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 from slurm_energy.errors import ValueRangeError
 
 _CLOCK = re.compile(r"(\d{1,2}):(\d{2})(?::(\d{2}))?\s*([ap]m)?\Z", re.IGNORECASE)
+_UNIX = re.compile(r"@(\d{1,11})\Z", re.ASCII)
 _OFFSET = re.compile(r"now\+(\d{1,9})\s*([a-z]*)\Z", re.IGNORECASE)
 _ISO_DATE = re.compile(r"(\d{4})-(\d{1,2})-(\d{1,2})\Z")
 _US_DATE = re.compile(r"(\d{1,2})[/.](\d{1,2})(?:[/.](\d{2}|\d{4}))?\Z")
@@ -16,29 +17,40 @@ _HORIZON_SECONDS = 10 * 366 * 86_400
 
 
 def parse_deadline(text: str, now_seconds: float) -> float:
-    """Return the Unix time that the text names, in this machine's time zone.
+    """Return the Unix time that the text names, in this machine's time zone; `@SECONDS` names it in every zone.
 
-    Accepts `YYYY-MM-DD[THH:MM[:SS]]`, `MM/DD[/YY]`, `MMDD[YY]`, `HH:MM[:SS][am|pm]`, `now+COUNT[UNIT]`, `today`,
-    `tomorrow`, `midnight`, `noon`, `fika` and `teatime`, a date and a time joined by `T`, `-` or a space. A time or a
-    date without a year is the next one to come.
+    The submit host's plugin sends `@SECONDS`, since what its user wrote means the time there. Accepts
+    `YYYY-MM-DD[THH:MM[:SS]]`, `MM/DD[/YY]`, `MMDD[YY]`, `HH:MM[:SS][am|pm]`, `now+COUNT[UNIT]`, `today`, `tomorrow`,
+    `midnight`, `noon`, `fika` and `teatime`, a date and a time joined by `T`, `-` or a space. A time or a date without
+    a year is the next one to come.
 
     Raises:
         ValueRangeError: the text is none of these, lies in the past or more than ten years ahead.
     """
     word = text.strip()
     try:
-        moment = _offset(word, now_seconds) or _moment(word, datetime.fromtimestamp(now_seconds))
+        moment = _unix(word) or _offset(word, now_seconds) or _moment(word, datetime.fromtimestamp(now_seconds))
         seconds = moment if isinstance(moment, float) else moment.timestamp()
     except (ValueError, OverflowError):
         raise ValueRangeError(
             f"deadline {text[:64]!r} is not YYYY-MM-DD[THH:MM[:SS]], HH:MM[:SS], now+COUNT[UNIT] or a word sbatch knows"
         ) from None
-    if not now_seconds < seconds < now_seconds + _HORIZON_SECONDS:
-        raise ValueRangeError(f"deadline {text[:64]!r} is not in the next ten years")
+    if seconds <= now_seconds:
+        here = datetime.fromtimestamp(now_seconds).astimezone().isoformat(timespec="seconds")
+        raise ValueRangeError(f"deadline {text[:64]!r} has passed: it is {here} here")
+    if not seconds < now_seconds + _HORIZON_SECONDS:
+        raise ValueRangeError(f"deadline {text[:64]!r} is more than ten years ahead")
     return seconds
 
 
+def _unix(word: str) -> float | None:
+    match = _UNIX.match(word)
+    return None if match is None else float(match.group(1))
+
+
 def _offset(word: str, now_seconds: float) -> float | None:
+    if word.lower() == "now":
+        return now_seconds
     match = _OFFSET.match(word)
     if match is None:
         return None

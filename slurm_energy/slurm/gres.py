@@ -8,14 +8,24 @@ from slurm_energy.domain.job import GpuDemand
 from slurm_energy.errors import ValueRangeError
 
 _PLACES = re.compile(r"\([^()]*\)")
-"""Sockets and indices behind a count: `gpu:a100:4(S:0-1)`, `gpu:a100:2(IDX:0,3)`; they may hold commas."""
+"""Sockets and indices behind a count: `gpu:a100:4(S:0-1)`, `gpu:a100:2(IDX:0,3)`; they may hold commas. Slurm prints
+`gpu:(null):4` for a type that is not there."""
 _INDICES = re.compile(r"\A\s*(?:gres[:/])?gpu\b[^()]*\(IDX:([0-9,-]{1,4096})\)")
 _ITEM = re.compile(r"[^,()]+(?:\([^()]*\))?")
 MAX_GPU_INDEX = 1023
 _PREFIX = re.compile(r"gres[:/]")
-_COUNT = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?([kKmM]?)\Z")
+_COUNT = re.compile(r"(\d{1,20})(?:-(\d{1,20}))?((?:[kmgtp](?:i?b)?)?)\Z", re.ASCII | re.IGNORECASE)
 _TYPE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,62}\Z")
-_MULTIPLIER = {"": 1, "k": 1024, "m": 1024 * 1024}
+_MULTIPLIER = {"": 1} | {
+    letter + ending: base**power
+    for power, letter in enumerate("kmgtp", start=1)
+    for ending, base in (("", 1024), ("ib", 1024), ("b", 1000))
+}
+"""What Slurm's own suffixes mean: `2k` is 2048, `2kb` is 2000."""
+_FLAGS = frozenset({"no_consume"})
+"""Words between type and count that are no type."""
+GPU_PLUGIN_ID = "7696487"
+"""The number by which sacct's AllocGRES names GPUs where slurmctld did not know the word any more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +71,9 @@ def gpu_demands(request: TresRequest) -> tuple[GpuDemand, ...]:
 def parse_gpus(text: str) -> tuple[GpuDemand, ...]:
     """Return the GPUs in a list of TRES or GRES, as written: `gres:gpu:2`, `gres/gpu:a100=2,gres/gpu=2`, `gpu`.
 
-    Other resources are passed over. A typed and an untyped count in accounting's form (`=`) name the same GPUs.
+    Every text of Slurm goes through here: what sbatch sends, gres_detail, node inventories, accounting's AllocTRES and
+    AllocGRES. Other resources, `gres/shard` and `gres/mps` among them, are passed over. A typed and an untyped count in
+    accounting's form (`=`) name the same GPUs.
 
     Raises:
         ValueRangeError: a GPU's type or count cannot be read.
@@ -70,10 +82,11 @@ def parse_gpus(text: str) -> tuple[GpuDemand, ...]:
     accounting = False
     for item in _items(text):
         name = _PREFIX.sub("", item, count=1)
-        if name != "gpu" and not name.startswith(("gpu:", "gpu=")):
+        kind, separator, body = re.sub("=", ":", name, count=1).partition(":")
+        if kind not in {"gpu", GPU_PLUGIN_ID}:
             continue
         accounting = accounting or "=" in name
-        demand = _demand(name[4:].replace("=", ":"), item)
+        demand = _demand(body, item) if separator else GpuDemand(count=1)
         typed[demand.slurm_type] = _plus(typed.get(demand.slurm_type), demand)
     if accounting and None in typed and len(typed) > 1:
         untyped = typed.pop(None)
@@ -96,13 +109,18 @@ def held_gpus(texts: Iterable[str]) -> tuple[GpuDemand, ...]:
     return tuple(typed.values())
 
 
+def known_types(demands: Iterable[GpuDemand]) -> tuple[str, ...]:
+    """Return the types that some demands name, without those of which there are none."""
+    return tuple(demand.slurm_type for demand in demands if demand.slurm_type and demand.count)
+
+
 def gpu_indices(text: str) -> tuple[int, ...]:
     """Return which devices of a node are meant, ascending, from `gpu:a100:2(IDX:0,3),gpu:h100:1(IDX:4)`.
 
     Empty where Slurm does not tell, or tells what no node can have: total.
     """
     found: set[int] = set()
-    for item in _ITEM.findall(text):
+    for item in _ITEM.findall(_without_null(text)):
         match = _INDICES.match(item)
         for part in () if match is None else match.group(1).split(","):
             low, _, high = part.partition("-")
@@ -114,27 +132,37 @@ def gpu_indices(text: str) -> tuple[int, ...]:
 
 
 def _items(text: str) -> list[str]:
-    plain = _PLACES.sub("", text)
+    plain = _PLACES.sub("", _without_null(text))
     return [item.strip() for item in plain.split(",") if item.strip() and item.strip().lower() not in _NOTHING]
 
 
-_NOTHING = frozenset({"(null)", "n/a", "none", "gres:none", "gres/none"})
+def _without_null(text: str) -> str:
+    return text.replace("(null)", "")
+
+
+_NOTHING = frozenset({"n/a", "none", "gres:none", "gres/none"})
 
 
 def _demand(body: str, item: str) -> GpuDemand:
-    """Return one demand from what follows `gpu:`; a missing count is one GPU."""
-    name, separator, count_text = body.rpartition(":")
-    match = _COUNT.match(count_text)
-    if match is None and not separator:
-        name, match = body, _COUNT.match("1")
-        if not name:
-            return GpuDemand(count=1)
-    if match is None or (name and (name.isdigit() or not _TYPE.match(name))):
+    """Return one demand from what follows `gpu:`, as Slurm tells type and count apart.
+
+    The last word is the count if it can be one, and a type of which one is meant if it cannot: `3090:1` is one GPU of
+    type 3090, `3090` alone is 3090 GPUs, `1g.10gb` is one of that type.
+    """
+    words = body.split(":")
+    if words[-1].lower() in _FLAGS:  # `gpu:3090:no_consume` in slurm.conf is one GPU of that type
+        words.append("1")
+    *names, last = (word for word in words if word.lower() not in _FLAGS)
+    match = _COUNT.match(last)
+    if match is None and last:
+        names, match = [*names, last], _COUNT.match("1")
+    types = [name for name in names if name]
+    if match is None or len(types) > 1 or not all(map(_TYPE.match, types)):
         raise ValueRangeError(f"GPU request {item[:80]!r} is not [TYPE:]COUNT")
     factor = _MULTIPLIER[match.group(3).lower()]
     low = int(match.group(1)) * factor
     high = None if match.group(2) is None else int(match.group(2)) * factor
-    return GpuDemand(count=low, slurm_type=name or None, max_count=high)
+    return GpuDemand(count=low, slurm_type=types[0] if types else None, max_count=high)
 
 
 def _times(demand: GpuDemand, low: int, high: int) -> GpuDemand:

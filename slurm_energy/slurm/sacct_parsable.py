@@ -1,23 +1,28 @@
 """The text of `sacct -P` to job states; what a row lacks or says wrongly costs only that row.
 
 Columns are known by their header: any `--format` will do that has JobID, State, Submit and Start, and Elapsed or End.
-JobIDRaw, AllocTRES (or ReqTRES), Timelimit, Partition, User, Account, JobName, NNodes and Suspended are used if there.
+JobIDRaw, AllocTRES, Timelimit, Partition, User, Account, JobName, NNodes and Suspended are used if there; AllocGRES,
+ReqTRES and ReqGRES stand in for an AllocTRES that lacks GPUs. Files that hold several exports, one behind the other,
+and exports that a spreadsheet or --delimiter made CSV, are read as well.
 """
 
+import csv
+import io
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, tzinfo
 from typing import NamedTuple
 
 from slurm_energy.domain.cluster import JobState
 from slurm_energy.domain.ids import JobId, PartitionName
+from slurm_energy.domain.job import GpuDemand
 from slurm_energy.domain.units import minutes_from_slurm_time, slurm_joules
 from slurm_energy.errors import SlurmError, ValueRangeError
 from slurm_energy.slurm.conversion import BadRow, Converted
-from slurm_energy.slurm.convert_accounting import REQUEUED
+from slurm_energy.slurm.convert_accounting import REQUEUED, without_repeats
 from slurm_energy.slurm.convert_job import LIVE_STATES, job_id, job_state
-from slurm_energy.slurm.gres import parse_gpus
+from slurm_energy.slurm.gres import known_types, parse_gpus
 from slurm_energy.slurm.values import MAX_UNIX_SECONDS, long_text, names, positive, text, whole, words
 
 OnBad = Callable[[int, str, str, str], None]
@@ -25,6 +30,14 @@ OnBad = Callable[[int, str, str, str], None]
 _JOB = re.compile(r"(\d{1,10})(?:_(\d{1,10}|\[[^\]]{0,1000}\]))?(?:\+(\d{1,6}))?\Z", re.ASCII)
 _AMOUNT = re.compile(r"(\d{1,20}(?:\.\d{1,10})?)([KMGTPE]?)\Z", re.ASCII | re.IGNORECASE)
 _POWERS = {unit: power for power, unit in enumerate(["", "K", "M", "G", "T", "P", "E"])}
+_TRES_ITEM = re.compile(r"([a-z]+(?:/[A-Za-z0-9._:+-]+)?)=[0-9.]+[A-Za-z]?\Z", re.ASCII)
+DELIMITERS = "|,;\t"
+"""What may stand between cells: sacct's own, and those of CSV."""
+MAX_CELL_LINES = 100
+"""Lines over which one row may run: a job's name may hold line breaks, and sacct prints them as they are."""
+_NEEDED = ("jobid", "state", "submit", "start")
+_FREE_TEXTS = frozenset({"jobname", "comment", "admincomment", "systemcomment", "submitline", "workdir"})
+_ENDS = frozenset({"elapsed", "elapsedraw", "end"})
 _UNKNOWN = frozenset({"", "unknown", "none", "n/a", "invalid"})
 _Cells = Mapping[str, str]
 
@@ -42,30 +55,46 @@ class _Number(NamedTuple):
     het: JobId | None
 
 
+class _Line(NamedTuple):
+    """A row, cut into cells, with the number of its first line."""
+
+    number: int
+    cells: list[str]
+
+
+def header_delimiter(line: str) -> str | None:
+    """Return what stands between the names of sacct's header, None where the line is no such header."""
+    return next((mark for mark in DELIMITERS if _is_header(_names(line.split(mark)))), None)
+
+
 def convert_parsable(
-    output: str, *, zone: tzinfo = UTC, delimiter: str = "|", on_bad: OnBad | None = None
+    output: str, *, zone: tzinfo = UTC, delimiter: str | None = None, on_bad: OnBad | None = None
 ) -> Converted[JobState]:
     """Return the jobs of a `sacct -P` text with its header line, steps left aside; bad rows are counted by reason.
 
     Args:
-        output: What sacct printed.
+        output: What sacct printed, once or several times.
         zone: Where its times are local; times with an offset and Unix seconds need none.
-        delimiter: As given to --delimiter.
+        delimiter: As given to --delimiter; None for what the header shows.
         on_bad: Called for each bad row.
 
     Raises:
         SlurmError: there is no header, or it lacks a column that is needed.
     """
-    lines = [line.removesuffix("\r") for line in output.removeprefix("\ufeff").split("\n")]
-    header = [name.strip().lower() for name in lines[0].split(delimiter)]
-    _check_header(header)
+    text_without_mark = output.removeprefix("\ufeff").lstrip("\r\n")
+    first = text_without_mark.partition("\n")[0]
+    mark = delimiter or header_delimiter(first) or "|"
+    header: list[str] = []
     items: list[JobState] = []
     skipped: Counter[str] = Counter()
-    for number, line in enumerate(lines[1:], start=2):
-        if not line.strip():
+    for number, found in _rows(text_without_mark, mark):
+        names_here = _names(found)
+        if not header or _is_header(names_here):
+            header = names_here
+            _check_header(header)
             continue
         try:
-            cells = _cells(header, line, delimiter)
+            cells = _cells(header, found, mark)
             if "." not in cells["jobid"]:
                 items.append(_job(cells, zone))
         except _BadCell as error:
@@ -73,13 +102,22 @@ def convert_parsable(
             skipped[f"column {column} {reason}"] += 1
             if on_bad is not None:
                 on_bad(number, column, value, reason)
-    return Converted(items=tuple(items), skipped=dict(skipped))
+    if not header:
+        _check_header([])
+    return Converted(items=without_repeats(items), skipped=dict(skipped))
 
 
-def _check_header(header: list[str]) -> None:
-    needed = ("jobid", "state", "submit", "start")
-    missing = [name for name in needed if name not in header]
-    if not missing and not {"elapsed", "elapsedraw", "end"} & set(header):
+def _names(cells: Sequence[str]) -> list[str]:
+    return [cell.strip().strip('"').lower() for cell in cells]
+
+
+def _is_header(header: Sequence[str]) -> bool:
+    return bool({"jobid", "jobidraw"} & set(header)) and len(set(_NEEDED) & set(header)) >= 2
+
+
+def _check_header(header: Sequence[str]) -> None:
+    missing = [name for name in _NEEDED if name not in header and not (name == "jobid" and "jobidraw" in header)]
+    if not missing and not _ENDS & set(header):
         missing = ["elapsed"]
     if missing:
         raise SlurmError(
@@ -88,16 +126,82 @@ def _check_header(header: list[str]) -> None:
         )
 
 
-def _cells(header: list[str], line: str, delimiter: str) -> _Cells:
-    """Return cells by column; sacct does not quote, so what is too much belongs to the job name, the one free text."""
-    cells = line.split(delimiter)
-    extra = len(cells) - len(header)
+def _rows(text_of_file: str, delimiter: str) -> Iterator[_Line]:
+    """Yield rows, headers among them; a file with quotes is CSV, sacct itself never quotes."""
+    if delimiter != "|" and '"' in text_of_file:
+        reader = csv.reader(io.StringIO(text_of_file, newline=""), delimiter=delimiter)
+        number = 1
+        try:
+            for cells in reader:
+                if any(cell.strip() for cell in cells):
+                    yield _Line(number, cells)
+                number = reader.line_num + 1
+        except csv.Error as error:
+            raise SlurmError(f"line {reader.line_num} of the export is no CSV: {error}") from error
+        return
+    yield from _unquoted_rows(text_of_file, delimiter)
+
+
+def _unquoted_rows(text_of_file: str, delimiter: str) -> Iterator[_Line]:
+    """Yield rows of lines; a line that begins no row goes on with the one before: its job's name holds a line break."""
+    header: list[str] = []
+    pending: _Line | None = None
+    lines = 0
+    for number, line in enumerate(text_of_file.split("\n"), start=1):
+        cells = line.removesuffix("\r").split(delimiter)
+        is_header = _is_header(_names(cells))
+        if pending is not None and not is_header and lines < MAX_CELL_LINES and _goes_on(header, pending.cells, cells):
+            joined = [*pending.cells[:-1], f"{pending.cells[-1]}\n{cells[0]}", *cells[1:]]
+            pending, lines = _Line(pending.number, joined), lines + 1
+            continue
+        if pending is not None:
+            yield pending
+        pending, lines = (_Line(number, cells), 1) if line.strip() else (None, 0)
+        if is_header or not header:
+            header = _names(cells)
+    if pending is not None:
+        yield pending
+
+
+def _goes_on(header: Sequence[str], row: Sequence[str], cells: Sequence[str]) -> bool:
+    """Return whether a line is the rest of the row before it, and no row by itself."""
+    at = next((header.index(name) for name in ("jobid", "jobidraw") if name in header), None)
+    if at is None or len(row) > len(header) or (len(row) == len(header) and header[-1] not in _FREE_TEXTS):
+        return False
+    return len(cells) < len(header) or _JOB.match(cells[at].strip().partition(".")[0]) is None
+
+
+def _cells(header: Sequence[str], cells: Sequence[str], delimiter: str) -> _Cells:
+    """Return cells by column; what is too much in a row without quotes belongs to the job name, the one free text."""
+    found = _joined_tres(cells) if delimiter == "," and len(cells) > len(header) else list(cells)
+    extra = len(found) - len(header)
     if extra > 0 and "jobname" in header:
         place = header.index("jobname")
-        cells[place : place + extra + 1] = [delimiter.join(cells[place : place + extra + 1])]
-    if len(cells) != len(header):
-        raise _BadCell("JobID", cells[0], f"begins a row of another length than the header's {len(header)} cells")
-    return dict(zip(header, cells, strict=True))
+        found[place : place + extra + 1] = [delimiter.join(found[place : place + extra + 1])]
+    if len(found) != len(header):
+        advice = "; cells that hold commas need quotes, or sacct -P without --delimiter" if delimiter == "," else ""
+        raise _BadCell(
+            "JobID", found[0], f"begins a row of another length than the header's {len(header)} cells{advice}"
+        )
+    row = dict(zip(header, found, strict=True))
+    row.setdefault("jobid", row.get("jobidraw", ""))
+    return row
+
+
+def _joined_tres(cells: Sequence[str]) -> list[str]:
+    """Return cells with the items of each TRES list put together; a resource that comes again begins a new list."""
+    joined: list[str] = []
+    seen: set[str] = set()
+    for cell in cells:
+        match = _TRES_ITEM.match(cell)
+        if match is not None and seen and match.group(1) not in seen:
+            joined[-1] += f",{cell}"
+        else:
+            joined.append(cell)
+            seen = set()
+        if match is not None:
+            seen.add(match.group(1))
+    return joined
 
 
 def _job(cells: _Cells, zone: tzinfo) -> JobState:
@@ -110,6 +214,8 @@ def _job(cells: _Cells, zone: tzinfo) -> JobState:
     started = None if pending else _moment(cells, "Start", zone)
     suspended = _seconds(cells, "Suspended") or 0.0
     tres = _first(cells, "alloctres", "reqtres")
+    node_count = positive(_first(cells, "nnodes", "allocnodes")) or 0
+    gpus = _gpus(cells, node_count)
     return JobState(
         job_id=number.job,
         user_name=text(cells.get("user")),
@@ -129,13 +235,14 @@ def _job(cells: _Cells, zone: tzinfo) -> JobState:
         time_limit_minutes=_limit(cells),
         suspended_seconds=suspended,
         nodes="" if pending else long_text(cells.get("nodelist")),
-        node_count=positive(_first(cells, "nnodes", "allocnodes")) or 0,
-        gpu_count=_gpus(tres),
+        node_count=node_count,
+        gpu_count=None if gpus is None else sum(demand.count for demand in gpus),
         cpus=positive(_first(cells, "alloccpus", "ncpus")) or _tres_count(tres, "cpu"),
         priority=whole(cells.get("priority")),
         exit_code=None if live else _exit_code(cells.get("exitcode", "")),
         admin_comment=text(cells.get("admincomment")),
         energy_joules=_energy(cells, tres),
+        gpu_types=known_types(gpus or ()),
     )
 
 
@@ -224,14 +331,27 @@ def _first(cells: _Cells, *columns: str) -> str:
     return next((cells[column] for column in columns if cells.get(column, "").strip()), "")
 
 
-def _gpus(tres: str) -> int | None:
-    """Return GPUs of a TRES list, None when there is no list."""
-    if not tres:
-        return None
-    try:
-        return sum(demand.count for demand in parse_gpus(tres))
-    except ValueRangeError:
-        raise _BadCell("AllocTRES", tres, "has a GPU count that cannot be read") from None
+def _gpus(cells: _Cells, node_count: int) -> tuple[GpuDemand, ...] | None:
+    """Return the GPUs held, or asked for where nothing was allocated; None where no column tells.
+
+    AllocTRES has GPUs only where AccountingStorageTRES names them; AllocGRES of older releases has the job's total, and
+    ReqGRES what was asked for on each node.
+    """
+    allocated, requested = cells.get("alloctres", "").strip(), cells.get("reqtres", "").strip()
+    texts = (
+        ("AllocTRES", allocated, 1),
+        ("AllocGRES", cells.get("allocgres", ""), 1),
+        ("ReqTRES", "" if allocated else requested, 1),
+        ("ReqGRES", cells.get("reqgres", ""), max(1, node_count)),
+    )
+    for column, cell, times in texts:
+        try:
+            found = parse_gpus(cell)
+        except ValueRangeError:
+            raise _BadCell(column, cell, "has a GPU count that cannot be read") from None
+        if found:
+            return tuple(GpuDemand(count=demand.count * times, slurm_type=demand.slurm_type) for demand in found)
+    return () if allocated or requested or {"allocgres", "reqgres"} & cells.keys() else None
 
 
 def _tres_count(tres: str, kind: str) -> int | None:

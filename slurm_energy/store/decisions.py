@@ -1,25 +1,28 @@
 """Decisions: written once, read for explanations."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import Select, func, or_, select
 from sqlalchemy.orm import Session
 
 from slurm_energy.domain.decision import ClockChoice, RuntimeEstimate
 from slurm_energy.domain.decision import EnergyDecision as Decision
-from slurm_energy.domain.ids import ClusterName, DecisionId, GpuTypeName, PartitionName
+from slurm_energy.domain.ids import ClusterName, DecisionId, GpuTypeName, JobId, PartitionName
 from slurm_energy.domain.job import EnergyMode, JobRequest
 from slurm_energy.domain.plain import from_plain, to_plain
 from slurm_energy.domain.reasons import reason_sentence
 from slurm_energy.domain.report import DecisionRecord, ReasonRecord
 from slurm_energy.store.policies import ensure_policy
-from slurm_energy.store.tables import DecisionClockRow, DecisionRow
+from slurm_energy.store.tables import DecisionClockRow, DecisionRow, JobRow
 from slurm_energy.store.types import bounded
 from slurm_energy.store.upsert import insert_if_absent
 
 MAX_TEXT = 4096
 """Longest text of a request that is kept whole."""
+DEFAULT_DECISIONS = 100
+_CHUNK = 500
 
 
 def record_decision(
@@ -68,25 +71,61 @@ def get_decision(session: Session, decision_id: str) -> DecisionRecord | None:
     return None if row is None else _record(row)
 
 
-def recent_decisions(
+def recent_decisions(  # noqa: PLR0913  # each is one condition, and most are left out
     session: Session,
     cluster: ClusterName,
     *,
     user_id: int | None = None,
+    user_name: str | None = None,
+    job_id: int | None = None,
+    partition: str | None = None,
     since_seconds: float | None = None,
     until_seconds: float | None = None,
-    limit: int = 100,
+    limit: int = DEFAULT_DECISIONS,
 ) -> tuple[DecisionRecord, ...]:
-    """Return decisions made in [since, until), newest first."""
-    query = select(DecisionRow).where(DecisionRow.cluster == cluster)
+    """Return decisions made in [since, until) with the jobs that carry them, newest first.
+
+    Job (or its array, or heterogeneous job) and partition are those of the jobs that carry a decision.
+    """
+    terms = [DecisionRow.cluster == cluster]
     if user_id is not None:
-        query = query.where(DecisionRow.user_id == user_id)
+        terms.append(DecisionRow.user_id == user_id)
+    if user_name is not None:
+        terms.append(DecisionRow.user_name == user_name)
     if since_seconds is not None:
-        query = query.where(DecisionRow.decided_at_seconds >= since_seconds)
+        terms.append(DecisionRow.decided_at_seconds >= since_seconds)
     if until_seconds is not None:
-        query = query.where(DecisionRow.decided_at_seconds < until_seconds)
-    ordered = query.order_by(DecisionRow.decided_at_seconds.desc(), DecisionRow.decision_id).limit(limit)
-    return tuple(_record(row) for row in session.scalars(ordered))
+        terms.append(DecisionRow.decided_at_seconds < until_seconds)
+    if job_id is not None:
+        of_job = or_(JobRow.job_id == job_id, JobRow.array_job_id == job_id, JobRow.het_job_id == job_id)
+        terms.append(DecisionRow.decision_id.in_(_carried(cluster).where(of_job)))
+    if partition is not None:
+        terms.append(DecisionRow.decision_id.in_(_carried(cluster).where(JobRow.partition == partition)))
+    ordered = select(DecisionRow).where(*terms).order_by(DecisionRow.decided_at_seconds.desc(), DecisionRow.decision_id)
+    rows = session.scalars(ordered.limit(limit)).all()
+    jobs = _jobs_of(session, cluster, [row.decision_id for row in rows])
+    return tuple(replace(_record(row), job_ids=jobs.get(row.decision_id, ())) for row in rows)
+
+
+def _carried(cluster: ClusterName) -> Select[Any]:
+    return select(JobRow.decision_id).where(JobRow.cluster == cluster, JobRow.decision_id.is_not(None))
+
+
+def _jobs_of(session: Session, cluster: ClusterName, decision_ids: Sequence[str]) -> dict[str, tuple[JobId, ...]]:
+    """Return the jobs that carry some decisions; the tasks of an array are one."""
+    number = func.coalesce(JobRow.array_job_id, JobRow.job_id)
+    found: dict[str, tuple[JobId, ...]] = {}
+    for begin in range(0, len(decision_ids), _CHUNK):
+        query = (
+            select(JobRow.decision_id, number)
+            .where(JobRow.cluster == cluster, JobRow.decision_id.in_(decision_ids[begin : begin + _CHUNK]))
+            .distinct()
+            .order_by(number)
+        )
+        for decision_id, job_id in session.execute(query):
+            if decision_id is not None:
+                found[decision_id] = (*found.get(decision_id, ()), JobId(job_id))
+    return found
 
 
 def _clock_values(decision_id: DecisionId, choice: ClockChoice) -> dict[str, Any]:
@@ -123,6 +162,7 @@ def _record(row: DecisionRow) -> DecisionRecord:
             gpu_type=None if row.estimate_gpu_type is None else GpuTypeName(row.estimate_gpu_type),
         )
     codes = [code for code in row.reasons.split(",") if code]
+    changed = row.partitions is not None or row.prefer is not None or bool(row.clocks)
     return DecisionRecord(
         decision_id=DecisionId(row.decision_id),
         cluster=ClusterName(row.cluster),
@@ -134,7 +174,7 @@ def _record(row: DecisionRow) -> DecisionRecord:
         partitions=None if row.partitions is None else tuple(PartitionName(name) for name in row.partitions),
         clocks=tuple(clock_choice(clock) for clock in row.clocks),
         prefer=row.prefer,
-        reasons=tuple(ReasonRecord(code=code, sentence=reason_sentence(code)) for code in codes),
+        reasons=tuple(ReasonRecord(code=code, sentence=reason_sentence(code, changed=changed)) for code in codes),
         notes=tuple(row.notes),
         estimate=estimate,
         snapshot_age_seconds=row.snapshot_age_seconds,

@@ -1,5 +1,6 @@
 """Energy per job, user and partition."""
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
@@ -7,6 +8,7 @@ from sqlalchemy import Row, case, func, null, select
 from sqlalchemy.orm import Session
 
 from slurm_energy.domain.energy import QualityFlag
+from slurm_energy.domain.energy_error import EnergyError
 from slurm_energy.domain.ids import ClusterName, DecisionId, JobId, PartitionName
 from slurm_energy.domain.report import EnergyReport, EnergySum, GroupEnergyRecord, JobEnergyRecord
 from slurm_energy.store.energy import decode_flags
@@ -127,14 +129,16 @@ def _energy_sum(row: Row[Any], prefix: str) -> EnergySum:
     values = {name: getattr(row, f"{prefix}_{name}") for name in SUM_NAMES}
     joules, window = _number(values["joules"]), _number(values["window_seconds"])
     error = None
-    if joules and not values["unbounded"] and values["error_joules"] is not None:
-        error = float(values["error_joules"]) / joules
+    if joules and not values["unbounded"] and values["timing_squares"] is not None:
+        error = EnergyError(timing=min(1.0, math.sqrt(float(values["timing_squares"])) / joules))
     return EnergySum(
         joules=joules,
         readings=int(values["readings"] or 0),
         unknown_readings=int(values["unknown_readings"] or 0),
         coverage_share=min(1.0, float(values["covered_seconds"] or 0.0) / window) if window else None,
-        error_share=error,
+        error_share=None if error is None else error.total,
+        timing_error_share=None if error is None else error.timing,
+        calibration_error_share=None if error is None else error.calibration,
     )
 
 

@@ -63,8 +63,17 @@ class JobFilter:
 
 OBSERVED_CLOCK_TOLERANCE = 1.03
 """Readings before the lock and after it pull the mean of a short job up a little."""
-SUM_NAMES = ("joules", "readings", "unknown_readings", "covered_seconds", "window_seconds", "error_joules", "unbounded")
-"""Per job and prefix (`gpu_`, `host_`): `unbounded` counts known readings whose error has no bound."""
+SUM_NAMES = (
+    "joules",
+    "readings",
+    "unknown_readings",
+    "covered_seconds",
+    "window_seconds",
+    "timing_squares",
+    "unbounded",
+)
+"""Per job and prefix (`gpu_`, `host_`): `timing_squares` sums the squares of the timing's error bounds, in J x J, and
+`unbounded` counts known readings whose error has no bound."""
 
 
 def job_summaries(where: JobFilter, *about: Any) -> Select[Any]:
@@ -109,7 +118,7 @@ def _gpu_sums(chosen: Select[Any]) -> Subquery:
     known = GpuEnergyRow.joules.is_not(None)
     gpus_of_node = func.coalesce(JobRow.gpu_count * 1.0 / func.nullif(JobRow.node_count, 0), 1.0)
     window = _window_seconds()
-    error = error_joules()
+    error = timing_error_joules()
     query = (
         select(
             NodeEnergyRow.job_row_id,
@@ -120,7 +129,7 @@ def _gpu_sums(chosen: Select[Any]) -> Subquery:
             func.sum(case((GpuEnergyRow.row_id.is_(None), window * gpus_of_node), else_=window)).label(
                 "window_seconds"
             ),
-            func.sum(error).label("error_joules"),
+            func.sum(error * error).label("timing_squares"),
             _count(and_(known, error.is_(None))).label("unbounded"),
             func.sum(saving_joules()).label("saving_joules"),
         )
@@ -144,7 +153,7 @@ def _host_sums(chosen: Select[Any]) -> Subquery:
             _count(not_(known)).label("unknown_readings"),
             func.sum(case((known, NodeEnergyRow.host_coverage_seconds), else_=0.0)).label("covered_seconds"),
             func.sum(_window_seconds()).label("window_seconds"),
-            cast(null(), Double).label("error_joules"),
+            cast(null(), Double).label("timing_squares"),
             _count(known).label("unbounded"),  # how true RAPL's own model is differs by processor
         )
         .where(NodeEnergyRow.job_row_id.in_(chosen))
@@ -200,8 +209,8 @@ def saving_joules() -> ColumnElement[float]:
     return case((change > -1.0, GpuEnergyRow.joules * (-change) / (1.0 + change)), else_=null())
 
 
-def error_joules() -> ColumnElement[float]:
-    """Return the error bound of a GPU reading in J: `domain.energy_error.relative_error` in SQL; NULL for none."""
+def timing_error_joules() -> ColumnElement[float]:
+    """Return the timing's error bound of a GPU reading in J: `energy_error(...).timing` in SQL; NULL for none."""
     row = GpuEnergyRow
     share = 2.0 * COUNTER_INTERVAL_SECONDS / row.coverage_seconds
     polled = case((row.source == EnergySource.POLLED.value, POLLED_ERROR_SHARE), else_=0.0)

@@ -15,6 +15,7 @@ from slurm_energy.forms import is_feature_name, is_partition_name
 from slurm_energy.wire.codec import Message
 
 QUERY_SUBJECTS = ("explain", "report-job", "report-user", "report-partition", "status", "decisions")
+MAX_DECISIONS = 10_000
 MAX_MESSAGE_LINE_BYTES = 512
 MAX_TEXT_CHARACTERS = 1024
 MAX_UID = 0xFFFFFFFE
@@ -184,8 +185,8 @@ def decision_reply(decision: EnergyDecision, entry: DecisionEntry) -> Message:
         fields["partition"] = ",".join(decision.partitions)
     if decision.prefer is not None and is_feature_name(decision.prefer):
         fields["prefer"] = decision.prefer
-    if decision.message:
-        fields["message"] = one_line(decision.message)
+    if decision.announcement:
+        fields["message"] = one_line(decision.announcement)
     return Message("ok", fields)
 
 
@@ -222,6 +223,8 @@ class Query:
     cluster: str | None = None
     since_seconds: float | None = None
     until_seconds: float | None = None
+    limit: int | None = None
+    """Of decisions: how many at most."""
 
 
 def parse_query(fields: Mapping[str, str]) -> Query:
@@ -242,6 +245,7 @@ def parse_query(fields: Mapping[str, str]) -> Query:
         cluster=reader.text("cluster"),
         since_seconds=_unix_time(fields, "since"),
         until_seconds=_unix_time(fields, "until"),
+        limit=reader.whole("limit", MAX_DECISIONS),
     )
     if reader.complaints:
         raise WireError(f"query {subject}: {reader.complaints[0]}")

@@ -201,7 +201,7 @@ def test_people_see_the_explanation_and_parsable_output_stays_clean(lab: Lab) ->
     spoken = explained("sbatch", "--parsable", *arguments, "--wrap", "true")
     assert spoken.stdout.strip().isdigit()
     assert spoken.stderr.startswith("sbatch: energy: a100 at ")
-    assert "refuse with --energy=off" in spoken.stderr
+    assert "opt out with --energy=off" in spoken.stderr
     quiet = lab.run(["sbatch", "--energy-quiet", *arguments, "--wrap", "true"], user="alice", check=True)
     assert quiet.stderr == ""
     run = explained("srun", "-p", "a100", "--gres=gpu:1", "-t", "5", "hostname")

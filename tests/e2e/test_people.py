@@ -27,7 +27,7 @@ def test_the_wrapper_submits_once_and_leaves_sbatchs_answer_as_it_is(lab: Lab) -
     assert done.returncode == 0, done.stderr
     job = int(done.stdout)
     assert done.stdout == f"{job}\n"
-    assert done.stderr.count("refuse with --energy=off") == 1
+    assert done.stderr.count("opt out with --energy=off") == 1
     assert lab.run(["squeue", "-h", "-a", "-t", "all", "-n", name, "-o", "%i"]).stdout == f"{job}\n"
 
 

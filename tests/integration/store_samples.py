@@ -170,7 +170,7 @@ def make_decision(decision_id: str = DECISION, **changes: Any) -> EnergyDecision
         "notes": ("a100 at 1275 of 1410 MHz",),
         "estimate": RuntimeEstimate(seconds=95.0, upper_seconds=120.0, source="history", gpu_type=A100),
         "snapshot_age_seconds": 1.25,
-        "message": "a100 at 1275 of 1410 MHz: about 20 % less energy, 5 % longer; refuse with --energy=off",
+        "message": "a100 at 1275 of 1410 MHz: about 20 % less energy, 5 % longer; opt out with --energy=off",
     }
     return EnergyDecision(**{**values, **changes})
 

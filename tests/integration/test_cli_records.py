@@ -204,7 +204,8 @@ def test_decisions_are_listed_one_in_a_line(tmp_path: Path, capsys: pytest.Captu
     assert main(["decisions"]) == 0
     daemon.close()
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 2
-    assert "a100 at 1275 of 1410 MHz" in lines[0]
-    assert "POLICY, SLOWDOWN_BOUND" in lines[1]
+    heading, _, first, second = lines
+    assert heading.split() == ["Decided", "at", "Job", "User", "Name", "Mode", "Decision", "Id"]
+    assert "a100 at 1275 of 1410 MHz" in first
+    assert "POLICY, SLOWDOWN_BOUND" in second
     assert all(letter.isprintable() for line in lines for letter in line)

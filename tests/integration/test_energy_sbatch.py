@@ -21,7 +21,7 @@ from slurm_energy.wire.codec import Message
 
 WRAPPER = [sys.executable, "-m", "slurm_energy.cli.energy_sbatch"]
 HEADERS = Path(__file__).parents[3] / "shared" / "data" / "sbatch_headers" / "sbatch_headers.jsonl"
-LINE = "a100 at 1275 of 1410 MHz: about 13 % less energy, 5 % longer; refuse with --energy=off"
+LINE = "a100 at 1275 of 1410 MHz: about 13 % less energy, 5 % longer; opt out with --energy=off"
 UGLY = [
     b"--wrap",
     b"echo '$(id)'; a\"b\" `id` \\ $HOME",
@@ -340,6 +340,71 @@ def test_an_energy_line_in_the_script_is_explained_where_the_plugin_is_missing(f
     result = submit(fake, b"job.sh")
     assert result.returncode == 1
     assert b"take the #SBATCH --energy lines out" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("line", "advice"),
+    [
+        (b"--energy-maxslowdown=5", b"there is no option --energy-maxslowdown: did you mean --energy-max-slowdown?"),
+        (b"--energy-dead-line=noon", b"there is no option --energy-dead-line: did you mean --energy-deadline?"),
+        (b"--enregy=saver", b"there is no option --enregy: did you mean --energy?"),
+        (b"--energy-xyzzy", b"there is no option --energy-xyzzy: There are --energy, --energy-max-slowdown"),
+    ],
+)
+def test_a_misspelt_option_is_not_blamed_on_a_missing_plugin(fake: FakeSbatch, line: bytes, advice: bytes) -> None:
+    fake.with_plugin()
+    fake.lay_out("stderr", b"sbatch: unrecognized option '" + line + b"'\n")
+    fake.lay_out("rc", b"1")
+    result = submit(fake, line, b"job.sh")
+    assert result.returncode == 1
+    assert advice in result.stderr
+    assert b"plugin" not in result.stderr
+
+
+def test_an_unknown_option_of_somebody_else_is_left_to_sbatch(fake: FakeSbatch) -> None:
+    fake.lay_out("stderr", b"sbatch: unrecognized option '--gpuz=2'\n")
+    fake.lay_out("rc", b"1")
+    assert submit(fake, b"--gpuz=2", b"job.sh").stderr == b"sbatch: unrecognized option '--gpuz=2'\n"
+
+
+def test_what_was_left_out_is_said_behind_the_jobs_number(fake: FakeSbatch) -> None:
+    fake.without_site_plugin()
+    command = [*WRAPPER, "--energy-max-slowdown=5", "job.sh"]
+    done = subprocess.run(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=60, env=environment(fake, None), check=False
+    )
+    found = re.search(rb"\d+", done.stdout)
+    assert found is not None and found.group() == b"4242"
+
+
+def test_under_the_name_of_sbatch_nothing_is_added_for_a_program_that_reads(
+    fake: FakeSbatch, daemon: Callable[[Message | None], FakeDaemon], tmp_path: Path
+) -> None:
+    daemon(explained(LINE))
+    wrapper = tmp_path / "wrapper" / "sbatch"
+    wrapper.parent.mkdir()
+    wrapper.write_text(
+        f"#!{sys.executable}\nimport sys\nfrom slurm_energy.cli.energy_sbatch import main\nsys.exit(main())\n"
+    )
+    wrapper.chmod(0o755)
+    done = subprocess.run(
+        [wrapper, "job.sh"], capture_output=True, timeout=60, env=environment(fake, None), check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"Submitted batch job 4242\n", b"")
+    terminal, end = os.openpty()
+    try:
+        subprocess.run(
+            [wrapper, "job.sh"],
+            stdout=subprocess.PIPE,
+            stderr=end,
+            timeout=60,
+            env=environment(fake, None),
+            check=True,
+        )
+        assert LINE.encode() in os.read(terminal, 4096)
+    finally:
+        os.close(terminal)
+        os.close(end)
 
 
 def test_an_sbatch_without_help_is_left_to_say_what_is_wrong(fake: FakeSbatch) -> None:

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from itertools import pairwise, product
+from typing import Any
 
 import pytest
 from sqlalchemy import Engine
@@ -26,7 +27,7 @@ from slurm_energy.domain.energy import EnergyScope, EnergySource, HostEnergy, No
 from slurm_energy.domain.energy_error import predicted_saving_joules, relative_error
 from slurm_energy.domain.ids import ClusterName, JobId, NodeName, PartitionName
 from slurm_energy.domain.report import ComparisonRecord, EnergyReport, EnergySum, decode_record, encode_record
-from slurm_energy.store.decisions import record_decision
+from slurm_energy.store.decisions import recent_decisions, record_decision
 from slurm_energy.store.energy import record_report
 from slurm_energy.store.explain import explain
 from slurm_energy.store.jobs import upsert_jobs
@@ -68,7 +69,9 @@ def test_job_row_tells_energy_wait_run_and_coverage(engine: Engine) -> None:
     assert job.gpu.joules == 40_000.5
     assert (job.gpu.readings, job.gpu.unknown_readings) == (2, 0)
     assert job.gpu.coverage_share == pytest.approx(100.0 / window)
-    assert job.gpu.error_share == pytest.approx(0.002)
+    assert job.gpu.timing_error_share == pytest.approx(0.002 / 2**0.5)  # two readings, independent of each other
+    assert job.gpu.calibration_error_share == 0.05
+    assert job.gpu.error_share == pytest.approx(0.05 + 0.002 / 2**0.5)
     assert job.host == EnergySum(joules=5000.5, readings=1, coverage_share=job.gpu.coverage_share)
     assert (job.wait_seconds, job.run_seconds, job.attempts) == (50.0, 100.0, 1)
     assert job.saving_joules == pytest.approx(40_000.5 * 0.2 / 0.8)
@@ -272,7 +275,7 @@ def test_explanation_tells_asked_decided_applied_and_observed(engine: Engine) ->
     assert [(gpu.asked_clock_mhz, gpu.applied_clock_mhz, gpu.observed_clock_mhz) for gpu in story.gpus] == [
         (1275, 1275, 1270.5)
     ] * 2
-    assert story.gpus[0].error_share == pytest.approx(0.002)
+    assert story.gpus[0].error_share == pytest.approx(0.052)
     assert story.events == ("gpu001: clock locked", "gpu001: restored")
     clock, run, energy = story.comparisons
     assert (clock.quantity, clock.predicted, clock.actual) == (f"SM clock of {A100}", 1275.0, 1270.5)
@@ -325,3 +328,29 @@ def test_reports_survive_their_wire_form(engine: Engine) -> None:
         for report in (report_jobs(session, EVERYTHING), report_users(session, EVERYTHING)):
             assert decode_record(EnergyReport, encode_record(report)) == report
         assert job_energy(session, CLUSTER, JobId(77)) == report_jobs(session, EVERYTHING).jobs
+
+
+def test_decisions_name_the_jobs_that_carry_them_and_are_found_by_them(engine: Engine) -> None:
+    of_array: dict[str, Any] = {
+        "admin_comment": "energy:d0000002",
+        "array_job_id": JobId(90),
+        "partitions": (PartitionName("a40"),),
+    }
+    states = (
+        make_state(77),
+        *(make_state(90 + task, array_task=str(task), **of_array) for task in range(3)),
+    )
+    with store_session(engine) as session:
+        upsert_jobs(session, CLUSTER, states)
+        for number, user in enumerate(("ada", "bob", "cy"), start=1):
+            decision = make_decision(f"d000000{number}", decided_at_seconds=SUBMITTED + number)
+            record_decision(session, decision, make_request(user_name=user), CLUSTER)
+
+        def found(**where: Any) -> list[tuple[str, tuple[JobId, ...]]]:
+            return [(one.decision_id[-1], one.job_ids) for one in recent_decisions(session, CLUSTER, **where)]
+
+        assert found() == [("3", ()), ("2", (JobId(90),)), ("1", (JobId(77),))]  # Slurm refused the third
+        assert found(job_id=77) == [("1", (JobId(77),))]
+        assert found(job_id=90) == found(job_id=92) == found(partition="a40") == [("2", (JobId(90),))]
+        assert [number for number, _ in found(user_name="cy")] == ["3"]
+        assert found(job_id=12345) == found(partition="nosuch") == []

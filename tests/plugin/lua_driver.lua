@@ -8,9 +8,10 @@ local jobs = {
 		return {
 			name = "a\"b\n%41\255", partition = "a100,a40", tres_per_node = "gres:gpu:2", user_id = 5,
 			time_limit = 90, time_min = 4294967294, ntasks_per_node = 65534, script = "#!/bin/sh",
-			admin_comment = "seen", spank_job_env = { "ENERGY_MODE=saver", "ENERGY_MODE=$(id)" },
+			admin_comment = "seen", spank_job_env = { "ENERGY_MODE=saver", "ENERGY_MODE=$(id)", "ENERGY_TERMINAL=1" },
 		}
 	end,
+	piped = function() return { partition = "a100,a40", spank_job_env = { "ENERGY_MODE=saver" } } end,
 	hinted = function()
 		return {
 			script = "#!/bin/sh", prefer = "", pn_min_cpus = 65534, ntasks_per_core = 65535, contiguous = 0,

@@ -86,9 +86,10 @@ static void test_an_answer_is_applied_and_told(void)
 	_configure(fake_daemon_socket(daemon), "");
 	_begin();
 	fake_slurm_add_entry(&job, "ENERGY_DECISION=forged");
+	fake_slurm_add_entry(&job, "ENERGY_TERMINAL=1");
 	_submit();
-	CHECK(job.spank_job_env_size == 1);
-	CHECK_TEXT(job.spank_job_env[0], "ENERGY_DECISION=v=1;id=abcdefgh1;mode=balanced");
+	CHECK(job.spank_job_env_size == 2);
+	CHECK_TEXT(job.spank_job_env[1], "ENERGY_DECISION=v=1;id=abcdefgh1;mode=balanced");
 	CHECK_TEXT(job.partition, "a40");
 	CHECK_TEXT(job.admin_comment, "energy:abcdefgh1");
 	CHECK_TEXT(message, "energy: 13 % less");
@@ -103,15 +104,33 @@ static void test_the_user_and_the_site_can_silence_the_message(void)
 
 	_configure(fake_daemon_socket(daemon), "");
 	_begin();
+	fake_slurm_add_entry(&job, "ENERGY_TERMINAL=1");
 	fake_slurm_add_entry(&job, "ENERGY_QUIET=1");
 	_submit();
-	CHECK(!message && (job.spank_job_env_size == 2));
+	CHECK(!message && (job.spank_job_env_size == 3));
 	_finish();
 	_configure(fake_daemon_socket(daemon), "message=no\n");
 	_begin();
+	fake_slurm_add_entry(&job, "ENERGY_TERMINAL=1");
 	_submit();
 	CHECK(!message && job.partition);
 	_finish();
+	fake_daemon_stop(daemon);
+}
+
+static void test_without_a_terminal_nothing_is_said(void)
+{
+	static const char *const entries[] = { "ENERGY_MODE=saver", "ENERGY_TERMINAL=0", "ENERGY_TERMINAL=yes" };
+	fake_daemon_t *daemon = fake_daemon_start(DAEMON_ANSWERS, REPLY, strlen(REPLY));
+
+	_configure(fake_daemon_socket(daemon), "");
+	for (size_t i = 0; i < sizeof(entries) / sizeof(entries[0]); i++) {
+		_begin();
+		fake_slurm_add_entry(&job, entries[i]);
+		_submit();
+		CHECK(!message && job.partition);
+		_finish();
+	}
 	fake_daemon_stop(daemon);
 }
 
@@ -254,6 +273,7 @@ int main(void)
 	RUN(test_it_is_the_plugin_that_slurm_looks_for);
 	RUN(test_an_answer_is_applied_and_told);
 	RUN(test_the_user_and_the_site_can_silence_the_message);
+	RUN(test_without_a_terminal_nothing_is_said);
 	RUN(test_a_caller_without_room_for_a_message_is_served);
 	RUN(test_a_bad_daemon_leaves_the_job_unchanged);
 	RUN(test_after_three_failures_the_daemon_is_left_alone_then_asked_again);

@@ -115,6 +115,13 @@ def test_partition_comment_and_message_are_applied(
     assert not {"time_min", "ntasks_per_node", "interactive"} & fields.keys()
 
 
+def test_without_a_terminal_nothing_is_said(start: Start) -> None:
+    daemon = start(answer(partition="a40", message="13 % less"))
+    lines = submit(daemon.path, "piped")
+    assert ("partition", "a40") in lines
+    assert not [line for line in lines if line[0] == "user"]
+
+
 def test_a_partition_outside_the_users_list_is_not_applied(
     start: Start,
 ) -> None:

@@ -42,10 +42,11 @@ static void test_the_time_forms_of_sbatch_are_taken(void)
 		"2026-03-01T08:00:59", "0301", "030127", "03/01", "03/01/27", "03.01.27",
 		"03/01-08:00", "03/01/27-08:00:00", "now+60", "now+2hours", "now+1day",
 		"now+30minutes", "NOW+1week", "now+5seconds", "tomorrow", "today", "noon",
-		"midnight", "teatime",
+		"midnight", "teatime", "fika", "now", "2020-01-01", "@1772352000",
 	};
 	static const char *const bad[] = {
-		"", "whenever", "24:00", "18:60", "18:00:60", "18", "1", "2026-13-01", "2026-00-10",
+		"", "whenever", "24:00", "18:00PM", "0:30AM", "2027-02-29", "0231", "@", "@-1", "@1x",
+		"@123456789012", "18:60", "18:00:60", "18", "1", "2026-13-01", "2026-00-10",
 		"2026-03-32", "2026-03-01 08:00", "2026-03-01T", "2026-03-01T25:00", "1899-01-01",
 		"1301", "0332", "03/01/", "03/01.27", "now+", "now-1hour", "now+1fortnight",
 		"now+hours", "now+1.5hours", "now+9999999999", "now +1", "18:00;id", "$(id)",
@@ -65,6 +66,56 @@ static void test_the_time_forms_of_sbatch_are_taken(void)
 			exit(1);
 		}
 	}
+}
+
+/* 2026-03-01 12:00:00 in Berlin. */
+#define NOON ((time_t) 1772362800)
+
+static void test_a_deadline_is_read_by_the_hosts_own_clock(void)
+{
+	static const struct {
+		const char *text;
+		time_t ahead;
+	} good[] = {
+		{ "18:00", 6 * 3600 }, { "6:00PM", 6 * 3600 }, { "12:00", 24 * 3600 },
+		{ "12:00:01", 1 }, { "12:30am", 12 * 3600 + 1800 }, { "noon", 24 * 3600 },
+		{ "midnight", 12 * 3600 }, { "teatime", 4 * 3600 }, { "fika", 3 * 3600 },
+		{ "tomorrow", 12 * 3600 }, { "2026-03-02", 12 * 3600 },
+		{ "2026-03-01T12:00:10", 10 }, { "0302", 12 * 3600 }, { "03/02/26-01:00", 13 * 3600 },
+		{ "03.02", 12 * 3600 }, { "0228", 364 * 86400 - 43200 }, { "now+1", 1 },
+		{ "now+2hours", 7200 }, { "NOW+1Day", 86400 }, { "now+1weeks", 604800 },
+		{ "2026-03-29T12:00", 28 * 86400 - 3600 }, { "@1772362801", 1 },
+	};
+	time_t seconds;
+
+	setenv("TZ", "Europe/Berlin", 1);
+	tzset();
+	FOR_ALL(good) {
+		if ((energy_deadline(good[i].text, NOON, &seconds) != ENERGY_DEADLINE_AHEAD) ||
+		    (seconds - NOON != good[i].ahead)) {
+			fprintf(stderr, "%s: %lld s\n", good[i].text, (long long) (seconds - NOON));
+			exit(1);
+		}
+	}
+}
+
+static void test_a_deadline_that_has_passed_or_is_far_away_is_told_apart(void)
+{
+	static const char *const passed[] = {
+		"now", "today", "now+0", "2020-01-01", "2026-03-01", "2026-03-01T11:59:59",
+		"2026-03-01T12:00", "0301", "03/01-08:00", "03/01/25", "@1772362800", "@0",
+	};
+	time_t seconds;
+
+	FOR_ALL(passed) {
+		if (energy_deadline(passed[i], NOON, &seconds) != ENERGY_DEADLINE_PASSED) {
+			fprintf(stderr, "not passed: %s\n", passed[i]);
+			exit(1);
+		}
+	}
+	CHECK(energy_deadline("2099-01-01", NOON, &seconds) == ENERGY_DEADLINE_TOO_FAR);
+	CHECK(energy_deadline("now+999999999weeks", NOON, &seconds) == ENERGY_DEADLINE_TOO_FAR);
+	CHECK(energy_deadline("18", NOON, &seconds) == ENERGY_DEADLINE_NO_TIME);
 }
 
 static void test_decision_entries_are_known_in_any_spelling(void)
@@ -111,6 +162,8 @@ int main(void)
 	RUN(test_only_the_four_modes_are_modes);
 	RUN(test_slowdowns_from_0_to_200_percent_are_taken);
 	RUN(test_the_time_forms_of_sbatch_are_taken);
+	RUN(test_a_deadline_is_read_by_the_hosts_own_clock);
+	RUN(test_a_deadline_that_has_passed_or_is_far_away_is_told_apart);
 	RUN(test_decision_entries_are_known_in_any_spelling);
 	RUN(test_a_megabyte_of_newlines_is_looked_at_once);
 	return 0;

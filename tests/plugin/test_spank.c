@@ -1,5 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /* The options as sbatch, srun, salloc and slurmstepd call them. */
+#include <fcntl.h>
+#include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
+
 #include "check.h"
 #include "fake_slurm.h"
 
@@ -47,6 +52,16 @@ static void test_a_bad_value_names_option_value_and_bound(void)
 	CHECK(_give("energy", NULL, 0) != 0);
 }
 
+static void test_a_deadline_in_the_past_is_an_error_that_tells_the_time_here(void)
+{
+	CHECK(_give("energy-deadline", "2020-01-01", 0) != 0);
+	CHECK(strstr(fake_slurm_last_error(), "--energy-deadline=2020-01-01 has passed: it is 20"));
+	CHECK(_give("energy-deadline", "now", 0) != 0);
+	CHECK(_give("energy-deadline", "9999-01-01", 0) != 0);
+	CHECK_TEXT(fake_slurm_last_error(),
+		   "--energy-deadline=9999-01-01 is more than ten years ahead");
+}
+
 static void test_on_the_nodes_a_bad_value_harms_nothing(void)
 {
 	CHECK(_give("energy", "turbo", 1) == 0);
@@ -55,10 +70,12 @@ static void test_on_the_nodes_a_bad_value_harms_nothing(void)
 
 static void test_the_last_value_is_passed_on_by_sbatch_and_srun(void)
 {
+	setenv("TZ", "Europe/Berlin", 1);
+	tzset();
 	CHECK(_give("energy", "saver", 0) == 0);
 	CHECK(_give("energy", "off", 0) == 0);
 	CHECK(_give("energy-max-slowdown", "7.5%", 0) == 0);
-	CHECK(_give("energy-deadline", "now+2hours", 0) == 0);
+	CHECK(_give("energy-deadline", "2030-03-01T08:00", 0) == 0);
 	CHECK(_give("energy-quiet", NULL, 0) == 0);
 	for (int i = 0; i < 2; i++) {
 		fake_spank_context(i ? S_CTX_LOCAL : S_CTX_ALLOCATOR);
@@ -66,8 +83,26 @@ static void test_the_last_value_is_passed_on_by_sbatch_and_srun(void)
 		CHECK(slurm_spank_init_post_opt(NULL, 0, NULL) == 0);
 		CHECK_TEXT(fake_spank_entries(),
 			   "ENERGY_MODE=off\nENERGY_MAX_SLOWDOWN=7.5\n"
-			   "ENERGY_DEADLINE=now+2hours\nENERGY_QUIET=1\n");
+			   "ENERGY_DEADLINE=@1898578800\nENERGY_QUIET=1\n");
 	}
+}
+
+static void test_a_terminal_behind_stderr_is_passed_on(void)
+{
+	int before = dup(2), terminal = posix_openpt(O_RDWR | O_NOCTTY), slave;
+
+	CHECK((terminal >= 0) && !grantpt(terminal) && !unlockpt(terminal));
+	slave = open(ptsname(terminal), O_RDWR | O_NOCTTY);
+	CHECK(slave >= 0);
+	fake_spank_context(S_CTX_ALLOCATOR);
+	fake_spank_forget();
+	CHECK(dup2(slave, 2) == 2);
+	slurm_spank_init_post_opt(NULL, 0, NULL);
+	CHECK(dup2(before, 2) == 2);
+	CHECK(strstr(fake_spank_entries(), "ENERGY_TERMINAL=1\n"));
+	close(slave);
+	close(terminal);
+	close(before);
 }
 
 static void test_in_other_contexts_nothing_is_set(void)
@@ -100,11 +135,19 @@ static void test_a_job_submitted_inside_a_job_does_not_inherit_its_options(void)
 
 int main(void)
 {
+	int silent = open("/dev/null", O_RDWR);
+
+	/* A test that fails says so on the stream that it began with. */
+	if (isatty(2) && (dup2(silent, 2) != 2))
+		return 1;
+	close(silent);
 	RUN(test_the_options_are_registered_with_a_usage_line);
 	RUN(test_without_options_nothing_is_passed_on);
 	RUN(test_a_bad_value_names_option_value_and_bound);
+	RUN(test_a_deadline_in_the_past_is_an_error_that_tells_the_time_here);
 	RUN(test_on_the_nodes_a_bad_value_harms_nothing);
 	RUN(test_the_last_value_is_passed_on_by_sbatch_and_srun);
+	RUN(test_a_terminal_behind_stderr_is_passed_on);
 	RUN(test_in_other_contexts_nothing_is_set);
 	RUN(test_a_job_submitted_inside_a_job_does_not_inherit_its_options);
 	return 0;

@@ -109,6 +109,8 @@ def _devices(state: JobState, options: LoadOptions) -> int:
 def _why_aside(state: JobState, gpus: int) -> str:
     if state.state in _LIVE:
         return "not ended"
+    if state.state == "REVOKED":
+        return "ran on another cluster of the federation"
     if state.started_at_seconds is None or state.ended_at_seconds is None:
         return "never ran"
     if state.state == "CANCELLED" and state.ended_at_seconds == state.started_at_seconds:
@@ -128,7 +130,8 @@ def _job(attempts: _Attempts, job_id: int, gpus: int, options: LoadOptions) -> J
     if state.state == "TIMEOUT" and limit < inf:
         elapsed = max(elapsed, limit + 1.0)
     partitions = tuple(str(name) for name in state.partitions)
-    kind = options.kind_of(state.name, *partitions, state.account or "")
+    gpu_type = state.gpu_types[0] if len(state.gpu_types) == 1 else ""
+    kind = options.kind_of(state.name, *partitions, state.account or "", gpu_type=gpu_type)
     units = kind.units(elapsed, gpus)
     failed = state.state in _FAILED
     return Job(
@@ -140,6 +143,7 @@ def _job(attempts: _Attempts, job_id: int, gpus: int, options: LoadOptions) -> J
         gpu_counts=(gpus,),
         time_limit_seconds=limit,
         partitions=partitions if options.keep_partitions else (),
+        devices=tuple(dict.fromkeys(filter(None, map(options.device_by_gpu_type.get, state.gpu_types)))),
         cpus=state.cpus or 0,
         array_id=state.array_job_id,
         user=state.user_name,

@@ -80,12 +80,18 @@ def recognised_format(path: Path) -> Format:
         raise WorkloadError(f"workload {str(path)!r} is empty")
     if head.lstrip().startswith("{"):
         return "sacct-json"
-    first = head.splitlines()[0]
-    if "|" in first and "jobid" in first.lower().split("|"):
+    first = head.lstrip("\r\n").splitlines()[0]
+    if "jobid" in first.lower().split("|") or any(_is_accounting(first.lower().split(mark)) for mark in "|,;\t"):
         return "sacct-text"
     if _is_swf(head):
         return "swf"
     return _csv_format(path, first)
+
+
+def _is_accounting(names: list[str]) -> bool:
+    """Tell whether column names are those of sacct."""
+    found = {name.strip().strip('"') for name in names}
+    return bool({"jobid", "jobidraw"} & found) and bool({"state", "elapsed", "elapsedraw", "alloctres"} & found)
 
 
 def _csv_format(path: Path, first: str) -> Format:

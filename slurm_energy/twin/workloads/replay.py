@@ -66,6 +66,10 @@ class LoadOptions:
     processors_per_device: int = 0
     """Processors that count as one device, for jobs without GPUs. 0 leaves such jobs of an accounting aside; a standard
     workload file, which knows processors only, then counts each as one."""
+    kinds_by_gpu_type: Mapping[str, tuple[ReplayKind, ...]] = field(default_factory=dict)
+    """Kinds for jobs that held GPUs of one GRES type, where that is another device than the reference."""
+    device_by_gpu_type: Mapping[str, str] = field(default_factory=dict)
+    """Devices that stand for GRES types; jobs ask for those of theirs."""
     keep_partitions: bool = False
     """Whether jobs ask for the partitions that they ran in; the world must have them."""
 
@@ -80,14 +84,15 @@ class LoadOptions:
         if unknown:
             raise ConfigError(f"a label is mapped to kind {unknown[0]!r}, which is not among the kinds of the replay")
 
-    def kind_of(self, *labels: str) -> ReplayKind:
+    def kind_of(self, *labels: str, gpu_type: str = "") -> ReplayKind:
         """Return the kind of the first label that is mapped, or that is a kind's name; else the first kind."""
-        by_name = {kind.name: kind for kind in self.kinds}
+        kinds = self.kinds_by_gpu_type.get(gpu_type, self.kinds)
+        by_name = {kind.name: kind for kind in kinds}
         for label in labels:
             name = self.kind_by_label.get(label, label)
             if name in by_name:
                 return by_name[name]
-        return self.kinds[0]
+        return by_name.get(self.kinds[0].name, kinds[0])
 
     def kind_named(self, name: str) -> ReplayKind:
         """Return the kind for a trace's own name of its work: one of `kinds`, else a new one of 1 s per unit."""

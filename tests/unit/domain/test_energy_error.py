@@ -3,17 +3,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_energy.domain.energy import EnergyScope, EnergySource
-from slurm_energy.domain.energy_error import predicted_saving_joules, relative_error
+from slurm_energy.domain.energy_error import (
+    EnergyError,
+    energy_error,
+    error_of_sum,
+    predicted_saving_joules,
+    relative_error,
+)
 
 
 @pytest.mark.parametrize(
     ("source", "seconds", "expected"),
     [
-        (EnergySource.COUNTER, 20.0, 0.01),
+        (EnergySource.COUNTER, 20.0, 0.06),
+        (EnergySource.COUNTER, 86_400.0, 0.0500023),
         (EnergySource.COUNTER, 0.2, 1.0),
         (EnergySource.COUNTER, 0.005, 1.0),
         (EnergySource.COUNTER, 0.0, 1.0),
-        (EnergySource.POLLED, 20.0, 0.06),
+        (EnergySource.POLLED, 20.0, 0.11),
         (EnergySource.MODEL, 20.0, None),
         (EnergySource.NONE, 20.0, None),
     ],
@@ -23,6 +30,28 @@ def test_error_comes_from_update_interval_and_source(
 ) -> None:
     found = relative_error(source, EnergyScope.GPU, seconds)
     assert found == (None if expected is None else pytest.approx(expected))
+
+
+def test_timing_and_calibration_are_told_apart() -> None:
+    error = energy_error(EnergySource.COUNTER, EnergyScope.GPU, 20.0)
+    assert error == EnergyError(timing=0.01, calibration=0.05)
+
+
+def test_timing_adds_in_quadrature_and_calibration_adds_up() -> None:
+    one = EnergyError(timing=0.04)
+    total = error_of_sum([(100.0, one)] * 4)
+    assert total is not None
+    assert total.timing == pytest.approx(0.02)
+    assert total.calibration == pytest.approx(0.05)
+    assert error_of_sum([]) is None
+
+
+@given(st.lists(st.tuples(st.floats(1.0, 1e9), st.floats(0.0, 1.0)), min_size=1, max_size=20))
+def test_a_sum_is_never_less_certain_than_its_worst_reading(readings: list[tuple[float, float]]) -> None:
+    total = error_of_sum([(joules, EnergyError(timing=share)) for joules, share in readings])
+    assert total is not None
+    assert total.timing <= max(share for _, share in readings) + 1e-9
+    assert total.total >= min(1.0, 0.05) - 1e-12
 
 
 @pytest.mark.parametrize("scope", [EnergyScope.MIG_ESTIMATE, EnergyScope.SHARED_ESTIMATE])

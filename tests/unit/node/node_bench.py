@@ -191,6 +191,8 @@ class Bench:
         self.spool = Spool(root / "spool")
         self.slurm_conf = root / "slurm.conf"
         self.samplers: list[int] = []
+        self.flushes = 0
+        self.pauses: list[float] = []
         self.lines: list[str] = []
         self.live: frozenset[JobId | Sluid] = frozenset()
         self.slurm_states: dict[int, str | None] = {}
@@ -218,7 +220,7 @@ class Bench:
             boot_id=self.boot_id,
             now=self.clock.read_now,
             monotonic=self.clock.read_monotonic,
-            pause=lambda seconds: None,
+            pause=self.pauses.append,
             stage=lambda text: None,
             start_sampler=self.samplers.append,
             live_jobs=lambda: self.live,
@@ -226,8 +228,12 @@ class Bench:
             device_minor=lambda path: int(path.removeprefix("/dev/nvidia")),
             job_state=lambda job_id, node: self.slurm_states.get(job_id) if node == "n1" else "",
             lock_records=self.lock_records,
+            start_flush=self._count_flush,
             rapl_root=self.root / "powercap",
         )
+
+    def _count_flush(self) -> None:
+        self.flushes += 1
 
     def hook(self, job_id: int, gpus: str = "0", entry: str | None = None, **more: str) -> HookEnvironment:
         environment = {

@@ -10,7 +10,7 @@ from slurm_energy.config import NodeConfig
 from slurm_energy.domain.node_status import STATUS_INTERVAL_SECONDS, NodeStatus
 from slurm_energy.errors import AuthenticationError, DaemonUnavailable, SlurmEnergyError, SpoolError, WireError
 from slurm_energy.node.epilog import run_epilog
-from slurm_energy.node.flush import run_flush
+from slurm_energy.node.flush import MIN_INTERVAL_SECONDS, run_flush, run_flush_soon, spread_seconds
 from slurm_energy.node.prolog import run_prolog
 from slurm_energy.node.status import note_repair
 from slurm_energy.wire.authentication import ReplayGuard, verify
@@ -276,3 +276,58 @@ def test_a_node_whose_spool_cannot_be_used_says_so(bench: Bench, tmp_path: Path)
     with pytest.raises(SpoolError):
         run_flush(bench.context())
     assert any("cannot be created" in problem for problem in daemon.statuses[0].problems)
+
+
+def ended(bench: Bench, job_id: int) -> None:
+    run_prolog(bench.context(), bench.hook(job_id))
+    run_epilog(bench.context(), bench.hook(job_id))
+
+
+def test_the_epilog_starts_the_delivery_of_its_report(bench: Bench, tmp_path: Path) -> None:
+    ended(bench, 1)
+    assert bench.flushes == 0  # nobody to deliver to
+    bench.node = node(tmp_path, "127.0.0.1:1")
+    ended(bench, 2)
+    assert bench.flushes == 1
+    run_epilog(bench.context(), bench.hook(3, gpus=""))
+    assert bench.flushes == 1
+
+
+def test_a_report_is_on_its_way_within_the_spread_of_its_job(bench: Bench, tmp_path: Path) -> None:
+    daemon = Daemon(accept)
+    bench.node = node(tmp_path, daemon.address)
+    ended(bench, 1)
+    bench.pauses.clear()
+    assert run_flush_soon(bench.context(), "n[1-500]", lambda: 0.5)
+    assert bench.pauses == [pytest.approx(6.0)]
+    assert daemon.job_ids == [[1]]
+    daemon.close()
+
+
+def test_a_node_whose_jobs_end_one_after_the_other_comes_only_now_and_then(bench: Bench, tmp_path: Path) -> None:
+    daemon = Daemon(accept)
+    bench.node = node(tmp_path, daemon.address)
+    run_flush_soon(bench.context(), "n1", lambda: 0.0)
+    bench.pauses.clear()
+    run_flush_soon(bench.context(), "n1", lambda: 0.0)
+    bench.clock.advance(3600.0)
+    run_flush_soon(bench.context(), "n1", lambda: 0.0)
+    first, second = bench.pauses
+    assert (0.0 < first <= MIN_INTERVAL_SECONDS, second) == (True, 0.0)
+    daemon.close()
+
+
+def test_one_process_waits_for_all_reports_of_a_node(bench: Bench, tmp_path: Path) -> None:
+    bench.node = node(tmp_path, "127.0.0.1:1")
+    bench.spool.prepare()
+    with bench.spool.try_turn() as turn:
+        assert turn is not None
+        assert run_flush_soon(bench.context(), "n1", lambda: 0.9)
+    assert bench.pauses == []
+
+
+@pytest.mark.parametrize(
+    ("nodes", "seconds"), [("", 2.0), ("n1", 2.02), ("n[1-100]", 4.0), ("n[1-60000]", 30.0), ("n[", 2.02)]
+)
+def test_the_nodes_of_a_large_job_come_over_a_longer_time(nodes: str, seconds: float) -> None:
+    assert spread_seconds(nodes) == pytest.approx(seconds)

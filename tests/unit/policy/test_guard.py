@@ -12,11 +12,14 @@ from policy_factory import (
     make_config,
     make_job,
     make_node,
+    make_partition,
     make_snapshot,
 )
 
 from slurm_energy.domain.decision import EnergyDecision, PolicyAnswer, Reason
-from slurm_energy.domain.job import EnergyMode
+from slurm_energy.domain.job import EnergyMode, JobRequest
+from slurm_energy.domain.reasons import reason_sentence
+from slurm_energy.policy.baselines import SlurmDefaultPolicy
 from slurm_energy.policy.guard import Guard, decision_entry, new_decision_id
 from slurm_energy.policy.oracle import OraclePolicy
 
@@ -25,15 +28,15 @@ def test_job_of_the_default_partition_gets_the_clock_of_its_gpu_type() -> None:
     decision = decide(make_job())
     assert clocks(decision) == {A100: 1290}
     assert decision.partitions is None
-    assert decision.message == "a100 at 1290 of 1410 MHz: about 11 % less energy, 5 % longer; refuse with --energy=off"
+    assert decision.message == "a100 at 1290 of 1410 MHz: about 11 % less energy, 5 % longer; opt out with --energy=off"
     assert decision.reasons == (Reason.POLICY, Reason.ROUTING_CLOSED)
 
 
 def test_message_for_boards_of_the_catalogues_limit_tells_what_they_save_and_the_clock_people_know() -> None:
     decision = decide(make_job(), config=make_config(gpu_power_limits_watts={}))
-    assert decision.message == "a100 at 1260 of 1410 MHz: about 4 % less energy, 5 % longer; refuse with --energy=off"
+    assert decision.message == "a100 at 1260 of 1410 MHz: about 4 % less energy, 5 % longer; opt out with --energy=off"
     saver = decide(make_job(mode=EnergyMode.SAVER), config=make_config(gpu_power_limits_watts={"a100": 400.0}))
-    assert saver.message == "a100 at 1095 of 1410 MHz: about 18 % less energy, 19 % longer; refuse with --energy=off"
+    assert saver.message == "a100 at 1095 of 1410 MHz: about 18 % less energy, 19 % longer; opt out with --energy=off"
 
 
 def test_clock_above_what_the_board_reaches_by_itself_is_no_saving() -> None:
@@ -78,8 +81,89 @@ def test_observe_records_what_would_have_been_and_changes_nothing() -> None:
     decision = decide(make_job(mode=EnergyMode.OBSERVE))
     assert not changes_job(decision)
     assert decision.reasons[0] is Reason.OBSERVE_ONLY
-    assert decision.notes[0].startswith("would have been: a100 at 1290 of 1410 MHz")
-    assert decision.message == ""
+    line = "would have been: a100 at 1290 of 1410 MHz: about 11 % less energy, 5 % longer"
+    assert (decision.notes[0], decision.message) == (line, line)
+    assert decision.announcement == (
+        "only observed, nothing is changed; it would have been a lower GPU clock (less energy, a somewhat longer run)"
+    )
+
+
+def test_a_site_that_observes_says_nothing_at_the_submission_of_people_who_did_not_ask_for_it() -> None:
+    decision = decide(make_job(), config=make_config(default_mode="observe"))
+    assert decision.message.startswith("would have been: a100")
+    assert decision.announcement == ""
+
+
+def test_the_announcement_is_true_of_a_job_that_slurm_refuses_and_has_no_digit() -> None:
+    decision = decide(make_job())
+    assert decision.announcement == (
+        "if the job is accepted: a lower GPU clock (less energy, a somewhat longer run); "
+        "figures with slurm-energy explain, opt out with --energy=off"
+    )
+    for kind in (make_job(), make_job(mode=EnergyMode.OBSERVE), make_job(partitions=("a40", "a100"), max_slowdown=2.0)):
+        told = decide(kind).announcement
+        assert told and not any(letter.isdigit() for letter in told)
+
+
+def test_a_decision_that_does_nothing_announces_nothing() -> None:
+    for kind in (make_job(mode=EnergyMode.OFF), make_job(gpus=0), make_job(max_slowdown=0.0), make_job(quiet=True)):
+        assert decide(kind).announcement == ""
+
+
+@pytest.mark.parametrize("partitions", [("nosuch",), ("nosuch", "neither")])
+def test_a_partition_that_nobody_knows_is_the_reason(partitions: tuple[str, ...]) -> None:
+    policy = AnswerPolicy(lambda context: pytest.fail("the policy was asked"))
+    decision = decide(make_job(partitions=partitions), policy=policy)
+    assert (changes_job(decision), decision.reasons) == (False, (Reason.UNKNOWN_PARTITION,))
+    assert decision.notes == tuple(f"partition {name} is not in the picture of the cluster" for name in partitions)
+
+
+def test_a_partition_that_nobody_knows_beside_another_is_told() -> None:
+    decision = decide(make_job(partitions=("nosuch", "a100")))
+    assert clocks(decision) == {A100: 1290}
+    assert "partition nosuch is not in the picture of the cluster" in decision.notes
+
+
+def test_no_partition_and_no_default_one_is_the_reason() -> None:
+    snapshot = make_snapshot(partitions=(make_partition("a100"), make_partition("a40")))
+    decision = decide(make_job(), snapshot=snapshot)
+    assert decision.reasons == (Reason.UNKNOWN_PARTITION,)
+    assert decision.notes == ("the job names no partition, and the cluster has no default one",)
+
+
+def test_a_bound_of_no_slowdown_is_the_reason_for_the_default_clock() -> None:
+    decision = decide(make_job(max_slowdown=0.0))
+    assert not changes_job(decision)
+    assert Reason.NO_CLOCK_IN_BOUND in decision.reasons
+    assert "no lower clock is inside the allowed slowdown of 0 %" in decision.notes
+
+
+@pytest.mark.parametrize("gpu_type", ["h100", "3090"])
+def test_a_gpu_type_that_the_partition_lacks_is_the_reason(gpu_type: str) -> None:
+    decision = decide(make_job(gpu_type=gpu_type, partitions=("a100",)))
+    assert not changes_job(decision)
+    assert Reason.NO_SUCH_GPU in decision.reasons
+
+
+def test_a_policy_that_leaves_the_job_alone_says_so() -> None:
+    decision = decide(make_job(), policy=SlurmDefaultPolicy())
+    assert decision.reasons == (Reason.POLICY, Reason.ROUTING_CLOSED, Reason.NOTHING_CHANGED)
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        make_job(partitions=("nosuch",)),
+        make_job(max_slowdown=0.0),
+        make_job(gpu_type="h100"),
+        make_job(mode=EnergyMode.OFF),
+    ],
+)
+def test_nobody_is_told_that_the_policy_chose_what_was_left_as_it_was(job: JobRequest) -> None:
+    decision = decide(job)
+    sentences = [reason_sentence(code, changed=changes_job(decision)) for code in decision.reasons]
+    assert "The policy chose this setting." not in sentences
+    assert sentences
 
 
 def test_job_without_mode_takes_the_sites_default() -> None:
@@ -160,7 +244,7 @@ def test_message_shows_slurm_names_and_never_passes_512_bytes() -> None:
     decision = decide(make_job(mode=EnergyMode.SAVER), snapshot=make_snapshot(*nodes), config=config)
     assert len(decision.clocks) == 5
     assert len(decision.message.encode()) <= 512
-    assert decision.message.endswith("more GPU types; refuse with --energy=off")
+    assert decision.message.endswith("more GPU types; opt out with --energy=off")
 
 
 def test_hostile_gres_name_reaches_no_terminal() -> None:

@@ -60,7 +60,7 @@ def dropped_with(decision: EnergyDecision, words: str) -> bool:
 def test_a_feature_of_an_available_node_passes_and_the_person_is_told() -> None:
     decision = decide(make_job())
     assert decision.prefer == "nvlink"
-    assert decision.message == "nodes with nvlink first; refuse with --energy=off"
+    assert decision.message == "nodes with nvlink first; opt out with --energy=off"
     assert not any("feature" in note for note in decision.notes)
 
 
@@ -156,7 +156,7 @@ def test_a_feature_of_the_partition_that_the_answer_left_is_dropped() -> None:
 def test_observe_records_the_hint_and_gives_none() -> None:
     decision = decide(make_job(mode=EnergyMode.OBSERVE))
     assert not changes_job(decision)
-    assert decision.notes[0] == "would have been: nodes with nvlink first; refuse with --energy=off"
+    assert decision.notes[0] == "would have been: nodes with nvlink first"
 
 
 def test_partition_and_hint_are_told_together() -> None:

@@ -1,4 +1,6 @@
 import contextlib
+import re
+import time
 from datetime import datetime, timedelta
 
 import pytest
@@ -65,6 +67,22 @@ def test_sbatchs_own_time_forms_are_read(text: str, moment: datetime) -> None:
 def test_anything_else_the_past_and_the_far_future_are_errors(text: str) -> None:
     with pytest.raises(ValueRangeError, match="deadline"):
         parse_deadline(text, NOW_SECONDS)
+
+
+@pytest.mark.parametrize("text", ["2020-01-01", "now", "today", "05/06/26-08:00", "@1000", "@1"])
+def test_a_time_that_has_passed_is_told_with_the_time_here(text: str) -> None:
+    here = NOW.astimezone().isoformat(timespec="seconds")
+    with pytest.raises(ValueRangeError, match=re.escape(f"deadline {text!r} has passed: it is {here} here")):
+        parse_deadline(text, NOW_SECONDS)
+
+
+@pytest.mark.parametrize("zone", ["UTC", "Asia/Tokyo", "America/New_York"])
+def test_seconds_mean_the_same_in_every_time_zone(zone: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", zone)
+    time.tzset()
+    assert parse_deadline(f"@{int(NOW_SECONDS) + 60}", NOW_SECONDS) == int(NOW_SECONDS) + 60.0
+    monkeypatch.undo()
+    time.tzset()
 
 
 @given(st.text(max_size=40))

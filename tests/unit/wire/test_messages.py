@@ -141,6 +141,7 @@ def decision(**fields: object) -> EnergyDecision:
         "decided_at_seconds": 1.0,
         "clocks": (clock,),
         "message": "a100 at 1275 of 1410 MHz",
+        "announcement": "a lower GPU clock",
         **fields,
     }
     return EnergyDecision(**values)  # type: ignore[arg-type]  # each test gives fields of the right type
@@ -157,14 +158,14 @@ def test_a_decision_becomes_the_reply_of_the_protocol() -> None:
             "entry": "v=1;id=0123456789abcdef;mode=balanced;clocks=a100-sxm4-80gb:1275;limit=60",
             "admin_comment": "energy:0123456789abcdef",
             "partition": "a100,a40",
-            "message": "a100 at 1275 of 1410 MHz",
+            "message": "a lower GPU clock",
         },
     )
 
 
 def test_a_decision_that_changes_nothing_still_carries_its_entry() -> None:
     entry = DecisionEntry(decision_id=ID, mode=EnergyMode.OFF)
-    reply = decision_reply(decision(mode=EnergyMode.OFF, clocks=(), message=""), entry)
+    reply = decision_reply(decision(mode=EnergyMode.OFF, clocks=(), message="", announcement=""), entry)
     assert reply.fields == {
         "decision_id": "0123456789abcdef",
         "entry": "v=1;id=0123456789abcdef;mode=off",
