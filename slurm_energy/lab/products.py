@@ -1,6 +1,7 @@
 """The product's own parts in a lab: plugin and hooks, built or copied into its folder."""
 
 import fcntl
+import hashlib
 import os
 import shutil
 import subprocess
@@ -38,7 +39,9 @@ def install_plugin(layout: Layout, host: Host) -> None:
     source = shared_directory("plugin")
     if not (source / "Makefile").is_file():
         raise LabError(f"{source} has no Makefile: this installation cannot build the plugin; try a lab without it")
-    build = cache_directory() / f"plugin-{host.slurm_version[0]}.{host.slurm_version[1]:02d}"
+    # Each checkout has its own: make compares times of files, and would take another's objects for its own.
+    checkout = hashlib.sha256(str(source.resolve()).encode()).hexdigest()[:12]
+    build = cache_directory() / f"plugin-{host.slurm_version[0]}.{host.slurm_version[1]:02d}-{checkout}"
     with build_lock(build):
         make(source, build)
         libraries = sorted(build.rglob("*.so"))

@@ -4,14 +4,19 @@
 
 #include "check.h"
 #include "common/request.h"
+#include "fake_partitions.h"
 #include "fake_slurm.h"
 #include "job_submit_energy/job.h"
 #include "job_submit_energy/slurm_memory.h"
 
 static job_desc_msg_t job;
 
+static const char *const names[] = { "v100", "a100", "a40" };
+static char why[200];
+
 static void _begin(void)
 {
+	fake_partitions(names, 3);
 	fake_slurm_empty_job(&job);
 }
 
@@ -237,12 +242,12 @@ static void test_an_answer_is_applied_in_slurms_memory(void)
 	strcpy(reply.entry, "v=1;id=abcdefgh1;mode=saver");
 	strcpy(reply.partition, "a40");
 	strcpy(reply.admin_comment, "energy:abcdefgh1");
-	CHECK(energy_job_apply(&job, &reply) == ENERGY_APPLIED);
+	CHECK(energy_job_apply(&job, 1000, &reply, why, sizeof(why)) == ENERGY_APPLIED);
 	CHECK(job.spank_job_env_size == 2);
 	CHECK_TEXT(job.spank_job_env[1], "ENERGY_DECISION=v=1;id=abcdefgh1;mode=saver");
 	CHECK(!job.spank_job_env[2]);
 	CHECK(fake_slurm_owns(job.spank_job_env) && fake_slurm_owns(job.spank_job_env[1]));
-	CHECK_TEXT(job.partition, "a40");
+	CHECK_TEXT(job.partition, "a40,v100");
 	CHECK_TEXT(job.admin_comment, "energy:abcdefgh1");
 	CHECK(fake_slurm_owns(job.partition) && fake_slurm_owns(job.admin_comment));
 	_finish();
@@ -255,7 +260,7 @@ static void test_an_answer_that_names_nothing_changes_nothing(void)
 
 	_begin();
 	before = job;
-	CHECK(energy_job_apply(&job, &reply) == ENERGY_APPLIED);
+	CHECK(energy_job_apply(&job, 1000, &reply, why, sizeof(why)) == ENERGY_APPLIED);
 	CHECK(!memcmp(&before, &job, sizeof(job)));
 	_finish();
 }
@@ -269,7 +274,7 @@ static const char *_moved(const char *users, const char *answer, energy_applied_
 	job.partition = users ? fake_slurm_string(users) : NULL;
 	strcpy(reply.partition, answer);
 	strcpy(reply.entry, "v=1");
-	CHECK(energy_job_apply(&job, &reply) == expected);
+	CHECK(energy_job_apply(&job, 1000, &reply, why, sizeof(why)) == expected);
 	CHECK(job.spank_job_env_size == 1);	/* the clock is applied all the same */
 	snprintf(result, sizeof(result), "%s", job.partition);
 	_finish();
@@ -278,24 +283,30 @@ static const char *_moved(const char *users, const char *answer, energy_applied_
 
 static void test_the_users_own_partition_wins(void)
 {
-	CHECK_TEXT(_moved("a100", "a40", ENERGY_APPLIED_BUT_PARTITION), "a100");
-	CHECK_TEXT(_moved("a100", "a100,a40", ENERGY_APPLIED_BUT_PARTITION), "a100");
-	CHECK_TEXT(_moved("a100,a40", "a4", ENERGY_APPLIED_BUT_PARTITION), "a100,a40");
-	CHECK_TEXT(_moved("a100", "a100x", ENERGY_APPLIED_BUT_PARTITION), "a100");
-	CHECK_TEXT(_moved(",", "a", ENERGY_APPLIED_BUT_PARTITION), ",");
+	CHECK_TEXT(_moved("a100", "a40", ENERGY_APPLIED_BUT_FOREIGN), "a100");
+	CHECK_TEXT(_moved("a100,a40", "a4", ENERGY_APPLIED_BUT_FOREIGN), "a100,a40");
 }
 
-static void test_a_subset_of_the_users_list_is_applied(void)
+static void test_the_answers_partitions_go_before_the_jobs_own(void)
 {
-	CHECK_TEXT(_moved("v100,a100,a40", "a40,v100", ENERGY_APPLIED), "a40,v100");
-	CHECK_TEXT(_moved("a100,a40", "a40", ENERGY_APPLIED), "a40");
-	CHECK_TEXT(_moved("a100", "a100", ENERGY_APPLIED), "a100");
+	CHECK_TEXT(_moved("v100,a100,a40", "a40", ENERGY_APPLIED), "a40,v100,a100");
+	CHECK_TEXT(_moved(NULL, "a40", ENERGY_APPLIED), "a40,v100");
 }
 
-static void test_a_job_without_a_partition_takes_the_answers(void)
+static void test_the_comment_says_when_the_partition_was_not_applied(void)
 {
-	CHECK_TEXT(_moved(NULL, "a40,v100", ENERGY_APPLIED), "a40,v100");
-	CHECK_TEXT(_moved("", "a40", ENERGY_APPLIED), "a40");
+	energy_reply_t reply = _reply();
+
+	strcpy(reply.partition, "a40");
+	strcpy(reply.admin_comment, "energy:abcdefgh1");
+	_begin();
+	job.partition = fake_slurm_string("a100,a40");
+	fake_partition("a40")->state = PARTITION_DRAIN;
+	CHECK(energy_job_apply(&job, 1000, &reply, why, sizeof(why)) == ENERGY_APPLIED_BUT_PARTITION);
+	CHECK_TEXT(why, "a40: State");
+	CHECK_TEXT(job.partition, "a100,a40");
+	CHECK_TEXT(job.admin_comment, "energy:abcdefgh1 partition-kept");
+	_finish();
 }
 
 static void test_a_job_that_names_its_nodes_is_not_moved(void)
@@ -306,7 +317,7 @@ static void test_a_job_that_names_its_nodes_is_not_moved(void)
 	_begin();
 	job.req_nodes = nodes;
 	strcpy(reply.partition, "a40");
-	CHECK(energy_job_apply(&job, &reply) == ENERGY_APPLIED_BUT_PARTITION);
+	CHECK(energy_job_apply(&job, 1000, &reply, why, sizeof(why)) == ENERGY_APPLIED_BUT_PARTITION);
 	CHECK(!job.partition);
 	_finish();
 }
@@ -317,7 +328,7 @@ static const char *_preferred(energy_applied_t expected)
 	energy_reply_t reply = _reply();
 
 	strcpy(reply.prefer, "nvlink");
-	CHECK(energy_job_apply(&job, &reply) == expected);
+	CHECK(energy_job_apply(&job, 1000, &reply, why, sizeof(why)) == expected);
 	CHECK(!job.prefer || fake_slurm_owns(job.prefer));
 	snprintf(result, sizeof(result), "%s", job.prefer ? job.prefer : "none");
 	return result;
@@ -384,7 +395,7 @@ static void test_a_feature_of_a_partition_that_was_not_applied_is_not_preferred(
 	job.partition = fake_slurm_string("a100");
 	strcpy(reply.partition, "a40");
 	strcpy(reply.prefer, "nvlink");
-	CHECK(energy_job_apply(&job, &reply) == ENERGY_APPLIED_BUT_PARTITION);
+	CHECK(energy_job_apply(&job, 1000, &reply, why, sizeof(why)) == ENERGY_APPLIED_BUT_FOREIGN);
 	CHECK(!job.prefer);
 	_finish();
 }
@@ -404,7 +415,7 @@ static void test_an_admin_comment_is_appended_to_the_one_before(void)
 	_begin();
 	job.admin_comment = fake_slurm_string("seen by ops");
 	strcpy(reply.admin_comment, "energy:abcdefgh1");
-	energy_job_apply(&job, &reply);
+	energy_job_apply(&job, 1000, &reply, why, sizeof(why));
 	CHECK_TEXT(job.admin_comment, "seen by ops; energy:abcdefgh1");
 	_finish();
 }
@@ -420,7 +431,7 @@ static void test_without_memory_nothing_breaks_and_an_undecided_job_is_not_moved
 		_begin();
 		job.partition = fake_slurm_string("a100,a40");
 		fake_slurm_memory(count);
-		CHECK(energy_job_apply(&job, &reply) == ENERGY_APPLY_NO_MEMORY ||
+		CHECK(energy_job_apply(&job, 1000, &reply, why, sizeof(why)) == ENERGY_APPLY_NO_MEMORY ||
 		      job.spank_job_env_size == 1);
 		if (count < 2) {
 			CHECK(!job.spank_job_env_size);
@@ -464,8 +475,8 @@ int main(void)
 	RUN(test_an_answer_is_applied_in_slurms_memory);
 	RUN(test_an_answer_that_names_nothing_changes_nothing);
 	RUN(test_the_users_own_partition_wins);
-	RUN(test_a_subset_of_the_users_list_is_applied);
-	RUN(test_a_job_without_a_partition_takes_the_answers);
+	RUN(test_the_answers_partitions_go_before_the_jobs_own);
+	RUN(test_the_comment_says_when_the_partition_was_not_applied);
 	RUN(test_a_job_that_names_its_nodes_is_not_moved);
 	RUN(test_a_feature_is_preferred_in_slurms_memory);
 	RUN(test_what_the_user_said_of_the_nodes_stands_alone);
