@@ -169,13 +169,18 @@ class JobState:
     """Which devices of each node it holds, in the order of the node's GRES, where Slurm tells."""
     kind: str = ""
     """Key of its workload in the energy model, where that is known."""
+    waits_for_room: bool = True
+    """Whether a pending job would start if there were room: not while it is held, depends on others or is for later."""
 
 
 def waiting_gpus(jobs: Iterable[JobState]) -> dict[PartitionName, float]:
-    """Return the GPUs that pending jobs ask for in each partition; infinite where one does not say how many."""
+    """Return the GPUs that jobs wait for in each partition; infinite where one does not say how many.
+
+    Jobs that would not start if there were room take it from nobody.
+    """
     waiting: dict[PartitionName, float] = {}
     for job in jobs:
-        if job.state == "PENDING":
+        if job.state == "PENDING" and job.waits_for_room:
             several = job.array_task is not None and not job.array_task.isdecimal()
             gpus = float("inf") if job.gpu_count is None or several else float(job.gpu_count)
             for name in job.partitions:
@@ -235,7 +240,7 @@ class ClusterSnapshot:
 
     @cached_property
     def waiting_gpus_by_partition(self) -> Mapping[PartitionName, float]:
-        """GPUs that pending jobs ask for in each partition; infinite where one does not say how many."""
+        """GPUs that jobs wait for in each partition; infinite where one does not say how many."""
         return waiting_gpus(self.jobs)
 
     def work_out(self, waiting: Mapping[PartitionName, float] | None = None) -> Iterator[None]:

@@ -100,6 +100,7 @@ def job_row(job: Any) -> dict[str, object]:
         "node_count": job.num_nodes,
         "cpus": job.cpus,
         "priority": job.priority,
+        "state_reason": getattr(job, "state_reason", None),
         "exit_code": {"return_code": job.exit_code, "signal": {"id": signal}},
         "admin_comment": job.admin_comment,
         "gres_detail": [_gres_text(node.get("gres")) for node in layout.values()],

@@ -186,6 +186,8 @@ def decision_reply(decision: EnergyDecision, entry: DecisionEntry) -> Message:
         fields["prefer"] = decision.prefer
     if decision.message:
         fields["message"] = one_line(decision.message)
+    if decision.message_in_place and "partition" in fields:
+        fields["message_in_place"] = one_line(decision.message_in_place)
     return Message("ok", fields)
 
 
