@@ -33,6 +33,8 @@ typedef struct {
 	uint32_t submit_uid;
 	energy_cluster_rules_t rules;
 	bool widens;			/* a partition is added to that of a job which named none */
+	size_t moved;			/* so many go first */
+	size_t home;			/* the place of the job's own first one */
 	size_t count;
 	energy_partition_t *partitions;	/* in the order to be; read up to count */
 	/* What the job needs, where that can be told from what it says. */
@@ -92,33 +94,51 @@ static const void *_field(const list_t *list, size_t index, size_t offset)
 	return (const char *) &list->partitions[index] + offset;
 }
 
-static bool _is_same_number(const list_t *list, size_t offset, size_t size)
+/* Whether a partition has to take the job: with EnforcePartLimits=ALL all of them. */
+static bool _must_fit(const list_t *list, size_t index)
+{
+	return (index < list->moved) || list->rules.all_must_fit;
+}
+
+/* Whether defaults could be taken from a partition, in this order or in the job's own. */
+static bool _gives_defaults(const list_t *list, size_t index)
+{
+	return (index == list->home) || _must_fit(list, index);
+}
+
+static bool _is_same_number(const list_t *list, bool everywhere, size_t offset, size_t size)
 {
 	for (size_t i = 1; i < list->count; i++) {
-		if (memcmp(_field(list, 0, offset), _field(list, i, offset), size))
+		if ((everywhere || _gives_defaults(list, i)) &&
+		    memcmp(_field(list, 0, offset), _field(list, i, offset), size))
 			return false;
 	}
 	return true;
 }
 
-static bool _is_same_text(const list_t *list, size_t offset)
+static bool _is_same_text(const list_t *list, bool everywhere, size_t offset)
 {
 	const energy_piece_t *first = _field(list, 0, offset);
 
 	for (size_t i = 1; i < list->count; i++) {
 		const energy_piece_t *other = _field(list, i, offset);
 
-		if ((first->length != other->length) || memcmp(first->bytes, other->bytes, first->length))
+		if ((everywhere || _gives_defaults(list, i)) &&
+		    ((first->length != other->length) || memcmp(first->bytes, other->bytes, first->length)))
 			return false;
 	}
 	return true;
 }
 
-/* Whether a field is the same in all partitions. */
-#define SAME(list, field)                                           \
-	_is_same_number(list, offsetof(energy_partition_t, field), \
+#define _SAME_NUMBER(list, everywhere, field)                                   \
+	_is_same_number(list, everywhere, offsetof(energy_partition_t, field), \
 			sizeof(((energy_partition_t *) 0)->field))
-#define SAME_TEXT(list, field) _is_same_text(list, offsetof(energy_partition_t, field))
+/* Whether a field is the same in all partitions. */
+#define SAME(list, field) _SAME_NUMBER(list, true, field)
+#define SAME_TEXT(list, field) _is_same_text(list, true, offsetof(energy_partition_t, field))
+/* Whether a field is the same in those from which defaults could be taken. */
+#define SAME_DEFAULT(list, field) _SAME_NUMBER(list, false, field)
+#define SAME_DEFAULT_TEXT(list, field) _is_same_text(list, false, offsetof(energy_partition_t, field))
 
 static bool _is_everybody(energy_piece_t names)
 {
@@ -141,23 +161,21 @@ static bool _is_listed(energy_piece_t names, const char *name)
 	return false;
 }
 
-/* Whether everybody, or the job by name, may use each of the partitions. */
-static bool _all_allow(const list_t *list, size_t offset, const char *name)
+/* Whether everybody, or the job by name, may use each of the partitions that must take it, or all of them. */
+static bool _all_allow(const list_t *list, bool everywhere, size_t offset, const char *name)
 {
 	for (size_t i = 0; i < list->count; i++) {
 		const energy_piece_t *allowed = _field(list, i, offset);
 
-		if (!_is_everybody(*allowed) && !_is_listed(*allowed, name))
+		if ((everywhere || _must_fit(list, i)) && !_is_everybody(*allowed) &&
+		    !_is_listed(*allowed, name))
 			return false;
 	}
 	return true;
 }
 
-#define ALLOWED(list, field, name)                                                  \
-	(SAME_TEXT(list, field) ||                                                  \
-	 _all_allow(list, offsetof(energy_partition_t, field), name))
-
-static const char *_against_access(const list_t *list)
+/* Slurm stops reading a list at a partition that is closed to the user: none of them may be. */
+static const char *_against_user(const list_t *list)
 {
 	const job_desc_msg_t *job = list->job;
 	uint32_t uid = (job->user_id == NO_VAL) ? list->submit_uid : job->user_id;
@@ -165,27 +183,43 @@ static const char *_against_access(const list_t *list)
 	for (size_t i = 0; i < list->count; i++) {
 		uint32_t flags = list->partitions[i].flags;
 
-		if (list->partitions[i].state != PARTITION_UP)
-			return "State";
 		if ((flags & (PART_FLAG_ROOT_ONLY | PART_FLAG_REQ_RESV)) ||
 		    ((flags & PART_FLAG_NO_ROOT) && !uid))
 			return "RootOnly, DisableRootJobs or ReqResv";
 	}
-	if (!ALLOWED(list, allow_groups, NULL))
+	if (!SAME_TEXT(list, allow_groups) &&
+	    !_all_allow(list, true, offsetof(energy_partition_t, allow_groups), NULL))
 		return "AllowGroups";
-	if (!ALLOWED(list, allow_alloc_nodes, NULL))
+	if (!SAME_TEXT(list, allow_alloc_nodes) &&
+	    !_all_allow(list, true, offsetof(energy_partition_t, allow_alloc_nodes), NULL))
 		return "AllocNodes";
-	if (!ALLOWED(list, allow_accounts, job->account))
+	return NULL;
+}
+
+static const char *_against_access(const list_t *list)
+{
+	const job_desc_msg_t *job = list->job;
+
+	for (size_t i = 0; i < list->count; i++) {
+		if (_gives_defaults(list, i) && (list->partitions[i].state != PARTITION_UP))
+			return "State";
+	}
+	if (!SAME_TEXT(list, allow_accounts) &&
+	    !_all_allow(list, false, offsetof(energy_partition_t, allow_accounts), job->account))
 		return "AllowAccounts";
-	if (!ALLOWED(list, allow_qos, job->qos))
+	if (!SAME_TEXT(list, allow_qos) &&
+	    !_all_allow(list, false, offsetof(energy_partition_t, allow_qos), job->qos))
 		return "AllowQos";
-	if (!SAME_TEXT(list, deny_accounts))
+	if (!SAME_TEXT(list, deny_accounts) &&
+	    !_all_allow(list, false, offsetof(energy_partition_t, deny_accounts), NULL))
 		return "DenyAccounts";
-	if (!SAME_TEXT(list, deny_qos))
+	if (!SAME_TEXT(list, deny_qos) &&
+	    !_all_allow(list, false, offsetof(energy_partition_t, deny_qos), NULL))
 		return "DenyQos";
+	/* Limits of accounts must hold for every partition of a list, and a partition's QOS has its own. */
 	if (!SAME_TEXT(list, qos))
 		return "QoS";
-	return NULL;
+	return _against_user(list);
 }
 
 static bool _time_fits(const list_t *list)
@@ -193,12 +227,12 @@ static bool _time_fits(const list_t *list)
 	uint32_t limit = list->job->time_limit;
 
 	if (limit == NO_VAL) {
-		if (!SAME(list, default_time))
+		if (!SAME_DEFAULT(list, default_time))
 			return false;
 		limit = list->partitions[0].default_time;
 	}
 	for (size_t i = 0; (limit != NO_VAL) && (i < list->count); i++) {
-		if (limit > list->partitions[i].max_time)
+		if (_must_fit(list, i) && (limit > list->partitions[i].max_time))
 			return false;
 	}
 	return true;
@@ -216,9 +250,10 @@ static bool _nodes_fit(const list_t *list)
 
 		if (!_is_given32(job->min_nodes) && (partition->min_nodes > nodes))
 			nodes = partition->min_nodes;
-		if ((nodes < partition->min_nodes) || (nodes > partition->max_nodes) ||
-		    (nodes > partition->total_nodes) ||
-		    (_is_given32(job->max_nodes) && (job->max_nodes > partition->max_nodes)))
+		if (_must_fit(list, i) &&
+		    ((nodes < partition->min_nodes) || (nodes > partition->max_nodes) ||
+		     (nodes > partition->total_nodes) ||
+		     (_is_given32(job->max_nodes) && (job->max_nodes > partition->max_nodes))))
 			return false;
 	}
 	return true;
@@ -237,6 +272,8 @@ static bool _cpus_fit(const list_t *list)
 	for (size_t i = 0; i < list->count; i++) {
 		const energy_partition_t *partition = &list->partitions[i];
 
+		if (!_must_fit(list, i))
+			continue;
 		if (list->cpus > partition->total_cpus)
 			return false;
 		if (same)
@@ -257,7 +294,7 @@ static bool _memory_fits(const list_t *list)
 	uint64_t asked = list->job->pn_min_memory;
 	bool is_given = (asked != NO_VAL64);
 
-	if (!is_given && !SAME(list, default_memory))
+	if (!is_given && !SAME_DEFAULT(list, default_memory))
 		return false;
 	if (SAME(list, max_memory))
 		return true;
@@ -267,7 +304,7 @@ static bool _memory_fits(const list_t *list)
 	for (size_t i = 0; i < list->count; i++) {
 		uint64_t limit = list->partitions[i].max_memory;
 
-		if (limit && ((limit & MEM_PER_CPU) || (asked > limit)))
+		if (_must_fit(list, i) && limit && ((limit & MEM_PER_CPU) || (asked > limit)))
 			return false;
 	}
 	return true;
@@ -283,7 +320,7 @@ static const char *_against_size(const list_t *list)
 		return "MaxCPUsPerNode";
 	if (!_memory_fits(list))
 		return "MaxMemPerNode or DefMemPerNode";
-	if (!SAME_TEXT(list, job_defaults))
+	if (!SAME_DEFAULT_TEXT(list, job_defaults))
 		return "JobDefaults";
 	return NULL;
 }
@@ -301,7 +338,7 @@ static const char *_against_order(const list_t *list)
 	}
 	if (list->rules.has_associations) {
 		/* The account pays by the weights of the first one, and its limits may end between the two. */
-		if (!SAME_TEXT(list, billing_weights))
+		if (!SAME_DEFAULT_TEXT(list, billing_weights))
 			return "TRESBillingWeights";
 		for (size_t i = 0; i < list->count; i++) {
 			if (energy_has_partition_association(list->job, list->submit_uid,
@@ -387,24 +424,34 @@ static const char *_against(list_t *list)
 	return objection ? objection : _against_order(list);
 }
 
+static size_t _place(const names_t *names, const char *name)
+{
+	size_t place = 0;
+
+	while ((place < names->count) && strcmp(names->names[place], name))
+		place++;
+	return place;
+}
+
 /* Read all partitions and say what stands against their order; NULL: nothing does. */
-static const char *_examine(const job_desc_msg_t *job, uint32_t submit_uid, bool widens,
-			    const names_t *names)
+static const char *_examine(list_t *list, const names_t *names)
 {
 	energy_partition_t partitions[MAX_PARTITIONS] = { 0 };
-	list_t list = { job, submit_uid, energy_cluster_rules(), widens, 0, partitions, false, 0, 0 };
 	const char *objection = NULL;
 
-	while (!objection && (list.count < names->count)) {
-		if (energy_partition_read(names->names[list.count], &partitions[list.count]))
-			list.count++;
+	list->partitions = partitions;
+	list->rules = energy_cluster_rules();
+	while (!objection && (list->count < names->count)) {
+		if (energy_partition_read(names->names[list->count], &partitions[list->count]))
+			list->count++;
 		else
 			objection = "a partition that slurmctld does not have, or not in a form known here";
 	}
 	if (!objection)
-		objection = _against(&list);
-	for (size_t i = 0; i < list.count; i++)
+		objection = _against(list);
+	for (size_t i = 0; i < list->count; i++)
 		energy_partition_free(&partitions[i]);
+	list->partitions = NULL;
 	return objection;
 }
 
@@ -453,6 +500,7 @@ extern energy_applied_t energy_job_partition(job_desc_msg_t *job, uint32_t submi
 {
 	names_t own = { 0 }, wanted = { 0 };
 	bool widens = !_is_set(job->partition);
+	list_t list = { .job = job, .submit_uid = submit_uid, .widens = widens };
 	const char *objection;
 	char *text;
 
@@ -466,6 +514,7 @@ extern energy_applied_t energy_job_partition(job_desc_msg_t *job, uint32_t submi
 		if (!_has(&own, wanted.names[i]))
 			return ENERGY_APPLIED_BUT_FOREIGN;
 	}
+	list.moved = wanted.count;
 	for (size_t i = 0; i < own.count; i++) {
 		if (!_add(&wanted, own.names[i]))
 			return _keep(why, size, answer, "too many partitions");
@@ -479,7 +528,8 @@ extern energy_applied_t energy_job_partition(job_desc_msg_t *job, uint32_t submi
 	if (energy_cluster_rules().all_must_fit &&
 	    strcmp(wanted.names[wanted.count - 1], own.names[own.count - 1]))
 		return _keep(why, size, answer, "EnforcePartLimits=ALL and the last partition");
-	objection = _examine(job, submit_uid, widens, &wanted);
+	list.home = _place(&wanted, own.names[0]);
+	objection = _examine(&list, &wanted);
 	if (objection)
 		return _keep(why, size, answer, objection);
 	text = _joined(&wanted);

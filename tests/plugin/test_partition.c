@@ -119,45 +119,74 @@ static void test_the_order_of_too_many_partitions_is_kept(void)
 		CHECK_TEXT(_after("a40", ENERGY_APPLIED), "a40,a100"); \
 	} while (0)
 
-static void test_a_partition_that_may_not_take_the_job_keeps_the_order(void)
+static void test_a_partition_that_may_not_take_the_job_is_not_put_first(void)
 {
-	for (int i = 0; i < 2; i++) {
-		const char *name = names[i];	/* the first of the user, or of the answer */
+	KEPT(fake_partition("a40")->state = PARTITION_DRAIN, "State");
+	KEPT(fake_partition("a40")->state = PARTITION_INACTIVE, "State");
+	KEPT(fake_partition("a40")->state = PARTITION_DOWN, "State");
+	KEPT(fake_partition("a40")->allow_accounts = "physics", "AllowAccounts");
+	KEPT(fake_partition("a40")->deny_accounts = "chemistry", "DenyAccounts");
+	KEPT(fake_partition("a40")->allow_qos = "high", "AllowQos");
+	KEPT(fake_partition("a40")->deny_qos = "low", "DenyQos");
+	KEPT(fake_partition("a40")->max_time = 4, "MaxTime");
+	KEPT(fake_partition("a40")->min_nodes = 2, "MinNodes");
+	KEPT((fake_partition("a40")->max_nodes = 1, job.min_nodes = 2), "MaxNodes");
+	KEPT((fake_partition("a40")->max_nodes = 1, job.max_nodes = 2), "MaxNodes");
+	KEPT((fake_partition("a40")->total_nodes = 1, job.min_nodes = 2), "MaxNodes");
+	KEPT((fake_partition("a40")->max_cpus_per_node = 4, job.cpus_per_task = 8), "MaxCPUsPerNode");
+	KEPT((fake_partition("a40")->max_cpus_per_node = 4, job.min_cpus = 5), "MaxCPUsPerNode");
+	KEPT((fake_partition("a40")->max_cpus_per_node = 4, job.pn_min_cpus = 5), "MaxCPUsPerNode");
+	KEPT((fake_partition("a40")->max_cpus_per_node = 4, job.num_tasks = 5), "MaxCPUsPerNode");
+	KEPT((fake_partition("a40")->max_cpus_per_node = 4, job.ntasks_per_node = 5), "MaxCPUsPerNode");
+	KEPT((fake_partition("a40")->total_cpus = 4, job.num_tasks = 5), "MaxCPUsPerNode");
+	KEPT(fake_partition("a40")->max_memory = 999, "MaxMemPerNode");
+	KEPT(fake_partition("a40")->max_memory = 2000 | MEM_PER_CPU, "MaxMemPerNode");
+}
 
-		KEPT(fake_partition(name)->state = PARTITION_DRAIN, "State");
-		KEPT(fake_partition(name)->state = PARTITION_INACTIVE, "State");
-		KEPT(fake_partition(name)->state = PARTITION_DOWN, "State");
-		KEPT(fake_partition(name)->flags = PART_FLAG_ROOT_ONLY, "RootOnly");
-		KEPT(fake_partition(name)->flags = PART_FLAG_REQ_RESV, "ReqResv");
-		KEPT((fake_partition(name)->flags = PART_FLAG_NO_ROOT, job.user_id = 0), "DisableRootJobs");
-		KEPT(fake_partition(name)->allow_groups = "physics", "AllowGroups");
-		KEPT(fake_partition(name)->allow_alloc_nodes = "login2", "AllocNodes");
-		KEPT(fake_partition(name)->allow_accounts = "physics", "AllowAccounts");
-		KEPT(fake_partition(name)->deny_accounts = "chemistry", "DenyAccounts");
-		KEPT(fake_partition(name)->allow_qos = "high", "AllowQos");
-		KEPT(fake_partition(name)->deny_qos = "low", "DenyQos");
-		KEPT(fake_partition(name)->qos = "part", "QoS");
-		KEPT(fake_partition(name)->max_time = 4, "MaxTime");
-		KEPT(fake_partition(name)->min_nodes = 2, "MinNodes");
-		KEPT((fake_partition(name)->max_nodes = 1, job.min_nodes = 2), "MaxNodes");
-		KEPT((fake_partition(name)->max_nodes = 1, job.max_nodes = 2), "MaxNodes");
-		KEPT((fake_partition(name)->total_nodes = 1, job.min_nodes = 2), "MaxNodes");
-		KEPT((fake_partition(name)->max_cpus_per_node = 4, job.cpus_per_task = 8), "MaxCPUsPerNode");
-		KEPT((fake_partition(name)->max_cpus_per_node = 4, job.min_cpus = 5), "MaxCPUsPerNode");
-		KEPT((fake_partition(name)->max_cpus_per_node = 4, job.pn_min_cpus = 5), "MaxCPUsPerNode");
-		KEPT((fake_partition(name)->max_cpus_per_node = 4, job.num_tasks = 5), "MaxCPUsPerNode");
-		KEPT((fake_partition(name)->max_cpus_per_node = 4, job.ntasks_per_node = 5), "MaxCPUsPerNode");
-		KEPT((fake_partition(name)->total_cpus = 4, job.num_tasks = 5), "MaxCPUsPerNode");
-		KEPT(fake_partition(name)->max_memory = 999, "MaxMemPerNode");
-		KEPT(fake_partition(name)->max_memory = 2000 | MEM_PER_CPU, "MaxMemPerNode");
-		KEPT((fake_partition(name)->max_memory = 2000, job.pn_min_memory = 10 | MEM_PER_CPU),
-		     "MaxMemPerNode");
-		KEPT((fake_partition(name)->max_memory = 2000, job.pn_min_memory = 0), "MaxMemPerNode");
-		KEPT((fake_partition(name)->default_memory = 4000, job.pn_min_memory = NO_VAL64),
-		     "DefMemPerNode");
-		KEPT((fake_partition(name)->default_time = 10, job.time_limit = NO_VAL), "DefaultTime");
-		KEPT((fake_partition(name)->min_nodes = 1, job.min_nodes = NO_VAL), "MinNodes");
-		KEPT(fake_partition(name)->cpus_per_gpu = 4, "JobDefaults");
+/* What the job's own first partition cannot take is no reason against another; Slurm goes on in its list. */
+static void test_a_partition_that_takes_the_job_is_put_before_one_that_does_not(void)
+{
+	MOVED(fake_partition("a100")->allow_accounts = "physics");
+	MOVED(fake_partition("a100")->deny_qos = "low");
+	MOVED(fake_partition("a100")->max_time = 4);
+	MOVED(fake_partition("a100")->min_nodes = 2);
+	MOVED((fake_partition("a100")->max_cpus_per_node = 4, job.cpus_per_task = 8));
+	MOVED(fake_partition("a100")->max_memory = 999);
+	_begin("a100,a40,v100");
+	fake_partition("v100")->state = PARTITION_DRAIN;
+	CHECK_TEXT(_after("a40", ENERGY_APPLIED), "a40,a100,v100");
+}
+
+static void test_a_list_whose_order_could_matter_otherwise_is_kept(void)
+{
+	for (int i = 0; i < 3; i++) {
+		const char *name = names[i];	/* the first of the user, that of the answer, and another */
+
+#define KEPT_LIST(change, reason)                                                                  \
+	do {                                                                                       \
+		_begin("a100,a40,v100");                                                           \
+		change;                                                                            \
+		CHECK_TEXT(_after("a40", ENERGY_APPLIED_BUT_PARTITION), "a100,a40,v100");          \
+		CHECK(strstr(why, reason));                                                        \
+	} while (0)
+		KEPT_LIST(fake_partition(name)->flags = PART_FLAG_ROOT_ONLY, "RootOnly");
+		KEPT_LIST(fake_partition(name)->flags = PART_FLAG_REQ_RESV, "ReqResv");
+		KEPT_LIST((fake_partition(name)->flags = PART_FLAG_NO_ROOT, job.user_id = 0),
+			  "DisableRootJobs");
+		KEPT_LIST(fake_partition(name)->allow_groups = "physics", "AllowGroups");
+		KEPT_LIST(fake_partition(name)->allow_alloc_nodes = "login2", "AllocNodes");
+		KEPT_LIST(fake_partition(name)->qos = "part", "QoS");
+		KEPT_LIST((fake_partition(name)->max_memory = 2000, job.pn_min_memory = 10 | MEM_PER_CPU),
+			  "MaxMemPerNode");
+		KEPT_LIST((fake_partition(name)->max_memory = 2000, job.pn_min_memory = 0), "MaxMemPerNode");
+		KEPT_LIST((fake_partition(name)->min_nodes = 1, job.min_nodes = NO_VAL), "MinNodes");
+		if (i == 2)
+			break;
+		KEPT_LIST(fake_partition(name)->state = PARTITION_DRAIN, "State");
+		KEPT_LIST((fake_partition(name)->default_memory = 4000, job.pn_min_memory = NO_VAL64),
+			  "DefMemPerNode");
+		KEPT_LIST((fake_partition(name)->default_time = 10, job.time_limit = NO_VAL), "DefaultTime");
+		KEPT_LIST(fake_partition(name)->cpus_per_gpu = 4, "JobDefaults");
 	}
 }
 
@@ -269,6 +298,10 @@ static void test_with_all_limits_enforced_the_last_partition_stays_the_last(void
 	_begin("a100,a40,v100");
 	slurm_conf.enforce_part_limits = PARTITION_ENFORCE_ALL;
 	CHECK_TEXT(_after("a40", ENERGY_APPLIED), "a40,a100,v100");
+	_begin("a100,a40,v100");
+	slurm_conf.enforce_part_limits = PARTITION_ENFORCE_ALL;
+	fake_partition("v100")->max_time = 4;
+	CHECK_TEXT(_after("a40", ENERGY_APPLIED_BUT_PARTITION), "a100,a40,v100");
 	_begin(NULL);
 	slurm_conf.enforce_part_limits = PARTITION_ENFORCE_ALL;
 	CHECK_TEXT(_after("a40", ENERGY_APPLIED), "a40,a100");
@@ -426,7 +459,9 @@ int main(void)
 	RUN(test_a_partition_that_the_user_did_not_list_is_not_added);
 	RUN(test_a_name_that_slurmctld_does_not_have_changes_nothing);
 	RUN(test_the_order_of_too_many_partitions_is_kept);
-	RUN(test_a_partition_that_may_not_take_the_job_keeps_the_order);
+	RUN(test_a_partition_that_may_not_take_the_job_is_not_put_first);
+	RUN(test_a_partition_that_takes_the_job_is_put_before_one_that_does_not);
+	RUN(test_a_list_whose_order_could_matter_otherwise_is_kept);
 	RUN(test_a_difference_that_the_job_stays_inside_of_does_not_matter);
 	RUN(test_a_limit_that_is_the_same_everywhere_cannot_matter_to_the_order);
 	RUN(test_an_account_or_qos_that_a_partition_lists_by_name_is_allowed);
