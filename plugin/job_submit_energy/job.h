@@ -32,6 +32,12 @@ typedef enum {
 } energy_applied_t;
 
 /*
+ * Whether the user said something that ties the job to partitions, or that decides whether Slurm takes it at once:
+ * the order of its partitions is then his alone.
+ */
+extern bool energy_job_is_tied(const job_desc_msg_t *job);
+
+/*
  * Put the partitions of an answer before the job's own, of which none goes; leave the job as it is where Slurm
  * might then refuse it, or let it wait, and write the reason into why.
  */

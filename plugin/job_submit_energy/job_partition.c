@@ -364,11 +364,7 @@ static const char *_against_order(const list_t *list)
 	return NULL;
 }
 
-/*
- * What a user may say that ties him to partitions, or that decides whether Slurm takes the job at once. With one
- * of these, the order of partitions is his alone.
- */
-static bool _is_open(const job_desc_msg_t *job)
+extern bool energy_job_is_tied(const job_desc_msg_t *job)
 {
 	const char *texts[] = {
 		job->req_nodes, job->exc_nodes, job->reservation, job->array_inx, job->burst_buffer,
@@ -377,10 +373,10 @@ static bool _is_open(const job_desc_msg_t *job)
 
 	for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++) {
 		if (_is_set(texts[i]))
-			return false;
+			return true;
 	}
-	return !job->immediate && (job->het_job_offset == NO_VAL) && !_is_given32(job->time_min) &&
-	       (!_is_given16(job->contiguous));
+	return job->immediate || (job->het_job_offset != NO_VAL) || _is_given32(job->time_min) ||
+	       _is_given16(job->contiguous);
 }
 
 static void _weigh(list_t *list)
@@ -504,7 +500,7 @@ extern energy_applied_t energy_job_partition(job_desc_msg_t *job, uint32_t submi
 	const char *objection;
 	char *text;
 
-	if (!_is_open(job))
+	if (energy_job_is_tied(job))
 		return _keep(why, size, answer, "the job is tied to nodes or to an order of its own");
 	if (widens ? !_default_name(&own) : !_add(&own, job->partition))
 		return _keep(why, size, answer, "the job's own partitions are not known");

@@ -31,11 +31,14 @@ class Claims:
         self._claims: deque[_Claim] = deque(maxlen=MAX_CLAIMS)
 
     def add(self, decision: EnergyDecision, job: JobRequest, snapshot: ClusterSnapshot | None) -> None:
-        """Note the GPUs that a decided job will ask for in each partition it may start in; an array's are unbounded."""
+        """Note the GPUs that a decided job will ask for where it is tried first; an array's are unbounded.
+
+        A job that does not start now takes none.
+        """
         names = decision.partitions or job.partitions
         if not names and snapshot is not None and snapshot.default_partition is not None:
             names = (snapshot.default_partition.name,)
-        if not names or job.gpu_count == 0:
+        if not names or job.gpu_count == 0 or job.starts_later:
             return
         gpus = math.inf if job.array is not None else float(job.gpu_count)
         self._claims.append(_Claim(decided_at_seconds=decision.decided_at_seconds, partitions=names, gpus=gpus))

@@ -103,6 +103,16 @@ class PartitionState:
     root_only: bool = False
     needs_reservation: bool = False
     priority_tier: int = 1
+    priority_job_factor: int = 1
+    min_nodes: int = 0
+    max_cpus_per_node: int | None = None
+    max_memory_per_node_mib: float | None = None
+    list_terms: tuple[str, ...] = ()
+    """Settings in which all partitions of a list must agree, if Slurm is to take the list in any order."""
+    default_terms: tuple[str, ...] = ()
+    """Settings that a job takes from the first partition of its list."""
+    placing_terms: tuple[str, ...] = ()
+    """Settings by which jobs are placed and stopped, as a user expects them of his own partition."""
     cluster: ClusterName | None = None
     """None: the snapshot's own."""
     carbon_grams_per_kwh: float | None = None

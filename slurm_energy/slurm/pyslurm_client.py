@@ -145,6 +145,12 @@ def partition_row(partition: Any) -> dict[str, object]:
         "RootOnly": "YES" if partition.is_root_only else "NO",
         "ReqResv": "YES" if partition.requires_reservation else "NO",
         "PriorityTier": partition.priority_tier,
+        "PriorityJobFactor": getattr(partition, "priority_job_factor", None),
+        "MinNodes": _limit(getattr(partition, "min_nodes", None)),
+        "MaxCPUsPerNode": _limit(getattr(partition, "max_cpus_per_node", None)),
+        "MaxMemPerNode": _limit(getattr(partition, "max_memory_per_node", None)),
+        "AllocNodes": _joined(getattr(partition, "allowed_submit_nodes", None)),
+        "QoS": getattr(partition, "qos", None) or "N/A",
     }
 
 

@@ -140,6 +140,7 @@ static void test_every_key_is_sent_when_slurm_has_it(void)
 	job.deadline = 1800003600;
 	job.requeue = 0;
 	job.contiguous = 1;
+	job.priority = 0;
 	fake_slurm_add_entry(&job, "ENERGY_MODE=observe");
 	fake_slurm_add_entry(&job, "ENERGY_MODE=saver");
 	fake_slurm_add_entry(&job, "ENERGY_MAX_SLOWDOWN=7.5");
@@ -155,11 +156,22 @@ static void test_every_key_is_sent_when_slurm_has_it(void)
 		   "tres_per_task=gres:gpu:a100:1\nntasks_per_tres=2\ncpus_per_tres=gres:gpu:4\n"
 		   "tres_freq=gpu:low\nfeatures=nvlink&ib\nprefer=rack:3\narray=0-999%2550\nhet_offset=0\n"
 		   "dependency=afterok:12\nlicenses=lic:2\nexclusive=1\nbegin_time=1800000000\n"
-		   "slurm_deadline=1800003600\nrequeue=0\ncontiguous=1\nenergy_mode=saver\n"
+		   "slurm_deadline=1800003600\nrequeue=0\ncontiguous=1\ntied=1\nheld=1\nenergy_mode=saver\n"
 		   "energy_max_slowdown=7.5\nenergy_deadline=now+2hours\nenergy_quiet=1\nend\n");
 	job.pn_min_memory = 100 | MEM_PER_CPU;
 	CHECK(strstr(_request(), "\nmem_per_cpu_mib=100\n"));
 	CHECK(!strstr(_request(), "mem_per_node"));
+	_finish();
+}
+
+static void test_a_job_that_is_tied_to_its_partitions_says_so(void)
+{
+	char nodes[] = "n1";
+
+	_begin();
+	CHECK(!strstr(_request(), "tied") && !strstr(_request(), "held"));
+	job.exc_nodes = nodes;
+	CHECK(strstr(_request(), "\ntied=1\n"));
 	_finish();
 }
 
@@ -467,6 +479,7 @@ int main(void)
 	RUN(test_stripping_bears_missing_arrays_and_entries);
 	RUN(test_an_empty_job_makes_a_request_without_what_slurm_does_not_know);
 	RUN(test_every_key_is_sent_when_slurm_has_it);
+	RUN(test_a_job_that_is_tied_to_its_partitions_says_so);
 	RUN(test_wishes_that_no_option_could_have_set_are_not_sent);
 	RUN(test_a_later_component_of_a_heterogeneous_job_is_not_called_interactive);
 	RUN(test_a_name_of_a_megabyte_is_cut);
