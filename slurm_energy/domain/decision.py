@@ -98,7 +98,7 @@ class ClockChoice:
 class PolicyAnswer:
     """What a policy proposes: everything else is the guard's.
 
-    `partitions` is None to leave the job where it is, else the partitions it may start in.
+    `partitions` is None to leave the job where it is, else the partitions to be tried before its own.
     """
 
     partitions: tuple[PartitionName, ...] | None = None
@@ -134,6 +134,8 @@ class EnergyDecision:
     """One line for the person who submitted, with figures: said once the job is accepted."""
     announcement: str = ""
     """What sbatch may say before Slurm has accepted the job: true if it is refused, and without digits."""
+    announcement_in_place: str = ""
+    """The same where Slurm's side leaves the job's partitions as they are; empty where none are named."""
 
     def __post_init__(self) -> None:
         _check_feature(self.prefer)

@@ -21,7 +21,7 @@ from slurm_energy.policy.clock_check import allowed_clock
 from slurm_energy.policy.comparison_note import comparison_notes, light_notes
 from slurm_energy.policy.explanation import announcement, explanation
 from slurm_energy.policy.hint_check import allowed_hint
-from slurm_energy.policy.partition_check import allowed_partitions, landing_on
+from slurm_energy.policy.partition_check import allowed_partitions, first_tried, landing_on
 from slurm_energy.policy.routing import rivals_of, time_ratio, with_room
 from slurm_energy.policy.site_limits import site_board_limits
 from slurm_energy.policy.situation import Situation, situation_of
@@ -181,7 +181,8 @@ class Guard:
         clocks = self._checked_clocks(answer, case, context, routing.partitions)
         compared = comparison_notes(context, situation.shown_names) if context.may_route else ()
         landing = landing_on(context.candidates, routing.partitions)
-        hint = allowed_hint(answer.prefer, case, landing, self._config.routing)
+        tried = first_tried(context.candidates, routing.partitions)
+        hint = allowed_hint(answer.prefer, case, tried, self._config.routing)
         return _Outcome(
             partitions=None if routing.partitions == _submitted_to(case) else routing.partitions,
             clocks=clocks.clocks,
@@ -240,7 +241,9 @@ class Guard:
         )
         # A site that observes for a while has nothing to say to people who did not ask for it.
         if not job.options.quiet and (not observed or job.options.mode is EnergyMode.OBSERVE):
-            told = replace(told, announcement=announcement(*chosen, observed=observed))
+            in_place = announcement(None, outcome.clocks, None, observed=observed) if outcome.partitions else ""
+            said = announcement(*chosen, observed=observed)
+            told = replace(told, announcement=said, announcement_in_place=in_place)
         if observed:
             return told
         return replace(told, partitions=outcome.partitions, clocks=outcome.clocks, prefer=outcome.prefer)
