@@ -181,8 +181,17 @@ def gres_type_of_another_model(site: Site) -> None:
 
 
 def gres_type_unknown(site: Site) -> None:
-    site.lab.run(["scontrol", "update", "NodeName=a40-1", "Gres=gpu:mystery:2"], check=True)
-    site.undo.callback(site.lab.run, ["scontrol", "update", "NodeName=a40-1", "Gres=gpu:a40:2"], check=True)
+    def restart() -> None:
+        site.lab.kill_slurmd("a40-1")
+        site.lab.start_slurmd("a40-1")
+        site.lab.restart_slurmctld()
+        site.lab.run(["scontrol", "update", "NodeName=a40-1", "State=RESUME"])
+        until("an idle a40-1", lambda: "idle" in site.lab.run(["sinfo", "-h", "-n", "a40-1", "-o", "%T"]).stdout)
+
+    site.undo.callback(restart)
+    site.replace(site.lab.layout.etc / "gres.conf", "Type=a40", "Type=mystery")
+    site.replace(site.lab.layout.slurm_conf, "gpu:a40:", "gpu:mystery:")
+    restart()
 
 
 def energy_before_lua(site: Site) -> None:
@@ -315,8 +324,9 @@ def another_munge_key(site: Site) -> None:
         f"--key-file={key}", f"--socket={folder}/other.socket", f"--pid-file={folder}/other.pid",
         f"--seed-file={folder}/other.seed", f"--log-file={folder}/other.log",
     ]  # fmt: skip
-    site.lab.run(["munged", "--force", *arguments], user="munge", check=True)
-    site.undo.callback(site.lab.run, ["munged", "--stop", f"--socket={folder}/other.socket"])
+    become = ["setpriv", "--reuid", "munge", "--regid", "munge", "--init-groups", "--"]
+    site.lab.run([*become, "munged", "--force", *arguments], check=True)
+    site.undo.callback(site.lab.run, [*become, "munged", "--stop", f"--socket={folder}/other.socket"])
     wrapper = folder / "munge"
     wrapper.write_text(f"#!/bin/sh\nexec /usr/bin/munge --socket={folder}/other.socket\n")
     wrapper.chmod(0o755)
