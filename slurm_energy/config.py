@@ -68,6 +68,12 @@ class DaemonConfig:
     state_directory: str = _setting(
         "/var/lib/slurm-energy", "Journal of decisions and reports not yet in the database."
     )
+    journal_days: float = _setting(
+        14.0,
+        "How long the journal keeps what is in the database, for one that is restored from a backup (1 GiB at most).",
+        0.0,
+        3650.0,
+    )
     snapshot_interval_seconds: float = _setting(5.0, "Time between two reads of queue and nodes.", 0.1, 3600.0)
     snapshot_max_age_seconds: float = _setting(
         60.0, "An older snapshot is not used: jobs then go through unchanged.", 1.0, 86400.0
@@ -168,7 +174,11 @@ class NodeConfig:
         "/var/spool/slurm-energy", "Active jobs' saved settings and reports not yet delivered; must survive a reboot."
     )
     log_path: str = _setting("/var/log/slurm-energy-hook.log", "Log of the hooks; empty: none.")
-    daemon_address: str = _setting("", "HOST:PORT of the daemon's report port; empty: reports stay in the spool.")
+    daemon_address: str = _setting(
+        "",
+        "HOST:PORT of the daemon's report port, several with commas between: each is tried in order; empty: reports "
+        "stay in the spool.",
+    )
     authentication: Literal["munge", "hmac"] = _setting(
         "munge", "How reports are proven: munge's tools, or a shared key."
     )

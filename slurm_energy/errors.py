@@ -15,6 +15,7 @@ SlurmEnergyError
 │   └── DevicePermissionDenied
 ├── SpoolError           a state or report file on a node
 ├── StoreError           the database
+│   ├── DatabaseReplaced     its file was moved, removed or restored
 │   └── SchemaVersionError   the database is older or newer than this code
 ├── WorkloadError        a file of jobs for the simulator
 ├── PolicyError          a policy that does not exist or cannot decide
@@ -87,6 +88,10 @@ class SpoolError(SlurmEnergyError):
 
 class StoreError(SlurmEnergyError):
     """The database cannot be used."""
+
+
+class DatabaseReplaced(StoreError):
+    """The database file was moved, removed or restored while it is in use."""
 
 
 class SchemaVersionError(StoreError):

@@ -14,7 +14,7 @@ import signal
 import socket
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -123,16 +123,18 @@ async def serve(config: Config, connection: socket.socket, listeners: Sequence[s
     reports.close()
 
 
-@contextlib.contextmanager
-def alone_with(directory: Path) -> Iterator[None]:
-    """Hold the stream of reports: the door of a daemon that was killed may be about to end just now."""
-    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    descriptor = os.open(directory / f"{REPORTS_STREAM}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+def hold_stream(directory: Path) -> None:
+    """Wait until no other process writes the stream of reports: that of a daemon that was killed may be about to end.
+
+    Where no lock can be had (the disk is full or gone), reports cannot be written either, and people are served.
+    """
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(directory / f"{REPORTS_STREAM}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        logger.warning("journal cannot be used directory=%s error=%s", directory, error)
+        return
+    fcntl.flock(descriptor, fcntl.LOCK_EX)  # until this process ends
 
 
 def _raise_descriptor_limit() -> None:
@@ -152,9 +154,9 @@ def main(argv: list[str] | None = None) -> int:
             _raise_descriptor_limit()
             listeners = [socket.socket(fileno=int(number)) for number in arguments[1:]]
             connection.setblocking(False)
-            with alone_with(journal_directory(config)):
-                asyncio.run(serve(config, connection, listeners))
-        except (SlurmEnergyError, OSError) as error:
+            hold_stream(journal_directory(config))
+            asyncio.run(serve(config, connection, listeners))
+        except SlurmEnergyError as error:
             logger.error("door cannot serve error=%s", error)
             return 1
     return 0

@@ -30,8 +30,9 @@ class ReportsEntryLine:
 
     received_at_seconds: float
     reports: tuple[NodeReport, ...]
-    clock_offsets_seconds: tuple[float, ...] = ()
-    """What to add to the times of each report to have them by this host's clock; none in lines of older releases."""
+    clock_offsets_seconds: tuple[float | None, ...] = ()
+    """What to add to the times of each report to have them by this host's clock; None, and nothing in the lines of
+    older releases: not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

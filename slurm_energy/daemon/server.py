@@ -22,6 +22,7 @@ from slurm_energy.daemon.slots import Slot, Slots
 from slurm_energy.errors import DaemonUnavailable, PermissionRefused, SlurmEnergyError, WireError
 from slurm_energy.wire.codec import MAX_DECIDE_BYTES, Message, decode, encode
 from slurm_energy.wire.messages import failure, refusal
+from slurm_energy.wire.transport import FIRST_UNRESERVED_PORT
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +44,6 @@ MAX_OPEN_UNPRIVILEGED = 32
 UNKNOWN_SHARE = 0.1
 """Of the time, that messages of unknown senders at one address may take; then nothing is taken there for a while."""
 UNKNOWN_BURST_SECONDS = 1.0
-FIRST_UNRESERVED_PORT = 1024
 _ACCEPTS_AT_ONCE = 64
 _PAUSE_SECONDS = 0.1
 _EVERYBODY = -1

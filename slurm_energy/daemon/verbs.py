@@ -11,7 +11,7 @@ from pathlib import Path
 from slurm_energy import __version__
 from slurm_energy.daemon.decide import Decided, KnownUser, Picture
 from slurm_energy.daemon.entries import DAEMON_STREAM, JOBS_STREAM, REPORTS_STREAM, decision_line
-from slurm_energy.daemon.journal import journal_directory, undrained_bytes
+from slurm_energy.daemon.journal import journal_directory, waiting_bytes
 from slurm_energy.daemon.node_statuses import nodes_summary
 from slurm_energy.daemon.peers import Peer
 from slurm_energy.daemon.rate import CostLimit
@@ -171,7 +171,7 @@ class LocalVerbs:
             "snapshot_nodes": None if state.snapshot is None else len(state.snapshot.nodes),
             "snapshot_rows_skipped": dict(state.skipped_rows) or None,
             "journal_waiting": state.journal.waiting,
-            "journal_waiting_bytes_on_disk": undrained_bytes(directory, (DAEMON_STREAM, JOBS_STREAM, REPORTS_STREAM)),
+            "journal_waiting_bytes_on_disk": waiting_bytes(directory, (DAEMON_STREAM, JOBS_STREAM, REPORTS_STREAM)),
             "journal_dropped": state.journal.dropped,
             "counters": dict(state.counters),
         }

@@ -26,8 +26,6 @@ MAX_GPUS = 1024
 MAX_EVENTS = 64
 MAX_EVENT_LENGTH = 500
 MAX_REASON_LENGTH = 1000
-UNNOTICED_SKEW_SECONDS = 5.0
-"""Between two clocks: a message is on its way for some of it, and nothing is told apart by so little."""
 
 _MAX_JOULES = 1e15
 _MAX_UNIX_SECONDS = 1e11
@@ -36,7 +34,9 @@ _UUID = re.compile(r"[A-Za-z0-9][A-Za-z0-9/._-]{0,127}\Z")
 _GPU_TYPE = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}\Z")
 _GPU_KEYS = frozenset(GpuEnergy.__dataclass_fields__)
 _HOST_KEYS = frozenset(HostEnergy.__dataclass_fields__)
-_REPORT_KEYS = frozenset(NodeReport.__dataclass_fields__)
+_OF_THE_NODE = frozenset({"boot_id", "started_monotonic_seconds"})
+"""Members of a report's file on its node, which say when the job started by a clock that nobody sets."""
+_REPORT_KEYS = frozenset(NodeReport.__dataclass_fields__) | _OF_THE_NODE
 _Kind = TypeVar("_Kind", EnergySource, EnergyScope)
 
 
@@ -104,22 +104,14 @@ class Batch:
     ages_seconds: tuple[float | None, ...] = ()
     """Of each report, how long ago its job had started, by a clock that nobody sets; None after a reboot."""
 
-    def clock_offsets_seconds(self, received_at_seconds: float) -> tuple[float, ...]:
-        """Return what to add to the times of each report to have them by the receiver's clock; 0 where it is little."""
-        ages = self.ages_seconds if len(self.ages_seconds) == len(self.reports) else (None,) * len(self.reports)
+    def clock_offsets_seconds(self, received_at_seconds: float) -> tuple[float | None, ...]:
+        """Return what to add to the times of each report to have them by the receiver's clock; None: not known."""
+        if len(self.ages_seconds) != len(self.reports):
+            return (None,) * len(self.reports)
         return tuple(
-            self._offset_seconds(report, age, received_at_seconds)
-            for report, age in zip(self.reports, ages, strict=True)
+            None if age is None else received_at_seconds - age - report.started_at_seconds
+            for report, age in zip(self.reports, self.ages_seconds, strict=True)
         )
-
-    def _offset_seconds(self, report: NodeReport, age_seconds: float | None, received_at_seconds: float) -> float:
-        if age_seconds is not None:
-            offset = received_at_seconds - age_seconds - report.started_at_seconds
-        elif self.sent_at_seconds is not None:
-            offset = received_at_seconds - self.sent_at_seconds
-        else:
-            return 0.0
-        return 0.0 if abs(offset) <= UNNOTICED_SKEW_SECONDS else offset
 
 
 def encode_batch(

@@ -196,13 +196,29 @@ def test_hostile_texts_come_back_from_the_database_as_they_were(tmp_path: Path) 
 
 def test_a_full_journal_disk_does_not_stop_decisions(tmp_path: Path) -> None:
     with running_daemon(tmp_path) as daemon:
-        journal = tmp_path / "state" / "journal"
+        journal, aside = tmp_path / "state" / "journal", tmp_path / "state" / "aside"
+        wait_until(lambda: "database created" in daemon.log, "a database", daemon)
+        journal.rename(aside)
         journal.write_text("a file where the folder was: every write fails")
         for _ in range(5):
             assert daemon.decide().verb == "ok"
         wait_until(lambda: "journal kept in memory" in daemon.log, "complaint", daemon)
         journal.unlink()
+        aside.rename(journal)
         wait_until(lambda: len(daemon.query("decisions")["record"]) == 5, "decisions stored", daemon)
+
+
+def test_a_decision_whose_submission_slurm_refused_counts_in_no_report(tmp_path: Path) -> None:
+    with running_daemon(tmp_path) as daemon:
+        refused, accepted = (daemon.decide().fields["decision_id"] for _ in range(2))
+        now = int(time.time())
+        ended = {"job_state": "COMPLETED", "start_time": now - 90, "end_time": now - 30, "nodes": "n1"}
+        daemon.slurm.set_jobs([make_job(7, admin_comment=f"energy:{accepted}", **ended)])
+        wait_until(lambda: stored_states(daemon) == ["COMPLETED"], "the job", daemon)
+        wait_until(lambda: len(daemon.query("decisions")["record"]) == 2, "both decisions", daemon)
+        for what in ("report-job", "report-user", "report-partition"):
+            assert daemon.query(what)["record"]["total"]["jobs"] == 1
+        assert refused not in {job["decision_id"] for job in daemon.query("report-job")["record"]["jobs"]}
 
 
 def test_jobs_of_the_queue_are_stored_with_their_decision_even_if_no_node_reports(tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ class Site:
         self.write_scontrol()
         (directory / "plugstack.conf").write_text(f"optional {directory}/plugins/spank_energy.so\n")
         (directory / "slurm.conf").write_text("ClusterName=north\n")
-        (directory / "energy-plugin.conf").write_text(f"socket={directory}/d.sock\ndeadline_milliseconds=50\n")
+        (directory / "energy-plugin.conf").write_text(f"socket={directory}/d.sock.ctl\ndeadline_milliseconds=50\n")
         for name in ("prolog.d", "epilog.d"):
             (directory / name).mkdir()
             script = directory / name / "50-energy.sh"

@@ -15,7 +15,7 @@ from slurm_energy.cli.doctor.storage_checks import AS_ROOT, journal_finding, sto
 from slurm_energy.cli.site import run_command
 from slurm_energy.config import Config
 from slurm_energy.errors import ConfigError, SlurmEnergyError
-from slurm_energy.forms import parse_address
+from slurm_energy.forms import parse_addresses
 from slurm_energy.policy.automatic import AUTOMATIC, INSTALL, chosen_policy, learned_faults, missing_modules
 from slurm_energy.policy.registry import LEARNED
 from slurm_energy.wire.client import exchange
@@ -37,7 +37,7 @@ def daemon_checks(situation: Situation) -> Iterator[Finding]:
         )
         yield _learned_policy(situation.config)
     if situation.is_node:
-        yield _daemon_address(situation.config)
+        yield from _daemon_addresses(situation.config)
         yield _delivery(situation)
     yield _authentication(situation)
 
@@ -190,19 +190,23 @@ def _connects(subject: str, address: tuple[str, int], fix: str) -> Finding:
         return fail(subject, f"{where}: {error.strerror or error}", fix)
 
 
-def _daemon_address(config: Config) -> Finding:
+def _daemon_addresses(config: Config) -> Iterator[Finding]:
     text = config.node.daemon_address
     if not text:
-        return fail(
+        yield fail(
             "daemon's address",
             "node.daemon_address is empty: reports stay in the spool",
             'set daemon_address = "CONTROLLER:8470" under [node] in slurm-energy.toml',
         )
+        return
     try:
-        address = parse_address(text)
+        addresses = parse_addresses(text)
     except ConfigError as error:
-        return fail("daemon's address", str(error), "write HOST:PORT")
-    return _connects("daemon's address", address, "start slurm-energyd there, and let the port through the firewall")
+        yield fail("daemon's address", str(error), "write HOST:PORT, several with commas between")
+        return
+    for address in addresses:
+        fix = "start slurm-energyd there, and let the port through the firewall"
+        yield _connects("daemon's address", address, fix)
 
 
 def _learned_policy(config: Config) -> Finding:

@@ -48,6 +48,7 @@ class Daemon:
                     raw += chunk
                 delivery = decode_delivery(verify(decode(raw), key=KEY, replay=self._replay).body)
                 numbers: list[int] = [report.job_id for report in delivery.batch.reports]
+                self.batch = delivery.batch
                 if delivery.status is None:
                     self.job_ids.append(numbers)
                 else:
@@ -98,6 +99,65 @@ def test_acknowledged_reports_leave_the_spool(bench: Bench, tmp_path: Path) -> N
     assert bench.reports() == []
     assert run_flush(bench.context())
     assert len(daemon.job_ids) == 1
+
+
+def test_reports_tell_how_long_ago_their_jobs_started_whatever_the_wall_clock_says(
+    bench: Bench, tmp_path: Path
+) -> None:
+    daemon = with_reports(bench, tmp_path, 2, accept)
+    bench.clock.advance(98)
+    bench.clock.now -= 1e6  # somebody sets it back
+    assert run_flush(bench.context())
+    assert daemon.batch.ages_seconds == (100.0, 99.0)
+    assert daemon.batch.sent_at_seconds == bench.clock.now
+
+
+def test_reports_of_an_earlier_boot_tell_no_age(bench: Bench, tmp_path: Path) -> None:
+    daemon = with_reports(bench, tmp_path, 1, accept)
+    bench.boot_id = "boot-2"
+    assert run_flush(bench.context())
+    assert daemon.batch.ages_seconds == (None,)
+
+
+@pytest.mark.parametrize("step", [-1e6, 1e6])
+def test_a_clock_that_is_set_during_a_job_does_not_change_how_long_the_job_took(bench: Bench, step: float) -> None:
+    run_prolog(bench.context(), bench.hook(1, "0", entry()))
+    bench.clock.advance(100)
+    bench.clock.now += step
+    run_epilog(bench.context(), bench.hook(1, "0"))
+    (report,) = bench.reports()
+    assert report.ended_at_seconds - report.started_at_seconds == pytest.approx(100.0)
+
+
+def nobody() -> str:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return f"127.0.0.1:{listener.getsockname()[1]}"
+
+
+def test_with_several_daemons_the_first_that_takes_reports_gets_them(bench: Bench, tmp_path: Path) -> None:
+    second = with_reports(bench, tmp_path, 3, accept)
+    full = Daemon(lambda _job_ids: Message("error", {"reason": "disk is full"}))
+    third = Daemon(accept)
+    bench.node = node(tmp_path, f"{nobody()}, {full.address},{second.address},{third.address}")
+    assert run_flush(bench.context())
+    assert (full.job_ids, second.job_ids, third.job_ids) == ([[1, 2, 3]], [[1, 2, 3]], [])
+    assert bench.reports() == []
+
+
+def test_a_report_that_one_of_several_daemons_refuses_is_not_given_to_the_next(bench: Bench, tmp_path: Path) -> None:
+    first = with_reports(bench, tmp_path, 1, lambda _job_ids: Message("refused", {"reason": "malformed"}))
+    second = Daemon(accept)
+    bench.node = node(tmp_path, f"{first.address},{second.address}")
+    assert run_flush(bench.context())
+    assert second.job_ids == []
+
+
+def test_when_none_of_several_daemons_takes_reports_they_stay(bench: Bench, tmp_path: Path) -> None:
+    with_reports(bench, tmp_path, 1, accept).close()
+    bench.node = node(tmp_path, f"{nobody()},{nobody()}")
+    with pytest.raises(DaemonUnavailable):
+        run_flush(bench.context())
+    assert len(bench.reports()) == 1
 
 
 def test_only_the_refused_report_is_put_aside(bench: Bench, tmp_path: Path) -> None:
