@@ -125,7 +125,7 @@ def measure_decisions(lab: Lab) -> list[Figure]:
     seconds = []
     for number in range(EXCHANGES + 100):
         begin = time.perf_counter()
-        answer = exchange(lab.layout.energyd_socket, request, 0.5)
+        answer = exchange(lab.layout.plugin_socket, request, 0.5)
         took = time.perf_counter() - begin
         assert answer.verb == "ok", answer
         if number >= 100:

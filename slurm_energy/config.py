@@ -58,12 +58,21 @@ class ClusterConfig:
 class DaemonConfig:
     """slurm-energyd."""
 
-    socket_path: str = _setting("/run/slurm-energy/energyd.sock", "Unix socket for Slurm's plugin and for people.")
+    socket_path: str = _setting(
+        "/run/slurm-energy/energyd.sock",
+        "Unix socket for people; with .ctl behind it, the one for Slurm's plugin, open to SlurmUser and root alone.",
+    )
     socket_mode: int = _setting(0o666, "Mode of the socket; who may do what is decided by the caller's uid.", 0, 0o777)
     report_host: str = _setting("0.0.0.0", "Address that takes the nodes' reports; empty: none.")  # noqa: S104  # nodes are other hosts
     report_port: int = _setting(8470, "TCP port that takes the nodes' reports.", 1, 65535)
     state_directory: str = _setting(
         "/var/lib/slurm-energy", "Journal of decisions and reports not yet in the database."
+    )
+    journal_days: float = _setting(
+        14.0,
+        "How long the journal keeps what is in the database, for one that is restored from a backup (1 GiB at most).",
+        0.0,
+        3650.0,
     )
     snapshot_interval_seconds: float = _setting(5.0, "Time between two reads of queue and nodes.", 0.1, 3600.0)
     snapshot_max_age_seconds: float = _setting(
@@ -71,6 +80,11 @@ class DaemonConfig:
     )
     command_timeout_seconds: float = _setting(30.0, "Limit of one Slurm command.", 0.1, 600.0)
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = _setting("INFO", "Least severe message that is logged.")
+
+    @property
+    def plugin_socket_path(self) -> str:
+        """Unix socket for slurmctld alone, at which no other user can connect, nor stand in its way."""
+        return f"{self.socket_path}.ctl"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,7 +174,11 @@ class NodeConfig:
         "/var/spool/slurm-energy", "Active jobs' saved settings and reports not yet delivered; must survive a reboot."
     )
     log_path: str = _setting("/var/log/slurm-energy-hook.log", "Log of the hooks; empty: none.")
-    daemon_address: str = _setting("", "HOST:PORT of the daemon's report port; empty: reports stay in the spool.")
+    daemon_address: str = _setting(
+        "",
+        "HOST:PORT of the daemon's report port, several with commas between: each is tried in order; empty: reports "
+        "stay in the spool.",
+    )
     authentication: Literal["munge", "hmac"] = _setting(
         "munge", "How reports are proven: munge's tools, or a shared key."
     )

@@ -15,6 +15,7 @@ SlurmEnergyError
 │   └── DevicePermissionDenied
 ├── SpoolError           a state or report file on a node
 ├── StoreError           the database
+│   ├── DatabaseReplaced     its file was moved, removed or restored
 │   └── SchemaVersionError   the database is older or newer than this code
 ├── WorkloadError        a file of jobs for the simulator
 ├── PolicyError          a policy that does not exist or cannot decide
@@ -22,7 +23,11 @@ SlurmEnergyError
 ├── TrainingError        a training that cannot be made
 ├── EvaluationError      a comparison of policies that cannot be made, or an outcome that cannot be
 └── LabError             the laboratory cluster
+
+What Python and other packages raise beside them reaches people through `plain_words`, at each program's outermost call.
 """
+
+import errno
 
 
 class SlurmEnergyError(Exception):
@@ -85,6 +90,10 @@ class StoreError(SlurmEnergyError):
     """The database cannot be used."""
 
 
+class DatabaseReplaced(StoreError):
+    """The database file was moved, removed or restored while it is in use."""
+
+
 class SchemaVersionError(StoreError):
     """The database's schema is older or newer than this code."""
 
@@ -111,3 +120,37 @@ class EvaluationError(SlurmEnergyError):
 
 class LabError(SlurmEnergyError):
     """The laboratory cluster cannot be started, reached or stopped."""
+
+
+_NEXT_STEPS = {
+    errno.EACCES: "run it as root or as the user that it belongs to, or have its rights changed",
+    errno.EPERM: "run it as root",
+    errno.ENOENT: "check the path",
+    errno.ENOTDIR: "check the path: a part of it is a file",
+    errno.EISDIR: "name a file, not a folder",
+    errno.EEXIST: "move it away first",
+    errno.ENOSPC: "make room on that disk",
+    errno.EDQUOT: "make room inside your quota",
+    errno.EROFS: "choose a folder on another disk",
+    errno.ELOOP: "check the path: its links lead round in a circle",
+    errno.EMFILE: "raise the limit of open files: ulimit -n",
+}
+
+
+def plain_words(error: BaseException) -> str:
+    """Return what an error of Python or of another package means to the person at the terminal, in one line.
+
+    The last resort of each program: where an error is expected it is translated where it happens.
+    """
+    if isinstance(error, SlurmEnergyError):
+        return str(error)
+    if isinstance(error, OSError) and error.strerror:
+        step = _NEXT_STEPS.get(error.errno or 0)
+        thing = f"{error.filename}: " if error.filename else ""
+        return f"{thing}{error.strerror}{f'; {step}' if step else ''}"
+    if isinstance(error, ImportError):
+        return f"a part of the installation cannot be loaded: {error}; install slurm-energy again"
+    if isinstance(error, MemoryError):
+        return "there is not enough memory for this"
+    kind = type(error).__name__
+    return f"internal error {kind}: {error}; this is a fault of slurm-energy: report it with what --traceback shows"

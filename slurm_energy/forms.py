@@ -61,6 +61,15 @@ def parse_address(text: str) -> tuple[str, int]:
     return host, int(port)
 
 
+def parse_addresses(text: str) -> tuple[tuple[str, int], ...]:
+    """Return hosts and ports of `HOST:PORT[,HOST:PORT...]`, in order.
+
+    Raises:
+        ConfigError: one of them is not of that form.
+    """
+    return tuple(parse_address(one.strip()) for one in text.split(","))
+
+
 def is_partition_name(text: str) -> bool:
     """Return whether a partition can have this name, in slurm.conf and in the daemon's replies."""
     return bool(_PARTITION.match(text))

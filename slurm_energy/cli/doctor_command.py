@@ -6,7 +6,7 @@ from dataclasses import asdict
 import click
 
 from slurm_energy.cli.context import JSON_OPTION, print_json, settings_path
-from slurm_energy.cli.doctor.finding import Finding, Verdict
+from slurm_energy.cli.doctor.finding import Finding, Verdict, by_severity
 from slurm_energy.cli.doctor.run import examine
 from slurm_energy.cli.installation import ROLES
 from slurm_energy.reporting.visible import visible
@@ -14,7 +14,7 @@ from slurm_energy.reporting.visible import visible
 _COLOURS = {Verdict.OK: "green", Verdict.WARN: "yellow", Verdict.FAIL: "red", Verdict.SKIP: "blue"}
 
 
-@click.command(epilog="Example: sudo slurm-energy doctor --role node")
+@click.command(epilog="Example: sudo slurm-energy doctor")
 @click.option(
     "--role",
     "roles",
@@ -24,15 +24,14 @@ _COLOURS = {Verdict.OK: "green", Verdict.WARN: "yellow", Verdict.FAIL: "red", Ve
 )
 @JSON_OPTION
 def doctor(roles: tuple[str, ...], as_json: bool) -> int:
-    """Check every assumption and say how to mend what does not hold.
+    """Check every assumption and say how to fix what does not hold.
 
-    Run it as root: some things only root can see. Exit code 1 when anything fails.
+    Run it as root on the controller: it then asks as the daemon's user, and judges every node by what the node told
+    the daemon. What does not work comes first. Exit code 1 when anything fails.
     """
-    findings = examine(settings_path(), ROLES if "all" in roles else tuple(dict.fromkeys(roles)))
-    seen: list[Finding] = []
-    for finding in findings:
-        seen.append(finding)
-        if not as_json:
+    seen = by_severity(examine(settings_path(), ROLES if "all" in roles else tuple(dict.fromkeys(roles))))
+    if not as_json:
+        for finding in seen:
             _show(finding)
     counts = Counter(finding.verdict for finding in seen)
     if as_json:
@@ -46,5 +45,5 @@ def doctor(roles: tuple[str, ...], as_json: bool) -> int:
 def _show(finding: Finding) -> None:
     mark = click.style(f"{finding.verdict:<5}", fg=_COLOURS[finding.verdict])
     click.echo(f"{mark}{finding.subject:<28}{visible(finding.found)}")
-    if finding.mend:
-        click.echo(f"{'':<5}{'':<28}-> {visible(finding.mend)}")
+    if finding.fix:
+        click.echo(f"{'':<5}{'':<28}-> {visible(finding.fix)}")

@@ -12,7 +12,7 @@ from slurm_energy.cli.say import say
 from slurm_energy.cli.sbatch_find import child_environment, find_sbatch
 from slurm_energy.cli.sbatch_process import Outcome, end_as, run_between_streams
 from slurm_energy.config import Config, load_config
-from slurm_energy.errors import SlurmEnergyError
+from slurm_energy.errors import SlurmEnergyError, plain_words
 
 _EXPLAIN_SECONDS = 0.5
 _PLUGIN_LINE = re.compile(rb"^sbatch: (?:\d+: )?energy: ", re.MULTILINE)
@@ -41,11 +41,11 @@ def main(argv: Sequence[bytes] | None = None) -> int:
         outcome = run_between_streams(sbatch, words, child_environment(sbatch, os.environ))
         _add_line(outcome, words, config)
         return end_as(outcome)
-    except SlurmEnergyError as error:
-        say(str(error))
-        return 1
     except OSError as error:
         say(f"sbatch cannot be started: {error}")
+        return 1
+    except Exception as error:  # noqa: BLE001  # the wrapper's outermost call: a person gets words, never a traceback
+        say(plain_words(error))
         return 1
 
 

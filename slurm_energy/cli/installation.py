@@ -346,7 +346,8 @@ class Installation:
 
     def _plugin_values(self) -> dict[str, object]:
         words = {True: "yes", False: "no"}
-        rows = [{"help": "The daemon's unix socket.", "key": "socket", "value": self._config.daemon.socket_path}]
+        path = self._config.daemon.plugin_socket_path
+        rows = [{"help": "The daemon's unix socket for slurmctld.", "key": "socket", "value": path}]
         for item in fields(PluginConfig):
             value = getattr(self._config.plugin, item.name)
             shown = words[value] if isinstance(value, bool) else f"{value:g}"

@@ -1,6 +1,8 @@
 """slurm-energy: the command line for people. Sub-commands are imported when they are called, so help is fast."""
 
+import contextlib
 import importlib
+import io
 import os
 import sys
 from pathlib import Path
@@ -11,7 +13,7 @@ from click.shell_completion import CompletionItem
 
 from slurm_energy import __version__
 from slurm_energy.cli.say import say
-from slurm_energy.errors import SlurmEnergyError
+from slurm_energy.errors import plain_words
 from slurm_energy.resources import install_command
 
 PROGRAM = "slurm-energy"
@@ -43,7 +45,7 @@ NOUNS: dict[str, Noun] = {
     "config": Noun("config_commands", "config", "Show or check the settings."),
     "database": Noun("database", "database", "Create, upgrade or inspect the database."),
     "decisions": Noun("status", "decisions", "List the latest decisions, newest first."),
-    "doctor": Noun("doctor_command", "doctor", "Check every assumption and say how to mend what does not hold."),
+    "doctor": Noun("doctor_command", "doctor", "Check every assumption and say how to fix what does not hold."),
     "explain": Noun("explain", "explain", "Tell a job's whole story, from what was asked to what was measured."),
     "install": Noun(
         "install", "install", "Write configuration, units, hooks and commands, after showing what would change."
@@ -114,35 +116,76 @@ def cli(context: click.Context, config_path: Path | None, traceback: bool) -> No
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the command line and return its exit code; no error leaves a traceback unless it is wanted."""
+    """Run the command line and return its exit code; no error leaves a traceback unless it is wanted.
+
+    Whatever a command raises ends here: errors of this package as their own words, those of Python and other packages
+    as `plain_words` has them.
+    """
     arguments = sys.argv[1:] if argv is None else argv
+    _make_printable()
     try:
         result: Any = cli.main(args=arguments, prog_name=PROGRAM, standalone_mode=False)
-        sys.stdout.flush()
+        if sys.stdout is not None:
+            sys.stdout.flush()
     except click.exceptions.Exit as leaving:
-        return leaving.exit_code
+        return _flushed(leaving.exit_code)
     except click.ClickException as wrong:
         wrong.show()
         return wrong.exit_code
-    except (click.Abort, KeyboardInterrupt):
+    except (click.Abort, KeyboardInterrupt) as ending:
+        if isinstance(ending.__context__, EOFError):
+            say("nobody answered the question: --yes goes on without asking", PROGRAM)
+            return EXIT_FAILED
         say("interrupted", PROGRAM)
         return EXIT_INTERRUPTED
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter's last flush meets no one
+        _discard_output()
         return EXIT_FAILED
-    except ModuleNotFoundError as error:
-        extra = EXTRA_OF_PACKAGE.get((error.name or "").split(".")[0])
-        if extra is None:
-            raise
-        say(f"the Python package {error.name} is missing: {install_command(extra)}", PROGRAM)
-        return EXIT_FAILED
-    except SlurmEnergyError as error:
+    except Exception as error:  # the command line's outermost call: a person gets words, and a traceback if he asks
         if "--traceback" in arguments:
             raise
-        for line in str(error).splitlines() or [type(error).__name__]:
-            say(line, PROGRAM)
-        return EXIT_FAILED
+        return _explained(error)
     return result if isinstance(result, int) else 0
+
+
+def _explained(error: Exception) -> int:
+    """Say what went wrong."""
+    if isinstance(error, ModuleNotFoundError):
+        extra = EXTRA_OF_PACKAGE.get((error.name or "").split(".")[0])
+        if extra is not None:
+            say(f"the Python package {error.name} is missing: {install_command(extra)}", PROGRAM)
+            return EXIT_FAILED
+    _discard_output()
+    for line in plain_words(error).splitlines() or [type(error).__name__]:
+        say(line, PROGRAM)
+    return EXIT_FAILED
+
+
+def _flushed(exit_code: int) -> int:
+    """Return the exit code, or that of a failure when what was printed cannot be written."""
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        _discard_output()
+        return EXIT_FAILED
+    except OSError as error:
+        return _explained(error)
+    return exit_code
+
+
+def _make_printable() -> None:
+    """Let every text be printed, whatever the terminal's character set: what it lacks is shown as an escape."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _discard_output() -> None:
+    """Send what is still to be written nowhere: the interpreter's last flush would fail once more."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.stdout.flush()
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from slurm_energy import __version__
 from slurm_energy.config import Config, load_config
 from slurm_energy.daemon.decide import create_decider
 from slurm_energy.daemon.lifecycle import EnergyDaemon, report_key
-from slurm_energy.errors import SlurmEnergyError
+from slurm_energy.errors import SlurmEnergyError, plain_words
 from slurm_energy.policy.automatic import chosen_policy
 from slurm_energy.policy.site_check import check_site
 
@@ -37,8 +37,8 @@ def main(argv: list[str] | None = None) -> int:
             sys.stdout.write("configuration is good\n")
             return 0
         asyncio.run(_serve(config, options.config))
-    except SlurmEnergyError as error:
-        for line in str(error).splitlines():
+    except (SlurmEnergyError, OSError) as error:
+        for line in plain_words(error).splitlines():
             sys.stderr.write(f"slurm-energyd: {line}\n")
         return 1
     return 0

@@ -51,6 +51,8 @@ class ChildProcess:
         self._writer: asyncio.StreamWriter | None = None
         self._process: asyncio.subprocess.Process | None = None
         self.starts = 0
+        self.inherited: tuple[int, ...] = ()
+        """Further descriptors that every child gets; their numbers are its arguments behind those of the sockets."""
 
     @property
     def connected(self) -> bool:
@@ -143,7 +145,7 @@ class ChildProcess:
             await asyncio.shield(_ended(process))
 
     async def _start(self, ends: list[socket.socket]) -> asyncio.subprocess.Process:
-        numbers = [end.fileno() for end in ends]
+        numbers = [*(end.fileno() for end in ends), *self.inherited]
         start = f"import sys; from {self._module} import main; sys.exit(main(sys.argv[1:]))"
         command = (sys.executable, "-P", "-c", start, *map(str, numbers))
         return await asyncio.create_subprocess_exec(*command, stdin=asyncio.subprocess.DEVNULL, pass_fds=numbers)

@@ -9,26 +9,42 @@ from dataclasses import dataclass
 
 from slurm_energy.domain.cluster import ClusterSnapshot
 from slurm_energy.domain.decision import EnergyDecision
-from slurm_energy.domain.ids import PartitionName
+from slurm_energy.domain.ids import DecisionId, PartitionName
 from slurm_energy.domain.job import JobRequest
 
 MAX_CLAIMS = 10_000
+MAX_USERS = 10_000
 SLACK_SECONDS = 1.0
 """A decision this much older than a snapshot may still be missing in it: Slurm puts the job into its queue later."""
+_MEMORY = 0.9
+"""Share of the past that is left after each decision, when a user's submissions are judged by the last ten or so."""
+_FEWEST_ACCEPTED = 0.5
+"""Share below which an array, whose claim has no bound, claims nothing."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class _Claim:
+    decision_id: DecisionId
+    user_id: int
     decided_at_seconds: float
     partitions: tuple[PartitionName, ...]
     gpus: float
+    appeared: bool = False
 
 
 class Claims:
-    """What recent decisions have promised away, oldest first."""
+    """What recent decisions have promised away, oldest first.
+
+    Slurm may still refuse a submission after it was decided (a limit, a typing error, another plugin), and nobody
+    tells: a decision that appears in no snapshot is one. What a user asks next counts by the share of his last
+    submissions that became jobs, so that a script which is refused over and over moves nobody else's jobs.
+    """
 
     def __init__(self) -> None:
-        self._claims: deque[_Claim] = deque(maxlen=MAX_CLAIMS)
+        self._claims: deque[_Claim] = deque()
+        self._by_id: dict[DecisionId, _Claim] = {}
+        self._became_jobs: dict[int, tuple[float, float]] = {}
+        """By user: how many of the last submissions became jobs, and how many did not."""
 
     def add(self, decision: EnergyDecision, job: JobRequest, snapshot: ClusterSnapshot | None) -> None:
         """Note the GPUs that a decided job will ask for in each partition it may start in; an array's are unbounded."""
@@ -37,8 +53,23 @@ class Claims:
             names = (snapshot.default_partition.name,)
         if not names or job.gpu_count == 0:
             return
-        gpus = math.inf if job.array is not None else float(job.gpu_count)
-        self._claims.append(_Claim(decided_at_seconds=decision.decided_at_seconds, partitions=names, gpus=gpus))
+        claim = _Claim(
+            decision_id=decision.decision_id,
+            user_id=job.user_id,
+            decided_at_seconds=decision.decided_at_seconds,
+            partitions=names,
+            gpus=math.inf if job.array is not None else float(job.gpu_count),
+        )
+        self._claims.append(claim)
+        self._by_id[claim.decision_id] = claim
+        if len(self._claims) > MAX_CLAIMS:
+            self._by_id.pop(self._claims.popleft().decision_id, None)
+
+    def appeared(self, decision_id: DecisionId) -> None:
+        """Note that a decision's job is in Slurm's queue."""
+        claim = self._by_id.get(decision_id)
+        if claim is not None:
+            claim.appeared = True
 
     def not_in(self, snapshot: ClusterSnapshot | None) -> dict[PartitionName, float]:
         """Return the GPUs claimed in each partition that a snapshot cannot show yet, and forget the others."""
@@ -46,9 +77,30 @@ class Claims:
             return {}
         oldest = snapshot.taken_at_seconds - SLACK_SECONDS
         while self._claims and self._claims[0].decided_at_seconds < oldest:
-            self._claims.popleft()
+            self._settle(self._claims.popleft())
         claimed: dict[PartitionName, float] = {}
         for claim in self._claims:
-            for name in claim.partitions:
-                claimed[name] = claimed.get(name, 0.0) + claim.gpus
+            gpus = self._expected_gpus(claim)
+            for name in claim.partitions if gpus > 0.0 else ():
+                claimed[name] = claimed.get(name, 0.0) + gpus
         return claimed
+
+    def _settle(self, claim: _Claim) -> None:
+        self._by_id.pop(claim.decision_id, None)
+        jobs, refused = self._became_jobs.get(claim.user_id, (0.0, 0.0))
+        if not claim.appeared and len(self._became_jobs) >= MAX_USERS:
+            self._became_jobs.clear()
+        jobs, refused = jobs * _MEMORY + claim.appeared, refused * _MEMORY + (not claim.appeared)
+        if refused > _MEMORY / 10.0:
+            self._became_jobs[claim.user_id] = jobs, refused
+        else:
+            self._became_jobs.pop(claim.user_id, None)
+
+    def _expected_gpus(self, claim: _Claim) -> float:
+        if claim.appeared:
+            return claim.gpus
+        jobs, refused = self._became_jobs.get(claim.user_id, (0.0, 0.0))
+        share = (jobs + 1.0) / (jobs + refused + 1.0)
+        if math.isinf(claim.gpus):
+            return claim.gpus if share >= _FEWEST_ACCEPTED else 0.0
+        return claim.gpus * share

@@ -1,78 +1,63 @@
-"""The unix socket's door: what slurmctld asks is answered at once, everybody else is shown to asyncio's streams.
+"""slurmctld's door: a unix socket of its own, whose requests are answered at once.
 
 slurmctld holds its locks while it waits. Its request is short and there as soon as the connection is, so it is read,
-answered and closed without setting up a stream and a task, which would cost more than the decision itself.
+answered and closed without setting up a stream and a task, which would cost more than the decision itself. The socket
+is open to SlurmUser and root alone: a user can neither connect there nor fill the queue in which slurmctld waits.
 """
 
 import asyncio
 import contextlib
+import errno
 import logging
 import os
 import socket
-from collections.abc import Callable, Coroutine
+import stat
+import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from slurm_energy.daemon.peers import Peer, peer_of
 from slurm_energy.errors import ConfigError
-from slurm_energy.wire.codec import END_LINE, MAX_DECIDE_BYTES, PROTOCOL
+from slurm_energy.wire.codec import END_LINE, MAX_DECIDE_BYTES
 
 logger = logging.getLogger(__name__)
 
-_BACKLOG = 1024
+BACKLOG = 1024
+REQUEST_SECONDS = 5.0
+PREDECESSOR_SECONDS = 3.0
+"""How long the processes of a daemon that was killed may take to end."""
 _ACCEPTS_AT_ONCE = 16
 _FIRST_BYTES_SECONDS = 0.001
 _PAUSE_SECONDS = 0.1
-_BEGIN = f"{PROTOCOL} decide\n".encode()
 _END = b"\n" + END_LINE
 
 AnswerNow = Callable[[bytes, Peer], tuple[bytes, Callable[[], None] | None]]
 """From a whole request to the reply and what to do afterwards; never raises."""
-AnswerLater = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Coroutine[Any, Any, None]]
 
 
-class LocalDoor:
-    """Accepts connections at a unix socket."""
+class PluginDoor:
+    """Accepts slurmctld's connections."""
 
-    def __init__(self, privileged: Callable[[], frozenset[int]], now: AnswerNow, later: AnswerLater) -> None:
+    def __init__(self, privileged: Callable[[], frozenset[int]], now: AnswerNow) -> None:
         self._privileged = privileged
         self._now = now
-        self._later = later
         self._socket: socket.socket | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
 
-    @property
-    def is_open(self) -> bool:
-        """Whether it accepts."""
-        return self._socket is not None
-
-    def open(self, path: Path, mode: int) -> None:
-        """Listen at a path where nothing lies.
-
-        Raises:
-            ConfigError: the path cannot be used.
-        """
-        listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    def open(self, listening: socket.socket) -> None:
+        """Answer what comes at a listening socket."""
         listening.setblocking(False)
-        mask = os.umask(0o177)  # nobody connects before the mode is the configured one
-        try:
-            listening.bind(str(path))
-            listening.listen(_BACKLOG)
-            path.chmod(mode)
-        except OSError as error:
-            listening.close()
-            raise ConfigError(f"daemon.socket_path {path} cannot be used: {error.strerror or error}") from error
-        finally:
-            os.umask(mask)
         self._socket = listening
         asyncio.get_running_loop().add_reader(listening, self._accept)
 
-    def close(self) -> None:
-        """Accept nothing more."""
-        if self._socket is not None:
-            asyncio.get_running_loop().remove_reader(self._socket)
-            self._socket.close()
-            self._socket = None
+    def close(self) -> list[str]:
+        """Accept nothing more; return the path at which it did."""
+        if self._socket is None:
+            return []
+        path: str = self._socket.getsockname()
+        asyncio.get_running_loop().remove_reader(self._socket)
+        self._socket.close()
+        self._socket = None
+        return [path]
 
     def _accept(self) -> None:
         for _ in range(_ACCEPTS_AT_ONCE):
@@ -100,23 +85,53 @@ class LocalDoor:
         loop.call_later(_PAUSE_SECONDS, go_on)
 
     def _meet(self, connection: socket.socket) -> None:
-        first = b""
         try:
             peer = peer_of(connection, self._privileged())
-            if peer.privileged:
-                first = _first_bytes(connection)
+            first = _first_bytes(connection) if peer.privileged else b""
         except OSError:
             connection.close()
             return
-        if first.startswith(_BEGIN) and first.endswith(_END):
-            self._answer_at_once(connection, first, peer)
+        if not peer.privileged:
+            connection.close()
+        elif first.endswith(_END):
+            self._answer(connection, first, peer)
         else:
-            self._show_in(self._streams(connection))
+            self._wait(connection, bytearray(first), peer)
 
-    def _answer_at_once(self, connection: socket.socket, request: bytes, peer: Peer) -> None:
+    def _wait(self, connection: socket.socket, raw: bytearray, peer: Peer) -> None:
+        """Read the rest of a request as it comes, for a while."""
+        loop = asyncio.get_running_loop()
+        connection.setblocking(False)
+
+        def stop() -> None:
+            timer.cancel()
+            loop.remove_reader(connection)
+
+        def give_up() -> None:
+            stop()
+            connection.close()
+
+        def read() -> None:
+            try:
+                chunk = connection.recv(MAX_DECIDE_BYTES)
+            except BlockingIOError:
+                return
+            except OSError:
+                give_up()
+                return
+            raw.extend(chunk)
+            if not chunk and not raw:
+                give_up()
+            elif not chunk or raw.endswith(_END) or len(raw) > MAX_DECIDE_BYTES:
+                stop()
+                self._answer(connection, bytes(raw), peer)
+
+        timer = loop.call_later(REQUEST_SECONDS, give_up)
+        loop.add_reader(connection, read)
+
+    def _answer(self, connection: socket.socket, request: bytes, peer: Peer) -> None:
         reply, afterwards = self._now(request, peer)
         with connection, contextlib.suppress(OSError):
-            connection.recv(len(request))  # what is left unread would turn the close into a reset
             sent = connection.send(reply)
             if sent < len(reply):
                 connection.settimeout(_FIRST_BYTES_SECONDS)
@@ -124,28 +139,98 @@ class LocalDoor:
         if afterwards is not None:
             asyncio.get_running_loop().call_soon(afterwards)
 
-    def _show_in(self, visit: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(visit)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def _streams(self, connection: socket.socket) -> None:
-        loop = asyncio.get_running_loop()
-        connection.setblocking(False)
-        reader = asyncio.StreamReader(loop=loop)
-        protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
-        try:
-            transport, _protocol = await loop.connect_accepted_socket(lambda: protocol, connection)
-        except OSError:
-            connection.close()
-            return
-        await self._later(reader, asyncio.StreamWriter(transport, protocol, reader, loop))
-
 
 def _first_bytes(connection: socket.socket) -> bytes:
-    """Return what a privileged caller has sent by now, without taking it; waits for a millisecond at most."""
+    """Return what a caller has sent by now; waits for a millisecond at most."""
     connection.settimeout(_FIRST_BYTES_SECONDS)
     try:
-        return connection.recv(MAX_DECIDE_BYTES + 1, socket.MSG_PEEK)
+        return connection.recv(MAX_DECIDE_BYTES + 1)
     except TimeoutError:
         return b""
+
+
+def local_listener(path: Path, mode: int, owner: int | None = None) -> socket.socket:
+    """Return a unix socket that listens at a path; one that nobody answers any more is replaced.
+
+    Raises:
+        ConfigError: another daemon answers there, or the path cannot be used.
+    """
+    remove_stale_socket(path)
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    mask = os.umask(0o177)  # nobody connects before the mode is the configured one
+    try:
+        listening.bind(str(path))
+        listening.listen(BACKLOG)
+        if owner is not None:
+            os.chown(path, owner, -1)
+        path.chmod(mode)
+    except OSError as error:
+        listening.close()
+        raise ConfigError(f"daemon.socket_path {path} cannot be used: {error.strerror or error}") from error
+    finally:
+        os.umask(mask)
+    return listening
+
+
+def plugin_listener(path: Path, slurm_user_id: int | None) -> socket.socket:
+    """Return the socket for slurmctld, open to its user and to root.
+
+    Raises:
+        ConfigError: the path cannot be used.
+    """
+    if slurm_user_id in {None, os.geteuid()} or os.geteuid() == 0:
+        return local_listener(path, 0o600, slurm_user_id if os.geteuid() == 0 else None)
+    logger.warning("socket open to every user path=%s: run the daemon as SlurmUser, who alone should connect", path)
+    return local_listener(path, 0o666)
+
+
+def report_listener(host: str, port: int) -> socket.socket:
+    """Return the TCP socket at which nodes report; it outlives the processes that accept at it.
+
+    Raises:
+        ConfigError: the address cannot be used.
+    """
+    end = time.monotonic() + PREDECESSOR_SECONDS
+    while True:
+        try:
+            family = socket.AF_INET6 if ":" in host else socket.AF_INET
+            (found, *_rest) = socket.getaddrinfo(host, port, family, socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+            return socket.create_server(found[4][:2], family=family, backlog=BACKLOG)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE or time.monotonic() > end:
+                raise ConfigError(
+                    f"daemon.report_host {host} with report_port {port} cannot be used: {error.strerror or error}"
+                ) from error
+        time.sleep(_PAUSE_SECONDS)
+
+
+def remove_stale_socket(path: Path) -> None:
+    """Remove a socket that nobody answers any more.
+
+    Raises:
+        ConfigError: another daemon answers at the path, or something else than a socket lies there.
+    """
+    try:
+        if not stat.S_ISSOCK(path.lstat().st_mode):
+            raise ConfigError(f"daemon.socket_path {path} is not a socket: remove it or choose another path")
+    except FileNotFoundError:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return
+    end = time.monotonic() + PREDECESSOR_SECONDS
+    while _answers(path):
+        if time.monotonic() > end:
+            raise ConfigError(f"another daemon answers at {path}: stop it first, or choose another daemon.socket_path")
+        time.sleep(_PAUSE_SECONDS)
+    path.unlink(missing_ok=True)
+
+
+def _answers(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(1.0)
+        try:
+            probe.connect(str(path))
+        except (ConnectionRefusedError, FileNotFoundError):
+            return False
+        except OSError as error:
+            raise ConfigError(f"daemon.socket_path {path} cannot be tried: {error.strerror or error}") from error
+    return True

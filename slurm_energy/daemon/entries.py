@@ -12,6 +12,8 @@ from slurm_energy.errors import ValueRangeError, WireError
 
 DAEMON_STREAM = "daemon"
 JOBS_STREAM = "jobs"
+REPORTS_STREAM = "reports"
+STREAMS = (DAEMON_STREAM, JOBS_STREAM, REPORTS_STREAM)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +30,9 @@ class ReportsEntryLine:
 
     received_at_seconds: float
     reports: tuple[NodeReport, ...]
+    clock_offsets_seconds: tuple[float | None, ...] = ()
+    """What to add to the times of each report to have them by this host's clock; None, and nothing in the lines of
+    older releases: not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

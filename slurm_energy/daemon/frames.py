@@ -1,9 +1,10 @@
 """What travels between the daemon and its children."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from slurm_energy.daemon.peers import Peer
 from slurm_energy.domain.cluster import JobState, NodeState, PartitionState
 from slurm_energy.domain.decision import PolicyAnswer, RuntimeEstimate
 from slurm_energy.domain.ids import PartitionName
@@ -12,6 +13,7 @@ from slurm_energy.domain.telemetry import ClusterState
 from slurm_energy.domain.topology import SwitchState
 from slurm_energy.domain.work import WorkEstimate
 from slurm_energy.policy.base import DecisionContext
+from slurm_energy.wire.codec import Message
 from slurm_energy.wire.messages import Query
 
 MAX_ITEMS = 250
@@ -54,7 +56,8 @@ class SnapshotComplete:
 
     taken_at_seconds: float
     read_seconds: float
-    skipped_rows: int
+    skipped: Mapping[str, int] = field(default_factory=dict)
+    """Rows that could not be read, by kind and reason."""
     waiting_gpus: Mapping[PartitionName, float] | None = None
     """`waiting_gpus` of all jobs, counted where nobody waits for it; None where it was not."""
 
@@ -73,8 +76,34 @@ class QueryReply:
     """The recorder's answer."""
 
     number: int
-    reply: bytes
-    """The whole message, encoded here: a large report must not hold up the answering process."""
+    part: bytes
+    """Of the message, encoded here and sent in parts: a large report must not hold up the answering process."""
+    last: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerRequest:
+    """A request that the door child has read and checked, for the answering process."""
+
+    number: int
+    message: Message
+    peer: Peer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerReply:
+    """The answer to it, in parts, so that sending a large one holds up no decision."""
+
+    number: int
+    part: bytes
+    last: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DoorCounts:
+    """What the door child has counted since it last told."""
+
+    counts: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +125,16 @@ class WorkPart:
 
 
 TablePart = TypeVar("TablePart", RuntimePart, WorkPart)
+
+PART_BYTES = 128 * 1024
+"""Of a reply, that the answering process passes on at once."""
+
+
+def reply_parts(reply: bytes) -> Iterator[tuple[bytes, bool]]:
+    """Yield the parts of a reply, each with whether it is the last."""
+    begins = range(0, max(1, len(reply)), PART_BYTES)
+    for begin in begins:
+        yield reply[begin : begin + PART_BYTES], begin == begins[-1]
 
 
 def table_parts(kind: type[TablePart], estimates: Sequence[tuple[int, str, Any]]) -> Iterator[TablePart]:

@@ -1,64 +1,168 @@
-"""Node reports: proven, checked and on the disk before they are acknowledged."""
+"""Node reports: authenticated, checked and on the disk before they are acknowledged."""
 
 import asyncio
 import logging
 import time
+from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 
 from slurm_energy.daemon.entries import ReportsEntryLine, encode_entry
-from slurm_energy.daemon.state import DaemonState
-from slurm_energy.domain.energy import NodeReport
-from slurm_energy.errors import AuthenticationError, SpoolError, WireError
+from slurm_energy.daemon.journal_queue import JournalQueue
+from slurm_energy.daemon.node_statuses import NodeStatuses
+from slurm_energy.domain.node_status import ReceivedStatus
+from slurm_energy.errors import AuthenticationError, DaemonUnavailable, SpoolError, WireError
 from slurm_energy.wire.authentication import ReplayGuard, verify
-from slurm_energy.wire.codec import Message
+from slurm_energy.wire.codec import Message, decode
 from slurm_energy.wire.messages import failure, refusal
-from slurm_energy.wire.report import decode_batch
+from slurm_energy.wire.node_status import Delivery, decode_delivery
 
 logger = logging.getLogger(__name__)
 
-MAX_REPORT_BYTES = 16 * 1024 * 1024
+MAX_REPORT_BYTES = 2 * 1024 * 1024
+"""Of a message: a node sends a quarter of a MiB at once, or one report of at most 1 MiB."""
+MAX_LINES = 64
+MAX_ESCAPES = 50_000
+"""Of a message: each costs a call, before anybody knows from whom it is."""
+MAX_WAITING = 64
+MUNGE_SECONDS = 0.01
+"""What a credential costs munge and munged, beside this process."""
+
+Count = Callable[[str, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """The reply to a message, and what it cost to find out that its sender is nobody we know."""
+
+    reply: Message
+    wasted_seconds: float = 0.0
 
 
 class ReportDesk:
     """Takes reports. A malformed one is refused for good; any other trouble is an error, and the node tries again."""
 
-    def __init__(self, state: DaemonState, key: bytes | None) -> None:
-        self._state = state
+    def __init__(
+        self,
+        journal: JournalQueue,
+        nodes: NodeStatuses,
+        key: bytes | None,
+        allowed: Collection[int],
+        count: Count,
+    ) -> None:
+        """Make the desk.
+
+        Args:
+            journal: Where reports are kept until the database has them.
+            nodes: Where what nodes tell of themselves is kept.
+            key: The shared key, None where munge authenticates.
+            allowed: Who may report by munge.
+            count: Told what became of the reports.
+        """
+        self._journal = journal
+        self._nodes = nodes
         self._key = key
+        self._allowed = allowed
+        self._count = count
         self._replay = ReplayGuard()
-        # One thread: munge's tools and JSON of hostile size never hold up the event loop, nor the nonces each other.
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="reports")
+        # One thread for callers that are root on their host and one for all others, so that neither waits for the
+        # other; munge's tools and JSON of hostile size hold up neither the loop nor the nonces.
+        self._threads = {
+            at_root: ThreadPoolExecutor(max_workers=1, thread_name_prefix="reports") for at_root in (True, False)
+        }
+        self._waiting = dict.fromkeys(self._threads, 0)
 
-    def use_key(self, key: bytes | None) -> None:
-        """Use another shared key from now on; None: munge."""
-        self._key = key
+    async def accept(self, raw: bytes, *, at_root: bool, host: str = "") -> Accepted:
+        """Return the reply to one message.
 
-    async def accept(self, message: Message) -> Message:
-        """Return the reply to one `report` message."""
-        if message.verb != "report":
-            raise WireError(f"verb {message.verb!r} is not served here: only report is")
-        loop = asyncio.get_running_loop()
+        Args:
+            raw: The message as it came.
+            at_root: Whether it came from a port that only root can use.
+            host: Address that it came from.
+
+        Raises:
+            DaemonUnavailable: too many are being looked at already.
+        """
+        if self._waiting[at_root] >= MAX_WAITING:
+            raise DaemonUnavailable("too many messages at once: try again later")
+        self._waiting[at_root] += 1
         try:
-            reports = await loop.run_in_executor(self._thread, self._proven, message, self._key)
-            entry = ReportsEntryLine(received_at_seconds=time.time(), reports=reports)
-            await self._state.journal.append_durably(lambda: encode_entry(entry))
-        except (AuthenticationError, SpoolError) as error:
-            self._state.counters["reports not taken"] += 1
-            logger.warning("report not taken reason=%s", error)
-            return failure(str(error))
-        except WireError as error:
-            self._state.counters["reports refused"] += 1
-            logger.warning("report refused reason=%s", error)
-            return refusal(str(error))
-        self._state.counters["reports accepted"] += len(reports)
-        return Message("ok", {"accepted": str(len(reports))})
+            delivery, wasted = await asyncio.get_running_loop().run_in_executor(
+                self._threads[at_root], self._authenticated, raw, host
+            )
+        finally:
+            self._waiting[at_root] -= 1
+        if isinstance(delivery, (AuthenticationError, SpoolError)):
+            return Accepted(self._not_taken(delivery), wasted)
+        if isinstance(delivery, WireError):
+            return Accepted(self._refused(delivery), wasted)
+        batch = delivery.batch
+        if delivery.status is not None:
+            self._count("node statuses", 1)
+        if delivery.status is not None and not batch.reports:
+            return Accepted(Message("ok", {"accepted": "0"}))
+        now = time.time()
+        entry = ReportsEntryLine(
+            received_at_seconds=now, reports=batch.reports, clock_offsets_seconds=batch.clock_offsets_seconds(now)
+        )
+        try:
+            await self._journal.append_durably(lambda: encode_entry(entry))
+        except SpoolError as error:
+            return Accepted(self._not_taken(error))
+        self._count("reports accepted", len(batch.reports))
+        return Accepted(Message("ok", {"accepted": str(len(batch.reports))}))
 
     def close(self) -> None:
-        """End the thread."""
-        self._thread.shutdown(wait=False, cancel_futures=True)
+        """End the threads."""
+        for thread in self._threads.values():
+            thread.shutdown(wait=False, cancel_futures=True)
 
-    def _proven(self, message: Message, key: bytes | None) -> tuple[NodeReport, ...]:
-        verified = verify(
-            message, key=key, replay=self._replay, allowed_user_ids=self._state.privileged, now_seconds=time.time()
-        )
-        return decode_batch(verified.body)
+    def _authenticated(self, raw: bytes, host: str) -> tuple[Delivery | WireError | SpoolError, float]:
+        """Return what was sent, or what is wrong with it; and the seconds that an unknown sender has cost.
+
+        A node's status is on the disk on return.
+        """
+        began = time.thread_time()
+        try:
+            message = _bounded(raw)
+            verified = verify(
+                message,
+                key=self._key,
+                replay=self._replay,
+                allowed_user_ids=self._allowed,
+                now_seconds=time.time(),
+            )
+        except WireError as error:
+            if isinstance(error, AuthenticationError):
+                self._nodes.turn_away(host, str(error), time.time())
+            return error, time.thread_time() - began + (0.0 if self._key else MUNGE_SECONDS)
+        self._nodes.let_in(host, time.time())
+        try:
+            delivery = decode_delivery(verified.body)
+            if delivery.status is not None:
+                self._nodes.take(ReceivedStatus(received_at_seconds=time.time(), status=delivery.status))
+        except (WireError, SpoolError) as error:
+            return error, 0.0
+        return delivery, 0.0
+
+    def _not_taken(self, error: Exception) -> Message:
+        self._count("reports not taken", 1)
+        return failure(str(error))
+
+    def _refused(self, error: Exception) -> Message:
+        self._count("reports refused", 1)
+        return refusal(str(error))
+
+
+def _bounded(raw: bytes) -> Message:
+    """Return the message, if reading it costs no more than its length says.
+
+    Raises:
+        WireError: it has more lines or escapes than a report has, or is none.
+    """
+    if raw.count(b"\n") > MAX_LINES or raw.count(b"%") > MAX_ESCAPES:
+        raise WireError(f"message has over {MAX_LINES} lines or {MAX_ESCAPES} escapes")
+    message = decode(raw, MAX_REPORT_BYTES)
+    if message.verb != "report":
+        raise WireError(f"verb {message.verb!r} is not served here: only report is")
+    return message

@@ -1,19 +1,30 @@
 """An append-only journal in segments: what the daemon must not lose while the database is away.
 
 One stream has one writer and one reader, in different processes. A segment is `STREAM-NUMBER.jsonl`; a line counts
-once its line feed is there. The reader's position is kept in `STREAM.position`, moved after the database's commit.
+once its line feed is there. The reader's position is kept in `STREAM.position`, moved after the database's commit, and
+in the database itself. Segments that are stored as a whole move to `stored/` and stay there for some days: a database
+that was restored from a backup is given again what it lacks.
 """
 
 import contextlib
 import os
+import re
+import time
+import uuid
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from slurm_energy.config import Config
 from slurm_energy.errors import SpoolError
 
 SEGMENT_BYTES = 8 * 1024 * 1024
 BATCH_BYTES = 512 * 1024
 MAX_LINE_BYTES = 32 * 1024 * 1024
+TAIL_BYTES = 65_536
+MAX_STORED_BYTES = 1024**3
+"""Of a stream, that are kept although they are stored."""
+STORED_FOLDER = "stored"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -101,10 +112,27 @@ class JournalWriter:
 class JournalReader:
     """The reading end of a stream."""
 
-    def __init__(self, directory: Path, stream: str) -> None:
+    def __init__(self, directory: Path, stream: str, keep_seconds: float = 0.0) -> None:
+        """Begin where the reader before ended.
+
+        Args:
+            directory: The journal's folder.
+            stream: Which of its streams.
+            keep_seconds: How long segments stay after they are stored.
+        """
         self._directory = directory
-        self._stream = stream
-        self.position = read_position(directory, stream)
+        self.stream = stream
+        self._keep_seconds = keep_seconds
+        self.position = self.committed = read_position(directory, stream)
+        """`committed` is the last position that was committed; `position` is where `read` goes on."""
+
+    def rewind(self, stored: Position) -> Position:
+        """Read again from `stored`, up to which a database has everything, or from where the journal is still kept."""
+        numbers = [number for number in self._all_numbers() if number >= stored.segment]
+        behind = bool(numbers) and numbers[0] > stored.segment
+        self.position = Position(segment=numbers[0]) if behind else stored
+        self.committed = stored
+        return self.position
 
     def read(self, max_lines: int, max_bytes: int = BATCH_BYTES) -> list[Line]:
         """Return the next whole lines, at most `max_lines` and about `max_bytes`; none when there is nothing new.
@@ -113,7 +141,7 @@ class JournalReader:
             SpoolError: a segment cannot be read.
         """
         lines: list[Line] = []
-        numbers = [number for number in segment_numbers(self._directory, self._stream) if number >= self._segment]
+        numbers = [number for number in self._all_numbers() if number >= self._segment]
         for number in numbers:
             offset = self.position.offset if number == self._segment else 0
             self.position = Position(segment=number, offset=offset)
@@ -124,8 +152,8 @@ class JournalReader:
         return lines
 
     def commit(self, position: Position) -> None:
-        """Remember that everything before `position` is in the database, and delete what is thereby finished."""
-        path = self._directory / f"{self._stream}.position"
+        """Remember that everything before `position` is in the database, and put aside what is thereby finished."""
+        path = self._directory / f"{self.stream}.position"
         temporary = path.with_suffix(".position.new")
         try:
             with temporary.open("w", encoding="ascii") as file:
@@ -133,11 +161,32 @@ class JournalReader:
                 file.flush()
                 os.fsync(file.fileno())
             temporary.replace(path)
-            for number in segment_numbers(self._directory, self._stream):
-                if number < position.segment:
-                    segment_path(self._directory, self._stream, number).unlink(missing_ok=True)
+            self.committed = position
+            finished = [n for n in segment_numbers(self._directory, self.stream) if n < position.segment]
+            if finished:
+                self._put_aside(finished)
         except OSError as error:
             raise SpoolError(f"journal position {path} cannot be written: {error}") from error
+
+    def _put_aside(self, finished: list[int]) -> None:
+        """Keep segments that are stored for a while, and remove those that were kept long enough."""
+        stored = self._directory / STORED_FOLDER
+        stored.mkdir(mode=0o700, exist_ok=True)
+        for number in finished:
+            path = segment_path(self._directory, self.stream, number)
+            path.replace(segment_path(stored, self.stream, number))
+        left = MAX_STORED_BYTES
+        oldest = time.time() - self._keep_seconds
+        for number in reversed(segment_numbers(stored, self.stream)):
+            path = segment_path(stored, self.stream, number)
+            status = path.stat()
+            left -= status.st_size
+            if number < self.committed.segment and (left < 0 or status.st_mtime <= oldest):
+                path.unlink(missing_ok=True)
+
+    def _all_numbers(self) -> list[int]:
+        folders = (self._directory, self._directory / STORED_FOLDER)
+        return sorted({number for folder in folders for number in segment_numbers(folder, self.stream)})
 
     @property
     def _segment(self) -> int:
@@ -146,7 +195,9 @@ class JournalReader:
     def _read_segment(self, number: int, offset: int, max_lines: int, max_bytes: int) -> list[Line]:
         lines: list[Line] = []
         end = offset + max_bytes
-        path = segment_path(self._directory, self._stream, number)
+        path = segment_path(self._directory, self.stream, number)
+        if not path.exists():
+            path = segment_path(self._directory / STORED_FOLDER, self.stream, number)
         try:
             with path.open("rb") as file:
                 file.seek(offset)
@@ -163,6 +214,11 @@ class JournalReader:
         return lines
 
 
+def journal_directory(config: Config) -> Path:
+    """Return the folder of the journal."""
+    return Path(config.daemon.state_directory) / "journal"
+
+
 def segment_path(directory: Path, stream: str, number: int) -> Path:
     """Return the path of a segment."""
     return directory / f"{stream}-{number:012d}.jsonl"
@@ -174,13 +230,58 @@ def segment_numbers(directory: Path, stream: str) -> list[int]:
     return sorted(int(name) for name in names if name.isdigit())
 
 
+def waiting_bytes(directory: Path, streams: Iterable[str]) -> int:
+    """Return how much of the journal is not in the database yet, a line that a crash tore left out."""
+    total = 0
+    for stream in streams:
+        position = read_position(directory, stream)
+        for number in segment_numbers(directory, stream):
+            if number >= position.segment:
+                offset = position.offset if number == position.segment else 0
+                with contextlib.suppress(OSError):
+                    total += _whole_lines_bytes(segment_path(directory, stream, number), offset)
+    return total
+
+
+def journal_id(directory: Path) -> str:
+    """Return what a database knows the journal by; made when there is none.
+
+    Raises:
+        SpoolError: it can be neither read nor written.
+    """
+    path = directory / "id"
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with contextlib.suppress(FileExistsError), path.open("x", encoding="ascii") as file:
+            file.write(uuid.uuid4().hex)
+            file.flush()
+            os.fsync(file.fileno())
+        found = path.read_text(encoding="ascii")
+        if re.fullmatch("[0-9a-f]{32}", found):
+            return found
+        path.unlink()  # cut off by a power cut: as good as none
+    except (OSError, ValueError) as error:
+        raise SpoolError(f"journal's name {path} cannot be used: {error}") from error
+    return journal_id(directory)
+
+
 def journal_bytes(directory: Path) -> int:
-    """Return how much the journal holds on the disk."""
+    """Return how much the journal holds on the disk, without what is kept although it is stored."""
     total = 0
     for path in directory.glob("*.jsonl"):
         with contextlib.suppress(OSError):
             total += path.stat().st_size
     return total
+
+
+def _whole_lines_bytes(path: Path, offset: int) -> int:
+    """Return the bytes of a segment's whole lines behind an offset: a line that a crash tore is never read."""
+    with path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        begin = max(offset, size - TAIL_BYTES)
+        file.seek(begin)
+        at = file.read(TAIL_BYTES).rfind(b"\n")
+        return max(0, begin + at + 1 - offset) if at >= 0 else max(0, begin - offset)
 
 
 def read_position(directory: Path, stream: str) -> Position:

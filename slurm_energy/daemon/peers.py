@@ -31,10 +31,15 @@ class HasSocketOptions(Protocol):
 
 def privileged_user_ids(slurm_user: str) -> frozenset[int]:
     """Return the uids that may ask for decisions; an unknown `slurm_user` adds none."""
-    ids = {0, os.geteuid()}
+    slurm_user_id = user_id_of(slurm_user)
+    return frozenset({0, os.geteuid()} | (set() if slurm_user_id is None else {slurm_user_id}))
+
+
+def user_id_of(user: str) -> int | None:
+    """Return the uid of a login name or of a number, None for an unknown one."""
     with contextlib.suppress(KeyError):
-        ids.add(int(slurm_user) if slurm_user.isdigit() else pwd.getpwnam(slurm_user).pw_uid)
-    return frozenset(ids)
+        return int(user) if user.isdigit() else pwd.getpwnam(user).pw_uid
+    return None
 
 
 def peer_of(connection: HasSocketOptions, privileged: frozenset[int]) -> Peer:

@@ -4,11 +4,13 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from slurm_energy.config import Config
+from slurm_energy.daemon.entries import STREAMS
 from slurm_energy.daemon.frames import QueryRequest
+from slurm_energy.daemon.journal import journal_directory, waiting_bytes
 from slurm_energy.daemon.user_names import with_login_name
 from slurm_energy.domain.ids import ClusterName, JobId, parse_job_id
 from slurm_energy.domain.report import encode_record
-from slurm_energy.errors import PermissionRefused, ValueRangeError
+from slurm_energy.errors import PermissionRefused, StoreError, ValueRangeError
 from slurm_energy.store.access import Engine, Session, database_name
 from slurm_energy.store.decisions import recent_decisions
 from slurm_energy.store.explain import explain
@@ -30,11 +32,24 @@ def answer_query(engine: Engine, config: Config, request: QueryRequest) -> Messa
         ValueRangeError: a filter is missing or out of bounds.
     """
     query = request.query
-    if query.subject == "status":
-        return json_reply({"database": database_name(engine), "revision": database_revision(engine)})
     with store_session(engine, read_only=True) as session:
         text = _ANSWERS[query.subject](session, config, request)
     return Message("ok", {"json": text})
+
+
+def answer_status(engine: Engine, config: Config, problem: str) -> Message:
+    """Return the reply to a question for the database's state; `problem` is why nothing is recorded, or empty."""
+    try:
+        revision = database_revision(engine)
+    except StoreError as error:
+        revision, problem = None, problem or str(error)
+    document = {
+        "database": database_name(engine),
+        "revision": revision,
+        "problem": problem or None,
+        "journal_waiting_bytes": waiting_bytes(journal_directory(config), STREAMS),
+    }
+    return json_reply(document)
 
 
 def _explain(session: Session, config: Config, request: QueryRequest) -> str:

@@ -3,11 +3,12 @@
 import logging
 from collections.abc import Sequence
 from dataclasses import asdict
+from itertools import zip_longest
 from pathlib import Path
 
 from slurm_energy.config import Config
 from slurm_energy.daemon.entries import DecisionEntryLine, EntryLine, JobsEntryLine, ReportsEntryLine, decode_entry
-from slurm_energy.daemon.journal import JournalReader, Line
+from slurm_energy.daemon.journal import JournalReader, Line, Position, journal_id
 from slurm_energy.daemon.user_names import with_login_name
 from slurm_energy.domain.energy import JobKey, NodeReport
 from slurm_energy.domain.ids import ClusterName
@@ -15,8 +16,11 @@ from slurm_energy.errors import StoreError, ValueRangeError, WireError
 from slurm_energy.store.access import Engine, Session, is_about_the_values
 from slurm_energy.store.decisions import record_decision
 from slurm_energy.store.energy import record_report
-from slurm_energy.store.jobs import resolve_submit_time, upsert_jobs
-from slurm_energy.store.session import run_in_transaction
+from slurm_energy.store.jobs import upsert_jobs
+from slurm_energy.store.journal_position import StoredPosition, store_position, stored_position
+from slurm_energy.store.report_match import Arrival, submit_time_of
+from slurm_energy.store.schema import check_session_version
+from slurm_energy.store.session import check_database_file, run_in_transaction, store_session
 
 logger = logging.getLogger(__name__)
 
@@ -31,7 +35,9 @@ class Recorder:
         self._cluster = ClusterName(config.cluster.name)
         self._policy_settings = asdict(config.policy)
         self._directory = directory
-        self._readers = [JournalReader(directory, stream) for stream in streams]
+        keep_seconds = config.daemon.journal_days * 86_400.0
+        self._readers = [JournalReader(directory, stream, keep_seconds) for stream in streams]
+        self._journal_id = journal_id(directory)
         self.jobs_ended = False
         """Whether a finished job was stored since this was last set to False."""
 
@@ -44,40 +50,100 @@ class Recorder:
         """
         return sum(self._step(engine, reader) for reader in self._readers)
 
+    def look(self, engine: Engine) -> None:
+        """See whether the database still has all that it was given; what it lacks comes with the next steps.
+
+        Raises:
+            StoreError: it is away, or has another schema by now.
+        """
+        for reader in self._readers:
+            try:
+                with store_session(engine, read_only=True) as session:
+                    self._check_database(session, reader)
+            except _Behind as behind:
+                self._go_back(reader, behind.stored)
+
     def _step(self, engine: Engine, reader: JournalReader) -> int:
         before = reader.position
         lines = reader.read(BATCH_LINES)
         if not lines:
             return 0
         try:
-            self._store(engine, lines)
+            self._store(engine, reader, lines)
+            # What was committed into a file that lies elsewhere by now is given to the one at its place.
+            check_database_file(engine)
             reader.commit(lines[-1].end)
+        except _Behind as behind:
+            self._go_back(reader, behind.stored)
+            return 0
         except BaseException:
             reader.position = before
             raise
         return len(lines)
 
-    def _store(self, engine: Engine, lines: Sequence[Line]) -> None:
+    def _store(self, engine: Engine, reader: JournalReader, lines: Sequence[Line]) -> None:
         entries = [(line, entry) for line in lines if (entry := self._decoded(line)) is not None]
+        end = lines[-1].end
+
+        def all_at_once(session: Session) -> None:
+            self._check_database(session, reader)
+            for _, entry in entries:
+                self._apply(session, entry)
+            self._note(session, reader, end)
+
         try:
-            run_in_transaction(engine, lambda session: self._apply_all(session, [entry for _, entry in entries]))
+            run_in_transaction(engine, all_at_once)
         except (StoreError, ValueRangeError) as error:
             if not _is_about_one_entry(error):
                 raise
-            self._store_one_by_one(engine, entries)
+            self._store_one_by_one(engine, reader, entries)
+            run_in_transaction(engine, lambda session: self._note(session, reader, end))
 
-    def _store_one_by_one(self, engine: Engine, entries: Sequence[tuple[Line, EntryLine]]) -> None:
+    def _store_one_by_one(
+        self, engine: Engine, reader: JournalReader, entries: Sequence[tuple[Line, EntryLine]]
+    ) -> None:
         for line, entry in entries:
+
+            def one(session: Session, entry: EntryLine = entry) -> None:
+                self._check_database(session, reader)
+                self._apply(session, entry)
+
             try:
-                run_in_transaction(engine, lambda session, entry=entry: self._apply(session, entry))  # type: ignore[misc]  # a default argument binds the loop's value
+                run_in_transaction(engine, one)
             except (StoreError, ValueRangeError) as error:
                 if not _is_about_one_entry(error):
                     raise
                 self._set_aside(line, error)
 
-    def _apply_all(self, session: Session, entries: Sequence[EntryLine]) -> None:
-        for entry in entries:
-            self._apply(session, entry)
+    def _check_database(self, session: Session, reader: JournalReader) -> None:
+        """Return if the database has this code's schema, and all that it was given before.
+
+        Raises:
+            SchemaVersionError: it has another schema by now.
+            _Behind: it is another database, or an older state of this one.
+        """
+        check_session_version(session)
+        stored = stored_position(session, self._journal_id, reader.stream)
+        known = None if stored is None else Position(segment=stored.segment, offset=stored.byte_offset)
+        if reader.committed > Position(segment=0) and (known is None or known < reader.committed):
+            raise _Behind(known)
+
+    def _note(self, session: Session, reader: JournalReader, end: Position) -> None:
+        position = StoredPosition(segment=end.segment, byte_offset=end.offset)
+        store_position(session, self._journal_id, reader.stream, position)
+
+    def _go_back(self, reader: JournalReader, stored: Position | None) -> None:
+        """Give a database again what it lacks, as far as it is kept."""
+        was, begin = reader.committed, reader.rewind(stored or Position(segment=0))
+        logger.warning(
+            "database lacks what it was given before: restored or replaced? It is stored again from the journal "
+            "stream=%s from_segment=%d to_segment=%d",
+            reader.stream,
+            begin.segment,
+            was.segment,
+        )
+        if stored is not None and begin > stored:
+            logger.error("journal does not go back so far: entries are lost stream=%s", reader.stream)
 
     def _apply(self, session: Session, entry: EntryLine) -> None:
         if isinstance(entry, DecisionEntryLine):
@@ -87,23 +153,20 @@ class Recorder:
             upsert_jobs(session, self._cluster, (*entry.jobs, *entry.vanished))
             self.jobs_ended = self.jobs_ended or any(job.ended_at_seconds is not None for job in entry.jobs)
         elif isinstance(entry, ReportsEntryLine):
-            for report in entry.reports:
-                self._apply_report(session, report, entry.received_at_seconds)
+            for report, offset in zip_longest(entry.reports, entry.clock_offsets_seconds[: len(entry.reports)]):
+                received = entry.received_at_seconds
+                self._apply_report(session, report, Arrival(clock_offset_seconds=offset, received_at_seconds=received))
 
-    def _apply_report(self, session: Session, report: NodeReport, received_at_seconds: float) -> None:
+    def _apply_report(self, session: Session, report: NodeReport, arrival: Arrival) -> None:
         """Store a report under its job; one that Slurm has not told of yet gets a stand-in until it has."""
-        submitted = resolve_submit_time(
-            session, report.cluster, report.job_id, report.started_at_seconds, report.restart_count
-        )
+        submitted = submit_time_of(session, report, arrival)
         key = JobKey(
             cluster=report.cluster,
             job_id=report.job_id,
             submitted_at_seconds=submitted.seconds,
             restart_count=report.restart_count,
         )
-        outcome = record_report(
-            session, report, key, submit_time_known=submitted.known, received_at_seconds=received_at_seconds
-        )
+        outcome = record_report(session, report, key, submit_time_known=submitted.known, arrival=arrival)
         logger.debug("report stored job_id=%d node=%s outcome=%s", report.job_id, report.node, outcome)
 
     def _decoded(self, line: Line) -> EntryLine | None:
@@ -119,6 +182,14 @@ class Recorder:
         logger.error("journal entry set aside path=%s error=%s", path, error)
         with path.open("ab") as file:
             file.write(line.text + b"\n")
+
+
+class _Behind(Exception):
+    """The database lacks what it was given before."""
+
+    def __init__(self, stored: Position | None) -> None:
+        super().__init__()
+        self.stored = stored
 
 
 def _is_about_one_entry(error: Exception) -> bool:

@@ -25,13 +25,13 @@ class RecorderLink:
         self._history = JobHistory()
         self._runtimes: dict[NameOf, RuntimeEstimate] = {}
         self._work: dict[NameOf, WorkEstimate] = {}
-        self._open: dict[int, asyncio.Future[bytes]] = {}
+        self._open: dict[int, tuple[list[bytes], asyncio.Future[list[bytes]]]] = {}
         self._number = 0
         self.child: ChildProcess | None = None
         """Set once, when the daemon has made the child that feeds `receive`."""
 
-    async def query(self, query: Query, only_user_id: int | None) -> bytes:
-        """Return the recorder's reply, a whole encoded message.
+    async def query(self, query: Query, only_user_id: int | None) -> list[bytes]:
+        """Return the parts of the recorder's reply, a whole encoded message.
 
         Raises:
             DaemonUnavailable: the recorder is away, busy with too many questions, or too slow.
@@ -43,8 +43,8 @@ class RecorderLink:
         request = QueryRequest(number=number, query=query, only_user_id=only_user_id)
         if self.child is None or not self.child.send(request):
             raise DaemonUnavailable("the daemon's recorder is not running at the moment: try again in a few seconds")
-        answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        self._open[number] = answer
+        answer: asyncio.Future[list[bytes]] = asyncio.get_running_loop().create_future()
+        self._open[number] = [], answer
         try:
             async with asyncio.timeout(QUERY_SECONDS):
                 return await answer
@@ -56,9 +56,12 @@ class RecorderLink:
     def receive(self, frame: Any) -> None:
         """Take one frame of the recorder."""
         if isinstance(frame, QueryReply):
-            answer = self._open.get(frame.number)
-            if answer is not None and not answer.done():
-                answer.set_result(frame.reply)
+            parts, answer = self._open.get(frame.number, (None, None))
+            if parts is None or answer is None:
+                return
+            parts.append(frame.part)
+            if frame.last and not answer.done():
+                answer.set_result(parts)
         elif isinstance(frame, RuntimePart):
             self._runtimes = {} if frame.first else self._runtimes
             self._runtimes.update({(user_id, name): estimate for user_id, name, estimate in frame.estimates})

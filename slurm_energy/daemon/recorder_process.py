@@ -8,14 +8,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 from slurm_energy.config import Config
 from slurm_energy.daemon.channel import receive, send
 from slurm_energy.daemon.child_start import connect_to_parent, set_up_logging, until_stopped
-from slurm_energy.daemon.entries import DAEMON_STREAM, JOBS_STREAM
-from slurm_energy.daemon.frames import QueryReply, QueryRequest, RuntimePart, WorkPart, table_parts
-from slurm_energy.daemon.queries import answer_query
+from slurm_energy.daemon.entries import STREAMS
+from slurm_energy.daemon.frames import QueryReply, QueryRequest, RuntimePart, WorkPart, reply_parts, table_parts
+from slurm_energy.daemon.journal import journal_directory
+from slurm_energy.daemon.queries import answer_query, answer_status
 from slurm_energy.daemon.recorder import Recorder
 from slurm_energy.daemon.runtime_history import RUNS_PER_NAME, runtime_estimates
 from slurm_energy.daemon.unreported import UnreportedJobs
@@ -24,6 +24,7 @@ from slurm_energy.domain.ids import ClusterName
 from slurm_energy.domain.work import FailedRuns, MeasuredRun, WorkEstimate
 from slurm_energy.errors import (
     DaemonUnavailable,
+    DatabaseReplaced,
     PermissionRefused,
     SchemaVersionError,
     SlurmEnergyError,
@@ -36,7 +37,13 @@ from slurm_energy.store.access import Engine
 from slurm_energy.store.history import all_recent_runtimes
 from slurm_energy.store.measured_runs import failed_runs, measured_runs
 from slurm_energy.store.schema import check_version, database_revision, upgrade
-from slurm_energy.store.session import open_engine, run_in_transaction, store_session
+from slurm_energy.store.session import (
+    check_database_file,
+    close_database,
+    open_engine,
+    run_in_transaction,
+    store_session,
+)
 from slurm_energy.wire.codec import encode
 from slurm_energy.wire.messages import failure, refusal
 
@@ -47,6 +54,8 @@ Tell = Callable[[object], None]
 
 POLL_SECONDS = 0.2
 LONGEST_PAUSE_SECONDS = 30.0
+REPLACED_PAUSE_SECONDS = 1.0
+LOOK_INTERVAL_SECONDS = 5.0
 HISTORY_INTERVAL_SECONDS = 300.0
 HISTORY_SOON_SECONDS = 10.0
 HISTORY_DAYS = 90.0
@@ -71,65 +80,72 @@ class Every:
         return True
 
 
-class Readiness:
-    """Whether the database has the schema that questions need, and if not, why."""
+class Condition:
+    """Whether the database can be used, and if not, why: the recording tells, questions ask."""
 
     def __init__(self) -> None:
-        self._ready = threading.Event()
-        self._reason = "it is being opened"
+        self._usable = threading.Event()
+        self.problem = "it is being opened"
 
-    def set(self) -> None:
-        """Let questions through."""
-        self._ready.set()
+    def good(self) -> None:
+        """Note that it can be used."""
+        self.problem = ""
+        self._usable.set()
 
-    def clear(self, reason: str) -> None:
-        """Answer questions with the reason from now on."""
-        self._reason = reason
-        self._ready.clear()
+    def bad(self, problem: str, *, for_questions: bool) -> None:
+        """Note why nothing is recorded; `for_questions`: why nothing can be read either."""
+        self.problem = problem
+        if for_questions:
+            self._usable.clear()
 
     def wait(self, limit_seconds: float) -> None:
-        """Return once the database is ready.
+        """Return once the database can be read.
 
         Raises:
-            DaemonUnavailable: it is not, within the limit.
+            DaemonUnavailable: it cannot, within the limit.
         """
-        if not self._ready.wait(limit_seconds):
-            raise DaemonUnavailable(f"the database cannot be used at the moment: {self._reason}")
+        if not self._usable.wait(limit_seconds):
+            raise DaemonUnavailable(f"the database cannot be used at the moment: {self.problem}")
 
 
 class RecorderLoop:
     """Journal to database, until the daemon is gone."""
 
-    def __init__(self, config: Config, tell: Tell, readiness: Readiness) -> None:
-        self._readiness = readiness
+    def __init__(self, config: Config, tell: Tell, condition: Condition) -> None:
+        self._condition = condition
         self._config = config
         self._cluster = ClusterName(config.cluster.name)
         self._tell = tell
-        directory = Path(config.daemon.state_directory) / "journal"
-        self._recorder = Recorder(config, directory, (DAEMON_STREAM, JOBS_STREAM))
+        self._recorder = Recorder(config, journal_directory(config), STREAMS)
         self._unreported = UnreportedJobs(self._cluster, config.node.time_scale)
         self._work: dict[tuple[int, str], WorkEstimate] = {}
         self._limits = site_board_limits(config)
         self._history_due = Every(HISTORY_INTERVAL_SECONDS)
         self._work_due = Every(WORK_INTERVAL_SECONDS)
+        self._look_due = Every(LOOK_INTERVAL_SECONDS)
         self._unreported_due = Every(UNREPORTED_INTERVAL_SECONDS)
 
     def run(self, engine: Engine) -> None:
         """Store what comes; a database that is away is tried again after growing pauses."""
-        pause, ready = 0.5, False
+        pause, is_open, create = 0.5, False, True
         while True:
             try:
-                if not ready:
-                    prepare_schema(engine)
-                    ready = True
-                    self._readiness.set()
+                check_database_file(engine)
+                if not is_open:
+                    prepare_schema(engine, create=create)
+                    is_open, create = True, False
+                    self._condition.good()
                 lines = self._recorder.step(engine)
                 self._side_tasks(engine)
+                self._condition.good()
                 pause = 0.5
             except (StoreError, SpoolError) as error:
-                ready = False
-                if isinstance(error, SchemaVersionError):
-                    self._readiness.clear(str(error))
+                is_open = False
+                is_other = isinstance(error, DatabaseReplaced | SchemaVersionError)
+                self._condition.bad(str(error), for_questions=is_other)
+                if is_other:
+                    close_database(engine)
+                    pause = min(pause, REPLACED_PAUSE_SECONDS)
                 logger.warning("journal waits for the database retry_in_seconds=%.1f error=%s", pause, error)
                 time.sleep(pause)
                 pause = min(pause * 2.0, LONGEST_PAUSE_SECONDS)
@@ -139,6 +155,8 @@ class RecorderLoop:
 
     def _side_tasks(self, engine: Engine) -> None:
         now = time.monotonic()
+        if self._look_due.due(now):
+            self._recorder.look(engine)
         if self._work_due.due(now):
             self._tell_work(engine)
         if self._history_due.due(now, HISTORY_SOON_SECONDS if self._recorder.jobs_ended else None):
@@ -177,26 +195,31 @@ def _history_begins() -> float:
     return time.time() - HISTORY_DAYS * 86_400.0
 
 
-def prepare_schema(engine: Engine) -> None:
-    """Create the tables of an empty database, and refuse one of another version.
+def prepare_schema(engine: Engine, *, create: bool = True) -> None:
+    """Refuse a database of another version; create the tables of an empty one, where that is wanted.
+
+    Not wanted is it for a database that came in the place of another: its content may be on its way.
 
     Raises:
-        SchemaVersionError: the database is older or newer than this code.
+        SchemaVersionError: the database is older or newer than this code, or empty.
         StoreError: the database cannot be reached.
     """
-    if database_revision(engine) is None:
+    if create and database_revision(engine) is None:
         revision = upgrade(engine)
         logger.info("database created revision=%s", revision)
     check_version(engine)
 
 
-def serve_queries(config: Config, engine: Engine, requests: Requests, tell: Tell, readiness: Readiness) -> None:
+def serve_queries(config: Config, engine: Engine, requests: Requests, tell: Tell, condition: Condition) -> None:
     """Answer queries one after the other, in a thread beside the recording."""
     while True:
         request = requests.get()
         try:
-            readiness.wait(QUERY_WAIT_SECONDS)
-            reply = answer_query(engine, config, request)
+            if request.query.subject == "status":
+                reply = answer_status(engine, config, condition.problem)
+            else:
+                condition.wait(QUERY_WAIT_SECONDS)
+                reply = answer_query(engine, config, request)
         except (PermissionRefused, ValueRangeError) as error:
             reply = refusal(str(error))
         except SlurmEnergyError as error:
@@ -204,7 +227,8 @@ def serve_queries(config: Config, engine: Engine, requests: Requests, tell: Tell
         except Exception as error:  # the queries' request loop: one bad question never ends the recorder
             logger.exception("query failed subject=%s", request.query.subject)
             reply = failure(f"internal error {type(error).__name__}, see the daemon's log")
-        tell(QueryReply(number=request.number, reply=encode(reply)))
+        for part, last in reply_parts(encode(reply)):
+            tell(QueryReply(number=request.number, part=part, last=last))
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -231,12 +255,12 @@ def _run(config: Config, connection: socket.socket) -> None:
             send(connection, frame)
 
     requests: Requests = queue.SimpleQueue()
-    readiness = Readiness()
+    condition = Condition()
     threading.Thread(
-        target=serve_queries, args=(config, engine, requests, tell, readiness), name="queries", daemon=True
+        target=serve_queries, args=(config, engine, requests, tell, condition), name="queries", daemon=True
     ).start()
     threading.Thread(target=_listen, args=(connection, requests), name="listen", daemon=True).start()
-    RecorderLoop(config, tell, readiness).run(engine)
+    RecorderLoop(config, tell, condition).run(engine)
 
 
 def _listen(connection: socket.socket, requests: Requests) -> None:

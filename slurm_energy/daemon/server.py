@@ -1,227 +1,267 @@
-"""The two doors: a unix socket for Slurm's plugin and people, TCP for the nodes' reports."""
+"""The door process's side of both doors: people at the unix socket, nodes' reports at a TCP port.
+
+Whoever connects may be slow, hostile or many. All that he can cost is this process's time, for which no submission
+waits.
+"""
 
 import asyncio
 import contextlib
 import logging
 import socket
-import stat
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
-from pathlib import Path
+from collections.abc import AsyncIterator, Callable, Coroutine, Hashable, Iterator
+from typing import Any, Protocol
 
-from slurm_energy.daemon.doorway import LocalDoor
+from slurm_energy.daemon.door_link import first_this_minute
 from slurm_energy.daemon.ingest import MAX_REPORT_BYTES, ReportDesk
 from slurm_energy.daemon.peers import Peer, peer_of
-from slurm_energy.daemon.reading import EmptyConnection, MemoryShare, read_message
-from slurm_energy.daemon.state import DaemonState
-from slurm_energy.daemon.verbs import Answer, LocalVerbs
-from slurm_energy.errors import ConfigError, PermissionRefused, SlurmEnergyError, WireError
+from slurm_energy.daemon.rate import CostLimit, RateLimit
+from slurm_energy.daemon.reading import EmptyConnection, read_whole
+from slurm_energy.daemon.slots import Slot, Slots
+from slurm_energy.errors import DaemonUnavailable, PermissionRefused, SlurmEnergyError, WireError
 from slurm_energy.wire.codec import MAX_DECIDE_BYTES, Message, decode, encode
 from slurm_energy.wire.messages import failure, refusal
+from slurm_energy.wire.transport import FIRST_UNRESERVED_PORT
 
 logger = logging.getLogger(__name__)
 
-LOCAL_TIMEOUT_SECONDS = 5.0
-QUERY_TIMEOUT_SECONDS = 60.0
-REPORT_TIMEOUT_SECONDS = 60.0
-MAX_LOCAL_CONNECTIONS = 256
-MAX_LOCAL_BYTES = 32 * 1024 * 1024
-MAX_REPORTS_BYTES = 256 * 1024 * 1024
-MAX_CONNECTIONS_PER_USER = 16
-MAX_REPORT_CONNECTIONS = 128
-MAX_REPORT_CONNECTIONS_PER_HOST = 16
-_WARN_INTERVAL_SECONDS = 60.0
-_BACKLOG = 1024
+LOCAL_SECONDS = 5.0
+REPORT_SECONDS = 10.0
+"""From the connection to its whole message: a node gives up by then too."""
+USER_SLOTS = {"per_owner": 16, "total": 256, "total_bytes": 8 * 1024 * 1024}
+NODE_SLOTS = {"per_owner": 32, "total": 512, "total_bytes": 128 * 1024 * 1024}
+OTHER_SLOTS = {"per_owner": 16, "total": 256, "total_bytes": 64 * 1024 * 1024}
+UNPRIVILEGED_PER_SECOND = 20.0
+UNPRIVILEGED_BURST = 60.0
+CONNECTIONS_PER_SECOND = 100.0
+CONNECTIONS_BURST = 200.0
+"""Of one user; further ones are closed unread."""
+ALL_UNPRIVILEGED_PER_SECOND = 100.0
+ALL_UNPRIVILEGED_BURST = 200.0
+MAX_OPEN_PER_USER = 4
+MAX_OPEN_UNPRIVILEGED = 32
+UNKNOWN_SHARE = 0.1
+"""Of the time, that messages of unknown senders at one address may take; then nothing is taken there for a while."""
+UNKNOWN_BURST_SECONDS = 1.0
+_ACCEPTS_AT_ONCE = 64
+_PAUSE_SECONDS = 0.1
+_EVERYBODY = -1
+
+
+class AsksParent(Protocol):
+    """The answering process, as the door sees it."""
+
+    def ask(self, message: Message, peer: Peer) -> AsyncIterator[bytes]:
+        """Yield the parts of the encoded reply."""
+        ...
 
 
 class Server:
     """Accepts connections, keeps their limits, and turns every failure into a reply."""
 
-    def __init__(self, state: DaemonState, verbs: LocalVerbs, reports: ReportDesk) -> None:
-        self._state = state
-        self._verbs = verbs
+    def __init__(
+        self,
+        parent: AsksParent,
+        reports: ReportDesk,
+        privileged: frozenset[int],
+        count: Callable[[str, int], None],
+    ) -> None:
+        self._parent = parent
         self._reports = reports
-        self._listeners: list[asyncio.Server] = []
-        self._door = LocalDoor(lambda: state.privileged, self._answer_now, self._local)
+        self._privileged = privileged
+        self._count = count
+        self._listeners: list[socket.socket] = []
         self._busy: set[asyncio.Task[None]] = set()
-        self._by_user: Counter[int] = Counter()
-        self._by_host: Counter[str] = Counter()
-        self._local_share = MemoryShare(MAX_LOCAL_BYTES)
-        self._report_share = MemoryShare(MAX_REPORTS_BYTES)
+        self._users = Slots(**USER_SLOTS)
+        self._nodes = Slots(**NODE_SLOTS)
+        self._others = Slots(**OTHER_SLOTS)
+        self._rate = RateLimit(per_second=UNPRIVILEGED_PER_SECOND, burst=UNPRIVILEGED_BURST)
+        self._rate_of_all = RateLimit(per_second=ALL_UNPRIVILEGED_PER_SECOND, burst=ALL_UNPRIVILEGED_BURST)
+        self._open: Counter[int] = Counter()
+        self._connections = RateLimit(per_second=CONNECTIONS_PER_SECOND, burst=CONNECTIONS_BURST)
+        self._unknown = CostLimit(share=UNKNOWN_SHARE, burst_seconds=UNKNOWN_BURST_SECONDS)
         self._warned: dict[str, float] = {}
 
-    def listen_local(self, path: Path, mode: int) -> None:
-        """Listen at a unix socket; a socket that nobody answers any more is replaced.
-
-        Raises:
-            ConfigError: another daemon answers there, or the path cannot be used.
-        """
-        remove_stale_socket(path)
-        self._door.open(path, mode)
-
-    async def listen_reports(self, host: str, port: int) -> None:
-        """Listen for node reports.
-
-        Raises:
-            ConfigError: the address cannot be used.
-        """
-        try:
-            self._listeners.append(
-                await asyncio.start_server(self._report, host, port, backlog=_BACKLOG, reuse_address=True)
-            )
-        except OSError as error:
-            raise ConfigError(
-                f"daemon.report_host {host} with report_port {port} cannot be used: {error.strerror or error}"
-            ) from error
-
-    @property
-    def listening(self) -> bool:
-        """Whether a door has been opened."""
-        return self._door.is_open or bool(self._listeners)
+    def listen(self, listener: socket.socket) -> None:
+        """Accept people at a unix socket, or nodes' reports at a TCP one."""
+        listener.setblocking(False)
+        self._listeners.append(listener)
+        asyncio.get_running_loop().add_reader(listener, self._accept, listener)
 
     async def drain(self, limit_seconds: float) -> None:
         """Accept nothing more and let what is being answered finish, for at most `limit_seconds`."""
-        self._door.close()
         for listener in self._listeners:
+            asyncio.get_running_loop().remove_reader(listener)
             listener.close()
+        self._listeners.clear()
         if self._busy:
             _done, late = await asyncio.wait(self._busy, timeout=limit_seconds)
             for task in late:
                 task.cancel()
 
-    def _answer_now(self, request: bytes, peer: Peer) -> tuple[bytes, Callable[[], None] | None]:
-        try:
-            answered = self._verbs.decide(decode(request, MAX_DECIDE_BYTES), peer)
-            reply = answered.reply if isinstance(answered.reply, bytes) else encode(answered.reply)
-        except Exception as error:  # noqa: BLE001  # the request loop: one bad request never ends the daemon
-            return encode(self._excuse(error, f"uid {peer.user_id}")), None
-        return reply, answered.afterwards
-
-    async def _local(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        connection = writer.get_extra_info("socket")
-        try:
-            peer = peer_of(connection, self._state.privileged)
-        except OSError:
-            writer.close()
-            return
-        crowded = not peer.privileged and (
-            self._by_user[peer.user_id] >= MAX_CONNECTIONS_PER_USER or len(self._busy) >= MAX_LOCAL_CONNECTIONS
-        )
-        if crowded:
-            await self._send(writer, refusal("too many connections: try again later"))
-            return
-        self._by_user[peer.user_id] += 1
-        try:
-            await self._tracked(writer, self._local_answer(reader, peer), f"uid {peer.user_id}")
-        finally:
-            self._by_user[peer.user_id] -= 1
-            if not self._by_user[peer.user_id]:
-                del self._by_user[peer.user_id]
-
-    async def _local_answer(self, reader: asyncio.StreamReader, peer: Peer) -> Answer:
-        async with asyncio.timeout(LOCAL_TIMEOUT_SECONDS):
-            message = await read_message(reader, MAX_DECIDE_BYTES, self._local_share)
-        async with asyncio.timeout(QUERY_TIMEOUT_SECONDS):
-            return await self._verbs.answer(message, peer)
-
-    async def _report(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        host = str((writer.get_extra_info("peername") or ("unknown",))[0])
-        busy = sum(self._by_host.values())
-        if self._by_host[host] >= MAX_REPORT_CONNECTIONS_PER_HOST or busy >= MAX_REPORT_CONNECTIONS:
-            await self._send(writer, failure("too many connections: try again later"))
-            return
-        self._by_host[host] += 1
-        try:
-            await self._tracked(writer, self._report_answer(reader), f"host {host}")
-        finally:
-            self._by_host[host] -= 1
-            if not self._by_host[host]:
-                del self._by_host[host]
-
-    async def _report_answer(self, reader: asyncio.StreamReader) -> Answer:
-        async with asyncio.timeout(REPORT_TIMEOUT_SECONDS):
-            message = await read_message(reader, MAX_REPORT_BYTES, self._report_share)
-            return Answer(await self._reports.accept(message))
-
-    async def _tracked(self, writer: asyncio.StreamWriter, answer: Awaitable[Answer], who: str) -> None:
-        task = asyncio.current_task()
-        assert task is not None
+    def _start(self, visit: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(visit)
         self._busy.add(task)
-        try:
-            await self._exchange(writer, answer, who)
-        finally:
-            self._busy.discard(task)
+        task.add_done_callback(self._busy.discard)
 
-    async def _exchange(self, writer: asyncio.StreamWriter, answer: Awaitable[Answer], who: str) -> None:
-        """The request loop's body: whatever goes wrong becomes a reply, and the daemon goes on."""
-        reply: Message | bytes
-        afterwards: Callable[[], None] | None = None
+    def _accept(self, listener: socket.socket) -> None:
+        for _ in range(_ACCEPTS_AT_ONCE):
+            try:
+                connection, address = listener.accept()
+            except (BlockingIOError, ConnectionAbortedError):
+                return
+            except OSError as error:  # no descriptor left: others must end first
+                logger.warning("connection not accepted error=%s", error)
+                self._pause(listener)
+                return
+            if listener.family == socket.AF_UNIX:
+                self._meet_user(connection)
+            else:
+                self._meet_host(connection, str(address[0]), at_root=int(address[1]) < FIRST_UNRESERVED_PORT)
+
+    def _pause(self, listener: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(listener)
+
+        def go_on() -> None:
+            if listener in self._listeners:
+                loop.add_reader(listener, self._accept, listener)
+
+        loop.call_later(_PAUSE_SECONDS, go_on)
+
+    def _meet_user(self, connection: socket.socket) -> None:
         try:
-            answered = await answer
-            reply, afterwards = answered.reply, answered.afterwards
-        except EmptyConnection:
-            writer.close()
+            peer = peer_of(connection, self._privileged)
+        except OSError:
+            connection.close()
             return
-        except (ConnectionError, asyncio.IncompleteReadError):
-            writer.close()
+        if peer.privileged or self._connections.allows(peer.user_id, time.monotonic()):
+            self._start(self._local(connection, peer))
+        else:
+            self._refuse(connection)
+
+    def _meet_host(self, connection: socket.socket, host: str, *, at_root: bool) -> None:
+        if self._unknown.allows([(host, at_root)], time.monotonic()):
+            self._start(self._report(connection, host, at_root))
+        else:
+            self._refuse(connection)
+
+    def _refuse(self, connection: socket.socket) -> None:
+        self._count("connections refused", 1)
+        connection.close()
+
+    async def _local(self, connection: socket.socket, peer: Peer) -> None:
+        who = f"uid {peer.user_id}"
+        async with _streams(connection) as (reader, writer):
+            try:
+                with self._slot(None if peer.privileged else self._users, peer.user_id, writer) as slot:
+                    async with asyncio.timeout(LOCAL_SECONDS):
+                        raw = await read_whole(reader, MAX_DECIDE_BYTES, slot)
+                message = decode(raw, MAX_DECIDE_BYTES)
+                if peer.privileged:
+                    await self._pass_on(message, peer, writer)
+                else:
+                    await self._pass_on_within_limits(message, peer, writer)
+            except (EmptyConnection, ConnectionError):
+                return
+            except Exception as error:  # noqa: BLE001  # the request loop: one bad request never ends the daemon
+                await self._send(writer, self._excuse(error, who))
+
+    async def _pass_on_within_limits(self, message: Message, peer: Peer, writer: asyncio.StreamWriter) -> None:
+        now, user = time.monotonic(), peer.user_id
+        if not self._rate.allows(user, now):
+            raise PermissionRefused(f"more than {UNPRIVILEGED_PER_SECOND:g} requests a second from uid {user}")
+        if not self._rate_of_all.allows(_EVERYBODY, now):
+            raise DaemonUnavailable("too many requests at once: try again later")
+        if self._open[user] >= MAX_OPEN_PER_USER or self._open.total() >= MAX_OPEN_UNPRIVILEGED:
+            raise DaemonUnavailable("too many requests are being answered: try again later")
+        self._open[user] += 1
+        try:
+            await self._pass_on(message, peer, writer)
+        finally:
+            self._open[user] -= 1
+            if not self._open[user]:
+                del self._open[user]
+
+    async def _pass_on(self, message: Message, peer: Peer, writer: asyncio.StreamWriter) -> None:
+        async for part in self._parent.ask(message, peer):
+            writer.write(part)
+            async with asyncio.timeout(LOCAL_SECONDS):
+                await writer.drain()
+
+    async def _report(self, connection: socket.socket, host: str, at_root: bool) -> None:
+        who = f"host {host}"
+        async with _streams(connection) as (reader, writer):
+            try:
+                with self._slot(self._nodes if at_root else self._others, host, writer) as slot:
+                    async with asyncio.timeout(REPORT_SECONDS):
+                        raw = await read_whole(reader, MAX_REPORT_BYTES, slot)
+                accepted = await self._reports.accept(raw, at_root=at_root, host=host)
+                if accepted.wasted_seconds:
+                    self._unknown.charge([(host, at_root)], accepted.wasted_seconds, time.monotonic())
+                reply = accepted.reply
+                if reply.verb != "ok":
+                    self._complain(reply, who)
+            except (EmptyConnection, ConnectionError):
+                return
+            except Exception as error:  # noqa: BLE001  # the request loop: one bad request never ends the daemon
+                reply = self._excuse(error, who)
+            await self._send(writer, reply)
+
+    @contextlib.contextmanager
+    def _slot(
+        self, slots: Slots | None, owner: Hashable, writer: asyncio.StreamWriter
+    ) -> Iterator[Callable[[int], None]]:
+        """Hold a place while a message is awaited; yields what is told of its growth."""
+        if slots is None:
+            yield lambda _count: None
             return
-        except Exception as error:  # noqa: BLE001  # the request loop: one bad request never ends the daemon
-            reply = self._excuse(error, who)
-        await self._send(writer, reply)
-        if afterwards is not None:
-            afterwards()
+        slot: Slot = slots.enter(owner, writer.transport.abort)
+        try:
+            yield lambda count: slots.grow(slot, count)
+        finally:
+            slots.leave(slot)
 
     def _excuse(self, error: Exception, who: str) -> Message:
         """Return the reply to a request that failed."""
         if isinstance(error, (PermissionRefused, WireError)):
-            return self._complaint(refusal(str(error)), who)
-        if isinstance(error, SlurmEnergyError):
-            return self._complaint(failure(str(error)), who)
-        if isinstance(error, TimeoutError):
-            return self._complaint(failure("the request took too long"), who)
-        logger.error("request failed by=%s", who, exc_info=error)
-        return self._complaint(failure(f"internal error {type(error).__name__}, see the daemon's log"), who)
-
-    async def _send(self, writer: asyncio.StreamWriter, reply: Message | bytes) -> None:
-        with contextlib.suppress(OSError, TimeoutError):
-            writer.write(reply if isinstance(reply, bytes) else encode(reply))
-            async with asyncio.timeout(LOCAL_TIMEOUT_SECONDS):
-                await writer.drain()
-        writer.close()
-
-    def _complaint(self, reply: Message, who: str) -> Message:
-        """Count a failed request and log it, at most once a minute for each kind of failure."""
-        self._state.counters[f"reply {reply.verb}"] += 1
-        now, reason = time.monotonic(), reply.fields.get("reason", "")
-        kind = f"{reply.verb} {reason[:24]}"
-        if now - self._warned.get(kind, -_WARN_INTERVAL_SECONDS) >= _WARN_INTERVAL_SECONDS:
-            if len(self._warned) > 1000:
-                self._warned.clear()
-            self._warned[kind] = now
-            logger.warning("request not served by=%s reply=%s reason=%s", who, reply.verb, reason)
+            reply = refusal(str(error))
+        elif isinstance(error, SlurmEnergyError):
+            reply = failure(str(error))
+        elif isinstance(error, TimeoutError):
+            reply = failure("the request took too long")
+        else:
+            logger.error("request failed by=%s", who, exc_info=error)
+            reply = failure(f"internal error {type(error).__name__}, see the daemon's log")
+        self._complain(reply, who)
         return reply
 
+    def _complain(self, reply: Message, who: str) -> None:
+        """Count a request that was not served, and log it at most once a minute for each kind."""
+        self._count(f"reply {reply.verb}", 1)
+        if first_this_minute(self._warned, reply):
+            reason = reply.fields.get("reason", "")
+            logger.warning("request not served by=%s reply=%s reason=%s", who, reply.verb, reason)
 
-def remove_stale_socket(path: Path) -> None:
-    """Remove a socket that nobody answers any more.
+    async def _send(self, writer: asyncio.StreamWriter, reply: Message) -> None:
+        with contextlib.suppress(OSError, TimeoutError):
+            writer.write(encode(reply))
+            async with asyncio.timeout(LOCAL_SECONDS):
+                await writer.drain()
 
-    Raises:
-        ConfigError: another daemon answers at the path, or something else than a socket lies there.
-    """
+
+@contextlib.asynccontextmanager
+async def _streams(
+    connection: socket.socket,
+) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    loop = asyncio.get_running_loop()
+    connection.setblocking(False)
+    reader = asyncio.StreamReader(loop=loop)
+    protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
+    transport, _protocol = await loop.connect_accepted_socket(lambda: protocol, connection)
+    writer = asyncio.StreamWriter(transport, protocol, reader, loop)
     try:
-        if not stat.S_ISSOCK(path.lstat().st_mode):
-            raise ConfigError(f"daemon.socket_path {path} is not a socket: remove it or choose another path")
-    except FileNotFoundError:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        return
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        probe.settimeout(1.0)
-        try:
-            probe.connect(str(path))
-        except ConnectionRefusedError:
-            path.unlink(missing_ok=True)
-            return
-        except OSError as error:
-            raise ConfigError(f"daemon.socket_path {path} cannot be tried: {error.strerror or error}") from error
-    raise ConfigError(f"another daemon answers at {path}: stop it first, or choose another daemon.socket_path")
+        yield reader, writer
+    finally:
+        writer.close()

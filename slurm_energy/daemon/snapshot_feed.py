@@ -7,7 +7,7 @@ from typing import Any
 from slurm_energy.daemon.frames import SnapshotBegins, SnapshotComplete, SnapshotPart, UserGroups
 from slurm_energy.daemon.snapshot_copy import SnapshotCopy
 from slurm_energy.daemon.state import DaemonState
-from slurm_energy.domain.ids import ClusterName
+from slurm_energy.domain.ids import ClusterName, decision_in_comment
 
 logger = logging.getLogger(__name__)
 
@@ -28,6 +28,10 @@ class SnapshotFeed:
             self.copy.take(frame)
             if isinstance(frame, SnapshotPart):
                 self._user_names.update((job.user_id, job.user_name) for job in frame.jobs)
+                for job in frame.jobs:
+                    decision_id = decision_in_comment(job.admin_comment)
+                    if decision_id is not None:
+                        self._state.claims.appeared(decision_id)
             elif isinstance(frame, SnapshotComplete):
                 yield from self._complete(frame)
 
@@ -40,7 +44,7 @@ class SnapshotFeed:
         state.snapshot = snapshot
         state.user_names = self._user_names
         state.counters["snapshots"] += 1
-        state.counters["snapshot rows skipped"] += frame.skipped_rows
+        state.skipped_rows = frame.skipped
         log = logger.info if first else logger.debug
         log(
             "snapshot taken jobs=%d nodes=%d partitions=%d read_seconds=%.2f skipped=%d",
@@ -48,5 +52,5 @@ class SnapshotFeed:
             len(snapshot.nodes),
             len(snapshot.partitions),
             frame.read_seconds,
-            frame.skipped_rows,
+            sum(frame.skipped.values()),
         )

@@ -6,14 +6,13 @@ import select
 import socket
 import sys
 import time
-from pathlib import Path
 
 from slurm_energy.config import Config
 from slurm_energy.daemon.channel import receive, send
 from slurm_energy.daemon.child_start import connect_to_parent, set_up_logging, until_stopped
 from slurm_energy.daemon.entries import JOBS_STREAM, JobsEntryLine, encode_entry
 from slurm_energy.daemon.frames import MAX_ITEMS, SnapshotBegins, SnapshotComplete
-from slurm_energy.daemon.journal import JournalWriter, journal_bytes
+from slurm_energy.daemon.journal import JournalWriter, journal_bytes, journal_directory
 from slurm_energy.daemon.snapshot_changes import JobHistory, SnapshotDifference
 from slurm_energy.daemon.user_groups import GroupCache
 from slurm_energy.daemon.vanished import VanishedJobs
@@ -29,6 +28,8 @@ LONGEST_PAUSE_SECONDS = 60.0
 MAX_JOURNAL_BYTES = 4 * 1024**3
 """With more waiting for a database that is away, job states are no longer added: decisions and reports go first."""
 MAX_UNWRITTEN = 100_000
+MAX_REASONS = 32
+"""Why rows could not be read: so many reasons are passed on."""
 _WARN_INTERVAL_SECONDS = 60.0
 
 
@@ -39,7 +40,7 @@ class SnapshotLoop:
         self._config = config
         self._reader = reader
         self._journal = journal
-        self._journal_directory = Path(config.daemon.state_directory) / "journal"
+        self._journal_directory = journal_directory(config)
         self._connection = connection
         self._difference = SnapshotDifference()
         self._history = JobHistory()
@@ -70,19 +71,18 @@ class SnapshotLoop:
         reading = self._reader.read_cluster()
         for part in (*self._difference.parts(reading), *self._groups.news(reading, taken_at)):
             send(self._connection, part)
-        skipped = sum(reading.skipped.values())
         waiting = waiting_gpus(reading.jobs)
         send(
             self._connection,
             SnapshotComplete(
                 taken_at_seconds=taken_at,
                 read_seconds=time.monotonic() - began,
-                skipped_rows=skipped,
+                skipped=dict(list(reading.skipped.items())[:MAX_REASONS]),
                 waiting_gpus=waiting,
             ),
         )
-        if skipped:
-            self._warn("rows skipped count=%d reasons=%s", skipped, reading.skipped)
+        if reading.skipped:
+            self._warn("rows skipped count=%d reasons=%s", sum(reading.skipped.values()), reading.skipped)
         self._record(reading, taken_at)
 
     def _record(self, reading: ClusterReading, taken_at: float) -> None:
@@ -126,7 +126,7 @@ def main(argv: list[str] | None = None) -> int:
             connection = connect_to_parent(sys.argv[1:] if argv is None else argv)
             config: Config = receive(connection)
             set_up_logging(config.daemon.log_level, "snapshot")
-            journal = JournalWriter(Path(config.daemon.state_directory) / "journal", JOBS_STREAM)
+            journal = JournalWriter(journal_directory(config), JOBS_STREAM)
             SnapshotLoop(config, create_reader(config), journal, connection).run()
         except SlurmError as error:
             logger.error("cluster cannot be read error=%s", error)

@@ -18,8 +18,8 @@ from slurm_energy.wire.messages import Query
 class QueryAnswerer(Protocol):
     """Whoever can read the database for a person."""
 
-    async def query(self, query: Query, only_user_id: int | None) -> bytes:
-        """Return the reply as an encoded message; with `only_user_id` nothing of other users' jobs is in it."""
+    async def query(self, query: Query, only_user_id: int | None) -> list[bytes]:
+        """Return the parts of an encoded message; with `only_user_id` nothing of other users' jobs is in it."""
         ...
 
 
@@ -41,6 +41,8 @@ class DaemonState:
     history: JobHistory = field(default_factory=JobHistory)
     counters: Counter[str] = field(default_factory=Counter)
     started_at_monotonic_seconds: float = field(default_factory=time.monotonic)
+    skipped_rows: Mapping[str, int] = field(default_factory=dict)
+    """Rows of the latest snapshot that could not be read, by kind and reason."""
     draining: bool = False
     policy_note: str = ""
     """Why `policy.name = "auto"` stands for the baseline; empty where there is nothing to say."""

@@ -1,16 +1,20 @@
 """What each verb does: a message and its sender in, a reply out."""
 
+import asyncio
 import json
 import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from slurm_energy import __version__
 from slurm_energy.daemon.decide import Decided, KnownUser, Picture
-from slurm_energy.daemon.entries import decision_line
+from slurm_energy.daemon.entries import DAEMON_STREAM, JOBS_STREAM, REPORTS_STREAM, decision_line
+from slurm_energy.daemon.journal import journal_directory, waiting_bytes
+from slurm_energy.daemon.node_statuses import nodes_summary
 from slurm_energy.daemon.peers import Peer
-from slurm_energy.daemon.rate import RateLimit
+from slurm_energy.daemon.rate import CostLimit
 from slurm_energy.daemon.state import DaemonState
 from slurm_energy.domain.plain import to_plain
 from slurm_energy.errors import DaemonUnavailable, PermissionRefused, WireError
@@ -26,24 +30,26 @@ from slurm_energy.wire.messages import (
 
 logger = logging.getLogger(__name__)
 
-UNPRIVILEGED_PER_SECOND = 20.0
-UNPRIVILEGED_BURST = 60.0
+PREVIEW_SHARE = 0.05
+"""Of the answering thread's time, that previews of unprivileged users may take, each of them and all together."""
+PREVIEW_BURST_SECONDS = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
     """A reply, and what is done once it is on its way."""
 
-    reply: Message | bytes
+    reply: Message | list[bytes]
+    """A message, or the parts of an encoded one."""
     afterwards: Callable[[], None] | None = None
 
 
 class LocalVerbs:
-    """Serves the unix socket."""
+    """Serves what comes over the unix socket."""
 
     def __init__(self, state: DaemonState) -> None:
         self._state = state
-        self._rate = RateLimit(per_second=UNPRIVILEGED_PER_SECOND, burst=UNPRIVILEGED_BURST)
+        self._previews = CostLimit(share=PREVIEW_SHARE, burst_seconds=PREVIEW_BURST_SECONDS)
 
     async def answer(self, message: Message, peer: Peer) -> Answer:
         """Return the answer to one request.
@@ -54,10 +60,8 @@ class LocalVerbs:
         if message.verb == "decide":
             return self.decide(message, peer)
         self._state.counters[f"request {message.verb}" if message.verb in _VERBS else "request unknown"] += 1
-        if not peer.privileged and not self._rate.allows(peer.user_id, time.monotonic()):
-            raise PermissionRefused(f"more than {UNPRIVILEGED_PER_SECOND:g} requests a second from uid {peer.user_id}")
         if message.verb == "preview":
-            return Answer(self._preview(message, peer))
+            return Answer(self._limited_preview(message, peer))
         if message.verb == "query":
             return Answer(await self._query(message, peer))
         if message.verb == "ping":
@@ -96,6 +100,19 @@ class LocalVerbs:
 
         return Answer(reply, afterwards)
 
+    def _limited_preview(self, message: Message, peer: Peer) -> Message:
+        """Return the preview; what a user's previews cost, decisions wait for."""
+        if peer.privileged:
+            return self._preview(message, peer)
+        began = time.monotonic()
+        if not self._previews.allows((peer.user_id, _EVERYBODY), began):
+            raise DaemonUnavailable("too many previews at once: try again later")
+        try:
+            return self._preview(message, peer)
+        finally:
+            now = time.monotonic()
+            self._previews.charge((peer.user_id, _EVERYBODY), now - began, now)
+
     def _preview(self, message: Message, peer: Peer) -> Message:
         fields: Mapping[str, str] = message.fields
         if not peer.privileged or "uid" not in fields:
@@ -109,7 +126,7 @@ class LocalVerbs:
         }
         return json_reply(explanation, {"message": one_line(decided.decision.message)})
 
-    async def _query(self, message: Message, peer: Peer) -> Message | bytes:
+    async def _query(self, message: Message, peer: Peer) -> Message | list[bytes]:
         query = parse_query(message.fields)
         recorder = self._state.recorder
         if query.subject != "status":
@@ -117,11 +134,14 @@ class LocalVerbs:
         if not peer.privileged:
             return json_reply({"daemon": self._status()})
         try:
-            reply = decode(await recorder.query(query, None))
+            reply = decode(b"".join(await recorder.query(query, None)))
             store = json.loads(reply.fields["json"]) if reply.verb == "ok" else {"error": reply.fields["reason"]}
         except DaemonUnavailable as error:
             store = {"error": str(error)}
-        return json_reply({"daemon": self._status(), "store": store})
+        folder = Path(self._state.config.daemon.state_directory)
+        # A look at thousands of files, in a thread: nobody waits for it who submits a job.
+        nodes = await asyncio.to_thread(nodes_summary, folder, self._state.snapshot, time.time())
+        return json_reply({"daemon": self._status(), "nodes": nodes, "store": store})
 
     def _ping(self) -> Message:
         age = self._state.snapshot_age_seconds(time.time())
@@ -138,6 +158,7 @@ class LocalVerbs:
 
     def _status(self) -> dict[str, object]:
         state = self._state
+        directory = journal_directory(state.config)
         return {
             "version": __version__,
             "policy": state.decider.policy.name,
@@ -148,7 +169,9 @@ class LocalVerbs:
             "snapshot_age_seconds": state.snapshot_age_seconds(time.time()),
             "snapshot_jobs": None if state.snapshot is None else len(state.snapshot.jobs),
             "snapshot_nodes": None if state.snapshot is None else len(state.snapshot.nodes),
+            "snapshot_rows_skipped": dict(state.skipped_rows) or None,
             "journal_waiting": state.journal.waiting,
+            "journal_waiting_bytes_on_disk": waiting_bytes(directory, (DAEMON_STREAM, JOBS_STREAM, REPORTS_STREAM)),
             "journal_dropped": state.journal.dropped,
             "counters": dict(state.counters),
         }
@@ -161,3 +184,4 @@ class LocalVerbs:
 
 
 _VERBS = ("decide", "preview", "query", "ping")
+_EVERYBODY = -1

@@ -17,6 +17,7 @@ GpuTypeName = NewType("GpuTypeName", str)
 GpuUuid = NewType("GpuUuid", str)
 
 _DECISION_ID = re.compile(r"[0-9a-z]{8,32}\Z")
+_IN_COMMENT = re.compile(r"(?:^|[^0-9A-Za-z])energy:([0-9a-z]{8,32})(?![0-9A-Za-z])")
 MAX_JOB_ID = 0xFFFFFFFF
 
 
@@ -25,6 +26,12 @@ def parse_decision_id(text: str) -> DecisionId:
     if not _DECISION_ID.match(text):
         raise ValueRangeError(f"decision id {text[:64]!r} is not 8 to 32 digits or lower-case letters")
     return DecisionId(text)
+
+
+def decision_in_comment(comment: str) -> DecisionId | None:
+    """Return the decision that a job's admin comment names, None when it names none."""
+    found = _IN_COMMENT.search(comment)
+    return None if found is None else DecisionId(found.group(1))
 
 
 def parse_job_id(value: object) -> JobId:

@@ -9,10 +9,10 @@ from math import ceil
 from pathlib import Path
 
 from slurm_energy.domain.cluster import JobState
+from slurm_energy.domain.hostlist import expand_hostlist
 from slurm_energy.errors import ValueRangeError, WorkloadError
 from slurm_energy.slurm.conversion import Converted
 from slurm_energy.slurm.convert_accounting import convert_accounting
-from slurm_energy.slurm.hostlist import expand_hostlist
 from slurm_energy.slurm.sacct_parsable import convert_parsable
 from slurm_energy.twin.device_model import DeviceModel
 from slurm_energy.twin.job import Workload

@@ -68,7 +68,7 @@ def _value(value: Any) -> str:
 
 def plugin_conf(spec: LabSpec, layout: Layout) -> str:
     """Return energy-plugin.conf."""
-    settings = {"socket": str(layout.energyd_socket), "deadline_milliseconds": "50"} | dict(spec.plugin_settings)
+    settings = {"socket": str(layout.plugin_socket), "deadline_milliseconds": "50"} | dict(spec.plugin_settings)
     return "".join(f"{key}={value}\n" for key, value in settings.items())
 
 

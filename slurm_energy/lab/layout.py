@@ -21,7 +21,7 @@ class Layout:
     directory: Path
 
     def __post_init__(self) -> None:
-        length = len(os.fsencode(self.energyd_socket))
+        length = len(os.fsencode(self.plugin_socket))
         if length > MAX_SOCKET_PATH_BYTES:
             raise LabError(
                 f"lab folder {self.directory} makes a socket path of {length} bytes, over {MAX_SOCKET_PATH_BYTES}: "
@@ -111,6 +111,11 @@ class Layout:
     def database(self) -> Path:
         """The daemon's SQLite database."""
         return self.state / "energyd" / "energy.sqlite"
+
+    @property
+    def plugin_socket(self) -> Path:
+        """Where slurm-energyd listens for slurmctld."""
+        return Path(f"{self.energyd_socket}.ctl")
 
     @property
     def energyd_socket(self) -> Path:

@@ -98,17 +98,20 @@ stop() { # stop SIGNAL
 }
 
 # What the systemd timers do on a real node: deliver reports, and close what a cut-off hook left. A node with nothing
-# to deliver costs nothing, and one that holds a job is looked at now and then.
+# to deliver tells how it is at the start and every five minutes, and one that holds a job is looked at now and then.
 timers() {
     round=0
     while sleep 2; do
         round=$((round + 1))
         for node in $LAB_NODES; do
             spool=$LAB_DIRECTORY/hooks-spool/$node
-            if [ $((round % 10)) -eq 0 ] && any_file "$spool/active" "$spool/pending"; then
+            tells=$((round % 150))
+            if [ "$tells" -eq 1 ] || { [ $((round % 10)) -eq 0 ] && any_file "$spool/active" "$spool/pending"; }; then
                 hook repair
             fi
-            ! any_file "$spool/reports" || hook flush
+            if [ "$tells" -eq 1 ] || any_file "$spool/reports"; then
+                hook flush
+            fi
         done
     done >>"$log/timers.log" 2>&1
 }

@@ -117,7 +117,7 @@ def file_away(context: HookContext, job: ActiveJob, report: NodeReport, unrestor
         # First, because only this file knows that a clock is still low.
         context.spool.keep_pending(replace(job, gpus=tuple(gpu for gpu in job.gpus if gpu.uuid in unrestored)))
     if not context.spool.is_reported(job):  # a hook that was killed after its report read the counters in time
-        context.spool.write_report(report)
+        context.spool.write_report(report, job.boot_id, job.started_monotonic_seconds)
     with suppress(SlurmEnergyError):
         context.spool.mark_done(job.job_id, job.started_at_seconds)
     context.spool.forget(job.job_id)
@@ -138,7 +138,7 @@ def close_stale(context: HookContext, job: ActiveJob, machine: Machine, why: str
     events = (*job.events, *_said(heartbeat), f"closed without an epilog: {why}", *restoration.events)
     if heartbeat is not None and heartbeat.final:
         events = (*events, "measured until its processes were gone or its epilog began")
-    ended = job.started_at_seconds if heartbeat is None else heartbeat.at_seconds
+    ended = job.started_at_seconds + max(seconds, 0.0)
     file_away(context, job, make_report(job, gpus, host, ended, None, events), restoration.failed)
     context.log.write(f"job {job.job_id} repaired: {why}; restored={not restoration.failed}")
     return not restoration.failed

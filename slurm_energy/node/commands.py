@@ -4,7 +4,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from slurm_energy.device.base import GpuDriver
 from slurm_energy.domain.ids import JobId, parse_job_id
@@ -42,21 +42,27 @@ class Progress:
 
 def execute(verb: str, options: Mapping[str, str], environment: Mapping[str, str], progress: Progress) -> int:
     """Run one verb; return 0 when all was done, 1 when something is left or failed."""
-    log = HookLog("", verb, progress.echo)
+    said: list[str] = []
+
+    def echo(line: str) -> None:
+        said.append(line)
+        progress.echo(line)
+
+    log = HookLog("", verb, echo)
     try:
         if verb in {"prolog", "epilog"}:
             hook = parse_hook_environment(environment)
             if verb == "prolog" and not hook.has_gpus:
                 return 0
         settings = load_settings(environment, options.get("node"))
-        log = HookLog(settings.log_path, verb, progress.echo)
+        log = HookLog(settings.log_path, verb, echo)
         if settings.problem is not None:
             log.write(settings.problem)
         progress.say("F", settings.log_path)
         on_path = verb in {"prolog", "epilog"}
         progress.say("T", f"{settings.node.time_limit_seconds if on_path else OFF_PATH_SECONDS}")
         context = make_context(settings, log, progress.stage)
-        return 0 if _run(verb, options, environment, context) else 1
+        return 0 if _run(verb, options, environment, context, said) else 1
     except SlurmEnergyError as error:
         log.write(str(error))
         return 1
@@ -76,6 +82,20 @@ def run_sample(options: Mapping[str, str], environment: Mapping[str, str]) -> in
         context.log.write(f"job {job_id}: sampler ends: {error}")
         return 1
     return 0
+
+
+def deliver_status(environment: Mapping[str, str]) -> None:
+    """Send this node's status as `flush` does, whether or not it is due.
+
+    Raises:
+        SlurmEnergyError: settings cannot be used, the daemon is away, or it takes nothing from here.
+    """
+    from slurm_energy.node.flush import send_status  # noqa: PLC0415  # a person asked, no job waits
+    from slurm_energy.node.status import node_status  # noqa: PLC0415
+
+    settings = load_settings(environment)
+    context = make_context(settings, HookLog("", "flush", _nobody), _nobody)
+    send_status(context, node_status(context))
 
 
 def make_context(settings: HookSettings, log: HookLog, stage: Callable[[str], None]) -> HookContext:
@@ -104,15 +124,24 @@ def make_context(settings: HookSettings, log: HookLog, stage: Callable[[str], No
     )
 
 
-def _run(verb: str, options: Mapping[str, str], environment: Mapping[str, str], context: HookContext) -> bool:
+def _run(
+    verb: str, options: Mapping[str, str], environment: Mapping[str, str], context: HookContext, said: Sequence[str]
+) -> bool:
     if verb == "flush":
         from slurm_energy.node.flush import run_flush  # noqa: PLC0415
 
         return run_flush(context)
     if verb == "repair":
         from slurm_energy.node.repair import run_repair  # noqa: PLC0415
+        from slurm_energy.node.status import note_repair  # noqa: PLC0415
 
-        return run_repair(context, everything="all" in options)
+        clean = False
+        try:
+            clean = run_repair(context, everything="all" in options)
+        except SlurmEnergyError as error:
+            context.log.write(str(error))
+        note_repair(context, clean=clean, said=said)
+        return clean
     hook = parse_hook_environment(environment)
     if verb == "prolog":
         from slurm_energy.node.prolog import run_prolog  # noqa: PLC0415

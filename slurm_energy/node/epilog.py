@@ -58,7 +58,8 @@ def _close(context: HookContext, hook: HookEnvironment, job: ActiveJob, machine:
     stop_sampler(context, job)
     context.stage("reading the energy counters")
     endings = {gpu.uuid: _read_end(context, job, gpu, machine) for gpu in job.gpus}
-    ended = context.now()
+    # By the clock of this boot: the wall clock may have been set meanwhile.
+    ended = job.started_at_seconds + context.monotonic() - job.started_monotonic_seconds
     heartbeat = context.spool.read_heartbeat(job)
     gpus = energies(context, job, endings, heartbeat, restoration.failed)
     wall_seconds = max(context.monotonic() - job.started_monotonic_seconds, 0.0)
@@ -128,7 +129,7 @@ def _without_state(context: HookContext, hook: HookEnvironment) -> None:
         exit_code=hook.exit_code,
         events=tuple(events),
     )
-    context.spool.write_report(report)
+    context.spool.write_report(report, context.boot_id, context.monotonic())
     context.spool.mark_done(hook.job_id, now)
     context.log.write(f"job {hook.job_id}: no state of its prolog; energy unknown")
 

@@ -1,25 +1,31 @@
-"""Deliver the spool's reports to the daemon, off the jobs' path: a timer runs this.
+"""Deliver the spool's reports, and how this node is, to the daemon, off the jobs' path: a timer runs this.
 
 An acknowledged report is removed, a refused one is put aside, and after any other answer it stays for next time.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from slurm_energy.errors import SlurmEnergyError, SpoolError, WireError
-from slurm_energy.forms import parse_address
+from slurm_energy.domain.node_status import NodeStatus
+from slurm_energy.errors import DaemonUnavailable, SlurmEnergyError, SpoolError, WireError
+from slurm_energy.forms import parse_addresses
 from slurm_energy.node.context import HookContext
 from slurm_energy.node.files import read_whole, remove
+from slurm_energy.node.status import due_status, note_sent
 from slurm_energy.wire.authentication import load_key, sign
+from slurm_energy.wire.codec import Message
 from slurm_energy.wire.fields import loads
+from slurm_energy.wire.node_status import encode_status_batch
 from slurm_energy.wire.report import decode_report, encode_batch
 from slurm_energy.wire.transport import exchange_tcp
 
 MAX_BATCH_REPORTS = 200
 MAX_BATCH_BYTES = 262_144
 EXCHANGE_SECONDS = 10.0
+CONNECT_SECONDS = 2.0
+"""To a daemon behind which another one stands."""
 MAX_REPORT_BYTES = 1_048_576
 
 
@@ -30,14 +36,78 @@ class _Waiting:
     path: Path
     document: object
     size_bytes: int
+    started_monotonic_seconds: float | None
+    """When its job started, by the clock of this boot; None for one of an earlier boot."""
+
+
+class Route:
+    """The daemons that take reports: each is tried in order, and the first that answered is asked further."""
+
+    def __init__(self, addresses: tuple[tuple[str, int], ...], say: Callable[[str], None]) -> None:
+        self._addresses = list(addresses)
+        self._say = say
+
+    def exchange(self, request: Callable[[], Message]) -> Message:
+        """Return the reply of the first daemon that takes a request; a new one is made for each.
+
+        Raises:
+            DaemonUnavailable, DeadlineExceeded: none answers.
+        """
+        while len(self._addresses) > 1:
+            (host, port), *others = self._addresses
+            try:
+                reply = exchange_tcp((host, port), request(), EXCHANGE_SECONDS, connect_seconds=CONNECT_SECONDS)
+                if reply.verb != "error":
+                    return reply
+                reason = reply.fields.get("reason", "no reason was given")
+            except (DaemonUnavailable, WireError) as error:
+                reason = str(error)
+            self._say(f"the daemon at {host}:{port} takes no report: {reason}")
+            self._addresses = others
+        return exchange_tcp(self._addresses[0], request(), EXCHANGE_SECONDS)
 
 
 def run_flush(context: HookContext) -> bool:
-    """Send what waits; return whether nothing is left that should have gone.
+    """Send what waits, then how the node is; return whether nothing is left that should have gone.
 
     Raises:
         SlurmEnergyError: the daemon is away, or the site's key or munge cannot be used; everything stays.
     """
+    try:
+        done = _flush_reports(context)
+    except SpoolError as error:
+        # The one thing that a person at the controller cannot see from there.
+        _tell_status(context, (str(error),))
+        raise
+    _tell_status(context, ())
+    return done
+
+
+def _tell_status(context: HookContext, problems: tuple[str, ...]) -> None:
+    """Tell the daemon how this node is, unless it has heard the same lately."""
+    status = due_status(context, problems) if context.settings.node.daemon_address else None
+    if status is not None:
+        send_status(context, status)
+
+
+def send_status(context: HookContext, status: NodeStatus) -> None:
+    """Tell the daemon how this node is.
+
+    Raises:
+        SlurmEnergyError: the daemon is away or takes nothing from here.
+    """
+    node = context.settings.node
+    context.stage("sending the node's status")
+    key = load_key(Path(node.hmac_key_path)) if node.authentication == "hmac" else None
+    body = encode_status_batch(status).encode()
+    route = Route(parse_addresses(node.daemon_address), context.log.write)
+    reply = route.exchange(lambda: sign(body, key=key))
+    if reply.verb != "ok":
+        raise SlurmEnergyError(f"the daemon took no status: {reply.fields.get('reason', 'no reason was given')}")
+    note_sent(context, status)
+
+
+def _flush_reports(context: HookContext) -> bool:
     node = context.settings.node
     context.spool.prepare()
     with context.spool.try_flush_lock() as held:
@@ -50,11 +120,11 @@ def run_flush(context: HookContext) -> bool:
         if not node.daemon_address:
             context.log.write(f"{len(paths)} reports wait: node.daemon_address is empty")
             return False
-        address = parse_address(node.daemon_address)
+        route = Route(parse_addresses(node.daemon_address), context.log.write)
         key = load_key(Path(node.hmac_key_path)) if node.authentication == "hmac" else None
         sent = 0
         for batch in _batches(context, paths):
-            sent += _deliver(context, address, key, batch)
+            sent += _deliver(context, route, key, batch)
         waiting = len(context.spool.waiting_reports())
         context.log.write(f"flushed: delivered={sent} waiting={waiting}")
         return waiting == 0
@@ -83,27 +153,43 @@ def _read(context: HookContext, path: Path) -> _Waiting | None:
         if content is None:
             return None
         document = loads(content, path.name, MAX_REPORT_BYTES)
+        started = _taken_start(document, context.boot_id)
         decode_report(document)
     except (SpoolError, WireError) as error:
         context.log.write(f"{path.name} put aside: {error}")
         with suppress(SpoolError):
             context.spool.reject(path)
         return None
-    return _Waiting(path=path, document=document, size_bytes=len(content))
+    return _Waiting(path=path, document=document, size_bytes=len(content), started_monotonic_seconds=started)
 
 
-def _deliver(context: HookContext, address: tuple[str, int], key: bytes | None, batch: list[_Waiting]) -> int:
+def _taken_start(document: object, boot_id: str) -> float | None:
+    """Take out of a report's file what is no part of the report: when its job started, by the clock of which boot."""
+    if not isinstance(document, dict):
+        return None
+    boot, started = document.pop("boot_id", None), document.pop("started_monotonic_seconds", None)
+    return float(started) if boot == boot_id and isinstance(started, int | float) else None
+
+
+def _body(context: HookContext, batch: list[_Waiting]) -> bytes:
+    """Return a batch, with how long ago each job started: no daemon need believe this node's wall clock."""
+    now = context.monotonic()
+    starts = (waiting.started_monotonic_seconds for waiting in batch)
+    ages = [None if start is None or start > now else now - start for start in starts]
+    return encode_batch((waiting.document for waiting in batch), context.now(), ages).encode()
+
+
+def _deliver(context: HookContext, route: Route, key: bytes | None, batch: list[_Waiting]) -> int:
     """Send one batch; when it is refused, find the report that is to blame by sending each alone."""
     context.stage(f"sending {len(batch)} reports")
-    body = encode_batch(waiting.document for waiting in batch).encode()
-    reply = exchange_tcp(address, sign(body, key=key), EXCHANGE_SECONDS)
+    reply = route.exchange(lambda: sign(_body(context, batch), key=key))
     if reply.verb == "ok" and reply.fields.get("accepted") == str(len(batch)):
         for waiting in batch:
             remove(waiting.path)
         return len(batch)
     reason = reply.fields.get("reason", "no reason was given")
     if reply.verb == "refused" and len(batch) > 1:
-        return sum(_deliver(context, address, key, [waiting]) for waiting in batch)
+        return sum(_deliver(context, route, key, [waiting]) for waiting in batch)
     if reply.verb == "refused":
         context.log.write(f"{batch[0].path.name} put aside: the daemon refused it: {reason}")
         context.spool.reject(batch[0].path)

@@ -147,9 +147,10 @@ class Spool:
             return None
         return heartbeat
 
-    def write_report(self, report: NodeReport) -> None:
-        """Store a report for delivery; the same attempt has the same file."""
-        content = json.dumps(encode_report(report), separators=(",", ":"), allow_nan=False)
+    def write_report(self, report: NodeReport, boot_id: str, started_monotonic_seconds: float) -> None:
+        """Store a report for delivery, with its job's start by this boot's clock; an attempt has one file."""
+        start = {"boot_id": boot_id, "started_monotonic_seconds": started_monotonic_seconds}
+        content = json.dumps({**encode_report(report), **start}, separators=(",", ":"), allow_nan=False)
         write_atomically(self._report_path(report), content.encode())
 
     def is_reported(self, job: ActiveJob) -> bool:

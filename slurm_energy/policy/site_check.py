@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from slurm_energy.config import Config
 from slurm_energy.energy_model.catalog import CATALOG
 from slurm_energy.errors import ConfigError
-from slurm_energy.forms import check_database_url, is_partition_name, parse_address
+from slurm_energy.forms import check_database_url, is_partition_name, parse_addresses
 from slurm_energy.policy.automatic import AUTOMATIC, chosen_policy, learned_faults
 from slurm_energy.policy.registry import LEARNED, known_policy_names
 from slurm_energy.policy.site_clocks import fixed_clock_faults, locked_clock_faults, site_clock_notes
@@ -59,7 +59,7 @@ def _form_faults(config: Config) -> Iterator[str]:
         yield str(error)
     try:
         if config.node.daemon_address:
-            parse_address(config.node.daemon_address)
+            parse_addresses(config.node.daemon_address)
     except ConfigError as error:
         yield str(error)
     for name in config.routing.partitions:

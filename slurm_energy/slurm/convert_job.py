@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from slurm_energy.domain.cluster import JobState
+from slurm_energy.domain.hostlist import expand_hostlist
 from slurm_energy.domain.ids import JobId, NodeName, PartitionName, parse_job_id
 from slurm_energy.domain.job import GpuDemand
 from slurm_energy.domain.units import slurm_joules
@@ -10,7 +11,6 @@ from slurm_energy.errors import ValueRangeError
 from slurm_energy.slurm.conversion import BadRow
 from slurm_energy.slurm.dependency import MAX_DEPENDENCY_CHARACTERS, parse_dependencies
 from slurm_energy.slurm.gres import TresRequest, gpu_demands, gpu_indices, held_gpus
-from slurm_energy.slurm.hostlist import expand_hostlist
 from slurm_energy.slurm.values import (
     exit_status,
     long_text,

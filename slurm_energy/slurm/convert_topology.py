@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from slurm_energy.domain.hostlist import expand_hostlist
 from slurm_energy.domain.ids import NodeName
 from slurm_energy.domain.topology import SwitchState
 from slurm_energy.errors import ValueRangeError
-from slurm_energy.slurm.hostlist import expand_hostlist
 from slurm_energy.slurm.values import text as plain_text
 
 MAX_SWITCHES = 10_000

@@ -18,12 +18,14 @@ from slurm_energy.domain.energy import (
 from slurm_energy.domain.ids import ClusterName, DecisionId, GpuTypeName, GpuUuid, JobId, NodeName
 from slurm_energy.errors import ValueRangeError
 from slurm_energy.store.job_rows import attempt_row, locked_job
+from slurm_energy.store.report_match import Arrival
 from slurm_energy.store.tables import UUID_LENGTH, GpuEnergyRow, JobRow, NodeEnergyRow
 from slurm_energy.store.types import bounded, stored_text
 
 HOST_NOT_MEASURED = "the node reported no processor energy"
 MAX_EVENTS = 1000
 MAX_EVENT_TEXT = 1024
+_UNKNOWN_ARRIVAL = Arrival()
 
 
 class ReportOutcome(StrEnum):
@@ -50,7 +52,7 @@ def record_report(
     key: JobKey,
     *,
     submit_time_known: bool = True,
-    received_at_seconds: float | None = None,
+    arrival: Arrival = _UNKNOWN_ARRIVAL,
 ) -> ReportOutcome:
     """Store what a node says of one attempt under `key`; a repeat changes nothing, also when sent at once.
 
@@ -59,7 +61,7 @@ def record_report(
     """
     _check(report, key)
     job = locked_job(session, key, submit_time_known=submit_time_known)
-    _fill_job(session, job, report, key)
+    _fill_job(session, job, report, key, arrival.clock_offset_seconds or 0.0)
     row = session.scalar(
         select(NodeEnergyRow)
         .where(
@@ -71,12 +73,12 @@ def record_report(
     )
     if row is None:
         row = NodeEnergyRow(job_row_id=job.row_id, restart_count=key.restart_count, node=report.node)
-        _write_node(row, report, received_at_seconds)
+        _write_node(row, report, arrival)
         row.gpus = [GpuEnergyRow(**_gpu_values(gpu)) for gpu in report.gpus]
         session.add(row)
         session.flush()
         return ReportOutcome.STORED
-    changed = _improve(row, report, received_at_seconds)
+    changed = _improve(row, report, arrival)
     session.flush()
     return ReportOutcome.REPLACED if changed else ReportOutcome.UNCHANGED
 
@@ -94,13 +96,22 @@ def stored_reports(
 
 def reports_of(session: Session, job: JobRow) -> tuple[NodeReport, ...]:
     """Return all reports under a job's row."""
+    return tuple(report for _, report, _ in arrived_reports(session, job))
+
+
+def arrived_reports(session: Session, job: JobRow) -> tuple[tuple[int, NodeReport, Arrival], ...]:
+    """Return all reports under a job's row, each with its own row's number and how it arrived."""
     rows = session.scalars(
         select(NodeEnergyRow)
         .where(NodeEnergyRow.job_row_id == job.row_id)
         .order_by(NodeEnergyRow.restart_count, NodeEnergyRow.node)
         .execution_options(populate_existing=True)
     )
-    return tuple(_report(job, row) for row in rows)
+    return tuple((row.row_id, _report(job, row), _arrival(row)) for row in rows)
+
+
+def _arrival(row: NodeEnergyRow) -> Arrival:
+    return Arrival(clock_offset_seconds=row.clock_offset_seconds, received_at_seconds=row.received_at_seconds)
 
 
 def _check(report: NodeReport, key: JobKey) -> None:
@@ -114,24 +125,25 @@ def _check(report: NodeReport, key: JobKey) -> None:
         raise ValueRangeError(f"report of job {report.job_id} on {report.node[:64]!r} names a GPU twice")
 
 
-def _fill_job(session: Session, job: JobRow, report: NodeReport, key: JobKey) -> None:
+def _fill_job(session: Session, job: JobRow, report: NodeReport, key: JobKey, offset_seconds: float) -> None:
     """Add what Slurm has not said of the job; what it says later wins."""
+    started, ended = report.started_at_seconds + offset_seconds, report.ended_at_seconds + offset_seconds
     if job.user_id is None:
         job.user_id = report.user_id
     job.partition = job.partition or report.partition
     job.decision_id = job.decision_id or report.decision_id
     if not job.submit_time_known:
         job.restart_count = max(job.restart_count, key.restart_count)
-        job.started_at_seconds = _least(job.started_at_seconds, report.started_at_seconds)
-        job.ended_at_seconds = max(job.ended_at_seconds or 0.0, report.ended_at_seconds)
+        job.started_at_seconds = _least(job.started_at_seconds, started)
+        job.ended_at_seconds = max(job.ended_at_seconds or 0.0, ended)
     attempt = attempt_row(session, job, key.restart_count)
     attempt.partition = attempt.partition or report.partition
     if attempt.state is None:
-        attempt.started_at_seconds = _least(attempt.started_at_seconds, report.started_at_seconds)
-        attempt.ended_at_seconds = max(attempt.ended_at_seconds or 0.0, report.ended_at_seconds)
+        attempt.started_at_seconds = _least(attempt.started_at_seconds, started)
+        attempt.ended_at_seconds = max(attempt.ended_at_seconds or 0.0, ended)
     else:
-        attempt.started_at_seconds = attempt.started_at_seconds or report.started_at_seconds
-        attempt.ended_at_seconds = attempt.ended_at_seconds or report.ended_at_seconds
+        attempt.started_at_seconds = attempt.started_at_seconds or started
+        attempt.ended_at_seconds = attempt.ended_at_seconds or ended
     if attempt.exit_code is None:
         attempt.exit_code = report.exit_code
 
@@ -140,7 +152,7 @@ def _least(known: float | None, new: float) -> float:
     return new if known is None else min(known, new)
 
 
-def _improve(row: NodeEnergyRow, report: NodeReport, received_at_seconds: float | None) -> bool:
+def _improve(row: NodeEnergyRow, report: NodeReport, arrival: Arrival) -> bool:
     stored = {gpu.gpu_uuid: gpu for gpu in row.gpus}
     changed = False
     for gpu in report.gpus:
@@ -157,7 +169,7 @@ def _improve(row: NodeEnergyRow, report: NodeReport, received_at_seconds: float 
     first_with_gpus = bool(report.gpus) and not stored
     quality = _node_quality(report)
     if quality > row.quality or (quality == row.quality and changed and (later or first_with_gpus)):
-        _write_node(row, report, received_at_seconds)
+        _write_node(row, report, arrival)
         changed = True
     return changed
 
@@ -187,7 +199,7 @@ def _node_quality(report: NodeReport) -> Quality:
     return Quality.UNKNOWN if report.host is None else _quality(report.host.joules, report.host.flags)
 
 
-def _write_node(row: NodeEnergyRow, report: NodeReport, received_at_seconds: float | None) -> None:
+def _write_node(row: NodeEnergyRow, report: NodeReport, arrival: Arrival) -> None:
     row.quality = int(_node_quality(report))
     row.user_id = report.user_id
     row.partition = report.partition
@@ -199,7 +211,8 @@ def _write_node(row: NodeEnergyRow, report: NodeReport, received_at_seconds: flo
     row.events = [bounded(event, MAX_EVENT_TEXT) for event in report.events[:MAX_EVENTS]]
     if len(report.events) > MAX_EVENTS:
         row.events.append(f"{len(report.events) - MAX_EVENTS} more events were left out")
-    row.received_at_seconds = received_at_seconds
+    row.received_at_seconds = arrival.received_at_seconds
+    row.clock_offset_seconds = arrival.clock_offset_seconds
     host = report.host
     row.host_measured = host is not None
     row.host_joules = None if host is None else host.joules

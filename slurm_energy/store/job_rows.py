@@ -1,6 +1,5 @@
 """Rows of jobs and attempts: made once, locked, and filled with what Slurm says."""
 
-import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +8,7 @@ from sqlalchemy.orm import Session
 
 from slurm_energy.domain.cluster import JobState
 from slurm_energy.domain.energy import JobKey
+from slurm_energy.domain.ids import decision_in_comment
 from slurm_energy.store.tables import JobAttemptRow, JobRow
 from slurm_energy.store.upsert import insert_if_absent
 
@@ -18,7 +18,6 @@ ENDED_STATES = frozenset(
     {"BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED"}
     | {"REQUEUED", "REVOKED", "TIMEOUT"}
 )
-_DECISION_COMMENT = re.compile(r"(?:^|[^0-9A-Za-z])energy:([0-9a-z]{8,32})(?![0-9A-Za-z])")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,9 +96,7 @@ def _assign_facts(row: JobRow, state: JobState) -> None:
         row.partition, row.partitions = state.partitions[0], list(state.partitions)
     if state.energy_joules is not None:
         row.slurm_energy_joules = state.energy_joules
-    comment = _DECISION_COMMENT.search(state.admin_comment)
-    if comment is not None:
-        row.decision_id = comment.group(1)
+    row.decision_id = decision_in_comment(state.admin_comment) or row.decision_id
 
 
 def assign_attempt(row: JobAttemptRow, state: JobState) -> None:

@@ -10,8 +10,6 @@ from slurm_energy.domain.cluster import JobState
 from slurm_energy.domain.energy import JobKey
 from slurm_energy.domain.ids import ClusterName, JobId, PartitionName
 from slurm_energy.store.job_rows import (
-    CLOCK_SKEW_SECONDS,
-    SubmitTime,
     assign_attempt,
     assign_job,
     new_attempt,
@@ -28,31 +26,6 @@ def upsert_jobs(session: Session, cluster: ClusterName, states: Sequence[JobStat
     """Store what Slurm says now; what it no longer says (None, empty) stays as it was."""
     for begin in range(0, len(states), _CHUNK):
         _upsert_chunk(session, cluster, states[begin : begin + _CHUNK])
-
-
-def resolve_submit_time(
-    session: Session, cluster: ClusterName, job_id: JobId, started_at_seconds: float, restart_count: int = 0
-) -> SubmitTime:
-    """Return the submit time of the job that a node saw starting then; job ids come again after a reset.
-
-    It is the youngest job of that number that was submitted by then and had not ended before, unless this is a
-    later restart. Without one, the start itself stands in, until `upsert_jobs` learns the true time.
-    """
-    candidates = session.scalars(
-        select(JobRow)
-        .where(
-            JobRow.cluster == cluster,
-            JobRow.job_id == job_id,
-            JobRow.submitted_at_seconds <= started_at_seconds + CLOCK_SKEW_SECONDS,
-        )
-        .order_by(JobRow.submitted_at_seconds.desc())
-    )
-    for row in candidates:
-        ended = row.ended_at_seconds
-        running_then = ended is None or ended >= started_at_seconds - CLOCK_SKEW_SECONDS
-        if running_then or restart_count > row.restart_count:
-            return SubmitTime(seconds=row.submitted_at_seconds, known=row.submit_time_known)
-    return SubmitTime(seconds=round(started_at_seconds, 6), known=False)
 
 
 def job_owner(session: Session, cluster: ClusterName, job_id: JobId) -> int | None:
@@ -125,8 +98,8 @@ def _upsert_chunk(session: Session, cluster: ClusterName, states: Sequence[JobSt
             assign_job(row, state, restart_count)
             assign_attempt(known.attempt(session, row, restart_count), state)
     session.flush()
-    for row in known.with_provisional_twin():
-        adopt_provisional(session, row)
+    for job_id in known.with_provisional_twin():
+        adopt_provisional(session, cluster, JobId(job_id))
 
 
 @dataclass(slots=True)
@@ -179,15 +152,9 @@ class _KnownJobs:
             self.attempts[key] = new_attempt(session, row, restart_count)
         return self.attempts[key]
 
-    def with_provisional_twin(self) -> list[JobRow]:
-        """Return the rows beside which reports wait under a stand-in submit time."""
-        return [
-            row
-            for rows in self.jobs.values()
-            if not all(row.submit_time_known for row in rows)
-            for row in rows
-            if row.submit_time_known
-        ]
+    def with_provisional_twin(self) -> list[int]:
+        """Return the job numbers under which reports wait with a stand-in submit time."""
+        return [number for number, rows in self.jobs.items() if not all(row.submit_time_known for row in rows)]
 
 
 def _state(row: JobRow) -> JobState:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 from alembic import command
@@ -11,6 +12,7 @@ from alembic.script import ScriptDirectory
 from alembic.util import CommandError
 from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.orm import Session
 
 from slurm_energy.config import StoreConfig
 from slurm_energy.errors import SchemaVersionError, StoreError
@@ -60,6 +62,24 @@ def check_version(engine: Engine) -> None:
     raise SchemaVersionError(
         f"database {where} has revision {found}, this code needs {needed}: stop the daemon, run {UPGRADE_COMMAND}"
     )
+
+
+@cache
+def _needed_revision() -> str:
+    return code_revision()
+
+
+def check_session_version(session: Session) -> None:
+    """Return if the database that a session writes to has this code's schema at this moment.
+
+    Raises:
+        SchemaVersionError: it was replaced or upgraded since it was opened.
+    """
+    found = session.execute(text("SELECT version_num FROM alembic_version")).scalar()
+    if found != _needed_revision():
+        raise SchemaVersionError(
+            f"database has revision {found} by now, this code needs {_needed_revision()}: was it restored or upgraded?"
+        )
 
 
 def upgrade(target: Engine | str) -> str:

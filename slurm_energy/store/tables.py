@@ -204,6 +204,8 @@ class NodeEnergyRow(Base):
     decision_id: Mapped[str | None] = mapped_column(BoundedText(64))
     started_at_seconds: Mapped[float] = mapped_column(UnixSeconds)
     ended_at_seconds: Mapped[float] = mapped_column(UnixSeconds)
+    clock_offset_seconds: Mapped[float | None] = mapped_column(FiniteDouble)
+    """What the node's two times lack of the daemon's clock; NULL where the node did not say how long ago they were."""
     time_scale: Mapped[float] = mapped_column(FiniteDouble)
     host_measured: Mapped[bool] = mapped_column(Boolean)
     """False when the report had nothing of the processors."""
@@ -252,3 +254,16 @@ class GpuEnergyRow(Base):
     observed_clock_mhz: Mapped[float | None] = mapped_column(FiniteDouble)
     default_clock_mhz: Mapped[int | None] = mapped_column(Integer)
     utilisation: Mapped[float | None] = mapped_column(FiniteDouble)
+
+
+class JournalPositionRow(Base):
+    """How far one stream of a daemon's journal is stored; a database that was restored has it of then."""
+
+    __tablename__ = "journal_position"
+    __table_args__ = (TABLE_OPTIONS,)
+
+    journal_id: Mapped[str] = mapped_column(String(32), primary_key=True)
+    """Made once for the daemon's state directory."""
+    stream: Mapped[str] = mapped_column(String(32), primary_key=True)
+    segment: Mapped[int] = mapped_column(BigInteger, autoincrement=False)
+    byte_offset: Mapped[int] = mapped_column(BigInteger)

@@ -4,6 +4,7 @@ import hmac
 import os
 import re
 import subprocess
+import threading
 import time
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -40,9 +41,14 @@ class ReplayGuard:
     def __init__(self, keep_seconds: float = 2 * MAX_AGE_SECONDS) -> None:
         self._keep_seconds = keep_seconds
         self._seen: dict[str, float] = {}
+        self._lock = threading.Lock()
 
     def first_time(self, nonce: str, now_seconds: float) -> bool:
         """Return True and remember the nonce, or False when it was seen before."""
+        with self._lock:
+            return self._first_time(nonce, now_seconds)
+
+    def _first_time(self, nonce: str, now_seconds: float) -> bool:
         while self._seen:
             oldest = next(iter(self._seen))
             if self._seen[oldest] > now_seconds - self._keep_seconds:

@@ -2,7 +2,8 @@
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import TypeVar
 
 from slurm_energy.domain.energy import EnergyScope, EnergySource, GpuEnergy, HostEnergy, NodeReport, QualityFlag
@@ -19,7 +20,7 @@ from slurm_energy.errors import ValueRangeError, WireError
 from slurm_energy.wire.fields import Fields, loads
 
 BATCH_FORMAT = 1
-MAX_BATCH_BYTES = 16_777_216
+MAX_BATCH_BYTES = 2_097_152
 MAX_REPORTS = 1000
 MAX_GPUS = 1024
 MAX_EVENTS = 64
@@ -33,7 +34,9 @@ _UUID = re.compile(r"[A-Za-z0-9][A-Za-z0-9/._-]{0,127}\Z")
 _GPU_TYPE = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}\Z")
 _GPU_KEYS = frozenset(GpuEnergy.__dataclass_fields__)
 _HOST_KEYS = frozenset(HostEnergy.__dataclass_fields__)
-_REPORT_KEYS = frozenset(NodeReport.__dataclass_fields__)
+_OF_THE_NODE = frozenset({"boot_id", "started_monotonic_seconds"})
+"""Members of a report's file on its node, which say when the job started by a clock that nobody sets."""
+_REPORT_KEYS = frozenset(NodeReport.__dataclass_fields__) | _OF_THE_NODE
 _Kind = TypeVar("_Kind", EnergySource, EnergyScope)
 
 
@@ -91,22 +94,69 @@ def decode_report(value: object) -> NodeReport:
     return report
 
 
-def encode_batch(reports: Iterable[object]) -> str:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """Reports that were sent at once, with what the sender knew of its own clock."""
+
+    reports: tuple[NodeReport, ...]
+    sent_at_seconds: float | None = None
+    """Unix time of the node's clock when it sent them; None from an older release."""
+    ages_seconds: tuple[float | None, ...] = ()
+    """Of each report, how long ago its job had started, by a clock that nobody sets; None after a reboot."""
+
+    def clock_offsets_seconds(self, received_at_seconds: float) -> tuple[float | None, ...]:
+        """Return what to add to the times of each report to have them by the receiver's clock; None: not known."""
+        if len(self.ages_seconds) != len(self.reports):
+            return (None,) * len(self.reports)
+        return tuple(
+            None if age is None else received_at_seconds - age - report.started_at_seconds
+            for report, age in zip(self.reports, self.ages_seconds, strict=True)
+        )
+
+
+def encode_batch(
+    reports: Iterable[object], sent_at_seconds: float | None = None, ages_seconds: Sequence[float | None] = ()
+) -> str:
     """Return the text of a batch of encoded reports."""
-    document = {"format": BATCH_FORMAT, "reports": list(reports)}
+    document: dict[str, object] = {"format": BATCH_FORMAT, "reports": list(reports)}
+    if sent_at_seconds is not None:
+        document |= {"sent_at_seconds": sent_at_seconds, "ages_seconds": list(ages_seconds)}
     return json.dumps(document, separators=(",", ":"), allow_nan=False)
 
 
-def decode_batch(text: str | bytes) -> tuple[NodeReport, ...]:
+def decode_batch(text: str | bytes) -> Batch:
     """Return the reports of a batch, all or none.
 
     Raises:
         WireError: not a batch of this format, or one of its reports is malformed.
     """
+    return decode_reports(batch_fields(text))
+
+
+def batch_fields(text: str | bytes) -> Fields:
+    """Return the members of a batch.
+
+    Raises:
+        WireError: not a batch of this format.
+    """
     fields = Fields(loads(text, "batch", MAX_BATCH_BYTES), "batch")
     if fields.get("format") != BATCH_FORMAT:
         raise WireError(f"batch has format {fields.get('format')!r:.40}, this code reads {BATCH_FORMAT}")
-    return tuple(decode_report(value) for value in fields.sequence("reports", MAX_REPORTS))
+    return fields
+
+
+def decode_reports(fields: Fields) -> Batch:
+    """Return the reports of a batch, all or none.
+
+    Raises:
+        WireError: one of them is malformed.
+    """
+    ages = [Fields({"age": age}, "batch") for age in fields.sequence("ages_seconds", MAX_REPORTS)]
+    return Batch(
+        reports=tuple(decode_report(value) for value in fields.sequence("reports", MAX_REPORTS)),
+        sent_at_seconds=fields.optional_number("sent_at_seconds", 0, _MAX_UNIX_SECONDS),
+        ages_seconds=tuple(age.optional_number("age", 0, _MAX_UNIX_SECONDS) for age in ages),
+    )
 
 
 def _encode_gpu(gpu: GpuEnergy) -> dict[str, object]:

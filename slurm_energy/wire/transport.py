@@ -1,14 +1,23 @@
 """One request and one reply over TCP, for nodes' reports; one deadline for the whole exchange."""
 
+import errno
+import os
 import socket
 import time
 
 from slurm_energy.errors import DaemonUnavailable, DeadlineExceeded, WireError
 from slurm_energy.wire.codec import MAX_DECIDE_BYTES, Message, decode, encode
 
+FIRST_ROOT_PORT = 600
+"""Well-known services are below."""
+FIRST_UNRESERVED_PORT = 1024
+ROOT_PORT_ATTEMPTS = 8
 
-def exchange_tcp(address: tuple[str, int], request: Message, deadline_seconds: float) -> Message:
-    """Send a request and return the short reply.
+
+def exchange_tcp(
+    address: tuple[str, int], request: Message, deadline_seconds: float, connect_seconds: float | None = None
+) -> Message:
+    """Send a request and return the short reply; `connect_seconds` bounds the connecting, if shorter than all.
 
     Raises:
         DaemonUnavailable: nothing listens there, or the connection broke.
@@ -18,7 +27,7 @@ def exchange_tcp(address: tuple[str, int], request: Message, deadline_seconds: f
     end = time.monotonic() + deadline_seconds
     where = f"{address[0]}:{address[1]}"
     try:
-        with socket.create_connection(address, timeout=deadline_seconds) as connection:
+        with _connected(address, min(deadline_seconds, connect_seconds or deadline_seconds)) as connection:
             connection.settimeout(_left(end, where))
             connection.sendall(encode(request))
             connection.shutdown(socket.SHUT_WR)
@@ -27,6 +36,20 @@ def exchange_tcp(address: tuple[str, int], request: Message, deadline_seconds: f
         raise DeadlineExceeded(f"the daemon at {where} gave no whole answer within {deadline_seconds:g} s") from error
     except OSError as error:
         raise DaemonUnavailable(f"no daemon answers at {where}: {error.strerror or error}") from error
+
+
+def _connected(address: tuple[str, int], limit_seconds: float) -> socket.socket:
+    """Return a connection, from a port that only root can use where we are root: the daemon keeps places for those."""
+    for _ in range(ROOT_PORT_ATTEMPTS if os.geteuid() == 0 else 0):
+        port = FIRST_ROOT_PORT + int.from_bytes(os.urandom(2)) % (FIRST_UNRESERVED_PORT - FIRST_ROOT_PORT)
+        try:
+            return socket.create_connection(address, limit_seconds, source_address=("", port))
+        except OSError as error:
+            if error.errno == errno.EACCES:  # root without the right to them, as in some containers
+                break
+            if error.errno not in {errno.EADDRINUSE, errno.EADDRNOTAVAIL}:
+                raise
+    return socket.create_connection(address, limit_seconds)
 
 
 def _left(end: float, where: str) -> float:

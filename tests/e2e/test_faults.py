@@ -174,7 +174,7 @@ def test_nonsense_from_the_daemon_leaves_the_job_as_it_was(lab: Lab, answer: byt
         usual = time_sbatch(lab, 9)
         lab.stop_daemon()
         try:
-            with daemon_replaced_by(lab.layout.energyd_socket, answer, after_seconds) as asked:
+            with daemon_replaced_by(lab.layout.plugin_socket, answer, after_seconds) as asked:
                 time.sleep(BREAKER_SECONDS + 0.2)
                 timed = time_sbatch(lab, BREAKER_FAILURES)
         finally:

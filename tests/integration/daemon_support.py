@@ -144,6 +144,11 @@ class RunningDaemon:
         return self.directory / "sock"
 
     @property
+    def plugin_socket_path(self) -> Path:
+        """Where it listens for slurmctld."""
+        return self.directory / "sock.ctl"
+
+    @property
     def log(self) -> str:
         """What it has logged so far."""
         return (self.directory / "log").read_text(errors="replace")
@@ -157,9 +162,10 @@ class RunningDaemon:
         """Return the reply to one request."""
         return exchange(self.socket_path, Message(verb, fields or {}), deadline_seconds)
 
-    def decide(self, **fields: str) -> Message:
+    def decide(self, deadline_seconds: float = 10.0, **fields: str) -> Message:
         """Return the reply to a decide request of a small GPU job."""
-        return self.ask("decide", {"uid": "1000", "name": "train", "tres_per_node": "gres:gpu:1", **fields})
+        request = Message("decide", {"uid": "1000", "name": "train", "tres_per_node": "gres:gpu:1", **fields})
+        return exchange(self.plugin_socket_path, request, deadline_seconds)
 
     def query(self, what: str, **fields: str) -> Any:
         """Return the JSON document of a query."""

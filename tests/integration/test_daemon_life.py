@@ -51,7 +51,7 @@ def test_a_refused_job_is_left_alone_and_its_nodes_know(tmp_path: Path) -> None:
 def test_sigterm_ends_it_cleanly_with_all_its_children(tmp_path: Path) -> None:
     with running_daemon(tmp_path) as daemon:
         children = children_of(daemon.process.pid)
-        assert len(children) == 2
+        assert len(children) == 3
         began = time.monotonic()
         assert daemon.stop() == 0
         assert time.monotonic() - began < 5.0
@@ -123,7 +123,7 @@ def test_a_changed_interval_reaches_the_snapshot_child(tmp_path: Path) -> None:
         wait_until(lambda: daemon.slurm.calls("squeue") > before + 3, "more readings", daemon)
 
 
-@pytest.mark.parametrize("which", [0, 1])
+@pytest.mark.parametrize("which", [0, 1, 2])
 def test_a_killed_child_is_started_again_while_decisions_go_on(tmp_path: Path, which: int) -> None:
     with running_daemon(tmp_path) as daemon:
         daemon.decide()
@@ -132,6 +132,7 @@ def test_a_killed_child_is_started_again_while_decisions_go_on(tmp_path: Path, w
         assert daemon.decide().verb == "ok"
         wait_until(lambda: len(set(children_of(daemon.process.pid)) - set(children)) == 1, "new child", daemon)
         daemon.decide()
+        wait_until(lambda: answers(daemon), "an answer to people", daemon)
         wait_until(lambda: len(daemon.query("decisions")["record"]) == 3, "all decisions stored", daemon)
 
 
@@ -166,7 +167,7 @@ def test_slow_silent_and_malformed_callers_do_not_disturb_others(tmp_path: Path)
             silent.append(connection)
         assert daemon.decide().verb == "ok"
         assert raw(daemon, b"GET / HTTP/1.1\r\n\r\nend\n").startswith(b"slurm-energy/1 refused\nreason=message speaks")
-        assert b"over 65536 bytes" in raw(daemon, b"x" * 70_000)
+        assert b"over 65536 bytes" in raw(daemon, b"slurm-energy/1 ping\n" + b"x" * 70_000)
         assert b"uid" in raw(daemon, b"slurm-energy/1 decide\nend\n")
         assert b"verb" in raw(daemon, b"slurm-energy/1 dance\nend\n")
         assert raw(daemon, b"") == b""
@@ -195,13 +196,29 @@ def test_hostile_texts_come_back_from_the_database_as_they_were(tmp_path: Path) 
 
 def test_a_full_journal_disk_does_not_stop_decisions(tmp_path: Path) -> None:
     with running_daemon(tmp_path) as daemon:
-        journal = tmp_path / "state" / "journal"
+        journal, aside = tmp_path / "state" / "journal", tmp_path / "state" / "aside"
+        wait_until(lambda: "database created" in daemon.log, "a database", daemon)
+        journal.rename(aside)
         journal.write_text("a file where the folder was: every write fails")
         for _ in range(5):
             assert daemon.decide().verb == "ok"
         wait_until(lambda: "journal kept in memory" in daemon.log, "complaint", daemon)
         journal.unlink()
+        aside.rename(journal)
         wait_until(lambda: len(daemon.query("decisions")["record"]) == 5, "decisions stored", daemon)
+
+
+def test_a_decision_whose_submission_slurm_refused_counts_in_no_report(tmp_path: Path) -> None:
+    with running_daemon(tmp_path) as daemon:
+        refused, accepted = (daemon.decide().fields["decision_id"] for _ in range(2))
+        now = int(time.time())
+        ended = {"job_state": "COMPLETED", "start_time": now - 90, "end_time": now - 30, "nodes": "n1"}
+        daemon.slurm.set_jobs([make_job(7, admin_comment=f"energy:{accepted}", **ended)])
+        wait_until(lambda: stored_states(daemon) == ["COMPLETED"], "the job", daemon)
+        wait_until(lambda: len(daemon.query("decisions")["record"]) == 2, "both decisions", daemon)
+        for what in ("report-job", "report-user", "report-partition"):
+            assert daemon.query(what)["record"]["total"]["jobs"] == 1
+        assert refused not in {job["decision_id"] for job in daemon.query("report-job")["record"]["jobs"]}
 
 
 def test_jobs_of_the_queue_are_stored_with_their_decision_even_if_no_node_reports(tmp_path: Path) -> None:

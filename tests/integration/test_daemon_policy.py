@@ -246,7 +246,7 @@ def test_the_real_child_serves_a_policy_of_the_registry(tmp_path: Path, policy_n
     )
     now = time.time()
     copy = SnapshotCopy()
-    complete = SnapshotComplete(taken_at_seconds=now, read_seconds=0.1, skipped_rows=0)
+    complete = SnapshotComplete(taken_at_seconds=now, read_seconds=0.1)
     for frame in (SnapshotBegins(), SnapshotPart(partitions=(partition,), nodes=(node,)), complete):
         copy.take(frame)
     snapshot = ClusterSnapshot(

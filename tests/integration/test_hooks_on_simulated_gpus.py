@@ -374,5 +374,5 @@ def test_reports_reach_a_daemon_by_the_wire(node: HookNode) -> None:
             body = verify(decode(raw), key=key.read_bytes(), replay=ReplayGuard()).body
             connection.sendall(encode(Message("ok", {"accepted": "1"})))
         assert process.wait(timeout=10) == 0
-    assert [report.job_id for report in decode_batch(body)] == [7]
+    assert [report.job_id for report in decode_batch(body).reports] == [7]
     assert node.reports() == []

@@ -29,7 +29,8 @@ from slurm_energy.store.decisions import get_decision, recent_decisions, record_
 from slurm_energy.store.energy import record_report, stored_reports
 from slurm_energy.store.history import all_recent_runtimes
 from slurm_energy.store.job_rows import SubmitTime
-from slurm_energy.store.jobs import get_job, job_owner, resolve_submit_time, upsert_jobs
+from slurm_energy.store.jobs import get_job, job_owner, upsert_jobs
+from slurm_energy.store.report_match import Arrival, submit_time_of
 from slurm_energy.store.reports import job_energy
 from slurm_energy.store.session import refuses_values, run_in_transaction, store_session
 
@@ -40,14 +41,12 @@ def upsert(engine: Engine, *states: JobState) -> None:
     run_in_transaction(engine, lambda session: upsert_jobs(session, CLUSTER, states))
 
 
-def report_as_the_recorder_does(engine: Engine, report: NodeReport) -> None:
+def report_as_the_recorder_does(engine: Engine, report: NodeReport, arrival: Arrival = Arrival()) -> None:  # noqa: B008  # frozen
     """Resolve the submit time, then store under it."""
     with store_session(engine) as session:
-        when = resolve_submit_time(
-            session, report.cluster, report.job_id, report.started_at_seconds, report.restart_count
-        )
+        when = submit_time_of(session, report, arrival)
         key = make_key(report.job_id, when.seconds, report.restart_count)
-        record_report(session, report, key, submit_time_known=when.known)
+        record_report(session, report, key, submit_time_known=when.known, arrival=arrival)
 
 
 def counts(engine: Engine) -> dict[str, int]:
@@ -153,7 +152,8 @@ def test_submit_time_is_the_youngest_job_running_then(engine: Engine) -> None:
     with store_session(engine, read_only=True) as session:
 
         def resolve(start: float, restart: int = 0) -> SubmitTime:
-            return resolve_submit_time(session, CLUSTER, JobId(77), start, restart)
+            report = make_report(started_at_seconds=start, restart_count=restart, decision_id=None, user_id=None)
+            return submit_time_of(session, report, Arrival())
 
         assert resolve(SUBMITTED + 50) == SubmitTime(seconds=SUBMITTED, known=True)
         assert resolve(SUBMITTED - 100) == SubmitTime(seconds=SUBMITTED, known=True)  # the node's clock is late
@@ -161,6 +161,96 @@ def test_submit_time_is_the_youngest_job_running_then(engine: Engine) -> None:
         # Between the two: no job of this number ran, unless it is a restart.
         assert resolve(SUBMITTED + 5e5) == SubmitTime(seconds=SUBMITTED + 5e5, known=False)
         assert resolve(SUBMITTED + 5e5, 1) == SubmitTime(seconds=SUBMITTED, known=True)
+
+
+@pytest.mark.parametrize("skew", [-200.0, 200.0, -3600.0, 86_400.0, -SUBMITTED])
+@pytest.mark.parametrize("slurm_first", [True, False])
+@pytest.mark.parametrize("knows", ["decision", "age", "nothing"])
+def test_a_nodes_clock_makes_no_second_row_of_a_job(engine: Engine, skew: float, slurm_first: bool, knows: str) -> None:
+    """From 1970 to tomorrow; a node of this release tells the age, one of an older release and undecided nothing."""
+    state = make_state(admin_comment=f"energy:{DECISION}" if knows == "decision" else "")
+    arrival = Arrival(clock_offset_seconds=-skew if knows == "age" else None, received_at_seconds=SUBMITTED + 160.0)
+    report = make_report(
+        decision_id=DECISION if knows == "decision" else None,
+        started_at_seconds=max(0.0, SUBMITTED + 50.0 + skew),
+        ended_at_seconds=max(100.0, SUBMITTED + 150.0 + skew),
+    )
+    upsert(engine, pending(state))
+    if slurm_first:
+        upsert(engine, state)
+    report_as_the_recorder_does(engine, report, arrival)
+    if not slurm_first:
+        upsert(engine, state)
+    report_as_the_recorder_does(engine, report, arrival)  # the acknowledgement was lost
+    upsert(engine, state)
+    assert counts(engine)["job"] == 1
+    with store_session(engine, read_only=True) as session:
+        (job,) = job_energy(session, CLUSTER, JobId(77))
+    assert (job.gpu.joules, job.wait_seconds, job.run_seconds) == (20_000.25, 50.0, 100.0)
+
+
+def test_a_report_of_a_wrong_clock_that_overtakes_slurms_word_has_its_own_times(engine: Engine) -> None:
+    arrival = Arrival(clock_offset_seconds=200.0, received_at_seconds=SUBMITTED + 160.0)
+    for node in ("gpu001", "gpu002"):
+        report = make_report(
+            node=node, decision_id=None, started_at_seconds=SUBMITTED - 150.0, ended_at_seconds=SUBMITTED - 50.0
+        )
+        report_as_the_recorder_does(engine, report, arrival)
+    with store_session(engine, read_only=True) as session:
+        (job,) = job_energy(session, CLUSTER, JobId(77))
+    assert (job.started_at_seconds, job.ended_at_seconds) == (SUBMITTED + 50.0, SUBMITTED + 150.0)
+    upsert(engine, make_state(nodes="gpu[001-002]", node_count=2))
+    with store_session(engine, read_only=True) as session:
+        (job,) = job_energy(session, CLUSTER, JobId(77))
+    assert (job.submit_time_known, job.gpu.joules) == (True, 40_000.5)
+
+
+def test_a_job_number_used_again_is_told_apart_by_decision_or_age_whatever_the_nodes_clock(engine: Engine) -> None:
+    """The reset's job 77 is of the same user and on the same node, and its report overtakes Slurm's word."""
+    later = SUBMITTED + 5000.0
+    upsert(engine, make_state())
+    age = Arrival(clock_offset_seconds=4950.0, received_at_seconds=later + 160.0)
+    second = make_report(decision_id=None, started_at_seconds=SUBMITTED + 100.0, ended_at_seconds=SUBMITTED + 200.0)
+    report_as_the_recorder_does(engine, second, age)
+    assert counts(engine)["job"] == 2
+    first = make_report(started_at_seconds=later + 50.0, ended_at_seconds=later + 150.0)
+    report_as_the_recorder_does(engine, first, Arrival(received_at_seconds=later + 200.0))
+    upsert(
+        engine,
+        make_state(
+            submitted_at_seconds=later,
+            started_at_seconds=later + 50.0,
+            ended_at_seconds=later + 150.0,
+            admin_comment="",
+        ),
+    )
+    with store_session(engine, read_only=True) as session:
+        jobs = job_energy(session, CLUSTER, JobId(77))
+        found = {
+            job.submitted_at_seconds: stored_reports(session, CLUSTER, JobId(77), job.submitted_at_seconds)
+            for job in jobs
+        }
+    assert [report.started_at_seconds for report in found[SUBMITTED]] == [later + 50.0]
+    assert [report.started_at_seconds for report in found[later]] == [SUBMITTED + 100.0]
+
+
+def test_what_a_job_lacks_is_not_taken_from_another_user_node_attempt_or_week(engine: Engine) -> None:
+    upsert(engine, make_state(admin_comment=""))
+    received = SUBMITTED + 160.0
+    wrong_clock = {"decision_id": None, "started_at_seconds": 100.0, "ended_at_seconds": 200.0}
+    others = [
+        (make_report(**wrong_clock, user_id=1001), received),
+        (make_report(**wrong_clock, node="gpu002"), received),
+        (make_report(**wrong_clock, restart_count=1), received),
+        (make_report(**wrong_clock | {"ended_at_seconds": 900.0}), received),
+        (make_report(**wrong_clock), SUBMITTED + 30 * 86_400.0),
+        (make_report(**wrong_clock | {"decision_id": "d0000009"}), SUBMITTED - 200.0),
+    ]
+    with store_session(engine, read_only=True) as session:
+        for report, at in others:
+            assert not submit_time_of(session, report, Arrival(received_at_seconds=at)).known
+        own = submit_time_of(session, make_report(**wrong_clock), Arrival(received_at_seconds=received))
+    assert own == SubmitTime(seconds=SUBMITTED, known=True)
 
 
 def test_report_that_overtakes_slurms_word_moves_to_the_job_once_it_is_known(engine: Engine) -> None:

@@ -32,6 +32,7 @@ from slurm_energy.store.session import open_engine, store_session
 from slurm_energy.store.tables import Base
 
 pytest_plugins = ["database_fixtures"]
+NEEDED = code_revision()
 
 
 def test_upgrade_creates_every_table_in_an_empty_database(empty_engine: Engine) -> None:
@@ -120,23 +121,23 @@ def test_decisions_of_the_first_schema_keep_their_clocks_and_prefer_nothing(empt
 
 
 def test_empty_database_is_refused_with_the_command_to_run(empty_engine: Engine) -> None:
-    with pytest.raises(SchemaVersionError, match=f"is empty, this code needs revision 0003: run {UPGRADE_COMMAND}"):
+    with pytest.raises(SchemaVersionError, match=f"is empty, this code needs revision {NEEDED}: run {UPGRADE_COMMAND}"):
         check_version(empty_engine)
 
 
 def test_newer_database_is_refused_with_both_revisions_and_not_touched(own_engine: Engine) -> None:
     with own_engine.begin() as connection:
         connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
-    with pytest.raises(SchemaVersionError, match=r"revision '9999', which is newer than this code's 0003"):
+    with pytest.raises(SchemaVersionError, match=f"revision '9999', which is newer than this code's {NEEDED}"):
         check_version(own_engine)
-    with pytest.raises(SchemaVersionError, match=r"revision '9999', which is newer than this code's 0003"):
+    with pytest.raises(SchemaVersionError, match=f"revision '9999', which is newer than this code's {NEEDED}"):
         upgrade(own_engine)
     assert database_revision(own_engine) == "9999"
 
 
 def test_older_database_is_refused_with_both_revisions(own_engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("slurm_energy.store.schema.code_revision", lambda: "0004")
-    with pytest.raises(SchemaVersionError, match=f"has revision 0003, this code needs 0004: .*{UPGRADE_COMMAND}"):
+    monkeypatch.setattr("slurm_energy.store.schema.code_revision", lambda: "9998")
+    with pytest.raises(SchemaVersionError, match=f"has revision {NEEDED}, this code needs 9998: .*{UPGRADE_COMMAND}"):
         check_version(own_engine)
 
 

@@ -27,7 +27,7 @@ def board_checks(config: Config, boards: Sequence[Board]) -> Iterator[Finding]:
     try:
         limits = site_board_limits(config)
     except ConfigError as error:
-        yield fail(SUBJECT, str(error), "mend [gpu_power_limits_watts] in slurm-energy.toml, on every host")
+        yield fail(SUBJECT, str(error), "fix [gpu_power_limits_watts] in slurm-energy.toml, on every host")
         return
     for gpu_type, found in sorted(_by_type(boards).items()):
         assumed = limits.known_watts(gpu_type)

@@ -1,24 +1,28 @@
-"""The daemon's side: socket, answers, snapshot, report port, database, service."""
+"""The daemon's side: socket, answers, snapshot, report port, service, and what it tells of itself."""
 
 import os
 import socket
 import stat
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from slurm_energy import __version__
-from slurm_energy.cli.daemon_line import asked
+from slurm_energy.cli.daemon_line import asked, json_document
 from slurm_energy.cli.doctor.finding import Finding, Situation, fail, ok, skip, warn
-from slurm_energy.cli.record_filter import sqlite_path
+from slurm_energy.cli.doctor.service_user import service_user
+from slurm_energy.cli.doctor.storage_checks import AS_ROOT, journal_finding, storage_checks
 from slurm_energy.cli.site import run_command
 from slurm_energy.config import Config
-from slurm_energy.errors import ConfigError, SchemaVersionError, SlurmEnergyError
-from slurm_energy.forms import parse_address
+from slurm_energy.errors import ConfigError, SlurmEnergyError
+from slurm_energy.forms import parse_addresses
 from slurm_energy.policy.automatic import AUTOMATIC, INSTALL, chosen_policy, learned_faults, missing_modules
 from slurm_energy.policy.registry import LEARNED
+from slurm_energy.wire.client import exchange
 from slurm_energy.wire.codec import Message
 
 PING_SECONDS = 2.0
+STATUS_SECONDS = 15.0
 START = "systemctl start slurm-energyd, then journalctl -u slurm-energyd"
 
 
@@ -26,19 +30,20 @@ def daemon_checks(situation: Situation) -> Iterator[Finding]:
     """Yield what concerns the daemon, as far as this host can tell."""
     if situation.is_controller:
         yield service("slurm-energyd.service", "systemctl enable --now slurm-energyd")
-        yield from _socket(situation.config)
+        yield from storage_checks(situation)
+        yield from _socket(situation)
         yield _port(
             "report port", ("127.0.0.1", situation.config.daemon.report_port), situation.config.daemon.report_host
         )
-        yield _state_directory(situation.config)
-        yield _database(situation.config)
         yield _learned_policy(situation.config)
     if situation.is_node:
-        yield _daemon_address(situation.config)
+        yield from _daemon_addresses(situation.config)
+        yield _delivery(situation)
     yield _authentication(situation)
 
 
-def _socket(config: Config) -> Iterator[Finding]:
+def _socket(situation: Situation) -> Iterator[Finding]:
+    config = situation.config
     path = Path(config.daemon.socket_path)
     try:
         status = path.stat()
@@ -54,6 +59,28 @@ def _socket(config: Config) -> Iterator[Finding]:
     else:
         yield ok("socket", f"{path}, mode {stat.S_IMODE(status.st_mode):04o}")
     yield from _ping(config)
+    yield _slurmctld_reaches(situation)
+    yield from _told_by_the_daemon(config)
+
+
+def _slurmctld_reaches(situation: Situation) -> Finding:
+    """Return whether slurmctld's user gets to the daemon, which needs rights on every folder above the socket."""
+    subject, path = "slurmctld to daemon", situation.config.daemon.plugin_socket_path
+    name = situation.conf.get("slurmuser", "").partition("(")[0] or situation.config.cluster.slurm_user
+    user = service_user(name)
+    if user is None or not user.can_be_asked:
+        return skip(subject, f"only root may ask as {name}", AS_ROOT)
+
+    def question() -> str:
+        # Not a decision, which would be recorded: that another verb is refused shows who listens there.
+        reply = exchange(Path(path), Message("ping"), PING_SECONDS)
+        return "" if reply.verb == "refused" else f"the daemon answers with {reply.verb}"
+
+    answer = user.ask(question)
+    if answer:
+        fix = f'chmod 755 {Path(path).parent}; [cluster] slurm_user = "{user.name}"; systemctl restart slurm-energyd'
+        return fail(subject, f"slurmctld asks as {user.name} at {path}: {answer}", fix)
+    return ok(subject, f"{user.name} gets to {path}")
 
 
 def _ping(config: Config) -> Iterator[Finding]:
@@ -73,6 +100,58 @@ def _ping(config: Config) -> Iterator[Finding]:
     yield _snapshot(config, reply.fields.get("snapshot_age_seconds"))
 
 
+def _told_by_the_daemon(config: Config) -> Iterator[Finding]:
+    """Yield what only the running daemon knows; it tells root and SlurmUser alone."""
+    try:
+        document = _status(config)
+    except SlurmEnergyError as error:
+        yield skip("daemon's status", str(error), START)
+        return
+    if "store" not in document:
+        yield skip("daemon's status", "it tells an ordinary user little", AS_ROOT)
+        return
+    store = document["store"]
+    if isinstance(store, dict) and "error" in store:
+        yield fail("daemon's database", str(store["error"]), "see `database` here, then journalctl -u slurm-energyd")
+    yield journal_finding(lambda: _journal_bytes(config))
+    daemon = document.get("daemon")
+    daemon = daemon if isinstance(daemon, dict) else {}
+    if daemon.get("journal_dropped"):
+        yield warn(
+            "journal",
+            f"{daemon['journal_dropped']} decisions were lost while the disk was full",
+            f"make room in {config.daemon.state_directory}, then systemctl restart slurm-energyd",
+        )
+    yield _skipped_rows(daemon.get("snapshot_rows_skipped"))
+
+
+def _status(config: Config) -> dict[str, Any]:
+    request = Message("query", {"what": "status"})
+    return json_document(asked(config.daemon.socket_path, request, STATUS_SECONDS))
+
+
+def _journal_bytes(config: Config) -> int | None:
+    try:
+        found = _status(config)["daemon"]["journal_waiting_bytes_on_disk"]
+    except (SlurmEnergyError, KeyError, TypeError):
+        return None
+    return found if isinstance(found, int) else None
+
+
+def _skipped_rows(skipped: object) -> Finding:
+    """Return whether all that Slurm told could be read: what could not is missing from each decision."""
+    subject = "rows of Slurm"
+    if not isinstance(skipped, dict) or not skipped:
+        return ok(subject, "every node, partition and job could be read")
+    words = "; ".join(f"{count} x {reason}" for reason, count in skipped.items())
+    fix = (
+        "look at the GRES, State and names of these rows with scontrol show node and show partition; "
+        "if Slurm takes them, report it as a fault of slurm-energy"
+    )
+    verdict = warn if all(str(reason).startswith("job") for reason in skipped) else fail
+    return verdict(subject, f"not read, so unknown to every decision: {words}", fix)
+
+
 def _policy_process(condition: str) -> Finding:
     if condition == "ready":
         return ok("policy process", condition)
@@ -80,75 +159,54 @@ def _policy_process(condition: str) -> Finding:
 
 
 def _snapshot(config: Config, age_text: str | None) -> Finding:
-    mend = "see journalctl -u slurm-energyd: squeue or sinfo fail or are too slow for it"
+    fix = "see journalctl -u slurm-energyd: squeue or sinfo fail or are too slow for it"
     try:
         age = float(age_text or "")
     except ValueError:
-        return fail("cluster snapshot", "there is none yet: jobs go through unchanged", mend)
+        return fail("cluster snapshot", "there is none yet: jobs go through unchanged", fix)
     limit = config.daemon.snapshot_max_age_seconds
     if age > limit:
-        return fail("cluster snapshot", f"{age:.0f} s old, over {limit:g} s it is not used", mend)
+        return fail("cluster snapshot", f"{age:.0f} s old, over {limit:g} s it is not used", fix)
     return ok("cluster snapshot", f"{age:.1f} s old")
 
 
 def _port(subject: str, address: tuple[str, int], host: str) -> Finding:
     if not host:
-        return skip(subject, "daemon.report_host is empty: the daemon takes no reports from nodes")
+        return skip(
+            subject,
+            "daemon.report_host is empty: the daemon takes no reports from nodes",
+            'report_host = "0.0.0.0" under [daemon], then systemctl restart slurm-energyd',
+        )
     target = host if host not in {"0.0.0.0", "::", "*"} else address[0]  # noqa: S104  # a comparison, nothing is bound
     return _connects(subject, (target, address[1]), START)
 
 
-def _connects(subject: str, address: tuple[str, int], mend: str) -> Finding:
+def _connects(subject: str, address: tuple[str, int], fix: str) -> Finding:
     where = f"{address[0]} port {address[1]}"
     try:
         with socket.create_connection(address, timeout=PING_SECONDS):
             return ok(subject, f"{where} answers")
     except OSError as error:
-        return fail(subject, f"{where}: {error.strerror or error}", mend)
+        return fail(subject, f"{where}: {error.strerror or error}", fix)
 
 
-def _daemon_address(config: Config) -> Finding:
+def _daemon_addresses(config: Config) -> Iterator[Finding]:
     text = config.node.daemon_address
     if not text:
-        return fail(
+        yield fail(
             "daemon's address",
             "node.daemon_address is empty: reports stay in the spool",
             'set daemon_address = "CONTROLLER:8470" under [node] in slurm-energy.toml',
         )
+        return
     try:
-        address = parse_address(text)
+        addresses = parse_addresses(text)
     except ConfigError as error:
-        return fail("daemon's address", str(error), "write HOST:PORT")
-    return _connects("daemon's address", address, "start slurm-energyd there, and let the port through the firewall")
-
-
-def _state_directory(config: Config) -> Finding:
-    path = Path(config.daemon.state_directory)
-    if not path.is_dir():
-        return fail("state directory", f"{path} does not exist", START)
-    if os.geteuid() == 0 or os.access(path, os.W_OK):
-        return ok("state directory", f"{path}, owner uid {path.stat().st_uid}")
-    return skip("state directory", f"{path} is not open to this user", "run doctor as root")
-
-
-def _database(config: Config) -> Finding:
-    subject, upgrade = "database", "slurm-energy database upgrade"
-    path = sqlite_path(config.store.url)
-    if path is not None and not path.exists():
-        return fail(
-            subject, f"{path} does not exist", f"start slurm-energyd, or {upgrade} as {config.cluster.slurm_user}"
-        )
-    if path is not None and not os.access(path, os.R_OK):
-        return skip(subject, f"{path} is not open to this user", "run doctor as root")
-    from slurm_energy.cli.database_records import read  # noqa: PLC0415  # SQL only when it is needed
-
-    try:
-        read(config.store, lambda _session: None)
-        return ok(subject, "reached, its schema is this version's")
-    except SchemaVersionError as error:
-        return fail(subject, str(error), upgrade)
-    except SlurmEnergyError as error:
-        return fail(subject, str(error), "check store.url, and that the database server runs")
+        yield fail("daemon's address", str(error), "write HOST:PORT, several with commas between")
+        return
+    for address in addresses:
+        fix = "start slurm-energyd there, and let the port through the firewall"
+        yield _connects("daemon's address", address, fix)
 
 
 def _learned_policy(config: Config) -> Finding:
@@ -156,38 +214,85 @@ def _learned_policy(config: Config) -> Finding:
     subject, missing = "learned policy", missing_modules()
     choice = chosen_policy(config)
     if config.policy.name == AUTOMATIC and not missing and choice.note:
-        return warn(subject, choice.note, "mend that, or set policy.name")
-    fault = next(learned_faults(config), None) if config.policy.name in LEARNED and not missing else None
-    if fault is not None:
-        return fail(subject, fault, "mend that, or choose another policy.name")
+        return warn(subject, choice.note, "fix that, or set policy.name")
+    fault = _checkpoint_fault(config) if config.policy.name in LEARNED and not missing else None
+    if fault:
+        return fail(subject, fault, "fix that, or choose another policy.name")
     if not missing:
         return ok(subject, f"torch is installed, policy.name {config.policy.name}")
     text = f"{', '.join(missing)} not installed"
-    mend = f"{INSTALL} into the daemon's environment, then systemctl reload slurm-energyd"
+    fix = f"{INSTALL} into the daemon's environment, then systemctl reload slurm-energyd"
     if config.policy.name == AUTOMATIC:
-        return warn(subject, f"{text}: policy {config.policy.baseline} decides", mend)
+        return warn(subject, f"{text}: policy {config.policy.baseline} decides", fix)
     if config.policy.name in LEARNED:
-        return fail(subject, f"{text}: policy {config.policy.name} cannot be loaded", mend)
-    return skip(subject, f"{text}, and policy {config.policy.name} needs none of it")
+        return fail(subject, f"{text}: policy {config.policy.name} cannot be loaded", fix)
+    return ok(subject, f"{text}, and policy {config.policy.name} needs none of it")
+
+
+def _checkpoint_fault(config: Config) -> str:
+    """Return what is wrong with the checkpoint's files for the daemon's user, or for this one where root is needed."""
+    user = service_user(config.cluster.slurm_user)
+    if user is None or not user.can_be_asked:
+        return next(learned_faults(config), "")
+    return user.ask(lambda: next(learned_faults(config), ""))
 
 
 def _authentication(situation: Situation) -> Finding:
     if situation.config.node.authentication == "hmac":
         return _key(Path(situation.config.node.hmac_key_path), situation)
-    result = run_command(["munge", "--no-input"])
-    if result.ok:
-        return ok("munge", "makes credentials")
-    return fail("munge", result.complaint or "no credential", "systemctl start munge; the same munge.key on every host")
+    made = run_command(["munge", "--no-input"])
+    if not made.ok:
+        fix = "systemctl start munge; the same munge.key on every host"
+        return fail("munge", made.complaint or "no credential", fix)
+    return ok("munge", "makes credentials")
+
+
+def _delivery(situation: Situation) -> Finding:
+    """Return whether the daemon takes what this node sends: the one test of key, clock and address together."""
+    subject = "delivery"
+    if os.geteuid() != 0:
+        return skip(subject, "only root may send as the hooks do", AS_ROOT)
+    if not situation.config.node.daemon_address:
+        return skip(subject, "node.daemon_address is empty", "see daemon's address")
+    from slurm_energy.node.commands import deliver_status  # noqa: PLC0415  # what flush itself does
+
+    try:
+        deliver_status(situation.environment)
+    except SlurmEnergyError as error:
+        return fail(subject, f"the daemon took nothing from here: {error}", delivery_fix(str(error)))
+    return ok(subject, "the daemon takes what this node sends")
+
+
+def delivery_fix(reason: str) -> str:
+    """Return what helps when a message of a node was not authenticated."""
+    for word, fix in _DELIVERY_FIXES.items():
+        if word in reason:
+            return fix
+    return "slurm-energy-hook flush (as root, on the node) says more"
+
+
+_DELIVERY_FIXES = {
+    "Invalid credential": "the munge keys differ: the controller's munge.key on the node, then systemctl restart munge",
+    "Expired credential": "the clocks differ: set up chrony or another NTP client on the node and on the controller",
+    "Rewound credential": "the clocks differ: set up chrony or another NTP client on the node and on the controller",
+    "do the clocks agree": "the clocks differ: set up chrony or another NTP client on the node and on the controller",
+    "Replayed credential": "the network sent it twice: nothing, unless it comes again",
+    "signature is wrong": "the report keys differ: the same node.hmac_key_path file on node and controller",
+    "this site uses": "the same node.authentication in slurm-energy.toml on node and controller",
+    "comes from uid": "slurm-energy-hook flush must run as root: slurm-energy install --role node",
+    "no daemon answers": "start slurm-energyd there, and let the port through the firewall",
+    "no whole answer": "start slurm-energyd there, and let the port through the firewall",
+}
 
 
 def _key(path: Path, situation: Situation) -> Finding:
     if not (situation.is_controller or situation.is_node):
-        return skip("report key", "not needed on a login host")
+        return ok("report key", "not needed on a login host")
     try:
         status = path.stat()
     except OSError as error:
-        mend = f"head -c 64 /dev/urandom > {path}; chmod 600 {path}; the same file on every host"
-        return fail("report key", f"{path}: {error.strerror}", mend)
+        fix = f"head -c 64 /dev/urandom > {path}; chmod 600 {path}; the same file on every host"
+        return fail("report key", f"{path}: {error.strerror}", fix)
     if status.st_mode & 0o007:
         return fail("report key", f"{path} is open to everybody", f"chmod 640 {path}, and make a new key")
     if status.st_size < 32:
@@ -195,12 +300,14 @@ def _key(path: Path, situation: Situation) -> Finding:
     return ok("report key", f"{path}, {status.st_size} bytes")
 
 
-def service(unit: str, mend: str) -> Finding:
+def service(unit: str, fix: str) -> Finding:
     """Return whether a systemd unit is active."""
     result = run_command(["systemctl", "is-active", unit])
     state = result.stdout.strip()
     if not state or "not been booted" in result.complaint:
-        return skip(unit, result.complaint or "systemd does not run here")
+        return skip(
+            unit, result.complaint or "systemd does not run here", "see that this host starts it in its own way"
+        )
     if state in {"active", "activating"}:
         return ok(unit, state)
-    return fail(unit, state, mend)
+    return fail(unit, state, fix)

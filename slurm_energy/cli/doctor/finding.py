@@ -1,34 +1,34 @@
 """What a check says."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
-from slurm_energy.config import Config
+from slurm_energy.config import DEFAULT_CONFIG_PATH, Config
 from slurm_energy.slurm.plugin_file import Release
 
 
 class Verdict(StrEnum):
-    """How an assumption stands."""
+    """How an assumption stands, the most severe first."""
 
-    OK = "ok"
-    WARN = "warn"
-    """Works, but something is worth knowing."""
     FAIL = "fail"
     """Does not work."""
+    WARN = "warn"
+    """Works, but something is worth knowing."""
     SKIP = "skip"
     """Could not be looked at here and now."""
+    OK = "ok"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One assumption: how it stands, what was found, and how to mend it."""
+    """One assumption: how it stands, what was found, and how to fix it."""
 
     subject: str
     verdict: Verdict
     found: str
-    mend: str = ""
+    fix: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +44,7 @@ class Situation:
     slurm_version: Release | None
     """Of Slurm's commands."""
     root: Path = field(default=Path("/"))
+    config_file: Path = DEFAULT_CONFIG_PATH
 
     @property
     def is_controller(self) -> bool:
@@ -61,16 +62,29 @@ def ok(subject: str, found: str) -> Finding:
     return Finding(subject=subject, verdict=Verdict.OK, found=found)
 
 
-def warn(subject: str, found: str, mend: str) -> Finding:
+def warn(subject: str, found: str, fix: str) -> Finding:
     """Return a finding that is worth knowing."""
-    return Finding(subject=subject, verdict=Verdict.WARN, found=found, mend=mend)
+    return Finding(subject=subject, verdict=Verdict.WARN, found=found, fix=fix)
 
 
-def fail(subject: str, found: str, mend: str) -> Finding:
+def fail(subject: str, found: str, fix: str) -> Finding:
     """Return a finding that does not hold."""
-    return Finding(subject=subject, verdict=Verdict.FAIL, found=found, mend=mend)
+    return Finding(subject=subject, verdict=Verdict.FAIL, found=found, fix=fix)
 
 
-def skip(subject: str, found: str, mend: str = "") -> Finding:
+def skip(subject: str, found: str, fix: str = "nothing, if that is as it should be") -> Finding:
     """Return a finding that could not be looked at."""
-    return Finding(subject=subject, verdict=Verdict.SKIP, found=found, mend=mend)
+    return Finding(subject=subject, verdict=Verdict.SKIP, found=found, fix=fix)
+
+
+def by_severity(findings: Iterable[Finding]) -> list[Finding]:
+    """Return findings with what does not work first; of equal ones the order stays."""
+    order = list(Verdict)
+    return sorted(findings, key=lambda finding: order.index(finding.verdict))
+
+
+def several(names: Iterable[str], shown: int = 6) -> str:
+    """Return names as a person reads them, not all of very many."""
+    found = list(dict.fromkeys(names))
+    more = len(found) - shown
+    return ", ".join(found[:shown]) + (f" and {more} more" if more > 0 else "")

@@ -40,8 +40,8 @@ def _gpus(situation: Situation) -> Iterator[Finding]:
     except DeviceError as error:
         # A controller often has slurmd installed and no GPU: that alone is no fault.
         verdict = warn if "controller" in situation.roles else fail
-        mend = "install NVIDIA's driver, or set node.nvml_library; a node without GPUs needs no hooks"
-        yield verdict("GPUs", str(error), mend)
+        fix = "install NVIDIA's driver, or set node.nvml_library; a node without GPUs needs no hooks"
+        yield verdict("GPUs", str(error), fix)
         return
     if not identities:
         yield warn("GPUs", "the driver knows none", "check nvidia-smi")
@@ -123,9 +123,9 @@ def _waiting(spool: Spool) -> Finding:
     return ok("waiting reports", text)
 
 
-def _left_over(subject: str, folder: Path, mend: str) -> Finding:
+def _left_over(subject: str, folder: Path, fix: str) -> Finding:
     files = _files(folder)
-    return warn(subject, f"{len(files)} in {folder}", mend) if files else ok(subject, "none")
+    return warn(subject, f"{len(files)} in {folder}", fix) if files else ok(subject, "none")
 
 
 def _stale_jobs(situation: Situation, spool: Spool, node: str) -> Finding:
@@ -155,7 +155,7 @@ def _timers(situation: Situation) -> Iterator[Finding]:
         return
     missing = [verb for verb in ("flush", "repair") if not re.search(rf"^\s*[*0-9].*\b{verb}\b", text, re.MULTILINE)]
     if missing:
-        mend = "slurm-energy install --role node --scheduler cron"
-        yield fail("timers", f"{cron} does not run {' and '.join(missing)}", mend)
+        fix = "slurm-energy install --role node --scheduler cron"
+        yield fail("timers", f"{cron} does not run {' and '.join(missing)}", fix)
     else:
         yield ok("timers", str(cron))

@@ -3,8 +3,10 @@
 import os
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
+from slurm_energy.cli.doctor.cluster_checks import cluster_checks
 from slurm_energy.cli.doctor.daemon_checks import daemon_checks
 from slurm_energy.cli.doctor.finding import Finding, Situation, fail, ok
 from slurm_energy.cli.doctor.node_checks import node_checks
@@ -32,16 +34,24 @@ def examine(
     try:
         config = load_config(path, environment)
         file = path or config_path(environment)
-        yield ok("configuration", str(file) if file.exists() else f"{file} does not exist: defaults are used")
+        yield ok("configuration", str(file) if _exists(file) else f"{file} does not exist: defaults are used")
         for fault in site_faults(config):
-            yield fail("configuration", fault, f"mend {file}: slurm-energyd refuses it")
+            yield fail("configuration", fault, f"fix {file}: slurm-energyd refuses it")
     except ConfigError as error:
         yield fail("configuration", str(error), "slurm-energy config check FILE names each fault")
         config = Config()
-    situation = situation_of(config, roles, environment)
+    situation = replace(situation_of(config, roles, environment), config_file=path or config_path(environment))
     yield from slurm_checks(situation)
     yield from daemon_checks(situation)
+    yield from cluster_checks(situation)
     yield from node_checks(situation)
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:  # a folder above it is closed to this user
+        return False
 
 
 def situation_of(config: Config, roles: tuple[str, ...], environment: Mapping[str, str]) -> Situation:

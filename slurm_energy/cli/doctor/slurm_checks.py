@@ -15,6 +15,7 @@ from slurm_energy.cli.installation import (
 from slurm_energy.cli.plugin_check import Standing, check_plugin
 from slurm_energy.cli.site import SYSTEM_PATH, plugin_directory, run_command, slurm_command, under
 from slurm_energy.errors import SlurmError
+from slurm_energy.node.status import script_problem
 from slurm_energy.slurm.plugin_file import Release, parse_release, read_plugin_file
 
 INSTALL = "slurm-energy install"
@@ -75,7 +76,14 @@ def _cluster_name(situation: Situation) -> Finding:
 
 def _job_submit_line(situation: Situation) -> Finding:
     line = situation.conf.get("jobsubmitplugins", "")
-    if "energy" in re.split(r"[\s,]+", line):
+    names = [name for name in re.split(r"[\s,]+", line) if name]
+    if "energy" in names and names[-1] != "energy":
+        return fail(
+            "JobSubmitPlugins",
+            f"{line}: {names[-1]} runs after energy; what it changes was not decided on, and the message is wrong then",
+            f"write energy last in JobSubmitPlugins in {situation.slurm_conf} and restart slurmctld",
+        )
+    if "energy" in names:
         return ok("JobSubmitPlugins", line)
     return fail(
         "JobSubmitPlugins",
@@ -188,7 +196,7 @@ def _plugstack(situation: Situation) -> Finding:
 def _energy_options(situation: Situation) -> Finding:
     result = slurm_command(situation.config, "sbatch", "--help")
     if not result.ok:
-        return skip("sbatch options", result.complaint or "sbatch gives no help")
+        return skip("sbatch options", result.complaint or "sbatch gives no help", "see Slurm's commands")
     if "--energy=" in result.stdout:
         return ok("sbatch options", "--energy and its kin are known here")
     return fail("sbatch options", "sbatch here does not know --energy", "see SPANK plugin and plugstack.conf above")
@@ -213,10 +221,10 @@ def _plugin_settings(situation: Situation) -> Iterator[Finding]:
         return
     given = dict(line.strip().split("=", 1) for line in text.splitlines() if "=" in line and not line.startswith("#"))
     socket = given.get("socket", "/run/slurm-energy/energyd.sock").strip()
-    if socket != situation.config.daemon.socket_path:
+    if socket != situation.config.daemon.plugin_socket_path:
         yield fail(
             subject,
-            f"{path} has socket {socket}, the daemon listens at {situation.config.daemon.socket_path}",
+            f"{path} has socket {socket}, the daemon listens for it at {situation.config.daemon.plugin_socket_path}",
             f"{INSTALL} --role controller",
         )
         return
@@ -261,6 +269,9 @@ def _hook(situation: Situation, name: str) -> Finding:
     broken = [script for script in scripts if not os.access(script, os.X_OK)]
     if broken:
         return fail(subject, f"{broken[0]} is not executable: Slurm drains the node", f"chmod 755 {broken[0]}")
+    problems = [problem for script in ours if (problem := script_problem(script)) is not None]
+    if problems:
+        return fail(subject, problems[0], f"{INSTALL} --role node, with the interpreter that slurm-energy is in")
     return ok(subject, ", ".join(map(str, ours)))
 
 

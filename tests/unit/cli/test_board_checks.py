@@ -29,13 +29,13 @@ def test_board_above_the_assumed_limit_is_a_fault_with_the_line_that_mends_it() 
     (finding,) = findings(400.0, 500.0)
     assert finding.verdict is Verdict.FAIL
     assert "500 W, clocks are chosen for 400 W: the default clock stays" in finding.found
-    assert f'"{A100}" = 500 under [gpu_power_limits_watts]' in finding.mend
+    assert f'"{A100}" = 500 under [gpu_power_limits_watts]' in finding.fix
 
 
 def test_board_below_the_assumed_limit_is_a_warning() -> None:
     (finding,) = findings(400.0, limits={"a100": 500.0})
     assert finding.verdict is Verdict.WARN
-    assert f'"{A100}" = 400' in finding.mend and "unless other boards of this type have 500 W" in finding.mend
+    assert f'"{A100}" = 400' in finding.fix and "unless other boards of this type have 500 W" in finding.fix
 
 
 def test_boards_that_do_not_tell_are_skipped() -> None:
@@ -50,4 +50,4 @@ def test_types_without_chosen_clocks_are_not_mentioned(gpu_type: str | None) -> 
 def test_limits_for_gpus_that_nobody_knows_are_a_fault() -> None:
     (finding,) = findings(400.0, limits={"nonesuch": 400.0})
     assert finding.verdict is Verdict.FAIL
-    assert "nonesuch" in finding.found and finding.mend
+    assert "nonesuch" in finding.found and finding.fix

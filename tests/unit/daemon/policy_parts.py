@@ -40,7 +40,7 @@ def snapshot(taken_at_seconds: float = NOW - 1.0) -> ClusterSnapshot:
 
 
 def complete(taken_at_seconds: float = NOW - 1.0) -> SnapshotComplete:
-    return SnapshotComplete(taken_at_seconds=taken_at_seconds, read_seconds=0.1, skipped_rows=0)
+    return SnapshotComplete(taken_at_seconds=taken_at_seconds, read_seconds=0.1)
 
 
 def answer(note: str = "from afar") -> PolicyAnswer:

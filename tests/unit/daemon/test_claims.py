@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from slurm_energy.daemon.claims import SLACK_SECONDS, Claims
+from slurm_energy.daemon.claims import MAX_CLAIMS, SLACK_SECONDS, Claims
 from slurm_energy.domain.cluster import ClusterSnapshot, PartitionState
 from slurm_energy.domain.decision import EnergyDecision
 from slurm_energy.domain.ids import ClusterName, DecisionId, PartitionName
@@ -18,9 +18,11 @@ def snapshot(taken_at: float) -> ClusterSnapshot:
     return ClusterSnapshot(cluster=ClusterName("c"), taken_at_seconds=taken_at, partitions=(default,))
 
 
-def decision(at: float, partitions: tuple[PartitionName, ...] | None = None) -> EnergyDecision:
+def decision(
+    at: float, partitions: tuple[PartitionName, ...] | None = None, decision_id: str = "abcdefgh"
+) -> EnergyDecision:
     return EnergyDecision(
-        decision_id=DecisionId("abcdefgh"),
+        decision_id=DecisionId(decision_id),
         policy="oracle",
         policy_version="1",
         mode=EnergyMode.BALANCED,
@@ -29,9 +31,11 @@ def decision(at: float, partitions: tuple[PartitionName, ...] | None = None) -> 
     )
 
 
-def job(gpus: int, partitions: tuple[PartitionName, ...] = (), array: str | None = None) -> JobRequest:
+def job(
+    gpus: int, partitions: tuple[PartitionName, ...] = (), array: str | None = None, user_id: int = 1
+) -> JobRequest:
     demands = (GpuDemand(count=gpus),) if gpus else ()
-    return JobRequest(user_id=1, partitions=partitions, gpus=demands, array=array)
+    return JobRequest(user_id=user_id, partitions=partitions, gpus=demands, array=array)
 
 
 def test_jobs_decided_since_the_snapshot_count_where_they_may_start() -> None:
@@ -61,3 +65,51 @@ def test_a_job_for_an_unknown_default_partition_claims_nothing(known: ClusterSna
     claims = Claims()
     claims.add(decision(100.0), job(1), known)
     assert claims.not_in(known) == {}
+
+
+def submit(claims: Claims, at: float, count: int, *, accepted: bool, user_id: int = 1) -> None:
+    """Decide on submissions of one GPU each, and show those that became jobs in the next snapshot."""
+    for number in range(count):
+        decision_id = f"d{at:07.0f}{number:04d}"
+        claims.add(decision(at, (A100,), decision_id), job(1, user_id=user_id), None)
+        if accepted:
+            claims.appeared(DecisionId(decision_id))
+
+
+def test_submissions_that_slurm_refuses_soon_claim_nearly_nothing() -> None:
+    claims = Claims()
+    submit(claims, 100.0, 50, accepted=False)
+    assert claims.not_in(snapshot(100.0)) == {A100: 50.0}
+    assert claims.not_in(snapshot(105.0)) == {}
+    for number in range(50):
+        claims.add(decision(106.0, (A100,), f"e{number:08d}"), job(1), None)
+    assert claims.not_in(snapshot(105.0))[A100] < 6.0
+    claims.add(decision(106.0, (A40,), "f0000000"), job(1, user_id=2), None)
+    assert claims.not_in(snapshot(105.0))[A40] == 1.0
+    claims.add(decision(106.0, (A40,), "f0000001"), job(1, array="1-100"), None)
+    assert claims.not_in(snapshot(105.0))[A40] == 1.0
+
+
+def test_a_user_whose_submissions_become_jobs_again_claims_all_he_asks_for() -> None:
+    claims = Claims()
+    submit(claims, 100.0, 50, accepted=False)
+    claims.not_in(snapshot(105.0))
+    submit(claims, 106.0, 60, accepted=True)
+    claims.not_in(snapshot(110.0))
+    claims.add(decision(111.0, (A100,), "e0000000"), job(4), None)
+    assert claims.not_in(snapshot(110.0))[A100] == pytest.approx(4.0, rel=0.05)
+
+
+def test_a_job_that_is_in_the_queue_claims_all_it_asks_for_until_the_snapshot_is_whole() -> None:
+    claims = Claims()
+    submit(claims, 100.0, 50, accepted=False)
+    claims.not_in(snapshot(105.0))
+    claims.add(decision(106.0, (A100,), "e0000000"), job(4), None)
+    claims.appeared(DecisionId("e0000000"))
+    assert claims.not_in(snapshot(105.0)) == {A100: 4.0}
+
+
+def test_many_submissions_between_two_snapshots_are_bounded() -> None:
+    claims = Claims()
+    submit(claims, 100.0, MAX_CLAIMS + 5, accepted=False)
+    assert claims.not_in(snapshot(100.0)) == {A100: float(MAX_CLAIMS)}

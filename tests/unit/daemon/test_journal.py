@@ -3,7 +3,15 @@ from pathlib import Path
 
 import pytest
 
-from slurm_energy.daemon.journal import JournalReader, JournalWriter, Position, journal_bytes, segment_numbers
+from slurm_energy.daemon.journal import (
+    JournalReader,
+    JournalWriter,
+    Position,
+    journal_bytes,
+    journal_id,
+    segment_numbers,
+    waiting_bytes,
+)
 from slurm_energy.errors import SpoolError
 
 
@@ -29,16 +37,53 @@ def test_a_reader_that_did_not_commit_reads_again(tmp_path: Path) -> None:
     assert texts(JournalReader(tmp_path, "daemon")) == [b"2"]
 
 
-def test_segments_rotate_and_finished_ones_are_deleted(tmp_path: Path) -> None:
-    writer = JournalWriter(tmp_path, "daemon", segment_bytes=10)
-    reader = JournalReader(tmp_path, "daemon")
-    for number in range(5):
+def five_segments(directory: Path, keep_seconds: float) -> JournalReader:
+    writer = JournalWriter(directory, "daemon", segment_bytes=1)
+    reader = JournalReader(directory, "daemon", keep_seconds)
+    for number in range(1, 6):
         writer.append([b"line %d" % number], durable=False)
-    assert segment_numbers(tmp_path, "daemon") == [1, 2, 3]
+    return reader
+
+
+def test_segments_rotate_and_finished_ones_are_removed(tmp_path: Path) -> None:
+    reader = five_segments(tmp_path, keep_seconds=0.0)
+    assert segment_numbers(tmp_path, "daemon") == [1, 2, 3, 4, 5]
     lines = reader.read(100)
-    assert [line.text for line in lines] == [b"line %d" % number for number in range(5)]
+    assert [line.text for line in lines] == [b"line %d" % number for number in range(1, 6)]
     reader.commit(lines[-1].end)
-    assert segment_numbers(tmp_path, "daemon") == [3]
+    assert segment_numbers(tmp_path, "daemon") == [5]
+    assert segment_numbers(tmp_path / "stored", "daemon") == []
+
+
+def test_what_is_stored_is_kept_for_a_while_and_read_again_for_a_database_that_lacks_it(tmp_path: Path) -> None:
+    reader = five_segments(tmp_path, keep_seconds=3600.0)
+    lines = reader.read(100)
+    reader.commit(lines[-1].end)
+    assert segment_numbers(tmp_path / "stored", "daemon") == [1, 2, 3, 4]
+    assert waiting_bytes(tmp_path, ["daemon"]) == 0
+    assert reader.rewind(lines[1].end) == lines[1].end
+    assert texts(reader) == [b"line 3", b"line 4", b"line 5"]
+    old = tmp_path / "stored" / "daemon-000000000001.jsonl"
+    os.utime(old, (0, 0))
+    again = five_segments(tmp_path, keep_seconds=3600.0)
+    again.commit(again.read(100)[-1].end)
+    assert not old.exists()
+    assert again.rewind(Position(segment=0)) == Position(segment=2)
+    assert again.committed == Position(segment=0)
+
+
+def test_what_waits_for_the_database_is_counted_from_the_position_on(tmp_path: Path) -> None:
+    reader = five_segments(tmp_path, keep_seconds=3600.0)
+    assert waiting_bytes(tmp_path, ["daemon", "jobs"]) == 5 * len(b"line 1\n")
+    reader.commit(reader.read(2)[-1].end)
+    assert waiting_bytes(tmp_path, ["daemon", "jobs"]) == 3 * len(b"line 1\n")
+
+
+def test_a_journal_has_one_name_also_after_a_power_cut(tmp_path: Path) -> None:
+    name = journal_id(tmp_path)
+    assert journal_id(tmp_path) == name
+    (tmp_path / "id").write_text("")
+    assert len(journal_id(tmp_path)) == 32
 
 
 def test_a_new_writer_never_takes_a_number_again(tmp_path: Path) -> None:
@@ -115,3 +160,18 @@ def test_the_journal_is_for_its_owner_only(tmp_path: Path) -> None:
     JournalWriter(tmp_path / "journal", "daemon").append([b"1"], durable=True)
     assert (tmp_path / "journal").stat().st_mode & 0o077 == 0
     assert (tmp_path / "journal" / "daemon-000000000001.jsonl").stat().st_mode & 0o077 == 0
+
+
+def test_what_is_not_in_the_database_is_counted_without_lines_that_a_crash_tore(tmp_path: Path) -> None:
+    JournalWriter(tmp_path, "daemon").append([b"1", b"22"], durable=True)
+    JournalWriter(tmp_path, "daemon").append([b"x" * 100_000], durable=True)
+    JournalWriter(tmp_path, "jobs").append([b"333"], durable=True)
+    assert waiting_bytes(tmp_path, ("daemon", "jobs")) == 5 + 100_001 + 4
+    reader = JournalReader(tmp_path, "daemon")
+    reader.commit(reader.read(1)[0].end)
+    assert waiting_bytes(tmp_path, ("daemon",)) == 3 + 100_001
+    reader.commit(reader.read(10)[-1].end)
+    with (tmp_path / "daemon-000000000002.jsonl").open("ab") as file:
+        file.write(b'{"torn": ')
+    assert waiting_bytes(tmp_path, ("daemon",)) == 0
+    assert waiting_bytes(tmp_path / "none", ("daemon",)) == 0

@@ -10,7 +10,7 @@ from slurm_energy.domain.telemetry import ClusterState
 from slurm_energy.domain.topology import SwitchState
 from slurm_energy.slurm.client import ClusterReading
 
-COMPLETE = SnapshotComplete(taken_at_seconds=1.0, read_seconds=0.1, skipped_rows=0)
+COMPLETE = SnapshotComplete(taken_at_seconds=1.0, read_seconds=0.1)
 
 
 def state() -> Any:
@@ -19,7 +19,7 @@ def state() -> Any:
         config=SimpleNamespace(cluster=SimpleNamespace(name="site")),
         snapshot=None,
         decider=SimpleNamespace(rehearse=lambda snapshot: iter(())),
-        counters={"snapshots": 0, "snapshot rows skipped": 0},
+        counters={"snapshots": 0},
         user_names={},
     )
 
@@ -52,3 +52,13 @@ def test_a_changed_topology_replaces_the_old_one_and_a_new_child_begins_with_non
     new = (SwitchState(name="b"),)
     assert shown(feed, daemon, SnapshotPart(switches=new)).switches == new
     assert shown(feed, daemon, SnapshotBegins()).switches == ()
+
+
+def test_the_state_holds_what_the_latest_reading_could_not_read_and_no_more() -> None:
+    daemon = state()
+    feed = SnapshotFeed(daemon)
+    bad = {"node: unreadable GRES": 2}
+    for skipped, expected in ((bad, bad), ({}, {})):
+        for _ in feed.receive(SnapshotComplete(taken_at_seconds=1.0, read_seconds=0.1, skipped=skipped)):
+            pass
+        assert daemon.skipped_rows == expected

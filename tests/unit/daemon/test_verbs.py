@@ -11,7 +11,7 @@ from slurm_energy.daemon.entries import DecisionEntryLine, decode_entry
 from slurm_energy.daemon.journal import JournalReader, JournalWriter
 from slurm_energy.daemon.journal_queue import JournalQueue
 from slurm_energy.daemon.peers import Peer
-from slurm_energy.daemon.rate import RateLimit
+from slurm_energy.daemon.rate import CostLimit, RateLimit
 from slurm_energy.daemon.remote_policy import RemotePolicy
 from slurm_energy.daemon.state import DaemonState
 from slurm_energy.daemon.verbs import Answer, LocalVerbs
@@ -33,11 +33,12 @@ class FakeRecorder:
         self.asked: list[tuple[Query, int | None]] = []
         self.away = False
 
-    async def query(self, query: Query, only_user_id: int | None) -> bytes:
+    async def query(self, query: Query, only_user_id: int | None) -> list[bytes]:
         if self.away:
             raise DaemonUnavailable("the recorder is away")
         self.asked.append((query, only_user_id))
-        return encode(Message("ok", {"json": '{"revision":"0001"}'}))
+        whole = encode(Message("ok", {"json": '{"revision":"0001"}'}))
+        return [whole[:7], whole[7:]]
 
 
 class Desk:
@@ -146,13 +147,22 @@ def test_an_unknown_verb_is_refused_with_the_known_ones(desk: Desk) -> None:
         desk.ask("report", ROOT)
 
 
-def test_a_user_who_asks_too_often_is_refused_and_others_are_not(desk: Desk) -> None:
-    with pytest.raises(PermissionRefused, match="requests a second"):
-        for _ in range(200):
-            desk.ask("ping", ALICE)
-    for _ in range(200):
-        desk.ask("ping", ROOT)
-    desk.ask("ping", Peer(process_id=3, user_id=1001, privileged=False))
+def test_what_previews_of_one_user_have_cost_is_spent_for_all_users_and_not_for_slurm(desk: Desk) -> None:
+    desk.verbs._previews = CostLimit(share=0.0, burst_seconds=1e-9)
+    desk.ask("preview", ALICE, tres_per_node="gres:gpu:1")
+    for peer in (ALICE, Peer(process_id=3, user_id=1001, privileged=False)):
+        with pytest.raises(DaemonUnavailable, match="too many previews"):
+            desk.ask("preview", peer)
+    desk.ask("preview", ROOT, uid="1000")
+
+
+def test_a_cost_limit_gives_a_share_of_the_time_back() -> None:
+    limit = CostLimit(share=0.1, burst_seconds=1.0)
+    assert limit.allows("a", 0.0)
+    limit.charge("a", 3.0, 0.0)
+    assert [limit.allows("a", 0.0), limit.allows("b", 0.0)] == [False, True]
+    assert [limit.allows("a", 19.0), limit.allows("a", 21.0)] == [False, True]
+    assert not limit.allows(("b", "a"), 0.0)
 
 
 def test_a_rate_limit_lets_bursts_through_and_recovers() -> None:

@@ -152,7 +152,7 @@ def test_plugin_settings_of_the_specification_win() -> None:
     spec = LabSpec(plugin_settings={"deadline_milliseconds": "200", "message": "no"})
 
     assert energy_files.plugin_conf(spec, LAYOUT).splitlines() == [
-        "socket=/tmp/lab-of-test/run/energyd.sock",
+        "socket=/tmp/lab-of-test/run/energyd.sock.ctl",
         "deadline_milliseconds=200",
         "message=no",
     ]

@@ -7,13 +7,15 @@ import pytest
 from node_bench import Bench, entry
 
 from slurm_energy.config import NodeConfig
-from slurm_energy.errors import AuthenticationError, DaemonUnavailable, SlurmEnergyError, WireError
+from slurm_energy.domain.node_status import STATUS_INTERVAL_SECONDS, NodeStatus
+from slurm_energy.errors import AuthenticationError, DaemonUnavailable, SlurmEnergyError, SpoolError, WireError
 from slurm_energy.node.epilog import run_epilog
 from slurm_energy.node.flush import run_flush
 from slurm_energy.node.prolog import run_prolog
+from slurm_energy.node.status import note_repair
 from slurm_energy.wire.authentication import ReplayGuard, verify
 from slurm_energy.wire.codec import Message, decode, encode
-from slurm_energy.wire.report import decode_batch
+from slurm_energy.wire.node_status import decode_delivery
 
 KEY = b"0123456789abcdef0123456789abcdef"
 
@@ -29,6 +31,7 @@ class Daemon:
         self._socket = socket.create_server(("127.0.0.1", 0))
         self.address = f"127.0.0.1:{self._socket.getsockname()[1]}"
         self.job_ids: list[list[int]] = []
+        self.statuses: list[NodeStatus] = []
         self._replay = ReplayGuard()
         self._thread = threading.Thread(target=self._serve, daemon=True)
         self._thread.start()
@@ -43,9 +46,14 @@ class Daemon:
                 raw = b""
                 while chunk := connection.recv(65_536):
                     raw += chunk
-                reports = decode_batch(verify(decode(raw), key=KEY, replay=self._replay).body)
-                self.job_ids.append([report.job_id for report in reports])
-                answer = self._answer(self.job_ids[-1])
+                delivery = decode_delivery(verify(decode(raw), key=KEY, replay=self._replay).body)
+                numbers: list[int] = [report.job_id for report in delivery.batch.reports]
+                self.batch = delivery.batch
+                if delivery.status is None:
+                    self.job_ids.append(numbers)
+                else:
+                    self.statuses.append(delivery.status)
+                answer = self._answer(numbers)
                 connection.sendall(answer if isinstance(answer, bytes) else encode(answer))
 
     def close(self) -> None:
@@ -91,6 +99,65 @@ def test_acknowledged_reports_leave_the_spool(bench: Bench, tmp_path: Path) -> N
     assert bench.reports() == []
     assert run_flush(bench.context())
     assert len(daemon.job_ids) == 1
+
+
+def test_reports_tell_how_long_ago_their_jobs_started_whatever_the_wall_clock_says(
+    bench: Bench, tmp_path: Path
+) -> None:
+    daemon = with_reports(bench, tmp_path, 2, accept)
+    bench.clock.advance(98)
+    bench.clock.now -= 1e6  # somebody sets it back
+    assert run_flush(bench.context())
+    assert daemon.batch.ages_seconds == (100.0, 99.0)
+    assert daemon.batch.sent_at_seconds == bench.clock.now
+
+
+def test_reports_of_an_earlier_boot_tell_no_age(bench: Bench, tmp_path: Path) -> None:
+    daemon = with_reports(bench, tmp_path, 1, accept)
+    bench.boot_id = "boot-2"
+    assert run_flush(bench.context())
+    assert daemon.batch.ages_seconds == (None,)
+
+
+@pytest.mark.parametrize("step", [-1e6, 1e6])
+def test_a_clock_that_is_set_during_a_job_does_not_change_how_long_the_job_took(bench: Bench, step: float) -> None:
+    run_prolog(bench.context(), bench.hook(1, "0", entry()))
+    bench.clock.advance(100)
+    bench.clock.now += step
+    run_epilog(bench.context(), bench.hook(1, "0"))
+    (report,) = bench.reports()
+    assert report.ended_at_seconds - report.started_at_seconds == pytest.approx(100.0)
+
+
+def nobody() -> str:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return f"127.0.0.1:{listener.getsockname()[1]}"
+
+
+def test_with_several_daemons_the_first_that_takes_reports_gets_them(bench: Bench, tmp_path: Path) -> None:
+    second = with_reports(bench, tmp_path, 3, accept)
+    full = Daemon(lambda _job_ids: Message("error", {"reason": "disk is full"}))
+    third = Daemon(accept)
+    bench.node = node(tmp_path, f"{nobody()}, {full.address},{second.address},{third.address}")
+    assert run_flush(bench.context())
+    assert (full.job_ids, second.job_ids, third.job_ids) == ([[1, 2, 3]], [[1, 2, 3]], [])
+    assert bench.reports() == []
+
+
+def test_a_report_that_one_of_several_daemons_refuses_is_not_given_to_the_next(bench: Bench, tmp_path: Path) -> None:
+    first = with_reports(bench, tmp_path, 1, lambda _job_ids: Message("refused", {"reason": "malformed"}))
+    second = Daemon(accept)
+    bench.node = node(tmp_path, f"{first.address},{second.address}")
+    assert run_flush(bench.context())
+    assert second.job_ids == []
+
+
+def test_when_none_of_several_daemons_takes_reports_they_stay(bench: Bench, tmp_path: Path) -> None:
+    with_reports(bench, tmp_path, 1, accept).close()
+    bench.node = node(tmp_path, f"{nobody()},{nobody()}")
+    with pytest.raises(DaemonUnavailable):
+        run_flush(bench.context())
+    assert len(bench.reports()) == 1
 
 
 def test_only_the_refused_report_is_put_aside(bench: Bench, tmp_path: Path) -> None:
@@ -176,3 +243,36 @@ def test_missing_key_keeps_the_reports(bench: Bench, tmp_path: Path) -> None:
     with pytest.raises(AuthenticationError, match="cannot be read"):
         run_flush(bench.context())
     assert len(bench.reports()) == 1
+
+
+def test_a_node_without_reports_tells_how_it_is_once_in_a_while_and_at_each_change(
+    bench: Bench, tmp_path: Path
+) -> None:
+    daemon = with_reports(bench, tmp_path, 0, accept)
+    for _ in range(3):
+        assert run_flush(bench.context())
+        bench.clock.advance(60)
+    assert len(daemon.statuses) == 1
+    bench.clock.advance(STATUS_INTERVAL_SECONDS)
+    assert run_flush(bench.context())
+    assert len(daemon.statuses) == 2
+    note_repair(bench.context(), clean=False, said=["GPU-1: clock not restored"])
+    assert run_flush(bench.context())
+    assert [status.repair_said for status in daemon.statuses] == [(), (), ("GPU-1: clock not restored",)]
+    assert [len(status.gpus or ()) for status in daemon.statuses] == [0, 0, 4]
+
+
+def test_a_status_that_was_not_taken_is_told_again(bench: Bench, tmp_path: Path) -> None:
+    daemon = with_reports(bench, tmp_path, 0, lambda job_ids: Message("error", {"reason": "disk is full"}))
+    for _ in range(2):
+        with pytest.raises(SlurmEnergyError, match="disk is full"):
+            run_flush(bench.context())
+    assert len(daemon.statuses) == 2
+
+
+def test_a_node_whose_spool_cannot_be_used_says_so(bench: Bench, tmp_path: Path) -> None:
+    daemon = with_reports(bench, tmp_path, 0, accept)
+    bench.spool.root.write_text("a file where a folder should be")
+    with pytest.raises(SpoolError):
+        run_flush(bench.context())
+    assert any("cannot be created" in problem for problem in daemon.statuses[0].problems)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from node_bench import Bench, entry
 
-from slurm_energy.domain.energy import NodeReport, QualityFlag
+from slurm_energy.domain.energy import QualityFlag
 from slurm_energy.domain.ids import JobId
 from slurm_energy.errors import SpoolError
 from slurm_energy.node.epilog import run_epilog
@@ -43,7 +43,7 @@ def set_calls(bench: Bench, index: int) -> set[str]:
     return SETTERS & set(bench.gpus[index].calls)
 
 
-def full_disk(spool: Spool, report: NodeReport) -> None:
+def full_disk(*_arguments: object) -> None:
     raise SpoolError("No space left on device")
 
 

@@ -1,7 +1,7 @@
 import pytest
 
+from slurm_energy.domain.hostlist import expand_hostlist
 from slurm_energy.errors import ValueRangeError
-from slurm_energy.slurm.hostlist import expand_hostlist
 
 
 @pytest.mark.parametrize(

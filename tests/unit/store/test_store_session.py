@@ -49,7 +49,7 @@ def test_sqlite_uses_wal_foreign_keys_and_the_configured_wait(tmp_path: Path) ->
             for name in ("journal_mode", "foreign_keys", "busy_timeout", "synchronous")
         }
     engine.dispose()
-    assert pragmas == {"journal_mode": "wal", "foreign_keys": 1, "busy_timeout": 7500, "synchronous": 1}
+    assert pragmas == {"journal_mode": "wal", "foreign_keys": 1, "busy_timeout": 7500, "synchronous": 2}
 
 
 def test_reader_does_not_wait_for_a_writer(tmp_path: Path) -> None:

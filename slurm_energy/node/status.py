@@ -1,0 +1,350 @@
+"""What this node tells of itself: gathered by `repair`, which may open the GPUs, and sent by `flush`, which may not."""
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+from slurm_energy import __version__
+from slurm_energy.device.base import Gpu
+from slurm_energy.domain.node_status import (
+    STATUS_INTERVAL_SECONDS,
+    GpuStatus,
+    NodeStatus,
+    PluginStatus,
+    SpoolStatus,
+)
+from slurm_energy.errors import DeviceError, SlurmEnergyError, SlurmError, SpoolError, WireError
+from slurm_energy.node.allocation import DEFAULT_SLURM_CONF
+from slurm_energy.node.context import HookContext, reach_gpus
+from slurm_energy.node.files import read_whole, write_atomically
+from slurm_energy.slurm.plugin_file import compiled_version
+from slurm_energy.wire.fields import Fields, loads
+from slurm_energy.wire.node_status import MAX_STATUS_BYTES, decode_status, encode_status
+
+GPU_INTERVAL_SECONDS = 3600.0
+"""How often the driver is asked which GPUs there are: opening it wakes them."""
+SEEN_NAME = "status.json"
+SENT_NAME = "status.sent"
+TOOL_SECONDS = 5.0
+MIN_FREE_BYTES = 16 * 1024 * 1024
+SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/opt/slurm/sbin:/opt/slurm/bin"
+HOOK_FOLDER = Path("/etc/slurm-energy")
+PLUGIN_PLACES = (
+    "usr/lib/*/slurm-wlm",
+    "usr/lib64/slurm",
+    "usr/lib/slurm",
+    "usr/local/lib/slurm",
+    "opt/slurm/lib/slurm",
+)
+PLUGIN_NAMES = ("job_submit_energy.so", "spank_energy.so")
+MAX_INCLUDES = 32
+MAX_CONF_CHARACTERS = 1_048_576
+_HOOK_LINE = re.compile(r"^\s*(?:prolog|epilog)\s*=\s*([^#\n]+)", re.IGNORECASE | re.MULTILINE)
+_INCLUDE = re.compile(r"^\s*include\s+(\S+)", re.IGNORECASE | re.MULTILINE)
+_RELEASE = re.compile(r"\d+\.\d+(?:\.\d+)?")
+_CHANGES_BY_ITSELF = ("sent_at_seconds", "repaired_at_seconds")
+
+
+def note_repair(context: HookContext, *, clean: bool, said: Sequence[str]) -> None:
+    """Keep what a repair found, and which GPUs there are, for the next `flush`; nothing that fails here matters."""
+    with suppress(SlurmEnergyError):
+        before = _seen(context)
+        gpus, problem, looked_at = before.gpus, before.driver_problem, before.sent_at_seconds
+        if _gpus_are_due(context, before):
+            gpus, problem = _gpus(context)
+            looked_at = context.now()
+        after = replace(
+            before,
+            sent_at_seconds=looked_at,
+            boot_id=context.boot_id,
+            gpus=gpus,
+            driver_problem=problem,
+            repaired_at_seconds=context.now(),
+            repair_clean=clean,
+            repair_said=tuple(said[-8:]),
+        )
+        _write(context.spool.root / SEEN_NAME, after)
+
+
+def due_status(context: HookContext, problems: Sequence[str] = ()) -> NodeStatus | None:
+    """Return what is to be told now, None when the daemon has heard the same lately."""
+    status = node_status(context, problems)
+    sent = _sent(context.spool.root / SENT_NAME)
+    if sent is None or sent[1] != _digest(status):
+        return status
+    age = context.now() - sent[0]
+    return None if 0 <= age < STATUS_INTERVAL_SECONDS else status
+
+
+def note_sent(context: HookContext, status: NodeStatus) -> None:
+    """Remember what the daemon has taken."""
+    with suppress(SpoolError):
+        text = f"{status.sent_at_seconds} {_digest(status)}\n"
+        write_atomically(context.spool.root / SENT_NAME, text.encode(), durable=False)
+
+
+def node_status(context: HookContext, problems: Sequence[str] = ()) -> NodeStatus:
+    """Return how this node is; the driver is not opened."""
+    spool = spool_status(context)
+    scripts = hook_problems(hook_patterns(slurm_conf()))
+    found = [*problems, *_settings_problems(context), *scripts]
+    return replace(
+        _seen(context),
+        sent_at_seconds=context.now(),
+        hook_version=__version__,
+        interpreter=sys.executable,
+        slurm_version=slurmd_version(),
+        plugins=tuple(_plugins(Path("/"))),
+        spool=spool,
+        problems=tuple(dict.fromkeys(found)),
+    )
+
+
+def slurm_conf() -> Path:
+    """Return where this node's slurm.conf is, as far as the environment tells."""
+    return Path(os.environ.get("SLURM_CONF") or DEFAULT_SLURM_CONF)
+
+
+def spool_status(context: HookContext) -> SpoolStatus:
+    """Return how the spool is."""
+    spool = context.spool
+    try:
+        status = spool.root.lstat()
+    except OSError:
+        return SpoolStatus(path=str(spool.root), exists=False)
+    waiting = list(_times(spool.reports))
+    return SpoolStatus(
+        path=str(spool.root),
+        owner_user_id=status.st_uid,
+        mode=status.st_mode & 0o7777,
+        free_bytes=_free_bytes(spool.root),
+        waiting_reports=len(waiting),
+        oldest_waiting_seconds=context.now() - min(waiting) if waiting else None,
+        rejected_files=len(list(_times(spool.rejected))),
+        pending_jobs=len(list(_times(spool.pending))),
+    )
+
+
+def hook_problems(patterns: Sequence[str]) -> Iterator[str]:
+    """Yield what keeps the hook scripts that slurmd runs from working: each names a script and what it lacks."""
+    scripts: list[Path] = []
+    for pattern in dict.fromkeys(patterns):
+        place = Path(pattern)
+        scripts += sorted(place.parent.glob(place.name))
+    for script in dict.fromkeys(scripts):
+        problem = script_problem(script)
+        if problem is not None:
+            yield problem
+
+
+def hook_patterns(slurm_conf: Path) -> tuple[str, ...]:
+    """Return where slurm.conf says that Prolog and Epilog are, and where `install` puts them."""
+    found = [f"{HOOK_FOLDER}/{name}.d/*" for name in ("prolog", "epilog")]
+    texts = [_text(slurm_conf)]
+    texts += [_text(slurm_conf.parent / name) for name in _INCLUDE.findall(texts[0])[:MAX_INCLUDES]]
+    for text in texts:
+        for value in _HOOK_LINE.findall(text):
+            found += [part.strip() for part in value.strip().strip('"').split(",") if part.strip().startswith("/")]
+    return tuple(found)
+
+
+def script_problem(script: Path) -> str | None:
+    """Return what keeps one hook script from running, None when nothing does or it is none of ours."""
+    try:
+        text = script.read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        return f"{script}: {error.strerror}"
+    if "slurm_energy" not in text:
+        return None
+    if not os.access(script, os.X_OK):
+        return f"{script} is not executable: Slurm drains the node at the next job"
+    programs = hook_programs(text)
+    if not programs:
+        return None
+    running = next((program for program in programs if os.access(program, os.X_OK)), None)
+    if running is None:
+        return f"{script} runs {programs[0]}, which is not there: nothing is measured on this node"
+    if running != sys.executable and "python" in Path(running).name:
+        said = _import_fault(running)
+        if said:
+            return f"{script} runs {running}, which cannot import slurm_energy: {said}"
+    return None
+
+
+def hook_programs(text: str) -> tuple[str, ...]:
+    """Return the programs that a hook script of ours tries, in order; nothing for one that was not installed."""
+    python = re.search(r"'(/[^'\n]+)' -I -m slurm_energy\.node\.main", text)
+    other = re.search(r"\bHOOK=(/\S+)", text)
+    return tuple(match.group(1) for match in (python, other) if match is not None) if python else ()
+
+
+def _import_fault(python: str) -> str:
+    """Return what an interpreter says when it is to import the hooks, nothing when it can."""
+    try:
+        done = subprocess.run(
+            [python, "-I", "-c", "import slurm_energy.node.main"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=TOOL_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return ""  # a slow disk is no missing package
+    except OSError as error:
+        return error.strerror or str(error)
+    lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
+    return "" if done.returncode == 0 else (lines[-1] if lines else f"it ends with {done.returncode}")
+
+
+def _text(path: Path) -> str:
+    try:
+        with path.open(encoding="utf-8", errors="replace") as file:
+            return file.read(MAX_CONF_CHARACTERS)
+    except OSError:
+        return ""
+
+
+def slurmd_version() -> str | None:
+    """Return the release of this node's slurmd, None where it does not tell."""
+    path = shutil.which("slurmd", path=SYSTEM_PATH)
+    if path is None:
+        return None
+    try:
+        done = subprocess.run(
+            [path, "-V"], stdin=subprocess.DEVNULL, capture_output=True, timeout=TOOL_SECONDS, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    match = _RELEASE.search(done.stdout.decode("utf-8", "replace"))
+    return None if match is None else match.group()
+
+
+def _settings_problems(context: HookContext) -> Iterator[str]:
+    settings = context.settings
+    if settings.problem is not None:
+        yield settings.problem
+    free = _free_bytes(context.spool.root)
+    if free is not None and free < MIN_FREE_BYTES:
+        yield f"{context.spool.root} has {free // 1024} KiB left on its disk: reports cannot be kept"
+
+
+def _plugins(root: Path) -> Iterator[PluginStatus]:
+    for pattern in PLUGIN_PLACES:
+        for place in sorted(root.glob(pattern)):
+            for name in PLUGIN_NAMES:
+                path = place / name
+                if path.is_file():
+                    yield PluginStatus(path=str(path), version=_built_for(path))
+
+
+def _built_for(path: Path) -> str:
+    """Return the release that a plugin was built for, or why its file does not tell."""
+    try:
+        year, month = compiled_version(path)[:2]
+    except SlurmError as error:
+        return f"unknown: {error}"[:200]
+    return f"{year}.{month:02d}"
+
+
+def _gpus_are_due(context: HookContext, before: NodeStatus) -> bool:
+    if before.gpus is None or before.driver_problem is not None or before.boot_id != context.boot_id:
+        return True
+    return not 0 <= context.now() - before.sent_at_seconds < GPU_INTERVAL_SECONDS
+
+
+def _gpus(context: HookContext) -> tuple[tuple[GpuStatus, ...] | None, str | None]:
+    with reach_gpus(context) as machine:
+        if machine.problem is not None:
+            return None, machine.problem
+        return tuple(sorted((_gpu(gpu) for gpu in machine.gpus.values()), key=lambda gpu: gpu.index)), None
+
+
+def _gpu(gpu: Gpu) -> GpuStatus:
+    identity = gpu.identity
+    limit: float | None = None
+    with suppress(DeviceError):
+        limit = gpu.power_limit_watts()
+    return GpuStatus(
+        uuid=identity.uuid,
+        index=identity.index,
+        minor_number=identity.minor_number,
+        name=identity.name,
+        gpu_type=identity.gpu_type,
+        power_limit_watts=limit,
+    )
+
+
+def _blank(context: HookContext) -> NodeStatus:
+    return NodeStatus(
+        cluster=context.settings.cluster,
+        node=context.settings.node_name,
+        sent_at_seconds=0.0,
+        boot_id=context.boot_id,
+        hook_version=__version__,
+        interpreter=sys.executable,
+        spool=SpoolStatus(path=str(context.spool.root)),
+    )
+
+
+def _seen(context: HookContext) -> NodeStatus:
+    """Return what the last repair kept; a blank status where there is nothing that can be used.
+
+    `sent_at_seconds` of it is when the GPUs were looked at. GPUs of an earlier boot are no longer known.
+    """
+    try:
+        content = read_whole(context.spool.root / SEEN_NAME)
+        found = None if content is None else decode_status(loads(content, SEEN_NAME, MAX_STATUS_BYTES))
+    except (SpoolError, WireError):
+        found = None
+    if found is None or found.node != context.settings.node_name:
+        return _blank(context)
+    found = replace(found, cluster=context.settings.cluster)
+    return found if found.boot_id == context.boot_id else replace(found, boot_id=context.boot_id, gpus=None)
+
+
+def _write(path: Path, status: NodeStatus) -> None:
+    content = json.dumps(encode_status(status), separators=(",", ":"), allow_nan=False).encode()
+    write_atomically(path, content, durable=False)
+
+
+def _sent(path: Path) -> tuple[float, str] | None:
+    try:
+        content = read_whole(path)
+        when, digest = (content or b"").decode("ascii", "replace").split()
+        return float(when), digest
+    except (SpoolError, ValueError):
+        return None
+
+
+def _digest(status: NodeStatus) -> str:
+    """Return a mark of all that does not change by itself from minute to minute."""
+    document = encode_status(status)
+    for key in _CHANGES_BY_ITSELF:
+        document.pop(key)
+    spool = Fields(document.pop("spool"), "spool")
+    document["spool"] = [spool.get(key) for key in ("path", "exists", "owner_user_id", "mode", "rejected_files")]
+    return hashlib.blake2b(json.dumps(document, sort_keys=True).encode(), digest_size=16).hexdigest()
+
+
+def _times(folder: Path) -> Iterator[float]:
+    with suppress(OSError):
+        for path in folder.iterdir():
+            if not path.name.startswith("."):
+                with suppress(OSError):
+                    yield path.lstat().st_mtime
+
+
+def _free_bytes(folder: Path) -> int | None:
+    for place in (folder, *folder.parents):
+        with suppress(OSError):
+            found = os.statvfs(place)
+            return found.f_bavail * found.f_frsize
+    return None

@@ -1,0 +1,202 @@
+"""Run commands as an ordinary user, each in a process of its own that has everything imported already.
+
+A program: reads one case a line on standard input, prints one result a line. It starts clean, before any test has
+threads, and forks for each case, so that a thousand commands cost minutes and not hours.
+"""
+
+import importlib
+import json
+import os
+import pwd
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+USER = "nobody"
+CASE_SECONDS = 120.0
+MAX_OUTPUT = 200_000
+_PROGRAMS = {
+    "slurm-energy": ("slurm_energy.cli.main", "main"),
+    "slurm-energyd": ("slurm_energy.daemon.app", "main"),
+    "energy-sbatch": ("slurm_energy.cli.energy_sbatch", "main"),
+    "slurm-energy-hook": ("slurm_energy.node.main", "run"),
+}
+_SHORTER = (
+    ("slurm_energy.cli.records", "QUERY_SECONDS"),
+    ("slurm_energy.cli.status", "STATUS_SECONDS"),
+    ("slurm_energy.cli.doctor.daemon_checks", "PING_SECONDS"),
+    ("slurm_energy.cli.doctor.daemon_checks", "STATUS_SECONDS"),
+    ("slurm_energy.cli.doctor.cluster_checks", "STATUS_SECONDS"),
+    ("slurm_energy.cli.doctor.storage_checks", "LOCK_SECONDS"),
+)
+"""Waits that only make a test long."""
+_IMPORTED_LATE = (
+    "cli.comparison", "cli.database_records", "cli.record_filter", "cli.records", "cli.sbatch_dry_run",
+    "cli.sbatch_energy_options", "daemon.lifecycle", "device.nvml", "energy_model.calibration.parts",
+    "evaluation.arena_plan", "evaluation.arena_run", "evaluation.decision_bench", "evaluation.replay",
+    "learning.training_settings", "lab.demo", "node.commands", "node.flush", "node.repair", "node.status",
+    "policy.registry", "policy.gnn.policy", "reporting.explanation", "store.explain", "store.reports",
+    "store.schema", "twin.snapshot_nodes",
+)  # fmt: skip
+"""What commands import only when they are called."""
+
+
+class OrdinaryUser:
+    """Runs commands; a context manager.
+
+    A case: `argv`, `env`, `cwd`, `stdout` (`kept`, `reader-gone`, `closed`, `full`). A result: `code`, `out`, `err`;
+    a command that did not end has no code.
+    """
+
+    def __enter__(self) -> "OrdinaryUser":
+        self._process = subprocess.Popen(
+            [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.close()
+        self._process.wait(timeout=CASE_SECONDS)
+        self._process.stdout.close()
+
+    def run(self, cases: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Return the results of cases, in their order."""
+        assert self._process.stdin is not None and self._process.stdout is not None
+        results = []
+        for case in cases:
+            self._process.stdin.write(json.dumps(case) + "\n")
+            self._process.stdin.flush()
+            results.append(json.loads(self._process.stdout.readline()))
+        return results
+
+
+def prepare() -> None:
+    """Import what the commands import, once for all of them."""
+    from slurm_energy.cli import reference
+    from slurm_energy.cli.main import cli
+
+    list(reference.walk(cli, ("slurm-energy",)))
+    for module, _function in _PROGRAMS.values():
+        importlib.import_module(module)
+    for module, name in _SHORTER:
+        setattr(importlib.import_module(module), name, 1.0)
+    for module in _IMPORTED_LATE:
+        importlib.import_module(f"slurm_energy.{module}")
+
+
+def run(case: dict[str, Any]) -> dict[str, Any]:
+    """Run one command and return how it ended."""
+    out, out_writer = os.pipe()
+    err, err_writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(out)
+        os.close(err)
+        _be_the_command(case, out_writer, err_writer)
+    os.close(out_writer)
+    os.close(err_writer)
+    if case.get("stdout") == "reader-gone":
+        os.close(out)
+        texts = _read({err: b""})
+        found = {"out": "", "err": texts[err].decode("utf-8", "replace")}
+    else:
+        texts = _read({out: b"", err: b""})
+        found = {"out": texts[out].decode("utf-8", "replace"), "err": texts[err].decode("utf-8", "replace")}
+    return {**found, "code": _ended(child)}
+
+
+def _be_the_command(case: dict[str, Any], out: int, err: int) -> None:
+    status = 99
+    try:
+        os.setsid()
+        kind = case.get("stdout", "kept")
+        if kind == "full":
+            out = os.open("/dev/full", os.O_WRONLY)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.dup2(out, 1)
+        os.dup2(err, 2)
+        if kind == "closed":
+            os.close(1)
+        os.closerange(3, 1024)
+        # The folder a person stands in may be closed to whom he became: entered first, as su does.
+        os.chdir(case.get("cwd", "/"))
+        if os.geteuid() == 0:
+            entry = pwd.getpwnam(USER)
+            os.setgroups([])
+            os.setresgid(entry.pw_gid, entry.pw_gid, entry.pw_gid)
+            os.setresuid(entry.pw_uid, entry.pw_uid, entry.pw_uid)
+        os.environ.clear()
+        os.environ.update(case.get("env", {}))
+        encoding = case.get("env", {}).get("PYTHONIOENCODING", "utf-8")
+        sys.stdin = _stream(0, "r", encoding)
+        sys.stdout = None if kind == "closed" else _stream(1, "w", encoding)  # type: ignore[assignment]  # as Python itself does
+        sys.stderr = _stream(2, "w", encoding, errors="backslashreplace")
+        program, *words = case["argv"]
+        sys.argv = [program, *words]
+        module, function = _PROGRAMS[program]
+        main = getattr(sys.modules[module], function)
+        arguments = [os.fsencode(word) for word in words] if program == "energy-sbatch" else words
+        try:
+            status = main(arguments)
+        except SystemExit as leaving:
+            status = leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
+        except BaseException:
+            import traceback
+
+            os.write(2, traceback.format_exc().encode("utf-8", "replace"))
+            status = 98
+        for stream in (sys.stdout, sys.stderr):
+            if stream is not None:
+                try:
+                    stream.flush()
+                except OSError as error:
+                    os.write(2, f"Exception ignored in: {error!r}\n".encode())
+                    status = 120
+    finally:
+        os._exit(status if isinstance(status, int) else 97)
+
+
+def _stream(descriptor: int, mode: str, encoding: str, errors: str = "strict") -> Any:
+    """Return a standard stream as Python makes it at its start."""
+    return os.fdopen(descriptor, mode, encoding=encoding, errors=errors, closefd=False)
+
+
+def _read(buffers: dict[int, bytes]) -> dict[int, bytes]:
+    end = time.monotonic() + CASE_SECONDS
+    open_pipes = set(buffers)
+    while open_pipes and time.monotonic() < end:
+        ready, _, _ = select.select(list(open_pipes), [], [], 1.0)
+        for descriptor in ready:
+            chunk = os.read(descriptor, 65_536)
+            if not chunk:
+                open_pipes.discard(descriptor)
+            buffers[descriptor] = (buffers[descriptor] + chunk)[:MAX_OUTPUT]
+    for descriptor in buffers:
+        os.close(descriptor)
+    return buffers
+
+
+def _ended(child: int) -> int | None:
+    end = time.monotonic() + 10.0
+    while time.monotonic() < end:
+        done, status = os.waitpid(child, os.WNOHANG)
+        if done:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.01)
+    os.killpg(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    return None
+
+
+if __name__ == "__main__":
+    sys.path[0:0] = [str(Path(__file__).parents[2])]
+    answers = sys.stdout
+    prepare()
+    while line := sys.stdin.readline():
+        print(json.dumps(run(json.loads(line))), file=answers, flush=True)
