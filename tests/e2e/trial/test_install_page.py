@@ -74,13 +74,14 @@ def run_job(site: TrialSite, options: str, command: str = "true", *, wait: bool 
 
 
 def decided_job(site: TrialSite, command: str) -> int:
-    """Return a job with a lower clock; a busy machine may miss the 50 ms once."""
+    """Return a job with a lower clock, as soon as the daemon knows the cluster."""
     for _ in range(4):
         job = run_job(site, "-w gpu1 --gres=gpu:1 --energy=saver", command, wait=False)
-        said = explained(site, job)
+        end = time.monotonic() + 10.0
+        while "Decided" not in (said := explained(site, job)) and time.monotonic() < end:
+            time.sleep(0.5)
         if "Decided" in said and "nothing was changed" not in said:
             return job
-        time.sleep(2)
         site.run("ctl", f"scancel {job}")
     raise AssertionError(f"four submissions in a row got no lower clock:\n{said}")
 
@@ -158,6 +159,10 @@ def test_installed_by_the_page_jobs_run_on_nodes_with_and_without_our_files(site
         text = site.path(host, "/etc/slurm-energy/slurm-energy.toml").read_text()
         site.write(host, "/etc/slurm-energy/slurm-energy.toml", f'{text}\n"a100-sxm4-80gb" = 500\n')
     site.run("ctl", "systemctl restart slurm-energyd")
+    # A machine that runs other tests may miss 50 ms; what counts here is not how fast an answer comes.
+    site.run(
+        "ctl", "sed -i s/^deadline_milliseconds=.*/deadline_milliseconds=1000/ /etc/slurm-energy/energy-plugin.conf"
+    )
     run_job(site, "-w bare")
     measured = run_job(site, "-w gpu1 --gres=gpu:1 --energy=saver", WORK.format(seconds=60))
     until(
