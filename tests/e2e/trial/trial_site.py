@@ -86,10 +86,16 @@ class TrialSite:
         _eventually(lambda: self.inside("ready").stat(), "the site's network")
 
     def _spawn(self, argv: list[str]) -> None:
-        log = (self.directory / "start.log").open("ab") if not self._children else subprocess.DEVNULL
-        self._children.append(
-            subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env={"PATH": SYSTEM_PATH})
-        )
+        """Start what ends with this process, even when this process is killed."""
+        with (self.directory / "start.log").open("ab") as log:
+            child = subprocess.Popen(
+                ["setpriv", "--pdeathsig", "KILL", *argv],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env={"PATH": SYSTEM_PATH},
+            )
+        self._children.append(child)
 
     def inside(self, *parts: str) -> Path:
         """Return a path below the site's folder as it is seen from outside."""
