@@ -61,12 +61,14 @@ def landing_on(candidates: Iterable[Candidate], partitions: tuple[PartitionName,
     """
     every = tuple(candidates)
     tried = first_tried(every, partitions)
-    return (*tried, *(one for one in every if one.is_submitted_to and one.partition.name not in partitions)) if partitions else tried
+    return (
+        (*tried, *(one for one in every if one.is_submitted_to and one.partition.name not in partitions))
+        if partitions
+        else tried
+    )
 
 
-def first_tried(
-    candidates: Iterable[Candidate], partitions: tuple[PartitionName, ...] | None
-) -> tuple[Candidate, ...]:
+def first_tried(candidates: Iterable[Candidate], partitions: tuple[PartitionName, ...] | None) -> tuple[Candidate, ...]:
     """Return the candidates that Slurm tries before all others: those named, else those it was submitted to."""
     if partitions is None:
         return tuple(candidate for candidate in candidates if candidate.is_submitted_to)

@@ -135,7 +135,9 @@ def test_a_job_that_slurm_would_start_elsewhere_starts_there_though_the_answer_n
 
 
 @pytest.mark.parametrize("answer", ["nosuch", "nosuch,a40", "v100,nosuch"])
-def test_a_name_that_does_not_exist_leaves_the_submission_as_it_was(slurm: Lab, answerer: Answerer, answer: str) -> None:
+def test_a_name_that_does_not_exist_leaves_the_submission_as_it_was(
+    slurm: Lab, answerer: Answerer, answer: str
+) -> None:
     assert started_in(slurm, answerer, answer, LIST) == "a100"
     assert started_in(slurm, answerer, answer, ["--gres=gpu:1", "-t", "5"]) == "a100"
 
