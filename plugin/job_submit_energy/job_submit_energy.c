@@ -150,22 +150,30 @@ static void _decide(job_desc_msg_t *job, uint32_t submit_uid, char **err_msg)
 {
 	energy_settings_t settings;
 	energy_reply_t reply;
+	const char *message;
+	char why[200] = "";
 
 	energy_settings_current(&settings, _complain);
 	if (!_ask(job, submit_uid, &settings, &reply))
 		return;
-	switch (energy_job_apply(job, &reply)) {
+	message = reply.message;
+	switch (energy_job_apply(job, submit_uid, &reply, why, sizeof(why))) {
 	case ENERGY_APPLY_NO_MEMORY:
 		energy_tally_add(&tally, ENERGY_EVENT_NO_MEMORY, "");
 		return;		/* a message would promise what was not done */
-	case ENERGY_APPLIED_BUT_PARTITION:
+	case ENERGY_APPLIED_BUT_FOREIGN:
 		energy_tally_add(&tally, ENERGY_EVENT_FOREIGN_PARTITION, reply.partition);
+		message = reply.message_in_place;
+		break;
+	case ENERGY_APPLIED_BUT_PARTITION:
+		energy_tally_add(&tally, ENERGY_EVENT_PARTITION_KEPT, why);
+		message = reply.message_in_place;
 		break;
 	case ENERGY_APPLIED:
 		break;
 	}
-	if (err_msg && reply.message[0] && _wants_message(job, &settings))
-		energy_job_tell(err_msg, reply.message);
+	if (err_msg && message[0] && _wants_message(job, &settings))
+		energy_job_tell(err_msg, message);
 }
 
 extern int init(void)

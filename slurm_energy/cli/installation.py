@@ -329,7 +329,10 @@ class Installation:
         """
         text = (shared_directory("plugin") / "lua" / "job_submit.lua").read_text(encoding="utf-8")
         seconds = self._config.plugin.deadline_milliseconds / 1000
-        for name, value in (("SOCKET", f'"{self._config.daemon.socket_path}"'), ("DEADLINE_SECONDS", f"{seconds:g}")):
+        for name, value in (
+            ("SOCKET", f'"{self._config.daemon.plugin_socket_path}"'),
+            ("DEADLINE_SECONDS", f"{seconds:g}"),
+        ):
             text = re.sub(rf"^local {name} = .*$", f"local {name} = {value}", text, count=1, flags=re.MULTILINE)
         yield PlannedFile(path=LUA_SCRIPT, content=text.encode())
         path = self.slurm_conf.parent / "job_submit.lua"

@@ -350,7 +350,7 @@ def test_a_site_without_a_script_gets_one_that_loads_ours(root: Path) -> None:
     config = parse_config({"daemon": {"socket_path": "/run/e/s.sock"}}, source="test", environment={})
     files = planned(root, config, roles=("controller",), job_submit="lua")
     assert 'pcall(dofile, "/etc/slurm-energy/job_submit.lua")' in files["/etc/slurm/job_submit.lua"]
-    assert '\nlocal SOCKET = "/run/e/s.sock"\n' in files["/etc/slurm-energy/job_submit.lua"]
+    assert '\nlocal SOCKET = "/run/e/s.sock.ctl"\n' in files["/etc/slurm-energy/job_submit.lua"]
     assert "\nlocal DEADLINE_SECONDS = 0.05\n" in files["/etc/slurm-energy/job_submit.lua"]
 
 
