@@ -261,10 +261,23 @@ def load_config(path: Path | None = None, environment: Mapping[str, str] = os.en
         document = tomllib.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         if named:
-            raise ConfigError(f"configuration file {file} does not exist") from None
+            raise ConfigError(
+                f"configuration file {file} does not exist: name another with --config or ${CONFIG_PATH_VARIABLE}"
+            ) from None
         document = {}
-    except (OSError, ValueError, RecursionError) as error:  # a whole number of 4,301 digits is a plain ValueError
-        raise ConfigError(f"configuration file {file} cannot be read: {error}") from error
+    except IsADirectoryError as error:
+        raise ConfigError(f"configuration file {file} is a folder: name a file") from error
+    except PermissionError as error:
+        raise ConfigError(
+            f"configuration file {file} cannot be read: {error.strerror}; run this as root, or chmod 644 it "
+            "(755 for the folders above)"
+        ) from error
+    except OSError as error:
+        raise ConfigError(f"configuration file {file} cannot be read: {error.strerror}; check its path") from error
+    except (ValueError, RecursionError) as error:  # a whole number of 4,301 digits is a plain ValueError
+        raise ConfigError(
+            f"configuration file {file} is no TOML: {error}; slurm-energy config check FILE tells when it is"
+        ) from error
     return parse_config(document, source=str(file), environment=environment)
 
 

@@ -7,8 +7,8 @@
  * a SPANK plugin: an ordinary update of Slurm would stop the cluster. So a plugin takes the number of the
  * Slurm that loads it, as it is loaded, and judges by itself what it may do there:
  *
- *	- same major and minor: everything. What is compiled into the plugin is the layout of
- *	  job_desc_msg_t, which has not changed in any micro release of 22.05 to 26.05.
+ *	- same major and minor: everything. What is compiled into the plugin are the layouts of
+ *	  job_desc_msg_t and slurm_conf_t, which have not changed in any micro release of 22.05 to 26.05.
  *	- another one: job_submit looks at nothing of the job and says so in the log; SPANK goes on, since
  *	  what it uses of spank.h is the same in all of them.
  */

@@ -52,7 +52,7 @@ extern void energy_partition_free(energy_partition_t *partition);
 
 /*
  * Whether the user has an association for this partition alone; true if that is not known. Slurm refuses a list of
- * partitions whose first one has one.
+ * partitions with one of these.
  */
 extern bool energy_has_partition_association(const job_desc_msg_t *job, uint32_t submit_uid,
 					     const energy_partition_t *partition);

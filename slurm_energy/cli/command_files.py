@@ -48,12 +48,12 @@ def command_files(roles: tuple[str, ...], python: Path, root: Path, remarks: lis
         if name in _PAGES:
             page = _PAGES[name]
             text = render(f"man/{page}.j2", {"version": __version__})
-            yield PlannedFile(path=MAN_FOLDER / f"man{page[-1]}" / page, content=text.encode())
+            yield PlannedFile(path=MAN_FOLDER / f"man{page[-1]}" / page, content=text.encode(), is_generated=True)
     yield from _pages_of_the_program()
     for path, shell in _COMPLETIONS.items():
         complete = shell(cli, {}, PROGRAM, f"_{PROGRAM.upper().replace('-', '_')}_COMPLETE")
         text = ShellComplete.source(complete)  # bash's own method would start bash to learn its version
-        yield PlannedFile(path=path, content=f"{text.strip()}\n".encode())
+        yield PlannedFile(path=path, content=f"{text.strip()}\n".encode(), is_generated=True)
 
 
 def _is_foreign(path: Path, name: str) -> bool:
@@ -103,4 +103,4 @@ def _page(name: str, summary: str, sections: list[dict[str, str]], see_also: lis
         "version": __version__,
     }
     text = render("man/command.1.j2", values)
-    return PlannedFile(path=MAN_FOLDER / "man1" / f"{name}.1", content=text.encode())
+    return PlannedFile(path=MAN_FOLDER / "man1" / f"{name}.1", content=text.encode(), is_generated=True)

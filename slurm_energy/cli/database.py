@@ -55,4 +55,7 @@ def status(database: str | None, as_json: bool) -> int:
         print_json({"url": hide_password(url), "revision": found, "needed": needed})
     else:
         click.echo(f"{hide_password(url)} has revision {found or 'none (empty)'}, this version needs {needed}.")
-    return 0 if found == needed else 1
+    if found == needed:
+        return 0
+    click.echo("Stop slurm-energyd, then bring it up as its user: slurm-energy database upgrade.", err=True)
+    return 1

@@ -27,6 +27,7 @@ class PlannedFile:
         mode: Its permissions.
         link_to: Where it leads when it is a symbolic link.
         absent: Whether it should not be there.
+        is_generated: Whether nobody edits it, so that no copy of an old one is kept.
     """
 
     path: Path
@@ -34,6 +35,7 @@ class PlannedFile:
     mode: int = 0o644
     link_to: Path | None = None
     absent: bool = False
+    is_generated: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,7 +161,7 @@ def remove_empty_folder(folder: Path) -> None:
 
 
 def _backup(change: FileChange, now_seconds: float) -> Path | None:
-    if change.present is None or change.present == change.planned.content:
+    if change.present is None or change.present == change.planned.content or change.planned.is_generated:
         return None
     stamp = time.strftime("%Y%m%dT%H%M%S", time.localtime(now_seconds))
     # A pattern such as prolog.d/* would run a copy, too: patterns pass over names that begin with a dot.

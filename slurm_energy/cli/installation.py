@@ -150,7 +150,8 @@ class Installation:
                 gone[planned.path] = replace(planned, absent=True)
         fragment = self.slurm_conf.parent / EARLIER_FRAGMENT
         spank, job_submit = self.plugins / SPANK_PLUGIN, self.plugins / JOB_SUBMIT_PLUGIN
-        for path in (*_EARLIER_FILES, fragment):
+        handed_out = is_cache_of_slurmd(self.slurm_conf, root)
+        for path in _EARLIER_FILES if handed_out else (*_EARLIER_FILES, fragment):
             gone[path] = PlannedFile(path=path, absent=True)
         needed = (
             [planned.path for planned in self._for_roles(others, self._options.scheduler).files()] if others else []
@@ -159,7 +160,7 @@ class Installation:
         for path in (SETTINGS_PATH, self.plugstack, *of_sbatch, *self._conf_paths(), *needed):
             gone.pop(path, None)
         left = []
-        if not others and not is_cache_of_slurmd(self.slurm_conf, root):
+        if not others and not handed_out:
             left.append(self._plugstack("gone" if with_sbatch_options else "ignored"))
         if with_sbatch_options and not others:
             gone |= {path: PlannedFile(path=path, absent=True) for path in of_sbatch}
@@ -328,7 +329,10 @@ class Installation:
         """
         text = (shared_directory("plugin") / "lua" / "job_submit.lua").read_text(encoding="utf-8")
         seconds = self._config.plugin.deadline_milliseconds / 1000
-        for name, value in (("SOCKET", f'"{self._config.daemon.socket_path}"'), ("DEADLINE_SECONDS", f"{seconds:g}")):
+        for name, value in (
+            ("SOCKET", f'"{self._config.daemon.plugin_socket_path}"'),
+            ("DEADLINE_SECONDS", f"{seconds:g}"),
+        ):
             text = re.sub(rf"^local {name} = .*$", f"local {name} = {value}", text, count=1, flags=re.MULTILINE)
         yield PlannedFile(path=LUA_SCRIPT, content=text.encode())
         path = self.slurm_conf.parent / "job_submit.lua"

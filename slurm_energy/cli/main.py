@@ -125,8 +125,7 @@ def main(argv: list[str] | None = None) -> int:
     _make_printable()
     try:
         result: Any = cli.main(args=arguments, prog_name=PROGRAM, standalone_mode=False)
-        if sys.stdout is not None:
-            sys.stdout.flush()
+        sys.stdout.flush()
     except click.exceptions.Exit as leaving:
         return _flushed(leaving.exit_code)
     except click.ClickException as wrong:
@@ -164,8 +163,7 @@ def _explained(error: Exception) -> int:
 def _flushed(exit_code: int) -> int:
     """Return the exit code, or that of a failure when what was printed cannot be written."""
     try:
-        if sys.stdout is not None:
-            sys.stdout.flush()
+        sys.stdout.flush()
     except BrokenPipeError:
         _discard_output()
         return EXIT_FAILED
@@ -175,7 +173,11 @@ def _flushed(exit_code: int) -> int:
 
 
 def _make_printable() -> None:
-    """Let every text be printed, whatever the terminal's character set: what it lacks is shown as an escape."""
+    """Let every text be printed: what a terminal's character set lacks as an escape, and nowhere what has no place."""
+    if sys.stdout is None:
+        sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115  # until the end
+    if sys.stderr is None:
+        sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115  # until the end
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, TemplateError
@@ -19,6 +20,14 @@ def render(name: str, values: Mapping[str, Any]) -> str:
     Raises:
         ConfigError: the template is missing, names a value that is not there, or a value does not fit the file.
     """
+    try:
+        return _environment().get_template(name).render(values)
+    except TemplateError as error:
+        raise ConfigError(f"template {name} cannot be rendered: {error}") from error
+
+
+@cache
+def _environment() -> Environment:
     environment = Environment(
         loader=FileSystemLoader(shared_directory("templates")),
         undefined=StrictUndefined,
@@ -30,10 +39,7 @@ def render(name: str, values: Mapping[str, Any]) -> str:
     environment.filters["unit"] = unit_word
     environment.filters["cron"] = cron_word
     environment.filters["man"] = man_text
-    try:
-        return environment.get_template(name).render(values)
-    except TemplateError as error:
-        raise ConfigError(f"template {name} cannot be rendered: {error}") from error
+    return environment
 
 
 def unit_word(text: object) -> str:

@@ -65,11 +65,11 @@ def uninstall(
     dry_run: bool,
     yes: bool,
 ) -> int:
-    """Take away what `install` wrote, after showing what would change: nodes first, the controller last.
+    """Take away what install wrote, after showing what would change.
 
-    On a node every clock that is still ours is put back, also under running jobs, and waiting reports are delivered.
-    Settings, database and what could not be delivered stay and are named. sbatch goes on accepting the options of
-    energy, without any effect, until --sbatch-options takes them away, too.
+    Nodes first, the controller last. On a node every clock that is still ours is put back, also under running jobs,
+    and waiting reports are delivered. Settings, database and what could not be delivered stay and are named. sbatch
+    goes on accepting the options of energy, without any effect, until --sbatch-options takes them away, too.
     """
     config = present_settings(root)
     chosen = chosen_roles(roles, config)

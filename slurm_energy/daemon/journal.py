@@ -230,6 +230,19 @@ def segment_numbers(directory: Path, stream: str) -> list[int]:
     return sorted(int(name) for name in names if name.isdigit())
 
 
+def waiting_bytes(directory: Path, streams: Iterable[str]) -> int:
+    """Return how much of the journal is not in the database yet, a line that a crash tore left out."""
+    total = 0
+    for stream in streams:
+        position = read_position(directory, stream)
+        for number in segment_numbers(directory, stream):
+            if number >= position.segment:
+                offset = position.offset if number == position.segment else 0
+                with contextlib.suppress(OSError):
+                    total += _whole_lines_bytes(segment_path(directory, stream, number), offset)
+    return total
+
+
 def journal_id(directory: Path) -> str:
     """Return what a database knows the journal by; made when there is none.
 
@@ -258,19 +271,6 @@ def journal_bytes(directory: Path) -> int:
     for path in directory.glob("*.jsonl"):
         with contextlib.suppress(OSError):
             total += path.stat().st_size
-    return total
-
-
-def waiting_bytes(directory: Path, streams: Iterable[str]) -> int:
-    """Return how much of the journal on the disk is not in the database yet."""
-    total = 0
-    for stream in streams:
-        position = read_position(directory, stream)
-        for number in segment_numbers(directory, stream):
-            if number >= position.segment:
-                offset = position.offset if number == position.segment else 0
-                with contextlib.suppress(OSError):
-                    total += _whole_lines_bytes(segment_path(directory, stream, number), offset)
     return total
 
 

@@ -16,7 +16,7 @@ _FEW = 64
 
 @dataclass(slots=True)
 class Demand:
-    """Jobs that name the same partitions, every task of an array counted; those that wait for something else are not."""
+    """Jobs that name the same partitions, every task of an array counted; none that waits for something but room."""
 
     waiting_jobs: int = 0
     waiting_gpus: int = 0

@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 from slurm_energy.config import StoreConfig
 from slurm_energy.errors import SchemaVersionError, StoreError
 from slurm_energy.resources import shared_directory
-from slurm_energy.store.session import open_engine, reading
+from slurm_energy.store.session import next_step, open_engine, reading
 
 UPGRADE_COMMAND = "slurm-energy database upgrade"
 _LOCK_NAME = "slurm_energy_schema"
@@ -152,4 +152,4 @@ def migrations_config(directory: Path) -> AlembicConfig:
 
 def _unreachable(engine: Engine, error: Exception) -> StoreError:
     detail = " ".join(str(getattr(error, "orig", None) or error).split())[:500]
-    return StoreError(f"database {engine.url.render_as_string(hide_password=True)} failed: {detail}")
+    return StoreError(f"database {engine.url.render_as_string(hide_password=True)} failed: {detail}{next_step(detail)}")

@@ -302,4 +302,20 @@ def _worth_repeating(error: BaseException | None) -> bool:
 def _translated(engine: Engine, error: SQLAlchemyError) -> StoreError:
     where = engine.url.render_as_string(hide_password=True)
     detail = str(error.orig) if isinstance(error, DBAPIError) else str(error)
-    return StoreError(f"database {where} failed: {' '.join(detail.split())[:500]}")
+    return StoreError(f"database {where} failed: {' '.join(detail.split())[:500]}{next_step(detail)}")
+
+
+def next_step(detail: str) -> str:
+    """Return what a person can do about a driver's complaint, with a semicolon in front; nothing where none is."""
+    return next((f"; {step}" for words, step in _NEXT_STEPS.items() if words in detail), "")
+
+
+_NEXT_STEPS = {
+    "unable to open database file": "it or its folder is closed to this user: ask while slurm-energyd runs, or as root",
+    "readonly database": "this user may not write to it or to its folder: run this as the daemon's user",
+    "file is not a database": "it is no SQLite database: check store.url, or put back a backup",
+    "malformed": "it is damaged: put back a backup",
+    "database is locked": "another process writes to it: try again, or see who with fuser -v",
+    "Connection refused": "start the database server, or check store.url",
+    "no such table": "slurm-energy database upgrade makes its tables",
+}

@@ -36,7 +36,13 @@ def exchange(socket_path: Path, request: Message, deadline_seconds: float) -> Me
             return decode(_receive(connection, end, socket_path))
         except TimeoutError as error:
             raise DeadlineExceeded(
-                f"the daemon at {socket_path} gave no whole answer within {deadline_seconds:g} s"
+                f"the daemon at {socket_path} gave no whole answer within {deadline_seconds:g} s: is it busy or hung? "
+                "see journalctl -u slurm-energyd"
+            ) from error
+        except PermissionError as error:
+            raise DaemonUnavailable(
+                f"the daemon's socket {socket_path} is closed to this user: daemon.socket_mode and the folders "
+                "above it must let him in"
             ) from error
         except OSError as error:
             raise DaemonUnavailable(

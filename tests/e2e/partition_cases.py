@@ -4,12 +4,11 @@ Runs inside a lab, as root, with the standard library alone: each case submits t
 --energy=off, once with an answer that names partitions at random, and prints every case in which Slurm then refuses or
 does not start what it accepted or started before.
 
-    partition_cases.py '{"socket": ..., "seed": 1, "count": 60, "user": "alice", "groups": [[["p1", ["p1-1", "p1-2"]], ...]]}'
+    partition_cases.py '{"socket": ..., "seed": 1, "count": 60, "user": "alice", "groups": [[["p", ["p-1", "p-2"]]]]}'
 """
 
 import contextlib
 import json
-import os
 import pwd
 import random
 import re
@@ -21,6 +20,7 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 SETTLE_SECONDS = 2.5
@@ -100,11 +100,10 @@ class Answerer:
 
     def __init__(self, path: str) -> None:
         self.answers: dict[str, str] = {}
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(path)
+        Path(path).unlink(missing_ok=True)
         self._server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._server.bind(path)
-        os.chmod(path, 0o666)
+        Path(path).chmod(0o666)
         self._server.listen(64)
         self.named = 0
         threading.Thread(target=self._serve, daemon=True).start()

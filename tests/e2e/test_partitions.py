@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from energy_lab import until
 from lab_fixtures import require_lab
 from partition_cases import Answerer
 
@@ -177,15 +178,22 @@ def test_the_limits_of_a_partitions_qos_refuse_no_job_that_slurm_would_have_take
     conf = lab.layout.etc / "slurm.conf"
     conf.write_text(f"{enforce}\n{conf.read_text()}")
     lab.run(["scontrol", "reconfigure"], check=True)
+    until(
+        "bob's association for a partition in slurmctld",
+        lambda: "Partition=a40" in lab.run(["scontrol", "-o", "show", "assoc_mgr", "users=bob"], check=True).stdout,
+    )
     answerer = Answerer(str(lab.layout.energyd_socket))
     two = ["--gres=gpu:2", "-t", "5"]
-    assert started_in(lab, answerer, "a40", two) == "a40", "without limits the answer is tried first"
-    # bob has an association for one partition: Slurm refuses lists that begin with it.
+    assert started_in(lab, answerer, "a40", [*LIST[:2], *two]) == "a40", "without limits the answer is tried first"
+    # bob has an association for one partition: Slurm refuses lists with it.
     answerer.answers["asked"] = "a40"
-    job = submit(lab, ["-J", "asked", "-p", "a100,a40", "--gres=gpu:1", "-t", "5"], wrap="true", user="bob")
+    one = ["-A", "physics", "--gres=gpu:1", "-t", "5"]
+    refused = lab.run(["sbatch", "-p", "a40,a100", *one, "--wrap", "true"], user="bob", check=False)
+    assert refused.returncode != 0, "this Slurm takes such lists"
+    job = submit(lab, ["-J", "asked", *one], wrap="true", user="bob")
     assert wait_for(lab, job, {"COMPLETED"})[0]["Partition"] == "a100"
     lab.run(["scontrol", "update", "PartitionName=a40", "QoS=small"], check=True)
-    assert started_in(lab, answerer, "a40", two) == "a100"
+    assert started_in(lab, answerer, "a40", [*LIST[:2], *two]) == "a100"
     lab.run(["scontrol", "update", "PartitionName=a40", "QoS="], check=False)
 
 
@@ -198,7 +206,7 @@ def _last_job(lab: Lab) -> int:
 def test_what_slurm_accepts_and_starts_alone_it_accepts_and_starts_with_any_answer(
     new_lab: Callable[..., Lab], enforced: str
 ) -> None:
-    count = int(os.environ.get(CASES_VARIABLE, "60")) // 3
+    count = -(-int(os.environ.get(CASES_VARIABLE, "60")) // 3)
     groups = 4
     partitions = tuple(
         PartitionSpec(name=f"g{group}{letter}", nodes=2, gpus_per_node=4, gpu_type=gpu_type)

@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -35,17 +35,45 @@ _SHORTER = (
     ("slurm_energy.cli.doctor.storage_checks", "LOCK_SECONDS"),
 )
 """Waits that only make a test long."""
+_IMPORTED_LATE = (
+    "cli.comparison", "cli.database_records", "cli.record_filter", "cli.records", "cli.sbatch_dry_run",
+    "cli.sbatch_energy_options", "daemon.lifecycle", "device.nvml", "energy_model.calibration.parts",
+    "evaluation.arena_plan", "evaluation.arena_run", "evaluation.decision_bench", "evaluation.replay",
+    "learning.training_settings", "lab.demo", "node.commands", "node.flush", "node.repair", "node.status",
+    "policy.registry", "policy.gnn.policy", "reporting.explanation", "store.explain", "store.reports",
+    "store.schema", "twin.snapshot_nodes",
+)  # fmt: skip
+"""What commands import only when they are called."""
 
 
-def run_cases(cases: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the results of cases, in their order.
+class OrdinaryUser:
+    """Runs commands; a context manager.
 
     A case: `argv`, `env`, `cwd`, `stdout` (`kept`, `reader-gone`, `closed`, `full`). A result: `code`, `out`, `err`;
     a command that did not end has no code.
     """
-    lines = "".join(json.dumps(case) + "\n" for case in cases)
-    done = subprocess.run([sys.executable, __file__], input=lines, capture_output=True, text=True, check=True)
-    return [json.loads(line) for line in done.stdout.splitlines()]
+
+    def __enter__(self) -> "OrdinaryUser":
+        self._process = subprocess.Popen(
+            [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.close()
+        self._process.wait(timeout=CASE_SECONDS)
+        self._process.stdout.close()
+
+    def run(self, cases: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Return the results of cases, in their order."""
+        assert self._process.stdin is not None and self._process.stdout is not None
+        results = []
+        for case in cases:
+            self._process.stdin.write(json.dumps(case) + "\n")
+            self._process.stdin.flush()
+            results.append(json.loads(self._process.stdout.readline()))
+        return results
 
 
 def prepare() -> None:
@@ -58,11 +86,8 @@ def prepare() -> None:
         importlib.import_module(module)
     for module, name in _SHORTER:
         setattr(importlib.import_module(module), name, 1.0)
-    for module in ("cli.database_records", "cli.doctor.run", "cli.records", "node.commands", "reporting.tables"):
-        try:
-            importlib.import_module(f"slurm_energy.{module}")
-        except ImportError:
-            continue
+    for module in _IMPORTED_LATE:
+        importlib.import_module(f"slurm_energy.{module}")
 
 
 def run(case: dict[str, Any]) -> dict[str, Any]:
@@ -109,9 +134,9 @@ def _be_the_command(case: dict[str, Any], out: int, err: int) -> None:
         os.environ.clear()
         os.environ.update(case.get("env", {}))
         encoding = case.get("env", {}).get("PYTHONIOENCODING", "utf-8")
-        sys.stdin = open(0, encoding=encoding, closefd=False)
-        sys.stdout = None if kind == "closed" else open(1, "w", encoding=encoding, closefd=False)  # type: ignore[assignment]  # as Python itself does
-        sys.stderr = open(2, "w", encoding=encoding, errors="backslashreplace", closefd=False, buffering=1)
+        sys.stdin = _stream(0, "r", encoding)
+        sys.stdout = None if kind == "closed" else _stream(1, "w", encoding)  # type: ignore[assignment]  # as Python itself does
+        sys.stderr = _stream(2, "w", encoding, errors="backslashreplace")
         program, *words = case["argv"]
         sys.argv = [program, *words]
         module, function = _PROGRAMS[program]
@@ -135,6 +160,11 @@ def _be_the_command(case: dict[str, Any], out: int, err: int) -> None:
                     status = 120
     finally:
         os._exit(status if isinstance(status, int) else 97)
+
+
+def _stream(descriptor: int, mode: str, encoding: str, errors: str = "strict") -> Any:
+    """Return a standard stream as Python makes it at its start."""
+    return os.fdopen(descriptor, mode, encoding=encoding, errors=errors, closefd=False)
 
 
 def _read(buffers: dict[int, bytes]) -> dict[int, bytes]:
@@ -164,14 +194,9 @@ def _ended(child: int) -> int | None:
     return None
 
 
-def _cases() -> Iterator[dict[str, Any]]:
-    for line in sys.stdin:
-        yield json.loads(line)
-
-
 if __name__ == "__main__":
     sys.path[0:0] = [str(Path(__file__).parents[2])]
+    answers = sys.stdout
     prepare()
-    results = sys.stdout
-    for wanted in list(_cases()):
-        print(json.dumps(run(wanted)), file=results, flush=True)
+    while line := sys.stdin.readline():
+        print(json.dumps(run(json.loads(line))), file=answers, flush=True)

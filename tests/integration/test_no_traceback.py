@@ -1,10 +1,9 @@
-"""Every command, run by an ordinary user, in every state that its files can be in: never a traceback, never a riddle."""
+"""Every command, run by an ordinary user, in every state that its files can be in: never a traceback."""
 
 import os
 import shutil
 import socket
 import sqlite3
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -13,7 +12,7 @@ from typing import Any
 
 import click
 import pytest
-from ordinary_user import run_cases
+from ordinary_user import OrdinaryUser
 
 from slurm_energy.cli import reference
 from slurm_energy.cli.main import cli
@@ -277,7 +276,7 @@ def slurm_missing(files: Files) -> None:
 def slurm_hostile(files: Files) -> None:
     for name in ("scontrol", "sinfo", "squeue", "sbatch", "munge", "systemctl"):
         script = files.folder / "bin" / name
-        script.write_text("#!/bin/sh\nprintf '\\377\\033[31m{\"nodes\": NaN\\n' \nexit 3\n")
+        script.write_text("#!/bin/sh\nprintf '\\377\\033[31m{\"nodes\": NaN\\n' \nexit 1\n")
         script.chmod(0o755)
 
 
@@ -322,6 +321,13 @@ def command_lines(files: Files, *, helps: bool) -> Iterator[tuple[str, list[str]
         yield " ".join(argv), list(argv)
 
 
+@pytest.fixture(scope="module")
+def user() -> Iterator[OrdinaryUser]:
+    """Return who runs the commands."""
+    with OrdinaryUser() as ready:
+        yield ready
+
+
 @pytest.fixture
 def folder() -> Iterator[Path]:
     """Return a folder that every user can reach, which pytest's own are not."""
@@ -331,13 +337,13 @@ def folder() -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("state", STATES, ids=lambda state: state.__name__)
-def test_no_command_leaves_an_ordinary_user_with_a_traceback(folder: Path, state: State) -> None:
+def test_no_command_leaves_an_ordinary_user_with_a_traceback(folder: Path, user: OrdinaryUser, state: State) -> None:
     if state in NEEDS_ROOT and os.geteuid() != 0:
         pytest.skip("only root can close a file to another user")
     files = files_in_order(folder)
     state(files)
     lines = list(command_lines(files, helps=state in CHANGES_HELP))
-    results = run_cases({"argv": argv, "env": files.env, "cwd": files.cwd, "stdout": files.stdout} for _, argv in lines)
+    results = user.run({"argv": argv, "env": files.env, "cwd": files.cwd, "stdout": files.stdout} for _, argv in lines)
     for opened in files.opened:
         opened.close()
     faults = []
@@ -371,24 +377,28 @@ def test_no_command_leaves_an_ordinary_user_with_a_traceback(folder: Path, state
     ],
 )
 def test_the_message_names_the_thing_and_the_next_step(
-    folder: Path, state: State, commands: set[str], names: str, next_step: str
+    folder: Path, user: OrdinaryUser, state: State, commands: set[str], names: str, next_step: str
 ) -> None:
     files = files_in_order(folder)
     state(files)
     lines = [(name, argv) for name, argv in command_lines(files, helps=False) if name in commands]
-    results = run_cases({"argv": argv, "env": files.env, "cwd": files.cwd, "stdout": files.stdout} for _, argv in lines)
+    results = user.run({"argv": argv, "env": files.env, "cwd": files.cwd, "stdout": files.stdout} for _, argv in lines)
     for opened in files.opened:
         opened.close()
     thing = names.format(config=files.config, socket=files.socket, database=files.database)
     for (name, _argv), result in zip(lines, results, strict=True):
         assert result["code"] == 1, (name, result)
-        assert thing in result["err"], (name, result["err"])
-        assert next_step in result["err"], (name, result["err"])
+        said = result["out"] + result["err"]
+        assert thing in said, (name, said)
+        assert next_step in said, (name, said)
 
 
-def test_the_runner_itself_tells_a_traceback(folder: Path) -> None:
-    """The tests above see one: a program that fails at its start is run the same way."""
-    results = run_cases([{"argv": ["slurm-energy", "--nonsense"], "env": {}}, {"argv": ["nonesuch"], "env": {}}])
-    assert (results[0]["code"], "No such option" in results[0]["err"]) == (2, True)
-    assert (results[1]["code"], "Traceback" in results[1]["err"] or results[1]["code"] == 99) == (99, True)
-    assert sys.executable
+def test_the_runner_itself_shows_a_traceback_where_there_is_one(user: OrdinaryUser) -> None:
+    wrong, broken = user.run(
+        [
+            {"argv": ["slurm-energy", "--nonsense"], "env": {}},
+            {"argv": ["slurm-energy", "--traceback", "--config", "/nonexistent.toml", "status"], "env": {}},
+        ]
+    )
+    assert (wrong["code"], "No such option" in wrong["err"]) == (2, True)
+    assert (broken["code"], "Traceback" in broken["err"]) == (98, True)

@@ -37,8 +37,8 @@ def daemon_checks(situation: Situation) -> Iterator[Finding]:
         )
         yield _learned_policy(situation.config)
     if situation.is_node:
-        yield _delivery(situation)
         yield from _daemon_addresses(situation.config)
+        yield _delivery(situation)
     yield _authentication(situation)
 
 

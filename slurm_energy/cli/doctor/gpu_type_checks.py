@@ -18,7 +18,6 @@ from slurm_energy.policy.site_limits import site_board_limits
 SUBJECT = "GPU types"
 SAVING = "possible saving"
 AFTERWARDS = "under [gpu_types] in slurm-energy.toml on every host, then systemctl reload slurm-energyd"
-NO_CURVE_FIX = "no setting helps: its power and speed must be measured at several clocks (docs/explanation/models.md)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,8 +39,8 @@ def gpu_type_checks(config: Config, nodes: Sequence[NodeGpuTypes]) -> Iterator[F
         if name is not None:
             models.setdefault(name, []).append(_word(slurm_type))
         else:
-            text = f"{_word(slurm_type)}: none, as long as nobody says which GPU it is: energy is measured all the same"
-            yield warn(SAVING, text, f"see `{SUBJECT}` here")
+            text = f"{_word(slurm_type)}: none, as long as nobody says which GPU it is; energy is measured all the same"
+            yield ok(SAVING, text)
     for model, words in models.items():
         yield _saving(config, model, words)
 
@@ -109,7 +108,7 @@ def _of_several(
 
 
 def _saving(config: Config, model: GpuTypeName, words: Sequence[str]) -> Finding:
-    """Return whether a lower clock can save energy on a model, and how that is known."""
+    """Return whether a lower clock can save energy on a model, and how that is known: a fact, never a fault."""
     name = model if list(words) == [model] else f"{', '.join(words)} ({model})"
     try:
         limit_watts = site_board_limits(config).known_watts(model)
@@ -118,14 +117,13 @@ def _saving(config: Config, model: GpuTypeName, words: Sequence[str]) -> Finding
     table = clock_table_of(model, None, limit_watts)
     curves = curves_of(model)
     if table is None or not curves:
-        text = f"{name}: none by clocks, no clock curve is known: the clock stays at its default, energy is measured"
-        return warn(SAVING, text, NO_CURVE_FIX)
+        text = f"{name}: none by clocks: no clock curve is known, so the clock stays at its default; energy is measured"
+        return ok(SAVING, text)
     best = table.best(config.policy.max_slowdown)
     saved = 0.0 if best is None else -best.energy_change
     bound = f"a slowdown of at most {config.policy.max_slowdown:.0%}"
     if saved < config.guard.min_energy_saving or best is None:
-        text = f"{name}: none inside {bound}: the best clock saves {saved:.1%}"
-        return warn(SAVING, text, "a larger policy.max_slowdown saves more, or leave it")
+        return ok(SAVING, f"{name}: none with {bound}: the best clock saves {saved:.1%} (policy.max_slowdown)")
     amount = f"about {saved:.0%} fewer joules with {bound} ({best.sm_clock_mhz} of {best.default_clock_mhz} MHz)"
     if curves[0].source == "measured":
         return ok(SAVING, f"{name}: clock curve measured: {amount}")

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from slurm_energy.cli.installation import (
     SPANK_PLUGIN,
 )
 from slurm_energy.cli.plugin_check import Standing, check_plugin
-from slurm_energy.cli.site import plugin_directory, run_command, slurm_command, under
+from slurm_energy.cli.site import SYSTEM_PATH, plugin_directory, run_command, slurm_command, under
 from slurm_energy.errors import SlurmError
 from slurm_energy.node.status import script_problem
 from slurm_energy.slurm.plugin_file import Release, parse_release, read_plugin_file
@@ -148,7 +149,8 @@ def _loading_releases(situation: Situation) -> Iterator[Release]:
     if situation.slurm_version is not None:
         yield situation.slurm_version
     if situation.is_node:
-        release = parse_release(run_command(["slurmd", "-V"]).stdout)
+        slurmd = shutil.which("slurmd", path=f"{situation.environment.get('PATH', '')}:{SYSTEM_PATH}") or "slurmd"
+        release = parse_release(run_command([slurmd, "-V"]).stdout)
         if release is not None:
             yield release
 

@@ -61,7 +61,8 @@ NodeName=gpu1 NodeAddr=127.0.0.1 Port=17001 CPUs=8 RealMemory=4000 Gres=gpu:a100
 NodeName=bare NodeAddr=127.0.0.1 Port=17002 CPUs=8 RealMemory=4000 State=UNKNOWN
 PartitionName=all Nodes=gpu1,bare Default=YES MaxTime=1440 DefaultTime=60 State=UP
 """
-GRES_CONF = "NodeName=gpu1 Name=gpu Type=a100 File=/dev/tty[1-2]\n"
+DEVICES = Path("/srv/devices")
+GRES_CONF = "NodeName=gpu1 Name=gpu Type=a100 File={stem}[0-1]\n"
 HOSTS_FILE = "127.0.0.1 localhost " + " ".join(HOSTS) + "\n"
 
 
@@ -85,10 +86,16 @@ class TrialSite:
         _eventually(lambda: self.inside("ready").stat(), "the site's network")
 
     def _spawn(self, argv: list[str]) -> None:
-        log = (self.directory / "start.log").open("ab") if not self._children else subprocess.DEVNULL
-        self._children.append(
-            subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env={"PATH": SYSTEM_PATH})
-        )
+        """Start what ends with this process, even when this process is killed."""
+        with (self.directory / "start.log").open("ab") as log:
+            child = subprocess.Popen(
+                ["setpriv", "--pdeathsig", "KILL", *argv],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env={"PATH": SYSTEM_PATH},
+            )
+        self._children.append(child)
 
     def inside(self, *parts: str) -> Path:
         """Return a path below the site's folder as it is seen from outside."""
@@ -145,8 +152,12 @@ class TrialSite:
         self.write(host, "/etc/hosts", HOSTS_FILE)
         self.write(host, "/usr/bin/systemctl", (HERE / "systemctl.py").read_text(), 0o755)
         self.run(host, "id alice >/dev/null 2>&1 || useradd -M alice; mkdir -p /home/alice && chown alice: /home/alice")
-        self.write(host, "/etc/slurm/gres.conf", GRES_CONF)
+        stem = f"{DEVICES}/nvidia" if self._host.devices == "mknod" else "/dev/tty"
+        self.write(host, "/etc/slurm/gres.conf", GRES_CONF.format(stem=stem))
         self.write(host, "/etc/slurm/slurm.conf", self.slurm_conf)
+        # Debian puts both on one machine; here each host is one thing.
+        others = {"ctl": "slurmd", "login": "slurmd slurmctld"}.get(host, "slurmctld")
+        self.run(host, f"cd /usr/sbin && rm -f {others}")
         self.run(
             host, "rm -f /etc/slurm/plugstack.conf; install -d -o slurm /var/spool/slurmctld; mkdir -p /run/slurmd"
         )
@@ -169,6 +180,10 @@ class TrialSite:
         shutil.copy2(built.library, self.path(host, library))
         shutil.copy2(built.workload, self.path(host, "/usr/bin/simgpu-workload"))
         self.path(host, GPU_FOLDER).mkdir()
+        if self._host.devices == "mknod":
+            self.path(host, DEVICES).mkdir()
+            for minor in range(2):
+                self.run(host, f"mknod -m 666 {DEVICES}/nvidia{minor} c 195 {minor}")
         create_state(
             self.path(host, GPU_FOLDER) / f"{host}.state",
             standard_gpus("a100", 2, host),

@@ -335,3 +335,60 @@ def test_systemd_finds_no_fault_in_the_units(root: Path, tmp_path: Path) -> None
     )
     ours = [line for line in result.stderr.splitlines() if "slurm-energy" in line]
     assert ours == []
+
+
+def test_slurmctlds_unit_looks_at_the_plugin_before_each_start_and_cannot_fail_by_it(root: Path) -> None:
+    text = planned(root, roles=("controller",))["/etc/systemd/system/slurmctld.service.d/slurm-energy.conf"]
+    (line,) = [line for line in text.splitlines() if line.startswith("ExecStartPre=")]
+    assert re.fullmatch(
+        r"ExecStartPre=-\+/usr/bin/timeout --kill-after=5 \d\d /opt/venv/bin/python .*--before-start", line
+    )
+    assert "slurmctld.service.d" not in " ".join(planned(root, roles=("node", "login")))
+
+
+def test_a_site_without_a_script_gets_one_that_loads_ours(root: Path) -> None:
+    config = parse_config({"daemon": {"socket_path": "/run/e/s.sock"}}, source="test", environment={})
+    files = planned(root, config, roles=("controller",), job_submit="lua")
+    assert 'pcall(dofile, "/etc/slurm-energy/job_submit.lua")' in files["/etc/slurm/job_submit.lua"]
+    assert '\nlocal SOCKET = "/run/e/s.sock.ctl"\n' in files["/etc/slurm-energy/job_submit.lua"]
+    assert "\nlocal DEADLINE_SECONDS = 0.05\n" in files["/etc/slurm-energy/job_submit.lua"]
+
+
+def test_a_sites_own_script_is_never_touched(root: Path) -> None:
+    (root / "etc/slurm/job_submit.lua").write_text("-- ours\n")
+    options = InstallOptions(root=root, roles=("controller",), job_submit="lua")
+    installation = Installation(Config(), options, environment={})
+    assert "/etc/slurm/job_submit.lua" not in {str(item.path) for item in installation.files()}
+    assert any("is this site's own and stays" in remark for remark in installation.remarks)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), [("lua", "lua"), ("", "lua"), ("require_timelimit", "require_timelimit,lua")]
+)
+def test_lua_is_put_into_the_list_once(root: Path, before: str, after: str) -> None:
+    conf = root / "etc/slurm/slurm.conf"
+    line = f"JobSubmitPlugins={before}\n" if before else ""
+    conf.write_text(SLURM_CONF.replace("JobSubmitPlugins=lua\n", line))
+    run(root, "--role", "controller", "--job-submit", "lua", "--edit-slurm-conf", "--yes")
+    assert read_slurm_conf(Path("/etc/slurm/slurm.conf"), root)["jobsubmitplugins"].split(" ")[0] == after
+
+
+def test_each_host_says_for_itself_where_its_spank_plugin_is(root: Path) -> None:
+    files = planned(root, roles=("login",), plugin_directory=Path("/opt/slurm/24.11.5/lib/slurm"))
+    assert files["/etc/slurm/plugstack.conf"].splitlines()[-1] == "include /etc/slurm-energy/plugstack.conf"
+    own = files["/etc/slurm-energy/plugstack.conf"].splitlines()
+    assert own[-1] == "optional /opt/slurm/24.11.5/lib/slurm/spank_energy.so"
+
+
+@pytest.mark.parametrize("place", ["/run/slurm/conf", "/var/spool/slurmd/conf-cache"])
+def test_what_slurmd_fetched_from_slurmctld_is_left_alone(root: Path, place: str) -> None:
+    (root / "etc/slurm/slurm.conf").unlink()
+    cache = root / place.lstrip("/")
+    cache.mkdir(parents=True)
+    (cache / "slurm.conf").write_text(SLURM_CONF)
+    config = parse_config({"cluster": {"slurm_conf": f"{place}/slurm.conf"}}, source="test", environment={})
+    options = InstallOptions(root=root, roles=("node", "login"))
+    installation = Installation(config, options, environment={})
+    paths = [item.path for item in (*installation.files(), *installation.removals(with_sbatch_options=True))]
+    assert not [path for path in paths if path.is_relative_to(place)]
+    assert any("configless" in remark for remark in installation.remarks)

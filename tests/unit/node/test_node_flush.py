@@ -50,6 +50,7 @@ class Daemon:
                 self.batch = delivery.batch
                 numbers: list[int] = [report.job_id for report in delivery.batch.reports]
                 if delivery.status is None:
+                    self.batch = delivery.batch
                     self.job_ids.append(numbers)
                 else:
                     self.statuses.append(delivery.status)

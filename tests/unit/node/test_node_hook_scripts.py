@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-SHIPPED = Path(__file__).parents[3] / "plugin/hook/slurm-energy.sh"
+SHIPPED = Path(__file__).parents[3] / "plugin" / "hook" / "slurm-energy.sh"
 HOOKS = ("prolog", "epilog")
 BROKEN = {
     "exits 1": "#!/bin/sh\nexit 1\n",
@@ -25,22 +25,31 @@ def script(folder: Path, interpreter: str | Path | None = None) -> Path:
     if interpreter is None:
         return SHIPPED
     text = SHIPPED.read_text(encoding="utf-8")
-    assert "@PYTHON@" in text
+    assert "'@PYTHON@'" in text
     made = folder / SHIPPED.name
     made.write_text(text.replace("@PYTHON@", str(interpreter)), encoding="utf-8")
     made.chmod(0o755)
     return made
 
 
-def run(path: Path, hook: str, **environment: str) -> subprocess.CompletedProcess[bytes]:
-    """Run a script as slurmd does, with nothing in its environment but what is given and which hook it is."""
-    environment = {"SLURM_SCRIPT_CONTEXT": f"{hook}_slurmd"} | environment
-    words = ["/usr/bin/env", "-i", *(f"{name}={value}" for name, value in environment.items()), str(path)]
+def run(path: Path, hook: str | None, **environment: str) -> subprocess.CompletedProcess[bytes]:
+    """Run a script as slurmd does, with nothing in its environment but what is given."""
+    context = {} if hook is None else {"SLURM_SCRIPT_CONTEXT": f"{hook}_slurmd"}
+    words = ["/usr/bin/env", "-i", *(f"{name}={value}" for name, value in (context | environment).items()), str(path)]
     return subprocess.run(words, capture_output=True, timeout=60, check=False)
 
 
+@pytest.mark.parametrize("context", [{}, {"SLURM_SCRIPT_CONTEXT": "prolog_slurmctld"}, {"SLURM_SCRIPT_CONTEXT": ""}])
+def test_outside_of_prolog_and_epilog_of_slurmd_it_does_nothing(context: dict[str, str], tmp_path: Path) -> None:
+    interpreter = tmp_path / "python"
+    interpreter.write_text("#!/bin/sh\necho called\n")
+    interpreter.chmod(0o755)
+    done = run(script(tmp_path, interpreter), None, **context)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+
+
 @pytest.mark.parametrize("hook", HOOKS)
-def test_script_as_shipped_is_executable_and_exits_0_without_any_environment(hook: str, tmp_path: Path) -> None:
+def test_script_as_shipped_is_executable_and_exits_0_without_any_other_environment(hook: str, tmp_path: Path) -> None:
     assert run(script(tmp_path), hook).returncode == 0
 
 
@@ -87,12 +96,3 @@ def test_script_runs_the_hook_of_its_name(hook: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("hook", HOOKS)
 def test_the_real_interpreter_without_slurms_variables_exits_0(hook: str, tmp_path: Path) -> None:
     assert run(script(tmp_path, sys.executable), hook).returncode == 0
-
-
-def test_script_without_a_known_context_does_nothing(tmp_path: Path) -> None:
-    interpreter = tmp_path / "python"
-    interpreter.write_text('#!/bin/sh\necho "$@"\n')
-    interpreter.chmod(0o755)
-    for context in ("", "prolog_slurmctld", "nonsense"):
-        done = run(script(tmp_path, interpreter), "prolog", SLURM_SCRIPT_CONTEXT=context)
-        assert (done.returncode, done.stdout) == (0, b"")
