@@ -195,6 +195,20 @@ def test_slurmd_that_fails_leaves_the_order_unknown_and_repair_asks_again(node: 
     assert not node.finder.refresh().problem and not node.finder.order().problem
 
 
+def test_failure_is_tried_again_by_a_hook_after_a_minute(node: Node) -> None:
+    node.configure(MIXED_CONF, "", code=1)
+    assert node.finder.order().problem
+    os.utime(node.finder.path, (1000, 1000))
+    node.finder.order()
+    assert node.times_asked == 2
+
+
+def test_failure_of_a_timer_leaves_the_hooks_to_ask_for_themselves(node: Node) -> None:
+    node.configure(MIXED_CONF, "", code=1)
+    assert node.finder.refresh().problem
+    assert not node.finder.path.exists()
+
+
 def test_missing_program_and_missing_configuration_are_named(node: Node) -> None:
     node.program.unlink()
     assert "slurmd is in none of" in node.finder.order().problem
