@@ -124,7 +124,15 @@ def test_order_that_the_files_contradict_is_not_used(node: Node) -> None:
     assert "counts nvidia4,nvidia5" in order.problem and "state nvidia2,nvidia3" in order.problem
 
 
+@pytest.mark.parametrize("count", [2, 4])
+def test_list_of_more_or_fewer_gpus_than_slurm_conf_counts_is_not_used(node: Node, count: int) -> None:
+    (node.root / "slurm.conf").write_text(f"NodeName=n1 Gres=gpu:{count}\n")
+    node.configure("AutoDetect=nvml\n", DETECTED)
+    assert node.finder.order().problem == f"slurmd -G counts 3 GPUs, Gres= in slurm.conf {count}"
+
+
 def test_order_that_only_slurmd_knows_is_its_own(node: Node) -> None:
+    (node.root / "slurm.conf").write_text("NodeName=n1 Gres=gpu:h200:2,gpu:1\n")
     node.configure("AutoDetect=nvml\n", DETECTED)
     order = node.finder.order()
     assert minors(order) == ["7", "6", "0"] and order.ways == ("slurmd -G",) and order.stated is None
@@ -133,7 +141,7 @@ def test_order_that_only_slurmd_knows_is_its_own(node: Node) -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        lambda node: node.configure(MIXED_CONF + "# a word\n", MIXED),
+        lambda node: node.configure(MIXED_CONF + "NodeName=n2 Name=gpu File=/dev/nvidia0\n", MIXED),
         lambda node: node.start_slurmd(7, ticks=50),
         lambda node: setattr(node, "finder", replace(node.finder, boot_id="boot-2")),
     ],
@@ -151,6 +159,8 @@ def test_files_written_again_with_what_they_held_cost_no_question(node: Node) ->
     node.start_slurmd(7, ticks=50)
     node.finder.order()
     os.utime(node.root / "gres.conf", (2000, 2000))
+    with (node.root / "slurm.conf").open("a") as file:
+        file.write("NodeName=n2 Gres=gpu:8\n# a word\n")
     assert not node.finder.order().problem and node.times_asked == 1
 
 
