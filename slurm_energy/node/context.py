@@ -11,6 +11,7 @@ from slurm_energy.domain.ids import GpuUuid, JobId, Sluid
 from slurm_energy.errors import DeviceError
 from slurm_energy.node.gpu_mapping import device_minor
 from slurm_energy.node.gpu_order import GpuOrder
+from slurm_energy.node.job_devices import DEVICES_ROOT
 from slurm_energy.node.log import HookLog
 from slurm_energy.node.settings import HookSettings
 from slurm_energy.node.spool import Spool
@@ -37,6 +38,7 @@ class HookContext:
     gpu_order: Callable[[str | None], GpuOrder]
     """Slurm's order of the GPUs, given the slurm.conf that slurmd named."""
     device_minor: Callable[[str], int | None] = field(default=device_minor)
+    devices_root: Path = field(default=DEVICES_ROOT)
     rapl_root: Path = field(default=POWERCAP_ROOT)
 
 

@@ -217,6 +217,7 @@ class Bench:
             live_jobs=lambda: self.live,
             gpu_order=lambda slurm_conf: self.order,
             device_minor=lambda path: int(path.removeprefix("/dev/nvidia")),
+            devices_root=self.root / "devices",
             rapl_root=self.root / "powercap",
         )
 
