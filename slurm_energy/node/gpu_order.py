@@ -95,10 +95,15 @@ class OrderFinder:
         return self._learn(kept, limit_seconds)
 
     def refresh(self) -> GpuOrder:
-        """Return the order and learn it anew where it is not known: for timers, off the jobs' path."""
+        """Return the order and learn it anew where it is not known: for timers, off the jobs' path.
+
+        Only while slurmd runs: before, `slurmd -G` of 22.05 would make the cgroup of the steps in its place.
+        """
         kept = self._kept()
         if kept is not None and not kept[1].problem and self._holds(kept[0]):
             return kept[1]
+        if read_slurmd(self.node, self.proc) is None:
+            return GpuOrder(problem="slurmd does not run here, or several do and none for this node")
         # A service may be kept from what slurmd needs: its failure is not a hook's.
         return self._learn(kept, OFF_PATH_SECONDS, keep_failure=False)
 

@@ -194,6 +194,7 @@ def test_gres_conf_younger_than_slurmd_is_not_the_order_in_force(node: Node) -> 
 
 
 def test_slurmd_that_fails_leaves_the_order_unknown_and_repair_asks_again(node: Node) -> None:
+    node.start_slurmd(7, ticks=500_000)
     node.configure(MIXED_CONF, "slurmd: error: Unable to determine this slurmd's NodeName\n", code=1)
     order = node.finder.order()
     assert order.gpus == () and "exit code 1: slurmd: error: Unable" in order.problem
@@ -214,9 +215,15 @@ def test_failure_is_tried_again_by_a_hook_after_a_minute(node: Node) -> None:
 
 
 def test_failure_of_a_timer_leaves_the_hooks_to_ask_for_themselves(node: Node) -> None:
+    node.start_slurmd(7, ticks=50)
     node.configure(MIXED_CONF, "", code=1)
-    assert node.finder.refresh().problem
+    assert "exit code 1" in node.finder.refresh().problem
     assert not node.finder.path.exists()
+
+
+def test_timer_does_not_ask_while_no_slurmd_runs(node: Node) -> None:
+    assert "slurmd does not run" in node.finder.refresh().problem
+    assert node.times_asked == 0
 
 
 def test_missing_program_and_missing_configuration_are_named(node: Node) -> None:
