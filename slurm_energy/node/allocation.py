@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from slurm_energy.device.base import GpuIdentity
 from slurm_energy.domain.ids import GpuUuid
@@ -26,8 +27,7 @@ class Allocation:
     """A name for each GPU that the job holds in that case, out of what Slurm calls it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Named:
+class _Named(NamedTuple):
     """GPUs that CUDA_VISIBLE_DEVICES names by identifier."""
 
     gpus: dict[GpuUuid, GpuIdentity]

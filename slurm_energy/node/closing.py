@@ -7,6 +7,7 @@ from dataclasses import replace
 from slurm_energy.domain.energy import GpuEnergy, HostEnergy, NodeReport, QualityFlag
 from slurm_energy.domain.ids import GpuUuid
 from slurm_energy.errors import SlurmEnergyError
+from slurm_energy.node.allocation import UNKNOWN
 from slurm_energy.node.context import HookContext, Machine
 from slurm_energy.node.energy import STUCK_SECONDS, Ending, gpu_energy, host_energy
 from slurm_energy.node.processes import read_identity, stop
@@ -52,6 +53,10 @@ def energies(
             applied_clock_mhz=None if seen.get(QualityFlag.CLOCK_IGNORED) else gpu.applied_clock_mhz,
             flags=kept,
         )
+        if heartbeat is not None and heartbeat.contradicted and gpu.identified:
+            flags.append(QualityFlag.GPU_IDENTITY_UNKNOWN)
+            why = f"{UNKNOWN}: {heartbeat.contradicted}"
+            held = replace(held, flags=(*held.flags, QualityFlag.GPU_IDENTITY_UNKNOWN), counter_problem=why)
         ending = _until_final(job, gpu, endings[gpu.uuid], heartbeat)
         rows.append(_row(held, replace(ending, flags=tuple(flags)), samples))
     return tuple(rows)

@@ -157,7 +157,7 @@ def learn_order(context: HookContext, slurm_conf: str | None) -> None:
     context.stage("learning the order of the GPUs from slurmd")
     context.spool.prepare()
     order = order_finder(context.settings, context.boot_id, slurm_conf).refresh()
-    if order.problem:
+    if order.problem and (order.ways or order.stated):  # not on a node without GPUs
         context.log.write(f"order of GPUs: {order.problem}")
 
 

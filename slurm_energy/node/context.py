@@ -12,6 +12,7 @@ from slurm_energy.errors import DeviceError
 from slurm_energy.node.gpu_mapping import device_minor
 from slurm_energy.node.gpu_order import GpuOrder
 from slurm_energy.node.lock_records import LockRecords
+from slurm_energy.node.job_devices import DEVICES_ROOT
 from slurm_energy.node.log import HookLog
 from slurm_energy.node.settings import HookSettings
 from slurm_energy.node.spool import Moment, Spool
@@ -48,6 +49,7 @@ class HookContext:
     lock_records: LockRecords = field(default_factory=lambda: LockRecords(None))
     start_flush: Callable[[], None] = field(default=lambda: None)
     """Start the delivery of reports in a process of its own."""
+    devices_root: Path = field(default=DEVICES_ROOT)
     rapl_root: Path = field(default=POWERCAP_ROOT)
 
     def moment(self) -> Moment:

@@ -6,11 +6,12 @@ again or the files changed, by `repair` or by the first hook that needs it.
 """
 
 import json
+import time
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from slurm_energy.errors import SpoolError, WireError
 from slurm_energy.node.files import read_whole, write_atomically
@@ -20,7 +21,9 @@ from slurm_energy.wire.fields import Fields, loads
 
 FORMAT = 1
 ON_PATH_SECONDS = 2.0
-OFF_PATH_SECONDS = 60.0
+OFF_PATH_SECONDS = 30.0
+RETRY_SECONDS = 60.0
+"""slurmd that did not tell is not asked again by hooks for so long: no job shall wait for it each time."""
 SLURMD_PATHS = ("/usr/sbin/slurmd", "/usr/local/sbin/slurmd", "/opt/slurm/sbin/slurmd", "/usr/local/slurm/sbin/slurmd")
 SLURM_CONF_PATHS = (
     "/etc/slurm/slurm.conf",
@@ -58,8 +61,7 @@ class GpuOrder:
     """What slurm.conf and gres.conf alone state; None when they do not."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Source:
+class _Source(NamedTuple):
     """What an order was learned from; another order is not in force while these stay."""
 
     boot_id: str
@@ -86,18 +88,24 @@ class OrderFinder:
     proc: Path = PROC
 
     def order(self, limit_seconds: float = ON_PATH_SECONDS) -> GpuOrder:
-        """Return the order; learn it when nothing usable is kept."""
+        """Return the order; learn it when nothing usable is kept. What failed is tried again after a minute."""
         kept = self._kept()
-        if kept is not None and self._holds(kept[0]):
+        if kept is not None and self._holds(kept[0]) and (kept[1].ways or self._age_seconds() < RETRY_SECONDS):
             return kept[1]
         return self._learn(kept, limit_seconds)
 
     def refresh(self) -> GpuOrder:
-        """Return the order and learn it anew where it is not known: for timers, off the jobs' path."""
+        """Return the order and learn it anew where it is not known: for timers, off the jobs' path.
+
+        Only while slurmd runs: before, `slurmd -G` of 22.05 would make the cgroup of the steps in its place.
+        """
         kept = self._kept()
         if kept is not None and not kept[1].problem and self._holds(kept[0]):
             return kept[1]
-        return self._learn(kept, OFF_PATH_SECONDS)
+        if read_slurmd(self.node, self.proc) is None:
+            return GpuOrder(problem="slurmd does not run here, or several do and none for this node")
+        # A service may be kept from what slurmd needs: its failure is not a hook's.
+        return self._learn(kept, OFF_PATH_SECONDS, keep_failure=False)
 
     def conf_path(self) -> Path | None:
         """Return the slurm.conf that slurmd of this node reads, None when it is not found."""
@@ -115,14 +123,22 @@ class OrderFinder:
             same = start_ticks(source.slurmd[0], self.proc) == source.slurmd[1]
         return same and all(_stamp(Path(file[0])) == file for file in source.stamps)
 
-    def _learn(self, kept: tuple[_Source, GpuOrder] | None, limit_seconds: float) -> GpuOrder:
+    def _age_seconds(self) -> float:
+        try:
+            return time.time() - self.path.stat().st_mtime
+        except OSError:
+            return RETRY_SECONDS
+
+    def _learn(
+        self, kept: tuple[_Source, GpuOrder] | None, limit_seconds: float, *, keep_failure: bool = True
+    ) -> GpuOrder:
+        conf = self.conf_path()
+        if conf is None:
+            return GpuOrder(problem=f"{self.slurm_conf or 'slurm.conf'} does not exist")
         # Rarely needed, and 10 ms to import.
         from slurm_energy.node.gres_conf import configured_gpus  # noqa: PLC0415
         from slurm_energy.node.slurmd_list import agreed_order, ask_slurmd  # noqa: PLC0415
 
-        conf = self.conf_path()
-        if conf is None:
-            return GpuOrder(problem=f"{self.slurm_conf or 'slurm.conf'} does not exist")
         slurmd = read_slurmd(self.node, self.proc)
         stated = configured_gpus(conf, self.node)
         source = _Source(
@@ -132,14 +148,15 @@ class OrderFinder:
             digest=stated.digest,
             stamps=tuple(_stamp(file) for file in stated.files),
         )
-        if kept is not None and not kept[1].problem and kept[0] == replace(source, stamps=kept[0].stamps):
+        if kept is not None and not kept[1].problem and kept[0] == source._replace(stamps=kept[0].stamps):
             order = kept[1]  # the files were written again with what they held before
         else:
             places = (*(() if slurmd is None else (slurmd.executable,)), *self.slurmd_paths)
             counted = ask_slurmd(places, conf, self.node, limit_seconds)
             order = self._in_force(kept, source, agreed_order(counted, stated))
-        with suppress(SpoolError):  # then it is learned again
-            self._keep(source, order)
+        if order.ways or keep_failure:
+            with suppress(SpoolError):  # then it is learned again
+                self._keep(source, order)
         return order
 
     def _in_force(self, kept: tuple[_Source, GpuOrder] | None, source: _Source, order: GpuOrder) -> GpuOrder:

@@ -36,8 +36,10 @@ class ConfiguredGpus:
     """Whether several jobs may hold one GPU (shard or MPS)."""
     files: tuple[Path, ...] = ()
     """Every file that was read or looked for."""
+    count: int | None = None
+    """How many GPUs Gres= of the node in slurm.conf has; None when it is not found."""
     digest: str = ""
-    """Of all their contents."""
+    """Of what the order depends on in them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +67,6 @@ class _Reading:
 
     folder: Path
     files: list[Path] = field(default_factory=list)
-    digest: "hashlib._Hash" = field(default_factory=hashlib.sha256)
 
     def lines(self, path: Path) -> list[str]:
         """Return the logical lines, with those of included files in place of their Include line.
@@ -78,7 +79,6 @@ class _Reading:
             raise OSError(f"more than {MAX_INCLUDES} files are included")
         with path.open("rb") as file:
             content = file.read(MAX_CONF_BYTES)
-        self.digest.update(b"\0" + str(path).encode("utf-8", "surrogateescape") + b"\0" + content)
         lines: list[str] = []
         for line in _logical_lines(content.decode("utf-8", "replace")):
             words = line.split(None, 1)
@@ -96,18 +96,21 @@ def configured_gpus(slurm_conf: Path, node: str) -> ConfiguredGpus:
     gres_conf, detected = slurm_conf.parent / "gres.conf", slurm_conf.parent / "fake_gpus.conf"
     try:
         asked = node_gres(reading.lines(slurm_conf), node)
-        if gres_conf.exists():
-            stated = _parse_gres_conf(reading.lines(gres_conf), node)
-        else:
-            reading.files.append(gres_conf)
-            stated = ConfiguredRecords(problem=f"{gres_conf} does not exist")
+        lines = reading.lines(gres_conf) if gres_conf.exists() else None
+        listed = reading.lines(detected) if detected.exists() else None
     except OSError as error:
         return ConfiguredGpus(problem=f"Slurm's configuration cannot be read: {error}", files=tuple(reading.files))
-    reading.files.append(detected)
-    found = ConfiguredGpus(
-        shares_gpus=stated.shares_gpus, files=tuple(reading.files), digest=reading.digest.hexdigest()
+    reading.files += [path for path, found in ((gres_conf, lines), (detected, listed)) if found is None]
+    stated = (
+        ConfiguredRecords(problem=f"{gres_conf} does not exist") if lines is None else _parse_gres_conf(lines, node)
     )
-    if detected.exists():
+    found = ConfiguredGpus(
+        shares_gpus=stated.shares_gpus,
+        files=tuple(reading.files),
+        count=None if asked is None else sum(count for _, count in asked),
+        digest=hashlib.sha256(repr((asked, lines, listed)).encode("utf-8", "replace")).hexdigest(),
+    )
+    if listed is not None:
         return replace(found, problem=f"slurmd reads its GPUs from {detected}")
     if stated.problem:
         return replace(found, problem=stated.problem)

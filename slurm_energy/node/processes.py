@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
+from typing import NamedTuple
 
 from slurm_energy.domain.ids import JobId, Sluid
 from slurm_energy.errors import SpoolError, WireError
@@ -59,8 +60,7 @@ def read_boot_id(path: Path = BOOT_ID_PATH) -> str:
         raise SpoolError(f"{path} cannot be read: {error.strerror}") from error
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SlurmdProcess:
+class SlurmdProcess(NamedTuple):
     """The slurmd of this node."""
 
     pid: int
@@ -68,8 +68,7 @@ class SlurmdProcess:
     executable: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Stepd:
+class _Stepd(NamedTuple):
     """One slurmstepd, by the number or the SLUID of its job, whichever is known."""
 
     pid: int

@@ -70,7 +70,12 @@ def parse_slurmd(text: str) -> GpuOrder:
 def agreed_order(counted: GpuOrder, stated: ConfiguredGpus) -> GpuOrder:
     """Return slurmd's order, unless the files state another one; their order alone proves nothing."""
     found = replace(counted, stated=stated.gpus, shares_gpus=counted.shares_gpus or stated.shares_gpus)
-    if counted.problem or stated.gpus is None:
+    if counted.problem:
+        return found
+    if stated.count is not None and len(counted.gpus) != stated.count:
+        # What was asked from within a job's cgroup detects the job's GPUs only.
+        return replace(found, problem=f"slurmd -G counts {len(counted.gpus)} GPUs, Gres= in slurm.conf {stated.count}")
+    if stated.gpus is None:
         return found
     if order_files(counted.gpus) == order_files(stated.gpus):
         return replace(found, ways=(*found.ways, BY_FILES))

@@ -229,6 +229,7 @@ class Bench:
             job_state=lambda job_id, node: self.slurm_states.get(job_id) if node == "n1" else "",
             lock_records=self.lock_records,
             start_flush=self._count_flush,
+            devices_root=self.root / "devices",
             rapl_root=self.root / "powercap",
         )
 

@@ -124,7 +124,15 @@ def test_order_that_the_files_contradict_is_not_used(node: Node) -> None:
     assert "counts nvidia4,nvidia5" in order.problem and "state nvidia2,nvidia3" in order.problem
 
 
+@pytest.mark.parametrize("count", [2, 4])
+def test_list_of_more_or_fewer_gpus_than_slurm_conf_counts_is_not_used(node: Node, count: int) -> None:
+    (node.root / "slurm.conf").write_text(f"NodeName=n1 Gres=gpu:{count}\n")
+    node.configure("AutoDetect=nvml\n", DETECTED)
+    assert node.finder.order().problem == f"slurmd -G counts 3 GPUs, Gres= in slurm.conf {count}"
+
+
 def test_order_that_only_slurmd_knows_is_its_own(node: Node) -> None:
+    (node.root / "slurm.conf").write_text("NodeName=n1 Gres=gpu:h200:2,gpu:1\n")
     node.configure("AutoDetect=nvml\n", DETECTED)
     order = node.finder.order()
     assert minors(order) == ["7", "6", "0"] and order.ways == ("slurmd -G",) and order.stated is None
@@ -133,7 +141,7 @@ def test_order_that_only_slurmd_knows_is_its_own(node: Node) -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        lambda node: node.configure(MIXED_CONF + "# a word\n", MIXED),
+        lambda node: node.configure(MIXED_CONF + "NodeName=n2 Name=gpu File=/dev/nvidia0\n", MIXED),
         lambda node: node.start_slurmd(7, ticks=50),
         lambda node: setattr(node, "finder", replace(node.finder, boot_id="boot-2")),
     ],
@@ -151,6 +159,8 @@ def test_files_written_again_with_what_they_held_cost_no_question(node: Node) ->
     node.start_slurmd(7, ticks=50)
     node.finder.order()
     os.utime(node.root / "gres.conf", (2000, 2000))
+    with (node.root / "slurm.conf").open("a") as file:
+        file.write("NodeName=n2 Gres=gpu:8\n# a word\n")
     assert not node.finder.order().problem and node.times_asked == 1
 
 
@@ -184,6 +194,7 @@ def test_gres_conf_younger_than_slurmd_is_not_the_order_in_force(node: Node) -> 
 
 
 def test_slurmd_that_fails_leaves_the_order_unknown_and_repair_asks_again(node: Node) -> None:
+    node.start_slurmd(7, ticks=500_000)
     node.configure(MIXED_CONF, "slurmd: error: Unable to determine this slurmd's NodeName\n", code=1)
     order = node.finder.order()
     assert order.gpus == () and "exit code 1: slurmd: error: Unable" in order.problem
@@ -193,6 +204,26 @@ def test_slurmd_that_fails_leaves_the_order_unknown_and_repair_asks_again(node: 
     node.program.write_text(node.program.read_text().replace("exit 1", "exit 0"))
     (node.root / "told").write_text(MIXED)
     assert not node.finder.refresh().problem and not node.finder.order().problem
+
+
+def test_failure_is_tried_again_by_a_hook_after_a_minute(node: Node) -> None:
+    node.configure(MIXED_CONF, "", code=1)
+    assert node.finder.order().problem
+    os.utime(node.finder.path, (1000, 1000))
+    node.finder.order()
+    assert node.times_asked == 2
+
+
+def test_failure_of_a_timer_leaves_the_hooks_to_ask_for_themselves(node: Node) -> None:
+    node.start_slurmd(7, ticks=50)
+    node.configure(MIXED_CONF, "", code=1)
+    assert "exit code 1" in node.finder.refresh().problem
+    assert not node.finder.path.exists()
+
+
+def test_timer_does_not_ask_while_no_slurmd_runs(node: Node) -> None:
+    assert "slurmd does not run" in node.finder.refresh().problem
+    assert node.times_asked == 0
 
 
 def test_missing_program_and_missing_configuration_are_named(node: Node) -> None:

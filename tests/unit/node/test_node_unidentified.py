@@ -11,6 +11,7 @@ from slurm_energy.errors import DeviceError
 from slurm_energy.node.epilog import run_epilog
 from slurm_energy.node.prolog import run_prolog
 from slurm_energy.node.repair import run_repair
+from slurm_energy.node.sampler import run_sampler
 
 WHY = "gpu identity unknown: slurmd did not answer"
 
@@ -70,3 +71,49 @@ def test_driver_that_cannot_be_opened_is_its_own_reason(bench: Bench) -> None:
     run_prolog(bench.context(), bench.hook(7, "1", entry()))
     assert bench.spool.read_state(JobId(7)) is None
     assert any("no driver" in line for line in bench.lines) and not any("identity" in line for line in bench.lines)
+
+
+def allow(bench: Bench, text: str) -> None:
+    folder = bench.root / "devices" / "slurm" / "uid_1000" / "job_7"
+    folder.mkdir(parents=True)
+    (folder / "devices.list").write_text(text)
+
+
+def sample(bench: Bench, tmp_path: Path) -> None:
+    proc = tmp_path / "proc" / "40"
+    proc.mkdir(parents=True)
+    (proc / "cmdline").write_bytes(b"slurmstepd: [7.batch]\0")
+    (proc / "stat").write_text(f"40 (x) S {' '.join(['0'] * 18)} 100 0\n")
+    ticks = iter(range(6))
+
+    def sleep(wait_seconds: float) -> bool:
+        bench.clock.advance(1.0)
+        return next(ticks, None) is None
+
+    run_sampler(bench.context(), JobId(7), sleep, tmp_path / "proc")
+    bench.spool.sampler_path(JobId(7)).unlink()  # or the epilog would end this process
+
+
+@pytest.mark.parametrize(
+    ("text", "held"),
+    [
+        ("c 195:1 rwm\nc 195:255 rwm\nc 1:3 rwm\n", True),
+        ("a *:* rwm\n", True),
+        ("c 195:* rwm\n", True),
+        ("c 195:2 rwm\nc 195:255 rwm\n", False),
+    ],
+)
+def test_cgroup_that_holds_another_gpu_gives_the_clock_back(
+    bench: Bench, tmp_path: Path, text: str, held: bool
+) -> None:
+    bench.order = order_of(0, 1, 2, 3)
+    run_prolog(bench.context(), bench.hook(7, "1", entry()))
+    allow(bench, text)
+    sample(bench, tmp_path)
+    assert bench.locks()[1] == ((210, 1275) if held else None)
+    run_epilog(bench.context(), bench.hook(7, "1"))
+    row = bench.reports()[0].gpus[0]
+    assert (row.joules is not None) is held
+    if not held:
+        assert row.reason == ("gpu identity unknown: the job's cgroup holds nvidia2, Slurm's numbers led to nvidia1")
+        assert QualityFlag.GPU_IDENTITY_UNKNOWN in row.flags
