@@ -235,7 +235,7 @@ class Installation:
             "config_path": CONFIG_DIRECTORY / "slurm-energy.toml",
             "python": self._options.python,
             "python_in_home": self._python_in_home(),
-            "node_writable": [spool, *([log.parent] if self._config.node.log_path else [])],
+            "node_writable": [spool, *([log.parent] if self._config.node.log_path else []), *self._run_directory()],
         }
         if self._options.scheduler == "cron":
             yield self._rendered("cron/slurm-energy.j2", Path("/etc/cron.d/slurm-energy"), values)
@@ -243,6 +243,11 @@ class Installation:
         for name in ("slurm-energy-flush", "slurm-energy-repair"):
             for unit in (f"{name}.service", f"{name}.timer"):
                 yield self._rendered(f"systemd/{unit}.j2", UNIT_DIRECTORY / unit, values)
+
+    def _run_directory(self) -> list[Path]:
+        """Return where hooks note locked clocks, which repair removes."""
+        run = self._config.node.run_directory
+        return [Path(run.split("%n", 1)[0])] if run else []
 
     def _hooks(self, folder: str) -> Iterator[PlannedFile]:
         source = shared_directory("plugin") / folder

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from slurm_energy.device.base import Gpu, GpuDriver
-from slurm_energy.device.rapl import POWERCAP_ROOT
 from slurm_energy.domain.ids import GpuUuid, JobId, NodeName
 from slurm_energy.errors import DeviceError
 from slurm_energy.node.lock_records import LockRecords
@@ -41,7 +40,8 @@ class HookContext:
     job_state: Callable[[JobId, NodeName], str | None] = field(default=_not_asked)
     """Asks Slurm for a job's state on its node: empty when there is no such job; None when Slurm cannot be asked."""
     lock_records: LockRecords = field(default_factory=lambda: LockRecords(None))
-    rapl_root: Path = field(default=POWERCAP_ROOT)
+    rapl_root: Path | None = None
+    """Where the processors' counters are; None: where Linux has them."""
 
     def moment(self) -> Moment:
         """Return the present, as marks in the spool tell it."""

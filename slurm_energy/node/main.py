@@ -109,9 +109,9 @@ def _work(verb: str, options: dict[str, str], writer: int) -> None:
     try:
         _let_go(writer)
         gc.disable()  # a process of a tenth of a second needs no collector, and starts faster without
-        from slurm_energy.node import light_dataclasses  # noqa: PLC0415  # under the deadline, like all that follows
+        from slurm_energy.node import quick_start  # noqa: PLC0415  # under the deadline, like all that follows
 
-        light_dataclasses.install()
+        quick_start.install()
         from slurm_energy.node.commands import Progress, execute  # noqa: PLC0415
 
         progress = Progress(writer)

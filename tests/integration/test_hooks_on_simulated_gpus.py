@@ -17,7 +17,6 @@ from slurm_energy.domain.energy import EnergyScope, EnergySource, QualityFlag
 from slurm_energy.domain.ids import JobId
 from slurm_energy.lab.simgpu.layout import Fault
 
-
 NOT_SEEN_AT_WORK = {QualityFlag.CLOCK_UNVERIFIED, QualityFlag.BELOW_RESOLUTION}
 """Flags of a job that ends at once on an idle GPU."""
 
