@@ -2,8 +2,8 @@
 
 `dataclasses` writes each class's methods as source text, compiles it, and imports `inspect` to do so: a third of a
 hook's time. Here the methods are closures. What the package uses of it behaves the same (tests compare the two); what
-it does not use raises TypeError. `pathlib` imports, until Python 3.12, `urllib.parse` and `ipaddress` for the one method
-that makes a URI; here it does without. Nothing but the hook's start imports this module.
+it does not use raises TypeError. Until Python 3.12 `pathlib` imports `urllib.parse` and `ipaddress` for one method,
+which makes URIs; here it does without. Nothing but the hook's start imports this module.
 """
 
 import sys
