@@ -30,6 +30,9 @@ FIRST_LIMIT_SECONDS = 5.0
 """Until the child has read the configured limit; the same variable as for the configuration overrides it."""
 LOG_SECONDS = 0.5
 """How long the log may take when the work is done or given up: inside the limit, of which it gets a fifth at most."""
+REAP_ATTEMPTS = 20
+REAP_PAUSE_SECONDS = 0.001
+"""For a child that closed its files and is about to be gone: nobody else may collect it."""
 _LIMIT_VARIABLE = "SLURM_ENERGY_NODE_TIME_LIMIT_SECONDS"
 _VERBS = frozenset({"prolog", "epilog", "flush", "repair", "sample"})
 _ON_PATH = frozenset({"prolog", "epilog"})
@@ -85,7 +88,10 @@ def _sample(options: dict[str, str]) -> int:
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     os.closerange(3, 1024)
     os.chdir("/")
-    from slurm_energy.node.commands import run_sample  # noqa: PLC0415  # after the signal mask
+    from slurm_energy.node import quick_start  # noqa: PLC0415  # after the signal mask, like all that follows
+
+    quick_start.install()
+    from slurm_energy.node.commands import run_sample  # noqa: PLC0415
 
     return run_sample(options, os.environ)
 
@@ -173,11 +179,14 @@ def _watch(child: int, reader: int, verb: str, started: float) -> int:
 
 
 def _end(child: int) -> None:
-    """Kill the child unless it has ended; never waits: one that hangs in the driver cannot even be killed."""
+    """Kill the child unless it has ended, and wait a moment for its end, not longer: one in the driver has none."""
     try:
-        if os.waitpid(child, os.WNOHANG)[0] != child:
-            os.kill(child, signal.SIGKILL)
-            os.waitpid(child, os.WNOHANG)
+        for attempt in range(REAP_ATTEMPTS):
+            if os.waitpid(child, os.WNOHANG)[0] == child:
+                return
+            if attempt == 1:
+                os.kill(child, signal.SIGKILL)
+            time.sleep(REAP_PAUSE_SECONDS)
     except OSError:  # it ended just now, or whoever started this process ignores the ends of children
         pass
 

@@ -68,6 +68,7 @@ def run_sampler(context: HookContext, job_id: JobId, sleep: Sleep, proc: Path = 
     that never comes, or comes to nothing, must not bill idle time or the next job's energy to this one.
     """
     spool = context.spool
+    spool.require_private()
     write_identity(spool.sampler_path(job_id), context.boot_id)
     own = read_identity(spool.sampler_path(job_id))
     job = _await_prolog(context, job_id, sleep)
