@@ -166,7 +166,7 @@ def measure_hooks(lab: Lab) -> list[Figure]:
                 time.sleep(JOB_SECONDS)  # no job is so short that its epilog meets its sampler's start
     found = []
     for verb, took_list in seconds.items():
-        goal = "≤ 150 ms beyond the NVML calls" if verb in {"prolog", "epilog"} else ""
+        goal = "≤ 80 ms beyond the NVML calls" if verb in {"prolog", "epilog"} else ""
         found.append(figure(verb if verb.startswith("inter") else f"{verb} hook, whole process", took_list, goal))
     return found
 

@@ -386,7 +386,7 @@ class Installation:
             "config_path": SETTINGS_PATH,
             "python": self._options.python,
             "python_in_home": self._python_in_home(),
-            "node_writable": [spool, *([log.parent] if self._config.node.log_path else [])],
+            "node_writable": [spool, *([log.parent] if self._config.node.log_path else []), *self._run_directory()],
         }
         if self._options.scheduler == "cron":
             yield self._rendered("cron/slurm-energy.j2", Path("/etc/cron.d/slurm-energy"), values)
@@ -394,6 +394,11 @@ class Installation:
         for name in ("slurm-energy-flush", "slurm-energy-repair"):
             for unit in (f"{name}.service", f"{name}.timer"):
                 yield self._rendered(f"systemd/{unit}.j2", UNIT_DIRECTORY / unit, values)
+
+    def _run_directory(self) -> list[Path]:
+        """Return where hooks note locked clocks, which repair removes."""
+        run = self._config.node.run_directory
+        return [Path(run.split("%n", 1)[0])] if run else []
 
     def _hooks(self) -> Iterator[PlannedFile]:
         """Yield the hook where our pattern finds it and, on releases with one Prolog line, where the site's does."""

@@ -117,10 +117,16 @@ def make_context(settings: HookSettings, log: HookLog, stage: Callable[[str], No
 
         return NvmlDriver(settings.node.nvml_library)
 
+    silent: list[JobId] = []
+
     def job_state(job_id: JobId, node: NodeName) -> str | None:
         from slurm_energy.slurm.job_on_node import job_on_node  # noqa: PLC0415  # repair only, and rarely
 
-        return job_on_node(job_id, node, settings.slurm_bin_directory, settings.slurm_conf)
+        if silent:  # once is enough: each question may take its whole time
+            return None
+        state = job_on_node(job_id, node, settings.slurm_bin_directory, settings.slurm_conf)
+        silent.extend([job_id] if state is None else [])
+        return state
 
     def start_sampler(job_id: JobId) -> None:
         spawn_sampler(sys.executable, job_id, settings.node_name)

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from slurm_energy.device.base import Gpu, GpuDriver
-from slurm_energy.device.rapl import POWERCAP_ROOT
 from slurm_energy.domain.ids import GpuUuid, JobId, NodeName, Sluid
 from slurm_energy.errors import DeviceError
 from slurm_energy.node.gpu_mapping import device_minor
@@ -50,7 +49,8 @@ class HookContext:
     start_flush: Callable[[], None] = field(default=lambda: None)
     """Start the delivery of reports in a process of its own."""
     devices_root: Path = field(default=DEVICES_ROOT)
-    rapl_root: Path = field(default=POWERCAP_ROOT)
+    rapl_root: Path | None = None
+    """Where the processors' counters are; None: where Linux has them."""
 
     def moment(self) -> Moment:
         """Return the present, as marks in the spool tell it."""

@@ -10,12 +10,15 @@ MAX_LOG_BYTES = 1_048_576
 MAX_LINE_CHARACTERS = 2000
 
 _APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+_CONTROL = r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]"
 
 
 def one_line(text: str) -> str:
     """Return the text without line breaks and terminal controls."""
-    return _CONTROL.sub(lambda match: f"\\x{ord(match.group()):02x}", text[:MAX_LINE_CHARACTERS])
+    text = text[:MAX_LINE_CHARACTERS]
+    if text.isprintable():
+        return text
+    return re.sub(_CONTROL, lambda match: f"\\x{ord(match.group()):02x}", text)
 
 
 class HookLog:

@@ -32,6 +32,9 @@ FIRST_LIMIT_SECONDS = 5.0
 """Until the child has read the configured limit; the same variable as for the configuration overrides it."""
 LOG_SECONDS = 0.5
 """How long the log may take when the work is done or given up: inside the limit, of which it gets a fifth at most."""
+REAP_ATTEMPTS = 20
+REAP_PAUSE_SECONDS = 0.001
+"""For a child that closed its files and is about to be gone: nobody else may collect it."""
 _LIMIT_VARIABLE = "SLURM_ENERGY_NODE_TIME_LIMIT_SECONDS"
 _VERBS = frozenset({"prolog", "epilog", "flush", "repair", "sample"})
 _ON_PATH = frozenset({"prolog", "epilog"})
@@ -89,7 +92,10 @@ def _sample(options: dict[str, str]) -> int:
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     os.closerange(3, 1024)
     os.chdir("/")
-    from slurm_energy.node.commands import run_sample  # noqa: PLC0415  # after the signal mask
+    from slurm_energy.node import quick_start  # noqa: PLC0415  # after the signal mask, like all that follows
+
+    quick_start.install()
+    from slurm_energy.node.commands import run_sample  # noqa: PLC0415
 
     return run_sample(options, os.environ)
 
@@ -113,9 +119,9 @@ def _work(verb: str, options: dict[str, str], writer: int) -> None:
     try:
         _let_go(writer)
         gc.disable()  # a process of a tenth of a second needs no collector, and starts faster without
-        from slurm_energy.node import light_dataclasses  # noqa: PLC0415  # under the deadline, like all that follows
+        from slurm_energy.node import quick_start  # noqa: PLC0415  # under the deadline, like all that follows
 
-        light_dataclasses.install()
+        quick_start.install()
         from slurm_energy.node.commands import Progress, execute  # noqa: PLC0415
 
         progress = Progress(writer)
@@ -177,11 +183,14 @@ def _watch(child: int, reader: int, verb: str, started: float) -> int:
 
 
 def _end(child: int) -> None:
-    """Kill the child unless it has ended; never waits: one that hangs in the driver cannot even be killed."""
+    """Kill the child unless it has ended, and wait a moment for its end, not longer: one in the driver has none."""
     try:
-        if os.waitpid(child, os.WNOHANG)[0] != child:
-            os.kill(child, signal.SIGKILL)
-            os.waitpid(child, os.WNOHANG)
+        for attempt in range(REAP_ATTEMPTS):
+            if os.waitpid(child, os.WNOHANG)[0] == child:
+                return
+            if attempt == 1:
+                os.kill(child, signal.SIGKILL)
+            time.sleep(REAP_PAUSE_SECONDS)
     except OSError:  # it ended just now, or whoever started this process ignores the ends of children
         pass
 

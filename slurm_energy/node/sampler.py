@@ -8,7 +8,7 @@ from pathlib import Path
 
 from slurm_energy.device.base import Gpu
 from slurm_energy.device.knobs import reading, restore_settings
-from slurm_energy.device.rapl import RaplReading, read_rapl, total_difference
+from slurm_energy.device.rapl import POWERCAP_ROOT, RaplReading, read_rapl, total_difference
 from slurm_energy.domain.energy import MAX_WATTS_PER_GPU
 from slurm_energy.domain.ids import GpuUuid, JobId
 from slurm_energy.errors import DeviceError, SpoolError
@@ -73,6 +73,7 @@ def run_sampler(context: HookContext, job_id: JobId, sleep: Sleep, proc: Path = 
     that never comes, or comes to nothing, must not bill idle time or the next job's energy to this one.
     """
     spool = context.spool
+    spool.require_private()
     write_identity(spool.sampler_path(job_id), context.boot_id)
     own = read_identity(spool.sampler_path(job_id))
     job = _await_prolog(context, job_id, sleep)
@@ -264,7 +265,7 @@ def _add_host(context: HookContext, state: SamplerState, jobs: int) -> None:
         host = state.heartbeat.host = HostSamples()
     now = context.monotonic()
     try:
-        readings = read_rapl(context.rapl_root)
+        readings = read_rapl(context.rapl_root or POWERCAP_ROOT)
         if state.last_rapl is not None:
             seconds = now - state.last_rapl_seconds
             step = total_difference(state.last_rapl, readings, seconds)

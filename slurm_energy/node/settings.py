@@ -13,7 +13,7 @@ from slurm_energy.errors import ConfigError
 from slurm_energy.slurm.hook_env import is_node_name
 
 _SECTIONS = ("node", "cluster")
-_HEADER = re.compile(r"\s*\[\s*([A-Za-z0-9_-]+)[^\]]*\]\s*(?:#.*)?\Z")
+_HEADER = r"\s*\[\s*([A-Za-z0-9_-]+)[^\]]*\]\s*(?:#.*)?\Z"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +111,7 @@ def _own_sections(text: str) -> str:
     lines: list[str] = []
     ours = False
     for line in text.splitlines():
-        if header := _HEADER.match(line):
+        if header := re.match(_HEADER, line):
             ours = header[1] in _SECTIONS
         elif line.lstrip().startswith("["):
             ours = False

@@ -21,6 +21,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from slurm_energy.domain.energy import NodeReport
 from slurm_energy.domain.ids import JobId
@@ -33,9 +34,10 @@ from slurm_energy.node.files import (
     sync_directory,
     write_atomically,
 )
-from slurm_energy.node.samples import Heartbeat, decode_heartbeat, encode_heartbeat
 from slurm_energy.node.state import ActiveJob, decode_state, encode_state
-from slurm_energy.wire.report import encode_report
+
+if TYPE_CHECKING:
+    from slurm_energy.node.samples import Heartbeat
 
 _FOLDERS = ("active", "pending", "done", "reports", "rejected", "locks")
 MAX_DONE_MARKS = 2000
@@ -177,12 +179,16 @@ class Spool:
             return frozenset()
         return frozenset(content.decode("ascii", "replace").split())
 
-    def write_heartbeat(self, heartbeat: Heartbeat, *, durable: bool) -> None:
+    def write_heartbeat(self, heartbeat: "Heartbeat", *, durable: bool) -> None:
         """Store the sampler's sums."""
+        from slurm_energy.node.samples import encode_heartbeat  # noqa: PLC0415  # most prologs have none
+
         write_atomically(self.beat_path(JobId(heartbeat.job_id)), encode_heartbeat(heartbeat), durable=durable)
 
-    def read_heartbeat(self, job: ActiveJob) -> Heartbeat | None:
+    def read_heartbeat(self, job: ActiveJob) -> "Heartbeat | None":
         """Return the last sums of this attempt; None when there are none that can be used."""
+        from slurm_energy.node.samples import decode_heartbeat  # noqa: PLC0415  # most prologs have none
+
         try:
             content = read_whole(self.beat_path(job.job_id))
             heartbeat = None if content is None else decode_heartbeat(content)
@@ -194,6 +200,8 @@ class Spool:
 
     def write_report(self, report: NodeReport, boot_id: str, started_monotonic_seconds: float) -> None:
         """Store a report for delivery, with its job's start by this boot's clock; an attempt has one file."""
+        from slurm_energy.wire.report import encode_report  # noqa: PLC0415  # prologs write none
+
         start = {"boot_id": boot_id, "started_monotonic_seconds": started_monotonic_seconds}
         content = json.dumps({**encode_report(report), **start}, separators=(",", ":"), allow_nan=False)
         write_atomically(self._report_path(report), content.encode())

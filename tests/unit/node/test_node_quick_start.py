@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 
 import pytest
 
-from slurm_energy.node import light_dataclasses
+from slurm_energy.node import quick_start
 
-MAKERS = [dataclasses, light_dataclasses]
+MAKERS = [dataclasses, quick_start]
 
 
 def make(library: Any) -> tuple[Any, Any, Any]:
@@ -93,14 +93,14 @@ def test_stand_in_answers_as_the_library_does(question: str) -> None:
 def test_field_option_that_is_not_known_is_an_error_in_both() -> None:
     for library in MAKERS:
         with pytest.raises(TypeError):
-            library.field(nonsense=True)  # type: ignore[call-overload]  # what is tested
+            library.field(nonsense=True)
 
 
 COMPARE = """
 import sys
 if sys.argv[1] == "light":
-    from slurm_energy.node import light_dataclasses
-    light_dataclasses.install()
+    from slurm_energy.node import quick_start
+    quick_start.install()
 import dataclasses, importlib, pkgutil
 import slurm_energy.node as node
 from slurm_energy.wire.report import encode_report, decode_report
@@ -110,7 +110,7 @@ for module in pkgutil.iter_modules(node.__path__):
 import slurm_energy.device.nvml, slurm_energy.config
 seen = []
 for name, module in sorted(sys.modules.items()):
-    if name.startswith("slurm_energy.") and not name.endswith("light_dataclasses"):
+    if name.startswith("slurm_energy.") and not name.endswith("quick_start"):
         for thing in vars(module).values():
             if isinstance(thing, type) and thing.__module__ == name and dataclasses.is_dataclass(thing):
                 known = dataclasses.MISSING

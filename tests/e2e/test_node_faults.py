@@ -1,0 +1,146 @@
+"""What is lost or hangs on a node, on real daemons: no job waits or fails, no node drains, no clock stays locked."""
+
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+import pytest
+from energy_lab import await_reports, drained, locked_clocks, submit_decided, until, workload
+
+from slurm_energy.domain.energy import QualityFlag
+from slurm_energy.lab.cluster import Lab
+from slurm_energy.lab.jobs import submit, wait_for
+from slurm_energy.lab.simgpu.layout import Fault
+
+pytestmark = pytest.mark.lab
+
+NODE = "a100-4"
+ONE_GPU = ["-p", "a100", "-w", NODE, "--gres=gpu:1", "-t", "5"]
+REPAIR_SECONDS = 120.0
+"""The laboratory's timer repairs every 20 s; a busy machine takes its time."""
+
+
+@contextmanager
+def no_epilog(lab: Lab) -> Iterator[None]:
+    """Let epilogs end without doing anything, as where a node lost them."""
+    script = lab.layout.hooks / "epilog.d" / "50-slurm-energy.sh"
+    text = script.read_text()
+    script.write_text("#!/bin/sh\nexit 0\n")
+    try:
+        yield
+    finally:
+        script.write_text(text)
+
+
+def locked_nodes(lab: Lab) -> list[str]:
+    return sorted({node for node, _ in locked_clocks(lab)})
+
+
+def locked_job(lab: Lab, seconds: float) -> int:
+    """Start a job and return its number once its clock is locked."""
+    job = submit_decided(lab, ONE_GPU, wrap=workload(seconds))
+    wait_for(lab, job, {"RUNNING"})
+    until("lock", lambda: locked_nodes(lab) == [NODE])
+    return job
+
+
+def unlocked(lab: Lab) -> None:
+    until("end of the lock", lambda: not locked_clocks(lab), REPAIR_SECONDS)
+
+
+def test_a_lost_epilog_is_repaired_though_no_other_job_comes(lab: Lab) -> None:
+    with no_epilog(lab):
+        job = locked_job(lab, 300)
+        wait_for(lab, job, {"COMPLETED"})
+        time.sleep(1.0)
+        unlocked(lab)
+    report = await_reports(lab, job)[0]
+    assert QualityFlag.TRUNCATED in report.gpus[0].flags or report.gpus[0].joules is None
+    assert any("closed without an epilog" in event for event in report.events)
+
+
+def test_a_removed_spool_and_a_lost_epilog_leave_no_clock(lab: Lab) -> None:
+    with no_epilog(lab):
+        job = locked_job(lab, 300)
+        shutil.rmtree(lab.layout.hooks_spool / NODE)
+        time.sleep(3.0)
+        assert locked_nodes(lab) == [NODE], "a live job lost its clock"
+        wait_for(lab, job, {"COMPLETED"})
+        unlocked(lab)
+
+
+def test_a_removed_spool_does_not_keep_the_epilog_from_giving_the_clock_back(lab: Lab) -> None:
+    job = locked_job(lab, 300)
+    shutil.rmtree(lab.layout.hooks_spool / NODE)
+    wait_for(lab, job, {"COMPLETED"})
+    unlocked(lab)
+    report = await_reports(lab, job)[0]
+    assert report.gpus[0].joules is None
+
+
+def test_a_job_that_ends_while_slurmd_is_dead_leaves_no_clock(lab: Lab) -> None:
+    job = locked_job(lab, 300)
+    lab.kill_slurmd(NODE)
+    try:
+        unlocked(lab)
+    finally:
+        lab.start_slurmd(NODE)
+    wait_for(lab, job, {"COMPLETED", "NODE_FAIL", "FAILED"}, timeout=120)
+    assert len(await_reports(lab, job)) == 1
+    until("nodes that take jobs", lambda: drained(lab) == {})
+
+
+def test_an_allocation_without_a_step_keeps_its_clock(lab: Lab) -> None:
+    """Between its steps a job has no process on the node; Slurm says that it is not over."""
+    lab.run(["sh", "-c", f"salloc {' '.join(ONE_GPU)} -J idle sleep 90 >/dev/null 2>&1 &"], check=True)
+    until("lock", lambda: locked_nodes(lab) == [NODE])
+    time.sleep(50.0)  # two repairs
+    assert locked_nodes(lab) == [NODE]
+    lab.run(["scancel", "--name=idle"], check=True)
+    unlocked(lab)
+
+
+def test_an_ignored_lock_is_told_once_the_job_loads_the_gpu(lab: Lab) -> None:
+    with ExitStack() as opened:
+        state = opened.enter_context(lab.gpu_state(NODE))
+        for gpu in state.gpus:
+            gpu.set_fault(Fault.CLOCK_IGNORED)
+            opened.callback(gpu.set_fault, Fault.CLOCK_IGNORED, on=False)
+        job = submit_decided(lab, ONE_GPU, wrap=workload(900))
+        wait_for(lab, job, {"COMPLETED"})
+        report = await_reports(lab, job)[0]
+    row = report.gpus[0]
+    assert row.asked_clock_mhz is not None and row.observed_clock_mhz is not None
+    assert row.asked_clock_mhz < row.observed_clock_mhz
+    assert (row.applied_clock_mhz, QualityFlag.CLOCK_IGNORED in row.flags) == (None, True)
+
+
+def test_a_log_that_is_a_pipe_holds_no_job(lab: Lab) -> None:
+    log = lab.layout.log / "hooks.log"
+    kept = log.with_name("hooks.log.kept")
+    log.rename(kept)
+    os.mkfifo(log)
+    try:
+        job = submit(lab, ONE_GPU, wrap=workload(60))
+        wait_for(lab, job, {"COMPLETED"}, timeout=60)
+        assert await_reports(lab, job)[0].gpus[0].joules is not None
+    finally:
+        kept.replace(log)
+    assert drained(lab) == {}
+
+
+def test_a_spool_that_everybody_can_write_to_is_refused_and_the_job_runs(lab: Lab) -> None:
+    spool = lab.layout.hooks_spool / NODE
+    spool.mkdir(mode=0o700, exist_ok=True)
+    spool.chmod(0o777)
+    try:
+        job = submit_decided(lab, ONE_GPU, wrap=workload(120))
+        wait_for(lab, job, {"RUNNING", "COMPLETED"})
+        wait_for(lab, job, {"COMPLETED"})
+        assert locked_clocks(lab) == {}
+    finally:
+        spool.chmod(0o700)
+    assert f"{spool} is refused: others can write to it" in (lab.layout.log / "hooks.log").read_text()
+    assert drained(lab) == {}
