@@ -14,6 +14,7 @@ from slurm_energy.cli.installation import (
     SPANK_PLUGIN,
 )
 from slurm_energy.cli.site import plugin_directory, slurm_command, under
+from slurm_energy.cli.slurm_conf_lines import HOOK_PATH
 from slurm_energy.errors import SlurmError
 
 INSTALL = "slurm-energy install"
@@ -231,6 +232,7 @@ def _hook(situation: Situation, name: str) -> Finding:
 
 def _is_ours(script: Path) -> bool:
     try:
-        return "slurm_energy" in script.read_text(encoding="utf-8", errors="replace")
+        text = script.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return False
+    return "slurm_energy" in text or str(HOOK_PATH) in text
