@@ -31,8 +31,7 @@ HOST_OF_SECTION = {
 """Who types what stands under a heading: a heading that is new here must be given a place first."""
 KEY = bytes(range(256)) * 4
 WORK = "SLURM_ENERGY_SIM_GPU_DIR=/usr/lib/gpus simgpu-workload --profile training --seconds-at-default {seconds}"
-SPANK_PLUGIN = "/usr/lib/x86_64-linux-gnu/slurm-wlm/spank_energy.so"
-_SETTINGS = {"/etc/slurm-energy", "/etc/slurm-energy/slurm-energy.toml", SPANK_PLUGIN}
+_SETTINGS = {"/etc/slurm-energy", "/etc/slurm-energy/slurm-energy.toml", "spank_energy.so"}
 LEFT = {
     "gpu1": _SETTINGS,
     "login": _SETTINGS,
@@ -213,7 +212,7 @@ def test_uninstalled_by_the_page_nothing_is_locked_and_scripts_with_our_options_
         assert left_on(site, host) == names, host
     follow(site, ["What is left"])
     for host in LEFT:
-        assert {name for name in left_on(site, host) if "plugstack" not in name} <= {SPANK_PLUGIN}, host
+        assert {name for name in left_on(site, host) if "plugstack" not in name} <= {"spank_energy.so"}, host
     assert drained(site) == ""
 
 
@@ -226,4 +225,4 @@ def left_on(site: TrialSite, host: str) -> set[str]:
         f"-name '{name}'" for name in ("*slurm-energy*", "*slurm_energy*", "*energy*.so*", "*energy*.conf", "tru_")
     )
     said = site.run(host, f"find / -xdev \\( {elsewhere} \\) -prune -o \\( {ours} \\) -newer /etc/hosts -print").stdout
-    return set(said.split())
+    return {path.rpartition("/")[2] if path.endswith(".so") else path for path in said.split()}
