@@ -75,10 +75,8 @@ def _add_line(outcome: Outcome, words: Sequence[bytes], config: Config, *, speak
     elif outcome.stdout.startswith(b"Usage: ") and _HELP_WORDS.intersection(words):
         say("--energy-dry-run in front of the script shows what would be decided and submits nothing")
     elif speaks and outcome.held:
-        for line in outcome.held:
-            match = _PLUGIN_LINE.match(line)
-            component = match.group(1) or b"" if match else b""
-            say((component + line[match.end() if match else 0 :]).decode("utf-8", "replace"))
+        for held in outcome.held:
+            say(_PLUGIN_LINE.sub(rb"\1", held, count=1).decode("utf-8", "replace"))
     elif speaks:
         job = _JOB_LINE.search(outcome.stdout)
         line = _explanation(job.group(1).decode("ascii"), config) if job is not None else ""

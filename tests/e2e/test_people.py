@@ -13,6 +13,11 @@ from slurm_energy.lab.jobs import show_job, submit, wait_for
 
 pytestmark = pytest.mark.lab
 
+
+def job_numbers(lab: Lab) -> set[str]:
+    return set(lab.run(["squeue", "-h", "-a", "-t", "all", "-o", "%i"], check=True).stdout.split())
+
+
 ASKED = ["-p", "a100", "--gres=gpu:1", "-t", "5", "-o", "/dev/null"]
 
 
@@ -33,10 +38,10 @@ def test_the_wrapper_submits_once_and_leaves_sbatchs_answer_as_it_is(lab: Lab) -
 
 
 def test_a_dry_run_shows_the_decision_and_submits_nothing(lab: Lab) -> None:
-    before = lab.run(["squeue", "-h", "-a", "-t", "all", "-o", "%i"], check=True).stdout
+    before = job_numbers(lab)
     done = lab.run(["energy-sbatch", "--energy-dry-run", *ASKED, "--wrap", "true"], user="alice", check=True)
     assert "1290 of 1410 MHz" in done.stdout + done.stderr
-    assert lab.run(["squeue", "-h", "-a", "-t", "all", "-o", "%i"], check=True).stdout == before
+    assert job_numbers(lab) == before
 
 
 def test_the_wrapper_returns_sbatchs_refusal_and_exit_code(lab: Lab) -> None:
@@ -72,7 +77,7 @@ def test_options_in_a_script_count_and_the_command_line_wins(lab: Lab) -> None:
 @pytest.mark.parametrize("deadline", ["2020-01-01", "now", "2026-03-01T08:00"])
 @pytest.mark.parametrize("command", ["sbatch", "energy-sbatch"])
 def test_a_deadline_that_has_passed_is_an_error_wherever_it_stands(lab: Lab, deadline: str, command: str) -> None:
-    before = lab.run(["squeue", "-h", "-a", "-t", "all", "-o", "%i"], check=True).stdout
+    before = job_numbers(lab)
     given = lab.run([command, *ASKED, f"--energy-deadline={deadline}", "--wrap", "true"], user="alice")
     script = f"#!/bin/sh\n#SBATCH --energy-deadline={deadline}\ntrue\n"
     written = lab.run([command, *ASKED], user="alice", input=script)
@@ -80,7 +85,7 @@ def test_a_deadline_that_has_passed_is_an_error_wherever_it_stands(lab: Lab, dea
         assert done.returncode != 0
         assert f"--energy-deadline={deadline} has passed: it is 20" in done.stderr
         assert done.stdout == ""
-    assert lab.run(["squeue", "-h", "-a", "-t", "all", "-o", "%i"], check=True).stdout == before
+    assert job_numbers(lab) == before
 
 
 def test_a_deadline_means_the_time_of_the_host_where_it_was_written(lab: Lab) -> None:

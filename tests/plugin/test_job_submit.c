@@ -244,8 +244,9 @@ static void *_submit_twenty(void *unused)
 
 		fake_slurm_empty_job(&own);
 		fake_slurm_add_entry(&own, "ENERGY_DECISION=forged");
+		fake_slurm_add_entry(&own, "ENERGY_TERMINAL=1");
 		CHECK(job_submit(&own, 1000, &told) == SLURM_SUCCESS);
-		CHECK(own.spank_job_env_size == 1);
+		CHECK(own.spank_job_env_size == 2);
 		CHECK_TEXT(own.partition, "a40");
 		CHECK_TEXT(told, "energy: 13 % less");
 		slurm_xfree((void **) &told);
