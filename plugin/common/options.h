@@ -12,8 +12,13 @@
 #define ENERGY_ENTRY_MAX_SLOWDOWN "ENERGY_MAX_SLOWDOWN"
 #define ENERGY_ENTRY_DEADLINE "ENERGY_DEADLINE"
 #define ENERGY_ENTRY_QUIET "ENERGY_QUIET"
-/* 1 where the submitting command's stderr is a terminal: only there a line about the job is shown. */
+/*
+ * 1 where the submitting command's stderr is a terminal: only there a line about the job is shown.
+ * explain under energy-sbatch, which shows a line with figures once the job is accepted.
+ */
 #define ENERGY_ENTRY_TERMINAL "ENERGY_TERMINAL"
+#define ENERGY_TERMINAL_IS "1"
+#define ENERGY_TERMINAL_EXPLAIN "explain"
 
 #define ENERGY_OPTION_BYTES 64
 #define ENERGY_MAX_DEADLINE_SECONDS (10 * 366 * 86400)

@@ -148,6 +148,7 @@ static void _wishes(energy_request_t *request, const job_desc_msg_t *job)
 	const char *slowdown = energy_job_entry(job, ENERGY_ENTRY_MAX_SLOWDOWN);
 	const char *deadline = energy_job_entry(job, ENERGY_ENTRY_DEADLINE);
 	const char *quiet = energy_job_entry(job, ENERGY_ENTRY_QUIET);
+	const char *terminal = energy_job_entry(job, ENERGY_ENTRY_TERMINAL);
 	char number[ENERGY_OPTION_BYTES];
 
 	if (mode && energy_is_mode(mode))
@@ -158,6 +159,8 @@ static void _wishes(energy_request_t *request, const job_desc_msg_t *job)
 		_text(request, "energy_deadline", deadline);
 	if (quiet && !strcmp(quiet, "1"))
 		_text(request, "energy_quiet", quiet);
+	if (terminal && !strcmp(terminal, ENERGY_TERMINAL_EXPLAIN))
+		_text(request, "energy_explain", "1");
 }
 
 extern size_t energy_job_request(const job_desc_msg_t *job, uint32_t submit_uid, char *bytes,

@@ -145,8 +145,8 @@ static bool _wants_message(const job_desc_msg_t *job, const energy_settings_t *s
 	const char *terminal = energy_job_entry(job, ENERGY_ENTRY_TERMINAL);
 
 	/* Programs that read sbatch's stderr take a line for an error, or its numbers for the job's. */
-	return settings->message && terminal && !strcmp(terminal, "1") &&
-	       (!quiet || strcmp(quiet, "1"));
+	return settings->message && terminal && (!quiet || strcmp(quiet, "1")) &&
+	       (!strcmp(terminal, ENERGY_TERMINAL_IS) || !strcmp(terminal, ENERGY_TERMINAL_EXPLAIN));
 }
 
 static void _decide(job_desc_msg_t *job, uint32_t submit_uid, char **err_msg)

@@ -75,7 +75,9 @@ local function wishes(job, lines)
 	for _, entry in pairs(type(entries) == "table" and entries or {}) do
 		local mode = tostring(entry):match("^ENERGY_MODE=(%l+)$")
 		if mode and MODES[mode] then lines.energy_mode = mode end
+		if entry == "ENERGY_TERMINAL=explain" then lines.energy_explain = "1" end
 	end
+	add(lines, "energy_explain", lines.energy_explain)
 	add(lines, "energy_mode", lines.energy_mode)
 end
 
@@ -178,7 +180,7 @@ end
 local function is_on_terminal(job)
 	local entries = field(job, "spank_job_env")
 	for _, entry in pairs(type(entries) == "table" and entries or {}) do
-		if entry == "ENERGY_TERMINAL=1" then return true end
+		if entry == "ENERGY_TERMINAL=1" or entry == "ENERGY_TERMINAL=explain" then return true end
 	end
 	return false
 end

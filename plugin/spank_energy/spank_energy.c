@@ -51,6 +51,10 @@ EXPORT extern int slurm_spank_init_post_opt(spank_t spank, int argc, char **argv
 
 typedef enum { MODE, MAX_SLOWDOWN, DEADLINE, QUIET, NUM_OPTIONS } option_t;
 
+#define CALLER_VARIABLE "SLURM_ENERGY_EXPLAIN_CALLER"
+
+static bool under_energy_sbatch;
+
 /* The last value that was given for each option; empty if none was. */
 static char values[NUM_OPTIONS][ENERGY_OPTION_BYTES];
 
@@ -169,14 +173,28 @@ static void _forget_outer_job(void)
 	}
 }
 
+/*
+ * energy-sbatch leaves its own process number, and is our parent then. The variable goes: what is
+ * submitted inside the job is not its child.
+ */
+static void _look_for_energy_sbatch(void)
+{
+	const char *caller = getenv(CALLER_VARIABLE);
+
+	under_energy_sbatch = caller && (strtol(caller, NULL, 10) == (long) getppid());
+	unsetenv(CALLER_VARIABLE);
+}
+
 extern int slurm_spank_init(spank_t spank, int argc, char **argv)
 {
 	spank_context_t context = spank_context();
 
 	(void) argc;
 	(void) argv;
-	if ((context == S_CTX_LOCAL) || (context == S_CTX_ALLOCATOR))
+	if ((context == S_CTX_LOCAL) || (context == S_CTX_ALLOCATOR)) {
 		_forget_outer_job();
+		_look_for_energy_sbatch();
+	}
 	/* Registered in every context, as SPANK asks, or the nodes would warn of unknown options. */
 	for (int i = 0; i < NUM_OPTIONS; i++) {
 		if (spank_option_register(spank, &options[i]) != ESPANK_SUCCESS)
@@ -198,7 +216,9 @@ extern int slurm_spank_init_post_opt(spank_t spank, int argc, char **argv)
 		    (spank_job_control_setenv(spank, entries[i], values[i], 1) != ESPANK_SUCCESS))
 			slurm_error("energy: --%s could not be passed on", options[i].name);
 	}
-	if (isatty(STDERR_FILENO))
-		(void) spank_job_control_setenv(spank, ENERGY_ENTRY_TERMINAL, "1", 1);
+	if (under_energy_sbatch)
+		(void) spank_job_control_setenv(spank, ENERGY_ENTRY_TERMINAL, ENERGY_TERMINAL_EXPLAIN, 1);
+	else if (isatty(STDERR_FILENO))
+		(void) spank_job_control_setenv(spank, ENERGY_ENTRY_TERMINAL, ENERGY_TERMINAL_IS, 1);
 	return 0;
 }

@@ -16,7 +16,7 @@ from slurm_energy.config import Config, load_config
 from slurm_energy.errors import SlurmEnergyError, plain_words
 
 _EXPLAIN_SECONDS = 0.5
-_PLUGIN_LINE = re.compile(rb"^sbatch: (?:\d+: )?energy: ", re.MULTILINE)
+_PLUGIN_LINE = re.compile(rb"sbatch: (\d+: )?energy: ")
 _JOB_LINE = re.compile(rb"^(?:Submitted batch job )?(\d+)(?: on cluster \S+|;\S+)?$", re.MULTILINE)
 _UNCLEAR = re.compile(
     rb"Socket timed out|Unable to contact|Zero Bytes|Connection timed out|Communication connection failure", re.I
@@ -41,10 +41,13 @@ def main(argv: Sequence[bytes] | None = None) -> int:
                 return prepared
             words = list(prepared.words)
             note = prepared.note
-        outcome = run_between_streams(sbatch, words, child_environment(sbatch, os.environ))
+        speaks = _may_speak(words, config)
+        outcome = run_between_streams(
+            sbatch, words, child_environment(sbatch, os.environ, explain=speaks), _PLUGIN_LINE
+        )
         if note:  # behind what sbatch says: who takes the first number for the job's may find one in an option
             say(note)
-        _add_line(outcome, words, config)
+        _add_line(outcome, words, config, speaks=speaks)
         return end_as(outcome)
     except OSError as error:
         say(f"sbatch cannot be started: {error}")
@@ -62,7 +65,8 @@ def _config() -> Config:
         return Config()
 
 
-def _add_line(outcome: Outcome, words: Sequence[bytes], config: Config) -> None:
+def _add_line(outcome: Outcome, words: Sequence[bytes], config: Config, *, speaks: bool) -> None:
+    """Say what is to be said once sbatch has ended; what the plugin said of a job that was refused is left unsaid."""
     if outcome.exit_code != 0:
         if _UNCLEAR.search(outcome.stderr):
             say("the job may have been accepted all the same: look with 'squeue --me' before submitting again")
@@ -70,21 +74,20 @@ def _add_line(outcome: Outcome, words: Sequence[bytes], config: Config) -> None:
             _say_unknown_option(outcome.stderr)
     elif outcome.stdout.startswith(b"Usage: ") and _HELP_WORDS.intersection(words):
         say("--energy-dry-run in front of the script shows what would be decided and submits nothing")
-    elif (
-        config.plugin.message
-        and _may_speak()
-        and not _SILENT_WORDS.intersection(words)
-        and not _PLUGIN_LINE.search(outcome.stderr)
-    ):
+    elif speaks and outcome.held:
+        for held in outcome.held:
+            say(_PLUGIN_LINE.sub(rb"\1", held, count=1).decode("utf-8", "replace"))
+    elif speaks:
         job = _JOB_LINE.search(outcome.stdout)
         line = _explanation(job.group(1).decode("ascii"), config) if job is not None else ""
         if line:
             say(line)
 
 
-def _may_speak() -> bool:
-    """Return whether a line that nobody asked for may be added: not under sbatch's own name to a program that reads."""
-    return PurePath(sys.argv[0]).name != "sbatch" or os.isatty(2)
+def _may_speak(words: Sequence[bytes], config: Config) -> bool:
+    """Return whether a line on the decision is wanted: not under sbatch's own name by a program that reads it."""
+    named = PurePath(sys.argv[0]).name != "sbatch" or os.isatty(2)
+    return named and config.plugin.message and not _SILENT_WORDS.intersection(words)
 
 
 def _say_unknown_option(stderr: bytes) -> None:

@@ -8,6 +8,8 @@ from slurm_energy.errors import SlurmError
 
 GUARD_VARIABLE = "SLURM_ENERGY_SBATCH_CALLER"
 """Number of the wrapper's process; set only when what is found is a script, which might call us back."""
+EXPLAIN_VARIABLE = "SLURM_ENERGY_EXPLAIN_CALLER"
+"""Number of the wrapper's process for the SPANK plugin: it asks for a line with figures then, and takes this away."""
 _MARKS = (b"slurm_energy.cli.energy_sbatch", b"energy-sbatch", b"energy_sbatch")
 _HEAD_BYTES = 4096
 _MAX_ANCESTORS = 64
@@ -42,10 +44,19 @@ def is_wrapper(path: str) -> bool:
     return head.startswith(b"#!") and any(mark in head for mark in _MARKS)
 
 
-def child_environment(path: str, environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment for sbatch: unchanged for the real program, with the guard for a script."""
+def child_environment(path: str, environment: Mapping[str, str], *, explain: bool) -> dict[str, str]:
+    """Return the environment for sbatch: the caller's, with the guard for a script.
+
+    Args:
+        path: sbatch.
+        environment: The caller's.
+        explain: Whether a line on the decision is wanted.
+    """
     child = dict(environment)
     child.pop(GUARD_VARIABLE, None)
+    child.pop(EXPLAIN_VARIABLE, None)
+    if explain:
+        child[EXPLAIN_VARIABLE] = str(os.getpid())
     if _head(path).startswith(b"#!"):
         child[GUARD_VARIABLE] = str(os.getpid())
     return child

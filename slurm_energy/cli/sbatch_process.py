@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import resource
 import select
 import signal
@@ -11,6 +12,10 @@ from types import FrameType
 
 _CHUNK_BYTES = 65_536
 _KEPT_BYTES = 65_536
+_STDERR = 2
+_MAX_HELD_LINES = 64
+_MAY_BE_HELD = re.compile(rb"s(?:b(?:a(?:t(?:c(?:h(?::[^\n]{0,600})?)?)?)?)?)?\Z")
+"""The beginning of a line of sbatch's, which may still become one that is held back."""
 _FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 _FROM_TERMINAL = (signal.SIGINT, signal.SIGQUIT)
 """A terminal sends these to the whole foreground group: sbatch has had its own already."""
@@ -23,11 +28,44 @@ class Outcome:
     wait_status: int
     stdout: bytes
     stderr: bytes
+    held: tuple[bytes, ...] = ()
+    """Lines of stderr that were kept back."""
 
     @property
     def exit_code(self) -> int:
         """The exit code; negative signal number when a signal ended it."""
         return os.waitstatus_to_exitcode(self.wait_status)
+
+
+class _HeldLines:
+    """Holds back lines that are to be said later; all else goes on as it comes, unfinished lines too."""
+
+    def __init__(self, pattern: re.Pattern[bytes]) -> None:
+        self.held: list[bytes] = []
+        self._pattern = pattern
+        self._begun = b""
+
+    def feed(self, chunk: bytes) -> bytes:
+        """Take what came; return what is to be written now."""
+        *lines, self._begun = (self._begun + chunk).split(b"\n")
+        passed = bytearray()
+        for line in lines:
+            if self._pattern.match(line):
+                self.held.append(line)
+            else:
+                passed += line + b"\n"
+        if not _MAY_BE_HELD.match(self._begun):
+            passed += self._begun
+            self._begun = b""
+        return bytes(passed)
+
+    def rest(self) -> bytes:
+        """Return what is left at the end."""
+        rest, self._begun = self._begun, b""
+        if rest and self._pattern.match(rest):
+            self.held.append(rest)
+            return b""
+        return rest
 
 
 class _Signals:
@@ -90,8 +128,17 @@ def open_standard_streams() -> None:
             os.open("/dev/null", os.O_RDWR)
 
 
-def run_between_streams(path: str, arguments: Sequence[bytes], environment: Mapping[str, str]) -> Outcome:
-    """Run a program with the caller's stdin, copy its stdout and stderr as they come, and wait for it."""
+def run_between_streams(
+    path: str, arguments: Sequence[bytes], environment: Mapping[str, str], hold: re.Pattern[bytes]
+) -> Outcome:
+    """Run a program with the caller's stdin, copy its stdout and stderr as they come, and wait for it.
+
+    Args:
+        path: The program.
+        arguments: Without its own name.
+        environment: Its environment.
+        hold: Lines of stderr that are kept back; they begin as sbatch's own messages do.
+    """
     open_standard_streams()
     signals = _Signals()
     signals.install()
@@ -109,12 +156,15 @@ def run_between_streams(path: str, arguments: Sequence[bytes], environment: Mapp
         os.close(out_write)
         os.close(err_write)
     signals.started(child)
-    kept = _copy_until_end(child, {out_read: 1, err_read: 2})
+    lines = _HeldLines(hold)
+    kept = _copy_until_end(child, {out_read: 1, err_read: 2}, lines)
     _, status = os.waitpid(child, 0)
-    return Outcome(wait_status=status, stdout=kept[out_read], stderr=kept[err_read])
+    return Outcome(
+        wait_status=status, stdout=kept[out_read], stderr=kept[err_read], held=tuple(lines.held[:_MAX_HELD_LINES])
+    )
 
 
-def _copy_until_end(child: int, targets: dict[int, int]) -> dict[int, bytes]:
+def _copy_until_end(child: int, targets: dict[int, int], lines: _HeldLines) -> dict[int, bytes]:
     """Copy each source to its target until sbatch has ended, not until a process it left behind closes the pipe."""
     kept = dict.fromkeys(targets, b"")
     open_sources = set(targets)
@@ -139,8 +189,10 @@ def _copy_until_end(child: int, targets: dict[int, int]) -> dict[int, bytes]:
                 poll.unregister(source)
                 open_sources.discard(source)
                 continue
-            kept[source] = (kept[source] + chunk)[:_KEPT_BYTES]
-            _write_all(targets[source], chunk)
+            passed = lines.feed(chunk) if targets[source] == _STDERR else chunk
+            kept[source] = (kept[source] + passed)[:_KEPT_BYTES]
+            _write_all(targets[source], passed)
+    _write_all(_STDERR, lines.rest())
     return kept
 
 

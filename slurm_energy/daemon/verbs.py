@@ -81,7 +81,7 @@ class LocalVerbs:
         submitted = parse_submitted_job(message.fields)
         decided = self._decided(submitted)
         self._state.claims.add(decided.decision, decided.job, self._state.snapshot)
-        reply = decision_reply(decided.decision, decided.entry)
+        reply = decision_reply(decided.decision, decided.entry, explained=submitted.explain)
 
         def afterwards() -> None:
             self._state.counters["decisions"] += 1

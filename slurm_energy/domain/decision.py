@@ -132,6 +132,8 @@ class EnergyDecision:
     snapshot_age_seconds: float | None = None
     message: str = ""
     """One line for the person who submitted, with figures: said once the job is accepted."""
+    message_in_place: str = ""
+    """The same where Slurm's side leaves the job's partitions as they are; empty where none are named."""
     announcement: str = ""
     """What sbatch may say before Slurm has accepted the job: true if it is refused, and without digits."""
     announcement_in_place: str = ""

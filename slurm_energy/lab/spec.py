@@ -10,6 +10,7 @@ from slurm_energy.errors import LabError
 
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,30}\Z")
 _WORD = re.compile(r"[a-z][a-z0-9_-]{0,30}\Z")
+_GPU_TYPE = re.compile(r"[a-z0-9][a-z0-9_-]{0,30}\Z")
 _PARTITION = re.compile(r"(?P<name>[^:]+):(?P<nodes>\d{1,3})x(?P<gpus>\d{1,2})(?::(?P<type>.+))?\Z")
 
 
@@ -47,7 +48,7 @@ class PartitionSpec:
                 )
         if not _WORD.match(self.name):
             raise LabError(f"partition {self.name!r} of a lab: lower-case letters, digits, '-' and '_' only")
-        if self.gpu_type and not _WORD.match(self.gpu_type):
+        if self.gpu_type and not _GPU_TYPE.match(self.gpu_type):
             raise LabError(f"GPU type {self.gpu_type!r} of partition {self.name}: lower-case letters, digits, '-', '_'")
         if not 1 <= self.nodes <= 64:
             raise LabError(f"partition {self.name} has {self.nodes} nodes, a lab has 1 to 64 in each")

@@ -62,11 +62,11 @@ def announcement(
         return ""
     effect = "less energy"
     if any(clock.predicted_slowdown >= _FELT for clock in chosen):
-        effect += ", a somewhat longer run"
+        effect += ", somewhat longer run"
     what = f"{' and '.join(parts)} ({effect})"
     if observed:
         return f"only observed, nothing is changed; it would have been {what}"
-    return f"if the job is accepted: {what}; figures with slurm-energy explain, {_OPT_OUT}"
+    return f"if accepted: {what}; see slurm-energy explain, {_OPT_OUT}"
 
 
 def _clock_text(clock: ClockChoice, shown_names: Mapping[GpuTypeName, str]) -> str:

@@ -233,17 +233,24 @@ class Guard:
         chosen = (outcome.partitions, outcome.clocks, outcome.prefer)
         observed = decision.mode is EnergyMode.OBSERVE
         line = explanation(*chosen, situation.shown_names, observed=observed)
+        # Slurm's side may keep the job's own partitions: what is said then is of the clocks alone.
+        left = (None, outcome.clocks, None)
+        moves, quiet = outcome.partitions is not None, job.options.quiet
+        line_in_place = explanation(*left, situation.shown_names, observed=observed) if moves else ""
         told = replace(
             decision,
             reasons=(Reason.OBSERVE_ONLY, *reasons) if observed else reasons,
             notes=(line, *notes) if observed and line else notes,
-            message="" if job.options.quiet else line,
+            message="" if quiet else line,
+            message_in_place="" if quiet else line_in_place,
         )
         # A site that observes for a while has nothing to say to people who did not ask for it.
-        if not job.options.quiet and (not observed or job.options.mode is EnergyMode.OBSERVE):
-            in_place = announcement(None, outcome.clocks, None, observed=observed) if outcome.partitions else ""
-            said = announcement(*chosen, observed=observed)
-            told = replace(told, announcement=said, announcement_in_place=in_place)
+        if not quiet and (not observed or job.options.mode is EnergyMode.OBSERVE):
+            told = replace(
+                told,
+                announcement=announcement(*chosen, observed=observed),
+                announcement_in_place=announcement(*left, observed=observed) if moves else "",
+            )
         if observed:
             return told
         return replace(told, partitions=outcome.partitions, clocks=outcome.clocks, prefer=outcome.prefer)

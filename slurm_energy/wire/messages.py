@@ -65,6 +65,8 @@ class SubmittedJob:
     max_slowdown: float | None = None
     deadline: str | None = None
     quiet: bool = False
+    explain: bool = False
+    """Whether the line goes to energy-sbatch, which shows it, with figures, once Slurm has accepted the job."""
     complaints: tuple[str, ...] = ()
 
 
@@ -178,12 +180,19 @@ def parse_submitted_job(fields: Mapping[str, str]) -> SubmittedJob:
         max_slowdown=reader.ratio("energy_max_slowdown", MAX_SLOWDOWN_BOUND),
         deadline=reader.text("energy_deadline"),
         quiet=reader.flag("energy_quiet"),
+        explain=reader.flag("energy_explain"),
         complaints=tuple(reader.complaints),
     )
 
 
-def decision_reply(decision: EnergyDecision, entry: DecisionEntry) -> Message:
-    """Return the reply that lets the plugin apply a decision; `entry` is its part that travels to the nodes."""
+def decision_reply(decision: EnergyDecision, entry: DecisionEntry, *, explained: bool = False) -> Message:
+    """Return the reply that lets the plugin apply a decision.
+
+    Args:
+        decision: What was decided.
+        entry: Its part that travels to the nodes.
+        explained: Whether the line may have figures: it is shown after the job was accepted.
+    """
     fields = {
         "decision_id": str(decision.decision_id),
         "entry": entry.encode(),
@@ -193,10 +202,12 @@ def decision_reply(decision: EnergyDecision, entry: DecisionEntry) -> Message:
         fields["partition"] = ",".join(decision.partitions)
     if decision.prefer is not None and is_feature_name(decision.prefer):
         fields["prefer"] = decision.prefer
-    if decision.announcement:
-        fields["message"] = one_line(decision.announcement)
-    if decision.announcement_in_place and "partition" in fields:
-        fields["message_in_place"] = one_line(decision.announcement_in_place)
+    line = decision.message if explained else decision.announcement
+    in_place = decision.message_in_place if explained else decision.announcement_in_place
+    if line:
+        fields["message"] = one_line(line)
+    if in_place and "partition" in fields:
+        fields["message_in_place"] = one_line(in_place)
     return Message("ok", fields)
 
 

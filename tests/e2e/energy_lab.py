@@ -4,6 +4,7 @@ import json
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
+from subprocess import CompletedProcess
 from typing import TypeVar
 
 from sqlalchemy.orm import Session
@@ -20,6 +21,7 @@ from slurm_energy.store.explain import explain
 from slurm_energy.store.session import open_engine, store_session
 
 Value = TypeVar("Value")
+Done = CompletedProcess[str]
 ACCOUNT_SECONDS = 90.0
 """A busy machine may cut off an epilog; then the report comes with the next repair, 20 s later at least."""
 DEFAULT_A100_MHZ = 1410
@@ -32,6 +34,31 @@ for _ in range(runs):
     done = subprocess.run(argv, capture_output=True, text=True)
     print(json.dumps([time.perf_counter() - begin, done.returncode, done.stdout, done.stderr]))
 """
+
+
+_ON_TERMINAL = """
+import json, os, subprocess, sys
+terminal, end = os.openpty()
+child = subprocess.Popen(json.loads(sys.argv[1]), stdin=0, stdout=subprocess.PIPE, stderr=end, text=True)
+os.close(end)
+out, said = child.stdout.read(), b""
+while True:
+    try:
+        chunk = os.read(terminal, 65536)
+    except OSError:
+        break
+    if not chunk:
+        break
+    said += chunk
+print(json.dumps([child.wait(), out, said.decode(errors="replace").replace("\\r\\n", "\\n")]))
+"""
+
+
+def on_terminal(lab: Lab, argv: Sequence[str], *, user: str = "alice", script: str | None = None) -> Done:
+    """Run a command inside whose stderr is a terminal and whose stdout is not; a script is its standard input."""
+    whole = ["python3", "-c", _ON_TERMINAL, json.dumps(list(argv))]
+    code, out, said = json.loads(lab.run(whole, user=user, input=script, check=True).stdout)
+    return CompletedProcess(args=list(argv), returncode=code, stdout=out, stderr=said)
 
 
 def until(what: str, look: Callable[[], Value | None], seconds: float = ACCOUNT_SECONDS) -> Value:

@@ -11,6 +11,7 @@ from energy_lab import (
     await_reports,
     drained,
     locked_clocks,
+    on_terminal,
     reports,
     story,
     submit_decided,
@@ -191,22 +192,44 @@ def test_a_requeued_job_is_one_job_with_two_attempts(lab: Lab) -> None:
     assert record.job.gpu.joules == pytest.approx(sum(joules for joules in known if joules is not None))
 
 
-def test_people_see_the_explanation_and_parsable_output_stays_clean(lab: Lab) -> None:
+ANNOUNCED = (
+    "energy: if accepted: a lower GPU clock (less energy, somewhat longer run); "
+    "see slurm-energy explain, opt out with --energy=off\n"
+)
+
+
+def test_a_terminal_is_told_of_the_decision_without_digits(lab: Lab) -> None:
     arguments = ["-p", "a100", "--gres=gpu:1", "-t", "5", "-o", "/dev/null"]
 
-    def explained(*argv: str) -> CompletedProcess[str]:
-        return when_decided(lambda: lab.run(argv, user="alice", check=True), lambda done: bool(done.stderr))
+    def told(*argv: str) -> CompletedProcess[str]:
+        return when_decided(lambda: on_terminal(lab, argv), lambda done: "energy:" in done.stderr)
 
-    spoken = explained("sbatch", "--parsable", *arguments, "--wrap", "true")
+    spoken = told("sbatch", "--parsable", *arguments, "--wrap", "true")
     assert spoken.stdout.strip().isdigit()
-    assert spoken.stderr.startswith("sbatch: energy: a100 at ")
-    assert "opt out with --energy=off" in spoken.stderr
-    quiet = lab.run(["sbatch", "--energy-quiet", *arguments, "--wrap", "true"], user="alice", check=True)
-    assert quiet.stderr == ""
-    run = explained("srun", "-p", "a100", "--gres=gpu:1", "-t", "5", "hostname")
-    assert "srun: energy: a100 at " in run.stderr
-    shell = explained("salloc", "-p", "a100", "--gres=gpu:1", "-t", "5", "true")
-    assert "salloc: energy: a100 at " in shell.stderr
+    assert spoken.stderr == f"sbatch: {ANNOUNCED}"
+    assert not any(letter.isdigit() for letter in spoken.stderr)
+    quiet = on_terminal(lab, ["sbatch", "--energy-quiet", *arguments, "--wrap", "true"])
+    assert (quiet.returncode, quiet.stderr) == (0, "")
+    assert f"srun: {ANNOUNCED}" in told("srun", "-p", "a100", "--gres=gpu:1", "-t", "5", "hostname").stderr
+    assert f"salloc: {ANNOUNCED}" in told("salloc", "-p", "a100", "--gres=gpu:1", "-t", "5", "true").stderr
+
+
+def test_a_program_that_reads_what_sbatch_says_reads_what_slurm_alone_says(lab: Lab) -> None:
+    job = submit_decided(lab, ["-p", "a100", "--gres=gpu:1", "-t", "5", "-o", "/dev/null"], wrap="true")
+    assert show_job(lab, job)["AdminComment"].startswith("energy:")
+    done = lab.run(
+        ["sbatch", "-p", "a100", "--gres=gpu:1", "-t", "5", "-o", "/dev/null", "--wrap", "true"], user="alice"
+    )
+    assert done.stdout.startswith("Submitted batch job ")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_refused_submission_was_promised_nothing(lab: Lab) -> None:
+    refused = ["sbatch", "-p", "a100", "--gres=gpu:1", "-t", "5", "-N", "64", "-o", "/dev/null", "--wrap", "true"]
+    done = when_decided(lambda: on_terminal(lab, refused), lambda done: "energy:" in done.stderr)
+    assert done.returncode != 0
+    assert f"sbatch: {ANNOUNCED}" in done.stderr
+    assert "Batch job submission failed" in done.stderr
 
 
 def test_report_and_explain_show_a_person_his_own_jobs_only(lab: Lab) -> None:

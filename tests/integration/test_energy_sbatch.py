@@ -16,6 +16,9 @@ import pytest
 from fake_daemon import FakeDaemon
 from fake_sbatch import FakeSbatch
 
+from slurm_energy.cli.energy_sbatch import _PLUGIN_LINE
+from slurm_energy.cli.sbatch_find import EXPLAIN_VARIABLE
+from slurm_energy.cli.sbatch_process import _HeldLines
 from slurm_energy.slurm.sbatch_script import script_directives
 from slurm_energy.wire.codec import Message
 
@@ -145,7 +148,7 @@ def test_a_plain_refusal_gets_no_advice(fake: FakeSbatch) -> None:
 def test_the_plugins_line_is_enough(fake: FakeSbatch, daemon: Callable[[Message | None], FakeDaemon]) -> None:
     asked = daemon(explained(LINE))
     fake.lay_out("stderr", b"sbatch: energy: " + LINE.encode() + b"\n")
-    assert submit(fake, b"job.sh").stderr == b"sbatch: energy: " + LINE.encode() + b"\n"
+    assert submit(fake, b"job.sh").stderr == b"energy-sbatch: " + LINE.encode() + b"\n"
     assert asked.requests == []
 
 
@@ -365,6 +368,48 @@ def test_an_unknown_option_of_somebody_else_is_left_to_sbatch(fake: FakeSbatch) 
     fake.lay_out("stderr", b"sbatch: unrecognized option '--gpuz=2'\n")
     fake.lay_out("rc", b"1")
     assert submit(fake, b"--gpuz=2", b"job.sh").stderr == b"sbatch: unrecognized option '--gpuz=2'\n"
+
+
+def test_the_plugins_line_comes_behind_the_jobs_number_and_not_for_a_refused_job(fake: FakeSbatch) -> None:
+    fake.lay_out("stderr", b"sbatch: other\nsbatch: energy: a100 at 1275\nsbatch: 1: energy: a40 at 1455\nsbatch: x")
+    done = subprocess.run(
+        [*WRAPPER, "job.sh"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        timeout=60,
+        env=environment(fake, None),
+        check=False,
+    )
+    found = re.search(rb"\d+", done.stdout.replace(b"sbatch: other", b""))
+    assert found is not None and found.group() == b"4242"
+    assert b"energy-sbatch: a100 at 1275\nenergy-sbatch: 1: a40 at 1455\n" in done.stdout
+    assert b"sbatch: other\nsbatch: x" in done.stdout
+    fake.lay_out("rc", b"1")
+    assert submit(fake, b"job.sh").stderr == b"sbatch: other\nsbatch: x"
+
+
+def test_the_plugin_learns_that_its_line_is_wanted(fake: FakeSbatch) -> None:
+    """It asks for a line with figures where its parent left its own number, and takes the variable away."""
+    program = f"#!{sys.executable} -IS\nimport os\nprint(os.environ.get('{EXPLAIN_VARIABLE}') == str(os.getppid()))\n"
+    fake.install("sbatch", program)
+    assert submit(fake, b"job.sh").stdout == b"True\n"
+    assert submit(fake, b"--quiet", b"job.sh").stdout == b"False\n"
+    assert submit(fake, b"-Q", b"job.sh", more={EXPLAIN_VARIABLE: "1"}).stdout == b"False\n"
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 50])
+def test_lines_are_held_back_however_they_arrive(size: int) -> None:
+    text = b"sbatch: energy: one\nsb\nsbatch\nsbatch: 0: energy: two\nsbatch: energetic\nsbatch: energy: three"
+    lines = _HeldLines(_PLUGIN_LINE)
+    passed = b"".join(lines.feed(text[at : at + size]) for at in range(0, len(text), size)) + lines.rest()
+    assert passed == b"sb\nsbatch\nsbatch: energetic\n"
+    assert lines.held == [b"sbatch: energy: one", b"sbatch: 0: energy: two", b"sbatch: energy: three"]
+
+
+def test_what_is_no_line_of_sbatchs_goes_on_at_once() -> None:
+    lines = _HeldLines(_PLUGIN_LINE)
+    assert lines.feed(b"password: ") == b"password: "
+    assert lines.feed(b"sbatch: " + b"x" * 700) == b"sbatch: " + b"x" * 700
 
 
 def test_what_was_left_out_is_said_behind_the_jobs_number(fake: FakeSbatch) -> None:

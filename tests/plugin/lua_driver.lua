@@ -11,6 +11,7 @@ local jobs = {
 			admin_comment = "seen", spank_job_env = { "ENERGY_MODE=saver", "ENERGY_MODE=$(id)", "ENERGY_TERMINAL=1" },
 		}
 	end,
+	explained = function() return { spank_job_env = { "ENERGY_TERMINAL=explain" } } end,
 	piped = function() return { partition = "a100,a40", spank_job_env = { "ENERGY_MODE=saver" } } end,
 	hinted = function()
 		return {

@@ -160,6 +160,22 @@ static void test_a_line_about_a_partition_that_was_not_applied_is_not_told(void)
 	fake_daemon_stop(daemon);
 }
 
+static void test_energy_sbatch_gets_figures(void)
+{
+	fake_daemon_t *daemon = fake_daemon_start(DAEMON_ANSWERS, REPLY, strlen(REPLY));
+
+	_configure(fake_daemon_socket(daemon), "");
+	for (int explained = 0; explained < 2; explained++) {
+		_begin();
+		fake_slurm_add_entry(&job, explained ? "ENERGY_TERMINAL=explain" : "ENERGY_TERMINAL=1");
+		_submit();
+		CHECK_TEXT(message, "energy: 13 % less");
+		CHECK(!strstr(fake_daemon_last_request(daemon), "\nenergy_explain=1\n") == !explained);
+		_finish();
+	}
+	fake_daemon_stop(daemon);
+}
+
 static void test_a_caller_without_room_for_a_message_is_served(void)
 {
 	fake_daemon_t *daemon = fake_daemon_start(DAEMON_ANSWERS, REPLY, strlen(REPLY));
@@ -302,6 +318,7 @@ int main(void)
 	RUN(test_the_user_and_the_site_can_silence_the_message);
 	RUN(test_without_a_terminal_nothing_is_said);
 	RUN(test_a_line_about_a_partition_that_was_not_applied_is_not_told);
+	RUN(test_energy_sbatch_gets_figures);
 	RUN(test_a_caller_without_room_for_a_message_is_served);
 	RUN(test_a_bad_daemon_leaves_the_job_unchanged);
 	RUN(test_after_three_failures_the_daemon_is_left_alone_then_asked_again);

@@ -124,6 +124,9 @@ def test_without_a_terminal_nothing_is_said(start: Start) -> None:
     lines = submit(daemon.path, "piped")
     assert ("partition", "a40") in lines
     assert not [line for line in lines if line[0] == "user"]
+    assert "energy_explain" not in decode(daemon.requests[0]).fields
+    assert ("user", "energy: 13 % less") in submit(daemon.path, "explained")
+    assert decode(daemon.requests[1]).fields["energy_explain"] == "1"
 
 
 def test_a_partition_outside_the_users_list_is_not_applied(

@@ -105,6 +105,23 @@ static void test_a_terminal_behind_stderr_is_passed_on(void)
 	close(before);
 }
 
+static void test_energy_sbatch_as_parent_asks_for_an_explanation(void)
+{
+	char number[32];
+
+	fake_spank_context(S_CTX_ALLOCATOR);
+	for (int own = 0; own < 2; own++) {
+		snprintf(number, sizeof(number), "%ld", own ? (long) getppid() : 1L + (long) getppid());
+		setenv("SLURM_ENERGY_EXPLAIN_CALLER", number, 1);
+		slurm_spank_init(NULL, 0, NULL);
+		CHECK(!getenv("SLURM_ENERGY_EXPLAIN_CALLER"));
+		fake_spank_forget();
+		slurm_spank_init_post_opt(NULL, 0, NULL);
+		CHECK(!strstr(fake_spank_entries(), "ENERGY_TERMINAL=explain\n") == !own);
+	}
+	slurm_spank_init(NULL, 0, NULL);
+}
+
 static void test_in_other_contexts_nothing_is_set(void)
 {
 	static const spank_context_t contexts[] = {
@@ -148,6 +165,7 @@ int main(void)
 	RUN(test_on_the_nodes_a_bad_value_harms_nothing);
 	RUN(test_the_last_value_is_passed_on_by_sbatch_and_srun);
 	RUN(test_a_terminal_behind_stderr_is_passed_on);
+	RUN(test_energy_sbatch_as_parent_asks_for_an_explanation);
 	RUN(test_in_other_contexts_nothing_is_set);
 	RUN(test_a_job_submitted_inside_a_job_does_not_inherit_its_options);
 	return 0;

@@ -147,8 +147,9 @@ _MODELS: Final = {
     ),
 }
 SIMULATED_TYPES: Final = tuple(GpuTypeName(name) for name in _MODELS)
-LAB_GPU_TYPES: Final = {"v100": GpuTypeName("v100-pcie-16gb")}
-"""GRES types that mean another board here than in the catalogue: the V100 that was measured is a PCIe one."""
+LAB_GPU_TYPES: Final = {"v100": GpuTypeName("v100-pcie-16gb"), "3090": GpuTypeName("a40")}
+"""GRES types that mean another board here than in the catalogue: the V100 that was measured is a PCIe one, and an A40
+stands for a type of digits."""
 LAB_POWER_LIMITS_WATTS: Final = {
     "a100": 500.0,  # the Perseus boards drew 464 to 478 W
 }

@@ -1,11 +1,12 @@
 """A cluster and its jobs from what sacct printed."""
 
+import json
 from pathlib import Path
 
 import pytest
 
 from slurm_energy.errors import WorkloadError
-from slurm_energy.evaluation.replay import replay_workload, world_of_accounting
+from slurm_energy.evaluation.replay import accounting_states, replay_workload, world_of_accounting
 
 HEADER = "JobID|Submit|Start|End|State|Partition|AllocTRES|Timelimit|User|Account|JobName|NNodes|NodeList"
 
@@ -90,4 +91,58 @@ def test_another_kind_of_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "jobs.csv"
     path.write_text("submitted_seconds,true_units\n0,10\n")
     with pytest.raises(WorkloadError, match="arena run --workload"):
+        world_of_accounting(path, skip_bad=False)
+
+
+def test_each_gpu_type_is_replayed_on_its_own_device(tmp_path: Path) -> None:
+    def typed(text: str, name: str) -> str:
+        return text.replace("gres/gpu=", f"gres/gpu:{name}=")
+
+    path = sacct_file(
+        tmp_path,
+        typed(row(1, 0, 10, 4, "a"), "v100"),
+        typed(row(2, 5, 20, 4, "b"), "a100"),
+        typed(row(3, 5, 20, 2, "z", "gaming"), "3090"),
+    )
+    found = world_of_accounting(path, skip_bad=False)
+    world = found.world
+    assert {pool.name: (pool.device, pool.gpus_per_node) for pool in world.pools} == {
+        "gpu-v100": ("v100", 4),
+        "gpu-a100": ("a100", 4),
+        "gaming": ("a100", 2),
+    }
+    assert {"GPUs of type v100 are taken for v100", "GPUs of type a100 are taken for a100"} <= set(found.assumptions)
+    assert any("GPUs of type 3090 are taken for a100: no device" in text for text in found.assumptions)
+    first, second, third = replay_workload(path, world, skip_bad=False).jobs
+    assert [job.devices for job in (first, second, third)] == [("v100",), ("a100",), ()]
+    load = world.devices["v100"].loads[first.kind]
+    assert first.true_units * load.scaling.seconds(load.seconds_per_unit[-1], 4) == pytest.approx(600.0)
+
+
+def test_answers_of_sacct_json_behind_one_another_are_one_history(tmp_path: Path) -> None:
+    def job(number: int, state: str) -> dict[str, object]:
+        tres = [{"type": "gres", "name": "gpu", "count": 2}, {"type": "gres", "name": "gpu:3090", "count": 2}]
+        return {
+            "job_id": number,
+            "user": "ann",
+            "state": {"current": state},
+            "partition": "gpu",
+            "time": {"submission": 100, "start": 200, "end": 0 if state == "RUNNING" else 300},
+            "tres": {"allocated": tres},
+        }
+
+    path = tmp_path / "week.json"
+    answers = ([job(1, "COMPLETED"), job(2, "RUNNING")], [job(1, "COMPLETED"), job(2, "COMPLETED")])
+    path.write_text("\n".join(json.dumps({"jobs": jobs}) for jobs in answers))
+    states = accounting_states(path, skip_bad=False).items
+    assert [(state.job_id, state.state, state.gpu_types) for state in states] == [
+        (1, "COMPLETED", ("3090",)),
+        (2, "COMPLETED", ("3090",)),
+    ]
+
+
+def test_an_export_that_names_no_gpus_says_which_column_is_missing(tmp_path: Path) -> None:
+    path = tmp_path / "week.txt"
+    path.write_text("JobID|State|Submit|Start|Elapsed\n1|COMPLETED|100|200|00:01:00\n")
+    with pytest.raises(WorkloadError, match="no column tells GPUs, add AllocTRES"):
         world_of_accounting(path, skip_bad=False)

@@ -84,7 +84,7 @@ def test_observe_records_what_would_have_been_and_changes_nothing() -> None:
     line = "would have been: a100 at 1290 of 1410 MHz: about 11 % less energy, 5 % longer"
     assert (decision.notes[0], decision.message) == (line, line)
     assert decision.announcement == (
-        "only observed, nothing is changed; it would have been a lower GPU clock (less energy, a somewhat longer run)"
+        "only observed, nothing is changed; it would have been a lower GPU clock (less energy, somewhat longer run)"
     )
 
 
@@ -97,8 +97,8 @@ def test_a_site_that_observes_says_nothing_at_the_submission_of_people_who_did_n
 def test_the_announcement_is_true_of_a_job_that_slurm_refuses_and_has_no_digit() -> None:
     decision = decide(make_job())
     assert decision.announcement == (
-        "if the job is accepted: a lower GPU clock (less energy, a somewhat longer run); "
-        "figures with slurm-energy explain, opt out with --energy=off"
+        "if accepted: a lower GPU clock (less energy, somewhat longer run); "
+        "see slurm-energy explain, opt out with --energy=off"
     )
     for kind in (make_job(), make_job(mode=EnergyMode.OBSERVE), make_job(partitions=("a40", "a100"), max_slowdown=2.0)):
         told = decide(kind).announcement

@@ -97,6 +97,7 @@ def test_open_routing_takes_a_slower_partition_when_the_default_one_is_full() ->
     assert decision.partitions == ("a40",)
     assert clocks(decision) == {A40: 1455, A100: 1290}, "it starts in its own partition if that has room first"
     assert decision.message.startswith("partition a40 first: a40 at 1455 of 1740 MHz")
+    assert decision.message_in_place.startswith("a40 at 1455 of 1740 MHz")
     assert "another choice of partition and a lower GPU clock" in decision.announcement
     assert "a lower GPU clock" in decision.announcement_in_place and "partition" not in decision.announcement_in_place
 

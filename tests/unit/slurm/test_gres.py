@@ -31,6 +31,47 @@ def test_every_form_of_a_gpu_request_gives_the_total_of_the_job(request_: TresRe
     assert sum(demand.count for demand in gpu_demands(request_)) == total
 
 
+@pytest.mark.parametrize(
+    ("text", "count", "slurm_type"),
+    [
+        ("gpu:3090:1", 1, "3090"),
+        ("gres/gpu:3090=4,gres/gpu=4", 4, "3090"),
+        ("gres:gpu:2080:2", 2, "2080"),
+        ("gpu:3090", 3090, None),  # Slurm's own reading: a count of any type
+        ("gpu:3090:no_consume", 1, "3090"),
+        ("gpu:tesla:no_consume:2", 2, "tesla"),
+        ("gpu:tesla:NO_CONSUME:2(S:0-1)", 2, "tesla"),
+        ("gpu:no_consume:4", 4, None),
+        ("gpu:2080ti:8(S:0-1)", 8, "2080ti"),
+        ("gpu:(null):2(IDX:0-1)", 2, None),
+        ("gpu:1g.10gb", 1, "1g.10gb"),
+        ("gpu:2g.10gb:3", 3, "2g.10gb"),
+        ("gpu:a100-sxm4-80gb:8(S:0-1)", 8, "a100-sxm4-80gb"),
+        ("gpu:nvidia_h100_80gb_hbm3_1g.20gb+me:1", 1, "nvidia_h100_80gb_hbm3_1g.20gb+me"),
+        ("gpu:a100:1k", 1024, "a100"),
+        ("gpu:a100:1KiB", 1024, "a100"),
+        ("gpu:a100:2kb", 2000, "a100"),
+        ("gpu=2", 2, None),
+        ("7696487:2", 2, None),  # how old releases of sacct print what slurmctld knew as gpu
+    ],
+)
+def test_type_and_count_are_told_apart_as_slurm_does(text: str, count: int, slurm_type: str | None) -> None:
+    assert parse_gpus(text) == (GpuDemand(count=count, slurm_type=slurm_type),)
+
+
+@pytest.mark.parametrize("text", ["shard:8", "gres/mps=100", "gres/gpumem=40G", "gres/gpuutil=90", "gres:shard:3090:1"])
+def test_what_is_no_whole_gpu_is_passed_over(text: str) -> None:
+    assert parse_gpus(text) == ()
+
+
+def test_types_of_digits_keep_apart() -> None:
+    assert held_gpus(["gpu:3090:2(IDX:0-1),gpu:2080:1(IDX:2)", "gpu:3090:1(IDX:0)"]) == (
+        GpuDemand(count=3, slurm_type="3090"),
+        GpuDemand(count=1, slurm_type="2080"),
+    )
+    assert gpu_indices("gpu:(null):2(IDX:0,3)") == (0, 3)
+
+
 def test_both_prefixes_mean_the_same() -> None:
     assert parse_gpus("gres:gpu:a100:2") == parse_gpus("gres/gpu:a100:2") == parse_gpus("gpu:a100:2")
 

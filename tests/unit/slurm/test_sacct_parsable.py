@@ -83,6 +83,7 @@ def test_raw_number_tells_tasks_apart() -> None:
         ("OUT_OF_MEMORY", "OUT_OF_MEMORY"),
         ("TIMEOUT", "TIMEOUT"),
         ("REQUEUED", "REQUEUED"),
+        ("REVOKED", "REVOKED"),
         ("RUNNING", "RUNNING"),
     ],
 )
@@ -253,3 +254,85 @@ def test_no_row_breaks_the_reader(rows: list[str]) -> None:
 def test_no_cell_breaks_the_reader(cells: dict[str, str]) -> None:
     found = convert_parsable(table(row(**cells)))
     assert len(found.items) + found.skipped_rows <= 1
+
+
+OLD = "JobID|JobName|State|Submit|Start|End|Elapsed|NNodes"
+
+
+def old(columns: str, *cells: str) -> JobState:
+    text = f"{OLD}|{columns}\n7|train|COMPLETED|100|200|300|00:01:40|2|{'|'.join(cells)}\n"
+    (job,) = convert_parsable(text).items
+    return job
+
+
+@pytest.mark.parametrize(
+    ("columns", "cells", "count", "types"),
+    [
+        ("AllocGRES", ("gpu:4",), 4, ()),
+        ("AllocGRES", ("gpu:tesla:4",), 4, ("tesla",)),
+        ("AllocGRES", ("7696487:2",), 2, ()),
+        ("AllocGRES", ("",), 0, ()),
+        ("AllocTRES|AllocGRES", ("billing=1,cpu=8", "gpu:3090:2"), 2, ("3090",)),  # gres/gpu is no accounted TRES
+        ("AllocTRES|AllocGRES", ("cpu=8,gres/gpu=2,gres/gpu:v100=2", "gpu:2"), 2, ("v100",)),
+        ("ReqGRES", ("gpu:2",), 4, ()),  # asked for on each of two nodes
+        ("ReqTRES", ("cpu=1,gres/gpu:a100=3",), 3, ("a100",)),
+        ("AllocCPUS", ("8",), None, ()),
+    ],
+)
+def test_gpus_are_found_in_whatever_column_names_them(
+    columns: str, cells: tuple[str, ...], count: int | None, types: tuple[str, ...]
+) -> None:
+    job = old(columns, *cells)
+    assert (job.gpu_count, job.gpu_types) == (count, types)
+
+
+@pytest.mark.parametrize("mark", [",", ";", "\t"])
+def test_exports_with_another_delimiter_are_read_by_their_header(mark: str) -> None:
+    text = table(row(alloctres="billing=16,gres/gpu:a100=4,gres/gpu=4", reqtres="billing=8,gres/gpu=2"))
+    found = convert_parsable(text.replace("|", mark))
+    assert found.skipped == {}
+    (job,) = found.items
+    assert (job.job_id, job.gpu_count, job.gpu_types, job.node_count) == (42, 4, ("a100",), 2)
+
+
+def test_a_csv_with_quotes_is_read_as_csv() -> None:
+    head = ",".join(f'"{name}"' for name in HEADER.split("|"))
+    cells = {**GOOD, "jobname": 'a "b", c\nd'}
+    body = ",".join('"' + cell.replace('"', '""') + '"' for cell in cells.values())
+    (job,) = convert_parsable(f"\ufeff{head}\r\n{body}\r\n").items
+    assert (job.name, job.gpu_count) == ('a "b", c\nd', 4)
+
+
+def test_two_exports_in_one_file_are_read_by_their_own_headers_and_overlap() -> None:
+    running = row(jobid="43", state="RUNNING", end="Unknown", elapsed="00:10:00")
+    second = "JobID|State|Submit|Start|Elapsed|AllocTRES"
+    later = f"43|COMPLETED|{GOOD['submit']}|{GOOD['start']}|01:00:00|gres/gpu=1"
+    again = f"42|COMPLETED|{GOOD['submit']}|{GOOD['start']}|1-01:00:10|gres/gpu:a100=4"
+    found = convert_parsable(table(row(), running) + "\n" + f"{second}\n{again}\n{later}\n")
+    assert found.skipped == {}
+    assert sorted((job.job_id, job.state, job.gpu_count) for job in found.items) == [
+        (42, "COMPLETED", 4),
+        (43, "COMPLETED", 1),
+    ]
+
+
+@pytest.mark.parametrize("name", ["two\nlines", "\n", "a\n\nb", "99|not a row\nb", "x\r\ny"])
+def test_a_line_break_in_a_job_name_costs_no_row(name: str) -> None:
+    told: list[int] = []
+    found = convert_parsable(
+        table(row(jobid="41"), row(jobname=name), row(jobid="43")), on_bad=lambda line, *_: told.append(line)
+    )
+    assert (told, [job.job_id for job in found.items]) == ([], [41, 42, 43])
+
+
+def test_a_row_that_was_cut_off_costs_only_itself() -> None:
+    found = convert_parsable(table(row(jobid="41")) + "42|train|alice\n" + row(jobid="43") + "\n")
+    assert [job.job_id for job in found.items] == [41, 43]
+    assert sum(found.skipped.values()) == 1
+
+
+def test_a_csv_whose_cells_cannot_be_told_apart_is_told_with_what_helps() -> None:
+    told: list[str] = []
+    head = "JobID,State,Submit,Start,Elapsed,NodeList\n"
+    convert_parsable(head + "1,COMPLETED,100,200,9,n[1,3]\n", on_bad=lambda *bad: told.append(bad[3]))
+    assert "quotes, or sacct -P without --delimiter" in told[0]

@@ -163,6 +163,11 @@ def test_a_decision_becomes_the_reply_of_the_protocol() -> None:
     )
 
 
+def test_energy_sbatch_gets_the_line_with_figures() -> None:
+    assert decision_reply(decision(), ENTRY, explained=True).fields["message"] == "a100 at 1275 of 1410 MHz"
+    assert parse_submitted_job({"uid": "1", "submit_uid": "1", "energy_explain": "1"}).explain
+
+
 def test_a_decision_that_changes_nothing_still_carries_its_entry() -> None:
     entry = DecisionEntry(decision_id=ID, mode=EnergyMode.OFF)
     reply = decision_reply(decision(mode=EnergyMode.OFF, clocks=(), message="", announcement=""), entry)
