@@ -1,7 +1,7 @@
 """Where a job may start: which partitions, with which GPU types, and whether there is room this moment."""
 
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from slurm_energy.config import Config, RoutingConfig
@@ -50,8 +50,8 @@ def asked_partitions(case: JobOnCluster) -> tuple[PartitionState, ...]:
 def routable_partitions(case: JobOnCluster, routing: RoutingConfig) -> tuple[PartitionState, ...]:
     """Return the partitions among which a choice is open; one or none means that there is nothing to choose.
 
-    A user's list is only ever narrowed, a single partition that he named is kept, and a job that named none leaves the
-    default partition only where the site has opened routing.
+    Of a user's list some may be put first, a single partition that he named is kept, and a job that named none is tried
+    in others than the default partition only where the site has opened routing.
     """
     if case.job.tied or case.job.reservation is not None or case.job.array is not None:
         # A reservation belongs to its nodes, and room for one task says nothing about room for a whole array.
@@ -86,35 +86,41 @@ def refusal(case: JobOnCluster, partition: PartitionState) -> str | None:
     return next((reason for failed, reason in checks if failed), None)
 
 
-def order_objection(case: JobOnCluster, partition: PartitionState) -> str | None:
-    """Return why slurmctld's side would not put a partition before the job's own ones; None where it would.
+def order_objections(case: JobOnCluster, partitions: Iterable[PartitionState]) -> dict[PartitionName, str]:
+    """Return why slurmctld's side would not put a partition before the job's own ones, for those that it would not.
 
     That side looks again, at slurmctld's own records: this only keeps us from announcing what it will leave out.
     """
     own = asked_partitions(case)
-    if not own or own[0].name == partition.name:
-        return None
-    job, home, adds = case.job, own[0], not case.job.partitions
-    checks = (
-        (len(own) < len(set(job.partitions)), "stands in a list with a partition that is not known"),
-        (any(_is_before(one, partition) for one in own), "is tried after another one, by its priority"),
-        (any(one.list_terms != partition.list_terms for one in own), "is open to others than the job's own ones"),
-        (any(one.root_only or one.needs_reservation for one in own), "stands in a list with one that is closed"),
-        (not home.up, "stands behind one that is down"),
-        (home.default_terms != partition.default_terms, "has other defaults than the job's own first one"),
-        (
-            job.time_limit_minutes is None and home.default_time_minutes != partition.default_time_minutes,
-            "has another default time limit than the job's own first one",
-        ),
-        (adds and _is_before(partition, home), "has a higher priority than the default one"),
-        (adds and home.placing_terms != partition.placing_terms, "places jobs otherwise than the default one"),
-    )
-    return next((reason for failed, reason in checks if failed), None)
+    if not own:
+        return {}
+    home, adds = own[0], not case.job.partitions
+    terms = {one.list_terms for one in own}
+    tier = max(one.priority_tier for one in own)
+    factor = max(one.priority_job_factor for one in own)
+    closed = any(one.root_only or one.needs_reservation for one in own)
+    unknown = len(own) < len(set(case.job.partitions))
+    no_limit = case.job.time_limit_minutes is None
 
+    def objection(one: PartitionState) -> str | None:
+        checks = (
+            (unknown, "stands in a list with a partition that is not known"),
+            (one.priority_tier < tier or one.priority_job_factor < factor, "comes after another one by its priority"),
+            (terms != {one.list_terms}, "is open to others than the job's own ones"),
+            (closed, "stands in a list with one that is closed"),
+            (not home.up, "stands behind one that is down"),
+            (home.default_terms != one.default_terms, "has other defaults than the job's own first one"),
+            (
+                no_limit and home.default_time_minutes != one.default_time_minutes,
+                "has another default time limit than the job's own first one",
+            ),
+            (adds and (one.priority_tier > tier or one.priority_job_factor > factor), "comes before the default one"),
+            (adds and home.placing_terms != one.placing_terms, "places jobs otherwise than the default one"),
+        )
+        return next((reason for failed, reason in checks if failed), None)
 
-def _is_before(one: PartitionState, other: PartitionState) -> bool:
-    """Return whether Slurm tries a partition before another whatever their order."""
-    return one.priority_tier > other.priority_tier or one.priority_job_factor > other.priority_job_factor
+    found = ((one.name, objection(one)) for one in partitions if one.name != home.name)
+    return {name: why for name, why in found if why is not None}
 
 
 def unfitness(case: JobOnCluster, partition: PartitionState, config: Config) -> str | None:

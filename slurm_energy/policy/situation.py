@@ -14,7 +14,7 @@ from slurm_energy.policy.candidates import (
     catalogue_name,
     has_idle_room,
     known_gpu_types,
-    order_objection,
+    order_objections,
     refusal,
     routable_partitions,
     slurm_types,
@@ -43,10 +43,9 @@ def situation_of(case: JobOnCluster, config: Config) -> Situation:
     they may be the faster ones.
     """
     routable = routable_partitions(case, config.routing)
+    objections = order_objections(case, routable)
     refusals = {
-        partition.name: refusal(case, partition)
-        or unfitness(case, partition, config)
-        or order_objection(case, partition)
+        partition.name: refusal(case, partition) or unfitness(case, partition, config) or objections.get(partition.name)
         for partition in routable
     }
     allowed = tuple(partition for partition in routable if refusals[partition.name] is None)

@@ -1,6 +1,7 @@
 """A burst of jobs must not be sent to the same idle GPUs."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -58,6 +59,13 @@ def test_an_array_claims_without_bound_and_a_job_without_gpus_nothing() -> None:
     claims.add(decision(100.0), job(1, (A100,), array="1-1000"), None)
     claims.add(decision(100.0), job(0, (A40,)), None)
     assert claims.not_in(snapshot(100.0)) == {A100: math.inf}
+
+
+def test_a_job_that_does_not_start_now_claims_nothing() -> None:
+    claims = Claims()
+    for _ in range(60):
+        claims.add(decision(100.0), replace(job(4, (A100,)), starts_later=True), None)
+    assert claims.not_in(snapshot(100.0)) == {}
 
 
 @pytest.mark.parametrize("known", [None, ClusterSnapshot(cluster=ClusterName("c"), taken_at_seconds=1.0)])

@@ -1,6 +1,6 @@
 from slurm_energy.daemon.job_request import job_request
 from slurm_energy.domain.job import EnergyMode, EnergyOptions, GpuDemand, JobRequest
-from slurm_energy.wire.messages import SubmittedJob
+from slurm_energy.wire.messages import SubmittedJob, parse_submitted_job
 
 NOW = 1_790_000_000.0
 
@@ -50,3 +50,14 @@ def test_a_deadline_that_has_passed_leaves_no_time_to_run_slower() -> None:
     understood = job_request(SubmittedJob(user_id=1, deadline="2020-01-01"), NOW)
     assert understood.request.options.deadline_seconds == NOW
     assert "'2020-01-01' is not in the next ten years" in understood.complaints[0]
+
+
+def test_a_job_that_is_held_depends_on_others_or_begins_later_does_not_start_now() -> None:
+    def request(**fields: str) -> JobRequest:
+        return job_request(parse_submitted_job({"uid": "1", **fields}), now_seconds=1000.0).request
+
+    assert not request().starts_later
+    assert not request(begin_time="1000").starts_later
+    for fields in ({"held": "1"}, {"dependency": "afterok:5"}, {"begin_time": "1001"}):
+        assert request(**fields).starts_later
+    assert request(tied="1").tied

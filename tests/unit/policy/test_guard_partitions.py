@@ -12,7 +12,7 @@ from policy_factory import (
     make_snapshot,
 )
 
-from slurm_energy.domain.decision import Reason
+from slurm_energy.domain.decision import EnergyDecision, Reason
 
 
 def test_users_single_partition_is_never_changed() -> None:
@@ -172,3 +172,64 @@ def test_array_and_reservation_keep_their_partitions(changes: dict[str, Any]) ->
     decision = decide(make_job(partitions=("a40", "a100"), **changes))
     assert decision.partitions is None
     assert clocks(decision) == {A100: 1290, A40: 1455}
+
+
+LISTED = ("a40", "a100")
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"a100": {"priority_tier": 0}}, "comes after another one by its priority"),
+        ({"a40": {"priority_job_factor": 9}}, "comes after another one by its priority"),
+        ({"a100": {"list_terms": ("QoS=part",)}}, "is open to others"),
+        ({"a40": {"list_terms": ("AllowGroups=hpc",)}}, "is open to others"),
+        ({"a100": {"default_terms": ("JobDefaults=DefCpuPerGPU=2",)}}, "has other defaults"),
+        ({"a40": {"root_only": True}}, "stands in a list with one that is closed"),
+        ({"a40": {"up": False}}, "stands behind one that is down"),
+        ({"a100": {"min_nodes": 2}}, "is for jobs of more nodes"),
+        ({"a100": {"max_cpus_per_node": 3}}, "allows fewer CPUs on a node"),
+        ({"a100": {"max_memory_per_node_mib": 3000.0}}, "allows less memory on a node"),
+    ],
+    ids=str,
+)
+def test_a_partition_that_the_plugin_would_not_put_first_is_not_named(
+    changes: dict[str, dict[str, Any]], why: str
+) -> None:
+    def named(**settings: dict[str, Any]) -> EnergyDecision:
+        partitions = [make_partition(name, is_default=name == "a40", **settings.get(name, {})) for name in LISTED]
+        snapshot = make_snapshot(
+            make_node("a1", "a40", "a40"), make_node("b1", "a100", "a100"), partitions=tuple(partitions)
+        )
+        job = make_job(partitions=LISTED, tasks=4, memory_per_node_mib=4000.0)
+        return decide(job, policy=routing_to("a100"), snapshot=snapshot)
+
+    assert named().partitions == ("a100",)
+    decision = named(**changes)
+    assert decision.partitions is None
+    assert any(why in note for note in decision.notes), decision.notes
+
+
+def test_a_partition_that_differs_from_the_default_one_is_not_added_to_it() -> None:
+    for changes in ({"placing_terms": ("OverSubscribe=EXCLUSIVE",)}, {"priority_tier": 2}):
+        partitions = (make_partition("a40", is_default=True), make_partition("a100", **changes))
+        nodes = [make_node("a1", "a40", "a40"), make_node("b1", "a100", "a100")]
+        config = make_config(routing_open=True)
+        decision = decide(make_job(), snapshot=make_snapshot(*nodes, partitions=partitions), config=config)
+        assert decision.partitions is None
+
+
+def test_a_default_time_limit_of_the_own_partition_is_kept_where_the_user_gave_none() -> None:
+    partitions = (
+        make_partition("a40", is_default=True, default_time_minutes=600.0),
+        make_partition("a100", default_time_minutes=60.0),
+    )
+    nodes = [make_node("a1", "a40", "a40"), make_node("b1", "a100", "a100")]
+    snapshot = make_snapshot(*nodes, partitions=partitions)
+    ask = {"policy": routing_to("a100"), "snapshot": snapshot}
+    assert decide(make_job(partitions=LISTED, time_limit_minutes=30.0), **ask).partitions == ("a100",)
+    assert decide(make_job(partitions=LISTED, time_limit_minutes=None), **ask).partitions is None
+
+
+def test_a_job_that_is_tied_to_its_partitions_keeps_their_order() -> None:
+    assert decide(make_job(partitions=LISTED, tied=True), policy=routing_to("a100")).partitions is None

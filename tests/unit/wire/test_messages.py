@@ -178,6 +178,12 @@ def test_a_decision_that_changes_nothing_still_carries_its_entry() -> None:
     }
 
 
+def test_the_line_of_a_job_that_stays_goes_with_a_partition_alone() -> None:
+    lines = {"message": "a40 first", "message_in_place": "a100 at 1275"}
+    assert decision_reply(decision(partitions=(PartitionName("a40"),), **lines), ENTRY).fields.items() >= lines.items()
+    assert "message_in_place" not in decision_reply(decision(**lines), ENTRY).fields
+
+
 def test_a_preferred_feature_is_sent_as_it_is() -> None:
     assert decision_reply(decision(prefer="rack:3"), ENTRY).fields["prefer"] == "rack:3"
 
