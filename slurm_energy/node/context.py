@@ -10,8 +10,8 @@ from slurm_energy.domain.ids import GpuUuid, JobId, NodeName, Sluid
 from slurm_energy.errors import DeviceError
 from slurm_energy.node.gpu_mapping import device_minor
 from slurm_energy.node.gpu_order import GpuOrder
-from slurm_energy.node.lock_records import LockRecords
 from slurm_energy.node.job_devices import DEVICES_ROOT
+from slurm_energy.node.lock_records import LockRecords
 from slurm_energy.node.log import HookLog
 from slurm_energy.node.settings import HookSettings
 from slurm_energy.node.spool import Moment, Spool

@@ -56,7 +56,15 @@ def become_two(lab: Lab) -> None:
     try:
         lab._service("wait", "nodes")
     except BaseException as error:
-        error.add_note(str(lab.run(["sh","-c","timeout 5 scontrol ping; timeout 5 sinfo -N; tail -15 $LAB/slurmctld.log"],env={"LAB":str(lab.layout.log)},timeout=20)))
+        error.add_note(
+            str(
+                lab.run(
+                    ["sh", "-c", "timeout 5 scontrol ping; timeout 5 sinfo -N; tail -15 $LAB/slurmctld.log"],
+                    env={"LAB": str(lab.layout.log)},
+                    timeout=20,
+                )
+            )
+        )
         raise
 
 
@@ -81,7 +89,12 @@ def standby(lab: Lab) -> Iterator[Path]:
     try:
         yield folder
     except BaseException as error:
-        for log in [*folder.glob("*.log"), *lab.directory.glob("home/*/slurm-*.out"), *lab.layout.log.glob("slurmd-*"), lab.layout.log/"hooks.log"]:
+        for log in [
+            *folder.glob("*.log"),
+            *lab.directory.glob("home/*/slurm-*.out"),
+            *lab.layout.log.glob("slurmd-*"),
+            lab.layout.log / "hooks.log",
+        ]:
             error.add_note(f"{log.name}: {log.read_text(errors='replace')[-3000:]}")
         raise
     finally:
