@@ -12,7 +12,7 @@ from slurm_energy.config import ClusterConfig, Config, DaemonConfig, RoutingConf
 from slurm_energy.daemon.decide import Decided, JobHistory, KnownUser, Picture, create_decider
 from slurm_energy.daemon.frames import RuntimePart, WorkPart
 from slurm_energy.daemon.recorder_link import RecorderLink
-from slurm_energy.daemon.recorder_process import Readiness, RecorderLoop, prepare_schema
+from slurm_energy.daemon.recorder_process import Condition, RecorderLoop, prepare_schema
 from slurm_energy.domain.cluster import ClusterSnapshot, NodeGpus, NodeState, PartitionState
 from slurm_energy.domain.ids import GpuTypeName, NodeName, PartitionName
 from slurm_energy.store.access import Engine
@@ -76,7 +76,7 @@ def history_of(config: Config, engine: Engine, monkeypatch: pytest.MonkeyPatch) 
     used: list[JobHistory] = []
     link = RecorderLink(used.append)
     told: list[object] = []
-    loop = RecorderLoop(config, told.append, Readiness())
+    loop = RecorderLoop(config, told.append, Condition())
     loop._side_tasks(engine)
     assert {type(frame) for frame in told} >= {RuntimePart, WorkPart}
     for frame in told:
@@ -138,7 +138,7 @@ def test_runs_that_cannot_be_compared_leave_the_picture_and_the_recording_as_the
 
     monkeypatch.setattr("slurm_energy.daemon.recorder_process.named_work", fail)
     told: list[object] = []
-    RecorderLoop(site(tmp_path), told.append, Readiness())._side_tasks(engine)
+    RecorderLoop(site(tmp_path), told.append, Condition())._side_tasks(engine)
     assert [type(frame) for frame in told] == [RuntimePart]
     assert "the picture from before stays" in caplog.text
 

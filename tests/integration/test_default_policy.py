@@ -44,7 +44,7 @@ def status(daemon: RunningDaemon) -> dict[str, Any]:
     return found
 
 
-def record_of(daemon: RunningDaemon, **job: str) -> dict[str, Any]:
+def record_of(daemon: RunningDaemon, **job: Any) -> dict[str, Any]:
     """Return the record of a new decision."""
     decision_id = daemon.decide(**job).fields["decision_id"]
     found: list[dict[str, Any]] = []

@@ -158,7 +158,14 @@ def test_the_plugin_folder_is_read_from_the_program(tmp_path: Path) -> None:
     folder.mkdir(parents=True)
     program = tmp_path / "slurmctld"
     (tmp_path / "x.c").write_text("int main(void) { return 0; }\n")
-    argv = ["cc", "-o", program, tmp_path / "x.c", f"-Wl,-rpath,{tmp_path}/none:{folder}", "-Wl,--enable-new-dtags"]
+    argv: list[str | Path] = [
+        "cc",
+        "-o",
+        program,
+        tmp_path / "x.c",
+        f"-Wl,-rpath,{tmp_path}/none:{folder}",
+        "-Wl,--enable-new-dtags",
+    ]
     subprocess.run(argv, check=True)
     assert library_folders(program) == (tmp_path / "none", folder)
     assert list(plugin_places({}, program)) == [folder]
