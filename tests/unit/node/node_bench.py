@@ -9,7 +9,7 @@ from typing import Any
 from slurm_energy.config import NodeConfig
 from slurm_energy.device.base import GpuIdentity
 from slurm_energy.domain.decision import DecisionEntry
-from slurm_energy.domain.ids import ClusterName, DecisionId, GpuTypeName, GpuUuid, JobId, NodeName
+from slurm_energy.domain.ids import ClusterName, DecisionId, GpuTypeName, GpuUuid, JobId, NodeName, Sluid
 from slurm_energy.domain.job import EnergyMode
 from slurm_energy.errors import DeviceError
 from slurm_energy.node.context import HookContext
@@ -191,7 +191,7 @@ class Bench:
         self.slurm_conf = root / "slurm.conf"
         self.samplers: list[int] = []
         self.lines: list[str] = []
-        self.live: frozenset[JobId] = frozenset()
+        self.live: frozenset[JobId | Sluid] = frozenset()
         self.boot_id = "boot-1"
         self.root = root
 
