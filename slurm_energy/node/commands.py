@@ -22,6 +22,9 @@ from slurm_energy.slurm.hook_env import parse_hook_environment
 OFF_PATH_SECONDS = 120.0
 """flush and repair keep no job waiting and may take longer."""
 
+ORDER_SHARE = 0.4
+"""Share of a hook's time in which slurmd may tell its order of GPUs, where that is not known."""
+
 
 class Progress:
     """How the working process talks to the one that watches it: one line per word, in one pipe."""
@@ -134,7 +137,8 @@ def make_context(settings: HookSettings, log: HookLog, stage: Callable[[str], No
     boot_id = read_boot_id()
 
     def gpu_order(slurm_conf: str | None) -> GpuOrder:
-        return order_finder(settings, boot_id, slurm_conf).order()
+        limit_seconds = ORDER_SHARE * settings.node.time_limit_seconds
+        return order_finder(settings, boot_id, slurm_conf).order(limit_seconds)
 
     def start_flush() -> None:
         spawn_flush(sys.executable, settings.node_name)

@@ -22,6 +22,8 @@ MIXED = PartitionSpec(
     gpu_types=("a100", "a100", "a40", "a40"),
     gres="gpu:a40:2,gpu:a100:2",
 )
+PATIENT = {"node": {"time_limit_seconds": 30.0}}
+"""A busy machine must not make a hook give up."""
 
 
 def loaded(lab: Lab, node: str) -> set[str]:
@@ -30,10 +32,15 @@ def loaded(lab: Lab, node: str) -> set[str]:
         return {gpu.uuid for gpu in state.gpus if any(load.utilisation > 0 for load in gpu.loads)}
 
 
-def run_one(lab: Lab, node: str, request: list[str]) -> tuple[int, set[str], set[str]]:
+def run_one(lab: Lab, node: str, request: list[str], gpus: int) -> tuple[int, set[str], set[str]]:
     """Run a job until its GPUs are loaded; return its number, and what it loads and what is locked meanwhile."""
+
+    def whole() -> set[str] | None:
+        found = loaded(lab, node)
+        return found if len(found) >= gpus else None
+
     job = submit_decided(lab, [*request, "-t", "30", "--energy=saver"], wrap=workload(600))
-    used = until(f"load of job {job}", lambda: loaded(lab, node))
+    used = until(f"load of job {job}", whole)
     locked = {uuid for name, uuid in locked_clocks(lab) if name == node}
     wait_for(lab, job, {"COMPLETED"})
     return job, used, locked
@@ -43,7 +50,7 @@ def check_own_gpu(lab: Lab, node: str, request: list[str], minors: set[int]) -> 
     with lab.gpu_state(node) as state:
         expected = {state.by_minor(minor).uuid for minor in minors}
         before = {gpu.uuid: gpu.energy_joules_exact() for gpu in state.gpus}
-    job, used, locked = run_one(lab, node, request)
+    job, used, locked = run_one(lab, node, request, len(minors))
     assert (used, locked) == (expected, expected)
     (report,) = await_reports(lab, job)
     assert {gpu.gpu_uuid for gpu in report.gpus} == expected
@@ -56,7 +63,7 @@ def check_own_gpu(lab: Lab, node: str, request: list[str], minors: set[int]) -> 
 
 
 def test_types_that_gres_conf_and_slurm_conf_list_in_different_order_reach_their_own_boards(new_lab: StartLab) -> None:
-    lab = new_lab(energy=True, partitions=(MIXED,))
+    lab = new_lab(energy=True, partitions=(MIXED,), settings=PATIENT)
     check_own_gpu(lab, "mixed-1", ["-p", "mixed", "--gres=gpu:a40:1"], {2})
     check_own_gpu(lab, "mixed-1", ["-p", "mixed", "--gres=gpu:a100:2"], {0, 1})
 
@@ -64,7 +71,7 @@ def test_types_that_gres_conf_and_slurm_conf_list_in_different_order_reach_their
 @pytest.mark.parametrize("detected", ["links", "uuids"])
 def test_detected_gpus_whose_minors_run_against_the_driver_are_the_jobs_own(new_lab: StartLab, detected: str) -> None:
     spec = PartitionSpec(name="a100", nodes=1, gpus_per_node=4, minor_numbers=(3, 2, 1, 0), detected=detected)  # type: ignore[arg-type]  # one of its words
-    lab = new_lab(energy=True, partitions=(spec,))
+    lab = new_lab(energy=True, partitions=(spec,), settings=PATIENT)
     check_own_gpu(lab, "a100-1", ["-p", "a100", "--gres=gpu:1"], {3})
     check_own_gpu(lab, "a100-1", ["-p", "a100", "--gres=gpu:3"], {3, 2, 1})
     kept = json.loads((lab.layout.hooks_spool / "a100-1" / "gpu-order.json").read_text())
@@ -73,13 +80,13 @@ def test_detected_gpus_whose_minors_run_against_the_driver_are_the_jobs_own(new_
 
 
 def test_order_that_changed_under_slurmd_sets_nothing_and_says_so_until_slurmd_starts_again(new_lab: StartLab) -> None:
-    lab = new_lab(energy=True, partitions=(MIXED,))
+    lab = new_lab(energy=True, partitions=(MIXED,), settings=PATIENT)
     request = ["-p", "mixed", "--gres=gpu:a40:1"]
     check_own_gpu(lab, "mixed-1", request, {2})
     gres_conf = lab.layout.etc / "gres.conf"
     text = gres_conf.read_text()
     gres_conf.write_text(text.replace("[0-1]", "[x]").replace("[2-3]", "[0-1]").replace("[x]", "[2-3]"))
-    job, used, locked = run_one(lab, "mixed-1", request)
+    job, used, locked = run_one(lab, "mixed-1", request, 1)
     assert len(used) == 1 and not locked
     (report,) = await_reports(lab, job)
     (gpu,) = report.gpus
@@ -95,7 +102,7 @@ def test_order_that_changed_under_slurmd_sets_nothing_and_says_so_until_slurmd_s
 
 
 def test_process_under_a_slurmstepds_name_does_not_keep_a_lost_jobs_clock(new_lab: StartLab) -> None:
-    lab = new_lab(energy=True)
+    lab = new_lab(energy=True, settings=PATIENT)
     epilog = next((lab.layout.hooks / "epilog.d").glob("*energy*"))
     kept = epilog.read_text()
     epilog.write_text("#!/bin/sh\nexit 0\n")

@@ -115,7 +115,7 @@ def test_watch_finds_the_steps_of_a_job_by_its_sluid(proc: Proc) -> None:
 def test_job_that_lives_under_its_sluid_is_not_taken_as_over(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     run_prolog(bench.context(), bench.hook(7, "0", entry(), SLURM_JOB_SLUID=JOB))
-    bench.live = frozenset({Sluid(JOB)})
+    bench.live = frozenset[JobId | Sluid]({Sluid(JOB)})
     run_prolog(bench.context(), bench.hook(8, "0", entry({"a100-sxm4-80gb": 1200})))
     assert bench.locks()[0] is None  # a clock that both did not ask for
     assert bench.spool.read_state(JobId(7)) is not None
