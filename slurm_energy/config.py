@@ -6,7 +6,6 @@ Imports are few on purpose: the node hooks read this at every job.
 
 import math
 import os
-import tomllib
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
@@ -256,6 +255,8 @@ def load_config(path: Path | None = None, environment: Mapping[str, str] = os.en
     Raises:
         ConfigError: file missing or not TOML, unknown section or key, wrong type, value outside its bound.
     """
+    import tomllib  # noqa: PLC0415  # 5 ms that a hook, which reads plain files itself, does not pay
+
     named = path is not None or bool(environment.get(CONFIG_PATH_VARIABLE))
     file = path or config_path(environment)
     try:
@@ -332,6 +333,8 @@ def _from_text(text: str, kind: Any) -> Any:
         return text
     if get_origin(kind) is tuple:
         return [part for part in text.split(",") if part]
+    import tomllib  # noqa: PLC0415  # as in load_config
+
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except (ValueError, RecursionError):

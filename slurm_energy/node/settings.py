@@ -2,7 +2,6 @@
 
 import os
 import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -93,6 +92,11 @@ def _read(path: Path, named: bool) -> tuple[dict[str, object], str | None]:
         return {}, None
     except (OSError, ValueError) as error:
         raise ConfigError(f"configuration file {path} cannot be read: {error}") from error
+    plain = plain_document(text)
+    if plain is not None:
+        return plain, None
+    import tomllib  # noqa: PLC0415  # costs more than all the rest of this module
+
     try:
         return tomllib.loads(text), None
     except (ValueError, RecursionError) as error:
@@ -104,6 +108,61 @@ def _read(path: Path, named: bool) -> tuple[dict[str, object], str | None]:
     if "node" not in document:
         raise ConfigError(problem)
     return document, f"{problem}; went on with its [node] and [cluster]"
+
+
+def plain_document(text: str) -> dict[str, object] | None:
+    """Return what tomllib would of a file of plain lines; None when any line is more than that, or wrong.
+
+    Plain are: nothing, a comment, `[section]`, and `key = value` with a text without escapes, a number, true or false.
+    """
+    document: dict[str, object] = {}
+    section: dict[str, object] | None = None
+    for line in text.replace("\r\n", "\n").split("\n"):
+        line = line.strip(" \t")  # noqa: PLW2901  # what is left of it
+        if not line.isprintable():
+            return None
+        if not line or line[0] == "#":
+            continue
+        if line[0] == "[":
+            name = line[1:-1].strip(" \t")
+            if line[-1] != "]" or not _is_bare(name) or name in document:
+                return None
+            section = {}
+            document[name] = section
+            continue
+        key, separator, written = line.partition("=")
+        key = key.strip(" \t")
+        if len(key) > 2 and key[0] == key[-1] == '"':
+            key = key[1:-1]
+        value = _plain_value(written.strip(" \t"))
+        if section is None or not separator or not _is_bare(key) or key in section or value is None:
+            return None
+        section[key] = value
+    return document
+
+
+def _plain_value(written: str) -> str | bool | int | float | None:
+    if written[:1] == '"':
+        value, quote, rest = written[1:].partition('"')
+        rest = rest.strip(" \t")
+        return value if quote and "\\" not in value and rest[:1] in {"", "#"} else None
+    word = written.partition("#")[0].strip(" \t")
+    if word in {"true", "false"}:
+        return word == "true"
+    whole, point, part = word.removeprefix("-").partition(".")
+    if not _is_number(whole) or (whole[0] == "0" and whole != "0") or len(word) > 18:
+        return None
+    if not point:
+        return int(word)
+    return float(word) if _is_number(part) else None
+
+
+def _is_bare(name: str) -> bool:
+    return name.isascii() and name.replace("_", "a").replace("-", "a").isalnum()
+
+
+def _is_number(digits: str) -> bool:
+    return digits.isascii() and digits.isdigit()
 
 
 def _own_sections(text: str) -> str:

@@ -4,6 +4,7 @@ import dataclasses
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
@@ -133,3 +134,34 @@ def test_every_class_of_the_hooks_has_the_same_fields_under_both() -> None:
     ]
     assert said[0] == said[1]
     assert int(said[0].splitlines()[0]) > 40
+
+
+SLOW_TO_IMPORT = {
+    *("inspect", "ast", "tokenize", "tomllib", "datetime", "ipaddress", "urllib.parse", "subprocess", "shutil"),
+    *("tempfile", "random", "logging", "argparse", "ctypes.util", "asyncio"),
+}
+MODULES = """
+import os, sys
+from slurm_energy.node import main
+watcher, leave = os.getpid(), os._exit
+def leaving(status):
+    if os.getpid() != watcher:
+        open(sys.argv[2], "w").write(" ".join(sys.modules))
+    leave(status)
+os._exit = leaving
+main.main()
+"""
+
+
+@pytest.mark.parametrize("verb", ["prolog", "epilog"])
+def test_hook_imports_nothing_that_is_slow(tmp_path: Path, verb: str) -> None:
+    settings = tmp_path / "slurm-energy.toml"
+    settings.write_text(
+        f'[node]\nspool_directory = "{tmp_path}/spool"\nrun_directory = "{tmp_path}/run"\nlog_path = ""\n'
+    )
+    environment = {"SLURM_JOB_ID": "7", "SLURM_JOB_GPUS": "0", "SLURM_ENERGY_CONFIG": str(settings)}
+    command = [sys.executable, "-I", "-c", MODULES, verb, str(tmp_path / "modules")]
+    subprocess.run(command, env=environment, check=True, timeout=60)
+    loaded = set((tmp_path / "modules").read_text().split())
+    assert {f"slurm_energy.node.{verb}", "pynvml"} <= loaded
+    assert loaded & SLOW_TO_IMPORT == set()
