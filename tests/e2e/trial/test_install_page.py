@@ -66,7 +66,7 @@ def drained(site: TrialSite) -> str:
 
 
 def well(site: TrialSite, host: str) -> bool:
-    """Return whether doctor finds no fault but that this trial's boards have another power limit than the catalogue's."""
+    """Return whether doctor finds no fault but that these boards have another power limit than the catalogue's."""
     said = site.run(host, "slurm-energy doctor", check=False).stdout
     found = re.findall(r"^fail (?!GPU power limits).*", said, re.MULTILINE)
     if found:
@@ -169,7 +169,7 @@ def test_installed_by_the_page_jobs_run_on_nodes_with_and_without_our_files(site
     site.run("ctl", "systemctl restart slurm-energyd")
     # A machine that runs other tests may miss 50 ms; what counts here is not how fast an answer comes.
     site.run(
-        "ctl", "sed -i s/^deadline_milliseconds=.*/deadline_milliseconds=1000/ /etc/slurm-energy/energy-plugin.conf"
+        "ctl", "sed -i s/^deadline_milliseconds=.*/deadline_milliseconds=500/ /etc/slurm-energy/energy-plugin.conf"
     )
     run_job(site, "-w bare")
     measured = run_job(site, "-w gpu1 --gres=gpu:1 --energy=saver", WORK.format(seconds=60))
