@@ -174,7 +174,7 @@ class Installation:
     def _for_roles(self, roles: tuple[str, ...], scheduler: str) -> "Installation":
         """Return the plan for other roles of this host, with nothing edited."""
         options = replace(self._options, roles=roles, scheduler=scheduler, edit_slurm_conf=False)
-        return Installation(replace(self._config), options, {"SLURM_CONF": str(self.slurm_conf)})
+        return Installation(self._config, options, {"SLURM_CONF": str(self.slurm_conf)})
 
     @property
     def would_drain_without_files(self) -> bool:
@@ -426,6 +426,13 @@ class Installation:
                 path = _place_among(own, _SITE_HOOK_NAMES[key.lower()])
                 if path is not None and under(self._options.root, path.parent).is_dir():
                     yield PlannedFile(path=path, content=content, mode=0o755, is_generated=True)
+                    yield from self._earlier_links(path.parent)
+
+    def _earlier_links(self, folder: Path) -> Iterator[PlannedFile]:
+        """Yield, to be taken away, the links by which a folder of the site led to our hooks in an earlier version."""
+        for entry in sorted(under(self._options.root, folder).iterdir()):
+            if entry.is_symlink() and entry.readlink().is_relative_to(CONFIG_DIRECTORY):
+                yield PlannedFile(path=folder / entry.name, link_to=entry.readlink(), absent=True)
 
     def _python_in_home(self) -> bool:
         return str(self._options.python).startswith(("/home/", "/root/", "/run/user/"))

@@ -3,6 +3,7 @@
 import re
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 from install_page import console_blocks
@@ -65,6 +66,15 @@ def drained(site: TrialSite) -> str:
     return "".join(line for line in said.splitlines(keepends=True) if "drain" in line or "down" in line)
 
 
+def well(site: TrialSite, host: str) -> bool:
+    """Return whether doctor finds no fault but that these boards have another power limit than the catalogue's."""
+    said = site.run(host, "slurm-energy doctor", check=False).stdout
+    found = re.findall(r"^fail (?!GPU power limits).*", said, re.MULTILINE)
+    if found:
+        print(said)
+    return not found
+
+
 def run_job(site: TrialSite, options: str, command: str = "true", *, wait: bool = True) -> int:
     done = site.run("login", f"sbatch --parsable -o /tmp/job-%j.out {options} --wrap '{command}'", user="alice")
     job = int(done.stdout.strip())
@@ -97,7 +107,7 @@ def joules(site: TrialSite, job: int) -> float:
     return float(found[1]) if found else 0.0
 
 
-def await_state(site: TrialSite, job: int, state: str, limit_seconds: float = 90.0) -> None:
+def await_state(site: TrialSite, job: int, state: str, limit_seconds: float = 180.0) -> None:
     ended = ("COMPLETED", "FAILED", "CANCELLED", "NODE_FAIL", "TIMEOUT")
 
     def found() -> bool:
@@ -154,14 +164,13 @@ def test_installed_by_the_page_jobs_run_on_nodes_with_and_without_our_files(site
     assert "--energy=" in site.run("login", "sbatch --help").stdout
     # What doctor finds here, and the page has under "Say what NVML cannot tell".
     for host in ("gpu1", "ctl"):
-        said = site.run(host, "slurm-energy doctor", check=False).stdout
-        assert not re.findall(r"^fail (?!GPU power limits)", said, re.MULTILINE), said
+        until(partial(well, site, host), f"doctor without faults on {host}", limit_seconds=90.0)
         text = site.path(host, "/etc/slurm-energy/slurm-energy.toml").read_text()
         site.write(host, "/etc/slurm-energy/slurm-energy.toml", f'{text}\n"a100-sxm4-80gb" = 500\n')
     site.run("ctl", "systemctl restart slurm-energyd")
     # A machine that runs other tests may miss 50 ms; what counts here is not how fast an answer comes.
     site.run(
-        "ctl", "sed -i s/^deadline_milliseconds=.*/deadline_milliseconds=1000/ /etc/slurm-energy/energy-plugin.conf"
+        "ctl", "sed -i s/^deadline_milliseconds=.*/deadline_milliseconds=500/ /etc/slurm-energy/energy-plugin.conf"
     )
     run_job(site, "-w bare")
     measured = run_job(site, "-w gpu1 --gres=gpu:1 --energy=saver", WORK.format(seconds=60))

@@ -177,6 +177,19 @@ def test_the_sites_own_hooks_stay_and_ours_join_them(root: Path) -> None:
     assert "Put at its start:  [ ! -x /bin/tru_ ] || /bin/tru_" in stderr
 
 
+@pytest.mark.parametrize("command", ["install", "uninstall"])
+def test_a_link_of_an_earlier_version_in_a_folder_of_the_site_goes(root: Path, command: str) -> None:
+    folder = root / "site/prolog.d"
+    folder.mkdir(parents=True)
+    (folder / "50-slurm-energy.sh").symlink_to("/etc/slurm-energy/prolog.d/50-slurm-energy.sh")
+    (folder / "own").symlink_to("/site/own.sh")
+    (root / "etc/slurm/slurm.conf").write_text(SLURM_CONF + "Prolog=/site/prolog.d/*\n")
+    words = [command, "--root", str(root), "--role", "node", "--yes"]
+    assert CliRunner().invoke(cli, words, standalone_mode=False).return_value == 0
+    ours = ["00-slurm-energy.sh"] if command == "install" else []
+    assert sorted(path.name for path in folder.iterdir()) == [*ours, "own"]
+
+
 @pytest.mark.parametrize("calls_ours", [False, True])
 def test_beside_one_script_of_the_site_ours_has_a_line_where_slurm_takes_several(root: Path, calls_ours: bool) -> None:
     (root / "site").mkdir()
