@@ -85,8 +85,13 @@ def readable_database(config: Config, error: DaemonUnavailable) -> str:
         try:
             with path.open("rb"):
                 return config.store.url
-        except OSError:
+        except FileNotFoundError:
             pass
+        except OSError as closed:
+            raise SlurmEnergyError(
+                f"{error} Its database {path} is not open to this user either ({closed.strerror}): start "
+                "slurm-energyd, or name another: --database URL"
+            ) from error
     raise SlurmEnergyError(f"{error} Without it, name the database: --database URL") from error
 
 
