@@ -60,6 +60,9 @@ def _deliver_soon(context: HookContext) -> None:
     """Start the delivery of the report, which the job does not wait for; the timer comes anyway."""
     if not context.settings.node.daemon_address:
         return
+    with context.spool.try_turn() as turn:
+        if turn is None:  # a delivery waits for its moment already, and has yet to look what there is
+            return
     try:
         context.start_flush()
     except SpoolError as error:

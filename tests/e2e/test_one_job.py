@@ -225,7 +225,7 @@ def test_a_program_that_reads_what_sbatch_says_reads_what_slurm_alone_says(lab: 
 
 
 def test_a_refused_submission_was_promised_nothing(lab: Lab) -> None:
-    refused = ["sbatch", "-p", "a100", "--gres=gpu:1", "-t", "5", "-N", "64", "-o", "/dev/null", "--wrap", "true"]
+    refused = ["sbatch", "-p", "a100", "--gres=gpu:1", "-t", "5", "-w", "nosuch", "-o", "/dev/null", "--wrap", "true"]
     done = when_decided(lambda: on_terminal(lab, refused), lambda done: "energy:" in done.stderr)
     assert done.returncode != 0
     assert f"sbatch: {ANNOUNCED}" in done.stderr

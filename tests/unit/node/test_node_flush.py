@@ -290,6 +290,10 @@ def test_the_epilog_starts_the_delivery_of_its_report(bench: Bench, tmp_path: Pa
     bench.node = node(tmp_path, "127.0.0.1:1")
     ended(bench, 2)
     assert bench.flushes == 1
+    with bench.spool.try_turn() as turn:
+        assert turn is not None
+        ended(bench, 4)  # it goes with the delivery that waits
+    assert bench.flushes == 1
     run_epilog(bench.context(), bench.hook(3, gpus=""))
     assert bench.flushes == 1
 

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import time
 from dataclasses import replace
 from html.parser import HTMLParser
 from typing import Any
@@ -28,7 +29,7 @@ from slurm_energy.domain.report import (
 )
 from slurm_energy.policy.attention_note import attention_note
 from slurm_energy.policy.cost_note import factors_note, option_note
-from slurm_energy.reporting.explanation import render_explain
+from slurm_energy.reporting.explanation import render_decisions, render_explain
 from slurm_energy.reporting.html import render_html
 from slurm_energy.reporting.machine import render_csv, render_explain_json, render_json
 from slurm_energy.reporting.quantities import moment_text
@@ -336,3 +337,116 @@ def test_explanation_without_decision_says_so() -> None:
     assert "nothing: this job carries no decision" in printed(render_explain, alone)
     named = replace(alone, job=make_job(decision_id=DecisionId("d0000001")))
     assert "decision d0000001 has not reached the database" in printed(render_explain, named)
+
+
+ENDED = 1_790_001_000.0
+MEASURED = EnergySum(
+    joules=12_345.0,
+    readings=2,
+    coverage_share=0.985,
+    error_share=0.0514,
+    timing_error_share=0.0014,
+    calibration_error_share=0.05,
+)
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 120, 200])
+def test_numbers_are_whole_at_any_width_and_what_has_no_room_is_named(width: int) -> None:
+    names = ("train", "a name of a job that is far too long for a column")
+    jobs = tuple(
+        make_job(job_id=JobId(7_123_456), name=name, gpu=MEASURED, wait_seconds=43_208.0, run_seconds=725.0)
+        for name in names
+    )
+    text = printed(render_table, make_report(*jobs), width=width)
+    table = text.splitlines()[: 3 + len(jobs)]
+    shown = table[1].split()
+    for line in table[3:]:
+        assert len(line) <= width
+        assert "7123456" in line and "12.3 kJ ± 6 %" in line
+        assert ("12:00:08" in line) == ("Wait" in shown)
+        assert ("12:05" in line.split()) == ("Run" in shown)
+        assert ("1.50 kJ" in line) == ("(predicted)" in shown)
+    left_out = " ".join(text.split())
+    for heading in ("User", "Name", "Partition", "State", "Covered", "Wait", "Run"):
+        assert heading in shown or f"{heading}," in left_out or f"{heading} (" in left_out
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_an_explanation_keeps_its_numbers_whole(width: int) -> None:
+    text = printed(render_explain, make_story(), width=width)
+    assert max(map(len, text.splitlines())) <= width
+    rows = [line for line in text.splitlines() if "gpu001" in line and "kJ" in line]
+    assert rows and all("1275 MHz" in line and "12.3 kJ ± 1 %" in line for line in rows)
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_decisions_keep_time_and_job_whole(width: int) -> None:
+    record = make_story().decision
+    assert record is not None
+    several = (replace(record, job_ids=(JobId(7_123_456),)), record)
+    lines = printed(render_decisions, several, width=width).splitlines()
+    assert lines[0].split()[:3] == ["Decided", "at", "Job"]
+    when = moment_text(record.decided_at_seconds)
+    assert when in lines[2] and "7123456" in lines[2]
+    assert lines[3].removeprefix(f" {when}").split()[0] == "-"
+    assert all(len(line) <= width for line in lines[:4])
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"state": "PENDING", "ended_at_seconds": None}, "not started"),
+        ({"state": "RUNNING", "ended_at_seconds": None}, "report at its end"),
+        ({"state": None, "ended_at_seconds": None}, "report on its way"),
+        ({"ended_at_seconds": ENDED - 30.0}, "report on its way"),
+        ({"ended_at_seconds": ENDED - 3600.0}, "no report"),
+        ({"ended_at_seconds": ENDED - 30.0, "started_at_seconds": None, "state": "CANCELLED"}, "never ran"),
+        ({"gpu_count": 0, "ended_at_seconds": ENDED - 30.0}, "no GPU"),
+    ],
+)
+def test_a_job_without_a_reading_says_why(changes: dict[str, Any], text: str) -> None:
+    job = make_job(**{"gpu": NO_READING, "started_at_seconds": ENDED - 4000.0, **changes})
+    shown = printed(lambda report, console: render_table(report, console, ENDED), make_report(job))
+    assert text in next(line for line in shown.splitlines() if " 77 " in line)
+    told = printed(lambda record, console: render_explain(record, console, ENDED), replace(make_story(), job=job))
+    assert f"GPU energy {text}" in told
+
+
+def test_jobs_whose_report_never_came_are_told() -> None:
+    job = make_job(gpu=NO_READING, started_at_seconds=ENDED - 9000.0, ended_at_seconds=ENDED - 3600.0)
+    shown = printed(lambda report, console: render_table(report, console, ENDED), make_report(job))
+    assert "1 jobs have no report although they ended more than 15 minutes ago" in shown
+
+
+def test_the_error_is_told_part_by_part_with_what_it_covers() -> None:
+    report = make_report(make_job(gpu=MEASURED))
+    report = replace(report, total=replace(report.total, gpu=MEASURED))
+    pages = (
+        printed(render_table, report, width=400),
+        render_html(report),
+        printed(render_explain, replace(make_story(), job=make_job(gpu=MEASURED)), width=400),
+    )
+    for page in pages:
+        assert "timing (0.2 %; readings are independent: quadrature)" in page
+        assert "sensors (5 %; common to boards of a type: added up" in page
+        assert "without host, fans and network" in page
+    row = next(csv.DictReader(io.StringIO(render_csv(report))))
+    assert (row["gpu_error_share"], row["gpu_timing_error_share"], row["gpu_calibration_error_share"]) == (
+        "0.0514",
+        "0.0014",
+        "0.05",
+    )
+
+
+@pytest.mark.parametrize(
+    ("zone", "text"), [("UTC", "2026-09-21 14:13:20+00:00"), ("XYZ-2", "2026-09-21 16:13:20+02:00")]
+)
+def test_times_are_this_machines_with_their_offset(zone: str, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", zone)
+    time.tzset()
+    try:
+        assert moment_text(1_790_000_000.0) == text
+        assert text in printed(render_explain, make_story(), width=240)
+    finally:
+        monkeypatch.undo()
+        time.tzset()

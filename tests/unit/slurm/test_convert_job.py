@@ -271,6 +271,18 @@ def test_types_asked_for_are_kept_and_an_untyped_request_has_none() -> None:
     assert converted(job_state="PENDING").gpu_types == ()
 
 
+def test_gpu_types_of_digits_are_held_and_asked_for() -> None:
+    held = converted(gres_detail=["gpu:3090:1(IDX:2)"])
+    assert (held.gpu_count, held.gpu_types, held.gpu_positions) == (1, ("3090",), (("n1", (2,)),))
+    asked = converted(job_state="PENDING", tres_per_node="gres:gpu:3090:1")
+    assert (asked.gpu_count, asked.gpu_types) == (1, ("3090",))
+
+
+def test_a_job_that_another_cluster_of_the_federation_runs_has_ended_here() -> None:
+    job = converted(job_state=["REVOKED"], start_time=0, end_time=0)
+    assert (job.state, job.started_at_seconds, job.ended_at_seconds) == ("REVOKED", None, None)
+
+
 def test_a_range_of_gpus_has_an_upper_end() -> None:
     job = converted(job_state="PENDING", tres_per_node="", tres_per_job="gres:gpu:2-8")
     assert (job.gpu_count, job.gpu_max_count) == (2, 8)
@@ -284,6 +296,11 @@ def test_a_range_of_gpus_has_an_upper_end() -> None:
         ({"memory_per_node": {"set": False, "infinite": False, "number": 0}, "memory_per_cpu": number(512)}, 4096.0),
         ({"memory_per_node": None, "memory_per_cpu": 64000, "cpus": 4, "node_count": 2}, 128000.0),
         ({"memory_per_node": number(0)}, None),
+        # squeue 23.02.6: 8 CPUs were asked for and their cores' other threads came with them
+        ({"memory_per_cpu": number(15000), "cpus": 16, "tres_alloc_str": "cpu=16,mem=120000M,node=1"}, 120000.0),
+        ({"memory_per_cpu": 15000, "cpus": 16, "tres_req_str": "cpu=8,mem=117.1875G,node=1"}, 120000.0),
+        ({"memory_per_cpu": 15000, "cpus": 16, "node_count": 2, "tres_alloc_str": "mem=240000M"}, 120000.0),
+        ({"memory_per_node": number(60001), "tres_alloc_str": "mem=58.59G"}, 60001.0),
         ({}, None),
     ],
 )

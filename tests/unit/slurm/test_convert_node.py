@@ -164,3 +164,11 @@ def test_real_answers_are_read_without_a_lost_row(name: str) -> None:
 def test_no_value_of_any_field_is_more_than_a_skipped_row(fields: dict[str, Any]) -> None:
     result = convert_nodes({"nodes": [node_row(**fields)]})
     assert len(result.items) + result.skipped_rows == 1
+
+
+def test_nodes_with_gpu_types_of_digits_and_without_consumption_are_seen() -> None:
+    assert node_gpus("gpu:3090:4(S:0-1)", "gpu:3090:1(IDX:0)") == (NodeGpus(slurm_type="3090", count=4, allocated=1),)
+    assert node_gpus("gpu:tesla:no_consume:2(S:0)", "gpu:tesla:0") == (NodeGpus(slurm_type="tesla", count=2),)
+    assert node_gpus("gpu:(null):2(S:0),shard:8", "gpu:(null):2(IDX:0-1),shard:0") == (
+        NodeGpus(slurm_type=None, count=2, allocated=2),
+    )
