@@ -26,7 +26,7 @@
 typedef struct {
 	size_t count;
 	char names[MAX_PARTITIONS][MAX_NAME_BYTES];
-} names_t;
+} name_list_t;
 
 typedef struct {
 	const job_desc_msg_t *job;
@@ -40,7 +40,7 @@ typedef struct {
 	/* What the job needs, where that can be told from what it says. */
 	bool knows_cpus;
 	uint64_t cpus, nodes;
-} list_t;
+} order_t;
 
 static bool _is_set(const char *text)
 {
@@ -57,7 +57,7 @@ static bool _is_given32(uint32_t value)
 	return value && (value != NO_VAL) && (value != INFINITE);
 }
 
-static bool _has(const names_t *names, const char *name)
+static bool _has(const name_list_t *names, const char *name)
 {
 	for (size_t i = 0; i < names->count; i++) {
 		if (!strcmp(names->names[i], name))
@@ -67,7 +67,7 @@ static bool _has(const names_t *names, const char *name)
 }
 
 /* Add the names of a comma list that are not there yet. False if one is empty or too long, or if they are too many. */
-static bool _add(names_t *names, const char *list)
+static bool _add(name_list_t *names, const char *list)
 {
 	char name[MAX_NAME_BYTES];
 
@@ -89,24 +89,24 @@ static bool _add(names_t *names, const char *list)
 	}
 }
 
-static const void *_field(const list_t *list, size_t index, size_t offset)
+static const void *_field(const order_t *list, size_t index, size_t offset)
 {
 	return (const char *) &list->partitions[index] + offset;
 }
 
 /* Whether a partition has to take the job: with EnforcePartLimits=ALL all of them. */
-static bool _must_fit(const list_t *list, size_t index)
+static bool _must_fit(const order_t *list, size_t index)
 {
 	return (index < list->moved) || list->rules.all_must_fit;
 }
 
 /* Whether defaults could be taken from a partition, in this order or in the job's own. */
-static bool _gives_defaults(const list_t *list, size_t index)
+static bool _gives_defaults(const order_t *list, size_t index)
 {
 	return (index == list->home) || _must_fit(list, index);
 }
 
-static bool _is_same_number(const list_t *list, bool everywhere, size_t offset, size_t size)
+static bool _is_same_number(const order_t *list, bool everywhere, size_t offset, size_t size)
 {
 	for (size_t i = 1; i < list->count; i++) {
 		if ((everywhere || _gives_defaults(list, i)) &&
@@ -116,7 +116,7 @@ static bool _is_same_number(const list_t *list, bool everywhere, size_t offset, 
 	return true;
 }
 
-static bool _is_same_text(const list_t *list, bool everywhere, size_t offset)
+static bool _is_same_text(const order_t *list, bool everywhere, size_t offset)
 {
 	const energy_piece_t *first = _field(list, 0, offset);
 
@@ -162,7 +162,7 @@ static bool _is_listed(energy_piece_t names, const char *name)
 }
 
 /* Whether everybody, or the job by name, may use each of the partitions that must take it, or all of them. */
-static bool _all_allow(const list_t *list, bool everywhere, size_t offset, const char *name)
+static bool _all_allow(const order_t *list, bool everywhere, size_t offset, const char *name)
 {
 	for (size_t i = 0; i < list->count; i++) {
 		const energy_piece_t *allowed = _field(list, i, offset);
@@ -175,7 +175,7 @@ static bool _all_allow(const list_t *list, bool everywhere, size_t offset, const
 }
 
 /* Slurm stops reading a list at a partition that is closed to the user: none of them may be. */
-static const char *_against_user(const list_t *list)
+static const char *_against_user(const order_t *list)
 {
 	const job_desc_msg_t *job = list->job;
 	uint32_t uid = (job->user_id == NO_VAL) ? list->submit_uid : job->user_id;
@@ -196,7 +196,7 @@ static const char *_against_user(const list_t *list)
 	return NULL;
 }
 
-static const char *_against_access(const list_t *list)
+static const char *_against_access(const order_t *list)
 {
 	const job_desc_msg_t *job = list->job;
 
@@ -222,7 +222,7 @@ static const char *_against_access(const list_t *list)
 	return _against_user(list);
 }
 
-static bool _time_fits(const list_t *list)
+static bool _time_fits(const order_t *list)
 {
 	uint32_t limit = list->job->time_limit;
 
@@ -238,7 +238,7 @@ static bool _time_fits(const list_t *list)
 	return true;
 }
 
-static bool _nodes_fit(const list_t *list)
+static bool _nodes_fit(const order_t *list)
 {
 	const job_desc_msg_t *job = list->job;
 
@@ -265,7 +265,7 @@ static bool _is_limit(uint32_t value)
 }
 
 /* Every CPU of the job on one node, or in one socket: more than it needs. */
-static bool _cpus_fit(const list_t *list)
+static bool _cpus_fit(const order_t *list)
 {
 	bool same = SAME(list, max_cpus_per_node) && SAME(list, max_cpus_per_socket);
 
@@ -289,7 +289,7 @@ static bool _cpus_fit(const list_t *list)
 }
 
 /* Slurm splits a limit of another form, for each CPU or node, into CPUs: only what needs no splitting is told. */
-static bool _memory_fits(const list_t *list)
+static bool _memory_fits(const order_t *list)
 {
 	uint64_t asked = list->job->pn_min_memory;
 	bool is_given = (asked != NO_VAL64);
@@ -310,7 +310,7 @@ static bool _memory_fits(const list_t *list)
 	return true;
 }
 
-static const char *_against_size(const list_t *list)
+static const char *_against_size(const order_t *list)
 {
 	if (!_time_fits(list))
 		return "MaxTime or DefaultTime";
@@ -326,7 +326,7 @@ static const char *_against_size(const list_t *list)
 }
 
 /* What Slurm makes of the list as a whole. */
-static const char *_against_order(const list_t *list)
+static const char *_against_order(const order_t *list)
 {
 	const energy_partition_t *first = &list->partitions[0];
 
@@ -379,7 +379,7 @@ extern bool energy_job_is_tied(const job_desc_msg_t *job)
 	       _is_given16(job->contiguous);
 }
 
-static void _weigh(list_t *list)
+static void _weigh(order_t *list)
 {
 	const job_desc_msg_t *job = list->job;
 	uint64_t cpus_per_task = _is_given16(job->cpus_per_task) ? job->cpus_per_task : 1;
@@ -410,7 +410,7 @@ static void _weigh(list_t *list)
 		list->knows_cpus &= !_is_given16(counts[i]);
 }
 
-static const char *_against(list_t *list)
+static const char *_against(order_t *list)
 {
 	const char *objection = _against_access(list);
 
@@ -420,7 +420,7 @@ static const char *_against(list_t *list)
 	return objection ? objection : _against_order(list);
 }
 
-static size_t _place(const names_t *names, const char *name)
+static size_t _place(const name_list_t *names, const char *name)
 {
 	size_t place = 0;
 
@@ -430,7 +430,7 @@ static size_t _place(const names_t *names, const char *name)
 }
 
 /* Read all partitions and say what stands against their order; NULL: nothing does. */
-static const char *_examine(list_t *list, const names_t *names)
+static const char *_examine(order_t *list, const name_list_t *names)
 {
 	energy_partition_t partitions[MAX_PARTITIONS] = { 0 };
 	const char *objection = NULL;
@@ -451,7 +451,7 @@ static const char *_examine(list_t *list, const names_t *names)
 	return objection;
 }
 
-static char *_joined(const names_t *names)
+static char *_joined(const name_list_t *names)
 {
 	size_t size = 1, used = 0;
 	char *text;
@@ -464,7 +464,7 @@ static char *_joined(const names_t *names)
 	return text;
 }
 
-static bool _default_name(names_t *names)
+static bool _default_name(name_list_t *names)
 {
 	energy_partition_t partition = { 0 };
 	bool found;
@@ -476,7 +476,7 @@ static bool _default_name(names_t *names)
 	return found;
 }
 
-static bool _is_same_order(const names_t *one, const names_t *other)
+static bool _is_same_order(const name_list_t *one, const name_list_t *other)
 {
 	bool same = (one->count == other->count);
 
@@ -494,9 +494,9 @@ static energy_applied_t _keep(char *why, size_t size, const char *answer, const 
 extern energy_applied_t energy_job_partition(job_desc_msg_t *job, uint32_t submit_uid, const char *answer,
 					     char *why, size_t size)
 {
-	names_t own = { 0 }, wanted = { 0 };
+	name_list_t own = { 0 }, wanted = { 0 };
 	bool widens = !_is_set(job->partition);
-	list_t list = { .job = job, .submit_uid = submit_uid, .widens = widens };
+	order_t list = { .job = job, .submit_uid = submit_uid, .widens = widens };
 	const char *objection;
 	char *text;
 

@@ -68,7 +68,7 @@ def _sent_to(lab: Lab, name: str) -> tuple[int, str]:
         return number, shown
 
     number, shown = when_decided(attempt, lambda made: "AdminComment" in made[1])
-    return number, shown["Partition"]
+    return number, shown["Partition"].partition(",")[0]
 
 
 def _has_ended(lab: Lab, job: int) -> bool:

@@ -225,6 +225,8 @@ def test_what_slurm_accepts_and_starts_alone_it_accepts_and_starts_with_any_answ
     driver = Path(__file__).with_name("partition_cases.py")
     done = lab.run(["python3", str(driver), json.dumps(given)], check=True, timeout=60.0 + 12.0 * count)
     found = json.loads(done.stdout)
-    print(enforced, found["counts"], f"{found['named']} answers named partitions")
+    print(
+        enforced, found["counts"], f"{found['named']} answers named partitions,", f"{found['tried_again']} tried again"
+    )
     assert sum(found["counts"].values()) == count
     assert found["failures"] == []
