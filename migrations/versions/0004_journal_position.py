@@ -1,6 +1,6 @@
 """Add how far each daemon's journal has been stored, and how far nodes' clocks are from the daemon's.
 
-Revision: 0007
+Revision: 0004
 Revises: 0003
 """
 
@@ -9,7 +9,7 @@ from typing import Any
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0007"
+revision = "0004"
 down_revision = "0003"
 branch_labels = None
 depends_on = None
