@@ -40,7 +40,8 @@ def command_files(roles: tuple[str, ...], python: Path, root: Path, remarks: lis
         if not set(where) & set(roles):
             continue
         link = COMMAND_FOLDER / name
-        if link != python.parent / name:
+        is_there = root != Path("/") or (python.parent / name).exists()
+        if link != python.parent / name and is_there:
             if _is_foreign(under(root, link), name):
                 remarks.append(f"{link} is not ours and stays: call {python.parent / name}, or move {link} away")
                 continue
@@ -69,7 +70,8 @@ def _is_foreign(path: Path, name: str) -> bool:
 
 def _pages_of_the_program() -> Iterator[PlannedFile]:
     """Yield a page for the program and one for each of its nouns; those whose packages are missing have none."""
-    root = click.Context(cli, info_name=PROGRAM, max_content_width=78, terminal_width=78)
+    width: dict[str, Any] = {"max_content_width": 78, "terminal_width": 78}
+    root = click.Context(cli, info_name=PROGRAM, **{**cli.context_settings, **width})
     see_also = []
     for noun in sorted(NOUNS):
         try:

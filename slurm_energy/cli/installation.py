@@ -21,6 +21,7 @@ from slurm_energy.cli.slurm_conf_lines import (
     HOOK_PATH,
     ConfFile,
     describe_changes,
+    has_pattern,
     hook_values,
     names_energy,
     read_conf_files,
@@ -173,7 +174,7 @@ class Installation:
     def _for_roles(self, roles: tuple[str, ...], scheduler: str) -> "Installation":
         """Return the plan for other roles of this host, with nothing edited."""
         options = replace(self._options, roles=roles, scheduler=scheduler, edit_slurm_conf=False)
-        return Installation(replace(self._config), options, {"SLURM_CONF": str(self.slurm_conf)})
+        return Installation(self._config, options, {"SLURM_CONF": str(self.slurm_conf)})
 
     @property
     def would_drain_without_files(self) -> bool:
@@ -262,18 +263,32 @@ class Installation:
 
     def _with_energy(self, files: tuple[ConfFile, ...]) -> tuple[ConfFile, ...]:
         word = "lua" if self._options.job_submit == "lua" else "energy"
-        return with_energy(files, several_hooks=self._options.several_hooks, job_submit=word)
+        return with_energy(files, several_hooks=self._has_own_line(files), job_submit=word)
+
+    def _has_own_line(self, files: tuple[ConfFile, ...]) -> bool:
+        """Return whether ours may stand in lines beside the site's own scripts: not where one of them calls ours."""
+        if not self._options.several_hooks:
+            return False
+        for key in ("Prolog", "Epilog"):
+            for own in site_hooks(files, key):
+                try:
+                    text = under(self._options.root, Path(own)).read_text(encoding="utf-8", errors="replace")
+                except OSError:
+                    continue
+                if str(HOOK_PATH) in text:
+                    return False
+        return True
 
     def _tell_of_site_hooks(self, files: tuple[ConfFile, ...]) -> None:
         """Say how ours join the site's own hooks, which go on running."""
-        if self._options.several_hooks:
-            return
         for key in ("Prolog", "Epilog"):
             for own in site_hooks(files, key):
-                if _has_pattern(own):
+                if _place_among(own, _SITE_HOOK_NAMES[key.lower()]) is not None:
                     self.remarks.append(
                         f"{key}={own} is this site's own and stays: install on the nodes adds ours there"
                     )
+                    continue
+                if self._has_own_line(files) and not has_pattern(own):
                     continue
                 where = "end" if key == "Prolog" else "start"
                 self.remarks.append(
@@ -396,18 +411,23 @@ class Installation:
                 yield self._rendered(f"systemd/{unit}.j2", UNIT_DIRECTORY / unit, values)
 
     def _hooks(self) -> Iterator[PlannedFile]:
-        """Yield the hook where our pattern finds it and, on releases with one Prolog line, where the site's does."""
+        """Yield the hook where our pattern finds it, and where a pattern of the site's own does."""
         text = (shared_directory("plugin") / "hook" / "slurm-energy.sh").read_text(encoding="utf-8")
         content = text.replace("@PYTHON@", str(self._options.python)).encode()
-        yield PlannedFile(path=HOOK_PATH, content=content, mode=0o755)
-        if self._options.several_hooks:
-            return
+        yield PlannedFile(path=HOOK_PATH, content=content, mode=0o755, is_generated=True)
         files = read_conf_files(self.slurm_conf, self._options.root)
         for key in ("Prolog", "Epilog"):
             for own in site_hooks(files, key):
                 path = _place_among(own, _SITE_HOOK_NAMES[key.lower()])
                 if path is not None and under(self._options.root, path.parent).is_dir():
-                    yield PlannedFile(path=path, content=content, mode=0o755)
+                    yield PlannedFile(path=path, content=content, mode=0o755, is_generated=True)
+                    yield from self._earlier_links(path.parent)
+
+    def _earlier_links(self, folder: Path) -> Iterator[PlannedFile]:
+        """Yield, to be taken away, the links by which a folder of the site led to our hooks in an earlier version."""
+        for entry in sorted(under(self._options.root, folder).iterdir()):
+            if entry.is_symlink() and entry.readlink().is_relative_to(CONFIG_DIRECTORY):
+                yield PlannedFile(path=folder / entry.name, link_to=entry.readlink(), absent=True)
 
     def _python_in_home(self) -> bool:
         return str(self._options.python).startswith(("/home/", "/root/", "/run/user/"))
@@ -417,16 +437,13 @@ class Installation:
         return PlannedFile(path=path, content=content, mode=mode)
 
 
-def _has_pattern(hook: str) -> bool:
-    return any(letter in Path(hook).name for letter in "*?[")
-
-
 def _place_among(pattern: str, names: Iterable[str]) -> Path | None:
     """Return where a hook of ours is found by the site's own pattern; None when it names one script."""
     folder, name = Path(pattern).parent, Path(pattern).name
-    if not _has_pattern(pattern) or any(letter in str(folder) for letter in "*?["):
+    if not has_pattern(pattern) or any(letter in str(folder) for letter in "*?["):
         return None
-    return next((folder / ours for ours in names if fnmatchcase(ours, name)), None)
+    candidates = (*names, name.replace("*", "slurm-energy"))
+    return next((folder / ours for ours in candidates if fnmatchcase(ours, name) and not has_pattern(ours)), None)
 
 
 def _below(path: Path, parent: Path) -> str:

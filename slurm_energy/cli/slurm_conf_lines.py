@@ -80,6 +80,11 @@ def hook_values(files: Iterable[ConfFile], key: str) -> tuple[str, ...]:
     return tuple(place.value for place in _places(list(files), key))
 
 
+def has_pattern(hook: str) -> bool:
+    """Return whether a Prolog or Epilog runs every program that a pattern matches: ours joins the others there."""
+    return any(letter in Path(hook).name for letter in "*?[")
+
+
 def site_hooks(files: Iterable[ConfFile], key: str) -> tuple[str, ...]:
     """Return the site's own values of Prolog or Epilog."""
     return tuple(value for value in hook_values(files, key) if not is_our_hook(value))
@@ -92,7 +97,7 @@ def with_energy(
 
     Args:
         files: slurm.conf first.
-        several_hooks: Whether this release takes several lines of Prolog; else the site's own stay alone.
+        several_hooks: Whether ours may stand beside the site's own, in a line of its own.
         job_submit: The plugin that asks: our own, or Slurm's `lua`.
 
     Raises:
@@ -174,7 +179,7 @@ def _add_hook(files: list[ConfFile], key: str, several: bool, added: list[str]) 
         _set_value(files, key, ours[0], HOOK_PATTERN, mark=False)
     elif not places:
         added.append(f"{key}={HOOK_PATTERN} {MARK}")
-    elif several:
+    elif several and not any(has_pattern(place.value) for place in places):
         # The site's prologs first, so that the GPUs are as its jobs find them; our epilog first, so that clocks are
         # put back even where one of the site's epilogs fails.
         place = places[-1] if key == "Prolog" else places[0]

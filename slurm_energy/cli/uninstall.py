@@ -71,6 +71,8 @@ def uninstall(
     and waiting reports are delivered. Settings, database and what could not be delivered stay and are named. sbatch
     goes on accepting the options of energy, without any effect, until --sbatch-options takes them away, too.
     """
+    if root == Path("/") and os.geteuid() != 0 and not dry_run:
+        raise ConfigError("only root may uninstall; --dry-run shows what would be taken away")
     config = present_settings(root)
     chosen = chosen_roles(roles, config)
     click.echo(f"Role of this host: {', '.join(chosen)}", err=True)

@@ -14,6 +14,7 @@ from slurm_energy.cli.installation import (
 )
 from slurm_energy.cli.plugin_check import Standing, check_plugin
 from slurm_energy.cli.site import SYSTEM_PATH, plugin_directory, run_command, slurm_command, under
+from slurm_energy.cli.slurm_conf_lines import HOOK_PATH
 from slurm_energy.errors import SlurmError
 from slurm_energy.node.status import script_problem
 from slurm_energy.slurm.plugin_file import Release, parse_release, read_plugin_file
@@ -277,6 +278,7 @@ def _hook(situation: Situation, name: str) -> Finding:
 
 def _is_ours(script: Path) -> bool:
     try:
-        return "slurm_energy" in script.read_text(encoding="utf-8", errors="replace")
+        text = script.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return False
+    return "slurm_energy" in text or str(HOOK_PATH) in text

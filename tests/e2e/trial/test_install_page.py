@@ -3,6 +3,7 @@
 import re
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 from install_page import console_blocks
@@ -31,8 +32,7 @@ HOST_OF_SECTION = {
 """Who types what stands under a heading: a heading that is new here must be given a place first."""
 KEY = bytes(range(256)) * 4
 WORK = "SLURM_ENERGY_SIM_GPU_DIR=/usr/lib/gpus simgpu-workload --profile training --seconds-at-default {seconds}"
-SPANK_PLUGIN = "/usr/lib/x86_64-linux-gnu/slurm-wlm/spank_energy.so"
-_SETTINGS = {"/etc/slurm-energy", "/etc/slurm-energy/slurm-energy.toml", SPANK_PLUGIN}
+_SETTINGS = {"/etc/slurm-energy", "/etc/slurm-energy/slurm-energy.toml", "spank_energy.so"}
 LEFT = {
     "gpu1": _SETTINGS,
     "login": _SETTINGS,
@@ -64,6 +64,15 @@ def drained(site: TrialSite) -> str:
         return ""
     said = site.run("ctl", "timeout 20 sinfo -h -N -o '%N %T %E'", check=False).stdout
     return "".join(line for line in said.splitlines(keepends=True) if "drain" in line or "down" in line)
+
+
+def well(site: TrialSite, host: str) -> bool:
+    """Return whether doctor finds no fault but that these boards have another power limit than the catalogue's."""
+    said = site.run(host, "slurm-energy doctor", check=False).stdout
+    found = re.findall(r"^fail (?!GPU power limits).*", said, re.MULTILINE)
+    if found:
+        print(said)
+    return not found
 
 
 def run_job(site: TrialSite, options: str, command: str = "true", *, wait: bool = True) -> int:
@@ -98,7 +107,7 @@ def joules(site: TrialSite, job: int) -> float:
     return float(found[1]) if found else 0.0
 
 
-def await_state(site: TrialSite, job: int, state: str, limit_seconds: float = 90.0) -> None:
+def await_state(site: TrialSite, job: int, state: str, limit_seconds: float = 180.0) -> None:
     ended = ("COMPLETED", "FAILED", "CANCELLED", "NODE_FAIL", "TIMEOUT")
 
     def found() -> bool:
@@ -155,14 +164,13 @@ def test_installed_by_the_page_jobs_run_on_nodes_with_and_without_our_files(site
     assert "--energy=" in site.run("login", "sbatch --help").stdout
     # What doctor finds here, and the page has under "Say what NVML cannot tell".
     for host in ("gpu1", "ctl"):
-        said = site.run(host, "slurm-energy doctor", check=False).stdout
-        assert not re.findall(r"^fail (?!GPU power limits)", said, re.MULTILINE), said
+        until(partial(well, site, host), f"doctor without faults on {host}", limit_seconds=90.0)
         text = site.path(host, "/etc/slurm-energy/slurm-energy.toml").read_text()
         site.write(host, "/etc/slurm-energy/slurm-energy.toml", f'{text}\n"a100-sxm4-80gb" = 500\n')
     site.run("ctl", "systemctl restart slurm-energyd")
     # A machine that runs other tests may miss 50 ms; what counts here is not how fast an answer comes.
     site.run(
-        "ctl", "sed -i s/^deadline_milliseconds=.*/deadline_milliseconds=1000/ /etc/slurm-energy/energy-plugin.conf"
+        "ctl", "sed -i s/^deadline_milliseconds=.*/deadline_milliseconds=500/ /etc/slurm-energy/energy-plugin.conf"
     )
     run_job(site, "-w bare")
     measured = run_job(site, "-w gpu1 --gres=gpu:1 --energy=saver", WORK.format(seconds=60))
@@ -213,7 +221,7 @@ def test_uninstalled_by_the_page_nothing_is_locked_and_scripts_with_our_options_
         assert left_on(site, host) == names, host
     follow(site, ["What is left"])
     for host in LEFT:
-        assert {name for name in left_on(site, host) if "plugstack" not in name} <= {SPANK_PLUGIN}, host
+        assert {name for name in left_on(site, host) if "plugstack" not in name} <= {"spank_energy.so"}, host
     assert drained(site) == ""
 
 
@@ -226,4 +234,4 @@ def left_on(site: TrialSite, host: str) -> set[str]:
         f"-name '{name}'" for name in ("*slurm-energy*", "*slurm_energy*", "*energy*.so*", "*energy*.conf", "tru_")
     )
     said = site.run(host, f"find / -xdev \\( {elsewhere} \\) -prune -o \\( {ours} \\) -newer /etc/hosts -print").stdout
-    return set(said.split())
+    return {path.rpartition("/")[2] if path.endswith(".so") else path for path in said.split()}

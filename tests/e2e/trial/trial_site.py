@@ -127,9 +127,9 @@ class TrialSite:
         """Run a shell line on a host, as a login would; with `network` false in the machine's own network."""
         entry = [word for word in namespace_argv(self._pids[host]) if network or word != "--net"]
         become = [] if user is None else ["setpriv", "--reuid", user, "--regid", user, "--init-groups", "--"]
-        environment = {"PWD": "/", "PATH": SYSTEM_PATH, "HOME": f"/home/{user}" if user else "/root", "LANG": "C.UTF-8"}
+        environment = {"PATH": SYSTEM_PATH, "HOME": f"/home/{user}" if user else "/root", "LANG": "C.UTF-8"}
         environment |= {"USER": user} if user else {"SLURM_ENERGY_SIM_GPU_STATE": f"{GPU_FOLDER}/{host}.state"}
-        argv = [*entry, *become, "/bin/sh", "-c", f"cd {'/tmp' if user else CLONE.parent} && {command}"]
+        argv = [*entry, *become, "env", "-C", "/tmp" if user else str(CLONE.parent), "/bin/sh", "-c", command]
         done = subprocess.run(
             argv, input=answer, capture_output=True, text=True, env=environment, timeout=limit_seconds, check=False
         )

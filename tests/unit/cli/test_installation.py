@@ -177,15 +177,40 @@ def test_the_sites_own_hooks_stay_and_ours_join_them(root: Path) -> None:
     assert "Put at its start:  [ ! -x /bin/tru_ ] || /bin/tru_" in stderr
 
 
-def test_a_copy_of_a_changed_hook_is_not_found_by_the_pattern_that_runs_hooks(root: Path) -> None:
+@pytest.mark.parametrize("command", ["install", "uninstall"])
+def test_a_link_of_an_earlier_version_in_a_folder_of_the_site_goes(root: Path, command: str) -> None:
+    folder = root / "site/prolog.d"
+    folder.mkdir(parents=True)
+    (folder / "50-slurm-energy.sh").symlink_to("/etc/slurm-energy/prolog.d/50-slurm-energy.sh")
+    (folder / "own").symlink_to("/site/own.sh")
+    (root / "etc/slurm/slurm.conf").write_text(SLURM_CONF + "Prolog=/site/prolog.d/*\n")
+    words = [command, "--root", str(root), "--role", "node", "--yes"]
+    assert CliRunner().invoke(cli, words, standalone_mode=False).return_value == 0
+    ours = ["00-slurm-energy.sh"] if command == "install" else []
+    assert sorted(path.name for path in folder.iterdir()) == [*ours, "own"]
+
+
+@pytest.mark.parametrize("calls_ours", [False, True])
+def test_beside_one_script_of_the_site_ours_has_a_line_where_slurm_takes_several(root: Path, calls_ours: bool) -> None:
+    (root / "site").mkdir()
+    (root / "site/p.sh").write_text("#!/bin/sh\n" + ("[ ! -x /bin/tru_ ] || /bin/tru_\n" if calls_ours else ""))
+    conf = root / "etc/slurm/slurm.conf"
+    conf.write_text(SLURM_CONF + "Prolog=/site/p.sh\nEpilog=/site/epilog-*\n")
+    plan = planned(root, roles=("controller", "node"), edit_slurm_conf=True, several_hooks=True)
+    hooks = re.findall(r"^(?:Prolog|Epilog)=[^ \n]*", plan["/etc/slurm/slurm.conf"], re.MULTILINE)
+    ours = [] if calls_ours else ["Prolog=/bin/tru[e_]"]
+    assert hooks == ["Prolog=/site/p.sh", *ours, "Epilog=/site/epilog-*"]
+    assert plan["/site/epilog-slurm-energy"] == plan["/bin/tru_"]
+
+
+def test_no_copy_of_a_changed_hook_is_left_for_the_pattern_that_runs_hooks(root: Path) -> None:
     folder = root / "site/prolog.d"
     folder.mkdir(parents=True)
     (root / "etc/slurm/slurm.conf").write_text(SLURM_CONF + "Prolog=/site/prolog.d/*\n")
     for python in ("/old/python", "/new/python"):
         run(root, "--role", "node", "--yes", "--python", python)
     assert "/new/python" in (folder / "00-slurm-energy.sh").read_text()
-    assert [path.name for path in folder.iterdir() if not path.name.startswith(".")] == ["00-slurm-energy.sh"]
-    assert len(list(folder.iterdir())) == 2
+    assert [path.name for path in folder.iterdir()] == ["00-slurm-energy.sh"]
 
 
 def test_the_hook_runs_under_the_chosen_interpreter(root: Path) -> None:

@@ -104,6 +104,11 @@ def test_a_key_is_changed_in_the_included_file_where_it_stands(tmp_path: Path) -
     assert without_energy(after) == before
 
 
+def test_a_pattern_of_the_site_has_ours_in_its_folder_and_no_second_line() -> None:
+    after = lines(with_energy(conf("Prolog=/site/prolog.d/*\n"), several_hooks=True))
+    assert [line for line in after if line.startswith("Prolog=")] == ["Prolog=/site/prolog.d/*"]
+
+
 def test_a_value_that_goes_on_in_the_next_line_is_left_to_a_person() -> None:
     with pytest.raises(ConfigError, match="line 1: write JobSubmitPlugins in a line of its own"):
         with_energy(conf("JobSubmitPlugins=lua,\\\nthrottle\n"), several_hooks=False)

@@ -8,6 +8,7 @@ from click.testing import CliRunner
 
 from slurm_energy.cli.installation import ROLES
 from slurm_energy.cli.main import cli
+from slurm_energy.errors import ConfigError
 
 SLURM_CONF = "ClusterName=north\nSlurmctldHost=ctl1\nJobSubmitPlugins=lua\nNodeName=n1\n"
 PLUGINS = "usr/lib/x86_64-linux-gnu/slurm-wlm"
@@ -122,6 +123,13 @@ def test_what_another_role_of_the_host_needs_stays(root: Path) -> None:
     assert {"usr/local/bin/slurm-energy", "usr/local/share/man/man1/slurm-energy.1"} <= set(after)
     assert "etc/systemd/system/slurm-energyd.service" in after
     assert "have no effect" not in after["etc/slurm/plugstack.conf"].decode()
+
+
+def test_an_ordinary_user_is_told_who_may(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    result = CliRunner().invoke(cli, ["uninstall", "--role", "node", "--yes"], standalone_mode=False)
+    assert isinstance(result.exception, ConfigError)
+    assert "only root may uninstall" in str(result.exception)
 
 
 def test_a_dry_run_shows_what_goes_and_changes_nothing(root: Path) -> None:
