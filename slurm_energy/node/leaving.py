@@ -9,6 +9,7 @@ from slurm_energy.errors import SpoolError
 from slurm_energy.node.closing import close_stale
 from slurm_energy.node.context import HookContext, reach_gpus
 from slurm_energy.node.restoring import restore_pending
+from slurm_energy.node.status import SEEN_NAME, SENT_NAME
 
 REASON = "slurm-energy was uninstalled while the job ran"
 
@@ -63,5 +64,8 @@ def remove_spool(context: HookContext) -> None:
     for folder in (spool.active, spool.pending, spool.done, spool.reports, spool.rejected, spool.locks):
         if not folder.is_symlink():
             shutil.rmtree(folder, ignore_errors=True)
+    for name in (SEEN_NAME, SENT_NAME):
+        with suppress(OSError):
+            (spool.root / name).unlink()
     with suppress(OSError):
         spool.root.rmdir()

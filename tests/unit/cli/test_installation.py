@@ -258,7 +258,7 @@ def test_plugin_settings_follow_the_configuration(root: Path) -> None:
     config = parse_config(document, source="test", environment={})
     text = planned(root, config, roles=("controller",))["/etc/slurm-energy/energy-plugin.conf"]
     assert [line for line in text.splitlines() if not line.startswith("#")] == [
-        "socket=/run/slurm-energy/energyd.sock",
+        "socket=/run/slurm-energy/energyd.sock.ctl",
         "deadline_milliseconds=80",
         "message=no",
         "breaker_failures=3",

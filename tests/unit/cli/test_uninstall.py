@@ -12,7 +12,12 @@ from slurm_energy.errors import ConfigError
 
 SLURM_CONF = "ClusterName=north\nSlurmctldHost=ctl1\nJobSubmitPlugins=lua\nNodeName=n1\n"
 PLUGINS = "usr/lib/x86_64-linux-gnu/slurm-wlm"
-KEPT = {"etc/slurm-energy/slurm-energy.toml", "etc/slurm/plugstack.conf", f"{PLUGINS}/spank_energy.so"}
+KEPT = {
+    "etc/slurm-energy/slurm-energy.toml",
+    "etc/slurm-energy/plugstack.conf",
+    "etc/slurm/plugstack.conf",
+    f"{PLUGINS}/spank_energy.so",
+}
 
 
 @pytest.fixture
@@ -69,11 +74,12 @@ def test_with_the_options_of_sbatch_also_these_are_gone(root: Path) -> None:
     plugstack.write_text("optional /site/own.so\n")
     installed(root, "--role", "login")
     run(root, "uninstall", "--yes", "--role", "login")
-    assert plugstack.read_text().splitlines()[-1] == f"optional /{PLUGINS}/spank_energy.so"
+    assert plugstack.read_text().splitlines()[-1] == "include /etc/slurm-energy/plugstack.conf"
     assert "have no effect" in plugstack.read_text()
     run(root, "uninstall", "--yes", "--role", "login", "--sbatch-options")
     assert plugstack.read_text() == "optional /site/own.so\n"
     assert not (root / PLUGINS / "spank_energy.so").exists()
+    assert not (root / "etc/slurm-energy/plugstack.conf").exists()
 
 
 def test_an_install_after_an_uninstall_leaves_one_line_with_the_usual_words(root: Path) -> None:
