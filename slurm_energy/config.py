@@ -197,7 +197,8 @@ class NodeConfig:
     nvml_library: str = _setting("", "Path of libnvidia-ml.so.1; empty: the system's.")
     gpu_numbering: Literal["auto", "gres-conf", "minor", "index"] = _setting(
         "auto",
-        "Meaning of the numbers in SLURM_JOB_GPUS: position in gres.conf, /dev/nvidia minor number, or driver index.",
+        "Which GPU a number in SLURM_JOB_GPUS is: auto: as `slurmd -G` counts, else unknown; or on the site's own word "
+        "that it is the position in gres.conf, the /dev/nvidia minor number, or the driver's index.",
     )
     site_locked_clocks_mhz: dict[str, int] = _setting(
         {},

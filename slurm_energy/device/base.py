@@ -17,6 +17,7 @@ class GpuIdentity:
     gpu_type: GpuTypeName | None
     """Catalogue name, None when the catalogue does not know the device."""
     mig_enabled: bool = False
+    pci_bus_id: str | None = None
 
 
 class Gpu(Protocol):

@@ -177,6 +177,7 @@ def _open_gpu(nvml: ModuleType, index: int) -> NvmlGpu:
     mig: bool | None = _or_none(
         nvml, index, lambda: int(nvml.nvmlDeviceGetMigMode(handle)[0]) == int(nvml.NVML_DEVICE_MIG_ENABLE)
     )
+    pci_bus_id: str | None = _or_none(nvml, index, lambda: str(nvml.nvmlDeviceGetPciInfo(handle).busId))
     identity = GpuIdentity(
         index=index,
         uuid=uuid,
@@ -184,6 +185,7 @@ def _open_gpu(nvml: ModuleType, index: int) -> NvmlGpu:
         minor_number=minor,
         gpu_type=_gpu_type(name),
         mig_enabled=bool(mig),
+        pci_bus_id=pci_bus_id,
     )
     return NvmlGpu(nvml, handle, identity)
 

@@ -45,6 +45,8 @@ class QualityFlag(StrEnum):
     """The window is too short for the counter's update interval."""
     SOURCES_DISAGREE = "sources_disagree"
     """Counter and polled integral differ by more than 20 %."""
+    GPU_IDENTITY_UNKNOWN = "gpu_identity_unknown"
+    """It is not proven which GPU the job held: nothing was set and nothing is billed."""
     SHARED_GPU = "shared_gpu"
     MIG = "mig"
     CLOCK_REFUSED = "clock_refused"

@@ -8,6 +8,8 @@ from slurm_energy.errors import ValueRangeError
 ClusterName = NewType("ClusterName", str)
 JobId = NewType("JobId", int)
 """Slurm's own number of a job; each array task has one."""
+Sluid = NewType("Sluid", str)
+"""Slurm's own id of a job that never comes again, from 25.11 on: `s` and 13 digits or letters."""
 DecisionId = NewType("DecisionId", str)
 """Made before a job id exists; joins decision, job, energy and policy."""
 NodeName = NewType("NodeName", str)

@@ -5,8 +5,8 @@ import shutil
 from slurm_energy.lab.layout import Layout
 from slurm_energy.lab.products import cache_directory
 from slurm_energy.lab.simgpu.build import build
-from slurm_energy.lab.simgpu.specs import standard_gpus
 from slurm_energy.lab.simgpu.state import NodeGpuState, create_state
+from slurm_energy.lab.slurm_files import node_gpus
 from slurm_energy.lab.spec import LabSpec
 
 
@@ -23,7 +23,7 @@ def install_gpus(spec: LabSpec, layout: Layout) -> None:
         for node in partition.node_names:
             create_state(
                 layout.gpu_state(node),
-                standard_gpus(partition.gres_type, partition.gpus_per_node, node),
+                node_gpus(partition, node),
                 time_scale=spec.time_scale,
                 library=built.library,
             )

@@ -84,13 +84,18 @@ def recall(text: str) -> LabSpec:
     """
     try:
         values: dict[str, Any] = json.loads(text)
-        values["partitions"] = tuple(PartitionSpec(**item) for item in values["partitions"])
+        values["partitions"] = tuple(_partition(item) for item in values["partitions"])
         values["directory"] = Path(values["directory"]) if values["directory"] else None
         for key in ("slurm_conf_lines", "users"):
             values[key] = tuple(values[key])
         return LabSpec(**values)
     except (ValueError, TypeError, KeyError) as error:
         raise LabError(f"the lab's description cannot be read: {error}") from error
+
+
+def _partition(values: dict[str, Any]) -> PartitionSpec:
+    fields: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
+    return PartitionSpec(**fields)
 
 
 def _make_folder(path: Path, owner: str) -> None:
@@ -126,6 +131,8 @@ def _write_configuration(spec: LabSpec, layout: Layout, host: Host, controller: 
         layout.environment: energy_files.environment_file(spec, layout, host, python_path()),
         layout.etc / "exposed": _exposed(layout),
     }
+    if any(partition.detected for partition in spec.partitions):
+        texts[layout.etc / "fake_gpus.conf"] = slurm_files.fake_gpus_conf(spec, layout, host)
     cgroup = slurm_files.cgroup_conf(host.slurm_version)
     if cgroup is not None:
         texts[layout.etc / "cgroup.conf"] = cgroup

@@ -1,10 +1,11 @@
 """Text of Slurm's, MariaDB's and the accounts' files: pure functions of the lab's specification."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from slurm_energy.lab.host import Host
 from slurm_energy.lab.layout import Layout
+from slurm_energy.lab.simgpu.specs import SimulatedGpuSpec, mixed_gpus, standard_gpus
 from slurm_energy.lab.spec import LabSpec, PartitionSpec
 
 _FIRST_RELEASE_WITH_CGROUP_DISABLED = (24, 5)
@@ -106,14 +107,15 @@ def _settings(spec: LabSpec, layout: Layout, host: Host, ports: Ports, controlle
 
 
 def _typed_tres(spec: LabSpec) -> list[str]:
-    return [f"gres/gpu:{name}" for name in dict.fromkeys(partition.gres_type for partition in spec.partitions)]
+    return [
+        f"gres/gpu:{name}" for name in dict.fromkeys(name for partition in spec.partitions for name in partition.types)
+    ]
 
 
 def _partition_lines(partition: PartitionSpec, ports: Ports, *, default: bool) -> list[str]:
-    gres = f"gpu:{partition.gres_type}:{partition.gpus_per_node}"
     lines = [
         f"NodeName={node} NodeAddr=127.0.0.1 NodeHostname=localhost Port={ports.slurmd[node]} CPUs={CPUS_PER_NODE} "
-        f"RealMemory={MEMORY_MIB_PER_NODE} Gres={gres} State=UNKNOWN"
+        f"RealMemory={MEMORY_MIB_PER_NODE} Gres={partition.slurm_gres} State=UNKNOWN"
         for node in partition.node_names
     ]
     lines.append(
@@ -124,17 +126,63 @@ def _partition_lines(partition: PartitionSpec, ports: Ports, *, default: bool) -
 
 
 def gres_conf(spec: LabSpec, layout: Layout, host: Host) -> str:
-    """Return gres.conf: each node's GPUs in the order of their device files."""
-    stem = f"{layout.devices}/nvidia" if host.devices == "mknod" else "/dev/tty"
+    """Return gres.conf: each node's GPUs by type, those of a type in the order of their device files."""
     return "".join(
-        f"NodeName={node} Name=gpu Type={partition.gres_type} File={stem}{_numbers(partition.gpus_per_node)}\n"
+        f"NodeName={node} Name=gpu Type={name} File={_device_stem(layout, host)}{_numbers(minors)}\n"
         for partition in spec.partitions
+        if not partition.detected
         for node in partition.node_names
+        for name, minors in _minors_by_type(partition, node).items()
     )
 
 
-def _numbers(count: int) -> str:
-    return "0" if count == 1 else f"[0-{count - 1}]"
+def fake_gpus_conf(spec: LabSpec, layout: Layout, host: Host) -> str:
+    """Return the GPUs that slurmd shall find, each with its links in the driver's order, as AutoDetect has them."""
+    (partition,) = spec.partitions
+    gpus = node_gpus(partition, partition.node_names[0])
+    lines = []
+    for index, (gpu, name) in enumerate(zip(gpus, partition.types, strict=True)):
+        links = ",".join("-1" if other == index else "0" for other in range(len(gpus)))
+        file = f"{_device_stem(layout, host)}{gpu.minor_number}"
+        unique = gpu.uuid if partition.detected == "uuids" else "(null)"
+        cpus = f"{CPUS_PER_NODE}|0-{CPUS_PER_NODE - 1}"
+        lines.append(f"{name}|{cpus}|{links}|{file}|{unique}|nvidia_gpu_env\n")
+    return "".join(lines)
+
+
+def node_gpus(partition: PartitionSpec, node: str) -> tuple[SimulatedGpuSpec, ...]:
+    """Return a node's GPUs in the driver's order, each with the position where Slurm will count it."""
+    gpus = standard_gpus(partition.types[0], partition.gpus_per_node, node)
+    if partition.gpu_types or partition.minor_numbers:
+        minors = partition.minor_numbers or tuple(gpu.minor_number for gpu in gpus)
+        gpus = mixed_gpus(partition.types, node, minors)
+    if partition.detected:
+        counted = list(range(len(gpus)))
+    else:
+        names = [item.split(":")[1] for item in partition.slurm_gres.split(",")]
+        order = sorted(range(len(gpus)), key=lambda at: (names.index(partition.types[at]), gpus[at].minor_number))
+        counted = [order.index(at) for at in range(len(gpus))]
+    return tuple(replace(gpu, slurm_position=position) for gpu, position in zip(gpus, counted, strict=True))
+
+
+def _device_stem(layout: Layout, host: Host) -> str:
+    return f"{layout.devices}/nvidia" if host.devices == "mknod" else "/dev/tty"
+
+
+def _minors_by_type(partition: PartitionSpec, node: str) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {}
+    for gpu, name in zip(node_gpus(partition, node), partition.types, strict=True):
+        found.setdefault(name, []).append(gpu.minor_number)
+    return found
+
+
+def _numbers(minors: Sequence[int]) -> str:
+    ordered = sorted(minors)
+    if len(ordered) == 1:
+        return str(ordered[0])
+    if ordered == list(range(ordered[0], ordered[-1] + 1)):
+        return f"[{ordered[0]}-{ordered[-1]}]"
+    return f"[{','.join(map(str, ordered))}]"
 
 
 def cgroup_conf(version: tuple[int, int]) -> str | None:

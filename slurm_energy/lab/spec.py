@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from slurm_energy.errors import LabError
 
@@ -22,6 +22,11 @@ class PartitionSpec:
         nodes: Number of nodes, 1 to 64.
         gpus_per_node: 1 to 16.
         gpu_type: GRES type; empty: the partition's name.
+        gpu_types: GRES type of each GPU in the driver's order, for nodes of several types; empty: all of `gpu_type`.
+        minor_numbers: N of /dev/nvidiaN of each GPU in the driver's order; empty: as boards of the type have them.
+        gres: Gres= in slurm.conf, which gives the order of types; empty: all GPUs of `gpu_type`.
+        detected: Whether slurmd finds the GPUs as AutoDetect does, in the driver's order: `links` without their UUIDs,
+            `uuids` with them; empty: gres.conf lists their files. For labs of one partition.
     """
 
     name: str
@@ -29,8 +34,17 @@ class PartitionSpec:
     gpus_per_node: int
     gpu_type: str = ""
     max_time_minutes: int = 1440
+    gpu_types: tuple[str, ...] = ()
+    minor_numbers: tuple[int, ...] = ()
+    gres: str = ""
+    detected: Literal["", "links", "uuids"] = ""
 
     def __post_init__(self) -> None:
+        for thing, values in (("types", self.gpu_types), ("minor numbers", self.minor_numbers)):
+            if values and len(values) != self.gpus_per_node:
+                raise LabError(
+                    f"partition {self.name} names {len(values)} {thing} for {self.gpus_per_node} GPUs per node"
+                )
         if not _WORD.match(self.name):
             raise LabError(f"partition {self.name!r} of a lab: lower-case letters, digits, '-' and '_' only")
         if self.gpu_type and not _WORD.match(self.gpu_type):
@@ -44,6 +58,16 @@ class PartitionSpec:
     def gres_type(self) -> str:
         """The GRES type of its GPUs."""
         return self.gpu_type or self.name
+
+    @property
+    def types(self) -> tuple[str, ...]:
+        """GRES type of each GPU of a node, in the driver's order."""
+        return self.gpu_types or (self.gres_type,) * self.gpus_per_node
+
+    @property
+    def slurm_gres(self) -> str:
+        """Gres= of its nodes."""
+        return self.gres or f"gpu:{self.gres_type}:{self.gpus_per_node}"
 
     @property
     def node_names(self) -> tuple[str, ...]:
@@ -109,6 +133,10 @@ class LabSpec:
         names = [partition.name for partition in self.partitions]
         if not names or len(set(names)) != len(names):
             raise LabError(f"lab {self.name} has partitions {names}: at least one, each name once")
+        if any(partition.detected for partition in self.partitions) and len(self.partitions) > 1:
+            raise LabError(f"lab {self.name}: detected GPUs are possible in a lab of one partition")
+        if self.partitions[0].detected == "uuids" and self.partitions[0].nodes > 1:
+            raise LabError(f"lab {self.name}: GPUs detected with their UUIDs are possible on one node")
         if not 0.001 <= self.time_scale <= 100_000:
             raise LabError(f"time scale {self.time_scale:g} of lab {self.name} must be between 0.001 and 100000")
         for line in self.slurm_conf_lines:

@@ -1,116 +1,145 @@
-"""Which GPUs of this machine a job holds: from Slurm's numbers or identifiers to the driver's UUIDs."""
+"""Which GPUs of this machine a job holds, by the driver's UUIDs: proven, or none."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Literal
+from typing import NamedTuple
 
 from slurm_energy.device.base import GpuIdentity
 from slurm_energy.domain.ids import GpuUuid
 from slurm_energy.errors import DeviceError
-from slurm_energy.node.gres_conf import NodeGres, parse_gres_conf
+from slurm_energy.node.gpu_mapping import GpuMapping
 from slurm_energy.slurm.hook_env import HookEnvironment
 
-Numbering = Literal["auto", "gres-conf", "minor", "index"]
-DEFAULT_SLURM_CONF = Path("/etc/slurm/slurm.conf")
-MAX_GRES_CONF_BYTES = 1_048_576
+UNKNOWN = "gpu identity unknown"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allocation:
     """The job's GPUs; `problems` names every one that could not be found, none is ever guessed."""
 
-    gpus: tuple[GpuIdentity, ...]
+    gpus: tuple[GpuIdentity, ...] = ()
     mig: frozenset[GpuUuid] = frozenset()
     """GPUs of which the job holds a slice only."""
     problems: tuple[str, ...] = ()
+    unknown: str = ""
+    """Why it is not proven which GPUs the job holds; then `gpus` is empty."""
+    unknown_names: tuple[str, ...] = ()
+    """A name for each GPU that the job holds in that case, out of what Slurm calls it."""
 
 
-def read_node_gres(slurm_conf: str | None, node: str) -> NodeGres:
-    """Return what gres.conf beside slurm.conf says of the node; nothing when there is no such file."""
-    path = (Path(slurm_conf) if slurm_conf else DEFAULT_SLURM_CONF).parent / "gres.conf"
-    try:
-        with path.open(encoding="utf-8", errors="replace") as file:
-            return parse_gres_conf(file.read(MAX_GRES_CONF_BYTES), node)
-    except OSError:
-        return NodeGres()
+class _Named(NamedTuple):
+    """GPUs that CUDA_VISIBLE_DEVICES names by identifier."""
+
+    gpus: dict[GpuUuid, GpuIdentity]
+    slices: frozenset[GpuUuid]
+    """Boards that a MIG identifier led to."""
+    unfound: tuple[str, ...]
 
 
 def find_gpus(
     hook: HookEnvironment,
     devices: Sequence[GpuIdentity],
-    gres: NodeGres,
-    numbering: Numbering,
+    mapping: GpuMapping,
     mig_parent: Callable[[str], GpuUuid],
 ) -> Allocation:
-    """Return the GPUs that the hook's job holds.
+    """Return the GPUs that the hook's job holds, where that is proven.
+
+    Identifiers prove themselves. Numbers are positions in slurmd's list and need a proven mapping; where there are
+    identifiers too, both must lead to the same GPUs.
 
     Args:
         hook: The job as slurmd describes it.
         devices: Every GPU of the machine.
-        gres: The node's part of gres.conf.
-        numbering: Meaning of the numbers in SLURM_JOB_GPUS.
+        mapping: Slurm's positions, see `gpu_mapping`.
         mig_parent: Finds the GPU of a MIG device; may raise DeviceError.
     """
-    found: dict[GpuUuid, GpuIdentity] = {}
-    mig: set[GpuUuid] = set()
-    problems: list[str] = []
-    for number in hook.gpu_numbers:
-        device = _by_number(number, devices, gres, numbering)
-        if device is None:
-            problems.append(f"GPU number {number} of SLURM_JOB_GPUS is none of this machine's {len(devices)} GPUs")
-        else:
-            found[device.uuid] = device
+    named = _named(hook, devices, mig_parent)
+    if not hook.gpu_numbers:
+        if named.unfound:
+            return _unknown(hook, *named.unfound)
+        return _found(named.gpus, named.slices)
+    counted, why = _by_position(hook, devices, mapping)
+    # CUDA opens one MIG device per process: a job can be given more slices than it can see.
+    fewer_visible = _complete(hook) and len(hook.gpu_uuids) < len(hook.gpu_numbers) and bool(named.slices)
+    if named.gpus and _complete(hook) and not named.unfound and (len(hook.gpu_uuids) == len(hook.gpu_numbers)):
+        if not why and set(counted) != set(named.gpus):
+            return _unknown(hook, _contradiction(counted, named.gpus))
+        return _found(named.gpus, named.slices, *(() if not why else (f"by CUDA_VISIBLE_DEVICES alone: {why}",)))
+    if named.gpus and fewer_visible:
+        note = (
+            f"SLURM_JOB_GPUS names {len(hook.gpu_numbers)} devices, CUDA_VISIBLE_DEVICES {hook.visible_count} with MIG "
+            "devices among them: what is visible counts"
+        )
+        return _found(named.gpus, named.slices, note)
+    if why:
+        return _unknown(hook, why, *named.unfound)
+    if not set(named.gpus) <= set(counted):
+        return _unknown(hook, _contradiction(counted, named.gpus))
+    unfound = () if any(gpu.mig_enabled for gpu in counted.values()) else named.unfound
+    return _found(counted, named.slices, *unfound)
+
+
+def _named(hook: HookEnvironment, devices: Sequence[GpuIdentity], mig_parent: Callable[[str], GpuUuid]) -> _Named:
     by_uuid = {device.uuid: device for device in devices}
-    visible: dict[GpuUuid, GpuIdentity] = {}
+    found: dict[GpuUuid, GpuIdentity] = {}
+    slices: set[GpuUuid] = set()
+    unfound: list[str] = []
     for text in hook.gpu_uuids:
+        uuid = GpuUuid(text)
         if text.startswith("MIG-"):
             try:
                 uuid = mig_parent(text)
             except DeviceError as error:
-                if not any(device.mig_enabled for device in found.values()):
-                    problems.append(f"MIG device {text} is on no known GPU: {error}")
+                unfound.append(f"MIG device {text} is on no known GPU: {error}")
                 continue
-            mig.add(uuid)
-        else:
-            uuid = GpuUuid(text)
+            slices.add(uuid)
         if uuid in by_uuid:
-            visible[uuid] = by_uuid[uuid]
+            found[uuid] = by_uuid[uuid]
         else:
-            problems.append(f"GPU {text} is not on this machine")
-    # Slurm's numbers say what the job holds; identifiers fill in when it gives none, or some slices are out of reach.
-    if not hook.gpu_numbers:
-        found = visible
-    elif visible and _fewer_slices_visible(hook):
-        found = visible
-        problems.append(
-            f"SLURM_JOB_GPUS names {len(hook.gpu_numbers)} devices, CUDA_VISIBLE_DEVICES {hook.visible_count} with MIG "
-            "devices among them: what is visible counts"
-        )
-    mig.update(device.uuid for device in found.values() if device.mig_enabled)
-    return Allocation(gpus=tuple(found.values()), mig=frozenset(mig), problems=tuple(problems))
+            unfound.append(f"GPU {text} is not on this machine")
+    return _Named(gpus=found, slices=frozenset(slices), unfound=tuple(unfound))
 
 
-def _fewer_slices_visible(hook: HookEnvironment) -> bool:
-    """Return whether a job can reach fewer devices than it was given: CUDA opens one MIG device per process."""
-    slices = any(text.startswith("MIG-") for text in hook.gpu_uuids)
-    return slices and len(hook.gpu_uuids) == hook.visible_count and len(hook.gpu_uuids) < len(hook.gpu_numbers)
+def _by_position(
+    hook: HookEnvironment, devices: Sequence[GpuIdentity], mapping: GpuMapping
+) -> tuple[dict[GpuUuid, GpuIdentity], str]:
+    """Return the GPUs at the job's positions, or why they are not proven."""
+    by_uuid = {device.uuid: device for device in devices}
+    if mapping.problem:
+        return {}, mapping.problem
+    positions = mapping.positions
+    found: dict[GpuUuid, GpuIdentity] = {}
+    for number in hook.gpu_numbers:
+        gpu = positions.get(number)
+        if gpu is None:
+            return {}, f"position {number} of SLURM_JOB_GPUS is none of the {len(positions)} that Slurm counts here"
+        if not gpu.proven or gpu.uuid is None:
+            return {}, f"position {number} of SLURM_JOB_GPUS: {gpu.problem or 'nothing proves which GPU it is'}"
+        found[gpu.uuid] = by_uuid[gpu.uuid]
+    return found, ""
 
 
-def _by_number(number: int, devices: Sequence[GpuIdentity], gres: NodeGres, numbering: Numbering) -> GpuIdentity | None:
-    if numbering == "index":
-        return next((device for device in devices if device.index == number), None)
-    if numbering == "minor":
-        return _by_minor(number, devices)
-    if gres.gpu_files or numbering == "gres-conf":
-        minor = gres.minor_of_position(number)
-        return None if minor is None else _by_minor(minor, devices)
-    # AutoDetect: slurmd sorts the detected GPUs by device file, so positions follow the minor numbers.
-    if any(device.minor_number is None for device in devices):
-        return next((device for device in devices if device.index == number), None)
-    ordered = sorted(devices, key=lambda device: device.minor_number or 0)
-    return ordered[number] if number < len(ordered) else None
+def _complete(hook: HookEnvironment) -> bool:
+    """Return whether CUDA_VISIBLE_DEVICES holds identifiers only."""
+    return bool(hook.gpu_uuids) and len(hook.gpu_uuids) == hook.visible_count
 
 
-def _by_minor(minor: int, devices: Sequence[GpuIdentity]) -> GpuIdentity | None:
-    return next((device for device in devices if device.minor_number == minor), None)
+def _contradiction(counted: dict[GpuUuid, GpuIdentity], named: dict[GpuUuid, GpuIdentity]) -> str:
+    return (
+        f"SLURM_JOB_GPUS leads to {', '.join(counted)}, CUDA_VISIBLE_DEVICES to {', '.join(named)}: "
+        "the order of Slurm's GPUs is another than was learned"
+    )
+
+
+def _found(gpus: dict[GpuUuid, GpuIdentity], slices: frozenset[GpuUuid], *problems: str) -> Allocation:
+    mig = slices | {gpu.uuid for gpu in gpus.values() if gpu.mig_enabled}
+    return Allocation(gpus=tuple(gpus.values()), mig=frozenset(mig), problems=problems)
+
+
+def _unknown(hook: HookEnvironment, why: str, *more: str) -> Allocation:
+    names = hook.gpu_numbers or hook.gpu_uuids
+    return Allocation(
+        unknown=f"{UNKNOWN}: {why}",
+        unknown_names=tuple(f"unknown-{name}" for name in names),
+        problems=(f"{UNKNOWN}: {why}", *more),
+    )

@@ -8,6 +8,7 @@ from slurm_energy.device.knobs import restore_settings
 from slurm_energy.domain.energy import GpuEnergy, HostEnergy, NodeReport, QualityFlag
 from slurm_energy.domain.ids import GpuUuid
 from slurm_energy.errors import SlurmEnergyError
+from slurm_energy.node.allocation import UNKNOWN
 from slurm_energy.node.context import HookContext, Machine
 from slurm_energy.node.energy import STUCK_SECONDS, Ending, gpu_energy, host_energy
 from slurm_energy.node.processes import read_identity, stop
@@ -29,6 +30,8 @@ def restore_job(context: HookContext, job: ActiveJob, machine: Machine) -> Resto
     failed: set[GpuUuid] = set()
     events: list[str] = []
     for gpu in job.gpus:
+        if not gpu.identified:
+            continue
         device = machine.gpus.get(gpu.uuid)
         if device is None:
             if machine.problem is None and job.boot_id != context.boot_id:
@@ -74,6 +77,10 @@ def energies(
         if heartbeat is not None and heartbeat.rescued and gpu.clock_changed:
             flags.append(QualityFlag.RESCUED)
         held = replace(gpu, shared=gpu.shared or gpu.uuid in late_shared)
+        if heartbeat is not None and heartbeat.contradicted and gpu.identified:
+            flags.append(QualityFlag.GPU_IDENTITY_UNKNOWN)
+            why = f"{UNKNOWN}: {heartbeat.contradicted}"
+            held = replace(held, flags=(*held.flags, QualityFlag.GPU_IDENTITY_UNKNOWN), counter_problem=why)
         ending = _until_final(job, gpu, endings[gpu.uuid], heartbeat)
         rows.append(_row(held, replace(ending, flags=tuple(flags)), samples))
     return tuple(rows)

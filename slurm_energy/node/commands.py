@@ -10,6 +10,7 @@ from slurm_energy.device.base import GpuDriver
 from slurm_energy.domain.ids import JobId, parse_job_id
 from slurm_energy.errors import SlurmEnergyError
 from slurm_energy.node.context import HookContext
+from slurm_energy.node.gpu_order import GpuOrder, order_finder
 from slurm_energy.node.log import HookLog
 from slurm_energy.node.processes import live_jobs, read_boot_id, spawn_sampler
 from slurm_energy.node.settings import HookSettings, load_settings
@@ -109,19 +110,34 @@ def make_context(settings: HookSettings, log: HookLog, stage: Callable[[str], No
     def start_sampler(job_id: JobId) -> None:
         spawn_sampler(sys.executable, job_id, settings.node_name)
 
+    boot_id = read_boot_id()
+
+    def gpu_order(slurm_conf: str | None) -> GpuOrder:
+        return order_finder(settings, boot_id, slurm_conf).order()
+
     return HookContext(
         settings=settings,
         spool=Spool(settings.spool_directory),
         driver=driver,
         log=log,
-        boot_id=read_boot_id(),
+        boot_id=boot_id,
         now=time.time,
         monotonic=time.monotonic,
         pause=time.sleep,
         stage=stage,
         start_sampler=start_sampler,
         live_jobs=live_jobs,
+        gpu_order=gpu_order,
     )
+
+
+def learn_order(context: HookContext, slurm_conf: str | None) -> None:
+    """Learn Slurm's order of the GPUs before a job needs it, where it is not known."""
+    context.stage("learning the order of the GPUs from slurmd")
+    context.spool.prepare()
+    order = order_finder(context.settings, context.boot_id, slurm_conf).refresh()
+    if order.problem and (order.ways or order.stated):  # not on a node without GPUs
+        context.log.write(f"order of GPUs: {order.problem}")
 
 
 def _run(
@@ -135,6 +151,7 @@ def _run(
         from slurm_energy.node.repair import run_repair  # noqa: PLC0415
         from slurm_energy.node.status import note_repair  # noqa: PLC0415
 
+        learn_order(context, environment.get("SLURM_CONF"))
         clean = False
         try:
             clean = run_repair(context, everything="all" in options)

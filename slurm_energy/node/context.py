@@ -7,8 +7,11 @@ from pathlib import Path
 
 from slurm_energy.device.base import Gpu, GpuDriver
 from slurm_energy.device.rapl import POWERCAP_ROOT
-from slurm_energy.domain.ids import GpuUuid, JobId
+from slurm_energy.domain.ids import GpuUuid, JobId, Sluid
 from slurm_energy.errors import DeviceError
+from slurm_energy.node.gpu_mapping import device_minor
+from slurm_energy.node.gpu_order import GpuOrder
+from slurm_energy.node.job_devices import DEVICES_ROOT
 from slurm_energy.node.log import HookLog
 from slurm_energy.node.settings import HookSettings
 from slurm_energy.node.spool import Spool
@@ -31,7 +34,11 @@ class HookContext:
     stage: Callable[[str], None]
     """Told what is being done, so that a deadline can say where it struck."""
     start_sampler: Callable[[JobId], None]
-    live_jobs: Callable[[], frozenset[JobId]]
+    live_jobs: Callable[[], frozenset[JobId | Sluid]]
+    gpu_order: Callable[[str | None], GpuOrder]
+    """Slurm's order of the GPUs, given the slurm.conf that slurmd named."""
+    device_minor: Callable[[str], int | None] = field(default=device_minor)
+    devices_root: Path = field(default=DEVICES_ROOT)
     rapl_root: Path = field(default=POWERCAP_ROOT)
 
 

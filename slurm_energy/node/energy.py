@@ -67,7 +67,9 @@ def gpu_energy(gpu: SavedGpu, ending: Ending, samples: GpuSamples | None, board_
     samples = samples or GpuSamples()
     scope = _scope(gpu, samples)
     counter = _counter_figure(gpu, ending, samples, board_watts)
-    if scope is EnergyScope.MIG_ESTIMATE:
+    if not gpu.identified:
+        figure = _unknown(gpu.counter_problem or "gpu identity unknown", ending, QualityFlag.INCOMPLETE)
+    elif scope is EnergyScope.MIG_ESTIMATE:
         figure = _unknown("the driver's counter is the whole board's, the job held a slice", ending, QualityFlag.MIG)
     elif scope is EnergyScope.SHARED_ESTIMATE:
         figure = _share_figure(ending, samples)

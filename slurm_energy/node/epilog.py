@@ -2,9 +2,9 @@
 
 from slurm_energy.device.base import GpuIdentity
 from slurm_energy.domain.energy import EnergyScope, EnergySource, GpuEnergy, HostEnergy, NodeReport, QualityFlag
-from slurm_energy.domain.ids import DecisionId
+from slurm_energy.domain.ids import DecisionId, GpuUuid
 from slurm_energy.errors import SpoolError
-from slurm_energy.node.allocation import find_gpus, read_node_gres
+from slurm_energy.node.allocation import Allocation, find_gpus
 from slurm_energy.node.clock_plan import read_entry
 from slurm_energy.node.closing import (
     Restoration,
@@ -17,6 +17,7 @@ from slurm_energy.node.closing import (
 )
 from slurm_energy.node.context import HookContext, Machine, reach_gpus
 from slurm_energy.node.energy import Ending, host_energy
+from slurm_energy.node.gpu_mapping import gpu_mapping
 from slurm_energy.node.readings import read_counter
 from slurm_energy.node.state import ActiveJob, SavedGpu
 from slurm_energy.slurm.hook_env import HookEnvironment
@@ -109,8 +110,10 @@ def _without_state(context: HookContext, hook: HookEnvironment) -> None:
     settings = context.settings
     with reach_gpus(context) as machine:
         devices = [gpu.identity for gpu in machine.gpus.values()]
-        gres = read_node_gres(hook.slurm_conf, settings.node_name)
-        allocation = find_gpus(hook, devices, gres, settings.node.gpu_numbering, machine.mig_parent)
+        order = context.gpu_order(hook.slurm_conf)
+        mapping = gpu_mapping(devices, order, settings.node.gpu_numbering, context.device_minor)
+        broken = machine.problem is not None and not devices
+        allocation = Allocation() if broken else find_gpus(hook, devices, mapping, machine.mig_parent)
     events.extend((*allocation.problems, "there is no state of this job's prolog"))
     now = context.now()
     report = NodeReport(
@@ -124,7 +127,10 @@ def _without_state(context: HookContext, hook: HookEnvironment) -> None:
         started_at_seconds=now,
         ended_at_seconds=now,
         time_scale=settings.node.time_scale,
-        gpus=tuple(_unknown(gpu, mig=gpu.uuid in allocation.mig) for gpu in allocation.gpus),
+        gpus=(
+            *(_unknown(gpu, mig=gpu.uuid in allocation.mig) for gpu in allocation.gpus),
+            *(_unidentified(GpuUuid(name), allocation.unknown) for name in allocation.unknown_names),
+        ),
         host=HostEnergy(joules=None, reason="there is no start reading", coverage_seconds=0.0),
         exit_code=hook.exit_code,
         events=tuple(events),
@@ -150,4 +156,18 @@ def _unknown(gpu: GpuIdentity, *, mig: bool) -> GpuEnergy:
         scope=EnergyScope.MIG_ESTIMATE if mig else EnergyScope.GPU,
         coverage_seconds=0.0,
         flags=(QualityFlag.INCOMPLETE, *((QualityFlag.MIG,) if mig else ())),
+    )
+
+
+def _unidentified(name: GpuUuid, why: str) -> GpuEnergy:
+    return GpuEnergy(
+        gpu_uuid=name,
+        gpu_name="",
+        gpu_type=None,
+        joules=None,
+        reason=why,
+        source=EnergySource.NONE,
+        scope=EnergyScope.GPU,
+        coverage_seconds=0.0,
+        flags=(QualityFlag.INCOMPLETE, QualityFlag.GPU_IDENTITY_UNKNOWN),
     )

@@ -1,16 +1,18 @@
-"""Processes on this machine, read from /proc: the sampler that is ours, and the jobs that are alive."""
+"""Processes on this machine, read from /proc: slurmd, the sampler that is ours, and the jobs that are alive."""
 
 import json
 import os
 import re
 import signal
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
+from typing import NamedTuple
 
-from slurm_energy.domain.ids import JobId
+from slurm_energy.domain.ids import JobId, Sluid
 from slurm_energy.errors import SpoolError, WireError
 from slurm_energy.node.files import read_whole, write_atomically
 from slurm_energy.wire.fields import Fields, loads
@@ -23,7 +25,15 @@ SCAN_SECONDS = (0.5, 60.0)
 """Least and most time between two searches for a job's steps."""
 SCAN_SHARE = 0.1
 """Steps are searched for again after this share of the time watched: a short job's are found in time."""
-_STEPD = re.compile(rb"slurmstepd: \[([0-9]+)\.(batch\])?")
+_STEPD = re.compile(rb"slurmstepd: \[(?:([0-9]{1,10})|(s[0-9A-Z]{13}))\.(batch\b)?")
+"""`[12.batch]`, `[12.0+1]`, `[12.batch stepmgr]`; from 26.05 on `[s01ABCDEFGHJKM.batch]` where no job id is known."""
+_JOB_CGROUP = re.compile(r"/job_([0-9]+)(?=/|\Z)", re.MULTILINE)
+_SLUID_CGROUP = re.compile(r"/(s[0-9A-Z]{13})(?=/|\Z)", re.MULTILINE)
+_REAL_USER = re.compile(rb"^Uid:\s+([0-9]+)", re.MULTILINE)
+_NAMESPACE_PIDS = re.compile(rb"^NSpid:((?:\s+[0-9]+)+)", re.MULTILINE)
+_SLURMD = re.compile(r"slurmd(?:-[A-Za-z0-9._-]+)?\Z")
+"""Debian's is slurmd-wlm."""
+_MAX_ANCESTORS = 32
 _ENVIRONMENT_KEPT = re.compile(r"(?:SLURM_ENERGY_[A-Z0-9_]+|SLURMD_NODENAME|SLURM_CONF|LD_LIBRARY_PATH)\Z")
 
 
@@ -48,18 +58,139 @@ def read_boot_id(path: Path = BOOT_ID_PATH) -> str:
         raise SpoolError(f"{path} cannot be read: {error.strerror}") from error
 
 
-def live_jobs(proc: Path = PROC) -> frozenset[JobId]:
-    """Return the jobs that have a slurmstepd on this machine."""
-    return frozenset(job_id for _, job_id, _ in _stepds(proc))
+class SlurmdProcess(NamedTuple):
+    """The slurmd of this node."""
+
+    pid: int
+    start_ticks: int
+    executable: str
 
 
-def _stepds(proc: Path) -> Iterator[tuple[Path, JobId, bool]]:
-    """Yield each slurmstepd's folder, its job, and whether it is a batch step's."""
+class _Stepd(NamedTuple):
+    """One slurmstepd, by the number or the SLUID of its job, whichever is known."""
+
+    pid: int
+    job_id: JobId | None
+    sluid: Sluid | None
+    batch: bool
+
+    def serves(self, names: frozenset[JobId | Sluid]) -> bool:
+        return self.job_id in names if self.job_id is not None else self.sluid in names
+
+
+def live_jobs(proc: Path = PROC) -> frozenset[JobId | Sluid]:
+    """Return the jobs that have a slurmstepd on this machine, by number and by SLUID as far as each is known."""
+    names: set[JobId | Sluid] = set()
+    for stepd in _stepds(proc):
+        names.update(name for name in (stepd.job_id, stepd.sluid) if name is not None)
+    return frozenset(names)
+
+
+def _stepds(proc: Path) -> Iterator[_Stepd]:
+    """Yield every slurmstepd that slurmd started: anybody can give a process such a title."""
     for folder in proc.glob("[0-9]*"):
         with suppress(OSError):
             match = _STEPD.match((folder / "cmdline").read_bytes()[:64])
-            if match:
-                yield folder, JobId(int(match.group(1))), match.group(2) is not None
+            stepd = None if match is None else _checked_stepd(folder, match)
+            if stepd is not None:
+                yield stepd
+
+
+def _checked_stepd(folder: Path, match: re.Match[bytes]) -> _Stepd | None:
+    """Return the slurmstepd behind a title, None when user, program or cgroup say that it is none.
+
+    Raises:
+        OSError: the process is gone.
+    """
+    if not _is_slurmds_own(folder):
+        return None
+    job_id = None if match[1] is None else JobId(int(match[1]))
+    sluid = None if match[2] is None else Sluid(match[2].decode("ascii"))
+    try:
+        cgroup = (folder / "cgroup").read_text(encoding="utf-8", errors="replace")
+    except FileNotFoundError:
+        cgroup = ""
+    # No cgroup of a job is no objection: without the cgroup plugin, and at its start, it is in slurmd's own.
+    jobs = {JobId(int(number)) for number in _JOB_CGROUP.findall(cgroup)}
+    sluids = {Sluid(text) for text in _SLUID_CGROUP.findall(cgroup)}
+    if len(jobs) > 1 or len(sluids) > 1 or (job_id is not None and jobs - {job_id}):
+        return None
+    if sluid is not None and sluids - {sluid}:
+        return None
+    job_id, sluid = job_id or next(iter(jobs), None), sluid or next(iter(sluids), None)
+    return _Stepd(pid=int(folder.name), job_id=job_id, sluid=sluid, batch=match[3] is not None)
+
+
+def _is_slurmds_own(folder: Path) -> bool:
+    """Return whether the process was started as our own user, outside any container, from slurmstepd's program."""
+    try:
+        status = (folder / "status").read_bytes()
+    except FileNotFoundError:
+        return folder.stat().st_uid == os.geteuid()
+    # The real user: slurmstepd takes its job's as the effective one for moments, and a set-uid program has root's.
+    user, pids = _REAL_USER.search(status), _NAMESPACE_PIDS.search(status)
+    if user is None or int(user[1]) != os.geteuid() or (pids is not None and len(pids[1].split()) > 1):
+        return False
+    try:
+        program = os.readlink(folder / "exe")  # noqa: PTH115  # the text, " (deleted)" and all
+    except OSError:
+        return True
+    return Path(program).name.startswith("slurmstepd")
+
+
+def read_slurmd(node: str, proc: Path = PROC) -> SlurmdProcess | None:
+    """Return the slurmd that started this process, else the one that runs for the node; None when none is found."""
+    pid = os.getpid()
+    found = None
+    for _ in range(_MAX_ANCESTORS):
+        pid = _parent(pid, proc)
+        if pid <= 1:
+            break
+        found = _slurmd_at(pid, proc) or found  # the topmost: it forks before it starts a hook
+    return found or _slurmd_of(node, proc)
+
+
+def _slurmd_of(node: str, proc: Path) -> SlurmdProcess | None:
+    """Return the slurmd of a node out of all that run: the one started with -N NODE, else the only one."""
+    running: dict[int, SlurmdProcess] = {}
+    for folder in proc.glob("[0-9]*"):
+        slurmd = _slurmd_at(int(folder.name), proc)
+        if slurmd is not None:
+            running[slurmd.pid] = slurmd
+    daemons = [slurmd for slurmd in running.values() if _parent(slurmd.pid, proc) not in running]
+    named = [slurmd for slurmd in daemons if node in _node_names(slurmd.pid, proc)]
+    chosen = named or [slurmd for slurmd in daemons if not _node_names(slurmd.pid, proc)]
+    return chosen[0] if len(chosen) == 1 else None
+
+
+def _slurmd_at(pid: int, proc: Path) -> SlurmdProcess | None:
+    try:
+        program = os.readlink(proc / str(pid) / "exe").removesuffix(" (deleted)")  # noqa: PTH115  # as above
+    except OSError:
+        return None
+    if _SLURMD.match(Path(program).name) is None:
+        return None
+    ticks = start_ticks(pid, proc)
+    return None if ticks is None else SlurmdProcess(pid=pid, start_ticks=ticks, executable=program)
+
+
+def _node_names(pid: int, proc: Path) -> tuple[str, ...]:
+    """Return what -N names in a slurmd's command line."""
+    with suppress(OSError):
+        words = (proc / str(pid) / "cmdline").read_bytes().decode("utf-8", "replace").split("\0")
+        return tuple(
+            words[at + 1] if word == "-N" and at + 1 < len(words) else word[2:]
+            for at, word in enumerate(words)
+            if word.startswith("-N")
+        )
+    return ()
+
+
+def _parent(pid: int, proc: Path) -> int:
+    try:
+        return int((proc / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()[1])
+    except (OSError, IndexError, ValueError):
+        return 0
 
 
 class Presence(Enum):
@@ -81,8 +212,8 @@ class _Step:
 class StepWatch:
     """Tells whether a job's steps are alive; while a known one lives, a look reads one small file."""
 
-    def __init__(self, job_id: JobId, proc: Path = PROC) -> None:
-        self._job_id = job_id
+    def __init__(self, job_id: JobId, proc: Path = PROC, sluid: Sluid | None = None) -> None:
+        self._names = frozenset[JobId | Sluid]({job_id} if sluid is None else {job_id, sluid})
         self._proc = proc
         self._step: _Step | None = None
         self._seen = False
@@ -113,12 +244,10 @@ class StepWatch:
         self._seen = self._seen or self._step is not None
 
     def _steps(self) -> Iterator[_Step]:
-        for folder, job_id, batch in _stepds(self._proc):
-            ticks = start_ticks(int(folder.name), self._proc) if job_id == self._job_id else None
-            # Only slurmd's own: anybody can give a process this name.
-            with suppress(OSError):
-                if ticks is not None and folder.stat().st_uid == os.geteuid():
-                    yield _Step(batch=batch, start_ticks=ticks, pid=int(folder.name))
+        for stepd in _stepds(self._proc):
+            ticks = start_ticks(stepd.pid, self._proc) if stepd.serves(self._names) else None
+            if ticks is not None:
+                yield _Step(batch=stepd.batch, start_ticks=ticks, pid=stepd.pid)
 
 
 def start_ticks(pid: int, proc: Path = PROC) -> int | None:
@@ -129,6 +258,15 @@ def start_ticks(pid: int, proc: Path = PROC) -> int | None:
         return None if fields[0] in {b"Z", b"X"} else int(fields[19])
     except (OSError, IndexError, ValueError):
         return None
+
+
+def started_at_seconds(ticks: int, proc: Path = PROC) -> float | None:
+    """Return the Unix time of a process' start, None when the kernel does not tell."""
+    try:
+        since_boot = float((proc / "uptime").read_text(encoding="ascii").split()[0])
+    except (OSError, IndexError, ValueError):
+        return None
+    return time.time() - since_boot + ticks / os.sysconf("SC_CLK_TCK")
 
 
 def write_identity(path: Path, boot_id: str) -> None:

@@ -7,16 +7,17 @@ power cut - the epilog, the next prolog or repair finds it there and puts everyt
 from dataclasses import replace
 
 from slurm_energy.device.base import Gpu
-from slurm_energy.device.knobs import lock_clock, reading, save_settings
+from slurm_energy.device.knobs import SavedSettings, lock_clock, reading, save_settings
 from slurm_energy.domain.decision import DecisionEntry
 from slurm_energy.domain.energy import QualityFlag
 from slurm_energy.domain.ids import GpuUuid, JobId
 from slurm_energy.errors import SpoolError
-from slurm_energy.node.allocation import Allocation, find_gpus, read_node_gres
+from slurm_energy.node.allocation import Allocation, find_gpus
 from slurm_energy.node.clock_plan import plan_clock, read_entry, site_clock_mhz
 from slurm_energy.node.closing import close_stale, restore_pending
 from slurm_energy.node.context import HookContext, Machine, reach_gpus
-from slurm_energy.node.gres_conf import NodeGres
+from slurm_energy.node.gpu_mapping import gpu_mapping
+from slurm_energy.node.gpu_order import GpuOrder
 from slurm_energy.node.readings import read_counter
 from slurm_energy.node.stale import Newcomer, held_alone, why_over
 from slurm_energy.node.state import ActiveJob, SavedGpu
@@ -35,15 +36,16 @@ def run_prolog(context: HookContext, hook: HookEnvironment) -> None:
     context.spool.forget_reported(hook.job_id)  # before anything that can hang or fail
     with reach_gpus(context) as machine:
         events = list(hook.problems)
-        gres = read_node_gres(hook.slurm_conf, context.settings.node_name)
-        allocation = _allocate(context, hook, machine, gres, events)
-        if not allocation.gpus:
+        context.stage("finding the job's GPUs")
+        order = context.gpu_order(hook.slurm_conf)
+        allocation = _allocate(context, hook, machine, order, events)
+        if not allocation.gpus and not allocation.unknown:
             context.log.write(f"job {hook.job_id}: nothing to do: {'; '.join(events) or 'no GPU was found'}")
             return
         newcomer = Newcomer(
             job_id=hook.job_id,
-            uuids=frozenset(gpu.uuid for gpu in allocation.gpus),
-            shares_gpus=bool(allocation.mig) or gres.shares_gpus,
+            uuids=frozenset(gpu.uuid for gpu in allocation.gpus).union(map(GpuUuid, allocation.unknown_names)),
+            shares_gpus=bool(allocation.mig) or order.shares_gpus,
         )
         jobs = context.spool.active_jobs(events)
         over = (job.uuids for job in jobs if why_over(context, job, newcomer) is not None)
@@ -59,12 +61,15 @@ def run_prolog(context: HookContext, hook: HookEnvironment) -> None:
 
 
 def _allocate(
-    context: HookContext, hook: HookEnvironment, machine: Machine, gres: NodeGres, events: list[str]
+    context: HookContext, hook: HookEnvironment, machine: Machine, order: GpuOrder, events: list[str]
 ) -> Allocation:
     if machine.problem is not None:
         events.append(machine.problem)
     devices = [gpu.identity for gpu in machine.gpus.values()]
-    allocation = find_gpus(hook, devices, gres, context.settings.node.gpu_numbering, machine.mig_parent)
+    if machine.problem is not None and not devices:
+        return Allocation()
+    mapping = gpu_mapping(devices, order, context.settings.node.gpu_numbering, context.device_minor)
+    allocation = find_gpus(hook, devices, mapping, machine.mig_parent)
     events.extend(allocation.problems)
     return allocation
 
@@ -116,8 +121,10 @@ def _plan(
         mig, is_shared = identity.uuid in allocation.mig, identity.uuid in shared
         site_clock = site_clock_mhz(settings.node.site_locked_clocks_mhz, identity.gpu_type)
         gpus.append(_plan_gpu(asked, machine.gpus[identity.uuid], site_clock, mig=mig, shared=is_shared, events=events))
+    gpus += (_unidentified(GpuUuid(name), allocation.unknown) for name in allocation.unknown_names)
     return ActiveJob(
         job_id=hook.job_id,
+        sluid=hook.sluid,
         restart_count=hook.restart_count,
         cluster=hook.cluster or settings.cluster,
         node=settings.node_name,
@@ -157,16 +164,34 @@ def _plan_gpu(
     )
 
 
+def _unidentified(name: GpuUuid, why: str) -> SavedGpu:
+    """Return what stands for a GPU that the job holds and nobody can tell: it gets no clock and no joules."""
+    return SavedGpu(
+        uuid=name,
+        name="",
+        gpu_type=None,
+        saved=SavedSettings(
+            power_limit_watts=None,
+            application_clock_mhz=None,
+            lowest_clock_mhz=None,
+            highest_clock_mhz=None,
+            site_clock_mhz=None,
+        ),
+        flags=(QualityFlag.GPU_IDENTITY_UNKNOWN,),
+        counter_problem=why,
+    )
+
+
 def _change(context: HookContext, job: ActiveJob, machine: Machine) -> None:
     """Save, lock, read the counters, save again: the order that makes every crash repairable."""
     spool, events = context.spool, list(job.events)
     spool.clear_attempt(job.job_id)
     spool.write_state(job)
     _start_sampler(context, job, machine)
-    gpus = tuple(_lock(context, gpu, machine.gpus[gpu.uuid], events) for gpu in job.gpus)
+    gpus = tuple(_lock(context, gpu, machine, events) for gpu in job.gpus)
     context.stage("reading the energy counters")
     started = context.monotonic()
-    gpus = tuple(_read_start(context, gpu, machine.gpus[gpu.uuid]) for gpu in gpus)
+    gpus = tuple(_read_start(context, gpu, machine.gpus[gpu.uuid]) if gpu.identified else gpu for gpu in gpus)
     ready = replace(job, gpus=gpus, started_monotonic_seconds=started, events=tuple(events), ready=True)
     spool.write_state(ready)
     changed = ", ".join(f"{gpu.uuid}={gpu.applied_clock_mhz}MHz" for gpu in gpus if gpu.applied_clock_mhz)
@@ -176,11 +201,12 @@ def _change(context: HookContext, job: ActiveJob, machine: Machine) -> None:
     )
 
 
-def _lock(context: HookContext, gpu: SavedGpu, device: Gpu, events: list[str]) -> SavedGpu:
+def _lock(context: HookContext, gpu: SavedGpu, machine: Machine, events: list[str]) -> SavedGpu:
     target = gpu.target_clock_mhz
     if target is None:
         return gpu
     context.stage(f"locking the clock of GPU {gpu.uuid}")
+    device = machine.gpus[gpu.uuid]
     outcome = lock_clock(device, gpu.saved.lowest_clock_mhz or target, target, context.pause)
     if outcome.event is not None:
         events.append(outcome.event)
@@ -218,5 +244,9 @@ def _start_sampler(context: HookContext, job: ActiveJob, machine: Machine) -> No
 
 def _sampler_needed(job: ActiveJob, machine: Machine) -> bool:
     return any(
-        gpu.clock_changed or gpu.shared or read_counter(machine.gpus[gpu.uuid], None).joules is None for gpu in job.gpus
+        not gpu.identified
+        or gpu.clock_changed
+        or gpu.shared
+        or read_counter(machine.gpus[gpu.uuid], None).joules is None
+        for gpu in job.gpus
     )

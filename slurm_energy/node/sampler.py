@@ -14,6 +14,7 @@ from slurm_energy.domain.ids import GpuUuid, JobId
 from slurm_energy.errors import DeviceError, SpoolError
 from slurm_energy.node.context import HookContext, reach_gpus
 from slurm_energy.node.energy import STUCK_SECONDS
+from slurm_energy.node.job_devices import cgroup_minors
 from slurm_energy.node.job_table import JobTable
 from slurm_energy.node.processes import PROC, Presence, ProcessIdentity, StepWatch, read_identity, write_identity
 from slurm_energy.node.samples import GpuSamples, Heartbeat, HostSamples
@@ -29,6 +30,8 @@ BUSY_UTILISATION = 0.05
 GAP_INTERVALS = 10.0
 MIN_GAP_SECONDS = 5.0
 """A longer time between two samples is a gap: what happened in it is not guessed."""
+DEVICE_CHECK_SAMPLES = 10
+"""A cgroup that limits nothing by then does not limit devices."""
 NO_STEP_SECONDS = 60.0
 """A job without a batch step that has had no step for this long is taken as over, until it has one again."""
 
@@ -55,6 +58,8 @@ class SamplerState:
     last_rapl_seconds: float = 0.0
     ticks: int = 0
     beat_seconds: float = 0.0
+    devices_checked: bool = False
+    """Whether the job's cgroup was compared with its GPUs, or has none to compare."""
     frozen: Heartbeat | None = None
     """The sums when the last step ended, while there is none."""
 
@@ -76,7 +81,7 @@ def run_sampler(context: HookContext, job_id: JobId, sleep: Sleep, proc: Path = 
     interval = context.settings.node.sample_interval_seconds
     with reach_gpus(context) as machine:
         gpus = {uuid: machine.gpus[uuid] for uuid in job.uuids if uuid in machine.gpus}
-        steps = StepWatch(job_id, proc)
+        steps = StepWatch(job_id, proc, job.sluid)
         next_seconds = context.monotonic()
         while _belongs(context, state, own):
             presence = steps.look(context.monotonic())
@@ -85,6 +90,8 @@ def run_sampler(context: HookContext, job_id: JobId, sleep: Sleep, proc: Path = 
                 return
             take_sample(context, state, gpus, jobs)
             _freeze(context, state, gpus, presence)
+            if presence is Presence.RUNNING:
+                _check_devices(context, state, gpus)
             next_seconds = max(next_seconds + interval, context.monotonic())
             if sleep(max(next_seconds - context.monotonic(), 0.0)):
                 take_sample(context, state, gpus, jobs, last=True)
@@ -169,6 +176,30 @@ def _freeze(context: HookContext, state: SamplerState, gpus: Mapping[GpuUuid, Gp
         for uuid, sums in state.heartbeat.gpus.items():
             _add_counter(context, gpus[uuid], sums, state.job.time_scale)
         state.frozen = deepcopy(state.heartbeat)
+
+
+def _check_devices(context: HookContext, state: SamplerState, gpus: Mapping[GpuUuid, Gpu]) -> None:
+    """Compare the job's GPUs with what its cgroup lets it open; give back the clock of one that is not its own."""
+    if state.devices_checked:
+        return
+    allowed = cgroup_minors(state.job.job_id, context.devices_root)
+    state.devices_checked = allowed is not None or state.ticks > DEVICE_CHECK_SAMPLES
+    if not allowed:
+        return
+    found = {gpu.identity.minor_number for gpu in gpus.values()}
+    if found <= allowed:
+        return
+    lists = (", ".join(f"nvidia{minor}" for minor in sorted(minors, key=str)) for minors in (allowed, found))
+    state.heartbeat.contradicted = "the job's cgroup holds {}, Slurm's numbers led to {}".format(*lists)
+    state.heartbeat.events.append(f"gpu identity unknown: {state.heartbeat.contradicted}")
+    context.log.write(f"job {state.job.job_id}: {state.heartbeat.events[-1]}")
+    slowed = [gpu for gpu in state.job.gpus if gpu.clock_changed and gpu.uuid in gpus]
+    with context.spool.try_locks(gpu.uuid for gpu in slowed) as held:
+        # Without the locks a hook is at work on these GPUs, and puts them back itself.
+        if held and context.spool.state_path(state.job.job_id).exists():
+            for gpu in slowed:
+                restore_settings(gpus[gpu.uuid], gpu.saved, clock_changed=True, pause=context.pause)
+    _write_heartbeat(context, state, durable=True)
 
 
 def _add_power(context: HookContext, state: SamplerState, device: Gpu, sums: GpuSamples, holders: int) -> None:

@@ -75,6 +75,8 @@ class Heartbeat:
     rescued: bool = False
     final: bool = False
     """The job was over at the last sample: nothing after it is the job's, however late it is closed."""
+    contradicted: str = ""
+    """What the job's own cgroup says against the GPUs that were found for it."""
     gpus: dict[GpuUuid, GpuSamples] = field(default_factory=dict)
     host: HostSamples | None = None
     events: list[str] = field(default_factory=list)
@@ -111,6 +113,7 @@ def decode_heartbeat(content: bytes) -> Heartbeat:
             at_monotonic_seconds=document.number("at_monotonic_seconds", 0, _MAX_SECONDS),
             rescued=document.flag("rescued"),
             final=document.get("final") is True,  # a sampler of an older release did not tell
+            contradicted=document.optional_text("contradicted", 1000) or "",
             gpus={GpuUuid(str(uuid)): _decode_gpu(Fields(sums, "samples")) for uuid, sums in gpus.items()},
             host=None if host is None else _decode_host(Fields(host, "host samples")),
             events=list(document.texts("events", 1000)),

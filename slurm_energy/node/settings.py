@@ -25,6 +25,9 @@ class HookSettings:
     node_name: NodeName
     spool_directory: Path
     log_path: str
+    slurm_conf: str = ""
+    """The site's word on where slurm.conf is; empty: the usual places."""
+    slurm_bin_directory: str = ""
     problem: str | None = None
     """What is wrong with the rest of the file."""
 
@@ -58,6 +61,8 @@ def load_settings(environment: Mapping[str, str], node_name: str | None = None) 
         node_name=NodeName(name),
         spool_directory=spool,
         log_path=config.node.log_path.replace("%n", name),
+        slurm_conf=config.cluster.slurm_conf,
+        slurm_bin_directory=config.cluster.slurm_bin_directory,
         problem=problem,
     )
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from slurm_energy.domain.ids import GpuUuid, JobId
+from slurm_energy.domain.ids import GpuUuid, JobId, Sluid
 from slurm_energy.node.context import HookContext
 from slurm_energy.node.state import ActiveJob
 
@@ -39,13 +39,13 @@ def why_over(context: HookContext, job: ActiveJob, newcomer: Newcomer | None = N
         return None
     if job.job_id == newcomer.job_id:
         return f"job {job.job_id} starts again"
-    if not newcomer.shares_gpus and job.uuids & newcomer.uuids and job.job_id not in context.live_jobs():
+    if not newcomer.shares_gpus and job.uuids & newcomer.uuids and not job.is_among(context.live_jobs()):
         return f"its GPU was given to job {newcomer.job_id}"
     return None
 
 
-def why_abandoned(context: HookContext, job: ActiveJob, live: frozenset[JobId]) -> str | None:
+def why_abandoned(context: HookContext, job: ActiveJob, live: frozenset[JobId | Sluid]) -> str | None:
     """Return why `repair --all` takes a job as over, None when it may still run."""
-    if job.job_id in live or context.now() - job.started_at_seconds < YOUNG_SECONDS:
+    if job.is_among(live) or context.now() - job.started_at_seconds < YOUNG_SECONDS:
         return why_over(context, job)
     return why_over(context, job) or "no process of the job is alive"

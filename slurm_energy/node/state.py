@@ -14,6 +14,7 @@ from slurm_energy.domain.ids import (
     JobId,
     NodeName,
     PartitionName,
+    Sluid,
 )
 from slurm_energy.errors import SpoolError, WireError
 from slurm_energy.wire.fields import Fields, loads
@@ -48,6 +49,11 @@ class SavedGpu:
     """Why there is no reading."""
 
     @property
+    def identified(self) -> bool:
+        """Whether `uuid` is a GPU's; else it is only a name, and no GPU is touched for it."""
+        return QualityFlag.GPU_IDENTITY_UNKNOWN not in self.flags
+
+    @property
     def clock_changed(self) -> bool:
         """Whether a lock may be in force."""
         return self.target_clock_mhz is not None
@@ -74,6 +80,11 @@ class ActiveJob:
     ready: bool = False
     """Whether the prolog came to its end; until then clocks may be half set and readings missing."""
     events: tuple[str, ...] = ()
+    sluid: Sluid | None = None
+
+    def is_among(self, names: frozenset[JobId | Sluid]) -> bool:
+        """Return whether the job is one of these, by its number or its SLUID."""
+        return self.job_id in names or (self.sluid is not None and self.sluid in names)
 
     @property
     def uuids(self) -> frozenset[GpuUuid]:
@@ -118,6 +129,7 @@ def _decode(state: Fields) -> ActiveJob:
         raise WireError(f"state has format {state.get('format')!r:.40}, this code reads {STATE_FORMAT}")
     partition = state.optional_text("partition", 255)
     decision_id = state.optional_text("decision_id", 32)
+    sluid = state.optional_text("sluid", 32)
     return ActiveJob(
         job_id=JobId(state.integer("job_id", 1, MAX_JOB_ID)),
         restart_count=state.integer("restart_count", 0, MAX_JOB_ID),
@@ -134,6 +146,7 @@ def _decode(state: Fields) -> ActiveJob:
         time_limit_minutes=state.optional_integer("time_limit_minutes", 1, 0xFFFFFFFF),
         ready=state.flag("ready"),
         events=state.texts("events", 1000),
+        sluid=None if sluid is None else Sluid(sluid),
     )
 
 

@@ -22,12 +22,12 @@ from slurm_energy.domain.node_status import (
     SpoolStatus,
 )
 from slurm_energy.errors import DeviceError, SlurmEnergyError, SlurmError, SpoolError, WireError
-from slurm_energy.node.allocation import DEFAULT_SLURM_CONF
 from slurm_energy.node.context import HookContext, reach_gpus
 from slurm_energy.node.files import read_whole, write_atomically
+from slurm_energy.node.gpu_mapping import MappedGpu, gpu_mapping
 from slurm_energy.slurm.plugin_file import compiled_version
 from slurm_energy.wire.fields import Fields, loads
-from slurm_energy.wire.node_status import MAX_STATUS_BYTES, decode_status, encode_status
+from slurm_energy.wire.node_status import MAX_PROOF, MAX_STATUS_BYTES, decode_status, encode_status
 
 GPU_INTERVAL_SECONDS = 3600.0
 """How often the driver is asked which GPUs there are: opening it wakes them."""
@@ -36,6 +36,7 @@ SENT_NAME = "status.sent"
 TOOL_SECONDS = 5.0
 MIN_FREE_BYTES = 16 * 1024 * 1024
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/opt/slurm/sbin:/opt/slurm/bin"
+DEFAULT_SLURM_CONF = Path("/etc/slurm/slurm.conf")
 HOOK_FOLDER = Path("/etc/slurm-energy")
 PLUGIN_PLACES = (
     "usr/lib/*/slurm-wlm",
@@ -94,7 +95,7 @@ def note_sent(context: HookContext, status: NodeStatus) -> None:
 def node_status(context: HookContext, problems: Sequence[str] = ()) -> NodeStatus:
     """Return how this node is; the driver is not opened."""
     spool = spool_status(context)
-    scripts = hook_problems(hook_patterns(slurm_conf()))
+    scripts = hook_problems(hook_patterns(slurm_conf(context)))
     found = [*problems, *_settings_problems(context), *scripts]
     return replace(
         _seen(context),
@@ -108,9 +109,9 @@ def node_status(context: HookContext, problems: Sequence[str] = ()) -> NodeStatu
     )
 
 
-def slurm_conf() -> Path:
-    """Return where this node's slurm.conf is, as far as the environment tells."""
-    return Path(os.environ.get("SLURM_CONF") or DEFAULT_SLURM_CONF)
+def slurm_conf(context: HookContext) -> Path:
+    """Return where this node's slurm.conf is, as far as environment and settings tell."""
+    return Path(os.environ.get("SLURM_CONF") or context.settings.slurm_conf or DEFAULT_SLURM_CONF)
 
 
 def spool_status(context: HookContext) -> SpoolStatus:
@@ -261,13 +262,19 @@ def _gpus_are_due(context: HookContext, before: NodeStatus) -> bool:
 
 
 def _gpus(context: HookContext) -> tuple[tuple[GpuStatus, ...] | None, str | None]:
+    """Return the GPUs with the numbers that Slurm has for them, or why the driver does not tell."""
     with reach_gpus(context) as machine:
         if machine.problem is not None:
             return None, machine.problem
-        return tuple(sorted((_gpu(gpu) for gpu in machine.gpus.values()), key=lambda gpu: gpu.index)), None
+        gpus = sorted(machine.gpus.values(), key=lambda gpu: gpu.identity.index)
+        order = context.gpu_order(os.environ.get("SLURM_CONF"))
+        numbering = context.settings.node.gpu_numbering
+        mapping = gpu_mapping([gpu.identity for gpu in gpus], order, numbering, context.device_minor)
+        mapped = {gpu.uuid: gpu for gpu in mapping.gpus}
+        return tuple(_gpu(gpu, mapped.get(gpu.identity.uuid), mapping.problem) for gpu in gpus), None
 
 
-def _gpu(gpu: Gpu) -> GpuStatus:
+def _gpu(gpu: Gpu, mapped: MappedGpu | None, problem: str) -> GpuStatus:
     identity = gpu.identity
     limit: float | None = None
     with suppress(DeviceError):
@@ -278,7 +285,12 @@ def _gpu(gpu: Gpu) -> GpuStatus:
         minor_number=identity.minor_number,
         name=identity.name,
         gpu_type=identity.gpu_type,
+        pci_id=identity.pci_bus_id,
         power_limit_watts=limit,
+        position=None if mapped is None else mapped.position,
+        slurm_type=None if mapped is None else mapped.slurm_type,
+        proof=" and ".join(mapped.ways)[:MAX_PROOF] if mapped is not None and mapped.proven else "",
+        unproven=(problem if mapped is None else mapped.problem or problem)[:MAX_PROOF],
     )
 
 

@@ -5,13 +5,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from slurm_energy.domain.decision import ENTRY_NAME
-from slurm_energy.domain.ids import ClusterName, JobId, NodeName, PartitionName, parse_job_id
+from slurm_energy.domain.ids import ClusterName, JobId, NodeName, PartitionName, Sluid, parse_job_id
 from slurm_energy.errors import SlurmError, ValueRangeError
 
 MAX_GPUS_PER_NODE = 4096
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}\Z")
 _UUID = re.compile(r"(?:GPU|MIG)-[A-Za-z0-9/-]{1,100}\Z")
+_SLUID = re.compile(r"s[0-9A-Z]{13}\Z")
 _RANGE = re.compile(r"([0-9]{1,4})(?:-([0-9]{1,4}))?\Z")
 
 
@@ -20,13 +21,14 @@ class HookEnvironment:
     """One job on one node as slurmd describes it to a hook."""
 
     job_id: JobId
+    sluid: Sluid | None = None
     restart_count: int = 0
     user_id: int | None = None
     partition: PartitionName | None = None
     cluster: ClusterName | None = None
     node: NodeName | None = None
     gpu_numbers: tuple[int, ...] = ()
-    """SLURM_JOB_GPUS, else the plain numbers of CUDA_VISIBLE_DEVICES; their meaning is `node.gpu_numbering`."""
+    """SLURM_JOB_GPUS, else the plain numbers of CUDA_VISIBLE_DEVICES: positions in slurmd's list of GPUs."""
     gpu_uuids: tuple[str, ...] = ()
     """Full GPU and MIG identifiers of CUDA_VISIBLE_DEVICES."""
     visible_count: int | None = None
@@ -64,8 +66,10 @@ def parse_hook_environment(environment: Mapping[str, str]) -> HookEnvironment:
     cluster = _name("SLURM_CLUSTER_NAME", environment, problems)
     node = _name("SLURMD_NODENAME", environment, problems)
     partition = _name("SLURM_JOB_PARTITION", environment, problems)
+    sluid = environment.get("SLURM_JOB_SLUID", "")
     return HookEnvironment(
         job_id=job_id,
+        sluid=Sluid(sluid) if _SLUID.match(sluid) else None,
         restart_count=_integer("SLURM_JOB_RESTART_COUNT", environment, problems) or 0,
         user_id=_integer("SLURM_JOB_UID", environment, problems),
         partition=None if partition is None else PartitionName(partition),

@@ -120,10 +120,9 @@ def _energies(lab: Lab, node: str) -> dict[str, tuple[float, float, float]]:
 def test_a_node_whose_minor_numbers_differ_bills_the_gpu_the_job_really_had(lab: Lab) -> None:
     job = submit(lab, ["-p", "v100", "--gres=gpu:1", "-t", "5"], wrap=workload(300, "memory"))
     wait_for(lab, job, {"RUNNING"})
-    time.sleep(0.5)
     node = show_job(lab, job)["NodeList"]
     with lab.gpu_state(node) as state:
-        busy = {gpu.uuid for gpu in state.gpus if gpu.loads}
+        busy = until("a loaded GPU", lambda: {gpu.uuid for gpu in state.gpus if gpu.loads})
         assert [gpu.minor_number for gpu in state.gpus] != sorted(gpu.minor_number for gpu in state.gpus)
     wait_for(lab, job, {"COMPLETED"})
     assert {gpu.gpu_uuid for gpu in await_reports(lab, job)[0].gpus} == busy

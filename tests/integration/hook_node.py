@@ -45,6 +45,7 @@ class HookNode:
             "nvml_library": str(root / "lib" / LIBRARY_NAME),
             "time_scale": time_scale,
             "sample_interval_seconds": 0.05,
+            "gpu_numbering": "minor",  # there is no slurmd to ask
         }
         self.configure()
 

@@ -57,7 +57,6 @@ def test_minor_numbers_against_the_drivers_order_reach_the_right_gpu(tmp_path: P
     root = tmp_path / "node"
     root.mkdir()
     node = HookNode(root, gpu_type="v100")
-    (root / "etc" / "gres.conf").write_text("NodeName=n1 Name=gpu Type=v100 File=/dev/nvidia[0-3]\n")
     node.configure(sampler="off")
     clock = node.gpus.gpus[0].sm_clocks_mhz[-20]
     node.prolog(7, "0", entry(clock, "v100-pcie-16gb"))
@@ -297,6 +296,7 @@ def test_fifty_epilogs_at_once(tmp_path: Path) -> None:
     root = tmp_path / "node"
     root.mkdir()
     node = HookNode(root, count=8)
+    (root / "etc" / "slurm.conf").write_text("NodeName=n1 Gres=gpu:8,shard:64\n")
     (root / "etc" / "gres.conf").write_text("Name=gpu File=/dev/nvidia[0-7]\nName=shard Count=64\n")
     node.configure(sampler="off")
     limit = {"SLURM_ENERGY_NODE_TIME_LIMIT_SECONDS": "60"}  # two cores serve fifty at once

@@ -1,4 +1,4 @@
-"""Whether this node's boards have the power limit that clocks are chosen for."""
+"""Which board each of Slurm's GPUs is, and whether the boards have the power limit that clocks are chosen for."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,9 +9,12 @@ from slurm_energy.domain.ids import GpuTypeName
 from slurm_energy.energy_model.board_limits import LIMIT_TOLERANCE
 from slurm_energy.energy_model.operating_point import clock_table_of
 from slurm_energy.errors import ConfigError
+from slurm_energy.node.gpu_mapping import GpuMapping, MappedGpu
 from slurm_energy.policy.site_limits import site_board_limits
 
 SUBJECT = "GPU power limits"
+IDENTITY = "GPU identity"
+MAX_SHOWN = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +36,45 @@ def board_checks(config: Config, boards: Sequence[Board]) -> Iterator[Finding]:
         assumed = limits.known_watts(gpu_type)
         if assumed is not None and clock_table_of(gpu_type) is not None:
             yield _finding(gpu_type, assumed, found)
+
+
+def mapping_checks(mapping: GpuMapping) -> Iterator[Finding]:
+    """Yield what is known of Slurm's numbers: which GPU each is, by what it is proven, and where orders differ."""
+    counted = sorted(mapping.positions.values(), key=lambda gpu: gpu.position or 0)
+    lost = next((gpu for gpu in counted if not gpu.proven), None)
+    if mapping.problem or lost is not None or not counted:
+        why = mapping.problem or (
+            "Slurm counts no GPU here" if lost is None else f"position {lost.position}: {lost.problem}"
+        )
+        yield fail(
+            IDENTITY,
+            f"{why}: no clock is set and no energy billed for jobs on it",
+            "compare `slurmd -G` with /dev/nvidia*, restart slurmd, then slurm-energy-hook repair (as root)",
+        )
+        return
+    yield ok(IDENTITY, f"{_shown(counted)} (by {' and '.join(counted[0].ways)})")
+    moved = [gpu for gpu in counted if gpu.minor_number != gpu.index]
+    if moved:
+        text = (
+            f"/dev/nvidia{moved[0].minor_number} is the driver's index {moved[0].index}, and {len(moved)} GPUs are so"
+        )
+        yield warn(
+            IDENTITY, f"minor numbers are not the driver's order: {text}", "none: `nvidia-smi -i` takes the index"
+        )
+    forgotten = [gpu for gpu in mapping.gpus if gpu.position is None]
+    if forgotten:
+        names = ", ".join(f"{gpu.uuid}" for gpu in forgotten[:4])
+        yield warn(IDENTITY, f"Slurm does not count {len(forgotten)} GPUs of this node: {names}", "add them to Gres=")
+
+
+def _shown(counted: Sequence[MappedGpu]) -> str:
+    shown = [_line(gpu) for gpu in counted[:MAX_SHOWN]]
+    return "; ".join([*shown, *(["..."] if len(counted) > MAX_SHOWN else [])])
+
+
+def _line(gpu: MappedGpu) -> str:
+    place = f"/dev/nvidia{gpu.minor_number}, index {gpu.index}, {gpu.pci_bus_id or 'bus unknown'}"
+    return f"{gpu.position} = {gpu.slurm_type or 'gpu'}: {place}, {gpu.uuid}"
 
 
 def _by_type(boards: Sequence[Board]) -> Mapping[GpuTypeName, list[float | None]]:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from slurm_energy.cli.doctor.board_checks import Board, board_checks
+from slurm_energy.cli.doctor.board_checks import IDENTITY, Board, board_checks, mapping_checks
 from slurm_energy.cli.doctor.daemon_checks import service
 from slurm_energy.cli.doctor.finding import Finding, Situation, fail, ok, skip, warn
 from slurm_energy.cli.installation import NODE_UNITS
@@ -14,7 +14,12 @@ from slurm_energy.cli.site import slurm_command, under
 from slurm_energy.device.base import GpuIdentity
 from slurm_energy.device.knobs import reading
 from slurm_energy.device.nvml import NvmlDriver
-from slurm_energy.errors import DeviceError
+from slurm_energy.domain.ids import ClusterName, NodeName
+from slurm_energy.errors import DeviceError, SpoolError
+from slurm_energy.node.gpu_mapping import gpu_mapping
+from slurm_energy.node.gpu_order import order_finder
+from slurm_energy.node.processes import read_boot_id
+from slurm_energy.node.settings import HookSettings
 from slurm_energy.node.spool import Spool
 
 CRON_FILE = Path("/etc/cron.d/slurm-energy")
@@ -49,6 +54,7 @@ def _gpus(situation: Situation) -> Iterator[Finding]:
     names = sorted({identity.name for identity in identities})
     yield ok("GPUs", f"{len(identities)}: {', '.join(names)}")
     yield _catalogue(identities)
+    yield from _identity(situation, identities)
     yield from board_checks(situation.config, boards)
     if not situation.config.node.set_clocks:
         yield warn("GPU clocks", "node.set_clocks is false: clocks stay as they are", "set it to true to save energy")
@@ -58,6 +64,32 @@ def _gpus(situation: Situation) -> Iterator[Finding]:
         yield skip("GPU clocks", "only root may set them, as the hooks do", "run doctor as root")
     else:
         yield ok("GPU clocks", "supported clocks are known, and this is root")
+
+
+def _identity(situation: Situation, identities: list[GpuIdentity]) -> Iterator[Finding]:
+    if os.geteuid() != 0:
+        yield skip(IDENTITY, "only root may read what the hooks learned of slurmd's order", "run doctor as root")
+        return
+    node, config = _node_name(situation), situation.config
+    settings = HookSettings(
+        node=config.node,
+        cluster=ClusterName(config.cluster.name),
+        node_name=NodeName(node),
+        spool_directory=under(situation.root, Path(config.node.spool_directory.replace("%n", node))),
+        log_path="",
+        slurm_conf=str(situation.slurm_conf) if situation.slurm_conf.is_file() else "",
+        slurm_bin_directory=config.cluster.slurm_bin_directory,
+    )
+    try:
+        order = order_finder(settings, read_boot_id()).refresh()
+    except SpoolError as error:
+        yield skip(IDENTITY, str(error))
+        return
+    yield from mapping_checks(gpu_mapping(identities, order, config.node.gpu_numbering))
+
+
+def _node_name(situation: Situation) -> str:
+    return situation.environment.get("SLURMD_NODENAME") or os.uname().nodename.partition(".")[0]
 
 
 def _without_clocks(gpus: object) -> list[str]:
@@ -82,7 +114,7 @@ def _catalogue(identities: list[GpuIdentity]) -> Finding:
 
 
 def _spool(situation: Situation) -> Iterator[Finding]:
-    name = situation.environment.get("SLURMD_NODENAME") or os.uname().nodename.partition(".")[0]
+    name = _node_name(situation)
     root = under(situation.root, Path(situation.config.node.spool_directory.replace("%n", name)))
     if not root.is_dir():
         yield _missing_spool(root)

@@ -55,6 +55,7 @@ def _encode_identity(spec: SimulatedGpuSpec, gpu: Gpu) -> None:
     gpu.uuid = spec.uuid.encode()
     gpu.serial = f"15{spec.pci_bus:02d}{int(spec.uuid[4:12], 16):010d}".encode()
     gpu.minor_number = spec.minor_number
+    gpu.slurm_position = spec.minor_number if spec.slurm_position is None else spec.slurm_position
     gpu.pci_bus = spec.pci_bus
     gpu.pci_device_id = spec.pci_device_id
     gpu.architecture = spec.architecture

@@ -53,6 +53,7 @@ class SimulatedGpu:
         self.name: str = gpu.name.decode()
         self.uuid: str = gpu.uuid.decode()
         self.minor_number: int = gpu.minor_number
+        self.slurm_position: int = gpu.slurm_position
         self.sm_clocks_mhz: tuple[int, ...] = tuple(gpu.clocks_mhz[: gpu.clock_count])
 
     @contextmanager

@@ -7,7 +7,7 @@ from enum import IntEnum
 
 from slurm_energy.errors import LabError
 
-VERSION = 1
+VERSION = 2
 MAX_GPUS = 16
 MAX_LOADS = 16
 MAX_PROFILES = 16
@@ -137,6 +137,7 @@ class Gpu(ctypes.Structure):
         ("uuid", ctypes.c_char * NAME_BYTES),
         ("serial", ctypes.c_char * 32),
         ("minor_number", ctypes.c_uint32),
+        ("slurm_position", ctypes.c_uint32),
         ("pci_domain", ctypes.c_uint32),
         ("pci_bus", ctypes.c_uint32),
         ("pci_device", ctypes.c_uint32),

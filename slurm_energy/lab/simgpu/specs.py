@@ -1,7 +1,8 @@
 """GPUs that a laboratory can simulate: the catalogue's figures, and the rest that only a simulation needs."""
 
 import uuid
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from slurm_energy.domain.ids import GpuTypeName
@@ -23,6 +24,8 @@ class SimulatedGpuSpec:
     uuid: str
     minor_number: int
     """N of /dev/nvidiaN."""
+    slurm_position: int | None = None
+    """Where the laboratory's Slurm counts it; None: at its minor number."""
     pci_bus: int
     pci_device_id: int
     architecture: int
@@ -174,6 +177,15 @@ def standard_gpus(gpu_type: str, count: int, node_name: str) -> tuple[SimulatedG
     return tuple(
         _standard_gpu(name, index, count - 1 - index if reverse else index, node_name) for index in range(count)
     )
+
+
+def mixed_gpus(gpu_types: Sequence[str], node_name: str, minor_numbers: Sequence[int]) -> tuple[SimulatedGpuSpec, ...]:
+    """Return the GPUs of a node of several types, with type and minor number of each in the driver's order."""
+    gpus = []
+    for index, (gpu_type, minor) in enumerate(zip(gpu_types, minor_numbers, strict=True)):
+        gpu = standard_gpus(gpu_type, index + 1, node_name)[index]
+        gpus.append(replace(gpu, minor_number=minor))
+    return tuple(gpus)
 
 
 def _standard_gpu(name: GpuTypeName, index: int, minor_number: int, node_name: str) -> SimulatedGpuSpec:

@@ -13,6 +13,7 @@ from slurm_energy.domain.ids import ClusterName, DecisionId, GpuTypeName, GpuUui
 from slurm_energy.domain.job import EnergyMode
 from slurm_energy.errors import DeviceError
 from slurm_energy.node.context import HookContext
+from slurm_energy.node.gpu_order import GpuOrder, SlurmGpu
 from slurm_energy.node.log import HookLog
 from slurm_energy.node.settings import HookSettings
 from slurm_energy.node.spool import Spool
@@ -169,6 +170,12 @@ class FakeDriver:
         raise DeviceError(f"no GPU has the slice {mig_uuid}")
 
 
+def order_of(*minors: int, shares: bool = False, problem: str = "") -> GpuOrder:
+    """Slurm's order of GPUs by their minor numbers, as slurmd told it."""
+    gpus = tuple(SlurmGpu(gpu_type=None, device_file=f"/dev/nvidia{minor}") for minor in minors)
+    return GpuOrder(gpus=gpus, ways=("slurmd -G",), shares_gpus=shares, problem=problem)
+
+
 class Bench:
     """A node with GPUs, a spool and a clock, and shortcuts to run its hooks."""
 
@@ -179,6 +186,7 @@ class Bench:
         for gpu in self.gpus:
             gpu.time_scale = self.node.time_scale
         self.driver = FakeDriver(self.gpus)
+        self.order = order_of(*range(gpus))
         self.spool = Spool(root / "spool")
         self.slurm_conf = root / "slurm.conf"
         self.samplers: list[int] = []
@@ -207,6 +215,9 @@ class Bench:
             stage=lambda text: None,
             start_sampler=self.samplers.append,
             live_jobs=lambda: self.live,
+            gpu_order=lambda slurm_conf: self.order,
+            device_minor=lambda path: int(path.removeprefix("/dev/nvidia")),
+            devices_root=self.root / "devices",
             rapl_root=self.root / "powercap",
         )
 

@@ -9,11 +9,12 @@ from slurm_energy.domain.energy import EnergyScope, EnergySource, QualityFlag
 from slurm_energy.domain.ids import JobId
 from slurm_energy.node.epilog import run_epilog
 from slurm_energy.node.prolog import run_prolog
+from slurm_energy.node.slurmd_list import parse_slurmd
 
 SLICES = """
-NodeName=n1 Name=gpu Type=1g.10gb MultipleFiles=/dev/nvidia0,/dev/nvidia-caps/nvidia-cap21
-NodeName=n1 Name=gpu Type=1g.10gb MultipleFiles=/dev/nvidia0,/dev/nvidia-caps/nvidia-cap30
-NodeName=n1 Name=gpu Type=a100 File=/dev/nvidia1
+slurmd: Gres Name=gpu Type=1g.10gb Count=1 ID=7696487 File=/dev/nvidia0,/dev/nvidia-caps/nvidia-cap21 (null)
+slurmd: Gres Name=gpu Type=1g.10gb Count=1 ID=7696487 File=/dev/nvidia0,/dev/nvidia-caps/nvidia-cap30 (null)
+slurmd: Gres Name=gpu Type=a100 Count=1 Index=1 ID=7696487 File=/dev/nvidia1 (null)
 """
 SETTERS = {"lock_sm_clock", "unlock_sm_clock", "set_power_limit"}
 
@@ -23,7 +24,7 @@ def bench(tmp_path: Path) -> Bench:
     """Return a node whose first GPU is cut into slices, and whose second is whole."""
     made = Bench(tmp_path, gpus=2)
     made.gpus[0].mig = True
-    (tmp_path / "gres.conf").write_text(SLICES)
+    made.order = parse_slurmd(SLICES)
     return made
 
 

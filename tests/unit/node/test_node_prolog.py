@@ -3,7 +3,7 @@ import os
 from pathlib import Path
 
 import pytest
-from node_bench import DECISION, Bench, entry
+from node_bench import DECISION, Bench, entry, order_of
 
 from slurm_energy.config import NodeConfig
 from slurm_energy.domain.energy import EnergyScope, QualityFlag
@@ -199,8 +199,8 @@ def test_requeued_job_that_lost_its_epilog_makes_two_attempts(bench: Bench) -> N
     assert bench.locks() == [None] * 4
 
 
-def test_shared_gpu_keeps_its_clock_and_both_jobs_know(bench: Bench, tmp_path: Path) -> None:
-    (tmp_path / "gres.conf").write_text("NodeName=n1 Name=gpu File=/dev/nvidia[0-3]\nName=shard Count=16\n")
+def test_shared_gpu_keeps_its_clock_and_both_jobs_know(bench: Bench) -> None:
+    bench.order = order_of(0, 1, 2, 3, shares=True)
     run_prolog(bench.context(), bench.hook(7, "0"))
     run_prolog(bench.context(), bench.hook(8, "0", entry()))
     assert bench.locks() == [None] * 4

@@ -2,7 +2,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from node_bench import Bench, entry
+from node_bench import Bench, entry, order_of
 
 from slurm_energy.config import NodeConfig
 from slurm_energy.domain.energy import EnergyScope, EnergySource, QualityFlag
@@ -149,8 +149,8 @@ def test_idle_samples_do_not_enter_the_busy_clock(bench: Bench) -> None:
     assert sums.mean_utilisation == pytest.approx(0.45)
 
 
-def test_two_half_node_jobs_that_overlap_add_up_to_the_node(bench: Bench, tmp_path: Path) -> None:
-    (tmp_path / "gres.conf").write_text("Name=gpu File=/dev/nvidia[0-3]\nName=shard Count=16\n")
+def test_two_half_node_jobs_that_overlap_add_up_to_the_node(bench: Bench) -> None:
+    bench.order = order_of(0, 1, 2, 3, shares=True)
     run_prolog(bench.context(), bench.hook(7, "0"))
     first, sample_first = sampler(bench, 7)
     sample_first()

@@ -75,6 +75,7 @@ static void put_gpu(void)
 	FIELD(simgpu_gpu, uuid);
 	FIELD(simgpu_gpu, serial);
 	FIELD(simgpu_gpu, minor_number);
+	FIELD(simgpu_gpu, slurm_position);
 	FIELD(simgpu_gpu, pci_domain);
 	FIELD(simgpu_gpu, pci_bus);
 	FIELD(simgpu_gpu, pci_device);

@@ -12,7 +12,7 @@
 #include <stdint.h>
 
 #define SIMGPU_MAGIC 0x5550474d49533031ULL /* "10SIMGPU" as the bytes lie */
-#define SIMGPU_VERSION 1
+#define SIMGPU_VERSION 2
 #define SIMGPU_MAX_GPUS 16
 #define SIMGPU_MAX_LOADS 16
 #define SIMGPU_MAX_PROFILES 16
@@ -106,6 +106,7 @@ struct simgpu_gpu {
 	char uuid[SIMGPU_NAME_BYTES];
 	char serial[32];
 	uint32_t minor_number;
+	uint32_t slurm_position; /* where the laboratory's Slurm counts it */
 	uint32_t pci_domain;
 	uint32_t pci_bus;
 	uint32_t pci_device;

@@ -150,19 +150,19 @@ static int add_gpu(struct work *work, uint32_t index)
 	return 0;
 }
 
-/* A word is a number N, meaning /dev/nvidiaN, or a UUID. Return 0, or -1 if there is no such GPU. */
+/* A word is a number, the position where Slurm counts a GPU, or a UUID. Return 0, or -1 if there is no such GPU. */
 static int add_word(struct work *work, const char *word)
 {
 	struct simgpu_state *state = work->state;
 	char *end;
-	unsigned long minor_number = strtoul(word, &end, 10);
+	unsigned long position = strtoul(word, &end, 10);
 	int is_number = end != word && !*end;
 	uint32_t index;
 
 	for (index = 0; index < state->gpu_count; index++) {
 		const struct simgpu_gpu *gpu = &state->gpus[index];
 
-		if (is_number ? gpu->minor_number == minor_number : !strcmp(gpu->uuid, word))
+		if (is_number ? gpu->slurm_position == position : !strcmp(gpu->uuid, word))
 			return add_gpu(work, index);
 	}
 	return -1;
@@ -183,10 +183,7 @@ static int add_list(struct work *work, const char *list)
 	return work->count ? 0 : -1;
 }
 
-/*
- * As the laboratory's gres.conf lists /dev/nvidia0, 1, 2 in order, a position there is a minor number. What CUDA sees
- * comes first: a task of a step may be bound to fewer GPUs than the step holds.
- */
+/* What CUDA sees comes first: a task of a step may be bound to fewer GPUs than the step holds. */
 static int find_gpus(struct work *work, const struct options *options)
 {
 	static const char *const names[] = {"CUDA_VISIBLE_DEVICES", "SLURM_STEP_GPUS", "SLURM_JOB_GPUS"};
