@@ -107,6 +107,10 @@ if [ ! -e "$stamp" ]; then
     say "installing the virtual environment in $root/.venv (first time: a few minutes)"
     # pip comes last: without it an earlier try was cut short.
     [ -x "$root/.venv/bin/pip" ] || "$python" -m venv "$root/.venv"
+    # The build with CUDA that pip takes by itself is several gigabytes.
+    if [ -z "${PIP_EXTRA_INDEX_URL:-}${PIP_INDEX_URL:-}" ] && ! "$root/.venv/bin/pip" config list | grep -q index-url; then
+        export PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu
+    fi
     "$root/.venv/bin/python" -m pip install --quiet --disable-pip-version-check \
         -c "$root/constraints.txt" -e "$root$extras"
     if [ "$purpose" = test ]; then

@@ -1,6 +1,8 @@
 """Train sb3-contrib's MaskablePPO on the simulated cluster for a few minutes, and compare it with simple rules.
 
-Needs `pip install 'slurm-energy[twin]' sb3-contrib`. Run `python docs/examples/masked_ppo.py --help`.
+Needs `pip install torch --index-url https://download.pytorch.org/whl/cpu`, then
+`pip install './slurm-energy[twin]' sb3-contrib` in the folder above the clone.
+Run `python docs/examples/masked_ppo.py --help`.
 """
 
 import argparse

@@ -205,6 +205,8 @@ static const char *_read_value(slice_t key, slice_t value, energy_reply_t *reply
 		  _is_printable_ascii, "admin_comment is not 1 to 256 printable ASCII characters" },
 		{ "message", reply->message, sizeof(reply->message), _is_one_line,
 		  "message is not one line of 1 to 512 bytes of UTF-8" },
+		{ "message_in_place", reply->message_in_place, sizeof(reply->message_in_place),
+		  _is_one_line, "message_in_place is not one line of 1 to 512 bytes of UTF-8" },
 	};
 
 	if (_unescape(value, NULL, 0) < 0)

@@ -27,6 +27,7 @@ typedef struct {
 	char prefer[ENERGY_PREFER_BYTES + 1];
 	char admin_comment[ENERGY_COMMENT_BYTES + 1];
 	char message[ENERGY_MESSAGE_BYTES + 1];
+	char message_in_place[ENERGY_MESSAGE_BYTES + 1];	/* where the partition is not applied */
 	char reason[128];	/* printable ASCII, for the log */
 } energy_reply_t;
 

@@ -20,6 +20,7 @@ typedef enum {
 	ENERGY_EVENT_TOO_LONG,		/* the job's own text does not fit a request */
 	ENERGY_EVENT_NO_MEMORY,
 	ENERGY_EVENT_FOREIGN_PARTITION,	/* the answer went against the user's own choice */
+	ENERGY_EVENT_PARTITION_KEPT,	/* Slurm might have refused the job or let it wait with the answer's */
 	ENERGY_EVENT_STRIPPED,		/* a decision entry that came with the job */
 	ENERGY_NUM_EVENTS
 } energy_event_t;

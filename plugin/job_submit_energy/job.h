@@ -21,14 +21,32 @@ extern const char *energy_job_entry(const job_desc_msg_t *job, const char *name)
 extern size_t energy_job_request(const job_desc_msg_t *job, uint32_t submit_uid, char *bytes,
 				 size_t size);
 
+/* Behind the admin comment of a job whose partitions stayed as they were, though the answer named one. */
+#define ENERGY_COMMENT_KEPT " partition-kept"
+
 typedef enum {
 	ENERGY_APPLIED,
-	ENERGY_APPLIED_BUT_PARTITION,	/* it was against the user's own choice: left as it was */
+	ENERGY_APPLIED_BUT_FOREIGN,	/* its partition is none of the user's own: they stay as they were */
+	ENERGY_APPLIED_BUT_PARTITION,	/* Slurm might take its partitions otherwise: they stay as they were */
 	ENERGY_APPLY_NO_MEMORY,		/* the job may lack a part of the answer */
 } energy_applied_t;
 
-/* Apply what the answer names and nothing else. */
-extern energy_applied_t energy_job_apply(job_desc_msg_t *job, const energy_reply_t *reply);
+/*
+ * Whether the user said something that ties the job to partitions, or that decides whether Slurm takes it at once:
+ * the order of its partitions is then his alone.
+ */
+extern bool energy_job_is_tied(const job_desc_msg_t *job);
+
+/*
+ * Put the partitions of an answer before the job's own, of which none goes; leave the job as it is where Slurm
+ * might then refuse it, or let it wait, and write the reason into why.
+ */
+extern energy_applied_t energy_job_partition(job_desc_msg_t *job, uint32_t submit_uid, const char *answer,
+					     char *why, size_t size);
+
+/* Apply what the answer names and nothing else; why says what was left out. */
+extern energy_applied_t energy_job_apply(job_desc_msg_t *job, uint32_t submit_uid,
+					 const energy_reply_t *reply, char *why, size_t size);
 
 /* Leave the answer's line for the person who submits, after what another plugin may have left. */
 extern void energy_job_tell(char **err_msg, const char *message);

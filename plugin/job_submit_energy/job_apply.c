@@ -90,48 +90,6 @@ static bool _is_set(const char *text)
 	return text && text[0];
 }
 
-static bool _is_listed(const char *list, const char *name, size_t length)
-{
-	while (*list) {
-		size_t item = strcspn(list, ",");
-
-		if ((item == length) && !memcmp(list, name, length))
-			return true;
-		list += item;
-		list += (*list == ',');
-	}
-	return false;
-}
-
-/* Whether every name of the answer is one that the user listed. */
-static bool _is_subset(const char *answer, const char *list)
-{
-	while (*answer) {
-		size_t item = strcspn(answer, ",");
-
-		if (!_is_listed(list, answer, item))
-			return false;
-		answer += item;
-		answer += (*answer == ',');
-	}
-	return true;
-}
-
-static energy_applied_t _apply_partition(job_desc_msg_t *job, const char *partition)
-{
-	char *copy;
-
-	/* Nodes that the user named need not be in another partition: Slurm would refuse the job. */
-	if (_is_set(job->req_nodes) ||
-	    (_is_set(job->partition) && !_is_subset(partition, job->partition)))
-		return ENERGY_APPLIED_BUT_PARTITION;
-	copy = _join(partition, "", "");
-	if (!copy)
-		return ENERGY_APPLY_NO_MEMORY;
-	_replace(&job->partition, copy);
-	return ENERGY_APPLIED;
-}
-
 static bool _is_count(uint32_t value)
 {
 	return value && (value != NO_VAL16) && (value != INFINITE16) && (value != NO_VAL) &&
@@ -178,17 +136,21 @@ static bool _apply_prefer(job_desc_msg_t *job, const char *feature)
 	return copy != NULL;
 }
 
-static bool _apply_comment(job_desc_msg_t *job, const char *comment)
+/* The comment says what became of the answer: its record must not claim more. */
+static bool _apply_comment(job_desc_msg_t *job, const char *comment, bool kept)
 {
-	char *joined = _is_set(job->admin_comment) ? _join(job->admin_comment, "; ", comment) :
-						     _join(comment, "", "");
+	const char *before = _is_set(job->admin_comment) ? job->admin_comment : "";
+	char *told = _join(comment, kept ? ENERGY_COMMENT_KEPT : "", "");
+	char *joined = told ? _join(before, before[0] ? "; " : "", told) : NULL;
 
+	slurm_xfree((void **) &told);
 	if (joined)
 		_replace(&job->admin_comment, joined);
 	return joined != NULL;
 }
 
-extern energy_applied_t energy_job_apply(job_desc_msg_t *job, const energy_reply_t *reply)
+extern energy_applied_t energy_job_apply(job_desc_msg_t *job, uint32_t submit_uid,
+					 const energy_reply_t *reply, char *why, size_t size)
 {
 	energy_applied_t applied = ENERGY_APPLIED;
 
@@ -196,11 +158,14 @@ extern energy_applied_t energy_job_apply(job_desc_msg_t *job, const energy_reply
 	if (reply->entry[0] && !_add_entry(job, reply->entry))
 		return ENERGY_APPLY_NO_MEMORY;
 	if (reply->partition[0])
-		applied = _apply_partition(job, reply->partition);
+		applied = energy_job_partition(job, submit_uid, reply->partition, why, size);
+	if (applied == ENERGY_APPLY_NO_MEMORY)
+		return applied;
 	/* A feature of the partition that the answer named may be nowhere in the user's own. */
 	if (reply->prefer[0] && (applied == ENERGY_APPLIED) && !_apply_prefer(job, reply->prefer))
 		return ENERGY_APPLY_NO_MEMORY;
-	if (reply->admin_comment[0] && !_apply_comment(job, reply->admin_comment))
+	if (reply->admin_comment[0] &&
+	    !_apply_comment(job, reply->admin_comment, applied != ENERGY_APPLIED))
 		return ENERGY_APPLY_NO_MEMORY;
 	return applied;
 }

@@ -135,6 +135,10 @@ static void _conditions(energy_request_t *request, const job_desc_msg_t *job)
 	_number16(request, "requeue", job->requeue);
 	if (job->contiguous == 1)
 		energy_request_number(request, "contiguous", 1);
+	if (energy_job_is_tied(job))
+		energy_request_number(request, "tied", 1);
+	if (!job->priority)
+		energy_request_number(request, "held", 1);
 }
 
 /* The user may have set these entries by hand, past the options' own checks. */

@@ -15,6 +15,7 @@
 
 #include "../common/breaker.h"
 #include "../common/exchange.h"
+#include "../common/release.h"
 #include "../common/request.h"
 #include "../common/settings.h"
 #include "../common/tally.h"
@@ -24,11 +25,17 @@
 
 EXPORT extern const char plugin_name[];
 EXPORT extern const char plugin_type[];
-EXPORT extern const uint32_t plugin_version;
-
 const char plugin_name[] = "Energy-aware job submission plugin";
 const char plugin_type[] = "job_submit/energy";
-const uint32_t plugin_version = SLURM_VERSION_NUMBER;
+
+/*
+ * In the file, the release it was compiled for (read from there by `slurm-energy doctor`); once loaded,
+ * the release of slurmctld. See ../common/release.h. A name of its own keeps it from being mistaken for
+ * another plugin's constant.
+ */
+static uint32_t stated_release = SLURM_VERSION_NUMBER;
+static uint32_t compiled_release;
+EXPORT extern const uint32_t plugin_version __attribute__((alias("stated_release")));
 
 EXPORT extern int init(void);
 EXPORT extern int fini(void);
@@ -36,8 +43,24 @@ EXPORT extern int job_submit(job_desc_msg_t *job_desc, uint32_t submit_uid, char
 EXPORT extern int job_modify(job_desc_msg_t *job_desc, void *job_ptr, uint32_t submit_uid,
 			     char **err_msg);
 
+/* For doctor: this file follows the release of the Slurm that loads it. */
+EXPORT extern const uint32_t slurm_energy_follows_release;
+const uint32_t slurm_energy_follows_release = 1;
+
 static energy_breaker_t breaker = ENERGY_BREAKER_INITIALIZER;
 static energy_tally_t tally = ENERGY_TALLY_INITIALIZER;
+
+__attribute__((constructor)) static void _follow_release(void)
+{
+	compiled_release = stated_release;
+	stated_release = energy_running_release(&stated_release, compiled_release);
+}
+
+/* Whether job descriptions are laid out here as this file knows them. */
+static bool _knows_jobs(void)
+{
+	return ENERGY_SAME_LAYOUT(compiled_release, stated_release);
+}
 
 static void _complain(const char *text)
 {
@@ -127,28 +150,44 @@ static void _decide(job_desc_msg_t *job, uint32_t submit_uid, char **err_msg)
 {
 	energy_settings_t settings;
 	energy_reply_t reply;
+	const char *message;
+	char why[200] = "";
 
 	energy_settings_current(&settings, _complain);
 	if (!_ask(job, submit_uid, &settings, &reply))
 		return;
-	switch (energy_job_apply(job, &reply)) {
+	message = reply.message;
+	switch (energy_job_apply(job, submit_uid, &reply, why, sizeof(why))) {
 	case ENERGY_APPLY_NO_MEMORY:
 		energy_tally_add(&tally, ENERGY_EVENT_NO_MEMORY, "");
 		return;		/* a message would promise what was not done */
-	case ENERGY_APPLIED_BUT_PARTITION:
+	case ENERGY_APPLIED_BUT_FOREIGN:
 		energy_tally_add(&tally, ENERGY_EVENT_FOREIGN_PARTITION, reply.partition);
+		message = reply.message_in_place;
+		break;
+	case ENERGY_APPLIED_BUT_PARTITION:
+		energy_tally_add(&tally, ENERGY_EVENT_PARTITION_KEPT, why);
+		message = reply.message_in_place;
 		break;
 	case ENERGY_APPLIED:
 		break;
 	}
-	if (err_msg && reply.message[0] && _wants_message(job, &settings))
-		energy_job_tell(err_msg, reply.message);
+	if (err_msg && message[0] && _wants_message(job, &settings))
+		energy_job_tell(err_msg, message);
 }
 
 extern int init(void)
 {
 	energy_settings_t settings;
 
+	if (!_knows_jobs()) {
+		slurm_error("%s: compiled for Slurm %u.%02u.%u, this is %u.%02u.%u: jobs go through "
+			    "unchanged; run slurm-energy install --build-plugin, then restart slurmctld",
+			    plugin_type, ENERGY_MAJOR(compiled_release), ENERGY_MINOR(compiled_release),
+			    ENERGY_MICRO(compiled_release), ENERGY_MAJOR(stated_release),
+			    ENERGY_MINOR(stated_release), ENERGY_MICRO(stated_release));
+		return SLURM_SUCCESS;
+	}
 	energy_settings_current(&settings, _complain);
 	slurm_info("%s: asks %s, at most %u ms", plugin_type, settings.socket,
 		   settings.deadline_milliseconds);
@@ -165,7 +204,7 @@ extern int job_submit(job_desc_msg_t *job_desc, uint32_t submit_uid, char **err_
 {
 	int saved_errno = errno;
 
-	if (job_desc) {
+	if (job_desc && _knows_jobs()) {
 		_strip(job_desc);
 		_decide(job_desc, submit_uid, err_msg);
 		_report(false);
@@ -182,7 +221,7 @@ extern int job_modify(job_desc_msg_t *job_desc, void *job_ptr, uint32_t submit_u
 	(void) job_ptr;
 	(void) submit_uid;
 	(void) err_msg;
-	if (job_desc) {
+	if (job_desc && _knows_jobs()) {
 		_strip(job_desc);
 		_report(false);
 	}

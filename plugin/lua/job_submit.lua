@@ -2,14 +2,18 @@
 -- Fall-back for sites that cannot build job_submit/energy: JobSubmitPlugins=lua.
 --
 -- Lua can read the job control environment but not write it, so no clock reaches the nodes and a forged
--- decision entry cannot be removed. It sets the partition, a preferred node feature and the admin comment,
--- shows the message, and otherwise leaves the job as it came. Needs lua-socket for the Lua that Slurm was built with.
+-- decision entry cannot be removed. It puts a partition before the job's own ones, sets a preferred node feature and
+-- the admin comment, shows the message, and otherwise leaves the job as it came. Needs lua-socket for the Lua that Slurm was built with.
 
 local SOCKET = "/run/slurm-energy/energyd.sock"
 local DEADLINE_SECONDS = 0.05
 local BREAKER_FAILURES = 3
 local BREAKER_SECONDS = 5
 local MAX_TEXT = 1024
+-- What Slurm does not tell a script. As they stand, the order of a list changes only where its last partition stays
+-- the last one, and a job that names no partition keeps the default one alone.
+local ENFORCES_ALL_LIMITS = true -- false unless slurm.conf has EnforcePartLimits=ALL
+local HAS_PARTITION_ASSOCIATIONS = true -- false where sacctmgr knows no user with a Partition
 local MAX_REPLY = 16384
 
 local loaded, unix = pcall(require, "socket.unix")
@@ -37,6 +41,12 @@ local NODE_NUMBERS = {
 	"contiguous",
 }
 local NO_VAL = 4294967294
+-- What ties a job to its partitions, or decides whether Slurm takes it at once.
+local TYING_TEXTS = { "req_nodes", "exc_nodes", "reservation", "array_inx", "burst_buffer", "clusters" }
+-- Settings in which all partitions of a list must agree, or that a job takes from the first of them.
+local SAME_EVERYWHERE = { "allow_alloc_nodes", "qos", "max_mem_per_cpu", "max_mem_per_node" }
+local SAME_DEFAULTS = { "def_mem_per_cpu", "def_mem_per_node", "billing_weights_str" }
+local SAME_WHERE_ADDED = { "priority_tier", "priority_job_factor", "min_nodes", "max_nodes", "max_share", "flags" }
 local MODES = { off = true, observe = true, balanced = true, saver = true }
 
 local function field(job, name)
@@ -68,6 +78,20 @@ local function wishes(job, lines)
 	add(lines, "energy_mode", lines.energy_mode)
 end
 
+local function is_empty(job, name)
+	local value = field(job, name)
+	return value == nil or value == ""
+end
+
+local function is_tied(job)
+	for _, name in ipairs(TYING_TEXTS) do
+		if not is_empty(job, name) then return true end
+	end
+	local offset = field(job, "het_job_offset")
+	return is_set(field(job, "time_min")) or is_set(field(job, "immediate")) or is_set(field(job, "contiguous")) or
+		(offset ~= nil and offset ~= NO_VAL)
+end
+
 local function request(job, submit_uid)
 	local lines = { "slurm-energy/1 decide", "client=job_submit_lua" }
 	local uid = field(job, "user_id")
@@ -90,6 +114,8 @@ local function request(job, submit_uid)
 		end
 	end
 	if not field(job, "script") then add(lines, "interactive", 1) end
+	if is_tied(job) then add(lines, "tied", 1) end
+	if field(job, "priority") == 0 then add(lines, "held", 1) end
 	wishes(job, lines)
 	return table.concat(lines, "\n") .. "\nend\n"
 end
@@ -133,19 +159,6 @@ local function parse(lines)
 	return reply
 end
 
-local function is_allowed(answer, list)
-	if list == nil or list == "" then return true end
-	for name in answer:gmatch("[^,]+") do
-		if not ("," .. list .. ","):find("," .. name .. ",", 1, true) then return false end
-	end
-	return true
-end
-
-local function is_empty(job, name)
-	local value = field(job, name)
-	return value == nil or value == ""
-end
-
 -- Whether the user said nothing of the nodes but what the daemon has weighed: Slurm reads --prefer before
 -- --constraint, and refuses a job that the preferred nodes could never run. What cannot be read may be anything.
 local function is_open_to_hints(job)
@@ -161,27 +174,120 @@ local function is_open_to_hints(job)
 	return read and open
 end
 
-local function apply_partition(job, partition)
-	if not partition then return true end
-	local allowed = partition:match("^[%w_.,-]+$") and #partition <= MAX_TEXT and is_empty(job, "req_nodes") and
-		is_allowed(partition, field(job, "partition"))
-	if allowed then job.partition = partition end
-	return allowed
+local function names_of(...)
+	local names, seen = {}, {}
+	for _, list in ipairs({ ... }) do
+		for name in list:gmatch("[^,]+") do
+			if not seen[name] then names[#names + 1], seen[name] = name, true end
+		end
+	end
+	return names, seen
 end
 
-local function apply(job, reply)
-	local prefer, comment = reply.prefer, reply.admin_comment
-	if apply_partition(job, reply.partition) and prefer and prefer:match("^[%w_.:-]+$") and #prefer <= 64 and
-		is_open_to_hints(job) then
+local function cpus_of(job)
+	local function count(name) local value = field(job, name) return is_set(value) and value or 1 end
+	local tasks = math.max(count("num_tasks"), count("min_nodes") * count("ntasks_per_node"))
+	return math.max(tasks * count("cpus_per_task"), count("min_cpus"), count("min_nodes") * count("pn_min_cpus"))
+end
+
+local function limit_holds(limit, value) return not is_set(limit) or value <= limit end
+
+-- Whether a partition takes the job by what slurmctld says of it.
+local function takes(part, job)
+	local time, nodes = field(job, "time_limit"), field(job, "min_nodes")
+	if not is_set(time) then time = is_set(part.default_time) and part.default_time or 0 end
+	local asked = is_set(nodes) and nodes or 1
+	local function listed(list, name)
+		return list == nil or list == "" or list:upper() == "ALL" or
+			(name and ("," .. list .. ","):find("," .. name .. ",", 1, true) ~= nil)
+	end
+	local counted = is_empty(job, "cpus_per_tres") and is_empty(job, "tres_per_task") and
+		is_empty(job, "tres_per_socket") and not is_set(field(job, "threads_per_core"))
+	return (counted or not is_set(part.max_cpus_per_node)) and limit_holds(part.max_cpus_per_node, cpus_of(job)) and
+		(counted or not is_set(part.max_cpus_per_socket)) and limit_holds(part.max_cpus_per_socket, cpus_of(job)) and
+		limit_holds(part.max_time, time) and limit_holds(part.max_nodes, asked) and
+		(part.min_nodes or 0) <= asked and asked <= part.total_nodes and cpus_of(job) <= part.total_cpus and
+		listed(part.allow_accounts, field(job, "account")) and listed(part.allow_qos, field(job, "qos")) and
+		(part.deny_accounts or "") == "" and (part.deny_qos or "") == ""
+end
+
+-- Why the partitions of a job stay as they are; nil where the answer's go first.
+local function against(job, wanted, own, moved, parts)
+	local home, adds = parts[own[1]], is_empty(job, "partition")
+	if is_tied(job) then return "the job is tied to its partitions" end
+	if #own == 0 or not home then return "its own partitions are not known" end
+	if ENFORCES_ALL_LIMITS and wanted[#wanted] ~= own[#own] then return "EnforcePartLimits" end
+	if adds and HAS_PARTITION_ASSOCIATIONS then return "associations" end
+	for at, name in ipairs(wanted) do
+		local part = parts[name]
+		-- Those that are missing here do not exist or are closed to the user, and Slurm stops reading at them.
+		if not part then return name .. " is not open to the user" end
+		if math.floor(part.flags / 16) % 2 == 1 then return name .. " needs a reservation" end
+		for _, key in ipairs(SAME_EVERYWHERE) do
+			if part[key] ~= home[key] then return name .. " differs in " .. key end
+		end
+		local first = parts[wanted[1]]
+		if part.priority_tier > first.priority_tier or part.priority_job_factor > first.priority_job_factor then
+			return name .. " has the higher priority"
+		end
+		if at <= moved or ENFORCES_ALL_LIMITS or part == home then
+			if part.state_up ~= 3 then return name .. " is not up" end
+			for _, key in ipairs(SAME_DEFAULTS) do
+				if part[key] ~= home[key] then return name .. " differs in " .. key end
+			end
+			if not is_set(field(job, "time_limit")) and part.default_time ~= home.default_time then
+				return name .. " differs in default_time"
+			end
+		end
+		if (at <= moved or ENFORCES_ALL_LIMITS) and not takes(part, job) then return name .. " does not take the job" end
+		for _, key in ipairs(adds and SAME_WHERE_ADDED or {}) do
+			local one, other = part[key], home[key]
+			if key == "flags" then one, other = one - one % 4, other - other % 4 end -- less DEFAULT and HIDDEN
+			if one ~= other then return name .. " differs in " .. key end
+		end
+	end
+end
+
+local function default_of(parts)
+	for name, part in pairs(parts) do
+		if part.flag_default == 1 then return name end
+	end
+	return ""
+end
+
+local function apply_partition(job, partition, parts)
+	if not partition then return true end
+	local read, applied = pcall(function()
+		if not partition:match("^[%w_.,-]+$") or #partition > MAX_TEXT then return false end
+		local list = field(job, "partition")
+		local adds = list == nil or list == ""
+		local own, owned = names_of(adds and default_of(parts) or list)
+		local moved = names_of(partition)
+		for _, name in ipairs(adds and {} or moved) do
+			if not owned[name] then return false end
+		end
+		local wanted = names_of(partition, table.concat(own, ","))
+		if table.concat(wanted, ",") == table.concat(own, ",") then return true end
+		if against(job, wanted, own, #moved, parts) then return false end
+		job.partition = table.concat(wanted, ",")
+		return true
+	end)
+	return read and applied
+end
+
+local function apply(job, reply, parts)
+	local prefer, comment, message = reply.prefer, reply.admin_comment, reply.message
+	local applied = apply_partition(job, reply.partition, parts)
+	if not applied then message = reply.message_in_place end
+	if applied and prefer and prefer:match("^[%w_.:-]+$") and #prefer <= 64 and is_open_to_hints(job) then
 		job.prefer = prefer
 	end
 	if comment and comment:match("^[\32-\126]+$") and #comment <= 256 then
 		local before = field(job, "admin_comment")
+		comment = applied and comment or comment .. " partition-kept"
 		job.admin_comment = (before and before ~= "") and (before .. "; " .. comment) or comment
 	end
-	if reply.message and not reply.message:find("%c") and #reply.message <= 512 then
-		slurm.log_user("energy: %s", reply.message)
-	end
+	if message and not message:find("%c") and #message <= 512 then slurm.log_user("energy: %s", message) end
 end
 
 local function say(problem)
@@ -191,11 +297,11 @@ local function say(problem)
 	said_at, unsaid = os.time(), 0
 end
 
-function slurm_job_submit(job, _, submit_uid)
+function slurm_job_submit(job, parts, submit_uid)
 	if os.time() < closed_until then return slurm.SUCCESS end
 	local done, problem = pcall(function()
 		if not loaded then error("lua-socket is not installed") end
-		apply(job, parse(exchange(request(job, submit_uid))))
+		apply(job, parse(exchange(request(job, submit_uid))), parts)
 	end)
 	failures = done and 0 or failures + 1
 	if failures >= BREAKER_FAILURES then closed_until = os.time() + BREAKER_SECONDS end

@@ -22,19 +22,26 @@
 #include <string.h>
 
 #include "../common/options.h"
+#include "../common/release.h"
 #include "../common/text.h"
 
 #define EXPORT __attribute__((visibility("default")))
 
 EXPORT extern const char plugin_name[];
 EXPORT extern const char plugin_type[];
-EXPORT extern const unsigned int plugin_version;
 EXPORT extern const unsigned int spank_plugin_version;
 
 const char plugin_name[] = "energy";
 const char plugin_type[] = "spank";
-const unsigned int plugin_version = SLURM_VERSION_NUMBER;
 const unsigned int spank_plugin_version = 1;
+
+/* In the file, the release it was compiled for; once loaded, that of sbatch or slurmd: ../common/release.h */
+static uint32_t stated_release = SLURM_VERSION_NUMBER;
+EXPORT extern const uint32_t plugin_version __attribute__((alias("stated_release")));
+
+/* For doctor: this file follows the release of the Slurm that loads it. */
+EXPORT extern const uint32_t slurm_energy_follows_release;
+const uint32_t slurm_energy_follows_release = 1;
 
 EXPORT extern int slurm_spank_init(spank_t spank, int argc, char **argv);
 EXPORT extern int slurm_spank_init_post_opt(spank_t spank, int argc, char **argv);
@@ -66,6 +73,11 @@ static struct spank_option options[NUM_OPTIONS] = {
 	[QUIET] = { "energy-quiet", NULL, "do not show what was decided about the job", 0, QUIET,
 		    _option },
 };
+
+__attribute__((constructor)) static void _follow_release(void)
+{
+	stated_release = energy_running_release(&stated_release, stated_release);
+}
 
 /* Check argument and copy what travels into value. Returns NULL, or the bound that it breaks. */
 static const char *_check(option_t which, const char *argument, char *value)

@@ -17,6 +17,7 @@ from rich.text import Text
 from slurm_energy.cli.context import JSON_OPTION, print_json
 from slurm_energy.cli.say import say
 from slurm_energy.errors import ConfigError
+from slurm_energy.resources import install_command
 
 if TYPE_CHECKING:
     from slurm_energy.energy_model.calibration.document import Tell
@@ -52,9 +53,7 @@ def calibrate(*, data: Path, output: Path | None, parts: Sequence[str], check: b
     try:
         from slurm_energy.energy_model.calibration.parts import fit_parts, write_fits  # noqa: PLC0415  # needs numpy
     except ImportError as error:
-        raise ConfigError(
-            f"fitting needs {error.name}: install the extra `twin`, pip install slurm-energy[twin]"
-        ) from error
+        raise ConfigError(f"fitting needs {error.name}: {install_command('twin')}") from error
     with progress_bar() as tell:
         fits = fit_parts(data, parts, tell)
     for path in write_fits(fits, output) if output else ():

@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import click
+from click.shell_completion import CompletionItem
 
 from slurm_energy import __version__
 from slurm_energy.cli.say import say
 from slurm_energy.errors import plain_words
+from slurm_energy.resources import install_command
 
 PROGRAM = "slurm-energy"
 EXIT_FAILED = 1
@@ -45,12 +47,16 @@ NOUNS: dict[str, Noun] = {
     "decisions": Noun("status", "decisions", "List the latest decisions, newest first."),
     "doctor": Noun("doctor_command", "doctor", "Check every assumption and say how to fix what does not hold."),
     "explain": Noun("explain", "explain", "Tell a job's whole story, from what was asked to what was measured."),
-    "install": Noun("install", "install", "Write configuration, units and hooks, after showing what would change."),
+    "install": Noun(
+        "install", "install", "Write configuration, units, hooks and commands, after showing what would change."
+    ),
     "lab": Noun("lab", "lab", "Run a real Slurm cluster with simulated GPUs on this machine."),
+    "plugin": Noun("plugin", "plugin", "Check the plugin in slurmctld, and make it right before slurmctld starts."),
     "policy": Noun("policy", "policy", "List the policies or show one."),
     "report": Noun("report", "report", "Report the energy of jobs, users or partitions."),
     "status": Noun("status", "status", "Show whether the daemon answers and what it has done."),
     "train": Noun("train", "train", "Train a graph network to schedule on a simulated cluster."),
+    "uninstall": Noun("uninstall", "uninstall", "Take away what install wrote, after showing what would change."),
     "twin": Noun("twin", "twin", "Replay a site's history on a simulated cluster, or write jobs for one."),
 }
 
@@ -70,6 +76,15 @@ class LazyGroup(click.Group):
         module = importlib.import_module(f"slurm_energy.cli.{noun.module}")
         command: click.Command = getattr(module, noun.attribute)
         return command
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Return the names that begin so, without importing anything."""
+        words = [
+            CompletionItem(name, help=noun.summary)
+            for name, noun in sorted(NOUNS.items())
+            if name.startswith(incomplete)
+        ]
+        return words + click.Command.shell_complete(self, ctx, incomplete)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002  # click's signature
         """Write the list without importing anything."""
@@ -137,7 +152,7 @@ def _explained(error: Exception) -> int:
     if isinstance(error, ModuleNotFoundError):
         extra = EXTRA_OF_PACKAGE.get((error.name or "").split(".")[0])
         if extra is not None:
-            say(f"the Python package {error.name} is missing: pip install 'slurm-energy[{extra}]'", PROGRAM)
+            say(f"the Python package {error.name} is missing: {install_command(extra)}", PROGRAM)
             return EXIT_FAILED
     _discard_output()
     for line in plain_words(error).splitlines() or [type(error).__name__]:

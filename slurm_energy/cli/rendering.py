@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, TemplateError
@@ -19,6 +20,14 @@ def render(name: str, values: Mapping[str, Any]) -> str:
     Raises:
         ConfigError: the template is missing, names a value that is not there, or a value does not fit the file.
     """
+    try:
+        return _environment().get_template(name).render(values)
+    except TemplateError as error:
+        raise ConfigError(f"template {name} cannot be rendered: {error}") from error
+
+
+@cache
+def _environment() -> Environment:
     environment = Environment(
         loader=FileSystemLoader(shared_directory("templates")),
         undefined=StrictUndefined,
@@ -29,10 +38,8 @@ def render(name: str, values: Mapping[str, Any]) -> str:
     )
     environment.filters["unit"] = unit_word
     environment.filters["cron"] = cron_word
-    try:
-        return environment.get_template(name).render(values)
-    except TemplateError as error:
-        raise ConfigError(f"template {name} cannot be rendered: {error}") from error
+    environment.filters["man"] = man_text
+    return environment
 
 
 def unit_word(text: object) -> str:
@@ -48,6 +55,12 @@ def cron_word(text: object) -> str:
     word = _one_line(str(text))
     quoted = word if _PLAIN_WORD.match(word) else "'" + word.replace("'", "'\\''") + "'"
     return quoted.replace("%", "\\%")
+
+
+def man_text(text: object) -> str:
+    """Return text for a manual page: nothing in it is taken for a request."""
+    lines = str(text).replace("\\", "\\e").replace("-", "\\-").split("\n")
+    return "\n".join(f"\\&{line}" if line[:1] in {".", "'"} else line for line in lines)
 
 
 def toml_value(value: object) -> str:

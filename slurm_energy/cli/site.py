@@ -16,7 +16,7 @@ _CONF_LINE = re.compile(r"^\s*([A-Za-z]+)\s*=\s*(.*?)\s*(?:#.*)?$")
 _INCLUDE_LINE = re.compile(r"^\s*include\s+(\S+)", re.IGNORECASE)
 _KNOWN_PLACES = ("/etc/slurm/slurm.conf", "/etc/slurm-llnl/slurm.conf", "/run/slurm/conf/slurm.conf")
 _PLUGIN_PLACES = ("/usr/lib/*/slurm-wlm", "/usr/lib64/slurm", "/usr/lib/slurm", "/usr/local/lib/slurm")
-_MAX_INCLUDES = 32
+MAX_INCLUDES = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,13 +69,19 @@ def slurm_conf_path(config: Config, environment: Mapping[str, str], root: Path =
     return Path(_KNOWN_PLACES[0])
 
 
+def is_cache_of_slurmd(path: Path, root: Path = Path("/")) -> bool:
+    """Return whether a slurm.conf came from slurmctld ("configless"): slurmd and sackd write it anew as they like."""
+    places = {str(path), str(under(root, path).resolve())}
+    return any(place.startswith("/run/slurm/") or "/conf-cache/" in place for place in places)
+
+
 def read_slurm_conf(path: Path, root: Path = Path("/")) -> dict[str, str]:
     """Return the keys of slurm.conf in lower case with their last value, Include files read in place.
 
     A file that cannot be read gives nothing: what is missing is told by whoever needs it.
     """
     found: dict[str, str] = {}
-    _read_into(found, path, root, {"left": _MAX_INCLUDES})
+    _read_into(found, path, root, {"left": MAX_INCLUDES})
     return found
 
 
@@ -88,13 +94,19 @@ def _read_into(found: dict[str, str], path: Path, root: Path, budget: dict[str, 
     except OSError:
         return
     for line in text.replace("\\\n", " ").splitlines():
-        include = _INCLUDE_LINE.match(line)
+        include = included_file(line)
         if include is not None:
-            _read_into(found, path.parent / include.group(1), root, budget)
+            _read_into(found, path.parent / include, root, budget)
             continue
         match = _CONF_LINE.match(line)
         if match is not None and match.group(1).lower() not in {"nodename", "partitionname"}:
             found[match.group(1).lower()] = match.group(2).strip('"')
+
+
+def included_file(line: str) -> str | None:
+    """Return the file that a line of slurm.conf includes."""
+    match = _INCLUDE_LINE.match(line)
+    return None if match is None else match.group(1)
 
 
 def plugin_directory(conf: Mapping[str, str], root: Path = Path("/")) -> Path | None:

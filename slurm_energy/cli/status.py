@@ -1,5 +1,6 @@
 """`slurm-energy status` and `slurm-energy decisions`."""
 
+import os
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any
@@ -8,6 +9,7 @@ import click
 
 from slurm_energy.cli.context import JSON_OPTION, print_json, settings
 from slurm_energy.cli.daemon_line import asked, json_document
+from slurm_energy.cli.plugin_check import check_plugin
 from slurm_energy.cli.records import decisions as latest_decisions
 from slurm_energy.domain.report import DecisionRecord
 from slurm_energy.reporting.machine import render_json
@@ -24,7 +26,11 @@ def status(as_json: bool) -> int:
 
     Exit code 1 when it does not answer.
     """
-    document = json_document(asked(settings().daemon.socket_path, Message("query", {"what": "status"}), STATUS_SECONDS))
+    config = settings()
+    document = json_document(asked(config.daemon.socket_path, Message("query", {"what": "status"}), STATUS_SECONDS))
+    found = check_plugin(config, os.environ)
+    if found is not None:
+        document = {**document, "plugin_at_next_start_of_slurmctld": found.says}
     if as_json:
         print_json(document)
         return 0

@@ -47,11 +47,14 @@ class Claims:
         """By user: how many of the last submissions became jobs, and how many did not."""
 
     def add(self, decision: EnergyDecision, job: JobRequest, snapshot: ClusterSnapshot | None) -> None:
-        """Note the GPUs that a decided job will ask for in each partition it may start in; an array's are unbounded."""
+        """Note the GPUs that a decided job will ask for where it is tried first; an array's are unbounded.
+
+        A job that does not start now takes none.
+        """
         names = decision.partitions or job.partitions
         if not names and snapshot is not None and snapshot.default_partition is not None:
             names = (snapshot.default_partition.name,)
-        if not names or job.gpu_count == 0:
+        if not names or job.gpu_count == 0 or job.starts_later:
             return
         claim = _Claim(
             decision_id=decision.decision_id,

@@ -130,15 +130,17 @@ def create_decider(config: Config) -> Decider:
 
 
 def time_limit_minutes(job: JobRequest, decision: EnergyDecision, snapshot: ClusterSnapshot | None) -> int | None:
-    """Return the time limit the job will have: its own, else the shortest of the partitions it may start in."""
+    """Return the time limit the job will have: its own, else the shortest of the partitions it may start in.
+
+    Those are its own partitions too: an answer is only put before them.
+    """
     if job.time_limit_minutes is not None:
         return max(1, math.ceil(job.time_limit_minutes))
     if snapshot is None:
         return None
-    names = decision.partitions or job.partitions
-    if not names:
-        default = snapshot.default_partition
-        names = () if default is None else (default.name,)
+    default = snapshot.default_partition
+    own = job.partitions or (() if default is None else (default.name,))
+    names = tuple(dict.fromkeys((*(decision.partitions or ()), *own)))
     known = [snapshot.partition_by_name[name] for name in names if name in snapshot.partition_by_name]
     limits = [partition.default_time_minutes or partition.max_time_minutes for partition in known]
     finite = [limit for limit in limits if limit is not None]

@@ -4,6 +4,7 @@ import logging
 from collections.abc import Iterable
 
 from slurm_energy.domain.work import FailedRuns, MeasuredRun, WorkEstimate
+from slurm_energy.resources import install_command
 
 logger = logging.getLogger(__name__)
 
@@ -17,7 +18,7 @@ def named_work(runs: Iterable[MeasuredRun], failures: Iterable[FailedRuns] = ())
         from slurm_energy.estimation.run_groups import group_runs  # noqa: PLC0415  # numpy is no part of the base
         from slurm_energy.estimation.work_model import work_estimates  # noqa: PLC0415
     except ImportError as error:
-        logger.info("runs say nothing of GPU types, install slurm-energy[daemon] reason=%s", error)
+        logger.info("runs say nothing of GPU types, %s reason=%s", install_command("daemon"), error)
         return []
     known = list(runs)
     newest: dict[tuple[int | str, str], float] = {}

@@ -103,6 +103,16 @@ class PartitionState:
     root_only: bool = False
     needs_reservation: bool = False
     priority_tier: int = 1
+    priority_job_factor: int = 1
+    min_nodes: int = 0
+    max_cpus_per_node: int | None = None
+    max_memory_per_node_mib: float | None = None
+    list_terms: tuple[str, ...] = ()
+    """Settings in which all partitions of a list must agree, if Slurm is to take the list in any order."""
+    default_terms: tuple[str, ...] = ()
+    """Settings that a job takes from the first partition of its list."""
+    placing_terms: tuple[str, ...] = ()
+    """Settings by which jobs are placed and stopped, as a user expects them of his own partition."""
     cluster: ClusterName | None = None
     """None: the snapshot's own."""
     carbon_grams_per_kwh: float | None = None
@@ -169,13 +179,18 @@ class JobState:
     """Which devices of each node it holds, in the order of the node's GRES, where Slurm tells."""
     kind: str = ""
     """Key of its workload in the energy model, where that is known."""
+    waits_for_room: bool = True
+    """Whether a pending job would start if there were room: not while it is held, depends on others or is for later."""
 
 
 def waiting_gpus(jobs: Iterable[JobState]) -> dict[PartitionName, float]:
-    """Return the GPUs that pending jobs ask for in each partition; infinite where one does not say how many."""
+    """Return the GPUs that jobs wait for in each partition; infinite where one does not say how many.
+
+    Jobs that would not start if there were room take it from nobody.
+    """
     waiting: dict[PartitionName, float] = {}
     for job in jobs:
-        if job.state == "PENDING":
+        if job.state == "PENDING" and job.waits_for_room:
             several = job.array_task is not None and not job.array_task.isdecimal()
             gpus = float("inf") if job.gpu_count is None or several else float(job.gpu_count)
             for name in job.partitions:
@@ -235,7 +250,7 @@ class ClusterSnapshot:
 
     @cached_property
     def waiting_gpus_by_partition(self) -> Mapping[PartitionName, float]:
-        """GPUs that pending jobs ask for in each partition; infinite where one does not say how many."""
+        """GPUs that jobs wait for in each partition; infinite where one does not say how many."""
         return waiting_gpus(self.jobs)
 
     def work_out(self, waiting: Mapping[PartitionName, float] | None = None) -> Iterator[None]:

@@ -94,7 +94,7 @@ class ClockChoice:
 class PolicyAnswer:
     """What a policy proposes: everything else is the guard's.
 
-    `partitions` is None to leave the job where it is, else the partitions it may start in.
+    `partitions` is None to leave the job where it is, else the partitions to be tried before its own.
     """
 
     partitions: tuple[PartitionName, ...] | None = None
@@ -128,6 +128,8 @@ class EnergyDecision:
     snapshot_age_seconds: float | None = None
     message: str = ""
     """One line for the person who submitted."""
+    message_in_place: str = ""
+    """The line where Slurm's side leaves the job's partitions as they are; empty where none are named."""
 
     def __post_init__(self) -> None:
         _check_feature(self.prefer)

@@ -84,6 +84,10 @@ class JobRequest:
     reservation: str | None = None
     array: str | None = None
     exclusive: bool = False
+    tied: bool = False
+    """The user said something that ties the job to its partitions in their order: nodes, a time range and the like."""
+    starts_later: bool = False
+    """It is held, depends on others or has a time to begin: it takes no room now."""
     gpu_frequency_given: bool = False
     """The user set --gpu-freq: his clock wins."""
     options: EnergyOptions = field(default_factory=EnergyOptions)

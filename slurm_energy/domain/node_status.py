@@ -50,13 +50,16 @@ class SpoolStatus:
     """Ended jobs whose GPU settings are still to be put back."""
 
 
+NO_OTHER_RELEASE = " only"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PluginStatus:
     """One of our plugins for Slurm as it lies on the node."""
 
     path: str
     version: str
-    """Slurm release that it was built for."""
+    """Slurm release that it was built for; with NO_OTHER_RELEASE behind it where it does not follow Slurm's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,6 +30,7 @@ from slurm_energy.policy.base import DecisionContext, Policy
 from slurm_energy.policy.cost_note import is_cost_note
 from slurm_energy.policy.guard import Guard
 from slurm_energy.policy.registry import LEARNED, create_policy
+from slurm_energy.resources import install_command
 
 SEED = 1
 NOW_SECONDS = 1_800_000_000.0
@@ -187,7 +188,7 @@ def write_random_checkpoint(folder: Path) -> None:
     try:
         _write_random_checkpoint(folder)
     except ImportError as error:
-        raise PolicyError(f"policy gnn cannot be measured, {error}: install slurm-energy[daemon]") from error
+        raise PolicyError(f"policy gnn cannot be measured, {error}: {install_command('daemon')}") from error
 
 
 def _write_random_checkpoint(folder: Path) -> None:

@@ -16,7 +16,7 @@ _FEW = 64
 
 @dataclass(slots=True)
 class Demand:
-    """Jobs that name the same partitions, every task of an array counted."""
+    """Jobs that name the same partitions, every task of an array counted; none that waits for something but room."""
 
     waiting_jobs: int = 0
     waiting_gpus: int = 0
@@ -93,7 +93,7 @@ class QueueTotals:
         demand = self.demands.setdefault(job.partitions, Demand())
         if figures.is_running:
             demand.running_jobs += sign
-        else:
+        elif job.waits_for_room:
             demand.waiting_jobs += sign * figures.tasks
             demand.waiting_gpus += gpus
         if not demand.running_jobs and not demand.waiting_jobs:

@@ -1,6 +1,7 @@
 """The product's own parts in a lab: plugin and hooks, built or copied into its folder."""
 
 import fcntl
+import hashlib
 import os
 import shutil
 import subprocess
@@ -38,7 +39,9 @@ def install_plugin(layout: Layout, host: Host) -> None:
     source = shared_directory("plugin")
     if not (source / "Makefile").is_file():
         raise LabError(f"{source} has no Makefile: this installation cannot build the plugin; try a lab without it")
-    build = cache_directory() / f"plugin-{host.slurm_version[0]}.{host.slurm_version[1]:02d}"
+    # Each checkout has its own: make compares times of files, and would take another's objects for its own.
+    checkout = hashlib.sha256(str(source.resolve()).encode()).hexdigest()[:12]
+    build = cache_directory() / f"plugin-{host.slurm_version[0]}.{host.slurm_version[1]:02d}-{checkout}"
     with build_lock(build):
         make(source, build)
         libraries = sorted(build.rglob("*.so"))
@@ -52,18 +55,17 @@ def install_plugin(layout: Layout, host: Host) -> None:
 
 
 def install_hooks(layout: Layout, python: Path) -> None:
-    """Copy prolog.d and epilog.d into the lab, set to this interpreter as `slurm-energy install` does."""
-    source = shared_directory("plugin")
+    """Write the hook into prolog.d and epilog.d of the lab, set to this interpreter as `slurm-energy install` does."""
+    source = shared_directory("plugin") / "hook" / "slurm-energy.sh"
+    try:
+        text = source.read_text(encoding="utf-8")
+    except OSError as error:
+        raise LabError(f"{source} cannot be read: this installation has no hooks; try a lab without them") from error
     for name in ("prolog.d", "epilog.d"):
-        scripts = sorted(path for path in (source / name).glob("*") if path.is_file())
-        if not scripts:
-            raise LabError(f"{source / name} has no script: this installation has no hooks; try a lab without them")
-        target = layout.hooks / name
-        target.mkdir(parents=True, exist_ok=True)
-        for script in scripts:
-            copy = target / script.name
-            copy.write_text(script.read_text().replace("@PYTHON@", str(python)))
-            copy.chmod(0o755)
+        script = layout.hooks / name / "50-slurm-energy.sh"
+        script.parent.mkdir(parents=True, exist_ok=True)
+        script.write_text(text.replace("@PYTHON@", str(python)), encoding="utf-8")
+        script.chmod(0o755)
 
 
 def make(source: Path, build: Path) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 from slurm_energy import __version__
 from slurm_energy.device.base import Gpu
 from slurm_energy.domain.node_status import (
+    NO_OTHER_RELEASE,
     STATUS_INTERVAL_SECONDS,
     GpuStatus,
     NodeStatus,
@@ -25,7 +26,7 @@ from slurm_energy.errors import DeviceError, SlurmEnergyError, SlurmError, Spool
 from slurm_energy.node.context import HookContext, reach_gpus
 from slurm_energy.node.files import read_whole, write_atomically
 from slurm_energy.node.gpu_mapping import MappedGpu, gpu_mapping
-from slurm_energy.slurm.plugin_file import compiled_version
+from slurm_energy.slurm.plugin_file import read_plugin_file
 from slurm_energy.wire.fields import Fields, loads
 from slurm_energy.wire.node_status import MAX_PROOF, MAX_STATUS_BYTES, decode_status, encode_status
 
@@ -249,10 +250,10 @@ def _plugins(root: Path) -> Iterator[PluginStatus]:
 def _built_for(path: Path) -> str:
     """Return the release that a plugin was built for, or why its file does not tell."""
     try:
-        year, month = compiled_version(path)[:2]
+        file = read_plugin_file(path)
     except SlurmError as error:
         return f"unknown: {error}"[:200]
-    return f"{year}.{month:02d}"
+    return str(file.release) if file.follows else f"{file.release}{NO_OTHER_RELEASE}"
 
 
 def _gpus_are_due(context: HookContext, before: NodeStatus) -> bool:

@@ -13,12 +13,13 @@ from slurm_energy.config import Config
 from slurm_energy.errors import CheckpointError
 from slurm_energy.policy.checkpoint_files import DOCUMENT_FILE, WEIGHTS_FILE, check_files
 from slurm_energy.policy.shipped import checkpoint_folder
+from slurm_energy.resources import install_command
 
 AUTOMATIC = "auto"
 LEARNED_POLICY = "gnn"
 NEEDED_MODULES = ("numpy", "safetensors", "torch")
 """What a learned policy imports beyond the base installation."""
-INSTALL = "pip install 'slurm-energy[daemon]'"
+INSTALL = install_command("daemon")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

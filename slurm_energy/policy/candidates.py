@@ -53,7 +53,7 @@ def routable_partitions(case: JobOnCluster, routing: RoutingConfig) -> tuple[Par
     A user's list is only ever narrowed, a single partition that he named is kept, and a job that named none leaves the
     default partition only where the site has opened routing.
     """
-    if case.job.reservation is not None or case.job.array is not None:
+    if case.job.tied or case.job.reservation is not None or case.job.array is not None:
         # A reservation belongs to its nodes, and room for one task says nothing about room for a whole array.
         return ()
     if case.job.partitions:
@@ -75,12 +75,46 @@ def refusal(case: JobOnCluster, partition: PartitionState) -> str | None:
         (partition.needs_reservation and job.reservation is None, "needs a reservation"),
         (not _time_fits(job, partition), "has a shorter time limit"),
         (partition.max_nodes is not None and job.nodes_min > partition.max_nodes, "allows fewer nodes"),
+        (job.nodes_min < partition.min_nodes, "is for jobs of more nodes"),
+        (not _cpus_fit(job, partition), "allows fewer CPUs on a node"),
+        (not _memory_allowed(job, partition), "allows less memory on a node"),
         (not _listed(job.account, partition.allow_accounts, partition.deny_accounts), "is closed to the account"),
         (not _listed(job.qos, partition.allow_qos, partition.deny_qos), "is closed to the QOS"),
         (not _group_allowed(case, partition), "is closed to the user's groups"),
         (not slurm_types(case, partition), "has no GPU of the type asked for"),
     )
     return next((reason for failed, reason in checks if failed), None)
+
+
+def order_objection(case: JobOnCluster, partition: PartitionState) -> str | None:
+    """Return why slurmctld's side would not put a partition before the job's own ones; None where it would.
+
+    That side looks again, at slurmctld's own records: this only keeps us from announcing what it will leave out.
+    """
+    own = asked_partitions(case)
+    if not own or own[0].name == partition.name:
+        return None
+    job, home, adds = case.job, own[0], not case.job.partitions
+    checks = (
+        (len(own) < len(set(job.partitions)), "stands in a list with a partition that is not known"),
+        (any(_is_before(one, partition) for one in own), "is tried after another one, by its priority"),
+        (any(one.list_terms != partition.list_terms for one in own), "is open to others than the job's own ones"),
+        (any(one.root_only or one.needs_reservation for one in own), "stands in a list with one that is closed"),
+        (not home.up, "stands behind one that is down"),
+        (home.default_terms != partition.default_terms, "has other defaults than the job's own first one"),
+        (
+            job.time_limit_minutes is None and home.default_time_minutes != partition.default_time_minutes,
+            "has another default time limit than the job's own first one",
+        ),
+        (adds and _is_before(partition, home), "has a higher priority than the default one"),
+        (adds and home.placing_terms != partition.placing_terms, "places jobs otherwise than the default one"),
+    )
+    return next((reason for failed, reason in checks if failed), None)
+
+
+def _is_before(one: PartitionState, other: PartitionState) -> bool:
+    """Return whether Slurm tries a partition before another whatever their order."""
+    return one.priority_tier > other.priority_tier or one.priority_job_factor > other.priority_job_factor
 
 
 def unfitness(case: JobOnCluster, partition: PartitionState, config: Config) -> str | None:
@@ -171,6 +205,16 @@ def _memory_fits(job: JobRequest, node: NodeState) -> bool:
     if job.memory_per_node_mib is None or node.memory_mib is None:
         return True
     return node.memory_mib - (node.memory_allocated_mib or 0.0) >= job.memory_per_node_mib
+
+
+def _cpus_fit(job: JobRequest, partition: PartitionState) -> bool:
+    limit = partition.max_cpus_per_node
+    return limit is None or (job.tasks or 1) * (job.cpus_per_task or 1) <= limit * max(1, job.nodes_min)
+
+
+def _memory_allowed(job: JobRequest, partition: PartitionState) -> bool:
+    limit, asked = partition.max_memory_per_node_mib, job.memory_per_node_mib
+    return limit is None or asked is None or asked <= limit
 
 
 def _time_fits(job: JobRequest, partition: PartitionState) -> bool:

@@ -20,13 +20,13 @@ def explanation(
     """Return what a decision does and how to refuse it, at most 512 bytes of ASCII; empty when it does nothing.
 
     Args:
-        partitions: The partitions chosen, None when the job stays where it is.
+        partitions: The partitions that are tried first, None when the job stays where it is.
         clocks: The clock for each GPU type.
         prefer: The node feature whose nodes are used first, None when any will do.
         shown_names: The name of each GPU type as the cluster's users know it.
     """
     parts = [_clock_text(clock, shown_names) for clock in clocks]
-    partition = "" if partitions is None else f"partition {_plain(','.join(partitions), 128)}"
+    partition = "" if partitions is None else f"partition {_plain(','.join(partitions), 128)} first"
     nodes = "" if prefer is None else f"nodes with {_plain(prefer, 64)} first"
     where = ", ".join(filter(None, (partition, nodes)))
     if not parts and not where:

@@ -21,7 +21,7 @@ from slurm_energy.policy.clock_check import allowed_clock
 from slurm_energy.policy.comparison_note import comparison_notes, light_notes
 from slurm_energy.policy.explanation import explanation
 from slurm_energy.policy.hint_check import allowed_hint
-from slurm_energy.policy.partition_check import allowed_partitions, landing_on
+from slurm_energy.policy.partition_check import allowed_partitions, first_tried, landing_on
 from slurm_energy.policy.routing import rivals_of, time_ratio, with_room
 from slurm_energy.policy.site_limits import site_board_limits
 from slurm_energy.policy.situation import Situation, situation_of
@@ -169,7 +169,8 @@ class Guard:
         clocks = self._checked_clocks(answer, case, context, routing.partitions)
         compared = comparison_notes(context, situation.shown_names) if context.may_route else ()
         landing = landing_on(context.candidates, routing.partitions)
-        hint = allowed_hint(answer.prefer, case, landing, self._config.routing)
+        tried = first_tried(context.candidates, routing.partitions)
+        hint = allowed_hint(answer.prefer, case, tried, self._config.routing)
         return _Outcome(
             partitions=None if routing.partitions == _submitted_to(case) else routing.partitions,
             clocks=clocks.clocks,
@@ -218,6 +219,7 @@ class Guard:
         reasons = tuple(dict.fromkeys(outcome.reasons)) or (Reason.POLICY,)  # a policy that gives none is one still
         notes = tuple(dict.fromkeys(plain_note(note) for note in outcome.notes))
         line = explanation(outcome.partitions, outcome.clocks, outcome.prefer, situation.shown_names)
+        in_place = "" if outcome.partitions is None else explanation(None, outcome.clocks, None, situation.shown_names)
         if decision.mode is EnergyMode.OBSERVE:
             would = (f"would have been: {line}",) if line else ()
             return replace(decision, reasons=(Reason.OBSERVE_ONLY, *reasons), notes=(*would, *notes))
@@ -229,6 +231,7 @@ class Guard:
             reasons=reasons,
             notes=notes,
             message="" if job.options.quiet else line,
+            message_in_place="" if job.options.quiet else in_place,
         )
 
 

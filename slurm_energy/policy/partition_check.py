@@ -55,7 +55,21 @@ def allowed_partitions(
 
 
 def landing_on(candidates: Iterable[Candidate], partitions: tuple[PartitionName, ...] | None) -> tuple[Candidate, ...]:
-    """Return the candidates in which the job can start: those named, else those it was submitted to."""
+    """Return the candidates in which the job can start: those named, then those it was submitted to.
+
+    Named partitions are only put first: where they have no room when Slurm looks, the job starts in one of its own.
+    """
+    every = tuple(candidates)
+    tried = first_tried(every, partitions)
+    return (
+        (*tried, *(one for one in every if one.is_submitted_to and one.partition.name not in partitions))
+        if partitions
+        else tried
+    )
+
+
+def first_tried(candidates: Iterable[Candidate], partitions: tuple[PartitionName, ...] | None) -> tuple[Candidate, ...]:
+    """Return the candidates that Slurm tries before all others: those named, else those it was submitted to."""
     if partitions is None:
         return tuple(candidate for candidate in candidates if candidate.is_submitted_to)
     return tuple(candidate for candidate in candidates if candidate.partition.name in partitions)

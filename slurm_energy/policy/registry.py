@@ -13,6 +13,7 @@ from slurm_energy.policy.baselines import FixedClockPolicy, SlurmDefaultPolicy
 from slurm_energy.policy.oracle import OraclePolicy
 from slurm_energy.policy.site_clocks import fixed_clocks
 from slurm_energy.policy.site_limits import site_board_limits
+from slurm_energy.resources import install_command
 
 _POLICIES: Mapping[str, Callable[[Config], Policy]] = {
     "slurm-default": lambda config: SlurmDefaultPolicy(),  # noqa: ARG005  # every entry has the same form
@@ -64,6 +65,6 @@ def _learned(config: Config) -> Policy:
         from slurm_energy.policy.gnn.policy import load_policy  # noqa: PLC0415  # torch, for whoever serves it only
     except ModuleNotFoundError as error:
         raise PolicyError(
-            f"policy {config.policy.name} cannot be loaded, {error}: it needs what slurm-energy[daemon] installs"
+            f"policy {config.policy.name} cannot be loaded, {error}: {install_command('daemon')}"
         ) from error
     return load_policy(config)

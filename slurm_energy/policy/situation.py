@@ -14,6 +14,7 @@ from slurm_energy.policy.candidates import (
     catalogue_name,
     has_idle_room,
     known_gpu_types,
+    order_objection,
     refusal,
     routable_partitions,
     slurm_types,
@@ -43,7 +44,10 @@ def situation_of(case: JobOnCluster, config: Config) -> Situation:
     """
     routable = routable_partitions(case, config.routing)
     refusals = {
-        partition.name: refusal(case, partition) or unfitness(case, partition, config) for partition in routable
+        partition.name: refusal(case, partition)
+        or unfitness(case, partition, config)
+        or order_objection(case, partition)
+        for partition in routable
     }
     allowed = tuple(partition for partition in routable if refusals[partition.name] is None)
     asked = asked_partitions(case)

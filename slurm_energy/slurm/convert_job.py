@@ -43,6 +43,29 @@ BASE_STATES = frozenset(
 LIVE_STATES = frozenset({"PENDING", "RUNNING", "SUSPENDED"})
 MAX_POSITIONED_NODES = 1000
 """Of a job over more nodes nobody needs to know which devices it holds: all."""
+_BLOCKING_REASONS = frozenset(
+    {
+        "badconstraints",
+        "begintime",
+        "deadline",
+        "dependency",
+        "dependencyneversatisfied",
+        "invalidaccount",
+        "invalidqos",
+        "jobarraytasklimit",
+        "jobheldadmin",
+        "jobhelduser",
+        "jobholdmaxrequeue",
+        "jobrequeuedinheldstate",
+        "launchfailedrequeuedheld",
+        "licenses",
+        "reservation",
+        "reservationdeleted",
+    }
+)
+"""Why a pending job would not start if there were room, in the letters of Slurm's words."""
+_LIMIT_REASONS = ("assoc", "qos", "max")
+"""How Slurm's words for limits of accounts, users and QOS begin."""
 
 
 def convert_job(row: Mapping[str, object]) -> JobState:
@@ -92,6 +115,7 @@ def convert_job(row: Mapping[str, object]) -> JobState:
         gpu_max_count=_gpu_max_count(gpus or ()),
         exclusive=_is_exclusive(row),
         gpu_positions=_gpu_positions(row) if live and not pending else (),
+        waits_for_room=not pending or _waits_for_room(row),
     )
 
 
@@ -112,6 +136,14 @@ def job_state(value: object) -> str:
     if found and found[0].startswith(("REQUEUE", "SPECIAL_EXIT", "RESV_DEL_HOLD")):
         return "PENDING"
     raise BadRow("no known state")
+
+
+def _waits_for_room(row: Mapping[str, object]) -> bool:
+    """Return whether a pending job would start if there were room; what cannot be read counts as a yes."""
+    reason = "".join(letter for letter in text(row.get("state_reason")).lower() if letter.isalpha())
+    held = whole(row.get("priority")) == 0 or row.get("hold") is True
+    dependent = bool(text(row.get("dependency")))
+    return not (held or dependent or reason in _BLOCKING_REASONS or reason.startswith(_LIMIT_REASONS))
 
 
 def job_id(value: object) -> JobId:

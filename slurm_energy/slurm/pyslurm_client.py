@@ -100,6 +100,7 @@ def job_row(job: Any) -> dict[str, object]:
         "node_count": job.num_nodes,
         "cpus": job.cpus,
         "priority": job.priority,
+        "state_reason": getattr(job, "state_reason", None),
         "exit_code": {"return_code": job.exit_code, "signal": {"id": signal}},
         "admin_comment": job.admin_comment,
         "gres_detail": [_gres_text(node.get("gres")) for node in layout.values()],
@@ -144,6 +145,12 @@ def partition_row(partition: Any) -> dict[str, object]:
         "RootOnly": "YES" if partition.is_root_only else "NO",
         "ReqResv": "YES" if partition.requires_reservation else "NO",
         "PriorityTier": partition.priority_tier,
+        "PriorityJobFactor": getattr(partition, "priority_job_factor", None),
+        "MinNodes": _limit(getattr(partition, "min_nodes", None)),
+        "MaxCPUsPerNode": _limit(getattr(partition, "max_cpus_per_node", None)),
+        "MaxMemPerNode": _limit(getattr(partition, "max_memory_per_node", None)),
+        "AllocNodes": _joined(getattr(partition, "allowed_submit_nodes", None)),
+        "QoS": getattr(partition, "qos", None) or "N/A",
     }
 
 

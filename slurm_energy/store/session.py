@@ -26,6 +26,7 @@ from sqlalchemy.orm import Session
 from slurm_energy.config import StoreConfig
 from slurm_energy.errors import DatabaseReplaced, StoreError, ValueRangeError
 from slurm_energy.forms import DATABASE_DRIVERS, database_driver
+from slurm_energy.resources import install_command
 
 __all__ = [
     "Engine",
@@ -90,7 +91,7 @@ def open_engine(config: StoreConfig) -> Engine:
         return create_engine(url, **options)
     except ModuleNotFoundError as error:
         extra = url.get_backend_name()
-        raise StoreError(f"driver {error.name} is missing: pip install 'slurm-energy[{extra}]'") from error
+        raise StoreError(f"driver {error.name} is missing: {install_command(extra)}") from error
 
 
 class DatabaseFile:

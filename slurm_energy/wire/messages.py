@@ -56,6 +56,10 @@ class SubmittedJob:
     reservation: str | None = None
     array: str | None = None
     exclusive: bool = False
+    tied: bool = False
+    held: bool = False
+    dependent: bool = False
+    begins_at_seconds: int | None = None
     mode: EnergyMode | None = None
     max_slowdown: float | None = None
     deadline: str | None = None
@@ -165,6 +169,10 @@ def parse_submitted_job(fields: Mapping[str, str]) -> SubmittedJob:
         reservation=reader.text("reservation"),
         array=reader.text("array"),
         exclusive=reader.flag("exclusive"),
+        tied=reader.flag("tied"),
+        held=reader.flag("held"),
+        dependent=reader.text("dependency") is not None,
+        begins_at_seconds=reader.whole("begin_time", 1 << 40),
         mode=reader.mode("energy_mode"),
         max_slowdown=reader.ratio("energy_max_slowdown", MAX_SLOWDOWN_BOUND),
         deadline=reader.text("energy_deadline"),
@@ -186,6 +194,8 @@ def decision_reply(decision: EnergyDecision, entry: DecisionEntry) -> Message:
         fields["prefer"] = decision.prefer
     if decision.message:
         fields["message"] = one_line(decision.message)
+    if decision.message_in_place and "partition" in fields:
+        fields["message_in_place"] = one_line(decision.message_in_place)
     return Message("ok", fields)
 
 

@@ -24,7 +24,7 @@ from slurm_energy.errors import SlurmError
 from slurm_energy.policy import automatic
 from slurm_energy.policy.checkpoint_files import WEIGHTS_FILE
 from slurm_energy.policy.shipped import shipped_folder
-from slurm_energy.slurm.plugin_file import compiled_version
+from slurm_energy.slurm.plugin_file import Release, compiled_version, read_plugin_file
 from slurm_energy.wire.codec import Message
 
 LIVE = """Configuration data as of 2026-03-04T12:00:00
@@ -49,6 +49,7 @@ class Site:
         self.fake.with_plugin()
         self.fake.install("squeue", "#!/bin/sh\necho 5\n")
         self.write_scontrol()
+        self.fake.install("slurmctld", "#!/bin/sh\necho slurm 22.05.8\n")
         (directory / "plugstack.conf").write_text(f"optional {directory}/plugins/spank_energy.so\n")
         (directory / "slurm.conf").write_text("ClusterName=north\n")
         (directory / "energy-plugin.conf").write_text(f"socket={directory}/d.sock.ctl\ndeadline_milliseconds=50\n")
@@ -109,14 +110,19 @@ def plugins(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("plugins")
     source = folder / "plugin.c"
     source.write_text("extern int missing(void); const unsigned int plugin_version = 22 << 16 | 5 << 8 | 8;\n"
-                      "int other = 7; int init(void) { return missing(); }\n")  # fmt: skip
+                      "int other = 7; int init(void) { return missing(); }\n"
+                      "#ifdef FOLLOWS\nconst unsigned int slurm_energy_follows_release = 1;\n#endif\n")  # fmt: skip
+    (folder / "earlier").mkdir()
     for name in ("job_submit_energy.so", "spank_energy.so"):
-        subprocess.run(["cc", "-shared", "-fPIC", "-o", folder / name, source], check=True)
+        subprocess.run(["cc", "-shared", "-fPIC", "-DFOLLOWS", "-o", folder / name, source], check=True)
+        subprocess.run(["cc", "-shared", "-fPIC", "-o", folder / "earlier" / name, source], check=True)
     return folder
 
 
 def test_the_release_a_plugin_was_built_for_is_read_without_loading_it(plugins: Path) -> None:
-    assert compiled_version(plugins / "spank_energy.so") == (22, 5)
+    assert compiled_version(plugins / "spank_energy.so") == Release(22, 5, 8)
+    assert read_plugin_file(plugins / "spank_energy.so").follows
+    assert not read_plugin_file(plugins / "earlier/spank_energy.so").follows
 
 
 @pytest.mark.parametrize(
@@ -166,14 +172,37 @@ def test_a_wrong_line_in_slurms_settings_is_named_with_its_mending(
     assert finding.fix
 
 
-def test_a_plugin_of_another_release_is_a_fault(site: Site, plugins: Path) -> None:
-    shutil.copytree(plugins, site.root / "plugins")
-    script = site.fake.bin / "scontrol"
-    script.write_text(script.read_text().replace("22.05.8", "24.11.5"))
+@pytest.mark.parametrize(
+    ("built_by", "release", "expected", "words"),
+    [
+        ("this", "22.05.8", (Verdict.OK, Verdict.OK), "built for Slurm 22.05.8"),
+        ("this", "22.05.9", (Verdict.OK, Verdict.OK), "built for Slurm 22.05.8, fits slurmctld 22.05.9"),
+        ("this", "24.11.5", (Verdict.FAIL, Verdict.OK), "jobs go through slurmctld 24.11.5 unchanged"),
+        ("an earlier", "22.05.8", (Verdict.WARN, Verdict.WARN), "the next update of Slurm will stop slurmctld"),
+        ("an earlier", "22.05.9", (Verdict.FAIL, Verdict.WARN), "slurmctld 22.05.9 will not start"),
+        ("an earlier", "24.11.5", (Verdict.FAIL, Verdict.FAIL), "slurmctld 24.11.5 will not start"),
+    ],
+)
+def test_plugins_are_compared_with_slurms_release_to_the_last_digit(
+    site: Site, plugins: Path, built_by: str, release: str, expected: tuple[Verdict, Verdict], words: str
+) -> None:
+    job_submit, spank = expected
+    shutil.copytree(plugins if built_by == "this" else plugins / "earlier", site.root / "plugins")
+    for name in ("scontrol", "slurmctld"):
+        script = site.fake.bin / name
+        script.write_text(script.read_text().replace("22.05.8", release))
+    findings = {finding.subject: finding for finding in slurm_checks(site.situation("controller"))}
+    assert findings["job_submit plugin"].verdict is job_submit
+    assert words in findings["job_submit plugin"].found
+    assert findings["SPANK plugin"].verdict is spank
+    for subject in ("job_submit plugin", "SPANK plugin"):
+        assert ("--build-plugin" in findings[subject].fix) == (findings[subject].verdict is not Verdict.OK)
+
+
+def test_a_controller_without_the_plugins_file_is_a_fault(site: Site) -> None:
     finding = found(slurm_checks(site.situation("controller")), "job_submit plugin")
     assert finding.verdict is Verdict.FAIL
-    assert "built for Slurm 22.05, this is 24.11" in finding.found
-    assert "--build-plugin" in finding.fix
+    assert "will not start: job_submit_energy.so is not in" in finding.found
 
 
 def test_a_required_plugin_is_a_warning_and_an_included_line_counts(site: Site) -> None:
@@ -244,7 +273,7 @@ def test_what_the_learned_policy_needs_is_missed_where_it_is_wanted(
     policy = {key: str(value).format(damaged=damaged) for key, value in policy.items()}
     finding = found(daemon_checks(site.situation("controller", policy=policy)), "learned policy")
     assert finding.verdict is verdict
-    assert ("pip install 'slurm-energy[daemon]'" in finding.fix) == (
+    assert ("pip install './slurm-energy[daemon]'" in finding.fix) == (
         verdict in (Verdict.WARN, Verdict.FAIL) and bool(missing)
     )
 

@@ -36,8 +36,7 @@ def test_templates_migrations_and_plugin_sources_travel(wheel_names: set[str]) -
 
 def test_hook_scripts_lab_sources_and_data_travel(wheel_names: set[str]) -> None:
     for name in (
-        "_shared/plugin/prolog.d/50-slurm-energy.sh",
-        "_shared/plugin/epilog.d/50-slurm-energy.sh",
+        "_shared/plugin/hook/slurm-energy.sh",
         "_shared/plugin/Makefile",
         "_shared/migrations/script.py.mako",
         "lab/entry.sh",

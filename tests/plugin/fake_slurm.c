@@ -143,7 +143,7 @@ extern void fake_slurm_empty_job(job_desc_msg_t *job)
 {
 	memset(job, 0, sizeof(*job));
 	job->user_id = job->group_id = job->het_job_offset = NO_VAL;
-	job->time_limit = job->time_min = NO_VAL;
+	job->time_limit = job->time_min = job->priority = NO_VAL;
 	job->min_nodes = job->max_nodes = job->num_tasks = NO_VAL;
 	job->min_cpus = job->max_cpus = NO_VAL;
 	job->ntasks_per_node = job->cpus_per_task = job->ntasks_per_tres = NO_VAL16;

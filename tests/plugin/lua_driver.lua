@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: GPL-2.0-or-later
--- lua_driver.lua PLUGIN SOCKET JOB [TIMES]: one submission with a fake `slurm`; prints what came of it.
+-- lua_driver.lua PLUGIN SOCKET JOB [TIMES [FALSE]]: one submission with a fake `slurm`; prints what came of it.
 local plugin, socket_path, kind, times = arg[1], arg[2], arg[3], tonumber(arg[4] or "1")
 local jobs = {
 	empty = function() return {} end,
@@ -26,6 +26,21 @@ local jobs = {
 	reserved = function() return { reservation = "maint" } end,
 	long = function() return { partition = ("p"):rep(5000) } end,
 }
+local function partition(more)
+	local part = {
+		state_up = 3, flags = 0, flag_default = 0, max_time = 4294967295, max_nodes = 4294967295, min_nodes = 0,
+		total_nodes = 4, total_cpus = 128, max_cpus_per_node = 4294967295, priority_tier = 1, priority_job_factor = 1,
+		max_share = 1, default_time = 60,
+	}
+	for key, value in pairs(more or {}) do part[key] = value end
+	return part
+end
+local parts = {
+	a100 = partition({ flag_default = 1, flags = 1 }), a40 = partition(), v100 = partition(),
+	drained = partition({ state_up = 2 }), short = partition({ max_time = 5 }), small = partition({ max_cpus_per_node = 1 }),
+	high = partition({ priority_tier = 2 }), other_default = partition({ default_time = 1 }),
+	limited = partition({ qos = "part" }), reserved = partition({ flags = 16 }), whole = partition({ max_share = 0 }),
+}
 slurm = {
 	SUCCESS = 0,
 	log_error = function(form, ...) print("error", form:format(...)) end,
@@ -34,10 +49,15 @@ slurm = {
 local file = assert(io.open(plugin))
 local text = file:read("*a"):gsub('local SOCKET = "[^"]*"', ("local SOCKET = %q"):format(socket_path))
 file:close()
+for name in (arg[5] or ""):gmatch("[%w_]+") do
+	local changed, count = text:gsub("local " .. name .. " = true", "local " .. name .. " = false")
+	assert(count == 1, name)
+	text = changed
+end
 assert(assert(loadstring(text))() == 0)
 for _ = 1, times do
-	local job = jobs[kind]()
-	print("rc", slurm_job_submit(job, {}, 1000))
+	local job = jobs[kind] and jobs[kind]() or { partition = kind, script = "#!/bin/sh", time_limit = 90, cpus_per_task = 2 }
+	print("rc", slurm_job_submit(job, parts, 1000))
 	print("partition", rawget(job, "partition"))
 	print("admin_comment", rawget(job, "admin_comment"))
 	if (rawget(job, "prefer") or "") ~= "" then print("prefer", job.prefer) end

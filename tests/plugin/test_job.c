@@ -4,14 +4,19 @@
 
 #include "check.h"
 #include "common/request.h"
+#include "fake_partitions.h"
 #include "fake_slurm.h"
 #include "job_submit_energy/job.h"
 #include "job_submit_energy/slurm_memory.h"
 
 static job_desc_msg_t job;
 
+static const char *const names[] = { "v100", "a100", "a40" };
+static char why[200];
+
 static void _begin(void)
 {
+	fake_partitions(names, 3);
 	fake_slurm_empty_job(&job);
 }
 
@@ -135,6 +140,7 @@ static void test_every_key_is_sent_when_slurm_has_it(void)
 	job.deadline = 1800003600;
 	job.requeue = 0;
 	job.contiguous = 1;
+	job.priority = 0;
 	fake_slurm_add_entry(&job, "ENERGY_MODE=observe");
 	fake_slurm_add_entry(&job, "ENERGY_MODE=saver");
 	fake_slurm_add_entry(&job, "ENERGY_MAX_SLOWDOWN=7.5");
@@ -150,11 +156,22 @@ static void test_every_key_is_sent_when_slurm_has_it(void)
 		   "tres_per_task=gres:gpu:a100:1\nntasks_per_tres=2\ncpus_per_tres=gres:gpu:4\n"
 		   "tres_freq=gpu:low\nfeatures=nvlink&ib\nprefer=rack:3\narray=0-999%2550\nhet_offset=0\n"
 		   "dependency=afterok:12\nlicenses=lic:2\nexclusive=1\nbegin_time=1800000000\n"
-		   "slurm_deadline=1800003600\nrequeue=0\ncontiguous=1\nenergy_mode=saver\n"
+		   "slurm_deadline=1800003600\nrequeue=0\ncontiguous=1\ntied=1\nheld=1\nenergy_mode=saver\n"
 		   "energy_max_slowdown=7.5\nenergy_deadline=now+2hours\nenergy_quiet=1\nend\n");
 	job.pn_min_memory = 100 | MEM_PER_CPU;
 	CHECK(strstr(_request(), "\nmem_per_cpu_mib=100\n"));
 	CHECK(!strstr(_request(), "mem_per_node"));
+	_finish();
+}
+
+static void test_a_job_that_is_tied_to_its_partitions_says_so(void)
+{
+	char nodes[] = "n1";
+
+	_begin();
+	CHECK(!strstr(_request(), "tied") && !strstr(_request(), "held"));
+	job.exc_nodes = nodes;
+	CHECK(strstr(_request(), "\ntied=1\n"));
 	_finish();
 }
 
@@ -237,12 +254,12 @@ static void test_an_answer_is_applied_in_slurms_memory(void)
 	strcpy(reply.entry, "v=1;id=abcdefgh1;mode=saver");
 	strcpy(reply.partition, "a40");
 	strcpy(reply.admin_comment, "energy:abcdefgh1");
-	CHECK(energy_job_apply(&job, &reply) == ENERGY_APPLIED);
+	CHECK(energy_job_apply(&job, 1000, &reply, why, sizeof(why)) == ENERGY_APPLIED);
 	CHECK(job.spank_job_env_size == 2);
 	CHECK_TEXT(job.spank_job_env[1], "ENERGY_DECISION=v=1;id=abcdefgh1;mode=saver");
 	CHECK(!job.spank_job_env[2]);
 	CHECK(fake_slurm_owns(job.spank_job_env) && fake_slurm_owns(job.spank_job_env[1]));
-	CHECK_TEXT(job.partition, "a40");
+	CHECK_TEXT(job.partition, "a40,v100");
 	CHECK_TEXT(job.admin_comment, "energy:abcdefgh1");
 	CHECK(fake_slurm_owns(job.partition) && fake_slurm_owns(job.admin_comment));
 	_finish();
@@ -255,7 +272,7 @@ static void test_an_answer_that_names_nothing_changes_nothing(void)
 
 	_begin();
 	before = job;
-	CHECK(energy_job_apply(&job, &reply) == ENERGY_APPLIED);
+	CHECK(energy_job_apply(&job, 1000, &reply, why, sizeof(why)) == ENERGY_APPLIED);
 	CHECK(!memcmp(&before, &job, sizeof(job)));
 	_finish();
 }
@@ -269,7 +286,7 @@ static const char *_moved(const char *users, const char *answer, energy_applied_
 	job.partition = users ? fake_slurm_string(users) : NULL;
 	strcpy(reply.partition, answer);
 	strcpy(reply.entry, "v=1");
-	CHECK(energy_job_apply(&job, &reply) == expected);
+	CHECK(energy_job_apply(&job, 1000, &reply, why, sizeof(why)) == expected);
 	CHECK(job.spank_job_env_size == 1);	/* the clock is applied all the same */
 	snprintf(result, sizeof(result), "%s", job.partition);
 	_finish();
@@ -278,24 +295,30 @@ static const char *_moved(const char *users, const char *answer, energy_applied_
 
 static void test_the_users_own_partition_wins(void)
 {
-	CHECK_TEXT(_moved("a100", "a40", ENERGY_APPLIED_BUT_PARTITION), "a100");
-	CHECK_TEXT(_moved("a100", "a100,a40", ENERGY_APPLIED_BUT_PARTITION), "a100");
-	CHECK_TEXT(_moved("a100,a40", "a4", ENERGY_APPLIED_BUT_PARTITION), "a100,a40");
-	CHECK_TEXT(_moved("a100", "a100x", ENERGY_APPLIED_BUT_PARTITION), "a100");
-	CHECK_TEXT(_moved(",", "a", ENERGY_APPLIED_BUT_PARTITION), ",");
+	CHECK_TEXT(_moved("a100", "a40", ENERGY_APPLIED_BUT_FOREIGN), "a100");
+	CHECK_TEXT(_moved("a100,a40", "a4", ENERGY_APPLIED_BUT_FOREIGN), "a100,a40");
 }
 
-static void test_a_subset_of_the_users_list_is_applied(void)
+static void test_the_answers_partitions_go_before_the_jobs_own(void)
 {
-	CHECK_TEXT(_moved("v100,a100,a40", "a40,v100", ENERGY_APPLIED), "a40,v100");
-	CHECK_TEXT(_moved("a100,a40", "a40", ENERGY_APPLIED), "a40");
-	CHECK_TEXT(_moved("a100", "a100", ENERGY_APPLIED), "a100");
+	CHECK_TEXT(_moved("v100,a100,a40", "a40", ENERGY_APPLIED), "a40,v100,a100");
+	CHECK_TEXT(_moved(NULL, "a40", ENERGY_APPLIED), "a40,v100");
 }
 
-static void test_a_job_without_a_partition_takes_the_answers(void)
+static void test_the_comment_says_when_the_partition_was_not_applied(void)
 {
-	CHECK_TEXT(_moved(NULL, "a40,v100", ENERGY_APPLIED), "a40,v100");
-	CHECK_TEXT(_moved("", "a40", ENERGY_APPLIED), "a40");
+	energy_reply_t reply = _reply();
+
+	strcpy(reply.partition, "a40");
+	strcpy(reply.admin_comment, "energy:abcdefgh1");
+	_begin();
+	job.partition = fake_slurm_string("a100,a40");
+	fake_partition("a40")->state = PARTITION_DRAIN;
+	CHECK(energy_job_apply(&job, 1000, &reply, why, sizeof(why)) == ENERGY_APPLIED_BUT_PARTITION);
+	CHECK_TEXT(why, "a40: State");
+	CHECK_TEXT(job.partition, "a100,a40");
+	CHECK_TEXT(job.admin_comment, "energy:abcdefgh1 partition-kept");
+	_finish();
 }
 
 static void test_a_job_that_names_its_nodes_is_not_moved(void)
@@ -306,7 +329,7 @@ static void test_a_job_that_names_its_nodes_is_not_moved(void)
 	_begin();
 	job.req_nodes = nodes;
 	strcpy(reply.partition, "a40");
-	CHECK(energy_job_apply(&job, &reply) == ENERGY_APPLIED_BUT_PARTITION);
+	CHECK(energy_job_apply(&job, 1000, &reply, why, sizeof(why)) == ENERGY_APPLIED_BUT_PARTITION);
 	CHECK(!job.partition);
 	_finish();
 }
@@ -317,7 +340,7 @@ static const char *_preferred(energy_applied_t expected)
 	energy_reply_t reply = _reply();
 
 	strcpy(reply.prefer, "nvlink");
-	CHECK(energy_job_apply(&job, &reply) == expected);
+	CHECK(energy_job_apply(&job, 1000, &reply, why, sizeof(why)) == expected);
 	CHECK(!job.prefer || fake_slurm_owns(job.prefer));
 	snprintf(result, sizeof(result), "%s", job.prefer ? job.prefer : "none");
 	return result;
@@ -384,7 +407,7 @@ static void test_a_feature_of_a_partition_that_was_not_applied_is_not_preferred(
 	job.partition = fake_slurm_string("a100");
 	strcpy(reply.partition, "a40");
 	strcpy(reply.prefer, "nvlink");
-	CHECK(energy_job_apply(&job, &reply) == ENERGY_APPLIED_BUT_PARTITION);
+	CHECK(energy_job_apply(&job, 1000, &reply, why, sizeof(why)) == ENERGY_APPLIED_BUT_FOREIGN);
 	CHECK(!job.prefer);
 	_finish();
 }
@@ -404,7 +427,7 @@ static void test_an_admin_comment_is_appended_to_the_one_before(void)
 	_begin();
 	job.admin_comment = fake_slurm_string("seen by ops");
 	strcpy(reply.admin_comment, "energy:abcdefgh1");
-	energy_job_apply(&job, &reply);
+	energy_job_apply(&job, 1000, &reply, why, sizeof(why));
 	CHECK_TEXT(job.admin_comment, "seen by ops; energy:abcdefgh1");
 	_finish();
 }
@@ -420,7 +443,7 @@ static void test_without_memory_nothing_breaks_and_an_undecided_job_is_not_moved
 		_begin();
 		job.partition = fake_slurm_string("a100,a40");
 		fake_slurm_memory(count);
-		CHECK(energy_job_apply(&job, &reply) == ENERGY_APPLY_NO_MEMORY ||
+		CHECK(energy_job_apply(&job, 1000, &reply, why, sizeof(why)) == ENERGY_APPLY_NO_MEMORY ||
 		      job.spank_job_env_size == 1);
 		if (count < 2) {
 			CHECK(!job.spank_job_env_size);
@@ -456,6 +479,7 @@ int main(void)
 	RUN(test_stripping_bears_missing_arrays_and_entries);
 	RUN(test_an_empty_job_makes_a_request_without_what_slurm_does_not_know);
 	RUN(test_every_key_is_sent_when_slurm_has_it);
+	RUN(test_a_job_that_is_tied_to_its_partitions_says_so);
 	RUN(test_wishes_that_no_option_could_have_set_are_not_sent);
 	RUN(test_a_later_component_of_a_heterogeneous_job_is_not_called_interactive);
 	RUN(test_a_name_of_a_megabyte_is_cut);
@@ -464,8 +488,8 @@ int main(void)
 	RUN(test_an_answer_is_applied_in_slurms_memory);
 	RUN(test_an_answer_that_names_nothing_changes_nothing);
 	RUN(test_the_users_own_partition_wins);
-	RUN(test_a_subset_of_the_users_list_is_applied);
-	RUN(test_a_job_without_a_partition_takes_the_answers);
+	RUN(test_the_answers_partitions_go_before_the_jobs_own);
+	RUN(test_the_comment_says_when_the_partition_was_not_applied);
 	RUN(test_a_job_that_names_its_nodes_is_not_moved);
 	RUN(test_a_feature_is_preferred_in_slurms_memory);
 	RUN(test_what_the_user_said_of_the_nodes_stands_alone);

@@ -8,6 +8,7 @@
 #include "check.h"
 #include "common/exchange.h"
 #include "fake_daemon.h"
+#include "fake_partitions.h"
 #include "fake_slurm.h"
 #include "job_submit_energy/slurm_memory.h"
 
@@ -41,6 +42,9 @@ static void _configure(const char *socket_path, const char *more)
 
 static void _begin(void)
 {
+	static const char *const names[] = { "a100", "a40" };
+
+	fake_partitions(names, 2);
 	fake_slurm_empty_job(&job);
 	message = NULL;
 }
@@ -89,7 +93,7 @@ static void test_an_answer_is_applied_and_told(void)
 	_submit();
 	CHECK(job.spank_job_env_size == 1);
 	CHECK_TEXT(job.spank_job_env[0], "ENERGY_DECISION=v=1;id=abcdefgh1;mode=balanced");
-	CHECK_TEXT(job.partition, "a40");
+	CHECK_TEXT(job.partition, "a40,a100");
 	CHECK_TEXT(job.admin_comment, "energy:abcdefgh1");
 	CHECK_TEXT(message, "energy: 13 % less");
 	CHECK(strstr(fake_daemon_last_request(daemon), "slurm-energy/1 decide\n"));
@@ -115,6 +119,26 @@ static void test_the_user_and_the_site_can_silence_the_message(void)
 	fake_daemon_stop(daemon);
 }
 
+static void test_a_line_about_a_partition_that_was_not_applied_is_not_told(void)
+{
+	static const char reply[] = "slurm-energy/1 ok\ndecision_id=abcdefgh1\npartition=a40\n"
+				    "message=partition a40 first\nmessage_in_place=13 %25 less\nend\n";
+	fake_daemon_t *daemon = fake_daemon_start(DAEMON_ANSWERS, reply, strlen(reply));
+
+	_configure(fake_daemon_socket(daemon), "");
+	_begin();
+	_submit();
+	CHECK_TEXT(message, "energy: partition a40 first");
+	_finish();
+	_begin();
+	fake_partition("a40")->state = PARTITION_INACTIVE;
+	_submit();
+	CHECK(!job.partition);
+	CHECK_TEXT(message, "energy: 13 % less");
+	_finish();
+	fake_daemon_stop(daemon);
+}
+
 static void test_a_caller_without_room_for_a_message_is_served(void)
 {
 	fake_daemon_t *daemon = fake_daemon_start(DAEMON_ANSWERS, REPLY, strlen(REPLY));
@@ -122,7 +146,7 @@ static void test_a_caller_without_room_for_a_message_is_served(void)
 	_configure(fake_daemon_socket(daemon), "");
 	_begin();
 	CHECK(job_submit(&job, 1000, NULL) == SLURM_SUCCESS);
-	CHECK_TEXT(job.partition, "a40");
+	CHECK_TEXT(job.partition, "a40,a100");
 	_finish();
 	CHECK(job_submit(NULL, 1000, NULL) == SLURM_SUCCESS);
 	fake_daemon_stop(daemon);
@@ -178,7 +202,7 @@ static void test_after_three_failures_the_daemon_is_left_alone_then_asked_again(
 	usleep(600000);
 	_begin();
 	_submit();
-	CHECK_TEXT(job.partition, "a40");
+	CHECK_TEXT(job.partition, "a40,a100");
 	_finish();
 	fake_daemon_stop(bad);
 	fake_daemon_stop(good);
@@ -211,7 +235,7 @@ static void *_submit_twenty(void *unused)
 		fake_slurm_add_entry(&own, "ENERGY_DECISION=forged");
 		CHECK(job_submit(&own, 1000, &told) == SLURM_SUCCESS);
 		CHECK(own.spank_job_env_size == 1);
-		CHECK_TEXT(own.partition, "a40");
+		CHECK_TEXT(own.partition, "a40,a100");
 		CHECK_TEXT(told, "energy: 13 % less");
 		slurm_xfree((void **) &told);
 		fake_slurm_free_job(&own);
@@ -254,6 +278,7 @@ int main(void)
 	RUN(test_it_is_the_plugin_that_slurm_looks_for);
 	RUN(test_an_answer_is_applied_and_told);
 	RUN(test_the_user_and_the_site_can_silence_the_message);
+	RUN(test_a_line_about_a_partition_that_was_not_applied_is_not_told);
 	RUN(test_a_caller_without_room_for_a_message_is_served);
 	RUN(test_a_bad_daemon_leaves_the_job_unchanged);
 	RUN(test_after_three_failures_the_daemon_is_left_alone_then_asked_again);

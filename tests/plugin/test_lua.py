@@ -80,8 +80,12 @@ def start(tmp_path: Path) -> Iterator[Start]:
         daemon.stop()
 
 
-def submit(path: Path, job: str, times: int = 1) -> list[tuple[str, ...]]:
-    command = [LUA or "", str(HERE / "lua_driver.lua"), str(PLUGIN), str(path), job, str(times)]
+UNTOLD = "ENFORCES_ALL_LIMITS,HAS_PARTITION_ASSOCIATIONS"
+"""What a site may say that Slurm does not tell a script."""
+
+
+def submit(path: Path, job: str, times: int = 1, absent: str = UNTOLD) -> list[tuple[str, ...]]:
+    command = [LUA or "", str(HERE / "lua_driver.lua"), str(PLUGIN), str(path), job, str(times), absent]
     done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
     assert done.returncode == 0, done.stderr
     return [tuple(line.split("\t")) for line in done.stdout.splitlines()]
@@ -103,7 +107,7 @@ def test_partition_comment_and_message_are_applied(
     assert submit(daemon.path, "plain") == [
         ("user", "energy: 13 % less"),
         ("rc", "0"),
-        ("partition", "a40"),
+        ("partition", "a40,a100"),
         ("admin_comment", "seen; energy:abcdefgh1"),
         ("modify", "0"),
     ]
@@ -118,8 +122,57 @@ def test_partition_comment_and_message_are_applied(
 def test_a_partition_outside_the_users_list_is_not_applied(
     start: Start,
 ) -> None:
-    daemon = start(answer(partition="a40,v100"))
-    assert ("partition", "a100,a40") in submit(daemon.path, "plain")
+    daemon = start(answer(partition="a40,v100", admin_comment="energy:abcdefgh1", message="v100 first"))
+    lines = submit(daemon.path, "plain")
+    assert ("partition", "a100,a40") in lines
+    assert ("admin_comment", "seen; energy:abcdefgh1 partition-kept") in lines
+    assert not any(line[0] == "user" for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("own", "named", "then"),
+    [
+        ("a100,a40,v100", "v100", "v100,a100,a40"),
+        ("a100,a40", "a100", "a100,a40"),
+        ("short,a40", "a40", "a40,short"),
+        ("a100,short", "short", "a100,short"),
+        ("a100,small", "small", "a100,small"),
+        ("a100,drained", "drained", "a100,drained"),
+        ("a100,a40,drained", "a40", "a40,a100,drained"),
+        ("drained,a40", "a40", "drained,a40"),
+        ("high,a40", "a40", "high,a40"),
+        ("a40,high", "high", "high,a40"),
+        ("a100,limited", "limited", "a100,limited"),
+        ("limited,a100", "a100", "limited,a100"),
+        ("a100,a40,reserved", "a40", "a100,a40,reserved"),
+        ("a100,closed", "a100", "a100,closed"),
+        ("a100,a40,closed", "a40", "a100,a40,closed"),
+        ("a100,whole", "whole", "whole,a100"),
+    ],
+)
+def test_an_answer_goes_first_where_slurm_takes_the_list_all_the_same(
+    start: Start, own: str, named: str, then: str
+) -> None:
+    daemon = start(answer(partition=named))
+    assert ("partition", then) in submit(daemon.path, own)
+
+
+def test_as_it_is_shipped_the_last_partition_stays_the_last_and_none_is_added(start: Start) -> None:
+    daemon = start(answer(partition="a40"))
+    assert ("partition", "a100,a40") in submit(daemon.path, "a100,a40", absent="")
+    assert ("partition", "a40,a100,v100") in submit(daemon.path, "a100,a40,v100", absent="")
+    assert ("partition", "nil") in submit(daemon.path, "empty", absent="")
+
+
+@pytest.mark.parametrize("named", ["drained", "short", "high", "limited", "reserved", "closed", "whole"])
+def test_a_partition_unlike_the_default_one_is_not_added(start: Start, named: str) -> None:
+    daemon = start(answer(partition=named))
+    assert ("partition", "nil") in submit(daemon.path, "empty")
+
+
+def test_the_line_for_a_job_that_stays_is_told_where_it_stays(start: Start) -> None:
+    daemon = start(answer(partition="drained", message="drained first", message_in_place="13 % less"))
+    assert ("user", "energy: 13 % less") in submit(daemon.path, "a100,drained")
 
 
 def preferred(lines: list[tuple[str, ...]]) -> str | None:
@@ -154,10 +207,10 @@ def test_more_than_one_feature_is_not_preferred(start: Start, feature: str) -> N
     assert preferred(submit(daemon.path, "hinted")) is None
 
 
-@pytest.mark.parametrize("job", ["empty", "raising"])
-def test_missing_fields_and_fields_that_raise_are_borne(start: Start, job: str) -> None:
+@pytest.mark.parametrize(("job", "partition"), [("empty", "a40,a100"), ("raising", "a40,a100")])
+def test_missing_fields_and_fields_that_raise_are_borne(start: Start, job: str, partition: str) -> None:
     daemon = start(answer(partition="a40"))
-    assert ("partition", "a40") in submit(daemon.path, job)
+    assert ("partition", partition) in submit(daemon.path, job)
     assert decode(daemon.requests[0]).fields["uid"] == "1000"
 
 

@@ -70,10 +70,11 @@ def symbols(library: Path, *flags: str) -> set[str]:
 def test_the_plugins_export_what_slurm_looks_for_and_nothing_else(build: Path) -> None:
     assert symbols(build / "job_submit_energy.so", "--defined-only") == {
         "plugin_name", "plugin_type", "plugin_version", "init", "fini", "job_submit", "job_modify",
+        "slurm_energy_follows_release",
     }  # fmt: skip
     assert symbols(build / "spank_energy.so", "--defined-only") == {
         "plugin_name", "plugin_type", "plugin_version", "spank_plugin_version", "slurm_spank_init",
-        "slurm_spank_init_post_opt",
+        "slurm_spank_init_post_opt", "slurm_energy_follows_release",
     }  # fmt: skip
 
 

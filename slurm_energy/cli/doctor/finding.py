@@ -6,6 +6,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from slurm_energy.config import DEFAULT_CONFIG_PATH, Config
+from slurm_energy.slurm.plugin_file import Release
 
 
 class Verdict(StrEnum):
@@ -40,7 +41,8 @@ class Situation:
     slurm_conf: Path
     conf: Mapping[str, str]
     """Keys of slurm.conf in lower case: from slurmctld where it answers, else from the file."""
-    slurm_version: tuple[int, int] | None
+    slurm_version: Release | None
+    """Of Slurm's commands."""
     root: Path = field(default=Path("/"))
     config_file: Path = DEFAULT_CONFIG_PATH
 

@@ -4,7 +4,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from slurm_energy.cli.doctor.finding import Finding, Verdict, several
-from slurm_energy.domain.node_status import GpuStatus, NodeStatus, ReceivedStatus, SpoolStatus
+from slurm_energy.cli.installation import SPANK_PLUGIN
+from slurm_energy.domain.node_status import NO_OTHER_RELEASE, GpuStatus, NodeStatus, ReceivedStatus, SpoolStatus
+from slurm_energy.slurm.plugin_file import parse_release
 
 MAX_SKEW_SECONDS = 10.0
 """A message's way to the daemon takes less; times of a job on two hosts then still make sense together."""
@@ -72,6 +74,14 @@ class NodeJudge:
         if status.hook_version != self.version:
             text = f"slurm-energy {status.hook_version}, the controller has {self.version}"
             yield VERSIONS, Verdict.WARN, text, "install the same version on every host"
+        slurmd = parse_release(status.slurm_version or "")
+        for plugin in status.plugins:
+            built = parse_release(plugin.version)
+            if not plugin.path.endswith(SPANK_PLUGIN) or slurmd is None or built is None:
+                continue
+            if plugin.version.endswith(NO_OTHER_RELEASE) and built.series != slurmd.series:
+                text = f"{plugin.path} is built for Slurm {built}, slurmd is {slurmd}: each step prints an error"
+                yield VERSIONS, Verdict.FAIL, text, "slurm-energy install --role node --build-plugin there"
 
     def _settings(self, status: NodeStatus) -> Iterator[tuple[str, Verdict, str, str]]:
         if status.cluster != self.cluster:

@@ -15,6 +15,7 @@ from slurm_energy.cli.site import detected_roles, read_slurm_conf, slurm_command
 from slurm_energy.config import Config, config_path, load_config
 from slurm_energy.errors import ConfigError
 from slurm_energy.policy.site_check import site_faults
+from slurm_energy.slurm.plugin_file import parse_release
 
 _CONFIG_LINE = re.compile(r"^(\w+)(?:\[(\d+)\])?\s*=\s*(.*?)\s*$")
 """A setting with several values has a number behind its name: `Prolog[0]`."""
@@ -70,10 +71,5 @@ def situation_of(config: Config, roles: tuple[str, ...], environment: Mapping[st
         environment=environment,
         slurm_conf=slurm_conf,
         conf=conf,
-        slurm_version=_version(config),
+        slurm_version=parse_release(slurm_command(config, "scontrol", "--version").stdout),
     )
-
-
-def _version(config: Config) -> tuple[int, int] | None:
-    match = re.search(r"(\d+)\.(\d+)", slurm_command(config, "scontrol", "--version").stdout)
-    return None if match is None else (int(match.group(1)), int(match.group(2)))

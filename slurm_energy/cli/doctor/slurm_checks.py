@@ -2,20 +2,21 @@
 
 import os
 import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 from slurm_energy.cli.doctor.finding import Finding, Situation, fail, ok, skip, warn
 from slurm_energy.cli.installation import (
     CONFIG_DIRECTORY,
-    JOB_SUBMIT_PLUGIN,
     PLUGIN_CONF_NAME,
     SPANK_PLUGIN,
 )
-from slurm_energy.cli.site import plugin_directory, slurm_command, under
+from slurm_energy.cli.plugin_check import Standing, check_plugin
+from slurm_energy.cli.site import SYSTEM_PATH, plugin_directory, run_command, slurm_command, under
 from slurm_energy.errors import SlurmError
 from slurm_energy.node.status import script_problem
-from slurm_energy.slurm.plugin_file import compiled_version
+from slurm_energy.slurm.plugin_file import Release, parse_release, read_plugin_file
 
 INSTALL = "slurm-energy install"
 
@@ -27,9 +28,9 @@ def slurm_checks(situation: Situation) -> Iterator[Finding]:
     yield _cluster_name(situation)
     if situation.is_controller:
         yield _job_submit_line(situation)
-        yield _plugin(situation, "job_submit plugin", JOB_SUBMIT_PLUGIN)
+        yield _job_submit_plugin(situation)
         yield from _plugin_settings(situation)
-    yield _plugin(situation, "SPANK plugin", SPANK_PLUGIN)
+    yield _spank_plugin(situation)
     yield _plugstack(situation)
     yield _energy_options(situation)
     yield _prolog_flags(situation)
@@ -45,10 +46,11 @@ def _commands(situation: Situation) -> Finding:
             complaint or "scontrol does not tell its version",
             "install Slurm's client commands, or set cluster.slurm_bin_directory and cluster.slurm_conf",
         )
-    year, month = situation.slurm_version
-    if situation.slurm_version < (22, 5):
-        return warn("Slurm's commands", f"Slurm {year}.{month:02d}", "22.05 is the oldest release that was tried")
-    return ok("Slurm's commands", f"Slurm {year}.{month:02d}")
+    if situation.slurm_version.series < (22, 5):
+        return warn(
+            "Slurm's commands", f"Slurm {situation.slurm_version}", "22.05 is the oldest release that was tried"
+        )
+    return ok("Slurm's commands", f"Slurm {situation.slurm_version}")
 
 
 def _controller_answers(situation: Situation) -> Finding:
@@ -90,34 +92,67 @@ def _job_submit_line(situation: Situation) -> Finding:
     )
 
 
-def _plugin(situation: Situation, subject: str, name: str) -> Finding:
+def _job_submit_plugin(situation: Situation) -> Finding:
+    subject = "job_submit plugin"
+    check = check_plugin(situation.config, situation.environment, conf=situation.conf, root=situation.root)
+    if check is None:
+        return skip(subject, "slurmctld is not installed here", "run slurm-energy doctor on the controller")
+    running = parse_release(situation.conf.get("slurm_version", ""))
+    said = check.says
+    if running is not None and check.release is not None and running != check.release:
+        said = f"{said} (slurmctld {running} runs until it is restarted)"
+    if check.standing is Standing.RIGHT and not check.fix:
+        return ok(subject, said)
+    if check.standing in {Standing.RIGHT, Standing.NOT_LISTED} and not check.taken_out:
+        return warn(subject, said, check.fix or f"{INSTALL} --role controller")
+    return fail(subject, said, check.fix)
+
+
+def _spank_plugin(situation: Situation) -> Finding:
+    subject = "SPANK plugin"
     folder = plugin_directory(situation.conf, situation.root)
     places = [Path(part) for part in situation.conf.get("plugindir", "").split(":") if part]
     places += [folder] if folder is not None and folder not in places else []
-    if name == SPANK_PLUGIN:
-        named = _plugstack_line(situation)
-        places = [named.parent, *places] if named is not None and named.is_absolute() else places
+    named = _plugstack_line(situation)
+    places = [named.parent, *places] if named is not None and named.is_absolute() else places
     for place in places:
-        path = under(situation.root, place / name)
+        path = under(situation.root, place / SPANK_PLUGIN)
         if path.is_file():
-            return _plugin_version(situation, subject, path)
+            return _spank_release(situation, subject, path)
     return fail(
         subject,
-        f"{name} is not in {', '.join(map(str, places)) or 'any known plugin folder'}",
+        f"{SPANK_PLUGIN} is not in {', '.join(map(str, places)) or 'any known plugin folder'}",
         f"{INSTALL} --build-plugin (needs make, gcc and libslurm-dev)",
     )
 
 
-def _plugin_version(situation: Situation, subject: str, path: Path) -> Finding:
+def _spank_release(situation: Situation, subject: str, path: Path) -> Finding:
+    """Judge by the release of what loads it here: sbatch, and slurmd on a node."""
     try:
-        built = compiled_version(path)
+        built = read_plugin_file(path)
     except SlurmError as error:
-        return fail(subject, str(error), f"{INSTALL} --build-plugin")
-    text = f"{path}, built for Slurm {built[0]}.{built[1]:02d}"
-    if situation.slurm_version is not None and built != situation.slurm_version:
-        year, month = situation.slurm_version
-        return fail(subject, f"{text}, this is {year}.{month:02d}", f"{INSTALL} --build-plugin, then restart slurmctld")
-    return ok(subject, text)
+        return fail(subject, f"{error}: each sbatch prints an error", f"{INSTALL} --build-plugin")
+    text = f"{path}, built for Slurm {built.release}"
+    others = [release for release in _loading_releases(situation) if release.series != built.release.series]
+    if built.follows:
+        return ok(subject, f"{text}, fits Slurm {others[0]}" if others else text)
+    if others:
+        return fail(subject, f"{text}, this is {others[0]}: each sbatch prints an error", f"{INSTALL} --build-plugin")
+    return warn(
+        subject,
+        f"{text} by an earlier slurm-energy: after an update of Slurm each sbatch will print an error",
+        f"{INSTALL} --build-plugin",
+    )
+
+
+def _loading_releases(situation: Situation) -> Iterator[Release]:
+    if situation.slurm_version is not None:
+        yield situation.slurm_version
+    if situation.is_node:
+        slurmd = shutil.which("slurmd", path=f"{situation.environment.get('PATH', '')}:{SYSTEM_PATH}") or "slurmd"
+        release = parse_release(run_command([slurmd, "-V"]).stdout)
+        if release is not None:
+            yield release
 
 
 def _plugstack_path(situation: Situation) -> Path:

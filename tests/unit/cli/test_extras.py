@@ -39,7 +39,7 @@ def test_daemon_hooks_and_commands_import_without_the_extra() -> None:
 def test_a_command_of_the_extra_says_what_to_install(command: list[str]) -> None:
     done = run_without_twin(f"from slurm_energy.cli.main import main\nsys.exit(main({command!r}))")
     assert done.returncode == 1
-    assert "slurm-energy[twin]" in done.stderr
+    assert "pip install './slurm-energy[twin]'" in done.stderr
     assert "Traceback" not in done.stderr
 
 
@@ -47,5 +47,6 @@ def test_a_command_that_needs_torch_says_what_to_install() -> None:
     command = ["train", "--world", "lab", "--teacher", "greedy", "--hours", "1", "--output", "nowhere"]
     done = run_without_twin(f"from slurm_energy.cli.main import main\nsys.exit(main({command!r}))", ("torch",))
     assert done.returncode == 1
-    assert "slurm-energy[train]" in done.stderr
+    assert "pip install torch --index-url https://download.pytorch.org/whl/cpu && " in done.stderr
+    assert "pip install './slurm-energy[train]'" in done.stderr
     assert "Traceback" not in done.stderr

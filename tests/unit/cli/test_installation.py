@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from slurm_energy.cli.file_changes import file_change, write
-from slurm_energy.cli.installation import Installation, InstallOptions, PlannedFile, with_site_facts
+from slurm_energy.cli.file_changes import PlannedFile, file_change, write
+from slurm_energy.cli.installation import Installation, InstallOptions, with_site_facts
 from slurm_energy.cli.main import cli
 from slurm_energy.cli.rendering import cron_word, render, toml_value, unit_word
 from slurm_energy.cli.settings_table import section_tables
@@ -55,15 +55,14 @@ def files(root: Path) -> dict[str, str]:
 def planned(root: Path, config: Config | None = None, **options: object) -> dict[str, str]:
     chosen = InstallOptions(root=root, python=Path("/opt/venv/bin/python"), **options)  # type: ignore[arg-type]  # a test's shorthand
     installation = Installation(config or Config(), chosen, environment={})
-    return {str(item.path): item.content.decode() for item in installation.files()}
+    return {str(item.path): item.content.decode() for item in installation.files() if item.link_to is None}
 
 
 def test_a_dry_run_shows_everything_and_writes_nothing(root: Path) -> None:
     before = files(root)
     code, stdout, stderr = run(root, "--role", "all", "--dry-run")
     assert code == 0
-    assert "+++ /etc/slurm/slurm-energy.conf" in stdout
-    assert "+JobSubmitPlugins=lua,energy" in stdout
+    assert "+++ /etc/slurm-energy/slurm-energy.toml" in stdout
     assert "Nothing was written." in stderr
     assert files(root) == before
 
@@ -81,7 +80,7 @@ def test_everything_is_written_once_and_a_second_run_finds_nothing_to_do(root: P
     assert {
         "etc/slurm-energy/slurm-energy.toml",
         "etc/slurm-energy/energy-plugin.conf",
-        "etc/slurm/slurm-energy.conf",
+        "bin/tru_",
         "etc/slurm/plugstack.conf",
         "etc/systemd/system/slurm-energyd.service",
         "etc/systemd/system/slurm-energy-flush.timer",
@@ -97,11 +96,21 @@ def test_everything_is_written_once_and_a_second_run_finds_nothing_to_do(root: P
 
 
 def test_slurm_conf_stays_as_it_is_unless_that_is_wanted(root: Path) -> None:
-    run(root, "--role", "login", "--yes")
+    _, _, stderr = run(root, "--role", "controller", "--yes")
     assert (root / "etc/slurm/slurm.conf").read_text() == SLURM_CONF
+    assert "slurm.conf: take out  JobSubmitPlugins=lua\n" in stderr
+    assert "slurm.conf: put in    JobSubmitPlugins=lua,energy\n" in stderr
     for _ in range(2):
-        run(root, "--role", "login", "--yes", "--edit-slurm-conf")
-        assert (root / "etc/slurm/slurm.conf").read_text() == SLURM_CONF + "Include slurm-energy.conf\n"
+        run(root, "--role", "controller", "--yes", "--edit-slurm-conf")
+        lines = (root / "etc/slurm/slurm.conf").read_text().splitlines()
+        assert [line for line in lines if not line.startswith("#")] == [
+            *SLURM_CONF.splitlines()[:3],
+            "JobSubmitPlugins=lua,energy # slurm-energy",
+            "PrologFlags=X11,Alloc # slurm-energy",
+            "AccountingStorageType=accounting_storage/slurmdbd",
+            "Prolog=/bin/tru[e_] # slurm-energy",
+            "Epilog=/bin/tru[e_] # slurm-energy",
+        ]
 
 
 def test_a_changed_file_is_copied_aside_with_its_mode(root: Path) -> None:
@@ -114,7 +123,9 @@ def test_a_changed_file_is_copied_aside_with_its_mode(root: Path) -> None:
     assert copies[0].stat().st_mode & 0o777 == 0o640
     lines = plugstack.read_text().splitlines()
     assert lines[0] == "required /site/own.so arg"
-    assert lines[-1] == "optional /usr/lib/x86_64-linux-gnu/slurm-wlm/spank_energy.so"
+    assert lines[-1] == "include /etc/slurm-energy/plugstack.conf"
+    ours = (root / "etc/slurm-energy/plugstack.conf").read_text().splitlines()
+    assert ours[-1] == "optional /usr/lib/x86_64-linux-gnu/slurm-wlm/spank_energy.so"
 
 
 def test_settings_that_the_site_made_are_kept(root: Path) -> None:
@@ -154,24 +165,33 @@ def test_the_written_settings_are_the_settings_in_force_for_every_key(root: Path
             assert f"# {row.key} = {row.toml}\n" in text
 
 
-def test_the_sites_own_prolog_stays_and_the_way_to_join_it_is_told(root: Path) -> None:
+def test_the_sites_own_hooks_stay_and_ours_join_them(root: Path) -> None:
     conf = root / "etc/slurm/slurm.conf"
-    conf.write_text(SLURM_CONF + "Prolog=/site/prolog.d/*\nEpilog=/site/epilog.sh\n")
-    code, _, stderr = run(root, "--role", "login", "--yes")
-    fragment = (root / "etc/slurm/slurm-energy.conf").read_text()
+    own = SLURM_CONF + "Prolog=/site/prolog.d/*\nEpilog=/site/epilog.sh\n"
+    conf.write_text(own)
+    (root / "site/prolog.d").mkdir(parents=True)
+    code, _, stderr = run(root, "--role", "all", "--yes", "--edit-slurm-conf")
     assert code == 0
-    assert not re.search(r"^(Prolog|Epilog)=", fragment, re.MULTILINE)
-    assert "Link it there: ln -s /etc/slurm-energy/prolog.d/" in stderr
-    assert "Call /etc/slurm-energy/epilog.d/" in stderr
+    assert re.findall(r"^(?:Prolog|Epilog)=.*", conf.read_text(), re.MULTILINE) == own.splitlines()[-2:]
+    assert (root / "site/prolog.d/00-slurm-energy.sh").read_text() == (root / "bin/tru_").read_text()
+    assert "Put at its start:  [ ! -x /bin/tru_ ] || /bin/tru_" in stderr
 
 
-def test_hooks_run_under_the_chosen_interpreter(root: Path) -> None:
-    plan = planned(root, roles=("node",))
-    hooks = {path: text for path, text in plan.items() if re.search(r"(prolog|epilog)\.d/", path)}
-    assert {path.rsplit("/", 2)[1] for path in hooks} == {"prolog.d", "epilog.d"}
-    for text in hooks.values():
-        assert "@PYTHON@" not in text
-        assert "/opt/venv/bin/python" in text
+def test_a_copy_of_a_changed_hook_is_not_found_by_the_pattern_that_runs_hooks(root: Path) -> None:
+    folder = root / "site/prolog.d"
+    folder.mkdir(parents=True)
+    (root / "etc/slurm/slurm.conf").write_text(SLURM_CONF + "Prolog=/site/prolog.d/*\n")
+    for python in ("/old/python", "/new/python"):
+        run(root, "--role", "node", "--yes", "--python", python)
+    assert "/new/python" in (folder / "00-slurm-energy.sh").read_text()
+    assert [path.name for path in folder.iterdir() if not path.name.startswith(".")] == ["00-slurm-energy.sh"]
+    assert len(list(folder.iterdir())) == 2
+
+
+def test_the_hook_runs_under_the_chosen_interpreter(root: Path) -> None:
+    hook = planned(root, roles=("node",))["/bin/tru_"]
+    assert "@PYTHON@" not in hook
+    assert "'/opt/venv/bin/python' -I" in hook
 
 
 def test_cron_takes_the_place_of_the_timers(root: Path) -> None:
@@ -303,11 +323,72 @@ def test_systemd_finds_no_fault_in_the_units(root: Path, tmp_path: Path) -> None
     units.mkdir()
     for path, text in planned(root).items():
         if path.startswith("/etc/systemd/system/"):
-            (units / Path(path).name).write_text(text.replace("/opt/venv/bin/python", "/bin/true"))
-    names = sorted(str(path) for path in units.iterdir())
-    assert len(names) == 5
+            unit = units / Path(path).relative_to("/etc/systemd/system")
+            unit.parent.mkdir(exist_ok=True)
+            unit.write_text(text.replace("/opt/venv/bin/python", "/bin/true"))
+    # The drop-in is read with the unit that it belongs to.
+    (units / "slurmctld.service").write_text("[Service]\nExecStart=/bin/true\n")
+    names = sorted(str(path) for path in units.iterdir() if path.is_file())
+    assert len(names) == 6
     result = subprocess.run(
         ["systemd-analyze", "verify", "--man=no", *names], capture_output=True, text=True, check=False
     )
     ours = [line for line in result.stderr.splitlines() if "slurm-energy" in line]
     assert ours == []
+
+
+def test_slurmctlds_unit_looks_at_the_plugin_before_each_start_and_cannot_fail_by_it(root: Path) -> None:
+    text = planned(root, roles=("controller",))["/etc/systemd/system/slurmctld.service.d/slurm-energy.conf"]
+    (line,) = [line for line in text.splitlines() if line.startswith("ExecStartPre=")]
+    assert re.fullmatch(
+        r"ExecStartPre=-\+/usr/bin/timeout --kill-after=5 \d\d /opt/venv/bin/python .*--before-start", line
+    )
+    assert "slurmctld.service.d" not in " ".join(planned(root, roles=("node", "login")))
+
+
+def test_a_site_without_a_script_gets_one_that_loads_ours(root: Path) -> None:
+    config = parse_config({"daemon": {"socket_path": "/run/e/s.sock"}}, source="test", environment={})
+    files = planned(root, config, roles=("controller",), job_submit="lua")
+    assert 'pcall(dofile, "/etc/slurm-energy/job_submit.lua")' in files["/etc/slurm/job_submit.lua"]
+    assert '\nlocal SOCKET = "/run/e/s.sock.ctl"\n' in files["/etc/slurm-energy/job_submit.lua"]
+    assert "\nlocal DEADLINE_SECONDS = 0.05\n" in files["/etc/slurm-energy/job_submit.lua"]
+
+
+def test_a_sites_own_script_is_never_touched(root: Path) -> None:
+    (root / "etc/slurm/job_submit.lua").write_text("-- ours\n")
+    options = InstallOptions(root=root, roles=("controller",), job_submit="lua")
+    installation = Installation(Config(), options, environment={})
+    assert "/etc/slurm/job_submit.lua" not in {str(item.path) for item in installation.files()}
+    assert any("is this site's own and stays" in remark for remark in installation.remarks)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), [("lua", "lua"), ("", "lua"), ("require_timelimit", "require_timelimit,lua")]
+)
+def test_lua_is_put_into_the_list_once(root: Path, before: str, after: str) -> None:
+    conf = root / "etc/slurm/slurm.conf"
+    line = f"JobSubmitPlugins={before}\n" if before else ""
+    conf.write_text(SLURM_CONF.replace("JobSubmitPlugins=lua\n", line))
+    run(root, "--role", "controller", "--job-submit", "lua", "--edit-slurm-conf", "--yes")
+    assert read_slurm_conf(Path("/etc/slurm/slurm.conf"), root)["jobsubmitplugins"].split(" ")[0] == after
+
+
+def test_each_host_says_for_itself_where_its_spank_plugin_is(root: Path) -> None:
+    files = planned(root, roles=("login",), plugin_directory=Path("/opt/slurm/24.11.5/lib/slurm"))
+    assert files["/etc/slurm/plugstack.conf"].splitlines()[-1] == "include /etc/slurm-energy/plugstack.conf"
+    own = files["/etc/slurm-energy/plugstack.conf"].splitlines()
+    assert own[-1] == "optional /opt/slurm/24.11.5/lib/slurm/spank_energy.so"
+
+
+@pytest.mark.parametrize("place", ["/run/slurm/conf", "/var/spool/slurmd/conf-cache"])
+def test_what_slurmd_fetched_from_slurmctld_is_left_alone(root: Path, place: str) -> None:
+    (root / "etc/slurm/slurm.conf").unlink()
+    cache = root / place.lstrip("/")
+    cache.mkdir(parents=True)
+    (cache / "slurm.conf").write_text(SLURM_CONF)
+    config = parse_config({"cluster": {"slurm_conf": f"{place}/slurm.conf"}}, source="test", environment={})
+    options = InstallOptions(root=root, roles=("node", "login"))
+    installation = Installation(config, options, environment={})
+    paths = [item.path for item in (*installation.files(), *installation.removals(with_sbatch_options=True))]
+    assert not [path for path in paths if path.is_relative_to(place)]
+    assert any("configless" in remark for remark in installation.remarks)

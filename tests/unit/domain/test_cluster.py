@@ -109,6 +109,12 @@ def test_waiting_gpus_are_those_of_pending_jobs_and_endless_where_nobody_can_tel
         assert waiting_gpus((*jobs, endless)) == {"a100": inf, "v100": 3.0}
 
 
+def test_jobs_that_would_not_start_if_there_were_room_take_it_from_nobody() -> None:
+    held = [make_job(number, gpus=4, waits_for_room=False) for number in range(60)]
+    assert waiting_gpus([*held, make_job(99, gpus=2)]) == {"a100": 2.0}
+    assert waiting_gpus([make_job(5, array_task="0-9", waits_for_room=False)]) == {}
+
+
 def test_what_is_worked_out_in_steps_is_what_would_have_been_found_later() -> None:
     node = make_node("IDLE", gpus=(NodeGpus(slurm_type="a100", count=4),))
     worked, asked = (make_snapshot(node, jobs=(make_job(1, gpus=2),)) for _ in range(2))

@@ -36,6 +36,15 @@ def test_demand_counts_every_task_of_an_array() -> None:
     assert totals.demands == {}
 
 
+def test_demand_is_what_waits_for_room() -> None:
+    totals = QueueTotals()
+    held = make_job(1, gpus=2, waits_for_room=False)
+    add(totals, held, make_job(2, gpus=4))
+    assert totals.demands == {("p",): Demand(waiting_jobs=1, waiting_gpus=4, running_jobs=0)}
+    totals.remove(held, job_figures(held))
+    assert totals.demands == {("p",): Demand(waiting_jobs=1, waiting_gpus=4, running_jobs=0)}
+
+
 def test_only_users_whose_share_moved_by_a_step_are_named() -> None:
     totals = QueueTotals()
     add(totals, *(make_job(number, gpus=100, user_id=number) for number in (1, 2)))

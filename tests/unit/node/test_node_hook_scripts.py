@@ -1,4 +1,4 @@
-"""The scripts that slurmd itself runs: whatever they find, they exit 0, so no job fails and no node is drained."""
+"""The script that slurmd itself runs: whatever it finds, it exits 0, so no job fails and no node is drained."""
 
 import subprocess
 import sys
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-PLUGIN = Path(__file__).parents[3] / "plugin"
+SHIPPED = Path(__file__).parents[3] / "plugin" / "hook" / "slurm-energy.sh"
 HOOKS = ("prolog", "epilog")
 BROKEN = {
     "exits 1": "#!/bin/sh\nexit 1\n",
@@ -20,33 +20,42 @@ BROKEN = {
 }
 
 
-def script(hook: str, folder: Path, interpreter: str | Path | None = None) -> Path:
+def script(folder: Path, interpreter: str | Path | None = None) -> Path:
     """Return slurmd's script as it ships, or with an interpreter's path as `install` writes it."""
-    (shipped,) = (PLUGIN / f"{hook}.d").iterdir()
     if interpreter is None:
-        return shipped
-    text = shipped.read_text(encoding="utf-8")
-    assert "@PYTHON@" in text
-    made = folder / shipped.name
+        return SHIPPED
+    text = SHIPPED.read_text(encoding="utf-8")
+    assert "'@PYTHON@'" in text
+    made = folder / SHIPPED.name
     made.write_text(text.replace("@PYTHON@", str(interpreter)), encoding="utf-8")
     made.chmod(0o755)
     return made
 
 
-def run(path: Path, **environment: str) -> subprocess.CompletedProcess[bytes]:
+def run(path: Path, hook: str | None, **environment: str) -> subprocess.CompletedProcess[bytes]:
     """Run a script as slurmd does, with nothing in its environment but what is given."""
-    words = ["/usr/bin/env", "-i", *(f"{name}={value}" for name, value in environment.items()), str(path)]
+    context = {} if hook is None else {"SLURM_SCRIPT_CONTEXT": f"{hook}_slurmd"}
+    words = ["/usr/bin/env", "-i", *(f"{name}={value}" for name, value in (context | environment).items()), str(path)]
     return subprocess.run(words, capture_output=True, timeout=60, check=False)
 
 
+@pytest.mark.parametrize("context", [{}, {"SLURM_SCRIPT_CONTEXT": "prolog_slurmctld"}, {"SLURM_SCRIPT_CONTEXT": ""}])
+def test_outside_of_prolog_and_epilog_of_slurmd_it_does_nothing(context: dict[str, str], tmp_path: Path) -> None:
+    interpreter = tmp_path / "python"
+    interpreter.write_text("#!/bin/sh\necho called\n")
+    interpreter.chmod(0o755)
+    done = run(script(tmp_path, interpreter), None, **context)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+
+
 @pytest.mark.parametrize("hook", HOOKS)
-def test_script_as_shipped_is_executable_and_exits_0_without_any_environment(hook: str, tmp_path: Path) -> None:
-    assert run(script(hook, tmp_path)).returncode == 0
+def test_script_as_shipped_is_executable_and_exits_0_without_any_other_environment(hook: str, tmp_path: Path) -> None:
+    assert run(script(tmp_path), hook).returncode == 0
 
 
 @pytest.mark.parametrize("hook", HOOKS)
 def test_missing_interpreter_is_said_and_exits_0(hook: str, tmp_path: Path) -> None:
-    done = run(script(hook, tmp_path, tmp_path / "none/python"), SLURM_CONF=str(tmp_path / "slurm.conf"))
+    done = run(script(tmp_path, tmp_path / "none/python"), hook, SLURM_CONF=str(tmp_path / "slurm.conf"))
     assert (done.returncode, done.stdout) == (0, b"")
     assert f"is missing: no {hook}".encode() in done.stderr
 
@@ -57,7 +66,7 @@ def test_broken_interpreter_exits_0(hook: str, how: str, tmp_path: Path) -> None
     interpreter = tmp_path / "python"
     interpreter.write_text(BROKEN[how], encoding="latin-1")
     interpreter.chmod(0o755)
-    assert run(script(hook, tmp_path, interpreter), SLURM_JOB_ID="7", SLURM_JOB_GPUS="0").returncode == 0
+    assert run(script(tmp_path, interpreter), hook, SLURM_JOB_ID="7", SLURM_JOB_GPUS="0").returncode == 0
 
 
 @pytest.mark.parametrize("hook", HOOKS)
@@ -67,12 +76,12 @@ def test_broken_hook_program_that_a_file_names_exits_0(hook: str, how: str, tmp_
     program.write_text(BROKEN[how], encoding="latin-1")
     program.chmod(0o755)
     (tmp_path / "slurm-energy-hook.path").write_text(str(program))  # no line feed at its end
-    assert run(script(hook, tmp_path), SLURM_CONF=str(tmp_path / "slurm.conf"), SLURM_JOB_ID="7").returncode == 0
+    assert run(script(tmp_path), hook, SLURM_CONF=str(tmp_path / "slurm.conf"), SLURM_JOB_ID="7").returncode == 0
 
 
 @pytest.mark.parametrize("hook", HOOKS)
 def test_interpreter_that_is_a_folder_exits_0(hook: str, tmp_path: Path) -> None:
-    assert run(script(hook, tmp_path, tmp_path)).returncode == 0
+    assert run(script(tmp_path, tmp_path), hook).returncode == 0
 
 
 @pytest.mark.parametrize("hook", HOOKS)
@@ -80,10 +89,10 @@ def test_script_runs_the_hook_of_its_name(hook: str, tmp_path: Path) -> None:
     interpreter = tmp_path / "python"
     interpreter.write_text('#!/bin/sh\necho "$@"\n')
     interpreter.chmod(0o755)
-    done = run(script(hook, tmp_path, interpreter))
+    done = run(script(tmp_path, interpreter), hook)
     assert (done.returncode, done.stdout.decode()) == (0, f"-I -m slurm_energy.node.main {hook}\n")
 
 
 @pytest.mark.parametrize("hook", HOOKS)
 def test_the_real_interpreter_without_slurms_variables_exits_0(hook: str, tmp_path: Path) -> None:
-    assert run(script(hook, tmp_path, sys.executable)).returncode == 0
+    assert run(script(tmp_path, sys.executable), hook).returncode == 0

@@ -53,7 +53,8 @@ def test_without_torch_auto_is_the_baseline_and_the_note_says_what_to_install(ba
     choice = chosen_policy(config)
     assert choice.config == with_policy(name=baseline, baseline=baseline)
     assert choice.note == (
-        f"torch not installed: policy {baseline} decides; for the learned policy pip install 'slurm-energy[daemon]', "
+        f"torch not installed: policy {baseline} decides; for the learned policy pip install torch --index-url "
+        "https://download.pytorch.org/whl/cpu && pip install './slurm-energy[daemon]', "
         "then reload slurm-energyd"
     )
     assert create_decider(config).policy.name == create_policy(config).name == baseline

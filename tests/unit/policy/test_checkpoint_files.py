@@ -144,7 +144,7 @@ def test_without_torch_a_learned_policy_cannot_be_made_and_the_message_says_what
     done = subprocess.run([sys.executable, "-c", WITHOUT_TORCH + script], capture_output=True, text=True, check=False)
     last = done.stderr.strip().splitlines()[-1]
     assert last.startswith("slurm_energy.errors.PolicyError: policy gnn cannot be loaded")
-    assert last.endswith("it needs what slurm-energy[daemon] installs")
+    assert last.endswith("pip install './slurm-energy[daemon]'")
 
 
 def test_learned_policies_are_known_and_not_among_those_made_of_settings_alone() -> None:

@@ -27,7 +27,7 @@ def test_users_list_is_narrowed_inside_the_list() -> None:
     decision = decide(make_job(partitions=("a40", "a100")))
     assert decision.partitions == ("a100",)
     assert clocks(decision) == {A100: 1290}
-    assert decision.message.startswith("partition a100: a100 at 1290 of 1410 MHz")
+    assert decision.message.startswith("partition a100 first: a100 at 1290 of 1410 MHz")
 
 
 def test_partition_outside_the_users_list_is_refused() -> None:
@@ -95,7 +95,9 @@ def test_open_routing_takes_a_slower_partition_when_the_default_one_is_full() ->
     config = make_config(routing_open=True, less_gpu_memory=True)
     decision = decide(make_job(), snapshot=make_snapshot(*nodes), config=config)
     assert decision.partitions == ("a40",)
-    assert clocks(decision) == {A40: 1455}
+    assert clocks(decision) == {A40: 1455, A100: 1290}, "it starts in its own partition if that has room first"
+    assert decision.message.startswith("partition a40 first: a40 at 1455 of 1740 MHz")
+    assert decision.message_in_place.startswith("a40 at 1455 of 1740 MHz")
 
 
 def test_a_job_is_not_sent_to_gpus_of_less_memory_than_it_would_have_had_unless_its_user_or_the_site_says_so() -> None:

@@ -216,6 +216,37 @@ def test_a_pending_job_tells_whom_it_waits_for_and_a_running_one_nobody() -> Non
     assert converted(job_state="PENDING", dependency=None).dependencies == ()
 
 
+@pytest.mark.parametrize(
+    ("fields", "waits"),
+    [
+        ({"state_reason": "None"}, True),
+        ({"state_reason": "Resources"}, True),
+        ({"state_reason": "Priority", "priority": {"set": True, "infinite": False, "number": 17}}, True),
+        ({"state_reason": "ReqNodeNotAvail"}, True),
+        ({}, True),
+        ({"state_reason": "JobHeldUser"}, False),
+        ({"state_reason": "JobHeldAdmin"}, False),
+        ({"state_reason": "launch_failed_requeued_held"}, False),
+        ({"state_reason": "None", "priority": 0}, False),
+        ({"state_reason": "None", "priority": {"set": True, "infinite": False, "number": 0}}, False),
+        ({"state_reason": "None", "hold": True}, False),
+        ({"state_reason": "Dependency"}, False),
+        ({"state_reason": "DependencyNeverSatisfied"}, False),
+        ({"state_reason": "None", "dependency": "singleton(unfulfilled)"}, False),
+        ({"state_reason": "BeginTime"}, False),
+        ({"state_reason": "JobArrayTaskLimit"}, False),
+        ({"state_reason": "QOSMaxGRESPerUser"}, False),
+        ({"state_reason": "AssocGrpGRES"}, False),
+        ({"state_reason": "Licenses"}, False),
+        ({"job_state": "RUNNING", "priority": 0, "dependency": "afterok:3"}, True),
+    ],
+)
+def test_a_job_that_would_not_start_if_there_were_room_does_not_wait_for_it(
+    fields: dict[str, Any], waits: bool
+) -> None:
+    assert converted(**{"job_state": "PENDING", **fields}).waits_for_room is waits
+
+
 def test_held_devices_are_told_apart_by_node() -> None:
     fields = {"nodes": "n[1-2]", "gres_detail": ["gpu:a100:2(IDX:0,3)", "gpu:a100:1(IDX:2)"]}
     assert converted(**fields).gpu_positions == (("n1", (0, 3)), ("n2", (2,)))

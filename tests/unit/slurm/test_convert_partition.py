@@ -36,8 +36,23 @@ def test_limits_and_lists_are_read() -> None:
             root_only=True,
             needs_reservation=True,
             priority_tier=10,
+            list_terms=("AllowGroups=hpc,root",),
+            placing_terms=("MaxNodes=4",),
         ),
     )
+
+
+def test_what_makes_a_partition_differ_from_others_is_read() -> None:
+    line = REAL_22_05.replace("MinNodes=0", "MinNodes=2").replace("MaxCPUsPerNode=UNLIMITED", "MaxCPUsPerNode=4")
+    line = line.replace("MaxMemPerNode=UNLIMITED", "MaxMemPerNode=8000").replace("QoS=N/A", "QoS=part")
+    line = line.replace("PriorityJobFactor=1", "PriorityJobFactor=7").replace("AllocNodes=ALL", "AllocNodes=login1")
+    line = line.replace("JobDefaults=(null)", "JobDefaults=DefCpuPerGPU=2").replace("LLN=NO", "LLN=YES")
+    (partition,) = convert_partitions(line).items
+    assert (partition.min_nodes, partition.max_cpus_per_node, partition.max_memory_per_node_mib) == (2, 4, 8000.0)
+    assert partition.priority_job_factor == 7
+    assert partition.list_terms == ("AllocNodes=login1", "QoS=part")
+    assert partition.default_terms == ("JobDefaults=DefCpuPerGPU=2",)
+    assert partition.placing_terms == ("MinNodes=2", "LLN=YES")
 
 
 def test_unlimited_is_no_limit() -> None:

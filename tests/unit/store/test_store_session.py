@@ -37,7 +37,7 @@ def test_text_that_is_no_url_is_refused() -> None:
 
 def test_missing_driver_names_the_extra_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "psycopg", None)
-    with pytest.raises(StoreError, match=r"pip install 'slurm-energy\[postgresql\]'"):
+    with pytest.raises(StoreError, match=r"pip install './slurm-energy\[postgresql\]'"):
         open_engine(StoreConfig(url="postgresql://a@c/d"))
 
 

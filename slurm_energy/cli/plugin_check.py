@@ -1,0 +1,224 @@
+"""What slurmctld does with the plugin at its next start: loads it, loads it in vain, or stops."""
+
+import re
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from slurm_energy.cli.installation import JOB_SUBMIT_PLUGIN
+from slurm_energy.cli.job_submit_line import is_taken_out, plugin_words
+from slurm_energy.cli.site import (
+    SYSTEM_PATH,
+    plugin_directory,
+    read_slurm_conf,
+    run_command,
+    slurm_conf_path,
+    under,
+)
+from slurm_energy.config import Config
+from slurm_energy.errors import SlurmError
+from slurm_energy.slurm.plugin_file import (
+    PluginFile,
+    Release,
+    library_folders,
+    machine_of,
+    parse_release,
+    read_plugin_file,
+)
+
+_UNIT_FOLDERS = ("/usr/lib/systemd/system", "/lib/systemd/system", "/run/systemd/system", "/etc/systemd/system")
+_EXEC_START = re.compile(r"^\s*ExecStart\s*=\s*[-@:+!]*(/\S+)", re.MULTILINE)
+_MORE_PLACES = ":/opt/slurm/sbin:/usr/local/slurm/sbin"
+_REBUILD = "slurm-energy install --build-plugin (needs make, gcc and this Slurm's headers), then restart slurmctld"
+
+
+class Standing(StrEnum):
+    """What happens at slurmctld's next start."""
+
+    RIGHT = "right"
+    """The plugin is loaded and works."""
+    IDLE = "idle"
+    """The plugin is loaded and leaves every job as it is."""
+    FATAL = "fatal"
+    """Slurmctld stops."""
+    NOT_LISTED = "not listed"
+    """JobSubmitPlugins does not name the plugin."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PluginCheck:
+    """How the plugin stands on a controller.
+
+    Attributes:
+        standing: What happens at the next start.
+        says: The same in words, with what it was judged by.
+        fix: What to do; empty when nothing.
+        release: Release of the installed slurmctld; None: it does not tell.
+        places: Folders that slurmctld searches, in its order.
+        file: The file that it would load, or the first one that it would try.
+        problem: Why that file is not loaded or idle; empty when it works.
+        loads: Whether slurmctld loads it, listed or not.
+        taken_out: Whether `plugin check --before-start` has taken it out of JobSubmitPlugins.
+    """
+
+    standing: Standing
+    says: str
+    fix: str
+    release: Release | None
+    places: tuple[Path, ...]
+    file: PluginFile | None
+    problem: str
+    loads: bool
+    taken_out: bool
+
+
+def check_plugin(
+    config: Config,
+    environment: Mapping[str, str],
+    *,
+    slurmctld: Path | None = None,
+    conf: Mapping[str, str] | None = None,
+    root: Path = Path("/"),
+) -> PluginCheck | None:
+    """Return how the plugin stands for the installed slurmctld; None without one, or without a readable slurm.conf.
+
+    Args:
+        config: The settings.
+        environment: The caller's.
+        slurmctld: The program; None: found.
+        conf: Keys of slurm.conf in lower case; None: read from the file, as slurmctld will.
+        root: Folder that stands for `/`.
+    """
+    program = slurmctld or slurmctld_program(config, environment, root)
+    if program is None:
+        return None
+    conf_path = slurm_conf_path(config, environment, root)
+    conf = read_slurm_conf(conf_path, root) if conf is None else conf
+    if not conf:
+        return None
+    release = parse_release(run_command([str(program), "-V"]).stdout)
+    places = tuple(plugin_places(conf, program, root))
+    file, problem, loads = _first_that_loads(places, release, machine_of(program.resolve()), root)
+    taken_out = is_taken_out(conf_path, root)
+    if "energy" in plugin_words(conf.get("jobsubmitplugins", "")):
+        standing, says, fix = _judged(release, file, problem, loads)
+    else:
+        standing, says, fix = _unlisted(conf_path, problem, taken_out)
+    return PluginCheck(
+        standing=standing,
+        says=says,
+        fix=fix,
+        release=release,
+        places=places,
+        file=file,
+        problem=problem,
+        loads=loads,
+        taken_out=taken_out,
+    )
+
+
+def _unlisted(conf_path: Path, problem: str, taken_out: bool) -> tuple[Standing, str, str]:
+    if not taken_out:
+        return Standing.NOT_LISTED, f"JobSubmitPlugins in {conf_path} does not name energy: slurmctld does not ask", ""
+    says = f"energy was taken out of JobSubmitPlugins in {conf_path}, or slurmctld would not start"
+    if problem:
+        return Standing.NOT_LISTED, f"{says}: {problem}", _REBUILD
+    return Standing.NOT_LISTED, f"{says}; it is put back when slurmctld starts again", "restart slurmctld"
+
+
+def _judged(release: Release | None, file: PluginFile | None, problem: str, loads: bool) -> tuple[Standing, str, str]:
+    this = f"slurmctld {release or 'of an unknown release'}"
+    if file is None or not loads:
+        return Standing.FATAL, f"{this} will not start: {problem}", _REBUILD
+    if problem:
+        return Standing.IDLE, f"jobs go through {this} unchanged: {problem}", _REBUILD
+    says = f"{file.path}, built for Slurm {file.release}" + ("" if file.release == release else f", fits {this}")
+    if not file.follows:
+        next_time = "the next update of Slurm will stop slurmctld: an earlier slurm-energy built it"
+        return Standing.RIGHT, f"{says}; {next_time}", _REBUILD
+    return Standing.RIGHT, says, ""
+
+
+def slurmctld_program(config: Config, environment: Mapping[str, str], root: Path = Path("/")) -> Path | None:
+    """Return the slurmctld beside the configured commands, else that of the service, else of the usual folders."""
+    if config.cluster.slurm_bin_directory:
+        folder = Path(config.cluster.slurm_bin_directory)
+        for place in (folder / "slurmctld", folder.parent / "sbin" / "slurmctld"):
+            if under(root, place).is_file():
+                return under(root, place)
+    for text in reversed(list(_unit_texts(root))):
+        for named in reversed(_EXEC_START.findall(text)):
+            if Path(named).name == "slurmctld" and under(root, Path(named)).is_file():
+                return under(root, Path(named))
+    if root != Path("/"):
+        folders = f"{SYSTEM_PATH}{_MORE_PLACES}".split(":")
+        return next((place for folder in folders if (place := under(root, Path(folder) / "slurmctld")).is_file()), None)
+    found = shutil.which("slurmctld", path=f"{environment.get('PATH', '')}:{SYSTEM_PATH}{_MORE_PLACES}")
+    return None if found is None else Path(found)
+
+
+def _unit_texts(root: Path) -> Iterator[str]:
+    paths = [under(root, Path(folder) / "slurmctld.service") for folder in _UNIT_FOLDERS]
+    for folder in _UNIT_FOLDERS:
+        paths += sorted(under(root, Path(folder) / "slurmctld.service.d").glob("*.conf"))
+    for path in paths:
+        try:
+            yield path.read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            continue
+
+
+def plugin_places(conf: Mapping[str, str], program: Path, root: Path = Path("/")) -> Iterator[Path]:
+    """Yield the folders that slurmctld searches for plugins: PluginDir, else the one that it was built with."""
+    named = [Path(part) for part in conf.get("plugindir", "").split(":") if part]
+    if named:
+        yield from named
+        return
+    real = program.resolve()
+    folders = [folder for folder in library_folders(real) if under(root, folder).is_dir()]
+    if not folders:
+        prefix = real.parent.parent
+        patterns = ("lib/*/slurm-wlm", "lib64/slurm", "lib/slurm", "lib/*/slurm")
+        folders = [
+            found for pattern in patterns for found in sorted(prefix.glob(pattern)) if any(found.glob("auth_*.so"))
+        ]
+    if not folders and str(real.parent.parent) in {"/", "/usr", "/usr/local"}:
+        usual = plugin_directory(conf, root)
+        folders = [] if usual is None else [usual]
+    yield from folders[:1]
+
+
+def _first_that_loads(
+    places: tuple[Path, ...], release: Release | None, machine: int | None, root: Path
+) -> tuple[PluginFile | None, str, bool]:
+    """Return the file that slurmctld loads, what is wrong with it, and whether it loads at all."""
+    first: tuple[PluginFile | None, str] | None = None
+    for place in places:
+        path = under(root, place / JOB_SUBMIT_PLUGIN)
+        if not path.is_file():
+            continue
+        try:
+            file = read_plugin_file(path)
+        except SlurmError as error:
+            first = first or (None, str(error))
+            continue
+        problem = _why_not(file, release, machine)
+        if not problem:
+            unlike = release is not None and file.release.series != release.series
+            idle = f"{path} is built for Slurm {file.release}" if unlike else ""
+            return file, idle, True
+        first = first or (file, problem)
+    if first is not None:
+        return *first, False
+    where = ", ".join(map(str, places)) or "any known plugin folder"
+    return None, f"{JOB_SUBMIT_PLUGIN} is not in {where}", False
+
+
+def _why_not(file: PluginFile, release: Release | None, machine: int | None) -> str:
+    if machine is not None and file.machine != machine:
+        return f"{file.path} is built for another kind of machine"
+    if file.follows or release is None or file.release == release:
+        return ""
+    return f"{file.path} is built for Slurm {file.release}, by an earlier slurm-energy, and Slurm wants the very same"

@@ -1,0 +1,255 @@
+"""Our words in slurm.conf: added where the site's own lines are, and taken away again without touching those.
+
+They go into slurm.conf itself and not into a file that it includes: slurmd does not start on a node that has the site's
+slurm.conf and lacks an included file, and a key that stands twice makes each of Slurm's commands print an error.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from slurm_energy.cli.site import MAX_INCLUDES, included_file, under
+from slurm_energy.errors import ConfigError
+
+HOOK_PATH = Path("/bin/tru_")
+"""The hook on the nodes. Its place and name follow from HOOK_PATTERN."""
+HOOK_PATTERN = "/bin/tru[e_]"
+"""Prolog= and Epilog=: a pattern without a match drains the node, and this one always matches /bin/true at least."""
+MARK = "# slurm-energy"
+"""At the end of a line: our word in it was added by `install`, and goes with `uninstall`."""
+HEADER = (
+    f"{MARK}: added by `slurm-energy install`, taken away by `slurm-energy uninstall`.",
+    f"{MARK}: Prolog and Epilog match our hook, {HOOK_PATH}, and /bin/true: a node without our files runs the latter.",
+)
+TAKEN_OUT = "# slurm-energy took energy out, since slurmctld would not start with it; before: "
+"""Begins the comment that keeps a JobSubmitPlugins line as it was before `plugin check --before-start` changed it."""
+EARLIER_HOOK_PATTERNS = ("/etc/slurm-energy/prolog.d/*", "/etc/slurm-energy/epilog.d/*")
+EARLIER_FRAGMENT = "slurm-energy.conf"
+"""What an earlier version had Included."""
+
+_JOB_SUBMIT = "energy"
+_FLAG = "Alloc"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfFile:
+    """Slurm.conf, or a file that it includes."""
+
+    path: Path
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """One `Key=value` in a file."""
+
+    file: int
+    line: int
+    value: str
+
+
+def read_conf_files(path: Path, root: Path = Path("/")) -> tuple[ConfFile, ...]:
+    """Return slurm.conf and the files that it includes; those that cannot be read are left out."""
+    found: dict[Path, str] = {}
+
+    def visit(file: Path) -> None:
+        if file in found or len(found) > MAX_INCLUDES:
+            return
+        try:
+            text = under(root, file).read_text(encoding="utf-8", errors="surrogateescape")
+        except OSError:
+            return
+        found[file] = text
+        for line in text.splitlines():
+            name = included_file(line)
+            if name is not None:
+                visit(file.parent / name)
+
+    visit(path)
+    return tuple(ConfFile(path=file, text=text) for file, text in found.items())
+
+
+def is_our_hook(value: str) -> bool:
+    """Return whether a value of Prolog or Epilog is what `install` writes, or an earlier version wrote."""
+    return value in {HOOK_PATTERN, *EARLIER_HOOK_PATTERNS}
+
+
+def hook_values(files: Iterable[ConfFile], key: str) -> tuple[str, ...]:
+    """Return every value of Prolog or Epilog."""
+    return tuple(place.value for place in _places(list(files), key))
+
+
+def site_hooks(files: Iterable[ConfFile], key: str) -> tuple[str, ...]:
+    """Return the site's own values of Prolog or Epilog."""
+    return tuple(value for value in hook_values(files, key) if not is_our_hook(value))
+
+
+def with_energy(
+    files: Iterable[ConfFile], *, several_hooks: bool, job_submit: str = _JOB_SUBMIT
+) -> tuple[ConfFile, ...]:
+    """Return the files with the plugin, the flag and the hooks in them.
+
+    Args:
+        files: slurm.conf first.
+        several_hooks: Whether this release takes several lines of Prolog; else the site's own stay alone.
+        job_submit: The plugin that asks: our own, or Slurm's `lua`.
+
+    Raises:
+        ConfigError: a line that has to change goes on in the next one.
+    """
+    texts = _without_fragment(files)
+    added: list[str] = []
+    for key, word in (("JobSubmitPlugins", job_submit), ("PrologFlags", _FLAG)):
+        _add_word(texts, key, word, added)
+    for key in ("Prolog", "Epilog"):
+        _add_hook(texts, key, several_hooks, added)
+    if added:
+        main = texts[0]
+        text = main.text if main.text.endswith("\n") or not main.text else main.text + "\n"
+        header = [line for line in HEADER if line not in text.splitlines()]
+        texts[0] = replace(main, text=text + "".join(f"{line}\n" for line in [*header, *added]))
+    return tuple(texts)
+
+
+def without_energy(files: Iterable[ConfFile]) -> tuple[ConfFile, ...]:
+    """Return the files as they would be without us: a line that held nothing else goes as a whole."""
+    texts = _without_fragment(files)
+    for key in ("PrologFlags", "JobSubmitPlugins", "Prolog", "Epilog"):  # the first one needs the mark
+        for place in reversed(list(_places(texts, key))):
+            _take_away(texts, key, place)
+    return tuple(
+        replace(file, text="".join(line for line in file.text.splitlines(keepends=True) if line.rstrip() not in HEADER))
+        for file in texts
+    )
+
+
+def names_energy(files: Iterable[ConfFile]) -> bool:
+    """Return whether slurmctld would load the plugin, and not start without its file."""
+    return any(_is_plugin(word) for place in _places(list(files), "JobSubmitPlugins") for word in _words(place.value))
+
+
+def _is_plugin(word: str) -> bool:
+    return word.lower().removeprefix("job_submit/") == _JOB_SUBMIT
+
+
+def _words(value: str) -> list[str]:
+    return [word for word in re.split(r"[\s,]+", value) if word]
+
+
+def _pair(key: str) -> re.Pattern[str]:
+    return re.compile(rf'(?<![^\s])({key}\s*=\s*)("[^"]*"|[^\s"#]*)', re.IGNORECASE)
+
+
+def _places(files: list[ConfFile], key: str) -> Iterator[_Place]:
+    pattern = _pair(key)
+    for number, file in enumerate(files):
+        lines = file.text.splitlines()
+        for at, line in enumerate(lines):
+            match = pattern.search(line.partition("#")[0])
+            if match is None:
+                continue
+            if line.endswith("\\") or (at and lines[at - 1].endswith("\\")):
+                raise ConfigError(
+                    f"{file.path}, line {at + 1}: write {key} in a line of its own, without \\ at its end"
+                )
+            yield _Place(number, at, match.group(2).strip('"'))
+
+
+def _add_word(files: list[ConfFile], key: str, word: str, added: list[str]) -> None:
+    places = list(_places(files, key))
+    if not places:
+        added.append(f"{key}={word} {MARK}")
+        return
+    for place in places:  # whichever of them is in force
+        present = _words(place.value)
+        if not any(_is_plugin(item) if word == _JOB_SUBMIT else item.lower() == word.lower() for item in present):
+            _set_value(files, key, place, ",".join([*present, word]), mark=True)
+
+
+def _add_hook(files: list[ConfFile], key: str, several: bool, added: list[str]) -> None:
+    places = list(_places(files, key))
+    ours = [place for place in places if is_our_hook(place.value)]
+    if ours:
+        _set_value(files, key, ours[0], HOOK_PATTERN, mark=False)
+    elif not places:
+        added.append(f"{key}={HOOK_PATTERN} {MARK}")
+    elif several:
+        # The site's prologs first, so that the GPUs are as its jobs find them; our epilog first, so that clocks are
+        # put back even where one of the site's epilogs fails.
+        place = places[-1] if key == "Prolog" else places[0]
+        lines = files[place.file].text.splitlines(keepends=True)
+        if not lines[-1].endswith("\n"):
+            lines[-1] += "\n"
+        lines.insert(place.line + (key == "Prolog"), f"{key}={HOOK_PATTERN} {MARK}\n")
+        files[place.file] = replace(files[place.file], text="".join(lines))
+
+
+def _take_away(files: list[ConfFile], key: str, place: _Place) -> None:
+    line = files[place.file].text.splitlines()[place.line]
+    if key in {"Prolog", "Epilog"}:
+        if is_our_hook(place.value):
+            _set_value(files, key, place, "", mark=False)
+        return
+    if key == "PrologFlags" and not line.rstrip().endswith(MARK):
+        return  # Alloc was the site's own before us
+    present = _words(place.value)
+    kept = [
+        word for word in present if not (_is_plugin(word) if key == "JobSubmitPlugins" else word.lower() == "alloc")
+    ]
+    if kept != present:
+        _set_value(files, key, place, ",".join(kept), mark=False)
+
+
+def _set_value(files: list[ConfFile], key: str, place: _Place, value: str, *, mark: bool) -> None:
+    """Write another value; an empty one takes the pair away, and its line when nothing else stands there."""
+    file = files[place.file]
+    lines = file.text.splitlines(keepends=True)
+    line = lines[place.line]
+    end = line[len(line.rstrip("\r\n")) :]
+    body = line.rstrip("\r\n")
+    marked = body.rstrip().endswith(MARK)
+    if marked:
+        body = body.rstrip()[: -len(MARK)].rstrip()
+    body = _pair(key).sub(lambda match: _new_pair(match, value), body, count=1)
+    keep_mark = mark or (marked and bool(value) and is_our_hook(value))
+    if not body.partition("#")[0].strip() and not value:
+        lines[place.line] = ""
+    else:
+        lines[place.line] = f"{body.rstrip()} {MARK}{end}" if keep_mark else f"{body.rstrip()}{end}"
+    files[place.file] = replace(file, text="".join(lines))
+
+
+def _new_pair(match: re.Match[str], value: str) -> str:
+    if not value:
+        return ""
+    return match[1] + (f'"{value}"' if match[2].startswith('"') else value)
+
+
+def _without_fragment(files: Iterable[ConfFile]) -> list[ConfFile]:
+    """Return the files without the one that an earlier version had included, and without the line that included it."""
+    kept = []
+    for file in files:
+        if file.path.name == EARLIER_FRAGMENT:
+            continue
+        lines = file.text.splitlines(keepends=True)
+        names = [included_file(line) for line in lines]
+        ours = [
+            line.startswith(TAKEN_OUT) or (name is not None and Path(name).name == EARLIER_FRAGMENT)
+            for line, name in zip(lines, names, strict=True)
+        ]
+        text = "".join(line for line, is_ours in zip(lines, ours, strict=True) if not is_ours)
+        kept.append(replace(file, text=text))
+    return kept
+
+
+def describe_changes(before: Mapping[Path, str], after: Iterable[ConfFile]) -> Iterator[str]:
+    """Yield, for people who edit slurm.conf themselves, the lines to put in and to take out."""
+    for file in after:
+        old, new = before.get(file.path, "").splitlines(), file.text.splitlines()
+        for line in old:
+            if line not in new:
+                yield f"{file.path}: take out  {line}"
+        for line in new:
+            if line not in old and not line.startswith("#"):
+                yield f"{file.path}: put in    {line.removesuffix(MARK).rstrip()}"

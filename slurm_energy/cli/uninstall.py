@@ -1,0 +1,217 @@
+"""`slurm-energy uninstall`."""
+
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import click
+
+from slurm_energy.cli.file_changes import FileChange, file_change, remove_empty_folder
+from slurm_energy.cli.install import carry_out, chosen_roles, present_settings, takes_several_hooks
+from slurm_energy.cli.installation import (
+    CONFIG_DIRECTORY,
+    JOB_SUBMIT_PLUGIN,
+    ROLES,
+    SETTINGS_PATH,
+    UNIT_DIRECTORY,
+    Installation,
+    InstallOptions,
+)
+from slurm_energy.cli.site import run_command, under
+from slurm_energy.config import CONFIG_PATH_VARIABLE, Config
+from slurm_energy.errors import ConfigError, SlurmEnergyError
+from slurm_energy.node.commands import make_context
+from slurm_energy.node.context import HookContext
+from slurm_energy.node.flush import run_flush
+from slurm_energy.node.leaving import close_every_job, left_in, remove_spool
+from slurm_energy.node.log import HookLog
+from slurm_energy.node.settings import load_settings
+
+
+@click.command(epilog="Example: slurm-energy uninstall --role node --dry-run")
+@click.option(
+    "--role",
+    "roles",
+    multiple=True,
+    type=click.Choice([*ROLES, "all"]),
+    help="What this host is; found out when not given.",
+)
+@click.option(
+    "--root",
+    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    default=Path("/"),
+    help="Folder that stands for /, to change an image.",
+)
+@click.option("--node", help="Name of this node in Slurm, where the host's short name is another.")
+@click.option("--plugin-dir", type=click.Path(path_type=Path), help="Slurm's plugin folder, where it is not found.")
+@click.option("--edit-slurm-conf", is_flag=True, help="Take our lines out of slurm.conf; otherwise they are shown.")
+@click.option(
+    "--sbatch-options",
+    is_flag=True,
+    help="Take also the options of sbatch away: scripts with `#SBATCH --energy` are refused then.",
+)
+@click.option("--dry-run", is_flag=True, help="Show the differences and change nothing.")
+@click.option("--yes", is_flag=True, help="Change without asking.")
+def uninstall(
+    *,
+    roles: tuple[str, ...],
+    root: Path,
+    node: str | None,
+    plugin_dir: Path | None,
+    edit_slurm_conf: bool,
+    sbatch_options: bool,
+    dry_run: bool,
+    yes: bool,
+) -> int:
+    """Take away what install wrote, after showing what would change.
+
+    Nodes first, the controller last. On a node every clock that is still ours is put back, also under running jobs,
+    and waiting reports are delivered. Settings, database and what could not be delivered stay and are named. sbatch
+    goes on accepting the options of energy, without any effect, until --sbatch-options takes them away, too.
+    """
+    config = present_settings(root)
+    chosen = chosen_roles(roles, config)
+    click.echo(f"Role of this host: {', '.join(chosen)}", err=True)
+    options = InstallOptions(
+        root=root,
+        roles=chosen,
+        python=Path(sys.executable).absolute(),
+        edit_slurm_conf=edit_slurm_conf,
+        several_hooks=takes_several_hooks(root),
+        plugin_directory=plugin_dir,
+    )
+    installation = Installation(config, options, os.environ)
+    refusal = _refusal(installation, chosen, edit_slurm_conf)
+    if refusal:
+        raise ConfigError("\n".join(refusal))
+    changes = [file_change(root, planned) for planned in installation.removals(with_sbatch_options=sbatch_options)]
+    # Before the files go: a unit without its file cannot be disabled.
+    units = [change.planned.path.name for change in changes if change.present and _is_unit(change)]
+    if not carry_out(changes, dry_run=dry_run, yes=yes, before=lambda: _stop(root, units)):
+        return 0
+    _forget_units(root, units)
+    _remove_empty_folders(root, changes)
+    clean = True
+    if "node" in chosen and root == Path("/"):
+        clean = _leave_node(node)
+    for line in _remaining(config, chosen, sbatch_options):
+        click.echo(line, err=True)
+    return 0 if clean else 1
+
+
+def _refusal(installation: Installation, roles: Sequence[str], edit_slurm_conf: bool) -> list[str]:
+    """Return why nothing may be taken away yet."""
+    lines = installation.slurm_conf_lines(add=False)
+    if "controller" in roles and lines and not edit_slurm_conf and installation.asks_at_submission:
+        return [
+            f"slurm.conf still names {JOB_SUBMIT_PLUGIN}: without it slurmctld does not start. Nothing was changed.",
+            *lines,
+            "Change it so and run this again, or let --edit-slurm-conf do it.",
+        ]
+    if "node" in roles and "controller" not in roles and installation.would_drain_without_files:
+        return [
+            f"{installation.slurm_conf} has hooks that drain a node without our files. Nothing was changed.",
+            *lines,
+            "Change it so on every host, `scontrol reconfigure`, then run this again.",
+        ]
+    return []
+
+
+def _is_unit(change: FileChange) -> bool:
+    return change.planned.path.parent == UNIT_DIRECTORY
+
+
+def _systemd(root: Path) -> bool:
+    return root == Path("/") and Path("/run/systemd/system").is_dir()
+
+
+def _stop(root: Path, units: Sequence[str]) -> None:
+    """Stop and disable our units.
+
+    Raises:
+        ConfigError: one of them could not be stopped.
+    """
+    if not _systemd(root):
+        return
+    for unit in units:
+        done = run_command(["systemctl", "disable", "--now", unit])
+        if not done.ok:
+            raise ConfigError(f"systemctl disable --now {unit} failed: {done.complaint}")
+
+
+def _forget_units(root: Path, units: Sequence[str]) -> None:
+    if units and _systemd(root):
+        run_command(["systemctl", "daemon-reload"])
+
+
+def _remove_empty_folders(root: Path, changes: Sequence[FileChange]) -> None:
+    folders = {change.target.parent for change in changes if change.planned.absent}
+    ours = under(root, CONFIG_DIRECTORY)
+    for folder in (*folders, ours / "prolog.d", ours / "epilog.d"):
+        if folder.is_relative_to(ours):
+            remove_empty_folder(folder)
+
+
+def _leave_node(node: str | None) -> bool:
+    """Put clocks back, deliver reports, and remove the spool when nothing is left in it."""
+    environment = dict(os.environ)
+    if CONFIG_PATH_VARIABLE not in environment and SETTINGS_PATH.exists():
+        environment[CONFIG_PATH_VARIABLE] = str(SETTINGS_PATH)
+    settings = load_settings(environment, node)
+    context = make_context(settings, HookLog("", "uninstall", _tell), _say_nothing)
+    if not context.spool.root.is_dir():
+        return True
+    restored = _succeeds(close_every_job, context, "not every clock was put back")
+    delivered = _succeeds(run_flush, context, "not every report was delivered")
+    left = left_in(context)
+    if not left:
+        remove_spool(context)
+        return restored and delivered
+    _tell(f"{len(left)} files stay in {context.spool.root}:")
+    for path in left[:20]:
+        _tell(f"  {path}")
+    _tell(f"when that is fixed: {Path(sys.executable).parent / 'slurm-energy'} uninstall --role node")
+    return False
+
+
+def _succeeds(action: Callable[[HookContext], bool], context: HookContext, complaint: str) -> bool:
+    try:
+        if action(context):
+            return True
+    except SlurmEnergyError as error:
+        complaint = f"{complaint}: {error}"
+    _tell(complaint)
+    return False
+
+
+def _tell(text: str) -> None:
+    click.echo(text, err=True)
+
+
+def _say_nothing(text: str) -> None:
+    """Take no notice of what is being done."""
+
+
+def _remaining(config: Config, roles: Sequence[str], sbatch_options: bool) -> Iterator[str]:
+    """Yield what is still there, and what a person still has to do."""
+    yield ""
+    yield "Stays:"
+    yield f"  {CONFIG_DIRECTORY}                       (settings; copies of what was changed lie beside the files)"
+    if "controller" in roles:
+        yield f"  {config.daemon.state_directory}          (the daemon's state)"
+        yield f"  {_without_password(config.store.url)}    (the energy of all jobs)"
+    if "node" in roles and config.node.log_path:
+        yield f"  {config.node.log_path}"
+    if not sbatch_options:
+        yield "  sbatch's options --energy..., without effect  (--sbatch-options takes them away, too)"
+    yield f"  {Path(sys.executable).parent.parent}                     (the package: remove the folder)"
+    if "controller" in roles:
+        yield "Next:"
+        yield "  copy slurm.conf to all hosts, where they do not share it"
+        yield "  systemctl restart slurmctld && scontrol reconfigure"
+
+
+def _without_password(url: str) -> str:
+    return re.sub(r"//([^:@/]*):[^@/]*@", r"//\1:...@", url)
