@@ -146,16 +146,20 @@ def _gpus(status: NodeStatus, gpu_count: int) -> Iterator[tuple[str, Verdict, st
 
 def _numbers(gpus: Sequence[GpuStatus]) -> Iterator[tuple[str, Verdict, str, str]]:
     """Yield where it is not proven which GPU each of Slurm's numbers is, and where three orders of them differ."""
-    unproven = [gpu for gpu in gpus if not gpu.proof]
+    unproven = [gpu for gpu in gpus if not gpu.proof and (gpu.position is not None or gpu.unproven)]
+    forgotten = [gpu for gpu in gpus if gpu.position is None and not gpu.unproven]
     apart = [gpu for gpu in gpus if gpu.minor_number is not None and gpu.minor_number != gpu.index]
     if unproven:
-        why = several(dict.fromkeys(gpu.unproven or "Slurm does not count it" for gpu in unproven), 2)
+        why = several(dict.fromkeys(gpu.unproven or "it is not known why" for gpu in unproven), 2)
         text = f"{len(unproven)} of {len(gpus)} GPUs are not proven to be one of Slurm's, no clock is set there: {why}"
         fix = (
             "slurm-energy doctor there shows each; compare slurmd -G with nvidia-smi -q, then slurm-energy-hook repair"
         )
         yield NUMBERS, Verdict.FAIL, text, fix
-    elif apart:
+    if forgotten:
+        text = f"Slurm does not count {len(forgotten)} of {len(gpus)} GPUs: {several(gpu.uuid for gpu in forgotten)}"
+        yield NUMBERS, Verdict.WARN, text, "add them to gres.conf and slurm.conf, unless they are not for jobs"
+    if apart and not unproven:
         pairs = several((f"/dev/nvidia{gpu.minor_number} is the driver's {gpu.index}" for gpu in apart), 4)
         mapping = several((f"{gpu.position} = {gpu.uuid}" for gpu in gpus), 8)
         ways = several(dict.fromkeys(gpu.proof for gpu in gpus), 2)
