@@ -30,6 +30,8 @@ class GpuStatus:
     """GRES type that Slurm gives it; None when it has none or it is not known."""
     proof: str = ""
     """How position and device were matched; empty when they were not."""
+    unproven: str = ""
+    """Why no job's clock is set on it; empty when its identity is proven."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -137,15 +137,19 @@ def run_flush(context: HookContext) -> bool:
         # The one thing that a person at the controller cannot see from there.
         _tell_status(context, (str(error),))
         raise
-    _tell_status(context, ())
-    return done
+    return _tell_status(context, ()) and done
 
 
-def _tell_status(context: HookContext, problems: tuple[str, ...]) -> None:
-    """Tell the daemon how this node is, unless it has heard the same lately."""
+def _tell_status(context: HookContext, problems: tuple[str, ...]) -> bool:
+    """Tell the daemon how this node is, unless it has heard the same lately; return whether it has heard it."""
     status = due_status(context, problems) if context.settings.node.daemon_address else None
     if status is not None:
-        send_status(context, status)
+        try:
+            send_status(context, status)
+        except SlurmEnergyError as error:
+            context.log.write(str(error))
+            return False
+    return True
 
 
 def send_status(context: HookContext, status: NodeStatus) -> None:

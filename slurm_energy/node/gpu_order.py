@@ -20,6 +20,7 @@ from slurm_energy.node.settings import HookSettings
 from slurm_energy.wire.fields import Fields, loads
 
 FORMAT = 1
+ORDER_NAME = "gpu-order.json"
 ON_PATH_SECONDS = 2.0
 OFF_PATH_SECONDS = 30.0
 RETRY_SECONDS = 60.0
@@ -273,7 +274,7 @@ def order_finder(settings: HookSettings, boot_id: str, slurm_conf: str | None = 
     folder = settings.slurm_bin_directory
     beside = (f"{folder}/../sbin/slurmd", f"{folder}/slurmd") if folder else ()
     return OrderFinder(
-        path=settings.spool_directory / "gpu-order.json",
+        path=settings.spool_directory / ORDER_NAME,
         node=settings.node_name,
         boot_id=boot_id,
         slurm_conf=slurm_conf or settings.slurm_conf,

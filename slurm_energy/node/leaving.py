@@ -8,7 +8,8 @@ from slurm_energy.domain.ids import GpuUuid
 from slurm_energy.errors import SpoolError
 from slurm_energy.node.closing import close_stale
 from slurm_energy.node.context import HookContext, reach_gpus
-from slurm_energy.node.restoring import restore_pending
+from slurm_energy.node.gpu_order import ORDER_NAME
+from slurm_energy.node.restoring import lost_locks, restore_lost, restore_pending
 from slurm_energy.node.status import SEEN_NAME, SENT_NAME
 
 REASON = "slurm-energy was uninstalled while the job ran"
@@ -23,17 +24,18 @@ def close_every_job(context: HookContext) -> bool:
         SpoolError: the spool cannot be read or written.
     """
     spool = context.spool
-    if not spool.root.is_dir():
+    if not spool.root.is_dir() and not context.lock_records.read(context.boot_id, []):
         return True
     spool.prepare()
     events: list[str] = []
     jobs = spool.active_jobs(events)
     pending = [job for _, job in spool.pending_jobs(events)]
+    lost = lost_locks(context, events)
     for event in events:
         context.log.write(event)
-    if not jobs and not pending:
+    if not jobs and not pending and not lost:
         return not events
-    uuids = frozenset[GpuUuid]().union(*(job.uuids for job in (*jobs, *pending)))
+    uuids = frozenset[GpuUuid]().union(*(job.uuids for job in (*jobs, *pending)), (record.uuid for record in lost))
     clean = not events
     with reach_gpus(context) as machine, spool.try_locks(uuids) as held:
         if not held:
@@ -47,6 +49,10 @@ def close_every_job(context: HookContext) -> bool:
             except SpoolError as error:
                 context.log.write(f"job {job.job_id} could not be closed: {error}")
                 clean = False
+        said: list[str] = []
+        clean = restore_lost(context, machine, lost, said) and clean
+        for event in said:
+            context.log.write(event)
         return restore_pending(context, machine, uuids, frozenset()) and clean
 
 
@@ -64,8 +70,9 @@ def remove_spool(context: HookContext) -> None:
     for folder in (spool.active, spool.pending, spool.done, spool.reports, spool.rejected, spool.locks):
         if not folder.is_symlink():
             shutil.rmtree(folder, ignore_errors=True)
-    for name in (SEEN_NAME, SENT_NAME):
+    for name in (SEEN_NAME, SENT_NAME, ORDER_NAME):
         with suppress(OSError):
             (spool.root / name).unlink()
     with suppress(OSError):
         spool.root.rmdir()
+    context.lock_records.remove_folder()

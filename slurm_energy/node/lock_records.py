@@ -82,6 +82,12 @@ class LockRecords:
             with suppress(SpoolError):
                 remove(self._path(self._folder, uuid))
 
+    def remove_folder(self) -> None:
+        """Remove the folder if no record is left in it."""
+        if self._folder is not None:
+            with suppress(OSError):
+                self._folder.rmdir()
+
     @staticmethod
     def _path(folder: Path, uuid: GpuUuid) -> Path:
         return folder / f"{uuid.replace('/', '_')}.json"

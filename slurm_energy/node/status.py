@@ -25,10 +25,11 @@ from slurm_energy.domain.node_status import (
 from slurm_energy.errors import DeviceError, SlurmEnergyError, SlurmError, SpoolError, WireError
 from slurm_energy.node.context import HookContext, reach_gpus
 from slurm_energy.node.files import read_whole, write_atomically
+from slurm_energy.node.gpu_mapping import MappedGpu, gpu_mapping
 from slurm_energy.node.gpu_order import order_finder
 from slurm_energy.slurm.plugin_file import read_plugin_file
 from slurm_energy.wire.fields import Fields, loads
-from slurm_energy.wire.node_status import MAX_STATUS_BYTES, decode_status, encode_status
+from slurm_energy.wire.node_status import MAX_PROOF, MAX_STATUS_BYTES, decode_status, encode_status
 
 GPU_INTERVAL_SECONDS = 3600.0
 """How often the driver is asked which GPUs there are: opening it wakes them."""
@@ -258,13 +259,19 @@ def _gpus_are_due(context: HookContext, before: NodeStatus) -> bool:
 
 
 def _gpus(context: HookContext) -> tuple[tuple[GpuStatus, ...] | None, str | None]:
+    """Return the GPUs with the numbers that Slurm has for them, or why the driver does not tell."""
     with reach_gpus(context) as machine:
         if machine.problem is not None:
             return None, machine.problem
-        return tuple(sorted((_gpu(gpu) for gpu in machine.gpus.values()), key=lambda gpu: gpu.index)), None
+        gpus = sorted(machine.gpus.values(), key=lambda gpu: gpu.identity.index)
+        order = context.gpu_order(os.environ.get("SLURM_CONF"))
+        numbering = context.settings.node.gpu_numbering
+        mapping = gpu_mapping([gpu.identity for gpu in gpus], order, numbering, context.device_minor)
+        mapped = {gpu.uuid: gpu for gpu in mapping.gpus}
+        return tuple(_gpu(gpu, mapped.get(gpu.identity.uuid), mapping.problem) for gpu in gpus), None
 
 
-def _gpu(gpu: Gpu) -> GpuStatus:
+def _gpu(gpu: Gpu, mapped: MappedGpu | None, problem: str) -> GpuStatus:
     identity = gpu.identity
     limit: float | None = None
     with suppress(DeviceError):
@@ -275,7 +282,12 @@ def _gpu(gpu: Gpu) -> GpuStatus:
         minor_number=identity.minor_number,
         name=identity.name,
         gpu_type=identity.gpu_type,
+        pci_id=identity.pci_bus_id,
         power_limit_watts=limit,
+        position=None if mapped is None else mapped.position,
+        slurm_type=None if mapped is None else mapped.slurm_type,
+        proof=" and ".join(mapped.ways)[:MAX_PROOF] if mapped is not None and mapped.proven else "",
+        unproven=(problem if mapped is None else mapped.problem or problem)[:MAX_PROOF],
     )
 
 

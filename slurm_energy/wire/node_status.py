@@ -14,6 +14,7 @@ MAX_STATUS_BYTES = 65_536
 MAX_GPUS = 64
 MAX_LINES = 32
 MAX_LINE = 500
+MAX_PROOF = 300
 _MAX_UNIX_SECONDS = 1e11
 _MAX_BYTES = 1 << 60
 _NAME_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
@@ -147,5 +148,6 @@ def _gpu(value: object) -> GpuStatus:
         power_limit_watts=fields.optional_number("power_limit_watts", 0, 1e5),
         position=fields.optional_integer("position", 0, 4096),
         slurm_type=fields.optional_text("slurm_type", 64),
-        proof=fields.optional_text("proof", 200) or "",
+        proof=fields.optional_text("proof", MAX_PROOF) or "",
+        unproven=fields.optional_text("unproven", MAX_PROOF) or "",
     )

@@ -145,22 +145,25 @@ def _gpus(status: NodeStatus, gpu_count: int) -> Iterator[tuple[str, Verdict, st
 
 
 def _numbers(gpus: Sequence[GpuStatus]) -> Iterator[tuple[str, Verdict, str, str]]:
-    """Yield where three orders of the same GPUs differ: Slurm's, the device files' and the driver's."""
+    """Yield where it is not proven which GPU each of Slurm's numbers is, and where three orders of them differ."""
+    unproven = [gpu for gpu in gpus if not gpu.proof and (gpu.position is not None or gpu.unproven)]
+    forgotten = [gpu for gpu in gpus if gpu.position is None and not gpu.unproven]
     apart = [gpu for gpu in gpus if gpu.minor_number is not None and gpu.minor_number != gpu.index]
-    proofs = list(dict.fromkeys(gpu.proof for gpu in gpus if gpu.proof))
-    if not apart:
-        return
-    pairs = several((f"/dev/nvidia{gpu.minor_number} is the driver's {gpu.index}" for gpu in apart), 4)
-    if proofs and all(gpu.proof for gpu in gpus):
-        mapping = several((f"{gpu.position}={gpu.uuid}" for gpu in gpus), 8)
-        yield NUMBERS, Verdict.OK, f"{pairs}; which GPU a job has is known by {several(proofs)}: {mapping}", ""
-        return
-    yield (
-        NUMBERS,
-        Verdict.WARN,
-        f"{pairs}; Slurm's numbers may follow either, and it is not proven which",
-        "compare slurmd -G with nvidia-smi -q there; the hooks touch no GPU whose identity is not proven",
-    )
+    if unproven:
+        why = several(dict.fromkeys(gpu.unproven or "it is not known why" for gpu in unproven), 2)
+        text = f"{len(unproven)} of {len(gpus)} GPUs are not proven to be one of Slurm's, no clock is set there: {why}"
+        fix = (
+            "slurm-energy doctor there shows each; compare slurmd -G with nvidia-smi -q, then slurm-energy-hook repair"
+        )
+        yield NUMBERS, Verdict.FAIL, text, fix
+    if forgotten:
+        text = f"Slurm does not count {len(forgotten)} of {len(gpus)} GPUs: {several(gpu.uuid for gpu in forgotten)}"
+        yield NUMBERS, Verdict.WARN, text, "add them to gres.conf and slurm.conf, unless they are not for jobs"
+    if apart and not unproven:
+        pairs = several((f"/dev/nvidia{gpu.minor_number} is the driver's {gpu.index}" for gpu in apart), 4)
+        mapping = several((f"{gpu.position} = {gpu.uuid}" for gpu in gpus), 8)
+        ways = several(dict.fromkeys(gpu.proof for gpu in gpus), 2)
+        yield NUMBERS, Verdict.OK, f"{pairs}; Slurm's numbers are {mapping} (by {ways})", ""
 
 
 def findings_of(judged: Sequence[Judged]) -> Iterator[Finding]:

@@ -252,7 +252,7 @@ def no_daemon(site: Site) -> None:
         (prolog_at_the_first_step, "PrologFlags", "DeferBatch", "add Alloc"),
         (no_prolog, "Prolog", "nothing is measured", "slurm-energy install"),
         (plugin_that_asks_elsewhere, "plugin settings", "/run/elsewhere.sock", "slurm-energy install"),
-        (socket_closed_to_slurmctld, "slurmctld to daemon", "Permission denied", "chmod 755"),
+        (socket_closed_to_slurmctld, "slurmctld to daemon", "closed to this user", "chmod 755"),
         (no_line_in_plugstack, "plugstack.conf", "has no line", "slurm-energy install"),
         (no_daemon, "socket", "No such file", "systemctl start slurm-energyd"),
     ],

@@ -1,5 +1,6 @@
 """Leaving a node: every clock of ours is put back, what is not delivered stays, and nothing else is touched."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -79,3 +80,14 @@ def test_the_spool_goes_and_files_of_others_in_its_folder_stay(bench: Bench) -> 
     other.unlink()
     remove_spool(bench.context())
     assert not bench.spool.root.exists()
+
+
+def test_a_clock_whose_state_was_lost_is_put_back_by_its_second_record(bench: Bench) -> None:
+    run_prolog(bench.context(), bench.hook(7, "0", entry()))
+    assert bench.locks()[0] is not None
+    shutil.rmtree(bench.spool.root)
+    assert close_every_job(bench.context())
+    assert bench.locks() == [None] * 4
+    remove_spool(bench.context())
+    assert not bench.spool.root.exists()
+    assert not (bench.root / "run" / "n1").exists()
