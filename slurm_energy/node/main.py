@@ -32,6 +32,8 @@ FIRST_LIMIT_SECONDS = 5.0
 """Until the child has read the configured limit; the same variable as for the configuration overrides it."""
 LOG_SECONDS = 0.5
 """How long the log may take when the work is done or given up: inside the limit, of which it gets a fifth at most."""
+SHOW_SECONDS = 0.1
+"""How long a file that stands in for stderr may take; after that nothing is written to it any more."""
 REAP_ATTEMPTS = 20
 REAP_PAUSE_SECONDS = 0.001
 """For a child that closed its files and is about to be gone: nobody else may collect it."""
@@ -39,6 +41,7 @@ _LIMIT_VARIABLE = "SLURM_ENERGY_NODE_TIME_LIMIT_SECONDS"
 _VERBS = frozenset({"prolog", "epilog", "flush", "repair", "sample"})
 _ON_PATH = frozenset({"prolog", "epilog"})
 _GPU_VARIABLES = ("SLURM_JOB_GPUS", "CUDA_VISIBLE_DEVICES")
+_hanging: set[int] = set()
 _IGNORED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGPIPE)
 
 
@@ -219,7 +222,7 @@ def _last_words(verb: str, what: str, log_path: str, said: list[str], seconds: f
         append_lines(log_path, [*said, text])
 
     if log_path:
-        _try(log, seconds, None)
+        _try(log, seconds - SHOW_SECONDS if seconds > 2 * SHOW_SECONDS else seconds, None)
 
 
 def _show(text: str, descriptor: int) -> None:
@@ -230,8 +233,9 @@ def _show(text: str, descriptor: int) -> None:
             while content and select.select([], [descriptor], [], 0)[1]:
                 # A pipe that takes anything takes this much at once.
                 content = content[os.write(descriptor, content[: select.PIPE_BUF]) :]
-        elif os.readlink(f"/proc/self/fd/{descriptor}") != os.devnull:  # noqa: PTH115  # starts without pathlib
-            _try(lambda: os.write(descriptor, content), LOG_SECONDS, descriptor)
+        elif descriptor not in _hanging and os.readlink(f"/proc/self/fd/{descriptor}") != os.devnull:  # noqa: PTH115
+            done = _try(lambda: os.write(descriptor, content), SHOW_SECONDS, descriptor)
+            _hanging.update(() if done else (descriptor,))
     except (OSError, ValueError):
         pass
 
@@ -245,8 +249,14 @@ def _is_stream(descriptor: int) -> bool:
     return False
 
 
-def _try(act: Callable[[], object], seconds: float, kept: int | None) -> None:
-    """Do in a process of its own what may hang in a file system, and wait no longer than this."""
+def _try(act: Callable[[], object], seconds: float, kept: int | None) -> bool:
+    """Do in a process of its own what may hang in a file system, wait no longer than this, and return whether it ended.
+
+    Args:
+        act: What to do.
+        seconds: How long to wait.
+        kept: The one of slurmd's files that it needs.
+    """
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
@@ -260,9 +270,11 @@ def _try(act: Callable[[], object], seconds: float, kept: int | None) -> None:
         finally:
             os._exit(0)
     os.close(writer)
-    select.select([reader], [], [], seconds)  # end of file when it is done
-    _end(child)
+    ended = bool(select.select([reader], [], [], seconds)[0])  # end of file
+    if ended or kept is None:
+        _end(child)  # else what it was to say is said when the file system answers
     os.close(reader)
+    return ended
 
 
 if __name__ == "__main__":

@@ -19,7 +19,13 @@ from slurm_energy.node.gpu_mapping import gpu_mapping
 from slurm_energy.node.gpu_order import GpuOrder
 from slurm_energy.node.lock_records import LockRecord
 from slurm_energy.node.readings import read_counter
-from slurm_energy.node.restoring import give_shared_back, lost_locks, restore_lost, restore_pending
+from slurm_energy.node.restoring import (
+    give_shared_back,
+    lost_locks,
+    newly_shared,
+    restore_lost,
+    restore_pending,
+)
 from slurm_energy.node.stale import Newcomer, held_alone, why_over
 from slurm_energy.node.state import ActiveJob, SavedGpu
 from slurm_energy.slurm.hook_env import HookEnvironment
@@ -54,9 +60,10 @@ def run_prolog(context: HookContext, hook: HookEnvironment) -> None:
         context.stage("waiting for another hook on the same GPU")
         with context.spool.gpu_locks(locked):
             sharing = _repair(context, newcomer, locked, machine)
+            give_back = [(other, newly_shared(context, other, newcomer.uuids)) for other in sharing]
             for other in sharing:
                 context.spool.mark_shared(other.job_id, other.uuids & newcomer.uuids)
-            give_shared_back(context, machine, [(job, job.uuids & newcomer.uuids) for job in sharing], events)
+            give_shared_back(context, machine, give_back, events)
             shared = frozenset[GpuUuid]().union(*(job.uuids for job in sharing))
             job = _plan(context, hook, allocation, machine, shared, events)
             _change(context, job, machine)

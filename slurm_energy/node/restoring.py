@@ -119,6 +119,15 @@ def restore_lost(context: HookContext, machine: Machine, records: Iterable[LockR
     return clean
 
 
+def newly_shared(context: HookContext, job: ActiveJob, uuids: frozenset[GpuUuid]) -> frozenset[GpuUuid]:
+    """Return those of a live job's GPUs which it now has to share, and whose clocks were not given back before."""
+    before = context.spool.shared_uuids(job.job_id)
+    if not job.uuids & uuids & before:
+        return job.uuids & uuids
+    recorded = {record.uuid for record in context.lock_records.read(context.boot_id, [])}
+    return frozenset(uuid for uuid in job.uuids & uuids if uuid not in before or uuid in recorded)
+
+
 def give_shared_back(
     context: HookContext, machine: Machine, sharing: Sequence[tuple[ActiveJob, frozenset[GpuUuid]]], events: list[str]
 ) -> bool:
@@ -127,18 +136,15 @@ def give_shared_back(
     Args:
         context: The doors.
         machine: The GPUs.
-        sharing: Each job, and its GPUs that are shared; the caller holds their locks.
+        sharing: Each job, and its GPUs whose clocks may still be locked; the caller holds the GPUs' locks.
         events: What happened is added here.
 
     Returns:
         Whether none of them is locked any more.
     """
-    if not sharing:
-        return True
-    recorded = {record.uuid for record in context.lock_records.read(context.boot_id, events)}
     clean = True
     for job, uuids in sharing:
-        gpus = tuple(gpu for gpu in job.gpus if gpu.uuid in uuids & recorded and gpu.clock_changed)
+        gpus = tuple(gpu for gpu in job.gpus if gpu.uuid in uuids and gpu.clock_changed)
         restoration = restore_job(context, replace(job, gpus=gpus), machine)
         events.extend(restoration.events)
         clean = clean and not restoration.failed

@@ -11,6 +11,7 @@ from slurm_energy.domain.ids import JobId
 from slurm_energy.errors import DeviceError
 from slurm_energy.node import prolog
 from slurm_energy.node.epilog import run_epilog
+from slurm_energy.node.lock_records import LockRecords
 from slurm_energy.node.prolog import run_prolog
 from slurm_energy.node.repair import run_repair
 
@@ -119,3 +120,13 @@ def test_mig_gpu_is_never_locked(bench: Bench) -> None:
     begin(bench, 7, FAST)
     begin(bench, 8, SLOW)
     assert "lock_sm_clock" not in bench.gpus[0].calls
+
+
+def test_clock_is_given_back_without_a_second_record_too(bench: Bench) -> None:
+    bench.lock_records = LockRecords(None)
+    begin(bench, 7, FAST)
+    begin(bench, 8, None)
+    assert bench.locks()[0] is None
+    calls = bench.gpus[0].calls.count("unlock_sm_clock")
+    begin(bench, 9, None)
+    assert bench.gpus[0].calls.count("unlock_sm_clock") == calls

@@ -13,6 +13,7 @@ from slurm_energy.errors import SlurmEnergyError, SpoolError
 from slurm_energy.node.epilog import run_epilog
 from slurm_energy.node.files import read_whole
 from slurm_energy.node.flush import run_flush
+from slurm_energy.node.log import MAX_LOG_BYTES, append_line
 from slurm_energy.node.prolog import run_prolog
 from slurm_energy.node.repair import run_repair
 from slurm_energy.node.spool import Spool
@@ -202,3 +203,14 @@ def test_second_record_is_refused_where_others_can_write_and_the_lock_is_set_all
     assert "unlock_sm_clock" not in bench.gpus[3].calls
     run_epilog(bench.context(), bench.hook(7, "0"))
     assert bench.locks()[0] is None
+
+
+def test_link_in_place_of_the_log_or_of_its_older_part_is_not_followed(tmp_path: Path, victim: Path) -> None:
+    log = tmp_path / "log"
+    log.write_bytes(b"x" * (MAX_LOG_BYTES + 1))
+    (tmp_path / "log.1").symlink_to(victim)
+    append_line(str(log), "last of the old")
+    assert (tmp_path / "log.1").read_bytes().endswith(b"last of the old\n")
+    log.symlink_to(victim)
+    append_line(str(log), "nowhere")
+    assert_untouched(victim)
