@@ -219,7 +219,9 @@ class PluginConfig:
     """The plugin in slurmctld; `slurm-energy install` writes these to its own small file."""
 
     deadline_milliseconds: int = _setting(50, "Time for the whole exchange with the daemon.", 1, 500)
-    message: bool = _setting(True, "Whether sbatch, srun and salloc show the explanation.")
+    message: bool = _setting(
+        True, "Whether sbatch, srun and salloc show a line about the decision where stderr is a terminal."
+    )
     breaker_failures: int = _setting(3, "Failures in a row after which the plugin stops asking for a while.", 1, 1000)
     breaker_seconds: float = _setting(5.0, "How long it then does not ask.", 0.1, 3600.0)
 

@@ -16,7 +16,7 @@ from slurm_energy.config import Config, load_config
 from slurm_energy.errors import SlurmEnergyError, plain_words
 
 _EXPLAIN_SECONDS = 0.5
-_PLUGIN_LINE = re.compile(rb"sbatch: (\d+: )?energy: ")
+_PLUGIN_LINE = re.compile(rb"sbatch: (?:error: )?(\d+: )?energy: ")
 _JOB_LINE = re.compile(rb"^(?:Submitted batch job )?(\d+)(?: on cluster \S+|;\S+)?$", re.MULTILINE)
 _UNCLEAR = re.compile(
     rb"Socket timed out|Unable to contact|Zero Bytes|Connection timed out|Communication connection failure", re.I

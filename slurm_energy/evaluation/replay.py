@@ -101,6 +101,10 @@ def replay_workload(path: Path, world: World, *, skip_bad: bool) -> Workload:
         kinds=replay_kinds(world),
         kinds_by_gpu_type={name: kinds_of_device(device) for name, device in devices.items()},
         device_by_gpu_type={name: device.name for name, device in devices.items()},
+        devices_by_partition={
+            partition.name: frozenset(pool.device for pool in world.pools if pool.name in partition.pools)
+            for partition in world.partitions
+        },
         keep_partitions=named <= known,
     )
     found = workload_of_accounting(converted.items, options, source=path, bad_rows=converted.skipped_rows)

@@ -1,7 +1,5 @@
 """A comparison as one HTML file that needs nothing else; jinja2 escapes every text."""
 
-from datetime import UTC, datetime
-
 from markupsafe import Markup
 
 from slurm_energy.evaluation.arena import ArenaResult
@@ -11,6 +9,7 @@ from slurm_energy.reporting.arena_context import RunContext
 from slurm_energy.reporting.arena_plots import frontier_figure, power_figure, queue_figure, svg_text
 from slurm_energy.reporting.arena_table import LEGEND
 from slurm_energy.reporting.html import page_template
+from slurm_energy.reporting.quantities import moment_text
 
 _MOST_SEEDS_SHOWN = 12
 _FRONTIER_CAPTION = (
@@ -66,7 +65,7 @@ def _facts(result: ArenaResult, context: RunContext) -> list[tuple[str, str]]:
         ("Length of a run", length),
         ("Seeds", seeds),
         ("Command", context.command),
-        ("Made at", datetime.fromtimestamp(context.created_at_seconds, UTC).strftime("%Y-%m-%d %H:%M UTC")),
+        ("Made at", moment_text(context.created_at_seconds)),
         ("Took", f"{context.wall_seconds:,.1f} s"),
         ("Versions", ", ".join(f"{name} {number}" for name, number in context.versions.items())),
     ]

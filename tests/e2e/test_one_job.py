@@ -228,8 +228,11 @@ def test_a_refused_submission_was_promised_nothing(lab: Lab) -> None:
     refused = ["sbatch", "-p", "a100", "--gres=gpu:1", "-t", "5", "-w", "nosuch", "-o", "/dev/null", "--wrap", "true"]
     done = when_decided(lambda: on_terminal(lab, refused), lambda done: "energy:" in done.stderr)
     assert done.returncode != 0
-    assert f"sbatch: {ANNOUNCED}" in done.stderr
+    assert ANNOUNCED in done.stderr
     assert "Batch job submission failed" in done.stderr
+    explained = lab.run(["energy-sbatch", *refused[1:]], user="alice")
+    assert "energy:" not in explained.stderr.replace("sbatch: error: Batch job submission failed", "")
+    assert explained.returncode == done.returncode
 
 
 def test_report_and_explain_show_a_person_his_own_jobs_only(lab: Lab) -> None:

@@ -143,7 +143,7 @@ def _job(attempts: _Attempts, job_id: int, gpus: int, options: LoadOptions) -> J
         gpu_counts=(gpus,),
         time_limit_seconds=limit,
         partitions=partitions if options.keep_partitions else (),
-        devices=tuple(dict.fromkeys(filter(None, map(options.device_by_gpu_type.get, state.gpu_types)))),
+        devices=options.devices_of(state.gpu_types, partitions),
         cpus=state.cpus or 0,
         array_id=state.array_job_id,
         user=state.user_name,

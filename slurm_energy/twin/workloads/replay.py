@@ -69,7 +69,9 @@ class LoadOptions:
     kinds_by_gpu_type: Mapping[str, tuple[ReplayKind, ...]] = field(default_factory=dict)
     """Kinds for jobs that held GPUs of one GRES type, where that is another device than the reference."""
     device_by_gpu_type: Mapping[str, str] = field(default_factory=dict)
-    """Devices that stand for GRES types; jobs ask for those of theirs."""
+    """Devices that stand for GRES types; jobs that keep their partitions ask for those, where there are any."""
+    devices_by_partition: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """Devices of the world's partitions."""
     keep_partitions: bool = False
     """Whether jobs ask for the partitions that they ran in; the world must have them."""
 
@@ -93,6 +95,12 @@ class LoadOptions:
             if name in by_name:
                 return by_name[name]
         return by_name.get(self.kinds[0].name, kinds[0])
+
+    def devices_of(self, gpu_types: Sequence[str], partitions: Sequence[str]) -> tuple[str, ...]:
+        """Return the devices that a job asks for which held GPUs of some types; none where it may not have them."""
+        found = dict.fromkeys(self.device_by_gpu_type[name] for name in gpu_types if name in self.device_by_gpu_type)
+        there = {device for name in partitions for device in self.devices_by_partition.get(name, ())}
+        return tuple(found) if self.keep_partitions and there.issuperset(found) else ()
 
     def kind_named(self, name: str) -> ReplayKind:
         """Return the kind for a trace's own name of its work: one of `kinds`, else a new one of 1 s per unit."""

@@ -7,6 +7,7 @@ import pytest
 
 from slurm_energy.errors import WorkloadError
 from slurm_energy.evaluation.replay import accounting_states, replay_workload, world_of_accounting
+from slurm_energy.twin.world_file import shipped_world
 
 HEADER = "JobID|Submit|Start|End|State|Partition|AllocTRES|Timelimit|User|Account|JobName|NNodes|NodeList"
 
@@ -117,6 +118,12 @@ def test_each_gpu_type_is_replayed_on_its_own_device(tmp_path: Path) -> None:
     assert [job.devices for job in (first, second, third)] == [("v100",), ("a100",), ()]
     load = world.devices["v100"].loads[first.kind]
     assert first.true_units * load.scaling.seconds(load.seconds_per_unit[-1], 4) == pytest.approx(600.0)
+
+
+def test_a_job_asks_for_no_device_that_its_partition_lacks(tmp_path: Path) -> None:
+    path = sacct_file(tmp_path, row(1, 0, 10, 4, "a", "a100").replace("gres/gpu=", "gres/gpu:v100="))
+    jobs = replay_workload(path, shipped_world("philly-a100"), skip_bad=False).jobs
+    assert [(job.partitions, job.devices) for job in jobs] == [(("a100",), ())]
 
 
 def test_answers_of_sacct_json_behind_one_another_are_one_history(tmp_path: Path) -> None:
