@@ -28,7 +28,7 @@ from slurm_energy.daemon.journal import JournalWriter, journal_directory
 from slurm_energy.daemon.journal_queue import JournalQueue
 from slurm_energy.daemon.peers import Peer, privileged_user_ids
 from slurm_energy.daemon.server import Server
-from slurm_energy.errors import DaemonUnavailable, SlurmEnergyError
+from slurm_energy.errors import AuthenticationError, DaemonUnavailable, SlurmEnergyError
 from slurm_energy.wire.authentication import load_key
 from slurm_energy.wire.codec import Message
 
@@ -100,7 +100,7 @@ async def serve(config: Config, connection: socket.socket, listeners: Sequence[s
     stop = asyncio.Event()
     loop.add_signal_handler(signal.SIGTERM, stop.set)
     parent = Parent(*await asyncio.open_unix_connection(sock=connection))
-    key = load_key(Path(config.node.hmac_key_path)) if config.node.authentication == "hmac" else None
+    key = _report_key(config)
     privileged = privileged_user_ids(config.cluster.slurm_user)
     journal = JournalQueue(JournalWriter(journal_directory(config), REPORTS_STREAM))
     reports = ReportDesk(journal, key, privileged, parent.count)
@@ -119,6 +119,17 @@ async def serve(config: Config, connection: socket.socket, listeners: Sequence[s
     await asyncio.gather(writing, listening, return_exceptions=True)
     await journal.close()
     reports.close()
+
+
+def _report_key(config: Config) -> bytes | None:
+    """Return the key of reports, None for munge; one that nobody has where it cannot be read: people are served."""
+    if config.node.authentication != "hmac":
+        return None
+    try:
+        return load_key(Path(config.node.hmac_key_path))
+    except AuthenticationError as error:
+        logger.error("no report is taken until a reload error=%s", error)
+        return os.urandom(32)
 
 
 def hold_stream(directory: Path) -> None:

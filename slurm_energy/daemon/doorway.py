@@ -149,7 +149,7 @@ def _first_bytes(connection: socket.socket) -> bytes:
         return b""
 
 
-def local_listener(path: Path, mode: int, owner: int | None = None) -> socket.socket:
+def local_listener(path: Path, mode: int) -> socket.socket:
     """Return a unix socket that listens at a path; one that nobody answers any more is replaced.
 
     Raises:
@@ -161,8 +161,6 @@ def local_listener(path: Path, mode: int, owner: int | None = None) -> socket.so
     try:
         listening.bind(str(path))
         listening.listen(BACKLOG)
-        if owner is not None:
-            os.chown(path, owner, -1)
         path.chmod(mode)
     except OSError as error:
         listening.close()
@@ -178,10 +176,14 @@ def plugin_listener(path: Path, slurm_user_id: int | None) -> socket.socket:
     Raises:
         ConfigError: the path cannot be used.
     """
-    if slurm_user_id in {None, os.geteuid()} or os.geteuid() == 0:
-        return local_listener(path, 0o600, slurm_user_id if os.geteuid() == 0 else None)
-    logger.warning("socket open to every user path=%s: run the daemon as SlurmUser, who alone should connect", path)
-    return local_listener(path, 0o666)
+    listening = local_listener(path, 0o600)
+    if slurm_user_id not in {None, os.geteuid()}:
+        try:
+            os.chown(path, slurm_user_id or 0, -1)
+        except OSError:
+            path.chmod(0o666)
+            logger.warning("socket open to every user path=%s: run the daemon as SlurmUser, who alone asks there", path)
+    return listening
 
 
 def report_listener(host: str, port: int) -> socket.socket:

@@ -8,8 +8,8 @@ import time
 from slurm_energy.errors import DaemonUnavailable, DeadlineExceeded, WireError
 from slurm_energy.wire.codec import MAX_DECIDE_BYTES, Message, decode, encode
 
-FIRST_ROOT_PORT = 600
-"""Well-known services are below."""
+ROOT_PORTS = range(665, 749)
+"""A range below 1024 in which no service of a cluster's node has its place."""
 FIRST_UNRESERVED_PORT = 1024
 ROOT_PORT_ATTEMPTS = 8
 
@@ -41,7 +41,7 @@ def exchange_tcp(
 def _connected(address: tuple[str, int], limit_seconds: float) -> socket.socket:
     """Return a connection, from a port that only root can use where we are root: the daemon keeps places for those."""
     for _ in range(ROOT_PORT_ATTEMPTS if os.geteuid() == 0 else 0):
-        port = FIRST_ROOT_PORT + int.from_bytes(os.urandom(2)) % (FIRST_UNRESERVED_PORT - FIRST_ROOT_PORT)
+        port = ROOT_PORTS[int.from_bytes(os.urandom(2)) % len(ROOT_PORTS)]
         try:
             return socket.create_connection(address, limit_seconds, source_address=("", port))
         except OSError as error:
