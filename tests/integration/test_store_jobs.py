@@ -1,6 +1,7 @@
 """Jobs, attempts, submit times, decisions, journal and history on every database."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from sqlalchemy import Engine, text
@@ -237,7 +238,7 @@ def test_a_job_number_used_again_is_told_apart_by_decision_or_age_whatever_the_n
 def test_what_a_job_lacks_is_not_taken_from_another_user_node_attempt_or_week(engine: Engine) -> None:
     upsert(engine, make_state(admin_comment=""))
     received = SUBMITTED + 160.0
-    wrong_clock = {"decision_id": None, "started_at_seconds": 100.0, "ended_at_seconds": 200.0}
+    wrong_clock: dict[str, Any] = {"decision_id": None, "started_at_seconds": 100.0, "ended_at_seconds": 200.0}
     others = [
         (make_report(**wrong_clock, user_id=1001), received),
         (make_report(**wrong_clock, node="gpu002"), received),
