@@ -224,7 +224,7 @@ def test_a_default_time_limit_of_the_own_partition_is_kept_where_the_user_gave_n
     )
     nodes = [make_node("a1", "a40", "a40"), make_node("b1", "a100", "a100")]
     snapshot = make_snapshot(*nodes, partitions=partitions)
-    ask = {"policy": routing_to("a100"), "snapshot": snapshot}
+    ask: dict[str, Any] = {"policy": routing_to("a100"), "snapshot": snapshot}
     assert decide(make_job(partitions=LISTED, time_limit_minutes=30.0), **ask).partitions == ("a100",)
     assert decide(make_job(partitions=LISTED, time_limit_minutes=None), **ask).partitions is None
 
