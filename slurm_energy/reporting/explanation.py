@@ -112,7 +112,7 @@ def _decided(decision: DecisionRecord) -> list[str]:
         )
     ]
     if decision.partitions is not None:
-        lines.append(f"partitions {', '.join(decision.partitions)}")
+        lines.append(f"partitions tried first: {', '.join(decision.partitions)}")
     if decision.prefer is not None:
         lines.append(f"prefers nodes with feature {decision.prefer}")
     lines.extend(
