@@ -103,9 +103,9 @@ def with_site_facts(config: Config, conf: Mapping[str, str]) -> Config:
         cluster = replace(cluster, slurm_user=conf["slurmuser"].partition("(")[0])
     if not cluster.accounting and "slurmdbd" in conf.get("accountingstoragetype", ""):
         cluster = replace(cluster, accounting=True)
-    controller = re.match(r"[\w.-]+", conf.get("slurmctldhost", ""))
-    if not node.daemon_address and controller is not None:
-        node = replace(node, daemon_address=f"{controller.group()}:{config.daemon.report_port}")
+    controllers = re.findall(r"(?:^|,)\s*([\w.-]+)", conf.get("slurmctldhost", ""))
+    if not node.daemon_address and controllers:
+        node = replace(node, daemon_address=",".join(f"{host}:{config.daemon.report_port}" for host in controllers))
     return replace(config, cluster=cluster, node=node)
 
 

@@ -78,6 +78,8 @@ def is_cache_of_slurmd(path: Path, root: Path = Path("/")) -> bool:
 def read_slurm_conf(path: Path, root: Path = Path("/")) -> dict[str, str]:
     """Return the keys of slurm.conf in lower case with their last value, Include files read in place.
 
+    Of SlurmctldHost every line counts, the first controller first: they are joined with commas.
+
     A file that cannot be read gives nothing: what is missing is told by whoever needs it.
     """
     found: dict[str, str] = {}
@@ -100,7 +102,8 @@ def _read_into(found: dict[str, str], path: Path, root: Path, budget: dict[str, 
             continue
         match = _CONF_LINE.match(line)
         if match is not None and match.group(1).lower() not in {"nodename", "partitionname"}:
-            found[match.group(1).lower()] = match.group(2).strip('"')
+            key, value = match.group(1).lower(), match.group(2).strip('"')
+            found[key] = f"{found[key]},{value}" if key == "slurmctldhost" and key in found else value
 
 
 def included_file(line: str) -> str | None:

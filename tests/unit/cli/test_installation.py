@@ -417,3 +417,11 @@ def test_what_slurmd_fetched_from_slurmctld_is_left_alone(root: Path, place: str
     paths = [item.path for item in (*installation.files(), *installation.removals(with_sbatch_options=True))]
     assert not [path for path in paths if path.is_relative_to(place)]
     assert any("configless" in remark for remark in installation.remarks)
+
+
+def test_reports_go_to_every_controller_in_slurms_order(tmp_path: Path) -> None:
+    path = tmp_path / "slurm.conf"
+    path.write_text("SlurmctldHost=one(10.0.0.1)\nClusterName=lab\nslurmctldhost = two.example(10.0.0.2)\n")
+    conf = read_slurm_conf(path)
+    assert conf["slurmctldhost"] == "one(10.0.0.1),two.example(10.0.0.2)"
+    assert with_site_facts(Config(), conf).node.daemon_address == "one:8470,two.example:8470"
