@@ -13,6 +13,7 @@ from slurm_energy.config import NodeConfig
 from slurm_energy.domain.ids import ClusterName, NodeName
 from slurm_energy.node.context import HookContext
 from slurm_energy.node.flush import run_flush
+from slurm_energy.node.gpu_order import GpuOrder
 from slurm_energy.node.log import HookLog
 from slurm_energy.node.settings import HookSettings
 from slurm_energy.node.spool import Spool
@@ -59,6 +60,7 @@ class Node:
             stage=lambda _text: None,
             start_sampler=lambda _job: None,
             live_jobs=frozenset,
+            gpu_order=lambda _slurm_conf: GpuOrder(),
         )
 
     def report(self, job_id: int, gpu: int = 0) -> None:
