@@ -170,7 +170,8 @@ def script_problem(script: Path) -> str | None:
     running = next((program for program in programs if os.access(program, os.X_OK)), None)
     if running is None:
         return f"{script} runs {programs[0]}, which is not there: nothing is measured on this node"
-    if running != sys.executable and "python" in Path(running).name:
+    # Of this interpreter, under whatever name of its folder, it is known that it can.
+    if Path(running).parent != Path(sys.executable).parent and "python" in Path(running).name:
         said = _import_fault(running)
         if said:
             return f"{script} runs {running}, which cannot import slurm_energy: {said}"

@@ -135,7 +135,7 @@ def _be_the_command(case: dict[str, Any], out: int, err: int) -> None:
         os.environ.update(case.get("env", {}))
         encoding = case.get("env", {}).get("PYTHONIOENCODING", "utf-8")
         sys.stdin = _stream(0, "r", encoding)
-        sys.stdout = None if kind == "closed" else _stream(1, "w", encoding)  # as Python itself does
+        sys.stdout = None if kind == "closed" else _stream(1, "w", encoding)
         sys.stderr = _stream(2, "w", encoding, errors="backslashreplace")
         program, *words = case["argv"]
         sys.argv = [program, *words]

@@ -60,7 +60,7 @@ class Node:
             stage=lambda _text: None,
             start_sampler=lambda _job: None,
             live_jobs=frozenset,
-            gpu_order=lambda _conf: GpuOrder(),
+            gpu_order=lambda _slurm_conf: GpuOrder(),
         )
 
     def report(self, job_id: int, gpu: int = 0) -> None:

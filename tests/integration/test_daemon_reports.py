@@ -14,8 +14,10 @@ from store_samples import make_gpu
 
 from slurm_energy.domain.energy import NodeReport
 from slurm_energy.domain.ids import ClusterName, JobId, NodeName
+from slurm_energy.domain.node_status import NodeStatus, SpoolStatus
 from slurm_energy.wire.authentication import sign
 from slurm_energy.wire.codec import Message, decode, encode
+from slurm_energy.wire.node_status import decode_received, encode_status_batch
 from slurm_energy.wire.report import encode_batch, encode_report
 
 
@@ -155,3 +157,31 @@ def test_a_large_batch_is_taken_and_an_endless_message_is_not(tmp_path: Path) ->
         assert daemon.decide().verb == "ok"
         wait_until(lambda: joules(daemon) == 500 * 20_000.25, "all energy", daemon, limit_seconds=60.0)
         assert json.dumps(daemon.query("status"))
+
+
+def test_a_nodes_status_is_kept_when_it_is_authenticated_and_who_is_not_is_named(tmp_path: Path) -> None:
+    with running_daemon(tmp_path) as daemon:
+        status = NodeStatus(
+            cluster=ClusterName("lab"),
+            node=NodeName("n1"),
+            sent_at_seconds=time.time(),
+            boot_id="b",
+            hook_version="1",
+            interpreter="/p",
+            spool=SpoolStatus(path="/s"),
+        )
+        body = encode_status_batch(status).encode()
+        kept, turned_away = tmp_path / "state" / "nodes" / "n1.json", tmp_path / "state" / "turned-away.json"
+        assert send(daemon, sign(body, key=b"f" * 32)).verb == "error"
+        assert not kept.exists()
+        wait_until(turned_away.exists, "a list of who was turned away", daemon)
+        assert "signature is wrong" in json.loads(turned_away.read_text())["127.0.0.1"]["reason"]
+        absurd = body.replace(b'"node":"n1"', b'"node":"../n1"')
+        assert send(daemon, sign(absurd, key=KEY.encode())).verb == "refused"
+        assert send(daemon, sign(body, key=KEY.encode())).fields == {"accepted": "0"}
+        assert decode_received(kept.read_bytes()).status == status
+        assert json.loads(turned_away.read_text()) == {}
+        assert sorted(path.name for path in kept.parent.iterdir()) == ["n1.json"]
+        nodes = daemon.query("status")["nodes"]
+        assert set(nodes) == {"with_gpus", "reporting", "stopped_reporting", "never_reported"}
+        assert daemon.decide().verb == "ok"
