@@ -140,18 +140,42 @@ def write(change: FileChange, now_seconds: float) -> Path | None:
             temporary = tempfile.mktemp(prefix=f".{target.name}.", dir=target.parent)  # noqa: S306  # symlink_to fails when it exists
             Path(temporary).symlink_to(planned.link_to)
         else:
-            descriptor, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(planned.content)
-                os.fchmod(file.fileno(), planned.mode)
-                file.flush()
-                os.fsync(file.fileno())
+            edited = change.present is not None and not planned.is_generated
+            replace_file(target, planned.content, planned.mode, target.stat() if edited else None)
+            return backup
         Path(temporary).replace(target)
     except OSError as error:
         if temporary is not None:
             Path(temporary).unlink(missing_ok=True)
         raise ConfigError(f"{target} cannot be written: {error.strerror}: are you root?") from error
     return backup
+
+
+def replace_file(path: Path, content: bytes, mode: int, owner: os.stat_result | None) -> None:
+    """Write a file whole or not at all.
+
+    Args:
+        path: Where; not a link.
+        content: What it holds.
+        mode: Its permissions.
+        owner: Of the file that it replaces: whoever reads it today, slurmctld above all, can do so tomorrow.
+
+    Raises:
+        OSError: it cannot be written; the old file is as it was.
+    """
+    descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            if owner is not None:
+                os.fchown(file.fileno(), owner.st_uid, owner.st_gid)
+            os.fchmod(file.fileno(), mode)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(temporary).replace(path)
+    except OSError:
+        Path(temporary).unlink(missing_ok=True)
+        raise
 
 
 def remove_empty_folder(folder: Path) -> None:
@@ -169,7 +193,9 @@ def _backup(change: FileChange, now_seconds: float) -> Path | None:
     hidden = "." if executable or str(change.planned.path.parent) in _READ_BY_PATTERN else ""
     backup = change.target.with_name(f"{hidden}{change.target.name}.before-{stamp}")
     descriptor = os.open(backup, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    owner = change.target.stat()
     with os.fdopen(descriptor, "wb") as file:
         file.write(change.present)
+        os.fchown(file.fileno(), owner.st_uid, owner.st_gid)
         os.fchmod(file.fileno(), change.present_mode or 0o600)
     return backup

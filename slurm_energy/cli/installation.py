@@ -218,7 +218,9 @@ class Installation:
 
     def _settings_file(self) -> PlannedFile:
         values = {"sections": list(section_tables(self._config))}
-        return self._rendered("slurm-energy.toml.j2", SETTINGS_PATH, values)
+        present = under(self._options.root, SETTINGS_PATH)
+        mode = present.stat().st_mode & 0o777 if present.is_file() else 0o644  # it may hold a database's password
+        return self._rendered("slurm-energy.toml.j2", SETTINGS_PATH, values, mode=mode)
 
     def _options_of_sbatch(self) -> Iterator[PlannedFile]:
         """Yield the SPANK plugin and its line: every host where people or jobs submit has them."""

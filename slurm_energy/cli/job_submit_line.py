@@ -1,11 +1,10 @@
 """The line JobSubmitPlugins= of slurm.conf: energy taken out while its plugin cannot be loaded, and put back."""
 
-import os
 import re
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from slurm_energy.cli.file_changes import replace_file
 from slurm_energy.cli.site import under
 from slurm_energy.cli.slurm_conf_lines import TAKEN_OUT, read_conf_files
 from slurm_energy.errors import ConfigError
@@ -100,18 +99,8 @@ def _change(slurm_conf: Path, root: Path, edit: Callable[[list[str]], Iterator[s
 
 def _write(path: Path, text: str) -> None:
     """Write a file whole or not at all, with the owner and the mode that it had."""
-    temporary = None
     try:
         status = path.stat()
-        descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(text.encode("utf-8", "surrogateescape"))
-            os.fchown(file.fileno(), status.st_uid, status.st_gid)
-            os.fchmod(file.fileno(), status.st_mode & 0o7777)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(temporary).replace(path)
+        replace_file(path, text.encode("utf-8", "surrogateescape"), status.st_mode & 0o7777, status)
     except OSError as error:
-        if temporary is not None:
-            Path(temporary).unlink(missing_ok=True)
         raise ConfigError(f"{path} cannot be written: {error.strerror}") from error

@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -11,6 +10,7 @@ from pathlib import Path
 import click
 
 from slurm_energy.cli.context import JSON_OPTION, print_json, settings
+from slurm_energy.cli.file_changes import replace_file
 from slurm_energy.cli.installation import JOB_SUBMIT_PLUGIN, KEPT_PLUGIN
 from slurm_energy.cli.job_submit_line import put_back, take_out
 from slurm_energy.cli.plugin_build import built_plugins, headers_of
@@ -212,12 +212,4 @@ class BeforeStart:
 
 def _place(source: Path, target: Path) -> None:
     """Copy a file whole or not at all: slurmctld may have the old one loaded."""
-    descriptor, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(source.read_bytes())
-            os.fchmod(file.fileno(), 0o644)
-        Path(temporary).replace(target)
-    except OSError:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    replace_file(target, source.read_bytes(), 0o644, None)
