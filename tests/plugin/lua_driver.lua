@@ -58,7 +58,10 @@ for name in (arg[5] or ""):gmatch("[%w_]+") do
 end
 assert(assert(loadstring(text))() == 0)
 for _ = 1, times do
-	local job = jobs[kind] and jobs[kind]() or { partition = kind, script = "#!/bin/sh", time_limit = 90, cpus_per_task = 2 }
+	local job = jobs[kind] and jobs[kind]() or {
+		partition = kind, script = "#!/bin/sh", time_limit = 90, cpus_per_task = 2,
+		spank_job_env = { "ENERGY_TERMINAL=1" },
+	}
 	print("rc", slurm_job_submit(job, parts, 1000))
 	print("partition", rawget(job, "partition"))
 	print("admin_comment", rawget(job, "admin_comment"))

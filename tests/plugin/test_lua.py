@@ -122,7 +122,7 @@ def test_partition_comment_and_message_are_applied(
 def test_without_a_terminal_nothing_is_said(start: Start) -> None:
     daemon = start(answer(partition="a40", message="13 % less"))
     lines = submit(daemon.path, "piped")
-    assert ("partition", "a40") in lines
+    assert ("partition", "a40,a100") in lines
     assert not [line for line in lines if line[0] == "user"]
     assert "energy_explain" not in decode(daemon.requests[0]).fields
     assert ("user", "energy: 13 % less") in submit(daemon.path, "explained")

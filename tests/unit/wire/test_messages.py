@@ -179,9 +179,13 @@ def test_a_decision_that_changes_nothing_still_carries_its_entry() -> None:
 
 
 def test_the_line_of_a_job_that_stays_goes_with_a_partition_alone() -> None:
-    lines = {"message": "a40 first", "message_in_place": "a100 at 1275"}
-    assert decision_reply(decision(partitions=(PartitionName("a40"),), **lines), ENTRY).fields.items() >= lines.items()
-    assert "message_in_place" not in decision_reply(decision(**lines), ENTRY).fields
+    lines = {"message": "a40 first at 1275", "message_in_place": "a100 at 1275"}
+    before = {"announcement": "another partition", "announcement_in_place": "a lower clock"}
+    moved = decision(partitions=(PartitionName("a40"),), **lines, **before)
+    assert decision_reply(moved, ENTRY, explained=True).fields.items() >= lines.items()
+    told = decision_reply(moved, ENTRY).fields
+    assert (told["message"], told["message_in_place"]) == ("another partition", "a lower clock")
+    assert "message_in_place" not in decision_reply(decision(**lines, **before), ENTRY).fields
 
 
 def test_a_preferred_feature_is_sent_as_it_is() -> None:
