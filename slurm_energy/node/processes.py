@@ -153,7 +153,10 @@ def read_slurmd(node: str, proc: Path = PROC) -> SlurmdProcess | None:
 
 
 def _slurmd_of(node: str, proc: Path) -> SlurmdProcess | None:
-    """Return the slurmd of a node out of all that run: the one started with -N NODE, else the only one."""
+    """Return the slurmd of a node out of all that run: the one started with -N NODE, else the only one.
+
+    Where containers are nodes and share the host's processes, it is the only one with this container's host name.
+    """
     running: dict[int, SlurmdProcess] = {}
     for folder in proc.glob("[0-9]*"):
         slurmd = _slurmd_at(int(folder.name), proc)
@@ -162,7 +165,17 @@ def _slurmd_of(node: str, proc: Path) -> SlurmdProcess | None:
     daemons = [slurmd for slurmd in running.values() if _parent(slurmd.pid, proc) not in running]
     named = [slurmd for slurmd in daemons if node in _node_names(slurmd.pid, proc)]
     chosen = named or [slurmd for slurmd in daemons if not _node_names(slurmd.pid, proc)]
+    if len(chosen) > 1 and (here := _host_of("self", proc)) is not None:
+        chosen = [slurmd for slurmd in chosen if _host_of(str(slurmd.pid), proc) == here]
     return chosen[0] if len(chosen) == 1 else None
+
+
+def _host_of(pid: str, proc: Path) -> str | None:
+    """Return the namespace of a process's host name."""
+    try:
+        return os.readlink(proc / pid / "ns/uts")  # noqa: PTH115  # as in the other readings of links here
+    except OSError:
+        return None
 
 
 def _slurmd_at(pid: int, proc: Path) -> SlurmdProcess | None:

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 
 import pytest
-from energy_lab import submit_decided, when_decided
+from energy_lab import on_terminal, submit_decided, when_decided
 
 from slurm_energy.lab.cluster import Lab, PartitionSpec
 from slurm_energy.lab.jobs import show_job, submit, wait_for
@@ -65,9 +65,9 @@ def test_the_line_says_which_partition_is_tried_first_and_nothing_of_one_that_we
 ) -> None:
     lab = new_lab(partitions=PARTITIONS, energy=True, settings={"daemon": {"snapshot_interval_seconds": 30.0}})
     argv = ["sbatch", "-p", "a40,a100", "--gres=gpu:1", "-t", "5", "--hold", "--wrap", "true"]
-    said = when_decided(lambda: lab.run(argv, user="alice", check=True).stderr, bool)
-    assert "partition a100 first" in said
+    said = when_decided(lambda: on_terminal(lab, argv).stderr, bool)
+    assert "another choice of partition and a lower GPU clock" in said
     lab.run(["scontrol", "update", "PartitionName=a100", "State=DRAIN"], check=True)
-    said = when_decided(lambda: lab.run(argv, user="alice", check=True).stderr, bool)
-    assert "a100 at " in said
+    said = when_decided(lambda: on_terminal(lab, argv).stderr, bool)
+    assert "a lower GPU clock" in said
     assert "partition" not in said

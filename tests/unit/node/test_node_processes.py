@@ -143,3 +143,15 @@ def test_only_slurmd_of_the_host_is_its_nodes(proc: Proc) -> None:
     proc.start("slurmd|-D", pid=30, exe="/usr/sbin/slurmd-wlm")
     found = read_slurmd("n1", proc.root)
     assert found is not None and found.pid == 30
+
+
+def test_of_several_containers_that_share_their_processes_each_has_its_own_slurmd(proc: Proc) -> None:
+    for pid, host in ((30, "uts:[1]"), (32, "uts:[2]")):
+        proc.start("slurmd|-D", pid=pid, exe="/usr/sbin/slurmd")
+        (proc.root / str(pid) / "ns").mkdir()
+        (proc.root / str(pid) / "ns/uts").symlink_to(host)
+    assert read_slurmd("n1", proc.root) is None
+    (proc.root / "self/ns").mkdir(parents=True)
+    (proc.root / "self/ns/uts").symlink_to("uts:[2]")
+    found = read_slurmd("n1", proc.root)
+    assert found is not None and found.pid == 32
