@@ -163,7 +163,7 @@ def _leave_node(node: str | None) -> bool:
         environment[CONFIG_PATH_VARIABLE] = str(SETTINGS_PATH)
     settings = load_settings(environment, node)
     context = make_context(settings, HookLog("", "uninstall", _tell), _say_nothing)
-    if not context.spool.root.is_dir():
+    if not context.spool.root.is_dir() and not context.lock_records.read(context.boot_id, []):
         return True
     restored = _succeeds(close_every_job, context, "not every clock was put back")
     delivered = _succeeds(run_flush, context, "not every report was delivered")

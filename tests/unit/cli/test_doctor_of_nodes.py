@@ -234,3 +234,17 @@ def test_a_hook_whose_interpreter_is_gone_or_that_is_not_executable_is_a_problem
     problems = list(hook_problems([f"{folder}/*"]))
     assert [problem.partition(" ")[0] for problem in problems] == [f"{folder}/a.sh", f"{folder}/b.sh"]
     assert "runs /gone/python, which is not there" in problems[0] and "not executable" in problems[1]
+
+
+def test_only_what_slurm_runs_is_looked_at_for_faults(tmp_path: Path) -> None:
+    """slurmd's pattern passes over names that begin with a dot, and may have patterns in its folders."""
+    folder = tmp_path / "hooks" / "site"
+    folder.mkdir(parents=True)
+    text = "#!/bin/sh\nset -- '/gone/python' -I -m slurm_energy.node.main\n"
+    for name in (".copy.sh", "ours.sh"):
+        (folder / name).write_text(text)
+        (folder / name).chmod(0o644)
+    found = list(hook_problems([f"{tmp_path}/hooks/*/*", "/", "/etc/**x", "/etc/\0x", "relative", ""]))
+    assert [problem.partition(" ")[0] for problem in found if problem.startswith(str(tmp_path))] == [
+        f"{folder}/ours.sh"
+    ]
