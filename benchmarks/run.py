@@ -21,7 +21,7 @@ from slurm_energy.wire.client import exchange
 from slurm_energy.wire.codec import Message
 
 PARTITIONS = (PartitionSpec(name="a100", nodes=1, gpus_per_node=4),)
-SUBMISSIONS = 60
+SUBMISSIONS = 300
 EXCHANGES = 2000
 HOOK_RUNS = 25
 JOB_SECONDS = 1.0

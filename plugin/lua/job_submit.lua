@@ -41,7 +41,7 @@ local NODE_NUMBERS = {
 	"threads_per_core", "ntasks_per_board", "ntasks_per_socket", "ntasks_per_core", "ntasks_per_tres", "req_switch",
 	"contiguous",
 }
-local NO_VAL = 4294967294
+local NO_VAL, INFINITE = 4294967294, 4294967295
 -- What ties a job to its partitions, or decides whether Slurm takes it at once.
 local TYING_TEXTS = { "req_nodes", "exc_nodes", "reservation", "array_inx", "burst_buffer", "clusters" }
 -- Settings in which all partitions of a list must agree, or that a job takes from the first of them.
@@ -206,7 +206,11 @@ local function limit_holds(limit, value) return not is_set(limit) or value <= li
 -- Whether a partition takes the job by what slurmctld says of it.
 local function takes(part, job)
 	local time, nodes = field(job, "time_limit"), field(job, "min_nodes")
-	if not is_set(time) then time = is_set(part.default_time) and part.default_time or 0 end
+	if time == INFINITE then
+		time = math.huge
+	elseif not is_set(time) then
+		time = is_set(part.default_time) and part.default_time or 0
+	end
 	local asked = is_set(nodes) and nodes or 1
 	local function listed(list, name)
 		return list == nil or list == "" or list:upper() == "ALL" or

@@ -133,7 +133,7 @@ def main(argv: list[str] | None = None) -> int:
         return wrong.exit_code
     except (click.Abort, KeyboardInterrupt) as ending:
         if isinstance(ending.__context__, EOFError):
-            say("nobody answered the question: --yes goes on without asking", PROGRAM)
+            say("the question was not answered: --yes goes on without asking", PROGRAM)
             return EXIT_FAILED
         say("interrupted", PROGRAM)
         return EXIT_INTERRUPTED

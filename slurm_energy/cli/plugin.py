@@ -118,7 +118,7 @@ class BeforeStart:
         """Make the plugin right, and yield what was done."""
         self._end = self.clock() + BEFORE_START_SECONDS
         found = self._look()
-        if found.standing is Standing.NOT_LISTED and not found.taken_out:
+        if found.standing in {Standing.NOT_LISTED, Standing.LUA} and not found.taken_out:
             return
         if not found.loads:
             yield from self._restore(found)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from slurm_energy.cli.installation import JOB_SUBMIT_PLUGIN
+from slurm_energy.cli.installation import JOB_SUBMIT_PLUGIN, LUA_SCRIPT
 from slurm_energy.cli.job_submit_line import is_taken_out, plugin_words
 from slurm_energy.cli.site import (
     SYSTEM_PATH,
@@ -45,6 +45,8 @@ class Standing(StrEnum):
     """Slurmctld stops."""
     NOT_LISTED = "not listed"
     """JobSubmitPlugins does not name the plugin."""
+    LUA = "lua"
+    """Our script in Slurm's own lua plugin asks in its place."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,8 +104,11 @@ def check_plugin(
     places = tuple(plugin_places(conf, program, root))
     file, problem, loads = _first_that_loads(places, release, machine_of(program.resolve()), root)
     taken_out = is_taken_out(conf_path, root)
-    if "energy" in plugin_words(conf.get("jobsubmitplugins", "")):
+    listed = plugin_words(conf.get("jobsubmitplugins", ""))
+    if "energy" in listed:
         standing, says, fix = _judged(release, file, problem, loads)
+    elif "lua" in listed and not taken_out and asks_by_lua(conf_path, root):
+        standing, says, fix = Standing.LUA, f"{LUA_SCRIPT} asks, in Slurm's own lua plugin: no clock is set", ""
     else:
         standing, says, fix = _unlisted(conf_path, problem, taken_out)
     return PluginCheck(
@@ -117,6 +122,15 @@ def check_plugin(
         loads=loads,
         taken_out=taken_out,
     )
+
+
+def asks_by_lua(slurm_conf: Path, root: Path = Path("/")) -> bool:
+    """Return whether the script that Slurm's lua plugin reads loads ours, and ours is there."""
+    try:
+        text = under(root, slurm_conf.parent / LUA_SCRIPT.name).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
+    return str(LUA_SCRIPT) in text and under(root, LUA_SCRIPT).is_file()
 
 
 def _unlisted(conf_path: Path, problem: str, taken_out: bool) -> tuple[Standing, str, str]:

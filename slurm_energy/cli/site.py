@@ -134,7 +134,8 @@ def detected_roles(config: Config, environment: Mapping[str, str] = os.environ) 
     path = environment.get("PATH", "") + ":" + SYSTEM_PATH
     conf = read_slurm_conf(slurm_conf_path(config, environment))
     host = os.uname().nodename.partition(".")[0]
-    controllers = re.split(r"[\s,(]+", conf.get("slurmctldhost", ""))
+    # Slurm takes a host's short name and its long one.
+    controllers = [name.partition(".")[0] for name in re.split(r"[\s,(]+", conf.get("slurmctldhost", ""))]
     roles = []
     if host in controllers or (shutil.which("slurmctld", path=path) and not conf.get("slurmctldhost")):
         roles.append("controller")

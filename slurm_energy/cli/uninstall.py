@@ -13,6 +13,7 @@ from slurm_energy.cli.install import carry_out, chosen_roles, present_settings, 
 from slurm_energy.cli.installation import (
     CONFIG_DIRECTORY,
     JOB_SUBMIT_PLUGIN,
+    KEPT_PLUGIN,
     ROLES,
     SETTINGS_PATH,
     UNIT_DIRECTORY,
@@ -150,9 +151,9 @@ def _forget_units(root: Path, units: Sequence[str]) -> None:
 
 def _remove_empty_folders(root: Path, changes: Sequence[FileChange]) -> None:
     folders = {change.target.parent for change in changes if change.planned.absent}
-    ours = under(root, CONFIG_DIRECTORY)
+    ours, kept = under(root, CONFIG_DIRECTORY), under(root, KEPT_PLUGIN.parent)
     for folder in (*folders, ours / "prolog.d", ours / "epilog.d"):
-        if folder.is_relative_to(ours):
+        if folder.is_relative_to(ours) or folder == kept:
             remove_empty_folder(folder)
 
 
@@ -163,7 +164,7 @@ def _leave_node(node: str | None) -> bool:
         environment[CONFIG_PATH_VARIABLE] = str(SETTINGS_PATH)
     settings = load_settings(environment, node)
     context = make_context(settings, HookLog("", "uninstall", _tell), _say_nothing)
-    if not context.spool.root.is_dir():
+    if not context.spool.root.is_dir() and not context.lock_records.read(context.boot_id, []):
         return True
     restored = _succeeds(close_every_job, context, "not every clock was put back")
     delivered = _succeeds(run_flush, context, "not every report was delivered")

@@ -40,6 +40,8 @@ def parse_job_id(value: object) -> JobId:
     """Return a job id from an int or its decimal text: 1 to 4294967295."""
     if isinstance(value, bool) or not isinstance(value, (int, str)):
         raise ValueRangeError(f"job id {value!r} is not a number")
+    if isinstance(value, str) and not (value.isascii() and value.lstrip("-").isdigit()):
+        raise ValueRangeError(f"job id {value[:64]!r} is not a number")  # 7_1 is a task, and int() takes it for 71
     try:
         number = int(value)
     except ValueError:

@@ -1,5 +1,6 @@
 """What this node tells of itself: gathered by `repair`, which may open the GPUs, and sent by `flush`, which may not."""
 
+import glob
 import hashlib
 import json
 import os
@@ -133,14 +134,18 @@ def spool_status(context: HookContext) -> SpoolStatus:
 
 def hook_problems(patterns: Sequence[str]) -> Iterator[str]:
     """Yield what keeps the hook scripts that slurmd runs from working: each names a script and what it lacks."""
-    scripts: list[Path] = []
-    for pattern in dict.fromkeys(patterns):
-        place = Path(pattern)
-        scripts += sorted(place.parent.glob(place.name))
+    scripts = [script for pattern in patterns for script in matching_scripts(pattern)]
     for script in dict.fromkeys(scripts):
         problem = script_problem(script)
         if problem is not None:
             yield problem
+
+
+def matching_scripts(pattern: str) -> list[Path]:
+    """Return what Slurm runs for a value of Prolog or Epilog: like glob(3), without names that begin with a dot."""
+    with suppress(ValueError):  # a character that no path has
+        return [Path(found) for found in sorted(glob.glob(pattern))]  # noqa: PTH207  # Path.glob matches other files
+    return []
 
 
 def hook_patterns(slurm_conf: Path) -> tuple[str, ...]:

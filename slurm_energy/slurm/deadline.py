@@ -5,12 +5,12 @@ from datetime import datetime, timedelta
 
 from slurm_energy.errors import ValueRangeError
 
-_CLOCK = re.compile(r"(\d{1,2}):(\d{2})(?::(\d{2}))?\s*([ap]m)?\Z", re.IGNORECASE)
+_CLOCK = re.compile(r"(\d{1,2}):(\d{2})(?::(\d{2}))?\s*([ap]m)?\Z", re.ASCII | re.IGNORECASE)
 _UNIX = re.compile(r"@(\d{1,11})\Z", re.ASCII)
-_OFFSET = re.compile(r"now\+(\d{1,9})\s*([a-z]*)\Z", re.IGNORECASE)
-_ISO_DATE = re.compile(r"(\d{4})-(\d{1,2})-(\d{1,2})\Z")
-_US_DATE = re.compile(r"(\d{1,2})[/.](\d{1,2})(?:[/.](\d{2}|\d{4}))?\Z")
-_DIGITS_DATE = re.compile(r"(\d{2})(\d{2})(\d{2})?\Z")
+_OFFSET = re.compile(r"now\+(\d{1,9})\s*([a-z]*)\Z", re.ASCII | re.IGNORECASE)
+_ISO_DATE = re.compile(r"(\d{4})-(\d{1,2})-(\d{1,2})\Z", re.ASCII)
+_US_DATE = re.compile(r"(\d{1,2})[/.](\d{1,2})(?:[/.](\d{2}|\d{4}))?\Z", re.ASCII)
+_DIGITS_DATE = re.compile(r"(\d{2})(\d{2})(\d{2})?\Z", re.ASCII)
 _WORDS = {"midnight": (0, 0), "noon": (12, 0), "fika": (15, 0), "teatime": (16, 0)}
 _UNITS = {"second": 1, "minute": 60, "hour": 3600, "day": 86_400, "week": 604_800}
 _HORIZON_SECONDS = 10 * 366 * 86_400

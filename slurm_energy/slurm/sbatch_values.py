@@ -14,9 +14,9 @@ Options = Mapping[str, str | None]
 
 _MIB: Final = {"K": 1 / 1024, "M": 1.0, "G": 1024.0, "T": 1024.0 * 1024.0}
 _COUNT_UNIT: Final = {"": 1, "k": 1024, "m": 1024 * 1024}
-_MEMORY = re.compile(r"(\d{1,15})([KMGTkmgt]?)[bB]?\Z")
-_NODES = re.compile(r"(\d{1,9})([kKmM]?)(?:-(\d{1,9})([kKmM]?))?(?::\d+)?\Z")
-_PERCENT = re.compile(r"(\d{1,4}(?:\.\d{1,6})?)%?\Z")
+_MEMORY = re.compile(r"(\d{1,15})([KMGTkmgt]?)[bB]?\Z", re.ASCII)
+_NODES = re.compile(r"(\d{1,9})([kKmM]?)(?:-(\d{1,9})([kKmM]?))?(?::\d+)?\Z", re.ASCII)
+_PERCENT = re.compile(r"(\d{1,4}(?:\.\d{1,6})?)%?\Z", re.ASCII)
 
 
 def time_limit_minutes(options: Options) -> float | None:

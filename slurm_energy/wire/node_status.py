@@ -12,6 +12,7 @@ from slurm_energy.wire.report import BATCH_FORMAT, Batch, batch_fields, decode_r
 
 MAX_STATUS_BYTES = 65_536
 MAX_GPUS = 64
+MAX_PLUGINS = 8
 MAX_LINES = 32
 MAX_LINE = 500
 MAX_PROOF = 300
@@ -53,10 +54,17 @@ def encode_status(status: NodeStatus) -> dict[str, object]:
     for key in ("problems", "repair_said"):
         lines = document[key]
         assert isinstance(lines, list)
-        document[key] = [str(line)[:MAX_LINE] for line in lines[:MAX_LINES]]
-    if isinstance(document["gpus"], list):
-        document["gpus"] = document["gpus"][:MAX_GPUS]
+        document[key] = [_line(line) for line in lines[:MAX_LINES]]
+    for key in ("interpreter", "driver_problem"):
+        document[key] = None if document[key] is None else _line(document[key])
+    for key, most in (("gpus", MAX_GPUS), ("plugins", MAX_PLUGINS)):
+        members = document[key]
+        document[key] = members[:most] if isinstance(members, list) else members
     return document
+
+
+def _line(value: object) -> str:
+    return str(value).replace("\0", "?")[:MAX_LINE]
 
 
 def decode_status(value: object) -> NodeStatus:
@@ -78,7 +86,7 @@ def decode_status(value: object) -> NodeStatus:
         hook_version=fields.text("hook_version", 64),
         interpreter=fields.optional_text("interpreter") or "",
         slurm_version=fields.optional_text("slurm_version", 64),
-        plugins=tuple(_plugin(plugin) for plugin in fields.sequence("plugins", 8)),
+        plugins=tuple(_plugin(plugin) for plugin in fields.sequence("plugins", MAX_PLUGINS)),
         spool=_spool(fields.get("spool")),
         problems=fields.texts("problems", MAX_LINES),
         gpus=None if gpus is None else tuple(_gpu(gpu) for gpu in fields.sequence("gpus", MAX_GPUS)),

@@ -1,5 +1,6 @@
 """The doctor on hosts that are well and on hosts that are not; Slurm's commands are stand-ins."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -19,6 +20,7 @@ from slurm_energy.cli.doctor.node_checks import node_checks
 from slurm_energy.cli.doctor.run import examine, situation_of
 from slurm_energy.cli.doctor.slurm_checks import slurm_checks
 from slurm_energy.cli.main import main
+from slurm_energy.cli.site import detected_roles
 from slurm_energy.config import Config, parse_config
 from slurm_energy.errors import SlurmError
 from slurm_energy.policy import automatic
@@ -404,3 +406,51 @@ def test_the_command_exits_1_when_something_fails(
     said = capfd.readouterr()
     assert "fail cluster name" in said.out
     assert "checks: " in said.err
+
+
+def test_a_site_whose_lua_script_asks_is_in_order(site: Site, plugins: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copytree(plugins, site.root / "plugins")
+    ours = site.root / "ours/job_submit.lua"
+    monkeypatch.setattr("slurm_energy.cli.plugin_check.LUA_SCRIPT", ours)
+    ours.parent.mkdir()
+    ours.write_text("-- ours\n")
+    (site.root / "job_submit.lua").write_text(f'dofile("{ours}")\n')
+    site.live = site.live.replace("= lua,energy", "= lua")
+    site.write_scontrol()
+    findings = verdicts(slurm_checks(site.situation("controller")))
+    assert set(findings.values()) == {Verdict.OK}
+    ours.unlink()
+    assert verdicts(slurm_checks(site.situation("controller")))["JobSubmitPlugins"] is Verdict.FAIL
+
+
+def test_a_file_that_slurm_passes_over_in_a_folder_of_hooks_is_no_fault(site: Site) -> None:
+    (site.root / "epilog.d/.gitignore").write_text("*.orig\n")
+    assert found(slurm_checks(site.situation("node")), "Epilog").verdict is Verdict.OK
+
+
+@pytest.mark.parametrize(
+    ("skipped", "verdict"),
+    [
+        (None, Verdict.OK),
+        ({"job: no submit time": 2}, Verdict.WARN),
+        ({"node: GRES gpu:?:1": 1, "job: no submit time": 2}, Verdict.FAIL),
+    ],
+)
+def test_rows_that_could_not_be_read_are_named(site: Site, skipped: dict[str, int] | None, verdict: Verdict) -> None:
+    document = {"store": {}, "daemon": {"snapshot_rows_skipped": skipped, "journal_waiting_bytes_on_disk": 0}}
+    daemon = FakeDaemon(site.root / "d.sock", Message("ok", {"version": __version__, "json": json.dumps(document)}))
+    finding = found(daemon_checks(site.situation("controller")), "rows of Slurm")
+    daemon.close()
+    assert finding.verdict is verdict
+    assert all(f"{count} x {reason}" in finding.found for reason, count in (skipped or {}).items())
+
+
+@pytest.mark.parametrize(
+    "named", ["{host}", "{host}(10.0.0.1)", "{host}.example.org", "other,{host}.example.org(10.0.0.1)"]
+)
+def test_a_controller_is_known_by_its_short_or_long_name(site: Site, named: str) -> None:
+    host = os.uname().nodename.partition(".")[0]
+    (site.root / "slurm.conf").write_text(f"SlurmctldHost={named.format(host=host)}\n")
+    assert "controller" in detected_roles(site.config(), {"PATH": ""})
+    (site.root / "slurm.conf").write_text("SlurmctldHost=elsewhere\n")
+    assert "controller" not in detected_roles(site.config(), {"PATH": ""})

@@ -26,6 +26,8 @@ local jobs = {
 	threaded = function() return { threads_per_core = 1 } end,
 	component = function() return { het_job_offset = 0 } end,
 	reserved = function() return { reservation = "maint" } end,
+	kept = function() return { partition = "a100,drained", spank_job_env = { "ENERGY_TERMINAL=1" } } end,
+	unlimited = function() return { partition = "a100,two_hours", time_limit = 4294967295 } end,
 	long = function() return { partition = ("p"):rep(5000) } end,
 }
 local function partition(more)
@@ -41,6 +43,7 @@ local parts = {
 	a100 = partition({ flag_default = 1, flags = 1 }), a40 = partition(), v100 = partition(),
 	drained = partition({ state_up = 2 }), short = partition({ max_time = 5 }), small = partition({ max_cpus_per_node = 1 }),
 	high = partition({ priority_tier = 2 }), other_default = partition({ default_time = 1 }),
+	two_hours = partition({ max_time = 120 }),
 	limited = partition({ qos = "part" }), reserved = partition({ flags = 16 }), whole = partition({ max_share = 0 }),
 }
 slurm = {

@@ -167,6 +167,12 @@ def test_an_answer_goes_first_where_slurm_takes_the_list_all_the_same(
     assert ("partition", then) in submit(daemon.path, own)
 
 
+def test_a_job_without_a_time_limit_is_not_put_where_there_is_one(start: Start) -> None:
+    daemon = start(answer(partition="two_hours"))
+    assert ("partition", "two_hours,a100") in submit(daemon.path, "a100,two_hours")
+    assert ("partition", "a100,two_hours") in submit(daemon.path, "unlimited")
+
+
 def test_as_it_is_shipped_the_last_partition_stays_the_last_and_none_is_added(start: Start) -> None:
     daemon = start(answer(partition="a40"))
     assert ("partition", "a100,a40") in submit(daemon.path, "a100,a40", absent="")
@@ -182,7 +188,7 @@ def test_a_partition_unlike_the_default_one_is_not_added(start: Start, named: st
 
 def test_the_line_for_a_job_that_stays_is_told_where_it_stays(start: Start) -> None:
     daemon = start(answer(partition="drained", message="drained first", message_in_place="13 % less"))
-    assert ("user", "energy: 13 % less") in submit(daemon.path, "a100,drained")
+    assert ("user", "energy: 13 % less") in submit(daemon.path, "kept")
 
 
 def preferred(lines: list[tuple[str, ...]]) -> str | None:

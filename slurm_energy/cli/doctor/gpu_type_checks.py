@@ -39,7 +39,7 @@ def gpu_type_checks(config: Config, nodes: Sequence[NodeGpuTypes]) -> Iterator[F
         if name is not None:
             models.setdefault(name, []).append(_word(slurm_type))
         else:
-            text = f"{_word(slurm_type)}: none, as long as nobody says which GPU it is; energy is measured all the same"
+            text = f"{_word(slurm_type)}: none until it is known which GPU it is; energy is measured all the same"
             yield ok(SAVING, text)
     for model, words in models.items():
         yield _saving(config, model, words)
@@ -73,7 +73,7 @@ def _identity(config: Config, slurm_type: str | None, nodes: Sequence[NodeGpuTyp
         text = f"{word} is taken for {taken}, and the drivers of {several(shown)} show {several(names)}"
         return fail(SUBJECT, text, f'set "{word}" = "{model}" {AFTERWARDS}')
     if model is None:
-        return ok(SUBJECT, f"{word} is taken for {taken}; no node has told what it is")
+        return ok(SUBJECT, f"{word} is taken for {taken}; no node has reported what it is")
     return ok(SUBJECT, f"{word} is {taken}, as the drivers show")
 
 

@@ -121,7 +121,7 @@ def _spool(spool: SpoolStatus) -> Iterator[tuple[str, Verdict, str, str]]:
         text = f"{spool.waiting_reports} reports wait, the oldest {spool.oldest_waiting_seconds / 3600.0:.1f} h"
         yield SPOOLS, Verdict.FAIL, text, "slurm-energy-hook flush (as root, there) says why they do not go"
     if spool.rejected_files:
-        text = f"{spool.rejected_files} files in {where}/rejected that nobody could use"
+        text = f"{spool.rejected_files} files in {where}/rejected that could not be used"
         yield SPOOLS, Verdict.WARN, text, "read them, report the fault, then delete them"
 
 

@@ -12,11 +12,11 @@ from slurm_energy.cli.installation import (
     PLUGIN_CONF_NAME,
     SPANK_PLUGIN,
 )
-from slurm_energy.cli.plugin_check import Standing, check_plugin
+from slurm_energy.cli.plugin_check import Standing, asks_by_lua, check_plugin
 from slurm_energy.cli.site import SYSTEM_PATH, plugin_directory, run_command, slurm_command, under
 from slurm_energy.cli.slurm_conf_lines import HOOK_PATH
 from slurm_energy.errors import SlurmError
-from slurm_energy.node.status import script_problem
+from slurm_energy.node.status import matching_scripts, script_problem
 from slurm_energy.slurm.plugin_file import Release, parse_release, read_plugin_file
 
 INSTALL = "slurm-energy install"
@@ -84,7 +84,7 @@ def _job_submit_line(situation: Situation) -> Finding:
             f"{line}: {names[-1]} runs after energy; what it changes was not decided on, and the message is wrong then",
             f"write energy last in JobSubmitPlugins in {situation.slurm_conf} and restart slurmctld",
         )
-    if "energy" in names:
+    if "energy" in names or ("lua" in names and asks_by_lua(situation.slurm_conf, situation.root)):
         return ok("JobSubmitPlugins", line)
     return fail(
         "JobSubmitPlugins",
@@ -102,7 +102,7 @@ def _job_submit_plugin(situation: Situation) -> Finding:
     said = check.says
     if running is not None and check.release is not None and running != check.release:
         said = f"{said} (slurmctld {running} runs until it is restarted)"
-    if check.standing is Standing.RIGHT and not check.fix:
+    if check.standing in {Standing.RIGHT, Standing.LUA} and not check.fix:
         return ok(subject, said)
     if check.standing in {Standing.RIGHT, Standing.NOT_LISTED} and not check.taken_out:
         return warn(subject, said, check.fix or f"{INSTALL} --role controller")
@@ -260,8 +260,8 @@ def _hook(situation: Situation, name: str) -> Finding:
         )
     if not situation.is_node:
         return ok(subject, pattern)
-    places = [under(situation.root, Path(place)) for place in pattern.split(",")]
-    scripts = sorted(script for place in places for script in place.parent.glob(place.name))
+    places = [str(under(situation.root, Path(place))) for place in pattern.split(",") if place]
+    scripts = sorted(script for place in places for script in matching_scripts(place))
     ours = [script for script in scripts if _is_ours(script)]
     if not ours:
         return fail(

@@ -143,7 +143,7 @@ ODD = tuple(gpu(i, name="NVIDIA RTX 9999", gpu_type=None, slurm_type="odd") for 
         ("gpu:odd:2", ODD, {"odd": "a40"}, Verdict.FAIL, "yet it is taken for a40", "remove odd"),
         ("gpu:a100:2", (gpu(0), V100S[1]), {}, Verdict.FAIL, "stands for different models", "GRES type of its own"),
         ("gpu:mystery:2", None, {}, Verdict.FAIL, "no clock is chosen for it", "CATALOGUE-NAME"),
-        ("gpu:a100:2", None, {}, Verdict.OK, "no node has told what it is", ""),
+        ("gpu:a100:2", None, {}, Verdict.OK, "no node has reported what it is", ""),
     ],
 )
 def test_a_gres_type_is_taken_for_what_the_drivers_show(
@@ -159,7 +159,7 @@ def test_a_gres_type_is_taken_for_what_the_drivers_show(
         ("gpu:a100:2", "a100 (a100-sxm4-80gb): clock curve measured: about"),
         ("gpu:a40:2", "a40: none with a slowdown of at most 5%"),
         ("gpu:t4:2", "t4: none by clocks: no clock curve is known"),
-        ("gpu:mystery:2", "mystery: none, as long as nobody says which GPU it is"),
+        ("gpu:mystery:2", "mystery: none until it is known which GPU it is"),
     ],
 )
 def test_each_type_is_told_plainly_whether_it_can_save(gres: str, words: str) -> None:
@@ -234,3 +234,17 @@ def test_a_hook_whose_interpreter_is_gone_or_that_is_not_executable_is_a_problem
     problems = list(hook_problems([f"{folder}/*"]))
     assert [problem.partition(" ")[0] for problem in problems] == [f"{folder}/a.sh", f"{folder}/b.sh"]
     assert "runs /gone/python, which is not there" in problems[0] and "not executable" in problems[1]
+
+
+def test_only_what_slurm_runs_is_looked_at_for_faults(tmp_path: Path) -> None:
+    """slurmd's pattern passes over names that begin with a dot, and may have patterns in its folders."""
+    folder = tmp_path / "hooks" / "site"
+    folder.mkdir(parents=True)
+    text = "#!/bin/sh\nset -- '/gone/python' -I -m slurm_energy.node.main\n"
+    for name in (".copy.sh", "ours.sh"):
+        (folder / name).write_text(text)
+        (folder / name).chmod(0o644)
+    found = list(hook_problems([f"{tmp_path}/hooks/*/*", "/", "/etc/**x", "/etc/\0x", "relative", ""]))
+    assert [problem.partition(" ")[0] for problem in found if problem.startswith(str(tmp_path))] == [
+        f"{folder}/ours.sh"
+    ]

@@ -193,3 +193,23 @@ def test_headers_are_those_of_the_series(tmp_path: Path) -> None:
 )
 def test_releases_are_read_as_slurm_prints_them(said: str, release: Release | None) -> None:
     assert parse_release(said) == release
+
+
+def test_a_site_whose_lua_script_asks_needs_no_plugin(host: Host) -> None:
+    host.conf.write_text("JobSubmitPlugins=lua\n")
+    ours, sites = host.root / "etc/slurm-energy/job_submit.lua", host.conf.parent / "job_submit.lua"
+    ours.parent.mkdir()
+    settings = parse_config({"cluster": {"slurm_conf": "/etc/slurm.conf"}}, source="test", environment={})
+
+    def standing() -> Standing:
+        found = check_plugin(settings, {}, slurmctld=host.program, root=host.root)
+        assert found is not None
+        return found.standing
+
+    sites.write_text("return slurm.SUCCESS\n")
+    ours.write_text("-- ours\n")
+    assert standing() is Standing.NOT_LISTED
+    sites.write_text('dofile("/etc/slurm-energy/job_submit.lua")\n')
+    assert standing() is Standing.LUA
+    ours.unlink()
+    assert standing() is Standing.NOT_LISTED

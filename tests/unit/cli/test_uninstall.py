@@ -1,14 +1,18 @@
 """What `uninstall` takes away below a root of its own: what `install` wrote, and nothing else."""
 
 import re
+import shutil
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from node_bench import Bench, entry
 
+from slurm_energy.cli import uninstall
 from slurm_energy.cli.installation import ROLES
 from slurm_energy.cli.main import cli
 from slurm_energy.errors import ConfigError
+from slurm_energy.node.prolog import run_prolog
 
 SLURM_CONF = "ClusterName=north\nSlurmctldHost=ctl1\nJobSubmitPlugins=lua\nNodeName=n1\n"
 PLUGINS = "usr/lib/x86_64-linux-gnu/slurm-wlm"
@@ -152,3 +156,16 @@ def test_a_file_that_somebody_changed_is_copied_before_it_goes(root: Path) -> No
     (copy,) = unit.parent.glob("*.before-*")
     assert copy.read_text().endswith("# ours\n")
     assert not list((root / "bin").glob(".tru_*"))
+
+
+def test_a_clock_is_put_back_though_the_spool_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second record of a lock outlives the spool."""
+    bench = Bench(tmp_path)
+    run_prolog(bench.context(), bench.hook(7, "0", entry()))
+    shutil.rmtree(bench.spool.root)
+    monkeypatch.setattr(uninstall, "load_settings", lambda *_: None)
+    monkeypatch.setattr(uninstall, "make_context", lambda *_: bench.context())
+    monkeypatch.setattr(uninstall, "run_flush", lambda _context: True)
+    assert uninstall._leave_node(None)
+    assert bench.locks() == [None] * 4
+    assert not bench.spool.root.exists()

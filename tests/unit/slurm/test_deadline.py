@@ -62,6 +62,7 @@ def test_sbatchs_own_time_forms_are_read(text: str, moment: datetime) -> None:
         "$(id)",
         "9" * 400,
         "now+999999999weeks",
+        "\uff12\uff10\uff13\uff10-01-01",
     ],
 )
 def test_anything_else_the_past_and_the_far_future_are_errors(text: str) -> None:

@@ -49,7 +49,7 @@ def test_mig_and_gpu_identifiers_are_kept_as_such() -> None:
     assert hook.gpu_numbers == () and hook.has_gpus
 
 
-@pytest.mark.parametrize("bad", ["", "x", "0", "-1", "4294967296", "1;rm", "9" * 5000])
+@pytest.mark.parametrize("bad", ["", "x", "0", "-1", "4294967296", "1;rm", "7_1", " 7", "\u0667", "9" * 5000])
 def test_without_a_job_id_there_is_no_hook(bad: str) -> None:
     with pytest.raises(SlurmError, match="SLURM_JOB_ID"):
         parse_hook_environment({"SLURM_JOB_ID": bad})

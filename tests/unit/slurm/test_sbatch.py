@@ -174,6 +174,8 @@ def test_the_jobs_name_is_the_one_that_sbatch_gives(words: tuple[str, ...], name
         (("--energy-max-slowdown=201",), "not a percentage between 0 and 200"),
         (("--energy-max-slowdown=-1",), "not a percentage"),
         (("--energy-max-slowdown=nan",), "not a percentage"),
+        (("--energy-max-slowdown=\u0665",), "not a percentage"),
+        (("--mem=\u0665",), "is not a size"),
         (("--energy-deadline=someday",), "deadline 'someday'"),
         (("-N0",), "--nodes=0 has a count below 1"),
         (("-N4-2",), "reversed range"),

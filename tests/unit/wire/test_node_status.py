@@ -1,6 +1,7 @@
 """A node's status on the wire: it comes back whole, and hostile content is an error and nothing else."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from slurm_energy.domain.node_status import GpuStatus, NodeStatus, PluginStatus,
 from slurm_energy.errors import WireError
 from slurm_energy.wire.node_status import (
     MAX_LINES,
+    MAX_PLUGINS,
     MAX_STATUS_BYTES,
     decode_delivery,
     decode_received,
@@ -99,3 +101,18 @@ def test_the_largest_status_that_is_sent_is_taken() -> None:
     assert len(json.dumps(document, ensure_ascii=False).encode()) < MAX_STATUS_BYTES * 2
     taken = decode_status(document)
     assert (len(taken.gpus or ()), len(taken.problems)) == (64, MAX_LINES)
+
+
+def test_whatever_a_node_has_to_say_its_status_is_taken() -> None:
+    status = replace(
+        STATUS,
+        interpreter="/p" * 5000,
+        driver_problem="no\0driver" * 5000,
+        problems=("a\0b", "/etc/\udcff.sh is not executable"),
+        plugins=tuple(PluginStatus(path=f"/opt/{number}/spank_energy.so", version="22.05.8") for number in range(50)),
+    )
+    taken = decode_delivery(encode_status_batch(status)).status
+    assert taken is not None
+    assert taken.problems == ("a?b", "/etc/?.sh is not executable")
+    assert (taken.driver_problem or "").startswith("no?driver")
+    assert len(taken.plugins) == MAX_PLUGINS
