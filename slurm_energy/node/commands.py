@@ -1,7 +1,6 @@
 """The hook's verbs, put together with the real doors."""
 
 import os
-import random
 import signal
 import sys
 import time
@@ -178,6 +177,8 @@ def _run(
         from slurm_energy.node.flush import run_flush, run_flush_soon  # noqa: PLC0415
 
         if "soon" in options:
+            import random  # noqa: PLC0415  # prolog and epilog do not pay for it
+
             return run_flush_soon(context, environment.get("SLURM_NODELIST", ""), random.random)
         return run_flush(context)
     if verb == "repair":

@@ -26,7 +26,6 @@ local jobs = {
 	threaded = function() return { threads_per_core = 1 } end,
 	component = function() return { het_job_offset = 0 } end,
 	reserved = function() return { reservation = "maint" } end,
-	kept = function() return { partition = "a100,drained", spank_job_env = { "ENERGY_TERMINAL=1" } } end,
 	unlimited = function() return { partition = "a100,two_hours", time_limit = 4294967295 } end,
 	long = function() return { partition = ("p"):rep(5000) } end,
 }
@@ -61,7 +60,10 @@ for name in (arg[5] or ""):gmatch("[%w_]+") do
 end
 assert(assert(loadstring(text))() == 0)
 for _ = 1, times do
-	local job = jobs[kind] and jobs[kind]() or { partition = kind, script = "#!/bin/sh", time_limit = 90, cpus_per_task = 2 }
+	local job = jobs[kind] and jobs[kind]() or {
+		partition = kind, script = "#!/bin/sh", time_limit = 90, cpus_per_task = 2,
+		spank_job_env = { "ENERGY_TERMINAL=1" },
+	}
 	print("rc", slurm_job_submit(job, parts, 1000))
 	print("partition", rawget(job, "partition"))
 	print("admin_comment", rawget(job, "admin_comment"))

@@ -47,7 +47,6 @@ class Daemon:
                 while chunk := connection.recv(65_536):
                     raw += chunk
                 delivery = decode_delivery(verify(decode(raw), key=KEY, replay=self._replay).body)
-                self.batch = delivery.batch
                 numbers: list[int] = [report.job_id for report in delivery.batch.reports]
                 if delivery.status is None:
                     self.batch = delivery.batch

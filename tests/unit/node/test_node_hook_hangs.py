@@ -80,7 +80,7 @@ def test_work_and_log_that_both_hang_end_at_the_limit(environment: dict[str, str
 def test_deadline_is_told_in_the_log_with_what_was_said_before(tmp_path: Path, environment: dict[str, str]) -> None:
     before = (
         "from slurm_energy.node import commands\n"
-        "commands._run = lambda verb, options, environment, context: "
+        "commands._run = lambda verb, options, environment, context, said: "
         "(context.log.write('so far'), context.stage('hanging'), signal.pause())"
     )
     done = run("prolog", {**environment, LIMIT: "8.0"}, before=before)

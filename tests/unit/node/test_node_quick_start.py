@@ -161,7 +161,7 @@ def test_hook_imports_nothing_that_is_slow(tmp_path: Path, verb: str) -> None:
     )
     environment = {"SLURM_JOB_ID": "7", "SLURM_JOB_GPUS": "0", "SLURM_ENERGY_CONFIG": str(settings)}
     command = [sys.executable, "-I", "-c", MODULES, verb, str(tmp_path / "modules")]
-    subprocess.run(command, env=environment, check=True, timeout=60)
+    subprocess.run(command, env=environment, capture_output=True, check=True, timeout=60)
     loaded = set((tmp_path / "modules").read_text().split())
     assert {f"slurm_energy.node.{verb}", "pynvml"} <= loaded
     assert loaded & SLOW_TO_IMPORT == set()
