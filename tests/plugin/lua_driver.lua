@@ -26,7 +26,6 @@ local jobs = {
 	threaded = function() return { threads_per_core = 1 } end,
 	component = function() return { het_job_offset = 0 } end,
 	reserved = function() return { reservation = "maint" } end,
-	kept = function() return { partition = "a100,drained", spank_job_env = { "ENERGY_TERMINAL=1" } } end,
 	unlimited = function() return { partition = "a100,two_hours", time_limit = 4294967295 } end,
 	long = function() return { partition = ("p"):rep(5000) } end,
 }

@@ -188,7 +188,7 @@ def test_a_partition_unlike_the_default_one_is_not_added(start: Start, named: st
 
 def test_the_line_for_a_job_that_stays_is_told_where_it_stays(start: Start) -> None:
     daemon = start(answer(partition="drained", message="drained first", message_in_place="13 % less"))
-    assert ("user", "energy: 13 % less") in submit(daemon.path, "kept")
+    assert ("user", "energy: 13 % less") in submit(daemon.path, "a100,drained")
 
 
 def preferred(lines: list[tuple[str, ...]]) -> str | None:
