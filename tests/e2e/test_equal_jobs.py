@@ -1,4 +1,4 @@
-"""Equal jobs in a burst on a real slurmctld: each has a decision and a record of its own, though few were asked about."""
+"""Equal jobs in a burst on a real slurmctld: each has its own decision and record, though few were asked about."""
 
 import json
 import time
