@@ -165,3 +165,23 @@ extern energy_exchange_t energy_exchange(const char *socket_path, unsigned int d
 			 _reason(result, error_number, error_text, sizeof(error_text)));
 	return result;
 }
+
+extern bool energy_exchange_tell(const char *socket_path, const char *message, size_t length)
+{
+	struct sockaddr_un address = { .sun_family = AF_UNIX };
+	size_t path_length = strlen(socket_path);
+	bool told = false;
+	int fd;
+
+	if (path_length >= sizeof(address.sun_path))
+		return false;
+	fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	if (fd < 0)
+		return false;
+	memcpy(address.sun_path, socket_path, path_length + 1);
+	/* A message in part, which the daemon could not read, is none. */
+	if (!connect(fd, (const struct sockaddr *) &address, sizeof(address)))
+		told = (send(fd, message, length, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t) length);
+	close(fd);
+	return told;
+}

@@ -3,6 +3,7 @@
 #ifndef ENERGY_EXCHANGE_H
 #define ENERGY_EXCHANGE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -25,5 +26,11 @@ extern energy_exchange_t energy_exchange(const char *socket_path, unsigned int d
 					 const char *request, size_t request_length,
 					 char *reply, size_t reply_size, size_t *reply_length,
 					 char *detail, size_t detail_size);
+
+/*
+ * Send a message whose reply nobody waits for, in one piece and without any wait.
+ * Returns false if it is not on its way now: there is no listener, or no room.
+ */
+extern bool energy_exchange_tell(const char *socket_path, const char *message, size_t length);
 
 #endif

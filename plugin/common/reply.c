@@ -190,6 +190,22 @@ static void _read_reason(slice_t value, energy_reply_t *reply)
 	energy_printable(value.text, value.length, reply->reason, sizeof(reply->reason));
 }
 
+static const char *_read_reuse(slice_t value, energy_reply_t *reply)
+{
+	static const char complaint[] = "reuse_milliseconds is not a number from 1 to 5000";
+	unsigned int milliseconds = 0;
+
+	for (size_t i = 0; i < value.length; i++) {
+		if (!_is_digit(value.text[i]) || (milliseconds > ENERGY_MAX_REUSE_MILLISECONDS))
+			return complaint;
+		milliseconds = 10 * milliseconds + (unsigned int) (value.text[i] - '0');
+	}
+	if (!milliseconds || (milliseconds > ENERGY_MAX_REUSE_MILLISECONDS))
+		return complaint;
+	reply->reuse_milliseconds = milliseconds;
+	return NULL;
+}
+
 static const char *_read_value(slice_t key, slice_t value, energy_reply_t *reply)
 {
 	const field_t fields[] = {
@@ -215,6 +231,8 @@ static const char *_read_value(slice_t key, slice_t value, energy_reply_t *reply
 		_read_reason(value, reply);
 		return NULL;
 	}
+	if (_equals(key, "reuse_milliseconds"))
+		return _read_reuse(value, reply);
 	for (size_t i = 0; i < sizeof(fields) / sizeof(fields[0]); i++) {
 		if (_equals(key, fields[i].key))
 			return _read_field(&fields[i], value);

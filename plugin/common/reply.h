@@ -12,6 +12,7 @@
 #define ENERGY_PREFER_BYTES 64
 #define ENERGY_COMMENT_BYTES 256
 #define ENERGY_MESSAGE_BYTES 512
+#define ENERGY_MAX_REUSE_MILLISECONDS 5000
 
 typedef enum {
 	ENERGY_REPLY_OK,
@@ -28,6 +29,7 @@ typedef struct {
 	char admin_comment[ENERGY_COMMENT_BYTES + 1];
 	char message[ENERGY_MESSAGE_BYTES + 1];
 	char message_in_place[ENERGY_MESSAGE_BYTES + 1];	/* where the partition is not applied */
+	unsigned int reuse_milliseconds;	/* 0: not to be given again; see reuse.h */
 	char reason[128];	/* printable ASCII, for the log */
 } energy_reply_t;
 

@@ -17,6 +17,7 @@
 #include "../common/exchange.h"
 #include "../common/release.h"
 #include "../common/request.h"
+#include "../common/reuse.h"
 #include "../common/settings.h"
 #include "../common/tally.h"
 #include "job.h"
@@ -83,7 +84,7 @@ static void _strip(job_desc_msg_t *job)
 		energy_tally_add(&tally, ENERGY_EVENT_STRIPPED, "");
 }
 
-/* Exchange one request, which is in bytes, for a reply. True if there is a reply that says ok. */
+/* Find the reply to one request, which is in bytes. True if there is a reply that says ok. */
 static bool _exchange(const energy_settings_t *settings, const char *bytes, size_t length,
 		      energy_reply_t *reply)
 {
@@ -95,8 +96,17 @@ static bool _exchange(const energy_settings_t *settings, const char *bytes, size
 	char raw[ENERGY_REPLY_BYTES], detail[160];
 	const char *garbage = NULL;
 	size_t raw_length;
+	int64_t asked_at = energy_now_milliseconds();
 	energy_exchange_t result;
+	bool answered = false;
 
+	if (energy_reuse_answer(settings->socket, bytes, length, asked_at, reply))
+		return true;
+	if (!energy_breaker_allows(&breaker, settings->breaker_failures,
+				   settings->breaker_milliseconds, asked_at)) {
+		energy_tally_add(&tally, ENERGY_EVENT_NOT_ASKED, "");
+		return false;
+	}
 	result = energy_exchange(settings->socket, settings->deadline_milliseconds, bytes, length,
 				 raw, sizeof(raw), &raw_length, detail, sizeof(detail));
 	if (result == ENERGY_EXCHANGE_DONE)
@@ -104,6 +114,8 @@ static bool _exchange(const energy_settings_t *settings, const char *bytes, size
 	energy_breaker_result(&breaker, (result == ENERGY_EXCHANGE_DONE) && !garbage,
 			      settings->breaker_failures, settings->breaker_milliseconds,
 			      energy_now_milliseconds());
+	if ((result != ENERGY_EXCHANGE_DONE) || garbage)
+		energy_reuse_forget();
 	if (result != ENERGY_EXCHANGE_DONE)
 		energy_tally_add(&tally, events[result], detail);
 	else if (garbage)
@@ -111,8 +123,10 @@ static bool _exchange(const energy_settings_t *settings, const char *bytes, size
 	else if (reply->status == ENERGY_REPLY_REFUSED)
 		energy_tally_add(&tally, ENERGY_EVENT_REFUSED, reply->reason);
 	else
-		return true;
-	return false;
+		answered = true;
+	if (answered)
+		energy_reuse_keep(settings->socket, bytes, length, reply, asked_at);
+	return answered;
 }
 
 /* Ask about the job. True if there is an answer to apply. */
@@ -130,9 +144,6 @@ static bool _ask(const job_desc_msg_t *job, uint32_t submit_uid, const energy_se
 	length = energy_job_request(job, submit_uid, bytes, ENERGY_REQUEST_BYTES);
 	if (!length)
 		energy_tally_add(&tally, ENERGY_EVENT_TOO_LONG, "");
-	else if (!energy_breaker_allows(&breaker, settings->breaker_failures,
-					settings->breaker_milliseconds, energy_now_milliseconds()))
-		energy_tally_add(&tally, ENERGY_EVENT_NOT_ASKED, "");
 	else
 		answered = _exchange(settings, bytes, length, reply);
 	free(bytes);

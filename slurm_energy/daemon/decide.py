@@ -42,6 +42,8 @@ class Decided:
     job: JobRequest
     entry: DecisionEntry
     """What travels inside the job to its nodes."""
+    complaints: tuple[str, ...] = ()
+    """What of the request could not be read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +102,7 @@ class Decider:
         if understood.complaints:
             decision = replace(decision, notes=(*decision.notes, *understood.complaints))
         entry = decision_entry(decision, time_limit_minutes(request, decision, snapshot))
-        return Decided(decision=decision, job=request, entry=entry)
+        return Decided(decision=decision, job=request, entry=entry, complaints=understood.complaints)
 
     def rehearse(self, snapshot: ClusterSnapshot) -> Iterator[None]:
         """Decide on jobs that nobody has submitted, one a step: what a policy does for the first time takes it longest.

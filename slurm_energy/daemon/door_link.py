@@ -35,12 +35,10 @@ class DoorLink:
         """Set once, when the daemon has made the child that feeds `receive`."""
 
     def answer_now(self, request: bytes, peer: Peer) -> tuple[bytes, Callable[[], None] | None]:
-        """Return the reply to a `decide` request, and what to do once it is on its way."""
+        """Return the reply to a request of the plugin, and what to do once it is on its way."""
         try:
             message = decode(request, MAX_DECIDE_BYTES)
-            if message.verb != "decide":
-                raise WireError(f"verb {message.verb!r} is not served here: only decide is")
-            answered = self._verbs.decide(message, peer)
+            answered = self._verbs.for_slurm(message, peer)
             assert isinstance(answered.reply, Message)
             reply = encode(answered.reply)
         except Exception as error:  # noqa: BLE001  # the request loop: one bad request never ends the daemon

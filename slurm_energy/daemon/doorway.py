@@ -50,32 +50,41 @@ class PluginDoor:
         asyncio.get_running_loop().add_reader(listening, self._accept)
 
     def close(self) -> list[str]:
-        """Accept nothing more; return the path at which it did."""
+        """Accept nothing more than what has come already; return the path at which it did.
+
+        What the plugin tells without waiting for a reply lies in the queue, and would go with it.
+        """
         if self._socket is None:
             return []
         path: str = self._socket.getsockname()
         asyncio.get_running_loop().remove_reader(self._socket)
+        for _ in range(BACKLOG):
+            if not self._accept_one(self._socket):
+                break
         self._socket.close()
         self._socket = None
         return [path]
 
     def _accept(self) -> None:
         for _ in range(_ACCEPTS_AT_ONCE):
-            if self._socket is None:
+            if self._socket is None or not self._accept_one(self._socket):
                 return
-            try:
-                connection, _address = self._socket.accept()
-            except (BlockingIOError, ConnectionAbortedError):
-                return
-            except OSError as error:  # no descriptor left: others must end first
-                logger.warning("connection not accepted error=%s", error)
-                self._pause()
-                return
-            self._meet(connection)
 
-    def _pause(self) -> None:
-        loop, listening = asyncio.get_running_loop(), self._socket
-        assert listening is not None
+    def _accept_one(self, listening: socket.socket) -> bool:
+        """Meet the next caller; return whether there was one."""
+        try:
+            connection, _address = listening.accept()
+        except (BlockingIOError, ConnectionAbortedError):
+            return False
+        except OSError as error:  # no descriptor left: others must end first
+            logger.warning("connection not accepted error=%s", error)
+            self._pause(listening)
+            return False
+        self._meet(connection)
+        return True
+
+    def _pause(self, listening: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
         loop.remove_reader(listening)
 
         def go_on() -> None:

@@ -114,6 +114,11 @@ class RemotePolicy:
         return self.baseline if self._detached is None else self._detached
 
     @property
+    def asks_nobody(self) -> bool:
+        """Whether the policy itself answers in this process, and none is asked."""
+        return self._detached is not None
+
+    @property
     def _looked_ago(self) -> float | None:
         return None if self._looked_at is None else self._clock() - self._looked_at
 

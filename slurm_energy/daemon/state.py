@@ -11,6 +11,7 @@ from slurm_energy.daemon.claims import Claims
 from slurm_energy.daemon.decide import Decider, JobHistory
 from slurm_energy.daemon.journal_queue import JournalQueue
 from slurm_energy.daemon.remote_policy import RemotePolicy
+from slurm_energy.daemon.reuse import ReusableDecisions
 from slurm_energy.domain.cluster import ClusterSnapshot
 from slurm_energy.wire.messages import Query
 
@@ -38,6 +39,7 @@ class DaemonState:
     user_groups: dict[int, frozenset[str]] = field(default_factory=dict)
     """Groups by uid, where partitions ask for them; a user not in it has unknown groups."""
     claims: Claims = field(default_factory=Claims)
+    reusable: ReusableDecisions = field(default_factory=ReusableDecisions)
     history: JobHistory = field(default_factory=JobHistory)
     counters: Counter[str] = field(default_factory=Counter)
     started_at_monotonic_seconds: float = field(default_factory=time.monotonic)

@@ -5,7 +5,7 @@ import json
 import logging
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from slurm_energy import __version__
@@ -15,7 +15,9 @@ from slurm_energy.daemon.journal import journal_directory, waiting_bytes
 from slurm_energy.daemon.node_statuses import nodes_summary
 from slurm_energy.daemon.peers import Peer
 from slurm_energy.daemon.rate import CostLimit
+from slurm_energy.daemon.reuse import REUSE_MILLISECONDS, is_reusable
 from slurm_energy.daemon.state import DaemonState
+from slurm_energy.domain.ids import DecisionId, parse_decision_id
 from slurm_energy.domain.plain import to_plain
 from slurm_energy.errors import DaemonUnavailable, PermissionRefused, WireError
 from slurm_energy.wire.codec import Message, decode
@@ -57,8 +59,8 @@ class LocalVerbs:
         Raises:
             SlurmEnergyError: the request is malformed, not allowed, or cannot be served.
         """
-        if message.verb == "decide":
-            return self.decide(message, peer)
+        if message.verb in _FOR_SLURM:
+            return self.for_slurm(message, peer)
         self._state.counters[f"request {message.verb}" if message.verb in _VERBS else "request unknown"] += 1
         if message.verb == "preview":
             return Answer(self._limited_preview(message, peer))
@@ -68,28 +70,60 @@ class LocalVerbs:
             return Answer(self._ping())
         raise WireError(f"verb {message.verb!r} is not one of {', '.join(_VERBS)}")
 
-    def decide(self, message: Message, peer: Peer) -> Answer:
-        """Return the decision on a job that is being submitted.
+    def for_slurm(self, message: Message, peer: Peer) -> Answer:
+        """Return the answer to what slurmctld's plugin asks or tells.
 
         Raises:
-            SlurmEnergyError: the request is malformed, or the caller may not ask.
+            SlurmEnergyError: the request is malformed or of another verb, or the caller may not ask.
         """
-        self._state.counters["request decide"] += 1
+        if message.verb not in _FOR_SLURM:
+            raise WireError(f"verb {message.verb!r} is not served here: only {' and '.join(_FOR_SLURM)} are")
+        self._state.counters[f"request {message.verb}"] += 1
         if not peer.privileged:
             raise PermissionRefused(f"uid {peer.user_id} may not ask for decisions: only SlurmUser and root may")
-        received = time.perf_counter()
+        return self._decide(message) if message.verb == "decide" else self._reused(message)
+
+    def _decide(self, message: Message) -> Answer:
+        """Return the decision on a job that is being submitted."""
+        state, received = self._state, time.perf_counter()
         submitted = parse_submitted_job(message.fields)
-        decided = self._decided(submitted)
+        picture = self._picture()
+        decided = self._decided(submitted, picture)
+        milliseconds = 0
+        if is_reusable(decided, message.fields, picture, state.decider.policy, state.config):
+            state.reusable.keep(decided, time.monotonic())
+            milliseconds = REUSE_MILLISECONDS
+        reply = decision_reply(
+            decided.decision, decided.entry, explained=submitted.explain, reuse_milliseconds=milliseconds
+        )
+        return Answer(reply, self._given(decided, received))
+
+    def _reused(self, message: Message) -> Answer:
+        """Record a decision that the plugin has given again; the job has it already, and nobody waits for the reply."""
+        state, received = self._state, time.perf_counter()
+        fields = message.fields
+        new_id, base_id = (parse_decision_id(fields.get(key, "")) for key in ("decision_id", "base_decision_id"))
+        decided = state.reusable.again(base_id, new_id, time.time(), time.monotonic())
+        if decided is None:
+            decided = self._decided(parse_submitted_job(fields), self._picture())
+            note = f"given again from {base_id}, which this daemon does not know: worked out anew for the record"
+            decision = replace(decided.decision, decision_id=new_id, notes=(*decided.decision.notes, note))
+            decided = replace(decided, decision=decision)
+        state.counters["decisions reused"] += 1
+        return Answer(Message("ok", {"decision_id": str(new_id)}), self._given(decided, received, reused_from=base_id))
+
+    def _given(self, decided: Decided, received: float, reused_from: DecisionId | None = None) -> Callable[[], None]:
+        """Claim what a job will ask for; return what records its decision."""
         self._state.claims.add(decided.decision, decided.job, self._state.snapshot)
-        reply = decision_reply(decided.decision, decided.entry, explained=submitted.explain)
 
         def afterwards() -> None:
             self._state.counters["decisions"] += 1
             self._state.journal.append(lambda: decision_line(decided.decision, decided.job))
             logger.info(
-                "decision made decision_id=%s uid=%d policy=%s mode=%s partitions=%s clocks=%d reasons=%s seconds=%.4f",
+                "decision %s decision_id=%s uid=%d policy=%s mode=%s partitions=%s clocks=%d reasons=%s seconds=%.4f",
+                "made" if reused_from is None else f"given again reused_from={reused_from}",
                 decided.decision.decision_id,
-                submitted.user_id,
+                decided.job.user_id,
                 decided.decision.policy,
                 decided.decision.mode,
                 ",".join(decided.decision.partitions or ("unchanged",)),
@@ -98,7 +132,7 @@ class LocalVerbs:
                 time.perf_counter() - received,
             )
 
-        return Answer(reply, afterwards)
+        return afterwards
 
     def _limited_preview(self, message: Message, peer: Peer) -> Message:
         """Return the preview; what a user's previews cost, decisions wait for."""
@@ -117,7 +151,7 @@ class LocalVerbs:
         fields: Mapping[str, str] = message.fields
         if not peer.privileged or "uid" not in fields:
             fields = {**fields, "uid": str(peer.user_id)}
-        decided = self._decided(parse_submitted_job(fields))
+        decided = self._decided(parse_submitted_job(fields), self._picture())
         explanation = {
             "decision": to_plain(decided.decision),
             "job": to_plain(decided.job),
@@ -176,12 +210,16 @@ class LocalVerbs:
             "counters": dict(state.counters),
         }
 
-    def _decided(self, submitted: SubmittedJob) -> Decided:
+    def _picture(self) -> Picture:
+        state = self._state
+        return Picture(snapshot=state.snapshot, claimed_gpus=state.claims.not_in(state.snapshot))
+
+    def _decided(self, submitted: SubmittedJob, picture: Picture) -> Decided:
         state, user_id = self._state, submitted.user_id
         user = KnownUser(name=state.user_names.get(user_id), groups=state.user_groups.get(user_id))
-        picture = Picture(snapshot=state.snapshot, claimed_gpus=state.claims.not_in(state.snapshot))
         return state.decider.decide(submitted, picture, state.history, user, time.time())
 
 
-_VERBS = ("decide", "preview", "query", "ping")
+_FOR_SLURM = ("decide", "reused")
+_VERBS = (*_FOR_SLURM, "preview", "query", "ping")
 _EVERYBODY = -1

@@ -185,13 +185,16 @@ def parse_submitted_job(fields: Mapping[str, str]) -> SubmittedJob:
     )
 
 
-def decision_reply(decision: EnergyDecision, entry: DecisionEntry, *, explained: bool = False) -> Message:
+def decision_reply(
+    decision: EnergyDecision, entry: DecisionEntry, *, explained: bool = False, reuse_milliseconds: int = 0
+) -> Message:
     """Return the reply that lets the plugin apply a decision.
 
     Args:
         decision: What was decided.
         entry: Its part that travels to the nodes.
         explained: Whether the line may have figures: it is shown after the job was accepted.
+        reuse_milliseconds: For how long the plugin may give it again to the very same request; 0: not at all.
     """
     fields = {
         "decision_id": str(decision.decision_id),
@@ -208,6 +211,8 @@ def decision_reply(decision: EnergyDecision, entry: DecisionEntry, *, explained:
         fields["message"] = one_line(line)
     if in_place and "partition" in fields:
         fields["message_in_place"] = one_line(in_place)
+    if reuse_milliseconds:
+        fields["reuse_milliseconds"] = str(reuse_milliseconds)
     return Message("ok", fields)
 
 

@@ -1,0 +1,129 @@
+"""Decisions that slurmctld's plugin may give again by itself, for a moment, to the very same request.
+
+Whoever submits equal jobs in a loop would wait for the same decision each time, and a Python process costs more to
+wake than the decision is worth. Only what cannot come out otherwise within that time is given so: the job may be sent
+nowhere else, no moment matters to it, and what its clocks depend on stays as it is.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from slurm_energy.config import Config
+from slurm_energy.daemon.decide import Decided, Picture
+from slurm_energy.daemon.remote_policy import RemotePolicy
+from slurm_energy.domain.cluster import ClusterSnapshot
+from slurm_energy.domain.decision import Reason
+from slurm_energy.domain.ids import DecisionId
+from slurm_energy.domain.job import JobRequest
+from slurm_energy.policy.base import Policy
+from slurm_energy.policy.baselines import FixedClockPolicy, SlurmDefaultPolicy
+from slurm_energy.policy.oracle import OraclePolicy
+
+REUSE_MILLISECONDS = 1000
+KEPT_SECONDS = 10.0
+"""Longer than the plugin gives it, since a message may wait."""
+MAX_KEPT = 2000
+AMPLE_JOBS = 256
+"""Room for so many equal jobs is not used up within the time."""
+_BY_TABLES = (OraclePolicy, SlurmDefaultPolicy, FixedClockPolicy)
+"""Policies whose clocks depend on the job and on tables alone."""
+_NEEDS_NO_POLICY = frozenset({Reason.USER_OFF, Reason.NO_GPU})
+_STAYS = frozenset({*_NEEDS_NO_POLICY, Reason.USER_PARTITION, Reason.ROUTING_CLOSED})
+"""Reasons with which a job is sent nowhere else, whatever is free."""
+_PASSING = frozenset(
+    {
+        Reason.NO_SNAPSHOT,
+        Reason.STALE_SNAPSHOT,
+        Reason.UNKNOWN_PARTITION,
+        Reason.POLICY_ERROR,
+        Reason.POLICY_LOADING,
+        Reason.POLICY_TIMEOUT,
+        Reason.DEADLINE,
+    }
+)
+"""Reasons that may be gone at the next moment."""
+_MOMENTS = ("energy_deadline", "slurm_deadline", "begin_time")
+"""Fields of a request whose meaning depends on the time."""
+
+
+def is_reusable(decided: Decided, fields: Mapping[str, str], picture: Picture, policy: Policy, config: Config) -> bool:
+    """Return whether the same request would be answered the same for `REUSE_MILLISECONDS`.
+
+    Args:
+        decided: The decision, just made.
+        fields: The request.
+        picture: What the decision was made on.
+        policy: What was asked.
+        config: The daemon's.
+    """
+    decision = decided.decision
+    reasons = frozenset(decision.reasons)
+    if decision.partitions is not None or decision.prefer is not None or decided.complaints:
+        return False
+    if any(fields.get(key) for key in _MOMENTS) or reasons & _PASSING:
+        return False
+    if reasons & _NEEDS_NO_POLICY:
+        return True
+    snapshot = picture.snapshot
+    if snapshot is None or not (reasons & _STAYS or len(snapshot.partitions) == 1):
+        return False
+    age_seconds = (decision.snapshot_age_seconds or 0.0) + REUSE_MILLISECONDS / 1000.0
+    if age_seconds > config.daemon.snapshot_max_age_seconds:
+        return False
+    if isinstance(policy, RemotePolicy):
+        # At prices, whether a partition is full counts.
+        return policy.asks_nobody and _room_stays(decided.job, picture, snapshot)
+    return isinstance(policy, _BY_TABLES)
+
+
+def _room_stays(job: JobRequest, picture: Picture, snapshot: ClusterSnapshot) -> bool:
+    """Return whether more such jobs leave each of the job's partitions full, or with room, as it is."""
+    if job.starts_later:
+        return True
+    if job.array is not None:
+        return False
+    default = snapshot.default_partition
+    for name in job.partitions or (() if default is None else (default.name,)):
+        left = snapshot.idle_gpus_by_partition.get(name, 0) - picture.claimed_gpus.get(name, 0.0)
+        left -= snapshot.waiting_gpus_by_partition.get(name, 0.0)
+        if job.gpu_count <= left < AMPLE_JOBS * job.gpu_count:
+            return False
+    return True
+
+
+class ReusableDecisions:
+    """The last decisions that may be given again; bounded, the oldest go first."""
+
+    def __init__(self) -> None:
+        self._kept: dict[DecisionId, tuple[float, Decided]] = {}
+
+    def keep(self, decided: Decided, now_monotonic_seconds: float) -> None:
+        """Remember a decision, and forget those whose time is over."""
+        while self._kept:
+            oldest = next(iter(self._kept))
+            if len(self._kept) < MAX_KEPT and self._kept[oldest][0] > now_monotonic_seconds:
+                break
+            del self._kept[oldest]
+        self._kept[decided.decision.decision_id] = (now_monotonic_seconds + KEPT_SECONDS, decided)
+
+    def again(
+        self, base_id: DecisionId, new_id: DecisionId, now_seconds: float, now_monotonic_seconds: float
+    ) -> Decided | None:
+        """Return a remembered decision as that of a job submitted now; None for one that is not known."""
+        until, base = self._kept.get(base_id, (0.0, None))
+        if base is None or until <= now_monotonic_seconds:
+            return None
+        before = base.decision
+        age = before.snapshot_age_seconds
+        decision = replace(
+            before,
+            decision_id=new_id,
+            decided_at_seconds=now_seconds,
+            snapshot_age_seconds=None if age is None else age + now_seconds - before.decided_at_seconds,
+        )
+        return replace(
+            base,
+            decision=decision,
+            job=replace(base.job, submitted_at_seconds=now_seconds),
+            entry=replace(base.entry, decision_id=new_id),
+        )

@@ -1,0 +1,280 @@
+"""Which decisions the plugin may give again, and what the daemon makes of one that it has given."""
+
+import asyncio
+import time
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from policy_parts import NODE, PARTITION, Baseline
+
+from slurm_energy.config import Config, PolicyConfig
+from slurm_energy.daemon.decide import create_decider
+from slurm_energy.daemon.door_link import DoorLink
+from slurm_energy.daemon.entries import DecisionEntryLine, decode_entry
+from slurm_energy.daemon.journal import JournalReader, JournalWriter
+from slurm_energy.daemon.journal_queue import JournalQueue
+from slurm_energy.daemon.peers import Peer
+from slurm_energy.daemon.remote_policy import RemotePolicy
+from slurm_energy.daemon.reuse import KEPT_SECONDS, MAX_KEPT, REUSE_MILLISECONDS
+from slurm_energy.daemon.state import DaemonState
+from slurm_energy.daemon.verbs import LocalVerbs
+from slurm_energy.domain.cluster import ClusterSnapshot, NodeGpus
+from slurm_energy.domain.decision import PolicyAnswer, Reason
+from slurm_energy.domain.ids import ClusterName, DecisionId, PartitionName
+from slurm_energy.domain.job import JobRequest
+from slurm_energy.policy.base import DecisionContext
+from slurm_energy.policy.oracle import OraclePolicy
+from slurm_energy.wire.codec import Message, decode, encode
+
+ROOT = Peer(process_id=1, user_id=0, privileged=True)
+ALICE = Peer(process_id=2, user_id=1000, privileged=False)
+ONE_GPU = {"uid": "1000", "name": "train", "tres_per_node": "gres:gpu:1", "time_limit": "60"}
+NEW_ID = "fedcba9876543210"
+OTHER_PARTITION = replace(PARTITION, name=PartitionName("other"), is_default=False)
+
+
+class Prices:
+    """Stands for a policy of prices that answers in the daemon itself."""
+
+    name, version = "gnn", "1"
+
+    def decide(self, *_asked: JobRequest | ClusterSnapshot | DecisionContext) -> PolicyAnswer:
+        return PolicyAnswer()
+
+
+def cluster(*, gpus: int = 4, age_seconds: float = 1.0, more: bool = False) -> ClusterSnapshot:
+    node = replace(NODE, gpus=(NodeGpus(slurm_type="a100", count=gpus),), memory_mib=64_000.0)
+    return ClusterSnapshot(
+        cluster=ClusterName("lab"),
+        taken_at_seconds=time.time() - age_seconds,
+        partitions=(PARTITION, *((OTHER_PARTITION,) if more else ())),
+        nodes=(node,),
+    )
+
+
+class Desk:
+    """What the plugin speaks to, without a process."""
+
+    def __init__(self, directory: Path) -> None:
+        config = replace(Config(), policy=PolicyConfig(name="oracle"))
+        self.directory = directory
+        self.state = DaemonState(
+            config=config,
+            decider=create_decider(config),
+            journal=JournalQueue(JournalWriter(directory, "daemon")),
+            recorder=SimpleNamespace(),  # nobody asks it here
+            privileged=frozenset({0}),
+            snapshot=cluster(),
+        )
+        self.link = DoorLink(LocalVerbs(self.state), self.state.counters)
+
+    def ask(self, verb: str, fields: dict[str, str], peer: Peer = ROOT) -> Message:
+        reply, afterwards = self.link.answer_now(encode(Message(verb, fields)), peer)
+        if afterwards is not None:
+            afterwards()
+        return decode(reply)
+
+    def decide(self, **fields: str) -> Message:
+        reply = self.ask("decide", {**ONE_GPU, **fields})
+        assert reply.verb == "ok", reply
+        return reply
+
+    def reusable(self, **fields: str) -> bool:
+        return "reuse_milliseconds" in self.decide(**fields).fields
+
+    def recorded(self) -> list[DecisionEntryLine]:
+        asyncio.run(self.state.journal.flush())
+        entries = [decode_entry(line.text) for line in JournalReader(self.directory, "daemon").read(100)]
+        return [entry for entry in entries if isinstance(entry, DecisionEntryLine)]
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Desk:
+    return Desk(tmp_path)
+
+
+def test_a_decision_on_clocks_alone_may_be_given_again_for_a_second(desk: Desk) -> None:
+    reply = desk.decide()
+    assert "clocks=a100-sxm4-80gb:" in reply.fields["entry"]
+    assert reply.fields["reuse_milliseconds"] == str(REUSE_MILLISECONDS) == "1000"
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"energy_mode": "off"},
+        {"energy_mode": "observe"},
+        {"tres_per_node": ""},
+        {"partition": "a40"},
+        {"tres_freq": "gpu:low"},
+        {"dependency": "afterok:7"},
+        {"held": "1"},
+        {"array": "1-4"},
+        {"energy_max_slowdown": "3"},
+    ],
+)
+def test_what_does_not_depend_on_the_moment_may_be_given_again(desk: Desk, fields: dict[str, str]) -> None:
+    assert desk.reusable(**fields)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"energy_deadline": "2099-01-01T00:00"},
+        {"slurm_deadline": "4070908800"},
+        {"begin_time": "4070908800"},
+        {"partition": "nowhere"},
+        {"min_nodes": "many"},
+        {"energy_mode": "fast"},
+        {"tres_per_node": "gres:gpu:a40:x"},
+        {"energy_mode": "off", "energy_deadline": "2099-01-01T00:00"},
+    ],
+)
+def test_what_depends_on_the_moment_or_was_not_understood_is_decided_each_time(
+    desk: Desk, fields: dict[str, str]
+) -> None:
+    assert not desk.reusable(**fields)
+
+
+@pytest.mark.parametrize("snapshot", [None, cluster(age_seconds=1e6)])
+def test_without_a_fresh_picture_of_the_cluster_nothing_is_given_again(
+    desk: Desk, snapshot: ClusterSnapshot | None
+) -> None:
+    desk.state.snapshot = snapshot
+    assert not desk.reusable()
+
+
+def test_a_picture_that_will_be_too_old_within_the_second_is_not_relied_on(desk: Desk) -> None:
+    oldest = desk.state.config.daemon.snapshot_max_age_seconds
+    desk.state.snapshot = cluster(age_seconds=oldest - 0.5)
+    assert not desk.reusable()
+    desk.state.snapshot = cluster(age_seconds=oldest - 10.0)
+    assert desk.reusable()
+
+
+def test_a_job_that_could_be_sent_elsewhere_is_decided_each_time(desk: Desk) -> None:
+    desk.state.snapshot = cluster(more=True)
+    config = replace(desk.state.config, routing=replace(desk.state.config.routing, open=True))
+    desk.state.config, desk.state.decider = config, create_decider(config)
+    assert not desk.reusable()
+    assert desk.reusable(partition="a40")
+
+
+@pytest.mark.parametrize(
+    ("reason", "reusable"),
+    [
+        (Reason.POLICY, True),
+        (Reason.POLICY_TIMEOUT, False),
+        (Reason.POLICY_LOADING, False),
+        (Reason.POLICY_ERROR, False),
+        (Reason.STALE_SNAPSHOT, False),
+    ],
+)
+def test_a_reason_that_passes_is_not_given_again(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, reason: Reason, reusable: bool
+) -> None:
+    monkeypatch.setattr(OraclePolicy, "decide", lambda *_asked: PolicyAnswer(reasons=(reason,)))
+    assert desk.reusable() == reusable
+
+
+def test_a_decision_on_nodes_is_made_each_time(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    node = replace(NODE, features=("fast",), memory_mib=64_000.0)
+    desk.state.snapshot = replace(cluster(), nodes=(node,))
+    config = replace(desk.state.config, routing=replace(desk.state.config.routing, node_hints=True))
+    desk.state.config, desk.state.decider = config, create_decider(config)
+    monkeypatch.setattr(OraclePolicy, "decide", lambda *_asked: PolicyAnswer(prefer="fast"))
+    reply = desk.decide()
+    assert reply.fields["prefer"] == "fast"
+    assert "reuse_milliseconds" not in reply.fields
+
+
+def with_remote_policy(desk: Desk, gpus: int) -> RemotePolicy:
+    policy = RemotePolicy("gnn", Baseline(), timeout_seconds=0.01, max_age_seconds=60.0)
+    desk.state.decider = desk.state.decider.with_policy(policy)
+    desk.state.snapshot = cluster(gpus=gpus)
+    return policy
+
+
+@pytest.mark.parametrize(
+    ("gpus", "fields", "reusable"),
+    [
+        (4, {}, False),  # such jobs fill the partition, and then it has another price
+        (4, {"held": "1"}, True),
+        (4, {"tres_per_node": "gres:gpu:5"}, True),
+        (1024, {}, True),
+        (1024, {"tres_per_node": "gres:gpu:8"}, False),
+        (1024, {"array": "1-4"}, False),
+    ],
+)
+def test_at_prices_a_decision_is_given_again_while_equal_jobs_cannot_fill_the_partition(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, gpus: int, fields: dict[str, str], reusable: bool
+) -> None:
+    policy = with_remote_policy(desk, gpus)
+    monkeypatch.setattr(policy, "_detached", Prices())
+    monkeypatch.setattr(policy, "_detached_at_seconds", time.time())
+    assert desk.reusable(**fields) == reusable
+
+
+def test_what_a_policy_in_another_process_or_one_that_nobody_knows_answers_is_not_given_again(desk: Desk) -> None:
+    with_remote_policy(desk, 1024)
+    assert not desk.reusable()
+    desk.state.decider = desk.state.decider.with_policy(Prices())
+    assert not desk.reusable()
+
+
+def reused(base: str, new: str = NEW_ID) -> dict[str, str]:
+    return {**ONE_GPU, "base_decision_id": base, "decision_id": new}
+
+
+def test_a_decision_given_again_is_recorded_claimed_and_counted_as_one_of_its_own(desk: Desk) -> None:
+    base = desk.decide().fields["decision_id"]
+    assert desk.ask("reused", reused(base)) == Message("ok", {"decision_id": NEW_ID})
+    first, second = desk.recorded()
+    assert (first.decision.decision_id, second.decision.decision_id) == (base, NEW_ID)
+    assert second.decision.clocks == first.decision.clocks != ()
+    assert second.decision.decided_at_seconds > first.decision.decided_at_seconds
+    assert second.job == replace(first.job, submitted_at_seconds=second.decision.decided_at_seconds)
+    assert desk.state.claims.not_in(desk.state.snapshot) == {PARTITION.name: 2.0}
+    assert {name: desk.state.counters[name] for name in ("decisions", "decisions reused")} == {
+        "decisions": 2,
+        "decisions reused": 1,
+    }
+
+
+def test_a_daemon_that_did_not_make_the_decision_records_the_job_all_the_same(desk: Desk) -> None:
+    assert desk.ask("reused", reused("0123456789abcdef")).verb == "ok"
+    (line,) = desk.recorded()
+    assert line.decision.decision_id == NEW_ID
+    assert (line.job.user_id, line.job.name, line.job.gpu_count) == (1000, "train", 1)
+    assert any("given again from 0123456789abcdef" in note for note in line.decision.notes)
+
+
+def test_only_slurm_and_root_may_tell_of_decisions(desk: Desk) -> None:
+    base = desk.decide().fields["decision_id"]
+    assert desk.ask("reused", reused(base), ALICE).verb == "refused"
+    assert len(desk.recorded()) == 1
+
+
+@pytest.mark.parametrize(
+    "fields", [{}, reused("x"), reused("0123456789abcdef", "No id"), reused("0123456789abcdef", "")]
+)
+def test_a_malformed_word_of_a_decision_records_nothing(desk: Desk, fields: dict[str, str]) -> None:
+    assert desk.ask("reused", fields).verb != "ok"
+    assert desk.recorded() == []
+
+
+def test_what_is_remembered_is_bounded_and_forgotten(desk: Desk) -> None:
+    base = desk.decide().fields["decision_id"]
+    kept = desk.state.reusable
+    (_until, decided) = kept._kept[DecisionId(base)]
+    for number in range(MAX_KEPT + 5):
+        one = replace(decided, decision=replace(decided.decision, decision_id=DecisionId(f"decision{number}")))
+        kept.keep(one, 100.0)
+    assert len(kept._kept) == MAX_KEPT
+    assert kept.again(DecisionId("decision4"), DecisionId(NEW_ID), 1.0, 100.0) is None
+    assert kept.again(DecisionId("decision5"), DecisionId(NEW_ID), 1.0, 100.0) is not None
+    assert kept.again(DecisionId("decision5"), DecisionId(NEW_ID), 1.0, 100.0 + KEPT_SECONDS) is None
+    kept.keep(decided, 100.0 + KEPT_SECONDS)
+    assert set(kept._kept) == {DecisionId(base)}
