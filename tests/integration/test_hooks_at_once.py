@@ -24,6 +24,9 @@ def node(tmp_path: Path) -> Iterator[HookNode]:
     root = tmp_path / "node"
     root.mkdir()
     node = HookNode(root, count=2)
+    (root / "etc" / "slurm.conf").write_text(
+        "ClusterName=lab\nSlurmctldHost=localhost\nGresTypes=gpu,shard\nNodeName=n1 CPUs=4 Gres=gpu:2,shard:16\n"
+    )
     (root / "etc" / "gres.conf").write_text("Name=gpu File=/dev/nvidia[0-1]\nName=shard Count=16\n")
     node.configure(sampler="off")
     yield node

@@ -407,6 +407,11 @@ def test_reports_reach_a_daemon_by_the_wire(node: HookNode) -> None:
                 raw += chunk
             body = verify(decode(raw), key=key.read_bytes(), replay=ReplayGuard()).body
             connection.sendall(encode(Message("ok", {"accepted": "1"})))
-        assert process.wait(timeout=10) == 0
+        connection, _ = server.accept()  # how the node is
+        with connection:
+            while connection.recv(65_536):
+                pass
+            connection.sendall(encode(Message("ok", {"accepted": "0"})))
+        assert process.wait(timeout=30) == 0
     assert [report.job_id for report in decode_batch(body).reports] == [7]
     assert node.reports() == []

@@ -82,8 +82,8 @@ def test_report_is_proven_by_munge_once() -> None:
 def test_full_disk_changes_no_clock_and_exits_0(node: HookNode) -> None:
     script = """
         mkdir -p "$SPOOL"
-        mount -t tmpfs -o size=64k none "$SPOOL"
-        for folder in active pending done reports rejected locks; do mkdir "$SPOOL/$folder"; done
+        mount -t tmpfs -o size=64k,mode=700 none "$SPOOL"
+        for folder in active pending done reports rejected locks; do mkdir -m 700 "$SPOOL/$folder"; done
         head -c 1M /dev/zero >"$SPOOL/fill" 2>/dev/null || true
         exec "$@"
     """
