@@ -219,8 +219,8 @@ def _remaining(config: Config, roles: Sequence[str], sbatch_options: bool, alloc
     yield f"  {Path(sys.executable).parent.parent}                     (the package: remove the folder)"
     if "controller" in roles:
         yield "Next:"
-        yield "  copy slurm.conf to all hosts, where they do not share it"
-        yield "  systemctl restart slurmctld && scontrol reconfigure"
+        yield "  systemctl restart slurmctld"
+        yield "  copy slurm.conf to all hosts, where they do not share it, then scontrol reconfigure"
 
 
 def _without_password(url: str) -> str:
