@@ -157,7 +157,7 @@ def _remove_empty_folders(root: Path, changes: Sequence[FileChange]) -> None:
     folders = {change.target.parent for change in changes if change.planned.absent}
     ours = under(root, CONFIG_DIRECTORY)
     for folder in (*folders, ours / "prolog.d", ours / "epilog.d"):
-        if folder.is_relative_to(ours):
+        if folder.is_relative_to(ours) or folder.name in {CONFIG_DIRECTORY.name, "slurmctld.service.d"}:
             remove_empty_folder(folder)
 
 

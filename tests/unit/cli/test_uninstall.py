@@ -66,6 +66,8 @@ def test_what_install_wrote_is_gone_but_settings_and_options_without_effect(
     assert set(after) - copies == (set(before) | KEPT) - (
         {f"{PLUGINS}/job_submit_energy.so"} if role in {"controller", "all"} else set()
     )
+    assert not (root / "usr/local/lib/slurm-energy").exists()
+    assert not (root / "etc/systemd/system/slurmctld.service.d").exists()
     conf = after["etc/slurm/slurm.conf"].decode()
     if role in {"controller", "all"}:
         assert "Alloc in PrologFlags" in said
