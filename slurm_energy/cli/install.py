@@ -193,7 +193,8 @@ def next_steps(
         yield "                                               (makes the database at its first start)"
         for line in conf_lines:
             yield f"  {line}"
-        yield "  copy slurm.conf to all hosts, where they do not share it"
+        # In this order: a slurmd that has Alloc in PrologFlags before slurmctld has it drains its node.
         yield "  systemctl restart slurmctld                  (loads the plugin; running jobs stay)"
+        yield "  copy slurm.conf to all hosts, where they do not share it"
         yield "  scontrol reconfigure                         (tells the nodes)"
     yield "  slurm-energy doctor                          (checks all of it and says how to fix what is wrong)"

@@ -118,14 +118,28 @@ def with_energy(
 
 
 def without_energy(files: Iterable[ConfFile]) -> tuple[ConfFile, ...]:
-    """Return the files as they would be without us: a line that held nothing else goes as a whole."""
+    """Return the files as they would be without us: a line that held nothing else goes as a whole.
+
+    Alloc stays in PrologFlags. A slurmd that has it waits for slurmctld's word before a job's prolog; from a slurmctld
+    without it that word never comes, and the node is drained after twice MessageTimeout. No order of restarts avoids
+    that everywhere: configless nodes have the flag until slurmctld has lost it.
+    """
     texts = _without_fragment(files)
-    for key in ("PrologFlags", "JobSubmitPlugins", "Prolog", "Epilog"):  # the first one needs the mark
+    for key in ("JobSubmitPlugins", "Prolog", "Epilog"):
         for place in reversed(list(_places(texts, key))):
             _take_away(texts, key, place)
     return tuple(
         replace(file, text="".join(line for line in file.text.splitlines(keepends=True) if line.rstrip() not in HEADER))
         for file in texts
+    )
+
+
+def keeps_alloc(files: Iterable[ConfFile]) -> bool:
+    """Return whether PrologFlags has an Alloc that `install` put there."""
+    found = list(files)
+    return any(
+        found[place.file].text.splitlines()[place.line].rstrip().endswith(MARK)
+        for place in _places(found, "PrologFlags")
     )
 
 
@@ -191,17 +205,12 @@ def _add_hook(files: list[ConfFile], key: str, several: bool, added: list[str]) 
 
 
 def _take_away(files: list[ConfFile], key: str, place: _Place) -> None:
-    line = files[place.file].text.splitlines()[place.line]
     if key in {"Prolog", "Epilog"}:
         if is_our_hook(place.value):
             _set_value(files, key, place, "", mark=False)
         return
-    if key == "PrologFlags" and not line.rstrip().endswith(MARK):
-        return  # Alloc was the site's own before us
     present = _words(place.value)
-    kept = [
-        word for word in present if not (_is_plugin(word) if key == "JobSubmitPlugins" else word.lower() == "alloc")
-    ]
+    kept = [word for word in present if not _is_plugin(word)]
     if kept != present:
         _set_value(files, key, place, ",".join(kept), mark=False)
 
@@ -217,7 +226,8 @@ def _set_value(files: list[ConfFile], key: str, place: _Place, value: str, *, ma
     if marked:
         body = body.rstrip()[: -len(MARK)].rstrip()
     body = _pair(key).sub(lambda match: _new_pair(match, value), body, count=1)
-    keep_mark = mark or (marked and bool(value) and is_our_hook(value))
+    flag_beside = key != "PrologFlags" and _pair("PrologFlags").search(body.partition("#")[0]) is not None
+    keep_mark = mark or (marked and (flag_beside or is_our_hook(value)))
     if not body.partition("#")[0].strip() and not value:
         lines[place.line] = ""
     else:

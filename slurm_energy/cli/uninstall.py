@@ -21,6 +21,7 @@ from slurm_energy.cli.installation import (
     InstallOptions,
 )
 from slurm_energy.cli.site import run_command, under
+from slurm_energy.cli.slurm_conf_lines import keeps_alloc, read_conf_files
 from slurm_energy.config import CONFIG_PATH_VARIABLE, Config
 from slurm_energy.errors import ConfigError, SlurmEnergyError
 from slurm_energy.node.commands import make_context
@@ -99,7 +100,11 @@ def uninstall(
     clean = True
     if "node" in chosen and root == Path("/"):
         clean = _leave_node(node)
-    for line in _remaining(config, chosen, sbatch_options):
+    if "controller" in chosen and keeps_alloc(read_conf_files(installation.slurm_conf, root)):
+        alloc = str(installation.slurm_conf)
+    else:
+        alloc = ""
+    for line in _remaining(config, chosen, sbatch_options, alloc):
         click.echo(line, err=True)
     return 0 if clean else 1
 
@@ -153,7 +158,7 @@ def _remove_empty_folders(root: Path, changes: Sequence[FileChange]) -> None:
     folders = {change.target.parent for change in changes if change.planned.absent}
     ours, kept = under(root, CONFIG_DIRECTORY), under(root, KEPT_PLUGIN.parent)
     for folder in (*folders, ours / "prolog.d", ours / "epilog.d"):
-        if folder.is_relative_to(ours) or folder == kept:
+        if folder.is_relative_to(ours) or folder == kept or folder.name == "slurmctld.service.d":
             remove_empty_folder(folder)
 
 
@@ -197,8 +202,8 @@ def _say_nothing(text: str) -> None:
     """Take no notice of what is being done."""
 
 
-def _remaining(config: Config, roles: Sequence[str], sbatch_options: bool) -> Iterator[str]:
-    """Yield what is still there, and what a person still has to do."""
+def _remaining(config: Config, roles: Sequence[str], sbatch_options: bool, alloc: str) -> Iterator[str]:
+    """Yield what is still there, and what a person still has to do; `alloc` is the slurm.conf that has our flag."""
     yield ""
     yield "Stays:"
     yield f"  {CONFIG_DIRECTORY}                       (settings; copies of what was changed lie beside the files)"
@@ -207,13 +212,16 @@ def _remaining(config: Config, roles: Sequence[str], sbatch_options: bool) -> It
         yield f"  {_without_password(config.store.url)}    (the energy of all jobs)"
     if "node" in roles and config.node.log_path:
         yield f"  {config.node.log_path}"
+    if alloc:
+        yield f"  Alloc in PrologFlags, in {alloc}: nodes that still have it are drained by their next job when"
+        yield "    slurmctld has it no more. It does no harm; take it out only while no job starts (partitions DOWN)."
     if not sbatch_options:
         yield "  sbatch's options --energy..., without effect  (--sbatch-options takes them away, too)"
     yield f"  {Path(sys.executable).parent.parent}                     (the package: remove the folder)"
     if "controller" in roles:
         yield "Next:"
-        yield "  copy slurm.conf to all hosts, where they do not share it"
-        yield "  systemctl restart slurmctld && scontrol reconfigure"
+        yield "  systemctl restart slurmctld"
+        yield "  copy slurm.conf to all hosts, where they do not share it, then scontrol reconfigure"
 
 
 def _without_password(url: str) -> str:

@@ -46,7 +46,8 @@ def exchange(socket_path: Path, request: Message, deadline_seconds: float) -> Me
             ) from error
         except OSError as error:
             raise DaemonUnavailable(
-                f"no daemon answers at {socket_path} ({error.strerror or error}): is slurm-energyd running?"
+                f"no daemon answers at {socket_path} ({error.strerror or error}; it answers on the controller "
+                "alone): is slurm-energyd running?"
             ) from error
 
 

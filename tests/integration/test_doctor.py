@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -205,6 +206,17 @@ def test_a_controller_without_the_plugins_file_is_a_fault(site: Site) -> None:
     finding = found(slurm_checks(site.situation("controller")), "job_submit plugin")
     assert finding.verdict is Verdict.FAIL
     assert "will not start: job_submit_energy.so is not in" in finding.found
+
+
+def test_a_slurm_conf_that_is_closed_to_this_user_is_said_and_nothing_is_called_missing(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    situation = replace(site.situation("controller"), conf={})
+    situation.slurm_conf.touch()
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    (finding,) = slurm_checks(situation)
+    assert (finding.subject, finding.verdict) == ("slurm.conf", Verdict.SKIP)
+    assert "closed to this user" in finding.found and "as root" in finding.fix
 
 
 def test_a_required_plugin_is_a_warning_and_an_included_line_counts(site: Site) -> None:

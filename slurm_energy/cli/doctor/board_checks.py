@@ -3,9 +3,10 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from slurm_energy.cli.doctor.finding import Finding, fail, ok, skip, warn
+from slurm_energy.cli.doctor.finding import Finding, fail, ok, several, skip, warn
 from slurm_energy.config import Config
 from slurm_energy.domain.ids import GpuTypeName
+from slurm_energy.domain.node_status import NodeStatus
 from slurm_energy.energy_model.board_limits import LIMIT_TOLERANCE
 from slurm_energy.energy_model.operating_point import clock_table_of
 from slurm_energy.errors import ConfigError
@@ -25,8 +26,13 @@ class Board:
     limit_watts: float | None
 
 
-def board_checks(config: Config, boards: Sequence[Board]) -> Iterator[Finding]:
-    """Yield a finding for each GPU type for which clocks are chosen."""
+def board_checks(config: Config, boards: Mapping[str, Sequence[Board]]) -> Iterator[Finding]:
+    """Yield a finding for each GPU type for which clocks are chosen.
+
+    Args:
+        config: That of this host.
+        boards: Of each node by its name; this host's own under an empty one.
+    """
     try:
         limits = site_board_limits(config)
     except ConfigError as error:
@@ -36,6 +42,11 @@ def board_checks(config: Config, boards: Sequence[Board]) -> Iterator[Finding]:
         assumed = limits.known_watts(gpu_type)
         if assumed is not None and clock_table_of(gpu_type) is not None:
             yield _finding(gpu_type, assumed, found)
+
+
+def status_boards(status: NodeStatus) -> tuple[Board, ...]:
+    """Return the boards that a node has told of."""
+    return tuple(Board(gpu_type=gpu.gpu_type, limit_watts=gpu.power_limit_watts) for gpu in status.gpus or ())
 
 
 def mapping_checks(mapping: GpuMapping) -> Iterator[Finding]:
@@ -77,23 +88,27 @@ def _line(gpu: MappedGpu) -> str:
     return f"{gpu.position} = {gpu.slurm_type or 'gpu'}: {place}, {gpu.uuid}"
 
 
-def _by_type(boards: Sequence[Board]) -> Mapping[GpuTypeName, list[float | None]]:
-    found: dict[GpuTypeName, list[float | None]] = {}
-    for board in boards:
-        if board.gpu_type is not None:
-            found.setdefault(board.gpu_type, []).append(board.limit_watts)
+def _by_type(boards: Mapping[str, Sequence[Board]]) -> Mapping[GpuTypeName, list[tuple[str, float | None]]]:
+    found: dict[GpuTypeName, list[tuple[str, float | None]]] = {}
+    for node, of_node in boards.items():
+        for board in of_node:
+            if board.gpu_type is not None:
+                found.setdefault(board.gpu_type, []).append((node, board.limit_watts))
     return found
 
 
-def _finding(gpu_type: GpuTypeName, assumed_watts: float, found: Sequence[float | None]) -> Finding:
-    known = [watts for watts in found if watts is not None]
+def _finding(gpu_type: GpuTypeName, assumed_watts: float, found: Sequence[tuple[str, float | None]]) -> Finding:
+    known = [watts for _node, watts in found if watts is not None]
+    above = [node for node, watts in found if watts is not None and watts > assumed_watts * (1.0 + LIMIT_TOLERANCE)]
     if not known:
         return skip(SUBJECT, f"{gpu_type}: no board tells its own; clocks are chosen for {assumed_watts:g} W")
     highest, lowest = max(known), min(known)
-    setting = f'"{gpu_type}" = {highest:g} under [gpu_power_limits_watts] in slurm-energy.toml, on the controller too'
-    if highest > assumed_watts * (1.0 + LIMIT_TOLERANCE):
-        text = f"{gpu_type}: {highest:g} W, clocks are chosen for {assumed_watts:g} W: the default clock stays here"
-        return fail(SUBJECT, text, f"set {setting}")
+    place = "under [gpu_power_limits_watts] in slurm-energy.toml, on the controller and these nodes"
+    setting = f'"{gpu_type}" = {highest:g} {place}'
+    if above:
+        where = f"on {several(above)}" if all(above) else "here"
+        text = f"{gpu_type}: {highest:g} W, clocks are chosen for {assumed_watts:g} W: the default clock stays {where}"
+        return fail(SUBJECT, text, f"set {setting}, then systemctl reload slurm-energyd")
     if lowest < assumed_watts * (1.0 - LIMIT_TOLERANCE):
         text = f"{gpu_type}: {lowest:g} W, clocks are chosen for {assumed_watts:g} W: less is saved than predicted"
         return warn(SUBJECT, text, f"set {setting}, unless other boards of this type have {assumed_watts:g} W")

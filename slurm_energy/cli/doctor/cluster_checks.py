@@ -12,6 +12,7 @@ from typing import Any
 
 from slurm_energy import __version__
 from slurm_energy.cli.daemon_line import asked, json_document
+from slurm_energy.cli.doctor.board_checks import board_checks, status_boards
 from slurm_energy.cli.doctor.daemon_checks import STATUS_SECONDS, delivery_fix
 from slurm_energy.cli.doctor.finding import Finding, Situation, fail, ok, several, skip, warn
 from slurm_energy.cli.doctor.gpu_type_checks import NodeGpuTypes, gpu_type_checks
@@ -83,6 +84,7 @@ def cluster_checks(situation: Situation) -> Iterator[Finding]:
     statuses = {name: received.status for name, received in told.items()}
     seen = [NodeGpuTypes(node=node.name, demands=node.gpus, status=statuses.get(node.name)) for node in nodes]
     yield from gpu_type_checks(situation.config, seen)
+    yield from board_checks(situation.config, {name: status_boards(received.status) for name, _, received in heard})
 
 
 def slurm_nodes(situation: Situation) -> tuple[list[SlurmNode] | None, str]:

@@ -55,7 +55,7 @@ def _gpus(situation: Situation) -> Iterator[Finding]:
     yield ok("GPUs", f"{len(identities)}: {', '.join(names)}")
     yield _catalogue(identities)
     yield from _identity(situation, identities)
-    yield from board_checks(situation.config, boards)
+    yield from board_checks(situation.config, {"": boards})
     if not situation.config.node.set_clocks:
         yield warn("GPU clocks", "node.set_clocks is false: clocks stay as they are", "set it to true to save energy")
     elif lacking:

@@ -24,6 +24,10 @@ INSTALL = "slurm-energy install"
 
 def slurm_checks(situation: Situation) -> Iterator[Finding]:
     """Yield what concerns Slurm on every host."""
+    if not situation.conf and _exists(situation.slurm_conf) and not os.access(situation.slurm_conf, os.R_OK):
+        text = f"{situation.slurm_conf} is closed to this user: nothing of Slurm can be looked at"
+        yield skip("slurm.conf", text, "run slurm-energy doctor as root")
+        return
     yield _commands(situation)
     yield _controller_answers(situation)
     yield _cluster_name(situation)
@@ -37,6 +41,13 @@ def slurm_checks(situation: Situation) -> Iterator[Finding]:
     yield _prolog_flags(situation)
     for name in ("prolog", "epilog"):
         yield _hook(situation, name)
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:  # a folder above it is closed to this user
+        return True
 
 
 def _commands(situation: Situation) -> Finding:

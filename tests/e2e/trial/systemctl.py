@@ -14,7 +14,7 @@ from pathlib import Path
 
 UNITS = Path("/etc/systemd/system")
 STATE = Path("/run/units")
-SLURM = {"slurmctld": "slurmctld -i -D", "slurmd": "slurmd -D"}
+SLURM = {"slurmctld": "slurmctld -i -D", "slurmd": f"slurmd -D -N {os.uname().nodename}"}
 TIMER_SECONDS = 3
 STOP_SECONDS = 20
 

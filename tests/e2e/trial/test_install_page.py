@@ -205,9 +205,13 @@ def test_uninstalled_by_the_page_nothing_is_locked_and_scripts_with_our_options_
     await_state(site, job, "RUNNING")
     until(lambda: "slurm-energy was uninstalled while the job ran" in explained(site, job), "its report")
     follow(site, ["On the controller"])
+    for node in ("gpu1", "bare"):  # whose slurmd still has the slurm.conf with our lines
+        run_job(site, f"-w {node}")
+    assert drained(site) == ""
     hand_out_slurm_conf(site)
     site.run("ctl", "scontrol reconfigure")
-    assert site.path("ctl", "/etc/slurm/slurm.conf").read_text() == site.slurm_conf
+    conf = site.path("ctl", "/etc/slurm/slurm.conf").read_text()
+    assert conf == f"{site.slurm_conf}PrologFlags=Alloc # slurm-energy\n"
     follow(site, ["On the login nodes"])
     assert site.run("ctl", "scontrol ping").stdout.startswith("Slurmctld(primary) at ctl is UP")
     site.write(

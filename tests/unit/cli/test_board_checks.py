@@ -18,7 +18,16 @@ def findings(
 ) -> list[Finding]:
     name = None if gpu_type is None else GpuTypeName(gpu_type)
     boards = [Board(gpu_type=name, limit_watts=limit) for limit in watts]
-    return list(board_checks(Config(gpu_power_limits_watts=limits or {}), boards))
+    return list(board_checks(Config(gpu_power_limits_watts=limits or {}), {"": boards}))
+
+
+def test_on_the_controller_the_nodes_are_named_whose_boards_keep_their_default_clock() -> None:
+    boards = {
+        name: [Board(gpu_type=GpuTypeName(A100), limit_watts=watts)] for name, watts in (("g1", 500.0), ("g2", 400.0))
+    }
+    (finding,) = board_checks(Config(), boards)
+    assert finding.verdict is Verdict.FAIL
+    assert "the default clock stays on g1" in finding.found and "g2" not in finding.found
 
 
 @pytest.mark.parametrize(

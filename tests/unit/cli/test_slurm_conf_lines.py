@@ -1,5 +1,6 @@
 """Our words in slurm.conf: what goes in comes out again, and nothing of the site's own changes on the way."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from slurm_energy.cli.slurm_conf_lines import (
     HEADER,
     ConfFile,
     describe_changes,
+    keeps_alloc,
     names_energy,
     read_conf_files,
     with_energy,
@@ -44,8 +46,25 @@ def test_what_was_added_is_taken_away_and_nothing_else(text: str, several: bool)
     added = with_energy(conf(text), several_hooks=several)
     assert names_energy(added)
     assert with_energy(added, several_hooks=several) == added
-    assert without_energy(added)[0].text == text
+    assert without_flag(without_energy(added)) == text
     assert not names_energy(without_energy(added))
+    assert without_energy(without_energy(added)) == without_energy(added)
+
+
+def without_flag(files: tuple[ConfFile, ...]) -> str:
+    """Return slurm.conf without the Alloc that uninstall leaves."""
+    text = re.sub(r"\nPrologFlags=Alloc # slurm-energy(?=\n)|^PrologFlags=Alloc # slurm-energy\n", "", files[0].text)
+    return re.sub(r"(PrologFlags=X11),Alloc # slurm-energy", r"\1", text, flags=re.IGNORECASE)
+
+
+def test_alloc_stays_since_a_slurmd_that_still_has_it_drains_its_node_when_slurmctld_has_it_no_more() -> None:
+    site, own = conf("ClusterName=c\n"), conf("PrologFlags=Alloc\n")
+    assert lines(without_energy(with_energy(site, several_hooks=True))) == [
+        "ClusterName=c",
+        "PrologFlags=Alloc # slurm-energy",
+    ]
+    assert keeps_alloc(without_energy(with_energy(site, several_hooks=True)))
+    assert not keeps_alloc(with_energy(own, several_hooks=True)) and not keeps_alloc(site)
 
 
 def test_energy_comes_last_and_prologs_of_the_site_go_on_first() -> None:
@@ -70,8 +89,7 @@ def test_energy_comes_last_and_prologs_of_the_site_go_on_first() -> None:
         ("JobSubmitPlugins=lua,job_submit/energy,throttle # all", ["JobSubmitPlugins=lua,throttle # all"]),
         ("ClusterName=c JobSubmitPlugins=energy", ["ClusterName=c"]),
         ("PrologFlags=Alloc", ["PrologFlags=Alloc"]),
-        ("PrologFlags=Alloc # slurm-energy", []),
-        ("PrologFlags=Alloc,X11 # slurm-energy", ["PrologFlags=X11"]),
+        ("PrologFlags=Alloc # slurm-energy", ["PrologFlags=Alloc # slurm-energy"]),
         ("Prolog=/etc/slurm-energy/prolog.d/*", []),
         ("Epilog=/bin/tru[e_]", []),
         ("Epilog=/site/e.sh", ["Epilog=/site/e.sh"]),
@@ -101,7 +119,8 @@ def test_a_key_is_changed_in_the_included_file_where_it_stands(tmp_path: Path) -
     after = with_energy(before, several_hooks=False)
     assert after[1].text == "JobSubmitPlugins=lua,energy # slurm-energy\n"
     assert "JobSubmitPlugins" not in after[0].text
-    assert without_energy(after) == before
+    left = without_energy(after)
+    assert (without_flag(left), left[1]) == (before[0].text, before[1])
 
 
 def test_a_pattern_of_the_site_has_ours_in_its_folder_and_no_second_line() -> None:

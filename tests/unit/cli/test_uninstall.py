@@ -70,7 +70,14 @@ def test_what_install_wrote_is_gone_but_settings_and_options_without_effect(
     assert set(after) - copies == (set(before) | KEPT) - (
         {f"{PLUGINS}/job_submit_energy.so"} if role in {"controller", "all"} else set()
     )
-    assert after["etc/slurm/slurm.conf"] == SLURM_CONF.encode()
+    assert not (root / "usr/local/lib/slurm-energy").exists()
+    assert not (root / "etc/systemd/system/slurmctld.service.d").exists()
+    conf = after["etc/slurm/slurm.conf"].decode()
+    if role in {"controller", "all"}:
+        assert "Alloc in PrologFlags" in said
+        assert conf == f"{SLURM_CONF}PrologFlags=Alloc # slurm-energy\n"
+    else:
+        assert conf == SLURM_CONF
 
 
 def test_with_the_options_of_sbatch_also_these_are_gone(root: Path) -> None:
