@@ -66,7 +66,7 @@ def announcement(
     what = f"{' and '.join(parts)} ({effect})"
     if observed:
         return f"only observed, nothing is changed; it would have been {what}"
-    return f"if accepted: {what}; see slurm-energy explain, {_OPT_OUT}"
+    return f"if accepted: {what}; {_OPT_OUT}"
 
 
 def _clock_text(clock: ClockChoice, shown_names: Mapping[GpuTypeName, str]) -> str:

@@ -97,8 +97,7 @@ def test_a_site_that_observes_says_nothing_at_the_submission_of_people_who_did_n
 def test_the_announcement_is_true_of_a_job_that_slurm_refuses_and_has_no_digit() -> None:
     decision = decide(make_job())
     assert decision.announcement == (
-        "if accepted: a lower GPU clock (less energy, somewhat longer run); "
-        "see slurm-energy explain, opt out with --energy=off"
+        "if accepted: a lower GPU clock (less energy, somewhat longer run); opt out with --energy=off"
     )
     for kind in (make_job(), make_job(mode=EnergyMode.OBSERVE), make_job(partitions=("a40", "a100"), max_slowdown=2.0)):
         told = decide(kind).announcement
