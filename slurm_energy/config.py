@@ -184,7 +184,7 @@ class NodeConfig:
         "stay in the spool.",
     )
     authentication: Literal["munge", "hmac"] = _setting(
-        "munge", "How reports are proven: munge's tools, or a shared key."
+        "munge", "How reports are authenticated: munge's tools, or a shared key."
     )
     hmac_key_path: str = _setting(
         "/etc/slurm-energy/report.key", "Key of at least 32 bytes for hmac; only root and the daemon may read it."
