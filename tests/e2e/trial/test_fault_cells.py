@@ -82,13 +82,13 @@ def daemon_hung(lab: Lab) -> Iterator[None]:
 
 @contextmanager
 def recorder_killed(lab: Lab) -> Iterator[None]:
-    assert _kill(lab, "slurm_energy.daemon.recorder_process import"), "no recorder to kill"
+    until("recorder to kill", lambda: _kill(lab, "slurm_energy.daemon.recorder_process import"))
     yield
 
 
 @contextmanager
 def queue_reader_killed(lab: Lab) -> Iterator[None]:
-    assert _kill(lab, "slurm_energy.daemon.snapshot_process import"), "no reader of the queue to kill"
+    until("reader of the queue to kill", lambda: _kill(lab, "slurm_energy.daemon.snapshot_process import"))
     yield
     lab.await_daemon()
 
@@ -256,6 +256,14 @@ def _submit(lab: Lab, fault: Breaking, *more: str) -> int:
     return submit(lab, [*ARGUMENTS, *more], wrap=workload(seconds))
 
 
+def _running(lab: Lab, fault: Breaking) -> int:
+    """Submit a job and wait for its batch step: a slurmd that dies before it has started one loses the job itself."""
+    job = _submit(lab, fault)
+    wait_for(lab, job, {"RUNNING"})
+    until("batch step", lambda: lab.run(["pgrep", "-f", rf"slurmstepd: \[{job}\.batch"]).stdout)
+    return job
+
+
 def at_submission(lab: Lab, fault: Breaking) -> int:
     with fault(lab):
         return _submit(lab, fault)
@@ -278,16 +286,14 @@ def at_its_start(lab: Lab, fault: Breaking) -> int:
 
 
 def while_it_runs(lab: Lab, fault: Breaking) -> int:
-    job = _submit(lab, fault)
-    wait_for(lab, job, {"RUNNING"})
+    job = _running(lab, fault)
     with fault(lab):
         time.sleep(0.3)
     return job
 
 
 def at_its_end(lab: Lab, fault: Breaking) -> int:
-    job = _submit(lab, fault)
-    wait_for(lab, job, {"RUNNING"})
+    job = _running(lab, fault)
     with fault(lab):
         wait_for(lab, job, {"COMPLETED"})
     return job
@@ -308,8 +314,7 @@ def an_array(lab: Lab, fault: Breaking) -> int:
 
 
 def run_again(lab: Lab, fault: Breaking) -> int:
-    job = _submit(lab, fault)
-    wait_for(lab, job, {"RUNNING"})
+    job = _running(lab, fault)
     with fault(lab):
         lab.run(["scontrol", "requeue", str(job)])
         time.sleep(1)
