@@ -139,6 +139,8 @@ def story(lab: Lab, job_id: int) -> ExplainRecord | None:
 
 def _read(lab: Lab, read: Callable[[Session], Value | None]) -> Value | None:
     """Return what is read from a lab's database; None while the daemon has not made its tables yet."""
+    if not lab.layout.database.is_file():
+        return None  # opening it would make it, as another user than the daemon's
     engine = open_engine(StoreConfig(url=f"sqlite:///{lab.layout.database}"))
     try:
         with store_session(engine, read_only=True) as session:
