@@ -145,7 +145,7 @@ def main() -> None:
         folder = Path(name)
         (folder / "slurm-energy.toml").write_text(
             f'[node]\nspool_directory = "{folder}/spool/%n"\nlog_path = "{folder}/hook.log"\nset_clocks = false\n'
-            f'nvml_library = "{arguments.nvml_library}"\n'
+            f'gpu_numbering = "index"\nnvml_library = "{arguments.nvml_library}"\n'
         )
         gpu = driver.gpus()[0]
         clocks = gpu.supported_sm_clocks_mhz()

@@ -118,6 +118,7 @@ def pending_job(number: JobId, before: list[JobId], random: Random, now_seconds:
         memory_per_node_mib=MEMORY_A_GPU_MIB * max(1, per_node),
         gpu_types=(FULL_TYPE,) if partition == FULL_TYPE else (),
         dependencies=tuple(JobDependency(job_id=one, needs_success=one % 4 != 0) for one in earlier),
+        waits_for_room=not earlier,
     )
 
 

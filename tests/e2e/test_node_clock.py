@@ -1,5 +1,6 @@
 """A node whose wall clock is wrong, on a real slurmctld: one row for each job, with the times that Slurm knows."""
 
+import os
 import time
 from pathlib import Path
 
@@ -27,6 +28,9 @@ main()
 """
 
 
+OLD = -1_000_000_000
+
+
 def set_clock(lab: Lab, offset_seconds: float) -> None:
     """Let prologs and epilogs from now on see a wall clock that is so much ahead."""
     folder = lab.directory / "clock"
@@ -51,6 +55,8 @@ def rows(lab: Lab, job_id: int) -> tuple[JobEnergyRecord, ...]:
 
 def test_each_job_of_a_node_with_a_wrong_clock_has_one_row_with_slurms_times(new_lab: StartLab) -> None:
     lab = new_lab(energy=True)
+    for conf in lab.layout.etc.glob("*.conf"):
+        os.utime(conf, (OLD, OLD))  # written long before, by any of the clocks: else it may be newer than slurmd
     jobs = {}
     for offset_seconds in (-200.0, 3600.0, -time.time()):
         set_clock(lab, offset_seconds)
