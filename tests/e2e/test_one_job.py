@@ -11,6 +11,7 @@ from energy_lab import (
     await_reports,
     drained,
     locked_clocks,
+    node_states,
     on_terminal,
     reports,
     story,
@@ -181,7 +182,9 @@ def test_a_requeued_job_is_one_job_with_two_attempts(lab: Lab) -> None:
     lab.run(["scontrol", "requeue", str(job)], check=True)
     await_reports(lab, job)  # the first attempt has left its node
     until("a queued second attempt", lambda: show_job(lab, job)["JobState"] == "PENDING")
-    time.sleep(1.0)
+    # A report comes at once now: slurmd may still be in the first attempt's epilog, and would run no second prolog.
+    until("idle nodes", lambda: set(node_states(lab).values()) == {"idle"})
+    time.sleep(2.0)
     lab.run(["scontrol", "update", f"JobId={job}", "StartTime=now"], check=True)  # Slurm would wait two minutes
     wait_for(lab, job, {"COMPLETED"}, timeout=180)
     stored = await_reports(lab, job, count=2)
