@@ -41,7 +41,7 @@ def slurm() -> Iterator[Lab]:
 @pytest.fixture(scope="module")
 def answerer(slurm: Lab) -> Answerer:
     """Who stands in for the daemon."""
-    return Answerer(str(slurm.layout.energyd_socket))
+    return Answerer(str(slurm.layout.plugin_socket))
 
 
 @contextlib.contextmanager
@@ -182,7 +182,7 @@ def test_the_limits_of_a_partitions_qos_refuse_no_job_that_slurm_would_have_take
         "bob's association for a partition in slurmctld",
         lambda: "Partition=a40" in lab.run(["scontrol", "-o", "show", "assoc_mgr", "users=bob"], check=True).stdout,
     )
-    answerer = Answerer(str(lab.layout.energyd_socket))
+    answerer = Answerer(str(lab.layout.plugin_socket))
     two = ["--gres=gpu:2", "-t", "5"]
     assert started_in(lab, answerer, "a40", [*LIST[:2], *two]) == "a40", "without limits the answer is tried first"
     # bob has an association for one partition: Slurm refuses lists with it.
@@ -216,7 +216,7 @@ def test_what_slurm_accepts_and_starts_alone_it_accepts_and_starts_with_any_answ
     lines = (*NO_HOOKS, f"EnforcePartLimits={enforced}")
     lab = new_lab(partitions=partitions, energy=True, daemon=False, slurm_conf_lines=lines)
     given = {
-        "socket": str(lab.layout.energyd_socket),
+        "socket": str(lab.layout.plugin_socket),
         "seed": f"{enforced}-1",
         "count": count,
         "user": "alice",
