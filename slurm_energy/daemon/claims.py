@@ -32,6 +32,21 @@ class _Claim:
     appeared: bool = False
 
 
+@dataclass(slots=True)
+class _Held:
+    """What one user's claims on one partition come to; arrays are counted, since their claims have no bound."""
+
+    gpus: float = 0.0
+    arrays: int = 0
+
+    def count(self, claim: _Claim, sign: int) -> None:
+        """Add a claim, or take it away."""
+        if math.isinf(claim.gpus):
+            self.arrays += sign
+        else:
+            self.gpus += sign * claim.gpus
+
+
 class Claims:
     """What recent decisions have promised away, oldest first.
 
@@ -43,6 +58,8 @@ class Claims:
     def __init__(self) -> None:
         self._claims: deque[_Claim] = deque()
         self._by_id: dict[DecisionId, _Claim] = {}
+        self._held: dict[tuple[int, PartitionName, bool], _Held] = {}
+        """Sums by user, partition and whether the jobs have appeared: no burst is added up for each of its jobs."""
         self._became_jobs: dict[int, tuple[float, float]] = {}
         """By user: how many of the last submissions became jobs, and how many did not."""
 
@@ -65,14 +82,17 @@ class Claims:
         )
         self._claims.append(claim)
         self._by_id[claim.decision_id] = claim
+        self._count(claim, 1)
         if len(self._claims) > MAX_CLAIMS:
-            self._by_id.pop(self._claims.popleft().decision_id, None)
+            self._forget(self._claims.popleft())
 
     def appeared(self, decision_id: DecisionId) -> None:
         """Note that a decision's job is in Slurm's queue."""
         claim = self._by_id.get(decision_id)
-        if claim is not None:
+        if claim is not None and not claim.appeared:
+            self._count(claim, -1)
             claim.appeared = True
+            self._count(claim, 1)
 
     def not_in(self, snapshot: ClusterSnapshot | None) -> dict[PartitionName, float]:
         """Return the GPUs claimed in each partition that a snapshot cannot show yet, and forget the others."""
@@ -82,14 +102,26 @@ class Claims:
         while self._claims and self._claims[0].decided_at_seconds < oldest:
             self._settle(self._claims.popleft())
         claimed: dict[PartitionName, float] = {}
-        for claim in self._claims:
-            gpus = self._expected_gpus(claim)
-            for name in claim.partitions if gpus > 0.0 else ():
+        for (user_id, name, appeared), held in self._held.items():
+            gpus = self._expected_gpus(user_id, held, appeared=appeared)
+            if gpus > 0.0:
                 claimed[name] = claimed.get(name, 0.0) + gpus
         return claimed
 
-    def _settle(self, claim: _Claim) -> None:
+    def _count(self, claim: _Claim, sign: int) -> None:
+        for name in claim.partitions:
+            key = claim.user_id, name, claim.appeared
+            held = self._held.setdefault(key, _Held())
+            held.count(claim, sign)
+            if not held.gpus and not held.arrays:
+                del self._held[key]
+
+    def _forget(self, claim: _Claim) -> None:
         self._by_id.pop(claim.decision_id, None)
+        self._count(claim, -1)
+
+    def _settle(self, claim: _Claim) -> None:
+        self._forget(claim)
         jobs, refused = self._became_jobs.get(claim.user_id, (0.0, 0.0))
         if not claim.appeared and len(self._became_jobs) >= MAX_USERS:
             self._became_jobs.clear()
@@ -99,11 +131,7 @@ class Claims:
         else:
             self._became_jobs.pop(claim.user_id, None)
 
-    def _expected_gpus(self, claim: _Claim) -> float:
-        if claim.appeared:
-            return claim.gpus
-        jobs, refused = self._became_jobs.get(claim.user_id, (0.0, 0.0))
+    def _expected_gpus(self, user_id: int, held: _Held, *, appeared: bool) -> float:
+        jobs, refused = (0.0, 0.0) if appeared else self._became_jobs.get(user_id, (0.0, 0.0))
         share = (jobs + 1.0) / (jobs + refused + 1.0)
-        if math.isinf(claim.gpus):
-            return claim.gpus if share >= _FEWEST_ACCEPTED else 0.0
-        return claim.gpus * share
+        return math.inf if held.arrays and share >= _FEWEST_ACCEPTED else held.gpus * share

@@ -121,3 +121,17 @@ def test_many_submissions_between_two_snapshots_are_bounded() -> None:
     claims = Claims()
     submit(claims, 100.0, MAX_CLAIMS + 5, accepted=False)
     assert claims.not_in(snapshot(100.0)) == {A100: float(MAX_CLAIMS)}
+
+
+def test_a_burst_is_one_sum_and_leaves_nothing_behind() -> None:
+    claims = Claims()
+    for number in range(3000):
+        claims.add(decision(100.0, decision_id=f"burst{number:05d}"), job(2, (A100,)), None)
+    for number in range(0, 3000, 2):
+        claims.appeared(DecisionId(f"burst{number:05d}"))
+        claims.appeared(DecisionId(f"burst{number:05d}"))
+    claims.add(decision(100.0, decision_id="anarray1"), job(1, (A40,), array="1-9"), None)
+    assert claims.not_in(snapshot(100.0)) == {A100: 6000.0, A40: math.inf}
+    assert len(claims._held) == 3, "by user, partition and whether they have appeared"
+    assert claims.not_in(snapshot(200.0)) == {}
+    assert (claims._held, claims._by_id) == ({}, {})
