@@ -41,7 +41,7 @@ for line in sys.stdin:
 _HOW = """\
 How: two laboratory clusters run side by side, one with the plugin and one without; held jobs are submitted to the two
 in turn by a process already inside, which waits for each. Equal jobs of one user are answered by the plugin itself for
-a second after the daemon has decided on one of them, and the daemon is only told: with several pairs a second, hardly
+a second after the daemon has decided on one of them, and the daemon is notified: with several pairs a second, hardly
 one of them waits for Python. Jobs that differ (here each has a name of its own) are decided by the daemon one by one.
 Decisions go over the unix socket from one running client, one connection each.
 Hooks are whole processes, interpreter start included; the simulated NVML answers in microseconds, so nearly all of it

@@ -42,7 +42,7 @@ class DoorLink:
             assert isinstance(answered.reply, Message)
             reply = encode(answered.reply)
         except Exception as error:  # noqa: BLE001  # the request loop: one bad request never ends the daemon
-            return encode(self._excuse(error, f"uid {peer.user_id}")), None
+            return encode(self._error_reply(error, f"uid {peer.user_id}")), None
         return reply, answered.afterwards
 
     def receive(self, frame: Any) -> None:
@@ -72,7 +72,7 @@ class DoorLink:
             async with asyncio.timeout(ANSWER_SECONDS):
                 answered = await self._verbs.answer(frame.message, frame.peer)
         except Exception as error:  # noqa: BLE001  # the request loop: one bad request never ends the daemon
-            answered = Answer(self._excuse(error, f"uid {frame.peer.user_id}"))
+            answered = Answer(self._error_reply(error, f"uid {frame.peer.user_id}"))
         reply = answered.reply
         if isinstance(reply, Message):
             parts = list(reply_parts(encode(reply)))
@@ -87,21 +87,25 @@ class DoorLink:
         if answered.afterwards is not None:
             answered.afterwards()
 
-    def _excuse(self, error: Exception, who: str) -> Message:
+    def _error_reply(self, error: Exception, who: str) -> Message:
         """Return the reply to a request that failed, counted, and logged at most once a minute for each kind."""
-        if isinstance(error, (PermissionRefused, WireError)):
-            reply = refusal(str(error))
-        elif isinstance(error, SlurmEnergyError):
-            reply = failure(str(error))
-        elif isinstance(error, TimeoutError):
-            reply = failure("the request took too long")
-        else:
-            logger.error("request failed by=%s", who, exc_info=error)
-            reply = failure(f"internal error {type(error).__name__}, see the daemon's log")
+        reply = error_reply(error, who)
         self._counters[f"reply {reply.verb}"] += 1
         if first_this_minute(self._warned, reply):
             logger.warning("request not served by=%s reply=%s reason=%s", who, reply.verb, reply.fields["reason"])
         return reply
+
+
+def error_reply(error: Exception, who: str) -> Message:
+    """Return the reply to a request that failed; an error that is none of ours is logged with its traceback."""
+    if isinstance(error, (PermissionRefused, WireError)):
+        return refusal(str(error))
+    if isinstance(error, SlurmEnergyError):
+        return failure(str(error))
+    if isinstance(error, TimeoutError):
+        return failure("the request took too long")
+    logger.error("request failed by=%s", who, exc_info=error)
+    return failure(f"internal error {type(error).__name__}, see the daemon's log")
 
 
 def first_this_minute(warned: dict[str, float], reply: Message) -> bool:

@@ -13,15 +13,14 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Hashable, Iterator
 from typing import Any, Protocol
 
-from slurm_energy.daemon.door_link import first_this_minute
+from slurm_energy.daemon.door_link import error_reply, first_this_minute
 from slurm_energy.daemon.ingest import MAX_REPORT_BYTES, ReportDesk
 from slurm_energy.daemon.peers import Peer, peer_of
 from slurm_energy.daemon.rate import CostLimit, RateLimit
 from slurm_energy.daemon.reading import EmptyConnection, read_whole
 from slurm_energy.daemon.slots import Slot, Slots
-from slurm_energy.errors import DaemonUnavailable, PermissionRefused, SlurmEnergyError, WireError
+from slurm_energy.errors import DaemonUnavailable, PermissionRefused
 from slurm_energy.wire.codec import MAX_DECIDE_BYTES, Message, decode, encode
-from slurm_energy.wire.messages import failure, refusal
 from slurm_energy.wire.transport import FIRST_UNRESERVED_PORT
 
 logger = logging.getLogger(__name__)
@@ -166,7 +165,7 @@ class Server:
             except (EmptyConnection, ConnectionError):
                 return
             except Exception as error:  # noqa: BLE001  # the request loop: one bad request never ends the daemon
-                await self._send(writer, self._excuse(error, who))
+                await self._send(writer, self._error_reply(error, who))
 
     async def _pass_on_within_limits(self, message: Message, peer: Peer, writer: asyncio.StreamWriter) -> None:
         now, user = time.monotonic(), peer.user_id
@@ -206,7 +205,7 @@ class Server:
             except (EmptyConnection, ConnectionError):
                 return
             except Exception as error:  # noqa: BLE001  # the request loop: one bad request never ends the daemon
-                reply = self._excuse(error, who)
+                reply = self._error_reply(error, who)
             await self._send(writer, reply)
 
     @contextlib.contextmanager
@@ -223,17 +222,9 @@ class Server:
         finally:
             slots.leave(slot)
 
-    def _excuse(self, error: Exception, who: str) -> Message:
+    def _error_reply(self, error: Exception, who: str) -> Message:
         """Return the reply to a request that failed."""
-        if isinstance(error, (PermissionRefused, WireError)):
-            reply = refusal(str(error))
-        elif isinstance(error, SlurmEnergyError):
-            reply = failure(str(error))
-        elif isinstance(error, TimeoutError):
-            reply = failure("the request took too long")
-        else:
-            logger.error("request failed by=%s", who, exc_info=error)
-            reply = failure(f"internal error {type(error).__name__}, see the daemon's log")
+        reply = error_reply(error, who)
         self._complain(reply, who)
         return reply
 

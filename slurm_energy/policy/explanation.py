@@ -1,16 +1,31 @@
-"""The lines that a person reads at submission: what was decided, and what may be said before Slurm accepts the job."""
+"""What a person reads of a decision: the lines at submission, and why a job is left as it was asked for."""
 
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
-from slurm_energy.domain.decision import ClockChoice
+from slurm_energy.domain.decision import ClockChoice, Reason
 from slurm_energy.domain.ids import GpuTypeName, PartitionName
+from slurm_energy.policy.base import Candidate, DecisionContext
+from slurm_energy.policy.baselines import landing_types
+from slurm_energy.policy.candidates import JobOnCluster
 
 MAX_MESSAGE_BYTES = 512
 _OPT_OUT = "opt out with --energy=off"
 _FELT = 0.005
 """Slowdown that is worth a word."""
 _UNSAFE = re.compile(r"[^A-Za-z0-9._:,+-]")
+_SAY_WHY = frozenset(
+    {
+        Reason.USER_CLOCK,
+        Reason.NO_SAVING,
+        Reason.POLICY_ERROR,
+        Reason.SLOWDOWN_BOUND,
+        Reason.TIME_LIMIT,
+        Reason.DEADLINE,
+    }
+)
+"""Reasons that say by themselves why the clock stayed."""
 
 
 def explanation(
@@ -85,3 +100,47 @@ def _percent(ratio: float) -> str:
 def _plain(text: str, longest: int) -> str:
     """Return a name with everything replaced that a terminal or a log could take amiss."""
     return _UNSAFE.sub("?", text)[:longest]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unchanged:
+    """The reasons that stand for the policy's word that it chose, and a sentence for each thing that is not there."""
+
+    reasons: tuple[Reason, ...]
+    notes: tuple[str, ...] = ()
+
+
+def missing_partitions(case: JobOnCluster) -> tuple[str, ...]:
+    """Return a sentence for each partition of the job that the snapshot of the cluster lacks."""
+    known = case.snapshot.partition_by_name
+    if not case.job.partitions and case.snapshot.default_partition is None:
+        return ("the job names no partition, and the cluster has no default one",)
+    return tuple(
+        f"partition {name} is not in the snapshot of the cluster" for name in case.job.partitions if name not in known
+    )
+
+
+def why_unchanged(landing: tuple[Candidate, ...], context: DecisionContext, given: tuple[Reason, ...]) -> Unchanged:
+    """Return why no clock, partition or node was chosen.
+
+    Args:
+        landing: The partitions in which the job can start.
+        context: What the policy was told.
+        given: Reasons that are known already.
+    """
+    types = landing_types(landing)
+    if not types:
+        return Unchanged(reasons=() if Reason.UNKNOWN_GPU_TYPE in given else (Reason.NO_SUCH_GPU,))
+    if not _SAY_WHY.isdisjoint(given):
+        return Unchanged(reasons=())
+    tables = [table for table in map(context.comparison.clock_table, types) if table is not None]
+    if not tables:
+        return Unchanged(reasons=())
+    points = [table.best(context.max_slowdown) for table in tables]
+    if any(point is not None and point.sm_clock_mhz != point.default_clock_mhz for point in points):
+        return Unchanged(reasons=(Reason.NOTHING_CHANGED,))
+    slower = [table.best(float("inf")) for table in tables]
+    if any(point is not None and point.sm_clock_mhz != point.default_clock_mhz for point in slower):
+        note = f"no lower clock is inside the allowed slowdown of {100.0 * context.max_slowdown:.3g} %"
+        return Unchanged(reasons=(Reason.NO_CLOCK_IN_BOUND,), notes=(note,))
+    return Unchanged(reasons=(Reason.NO_SAVING,))

@@ -19,14 +19,13 @@ from slurm_energy.policy.baselines import landing_types, unknown_reasons
 from slurm_energy.policy.candidates import JobOnCluster
 from slurm_energy.policy.clock_check import allowed_clock
 from slurm_energy.policy.comparison_note import comparison_notes, light_notes
-from slurm_energy.policy.explanation import announcement, explanation
+from slurm_energy.policy.explanation import announcement, explanation, missing_partitions, why_unchanged
 from slurm_energy.policy.hint_check import allowed_hint
 from slurm_energy.policy.partition_check import allowed_partitions, first_tried, landing_on
 from slurm_energy.policy.routing import rivals_of, time_ratio, with_room
 from slurm_energy.policy.site_limits import site_board_limits
 from slurm_energy.policy.situation import Situation, situation_of
 from slurm_energy.policy.time_room import expected_runtime, slowdown_room
-from slurm_energy.policy.unchanged import missing_partitions, why_unchanged
 
 _MAX_ENTRY_MINUTES = 0xFFFFFFFD
 

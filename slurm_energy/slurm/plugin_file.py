@@ -84,15 +84,6 @@ def read_plugin_file(path: Path) -> PluginFile:
     return PluginFile(path=path, release=release, follows=follows, machine=machine)
 
 
-def compiled_version(path: Path) -> Release:
-    """Return the release that a plugin was compiled for.
-
-    Raises:
-        SlurmError: as for `read_plugin_file`.
-    """
-    return read_plugin_file(path).release
-
-
 def machine_of(path: Path) -> int | None:
     """Return ELF's number of the kind of machine that a program is for; None when it is no such program."""
     try:

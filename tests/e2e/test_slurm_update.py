@@ -18,7 +18,7 @@ from lab_fixtures import EXACT, SMALL, require_lab
 from slurm_energy.errors import LabError
 from slurm_energy.lab.cluster import Lab, LabSpec, start_lab
 from slurm_energy.lab.jobs import show_job, submit, wait_for
-from slurm_energy.slurm.plugin_file import Release, compiled_version, parse_release
+from slurm_energy.slurm.plugin_file import Release, parse_release, read_plugin_file
 
 pytestmark = pytest.mark.lab
 
@@ -72,13 +72,13 @@ def number(release: Release) -> int:
 
 def compiled_for(path: Path, release: Release) -> None:
     """Have a plugin's file say that it was compiled for a release: its word in the file's data is changed."""
-    before = struct.pack("<I", number(compiled_version(path)))
+    before = struct.pack("<I", number(read_plugin_file(path).release))
     raw = path.read_bytes()
     places = [at for at in range(0, len(raw) - 3, 4) if raw[at : at + 4] == before]
     for at in places:
         path.unlink()
         path.write_bytes(raw[:at] + struct.pack("<I", number(release)) + raw[at + 4 :])
-        if compiled_version(path) == release:
+        if read_plugin_file(path).release == release:
             return
     raise AssertionError(f"{path} has no such word")
 

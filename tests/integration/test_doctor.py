@@ -27,7 +27,7 @@ from slurm_energy.errors import SlurmError
 from slurm_energy.policy import automatic
 from slurm_energy.policy.checkpoint_files import WEIGHTS_FILE
 from slurm_energy.policy.shipped import shipped_folder
-from slurm_energy.slurm.plugin_file import Release, compiled_version, read_plugin_file
+from slurm_energy.slurm.plugin_file import Release, read_plugin_file
 from slurm_energy.wire.codec import Message
 
 LIVE = """Configuration data as of 2026-03-04T12:00:00
@@ -123,7 +123,7 @@ def plugins(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_release_a_plugin_was_built_for_is_read_without_loading_it(plugins: Path) -> None:
-    assert compiled_version(plugins / "spank_energy.so") == Release(22, 5, 8)
+    assert read_plugin_file(plugins / "spank_energy.so").release == Release(22, 5, 8)
     assert read_plugin_file(plugins / "spank_energy.so").follows
     assert not read_plugin_file(plugins / "earlier/spank_energy.so").follows
 
@@ -136,7 +136,7 @@ def test_a_file_that_is_no_plugin_is_an_error(tmp_path: Path, content: bytes) ->
     path = tmp_path / "x.so"
     path.write_bytes(content)
     with pytest.raises(SlurmError, match="is no Slurm plugin"):
-        compiled_version(path)
+        read_plugin_file(path)
 
 
 def test_a_plugin_cut_short_is_an_error(plugins: Path, tmp_path: Path) -> None:
@@ -145,7 +145,7 @@ def test_a_plugin_cut_short_is_an_error(plugins: Path, tmp_path: Path) -> None:
     for size in range(0, len(whole) - 1, 997):
         path.write_bytes(whole[:size])
         with pytest.raises(SlurmError):
-            compiled_version(path)
+            read_plugin_file(path)
 
 
 def test_a_site_in_order_has_no_fault_on_slurms_side(site: Site, plugins: Path) -> None:
