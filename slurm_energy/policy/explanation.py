@@ -111,12 +111,12 @@ class Unchanged:
 
 
 def missing_partitions(case: JobOnCluster) -> tuple[str, ...]:
-    """Return a sentence for each partition of the job that the snapshot of the cluster lacks."""
+    """Return a sentence for each partition of the job that the picture of the cluster lacks."""
     known = case.snapshot.partition_by_name
     if not case.job.partitions and case.snapshot.default_partition is None:
         return ("the job names no partition, and the cluster has no default one",)
     return tuple(
-        f"partition {name} is not in the snapshot of the cluster" for name in case.job.partitions if name not in known
+        f"partition {name} is not in the picture of the cluster" for name in case.job.partitions if name not in known
     )
 
 
