@@ -28,6 +28,7 @@ _DOUBTFUL = (
     QualityFlag.COUNTER_STUCK,
     QualityFlag.BELOW_RESOLUTION,
     QualityFlag.SOURCES_DISAGREE,
+    QualityFlag.GPU_IDENTITY_UNKNOWN,
     QualityFlag.SHARED_GPU,
     QualityFlag.MIG,
     QualityFlag.RESCUED,
