@@ -8,13 +8,13 @@ from pathlib import Path
 
 from slurm_energy.config import Config
 from slurm_energy.daemon.entries import DecisionEntryLine, EntryLine, JobsEntryLine, ReportsEntryLine, decode_entry
-from slurm_energy.daemon.journal import JournalReader, Line, Position, journal_id
+from slurm_energy.daemon.journal import BATCH_BYTES, JournalReader, Line, Position, journal_id
 from slurm_energy.daemon.user_names import with_login_name
 from slurm_energy.domain.energy import JobKey, NodeReport
 from slurm_energy.domain.ids import ClusterName
 from slurm_energy.errors import StoreError, ValueRangeError, WireError
 from slurm_energy.store.access import Engine, Session, is_about_the_values
-from slurm_energy.store.decisions import record_decision
+from slurm_energy.store.decisions import record_decisions
 from slurm_energy.store.energy import record_report
 from slurm_energy.store.jobs import upsert_jobs
 from slurm_energy.store.journal_position import StoredPosition, store_position, stored_position
@@ -40,14 +40,17 @@ class Recorder:
         self._journal_id = journal_id(directory)
         self.jobs_ended = False
         """Whether a finished job was stored since this was last set to False."""
+        self.has_more = False
+        """Whether the last step took as much as a step takes: more lies there already."""
 
     def step(self, engine: Engine) -> int:
-        """Store the next batch of each stream and return how many lines that were.
+        """Store the next batch of each stream and return how many lines that were; `has_more` says whether to go on.
 
         Raises:
             StoreError: the database is away, locked or full; the lines come again.
             SpoolError: the journal cannot be read or its position not kept.
         """
+        self.has_more = False
         return sum(self._step(engine, reader) for reader in self._readers)
 
     def look(self, engine: Engine) -> None:
@@ -68,6 +71,7 @@ class Recorder:
         lines = reader.read(BATCH_LINES)
         if not lines:
             return 0
+        self.has_more |= len(lines) >= BATCH_LINES or sum(len(line.text) for line in lines) >= BATCH_BYTES
         try:
             self._store(engine, reader, lines)
             # What was committed into a file that lies elsewhere by now is given to the one at its place.
@@ -75,6 +79,7 @@ class Recorder:
             reader.commit(lines[-1].end)
         except _Behind as behind:
             self._go_back(reader, behind.stored)
+            self.has_more = True
             return 0
         except BaseException:
             reader.position = before
@@ -87,8 +92,7 @@ class Recorder:
 
         def all_at_once(session: Session) -> None:
             self._check_database(session, reader)
-            for _, entry in entries:
-                self._apply(session, entry)
+            self._apply(session, [entry for _, entry in entries])
             self._note(session, reader, end)
 
         try:
@@ -106,7 +110,7 @@ class Recorder:
 
             def one(session: Session, entry: EntryLine = entry) -> None:
                 self._check_database(session, reader)
-                self._apply(session, entry)
+                self._apply(session, [entry])
 
             try:
                 run_in_transaction(engine, one)
@@ -145,14 +149,22 @@ class Recorder:
         if stored is not None and begin > stored:
             logger.error("journal does not go back so far: entries are lost stream=%s", reader.stream)
 
-    def _apply(self, session: Session, entry: EntryLine) -> None:
-        if isinstance(entry, DecisionEntryLine):
-            job = with_login_name(entry.job)
-            record_decision(session, entry.decision, job, self._cluster, self._policy_settings)
-        elif isinstance(entry, JobsEntryLine):
+    def _apply(self, session: Session, entries: Sequence[EntryLine]) -> None:
+        """Store entries: decisions all at once, since most lines of a burst are such, the others one by one."""
+        decided = [
+            (entry.decision, with_login_name(entry.job)) for entry in entries if isinstance(entry, DecisionEntryLine)
+        ]
+        if decided:
+            record_decisions(session, decided, self._cluster, self._policy_settings)
+        for entry in entries:
+            if not isinstance(entry, DecisionEntryLine):
+                self._apply_other(session, entry)
+
+    def _apply_other(self, session: Session, entry: JobsEntryLine | ReportsEntryLine) -> None:
+        if isinstance(entry, JobsEntryLine):
             upsert_jobs(session, self._cluster, (*entry.jobs, *entry.vanished))
             self.jobs_ended = self.jobs_ended or any(job.ended_at_seconds is not None for job in entry.jobs)
-        elif isinstance(entry, ReportsEntryLine):
+        else:
             for report, offset in zip_longest(entry.reports, entry.clock_offsets_seconds[: len(entry.reports)]):
                 received = entry.received_at_seconds
                 self._apply_report(session, report, Arrival(clock_offset_seconds=offset, received_at_seconds=received))

@@ -52,7 +52,8 @@ logger = logging.getLogger(__name__)
 Requests = queue.SimpleQueue[QueryRequest]
 Tell = Callable[[object], None]
 
-POLL_SECONDS = 0.2
+POLL_SECONDS = 0.5
+"""Between two looks at the journal, unless much lies there: a transaction costs as much as 20 decisions in one."""
 LONGEST_PAUSE_SECONDS = 30.0
 REPLACED_PAUSE_SECONDS = 1.0
 LOOK_INTERVAL_SECONDS = 5.0
@@ -135,7 +136,7 @@ class RecorderLoop:
                     prepare_schema(engine, create=create)
                     is_open, create = True, False
                     self._condition.good()
-                lines = self._recorder.step(engine)
+                self._recorder.step(engine)
                 self._side_tasks(engine)
                 self._condition.good()
                 pause = 0.5
@@ -150,7 +151,7 @@ class RecorderLoop:
                 time.sleep(pause)
                 pause = min(pause * 2.0, LONGEST_PAUSE_SECONDS)
                 continue
-            if not lines:
+            if not self._recorder.has_more:
                 time.sleep(POLL_SECONDS)
 
     def _side_tasks(self, engine: Engine) -> None:

@@ -1,23 +1,26 @@
-"""Decisions that slurmctld's plugin may give again by itself, for a moment, to the very same request.
+"""Decisions that may be given again for a moment: by slurmctld's plugin to the very same request, here to its like.
 
 Whoever submits equal jobs in a loop would wait for the same decision each time, and a Python process costs more to
 wake than the decision is worth. Only what cannot come out otherwise within that time is given so: the job may be sent
 nowhere else, no moment matters to it, and what its clocks depend on stays as it is.
 """
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 
 from slurm_energy.config import Config
-from slurm_energy.daemon.decide import Decided, Picture
+from slurm_energy.daemon.decide import Decided, KnownUser, Picture
 from slurm_energy.daemon.remote_policy import RemotePolicy
 from slurm_energy.domain.cluster import ClusterSnapshot
-from slurm_energy.domain.decision import Reason
+from slurm_energy.domain.decision import Reason, RuntimeEstimate
 from slurm_energy.domain.ids import DecisionId
 from slurm_energy.domain.job import JobRequest
+from slurm_energy.domain.work import WorkEstimate
 from slurm_energy.policy.base import Policy
 from slurm_energy.policy.baselines import FixedClockPolicy, SlurmDefaultPolicy
+from slurm_energy.policy.guard import new_decision_id
 from slurm_energy.policy.oracle import OraclePolicy
+from slurm_energy.wire.messages import job_name
 
 REUSE_MILLISECONDS = 1000
 KEPT_SECONDS = 10.0
@@ -91,39 +94,126 @@ def _room_stays(job: JobRequest, picture: Picture, snapshot: ClusterSnapshot) ->
     return True
 
 
+@dataclass(frozen=True, slots=True)
+class Basis:
+    """What the answer to a request rests on beside the request: as long as each is the same thing, so is the answer."""
+
+    policy: Policy
+    snapshot: ClusterSnapshot | None
+    user: KnownUser
+    runtime: RuntimeEstimate | None
+    work: WorkEstimate | None
+
+    def is_that_of(self, other: "Basis") -> bool:
+        """Return whether the other one rests on the same things."""
+        return (
+            self.policy is other.policy
+            and self.snapshot is other.snapshot
+            and self.user == other.user
+            and self.runtime is other.runtime
+            and self.work is other.work
+        )
+
+
+_Request = tuple[tuple[str, str], ...]
+"""The fields of a request but for the job's name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Kept:
+    decided: Decided
+    basis: Basis
+    request: _Request
+    until: float
+    """Until when it can be given again, by the monotonic clock."""
+    known_until: float
+    """Until when it is looked for as what the plugin has given again."""
+
+
 class ReusableDecisions:
-    """The last decisions that may be given again; bounded, the oldest go first."""
+    """The last decisions that may be given again; bounded, the oldest go first.
+
+    The plugin gives them to the very same request, the daemon to requests that differ in the job's name alone: all
+    that a name decides is whose earlier runs are looked at.
+    """
 
     def __init__(self) -> None:
-        self._kept: dict[DecisionId, tuple[float, Decided]] = {}
+        self._kept: dict[DecisionId, _Kept] = {}
+        self._last: dict[_Request, DecisionId] = {}
 
-    def keep(self, decided: Decided, now_monotonic_seconds: float) -> None:
-        """Remember a decision, and forget those whose time is over."""
+    def keep(
+        self,
+        decided: Decided,
+        fields: Mapping[str, str],
+        basis: Basis,
+        now_monotonic_seconds: float,
+        milliseconds: int = REUSE_MILLISECONDS,
+    ) -> None:
+        """Remember the decision on a request, and forget those whose time is over."""
         while self._kept:
             oldest = next(iter(self._kept))
-            if len(self._kept) < MAX_KEPT and self._kept[oldest][0] > now_monotonic_seconds:
+            if len(self._kept) < MAX_KEPT and self._kept[oldest].known_until > now_monotonic_seconds:
                 break
-            del self._kept[oldest]
-        self._kept[decided.decision.decision_id] = (now_monotonic_seconds + KEPT_SECONDS, decided)
+            request = self._kept.pop(oldest).request
+            if self._last.get(request) == oldest:
+                del self._last[request]
+        decision_id, request = decided.decision.decision_id, _without_name(fields)
+        self._kept[decision_id] = _Kept(
+            decided=decided,
+            basis=basis,
+            request=request,
+            until=now_monotonic_seconds + milliseconds / 1000.0,
+            known_until=now_monotonic_seconds + KEPT_SECONDS,
+        )
+        self._last[request] = decision_id
+
+    def for_request(
+        self,
+        fields: Mapping[str, str],
+        basis_of: Callable[[int, str], Basis],
+        now_seconds: float,
+        now_monotonic_seconds: float,
+    ) -> tuple[Decided, int] | None:
+        """Return a remembered decision as that on another request, and for how many milliseconds it holds.
+
+        None: it has to be worked out. `basis_of` tells what the answer to a job of a user and name rests on now.
+        """
+        last = self._last.get(_without_name(fields))
+        kept = None if last is None else self._kept.get(last)
+        if kept is None or kept.until <= now_monotonic_seconds:
+            return None
+        name = job_name(fields)
+        if not kept.basis.is_that_of(basis_of(kept.decided.job.user_id, name)):
+            return None
+        left = int(1000.0 * (kept.until - now_monotonic_seconds))
+        return _given_again(kept.decided, new_decision_id(), now_seconds, name), left
 
     def again(
         self, base_id: DecisionId, new_id: DecisionId, now_seconds: float, now_monotonic_seconds: float
     ) -> Decided | None:
         """Return a remembered decision as that of a job submitted now; None for one that is not known."""
-        until, base = self._kept.get(base_id, (0.0, None))
-        if base is None or until <= now_monotonic_seconds:
+        kept = self._kept.get(base_id)
+        if kept is None or kept.known_until <= now_monotonic_seconds:
             return None
-        before = base.decision
-        age = before.snapshot_age_seconds
-        decision = replace(
-            before,
-            decision_id=new_id,
-            decided_at_seconds=now_seconds,
-            snapshot_age_seconds=None if age is None else age + now_seconds - before.decided_at_seconds,
-        )
-        return replace(
-            base,
-            decision=decision,
-            job=replace(base.job, submitted_at_seconds=now_seconds),
-            entry=replace(base.entry, decision_id=new_id),
-        )
+        return _given_again(kept.decided, new_id, now_seconds, kept.decided.job.name)
+
+
+def _without_name(fields: Mapping[str, str]) -> _Request:
+    return tuple(item for item in fields.items() if item[0] != "name")
+
+
+def _given_again(base: Decided, new_id: DecisionId, now_seconds: float, name: str) -> Decided:
+    before = base.decision
+    age = before.snapshot_age_seconds
+    decision = replace(
+        before,
+        decision_id=new_id,
+        decided_at_seconds=now_seconds,
+        snapshot_age_seconds=None if age is None else age + now_seconds - before.decided_at_seconds,
+    )
+    return replace(
+        base,
+        decision=decision,
+        job=replace(base.job, submitted_at_seconds=now_seconds, name=name),
+        entry=replace(base.entry, decision_id=new_id),
+    )

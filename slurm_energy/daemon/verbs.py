@@ -15,7 +15,7 @@ from slurm_energy.daemon.journal import journal_directory, waiting_bytes
 from slurm_energy.daemon.node_statuses import nodes_summary
 from slurm_energy.daemon.peers import Peer
 from slurm_energy.daemon.rate import CostLimit
-from slurm_energy.daemon.reuse import REUSE_MILLISECONDS, is_reusable
+from slurm_energy.daemon.reuse import REUSE_MILLISECONDS, Basis, is_reusable
 from slurm_energy.daemon.state import DaemonState
 from slurm_energy.domain.ids import DecisionId, parse_decision_id
 from slurm_energy.domain.plain import to_plain
@@ -24,6 +24,7 @@ from slurm_energy.wire.codec import Message, decode
 from slurm_energy.wire.messages import (
     SubmittedJob,
     decision_reply,
+    is_explained,
     json_reply,
     one_line,
     parse_query,
@@ -85,16 +86,21 @@ class LocalVerbs:
 
     def _decide(self, message: Message) -> Answer:
         """Return the decision on a job that is being submitted."""
-        state, received = self._state, time.perf_counter()
-        submitted = parse_submitted_job(message.fields)
-        picture = self._picture()
-        decided = self._decided(submitted, picture)
-        milliseconds = 0
-        if is_reusable(decided, message.fields, picture, state.decider.policy, state.config):
-            state.reusable.keep(decided, time.monotonic())
-            milliseconds = REUSE_MILLISECONDS
+        state, received, fields = self._state, time.perf_counter(), message.fields
+        like = state.reusable.for_request(fields, self._basis, time.time(), time.monotonic())
+        if like is not None:
+            decided, milliseconds = like
+            state.counters["decisions as on a like job"] += 1
+        else:
+            picture = self._picture()
+            decided = self._decided(parse_submitted_job(fields), picture)
+            policy = state.decider.policy
+            milliseconds = REUSE_MILLISECONDS if is_reusable(decided, fields, picture, policy, state.config) else 0
+        if milliseconds:
+            basis = self._basis(decided.job.user_id, decided.job.name)
+            state.reusable.keep(decided, fields, basis, time.monotonic(), milliseconds)
         reply = decision_reply(
-            decided.decision, decided.entry, explained=submitted.explain, reuse_milliseconds=milliseconds
+            decided.decision, decided.entry, explained=is_explained(fields), reuse_milliseconds=milliseconds
         )
         return Answer(reply, self._given(decided, received))
 
@@ -215,9 +221,22 @@ class LocalVerbs:
         return Picture(snapshot=state.snapshot, claimed_gpus=state.claims.not_in(state.snapshot))
 
     def _decided(self, submitted: SubmittedJob, picture: Picture) -> Decided:
-        state, user_id = self._state, submitted.user_id
-        user = KnownUser(name=state.user_names.get(user_id), groups=state.user_groups.get(user_id))
-        return state.decider.decide(submitted, picture, state.history, user, time.time())
+        state = self._state
+        return state.decider.decide(submitted, picture, state.history, self._user(submitted.user_id), time.time())
+
+    def _basis(self, user_id: int, name: str) -> Basis:
+        """Return what the answer to a job of a user and name rests on now, beside the request."""
+        state = self._state
+        return Basis(
+            policy=state.decider.policy,
+            snapshot=state.snapshot,
+            user=self._user(user_id),
+            runtime=state.history.runtimes.get((user_id, name)),
+            work=state.history.work.get((user_id, name)),
+        )
+
+    def _user(self, user_id: int) -> KnownUser:
+        return KnownUser(name=self._state.user_names.get(user_id), groups=self._state.user_groups.get(user_id))
 
 
 _FOR_SLURM = ("decide", "reused")

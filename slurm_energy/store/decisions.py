@@ -33,16 +33,50 @@ def record_decision(
     settings: Mapping[str, Any] | None = None,
 ) -> bool:
     """Store a decision with the policy and its settings; return whether it was new. A known id changes nothing."""
-    if session.get(DecisionRow, decision.decision_id) is not None:
-        return False
-    policy = ensure_policy(
-        session, decision.policy, decision.policy_version, settings or {}, decision.decided_at_seconds
+    return record_decisions(session, [(decision, request)], cluster, settings) == 1
+
+
+def record_decisions(
+    session: Session,
+    decided: Sequence[tuple[Decision, JobRequest]],
+    cluster: ClusterName,
+    settings: Mapping[str, Any] | None = None,
+) -> int:
+    """Store decisions as `record_decision` does, with a few statements for all of them; return how many were new."""
+    first: dict[DecisionId, tuple[Decision, JobRequest]] = {}
+    for decision, request in decided:
+        first.setdefault(decision.decision_id, (decision, request))
+    known: set[str] = set()
+    for begin in range(0, len(first), _CHUNK):
+        ids = list(first)[begin : begin + _CHUNK]
+        known.update(session.scalars(select(DecisionRow.decision_id).where(DecisionRow.decision_id.in_(ids))))
+    new = [(decision, request) for decision, request in first.values() if decision.decision_id not in known]
+    policies: dict[tuple[str, str], int] = {}
+    for decision, _ in new:
+        name = decision.policy, decision.policy_version
+        if name not in policies:
+            policies[name] = ensure_policy(session, *name, settings or {}, decision.decided_at_seconds).row_id
+    insert_if_absent(
+        session,
+        DecisionRow,
+        [
+            _decision_values(decision, request, cluster, policies[decision.policy, decision.policy_version])
+            for decision, request in new
+        ],
     )
+    clocks = [_clock_values(decision.decision_id, choice) for decision, _ in new for choice in decision.clocks]
+    insert_if_absent(session, DecisionClockRow, clocks)
+    return len(new)
+
+
+def _decision_values(
+    decision: Decision, request: JobRequest, cluster: ClusterName, policy_row_id: int
+) -> dict[str, Any]:
     estimate = decision.estimate
-    values: dict[str, Any] = {
+    return {
         "decision_id": decision.decision_id,
         "cluster": cluster,
-        "policy_row_id": policy.row_id,
+        "policy_row_id": policy_row_id,
         "mode": decision.mode.value,
         "decided_at_seconds": decision.decided_at_seconds,
         "user_id": request.user_id,
@@ -60,9 +94,6 @@ def record_decision(
         "snapshot_age_seconds": decision.snapshot_age_seconds,
         "message": decision.message,
     }
-    insert_if_absent(session, DecisionRow, [values])
-    insert_if_absent(session, DecisionClockRow, [_clock_values(decision.decision_id, c) for c in decision.clocks])
-    return True
 
 
 def get_decision(session: Session, decision_id: str) -> DecisionRecord | None:

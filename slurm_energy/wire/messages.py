@@ -135,6 +135,16 @@ class _Reader:
         self.complaints.append(f"{key} {self._fields[key][:40]!r} cannot be read and is left out")
 
 
+def job_name(fields: Mapping[str, str]) -> str:
+    """Return the job's name, empty where it has none."""
+    return _Reader(fields).text("name") or ""
+
+
+def is_explained(fields: Mapping[str, str]) -> bool:
+    """Return whether the line goes to energy-sbatch, see `SubmittedJob.explain`."""
+    return _Reader(fields).flag("energy_explain")
+
+
 def parse_submitted_job(fields: Mapping[str, str]) -> SubmittedJob:
     """Return the job of a `decide` or `preview` message.
 
@@ -149,7 +159,7 @@ def parse_submitted_job(fields: Mapping[str, str]) -> SubmittedJob:
     return SubmittedJob(
         user_id=user_id,
         client=reader.text("client") or "",
-        name=reader.text("name") or "",
+        name=job_name(fields),
         account=reader.text("account"),
         qos=reader.text("qos"),
         partitions=reader.partitions("partition"),
@@ -180,7 +190,7 @@ def parse_submitted_job(fields: Mapping[str, str]) -> SubmittedJob:
         max_slowdown=reader.ratio("energy_max_slowdown", MAX_SLOWDOWN_BOUND),
         deadline=reader.text("energy_deadline"),
         quiet=reader.flag("energy_quiet"),
-        explain=reader.flag("energy_explain"),
+        explain=is_explained(fields),
         complaints=tuple(reader.complaints),
     )
 

@@ -20,7 +20,7 @@ from slurm_energy.daemon.entries import (
 from slurm_energy.daemon.frames import QueryRequest
 from slurm_energy.daemon.journal import JournalReader, JournalWriter
 from slurm_energy.daemon.queries import answer_query
-from slurm_energy.daemon.recorder import REJECTED_NAME, Recorder
+from slurm_energy.daemon.recorder import BATCH_LINES, REJECTED_NAME, Recorder
 from slurm_energy.daemon.recorder_process import prepare_schema
 from slurm_energy.daemon.unreported import REASON, UnreportedJobs
 from slurm_energy.domain.cluster import JobState
@@ -210,6 +210,15 @@ def test_a_database_newer_than_the_code_keeps_the_journal(setting: Setting) -> N
     with pytest.raises(SchemaVersionError, match="newer"):
         prepare_schema(setting.engine)
     assert len(JournalReader(setting.journal, "daemon").read(10)) == 1
+
+
+def test_a_step_that_took_all_it_takes_says_that_more_may_wait(setting: Setting) -> None:
+    ids = [DecisionId(f"{number:016d}") for number in range(BATCH_LINES + 3)]
+    setting.write(*(DecisionEntryLine(decision=replace(DECISION, decision_id=name), job=REQUEST) for name in ids))
+    steps = [(setting.recorder.step(setting.engine), setting.recorder.has_more) for _ in range(3)]
+    assert steps == [(BATCH_LINES, True), (3, False), (0, False)]
+    with store_session(setting.engine, read_only=True) as session:
+        assert len(recent_decisions(session, LAB, limit=1000)) == BATCH_LINES + 3
 
 
 def test_a_damaged_line_is_set_aside_and_the_rest_is_stored(setting: Setting) -> None:

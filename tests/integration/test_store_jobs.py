@@ -24,9 +24,9 @@ from store_samples import (
 from slurm_energy.domain.cluster import JobState
 from slurm_energy.domain.decision import Reason
 from slurm_energy.domain.energy import NodeReport, QualityFlag
-from slurm_energy.domain.ids import ClusterName, GpuTypeName, JobId
+from slurm_energy.domain.ids import ClusterName, DecisionId, GpuTypeName, JobId
 from slurm_energy.errors import StoreError
-from slurm_energy.store.decisions import get_decision, recent_decisions, record_decision
+from slurm_energy.store.decisions import get_decision, recent_decisions, record_decision, record_decisions
 from slurm_energy.store.energy import record_report, stored_reports
 from slurm_energy.store.history import all_recent_runtimes
 from slurm_energy.store.job_rows import SubmitTime
@@ -315,6 +315,23 @@ def test_decision_recorded_twice_is_kept_as_it_was_first(engine: Engine) -> None
     with store_session(engine) as session:
         assert not record_decision(session, make_decision(message="other", clocks=()), make_request(), CLUSTER)
         assert get_decision(session, DECISION) == decision_record(make_decision(), make_request())
+
+
+def test_many_decisions_are_recorded_at_once_each_id_as_it_came_first(engine: Engine) -> None:
+    ids = [DecisionId(f"d{number:07d}") for number in range(1201)]
+    with store_session(engine) as session:
+        record_decision(session, make_decision(decision_id=ids[3], message="before"), make_request(), CLUSTER)
+    decided = [(make_decision(decision_id=name), make_request(name=name)) for name in ids]
+    again = make_decision(decision_id=ids[5], message="again", clocks=())
+    with store_session(engine) as session:
+        assert record_decisions(session, [*decided, (again, make_request())], CLUSTER) == 1200
+    with store_session(engine, read_only=True) as session:
+        for number in (0, 5, 499, 500, 1200):
+            assert get_decision(session, ids[number]) == decision_record(*decided[number])
+        known = get_decision(session, ids[3])
+        assert known is not None
+        assert known.message == "before"
+        assert len(recent_decisions(session, CLUSTER, limit=5000)) == 1201
 
 
 def test_megabyte_of_text_in_a_request_is_bounded_with_a_mark(engine: Engine) -> None:

@@ -1,10 +1,15 @@
 import asyncio
+import copyreg
 import socket
 import threading
+from dataclasses import FrozenInstanceError
 
 import pytest
 
 from slurm_energy.daemon.channel import MAX_FRAME_BYTES, FrameBuffer, pack, read_frame, receive, send
+from slurm_energy.daemon.frames import SnapshotPart
+from slurm_energy.domain.cluster import JobDependency, JobState, NodeGpus, NodeState
+from slurm_energy.domain.ids import JobId, NodeName, PartitionName
 from slurm_energy.errors import WireError
 
 
@@ -75,3 +80,40 @@ def test_a_buffer_refuses_a_frame_of_absurd_size() -> None:
         buffer.fill()
         with pytest.raises(WireError, match="over"):
             buffer.has_frame()
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        JobState(
+            job_id=JobId(7),
+            user_name="alice",
+            user_id=1000,
+            name="train",
+            state="PENDING",
+            partitions=(PartitionName("a100"),),
+            submitted_at_seconds=1000.0,
+            dependencies=(JobDependency(job_id=JobId(6), needs_success=True),),
+        ),
+        NodeState(
+            name=NodeName("n1"),
+            partitions=(PartitionName("a100"),),
+            states=("IDLE",),
+            available=True,
+            cpus=32,
+            cpus_allocated=0,
+            gpus=(NodeGpus(slurm_type="a100", count=4),),
+        ),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_what_a_snapshot_consists_of_travels_unchanged(value: object) -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        send(theirs, SnapshotPart(jobs=(value,)))  # type: ignore[arg-type]  # either kind goes the same way
+        (came,) = receive(ours).jobs
+    assert came == value
+    assert hash(came) == hash(value)
+    with pytest.raises(FrozenInstanceError):
+        came.name = "other"
+    assert type(value) in copyreg.dispatch_table, "dataclass itself would look up the fields of each value"

@@ -10,7 +10,7 @@ import pytest
 from policy_parts import NODE, PARTITION, Baseline
 
 from slurm_energy.config import Config, PolicyConfig
-from slurm_energy.daemon.decide import create_decider
+from slurm_energy.daemon.decide import JobHistory, create_decider
 from slurm_energy.daemon.door_link import DoorLink
 from slurm_energy.daemon.entries import DecisionEntryLine, decode_entry
 from slurm_energy.daemon.journal import JournalReader, JournalWriter
@@ -21,9 +21,10 @@ from slurm_energy.daemon.reuse import KEPT_SECONDS, MAX_KEPT, REUSE_MILLISECONDS
 from slurm_energy.daemon.state import DaemonState
 from slurm_energy.daemon.verbs import LocalVerbs
 from slurm_energy.domain.cluster import ClusterSnapshot, NodeGpus
-from slurm_energy.domain.decision import PolicyAnswer, Reason
+from slurm_energy.domain.decision import PolicyAnswer, Reason, RuntimeEstimate
 from slurm_energy.domain.ids import ClusterName, DecisionId, PartitionName
 from slurm_energy.domain.job import JobRequest
+from slurm_energy.domain.plain import to_plain
 from slurm_energy.policy.base import DecisionContext
 from slurm_energy.policy.oracle import OraclePolicy
 from slurm_energy.wire.codec import Message, decode, encode
@@ -268,13 +269,89 @@ def test_a_malformed_word_of_a_decision_records_nothing(desk: Desk, fields: dict
 def test_what_is_remembered_is_bounded_and_forgotten(desk: Desk) -> None:
     base = desk.decide().fields["decision_id"]
     kept = desk.state.reusable
-    (_until, decided) = kept._kept[DecisionId(base)]
+    one = kept._kept[DecisionId(base)]
     for number in range(MAX_KEPT + 5):
-        one = replace(decided, decision=replace(decided.decision, decision_id=DecisionId(f"decision{number}")))
-        kept.keep(one, 100.0)
-    assert len(kept._kept) == MAX_KEPT
+        decision = replace(one.decided.decision, decision_id=DecisionId(f"decision{number}"))
+        kept.keep(replace(one.decided, decision=decision), {"name": "x", "uid": str(number)}, one.basis, 100.0)
+    assert len(kept._kept) == len(kept._last) == MAX_KEPT
     assert kept.again(DecisionId("decision4"), DecisionId(NEW_ID), 1.0, 100.0) is None
     assert kept.again(DecisionId("decision5"), DecisionId(NEW_ID), 1.0, 100.0) is not None
     assert kept.again(DecisionId("decision5"), DecisionId(NEW_ID), 1.0, 100.0 + KEPT_SECONDS) is None
-    kept.keep(decided, 100.0 + KEPT_SECONDS)
+    kept.keep(one.decided, ONE_GPU, one.basis, 100.0 + KEPT_SECONDS)
     assert set(kept._kept) == {DecisionId(base)}
+    assert set(kept._last.values()) == {DecisionId(base)}
+
+
+LIKE = "decisions as on a like job"
+
+
+def test_a_job_that_differs_in_its_name_alone_gets_the_same_decision_as_one_of_its_own(desk: Desk) -> None:
+    one, other = desk.decide(), desk.decide(name="other")
+    assert desk.state.counters[LIKE] == 1
+    first, second = desk.recorded()
+    assert (first.job.name, second.job.name) == ("train", "other")
+    assert second.decision.decision_id == other.fields["decision_id"] != one.fields["decision_id"]
+    assert second.decision.decided_at_seconds == second.job.submitted_at_seconds > first.decision.decided_at_seconds
+    assert second.decision.snapshot_age_seconds is not None and first.decision.snapshot_age_seconds is not None
+    assert second.decision.snapshot_age_seconds > first.decision.snapshot_age_seconds
+    own = {"decision_id", "decided_at_seconds", "snapshot_age_seconds"}
+    was, now = to_plain(first.decision), to_plain(second.decision)
+    assert {name for name in was if was[name] != now[name]} == own
+    assert other.fields["entry"] == one.fields["entry"].replace(one.fields["decision_id"], other.fields["decision_id"])
+    assert other.fields["admin_comment"] == f"energy:{other.fields['decision_id']}"
+
+
+def test_a_decision_holds_no_longer_for_being_given_to_like_jobs(desk: Desk) -> None:
+    base = DecisionId(desk.decide().fields["decision_id"])
+    kept, one = desk.state.reusable, desk.state.reusable._kept[base]
+    basis = lambda _user_id, _name: one.basis  # noqa: E731  # the clock alone is looked at here
+    found = kept.for_request({**ONE_GPU, "name": "other"}, basis, time.time(), one.until - 0.25)
+    assert found is not None
+    assert found[1] in {249, 250}
+    desk.state.reusable.keep(found[0], {**ONE_GPU, "name": "other"}, one.basis, one.until - 0.25, found[1])
+    assert kept.for_request({**ONE_GPU, "name": "third"}, basis, time.time(), one.until + 0.001) is None
+
+
+@pytest.mark.parametrize(
+    "fields", [{"time_limit": "61"}, {"uid": "1001"}, {"partition": "a100"}, {"tres_per_node": "gres:gpu:2"}]
+)
+def test_any_other_difference_is_decided_anew(desk: Desk, fields: dict[str, str]) -> None:
+    desk.decide()
+    desk.decide(name="other", **fields)
+    assert desk.state.counters[LIKE] == 0
+
+
+def test_whose_earlier_runs_are_known_by_name_is_decided_anew(desk: Desk) -> None:
+    desk.decide()
+    runtime = RuntimeEstimate(seconds=60.0, upper_seconds=90.0, source="history")
+    desk.state.history = JobHistory(runtimes={(1000, "known"): runtime})
+    known = desk.decide(name="known")
+    assert desk.state.counters[LIKE] == 0
+    assert desk.recorded()[-1].decision.estimate == runtime
+    desk.decide(name="unknown")
+    assert desk.state.counters[LIKE] == 0, f"the last one, {known.fields['decision_id']}, rests on runs of its name"
+
+
+@pytest.mark.parametrize("change", ["snapshot", "policy", "groups", "user name"])
+def test_when_anything_changes_that_a_decision_rests_on_it_is_made_anew(desk: Desk, change: str) -> None:
+    desk.decide()
+    state = desk.state
+    match change:
+        case "snapshot":
+            state.snapshot = cluster()
+        case "policy":
+            state.decider = create_decider(state.config)
+        case "groups":
+            state.user_groups[1000] = frozenset({"users"})
+        case _:
+            state.user_names = {1000: "alice"}
+    desk.decide(name="other")
+    assert state.counters[LIKE] == 0
+    desk.decide(name="third")
+    assert state.counters[LIKE] == 1
+
+
+def test_what_must_be_decided_each_time_is_not_given_to_like_jobs(desk: Desk) -> None:
+    for name in ("one", "other"):
+        desk.decide(name=name, slurm_deadline="4070908800")
+    assert desk.state.counters[LIKE] == 0
