@@ -103,7 +103,8 @@ class PolicyConfig:
 
     name: str = _setting(
         "auto",
-        "auto, slurm-default, fixed-clock, oracle or gnn; auto: gnn where torch is installed, else policy.baseline.",
+        "auto, slurm-default, fixed-clock, oracle, gnn or a placement rule with its settings, such as total-cost:V=20; "
+        "auto: gnn where torch is installed, else policy.baseline.",
     )
     default_mode: Literal["off", "observe", "balanced", "saver"] = _setting(
         "balanced", "Mode of jobs that give no --energy option."

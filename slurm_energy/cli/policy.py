@@ -6,11 +6,9 @@ import click
 
 from slurm_energy.cli.context import JSON_OPTION, print_json, settings
 from slurm_energy.config import Config
-from slurm_energy.errors import PolicyError
 from slurm_energy.policy.automatic import AUTOMATIC, chosen_policy
-from slurm_energy.policy.base import Policy
 from slurm_energy.policy.checkpoint_files import check_files
-from slurm_energy.policy.registry import LEARNED, create_policy, known_policy_names
+from slurm_energy.policy.registry import LEARNED, create_policy, known_policy_names, masked_parts, policy_summary
 from slurm_energy.policy.shipped import checkpoint_folder
 
 LEARNED_SUMMARY = "The hierarchical graph network of policy.checkpoint; it comes with the package."
@@ -26,13 +24,13 @@ def policy() -> None:
 def list_policies(as_json: bool) -> int:
     """List every policy; the one that the configuration means is marked."""
     config = settings()
-    configured = chosen_policy(config).config.policy.name
+    configured = chosen_policy(config).config.policy.name.partition(":")[0]
     if as_json:
         print_json([{"name": name, "configured": name == configured} for name in known_policy_names()])
         return 0
     for name in known_policy_names():
-        summary = LEARNED_SUMMARY if name in LEARNED else _summary(_policy(config, name))
-        click.echo(f"{'*' if name == configured else ' '} {name:<14} {summary}")
+        summary = LEARNED_SUMMARY if name in LEARNED else policy_summary(name)
+        click.echo(f"{'*' if name == configured else ' '} {name:<15} {summary}")
     return 0
 
 
@@ -55,6 +53,7 @@ def show(name: str | None, as_json: bool) -> int:
         "configured": chosen == configured,
         "automatic": config.policy.name == AUTOMATIC,
         "summary": summary,
+        "masked": masked_parts(chosen),
         "default_mode": config.policy.default_mode,
         "max_slowdown": config.policy.max_slowdown,
         "saver_max_slowdown": config.policy.saver_max_slowdown,
@@ -64,6 +63,8 @@ def show(name: str | None, as_json: bool) -> int:
         print_json(facts)
         return 0
     for key, value in facts.items():
+        if value == "":
+            continue
         click.echo(f"{key.replace('_', ' '):<20}{value}")
     if choice.note:
         click.echo(choice.note, err=True)
@@ -73,18 +74,8 @@ def show(name: str | None, as_json: bool) -> int:
 def _told(config: Config, name: str) -> tuple[str, str]:
     """Return version and summary; of a learned policy from its files, since torch is for whoever serves it."""
     if name not in LEARNED:
-        built = _policy(config, name)
-        return built.version, _summary(built)
+        built = create_policy(replace(config, policy=replace(config.policy, name=name)))
+        return built.version, policy_summary(name.partition(":")[0])
     if not config.policy.checkpoint:
         return "none: policy.checkpoint is empty", LEARNED_SUMMARY
     return check_files(checkpoint_folder(config)).version, LEARNED_SUMMARY
-
-
-def _policy(config: Config, name: str) -> Policy:
-    if name not in known_policy_names():
-        raise PolicyError(f"policy {name[:40]!r} does not exist; known: {', '.join(known_policy_names())}")
-    return create_policy(replace(config, policy=replace(config.policy, name=name)))
-
-
-def _summary(built: Policy) -> str:
-    return (type(built).__doc__ or "").strip().splitlines()[0]

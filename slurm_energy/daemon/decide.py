@@ -13,7 +13,7 @@ from slurm_energy.domain.ids import PartitionName
 from slurm_energy.domain.job import GpuDemand, JobRequest
 from slurm_energy.domain.work import WorkEstimate
 from slurm_energy.policy.automatic import chosen_policy
-from slurm_energy.policy.base import Policy
+from slurm_energy.policy.base import Policy, RehearsablePolicy
 from slurm_energy.policy.guard import Guard, decision_entry
 from slurm_energy.policy.registry import LEARNED, create_policy
 from slurm_energy.wire.messages import SubmittedJob
@@ -110,14 +110,17 @@ class Decider:
         A policy in another process is rehearsed there, and not asked: what answers for it here is.
         """
         policy = self.policy.answering_here if isinstance(self.policy, RemotePolicy) else self.policy
-        if type(policy) is self._rehearsed:
+        kind = type(policy)
+        if kind is self._rehearsed:
             return
+        if isinstance(policy, RehearsablePolicy):
+            policy = policy.for_rehearsal(snapshot)
         now_seconds = snapshot.taken_at_seconds
         for partition in snapshot.partitions[:MAX_REHEARSED_PARTITIONS]:
             job = JobRequest(user_id=0, partitions=(partition.name,), gpus=(GpuDemand(count=1),))
             self._guard.decide(policy, job, snapshot, now_seconds)
             yield
-        self._rehearsed = type(policy)
+        self._rehearsed = kind
 
 
 def create_decider(config: Config) -> Decider:

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 from slurm_energy.domain.ids import ClusterName, JobId, NodeName, PartitionName
 from slurm_energy.domain.telemetry import ClusterState, GpuReading
@@ -16,6 +17,8 @@ _WORKED_OUT = (
     "idle_gpus_by_partition",
     "slurm_gpu_types_by_partition",
     "waiting_gpus_by_partition",
+    "gpu_places",
+    "num_waiting",
 )
 """Properties of a snapshot that decisions read."""
 _WAKING = frozenset({"POWERING_UP", "POWER_UP"})
@@ -83,6 +86,32 @@ class NodeState:
     def is_waking(self) -> bool:
         """Whether the node is on its way up from suspension."""
         return not _WAKING.isdisjoint(self.states)
+
+
+class GpuPlace(NamedTuple):
+    """The GPUs of one type in one partition."""
+
+    partition: PartitionName
+    slurm_type: str | None
+    total: int
+    """Nodes that are down included."""
+    gpus_per_node: int
+    """The most of one node."""
+    can_sleep: bool
+    """Whether a node of it is suspended or says how long it takes to wake."""
+    wake_seconds: float
+
+
+class PlaceRoom(NamedTuple):
+    """What of a place is free now; its nodes that are available alone."""
+
+    free: int
+    """Suspended nodes' GPUs too."""
+    whole_nodes: int
+    """Nodes that are awake and hold no job."""
+    asleep_nodes: int
+    parts: frozenset[int]
+    """Free GPUs of the nodes that are awake and hold a job, each number once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -253,6 +282,20 @@ class ClusterSnapshot:
         """GPUs that jobs wait for in each partition; infinite where one does not say how many."""
         return waiting_gpus(self.jobs)
 
+    @cached_property
+    def gpu_places(self) -> tuple[tuple[GpuPlace, PlaceRoom], ...]:
+        """Each GPU type of each partition, in the snapshot's order, with what is free of it."""
+        found = []
+        for name, nodes in self.nodes_by_partition.items():
+            for slurm_type in self.slurm_gpu_types_by_partition.get(name, ()):
+                found.append(_gpu_place(name, slurm_type, nodes))
+        return tuple(found)
+
+    @cached_property
+    def num_waiting(self) -> int:
+        """Jobs that would start if there were room."""
+        return sum(job.state == "PENDING" and job.waits_for_room and not job.dependencies for job in self.jobs)
+
     def work_out(self, waiting: Mapping[PartitionName, float] | None = None) -> Iterator[None]:
         """Work out in short steps what the first decision would otherwise wait for.
 
@@ -269,3 +312,32 @@ class ClusterSnapshot:
     def default_partition(self) -> PartitionState | None:
         """The partition of jobs that name none."""
         return next((partition for partition in self.partitions if partition.is_default), None)
+
+
+def _gpu_place(name: PartitionName, slurm_type: str | None, nodes: tuple[NodeState, ...]) -> tuple[GpuPlace, PlaceRoom]:
+    total = per_node = free = whole = asleep = 0
+    wake_seconds, can_sleep, parts = 0.0, False, set[int]()
+    for node in nodes:
+        count = idle = 0
+        for gpus in node.gpus:
+            if gpus.slurm_type == slurm_type:
+                count += gpus.count
+                idle += gpus.idle
+        if not count:
+            continue
+        total, per_node = total + count, max(per_node, count)
+        can_sleep = can_sleep or node.wake_seconds is not None or node.is_suspended
+        wake_seconds = max(wake_seconds, node.wake_seconds or 0.0)
+        if not node.available:
+            continue
+        free += idle
+        if node.is_suspended:
+            asleep += 1
+        elif idle == count:
+            whole += 1
+        elif idle:
+            parts.add(idle)
+    return (
+        GpuPlace(name, slurm_type, total, per_node, can_sleep, wake_seconds),
+        PlaceRoom(free, whole, asleep, frozenset(parts)),
+    )

@@ -10,10 +10,10 @@ from slurm_energy.domain.job import EnergyMode
 from slurm_energy.errors import ConfigError, PolicyError
 from slurm_energy.policy.mode_weights import MODE_WEIGHTS
 from slurm_energy.policy.placement import PlacementRule
-from slurm_energy.policy.registry import known_policy_names
+from slurm_energy.policy.registry import known_policy_names, policy_fault, rule_settings
 from slurm_energy.policy.rules.registry import create_rule
 from slurm_energy.policy.rules.settings import Setting, read_settings, split_text
-from slurm_energy.policy.rules.total_cost import TOTAL_COST, total_cost_settings
+from slurm_energy.policy.rules.total_cost_settings import TOTAL_COST, total_cost_settings
 from slurm_energy.policy.shipped import named_folder
 from slurm_energy.twin.learned import LearnedRule
 from slurm_energy.twin.learned_price import LearnedPriceRule
@@ -73,13 +73,23 @@ def create_contender(text: str) -> PlacementRule:
     if name not in known_policy_names():
         known = ", ".join(known_policy_names())
         raise PolicyError(f"policy {SERVED}{name[:40]!r} does not exist; the daemon has {known}")
-    return served_policy(name, _configured(name, settings))
+    config, own = _configured(name, settings)
+    text = f"{name}:{','.join(own)}" if own else name
+    fault = policy_fault(text)
+    if fault is not None:
+        raise ConfigError(f"policy {SERVED}{name}: {fault}")
+    return served_policy(text, config)
 
 
-def _configured(name: str, settings: str) -> Config:
-    config = Config()
+def _configured(name: str, settings: str) -> tuple[Config, list[str]]:
+    """Return the configuration that some settings stand for, and the settings that are the rule's own."""
+    config, own = Config(), list[str]()
+    takes = rule_settings(name)
     for item in settings.split(",") if settings else ():
         key, separator, value = item.partition("=")
+        if separator and key not in SETTINGS and takes(key):
+            own.append(item)
+            continue
         if not separator or key not in SETTINGS:
             known = "; ".join(f"{known}: {meaning}" for known, meaning in SETTINGS.items())
             raise ConfigError(f"policy {SERVED}{name} has no setting {item[:64]!r}; it has {known}")
@@ -99,7 +109,7 @@ def _configured(name: str, settings: str) -> Config:
             config = replace(config, policy=replace(config.policy, max_slowdown=number))
         else:
             raise ConfigError(f"setting {key}={value[:64]} of {SERVED}{name} is out of bound: {SETTINGS[key]}")
-    return config
+    return config, own
 
 
 def _priced(text: str) -> PlacementRule:

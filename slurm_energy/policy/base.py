@@ -86,6 +86,15 @@ class DetachablePolicy(Protocol):
 
 
 @runtime_checkable
+class RehearsablePolicy(Protocol):
+    """A policy that remembers what it was asked."""
+
+    def for_rehearsal(self, snapshot: ClusterSnapshot) -> Policy:
+        """Return a policy that answers alike and leaves no trace in this one, which is brought to the snapshot."""
+        ...
+
+
+@runtime_checkable
 class FollowingPolicy(Protocol):
     """A policy that keeps a picture of the cluster of its own, and is brought to each snapshot before it decides."""
 

@@ -7,15 +7,40 @@ real.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import lru_cache
 from math import inf
 from random import Random
-from typing import Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
-import numpy as np
-from numpy.typing import NDArray
+if TYPE_CHECKING:  # the daemon's base installation has no numpy, and asks rules that need none
+    import numpy as np
+    from numpy.typing import NDArray
 
-FloatArray = NDArray[np.float64]
+    FloatArray = NDArray[np.float64]
+else:
+    FloatArray = object
+
+
+class Capability(StrEnum):
+    """What an environment may be able to carry out, or to tell, beyond starting a job in a place at a clock."""
+
+    LATER_START = "a later start"
+    NODE = "the node of a job"
+    COUNT = "the number of a job's GPUs"
+    SHARED_GPU = "two jobs on one GPU"
+    RUNNING_CLOCK = "clocks of jobs that run"
+    QUEUE_ORDER = "the order of the queue"
+    ENDED_JOBS = "what ended jobs measured"
+    TRUE_WORK = "how much work a job really has"
+
+
+Capabilities = frozenset[Capability]
+SIMULATED: Capabilities = frozenset(Capability)
+"""The simulated cluster's: all of them."""
+AT_SUBMISSION: Capabilities = frozenset()
+"""What is left of them when a job is submitted to Slurm: it starts when and on which node Slurm says, with the GPUs
+that it asks for; and what its run measures comes back under its name, not to the rule."""
 
 
 class Placement(NamedTuple):
@@ -125,6 +150,10 @@ class PlaceInfo:
     """How long waking a node takes."""
     max_seconds: float = inf
     """The partition's time limit."""
+    host_share: float = 0.0
+    """What a node's host draws more for each watt of its devices."""
+    resume_watts: float = 0.0
+    """Of a node while it wakes."""
 
 
 class KnownJob(Protocol):
@@ -286,6 +315,11 @@ class ClusterView(Protocol):
     """The cluster as a rule may see it, alive: read it, keep nothing of it, change nothing in it."""
 
     @property
+    def capabilities(self) -> Capabilities:
+        """What can be carried out here: a rule asks for nothing else."""
+        ...
+
+    @property
     def now_seconds(self) -> float:
         """Present time."""
         ...
@@ -393,6 +427,11 @@ class PlacementRule:
     """Answers that a guard of its own has changed in this run."""
     observes_ends = False
     """Whether `ended` is called."""
+
+    @property
+    def uses(self) -> Capabilities:
+        """What the rule makes use of as it is set; it goes without what the environment lacks."""
+        return frozenset({Capability.COUNT})
 
     def begin(self, view: ClusterView, random: Random) -> None:
         """Start a run: forget the last one; `random` is the policy's own stream."""

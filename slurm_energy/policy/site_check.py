@@ -7,7 +7,7 @@ from slurm_energy.energy_model.catalog import CATALOG
 from slurm_energy.errors import ConfigError
 from slurm_energy.forms import check_database_url, is_partition_name, parse_addresses
 from slurm_energy.policy.automatic import AUTOMATIC, chosen_policy, learned_faults
-from slurm_energy.policy.registry import LEARNED, known_policy_names
+from slurm_energy.policy.registry import LEARNED, masked_parts, policy_fault
 from slurm_energy.policy.site_clocks import fixed_clock_faults, locked_clock_faults, site_clock_notes
 from slurm_energy.policy.site_limits import site_board_limits
 from slurm_energy.policy.site_types import catalogue_names
@@ -26,10 +26,9 @@ def check_site(config: Config) -> None:
 
 def site_faults(config: Config) -> Iterator[str]:
     """Yield every fault, each with the setting, its value and what is allowed."""
-    known_names = (AUTOMATIC, *known_policy_names())
-    if config.policy.name not in known_names:
-        known = ", ".join(known_names)
-        yield f"policy.name: policy {config.policy.name[:64]!r} does not exist; known: {known}"
+    fault = None if config.policy.name == AUTOMATIC else policy_fault(config.policy.name)
+    if fault is not None:
+        yield f"policy.name: {fault.replace('known: ', f'known: {AUTOMATIC}, ')}"
     if config.policy.name in LEARNED:
         yield from learned_faults(config)
     for key, name in config.gpu_types.items():
@@ -49,6 +48,9 @@ def site_notes(config: Config) -> Iterator[str]:
     note = chosen_policy(config).note
     if note:
         yield note
+    masked = masked_parts(config.policy.name)
+    if masked:
+        yield f"policy {config.policy.name} goes without what a submission to Slurm cannot carry out: {masked}"
     yield from site_clock_notes(config)
 
 

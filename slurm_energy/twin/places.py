@@ -40,6 +40,7 @@ class Place:
             busy_watts=(pool.host_busy_watts - pool.host_idle_watts) / pool.gpus_per_node,
             idle_seconds=0.0 if pool.suspend is None else pool.suspend.idle_seconds,
             resume_seconds=0.0 if pool.suspend is None else pool.suspend.resume_seconds,
+            resume_watts=0.0 if pool.suspend is None else pool.suspend.resume_watts,
             max_seconds=self.partition.max_time_seconds,
         )
 

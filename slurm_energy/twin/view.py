@@ -4,7 +4,7 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from math import inf
 
-from slurm_energy.policy.placement import OptionTable, PartnerOffer, PlaceNode, RunningJob, WaitingJob
+from slurm_energy.policy.placement import SIMULATED, OptionTable, PartnerOffer, PlaceNode, RunningJob, WaitingJob
 from slurm_energy.twin.boards import pair_scale
 from slurm_energy.twin.execution import Execution
 from slurm_energy.twin.job import Job
@@ -28,6 +28,8 @@ def regional_series(series_by_region: Mapping[str, Series], region: str) -> Seri
 
 class TwinView:
     """A `ClusterView` over a run of the twin. The engine keeps `now_seconds`; everything else is read when asked."""
+
+    capabilities = SIMULATED
 
     def __init__(self, world: World, places: Sequence[Place], execution: Execution, waiting: Waiting) -> None:
         self.now_seconds = 0.0

@@ -19,7 +19,7 @@ from slurm_energy.policy.gnn.network import Blocks, HierarchicalNetwork, create_
 from slurm_energy.policy.gnn.pricing import NetworkPrices
 from slurm_energy.policy.placement import ClusterView, EndedJob, Placement, Postponement, WaitingJob
 from slurm_energy.policy.price_factors import JOB_PRICES
-from slurm_energy.policy.rules.total_cost import TotalCostSettings
+from slurm_energy.policy.rules.total_cost_settings import TotalCostSettings
 from slurm_energy.twin.job import Job
 from slurm_energy.twin.job_run import JobRun
 from slurm_energy.twin.learned_price import LearnedPriceRule, PriceSource

@@ -6,6 +6,8 @@ from random import Random
 import numpy as np
 
 from slurm_energy.policy.placement import (
+    Capabilities,
+    Capability,
     ClusterView,
     EndedJob,
     FloatArray,
@@ -74,6 +76,12 @@ class AdaptivePriceRule(PlacementRule):
         self._totals: list[int] = []
         self._mu: list[float] = []
         self._options = Prepared(self.priced_options)
+
+    @property
+    def uses(self) -> Capabilities:
+        """A partner on the same GPU with `share`, and ends of jobs with `run`."""
+        found = {Capability.SHARED_GPU} if self._share else set()
+        return super().uses | found | ({Capability.ENDED_JOBS} if self.observes_ends else set())
 
     @property
     def prices_watts(self) -> tuple[float, ...]:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from random import Random
 
-from slurm_energy.policy.placement import ClusterView, Discipline, PlacementRule, WaitingJob
+from slurm_energy.policy.placement import Capabilities, Capability, ClusterView, Discipline, PlacementRule, WaitingJob
 
 
 class BlindRule(PlacementRule):
@@ -18,6 +18,11 @@ class BlindRule(PlacementRule):
 
     def __init__(self) -> None:
         self._random = Random(0)  # noqa: S311  # a simulation's stream
+
+    @property
+    def uses(self) -> Capabilities:
+        """A queue without backfill."""
+        return super().uses | {Capability.QUEUE_ORDER}
 
     def begin(self, view: ClusterView, random: Random) -> None:  # noqa: ARG002  # the hook's form
         """Take the policy's stream."""

@@ -9,6 +9,8 @@ from typing import NamedTuple
 import numpy as np
 
 from slurm_energy.policy.placement import (
+    Capabilities,
+    Capability,
     ClusterView,
     EndedJob,
     OptionTable,
@@ -17,12 +19,8 @@ from slurm_energy.policy.placement import (
     WaitingJob,
 )
 from slurm_energy.policy.rules.clocks import ClockChoice
+from slurm_energy.policy.rules.settings import CAP_INTERVAL_SECONDS, CAP_MARGIN
 from slurm_energy.policy.rules.tables import Prepared, active_joules
-
-INTERVAL_SECONDS = 20.0
-"""Between two looks at the cluster's power: the published log interval."""
-MARGIN = 0.02
-"""Share of the budget that must be left before clocks are raised, so that they do not swing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +89,9 @@ class _Ladders:
     def of(self, place: int, count: int, relative_clocks: Sequence[float]) -> Ladder:
         found = self._made.get((place, count))
         if found is None:
-            seconds = [value for value in self._table.seconds_per_unit[place, count].tolist() if isfinite(value)]
+            seconds = self._table.seconds_per_unit[place, count].tolist()
+            while not isfinite(seconds[-1]):  # of another place with more clocks; one inside is no option
+                seconds.pop()
             gpus = self._table.gpu_counts[count]
             watts = self._table.watts[place, count, : len(seconds)].tolist()
             free = float(self._table.free_watts[place, count, len(seconds) - 1])
@@ -101,9 +101,13 @@ class _Ladders:
                 free_watts=free,
                 relative_clocks=relative_clocks,
                 highest=len(seconds) - 1,
-                efficient=min(range(len(seconds)), key=lambda clock: (watts[clock] - free) * seconds[clock]),
+                efficient=min(range(len(seconds)), key=lambda clock: _joules(watts[clock] - free, seconds[clock])),
             )
         return found
+
+
+def _joules(watts: float, seconds: float) -> float:
+    return watts * seconds if isfinite(seconds) else inf
 
 
 class CapRule(PlacementRule):
@@ -117,7 +121,7 @@ class CapRule(PlacementRule):
 
     observes_ends = True
 
-    def __init__(self, *, interval_seconds: float = INTERVAL_SECONDS, margin: float = MARGIN) -> None:
+    def __init__(self, *, interval_seconds: float = CAP_INTERVAL_SECONDS, margin: float = CAP_MARGIN) -> None:
         """Store the settings.
 
         Args:
@@ -133,6 +137,11 @@ class CapRule(PlacementRule):
         self._ladders = Prepared(_Ladders)
         self._started: dict[int, tuple[Ladder, int]] = {}
         """Ladder and lowest clock of every job that was placed and has not ended."""
+
+    @property
+    def uses(self) -> Capabilities:
+        """Clocks of jobs that run follow the power."""
+        return frozenset({Capability.RUNNING_CLOCK})
 
     def begin(self, view: ClusterView, random: Random) -> None:  # noqa: ARG002  # the hook's form
         """Forget the last run."""

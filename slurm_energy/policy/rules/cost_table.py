@@ -23,6 +23,8 @@ class PlaceCosts(NamedTuple):
     """The same over its devices."""
     busy_watts: FloatArray
     """What a host draws more for each device in use."""
+    host_share: FloatArray
+    """What it draws more for each watt of its devices."""
     idle_seconds: FloatArray
     resume_seconds: FloatArray
     max_seconds: FloatArray
@@ -38,6 +40,7 @@ class PlaceCosts(NamedTuple):
             node_watts=node,
             share_watts=node / per_node,
             busy_watts=np.array([place.busy_watts for place in places]),
+            host_share=np.array([place.host_share for place in places]),
             idle_seconds=np.array([place.idle_seconds for place in places]),
             resume_seconds=np.array([place.resume_seconds for place in places]),
             max_seconds=np.array([place.max_seconds for place in places]),
@@ -97,7 +100,7 @@ class CostTable:
         self._slowdown = slowdowns(table)[where]
         self._default_seconds = seconds / self._slowdown
         self._device_seconds = gpus * seconds
-        self._joules = active[where] + places.busy_watts[place] * gpus * seconds
+        self._joules = active[where] * (1.0 + places.host_share[place]) + places.busy_watts[place] * gpus * seconds
         self._gross_joules = active[where] + places.free_watts[place] * gpus * seconds
         self._added_watts = active[where] / seconds
         self._share_joules = places.share_watts[place] * gpus * seconds

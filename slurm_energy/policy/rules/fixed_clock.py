@@ -6,10 +6,8 @@ from random import Random
 from slurm_energy.errors import ConfigError
 from slurm_energy.policy.placement import ClusterView, Discipline, PlaceInfo, WaitingJob
 from slurm_energy.policy.rules.clocks import ClockChoice, nearest_clock
+from slurm_energy.policy.rules.settings import HIGHEST
 from slurm_energy.policy.rules.slurm_order import FirstPlaceRule
-
-HIGHEST = 2.0
-"""A relative clock above every grid: the default clock."""
 
 
 class FixedDvfsRule(FirstPlaceRule):

@@ -3,9 +3,10 @@
 from collections.abc import Mapping
 from random import Random
 
-from slurm_energy.policy.placement import ClusterView, EndedJob, WaitingJob
+from slurm_energy.policy.placement import Capabilities, Capability, ClusterView, EndedJob, WaitingJob
 from slurm_energy.policy.rules.clocks import ClockChoice, nearest_clock
-from slurm_energy.policy.rules.fixed_clock import HIGHEST, FixedDvfsRule
+from slurm_energy.policy.rules.fixed_clock import FixedDvfsRule
+from slurm_energy.policy.rules.settings import HIGHEST
 
 _STEPS = 8
 """A search steps over an eighth of a place's clocks, at least one."""
@@ -66,6 +67,11 @@ class JobTableRule(FixedDvfsRule):
         self._searches: dict[tuple[str, str, str, int], _Search] = {}
         self._ran: dict[int, tuple[_Search, int]] = {}
 
+    @property
+    def uses(self) -> Capabilities:
+        """What ended jobs measured says which clock is tried next."""
+        return super().uses | {Capability.ENDED_JOBS}
+
     def begin(self, view: ClusterView, random: Random) -> None:
         """Forget what was learned."""
         super().begin(view, random)
@@ -78,6 +84,8 @@ class JobTableRule(FixedDvfsRule):
         if given is not None:
             wanted = nearest_clock(where.relative_clocks, given)
             return choice.at_least(wanted, place, count, job, view.now_seconds)
+        if Capability.ENDED_JOBS not in view.capabilities:
+            return choice.at_least(self._wanted[place], place, count, job, view.now_seconds)
         lowest = choice.at_least(0, place, count, job, view.now_seconds)
         key = (job.account, job.name, where.device, choice.counts[count])
         search = self._searches.setdefault(key, _Search())

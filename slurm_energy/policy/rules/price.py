@@ -2,7 +2,7 @@
 
 from random import Random
 
-from slurm_energy.policy.placement import ClusterView, OptionTable, Placement, WaitingJob
+from slurm_energy.policy.placement import Capabilities, Capability, ClusterView, OptionTable, Placement, WaitingJob
 from slurm_energy.policy.rules.ranking import Ranking
 from slurm_energy.policy.rules.scored import ScoredRule
 from slurm_energy.policy.rules.sharing import Prices, with_partner
@@ -25,6 +25,11 @@ class PriceRule(ScoredRule):
         super().__init__(wake=wake)
         self._watts, self._share = v, share
         self._prices = Prices(v, ())
+
+    @property
+    def uses(self) -> Capabilities:
+        """A partner on the same GPU with `share`."""
+        return super().uses | ({Capability.SHARED_GPU} if self._share else set())
 
     def begin(self, view: ClusterView, random: Random) -> None:
         """Forget the tables of the last run."""

@@ -2,29 +2,29 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from typing import TypedDict
 
 from slurm_energy.errors import ConfigError, PolicyError
-from slurm_energy.policy.placement import PlacementRule
-from slurm_energy.policy.rules.adaptive_price import AdaptivePriceRule
-from slurm_energy.policy.rules.cap import INTERVAL_SECONDS, MARGIN
-from slurm_energy.policy.rules.cap_greedy import CapGreedyRule
-from slurm_energy.policy.rules.cap_uniform import CapUniformRule
-from slurm_energy.policy.rules.clairvoyant import ClairvoyantRule
-from slurm_energy.policy.rules.dp import DpFullRule, DpRule
-from slurm_energy.policy.rules.edp import EdpRule
-from slurm_energy.policy.rules.fixed_clock import HIGHEST, FixedClockRule, FixedDvfsRule
-from slurm_energy.policy.rules.greedy import GreedyRule
-from slurm_energy.policy.rules.job_table import JobTableRule
-from slurm_energy.policy.rules.jointnf import JointNfRule
-from slurm_energy.policy.rules.masked import JointNfMaskRule, MaskedRandomRule
-from slurm_energy.policy.rules.price import PriceRule
-from slurm_energy.policy.rules.settings import Setting, checked_number, read_settings, split_text
-from slurm_energy.policy.rules.slurm_order import FcfsRule, SjfBackfillRule, SlurmDefaultRule
-from slurm_energy.policy.rules.total_cost import TOTAL_COST, TotalCostRule, total_cost_settings
-from slurm_energy.policy.rules.ucb1 import Ucb1Rule
+from slurm_energy.policy.placement import Capabilities, Capability, PlacementRule
+from slurm_energy.policy.rules.settings import (
+    CAP_INTERVAL_SECONDS,
+    CAP_MARGIN,
+    HIGHEST,
+    Setting,
+    checked_number,
+    read_settings,
+    split_text,
+)
+from slurm_energy.policy.rules.total_cost_settings import TOTAL_COST, total_cost_settings
 
 _LOWEST_CLOCK, _HIGHEST_CLOCK = 0.01, HIGHEST
+
+
+def _made(module: str, rule: str, *arguments: object, **settings: object) -> PlacementRule:
+    """Return a rule, importing its module only now: most need numpy, which the daemon's base installation lacks."""
+    made: PlacementRule = getattr(import_module(f"slurm_energy.policy.rules.{module}"), rule)(*arguments, **settings)
+    return made
 
 
 def _clock(name: str, default: float, meaning: str) -> Setting:
@@ -42,10 +42,18 @@ _V = Setting(name="V", default=20.0, low=0.0, high=1e6, meaning="price of time, 
 
 _CAP = (
     Setting(
-        name="interval", default=INTERVAL_SECONDS, low=0.1, high=86400.0, meaning="between two looks at the power, s"
+        name="interval",
+        default=CAP_INTERVAL_SECONDS,
+        low=0.1,
+        high=86400.0,
+        meaning="between two looks at the power, s",
     ),
     Setting(
-        name="margin", default=MARGIN, low=0.0, high=0.5, meaning="share of the budget left before clocks are raised"
+        name="margin",
+        default=CAP_MARGIN,
+        low=0.0,
+        high=0.5,
+        meaning="share of the budget left before clocks are raised",
     ),
 )
 _ADAPTIVE = (
@@ -111,115 +119,123 @@ class RuleEntry:
     settings: tuple[Setting, ...] = ()
     clock_keys: str = ""
     """What other keys stand for, each with a relative clock; empty where no other key is allowed."""
+    needs: Capabilities = frozenset()
+    """Without which the rule makes no sense."""
 
 
 _ENTRIES = (
     RuleEntry(
         name="slurm-default",
         summary="FIFO with EASY backfill, first place with room, most devices that fit, highest clock",
-        build=lambda *_: SlurmDefaultRule(),
+        build=lambda *_: _made("slurm_order", "SlurmDefaultRule"),
     ),
     RuleEntry(
         name="fcfs",
         summary="the same without backfill",
-        build=lambda *_: FcfsRule(),
+        build=lambda *_: _made("slurm_order", "FcfsRule"),
     ),
     RuleEntry(
         name="sjf-backfill",
         summary="the same with the shortest expected work first and EASY backfill",
-        build=lambda *_: SjfBackfillRule(),
+        build=lambda *_: _made("slurm_order", "SjfBackfillRule"),
     ),
     RuleEntry(
         name="fixed-clock",
         summary="slurm-default with one clock for each device type, such as a sweep's result",
-        build=lambda values, clocks: FixedClockRule(clocks, other=values["other"]),
+        build=lambda values, clocks: _made("fixed_clock", "FixedClockRule", clocks, other=values["other"]),
         settings=(_clock("other", HIGHEST, "relative clock of the device types that are not named"),),
         clock_keys="a device type",
     ),
     RuleEntry(
         name="fixed-dvfs",
         summary="slurm-default with one relative clock everywhere",
-        build=lambda values, _: FixedDvfsRule(f=values["f"]),
+        build=lambda values, _: _made("fixed_clock", "FixedDvfsRule", f=values["f"]),
         settings=(_clock("f", 0.8, "relative clock"),),
     ),
     RuleEntry(
         name="job-table",
         summary="slurm-default with the best clock of each account and job name, given or learned from ended jobs",
-        build=lambda values, clocks: JobTableRule(_by_job(clocks), f=values["f"]),
+        build=lambda values, clocks: _made("job_table", "JobTableRule", _by_job(clocks), f=values["f"]),
         settings=(_clock("f", HIGHEST, "relative clock to fall back on and to start from"),),
         clock_keys="ACCOUNT/NAME",
     ),
     RuleEntry(
         name="dp",
         summary="published default: blind uniform routing, most devices that fit, clock 0.6",
-        build=lambda values, _: DpRule(clock=values["clock"]),
+        build=lambda values, _: _made("dp", "DpRule", clock=values["clock"]),
         settings=(_clock("clock", 0.6, "relative clock"),),
     ),
     RuleEntry(
         name="dp-full",
         summary="the same at the highest clock",
-        build=lambda *_: DpFullRule(),
+        build=lambda *_: _made("dp", "DpFullRule"),
     ),
     RuleEntry(
         name="ucb1",
         summary="published bandit: blind uniform routing, most devices that fit, clock by UCB1",
-        build=lambda *_: Ucb1Rule(),
+        build=lambda *_: _made("ucb1", "Ucb1Rule"),
     ),
     RuleEntry(
         name="jointnf",
         summary="published joint choice: blind uniform routing, count and clock of the least energy",
-        build=lambda *_: JointNfRule(),
+        build=lambda *_: _made("jointnf", "JointNfRule"),
     ),
     RuleEntry(
         name="greedy",
         summary="cheapest place with room, fewest devices, energy-optimal clock",
-        build=lambda values, _: GreedyRule(wake=bool(values["wake"])),
+        build=lambda values, _: _made("greedy", "GreedyRule", wake=bool(values["wake"])),
         settings=(_WAKE,),
     ),
     RuleEntry(
         name="price",
         summary="least n T (P - free) + V T: a price on time",
-        build=lambda values, _: PriceRule(v=values["V"], wake=bool(values["wake"]), share=bool(values["share"])),
+        build=lambda values, _: _made(
+            "price", "PriceRule", v=values["V"], wake=bool(values["wake"]), share=bool(values["share"])
+        ),
         settings=(_V, _WAKE, _SHARE),
     ),
     RuleEntry(
         name="adaptive-price",
         summary="price with a second price on devices, by dual ascent on their occupancy",
-        build=lambda values, _: AdaptivePriceRule(**_adaptive_values(values)),
+        build=lambda values, _: _made("adaptive_price", "AdaptivePriceRule", **_adaptive_values(values)),
         settings=_ADAPTIVE,
     ),
     RuleEntry(
         name="total-cost",
         summary="least cost of devices, hosts, waking, time, slowdown and scarcity, each at a price",
-        build=lambda values, _: TotalCostRule(total_cost_settings(values)),
+        build=lambda values, _: _made("total_cost", "TotalCostRule", total_cost_settings(values)),
         settings=TOTAL_COST,
     ),
     RuleEntry(
         name="masked-random",
         summary="random place with room, random count, energy-optimal clock",
-        build=lambda *_: MaskedRandomRule(),
+        build=lambda *_: _made("masked", "MaskedRandomRule"),
     ),
     RuleEntry(
         name="jointnf-mask",
         summary="random place with room, fewest devices, energy-optimal clock",
-        build=lambda *_: JointNfMaskRule(),
+        build=lambda *_: _made("masked", "JointNfMaskRule"),
     ),
     RuleEntry(
         name="cap-uniform",
         summary="slurm-default under a power budget, kept by one bound on every job's clock",
-        build=lambda values, _: CapUniformRule(interval_seconds=values["interval"], margin=values["margin"]),
+        build=lambda values, _: _made(
+            "cap_uniform", "CapUniformRule", interval_seconds=values["interval"], margin=values["margin"]
+        ),
         settings=_CAP,
     ),
     RuleEntry(
         name="cap-greedy",
         summary="the same, lowering first what saves the most watts per unit of speed lost",
-        build=lambda values, _: CapGreedyRule(interval_seconds=values["interval"], margin=values["margin"]),
+        build=lambda values, _: _made(
+            "cap_greedy", "CapGreedyRule", interval_seconds=values["interval"], margin=values["margin"]
+        ),
         settings=_CAP,
     ),
     RuleEntry(
         name="edp",
         summary="least energy x delay",
-        build=lambda values, _: EdpRule(exponent=values["exponent"], wake=bool(values["wake"])),
+        build=lambda values, _: _made("edp", "EdpRule", exponent=values["exponent"], wake=bool(values["wake"])),
         settings=(
             Setting(name="exponent", default=1.0, low=0.0, high=10.0, meaning="power of the delay; 2 is ED2P"),
             _WAKE,
@@ -228,8 +244,9 @@ _ENTRIES = (
     RuleEntry(
         name="clairvoyant",
         summary="adaptive-price that knows the true work of every job",
-        build=lambda values, _: ClairvoyantRule(**_adaptive_values(values)),
+        build=lambda values, _: _made("clairvoyant", "ClairvoyantRule", **_adaptive_values(values)),
         settings=_ADAPTIVE,
+        needs=frozenset({Capability.TRUE_WORK}),
     ),
 )
 _BY_NAME = {entry.name: entry for entry in _ENTRIES}

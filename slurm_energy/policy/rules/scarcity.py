@@ -9,9 +9,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from slurm_energy.policy.placement import ClusterView, FloatArray, PlaceInfo
+from slurm_energy.policy.rules.total_cost_settings import HEADROOM
 
-HEADROOM = 0.02
-"""Share of the devices that the price keeps free."""
 MOST_HEADROOM = 0.08
 """More would idle devices for deadlines that nobody could keep."""
 _MISSED, _TOLERATED = 0.002, 0.01

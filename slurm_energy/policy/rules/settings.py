@@ -6,6 +6,13 @@ from math import isfinite
 
 from slurm_energy.errors import ConfigError, ValueRangeError
 
+HIGHEST = 2.0
+"""A relative clock above every grid: the default clock."""
+CAP_INTERVAL_SECONDS = 20.0
+"""Between two looks of the rules under a power budget."""
+CAP_MARGIN = 0.02
+"""Share of the budget that must be left before they raise clocks."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:

@@ -2,9 +2,19 @@
 
 from random import Random
 
-from slurm_energy.policy.placement import ClusterView, Discipline, Placement, PlacementRule, WaitingJob
+from slurm_energy.policy.placement import (
+    Capabilities,
+    Capability,
+    ClusterView,
+    Discipline,
+    Placement,
+    PlacementRule,
+    WaitingJob,
+)
 from slurm_energy.policy.rules.clocks import ClockChoice
 from slurm_energy.policy.rules.tables import Prepared
+
+SLURM_ORDER = Discipline(order="fifo", backfill="easy")
 
 
 class FirstPlaceRule(PlacementRule):
@@ -16,6 +26,11 @@ class FirstPlaceRule(PlacementRule):
 
     def __init__(self) -> None:
         self._clocks = Prepared(ClockChoice)
+
+    @property
+    def uses(self) -> Capabilities:
+        """Slurm gives a range of counts the most that fits by itself; another order than its own is a wish."""
+        return frozenset({Capability.QUEUE_ORDER} if self.discipline not in {None, SLURM_ORDER} else ())
 
     def begin(self, view: ClusterView, random: Random) -> None:  # noqa: ARG002  # the hook's form
         """Forget the tables of the last run."""

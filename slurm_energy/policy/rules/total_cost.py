@@ -1,11 +1,12 @@
 """The option of the least total cost: devices, hosts, waking nodes, time, slowdown and scarcity, each at a price."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from math import inf
 from random import Random
 
 from slurm_energy.policy.placement import (
+    Capabilities,
+    Capability,
     ClusterView,
     EndedJob,
     FloatArray,
@@ -22,87 +23,11 @@ from slurm_energy.policy.rules.cost_table import CostTable, PlaceCosts, PricedJo
 from slurm_energy.policy.rules.latest_end import LatestEnd
 from slurm_energy.policy.rules.packing import MOST_WAIT_SECONDS, PackingPrices, Stay, best_slot
 from slurm_energy.policy.rules.place_prices import PlacePrices
-from slurm_energy.policy.rules.scarcity import HEADROOM, Scarcity, TypeScarcity
-from slurm_energy.policy.rules.settings import Setting
+from slurm_energy.policy.rules.scarcity import Scarcity, TypeScarcity
 from slurm_energy.policy.rules.tables import Prepared
+from slurm_energy.policy.rules.total_cost_settings import TotalCostSettings
 
 _CONTROL_SECONDS = 20.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TotalCostSettings:
-    """What is paid for what; `Prices` says what each is a price of."""
-
-    time_watts: float = 20.0
-    slowdown: float = 0.0
-    """In terms of the mean energy of the jobs seen so far."""
-    share: float = 1.0
-    opening: float = 0.1
-    waking: float = 1.0
-    scarcity: float = 1.0
-    """Multiplies the price of devices that rises while they are scarce."""
-    headroom: float = HEADROOM
-    """Share of the devices that the price of scarcity keeps free."""
-    corrects: bool = True
-    """Whether ended jobs correct what tables say of their kind and place."""
-    by_place: bool = False
-    """Whether every place has a price of devices of its own, beside that of all."""
-    spare: float = 0.0
-    """Share of each GPU type that a price of its own keeps free; 0 sets no such price."""
-    span_watts: float = 0.0
-    """Of a second that a job would still run after every other that runs now."""
-    pack: float = 0.0
-    """Of a joule of a node that a job keeps awake longer, where nodes are chosen; 0 leaves them to the scheduler."""
-    wait: float = 0.0
-    """Most that a job waits for room on a node that is awake anyway, in terms of its run at the default clock."""
-
-
-def _price(name: str, default: float, meaning: str) -> Setting:
-    return Setting(name=name, default=default, low=0.0, high=1e6, meaning=meaning)
-
-
-TOTAL_COST = (
-    _price("V", 20.0, "price of time, W"),
-    _price("slowdown", 0.0, "price of a slowdown of 1, in mean job energies"),
-    _price("share", 1.0, "price of a job's share of awake nodes, J per J"),
-    _price("opening", 0.1, "price of a node that a job opens alone, J per J"),
-    _price("waking", 1.0, "price of the energy that wakes a node, J per J"),
-    _price("scarcity", 1.0, "multiplies the price of devices while they are scarce"),
-    Setting(
-        name="headroom", default=HEADROOM, low=0.0, high=0.9, meaning="share of the devices that scarcity keeps free"
-    ),
-    Setting(
-        name="correct", default=1, low=0, high=1, whole=True, meaning="1 lets ended jobs correct the tables, 0 does not"
-    ),
-    Setting(
-        name="by_place", default=0, low=0, high=1, whole=True, meaning="1 adds a price of devices of each place's own"
-    ),
-    Setting(name="spare", default=0.0, low=0.0, high=0.9, meaning="share of each GPU type that its price keeps free"),
-    _price("span", 0.0, "price of a second by which the last of all jobs ends later, W"),
-    _price("pack", 0.0, "price of keeping a node awake longer, J per J; 0 leaves nodes to the scheduler"),
-    Setting(
-        name="wait", default=0.0, low=0.0, high=1.0, meaning="most that a job waits for a better node, in run times"
-    ),
-)
-
-
-def total_cost_settings(values: Mapping[str, float]) -> TotalCostSettings:
-    """Return the settings that a rule's text names."""
-    return TotalCostSettings(
-        time_watts=values["V"],
-        slowdown=values["slowdown"],
-        share=values["share"],
-        opening=values["opening"],
-        waking=values["waking"],
-        scarcity=values["scarcity"],
-        headroom=values["headroom"],
-        corrects=bool(values["correct"]),
-        by_place=bool(values["by_place"]),
-        spare=values["spare"],
-        span_watts=values["span"],
-        pack=values["pack"],
-        wait=values["wait"],
-    )
 
 
 class TotalCostRule(PlacementRule):
@@ -137,10 +62,21 @@ class TotalCostRule(PlacementRule):
         self._deadlines: dict[int, float] = {}
         """Of jobs that run."""
         self._places = PlaceCosts.of(())
+        self._capabilities: Capabilities = frozenset()
+
+    @property
+    def uses(self) -> Capabilities:
+        """Node and later start where they have a price; ends for corrections, deadlines and the last end."""
+        given = self.settings
+        found = {Capability.COUNT, Capability.ENDED_JOBS, Capability.RUNNING_CLOCK}
+        found |= {Capability.NODE} if given.pack > 0.0 else set()
+        found |= {Capability.LATER_START} if given.pack > 0.0 and given.wait > 0.0 else set()
+        return frozenset(found)
 
     def begin(self, view: ClusterView, random: Random) -> None:
         """Forget the last run."""
         self._tables.forget()
+        self._capabilities = view.capabilities
         self._places = PlaceCosts.of(view.places)
         self._corrections = Corrections()
         self._scarcity = Scarcity(view.places, self.settings.headroom)
@@ -181,12 +117,12 @@ class TotalCostRule(PlacementRule):
         options = self._options(job, view)
         prices = self.prices(job, view, options)
         found = options.choose(wanted, prices, view.room(job), view)
-        if found is not None and self.settings.pack > 0.0:
+        if found is not None and self.settings.pack > 0.0 and Capability.NODE in self._capabilities:
             packed = self._packed(job, found, prices, view)
             if isinstance(packed, Postponement):
                 return packed
             found = packed
-        if found is not None:
+        if found is not None and Capability.ENDED_JOBS in self._capabilities:
             if self.settings.span_watts > 0.0:
                 run_seconds = job.estimated_units * options.seconds(found._replace(node=None))[0]
                 self._latest_end.started(job.job_id, view.now_seconds + run_seconds)
@@ -236,7 +172,8 @@ class TotalCostRule(PlacementRule):
             return found
         run, default = (job.estimated_units * seconds for seconds in self._options(job, view).seconds(found))
         now = view.now_seconds
-        latest = job.submitted_seconds + min(self.settings.wait * default, MOST_WAIT_SECONDS)
+        wait = self.settings.wait if Capability.LATER_START in self._capabilities else 0.0
+        latest = job.submitted_seconds + min(wait * default, MOST_WAIT_SECONDS)
         if prices.span_watts > 0.0:
             latest = min(latest, now + max(0.0, prices.span_seconds - run))  # a wait shall not move the last end
         if job.deadline_seconds < inf:

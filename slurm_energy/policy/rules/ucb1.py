@@ -3,7 +3,7 @@
 from math import inf, log, sqrt
 from random import Random
 
-from slurm_energy.policy.placement import ClusterView, EndedJob, Placement, WaitingJob
+from slurm_energy.policy.placement import Capabilities, Capability, ClusterView, EndedJob, Placement, WaitingJob
 from slurm_energy.policy.rules.blind import BlindRule, waits_at
 from slurm_energy.policy.rules.clocks import ClockChoice
 from slurm_energy.policy.rules.tables import Prepared
@@ -44,6 +44,11 @@ class Ucb1Rule(BlindRule):
         self._selections = 0
         self._choices = Prepared(ClockChoice)
 
+    @property
+    def uses(self) -> Capabilities:
+        """What ended jobs measured rewards the arms."""
+        return super().uses | {Capability.ENDED_JOBS}
+
     def begin(self, view: ClusterView, random: Random) -> None:
         """Forget every arm."""
         super().begin(view, random)
@@ -57,6 +62,8 @@ class Ucb1Rule(BlindRule):
         if place is None:
             return None
         gpus = room[place]
+        if Capability.ENDED_JOBS not in view.capabilities:
+            return Placement(place, gpus, -1)  # nothing would ever be learned from a trial
         arms = self._arms.get((place, job.kind))
         if arms is None:
             arms = self._arms[place, job.kind] = _Arms(len(view.places[place].relative_clocks))

@@ -147,6 +147,22 @@ def test_without_torch_a_learned_policy_cannot_be_made_and_the_message_says_what
     assert last.endswith("pip install './slurm-energy[daemon]'")
 
 
+def test_without_numpy_a_rule_is_a_fault_that_says_what_to_install_and_the_exact_policies_decide() -> None:
+    script = (
+        "from dataclasses import replace; from slurm_energy.config import Config, PolicyConfig;"
+        "from slurm_energy.policy.registry import create_policy, policy_fault;"
+        "make = lambda name: create_policy(replace(Config(), policy=PolicyConfig(name=name)));"
+        "print(*(make(name).name for name in ('oracle', 'fixed-clock', 'slurm-default')));"
+        "print('numpy' in sys.modules, policy_fault('total-cost:V=1'))"
+    )
+    blocked = "import sys; sys.modules['numpy'] = None; "
+    done = subprocess.run([sys.executable, "-c", blocked + script], capture_output=True, text=True, check=True)
+    first, second = done.stdout.splitlines()
+    assert first == "oracle fixed-clock slurm-default"
+    assert second.startswith("True policy total-cost:V=1 needs numpy, which is not installed: pip install")
+    assert second.endswith("'./slurm-energy[daemon]'")
+
+
 def test_learned_policies_are_known_and_not_among_those_made_of_settings_alone() -> None:
     assert set(known_policy_names()) == {*policy_names(), *LEARNED}
     assert not LEARNED & set(policy_names())

@@ -10,6 +10,7 @@ from slurm_energy.policy.base import Candidate, DecisionContext
 from slurm_energy.policy.baselines import FixedClockPolicy, SlurmDefaultPolicy
 from slurm_energy.policy.oracle import OraclePolicy
 from slurm_energy.policy.registry import create_policy, policy_names
+from slurm_energy.policy.rules.registry import rule_names
 
 
 def make_candidate(name: str, *gpu_types: GpuTypeName, room: bool = True) -> Candidate:
@@ -124,7 +125,8 @@ def test_oracle_gives_clocks_only_where_the_job_can_still_land() -> None:
 
 
 def test_registry_makes_every_policy_it_names() -> None:
-    assert policy_names() == ("slurm-default", "fixed-clock", "oracle")
+    assert policy_names()[:3] == ("slurm-default", "fixed-clock", "oracle")
+    assert set(rule_names()) - set(policy_names()) == {"clairvoyant"}
     assert [create_policy(make_config(name=name)).name for name in policy_names()] == list(policy_names())
 
 

@@ -8,7 +8,7 @@ from slurm_energy.config import Config, NodeConfig, StoreConfig
 from slurm_energy.energy_model.catalog import CATALOG
 from slurm_energy.errors import ConfigError
 from slurm_energy.node.clock_plan import site_clock_mhz
-from slurm_energy.policy.registry import create_policy
+from slurm_energy.policy.registry import create_policy, known_policy_names
 from slurm_energy.policy.site_check import check_site, site_faults, site_notes
 
 
@@ -36,7 +36,7 @@ def test_defaults_and_an_ordinary_site_have_no_fault() -> None:
 
 def test_unknown_policy_is_named_with_the_known_ones() -> None:
     assert only_fault(make_config(name="magic")) == (
-        "policy.name: policy 'magic' does not exist; known: auto, slurm-default, fixed-clock, oracle, gnn"
+        f"policy.name: policy 'magic' does not exist; known: auto, {', '.join(known_policy_names())}"
     )
 
 

@@ -7,7 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from slurm_energy.policy.placement import OptionTable, PartnerOffer, PlaceInfo, PlaceNode, WaitingJob
+from slurm_energy.policy.placement import (
+    SIMULATED,
+    Capabilities,
+    OptionTable,
+    PartnerOffer,
+    PlaceInfo,
+    PlaceNode,
+    WaitingJob,
+)
 
 CLOCKS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 COUNTS = tuple(range(1, 9))
@@ -112,6 +120,7 @@ class FakeView:
     """Joules of a start by place."""
     forbidden: tuple[int, ...] = ()
     offers: list[PartnerOffer] = field(default_factory=list)
+    capabilities: Capabilities = SIMULATED
 
     def __post_init__(self) -> None:
         self.free_gpus = self.free_gpus or list(self.totals)

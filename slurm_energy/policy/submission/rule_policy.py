@@ -1,0 +1,257 @@
+"""A placement rule that decides at submission: one question, one answer, in the form that Slurm can carry out.
+
+The rule is asked with the places that have room: where it would start the job says which partition is tried first.
+Slurm may start the job in others of its partitions, and takes any GPU type of one: the rule is asked again for each
+type on which the job can land, with room there alone, and its clock for that type goes with the job.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
+from math import inf
+from random import Random
+
+from slurm_energy.domain.cluster import ClusterSnapshot
+from slurm_energy.domain.decision import ClockChoice, PolicyAnswer, Reason
+from slurm_energy.domain.ids import GpuTypeName, PartitionName
+from slurm_energy.domain.job import JobRequest
+from slurm_energy.energy_model.operating_point import OperatingPoint
+from slurm_energy.policy.base import Candidate, DecisionContext
+from slurm_energy.policy.baselines import clock_choice
+from slurm_energy.policy.oracle import trial_note
+from slurm_energy.policy.partition_check import landing_on
+from slurm_energy.policy.placement import Placement, PlacementRule
+from slurm_energy.policy.routing import lacks_runs_at_home, slurms_own, with_room
+from slurm_energy.policy.submission.options import JobOptions, landing_options, routing_options
+from slurm_energy.policy.submission.site import SitePlaces, point_at
+from slurm_energy.policy.submission.view import SnapshotView, SubmittedJob
+
+_SEED = 0
+_MAX_VERSION_LENGTH = 64
+
+
+class RulePolicy:
+    """A placement rule at submission. Its prices follow the jobs that it is asked about; other clusters begin anew."""
+
+    def __init__(self, rule: PlacementRule, configured: Mapping[str, str], settings: str = "") -> None:
+        """Take a rule.
+
+        Args:
+            rule: What is asked.
+            configured: [gpu_types].
+            settings: Its own, as the site wrote them; part of the version, so that decisions can be told apart.
+        """
+        self.name = rule.name
+        self.version = f"{rule.version}:{settings}"[:_MAX_VERSION_LENGTH] if settings else rule.version
+        self.rule = rule
+        self._configured = configured
+        self._site: SitePlaces | None = None
+        self._seen: ClusterSnapshot | None = None
+
+    def for_rehearsal(self, snapshot: ClusterSnapshot) -> "RulePolicy":
+        """Return a policy that answers alike; what it is asked leaves no trace in this one."""
+        self.warm_up(snapshot)
+        copy = RulePolicy(deepcopy(self.rule), self._configured)
+        copy.name, copy.version = self.name, self.version
+        copy._site, copy._seen = self._site, self._seen
+        return copy
+
+    def warm_up(self, snapshot: ClusterSnapshot) -> None:
+        """Take the cluster's places; a rule begins anew where they are others."""
+        if snapshot is self._seen:
+            return
+        self._seen = snapshot
+        if self._site is None or not self._site.holds(snapshot):
+            self._site = SitePlaces(snapshot, self._configured)
+            empty = self._site.table(JobOptions(units=1.0, work={}, room={}), 1)
+            view = SnapshotView(
+                snapshot=snapshot,
+                now_seconds=snapshot.taken_at_seconds,
+                places=self._site.infos,
+                free_gpus=self._site.free_gpus(snapshot, {}),
+                table=empty,
+                open_places=(),
+                room_by_place=[0] * len(self._site.infos),
+            )
+            self.rule.begin(view, Random(_SEED))  # noqa: S311  # a rule's own stream, the same after every start
+
+    def decide(self, job: JobRequest, snapshot: ClusterSnapshot, context: DecisionContext) -> PolicyAnswer:
+        """Return the partition that the rule chooses and its clock for each GPU type that the job can land on."""
+        self.warm_up(snapshot)
+        assert self._site is not None
+        return _Question(self.rule, self._site, job, snapshot, context).answer()
+
+
+class _Question:
+    """One job's way through the rule."""
+
+    def __init__(
+        self,
+        rule: PlacementRule,
+        site: SitePlaces,
+        job: JobRequest,
+        snapshot: ClusterSnapshot,
+        context: DecisionContext,
+    ) -> None:
+        self._rule, self._site, self._context, self._request = rule, site, context, job
+        self._gpus = max(1, job.gpu_count)
+        self._free = site.free_gpus(snapshot, context.claimed_gpus)
+        self._snapshot = snapshot
+        self._reasons: tuple[Reason, ...] = (Reason.POLICY,)
+        self._notes: list[str] = []
+        self._last: tuple[tuple[tuple[Candidate, ...], bool], JobOptions] | None = None
+
+    def answer(self) -> PolicyAnswer:
+        """Ask for a partition where one may be named, then for clocks."""
+        context = self._context
+        routing = routing_options(self._request, context) if context.may_route else None
+        submitted = landing_on(context.candidates, None)
+        arrival = routing or self._landing(submitted, is_sent=False)
+        asked = self._job(arrival)
+        routed = self._arrive(asked, arrival)
+        named = self._named(asked, routing, routed) if context.may_route else None
+        return PolicyAnswer(
+            partitions=named,
+            clocks=tuple(self._clocks(named)),
+            reasons=self._reasons,
+            notes=tuple(self._notes),
+        )
+
+    def _arrive(self, asked: SubmittedJob, options: JobOptions) -> tuple[int, ...] | None:
+        """Tell the rule of the job's arrival; return the places to which it sends the job, None where it does not."""
+        if not self._rule.routes:
+            return None
+        places = [place for one in self._context.candidates for place in self._site.of(one, one.gpu_types)]
+        answer = self._rule.route(asked, self._view(options, places))
+        return (answer,) if isinstance(answer, int) else answer
+
+    def _named(
+        self, asked: SubmittedJob, options: JobOptions | None, routed: tuple[int, ...] | None
+    ) -> tuple[PartitionName, ...] | None:
+        """Return the partition to be tried first, None to leave the job where Slurm starts it."""
+        idle = with_room(self._context.candidates)
+        if not idle:
+            self._reasons = (*self._reasons, Reason.NO_IDLE_PARTITION)
+            self._notes.append("no partition has room now: the choice is left to Slurm")
+            return None
+        if options is None:
+            self._notes.append("the GPU types with room cannot be compared: the choice is left to Slurm")
+            return None
+        places = {
+            one.partition.name: [
+                place for place in self._site.of(one, options.types(one)) if routed is None or place in routed
+            ]
+            for one in idle
+        }
+        chosen = self._chosen(asked, options, places)
+        if chosen is None:
+            self._notes.append("the rule starts the job in no partition now: the choice is left to Slurm")
+            return None
+        candidate = next(one for one in idle if one.partition.name == chosen)
+        own = slurms_own(idle)
+        if candidate is own:
+            self._notes.append(f"{chosen}, where Slurm starts the job, is the rule's choice: it is not sent elsewhere")
+            return None
+        if lacks_runs_at_home(candidate, own, self._context.comparison):
+            self._notes.append(trial_note(candidate))
+            return None
+        self._notes.append(f"{chosen} is the rule's choice among those with room now")
+        return (chosen,)
+
+    def _chosen(
+        self, asked: SubmittedJob, options: JobOptions, places: Mapping[PartitionName, Sequence[int]]
+    ) -> PartitionName | None:
+        """Return the partition that the rule chooses by its worst GPU type, since Slurm takes any of them.
+
+        What it chooses is closed and it is asked again, until a partition has none left: of all, that one's last is the
+        best.
+        """
+        left = {name: set(several) for name, several in places.items() if several}
+        view = self._view(options, [place for several in left.values() for place in several])
+        while left:
+            open_places = [place for several in left.values() for place in several]
+            placement = self._placed(asked, view.only(open_places, self._gpus))
+            if placement is None or placement.place not in open_places:
+                return None
+            name = self._site.partition(placement.place)
+            left[name].discard(placement.place)
+            if not left[name]:
+                return name
+        return None
+
+    def _clocks(self, named: tuple[PartitionName, ...] | None) -> Iterator[ClockChoice]:
+        """Yield the clock for each GPU type where the job can land; of several partitions with a type the highest."""
+        context = self._context
+        landing = landing_on(context.candidates, named)
+        options = self._landing(landing, is_sent=named is not None)
+        places = [place for one in landing for place in self._site.of(one, one.gpu_types)]
+        view, asked = self._view(options, places), self._job(options)
+        found: dict[GpuTypeName, OperatingPoint | None] = {}
+        for candidate in landing:
+            for name in candidate.gpu_types:
+                if (candidate.partition.name, name) not in options.room:
+                    continue
+                point = self._point(candidate, name, options, asked, view)
+                if name in found:
+                    point = _higher(found[name], point)
+                found[name] = point
+        for name, point in found.items():
+            choice = clock_choice(name, point, context.board_limits)
+            if choice is not None:
+                yield choice
+
+    def _landing(self, landing: tuple[Candidate, ...], *, is_sent: bool) -> JobOptions:
+        if self._last is None or self._last[0] != (landing, is_sent):
+            self._last = (landing, is_sent), landing_options(self._request, self._context, landing, is_sent=is_sent)
+        return self._last[1]
+
+    def _point(
+        self,
+        candidate: Candidate,
+        name: GpuTypeName,
+        options: JobOptions,
+        asked: SubmittedJob,
+        view: SnapshotView,
+    ) -> OperatingPoint | None:
+        """Return the rule's clock where the job has room on one type of one partition alone."""
+        where = self._site.of(candidate, (name,))
+        placement = self._placed(asked, view.only(where, self._gpus)) if where else None
+        if placement is None or placement.place not in where:
+            return None
+        return point_at(options.work[name].clocks, name, placement.clock)
+
+    def _placed(self, asked: SubmittedJob, view: SnapshotView) -> Placement | None:
+        answer = self._rule.place(asked, view)
+        return answer if isinstance(answer, Placement) else None
+
+    def _view(self, options: JobOptions, places: Sequence[int]) -> SnapshotView:
+        return SnapshotView(
+            snapshot=self._snapshot,
+            now_seconds=self._context.now_seconds,
+            places=self._site.infos,
+            free_gpus=self._free,
+            table=self._site.table(options, self._gpus),
+            open_places=tuple(sorted(places)),
+            room_by_place=[0] * len(self._site.infos),
+        )
+
+    def _job(self, options: JobOptions) -> SubmittedJob:
+        job, context = self._request, self._context
+        limit, deadline = job.time_limit_minutes, job.options.deadline_seconds
+        return SubmittedJob(
+            gpu_counts=(self._gpus,),
+            submitted_seconds=context.now_seconds,
+            estimated_units=options.units,
+            time_limit_seconds=inf if limit is None else 60.0 * limit,
+            deadline_seconds=inf if deadline is None else deadline,
+            max_slowdown=context.max_slowdown,
+            user=job.user_name or str(job.user_id),
+            account=job.account or "",
+            name=job.name,
+        )
+
+
+def _higher(one: OperatingPoint | None, other: OperatingPoint | None) -> OperatingPoint | None:
+    """Return the higher of two clocks; None is the default one."""
+    if one is None or other is None:
+        return None
+    return max(one, other, key=lambda point: point.sm_clock_mhz)
