@@ -4,7 +4,7 @@ BIN := .venv/bin
 SH_FILES := $(shell git ls-files '*.sh' 2>/dev/null) .ci/run
 PYTEST_FLAGS ?=
 
-.PHONY: help demo test check format bench results results-quick docs native clean install-demo install-test
+.PHONY: help demo test test-unit test-cluster check format bench results results-quick docs native clean install-demo install-test
 
 help:  ## Show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/:/' | column -t -s:
@@ -21,8 +21,19 @@ native:  ## Build the C parts: Slurm plugins and simulated NVML
 demo: install-demo  ## Install what is missing, run one workload twice in a laboratory cluster, print the saving
 	@sh scripts/as-root.sh $(BIN)/slurm-energy lab demo $(DEMO_FLAGS)
 
-test: install-test native  ## All tests, the real cluster included
-	@sh scripts/as-root.sh env SLURM_ENERGY_REQUIRE_LAB=1 SLURM_ENERGY_REQUIRE_SERVERS=1 $(PY) -m pytest $(PYTEST_FLAGS)
+test: test-unit test-cluster  ## All tests, the real cluster included
+
+test-unit: install-test  ## Tests that need neither root nor a cluster
+	@$(PY) -m pytest tests/unit $(PYTEST_FLAGS)
+
+# Most of the time of a laboratory is waiting: three at a time fill two cores. The longest files come first.
+# What measures time is marked `alone` and runs afterwards, with nothing beside it.
+CLUSTER_PYTEST := sh scripts/as-root.sh env SLURM_ENERGY_REQUIRE_LAB=1 SLURM_ENERGY_REQUIRE_SERVERS=1 $(PY) -m pytest
+CLUSTER_TESTS ?= tests/integration/test_no_traceback.py tests/e2e/trial tests/e2e tests/plugin tests/integration
+
+test-cluster: install-test native  ## Tests of processes, databases, hooks and a real Slurm; as root
+	@$(CLUSTER_PYTEST) -n 3 --dist loadfile --no-loadscope-reorder -m 'not alone' $(CLUSTER_TESTS) $(PYTEST_FLAGS)
+	@$(CLUSTER_PYTEST) -m alone $(CLUSTER_TESTS) $(PYTEST_FLAGS)
 
 check: install-test  ## Formats, lint, types, import rows, shell and C warnings
 	$(BIN)/ruff format --check .

@@ -93,6 +93,7 @@ def environment_file(spec: LabSpec, layout: Layout, host: Host, python: Path) ->
         "LAB_ENERGY": "yes" if spec.energy else "no",
         "LAB_DAEMON": "yes" if spec.energy and spec.daemon else "no",
         "LAB_PRIVATE": host.private,
+        "LAB_REPAIR_SECONDS": str(spec.repair_seconds),
         "LAB_NETWORK": host.network,
         "LAB_DEVICES": host.devices,
         "LAB_MINORS": " ".join(map(str, range(max(item.gpus_per_node for item in spec.partitions)))),

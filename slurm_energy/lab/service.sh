@@ -100,13 +100,13 @@ stop() { # stop SIGNAL
 # What the systemd timers do on a real node: deliver reports, and close what a cut-off hook left. A node with nothing
 # to deliver tells how it is at the start and every five minutes, and one that holds a job is looked at now and then.
 timers() {
-    round=0
-    while sleep 2; do
-        round=$((round + 1))
+    second=0
+    while sleep 1; do
+        second=$((second + 1))
         for node in $LAB_NODES; do
             spool=$LAB_DIRECTORY/hooks-spool/$node
-            tells=$((round % 150))
-            if [ "$tells" -eq 1 ] || { [ $((round % 10)) -eq 0 ] &&
+            tells=$((second % 300))
+            if [ "$tells" -eq 1 ] || { [ $((second % LAB_REPAIR_SECONDS)) -eq 0 ] &&
                 any_file "$spool/active" "$spool/pending" "$LAB_DIRECTORY/hooks-run/$node"; }; then
                 hook repair
             fi
@@ -117,8 +117,13 @@ timers() {
     done >>"$log/timers.log" 2>&1
 }
 
-any_file() { # any_file FOLDER...
-    [ -n "$(find "$@" -name '*.json' 2>/dev/null | head -n 1)" ]
+any_file() { # any_file FOLDER...: without a process, since it is asked of every node every second
+    for folder; do
+        for file in "$folder"/*.json "$folder"/*/*.json; do
+            [ ! -e "$file" ] || return 0
+        done
+    done
+    return 1
 }
 
 hook() { # hook VERB

@@ -108,6 +108,7 @@ class LabSpec:
         energy: Whether plugin, SPANK options, daemon and hooks are installed and running; False: Slurm alone.
         daemon: False: with `energy`, everything but the daemon, which `Lab.start_daemon` may start later.
         time_scale: Device seconds per wall second of the simulated GPUs.
+        repair_seconds: How often a node that holds a job is looked at for what a cut-off hook left.
         settings: Values of slurm-energy.toml by section and key, over the lab's own.
         plugin_settings: Values of energy-plugin.conf, over the lab's own.
         slurm_conf_lines: Lines at the end of slurm.conf; a key that the lab sets itself is replaced.
@@ -122,6 +123,7 @@ class LabSpec:
     energy: bool = True
     daemon: bool = True
     time_scale: float = 60.0
+    repair_seconds: int = 20
     settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     plugin_settings: Mapping[str, str] = field(default_factory=dict)
     slurm_conf_lines: tuple[str, ...] = ()
@@ -140,6 +142,8 @@ class LabSpec:
             raise LabError(f"lab {self.name}: GPUs detected with their UUIDs are possible on one node")
         if not 0.001 <= self.time_scale <= 100_000:
             raise LabError(f"time scale {self.time_scale:g} of lab {self.name} must be between 0.001 and 100000")
+        if self.repair_seconds < 1:
+            raise LabError(f"repairs every {self.repair_seconds} s in lab {self.name}: one second is the least")
         for line in self.slurm_conf_lines:
             if "\n" in line or "=" not in line:
                 raise LabError(f"slurm.conf line {line!r} is not one Key=value")

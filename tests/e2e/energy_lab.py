@@ -1,9 +1,9 @@
-"""What the end-to-end tests read of a lab: stored reports, device states, how long sbatch takes."""
+"""What the end-to-end tests read of a lab: stored reports, device states, what a command says on a terminal."""
 
 import json
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from subprocess import CompletedProcess
 from typing import TypeVar
 
@@ -25,16 +25,6 @@ Done = CompletedProcess[str]
 ACCOUNT_SECONDS = 90.0
 """A busy machine may cut off an epilog; then the report comes with the next repair, 20 s later at least."""
 DEFAULT_A100_MHZ = 1410
-
-_TIME_SBATCH = """
-import json, subprocess, sys, time
-runs, argv = int(sys.argv[1]), json.loads(sys.argv[2])
-for _ in range(runs):
-    begin = time.perf_counter()
-    done = subprocess.run(argv, capture_output=True, text=True)
-    print(json.dumps([time.perf_counter() - begin, done.returncode, done.stdout, done.stderr]))
-"""
-
 
 _ON_TERMINAL = """
 import json, os, subprocess, sys
@@ -69,16 +59,16 @@ def until(what: str, look: Callable[[], Value | None], seconds: float = ACCOUNT_
         if found:
             return found
         assert time.monotonic() < end, f"no {what} within {seconds:g} s"
-        time.sleep(0.2)
+        time.sleep(0.1)
 
 
 def when_decided(attempt: Callable[[], Value], decided: Callable[[Value], bool]) -> Value:
-    """Return the first of four submissions that the daemon answered in time; a busy machine may miss the 50 ms."""
+    """Return the first of four submissions that the daemon answered in time; a busy machine may miss it."""
     for _ in range(4):
         done = attempt()
         if decided(done):
             return done
-        time.sleep(2)
+        time.sleep(1.2)
     raise AssertionError(f"no submission was decided, the last gave {done}")
 
 
@@ -177,15 +167,3 @@ def drained(lab: Lab) -> dict[str, str]:
         for name, state in node_states(lab).items()
         if any(word in state for word in ("drain", "down", "fail", "*"))
     }
-
-
-def time_sbatch(
-    lab: Lab, runs: int, arguments: list[str] | None = None, env: Mapping[str, str] | None = None
-) -> list[tuple[float, int, str, str]]:
-    """Return seconds, exit code, stdout and stderr of some submissions made one after the other inside the lab."""
-    base = ["sbatch", "--parsable", "-p", "a100", "--gres=gpu:1", "-t", "5", "-o", "/dev/null"]
-    argv = [*base, *(arguments or []), "--wrap", "true"]
-    done = lab.run(
-        ["python3", "-c", _TIME_SBATCH, str(runs), json.dumps(argv)], user="alice", env=env, check=True, timeout=60
-    )
-    return [tuple(json.loads(line)) for line in done.stdout.splitlines()]

@@ -14,6 +14,8 @@ REQUIRE_VARIABLE = "SLURM_ENERGY_REQUIRE_LAB"
 SMALL = (PartitionSpec(name="a100", nodes=1, gpus_per_node=4),)
 EXACT = {"policy": {"name": "oracle"}}
 """Policy of a lab that says nothing else: exact, and there from the first job on."""
+PATIENT = {"deadline_milliseconds": "200", "breaker_seconds": "1"}
+"""Settings of the plugin where no time is measured: several labs run at once, and what failed is soon asked again."""
 
 StartLab = Callable[..., Lab]
 
@@ -41,7 +43,8 @@ def unused_name() -> str:
 def lab() -> Iterator[Lab]:
     """The default lab with plugin, daemon and hooks, shared by the whole session."""
     require_lab(energy=True)
-    with start_lab(LabSpec(name=f"energy-{os.getpid()}", settings=EXACT), owned=True) as running:
+    spec = LabSpec(name=f"energy-{os.getpid()}", settings=EXACT, plugin_settings=PATIENT)
+    with start_lab(spec, owned=True) as running:
         yield running
 
 
@@ -61,8 +64,8 @@ def new_lab() -> Iterator[StartLab]:
     def start(**values: Any) -> Lab:
         name = values.pop("name", f"own{next(_numbers)}-{os.getpid()}")
         host = values.pop("host", None)
-        settings = EXACT | values.pop("settings", {})
-        spec = LabSpec(**({"name": name, "partitions": SMALL, "energy": False, "settings": settings} | values))
+        usual = {"name": name, "partitions": SMALL, "energy": False, "plugin_settings": PATIENT}
+        spec = LabSpec(**(usual | {"settings": EXACT | values.pop("settings", {})} | values))
         require_lab(accounting=spec.accounting, energy=spec.energy)
         running.append(start_lab(spec, owned=True, host=host))
         return running[-1]

@@ -104,7 +104,7 @@ def test_a_daemon_that_is_killed_in_a_burst_stops_no_submission_and_decides_afte
     without = burst(small, 6, held)
     assert not any(comment(small, job) for job in without), "nothing may be given of a daemon that has gone"
     small.start_daemon()
-    time.sleep(5.2)  # the circuit breaker
+    time.sleep(1.2)  # the circuit breaker
     again = until("decided job", lambda: [job for job in burst(small, 3, held) if comment(small, job)])
     ids = [comment(small, job) for job in (*during, *again) if comment(small, job)]
     assert len(set(ids)) == len(ids) >= 5

@@ -57,6 +57,7 @@ def await_no_process(namespace: str, seconds: float) -> float:
     return time.monotonic() - begin
 
 
+@pytest.mark.alone
 def test_ten_nodes_are_idle_within_20_seconds_and_gone_after_stop(unused_name: str) -> None:
     steps: list[str] = []
     begin = time.monotonic()
@@ -244,6 +245,7 @@ def test_detached_lab_outlives_its_caller_until_it_is_stopped(unused_name: str) 
         open_lab(unused_name)
 
 
+@pytest.mark.alone
 def test_accounting_lab_is_up_within_35_seconds_and_counts_gpus(new_lab: StartLab, unused_name: str) -> None:
     begin = time.monotonic()
     lab = new_lab(name=unused_name, accounting=True)

@@ -8,18 +8,35 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 from energy_lab import await_reports, drained, locked_clocks, submit_decided, until, workload
+from lab_fixtures import EXACT, PATIENT, SMALL, require_lab
 
 from slurm_energy.domain.energy import QualityFlag
-from slurm_energy.lab.cluster import Lab
+from slurm_energy.lab.cluster import Lab, LabSpec, start_lab
 from slurm_energy.lab.jobs import submit, wait_for
 from slurm_energy.lab.simgpu.layout import Fault
 
 pytestmark = pytest.mark.lab
 
-NODE = "a100-4"
+NODE = "a100-1"
 ONE_GPU = ["-p", "a100", "-w", NODE, "--gres=gpu:1", "-t", "5"]
+REPAIR_EVERY_SECONDS = 4
 REPAIR_SECONDS = 120.0
-"""The laboratory's timer repairs every 20 s; a busy machine takes its time."""
+"""Until a repair is seen; a busy machine takes its time."""
+
+
+@pytest.fixture(scope="module")
+def lab() -> Iterator[Lab]:
+    """A lab of one node whose timer repairs often."""
+    require_lab(energy=True)
+    spec = LabSpec(
+        name=f"node-faults-{os.getpid()}",
+        partitions=SMALL,
+        settings=EXACT,
+        plugin_settings=PATIENT,
+        repair_seconds=REPAIR_EVERY_SECONDS,
+    )
+    with start_lab(spec, owned=True) as running:
+        yield running
 
 
 @contextmanager
@@ -94,9 +111,9 @@ def test_a_job_that_ends_while_slurmd_is_dead_leaves_no_clock(lab: Lab) -> None:
 
 def test_an_allocation_without_a_step_keeps_its_clock(lab: Lab) -> None:
     """Between its steps a job has no process on the node; Slurm says that it is not over."""
-    lab.run(["sh", "-c", f"salloc {' '.join(ONE_GPU)} -J idle sleep 90 >/dev/null 2>&1 &"], check=True)
+    lab.run(["sh", "-c", f"salloc {' '.join(ONE_GPU)} -J idle sleep 60 >/dev/null 2>&1 &"], check=True)
     until("lock", lambda: locked_nodes(lab) == [NODE])
-    time.sleep(50.0)  # two repairs
+    time.sleep(2.5 * REPAIR_EVERY_SECONDS)  # two repairs
     assert locked_nodes(lab) == [NODE]
     lab.run(["scancel", "--name=idle"], check=True)
     unlocked(lab)

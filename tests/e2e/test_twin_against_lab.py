@@ -16,7 +16,7 @@ from twin_run import TwinRun, run_in_twin, settled_pairs
 from slurm_energy.lab.cluster import Lab
 from slurm_energy.twin.world_file import shipped_world
 
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.lab, pytest.mark.alone]
 
 _ATTEMPTS = 3
 

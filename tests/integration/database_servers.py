@@ -8,6 +8,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
@@ -16,6 +17,7 @@ from urllib.parse import quote
 from sqlalchemy import create_engine, text
 
 START_SECONDS = 90.0
+MEMORY_BYTES = 1 << 30
 
 
 class ServerMissing(Exception):
@@ -126,9 +128,23 @@ def _program(name: str, usual: str) -> str:
 def _own_folder(user_name: str) -> tuple[Path, pwd.struct_passwd]:
     """Return a short path (a socket's is at most 107 bytes) that belongs to the user the server runs as."""
     user = pwd.getpwnam(user_name) if os.geteuid() == 0 else pwd.getpwuid(os.geteuid())
-    folder = Path(tempfile.mkdtemp(prefix="energy-db-", dir="/tmp"))
+    place = _place()
+    for left in place.glob("energy-db-*-*"):  # of a test run that was killed
+        if not Path("/proc", left.name.split("-")[2]).exists():
+            shutil.rmtree(left, ignore_errors=True)
+    folder = Path(tempfile.mkdtemp(prefix=f"energy-db-{os.getpid()}-", dir=place))
     os.chown(folder, user.pw_uid, user.pw_gid)
     return folder, user
+
+
+def _place() -> Path:
+    """Return a folder in memory if there is room in it: a server that makes tables would wait for the disk."""
+    memory = Path("/dev/shm")  # the databases are gone with the tests
+    with suppress(OSError):
+        found = os.statvfs(memory)
+        if os.access(memory, os.W_OK | os.X_OK) and found.f_bavail * found.f_frsize > MEMORY_BYTES:
+            return memory
+    return Path("/tmp")
 
 
 def _identity(user: pwd.struct_passwd) -> dict[str, object]:
@@ -146,5 +162,11 @@ def _run_as(user: pwd.struct_passwd, command: list[str]) -> None:
 def _start_as(user: pwd.struct_passwd, command: list[str], log: Path) -> subprocess.Popen[bytes]:
     with log.open("wb") as stream:
         return subprocess.Popen(  # type: ignore[call-overload,no-any-return]  # keyword set depends on the user
-            command, cwd="/", stdin=subprocess.DEVNULL, stdout=stream, stderr=stream, **_identity(user)
+            # With the tests the server ends, even when they are killed.
+            ["setpriv", "--pdeathsig", "KILL", *command],
+            cwd="/",
+            stdin=subprocess.DEVNULL,
+            stdout=stream,
+            stderr=stream,
+            **_identity(user),
         )

@@ -1,9 +1,11 @@
 """Run commands as an ordinary user, each in a process of its own that has everything imported already.
 
-A program: reads one case a line on standard input, prints one result a line. It starts clean, before any test has
-threads, and forks for each case, so that a thousand commands cost minutes and not hours.
+A program: it starts clean, before any test has threads, imports everything once and becomes several runners by forking.
+Each reads one case a line at a socket of its own, forks for each case and writes one result a line, so that a thousand
+commands cost minutes and not hours.
 """
 
+import gc
 import importlib
 import json
 import os
@@ -11,13 +13,14 @@ import pwd
 import queue
 import select
 import signal
+import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 USER = "nobody"
 CASE_SECONDS = 120.0
@@ -57,32 +60,33 @@ class OrdinaryUser:
     """
 
     def __enter__(self) -> "OrdinaryUser":
-        argv = [sys.executable, __file__]
-        self._runners = [
-            subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(RUNNERS)
-        ]
+        pairs = [socket.socketpair() for _ in range(RUNNERS)]
+        numbers = [theirs.fileno() for _, theirs in pairs]
+        self._process = subprocess.Popen(
+            [sys.executable, __file__, *map(str, numbers)], stdin=subprocess.DEVNULL, pass_fds=numbers
+        )
+        for _, theirs in pairs:
+            theirs.close()
+        self._runners = [ours for ours, _ in pairs]
         return self
 
     def __exit__(self, *exception: object) -> None:
         for runner in self._runners:
-            assert runner.stdin is not None and runner.stdout is not None
-            runner.stdin.close()
-            runner.wait(timeout=CASE_SECONDS)
-            runner.stdout.close()
+            runner.close()
+        self._process.wait(timeout=CASE_SECONDS)
 
     def run(self, cases: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
         """Return the results of cases, in their order; several run at a time, since most of them wait."""
-        idle: queue.SimpleQueue[subprocess.Popen[str]] = queue.SimpleQueue()
+        idle: queue.SimpleQueue[TextIO] = queue.SimpleQueue()
         for runner in self._runners:
-            idle.put(runner)
+            idle.put(runner.makefile("rw", encoding="utf-8"))
 
         def result(case: dict[str, Any]) -> dict[str, Any]:
             runner = idle.get()
             try:
-                assert runner.stdin is not None and runner.stdout is not None
-                runner.stdin.write(json.dumps(case) + "\n")
-                runner.stdin.flush()
-                found: dict[str, Any] = json.loads(runner.stdout.readline())
+                runner.write(json.dumps(case) + "\n")
+                runner.flush()
+                found: dict[str, Any] = json.loads(runner.readline())
                 return found
             finally:
                 idle.put(runner)
@@ -103,6 +107,25 @@ def prepare() -> None:
         setattr(importlib.import_module(module), name, 1.0)
     for module in _IMPORTED_LATE:
         importlib.import_module(f"slurm_energy.{module}")
+
+
+def serve(sockets: Sequence[int]) -> None:
+    """Become one runner for each socket, and return when all have ended."""
+    gc.freeze()  # what is shared with every command stays shared
+    for number in sockets:
+        if os.fork() == 0:
+            for other in sockets:
+                if other != number:
+                    os.close(other)
+            with socket.socket(fileno=number).makefile("rw", encoding="utf-8") as cases:
+                while line := cases.readline():
+                    cases.write(json.dumps(run(json.loads(line))) + "\n")
+                    cases.flush()
+            os._exit(0)
+    for number in sockets:
+        os.close(number)
+    for _ in sockets:
+        os.wait()
 
 
 def run(case: dict[str, Any]) -> dict[str, Any]:
@@ -211,7 +234,5 @@ def _ended(child: int) -> int | None:
 
 if __name__ == "__main__":
     sys.path[0:0] = [str(Path(__file__).parents[2])]
-    answers = sys.stdout
     prepare()
-    while line := sys.stdin.readline():
-        print(json.dumps(run(json.loads(line))), file=answers, flush=True)
+    serve([int(number) for number in sys.argv[1:]])

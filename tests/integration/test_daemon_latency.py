@@ -6,6 +6,7 @@ import threading
 import time
 from pathlib import Path
 
+import pytest
 from daemon_support import make_job, running_daemon, wait_until
 
 QUEUED = 10_000
@@ -13,6 +14,7 @@ REQUESTS, MOST_REQUESTS = 500, 5_000
 VARIANTS = 4
 
 
+@pytest.mark.alone
 def test_decisions_stay_fast_while_ten_thousand_queued_jobs_are_refreshed(tmp_path: Path) -> None:
     with running_daemon(tmp_path, snapshot_interval_seconds=0.5) as daemon:
         # Made beforehand: what this process does meanwhile must not be taken for the daemon's slowness. A tenth of the

@@ -89,6 +89,7 @@ def undisturbed(daemon: RunningDaemon) -> int:
     return found
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("kind", STRANGERS)
 def test_a_stranger_at_the_report_port_costs_no_submission_its_decision(
     daemon: RunningDaemon, undisturbed: int, kind: str
@@ -100,6 +101,7 @@ def test_a_stranger_at_the_report_port_costs_no_submission_its_decision(
     assert found >= 0.8 * undisturbed
 
 
+@pytest.mark.alone
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 @pytest.mark.parametrize("kind", USERS)
 def test_a_user_at_the_unix_socket_costs_no_submission_its_decision(

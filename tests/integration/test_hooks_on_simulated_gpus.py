@@ -367,6 +367,7 @@ def test_hooks_import_nothing_heavy(node: HookNode) -> None:
     assert done.stdout.strip() == "[]"
 
 
+@pytest.mark.alone
 def test_each_hook_is_quick(node: HookNode) -> None:
     times: dict[str, list[float]] = {"prolog": [], "epilog": []}
     for job_id in range(1, 8):

@@ -4,8 +4,8 @@ import json
 
 import pytest
 from energy_lab import submit_decided, until
+from lab_fixtures import StartLab
 
-from slurm_energy.lab.cluster import Lab
 from slurm_energy.lab.jobs import show_job
 
 pytestmark = pytest.mark.lab
@@ -25,7 +25,8 @@ with ThreadPoolExecutor(int(sys.argv[2])) as threads:
 """
 
 
-def test_every_job_of_a_burst_is_accepted_and_the_daemon_decides_the_next_one(lab: Lab) -> None:
+def test_every_job_of_a_burst_is_accepted_and_the_daemon_decides_the_next_one(new_lab: StartLab) -> None:
+    lab = new_lab(energy=True)  # of its own: a queue that long is read again and again until Slurm forgets it
     done = lab.run(
         ["python3", "-c", _BURST, str(SUBMISSIONS), str(AT_ONCE)], user="alice", check=True, timeout=240
     ).stdout

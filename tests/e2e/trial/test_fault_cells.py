@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 from energy_lab import drained, locked_clocks, reports, until, workload
+from lab_fixtures import EXACT, PATIENT, require_lab
 
-from slurm_energy.lab.cluster import Lab
+from slurm_energy.lab.cluster import Lab, LabSpec, PartitionSpec, start_lab
 from slurm_energy.lab.jobs import show_jobs, submit, wait_for
 from slurm_energy.lab.simgpu.layout import Fault
 
@@ -31,6 +32,23 @@ SLURM_SAVES_SECONDS = 6.0
 
 
 Breaking = Callable[[Lab], AbstractContextManager[None]]
+
+
+@pytest.fixture(scope="module")
+def lab() -> Iterator[Lab]:
+    """A lab whose timer repairs often."""
+    require_lab(energy=True)
+    spec = LabSpec(
+        name=f"cells-{os.getpid()}",
+        partitions=(PartitionSpec(name="a100", nodes=2, gpus_per_node=4),),
+        settings=EXACT,
+        plugin_settings=PATIENT,
+        time_scale=TIME_SCALE,
+        repair_seconds=5,
+    )
+    with start_lab(spec, owned=True) as running:
+        yield running
+
 
 # Each fault is in force inside its block.
 
