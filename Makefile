@@ -49,18 +49,18 @@ format:  ## Format and mend what can be mended
 	$(BIN)/ruff check --fix .
 
 bench: install-test native  ## Measure submission, decision, hooks and simulation; write docs/reference/benchmarks*.md
-	@sh scripts/as-root.sh $(PY) -m benchmarks.run --write docs/reference/benchmarks.md
-	@$(PY) -m benchmarks.twin --write docs/reference/benchmarks-twin.md
+	@sh scripts/as-root.sh $(PY) -m research.benchmarks.product --write docs/reference/benchmarks.md
+	@$(PY) -m research.benchmarks.simulation --write docs/reference/benchmarks-twin.md
 	@$(BIN)/slurm-energy bench decision --markdown docs/reference/benchmarks-decision.md
 	@$(BIN)/slurm-energy bench decision --checkpoint random --markdown docs/reference/benchmarks-decision-options.md
-	@$(PY) -m benchmarks.sampling --write docs/reference/benchmarks-sampling.md
+	@$(PY) -m research.benchmarks.sampling --write docs/reference/benchmarks-sampling.md
 
 results: install-test  ## Train the agents, run all comparisons (two to three hours on 2 free cores); write docs/reference/results.md
-	@$(PY) -m benchmarks.agents --folder build/agents --write docs/reference/results.md $(RESULTS_FLAGS)
+	@$(PY) -m research.agents --folder build/agents --write docs/reference/results.md $(RESULTS_FLAGS)
 
 results-quick: install-test  ## The same in about a minute, short runs and two seeds; write build/results.md
 	@mkdir -p build
-	@$(PY) -m slurm_energy.evaluation.results --quick --write build/results.md $(RESULTS_FLAGS)
+	@$(PY) -m research.results --quick --write build/results.md $(RESULTS_FLAGS)
 
 docs: install-test  ## Write the generated reference pages
 	$(PY) -m slurm_energy.cli.reference --write

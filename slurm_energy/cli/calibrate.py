@@ -51,21 +51,25 @@ def calibrate(*, data: Path, output: Path | None, parts: Sequence[str], check: b
     Numbers of the package and of the fit count as equal up to a relative difference of 1e-6.
     """
     try:
-        from slurm_energy.energy_model.calibration.parts import fit_parts, write_fits  # noqa: PLC0415  # needs numpy
+        from slurm_energy.energy_model.calibration import parts as packaged  # noqa: PLC0415  # needs numpy
     except ImportError as error:
         raise ConfigError(f"fitting needs {error.name}: {install_command('twin')}") from error
     with progress_bar() as tell:
-        fits = fit_parts(data, parts, tell)
-    for path in write_fits(fits, output) if output else ():
+        fits = packaged.fit_parts(packaged.PACKAGED_PARTS, data, parts, tell)
+    for path in packaged.write_fits(fits, output) if output else ():
         say(f"wrote {path}", "slurm-energy")
     if as_json:
         print_json([_plain(fit) for fit in fits])
     else:
         Console().print(error_table(fits))
-    different = [fit for fit in fits if fit.differences]
-    for fit in different:
-        _say_differences(fit)
-    return 1 if check and (different or any(_is_beyond(fit) for fit in fits)) else 0
+    say_differences(fits)
+    return 1 if check and not all(is_confirmed(fit) for fit in fits) else 0
+
+
+def is_confirmed(fit: "FreshFit") -> bool:
+    """Return whether the kept coefficients are those of the fit, and every error is within its bound."""
+    within = all(error.bound is None or error.mean_relative_error <= error.bound for error in fit.errors)
+    return within and not fit.differences
 
 
 @contextmanager
@@ -123,12 +127,10 @@ def _plain(fit: "FreshFit") -> dict[str, Any]:
     }
 
 
-def _say_differences(fit: "FreshFit") -> None:
-    for place, old, new in fit.differences[:_SHOWN_DIFFERENCES]:
-        say(f"{fit.name}{place}: package has {str(old)[:40]}, the fit gives {str(new)[:40]}", "slurm-energy")
-    if len(fit.differences) > _SHOWN_DIFFERENCES:
-        say(f"{fit.name}: {len(fit.differences) - _SHOWN_DIFFERENCES} more differences", "slurm-energy")
-
-
-def _is_beyond(fit: "FreshFit") -> bool:
-    return any(error.bound is not None and error.mean_relative_error > error.bound for error in fit.errors)
+def say_differences(fits: "Sequence[FreshFit]") -> None:
+    """Print the first coefficients of each part that are kept otherwise than they were fitted."""
+    for fit in fits:
+        for place, old, new in fit.differences[:_SHOWN_DIFFERENCES]:
+            say(f"{fit.name}{place}: package has {str(old)[:40]}, the fit gives {str(new)[:40]}", "slurm-energy")
+        if len(fit.differences) > _SHOWN_DIFFERENCES:
+            say(f"{fit.name}: {len(fit.differences) - _SHOWN_DIFFERENCES} more differences", "slurm-energy")

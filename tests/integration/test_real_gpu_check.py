@@ -18,7 +18,7 @@ def test_the_hooks_report_what_the_counter_says(tmp_path: Path) -> None:
     node = HookNode(tmp_path, time_scale=1.0)
     output = tmp_path / "found.json"
     library = tmp_path / "lib" / LIBRARY_NAME
-    command = [sys.executable, "-m", "benchmarks.real_gpu", "--loads", "idle", "--seconds", "2"]
+    command = [sys.executable, "-m", "research.benchmarks.real_gpu", "--loads", "idle", "--seconds", "2"]
     subprocess.run(
         [*command, "--nvml-library", str(library), "--output", str(output)],
         env={**os.environ, "SLURM_ENERGY_SIM_GPU_STATE": str(tmp_path / "gpus" / "n1.state")},

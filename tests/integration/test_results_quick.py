@@ -5,12 +5,12 @@ from statistics import mean
 
 import pytest
 
-from slurm_energy.evaluation.results.__main__ import main
-from slurm_energy.evaluation.results.cases import Effort, candidate_of
-from slurm_energy.evaluation.results.document import CaseResult, Results, read_results
-from slurm_energy.evaluation.results.running import run_sections
-from slurm_energy.evaluation.results.sections import CANDIDATES, SECTIONS
-from slurm_energy.evaluation.results.selection import selected_sections
+from research.results.__main__ import main
+from research.results.cases import Effort, candidate_of
+from research.results.document import CaseResult, Results, read_results
+from research.results.running import run_sections
+from research.results.sections import CANDIDATES, SECTIONS
+from research.results.selection import selected_sections
 
 LEARNED, DAEMON = "learned prices", "the daemon"
 CASES = ("philly-a100", "chsac-0.04", "wakeup")

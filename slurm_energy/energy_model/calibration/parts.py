@@ -1,20 +1,15 @@
 """Every file of fitted coefficients: what makes it, where it lies in the package, and what is out of date in it."""
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from slurm_energy.energy_model.calibrate import fit_clocks
+from slurm_energy.energy_model.calibration.clocks import fit_clocks
 from slurm_energy.energy_model.calibration.document import Document, Tell, differences, text_of
-from slurm_energy.energy_model.calibration.fit_activity import fit_activity
-from slurm_energy.energy_model.calibration.fit_host import fit_host
-from slurm_energy.energy_model.calibration.fit_mig import fit_mig
-from slurm_energy.energy_model.calibration.fit_power_limit import fit_power_limit
-from slurm_energy.energy_model.calibration.fit_saturation import fit_saturation
-from slurm_energy.energy_model.calibration.fit_scaling import fit_scaling
-from slurm_energy.energy_model.calibration.fit_sharing import fit_sharing
+from slurm_energy.energy_model.calibration.mig_fit import fit_mig
+from slurm_energy.energy_model.calibration.saturation_fit import fit_saturation
 from slurm_energy.energy_model.coefficients import FOLDER, FitError, errors_of
 from slurm_energy.errors import ConfigError, DataFileError
 
@@ -30,11 +25,13 @@ class Part:
     """Without `.json`."""
     fit: Callable[[Path, Tell], Document]
     """Makes the document from the folder of data sets."""
+    folder: Path
+    """Where it is kept."""
 
     @property
     def path(self) -> Path:
-        """Where it lies in the package."""
-        return FOLDER / f"{self.name}.json"
+        """The file."""
+        return self.folder / f"{self.name}.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,33 +54,28 @@ class FreshFit:
         return str(self.document["source"])
 
 
-PARTS = (
-    Part("curves", fit_clocks),
-    Part("activity", fit_activity),
-    Part("power_limit", fit_power_limit),
-    Part("saturation", fit_saturation),
-    Part("scaling", fit_scaling),
-    Part("sharing", fit_sharing),
-    Part("mig", fit_mig),
-    Part("host", fit_host),
+PACKAGED_PARTS = (
+    Part("curves", fit_clocks, FOLDER),
+    Part("saturation", fit_saturation, FOLDER),
+    Part("mig", fit_mig, FOLDER),
 )
 
 
-def fit_parts(data: Path, names: Iterable[str], tell: Tell) -> list[FreshFit]:
-    """Fit the named parts, all when none is named, and hold each against the package.
+def fit_parts(parts: Sequence[Part], data: Path, names: Iterable[str], tell: Tell) -> list[FreshFit]:
+    """Fit the named parts, all when none is named, and compare each with what is kept.
 
     Raises:
         DataFileError: the folder or a file in it cannot be used.
         ConfigError: a part has no such name.
     """
     wanted = set(names)
-    unknown = sorted(wanted - {part.name for part in PARTS})
+    unknown = sorted(wanted - {part.name for part in parts})
     if unknown:
-        raise ConfigError(f"part {unknown[0][:40]!r} does not exist; parts: {', '.join(p.name for p in PARTS)}")
+        raise ConfigError(f"part {unknown[0][:40]!r} does not exist; parts: {', '.join(part.name for part in parts)}")
     if not data.is_dir():
         raise DataFileError(f"{data} is no folder: the data sets are needed, each in a folder of its own")
     fresh = []
-    for part in PARTS:
+    for part in parts:
         if not wanted or part.name in wanted:
             found = part.fit(data, tell)
             changed = tuple(differences(packaged(part), json.loads(text_of(found)), TOLERANCE))

@@ -32,8 +32,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "package"
     folder.mkdir()
     (tmp_path / "data").mkdir()
-    monkeypatch.setattr(parts, "FOLDER", folder)
-    monkeypatch.setattr(parts, "PARTS", (parts.Part("made", fit_of(0.1)),))
+    monkeypatch.setattr(parts, "PACKAGED_PARTS", (parts.Part("made", fit_of(0.1), folder),))
     return folder
 
 
@@ -73,7 +72,7 @@ def test_check_fails_on_a_coefficient_that_moved_by_more_than_a_millionth(tmp_pa
 def test_check_fails_on_an_error_beyond_its_bound(
     tmp_path: Path, package: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(parts, "PARTS", (parts.Part("made", fit_of(0.21)),))
+    monkeypatch.setattr(parts, "PACKAGED_PARTS", (parts.Part("made", fit_of(0.21), package),))
     run(tmp_path, "--output", str(package))
     assert run(tmp_path, "--check").return_value == 1
 
@@ -100,7 +99,7 @@ def test_wrong_folder_part_and_file_are_refused_in_one_line(
 
     assert main(["calibrate", "--data", str(tmp_path / "none")]) == 1
     assert main(["calibrate", "--data", str(tmp_path / "data"), "--part", "nothing"]) == 1
-    monkeypatch.setattr(parts, "PARTS", (parts.Part("made", refuse),))
+    monkeypatch.setattr(parts, "PACKAGED_PARTS", (parts.Part("made", refuse, package),))
     assert main(["calibrate", "--data", str(tmp_path / "data")]) == 1
     lines = [line for line in capfd.readouterr().err.splitlines() if line.startswith("slurm-energy: ")]
     assert lines == [
@@ -117,4 +116,4 @@ def test_folder_that_cannot_be_written_is_refused(tmp_path: Path, package: Path)
 
 @pytest.mark.skipif(not DATA.is_dir(), reason=f"measured data sets are not at {DATA}: nothing to fit")
 def test_real_part_is_as_in_the_package() -> None:
-    assert main(["calibrate", "--data", str(DATA), "--part", "host", "--part", "mig", "--check"]) == 0
+    assert main(["calibrate", "--data", str(DATA), "--part", "saturation", "--part", "mig", "--check"]) == 0

@@ -9,10 +9,10 @@ from slurm_energy.energy_model.curves import CURVES_PATH, curves_of
 from slurm_energy.energy_model.operating_point import best_operating_point
 
 fitting = pytest.importorskip(
-    "slurm_energy.energy_model.fitting", reason="scipy is not installed: the dev extra has it"
+    "slurm_energy.energy_model.calibration.sweep_fit", reason="scipy is not installed: the dev extra has it"
 )
-from slurm_energy.energy_model.calibrate import calibrated_table, main, read_sweeps  # noqa: E402  # needs scipy
-from slurm_energy.energy_model.fitting import SweepPoint, fit_sweep, smoothed_readings  # noqa: E402  # needs scipy
+from slurm_energy.energy_model.calibration.clocks import calibrated_table, read_sweeps  # noqa: E402  # needs scipy
+from slurm_energy.energy_model.calibration.sweep_fit import SweepPoint, fit_sweep, smoothed_readings  # noqa: E402  # needs scipy
 from slurm_energy.errors import ValueRangeError  # noqa: E402  # needs scipy
 
 DATA = Path(__file__).resolve().parents[4] / "shared" / "data"
@@ -114,14 +114,3 @@ def test_saving_that_is_promised_is_the_one_that_was_measured(gpu: str, max_slow
         changes.append(joules[point.sm_clock_mhz] / joules[point.default_clock_mhz] - 1.0)
     measured = sum(changes) / len(changes)
     assert -0.03 <= measured - point.energy_change <= 0.005
-
-
-@needs_data
-def test_command_writes_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    only_v100 = {"v100-pcie-16gb": {"stream": read_sweeps(DATA)["v100-pcie-16gb"]["stream"]}}
-    monkeypatch.setattr("slurm_energy.energy_model.calibrate.read_sweeps", lambda folder: only_v100)
-    output = tmp_path / "curves.json"
-    monkeypatch.setattr("sys.argv", ["calibrate", str(DATA), "--output", str(output)])
-    main()
-    document = json.loads(output.read_text())
-    assert document["gpu_types"]["v100-pcie-16gb"]["curves"].keys() == {"stream"}

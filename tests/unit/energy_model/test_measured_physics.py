@@ -9,13 +9,11 @@ import pytest
 
 pytest.importorskip("scipy", reason="scipy is not installed: the twin extra has it")
 from slurm_energy.domain.ids import GpuTypeName
-from slurm_energy.energy_model.calibrate import Stage, read_perseus_stages  # needs scipy
+from slurm_energy.energy_model.calibration.clocks import Stage, read_perseus_stages  # needs scipy
 from slurm_energy.energy_model.calibration.document import differences, silent, text_of
-from slurm_energy.energy_model.calibration.fit_activity import LEAVE_OUT_BOUND
-from slurm_energy.energy_model.calibration.parts import PARTS, TOLERANCE, packaged
-from slurm_energy.energy_model.coefficients import fit_errors
+from slurm_energy.energy_model.calibration.parts import PACKAGED_PARTS, TOLERANCE, Part, packaged
+from slurm_energy.energy_model.calibration.sweep_fit import SweepPoint
 from slurm_energy.energy_model.curves import WorkloadCurve, curves_of
-from slurm_energy.energy_model.fitting import SweepPoint
 from slurm_energy.energy_model.operating_point import ClockCost, best_operating_point, clock_table
 
 DATA = Path(__file__).resolve().parents[4] / "shared" / "data"
@@ -25,7 +23,7 @@ needs_data = pytest.mark.skipif(
 )
 STAGES: dict[Stage, tuple[SweepPoint, ...]] = read_perseus_stages(SWEEP) if SWEEP.is_file() else {}
 BOUNDS = (0.0, 0.01, 0.02, 0.05, 0.10, 0.15, 0.20, 0.30, math.inf)
-FAST_PARTS = [part for part in PARTS if part.name != "curves"]
+FAST_PARTS = [part for part in PACKAGED_PARTS if part.name != "curves"]
 """The curves take ten seconds to fit; test_calibration compares them."""
 
 
@@ -106,15 +104,6 @@ def test_clock_chosen_on_the_a100_costs_at_most_four_percent_more_than_the_best_
 
 @needs_data
 @pytest.mark.parametrize("part", FAST_PARTS, ids=lambda part: part.name)
-def test_packaged_coefficients_equal_a_fresh_fit(part: object) -> None:
-    assert isinstance(part, type(PARTS[0]))
+def test_packaged_coefficients_equal_a_fresh_fit(part: Part) -> None:
     fresh = json.loads(text_of(part.fit(DATA, silent)))
     assert list(differences(packaged(part), fresh, TOLERANCE)) == []
-
-
-def test_power_of_a_v100_application_never_seen_is_within_fifteen_percent() -> None:
-    """The stated error is true: the test above fits it anew wherever the data are."""
-    stated = [error for error in fit_errors("activity") if error.method == "leave-application-out"]
-    assert [error.bound for error in stated] == [LEAVE_OUT_BOUND] == [0.15]
-    assert stated[0].mean_relative_error <= 0.15
-    assert stated[0].num_points == 24 * 117

@@ -1,0 +1,163 @@
+"""What the results page is made of: sections of cases, each a comparison with its own columns and goals."""
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from research.results.merit import Merit
+from slurm_energy.errors import ConfigError
+from slurm_energy.evaluation.arena_plan import ArenaPlan, seeds_from
+
+SEPARATOR = "::"
+FIRST_SEED = 101
+"""Of every case, below those of sweeps, of choices by hand and of training. Rules and networks were worked on beside
+figures of seeds 1 to 12, though nothing was chosen by them; those from here on nobody had seen before this page."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """A figure in a table: the mean over seeds with its interval, divided by a unit."""
+
+    figure: str
+    heading: str
+    per: float = 1.0
+    digits: int = 2
+    interval: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Goal:
+    """What a policy shall reach in a case.
+
+    `value` reads the figure itself and `largest` its largest value of all seeds, `difference` and `percent` its
+    paired difference from the policy `against`, as it is or in per cent, and `undisturbed` that from the same policy
+    without the disturbance, in per cent. A goal is met if the whole 95 % interval is at or below the limit: a mean
+    that may be chance does not meet it.
+    """
+
+    text: str
+    figure: str
+    kind: Literal["value", "largest", "percent", "difference", "undisturbed"]
+    most: float = 0.0
+    is_strict: bool = False
+    """Whether the interval must be below the limit: an equal is not better."""
+    against: str = ""
+    """Text of a policy; empty for the strongest rule."""
+    within_interval: bool = False
+    """Whether the limit is half of the interval of the figure of the policy `against`, in the place of `most`."""
+    bound_figure: str = ""
+    """Figure of the candidate's own run that nobody can go below, to see whether the goal is possible."""
+    of: str = ""
+    """Label of the only policy that is held against it; empty for all."""
+    why: str = ""
+    """Why it is missed, as far as was found; told where it is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One comparison: a world and its jobs, met by every policy with every seed."""
+
+    key: str
+    title: str
+    plan: ArenaPlan
+    """Without policies."""
+    rules: tuple[str, ...]
+    reference: str
+    """The rule that the others are held against."""
+    merit: Merit | None = None
+    frontier: bool = False
+    """Whether the excess over the energy-latency frontier is worked out."""
+    goals: tuple[Goal, ...] = ()
+    undisturbed: str = ""
+    """Key of the case that differs in nothing but the disturbance."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    """A part of the page."""
+
+    key: str
+    title: str
+    text: str
+    figure: str
+    """Figure by which the strongest rule is the one with the least mean; see `strongest_rule`."""
+    is_relative: bool
+    """Whether differences of the figure are told in per cent of it; else in its own unit."""
+    columns: tuple[Column, ...]
+    cases: tuple[Case, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effort:
+    """How long and how often everything runs."""
+
+    length_share: float = 1.0
+    """Of each run's length."""
+    most_seeds: int = 1_000
+    most_cases: int = 1_000
+    """Of a section."""
+
+    def of(self, case: Case) -> Case:
+        """Return a case of this effort."""
+        plan = case.plan
+        assert plan.horizon_seconds is not None
+        shorter = replace(
+            plan,
+            seeds=plan.seeds[: self.most_seeds],
+            horizon_seconds=plan.horizon_seconds * self.length_share,
+            warm_up_seconds=plan.warm_up_seconds * self.length_share,
+        )
+        return replace(case, plan=shorter)
+
+
+FULL = Effort()
+QUICK = Effort(length_share=1.0 / 12.0, most_seeds=2, most_cases=6)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A policy that is judged against the rules."""
+
+    label: str
+    text: str
+    sections: tuple[str, ...] = ()
+    """Keys of sections or of cases in which it runs; empty for all."""
+
+    def runs_in(self, section: Section, case: Case) -> bool:
+        """Return whether it runs in a case."""
+        return not self.sections or section.key in self.sections or case.key in self.sections
+
+
+def candidate_of(text: str) -> Candidate:
+    """Return the candidate that `[LABEL::[WHERE,…::]]POLICY` describes; WHERE are keys of sections or cases.
+
+    Raises:
+        ConfigError: label or policy is empty.
+    """
+    label, *places, policy = text.split(SEPARATOR) if SEPARATOR in text else (text, text)
+    if not label or not policy or len(places) > 1:
+        raise ConfigError(f"policy {text[:64]!r} is not of the form [LABEL::[WHERE,…::]]POLICY")
+    where = tuple(part for part in places[0].split(",") if part) if places else ()
+    return Candidate(label=label, text=policy, sections=where)
+
+
+def plan_of(  # noqa: PLR0913  # a comparison's own settings
+    world: str,
+    *,
+    hours: float,
+    warm_up_hours: float = 0.0,
+    seeds: int = 5,
+    drain: bool = False,
+    generator: str = "",
+    settings: tuple[tuple[str, float | int | str], ...] = (),
+) -> ArenaPlan:
+    """Return the plan of a case; its seeds are `FIRST_SEED` and the following, which no training meets."""
+    return ArenaPlan(
+        policies=(),
+        world=world,
+        seeds=seeds_from(FIRST_SEED, seeds),
+        horizon_seconds=hours * 3600.0,
+        warm_up_seconds=warm_up_hours * 3600.0,
+        drain=drain,
+        generator=generator,
+        settings=settings,
+    )

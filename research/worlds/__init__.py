@@ -1,0 +1,1 @@
+"""Makers of the tables beside the shipped worlds; run by `python -m research.worlds`."""
