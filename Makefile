@@ -3,8 +3,10 @@ PY := .venv/bin/python
 BIN := .venv/bin
 SH_FILES := $(shell git ls-files '*.sh' 2>/dev/null) .ci/run
 PYTEST_FLAGS ?=
+# Tests start hundreds of Python processes: without compiled modules each of them would compile the package anew.
+unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-unit test-cluster check format bench results results-quick docs native clean install-demo install-test
+.PHONY: help demo test test-unit test-cluster unit quick coverage figures compiled check lint format bench results results-quick docs native clean install-demo install-unit install-test
 
 help:  ## Show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/:/' | column -t -s:
@@ -15,6 +17,13 @@ install-demo:
 install-test:
 	@sh scripts/bootstrap.sh test
 
+install-unit:
+	@sh scripts/bootstrap.sh unit
+
+# Also for the daemon's user in a laboratory, who may not write into the checkout.
+compiled:
+	@$(PY) -m compileall -q slurm_energy research
+
 native:  ## Build the C parts: Slurm plugins and simulated NVML
 	@$(MAKE) --no-print-directory -C plugin
 
@@ -23,28 +32,48 @@ demo: install-demo  ## Install what is missing, run one workload twice in a labo
 
 test: test-unit test-cluster  ## All tests, the real cluster included
 
-test-unit: install-test  ## Tests that need neither root nor a cluster
-	@$(PY) -m pytest tests/unit $(PYTEST_FLAGS)
+# One process for each core. None takes the second core for torch's threads (tests/unit/conftest.py).
+UNIT_PYTEST := $(PY) -m pytest tests/unit -n auto --dist worksteal
+
+test-unit: install-test compiled  ## All tests that need neither root nor a cluster, the slow ones too
+	@$(UNIT_PYTEST) $(PYTEST_FLAGS)
+
+unit: install-unit compiled  ## The same without those marked slow, in at most 2 minutes on 2 cores
+	@$(UNIT_PYTEST) -q -m 'not slow' $(PYTEST_FLAGS)
+
+quick: lint unit native  ## Before a commit: lint, types, unit, C under sanitizers, one job through a real Slurm
+	@$(MAKE) --no-print-directory -C plugin test
+	@$(CLUSTER_PYTEST) -q $(QUICK_CLUSTER_TESTS)
+
+coverage: install-unit compiled  ## What `make unit` runs through, line by line (build/coverage/index.html)
+	@$(UNIT_PYTEST) -q -m 'not slow' --cov=slurm_energy --cov-report=term:skip-covered --cov-report=html:build/coverage
+
+figures:  ## Print files, lines and importers of the package as a table
+	@$(PY) scripts/figures.py
 
 # Most of the time of a laboratory is waiting: three at a time fill two cores. The longest files come first.
 # What measures time is marked `alone` and runs afterwards, with nothing beside it.
 CLUSTER_PYTEST := sh scripts/as-root.sh env SLURM_ENERGY_REQUIRE_LAB=1 SLURM_ENERGY_REQUIRE_SERVERS=1 $(PY) -m pytest
 CLUSTER_TESTS ?= tests/integration/test_no_traceback.py tests/e2e/trial tests/e2e tests/plugin tests/integration
 
-test-cluster: install-test native  ## Tests of processes, databases, hooks and a real Slurm; as root
+QUICK_CLUSTER_TESTS := tests/e2e/test_one_job.py -k "reaches_prolog_and_epilog or exactly_the_jobs_gpus"
+
+test-cluster: install-test native compiled  ## Tests of processes, databases, hooks and a real Slurm; as root
 	@$(CLUSTER_PYTEST) -n 3 --dist loadfile --no-loadscope-reorder -m 'not alone' $(CLUSTER_TESTS) $(PYTEST_FLAGS)
 	@$(CLUSTER_PYTEST) -m alone $(CLUSTER_TESTS) $(PYTEST_FLAGS)
 
-check: install-test  ## Formats, lint, types, import rows, shell and C warnings
+lint: install-test
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+
+check: lint  ## Formats, lint, types, import rows, shell and C warnings
 	$(PY) -m pytest -q -p no:cacheprovider tests/unit/test_import_rows.py
 	shellcheck $(SH_FILES)
 	$(MAKE) --no-print-directory -C plugin check
 	gcc -std=c11 -Wall -Wextra -Werror -fsyntax-only slurm_energy/lab/simgpu/native/*.c
 
-format:  ## Format and mend what can be mended
+format:  ## Format, and fix what can be fixed
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 

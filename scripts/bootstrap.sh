@@ -1,6 +1,6 @@
 #!/bin/sh
-# Install what is missing for `make demo` or `make test`: Debian packages, virtual environment.
-# Usage: scripts/bootstrap.sh demo|test
+# Install what is missing for `make demo`, `make unit` or `make test`: Debian packages, virtual environment.
+# Usage: scripts/bootstrap.sh demo|unit|test
 set -eu
 
 purpose=${1:-demo}
@@ -9,11 +9,14 @@ root=$(cd "$(dirname "$0")/.." && pwd)
 demo_packages="munge slurmctld slurmd slurm-client slurm-wlm-basic-plugins libslurm-dev gcc libc6-dev make python3 python3-venv iproute2 procps util-linux"
 test_packages="$demo_packages slurmdbd slurm-wlm-mysql-plugin mariadb-server-core mariadb-client-core postgresql shellcheck lua5.1 lua-socket systemd"
 
+unit_packages="gcc libc6-dev make python3 python3-venv"
+environment="test"
 case $purpose in
-demo) packages=$demo_packages extras="" ;;
+demo) packages=$demo_packages extras="" environment=demo ;;
+unit) packages=$unit_packages extras="[dev]" ;;
 test) packages=$test_packages extras="[dev]" ;;
 *)
-    echo "usage: scripts/bootstrap.sh demo|test" >&2
+    echo "usage: scripts/bootstrap.sh demo|unit|test" >&2
     exit 2
     ;;
 esac
@@ -102,7 +105,7 @@ python=${PYTHON:-/usr/bin/python3}
     exit 1
 }
 wanted=$(cat "$root/pyproject.toml" "$root/constraints.txt" | sha256sum | cut -c1-16)
-stamp="$root/.venv/.stamp-$purpose-$wanted"
+stamp="$root/.venv/.stamp-$environment-$wanted"
 if [ ! -e "$stamp" ]; then
     say "installing the virtual environment in $root/.venv (first time: a few minutes)"
     # pip comes last: without it an earlier try was cut short.
@@ -113,11 +116,11 @@ if [ ! -e "$stamp" ]; then
     fi
     "$root/.venv/bin/python" -m pip install --quiet --disable-pip-version-check \
         -c "$root/constraints.txt" -e "$root$extras"
-    if [ "$purpose" = test ]; then
+    if [ "$environment" = test ]; then
         "$root/.venv/bin/python" -m pip install --quiet --disable-pip-version-check \
             -c "$root/constraints.txt" -e "${root}[examples]" ||
             say "sb3-contrib and tensorboard could not be installed: the tests that need them are skipped"
     fi
-    rm -f "$root"/.venv/.stamp-"$purpose"-*
+    rm -f "$root"/.venv/.stamp-"$environment"-*
     : >"$stamp"
 fi

@@ -1,15 +1,11 @@
 """Commands on PATH, manual pages and completion."""
 
-import os
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
-from slurm_energy.cli.command_files import COMMANDS, MAN_FOLDER, command_files
+from slurm_energy.cli.command_files import COMMANDS, command_files
 from slurm_energy.cli.file_changes import PlannedFile
 from slurm_energy.cli.main import NOUNS, cli
 from slurm_energy.cli.rendering import man_text
@@ -77,16 +73,6 @@ def test_every_noun_has_a_page_with_all_its_options(tmp_path: Path) -> None:
     assert "\\-\\-since" in pages["slurm-energy-report.1"]
 
 
-@pytest.mark.skipif(shutil.which("groff") is None, reason="groff is not installed")
-def test_groff_finds_no_fault_in_the_pages(tmp_path: Path) -> None:
-    for path, item in planned(tmp_path, "node", "controller").items():
-        if Path(path).is_relative_to(MAN_FOLDER):
-            done = subprocess.run(
-                ["groff", "-Kutf8", "-man", "-ww", "-z"], input=item.content, capture_output=True, check=True
-            )
-            assert done.stderr == b"", path
-
-
 def test_text_of_a_page_is_never_taken_for_a_request() -> None:
     assert man_text(".TH x\n'quoted'\na-b\\c") == "\\&.TH x\n\\&'quoted'\na\\-b\\ec"
 
@@ -105,21 +91,3 @@ def test_completion_is_installed_and_completes(tmp_path: Path) -> None:
         complete_var="_SLURM_ENERGY_COMPLETE",
     )
     assert done.stdout == "plain,uninstall\n"
-
-
-def test_completing_a_command_imports_none_of_them() -> None:
-    code = (
-        "import os, sys; from slurm_energy.cli.main import main\n"
-        "try: main([])\n"
-        "except SystemExit: pass\n"
-        "print(sorted(name for name in sys.modules if name.startswith('slurm_energy.cli.')))"
-    )
-    environment = os.environ | {
-        "_SLURM_ENERGY_COMPLETE": "bash_complete",
-        "COMP_WORDS": "slurm-energy ",
-        "COMP_CWORD": "1",
-    }
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
-    *words, modules = done.stdout.splitlines()
-    assert words == [f"plain,{noun}" for noun in sorted(NOUNS)]
-    assert modules == "['slurm_energy.cli.main', 'slurm_energy.cli.say']"

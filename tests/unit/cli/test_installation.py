@@ -2,8 +2,6 @@
 
 import os
 import re
-import shutil
-import subprocess
 import tomllib
 from pathlib import Path
 
@@ -340,26 +338,6 @@ def test_a_template_that_names_a_missing_value_is_an_error() -> None:
 @pytest.mark.parametrize("value", ['a"b\\c\n', True, 0.05, 5, ("a", 'b"'), {"a100": 1275}, {}, "é\u2028"])
 def test_values_survive_toml(value: object) -> None:
     assert tomllib.loads(f"x = {toml_value(value)}")["x"] == (list(value) if isinstance(value, tuple) else value)
-
-
-@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
-def test_systemd_finds_no_fault_in_the_units(root: Path, tmp_path: Path) -> None:
-    units = tmp_path / "units"
-    units.mkdir()
-    for path, text in planned(root).items():
-        if path.startswith("/etc/systemd/system/"):
-            unit = units / Path(path).relative_to("/etc/systemd/system")
-            unit.parent.mkdir(exist_ok=True)
-            unit.write_text(text.replace("/opt/venv/bin/python", "/bin/true"))
-    # The drop-in is read with the unit that it belongs to.
-    (units / "slurmctld.service").write_text("[Service]\nExecStart=/bin/true\n")
-    names = sorted(str(path) for path in units.iterdir() if path.is_file())
-    assert len(names) == 6
-    result = subprocess.run(
-        ["systemd-analyze", "verify", "--man=no", *names], capture_output=True, text=True, check=False
-    )
-    ours = [line for line in result.stderr.splitlines() if "slurm-energy" in line]
-    assert ours == []
 
 
 def test_slurmctlds_unit_looks_at_the_plugin_before_each_start_and_cannot_fail_by_it(root: Path) -> None:

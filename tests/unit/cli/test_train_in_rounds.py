@@ -1,13 +1,5 @@
 """`slurm-energy train`: imitation as before, rounds with their folder, and an end by Ctrl-C that is no loss."""
 
-import os
-import pty
-import signal
-import subprocess
-import sys
-import time
-from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -17,11 +9,8 @@ from slurm_energy.cli.main import main
 from slurm_energy.cli.train import ALGORITHMS as NAMED
 from slurm_energy.cli.train import IMITATION
 from slurm_energy.cli.train_output import main_figures
-from slurm_energy.learning import round_training
 from slurm_energy.learning.algorithms import ALGORITHMS
-from slurm_energy.learning.collectors import InOrder
 from slurm_energy.policy.checkpoint_files import check_files
-from slurm_energy.policy.gnn.checkpoint import read_checkpoint
 
 LEARNING_TESTS = Path(__file__).parents[1] / "learning"
 NETWORK = """
@@ -33,16 +22,6 @@ top_layers = 1
 chebyshev_order = 2
 pooled_vertices = 1
 quantiles = 4
-"""
-MAIN = """
-import sys
-from slurm_energy.learning import round_training
-from slurm_energy.learning.algorithms import ALGORITHMS
-from slurm_energy.learning.collectors import InOrder
-from slurm_energy.cli.main import main
-ALGORITHMS["tiny"] = "tiny_learner"
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
 """
 
 
@@ -206,67 +185,6 @@ def test_a_file_that_imitation_cannot_use_is_refused(
     words = ["--teacher", "greedy", "--hours", "0.3", "--output", str(tmp_path / "made")]
     assert main(["train", "--config", str(file), *words]) == 1
     assert message.replace("\\", "") in capfd.readouterr().err
-
-
-def command(words: list[str], stderr: int = subprocess.PIPE) -> "subprocess.Popen[str]":
-    environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join([str(LEARNING_TESTS), *sys.path]),
-        "OMP_NUM_THREADS": "1",
-    }
-    return subprocess.Popen(
-        [sys.executable, "-c", MAIN, "train", *words],
-        stdout=subprocess.PIPE,
-        stderr=stderr,
-        text=True,
-        env=environment,
-        start_new_session=True,
-    )
-
-
-def wait_until(what: Callable[[], bool]) -> None:
-    end = time.monotonic() + 60.0
-    while not what():
-        assert time.monotonic() < end
-        time.sleep(0.02)
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_training_that_is_interrupted_says_how_to_go_on_and_ends_as_one_that_was_not(
-    number: signal.Signals, config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    config.write_text(config.read_text() + "[episodes]\npause_seconds = 0.3\n")
-    made, whole = tmp_path / "made", tmp_path / "whole"
-    words = ["--config", str(config), "--collectors", "2", "--rounds", "5"]
-    with command([*words, "--output", str(made)]) as running:
-        wait_until(lambda: (made / "log.csv").exists() and len((made / "log.csv").read_text().splitlines()) > 2)
-        os.killpg(running.pid, number)  # as the terminal and Slurm do: every process gets it
-        out, err = running.communicate(timeout=60.0)
-    assert (running.returncode, out) == (130, "")
-    assert f"go on with: slurm-energy train --resume {made}\n" in err
-    assert "Traceback" not in err
-    monkeypatch.setattr(round_training, "create_crew", lambda collector, _: InOrder(collector))  # the same, and faster
-    assert main(["train", "--resume", str(made)]) == 0
-    assert main(["train", *words, "--output", str(whole)]) == 0
-    mine, theirs = (read_checkpoint(folder / "last").tensors for folder in (made, whole))
-    assert all(torch.equal(tensor, theirs[name]) for name, tensor in mine.items())
-
-
-def test_on_a_terminal_a_bar_goes_through_the_rounds(config: Path, tmp_path: Path) -> None:
-    ours, its = pty.openpty()
-    words = ["--config", str(config), "--rounds", "3", "--output", str(tmp_path / "made")]
-    with command(words, stderr=its) as running:
-        os.close(its)
-        shown = bytearray()
-        with suppress(OSError):  # what a terminal says that nobody writes to any more
-            while part := os.read(ours, 4096):
-                shown += part
-        out, _ = running.communicate(timeout=60.0)
-    os.close(ours)
-    text = shown.decode()
-    assert running.returncode == 0 and "checkpoint" in out
-    assert "━" in text and "0/3" in text and "3/3" in text and "score=" in text
-    assert "round 1/3" not in text
 
 
 def test_the_score_is_shown_before_other_figures_and_times_are_not() -> None:

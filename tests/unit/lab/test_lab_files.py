@@ -1,4 +1,3 @@
-import subprocess
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -156,14 +155,3 @@ def test_plugin_settings_of_the_specification_win() -> None:
         "deadline_milliseconds=200",
         "message=no",
     ]
-
-
-def test_shell_variables_keep_a_path_with_blanks_and_quotes_whole() -> None:
-    layout = Layout(Path("/tmp/it's a $(lab)"))
-
-    text = energy_files.environment_file(SPEC, layout, make_host(), Path("/opt/venv/bin/python"))
-    said = subprocess.run(
-        ["sh", "-c", f'{text}\nprintf %s "$LAB_DIRECTORY"'], capture_output=True, text=True, check=True, timeout=10
-    )
-
-    assert said.stdout == "/tmp/it's a $(lab)"

@@ -1,10 +1,7 @@
 """The stand-in for `dataclasses` does what the library does, for every class that the hooks use."""
 
 import dataclasses
-import subprocess
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
@@ -95,73 +92,3 @@ def test_field_option_that_is_not_known_is_an_error_in_both() -> None:
     for library in MAKERS:
         with pytest.raises(TypeError):
             library.field(nonsense=True)
-
-
-COMPARE = """
-import sys
-if sys.argv[1] == "light":
-    from slurm_energy.node import quick_start
-    quick_start.install()
-import dataclasses, importlib, pkgutil
-import slurm_energy.node as node
-from slurm_energy.wire.report import encode_report, decode_report
-for module in pkgutil.iter_modules(node.__path__):
-    if module.name != "main":
-        importlib.import_module("slurm_energy.node." + module.name)
-import slurm_energy.device.nvml, slurm_energy.config
-seen = []
-for name, module in sorted(sys.modules.items()):
-    if name.startswith("slurm_energy.") and not name.endswith("quick_start"):
-        for thing in vars(module).values():
-            if isinstance(thing, type) and thing.__module__ == name and dataclasses.is_dataclass(thing):
-                known = dataclasses.MISSING
-                seen.append((name, thing.__qualname__, [
-                    (item.name, str(item.type), item.default is known, item.default_factory is known, item.compare,
-                     item.repr, item.kw_only) for item in dataclasses.fields(thing)
-                ]))
-print(len(seen))
-print(seen)
-print(repr(slurm_energy.config.parse_config({"node": {"log_path": "/x"}}, source="x", environment={}).node))
-"""
-
-
-def test_every_class_of_the_hooks_has_the_same_fields_under_both() -> None:
-    said = [
-        subprocess.run(
-            [sys.executable, "-I", "-c", COMPARE, which], capture_output=True, text=True, check=True, timeout=120
-        ).stdout
-        for which in ("usual", "light")
-    ]
-    assert said[0] == said[1]
-    assert int(said[0].splitlines()[0]) > 40
-
-
-SLOW_TO_IMPORT = {
-    *("inspect", "ast", "tokenize", "tomllib", "datetime", "ipaddress", "urllib.parse", "subprocess", "shutil"),
-    *("tempfile", "random", "logging", "argparse", "ctypes.util", "asyncio"),
-}
-MODULES = """
-import os, sys
-from slurm_energy.node import main
-watcher, leave = os.getpid(), os._exit
-def leaving(status):
-    if os.getpid() != watcher:
-        open(sys.argv[2], "w").write(" ".join(sys.modules))
-    leave(status)
-os._exit = leaving
-main.main()
-"""
-
-
-@pytest.mark.parametrize("verb", ["prolog", "epilog"])
-def test_hook_imports_nothing_that_is_slow(tmp_path: Path, verb: str) -> None:
-    settings = tmp_path / "slurm-energy.toml"
-    settings.write_text(
-        f'[node]\nspool_directory = "{tmp_path}/spool"\nrun_directory = "{tmp_path}/run"\nlog_path = ""\n'
-    )
-    environment = {"SLURM_JOB_ID": "7", "SLURM_JOB_GPUS": "0", "SLURM_ENERGY_CONFIG": str(settings)}
-    command = [sys.executable, "-I", "-c", MODULES, verb, str(tmp_path / "modules")]
-    subprocess.run(command, env=environment, capture_output=True, check=True, timeout=60)
-    loaded = set((tmp_path / "modules").read_text().split())
-    assert {f"slurm_energy.node.{verb}", "pynvml"} <= loaded
-    assert loaded & SLOW_TO_IMPORT == set()

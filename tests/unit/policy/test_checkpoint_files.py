@@ -1,8 +1,6 @@
 """A learned policy is checked as far as it can be without torch: by `config check`, and by the daemon at its start."""
 
 import json
-import subprocess
-import sys
 from dataclasses import replace
 from math import inf, nan
 from pathlib import Path
@@ -27,7 +25,6 @@ from slurm_energy.policy.registry import LEARNED, baseline_of, create_policy, kn
 from slurm_energy.policy.site_check import check_site, site_faults
 
 WEIGHTS = safetensors_file({"weight": [1.0, 2.0], "bias": [0.5]})
-WITHOUT_TORCH = "import sys; sys.modules.update(dict.fromkeys(('torch', 'torch_geometric', 'safetensors')));"
 
 
 @pytest.fixture
@@ -123,44 +120,6 @@ def test_the_wait_for_the_policy_must_leave_time_for_the_baseline(folder: Path) 
     )
     assert list(site_faults(replace(config, plugin=PluginConfig(deadline_milliseconds=51)))) == []
     assert list(site_faults(replace(config, policy=replace(config.policy, name="oracle")))) == []
-
-
-def test_the_check_and_the_daemons_decider_need_no_torch(folder: Path, tmp_path: Path) -> None:
-    settings = tmp_path / "energy.toml"
-    settings.write_text(
-        f'[policy]\nname = "gnn"\ncheckpoint = "{folder}"\n[daemon]\nstate_directory = "{tmp_path}/state"\n'
-    )
-    check = f"from slurm_energy.daemon.app import main; sys.exit(main(['--check-config', '--config', '{settings}']))"
-    done = subprocess.run([sys.executable, "-c", WITHOUT_TORCH + check], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (0, "configuration is good\n"), done.stderr
-
-
-def test_without_torch_a_learned_policy_cannot_be_made_and_the_message_says_what_to_install(folder: Path) -> None:
-    script = (
-        "from dataclasses import replace; from slurm_energy.config import Config, PolicyConfig;"
-        "from slurm_energy.policy.registry import create_policy;"
-        f"create_policy(replace(Config(), policy=PolicyConfig(name='gnn', checkpoint={str(folder)!r})))"
-    )
-    done = subprocess.run([sys.executable, "-c", WITHOUT_TORCH + script], capture_output=True, text=True, check=False)
-    last = done.stderr.strip().splitlines()[-1]
-    assert last.startswith("slurm_energy.errors.PolicyError: policy gnn cannot be loaded")
-    assert last.endswith("pip install './slurm-energy[daemon]'")
-
-
-def test_without_numpy_a_rule_is_a_fault_that_says_what_to_install_and_the_exact_policies_decide() -> None:
-    script = (
-        "from dataclasses import replace; from slurm_energy.config import Config, PolicyConfig;"
-        "from slurm_energy.policy.registry import create_policy, policy_fault;"
-        "make = lambda name: create_policy(replace(Config(), policy=PolicyConfig(name=name)));"
-        "print(*(make(name).name for name in ('oracle', 'fixed-clock', 'slurm-default')));"
-        "print('numpy' in sys.modules, policy_fault('total-cost:V=1'))"
-    )
-    blocked = "import sys; sys.modules['numpy'] = None; "
-    done = subprocess.run([sys.executable, "-c", blocked + script], capture_output=True, text=True, check=True)
-    first, second = done.stdout.splitlines()
-    assert first == "oracle fixed-clock slurm-default"
-    assert second.startswith("True policy total-cost:V=1 needs numpy, which is not installed: pip install")
-    assert second.endswith("'./slurm-energy[daemon]'")
 
 
 def test_learned_policies_are_known_and_not_among_those_made_of_settings_alone() -> None:

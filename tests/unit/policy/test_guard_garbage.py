@@ -47,8 +47,8 @@ def forged_clock(**changes: Any) -> PolicyAnswer:
 @pytest.mark.parametrize(
     "answer",
     [
-        _raise,
-        _raise_unprintable,
+        pytest.param(_raise, id="raises"),
+        pytest.param(_raise_unprintable, id="raises what cannot be printed"),
         None,
         "garbage",
         {"clocks": []},

@@ -1,4 +1,3 @@
-import subprocess
 import sys
 from pathlib import Path
 
@@ -83,8 +82,3 @@ def test_error_in_the_work_rolls_back(tmp_path: Path) -> None:
     with store_session(engine, read_only=True) as session:
         assert session.execute(text("SELECT count(*) FROM sqlite_master")).scalar_one() == 0
     engine.dispose()
-
-
-def test_records_of_reports_do_not_import_sqlalchemy() -> None:
-    code = "import sys, slurm_energy.domain.report; sys.exit('sqlalchemy' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -8,8 +8,21 @@ from functools import cache
 from pathlib import Path
 
 from slurm_energy.lab.simgpu.build import BuiltLibrary, build
+from slurm_energy.lab.simgpu.profiles import LoadProfile
 from slurm_energy.lab.simgpu.specs import SimulatedGpuSpec, standard_gpus
 from slurm_energy.lab.simgpu.state import NodeGpuState, create_state
+
+LINEAR = LoadProfile(
+    name="linear",
+    cubic_watts=0.0,
+    linear_watts=200.0,
+    constant_watts=100.0,
+    memory_share=0.0,
+    compute_share=1.0,
+    fixed_share=0.0,
+    reference_clock_mhz=1410.0,
+)
+"""On an A100 300 W at the highest clock and 200 W at half of it, where work takes twice as long."""
 
 
 @cache

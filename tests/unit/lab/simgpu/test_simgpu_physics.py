@@ -1,32 +1,16 @@
-import subprocess
-import sys
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from simgpu_nodes import make_node
+from simgpu_nodes import LINEAR, make_node
 
 from slurm_energy.energy_model.curves import WorkloadCurve, curves_of
 from slurm_energy.errors import LabError
 from slurm_energy.lab.simgpu.gpu import SimulatedGpu
 from slurm_energy.lab.simgpu.layout import Fault
-from slurm_energy.lab.simgpu.profiles import LoadProfile
 from slurm_energy.lab.simgpu.specs import SIMULATED_TYPES, standard_gpus
 from slurm_energy.lab.simgpu.state import NodeGpuState
-
-LINEAR = LoadProfile(
-    name="linear",
-    cubic_watts=0.0,
-    linear_watts=200.0,
-    constant_watts=100.0,
-    memory_share=0.0,
-    compute_share=1.0,
-    fixed_share=0.0,
-    reference_clock_mhz=1410.0,
-)
-"""On an A100 300 W at the highest clock and 200 W at half of it, where work takes twice as long."""
-
 
 HELD_WATTS = {"a40": 0.977 * 300.0}
 """What the board makes of its default limit, where that is less than the loads want."""
@@ -204,36 +188,6 @@ def test_half_the_clock_takes_twice_the_time(tmp_path: Path) -> None:
         assert gpu.loads[0].done_seconds == pytest.approx(9.5)
         node.advance(1.0)
         assert gpu.loads[0].done_seconds == 10.0
-
-
-def test_load_of_a_dead_process_stops_counting(tmp_path: Path) -> None:
-    with (
-        make_node(tmp_path) as node,
-        subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process,
-    ):
-        gpu = node.gpus[0]
-        gpu.add_load(LINEAR, pid=process.pid)
-        node.advance(1.0)
-        assert gpu.energy_joules_exact() == pytest.approx(300.0)
-
-        process.kill()
-        process.wait()
-        assert gpu.loads == ()
-        node.advance(1.0)
-        assert gpu.energy_joules_exact() == pytest.approx(360.0)
-
-
-def test_zombie_does_not_load_a_gpu(tmp_path: Path) -> None:
-    with make_node(tmp_path) as node, subprocess.Popen([sys.executable, "-c", ""], stdout=subprocess.PIPE) as process:
-        gpu = node.gpus[0]
-        assert process.stdout is not None
-        process.stdout.read()
-        process_file = Path(f"/proc/{process.pid}/stat")
-        while process_file.read_text().rpartition(")")[2].split()[0] != "Z":
-            pass
-        gpu.add_load(LINEAR, pid=process.pid)
-
-        assert gpu.loads == ()
 
 
 def test_a_reused_process_number_is_another_process(tmp_path: Path) -> None:

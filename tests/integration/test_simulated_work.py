@@ -1,12 +1,13 @@
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from simgpu_nodes import built_library, make_node
+from simgpu_nodes import LINEAR, built_library, make_node
 
 from slurm_energy.lab.simgpu.state import NodeGpuState
 from slurm_energy.lab.simgpu.workload import find_workload_tool
@@ -170,3 +171,33 @@ def test_tool_beside_the_states_is_preferred(tmp_path: Path) -> None:
     os.link(built_library().workload, tool)
 
     assert find_workload_tool({"SLURM_ENERGY_SIM_GPU_DIR": str(tmp_path / "gpus")}) == tool
+
+
+def test_load_of_a_dead_process_stops_counting(tmp_path: Path) -> None:
+    with (
+        make_node(tmp_path) as node,
+        subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process,
+    ):
+        gpu = node.gpus[0]
+        gpu.add_load(LINEAR, pid=process.pid)
+        node.advance(1.0)
+        assert gpu.energy_joules_exact() == pytest.approx(300.0)
+
+        process.kill()
+        process.wait()
+        assert gpu.loads == ()
+        node.advance(1.0)
+        assert gpu.energy_joules_exact() == pytest.approx(360.0)
+
+
+def test_zombie_does_not_load_a_gpu(tmp_path: Path) -> None:
+    with make_node(tmp_path) as node, subprocess.Popen([sys.executable, "-c", ""], stdout=subprocess.PIPE) as process:
+        gpu = node.gpus[0]
+        assert process.stdout is not None
+        process.stdout.read()
+        process_file = Path(f"/proc/{process.pid}/stat")
+        while process_file.read_text().rpartition(")")[2].split()[0] != "Z":
+            pass
+        gpu.add_load(LINEAR, pid=process.pid)
+
+        assert gpu.loads == ()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-SHIPPED = Path(__file__).parents[3] / "plugin" / "hook" / "slurm-energy.sh"
+SHIPPED = Path(__file__).parents[2] / "plugin" / "hook" / "slurm-energy.sh"
 HOOKS = ("prolog", "epilog")
 BROKEN = {
     "exits 1": "#!/bin/sh\nexit 1\n",

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-PACKAGE = Path(__file__).parents[3] / "slurm_energy"
+PACKAGE = Path(__file__).parents[2] / "slurm_energy"
 OF_EXTRAS = ("gymnasium", "matplotlib", "numpy", "safetensors", "scipy", "sortedcontainers", "torch", "torch_geometric")
 BLOCK = """
 import sys

@@ -13,10 +13,9 @@ from typing import Any
 import pytest
 from device_updates import ALGORITHMS, NETWORKS
 
-from slurm_energy.errors import ConfigError
-from slurm_energy.learning.torch_device import torch_device
+PROGRAM = Path(__file__).parents[1] / "unit" / "learning" / "pretend_updates.py"
 
-HERE = Path(__file__).parent
+
 REFUSED = (
     "a sum",
     "a product of matrices",
@@ -29,16 +28,20 @@ REFUSED = (
     "numpy",
     "an optimiser's mean left behind",
 )
+
+
 LET_THROUGH = ("a number of Python", "a number as a tensor", "a copy to the CPU", "a look")
+
+
 FEWEST_OPERATIONS = 1000
 
 
 @pytest.fixture(scope="module")
 def reports() -> dict[str, dict[str, Any]]:
     """Return what became of each case on the pretended device, in a process of its own."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE), *sys.path]), "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
     ended = subprocess.run(
-        [sys.executable, str(HERE / "pretend_updates.py")],
+        [sys.executable, str(PROGRAM)],
         env=environment,
         capture_output=True,
         text=True,
@@ -74,52 +77,3 @@ def test_rounds_go_on_from_one_device_to_another_and_keep_what_is_the_cpus_there
 ) -> None:
     assert reports["in rounds"]["error"] is None, reports["in rounds"]["error"]
     assert reports["in rounds"]["operations"] > FEWEST_OPERATIONS
-
-
-class Cards:
-    """Stands for `torch.cuda` with some GPUs."""
-
-    def __init__(self, count: int) -> None:
-        self.count = count
-
-    def is_available(self) -> bool:
-        return self.count > 0
-
-    def device_count(self) -> int:
-        return self.count
-
-
-@pytest.mark.parametrize(
-    ("gpus", "name", "local_rank", "found"),
-    [
-        (0, "auto", 0, "cpu"),
-        (2, "auto", 0, "cuda:0"),
-        (2, "cuda", 1, "cuda:1"),
-        (2, "auto", 3, "cuda:1"),
-        (2, "cuda:1", 0, "cuda:1"),
-        (2, "cpu", 1, "cpu"),
-    ],
-)
-def test_each_rank_of_a_machine_takes_the_next_gpu(
-    monkeypatch: pytest.MonkeyPatch, gpus: int, name: str, local_rank: int, found: str
-) -> None:
-    monkeypatch.setattr("torch.cuda", Cards(gpus))
-    assert str(torch_device(name, local_rank)) == found
-
-
-@pytest.mark.parametrize(
-    ("gpus", "name", "words"),
-    [
-        (0, "cuda", r"training.device is 'cuda', but torch .* finds no GPU here: ask Slurm for one"),
-        (0, "cuda:1", "finds no GPU here"),
-        (2, "cuda:2", r"training.device is 'cuda:2', but this process sees 2 GPUs, cuda:0 to cuda:1"),
-        (2, "gpu", "training.device is 'gpu', it must be auto, cpu, cuda or cuda:N"),
-        (2, "cuda:-1", "it must be auto, cpu, cuda or cuda:N"),
-    ],
-)
-def test_a_gpu_that_there_is_not_is_refused_by_name(
-    monkeypatch: pytest.MonkeyPatch, gpus: int, name: str, words: str
-) -> None:
-    monkeypatch.setattr("torch.cuda", Cards(gpus))
-    with pytest.raises(ConfigError, match=words):
-        torch_device(name)

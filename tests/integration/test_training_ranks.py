@@ -1,0 +1,169 @@
+"""Several ranks in processes of their own: equal in their weights, and told when one of them is gone."""
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import tiny_learner
+import torch
+
+from slurm_energy.learning.settings_file import toml_text
+from slurm_energy.learning.training_state import read_state
+from slurm_energy.policy.gnn.checkpoint import read_checkpoint
+
+MAIN = """
+import sys
+from slurm_energy.learning.algorithms import ALGORITHMS
+from slurm_energy.cli.main import main
+ALGORITHMS["tiny"] = "tiny_learner"
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
+"""
+
+
+AVERAGE = """
+import os, sys, torch
+from torch.nn import Parameter
+from slurm_energy.learning.ranks import joined, rendezvous
+with joined(rendezvous(os.environ)) as ranks:
+    reached, alone, never = (Parameter(torch.zeros(2, 2)), Parameter(torch.zeros(3)), Parameter(torch.zeros(1)))
+    reached.grad = torch.full((2, 2), float(ranks.number + 1))
+    if ranks.number == 1:
+        alone.grad = torch.tensor([1.0, 2.0, 3.0])
+    ranks.average([reached, alone, never])
+    ranks.end_updates()
+    exact = Parameter(torch.zeros(1, dtype=torch.float64))
+    exact.grad = torch.tensor([0.1 + ranks.number], dtype=torch.float64)
+    ranks.average([exact])
+    ranks.end_updates()
+    print(reached.grad.tolist(), alone.grad.tolist(), never.grad, exact.grad.item(), exact.grad.dtype)
+    print(ranks.any_of(ranks.number == 1), ranks.any_of(False))
+    print([len(data) for data in ranks.gather(b"x" * (ranks.number + 1))])
+    weights = {"w": torch.tensor([float(ranks.number)])}
+    try:
+        ranks.check_equal(weights)
+    except Exception as error:
+        print(error)
+    ranks.begin_equal(weights)
+    ranks.check_equal(weights)
+    print(weights["w"].tolist())
+"""
+
+
+def run_ranks(script: str, arguments: list[str], count: int = 2) -> list[subprocess.CompletedProcess[str]]:
+    """Run a script on some ranks on this machine and return how each ended."""
+    port = free_port()
+    base = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(sys.path),
+        "WORLD_SIZE": str(count),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "OMP_NUM_THREADS": "1",
+    }
+    running = [
+        subprocess.Popen(
+            [sys.executable, "-c", script, *arguments],
+            env={**base, "RANK": str(number)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for number in range(count)
+    ]
+    ends = []
+    try:
+        for process in running:
+            out, err = process.communicate(timeout=120.0)
+            ends.append(subprocess.CompletedProcess(process.args, process.returncode, out, err))
+    finally:
+        for process in running:
+            process.kill()
+            process.wait()
+    return ends
+
+
+def write_config(folder: Path, **tables: dict[str, Any]) -> Path:
+    base: dict[str, Any] = {
+        "training": {"algorithm": "tiny", "world": "lab", "rounds": 4, "save_every_rounds": 2},
+        "network": tiny_learner.NETWORK,
+        "episodes": {},
+        "learner": {},
+    }
+    path = folder / "train.toml"
+    path.write_text(toml_text({name: {**table, **tables.get(name, {})} for name, table in base.items()}))
+    return path
+
+
+def test_gradients_are_means_over_all_ranks_and_what_none_reached_has_none() -> None:
+    first, second = run_ranks(AVERAGE, [])
+    assert (first.returncode, second.returncode) == (0, 0), first.stderr + second.stderr
+    mine, theirs = first.stdout.splitlines(), second.stdout.splitlines()
+    assert mine[0] == theirs[0] == "[[1.5, 1.5], [1.5, 1.5]] [0.5, 1.0, 1.5] None 0.6000000000000001 torch.float64"
+    assert mine[1] == theirs[1] == "True False"
+    assert (mine[2], theirs[2]) == ("[1, 2]", "[]")
+    assert mine[3] == theirs[3]
+    assert "the weights of ranks 1 are not those of rank 0" in mine[3]
+    assert mine[4] == theirs[4] == "[0.0]"
+
+
+def test_two_ranks_train_one_network_and_go_on_as_if_never_stopped(tmp_path: Path) -> None:
+    config = write_config(tmp_path)
+
+    def trained(*words: str) -> None:
+        ends = run_ranks(MAIN, ["train", "--distributed", *words])
+        assert [end.returncode for end in ends] == [0, 0], "".join(end.stderr for end in ends)
+        assert ends[1].stdout == ""
+        assert "checkpoint" in ends[0].stdout
+
+    trained("--config", str(config), "--output", str(tmp_path / "whole"))
+    trained("--config", str(config), "--output", str(tmp_path / "part"), "--rounds", "2")
+    trained("--resume", str(tmp_path / "part"), "--rounds", "4")
+    whole, part = (read_checkpoint(tmp_path / name / "last").tensors for name in ("whole", "part"))
+    assert all(torch.equal(tensor, part[name]) for name, tensor in whole.items())
+    learners = read_state(tmp_path / "whole").learners
+    assert len(learners) == 2
+    for name, tensor in learners[0]["network"].items():
+        assert torch.equal(tensor, learners[1]["network"][name])
+
+
+def test_one_rank_cannot_go_on_with_a_training_of_two(tmp_path: Path) -> None:
+    config = write_config(tmp_path)
+    words = ["train", "--config", str(config), "--rounds", "1", "--output", str(tmp_path / "made")]
+    ends = run_ranks(MAIN, [*words, "--distributed"])
+    assert [end.returncode for end in ends] == [0, 0], ends
+    (end,) = run_ranks(MAIN, ["train", "--resume", str(tmp_path / "made"), "--rounds", "2"], count=1)
+    assert end.returncode == 1
+    assert "training.ranks: 1, was 2" in end.stderr
+
+
+def test_ranks_that_update_unequally_often_are_told_and_do_not_wait_for_ever(tmp_path: Path) -> None:
+    config = write_config(tmp_path, learner={"per_step": True})
+    ends = run_ranks(MAIN, ["train", "--config", str(config), "--distributed", "--output", str(tmp_path / "made")])
+    assert [end.returncode for end in ends] == [1, 1]
+    for end in ends:
+        assert "1 of 2 ranks make an update number 5 in this round" in end.stderr
+        assert "Traceback" not in end.stderr
+
+
+def test_a_rank_whose_episode_fails_ends_all(tmp_path: Path) -> None:
+    from slurm_energy.learning.experience import episode_seed
+
+    seed = episode_seed(0, 2, 1)  # of rank 1's collector
+    config = write_config(tmp_path, episodes={"fault": "raises", "faulty_seed": seed})
+    first, second = run_ranks(
+        MAIN, ["train", "--config", str(config), "--distributed", "--output", str(tmp_path / "made")]
+    )
+    assert (first.returncode, second.returncode) == (1, 1)
+    assert f"episode of seed {seed}: ValueError" in second.stderr
+    assert "another rank does not answer any more" in first.stderr
+
+
+def free_port() -> int:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port: int = taken.getsockname()[1]
+        return port
