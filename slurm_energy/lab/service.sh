@@ -143,7 +143,7 @@ case $action in
             nodes) within 60 'every node' nodes_settled && nodes_idle ;;
             slurmctld) within 30 slurmctld nodes_known ;;
             accounting) within 30 'the cluster in slurmdbd' accounting_answers && add_accounts ;;
-            energyd) within 20 slurm-energyd test -S "$LAB_DIRECTORY/run/energyd.sock" ;;
+            energyd) within 60 slurm-energyd test -S "$LAB_DIRECTORY/run/energyd.sock" ;;
         esac
         ;;
     *) echo "usage: service.sh start|stop|kill|pause|resume|wait|timers NAME [NODE]" >&2 && exit 2 ;;

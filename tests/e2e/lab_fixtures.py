@@ -12,8 +12,9 @@ from slurm_energy.lab.host import unusable_reason
 
 REQUIRE_VARIABLE = "SLURM_ENERGY_REQUIRE_LAB"
 SMALL = (PartitionSpec(name="a100", nodes=1, gpus_per_node=4),)
-EXACT = {"policy": {"name": "oracle"}}
-"""Policy of a lab that says nothing else: exact, and there from the first job on."""
+EXACT: dict[str, dict[str, Any]] = {"policy": {"name": "oracle"}, "node": {"time_limit_seconds": 30.0}}
+"""Settings of a lab that says nothing else: a policy that is exact and there from the first job on, and hooks that a
+machine with several labs does not make give up."""
 PATIENT = {"deadline_milliseconds": "200", "breaker_seconds": "1"}
 """Settings of the plugin where no time is measured: several labs run at once, and what failed is soon asked again."""
 
@@ -64,8 +65,10 @@ def new_lab() -> Iterator[StartLab]:
     def start(**values: Any) -> Lab:
         name = values.pop("name", f"own{next(_numbers)}-{os.getpid()}")
         host = values.pop("host", None)
+        given = values.pop("settings", {})
+        settings = EXACT | given | {"node": EXACT["node"] | given.get("node", {})}
         usual = {"name": name, "partitions": SMALL, "energy": False, "plugin_settings": PATIENT}
-        spec = LabSpec(**(usual | {"settings": EXACT | values.pop("settings", {})} | values))
+        spec = LabSpec(**(usual | {"settings": settings} | values))
         require_lab(accounting=spec.accounting, energy=spec.energy)
         running.append(start_lab(spec, owned=True, host=host))
         return running[-1]

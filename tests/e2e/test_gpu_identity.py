@@ -22,8 +22,6 @@ MIXED = PartitionSpec(
     gpu_types=("a100", "a100", "a40", "a40"),
     gres="gpu:a40:2,gpu:a100:2",
 )
-PATIENT = {"node": {"time_limit_seconds": 30.0}}
-"""A busy machine must not make a hook give up."""
 
 
 def loaded(lab: Lab, node: str) -> set[str]:
@@ -63,7 +61,7 @@ def check_own_gpu(lab: Lab, node: str, request: list[str], minors: set[int]) -> 
 
 
 def test_types_that_gres_conf_and_slurm_conf_list_in_different_order_reach_their_own_boards(new_lab: StartLab) -> None:
-    lab = new_lab(energy=True, partitions=(MIXED,), settings=PATIENT)
+    lab = new_lab(energy=True, partitions=(MIXED,))
     check_own_gpu(lab, "mixed-1", ["-p", "mixed", "--gres=gpu:a40:1"], {2})
     check_own_gpu(lab, "mixed-1", ["-p", "mixed", "--gres=gpu:a100:2"], {0, 1})
 
@@ -71,7 +69,7 @@ def test_types_that_gres_conf_and_slurm_conf_list_in_different_order_reach_their
 @pytest.mark.parametrize("detected", ["links", "uuids"])
 def test_detected_gpus_whose_minors_run_against_the_driver_are_the_jobs_own(new_lab: StartLab, detected: str) -> None:
     spec = PartitionSpec(name="a100", nodes=1, gpus_per_node=4, minor_numbers=(3, 2, 1, 0), detected=detected)  # type: ignore[arg-type]  # one of its words
-    lab = new_lab(energy=True, partitions=(spec,), settings=PATIENT)
+    lab = new_lab(energy=True, partitions=(spec,))
     check_own_gpu(lab, "a100-1", ["-p", "a100", "--gres=gpu:1"], {3})
     check_own_gpu(lab, "a100-1", ["-p", "a100", "--gres=gpu:3"], {3, 2, 1})
     kept = json.loads((lab.layout.hooks_spool / "a100-1" / "gpu-order.json").read_text())
@@ -80,7 +78,7 @@ def test_detected_gpus_whose_minors_run_against_the_driver_are_the_jobs_own(new_
 
 
 def test_order_that_changed_under_slurmd_sets_nothing_and_says_so_until_slurmd_starts_again(new_lab: StartLab) -> None:
-    lab = new_lab(energy=True, partitions=(MIXED,), settings=PATIENT)
+    lab = new_lab(energy=True, partitions=(MIXED,))
     request = ["-p", "mixed", "--gres=gpu:a40:1"]
     check_own_gpu(lab, "mixed-1", request, {2})
     gres_conf = lab.layout.etc / "gres.conf"
@@ -102,7 +100,7 @@ def test_order_that_changed_under_slurmd_sets_nothing_and_says_so_until_slurmd_s
 
 
 def test_process_under_a_slurmstepds_name_does_not_keep_a_lost_jobs_clock(new_lab: StartLab) -> None:
-    lab = new_lab(energy=True, settings=PATIENT)
+    lab = new_lab(energy=True)
     epilog = next((lab.layout.hooks / "epilog.d").glob("*energy*"))
     kept = epilog.read_text()
     epilog.write_text("#!/bin/sh\nexit 0\n")

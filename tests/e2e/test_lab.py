@@ -22,6 +22,9 @@ pytestmark = pytest.mark.lab
 
 StartLab = Callable[..., Lab]
 
+GONE_SECONDS = 10.0
+"""The kernel ends a killed lab at once; a machine on which other labs run may take a while to clear it away."""
+
 OWNER = """
 import sys, time
 from slurm_energy.lab.cluster import LabSpec, PartitionSpec, start_lab
@@ -220,10 +223,10 @@ def test_killed_caller_takes_his_lab_along(unused_name: str) -> None:
         assert len(inside.processes_of(namespace)) > 5
         owner.send_signal(signal.SIGKILL)
 
-    await_no_process(namespace, 3)
+    await_no_process(namespace, GONE_SECONDS)
 
     assert not [point for point in mount_points() if str(lab.directory) in point]
-    end = time.monotonic() + 3
+    end = time.monotonic() + GONE_SECONDS
     while lab.directory.exists():
         assert time.monotonic() < end, "the folder stays"
         time.sleep(0.05)
@@ -305,7 +308,7 @@ def test_start_that_is_interrupted_leaves_nothing(unused_name: str) -> None:
     folder = labs_root() / unused_name
     argv = [sys.executable, "-c", OWNER, unused_name, "detached"]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as caller:
-        end = time.monotonic() + 20
+        end = time.monotonic() + 60
         while not (folder / "run" / "init.pid").exists():
             assert time.monotonic() < end
             time.sleep(0.005)

@@ -15,7 +15,7 @@ PARTITIONS = (
     PartitionSpec(name="a40", nodes=1, gpus_per_node=4),
     PartitionSpec(name="a100", nodes=1, gpus_per_node=4),
 )
-SNAPSHOT_SECONDS = 6.0
+SNAPSHOT_SECONDS = 3.0
 """After so long the daemon has seen what was submitted."""
 HELD = ["--hold", "--gres=gpu:1", "-t", "5"]
 

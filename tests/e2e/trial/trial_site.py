@@ -4,6 +4,7 @@ Every host is a chroot in namespaces on top of this machine's own files: what is
 another, and nothing of it reaches the machine. Node `bare` has no layer of the site's image: nobody ever prepared it.
 """
 
+import os
 import shutil
 import signal
 import subprocess
@@ -74,7 +75,7 @@ class TrialSite:
         self.slurm_conf = SLURM_CONF + conf_lines + NODE_LINES
         self.running: set[str] = set()
         """Hosts whose daemons of Slurm were started."""
-        self.directory = Path(tempfile.mkdtemp(prefix="slurm-energy-trial-"))
+        self.directory = _own_folder()
         self.directory.chmod(0o755)
         self._host: Host = inspect_host(accounting=False, energy=True)
         self._pids: dict[str, int] = {}
@@ -204,6 +205,14 @@ class TrialSite:
         for child in self._children:
             child.wait(timeout=20)
         shutil.rmtree(self.directory, ignore_errors=True)
+
+
+def _own_folder() -> Path:
+    """Return a new folder; those of test runs that were killed are removed."""
+    for left in Path(tempfile.gettempdir()).glob("slurm-energy-trial-*-*"):
+        if not Path("/proc", left.name.split("-")[3]).exists():
+            shutil.rmtree(left, ignore_errors=True)
+    return Path(tempfile.mkdtemp(prefix=f"slurm-energy-trial-{os.getpid()}-"))
 
 
 def _eventually(look: Callable[[], object], what: str, limit_seconds: float = 30.0) -> str:
