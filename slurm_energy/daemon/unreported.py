@@ -3,8 +3,7 @@
 import logging
 
 from slurm_energy.domain.energy import HostEnergy, JobKey, NodeReport, QualityFlag
-from slurm_energy.domain.hostlist import expand_hostlist
-from slurm_energy.domain.ids import ClusterName, NodeName
+from slurm_energy.domain.ids import ClusterName, NodeName, expand_hostlist
 from slurm_energy.domain.report import JobEnergyRecord
 from slurm_energy.errors import ValueRangeError
 from slurm_energy.store.access import Session

@@ -12,8 +12,7 @@ from slurm_energy.domain.decision import EnergyDecision as Decision
 from slurm_energy.domain.ids import ClusterName, DecisionId, GpuTypeName, JobId, PartitionName
 from slurm_energy.domain.job import EnergyMode, JobRequest
 from slurm_energy.domain.plain import from_plain, to_plain
-from slurm_energy.domain.reasons import reason_sentence
-from slurm_energy.domain.report import DecisionRecord, ReasonRecord
+from slurm_energy.domain.report import DecisionRecord, ReasonRecord, reason_sentence
 from slurm_energy.store.policies import ensure_policy
 from slurm_energy.store.tables import DecisionClockRow, DecisionRow, JobRow
 from slurm_energy.store.types import bounded

@@ -12,7 +12,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from slurm_energy.domain.energy import NodeReport
-from slurm_energy.domain.hostlist import expand_hostlist
+from slurm_energy.domain.ids import expand_hostlist
 from slurm_energy.errors import ValueRangeError
 from slurm_energy.store.job_rows import CLOCK_SKEW_SECONDS, SubmitTime
 from slurm_energy.store.tables import JobAttemptRow, JobRow, NodeEnergyRow

@@ -18,8 +18,13 @@ from sqlalchemy import (
     select,
 )
 
-from slurm_energy.domain.energy import EnergyScope, EnergySource, QualityFlag
-from slurm_energy.domain.energy_error import COUNTER_INTERVAL_SECONDS, POLLED_ERROR_SHARE
+from slurm_energy.domain.energy import (
+    COUNTER_INTERVAL_SECONDS,
+    POLLED_ERROR_SHARE,
+    EnergyScope,
+    EnergySource,
+    QualityFlag,
+)
 from slurm_energy.domain.ids import ClusterName, JobId
 from slurm_energy.store.tables import DecisionClockRow, GpuEnergyRow, JobAttemptRow, JobRow, NodeEnergyRow
 
