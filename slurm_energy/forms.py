@@ -1,9 +1,11 @@
-"""Forms of texts in settings: database URL, HOST:PORT, partition name; and a stranger's value in a message.
+"""Forms of texts in settings: TOML values, database URL, HOST:PORT, partition name; and any value in a message.
 
 No I/O and few imports: hooks use it too.
 """
 
+import json
 import re
+from collections.abc import Mapping
 
 from slurm_energy.errors import ConfigError
 
@@ -22,6 +24,22 @@ def shown(value: object, length: int = 80) -> str:
     except (ValueError, RecursionError):  # ValueError: an integer of more digits than Python prints
         text = f"a {type(value).__name__} too large to print"
     return text if len(text) <= length else text[: length - 1] + "…"
+
+
+def toml_value(value: object) -> str:
+    """Return a value of the configuration as TOML."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float):
+        return repr(value)
+    if isinstance(value, Mapping):
+        items = ", ".join(
+            f"{json.dumps(str(key), ensure_ascii=False)} = {toml_value(item)}" for key, item in value.items()
+        )
+        return f"{{ {items} }}" if items else "{}"
+    if isinstance(value, tuple | list):
+        return "[" + ", ".join(toml_value(item) for item in value) + "]"
+    return json.dumps(str(value), ensure_ascii=False)  # JSON's text is a TOML basic string
 
 
 def database_driver(name: str) -> str | None:
@@ -43,6 +61,14 @@ def check_database_url(text: str) -> None:
     if database_driver(name) is None:
         known = ", ".join(DATABASE_DRIVERS.values())
         raise ConfigError(f"store.url is for {name[:40]!r}, which is not supported: use {known}")
+
+
+def hide_password(url: str) -> str:
+    """Return a database URL with *** for its password."""
+    head, at, tail = url.rpartition("@")
+    scheme, separator, login = head.partition("://")
+    user, colon, _ = login.partition(":")
+    return f"{scheme}{separator}{user}{':***' if colon else ''}{at}{tail}" if at and separator else url
 
 
 def parse_address(text: str) -> tuple[str, int]:

@@ -8,6 +8,7 @@ import click
 from slurm_energy.cli.context import JSON_OPTION, print_json, settings, settings_path
 from slurm_energy.cli.settings_table import SettingRow, section_tables
 from slurm_energy.config import config_path, load_config
+from slurm_energy.forms import hide_password
 from slurm_energy.policy.site_check import check_site, site_notes
 from slurm_energy.reporting.visible import visible
 
@@ -47,14 +48,6 @@ def _shown(row: SettingRow) -> object:
 
 def _text(row: SettingRow) -> str:
     return visible(row.as_toml(_shown(row)))
-
-
-def hide_password(url: str) -> str:
-    """Return a database URL without its password."""
-    head, at, tail = url.rpartition("@")
-    scheme, separator, login = head.partition("://")
-    user, colon, _ = login.partition(":")
-    return f"{scheme}{separator}{user}{':***' if colon else ''}{at}{tail}" if at and separator else url
 
 
 @config.command(epilog="Example: slurm-energy config check /etc/slurm-energy/slurm-energy.toml")

@@ -2,10 +2,10 @@
 
 import click
 
-from slurm_energy.cli.config_commands import hide_password
 from slurm_energy.cli.context import JSON_OPTION, print_json, settings
 from slurm_energy.config import StoreConfig
 from slurm_energy.errors import StoreError
+from slurm_energy.forms import hide_password
 
 DATABASE_OPTION = click.option("--database", metavar="URL", help="Another database than the configured one.")
 

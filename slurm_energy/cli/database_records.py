@@ -8,12 +8,11 @@ from slurm_energy.config import StoreConfig
 from slurm_energy.domain.ids import ClusterName, JobId
 from slurm_energy.domain.report import DecisionRecord, EnergyReport, ExplainRecord
 from slurm_energy.errors import StoreError
-from slurm_energy.store.access import Session
 from slurm_energy.store.decisions import DEFAULT_DECISIONS, recent_decisions
 from slurm_energy.store.explain import explain
 from slurm_energy.store.reports import report_jobs, report_partitions, report_users
 from slurm_energy.store.schema import check_version
-from slurm_energy.store.session import open_engine, store_session
+from slurm_energy.store.session import Session, open_engine, store_session
 from slurm_energy.store.summaries import JobFilter
 
 _Result = TypeVar("_Result")

@@ -18,7 +18,7 @@ from slurm_energy.cli.graph_page import graph_page
 from slurm_energy.cli.main import PROGRAM, cli
 from slurm_energy.cli.settings_table import section_tables
 from slurm_energy.config import ENVIRONMENT_PREFIX, Config
-from slurm_energy.store.reference import table_descriptions
+from slurm_energy.store.schema import table_descriptions
 
 DIRECTORY = Path("docs/reference")
 _GENERATED = "<!-- Made by `python -m slurm_energy.cli.reference --write`: do not edit. -->"

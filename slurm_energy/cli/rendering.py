@@ -63,22 +63,6 @@ def man_text(text: object) -> str:
     return "\n".join(f"\\&{line}" if line[:1] in {".", "'"} else line for line in lines)
 
 
-def toml_value(value: object) -> str:
-    """Return a value of the configuration as TOML."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, int | float):
-        return repr(value)
-    if isinstance(value, Mapping):
-        items = ", ".join(
-            f"{json.dumps(str(key), ensure_ascii=False)} = {toml_value(item)}" for key, item in value.items()
-        )
-        return f"{{ {items} }}" if items else "{}"
-    if isinstance(value, tuple | list):
-        return "[" + ", ".join(toml_value(item) for item in value) + "]"
-    return json.dumps(str(value), ensure_ascii=False)  # JSON's text is a TOML basic string
-
-
 def _one_line(text: str) -> str:
     if any(not letter.isprintable() for letter in text):
         raise ConfigError(f"{text[:80]!r} has control characters: it cannot stand in a configuration file")

@@ -12,7 +12,7 @@ from slurm_energy import __version__
 from slurm_energy.cli.daemon_line import preview
 from slurm_energy.cli.say import say
 from slurm_energy.config import Config
-from slurm_energy.domain.reasons import reason_sentence
+from slurm_energy.domain.report import reason_sentence
 from slurm_energy.errors import DaemonUnavailable, SlurmError, ValueRangeError
 from slurm_energy.reporting.visible import visible
 from slurm_energy.slurm.sbatch import SbatchJob, job_request, sbatch_job

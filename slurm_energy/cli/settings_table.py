@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import Any, Literal, get_args, get_origin
 
-from slurm_energy.cli.rendering import toml_value
 from slurm_energy.config import Config, default_of
+from slurm_energy.forms import toml_value
 
 _FREE_KEYS = {"gpu_types": "GPU type of GRES type", "gpu_power_limits_watts": "Power limit in W of the boards of"}
 _TYPE_NAMES = {str: "text", int: "whole number", float: "number", bool: "true or false"}

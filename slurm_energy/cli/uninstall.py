@@ -1,7 +1,6 @@
 """`slurm-energy uninstall`."""
 
 import os
-import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -24,6 +23,7 @@ from slurm_energy.cli.site import run_command, under
 from slurm_energy.cli.slurm_conf_lines import keeps_alloc, read_conf_files
 from slurm_energy.config import CONFIG_PATH_VARIABLE, Config
 from slurm_energy.errors import ConfigError, SlurmEnergyError
+from slurm_energy.forms import hide_password
 from slurm_energy.node.commands import make_context
 from slurm_energy.node.context import HookContext
 from slurm_energy.node.flush import run_flush
@@ -209,7 +209,7 @@ def _remaining(config: Config, roles: Sequence[str], sbatch_options: bool, alloc
     yield f"  {CONFIG_DIRECTORY}                       (settings; copies of what was changed lie beside the files)"
     if "controller" in roles:
         yield f"  {config.daemon.state_directory}          (the daemon's state)"
-        yield f"  {_without_password(config.store.url)}    (the energy of all jobs)"
+        yield f"  {hide_password(config.store.url)}    (the energy of all jobs)"
     if "node" in roles and config.node.log_path:
         yield f"  {config.node.log_path}"
     if alloc:
@@ -222,7 +222,3 @@ def _remaining(config: Config, roles: Sequence[str], sbatch_options: bool, alloc
         yield "Next:"
         yield "  systemctl restart slurmctld"
         yield "  copy slurm.conf to all hosts, where they do not share it, then scontrol reconfigure"
-
-
-def _without_password(url: str) -> str:
-    return re.sub(r"//([^:@/]*):[^@/]*@", r"//\1:...@", url)

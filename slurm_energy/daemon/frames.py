@@ -7,12 +7,10 @@ from operator import attrgetter
 from typing import Any, TypeVar
 
 from slurm_energy.daemon.peers import Peer
-from slurm_energy.domain.cluster import JobState, NodeGpus, NodeState, PartitionState
+from slurm_energy.domain.cluster import ClusterState, JobState, NodeGpus, NodeState, PartitionState, SwitchState
 from slurm_energy.domain.decision import PolicyAnswer, RuntimeEstimate
 from slurm_energy.domain.ids import PartitionName
 from slurm_energy.domain.job import JobRequest
-from slurm_energy.domain.telemetry import ClusterState
-from slurm_energy.domain.topology import SwitchState
 from slurm_energy.domain.work import WorkEstimate
 from slurm_energy.policy.base import DecisionContext
 from slurm_energy.wire.codec import Message

@@ -11,13 +11,12 @@ from slurm_energy.daemon.user_names import with_login_name
 from slurm_energy.domain.ids import ClusterName, JobId, parse_job_id
 from slurm_energy.domain.report import encode_record
 from slurm_energy.errors import PermissionRefused, StoreError, ValueRangeError
-from slurm_energy.store.access import Engine, Session, database_name
 from slurm_energy.store.decisions import DEFAULT_DECISIONS, recent_decisions
 from slurm_energy.store.explain import explain
 from slurm_energy.store.jobs import job_owner
 from slurm_energy.store.reports import report_jobs, report_partitions, report_users
 from slurm_energy.store.schema import database_revision
-from slurm_energy.store.session import store_session
+from slurm_energy.store.session import Engine, Session, database_name, store_session
 from slurm_energy.store.summaries import JobFilter
 from slurm_energy.wire.codec import Message
 from slurm_energy.wire.messages import Query, json_reply

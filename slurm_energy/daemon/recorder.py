@@ -13,14 +13,20 @@ from slurm_energy.daemon.user_names import with_login_name
 from slurm_energy.domain.energy import JobKey, NodeReport
 from slurm_energy.domain.ids import ClusterName
 from slurm_energy.errors import StoreError, ValueRangeError, WireError
-from slurm_energy.store.access import Engine, Session, is_about_the_values
 from slurm_energy.store.decisions import record_decisions
 from slurm_energy.store.energy import record_report
+from slurm_energy.store.job_rows import Arrival, submit_time_of
 from slurm_energy.store.jobs import upsert_jobs
 from slurm_energy.store.journal_position import StoredPosition, store_position, stored_position
-from slurm_energy.store.report_match import Arrival, submit_time_of
 from slurm_energy.store.schema import check_session_version
-from slurm_energy.store.session import check_database_file, run_in_transaction, store_session
+from slurm_energy.store.session import (
+    Engine,
+    Session,
+    check_database_file,
+    is_about_the_values,
+    run_in_transaction,
+    store_session,
+)
 
 logger = logging.getLogger(__name__)
 

@@ -33,11 +33,10 @@ from slurm_energy.errors import (
     ValueRangeError,
 )
 from slurm_energy.policy.site_limits import site_board_limits
-from slurm_energy.store.access import Engine
-from slurm_energy.store.history import all_recent_runtimes
-from slurm_energy.store.measured_runs import failed_runs, measured_runs
+from slurm_energy.store.past_runs import all_recent_runtimes, failed_runs, measured_runs
 from slurm_energy.store.schema import check_version, database_revision, upgrade
 from slurm_energy.store.session import (
+    Engine,
     check_database_file,
     close_database,
     open_engine,

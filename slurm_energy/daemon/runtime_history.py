@@ -10,7 +10,7 @@ from slurm_energy.domain.ids import GpuTypeName
 from slurm_energy.domain.work import WorkEstimate
 from slurm_energy.energy_model.board_limits import CATALOGUE_LIMITS, BoardLimits
 from slurm_energy.policy.comparison import TypeComparison
-from slurm_energy.store.history import RuntimeSample
+from slurm_energy.store.past_runs import RuntimeSample
 
 SOURCE = "history"
 RUNS_PER_NAME = 20

@@ -5,9 +5,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from slurm_energy.daemon.frames import MAX_ITEMS, SnapshotPart
-from slurm_energy.domain.cluster import JobState, NodeState, PartitionState
-from slurm_energy.domain.telemetry import ClusterState
-from slurm_energy.domain.topology import SwitchState
+from slurm_energy.domain.cluster import ClusterState, JobState, NodeState, PartitionState, SwitchState
 from slurm_energy.slurm.client import ClusterReading
 from slurm_energy.slurm.convert_accounting import REQUEUED
 from slurm_energy.slurm.convert_job import LIVE_STATES

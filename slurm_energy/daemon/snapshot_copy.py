@@ -4,10 +4,8 @@ from collections.abc import Iterator
 
 from slurm_energy.daemon.frames import SnapshotBegins, SnapshotComplete, SnapshotPart
 from slurm_energy.daemon.snapshot_changes import SnapshotDifference
-from slurm_energy.domain.cluster import ClusterSnapshot, JobState, NodeState, PartitionState
+from slurm_energy.domain.cluster import ClusterSnapshot, ClusterState, JobState, NodeState, PartitionState, SwitchState
 from slurm_energy.domain.ids import ClusterName
-from slurm_energy.domain.telemetry import ClusterState
-from slurm_energy.domain.topology import SwitchState
 from slurm_energy.slurm.client import ClusterReading
 
 SnapshotFrame = SnapshotBegins | SnapshotPart | SnapshotComplete

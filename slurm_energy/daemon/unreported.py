@@ -3,14 +3,13 @@
 import logging
 
 from slurm_energy.domain.energy import HostEnergy, JobKey, NodeReport, QualityFlag
-from slurm_energy.domain.hostlist import expand_hostlist
-from slurm_energy.domain.ids import ClusterName, NodeName
+from slurm_energy.domain.ids import ClusterName, NodeName, expand_hostlist
 from slurm_energy.domain.report import JobEnergyRecord
 from slurm_energy.errors import ValueRangeError
-from slurm_energy.store.access import Session
 from slurm_energy.store.energy import record_report, stored_reports
 from slurm_energy.store.jobs import job_attempts
 from slurm_energy.store.reports import report_jobs
+from slurm_energy.store.session import Session
 from slurm_energy.store.summaries import JobFilter
 
 logger = logging.getLogger(__name__)

@@ -1,13 +1,14 @@
-"""The cluster at one moment: immutable and dated."""
+"""The cluster at one moment, immutable and dated: partitions, nodes, GPUs, readings, links and switches.
+
+None stands for what no source reports.
+"""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from slurm_energy.domain.ids import ClusterName, JobId, NodeName, PartitionName
-from slurm_energy.domain.telemetry import ClusterState, GpuReading
-from slurm_energy.domain.topology import GpuLink, SwitchState
 
 _SUSPENDED = frozenset({"POWERED_DOWN", "POWERING_DOWN", "POWER_SAVING"})
 _WORKED_OUT = (
@@ -23,6 +24,68 @@ _WORKED_OUT = (
 """Properties of a snapshot that decisions read."""
 _WAKING = frozenset({"POWERING_UP", "POWER_UP"})
 """POWER_UP is the wish to wake a node that is still POWERED_DOWN; POWER_DOWN alone is a wish too, and jobs run on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuReading:
+    """One GPU of a node as it stands."""
+
+    index: int
+    """Place among the node's devices, in the order of its GRES, from 0."""
+    slurm_type: str | None = None
+    utilisation: float | None = None
+    """0 to 1."""
+    memory_used_gib: float | None = None
+    memory_gib: float | None = None
+    sm_clock_mhz: float | None = None
+    power_watts: float | None = None
+    temperature_celsius: float | None = None
+    efficiency_change: float | None = None
+    """History: measured joules of jobs here over the model's, less 1."""
+    is_slowed: bool = False
+    """Whether a clock below the default is set."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterState:
+    """Readings and limits of one cluster; in a world of several sites, of one site."""
+
+    name: ClusterName
+    power_watts: float | None = None
+    power_budget_watts: float | None = None
+    cooling_watts: float | None = None
+    """Heat that the cooling can carry away."""
+    heat_watts: float | None = None
+    carbon_grams_per_kwh: float | None = None
+    price_per_kwh: float | None = None
+    quality_violations: float | None = None
+    """Share of the recent jobs that missed a deadline or a goal for the wait, 0 to 1."""
+    quality_goal: float | None = None
+    """The share that the site puts up with."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuLink:
+    """What joins the GPUs of a node: islands of `island_gpus` devices by `kind`, PCIe between islands."""
+
+    kind: Literal["nvlink", "pcie"]
+    bandwidth_gb_per_second: float | None = None
+    """Of one device to another, one way."""
+    latency_microseconds: float | None = None
+    island_gpus: int | None = None
+    """None: all devices of the node are one island."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SwitchState:
+    """One switch of the network between nodes; a root has no parent."""
+
+    name: str
+    parent: str | None = None
+    capacity_gb_per_second: float | None = None
+    """Of all its downward links together."""
+    congestion: float | None = None
+    """Share of the capacity in use, 0 to 1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

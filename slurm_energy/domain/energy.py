@@ -1,6 +1,7 @@
-"""Measured energy: what a node reports of one job, with source, scope, coverage and quality."""
+"""Measured energy: what a node reports of one job, with source, scope, coverage and quality, and its error bounds."""
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -9,6 +10,14 @@ from slurm_energy.errors import ValueRangeError
 
 MAX_WATTS_PER_GPU = 3000.0
 """No board sold draws more; a report above it is refused as absurd."""
+COUNTER_INTERVAL_SECONDS = 0.1
+"""NVML's energy counter moved every 52 to 103 ms on a measured H100, so that each of the two readings may be
+that much too old."""
+POLLED_ERROR_SHARE = 0.05
+"""Sampled power, integrated, was 3 % (mean) from the counter over windows of 3 s; 5 % covers longer windows."""
+CALIBRATION_ERROR_SHARE = 0.05
+"""Of the board's power sensor, which counter and samples share. NVML's documentation of nvmlDeviceGetPowerUsage states
++-5 % of the power drawn for Fermi and Kepler and nothing for newer boards; docs/explanation/measurement.md has more."""
 
 
 class EnergySource(StrEnum):
@@ -156,3 +165,68 @@ class NodeReport:
     exit_code: int | None = None
     events: tuple[str, ...] = ()
     """What went wrong or was mended, in order."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnergyError:
+    """Bounds on |measured - true| / measured, each at most 1."""
+
+    timing: float
+    """Of the two readings' moments, and of sampling where power was polled: differs from reading to reading."""
+    calibration: float = CALIBRATION_ERROR_SHARE
+    """Of the sensor: the same for all readings of a board, so that it cancels when two runs on one GPU are compared."""
+
+    @property
+    def total(self) -> float:
+        """Both together."""
+        return min(1.0, self.timing + self.calibration)
+
+
+def energy_error(source: EnergySource, scope: EnergyScope, coverage_seconds: float) -> EnergyError | None:
+    """Return the bounds of one reading, from the reading alone; None when it has none.
+
+    Each end of the window misses at most one update interval at the mean power, and the mean power is
+    joules / coverage, so the timing's bound is 2 x 0.1 s / coverage, plus 5 % when power was polled.
+
+    An energy from a model, or a share of a GPU that others used too, has no bound.
+    """
+    if source in {EnergySource.MODEL, EnergySource.NONE}:
+        return None
+    if scope in {EnergyScope.MIG_ESTIMATE, EnergyScope.SHARED_ESTIMATE}:
+        return None
+    if coverage_seconds <= 0.0:
+        return EnergyError(timing=1.0)
+    share = 2.0 * COUNTER_INTERVAL_SECONDS / coverage_seconds
+    if source is EnergySource.POLLED:
+        share += POLLED_ERROR_SHARE
+    return EnergyError(timing=min(1.0, share))
+
+
+def relative_error(source: EnergySource, scope: EnergyScope, coverage_seconds: float) -> float | None:
+    """Return the bound of one reading, timing and calibration together; None when it has none."""
+    error = energy_error(source, scope, coverage_seconds)
+    return None if error is None else error.total
+
+
+def error_of_sum(readings: Iterable[tuple[float, EnergyError]]) -> EnergyError | None:
+    """Return the bounds of a sum of readings in joules; None for a sum of nothing.
+
+    The moments of readings have nothing to do with each other: their errors add in quadrature. Boards of one type are
+    calibrated alike, and nobody has said that they differ: those errors add up.
+    """
+    known = list(readings)
+    joules = sum(amount for amount, _ in known)
+    if joules <= 0.0:
+        return None
+    timing = math.sqrt(sum((amount * error.timing) ** 2 for amount, error in known)) / joules
+    calibration = sum(amount * error.calibration for amount, error in known) / joules
+    return EnergyError(timing=min(1.0, timing), calibration=calibration)
+
+
+def predicted_saving_joules(joules: float, predicted_energy_change: float) -> float:
+    """Return joules saved against the default clock, by the prediction: E x (-c / (1 + c)) for a change c.
+
+    E was measured at the chosen clock and is (1 + c) times the energy at the default clock. Not measured: the
+    default clock's energy of the same run cannot be.
+    """
+    return joules * -predicted_energy_change / (1.0 + predicted_energy_change)

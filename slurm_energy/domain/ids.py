@@ -1,6 +1,7 @@
-"""Identifiers, as types of their own so that they cannot be mixed up."""
+"""Identifiers, as types of their own so that they cannot be mixed up; node list expressions."""
 
 import re
+from collections.abc import Iterator
 from typing import NewType
 
 from slurm_energy.errors import ValueRangeError
@@ -21,6 +22,9 @@ GpuUuid = NewType("GpuUuid", str)
 _DECISION_ID = re.compile(r"[0-9a-z]{8,32}\Z")
 _IN_COMMENT = re.compile(r"(?:^|[^0-9A-Za-z])energy:([0-9a-z]{8,32})(?![0-9A-Za-z])")
 MAX_JOB_ID = 0xFFFFFFFF
+MAX_HOSTS = 65_536
+_BRACKETS = re.compile(r"\[([0-9,-]+)\]")
+_RANGE = re.compile(r"(\d{1,12})(?:-(\d{1,12}))?\Z")
 
 
 def parse_decision_id(text: str) -> DecisionId:
@@ -49,3 +53,47 @@ def parse_job_id(value: object) -> JobId:
     if not 0 < number <= MAX_JOB_ID:
         raise ValueRangeError(f"job id {number} is not between 1 and {MAX_JOB_ID}")
     return JobId(number)
+
+
+def expand_hostlist(text: str) -> tuple[str, ...]:
+    """Return the names of a node list expression such as `gpu[01-03,7],login1`, in order.
+
+    Raises:
+        ValueRangeError: the expression is malformed or names more than 65536 nodes.
+    """
+    names: list[str] = []
+    for item in _split(text):
+        for name in _expand(item):
+            names.append(name)
+            if len(names) > MAX_HOSTS:
+                raise ValueRangeError(f"node list {text[:64]!r} names more than {MAX_HOSTS} nodes")
+    return tuple(names)
+
+
+def _split(text: str) -> list[str]:
+    """Split at commas that are not in brackets."""
+    items, depth, begin = [], 0, 0
+    for position, character in enumerate(text):
+        depth += (character == "[") - (character == "]")
+        if character == "," and depth == 0:
+            items.append(text[begin:position])
+            begin = position + 1
+    return [item.strip() for item in (*items, text[begin:]) if item.strip()]
+
+
+def _expand(item: str) -> Iterator[str]:
+    match = _BRACKETS.search(item)
+    if match is None:
+        if "[" in item or "]" in item:
+            raise ValueRangeError(f"node list {item[:64]!r} has brackets that do not match")
+        yield item
+        return
+    head, tail = item[: match.start()], item[match.end() :]
+    for part in match.group(1).split(","):
+        bounds = _RANGE.match(part)
+        if bounds is None:
+            raise ValueRangeError(f"node list {item[:64]!r} has the range {part[:32]!r}, N or N-M is needed")
+        low = bounds.group(1)
+        for number in range(int(low), int(bounds.group(2) or low) + 1):
+            for rest in _expand(tail):
+                yield f"{head}{number:0{len(low)}d}{rest}"

@@ -9,7 +9,7 @@ from math import ceil
 from pathlib import Path
 
 from slurm_energy.domain.cluster import JobState
-from slurm_energy.domain.hostlist import expand_hostlist
+from slurm_energy.domain.ids import expand_hostlist
 from slurm_energy.energy_model.catalog import gpu_type_from_slurm_type
 from slurm_energy.errors import ValueRangeError, WorkloadError
 from slurm_energy.slurm.conversion import Converted

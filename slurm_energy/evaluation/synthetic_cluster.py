@@ -17,9 +17,9 @@ from slurm_energy.domain.cluster import (
     NodeGpus,
     NodeState,
     PartitionState,
+    SwitchState,
 )
 from slurm_energy.domain.ids import ClusterName, JobId, NodeName, PartitionName
-from slurm_energy.domain.topology import SwitchState
 from slurm_energy.errors import EvaluationError
 
 GPU_TYPES = ("a100", "a40", "v100", "h100")

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from slurm_energy.domain.cluster import GpuReading
 from slurm_energy.domain.ids import GpuTypeName
-from slurm_energy.domain.telemetry import GpuReading
 from slurm_energy.energy_model.board_limits import CATALOGUE_LIMITS, BoardLimits
 from slurm_energy.energy_model.catalog import CATALOG, gpu_type_from_slurm_type
 from slurm_energy.energy_model.curves import WorkloadCurve, curves_of

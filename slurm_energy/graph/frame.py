@@ -4,10 +4,8 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from slurm_energy.domain.cluster import ClusterSnapshot, PartitionState
+from slurm_energy.domain.cluster import ClusterSnapshot, ClusterState, PartitionState, SwitchState
 from slurm_energy.domain.ids import ClusterName, PartitionName
-from slurm_energy.domain.telemetry import ClusterState
-from slurm_energy.domain.topology import SwitchState
 from slurm_energy.graph.blocks import Indices
 
 

@@ -4,9 +4,8 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
-from slurm_energy.domain.cluster import NodeState
+from slurm_energy.domain.cluster import NodeState, SwitchState
 from slurm_energy.domain.ids import NodeName
-from slurm_energy.domain.topology import SwitchState
 from slurm_energy.graph.blocks import Indices
 from slurm_energy.graph.columns import ColumnStore
 from slurm_energy.graph.grouping import Bucket, groups_of, switch_of

@@ -4,7 +4,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from slurm_energy.domain.topology import GpuLink
+from slurm_energy.domain.cluster import GpuLink
 from slurm_energy.graph.blocks import Flags, Floats, Indices
 from slurm_energy.graph.device_features import DeviceType
 from slurm_energy.graph.scaling import Scaler, raw

@@ -3,10 +3,8 @@
 from dataclasses import dataclass
 from math import inf, isfinite, nan
 
-from slurm_energy.domain.cluster import NodeState, PartitionState
+from slurm_energy.domain.cluster import ClusterState, NodeState, PartitionState, SwitchState
 from slurm_energy.domain.ids import ClusterName
-from slurm_energy.domain.telemetry import ClusterState
-from slurm_energy.domain.topology import SwitchState
 from slurm_energy.graph.device_features import finite, ratio
 from slurm_energy.graph.scaling import Scaler, raw
 from slurm_energy.graph.schema import CLUSTER, CONSTRAINT, LARGEST, NODE, PARTITION, SWITCH, UPLINK

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from slurm_energy.domain.cluster import SwitchState
 from slurm_energy.domain.ids import PartitionName
-from slurm_energy.domain.topology import SwitchState
 from slurm_energy.graph.blocks import Floats, Indices, TopBlock
 from slurm_energy.graph.columns import ColumnStore
 from slurm_energy.graph.frame import Frame

@@ -5,10 +5,9 @@ from pathlib import Path
 
 from slurm_energy.errors import LabError
 from slurm_energy.lab import inside
-from slurm_energy.lab.folder import claimed_folder, find_folder, remove_folder
 from slurm_energy.lab.host import Host, inspect_host
-from slurm_energy.lab.launch import Progress, follow, launch
-from slurm_energy.lab.layout import Layout, labs_root
+from slurm_energy.lab.inside import Progress, follow, launch
+from slurm_energy.lab.layout import Layout, claimed_folder, find_folder, labs_root, remove_folder
 from slurm_energy.lab.prepare import prepare, recall
 from slurm_energy.lab.running import Lab, LabStatus, NodeStatus
 from slurm_energy.lab.spec import LabSpec, PartitionSpec, parse_partition

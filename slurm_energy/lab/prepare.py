@@ -14,11 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from slurm_energy.errors import LabError
-from slurm_energy.lab import energy_files, slurm_files
-from slurm_energy.lab.gpus import install_gpus
+from slurm_energy.lab import products, slurm_files
 from slurm_energy.lab.host import SYSTEM_PATH, Host, exposed_paths, free_ports, inspect_host
 from slurm_energy.lab.layout import Layout, closed_ancestor
-from slurm_energy.lab.products import install_hooks, install_plugin
+from slurm_energy.lab.products import install_gpus, install_hooks, install_plugin
 from slurm_energy.lab.spec import DEFAULT_PARTITIONS, LabSpec, PartitionSpec, parse_partition
 
 _FOLDERS = {
@@ -126,9 +125,9 @@ def _write_configuration(spec: LabSpec, layout: Layout, host: Host, controller: 
     texts = {
         layout.slurm_conf: slurm_files.slurm_conf(spec, layout, host, ports, controller),
         layout.etc / "gres.conf": slurm_files.gres_conf(spec, layout, host),
-        layout.energy_config: energy_files.toml(energy_files.energy_settings(spec, layout, ports)),
-        layout.plugin_config: energy_files.plugin_conf(spec, layout),
-        layout.environment: energy_files.environment_file(spec, layout, host, python_path()),
+        layout.energy_config: products.toml(products.energy_settings(spec, layout, ports)),
+        layout.plugin_config: products.plugin_conf(spec, layout),
+        layout.environment: products.environment_file(spec, layout, host, python_path()),
         layout.etc / "exposed": _exposed(layout),
     }
     if any(partition.detected for partition in spec.partitions):

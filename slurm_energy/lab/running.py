@@ -10,12 +10,10 @@ from pathlib import Path
 
 from slurm_energy.errors import DaemonUnavailable, LabError, WireError
 from slurm_energy.lab import inside
-from slurm_energy.lab.energy_files import command_path
-from slurm_energy.lab.folder import remove_folder
-from slurm_energy.lab.gpus import open_gpus
-from slurm_energy.lab.launch import SCRIPTS, Launcher, log_paths
-from slurm_energy.lab.layout import Layout
+from slurm_energy.lab.inside import SCRIPTS, Launcher, log_paths
+from slurm_energy.lab.layout import Layout, remove_folder
 from slurm_energy.lab.prepare import python_path
+from slurm_energy.lab.products import command_path, open_gpus
 from slurm_energy.lab.simgpu.state import NodeGpuState
 from slurm_energy.lab.spec import LabSpec
 from slurm_energy.wire.client import exchange

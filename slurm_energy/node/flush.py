@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from slurm_energy.domain.hostlist import expand_hostlist
+from slurm_energy.domain.ids import expand_hostlist
 from slurm_energy.domain.node_status import NodeStatus
 from slurm_energy.errors import DaemonUnavailable, SlurmEnergyError, SpoolError, ValueRangeError, WireError
 from slurm_energy.forms import parse_addresses

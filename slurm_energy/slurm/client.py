@@ -4,10 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from slurm_energy.domain.cluster import JobState, NodeState, PartitionState
+from slurm_energy.domain.cluster import ClusterState, JobState, NodeState, PartitionState, SwitchState
 from slurm_energy.domain.ids import JobId
-from slurm_energy.domain.telemetry import ClusterState
-from slurm_energy.domain.topology import SwitchState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,8 +3,7 @@
 from collections.abc import Mapping
 
 from slurm_energy.domain.cluster import JobState
-from slurm_energy.domain.hostlist import expand_hostlist
-from slurm_energy.domain.ids import JobId, NodeName, PartitionName, parse_job_id
+from slurm_energy.domain.ids import JobId, NodeName, PartitionName, expand_hostlist, parse_job_id
 from slurm_energy.domain.job import GpuDemand
 from slurm_energy.domain.units import slurm_joules
 from slurm_energy.errors import ValueRangeError

@@ -3,9 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from slurm_energy.domain.hostlist import expand_hostlist
-from slurm_energy.domain.ids import NodeName
-from slurm_energy.domain.topology import SwitchState
+from slurm_energy.domain.cluster import SwitchState
+from slurm_energy.domain.ids import NodeName, expand_hostlist
 from slurm_energy.errors import ValueRangeError
 from slurm_energy.slurm.values import text as plain_text
 

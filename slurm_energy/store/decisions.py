@@ -1,5 +1,7 @@
-"""Decisions: written once, read for explanations."""
+"""Decisions and the policies that made them: written once, read for explanations."""
 
+import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -12,12 +14,9 @@ from slurm_energy.domain.decision import EnergyDecision as Decision
 from slurm_energy.domain.ids import ClusterName, DecisionId, GpuTypeName, JobId, PartitionName
 from slurm_energy.domain.job import EnergyMode, JobRequest
 from slurm_energy.domain.plain import from_plain, to_plain
-from slurm_energy.domain.reasons import reason_sentence
-from slurm_energy.domain.report import DecisionRecord, ReasonRecord
-from slurm_energy.store.policies import ensure_policy
-from slurm_energy.store.tables import DecisionClockRow, DecisionRow, JobRow
+from slurm_energy.domain.report import DecisionRecord, ReasonRecord, reason_sentence
+from slurm_energy.store.tables import DecisionClockRow, DecisionRow, JobRow, PolicyRow, insert_if_absent
 from slurm_energy.store.types import bounded
-from slurm_energy.store.upsert import insert_if_absent
 
 MAX_TEXT = 4096
 """Longest text of a request that is kept whole."""
@@ -221,3 +220,26 @@ def _bounded_texts(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _bounded_texts(item) for key, item in value.items()}
     return value
+
+
+def ensure_policy(
+    session: Session, name: str, version: str, settings: Mapping[str, Any], used_at_seconds: float
+) -> PolicyRow:
+    """Return the policy's row, made at its first use."""
+    text = json.dumps(settings, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    query = select(PolicyRow).where(
+        PolicyRow.name == name, PolicyRow.version == version, PolicyRow.settings_digest == digest
+    )
+    row = session.scalar(query)
+    if row is None:
+        values = {
+            "name": name,
+            "version": version,
+            "settings_digest": digest,
+            "settings": json.loads(text),
+            "first_used_at_seconds": used_at_seconds,
+        }
+        insert_if_absent(session, PolicyRow, [values])
+        row = session.scalars(query).one()
+    return row

@@ -17,8 +17,7 @@ from slurm_energy.domain.energy import (
 )
 from slurm_energy.domain.ids import ClusterName, DecisionId, GpuTypeName, GpuUuid, JobId, NodeName
 from slurm_energy.errors import ValueRangeError
-from slurm_energy.store.job_rows import attempt_row, locked_job
-from slurm_energy.store.report_match import Arrival
+from slurm_energy.store.job_rows import Arrival, attempt_row, locked_job
 from slurm_energy.store.tables import UUID_LENGTH, GpuEnergyRow, JobRow, NodeEnergyRow
 from slurm_energy.store.types import bounded, stored_text
 

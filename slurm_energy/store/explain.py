@@ -3,8 +3,7 @@
 from sqlalchemy import case, func, select
 from sqlalchemy.orm import Session
 
-from slurm_energy.domain.energy import GpuEnergy, NodeReport
-from slurm_energy.domain.energy_error import relative_error
+from slurm_energy.domain.energy import GpuEnergy, NodeReport, relative_error
 from slurm_energy.domain.ids import ClusterName, JobId
 from slurm_energy.domain.report import (
     ComparisonRecord,

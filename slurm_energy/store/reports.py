@@ -7,8 +7,7 @@ from typing import Any, Literal
 from sqlalchemy import Row, case, func, null, select
 from sqlalchemy.orm import Session
 
-from slurm_energy.domain.energy import QualityFlag
-from slurm_energy.domain.energy_error import EnergyError
+from slurm_energy.domain.energy import EnergyError, QualityFlag
 from slurm_energy.domain.ids import ClusterName, DecisionId, JobId, PartitionName
 from slurm_energy.domain.report import EnergyReport, EnergySum, GroupEnergyRecord, JobEnergyRecord
 from slurm_energy.store.energy import decode_flags

@@ -1,5 +1,6 @@
-"""The schema's version: create, upgrade and check it, through Alembic."""
+"""The schema: its version (create, upgrade and check it, through Alembic), and the tables described for people."""
 
+import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -18,11 +19,13 @@ from slurm_energy.config import StoreConfig
 from slurm_energy.errors import SchemaVersionError, StoreError
 from slurm_energy.resources import shared_directory
 from slurm_energy.store.session import next_step, open_engine, reading
+from slurm_energy.store.tables import Base
 
 UPGRADE_COMMAND = "slurm-energy database upgrade"
 _LOCK_NAME = "slurm_energy_schema"
 _LOCK_NUMBER = 0x736C7565
 _LOCK_SECONDS = 60
+_DIALECT_FREE = {"BIGINT": "integer", "INTEGER": "integer", "SMALLINT": "integer", "BOOLEAN": "boolean"}
 
 
 def code_revision() -> str:
@@ -153,3 +156,18 @@ def migrations_config(directory: Path) -> AlembicConfig:
 def _unreachable(engine: Engine, error: Exception) -> StoreError:
     detail = " ".join(str(getattr(error, "orig", None) or error).split())[:500]
     return StoreError(f"database {engine.url.render_as_string(hide_password=True)} failed: {detail}{next_step(detail)}")
+
+
+def table_descriptions() -> Iterator[tuple[str, str, list[tuple[str, str, str]]]]:
+    """Yield name, sentence and (column, type, nullable) rows of every table, in order of dependence."""
+    sentences = {
+        mapper.class_.__tablename__: " ".join((inspect.getdoc(mapper.class_) or "").split())
+        for mapper in Base.registry.mappers
+    }
+    for table in Base.metadata.sorted_tables:
+        rows = []
+        for column in table.columns:
+            kind = str(column.type.compile()).split("(")[0]
+            known = _DIALECT_FREE.get(kind, "number" if kind in {"FLOAT", "DOUBLE"} else "text")
+            rows.append((column.name, known, "may be NULL" if column.nullable else ""))
+        yield table.name, sentences[table.name], rows

@@ -1,4 +1,7 @@
-"""Engines and sessions: SQLite for one machine, PostgreSQL or MariaDB for a site."""
+"""Engines and sessions: SQLite for one machine, PostgreSQL or MariaDB for a site.
+
+Also what callers of the store need of SQLAlchemy, so that they import none of it themselves.
+"""
 
 import os
 import random
@@ -51,6 +54,17 @@ _RETRIED_STATES = frozenset({"40001", "40P01"})
 _RETRIED_CODES = frozenset({1205, 1213, 1020})
 
 Result = TypeVar("Result")
+_FileId = tuple[int, int]
+_NEXT_STEPS = {
+    "unable to open database file": "it or its folder is closed to this user: ask while slurm-energyd runs, or as root",
+    "readonly database": "this user may not write to it or to its folder: run this as the daemon's user",
+    "file is not a database": "it is no SQLite database: check store.url, or put back a backup",
+    "malformed": "it is damaged: put back a backup",
+    "database is locked": "another process writes to it: try again, or see who with fuser -v",
+    "Connection refused": "start the database server, or check store.url",
+    "no such table": "slurm-energy database upgrade makes its tables",
+}
+__all__ = ["Engine", "Session", "database_name", "is_about_the_values"]
 
 
 def store_url(text: str) -> URL:
@@ -153,9 +167,6 @@ class DatabaseFile:
     @property
     def _log_path(self) -> Path:
         return Path(f"{self._path}-wal")
-
-
-_FileId = tuple[int, int]
 
 
 def _file_id(path: Path) -> _FileId | None:
@@ -310,12 +321,12 @@ def next_step(detail: str) -> str:
     return next((f"; {step}" for words, step in _NEXT_STEPS.items() if words in detail), "")
 
 
-_NEXT_STEPS = {
-    "unable to open database file": "it or its folder is closed to this user: ask while slurm-energyd runs, or as root",
-    "readonly database": "this user may not write to it or to its folder: run this as the daemon's user",
-    "file is not a database": "it is no SQLite database: check store.url, or put back a backup",
-    "malformed": "it is damaged: put back a backup",
-    "database is locked": "another process writes to it: try again, or see who with fuser -v",
-    "Connection refused": "start the database server, or check store.url",
-    "no such table": "slurm-energy database upgrade makes its tables",
-}
+def is_about_the_values(error: StoreError) -> bool:
+    """Return whether the database refuses what it was given, so that trying again is of no use."""
+    cause = error.__cause__
+    return isinstance(cause, DataError | IntegrityError) or type(cause) is StatementError
+
+
+def database_name(engine: Engine) -> str:
+    """Return the database's URL without its password."""
+    return engine.url.render_as_string(hide_password=True)

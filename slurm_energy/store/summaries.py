@@ -18,10 +18,29 @@ from sqlalchemy import (
     select,
 )
 
-from slurm_energy.domain.energy import EnergyScope, EnergySource, QualityFlag
-from slurm_energy.domain.energy_error import COUNTER_INTERVAL_SECONDS, POLLED_ERROR_SHARE
+from slurm_energy.domain.energy import (
+    COUNTER_INTERVAL_SECONDS,
+    POLLED_ERROR_SHARE,
+    EnergyScope,
+    EnergySource,
+    QualityFlag,
+)
 from slurm_energy.domain.ids import ClusterName, JobId
 from slurm_energy.store.tables import DecisionClockRow, GpuEnergyRow, JobAttemptRow, JobRow, NodeEnergyRow
+
+OBSERVED_CLOCK_TOLERANCE = 1.03
+"""Readings before the lock and after it pull the mean of a short job up a little."""
+SUM_NAMES = (
+    "joules",
+    "readings",
+    "unknown_readings",
+    "covered_seconds",
+    "window_seconds",
+    "timing_squares",
+    "unbounded",
+)
+"""Per job and prefix (`gpu_`, `host_`): `timing_squares` sums the squares of the timing's error bounds, in J x J, and
+`unbounded` counts known readings whose error has no bound."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,21 +78,6 @@ class JobFilter:
         if self.until_seconds is not None:
             terms.append(moment < self.until_seconds)
         return terms
-
-
-OBSERVED_CLOCK_TOLERANCE = 1.03
-"""Readings before the lock and after it pull the mean of a short job up a little."""
-SUM_NAMES = (
-    "joules",
-    "readings",
-    "unknown_readings",
-    "covered_seconds",
-    "window_seconds",
-    "timing_squares",
-    "unbounded",
-)
-"""Per job and prefix (`gpu_`, `host_`): `timing_squares` sums the squares of the timing's error bounds, in J x J, and
-`unbounded` counts known readings whose error has no bound."""
 
 
 def job_summaries(where: JobFilter, *about: Any) -> Select[Any]:

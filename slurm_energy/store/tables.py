@@ -1,9 +1,9 @@
-"""The tables. Names are singular, units are in the names, times are Unix seconds in UTC.
+"""The tables, and the insert that leaves present keys alone.
 
-The key of an energy row, (cluster, job id, submit time, restart, node, GPU UUID), lies along the chain
-job (cluster, job_id, submitted_at_seconds) <- node_energy (restart_count, node) <- gpu_energy (gpu_uuid).
+Names are singular, units are in the names, times are Unix seconds in UTC.
 """
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import (
@@ -12,13 +12,18 @@ from sqlalchemy import (
     CheckConstraint,
     ForeignKey,
     Index,
+    Insert,
     Integer,
     MetaData,
     SmallInteger,
     String,
     UniqueConstraint,
+    inspect,
 )
-from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
+from sqlalchemy.dialects.mysql import insert as mariadb_insert
+from sqlalchemy.dialects.postgresql import insert as postgresql_insert
+from sqlalchemy.dialects.sqlite import insert as sqlite_insert
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, relationship
 
 from slurm_energy.store.types import BoundedText, FiniteDouble, JsonText, LongText, UnixSeconds
 
@@ -267,3 +272,21 @@ class JournalPositionRow(Base):
     stream: Mapped[str] = mapped_column(String(32), primary_key=True)
     segment: Mapped[int] = mapped_column(BigInteger, autoincrement=False)
     byte_offset: Mapped[int] = mapped_column(BigInteger)
+
+
+def insert_if_absent(session: Session, kind: type[Base], rows: Sequence[Mapping[str, Any]]) -> None:
+    """Insert the rows whose key no other row has; safe while other sessions insert the same."""
+    if rows:
+        session.execute(_insert_statement(session, kind), [dict(row) for row in rows])
+
+
+def _insert_statement(session: Session, kind: type[Base]) -> Insert:
+    match session.get_bind().dialect.name:
+        case "sqlite":
+            return sqlite_insert(kind).on_conflict_do_nothing()
+        case "postgresql":
+            return postgresql_insert(kind).on_conflict_do_nothing()
+        case _:
+            # INSERT IGNORE would also swallow a value that does not fit.
+            key = inspect(kind).primary_key[0]
+            return mariadb_insert(kind).on_duplicate_key_update({key.name: key})

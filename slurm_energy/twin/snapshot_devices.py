@@ -3,7 +3,7 @@
 from math import inf
 from operator import attrgetter
 
-from slurm_energy.domain.telemetry import GpuReading
+from slurm_energy.domain.cluster import GpuReading
 from slurm_energy.energy_model.catalog import gpu_type, gpu_type_from_slurm_type
 from slurm_energy.twin.device_model import DeviceModel, Thermal
 from slurm_energy.twin.heat import steady_celsius, sustainable_watts, temperature_after

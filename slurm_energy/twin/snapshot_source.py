@@ -3,10 +3,8 @@
 from collections.abc import Mapping
 from math import inf
 
-from slurm_energy.domain.cluster import ClusterSnapshot, NodeState, PartitionState
+from slurm_energy.domain.cluster import ClusterSnapshot, ClusterState, NodeState, PartitionState, SwitchState
 from slurm_energy.domain.ids import ClusterName, PartitionName
-from slurm_energy.domain.telemetry import ClusterState
-from slurm_energy.domain.topology import SwitchState
 from slurm_energy.twin.snapshot_jobs import LiveJobs
 from slurm_energy.twin.snapshot_nodes import PoolNodes, switch_name
 from slurm_energy.twin.view import TwinView, regional_series, value_at

@@ -7,7 +7,7 @@ from subprocess import CompletedProcess
 import pytest
 from energy_lab import await_reports, drained, story, submit_decided, until, when_decided, workload
 
-from slurm_energy.domain.reasons import reason_sentence
+from slurm_energy.domain.report import reason_sentence
 from slurm_energy.lab.cluster import Lab
 from slurm_energy.lab.jobs import show_job, submit, wait_for
 

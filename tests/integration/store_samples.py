@@ -24,8 +24,7 @@ from slurm_energy.domain.ids import (
     PartitionName,
 )
 from slurm_energy.domain.job import EnergyMode, EnergyOptions, GpuDemand, JobRequest
-from slurm_energy.domain.reasons import reason_sentence
-from slurm_energy.domain.report import DecisionRecord, ReasonRecord
+from slurm_energy.domain.report import DecisionRecord, ReasonRecord, reason_sentence
 
 CLUSTER = ClusterName("lab")
 A100 = GpuTypeName("a100-sxm4-80gb")

@@ -15,10 +15,9 @@ from slurm_energy.daemon.recorder_link import RecorderLink
 from slurm_energy.daemon.recorder_process import Condition, RecorderLoop, prepare_schema
 from slurm_energy.domain.cluster import ClusterSnapshot, NodeGpus, NodeState, PartitionState
 from slurm_energy.domain.ids import GpuTypeName, NodeName, PartitionName
-from slurm_energy.store.access import Engine
 from slurm_energy.store.energy import record_report
 from slurm_energy.store.jobs import upsert_jobs
-from slurm_energy.store.session import open_engine, store_session
+from slurm_energy.store.session import Engine, open_engine, store_session
 from slurm_energy.wire.messages import SubmittedJob
 
 A40 = GpuTypeName("a40")

@@ -29,12 +29,11 @@ from slurm_energy.domain.energy import NodeReport
 from slurm_energy.domain.ids import ClusterName, DecisionId, JobId, NodeName, PartitionName
 from slurm_energy.domain.job import EnergyMode, GpuDemand, JobRequest
 from slurm_energy.errors import SchemaVersionError, StoreError
-from slurm_energy.store.access import Engine
 from slurm_energy.store.decisions import recent_decisions, record_decision
 from slurm_energy.store.energy import stored_reports
 from slurm_energy.store.jobs import get_job
 from slurm_energy.store.reports import job_energy
-from slurm_energy.store.session import open_engine, run_in_transaction, store_session
+from slurm_energy.store.session import Engine, open_engine, run_in_transaction, store_session
 from slurm_energy.wire.messages import Query
 
 LAB = ClusterName("lab")

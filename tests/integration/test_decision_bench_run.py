@@ -15,8 +15,8 @@ import pytest
 
 from slurm_energy.evaluation.synthetic_changes import ChangingCluster
 from slurm_energy.evaluation.synthetic_cluster import ClusterSize, synthetic_cluster
+from slurm_energy.lab.bench.daemon_process import process_tree
 from slurm_energy.lab.bench.fake_slurm import FakeSlurm
-from slurm_energy.lab.bench.process_memory import process_tree
 from slurm_energy.lab.bench.run import BenchPlan, run_bench
 from slurm_energy.slurm.json_client import CommandSettings, JsonReader
 

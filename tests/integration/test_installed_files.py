@@ -10,7 +10,7 @@ import pytest
 from slurm_energy.cli.command_files import MAN_FOLDER, command_files
 from slurm_energy.cli.installation import Installation, InstallOptions
 from slurm_energy.config import Config
-from slurm_energy.lab import energy_files
+from slurm_energy.lab import products
 from slurm_energy.lab.host import Host
 from slurm_energy.lab.layout import Layout
 from slurm_energy.lab.spec import LabSpec
@@ -73,7 +73,7 @@ def test_shell_variables_keep_a_path_with_blanks_and_quotes_whole() -> None:
     layout = Layout(Path("/tmp/it's a $(lab)"))
     host = Host(slurm_version=(22, 5), plugin_directory=Path("/usr/lib/x/slurm-wlm"), network="veth", devices="mknod")
 
-    text = energy_files.environment_file(LabSpec(), layout, host, Path("/opt/venv/bin/python"))
+    text = products.environment_file(LabSpec(), layout, host, Path("/opt/venv/bin/python"))
     said = subprocess.run(
         ["sh", "-c", f'{text}\nprintf %s "$LAB_DIRECTORY"'], capture_output=True, text=True, check=True, timeout=10
     )

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from simgpu_nodes import LINEAR, built_library, make_node
 
+from slurm_energy.lab.simgpu.build import find_workload_tool
 from slurm_energy.lab.simgpu.state import NodeGpuState
-from slurm_energy.lab.simgpu.workload import find_workload_tool
 
 SCALE = 600.0
 

@@ -28,10 +28,9 @@ from slurm_energy.domain.ids import ClusterName, DecisionId, GpuTypeName, JobId
 from slurm_energy.errors import StoreError
 from slurm_energy.store.decisions import get_decision, recent_decisions, record_decision, record_decisions
 from slurm_energy.store.energy import record_report, stored_reports
-from slurm_energy.store.history import all_recent_runtimes
-from slurm_energy.store.job_rows import SubmitTime
+from slurm_energy.store.job_rows import Arrival, SubmitTime, submit_time_of
 from slurm_energy.store.jobs import get_job, job_owner, upsert_jobs
-from slurm_energy.store.report_match import Arrival, submit_time_of
+from slurm_energy.store.past_runs import all_recent_runtimes
 from slurm_energy.store.reports import job_energy
 from slurm_energy.store.session import refuses_values, run_in_transaction, store_session
 

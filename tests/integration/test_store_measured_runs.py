@@ -25,7 +25,7 @@ from slurm_energy.domain.work import FailedRuns, MeasuredRun
 from slurm_energy.store.decisions import record_decision
 from slurm_energy.store.energy import record_report
 from slurm_energy.store.jobs import upsert_jobs
-from slurm_energy.store.measured_runs import failed_runs, measured_runs
+from slurm_energy.store.past_runs import failed_runs, measured_runs
 from slurm_energy.store.session import run_in_transaction, store_session
 
 pytest_plugins = ["database_fixtures"]

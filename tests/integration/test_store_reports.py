@@ -23,8 +23,15 @@ from store_samples import (
 )
 
 from slurm_energy.domain.cluster import JobState
-from slurm_energy.domain.energy import EnergyScope, EnergySource, HostEnergy, NodeReport, QualityFlag
-from slurm_energy.domain.energy_error import predicted_saving_joules, relative_error
+from slurm_energy.domain.energy import (
+    EnergyScope,
+    EnergySource,
+    HostEnergy,
+    NodeReport,
+    QualityFlag,
+    predicted_saving_joules,
+    relative_error,
+)
 from slurm_energy.domain.ids import ClusterName, JobId, NodeName, PartitionName
 from slurm_energy.domain.report import ComparisonRecord, EnergyReport, EnergySum, decode_record, encode_record
 from slurm_energy.store.decisions import recent_decisions, record_decision

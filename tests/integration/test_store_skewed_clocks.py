@@ -11,13 +11,12 @@ from store_samples import CLUSTER, SUBMITTED, make_gpu, make_key, make_report, m
 
 from slurm_energy.config import StoreConfig
 from slurm_energy.domain.ids import DecisionId, JobId
-from slurm_energy.store.access import Session
 from slurm_energy.store.energy import record_report
+from slurm_energy.store.job_rows import Arrival, submit_time_of
 from slurm_energy.store.jobs import upsert_jobs
-from slurm_energy.store.report_match import Arrival, submit_time_of
 from slurm_energy.store.reports import job_energy
 from slurm_energy.store.schema import upgrade
-from slurm_energy.store.session import open_engine, store_session
+from slurm_energy.store.session import Session, open_engine, store_session
 
 NUMBER = JobId(77)
 SKEWS = st.one_of(st.floats(-400.0, 400.0), st.floats(-1e6, 1e6), st.just(-SUBMITTED))

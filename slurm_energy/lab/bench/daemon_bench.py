@@ -13,9 +13,15 @@ from slurm_energy.evaluation.decision_figures import ProcessMemory, ThroughDaemo
 from slurm_energy.evaluation.decision_jobs import AskedJob, asked_jobs
 from slurm_energy.evaluation.synthetic_changes import ChangingCluster
 from slurm_energy.evaluation.synthetic_cluster import ClusterSize, synthetic_cluster
-from slurm_energy.lab.bench.daemon_process import BenchDaemon, DaemonSettings, bench_daemon
+from slurm_energy.lab.bench.daemon_process import (
+    BenchDaemon,
+    DaemonSettings,
+    bench_daemon,
+    memory_of,
+    process_tree,
+    stolen_seconds,
+)
 from slurm_energy.lab.bench.fake_slurm import FakeSlurm
-from slurm_energy.lab.bench.process_memory import memory_of, process_tree, stolen_seconds
 from slurm_energy.policy.attention_note import shares_of
 from slurm_energy.policy.cost_note import is_cost_note
 from slurm_energy.policy.registry import LEARNED

@@ -7,8 +7,7 @@ from pathlib import Path
 from types import TracebackType
 
 from slurm_energy.errors import LabError
-from slurm_energy.lab.simgpu.encode import encode_gpu
-from slurm_energy.lab.simgpu.gpu import SimulatedGpu
+from slurm_energy.lab.simgpu.gpu import SimulatedGpu, encode_gpu
 from slurm_energy.lab.simgpu.layout import MAX_GPUS, Call, Fault, State
 from slurm_energy.lab.simgpu.native import MappedState, find_library, load_native
 from slurm_energy.lab.simgpu.specs import SimulatedGpuSpec, standard_gpus

@@ -9,9 +9,9 @@ import pytest
 from click.testing import CliRunner
 
 from slurm_energy.cli import reference
-from slurm_energy.cli.config_commands import hide_password
 from slurm_energy.cli.main import NOUNS, cli, main
 from slurm_energy.daemon.app import main as daemon_main
+from slurm_energy.forms import hide_password
 from slurm_energy.policy.registry import known_policy_names
 
 REPOSITORY = Path(__file__).parents[3]

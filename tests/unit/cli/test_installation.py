@@ -11,11 +11,12 @@ from click.testing import CliRunner
 from slurm_energy.cli.file_changes import PlannedFile, file_change, write
 from slurm_energy.cli.installation import Installation, InstallOptions, with_site_facts
 from slurm_energy.cli.main import cli
-from slurm_energy.cli.rendering import cron_word, render, toml_value, unit_word
+from slurm_energy.cli.rendering import cron_word, render, unit_word
 from slurm_energy.cli.settings_table import section_tables
 from slurm_energy.cli.site import read_slurm_conf
 from slurm_energy.config import Config, load_config, parse_config
 from slurm_energy.errors import ConfigError
+from slurm_energy.forms import toml_value
 
 SLURM_CONF = """ClusterName=north
 SlurmctldHost=ctl1(10.0.0.1)

@@ -9,7 +9,7 @@ from slurm_energy.domain.ids import GpuTypeName
 from slurm_energy.domain.work import WorkEstimate
 from slurm_energy.energy_model.relative_speed import relative_cost
 from slurm_energy.policy.comparison import MOST_DOUBT
-from slurm_energy.store.history import RuntimeSample
+from slurm_energy.store.past_runs import RuntimeSample
 
 A100, A40 = GpuTypeName("a100-sxm4-80gb"), GpuTypeName("a40")
 

@@ -4,10 +4,8 @@ from policy_parts import NODE, PARTITION, complete
 
 from slurm_energy.daemon.frames import MAX_ITEMS, SnapshotBegins, SnapshotComplete, SnapshotPart
 from slurm_energy.daemon.snapshot_copy import SnapshotCopy
-from slurm_energy.domain.cluster import JobState
+from slurm_energy.domain.cluster import ClusterState, JobState, SwitchState
 from slurm_energy.domain.ids import ClusterName, JobId, PartitionName
-from slurm_energy.domain.telemetry import ClusterState
-from slurm_energy.domain.topology import SwitchState
 
 SITE = ClusterName("site")
 

@@ -4,10 +4,8 @@ from typing import Any
 from slurm_energy.daemon.frames import SnapshotBegins, SnapshotComplete, SnapshotPart
 from slurm_energy.daemon.snapshot_changes import SnapshotDifference
 from slurm_energy.daemon.snapshot_feed import SnapshotFeed
-from slurm_energy.domain.cluster import ClusterSnapshot
+from slurm_energy.domain.cluster import ClusterSnapshot, ClusterState, SwitchState
 from slurm_energy.domain.ids import ClusterName
-from slurm_energy.domain.telemetry import ClusterState
-from slurm_energy.domain.topology import SwitchState
 from slurm_energy.slurm.client import ClusterReading
 
 COMPLETE = SnapshotComplete(taken_at_seconds=1.0, read_seconds=0.1)

@@ -6,6 +6,8 @@ import pytest
 
 from slurm_energy.domain.cluster import (
     ClusterSnapshot,
+    GpuLink,
+    GpuReading,
     JobDependency,
     JobState,
     NodeGpus,
@@ -15,8 +17,6 @@ from slurm_energy.domain.cluster import (
 )
 from slurm_energy.domain.ids import ClusterName, JobId, NodeName, PartitionName
 from slurm_energy.domain.plain import from_plain, to_plain
-from slurm_energy.domain.telemetry import GpuReading
-from slurm_energy.domain.topology import GpuLink
 
 
 def make_node(*states: str, gpus: tuple[NodeGpus, ...] = ()) -> NodeState:

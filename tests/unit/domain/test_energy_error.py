@@ -2,9 +2,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_energy.domain.energy import EnergyScope, EnergySource
-from slurm_energy.domain.energy_error import (
+from slurm_energy.domain.energy import (
     EnergyError,
+    EnergyScope,
+    EnergySource,
     energy_error,
     error_of_sum,
     predicted_saving_joules,

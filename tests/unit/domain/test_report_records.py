@@ -2,13 +2,14 @@ import pytest
 
 from slurm_energy.domain.decision import Reason
 from slurm_energy.domain.ids import ClusterName
-from slurm_energy.domain.reasons import REASON_SENTENCES, reason_sentence
 from slurm_energy.domain.report import (
+    REASON_SENTENCES,
     EnergyReport,
     EnergySum,
     GroupEnergyRecord,
     decode_record,
     encode_record,
+    reason_sentence,
 )
 from slurm_energy.errors import ValueRangeError
 

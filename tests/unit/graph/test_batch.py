@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from small_clusters import after, make_job, make_node, make_partition, make_snapshot
 
+from slurm_energy.domain.cluster import SwitchState
 from slurm_energy.domain.ids import ClusterName, PartitionName
-from slurm_energy.domain.topology import SwitchState
 from slurm_energy.errors import ValueRangeError
 from slurm_energy.graph.batch import batch_decisions, batch_devices, batch_fabrics, batch_queues, batch_tops
 from slurm_energy.graph.blocks import DeviceBlock

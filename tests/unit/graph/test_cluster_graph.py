@@ -6,10 +6,8 @@ import pytest
 from numpy.typing import NDArray
 from small_clusters import NOW, after, make_job, make_node, make_partition, make_snapshot
 
-from slurm_energy.domain.cluster import ClusterSnapshot, NodeGpus
+from slurm_energy.domain.cluster import ClusterSnapshot, GpuLink, GpuReading, NodeGpus, SwitchState
 from slurm_energy.domain.ids import JobId, NodeName, PartitionName
-from slurm_energy.domain.telemetry import GpuReading
-from slurm_energy.domain.topology import GpuLink, SwitchState
 from slurm_energy.errors import ValueRangeError
 from slurm_energy.graph import job_table
 from slurm_energy.graph.canonical import canonical

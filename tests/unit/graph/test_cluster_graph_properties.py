@@ -9,10 +9,19 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from small_clusters import NOW, later, make_job, make_node, make_partition, make_snapshot
 
-from slurm_energy.domain.cluster import ClusterSnapshot, JobDependency, JobState, NodeGpus, NodeState, PartitionState
+from slurm_energy.domain.cluster import (
+    ClusterSnapshot,
+    ClusterState,
+    GpuLink,
+    GpuReading,
+    JobDependency,
+    JobState,
+    NodeGpus,
+    NodeState,
+    PartitionState,
+    SwitchState,
+)
 from slurm_energy.domain.ids import ClusterName, JobId, NodeName, PartitionName
-from slurm_energy.domain.telemetry import ClusterState, GpuReading
-from slurm_energy.domain.topology import GpuLink, SwitchState
 from slurm_energy.graph import grouping, job_table
 from slurm_energy.graph.canonical import canonical
 from slurm_energy.graph.changes import Changes

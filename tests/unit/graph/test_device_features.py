@@ -3,8 +3,8 @@ from math import nan
 import numpy as np
 import pytest
 
+from slurm_energy.domain.cluster import GpuReading
 from slurm_energy.domain.ids import GpuTypeName
-from slurm_energy.domain.telemetry import GpuReading
 from slurm_energy.energy_model.board_limits import BoardLimits
 from slurm_energy.energy_model.catalog import CATALOG
 from slurm_energy.energy_model.curves import curves_of

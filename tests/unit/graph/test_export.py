@@ -2,9 +2,8 @@ import numpy as np
 import pytest
 from small_clusters import after, make_job, make_node, make_partition, make_snapshot
 
-from slurm_energy.domain.cluster import ClusterSnapshot, NodeGpus
+from slurm_energy.domain.cluster import ClusterSnapshot, NodeGpus, SwitchState
 from slurm_energy.domain.ids import PartitionName
-from slurm_energy.domain.topology import SwitchState
 from slurm_energy.graph.cluster_graph import ClusterGraph
 from slurm_energy.graph.export import edge_arrays, vertex_arrays
 from slurm_energy.graph.schema import EDGES, VERTICES

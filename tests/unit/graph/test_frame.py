@@ -3,9 +3,8 @@ from typing import Any
 import pytest
 from small_clusters import make_partition, make_snapshot
 
-from slurm_energy.domain.cluster import PartitionState
+from slurm_energy.domain.cluster import ClusterState, PartitionState
 from slurm_energy.domain.ids import ClusterName, PartitionName
-from slurm_energy.domain.telemetry import ClusterState
 from slurm_energy.graph.frame import Frame
 
 P, Q = make_partition("p"), make_partition("q", cluster=ClusterName("far"))

@@ -1,8 +1,8 @@
 import pytest
 from small_clusters import make_node
 
+from slurm_energy.domain.cluster import SwitchState
 from slurm_energy.domain.ids import NodeName
-from slurm_energy.domain.topology import SwitchState
 from slurm_energy.graph.group_table import GroupTable
 from slurm_energy.graph.schema import SWITCH, column
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_clusters import make_node
 
-from slurm_energy.domain.topology import GpuLink
+from slurm_energy.domain.cluster import GpuLink
 from slurm_energy.graph.grouping import GROUP_NODES, bucket_of, groups_of, switch_of
 
 

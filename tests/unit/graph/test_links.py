@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
+from slurm_energy.domain.cluster import GpuLink
 from slurm_energy.domain.ids import GpuTypeName
-from slurm_energy.domain.topology import GpuLink
 from slurm_energy.graph.device_features import device_type
 from slurm_energy.graph.links import BAND_DEVICES, MESH_DEVICES, device_links
 from slurm_energy.graph.schema import LINK

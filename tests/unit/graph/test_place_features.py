@@ -5,10 +5,8 @@ import pytest
 from numpy.typing import NDArray
 from small_clusters import make_node, make_partition
 
-from slurm_energy.domain.cluster import NodeGpus
+from slurm_energy.domain.cluster import ClusterState, GpuReading, NodeGpus, SwitchState
 from slurm_energy.domain.ids import ClusterName
-from slurm_energy.domain.telemetry import ClusterState, GpuReading
-from slurm_energy.domain.topology import SwitchState
 from slurm_energy.graph.place_features import (
     CLUSTER_SCALER,
     CONSTRAINT_SCALER,

@@ -2,10 +2,8 @@ import numpy as np
 import pytest
 from small_clusters import make_job, make_node, make_partition, make_snapshot
 
-from slurm_energy.domain.cluster import ClusterSnapshot, NodeGpus
+from slurm_energy.domain.cluster import ClusterSnapshot, ClusterState, NodeGpus, SwitchState
 from slurm_energy.domain.ids import ClusterName, PartitionName
-from slurm_energy.domain.telemetry import ClusterState
-from slurm_energy.domain.topology import SwitchState
 from slurm_energy.graph.blocks import Floats, TopBlock
 from slurm_energy.graph.cluster_graph import ClusterGraph
 from slurm_energy.graph.schema import CLUSTER, CONSTRAINT, PARTITION, SWITCH, UPLINK, Feature, column

@@ -1,7 +1,7 @@
 import os
 from pathlib import Path
 
-from slurm_energy.lab.bench.process_memory import memory_of, process_tree, stolen_seconds
+from slurm_energy.lab.bench.daemon_process import memory_of, process_tree, stolen_seconds
 
 STATUS = "Name:\tpython\nVmPeak:\t  999999 kB\nVmHWM:\t  100000 kB\nVmRSS:\t   90000 kB\n"
 CHILD = (

@@ -6,7 +6,7 @@ import pytest
 
 from slurm_energy.config import parse_config
 from slurm_energy.energy_model.catalog import gpu_type_from_device_name
-from slurm_energy.lab import energy_files, slurm_files
+from slurm_energy.lab import products, slurm_files
 from slurm_energy.lab.host import Host
 from slurm_energy.lab.layout import Layout
 from slurm_energy.lab.simgpu.specs import standard_gpus
@@ -123,7 +123,7 @@ def test_energy_settings_are_toml_that_the_product_reads_back() -> None:
         },
     )
 
-    text = energy_files.toml(energy_files.energy_settings(spec, LAYOUT, PORTS))
+    text = products.toml(products.energy_settings(spec, LAYOUT, PORTS))
     config = parse_config(tomllib.loads(text), source="test", environment={})
 
     assert config.daemon.socket_path == "/tmp/lab-of-test/run/energyd.sock"
@@ -138,7 +138,7 @@ def test_energy_settings_are_toml_that_the_product_reads_back() -> None:
 @pytest.mark.parametrize("gres_type", ["a100", "a40", "v100", "h100"])
 def test_daemon_of_the_lab_takes_its_gpus_for_what_they_are(gres_type: str) -> None:
     config = parse_config(
-        tomllib.loads(energy_files.toml(energy_files.energy_settings(SPEC, LAYOUT, PORTS))), source="x", environment={}
+        tomllib.loads(products.toml(products.energy_settings(SPEC, LAYOUT, PORTS))), source="x", environment={}
     )
     gpu = standard_gpus(gres_type, 1, "n1")[0]
 
@@ -150,7 +150,7 @@ def test_daemon_of_the_lab_takes_its_gpus_for_what_they_are(gres_type: str) -> N
 def test_plugin_settings_of_the_specification_win() -> None:
     spec = LabSpec(plugin_settings={"deadline_milliseconds": "200", "message": "no"})
 
-    assert energy_files.plugin_conf(spec, LAYOUT).splitlines() == [
+    assert products.plugin_conf(spec, LAYOUT).splitlines() == [
         "socket=/tmp/lab-of-test/run/energyd.sock.ctl",
         "deadline_milliseconds=200",
         "message=no",

@@ -3,8 +3,7 @@ from pathlib import Path
 import pytest
 
 from slurm_energy.errors import LabError
-from slurm_energy.lab.folder import claimed_folder, find_folder, remove_folder
-from slurm_energy.lab.layout import ROOT_VARIABLE
+from slurm_energy.lab.layout import ROOT_VARIABLE, claimed_folder, find_folder, remove_folder
 from slurm_energy.lab.spec import LabSpec
 
 
@@ -43,7 +42,7 @@ def test_last_lab_takes_the_usual_root_along_but_not_a_chosen_one(
     assert root.exists()
 
     monkeypatch.delenv(ROOT_VARIABLE)
-    monkeypatch.setattr("slurm_energy.lab.folder.labs_root", usual_root)
+    monkeypatch.setattr("slurm_energy.lab.layout.labs_root", usual_root)
     with claimed_folder(LabSpec(name="x")) as first, claimed_folder(LabSpec(name="y")) as second:
         pass
     remove_folder(LabSpec(name="x"), first)

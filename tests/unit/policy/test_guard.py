@@ -18,7 +18,7 @@ from policy_factory import (
 
 from slurm_energy.domain.decision import EnergyDecision, PolicyAnswer, Reason
 from slurm_energy.domain.job import EnergyMode, JobRequest
-from slurm_energy.domain.reasons import reason_sentence
+from slurm_energy.domain.report import reason_sentence
 from slurm_energy.policy.baselines import SlurmDefaultPolicy
 from slurm_energy.policy.guard import Guard, decision_entry, new_decision_id
 from slurm_energy.policy.oracle import OraclePolicy

@@ -2,8 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from slurm_energy.domain.cluster import SwitchState
 from slurm_energy.domain.ids import NodeName
-from slurm_energy.domain.topology import SwitchState
 from slurm_energy.slurm.convert_topology import MAX_LEVELS, MAX_NAMES, MAX_SWITCHES, Topology, convert_topology
 
 TREE = """\

@@ -1,6 +1,6 @@
 import pytest
 
-from slurm_energy.domain.hostlist import expand_hostlist
+from slurm_energy.domain.ids import expand_hostlist
 from slurm_energy.errors import ValueRangeError
 
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from slurm_energy.domain.cluster import SwitchState
 from slurm_energy.domain.ids import JobId
-from slurm_energy.domain.topology import SwitchState
 from slurm_energy.errors import SlurmError
 from slurm_energy.slurm.json_client import CommandSettings, JsonReader, command_environment
 

@@ -20,10 +20,8 @@ from small_worlds import (
     steps_of,
 )
 
-from slurm_energy.domain.cluster import ClusterSnapshot, JobDependency, JobState, NodeState
+from slurm_energy.domain.cluster import ClusterSnapshot, ClusterState, JobDependency, JobState, NodeState, SwitchState
 from slurm_energy.domain.ids import JobId
-from slurm_energy.domain.telemetry import ClusterState
-from slurm_energy.domain.topology import SwitchState
 from slurm_energy.policy.placement import ClusterView, Placement, PlacementRule, RunningJob, WaitingJob
 from slurm_energy.twin.device_model import PairSpeed, Thermal
 from slurm_energy.twin.engine import Engine

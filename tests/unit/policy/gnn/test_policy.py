@@ -13,11 +13,10 @@ from served_cluster import A100, SMALL, V100, context_of, guarded, lab, node, si
 from served_network import job_columns, options_policy, policy_of, saved
 from small_clusters import NOW, make_job, make_node, make_partition, make_snapshot
 
-from slurm_energy.domain.cluster import ClusterSnapshot
+from slurm_energy.domain.cluster import ClusterSnapshot, GpuReading
 from slurm_energy.domain.decision import EnergyDecision, Reason, RuntimeEstimate
 from slurm_energy.domain.ids import GpuTypeName, PartitionName
 from slurm_energy.domain.job import EnergyMode
-from slurm_energy.domain.telemetry import GpuReading
 from slurm_energy.errors import CheckpointError, ConfigError
 from slurm_energy.graph import schema
 from slurm_energy.graph.cluster_graph import ClusterGraph
