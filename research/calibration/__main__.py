@@ -1,4 +1,4 @@
-"""Fit what the product does not compute with, print how well it fits, compare it with the files beside this one.
+"""Fit what users do not fit again, print how well it fits, compare it with the coefficients that are kept.
 
 python -m research.calibration --data ../shared/data [--check] [--part NAME] [--output FOLDER]
 """
@@ -16,16 +16,18 @@ from research.calibration.power_limit import fit_power_limit
 from research.calibration.scaling import fit_scaling
 from research.calibration.sharing import fit_sharing
 from slurm_energy.cli.calibrate import error_table, is_confirmed, progress_bar, say_differences
+from slurm_energy.energy_model import coefficients
 from slurm_energy.energy_model.calibration.parts import Part, fit_parts, write_fits
 from slurm_energy.errors import SlurmEnergyError
 
 FOLDER = Path(__file__).parent
+ENERGY_MODEL = coefficients.FOLDER
 PARTS = (
     Part("activity", fit_activity, FOLDER),
     Part("power_limit", fit_power_limit, FOLDER),
     Part("scaling", fit_scaling, FOLDER),
     Part("sharing", fit_sharing, FOLDER),
-    Part("host", fit_host, FOLDER),
+    Part("host", fit_host, ENERGY_MODEL),
 )
 
 
