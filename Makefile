@@ -32,8 +32,8 @@ demo: install-demo  ## Install what is missing, run one workload twice in a labo
 
 test: test-unit test-cluster  ## All tests, the real cluster included
 
-# One process for each core. None takes the second core for torch's threads (tests/unit/conftest.py).
-UNIT_PYTEST := $(PY) -m pytest tests/unit -n auto --dist worksteal
+# One process for each core, and none of them takes another's core for torch's threads.
+UNIT_PYTEST := OMP_NUM_THREADS=1 $(PY) -m pytest tests/unit -n auto --dist worksteal
 
 test-unit: install-test compiled  ## All tests that need neither root nor a cluster, the slow ones too
 	@$(UNIT_PYTEST) $(PYTEST_FLAGS)

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from fake_daemon import FakeDaemon
 from fake_sbatch import FakeSbatch
+from measured_data import MEASURED
 
 from slurm_energy.cli.energy_sbatch import _PLUGIN_LINE
 from slurm_energy.cli.sbatch_find import EXPLAIN_VARIABLE
@@ -23,7 +24,7 @@ from slurm_energy.slurm.sbatch_script import script_directives
 from slurm_energy.wire.codec import Message
 
 WRAPPER = [sys.executable, "-m", "slurm_energy.cli.energy_sbatch"]
-HEADERS = Path(__file__).parents[3] / "shared" / "data" / "sbatch_headers" / "sbatch_headers.jsonl"
+HEADERS = MEASURED / "sbatch_headers" / "sbatch_headers.jsonl"
 LINE = "a100 at 1275 of 1410 MHz: about 13 % less energy, 5 % longer; opt out with --energy=off"
 UGLY = [
     b"--wrap",
@@ -603,7 +604,6 @@ def words_that_sbatch_found(script: Path, slurm_conf: Path) -> list[str]:
 
 
 @pytest.mark.skipif(shutil.which("sbatch") is None, reason="Slurm's sbatch is not installed")
-@pytest.mark.skipif(not HEADERS.exists(), reason=f"{HEADERS} is absent")
 def test_real_headers_give_the_words_that_the_real_sbatch_finds(tmp_path: Path) -> None:
     slurm_conf = tmp_path / "slurm.conf"
     slurm_conf.write_text(SLURM_CONF, encoding="utf-8")

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from measured_data import MEASURED
 
 pytest.importorskip("scipy", reason="scipy is not installed: the twin extra has it")
 from slurm_energy.cli.main import cli, main
@@ -13,8 +14,6 @@ from slurm_energy.energy_model.calibration import parts  # needs scipy
 from slurm_energy.energy_model.calibration.document import Tell, document
 from slurm_energy.energy_model.coefficients import FitError
 from slurm_energy.errors import DataFileError
-
-DATA = Path(__file__).resolve().parents[4] / "shared" / "data"
 
 
 def fit_of(error: float, bound: float | None = 0.2) -> Any:
@@ -114,6 +113,5 @@ def test_folder_that_cannot_be_written_is_refused(tmp_path: Path, package: Path)
     assert main(["calibrate", "--data", str(tmp_path / "data"), "--output", str(tmp_path / "file" / "x")]) == 1
 
 
-@pytest.mark.skipif(not DATA.is_dir(), reason=f"measured data sets are not at {DATA}: nothing to fit")
 def test_real_part_is_as_in_the_package() -> None:
-    assert main(["calibrate", "--data", str(DATA), "--part", "saturation", "--part", "mig", "--check"]) == 0
+    assert main(["calibrate", "--data", str(MEASURED), "--part", "saturation", "--part", "mig", "--check"]) == 0

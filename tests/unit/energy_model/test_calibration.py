@@ -1,8 +1,8 @@
 import json
 import math
-from pathlib import Path
 
 import pytest
+from measured_data import MEASURED
 
 from slurm_energy.domain.ids import GpuTypeName
 from slurm_energy.energy_model.curves import CURVES_PATH, curves_of
@@ -14,11 +14,6 @@ fitting = pytest.importorskip(
 from slurm_energy.energy_model.calibration.clocks import calibrated_table, read_sweeps  # noqa: E402  # needs scipy
 from slurm_energy.energy_model.calibration.sweep_fit import SweepPoint, fit_sweep, smoothed_readings  # noqa: E402  # needs scipy
 from slurm_energy.errors import ValueRangeError  # noqa: E402  # needs scipy
-
-DATA = Path(__file__).resolve().parents[4] / "shared" / "data"
-needs_data = pytest.mark.skipif(
-    not (DATA / "perseus_dvfs").is_dir(), reason=f"measured clock sweeps are not at {DATA}: nothing to compare with"
-)
 
 
 def made_sweep(limit_watts: float = 1e9) -> list[SweepPoint]:
@@ -74,10 +69,9 @@ def test_sweep_of_three_clocks_is_refused() -> None:
         fit_sweep(made_sweep()[:3], 1000, 500.0)
 
 
-@needs_data
 def test_shipped_table_equals_a_fit_of_the_data_sets() -> None:
     shipped = json.loads(CURVES_PATH.read_text())["gpu_types"]
-    fitted = calibrated_table(read_sweeps(DATA))["gpu_types"]
+    fitted = calibrated_table(read_sweeps(MEASURED))["gpu_types"]
     assert fitted.keys() == shipped.keys()
     for gpu, entry in fitted.items():
         assert entry["origin"] == shipped[gpu]["origin"]
@@ -90,10 +84,9 @@ def test_shipped_table_equals_a_fit_of_the_data_sets() -> None:
             assert shipped[gpu]["curves"][workload]["runtime_error"] == pytest.approx(curve["runtime_error"], abs=1e-3)
 
 
-@needs_data
 @pytest.mark.parametrize("gpu", ["a100-sxm4-80gb", "a40", "v100-pcie-16gb"])
 def test_stated_errors_of_the_shipped_table_are_true(gpu: str) -> None:
-    sweeps = read_sweeps(DATA)[gpu]
+    sweeps = read_sweeps(MEASURED)[gpu]
     for curve in curves_of(GpuTypeName(gpu)):
         points = sweeps[curve.workload]
         power = sum(abs(curve.watts(p.sm_clock_mhz) / p.watts - 1) for p in points) / len(points)
@@ -101,7 +94,6 @@ def test_stated_errors_of_the_shipped_table_are_true(gpu: str) -> None:
         assert (curve.power_error, curve.runtime_error) == pytest.approx((power, time), abs=2e-4)
 
 
-@needs_data
 @pytest.mark.parametrize("max_slowdown", [0.02, 0.05, 0.10, 0.20, 0.30])
 @pytest.mark.parametrize("gpu", ["a100-sxm4-80gb", "a40", "v100-pcie-16gb"])
 def test_saving_that_is_promised_is_the_one_that_was_measured(gpu: str, max_slowdown: float) -> None:
@@ -109,7 +101,7 @@ def test_saving_that_is_promised_is_the_one_that_was_measured(gpu: str, max_slow
     point = best_operating_point(GpuTypeName(gpu), max_slowdown, power_limit_watts=math.inf)
     assert point is not None
     changes = []
-    for points in read_sweeps(DATA)[gpu].values():
+    for points in read_sweeps(MEASURED)[gpu].values():
         joules = {one.sm_clock_mhz: one.watts * one.seconds for one in points}
         changes.append(joules[point.sm_clock_mhz] / joules[point.default_clock_mhz] - 1.0)
     measured = sum(changes) / len(changes)

@@ -1,16 +1,16 @@
 """Data sheets against the specification table that they are checked with."""
 
 import csv
-from pathlib import Path
 
 import pytest
+from measured_data import MEASURED
 
 from slurm_energy.domain.ids import GpuTypeName
 from slurm_energy.energy_model.coefficients import coefficients
 from slurm_energy.energy_model.data_sheets import DATA_SHEETS
 from slurm_energy.energy_model.saturation import saturation
 
-TABLE = Path(__file__).parents[4] / "shared/data/gpu_specs/gpu_specs.csv"
+TABLE = MEASURED / "gpu_specs" / "gpu_specs.csv"
 NAMES = {
     "a100-sxm4-80gb": "A100 SXM4 80 GB",
     "a100-sxm4-40gb": "A100 SXM4 40 GB",
@@ -51,8 +51,6 @@ PCIE_GB_PER_SECOND = {"PCIe 3.0 x16": 16.0, "PCIe 4.0 x16": 32.0, "PCIe 5.0 x16"
 
 @pytest.fixture(scope="module")
 def table() -> dict[str, dict[str, str]]:
-    if not TABLE.exists():
-        pytest.skip(f"{TABLE} is not here: the specification table is no part of the repository")
     with TABLE.open(encoding="utf-8", newline="") as file:
         rows: dict[str, dict[str, str]] = {}
         for row in csv.DictReader(file):

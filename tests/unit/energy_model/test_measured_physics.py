@@ -3,9 +3,9 @@
 import json
 import math
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
+from measured_data import MEASURED
 
 pytest.importorskip("scipy", reason="scipy is not installed: the twin extra has it")
 from slurm_energy.domain.ids import GpuTypeName
@@ -16,12 +16,8 @@ from slurm_energy.energy_model.calibration.sweep_fit import SweepPoint
 from slurm_energy.energy_model.curves import WorkloadCurve, curves_of
 from slurm_energy.energy_model.operating_point import ClockCost, best_operating_point, clock_table
 
-DATA = Path(__file__).resolve().parents[4] / "shared" / "data"
-SWEEP = DATA / "perseus_dvfs" / "stage_clock_sweep.csv"
-needs_data = pytest.mark.skipif(
-    not SWEEP.is_file(), reason=f"measured data sets are not at {DATA}: nothing to compare with"
-)
-STAGES: dict[Stage, tuple[SweepPoint, ...]] = read_perseus_stages(SWEEP) if SWEEP.is_file() else {}
+SWEEP = MEASURED / "perseus_dvfs" / "stage_clock_sweep.csv"
+STAGES: dict[Stage, tuple[SweepPoint, ...]] = read_perseus_stages(SWEEP)
 BOUNDS = (0.0, 0.01, 0.02, 0.05, 0.10, 0.15, 0.20, 0.30, math.inf)
 FAST_PARTS = [part for part in PACKAGED_PARTS if part.name != "curves"]
 """The curves take ten seconds to fit; test_calibration compares them."""
@@ -37,14 +33,12 @@ def shipped_curve(stage: Stage) -> WorkloadCurve:
     raise AssertionError(f"no shipped curve stands for {stage}")
 
 
-@needs_data
 def test_all_sixty_four_stages_are_measured() -> None:
     assert len(STAGES) == 2 * 2 * 2 * 8
     assert {len(points) for (gpu, *_), points in STAGES.items() if gpu == "a40"} == {60}
     assert {len(points) for (gpu, *_), points in STAGES.items() if gpu != "a40"} == {38}
 
 
-@needs_data
 @pytest.mark.parametrize("stage", STAGES, ids=lambda stage: "-".join(map(str, stage)))
 def test_power_is_within_four_and_time_within_three_percent_on_every_stage(stage: Stage) -> None:
     curve, points = shipped_curve(stage), STAGES[stage]
@@ -54,7 +48,6 @@ def test_power_is_within_four_and_time_within_three_percent_on_every_stage(stage
     assert time <= 0.03
 
 
-@needs_data
 @pytest.mark.parametrize("stage", STAGES, ids=lambda stage: "-".join(map(str, stage)))
 def test_oracle_equals_the_exhaustive_optimum_of_the_measured_grid(stage: Stage) -> None:
     points = STAGES[stage]
@@ -73,7 +66,6 @@ def test_oracle_equals_the_exhaustive_optimum_of_the_measured_grid(stage: Stage)
         assert (1.0 + best.energy_change) * default.watts * default.seconds == pytest.approx(least, rel=1e-8)
 
 
-@needs_data
 @pytest.mark.parametrize("stage", STAGES, ids=lambda stage: "-".join(map(str, stage)))
 def test_oracle_of_the_shipped_curve_equals_the_exhaustive_optimum_of_that_curve(stage: Stage) -> None:
     curve, gpu = shipped_curve(stage), GpuTypeName(stage[0])
@@ -88,7 +80,6 @@ def test_oracle_of_the_shipped_curve_equals_the_exhaustive_optimum_of_that_curve
     assert all(after <= before for before, after in pairwise(changes))
 
 
-@needs_data
 @pytest.mark.parametrize("stage", [stage for stage in STAGES if stage[0] != "a40"], ids=lambda s: "-".join(map(str, s)))
 def test_clock_chosen_on_the_a100_costs_at_most_four_percent_more_than_the_best_single_reading(stage: Stage) -> None:
     """Single readings scatter, the shipped ones are medians; no choice is 0.3 points slower than promised."""
@@ -102,8 +93,7 @@ def test_clock_chosen_on_the_a100_costs_at_most_four_percent_more_than_the_best_
         assert slowdown[point.sm_clock_mhz] <= bound + 0.003
 
 
-@needs_data
 @pytest.mark.parametrize("part", FAST_PARTS, ids=lambda part: part.name)
 def test_packaged_coefficients_equal_a_fresh_fit(part: Part) -> None:
-    fresh = json.loads(text_of(part.fit(DATA, silent)))
+    fresh = json.loads(text_of(part.fit(MEASURED, silent)))
     assert list(differences(packaged(part), fresh, TOLERANCE)) == []

@@ -1,8 +1,8 @@
 import csv
 import math
 from collections import defaultdict
-from pathlib import Path
 
+import measured_data
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -20,7 +20,7 @@ from slurm_energy.energy_model.operating_point import (
 )
 from slurm_energy.errors import ValueRangeError
 
-SWEEP = Path(__file__).resolve().parents[4] / "shared" / "data" / "perseus_dvfs" / "stage_clock_sweep.csv"
+SWEEP = measured_data.MEASURED / "perseus_dvfs" / "stage_clock_sweep.csv"
 A100 = GpuTypeName("a100-sxm4-80gb")
 MEASURED = sorted(shipped_curves())
 BOUNDS = (0.0, 0.01, 0.02, 0.03, 0.05, 0.075, 0.10, 0.15, 0.20, 0.30, 0.50, 1.0, 2.0)
@@ -52,7 +52,6 @@ def check_bound(point: OperatingPoint, name: GpuTypeName, limit_watts: float, ma
             assert here.seconds <= (1.0 + max_slowdown + 1e-8) * default.seconds
 
 
-@pytest.mark.skipif(not SWEEP.is_file(), reason=f"measured clock sweeps are not at {SWEEP}: nothing to compare with")
 def test_oracle_equals_the_exhaustive_optimum_of_every_measured_sweep() -> None:
     sweeps: dict[tuple[str, str, str, str], list[tuple[int, float, float]]] = defaultdict(list)
     with SWEEP.open(newline="") as file:

@@ -8,14 +8,13 @@ from typing import Any
 
 import pytest
 from bounds_worlds import make_device, make_pool, make_world
+from measured_data import write_philly_jobs
 
 from slurm_energy.errors import ValueRangeError
 from slurm_energy.evaluation.arena_plan import ArenaPlan, workload_of_plan, world_of_plan
 from slurm_energy.evaluation.bounds import TraceOptions, clairvoyant_bound
 from slurm_energy.twin.job import Job, Workload
 from slurm_energy.twin.world import Partition
-
-PHILLY = Path(__file__).resolve().parents[4] / "shared" / "data" / "philly_trace" / "philly_jobs.csv"
 
 
 def make_workload(*jobs: Job) -> Workload:
@@ -193,10 +192,10 @@ def test_a_trace_of_57585_jobs_is_bounded_in_seconds() -> None:
     assert perf_counter() - before < 20.0
 
 
-@pytest.mark.skipif(not PHILLY.is_file(), reason=f"the published trace is not at {PHILLY}: nothing to bound")
-def test_the_whole_philly_trace_is_bounded_as_the_arena_runs_it() -> None:
+@pytest.mark.slow
+def test_the_whole_philly_trace_is_bounded_as_the_arena_runs_it(tmp_path: Path) -> None:
     """Work of 76 groups, each some nine orders of magnitude above a unit: the solver gave up on it as it stood."""
-    plan = ArenaPlan(policies=("slurm-default",), world="philly-a100", workload=PHILLY)
+    plan = ArenaPlan(policies=("slurm-default",), world="philly-a100", workload=write_philly_jobs(tmp_path))
     world = world_of_plan(plan)
     workload = workload_of_plan(plan, world, 1)
     bound = clairvoyant_bound(world, workload)

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from measured_data import MEASURED
 
 np = pytest.importorskip("numpy", reason="numpy is not installed: the twin extra has it")
 pytest.importorskip("scipy", reason="scipy is not installed: the twin extra has it")
@@ -26,8 +27,6 @@ from slurm_energy.energy_model.calibration.parts import TOLERANCE, Part, package
 from slurm_energy.energy_model.coefficients import errors_of  # noqa: E402
 from slurm_energy.errors import DataFileError, ValueRangeError  # noqa: E402
 
-DATA = Path(__file__).resolve().parents[4] / "shared" / "data"
-needs_data = pytest.mark.skipif(not DATA.is_dir(), reason=f"measured data sets are not at {DATA}: nothing to fit")
 EXPONENTS = ((1.0, 0.5), (2.0, 1.0))
 
 
@@ -206,10 +205,9 @@ def test_bad_row_is_named(tmp_path: Path, read: object, columns: str, row: str, 
         read(path)  # type: ignore[operator]  # one of several readers of one file
 
 
-@needs_data
 @pytest.mark.parametrize("part", PARTS, ids=lambda part: part.name)
 def test_kept_coefficients_equal_a_fresh_fit(part: Part) -> None:
-    fresh = json.loads(text_of(part.fit(DATA, silent)))
+    fresh = json.loads(text_of(part.fit(MEASURED, silent)))
     assert list(differences(packaged(part), fresh, TOLERANCE)) == []
 
 

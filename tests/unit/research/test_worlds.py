@@ -5,35 +5,29 @@ import json
 from pathlib import Path
 
 import pytest
+from measured_data import MEASURED
 
 from research.worlds.__main__ import TABLES, compact_json, main
 from research.worlds.gavel import pair_watts, relative_speeds, zeus_sweep
 from research.worlds.matrix import fit_saturation
 from slurm_energy.twin.world_file import shipped_world
 
-DATA = Path(__file__).resolve().parents[4] / "shared" / "data"
-needs_data = pytest.mark.skipif(
-    not (DATA / "gavel_throughputs").is_dir(), reason=f"the data sets are not at {DATA}: nothing to compare with"
-)
-
 
 def rows(*path: str) -> list[dict[str, str]]:
     """Rows of a data set."""
-    with DATA.joinpath(*path).open(newline="", encoding="utf-8") as file:
+    with MEASURED.joinpath(*path).open(newline="", encoding="utf-8") as file:
         return list(csv.DictReader(file))
 
 
-@needs_data
 def test_the_packaged_tables_are_what_the_data_give() -> None:
-    assert main([str(DATA), "--check"]) == 0
+    assert main([str(MEASURED), "--check"]) == 0
 
 
-@needs_data
 def test_a_changed_table_is_noticed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([str(DATA), "--output", str(tmp_path)]) == 0
+    assert main([str(MEASURED), "--output", str(tmp_path)]) == 0
     (tmp_path / "tum128.json").write_text("{}", encoding="utf-8")
 
-    assert main([str(DATA), "--output", str(tmp_path), "--check"]) == 1
+    assert main([str(MEASURED), "--output", str(tmp_path), "--check"]) == 1
     assert "tum128.json" in capsys.readouterr().err
 
 
@@ -42,7 +36,6 @@ def test_missing_data_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert next(iter(TABLES)) in capsys.readouterr().err
 
 
-@needs_data
 @pytest.mark.parametrize(("gpu", "device"), [("P100", "p100"), ("V100", "v100")])
 def test_the_clocks_of_gavels_devices_are_the_mean_speeds_at_the_power_limits(gpu: str, device: str) -> None:
     sweep = zeus_sweep(row for row in rows("zeus_power_limit", "power_limit_sweep.csv") if row["gpu"] == gpu)
@@ -52,7 +45,6 @@ def test_the_clocks_of_gavels_devices_are_the_mean_speeds_at_the_power_limits(gp
     assert clocks == pytest.approx(relative_speeds(sweep), rel=1e-3)
 
 
-@needs_data
 def test_gavels_rates_are_the_measured_ones() -> None:
     devices = shipped_world("gavel-shared").devices
     checked = 0
@@ -68,7 +60,6 @@ def test_gavels_rates_are_the_measured_ones() -> None:
     assert checked > 190
 
 
-@needs_data
 def test_the_power_of_a_shared_gpu_is_near_what_was_measured_on_an_h100() -> None:
     solo = {row["workload"]: row for row in rows("h100-measured", "training_solo.csv")}
     errors = []
@@ -86,9 +77,8 @@ def test_the_power_of_a_shared_gpu_is_near_what_was_measured_on_an_h100() -> Non
     assert max(errors) < 0.12
 
 
-@needs_data
 def test_the_saturation_fit_is_near_the_measured_products() -> None:
-    saturation = fit_saturation(DATA / "h100-measured" / "gemm_saturation.csv")
+    saturation = fit_saturation(MEASURED / "h100-measured" / "gemm_saturation.csv")
 
     assert saturation.rate_error < 0.08
     assert saturation.activity_error < 0.06

@@ -4,9 +4,9 @@ import json
 from collections import Counter
 from collections.abc import Mapping
 from datetime import datetime
-from pathlib import Path
 
 import pytest
+from measured_data import MEASURED
 
 from slurm_energy.domain.job import EnergyMode, EnergyOptions, GpuDemand, JobRequest
 from slurm_energy.errors import ValueRangeError
@@ -17,7 +17,7 @@ from slurm_energy.slurm.sbatch_script import script_directives
 from slurm_energy.wire.messages import parse_submitted_job
 
 NOW = datetime(2026, 3, 4, 12, 0, 0).timestamp()
-HEADERS = Path(__file__).parents[4] / "shared" / "data" / "sbatch_headers" / "sbatch_headers.jsonl"
+HEADERS = MEASURED / "sbatch_headers" / "sbatch_headers.jsonl"
 
 
 def make_job(*words: str, script: str | None = None, environment: Mapping[str, str] | None = None) -> SbatchJob:
@@ -205,9 +205,6 @@ def test_what_is_not_looked_at_is_told() -> None:
     ]
 
 
-@pytest.mark.skipif(
-    not HEADERS.exists(), reason=f"{HEADERS} is absent: the real sbatch headers are not in this checkout"
-)
 def test_every_real_header_is_read() -> None:
     counts: Counter[str] = Counter()
     for line in HEADERS.read_text(encoding="utf-8").splitlines():

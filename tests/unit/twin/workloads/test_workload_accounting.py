@@ -1,10 +1,11 @@
 import json
 from dataclasses import fields
 from math import inf
-from pathlib import Path, PurePath
+from pathlib import PurePath
 from typing import Any
 
 import pytest
+from measured_data import MEASURED
 
 from slurm_energy.domain.cluster import JobState
 from slurm_energy.domain.ids import JobId, PartitionName
@@ -14,8 +15,6 @@ from slurm_energy.slurm.sacct_parsable import convert_parsable
 from slurm_energy.twin.job import Job, Workload
 from slurm_energy.twin.workloads.accounting import workload_of_accounting
 from slurm_energy.twin.workloads.replay import LoadOptions, ReplayKind
-
-DATA = Path(__file__).resolve().parents[5] / "shared" / "data" / "slurm_rest_fixtures"
 
 
 def state(number: int = 1, **fields: Any) -> JobState:
@@ -163,10 +162,9 @@ def _row(job: Job) -> tuple[Any, ...]:
     return tuple(getattr(job, field.name) for field in fields(Job))
 
 
-@pytest.mark.skipif(not DATA.is_dir(), reason=f"answers of real Slurm are not at {DATA}: nothing to replay")
 def test_accounting_of_real_slurm_can_be_replayed() -> None:
     replayed = 0
-    for path in sorted(DATA.rglob("slurmdb-job-*.json")):
+    for path in sorted(MEASURED.rglob("slurmdb-job-*.json")):
         states = convert_accounting(json.loads(path.read_text())).items
         found = workload_of_accounting(states, LoadOptions(processors_per_device=1), source=path)
         replayed += len(found.jobs)

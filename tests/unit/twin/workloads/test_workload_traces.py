@@ -3,17 +3,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from measured_data import MEASURED, write_philly_jobs
 
 from slurm_energy.errors import ConfigError, WorkloadError
 from slurm_energy.twin.device_model import DeviceModel, Load, Scaling
 from slurm_energy.twin.workloads.formats import Format, load_workload, recognised_format
 from slurm_energy.twin.workloads.replay import LoadOptions, ReplayKind, kinds_of_device
 from slurm_energy.twin.workloads.time_limits import ROUND_SECONDS, round_limit_seconds, with_estimate_errors
-
-DATA = Path(__file__).resolve().parents[5] / "shared" / "data"
-needs_data = pytest.mark.skipif(
-    not (DATA / "philly_trace").is_dir(), reason=f"the published traces are not at {DATA}: nothing to load"
-)
 
 PHILLY = "submit_time,duration_s,num_gpus,gpu_time_s,vc\n"
 GAVEL = "trace,job_type,total_steps,scale_factor,priority_weight,slo,arrival_time_s\n"
@@ -208,11 +204,9 @@ def test_kind_without_a_time_is_refused(seconds: float) -> None:
         ReplayKind(seconds_per_unit=seconds)
 
 
-@needs_data
 @pytest.mark.parametrize(
     ("file", "format_name", "jobs"),
     [
-        ("philly_trace/philly_jobs.csv", "philly", 57_585),
         ("gavel_traces/philly_arrivals.csv", "gavel", 9_756),
         ("gavel_traces/physical_cluster.csv", "gavel", 15),
         ("alibaba_openb/pods_first_two_thirds.csv", "alibaba", 4_191),
@@ -221,14 +215,17 @@ def test_kind_without_a_time_is_refused(seconds: float) -> None:
     ],
 )
 def test_published_trace_is_recognised_and_loads_whole(file: str, format_name: Format, jobs: int) -> None:
-    assert recognised_format(DATA / file) == format_name
-    found = load_workload(DATA / file)
+    assert recognised_format(MEASURED / file) == format_name
+    found = load_workload(MEASURED / file)
     assert (len(found.jobs), found.bad_rows) == (jobs, 0)
 
 
-@needs_data
-def test_philly_trace_has_its_known_figures() -> None:
-    jobs = load_workload(DATA / "philly_trace" / "philly_jobs.csv").jobs
+def test_philly_trace_is_recognised_loads_whole_and_has_its_known_figures(tmp_path: Path) -> None:
+    path = write_philly_jobs(tmp_path)
+    assert recognised_format(path) == "philly"
+    found = load_workload(path)
+    jobs = found.jobs
+    assert (len(jobs), found.bad_rows) == (57_585, 0)
     assert float(np.median([job.true_units / job.gpu_counts[0] for job in jobs])) / 60.0 == pytest.approx(30.0, abs=1.5)
     assert max(job.true_units / job.gpu_counts[0] for job in jobs) / 86_400.0 == pytest.approx(38.0, abs=1.0)
     assert sum(job.gpu_counts == (1,) for job in jobs) / len(jobs) == pytest.approx(0.95, abs=0.01)
