@@ -26,13 +26,14 @@ test: test-unit test-cluster  ## All tests, the real cluster included
 test-unit: install-test  ## Tests that need neither root nor a cluster
 	@$(PY) -m pytest tests/unit $(PYTEST_FLAGS)
 
-# Most of the time of a laboratory is waiting: three at a time fill two cores. The longest files come first.
+# Most of the time of a laboratory is waiting: three at a time fill two cores.
 # What measures time is marked `alone` and runs afterwards, with nothing beside it.
 CLUSTER_PYTEST := sh scripts/as-root.sh env SLURM_ENERGY_REQUIRE_LAB=1 SLURM_ENERGY_REQUIRE_SERVERS=1 $(PY) -m pytest
-CLUSTER_TESTS ?= tests/integration/test_no_traceback.py tests/e2e/trial tests/e2e tests/plugin tests/integration
+CLUSTER_TESTS ?= tests/e2e tests/plugin tests/integration
+CLUSTER_WORKERS ?= 3
 
 test-cluster: install-test native  ## Tests of processes, databases, hooks and a real Slurm; as root
-	@$(CLUSTER_PYTEST) -n 3 --dist loadfile --no-loadscope-reorder -m 'not alone' $(CLUSTER_TESTS) $(PYTEST_FLAGS)
+	@$(CLUSTER_PYTEST) -n $(CLUSTER_WORKERS) --dist loadfile --no-loadscope-reorder -m 'not alone' $(CLUSTER_TESTS) $(PYTEST_FLAGS)
 	@$(CLUSTER_PYTEST) -m alone $(CLUSTER_TESTS) $(PYTEST_FLAGS)
 
 check: install-test  ## Formats, lint, types, import rows, shell and C warnings
