@@ -51,15 +51,16 @@ coverage: install-unit compiled  ## What `make unit` runs through, line by line 
 figures:  ## Print files, lines and importers of the package as a table
 	@$(PY) scripts/figures.py
 
-# Most of the time of a laboratory is waiting: three at a time fill two cores. The longest files come first.
+# Most of the time of a laboratory is waiting: three at a time fill two cores.
 # What measures time is marked `alone` and runs afterwards, with nothing beside it.
 CLUSTER_PYTEST := sh scripts/as-root.sh env SLURM_ENERGY_REQUIRE_LAB=1 SLURM_ENERGY_REQUIRE_SERVERS=1 $(PY) -m pytest
-CLUSTER_TESTS ?= tests/integration/test_no_traceback.py tests/e2e/trial tests/e2e tests/plugin tests/integration
+CLUSTER_TESTS ?= tests/e2e tests/plugin tests/integration
+CLUSTER_WORKERS ?= 3
 
 QUICK_CLUSTER_TESTS := tests/e2e/test_one_job.py -k "reaches_prolog_and_epilog or exactly_the_jobs_gpus"
 
 test-cluster: install-test native compiled  ## Tests of processes, databases, hooks and a real Slurm; as root
-	@$(CLUSTER_PYTEST) -n 3 --dist loadfile --no-loadscope-reorder -m 'not alone' $(CLUSTER_TESTS) $(PYTEST_FLAGS)
+	@$(CLUSTER_PYTEST) -n $(CLUSTER_WORKERS) --dist loadfile --no-loadscope-reorder -m 'not alone' $(CLUSTER_TESTS) $(PYTEST_FLAGS)
 	@$(CLUSTER_PYTEST) -m alone $(CLUSTER_TESTS) $(PYTEST_FLAGS)
 
 lint: install-test

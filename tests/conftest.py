@@ -1,4 +1,4 @@
-"""What every test shares: the laboratory's fixtures, and property tests that a busy machine's clock does not fail."""
+"""What every test shares: the laboratory's fixtures, the order of long files, and property tests without a clock."""
 
 import signal
 from collections.abc import Iterator
@@ -15,9 +15,26 @@ pytest_plugins = ("lab_fixtures", "no_processes")
 settings.register_profile("steady", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("steady")
 
+LONG_FILES = (
+    "test_install_page.py",
+    "test_planted_mistakes.py",
+    "test_fault_cells.py",
+    "test_partitions.py",
+    "test_no_traceback.py",
+    "test_slurm_update.py",
+    "test_training.py",
+)
+"""They are started first, so that none of them is what the other processes wait for at the end."""
+
 # A run in the background inherits an ignored Ctrl-C, and so would every program that a test interrupts.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the long files first; the order of everything else stays."""
+    places = {name: place for place, name in enumerate(LONG_FILES)}
+    items.sort(key=lambda item: places.get(item.path.name, len(LONG_FILES)))
 
 
 @pytest.fixture

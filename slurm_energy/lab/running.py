@@ -20,6 +20,7 @@ from slurm_energy.wire.client import exchange
 from slurm_energy.wire.codec import Message
 
 DEFAULT_TIMEOUT_SECONDS = 30.0
+_DAEMON_LIMIT_SECONDS = 90.0
 _STOP_LIMIT_SECONDS = 15.0
 _PING_SECONDS = 2.0
 
@@ -232,9 +233,9 @@ class Lab:
         """Wait until slurm-energyd answers and, with `snapshot`, knows the cluster.
 
         Raises:
-            LabError: it does not within 30 s.
+            LabError: it does not within 90 s; what reads the cluster is a process of low priority.
         """
-        end = time.monotonic() + DEFAULT_TIMEOUT_SECONDS
+        end = time.monotonic() + _DAEMON_LIMIT_SECONDS
         while True:
             try:
                 answer = self.ping()

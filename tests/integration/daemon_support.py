@@ -272,7 +272,7 @@ def running_daemon(directory: Path, **daemon_settings: object) -> Iterator[Runni
                 raise
 
 
-def wait_until(condition: Any, what: str, daemon: RunningDaemon | None = None, limit_seconds: float = 60.0) -> None:
+def wait_until(condition: Any, what: str, daemon: RunningDaemon | None = None, limit_seconds: float = 90.0) -> None:
     """Return once the condition holds."""
     end = time.monotonic() + limit_seconds
     while not condition():

@@ -49,6 +49,11 @@ def test_slurm_conf_line_that_is_not_one_setting_is_refused(line: str) -> None:
         LabSpec(slurm_conf_lines=(line,))
 
 
+def test_repairs_without_a_pause_are_refused() -> None:
+    with pytest.raises(LabError, match="one second is the least"):
+        LabSpec(repair_seconds=0)
+
+
 def test_unknown_node_is_refused_with_the_known_ones() -> None:
     spec = LabSpec(partitions=(PartitionSpec(name="a40", nodes=2, gpus_per_node=1),))
 
@@ -62,6 +67,7 @@ def test_specification_survives_its_description(tmp_path: object) -> None:
         name="x-1",
         accounting=True,
         time_scale=10.0,
+        repair_seconds=7,
         settings={"policy": {"name": "oracle"}},
         slurm_conf_lines=("KillWait=9",),
         keep=True,
