@@ -12,19 +12,18 @@ from pathlib import Path
 from typing import Any
 
 from slurm_energy.config import Config
-from slurm_energy.daemon.children import ChildProcess
 from slurm_energy.daemon.decide import JobHistory, create_decider
-from slurm_energy.daemon.door_link import DoorLink
-from slurm_energy.daemon.doorway import PluginDoor, local_listener, plugin_listener, report_listener
-from slurm_energy.daemon.entries import DAEMON_STREAM
-from slurm_energy.daemon.frames import SnapshotBegins, SnapshotComplete, SnapshotPart
-from slurm_energy.daemon.journal import JournalWriter, journal_directory
-from slurm_energy.daemon.journal_queue import JournalQueue
-from slurm_energy.daemon.peers import privileged_user_ids, user_id_of
-from slurm_energy.daemon.policy_slot import POLICY_MODULE, PolicySlot
-from slurm_energy.daemon.recorder_link import RecorderLink
-from slurm_energy.daemon.remote_policy import RemotePolicy
-from slurm_energy.daemon.snapshot_feed import SnapshotFeed
+from slurm_energy.daemon.doors.callers import privileged_user_ids, user_id_of
+from slurm_energy.daemon.doors.link import DoorLink
+from slurm_energy.daemon.doors.plugin import PluginDoor, local_listener, plugin_listener, report_listener
+from slurm_energy.daemon.ipc.children import ChildProcess
+from slurm_energy.daemon.ipc.frames import SnapshotBegins, SnapshotComplete, SnapshotPart
+from slurm_energy.daemon.policy.remote import RemotePolicy
+from slurm_energy.daemon.policy.slot import POLICY_MODULE, PolicySlot
+from slurm_energy.daemon.recorder.entries import DAEMON_STREAM, JournalQueue
+from slurm_energy.daemon.recorder.journal import JournalWriter, journal_directory
+from slurm_energy.daemon.recorder.link import RecorderLink
+from slurm_energy.daemon.snapshot.feed import SnapshotFeed
 from slurm_energy.daemon.state import DaemonState
 from slurm_energy.daemon.verbs import LocalVerbs
 from slurm_energy.errors import ConfigError, DaemonUnavailable, SlurmEnergyError
@@ -33,9 +32,9 @@ from slurm_energy.wire.authentication import load_key
 
 logger = logging.getLogger(__name__)
 
-SNAPSHOT_MODULE = "slurm_energy.daemon.snapshot_process"
-RECORDER_MODULE = "slurm_energy.daemon.recorder_process"
-DOOR_MODULE = "slurm_energy.daemon.door_process"
+SNAPSHOT_MODULE = "slurm_energy.daemon.snapshot.process"
+RECORDER_MODULE = "slurm_energy.daemon.recorder.process"
+DOOR_MODULE = "slurm_energy.daemon.doors.process"
 DRAIN_SECONDS = 1.5
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from slurm_energy.config import Config
 from slurm_energy.daemon.decide import Decided, KnownUser, Picture
-from slurm_energy.daemon.remote_policy import RemotePolicy
+from slurm_energy.daemon.policy.remote import RemotePolicy
 from slurm_energy.domain.cluster import ClusterSnapshot
 from slurm_energy.domain.decision import Reason, RuntimeEstimate
 from slurm_energy.domain.ids import DecisionId

@@ -10,11 +10,10 @@ from pathlib import Path
 
 from slurm_energy import __version__
 from slurm_energy.daemon.decide import Decided, KnownUser, Picture
-from slurm_energy.daemon.entries import DAEMON_STREAM, JOBS_STREAM, REPORTS_STREAM, decision_line
-from slurm_energy.daemon.journal import journal_directory, waiting_bytes
-from slurm_energy.daemon.node_statuses import nodes_summary
-from slurm_energy.daemon.peers import Peer
-from slurm_energy.daemon.rate import CostLimit
+from slurm_energy.daemon.doors.callers import CostLimit, Peer
+from slurm_energy.daemon.doors.reports import nodes_summary
+from slurm_energy.daemon.recorder.entries import DAEMON_STREAM, JOBS_STREAM, REPORTS_STREAM, decision_line
+from slurm_energy.daemon.recorder.journal import journal_directory, waiting_bytes
 from slurm_energy.daemon.reuse import REUSE_MILLISECONDS, Basis, is_reusable
 from slurm_energy.daemon.state import DaemonState
 from slurm_energy.domain.ids import DecisionId, parse_decision_id
@@ -218,7 +217,7 @@ class LocalVerbs:
 
     def _picture(self) -> Picture:
         state = self._state
-        return Picture(snapshot=state.snapshot, claimed_gpus=state.claims.not_in(state.snapshot))
+        return Picture(snapshot=state.snapshot, claimed_gpus=state.claims.unseen_by(state.snapshot))
 
     def _decided(self, submitted: SubmittedJob, picture: Picture) -> Decided:
         state = self._state

@@ -122,7 +122,7 @@ def test_the_learning_test_sees_a_breach(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize(
-    "module", ["daemon.app", "daemon.policy_process", "policy.registry", "policy.site_check", "node.main", "cli.main"]
+    "module", ["daemon.app", "daemon.policy.process", "policy.registry", "policy.site_check", "node.main", "cli.main"]
 )
 def test_whoever_answers_slurm_or_a_person_starts_without_torch(module: str) -> None:
     look = f"import sys, slurm_energy.{module}; print(sorted({LEARNING_LIBRARIES!r} & set(sys.modules)))"

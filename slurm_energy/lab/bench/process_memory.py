@@ -7,7 +7,7 @@ from pathlib import Path
 from slurm_energy.evaluation.decision_figures import ProcessMemory
 
 _KILOBYTES = re.compile(r"^(\w+):\s+(\d+) kB$", re.MULTILINE)
-_CHILD = re.compile(r"slurm_energy\.daemon\.(\w+)_process")
+_CHILD = re.compile(r"slurm_energy\.daemon\.(\w+?)s?\.process")
 _STOLEN = 8
 """Place of the stolen time in the first line of /proc/stat: see proc(5)."""
 _BYTES_A_KB = 1024

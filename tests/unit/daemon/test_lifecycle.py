@@ -8,7 +8,7 @@ import pytest
 
 from slurm_energy.config import Config, DaemonConfig, PolicyConfig
 from slurm_energy.daemon.lifecycle import EnergyDaemon, lock_state_directory, tell_supervisor
-from slurm_energy.daemon.remote_policy import RemotePolicy
+from slurm_energy.daemon.policy.remote import RemotePolicy
 from slurm_energy.errors import ConfigError, DaemonUnavailable
 from slurm_energy.policy.checkpoint_files import WEIGHTS_FILE
 from slurm_energy.policy.shipped import shipped_folder

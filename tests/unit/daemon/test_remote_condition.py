@@ -8,8 +8,8 @@ import pytest
 from policy_parts import CONTEXT, JOB, NOW, Baseline, Clock, LeftBehind, question_pair, snapshot
 
 from slurm_energy.config import Config
-from slurm_energy.daemon.channel import pack_numbered
-from slurm_energy.daemon.remote_policy import NOT_LOADED, RemotePolicy
+from slurm_energy.daemon.ipc.channel import pack_numbered
+from slurm_energy.daemon.policy.remote import NOT_LOADED, RemotePolicy
 from slurm_energy.domain.decision import EnergyDecision, PolicyAnswer, Reason
 from slurm_energy.policy.guard import Guard
 

@@ -9,13 +9,14 @@ import pytest
 from policy_parts import CONTEXT, JOB, NOW, Baseline, Clock, LeftBehind, answer, question_pair, snapshot
 
 from slurm_energy.config import Config, PolicyConfig
-from slurm_energy.daemon.channel import number_of, pack_numbered, unpack_numbered
-from slurm_energy.daemon.frames import PolicyQuestion, PolicyReply
-from slurm_energy.daemon.question_line import MAX_REPLY_BYTES, QuestionLine
-from slurm_energy.daemon.remote_policy import (
+from slurm_energy.daemon.ipc.channel import number_of, pack_numbered, unpack_numbered
+from slurm_energy.daemon.ipc.frames import PolicyQuestion, PolicyReply
+from slurm_energy.daemon.policy.remote import (
     BREAKER_FAILURES,
     BREAKER_SECONDS,
+    MAX_REPLY_BYTES,
     NOT_LOADED,
+    QuestionLine,
     RemotePolicy,
     remote_policy,
 )

@@ -2,7 +2,7 @@ from math import log
 
 import pytest
 
-from slurm_energy.daemon.frames import MAX_ITEMS, RuntimePart, table_parts
+from slurm_energy.daemon.ipc.frames import MAX_ITEMS, RuntimePart, table_parts
 from slurm_energy.daemon.runtime_history import runtime_estimate, runtime_estimates
 from slurm_energy.domain.decision import RuntimeEstimate
 from slurm_energy.domain.ids import GpuTypeName

@@ -1,7 +1,7 @@
 import grp
 
-from slurm_energy.daemon.frames import UserGroups
-from slurm_energy.daemon.user_groups import GroupCache, groups_of
+from slurm_energy.daemon.ipc.frames import UserGroups
+from slurm_energy.daemon.snapshot.process import GroupCache, groups_of
 from slurm_energy.domain.cluster import JobState, PartitionState
 from slurm_energy.domain.ids import JobId, PartitionName
 from slurm_energy.slurm.client import ClusterReading

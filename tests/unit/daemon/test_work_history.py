@@ -5,8 +5,8 @@ import sys
 import pytest
 
 from slurm_energy.daemon.decide import JobHistory
-from slurm_energy.daemon.frames import MAX_ITEMS, RuntimePart, WorkPart, table_parts
-from slurm_energy.daemon.recorder_link import RecorderLink
+from slurm_energy.daemon.ipc.frames import MAX_ITEMS, RuntimePart, WorkPart, table_parts
+from slurm_energy.daemon.recorder.link import RecorderLink
 from slurm_energy.daemon.work_history import NamedWork, named_work
 from slurm_energy.domain.decision import RuntimeEstimate
 from slurm_energy.domain.ids import GpuTypeName

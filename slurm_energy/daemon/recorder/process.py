@@ -10,15 +10,15 @@ import time
 from collections.abc import Callable
 
 from slurm_energy.config import Config
-from slurm_energy.daemon.channel import receive, send
-from slurm_energy.daemon.child_start import connect_to_parent, set_up_logging, until_stopped
-from slurm_energy.daemon.entries import STREAMS
-from slurm_energy.daemon.frames import QueryReply, QueryRequest, RuntimePart, WorkPart, reply_parts, table_parts
-from slurm_energy.daemon.journal import journal_directory
-from slurm_energy.daemon.queries import answer_query, answer_status
-from slurm_energy.daemon.recorder import Recorder
+from slurm_energy.daemon.ipc.channel import receive, send
+from slurm_energy.daemon.ipc.children import connect_to_parent, set_up_logging, until_stopped
+from slurm_energy.daemon.ipc.frames import QueryReply, QueryRequest, RuntimePart, WorkPart, reply_parts, table_parts
+from slurm_energy.daemon.recorder.entries import STREAMS
+from slurm_energy.daemon.recorder.journal import journal_directory
+from slurm_energy.daemon.recorder.queries import answer_query, answer_status
+from slurm_energy.daemon.recorder.recorder import Recorder
+from slurm_energy.daemon.recorder.unreported import UnreportedJobs
 from slurm_energy.daemon.runtime_history import RUNS_PER_NAME, runtime_estimates
-from slurm_energy.daemon.unreported import UnreportedJobs
 from slurm_energy.daemon.work_history import named_work
 from slurm_energy.domain.ids import ClusterName
 from slurm_energy.domain.work import FailedRuns, MeasuredRun, WorkEstimate

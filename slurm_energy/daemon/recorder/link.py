@@ -5,9 +5,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from slurm_energy.daemon.children import ChildProcess
 from slurm_energy.daemon.decide import JobHistory, NameOf
-from slurm_energy.daemon.frames import QueryReply, QueryRequest, RuntimePart, WorkPart
+from slurm_energy.daemon.ipc.children import ChildProcess
+from slurm_energy.daemon.ipc.frames import QueryReply, QueryRequest, RuntimePart, WorkPart
 from slurm_energy.domain.decision import RuntimeEstimate
 from slurm_energy.domain.work import WorkEstimate
 from slurm_energy.errors import DaemonUnavailable

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, fields
 from operator import attrgetter
 from typing import Any, TypeVar
 
-from slurm_energy.daemon.peers import Peer
+from slurm_energy.daemon.doors.callers import Peer
 from slurm_energy.domain.cluster import JobState, NodeGpus, NodeState, PartitionState
 from slurm_energy.domain.decision import PolicyAnswer, RuntimeEstimate
 from slurm_energy.domain.ids import PartitionName

@@ -8,9 +8,9 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from slurm_energy.daemon.children import ChildProcess
-from slurm_energy.daemon.frames import DoorCounts, PeerReply, PeerRequest, reply_parts
-from slurm_energy.daemon.peers import Peer
+from slurm_energy.daemon.doors.callers import Peer
+from slurm_energy.daemon.ipc.children import ChildProcess
+from slurm_energy.daemon.ipc.frames import DoorCounts, PeerReply, PeerRequest, reply_parts
 from slurm_energy.daemon.verbs import Answer, LocalVerbs
 from slurm_energy.errors import PermissionRefused, SlurmEnergyError, WireError
 from slurm_energy.wire.codec import MAX_DECIDE_BYTES, Message, decode, encode

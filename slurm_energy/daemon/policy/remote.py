@@ -15,9 +15,8 @@ from dataclasses import dataclass, replace
 from importlib import import_module
 
 from slurm_energy.config import Config
-from slurm_energy.daemon.channel import unpack_numbered
-from slurm_energy.daemon.frames import PolicyQuestion
-from slurm_energy.daemon.question_line import QuestionLine
+from slurm_energy.daemon.ipc.channel import number_of, pack_numbered, unpack_numbered
+from slurm_energy.daemon.ipc.frames import PolicyQuestion, PolicyReply
 from slurm_energy.domain.cluster import ClusterSnapshot
 from slurm_energy.domain.decision import PolicyAnswer, Reason
 from slurm_energy.domain.job import JobRequest
@@ -31,6 +30,7 @@ BREAKER_FAILURES = 3
 """Late answers in a row after which the policy is not asked for a while: each costs a submission the whole wait."""
 BREAKER_SECONDS = 5.0
 NOT_LOADED = "not-loaded"
+MAX_REPLY_BYTES = 64 * 1024
 _MAX_ERROR_LENGTH = 160
 _MAX_TROUBLE_LENGTH = 100
 """Of a note, which has other words too."""
@@ -279,3 +279,52 @@ def remote_policy(config: Config) -> RemotePolicy:
         timeout_seconds=config.policy.timeout_milliseconds / 1000.0,
         max_age_seconds=config.daemon.snapshot_max_age_seconds,
     )
+
+
+class QuestionLine:
+    """Our end of the socket on which a policy process is asked, one question at a time.
+
+    The socket keeps messages apart, so that none is ever half sent; an answer to an earlier question, whose time was
+    over, is known by its number and dropped.
+    """
+
+    def __init__(self, connection: socket.socket, clock: Callable[[], float] = time.monotonic) -> None:
+        self._connection = connection
+        self._clock = clock
+        self._number = 0
+
+    def ask(self, question: PolicyQuestion, limit_seconds: float) -> PolicyReply | None:
+        """Return the answer, None when there is none in time.
+
+        Raises:
+            OSError: the other end is gone, or the question is too large for the socket.
+            WireError: what came is no answer.
+        """
+        end = self._clock() + limit_seconds
+        self._number += 1
+        self._connection.setblocking(False)
+        try:
+            self._connection.send(pack_numbered(self._number, question))
+            while (left := end - self._clock()) > 0.0:
+                self._connection.settimeout(left)
+                message = self._connection.recv(MAX_REPLY_BYTES + 1)
+                if not message:
+                    raise ConnectionResetError("the policy's process has gone")
+                if len(message) > MAX_REPLY_BYTES:
+                    raise WireError(f"the policy's answer is over {MAX_REPLY_BYTES} bytes")
+                if number_of(message) == self._number:
+                    return _reply(message)
+        except (BlockingIOError, TimeoutError):
+            pass
+        return None
+
+    def close(self) -> None:
+        """Close the socket."""
+        self._connection.close()
+
+
+def _reply(message: bytes) -> PolicyReply:
+    reply = unpack_numbered(message)
+    if not isinstance(reply, PolicyReply):
+        raise WireError(f"the policy's process sent a {type(reply).__name__}, not an answer")
+    return reply

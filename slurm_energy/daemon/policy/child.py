@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 from slurm_energy.config import Config
-from slurm_energy.daemon.frames import PolicyAtSnapshot, PolicyLoaded, PolicyRefused, SnapshotComplete
-from slurm_energy.daemon.remote_policy import RemotePolicy
-from slurm_energy.daemon.snapshot_copy import SnapshotCopy, SnapshotFrame
+from slurm_energy.daemon.ipc.frames import PolicyAtSnapshot, PolicyLoaded, PolicyRefused, SnapshotComplete
+from slurm_energy.daemon.policy.remote import RemotePolicy
+from slurm_energy.daemon.snapshot.feed import SnapshotCopy, SnapshotFrame
 from slurm_energy.errors import CheckpointError
 from slurm_energy.policy.checkpoint_files import FilesMark, files_mark, open_folder, read_metadata
 from slurm_energy.policy.shipped import checkpoint_folder

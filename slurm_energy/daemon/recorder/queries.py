@@ -4,10 +4,10 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from slurm_energy.config import Config
-from slurm_energy.daemon.entries import STREAMS
-from slurm_energy.daemon.frames import QueryRequest
-from slurm_energy.daemon.journal import journal_directory, waiting_bytes
-from slurm_energy.daemon.user_names import with_login_name
+from slurm_energy.daemon.ipc.frames import QueryRequest
+from slurm_energy.daemon.recorder.entries import STREAMS
+from slurm_energy.daemon.recorder.journal import journal_directory, waiting_bytes
+from slurm_energy.daemon.recorder.recorder import with_login_name
 from slurm_energy.domain.ids import ClusterName, JobId, parse_job_id
 from slurm_energy.domain.report import encode_record
 from slurm_energy.errors import PermissionRefused, StoreError, ValueRangeError

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from slurm_energy.daemon.peers import Peer, peer_of
+from slurm_energy.daemon.doors.callers import Peer, peer_of
 from slurm_energy.errors import ConfigError
 from slurm_energy.wire.codec import END_LINE, MAX_DECIDE_BYTES
 
@@ -71,7 +71,7 @@ class PluginDoor:
                 return
 
     def _accept_one(self, listening: socket.socket) -> bool:
-        """Meet the next caller; return whether there was one."""
+        """Accept the next connection; return whether there was one."""
         try:
             connection, _address = listening.accept()
         except (BlockingIOError, ConnectionAbortedError):
@@ -80,7 +80,7 @@ class PluginDoor:
             logger.warning("connection not accepted error=%s", error)
             self._pause(listening)
             return False
-        self._meet(connection)
+        self._on_connect(connection)
         return True
 
     def _pause(self, listening: socket.socket) -> None:
@@ -93,7 +93,7 @@ class PluginDoor:
 
         loop.call_later(_PAUSE_SECONDS, go_on)
 
-    def _meet(self, connection: socket.socket) -> None:
+    def _on_connect(self, connection: socket.socket) -> None:
         try:
             peer = peer_of(connection, self._privileged())
             first = _first_bytes(connection) if peer.privileged else b""

@@ -19,16 +19,14 @@ from pathlib import Path
 from typing import Any
 
 from slurm_energy.config import Config
-from slurm_energy.daemon.channel import pack, read_frame, receive
-from slurm_energy.daemon.child_start import connect_to_parent, set_up_logging, until_stopped
-from slurm_energy.daemon.entries import REPORTS_STREAM
-from slurm_energy.daemon.frames import DoorCounts, PeerReply, PeerRequest
-from slurm_energy.daemon.ingest import ReportDesk
-from slurm_energy.daemon.journal import JournalWriter, journal_directory
-from slurm_energy.daemon.journal_queue import JournalQueue
-from slurm_energy.daemon.node_statuses import NodeStatuses
-from slurm_energy.daemon.peers import Peer, privileged_user_ids
-from slurm_energy.daemon.server import Server
+from slurm_energy.daemon.doors.callers import Peer, privileged_user_ids
+from slurm_energy.daemon.doors.reports import NodeStatuses, ReportReceiver
+from slurm_energy.daemon.doors.server import Server
+from slurm_energy.daemon.ipc.channel import pack, read_frame, receive
+from slurm_energy.daemon.ipc.children import connect_to_parent, set_up_logging, until_stopped
+from slurm_energy.daemon.ipc.frames import DoorCounts, PeerReply, PeerRequest
+from slurm_energy.daemon.recorder.entries import REPORTS_STREAM, JournalQueue
+from slurm_energy.daemon.recorder.journal import JournalWriter, journal_directory
 from slurm_energy.errors import AuthenticationError, DaemonUnavailable, SlurmEnergyError
 from slurm_energy.wire.authentication import load_key
 from slurm_energy.wire.codec import Message
@@ -105,7 +103,7 @@ async def serve(config: Config, connection: socket.socket, listeners: Sequence[s
     privileged = privileged_user_ids(config.cluster.slurm_user)
     journal = JournalQueue(JournalWriter(journal_directory(config), REPORTS_STREAM))
     nodes = NodeStatuses(Path(config.daemon.state_directory))
-    reports = ReportDesk(journal, nodes, key, privileged, parent.count)
+    reports = ReportReceiver(journal, nodes, key, privileged, parent.count)
     server = Server(parent, reports, privileged, parent.count)
     writing = asyncio.create_task(journal.run())
     listening = asyncio.create_task(parent.listen())

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from slurm_energy.daemon.frames import MAX_ITEMS, SnapshotPart
+from slurm_energy.daemon.ipc.frames import MAX_ITEMS, SnapshotPart
 from slurm_energy.domain.cluster import JobState, NodeState, PartitionState
 from slurm_energy.domain.telemetry import ClusterState
 from slurm_energy.domain.topology import SwitchState

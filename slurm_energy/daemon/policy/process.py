@@ -15,16 +15,16 @@ import time
 from collections.abc import Callable, Iterator
 
 from slurm_energy.config import Config
-from slurm_energy.daemon.channel import FrameBuffer, number_of, pack_numbered, receive, send, unpack_numbered
-from slurm_energy.daemon.child_start import (
+from slurm_energy.daemon.decide import Decider
+from slurm_energy.daemon.ipc.channel import FrameBuffer, number_of, pack_numbered, receive, send, unpack_numbered
+from slurm_energy.daemon.ipc.children import (
     ANSWERING_NICENESS,
     connect_to_parent,
     give_way,
     set_up_logging,
     until_stopped,
 )
-from slurm_energy.daemon.decide import Decider
-from slurm_energy.daemon.frames import (
+from slurm_energy.daemon.ipc.frames import (
     PolicyAtSnapshot,
     PolicyLoaded,
     PolicyQuestion,
@@ -32,9 +32,8 @@ from slurm_energy.daemon.frames import (
     PolicyReply,
     SnapshotComplete,
 )
-from slurm_energy.daemon.question_line import MAX_REPLY_BYTES
-from slurm_energy.daemon.remote_policy import short_error
-from slurm_energy.daemon.snapshot_copy import SnapshotCopy
+from slurm_energy.daemon.policy.remote import MAX_REPLY_BYTES, short_error
+from slurm_energy.daemon.snapshot.feed import SnapshotCopy
 from slurm_energy.domain.cluster import ClusterSnapshot
 from slurm_energy.domain.ids import ClusterName
 from slurm_energy.errors import CheckpointError, PolicyError

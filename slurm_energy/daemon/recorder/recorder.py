@@ -1,17 +1,24 @@
 """Journal lines into the database: in batches, each entry stored once however often it is read."""
 
 import logging
+import pwd
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import zip_longest
 from pathlib import Path
 
 from slurm_energy.config import Config
-from slurm_energy.daemon.entries import DecisionEntryLine, EntryLine, JobsEntryLine, ReportsEntryLine, decode_entry
-from slurm_energy.daemon.journal import BATCH_BYTES, JournalReader, Line, Position, journal_id
-from slurm_energy.daemon.user_names import with_login_name
+from slurm_energy.daemon.recorder.entries import (
+    DecisionEntryLine,
+    EntryLine,
+    JobsEntryLine,
+    ReportsEntryLine,
+    decode_entry,
+)
+from slurm_energy.daemon.recorder.journal import BATCH_BYTES, JournalReader, Line, Position, journal_id
 from slurm_energy.domain.energy import JobKey, NodeReport
 from slurm_energy.domain.ids import ClusterName
+from slurm_energy.domain.job import JobRequest
 from slurm_energy.errors import StoreError, ValueRangeError, WireError
 from slurm_energy.store.access import Engine, Session, is_about_the_values
 from slurm_energy.store.decisions import record_decisions
@@ -26,6 +33,10 @@ logger = logging.getLogger(__name__)
 
 BATCH_LINES = 200
 REJECTED_NAME = "rejected.jsonl"
+MAX_LOGIN_NAMES = 10_000
+
+_login_names: dict[int, str] = {}
+"""Of users whom no snapshot has named yet."""
 
 
 class Recorder:
@@ -207,3 +218,23 @@ class _Behind(Exception):
 def _is_about_one_entry(error: Exception) -> bool:
     """Return whether the entry itself is at fault, so that trying again is of no use."""
     return isinstance(error, ValueRangeError) or (isinstance(error, StoreError) and is_about_the_values(error))
+
+
+def login_name(user_id: int) -> str | None:
+    """Return the name that this host knows for a user id, None when it knows none or its directory does not answer."""
+    if user_id not in _login_names:
+        try:
+            name = pwd.getpwuid(user_id).pw_name
+        except (KeyError, OSError, OverflowError):
+            return None
+        if len(_login_names) >= MAX_LOGIN_NAMES:
+            _login_names.clear()
+        _login_names[user_id] = name
+    return _login_names[user_id]
+
+
+def with_login_name(job: JobRequest) -> JobRequest:
+    """Return the job with its user's name, where it has none or only the number."""
+    if job.user_name not in {None, "", str(job.user_id)}:
+        return job
+    return replace(job, user_name=login_name(job.user_id) or job.user_name)

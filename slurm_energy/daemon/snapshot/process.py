@@ -1,22 +1,25 @@
 """The snapshot child: the only process that asks Slurm, at its own pace, however many jobs are submitted."""
 
+import grp
 import logging
+import os
+import pwd
 import random
 import select
 import socket
 import sys
 import time
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from slurm_energy.config import Config
-from slurm_energy.daemon.channel import receive, send
-from slurm_energy.daemon.child_start import connect_to_parent, set_up_logging, until_stopped
-from slurm_energy.daemon.entries import JOBS_STREAM, JobsEntryLine, encode_entry
-from slurm_energy.daemon.frames import MAX_ITEMS, SnapshotBegins, SnapshotComplete
-from slurm_energy.daemon.journal import JournalWriter, journal_bytes, journal_directory
-from slurm_energy.daemon.snapshot_changes import JobHistory, SnapshotDifference
-from slurm_energy.daemon.user_groups import GroupCache
-from slurm_energy.daemon.vanished import VanishedJobs
-from slurm_energy.domain.cluster import waiting_gpus
+from slurm_energy.daemon.ipc.channel import receive, send
+from slurm_energy.daemon.ipc.children import connect_to_parent, set_up_logging, until_stopped
+from slurm_energy.daemon.ipc.frames import MAX_ITEMS, SnapshotBegins, SnapshotComplete, UserGroups
+from slurm_energy.daemon.recorder.entries import JOBS_STREAM, JobsEntryLine, encode_entry
+from slurm_energy.daemon.recorder.journal import JournalWriter, journal_bytes, journal_directory
+from slurm_energy.daemon.snapshot.changes import JobChanges, JobHistory, SnapshotDifference
+from slurm_energy.domain.cluster import JobState, waiting_gpus
 from slurm_energy.errors import SlurmError, SpoolError
 from slurm_energy.slurm.client import ClusterReading, SlurmReader
 from slurm_energy.slurm.json_client import CommandSettings, JsonReader
@@ -31,6 +34,98 @@ MAX_UNWRITTEN = 100_000
 MAX_REASONS = 32
 """Why rows could not be read: so many reasons are passed on."""
 _WARN_INTERVAL_SECONDS = 60.0
+
+ASK_INTERVAL_SECONDS = 10.0
+GIVE_UP_SECONDS = 600.0
+MAX_ASKED = 500
+KEEP_SECONDS = 600.0
+MAX_LOOKUPS = 100
+"""Per reading: a slow directory service must not make the snapshot old."""
+
+
+class VanishedJobs:
+    """Jobs that left slurmctld's memory before their end was seen, until accounting knows it, or for ten minutes.
+
+    Accounting may be late, so it is asked again.
+    """
+
+    def __init__(self, reader: SlurmReader, accounting: bool) -> None:
+        self._reader = reader
+        self._accounting = accounting
+        self._waiting: dict[tuple[int, float], tuple[JobState, float]] = {}
+        self._asked_at = float("-inf")
+
+    def settle(self, vanished: Sequence[JobState], now_seconds: float) -> JobChanges:
+        """Take what vanished just now and return what is settled: ended as accounting says, or lost."""
+        if not self._accounting:
+            return JobChanges(vanished=tuple(vanished))
+        for job in vanished:
+            self._waiting[job.job_id, job.submitted_at_seconds] = (job, now_seconds)
+        ended: list[JobState] = []
+        if self._waiting and now_seconds - self._asked_at >= ASK_INTERVAL_SECONDS:
+            self._asked_at = now_seconds
+            ended = self._ask()
+        lost = [key for key, (_, since) in self._waiting.items() if now_seconds - since >= GIVE_UP_SECONDS]
+        return JobChanges(changed=tuple(ended), vanished=tuple(self._waiting.pop(key)[0] for key in lost))
+
+    def _ask(self) -> list[JobState]:
+        asked = list(dict.fromkeys(job.job_id for job, _ in self._waiting.values()))[:MAX_ASKED]
+        try:
+            known = self._reader.read_ended_jobs(asked)
+        except SlurmError as error:
+            logger.warning("accounting not read jobs=%d error=%s", len(asked), error)
+            return []
+        ended: list[JobState] = []
+        for job in known:
+            key = (job.job_id, job.submitted_at_seconds)
+            if job.ended_at_seconds is None or key not in self._waiting:
+                continue
+            before, _ = self._waiting.pop(key)
+            comment = job.admin_comment or before.admin_comment
+            restarts = max(before.restart_count, job.restart_count)
+            ended.append(replace(job, user_id=before.user_id, admin_comment=comment, restart_count=restarts))
+        return ended
+
+
+class GroupCache:
+    """Remembers who is in which groups for ten minutes."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, float] = {}
+
+    def news(self, reading: ClusterReading, now_seconds: float) -> list[UserGroups]:
+        """Return the groups of users not looked up lately; nothing where no partition asks for groups."""
+        if not any(partition.allow_groups for partition in reading.partitions):
+            return []
+        users = dict.fromkeys(job.user_id for job in reading.jobs)
+        due = [user for user in users if now_seconds - self._known.get(user, float("-inf")) >= KEEP_SECONDS]
+        found = self._look_up(due[:MAX_LOOKUPS], now_seconds)
+        return [UserGroups(groups=tuple(found[at : at + MAX_ITEMS])) for at in range(0, len(found), MAX_ITEMS)]
+
+    def _look_up(self, users: Iterable[int], now_seconds: float) -> list[tuple[int, frozenset[str]]]:
+        found: list[tuple[int, frozenset[str]]] = []
+        for user in users:
+            self._known[user] = now_seconds
+            groups = groups_of(user)
+            if groups is not None:
+                found.append((user, groups))
+        return found
+
+
+def groups_of(user_id: int) -> frozenset[str] | None:
+    """Return the names of a user's groups, None for an unknown user."""
+    try:
+        user = pwd.getpwuid(user_id)
+        numbers = os.getgrouplist(user.pw_name, user.pw_gid)
+    except (KeyError, OSError, OverflowError):
+        return None
+    names: set[str] = set()
+    for number in numbers:
+        try:
+            names.add(grp.getgrgid(number).gr_name)
+        except KeyError:
+            continue
+    return frozenset(names)
 
 
 class SnapshotLoop:

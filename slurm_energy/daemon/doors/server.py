@@ -13,14 +13,11 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Hashable, Iterator
 from typing import Any, Protocol
 
-from slurm_energy.daemon.door_link import error_reply, first_this_minute
-from slurm_energy.daemon.ingest import MAX_REPORT_BYTES, ReportDesk
-from slurm_energy.daemon.peers import Peer, peer_of
-from slurm_energy.daemon.rate import CostLimit, RateLimit
-from slurm_energy.daemon.reading import EmptyConnection, read_whole
-from slurm_energy.daemon.slots import Slot, Slots
-from slurm_energy.errors import DaemonUnavailable, PermissionRefused
-from slurm_energy.wire.codec import MAX_DECIDE_BYTES, Message, decode, encode
+from slurm_energy.daemon.doors.callers import CostLimit, Peer, RateLimit, Slot, Slots, peer_of
+from slurm_energy.daemon.doors.link import error_reply, first_this_minute
+from slurm_energy.daemon.doors.reports import MAX_REPORT_BYTES, ReportReceiver
+from slurm_energy.errors import DaemonUnavailable, PermissionRefused, WireError
+from slurm_energy.wire.codec import END_LINE, MAX_DECIDE_BYTES, PROTOCOL, Message, decode, encode
 from slurm_energy.wire.transport import FIRST_UNRESERVED_PORT
 
 logger = logging.getLogger(__name__)
@@ -46,6 +43,9 @@ UNKNOWN_BURST_SECONDS = 1.0
 _ACCEPTS_AT_ONCE = 64
 _PAUSE_SECONDS = 0.1
 _EVERYBODY = -1
+_CHUNK_BYTES = 65_536
+_TAIL = b"\n" + END_LINE
+_HEAD = f"{PROTOCOL} ".encode()
 
 
 class AsksParent(Protocol):
@@ -62,7 +62,7 @@ class Server:
     def __init__(
         self,
         parent: AsksParent,
-        reports: ReportDesk,
+        reports: ReportReceiver,
         privileged: frozenset[int],
         count: Callable[[str, int], None],
     ) -> None:
@@ -99,7 +99,7 @@ class Server:
             for task in late:
                 task.cancel()
 
-    def _start(self, visit: Coroutine[Any, Any, None]) -> None:
+    def _spawn(self, visit: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(visit)
         self._busy.add(task)
         task.add_done_callback(self._busy.discard)
@@ -115,9 +115,9 @@ class Server:
                 self._pause(listener)
                 return
             if listener.family == socket.AF_UNIX:
-                self._meet_user(connection)
+                self._on_user(connection)
             else:
-                self._meet_host(connection, str(address[0]), at_root=int(address[1]) < FIRST_UNRESERVED_PORT)
+                self._on_host(connection, str(address[0]), at_root=int(address[1]) < FIRST_UNRESERVED_PORT)
 
     def _pause(self, listener: socket.socket) -> None:
         loop = asyncio.get_running_loop()
@@ -129,20 +129,20 @@ class Server:
 
         loop.call_later(_PAUSE_SECONDS, go_on)
 
-    def _meet_user(self, connection: socket.socket) -> None:
+    def _on_user(self, connection: socket.socket) -> None:
         try:
             peer = peer_of(connection, self._privileged)
         except OSError:
             connection.close()
             return
         if peer.privileged or self._connections.allows(peer.user_id, time.monotonic()):
-            self._start(self._local(connection, peer))
+            self._spawn(self._local(connection, peer))
         else:
             self._refuse(connection)
 
-    def _meet_host(self, connection: socket.socket, host: str, *, at_root: bool) -> None:
+    def _on_host(self, connection: socket.socket, host: str, *, at_root: bool) -> None:
         if self._unknown.allows([(host, at_root)], time.monotonic()):
-            self._start(self._report(connection, host, at_root))
+            self._spawn(self._report(connection, host, at_root))
         else:
             self._refuse(connection)
 
@@ -256,3 +256,32 @@ async def _streams(
         yield reader, writer
     finally:
         writer.close()
+
+
+class EmptyConnection(WireError):
+    """The caller closed without a word, as port scanners and health checks do."""
+
+
+async def read_whole(
+    reader: asyncio.StreamReader, limit_bytes: int, grow: Callable[[int], None] = lambda _count: None
+) -> bytes:
+    """Return the bytes of the one message of a connection, unread; the caller's timeout bounds the whole wait.
+
+    Raises:
+        WireError: too long, or no message of this protocol.
+    """
+    raw = bytearray()
+    while not raw.endswith(_TAIL):
+        chunk = await reader.read(_CHUNK_BYTES)
+        if not chunk:
+            if not raw:
+                raise EmptyConnection("connection closed without a message")
+            break
+        grow(len(chunk))
+        raw += chunk
+        if not raw.startswith(_HEAD[: len(raw)]):
+            begin = bytes(raw[:64]).decode("utf-8", "replace").partition("\n")[0]
+            raise WireError(f"message speaks {begin!r}, this code speaks {PROTOCOL}")
+        if len(raw) > limit_bytes:
+            raise WireError(f"message is over {limit_bytes} bytes")
+    return bytes(raw)

@@ -8,16 +8,16 @@ import asyncio
 import logging
 
 from slurm_energy.config import Config
-from slurm_energy.daemon.children import ChildProcess
 from slurm_energy.daemon.decide import Decider
-from slurm_energy.daemon.policy_child import PolicyChild, Process
-from slurm_energy.daemon.remote_policy import RemotePolicy
-from slurm_energy.daemon.snapshot_copy import SnapshotCopy, SnapshotFrame
+from slurm_energy.daemon.ipc.children import ChildProcess
+from slurm_energy.daemon.policy.child import PolicyChild, Process
+from slurm_energy.daemon.policy.remote import RemotePolicy
+from slurm_energy.daemon.snapshot.feed import SnapshotCopy, SnapshotFrame
 from slurm_energy.daemon.state import DaemonState
 
 logger = logging.getLogger(__name__)
 
-POLICY_MODULE = "slurm_energy.daemon.policy_process"
+POLICY_MODULE = "slurm_energy.daemon.policy.process"
 LOOK_SECONDS = 1.0
 
 
