@@ -18,8 +18,6 @@ from slurm_energy.daemon.recorder.journal import journal_directory
 from slurm_energy.daemon.recorder.queries import answer_query, answer_status
 from slurm_energy.daemon.recorder.recorder import Recorder
 from slurm_energy.daemon.recorder.unreported import UnreportedJobs
-from slurm_energy.daemon.runtime_history import RUNS_PER_NAME, runtime_estimates
-from slurm_energy.daemon.work_history import named_work
 from slurm_energy.domain.ids import ClusterName
 from slurm_energy.domain.work import FailedRuns, MeasuredRun, WorkEstimate
 from slurm_energy.errors import (
@@ -32,6 +30,8 @@ from slurm_energy.errors import (
     StoreError,
     ValueRangeError,
 )
+from slurm_energy.estimation.job_history import RUNS_PER_NAME, CompareTypes, named_work, runtime_estimates
+from slurm_energy.policy.comparison import TypeComparison
 from slurm_energy.policy.site_limits import site_board_limits
 from slurm_energy.store.access import Engine
 from slurm_energy.store.history import all_recent_runtimes
@@ -187,9 +187,12 @@ class RecorderLoop:
     def _tell_runtimes(self, engine: Engine) -> None:
         with store_session(engine, read_only=True) as session:
             samples = all_recent_runtimes(session, self._cluster, _history_begins(), RUNS_PER_NAME)
-            estimates = runtime_estimates(samples, self._work, self._limits)
+            estimates = runtime_estimates(samples, self._compare_for)
         for part in table_parts(RuntimePart, estimates):
             self._tell(part)
+
+    def _compare_for(self, user_id: int, name: str) -> CompareTypes:
+        return TypeComparison(limits=self._limits, work=self._work.get((user_id, name))).cost
 
 
 def _history_begins() -> float:

@@ -1,4 +1,4 @@
-"""A working copy of the cluster, put together from the snapshot child's parts; once whole, it is the daemon's snapshot."""
+"""A working copy of the cluster, put together from the snapshot child's parts; once whole, it is the snapshot."""
 
 import logging
 from collections.abc import Iterator
