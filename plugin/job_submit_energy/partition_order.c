@@ -214,7 +214,7 @@ static bool _cpus_fit(const energy_order_t *list)
 	return true;
 }
 
-/* Slurm splits a limit of another form, for each CPU or node, into CPUs: only what needs no splitting is told. */
+/* Slurm splits a limit of another form, for each CPU or node, into CPUs: only what needs no splitting is judged. */
 static bool _memory_fits(const energy_order_t *list)
 {
 	uint64_t asked = list->job->pn_min_memory;
@@ -274,7 +274,7 @@ static const char *_against_order(const energy_order_t *list)
 	}
 	if (!list->widens)
 		return NULL;
-	/* Nobody asked for the other partition: the job must not be treated otherwise there. */
+	/* The user did not ask for the other partition: the job must not be treated otherwise there. */
 	if (!SAME(list, priority_tier) || !SAME(list, priority_job_factor))
 		return "PriorityTier or PriorityJobFactor";
 	if (!SAME(list, min_nodes) || !SAME(list, max_nodes))

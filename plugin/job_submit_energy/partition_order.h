@@ -19,7 +19,7 @@ typedef struct {
 	size_t home;			/* the place of the job's own first one */
 	size_t count;
 	energy_partition_t *partitions;	/* in the order to be; read up to count */
-	/* What the job needs, where that can be told from what it says: worked out by energy_order_objection. */
+	/* What the job needs, where that follows from what it says: worked out by energy_order_objection. */
 	bool knows_cpus;
 	uint64_t cpus, nodes;
 } energy_order_t;

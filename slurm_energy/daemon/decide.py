@@ -53,7 +53,7 @@ class Decided:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownUser:
-    """What is known of the submitting user without asking anybody."""
+    """What is known of the submitting user without a query."""
 
     name: str | None = None
     groups: frozenset[str] | None = None
@@ -110,7 +110,7 @@ class Decider:
         return Decided(decision=decision, job=request, entry=entry, complaints=understood.complaints)
 
     def rehearse(self, snapshot: ClusterSnapshot) -> Iterator[None]:
-        """Decide on jobs that nobody has submitted, one a step: what a policy does for the first time takes it longest.
+        """Decide on made-up jobs, one a step: what a policy does for the first time takes it longest.
 
         A policy in another process is rehearsed there, and not asked: what answers for it here is.
         """
@@ -163,7 +163,7 @@ class UnderstoodJob:
 
 
 def job_request(job: SubmittedJob, now_seconds: float, user_name: str | None = None) -> UnderstoodJob:
-    """Return the job as a policy sees it; what cannot be read is left out and told, never an error."""
+    """Return the job as a policy sees it; what cannot be read is left out and listed, never an error."""
     complaints = list(job.complaints)
     nodes = max(1, job.nodes_min or 1)
     tasks = job.tasks or (job.tasks_per_node * nodes if job.tasks_per_node else None)
@@ -219,7 +219,7 @@ def _gpus(job: SubmittedJob, nodes: int, tasks: int | None, complaints: list[str
 
 
 def _deadline(job: SubmittedJob, now_seconds: float, complaints: list[str]) -> float | None:
-    """Return the deadline; one that nobody understands, or that has passed, leaves no time to run slower."""
+    """Return the deadline; one that cannot be read, or that has passed, leaves no time to run slower."""
     if job.deadline is None:
         return None
     try:

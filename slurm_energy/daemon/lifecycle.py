@@ -93,10 +93,10 @@ class EnergyDaemon:
             children = (self._door, self._snapshot, self._recorder)
             tasks += [asyncio.create_task(child.run(), name=child.name) for child in children]
             tasks.append(asyncio.create_task(self._policy.run(), name="policy"))
-            tell_supervisor("READY=1")
+            notify_systemd("READY=1")
             logger.info("daemon ready socket=%s policy=%s", daemon.socket_path, self.state.decider.policy.name)
-            self._tell_policy_note()
-            # Thousands of long-lived values would make each full collection a pause in which nobody is answered; young
+            self._log_policy_note()
+            # Thousands of long-lived values would make each full collection a pause without answers; young
             # values are looked through often, since 50,000 of them at once took 5 ms.
             for task in tasks:
                 task.add_done_callback(self._part_ended)
@@ -110,7 +110,7 @@ class EnergyDaemon:
             raise DaemonUnavailable("a part of the daemon failed, see the log: it stopped, to be started afresh")
 
     def _open_doors(self) -> None:
-        """Listen for slurmctld here, and for everybody else in the name of the door's process.
+        """Listen for slurmctld here, and for all others in the name of the door's process.
 
         Raises:
             ConfigError: a path or an address cannot be used.
@@ -124,7 +124,7 @@ class EnergyDaemon:
         self._door.inherited = tuple(listener.fileno() for listener in self._listeners)
 
     async def _shut_down(self, tasks: list[asyncio.Task[None]]) -> None:
-        tell_supervisor("STOPPING=1")
+        notify_systemd("STOPPING=1")
         self.state.draining = True
         paths = [listener.getsockname() for listener in self._listeners if listener.family == socket.AF_UNIX]
         paths += self._plugin_door.close()
@@ -180,9 +180,9 @@ class EnergyDaemon:
         if _recorded_part(old) != _recorded_part(config):
             self._recorder.restart()
         logger.info("configuration reloaded policy=%s", self.state.decider.policy.name)
-        self._tell_policy_note()
+        self._log_policy_note()
 
-    def _tell_policy_note(self) -> None:
+    def _log_policy_note(self) -> None:
         if self.state.policy_note:
             logger.info("policy chosen automatically note=%s", self.state.policy_note)
 
@@ -244,7 +244,7 @@ def lock_state_directory(directory: Path) -> int:
     return descriptor
 
 
-def tell_supervisor(text: str) -> None:
+def notify_systemd(text: str) -> None:
     """Send one notification to systemd, if it listens (sd_notify(3))."""
     address = os.environ.get("NOTIFY_SOCKET", "")
     if not address.startswith(("/", "@")):
@@ -254,4 +254,4 @@ def tell_supervisor(text: str) -> None:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as connection:
             connection.sendto(text.encode(), name)
     except OSError as error:
-        logger.warning("supervisor not told text=%s error=%s", text, error)
+        logger.warning("systemd not notified text=%s error=%s", text, error)

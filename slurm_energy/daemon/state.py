@@ -60,9 +60,9 @@ class _Held:
 class Claims:
     """What recent decisions have promised away, oldest first.
 
-    Slurm may still refuse a submission after it was decided (a limit, a typing error, another plugin), and nobody
-    tells: a decision that appears in no snapshot is one. What a user asks next counts by the share of his last
-    submissions that became jobs, so that a script which is refused over and over moves nobody else's jobs.
+    Slurm may still refuse a submission after it was decided (a limit, a typing error, another plugin),
+    without notice: a decision that appears in no snapshot is one. What a user asks next counts by the share of the
+    user's last submissions that became jobs, so that a script which is always refused moves no other user's jobs.
     """
 
     def __init__(self) -> None:
@@ -148,7 +148,7 @@ class Claims:
 
 
 class QueryAnswerer(Protocol):
-    """Whoever can read the database for a person."""
+    """Reads the database for a user."""
 
     async def query(self, query: Query, only_user_id: int | None) -> list[bytes]:
         """Return the parts of an encoded message; with `only_user_id` nothing of other users' jobs is in it."""

@@ -1,4 +1,4 @@
-"""Who is at the other end of a connection, how many connections each may hold, how much he may ask."""
+"""Who is at the other end of a connection, how many connections each may hold, how much each may ask."""
 
 import contextlib
 import os
@@ -21,7 +21,7 @@ class Peer:
     process_id: int
     user_id: int
     privileged: bool
-    """root, SlurmUser or the daemon's own user: may ask for decisions and about everybody's jobs."""
+    """root, SlurmUser or the daemon's own user: may ask for decisions and about all jobs."""
 
 
 class HasSocketOptions(Protocol):
@@ -107,7 +107,7 @@ class Slot:
 class Slots:
     """Bounds connections by owner and in all, and what they hold in memory together.
 
-    Nobody is refused for what others do: whoever sends a whole message at once is through before his turn to be
+    No connection is refused for what others do: one that sends a whole message at once is through before its turn to be
     evicted comes, and those who only hold a place lose it.
     """
 
@@ -136,7 +136,7 @@ class Slots:
         return slot
 
     def grow(self, slot: Slot, count: int) -> None:
-        """Note that a connection has sent so much more; whoever holds most gives way when all hold too much."""
+        """Note that a connection has sent so much more; the one that holds most gives way when all hold too much."""
         if slot not in self._slots:
             return
         slot.held_bytes += count

@@ -52,7 +52,7 @@ class PluginDoor:
     def close(self) -> list[str]:
         """Accept nothing more than what has come already; return the path at which it did.
 
-        What the plugin tells without waiting for a reply lies in the queue, and would go with it.
+        Notifications of the plugin, whose reply is not waited for, lie in the queue and would go with it.
         """
         if self._socket is None:
             return []
@@ -159,14 +159,14 @@ def _first_bytes(connection: socket.socket) -> bytes:
 
 
 def local_listener(path: Path, mode: int) -> socket.socket:
-    """Return a unix socket that listens at a path; one that nobody answers any more is replaced.
+    """Return a unix socket that listens at a path; one at which no daemon answers any more is replaced.
 
     Raises:
         ConfigError: another daemon answers there, or the path cannot be used.
     """
     remove_stale_socket(path)
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    mask = os.umask(0o177)  # nobody connects before the mode is the configured one
+    mask = os.umask(0o177)  # no connection before the mode is the configured one
     try:
         listening.bind(str(path))
         listening.listen(BACKLOG)
@@ -216,7 +216,7 @@ def report_listener(host: str, port: int) -> socket.socket:
 
 
 def remove_stale_socket(path: Path) -> None:
-    """Remove a socket that nobody answers any more.
+    """Remove a socket at which no daemon answers any more.
 
     Raises:
         ConfigError: another daemon answers at the path, or something else than a socket lies there.

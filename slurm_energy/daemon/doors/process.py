@@ -1,4 +1,4 @@
-"""The door child: reads what strangers, users and nodes send, so that the answering process never has to.
+"""The door child: reads what users, nodes and unauthenticated senders send, so that the answering process never has to.
 
 Its arguments are the numbers of its socket to the daemon, of the unix socket for people, and of the TCP socket at which
 nodes report (where the site has one).
@@ -39,7 +39,7 @@ COUNT_SECONDS = 0.2
 
 
 class Parent:
-    """Asks the answering process, and tells it what was counted."""
+    """Asks the answering process, and reports to it what was counted."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -74,7 +74,7 @@ class Parent:
             del self._open[number]
 
     def count(self, name: str, by: int) -> None:
-        """Count something, and tell of it soon."""
+        """Count something, and report it soon."""
         self._counts[name] += by
         if self._telling is None:
             self._telling = asyncio.get_running_loop().call_later(COUNT_SECONDS, self._tell)
@@ -122,7 +122,7 @@ async def serve(config: Config, connection: socket.socket, listeners: Sequence[s
 
 
 def _report_key(config: Config) -> bytes | None:
-    """Return the key of reports, None for munge; one that nobody has where it cannot be read: people are served."""
+    """Return the key of reports, None for munge; a random one where it cannot be read: users are still served."""
     if config.node.authentication != "hmac":
         return None
     try:

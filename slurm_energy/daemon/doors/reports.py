@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 MAX_NODES = 20_000
 """A file each, of 65 KB at most and 2 KB as a rule; the one heard of longest ago makes room."""
 MAX_TURNED_AWAY = 64
-"""Addresses; a stranger can fill them with his own only, and they are shown as what they are."""
+"""Addresses; an unauthenticated sender can fill them with its own only, and they are shown as what they are."""
 TURNED_AWAY_SECONDS = 5.0
 """Between two writes of the file, however many are turned away."""
 MAX_NAMES = 20
@@ -39,7 +39,7 @@ TURNED_AWAY = "turned-away.json"
 
 
 class NodeStatuses:
-    """Takes what nodes tell; used by the threads that authenticate messages."""
+    """Takes what nodes report; used by the threads that authenticate messages."""
 
     def __init__(self, state_directory: Path) -> None:
         self._directory = state_directory
@@ -91,12 +91,12 @@ class NodeStatuses:
             return
         self._written_at = now_seconds
         document = {host: {"at_seconds": at, "reason": reason} for host, (at, reason) in self._turned_away.items()}
-        with contextlib.suppress(SpoolError):  # a full disk is told of by those who need it
+        with contextlib.suppress(SpoolError):  # a full disk is reported by those who need it
             _write(self._directory / TURNED_AWAY, json.dumps(document).encode())
 
 
 def nodes_summary(state_directory: Path, snapshot: ClusterSnapshot | None, now_seconds: float) -> dict[str, object]:
-    """Return in numbers and some names which of Slurm's GPU nodes tell how they are."""
+    """Return in numbers and some names which of Slurm's GPU nodes report their status."""
     heard = heard_at(state_directory / FOLDER)
     wanted = [] if snapshot is None else [node.name for node in snapshot.nodes if node.gpus]
     silent = [name for name in wanted if name in heard and now_seconds - heard[name] > SILENT_SECONDS]
@@ -150,7 +150,7 @@ Count = Callable[[str, int], None]
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """The reply to a message, and what it cost to find out that its sender is nobody we know."""
+    """The reply to a message, and what it cost to find out that its sender is unknown."""
 
     reply: Message
     wasted_seconds: float = 0.0
@@ -171,10 +171,10 @@ class ReportReceiver:
 
         Args:
             journal: Where reports are kept until the database has them.
-            nodes: Where what nodes tell of themselves is kept.
+            nodes: Where the statuses of nodes are kept.
             key: The shared key, None where munge authenticates.
             allowed: Who may report by munge.
-            count: Told what became of the reports.
+            count: Called with what became of the reports.
         """
         self._journal = journal
         self._nodes = nodes

@@ -1,6 +1,6 @@
 """The door process's side of both doors: people at the unix socket, nodes' reports at a TCP port.
 
-Whoever connects may be slow, hostile or many. All that he can cost is this process's time, for which no submission
+Connections may be slow, hostile or many. All that they can cost is this process's time, for which no submission
 waits.
 """
 
@@ -42,7 +42,7 @@ UNKNOWN_SHARE = 0.1
 UNKNOWN_BURST_SECONDS = 1.0
 _ACCEPTS_AT_ONCE = 64
 _PAUSE_SECONDS = 0.1
-_EVERYBODY = -1
+_ALL_USERS = -1
 _CHUNK_BYTES = 65_536
 _TAIL = b"\n" + END_LINE
 _HEAD = f"{PROTOCOL} ".encode()
@@ -171,7 +171,7 @@ class Server:
         now, user = time.monotonic(), peer.user_id
         if not self._rate.allows(user, now):
             raise PermissionRefused(f"more than {UNPRIVILEGED_PER_SECOND:g} requests a second from uid {user}")
-        if not self._rate_of_all.allows(_EVERYBODY, now):
+        if not self._rate_of_all.allows(_ALL_USERS, now):
             raise DaemonUnavailable("too many requests at once: try again later")
         if self._open[user] >= MAX_OPEN_PER_USER or self._open.total() >= MAX_OPEN_UNPRIVILEGED:
             raise DaemonUnavailable("too many requests are being answered: try again later")
@@ -212,7 +212,7 @@ class Server:
     def _slot(
         self, slots: Slots | None, owner: Hashable, writer: asyncio.StreamWriter
     ) -> Iterator[Callable[[int], None]]:
-        """Hold a place while a message is awaited; yields what is told of its growth."""
+        """Hold a place while a message is awaited; yields what is called with its growth."""
         if slots is None:
             yield lambda _count: None
             return

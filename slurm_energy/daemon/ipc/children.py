@@ -47,7 +47,7 @@ class ChildProcess:
     With `line`, a child has a second socket, which keeps messages apart and is not asyncio's: `line` is given our end
     at every start, to keep and to close, and None at every end.
 
-    `worth_a_start` is waited for before every start.
+    `before_start` is waited for before every start.
     """
 
     def __init__(
@@ -57,14 +57,14 @@ class ChildProcess:
         config: Callable[[], Config],
         receive: Callable[[Any], Iterable[None] | None],
         line: Callable[[socket.socket | None], None] | None = None,
-        worth_a_start: Callable[[], Awaitable[None]] | None = None,
+        before_start: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self.name = name
         self._module = module
         self._config = config
         self._receive = receive
         self._line = line
-        self._worth_a_start = worth_a_start
+        self._before_start = before_start
         self._writer: asyncio.StreamWriter | None = None
         self._process: asyncio.subprocess.Process | None = None
         self.starts = 0
@@ -102,8 +102,8 @@ class ChildProcess:
         """Keep the child running until cancelled."""
         pause = FIRST_PAUSE_SECONDS
         while True:
-            if self._worth_a_start is not None:
-                await self._worth_a_start()
+            if self._before_start is not None:
+                await self._before_start()
             began = time.monotonic()
             try:
                 await self._run_once()

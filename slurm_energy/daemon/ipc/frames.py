@@ -61,12 +61,12 @@ class SnapshotComplete:
     skipped: Mapping[str, int] = field(default_factory=dict)
     """Rows that could not be read, by kind and reason."""
     waiting_gpus: Mapping[PartitionName, float] | None = None
-    """`waiting_gpus` of all jobs, counted where nobody waits for it; None where it was not."""
+    """`waiting_gpus` of all jobs, counted where no answer waits for it; None where it was not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryRequest:
-    """A person's question on its way to the recorder."""
+    """A user's query on its way to the recorder."""
 
     number: int
     query: Query
@@ -103,7 +103,7 @@ class PeerReply:
 
 @dataclass(frozen=True, slots=True)
 class DoorCounts:
-    """What the door child has counted since it last told."""
+    """What the door child has counted since its last report."""
 
     counts: Mapping[str, int]
 
@@ -176,7 +176,7 @@ class PolicyAtSnapshot:
     """Why it still answers from the snapshot before."""
     detached: bytes | None = None
     """The policy at that snapshot, where it can answer without its process; packed by itself, since who knows whether a
-    guest can be unpacked."""
+    policy can be unpacked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -62,14 +62,14 @@ class Process(Protocol):
 
 
 class PolicyChild:
-    """Ties a policy's process to its end in this process; `news` is called whenever something has happened to it."""
+    """Ties a policy's process to its end in this process; `on_change` is called after every event of it."""
 
     def __init__(
         self,
         config: Config,
         policy: RemotePolicy,
         copy: SnapshotCopy,
-        news: Callable[["PolicyChild"], None],
+        on_change: Callable[["PolicyChild"], None],
         make_process: Callable[["PolicyChild"], Process],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -82,7 +82,7 @@ class PolicyChild:
         self.refusal = ""
         """Why there is no hope that it will be ready."""
         self._copy = copy
-        self._news = news
+        self._on_change = on_change
         self._clock = clock
         self._catching_up: asyncio.Task[None] | None = None
         self._waiting: deque[SnapshotFrame] | None = None
@@ -96,7 +96,7 @@ class PolicyChild:
         self._held_back = False
         """Whether those files were refused."""
 
-    async def worth_a_start(self) -> None:
+    async def before_start(self) -> None:
         """Wait where the checkpoint was refused until its files are others, or `try_again`."""
         folder = checkpoint_folder(self.config)
         files = await asyncio.to_thread(files_mark, folder)  # not here: a file system of the network may hang
@@ -122,7 +122,7 @@ class PolicyChild:
             return
         if self.process.starts >= MAX_STARTS and not self._was_ready and not self.refusal:
             self.refusal = f"its process ended {self.process.starts} times before it was ready"
-        self._news(self)
+        self._on_change(self)
 
     def receive(self, frame: Any) -> None:
         """Take one frame of the process."""
@@ -138,7 +138,7 @@ class PolicyChild:
             self._held_back = frame.by_checkpoint
             self.policy.refused(frame.reason, HELD_BACK if frame.by_checkpoint else "")
             logger.error("policy not loaded name=%s reason=%s", self.policy.name, frame.reason)
-        self._news(self)
+        self._on_change(self)
 
     def forward(self, frame: SnapshotFrame) -> None:
         """Pass a part of a snapshot on."""

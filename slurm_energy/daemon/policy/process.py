@@ -52,7 +52,7 @@ _ENDED = object()
 class PolicyLoop:
     """Loads a policy, follows the cluster, answers.
 
-    A policy that can be `detached` is told to the daemon at every snapshot, which then asks that and not this process.
+    A policy that can be `detached` is sent to the daemon at every snapshot, which then asks that and not this process.
     A policy may have `warm_up_steps(snapshot)`, an iterator that brings it to a snapshot in short steps and leaves it
     answering from the one before until it ends, or `warm_up(snapshot)`, which does it at once.
     """
@@ -82,7 +82,7 @@ class PolicyLoop:
         """Make the policy.
 
         Raises:
-            PolicyError: it cannot be made; the daemon has been told.
+            PolicyError: it cannot be made; the daemon has been notified.
         """
         began = time.perf_counter()
         try:
@@ -97,7 +97,7 @@ class PolicyLoop:
 
         Raises:
             EOFError: the daemon is gone.
-            PolicyError: the policy cannot be brought to its first snapshot; the daemon has been told.
+            PolicyError: the policy cannot be brought to its first snapshot; the daemon has been notified.
         """
         while True:
             self.turn()
@@ -143,7 +143,7 @@ class PolicyLoop:
                 self._rehearse(self._coming)
             detached = _detached(self._policy)
             self._snapshot = self._coming
-        except Exception as error:  # a policy is a guest: it goes on answering from the snapshot before
+        except Exception as error:  # whatever a policy raises: it goes on answering from the snapshot before
             if self._snapshot is None:
                 raise self._refusal(error) from error
             trouble = short_error(error)
@@ -158,7 +158,7 @@ class PolicyLoop:
         self._steps, self._coming = None, None
         send(self._connection, told)
         if detached is not None:
-            give_way()  # the daemon asks that from now on, and nobody waits for this process any more
+            give_way()  # the daemon asks that from now on: no job waits for this process any more
 
     def _rehearse(self, snapshot: ClusterSnapshot) -> None:
         for _ in Decider(self._policy, Guard(self._config)).rehearse(snapshot):
@@ -181,7 +181,7 @@ class PolicyLoop:
         try:
             question: PolicyQuestion = unpack_numbered(message)
             answer = self._policy.decide(question.job, self._snapshot, question.context)
-        except Exception as error:  # noqa: BLE001  # a policy is a guest, and this is the child's request loop
+        except Exception as error:  # noqa: BLE001  # the child's request loop: whatever a policy raises becomes a reply
             return PolicyReply(answer=None, error=short_error(error))
         return PolicyReply(answer=answer, taken_at_seconds=self._snapshot.taken_at_seconds)
 
@@ -203,7 +203,7 @@ def serve(argv: list[str], policy_factory: PolicyFactory) -> int:
                 os.environ[variable] = str(config.policy.threads)
             loop = PolicyLoop(config, connection, questions, policy_factory)
             loop.load()
-            # What is there now stays for ever: a full collection of it would be a pause in which nobody is answered.
+            # What is there now stays for ever: a full collection of it would be a pause without answers.
             gc.collect()
             gc.freeze()
             gc.set_threshold(50_000, 50, 1000)
@@ -238,7 +238,7 @@ def _packed(number: int, reply: PolicyReply) -> bytes:
     try:
         message = pack_numbered(number, reply)
         error = f"its answer has {len(message)} bytes, at most {MAX_REPLY_BYTES} are taken"
-    except Exception as failure:  # noqa: BLE001  # a policy is a guest: who knows what its answer holds
+    except Exception as failure:  # noqa: BLE001  # whatever a policy's answer holds
         message, error = b"", short_error(failure)
     fits = 0 < len(message) <= MAX_REPLY_BYTES
     return message if fits else pack_numbered(number, PolicyReply(answer=None, error=error))

@@ -38,7 +38,7 @@ _DETACHED_MODULE = "slurm_energy.policy.gnn.priced_answers"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Silence:
+class _NoAnswer:
     """Why the policy has no answer of its own."""
 
     reason: Reason
@@ -69,11 +69,11 @@ class RemotePolicy:
         self._loaded_version = NOT_LOADED
         """Of the policy that the process has."""
         self._looked_at: float | None = None
-        """When the process last told of a snapshot that it brought the policy to."""
+        """When the process last reported a snapshot that it brought the policy to."""
         self._trouble = ""
         """Why it could not bring the policy to a later one."""
         self._detached: Policy | None = None
-        """The policy at the last snapshot that its process told, also while there is no process."""
+        """The policy at the last snapshot that its process reported, also while there is no process."""
         self._detached_version = NOT_LOADED
         self._detached_at_seconds: float | None = None
         self._refusal, self._outlook = "", ""
@@ -114,7 +114,7 @@ class RemotePolicy:
         return self.baseline if self._detached is None else self._detached
 
     @property
-    def asks_nobody(self) -> bool:
+    def is_detached(self) -> bool:
         """Whether the policy itself answers in this process, and none is asked."""
         return self._detached is not None
 
@@ -124,7 +124,7 @@ class RemotePolicy:
 
     @property
     def _last_look(self) -> str:
-        """What the last look is still good for; nothing where there is none, or nobody answers from it."""
+        """What the last look is still good for; nothing where there is none, or it is answered from nowhere."""
         age = self._looked_ago
         if age is None or (self._detached is None and not self.ready):
             return ""
@@ -166,7 +166,7 @@ class RemotePolicy:
         if detached is not None:
             try:
                 self._detached = unpack_numbered(detached)
-            except Exception as error:  # noqa: BLE001  # a policy is a guest: its process is asked then
+            except Exception as error:  # noqa: BLE001  # whatever it raises: its process is asked then
                 self.counters["policy errors"] += 1
                 logger.warning("policy not taken from its process name=%s error=%s", self.name, short_error(error))
 
@@ -190,19 +190,19 @@ class RemotePolicy:
         note = f"{found.note}: {self.baseline.name} decided"
         return replace(answer, reasons=(found.reason, *reasons), notes=(note, *answer.notes))
 
-    def _asked(self, question: PolicyQuestion, snapshot: ClusterSnapshot) -> PolicyAnswer | _Silence:
+    def _asked(self, question: PolicyQuestion, snapshot: ClusterSnapshot) -> PolicyAnswer | _NoAnswer:
         if self._detached is not None:
-            old = self._old_picture(question, self._detached_at_seconds)
+            old = self._stale(question, self._detached_at_seconds)
             if old is None:
                 return self._answer_here(self._detached, question, snapshot)
             if not self._refusal:
                 return old
         if self._refusal:
-            return _Silence(reason=Reason.POLICY_ERROR, note=f"policy {self.name} was refused, {self._refusal}")
+            return _NoAnswer(reason=Reason.POLICY_ERROR, note=f"policy {self.name} was refused, {self._refusal}")
         if self._line is None or not self._at_snapshot:
-            return _Silence(reason=Reason.POLICY_LOADING, note=f"policy {self.name} is not ready yet")
+            return _NoAnswer(reason=Reason.POLICY_LOADING, note=f"policy {self.name} is not ready yet")
         if self._clock() < self._asked_again_at:
-            return _Silence(reason=Reason.POLICY_TIMEOUT, note=f"policy {self.name} does not answer at present")
+            return _NoAnswer(reason=Reason.POLICY_TIMEOUT, note=f"policy {self.name} does not answer at present")
         try:
             reply = self._line.ask(question, self._timeout_seconds)
         except (OSError, WireError) as error:
@@ -214,31 +214,33 @@ class RemotePolicy:
         self._late_in_a_row, self._silent_since = 0, None
         if reply.answer is None:
             return self._failed(reply.error)
-        return self._old_picture(question, reply.taken_at_seconds) or reply.answer
+        return self._stale(question, reply.taken_at_seconds) or reply.answer
 
     def _answer_here(
         self, policy: Policy, question: PolicyQuestion, snapshot: ClusterSnapshot
-    ) -> PolicyAnswer | _Silence:
+    ) -> PolicyAnswer | _NoAnswer:
         try:
             return policy.decide(question.job, snapshot, question.context)
-        except Exception as error:  # noqa: BLE001  # a policy is a guest, and a submission waits
+        except Exception as error:  # noqa: BLE001  # whatever a policy raises: a submission waits
             return self._failed(short_error(error))
 
-    def _old_picture(self, question: PolicyQuestion, taken_at_seconds: float | None) -> _Silence | None:
-        """Return the silence that an answer from such a snapshot is worth, None where it is new enough."""
+    def _stale(self, question: PolicyQuestion, taken_at_seconds: float | None) -> _NoAnswer | None:
+        """Return why an answer from such a snapshot does not count, None where it is new enough."""
         now_seconds = question.context.now_seconds
         if taken_at_seconds is not None and now_seconds - taken_at_seconds <= self._max_age_seconds:
             return None
         self.counters["policy stale answers"] += 1
         why = self._trouble or ("" if self.ready else "its process is not ready yet")
-        note = f"policy {self.name} sees an old picture of the cluster{f': {why}'[:_MAX_TROUBLE_LENGTH] if why else ''}"
-        return _Silence(reason=Reason.STALE_SNAPSHOT, note=note)
+        note = (
+            f"policy {self.name} sees an old snapshot of the cluster{f': {why}'[:_MAX_TROUBLE_LENGTH] if why else ''}"
+        )
+        return _NoAnswer(reason=Reason.STALE_SNAPSHOT, note=note)
 
-    def _failed(self, reason: str) -> _Silence:
+    def _failed(self, reason: str) -> _NoAnswer:
         self.counters["policy errors"] += 1
-        return _Silence(reason=Reason.POLICY_ERROR, note=f"policy {self.name} failed, {reason}")
+        return _NoAnswer(reason=Reason.POLICY_ERROR, note=f"policy {self.name} failed, {reason}")
 
-    def _late(self) -> _Silence:
+    def _late(self) -> _NoAnswer:
         now = self._clock()
         self._late_in_a_row += 1
         self._silent_since = now if self._silent_since is None else self._silent_since
@@ -248,14 +250,14 @@ class RemotePolicy:
                 logger.warning("policy does not answer name=%s pause_seconds=%.0f", self.name, BREAKER_SECONDS)
         milliseconds = self._timeout_seconds * 1000.0
         note = f"policy {self.name} gave no answer within {milliseconds:.0f} ms"
-        return _Silence(reason=Reason.POLICY_TIMEOUT, note=note)
+        return _NoAnswer(reason=Reason.POLICY_TIMEOUT, note=note)
 
-    def _broken(self, error: Exception) -> _Silence:
+    def _broken(self, error: Exception) -> _NoAnswer:
         """Give up a line whose other end is gone or talks nonsense; a question too large leaves it as it is."""
         if isinstance(error, ConnectionError | WireError):
             logger.warning("policy line broken name=%s error=%s", self.name, error)
             self.disconnect()
-        return _Silence(reason=Reason.POLICY_ERROR, note=f"policy {self.name} cannot be asked, {error}")
+        return _NoAnswer(reason=Reason.POLICY_ERROR, note=f"policy {self.name} cannot be asked, {error}")
 
 
 def short_error(error: Exception) -> str:

@@ -78,7 +78,7 @@ class PolicySlot:
         self._candidate = child
         self._start(child)
 
-    def news(self, child: PolicyChild) -> None:
+    def look_at(self, child: PolicyChild) -> None:
         """Look at what has become of a child."""
         if child is not self._candidate:
             return
@@ -104,11 +104,11 @@ class PolicySlot:
 
     def _child(self, config: Config, policy: RemotePolicy) -> PolicyChild:
         policy.counters = self._state.counters
-        return PolicyChild(config, policy, self._copy, self.news, self._process)
+        return PolicyChild(config, policy, self._copy, self.look_at, self._process)
 
     def _process(self, child: PolicyChild) -> Process:
         return ChildProcess(
-            "policy", self._module, lambda: child.config, child.receive, child.connect, child.worth_a_start
+            "policy", self._module, lambda: child.config, child.receive, child.connect, child.before_start
         )
 
     def _start(self, child: PolicyChild) -> None:

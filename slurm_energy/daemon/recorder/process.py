@@ -50,7 +50,7 @@ from slurm_energy.wire.messages import failure, refusal
 logger = logging.getLogger(__name__)
 
 Requests = queue.SimpleQueue[QueryRequest]
-Tell = Callable[[object], None]
+SendFrame = Callable[[object], None]
 
 POLL_SECONDS = 0.5
 """Between two looks at the journal, unless much lies there: a transaction costs as much as 20 decisions in one."""
@@ -82,7 +82,7 @@ class Every:
 
 
 class Condition:
-    """Whether the database can be used, and if not, why: the recording tells, questions ask."""
+    """Whether the database can be used, and if not, why: set by the recording, read by queries."""
 
     def __init__(self) -> None:
         self._usable = threading.Event()
@@ -112,11 +112,11 @@ class Condition:
 class RecorderLoop:
     """Journal to database, until the daemon is gone."""
 
-    def __init__(self, config: Config, tell: Tell, condition: Condition) -> None:
+    def __init__(self, config: Config, send_frame: SendFrame, condition: Condition) -> None:
         self._condition = condition
         self._config = config
         self._cluster = ClusterName(config.cluster.name)
-        self._tell = tell
+        self._send_frame = send_frame
         self._recorder = Recorder(config, journal_directory(config), STREAMS)
         self._unreported = UnreportedJobs(self._cluster, config.node.time_scale)
         self._work: dict[tuple[int, str], WorkEstimate] = {}
@@ -159,14 +159,14 @@ class RecorderLoop:
         if self._look_due.due(now):
             self._recorder.look(engine)
         if self._work_due.due(now):
-            self._tell_work(engine)
+            self._send_work(engine)
         if self._history_due.due(now, HISTORY_SOON_SECONDS if self._recorder.jobs_ended else None):
             self._recorder.jobs_ended = False
-            self._tell_runtimes(engine)
+            self._send_runtimes(engine)
         if self._unreported_due.due(now):
             run_in_transaction(engine, lambda session: self._unreported.close(session, time.time()))
 
-    def _tell_work(self, engine: Engine) -> None:
+    def _send_work(self, engine: Engine) -> None:
         runs: list[MeasuredRun] = []
         failures: list[FailedRuns] = []
         try:
@@ -178,18 +178,18 @@ class RecorderLoop:
         except StoreError:
             raise
         except Exception as error:  # noqa: BLE001  # the recording must not end with it, whatever it is
-            logger.warning("runs cannot be compared, the picture from before stays runs=%d error=%s", len(runs), error)
+            logger.warning("runs cannot be compared, what was known before stays runs=%d error=%s", len(runs), error)
             return
         self._work = {(user_id, name): estimate for user_id, name, estimate in work}
         for part in table_parts(WorkPart, work):
-            self._tell(part)
+            self._send_frame(part)
 
-    def _tell_runtimes(self, engine: Engine) -> None:
+    def _send_runtimes(self, engine: Engine) -> None:
         with store_session(engine, read_only=True) as session:
             samples = all_recent_runtimes(session, self._cluster, _history_begins(), RUNS_PER_NAME)
             estimates = runtime_estimates(samples, self._compare_for)
         for part in table_parts(RuntimePart, estimates):
-            self._tell(part)
+            self._send_frame(part)
 
     def _compare_for(self, user_id: int, name: str) -> CompareTypes:
         return TypeComparison(limits=self._limits, work=self._work.get((user_id, name))).cost
@@ -214,7 +214,9 @@ def prepare_schema(engine: Engine, *, create: bool = True) -> None:
     check_version(engine)
 
 
-def serve_queries(config: Config, engine: Engine, requests: Requests, tell: Tell, condition: Condition) -> None:
+def serve_queries(
+    config: Config, engine: Engine, requests: Requests, send_frame: SendFrame, condition: Condition
+) -> None:
     """Answer queries one after the other, in a thread beside the recording."""
     while True:
         request = requests.get()
@@ -232,7 +234,7 @@ def serve_queries(config: Config, engine: Engine, requests: Requests, tell: Tell
             logger.exception("query failed subject=%s", request.query.subject)
             reply = failure(f"internal error {type(error).__name__}, see the daemon's log")
         for part, last in reply_parts(encode(reply)):
-            tell(QueryReply(number=request.number, part=part, last=last))
+            send_frame(QueryReply(number=request.number, part=part, last=last))
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -254,17 +256,17 @@ def _run(config: Config, connection: socket.socket) -> None:
     engine = open_engine(config.store)
     lock = threading.Lock()
 
-    def tell(frame: object) -> None:
+    def send_frame(frame: object) -> None:
         with lock:
             send(connection, frame)
 
     requests: Requests = queue.SimpleQueue()
     condition = Condition()
     threading.Thread(
-        target=serve_queries, args=(config, engine, requests, tell, condition), name="queries", daemon=True
+        target=serve_queries, args=(config, engine, requests, send_frame, condition), name="queries", daemon=True
     ).start()
     threading.Thread(target=_listen, args=(connection, requests), name="listen", daemon=True).start()
-    RecorderLoop(config, tell, condition).run(engine)
+    RecorderLoop(config, send_frame, condition).run(engine)
 
 
 def _listen(connection: socket.socket, requests: Requests) -> None:

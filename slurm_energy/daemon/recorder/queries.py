@@ -92,7 +92,7 @@ def _decisions(session: Session, config: Config, request: QueryRequest) -> str:
 
 
 def _own_job(session: Session, config: Config, request: QueryRequest) -> JobId:
-    """Return the job asked about, if the caller may know of it; a stranger learns not even that it exists."""
+    """Return the job asked about, if the caller may see it; other users do not learn that it exists."""
     if request.query.job_id is None:
         raise ValueRangeError(f"query {request.query.subject} needs job=NUMBER")
     job_id = parse_job_id(request.query.job_id)

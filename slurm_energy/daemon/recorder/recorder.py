@@ -181,7 +181,7 @@ class Recorder:
                 self._apply_report(session, report, Arrival(clock_offset_seconds=offset, received_at_seconds=received))
 
     def _apply_report(self, session: Session, report: NodeReport, arrival: Arrival) -> None:
-        """Store a report under its job; one that Slurm has not told of yet gets a stand-in until it has."""
+        """Store a report under its job; one that no snapshot has shown yet gets a stand-in until one does."""
         submitted = submit_time_of(session, report, arrival)
         key = JobKey(
             cluster=report.cluster,
@@ -200,7 +200,7 @@ class Recorder:
             return None
 
     def _set_aside(self, line: Line, error: Exception) -> None:
-        """Keep an entry that no database takes, for a person to look at, and go on."""
+        """Keep an entry that no database takes, to be looked at by an administrator, and go on."""
         path = self._directory / REJECTED_NAME
         logger.error("journal entry set aside path=%s error=%s", path, error)
         with path.open("ab") as file:

@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 GRACE_SECONDS = 900.0
 LOOK_BACK_SECONDS = 86_400.0
 OVERLAP_SECONDS = 3600.0
-"""Ends that accounting tells late are still found this long after."""
+"""Ends that accounting shows late are still found this long after."""
 MAX_NODES = 1024
 REASON = "no report came from the node within 900 s of the job's end"
 

@@ -93,7 +93,7 @@ class GroupCache:
     def __init__(self) -> None:
         self._known: dict[int, float] = {}
 
-    def news(self, reading: ClusterReading, now_seconds: float) -> list[UserGroups]:
+    def frames(self, reading: ClusterReading, now_seconds: float) -> list[UserGroups]:
         """Return the groups of users not looked up lately; nothing where no partition asks for groups."""
         if not any(partition.allow_groups for partition in reading.partitions):
             return []
@@ -129,7 +129,7 @@ def groups_of(user_id: int) -> frozenset[str] | None:
 
 
 class SnapshotLoop:
-    """Reads, tells the answering process what changed, and journals what the database needs."""
+    """Reads, sends the answering process what changed, and journals what the database needs."""
 
     def __init__(self, config: Config, reader: SlurmReader, journal: JournalWriter, connection: socket.socket) -> None:
         self._config = config
@@ -164,7 +164,7 @@ class SnapshotLoop:
         began = time.monotonic()
         taken_at = time.time()
         reading = self._reader.read_cluster()
-        for part in (*self._difference.parts(reading), *self._groups.news(reading, taken_at)):
+        for part in (*self._difference.parts(reading), *self._groups.frames(reading, taken_at)):
             send(self._connection, part)
         waiting = waiting_gpus(reading.jobs)
         send(

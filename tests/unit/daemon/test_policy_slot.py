@@ -131,11 +131,11 @@ def test_a_reload_lets_a_live_policy_that_is_held_back_try_again(tmp_path: Path)
     assert live is not None
 
     async def play() -> None:
-        await live.worth_a_start()
+        await live.before_start()
         live.receive(PolicyRefused(reason="CheckpointError: bad weights", by_checkpoint=True))
         desk.use(A)
         async with asyncio.timeout(5.0):
-            await live.worth_a_start()
+            await live.before_start()
 
     asyncio.run(play())
     assert desk.slot._live is live

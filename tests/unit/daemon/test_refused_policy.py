@@ -39,14 +39,14 @@ def child_of(folder: Path) -> PolicyChild:
 
 async def is_held_back(child: PolicyChild) -> bool:
     """Return whether the next start waits."""
-    task = asyncio.create_task(child.worth_a_start())
+    task = asyncio.create_task(child.before_start())
     done, _ = await asyncio.wait([task], timeout=0.05)
     task.cancel()
     return not done
 
 
 async def start_and_hear(child: PolicyChild, *frames: object) -> None:
-    await child.worth_a_start()
+    await child.before_start()
     ours, _theirs = question_pair()
     child.connect(ours)
     for frame in frames:
@@ -86,7 +86,7 @@ def test_other_files_or_a_reload_let_it_start_again(folder: Path, event: Callabl
 
     async def play() -> None:
         await start_and_hear(child, REFUSED)
-        waits = asyncio.create_task(child.worth_a_start())
+        waits = asyncio.create_task(child.before_start())
         await asyncio.wait([waits], timeout=0.02)
         assert not waits.done()
         event(folder, child)
@@ -101,7 +101,7 @@ def test_files_that_change_while_they_are_loaded_are_tried_again(folder: Path) -
     child = child_of(folder)
 
     async def play() -> None:
-        await child.worth_a_start()
+        await child.before_start()
         write_anew(folder, child)
         child.receive(REFUSED)
         assert not await is_held_back(child)
