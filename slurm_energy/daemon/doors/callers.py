@@ -16,7 +16,7 @@ MAX_CALLERS = 10_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peer:
-    """The kernel's word on a caller."""
+    """A caller, as the kernel identifies it."""
 
     process_id: int
     user_id: int

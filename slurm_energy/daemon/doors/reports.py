@@ -27,6 +27,14 @@ from slurm_energy.wire.node_status import Delivery, decode_delivery, encode_rece
 
 logger = logging.getLogger(__name__)
 
+MAX_REPORT_BYTES = 2 * 1024 * 1024
+"""Of a message: a node sends a quarter of a MiB at once, or one report of at most 1 MiB."""
+MAX_LINES = 64
+MAX_ESCAPES = 50_000
+"""Of a message: each costs a call before the sender is authenticated."""
+MAX_WAITING = 64
+MUNGE_SECONDS = 0.01
+"""What a credential costs munge and munged, beside this process."""
 MAX_NODES = 20_000
 """A file each, of 65 KB at most and 2 KB as a rule; the one heard of longest ago makes room."""
 MAX_TURNED_AWAY = 64
@@ -36,6 +44,8 @@ TURNED_AWAY_SECONDS = 5.0
 MAX_NAMES = 20
 FOLDER = "nodes"
 TURNED_AWAY = "turned-away.json"
+
+Count = Callable[[str, int], None]
 
 
 class NodeStatuses:
@@ -136,18 +146,6 @@ def _some(names: Iterable[str]) -> list[str] | None:
     return [*listed[:MAX_NAMES], *([f"and {more} more"] if more > 0 else [])] or None
 
 
-MAX_REPORT_BYTES = 2 * 1024 * 1024
-"""Of a message: a node sends a quarter of a MiB at once, or one report of at most 1 MiB."""
-MAX_LINES = 64
-MAX_ESCAPES = 50_000
-"""Of a message: each costs a call, before anybody knows from whom it is."""
-MAX_WAITING = 64
-MUNGE_SECONDS = 0.01
-"""What a credential costs munge and munged, beside this process."""
-
-Count = Callable[[str, int], None]
-
-
 @dataclass(frozen=True, slots=True)
 class Accepted:
     """The reply to a message, and what it cost to find out that its sender is unknown."""
@@ -167,7 +165,7 @@ class ReportReceiver:
         allowed: Collection[int],
         count: Count,
     ) -> None:
-        """Make the desk.
+        """Make the receiver.
 
         Args:
             journal: Where reports are kept until the database has them.

@@ -259,7 +259,7 @@ async def _streams(
 
 
 class EmptyConnection(WireError):
-    """The caller closed without a word, as port scanners and health checks do."""
+    """The caller closed without a message, as port scanners and health checks do."""
 
 
 async def read_whole(

@@ -31,8 +31,6 @@ LONGEST_PAUSE_SECONDS = 30.0
 HEALTHY_AFTER_SECONDS = 60.0
 STOP_SECONDS = 3.0
 _PR_SET_PDEATHSIG = 1
-
-
 NICENESS = 10
 """Children give way to the answering process, which has a job submission waiting for it."""
 ANSWERING_NICENESS = 0

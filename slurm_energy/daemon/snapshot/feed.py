@@ -15,7 +15,6 @@ from slurm_energy.slurm.client import ClusterReading
 
 logger = logging.getLogger(__name__)
 
-
 SnapshotFrame = SnapshotBegins | SnapshotPart | SnapshotComplete
 
 

@@ -34,11 +34,11 @@ MAX_UNWRITTEN = 100_000
 MAX_REASONS = 32
 """Why rows could not be read: so many reasons are passed on."""
 _WARN_INTERVAL_SECONDS = 60.0
-
 ASK_INTERVAL_SECONDS = 10.0
 GIVE_UP_SECONDS = 600.0
 MAX_ASKED = 500
-KEEP_SECONDS = 600.0
+"""Of jobs that vanished, in one query of accounting."""
+GROUPS_KEPT_SECONDS = 600.0
 MAX_LOOKUPS = 100
 """Per reading: a slow directory service must not make the snapshot old."""
 
@@ -88,7 +88,7 @@ class VanishedJobs:
 
 
 class GroupCache:
-    """Remembers who is in which groups for ten minutes."""
+    """Groups of the users in the queue, for partitions that admit certain groups; looked up again after ten minutes."""
 
     def __init__(self) -> None:
         self._known: dict[int, float] = {}
@@ -98,7 +98,7 @@ class GroupCache:
         if not any(partition.allow_groups for partition in reading.partitions):
             return []
         users = dict.fromkeys(job.user_id for job in reading.jobs)
-        due = [user for user in users if now_seconds - self._known.get(user, float("-inf")) >= KEEP_SECONDS]
+        due = [user for user in users if now_seconds - self._known.get(user, float("-inf")) >= GROUPS_KEPT_SECONDS]
         found = self._look_up(due[:MAX_LOOKUPS], now_seconds)
         return [UserGroups(groups=tuple(found[at : at + MAX_ITEMS])) for at in range(0, len(found), MAX_ITEMS)]
 
