@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
-/* After several failures in a row nobody asks for a while; then one caller tries, the others wait. */
+/* After several failures in a row the daemon is not asked for a while; then one caller tries, the others wait. */
 #ifndef ENERGY_BREAKER_H
 #define ENERGY_BREAKER_H
 
@@ -10,7 +10,7 @@
 typedef struct {
 	pthread_mutex_t lock;
 	unsigned int failures;		/* in a row */
-	int64_t closed_until;		/* milliseconds; nobody asks before */
+	int64_t closed_until;		/* milliseconds; it is not asked before */
 } energy_breaker_t;
 
 #define ENERGY_BREAKER_INITIALIZER { PTHREAD_MUTEX_INITIALIZER, 0, 0 }

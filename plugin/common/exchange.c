@@ -166,11 +166,11 @@ extern energy_exchange_t energy_exchange(const char *socket_path, unsigned int d
 	return result;
 }
 
-extern bool energy_exchange_tell(const char *socket_path, const char *message, size_t length)
+extern bool energy_exchange_notify(const char *socket_path, const char *message, size_t length)
 {
 	struct sockaddr_un address = { .sun_family = AF_UNIX };
 	size_t path_length = strlen(socket_path);
-	bool told = false;
+	bool sent = false;
 	int fd;
 
 	if (path_length >= sizeof(address.sun_path))
@@ -181,7 +181,7 @@ extern bool energy_exchange_tell(const char *socket_path, const char *message, s
 	memcpy(address.sun_path, socket_path, path_length + 1);
 	/* A message in part, which the daemon could not read, is none. */
 	if (!connect(fd, (const struct sockaddr *) &address, sizeof(address)))
-		told = (send(fd, message, length, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t) length);
+		sent = (send(fd, message, length, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t) length);
 	close(fd);
-	return told;
+	return sent;
 }

@@ -28,9 +28,9 @@ extern energy_exchange_t energy_exchange(const char *socket_path, unsigned int d
 					 char *detail, size_t detail_size);
 
 /*
- * Send a message whose reply nobody waits for, in one piece and without any wait.
+ * Send a message whose reply is not waited for, in one piece and without any wait.
  * Returns false if it is not on its way now: there is no listener, or no room.
  */
-extern bool energy_exchange_tell(const char *socket_path, const char *message, size_t length);
+extern bool energy_exchange_notify(const char *socket_path, const char *message, size_t length);
 
 #endif

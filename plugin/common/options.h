@@ -52,7 +52,7 @@ extern bool energy_is_deadline(const char *text);
 
 /*
  * Whether an entry NAME=VALUE would reach the nodes' hooks as the decision, or looks so much like it
- * that nobody but a forger sends it: any case, blanks around the name, prefixes of SPANK.
+ * that only a forger sends it: any case, blanks around the name, prefixes of SPANK.
  */
 extern bool energy_is_decision_entry(const char *entry);
 

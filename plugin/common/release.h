@@ -26,9 +26,9 @@
 #define ENERGY_SAME_LAYOUT(one, other) (((one) & 0xffff00) == ((other) & 0xffff00))
 
 /*
- * Release of the Slurm whose process this is, told by a plugin of its own that it has loaded already.
+ * Release of the Slurm whose process this is, as stated by a plugin of its own that it has loaded already.
  * own - this plugin's number, which is not asked
- * otherwise - what to return where nothing tells
+ * otherwise - what to return where nothing states it
  */
 extern uint32_t energy_running_release(const uint32_t *own, uint32_t otherwise);
 

@@ -151,7 +151,7 @@ static bool _new_id(char id[ID_DIGITS + 1])
 }
 
 /* The whole request goes along: a daemon that has started since can then still record the job. */
-static bool _tell(const char *socket_path, const char *request, size_t length, const char *base,
+static bool _notify(const char *socket_path, const char *request, size_t length, const char *base,
 		  const char *id)
 {
 	char message[ENERGY_REUSE_REQUEST_BYTES + 160];
@@ -162,7 +162,7 @@ static bool _tell(const char *socket_path, const char *request, size_t length, c
 	if ((head < 0) || ((size_t) head + rest > sizeof(message)))
 		return false;
 	memcpy(message + head, request + strlen(ASKED), rest);
-	return energy_exchange_tell(socket_path, message, (size_t) head + rest);
+	return energy_exchange_notify(socket_path, message, (size_t) head + rest);
 }
 
 extern bool energy_reuse_answer(const char *socket_path, const char *request, size_t length,
@@ -176,7 +176,7 @@ extern bool energy_reuse_answer(const char *socket_path, const char *request, si
 	id_at = _copy(socket_path, request, length, now_milliseconds, reply);
 	if (!id_at || !_new_id(id))
 		return false;
-	if (!_tell(socket_path, request, length, reply->decision_id, id)) {
+	if (!_notify(socket_path, request, length, reply->decision_id, id)) {
 		energy_reuse_forget();
 		return false;
 	}

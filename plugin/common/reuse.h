@@ -2,9 +2,9 @@
 /*
  * Answers that the daemon allows to be given again, for a moment, to the very same request.
  *
- * Whoever submits equal jobs in a loop would wait for the same decision each time. A reply with
+ * A script that submits equal jobs in a loop would wait for the same decision each time. A reply with
  * reuse_milliseconds is kept for so long, with the request that it answers: byte for byte, user and all.
- * Each job still gets a decision id of its own, and the daemon is told of it without anybody waiting.
+ * Each job still gets a decision id of its own, and the daemon is notified of it without a wait.
  */
 #ifndef ENERGY_REUSE_H
 #define ENERGY_REUSE_H
@@ -23,8 +23,8 @@ extern void energy_reuse_keep(const char *socket_path, const char *request, size
 			      const energy_reply_t *reply, int64_t asked_at_milliseconds);
 
 /*
- * Answer a request from what is kept, under a new decision id of which the daemon has been told.
- * Returns false where the daemon must be asked: nothing is kept, or it could not be told at once.
+ * Answer a request from what is kept, under a new decision id of which the daemon has been notified.
+ * Returns false where the daemon must be asked: nothing is kept, or it could not be notified at once.
  */
 extern bool energy_reuse_answer(const char *socket_path, const char *request, size_t length,
 				int64_t now_milliseconds, energy_reply_t *reply);

@@ -28,7 +28,7 @@ typedef struct {
 	unsigned int breaker_milliseconds;
 } energy_settings_t;
 
-/* Told about each line that was not used as it stands. */
+/* Called with each line that was not used as it stands. */
 typedef void (*energy_complain_f)(const char *text);
 
 extern void energy_settings_defaults(energy_settings_t *settings);

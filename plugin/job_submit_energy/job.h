@@ -33,7 +33,7 @@ typedef enum {
 
 /*
  * Whether the user said something that ties the job to partitions, or that decides whether Slurm takes it at once:
- * the order of its partitions is then his alone.
+ * the order of its partitions is then the user's alone.
  */
 extern bool energy_job_is_tied(const job_desc_msg_t *job);
 

@@ -142,7 +142,7 @@ static void _conditions(energy_request_t *request, const job_desc_msg_t *job)
 }
 
 /* The user may have set these entries by hand, past the options' own checks. */
-static void _wishes(energy_request_t *request, const job_desc_msg_t *job)
+static void _options(energy_request_t *request, const job_desc_msg_t *job)
 {
 	const char *mode = energy_job_entry(job, ENERGY_ENTRY_MODE);
 	const char *slowdown = energy_job_entry(job, ENERGY_ENTRY_MAX_SLOWDOWN);
@@ -172,6 +172,6 @@ extern size_t energy_job_request(const job_desc_msg_t *job, uint32_t submit_uid,
 	_who(&request, job, submit_uid);
 	_size(&request, job);
 	_conditions(&request, job);
-	_wishes(&request, job);
+	_options(&request, job);
 	return energy_request_end(&request);
 }

@@ -154,7 +154,7 @@ static int _option(int which, const char *argument, int remote)
 
 /*
  * A job's environment carries the options it was submitted with, and Slurm reads them back as options
- * of every job that is submitted from inside it. A wish, a deadline above all, is for one job.
+ * of every job that is submitted from inside it. An option, a deadline above all, is for one job.
  */
 static void _forget_outer_job(void)
 {

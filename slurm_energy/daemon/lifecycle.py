@@ -12,19 +12,18 @@ from pathlib import Path
 from typing import Any
 
 from slurm_energy.config import Config
-from slurm_energy.daemon.children import ChildProcess
 from slurm_energy.daemon.decide import JobHistory, create_decider
-from slurm_energy.daemon.door_link import DoorLink
-from slurm_energy.daemon.doorway import PluginDoor, local_listener, plugin_listener, report_listener
-from slurm_energy.daemon.entries import DAEMON_STREAM
-from slurm_energy.daemon.frames import SnapshotBegins, SnapshotComplete, SnapshotPart
-from slurm_energy.daemon.journal import JournalWriter, journal_directory
-from slurm_energy.daemon.journal_queue import JournalQueue
-from slurm_energy.daemon.peers import privileged_user_ids, user_id_of
-from slurm_energy.daemon.policy_slot import POLICY_MODULE, PolicySlot
-from slurm_energy.daemon.recorder_link import RecorderLink
-from slurm_energy.daemon.remote_policy import RemotePolicy
-from slurm_energy.daemon.snapshot_feed import SnapshotFeed
+from slurm_energy.daemon.doors.callers import privileged_user_ids, user_id_of
+from slurm_energy.daemon.doors.link import DoorLink
+from slurm_energy.daemon.doors.plugin import PluginDoor, local_listener, plugin_listener, report_listener
+from slurm_energy.daemon.ipc.children import ChildProcess
+from slurm_energy.daemon.ipc.frames import SnapshotBegins, SnapshotComplete, SnapshotPart
+from slurm_energy.daemon.policy.remote import RemotePolicy
+from slurm_energy.daemon.policy.slot import POLICY_MODULE, PolicySlot
+from slurm_energy.daemon.recorder.entries import DAEMON_STREAM, JournalQueue
+from slurm_energy.daemon.recorder.journal import JournalWriter, journal_directory
+from slurm_energy.daemon.recorder.link import RecorderLink
+from slurm_energy.daemon.snapshot.feed import SnapshotFeed
 from slurm_energy.daemon.state import DaemonState
 from slurm_energy.daemon.verbs import LocalVerbs
 from slurm_energy.errors import ConfigError, DaemonUnavailable, SlurmEnergyError
@@ -33,9 +32,9 @@ from slurm_energy.wire.authentication import load_key
 
 logger = logging.getLogger(__name__)
 
-SNAPSHOT_MODULE = "slurm_energy.daemon.snapshot_process"
-RECORDER_MODULE = "slurm_energy.daemon.recorder_process"
-DOOR_MODULE = "slurm_energy.daemon.door_process"
+SNAPSHOT_MODULE = "slurm_energy.daemon.snapshot.process"
+RECORDER_MODULE = "slurm_energy.daemon.recorder.process"
+DOOR_MODULE = "slurm_energy.daemon.doors.process"
 DRAIN_SECONDS = 1.5
 
 
@@ -94,10 +93,10 @@ class EnergyDaemon:
             children = (self._door, self._snapshot, self._recorder)
             tasks += [asyncio.create_task(child.run(), name=child.name) for child in children]
             tasks.append(asyncio.create_task(self._policy.run(), name="policy"))
-            tell_supervisor("READY=1")
+            notify_systemd("READY=1")
             logger.info("daemon ready socket=%s policy=%s", daemon.socket_path, self.state.decider.policy.name)
-            self._tell_policy_note()
-            # Thousands of long-lived values would make each full collection a pause in which nobody is answered; young
+            self._log_policy_note()
+            # Thousands of long-lived values would make each full collection a pause without answers; young
             # values are looked through often, since 50,000 of them at once took 5 ms.
             for task in tasks:
                 task.add_done_callback(self._part_ended)
@@ -111,7 +110,7 @@ class EnergyDaemon:
             raise DaemonUnavailable("a part of the daemon failed, see the log: it stopped, to be started afresh")
 
     def _open_doors(self) -> None:
-        """Listen for slurmctld here, and for everybody else in the name of the door's process.
+        """Listen for slurmctld here, and for all others in the name of the door's process.
 
         Raises:
             ConfigError: a path or an address cannot be used.
@@ -125,7 +124,7 @@ class EnergyDaemon:
         self._door.inherited = tuple(listener.fileno() for listener in self._listeners)
 
     async def _shut_down(self, tasks: list[asyncio.Task[None]]) -> None:
-        tell_supervisor("STOPPING=1")
+        notify_systemd("STOPPING=1")
         self.state.draining = True
         paths = [listener.getsockname() for listener in self._listeners if listener.family == socket.AF_UNIX]
         paths += self._plugin_door.close()
@@ -181,9 +180,9 @@ class EnergyDaemon:
         if _recorded_part(old) != _recorded_part(config):
             self._recorder.restart()
         logger.info("configuration reloaded policy=%s", self.state.decider.policy.name)
-        self._tell_policy_note()
+        self._log_policy_note()
 
-    def _tell_policy_note(self) -> None:
+    def _log_policy_note(self) -> None:
         if self.state.policy_note:
             logger.info("policy chosen automatically note=%s", self.state.policy_note)
 
@@ -245,7 +244,7 @@ def lock_state_directory(directory: Path) -> int:
     return descriptor
 
 
-def tell_supervisor(text: str) -> None:
+def notify_systemd(text: str) -> None:
     """Send one notification to systemd, if it listens (sd_notify(3))."""
     address = os.environ.get("NOTIFY_SOCKET", "")
     if not address.startswith(("/", "@")):
@@ -255,4 +254,4 @@ def tell_supervisor(text: str) -> None:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as connection:
             connection.sendto(text.encode(), name)
     except OSError as error:
-        logger.warning("supervisor not told text=%s error=%s", text, error)
+        logger.warning("systemd not notified text=%s error=%s", text, error)

@@ -1,8 +1,8 @@
 """Decisions that may be given again for a moment: by slurmctld's plugin to the very same request, here to its like.
 
-Whoever submits equal jobs in a loop would wait for the same decision each time, and a Python process costs more to
-wake than the decision is worth. Only what cannot come out otherwise within that time is given so: the job may be sent
-nowhere else, no moment matters to it, and what its clocks depend on stays as it is.
+A script that submits equal jobs in a loop would wait for the same decision each time, and to wake a Python process
+costs more than the decision is worth. Only what cannot come out otherwise within that time is given so: the job may be
+sent nowhere else, no moment matters to it, and what its clocks depend on stays as it is.
 """
 
 from collections.abc import Callable, Mapping
@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from slurm_energy.config import Config
 from slurm_energy.daemon.decide import Decided, KnownUser, Picture
-from slurm_energy.daemon.remote_policy import RemotePolicy
+from slurm_energy.daemon.policy.remote import RemotePolicy
 from slurm_energy.domain.cluster import ClusterSnapshot
 from slurm_energy.domain.decision import Reason, RuntimeEstimate
 from slurm_energy.domain.ids import DecisionId
@@ -75,7 +75,7 @@ def is_reusable(decided: Decided, fields: Mapping[str, str], picture: Picture, p
         return False
     if isinstance(policy, RemotePolicy):
         # At prices, whether a partition is full counts.
-        return policy.asks_nobody and _room_stays(decided.job, picture, snapshot)
+        return policy.is_detached and _room_stays(decided.job, picture, snapshot)
     return isinstance(policy, _BY_TABLES)
 
 
@@ -176,7 +176,7 @@ class ReusableDecisions:
     ) -> tuple[Decided, int] | None:
         """Return a remembered decision as that on another request, and for how many milliseconds it holds.
 
-        None: it has to be worked out. `basis_of` tells what the answer to a job of a user and name rests on now.
+        None: it has to be worked out. `basis_of` returns what the answer to a job of a user and name rests on now.
         """
         last = self._last.get(_without_name(fields))
         kept = None if last is None else self._kept.get(last)

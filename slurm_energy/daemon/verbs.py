@@ -10,11 +10,10 @@ from pathlib import Path
 
 from slurm_energy import __version__
 from slurm_energy.daemon.decide import Decided, KnownUser, Picture
-from slurm_energy.daemon.entries import DAEMON_STREAM, JOBS_STREAM, REPORTS_STREAM, decision_line
-from slurm_energy.daemon.journal import journal_directory, waiting_bytes
-from slurm_energy.daemon.node_statuses import nodes_summary
-from slurm_energy.daemon.peers import Peer
-from slurm_energy.daemon.rate import CostLimit
+from slurm_energy.daemon.doors.callers import CostLimit, Peer
+from slurm_energy.daemon.doors.reports import nodes_summary
+from slurm_energy.daemon.recorder.entries import DAEMON_STREAM, JOBS_STREAM, REPORTS_STREAM, decision_line
+from slurm_energy.daemon.recorder.journal import journal_directory, waiting_bytes
 from slurm_energy.daemon.reuse import REUSE_MILLISECONDS, Basis, is_reusable
 from slurm_energy.daemon.state import DaemonState
 from slurm_energy.domain.ids import DecisionId, parse_decision_id
@@ -72,7 +71,7 @@ class LocalVerbs:
         raise WireError(f"verb {message.verb!r} is not one of {', '.join(_VERBS)}")
 
     def for_slurm(self, message: Message, peer: Peer) -> Answer:
-        """Return the answer to what slurmctld's plugin asks or tells.
+        """Return the answer to what slurmctld's plugin asks for or reports.
 
         Raises:
             SlurmEnergyError: the request is malformed or of another verb, or the caller may not ask.
@@ -105,7 +104,7 @@ class LocalVerbs:
         return Answer(reply, self._given(decided, received))
 
     def _reused(self, message: Message) -> Answer:
-        """Record a decision that the plugin has given again; the job has it already, and nobody waits for the reply."""
+        """Record a decision that the plugin has given again; the job has it already, and no reply is waited for."""
         state, received = self._state, time.perf_counter()
         fields = message.fields
         new_id, base_id = (parse_decision_id(fields.get(key, "")) for key in ("decision_id", "base_decision_id"))
@@ -145,13 +144,13 @@ class LocalVerbs:
         if peer.privileged:
             return self._preview(message, peer)
         began = time.monotonic()
-        if not self._previews.allows((peer.user_id, _EVERYBODY), began):
+        if not self._previews.allows((peer.user_id, _ALL_USERS), began):
             raise DaemonUnavailable("too many previews at once: try again later")
         try:
             return self._preview(message, peer)
         finally:
             now = time.monotonic()
-            self._previews.charge((peer.user_id, _EVERYBODY), now - began, now)
+            self._previews.charge((peer.user_id, _ALL_USERS), now - began, now)
 
     def _preview(self, message: Message, peer: Peer) -> Message:
         fields: Mapping[str, str] = message.fields
@@ -179,7 +178,7 @@ class LocalVerbs:
         except DaemonUnavailable as error:
             store = {"error": str(error)}
         folder = Path(self._state.config.daemon.state_directory)
-        # A look at thousands of files, in a thread: nobody waits for it who submits a job.
+        # A look at thousands of files, in a thread: no submission waits for it.
         nodes = await asyncio.to_thread(nodes_summary, folder, self._state.snapshot, time.time())
         return json_reply({"daemon": self._status(), "nodes": nodes, "store": store})
 
@@ -218,7 +217,7 @@ class LocalVerbs:
 
     def _picture(self) -> Picture:
         state = self._state
-        return Picture(snapshot=state.snapshot, claimed_gpus=state.claims.not_in(state.snapshot))
+        return Picture(snapshot=state.snapshot, claimed_gpus=state.claims.unseen_by(state.snapshot))
 
     def _decided(self, submitted: SubmittedJob, picture: Picture) -> Decided:
         state = self._state
@@ -241,4 +240,4 @@ class LocalVerbs:
 
 _FOR_SLURM = ("decide", "reused")
 _VERBS = (*_FOR_SLURM, "preview", "query", "ping")
-_EVERYBODY = -1
+_ALL_USERS = -1

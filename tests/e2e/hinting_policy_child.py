@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from slurm_energy.config import Config
-from slurm_energy.daemon.policy_process import serve
+from slurm_energy.daemon.policy.process import serve
 from slurm_energy.domain.cluster import ClusterSnapshot
 from slurm_energy.domain.decision import PolicyAnswer
 from slurm_energy.domain.job import JobRequest

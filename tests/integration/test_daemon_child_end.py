@@ -14,7 +14,7 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
-@pytest.mark.parametrize("module", ["policy_process", "snapshot_process", "recorder_process"])
+@pytest.mark.parametrize("module", ["policy.process", "snapshot.process", "recorder.process"])
 def test_a_sigterm_while_a_child_ends_is_no_traceback(module: str) -> None:
     pairs = [socket.socketpair() for _ in range(2)]
     numbers = [theirs.fileno() for _, theirs in pairs]

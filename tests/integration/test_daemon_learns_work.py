@@ -10,9 +10,9 @@ from store_samples import A100, CLUSTER, SUBMITTED, make_gpu, make_key, make_rep
 
 from slurm_energy.config import ClusterConfig, Config, DaemonConfig, RoutingConfig, StoreConfig
 from slurm_energy.daemon.decide import Decided, JobHistory, KnownUser, Picture, create_decider
-from slurm_energy.daemon.frames import RuntimePart, WorkPart
-from slurm_energy.daemon.recorder_link import RecorderLink
-from slurm_energy.daemon.recorder_process import Condition, RecorderLoop, prepare_schema
+from slurm_energy.daemon.ipc.frames import RuntimePart, WorkPart
+from slurm_energy.daemon.recorder.link import RecorderLink
+from slurm_energy.daemon.recorder.process import Condition, RecorderLoop, prepare_schema
 from slurm_energy.domain.cluster import ClusterSnapshot, NodeGpus, NodeState, PartitionState
 from slurm_energy.domain.ids import GpuTypeName, NodeName, PartitionName
 from slurm_energy.store.energy import record_report
@@ -71,7 +71,7 @@ def store_runs(engine: Engine, gpu_type: GpuTypeName, *, seconds: float, watts: 
 
 def history_of(config: Config, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> JobHistory:
     """Return what the recorder tells the answering process at its first look."""
-    monkeypatch.setattr("slurm_energy.daemon.recorder_process.time.time", lambda: SUBMITTED + RUNS * 86_400.0)
+    monkeypatch.setattr("slurm_energy.daemon.recorder.process.time.time", lambda: SUBMITTED + RUNS * 86_400.0)
     used: list[JobHistory] = []
     link = RecorderLink(used.append)
     told: list[object] = []
@@ -135,7 +135,7 @@ def test_runs_that_cannot_be_compared_leave_the_picture_and_the_recording_as_the
     def fail(_runs: object) -> None:
         raise np.linalg.LinAlgError("singular matrix")
 
-    monkeypatch.setattr("slurm_energy.daemon.recorder_process.named_work", fail)
+    monkeypatch.setattr("slurm_energy.daemon.recorder.process.named_work", fail)
     told: list[object] = []
     RecorderLoop(site(tmp_path), told.append, Condition())._side_tasks(engine)
     assert [type(frame) for frame in told] == [RuntimePart]

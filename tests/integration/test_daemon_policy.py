@@ -26,11 +26,11 @@ from daemon_support import (
 )
 
 from slurm_energy.config import Config, PolicyConfig
-from slurm_energy.daemon.children import ChildProcess
-from slurm_energy.daemon.frames import SnapshotBegins, SnapshotComplete, SnapshotPart
-from slurm_energy.daemon.policy_child import PolicyChild, Process
-from slurm_energy.daemon.remote_policy import RemotePolicy
-from slurm_energy.daemon.snapshot_copy import SnapshotCopy
+from slurm_energy.daemon.ipc.children import ChildProcess
+from slurm_energy.daemon.ipc.frames import SnapshotBegins, SnapshotComplete, SnapshotPart
+from slurm_energy.daemon.policy.child import PolicyChild, Process
+from slurm_energy.daemon.policy.remote import RemotePolicy
+from slurm_energy.daemon.snapshot.feed import SnapshotCopy
 from slurm_energy.domain.cluster import ClusterSnapshot, NodeGpus, NodeState, PartitionState
 from slurm_energy.domain.decision import Reason
 from slurm_energy.domain.ids import ClusterName, NodeName, PartitionName
@@ -255,7 +255,7 @@ def test_the_real_child_serves_a_policy_of_the_registry(tmp_path: Path, policy_n
     policy = RemotePolicy(policy_name, SlurmDefaultPolicy(), timeout_seconds=5.0, max_age_seconds=60.0)
 
     def process(child: PolicyChild) -> Process:
-        module = "slurm_energy.daemon.policy_process"
+        module = "slurm_energy.daemon.policy.process"
         return ChildProcess("policy", module, lambda: config, child.receive, child.connect)
 
     async def play() -> None:

@@ -9,7 +9,8 @@ import pytest
 from store_samples import make_gpu
 
 from slurm_energy.config import ClusterConfig, Config, DaemonConfig, StoreConfig
-from slurm_energy.daemon.entries import (
+from slurm_energy.daemon.ipc.frames import QueryRequest
+from slurm_energy.daemon.recorder.entries import (
     DecisionEntryLine,
     EntryLine,
     JobsEntryLine,
@@ -17,12 +18,11 @@ from slurm_energy.daemon.entries import (
     decode_entry,
     encode_entry,
 )
-from slurm_energy.daemon.frames import QueryRequest
-from slurm_energy.daemon.journal import JournalReader, JournalWriter
-from slurm_energy.daemon.queries import answer_query
-from slurm_energy.daemon.recorder import BATCH_LINES, REJECTED_NAME, Recorder
-from slurm_energy.daemon.recorder_process import prepare_schema
-from slurm_energy.daemon.unreported import REASON, UnreportedJobs
+from slurm_energy.daemon.recorder.journal import JournalReader, JournalWriter
+from slurm_energy.daemon.recorder.process import prepare_schema
+from slurm_energy.daemon.recorder.queries import answer_query
+from slurm_energy.daemon.recorder.recorder import BATCH_LINES, REJECTED_NAME, Recorder
+from slurm_energy.daemon.recorder.unreported import REASON, UnreportedJobs
 from slurm_energy.domain.cluster import JobState
 from slurm_energy.domain.decision import EnergyDecision
 from slurm_energy.domain.energy import NodeReport

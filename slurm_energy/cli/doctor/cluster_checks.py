@@ -20,7 +20,7 @@ from slurm_energy.cli.doctor.node_judgement import NodeJudge, findings_of
 from slurm_energy.cli.doctor.storage_checks import AS_ROOT
 from slurm_energy.cli.installation import CONFIG_DIRECTORY
 from slurm_energy.cli.site import slurm_command
-from slurm_energy.daemon.node_statuses import FOLDER, TURNED_AWAY
+from slurm_energy.daemon.doors.reports import FOLDER, TURNED_AWAY
 from slurm_energy.domain.job import GpuDemand
 from slurm_energy.domain.node_status import SILENT_SECONDS, STATUS_INTERVAL_SECONDS, ReceivedStatus
 from slurm_energy.errors import SlurmEnergyError, ValueRangeError, WireError

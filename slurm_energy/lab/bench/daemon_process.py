@@ -23,7 +23,7 @@ STOP_SECONDS = 10.0
 DEADLINE_SECONDS = 10.0
 _LOG_BYTES = 4000
 _KILOBYTES = re.compile(r"^(\w+):\s+(\d+) kB$", re.MULTILINE)
-_CHILD = re.compile(r"slurm_energy\.daemon\.(\w+)_process")
+_CHILD = re.compile(r"slurm_energy\.daemon\.(\w+?)s?\.process")
 _STOLEN = 8
 """Place of the stolen time in the first line of /proc/stat: see proc(5)."""
 _BYTES_A_KB = 1024

@@ -100,13 +100,13 @@ def daemon_hung(lab: Lab) -> Iterator[None]:
 
 @contextmanager
 def recorder_killed(lab: Lab) -> Iterator[None]:
-    until("recorder to kill", lambda: _kill(lab, "slurm_energy.daemon.recorder_process import"))
+    until("recorder to kill", lambda: _kill(lab, "slurm_energy.daemon.recorder.process import"))
     yield
 
 
 @contextmanager
 def queue_reader_killed(lab: Lab) -> Iterator[None]:
-    until("reader of the queue to kill", lambda: _kill(lab, "slurm_energy.daemon.snapshot_process import"))
+    until("reader of the queue to kill", lambda: _kill(lab, "slurm_energy.daemon.snapshot.process import"))
     yield
     lab.await_daemon()
 

@@ -4,7 +4,7 @@ import socket
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from slurm_energy.daemon.frames import SnapshotComplete
+from slurm_energy.daemon.ipc.frames import SnapshotComplete
 from slurm_energy.domain.cluster import ClusterSnapshot, NodeGpus, NodeState, PartitionState
 from slurm_energy.domain.decision import ClockChoice, PolicyAnswer, Reason
 from slurm_energy.domain.ids import ClusterName, GpuTypeName, NodeName, PartitionName

@@ -6,8 +6,8 @@ from dataclasses import FrozenInstanceError
 
 import pytest
 
-from slurm_energy.daemon.channel import MAX_FRAME_BYTES, FrameBuffer, pack, read_frame, receive, send
-from slurm_energy.daemon.frames import SnapshotPart
+from slurm_energy.daemon.ipc.channel import MAX_FRAME_BYTES, FrameBuffer, pack, read_frame, receive, send
+from slurm_energy.daemon.ipc.frames import SnapshotPart
 from slurm_energy.domain.cluster import JobDependency, JobState, NodeGpus, NodeState
 from slurm_energy.domain.ids import JobId, NodeName, PartitionName
 from slurm_energy.errors import WireError

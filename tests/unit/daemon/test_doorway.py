@@ -6,8 +6,8 @@ import socket
 from collections.abc import Callable
 from pathlib import Path
 
-from slurm_energy.daemon.doorway import PluginDoor, plugin_listener
-from slurm_energy.daemon.peers import Peer
+from slurm_energy.daemon.doors.callers import Peer
+from slurm_energy.daemon.doors.plugin import PluginDoor, plugin_listener
 from slurm_energy.wire.codec import Message, encode
 
 

@@ -1,4 +1,4 @@
-from slurm_energy.daemon.job_request import job_request
+from slurm_energy.daemon.decide import job_request
 from slurm_energy.domain.job import EnergyMode, EnergyOptions, GpuDemand, JobRequest
 from slurm_energy.wire.messages import SubmittedJob, parse_submitted_job
 

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_energy.daemon.journal import (
+from slurm_energy.daemon.recorder.journal import (
     JournalReader,
     JournalWriter,
     Position,

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from slurm_energy.daemon.journal import JournalReader, JournalWriter
-from slurm_energy.daemon.journal_queue import RETRY_SECONDS, JournalQueue
+from slurm_energy.daemon.recorder.entries import RETRY_SECONDS, JournalQueue
+from slurm_energy.daemon.recorder.journal import JournalReader, JournalWriter
 from slurm_energy.errors import SpoolError
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from slurm_energy.config import Config, DaemonConfig, PolicyConfig
-from slurm_energy.daemon.lifecycle import EnergyDaemon, lock_state_directory, tell_supervisor
-from slurm_energy.daemon.remote_policy import RemotePolicy
+from slurm_energy.daemon.lifecycle import EnergyDaemon, lock_state_directory, notify_systemd
+from slurm_energy.daemon.policy.remote import RemotePolicy
 from slurm_energy.errors import ConfigError, DaemonUnavailable
 from slurm_energy.policy.checkpoint_files import WEIGHTS_FILE
 from slurm_energy.policy.shipped import shipped_folder
@@ -65,6 +65,6 @@ def test_a_reload_with_a_damaged_checkpoint_leaves_the_learned_policy_that_serve
 
 def test_an_absent_supervisor_is_no_trouble(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "absent"))
-    tell_supervisor("READY=1")
+    notify_systemd("READY=1")
     monkeypatch.setenv("NOTIFY_SOCKET", "")
-    tell_supervisor("READY=1")
+    notify_systemd("READY=1")

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from slurm_energy.daemon import node_statuses
-from slurm_energy.daemon.node_statuses import NodeStatuses, nodes_summary
+from slurm_energy.daemon.doors import reports
+from slurm_energy.daemon.doors.reports import NodeStatuses, nodes_summary
 from slurm_energy.domain.cluster import ClusterSnapshot, NodeGpus, NodeState
 from slurm_energy.domain.ids import ClusterName, NodeName
 from slurm_energy.domain.node_status import SILENT_SECONDS, NodeStatus, ReceivedStatus, SpoolStatus
@@ -82,7 +82,7 @@ def test_nodes_that_stopped_or_never_told_are_named_and_those_without_gpus_are_n
 def test_more_nodes_than_are_kept_push_out_the_one_heard_of_longest_ago_also_after_a_restart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(node_statuses, "MAX_NODES", 3)
+    monkeypatch.setattr(reports, "MAX_NODES", 3)
     statuses = NodeStatuses(tmp_path)
     for name in ("a", "b", "c", "a", "d"):
         statuses.take(told(name))
@@ -109,7 +109,7 @@ def test_who_was_turned_away_is_named_until_he_is_let_in_and_strangers_fill_noth
     for number in range(10_000):
         statuses.turn_away(f"10.0.{number // 256}.{number % 256}", "bad credential" * 100, NOW + number)
     found = turned_away(tmp_path)
-    assert len(found) == node_statuses.MAX_TURNED_AWAY
+    assert len(found) == reports.MAX_TURNED_AWAY
     assert found["10.0.39.11"]["at_seconds"] == NOW + 9995
     statuses.let_in("10.0.39.11", NOW + 10_000)
     assert "10.0.39.11" not in turned_away(tmp_path)

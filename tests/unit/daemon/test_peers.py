@@ -1,7 +1,7 @@
 import os
 import socket
 
-from slurm_energy.daemon.peers import Peer, peer_of, privileged_user_ids
+from slurm_energy.daemon.doors.callers import Peer, peer_of, privileged_user_ids
 
 
 def test_the_kernel_tells_who_is_at_the_other_end() -> None:

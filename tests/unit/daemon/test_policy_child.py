@@ -10,7 +10,7 @@ import pytest
 from policy_parts import CONTEXT, JOB, NODE, NOW, PARTITION, Baseline, Clock, complete, question_pair, snapshot
 
 from slurm_energy.config import Config, PolicyConfig
-from slurm_energy.daemon.frames import (
+from slurm_energy.daemon.ipc.frames import (
     PolicyAtSnapshot,
     PolicyLoaded,
     PolicyRefused,
@@ -18,7 +18,7 @@ from slurm_energy.daemon.frames import (
     SnapshotComplete,
     SnapshotPart,
 )
-from slurm_energy.daemon.policy_child import (
+from slurm_energy.daemon.policy.child import (
     LOADING_SECONDS,
     MAX_BACKLOG_BYTES,
     MAX_STARTS,
@@ -27,8 +27,8 @@ from slurm_energy.daemon.policy_child import (
     PolicyChild,
     policy_mark,
 )
-from slurm_energy.daemon.remote_policy import RemotePolicy
-from slurm_energy.daemon.snapshot_copy import SnapshotCopy, SnapshotFrame
+from slurm_energy.daemon.policy.remote import RemotePolicy
+from slurm_energy.daemon.snapshot.feed import SnapshotCopy, SnapshotFrame
 
 LOADED = PolicyLoaded(name="gnn", version="v1", seconds=0.1)
 AT_SNAPSHOT = PolicyAtSnapshot(taken_at_seconds=NOW, seconds=0.1)

@@ -8,8 +8,8 @@ import pytest
 from policy_parts import CONTEXT, JOB, NODE, PARTITION, DetachablePolicy, SteppedPolicy, complete, question_pair
 
 from slurm_energy.config import Config
-from slurm_energy.daemon.channel import number_of, pack, pack_numbered, receive, unpack_numbered
-from slurm_energy.daemon.frames import (
+from slurm_energy.daemon.ipc.channel import number_of, pack, pack_numbered, receive, unpack_numbered
+from slurm_energy.daemon.ipc.frames import (
     PolicyAtSnapshot,
     PolicyLoaded,
     PolicyQuestion,
@@ -18,7 +18,7 @@ from slurm_energy.daemon.frames import (
     SnapshotBegins,
     SnapshotPart,
 )
-from slurm_energy.daemon.policy_process import PolicyLoop
+from slurm_energy.daemon.policy.process import PolicyLoop
 from slurm_energy.domain.decision import PolicyAnswer
 from slurm_energy.errors import PolicyError
 
@@ -83,7 +83,7 @@ class Child:
 def given_way(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return where it is noted that the process gives way; this one keeps its rank."""
     noted: list[str] = []
-    monkeypatch.setattr("slurm_energy.daemon.policy_process.give_way", lambda: noted.append("gave way"))
+    monkeypatch.setattr("slurm_energy.daemon.policy.process.give_way", lambda: noted.append("gave way"))
     return noted
 
 

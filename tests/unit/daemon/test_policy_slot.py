@@ -10,19 +10,19 @@ from policy_parts import NODE, PARTITION, complete, question_pair, snapshot
 
 from slurm_energy.config import Config, PolicyConfig
 from slurm_energy.daemon.decide import create_decider
-from slurm_energy.daemon.frames import (
+from slurm_energy.daemon.ipc.frames import (
     PolicyAtSnapshot,
     PolicyLoaded,
     PolicyRefused,
     SnapshotBegins,
     SnapshotPart,
 )
-from slurm_energy.daemon.journal import JournalWriter
-from slurm_energy.daemon.journal_queue import JournalQueue
-from slurm_energy.daemon.policy_child import PolicyChild
-from slurm_energy.daemon.policy_slot import PolicySlot
-from slurm_energy.daemon.remote_policy import RemotePolicy
-from slurm_energy.daemon.snapshot_copy import SnapshotCopy
+from slurm_energy.daemon.policy.child import PolicyChild
+from slurm_energy.daemon.policy.remote import RemotePolicy
+from slurm_energy.daemon.policy.slot import PolicySlot
+from slurm_energy.daemon.recorder.entries import JournalQueue
+from slurm_energy.daemon.recorder.journal import JournalWriter
+from slurm_energy.daemon.snapshot.feed import SnapshotCopy
 from slurm_energy.daemon.state import DaemonState
 
 
@@ -131,11 +131,11 @@ def test_a_reload_lets_a_live_policy_that_is_held_back_try_again(tmp_path: Path)
     assert live is not None
 
     async def play() -> None:
-        await live.worth_a_start()
+        await live.before_start()
         live.receive(PolicyRefused(reason="CheckpointError: bad weights", by_checkpoint=True))
         desk.use(A)
         async with asyncio.timeout(5.0):
-            await live.worth_a_start()
+            await live.before_start()
 
     asyncio.run(play())
     assert desk.slot._live is live

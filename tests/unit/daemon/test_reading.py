@@ -2,7 +2,7 @@ import asyncio
 
 import pytest
 
-from slurm_energy.daemon.reading import EmptyConnection, read_whole
+from slurm_energy.daemon.doors.server import EmptyConnection, read_whole
 from slurm_energy.errors import WireError
 from slurm_energy.wire.codec import Message, encode
 

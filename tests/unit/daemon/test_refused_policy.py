@@ -11,12 +11,12 @@ from test_policy_child import AT_SNAPSHOT, LOADED, FakeProcess
 from test_policy_process import Child
 
 from slurm_energy.config import Config, PolicyConfig
-from slurm_energy.daemon import policy_child
-from slurm_energy.daemon.channel import receive
-from slurm_energy.daemon.frames import PolicyRefused
-from slurm_energy.daemon.policy_child import PolicyChild
-from slurm_energy.daemon.remote_policy import RemotePolicy
-from slurm_energy.daemon.snapshot_copy import SnapshotCopy
+from slurm_energy.daemon.ipc.channel import receive
+from slurm_energy.daemon.ipc.frames import PolicyRefused
+from slurm_energy.daemon.policy import child
+from slurm_energy.daemon.policy.child import PolicyChild
+from slurm_energy.daemon.policy.remote import RemotePolicy
+from slurm_energy.daemon.snapshot.feed import SnapshotCopy
 from slurm_energy.errors import CheckpointError, PolicyError
 from slurm_energy.policy.checkpoint_files import WEIGHTS_FILE
 
@@ -26,7 +26,7 @@ PATIENCE_SECONDS = 5.0
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(policy_child, "FILES_LOOK_SECONDS", 0.001)
+    monkeypatch.setattr(child, "FILES_LOOK_SECONDS", 0.001)
     (tmp_path / WEIGHTS_FILE).write_bytes(b"bad")
     return tmp_path
 
@@ -39,14 +39,14 @@ def child_of(folder: Path) -> PolicyChild:
 
 async def is_held_back(child: PolicyChild) -> bool:
     """Return whether the next start waits."""
-    task = asyncio.create_task(child.worth_a_start())
+    task = asyncio.create_task(child.before_start())
     done, _ = await asyncio.wait([task], timeout=0.05)
     task.cancel()
     return not done
 
 
 async def start_and_hear(child: PolicyChild, *frames: object) -> None:
-    await child.worth_a_start()
+    await child.before_start()
     ours, _theirs = question_pair()
     child.connect(ours)
     for frame in frames:
@@ -86,7 +86,7 @@ def test_other_files_or_a_reload_let_it_start_again(folder: Path, event: Callabl
 
     async def play() -> None:
         await start_and_hear(child, REFUSED)
-        waits = asyncio.create_task(child.worth_a_start())
+        waits = asyncio.create_task(child.before_start())
         await asyncio.wait([waits], timeout=0.02)
         assert not waits.done()
         event(folder, child)
@@ -101,7 +101,7 @@ def test_files_that_change_while_they_are_loaded_are_tried_again(folder: Path) -
     child = child_of(folder)
 
     async def play() -> None:
-        await child.worth_a_start()
+        await child.before_start()
         write_anew(folder, child)
         child.receive(REFUSED)
         assert not await is_held_back(child)

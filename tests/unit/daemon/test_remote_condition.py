@@ -8,8 +8,8 @@ import pytest
 from policy_parts import CONTEXT, JOB, NOW, Baseline, Clock, LeftBehind, question_pair, snapshot
 
 from slurm_energy.config import Config
-from slurm_energy.daemon.channel import pack_numbered
-from slurm_energy.daemon.remote_policy import NOT_LOADED, RemotePolicy
+from slurm_energy.daemon.ipc.channel import pack_numbered
+from slurm_energy.daemon.policy.remote import NOT_LOADED, RemotePolicy
 from slurm_energy.domain.decision import EnergyDecision, PolicyAnswer, Reason
 from slurm_energy.policy.guard import Guard
 
@@ -75,7 +75,7 @@ def test_one_that_fails_says_why_and_from_when_its_answers_are(served: Served) -
     assert served.policy.condition == f"behind: {TROUBLE}; its last look, 72 s ago, is too old: plain decides"
     answer = served.answer()
     assert answer.reasons[0] is Reason.STALE_SNAPSHOT
-    assert answer.notes[0] == f"policy gnn sees an old picture of the cluster: {TROUBLE}: plain decided"
+    assert answer.notes[0] == f"policy gnn sees an old snapshot of the cluster: {TROUBLE}: plain decided"
     served.look()
     assert served.policy.condition == "ready"
 
@@ -98,7 +98,7 @@ def test_while_one_starts_again_it_says_that_the_last_prices_decide(served: Serv
     assert served.policy.condition == "loading; its last look, 3 s ago, decides"
     served.clock.now += MAX_AGE_SECONDS
     assert served.policy.condition == "loading; its last look, 63 s ago, is too old: plain decides"
-    note = "policy gnn sees an old picture of the cluster: its process is not ready yet: plain decided"
+    note = "policy gnn sees an old snapshot of the cluster: its process is not ready yet: plain decided"
     assert served.answer().notes[0] == note
 
 

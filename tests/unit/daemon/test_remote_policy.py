@@ -9,13 +9,14 @@ import pytest
 from policy_parts import CONTEXT, JOB, NOW, Baseline, Clock, LeftBehind, answer, question_pair, snapshot
 
 from slurm_energy.config import Config, PolicyConfig
-from slurm_energy.daemon.channel import number_of, pack_numbered, unpack_numbered
-from slurm_energy.daemon.frames import PolicyQuestion, PolicyReply
-from slurm_energy.daemon.question_line import MAX_REPLY_BYTES, QuestionLine
-from slurm_energy.daemon.remote_policy import (
+from slurm_energy.daemon.ipc.channel import number_of, pack_numbered, unpack_numbered
+from slurm_energy.daemon.ipc.frames import PolicyQuestion, PolicyReply
+from slurm_energy.daemon.policy.remote import (
     BREAKER_FAILURES,
     BREAKER_SECONDS,
+    MAX_REPLY_BYTES,
     NOT_LOADED,
+    QuestionLine,
     RemotePolicy,
     remote_policy,
 )
@@ -161,7 +162,7 @@ def test_an_error_of_the_policy_lets_the_baseline_decide(asked: Asked) -> None:
 @pytest.mark.parametrize("taken_at", [None, NOW - 60.5])
 def test_an_answer_from_an_old_picture_is_not_used(asked: Asked, taken_at: float | None) -> None:
     asked.answers(1, PolicyReply(answer=answer(), taken_at_seconds=taken_at))
-    assert asked.decide() == by_baseline(Reason.STALE_SNAPSHOT, "policy gnn sees an old picture of the cluster")
+    assert asked.decide() == by_baseline(Reason.STALE_SNAPSHOT, "policy gnn sees an old snapshot of the cluster")
 
 
 def test_a_process_that_has_gone_costs_nothing(asked: Asked) -> None:
@@ -259,7 +260,7 @@ def test_a_detached_policy_goes_on_while_its_process_is_started_again(asked: Ask
 @pytest.mark.parametrize("taken_at", [None, NOW - 60.5])
 def test_a_detached_policy_with_an_old_picture_does_not_answer(asked: Asked, taken_at: float | None) -> None:
     left_behind(asked, taken_at=taken_at)
-    assert asked.decide() == by_baseline(Reason.STALE_SNAPSHOT, "policy gnn sees an old picture of the cluster")
+    assert asked.decide() == by_baseline(Reason.STALE_SNAPSHOT, "policy gnn sees an old snapshot of the cluster")
 
 
 def test_an_error_of_a_detached_policy_lets_the_baseline_decide(asked: Asked) -> None:

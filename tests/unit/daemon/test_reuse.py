@@ -11,12 +11,11 @@ from policy_parts import NODE, PARTITION, Baseline
 
 from slurm_energy.config import Config, PolicyConfig
 from slurm_energy.daemon.decide import JobHistory, create_decider
-from slurm_energy.daemon.door_link import DoorLink
-from slurm_energy.daemon.entries import DecisionEntryLine, decode_entry
-from slurm_energy.daemon.journal import JournalReader, JournalWriter
-from slurm_energy.daemon.journal_queue import JournalQueue
-from slurm_energy.daemon.peers import Peer
-from slurm_energy.daemon.remote_policy import RemotePolicy
+from slurm_energy.daemon.doors.callers import Peer
+from slurm_energy.daemon.doors.link import DoorLink
+from slurm_energy.daemon.policy.remote import RemotePolicy
+from slurm_energy.daemon.recorder.entries import DecisionEntryLine, JournalQueue, decode_entry
+from slurm_energy.daemon.recorder.journal import JournalReader, JournalWriter
 from slurm_energy.daemon.reuse import KEPT_SECONDS, MAX_KEPT, REUSE_MILLISECONDS
 from slurm_energy.daemon.state import DaemonState
 from slurm_energy.daemon.verbs import LocalVerbs
@@ -237,7 +236,7 @@ def test_a_decision_given_again_is_recorded_claimed_and_counted_as_one_of_its_ow
     assert second.decision.clocks == first.decision.clocks != ()
     assert second.decision.decided_at_seconds > first.decision.decided_at_seconds
     assert second.job == replace(first.job, submitted_at_seconds=second.decision.decided_at_seconds)
-    assert desk.state.claims.not_in(desk.state.snapshot) == {PARTITION.name: 2.0}
+    assert desk.state.claims.unseen_by(desk.state.snapshot) == {PARTITION.name: 2.0}
     assert {name: desk.state.counters[name] for name in ("decisions", "decisions reused")} == {
         "decisions": 2,
         "decisions reused": 1,

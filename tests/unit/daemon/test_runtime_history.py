@@ -1,17 +1,23 @@
+from collections.abc import Callable
 from math import log
 
 import pytest
 
-from slurm_energy.daemon.frames import MAX_ITEMS, RuntimePart, table_parts
-from slurm_energy.daemon.runtime_history import runtime_estimate, runtime_estimates
+from slurm_energy.daemon.ipc.frames import MAX_ITEMS, RuntimePart, table_parts
 from slurm_energy.domain.decision import RuntimeEstimate
 from slurm_energy.domain.ids import GpuTypeName
 from slurm_energy.domain.work import WorkEstimate
+from slurm_energy.energy_model.board_limits import CATALOGUE_LIMITS
 from slurm_energy.energy_model.relative_speed import relative_cost
-from slurm_energy.policy.comparison import MOST_DOUBT
+from slurm_energy.estimation.job_history import CompareTypes, runtime_estimate, runtime_estimates
+from slurm_energy.policy.comparison import MOST_DOUBT, TypeComparison
 from slurm_energy.store.past_runs import RuntimeSample
 
 A100, A40 = GpuTypeName("a100-sxm4-80gb"), GpuTypeName("a40")
+
+
+def compare_by(work: WorkEstimate | None = None) -> Callable[[int, str], CompareTypes]:
+    return lambda _user_id, _name: TypeComparison(limits=CATALOGUE_LIMITS, work=work).cost
 
 
 def sample(name: str, seconds: float, ended: float = 0.0, gpu_type: GpuTypeName | None = None) -> RuntimeSample:
@@ -36,11 +42,14 @@ def test_few_runs_give_a_wider_bound_than_many(runs: list[float], middle: float,
 
 def test_estimates_are_of_the_default_clock_and_latest_names_come_first() -> None:
     samples = [sample("a", 100.0, ended=5.0), sample("a", 140.0, ended=1.0), sample("b", 10.0, ended=9.0)]
-    assert [(name, estimate.seconds) for _, name, estimate in runtime_estimates(samples)] == [("b", 10.0), ("a", 120.0)]
+    assert [(name, estimate.seconds) for _, name, estimate in runtime_estimates(samples, compare_by())] == [
+        ("b", 10.0),
+        ("a", 120.0),
+    ]
 
 
 def test_the_table_travels_in_small_parts_and_an_empty_one_too() -> None:
-    table = runtime_estimates([sample(f"job{number:04d}", 10.0) for number in range(MAX_ITEMS + 1)])
+    table = runtime_estimates([sample(f"job{number:04d}", 10.0) for number in range(MAX_ITEMS + 1)], compare_by())
     first, last = table_parts(RuntimePart, table)
     assert (len(first.estimates), first.first, first.last) == (MAX_ITEMS, True, False)
     assert (len(last.estimates), last.first, last.last) == (1, False, True)
@@ -60,8 +69,7 @@ def work(doubt: float) -> WorkEstimate:
 
 
 def estimate(*samples: RuntimeSample, doubt: float | None = 0.0) -> RuntimeEstimate:
-    known = None if doubt is None else {(1000, "a"): work(doubt)}
-    ((_, _, found),) = runtime_estimates(samples, known)
+    ((_, _, found),) = runtime_estimates(samples, compare_by(None if doubt is None else work(doubt)))
     return found
 
 

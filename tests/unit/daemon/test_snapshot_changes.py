@@ -1,7 +1,7 @@
 from dataclasses import replace
 
-from slurm_energy.daemon.frames import MAX_ITEMS, SnapshotPart
-from slurm_energy.daemon.snapshot_changes import VANISHED, JobHistory, SnapshotDifference
+from slurm_energy.daemon.ipc.frames import MAX_ITEMS, SnapshotPart
+from slurm_energy.daemon.snapshot.changes import VANISHED, JobHistory, SnapshotDifference
 from slurm_energy.domain.cluster import ClusterState, JobDependency, JobState, NodeState, PartitionState, SwitchState
 from slurm_energy.domain.ids import ClusterName, JobId, NodeName, PartitionName
 from slurm_energy.slurm.client import ClusterReading

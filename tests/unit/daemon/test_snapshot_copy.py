@@ -2,8 +2,8 @@ from dataclasses import replace
 
 from policy_parts import NODE, PARTITION, complete
 
-from slurm_energy.daemon.frames import MAX_ITEMS, SnapshotBegins, SnapshotComplete, SnapshotPart
-from slurm_energy.daemon.snapshot_copy import SnapshotCopy
+from slurm_energy.daemon.ipc.frames import MAX_ITEMS, SnapshotBegins, SnapshotComplete, SnapshotPart
+from slurm_energy.daemon.snapshot.feed import SnapshotCopy
 from slurm_energy.domain.cluster import ClusterState, JobState, SwitchState
 from slurm_energy.domain.ids import ClusterName, JobId, PartitionName
 

@@ -1,9 +1,9 @@
 from types import SimpleNamespace
 from typing import Any
 
-from slurm_energy.daemon.frames import SnapshotBegins, SnapshotComplete, SnapshotPart
-from slurm_energy.daemon.snapshot_changes import SnapshotDifference
-from slurm_energy.daemon.snapshot_feed import SnapshotFeed
+from slurm_energy.daemon.ipc.frames import SnapshotBegins, SnapshotComplete, SnapshotPart
+from slurm_energy.daemon.snapshot.changes import SnapshotDifference
+from slurm_energy.daemon.snapshot.feed import SnapshotFeed
 from slurm_energy.domain.cluster import ClusterSnapshot, ClusterState, SwitchState
 from slurm_energy.domain.ids import ClusterName
 from slurm_energy.slurm.client import ClusterReading

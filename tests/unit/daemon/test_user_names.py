@@ -3,8 +3,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from slurm_energy.daemon import user_names
-from slurm_energy.daemon.user_names import login_name, with_login_name
+from slurm_energy.daemon.recorder import recorder
+from slurm_energy.daemon.recorder.recorder import login_name, with_login_name
 from slurm_energy.domain.job import JobRequest
 
 UNKNOWN = 4_000_000_000
@@ -12,7 +12,7 @@ UNKNOWN = 4_000_000_000
 
 @pytest.fixture(autouse=True)
 def _nobody_known(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(user_names, "_known", {})
+    monkeypatch.setattr(recorder, "_login_names", {})
     yield
 
 

@@ -1,7 +1,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from slurm_energy.daemon.vanished import VanishedJobs
+from slurm_energy.daemon.snapshot.process import VanishedJobs
 from slurm_energy.domain.cluster import JobState
 from slurm_energy.domain.ids import JobId, PartitionName
 from slurm_energy.errors import SlurmError

@@ -7,12 +7,10 @@ import pytest
 
 from slurm_energy.config import Config, PolicyConfig
 from slurm_energy.daemon.decide import create_decider, time_limit_minutes
-from slurm_energy.daemon.entries import DecisionEntryLine, decode_entry
-from slurm_energy.daemon.journal import JournalReader, JournalWriter
-from slurm_energy.daemon.journal_queue import JournalQueue
-from slurm_energy.daemon.peers import Peer
-from slurm_energy.daemon.rate import CostLimit, RateLimit
-from slurm_energy.daemon.remote_policy import RemotePolicy
+from slurm_energy.daemon.doors.callers import CostLimit, Peer, RateLimit
+from slurm_energy.daemon.policy.remote import RemotePolicy
+from slurm_energy.daemon.recorder.entries import DecisionEntryLine, JournalQueue, decode_entry
+from slurm_energy.daemon.recorder.journal import JournalReader, JournalWriter
 from slurm_energy.daemon.state import DaemonState
 from slurm_energy.daemon.verbs import Answer, LocalVerbs
 from slurm_energy.domain.cluster import ClusterSnapshot, PartitionState

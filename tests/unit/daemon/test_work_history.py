@@ -5,12 +5,12 @@ import sys
 import pytest
 
 from slurm_energy.daemon.decide import JobHistory
-from slurm_energy.daemon.frames import MAX_ITEMS, RuntimePart, WorkPart, table_parts
-from slurm_energy.daemon.recorder_link import RecorderLink
-from slurm_energy.daemon.work_history import NamedWork, named_work
+from slurm_energy.daemon.ipc.frames import MAX_ITEMS, RuntimePart, WorkPart, table_parts
+from slurm_energy.daemon.recorder.link import RecorderLink
 from slurm_energy.domain.decision import RuntimeEstimate
 from slurm_energy.domain.ids import GpuTypeName
 from slurm_energy.domain.work import MeasuredRun
+from slurm_energy.estimation.job_history import NamedWork, named_work
 
 A100, A40 = GpuTypeName("a100-sxm4-80gb"), GpuTypeName("a40")
 

@@ -5,7 +5,7 @@ from slurm_energy.lab.bench.daemon_process import memory_of, process_tree, stole
 
 STATUS = "Name:\tpython\nVmPeak:\t  999999 kB\nVmHWM:\t  100000 kB\nVmRSS:\t   90000 kB\n"
 CHILD = (
-    "/usr/bin/python\0-P\0-c\0import sys; from slurm_energy.daemon.policy_process import main; sys.exit(main())\0007\0"
+    "/usr/bin/python\0-P\0-c\0import sys; from slurm_energy.daemon.policy.process import main; sys.exit(main())\0007\0"
 )
 
 

@@ -11,7 +11,7 @@ import pytest
 from slurm_energy.config import Config, PluginConfig, PolicyConfig
 from slurm_energy.daemon.app import main as daemon_main
 from slurm_energy.daemon.decide import create_decider
-from slurm_energy.daemon.remote_policy import RemotePolicy
+from slurm_energy.daemon.policy.remote import RemotePolicy
 from slurm_energy.policy import automatic
 from slurm_energy.policy.automatic import AUTOMATIC, chosen_policy
 from slurm_energy.policy.checkpoint_files import WEIGHTS_FILE

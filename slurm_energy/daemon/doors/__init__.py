@@ -1,0 +1,1 @@
+"""Where requests come in: slurmctld, people and programs of this host, nodes."""

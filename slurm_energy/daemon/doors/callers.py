@@ -1,0 +1,160 @@
+"""Who is at the other end of a connection, how many connections each may hold, how much each may ask."""
+
+import contextlib
+import os
+import pwd
+import socket
+import struct
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+_CREDENTIALS = struct.Struct("iII")
+MAX_CALLERS = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peer:
+    """A caller, as the kernel identifies it."""
+
+    process_id: int
+    user_id: int
+    privileged: bool
+    """root, SlurmUser or the daemon's own user: may ask for decisions and about all jobs."""
+
+
+class HasSocketOptions(Protocol):
+    """A socket, or asyncio's view of one."""
+
+    def getsockopt(self, level: int, option: int, size: int, /) -> bytes:
+        """Return the raw value of an option."""
+        ...
+
+
+def privileged_user_ids(slurm_user: str) -> frozenset[int]:
+    """Return the uids that may ask for decisions; an unknown `slurm_user` adds none."""
+    slurm_user_id = user_id_of(slurm_user)
+    return frozenset({0, os.geteuid()} | (set() if slurm_user_id is None else {slurm_user_id}))
+
+
+def user_id_of(user: str) -> int | None:
+    """Return the uid of a login name or of a number, None for an unknown one."""
+    with contextlib.suppress(KeyError):
+        return int(user) if user.isdigit() else pwd.getpwnam(user).pw_uid
+    return None
+
+
+def peer_of(connection: HasSocketOptions, privileged: frozenset[int]) -> Peer:
+    """Return the peer of a connected unix socket."""
+    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    process_id, user_id, _group_id = _CREDENTIALS.unpack(raw)
+    return Peer(process_id=process_id, user_id=user_id, privileged=user_id in privileged)
+
+
+class RateLimit:
+    """A token bucket for each caller."""
+
+    def __init__(self, per_second: float, burst: float) -> None:
+        self._per_second = per_second
+        self._burst = burst
+        self._buckets: dict[Hashable, tuple[float, float]] = {}
+
+    def allows(self, caller: Hashable, now_seconds: float) -> bool:
+        """Return whether the caller may ask once more at `now_seconds` of a monotonic clock."""
+        if len(self._buckets) > MAX_CALLERS:
+            self._buckets.clear()
+        tokens, at = self._buckets.get(caller, (self._burst, now_seconds))
+        tokens = min(self._burst, tokens + (now_seconds - at) * self._per_second)
+        allowed = tokens >= 1.0
+        self._buckets[caller] = (tokens - 1.0 if allowed else tokens, now_seconds)
+        return allowed
+
+
+class CostLimit:
+    """A share of the time for each caller: what was done for him is charged afterwards, as long as it took."""
+
+    def __init__(self, share: float, burst_seconds: float) -> None:
+        self._share = share
+        self._burst_seconds = burst_seconds
+        self._left: dict[Hashable, tuple[float, float]] = {}
+
+    def allows(self, callers: Iterable[Hashable], now_seconds: float) -> bool:
+        """Return whether each of the callers has time left at `now_seconds` of a monotonic clock."""
+        return all(self._left_of(caller, now_seconds) > 0.0 for caller in callers)
+
+    def charge(self, callers: Iterable[Hashable], seconds: float, now_seconds: float) -> None:
+        """Note what was done for the callers."""
+        if len(self._left) > MAX_CALLERS:
+            self._left.clear()
+        for caller in callers:
+            self._left[caller] = (self._left_of(caller, now_seconds) - seconds, now_seconds)
+
+    def _left_of(self, caller: Hashable, now_seconds: float) -> float:
+        left, at = self._left.get(caller, (self._burst_seconds, now_seconds))
+        return min(self._burst_seconds, left + (now_seconds - at) * self._share)
+
+
+@dataclass(slots=True, eq=False)
+class Slot:
+    """The place of one connection."""
+
+    owner: Hashable
+    evict: Callable[[], None]
+    held_bytes: int = field(default=0)
+
+
+class Slots:
+    """Bounds connections by owner and in all, and what they hold in memory together.
+
+    No connection is refused for what others do: one that sends a whole message at once is through before its turn to be
+    evicted comes, and those who only hold a place lose it.
+    """
+
+    def __init__(self, per_owner: int, total: int, total_bytes: int) -> None:
+        self._per_owner = per_owner
+        self._total = total
+        self._total_bytes = total_bytes
+        self._slots: dict[Slot, None] = {}
+        self._by_owner: Counter[Hashable] = Counter()
+        self._held_bytes = 0
+        self.evicted = 0
+
+    def __len__(self) -> int:
+        return len(self._slots)
+
+    def enter(self, owner: Hashable, evict: Callable[[], None]) -> Slot:
+        """Return a place; `evict` ends the connection when another one needs it, and must not raise."""
+        if self._by_owner[owner] >= self._per_owner:
+            self._evict(next(slot for slot in self._slots if slot.owner == owner))
+        elif len(self._slots) >= self._total:
+            (crowd, _count) = self._by_owner.most_common(1)[0]
+            self._evict(next(slot for slot in self._slots if slot.owner == crowd))
+        slot = Slot(owner, evict)
+        self._slots[slot] = None
+        self._by_owner[owner] += 1
+        return slot
+
+    def grow(self, slot: Slot, count: int) -> None:
+        """Note that a connection has sent so much more; the one that holds most gives way when all hold too much."""
+        if slot not in self._slots:
+            return
+        slot.held_bytes += count
+        self._held_bytes += count
+        while self._held_bytes > self._total_bytes:
+            self._evict(max(self._slots, key=lambda held: held.held_bytes))
+
+    def leave(self, slot: Slot) -> None:
+        """Give a place back; one that was evicted has none."""
+        if slot not in self._slots:
+            return
+        del self._slots[slot]
+        self._held_bytes -= slot.held_bytes
+        self._by_owner[slot.owner] -= 1
+        if not self._by_owner[slot.owner]:
+            del self._by_owner[slot.owner]
+
+    def _evict(self, slot: Slot) -> None:
+        self.leave(slot)
+        self.evicted += 1
+        slot.evict()

@@ -1,0 +1,287 @@
+"""The door process's side of both doors: people at the unix socket, nodes' reports at a TCP port.
+
+Connections may be slow, hostile or many. All that they can cost is this process's time, for which no submission
+waits.
+"""
+
+import asyncio
+import contextlib
+import logging
+import socket
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Coroutine, Hashable, Iterator
+from typing import Any, Protocol
+
+from slurm_energy.daemon.doors.callers import CostLimit, Peer, RateLimit, Slot, Slots, peer_of
+from slurm_energy.daemon.doors.link import error_reply, first_this_minute
+from slurm_energy.daemon.doors.reports import MAX_REPORT_BYTES, ReportReceiver
+from slurm_energy.errors import DaemonUnavailable, PermissionRefused, WireError
+from slurm_energy.wire.codec import END_LINE, MAX_DECIDE_BYTES, PROTOCOL, Message, decode, encode
+from slurm_energy.wire.transport import FIRST_UNRESERVED_PORT
+
+logger = logging.getLogger(__name__)
+
+LOCAL_SECONDS = 5.0
+REPORT_SECONDS = 10.0
+"""From the connection to its whole message: a node gives up by then too."""
+USER_SLOTS = {"per_owner": 16, "total": 256, "total_bytes": 8 * 1024 * 1024}
+NODE_SLOTS = {"per_owner": 32, "total": 512, "total_bytes": 128 * 1024 * 1024}
+OTHER_SLOTS = {"per_owner": 16, "total": 256, "total_bytes": 64 * 1024 * 1024}
+UNPRIVILEGED_PER_SECOND = 20.0
+UNPRIVILEGED_BURST = 60.0
+CONNECTIONS_PER_SECOND = 100.0
+CONNECTIONS_BURST = 200.0
+"""Of one user; further ones are closed unread."""
+ALL_UNPRIVILEGED_PER_SECOND = 100.0
+ALL_UNPRIVILEGED_BURST = 200.0
+MAX_OPEN_PER_USER = 4
+MAX_OPEN_UNPRIVILEGED = 32
+UNKNOWN_SHARE = 0.1
+"""Of the time, that messages of unknown senders at one address may take; then nothing is taken there for a while."""
+UNKNOWN_BURST_SECONDS = 1.0
+_ACCEPTS_AT_ONCE = 64
+_PAUSE_SECONDS = 0.1
+_ALL_USERS = -1
+_CHUNK_BYTES = 65_536
+_TAIL = b"\n" + END_LINE
+_HEAD = f"{PROTOCOL} ".encode()
+
+
+class AsksParent(Protocol):
+    """The answering process, as the door sees it."""
+
+    def ask(self, message: Message, peer: Peer) -> AsyncIterator[bytes]:
+        """Yield the parts of the encoded reply."""
+        ...
+
+
+class Server:
+    """Accepts connections, keeps their limits, and turns every failure into a reply."""
+
+    def __init__(
+        self,
+        parent: AsksParent,
+        reports: ReportReceiver,
+        privileged: frozenset[int],
+        count: Callable[[str, int], None],
+    ) -> None:
+        self._parent = parent
+        self._reports = reports
+        self._privileged = privileged
+        self._count = count
+        self._listeners: list[socket.socket] = []
+        self._busy: set[asyncio.Task[None]] = set()
+        self._users = Slots(**USER_SLOTS)
+        self._nodes = Slots(**NODE_SLOTS)
+        self._others = Slots(**OTHER_SLOTS)
+        self._rate = RateLimit(per_second=UNPRIVILEGED_PER_SECOND, burst=UNPRIVILEGED_BURST)
+        self._rate_of_all = RateLimit(per_second=ALL_UNPRIVILEGED_PER_SECOND, burst=ALL_UNPRIVILEGED_BURST)
+        self._open: Counter[int] = Counter()
+        self._connections = RateLimit(per_second=CONNECTIONS_PER_SECOND, burst=CONNECTIONS_BURST)
+        self._unknown = CostLimit(share=UNKNOWN_SHARE, burst_seconds=UNKNOWN_BURST_SECONDS)
+        self._warned: dict[str, float] = {}
+
+    def listen(self, listener: socket.socket) -> None:
+        """Accept people at a unix socket, or nodes' reports at a TCP one."""
+        listener.setblocking(False)
+        self._listeners.append(listener)
+        asyncio.get_running_loop().add_reader(listener, self._accept, listener)
+
+    async def drain(self, limit_seconds: float) -> None:
+        """Accept nothing more and let what is being answered finish, for at most `limit_seconds`."""
+        for listener in self._listeners:
+            asyncio.get_running_loop().remove_reader(listener)
+            listener.close()
+        self._listeners.clear()
+        if self._busy:
+            _done, late = await asyncio.wait(self._busy, timeout=limit_seconds)
+            for task in late:
+                task.cancel()
+
+    def _spawn(self, visit: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(visit)
+        self._busy.add(task)
+        task.add_done_callback(self._busy.discard)
+
+    def _accept(self, listener: socket.socket) -> None:
+        for _ in range(_ACCEPTS_AT_ONCE):
+            try:
+                connection, address = listener.accept()
+            except (BlockingIOError, ConnectionAbortedError):
+                return
+            except OSError as error:  # no descriptor left: others must end first
+                logger.warning("connection not accepted error=%s", error)
+                self._pause(listener)
+                return
+            if listener.family == socket.AF_UNIX:
+                self._on_user(connection)
+            else:
+                self._on_host(connection, str(address[0]), at_root=int(address[1]) < FIRST_UNRESERVED_PORT)
+
+    def _pause(self, listener: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(listener)
+
+        def go_on() -> None:
+            if listener in self._listeners:
+                loop.add_reader(listener, self._accept, listener)
+
+        loop.call_later(_PAUSE_SECONDS, go_on)
+
+    def _on_user(self, connection: socket.socket) -> None:
+        try:
+            peer = peer_of(connection, self._privileged)
+        except OSError:
+            connection.close()
+            return
+        if peer.privileged or self._connections.allows(peer.user_id, time.monotonic()):
+            self._spawn(self._local(connection, peer))
+        else:
+            self._refuse(connection)
+
+    def _on_host(self, connection: socket.socket, host: str, *, at_root: bool) -> None:
+        if self._unknown.allows([(host, at_root)], time.monotonic()):
+            self._spawn(self._report(connection, host, at_root))
+        else:
+            self._refuse(connection)
+
+    def _refuse(self, connection: socket.socket) -> None:
+        self._count("connections refused", 1)
+        connection.close()
+
+    async def _local(self, connection: socket.socket, peer: Peer) -> None:
+        who = f"uid {peer.user_id}"
+        async with _streams(connection) as (reader, writer):
+            try:
+                with self._slot(None if peer.privileged else self._users, peer.user_id, writer) as slot:
+                    async with asyncio.timeout(LOCAL_SECONDS):
+                        raw = await read_whole(reader, MAX_DECIDE_BYTES, slot)
+                message = decode(raw, MAX_DECIDE_BYTES)
+                if peer.privileged:
+                    await self._pass_on(message, peer, writer)
+                else:
+                    await self._pass_on_within_limits(message, peer, writer)
+            except (EmptyConnection, ConnectionError):
+                return
+            except Exception as error:  # noqa: BLE001  # the request loop: one bad request never ends the daemon
+                await self._send(writer, self._error_reply(error, who))
+
+    async def _pass_on_within_limits(self, message: Message, peer: Peer, writer: asyncio.StreamWriter) -> None:
+        now, user = time.monotonic(), peer.user_id
+        if not self._rate.allows(user, now):
+            raise PermissionRefused(f"more than {UNPRIVILEGED_PER_SECOND:g} requests a second from uid {user}")
+        if not self._rate_of_all.allows(_ALL_USERS, now):
+            raise DaemonUnavailable("too many requests at once: try again later")
+        if self._open[user] >= MAX_OPEN_PER_USER or self._open.total() >= MAX_OPEN_UNPRIVILEGED:
+            raise DaemonUnavailable("too many requests are being answered: try again later")
+        self._open[user] += 1
+        try:
+            await self._pass_on(message, peer, writer)
+        finally:
+            self._open[user] -= 1
+            if not self._open[user]:
+                del self._open[user]
+
+    async def _pass_on(self, message: Message, peer: Peer, writer: asyncio.StreamWriter) -> None:
+        async for part in self._parent.ask(message, peer):
+            writer.write(part)
+            async with asyncio.timeout(LOCAL_SECONDS):
+                await writer.drain()
+
+    async def _report(self, connection: socket.socket, host: str, at_root: bool) -> None:
+        who = f"host {host}"
+        async with _streams(connection) as (reader, writer):
+            try:
+                with self._slot(self._nodes if at_root else self._others, host, writer) as slot:
+                    async with asyncio.timeout(REPORT_SECONDS):
+                        raw = await read_whole(reader, MAX_REPORT_BYTES, slot)
+                accepted = await self._reports.accept(raw, at_root=at_root, host=host)
+                if accepted.wasted_seconds:
+                    self._unknown.charge([(host, at_root)], accepted.wasted_seconds, time.monotonic())
+                reply = accepted.reply
+                if reply.verb != "ok":
+                    self._complain(reply, who)
+            except (EmptyConnection, ConnectionError):
+                return
+            except Exception as error:  # noqa: BLE001  # the request loop: one bad request never ends the daemon
+                reply = self._error_reply(error, who)
+            await self._send(writer, reply)
+
+    @contextlib.contextmanager
+    def _slot(
+        self, slots: Slots | None, owner: Hashable, writer: asyncio.StreamWriter
+    ) -> Iterator[Callable[[int], None]]:
+        """Hold a place while a message is awaited; yields what is called with its growth."""
+        if slots is None:
+            yield lambda _count: None
+            return
+        slot: Slot = slots.enter(owner, writer.transport.abort)
+        try:
+            yield lambda count: slots.grow(slot, count)
+        finally:
+            slots.leave(slot)
+
+    def _error_reply(self, error: Exception, who: str) -> Message:
+        """Return the reply to a request that failed."""
+        reply = error_reply(error, who)
+        self._complain(reply, who)
+        return reply
+
+    def _complain(self, reply: Message, who: str) -> None:
+        """Count a request that was not served, and log it at most once a minute for each kind."""
+        self._count(f"reply {reply.verb}", 1)
+        if first_this_minute(self._warned, reply):
+            reason = reply.fields.get("reason", "")
+            logger.warning("request not served by=%s reply=%s reason=%s", who, reply.verb, reason)
+
+    async def _send(self, writer: asyncio.StreamWriter, reply: Message) -> None:
+        with contextlib.suppress(OSError, TimeoutError):
+            writer.write(encode(reply))
+            async with asyncio.timeout(LOCAL_SECONDS):
+                await writer.drain()
+
+
+@contextlib.asynccontextmanager
+async def _streams(
+    connection: socket.socket,
+) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    loop = asyncio.get_running_loop()
+    connection.setblocking(False)
+    reader = asyncio.StreamReader(loop=loop)
+    protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
+    transport, _protocol = await loop.connect_accepted_socket(lambda: protocol, connection)
+    writer = asyncio.StreamWriter(transport, protocol, reader, loop)
+    try:
+        yield reader, writer
+    finally:
+        writer.close()
+
+
+class EmptyConnection(WireError):
+    """The caller closed without a message, as port scanners and health checks do."""
+
+
+async def read_whole(
+    reader: asyncio.StreamReader, limit_bytes: int, grow: Callable[[int], None] = lambda _count: None
+) -> bytes:
+    """Return the bytes of the one message of a connection, unread; the caller's timeout bounds the whole wait.
+
+    Raises:
+        WireError: too long, or no message of this protocol.
+    """
+    raw = bytearray()
+    while not raw.endswith(_TAIL):
+        chunk = await reader.read(_CHUNK_BYTES)
+        if not chunk:
+            if not raw:
+                raise EmptyConnection("connection closed without a message")
+            break
+        grow(len(chunk))
+        raw += chunk
+        if not raw.startswith(_HEAD[: len(raw)]):
+            begin = bytes(raw[:64]).decode("utf-8", "replace").partition("\n")[0]
+            raise WireError(f"message speaks {begin!r}, this code speaks {PROTOCOL}")
+        if len(raw) > limit_bytes:
+            raise WireError(f"message is over {limit_bytes} bytes")
+    return bytes(raw)

@@ -1,0 +1,1 @@
+"""How the daemon and its child processes speak with each other."""

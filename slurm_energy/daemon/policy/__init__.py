@@ -1,0 +1,1 @@
+"""A learned policy in a process of its own, asked under a deadline."""

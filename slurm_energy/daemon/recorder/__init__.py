@@ -1,0 +1,1 @@
+"""What must not be lost: a journal on the disk, and the process that brings it into the database."""

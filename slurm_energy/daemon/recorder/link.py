@@ -1,0 +1,78 @@
+"""The answering process's end of the recorder: questions out, answers and what history says in."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from slurm_energy.daemon.decide import JobHistory, NameOf
+from slurm_energy.daemon.ipc.children import ChildProcess
+from slurm_energy.daemon.ipc.frames import QueryReply, QueryRequest, RuntimePart, WorkPart
+from slurm_energy.domain.decision import RuntimeEstimate
+from slurm_energy.domain.work import WorkEstimate
+from slurm_energy.errors import DaemonUnavailable
+from slurm_energy.wire.messages import Query
+
+QUERY_SECONDS = 30.0
+MAX_OPEN_QUERIES = 64
+
+
+class RecorderLink:
+    """Matches answers with questions."""
+
+    def __init__(self, use_history: Callable[[JobHistory], None]) -> None:
+        self._use_history = use_history
+        self._history = JobHistory()
+        self._runtimes: dict[NameOf, RuntimeEstimate] = {}
+        self._work: dict[NameOf, WorkEstimate] = {}
+        self._open: dict[int, tuple[list[bytes], asyncio.Future[list[bytes]]]] = {}
+        self._number = 0
+        self.child: ChildProcess | None = None
+        """Set once, when the daemon has made the child that feeds `receive`."""
+
+    async def query(self, query: Query, only_user_id: int | None) -> list[bytes]:
+        """Return the parts of the recorder's reply, a whole encoded message.
+
+        Raises:
+            DaemonUnavailable: the recorder is away, busy with too many questions, or too slow.
+        """
+        if len(self._open) >= MAX_OPEN_QUERIES:
+            raise DaemonUnavailable(f"{MAX_OPEN_QUERIES} queries are waiting already: try again later")
+        self._number += 1
+        number = self._number
+        request = QueryRequest(number=number, query=query, only_user_id=only_user_id)
+        if self.child is None or not self.child.send(request):
+            raise DaemonUnavailable("the daemon's recorder is not running at the moment: try again in a few seconds")
+        answer: asyncio.Future[list[bytes]] = asyncio.get_running_loop().create_future()
+        self._open[number] = [], answer
+        try:
+            async with asyncio.timeout(QUERY_SECONDS):
+                return await answer
+        except TimeoutError:
+            raise DaemonUnavailable(f"the database gave no answer within {QUERY_SECONDS:g} s") from None
+        finally:
+            del self._open[number]
+
+    def receive(self, frame: Any) -> None:
+        """Take one frame of the recorder."""
+        if isinstance(frame, QueryReply):
+            parts, answer = self._open.get(frame.number, (None, None))
+            if parts is None or answer is None:
+                return
+            parts.append(frame.part)
+            if frame.last and not answer.done():
+                answer.set_result(parts)
+        elif isinstance(frame, RuntimePart):
+            self._runtimes = {} if frame.first else self._runtimes
+            self._runtimes.update({(user_id, name): estimate for user_id, name, estimate in frame.estimates})
+            if frame.last:
+                self._use(replace(self._history, runtimes=self._runtimes))
+        elif isinstance(frame, WorkPart):
+            self._work = {} if frame.first else self._work
+            self._work.update({(user_id, name): estimate for user_id, name, estimate in frame.estimates})
+            if frame.last:
+                self._use(replace(self._history, work=self._work))
+
+    def _use(self, history: JobHistory) -> None:
+        self._history = history
+        self._use_history(history)

@@ -1,0 +1,246 @@
+"""Journal lines into the database: in batches, each entry stored once however often it is read."""
+
+import logging
+import pwd
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from itertools import zip_longest
+from pathlib import Path
+
+from slurm_energy.config import Config
+from slurm_energy.daemon.recorder.entries import (
+    DecisionEntryLine,
+    EntryLine,
+    JobsEntryLine,
+    ReportsEntryLine,
+    decode_entry,
+)
+from slurm_energy.daemon.recorder.journal import BATCH_BYTES, JournalReader, Line, Position, journal_id
+from slurm_energy.domain.energy import JobKey, NodeReport
+from slurm_energy.domain.ids import ClusterName
+from slurm_energy.domain.job import JobRequest
+from slurm_energy.errors import StoreError, ValueRangeError, WireError
+from slurm_energy.store.decisions import record_decisions
+from slurm_energy.store.energy import record_report
+from slurm_energy.store.job_rows import Arrival, submit_time_of
+from slurm_energy.store.jobs import upsert_jobs
+from slurm_energy.store.journal_position import StoredPosition, store_position, stored_position
+from slurm_energy.store.schema import check_session_version
+from slurm_energy.store.session import (
+    Engine,
+    Session,
+    check_database_file,
+    is_about_the_values,
+    run_in_transaction,
+    store_session,
+)
+
+logger = logging.getLogger(__name__)
+
+BATCH_LINES = 200
+REJECTED_NAME = "rejected.jsonl"
+MAX_LOGIN_NAMES = 10_000
+
+_login_names: dict[int, str] = {}
+"""Of users whom no snapshot has named yet."""
+
+
+class Recorder:
+    """Reads streams of the journal and stores what they hold."""
+
+    def __init__(self, config: Config, directory: Path, streams: Sequence[str]) -> None:
+        self._cluster = ClusterName(config.cluster.name)
+        self._policy_settings = asdict(config.policy)
+        self._directory = directory
+        keep_seconds = config.daemon.journal_days * 86_400.0
+        self._readers = [JournalReader(directory, stream, keep_seconds) for stream in streams]
+        self._journal_id = journal_id(directory)
+        self.jobs_ended = False
+        """Whether a finished job was stored since this was last set to False."""
+        self.has_more = False
+        """Whether the last step took as much as a step takes: more lies there already."""
+
+    def step(self, engine: Engine) -> int:
+        """Store the next batch of each stream and return how many lines that were; `has_more` says whether to go on.
+
+        Raises:
+            StoreError: the database is away, locked or full; the lines come again.
+            SpoolError: the journal cannot be read or its position not kept.
+        """
+        self.has_more = False
+        return sum(self._step(engine, reader) for reader in self._readers)
+
+    def look(self, engine: Engine) -> None:
+        """See whether the database still has all that it was given; what it lacks comes with the next steps.
+
+        Raises:
+            StoreError: it is away, or has another schema by now.
+        """
+        for reader in self._readers:
+            try:
+                with store_session(engine, read_only=True) as session:
+                    self._check_database(session, reader)
+            except _Behind as behind:
+                self._go_back(reader, behind.stored)
+
+    def _step(self, engine: Engine, reader: JournalReader) -> int:
+        before = reader.position
+        lines = reader.read(BATCH_LINES)
+        if not lines:
+            return 0
+        self.has_more |= len(lines) >= BATCH_LINES or sum(len(line.text) for line in lines) >= BATCH_BYTES
+        try:
+            self._store(engine, reader, lines)
+            # What was committed into a file that lies elsewhere by now is given to the one at its place.
+            check_database_file(engine)
+            reader.commit(lines[-1].end)
+        except _Behind as behind:
+            self._go_back(reader, behind.stored)
+            self.has_more = True
+            return 0
+        except BaseException:
+            reader.position = before
+            raise
+        return len(lines)
+
+    def _store(self, engine: Engine, reader: JournalReader, lines: Sequence[Line]) -> None:
+        entries = [(line, entry) for line in lines if (entry := self._decoded(line)) is not None]
+        end = lines[-1].end
+
+        def all_at_once(session: Session) -> None:
+            self._check_database(session, reader)
+            self._apply(session, [entry for _, entry in entries])
+            self._note(session, reader, end)
+
+        try:
+            run_in_transaction(engine, all_at_once)
+        except (StoreError, ValueRangeError) as error:
+            if not _is_about_one_entry(error):
+                raise
+            self._store_one_by_one(engine, reader, entries)
+            run_in_transaction(engine, lambda session: self._note(session, reader, end))
+
+    def _store_one_by_one(
+        self, engine: Engine, reader: JournalReader, entries: Sequence[tuple[Line, EntryLine]]
+    ) -> None:
+        for line, entry in entries:
+
+            def one(session: Session, entry: EntryLine = entry) -> None:
+                self._check_database(session, reader)
+                self._apply(session, [entry])
+
+            try:
+                run_in_transaction(engine, one)
+            except (StoreError, ValueRangeError) as error:
+                if not _is_about_one_entry(error):
+                    raise
+                self._set_aside(line, error)
+
+    def _check_database(self, session: Session, reader: JournalReader) -> None:
+        """Return if the database has this code's schema, and all that it was given before.
+
+        Raises:
+            SchemaVersionError: it has another schema by now.
+            _Behind: it is another database, or an older state of this one.
+        """
+        check_session_version(session)
+        stored = stored_position(session, self._journal_id, reader.stream)
+        known = None if stored is None else Position(segment=stored.segment, offset=stored.byte_offset)
+        if reader.committed > Position(segment=0) and (known is None or known < reader.committed):
+            raise _Behind(known)
+
+    def _note(self, session: Session, reader: JournalReader, end: Position) -> None:
+        position = StoredPosition(segment=end.segment, byte_offset=end.offset)
+        store_position(session, self._journal_id, reader.stream, position)
+
+    def _go_back(self, reader: JournalReader, stored: Position | None) -> None:
+        """Give a database again what it lacks, as far as it is kept."""
+        was, begin = reader.committed, reader.rewind(stored or Position(segment=0))
+        logger.warning(
+            "database lacks what it was given before: restored or replaced? It is stored again from the journal "
+            "stream=%s from_segment=%d to_segment=%d",
+            reader.stream,
+            begin.segment,
+            was.segment,
+        )
+        if stored is not None and begin > stored:
+            logger.error("journal does not go back so far: entries are lost stream=%s", reader.stream)
+
+    def _apply(self, session: Session, entries: Sequence[EntryLine]) -> None:
+        """Store entries: decisions all at once, since most lines of a burst are such, the others one by one."""
+        decided = [
+            (entry.decision, with_login_name(entry.job)) for entry in entries if isinstance(entry, DecisionEntryLine)
+        ]
+        if decided:
+            record_decisions(session, decided, self._cluster, self._policy_settings)
+        for entry in entries:
+            if not isinstance(entry, DecisionEntryLine):
+                self._apply_other(session, entry)
+
+    def _apply_other(self, session: Session, entry: JobsEntryLine | ReportsEntryLine) -> None:
+        if isinstance(entry, JobsEntryLine):
+            upsert_jobs(session, self._cluster, (*entry.jobs, *entry.vanished))
+            self.jobs_ended = self.jobs_ended or any(job.ended_at_seconds is not None for job in entry.jobs)
+        else:
+            for report, offset in zip_longest(entry.reports, entry.clock_offsets_seconds[: len(entry.reports)]):
+                received = entry.received_at_seconds
+                self._apply_report(session, report, Arrival(clock_offset_seconds=offset, received_at_seconds=received))
+
+    def _apply_report(self, session: Session, report: NodeReport, arrival: Arrival) -> None:
+        """Store a report under its job; one that no snapshot has shown yet gets a stand-in until one does."""
+        submitted = submit_time_of(session, report, arrival)
+        key = JobKey(
+            cluster=report.cluster,
+            job_id=report.job_id,
+            submitted_at_seconds=submitted.seconds,
+            restart_count=report.restart_count,
+        )
+        outcome = record_report(session, report, key, submit_time_known=submitted.known, arrival=arrival)
+        logger.debug("report stored job_id=%d node=%s outcome=%s", report.job_id, report.node, outcome)
+
+    def _decoded(self, line: Line) -> EntryLine | None:
+        try:
+            return decode_entry(line.text)
+        except WireError as error:
+            self._set_aside(line, error)
+            return None
+
+    def _set_aside(self, line: Line, error: Exception) -> None:
+        """Keep an entry that no database takes, to be looked at by an administrator, and go on."""
+        path = self._directory / REJECTED_NAME
+        logger.error("journal entry set aside path=%s error=%s", path, error)
+        with path.open("ab") as file:
+            file.write(line.text + b"\n")
+
+
+class _Behind(Exception):
+    """The database lacks what it was given before."""
+
+    def __init__(self, stored: Position | None) -> None:
+        super().__init__()
+        self.stored = stored
+
+
+def _is_about_one_entry(error: Exception) -> bool:
+    """Return whether the entry itself is at fault, so that trying again is of no use."""
+    return isinstance(error, ValueRangeError) or (isinstance(error, StoreError) and is_about_the_values(error))
+
+
+def login_name(user_id: int) -> str | None:
+    """Return the name that this host knows for a user id, None when it knows none or its directory does not answer."""
+    if user_id not in _login_names:
+        try:
+            name = pwd.getpwuid(user_id).pw_name
+        except (KeyError, OSError, OverflowError):
+            return None
+        if len(_login_names) >= MAX_LOGIN_NAMES:
+            _login_names.clear()
+        _login_names[user_id] = name
+    return _login_names[user_id]
+
+
+def with_login_name(job: JobRequest) -> JobRequest:
+    """Return the job with its user's name, where it has none or only the number."""
+    if job.user_name not in {None, "", str(job.user_id)}:
+        return job
+    return replace(job, user_name=login_name(job.user_id) or job.user_name)

@@ -1,0 +1,1 @@
+"""The snapshot of the cluster: read from Slurm in a process of its own, kept up to date in the answering one."""
