@@ -24,7 +24,7 @@ from slurm_energy.errors import ConfigError, EvaluationError
 from slurm_energy.evaluation.arena_plan import checked_plan
 from slurm_energy.twin.world_file import world_names
 
-PAGE = Path(__file__).parents[4] / "docs" / "reference" / "results.md"
+PAGE = Path(__file__).parents[3] / "docs" / "reference" / "results.md"
 RULES = {"first": 10.0, "second": 8.0, "third": 9.0}
 
 
