@@ -2,8 +2,9 @@
 
     python -m research.agents --folder build/agents --write docs/reference/results.md [...]
 
-Agents that this very program has trained into the folder by the same recipe are not trained again, and one that was
-interrupted goes on. What is behind --folder goes to `research.results`.
+Agents that were trained into the folder at this revision by the same recipe are not trained again, and one that was
+interrupted is continued; --same-as REVISION says that agents of that revision will do too. What is behind --folder goes
+to `research.results`.
 """
 
 import argparse
@@ -17,7 +18,7 @@ from pathlib import Path
 from time import monotonic
 
 from research.results.__main__ import main as run_results
-from research.results.program import program_digest
+from research.results.provenance import are_same, revision
 
 _RECIPES = Path(__file__).parent
 _SMALL = {"hidden": "24", "quantiles": "8", "device_layers": "1"}
@@ -106,8 +107,8 @@ def _agents() -> Iterator[Agent]:
 AGENTS = tuple(_agents())
 
 
-def train(agent: Agent, folder: Path) -> None:
-    """Train one agent, unless it is there and made by the same program, recipe and beginning.
+def train(agent: Agent, folder: Path, same_revisions: Sequence[str] = ()) -> None:
+    """Train one agent, unless it is there and made at the same revision, by the same recipe and from the same weights.
 
     Raises:
         subprocess.CalledProcessError: the training failed; it has said why.
@@ -115,17 +116,18 @@ def train(agent: Agent, folder: Path) -> None:
     target, made_by = folder / agent.name, folder / f"{agent.name}.made-by"
     settings = folder / f"{agent.name}.toml"
     text, options = _settings(agent, folder)
-    maker = _maker(agent, folder, text, options)
-    known = made_by.read_text(encoding="utf-8") if made_by.exists() else ""
-    if known == maker and agent.checkpoint(folder).exists():  # it is only there after the last round, and whole
+    recipe = _recipe_digest(agent, folder, text, options)
+    known_revision, _, known_recipe = (made_by.read_text(encoding="utf-8") if made_by.exists() else "").partition("\n")
+    is_same = known_recipe == recipe and are_same(known_revision, revision(), same_revisions)
+    if is_same and agent.checkpoint(folder).exists():  # it is only there after the last round, and whole
         return
-    resumes = known == maker and (target / "state.pt").exists()
+    resumes = is_same and (target / "state.pt").exists()
     if not resumes:
         shutil.rmtree(target, ignore_errors=True)
     settings.write_text(text, encoding="utf-8")
-    made_by.write_text(maker, encoding="utf-8")  # before, so that what is interrupted goes on
+    made_by.write_text(f"{revision()}\n{recipe}", encoding="utf-8")  # before, so that what is interrupted goes on
     options = ["--resume", str(target)] if resumes else [*options, str(settings), "--output", str(target)]
-    program = (sys.executable, "-m", "slurm_energy.cli.main")  # the package that the digest is of
+    program = (sys.executable, "-m", "slurm_energy.cli.main")  # of this checkout
     begin = monotonic()
     # On the CPU, where the same seed gives the same agent.
     subprocess.run([*program, "train", "--device", "cpu", *options], check=True, stdout=subprocess.DEVNULL)
@@ -144,12 +146,12 @@ def _settings(agent: Agent, folder: Path) -> tuple[str, list[str]]:
     return f"{text}\n[network]\n{network}", [*world, "--config"]
 
 
-def _maker(agent: Agent, folder: Path, text: str, options: Sequence[str]) -> str:
-    """Return what an agent's weights depend on, as a digest."""
+def _recipe_digest(agent: Agent, folder: Path, text: str, options: Sequence[str]) -> str:
+    """Return a digest of an agent's settings, options and first weights."""
     before = folder / f"{agent.begins_as}.made-by"
     begun = before.read_text(encoding="utf-8") if agent.begins_as else ""
     plain = [option.replace(str(folder), "") for option in options]  # the same in every folder
-    return sha256("\0".join((program_digest(), text, *plain, begun)).encode()).hexdigest() + "\n"
+    return sha256("\0".join((text, *plain, begun)).encode()).hexdigest() + "\n"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -157,11 +159,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m research.agents", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--folder", type=Path, required=True, metavar="FOLDER", help="where trained agents are kept")
+    parser.add_argument("--same-as", action="append", default=[], metavar="REVISION", help="keep agents of it too")
     given, rest = parser.parse_known_args(arguments)
+    rest += [word for name in given.same_as for word in ("--same-as", name)]
     given.folder.mkdir(parents=True, exist_ok=True)
     for agent in AGENTS:
         try:
-            train(agent, given.folder)
+            train(agent, given.folder, given.same_as)
         except subprocess.CalledProcessError as error:
             sys.stderr.write(f"{agent.name} could not be trained: {error}\n")
             return 1

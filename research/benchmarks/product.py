@@ -67,7 +67,7 @@ def figure(thing: str, seconds: list[float], goal: str = "") -> Figure:
 
 
 class Submitter:
-    """A process inside a lab that submits once whenever it is told to."""
+    """A process inside a lab that submits once when it is asked to."""
 
     def __init__(self, lab: Lab) -> None:
         argv, environment = lab.command([sys.executable, "-c", _SUBMIT_ONE], user="alice")

@@ -144,7 +144,7 @@ def leave_one_application_out(bases: Sequence[Basis], names: Vector, watts: Vect
         bases: The shapes that compete.
         names: Application of each sample, [num_samples].
         watts: Measured power in W, [num_samples].
-        tell: Told the progress.
+        tell: Called with the progress.
     """
     applications = list(dict.fromkeys(names.tolist()))
     inner = _pair_errors(bases, names, watts)

@@ -169,7 +169,7 @@ def leave_out(model: EffectModel, seen: Observations, groups: Sequence[npt.NDArr
         model: The effects.
         seen: All observations.
         groups: For each group which observations are left out together, [num_observations].
-        tell: Told the progress.
+        tell: Called with the progress.
     """
     matrix, target = model.matrix(seen.gpu, seen.job, seen.partner), np.log(seen.speed)
     hat = matrix @ _inverse(model, matrix) @ matrix.T

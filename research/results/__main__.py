@@ -19,7 +19,6 @@ from research.results.page import results_page
 from research.results.plots import write_plots
 from research.results.running import run_sections
 from research.results.sections import CANDIDATES, SECTIONS
-from research.results.selection import selected_sections
 from slurm_energy.errors import EvaluationError, SlurmEnergyError
 
 _DOCUMENT = "results.json"
@@ -59,7 +58,14 @@ def _parser() -> argparse.ArgumentParser:
         "--only", action="append", default=[], metavar="KEY", help="run only this section or case; the others are kept"
     )
     parser.add_argument("--seeds", type=int, metavar="N", help="the first N of each case's seeds")
-    parser.add_argument("--reuse", action="store_true", help="keep what this very program has run")
+    parser.add_argument("--reuse", action="store_true", help="keep runs of this revision, with the same inputs")
+    parser.add_argument(
+        "--same-as",
+        action="append",
+        default=[],
+        metavar="REVISION",
+        help="with --reuse: keep runs of this revision too, because nothing since then moves a figure",
+    )
     parser.add_argument("--render", action="store_true", help="write the page from what is known, run nothing")
     parser.add_argument("--workers", type=int, metavar="N", help="processes; else one for each CPU")
     return parser
@@ -71,7 +77,7 @@ def _effort(given: argparse.Namespace) -> Effort:
         return effort
     if given.seeds < 1:
         raise EvaluationError(f"--seeds {given.seeds}: at least 1 is needed")
-    return replace(effort, most_seeds=min(effort.most_seeds, given.seeds))
+    return replace(effort, max_seeds=min(effort.max_seeds, given.seeds))
 
 
 def _known(path: Path, *, must: bool, quick: bool) -> Results:
@@ -106,6 +112,7 @@ def _run(
         _effort(given),
         results,
         reuse=given.reuse,
+        same_revisions=given.same_as,
         workers=given.workers,
         tell=tell,
         save=lambda found: write_results(folder / _DOCUMENT, found),
@@ -116,6 +123,26 @@ def _write(page: Path, folder: Path) -> None:
     results = read_results(folder / _DOCUMENT)  # so that a page comes from the document alone, digit for digit
     write_plots(folder, SECTIONS, results)
     page.write_text(results_page(SECTIONS, results, folder.name), encoding="utf-8")
+
+
+def selected_sections(sections: Sequence[Section], keys: Sequence[str]) -> tuple[Section, ...]:
+    """Return the sections, or the parts of them, that keys of sections and cases name; all without a key.
+
+    Raises:
+        EvaluationError: a key is unknown.
+    """
+    if not keys:
+        return tuple(sections)
+    known = {section.key for section in sections} | {case.key for section in sections for case in section.cases}
+    unknown = [key for key in keys if key not in known]
+    if unknown:
+        raise EvaluationError(f"{unknown[0][:64]!r} is no section or case; there are {', '.join(sorted(known))}")
+    found = []
+    for section in sections:
+        cases = section.cases if section.key in keys else tuple(case for case in section.cases if case.key in keys)
+        if cases:
+            found.append(replace(section, cases=cases))
+    return tuple(found)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from slurm_energy.evaluation.arena_plan import ArenaPlan, seeds_from
 SEPARATOR = "::"
 FIRST_SEED = 101
 """Of every case, below those of sweeps, of choices by hand and of training. Rules and networks were worked on beside
-figures of seeds 1 to 12, though nothing was chosen by them; those from here on nobody had seen before this page."""
+figures of seeds 1 to 12, though nothing was chosen by them; those from here on were new to this page."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,11 +45,11 @@ class Goal:
     within_interval: bool = False
     """Whether the limit is half of the interval of the figure of the policy `against`, in the place of `most`."""
     bound_figure: str = ""
-    """Figure of the candidate's own run that nobody can go below, to see whether the goal is possible."""
+    """Figure of the candidate's own run that no policy can go below, to see whether the goal is possible."""
     of: str = ""
     """Label of the only policy that is held against it; empty for all."""
     why: str = ""
-    """Why it is missed, as far as was found; told where it is."""
+    """Why it is missed, as far as was found; shown where it is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +81,7 @@ class Section:
     figure: str
     """Figure by which the strongest rule is the one with the least mean; see `strongest_rule`."""
     is_relative: bool
-    """Whether differences of the figure are told in per cent of it; else in its own unit."""
+    """Whether differences of the figure are stated in per cent of it; else in its own unit."""
     columns: tuple[Column, ...]
     cases: tuple[Case, ...]
 
@@ -92,8 +92,8 @@ class Effort:
 
     length_share: float = 1.0
     """Of each run's length."""
-    most_seeds: int = 1_000
-    most_cases: int = 1_000
+    max_seeds: int = 1_000
+    max_cases: int = 1_000
     """Of a section."""
 
     def of(self, case: Case) -> Case:
@@ -102,7 +102,7 @@ class Effort:
         assert plan.horizon_seconds is not None
         shorter = replace(
             plan,
-            seeds=plan.seeds[: self.most_seeds],
+            seeds=plan.seeds[: self.max_seeds],
             horizon_seconds=plan.horizon_seconds * self.length_share,
             warm_up_seconds=plan.warm_up_seconds * self.length_share,
         )
@@ -110,7 +110,7 @@ class Effort:
 
 
 FULL = Effort()
-QUICK = Effort(length_share=1.0 / 12.0, most_seeds=2, most_cases=6)
+QUICK = Effort(length_share=1.0 / 12.0, max_seeds=2, max_cases=6)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,3 +161,14 @@ def plan_of(  # noqa: PLR0913  # a comparison's own settings
         generator=generator,
         settings=settings,
     )
+
+
+# Settings of `total-cost` on the page, also of learned prices: chosen by hand on arrivals that no case sees.
+PACKED = "V=0,slowdown=0.5,opening=0.03,by_place=1,pack=0.01,wait=0.1"
+"""Prices of what nodes and fast devices are worth to others, on a mixed cluster."""
+HUNGRY_HOSTS = "V=0,slowdown=2,opening=0.03,pack=1,wait=0.2"
+"""For hosts that draw more than their GPUs."""
+_NODES = "opening=0.03,spare=0.05,span=75000,pack=0.01"
+"""Nodes that empty together, room for long jobs, and the makespan at about the cluster's mean power."""
+BALANCED, SAVER = f"V=200,by_place=1,wait=0.1,{_NODES}", f"V=50,{_NODES}"
+"""On the cluster of 128 nodes: for short turnarounds, and for energy and makespan."""

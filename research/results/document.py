@@ -13,7 +13,7 @@ from slurm_energy.errors import EvaluationError
 from slurm_energy.evaluation.arena_plan import world_of_plan
 from slurm_energy.twin.world_writer import world_to_toml
 
-FORMAT, FORMAT_VERSION = "slurm-energy-results", 1
+FORMAT, FORMAT_VERSION = "slurm-energy-results", 2
 Figures = Mapping[str, float]
 
 
@@ -22,13 +22,13 @@ class CaseResult:
     """What was found in one case."""
 
     fingerprint: str
-    """Of the world and everything else that figures depend on but policies and the program."""
+    """Version of the data: of the world, its jobs, length and figure of merit."""
     texts: dict[str, str] = field(default_factory=dict)
     """What made each policy, by its label; of a sweep, with the clocks that it found."""
     learned: list[str] = field(default_factory=list)
     """Labels of the policies that are judged against the rules."""
-    makers: dict[str, str] = field(default_factory=dict)
-    """What made the runs beside case and text, by label, as `maker_of` says; none for what older versions wrote."""
+    inputs: dict[str, str] = field(default_factory=dict)
+    """Declared inputs of the runs beside case and text, by label: see provenance."""
     runs: dict[str, dict[int, Figures]] = field(default_factory=dict)
     """Figures by label and seed."""
     failures: list[str] = field(default_factory=list)
@@ -44,7 +44,7 @@ class MatrixSizes:
     """Of arrivals."""
     texts: dict[str, str] = field(default_factory=dict)
     """What made each policy, by its label, rules first."""
-    makers: dict[str, str] = field(default_factory=dict)
+    inputs: dict[str, str] = field(default_factory=dict)
     """As those of a case."""
     sizes: dict[str, dict[int, Figures]] = field(default_factory=dict)
     """Figures by label and size."""
@@ -99,7 +99,7 @@ def _case_text(key: str, case: CaseResult) -> str:
         f'  "fingerprint": {json.dumps(case.fingerprint)}',
         f'  "texts": {json.dumps(case.texts)}',
         f'  "learned": {json.dumps(case.learned)}',
-        f'  "makers": {json.dumps(case.makers)}',
+        f'  "inputs": {json.dumps(case.inputs)}',
         f'  "failures": {json.dumps(case.failures)}',
         f'  "runs": {_labels_text(case.runs)}',
     ]
@@ -112,7 +112,7 @@ def _sizes_text(sizes: MatrixSizes) -> str:
         f'  "seed": {sizes.seed}',
         f'  "hours": {json.dumps(sizes.hours)}',
         f'  "texts": {json.dumps(sizes.texts)}',
-        f'  "makers": {json.dumps(sizes.makers)}',
+        f'  "inputs": {json.dumps(sizes.inputs)}',
         f'  "failures": {json.dumps(sizes.failures)}',
         f'  "sizes": {_labels_text(sizes.sizes)}',
     ]
@@ -166,7 +166,7 @@ def _case_result(value: Mapping[str, Any]) -> CaseResult:
         runs=_figures_by_label(value["runs"]),
         failures=[str(text) for text in value["failures"]],
         learned=[str(label) for label in value.get("learned", ())],
-        makers=_texts(value.get("makers", {})),
+        inputs=_texts(value["inputs"]),
     )
 
 
@@ -176,7 +176,7 @@ def _matrix_sizes(value: Mapping[str, Any]) -> MatrixSizes:
         seed=int(value["seed"]),
         hours=float(value["hours"]),
         texts=_texts(value["texts"]),
-        makers=_texts(value.get("makers", {})),
+        inputs=_texts(value["inputs"]),
         sizes=_figures_by_label(value["sizes"]),
         failures=[str(text) for text in value["failures"]],
     )

@@ -1,14 +1,15 @@
 """Means, intervals, paired differences, the strongest rule, and whether goals are met: all from the numbers."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from typing import Literal
 
 from research.results.cases import Case, Goal, Section
 from research.results.document import CaseResult
 from slurm_energy.evaluation.intervals import Estimate, estimate, paired_difference_percent
 
-_MOST_GROWTH_PERCENT = 1.0
+_MAX_GROWTH_PERCENT = 1.0
 _EQUAL = 1e-6
 """Differences below it, in per cent, are those of rounding."""
 Verdict = Literal["met", "missed", "missed: no policy can", "open"]
@@ -24,7 +25,7 @@ class Judgement:
     """The policy that it was held against; empty for none."""
     found: Estimate | None
     least: float | None
-    """What nobody could go below, in the goal's own terms; None where that is not known."""
+    """What no policy could go below, in the goal's own terms; None where that is not known."""
     verdict: Verdict
 
 
@@ -63,9 +64,14 @@ def strongest_rule(section: Section, case: Case, result: CaseResult) -> str | No
     """Return the rule with the least mean of the section's figure; one whose queue grows counts only if all do."""
     candidates = [rule for rule in case.rules if mean_of(result, rule, section.figure) is not None]
     steady = [
-        rule for rule in candidates if (mean_of(result, rule, "queue_growth_percent") or 0.0) <= _MOST_GROWTH_PERCENT
+        rule for rule in candidates if (mean_of(result, rule, "queue_growth_percent") or 0.0) <= _MAX_GROWTH_PERCENT
     ]
     return min(steady or candidates, key=lambda rule: mean_of(result, rule, section.figure) or 0.0, default=None)
+
+
+def ranked_policies(section: Section, result: CaseResult, labels: Iterable[str]) -> list[str]:
+    """Return policies by their mean of the section's figure, the least first, those without it last."""
+    return sorted(labels, key=lambda label: (mean_of(result, label, section.figure) or inf, label))
 
 
 def learned_policies(result: CaseResult) -> tuple[str, ...]:
@@ -82,7 +88,7 @@ def judged_policies(section: Section, case: Case, result: CaseResult) -> tuple[s
 def judgements(
     section: Section, case: Case, result: CaseResult, undisturbed: CaseResult | None = None
 ) -> tuple[Judgement, ...]:
-    """Return every goal of a case held against everybody whom it concerns."""
+    """Return every goal of a case for every policy that it concerns."""
     strongest = strongest_rule(section, case, result) or ""
     found = []
     for label in judged_policies(section, case, result):

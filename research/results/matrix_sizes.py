@@ -5,26 +5,40 @@ middle clocks, and larger ones to high clocks. It puts no figures to these: *low
 thirds between the lowest and the highest clock of a GPU.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import inf
 from typing import Literal, NamedTuple
 
 from research.results.cases import Case, Effort, Section
-from research.results.document import Figures
+from research.results.document import Figures, MatrixSizes
+from research.results.tables import NONE, table
 from slurm_energy.evaluation.arena_plan import ArenaPlan
 from slurm_energy.evaluation.arena_run import FinishedRun, finished_run
 from slurm_energy.twin.places import Place, places_of
 from slurm_energy.twin.workloads.kinds import MATRIX_SIDES, matrix_kind
 
+PLOT = "matrix-sizes.svg"
 KEY = "tum128"
 """Of the section and of the case in it that has matrix products."""
 RULES = ("fcfs", "greedy", "total-cost:V=200")
 _HOURS = 12.0
 _SIZE_OF_KIND = {matrix_kind(side): side for side in MATRIX_SIDES}
-_MOST_FALL = 0.05
+_MAX_FALL = 0.05
 """Of the mean clock from one size to the next, in terms of its range, that passes for none."""
+
+_MATRIX_SIZES = """
+The paper on hierarchical graph networks says of its scheduler (section 4.2) that products of matrices below 400 go to
+CPUs or to low clocks, those from 400 to 1000 to middle clocks, and those above 1000 to high clocks. {hours:.3g} hours
+of arrivals of world `{world}`, one seed ({seed}): a picture, without intervals. *Clock* is a job's clock over the
+highest of its device, the mean of jobs on GPUs (1 where a GPU has only one). A range is *CPU* if more than half of its
+jobs run there; else *low*, *middle* or *high* is the third, between the lowest and the highest clock of GPUs that have
+more than one, in which the mean lies. *Clock over size* leaves out sizes of which more than half run on CPUs. Middle
+clocks are missing because the exact optimum nearly has none: below 1000, copies and calls rule on a K40c and the
+lowest of its four clocks costs least; above, the static part of its power is large and the highest does; only products
+of 1000 take the third, which lies in the upper third of the range.
+"""
 
 Level = Literal["CPU", "low", "middle", "high", "one clock"]
 Rise = Literal["rises", "flat", "does not rise", "-"]
@@ -114,7 +128,7 @@ def sized_run(plan: ArenaPlan, policy: str, rule_text: str, seed: int) -> dict[i
 
 
 def size_figures(run: FinishedRun) -> dict[int, dict[str, float]]:
-    """Return figures by matrix size, of the jobs that started; one that nobody has is missing.
+    """Return figures by matrix size, of the jobs that started; one that no job has is missing.
 
     `jobs`, their mean `devices`, `cpu_share` of them on CPUs, `settable_share` on GPUs with more than one clock; the
     mean `relative_clock` (over the device's highest) on all GPUs, and the mean `clock_position` between lowest (0) and
@@ -168,9 +182,9 @@ def clock_rise(by_size: Mapping[int, Figures]) -> Rise:
     ]
     if len(clocks) < 2:
         return "-"
-    if max(clocks) - min(clocks) <= _MOST_FALL:
+    if max(clocks) - min(clocks) <= _MAX_FALL:
         return "flat"
-    falls = any(after < before - _MOST_FALL for before, after in pairwise(clocks))
+    falls = any(after < before - _MAX_FALL for before, after in pairwise(clocks))
     return "does not rise" if falls else "rises"
 
 
@@ -179,6 +193,53 @@ def ranges_as_asked(by_size: Mapping[int, Figures]) -> tuple[int, int]:
     found = [(sizes, range_figures(by_size, sizes)) for sizes in RANGES]
     met = [figures.level in sizes.asked for sizes, figures in found if figures is not None]
     return sum(met), len(met)
+
+
+def matrix_size_tables(found: MatrixSizes, folder: str) -> Iterator[str]:
+    """Yield what policies do with matrix products by size, and whether it is what the paper says of its scheduler."""
+    yield "### Matrix products by size"
+    yield " ".join(_MATRIX_SIZES.format(world=KEY, hours=found.hours, seed=found.seed).split())
+    if found.sizes:
+        yield ""
+        yield f"![Matrix products by size]({folder}/{PLOT})"
+        yield ""
+        yield from _size_tables(found)
+    for failure in found.failures:
+        yield ""
+        yield f"Failed: {failure}"
+
+
+def _size_tables(found: MatrixSizes) -> Iterator[str]:
+    asked = [" or ".join(sizes.asked) for sizes in RANGES]
+    rows = [["*asked*", *asked, "rises", NONE]]
+    labels = [label for label in found.texts if label in found.sizes]
+    for label in labels:
+        by_size = found.sizes[label]
+        met, of = ranges_as_asked(by_size)
+        cells = [_range_cell(by_size, sizes) for sizes in RANGES]
+        rows.append([f"`{label}`", *cells, clock_rise(by_size), f"{met} of {of} as asked"])
+    yield from table(["policy", *(sizes.text for sizes in RANGES), "clock over size", "verdict"], rows)
+    yield ""
+    every = sorted({size for label in labels for size in found.sizes[label]})
+    yield from table(
+        ["clock (jobs on CPUs, %)", *map(str, every)],
+        [[f"`{label}`", *(_size_cell(found.sizes[label].get(size)) for size in every)] for label in labels],
+    )
+
+
+def _range_cell(by_size: Mapping[int, Figures], sizes: SizeRange) -> str:
+    figures = range_figures(by_size, sizes)
+    if figures is None:
+        return NONE
+    clock = "" if figures.relative_clock is None else f", clock {figures.relative_clock:.2f}"
+    return f"{figures.level}: {100.0 * figures.cpu_share:.0f} % on CPUs{clock}"
+
+
+def _size_cell(figures: Figures | None) -> str:
+    if figures is None:
+        return NONE
+    clock = f"{figures['relative_clock']:.2f}" if "relative_clock" in figures else NONE
+    return f"{clock} ({100.0 * figures['cpu_share']:.0f})"
 
 
 def _mean(weighted: Iterable[tuple[float, float]]) -> float | None:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from research.results.cases import Case
-from research.results.hit_jobs import WatchedRule, can_fail, hit_job_figures
+from research.results.failure_recovery import WatchedRule, can_fail, recovery_figures
 from research.results.merit import merit_figures
 from slurm_energy.evaluation.arena_bounds import frontier_excess_percent
 from slurm_energy.evaluation.arena_plan import world_of_plan
@@ -54,7 +54,7 @@ def measured_run(case: Case, policy: str, rule_text: str, seed: int) -> dict[str
     found = {name: float(value) for name, value in every.items() if name in _KEPT}
     found |= _queue_figures(run) | _bound_figures(found) | wide_job_figures(run.outcome, run.jobs)
     if watched is not None:
-        found |= hit_job_figures(watched, run.outcome)
+        found |= recovery_figures(watched, run.outcome)
     found["timeouts"] = float(run.record.metrics.jobs_by_state.get("TIMEOUT", 0))
     if case.frontier:
         excess = frontier_excess_percent(run.world, run.jobs, run.outcome)
@@ -104,7 +104,7 @@ def _queue_figures(run: FinishedRun) -> dict[str, float]:
 
 
 def _bound_figures(found: dict[str, float]) -> dict[str, float]:
-    """Return the least energy of the run's work for anybody, and how far the run is above it."""
+    """Return the least energy of the run's work under any policy, and how far the run is above it."""
     least = found.get("bound_arrivals_joules_per_unit")
     if least is None or least <= 0.0:
         return {}

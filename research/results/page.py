@@ -1,49 +1,48 @@
-"""The results page as Markdown, from the results alone."""
+"""The results page as Markdown, from the results alone: a summary on one screen, then every table."""
 
 from collections.abc import Iterator, Sequence
-from math import inf
 
-from research.results.cases import FIRST_SEED, Case, Column, Section
-from research.results.document import CaseResult, Results
-from research.results.judging import (
-    Judgement,
-    difference_of,
-    estimate_of,
-    has_every_seed,
-    judgements,
-    learned_policies,
-    mean_of,
-    strongest_rule,
-)
+from research.results.cases import FIRST_SEED, Case, Section
+from research.results.document import Results
+from research.results.judging import difference_of, judgements, learned_policies, ranked_policies, strongest_rule
 from research.results.matrix_sizes import KEY as MATRIX_KEY
-from research.results.plots import plot_names
-from research.results.program import program_of
-from research.results.tables import NONE, matrix_size_tables, table
-from slurm_energy.evaluation.intervals import Estimate
+from research.results.matrix_sizes import matrix_size_tables
+from research.results.plots import plot_name
+from research.results.provenance import UNKNOWN, revision_of
+from research.results.tables import NONE, case_table, goal_table, overview, table
 from slurm_energy.policy.checkpoint_files import check_files
 from slurm_energy.policy.shipped import shipped_folder
 
-_AGAINST = "against_undisturbed_percent"
-
 _HEAD = """# Results
 
-Policies of the arena on fixed scenarios, each on the same arrivals as the others, with 95 % bootstrap intervals over
-seeds in brackets ([how](arena.md#over-seeds)) and bounds that no policy can pass. Figures are defined in
-[arena.md](arena.md), rules in [policies.md](policies.md), worlds in [worlds.md](worlds.md). Written by `make results`;
-every figure, verdict and name of a strongest rule on it is worked out from [results.json](results/results.json).
-*Against* a policy is the mean paired difference in per cent (of a figure in per cent: in points), seed by seed. Seeds
-are {first_seed} and the following, as many as were fixed for a case before anybody ran one of them.
+Policies on fixed scenarios in simulation, each on the same arrivals as the others. Written by `make results`; every
+figure and verdict comes from [results.json](results/results.json).
+"""
+_SUMMARY = """## Summary
+
+How learned policies compare in the first figure of each section below: with the case's reference, which its table
+names, and with the strongest rule, chosen after the fact. Each is the mean over cases of the paired difference, and its
+range; a minus is a saving. A goal is met if the whole 95 % interval is on its side. `the daemon` is what is installed
+under Slurm; the other policies also choose nodes and later starts, which the simulated scheduler carries out.
+"""
+_MAX_POLICIES = 2
+"""Of a section that have a line of their own in the summary."""
+_READING = """## How to read the tables
+
+Intervals in brackets are 95 % bootstrap intervals over seeds ([how](arena.md#over-seeds)); bounds are values that no
+policy can pass. Figures are defined in [arena.md](arena.md), rules in [policies.md](policies.md), worlds in
+[worlds.md](worlds.md). *Against* a policy is the mean paired difference in per cent (of a figure in per cent: in
+points), seed by seed. Seeds are {first_seed} and the following, as many as were fixed for a case before the first run.
 
 **The strongest rule** of a case, in bold, is the rule with the least mean of the section's figure among those whose
-queue does not grow, chosen after the fact on the very arrivals that are shown: a policy that is to beat it gets no
-favour from the choice. It is offered under the name that stands here: `slurm-energy arena run --policy NAME` and
-`slurm-energy twin replay` take it, for a site to see whether it is the strongest there too; what the daemon can be told
-to run is in [policies.md](policies.md). **Goals** are held against
-learned policies, where there are none against the strongest rule. A goal is met if the whole interval is on its side,
-and open without an interval or where a run of either failed; *no policy can* says that even the bound is on the other
-side.
+queue does not grow, chosen after the fact on the very arrivals that are shown: a policy that is compared with it gets
+no favour from the choice. It is offered under the name that stands here: `slurm-energy arena run --policy NAME` and
+`slurm-energy twin replay` take it, for a site to see whether it is the strongest there too; what the daemon can run is
+in [policies.md](policies.md). **Goals** are for learned policies, where there are none for the strongest rule. A goal
+is met if the whole interval is on its side, and open without an interval or where a run of either failed; *no policy
+can* says that even the bound is on the other side.
 
-A policy is added by one line in `CANDIDATES` (`research/results/sections.py`) or for one run by
+A policy is added by one line in `CANDIDATES` (`research/results/sections/__init__.py`) or for one run by
 `--policy`, as `POLICY`, `LABEL::POLICY` or `LABEL::WHERE,…::POLICY` with keys of sections or cases:
 
     python -m research.results --write docs/reference/results.md --reuse \\
@@ -62,30 +61,88 @@ def results_page(sections: Sequence[Section], results: Results, folder: str) -> 
         results: Everything that was found.
         folder: Where the plots lie, seen from the page.
     """
-    parts = [_HEAD.format(first_seed=FIRST_SEED), _programs(results), _shipped()]
-    if results.is_quick:
-        parts.append(_QUICK)
-    for section in sections:
-        cases = [case for case in section.cases if case.key in results.cases]
-        if cases:
-            parts.append("\n".join(_section(section, cases, results, folder)))
+    cases_by_section = [
+        (section, [case for case in section.cases if case.key in results.cases]) for section in sections
+    ]
+    shown = [(section, cases) for section, cases in cases_by_section if cases]
+    parts = [_HEAD, *([_QUICK] if results.is_quick else []), "\n".join(_summary(shown, results))]
+    parts += [_READING.format(first_seed=FIRST_SEED), _shipped()]
+    parts += ["\n".join(_section(section, cases, results, folder)) for section, cases in shown]
     return "\n".join(part.rstrip() + "\n" for part in parts)
 
 
-def _programs(results: Results) -> str:
-    """Return who made the runs, and which of them another program than the rest."""
+def _summary(shown: Sequence[tuple[Section, Sequence[Case]]], results: Results) -> Iterator[str]:
+    yield _SUMMARY
+    rows = [row for section, cases in shown for row in _summary_rows(section, cases, results)]
+    heads = ["section", "figure", "policy", "cases", "against the reference", "against the strongest rule", "goals met"]
+    yield from table(heads, rows)
+    yield ""
+    yield _revisions(results)
+
+
+def _summary_rows(section: Section, cases: Sequence[Case], results: Results) -> Iterator[list[str]]:
+    """Yield a row for each of a few policies that run in every case, else one of the best policy of each case."""
+    learned = [set(learned_policies(results.cases[case.key])) for case in cases]
+    in_all = sorted(set.intersection(*learned))
+    link = f"[{section.title}](#{_anchor(section.title)})"
+    for label in in_all if 0 < len(in_all) <= _MAX_POLICIES else [None]:
+        yield [link, section.columns[0].heading.split(",")[0], *_summary_cells(section, cases, results, label)]
+
+
+def _summary_cells(section: Section, cases: Sequence[Case], results: Results, label: str | None) -> list[str]:
+    against_reference: list[float] = []
+    against_strongest: list[float] = []
+    verdicts: list[bool] = []
+    names: set[str] = set()
+    for case in cases:
+        result = results.cases[case.key]
+        rule = strongest_rule(section, case, result)
+        policy = label or next(iter(ranked_policies(section, result, learned_policies(result))), rule)
+        if policy is None:
+            continue
+        names.add(policy)
+        for differences, other in ((against_reference, case.reference), (against_strongest, rule)):
+            if other is not None and policy != other:
+                found = difference_of(result, policy, other, section.figure, percent=section.is_relative)
+                differences.extend([] if found is None else [found.mean])
+        every = judgements(section, case, result, results.cases.get(case.undisturbed))
+        verdicts += [judgement.verdict == "met" for judgement in every if judgement.label == policy]
+    unit = "%" if section.is_relative else "points"
+    return [
+        f"`{names.pop()}`" if len(names) == 1 else "best of each case",
+        str(len(cases)),
+        _range(against_reference, unit),
+        _range(against_strongest, unit),
+        f"{sum(verdicts)} of {len(verdicts)}" if verdicts else NONE,
+    ]
+
+
+def _anchor(title: str) -> str:
+    return "".join(letter for letter in title.lower().replace(" ", "-") if letter.isalnum() or letter == "-")
+
+
+def _range(values: Sequence[float], unit: str) -> str:
+    if not values:
+        return NONE
+    mean = f"{sum(values) / len(values):+.1f} {unit}"
+    return mean if len(values) == 1 else f"{mean} ({min(values):+.1f} to {max(values):+.1f})"
+
+
+def _revisions(results: Results) -> str:
+    """Return at which revision runs were made, and which of them at another than the rest."""
     made: dict[str, list[str]] = {}
     runs = 0
     for key, case in sorted(results.cases.items()):
         for label, by_seed in sorted(case.runs.items()):
-            made.setdefault(program_of(case.makers.get(label, "")) or "an older one", []).append(f"{key}: {label}")
+            made.setdefault(revision_of(case.inputs.get(label, UNKNOWN)), []).append(f"{key}: {label}")
             runs += len(by_seed)
     if not made:
         return ""
-    main = max(made, key=lambda program: len(made[program]))
-    others = [f"`{name}` by {program}" for program, names in sorted(made.items()) if program != main for name in names]
-    told = f"{runs:,} runs, all by one program (digest of its files: {main})."
-    return told if not others else told.replace("all by", "most by") + f" By others: {', '.join(others)}."
+    main = max(made, key=lambda revision: len(made[revision]))
+    others = [f"`{name}` at {other}" for other, names in sorted(made.items()) if other != main for name in names]
+    if not others:
+        return f"{runs:,} runs, all at revision {main}."
+    return f"{runs:,} runs, most at revision {main}. At others: {', '.join(others)}."
 
 
 def _shipped() -> str:
@@ -97,7 +154,7 @@ def _shipped() -> str:
         "command ([how, and how long it took](../explanation/learning.md#the-shipped-policy)) on worlds without "
         "disturbances, deadlines, power budgets and wrong estimates. What it does with GPU types that no training has "
         "met is in the section of `gavel-shared`; under Slurm it serves any number of partitions and types, and leaves "
-        "jobs on types of which nobody has measured anything as they are (`tests/unit/policy/gnn/test_shipped.py`)."
+        "jobs on types that were never measured as they are (`tests/unit/policy/gnn/test_shipped.py`)."
     )
 
 
@@ -105,179 +162,14 @@ def _section(section: Section, cases: Sequence[Case], results: Results, folder: 
     yield f"## {section.title}"
     yield " ".join(section.text.split())
     yield ""
-    for name in plot_names(section):
-        yield f"![{section.title}]({folder}/{name})"
-        yield ""
-    yield from _overview(section, cases, results)
+    yield f"![{section.title}]({folder}/{plot_name(section)})"
     yield ""
-    yield from _goals(section, cases, results)
+    yield from overview(section, cases, results)
+    yield ""
+    yield from goal_table(section, cases, results)
     for case in cases:
         yield ""
-        yield from _case(section, case, results)
+        yield from case_table(section, case, results)
     if section.key == MATRIX_KEY and results.matrix_sizes is not None:
         yield ""
         yield from matrix_size_tables(results.matrix_sizes, folder)
-
-
-def _overview(section: Section, cases: Sequence[Case], results: Results) -> Iterator[str]:
-    """Yield the strongest rule of each case and everybody else's place."""
-    column = section.columns[0]
-    rows = []
-    for case in cases:
-        result = results.cases[case.key]
-        rule = strongest_rule(section, case, result)
-        learned = learned_policies(result)
-        ranked = sorted(learned, key=lambda label: (mean_of(result, label, section.figure) or inf, label))
-        best = ranked[0] if ranked else None
-        rows.append(
-            [
-                f"`{case.key}`",
-                NONE if rule is None else f"`{rule}`",
-                NONE if rule is None else _cell(column, result, rule, with_interval=True),
-                NONE if best is None else f"`{best}`",
-                NONE if best is None else _cell(column, result, best, with_interval=True),
-                NONE
-                if best is None or rule is None
-                else _interval(
-                    difference_of(result, best, rule, section.figure, percent=section.is_relative), 2, sign=True
-                ),
-            ]
-        )
-    heads = [
-        "case",
-        "strongest rule",
-        column.heading,
-        "best learned",
-        column.heading,
-        f"against the rule, {_unit(section)}",
-    ]
-    if all(row[3] == NONE for row in rows):
-        heads, rows = heads[:3], [row[:3] for row in rows]
-    yield from table(heads, rows)
-
-
-def _goals(section: Section, cases: Sequence[Case], results: Results) -> Iterator[str]:
-    found = [
-        (case, judgement)
-        for case in cases
-        for judgement in judgements(section, case, results.cases[case.key], results.cases.get(case.undisturbed))
-    ]
-    if found:
-        rows = [_goal_row(case, judgement) for case, judgement in found]
-        yield from table(["case", "goal", "policy", "found", "least possible", "verdict"], rows)
-        yield from _reasons(found)
-
-
-def _reasons(found: Sequence[tuple[Case, Judgement]]) -> Iterator[str]:
-    """Yield why goals are missed: each reason once, with the goals and cases that it is of."""
-    goals_by_reason: dict[str, dict[str, list[str]]] = {}
-    for case, judgement in found:
-        goal = judgement.goal
-        if goal.why and judgement.verdict.startswith("missed"):
-            cases = goals_by_reason.setdefault(goal.why, {}).setdefault(goal.text, [])
-            if case.key not in cases:
-                cases.append(case.key)
-    if not goals_by_reason:
-        return
-    yield ""
-    yield "Why goals are missed:"
-    yield ""
-    for why, cases_by_goal in goals_by_reason.items():
-        where = "; ".join(f"*{text}* ({', '.join(f'`{key}`' for key in keys)})" for text, keys in cases_by_goal.items())
-        yield f"- {where}: {' '.join(why.split())}"
-
-
-def _goal_row(case: Case, judgement: Judgement) -> list[str]:
-    goal = judgement.goal
-    unit = " %" if goal.kind in {"percent", "undisturbed"} or goal.figure.endswith("_percent") else ""
-    if unit and goal.kind == "difference":
-        unit = " points"
-    against = f" ({judgement.against})" if judgement.against and not goal.against else ""
-    found = _interval(judgement.found, 2, sign=goal.kind != "value")
-    return [
-        f"`{case.key}`",
-        goal.text + against,
-        f"`{judgement.label}`",
-        found if found == NONE else found + unit,
-        NONE if judgement.least is None else f"{judgement.least:+.1f} %",
-        judgement.verdict,
-    ]
-
-
-def _case(section: Section, case: Case, results: Results) -> Iterator[str]:
-    result = results.cases[case.key]
-    yield f"### {case.title} (`{case.key}`)"
-    seeds = sorted({seed for by_seed in result.runs.values() for seed in by_seed})
-    merit = "" if case.merit is None else f" Cost = {case.merit.formula}."
-    yield f"World `{case.plan.world}`, {len(seeds)} seed{'' if len(seeds) == 1 else 's'}.{merit}"
-    yield ""
-    strongest = strongest_rule(section, case, result)
-    columns = [column for column in section.columns if _is_told(column, case, result, results)]
-    labels = sorted(result.runs, key=lambda label: (mean_of(result, label, section.figure) or inf, label))
-    rows = []
-    for label in labels:
-        cells = [_shown(column, case, label, results) for column in columns]
-        difference = (
-            None
-            if label == case.reference
-            else difference_of(result, label, case.reference, section.figure, percent=section.is_relative)
-        )
-        name = f"**`{label}`**" if label == strongest else f"`{label}`"
-        if not has_every_seed(result, label):
-            name += f" ({len(result.runs[label])} of {len(seeds)} seeds)"
-        rows.append([name, *cells, _interval(difference, 2, sign=True)])
-    yield from table(
-        ["policy", *(column.heading for column in columns), f"against {case.reference}, {_unit(section)}"], rows
-    )
-    swept = [f"`{label}` = `{text}`" for label, text in result.texts.items() if label != text and label in case.rules]
-    if swept:
-        yield ""
-        yield "Clocks found by sweeps: " + ", ".join(swept) + "."
-    for failure in result.failures:
-        yield ""
-        yield f"Failed: {failure}"
-
-
-def _unit(section: Section) -> str:
-    return "%" if section.is_relative else "points"
-
-
-def _is_told(column: Column, case: Case, result: CaseResult, results: Results) -> bool:
-    """Return whether a column says anything in a case: somebody has the figure, and not all have 0."""
-    if column.figure == _AGAINST:
-        return case.undisturbed in results.cases
-    means = [mean_of(result, label, column.figure) for label in result.runs]
-    return any(means)
-
-
-def _shown(column: Column, case: Case, label: str, results: Results) -> str:
-    result = results.cases[case.key]
-    if column.figure == _AGAINST:
-        base = results.cases[case.undisturbed]
-        figure = "energy_time_product_joule_seconds"
-        return _interval(difference_of(result, label, label, figure, base=base), column.digits, sign=True)
-    return _cell(column, result, label, with_interval=column.interval)
-
-
-def _cell(column: Column, result: CaseResult, label: str, *, with_interval: bool) -> str:
-    if with_interval:
-        found = estimate_of(result, label, column.figure)
-        return _interval(_scaled(found, column.per), column.digits)
-    mean = mean_of(result, label, column.figure)
-    return NONE if mean is None else f"{mean / column.per:,.{column.digits}f}"
-
-
-def _scaled(found: Estimate | None, per: float) -> Estimate | None:
-    if found is None:
-        return None
-    low, high = (None if value is None else value / per for value in (found.low, found.high))
-    return Estimate(mean=found.mean / per, low=low, high=high, seeds=found.seeds)
-
-
-def _interval(found: Estimate | None, digits: int, *, sign: bool = False) -> str:
-    if found is None:
-        return NONE
-    form = f"{'+' if sign else ''},.{digits}f"
-    if found.low is None or found.high is None:
-        return format(found.mean, form)
-    return f"{format(found.mean, form)} [{format(found.low, form)}, {format(found.high, form)}]"

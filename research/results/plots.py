@@ -11,6 +11,7 @@ from research.results.document import MatrixSizes, Results
 from research.results.judging import difference_of, estimate_of, learned_policies, strongest_rule
 from research.results.matrix_sizes import KEY as MATRIX_KEY
 from research.results.matrix_sizes import LIMITS
+from research.results.matrix_sizes import PLOT as MATRIX_SIZES_PLOT
 from slurm_energy.evaluation.intervals import Estimate
 
 _COLOURS = (
@@ -25,16 +26,15 @@ _COLOURS = (
     "#8c564b",
     "#17becf",
 )
-"""Okabe and Ito (2008) first: told apart by people who do not see red and green."""
+"""Okabe and Ito (2008) first: distinguishable without seeing red and green."""
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "h")
-_MOST_PERCENT = 60.0
+_MAX_PERCENT = 60.0
 """Farther to the right a point is drawn at the edge."""
-MATRIX_SIZES_PLOT = "matrix-sizes.svg"
 
 
-def plot_names(section: Section) -> tuple[str, ...]:
-    """Return the file names of a section's plots."""
-    return (f"{section.key}.svg",)
+def plot_name(section: Section) -> str:
+    """Return the file name of a section's plot."""
+    return f"{section.key}.svg"
 
 
 def write_plots(folder: Path, sections: Sequence[Section], results: Results) -> None:
@@ -46,7 +46,7 @@ def write_plots(folder: Path, sections: Sequence[Section], results: Results) -> 
             continue
         with rc_context({"svg.hashsalt": section.key, "font.size": 9.0}):
             figure = _lines(section, cases, results) if cases[0].frontier else _points(section, cases, results)
-            _save(figure, folder / plot_names(section)[0])
+            _save(figure, folder / plot_name(section))
             if section.key == MATRIX_KEY and results.matrix_sizes is not None and results.matrix_sizes.sizes:
                 _save(_sizes(results.matrix_sizes), folder / MATRIX_SIZES_PLOT)
 
@@ -103,7 +103,7 @@ def _points(section: Section, cases: Sequence[Case], results: Results) -> Figure
                 places.append(row + 0.7 * (index / max(1, len(labels) - 1) - 0.5))
                 found.append(difference)
         axes.errorbar(
-            [min(difference.mean, _MOST_PERCENT) for difference in found],
+            [min(difference.mean, _MAX_PERCENT) for difference in found],
             places,
             xerr=_spans(found),
             color=_COLOURS[index % len(_COLOURS)],
@@ -114,7 +114,7 @@ def _points(section: Section, cases: Sequence[Case], results: Results) -> Figure
             label=label,
         )
     axes.axvline(0.0, color="black", linewidth=0.8)
-    axes.set_xlim(right=_MOST_PERCENT * 1.05)
+    axes.set_xlim(right=_MAX_PERCENT * 1.05)
     axes.set_yticks(range(len(cases)), [case.key for case in cases])
     axes.set_ylim(len(cases) - 0.5, -0.5)
     axes.set_xlabel(f"{section.columns[0].heading.split(',')[0]} above the strongest rule's, %")

@@ -9,7 +9,7 @@ from research.results.cases import Candidate, Case, Effort, Section
 from research.results.document import CaseResult, MatrixSizes, Results, fingerprint_of
 from research.results.matrix_sizes import sized_case, sized_run
 from research.results.measuring import measured_run
-from research.results.program import maker_of
+from research.results.provenance import are_same, inputs_of
 from slurm_energy.evaluation.arena import Pool, Step, Tell
 from slurm_energy.evaluation.arena_plan import SWEPT, checked_plan
 from slurm_energy.evaluation.sweep import swept_rule
@@ -22,6 +22,7 @@ def run_sections(  # noqa: PLR0913  # what to run and how
     results: Results,
     *,
     reuse: bool = False,
+    same_revisions: Sequence[str] = (),
     workers: int | None = None,
     tell: Tell | None = None,
     save: Callable[[Results], None] | None = None,
@@ -33,10 +34,11 @@ def run_sections(  # noqa: PLR0913  # what to run and how
         candidates: Policies beside the rules.
         effort: How long and how often.
         results: What is known; cases of other sections stay.
-        reuse: Keep runs of the same case, policy and seed that this very program made with the same weights; and those
-            of learned policies that are not among the candidates, whoever made them.
+        reuse: Keep runs of the same case, policy and seed with the same declared inputs, and all runs of learned
+            policies that are not among the candidates.
+        same_revisions: Revisions whose runs count as those of this one: nothing since then moves a figure.
         workers: Processes; None for as many as there are CPUs for us.
-        tell: Told after every step.
+        tell: Called after every step.
         save: Given the results after every section.
 
     Raises:
@@ -46,19 +48,20 @@ def run_sections(  # noqa: PLR0913  # what to run and how
     say = tell or (lambda _doing, _done, _of: None)
     with Pool(workers or len(os.sched_getaffinity(0))) as pool:
         for section in sections:
-            cases = [effort.of(case) for case in section.cases[: effort.most_cases]]
+            cases = [effort.of(case) for case in section.cases[: effort.max_cases]]
             labels = {}
             for case in cases:
                 texts = _texts(section, case, candidates)
                 checked_plan(replace(case.plan, policies=tuple(dict.fromkeys(texts.values()))))
-                _prepare(results, case, texts, reuse=reuse)
+                _prepare(results, case, texts, same_revisions if reuse else None)
                 labels[case.key] = tuple(texts)
             _sweep(pool, cases, results, say, section.key)
             _run(pool, cases, labels, results, say, section.key)
             sized = sized_case(section, effort)
             if sized is not None:
                 known = results.matrix_sizes if reuse else None
-                results.matrix_sizes = _sizes(pool, sized, _texts(section, sized, candidates), known, say)
+                texts = _texts(section, sized, candidates)
+                results.matrix_sizes = _sizes(pool, sized, texts, known, same_revisions, say)
             results.wall_seconds = monotonic() - started
             if save is not None:
                 save(results)
@@ -71,17 +74,18 @@ def _texts(section: Section, case: Case, candidates: Sequence[Candidate]) -> dic
     return {rule: rule for rule in case.rules} | chosen
 
 
-def _prepare(results: Results, case: Case, texts: dict[str, str], *, reuse: bool) -> None:
-    """Leave in the results of a case what may be kept."""
+def _prepare(results: Results, case: Case, texts: dict[str, str], same_revisions: Sequence[str] | None) -> None:
+    """Leave in the results of a case what may be kept: nothing without revisions, not even an empty list of them."""
     learned = [label for label in texts if label not in case.rules]
-    makers = {label: maker_of(text) for label, text in texts.items()}
-    fresh = CaseResult(fingerprint=fingerprint_of(case), texts=texts, learned=learned, makers=makers)
+    inputs = {label: inputs_of(text) for label, text in texts.items()}
+    fresh = CaseResult(fingerprint=fingerprint_of(case), texts=texts, learned=learned, inputs=inputs)
     old = results.cases.get(case.key)
-    if reuse and old is not None and old.fingerprint == fresh.fingerprint:
+    if same_revisions is not None and old is not None and old.fingerprint == fresh.fingerprint:
         for label, text in texts.items():
             same = old.texts.get(label) == text or (text in SWEPT and old.texts.get(label, "").startswith(text))
-            if same and label in old.runs and old.makers.get(label) == makers[label]:
-                fresh.texts[label] = old.texts[label]
+            known = old.inputs.get(label, "")
+            if same and label in old.runs and are_same(known, inputs[label], same_revisions):
+                fresh.texts[label], fresh.inputs[label] = old.texts[label], known
                 fresh.runs[label] = {seed: old.runs[label][seed] for seed in case.plan.seeds if seed in old.runs[label]}
         _keep_others(old, fresh)
     results.cases[case.key] = fresh
@@ -93,7 +97,7 @@ def _keep_others(old: CaseResult, fresh: CaseResult) -> None:
         if label not in fresh.texts and label in old.runs:
             fresh.texts[label] = old.texts[label]
             fresh.runs[label] = old.runs[label]
-            fresh.makers |= {label: old.makers[label]} if label in old.makers else {}
+            fresh.inputs[label] = old.inputs[label]
             fresh.learned.append(label)
 
 
@@ -139,18 +143,25 @@ def _run(
         results.cases[key].failures.append(f"{label}, seed {failure.seed}: {failure.error}")
 
 
-def _sizes(pool: Pool, case: Case, texts: dict[str, str], known: MatrixSizes | None, tell: Tell) -> MatrixSizes:
+def _sizes(  # as above
+    pool: Pool,
+    case: Case,
+    texts: dict[str, str],
+    known: MatrixSizes | None,
+    same_revisions: Sequence[str],
+    tell: Tell,
+) -> MatrixSizes:
     """Return what each policy does with each matrix size; what is known of the same case and policy is kept."""
     (seed,), seconds = case.plan.seeds, case.plan.horizon_seconds
     assert seconds is not None
-    makers = {label: maker_of(text) for label, text in texts.items()}
-    found = MatrixSizes(fingerprint=fingerprint_of(case), seed=seed, hours=seconds / 3600.0, texts=texts, makers=makers)
+    inputs = {label: inputs_of(text) for label, text in texts.items()}
+    found = MatrixSizes(fingerprint=fingerprint_of(case), seed=seed, hours=seconds / 3600.0, texts=texts, inputs=inputs)
     if known is not None and (known.fingerprint, known.seed) == (found.fingerprint, seed):
-        found.sizes = {
-            label: known.sizes[label]
-            for label, text in texts.items()
-            if label in known.sizes and (known.texts.get(label), known.makers.get(label)) == (text, makers[label])
-        }
+        for label, text in texts.items():
+            made_with = known.inputs.get(label, "")
+            same = known.texts.get(label) == text and are_same(made_with, inputs[label], same_revisions)
+            if same and label in known.sizes:
+                found.sizes[label], found.inputs[label] = known.sizes[label], made_with
     wanted = [label for label in texts if label not in found.sizes]
     steps = [Step(label, seed, sized_run, (case.plan, label, texts[label], seed)) for label in wanted]
     runs, failed = pool.results(steps, tell, f"{case.key}: matrix sizes")

@@ -1,31 +1,25 @@
-"""Tables of the results page as Markdown, and those of matrix products by size."""
+"""Tables of the results page as Markdown: the places of policies, verdicts on goals, and the figures of a case."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
-from research.results.document import Figures, MatrixSizes
-from research.results.matrix_sizes import (
-    KEY,
-    RANGES,
-    SizeRange,
-    clock_rise,
-    range_figures,
-    ranges_as_asked,
+from research.results.cases import Case, Column, Section
+from research.results.document import CaseResult, Results
+from research.results.judging import (
+    Judgement,
+    difference_of,
+    estimate_of,
+    has_every_seed,
+    judgements,
+    learned_policies,
+    mean_of,
+    ranked_policies,
+    strongest_rule,
 )
-from research.results.plots import MATRIX_SIZES_PLOT
+from slurm_energy.evaluation.intervals import Estimate
 
 NONE = "-"
 """A cell without a figure."""
-_MATRIX_SIZES = """
-The paper on hierarchical graph networks says of its scheduler (section 4.2) that products of matrices below 400 go to
-CPUs or to low clocks, those from 400 to 1000 to middle clocks, and those above 1000 to high clocks. {hours:.3g} hours
-of arrivals of world `{world}`, one seed ({seed}): a picture, without intervals. *Clock* is a job's clock over the
-highest of its device, the mean of jobs on GPUs (1 where a GPU has only one). A range is *CPU* if more than half of its
-jobs run there; else *low*, *middle* or *high* is the third, between the lowest and the highest clock of GPUs that have
-more than one, in which the mean lies. *Clock over size* leaves out sizes of which more than half run on CPUs. Middle
-clocks are missing because the exact optimum nearly has none: below 1000, copies and calls rule on a K40c and the
-lowest of its four clocks costs least; above, the static part of its power is large and the highest does; only products
-of 1000 take the third, which lies in the upper third of the range.
-"""
+_AGAINST = "against_undisturbed_percent"
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
@@ -36,48 +30,164 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
         yield "| " + " | ".join(row) + " |"
 
 
-def matrix_size_tables(found: MatrixSizes, folder: str) -> Iterator[str]:
-    """Yield what policies do with matrix products by size, and whether it is what the paper says of its scheduler."""
-    yield "### Matrix products by size"
-    yield " ".join(_MATRIX_SIZES.format(world=KEY, hours=found.hours, seed=found.seed).split())
-    if found.sizes:
+def overview(section: Section, cases: Sequence[Case], results: Results) -> Iterator[str]:
+    """Yield the strongest rule of each case and the best learned policy beside it."""
+    column = section.columns[0]
+    rows = []
+    for case in cases:
+        result = results.cases[case.key]
+        rule = strongest_rule(section, case, result)
+        best = next(iter(ranked_policies(section, result, learned_policies(result))), None)
+        rows.append(
+            [
+                f"`{case.key}`",
+                NONE if rule is None else f"`{rule}`",
+                NONE if rule is None else _cell(column, result, rule, with_interval=True),
+                NONE if best is None else f"`{best}`",
+                NONE if best is None else _cell(column, result, best, with_interval=True),
+                NONE
+                if best is None or rule is None
+                else _interval(
+                    difference_of(result, best, rule, section.figure, percent=section.is_relative), 2, sign=True
+                ),
+            ]
+        )
+    heads = [
+        "case",
+        "strongest rule",
+        column.heading,
+        "best learned",
+        column.heading,
+        f"against the rule, {_unit(section)}",
+    ]
+    if all(row[3] == NONE for row in rows):
+        heads, rows = heads[:3], [row[:3] for row in rows]
+    yield from table(heads, rows)
+
+
+def goal_table(section: Section, cases: Sequence[Case], results: Results) -> Iterator[str]:
+    """Yield the verdict on each goal, and why goals are missed."""
+    found = [
+        (case, judgement)
+        for case in cases
+        for judgement in judgements(section, case, results.cases[case.key], results.cases.get(case.undisturbed))
+    ]
+    if found:
+        rows = [_goal_row(case, judgement) for case, judgement in found]
+        yield from table(["case", "goal", "policy", "found", "least possible", "verdict"], rows)
+        yield from _reasons(found)
+
+
+def _reasons(found: Sequence[tuple[Case, Judgement]]) -> Iterator[str]:
+    """Yield why goals are missed: each reason once, with the goals and cases that it is of."""
+    goals_by_reason: dict[str, dict[str, list[str]]] = {}
+    for case, judgement in found:
+        goal = judgement.goal
+        if goal.why and judgement.verdict.startswith("missed"):
+            cases = goals_by_reason.setdefault(goal.why, {}).setdefault(goal.text, [])
+            if case.key not in cases:
+                cases.append(case.key)
+    if not goals_by_reason:
+        return
+    yield ""
+    yield "Why goals are missed:"
+    yield ""
+    for why, cases_by_goal in goals_by_reason.items():
+        where = "; ".join(f"*{text}* ({', '.join(f'`{key}`' for key in keys)})" for text, keys in cases_by_goal.items())
+        yield f"- {where}: {' '.join(why.split())}"
+
+
+def _goal_row(case: Case, judgement: Judgement) -> list[str]:
+    goal = judgement.goal
+    unit = " %" if goal.kind in {"percent", "undisturbed"} or goal.figure.endswith("_percent") else ""
+    if unit and goal.kind == "difference":
+        unit = " points"
+    against = f" ({judgement.against})" if judgement.against and not goal.against else ""
+    found = _interval(judgement.found, 2, sign=goal.kind != "value")
+    return [
+        f"`{case.key}`",
+        goal.text + against,
+        f"`{judgement.label}`",
+        found if found == NONE else found + unit,
+        NONE if judgement.least is None else f"{judgement.least:+.1f} %",
+        judgement.verdict,
+    ]
+
+
+def case_table(section: Section, case: Case, results: Results) -> Iterator[str]:
+    """Yield every policy's figures in a case, the least first."""
+    result = results.cases[case.key]
+    yield f"### {case.title} (`{case.key}`)"
+    seeds = sorted({seed for by_seed in result.runs.values() for seed in by_seed})
+    merit = "" if case.merit is None else f" Cost = {case.merit.formula}."
+    yield f"World `{case.plan.world}`, {len(seeds)} seed{'' if len(seeds) == 1 else 's'}.{merit}"
+    yield ""
+    strongest = strongest_rule(section, case, result)
+    columns = [column for column in section.columns if _says_something(column, case, result, results)]
+    rows = []
+    for label in ranked_policies(section, result, result.runs):
+        cells = [_shown(column, case, label, results) for column in columns]
+        difference = (
+            None
+            if label == case.reference
+            else difference_of(result, label, case.reference, section.figure, percent=section.is_relative)
+        )
+        name = f"**`{label}`**" if label == strongest else f"`{label}`"
+        if not has_every_seed(result, label):
+            name += f" ({len(result.runs[label])} of {len(seeds)} seeds)"
+        rows.append([name, *cells, _interval(difference, 2, sign=True)])
+    yield from table(
+        ["policy", *(column.heading for column in columns), f"against {case.reference}, {_unit(section)}"], rows
+    )
+    swept = [f"`{label}` = `{text}`" for label, text in result.texts.items() if label != text and label in case.rules]
+    if swept:
         yield ""
-        yield f"![Matrix products by size]({folder}/{MATRIX_SIZES_PLOT})"
-        yield ""
-        yield from _size_tables(found)
-    for failure in found.failures:
+        yield "Clocks found by sweeps: " + ", ".join(swept) + "."
+    for failure in result.failures:
         yield ""
         yield f"Failed: {failure}"
 
 
-def _size_tables(found: MatrixSizes) -> Iterator[str]:
-    asked = [" or ".join(sizes.asked) for sizes in RANGES]
-    rows = [["*asked*", *asked, "rises", NONE]]
-    labels = [label for label in found.texts if label in found.sizes]
-    for label in labels:
-        by_size = found.sizes[label]
-        met, of = ranges_as_asked(by_size)
-        cells = [_range_cell(by_size, sizes) for sizes in RANGES]
-        rows.append([f"`{label}`", *cells, clock_rise(by_size), f"{met} of {of} as asked"])
-    yield from table(["policy", *(sizes.text for sizes in RANGES), "clock over size", "verdict"], rows)
-    yield ""
-    every = sorted({size for label in labels for size in found.sizes[label]})
-    yield from table(
-        ["clock (jobs on CPUs, %)", *map(str, every)],
-        [[f"`{label}`", *(_size_cell(found.sizes[label].get(size)) for size in every)] for label in labels],
-    )
+def _unit(section: Section) -> str:
+    return "%" if section.is_relative else "points"
 
 
-def _range_cell(by_size: Mapping[int, Figures], sizes: SizeRange) -> str:
-    figures = range_figures(by_size, sizes)
-    if figures is None:
+def _says_something(column: Column, case: Case, result: CaseResult, results: Results) -> bool:
+    """Return whether a column says anything in a case: a policy has the figure, and not all have 0."""
+    if column.figure == _AGAINST:
+        return case.undisturbed in results.cases
+    means = [mean_of(result, label, column.figure) for label in result.runs]
+    return any(means)
+
+
+def _shown(column: Column, case: Case, label: str, results: Results) -> str:
+    result = results.cases[case.key]
+    if column.figure == _AGAINST:
+        base = results.cases[case.undisturbed]
+        figure = "energy_time_product_joule_seconds"
+        return _interval(difference_of(result, label, label, figure, base=base), column.digits, sign=True)
+    return _cell(column, result, label, with_interval=column.interval)
+
+
+def _cell(column: Column, result: CaseResult, label: str, *, with_interval: bool) -> str:
+    if with_interval:
+        found = estimate_of(result, label, column.figure)
+        return _interval(_scaled(found, column.per), column.digits)
+    mean = mean_of(result, label, column.figure)
+    return NONE if mean is None else f"{mean / column.per:,.{column.digits}f}"
+
+
+def _scaled(found: Estimate | None, per: float) -> Estimate | None:
+    if found is None:
+        return None
+    low, high = (None if value is None else value / per for value in (found.low, found.high))
+    return Estimate(mean=found.mean / per, low=low, high=high, seeds=found.seeds)
+
+
+def _interval(found: Estimate | None, digits: int, *, sign: bool = False) -> str:
+    if found is None:
         return NONE
-    clock = "" if figures.relative_clock is None else f", clock {figures.relative_clock:.2f}"
-    return f"{figures.level}: {100.0 * figures.cpu_share:.0f} % on CPUs{clock}"
-
-
-def _size_cell(figures: Figures | None) -> str:
-    if figures is None:
-        return NONE
-    clock = f"{figures['relative_clock']:.2f}" if "relative_clock" in figures else NONE
-    return f"{clock} ({100.0 * figures['cpu_share']:.0f})"
+    form = f"{'+' if sign else ''},.{digits}f"
+    if found.low is None or found.high is None:
+        return format(found.mean, form)
+    return f"{format(found.mean, form)} [{format(found.low, form)}, {format(found.high, form)}]"

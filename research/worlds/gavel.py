@@ -41,7 +41,7 @@ class GavelDevice:
 
 
 GAVEL_DEVICES = {
-    # One of the two GPUs of a K80 board of 300 W; nobody swept it: a P100 of 250 W, by the ratio of limits.
+    # One of the two GPUs of a K80 board of 300 W; it was not swept: a P100 of 250 W, by the ratio of limits.
     "k80": GavelDevice(swept="P100", settings=False, watts_factor=0.6, context_watts=57.0, limit_watts=150.0),
     "p100": GavelDevice(swept="P100", settings=True, watts_factor=1.0, context_watts=31.0, limit_watts=250.0),
     "v100": GavelDevice(swept="V100", settings=True, watts_factor=1.0, context_watts=33.0, limit_watts=250.0),

@@ -1,6 +1,6 @@
 """Kinds of world `tum128`: products of square matrices on old GPUs and CPUs, from data sheets and measured shapes.
 
-Nobody swept these devices. What is taken from where:
+These devices were not swept. What is taken from where:
 
 - peak rate, bandwidth and power limit: data sheets;
 - how the rate rises with the matrix, and power with the rate: products measured on one H100 (`h100-measured`), the

@@ -16,11 +16,11 @@ class BoardLimits:
     """Types whose boards have another limit than the catalogue's."""
 
     def watts(self, gpu_type: GpuTypeName) -> float:
-        """Return the limit in W of the boards of a type; infinite for one whose limit nobody knows."""
+        """Return the limit in W of the boards of a type; infinite where it is unknown."""
         return self.site_watts.get(gpu_type) or catalogue_limit_watts(gpu_type)
 
     def known_watts(self, gpu_type: GpuTypeName) -> float | None:
-        """Return the limit in W of the boards of a type, None when nobody knows it."""
+        """Return the limit in W of the boards of a type, None when it is unknown."""
         limit_watts = self.watts(gpu_type)
         return limit_watts if isfinite(limit_watts) else None
 

@@ -125,7 +125,7 @@ def shipped_curves() -> Mapping[GpuTypeName, tuple[WorkloadCurve, ...]]:
 
 
 def curves_of(gpu_type: GpuTypeName) -> tuple[WorkloadCurve, ...]:
-    """Return the curves of a GPU type, none when nobody has measured it at several clocks."""
+    """Return the curves of a GPU type, none when it was not measured at several clocks."""
     return shipped_curves().get(gpu_type, ())
 
 

@@ -1,6 +1,6 @@
 """What data sheets say of a device beside the catalogue: lanes, peak rates, memory and links.
 
-Needed for its saturation curve, and to compare types that nobody has measured side by side.
+Needed for its saturation curve, and to compare types that were not measured side by side.
 
 Where each column is from:
 

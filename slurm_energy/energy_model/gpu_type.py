@@ -21,7 +21,7 @@ FIGURES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuType:
-    """A GPU model; a figure that nobody has measured or specified is None, never a guess."""
+    """A GPU model; a figure that is neither measured nor specified is None, never a guess."""
 
     name: GpuTypeName
     device_names: tuple[str, ...]

@@ -67,7 +67,7 @@ def slice_curves() -> tuple[SliceCurve, ...]:
 
 
 def slice_curve(model: str, batch_size: int) -> SliceCurve | None:
-    """Return one measured job, None when nobody measured it."""
+    """Return one measured job, None when it was not measured."""
     for curve in slice_curves():
         if (curve.model, curve.batch_size) == (model, batch_size):
             return curve
@@ -77,7 +77,7 @@ def slice_curve(model: str, batch_size: int) -> SliceCurve | None:
 def slice_watts(compute_slices: int, speed: float, whole_watts: float, idle_watts: float) -> float:
     """Return the power in W that a job on a slice stands for, so that the parts of a full GPU add up to its power.
 
-    A model, not a measurement: nobody measured the power of a single slice. Idle power is divided by compute slices;
+    A model, not a measurement: the power of a single slice was never measured. Idle power is divided by compute slices;
     what is above it is energy for work and goes with the speed.
 
     Args:
@@ -105,6 +105,6 @@ def layouts() -> tuple[tuple[int, ...], ...]:
 
 @cache
 def memory_mib(model: str, batch_size: int) -> float | None:
-    """Return the device memory in MiB that a job needs, None when nobody measured it."""
+    """Return the device memory in MiB that a job needs, None when it was not measured."""
     found = coefficients("mig")["memory_mib"].get(model, {}).get(str(batch_size))
     return None if found is None else float(found)

@@ -138,7 +138,7 @@ def clock_table_of(
 
 @lru_cache(maxsize=256)
 def default_clock_only(table: ClockTable) -> ClockTable:
-    """Return the table without its lower clocks, for work of which nobody knows what they do."""
+    """Return the table without its lower clocks, for work on which their effect is unknown."""
     return ClockTable([point for point in table.points if point.sm_clock_mhz == point.default_clock_mhz])
 
 
@@ -146,7 +146,7 @@ def default_clock_only(table: ClockTable) -> ClockTable:
 def least_measured_watts(gpu_type: GpuTypeName, power_limit_watts: float | None = None) -> float | None:
     """Return the least power of a type's measured workloads at the default clock, on boards of such a limit.
 
-    None when nobody has measured the type; a limit of None is the catalogue's.
+    None when the type was not measured; a limit of None is the catalogue's.
     """
     limit_watts = catalogue_limit_watts(gpu_type) if power_limit_watts is None else power_limit_watts
     curves = [curve.on_board(limit_watts) for curve in curves_of(gpu_type)]
@@ -156,7 +156,7 @@ def least_measured_watts(gpu_type: GpuTypeName, power_limit_watts: float | None 
 def best_operating_point(
     gpu_type: GpuTypeName, max_slowdown: float, workload: str | None = None, power_limit_watts: float | None = None
 ) -> OperatingPoint | None:
-    """Return the clock of least energy inside the bound; None when nobody has measured this type."""
+    """Return the clock of least energy inside the bound; None when this type was not measured."""
     table = clock_table_of(gpu_type, workload, power_limit_watts)
     return None if table is None else table.best(max_slowdown)
 

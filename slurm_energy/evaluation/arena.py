@@ -16,7 +16,7 @@ from slurm_energy.evaluation.sweep import SweepResult, swept_rule
 from slurm_energy.processes import end_with_parent
 
 Tell = Callable[[str, int, int], None]
-"""Told what is going on, how many steps are done, and of how many."""
+"""Called with what is going on, how many steps are done, and of how many."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +64,7 @@ def run_arena(plan: ArenaPlan, *, workers: int | None = None, tell: Tell | None 
     Args:
         plan: What to compare.
         workers: Processes; None for as many as the machine has CPUs for us, and no more than there are runs.
-        tell: Told after every step.
+        tell: Called after every step.
 
     Raises:
         SlurmEnergyError: the plan cannot be, see `checked_plan`.
@@ -173,7 +173,7 @@ class Pool:
         return self._executor.submit(step.call, *step.arguments, **step.keywords)
 
     def _stop(self, executor: ProcessPoolExecutor) -> None:
-        """End the workers at once: nobody waits for what they do."""
+        """End the workers at once: what they do is not needed."""
         executor.shutdown(wait=False, cancel_futures=True)
         for process in multiprocessing.active_children():
             if process not in self._others:

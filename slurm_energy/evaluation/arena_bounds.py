@@ -1,4 +1,4 @@
-"""What nobody can pass, for one run: the bound for its work, and the energy-latency frontier at its own times."""
+"""What no policy can pass, for one run: the bound for its work, and the energy-latency frontier at its own times."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -37,7 +37,7 @@ class RunBounds:
     gap_percent: float
     """Of the run's energy above that bound."""
     arrivals_joules_per_unit: float
-    """Least energy per unit that anybody could have reached with these arrivals: over all amounts of work up to what
+    """Least energy per unit that any policy could have reached with these arrivals: over all amounts of work up to what
     arrived in the run's time; for the run's work in the best time, where a run goes on until no job is left."""
     by_arrival_times: bool
     """Whether the bound knows when the work arrived, or only how much of it."""
@@ -87,9 +87,9 @@ def bounds_of_run(
         assert_not_below(outcome.total_joules, by_time, f"policy {outcome.rule}")
         joules = max(joules, by_time.joules)
         if open_end:
-            anybody = clairvoyant_bound(world, workload, None, options)
-            assert_not_below(outcome.total_joules, anybody, f"policy {outcome.rule}")
-            least = anybody.joules_per_unit
+            by_arrivals = clairvoyant_bound(world, workload, None, options)
+            assert_not_below(outcome.total_joules, by_arrivals, f"policy {outcome.rule}")
+            least = by_arrivals.joules_per_unit
     load = stationary_load(work, units, seconds, sizes=jobs) if stationary else None
     at_run = _frontier_at(world, load, None if metrics.run is None else metrics.run.mean_seconds)
     at_turnaround = _frontier_at(world, load, None if metrics.turnaround is None else metrics.turnaround.mean_seconds)

@@ -39,8 +39,8 @@ class ArenaSummary:
     policies: tuple[PolicySummary, ...]
     failed: tuple[FailedRun, ...]
     bound_joules_per_unit: Estimate | None
-    """Least energy per unit that anybody could have reached with these arrivals; None where several kinds of work were
-    not all done."""
+    """Least energy per unit that any policy could have reached with these arrivals; None where several kinds of work
+    were not all done."""
 
     def of(self, policy: str) -> PolicySummary:
         """Return a policy's summary."""

@@ -90,7 +90,7 @@ class ThroughDaemon:
     """To the first answer that comes from the policy itself."""
     memory: tuple[ProcessMemory, ...]
     stolen_share: float | None = None
-    """Share of one processor that the host of a virtual machine took away meanwhile; None where nobody tells."""
+    """Share of one processor that the host of a virtual machine took away meanwhile; None where it is unknown."""
 
     @property
     def peak_megabytes(self) -> float:

@@ -44,7 +44,7 @@ class ChangingCluster:
             yield from self._queue_moves()
 
     def _one_job_follows_another(self) -> Iterator[None]:
-        """A job ends and its node is told; another takes its devices and the node is told."""
+        """A job ends and its node follows; another takes its devices and the node follows."""
         ended = self._jobs.pop(self._may_end.pop(self._random.randrange(len(self._may_end))))
         name, devices = ended.gpu_positions[0]
         yield

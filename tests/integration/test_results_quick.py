@@ -5,12 +5,11 @@ from statistics import mean
 
 import pytest
 
-from research.results.__main__ import main
+from research.results.__main__ import main, selected_sections
 from research.results.cases import Effort, candidate_of
 from research.results.document import CaseResult, Results, read_results
 from research.results.running import run_sections
 from research.results.sections import CANDIDATES, SECTIONS
-from research.results.selection import selected_sections
 
 LEARNED, DAEMON = "learned prices", "the daemon"
 CASES = ("philly-a100", "chsac-0.04", "wakeup")
@@ -47,7 +46,7 @@ def run_with_limits(*settings: tuple[str, float], length_share: float) -> CaseRe
     plan = replace(case.plan, settings=(*case.plan.settings, *settings))
     section = replace(section, cases=(replace(case, plan=plan, rules=(case.reference,)),))
     candidates = [candidate_of(text) for text in CANDIDATES]
-    effort = Effort(length_share=length_share, most_seeds=1)
+    effort = Effort(length_share=length_share, max_seeds=1)
     found = run_sections([section], candidates, effort, Results(), workers=2).cases[LIMITS]
     assert found.failures == [] and sorted(found.runs) == sorted((LEARNED, DAEMON, "slurm-default"))
     return found

@@ -14,14 +14,14 @@ from slurm_energy.energy_model.coefficients import FORMAT, FitError
 Document = dict[str, Any]
 Vector = npt.NDArray[np.float64]
 Tell = Callable[[str, int, int], None]
-"""Told what is being fitted, how many fits are done, and of how many."""
+"""Called with what is being fitted, how many fits are done, and of how many."""
 
 _SHORT_LIST = re.compile(r"\[\s+([^\[\]{}]+?)\s+\]")
 _LINE_BREAK = re.compile(r"\s*\n\s*")
 
 
 def silent(what: str, done: int, of: int) -> None:
-    """Tell nobody."""
+    """Show no progress."""
 
 
 def document(source: str, errors: Sequence[FitError], parts: Mapping[str, Any]) -> Document:

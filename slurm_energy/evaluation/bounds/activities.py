@@ -138,7 +138,7 @@ def _single(
 
 
 def _hull(options: Activities) -> Activities:
-    """Keep the options on the lower left hull of device-seconds and extra joules per unit; the rest serve nobody.
+    """Keep the options on the lower left hull of device-seconds and extra joules per unit; the rest are never chosen.
 
     A point above the hull is beaten by a mixture of two that are on it: no more devices and no more energy for the same
     work.

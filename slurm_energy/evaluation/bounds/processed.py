@@ -33,7 +33,7 @@ from slurm_energy.twin.world import World
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessedBound:
-    """What nobody can go below with this work in this time."""
+    """What no policy can go below with this work in this time."""
 
     joules: float
     """Least total energy in which exactly the processed units could have been processed."""
@@ -151,7 +151,7 @@ def bound_of_run(
 
 
 def assert_not_below(energy_joules: float, bound: EnergyBound, name: str = "the policy") -> None:
-    """Check that a total energy is not below what anybody could have reached.
+    """Check that a total energy is not below what any policy could have reached.
 
     Args:
         energy_joules: Total energy of the run, the whole cluster.

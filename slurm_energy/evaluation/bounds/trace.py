@@ -1,4 +1,4 @@
-"""The least energy for a finite list of jobs, for somebody who knows it beforehand and may cut jobs as he likes.
+"""The least energy for a finite list of jobs, known beforehand and with jobs that may be cut anywhere.
 
 The relaxation keeps: what each job's work costs at best in the places it may use, how many devices a pool has, and that
 no work is done before it is submitted (by stretches of time: work counts as submitted from the start of its stretch).
@@ -39,7 +39,7 @@ class TraceOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceBound:
-    """An energy below which nobody does these jobs."""
+    """An energy below which no policy does these jobs."""
 
     joules: float
     base_joules: float

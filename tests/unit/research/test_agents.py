@@ -49,7 +49,7 @@ class Trainings:
 def trainings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Trainings:
     found = Trainings(tmp_path)
     monkeypatch.setattr(subprocess, "run", found)
-    monkeypatch.setattr(agents, "program_digest", lambda: "one")
+    monkeypatch.setattr(agents, "revision", lambda: "one")
     return found
 
 
@@ -58,9 +58,14 @@ def test_what_was_trained_is_not_trained_again(trainings: Trainings) -> None:
     assert trainings.of(TEACHER, LEARNER) == []
 
 
-def test_another_program_trains_again(trainings: Trainings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_revision_trains_again_unless_the_first_will_do(
+    trainings: Trainings, monkeypatch: pytest.MonkeyPatch
+) -> None:
     trainings.of(TEACHER, LEARNER)
-    monkeypatch.setattr(agents, "program_digest", lambda: "two")
+    monkeypatch.setattr(agents, "revision", lambda: "two")
+    train(TEACHER, trainings.folder, ["one"])
+    train(LEARNER, trainings.folder, ["one"])
+    assert len(trainings.seen) == 2
     assert trainings.of(TEACHER, LEARNER) == [("output", TEACHER.name), ("output", LEARNER.name)]
 
 
@@ -77,7 +82,7 @@ def test_another_recipe_network_or_teacher_trains_again(trainings: Trainings, mo
     assert trainings.of(TEACHER, LEARNER) == [("output", TEACHER.name), ("output", LEARNER.name)]
 
 
-def test_what_was_broken_off_goes_on_and_only_by_the_same_maker(
+def test_what_was_broken_off_goes_on_and_only_at_the_same_revision(
     trainings: Trainings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trainings.of(TEACHER)
@@ -88,7 +93,7 @@ def test_what_was_broken_off_goes_on_and_only_by_the_same_maker(
         trainings.of(LEARNER)
     trainings.is_broken_off = False
     assert trainings.seen == [("resume", LEARNER.name)]
-    monkeypatch.setattr(agents, "program_digest", lambda: "two")
+    monkeypatch.setattr(agents, "revision", lambda: "two")
     assert trainings.of(TEACHER, LEARNER) == [("output", TEACHER.name), ("output", LEARNER.name)]
     assert trainings.of(LEARNER) == []
 

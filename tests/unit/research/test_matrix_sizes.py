@@ -8,7 +8,6 @@ import pytest
 from results_samples import make_case, make_result, make_section
 
 from research.results.cases import FIRST_SEED, FULL, Effort, Section, candidate_of
-from research.results.cluster128 import TUM
 from research.results.document import MatrixSizes, Results, read_results, write_results
 from research.results.matrix_sizes import (
     KEY,
@@ -23,9 +22,10 @@ from research.results.matrix_sizes import (
 from research.results.page import results_page
 from research.results.plots import write_plots
 from research.results.running import run_sections
+from research.results.sections.cluster128 import TUM
 from slurm_energy.twin.workloads.kinds import MATRIX_SIDES
 
-SHORT = Effort(most_seeds=1, length_share=1.0 / 48.0)
+SHORT = Effort(max_seeds=1, length_share=1.0 / 48.0)
 SECTION = replace(make_section(make_case(key=KEY)), key=KEY)
 ALL_HIGH = dict.fromkeys(MATRIX_SIDES, (0.0, 1.0))
 AS_ASKED = {200: (1.0, None), 400: (0.2, 0.4), 800: (0.0, 0.5), 1000: (0.0, 0.6), 1200: (0.0, 0.9), 1800: (0.0, 1.0)}

@@ -1,14 +1,16 @@
 """Which runs are kept, and which are made again."""
 
+import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from results_samples import COST, make_case, make_section, world_in
 
-from research.results import program, running
+from research.results import provenance, running
 from research.results.cases import FULL, Candidate, Section, candidate_of
 from research.results.document import Results
-from research.results.program import maker_of, program_digest, program_of
+from research.results.provenance import are_same, inputs_of, revision, revision_of
 from research.results.running import run_sections
 
 PLANTED = {COST: -1.0}
@@ -19,8 +21,14 @@ def section_in(folder: Path) -> Section:
     return make_section(make_case(world=world_in(folder), rules=("greedy",), reference="greedy", goals=()))
 
 
-def run_again(section: Section, results: Results, *candidates: Candidate, reuse: bool = True) -> Results:
-    return run_sections((section,), candidates, FULL, results, reuse=reuse, workers=1)
+def run_again(
+    section: Section,
+    results: Results,
+    *candidates: Candidate,
+    reuse: bool = True,
+    same_revisions: Sequence[str] = (),
+) -> Results:
+    return run_sections((section,), candidates, FULL, results, reuse=reuse, same_revisions=same_revisions, workers=1)
 
 
 def planted(results: Results) -> Results:
@@ -35,17 +43,19 @@ def kept(results: Results) -> set[str]:
     return {label for label, by_seed in results.cases["one"].runs.items() if PLANTED in by_seed.values()}
 
 
-def test_runs_are_kept_only_if_asked_and_only_of_the_same_program(
+def test_runs_are_kept_only_if_asked_and_only_of_the_same_revision(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     section, mine = section_in(tmp_path), candidate_of("mine::edp")
     results = planted(run_again(section, Results(), mine))
     assert kept(run_again(section, results, mine)) == {"greedy", "mine"}
-    monkeypatch.setattr(running, "maker_of", lambda _text: "another")
-    changed = run_again(section, results, mine)
-    assert kept(changed) == set() and set(changed.cases["one"].makers.values()) == {"another"}
-    monkeypatch.undo()
-    assert kept(run_again(section, planted(changed), mine, reuse=False)) == set()
+    assert kept(run_again(section, results, mine, reuse=False)) == set()
+    monkeypatch.setattr(provenance, "revision", lambda: "def")
+    results = planted(results)
+    named = run_again(section, results, mine, same_revisions=("abc",))
+    assert kept(named) == {"greedy", "mine"} and set(named.cases["one"].inputs.values()) == {"abc"}
+    changed = run_again(section, named, mine)
+    assert kept(changed) == set() and set(changed.cases["one"].inputs.values()) == {"def"}
 
 
 def test_a_policy_of_changed_weights_is_run_again_and_the_rules_are_kept(
@@ -54,51 +64,66 @@ def test_a_policy_of_changed_weights_is_run_again_and_the_rules_are_kept(
     section = section_in(tmp_path)
     mine = candidate_of("mine::price:V=7")
     results = planted(run_again(section, Results(), mine))
-    monkeypatch.setattr(running, "maker_of", lambda text: maker_of(text) + ("+new" if text == mine.text else ""))
+    monkeypatch.setattr(
+        running, "inputs_of", lambda text: inputs_of(text) + (", checkpoint new" if text == mine.text else "")
+    )
     assert kept(run_again(section, results, mine)) == {"greedy"}
 
 
-def test_learned_policies_of_another_call_stay_with_their_makers_and_old_rules_go(tmp_path: Path) -> None:
+def test_learned_policies_of_another_call_stay_with_their_inputs_and_old_rules_go(tmp_path: Path) -> None:
     section = section_in(tmp_path)
     results = planted(run_again(section, Results(), candidate_of("mine::edp")))
-    results.cases["one"].makers["mine"] = "another program"
+    results.cases["one"].inputs["mine"] = "another"
     more = run_again(section, results, candidate_of("other::price:V=7"))
     case = more.cases["one"]
     assert sorted(case.runs) == ["greedy", "mine", "other"] and kept(more) == {"greedy", "mine"}
-    assert case.makers["mine"] == "another program" and sorted(case.learned) == ["mine", "other"]
+    assert case.inputs["mine"] == "another" and sorted(case.learned) == ["mine", "other"]
     case.learned.remove("mine")
     assert sorted(run_again(section, more).cases["one"].runs) == ["greedy", "other"]
 
 
-def test_what_makes_a_run_is_the_program_and_the_checkpoints_files(tmp_path: Path) -> None:
-    assert maker_of("greedy") == maker_of("learned-price:checkpoint=shipped,V=2") == program_digest()
+def test_inputs_of_a_run_are_the_revision_and_the_checkpoints_files(tmp_path: Path) -> None:
+    assert inputs_of("greedy") == inputs_of("learned-price:checkpoint=shipped,V=2") == "abc"
     folder = tmp_path / "last"
     text = f"learned-price:V=20,checkpoint={folder}"
-    assert maker_of(text) == program_digest()  # whoever runs it will be told that it is not there
+    assert inputs_of(text) == "abc"  # the run itself says that the folder is missing
     folder.mkdir()
     for name in ("checkpoint.json", "weights.safetensors"):
         (folder / name).write_bytes(b"1")
-    first = maker_of(text)
+    first = inputs_of(text)
     (folder / "weights.safetensors").write_bytes(b"2")
-    assert len({first, maker_of(text), program_digest()}) == 3
-    assert program_of(first) == program_of(maker_of(text)) == program_digest()
+    assert len({first, inputs_of(text), "abc"}) == 3
+    assert revision_of(first) == revision_of(inputs_of(text)) == "abc"
+    assert are_same(first.replace("abc", "old"), first, ["old"])
+    assert not are_same(first.replace("abc", "old"), inputs_of(text), ["old"])
 
 
-def test_the_digest_follows_what_makes_runs_and_not_what_tells_of_them(
+def test_a_revision_with_changes_is_the_same_only_if_it_is_named() -> None:
+    assert are_same("abc", "abc") and not are_same("abc", "def")
+    assert not are_same("abc+changes", "abc+changes") and are_same("abc+changes", "def", ["abc+changes"])
+    assert not are_same("unknown", "unknown")
+
+
+def test_the_revision_follows_the_source_and_says_that_files_differ(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(program, "_PACKAGE", tmp_path)
-    names = ("twin/engine.py", "twin/worlds/a.toml", "policy/shipped/weights.safetensors")
-    made = (*names, "evaluation/results/measuring.py")
-    told = ("cli/arena.py", "evaluation/results/page.py", "README.md")
-    for name in (*made, *told):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text("1")
+    def git(*words: str) -> None:
+        identity = ("-c", "user.name=test", "-c", "user.email=test@localhost")
+        subprocess.run(["git", *identity, *words], cwd=tmp_path, check=True, capture_output=True)
 
-    def digest_after(name: str) -> str:
-        (tmp_path / name).write_text("2")
-        return program.program_digest.__wrapped__()
-
-    first = program.program_digest.__wrapped__()
-    assert {digest_after(name) for name in told} == {first}
-    assert len({first, *(digest_after(name) for name in made)}) == 1 + len(made)
+    monkeypatch.setattr(provenance, "_ROOT", tmp_path)
+    found = revision.__wrapped__
+    assert found() == "unknown"
+    git("init", "-q")
+    (tmp_path / "slurm_energy").mkdir()
+    (tmp_path / "slurm_energy" / "one.py").write_text("1")
+    git("add", ".")
+    git("commit", "-q", "-m", "one")
+    first = found()
+    assert len(first) == 12
+    (tmp_path / "results.md").write_text("page")
+    git("add", ".")
+    git("commit", "-q", "-m", "page")
+    assert found() == first
+    (tmp_path / "slurm_energy" / "two.py").write_text("2")
+    assert found() == f"{first}+changes"

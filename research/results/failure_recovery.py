@@ -1,4 +1,4 @@
-"""Jobs that failed devices took off: how soon they run again, and whether they do."""
+"""Recovery from failed devices: how soon the jobs that they interrupted run again, and whether they do."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -20,39 +20,39 @@ def can_fail(world: World) -> bool:
 
 
 class WatchedRule(PlacementRule):
-    """Another rule, with the same answers, that counts how often it is asked about jobs that failed devices took off.
+    """Another rule, with the same answers, that counts decisions about jobs that failed devices interrupted.
 
-    The simulated cluster counts how often a job was taken off. What is asked about it at one such count, from the first
-    on, is what is asked until it runs again: answers that were put off, refused by the guard or by backfill are in it,
-    what was asked before its first start is not.
+    The simulated cluster counts how often a job was interrupted. What is asked about it at one such count, from the
+    first on, is what is asked until it runs again: answers that were put off, refused by the guard or by backfill are
+    in it, what was asked before its first start is not.
     """
 
     def __init__(self, rule: PlacementRule) -> None:
         self._rule = rule
         self._decisions: Counter[tuple[int, int]] = Counter()
-        self._show()
+        self._copy_attributes()
 
     @property
-    def most_decisions(self) -> int:
-        """The most decisions about one job between being taken off and running again, 0 if none was asked about."""
+    def max_decisions(self) -> int:
+        """The most decisions about one job between an interruption and the restart, 0 if none was asked about."""
         return max(self._decisions.values(), default=0)
 
     def begin(self, view: ClusterView, random: Random) -> None:
         """Start a run."""
         self._decisions.clear()
         self._rule.begin(view, random)
-        self._show()
+        self._copy_attributes()
 
     def route(self, job: WaitingJob, view: ClusterView) -> int | tuple[int, ...] | None:
         """Return the rule's answer."""
         return self._rule.route(job, view)
 
     def place(self, job: WaitingJob, view: ClusterView) -> Placement | Postponement | None:
-        """Return the rule's answer, counted where the job was taken off."""
+        """Return the rule's answer, counted where the job was interrupted."""
         assert isinstance(view, TwinView)
-        times_taken_off = view.runs[job.job_id].restarts
-        if times_taken_off:
-            self._decisions[job.job_id, times_taken_off] += 1
+        interruptions = view.runs[job.job_id].restarts
+        if interruptions:
+            self._decisions[job.job_id, interruptions] += 1
         answer = self._rule.place(job, view)
         self.clamped = self._rule.clamped
         return answer
@@ -65,8 +65,8 @@ class WatchedRule(PlacementRule):
         """Return the rule's answer."""
         return self._rule.control(view)
 
-    def _show(self) -> None:
-        """Be the rule for all who look at it; `begin` may change what is seen."""
+    def _copy_attributes(self) -> None:
+        """Take on the rule's public attributes, which `begin` may change."""
         rule = self._rule
         self.name, self.version, self.discipline, self.clamped = rule.name, rule.version, rule.discipline, rule.clamped
         self.routes, self.observes_ends = rule.routes, rule.observes_ends
@@ -74,18 +74,18 @@ class WatchedRule(PlacementRule):
         self.shares_arrival_stream = rule.shares_arrival_stream
 
 
-def hit_job_figures(rule: WatchedRule, outcome: Outcome) -> dict[str, float]:
-    """Return what became of the jobs that failed devices took off; nothing if there was none.
+def recovery_figures(rule: WatchedRule, outcome: Outcome) -> dict[str, float]:
+    """Return what became of the jobs that failed devices interrupted; nothing if there was none.
 
-    `most_decisions_until_back` is the most that the rule was asked about one job until it ran again, over all jobs and
-    all times that they were taken off; a job that never ran again counts with what was asked. `hit_jobs_never_back` is
-    the number of those: they wait at the end of the run, or ended with their devices.
+    `max_decisions_until_restart` is the most that the rule was asked about one job until it ran again, over all jobs
+    and all their interruptions; a job that never ran again counts with what was asked. `interrupted_jobs_not_restarted`
+    is the number of those: they wait at the end of the run, or ended with their devices.
     """
     state = np.array(outcome.state)
     was_lost = (state == "NODE_FAIL") | ((state == "PENDING") & (outcome.started_seconds < inf))
     if not (was_lost | (outcome.restarts > 0)).any():
         return {}
     return {
-        "most_decisions_until_back": float(rule.most_decisions),
-        "hit_jobs_never_back": float(was_lost.sum()),
+        "max_decisions_until_restart": float(rule.max_decisions),
+        "interrupted_jobs_not_restarted": float(was_lost.sum()),
     }

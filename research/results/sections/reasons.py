@@ -1,14 +1,14 @@
-"""Why goals are missed, as far as was found: told on the page beside the verdicts, as Markdown."""
+"""Why goals are missed, as far as was found: shown on the page beside the verdicts, as Markdown."""
 
 EQUAL_TO_THE_RULE = """
 The strongest rule is the exact optimiser whose prices the network moves, or ends within half a per cent of it. Its
 cost is flat around the rule's prices, and the network was trained to leave a price alone where bills do not speak
-clearly: it is equal, or as near to it as can be told, and an equal is not better.
+clearly: it is equal, or too near to it to be distinguished, and an equal is not better.
 """
 EQUAL_BUT_FOR_THE_DAEMON = """
 `learned prices` and the strongest rule are the same exact optimiser with and without a network. The cost is flat
 around the rule's prices, and the network, which was trained beside plain settings of the rule and not beside these,
-ends a few tenths of a per cent from it. Why the daemon is behind both is told beside its own goals.
+ends a few tenths of a per cent from it. Why the daemon is behind both is said beside its own goals.
 """
 LOOSE_OVER_THE_DAY = """
 The frontier is that of the mean load. At noon 0.064 jobs/s come, more than all sites together can carry (0.0611): some
@@ -34,8 +34,8 @@ every measured workload bears, where the rules weigh the time of one job against
 ends where `daemon/oracle` does.
 """
 ENERGY_OF_THE_PAPER = """
-The bound leaves what stands under *least possible* to anybody, at any speed. `learned prices, saving` runs nearly all
-jobs on one device, which is each one's least energy (95 of 100, counted on other arrivals). What is left above the
+The bound leaves what stands under *least possible* to any policy, at any speed. `learned prices, saving` runs nearly
+all jobs on one device, which is each one's least energy (95 of 100, counted on other arrivals). What is left above the
 bound are hosts: empty slots on awake nodes, idle nodes before they sleep, nodes with fewer devices when the others are
 full, and the last hours, in which few jobs keep many nodes awake. `learned prices` is for short turnarounds and pays
 with energy. The paper claims both at once.

@@ -10,7 +10,7 @@ from results_samples import make_case, world_in
 from small_worlds import Answers, FirstFit, RandomRule, make_job, make_pool, make_world, run_jobs, same, states
 
 from research.results.cases import plan_of
-from research.results.hit_jobs import WatchedRule, can_fail, hit_job_figures
+from research.results.failure_recovery import WatchedRule, can_fail, recovery_figures
 from research.results.measuring import measured_run
 from slurm_energy.evaluation.arena_run import finished_run
 from slurm_energy.evaluation.contenders import create_contender
@@ -53,13 +53,13 @@ def no_such_place(now: float) -> Answer:
 def watched(world: World, jobs: list[Job], rule: PlacementRule) -> tuple[dict[str, float], Outcome]:
     watch = WatchedRule(rule)
     outcome = run_jobs(world, jobs, watch)
-    return hit_job_figures(watch, outcome), outcome
+    return recovery_figures(watch, outcome), outcome
 
 
 def test_a_job_that_is_put_off_twice_is_back_with_the_third_decision() -> None:
     world = make_world(outages=(FAILURE,))
     found, outcome = watched(world, [make_job(1)], answers(later, later, after_seconds=30.0))
-    assert found == {"most_decisions_until_back": 3.0, "hit_jobs_never_back": 0.0}
+    assert found == {"max_decisions_until_restart": 3.0, "interrupted_jobs_not_restarted": 0.0}
     assert outcome.last_started_seconds.tolist() == [60.0]
 
 
@@ -68,7 +68,7 @@ def test_a_job_that_waits_and_one_that_is_refused_are_asked_about_at_the_next_ch
     world = make_world(outages=(FAILURE,))
     jobs = [make_job(1), make_job(2, submitted=60.0), make_job(3, submitted=70.0)]
     found, outcome = watched(world, jobs, answers(lambda _: None, no_such_place, after_seconds=30.0))
-    assert found == {"most_decisions_until_back": 3.0, "hit_jobs_never_back": 0.0}
+    assert found == {"max_decisions_until_restart": 3.0, "interrupted_jobs_not_restarted": 0.0}
     assert outcome.last_started_seconds.tolist()[0] == 70.0
 
 
@@ -77,7 +77,7 @@ def test_what_was_refused_before_the_first_start_does_not_count() -> None:
     jobs = [make_job(1), make_job(2, submitted=20.0)]
     found, outcome = watched(world, jobs, answers(later, later, no_such_place, after_seconds=-1.0))
     assert (outcome.started_seconds.tolist(), outcome.restarts.tolist()) == ([20.0, 20.0], [1, 1])
-    assert found == {"most_decisions_until_back": 1.0, "hit_jobs_never_back": 0.0}
+    assert found == {"max_decisions_until_restart": 1.0, "interrupted_jobs_not_restarted": 0.0}
 
 
 def test_starts_that_backfill_refuses_count() -> None:
@@ -91,7 +91,7 @@ def test_starts_that_backfill_refuses_count() -> None:
     found, outcome = watched(world, jobs, FirstFit())
     assert outcome.restarts.tolist() == [0, 1, 0]
     assert outcome.last_started_seconds.tolist() == [0.0, 150.0, 100.0]
-    assert found == {"most_decisions_until_back": 2.0, "hit_jobs_never_back": 0.0}
+    assert found == {"max_decisions_until_restart": 2.0, "interrupted_jobs_not_restarted": 0.0}
 
 
 def test_the_most_of_all_times_that_a_job_was_taken_off_is_told() -> None:
@@ -99,7 +99,7 @@ def test_the_most_of_all_times_that_a_job_was_taken_off_is_told() -> None:
     world = make_world(outages=(FAILURE, again))
     found, outcome = watched(world, [make_job(1)], answers(later, later, after_seconds=80.0))
     assert outcome.restarts.tolist() == [2]
-    assert found["most_decisions_until_back"] == 3.0, "not 1 + 3, and not the first time's 1"
+    assert found["max_decisions_until_restart"] == 3.0, "not 1 + 3, and not the first time's 1"
 
 
 def test_a_job_that_is_never_started_again_is_lost() -> None:
@@ -107,10 +107,10 @@ def test_a_job_that_is_never_started_again_is_lost() -> None:
     found, outcome = watched(make_world(outages=(forever,)), [make_job(1)], FirstFit())
     assert (states(outcome), found) == (
         {1: "PENDING"},
-        {"most_decisions_until_back": 0.0, "hit_jobs_never_back": 1.0},
+        {"max_decisions_until_restart": 0.0, "interrupted_jobs_not_restarted": 1.0},
     )
     ended, outcome = watched(make_world(outages=(FAILURE,), requeue=False), [make_job(1)], FirstFit())
-    assert (states(outcome), ended["hit_jobs_never_back"]) == ({1: "NODE_FAIL"}, 1.0)
+    assert (states(outcome), ended["interrupted_jobs_not_restarted"]) == ({1: "NODE_FAIL"}, 1.0)
 
 
 def test_where_no_job_was_hit_nothing_is_told() -> None:
@@ -166,11 +166,14 @@ def test_only_a_disturbed_case_whose_devices_fail_tells_of_hit_jobs(tmp_path: Pa
     plan = plan_of(str(failing), hours=0.5, drain=True)
     case = make_case(plan=plan, undisturbed="calm", merit=None)
     found = measured_run(case, "fcfs", "fcfs", 1)
-    assert found["most_decisions_until_back"] >= 1.0
-    assert found["hit_jobs_never_back"] == 0.0
+    assert found["max_decisions_until_restart"] >= 1.0
+    assert found["interrupted_jobs_not_restarted"] == 0.0
     others = (replace(case, undisturbed=""), replace(case, plan=replace(plan, world=calm)))
     for other in others:
-        assert not {"most_decisions_until_back", "hit_jobs_never_back"} & measured_run(other, "fcfs", "fcfs", 1).keys()
+        assert (
+            not {"max_decisions_until_restart", "interrupted_jobs_not_restarted"}
+            & measured_run(other, "fcfs", "fcfs", 1).keys()
+        )
 
 
 def test_failures_are_planned_or_random() -> None:
