@@ -107,7 +107,7 @@ def run(
 @JSON_OPTION
 def policies(as_json: bool) -> int:
     """List the policies with their settings."""
-    from slurm_energy.cli.listings import list_rules, rules_document  # noqa: PLC0415  # numpy only when needed
+    from slurm_energy.cli.comparison import list_rules, rules_document  # noqa: PLC0415  # numpy only when needed
 
     if as_json:
         print_json(rules_document())
@@ -125,7 +125,7 @@ def worlds(as_json: bool) -> int:
 
 def show_worlds(as_json: bool) -> int:
     """Print the worlds of the package."""
-    from slurm_energy.cli.listings import list_worlds, worlds_document  # noqa: PLC0415  # numpy only when needed
+    from slurm_energy.cli.comparison import list_worlds, worlds_document  # noqa: PLC0415  # numpy only when needed
 
     if as_json:
         print_json(worlds_document())

@@ -12,8 +12,8 @@ import click
 from click.shell_completion import CompletionItem
 
 from slurm_energy import __version__
-from slurm_energy.cli.say import say
 from slurm_energy.errors import plain_words
+from slurm_energy.reporting.visible import say
 from slurm_energy.resources import install_command
 
 PROGRAM = "slurm-energy"
@@ -42,11 +42,11 @@ NOUNS: dict[str, Noun] = {
     "calibrate": Noun(
         "calibrate", "calibrate", "Fit the energy model to measured data sets and print how well it fits."
     ),
-    "config": Noun("config_commands", "config", "Show or check the settings."),
+    "config": Noun("config", "config", "Show or check the settings."),
     "database": Noun("database", "database", "Create, upgrade or inspect the database."),
-    "decisions": Noun("status", "decisions", "List the latest decisions, newest first."),
-    "doctor": Noun("doctor_command", "doctor", "Check every assumption and say how to fix what does not hold."),
-    "explain": Noun("explain", "explain", "Tell a job's whole story, from what was asked to what was measured."),
+    "decisions": Noun("report", "decisions", "List the latest decisions, newest first."),
+    "doctor": Noun("doctor.command", "doctor", "Check every assumption and say how to fix what does not hold."),
+    "explain": Noun("report", "explain", "Tell a job's whole story, from what was asked to what was measured."),
     "install": Noun(
         "install", "install", "Write configuration, units, hooks and commands, after showing what would change."
     ),

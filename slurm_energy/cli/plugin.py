@@ -10,11 +10,17 @@ from pathlib import Path
 import click
 
 from slurm_energy.cli.context import JSON_OPTION, print_json, settings
-from slurm_energy.cli.file_changes import replace_file
-from slurm_energy.cli.installation import JOB_SUBMIT_PLUGIN, KEPT_PLUGIN
-from slurm_energy.cli.job_submit_line import put_back, take_out
-from slurm_energy.cli.plugin_build import built_plugins, headers_of
-from slurm_energy.cli.plugin_check import PluginCheck, Standing, check_plugin, slurmctld_program
+from slurm_energy.cli.installing.files import replace_file
+from slurm_energy.cli.installing.plugin_check import (
+    PluginCheck,
+    Standing,
+    built_plugins,
+    check_plugin,
+    headers_of,
+    slurmctld_program,
+)
+from slurm_energy.cli.installing.roles import JOB_SUBMIT_PLUGIN, KEPT_PLUGIN
+from slurm_energy.cli.installing.slurm_conf import put_back, take_out
 from slurm_energy.cli.site import slurm_conf_path
 from slurm_energy.config import Config
 from slurm_energy.errors import ConfigError, SlurmEnergyError, SlurmError

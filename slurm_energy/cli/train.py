@@ -8,8 +8,8 @@ from typing import Any
 import click
 
 from slurm_energy.cli.main import EXIT_INTERRUPTED, PROGRAM
-from slurm_energy.cli.say import say
-from slurm_energy.cli.train_output import imitation_bars, round_lines
+from slurm_energy.cli.progress import imitation_bars, round_lines
+from slurm_energy.reporting.visible import say
 
 IMITATION = "imitation"
 ALGORITHMS = (IMITATION, "chsac", "policy-gradient", "prices")

@@ -94,7 +94,7 @@ def workload(
     output: Path | None,
 ) -> int:
     """Write generated jobs as a CSV that can be changed and given to `arena run --workload`."""
-    from slurm_energy.cli.listings import list_generators, write_workload  # noqa: PLC0415  # numpy only when needed
+    from slurm_energy.cli.comparison import list_generators, write_workload  # noqa: PLC0415  # numpy only when needed
 
     if world is None and generator is None:
         list_generators()

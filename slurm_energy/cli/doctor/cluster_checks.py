@@ -12,13 +12,12 @@ from typing import Any
 
 from slurm_energy import __version__
 from slurm_energy.cli.daemon_line import asked, json_document
-from slurm_energy.cli.doctor.board_checks import board_checks, status_boards
 from slurm_energy.cli.doctor.daemon_checks import STATUS_SECONDS, delivery_fix
 from slurm_energy.cli.doctor.finding import Finding, Situation, fail, ok, several, skip, warn
-from slurm_energy.cli.doctor.gpu_type_checks import NodeGpuTypes, gpu_type_checks
+from slurm_energy.cli.doctor.gpu_checks import NodeGpuTypes, board_checks, gpu_type_checks, status_boards
 from slurm_energy.cli.doctor.node_judgement import NodeJudge, findings_of
 from slurm_energy.cli.doctor.storage_checks import AS_ROOT
-from slurm_energy.cli.installation import CONFIG_DIRECTORY
+from slurm_energy.cli.installing.roles import CONFIG_DIRECTORY
 from slurm_energy.cli.site import slurm_command
 from slurm_energy.daemon.node_statuses import FOLDER, TURNED_AWAY
 from slurm_energy.domain.job import GpuDemand

@@ -10,8 +10,7 @@ from typing import Any
 from slurm_energy import __version__
 from slurm_energy.cli.daemon_line import asked, json_document
 from slurm_energy.cli.doctor.finding import Finding, Situation, fail, ok, skip, warn
-from slurm_energy.cli.doctor.service_user import service_user
-from slurm_energy.cli.doctor.storage_checks import AS_ROOT, journal_finding, storage_checks
+from slurm_energy.cli.doctor.storage_checks import AS_ROOT, journal_finding, service_user, storage_checks
 from slurm_energy.cli.site import run_command
 from slurm_energy.config import Config
 from slurm_energy.errors import ConfigError, SlurmEnergyError
@@ -24,6 +23,18 @@ from slurm_energy.wire.codec import Message
 PING_SECONDS = 2.0
 STATUS_SECONDS = 15.0
 START = "systemctl start slurm-energyd, then journalctl -u slurm-energyd"
+_DELIVERY_FIXES = {
+    "Invalid credential": "the munge keys differ: the controller's munge.key on the node, then systemctl restart munge",
+    "Expired credential": "the clocks differ: set up chrony or another NTP client on the node and on the controller",
+    "Rewound credential": "the clocks differ: set up chrony or another NTP client on the node and on the controller",
+    "do the clocks agree": "the clocks differ: set up chrony or another NTP client on the node and on the controller",
+    "Replayed credential": "the network sent it twice: nothing, unless it comes again",
+    "signature is wrong": "the report keys differ: the same node.hmac_key_path file on node and controller",
+    "this site uses": "the same node.authentication in slurm-energy.toml on node and controller",
+    "comes from uid": "slurm-energy-hook flush must run as root: slurm-energy install --role node",
+    "no daemon answers": "start slurm-energyd there, and let the port through the firewall",
+    "no whole answer": "start slurm-energyd there, and let the port through the firewall",
+}
 
 
 def daemon_checks(situation: Situation) -> Iterator[Finding]:
@@ -269,20 +280,6 @@ def delivery_fix(reason: str) -> str:
         if word in reason:
             return fix
     return "slurm-energy-hook flush (as root, on the node) says more"
-
-
-_DELIVERY_FIXES = {
-    "Invalid credential": "the munge keys differ: the controller's munge.key on the node, then systemctl restart munge",
-    "Expired credential": "the clocks differ: set up chrony or another NTP client on the node and on the controller",
-    "Rewound credential": "the clocks differ: set up chrony or another NTP client on the node and on the controller",
-    "do the clocks agree": "the clocks differ: set up chrony or another NTP client on the node and on the controller",
-    "Replayed credential": "the network sent it twice: nothing, unless it comes again",
-    "signature is wrong": "the report keys differ: the same node.hmac_key_path file on node and controller",
-    "this site uses": "the same node.authentication in slurm-energy.toml on node and controller",
-    "comes from uid": "slurm-energy-hook flush must run as root: slurm-energy install --role node",
-    "no daemon answers": "start slurm-energyd there, and let the port through the firewall",
-    "no whole answer": "start slurm-energyd there, and let the port through the firewall",
-}
 
 
 def _key(path: Path, situation: Situation) -> Finding:

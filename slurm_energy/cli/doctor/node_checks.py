@@ -6,10 +6,10 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from slurm_energy.cli.doctor.board_checks import IDENTITY, Board, board_checks, mapping_checks
 from slurm_energy.cli.doctor.daemon_checks import service
 from slurm_energy.cli.doctor.finding import Finding, Situation, fail, ok, skip, warn
-from slurm_energy.cli.installation import NODE_UNITS
+from slurm_energy.cli.doctor.gpu_checks import IDENTITY, Board, board_checks, mapping_checks
+from slurm_energy.cli.installing.roles import NODE_UNITS
 from slurm_energy.cli.site import slurm_command, under
 from slurm_energy.device.base import GpuIdentity
 from slurm_energy.device.knobs import reading

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from slurm_energy.cli.doctor.finding import Finding, Verdict, several
-from slurm_energy.cli.installation import SPANK_PLUGIN
+from slurm_energy.cli.installing.roles import SPANK_PLUGIN
 from slurm_energy.domain.node_status import NO_OTHER_RELEASE, GpuStatus, NodeStatus, ReceivedStatus, SpoolStatus
 from slurm_energy.slurm.plugin_file import parse_release
 

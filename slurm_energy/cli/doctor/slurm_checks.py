@@ -7,14 +7,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from slurm_energy.cli.doctor.finding import Finding, Situation, fail, ok, skip, warn
-from slurm_energy.cli.installation import (
+from slurm_energy.cli.installing.plugin_check import Standing, asks_by_lua, check_plugin
+from slurm_energy.cli.installing.roles import (
     CONFIG_DIRECTORY,
     PLUGIN_CONF_NAME,
     SPANK_PLUGIN,
 )
-from slurm_energy.cli.plugin_check import Standing, asks_by_lua, check_plugin
+from slurm_energy.cli.installing.slurm_conf import HOOK_PATH
 from slurm_energy.cli.site import SYSTEM_PATH, plugin_directory, run_command, slurm_command, under
-from slurm_energy.cli.slurm_conf_lines import HOOK_PATH
 from slurm_energy.errors import SlurmError
 from slurm_energy.node.status import matching_scripts, script_problem
 from slurm_energy.slurm.plugin_file import Release, parse_release, read_plugin_file

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from slurm_energy.cli.command_files import COMMANDS, MAN_FOLDER, command_files
-from slurm_energy.cli.file_changes import PlannedFile
+from slurm_energy.cli.installing.commands import COMMANDS, MAN_FOLDER, command_files
+from slurm_energy.cli.installing.files import PlannedFile
 from slurm_energy.cli.main import NOUNS, cli
-from slurm_energy.cli.rendering import man_text
+from slurm_energy.reporting.templates import man_text
 
 PYTHON = Path("/opt/slurm-energy/bin/python")
 
@@ -122,4 +122,4 @@ def test_completing_a_command_imports_none_of_them() -> None:
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     *words, modules = done.stdout.splitlines()
     assert words == [f"plain,{noun}" for noun in sorted(NOUNS)]
-    assert modules == "['slurm_energy.cli.main', 'slurm_energy.cli.say']"
+    assert modules == "['slurm_energy.cli.main']"

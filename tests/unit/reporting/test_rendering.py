@@ -29,11 +29,11 @@ from slurm_energy.domain.report import (
 )
 from slurm_energy.policy.attention_note import attention_note
 from slurm_energy.policy.cost_note import factors_note, option_note
+from slurm_energy.reporting.energy_table import render_table
 from slurm_energy.reporting.explanation import render_decisions, render_explain
-from slurm_energy.reporting.html import render_html
 from slurm_energy.reporting.machine import render_csv, render_explain_json, render_json
 from slurm_energy.reporting.quantities import moment_text
-from slurm_energy.reporting.tables import render_table
+from slurm_energy.reporting.templates import render_html
 
 A100 = GpuTypeName("a100-sxm4-80gb")
 HOSTILE = "=x\n[red]\x1b[31m<script>alert('1')</script>\u202e$(id)"

@@ -1,14 +1,15 @@
-"""Our words in slurm.conf: added where the site's own lines are, and taken away again without touching those.
+"""Our words in slurm.conf: added where the site's own lines are, and removed again without touching those.
 
 They go into slurm.conf itself and not into a file that it includes: slurmd does not start on a node that has the site's
 slurm.conf and lacks an included file, and a key that stands twice makes each of Slurm's commands print an error.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from slurm_energy.cli.installing.files import replace_file
 from slurm_energy.cli.site import MAX_INCLUDES, included_file, under
 from slurm_energy.errors import ConfigError
 
@@ -30,6 +31,9 @@ EARLIER_FRAGMENT = "slurm-energy.conf"
 
 _JOB_SUBMIT = "energy"
 _FLAG = "Alloc"
+_JOB_SUBMIT_LINE = re.compile(
+    r"^(?P<before>\s*JobSubmitPlugins\s*=\s*)(?P<value>\"[^\"]*\"|[^\s#]*)(?P<after>.*)$", re.IGNORECASE
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -268,3 +272,97 @@ def describe_changes(before: Mapping[Path, str], after: Iterable[ConfFile]) -> I
         for line in new:
             if line not in old and not line.startswith("#"):
                 yield f"{file.path}: put in    {line.removesuffix(MARK).rstrip()}"
+
+
+def plugin_words(value: str) -> list[str]:
+    """Return the plugins of a list as Slurm reads it: `job_submit/energy` is `energy`."""
+    return [word.removeprefix("job_submit/") for word in re.split(r"[\s,]+", value.strip('"')) if word]
+
+
+def is_taken_out(slurm_conf: Path, root: Path = Path("/")) -> bool:
+    """Return whether `take_out` has changed slurm.conf, or a file that it includes."""
+    files = read_conf_files(slurm_conf, root)
+    return any(line.startswith(TAKEN_OUT) for file in files for line in file.text.splitlines())
+
+
+def take_out(slurm_conf: Path, root: Path = Path("/")) -> list[Path]:
+    """Take energy out of every JobSubmitPlugins line; a line that named nothing else becomes a comment.
+
+    What stood there is kept in a comment above, for `put_back`.
+
+    Raises:
+        ConfigError: a file cannot be written.
+    """
+    return _change_files(slurm_conf, root, _without_plugin)
+
+
+def put_back(slurm_conf: Path, root: Path = Path("/")) -> list[Path]:
+    """Put back every line that `take_out` changed, just as it was.
+
+    Raises:
+        ConfigError: a file cannot be written.
+    """
+    return _change_files(slurm_conf, root, _with_plugin)
+
+
+def _without_plugin(lines: list[str]) -> Iterator[str]:
+    for line in lines:
+        words = _plugins_of(line)
+        if "energy" not in words:
+            yield line
+            continue
+        yield f"{TAKEN_OUT}{line}"
+        kept = [word for word in words if word != "energy"]
+        if kept:
+            yield _with_plugins(line, kept)
+
+
+def _with_plugin(lines: list[str]) -> Iterator[str]:
+    """Yield the lines as they were; a list that a person changed meanwhile gets energy at its end."""
+    originals = [line.removeprefix(TAKEN_OUT) for line in lines if line.startswith(TAKEN_OUT)]
+    left = [",".join(word for word in _plugins_of(line) if word != "energy") for line in originals]
+    others = [line for line in lines if _plugins_of(line)]
+    for line in lines:
+        if line.startswith(TAKEN_OUT):
+            if not others:
+                yield line.removeprefix(TAKEN_OUT)
+        elif originals and _plugins_of(line) and "energy" not in _plugins_of(line):
+            as_left = ",".join(_plugins_of(line)) in left
+            yield (
+                originals[left.index(",".join(_plugins_of(line)))]
+                if as_left
+                else _with_plugins(line, [*_plugins_of(line), "energy"])
+            )
+        else:
+            yield line
+
+
+def _plugins_of(line: str) -> list[str]:
+    match = _JOB_SUBMIT_LINE.match(line)
+    return [] if match is None else plugin_words(match["value"])
+
+
+def _with_plugins(line: str, words: list[str]) -> str:
+    match = _JOB_SUBMIT_LINE.match(line)
+    return line if match is None else f"{match['before']}{','.join(words)}{match['after']}"
+
+
+def _change_files(slurm_conf: Path, root: Path, edit: Callable[[list[str]], Iterator[str]]) -> list[Path]:
+    changed = []
+    for file in read_conf_files(slurm_conf, root):
+        path = under(root, file.path).resolve()
+        before = path.read_bytes().decode("utf-8", "surrogateescape")
+        after = "\n".join(edit(before.split("\n")))
+        if after != before:
+            _rewrite(path, after)
+            changed.append(file.path)
+    return changed
+
+
+def _rewrite(path: Path, text: str) -> None:
+    """Write a file whole or not at all, with the owner and the mode that it had."""
+    try:
+        status = path.stat()
+        replace_file(path, text.encode("utf-8", "surrogateescape"), status.st_mode & 0o7777, status)
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be written: {error.strerror}") from error

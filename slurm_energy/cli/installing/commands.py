@@ -8,10 +8,10 @@ import click
 from click.shell_completion import BashComplete, FishComplete, ShellComplete, ZshComplete
 
 from slurm_energy import __version__
-from slurm_energy.cli.file_changes import PlannedFile
+from slurm_energy.cli.installing.files import PlannedFile
 from slurm_energy.cli.main import NOUNS, PROGRAM, cli
-from slurm_energy.cli.rendering import render
 from slurm_energy.cli.site import under
+from slurm_energy.reporting.templates import render
 
 COMMAND_FOLDER = Path("/usr/local/bin")
 MAN_FOLDER = Path("/usr/local/share/man")

@@ -1,10 +1,11 @@
-"""Plots of a comparison as SVG text, to stand inside a page."""
+"""A comparison as one HTML file that needs nothing else, with its plots as SVG; jinja2 escapes every text."""
 
 import io
 import re
 from collections.abc import Sequence
 
 import numpy as np
+from markupsafe import Markup
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -13,6 +14,10 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from slurm_energy.evaluation.arena import ArenaResult
 from slurm_energy.evaluation.arena_run import RunRecord
 from slurm_energy.evaluation.arena_summary import ArenaSummary, PolicySummary
+from slurm_energy.reporting.arena.document import RunContext
+from slurm_energy.reporting.arena.tables import LEGEND, arena_tables
+from slurm_energy.reporting.quantities import moment_text
+from slurm_energy.reporting.templates import page_template
 from slurm_energy.reporting.visible import visible
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f3c8d", "#666666", "#8c564b", "#17becf")
@@ -23,6 +28,11 @@ _NAME_WIDTH = 34
 _MOST_LINES = 12
 _MOST_STRETCHES = 72
 _LINE_WIDTH = 1.4
+_MOST_SEEDS_SHOWN = 12
+_FRONTIER_CAPTION = (
+    "Left and down is better. Points: means over seeds with 95 % intervals. Line: the least energy at which anybody "
+    "could carry the load of the first seed, for each mean run time."
+)
 
 
 def frontier_figure(result: ArenaResult, summary: ArenaSummary) -> Figure | None:
@@ -214,3 +224,56 @@ def _first_seed(result: ArenaResult) -> list[RunRecord]:
 def _name(text: str) -> str:
     # matplotlib reads $…$ as mathematics, and hides labels with a leading underscore.
     return visible(text, _NAME_WIDTH).replace("$", r"\$").lstrip("_")
+
+
+def render_arena_page(result: ArenaResult, summary: ArenaSummary, context: RunContext) -> str:
+    """Return the page: plots, tables, what was run."""
+    return page_template("arena.html.j2").render(
+        title=f"Policies on {result.world_name}",
+        plots=_plots(result, summary),
+        tables=arena_tables(summary),
+        legend=LEGEND.format(reference=summary.reference),
+        failed=result.failed,
+        facts=_facts(result, context),
+        notes=context.notes,
+    )
+
+
+def _plots(result: ArenaResult, summary: ArenaSummary) -> list[dict[str, object]]:
+    seed = result.runs[0].seed if result.runs else 0
+    figures = (
+        ("frontier", "Energy against time", _FRONTIER_CAPTION, frontier_figure(result, summary)),
+        ("power", "Power over time", f"Seed {seed}.", power_figure(result)),
+        ("queue", "Queue over time", f"Seed {seed}.", queue_figure(result)),
+    )  # fmt: skip
+    return [
+        # The text inside comes from matplotlib, which escapes the labels it is given.
+        {"title": title, "caption": caption, "svg": Markup(svg_text(figure, name))}  # noqa: S704  # see above
+        for name, title, caption, figure in figures
+        if figure is not None
+    ]
+
+
+def _facts(result: ArenaResult, context: RunContext) -> list[tuple[str, str]]:
+    plan = result.plan
+    seeds = ", ".join(map(str, plan.seeds[:_MOST_SEEDS_SHOWN])) + (", …" if len(plan.seeds) > _MOST_SEEDS_SHOWN else "")
+    first = result.runs[0] if result.runs else None
+    jobs = "none" if first is None else f"{first.workload_name}; {first.workload_source or 'no source noted'}"
+    if plan.is_generated and first is not None:
+        jobs = f"{first.workload_name}, made anew for every seed"
+    length = "until no job is left"
+    if first is not None and not plan.drain:
+        length = f"{first.metrics.end_seconds / 3600.0:,.4g} h"
+    return [
+        (
+            "World",
+            result.world_name if plan.world in {None, result.world_name} else f"{result.world_name} ({plan.world})",
+        ),
+        ("Jobs", jobs),
+        ("Length of a run", length),
+        ("Seeds", seeds),
+        ("Command", context.command),
+        ("Made at", moment_text(context.created_at_seconds)),
+        ("Took", f"{context.wall_seconds:,.1f} s"),
+        ("Versions", ", ".join(f"{name} {number}" for name, number in context.versions.items())),
+    ]

@@ -57,6 +57,21 @@ class FileChange:
             return self.present_link != self.planned.link_to
         return self.present != self.planned.content or self.present_mode != self.planned.mode
 
+    @property
+    def verb(self) -> str:
+        """What happens to the file: `new`, `changed`, `mode` or `removed`."""
+        if self.planned.absent:
+            return "removed"
+        if self.present is None and self.present_link is None:
+            return "new"
+        return "mode" if self.planned.link_to is None and self.present == self.planned.content else "changed"
+
+    @property
+    def line_counts(self) -> tuple[int, int]:
+        """Lines added and removed; (0, 0) for links and binaries."""
+        lines = list(self.difference())[2:]
+        return sum(line[:1] == "+" for line in lines), sum(line[:1] == "-" for line in lines)
+
     def difference(self) -> Iterator[str]:
         """Yield the lines of a unified diff."""
         planned = b"" if self.planned.absent else self.planned.content
