@@ -1,6 +1,8 @@
 """`slurm-energy status`."""
 
 import os
+import shutil
+import textwrap
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -9,10 +11,14 @@ import click
 from slurm_energy.cli.context import JSON_OPTION, print_json, settings
 from slurm_energy.cli.daemon_line import asked, json_document
 from slurm_energy.cli.installing.plugin_check import check_plugin
+from slurm_energy.cli.records import where_to_run
+from slurm_energy.errors import DaemonUnavailable
 from slurm_energy.reporting.visible import visible
 from slurm_energy.wire.codec import Message
 
 STATUS_SECONDS = 35.0
+MAX_CHARACTERS = 400
+"""Of one value."""
 
 
 @click.command(epilog="Example: slurm-energy status --json")
@@ -23,26 +29,41 @@ def status(as_json: bool) -> int:
     Exit code 1 when it does not answer.
     """
     config = settings()
-    document = json_document(asked(config.daemon.socket_path, Message("query", {"what": "status"}), STATUS_SECONDS))
+    try:
+        reply = asked(config.daemon.socket_path, Message("query", {"what": "status"}), STATUS_SECONDS)
+    except DaemonUnavailable as error:
+        raise DaemonUnavailable(where_to_run(config) or str(error)) from error
+    document = json_document(reply)
     found = check_plugin(config, os.environ)
     if found is not None:
         document = {**document, "plugin_at_next_start_of_slurmctld": found.says}
     if as_json:
         print_json(document)
         return 0
-    for line in status_lines(document):
+    for line in status_lines(document, width=shutil.get_terminal_size((0, 0)).columns):
         click.echo(line)
     return 0
 
 
-def status_lines(document: Mapping[str, Any], indent: str = "") -> Iterator[str]:
-    """Yield a nested document as `name: value` lines."""
+def status_lines(document: Mapping[str, Any], indent: str = "", width: int = 0) -> Iterator[str]:
+    """Yield a nested document as `name: value` lines.
+
+    Args:
+        document: What the daemon answered.
+        indent: In front of each line.
+        width: Of the terminal; 0 leaves long lines as they are.
+    """
     for key, value in document.items():
         name = visible(str(key)).replace("_", " ")
         if isinstance(value, Mapping):
             yield f"{indent}{name}:"
-            yield from status_lines(value, indent + "  ")
-        elif value is None:
-            yield f"{indent}{name}: none"
+            yield from status_lines(value, indent + "  ", width)
+            continue
+        shown = "none" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+        line = f"{indent}{name}: {visible(shown, MAX_CHARACTERS)}"
+        if width and len(line) > width:
+            yield from textwrap.wrap(
+                line, width, subsequent_indent=f"{indent}    ", break_long_words=False, break_on_hyphens=False
+            )
         else:
-            yield f"{indent}{name}: {visible(f'{value:g}' if isinstance(value, float) else str(value), 200)}"
+            yield line

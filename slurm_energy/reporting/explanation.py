@@ -200,7 +200,7 @@ def render_decisions(records: Sequence[DecisionRecord], console: Console) -> Non
             visible(record.asked.user_name or f"uid {record.asked.user_id}", 16),
             visible(record.asked.name or "(no name)", 24),
             record.mode.value,
-            visible(record.message or ", ".join(reason.code for reason in record.reasons), 160),
+            visible(record.message or " ".join(reason.sentence for reason in record.reasons), 160),
             record.decision_id,
         )
         for record in records

@@ -392,6 +392,13 @@ def test_decisions_keep_time_and_job_whole(width: int) -> None:
     assert all(len(line) <= width for line in lines[:4])
 
 
+def test_a_decision_without_a_message_gives_its_reasons_in_words() -> None:
+    record = make_story().decision
+    assert record is not None
+    text = printed(render_decisions, (replace(record, message=""),), width=200)
+    assert record.reasons[0].sentence in text and record.reasons[0].code not in text.split()
+
+
 @pytest.mark.parametrize(
     ("changes", "text"),
     [
