@@ -49,7 +49,7 @@ _DECISION_COLUMNS = (
     FittedColumn(heading="User", rank=2, shortest=6),
     FittedColumn(heading="Name", rank=1, shortest=8),
     FittedColumn(heading="Mode", rank=3),
-    FittedColumn(heading="Decision", shortest=24),
+    FittedColumn(heading="Decision", shortest=20),
     FittedColumn(heading="Id", rank=4),
 )
 _COMPARISON_COLUMNS = (
