@@ -121,7 +121,7 @@ def decision(
 ) -> int:
     """Measure decisions at several sizes of a cluster, alone and through a daemon of its own.
 
-    Needs no Slurm and no GPU. Missed goals are shown as missed; the exit code does not tell them.
+    Needs no Slurm and no GPU. Missed goals are shown as missed; the exit code does not depend on them.
     """
     from slurm_energy.lab.bench.run import BenchPlan  # noqa: PLC0415  # heavy, when needed
 

@@ -47,8 +47,8 @@ def rules_document() -> list[dict[str, Any]]:
                     {
                         "name": setting.name,
                         "default": setting.default,
-                        "least": setting.low,
-                        "most": setting.high,
+                        "min": setting.low,
+                        "max": setting.high,
                         "meaning": setting.meaning,
                     }
                     for setting in entry.settings

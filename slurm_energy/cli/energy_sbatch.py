@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import PurePath
 
-from slurm_energy.cli.sbatch.process import Outcome, child_environment, end_as, find_sbatch, run_between_streams
+from slurm_energy.cli.sbatch.process import SbatchResult, child_environment, end_as, find_sbatch, run_between_streams
 from slurm_energy.config import Config, load_config
 from slurm_energy.errors import SlurmEnergyError, plain_words
 from slurm_energy.reporting.visible import say
@@ -64,11 +64,11 @@ def _config() -> Config:
         return Config()
 
 
-def _add_line(outcome: Outcome, words: Sequence[bytes], config: Config, *, speaks: bool) -> None:
+def _add_line(outcome: SbatchResult, words: Sequence[bytes], config: Config, *, speaks: bool) -> None:
     """Say what is to be said once sbatch has ended; what the plugin said of a job that was refused is left unsaid."""
     if outcome.exit_code != 0:
         if _UNCLEAR.search(outcome.stderr):
-            say("the job may have been accepted all the same: look with 'squeue --me' before submitting again")
+            say("the job may have been accepted: check with 'squeue --me' before you submit again")
         else:
             _say_unknown_option(outcome.stderr)
     elif outcome.stdout.startswith(b"Usage: ") and _HELP_WORDS.intersection(words):

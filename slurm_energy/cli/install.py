@@ -258,5 +258,5 @@ def next_steps(
         # In this order: a slurmd that has Alloc in PrologFlags before slurmctld has it drains its node.
         yield "  systemctl restart slurmctld                  (loads the plugin; running jobs stay)"
         yield "  copy slurm.conf to all hosts, where they do not share it"
-        yield "  scontrol reconfigure                         (tells the nodes)"
+        yield "  scontrol reconfigure                         (the nodes read slurm.conf)"
     yield "  slurm-energy doctor                          (checks all of it and says how to fix what is wrong)"

@@ -68,7 +68,7 @@ def up(
     directory: Path | None,
     keep: bool,
 ) -> int:
-    """Start a lab and return when its nodes are idle; it goes on running until `lab down`."""
+    """Start a lab and return when its nodes are idle; it keeps running until `lab down`."""
     spec = LabSpec(
         name=name,
         directory=directory,
@@ -168,7 +168,7 @@ def logs(name: str, which: str | None, lines: int) -> int:
 
 
 @lab.command(epilog="Example: slurm-energy lab demo --policy oracle")
-@click.option("--policy", default="oracle", show_default=True, help="Policy to hold against Slurm's default.")
+@click.option("--policy", default="oracle", show_default=True, help="Policy to compare with Slurm's default.")
 @click.option(
     "--workload",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),

@@ -99,7 +99,7 @@ def graph_page(generated: str) -> str:
         f"[{-schema.LARGEST:g}, {schema.LARGEST:g}].",
         "",
         "The source says where a value comes from. What a cluster under Slurm does not tell is listed",
-        "[there](../explanation/hierarchy.md#what-slurm-does-not-tell).",
+        "[there](../explanation/hierarchy.md#what-slurm-does-not-report).",
         "",
         "## Vertices",
     ]

@@ -23,7 +23,7 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 def report() -> None:
     """Report the energy of jobs, users or partitions.
 
-    Everybody sees his own jobs; root and Slurm's user see all. Unknown energy is shown as unknown, never as 0.
+    Users see their own jobs; root and SlurmUser see all. Unknown energy is shown as unknown, never as 0.
     """
 
 
@@ -121,10 +121,10 @@ def _print(found: EnergyReport, *, as_json: bool, as_csv: bool, as_html: bool) -
 @JSON_OPTION
 @DATABASE_OPTION
 def explain(job_id: int, as_json: bool, database: str | None) -> int:
-    """Tell a job's whole story, from what was asked to what was measured.
+    """Show everything recorded of a job, from the request to the measured energy.
 
-    What was asked, what was decided and why, what was applied and observed, and what was predicted against what
-    came. Works while the daemon is away if the database can be read.
+    What was asked, what was decided and why, what was applied and observed, and what was predicted
+    against what was measured. Works while the daemon is away if the database can be read.
     """
     record = explanation(settings(), job_id, database)
     if as_json:
@@ -157,7 +157,7 @@ def decisions(
     """List the latest decisions, newest first.
 
     A decision without a job is one whose submission Slurm refused, or whose job has not been seen yet. Times are this
-    machine's. `slurm-energy explain JOB` tells one in full.
+    machine's. `slurm-energy explain JOB` shows one in full.
     """
     if since is not None and until is not None and since >= until:
         raise click.UsageError("--since is not before --until")

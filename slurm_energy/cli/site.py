@@ -80,7 +80,7 @@ def read_slurm_conf(path: Path, root: Path = Path("/")) -> dict[str, str]:
 
     Of SlurmctldHost every line counts, the first controller first: they are joined with commas.
 
-    A file that cannot be read gives nothing: what is missing is told by whoever needs it.
+    A file that cannot be read gives nothing: the caller reports what is missing.
     """
     found: dict[str, str] = {}
     _read_into(found, path, root, {"left": MAX_INCLUDES})

@@ -24,7 +24,7 @@ MAX_CHARACTERS = 400
 @click.command(epilog="Example: slurm-energy status --json")
 @JSON_OPTION
 def status(as_json: bool) -> int:
-    """Show whether the daemon answers and what it has done.
+    """Show whether the daemon answers, its state and its counters.
 
     Exit code 1 when it does not answer.
     """

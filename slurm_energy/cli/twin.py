@@ -21,7 +21,7 @@ def twin() -> None:
 @click.option(
     "--world",
     metavar="NAME|FILE",
-    help="Cluster to replay on; else one made from what the accounting shows, with what is assumed told.",
+    help="Cluster to replay on; else one made from the accounting; what is assumed is printed.",
 )
 @comparison_options
 def replay(
@@ -100,7 +100,7 @@ def workload(
         list_generators()
         return 0
     if output is None:
-        raise click.UsageError("say with --output FILE where the jobs shall be written")
+        raise click.UsageError("name the file to write with --output FILE")
     settings = dict(_setting(text) for text in given)
     if hours is not None:
         settings["hours"] = str(hours)

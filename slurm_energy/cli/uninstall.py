@@ -32,12 +32,12 @@ from slurm_energy.node.settings import load_settings
 
 
 @click.command(epilog="Example: slurm-energy uninstall --role node --dry-run")
-@host_options("Take our lines out of slurm.conf; otherwise they are only shown.")
+@host_options("Remove our lines from slurm.conf; otherwise they are only shown.")
 @click.option("--node", help="Name of this node in Slurm, where the host's short name is another.")
 @click.option(
     "--sbatch-options",
     is_flag=True,
-    help="Take also the options of sbatch away: scripts with `#SBATCH --energy` are refused then.",
+    help="Remove the options of sbatch too: sbatch then refuses scripts with `#SBATCH --energy`.",
 )
 def uninstall(
     *,
@@ -51,14 +51,14 @@ def uninstall(
     dry_run: bool,
     yes: bool,
 ) -> int:
-    """Take away what install wrote, after showing what would change.
+    """Remove what install wrote, after showing what would change.
 
     Nodes first, the controller last. On a node every clock that is still ours is put back, also under running jobs,
     and waiting reports are delivered. Settings, database and what could not be delivered stay and are named. sbatch
-    goes on accepting the options of energy, without any effect, until --sbatch-options takes them away, too.
+    keeps accepting the --energy options, without effect, until --sbatch-options removes them.
     """
     if root == Path("/") and os.geteuid() != 0 and not dry_run:
-        raise ConfigError("only root may uninstall; --dry-run shows what would be taken away")
+        raise ConfigError("only root may uninstall; --dry-run shows what would be removed")
     config = present_settings(root)
     chosen = chosen_roles(roles, config)
     click.echo(f"Role of this host: {', '.join(chosen)}", err=True)
@@ -92,19 +92,19 @@ def uninstall(
 
 
 def _refusal(installation: Installation, roles: Sequence[str], edit_slurm_conf: bool) -> list[str]:
-    """Return why nothing may be taken away yet."""
+    """Return why nothing may be removed yet."""
     lines = installation.site.lines(add=False)
     if "controller" in roles and lines and not edit_slurm_conf and installation.site.asks_at_submission:
         return [
             f"slurm.conf still names {JOB_SUBMIT_PLUGIN}: without it slurmctld does not start. Nothing was changed.",
             *lines,
-            "Change it so and run this again, or let --edit-slurm-conf do it.",
+            "Change slurm.conf so and run this again, or use --edit-slurm-conf.",
         ]
     if "node" in roles and "controller" not in roles and installation.site.would_drain_without_files:
         return [
             f"{installation.site.path} has hooks that drain a node without our files. Nothing was changed.",
             *lines,
-            "Change it so on every host, `scontrol reconfigure`, then run this again.",
+            "Change slurm.conf so on every host, `scontrol reconfigure`, then run this again.",
         ]
     return []
 
@@ -181,13 +181,13 @@ def _tell(text: str) -> None:
 
 
 def _say_nothing(text: str) -> None:
-    """Take no notice of what is being done."""
+    """Ignore progress messages."""
 
 
 def _remaining(config: Config, roles: Sequence[str], sbatch_options: bool, alloc: str) -> Iterator[str]:
     """Yield what is still there, and what a person still has to do; `alloc` is the slurm.conf that has our flag."""
     yield ""
-    yield "Stays:"
+    yield "Left on this host:"
     yield f"  {CONFIG_DIRECTORY}                       (settings; copies of what was changed lie beside the files)"
     if "controller" in roles:
         yield f"  {config.daemon.state_directory}          (the daemon's state)"
@@ -196,9 +196,9 @@ def _remaining(config: Config, roles: Sequence[str], sbatch_options: bool, alloc
         yield f"  {config.node.log_path}"
     if alloc:
         yield f"  Alloc in PrologFlags, in {alloc}: nodes that still have it are drained by their next job when"
-        yield "    slurmctld has it no more. It does no harm; take it out only while no job starts (partitions DOWN)."
+        yield "    slurmctld no longer has it. It does no harm; remove it only while no job starts (partitions DOWN)."
     if not sbatch_options:
-        yield "  sbatch's options --energy..., without effect  (--sbatch-options takes them away, too)"
+        yield "  sbatch's options --energy..., without effect  (--sbatch-options removes them)"
     yield f"  {Path(sys.executable).parent.parent}                     (the package: remove the folder)"
     if "controller" in roles:
         yield "Next:"

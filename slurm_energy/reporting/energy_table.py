@@ -20,7 +20,7 @@ _SHORTEST = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Column:
+class ReportColumn:
     """Heading and whether its cells are numbers."""
 
     heading: str
@@ -34,7 +34,7 @@ class Cells:
     """A report as texts, not yet made safe for any medium."""
 
     title: str
-    columns: tuple[Column, ...]
+    columns: tuple[ReportColumn, ...]
     rows: tuple[tuple[str, ...], ...]
     total: tuple[str, ...]
     notes: tuple[str, ...]
@@ -58,17 +58,17 @@ def report_cells(report: EnergyReport, now_seconds: float) -> Cells:
     return Cells(title=TITLES[report.kind], columns=columns, rows=rows, total=total, notes=_notes(report, now_seconds))
 
 
-def _leading_columns(kind: str) -> tuple[Column, ...]:
+def _leading_columns(kind: str) -> tuple[ReportColumn, ...]:
     if kind != "job":
-        return (Column(heading=kind.capitalize(), is_number=False), Column(heading="Jobs", rank=1))
+        return (ReportColumn(heading=kind.capitalize(), is_number=False), ReportColumn(heading="Jobs", rank=1))
     ranks = {"Job": 0, "User": 5, "Name": 1, "Partition": 6, "State": 2}
-    return tuple(Column(heading=heading, is_number=False, rank=rank) for heading, rank in ranks.items())
+    return tuple(ReportColumn(heading=heading, is_number=False, rank=rank) for heading, rank in ranks.items())
 
 
-def _number_columns(kind: str) -> tuple[Column, ...]:
+def _number_columns(kind: str) -> tuple[ReportColumn, ...]:
     wait, run = ("Wait", "Run") if kind == "job" else ("Mean wait", "Mean run")
     ranks = {"GPU energy": 0, "Host energy": 9, "Covered": 8, wait: 7, run: 3, "Saving (predicted)": 4}
-    return tuple(Column(heading=heading, rank=rank) for heading, rank in ranks.items())
+    return tuple(ReportColumn(heading=heading, rank=rank) for heading, rank in ranks.items())
 
 
 def job_label(job: JobEnergyRecord) -> str:
@@ -169,7 +169,7 @@ def render_table(report: EnergyReport, console: Console, now_seconds: float | No
         console.print(Text(visible(note), style="dim"))
 
 
-def _column(column: Column) -> FittedColumn:
+def _column(column: ReportColumn) -> FittedColumn:
     # A job's number must stay whole: `12345_678` cut short is another job's.
     shortest = None if column.is_number or column.heading == "Job" else _SHORTEST
     return FittedColumn(heading=column.heading, is_number=column.is_number, rank=column.rank, shortest=shortest)

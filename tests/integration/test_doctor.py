@@ -17,7 +17,7 @@ from slurm_energy import __version__
 from slurm_energy.cli.doctor import daemon_checks as doctor_of_the_daemon
 from slurm_energy.cli.doctor.command import examine, situation_of
 from slurm_energy.cli.doctor.daemon_checks import daemon_checks
-from slurm_energy.cli.doctor.finding import Finding, Situation, Verdict
+from slurm_energy.cli.doctor.finding import Finding, HostFacts, Verdict
 from slurm_energy.cli.doctor.node_checks import node_checks
 from slurm_energy.cli.doctor.slurm_checks import slurm_checks
 from slurm_energy.cli.main import main
@@ -87,7 +87,7 @@ class Site:
             document.setdefault(name, {}).update(values)
         return parse_config(document, source="test", environment={})
 
-    def situation(self, *roles: str, **sections: dict[str, object]) -> Situation:
+    def situation(self, *roles: str, **sections: dict[str, object]) -> HostFacts:
         """Return what the checks see."""
         return situation_of(self.config(**sections), roles, {"SLURMD_NODENAME": "n1"})
 

@@ -12,7 +12,7 @@ import click
 from slurm_energy.cli.context import JSON_OPTION, print_json, settings_path
 from slurm_energy.cli.doctor.cluster_checks import cluster_checks
 from slurm_energy.cli.doctor.daemon_checks import daemon_checks
-from slurm_energy.cli.doctor.finding import Finding, Situation, Verdict, by_severity, fail, ok
+from slurm_energy.cli.doctor.finding import Finding, HostFacts, Verdict, by_severity, fail, ok
 from slurm_energy.cli.doctor.node_checks import node_checks
 from slurm_energy.cli.doctor.slurm_checks import slurm_checks
 from slurm_energy.cli.installing.roles import ROLES
@@ -61,7 +61,7 @@ def _exists(path: Path) -> bool:
         return False
 
 
-def situation_of(config: Config, roles: tuple[str, ...], environment: Mapping[str, str]) -> Situation:
+def situation_of(config: Config, roles: tuple[str, ...], environment: Mapping[str, str]) -> HostFacts:
     """Return what the checks may look at; slurmctld's own word on its settings wins over the file."""
     slurm_conf = slurm_conf_path(config, environment)
     conf = read_slurm_conf(slurm_conf)
@@ -72,7 +72,7 @@ def situation_of(config: Config, roles: tuple[str, ...], environment: Mapping[st
             if match is not None and match.group(3) != "(null)":
                 key, number, value = match.group(1).lower(), match.group(2), match.group(3)
                 conf[key] = f"{conf[key]},{value}" if number not in (None, "0") and key in conf else value
-    return Situation(
+    return HostFacts(
         config=config,
         roles=roles or detected_roles(config, environment),
         environment=environment,
@@ -92,10 +92,10 @@ def situation_of(config: Config, roles: tuple[str, ...], environment: Mapping[st
 )
 @JSON_OPTION
 def doctor(roles: tuple[str, ...], as_json: bool) -> int:
-    """Check every assumption and say how to fix what does not hold.
+    """Check the installation and say how to fix what is wrong.
 
-    Run it as root on the controller: it then asks as the daemon's user, and judges every node by what the node told
-    the daemon. What does not work comes first. Exit code 1 when anything fails.
+    Run it as root on the controller: it then asks as the daemon's user, and checks every node by what the node
+    reported to the daemon. Failures come first. Exit code 1 when anything fails.
     """
     seen = by_severity(examine(settings_path(), ROLES if "all" in roles else tuple(dict.fromkeys(roles))))
     if not as_json:

@@ -108,7 +108,7 @@ def _finding(gpu_type: GpuTypeName, assumed_watts: float, found: Sequence[tuple[
     known = [watts for _node, watts in found if watts is not None]
     above = [node for node, watts in found if watts is not None and watts > assumed_watts * (1.0 + LIMIT_TOLERANCE)]
     if not known:
-        return skip(POWER_LIMITS, f"{gpu_type}: no board tells its own; clocks are chosen for {assumed_watts:g} W")
+        return skip(POWER_LIMITS, f"{gpu_type}: no board reports its own; clocks are chosen for {assumed_watts:g} W")
     highest, lowest = max(known), min(known)
     place = "under [gpu_power_limits_watts] in slurm-energy.toml, on the controller and these nodes"
     setting = f'"{gpu_type}" = {highest:g} {place}'
@@ -141,7 +141,7 @@ def gpu_type_checks(config: Config, nodes: Sequence[NodeGpuTypes]) -> Iterator[F
         if name is not None:
             models.setdefault(name, []).append(_word(slurm_type))
         else:
-            text = f"{_word(slurm_type)}: none until it is known which GPU it is; energy is measured all the same"
+            text = f"{_word(slurm_type)}: none until it is known which GPU it is; energy is measured anyway"
             yield ok(SAVING, text)
     for model, words in models.items():
         yield _saving(config, model, words)
@@ -166,7 +166,7 @@ def _identity(config: Config, slurm_type: str | None, nodes: Sequence[NodeGpuTyp
         text = f"{word}: {several(names)} is not in the catalogue: energy is measured, the clock stays at its default"
         if taken is None:
             return warn(GPU_TYPES, text, "nothing to set: a row in energy_model/catalog, with its source, adds a model")
-        return fail(GPU_TYPES, f"{text}; yet it is taken for {taken}", f"remove {word} {AFTERWARDS}")
+        return fail(GPU_TYPES, f"{text}; but it is taken for {taken}", f"remove {word} {AFTERWARDS}")
     if taken is None:
         known = f'"{word}" = "{model}"' if model else f'"{word}" = "CATALOGUE-NAME" (see slurm-energy config check)'
         text = f"{word} is not in the catalogue: no clock is chosen for it"

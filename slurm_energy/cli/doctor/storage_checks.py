@@ -16,7 +16,7 @@ from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from slurm_energy.cli.doctor.finding import Finding, Situation, fail, ok, skip, warn
+from slurm_energy.cli.doctor.finding import Finding, HostFacts, fail, ok, skip, warn
 from slurm_energy.cli.records import sqlite_path
 from slurm_energy.config import Config
 from slurm_energy.errors import SchemaVersionError, SlurmEnergyError
@@ -109,7 +109,7 @@ def _read(reader: int) -> str:
     return answer.decode("utf-8", "replace")
 
 
-def storage_checks(situation: Situation) -> Iterator[Finding]:
+def storage_checks(situation: HostFacts) -> Iterator[Finding]:
     """Yield whether the daemon's user can use what the daemon needs."""
     config = situation.config
     user = service_user(config.cluster.slurm_user)
@@ -138,7 +138,7 @@ def storage_checks(situation: Situation) -> Iterator[Finding]:
         yield _asked(user, "daemon's report key", f"{path} is open to {user.name}", _readable(path), fix)
 
 
-def _slurm_user(situation: Situation, user: ServiceUser) -> Finding:
+def _slurm_user(situation: HostFacts, user: ServiceUser) -> Finding:
     """Return whether slurmctld asks as a user whom the daemon answers."""
     theirs = situation.conf.get("slurmuser", "").partition("(")[0]
     if theirs in ("", user.name, str(user.user_id), "root"):

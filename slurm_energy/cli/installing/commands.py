@@ -35,7 +35,7 @@ _PAGES = {
 
 
 def command_files(roles: tuple[str, ...], python: Path, root: Path, remarks: list[str]) -> Iterator[PlannedFile]:
-    """Yield links, pages and completions; a command of somebody else's stays and is told in `remarks`."""
+    """Yield links, pages and completions; a command of another package stays, with a line in `remarks`."""
     for name, where in COMMANDS.items():
         if not set(where) & set(roles):
             continue

@@ -27,7 +27,7 @@ class PlannedFile:
         mode: Its permissions.
         link_to: Where it leads when it is a symbolic link.
         absent: Whether it should not be there.
-        is_generated: Whether nobody edits it, so that no copy of an old one is kept.
+        is_generated: Whether it is generated and never edited, so that no copy of an old one is kept.
     """
 
     path: Path
@@ -137,7 +137,7 @@ def _resolved(root: Path, path: Path) -> Path:
 
 
 def write(change: FileChange, now_seconds: float) -> Path | None:
-    """Write a file whole or not at all, or take it away, and return the copy that was made of the old one.
+    """Write a file whole or not at all, or remove it, and return the copy that was made of the old one.
 
     Raises:
         ConfigError: it cannot be written; the old file is as it was.

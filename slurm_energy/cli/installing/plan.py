@@ -1,6 +1,6 @@
 """The files of each role on a host: pure planning, from settings, templates and what is there already.
 
-`Installation.files` is the one list of them: `install` writes what it names, and `uninstall` takes the same away.
+`Installation.files` is the one list of them: `install` writes what it names, and `uninstall` removes the same.
 """
 
 import re
@@ -64,7 +64,7 @@ class Installation:
         return planned
 
     def removals(self, *, with_sbatch_options: bool) -> list[PlannedFile]:
-        """Return the same files as they should be afterwards, in the order in which they are taken away.
+        """Return the same files as they should be afterwards, in the order in which they are removed.
 
         The settings stay, for whoever installs again; so does what another role of this host needs, and so do the
         options of sbatch, unless they are to go as well.
@@ -149,6 +149,7 @@ class Installation:
             if line.startswith("#")
         }
         old = (SPANK_PLUGIN, str(OWN_PLUGSTACK))
+        ours.add("# A host without that file submits all the same, without these options.")  # of an earlier version
         ours.add(
             "# Keep it optional: then a missing file costs these options, not the submission."
         )  # of an earlier version
@@ -267,7 +268,7 @@ class Installation:
                     yield from self._earlier_links(path.parent)
 
     def _earlier_links(self, folder: Path) -> Iterator[PlannedFile]:
-        """Yield, to be taken away, the links by which a folder of the site led to our hooks in an earlier version."""
+        """Yield, to be removed, the links by which a folder of the site led to our hooks in an earlier version."""
         for entry in sorted(under(self._options.root, folder).iterdir()):
             if entry.is_symlink() and entry.readlink().is_relative_to(CONFIG_DIRECTORY):
                 yield PlannedFile(path=folder / entry.name, link_to=entry.readlink(), absent=True)

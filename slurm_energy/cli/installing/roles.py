@@ -34,7 +34,7 @@ EARLIER_FILES = (
     CONFIG_DIRECTORY / "prolog.d" / "50-slurm-energy.sh",
     CONFIG_DIRECTORY / "epilog.d" / "50-slurm-energy.sh",
 )
-"""What an earlier version had written; `uninstall` takes it away."""
+"""What an earlier version had written; `uninstall` removes it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +46,7 @@ class InstallOptions:
         roles: Any of `controller`, `node`, `login`.
         python: Interpreter that units and hooks use.
         scheduler: `systemd` or `cron` for the node's timers.
-        edit_slurm_conf: Whether slurm.conf is edited; else its lines are only told.
+        edit_slurm_conf: Whether slurm.conf is edited; else its lines are only shown.
         several_hooks: Whether Slurm takes several lines of Prolog and of Epilog (24.05 and newer).
         plugin_directory: Slurm's plugin folder; None: found.
         built_plugins: Folder with freshly built plugins; None: none are installed.

@@ -20,9 +20,10 @@ HOOK_PATTERN = "/bin/tru[e_]"
 MARK = "# slurm-energy"
 """At the end of a line: our word in it was added by `install`, and goes with `uninstall`."""
 HEADER = (
-    f"{MARK}: added by `slurm-energy install`, taken away by `slurm-energy uninstall`.",
+    f"{MARK}: added by `slurm-energy install`, removed by `slurm-energy uninstall`.",
     f"{MARK}: Prolog and Epilog match our hook, {HOOK_PATH}, and /bin/true: a node without our files runs the latter.",
 )
+EARLIER_HEADER = f"{MARK}: added by `slurm-energy install`, taken away by `slurm-energy uninstall`."
 TAKEN_OUT = "# slurm-energy took energy out, since slurmctld would not start with it; before: "
 """Begins the comment that keeps a JobSubmitPlugins line as it was before `plugin check --before-start` changed it."""
 EARLIER_HOOK_PATTERNS = ("/etc/slurm-energy/prolog.d/*", "/etc/slurm-energy/epilog.d/*")
@@ -45,7 +46,7 @@ class ConfFile:
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _ConfPlace:
     """One `Key=value` in a file."""
 
     file: int
@@ -116,7 +117,8 @@ def with_energy(
     if added:
         main = texts[0]
         text = main.text if main.text.endswith("\n") or not main.text else main.text + "\n"
-        header = [line for line in HEADER if line not in text.splitlines()]
+        present = text.splitlines()
+        header = [line for line in HEADER if line not in present and EARLIER_HEADER not in present]
         texts[0] = replace(main, text=text + "".join(f"{line}\n" for line in [*header, *added]))
     return tuple(texts)
 
@@ -133,7 +135,12 @@ def without_energy(files: Iterable[ConfFile]) -> tuple[ConfFile, ...]:
         for place in reversed(list(_places(texts, key))):
             _take_away(texts, key, place)
     return tuple(
-        replace(file, text="".join(line for line in file.text.splitlines(keepends=True) if line.rstrip() not in HEADER))
+        replace(
+            file,
+            text="".join(
+                line for line in file.text.splitlines(keepends=True) if line.rstrip() not in (*HEADER, EARLIER_HEADER)
+            ),
+        )
         for file in texts
     )
 
@@ -164,7 +171,7 @@ def _pair(key: str) -> re.Pattern[str]:
     return re.compile(rf'(?<![^\s])({key}\s*=\s*)("[^"]*"|[^\s"#]*)', re.IGNORECASE)
 
 
-def _places(files: list[ConfFile], key: str) -> Iterator[_Place]:
+def _places(files: list[ConfFile], key: str) -> Iterator[_ConfPlace]:
     pattern = _pair(key)
     for number, file in enumerate(files):
         lines = file.text.splitlines()
@@ -176,7 +183,7 @@ def _places(files: list[ConfFile], key: str) -> Iterator[_Place]:
                 raise ConfigError(
                     f"{file.path}, line {at + 1}: write {key} in a line of its own, without \\ at its end"
                 )
-            yield _Place(number, at, match.group(2).strip('"'))
+            yield _ConfPlace(number, at, match.group(2).strip('"'))
 
 
 def _add_word(files: list[ConfFile], key: str, word: str, added: list[str]) -> None:
@@ -208,7 +215,7 @@ def _add_hook(files: list[ConfFile], key: str, several: bool, added: list[str]) 
         files[place.file] = replace(files[place.file], text="".join(lines))
 
 
-def _take_away(files: list[ConfFile], key: str, place: _Place) -> None:
+def _take_away(files: list[ConfFile], key: str, place: _ConfPlace) -> None:
     if key in {"Prolog", "Epilog"}:
         if is_our_hook(place.value):
             _set_value(files, key, place, "", mark=False)
@@ -219,7 +226,7 @@ def _take_away(files: list[ConfFile], key: str, place: _Place) -> None:
         _set_value(files, key, place, ",".join(kept), mark=False)
 
 
-def _set_value(files: list[ConfFile], key: str, place: _Place, value: str, *, mark: bool) -> None:
+def _set_value(files: list[ConfFile], key: str, place: _ConfPlace, value: str, *, mark: bool) -> None:
     """Write another value; an empty one takes the pair away, and its line when nothing else stands there."""
     file = files[place.file]
     lines = file.text.splitlines(keepends=True)

@@ -113,7 +113,7 @@ def _ancestors() -> Iterator[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class SbatchResult:
     """How sbatch ended, and the beginning of what it said."""
 
     wait_status: int
@@ -221,7 +221,7 @@ def open_standard_streams() -> None:
 
 def run_between_streams(
     path: str, arguments: Sequence[bytes], environment: Mapping[str, str], hold: re.Pattern[bytes]
-) -> Outcome:
+) -> SbatchResult:
     """Run a program with the caller's stdin, copy its stdout and stderr as they come, and wait for it.
 
     Args:
@@ -250,7 +250,7 @@ def run_between_streams(
     lines = _HeldLines(hold)
     kept = _copy_until_end(child, {out_read: 1, err_read: 2}, lines)
     _, status = os.waitpid(child, 0)
-    return Outcome(
+    return SbatchResult(
         wait_status=status, stdout=kept[out_read], stderr=kept[err_read], held=tuple(lines.held[:_MAX_HELD_LINES])
     )
 
@@ -308,7 +308,7 @@ def _write_all(target: int, chunk: bytes) -> None:
             return
 
 
-def end_as(outcome: Outcome) -> int:
+def end_as(outcome: SbatchResult) -> int:
     """Return sbatch's exit code; if a signal ended it, end by the same signal (128 + number where that fails)."""
     code = outcome.exit_code
     if code >= 0:

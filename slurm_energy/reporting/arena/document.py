@@ -16,7 +16,7 @@ from slurm_energy.evaluation.sweep import SweepResult
 from slurm_energy.reporting.visible import visible
 
 _PACKAGES = ("numpy", "scipy")
-_MOST_KINDS = 8
+_MAX_KINDS = 8
 FORMAT = "slurm-energy-arena"
 FORMAT_VERSION = 1
 
@@ -64,7 +64,7 @@ def notes_of(result: ArenaResult, assumptions: tuple[str, ...] = ()) -> tuple[st
     elif len(plan.seeds) < 8:
         notes.append(f"{len(plan.seeds)} seeds: intervals from so few are narrower than they should be.")
     if not plan.is_generated and len(plan.seeds) > 1:
-        notes.append("The jobs are those of a file for every seed: seeds change what is drawn beside it, nothing else.")
+        notes.append("The jobs are those of a file for every seed: seeds change only what is drawn in addition to it.")
     if any(record.metrics.unfinished_jobs for record in runs):
         notes.append(
             "Times are means over finished jobs. Jobs were left unfinished, so compare energy per unit of work and not "
@@ -103,8 +103,8 @@ def _refused(runs: Sequence[RunRecord]) -> Iterator[str]:
     whole = "every figure is of no work" if count == jobs else "figures are of the others"
     yield f"{count:,} of {jobs:,} jobs were refused, since nothing in the world could run them: {whole}."
     if most.unknown_kinds:
-        shown = ", ".join(visible(kind) for kind in most.unknown_kinds[:_MOST_KINDS])
-        more = f" and {len(most.unknown_kinds) - _MOST_KINDS} more" if len(most.unknown_kinds) > _MOST_KINDS else ""
+        shown = ", ".join(visible(kind) for kind in most.unknown_kinds[:_MAX_KINDS])
+        more = f" and {len(most.unknown_kinds) - _MAX_KINDS} more" if len(most.unknown_kinds) > _MAX_KINDS else ""
         yield (
             f"No device of the world has curves for work of kind {shown}{more}: give the devices such kinds, or the "
             "jobs others."

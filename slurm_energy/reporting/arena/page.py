@@ -25,12 +25,12 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "h")
 _STYLES = ("-", "--", "-.", ":")
 _NAME_WIDTH = 34
-_MOST_LINES = 12
-_MOST_STRETCHES = 72
+_MAX_LINES = 12
+_MAX_STRETCHES = 72
 _LINE_WIDTH = 1.4
-_MOST_SEEDS_SHOWN = 12
+_MAX_SEEDS_SHOWN = 12
 _FRONTIER_CAPTION = (
-    "Left and down is better. Points: means over seeds with 95 % intervals. Line: the least energy at which anybody "
+    "Left and down is better. Points: means over seeds with 95 % intervals. Line: the least energy at which any policy "
     "could carry the load of the first seed, for each mean run time."
 )
 
@@ -188,7 +188,7 @@ def _coarse_power(record: RunRecord) -> tuple[list[float], list[float]]:
     """Return edges in s and mean power of stretches, so few that lines of several policies can be told apart."""
     edges = np.array([0.0, *record.samples.seconds])
     joules = np.concatenate([[0.0], np.cumsum(np.array(record.samples.mean_watts) * np.diff(edges))])
-    step = max(1, -(-len(record.samples.seconds) // _MOST_STRETCHES))
+    step = max(1, -(-len(record.samples.seconds) // _MAX_STRETCHES))
     kept = np.unique(np.append(np.arange(0, len(edges), step), len(edges) - 1))
     watts = np.diff(joules[kept]) / np.diff(edges[kept])
     return edges[kept].tolist(), watts.tolist()
@@ -205,8 +205,8 @@ def _plain_log_ticks(axes: Axes) -> None:
     axes.xaxis.set_minor_formatter(NullFormatter())
 
 
-def _power_unit(most_watts: float) -> tuple[float, str]:
-    return (1e6, "MW") if most_watts >= 1e6 else (1e3, "kW") if most_watts >= 1e3 else (1.0, "W")
+def _power_unit(max_watts: float) -> tuple[float, str]:
+    return (1e6, "MW") if max_watts >= 1e6 else (1e3, "kW") if max_watts >= 1e3 else (1.0, "W")
 
 
 def _hours(seconds: Sequence[float]) -> list[float]:
@@ -218,7 +218,7 @@ def _first_seed(result: ArenaResult) -> list[RunRecord]:
     if not result.runs:
         return []
     seed = result.runs[0].seed
-    return [record for record in result.runs if record.seed == seed][:_MOST_LINES]
+    return [record for record in result.runs if record.seed == seed][:_MAX_LINES]
 
 
 def _name(text: str) -> str:
@@ -256,11 +256,11 @@ def _plots(result: ArenaResult, summary: ArenaSummary) -> list[dict[str, object]
 
 def _facts(result: ArenaResult, context: RunContext) -> list[tuple[str, str]]:
     plan = result.plan
-    seeds = ", ".join(map(str, plan.seeds[:_MOST_SEEDS_SHOWN])) + (", …" if len(plan.seeds) > _MOST_SEEDS_SHOWN else "")
+    seeds = ", ".join(map(str, plan.seeds[:_MAX_SEEDS_SHOWN])) + (", …" if len(plan.seeds) > _MAX_SEEDS_SHOWN else "")
     first = result.runs[0] if result.runs else None
     jobs = "none" if first is None else f"{first.workload_name}; {first.workload_source or 'no source noted'}"
     if plan.is_generated and first is not None:
-        jobs = f"{first.workload_name}, made anew for every seed"
+        jobs = f"{first.workload_name}, made again for every seed"
     length = "until no job is left"
     if first is not None and not plan.drain:
         length = f"{first.metrics.end_seconds / 3600.0:,.4g} h"

@@ -91,7 +91,8 @@ def test_a_damaged_checkpoint_is_no_fault_of_auto_and_everybody_who_checks_says_
 ) -> None:
     config = damaged_copy(tmp_path / "damaged")
     note = chosen_policy(config).note
-    assert note.startswith("policy oracle decides, because the learned policy cannot be served; fix: policy.checkpoint: ")
+    start = "policy oracle decides, because the learned policy cannot be served; fix: policy.checkpoint: "
+    assert note.startswith(start)
     assert f"{tmp_path}/damaged/{WEIGHTS_FILE} has SHA-256" in note
     assert list(site_faults(config)) == []
     assert list(site_notes(config)) == [note]
