@@ -18,12 +18,12 @@ from slurm_energy.forms import shown
 DEFAULT_CONFIG_PATH = Path("/etc/slurm-energy/slurm-energy.toml")
 CONFIG_PATH_VARIABLE = "SLURM_ENERGY_CONFIG"
 ENVIRONMENT_PREFIX = "SLURM_ENERGY_"
-_MOST_BITS = 63
+_MAX_BITS = 63
 """Of a whole number, beside its sign, as TOML has them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bound:
+class SettingBound:
     """Smallest and largest allowed value of a number."""
 
     low: float
@@ -31,7 +31,7 @@ class Bound:
 
 
 def _setting(default: Any, help_text: str, low: float | None = None, high: float | None = None) -> Any:
-    metadata = {"help": help_text, "bound": None if low is None or high is None else Bound(low=low, high=high)}
+    metadata = {"help": help_text, "bound": None if low is None or high is None else SettingBound(low=low, high=high)}
     if isinstance(default, dict):
         return field(default_factory=lambda: dict(default), metadata=metadata)
     return field(default=default, metadata=metadata)
@@ -281,7 +281,7 @@ def load_config(path: Path | None = None, environment: Mapping[str, str] = os.en
         raise ConfigError(f"configuration file {file} cannot be read: {error.strerror}; check its path") from error
     except (ValueError, RecursionError) as error:  # a whole number of 4,301 digits is a plain ValueError
         raise ConfigError(
-            f"configuration file {file} is no TOML: {error}; slurm-energy config check FILE tells when it is"
+            f"configuration file {file} is no TOML: {error}; slurm-energy config check FILE shows when it is"
         ) from error
     return parse_config(document, source=str(file), environment=environment)
 
@@ -344,7 +344,7 @@ def _from_text(text: str, kind: Any) -> Any:
         return text
 
 
-def _typed(value: Any, kind: Any, bound: Bound | None, thing: str) -> Any:
+def _typed(value: Any, kind: Any, bound: SettingBound | None, thing: str) -> Any:
     origin = get_origin(kind)
     if origin is Literal:
         if value not in get_args(kind):
@@ -353,7 +353,7 @@ def _typed(value: Any, kind: Any, bound: Bound | None, thing: str) -> Any:
     if origin is dict:
         if not isinstance(value, dict):
             raise ConfigError(f"{thing} is {shown(value)}, a table is needed")
-        item_bound = bound or (Bound(low=1, high=10_000) if get_args(kind)[1] is int else None)
+        item_bound = bound or (SettingBound(low=1, high=10_000) if get_args(kind)[1] is int else None)
         return {key: _typed(item, get_args(kind)[1], item_bound, f"{thing}.{key}") for key, item in value.items()}
     if origin is tuple:
         if not isinstance(value, list | tuple) or not all(isinstance(item, str) for item in value):
@@ -364,9 +364,9 @@ def _typed(value: Any, kind: Any, bound: Bound | None, thing: str) -> Any:
     return _scalar(value, kind, bound, thing)
 
 
-def _scalar(value: Any, kind: type, bound: Bound | None, thing: str) -> Any:
-    if isinstance(value, int) and value.bit_length() > _MOST_BITS:
-        raise ConfigError(f"{thing} is a whole number of {value.bit_length()} bits, TOML has {_MOST_BITS} and a sign")
+def _scalar(value: Any, kind: type, bound: SettingBound | None, thing: str) -> Any:
+    if isinstance(value, int) and value.bit_length() > _MAX_BITS:
+        raise ConfigError(f"{thing} is a whole number of {value.bit_length()} bits, TOML has {_MAX_BITS} and a sign")
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         value = float(value)
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
@@ -378,7 +378,7 @@ def _scalar(value: Any, kind: type, bound: Bound | None, thing: str) -> Any:
     return value
 
 
-def _inside(value: float, bound: Bound) -> bool:
+def _inside(value: float, bound: SettingBound) -> bool:
     return math.isfinite(value) and bound.low <= value <= bound.high
 
 

@@ -6,7 +6,7 @@ SlurmEnergyError
 ├── ValueRangeError      a value outside its bound, anywhere in the domain (also a ValueError)
 ├── WireError            a message that breaks the protocol
 │   ├── DeadlineExceeded   no complete answer before the deadline
-│   └── AuthenticationError  the sender is not who the message needs
+│   └── AuthenticationError  the sender could not be authenticated
 ├── DaemonUnavailable    nothing listens, or the daemon refuses for now
 ├── PermissionRefused    the caller may not see or do this
 ├── SlurmError           a Slurm command or answer
@@ -55,7 +55,7 @@ class DeadlineExceeded(WireError):
 
 
 class AuthenticationError(WireError):
-    """The sender of a message could not be proven."""
+    """The sender of a message could not be authenticated."""
 
 
 class DaemonUnavailable(SlurmEnergyError):
@@ -111,7 +111,7 @@ class CheckpointError(PolicyError):
 
 
 class TrainingError(SlurmEnergyError):
-    """There is nothing to learn from, or the training went astray."""
+    """There is nothing to learn from, or the training diverged."""
 
 
 class EvaluationError(SlurmEnergyError):

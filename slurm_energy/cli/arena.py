@@ -18,7 +18,7 @@ _OUT = click.Path(dir_okay=False, path_type=Path)
 def arena() -> None:
     """Compare policies on a simulated cluster.
 
-    Each figure has its interval over seeds, and the bound stands beside it that no policy can pass.
+    Each figure has its interval over seeds, next to the bound that no policy can pass.
     """
 
 
@@ -33,7 +33,10 @@ def comparison_options(command: _Command) -> _Command:
             help="A policy to compare; give it several times. `arena policies` lists them.",
         ),
         click.option(
-            "--reference", default="", metavar="NAME", help="Policy to hold the others against; else the first."
+            "--reference",
+            default="",
+            metavar="NAME",
+            help="Policy to compare the others with; the first one by default.",
         ),
         click.option("--hours", type=float, metavar="H", help="Length of a run; else the world's own."),
         click.option(
@@ -59,7 +62,7 @@ def comparison_options(command: _Command) -> _Command:
     epilog="Example: slurm-energy arena run --world chsac --policy slurm-default --policy adaptive-price --seeds 5"
 )
 @click.option("--world", required=True, metavar="NAME|FILE", help="A world of the package, or a TOML file.")
-@click.option("--workload", type=_FILE, metavar="FILE", help="Jobs to run in the place of the world's own generator.")
+@click.option("--workload", type=_FILE, metavar="FILE", help="Jobs to run in place of the world's own generator.")
 @click.option("--seeds", type=click.IntRange(1, 10_000), default=1, show_default=True, help="Number of seeds.")
 @click.option("--first-seed", type=click.IntRange(0), default=1, show_default=True, help="The first of them.")
 @click.option("--compat", is_flag=True, help="Draw from one stream, as the published simulator of world chsac does.")
@@ -83,7 +86,7 @@ def run(
 ) -> int:
     """Run policies on the same arrivals and print them side by side.
 
-    Exits with 1 when a run failed; the results of the others are printed all the same.
+    Exits with 1 when a run failed; the results of the others are printed anyway.
     """
     from slurm_energy.cli.comparison import Output, compare  # noqa: PLC0415  # numpy and scipy only when needed
     from slurm_energy.evaluation.arena_plan import ArenaPlan, seeds_from  # noqa: PLC0415  # likewise
@@ -107,7 +110,7 @@ def run(
 @JSON_OPTION
 def policies(as_json: bool) -> int:
     """List the policies with their settings."""
-    from slurm_energy.cli.listings import list_rules, rules_document  # noqa: PLC0415  # numpy only when needed
+    from slurm_energy.cli.comparison import list_rules, rules_document  # noqa: PLC0415  # numpy only when needed
 
     if as_json:
         print_json(rules_document())
@@ -125,7 +128,7 @@ def worlds(as_json: bool) -> int:
 
 def show_worlds(as_json: bool) -> int:
     """Print the worlds of the package."""
-    from slurm_energy.cli.listings import list_worlds, worlds_document  # noqa: PLC0415  # numpy only when needed
+    from slurm_energy.cli.comparison import list_worlds, worlds_document  # noqa: PLC0415  # numpy only when needed
 
     if as_json:
         print_json(worlds_document())

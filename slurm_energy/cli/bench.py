@@ -1,8 +1,20 @@
 """`slurm-energy bench`."""
 
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
+
+from slurm_energy.cli.arena import typed_command
+from slurm_energy.errors import EvaluationError
+
+if TYPE_CHECKING:
+    from slurm_energy.lab.bench.run import BenchPlan, Tell
 
 _OUT = click.Path(dir_okay=False, path_type=Path)
 SIZES = (16, 64, 256, 1024, 4096)
@@ -10,6 +22,8 @@ SIZES = (16, 64, 256, 1024, 4096)
 
 _RANDOM = "random"
 """Value of --checkpoint; a folder of that name is `./random`."""
+WIDTH = 160
+"""Of the tables where the output is no terminal."""
 
 
 @click.group(epilog="Example: slurm-energy bench decision --nodes 16 --nodes 256")
@@ -107,10 +121,9 @@ def decision(
 ) -> int:
     """Measure decisions at several sizes of a cluster, alone and through a daemon of its own.
 
-    Needs no Slurm and no GPU. Missed goals are shown as missed; the exit code does not tell them.
+    Needs no Slurm and no GPU. Missed goals are shown as missed; the exit code does not depend on them.
     """
-    from slurm_energy.cli.bench_output import BenchOutput, measure_decisions  # noqa: PLC0415  # heavy, when needed
-    from slurm_energy.lab.bench.run import BenchPlan  # noqa: PLC0415  # likewise
+    from slurm_energy.lab.bench.run import BenchPlan  # noqa: PLC0415  # heavy, when needed
 
     plan = BenchPlan(
         nodes=nodes,
@@ -125,3 +138,58 @@ def decision(
         checkpoint="" if checkpoint == _RANDOM else checkpoint,
     )
     return measure_decisions(plan, BenchOutput(json_path=json_path, markdown_path=markdown_path))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchOutput:
+    """Where the figures go beside the terminal."""
+
+    json_path: Path | None
+    markdown_path: Path | None
+
+
+def measure_decisions(plan: "BenchPlan", output: BenchOutput) -> int:
+    """Run a plan, print and write it; return the exit code.
+
+    Raises:
+        SlurmEnergyError: something could not be measured, or a file cannot be written.
+    """
+    from rich.console import Console  # noqa: PLC0415  # not for the help
+
+    from slurm_energy.lab.bench.run import run_bench  # noqa: PLC0415  # heavy, when needed
+    from slurm_energy.reporting.decision_bench import bench_page, print_bench  # noqa: PLC0415  # likewise
+
+    for path in (output.json_path, output.markdown_path):
+        if path is not None and not path.parent.is_dir():
+            raise EvaluationError(f"{str(path)!r} cannot be written: folder {str(path.parent)!r} does not exist")
+    with _progress() as tell:
+        bench = run_bench(plan, tell)
+    print_bench(bench, Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False))
+    if output.json_path is not None:
+        _put(output.json_path, json.dumps(bench.document(), indent=2) + "\n")
+    if output.markdown_path is not None:
+        _put(output.markdown_path, bench_page(bench, typed_command()))
+    return 0
+
+
+def _put(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise EvaluationError(f"{str(path)!r} cannot be written: {error}") from error
+
+
+@contextmanager
+def _progress() -> "Iterator[Tell]":
+    """Show a bar on stderr, or one line for each step where that is not a terminal."""
+    if not sys.stderr.isatty():
+
+        def say_it(doing: str, done: int, of: int) -> None:
+            print(f"bench: {done + 1} of {of}: {doing}", file=sys.stderr, flush=True)
+
+        yield say_it
+        return
+    from slurm_energy.cli.progress import step_bar  # noqa: PLC0415  # not for the help
+
+    with step_bar(24) as tell:
+        yield tell

@@ -15,8 +15,8 @@ from rich.table import Table
 from rich.text import Text
 
 from slurm_energy.cli.context import JSON_OPTION, print_json
-from slurm_energy.cli.say import say
 from slurm_energy.errors import ConfigError
+from slurm_energy.reporting.visible import say
 from slurm_energy.resources import install_command
 
 if TYPE_CHECKING:

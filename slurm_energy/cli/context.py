@@ -56,7 +56,7 @@ def moment(context: click.Context, parameter: click.Parameter, text: str | None)
 
 
 def job_number(context: click.Context, parameter: click.Parameter, text: str) -> int:
-    """Return a job id. Tasks of an array have numbers of their own: `1234_7` alone does not tell it."""
+    """Return a job id. Tasks of an array have numbers of their own: `1234_7` alone does not identify it."""
     word = text.strip()
     if re.fullmatch(r"\d+[_+].*", word):
         raise click.BadParameter(

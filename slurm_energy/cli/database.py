@@ -38,7 +38,7 @@ def status(database: str | None, as_json: bool) -> int:
 
     Exit code 1 when they differ.
     """
-    from slurm_energy.cli.record_filter import sqlite_path  # noqa: PLC0415  # beside SQL, only when it is needed
+    from slurm_energy.cli.records import sqlite_path  # noqa: PLC0415  # beside SQL, only when it is needed
     from slurm_energy.store.schema import code_revision, database_revision  # noqa: PLC0415
     from slurm_energy.store.session import open_engine  # noqa: PLC0415
 

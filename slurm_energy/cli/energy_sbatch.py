@@ -9,11 +9,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import PurePath
 
-from slurm_energy.cli.say import say
-from slurm_energy.cli.sbatch_find import child_environment, find_sbatch
-from slurm_energy.cli.sbatch_process import Outcome, end_as, run_between_streams
+from slurm_energy.cli.sbatch.process import SbatchResult, child_environment, end_as, find_sbatch, run_between_streams
 from slurm_energy.config import Config, load_config
 from slurm_energy.errors import SlurmEnergyError, plain_words
+from slurm_energy.reporting.visible import say
 
 _EXPLAIN_SECONDS = 0.5
 _PLUGIN_LINE = re.compile(rb"sbatch: (?:error: )?(\d+: )?energy: ")
@@ -34,7 +33,7 @@ def main(argv: Sequence[bytes] | None = None) -> int:
     try:
         sbatch = find_sbatch(config.cluster.slurm_bin_directory, os.environ)
         if any(word.startswith(b"--en") for word in words):
-            from slurm_energy.cli.sbatch_energy_options import Submission, prepare  # noqa: PLC0415  # costs start time
+            from slurm_energy.cli.sbatch.options import Submission, prepare  # noqa: PLC0415  # costs start time
 
             prepared = prepare(words, sbatch, config)
             if not isinstance(prepared, Submission):
@@ -65,11 +64,11 @@ def _config() -> Config:
         return Config()
 
 
-def _add_line(outcome: Outcome, words: Sequence[bytes], config: Config, *, speaks: bool) -> None:
+def _add_line(outcome: SbatchResult, words: Sequence[bytes], config: Config, *, speaks: bool) -> None:
     """Say what is to be said once sbatch has ended; what the plugin said of a job that was refused is left unsaid."""
     if outcome.exit_code != 0:
         if _UNCLEAR.search(outcome.stderr):
-            say("the job may have been accepted all the same: look with 'squeue --me' before submitting again")
+            say("the job may have been accepted: check with 'squeue --me' before you submit again")
         else:
             _say_unknown_option(outcome.stderr)
     elif outcome.stdout.startswith(b"Usage: ") and _HELP_WORDS.intersection(words):
@@ -95,7 +94,7 @@ def _say_unknown_option(stderr: bytes) -> None:
     unknown = _UNKNOWN_OPTION.search(stderr)
     if unknown is None:
         return
-    from slurm_energy.cli.sbatch_energy_options import unknown_option_advice  # noqa: PLC0415  # costs start time
+    from slurm_energy.cli.sbatch.options import unknown_option_advice  # noqa: PLC0415  # costs start time
 
     advice = unknown_option_advice(unknown.group(1).decode("ascii"))
     if advice:

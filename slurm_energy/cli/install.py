@@ -4,45 +4,78 @@ import os
 import re
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any, TypeVar
 
 import click
 
 from slurm_energy.cli.context import settings_path
-from slurm_energy.cli.file_changes import FileChange, file_change, write
-from slurm_energy.cli.installation import (
+from slurm_energy.cli.installing.files import FileChange, file_change, write
+from slurm_energy.cli.installing.plan import Installation
+from slurm_energy.cli.installing.plugin_check import built_plugins
+from slurm_energy.cli.installing.roles import (
     NODE_UNITS,
     ROLES,
     SCHEDULERS,
     SETTINGS_PATH,
-    Installation,
     InstallOptions,
     with_site_facts,
 )
-from slurm_energy.cli.plugin_build import built_plugins
 from slurm_energy.cli.site import detected_roles, read_slurm_conf, run_command, slurm_conf_path, under
 from slurm_energy.config import Config, load_config
 
 _FIRST_RELEASE_WITH_SEVERAL_HOOKS = (24, 5)
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+_SHARED_FILES = Path("/usr/local/share")
+_DIFF_HEAD = 2
+"""Lines with the file's names in a unified diff."""
+_MAX_LINES_OF_A_FILE = 40
+_WHOLE = " --diff shows every line."
 _COLOURS = {"+": "green", "-": "red", "@": "cyan"}
 
 
+def host_options(edit_help: str) -> Callable[[_Command], _Command]:
+    """Return what adds the options that install and uninstall share.
+
+    Args:
+        edit_help: What --edit-slurm-conf does.
+    """
+    options = (
+        click.option(
+            "--role",
+            "roles",
+            multiple=True,
+            type=click.Choice([*ROLES, "all"]),
+            help="What this host is; found out when not given.",
+        ),
+        click.option(
+            "--root",
+            type=click.Path(path_type=Path, file_okay=False, exists=True),
+            default=Path("/"),
+            help="Folder that stands for /, for an image.",
+        ),
+        click.option(
+            "--plugin-dir", type=click.Path(path_type=Path), help="Slurm's plugin folder, where it is not found."
+        ),
+        click.option("--edit-slurm-conf", is_flag=True, help=edit_help),
+        click.option("--diff", is_flag=True, help="Show every line that changes; without it one line for each file."),
+        click.option("--dry-run", is_flag=True, help="Show what would change and change nothing."),
+        click.option("--yes", is_flag=True, help="Do not ask."),
+    )
+
+    def add(command: _Command) -> _Command:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return add
+
+
 @click.command(epilog="Example: slurm-energy install --role controller --dry-run")
-@click.option(
-    "--role",
-    "roles",
-    multiple=True,
-    type=click.Choice([*ROLES, "all"]),
-    help="What this host is; found out when not given.",
-)
-@click.option(
-    "--root",
-    type=click.Path(path_type=Path, file_okay=False, exists=True),
-    default=Path("/"),
-    help="Folder that stands for /, to prepare an image.",
-)
+@host_options("Put the lines into slurm.conf; otherwise they are only shown.")
 @click.option(
     "--python",
     type=click.Path(path_type=Path),
@@ -57,7 +90,6 @@ _COLOURS = {"+": "green", "-": "red", "@": "cyan"}
     help="What runs the node's timers.",
 )
 @click.option("--build-plugin", is_flag=True, help="Compile the Slurm plugins for this host's Slurm and install them.")
-@click.option("--plugin-dir", type=click.Path(path_type=Path), help="Slurm's plugin folder, where it is not found.")
 @click.option(
     "--job-submit",
     type=click.Choice(["c", "lua"]),
@@ -65,9 +97,6 @@ _COLOURS = {"+": "green", "-": "red", "@": "cyan"}
     show_default=True,
     help="What asks in slurmctld: our plugin, or a script for Slurm's own lua plugin, which sets no clocks.",
 )
-@click.option("--edit-slurm-conf", is_flag=True, help="Put the lines into slurm.conf; otherwise they are only shown.")
-@click.option("--dry-run", is_flag=True, help="Show the differences and write nothing.")
-@click.option("--yes", is_flag=True, help="Write without asking.")
 def install(
     *,
     roles: tuple[str, ...],
@@ -78,6 +107,7 @@ def install(
     plugin_dir: Path | None,
     job_submit: str,
     edit_slurm_conf: bool,
+    diff: bool,
     dry_run: bool,
     yes: bool,
 ) -> int:
@@ -85,7 +115,7 @@ def install(
 
     Settings that /etc/slurm-energy/slurm-energy.toml holds already are kept. Files that change are copied aside
     first. slurm.conf stays as it is, unless --edit-slurm-conf is given with the role of the controller.
-    `slurm-energy uninstall` takes all of it away again.
+    `slurm-energy uninstall` removes all of it.
     """
     config = present_settings(root)
     chosen = chosen_roles(roles, config)
@@ -104,9 +134,9 @@ def install(
         )
         installation = Installation(config, options, os.environ)
         changes = [file_change(root, planned) for planned in installation.files()]
-    # What a person has to write is told as it was before this run wrote anything.
-    lines = [] if edit_slurm_conf or "controller" not in chosen else installation.slurm_conf_lines(add=True)
-    if not carry_out(changes, dry_run=dry_run, yes=yes):
+    # The lines that a person has to write, as they are before this run writes anything.
+    lines = [] if edit_slurm_conf or "controller" not in chosen else installation.site.lines(add=True)
+    if not carry_out(changes, diff=diff, dry_run=dry_run, yes=yes):
         return 0
     for line in next_steps(installation, chosen, scheduler, lines):
         click.echo(line, err=True)
@@ -114,20 +144,26 @@ def install(
 
 
 def carry_out(
-    changes: Sequence[FileChange], *, dry_run: bool, yes: bool, before: Callable[[], None] | None = None
+    changes: Sequence[FileChange],
+    *,
+    diff: bool,
+    dry_run: bool,
+    yes: bool,
+    before: Callable[[], None] | None = None,
 ) -> bool:
-    """Show the differences, ask, and write; return False when nothing was to be written.
+    """Show what would change, ask, and write; return False when nothing was to be written.
 
     Args:
         changes: What is planned.
+        diff: Show every line that changes.
         dry_run: Only show.
         yes: Do not ask.
         before: What is to be done once it is sure that something will be written.
     """
     needed = [change for change in changes if change.needed]
-    for line in _differences(needed):
+    for line in _every_line(needed) if diff else _summary(needed):
         click.echo(line)
-    click.echo(f"{len(needed)} of {len(changes)} files differ.", err=True)
+    click.echo(f"{len(needed)} of {len(changes)} files differ.{'' if diff else _WHOLE}", err=True)
     if dry_run:
         click.echo("Nothing was written.", err=True)
         return False
@@ -136,11 +172,45 @@ def carry_out(
     if before is not None:
         before()
     now = time.time()
+    backups = []
     for change in needed:
         backup = write(change, now)
-        done = "removed" if change.planned.absent else "written"
-        click.echo(f"{done}: {change.planned.path}{'' if backup is None else f' (before: {backup})'}", err=True)
+        if backup is not None:
+            backups.append(f"copy of {change.planned.path} as it was: {backup}")
+    for line in backups:
+        click.echo(line, err=True)
+    removed = sum(change.planned.absent for change in needed)
+    click.echo(f"{len(needed) - removed} files written, {removed} removed.", err=True)
     return True
+
+
+def _every_line(changes: Iterable[FileChange]) -> Iterator[str]:
+    for change in changes:
+        yield from map(_coloured, change.difference())
+        yield ""
+
+
+def _summary(changes: Iterable[FileChange]) -> Iterator[str]:
+    """Yield a line for each file, manual pages and completions as one; of the site's own files what changes in them."""
+    shared: Counter[str] = Counter()
+    for change in changes:
+        if change.planned.path.is_relative_to(_SHARED_FILES):
+            shared[change.verb] += 1
+            continue
+        lines = list(change.difference())
+        added, removed = change.line_counts
+        yield f"  {change.verb:<8}{change.planned.path}{f'  +{added} -{removed}' if added or removed else ''}"
+        if change.present is not None and not change.planned.absent and not change.planned.is_generated:
+            yield from (f"      {_coloured(line)}" for line in lines[_DIFF_HEAD : _DIFF_HEAD + _MAX_LINES_OF_A_FILE])
+            if len(lines) > _DIFF_HEAD + _MAX_LINES_OF_A_FILE:
+                yield f"      ... {len(lines) - _DIFF_HEAD - _MAX_LINES_OF_A_FILE} more lines"
+    for verb, count in shared.items():
+        yield f"  {verb:<8}{count} manual pages and shell completions below {_SHARED_FILES}"
+
+
+def _coloured(line: str) -> str:
+    colour = _COLOURS.get(line[:1])
+    return click.style(line, fg=colour) if colour else line
 
 
 def present_settings(root: Path) -> Config:
@@ -170,14 +240,6 @@ def takes_several_hooks(root: Path) -> bool:
     return False
 
 
-def _differences(changes: Iterable[FileChange]) -> Iterator[str]:
-    for change in changes:
-        for line in change.difference():
-            colour = _COLOURS.get(line[:1])
-            yield click.style(line, fg=colour) if colour else line
-        yield ""
-
-
 def next_steps(
     installation: Installation, roles: tuple[str, ...], scheduler: str, conf_lines: Sequence[str]
 ) -> Iterator[str]:
@@ -196,5 +258,5 @@ def next_steps(
         # In this order: a slurmd that has Alloc in PrologFlags before slurmctld has it drains its node.
         yield "  systemctl restart slurmctld                  (loads the plugin; running jobs stay)"
         yield "  copy slurm.conf to all hosts, where they do not share it"
-        yield "  scontrol reconfigure                         (tells the nodes)"
+        yield "  scontrol reconfigure                         (the nodes read slurm.conf)"
     yield "  slurm-energy doctor                          (checks all of it and says how to fix what is wrong)"

@@ -12,8 +12,8 @@ import click
 from click.shell_completion import CompletionItem
 
 from slurm_energy import __version__
-from slurm_energy.cli.say import say
 from slurm_energy.errors import plain_words
+from slurm_energy.reporting.visible import say
 from slurm_energy.resources import install_command
 
 PROGRAM = "slurm-energy"
@@ -42,21 +42,21 @@ NOUNS: dict[str, Noun] = {
     "calibrate": Noun(
         "calibrate", "calibrate", "Fit the energy model to measured data sets and print how well it fits."
     ),
-    "config": Noun("config_commands", "config", "Show or check the settings."),
+    "config": Noun("config", "config", "Show or check the settings."),
     "database": Noun("database", "database", "Create, upgrade or inspect the database."),
-    "decisions": Noun("status", "decisions", "List the latest decisions, newest first."),
-    "doctor": Noun("doctor_command", "doctor", "Check every assumption and say how to fix what does not hold."),
-    "explain": Noun("explain", "explain", "Tell a job's whole story, from what was asked to what was measured."),
+    "decisions": Noun("report", "decisions", "List the latest decisions, newest first."),
+    "doctor": Noun("doctor.command", "doctor", "Check the installation and say how to fix what is wrong."),
+    "explain": Noun("report", "explain", "Show everything recorded of a job, from the request to the measured energy."),
     "install": Noun(
         "install", "install", "Write configuration, units, hooks and commands, after showing what would change."
     ),
     "lab": Noun("lab", "lab", "Run a real Slurm cluster with simulated GPUs on this machine."),
-    "plugin": Noun("plugin", "plugin", "Check the plugin in slurmctld, and make it right before slurmctld starts."),
+    "plugin": Noun("plugin", "plugin", "Check the plugin in slurmctld, and repair it before slurmctld starts."),
     "policy": Noun("policy", "policy", "List the policies or show one."),
     "report": Noun("report", "report", "Report the energy of jobs, users or partitions."),
-    "status": Noun("status", "status", "Show whether the daemon answers and what it has done."),
+    "status": Noun("status", "status", "Show whether the daemon answers, its state and its counters."),
     "train": Noun("train", "train", "Train a graph network to schedule on a simulated cluster."),
-    "uninstall": Noun("uninstall", "uninstall", "Take away what install wrote, after showing what would change."),
+    "uninstall": Noun("uninstall", "uninstall", "Remove what install wrote, after showing what would change."),
     "twin": Noun("twin", "twin", "Replay a site's history on a simulated cluster, or write jobs for one."),
 }
 
@@ -133,14 +133,16 @@ def main(argv: list[str] | None = None) -> int:
         return wrong.exit_code
     except (click.Abort, KeyboardInterrupt) as ending:
         if isinstance(ending.__context__, EOFError):
-            say("the question was not answered: --yes goes on without asking", PROGRAM)
+            say("the question was not answered: use --yes to continue without asking", PROGRAM)
             return EXIT_FAILED
         say("interrupted", PROGRAM)
         return EXIT_INTERRUPTED
     except BrokenPipeError:
         _discard_output()
         return EXIT_FAILED
-    except Exception as error:  # the command line's outermost call: a person gets words, and a traceback if he asks
+    except (
+        Exception
+    ) as error:  # the command line's outermost call: a person gets a message, and a traceback with --traceback
         if "--traceback" in arguments:
             raise
         return _explained(error)

@@ -1,4 +1,4 @@
-"""`slurm-energy plugin`: the plugin in slurmctld, looked at and made right before slurmctld starts."""
+"""`slurm-energy plugin`: the plugin in slurmctld, checked, and repaired before slurmctld starts."""
 
 import os
 import shutil
@@ -10,11 +10,17 @@ from pathlib import Path
 import click
 
 from slurm_energy.cli.context import JSON_OPTION, print_json, settings
-from slurm_energy.cli.file_changes import replace_file
-from slurm_energy.cli.installation import JOB_SUBMIT_PLUGIN, KEPT_PLUGIN
-from slurm_energy.cli.job_submit_line import put_back, take_out
-from slurm_energy.cli.plugin_build import built_plugins, headers_of
-from slurm_energy.cli.plugin_check import PluginCheck, Standing, check_plugin, slurmctld_program
+from slurm_energy.cli.installing.files import replace_file
+from slurm_energy.cli.installing.plugin_check import (
+    PluginCheck,
+    Standing,
+    built_plugins,
+    check_plugin,
+    headers_of,
+    slurmctld_program,
+)
+from slurm_energy.cli.installing.roles import JOB_SUBMIT_PLUGIN, KEPT_PLUGIN
+from slurm_energy.cli.installing.slurm_conf import put_back, take_out
 from slurm_energy.cli.site import slurm_conf_path
 from slurm_energy.config import Config
 from slurm_energy.errors import ConfigError, SlurmEnergyError, SlurmError
@@ -27,14 +33,14 @@ _NO_CONTROLLER = "there is no slurmctld on this host, or no slurm.conf that can 
 
 @click.group(epilog="Example: slurm-energy plugin check")
 def plugin() -> None:
-    """Check the plugin in slurmctld, and make it right before slurmctld starts."""
+    """Check the plugin in slurmctld, and repair it before slurmctld starts."""
 
 
 @plugin.command(epilog="Example: slurm-energy plugin check --before-start")
 @click.option(
     "--before-start",
     is_flag=True,
-    help="Make it right: put the plugin's file back or compile it, else take energy out of JobSubmitPlugins. "
+    help="Repair it: restore the plugin's file or compile it, else remove energy from JobSubmitPlugins. "
     "Exit code 0 always.",
 )
 @click.option("--keep-slurm-conf", is_flag=True, help="With --before-start: never edit slurm.conf.")
@@ -45,7 +51,7 @@ def plugin() -> None:
 )
 @JSON_OPTION
 def check(*, before_start: bool, keep_slurm_conf: bool, slurmctld: Path | None, as_json: bool) -> int:
-    """Tell whether slurmctld will start with the plugin, and whether it will work.
+    """Show whether slurmctld will start with the plugin, and whether the plugin will work.
 
     Exit code 1 when it will not.
     """
@@ -115,7 +121,7 @@ class BeforeStart:
     _end: float = field(default=0.0, init=False)
 
     def run(self) -> Iterator[str]:
-        """Make the plugin right, and yield what was done."""
+        """Repair the plugin, and yield what was done."""
         self._end = self.clock() + BEFORE_START_SECONDS
         found = self._look()
         if found.standing in {Standing.NOT_LISTED, Standing.LUA} and not found.taken_out:
@@ -161,7 +167,7 @@ class BeforeStart:
             yield from self._keep(found.file.path)
 
     def _keep(self, path: Path) -> Iterator[str]:
-        """Keep a copy of a plugin that works, for the day when an update has left none."""
+        """Keep a copy of a plugin that works, for an update that leaves none."""
         copy = self.kept
         try:
             if not copy.is_file() or copy.read_bytes() != path.read_bytes():
@@ -178,7 +184,7 @@ class BeforeStart:
         except SlurmError:
             return
         if usable.follows and usable.machine == (machine_of(self.program.resolve()) or usable.machine):
-            yield from self._put(copy, found, "put back from its copy")
+            yield from self._put(copy, found, "restored from its copy")
 
     def _compile(self, found: PluginCheck) -> Iterator[str]:
         """Compile the plugin for this slurmctld, if the headers of its release are here."""
@@ -186,11 +192,11 @@ class BeforeStart:
             return
         include = headers_of(found.release, self.program)
         if include is None or shutil.which("make") is None:
-            yield f"Slurm {found.release} has no headers or no make here: the plugin is not compiled anew"
+            yield f"Slurm {found.release} has no headers or no make here: the plugin is not recompiled"
             return
         try:
             with built_plugins(include, max(1.0, self._end - self.clock())) as folder:
-                yield from self._put(folder / JOB_SUBMIT_PLUGIN, found, f"compiled anew for Slurm {found.release}")
+                yield from self._put(folder / JOB_SUBMIT_PLUGIN, found, f"recompiled for Slurm {found.release}")
         except ConfigError as error:
             yield str(error)
 

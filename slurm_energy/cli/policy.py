@@ -22,7 +22,7 @@ def policy() -> None:
 @policy.command(name="list", epilog="Example: slurm-energy policy list --json")
 @JSON_OPTION
 def list_policies(as_json: bool) -> int:
-    """List every policy; the one that the configuration means is marked."""
+    """List every policy; the configured one is marked."""
     config = settings()
     configured = chosen_policy(config).config.policy.name.partition(":")[0]
     if as_json:
@@ -40,13 +40,13 @@ def list_policies(as_json: bool) -> int:
 def show(name: str | None, as_json: bool) -> int:
     """Show a policy's version and what it does; without a name the configured one.
 
-    Under policy.name = "auto" that is what auto stands for on this host.
+    Under policy.name = "auto" that is the policy that auto selects on this host.
     """
     config = settings()
     choice = chosen_policy(config)
     configured = choice.config.policy.name
     chosen = configured if name is None or name == AUTOMATIC else name
-    version, summary = _told(config, chosen)
+    version, summary = _version_and_summary(config, chosen)
     facts = {
         "name": chosen,
         "version": version,
@@ -71,7 +71,7 @@ def show(name: str | None, as_json: bool) -> int:
     return 0
 
 
-def _told(config: Config, name: str) -> tuple[str, str]:
+def _version_and_summary(config: Config, name: str) -> tuple[str, str]:
     """Return version and summary; of a learned policy from its files, since torch is for whoever serves it."""
     if name not in LEARNED:
         built = create_policy(replace(config, policy=replace(config.policy, name=name)))

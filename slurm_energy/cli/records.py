@@ -1,18 +1,59 @@
-"""Reports and explanations, from the daemon or straight from the database."""
+"""Records for people, from the daemon or, where it is away or another database is named, from the database itself.
 
-from typing import TypeVar
+SQL is imported only when the database is read; nothing is written to it.
+"""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
 
 from slurm_energy.cli.daemon_line import asked
-from slurm_energy.cli.record_filter import Filter, sqlite_path
+from slurm_energy.cli.site import controller_hosts, is_this_host, read_slurm_conf, slurm_conf_path
 from slurm_energy.config import Config, StoreConfig
 from slurm_energy.domain.ids import ClusterName, JobId
 from slurm_energy.domain.report import DecisionRecord, EnergyReport, ExplainRecord, decode_record
-from slurm_energy.errors import DaemonUnavailable, SlurmEnergyError, WireError
+from slurm_energy.errors import DaemonUnavailable, SlurmEnergyError, StoreError, WireError
 from slurm_energy.wire.codec import Message
+
+if TYPE_CHECKING:
+    from slurm_energy.store.session import Session
 
 QUERY_SECONDS = 35.0
 """A little over what the daemon gives its database."""
 _Record = TypeVar("_Record")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Filter:
+    """Which jobs are meant; None leaves a condition out."""
+
+    job_id: int | None = None
+    user_name: str | None = None
+    partition: str | None = None
+    since_seconds: float | None = None
+    until_seconds: float | None = None
+    limit: int | None = None
+
+    def fields(self, subject: str) -> dict[str, str]:
+        """Return the fields of a `query`."""
+        found = {
+            "what": subject,
+            "job": self.job_id,
+            "user": self.user_name,
+            "partition": self.partition,
+            "since": None if self.since_seconds is None else f"{self.since_seconds:.3f}",
+            "until": None if self.until_seconds is None else f"{self.until_seconds:.3f}",
+            "limit": self.limit,
+        }
+        return {key: str(value) for key, value in found.items() if value is not None}
+
+
+def sqlite_path(url: str) -> Path | None:
+    """Return the file of an SQLite URL, None for another database."""
+    scheme, _, rest = url.partition(":///")
+    return Path(rest.partition("?")[0]) if scheme.partition("+")[0] == "sqlite" and rest else None
 
 
 def energy_report(config: Config, subject: str, where: Filter, database: str | None) -> EnergyReport:
@@ -21,46 +62,83 @@ def energy_report(config: Config, subject: str, where: Filter, database: str | N
     Raises:
         SlurmEnergyError: neither daemon nor database answer, or the daemon refuses.
     """
-    if database is None:
-        try:
-            return from_daemon(config, EnergyReport, where.fields(subject))
-        except DaemonUnavailable as error:
-            database = readable_database(config, error)
-    from slurm_energy.cli.database_records import report_from_database  # noqa: PLC0415  # SQL only when it is needed
 
-    return report_from_database(_store(config, database), ClusterName(config.cluster.name), subject, where)
+    def read(session: "Session") -> EnergyReport:
+        from slurm_energy.store.reports import report_jobs, report_partitions, report_users  # noqa: PLC0415  # SQL
+        from slurm_energy.store.summaries import JobFilter  # noqa: PLC0415  # SQL
+
+        reports = {"report-job": report_jobs, "report-user": report_users, "report-partition": report_partitions}
+        chosen = JobFilter(
+            cluster=ClusterName(config.cluster.name),
+            job_id=None if where.job_id is None else JobId(where.job_id),
+            user_name=where.user_name,
+            partition=where.partition,
+            since_seconds=where.since_seconds,
+            until_seconds=where.until_seconds,
+        )
+        return reports[subject](session, chosen)
+
+    return _asked_or_read(config, EnergyReport, where.fields(subject), database, read)
 
 
 def explanation(config: Config, job_id: int, database: str | None) -> ExplainRecord:
-    """Return a job's whole story.
+    """Return everything that is recorded of a job.
 
     Raises:
         SlurmEnergyError: neither daemon nor database answer, the daemon refuses, or the job is not known.
     """
-    if database is None:
-        try:
-            return from_daemon(config, ExplainRecord, Filter(job_id=job_id).fields("explain"))
-        except DaemonUnavailable as error:
-            database = readable_database(config, error)
-    from slurm_energy.cli.database_records import explain_from_database  # noqa: PLC0415  # SQL only when it is needed
+    cluster = ClusterName(config.cluster.name)
 
-    return explain_from_database(_store(config, database), ClusterName(config.cluster.name), JobId(job_id))
+    def read(session: "Session") -> ExplainRecord:
+        from slurm_energy.store.explain import explain  # noqa: PLC0415  # SQL
+
+        record = explain(session, cluster, JobId(job_id))
+        if record is None:
+            raise StoreError(f"job {job_id} of cluster {cluster} is not in the database")
+        return record
+
+    return _asked_or_read(config, ExplainRecord, Filter(job_id=job_id).fields("explain"), database, read)
 
 
-def decisions(config: Config, where: Filter, database: str | None) -> tuple[DecisionRecord, ...]:
+def recent_decisions(config: Config, where: Filter, database: str | None) -> tuple[DecisionRecord, ...]:
     """Return the latest decisions, newest first.
 
     Raises:
         SlurmEnergyError: neither daemon nor database answer, or the daemon refuses.
     """
+
+    def read(session: "Session") -> tuple[DecisionRecord, ...]:
+        from slurm_energy.store.decisions import DEFAULT_DECISIONS  # noqa: PLC0415  # SQL
+        from slurm_energy.store.decisions import recent_decisions as stored  # noqa: PLC0415  # SQL
+
+        return stored(
+            session,
+            ClusterName(config.cluster.name),
+            user_name=where.user_name,
+            job_id=where.job_id,
+            partition=where.partition,
+            since_seconds=where.since_seconds,
+            until_seconds=where.until_seconds,
+            limit=where.limit or DEFAULT_DECISIONS,
+        )
+
+    return _asked_or_read(config, tuple[DecisionRecord, ...], where.fields("decisions"), database, read)
+
+
+def _asked_or_read(
+    config: Config,
+    kind: type[_Record],
+    fields: dict[str, str],
+    database: str | None,
+    read: Callable[["Session"], _Record],
+) -> _Record:
+    """Return what the daemon answers, or what `read` finds in the database."""
     if database is None:
         try:
-            return from_daemon(config, tuple[DecisionRecord, ...], where.fields("decisions"))
+            return from_daemon(config, kind, fields)
         except DaemonUnavailable as error:
             database = readable_database(config, error)
-    from slurm_energy.cli.database_records import decisions_from_database  # noqa: PLC0415  # SQL only when needed
-
-    return decisions_from_database(_store(config, database), ClusterName(config.cluster.name), where)
+    return read_database(StoreConfig(url=database, busy_timeout_seconds=config.store.busy_timeout_seconds), read)
 
 
 def from_daemon(config: Config, kind: type[_Record], fields: dict[str, str]) -> _Record:
@@ -79,7 +157,11 @@ def from_daemon(config: Config, kind: type[_Record], fields: dict[str, str]) -> 
 
 
 def readable_database(config: Config, error: DaemonUnavailable) -> str:
-    """Return the database's URL if it is a file that this user may read; else raise what the daemon said."""
+    """Return the database's URL if it is a file that this user may read.
+
+    Raises:
+        SlurmEnergyError: it is not; with what the daemon's client said, and where the command can be run.
+    """
     path = sqlite_path(config.store.url)
     if path is not None:
         try:
@@ -92,8 +174,36 @@ def readable_database(config: Config, error: DaemonUnavailable) -> str:
                 f"{error} Its database {path} is not open to this user either ({closed.strerror}): start "
                 "slurm-energyd, or name another: --database URL"
             ) from error
+    where = where_to_run(config)
+    if where:
+        raise SlurmEnergyError(f"{where}, or name the database: --database URL") from error
     raise SlurmEnergyError(f"{error} Without it, name the database: --database URL") from error
 
 
-def _store(config: Config, url: str) -> StoreConfig:
-    return StoreConfig(url=url, busy_timeout_seconds=config.store.busy_timeout_seconds)
+def where_to_run(config: Config) -> str:
+    """Return what a person on another host than the controller should do; empty on the controller."""
+    controllers = controller_hosts(read_slurm_conf(slurm_conf_path(config, os.environ)))
+    if not controllers or any(map(is_this_host, controllers)):
+        return ""
+    return f"slurm-energyd runs on the controller ({', '.join(controllers)}), not on this host: run this command there"
+
+
+def read_database(store: StoreConfig, work: Callable[["Session"], _Record]) -> _Record:
+    """Return `work(session)` on a database that has this code's schema; it may only read.
+
+    Raises:
+        StoreError: missing, not reachable, or of another version.
+    """
+    from slurm_energy.store.schema import check_version  # noqa: PLC0415  # SQL
+    from slurm_energy.store.session import open_engine, store_session  # noqa: PLC0415  # SQL
+
+    path = sqlite_path(store.url)
+    if path is not None and not path.is_file():
+        raise StoreError(f"database file {path} does not exist")
+    engine = open_engine(store)
+    try:
+        check_version(engine)
+        with store_session(engine, read_only=True) as session:
+            return work(session)
+    finally:
+        engine.dispose()

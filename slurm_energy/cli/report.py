@@ -1,4 +1,4 @@
-"""`slurm-energy report`."""
+"""`slurm-energy report`, `explain` and `decisions`: what is recorded of jobs."""
 
 import sys
 from collections.abc import Callable
@@ -7,14 +7,14 @@ from typing import Any, TypeVar
 import click
 from rich.console import Console
 
-from slurm_energy.cli.context import JSON_OPTION, job_number, moment, settings
+from slurm_energy.cli.context import JSON_OPTION, job_number, moment, optional_job_number, settings
 from slurm_energy.cli.database import DATABASE_OPTION
-from slurm_energy.cli.record_filter import Filter
-from slurm_energy.cli.records import energy_report
+from slurm_energy.cli.records import Filter, energy_report, explanation, recent_decisions
 from slurm_energy.domain.report import EnergyReport
 from slurm_energy.errors import StoreError
-from slurm_energy.reporting.machine import render_csv, render_json
-from slurm_energy.reporting.tables import render_table
+from slurm_energy.reporting.energy_table import render_table
+from slurm_energy.reporting.explanation import render_decisions, render_explain
+from slurm_energy.reporting.machine import render_csv, render_explain_json, render_json
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -23,7 +23,7 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 def report() -> None:
     """Report the energy of jobs, users or partitions.
 
-    Everybody sees his own jobs; root and Slurm's user see all. Unknown energy is shown as unknown, never as 0.
+    Users see their own jobs; root and SlurmUser see all. Unknown energy is shown as unknown, never as 0.
     """
 
 
@@ -108,11 +108,71 @@ def _print(found: EnergyReport, *, as_json: bool, as_csv: bool, as_html: bool) -
     elif as_csv:
         click.echo(render_csv(found), nl=False)
     elif as_html:
-        from slurm_energy.reporting.html import render_html  # noqa: PLC0415  # jinja2 only when it is needed
+        from slurm_energy.reporting.templates import render_html  # noqa: PLC0415  # jinja2 only when it is needed
 
         click.echo(render_html(found))
     else:
         render_table(found, terminal())
+    return 0
+
+
+@click.command(epilog="Example: slurm-energy explain 4242")
+@click.argument("job_id", metavar="JOB", callback=job_number)
+@JSON_OPTION
+@DATABASE_OPTION
+def explain(job_id: int, as_json: bool, database: str | None) -> int:
+    """Show everything recorded of a job, from the request to the measured energy.
+
+    What was asked, what was decided and why, what was applied and observed, and what was predicted
+    against what was measured. Works while the daemon is away if the database can be read.
+    """
+    record = explanation(settings(), job_id, database)
+    if as_json:
+        click.echo(render_explain_json(record))
+    else:
+        render_explain(record, terminal())
+    return 0
+
+
+@click.command(epilog="Example: slurm-energy decisions --user alice --since 24h")
+@click.option("--job", "job_id", metavar="JOB", callback=optional_job_number, help="Of one job, array or component.")
+@click.option("--user", metavar="NAME", help="Of one user's submissions.")
+@click.option("--partition", metavar="NAME", help="Of jobs that run, ran or wait in one partition.")
+@click.option("--since", metavar="TIME", callback=moment, help="Made since: 2026-03-05, 2026-03-05T14:30, 24h, 7d.")
+@click.option("--until", metavar="TIME", callback=moment, help="Made before; as --since.")
+@click.option("--limit", type=click.IntRange(1, 10_000), default=100, show_default=True, help="Show at most so many.")
+@DATABASE_OPTION
+@JSON_OPTION
+def decisions(
+    *,
+    job_id: int | None,
+    user: str | None,
+    partition: str | None,
+    since: float | None,
+    until: float | None,
+    limit: int,
+    database: str | None,
+    as_json: bool,
+) -> int:
+    """List the latest decisions, newest first.
+
+    A decision without a job is one whose submission Slurm refused, or whose job has not been seen yet. Times are this
+    machine's. `slurm-energy explain JOB` shows one in full.
+    """
+    if since is not None and until is not None and since >= until:
+        raise click.UsageError("--since is not before --until")
+    where = Filter(
+        job_id=job_id, user_name=user, partition=partition, since_seconds=since, until_seconds=until, limit=limit
+    )
+    found = recent_decisions(settings(), where, database)
+    if as_json:
+        click.echo(render_json(found))
+        return 0
+    if not found:
+        any_filter = any(value is not None for value in (job_id, user, partition, since, until))
+        click.echo("No decision matches." if any_filter else "No decision has been made yet.", err=True)
+        return 0
+    render_decisions(found, terminal())
     return 0
 
 

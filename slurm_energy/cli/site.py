@@ -80,7 +80,7 @@ def read_slurm_conf(path: Path, root: Path = Path("/")) -> dict[str, str]:
 
     Of SlurmctldHost every line counts, the first controller first: they are joined with commas.
 
-    A file that cannot be read gives nothing: what is missing is told by whoever needs it.
+    A file that cannot be read gives nothing: the caller reports what is missing.
     """
     found: dict[str, str] = {}
     _read_into(found, path, root, {"left": MAX_INCLUDES})
@@ -129,17 +129,27 @@ def under(root: Path, path: Path) -> Path:
     return root / str(path).lstrip("/")
 
 
+def controller_hosts(conf: Mapping[str, str]) -> list[str]:
+    """Return the names in SlurmctldHost, in order, without addresses."""
+    return [name for name in re.split(r"[\s,]+", re.sub(r"\([^)]*\)", "", conf.get("slurmctldhost", ""))) if name]
+
+
+def is_this_host(name: str) -> bool:
+    """Return whether a name of slurm.conf is this host's: Slurm takes a host's short name and its long one."""
+    short = name.partition(".")[0]
+    return short in {os.uname().nodename.partition(".")[0], "localhost"}
+
+
 def detected_roles(config: Config, environment: Mapping[str, str] = os.environ) -> tuple[str, ...]:
     """Return what this host is: `controller` and `node` by the daemons installed or named, else `login`."""
     path = environment.get("PATH", "") + ":" + SYSTEM_PATH
     conf = read_slurm_conf(slurm_conf_path(config, environment))
-    host = os.uname().nodename.partition(".")[0]
-    # Slurm takes a host's short name and its long one.
-    controllers = [name.partition(".")[0] for name in re.split(r"[\s,(]+", conf.get("slurmctldhost", ""))]
+    controllers = [name.partition(".")[0] for name in controller_hosts(conf)]
+    has_slurmctld = shutil.which("slurmctld", path=path) is not None
     roles = []
-    if host in controllers or (shutil.which("slurmctld", path=path) and not conf.get("slurmctldhost")):
-        roles.append("controller")
-    if shutil.which("slurmctld", path=path) and "controller" not in roles and "localhost" in controllers:
+    if os.uname().nodename.partition(".")[0] in controllers or (
+        has_slurmctld and ("localhost" in controllers or not controllers)
+    ):
         roles.append("controller")
     if shutil.which("slurmd", path=path):
         roles.append("node")

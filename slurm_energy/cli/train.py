@@ -8,8 +8,8 @@ from typing import Any
 import click
 
 from slurm_energy.cli.main import EXIT_INTERRUPTED, PROGRAM
-from slurm_energy.cli.say import say
-from slurm_energy.cli.train_output import imitation_bars, round_lines
+from slurm_energy.cli.progress import imitation_bars, round_lines
+from slurm_energy.reporting.visible import say
 
 IMITATION = "imitation"
 ALGORITHMS = (IMITATION, "chsac", "policy-gradient", "prices")
@@ -26,7 +26,7 @@ def _settings_file(_: click.Context, __: click.Parameter, value: str | None) -> 
         return None if value is None else Path(value)
     own = {file.stem: file for file in _RECIPES.glob("*.toml")}
     if value not in own:
-        raise click.BadParameter(f"{value[:200]} is no file, and none of the package's own: {', '.join(sorted(own))}")
+        raise click.BadParameter(f"{value[:200]} is neither a file nor one of the package's: {', '.join(sorted(own))}")
     return own[value]
 
 
@@ -58,7 +58,7 @@ def _settings_file(_: click.Context, __: click.Parameter, value: str | None) -> 
     type=click.IntRange(1, 1009),
     help="In rounds: episodes of each, one process for each; 1 without it.",
 )
-@click.option("--resume", type=_FOLDER, metavar="FOLDER", help="In rounds: go on with the training in a folder.")
+@click.option("--resume", type=_FOLDER, metavar="FOLDER", help="In rounds: resume the training in a folder.")
 @click.option("--start-from", metavar="CHECKPOINT", help="In rounds: begin with the weights of a checkpoint.")
 @click.option(
     "--log-format", type=click.Choice(["csv", "tensorboard"]), help="In rounds: of the figures; csv without it."
@@ -75,11 +75,11 @@ def train(*, config: Path | None, output: Path | None, algorithm: str | None, **
     """Train a graph network to schedule on a simulated cluster.
 
     By imitation, another policy's decisions are the examples, and FOLDER becomes a checkpoint. The other algorithms
-    learn by doing, in rounds: every collector runs an episode with the present weights, then the weights change. Their
-    FOLDER holds settings, log, state and the checkpoints `best` and `last`; after Ctrl-C, SIGTERM or a crash it is gone
-    on with by --resume FOLDER. Episodes run on the CPU; the network learns on a GPU if there is one, else on the CPU,
-    too. The same settings give the same weights on one thread of the CPU, and never quite the same ones on a GPU.
-    Training arrivals never meet those of comparisons. See what was learned with
+    learn in rounds: every collector runs an episode with the present weights, then the weights change. Their
+    FOLDER holds settings, log, state and the checkpoints `best` and `last`; after Ctrl-C, SIGTERM or a crash, resume
+    with --resume FOLDER. Episodes run on the CPU; the network learns on a GPU if there is one, else on the CPU.
+    The same settings give the same weights on one CPU thread, not on a GPU. Training and comparisons use different
+    arrivals. Evaluate the result with
     `arena run --policy gnn:checkpoint=FOLDER` or FOLDER/best; serve it with policy.name = "gnn".
     """
     found = _algorithm(algorithm, config, options)
@@ -88,7 +88,7 @@ def train(*, config: Path | None, output: Path | None, algorithm: str | None, **
         if options[name]:
             raise click.UsageError(f"--{name.replace('_', '-')} is no option of the algorithm {found}")
     if options["resume"] and output:
-        raise click.UsageError("--resume goes on in its own folder: leave --output out")
+        raise click.UsageError("--resume continues in its own folder: leave --output out")
     if not options["resume"] and output is None:
         raise click.UsageError("--output with a new folder is missing")
     if found == IMITATION:
@@ -98,7 +98,7 @@ def train(*, config: Path | None, output: Path | None, algorithm: str | None, **
 
 
 def _algorithm(algorithm: str | None, config: Path | None, options: dict[str, Any]) -> str | None:
-    """Return what an option or the file says; None where a folder that is gone on with says it."""
+    """Return what an option or the file says; None where the resumed folder says it."""
     from slurm_energy.learning.settings_file import read_tables, table_of  # noqa: PLC0415  # keeps the help fast
 
     if algorithm is None and config is not None:
@@ -170,7 +170,7 @@ def _rounds_of_rank(
     if not end.is_complete:
         if ranks.writes:
             say(
-                f"stopped after round {end.rounds} of {run.rounds}; go on with: slurm-energy train --resume {folder}",
+                f"stopped after round {end.rounds} of {run.rounds}; resume with: slurm-energy train --resume {folder}",
                 PROGRAM,
             )
         return EXIT_INTERRUPTED

@@ -21,7 +21,7 @@ def twin() -> None:
 @click.option(
     "--world",
     metavar="NAME|FILE",
-    help="Cluster to replay on; else one made from what the accounting shows, with what is assumed told.",
+    help="Cluster to replay on; else one made from the accounting; what is assumed is printed.",
 )
 @comparison_options
 def replay(
@@ -94,13 +94,13 @@ def workload(
     output: Path | None,
 ) -> int:
     """Write generated jobs as a CSV that can be changed and given to `arena run --workload`."""
-    from slurm_energy.cli.listings import list_generators, write_workload  # noqa: PLC0415  # numpy only when needed
+    from slurm_energy.cli.comparison import list_generators, write_workload  # noqa: PLC0415  # numpy only when needed
 
     if world is None and generator is None:
         list_generators()
         return 0
     if output is None:
-        raise click.UsageError("say with --output FILE where the jobs shall be written")
+        raise click.UsageError("name the file to write with --output FILE")
     settings = dict(_setting(text) for text in given)
     if hours is not None:
         settings["hours"] = str(hours)

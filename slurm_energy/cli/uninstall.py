@@ -7,20 +7,19 @@ from pathlib import Path
 
 import click
 
-from slurm_energy.cli.file_changes import FileChange, file_change, remove_empty_folder
-from slurm_energy.cli.install import carry_out, chosen_roles, present_settings, takes_several_hooks
-from slurm_energy.cli.installation import (
+from slurm_energy.cli.install import carry_out, chosen_roles, host_options, present_settings, takes_several_hooks
+from slurm_energy.cli.installing.files import FileChange, file_change, remove_empty_folder
+from slurm_energy.cli.installing.plan import Installation
+from slurm_energy.cli.installing.roles import (
     CONFIG_DIRECTORY,
     JOB_SUBMIT_PLUGIN,
     KEPT_PLUGIN,
-    ROLES,
     SETTINGS_PATH,
     UNIT_DIRECTORY,
-    Installation,
     InstallOptions,
 )
+from slurm_energy.cli.installing.slurm_conf import keeps_alloc
 from slurm_energy.cli.site import run_command, under
-from slurm_energy.cli.slurm_conf_lines import keeps_alloc, read_conf_files
 from slurm_energy.config import CONFIG_PATH_VARIABLE, Config
 from slurm_energy.errors import ConfigError, SlurmEnergyError
 from slurm_energy.forms import hide_password
@@ -33,29 +32,13 @@ from slurm_energy.node.settings import load_settings
 
 
 @click.command(epilog="Example: slurm-energy uninstall --role node --dry-run")
-@click.option(
-    "--role",
-    "roles",
-    multiple=True,
-    type=click.Choice([*ROLES, "all"]),
-    help="What this host is; found out when not given.",
-)
-@click.option(
-    "--root",
-    type=click.Path(path_type=Path, file_okay=False, exists=True),
-    default=Path("/"),
-    help="Folder that stands for /, to change an image.",
-)
+@host_options("Remove our lines from slurm.conf; otherwise they are only shown.")
 @click.option("--node", help="Name of this node in Slurm, where the host's short name is another.")
-@click.option("--plugin-dir", type=click.Path(path_type=Path), help="Slurm's plugin folder, where it is not found.")
-@click.option("--edit-slurm-conf", is_flag=True, help="Take our lines out of slurm.conf; otherwise they are shown.")
 @click.option(
     "--sbatch-options",
     is_flag=True,
-    help="Take also the options of sbatch away: scripts with `#SBATCH --energy` are refused then.",
+    help="Remove the options of sbatch too: sbatch then refuses scripts with `#SBATCH --energy`.",
 )
-@click.option("--dry-run", is_flag=True, help="Show the differences and change nothing.")
-@click.option("--yes", is_flag=True, help="Change without asking.")
 def uninstall(
     *,
     roles: tuple[str, ...],
@@ -64,17 +47,18 @@ def uninstall(
     plugin_dir: Path | None,
     edit_slurm_conf: bool,
     sbatch_options: bool,
+    diff: bool,
     dry_run: bool,
     yes: bool,
 ) -> int:
-    """Take away what install wrote, after showing what would change.
+    """Remove what install wrote, after showing what would change.
 
     Nodes first, the controller last. On a node every clock that is still ours is put back, also under running jobs,
     and waiting reports are delivered. Settings, database and what could not be delivered stay and are named. sbatch
-    goes on accepting the options of energy, without any effect, until --sbatch-options takes them away, too.
+    keeps accepting the --energy options, without effect, until --sbatch-options removes them.
     """
     if root == Path("/") and os.geteuid() != 0 and not dry_run:
-        raise ConfigError("only root may uninstall; --dry-run shows what would be taken away")
+        raise ConfigError("only root may uninstall; --dry-run shows what would be removed")
     config = present_settings(root)
     chosen = chosen_roles(roles, config)
     click.echo(f"Role of this host: {', '.join(chosen)}", err=True)
@@ -93,36 +77,34 @@ def uninstall(
     changes = [file_change(root, planned) for planned in installation.removals(with_sbatch_options=sbatch_options)]
     # Before the files go: a unit without its file cannot be disabled.
     units = [change.planned.path.name for change in changes if change.present and _is_unit(change)]
-    if not carry_out(changes, dry_run=dry_run, yes=yes, before=lambda: _stop(root, units)):
+    if not carry_out(changes, diff=diff, dry_run=dry_run, yes=yes, before=lambda: _stop(root, units)):
         return 0
     _forget_units(root, units)
     _remove_empty_folders(root, changes)
     clean = True
     if "node" in chosen and root == Path("/"):
         clean = _leave_node(node)
-    if "controller" in chosen and keeps_alloc(read_conf_files(installation.slurm_conf, root)):
-        alloc = str(installation.slurm_conf)
-    else:
-        alloc = ""
+    has_alloc = "controller" in chosen and keeps_alloc(installation.site.files())
+    alloc = str(installation.site.path) if has_alloc else ""
     for line in _remaining(config, chosen, sbatch_options, alloc):
         click.echo(line, err=True)
     return 0 if clean else 1
 
 
 def _refusal(installation: Installation, roles: Sequence[str], edit_slurm_conf: bool) -> list[str]:
-    """Return why nothing may be taken away yet."""
-    lines = installation.slurm_conf_lines(add=False)
-    if "controller" in roles and lines and not edit_slurm_conf and installation.asks_at_submission:
+    """Return why nothing may be removed yet."""
+    lines = installation.site.lines(add=False)
+    if "controller" in roles and lines and not edit_slurm_conf and installation.site.asks_at_submission:
         return [
             f"slurm.conf still names {JOB_SUBMIT_PLUGIN}: without it slurmctld does not start. Nothing was changed.",
             *lines,
-            "Change it so and run this again, or let --edit-slurm-conf do it.",
+            "Change slurm.conf so and run this again, or use --edit-slurm-conf.",
         ]
-    if "node" in roles and "controller" not in roles and installation.would_drain_without_files:
+    if "node" in roles and "controller" not in roles and installation.site.would_drain_without_files:
         return [
-            f"{installation.slurm_conf} has hooks that drain a node without our files. Nothing was changed.",
+            f"{installation.site.path} has hooks that drain a node without our files. Nothing was changed.",
             *lines,
-            "Change it so on every host, `scontrol reconfigure`, then run this again.",
+            "Change slurm.conf so on every host, `scontrol reconfigure`, then run this again.",
         ]
     return []
 
@@ -199,13 +181,13 @@ def _tell(text: str) -> None:
 
 
 def _say_nothing(text: str) -> None:
-    """Take no notice of what is being done."""
+    """Ignore progress messages."""
 
 
 def _remaining(config: Config, roles: Sequence[str], sbatch_options: bool, alloc: str) -> Iterator[str]:
     """Yield what is still there, and what a person still has to do; `alloc` is the slurm.conf that has our flag."""
     yield ""
-    yield "Stays:"
+    yield "Left on this host:"
     yield f"  {CONFIG_DIRECTORY}                       (settings; copies of what was changed lie beside the files)"
     if "controller" in roles:
         yield f"  {config.daemon.state_directory}          (the daemon's state)"
@@ -214,9 +196,9 @@ def _remaining(config: Config, roles: Sequence[str], sbatch_options: bool, alloc
         yield f"  {config.node.log_path}"
     if alloc:
         yield f"  Alloc in PrologFlags, in {alloc}: nodes that still have it are drained by their next job when"
-        yield "    slurmctld has it no more. It does no harm; take it out only while no job starts (partitions DOWN)."
+        yield "    slurmctld no longer has it. It does no harm; remove it only while no job starts (partitions DOWN)."
     if not sbatch_options:
-        yield "  sbatch's options --energy..., without effect  (--sbatch-options takes them away, too)"
+        yield "  sbatch's options --energy..., without effect  (--sbatch-options removes them)"
     yield f"  {Path(sys.executable).parent.parent}                     (the package: remove the folder)"
     if "controller" in roles:
         yield "Next:"

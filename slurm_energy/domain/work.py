@@ -82,7 +82,7 @@ class WorkEstimate:
         if any(len(row) != types for row in rows) or len(set(self.gpu_types)) != types:
             raise ValueRangeError(f"work estimate of {types} GPU types has figures of another number of types")
         figures = (*self.log_seconds, *self.log_watts, *(doubt for row in self.log_seconds_doubt for doubt in row))
-        if not all(isfinite(figure) and abs(figure) < _MOST_LOG for figure in figures):
+        if not all(isfinite(figure) and abs(figure) < _MAX_LOG for figure in figures):
             raise ValueRangeError("work estimate has a figure that is not finite")
 
     @cached_property
@@ -116,6 +116,6 @@ class WorkEstimate:
         return exp(self.log_watts[self._place[gpu_type]] - self.log_watts[self._place[reference]])
 
 
-_MOST_LOG = 100.0
+_MAX_LOG = 100.0
 _OTHER_WIDTH = 0.15
 """Standard deviation by which the time ratio of two types may differ at another number of GPUs: assumed."""

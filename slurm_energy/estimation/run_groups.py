@@ -29,7 +29,7 @@ _PRIOR_SPREAD = np.array([0.3, 0.05]) ** 2
 """Typical variance of log seconds and log watts between runs of one name and day, before any is seen: assumed."""
 _PRIOR_DAYS = np.array([0.15, 0.03]) ** 2
 """The same between days: a day's runs are often one sweep or one array, and alike."""
-_LEAST_SPREAD = np.array([0.01, 0.01]) ** 2
+_MIN_SPREAD = np.array([0.01, 0.01]) ** 2
 """Boards of one type differ by about so much, whatever runs on them: assumed."""
 
 
@@ -85,7 +85,7 @@ def group_runs(runs: Iterable[MeasuredRun], failures: Iterable[FailedRuns] = ())
     for run in runs:
         if run.name not in NAMELESS:
             kept.setdefault(JobName(run.user, run.name), []).append(run)
-    kept = {name: _most_frequent_count(_recent(found)) for name, found in kept.items()}
+    kept = {name: _modal_count(_recent(found)) for name, found in kept.items()}
     failed = _failed(failures, kept)
     names = tuple(sorted({*kept, *failed}, key=lambda name: (str(name.user), name.name)))
     types = tuple(sorted({run.gpu_type for found in kept.values() for run in found}))
@@ -141,7 +141,7 @@ def _spreads(sums: _Sums) -> tuple[FloatArray, FloatArray]:
     # Where days hold one run each, what runs of a day differ by is seen between days only, and is no more than that.
     of_runs = _drawn(sums.within, sums.within_free, _PRIOR_SPREAD)
     of_both = _drawn(sums.within + sums.between, sums.within_free + sums.between_free, _PRIOR_SPREAD)
-    spread = np.maximum(np.minimum(of_runs, of_both), _LEAST_SPREAD)
+    spread = np.maximum(np.minimum(of_runs, of_both), _MIN_SPREAD)
     free = sums.between_free[:, None]
     weight = np.where(sums.between_weight > 0.0, sums.between_weight, 1.0)[:, None]
     excess = np.maximum(0.0, sums.between - free * spread) / weight * free
@@ -194,7 +194,7 @@ def _recent(runs: list[MeasuredRun]) -> list[MeasuredRun]:
     return [run for run in runs if newest - run.ended_at_seconds <= WINDOW_SECONDS]
 
 
-def _most_frequent_count(runs: list[MeasuredRun]) -> list[MeasuredRun]:
+def _modal_count(runs: list[MeasuredRun]) -> list[MeasuredRun]:
     tally = Counter(run.gpus for run in runs)
     usual = max(tally, key=lambda gpus: (tally[gpus], -gpus))
     return [run for run in runs if run.gpus == usual]

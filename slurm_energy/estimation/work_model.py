@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from slurm_energy.domain.work import WorkEstimate
 from slurm_energy.estimation.run_groups import FloatArray, JobName, RunGroups
 
-LEAST_RUNS = 2
+MIN_RUNS = 2
 """Of a name that is told: most names of one run never come again."""
 _PRIOR_NAMES = 5.0
 """How many names the prior covariance counts for."""
@@ -30,12 +30,12 @@ _SPEED = 0.35
 """The same of one type beside the others: kinds of work differ in what they gain from a faster GPU."""
 _DRAW, _OWN_DRAW = 0.4, 0.15
 """The same of a GPU's power, on all types together and on one beside the others."""
-_MOST_ROUNDS = 200
+_MAX_ROUNDS = 200
 _SETTLED = 5e-4
 """Change of every mean, as a logarithm, below which no more rounds are made."""
-_MOST_FITTED = 2_000
+_MAX_FITTED = 2_000
 """Names that mean and covariance are found from; more say nothing new and cost time."""
-_MOST_OF_A_USER = 100
+_MAX_NAMES_OF_A_USER = 100
 """Of these, names of one user: nobody shall make the picture of all others' work."""
 _AT_ONCE = 1_000
 
@@ -58,7 +58,7 @@ def fit_work_model(groups: RunGroups) -> WorkModel:
     means, precision = _flat(groups, _fitted(groups))
     model = WorkModel(mean=_first_mean(means, precision), covariance=prior_covariance(len(groups.gpu_types)))
     seen = (precision > 0.0).any(axis=0)
-    for _ in range(_MOST_ROUNDS):
+    for _ in range(_MAX_ROUNDS):
         points, doubts = _posterior(model, means, precision)
         mean = np.where(seen, points.mean(axis=0), model.mean)
         apart = points - mean
@@ -86,7 +86,7 @@ def work_estimates(groups: RunGroups) -> Iterator[tuple[JobName, WorkEstimate]]:
         for row, point, doubt in zip(rows.tolist(), points.tolist(), apart.tolist(), strict=True):
             name, counts = groups.names[row], groups.runs[row].tolist()
             failed = groups.failed.get(name, frozenset())
-            if sum(counts) < LEAST_RUNS and not failed:
+            if sum(counts) < MIN_RUNS and not failed:
                 continue
             yield (
                 name,
@@ -123,9 +123,9 @@ def _fitted(groups: RunGroups) -> NDArray[np.intp]:
     for row in np.argsort(-runs, kind="stable").tolist():
         user = groups.names[row].user
         names_of[user] += 1
-        if runs[row] and names_of[user] <= _MOST_OF_A_USER:
+        if runs[row] and names_of[user] <= _MAX_NAMES_OF_A_USER:
             kept.append(row)
-    return np.array(kept[:_MOST_FITTED], dtype=np.intp)
+    return np.array(kept[:_MAX_FITTED], dtype=np.intp)
 
 
 def prior_covariance(types: int) -> FloatArray:

@@ -9,14 +9,14 @@ from slurm_energy.lab.host import Host, inspect_host
 from slurm_energy.lab.inside import Progress, follow, launch
 from slurm_energy.lab.layout import Layout, claimed_folder, find_folder, labs_root, remove_folder
 from slurm_energy.lab.prepare import prepare, recall
-from slurm_energy.lab.running import Lab, LabStatus, NodeStatus
+from slurm_energy.lab.running import Lab, LabNode, LabStatus
 from slurm_energy.lab.spec import LabSpec, PartitionSpec, parse_partition
 
 __all__ = [
     "Lab",
+    "LabNode",
     "LabSpec",
     "LabStatus",
-    "NodeStatus",
     "PartitionSpec",
     "find_labs",
     "open_lab",

@@ -167,7 +167,7 @@ def make_labs_root(root: Path) -> None:
     root.mkdir(mode=0o755, parents=True, exist_ok=True)
     found = root.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
-        raise LabError(f"{root} must be a folder of user {os.getuid()} that nobody else may write to: remove it")
+        raise LabError(f"{root} must be a folder of user {os.getuid()} that no other user may write to: remove it")
     root.chmod(0o755)
 
 

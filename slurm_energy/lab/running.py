@@ -26,7 +26,7 @@ _PING_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeStatus:
+class LabNode:
     """One node as Slurm sees it."""
 
     name: str
@@ -47,7 +47,7 @@ class LabStatus:
     name: str
     directory: Path
     log_directory: Path
-    nodes: tuple[NodeStatus, ...]
+    nodes: tuple[LabNode, ...]
     daemon: Mapping[str, str] | None
     problem: str = ""
 
@@ -131,12 +131,12 @@ class Lab:
     def status(self) -> LabStatus:
         """Return nodes and daemon as they answer now."""
         problems = []
-        nodes: tuple[NodeStatus, ...] = ()
+        nodes: tuple[LabNode, ...] = ()
         answer = None
         try:
             said = self.run(["sinfo", "-h", "-N", "-o", "%N %R %T"], timeout=10, check=True).stdout
             nodes = tuple(
-                NodeStatus(name=name, partition=partition, state=state)
+                LabNode(name=name, partition=partition, state=state)
                 for name, partition, state in (line.split() for line in said.splitlines())
             )
         except LabError as error:

@@ -43,21 +43,21 @@ def chosen_policy(config: Config, *, is_serving: bool = False) -> PolicyChoice:
     learned = replace(config, policy=replace(config.policy, name=LEARNED_POLICY))
     missing = missing_modules()
     if missing:
-        reason = f"{', '.join(missing)} not installed"
-        mend = f"for the learned policy {INSTALL}, then reload slurm-energyd"
+        reason = f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not installed"
+        fix = f"to use the learned policy, run: {INSTALL}, then: systemctl reload slurm-energyd"
     else:
         setting_fault = next(_setting_faults(learned), None)
         fault = setting_fault or next(_checkpoint_faults(learned), None)
         if fault is None:
             return PolicyChoice(config=learned)
         if is_serving and setting_fault is None:
-            note = f"the learned policy cannot be loaded anew, the one before stays: {fault}"
+            note = f"the learned policy cannot be loaded again, the previous one stays: {fault}"
             return PolicyChoice(config=learned, note=note)
-        reason, mend = "the learned policy cannot be served", fault
+        reason, fix = "the learned policy cannot be served", f"fix: {fault}"
     baseline = config.policy.baseline
     return PolicyChoice(
         config=replace(config, policy=replace(config.policy, name=baseline)),
-        note=f"{reason}: policy {baseline} decides; {mend}",
+        note=f"policy {baseline} decides, because {reason}; {fix}",
     )
 
 

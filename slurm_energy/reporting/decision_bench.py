@@ -126,7 +126,7 @@ def _remarks(bench: DecisionBench) -> Iterator[str]:
         if row.stolen_share is not None and row.stolen_share >= _STOLEN_SHARE:
             yield (
                 f"Daemon at {row.nodes:,} nodes: the host of this virtual machine kept {row.stolen_share:.0%} of a "
-                "processor from it meanwhile, milliseconds at a time; the 99th percentile is the host's then."
+                "processor from it in the meantime, milliseconds at a time; the 99th percentile is the host's then."
             )
 
 

@@ -17,7 +17,7 @@ from slurm_energy.domain.report import (
 )
 from slurm_energy.policy.attention_note import shares_of
 from slurm_energy.policy.cost_note import is_cost_note
-from slurm_energy.reporting.cells import job_energy_text, job_label
+from slurm_energy.reporting.energy_table import job_energy_text, job_label
 from slurm_energy.reporting.fitted import FittedColumn, FittedTable, print_fitted
 from slurm_energy.reporting.quantities import (
     clock_text,
@@ -31,6 +31,33 @@ from slurm_energy.reporting.quantities import (
 from slurm_energy.reporting.visible import visible
 
 _TEXT_WIDTH = 200
+_GPU_COLUMNS = (
+    FittedColumn(heading="Node", rank=3, shortest=8),
+    FittedColumn(heading="GPU", rank=4, shortest=12),
+    FittedColumn(heading="Type", rank=6, shortest=8),
+    FittedColumn(heading="Asked", is_number=True, rank=7),
+    FittedColumn(heading="Applied", is_number=True, rank=1),
+    FittedColumn(heading="Observed", is_number=True, rank=2),
+    FittedColumn(heading="Default", is_number=True, rank=8),
+    FittedColumn(heading="Energy", is_number=True),
+    FittedColumn(heading="Source", rank=9, shortest=8),
+    FittedColumn(heading="Flags", rank=5, shortest=8),
+)
+_DECISION_COLUMNS = (
+    FittedColumn(heading="Decided at"),
+    FittedColumn(heading="Job"),
+    FittedColumn(heading="User", rank=2, shortest=6),
+    FittedColumn(heading="Name", rank=1, shortest=8),
+    FittedColumn(heading="Mode", rank=3),
+    FittedColumn(heading="Decision", shortest=20),
+    FittedColumn(heading="Id", rank=4),
+)
+_COMPARISON_COLUMNS = (
+    FittedColumn(heading="", shortest=16),
+    FittedColumn(heading="Predicted", is_number=True),
+    FittedColumn(heading="Actual", is_number=True),
+    FittedColumn(heading="From", rank=1, shortest=12),
+)
 
 
 def render_explain(record: ExplainRecord, console: Console, now_seconds: float | None = None) -> None:
@@ -142,20 +169,6 @@ def _times(job: JobEnergyRecord) -> list[str]:
     return [", ".join(told)] if told else []
 
 
-_GPU_COLUMNS = (
-    FittedColumn(heading="Node", rank=3, shortest=8),
-    FittedColumn(heading="GPU", rank=4, shortest=12),
-    FittedColumn(heading="Type", rank=6, shortest=8),
-    FittedColumn(heading="Asked", is_number=True, rank=7),
-    FittedColumn(heading="Applied", is_number=True, rank=1),
-    FittedColumn(heading="Observed", is_number=True, rank=2),
-    FittedColumn(heading="Default", is_number=True, rank=8),
-    FittedColumn(heading="Energy", is_number=True),
-    FittedColumn(heading="Source", rank=9, shortest=8),
-    FittedColumn(heading="Flags", rank=5, shortest=8),
-)
-
-
 def _gpu_table(gpus: tuple[GpuOutcomeRecord, ...]) -> FittedTable:
     rows = []
     for gpu in gpus:
@@ -178,17 +191,6 @@ def _gpu_table(gpus: tuple[GpuOutcomeRecord, ...]) -> FittedTable:
     return FittedTable(columns=_GPU_COLUMNS, rows=rows)
 
 
-_DECISION_COLUMNS = (
-    FittedColumn(heading="Decided at"),
-    FittedColumn(heading="Job"),
-    FittedColumn(heading="User", rank=2, shortest=6),
-    FittedColumn(heading="Name", rank=1, shortest=8),
-    FittedColumn(heading="Mode", rank=3),
-    FittedColumn(heading="Decision", shortest=24),
-    FittedColumn(heading="Id", rank=4),
-)
-
-
 def render_decisions(records: Sequence[DecisionRecord], console: Console) -> None:
     """Print decisions as a table, one in a line."""
     rows = [
@@ -198,20 +200,12 @@ def render_decisions(records: Sequence[DecisionRecord], console: Console) -> Non
             visible(record.asked.user_name or f"uid {record.asked.user_id}", 16),
             visible(record.asked.name or "(no name)", 24),
             record.mode.value,
-            visible(record.message or ", ".join(reason.code for reason in record.reasons), 160),
+            visible(record.message or " ".join(reason.sentence for reason in record.reasons), 160),
             record.decision_id,
         )
         for record in records
     ]
     print_fitted(FittedTable(columns=_DECISION_COLUMNS, rows=rows), console)
-
-
-_COMPARISON_COLUMNS = (
-    FittedColumn(heading="", shortest=16),
-    FittedColumn(heading="Predicted", is_number=True),
-    FittedColumn(heading="Actual", is_number=True),
-    FittedColumn(heading="From", rank=1, shortest=12),
-)
 
 
 def _comparison_table(comparisons: tuple[ComparisonRecord, ...]) -> FittedTable:

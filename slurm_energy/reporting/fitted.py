@@ -67,7 +67,7 @@ def _fitted(
         index: max(cell_len(column.heading), *(cell_len(row[index]) for row in rows), 0)
         for index, column in enumerate(columns)
     }
-    least = {
+    min_widths = {
         index: min(natural[index], max(column.shortest, cell_len(column.heading)))
         if column.shortest is not None
         else natural[index]
@@ -75,13 +75,13 @@ def _fitted(
     }
     kept = list(range(len(columns)))
     for index in sorted((at for at in kept if columns[at].rank), key=lambda at: -columns[at].rank):
-        if _needed(kept, least) <= width:
+        if _needed(kept, min_widths) <= width:
             break
         kept.remove(index)
     widths = {index: natural[index] for index in kept}
     while (excess := _needed(kept, widths) - width) > 0:
-        widest = max(kept, key=lambda index: widths[index] - least[index])
-        room = widths[widest] - least[widest]
+        widest = max(kept, key=lambda index: widths[index] - min_widths[index])
+        room = widths[widest] - min_widths[widest]
         if room <= 0:
             break  # the terminal is narrower than what must be there: lines run over, whole
         widths[widest] -= min(room, excess, max(1, room // 2))

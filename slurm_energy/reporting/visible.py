@@ -1,5 +1,9 @@
-"""Texts of users made safe for terminals and spreadsheets: nothing is dropped, control characters become visible."""
+"""Messages on stderr, and text of users made safe for terminals and spreadsheets.
 
+Nothing is dropped: control characters become visible.
+"""
+
+import os
 import re
 
 _HIDDEN = re.compile(
@@ -33,3 +37,11 @@ def spreadsheet_cell(text: str) -> str:
     stripped = text.lstrip(" ")
     line = visible(text)
     return f"'{line}" if text.startswith(_FORMULA_STARTS) or stripped.startswith(_FORMULA_STARTS) else line
+
+
+def say(text: str, program: str = "energy-sbatch") -> None:
+    """Write one line on stderr; a closed stderr is no error."""
+    try:
+        os.write(2, f"{program}: {visible(text)}\n".encode("utf-8", "replace"))
+    except OSError:
+        return

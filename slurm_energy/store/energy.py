@@ -133,12 +133,12 @@ def _fill_job(session: Session, job: JobRow, report: NodeReport, key: JobKey, of
     job.decision_id = job.decision_id or report.decision_id
     if not job.submit_time_known:
         job.restart_count = max(job.restart_count, key.restart_count)
-        job.started_at_seconds = _least(job.started_at_seconds, started)
+        job.started_at_seconds = _smaller(job.started_at_seconds, started)
         job.ended_at_seconds = max(job.ended_at_seconds or 0.0, ended)
     attempt = attempt_row(session, job, key.restart_count)
     attempt.partition = attempt.partition or report.partition
     if attempt.state is None:
-        attempt.started_at_seconds = _least(attempt.started_at_seconds, started)
+        attempt.started_at_seconds = _smaller(attempt.started_at_seconds, started)
         attempt.ended_at_seconds = max(attempt.ended_at_seconds or 0.0, ended)
     else:
         attempt.started_at_seconds = attempt.started_at_seconds or started
@@ -147,7 +147,7 @@ def _fill_job(session: Session, job: JobRow, report: NodeReport, key: JobKey, of
         attempt.exit_code = report.exit_code
 
 
-def _least(known: float | None, new: float) -> float:
+def _smaller(known: float | None, new: float) -> float:
     return new if known is None else min(known, new)
 
 

@@ -41,9 +41,9 @@ _DOUBTFUL = (
 """One reading with such a flag, and the whole run says nothing."""
 _FAILED = ("FAILED", "OUT_OF_MEMORY", "TIMEOUT")
 """States that say something of the type a job ran on; a node that failed, and who cancelled a job, do not."""
-_LEAST_CLOCK = 0.85
+_MIN_CLOCK_SHARE = 0.85
 """Of the default clock, that a busy GPU is seen at; a board's power limit takes no more. Below it the user set one."""
-_LEAST_COVERED = 0.9
+_MIN_COVERED_SHARE = 0.9
 """Share of the run that every GPU's readings must cover."""
 
 
@@ -160,7 +160,7 @@ def _is_sound(run_seconds: ColumnElement[Any]) -> ColumnElement[bool]:
     """Return whether a GPU's reading can be relied on, and at which clock it was is known."""
     reading = GpuEnergyRow
     observed = reading.observed_clock_mhz
-    is_seen_there = or_(observed.is_(None), observed >= _LEAST_CLOCK * reading.default_clock_mhz)
+    is_seen_there = or_(observed.is_(None), observed >= _MIN_CLOCK_SHARE * reading.default_clock_mhz)
     at_default = or_(
         and_(
             or_(
@@ -176,7 +176,7 @@ def _is_sound(run_seconds: ColumnElement[Any]) -> ColumnElement[bool]:
         reading.source.in_([EnergySource.COUNTER.value, EnergySource.POLLED.value]),
         reading.scope.in_([EnergyScope.GPU.value, EnergyScope.MODULE.value]),
         *(reading.flags.not_like(f"%,{flag.value},%") for flag in _DOUBTFUL),
-        reading.coverage_seconds >= _LEAST_COVERED * run_seconds * NodeEnergyRow.time_scale,
+        reading.coverage_seconds >= _MIN_COVERED_SHARE * run_seconds * NodeEnergyRow.time_scale,
         at_default,
     )
 

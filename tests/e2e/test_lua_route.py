@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from energy_lab import drained, submit_decided, until
 
-from slurm_energy.cli.installation import LUA_SCRIPT, Installation, InstallOptions
+from slurm_energy.cli.installing.plan import Installation
+from slurm_energy.cli.installing.roles import LUA_SCRIPT, InstallOptions
 from slurm_energy.config import load_config
 from slurm_energy.lab.cluster import Lab
 from slurm_energy.lab.jobs import show_job, submit, wait_for

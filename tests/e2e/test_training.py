@@ -9,11 +9,11 @@ import torch
 from energy_lab import until
 from lab_fixtures import StartLab
 
-from slurm_energy.cli.rendering import render
 from slurm_energy.lab.cluster import Lab, PartitionSpec
 from slurm_energy.lab.jobs import show_job, submit, wait_for
 from slurm_energy.learning.training_state import read_state
 from slurm_energy.policy.gnn.checkpoint import read_checkpoint
+from slurm_energy.reporting.templates import render
 
 pytestmark = pytest.mark.lab
 

@@ -99,7 +99,7 @@ def test_without_torch_the_exact_policy_answers_at_once_and_the_log_says_what_to
         assert not {"POLICY_ERROR", "POLICY_LOADING"} & codes(record)
         told = status(daemon)
         assert (told["policy"], told["policy_process"]) == ("oracle", None)
-        assert told["policy_note"].startswith("safetensors, torch not installed: policy oracle decides; ")
+        assert told["policy_note"].startswith("policy oracle decides, because safetensors, torch are not installed; ")
         assert "pip install './slurm-energy[daemon]'" in told["policy_note"]
         assert f"policy chosen automatically note={told['policy_note']}" in daemon.log
         assert "name=policy" not in daemon.log, "no process of a learned policy"

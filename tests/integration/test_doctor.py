@@ -15,10 +15,10 @@ from fake_sbatch import FakeSbatch
 
 from slurm_energy import __version__
 from slurm_energy.cli.doctor import daemon_checks as doctor_of_the_daemon
+from slurm_energy.cli.doctor.command import examine, situation_of
 from slurm_energy.cli.doctor.daemon_checks import daemon_checks
-from slurm_energy.cli.doctor.finding import Finding, Situation, Verdict
+from slurm_energy.cli.doctor.finding import Finding, HostFacts, Verdict
 from slurm_energy.cli.doctor.node_checks import node_checks
-from slurm_energy.cli.doctor.run import examine, situation_of
 from slurm_energy.cli.doctor.slurm_checks import slurm_checks
 from slurm_energy.cli.main import main
 from slurm_energy.cli.site import detected_roles
@@ -87,7 +87,7 @@ class Site:
             document.setdefault(name, {}).update(values)
         return parse_config(document, source="test", environment={})
 
-    def situation(self, *roles: str, **sections: dict[str, object]) -> Situation:
+    def situation(self, *roles: str, **sections: dict[str, object]) -> HostFacts:
         """Return what the checks see."""
         return situation_of(self.config(**sections), roles, {"SLURMD_NODENAME": "n1"})
 
@@ -423,7 +423,7 @@ def test_the_command_exits_1_when_something_fails(
 def test_a_site_whose_lua_script_asks_is_in_order(site: Site, plugins: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.copytree(plugins, site.root / "plugins")
     ours = site.root / "ours/job_submit.lua"
-    monkeypatch.setattr("slurm_energy.cli.plugin_check.LUA_SCRIPT", ours)
+    monkeypatch.setattr("slurm_energy.cli.installing.plugin_check.LUA_SCRIPT", ours)
     ours.parent.mkdir()
     ours.write_text("-- ours\n")
     (site.root / "job_submit.lua").write_text(f'dofile("{ours}")\n')

@@ -18,8 +18,7 @@ from fake_sbatch import FakeSbatch
 from measured_data import MEASURED
 
 from slurm_energy.cli.energy_sbatch import _PLUGIN_LINE
-from slurm_energy.cli.sbatch_find import EXPLAIN_VARIABLE
-from slurm_energy.cli.sbatch_process import _HeldLines
+from slurm_energy.cli.sbatch.process import EXPLAIN_VARIABLE, _HeldLines
 from slurm_energy.slurm.sbatch_script import script_directives
 from slurm_energy.wire.codec import Message
 
@@ -564,8 +563,8 @@ def test_a_dry_run_that_cannot_be_done_says_why(
 
 def test_the_wrapper_starts_without_heavy_modules(fake: FakeSbatch) -> None:
     probe = (
-        "import sys, slurm_energy.cli.energy_sbatch, slurm_energy.cli.sbatch_energy_options, "
-        "slurm_energy.cli.sbatch_dry_run, slurm_energy.cli.daemon_line\n"
+        "import sys, slurm_energy.cli.energy_sbatch, slurm_energy.cli.sbatch.options, "
+        "slurm_energy.cli.sbatch.dry_run, slurm_energy.cli.daemon_line\n"
         "print(sorted({name.partition('.')[0] for name in sys.modules} & {'click', 'rich', 'torch', 'sqlalchemy', "
         "'jinja2', 'asyncio', 'pynvml', 'alembic'}))"
     )

@@ -22,7 +22,7 @@ from slurm_energy.policy.gnn.priced_serving import PricedPolicy
 TORCH = {"safetensors", "torch", "torch_geometric"}
 LIGHT = {
     "daemon.app": TORCH,
-    "daemon.policy_process": TORCH,
+    "daemon.policy.process": TORCH,
     "policy.registry": TORCH,
     "policy.site_check": TORCH,
     "node.main": TORCH,
@@ -68,7 +68,7 @@ def test_completing_a_command_imports_none_of_them() -> None:
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     *words, modules = done.stdout.splitlines()
     assert words == [f"plain,{noun}" for noun in sorted(NOUNS)]
-    assert modules == "['slurm_energy.cli.main', 'slurm_energy.cli.say']"
+    assert modules == "['slurm_energy.cli.main', 'slurm_energy.reporting.visible']"
 
 
 def test_looking_for_torch_imports_none_of_it() -> None:

@@ -7,10 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from slurm_energy.cli.installation import JOB_SUBMIT_PLUGIN
+from slurm_energy.cli.installing.plugin_check import (
+    Standing,
+    check_plugin,
+    headers_of,
+    plugin_places,
+    slurmctld_program,
+)
+from slurm_energy.cli.installing.roles import JOB_SUBMIT_PLUGIN
 from slurm_energy.cli.plugin import BeforeStart
-from slurm_energy.cli.plugin_build import headers_of
-from slurm_energy.cli.plugin_check import Standing, check_plugin, plugin_places, slurmctld_program
 from slurm_energy.config import Config, parse_config
 from slurm_energy.slurm.plugin_file import Release, library_folders, parse_release
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_energy.cli.rendering import render
+from slurm_energy.reporting.templates import render
 
 FAKE_SRUN = '#!/bin/sh\nprintf "%s\\n" "$@" > "$SAID/srun-said"\nexit "$CODE"\n'
 FAKE_SLEEP = "#!/bin/sh\nexit 0\n"

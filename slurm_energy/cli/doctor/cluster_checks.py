@@ -12,13 +12,12 @@ from typing import Any
 
 from slurm_energy import __version__
 from slurm_energy.cli.daemon_line import asked, json_document
-from slurm_energy.cli.doctor.board_checks import board_checks, status_boards
 from slurm_energy.cli.doctor.daemon_checks import STATUS_SECONDS, delivery_fix
-from slurm_energy.cli.doctor.finding import Finding, Situation, fail, ok, several, skip, warn
-from slurm_energy.cli.doctor.gpu_type_checks import NodeGpuTypes, gpu_type_checks
+from slurm_energy.cli.doctor.finding import Finding, HostFacts, fail, ok, several, skip, warn
+from slurm_energy.cli.doctor.gpu_checks import NodeGpuTypes, board_checks, gpu_type_checks, status_boards
 from slurm_energy.cli.doctor.node_judgement import NodeJudge, findings_of
 from slurm_energy.cli.doctor.storage_checks import AS_ROOT
-from slurm_energy.cli.installation import CONFIG_DIRECTORY
+from slurm_energy.cli.installing.roles import CONFIG_DIRECTORY
 from slurm_energy.cli.site import slurm_command
 from slurm_energy.daemon.doors.reports import FOLDER, TURNED_AWAY
 from slurm_energy.domain.job import GpuDemand
@@ -57,7 +56,7 @@ class SlurmNode:
         return not any(word in self.state for word in _AWAY) and not {"*", "~", "#"} & set(self.state)
 
 
-def cluster_checks(situation: Situation) -> Iterator[Finding]:
+def cluster_checks(situation: HostFacts) -> Iterator[Finding]:
     """Yield what the nodes' own words and Slurm's list of nodes say; nothing on other hosts than the controller."""
     if not situation.is_controller:
         return
@@ -87,7 +86,7 @@ def cluster_checks(situation: Situation) -> Iterator[Finding]:
     yield from board_checks(situation.config, {name: status_boards(received.status) for name, _, received in heard})
 
 
-def slurm_nodes(situation: Situation) -> tuple[list[SlurmNode] | None, str]:
+def slurm_nodes(situation: HostFacts) -> tuple[list[SlurmNode] | None, str]:
     """Return slurmctld's nodes, or None and why there is no answer."""
     result = slurm_command(situation.config, "scontrol", "--all", "--oneliner", "show", "node")
     if not result.ok:
@@ -132,7 +131,7 @@ def _gpus(gres: str) -> tuple[GpuDemand, ...]:
     return ()
 
 
-def _daemon_status(situation: Situation) -> Mapping[str, Any]:
+def _daemon_status(situation: HostFacts) -> Mapping[str, Any]:
     """Return what the daemon tells root of its nodes and of itself; nothing where it does not answer."""
     try:
         request = Message("query", {"what": "status"})
@@ -142,7 +141,7 @@ def _daemon_status(situation: Situation) -> Mapping[str, Any]:
 
 
 def _silent(
-    situation: Situation,
+    situation: HostFacts,
     nodes: list[SlurmNode],
     told: Mapping[str, ReceivedStatus],
     daemon: Mapping[str, Any],
@@ -173,7 +172,7 @@ def _silent(
         yield ok("nodes", f"{len(wanted)} of {len(wanted)} with GPUs report{more}")
 
 
-def _prolog_words(situation: Situation) -> str:
+def _prolog_words(situation: HostFacts) -> str:
     """Return what a node without our files means where Prolog is a pattern of files in our folder."""
     prolog = situation.conf.get("prolog", "")
     if f"{CONFIG_DIRECTORY}/" in prolog and "*" in prolog:

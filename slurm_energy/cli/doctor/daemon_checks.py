@@ -9,9 +9,8 @@ from typing import Any
 
 from slurm_energy import __version__
 from slurm_energy.cli.daemon_line import asked, json_document
-from slurm_energy.cli.doctor.finding import Finding, Situation, fail, ok, skip, warn
-from slurm_energy.cli.doctor.service_user import service_user
-from slurm_energy.cli.doctor.storage_checks import AS_ROOT, journal_finding, storage_checks
+from slurm_energy.cli.doctor.finding import Finding, HostFacts, fail, ok, skip, warn
+from slurm_energy.cli.doctor.storage_checks import AS_ROOT, journal_finding, service_user, storage_checks
 from slurm_energy.cli.site import run_command
 from slurm_energy.config import Config
 from slurm_energy.errors import ConfigError, SlurmEnergyError
@@ -24,9 +23,21 @@ from slurm_energy.wire.codec import Message
 PING_SECONDS = 2.0
 STATUS_SECONDS = 15.0
 START = "systemctl start slurm-energyd, then journalctl -u slurm-energyd"
+_DELIVERY_FIXES = {
+    "Invalid credential": "the munge keys differ: the controller's munge.key on the node, then systemctl restart munge",
+    "Expired credential": "the clocks differ: set up chrony or another NTP client on the node and on the controller",
+    "Rewound credential": "the clocks differ: set up chrony or another NTP client on the node and on the controller",
+    "do the clocks agree": "the clocks differ: set up chrony or another NTP client on the node and on the controller",
+    "Replayed credential": "the network sent it twice: nothing, unless it comes again",
+    "signature is wrong": "the report keys differ: the same node.hmac_key_path file on node and controller",
+    "this site uses": "the same node.authentication in slurm-energy.toml on node and controller",
+    "comes from uid": "slurm-energy-hook flush must run as root: slurm-energy install --role node",
+    "no daemon answers": "start slurm-energyd there, and let the port through the firewall",
+    "no whole answer": "start slurm-energyd there, and let the port through the firewall",
+}
 
 
-def daemon_checks(situation: Situation) -> Iterator[Finding]:
+def daemon_checks(situation: HostFacts) -> Iterator[Finding]:
     """Yield what concerns the daemon, as far as this host can tell."""
     if situation.is_controller:
         yield service("slurm-energyd.service", "systemctl enable --now slurm-energyd")
@@ -42,7 +53,7 @@ def daemon_checks(situation: Situation) -> Iterator[Finding]:
     yield _authentication(situation)
 
 
-def _socket(situation: Situation) -> Iterator[Finding]:
+def _socket(situation: HostFacts) -> Iterator[Finding]:
     config = situation.config
     path = Path(config.daemon.socket_path)
     try:
@@ -63,7 +74,7 @@ def _socket(situation: Situation) -> Iterator[Finding]:
     yield from _told_by_the_daemon(config)
 
 
-def _slurmctld_reaches(situation: Situation) -> Finding:
+def _slurmctld_reaches(situation: HostFacts) -> Finding:
     """Return whether slurmctld's user gets to the daemon, which needs rights on every folder above the socket."""
     subject, path = "slurmctld to daemon", situation.config.daemon.plugin_socket_path
     name = situation.conf.get("slurmuser", "").partition("(")[0] or situation.config.cluster.slurm_user
@@ -108,7 +119,7 @@ def _told_by_the_daemon(config: Config) -> Iterator[Finding]:
         yield skip("daemon's status", str(error), START)
         return
     if "store" not in document:
-        yield skip("daemon's status", "it tells an ordinary user little", AS_ROOT)
+        yield skip("daemon's status", "it shows an ordinary user little", AS_ROOT)
         return
     store = document["store"]
     if isinstance(store, dict) and "error" in store:
@@ -237,7 +248,7 @@ def _checkpoint_fault(config: Config) -> str:
     return user.ask(lambda: next(learned_faults(config), ""))
 
 
-def _authentication(situation: Situation) -> Finding:
+def _authentication(situation: HostFacts) -> Finding:
     if situation.config.node.authentication == "hmac":
         return _key(Path(situation.config.node.hmac_key_path), situation)
     made = run_command(["munge", "--no-input"])
@@ -247,7 +258,7 @@ def _authentication(situation: Situation) -> Finding:
     return ok("munge", "makes credentials")
 
 
-def _delivery(situation: Situation) -> Finding:
+def _delivery(situation: HostFacts) -> Finding:
     """Return whether the daemon takes what this node sends: the one test of key, clock and address together."""
     subject = "delivery"
     if os.geteuid() != 0:
@@ -271,21 +282,7 @@ def delivery_fix(reason: str) -> str:
     return "slurm-energy-hook flush (as root, on the node) says more"
 
 
-_DELIVERY_FIXES = {
-    "Invalid credential": "the munge keys differ: the controller's munge.key on the node, then systemctl restart munge",
-    "Expired credential": "the clocks differ: set up chrony or another NTP client on the node and on the controller",
-    "Rewound credential": "the clocks differ: set up chrony or another NTP client on the node and on the controller",
-    "do the clocks agree": "the clocks differ: set up chrony or another NTP client on the node and on the controller",
-    "Replayed credential": "the network sent it twice: nothing, unless it comes again",
-    "signature is wrong": "the report keys differ: the same node.hmac_key_path file on node and controller",
-    "this site uses": "the same node.authentication in slurm-energy.toml on node and controller",
-    "comes from uid": "slurm-energy-hook flush must run as root: slurm-energy install --role node",
-    "no daemon answers": "start slurm-energyd there, and let the port through the firewall",
-    "no whole answer": "start slurm-energyd there, and let the port through the firewall",
-}
-
-
-def _key(path: Path, situation: Situation) -> Finding:
+def _key(path: Path, situation: HostFacts) -> Finding:
     if not (situation.is_controller or situation.is_node):
         return ok("report key", "not needed on a login host")
     try:
@@ -294,7 +291,7 @@ def _key(path: Path, situation: Situation) -> Finding:
         fix = f"head -c 64 /dev/urandom > {path}; chmod 600 {path}; the same file on every host"
         return fail("report key", f"{path}: {error.strerror}", fix)
     if status.st_mode & 0o007:
-        return fail("report key", f"{path} is open to everybody", f"chmod 640 {path}, and make a new key")
+        return fail("report key", f"{path} is open to all users", f"chmod 640 {path}, and make a new key")
     if status.st_size < 32:
         return fail("report key", f"{path} has {status.st_size} bytes, 32 are needed", "make a longer one")
     return ok("report key", f"{path}, {status.st_size} bytes")

@@ -32,7 +32,7 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Situation:
+class HostFacts:
     """What the checks may look at."""
 
     config: Config

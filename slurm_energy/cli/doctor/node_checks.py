@@ -6,10 +6,10 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from slurm_energy.cli.doctor.board_checks import IDENTITY, Board, board_checks, mapping_checks
 from slurm_energy.cli.doctor.daemon_checks import service
-from slurm_energy.cli.doctor.finding import Finding, Situation, fail, ok, skip, warn
-from slurm_energy.cli.installation import NODE_UNITS
+from slurm_energy.cli.doctor.finding import Finding, HostFacts, fail, ok, skip, warn
+from slurm_energy.cli.doctor.gpu_checks import IDENTITY, Board, board_checks, mapping_checks
+from slurm_energy.cli.installing.roles import NODE_UNITS
 from slurm_energy.cli.site import slurm_command, under
 from slurm_energy.device.base import GpuIdentity
 from slurm_energy.device.knobs import reading
@@ -26,7 +26,7 @@ CRON_FILE = Path("/etc/cron.d/slurm-energy")
 MAX_WAITING_HOURS = 1.0
 
 
-def node_checks(situation: Situation) -> Iterator[Finding]:
+def node_checks(situation: HostFacts) -> Iterator[Finding]:
     """Yield what concerns a compute node; nothing on other hosts."""
     if not situation.is_node:
         return
@@ -35,7 +35,7 @@ def node_checks(situation: Situation) -> Iterator[Finding]:
     yield from _timers(situation)
 
 
-def _gpus(situation: Situation) -> Iterator[Finding]:
+def _gpus(situation: HostFacts) -> Iterator[Finding]:
     try:
         with NvmlDriver(situation.config.node.nvml_library) as driver:
             gpus = driver.gpus()
@@ -66,7 +66,7 @@ def _gpus(situation: Situation) -> Iterator[Finding]:
         yield ok("GPU clocks", "supported clocks are known, and this is root")
 
 
-def _identity(situation: Situation, identities: list[GpuIdentity]) -> Iterator[Finding]:
+def _identity(situation: HostFacts, identities: list[GpuIdentity]) -> Iterator[Finding]:
     if os.geteuid() != 0:
         yield skip(IDENTITY, "only root may read what the hooks learned of slurmd's order", "run doctor as root")
         return
@@ -88,7 +88,7 @@ def _identity(situation: Situation, identities: list[GpuIdentity]) -> Iterator[F
     yield from mapping_checks(gpu_mapping(identities, order, config.node.gpu_numbering))
 
 
-def _node_name(situation: Situation) -> str:
+def _node_name(situation: HostFacts) -> str:
     return situation.environment.get("SLURMD_NODENAME") or os.uname().nodename.partition(".")[0]
 
 
@@ -113,7 +113,7 @@ def _catalogue(identities: list[GpuIdentity]) -> Finding:
     return ok("GPU catalogue", "every GPU is in it")
 
 
-def _spool(situation: Situation) -> Iterator[Finding]:
+def _spool(situation: HostFacts) -> Iterator[Finding]:
     name = _node_name(situation)
     root = under(situation.root, Path(situation.config.node.spool_directory.replace("%n", name)))
     if not root.is_dir():
@@ -160,7 +160,7 @@ def _left_over(subject: str, folder: Path, fix: str) -> Finding:
     return warn(subject, f"{len(files)} in {folder}", fix) if files else ok(subject, "none")
 
 
-def _stale_jobs(situation: Situation, spool: Spool, node: str) -> Finding:
+def _stale_jobs(situation: HostFacts, spool: Spool, node: str) -> Finding:
     """Return whether every job that the spool holds as active is one that Slurm runs here."""
     held = {path.name.removesuffix(".json") for path in _files(spool.active) if path.name.endswith(".json")}
     if not held:
@@ -176,7 +176,7 @@ def _stale_jobs(situation: Situation, spool: Spool, node: str) -> Finding:
     return ok("active jobs", f"{len(held)}, all of them running")
 
 
-def _timers(situation: Situation) -> Iterator[Finding]:
+def _timers(situation: HostFacts) -> Iterator[Finding]:
     cron = under(situation.root, CRON_FILE)
     try:
         text = cron.read_text(encoding="utf-8", errors="replace")

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from slurm_energy.cli.doctor.finding import Finding, Verdict, several
-from slurm_energy.cli.installation import SPANK_PLUGIN
+from slurm_energy.cli.installing.roles import SPANK_PLUGIN
 from slurm_energy.domain.node_status import NO_OTHER_RELEASE, GpuStatus, NodeStatus, ReceivedStatus, SpoolStatus
 from slurm_energy.slurm.plugin_file import parse_release
 
@@ -21,7 +21,7 @@ _SLICE_MARK = "g."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judged:
+class NodeFinding:
     """One thing about one node; many nodes with the same fix become one finding."""
 
     node: str
@@ -39,7 +39,7 @@ class NodeJudge:
     version: str
     now_seconds: float
 
-    def judged(self, node: str, gpu_count: int, received: ReceivedStatus) -> Iterator[Judged]:
+    def judged(self, node: str, gpu_count: int, received: ReceivedStatus) -> Iterator[NodeFinding]:
         """Yield what is wrong with a node, and for each subject in which nothing is, that it is well.
 
         Args:
@@ -59,10 +59,10 @@ class NodeJudge:
         ]
         wrong = {subject for subject, *_ in found}
         for subject, verdict, text, fix in found:
-            yield Judged(node=node, subject=subject, verdict=verdict, text=text, fix=fix)
+            yield NodeFinding(node=node, subject=subject, verdict=verdict, text=text, fix=fix)
         for subject in SUBJECTS:
             if subject not in wrong:
-                yield Judged(node=node, subject=subject, verdict=Verdict.OK, text="")
+                yield NodeFinding(node=node, subject=subject, verdict=Verdict.OK, text="")
 
     def _clock(self, received: ReceivedStatus) -> Iterator[tuple[str, Verdict, str, str]]:
         skew = received.clock_skew_seconds
@@ -166,11 +166,11 @@ def _numbers(gpus: Sequence[GpuStatus]) -> Iterator[tuple[str, Verdict, str, str
         yield NUMBERS, Verdict.OK, f"{pairs}; Slurm's numbers are {mapping} (by {ways})", ""
 
 
-def findings_of(judged: Sequence[Judged]) -> Iterator[Finding]:
+def findings_of(judged: Sequence[NodeFinding]) -> Iterator[Finding]:
     """Yield one finding for each thing that is wrong, whatever the number of nodes, and one for all that is well."""
     for subject in SUBJECTS:
         of_subject = [one for one in judged if one.subject == subject]
-        groups: dict[tuple[Verdict, str], list[Judged]] = {}
+        groups: dict[tuple[Verdict, str], list[NodeFinding]] = {}
         for one in of_subject:
             if one.verdict is not Verdict.OK or one.text:
                 groups.setdefault((one.verdict, one.fix), []).append(one)
@@ -180,7 +180,7 @@ def findings_of(judged: Sequence[Judged]) -> Iterator[Finding]:
             yield Finding(subject=subject, verdict=Verdict.OK, found=f"{len(of_subject)} nodes as they should be")
 
 
-def _told(members: Sequence[Judged]) -> str:
+def _told(members: Sequence[NodeFinding]) -> str:
     texts = {one.text for one in members}
     if len(texts) == 1:
         return f"{several(one.node for one in members)}: {members[0].text}"

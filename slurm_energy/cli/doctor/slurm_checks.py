@@ -6,15 +6,15 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from slurm_energy.cli.doctor.finding import Finding, Situation, fail, ok, skip, warn
-from slurm_energy.cli.installation import (
+from slurm_energy.cli.doctor.finding import Finding, HostFacts, fail, ok, skip, warn
+from slurm_energy.cli.installing.plugin_check import Standing, asks_by_lua, check_plugin
+from slurm_energy.cli.installing.roles import (
     CONFIG_DIRECTORY,
     PLUGIN_CONF_NAME,
     SPANK_PLUGIN,
 )
-from slurm_energy.cli.plugin_check import Standing, asks_by_lua, check_plugin
+from slurm_energy.cli.installing.slurm_conf import HOOK_PATH
 from slurm_energy.cli.site import SYSTEM_PATH, plugin_directory, run_command, slurm_command, under
-from slurm_energy.cli.slurm_conf_lines import HOOK_PATH
 from slurm_energy.errors import SlurmError
 from slurm_energy.node.status import matching_scripts, script_problem
 from slurm_energy.slurm.plugin_file import Release, parse_release, read_plugin_file
@@ -22,10 +22,10 @@ from slurm_energy.slurm.plugin_file import Release, parse_release, read_plugin_f
 INSTALL = "slurm-energy install"
 
 
-def slurm_checks(situation: Situation) -> Iterator[Finding]:
+def slurm_checks(situation: HostFacts) -> Iterator[Finding]:
     """Yield what concerns Slurm on every host."""
     if not situation.conf and _exists(situation.slurm_conf) and not os.access(situation.slurm_conf, os.R_OK):
-        text = f"{situation.slurm_conf} is closed to this user: nothing of Slurm can be looked at"
+        text = f"{situation.slurm_conf} is closed to this user: Slurm cannot be checked"
         yield skip("slurm.conf", text, "run slurm-energy doctor as root")
         return
     yield _commands(situation)
@@ -50,7 +50,7 @@ def _exists(path: Path) -> bool:
         return True
 
 
-def _commands(situation: Situation) -> Finding:
+def _commands(situation: HostFacts) -> Finding:
     if situation.slurm_version is None:
         complaint = slurm_command(situation.config, "scontrol", "--version").complaint
         return fail(
@@ -65,7 +65,7 @@ def _commands(situation: Situation) -> Finding:
     return ok("Slurm's commands", f"Slurm {situation.slurm_version}")
 
 
-def _controller_answers(situation: Situation) -> Finding:
+def _controller_answers(situation: HostFacts) -> Finding:
     result = slurm_command(situation.config, "scontrol", "ping")
     if result.ok and "UP" in result.stdout:
         return ok("slurmctld", result.stdout.strip().splitlines()[0])
@@ -73,7 +73,7 @@ def _controller_answers(situation: Situation) -> Finding:
     return fail("slurmctld", said, "start slurmctld, or set cluster.slurm_conf to the cluster's slurm.conf")
 
 
-def _cluster_name(situation: Situation) -> Finding:
+def _cluster_name(situation: HostFacts) -> Finding:
     name, ours = situation.conf.get("clustername"), situation.config.cluster.name
     if name is None:
         return skip("cluster name", f"{situation.slurm_conf} does not tell it", "set cluster.slurm_conf")
@@ -86,7 +86,7 @@ def _cluster_name(situation: Situation) -> Finding:
     return ok("cluster name", name)
 
 
-def _job_submit_line(situation: Situation) -> Finding:
+def _job_submit_line(situation: HostFacts) -> Finding:
     line = situation.conf.get("jobsubmitplugins", "")
     names = [name for name in re.split(r"[\s,]+", line) if name]
     if "energy" in names and names[-1] != "energy":
@@ -104,7 +104,7 @@ def _job_submit_line(situation: Situation) -> Finding:
     )
 
 
-def _job_submit_plugin(situation: Situation) -> Finding:
+def _job_submit_plugin(situation: HostFacts) -> Finding:
     subject = "job_submit plugin"
     check = check_plugin(situation.config, situation.environment, conf=situation.conf, root=situation.root)
     if check is None:
@@ -120,7 +120,7 @@ def _job_submit_plugin(situation: Situation) -> Finding:
     return fail(subject, said, check.fix)
 
 
-def _spank_plugin(situation: Situation) -> Finding:
+def _spank_plugin(situation: HostFacts) -> Finding:
     subject = "SPANK plugin"
     folder = plugin_directory(situation.conf, situation.root)
     places = [Path(part) for part in situation.conf.get("plugindir", "").split(":") if part]
@@ -138,7 +138,7 @@ def _spank_plugin(situation: Situation) -> Finding:
     )
 
 
-def _spank_release(situation: Situation, subject: str, path: Path) -> Finding:
+def _spank_release(situation: HostFacts, subject: str, path: Path) -> Finding:
     """Judge by the release of what loads it here: sbatch, and slurmd on a node."""
     try:
         built = read_plugin_file(path)
@@ -157,7 +157,7 @@ def _spank_release(situation: Situation, subject: str, path: Path) -> Finding:
     )
 
 
-def _loading_releases(situation: Situation) -> Iterator[Release]:
+def _loading_releases(situation: HostFacts) -> Iterator[Release]:
     if situation.slurm_version is not None:
         yield situation.slurm_version
     if situation.is_node:
@@ -167,12 +167,12 @@ def _loading_releases(situation: Situation) -> Iterator[Release]:
             yield release
 
 
-def _plugstack_path(situation: Situation) -> Path:
+def _plugstack_path(situation: HostFacts) -> Path:
     named = situation.conf.get("plugstackconfig")
     return Path(named) if named else situation.slurm_conf.parent / "plugstack.conf"
 
 
-def _plugstack_words(situation: Situation) -> list[str] | None:
+def _plugstack_words(situation: HostFacts) -> list[str] | None:
     """Return the words of our line, None without one; drop-in files of an `include` line are read, too."""
     waiting, seen = [under(situation.root, _plugstack_path(situation))], 0
     while waiting and seen < 64:
@@ -191,12 +191,12 @@ def _plugstack_words(situation: Situation) -> list[str] | None:
     return None
 
 
-def _plugstack_line(situation: Situation) -> Path | None:
+def _plugstack_line(situation: HostFacts) -> Path | None:
     words = _plugstack_words(situation)
     return None if words is None else Path(words[1])
 
 
-def _plugstack(situation: Situation) -> Finding:
+def _plugstack(situation: HostFacts) -> Finding:
     path, words = _plugstack_path(situation), _plugstack_words(situation)
     if words is None:
         return fail("plugstack.conf", f"{path} has no line for {SPANK_PLUGIN}", f"{INSTALL} (on every host)")
@@ -205,7 +205,7 @@ def _plugstack(situation: Situation) -> Finding:
     return ok("plugstack.conf", " ".join(words))
 
 
-def _energy_options(situation: Situation) -> Finding:
+def _energy_options(situation: HostFacts) -> Finding:
     result = slurm_command(situation.config, "sbatch", "--help")
     if not result.ok:
         return skip("sbatch options", result.complaint or "sbatch gives no help", "see Slurm's commands")
@@ -214,7 +214,7 @@ def _energy_options(situation: Situation) -> Finding:
     return fail("sbatch options", "sbatch here does not know --energy", "see SPANK plugin and plugstack.conf above")
 
 
-def plugin_settings_path(situation: Situation) -> Path:
+def plugin_settings_path(situation: HostFacts) -> Path:
     """Return where the plugin looks for its settings."""
     named = situation.environment.get("SLURM_ENERGY_PLUGIN_CONF")
     if named:
@@ -223,7 +223,7 @@ def plugin_settings_path(situation: Situation) -> Path:
     return beside if under(situation.root, beside).is_file() else CONFIG_DIRECTORY / PLUGIN_CONF_NAME
 
 
-def _plugin_settings(situation: Situation) -> Iterator[Finding]:
+def _plugin_settings(situation: HostFacts) -> Iterator[Finding]:
     path = plugin_settings_path(situation)
     subject = "plugin settings"
     try:
@@ -250,7 +250,7 @@ def _plugin_settings(situation: Situation) -> Iterator[Finding]:
     yield ok(subject, f"{path}, deadline {deadline} ms")
 
 
-def _prolog_flags(situation: Situation) -> Finding:
+def _prolog_flags(situation: HostFacts) -> Finding:
     flags = situation.conf.get("prologflags", "")
     if "alloc" in {flag.lower() for flag in re.split(r"[\s,]+", flags)}:
         return ok("PrologFlags", flags)
@@ -261,7 +261,7 @@ def _prolog_flags(situation: Situation) -> Finding:
     )
 
 
-def _hook(situation: Situation, name: str) -> Finding:
+def _hook(situation: HostFacts, name: str) -> Finding:
     subject, pattern = name.capitalize(), situation.conf.get(name, "")
     if pattern in {"", "(null)"}:
         return fail(

@@ -1,28 +1,115 @@
-"""What the daemon reads and writes, asked as the user that it runs as: settings, state folder, journal, database."""
+"""What the daemon reads and writes: settings, state folder, journal, database.
+
+Asked as the user that the daemon runs as: root may open what the service may not.
+"""
 
 import os
+import pwd
+import select
+import signal
 import sqlite3
 import stat
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
-from slurm_energy.cli.doctor.finding import Finding, Situation, fail, ok, skip, warn
-from slurm_energy.cli.doctor.service_user import ServiceUser, service_user
-from slurm_energy.cli.record_filter import sqlite_path
+from slurm_energy.cli.doctor.finding import Finding, HostFacts, fail, ok, skip, warn
+from slurm_energy.cli.records import sqlite_path
 from slurm_energy.config import Config
-from slurm_energy.errors import SchemaVersionError
+from slurm_energy.errors import SchemaVersionError, SlurmEnergyError
 
+ANSWER_SECONDS = 20.0
+MAX_ANSWER_BYTES = 65_536
 AS_ROOT = "run doctor as root"
 LOCK_SECONDS = 5.0
 DRAIN_SECONDS = 6.0
 _DRAIN_POLL_SECONDS = 0.5
 REJECTED_NAME = "rejected.jsonl"
+_READ_FIX = "chmod 644 it: the daemon must read it, and users may"
 
 
-def storage_checks(situation: Situation) -> Iterator[Finding]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceUser:
+    """An account that a service runs as."""
+
+    name: str
+    user_id: int
+    group_id: int
+
+    @property
+    def can_be_asked(self) -> bool:
+        """Whether this process may ask as this user: it is root, or the user itself."""
+        return os.geteuid() in (0, self.user_id)
+
+    def ask(self, question: Callable[[], str]) -> str:
+        """Return what a question answers when it is asked as this user, in a process of its own.
+
+        The question returns nothing when all is well, and what is wrong in words otherwise; an OSError or an error of
+        this package is an answer as well. One that hangs is ended, and that is the answer.
+        """
+        reader, writer = os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.close(reader)
+            _answer(self, question, writer)
+        os.close(writer)
+        try:
+            answer = _read(reader)
+        finally:
+            os.close(reader)
+            with suppress(ProcessLookupError):
+                os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+        if not answer:
+            return f"no answer within {ANSWER_SECONDS:g} s: a file system that hangs?"
+        return answer[1:]
+
+
+def service_user(name: str) -> ServiceUser | None:
+    """Return an account by name or number, None when there is none."""
+    try:
+        entry = pwd.getpwuid(int(name)) if name.isdigit() else pwd.getpwnam(name)
+    except (KeyError, OverflowError):
+        return None
+    return ServiceUser(name=entry.pw_name, user_id=entry.pw_uid, group_id=entry.pw_gid)
+
+
+def _answer(user: ServiceUser, question: Callable[[], str], writer: int) -> None:
+    """Be the child: become the user, answer, and leave without Python's own end."""
+    text = "it could not be asked"
+    try:
+        if os.geteuid() != user.user_id:
+            os.setgroups(os.getgrouplist(user.name, user.group_id))
+            os.setresgid(user.group_id, user.group_id, user.group_id)
+            os.setresuid(user.user_id, user.user_id, user.user_id)
+        text = question()
+    except OSError as error:
+        text = f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror or error)
+    except SlurmEnergyError as error:
+        text = str(error)
+    except Exception as error:  # noqa: BLE001  # the child must answer whatever happens: silence would mean a hang
+        text = f"{type(error).__name__}: {error}"
+    finally:
+        with suppress(OSError):
+            os.write(writer, b"=" + text.encode("utf-8", "replace")[:MAX_ANSWER_BYTES])
+        os._exit(0)
+
+
+def _read(reader: int) -> str:
+    end = time.monotonic() + ANSWER_SECONDS
+    answer = b""
+    while (left := end - time.monotonic()) > 0 and select.select([reader], [], [], left)[0]:
+        chunk = os.read(reader, MAX_ANSWER_BYTES + 1)
+        if not chunk:
+            break
+        answer += chunk
+    return answer.decode("utf-8", "replace")
+
+
+def storage_checks(situation: HostFacts) -> Iterator[Finding]:
     """Yield whether the daemon's user can use what the daemon needs."""
     config = situation.config
     user = service_user(config.cluster.slurm_user)
@@ -51,10 +138,7 @@ def storage_checks(situation: Situation) -> Iterator[Finding]:
         yield _asked(user, "daemon's report key", f"{path} is open to {user.name}", _readable(path), fix)
 
 
-_READ_FIX = "chmod 644 it: the daemon must read it, and users may"
-
-
-def _slurm_user(situation: Situation, user: ServiceUser) -> Finding:
+def _slurm_user(situation: HostFacts, user: ServiceUser) -> Finding:
     """Return whether slurmctld asks as a user whom the daemon answers."""
     theirs = situation.conf.get("slurmuser", "").partition("(")[0]
     if theirs in ("", user.name, str(user.user_id), "root"):
@@ -153,7 +237,7 @@ def _database(config: Config, user: ServiceUser) -> Finding:
 
 def _unusable(config: Config, path: Path | None) -> str:
     """Return why this process cannot read and write the database, with a kind in front where that matters."""
-    from slurm_energy.cli.database_records import read  # noqa: PLC0415  # SQL only when it is needed
+    from slurm_energy.cli.records import read_database  # noqa: PLC0415  # SQL only when it is needed
 
     if path is not None:
         try:
@@ -166,7 +250,7 @@ def _unusable(config: Config, path: Path | None) -> str:
                 return f"locked:{error}"
             return str(error)
     try:
-        read(config.store, lambda _session: None)
+        read_database(config.store, lambda _session: None)
     except SchemaVersionError as error:
         return f"schema:{error}"
     return ""

@@ -31,7 +31,7 @@ START_LIMIT_SECONDS = 180.0
 PAUSE_SECONDS = 0.005
 """Between two decisions: the daemon reads the cluster with low priority, and would not get to it without any."""
 _LOOK_SECONDS = 0.05
-MOST_ASKINGS = 5
+MAX_REQUESTS = 5
 UNDISTURBED_SHARE = 0.02
 """Of a processor that the host may keep meanwhile."""
 _PROCESSES = frozenset({"daemon", "snapshot", "recorder", "policy"})
@@ -118,7 +118,7 @@ def _asking(daemon: BenchDaemon, jobs: tuple[AskedJob, ...], limit_seconds: floa
 def least_disturbed(ask: Callable[[], Asking]) -> Asking:
     """Return what came of asking; where the host of a virtual machine disturbs it, the least disturbed of several."""
     found: list[Asking] = []
-    while len(found) < MOST_ASKINGS:
+    while len(found) < MAX_REQUESTS:
         found.append(ask())
         if (found[-1].stolen_share or 0.0) < UNDISTURBED_SHARE:
             break

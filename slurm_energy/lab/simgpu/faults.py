@@ -41,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("state", type=Path, help="state file of the node")
     parser.add_argument("gpu", help="driver index (0), device file (nvidia0) or UUID")
-    parser.add_argument("fault", choices=sorted(FAULTS_BY_NAME), help="what shall go wrong")
+    parser.add_argument("fault", choices=sorted(FAULTS_BY_NAME), help="which fault")
     parser.add_argument("switch", choices=("on", "off"), nargs="?", default="on")
     options = parser.parse_args(arguments)
     try:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from slurm_energy.errors import LabError
-from slurm_energy.lab.simgpu.layout import MAX_LOADS, Call, Curve, Fault, Gpu, Load, OperatingPoint
+from slurm_energy.lab.simgpu.layout import MAX_LOADS, Call, Curve, Fault, GpuStruct, LoadStruct, OperatingPointStruct
 from slurm_energy.lab.simgpu.native import MappedState
 from slurm_energy.lab.simgpu.profiles import LoadProfile
 from slurm_energy.lab.simgpu.specs import SimulatedGpuSpec
@@ -30,7 +30,7 @@ class LoadReading:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GpuReading:
+class SimulatedReading:
     """All of a GPU at one moment of device time."""
 
     device_seconds: float
@@ -60,18 +60,18 @@ class SimulatedGpu:
         self.sm_clocks_mhz: tuple[int, ...] = tuple(gpu.clocks_mhz[: gpu.clock_count])
 
     @contextmanager
-    def _settled(self) -> Iterator[Gpu]:
+    def _settled(self) -> Iterator[GpuStruct]:
         with self._mapped.locked() as state:
             self._native.simgpu_settle(self._mapped.pointer, self.index)
             yield state.gpus[self.index]
 
-    def reading(self) -> GpuReading:
+    def reading(self) -> SimulatedReading:
         """Return everything that changes with time, of one moment."""
-        point = OperatingPoint()
+        point = OperatingPointStruct()
         with self._settled() as gpu:
             account = gpu.account[gpu.account_current & 1]
             self._native.simgpu_evaluate(ctypes.addressof(gpu), ctypes.byref(point))
-            return GpuReading(
+            return SimulatedReading(
                 device_seconds=account.device_seconds,
                 energy_joules=account.energy_joules,
                 counter_joules=self._native.simgpu_counter_millijoules(ctypes.addressof(gpu)) / 1000.0,
@@ -211,9 +211,9 @@ def encode_curve(profile: LoadProfile) -> Curve:
     )
 
 
-def encode_load(profile: LoadProfile | Curve, utilisation: float, target_seconds: float, pid: int) -> Load:
+def encode_load(profile: LoadProfile | Curve, utilisation: float, target_seconds: float, pid: int) -> LoadStruct:
     """Return a load as the library takes it; the library adds what tells the process from a later one."""
-    return Load(
+    return LoadStruct(
         pid=pid,
         utilisation=utilisation,
         target_seconds=target_seconds,
@@ -222,7 +222,7 @@ def encode_load(profile: LoadProfile | Curve, utilisation: float, target_seconds
     )
 
 
-def encode_gpu(spec: SimulatedGpuSpec, gpu: Gpu) -> None:
+def encode_gpu(spec: SimulatedGpuSpec, gpu: GpuStruct) -> None:
     """Fill a GPU's structure; what is left out starts at 0."""
     _encode_identity(spec, gpu)
     _encode_clocks(spec, gpu)
@@ -236,7 +236,7 @@ def encode_gpu(spec: SimulatedGpuSpec, gpu: Gpu) -> None:
         gpu.profiles[place].curve = encode_curve(profile)
 
 
-def _encode_identity(spec: SimulatedGpuSpec, gpu: Gpu) -> None:
+def _encode_identity(spec: SimulatedGpuSpec, gpu: GpuStruct) -> None:
     gpu.name = spec.name.encode()
     gpu.uuid = spec.uuid.encode()
     gpu.serial = f"15{spec.pci_bus:02d}{int(spec.uuid[4:12], 16):010d}".encode()
@@ -252,7 +252,7 @@ def _encode_identity(spec: SimulatedGpuSpec, gpu: Gpu) -> None:
     gpu.persistence = 1
 
 
-def _encode_clocks(spec: SimulatedGpuSpec, gpu: Gpu) -> None:
+def _encode_clocks(spec: SimulatedGpuSpec, gpu: GpuStruct) -> None:
     gpu.clock_count = len(spec.sm_clocks_mhz)
     gpu.clocks_mhz[: len(spec.sm_clocks_mhz)] = spec.sm_clocks_mhz
     gpu.memory_clock_count = len(spec.memory_clocks_mhz)
@@ -263,7 +263,7 @@ def _encode_clocks(spec: SimulatedGpuSpec, gpu: Gpu) -> None:
         gpu.site_locked_low_mhz, gpu.site_locked_high_mhz = spec.site_locked_clocks_mhz
 
 
-def _encode_power(spec: SimulatedGpuSpec, gpu: Gpu) -> None:
+def _encode_power(spec: SimulatedGpuSpec, gpu: GpuStruct) -> None:
     gpu.default_limit_milliwatts = _milliwatts(spec.power_limit_watts)
     gpu.min_limit_milliwatts = _milliwatts(spec.min_power_limit_watts)
     gpu.max_limit_milliwatts = _milliwatts(spec.max_power_limit_watts)

@@ -20,7 +20,7 @@ LOCK_BYTES = 64
 
 
 class Fault(IntEnum):
-    """What can go wrong with one GPU; the number is a bit of `Gpu.faults`."""
+    """What can go wrong with one GPU; the number is a bit of `GpuStruct.faults`."""
 
     ENERGY_UNSUPPORTED = 0
     """No energy counter: NOT_SUPPORTED."""
@@ -100,7 +100,7 @@ class Profile(ctypes.Structure):
     )
 
 
-class Load(ctypes.Structure):
+class LoadStruct(ctypes.Structure):
     """struct simgpu_load."""
 
     _fields_ = (
@@ -129,7 +129,7 @@ class Account(ctypes.Structure):
     )
 
 
-class Gpu(ctypes.Structure):
+class GpuStruct(ctypes.Structure):
     """struct simgpu_gpu."""
 
     _fields_ = (
@@ -179,12 +179,12 @@ class Gpu(ctypes.Structure):
         ("account_current", ctypes.c_uint32),
         ("profile_count", ctypes.c_uint32),
         ("account", Account * 2),
-        ("loads", Load * MAX_LOADS),
+        ("loads", LoadStruct * MAX_LOADS),
         ("profiles", Profile * MAX_PROFILES),
     )
 
 
-class State(ctypes.Structure):
+class StateStruct(ctypes.Structure):
     """struct simgpu_state: the whole file."""
 
     _fields_ = (
@@ -200,11 +200,11 @@ class State(ctypes.Structure):
         ("node_name", ctypes.c_char * 64),
         ("driver_version", ctypes.c_char * 80),
         ("lock", ctypes.c_uint64 * (LOCK_BYTES // 8)),
-        ("gpus", Gpu * MAX_GPUS),
+        ("gpus", GpuStruct * MAX_GPUS),
     )
 
 
-class OperatingPoint(ctypes.Structure):
+class OperatingPointStruct(ctypes.Structure):
     """struct simgpu_operating_point."""
 
     _fields_ = (
@@ -219,11 +219,11 @@ class OperatingPoint(ctypes.Structure):
 _MIRRORS: Mapping[str, type[ctypes.Structure]] = {
     "simgpu_curve": Curve,
     "simgpu_profile": Profile,
-    "simgpu_load": Load,
+    "simgpu_load": LoadStruct,
     "simgpu_account": Account,
-    "simgpu_gpu": Gpu,
-    "simgpu_state": State,
-    "simgpu_operating_point": OperatingPoint,
+    "simgpu_gpu": GpuStruct,
+    "simgpu_state": StateStruct,
+    "simgpu_operating_point": OperatingPointStruct,
 }
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from slurm_energy.errors import LabError
 from slurm_energy.lab.simgpu.build import LIBRARY_NAME, build
-from slurm_energy.lab.simgpu.layout import Load, OperatingPoint, State, check_layout
+from slurm_energy.lab.simgpu.layout import LoadStruct, OperatingPointStruct, StateStruct, check_layout
 
-_STATE = ctypes.POINTER(State)
+_STATE = ctypes.POINTER(StateStruct)
 _loaded: dict[Path, ctypes.CDLL] = {}
 
 
@@ -46,7 +46,7 @@ class MappedState:
         """
         self.path = path
         self.native = native
-        self._pointer = ctypes.POINTER(State)()
+        self._pointer = ctypes.POINTER(StateStruct)()
         code = native.simgpu_attach(os.fsencode(path), ctypes.byref(self._pointer))
         if code:
             raise LabError(f"{path} is not a usable state of simulated GPUs: {os.strerror(code)}")
@@ -55,17 +55,17 @@ class MappedState:
         """Unmap the file."""
         if self._pointer:
             self.native.simgpu_detach(self._pointer)
-            self._pointer = ctypes.POINTER(State)()
+            self._pointer = ctypes.POINTER(StateStruct)()
 
     @property
-    def pointer(self) -> "ctypes._Pointer[State]":
+    def pointer(self) -> "ctypes._Pointer[StateStruct]":
         """The map, for the library's functions."""
         if not self._pointer:
             raise LabError(f"state {self.path} is closed")
         return self._pointer
 
     @contextmanager
-    def locked(self) -> Iterator[State]:
+    def locked(self) -> Iterator[StateStruct]:
         """Hold the node's lock; a holder that is killed gives it up."""
         pointer = self.pointer
         code = self.native.simgpu_lock(pointer)
@@ -91,9 +91,9 @@ def _declare(path: Path) -> ctypes.CDLL:
             "simgpu_changed": (None, _STATE),
             "simgpu_device_seconds": (ctypes.c_double, _STATE),
             "simgpu_settle": (None, _STATE, ctypes.c_uint32),
-            "simgpu_evaluate": (None, ctypes.c_void_p, ctypes.POINTER(OperatingPoint)),
+            "simgpu_evaluate": (None, ctypes.c_void_p, ctypes.POINTER(OperatingPointStruct)),
             "simgpu_counter_millijoules": (ctypes.c_uint64, ctypes.c_void_p),
-            "simgpu_load_add": (ctypes.c_int, _STATE, ctypes.c_uint32, ctypes.POINTER(Load)),
+            "simgpu_load_add": (ctypes.c_int, _STATE, ctypes.c_uint32, ctypes.POINTER(LoadStruct)),
             "simgpu_load_remove": (None, _STATE, ctypes.c_uint32, ctypes.c_int),
             "simgpu_fault_set": (ctypes.c_int, _STATE, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_uint32),
             "simgpu_driver_reload": (None, _STATE, ctypes.c_uint32),

@@ -8,7 +8,7 @@ from types import TracebackType
 
 from slurm_energy.errors import LabError
 from slurm_energy.lab.simgpu.gpu import SimulatedGpu, encode_gpu
-from slurm_energy.lab.simgpu.layout import MAX_GPUS, Call, Fault, State
+from slurm_energy.lab.simgpu.layout import MAX_GPUS, Call, Fault, StateStruct
 from slurm_energy.lab.simgpu.native import MappedState, find_library, load_native
 from slurm_energy.lab.simgpu.specs import SimulatedGpuSpec, standard_gpus
 
@@ -43,7 +43,7 @@ def create_state(
     """
     _check_node(gpus, time_scale, counter_interval_seconds)
     native = load_native(library or find_library(path))
-    state = State()
+    state = StateStruct()
     state.gpu_count = len(gpus)
     state.time_scale = time_scale
     state.counter_interval_seconds = counter_interval_seconds

@@ -4,7 +4,7 @@ import pytest
 from energy_lab import drained, until
 from lab_fixtures import StartLab
 
-from slurm_energy.cli.slurm_conf_lines import EARLIER_HOOK_PATTERNS, HOOK_PATH, HOOK_PATTERN
+from slurm_energy.cli.installing.slurm_conf import EARLIER_HOOK_PATTERNS, HOOK_PATH, HOOK_PATTERN
 from slurm_energy.lab.jobs import show_job, submit, wait_for
 
 pytestmark = pytest.mark.lab

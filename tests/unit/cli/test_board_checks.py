@@ -2,8 +2,8 @@
 
 import pytest
 
-from slurm_energy.cli.doctor.board_checks import Board, board_checks, mapping_checks
 from slurm_energy.cli.doctor.finding import Finding, Verdict
+from slurm_energy.cli.doctor.gpu_checks import Board, board_checks, mapping_checks
 from slurm_energy.config import Config
 from slurm_energy.device.base import GpuIdentity
 from slurm_energy.domain.ids import GpuTypeName, GpuUuid

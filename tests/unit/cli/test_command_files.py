@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from slurm_energy.cli.command_files import COMMANDS, command_files
-from slurm_energy.cli.file_changes import PlannedFile
+from slurm_energy.cli.installing.commands import COMMANDS, command_files
+from slurm_energy.cli.installing.files import PlannedFile
 from slurm_energy.cli.main import NOUNS, cli
-from slurm_energy.cli.rendering import man_text
+from slurm_energy.reporting.templates import man_text
 
 PYTHON = Path("/opt/slurm-energy/bin/python")
 

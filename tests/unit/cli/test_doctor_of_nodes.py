@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from slurm_energy.cli.doctor.finding import Finding, Verdict, by_severity, fail, ok, several, skip, warn
-from slurm_energy.cli.doctor.gpu_type_checks import SAVING, SUBJECT, NodeGpuTypes, gpu_type_checks
+from slurm_energy.cli.doctor.gpu_checks import GPU_TYPES, SAVING, NodeGpuTypes, gpu_type_checks
 from slurm_energy.cli.doctor.node_judgement import (
     CLOCKS,
     GPUS,
@@ -20,8 +20,7 @@ from slurm_energy.cli.doctor.node_judgement import (
     NodeJudge,
     findings_of,
 )
-from slurm_energy.cli.doctor.service_user import ServiceUser, service_user
-from slurm_energy.cli.doctor.storage_checks import journal_finding
+from slurm_energy.cli.doctor.storage_checks import ServiceUser, journal_finding, service_user
 from slurm_energy.config import parse_config
 from slurm_energy.domain.ids import ClusterName, GpuTypeName, NodeName
 from slurm_energy.domain.node_status import GpuStatus, NodeStatus, ReceivedStatus, SpoolStatus
@@ -149,7 +148,7 @@ ODD = tuple(gpu(i, name="NVIDIA RTX 9999", gpu_type=None, slurm_type="odd") for 
 def test_a_gres_type_is_taken_for_what_the_drivers_show(
     gres: str, gpus: Any, gpu_types: dict[str, str], verdict: Verdict, words: str, fix: str
 ) -> None:
-    (finding,) = [one for one in types(gres, gpus, gpu_types) if one.subject == SUBJECT]
+    (finding,) = [one for one in types(gres, gpus, gpu_types) if one.subject == GPU_TYPES]
     assert (finding.verdict, words in finding.found, fix in finding.fix) == (verdict, True, True), finding
 
 

@@ -8,15 +8,16 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from slurm_energy.cli.file_changes import PlannedFile, file_change, write
-from slurm_energy.cli.installation import Installation, InstallOptions, with_site_facts
+from slurm_energy.cli.config import section_tables
+from slurm_energy.cli.installing.files import PlannedFile, file_change, write
+from slurm_energy.cli.installing.plan import Installation
+from slurm_energy.cli.installing.roles import InstallOptions, with_site_facts
 from slurm_energy.cli.main import cli
-from slurm_energy.cli.rendering import cron_word, render, unit_word
-from slurm_energy.cli.settings_table import section_tables
 from slurm_energy.cli.site import read_slurm_conf
 from slurm_energy.config import Config, load_config, parse_config
 from slurm_energy.errors import ConfigError
 from slurm_energy.forms import toml_value
+from slurm_energy.reporting.templates import cron_word, render, unit_word
 
 SLURM_CONF = """ClusterName=north
 SlurmctldHost=ctl1(10.0.0.1)
@@ -59,11 +60,22 @@ def planned(root: Path, config: Config | None = None, **options: object) -> dict
 
 def test_a_dry_run_shows_everything_and_writes_nothing(root: Path) -> None:
     before = files(root)
-    code, stdout, stderr = run(root, "--role", "all", "--dry-run")
+    code, stdout, stderr = run(root, "--role", "all", "--dry-run", "--diff")
     assert code == 0
     assert "+++ /etc/slurm-energy/slurm-energy.toml" in stdout
     assert "Nothing was written." in stderr
     assert files(root) == before
+
+
+def test_without_diff_each_new_file_has_one_line_and_the_sites_own_files_show_their_changes(root: Path) -> None:
+    code, stdout, stderr = run(root, "--role", "all", "--edit-slurm-conf", "--dry-run")
+    lines = stdout.splitlines()
+    assert code == 0
+    assert len(lines) < 60
+    assert sum(line.startswith("  new     /etc/slurm-energy/slurm-energy.toml  +") for line in lines) == 1
+    assert "      +JobSubmitPlugins=lua,energy # slurm-energy" in lines
+    assert any(line.endswith("manual pages and shell completions below /usr/local/share") for line in lines)
+    assert "--diff shows every line" in stderr
 
 
 def test_a_no_writes_nothing(root: Path) -> None:

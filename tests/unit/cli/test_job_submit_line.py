@@ -4,9 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from slurm_energy.cli.job_submit_line import is_taken_out, put_back, take_out
+from slurm_energy.cli.installing.slurm_conf import (
+    is_taken_out,
+    put_back,
+    read_conf_files,
+    take_out,
+    with_energy,
+    without_energy,
+)
 from slurm_energy.cli.site import read_slurm_conf
-from slurm_energy.cli.slurm_conf_lines import read_conf_files, with_energy, without_energy
 
 CONF = Path("/etc/slurm/slurm.conf")
 

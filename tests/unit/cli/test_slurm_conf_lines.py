@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_energy.cli.slurm_conf_lines import (
+from slurm_energy.cli.installing.slurm_conf import (
     HEADER,
     ConfFile,
     describe_changes,

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from slurm_energy.cli.main import main
+from slurm_energy.cli.progress import main_figures
 from slurm_energy.cli.train import ALGORITHMS as NAMED
 from slurm_energy.cli.train import IMITATION
-from slurm_energy.cli.train_output import main_figures
 from slurm_energy.learning.algorithms import ALGORITHMS
 from slurm_energy.policy.checkpoint_files import check_files
 

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from node_bench import Bench, entry
 
 from slurm_energy.cli import uninstall
-from slurm_energy.cli.installation import ROLES
+from slurm_energy.cli.installing.roles import ROLES
 from slurm_energy.cli.main import cli
 from slurm_energy.errors import ConfigError
 from slurm_energy.node.prolog import run_prolog
@@ -147,7 +147,7 @@ def test_a_dry_run_shows_what_goes_and_changes_nothing(root: Path) -> None:
     installed(root, "--role", "all", "--edit-slurm-conf")
     before = files(root)
     result = CliRunner().invoke(
-        cli, ["uninstall", "--root", str(root), "--role", "all", "--edit-slurm-conf", "--dry-run"]
+        cli, ["uninstall", "--root", str(root), "--role", "all", "--edit-slurm-conf", "--dry-run", "--diff"]
     )
     assert "-JobSubmitPlugins=lua,energy" in result.stdout
     assert "+JobSubmitPlugins=lua" in result.stdout

@@ -144,7 +144,7 @@ def test_the_same_runs_give_the_same_estimates() -> None:
 
 
 def test_names_beyond_those_that_are_fitted_have_estimates_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("slurm_energy.estimation.work_model._MOST_FITTED", 10)
+    monkeypatch.setattr("slurm_energy.estimation.work_model._MAX_FITTED", 10)
     monkeypatch.setattr("slurm_energy.estimation.work_model._AT_ONCE", 7)
     random = np.random.default_rng(4)
     assert len(estimates(crowd(random))) == 40
@@ -160,9 +160,9 @@ def test_one_user_cannot_make_the_picture_of_all_work(monkeypatch: pytest.Monkey
         for gpu_type in (A100, H100)
         for index in range(10)
     ]
-    monkeypatch.setattr("slurm_energy.estimation.work_model._MOST_OF_A_USER", 10)
+    monkeypatch.setattr("slurm_energy.estimation.work_model._MAX_NAMES_OF_A_USER", 10)
     assert estimates([*crowd(random), *mine, *flood])["mine"].time_ratio(H100, A100) == pytest.approx(honest, rel=0.5)
-    monkeypatch.setattr("slurm_energy.estimation.work_model._MOST_OF_A_USER", 10_000)
+    monkeypatch.setattr("slurm_energy.estimation.work_model._MAX_NAMES_OF_A_USER", 10_000)
     assert estimates([*crowd(random), *mine, *flood])["mine"].time_ratio(H100, A100) > 1.5 * honest
 
 

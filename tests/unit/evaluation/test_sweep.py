@@ -16,7 +16,7 @@ from slurm_energy.evaluation.arena_run import simulated_run
 from slurm_energy.evaluation.metrics import metrics_of
 from slurm_energy.evaluation.sweep import MOST_SECONDS, SWEEP_SEED, sweep_plan, sweep_seed, swept_rule
 from slurm_energy.policy.rules.registry import create_rule
-from slurm_energy.reporting.arena_context import notes_of
+from slurm_energy.reporting.arena.document import notes_of
 from slurm_energy.twin.outcome import DAY_SECONDS
 from slurm_energy.twin.simulation import run
 

@@ -1,6 +1,6 @@
 import pytest
 
-from slurm_energy.lab.bench.daemon_bench import MOST_ASKINGS, Asking, least_disturbed
+from slurm_energy.lab.bench.daemon_bench import MAX_REQUESTS, Asking, least_disturbed
 
 
 @pytest.mark.parametrize(
@@ -9,7 +9,7 @@ from slurm_energy.lab.bench.daemon_bench import MOST_ASKINGS, Asking, least_dist
         ([None], 0, 1),
         ([0.01], 0, 1),
         ([0.3, 0.019, 0.0], 1, 2),
-        ([0.3, 0.1, 0.2, 0.05, 0.4, 0.0], 3, MOST_ASKINGS),
+        ([0.3, 0.1, 0.2, 0.05, 0.4, 0.0], 3, MAX_REQUESTS),
     ],
 )
 def test_decisions_are_asked_for_again_while_the_host_disturbs(

@@ -51,9 +51,9 @@ def test_without_torch_auto_is_the_baseline_and_the_note_says_what_to_install(ba
     choice = chosen_policy(config)
     assert choice.config == with_policy(name=baseline, baseline=baseline)
     assert choice.note == (
-        f"torch not installed: policy {baseline} decides; for the learned policy pip install torch --index-url "
-        "https://download.pytorch.org/whl/cpu && pip install './slurm-energy[daemon]', "
-        "then reload slurm-energyd"
+        f"policy {baseline} decides, because torch is not installed; to use the learned policy, run: pip install torch "
+        "--index-url https://download.pytorch.org/whl/cpu && pip install './slurm-energy[daemon]', "
+        "then: systemctl reload slurm-energyd"
     )
     assert create_decider(config).policy.name == create_policy(config).name == baseline
     assert list(site_faults(config)) == []
@@ -71,7 +71,7 @@ def test_settings_under_which_the_learned_policy_cannot_be_served_are_no_fault_o
     for config, word in ((short, "deadline_milliseconds"), (broken, "does not exist")):
         choice = chosen_policy(config)
         assert choice.config.policy.name == "oracle"
-        assert choice.note.startswith("the learned policy cannot be served: policy oracle decides; ")
+        assert choice.note.startswith("policy oracle decides, because the learned policy cannot be served; fix: ")
         assert word in choice.note
         assert list(site_faults(config)) == []
         assert list(site_faults(replace(config, policy=replace(config.policy, name="gnn")))) != []
@@ -89,7 +89,8 @@ def test_a_damaged_checkpoint_is_no_fault_of_auto_and_everybody_who_checks_says_
 ) -> None:
     config = damaged_copy(tmp_path / "damaged")
     note = chosen_policy(config).note
-    assert note.startswith("the learned policy cannot be served: policy oracle decides; policy.checkpoint: ")
+    start = "policy oracle decides, because the learned policy cannot be served; fix: policy.checkpoint: "
+    assert note.startswith(start)
     assert f"{tmp_path}/damaged/{WEIGHTS_FILE} has SHA-256" in note
     assert list(site_faults(config)) == []
     assert list(site_notes(config)) == [note]
@@ -106,7 +107,9 @@ def test_a_learned_policy_that_serves_stays_where_the_next_checkpoint_is_damaged
     config = damaged_copy(tmp_path / "damaged")
     choice = chosen_policy(config, is_serving=True)
     assert choice.config == replace(config, policy=replace(config.policy, name="gnn"))
-    assert choice.note.startswith("the learned policy cannot be loaded anew, the one before stays: policy.checkpoint: ")
+    assert choice.note.startswith(
+        "the learned policy cannot be loaded again, the previous one stays: policy.checkpoint: "
+    )
     for other in (with_policy(checkpoint=""), replace(config, plugin=PluginConfig(deadline_milliseconds=15))):
         assert chosen_policy(other, is_serving=True).config.policy.name == "oracle", "settings that serve no network"
 

@@ -7,7 +7,7 @@ from slurm_energy.evaluation.arena_bounds import FrontierLine, RunBounds
 from slurm_energy.evaluation.arena_plan import ArenaPlan
 from slurm_energy.evaluation.arena_run import RunRecord, Samples
 from slurm_energy.evaluation.metrics import Metrics, Spread
-from slurm_energy.reporting.arena_context import RunContext
+from slurm_energy.reporting.arena.document import RunContext
 
 HOSTILE = "<script>alert('x')</script>\x1b[31m$a_b$"
 

@@ -11,11 +11,16 @@ from rich.console import Console
 
 from slurm_energy.evaluation.arena_summary import summary_of
 from slurm_energy.evaluation.intervals import Estimate
-from slurm_energy.reporting.arena_cells import arena_tables, estimate_text, number_text, signed_text
-from slurm_energy.reporting.arena_context import notes_of
-from slurm_energy.reporting.arena_document import arena_document, render_arena_json
-from slurm_energy.reporting.arena_page import render_arena_page
-from slurm_energy.reporting.arena_table import WIDTH, print_arena
+from slurm_energy.reporting.arena.document import arena_document, notes_of, render_arena_json
+from slurm_energy.reporting.arena.page import render_arena_page
+from slurm_energy.reporting.arena.tables import (
+    WIDTH,
+    arena_tables,
+    estimate_text,
+    number_text,
+    print_arena,
+    signed_text,
+)
 
 
 def printed(hostile: bool = False) -> str:

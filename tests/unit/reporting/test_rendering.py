@@ -29,11 +29,11 @@ from slurm_energy.domain.report import (
 )
 from slurm_energy.policy.attention_note import attention_note
 from slurm_energy.policy.cost_note import factors_note, option_note
+from slurm_energy.reporting.energy_table import render_table
 from slurm_energy.reporting.explanation import render_decisions, render_explain
-from slurm_energy.reporting.html import render_html
 from slurm_energy.reporting.machine import render_csv, render_explain_json, render_json
 from slurm_energy.reporting.quantities import moment_text
-from slurm_energy.reporting.tables import render_table
+from slurm_energy.reporting.templates import render_html
 
 A100 = GpuTypeName("a100-sxm4-80gb")
 HOSTILE = "=x\n[red]\x1b[31m<script>alert('1')</script>\u202e$(id)"
@@ -390,6 +390,13 @@ def test_decisions_keep_time_and_job_whole(width: int) -> None:
     assert when in lines[2] and "7123456" in lines[2]
     assert lines[3].removeprefix(f" {when}").split()[0] == "-"
     assert all(len(line) <= width for line in lines[:4])
+
+
+def test_a_decision_without_a_message_gives_its_reasons_in_words() -> None:
+    record = make_story().decision
+    assert record is not None
+    text = printed(render_decisions, (replace(record, message=""),), width=200)
+    assert record.reasons[0].sentence in text and record.reasons[0].code not in text.split()
 
 
 @pytest.mark.parametrize(

@@ -1,18 +1,24 @@
-"""What stands beside a comparison's figures: command, time, versions, and what a reader has to know."""
+"""A comparison as JSON, and what stands beside its figures; every key says its unit, see docs/reference/arena.md."""
 
+import json
 import platform
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, version
+from typing import Any
 
 from slurm_energy import __version__
 from slurm_energy.evaluation.arena import ArenaResult
 from slurm_energy.evaluation.arena_run import RunRecord
+from slurm_energy.evaluation.arena_summary import ArenaSummary, PolicySummary, bound_figures_of, figures_of
+from slurm_energy.evaluation.intervals import CONFIDENCE, Estimate
 from slurm_energy.evaluation.sweep import SweepResult
 from slurm_energy.reporting.visible import visible
 
 _PACKAGES = ("numpy", "scipy")
-_MOST_KINDS = 8
+_MAX_KINDS = 8
+FORMAT = "slurm-energy-arena"
+FORMAT_VERSION = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +64,7 @@ def notes_of(result: ArenaResult, assumptions: tuple[str, ...] = ()) -> tuple[st
     elif len(plan.seeds) < 8:
         notes.append(f"{len(plan.seeds)} seeds: intervals from so few are narrower than they should be.")
     if not plan.is_generated and len(plan.seeds) > 1:
-        notes.append("The jobs are those of a file for every seed: seeds change what is drawn beside it, nothing else.")
+        notes.append("The jobs are those of a file for every seed: seeds change only what is drawn in addition to it.")
     if any(record.metrics.unfinished_jobs for record in runs):
         notes.append(
             "Times are means over finished jobs. Jobs were left unfinished, so compare energy per unit of work and not "
@@ -97,8 +103,8 @@ def _refused(runs: Sequence[RunRecord]) -> Iterator[str]:
     whole = "every figure is of no work" if count == jobs else "figures are of the others"
     yield f"{count:,} of {jobs:,} jobs were refused, since nothing in the world could run them: {whole}."
     if most.unknown_kinds:
-        shown = ", ".join(visible(kind) for kind in most.unknown_kinds[:_MOST_KINDS])
-        more = f" and {len(most.unknown_kinds) - _MOST_KINDS} more" if len(most.unknown_kinds) > _MOST_KINDS else ""
+        shown = ", ".join(visible(kind) for kind in most.unknown_kinds[:_MAX_KINDS])
+        more = f" and {len(most.unknown_kinds) - _MAX_KINDS} more" if len(most.unknown_kinds) > _MAX_KINDS else ""
         yield (
             f"No device of the world has curves for work of kind {shown}{more}: give the devices such kinds, or the "
             "jobs others."
@@ -107,3 +113,84 @@ def _refused(runs: Sequence[RunRecord]) -> Iterator[str]:
 
 def _num_refused(record: RunRecord) -> int:
     return record.metrics.jobs_by_state.get("REJECTED", 0)
+
+
+def arena_document(result: ArenaResult, summary: ArenaSummary, context: RunContext) -> dict[str, Any]:
+    """Return the document: what was run, summaries, single runs, failures."""
+    plan = result.plan
+    return {
+        "format": FORMAT,
+        "format_version": FORMAT_VERSION,
+        "versions": dict(context.versions),
+        "program_version": __version__,
+        "command": context.command,
+        "created_at_seconds": context.created_at_seconds,
+        "wall_seconds": context.wall_seconds,
+        "plan": {
+            "world": plan.world,
+            "world_name": result.world_name,
+            "workload_file": None if plan.workload is None else str(plan.workload),
+            "sacct_file": None if plan.sacct is None else str(plan.sacct),
+            "policies": list(plan.policies),
+            "reference": summary.reference,
+            "seeds": list(plan.seeds),
+            "horizon_seconds": plan.horizon_seconds,
+            "warm_up_seconds": plan.warm_up_seconds,
+            "drain": plan.drain,
+            "compat": plan.compat,
+            "skip_bad": plan.skip_bad,
+        },
+        "notes": list(context.notes),
+        "confidence_share": CONFIDENCE,
+        "bound_joules_per_unit": _estimate(summary.bound_joules_per_unit),
+        "sweeps": [asdict(sweep) for sweep in result.sweeps],
+        "summaries": [_summary(found) for found in summary.policies],
+        "runs": [_run(record) for record in result.runs],
+        "failures": [asdict(failure) for failure in result.failed],
+    }
+
+
+def render_arena_json(result: ArenaResult, summary: ArenaSummary, context: RunContext) -> str:
+    """Return the document as text."""
+    return json.dumps(arena_document(result, summary, context), indent=2, ensure_ascii=True, allow_nan=False) + "\n"
+
+
+def _summary(found: PolicySummary) -> dict[str, Any]:
+    return {
+        "policy": found.policy,
+        "rule": found.rule,
+        "seeds": list(found.seeds),
+        "figures": {name: _estimate(value) for name, value in found.figures.items()},
+        "differences_percent": {name: _estimate(value) for name, value in found.differences_percent.items()},
+        "waiting_jobs_at_day_end": list(found.waiting_at_day_end),
+    }
+
+
+def _run(record: RunRecord) -> dict[str, Any]:
+    return {
+        "policy": record.policy,
+        "rule": record.rule,
+        "seed": record.seed,
+        "workload": record.workload_name,
+        "workload_source": record.workload_source,
+        "bad_rows": record.bad_rows,
+        "figures": figures_of(record.metrics),
+        "jobs_by_state": dict(record.metrics.jobs_by_state),
+        "waiting_jobs_at_day_end": list(record.metrics.waiting_at_day_end),
+        "bounds": bound_figures_of(record.bounds),
+        "samples": {
+            "end_seconds": list(record.samples.seconds),
+            "mean_power_watts": list(record.samples.mean_watts),
+            "waiting_jobs": list(record.samples.waiting_jobs),
+        },
+        "frontier": None
+        if record.frontier is None
+        else {
+            "mean_run_seconds": list(record.frontier.mean_run_seconds),
+            "joules_per_unit": list(record.frontier.joules_per_unit),
+        },
+    }
+
+
+def _estimate(found: Estimate | None) -> dict[str, Any] | None:
+    return None if found is None else asdict(found)

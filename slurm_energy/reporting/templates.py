@@ -1,14 +1,19 @@
-"""Templates of configuration files: strict, and with the quoting that each kind of file needs."""
+"""Templates, strict: configuration files with the quoting that each kind needs, and reports as HTML pages."""
 
 import json
 import re
+import time
 from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined, TemplateError
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template, TemplateError
 
+from slurm_energy.domain.report import EnergyReport
 from slurm_energy.errors import ConfigError
+from slurm_energy.reporting.energy_table import report_cells
+from slurm_energy.reporting.quantities import moment_text
+from slurm_energy.reporting.visible import visible
 from slurm_energy.resources import shared_directory
 
 _PLAIN_WORD = re.compile(r"[A-Za-z0-9_./:@,+=-]+\Z")
@@ -67,3 +72,24 @@ def _one_line(text: str) -> str:
     if any(not letter.isprintable() for letter in text):
         raise ConfigError(f"{text[:80]!r} has control characters: it cannot stand in a configuration file")
     return text
+
+
+def render_html(report: EnergyReport, now_seconds: float | None = None) -> str:
+    """Return the page of an energy report."""
+    now = time.time() if now_seconds is None else now_seconds
+    return page_template("energy.html.j2").render(
+        cells=report_cells(report, now), cluster=report.cluster, made_at=moment_text(now)
+    )
+
+
+def page_template(name: str) -> Template:
+    """Return a template of templates/reports: it escapes, and a name it lacks is an error."""
+    environment = Environment(
+        loader=FileSystemLoader(shared_directory("templates") / "reports"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["visible"] = visible
+    return environment.get_template(name)

@@ -27,7 +27,7 @@ class PlannedFile:
         mode: Its permissions.
         link_to: Where it leads when it is a symbolic link.
         absent: Whether it should not be there.
-        is_generated: Whether nobody edits it, so that no copy of an old one is kept.
+        is_generated: Whether it is generated and never edited, so that no copy of an old one is kept.
     """
 
     path: Path
@@ -56,6 +56,21 @@ class FileChange:
         if self.planned.link_to is not None:
             return self.present_link != self.planned.link_to
         return self.present != self.planned.content or self.present_mode != self.planned.mode
+
+    @property
+    def verb(self) -> str:
+        """What happens to the file: `new`, `changed`, `mode` or `removed`."""
+        if self.planned.absent:
+            return "removed"
+        if self.present is None and self.present_link is None:
+            return "new"
+        return "mode" if self.planned.link_to is None and self.present == self.planned.content else "changed"
+
+    @property
+    def line_counts(self) -> tuple[int, int]:
+        """Lines added and removed; (0, 0) for links and binaries."""
+        lines = list(self.difference())[2:]
+        return sum(line[:1] == "+" for line in lines), sum(line[:1] == "-" for line in lines)
 
     def difference(self) -> Iterator[str]:
         """Yield the lines of a unified diff."""
@@ -122,7 +137,7 @@ def _resolved(root: Path, path: Path) -> Path:
 
 
 def write(change: FileChange, now_seconds: float) -> Path | None:
-    """Write a file whole or not at all, or take it away, and return the copy that was made of the old one.
+    """Write a file whole or not at all, or remove it, and return the copy that was made of the old one.
 
     Raises:
         ConfigError: it cannot be written; the old file is as it was.

@@ -8,10 +8,10 @@ import click
 from click.shell_completion import BashComplete, FishComplete, ShellComplete, ZshComplete
 
 from slurm_energy import __version__
-from slurm_energy.cli.file_changes import PlannedFile
+from slurm_energy.cli.installing.files import PlannedFile
 from slurm_energy.cli.main import NOUNS, PROGRAM, cli
-from slurm_energy.cli.rendering import render
 from slurm_energy.cli.site import under
+from slurm_energy.reporting.templates import render
 
 COMMAND_FOLDER = Path("/usr/local/bin")
 MAN_FOLDER = Path("/usr/local/share/man")
@@ -35,7 +35,7 @@ _PAGES = {
 
 
 def command_files(roles: tuple[str, ...], python: Path, root: Path, remarks: list[str]) -> Iterator[PlannedFile]:
-    """Yield links, pages and completions; a command of somebody else's stays and is told in `remarks`."""
+    """Yield links, pages and completions; a command of another package stays, with a line in `remarks`."""
     for name, where in COMMANDS.items():
         if not set(where) & set(roles):
             continue

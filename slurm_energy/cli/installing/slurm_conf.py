@@ -1,14 +1,15 @@
-"""Our words in slurm.conf: added where the site's own lines are, and taken away again without touching those.
+"""Our words in slurm.conf: added where the site's own lines are, and removed again without touching those.
 
 They go into slurm.conf itself and not into a file that it includes: slurmd does not start on a node that has the site's
 slurm.conf and lacks an included file, and a key that stands twice makes each of Slurm's commands print an error.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from slurm_energy.cli.installing.files import replace_file
 from slurm_energy.cli.site import MAX_INCLUDES, included_file, under
 from slurm_energy.errors import ConfigError
 
@@ -19,9 +20,10 @@ HOOK_PATTERN = "/bin/tru[e_]"
 MARK = "# slurm-energy"
 """At the end of a line: our word in it was added by `install`, and goes with `uninstall`."""
 HEADER = (
-    f"{MARK}: added by `slurm-energy install`, taken away by `slurm-energy uninstall`.",
+    f"{MARK}: added by `slurm-energy install`, removed by `slurm-energy uninstall`.",
     f"{MARK}: Prolog and Epilog match our hook, {HOOK_PATH}, and /bin/true: a node without our files runs the latter.",
 )
+EARLIER_HEADER = f"{MARK}: added by `slurm-energy install`, taken away by `slurm-energy uninstall`."
 TAKEN_OUT = "# slurm-energy took energy out, since slurmctld would not start with it; before: "
 """Begins the comment that keeps a JobSubmitPlugins line as it was before `plugin check --before-start` changed it."""
 EARLIER_HOOK_PATTERNS = ("/etc/slurm-energy/prolog.d/*", "/etc/slurm-energy/epilog.d/*")
@@ -30,6 +32,9 @@ EARLIER_FRAGMENT = "slurm-energy.conf"
 
 _JOB_SUBMIT = "energy"
 _FLAG = "Alloc"
+_JOB_SUBMIT_LINE = re.compile(
+    r"^(?P<before>\s*JobSubmitPlugins\s*=\s*)(?P<value>\"[^\"]*\"|[^\s#]*)(?P<after>.*)$", re.IGNORECASE
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +46,7 @@ class ConfFile:
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _ConfPlace:
     """One `Key=value` in a file."""
 
     file: int
@@ -112,7 +117,8 @@ def with_energy(
     if added:
         main = texts[0]
         text = main.text if main.text.endswith("\n") or not main.text else main.text + "\n"
-        header = [line for line in HEADER if line not in text.splitlines()]
+        present = text.splitlines()
+        header = [line for line in HEADER if line not in present and EARLIER_HEADER not in present]
         texts[0] = replace(main, text=text + "".join(f"{line}\n" for line in [*header, *added]))
     return tuple(texts)
 
@@ -129,7 +135,12 @@ def without_energy(files: Iterable[ConfFile]) -> tuple[ConfFile, ...]:
         for place in reversed(list(_places(texts, key))):
             _take_away(texts, key, place)
     return tuple(
-        replace(file, text="".join(line for line in file.text.splitlines(keepends=True) if line.rstrip() not in HEADER))
+        replace(
+            file,
+            text="".join(
+                line for line in file.text.splitlines(keepends=True) if line.rstrip() not in (*HEADER, EARLIER_HEADER)
+            ),
+        )
         for file in texts
     )
 
@@ -160,7 +171,7 @@ def _pair(key: str) -> re.Pattern[str]:
     return re.compile(rf'(?<![^\s])({key}\s*=\s*)("[^"]*"|[^\s"#]*)', re.IGNORECASE)
 
 
-def _places(files: list[ConfFile], key: str) -> Iterator[_Place]:
+def _places(files: list[ConfFile], key: str) -> Iterator[_ConfPlace]:
     pattern = _pair(key)
     for number, file in enumerate(files):
         lines = file.text.splitlines()
@@ -172,7 +183,7 @@ def _places(files: list[ConfFile], key: str) -> Iterator[_Place]:
                 raise ConfigError(
                     f"{file.path}, line {at + 1}: write {key} in a line of its own, without \\ at its end"
                 )
-            yield _Place(number, at, match.group(2).strip('"'))
+            yield _ConfPlace(number, at, match.group(2).strip('"'))
 
 
 def _add_word(files: list[ConfFile], key: str, word: str, added: list[str]) -> None:
@@ -204,7 +215,7 @@ def _add_hook(files: list[ConfFile], key: str, several: bool, added: list[str]) 
         files[place.file] = replace(files[place.file], text="".join(lines))
 
 
-def _take_away(files: list[ConfFile], key: str, place: _Place) -> None:
+def _take_away(files: list[ConfFile], key: str, place: _ConfPlace) -> None:
     if key in {"Prolog", "Epilog"}:
         if is_our_hook(place.value):
             _set_value(files, key, place, "", mark=False)
@@ -215,7 +226,7 @@ def _take_away(files: list[ConfFile], key: str, place: _Place) -> None:
         _set_value(files, key, place, ",".join(kept), mark=False)
 
 
-def _set_value(files: list[ConfFile], key: str, place: _Place, value: str, *, mark: bool) -> None:
+def _set_value(files: list[ConfFile], key: str, place: _ConfPlace, value: str, *, mark: bool) -> None:
     """Write another value; an empty one takes the pair away, and its line when nothing else stands there."""
     file = files[place.file]
     lines = file.text.splitlines(keepends=True)
@@ -268,3 +279,97 @@ def describe_changes(before: Mapping[Path, str], after: Iterable[ConfFile]) -> I
         for line in new:
             if line not in old and not line.startswith("#"):
                 yield f"{file.path}: put in    {line.removesuffix(MARK).rstrip()}"
+
+
+def plugin_words(value: str) -> list[str]:
+    """Return the plugins of a list as Slurm reads it: `job_submit/energy` is `energy`."""
+    return [word.removeprefix("job_submit/") for word in re.split(r"[\s,]+", value.strip('"')) if word]
+
+
+def is_taken_out(slurm_conf: Path, root: Path = Path("/")) -> bool:
+    """Return whether `take_out` has changed slurm.conf, or a file that it includes."""
+    files = read_conf_files(slurm_conf, root)
+    return any(line.startswith(TAKEN_OUT) for file in files for line in file.text.splitlines())
+
+
+def take_out(slurm_conf: Path, root: Path = Path("/")) -> list[Path]:
+    """Take energy out of every JobSubmitPlugins line; a line that named nothing else becomes a comment.
+
+    What stood there is kept in a comment above, for `put_back`.
+
+    Raises:
+        ConfigError: a file cannot be written.
+    """
+    return _change_files(slurm_conf, root, _without_plugin)
+
+
+def put_back(slurm_conf: Path, root: Path = Path("/")) -> list[Path]:
+    """Put back every line that `take_out` changed, just as it was.
+
+    Raises:
+        ConfigError: a file cannot be written.
+    """
+    return _change_files(slurm_conf, root, _with_plugin)
+
+
+def _without_plugin(lines: list[str]) -> Iterator[str]:
+    for line in lines:
+        words = _plugins_of(line)
+        if "energy" not in words:
+            yield line
+            continue
+        yield f"{TAKEN_OUT}{line}"
+        kept = [word for word in words if word != "energy"]
+        if kept:
+            yield _with_plugins(line, kept)
+
+
+def _with_plugin(lines: list[str]) -> Iterator[str]:
+    """Yield the lines as they were; a list that a person changed meanwhile gets energy at its end."""
+    originals = [line.removeprefix(TAKEN_OUT) for line in lines if line.startswith(TAKEN_OUT)]
+    left = [",".join(word for word in _plugins_of(line) if word != "energy") for line in originals]
+    others = [line for line in lines if _plugins_of(line)]
+    for line in lines:
+        if line.startswith(TAKEN_OUT):
+            if not others:
+                yield line.removeprefix(TAKEN_OUT)
+        elif originals and _plugins_of(line) and "energy" not in _plugins_of(line):
+            as_left = ",".join(_plugins_of(line)) in left
+            yield (
+                originals[left.index(",".join(_plugins_of(line)))]
+                if as_left
+                else _with_plugins(line, [*_plugins_of(line), "energy"])
+            )
+        else:
+            yield line
+
+
+def _plugins_of(line: str) -> list[str]:
+    match = _JOB_SUBMIT_LINE.match(line)
+    return [] if match is None else plugin_words(match["value"])
+
+
+def _with_plugins(line: str, words: list[str]) -> str:
+    match = _JOB_SUBMIT_LINE.match(line)
+    return line if match is None else f"{match['before']}{','.join(words)}{match['after']}"
+
+
+def _change_files(slurm_conf: Path, root: Path, edit: Callable[[list[str]], Iterator[str]]) -> list[Path]:
+    changed = []
+    for file in read_conf_files(slurm_conf, root):
+        path = under(root, file.path).resolve()
+        before = path.read_bytes().decode("utf-8", "surrogateescape")
+        after = "\n".join(edit(before.split("\n")))
+        if after != before:
+            _rewrite(path, after)
+            changed.append(file.path)
+    return changed
+
+
+def _rewrite(path: Path, text: str) -> None:
+    """Write a file whole or not at all, with the owner and the mode that it had."""
+    try:
+        status = path.stat()
+        replace_file(path, text.encode("utf-8", "surrogateescape"), status.st_mode & 0o7777, status)
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be written: {error.strerror}") from error

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 
-from slurm_energy.cli.say import say
 from slurm_energy.config import Config
 from slurm_energy.errors import ValueRangeError
+from slurm_energy.reporting.visible import say
 from slurm_energy.slurm.sbatch_options import (
     DRY_RUN,
     ENERGY_OPTIONS,
@@ -64,7 +64,7 @@ def prepare(words: Sequence[bytes], sbatch: str, config: Config) -> Submission |
         return Submission(tuple(words))
     options = [option for component in split.components for option in component]
     if any(option.name == DRY_RUN for option in options):
-        from slurm_energy.cli.sbatch_dry_run import dry_run  # noqa: PLC0415  # only a dry run needs the parsers
+        from slurm_energy.cli.sbatch.dry_run import dry_run  # noqa: PLC0415  # only a dry run needs the parsers
 
         return dry_run(split, known, config)
     energy = [option for option in options if option.name in ENERGY_OPTIONS]

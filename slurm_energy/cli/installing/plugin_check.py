@@ -1,14 +1,17 @@
-"""What slurmctld does with the plugin at its next start: loads it, loads it in vain, or stops."""
+"""The plugin on a controller: what slurmctld does with it at its next start, and compiling it for this host's Slurm."""
 
 import re
 import shutil
+import subprocess
+import tempfile
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from slurm_energy.cli.installation import JOB_SUBMIT_PLUGIN, LUA_SCRIPT
-from slurm_energy.cli.job_submit_line import is_taken_out, plugin_words
+from slurm_energy.cli.installing.roles import JOB_SUBMIT_PLUGIN, LUA_SCRIPT
+from slurm_energy.cli.installing.slurm_conf import is_taken_out, plugin_words
 from slurm_energy.cli.site import (
     SYSTEM_PATH,
     plugin_directory,
@@ -18,7 +21,8 @@ from slurm_energy.cli.site import (
     under,
 )
 from slurm_energy.config import Config
-from slurm_energy.errors import SlurmError
+from slurm_energy.errors import ConfigError, SlurmError
+from slurm_energy.resources import shared_directory
 from slurm_energy.slurm.plugin_file import (
     PluginFile,
     Release,
@@ -32,6 +36,8 @@ _UNIT_FOLDERS = ("/usr/lib/systemd/system", "/lib/systemd/system", "/run/systemd
 _EXEC_START = re.compile(r"^\s*ExecStart\s*=\s*[-@:+!]*(/\S+)", re.MULTILINE)
 _MORE_PLACES = ":/opt/slurm/sbin:/usr/local/slurm/sbin"
 _REBUILD = "slurm-energy install --build-plugin (needs make, gcc and this Slurm's headers), then restart slurmctld"
+BUILD_SECONDS = 300.0
+_NUMBER = re.compile(r"^\s*#\s*define\s+SLURM_VERSION_NUMBER\s+0x([0-9a-fA-F]{6})\b", re.MULTILINE)
 
 
 class Standing(StrEnum):
@@ -236,3 +242,42 @@ def _why_not(file: PluginFile, release: Release | None, machine: int | None) -> 
     if file.follows or release is None or file.release == release:
         return ""
     return f"{file.path} is built for Slurm {file.release}, by an earlier slurm-energy, and Slurm wants the very same"
+
+
+@contextmanager
+def built_plugins(include: Path | None = None, seconds: float = BUILD_SECONDS) -> Iterator[Path]:
+    """Yield a folder with freshly compiled plugins.
+
+    Args:
+        include: Folder that holds slurm/slurm.h; None: where the compiler finds it.
+        seconds: How long it may take.
+
+    Raises:
+        ConfigError: they cannot be compiled here.
+    """
+    with tempfile.TemporaryDirectory(prefix="slurm-energy-build-") as folder:
+        argv = ["make", "--no-print-directory", "-C", str(shared_directory("plugin")), f"BUILD={folder}"]
+        argv += [] if include is None else [f"SLURM_INCLUDE={include}"]
+        try:
+            done = subprocess.run(
+                argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=seconds, check=False
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise ConfigError(f"the plugins cannot be compiled: {error}; install make and gcc") from error
+        if done.returncode != 0:
+            raise ConfigError(f"the plugins cannot be compiled:\n{(done.stdout + done.stderr)[-2000:]}")
+        yield Path(folder)
+
+
+def headers_of(release: Release, program: Path) -> Path | None:
+    """Return the folder with Slurm's headers of this release's series: beside the program, else the usual ones."""
+    beside = program.resolve().parent.parent / "include"
+    for folder in (beside, Path("/usr/include"), Path("/usr/local/include"), Path("/usr/include/slurm-wlm")):
+        try:
+            text = (folder / "slurm" / "slurm_version.h").read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            continue
+        match = _NUMBER.search(text)
+        if match is not None and int(match[1], 16) >> 8 == release.year << 8 | release.month:
+            return folder
+    return None

@@ -1,19 +1,26 @@
-"""The columns of an energy report: one list that table and HTML share."""
+"""Energy reports as a table in a terminal; the columns are one list that table and HTML share."""
 
+import time
 from dataclasses import dataclass
 
+from rich.console import Console
+from rich.text import Text
+
 from slurm_energy.domain.report import EnergyReport, EnergySum, GroupEnergyRecord, JobEnergyRecord
+from slurm_energy.reporting.fitted import FittedColumn, FittedTable, print_fitted
 from slurm_energy.reporting.quantities import duration_text, energy_text, error_note, percent_text, sum_text
+from slurm_energy.reporting.visible import visible
 
 NAME_WIDTH = 40
 REPORT_SECONDS = 900.0
 """After its end a job's report is on its way for so long: a node that cannot reach the daemon tries every minute."""
 _LIVE = frozenset({"RUNNING", "SUSPENDED"})
 TITLES = {"job": "Energy by job", "user": "Energy by user", "partition": "Energy by partition"}
+_SHORTEST = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Column:
+class ReportColumn:
     """Heading and whether its cells are numbers."""
 
     heading: str
@@ -27,7 +34,7 @@ class Cells:
     """A report as texts, not yet made safe for any medium."""
 
     title: str
-    columns: tuple[Column, ...]
+    columns: tuple[ReportColumn, ...]
     rows: tuple[tuple[str, ...], ...]
     total: tuple[str, ...]
     notes: tuple[str, ...]
@@ -51,17 +58,17 @@ def report_cells(report: EnergyReport, now_seconds: float) -> Cells:
     return Cells(title=TITLES[report.kind], columns=columns, rows=rows, total=total, notes=_notes(report, now_seconds))
 
 
-def _leading_columns(kind: str) -> tuple[Column, ...]:
+def _leading_columns(kind: str) -> tuple[ReportColumn, ...]:
     if kind != "job":
-        return (Column(heading=kind.capitalize(), is_number=False), Column(heading="Jobs", rank=1))
+        return (ReportColumn(heading=kind.capitalize(), is_number=False), ReportColumn(heading="Jobs", rank=1))
     ranks = {"Job": 0, "User": 5, "Name": 1, "Partition": 6, "State": 2}
-    return tuple(Column(heading=heading, is_number=False, rank=rank) for heading, rank in ranks.items())
+    return tuple(ReportColumn(heading=heading, is_number=False, rank=rank) for heading, rank in ranks.items())
 
 
-def _number_columns(kind: str) -> tuple[Column, ...]:
+def _number_columns(kind: str) -> tuple[ReportColumn, ...]:
     wait, run = ("Wait", "Run") if kind == "job" else ("Mean wait", "Mean run")
     ranks = {"GPU energy": 0, "Host energy": 9, "Covered": 8, wait: 7, run: 3, "Saving (predicted)": 4}
-    return tuple(Column(heading=heading, rank=rank) for heading, rank in ranks.items())
+    return tuple(ReportColumn(heading=heading, rank=rank) for heading, rank in ranks.items())
 
 
 def job_label(job: JobEnergyRecord) -> str:
@@ -143,3 +150,26 @@ def _notes(report: EnergyReport, now_seconds: float) -> tuple[str, ...]:
     if report.rows_left_out:
         notes.append(f"{report.rows_left_out} more rows are left out; they are in the total.")
     return tuple(notes)
+
+
+def render_table(report: EnergyReport, console: Console, now_seconds: float | None = None) -> None:
+    """Print the report; texts of users are shown as they are, without markup or control characters."""
+    cells = report_cells(report, time.time() if now_seconds is None else now_seconds)
+    if not cells.rows:
+        console.print(Text("No jobs match."))
+        return
+    table = FittedTable(
+        title=cells.title,
+        columns=[_column(column) for column in cells.columns],
+        rows=[[visible(cell, NAME_WIDTH) for cell in row] for row in cells.rows],
+        total=cells.total if len(cells.rows) > 1 else None,
+    )
+    print_fitted(table, console)
+    for note in cells.notes:
+        console.print(Text(visible(note), style="dim"))
+
+
+def _column(column: ReportColumn) -> FittedColumn:
+    # A job's number must stay whole: `12345_678` cut short is another job's.
+    shortest = None if column.is_number or column.heading == "Job" else _SHORTEST
+    return FittedColumn(heading=column.heading, is_number=column.is_number, rank=column.rank, shortest=shortest)

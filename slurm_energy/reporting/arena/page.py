@@ -1,10 +1,11 @@
-"""Plots of a comparison as SVG text, to stand inside a page."""
+"""A comparison as one HTML file that needs nothing else, with its plots as SVG; jinja2 escapes every text."""
 
 import io
 import re
 from collections.abc import Sequence
 
 import numpy as np
+from markupsafe import Markup
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -13,6 +14,10 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from slurm_energy.evaluation.arena import ArenaResult
 from slurm_energy.evaluation.arena_run import RunRecord
 from slurm_energy.evaluation.arena_summary import ArenaSummary, PolicySummary
+from slurm_energy.reporting.arena.document import RunContext
+from slurm_energy.reporting.arena.tables import LEGEND, arena_tables
+from slurm_energy.reporting.quantities import moment_text
+from slurm_energy.reporting.templates import page_template
 from slurm_energy.reporting.visible import visible
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f3c8d", "#666666", "#8c564b", "#17becf")
@@ -20,9 +25,14 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "h")
 _STYLES = ("-", "--", "-.", ":")
 _NAME_WIDTH = 34
-_MOST_LINES = 12
-_MOST_STRETCHES = 72
+_MAX_LINES = 12
+_MAX_STRETCHES = 72
 _LINE_WIDTH = 1.4
+_MAX_SEEDS_SHOWN = 12
+_FRONTIER_CAPTION = (
+    "Left and down is better. Points: means over seeds with 95 % intervals. Line: the least energy at which any policy "
+    "could carry the load of the first seed, for each mean run time."
+)
 
 
 def frontier_figure(result: ArenaResult, summary: ArenaSummary) -> Figure | None:
@@ -178,7 +188,7 @@ def _coarse_power(record: RunRecord) -> tuple[list[float], list[float]]:
     """Return edges in s and mean power of stretches, so few that lines of several policies can be told apart."""
     edges = np.array([0.0, *record.samples.seconds])
     joules = np.concatenate([[0.0], np.cumsum(np.array(record.samples.mean_watts) * np.diff(edges))])
-    step = max(1, -(-len(record.samples.seconds) // _MOST_STRETCHES))
+    step = max(1, -(-len(record.samples.seconds) // _MAX_STRETCHES))
     kept = np.unique(np.append(np.arange(0, len(edges), step), len(edges) - 1))
     watts = np.diff(joules[kept]) / np.diff(edges[kept])
     return edges[kept].tolist(), watts.tolist()
@@ -195,8 +205,8 @@ def _plain_log_ticks(axes: Axes) -> None:
     axes.xaxis.set_minor_formatter(NullFormatter())
 
 
-def _power_unit(most_watts: float) -> tuple[float, str]:
-    return (1e6, "MW") if most_watts >= 1e6 else (1e3, "kW") if most_watts >= 1e3 else (1.0, "W")
+def _power_unit(max_watts: float) -> tuple[float, str]:
+    return (1e6, "MW") if max_watts >= 1e6 else (1e3, "kW") if max_watts >= 1e3 else (1.0, "W")
 
 
 def _hours(seconds: Sequence[float]) -> list[float]:
@@ -208,9 +218,62 @@ def _first_seed(result: ArenaResult) -> list[RunRecord]:
     if not result.runs:
         return []
     seed = result.runs[0].seed
-    return [record for record in result.runs if record.seed == seed][:_MOST_LINES]
+    return [record for record in result.runs if record.seed == seed][:_MAX_LINES]
 
 
 def _name(text: str) -> str:
     # matplotlib reads $…$ as mathematics, and hides labels with a leading underscore.
     return visible(text, _NAME_WIDTH).replace("$", r"\$").lstrip("_")
+
+
+def render_arena_page(result: ArenaResult, summary: ArenaSummary, context: RunContext) -> str:
+    """Return the page: plots, tables, what was run."""
+    return page_template("arena.html.j2").render(
+        title=f"Policies on {result.world_name}",
+        plots=_plots(result, summary),
+        tables=arena_tables(summary),
+        legend=LEGEND.format(reference=summary.reference),
+        failed=result.failed,
+        facts=_facts(result, context),
+        notes=context.notes,
+    )
+
+
+def _plots(result: ArenaResult, summary: ArenaSummary) -> list[dict[str, object]]:
+    seed = result.runs[0].seed if result.runs else 0
+    figures = (
+        ("frontier", "Energy against time", _FRONTIER_CAPTION, frontier_figure(result, summary)),
+        ("power", "Power over time", f"Seed {seed}.", power_figure(result)),
+        ("queue", "Queue over time", f"Seed {seed}.", queue_figure(result)),
+    )  # fmt: skip
+    return [
+        # The text inside comes from matplotlib, which escapes the labels it is given.
+        {"title": title, "caption": caption, "svg": Markup(svg_text(figure, name))}  # noqa: S704  # see above
+        for name, title, caption, figure in figures
+        if figure is not None
+    ]
+
+
+def _facts(result: ArenaResult, context: RunContext) -> list[tuple[str, str]]:
+    plan = result.plan
+    seeds = ", ".join(map(str, plan.seeds[:_MAX_SEEDS_SHOWN])) + (", …" if len(plan.seeds) > _MAX_SEEDS_SHOWN else "")
+    first = result.runs[0] if result.runs else None
+    jobs = "none" if first is None else f"{first.workload_name}; {first.workload_source or 'no source noted'}"
+    if plan.is_generated and first is not None:
+        jobs = f"{first.workload_name}, made again for every seed"
+    length = "until no job is left"
+    if first is not None and not plan.drain:
+        length = f"{first.metrics.end_seconds / 3600.0:,.4g} h"
+    return [
+        (
+            "World",
+            result.world_name if plan.world in {None, result.world_name} else f"{result.world_name} ({plan.world})",
+        ),
+        ("Jobs", jobs),
+        ("Length of a run", length),
+        ("Seeds", seeds),
+        ("Command", context.command),
+        ("Made at", moment_text(context.created_at_seconds)),
+        ("Took", f"{context.wall_seconds:,.1f} s"),
+        ("Versions", ", ".join(f"{name} {number}" for name, number in context.versions.items())),
+    ]

@@ -10,11 +10,10 @@ from typing import Any
 
 from slurm_energy import __version__
 from slurm_energy.cli.daemon_line import preview
-from slurm_energy.cli.say import say
 from slurm_energy.config import Config
 from slurm_energy.domain.report import reason_sentence
 from slurm_energy.errors import DaemonUnavailable, SlurmError, ValueRangeError
-from slurm_energy.reporting.visible import visible
+from slurm_energy.reporting.visible import say, visible
 from slurm_energy.slurm.sbatch import SbatchJob, job_request, sbatch_job
 from slurm_energy.slurm.sbatch_fields import decide_fields
 from slurm_energy.slurm.sbatch_options import DRY_RUN, ENERGY_OPTIONS, SplitArguments, Takes

@@ -1,0 +1,1 @@
+"""What energy-sbatch does around sbatch: run it, take its options, show what would be decided."""

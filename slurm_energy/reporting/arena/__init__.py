@@ -1,0 +1,1 @@
+"""A comparison of policies as tables, JSON and HTML."""
