@@ -25,6 +25,7 @@ from slurm_energy.cli.slurm_conf_lines import (
     hook_values,
     names_energy,
     read_conf_files,
+    rules_for_lua,
     site_hooks,
     with_energy,
     without_energy,
@@ -346,11 +347,14 @@ class Installation:
         """
         text = (shared_directory("plugin") / "lua" / "job_submit.lua").read_text(encoding="utf-8")
         seconds = self._config.plugin.deadline_milliseconds / 1000
-        for name, value in (
-            ("SOCKET", f'"{self._config.daemon.plugin_socket_path}"'),
-            ("DEADLINE_SECONDS", f"{seconds:g}"),
-        ):
-            text = re.sub(rf"^local {name} = .*$", f"local {name} = {value}", text, count=1, flags=re.MULTILINE)
+        files = read_conf_files(self.slurm_conf, self._options.root)
+        values = {
+            "SOCKET": f'"{self._config.daemon.plugin_socket_path}"',
+            "DEADLINE_SECONDS": f"{seconds:g}",
+            **{name: str(holds).lower() for name, holds in rules_for_lua(files).items()},
+        }
+        for name, value in values.items():
+            text = re.sub(rf"^local {name} = \S+", f"local {name} = {value}", text, count=1, flags=re.MULTILINE)
         yield PlannedFile(path=LUA_SCRIPT, content=text.encode())
         path = self.slurm_conf.parent / "job_submit.lua"
         first = self._rendered("job_submit.lua.j2", path, {"path": LUA_SCRIPT})
@@ -363,6 +367,10 @@ class Installation:
                 f"{LUA_SCRIPT}"
             )
         self.remarks.append("lua-socket for the Lua of Slurm must be installed; without it jobs go through unchanged")
+        self.remarks.append(
+            f"{LUA_SCRIPT} has what slurm.conf says of EnforcePartLimits, JobDefaults and ignore_prefer_validation: "
+            "install again after a change of them"
+        )
 
     def _plugin_values(self) -> dict[str, object]:
         words = {True: "yes", False: "no"}
