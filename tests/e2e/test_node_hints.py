@@ -38,7 +38,9 @@ WHOLE = ["-p", "a100", "--gres=gpu:2", "-t", "5"]
 def hinting_lab() -> Iterator[Lab]:
     """A lab whose policy hints at what a job's name says; left to itself, Slurm takes a100-1 before a100-2."""
     require_lab(energy=True)
-    spec = LabSpec(name=f"hints-{os.getpid()}", partitions=PARTITIONS, daemon=False, settings=SETTINGS, slurm_conf_lines=LINES)
+    spec = LabSpec(
+        name=f"hints-{os.getpid()}", partitions=PARTITIONS, daemon=False, settings=SETTINGS, slurm_conf_lines=LINES
+    )
     with start_lab(spec, owned=True) as lab:
         yield from _with_hinting_daemon(lab)
 
