@@ -162,7 +162,9 @@ class RoutingConfig:
         False, "Whether that may be to GPUs of less memory, on which no run of the job's name has run through yet."
     )
     node_hints: bool = _setting(
-        False, "Whether a learned policy may add a soft --prefer feature; never a hard constraint."
+        False,
+        "Whether a learned policy may add a soft --prefer feature; never a hard constraint. "
+        "Needs SchedulerParameters=ignore_prefer_validation in slurm.conf.",
     )
 
 

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "job.h"
+#include "partition.h"
 #include "slurm_memory.h"
 
 #define TELL_PREFIX "energy: "
@@ -97,8 +98,10 @@ static bool _is_count(uint32_t value)
 }
 
 /*
- * Whether the user said nothing of the nodes but what the daemon has weighed. Slurm reads --prefer
- * before --constraint, and refuses a job that the preferred nodes could never run.
+ * Whether a preference can only steer the job. Slurm reads --prefer before --constraint at submission: it
+ * refuses a job whose preference no node can meet, unless slurm.conf says otherwise, and one that must start
+ * at once while the preferred nodes are busy. And the user must have said nothing of the nodes but what the
+ * daemon has weighed.
  */
 static bool _is_open_to_hints(const job_desc_msg_t *job)
 {
@@ -121,7 +124,7 @@ static bool _is_open_to_hints(const job_desc_msg_t *job)
 		if (_is_count(counts[i]))
 			return false;
 	}
-	return job->het_job_offset == NO_VAL;
+	return (job->het_job_offset == NO_VAL) && !job->immediate && energy_cluster_rules().ignores_preferences;
 }
 
 static bool _apply_prefer(job_desc_msg_t *job, const char *feature)

@@ -234,7 +234,8 @@ extern void energy_partition_free(energy_partition_t *partition)
 
 extern energy_cluster_rules_t energy_cluster_rules(void)
 {
-	energy_cluster_rules_t rules = { true, true, true };
+	energy_cluster_rules_t rules = { true, true, true, false };
+	const char *scheduling;
 	const char *storage;
 
 	if (!&slurm_conf)
@@ -242,6 +243,8 @@ extern energy_cluster_rules_t energy_cluster_rules(void)
 	storage = slurm_conf.accounting_storage_type;
 	rules.all_must_fit = (slurm_conf.enforce_part_limits == PARTITION_ENFORCE_ALL);
 	rules.has_associations = storage && storage[0] && strcasecmp(storage, "accounting_storage/none");
+	scheduling = slurm_conf.sched_params;
+	rules.ignores_preferences = scheduling && strcasestr(scheduling, "ignore_prefer_validation");
 	rules.limits_memory = slurm_conf.max_mem_per_cpu && (slurm_conf.max_mem_per_cpu != MEM_PER_CPU);
 	return rules;
 }

@@ -33,11 +33,12 @@ typedef struct {
 	energy_piece_t deny_accounts, deny_qos, billing_weights, job_defaults;
 } energy_partition_t;
 
-/* What of slurm.conf changes the meaning of a list of partitions; the strictest where it cannot be read. */
+/* What of slurm.conf changes the meaning of an answer; the strictest where it cannot be read. */
 typedef struct {
 	bool all_must_fit;		/* EnforcePartLimits=ALL */
 	bool has_associations;		/* the accounts come from a database */
 	bool limits_memory;		/* MaxMemPerNode or MaxMemPerCPU for the whole cluster */
+	bool ignores_preferences;	/* a --prefer that no node can meet refuses no job */
 } energy_cluster_rules_t;
 
 extern energy_cluster_rules_t energy_cluster_rules(void);

@@ -11,9 +11,12 @@ local DEADLINE_SECONDS = 0.05
 local BREAKER_FAILURES = 3
 local BREAKER_SECONDS = 5
 local MAX_TEXT = 1024
--- What Slurm does not tell a script. As they stand, the order of a list changes only where its last partition stays
--- the last one, and a job that names no partition keeps the default one alone.
+-- What Slurm does not tell a script; `slurm-energy install --job-submit lua` writes what slurm.conf says. As they
+-- stand, jobs that ask for GPUs keep their partitions, the order of a list changes only where its last partition stays
+-- the last one, a job that names no partition keeps the default one alone, and no feature is preferred.
 local ENFORCES_ALL_LIMITS = true -- false unless slurm.conf has EnforcePartLimits=ALL
+local HAS_JOB_DEFAULTS = true -- false where no partition has JobDefaults
+local VALIDATES_PREFERENCES = true -- false where SchedulerParameters has ignore_prefer_validation
 local HAS_PARTITION_ASSOCIATIONS = true -- false where sacctmgr knows no user with a Partition
 local MAX_REPLY = 16384
 
@@ -39,9 +42,11 @@ local NODE_TEXTS = {
 local NODE_NUMBERS = {
 	"pn_min_cpus", "pn_min_tmp_disk", "boards_per_node", "sockets_per_board", "sockets_per_node", "cores_per_socket",
 	"threads_per_core", "ntasks_per_board", "ntasks_per_socket", "ntasks_per_core", "ntasks_per_tres", "req_switch",
-	"contiguous",
+	"contiguous", "immediate",
 }
 local NO_VAL, INFINITE = 4294967294, 4294967295
+-- Where a job may ask for GPUs.
+local GPU_TEXTS = { "tres_per_job", "tres_per_node", "tres_per_socket", "tres_per_task", "gres" }
 -- What ties a job to its partitions, or decides whether Slurm takes it at once.
 local TYING_TEXTS = { "req_nodes", "exc_nodes", "reservation", "array_inx", "burst_buffer", "clusters" }
 -- Settings in which all partitions of a list must agree, or that a job takes from the first of them.
@@ -162,9 +167,12 @@ local function parse(lines)
 	return reply
 end
 
--- Whether the user said nothing of the nodes but what the daemon has weighed: Slurm reads --prefer before
--- --constraint, and refuses a job that the preferred nodes could never run. What cannot be read may be anything.
+-- Whether a preference can only steer the job. Slurm reads --prefer before --constraint at submission: it refuses a job
+-- whose preference no node can meet, unless slurm.conf says otherwise, and one that must start at once while the
+-- preferred nodes are busy. And the user must have said nothing of the nodes but what the daemon has weighed. What
+-- cannot be read may be anything.
 local function is_open_to_hints(job)
+	if VALIDATES_PREFERENCES then return false end
 	local read, open = pcall(function()
 		for _, name in ipairs(NODE_TEXTS) do
 			if job[name] ~= nil and job[name] ~= "" then return false end
@@ -226,6 +234,14 @@ local function takes(part, job)
 		(part.deny_accounts or "") == "" and (part.deny_qos or "") == ""
 end
 
+-- Whether a job may take its CPUs or memory for each GPU from JobDefaults of its first partition.
+local function may_take_job_defaults(job)
+	for _, name in ipairs(HAS_JOB_DEFAULTS and GPU_TEXTS or {}) do
+		if tostring(field(job, name) or ""):find("gpu", 1, true) then return true end
+	end
+	return false
+end
+
 -- Why the partitions of a job stay as they are; nil where the answer's go first.
 local function against(job, wanted, own, moved, parts)
 	local home, adds = parts[own[1]], is_empty(job, "partition")
@@ -233,6 +249,7 @@ local function against(job, wanted, own, moved, parts)
 	if #own == 0 or not home then return "its own partitions are not known" end
 	if ENFORCES_ALL_LIMITS and wanted[#wanted] ~= own[#own] then return "EnforcePartLimits" end
 	if adds and HAS_PARTITION_ASSOCIATIONS then return "associations" end
+	if may_take_job_defaults(job) then return "JobDefaults" end
 	for at, name in ipairs(wanted) do
 		local part = parts[name]
 		-- Those that are missing here do not exist or are closed to the user, and Slurm stops reading at them.

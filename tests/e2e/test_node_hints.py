@@ -26,6 +26,10 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "routing": {"node_hints": True},
     "daemon": {"snapshot_interval_seconds": 0.5},
 }
+LINES = (
+    "SchedulerParameters=batch_sched_delay=0,sched_interval=2,bf_interval=1,bf_resolution=60,ignore_prefer_validation",
+)
+"""Without the last one the plugin gives no hint."""
 ONE = ["-p", "a100", "--gres=gpu:1", "-t", "5"]
 WHOLE = ["-p", "a100", "--gres=gpu:2", "-t", "5"]
 
@@ -34,7 +38,9 @@ WHOLE = ["-p", "a100", "--gres=gpu:2", "-t", "5"]
 def hinting_lab() -> Iterator[Lab]:
     """A lab whose policy hints at what a job's name says; left to itself, Slurm takes a100-1 before a100-2."""
     require_lab(energy=True)
-    spec = LabSpec(name=f"hints-{os.getpid()}", partitions=PARTITIONS, daemon=False, settings=SETTINGS)
+    spec = LabSpec(
+        name=f"hints-{os.getpid()}", partitions=PARTITIONS, daemon=False, settings=SETTINGS, slurm_conf_lines=LINES
+    )
     with start_lab(spec, owned=True) as lab:
         yield from _with_hinting_daemon(lab)
 

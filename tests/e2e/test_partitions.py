@@ -5,13 +5,16 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from energy_lab import until
 from lab_fixtures import require_lab
-from partition_cases import Answerer
+from partition_cases import FILLER, Answerer
 
+from slurm_energy.cli.installing.plan import LUA_SCRIPT, Installation, InstallOptions
+from slurm_energy.config import load_config
 from slurm_energy.lab.cluster import Lab, LabSpec, PartitionSpec, start_lab
 from slurm_energy.lab.jobs import show_job, submit, wait_for
 
@@ -25,6 +28,7 @@ PARTITIONS = (
 NO_HOOKS = ("Prolog=/bin/true", "Epilog=/bin/true")
 """What these tests look at is over when a job starts."""
 LIST = ("-p", "a100,a40", "--gres=gpu:1", "-t", "5")
+PLUGIN = Path(__file__).parents[2] / "plugin"
 CASES_VARIABLE = "SLURM_ENERGY_PARTITION_CASES"
 """How many random cases; 1,000 take about ten minutes on two cores."""
 
@@ -202,31 +206,97 @@ def _last_job(lab: Lab) -> int:
     return max(int(number) for number in shown)
 
 
-@pytest.mark.parametrize("enforced", ["NO", "ANY", "ALL"])
+@dataclass(frozen=True)
+class Site:
+    """A cluster for random cases: EnforcePartLimits, whether it has accounts, and who asks the answerer."""
+
+    enforced: str
+    accounts: bool = False
+    lua: bool = False
+
+    @property
+    def left(self) -> list[str]:
+        """Settings that stay as they are: what it does not have, and what slurm.conf must say for the script."""
+        return ([] if self.accounts else ["QoS=", "AllowQos=", "DenyQos="]) + (["JobDefaults="] if self.lua else [])
+
+    def __str__(self) -> str:
+        return f"{self.enforced}{'-accounts' if self.accounts else ''}{'-lua' if self.lua else ''}"
+
+
+SITES = (Site("NO"), Site("ANY", accounts=True), Site("ALL"), Site("NO", accounts=True, lua=True))
+GROUPS = 4
+LINES = (
+    *NO_HOOKS, "Licenses=disk:2", "PreemptType=preempt/partition_prio", "PreemptMode=REQUEUE",
+    "AccountingStorageEnforce=associations,limits,qos",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("site", SITES, ids=str)
 def test_what_slurm_accepts_and_starts_alone_it_accepts_and_starts_with_any_answer(
-    new_lab: Callable[..., Lab], enforced: str
+    new_lab: Callable[..., Lab], site: Site
 ) -> None:
-    count = -(-int(os.environ.get(CASES_VARIABLE, "60")) // 3)
-    groups = 4
+    count = -(-int(os.environ.get(CASES_VARIABLE, "60")) // len(SITES))
     partitions = tuple(
         PartitionSpec(name=f"g{group}{letter}", nodes=2, gpus_per_node=4, gpu_type=gpu_type)
-        for group in range(groups)
+        for group in range(GROUPS)
         for letter, gpu_type in zip("abc", ("a100", "a40", "v100"), strict=True)
     )
-    lines = (*NO_HOOKS, f"EnforcePartLimits={enforced}")
-    lab = new_lab(partitions=partitions, energy=True, daemon=False, slurm_conf_lines=lines)
+    lab = new_lab(partitions=partitions, energy=True, daemon=False, accounting=site.accounts, slurm_conf_lines=NO_HOOKS)
+    groups = [_group(partitions[3 * at : 3 * at + 3], f"g{at}d") for at in range(GROUPS)]
+    _open_site(lab, site, groups)
     given = {
         "socket": str(lab.layout.plugin_socket),
-        "seed": f"{enforced}-1",
+        "seed": f"{site}-2",
         "count": count,
         "user": "alice",
-        "groups": [[(one.name, one.node_names) for one in partitions[3 * at : 3 * at + 3]] for at in range(groups)],
+        "left": site.left,
+        "groups": groups,
     }
     driver = Path(__file__).with_name("partition_cases.py")
     done = lab.run(["python3", str(driver), json.dumps(given)], check=True, timeout=60.0 + 12.0 * count)
     found = json.loads(done.stdout)
-    print(
-        enforced, found["counts"], f"{found['named']} answers named partitions,", f"{found['tried_again']} tried again"
-    )
+    print(site, found["counts"], f"{found['named']} answers named something,", f"{found['tried_again']} tried again")
     assert sum(found["counts"].values()) == count
     assert found["failures"] == []
+
+
+def _group(own: Sequence[PartitionSpec], shared: str) -> list[tuple[str, tuple[str, ...]]]:
+    """Return three partitions with nodes of their own, and one that shares those of the first two."""
+    named = [(one.name, one.node_names) for one in own]
+    return [*named, (shared, named[0][1] + named[1][1])]
+
+
+def _open_site(lab: Lab, site: Site, groups: Sequence[Sequence[tuple[str, tuple[str, ...]]]]) -> None:
+    """Give slurmctld the accounts, partitions and settings of a site, and start it with them."""
+    if site.accounts:
+        admin = ["sacctmgr", "-i", "add"]
+        for qos in (["high", "Priority=10"], ["small", "MaxTRESPerJob=gres/gpu=1"],
+                    ["strict", "MaxWall=10", "MaxTRESPerJob=cpu=6", "Flags=DenyOnLimit"]):  # fmt: skip
+            lab.run([*admin, "qos", *qos], check=True)
+        for account in ("physics", "chemistry"):
+            lab.run([*admin, "account", account, "QOS=normal,high,strict"], check=True)
+            for user in ("alice", "root"):
+                lab.run([*admin, "user", user, f"account={account}"], check=True)
+    conf = lab.layout.slurm_conf
+    lines = [*LINES, f"EnforcePartLimits={site.enforced}"]
+    lines += [f"PartitionName={name} Nodes={','.join(nodes)}" for *_, (name, nodes) in groups]
+    every = ",".join(node for group in groups for _, nodes in group[:3] for node in nodes)
+    lines.append(f"PartitionName={FILLER} Nodes={every} RootOnly=YES PriorityTier=9 PreemptMode=OFF")
+    kept = [line for line in conf.read_text().splitlines() if not line.startswith(("Enforce", "Preempt"))]
+    conf.write_text("\n".join([*kept, *lines, ""]))
+    if site.lua:
+        _use_lua(lab)
+    lab.restart_slurmctld()
+
+
+def _use_lua(lab: Lab) -> None:
+    """Put the script that `install` writes in the place of the plugin, with what only the site can say."""
+    config = load_config(lab.layout.energy_config, environment={})
+    options = InstallOptions(roles=("controller",), job_submit="lua", plugin_directory=lab.layout.plugins)
+    conf = lab.layout.slurm_conf
+    files = Installation(config, options, {"SLURM_CONF": str(conf)}).files()
+    (script,) = (item.content.decode() for item in files if item.path == LUA_SCRIPT)
+    assert "JOB_DEFAULTS = false" in script, "no partition of slurm.conf has JobDefaults"
+    script = script.replace("HAS_PARTITION_ASSOCIATIONS = true", "HAS_PARTITION_ASSOCIATIONS = false")
+    (lab.layout.etc / "job_submit.lua").write_text(script)
+    conf.write_text(conf.read_text().replace("JobSubmitPlugins=energy", "JobSubmitPlugins=lua"))

@@ -187,8 +187,9 @@ def free_port() -> int:
         return port
 
 
-def write_config(directory: Path, slurm: FakeSlurm, port: int, **daemon: object) -> Path:
+def write_config(directory: Path, slurm: FakeSlurm, port: int, *, store_url: str = "", **daemon: object) -> Path:
     """Write a configuration with short times and the exact policy, last, and return its path."""
+    store_url = store_url or f"sqlite:///{directory}/energy.sqlite"
     key = directory / "report.key"
     if not key.exists():
         key.write_text(KEY)
@@ -209,7 +210,7 @@ report_port = {port}
 state_directory = "{directory}/state"
 {interval}{more}
 [store]
-url = "sqlite:///{directory}/energy.sqlite"
+url = "{store_url}"
 busy_timeout_seconds = 1.0
 [node]
 authentication = "hmac"
@@ -253,11 +254,12 @@ def has_snapshot(daemon: RunningDaemon) -> bool:
 
 
 @contextmanager
-def running_daemon(directory: Path, **daemon_settings: object) -> Iterator[RunningDaemon]:
+def running_daemon(directory: Path, *, store_url: str = "", **daemon_settings: object) -> Iterator[RunningDaemon]:
     """Yield a daemon with a fake Slurm; it is stopped at the end and must end cleanly."""
     slurm = FakeSlurm(directory / "slurm")
     port = free_port()
-    daemon = start_daemon(directory, slurm, port, write_config(directory, slurm, port, **daemon_settings))
+    config = write_config(directory, slurm, port, store_url=store_url, **daemon_settings)
+    daemon = start_daemon(directory, slurm, port, config)
     try:
         wait_until(lambda: has_snapshot(daemon), "a snapshot", daemon)
         yield daemon

@@ -1,6 +1,7 @@
 """A database that is moved, removed, restored or upgraded while the daemon uses it."""
 
 import json
+import os
 import shutil
 import sqlite3
 import subprocess
@@ -10,9 +11,12 @@ from pathlib import Path
 
 import pytest
 from daemon_support import RunningDaemon, running_daemon, start_daemon, wait_until
+from database_servers import Server, ServerMissing
 from test_daemon_reports import make_report, send, signed
 
 from slurm_energy.errors import SlurmEnergyError
+
+pytest_plugins = ["database_fixtures"]
 
 
 def stored(daemon: RunningDaemon) -> list[int]:
@@ -126,6 +130,36 @@ def test_a_database_restored_in_its_place_gets_what_it_lacks(tmp_path: Path) -> 
         wait_until(lambda: "database lacks what it was given before" in daemon.log, "complaint", daemon)
         wait_until(lambda: stored(daemon) == [1, 2, 3], "all jobs", daemon)
         assert after_a_restart(daemon) == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    "kind", [pytest.param(name, marks=getattr(pytest.mark, name)) for name in ("postgresql", "mariadb")]
+)
+def test_an_older_dump_that_is_restored_into_a_servers_database_gets_what_it_lacks(
+    tmp_path: Path, request: pytest.FixtureRequest, kind: str
+) -> None:
+    server: Server = request.getfixturevalue(f"{kind}_server")
+    database = server.create_database()
+    with running_daemon(tmp_path, store_url=server.url(database)) as daemon:
+        record(daemon, 1)
+        dump = _dump(server, database)
+        record(daemon, 2, 3)
+        server.restore(database, dump)
+        deliver(daemon, 4)
+        wait_until(lambda: "database lacks what it was given before" in daemon.log, "complaint", daemon)
+        wait_until(lambda: stored(daemon) == [1, 2, 3, 4], "all jobs", daemon, limit_seconds=60.0)
+        assert problem(daemon) == "None"
+        assert after_a_restart(daemon) == [1, 2, 3, 4]
+    server.drop_database(database)
+
+
+def _dump(server: Server, database: str) -> bytes:
+    try:
+        return server.dump(database)
+    except ServerMissing as error:
+        if os.environ.get("SLURM_ENERGY_REQUIRE_SERVERS") == "1":
+            pytest.fail(str(error))
+        pytest.skip(str(error))
 
 
 @pytest.mark.parametrize("revision", ["0001", "9999"])

@@ -176,6 +176,17 @@ def test_a_wrong_line_in_slurms_settings_is_named_with_its_mending(
 
 
 @pytest.mark.parametrize(
+    ("parameters", "verdict"),
+    [("", Verdict.WARN), ("bf_interval=30,ignore_prefer_validation", Verdict.OK)],
+)
+def test_hints_that_slurm_may_refuse_a_job_for_are_a_warning(site: Site, parameters: str, verdict: Verdict) -> None:
+    site.live += f"SchedulerParameters     = {parameters}\n"
+    site.write_scontrol()
+    situation = site.situation("controller", routing={"node_hints": True})
+    assert found(slurm_checks(situation), "node hints").verdict is verdict
+
+
+@pytest.mark.parametrize(
     ("built_by", "release", "expected", "words"),
     [
         ("this", "22.05.8", (Verdict.OK, Verdict.OK), "built for Slurm 22.05.8"),

@@ -21,6 +21,7 @@ local jobs = {
 	end,
 	constrained = function() return { features = "ib" } end,
 	preferring = function() return { prefer = "mine" } end,
+	immediate = function() return { immediate = 1 } end,
 	excluding = function() return { exc_nodes = "n1" } end,
 	named = function() return { req_nodes = "n1" } end,
 	threaded = function() return { threads_per_core = 1 } end,

@@ -16,7 +16,10 @@ static char why[200];
 
 static void _begin(void)
 {
+	static char scheduling[] = "bf_interval=30,Ignore_Prefer_Validation";
+
 	fake_partitions(names, 3);
+	slurm_conf.sched_params = scheduling;
 	fake_slurm_empty_job(&job);
 }
 
@@ -399,6 +402,23 @@ static void test_what_the_user_said_of_the_nodes_stands_alone(void)
 	_finish();
 }
 
+static void test_no_feature_is_preferred_where_slurm_may_refuse_the_job_for_it(void)
+{
+	char other[] = "bf_interval=30";
+	char *settings[] = { NULL, other };
+
+	for (size_t i = 0; i < sizeof(settings) / sizeof(settings[0]); i++) {
+		_begin();
+		slurm_conf.sched_params = settings[i];
+		CHECK_TEXT(_preferred(ENERGY_APPLIED), "none");
+		_finish();
+	}
+	_begin();
+	job.immediate = 1;
+	CHECK_TEXT(_preferred(ENERGY_APPLIED), "none");
+	_finish();
+}
+
 static void test_a_feature_of_a_partition_that_was_not_applied_is_not_preferred(void)
 {
 	energy_reply_t reply = _reply();
@@ -493,6 +513,7 @@ int main(void)
 	RUN(test_a_job_that_names_its_nodes_is_not_moved);
 	RUN(test_a_feature_is_preferred_in_slurms_memory);
 	RUN(test_what_the_user_said_of_the_nodes_stands_alone);
+	RUN(test_no_feature_is_preferred_where_slurm_may_refuse_the_job_for_it);
 	RUN(test_a_feature_of_a_partition_that_was_not_applied_is_not_preferred);
 	RUN(test_without_memory_no_feature_is_preferred);
 	RUN(test_an_admin_comment_is_appended_to_the_one_before);

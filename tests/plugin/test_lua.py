@@ -80,7 +80,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
         daemon.stop()
 
 
-UNTOLD = "ENFORCES_ALL_LIMITS,HAS_PARTITION_ASSOCIATIONS"
+UNTOLD = "ENFORCES_ALL_LIMITS,HAS_JOB_DEFAULTS,VALIDATES_PREFERENCES,HAS_PARTITION_ASSOCIATIONS"
 """What a site may say that Slurm does not tell a script."""
 
 
@@ -200,10 +200,25 @@ def test_a_feature_is_preferred_where_the_user_said_nothing_of_the_nodes(start: 
     assert preferred(submit(daemon.path, "hinted")) == "rack:3"
 
 
-@pytest.mark.parametrize("job", ["constrained", "excluding", "named", "reserved", "threaded", "component", "raising"])
+@pytest.mark.parametrize(
+    "job", ["constrained", "immediate", "excluding", "named", "reserved", "threaded", "component", "raising"]
+)
 def test_no_feature_is_preferred_where_he_did_or_slurm_does_not_tell(start: Start, job: str) -> None:
     daemon = start(answer(prefer="rack:3"))
     assert preferred(submit(daemon.path, job)) is None
+
+
+def test_no_feature_is_preferred_where_slurm_may_refuse_the_job_for_it(start: Start) -> None:
+    daemon = start(answer(prefer="rack:3"))
+    known = UNTOLD.replace("VALIDATES_PREFERENCES,", "")
+    assert preferred(submit(daemon.path, "hinted", absent=known)) is None
+
+
+def test_a_job_with_gpus_keeps_its_partitions_where_they_may_have_job_defaults(start: Start) -> None:
+    daemon = start(answer(partition="a40"))
+    known = UNTOLD.replace("HAS_JOB_DEFAULTS,", "")
+    assert ("partition", "a100,a40") in submit(daemon.path, "plain", absent=known)
+    assert ("partition", "a40,a100") in submit(daemon.path, "a100,a40", absent=known)
 
 
 def test_the_users_own_preference_stands_and_is_sent(start: Start) -> None:

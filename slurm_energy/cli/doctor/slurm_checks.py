@@ -35,6 +35,7 @@ def slurm_checks(situation: HostFacts) -> Iterator[Finding]:
         yield _job_submit_line(situation)
         yield _job_submit_plugin(situation)
         yield from _plugin_settings(situation)
+        yield from _node_hints(situation)
     yield _spank_plugin(situation)
     yield _plugstack(situation)
     yield _energy_options(situation)
@@ -248,6 +249,20 @@ def _plugin_settings(situation: HostFacts) -> Iterator[Finding]:
         yield warn(subject, f"{path} says otherwise than [plugin] in slurm-energy.toml", f"{INSTALL} --role controller")
         return
     yield ok(subject, f"{path}, deadline {deadline} ms")
+
+
+def _node_hints(situation: HostFacts) -> Iterator[Finding]:
+    if not situation.config.routing.node_hints:
+        return
+    parameters = situation.conf.get("schedulerparameters", "")
+    if "ignore_prefer_validation" in parameters.lower():
+        yield ok("node hints", "Slurm refuses no job for a preferred feature")
+        return
+    yield warn(
+        "node hints",
+        "routing.node_hints is on, but Slurm would refuse jobs whose preferred feature no node has: no hint is given",
+        f"add ignore_prefer_validation to SchedulerParameters in {situation.slurm_conf}, then scontrol reconfigure",
+    )
 
 
 def _prolog_flags(situation: HostFacts) -> Finding:

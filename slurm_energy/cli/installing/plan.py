@@ -28,7 +28,13 @@ from slurm_energy.cli.installing.roles import (
     InstallOptions,
 )
 from slurm_energy.cli.installing.site_conf import SiteConf, place_among
-from slurm_energy.cli.installing.slurm_conf import EARLIER_FRAGMENT, HOOK_PATH, site_hooks, without_energy
+from slurm_energy.cli.installing.slurm_conf import (
+    EARLIER_FRAGMENT,
+    HOOK_PATH,
+    rules_for_lua,
+    site_hooks,
+    without_energy,
+)
 from slurm_energy.cli.site import is_cache_of_slurmd, plugin_directory, slurm_conf_path, under
 from slurm_energy.config import Config, PluginConfig
 from slurm_energy.errors import ConfigError
@@ -183,11 +189,13 @@ class Installation:
         """
         text = (shared_directory("plugin") / "lua" / "job_submit.lua").read_text(encoding="utf-8")
         seconds = self._config.plugin.deadline_milliseconds / 1000
-        for name, value in (
-            ("SOCKET", f'"{self._config.daemon.plugin_socket_path}"'),
-            ("DEADLINE_SECONDS", f"{seconds:g}"),
-        ):
-            text = re.sub(rf"^local {name} = .*$", f"local {name} = {value}", text, count=1, flags=re.MULTILINE)
+        values = {
+            "SOCKET": f'"{self._config.daemon.plugin_socket_path}"',
+            "DEADLINE_SECONDS": f"{seconds:g}",
+            **{name: str(holds).lower() for name, holds in rules_for_lua(self.site.files()).items()},
+        }
+        for name, value in values.items():
+            text = re.sub(rf"^local {name} = \S+", f"local {name} = {value}", text, count=1, flags=re.MULTILINE)
         yield PlannedFile(path=LUA_SCRIPT, content=text.encode())
         path = self.site.path.parent / "job_submit.lua"
         first = self._rendered("job_submit.lua.j2", path, {"path": LUA_SCRIPT})
@@ -200,6 +208,10 @@ class Installation:
                 f"{LUA_SCRIPT}"
             )
         self.remarks.append("lua-socket for the Lua of Slurm must be installed; without it jobs go through unchanged")
+        self.remarks.append(
+            f"{LUA_SCRIPT} has what slurm.conf says of EnforcePartLimits, JobDefaults and ignore_prefer_validation: "
+            "install again after a change of them"
+        )
 
     def _plugin_values(self) -> dict[str, object]:
         words = {True: "yes", False: "no"}

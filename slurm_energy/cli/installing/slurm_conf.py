@@ -159,6 +159,20 @@ def names_energy(files: Iterable[ConfFile]) -> bool:
     return any(_is_plugin(word) for place in _places(list(files), "JobSubmitPlugins") for word in _words(place.value))
 
 
+def rules_for_lua(files: Iterable[ConfFile]) -> dict[str, bool]:
+    """Return what Slurm does not tell a Lua script, by its names there; all strict where nothing can be read."""
+    lines = [line.partition("#")[0] for file in files for line in file.text.splitlines()]
+
+    def says(pattern: str) -> bool:
+        return not lines or any(re.search(pattern, line, re.IGNORECASE) for line in lines)
+
+    return {
+        "ENFORCES_ALL_LIMITS": says(r'(?<!\S)EnforcePartLimits\s*=\s*"?ALL\b'),
+        "HAS_JOB_DEFAULTS": says(r"(?<!\S)JobDefaults\s*="),
+        "VALIDATES_PREFERENCES": not lines or not says(r"(?<!\S)SchedulerParameters\s*=\s*\S*ignore_prefer_validation"),
+    }
+
+
 def _is_plugin(word: str) -> bool:
     return word.lower().removeprefix("job_submit/") == _JOB_SUBMIT
 

@@ -370,6 +370,33 @@ def test_a_site_without_a_script_gets_one_that_loads_ours(root: Path) -> None:
     assert "\nlocal DEADLINE_SECONDS = 0.05\n" in files["/etc/slurm-energy/job_submit.lua"]
 
 
+RULES = ("ENFORCES_ALL_LIMITS", "HAS_JOB_DEFAULTS", "VALIDATES_PREFERENCES")
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        ("", (False, False, True)),
+        ("EnforcePartLimits=ANY\nSchedulerParameters=defer,ignore_prefer_validation,bf_interval=5\n", (False,) * 3),
+        ("enforcepartlimits = all\nPartitionName=a Nodes=n1 JobDefaults=DefCpuPerGPU=4\n", (True, True, True)),
+        ("# JobDefaults=DefCpuPerGPU=4\nEnforcePartLimits=NO # was ALL\n", (False, False, True)),
+        (None, (True, True, True)),
+    ],
+    ids=["nothing", "lenient", "strict", "comments", "unreadable"],
+)
+def test_the_lua_script_has_what_slurm_conf_says_and_the_strict_case_where_it_cannot_be_read(
+    root: Path, lines: str | None, expected: tuple[bool, ...]
+) -> None:
+    conf = root / "etc/slurm/slurm.conf"
+    if lines is None:
+        conf.unlink()
+    else:
+        conf.write_text(conf.read_text() + lines)
+    script = planned(root, roles=("controller",), job_submit="lua")["/etc/slurm-energy/job_submit.lua"]
+    found = tuple(re.search(rf"^local {name} = (\w+)", script, re.MULTILINE)[1] == "true" for name in RULES)
+    assert found == expected
+
+
 def test_a_sites_own_script_is_never_touched(root: Path) -> None:
     (root / "etc/slurm/job_submit.lua").write_text("-- ours\n")
     options = InstallOptions(root=root, roles=("controller",), job_submit="lua")
