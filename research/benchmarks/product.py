@@ -4,19 +4,25 @@ Absolute times depend on the machine; ratios of things measured in turn in one r
 """
 
 import argparse
+import compileall
 import json
 import os
 import platform
+import shutil
 import subprocess
 import sys
+import tempfile
 import time
+import venv
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from importlib.util import find_spec
 from pathlib import Path
 from statistics import median, quantiles
 
+import slurm_energy
 from slurm_energy.lab.cluster import Lab, LabSpec, PartitionSpec, start_lab
-from slurm_energy.lab.prepare import python_path
+from slurm_energy.resources import shared_directory
 from slurm_energy.wire.client import exchange
 from slurm_energy.wire.codec import Message
 
@@ -142,11 +148,22 @@ def measure_decisions(lab: Lab) -> list[Figure]:
     return [figure("decision, round trip over the socket", seconds, "p99 ≤ 50 ms, the plugin's deadline")]
 
 
-def measure_hooks(lab: Lab) -> list[Figure]:
+def installed_hook(folder: Path) -> list[str]:
+    """Install the package as nodes have it, compiled and in a virtual environment; return how slurmd starts a hook."""
+    venv.create(folder, symlinks=True)
+    packages = next(folder.glob("lib/python3*/site-packages"))
+    shutil.copytree(Path(slurm_energy.__file__).parent, packages / "slurm_energy")
+    shutil.copy2(str(find_spec("pynvml").origin), packages)  # type: ignore[union-attr]  # the hooks need it
+    compileall.compile_dir(packages, quiet=2)
+    script = (shared_directory("plugin") / "hook" / "slurm-energy.sh").read_text(encoding="utf-8")
+    start = script.partition("START='")[2].partition("'")[0]
+    return [str(folder / "bin" / "python"), "-I", "-S", "-c", start]
+
+
+def measure_hooks(lab: Lab, hook: list[str]) -> list[Figure]:
     """Return the whole wall time of each hook process on an idle node with two GPUs, NVML calls included."""
     seconds: dict[str, list[float]] = {"interpreter alone": [], "prolog": [], "epilog": [], "flush": []}
     base = {"SLURMD_NODENAME": lab.spec.node_names[0], "SLURM_CLUSTER_NAME": lab.spec.cluster_name}
-    python = str(python_path())
     script = (
         "import subprocess,sys,time,json,os\n"
         "t=time.perf_counter(); r=subprocess.run(json.loads(sys.argv[1]),env=json.loads(sys.argv[2]),"
@@ -164,9 +181,7 @@ def measure_hooks(lab: Lab) -> list[Figure]:
             "SPANK_ENERGY_DECISION": "v=1;id=benchmark01;mode=balanced;clocks=a100-sxm4-80gb:1290;limit=5",
         }
         for verb, taken in seconds.items():
-            argv = [python, "-I", "-c", "pass"] if verb.startswith("inter") else [
-                python, "-I", "-m", "slurm_energy.node.main", verb,
-            ]  # fmt: skip
+            argv = [*hook[:-1], "pass"] if verb.startswith("inter") else [*hook, verb]
             done = lab.run([sys.executable, "-c", script, json.dumps(argv), json.dumps(job)], check=True)
             took, code = done.stdout.split()
             assert code == "0", done
@@ -226,7 +241,8 @@ def main() -> int:
         tell("decisions")
         figures += measure_decisions(energy)
         tell("hooks")
-        figures += measure_hooks(energy)
+        with tempfile.TemporaryDirectory(prefix="slurm-energy-bench-", dir=energy.directory) as folder:
+            figures += measure_hooks(energy, installed_hook(Path(folder) / "venv"))
         version = energy.run(["sinfo", "--version"], check=True).stdout.strip()
     text = page(figures, version)
     print(text)

@@ -5,6 +5,7 @@ Only the graphics clock is ever locked. Application clocks are read, never set (
 memory clocks are left alone (a lock changes the whole power curve, and needs Ampere or newer).
 """
 
+import _thread
 import ctypes
 import sys
 from collections.abc import Callable, Iterator
@@ -172,21 +173,37 @@ class NvmlDriver:
 def _import_binding() -> ModuleType:
     """Return the binding.
 
-    It wants one function of `ctypes.util`, to search on Windows, and that module imports fourteen others: where it is
-    not loaded, an empty one stands in while the binding is imported.
+    It takes one function each of `ctypes.util`, `string` and `threading`, which import twenty modules between them.
+    Where they are not loaded, small ones stand in while the binding is imported, and the real ones if it needs more.
     """
-    stands_in = "ctypes.util" not in sys.modules
-    if stands_in:
-        empty = ModuleType("ctypes.util")
-        empty.find_library = lambda _: None  # type: ignore[attr-defined]  # a module is open
-        sys.modules["ctypes.util"] = empty
+    small: dict[str, dict[str, object]] = {
+        "ctypes.util": {"find_library": lambda _: None},  # to search on Windows
+        "string": {"capwords": lambda text, separator: separator.join(map(str.capitalize, text.split(separator)))},
+        "threading": {"Lock": _thread.allocate_lock},
+    }
+    stand_ins = [name for name in small if name not in sys.modules]
+    for name in stand_ins:
+        sys.modules[name] = ModuleType(name)
+        sys.modules[name].__dict__.update(small[name])
     try:
-        import pynvml  # noqa: PLC0415  # 10 ms that jobs without a GPU do not pay
+        import pynvml  # noqa: PLC0415  # 8 ms that jobs without a GPU do not pay
+    except (AttributeError, ImportError):
+        _forget(stand_ins)
+        if sys.flags.no_site and "site" not in sys.modules:
+            import site  # noqa: PLC0415  # a hook starts without, and finds packages at their usual place only
+
+            site.main()
+        import pynvml  # noqa: PLC0415
     finally:
-        if stands_in:
-            del sys.modules["ctypes.util"]
+        _forget(stand_ins)
     binding: ModuleType = pynvml
     return binding
+
+
+def _forget(stand_ins: list[str]) -> None:
+    """Let later imports have the real modules."""
+    while stand_ins:
+        del sys.modules[stand_ins.pop()]
 
 
 def _open_gpu(nvml: ModuleType, index: int) -> NvmlGpu:

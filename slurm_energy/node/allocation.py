@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from slurm_energy.device.base import GpuIdentity
 from slurm_energy.domain.ids import GpuUuid
@@ -27,7 +26,8 @@ class Allocation:
     """A name for each GPU that the job holds in that case, out of what Slurm calls it."""
 
 
-class _Named(NamedTuple):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Named:
     """GPUs that CUDA_VISIBLE_DEVICES names by identifier."""
 
     gpus: dict[GpuUuid, GpuIdentity]

@@ -7,13 +7,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from slurm_energy.device.base import GpuDriver
-from slurm_energy.domain.ids import JobId, NodeName, parse_job_id
+from slurm_energy.domain.ids import JobId, NodeName, Sluid, parse_job_id
 from slurm_energy.errors import SlurmEnergyError
 from slurm_energy.node.context import HookContext
 from slurm_energy.node.gpu_order import GpuOrder, order_finder
 from slurm_energy.node.lock_records import LockRecords
 from slurm_energy.node.log import HookLog, append_lines
-from slurm_energy.node.processes import live_jobs, read_boot_id, spawn_flush, spawn_sampler
+from slurm_energy.node.processes import read_boot_id, spawn_flush, spawn_sampler
 from slurm_energy.node.settings import HookSettings, load_settings
 from slurm_energy.node.spool import Spool
 from slurm_energy.slurm.hook_env import parse_hook_environment
@@ -134,6 +134,11 @@ def make_context(settings: HookSettings, log: HookLog, stage: Callable[[str], No
         spawn_sampler(sys.executable, job_id, settings.node_name)
 
     boot_id = read_boot_id()
+
+    def live_jobs() -> frozenset[JobId | Sluid]:
+        from slurm_energy.node.steps import live_jobs  # noqa: PLC0415  # most hooks do not ask
+
+        return live_jobs()
 
     def gpu_order(slurm_conf: str | None) -> GpuOrder:
         limit_seconds = ORDER_SHARE * settings.node.time_limit_seconds

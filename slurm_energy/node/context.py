@@ -10,7 +10,6 @@ from slurm_energy.domain.ids import GpuUuid, JobId, NodeName, Sluid
 from slurm_energy.errors import DeviceError
 from slurm_energy.node.gpu_mapping import device_minor
 from slurm_energy.node.gpu_order import GpuOrder
-from slurm_energy.node.job_devices import DEVICES_ROOT
 from slurm_energy.node.lock_records import LockRecords
 from slurm_energy.node.log import HookLog
 from slurm_energy.node.settings import HookSettings
@@ -48,7 +47,8 @@ class HookContext:
     lock_records: LockRecords = field(default_factory=lambda: LockRecords(None))
     start_flush: Callable[[], None] = field(default=lambda: None)
     """Start the delivery of reports in a process of its own."""
-    devices_root: Path = field(default=DEVICES_ROOT)
+    devices_root: Path | None = None
+    """Where the jobs' device lists are; None: where Linux has them."""
     rapl_root: Path | None = None
     """Where the processors' counters are; None: where Linux has them."""
 

@@ -245,6 +245,7 @@ def _deliver(context: HookContext, route: Route, key: bytes | None, batch: list[
     """Send one batch; when it is refused, find the report that is to blame by sending each alone."""
     context.stage(f"sending {len(batch)} reports")
     reply = route.exchange(lambda: sign(_body(context, batch), key=key))
+    context.spool.settle()
     if reply.verb == "ok" and reply.fields.get("accepted") == str(len(batch)):
         for waiting in batch:
             remove(waiting.path)

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from slurm_energy.errors import SpoolError, WireError
 from slurm_energy.node.files import read_whole, write_atomically
@@ -62,7 +62,8 @@ class GpuOrder:
     """What slurm.conf and gres.conf alone state; None when they do not."""
 
 
-class _Source(NamedTuple):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Source:
     """What an order was learned from; another order is not in force while these stay."""
 
     boot_id: str
@@ -149,7 +150,7 @@ class OrderFinder:
             digest=stated.digest,
             stamps=tuple(_stamp(file) for file in stated.files),
         )
-        if kept is not None and not kept[1].problem and kept[0] == source._replace(stamps=kept[0].stamps):
+        if kept is not None and not kept[1].problem and kept[0] == replace(source, stamps=kept[0].stamps):
             order = kept[1]  # the files were written again with what they held before
         else:
             places = (*(() if slurmd is None else (slurmd.executable,)), *self.slurmd_paths)

@@ -14,11 +14,11 @@ from slurm_energy.domain.ids import GpuUuid, JobId
 from slurm_energy.errors import DeviceError, SpoolError
 from slurm_energy.node.context import HookContext, reach_gpus
 from slurm_energy.node.energy import STUCK_SECONDS
-from slurm_energy.node.job_devices import cgroup_minors
 from slurm_energy.node.job_table import JobTable
-from slurm_energy.node.processes import PROC, Presence, ProcessIdentity, StepWatch, read_identity, write_identity
+from slurm_energy.node.processes import PROC, ProcessIdentity, read_identity, write_identity
 from slurm_energy.node.samples import GpuSamples, Heartbeat, HostSamples
 from slurm_energy.node.state import ActiveJob
+from slurm_energy.node.steps import DEVICES_ROOT, Presence, StepWatch, cgroup_minors
 
 HEARTBEAT_SAMPLES = 5
 HEARTBEAT_SECONDS = 1.0
@@ -187,7 +187,7 @@ def _check_devices(context: HookContext, state: SamplerState, gpus: Mapping[GpuU
     """Compare the job's GPUs with what its cgroup lets it open; give back the clock of one that is not its own."""
     if state.devices_checked:
         return
-    allowed = cgroup_minors(state.job.job_id, context.devices_root)
+    allowed = cgroup_minors(state.job.job_id, context.devices_root or DEVICES_ROOT)
     state.devices_checked = allowed is not None or state.ticks > DEVICE_CHECK_SAMPLES
     if not allowed:
         return

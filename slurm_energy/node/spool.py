@@ -109,8 +109,12 @@ class Spool:
         return self.active / f"{job_id}.shared"
 
     def write_state(self, job: ActiveJob) -> None:
-        """Store a job's state so that it survives a power cut."""
-        write_atomically(self.state_path(job.job_id), encode_state(job))
+        """Store a job's state so that it survives a power cut; what replaces it survives with the first heartbeat.
+
+        After a power cut the second version tells more than the first one only together with a heartbeat, and writing
+        that makes the folder's present content survive.
+        """
+        write_atomically(self.state_path(job.job_id), encode_state(job), durable_name=not job.ready)
 
     def read_state(self, job_id: JobId) -> ActiveJob | None:
         """Return a job's state, None when the job is not active here.
@@ -134,10 +138,16 @@ class Spool:
         write_atomically(self.pending / f"{job.job_id}-{job.started_at_seconds:.0f}.json", encode_state(job))
 
     def forget(self, job_id: JobId) -> None:
-        """Remove everything of an active job; the state goes last."""
+        """Remove everything of an active job; the state goes last.
+
+        A state that a power cut brings back does no harm while the report is here, see `settle`.
+        """
         marks = (self.beat_path, self.sampler_path, self.ending_path, self.absent_path, self.shared_path)
         for path in (*marks, self.state_path):
             remove(path(job_id))
+
+    def settle(self) -> None:
+        """Make the removal of closed jobs' states survive a power cut: before the first of their reports goes."""
         with suppress(OSError):
             sync_directory(self.active)
 

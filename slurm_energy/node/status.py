@@ -185,7 +185,7 @@ def script_problem(script: Path) -> str | None:
 
 def hook_programs(text: str) -> tuple[str, ...]:
     """Return the programs that a hook script of ours tries, in order; nothing for one that was not installed."""
-    python = re.search(r"'(/[^'\n]+)' -I -m slurm_energy\.node\.main", text)
+    python = re.search(r"'(/[^'\n]+)' -I (?:-m slurm_energy\.node\.main|-S -c)", text)
     other = re.search(r"\bHOOK=(/\S+)", text)
     return tuple(match.group(1) for match in (python, other) if match is not None) if python else ()
 

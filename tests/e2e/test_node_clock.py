@@ -40,8 +40,8 @@ def set_clock(lab: Lab, offset_seconds: float) -> None:
     program.write_text(HOOK.format(offset=folder / "offset"))
     for script in [*(lab.layout.hooks / "prolog.d").iterdir(), *(lab.layout.hooks / "epilog.d").iterdir()]:
         text = script.read_text()
-        assert "-I -m slurm_energy.node.main" in text or str(program) in text
-        script.write_text(text.replace("-I -m slurm_energy.node.main", f"-I {program}"))
+        assert '-I -S -c "$START"' in text or str(program) in text
+        script.write_text(text.replace('-I -S -c "$START"', f"-I {program}"))
 
 
 def rows(lab: Lab, job_id: int) -> tuple[JobEnergyRecord, ...]:

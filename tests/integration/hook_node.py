@@ -18,10 +18,11 @@ from slurm_energy.domain.job import EnergyMode
 from slurm_energy.lab.simgpu.build import LIBRARY_NAME, BuiltLibrary, build
 from slurm_energy.lab.simgpu.specs import standard_gpus
 from slurm_energy.lab.simgpu.state import NodeGpuState, create_state
+from slurm_energy.node.processes import hook_command
 from slurm_energy.node.spool import Spool
 from slurm_energy.wire.report import decode_report
 
-HOOK = (sys.executable, "-I", "-m", "slurm_energy.node.main")
+HOOK = tuple(hook_command(sys.executable))
 
 
 class HookNode:

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import venv
 from pathlib import Path
 
 import pytest
@@ -87,10 +88,26 @@ def test_interpreter_that_is_a_folder_exits_0(hook: str, tmp_path: Path) -> None
 @pytest.mark.parametrize("hook", HOOKS)
 def test_script_runs_the_hook_of_its_name(hook: str, tmp_path: Path) -> None:
     interpreter = tmp_path / "python"
-    interpreter.write_text('#!/bin/sh\necho "$@"\n')
+    interpreter.write_text('#!/bin/sh\necho "$1 $2 $3 $5"\n')
     interpreter.chmod(0o755)
     done = run(script(tmp_path, interpreter), hook)
-    assert (done.returncode, done.stdout.decode()) == (0, f"-I -m slurm_energy.node.main {hook}\n")
+    assert (done.returncode, done.stdout.decode()) == (0, f"-I -S -c {hook}\n")
+
+
+SAYS_HOW = "import sys\ndef main():\n    print(sys.argv[1:], 'site' in sys.modules, __file__)\n"
+
+
+@pytest.mark.parametrize("editable", [False, True])
+def test_hook_starts_without_site_unless_only_that_finds_the_package(editable: bool, tmp_path: Path) -> None:
+    venv.create(tmp_path / "venv", symlinks=True)
+    packages = next((tmp_path / "venv").glob("lib/python3*/site-packages"))
+    package = (tmp_path / "checkout" if editable else packages) / "slurm_energy" / "node"
+    package.mkdir(parents=True)
+    (package / "main.py").write_text(SAYS_HOW)
+    if editable:
+        (packages / "slurm_energy.pth").write_text(f"{tmp_path / 'checkout'}\n")
+    done = run(script(tmp_path, tmp_path / "venv/bin/python"), "prolog")
+    assert done.stdout.decode() == f"['prolog'] {editable} {package / 'main.py'}\n", done.stderr
 
 
 @pytest.mark.parametrize("hook", HOOKS)

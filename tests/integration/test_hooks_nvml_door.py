@@ -143,3 +143,27 @@ def test_missing_library_is_named() -> None:
     code = "from slurm_energy.device.nvml import NvmlDriver\nNvmlDriver('/nonexistent/lib.so').__enter__()"
     done = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, check=False)
     assert "DeviceError: node.nvml_library /nonexistent/lib.so cannot be loaded" in done.stderr
+
+
+BINDING_ELSEWHERE = """
+import sys
+sys.path.append(sys.argv[1])
+from slurm_energy.device import nvml
+binding = nvml._import_binding()
+print(binding.__name__, "site" in sys.modules)
+"""
+
+
+@pytest.mark.parametrize("needs", ["import threading; threading.RLock()", "import string; string.ascii_letters"])
+def test_binding_that_needs_more_of_the_library_gets_it(tmp_path: Path, needs: str) -> None:
+    (tmp_path / "pynvml.py").write_text(f"{needs}\n")
+    start = f"import sys; sys.path[:0] = [{str(tmp_path)!r}]\n{BINDING_ELSEWHERE}"
+    command = [sys.executable, "-I", "-S", "-c", start, str(Path(__file__).parents[2])]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout == "pynvml False\n"
+
+
+def test_binding_that_only_site_finds_is_found_by_a_hook_that_started_without(tmp_path: Path) -> None:
+    command = [sys.executable, "-I", "-S", "-c", BINDING_ELSEWHERE, str(Path(__file__).parents[2])]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout == "pynvml True\n"

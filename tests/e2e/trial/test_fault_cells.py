@@ -152,19 +152,19 @@ def slurmd_killed(lab: Lab) -> Iterator[None]:
 
 @contextmanager
 def prolog_killed(lab: Lab) -> Iterator[None]:
-    with _repeatedly(lambda: _kill(lab, "slurm_energy.node.main prolog")):
+    with _repeatedly(lambda: _kill(lab, "slurm_energy.node.main.* prolog")):
         yield
 
 
 @contextmanager
 def epilog_killed(lab: Lab) -> Iterator[None]:
-    with _repeatedly(lambda: _kill(lab, "slurm_energy.node.main epilog")):
+    with _repeatedly(lambda: _kill(lab, "slurm_energy.node.main.* epilog")):
         yield
 
 
 @contextmanager
 def sampler_killed(lab: Lab) -> Iterator[None]:
-    with _repeatedly(lambda: _kill(lab, "slurm_energy.node.main sample")):
+    with _repeatedly(lambda: _kill(lab, "slurm_energy.node.main.* sample")):
         yield
 
 
@@ -362,7 +362,7 @@ def test_a_fault_reaches_no_job(lab: Lab, fault: Breaking, moment: Callable[...,
     job = moment(lab, fault)
     rows = wait_for(lab, job, {"COMPLETED"}, timeout=150)
     # The job's last element may still be in its epilog.
-    until("end of the hooks", lambda: not lab.run(["pgrep", "-f", "slurm_energy.node.main (prolog|epilog)"]).stdout)
+    until("end of the hooks", lambda: not lab.run(["pgrep", "-f", "slurm_energy.node.main.* (prolog|epilog)"]).stdout)
     assert drained(lab) == {}
     next_job = submit(lab, ["-p", "a100", "-w", NODE, "--gres=gpu:4", "-t", "5", "--energy=off"], wrap=workload(30))
     wait_for(lab, next_job, {"COMPLETED"})

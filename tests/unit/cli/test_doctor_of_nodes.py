@@ -217,7 +217,8 @@ def test_root_asks_as_the_services_user_what_that_user_may_open(tmp_path: Path) 
 def test_a_hook_whose_interpreter_is_gone_or_that_is_not_executable_is_a_problem(tmp_path: Path) -> None:
     folder = tmp_path / "hooks"
     folder.mkdir()
-    text = "#!/bin/sh\nset -- '{python}' -I -m slurm_energy.node.main; HOOK=/opt/none/slurm-energy-hook\n"
+    start = "START='from slurm_energy.node.main import main; main()'"
+    text = f"#!/bin/sh\n{start}\nset -- '{{python}}' -I -S -c \"$START\"; HOOK=/opt/none/slurm-energy-hook\n"
     for name, python, mode in (
         ("a.sh", "/gone/python", 0o755),
         ("b.sh", "/bin/true", 0o644),

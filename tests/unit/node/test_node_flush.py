@@ -12,6 +12,7 @@ from slurm_energy.errors import AuthenticationError, DaemonUnavailable, SlurmEne
 from slurm_energy.node.epilog import run_epilog
 from slurm_energy.node.flush import MIN_INTERVAL_SECONDS, run_flush, run_flush_soon, spread_seconds
 from slurm_energy.node.prolog import run_prolog
+from slurm_energy.node.spool import Spool
 from slurm_energy.node.status import note_repair
 from slurm_energy.wire.authentication import ReplayGuard, verify
 from slurm_energy.wire.codec import Message, decode, encode
@@ -99,6 +100,17 @@ def test_acknowledged_reports_leave_the_spool(bench: Bench, tmp_path: Path) -> N
     assert bench.reports() == []
     assert run_flush(bench.context())
     assert len(daemon.job_ids) == 1
+
+
+def test_closed_jobs_are_gone_for_good_before_their_reports_go(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_reports(bench, tmp_path, 2, accept)
+    waiting: list[int] = []
+    monkeypatch.setattr(Spool, "settle", lambda spool: waiting.append(len(spool.waiting_reports())))
+    assert run_flush(bench.context())
+    assert waiting[0] == 2
+    assert bench.reports() == []
 
 
 def test_reports_tell_how_long_ago_their_jobs_started_whatever_the_wall_clock_says(
