@@ -1,6 +1,7 @@
 """What a policy decides for one job, why, and the entry that carries it to the nodes."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -95,6 +96,44 @@ class ClockChoice:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OptionCost:
+    """What one way of running a job costs, by part, at its least; J each."""
+
+    partition: PartitionName
+    parts: Mapping[str, float]
+    clock_mhz: int | None = None
+    """None where no clock is known."""
+    gpu_type: GpuTypeName | None = None
+    """The type that the partition is judged by, where it has several."""
+    full_parts: Mapping[str, float] = field(default_factory=dict)
+    """The same at the type's highest clock."""
+
+    @property
+    def joules(self) -> float:
+        """What is compared."""
+        return sum(self.parts.values())
+
+    @property
+    def full_joules(self) -> float:
+        """What it would cost at the highest clock."""
+        return sum(self.full_parts.values())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerDetails:
+    """What a policy tells of an answer, for people and for programs; empty for one that weighs nothing."""
+
+    options: tuple[OptionCost, ...] = ()
+    """The cheapest first."""
+    factors: Mapping[str, float] = field(default_factory=dict)
+    """By what a network multiplied the prices that count for the job."""
+    attention: Mapping[str, float] = field(default_factory=dict)
+    """Shares of what a network looked at, by group."""
+    preference: Mapping[str, float] = field(default_factory=dict)
+    """Probability of each partition under a network of options."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyAnswer:
     """What a policy proposes: everything else is the guard's.
 
@@ -108,6 +147,7 @@ class PolicyAnswer:
     reasons: tuple[Reason, ...] = (Reason.POLICY,)
     notes: tuple[str, ...] = ()
     """Sentences for `explain`."""
+    details: AnswerDetails = AnswerDetails()
 
     def __post_init__(self) -> None:
         _check_feature(self.prefer)
@@ -128,6 +168,8 @@ class EnergyDecision:
     """Node feature whose nodes are used first."""
     reasons: tuple[Reason, ...] = ()
     notes: tuple[str, ...] = ()
+    details: AnswerDetails = AnswerDetails()
+    """What the policy told of its answer, bounded and checked."""
     estimate: RuntimeEstimate | None = None
     snapshot_age_seconds: float | None = None
     message: str = ""

@@ -6,10 +6,10 @@ Unknown energy is None and counted, never 0.
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
-from slurm_energy.domain.decision import ClockChoice, Reason, RuntimeEstimate
+from slurm_energy.domain.decision import AnswerDetails, ClockChoice, Reason, RuntimeEstimate
 from slurm_energy.domain.energy import EnergyScope, EnergySource, QualityFlag
 from slurm_energy.domain.ids import ClusterName, DecisionId, GpuTypeName, GpuUuid, JobId, NodeName, PartitionName
 from slurm_energy.domain.job import EnergyMode, JobRequest
@@ -159,6 +159,8 @@ class DecisionRecord:
     message: str
     prefer: str | None = None
     """Node feature whose nodes were to be used first."""
+    details: AnswerDetails = field(default_factory=AnswerDetails)
+    """What the policy told of its answer."""
     job_ids: tuple[JobId, ...] = ()
     """Jobs that carry it: one, several components' or an array's own number; none where Slurm refused the submission,
     or nobody has seen the job yet."""

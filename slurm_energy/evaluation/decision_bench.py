@@ -18,16 +18,14 @@ from typing import Any
 
 from slurm_energy.config import Config, PolicyConfig, RoutingConfig
 from slurm_energy.domain.cluster import ClusterSnapshot
-from slurm_energy.domain.decision import PolicyAnswer
+from slurm_energy.domain.decision import AnswerDetails, PolicyAnswer
 from slurm_energy.domain.job import JobRequest
 from slurm_energy.errors import PolicyError, SlurmEnergyError
 from slurm_energy.evaluation.decision_figures import InProcess, spread_of
 from slurm_energy.evaluation.decision_jobs import asked_jobs
 from slurm_energy.evaluation.synthetic_changes import ChangingCluster
 from slurm_energy.evaluation.synthetic_cluster import CATALOGUE_NAMES, ClusterSize, synthetic_cluster
-from slurm_energy.policy.attention_note import shares_of
 from slurm_energy.policy.base import DecisionContext, Policy
-from slurm_energy.policy.cost_note import is_cost_note
 from slurm_energy.policy.guard import Guard
 from slurm_energy.policy.registry import LEARNED, create_policy
 from slurm_energy.resources import install_command
@@ -78,7 +76,7 @@ class Stopwatch:
         before = time.perf_counter()
         answer = self._policy.decide(job, snapshot, context)
         self.seconds.append(time.perf_counter() - before)
-        self.by_network += any(shares_of(note) is not None or is_cost_note(note) for note in answer.notes)
+        self.by_network += answer.details != AnswerDetails()
         return answer
 
 

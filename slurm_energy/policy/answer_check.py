@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from slurm_energy.domain.decision import PolicyAnswer, Reason
+from slurm_energy.domain.decision import MAX_CLOCK_MHZ, AnswerDetails, OptionCost, PolicyAnswer, Reason
 from slurm_energy.domain.ids import GpuTypeName, PartitionName
 from slurm_energy.errors import PolicyError
 from slurm_energy.forms import is_feature_name
@@ -13,6 +13,12 @@ _MAX_NOTES = 16
 _MAX_NOTE_LENGTH = 200
 _MAX_CLOCKS = 64
 _MAX_PARTITIONS = 1024
+_MAX_OPTIONS = 4
+_MAX_FIGURES = 16
+_MAX_FIGURE = 1e300
+_WHOLE_FROM = 100.0
+_DECIMALS = 4
+"""Of figures below that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +30,7 @@ class CheckedAnswer:
     prefer: str | None
     reasons: tuple[Reason, ...]
     notes: tuple[str, ...]
+    details: AnswerDetails
 
 
 def checked_answer(answer: object) -> CheckedAnswer:
@@ -40,6 +47,7 @@ def checked_answer(answer: object) -> CheckedAnswer:
         prefer=_feature(answer.prefer),
         reasons=tuple(reason for reason in _tuple("reasons", answer.reasons, 64) if isinstance(reason, Reason)),
         notes=tuple(plain_note(note) for note in _tuple("notes", answer.notes, 1024)[:_MAX_NOTES]),
+        details=_details(answer.details),
     )
 
 
@@ -49,6 +57,41 @@ def plain_note(note: object) -> str:
     if text.isprintable():  # nearly always: a note is looked at several times on its way
         return str(text)
     return "".join(letter if letter.isprintable() else "?" for letter in text)
+
+
+def _details(details: object) -> AnswerDetails:
+    """Return the details in plain values; an option or a figure that is none is left out."""
+    if not isinstance(details, AnswerDetails):
+        return AnswerDetails()
+    options = (_option(one) for one in _tuple("options", details.options, 1024)[:_MAX_OPTIONS])
+    return AnswerDetails(
+        options=tuple(one for one in options if one is not None),
+        factors=_figures(details.factors),
+        attention=_figures(details.attention),
+        preference=_figures(details.preference),
+    )
+
+
+def _option(option: object) -> OptionCost | None:
+    if not isinstance(option, OptionCost) or not isinstance(option.partition, str):
+        return None
+    clock, gpu_type = option.clock_mhz, option.gpu_type
+    return OptionCost(
+        partition=PartitionName(plain_note(option.partition)),
+        parts=_figures(option.parts),
+        clock_mhz=clock if isinstance(clock, int) and 0 < clock <= MAX_CLOCK_MHZ else None,
+        gpu_type=GpuTypeName(plain_note(gpu_type)) if isinstance(gpu_type, str) else None,
+        full_parts=_figures(option.full_parts),
+    )
+
+
+def _figures(table: object) -> dict[str, float]:
+    found = list(table.items())[:_MAX_FIGURES] if isinstance(table, Mapping) else []
+    return {
+        plain_note(name): float(round(value, 0 if abs(value) >= _WHOLE_FROM else _DECIMALS))
+        for name, value in found
+        if isinstance(value, int | float) and math.isfinite(value) and abs(value) <= _MAX_FIGURE
+    }
 
 
 def _partitions(names: object) -> tuple[PartitionName, ...] | None:

@@ -5,11 +5,18 @@ Nothing here reads a clock, a file or Slurm: daemon and twin call it alike. Ever
 
 import secrets
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from slurm_energy.config import Config
 from slurm_energy.domain.cluster import ClusterSnapshot
-from slurm_energy.domain.decision import ClockChoice, DecisionEntry, EnergyDecision, Reason, RuntimeEstimate
+from slurm_energy.domain.decision import (
+    AnswerDetails,
+    ClockChoice,
+    DecisionEntry,
+    EnergyDecision,
+    Reason,
+    RuntimeEstimate,
+)
 from slurm_energy.domain.ids import DecisionId, PartitionName, parse_decision_id
 from slurm_energy.domain.job import EnergyMode, JobRequest
 from slurm_energy.domain.work import WorkEstimate
@@ -39,6 +46,7 @@ class _Outcome:
     prefer: str | None = None
     reasons: tuple[Reason, ...] = ()
     notes: tuple[str, ...] = ()
+    details: AnswerDetails = field(default_factory=AnswerDetails)
 
     @property
     def changes_nothing(self) -> bool:
@@ -196,6 +204,7 @@ class Guard:
                 *clocks.notes,
                 *hint.notes,
             ),
+            details=answer.details,
         )
 
     def _checked_clocks(
@@ -240,6 +249,7 @@ class Guard:
             decision,
             reasons=(Reason.OBSERVE_ONLY, *reasons) if observed else reasons,
             notes=(line, *notes) if observed and line else notes,
+            details=outcome.details,
             message="" if quiet else line,
             message_in_place="" if quiet else line_in_place,
         )

@@ -25,6 +25,10 @@ class ModePrices:
     """Of one more run time, in terms of the job's own least energy."""
     time_watts: float = 0.0
     """Of a second of the job. 0: when a job starts is Slurm's, and how much longer it may run is its slowdown bound."""
+    share: float = 1.0
+    """Of a joule of the job's share of nodes that would else be asleep."""
+    opening: float = 0.1
+    """Of a joule of such a node that has no other job."""
     waking: float = 1.0
     """Of a joule that wakes a node."""
     scarcity: float = 1.0

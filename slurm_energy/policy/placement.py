@@ -407,6 +407,27 @@ class ClusterView(Protocol):
         ...
 
 
+class PlaceCost(NamedTuple):
+    """The option of the least cost in one place."""
+
+    place: int
+    clock: int
+    """Index into the place's clocks."""
+    parts: Mapping[str, float]
+    """J of the whole job."""
+    full_parts: Mapping[str, float]
+    """At the place's default clock."""
+
+
+class Explanation(NamedTuple):
+    """What a rule weighs."""
+
+    costs: Sequence[PlaceCost]
+    """The cheapest place first."""
+    factors: Mapping[str, float]
+    """By what a network multiplied the prices that count."""
+
+
 class PlacementRule:
     """A rule with every hook doing nothing; subclasses override what they need.
 
@@ -457,6 +478,14 @@ class PlacementRule:
 
     def ended(self, job: EndedJob) -> None:
         """Learn from a job that ended."""
+
+    def explained(
+        self,
+        job: WaitingJob,  # noqa: ARG002  # the hook's form
+        view: ClusterView,  # noqa: ARG002  # the hook's form
+    ) -> "Explanation | None":
+        """Return what the job would cost in each place with room; None for a rule that weighs no costs."""
+        return None
 
     def control(self, view: ClusterView) -> Mapping[int, int]:  # noqa: ARG002  # the hook's form
         """Return new clock indices for running jobs by job id."""

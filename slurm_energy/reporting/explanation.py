@@ -15,8 +15,7 @@ from slurm_energy.domain.report import (
     GpuOutcomeRecord,
     JobEnergyRecord,
 )
-from slurm_energy.policy.attention_note import shares_of
-from slurm_energy.policy.cost_note import is_cost_note
+from slurm_energy.policy.detail_text import detail_sentences
 from slurm_energy.reporting.energy_table import job_energy_text, job_label
 from slurm_energy.reporting.fitted import FittedColumn, FittedTable, print_fitted
 from slurm_energy.reporting.quantities import (
@@ -113,8 +112,8 @@ def _sections(record: ExplainRecord, now_seconds: float) -> Iterator[tuple[str, 
 def _decision_sections(decision: DecisionRecord) -> Iterator[tuple[str, list[str]]]:
     yield "Asked", _asked(decision.asked)
     yield "Decided", _decided(decision)
-    sentences = (note for note in decision.notes if shares_of(note) is None and not is_cost_note(note))
-    yield "Why", [*(f"{reason.sentence} ({reason.code})" for reason in decision.reasons), *sentences]
+    reasons = (f"{reason.sentence} ({reason.code})" for reason in decision.reasons)
+    yield "Why", [*reasons, *detail_sentences(decision.details), *decision.notes]
 
 
 def _asked(request: JobRequest) -> list[str]:

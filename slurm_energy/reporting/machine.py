@@ -8,8 +8,7 @@ from typing import Any
 
 from slurm_energy.domain.plain import to_plain
 from slurm_energy.domain.report import EnergyReport, EnergySum, ExplainRecord, GroupEnergyRecord, JobEnergyRecord
-from slurm_energy.policy.attention_note import attention_among
-from slurm_energy.policy.cost_note import costs_among
+from slurm_energy.policy.detail_text import costs_document
 from slurm_energy.reporting.visible import spreadsheet_cell
 
 JOB_COLUMNS = (
@@ -36,8 +35,10 @@ def render_explain_json(record: ExplainRecord) -> str:
     """
     document = to_plain(record)
     if record.decision is not None:
-        document["decision"]["attention"] = attention_among(record.decision.notes)
-        document["decision"]["costs"] = costs_among(record.decision.notes)
+        details = record.decision.details
+        del document["decision"]["details"]
+        document["decision"]["attention"] = dict(details.attention) or None
+        document["decision"]["costs"] = costs_document(details)
     return json.dumps(document, indent=2, ensure_ascii=True)
 
 

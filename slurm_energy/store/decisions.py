@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import Select, func, or_, select
 from sqlalchemy.orm import Session
 
-from slurm_energy.domain.decision import ClockChoice, RuntimeEstimate
+from slurm_energy.domain.decision import AnswerDetails, ClockChoice, RuntimeEstimate
 from slurm_energy.domain.decision import EnergyDecision as Decision
 from slurm_energy.domain.ids import ClusterName, DecisionId, GpuTypeName, JobId, PartitionName
 from slurm_energy.domain.job import EnergyMode, JobRequest
@@ -86,6 +86,7 @@ def _decision_values(
         "prefer": decision.prefer,
         "reasons": ",".join(decision.reasons),
         "notes": _bounded_texts(list(decision.notes)),
+        "details": None if decision.details == AnswerDetails() else _bounded_texts(to_plain(decision.details)),
         "estimate_seconds": None if estimate is None else estimate.seconds,
         "estimate_upper_seconds": None if estimate is None else estimate.upper_seconds,
         "estimate_source": None if estimate is None else estimate.source,
@@ -206,6 +207,7 @@ def _record(row: DecisionRow) -> DecisionRecord:
         prefer=row.prefer,
         reasons=tuple(ReasonRecord(code=code, sentence=reason_sentence(code, changed=changed)) for code in codes),
         notes=tuple(row.notes),
+        details=AnswerDetails() if row.details is None else from_plain(AnswerDetails, row.details),
         estimate=estimate,
         snapshot_age_seconds=row.snapshot_age_seconds,
         message=row.message,

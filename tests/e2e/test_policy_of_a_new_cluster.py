@@ -7,7 +7,6 @@ from lab_fixtures import StartLab
 from slurm_energy.domain.report import DecisionRecord
 from slurm_energy.lab.jobs import wait_for
 from slurm_energy.policy.checkpoint_files import check_files
-from slurm_energy.policy.cost_note import costs_among
 from slurm_energy.policy.shipped import shipped_folder
 
 pytestmark = pytest.mark.lab
@@ -26,8 +25,7 @@ def test_a_new_cluster_is_served_by_the_shipped_network(new_lab: StartLab) -> No
     decision = until("decision", decided)
     assert (decision.policy, decision.policy_version) == ("gnn", check_files(shipped_folder()).version)
     assert "POLICY" in {reason.code for reason in decision.reasons}
-    found = costs_among(decision.notes)
-    assert found is not None and found["options"][0]["partition"] == "a100"
+    assert decision.details.options[0].partition == "a100"
     wait_for(lab, job_id, {"COMPLETED"})
     asked = {gpu.asked_clock_mhz for report in await_reports(lab, job_id) for gpu in report.gpus}
     assert asked == {choice.sm_clock_mhz for choice in decision.clocks} != set()

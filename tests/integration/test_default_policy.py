@@ -17,8 +17,10 @@ from daemon_support import (
     write_config,
 )
 
+from slurm_energy.domain.decision import AnswerDetails
+from slurm_energy.domain.plain import from_plain
 from slurm_energy.policy.checkpoint_files import check_files
-from slurm_energy.policy.cost_note import costs_among
+from slurm_energy.policy.detail_text import detail_sentences
 from slurm_energy.policy.shipped import shipped_folder
 
 HIDE = "import sys; sys.modules.update(dict.fromkeys(('torch', 'safetensors')));"
@@ -73,10 +75,9 @@ def test_with_torch_the_shipped_network_answers_and_until_then_the_exact_policy(
         assert told["policy_note"] is None
         record = record_of(daemon, time_limit="600")
         assert {"POLICY"} <= codes(record) and not {"POLICY_ERROR", "POLICY_LOADING", "POLICY_TIMEOUT"} & codes(record)
-        found = costs_among(record["notes"])
-        assert found is not None
-        assert found["options"][0]["partition"] == "a100"
-        assert any(note.startswith("least cost: a100 at ") for note in record["notes"])
+        details = from_plain(AnswerDetails, record["details"])
+        assert details.options[0].partition == "a100"
+        assert detail_sentences(details)[0].startswith("least cost: a100 at ")
         assert status(daemon)["counters"]["policy answers"] >= 1
 
 
@@ -86,8 +87,8 @@ def test_the_network_goes_on_while_the_cluster_fills(tmp_path: Path) -> None:
         daemon.slurm.set_jobs([make_job(number) for number in range(1, 60)])
 
         def is_scarce() -> bool:
-            found = costs_among(record_of(daemon)["notes"])
-            return found is not None and found["options"][0]["scarcity"] > 0.0
+            options = from_plain(AnswerDetails, record_of(daemon)["details"]).options
+            return bool(options) and options[0].parts["scarcity"] > 0.0
 
         wait_until(is_scarce, "a price of GPUs that are waited for", daemon)
 

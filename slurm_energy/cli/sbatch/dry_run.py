@@ -11,8 +11,11 @@ from typing import Any
 from slurm_energy import __version__
 from slurm_energy.cli.daemon_line import preview
 from slurm_energy.config import Config
+from slurm_energy.domain.decision import AnswerDetails
+from slurm_energy.domain.plain import from_plain
 from slurm_energy.domain.report import reason_sentence
 from slurm_energy.errors import DaemonUnavailable, SlurmError, ValueRangeError
+from slurm_energy.policy.detail_text import detail_sentences
 from slurm_energy.reporting.visible import say, visible
 from slurm_energy.slurm.sbatch import SbatchJob, job_request, sbatch_job
 from slurm_energy.slurm.sbatch_fields import decide_fields
@@ -77,7 +80,8 @@ def preview_lines(job: SbatchJob, message: str, explanation: Mapping[str, Any]) 
     changed = bool(partitions or clocks or decision.get("prefer"))
     for code in _items(decision.get("reasons")):
         yield f"  because:       {visible(reason_sentence(str(code), changed=changed))}"
-    for note in (*_items(decision.get("notes")), *job.notes):
+    details = from_plain(AnswerDetails, decision.get("details") or {})
+    for note in (*detail_sentences(details), *_items(decision.get("notes")), *job.notes):
         yield f"  note:          {visible(str(note))}"
     policy = (visible(str(decision[key])) for key in ("policy", "policy_version") if decision.get(key))
     yield f"  policy:        {' '.join(policy) or 'none'}"

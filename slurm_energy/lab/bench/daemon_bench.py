@@ -8,7 +8,8 @@ from itertools import cycle
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from slurm_energy.domain.decision import Reason
+from slurm_energy.domain.decision import AnswerDetails, Reason
+from slurm_energy.domain.plain import from_plain
 from slurm_energy.evaluation.decision_figures import ProcessMemory, ThroughDaemon, spread_of
 from slurm_energy.evaluation.decision_jobs import AskedJob, asked_jobs
 from slurm_energy.evaluation.synthetic_changes import ChangingCluster
@@ -22,8 +23,6 @@ from slurm_energy.lab.bench.daemon_process import (
     stolen_seconds,
 )
 from slurm_energy.lab.bench.fake_slurm import FakeSlurm
-from slurm_energy.policy.attention_note import shares_of
-from slurm_energy.policy.cost_note import is_cost_note
 from slurm_energy.policy.registry import LEARNED
 
 SEED = 1
@@ -147,10 +146,8 @@ def _share(before: Mapping[str, int], after: Mapping[str, int]) -> float:
 
 def _network_share(daemon: BenchDaemon, jobs: tuple[AskedJob, ...]) -> float:
     """Return the share of the jobs for which the network has a choice."""
-    notes = [_preview(daemon, job)["notes"] for job in jobs]
-    return sum(any(shares_of(str(note)) is not None or is_cost_note(str(note)) for note in one) for one in notes) / len(
-        notes
-    )
+    told = [from_plain(AnswerDetails, _preview(daemon, job)["details"]) for job in jobs]
+    return sum(details != AnswerDetails() for details in told) / len(told)
 
 
 def _is_of_policy(decision: Mapping[str, Any]) -> bool:

@@ -9,14 +9,13 @@ import torch
 
 from slurm_energy.config import Config
 from slurm_energy.domain.cluster import ClusterSnapshot
-from slurm_energy.domain.decision import ClockChoice, PolicyAnswer, Reason
+from slurm_energy.domain.decision import AnswerDetails, ClockChoice, PolicyAnswer, Reason
 from slurm_energy.domain.ids import GpuTypeName, PartitionName
 from slurm_energy.domain.job import EnergyMode, JobRequest
 from slurm_energy.energy_model.operating_point import OperatingPoint
 from slurm_energy.errors import ConfigError
 from slurm_energy.graph.cluster_graph import ClusterGraph
 from slurm_energy.graph.job_features import JobWishes, submitted_vector
-from slurm_energy.policy.attention_note import attention_note
 from slurm_energy.policy.base import DecisionContext
 from slurm_energy.policy.baselines import clock_choice
 from slurm_energy.policy.gnn.attention_report import AttentionReport, attention_report
@@ -37,6 +36,8 @@ from slurm_energy.policy.site_limits import site_board_limits
 
 _NODES_TRAINED = "node_agreement"
 """Metric of a checkpoint whose head over nodes was trained; without it a node hint would be a throw of dice."""
+_TOLD = 3
+"""Partitions of whose probability an answer tells."""
 logger = logging.getLogger(__name__)
 
 
@@ -94,6 +95,7 @@ class GnnPolicy:
         clocks = oracle_clocks(context, partitions)
         if learned:
             clocks = _with_learned(clocks, chosen, choice, context)
+        report = self.report(choice)
         prefer = None
         if self._node_hints:
             prefer = node_hint(chooser, choice, job, chosen.candidate.partition.name)
@@ -102,17 +104,14 @@ class GnnPolicy:
             clocks=clocks,
             prefer=prefer,
             reasons=(Reason.POLICY,),
-            notes=(_note(options, choice), *self._explained(choice)),
+            notes=tuple(report.sentences()),
+            details=AnswerDetails(attention=asdict(report.shares), preference=_preference(options, choice)),
         )
 
     def _weights_of(self, job: JobRequest) -> JobWeights:
         """Return what time and energy are worth to a job; one whose mode has no weights is as a balanced one."""
         mode = job.options.mode or self._default_mode
         return self._weights.get(mode, self._weights[EnergyMode.BALANCED])
-
-    def _explained(self, choice: Choice) -> tuple[str, ...]:
-        report = self.report(choice)
-        return (*report.sentences(), attention_note(asdict(report.shares)))
 
     def report(self, choice: Choice) -> AttentionReport:
         """Return what the network looked at for a choice."""
@@ -155,11 +154,10 @@ def _with_learned(
     return others if own is None else (*others, own)
 
 
-def _note(options: tuple[ServedOption, ...], choice: Choice) -> str:
-    names = [str(served.candidate.partition.name) for served in options]
-    ranked = sorted(range(len(options)), key=lambda index: -choice.probabilities[index])[:3]
-    shares = ", ".join(f"{names[index]} {choice.probabilities[index]:.0%}" for index in ranked)
-    return f"the network's preference: {shares}"
+def _preference(options: tuple[ServedOption, ...], choice: Choice) -> dict[str, float]:
+    """Return the probabilities of the likeliest partitions."""
+    ranked = sorted(range(len(options)), key=lambda index: -choice.probabilities[index])[:_TOLD]
+    return {str(options[index].candidate.partition.name): float(choice.probabilities[index]) for index in ranked}
 
 
 def load_policy(config: Config) -> GnnPolicy | PricedPolicy:
@@ -179,7 +177,7 @@ def load_policy(config: Config) -> GnnPolicy | PricedPolicy:
     )
     mode = EnergyMode(config.policy.default_mode)
     if network.config.policy == "prices":
-        return PricedPolicy(network, graph, version=metadata.version, default_mode=mode)
+        return PricedPolicy(network, graph, version=metadata.version, default_mode=mode, configured=config.gpu_types)
     node_hints = config.routing.node_hints and _NODES_TRAINED in metadata.metrics
     if config.routing.node_hints and not node_hints:
         logger.warning("node hints stay off: the head over nodes was not trained checkpoint=%s", folder)

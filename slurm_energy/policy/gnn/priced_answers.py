@@ -1,52 +1,45 @@
 """The answers of a network of prices at one moment: plain values, so that they can be given in another process.
 
-Torch works out the prices of a moment; what is left for a job is arithmetic on some small arrays. The answering process
-does it itself, and a job waits for no other process (daemon/remote_policy.py).
+Torch works out the prices of a moment; what is left for a job is the rule of the least total cost at those prices, the
+same that the simulated cluster runs and trains. The answering process does it itself, and a job waits for no other
+process (daemon/remote_policy.py).
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from math import nan
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import inf, nan
+from random import Random
 from typing import NamedTuple
 
 import numpy as np
 
 from slurm_energy.domain.cluster import ClusterSnapshot
-from slurm_energy.domain.decision import ClockChoice, PolicyAnswer, Reason
-from slurm_energy.domain.ids import GpuTypeName, PartitionName
+from slurm_energy.domain.decision import PolicyAnswer
+from slurm_energy.domain.ids import PartitionName
 from slurm_energy.domain.job import EnergyMode, JobRequest
-from slurm_energy.energy_model.operating_point import OperatingPoint
 from slurm_energy.errors import PolicyError
 from slurm_energy.graph.blocks import Floats
 from slurm_energy.graph.job_features import LIMIT_SHARE, JobWishes, submitted_vector
 from slurm_energy.policy.base import DecisionContext
-from slurm_energy.policy.baselines import clock_choice, landing_types
-from slurm_energy.policy.gnn.cost_words import PriceFactors, cost_notes
-from slurm_energy.policy.gnn.option_costs import (
-    OptionChoice,
-    OptionPrices,
-    clock_by_type,
-    least_joules,
-    option_choices,
-)
 from slurm_energy.policy.gnn.published_prices import PublishedPrices
-from slurm_energy.policy.gnn.serving_options import (
-    NOTHING_OPEN,
-    ServedOption,
-    as_submitted,
-    expected_seconds,
-    is_trial,
-    nothing_open,
-    partitions_to_name,
-    served_options,
-)
 from slurm_energy.policy.gnn.shown import Shown
 from slurm_energy.policy.mode_weights import BALANCED_PRICES, MODE_PRICES, ModePrices
-from slurm_energy.policy.oracle import oracle_clocks, trial_note
-from slurm_energy.policy.partition_check import landing_on
+from slurm_energy.policy.placement import (
+    ClusterView,
+    Explanation,
+    FloatArray,
+    OptionTable,
+    PlaceInfo,
+    Placement,
+    PlacementRule,
+    WaitingJob,
+)
 from slurm_energy.policy.price_factors import JOB_PRICES, price_factors, relative_joules
+from slurm_energy.policy.rules.cost_table import CostTable, PlaceCosts, PricedJob, Prices
+from slurm_energy.policy.rules.tables import Prepared
+from slurm_energy.policy.submission.rule_policy import RulePolicy
+from slurm_energy.policy.submission.view import SnapshotView, SubmittedJob
 
-_TIME, _SLOWDOWN, _WAKING = (JOB_PRICES.index(name) for name in ("time_watts", "slowdown_joules", "waking"))
 _CRITICALITY = 1.0
 """No job waits for one that is only being submitted: its whole delay reaches its own end."""
 
@@ -56,10 +49,93 @@ class Look(NamedTuple):
 
     prices: PublishedPrices
     shown: Shown
-    mean_gpu_seconds: float
+    mean_joules: float
     """Of the jobs that wait or run; NaN when no length is known."""
-    waiting_gpus: Mapping[PartitionName, float]
-    """What pending jobs ask for in each partition."""
+
+
+class _Asked(NamedTuple):
+    """What a job pays, and by what the network multiplied it."""
+
+    prices: Prices
+    job: Mapping[str, float]
+    """Factors by price."""
+    devices: FloatArray
+    """Factors by place."""
+    base: ModePrices
+
+
+class PricedRule(PlacementRule):
+    """Least total cost: energy as it is, the rest at the prices of the job's mode times the network's factors."""
+
+    name = "gnn"
+
+    def __init__(self, version: str, default_mode: EnergyMode, look: Look) -> None:
+        self.version = version
+        self._default_mode = default_mode
+        self._look = look
+
+    def begin(self, view: ClusterView, random: Random) -> None:
+        """Keep nothing: all that is known is the look."""
+
+    def place(self, job: WaitingJob, view: ClusterView) -> Placement | None:
+        """Return the option of the least cost; limits of time are the guard's.
+
+        Raises:
+            PolicyError: the network's prices are not finite.
+        """
+        options = _options(view.places, view.options(job))
+        return options.choose(_priced(job), self._asked(job, view, options).prices, view.room(job), view)
+
+    def explained(self, job: WaitingJob, view: ClusterView) -> Explanation:
+        """Return the costs of the places with room, and the factors of the prices that count for the cheapest."""
+        options = _options(view.places, view.options(job))
+        asked = self._asked(job, view, options)
+        costs = options.place_costs(_priced(job), asked.prices, view.room(job), view)
+        if not costs:
+            return Explanation((), {})
+        parts, place = costs[0].parts, costs[0].place
+        priced = {
+            "time": asked.base.time_watts > 0.0,
+            "slowdown": asked.base.slowdown > 0.0,
+            "share": parts["share"] > 0.0,
+            "opening": parts["opening"] > 0.0,
+            "waking": parts["waking"] > 0.0,
+        }
+        named = zip(priced.items(), JOB_PRICES, strict=True)
+        factors = {name: asked.job[price] for (name, counts), price in named if counts}
+        if parts["scarcity"] > 0.0:
+            factors["scarcity"] = float(asked.devices[place])
+        return Explanation(costs, factors)
+
+    def _asked(self, job: WaitingJob, view: ClusterView, options: CostTable) -> _Asked:
+        assert isinstance(job, SubmittedJob)
+        assert isinstance(view, SnapshotView)
+        assert job.request is not None
+        base = MODE_PRICES.get(job.request.options.mode or self._default_mode, BALANCED_PRICES)
+        own_joules = options.least_joules_in(view.room(job)) * job.estimated_units
+        columns = _job_columns(job, self._look, base.time_watts, own_joules, view.now_seconds)
+        own = price_factors(self._look.prices.job_raw(columns))
+        devices = self._device_factors(view.places)
+        if not (np.isfinite(own).all() and np.isfinite(devices).all()):
+            raise PolicyError("the network's prices are not finite")
+        factors = dict(zip(JOB_PRICES, own.tolist(), strict=True))
+        prices = Prices(
+            time_watts=base.time_watts * factors["time_watts"],
+            slowdown_joules=base.slowdown * own_joules * factors["slowdown_joules"],
+            share=base.share * factors["share"],
+            opening=base.opening * factors["opening"],
+            waking=base.waking * factors["waking"],
+            power=0.0,
+            device_watts=base.scarcity * devices * _scarce_watts(job, view),
+        )
+        return _Asked(prices, factors, devices, base)
+
+    def _device_factors(self, places: Sequence[PlaceInfo]) -> FloatArray:
+        """Return the factor on the price of devices by place; a partition that is newer than the look has none."""
+        index, raw = self._look.shown.partition_index, self._look.prices.device_raw
+        known = [index.get(PartitionName(place.partition), -1) for place in places]
+        factors: FloatArray = np.append(price_factors(raw), np.float32(1.0))[known].astype(np.float64)
+        return factors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -69,157 +145,72 @@ class PricedAnswers:
     version: str
     default_mode: EnergyMode
     look: Look
+    configured: Mapping[str, str] = field(default_factory=dict)
+    """[gpu_types]."""
     name: str = "gnn"
 
-    def decide(self, job: JobRequest, snapshot: ClusterSnapshot, context: DecisionContext) -> PolicyAnswer:  # noqa: ARG002  # a policy's form: what it knows of the cluster is its own look
+    def decide(self, job: JobRequest, snapshot: ClusterSnapshot, context: DecisionContext) -> PolicyAnswer:
         """Return the partition of the least cost, a clock for each GPU type there, and what it costs.
 
         Raises:
             PolicyError: the network's prices are not finite.
         """
-        asked, first = _Asked(job, context, self.look), tuple[str, ...]()
-        priced = self._priced(asked)
-        if priced is None:
-            # Nothing has room: the job waits where it was sent, and its clock is worth what that costs there.
-            asked, first = asked.as_submitted, (NOTHING_OPEN,)
-            priced = self._priced(asked)
-        if priced is None:
-            return nothing_open(context)
-        best = priced.choices[0].served
-        named = partitions_to_name(best, asked.context)
-        return PolicyAnswer(
-            partitions=named,
-            clocks=_clock_choices(self._clocks(asked, priced, named), named, context),
-            reasons=(Reason.POLICY,),
-            notes=(*first, *_trial_notes(best, asked.context), *cost_notes(*priced)),
-        )
-
-    def _priced(self, asked: "_Asked") -> "_Priced | None":
-        """Return the open options at their prices, None where none is open."""
-        served = served_options(asked.job, asked.context, self.look.shown, with_clocks=False)
-        options = [one for one in served if one.types]
-        if not options:
-            return None
-        prices, factors = self._option_prices(asked, options)
-        return _Priced(option_choices(options, prices, asked.context.comparison), factors, prices)
-
-    def _clocks(
-        self, asked: "_Asked", priced: "_Priced", named: tuple[PartitionName, ...] | None
-    ) -> Mapping[GpuTypeName, OperatingPoint | None]:
-        """Return the clock of the least cost of each GPU type that the job can land on, as far as costs are known."""
-        landing = landing_on(asked.context.candidates, named)
-        names = {candidate.partition.name for candidate in landing}
-        own = clock_by_type([one for one in priced.choices if one.served.candidate.partition.name in names])
-        if named is None and asked.context.may_route and not own.keys() >= set(landing_types(landing)):
-            # Of its own partitions one without room was not open to choice, and may have some when the job starts.
-            others = self._priced(asked.as_submitted)
-            return {**({} if others is None else clock_by_type(others.choices)), **own}
-        return own
-
-    def _option_prices(self, asked: "_Asked", options: Sequence[ServedOption]) -> tuple[OptionPrices, PriceFactors]:
-        """Return what a job pays, and by what the network multiplied it."""
-        job, context = asked.job, asked.context
-        base = MODE_PRICES.get(job.options.mode or self.default_mode, BALANCED_PRICES)
-        own_joules = least_joules(options, context.comparison)
-        own = price_factors(self.look.prices.job_raw(_job_columns(asked, base.time_watts, own_joules)))
-        scarcity = price_factors(self.look.prices.device_raw)[[served.option.partition for served in options]]
-        if not (np.isfinite(own).all() and np.isfinite(scarcity).all()):
-            raise PolicyError("the network's prices are not finite")
-        factors = PriceFactors(
-            time=float(own[_TIME]),
-            slowdown=float(own[_SLOWDOWN]),
-            waking=float(own[_WAKING]),
-            scarcity={
-                served.candidate.partition.name: float(factor) for served, factor in zip(options, scarcity, strict=True)
-            },
-        )
-        prices = OptionPrices(
-            time_watts=base.time_watts * factors.time,
-            slowdown_joules=base.slowdown * own_joules * factors.slowdown,
-            waking=base.waking * factors.waking,
-            scarcity=tuple(_scarcity(options, asked.look.waiting_gpus, base, factors)),
-        )
-        return prices, factors
+        rule = PricedRule(self.version, self.default_mode, self.look)
+        return RulePolicy(rule, self.configured).decide(job, snapshot, context)
 
 
-class _Priced(NamedTuple):
-    """What options cost."""
-
-    choices: tuple[OptionChoice, ...]
-    """The cheapest first."""
-    factors: PriceFactors
-    prices: OptionPrices
+def _priced(job: WaitingJob) -> PricedJob:
+    return PricedJob(units=job.estimated_units, bounds=None, spare_watts=inf)
 
 
-def _trial_notes(chosen: ServedOption, context: DecisionContext) -> tuple[str, ...]:
-    return (trial_note(chosen.candidate),) if is_trial(chosen, context) else ()
+_prepared: list[tuple[Sequence[PlaceInfo], Prepared[CostTable]]] = []
+"""Tables of the places that were seen last: each look at the cluster makes another policy, of the same places."""
 
 
-class _Asked(NamedTuple):
-    """A question and what is known at that moment."""
-
-    job: JobRequest
-    context: DecisionContext
-    look: Look
-
-    @property
-    def as_submitted(self) -> "_Asked":
-        """The same question where the job may be sent nowhere else."""
-        return self._replace(context=as_submitted(self.context))
+def _options(places: Sequence[PlaceInfo], table: OptionTable) -> CostTable:
+    if not _prepared or _prepared[0][0] is not places:
+        costs = PlaceCosts.of(places)
+        _prepared[:] = [(places, Prepared(lambda one: CostTable(one, costs)))]
+    return _prepared[0][1].of(table)
 
 
-def _job_columns(asked: _Asked, time_watts: float, own_joules: float) -> Floats:
+def _scarce_watts(job: SubmittedJob, view: SnapshotView) -> FloatArray:
+    """Return by place what a GPU draws at its highest clock where free GPUs do not suffice for all that wait, else 0.
+
+    They must suffice for what waits in the partition and for the job, less what was promised since the snapshot.
+    """
+    free: dict[str, int] = {}
+    for place, gpus in zip(view.places, view.free_gpus, strict=True):
+        free[place.partition] = free.get(place.partition, 0) + gpus
+    watts: FloatArray = np.zeros(len(view.places))
+    gpus, waiting = job.gpu_counts[0], view.snapshot.waiting_gpus_by_partition
+    for index in view.open_places:
+        name = view.places[index].partition
+        if free[name] - gpus < waiting.get(PartitionName(name), 0.0):
+            finite = view.table.watts[index, 0][np.isfinite(view.table.seconds_per_unit[index, 0])]
+            watts[index] = finite[-1] / gpus if finite.size else 0.0
+    return watts
+
+
+def _job_columns(job: SubmittedJob, look: Look, time_watts: float, own_joules: float, now_seconds: float) -> Floats:
     """Return the columns that the prices of a job depend on, [PRICED_JOB].
 
     Args:
-        asked: The job.
+        job: The job.
+        look: At the cluster.
         time_watts: Base price of its time.
         own_joules: Its least energy.
+        now_seconds: Unix time.
     """
-    job, context = asked.job, asked.context
-    draws = own_joules / (max(1, job.gpu_count) * expected_seconds(job, context))
+    request, runtime = job.request, job.runtime
+    assert request is not None
+    draws = own_joules / (job.gpu_counts[0] * max(job.estimated_units, 1e-9))
     time_weight = time_watts / (time_watts + draws) if time_watts > 0.0 else 0.0
-    wishes = JobWishes(max_slowdown=context.max_slowdown, time_weight=time_weight, energy_weight=1.0 - time_weight)
-    facts = asked.look.shown.facts
-    own = submitted_vector(job, context.now_seconds, facts, runtime=context.runtime, wishes=wishes)
-    return np.append(own, np.array([_CRITICALITY, _relative_work(asked)], dtype=np.float32))
-
-
-def _relative_work(asked: _Asked) -> float:
-    """Return ln(the job's work over the mean job's) / 4, 0 where one is not known.
-
-    Work is in GPU-seconds where the network was trained with energy: of the jobs in the snapshot none is known.
-    """
-    job, context, look = asked.job, asked.context, asked.look
-    limit = job.time_limit_minutes
+    wishes = JobWishes(max_slowdown=job.max_slowdown, time_weight=time_weight, energy_weight=1.0 - time_weight)
+    own = submitted_vector(request, now_seconds, look.shown.facts, runtime=runtime, wishes=wishes)
+    limit = request.time_limit_minutes
     estimate = nan if limit is None else LIMIT_SHARE * 60.0 * limit
-    own = max(1, job.gpu_count) * (estimate if context.runtime is None else context.runtime.seconds)
-    mean = look.mean_gpu_seconds
-    return relative_joules(own, mean)
-
-
-def _scarcity(
-    options: Sequence[ServedOption], waiting: Mapping[PartitionName, float], base: ModePrices, factors: PriceFactors
-) -> Iterator[float]:
-    """Yield the price of each option's GPUs: 0 while there is room for everything that waits and for the job."""
-    for served in options:
-        name = served.candidate.partition.name
-        is_full = served.gpus_left < waiting.get(name, 0.0)
-        yield base.scarcity * factors.scarcity[name] if is_full else 0.0
-
-
-def _clock_choices(
-    found: Mapping[GpuTypeName, OperatingPoint | None],
-    named: tuple[PartitionName, ...] | None,
-    context: DecisionContext,
-) -> tuple[ClockChoice, ...]:
-    """Return clocks as an answer, with the oracle's for GPU types that have none of the least cost.
-
-    Args:
-        found: Clock by GPU type, None for the default one.
-        named: Partitions to which the job is sent, None where it stays as it was submitted.
-        context: What the guard worked out.
-    """
-    chosen = (clock_choice(gpu_type, point, context.board_limits) for gpu_type, point in found.items())
-    others = (clock for clock in oracle_clocks(context, named) if clock.gpu_type not in found)
-    return (*(clock for clock in chosen if clock is not None), *others)
+    # The mean job's length is a share of its limit where nothing else is known: so is this one's here.
+    seconds = estimate if runtime is None else runtime.seconds
+    relative = relative_joules(own_joules / max(job.estimated_units, 1e-9) * seconds, look.mean_joules)
+    return np.append(own, np.array([_CRITICALITY, relative], dtype=np.float32))

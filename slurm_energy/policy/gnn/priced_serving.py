@@ -1,18 +1,21 @@
 """A network of prices as a policy of the daemon: the least cost of all that an option takes, at its prices."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import islice
 from math import isfinite, nan
 
 from slurm_energy.domain.cluster import ClusterSnapshot
 from slurm_energy.domain.decision import PolicyAnswer
+from slurm_energy.domain.ids import PartitionName
 from slurm_energy.domain.job import EnergyMode, JobRequest
 from slurm_energy.graph.cluster_graph import ClusterGraph
 from slurm_energy.graph.job_features import QueueFacts
 from slurm_energy.policy.base import DecisionContext
+from slurm_energy.policy.candidates import catalogue_name
 from slurm_energy.policy.gnn.network import HierarchicalNetwork
 from slurm_energy.policy.gnn.priced_answers import Look, PricedAnswers
 from slurm_energy.policy.gnn.pricing import NetworkPrices
+from slurm_energy.policy.submission.site import busy_watts
 
 _MEAN_OF = 2_000
 """Jobs of which a mean is taken: the work must not grow with the queue."""
@@ -21,8 +24,11 @@ _MEAN_OF = 2_000
 class ServedPrices(NetworkPrices):
     """Prices on the graph of a site, brought to a snapshot in short steps; prices in between are from before."""
 
-    def __init__(self, network: HierarchicalNetwork, graph: ClusterGraph) -> None:
+    def __init__(
+        self, network: HierarchicalNetwork, graph: ClusterGraph, configured: Mapping[str, str] | None = None
+    ) -> None:
         super().__init__(network, graph)
+        self._configured = configured or {}
         self.look: Look | None = None
         """None before the first snapshot."""
 
@@ -39,8 +45,7 @@ class ServedPrices(NetworkPrices):
             prices=self.published,
             # Of a job that is only being submitted no other facts are asked for, and there are many of them.
             shown=shown._replace(facts=QueueFacts(user_shares=shown.facts.user_shares)),
-            mean_gpu_seconds=_mean_gpu_seconds(self.graph),
-            waiting_gpus=snapshot.waiting_gpus_by_partition,
+            mean_joules=_mean_joules(self.graph, snapshot, self._configured),
         )
 
 
@@ -61,10 +66,12 @@ class PricedPolicy:
         *,
         version: str,
         default_mode: EnergyMode = EnergyMode.BALANCED,
+        configured: Mapping[str, str] | None = None,
     ) -> None:
         self.version = version
         self._default_mode = default_mode
-        self._prices = ServedPrices(network, graph)
+        self._configured = configured or {}
+        self._prices = ServedPrices(network, graph, self._configured)
 
     def warm_up_steps(self, snapshot: ClusterSnapshot) -> Iterator[None]:
         """Bring graph, embeddings and prices to a snapshot in short steps; answers in between are from before."""
@@ -91,10 +98,23 @@ class PricedPolicy:
     def detached(self) -> PricedAnswers | None:
         """Return what answers as this does now, without torch and in any process; None before the first snapshot."""
         look = self._prices.look
-        return None if look is None else PricedAnswers(version=self.version, default_mode=self._default_mode, look=look)
+        if look is None:
+            return None
+        return PricedAnswers(
+            version=self.version, default_mode=self._default_mode, look=look, configured=self._configured
+        )
 
 
-def _mean_gpu_seconds(graph: ClusterGraph) -> float:
-    figures = (entry.figures for entry in islice(graph.jobs.entries.values(), _MEAN_OF))
-    work = [one.gpus * one.estimate_seconds for one in figures if one.gpus > 0 and isfinite(one.estimate_seconds)]
+def _mean_joules(graph: ClusterGraph, snapshot: ClusterSnapshot, configured: Mapping[str, str]) -> float:
+    """Return the mean energy of the jobs: their GPUs as long as they are expected to run, at what their types draw."""
+    watts = dict[PartitionName, float]()
+    for place, _ in snapshot.gpu_places:
+        name = catalogue_name(place.slurm_type, configured)
+        if name is not None:
+            watts.setdefault(place.partition, busy_watts(name))
+    work = [
+        figures.gpus * figures.estimate_seconds * watts[job.partitions[0]]
+        for job, figures in ((entry.job, entry.figures) for entry in islice(graph.jobs.entries.values(), _MEAN_OF))
+        if figures.gpus > 0 and isfinite(figures.estimate_seconds) and job.partitions and job.partitions[0] in watts
+    ]
     return sum(work) / len(work) if work else nan

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from slurm_energy.policy.placement import ClusterView, FloatArray, OptionTable, PlaceInfo, Placement
+from slurm_energy.policy.placement import ClusterView, FloatArray, OptionTable, PlaceCost, PlaceInfo, Placement
 from slurm_energy.policy.rules.bounds import TIME_MARGIN, Bounds
 from slurm_energy.policy.rules.tables import active_joules, cheapest_by_speed, slowdowns
 
@@ -70,6 +70,23 @@ class Prices(NamedTuple):
     """Until the last of the others is expected to end."""
 
 
+class CostParts(NamedTuple):
+    """What an option costs by part, J of the whole job."""
+
+    energy: float
+    """Of its devices, beyond what they draw when free."""
+    host: float
+    time: float
+    slowdown: float
+    """Beyond the run at the default clock."""
+    share: float
+    opening: float
+    waking: float
+    scarcity: float
+    power: float
+    span: float
+
+
 class PricedJob(NamedTuple):
     """What prices need to know of a job."""
 
@@ -100,6 +117,7 @@ class CostTable:
         self._slowdown = slowdowns(table)[where]
         self._default_seconds = seconds / self._slowdown
         self._device_seconds = gpus * seconds
+        self._active_joules = active[where]
         self._joules = active[where] * (1.0 + places.host_share[place]) + places.busy_watts[place] * gpus * seconds
         self._gross_joules = active[where] + places.free_watts[place] * gpus * seconds
         self._added_watts = active[where] / seconds
@@ -155,6 +173,54 @@ class CostTable:
             if not within.any():
                 return None
         return self._placements[int(np.where(within, self._costs(job, prices, within, view), inf).argmin())]
+
+    def place_costs(
+        self, job: PricedJob, prices: Prices, room: Sequence[int], view: ClusterView
+    ) -> tuple[PlaceCost, ...]:
+        """Return the option of the least cost in each place with room, the cheapest first, with its parts."""
+        fits = np.asarray(room)[self._place] >= self._gpus
+        within = fits if job.bounds is None else self._within(fits, job.bounds)
+        within = within if within.any() else fits
+        if not within.any():
+            return ()
+        costs = np.where(within, self._costs(job, prices, within, view), inf)
+        found = []
+        for place in np.unique(self._place[within]).tolist():
+            rows = np.flatnonzero(within & (self._place == place))
+            row = int(rows[costs[rows].argmin()])
+            alike = np.flatnonzero((self._place == place) & (self._gpus == self._gpus[row]))
+            full = int(alike[self._slowdown[alike].argmin()])
+            parts, at_full = (self._parts(one, job, prices, view)._asdict() for one in (row, full))
+            found.append((costs[row], PlaceCost(place, self._placements[row].clock, parts, at_full)))
+        return tuple(cost for _, cost in sorted(found, key=lambda item: item[0]))
+
+    def _parts(self, row: int, job: PricedJob, prices: Prices, view: ClusterView) -> CostParts:
+        place, gpus, units = int(self._place[row]), int(self._gpus[row]), max(job.units, 1e-9)
+        costs, seconds = self._places, float(self._seconds[row])
+        energy = float(self._active_joules[row])
+        opened = view.opened_nodes(place, gpus) if self._can_sleep else 0
+        joules = view.wakeup_joules(place, gpus) if opened else 0.0
+        resume = float(costs.resume_seconds[place]) if joules > 0.0 else 0.0
+        slowdown = float(self._slowdown[row]) - 1.0 + resume / float(self._default_seconds[row]) / units
+        awake = units * seconds + float(costs.idle_seconds[place])
+        late = max(0.0, units * seconds - prices.span_seconds)
+        return CostParts(
+            energy=units * energy,
+            host=units * (float(self._joules[row]) - energy),
+            time=prices.time_watts * (units * seconds + resume),
+            slowdown=prices.slowdown_joules * slowdown,
+            share=prices.share * units * float(self._share_joules[row]) if self._can_sleep else 0.0,
+            opening=prices.opening * opened * float(costs.node_watts[place]) * awake,
+            waking=prices.waking * joules,
+            scarcity=float(prices.device_watts[place]) * units * float(self._device_seconds[row]),
+            power=prices.power * units * float(self._gross_joules[row]),
+            span=prices.span_watts * late,
+        )
+
+    def least_joules_in(self, room: Sequence[int]) -> float:
+        """Return the joules per unit of the cheapest option with room, 0 where there is none."""
+        fits = np.asarray(room)[self._place] >= self._gpus
+        return float(self._joules[fits].min()) if fits.any() else 0.0
 
     def least_cost(self, units: float, prices: Prices) -> float:
         """Return what the cheapest option of an empty cluster would cost in J, opening and waking left out."""

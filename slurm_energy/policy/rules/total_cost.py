@@ -9,6 +9,7 @@ from slurm_energy.policy.placement import (
     Capability,
     ClusterView,
     EndedJob,
+    Explanation,
     FloatArray,
     OptionTable,
     Placement,
@@ -133,6 +134,12 @@ class TotalCostRule(PlacementRule):
             if has_budget:
                 self._budget.watch(job, found, view)
         return found
+
+    def explained(self, job: WaitingJob, view: ClusterView) -> Explanation:
+        """Return the costs of the places with room."""
+        options = self._options(job, view)
+        asked = PricedJob(units=job.estimated_units, bounds=bounds_of(job, view.now_seconds), spare_watts=inf)
+        return Explanation(options.place_costs(asked, self.prices(job, view, options), view.room(job), view), {})
 
     @property
     def mean_job_joules(self) -> float:

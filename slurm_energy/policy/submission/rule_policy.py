@@ -11,7 +11,7 @@ from math import inf
 from random import Random
 
 from slurm_energy.domain.cluster import ClusterSnapshot
-from slurm_energy.domain.decision import ClockChoice, PolicyAnswer, Reason
+from slurm_energy.domain.decision import AnswerDetails, ClockChoice, OptionCost, PolicyAnswer, Reason
 from slurm_energy.domain.ids import GpuTypeName, PartitionName
 from slurm_energy.domain.job import JobRequest
 from slurm_energy.energy_model.operating_point import OperatingPoint
@@ -22,7 +22,7 @@ from slurm_energy.policy.partition_check import landing_on
 from slurm_energy.policy.placement import Placement, PlacementRule
 from slurm_energy.policy.routing import lacks_runs_at_home, slurms_own, with_room
 from slurm_energy.policy.submission.options import JobOptions, landing_options, routing_options
-from slurm_energy.policy.submission.site import SitePlaces, point_at
+from slurm_energy.policy.submission.site import SitePlaces, point_at, site_of
 from slurm_energy.policy.submission.view import SnapshotView, SubmittedJob
 
 _SEED = 0
@@ -61,7 +61,7 @@ class RulePolicy:
             return
         self._seen = snapshot
         if self._site is None or not self._site.holds(snapshot):
-            self._site = SitePlaces(snapshot, self._configured)
+            self._site = site_of(snapshot, self._configured)
             empty = self._site.table(JobOptions(units=1.0, work={}, room={}), 1)
             view = SnapshotView(
                 snapshot=snapshot,
@@ -98,6 +98,7 @@ class _Question:
         self._snapshot = snapshot
         self._reasons: tuple[Reason, ...] = (Reason.POLICY,)
         self._notes: list[str] = []
+        self._details = AnswerDetails()
         self._last: tuple[tuple[tuple[Candidate, ...], bool], JobOptions] | None = None
 
     def answer(self) -> PolicyAnswer:
@@ -112,6 +113,7 @@ class _Question:
         return PolicyAnswer(
             partitions=named,
             clocks=tuple(self._clocks(named)),
+            details=self._details,
             reasons=self._reasons,
             notes=tuple(self._notes),
         )
@@ -143,6 +145,7 @@ class _Question:
             for one in idle
         }
         chosen = self._chosen(asked, options, places)
+        self._explain(asked, options, self._view(options, ()).only(sorted(_all(places)), self._gpus))
         if chosen is None:
             self._notes.append("the rule starts the job in no partition now: the choice is left to Slurm")
             return None
@@ -185,6 +188,8 @@ class _Question:
         options = self._landing(landing, is_sent=named is not None)
         places = [place for one in landing for place in self._site.of(one, one.gpu_types)]
         view, asked = self._view(options, places), self._job(options)
+        if not self._details.options:
+            self._explain(asked, options, view.only(places, self._gpus))
         found: dict[GpuTypeName, OperatingPoint | None] = {}
         for candidate in landing:
             for name in candidate.gpu_types:
@@ -198,6 +203,28 @@ class _Question:
             choice = clock_choice(name, point, context.board_limits)
             if choice is not None:
                 yield choice
+
+    def _explain(self, asked: SubmittedJob, options: JobOptions, view: SnapshotView) -> None:
+        """Keep what the rule says of the partitions: each costs what its dearest GPU type does."""
+        told = self._rule.explained(asked, view)
+        if told is None or not told.costs:
+            return
+        dearest: dict[PartitionName, OptionCost] = {}
+        several: dict[PartitionName, int] = {}
+        for cost in told.costs:
+            partition, name = self._site.partition(cost.place), self._site.gpu_type(cost.place)
+            work = None if name is None else options.work.get(name)
+            point = None if name is None or work is None else point_at(work.clocks, name, cost.clock)
+            several[partition] = several.get(partition, 0) + 1
+            dearest[partition] = OptionCost(
+                partition=partition,
+                parts=cost.parts,
+                clock_mhz=None if point is None else point.sm_clock_mhz,
+                gpu_type=name if several[partition] > 1 else None,
+                full_parts=cost.full_parts,
+            )
+        costs = sorted(dearest.values(), key=lambda one: one.joules)
+        self._details = AnswerDetails(options=tuple(costs), factors=told.factors)
 
     def _landing(self, landing: tuple[Candidate, ...], *, is_sent: bool) -> JobOptions:
         if self._last is None or self._last[0] != (landing, is_sent):
@@ -247,7 +274,13 @@ class _Question:
             user=job.user_name or str(job.user_id),
             account=job.account or "",
             name=job.name,
+            request=job,
+            runtime=context.runtime,
         )
+
+
+def _all(places: Mapping[PartitionName, Sequence[int]]) -> list[int]:
+    return [place for several in places.values() for place in several]
 
 
 def _higher(one: OperatingPoint | None, other: OperatingPoint | None) -> OperatingPoint | None:

@@ -6,13 +6,14 @@ from typing import NamedTuple
 
 from slurm_energy.domain.cluster import ClusterSnapshot, GpuPlace
 from slurm_energy.domain.ids import GpuTypeName, PartitionName
+from slurm_energy.energy_model.board_limits import catalogue_limit_watts
 from slurm_energy.energy_model.catalog import CATALOG
 from slurm_energy.energy_model.host import host_share
 from slurm_energy.energy_model.operating_point import ClockTable, OperatingPoint, clock_table_of
 from slurm_energy.policy.base import Candidate
 from slurm_energy.policy.candidates import catalogue_name
 from slurm_energy.policy.placement import OptionTable, PlaceInfo
-from slurm_energy.policy.submission.options import JobOptions
+from slurm_energy.policy.submission.options import JobOptions, mean_watts
 
 _GPUS_OF_MEASURED_HOST = 8
 _MAX_TABLES = 256
@@ -106,6 +107,30 @@ class SitePlaces:
             free_watts=free,
             joules_per_unit=np.where(np.isfinite(seconds), watts, 1.0) * seconds,
         )
+
+
+_last: list[tuple[Mapping[str, str], ClusterSnapshot, SitePlaces]] = []
+
+
+def site_of(snapshot: ClusterSnapshot, configured: Mapping[str, str]) -> SitePlaces:
+    """Return the places of a snapshot: the same object, with its tables, as long as they are the same."""
+    if _last and _last[0][0] == configured:
+        _, seen, site = _last[0]
+        if seen is snapshot:
+            return site
+        if site.holds(snapshot):
+            _last[:] = [(configured, snapshot, site)]
+            return site
+    site = SitePlaces(snapshot, configured)
+    _last[:] = [(configured, snapshot, site)]
+    return site
+
+
+def busy_watts(name: GpuTypeName) -> float:
+    """Return what a busy GPU of a type draws at its default clock beyond a free one, with the host's share of it."""
+    row = CATALOG.get(name)
+    free_watts = 0.0 if row is None else row.idle_watts or 0.0
+    return (mean_watts(name, catalogue_limit_watts(name)) - free_watts) * host_share().per_gpu_watt
 
 
 class _Fixed(NamedTuple):

@@ -5,7 +5,9 @@ from dataclasses import dataclass, replace
 from math import inf
 
 from slurm_energy.domain.cluster import ClusterSnapshot, PlaceRoom
+from slurm_energy.domain.decision import RuntimeEstimate
 from slurm_energy.domain.ids import PartitionName
+from slurm_energy.domain.job import JobRequest
 from slurm_energy.policy.placement import (
     AT_SUBMISSION,
     Capabilities,
@@ -33,6 +35,10 @@ class SubmittedJob:
     name: str = ""
     kind: str = ""
     """Of its work: Slurm does not say."""
+    request: JobRequest | None = None
+    """As Slurm has it."""
+    runtime: RuntimeEstimate | None = None
+    """What history says of its length."""
     job_id: int = 0
     priority: float = 0.0
     routed_place: int | None = None

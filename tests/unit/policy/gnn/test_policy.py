@@ -20,8 +20,8 @@ from slurm_energy.domain.job import EnergyMode
 from slurm_energy.errors import CheckpointError, ConfigError
 from slurm_energy.graph import schema
 from slurm_energy.graph.cluster_graph import ClusterGraph
-from slurm_energy.policy.attention_note import shares_of
 from slurm_energy.policy.checkpoint_files import DOCUMENT_FILE, sha256
+from slurm_energy.policy.detail_text import detail_sentences
 from slurm_energy.policy.gnn.configuration import Clocks, NetworkConfig
 from slurm_energy.policy.gnn.network import HierarchicalNetwork, create_network
 from slurm_energy.policy.gnn.policy import GnnPolicy, load_policy
@@ -113,23 +113,22 @@ def test_a_learned_clock_is_the_likeliest_of_the_chosen_partition_and_differs_wi
 @pytest.mark.parametrize("who", ["oracle", "learned"])
 def test_notes_tell_the_preference_and_what_was_looked_at(who: Clocks) -> None:
     decision = guarded(policy_of(clocks=who), submitted(), lab())
-    preference = next(note for note in decision.notes if note.startswith("the network's preference: "))
+    (preference,) = detail_sentences(decision.details)
+    assert preference.startswith("the network's preference: ")
     shares = dict(part.rsplit(" ", 1) for part in preference.split(": ")[1].split(", "))
     assert set(shares) == {"a100", "v100", "a40"}
     assert shares["a40"] == "0%"  # too slow beside the others
     assert sum(int(share.rstrip("%")) for share in shares.values()) in (99, 100, 101)
     assert any(note.startswith("attention: ") for note in decision.notes)
     assert any(note.startswith("critical path: ") for note in decision.notes)
-    groups = [found for found in map(shares_of, decision.notes) if found is not None]
-    assert len(groups) == 1
-    assert sum(groups[0].values()) == pytest.approx(1.0, abs=0.01)
+    assert sum(decision.details.attention.values()) == pytest.approx(1.0, abs=0.01)
     assert all(note.isascii() and note.isprintable() for note in decision.notes)
 
 
 def test_a_network_without_attention_has_no_sentences_of_it() -> None:
     decision = guarded(policy_of(replace(SMALL, attention="none")), submitted(), lab())
     assert not any(note.startswith(("attention: ", "critical path: ")) for note in decision.notes)
-    assert any(note.startswith("the network's preference: ") for note in decision.notes)
+    assert decision.details.preference
 
 
 def changing() -> list[ClusterSnapshot]:

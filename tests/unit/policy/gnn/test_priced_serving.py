@@ -20,7 +20,7 @@ from slurm_energy.errors import PolicyError
 from slurm_energy.graph.blocks import Floats
 from slurm_energy.graph.cluster_graph import ClusterGraph
 from slurm_energy.policy.checkpoint_files import CheckpointMetadata
-from slurm_energy.policy.cost_note import costs_among
+from slurm_energy.policy.detail_text import costs_document, detail_sentences
 from slurm_energy.policy.gnn.checkpoint import save_checkpoint
 from slurm_energy.policy.gnn.configuration import NetworkConfig
 from slurm_energy.policy.gnn.network import HierarchicalNetwork, create_network
@@ -57,7 +57,7 @@ def clock(decision: EnergyDecision) -> int:
 
 
 def costs(decision: EnergyDecision) -> dict[str, Any]:
-    found = costs_among(decision.notes)
+    found = costs_document(decision.details)
     assert found is not None, decision.notes
     return found
 
@@ -101,7 +101,7 @@ def test_the_dearer_the_network_makes_slowdown_the_higher_the_clock() -> None:
     assert found == sorted(found)
     assert found[0] < found[-1]
     dearest = guarded(policy_of({"slowdown_joules": 1e3}), submitted(), lab(), ROOMY, SHORT)
-    assert dearest.clocks == ()
+    assert clock(dearest) > found[-1]
 
 
 def test_a_saver_pays_a_third_of_what_a_balanced_job_pays_for_slowdown() -> None:
@@ -114,7 +114,7 @@ def test_a_saver_pays_a_third_of_what_a_balanced_job_pays_for_slowdown() -> None
     }
     assert price[EnergyMode.BALANCED] == price[None] == pytest.approx(3.0 * price[EnergyMode.SAVER], rel=1e-4)
     saver = PricedPolicy(network_of(), ClusterGraph(), version="1", default_mode=EnergyMode.SAVER)
-    assert guarded(saver, submitted(), lab(), config, SHORT).notes == decisions[EnergyMode.SAVER].notes
+    assert guarded(saver, submitted(), lab(), config, SHORT).details == decisions[EnergyMode.SAVER].details
 
 
 def test_the_bound_holds_whatever_the_prices_are() -> None:
@@ -160,7 +160,7 @@ def test_scarce_gpus_cost_what_they_draw_times_the_networks_factor() -> None:
         assert found["factors"]["scarcity"] == pytest.approx(factor, abs=1e-4)
         option = found["options"][0]
         highest = guarded(policy_of({"slowdown_joules": 1e3}, 1e3), submitted(2), full(), ROOMY, SHORT)
-        joules_full = costs(highest)["options"][0]["energy"]
+        joules_full = costs(highest)["options"][0]["energy"] + 2 * 60.0 * SHORT.seconds  # a free A100 draws 60 W
         slowdown = option["slowdown"] / (0.3 * least(ROOMY))
         assert option["scarcity"] == pytest.approx(factor * joules_full * (1.0 + slowdown), rel=1e-3)
 
@@ -168,7 +168,8 @@ def test_scarce_gpus_cost_what_they_draw_times_the_networks_factor() -> None:
 def least(config: Any) -> float:
     """Return the least energy of a job of two GPUs on the default partition."""
     decision = guarded(policy_of({"slowdown_joules": DISCOUNT}), submitted(2, max_slowdown=1.5), lab(), config, SHORT)
-    return float(costs(decision)["options"][0]["energy"])
+    option = costs(decision)["options"][0]
+    return float(option["energy"] + option["host"])
 
 
 def test_the_cheapest_partition_is_named_and_a_network_can_move_the_job() -> None:
@@ -185,15 +186,16 @@ def test_the_cheapest_partition_is_named_and_a_network_can_move_the_job() -> Non
 
 def test_notes_tell_the_cost_the_runner_up_and_the_factors_in_plain_text() -> None:
     decision = guarded(policy_of({"slowdown_joules": log(2.0)}), submitted(), lab(), site(max_slowdown=1.9), SHORT)
-    starts = [note.split(" ")[0] for note in decision.notes]
-    assert starts[:4] == ["least", "runner-up", "at", "the"]
-    assert decision.notes[0].startswith("least cost: a100 at ")
-    assert " = energy " in decision.notes[0] and " + slowdown " in decision.notes[0]
-    assert "v100" in decision.notes[1] or "a40" in decision.notes[1]
+    told = detail_sentences(decision.details)
+    starts = [sentence.split(" ")[0] for sentence in told]
+    assert starts == ["least", "runner-up", "at", "the"]
+    assert told[0].startswith("least cost: a100 at ")
+    assert " = energy " in told[0] and " + host " in told[0] and " + slowdown " in told[0]
+    assert "v100" in told[1] or "a40" in told[1]
     factor = exp(3.0 * tanh(log(2.0) / 3.0))
-    assert decision.notes[3] == (f"the network multiplies the price of slowdown {factor:.3g}")
+    assert told[3] == (f"the network multiplies the price of slowdown {factor:.3g}")
     assert costs(decision)["factors"]["slowdown"] == pytest.approx(factor, abs=1e-4)
-    assert all(note.isascii() and note.isprintable() and len(note) <= 200 for note in decision.notes)
+    assert all(one.isascii() and one.isprintable() and len(one) <= 200 for one in (*told, *decision.notes))
 
 
 def test_a_gpu_type_without_curves_is_priced_at_its_highest_clock() -> None:
@@ -249,10 +251,10 @@ def test_the_way_to_a_snapshot_does_not_matter_and_asking_changes_nothing() -> N
     for snapshot in changing():
         there.warm_up(snapshot)
         seen.append(guarded(there, submitted(), snapshot, runtime=SHORT))
-        assert guarded(there, submitted(), snapshot, runtime=SHORT).notes == seen[-1].notes
+        assert guarded(there, submitted(), snapshot, runtime=SHORT).details == seen[-1].details
     fresh.warm_up(changing()[-1])
     assert guarded(fresh, submitted(), changing()[-1], runtime=SHORT) == seen[-1]
-    assert seen[0].notes != seen[1].notes, "the state moves the prices"
+    assert seen[0].details != seen[1].details, "the state moves the prices"
 
 
 def test_what_is_detached_answers_the_same_and_stays_where_it_was() -> None:
@@ -263,7 +265,7 @@ def test_what_is_detached_answers_the_same_and_stays_where_it_was() -> None:
     detached = pickle.dumps(policy.detached())
     before = guarded(policy, submitted(), first, runtime=SHORT)
     policy.warm_up(second)
-    assert guarded(policy, submitted(), second, runtime=SHORT).notes != before.notes
+    assert guarded(policy, submitted(), second, runtime=SHORT).details != before.details
     left = pickle.loads(detached)
     assert guarded(left, submitted(), first, runtime=SHORT) == before
 
@@ -305,11 +307,16 @@ def job_row(monkeypatch: pytest.MonkeyPatch, snapshot: ClusterSnapshot, **change
 
 
 def test_a_job_is_told_apart_by_its_work_beside_the_mean_job_of_the_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
-    jobs = tuple(make_job(number, gpus=2, time_limit_minutes=60.0, running_on="v100-1") for number in range(1, 4))
+    where = {"running_on": "a100-1", "partitions": (PartitionName("a100"),)}
+    jobs = tuple(make_job(number, gpus=2, time_limit_minutes=60.0, **where) for number in range(1, 4))
     snapshot = lab(jobs=jobs)
-    # The others are taken to need half of their limit: 2 GPUs x 1800 s. So is this one: 4 GPUs x 3600 s.
-    row = job_row(monkeypatch, snapshot, gpus=4, time_limit_minutes=120.0)
-    assert row[-2:].tolist() == pytest.approx([1.0, log(4.0) / 4.0])
+    # Of all of them half the limit is taken to be needed. The others draw what their type does at its default clock,
+    # this one what it does at its cheapest.
+    like_them = job_row(monkeypatch, snapshot, gpus=2, time_limit_minutes=60.0)
+    larger = job_row(monkeypatch, snapshot, gpus=4, time_limit_minutes=120.0)
+    assert like_them[-2] == larger[-2] == 1.0
+    assert -0.1 < like_them[-1] < 0.0
+    assert larger[-1] - like_them[-1] == pytest.approx(log(4.0) / 4.0, abs=1e-6)
     assert job_row(monkeypatch, lab(), gpus=4, time_limit_minutes=120.0)[-1] == 0.0, "no job, no mean"
     assert job_row(monkeypatch, snapshot, gpus=4, time_limit_minutes=None)[-1] == 0.0, "no length, no work"
 

@@ -11,7 +11,7 @@ from slurm_energy.config import Config
 from slurm_energy.domain.cluster import ClusterSnapshot
 from slurm_energy.domain.decision import EnergyDecision, Reason
 from slurm_energy.domain.ids import PartitionName
-from slurm_energy.policy.gnn.serving_options import NOTHING_OPEN
+from slurm_energy.policy.detail_text import detail_sentences
 
 FREE_SLOWDOWN = {"slowdown_joules": -1e3}
 """With it the clock is the oracle's, unless something else has a price."""
@@ -48,7 +48,6 @@ def test_in_several_full_partitions_the_clock_is_what_it_is_in_each_alone(types:
     assert several.partitions is None
     assert Reason.POLICY_ERROR not in several.reasons
     assert clocks(several) == {name: mhz for one in alone for name, mhz in clocks(one).items()}
-    assert several.notes[0] == NOTHING_OPEN
     assert costs(several)["options"][0]["scarcity"] > 0.0
     assert len(costs(several)["options"]) == len(types)
 
@@ -95,7 +94,7 @@ def test_factors_of_prices_that_are_0_are_not_told() -> None:
     for snapshot, told in ((cluster(SAME, free=4), {"slowdown"}), (cluster(SAME), {"slowdown", "scarcity"})):
         decision = guarded(policy_of(wild, devices=1.0), submitted(), snapshot, ROOMY, SHORT)
         assert set(costs(decision)["factors"]) == told
-        (sentence,) = (note for note in decision.notes if note.startswith("the network multiplies"))
+        (sentence,) = (one for one in detail_sentences(decision.details) if one.startswith("the network multiplies"))
         assert ("scarcity" in sentence, "time" in sentence, "waking" in sentence) == ("scarcity" in told, False, False)
 
 
