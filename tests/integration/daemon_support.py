@@ -18,6 +18,8 @@ from slurm_energy.wire.client import exchange
 from slurm_energy.wire.codec import Message
 
 KEY = "0123456789abcdef0123456789abcdef"
+STOP_SECONDS = 45.0
+"""As in the unit file: what has not ended by then is killed."""
 
 PARTITIONS = (
     "PartitionName=a100 AllowGroups=ALL Default=YES DefaultTime=NONE MaxTime=01:00:00 MaxNodes=UNLIMITED "
@@ -176,7 +178,7 @@ class RunningDaemon:
     def stop(self) -> int:
         """Stop it as systemd does, and return its exit code."""
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(timeout=10)
+        return self.process.wait(timeout=STOP_SECONDS)
 
 
 def free_port() -> int:
@@ -267,7 +269,7 @@ def running_daemon(directory: Path, *, store_url: str = "", **daemon_settings: o
         if daemon.process.poll() is None:
             daemon.process.send_signal(signal.SIGTERM)
             try:
-                daemon.process.wait(timeout=10)
+                daemon.process.wait(timeout=STOP_SECONDS)
             except subprocess.TimeoutExpired:
                 daemon.process.kill()
                 daemon.process.wait()
@@ -317,7 +319,9 @@ def until_it_ends(daemon: RunningDaemon) -> Iterator[None]:
         yield
         children = children_of(process.pid)
         assert daemon.stop() == 0, daemon.log
-        wait_until(lambda: not any(alive(child) for child in children), "end of the children", limit_seconds=10.0)
+        wait_until(
+            lambda: not any(alive(child) for child in children), "end of the children", limit_seconds=STOP_SECONDS
+        )
     finally:
         if process.poll() is None:
             process.kill()

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from daemon_support import (
+    STOP_SECONDS,
     FakeSlurm,
     RunningDaemon,
     alive,
@@ -48,6 +49,7 @@ def test_a_refused_job_is_left_alone_and_its_nodes_know(tmp_path: Path) -> None:
     assert "partition" not in reply.fields
 
 
+@pytest.mark.alone
 def test_sigterm_ends_it_cleanly_with_all_its_children(tmp_path: Path) -> None:
     with running_daemon(tmp_path) as daemon:
         children = children_of(daemon.process.pid)
@@ -55,7 +57,9 @@ def test_sigterm_ends_it_cleanly_with_all_its_children(tmp_path: Path) -> None:
         began = time.monotonic()
         assert daemon.stop() == 0
         assert time.monotonic() - began < 5.0
-        wait_until(lambda: not any(alive(child) for child in children), "end of the children", limit_seconds=5.0)
+        wait_until(
+            lambda: not any(alive(child) for child in children), "end of the children", limit_seconds=STOP_SECONDS
+        )
         assert not daemon.socket_path.exists()
 
 
@@ -64,7 +68,9 @@ def test_children_end_with_a_daemon_that_was_killed(tmp_path: Path) -> None:
         children = children_of(daemon.process.pid)
         daemon.process.kill()
         daemon.process.wait()
-        wait_until(lambda: not any(alive(child) for child in children), "end of the children", limit_seconds=10.0)
+        wait_until(
+            lambda: not any(alive(child) for child in children), "end of the children", limit_seconds=STOP_SECONDS
+        )
 
 
 def test_a_socket_left_by_a_crash_is_replaced(tmp_path: Path) -> None:
