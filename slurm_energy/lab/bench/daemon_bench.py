@@ -79,7 +79,7 @@ def measure_daemon(task: DaemonTask, folder: Path) -> ThroughDaemon:
         first_answer = daemon.wait_until_it_answers(asked[0].fields(), START_LIMIT_SECONDS)
         first_decision = _wait_for_the_policy(daemon, asked[0])
         readings, before = slurm.readings, daemon.status()["counters"]
-        asking = least_disturbed(lambda: _asking(daemon, asked, task.seconds))
+        asking = quietest_asking(lambda: _asking(daemon, asked, task.seconds))
         readings, after = slurm.readings - readings, daemon.status()["counters"]
         learned = task.settings.policy in LEARNED
         return ThroughDaemon(
@@ -114,7 +114,7 @@ def _asking(daemon: BenchDaemon, jobs: tuple[AskedJob, ...], limit_seconds: floa
     return Asking(seconds, share)
 
 
-def least_disturbed(ask: Callable[[], Asking]) -> Asking:
+def quietest_asking(ask: Callable[[], Asking]) -> Asking:
     """Return what came of asking; where the host of a virtual machine disturbs it, the least disturbed of several."""
     found: list[Asking] = []
     while len(found) < MAX_REQUESTS:
