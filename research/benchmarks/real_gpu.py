@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 from statistics import median
 
-from slurm_energy.device.base import Gpu
+from slurm_energy.device.gpu import Gpu
 from slurm_energy.device.nvml import NvmlDriver
 from slurm_energy.domain.decision import DecisionEntry
 from slurm_energy.domain.energy import NodeReport

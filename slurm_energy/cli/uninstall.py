@@ -26,8 +26,8 @@ from slurm_energy.forms import hide_password
 from slurm_energy.node.commands import make_context
 from slurm_energy.node.context import HookContext
 from slurm_energy.node.flush import run_flush
-from slurm_energy.node.leaving import close_every_job, left_in, remove_spool
 from slurm_energy.node.log import HookLog
+from slurm_energy.node.repair import close_every_job, left_in, remove_spool
 from slurm_energy.node.settings import load_settings
 
 

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
-from slurm_energy.device.base import GpuIdentity
+from slurm_energy.device.gpu import GpuIdentity
 from slurm_energy.domain.ids import GpuTypeName, GpuUuid
 from slurm_energy.domain.units import joules_from_millijoules, milliwatts_from_watts, watts_from_milliwatts
 from slurm_energy.energy_model.catalog import gpu_type_from_device_name

@@ -3,8 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from slurm_energy.device.base import GpuIdentity
-from slurm_energy.device.knobs import SavedSettings
+from slurm_energy.device.gpu import GpuIdentity, SavedSettings
 from slurm_energy.domain.decision import DecisionEntry
 from slurm_energy.domain.energy import QualityFlag
 from slurm_energy.domain.ids import GpuTypeName

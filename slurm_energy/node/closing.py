@@ -9,11 +9,9 @@ from slurm_energy.domain.ids import GpuUuid
 from slurm_energy.errors import SlurmEnergyError
 from slurm_energy.node.allocation import UNKNOWN
 from slurm_energy.node.context import HookContext, Machine
-from slurm_energy.node.energy import STUCK_SECONDS, Ending, gpu_energy, host_energy
+from slurm_energy.node.energy import STUCK_SECONDS, Ending, GpuSamples, Heartbeat, board_watts, gpu_energy, host_energy
 from slurm_energy.node.processes import read_identity, stop
-from slurm_energy.node.readings import board_watts
-from slurm_energy.node.restoring import restore_job
-from slurm_energy.node.samples import GpuSamples, Heartbeat
+from slurm_energy.node.recovery import restore_job
 from slurm_energy.node.state import ActiveJob, SavedGpu
 
 

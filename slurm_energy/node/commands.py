@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from slurm_energy.device.base import GpuDriver
+from slurm_energy.device.gpu import GpuDriver
 from slurm_energy.domain.ids import JobId, NodeName, Sluid, parse_job_id
 from slurm_energy.errors import SlurmEnergyError
 from slurm_energy.node.context import HookContext

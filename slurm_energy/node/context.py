@@ -5,10 +5,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from slurm_energy.device.base import Gpu, GpuDriver
+from slurm_energy.device.gpu import Gpu, GpuDriver
 from slurm_energy.domain.ids import GpuUuid, JobId, NodeName, Sluid
 from slurm_energy.errors import DeviceError
-from slurm_energy.node.gpu_mapping import device_minor
+from slurm_energy.node.allocation import device_minor
 from slurm_energy.node.gpu_order import GpuOrder
 from slurm_energy.node.lock_records import LockRecords
 from slurm_energy.node.log import HookLog

@@ -1,11 +1,14 @@
-"""From readings at both ends and samples between them to the energy of one GPU or host; pure.
+"""From readings at both ends and samples between them to the energy of one GPU or host.
+
+The sampler keeps its sums in a side file, whose last version is the job's heartbeat.
 
 Shared GPUs: each moment's power is divided equally among the jobs that hold the GPU at that moment, so the
 shares of all jobs add up to the GPU's energy. A slice of a GPU (MIG) gets no figure: the driver measures boards.
 Unknown is None with a reason, never 0.
 """
 
-from dataclasses import dataclass, replace
+import json
+from dataclasses import dataclass, field, fields, replace
 
 from slurm_energy.domain.energy import (
     MAX_WATTS_PER_GPU,
@@ -15,9 +18,15 @@ from slurm_energy.domain.energy import (
     HostEnergy,
     QualityFlag,
 )
-from slurm_energy.node.samples import GpuSamples, HostSamples
+from slurm_energy.domain.ids import GpuUuid
+from slurm_energy.energy_model.catalog import gpu_type
+from slurm_energy.errors import SpoolError, WireError
 from slurm_energy.node.state import SavedGpu
+from slurm_energy.wire.fields import Fields, loads
 
+SAMPLES_FORMAT = 1
+_MAX_SECONDS = 1e11
+_MAX_JOULES = 1e15
 RESOLUTION_SECONDS = 0.2
 """The counter moves every 0.05 to 0.1 s (H100); a window under this means nothing."""
 STUCK_SECONDS = 1.0
@@ -29,6 +38,153 @@ GOOD_COVERAGE = 0.80
 PLAUSIBLE_FACTOR = 1.2
 MODULE_FACTOR = 2.0
 """A module's counter holds its CPU and memory too, above the GPU's own limit."""
+
+
+@dataclass(slots=True, kw_only=True)
+class GpuSamples:
+    """Sums over one GPU's samples. Seconds are device time, monotonic times are wall time since boot."""
+
+    polled_joules: float = 0.0
+    sampled_seconds: float = 0.0
+    """Device time that the integral covers; gaps are left out."""
+    share_joules: float = 0.0
+    """The integral, each moment divided by the number of jobs that held the GPU then."""
+    shared_seconds: float = 0.0
+    """Device time during which other jobs held it too."""
+    samples: int = 0
+    utilisation_sum: float = 0.0
+    utilisation_samples: int = 0
+    busy_clock_sum_mhz: float = 0.0
+    busy_samples: int = 0
+    locked_samples: int = 0
+    """Busy samples while a lock of ours should have been in force."""
+    above_lock_samples: int = 0
+    """Those of them in which the clock was above the lock."""
+    counter_joules: float | None = None
+    """Last reading of the driver's counter."""
+    counter_at_seconds: float | None = None
+    counter_fell: bool = False
+    """The counter was once lower than before: it was reset during the job."""
+    counter_stood: bool = False
+    """The counter once stood still for longer than it ever does: part of the energy is not in it."""
+
+    @property
+    def mean_watts(self) -> float | None:
+        """Mean power over the sampled time."""
+        return self.polled_joules / self.sampled_seconds if self.sampled_seconds > 0 else None
+
+    @property
+    def mean_busy_clock_mhz(self) -> float | None:
+        """Mean SM clock while the GPU was busy."""
+        return self.busy_clock_sum_mhz / self.busy_samples if self.busy_samples else None
+
+    @property
+    def mean_utilisation(self) -> float | None:
+        """Mean utilisation, 0 to 1."""
+        return min(self.utilisation_sum / self.utilisation_samples, 1.0) if self.utilisation_samples else None
+
+
+@dataclass(slots=True, kw_only=True)
+class HostSamples:
+    """Sums over the processors' samples; wall time."""
+
+    joules: float = 0.0
+    sampled_seconds: float = 0.0
+    shared: bool = False
+    wrap_unobserved: bool = False
+    problem: str | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class Heartbeat:
+    """The side file: which attempt it belongs to, when it was written, and the sums."""
+
+    job_id: int
+    started_at_seconds: float
+    at_seconds: float = 0.0
+    """Unix time of the last sample."""
+    at_monotonic_seconds: float = 0.0
+    rescued: bool = False
+    final: bool = False
+    """The job was over at the last sample: nothing after it is the job's, however late it is closed."""
+    over: bool = False
+    """The batch step was seen to end: the job is over, and only its epilog is to come."""
+    contradicted: str = ""
+    """What the job's own cgroup says against the GPUs that were found for it."""
+    gpus: dict[GpuUuid, GpuSamples] = field(default_factory=dict)
+    host: HostSamples | None = None
+    events: list[str] = field(default_factory=list)
+
+
+def encode_heartbeat(heartbeat: Heartbeat) -> bytes:
+    """Return the heartbeat as JSON."""
+    document: dict[str, object] = {item.name: getattr(heartbeat, item.name) for item in fields(heartbeat)}
+    document["format"] = SAMPLES_FORMAT
+    document["gpus"] = {
+        uuid: {item.name: getattr(sums, item.name) for item in fields(sums)} for uuid, sums in heartbeat.gpus.items()
+    }
+    host = heartbeat.host
+    document["host"] = None if host is None else {item.name: getattr(host, item.name) for item in fields(host)}
+    return json.dumps(document, separators=(",", ":")).encode()
+
+
+def decode_heartbeat(content: bytes) -> Heartbeat:
+    """Return the heartbeat.
+
+    Raises:
+        SpoolError: the file is not one of ours.
+    """
+    try:
+        document = Fields(loads(content, "heartbeat", 1_048_576), "heartbeat")
+        gpus = document.get("gpus")
+        if document.get("format") != SAMPLES_FORMAT or not isinstance(gpus, dict):
+            raise WireError("heartbeat has another format")
+        host = document.get("host")
+        return Heartbeat(
+            job_id=document.integer("job_id", 1, 0xFFFFFFFF),
+            started_at_seconds=document.number("started_at_seconds", 0, _MAX_SECONDS),
+            at_seconds=document.number("at_seconds", 0, _MAX_SECONDS),
+            at_monotonic_seconds=document.number("at_monotonic_seconds", 0, _MAX_SECONDS),
+            rescued=document.flag("rescued"),
+            final=document.get("final") is True,  # a sampler of an older release did not tell
+            over=document.get("over") is True,
+            contradicted=document.optional_text("contradicted", 1000) or "",
+            gpus={GpuUuid(str(uuid)): _decode_gpu(Fields(sums, "samples")) for uuid, sums in gpus.items()},
+            host=None if host is None else _decode_host(Fields(host, "host samples")),
+            events=list(document.texts("events", 1000)),
+        )
+    except WireError as error:
+        raise SpoolError(f"heartbeat file cannot be used: {error}") from error
+
+
+def _decode_gpu(sums: Fields) -> GpuSamples:
+    return GpuSamples(
+        polled_joules=sums.number("polled_joules", 0, _MAX_JOULES),
+        sampled_seconds=sums.number("sampled_seconds", 0, _MAX_SECONDS),
+        share_joules=sums.number("share_joules", 0, _MAX_JOULES),
+        shared_seconds=sums.number("shared_seconds", 0, _MAX_SECONDS),
+        samples=sums.integer("samples", 0, 1 << 53),
+        utilisation_sum=sums.number("utilisation_sum", 0, _MAX_JOULES),
+        utilisation_samples=sums.integer("utilisation_samples", 0, 1 << 53),
+        busy_clock_sum_mhz=sums.number("busy_clock_sum_mhz", 0, _MAX_JOULES),
+        busy_samples=sums.integer("busy_samples", 0, 1 << 53),
+        locked_samples=sums.optional_integer("locked_samples", 0, 1 << 53) or 0,
+        above_lock_samples=sums.optional_integer("above_lock_samples", 0, 1 << 53) or 0,
+        counter_joules=sums.optional_number("counter_joules", 0, _MAX_JOULES),
+        counter_at_seconds=sums.optional_number("counter_at_seconds", 0, _MAX_SECONDS),
+        counter_fell=sums.flag("counter_fell"),
+        counter_stood=sums.get("counter_stood") is True,  # a sampler of an older release did not tell
+    )
+
+
+def _decode_host(host: Fields) -> HostSamples:
+    return HostSamples(
+        joules=host.number("joules", 0, _MAX_JOULES),
+        sampled_seconds=host.number("sampled_seconds", 0, _MAX_SECONDS),
+        shared=host.flag("shared"),
+        wrap_unobserved=host.flag("wrap_unobserved"),
+        problem=host.optional_text("problem"),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,3 +371,10 @@ def _disagreement(counter: _Figure, samples: GpuSamples) -> tuple[QualityFlag, .
     counter_watts = counter.joules / counter.coverage_seconds
     larger = max(counter_watts, polled_watts)
     return (QualityFlag.SOURCES_DISAGREE,) if abs(counter_watts - polled_watts) > DISAGREEMENT * larger else ()
+
+
+def board_watts(gpu: SavedGpu) -> float | None:
+    """Return the most that the board can draw, by the catalogue or its own limit; None when neither tells."""
+    known = None if gpu.gpu_type is None else gpu_type(gpu.gpu_type)
+    figures = (gpu.saved.power_limit_watts, None if known is None else known.power_limit_watts)
+    return max((watts for watts in figures if watts), default=None)

@@ -1,17 +1,15 @@
 """After a job: restore first, then stop the sampler, read the counters and write the report."""
 
-from slurm_energy.device.base import GpuIdentity
+from slurm_energy.device.gpu import GpuIdentity, read_counter
 from slurm_energy.domain.energy import EnergyScope, EnergySource, GpuEnergy, HostEnergy, NodeReport, QualityFlag
 from slurm_energy.domain.ids import DecisionId, GpuUuid
 from slurm_energy.errors import SpoolError
-from slurm_energy.node.allocation import Allocation, find_gpus
+from slurm_energy.node.allocation import Allocation, find_gpus, gpu_mapping
 from slurm_energy.node.clock_plan import read_entry
 from slurm_energy.node.closing import clock_notes, close_stale, energies, file_away, make_report, stop_sampler
 from slurm_energy.node.context import HookContext, Machine, reach_gpus
 from slurm_energy.node.energy import Ending, host_energy
-from slurm_energy.node.gpu_mapping import gpu_mapping
-from slurm_energy.node.readings import read_counter
-from slurm_energy.node.restoring import Restoration, lost_locks, restore_job, restore_lost
+from slurm_energy.node.recovery import Restoration, lost_locks, restore_job, restore_lost
 from slurm_energy.node.state import ActiveJob, SavedGpu
 from slurm_energy.slurm.hook_env import HookEnvironment
 

@@ -11,9 +11,9 @@ from pathlib import Path
 from slurm_energy.domain.ids import expand_hostlist
 from slurm_energy.domain.node_status import NodeStatus
 from slurm_energy.errors import DaemonUnavailable, SlurmEnergyError, SpoolError, ValueRangeError, WireError
+from slurm_energy.files import read_whole, remove
 from slurm_energy.forms import parse_addresses
 from slurm_energy.node.context import HookContext
-from slurm_energy.node.files import read_whole, remove
 from slurm_energy.node.status import due_status, note_sent
 from slurm_energy.wire.authentication import load_key, sign
 from slurm_energy.wire.codec import Message

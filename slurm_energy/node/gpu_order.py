@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from slurm_energy.errors import SpoolError, WireError
-from slurm_energy.node.files import read_whole, write_atomically
+from slurm_energy.files import read_whole, write_atomically
 from slurm_energy.node.processes import PROC, read_slurmd, start_ticks, started_at_seconds
 from slurm_energy.node.settings import HookSettings
 from slurm_energy.wire.fields import Fields, loads
@@ -138,8 +138,11 @@ class OrderFinder:
         if conf is None:
             return GpuOrder(problem=f"{self.slurm_conf or 'slurm.conf'} does not exist")
         # Rarely needed, and 10 ms to import.
-        from slurm_energy.node.gres_conf import configured_gpus  # noqa: PLC0415
-        from slurm_energy.node.slurmd_list import agreed_order, ask_slurmd  # noqa: PLC0415
+        from slurm_energy.node.slurm_gpus import (  # noqa: PLC0415
+            agreed_order,
+            ask_slurmd,
+            configured_gpus,
+        )
 
         slurmd = read_slurmd(self.node, self.proc)
         stated = configured_gpus(conf, self.node)

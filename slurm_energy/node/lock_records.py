@@ -12,7 +12,7 @@ from pathlib import Path
 
 from slurm_energy.domain.ids import MAX_JOB_ID, GpuUuid, JobId
 from slurm_energy.errors import SpoolError, WireError
-from slurm_energy.node.files import make_private, read_whole, remove, require_private, write_atomically
+from slurm_energy.files import make_private, read_whole, remove, require_private, write_atomically
 from slurm_energy.wire.fields import Fields, loads
 
 

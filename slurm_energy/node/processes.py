@@ -12,7 +12,7 @@ from pathlib import Path
 
 from slurm_energy.domain.ids import JobId
 from slurm_energy.errors import SpoolError, WireError
-from slurm_energy.node.files import read_whole, write_atomically
+from slurm_energy.files import read_whole, write_atomically
 from slurm_energy.wire.fields import Fields, loads
 
 PROC = Path("/proc")

@@ -6,27 +6,26 @@ power cut - the epilog, the next prolog or repair finds it there and puts everyt
 
 from dataclasses import replace
 
-from slurm_energy.device.base import Gpu
-from slurm_energy.device.knobs import SavedSettings, lock_clock, reading, save_settings
+from slurm_energy.device.gpu import Gpu, SavedSettings, lock_clock, read_counter, reading, save_settings
 from slurm_energy.domain.decision import DecisionEntry
 from slurm_energy.domain.energy import QualityFlag
 from slurm_energy.domain.ids import GpuUuid, JobId
 from slurm_energy.errors import SpoolError
-from slurm_energy.node.allocation import Allocation, find_gpus
+from slurm_energy.node.allocation import Allocation, find_gpus, gpu_mapping
 from slurm_energy.node.clock_plan import plan_clock, read_entry, site_clock_mhz
 from slurm_energy.node.context import HookContext, Machine, reach_gpus
-from slurm_energy.node.gpu_mapping import gpu_mapping
 from slurm_energy.node.gpu_order import GpuOrder
 from slurm_energy.node.lock_records import LockRecord
-from slurm_energy.node.readings import read_counter
-from slurm_energy.node.restoring import (
+from slurm_energy.node.recovery import (
+    Newcomer,
     give_shared_back,
+    held_alone,
     lost_locks,
     newly_shared,
     restore_lost,
     restore_pending,
+    why_over,
 )
-from slurm_energy.node.stale import Newcomer, held_alone, why_over
 from slurm_energy.node.state import ActiveJob, SavedGpu
 from slurm_energy.slurm.hook_env import HookEnvironment
 

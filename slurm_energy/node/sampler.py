@@ -1,22 +1,21 @@
 """Beside a job: integrate power, note clocks, leave heartbeats, and rescue a slowed job from its time limit."""
 
 import math
+import os
 from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from slurm_energy.device.base import Gpu
-from slurm_energy.device.knobs import reading, restore_settings
+from slurm_energy.device.gpu import Gpu, reading, restore_settings
 from slurm_energy.device.rapl import POWERCAP_ROOT, RaplReading, read_rapl, total_difference
 from slurm_energy.domain.energy import MAX_WATTS_PER_GPU
 from slurm_energy.domain.ids import GpuUuid, JobId
 from slurm_energy.errors import DeviceError, SpoolError
 from slurm_energy.node.context import HookContext, reach_gpus
-from slurm_energy.node.energy import STUCK_SECONDS
-from slurm_energy.node.job_table import JobTable
+from slurm_energy.node.energy import STUCK_SECONDS, GpuSamples, Heartbeat, HostSamples
 from slurm_energy.node.processes import PROC, ProcessIdentity, read_identity, write_identity
-from slurm_energy.node.samples import GpuSamples, Heartbeat, HostSamples
+from slurm_energy.node.spool import Spool
 from slurm_energy.node.state import ActiveJob
 from slurm_energy.node.steps import DEVICES_ROOT, Presence, StepWatch, cgroup_minors
 
@@ -36,9 +35,36 @@ DEVICE_CHECK_SAMPLES = 10
 """A cgroup that limits nothing by then does not limit devices."""
 NO_STEP_SECONDS = 60.0
 """A job without a batch step that has had no step for this long is taken as over, until it has one again."""
-
 Sleep = Callable[[float], bool]
 """Waits the given seconds; returns True when the process was asked to end."""
+
+
+class JobTable:
+    """How many active jobs hold each GPU; states are read again only when their files change."""
+
+    def __init__(self, spool: Spool) -> None:
+        self._spool = spool
+        self._seen: frozenset[tuple[str, int, int]] = frozenset()
+        self._holders: dict[GpuUuid, int] = {}
+        self.count = 0
+
+    def holders(self) -> dict[GpuUuid, int]:
+        """Return the number of active jobs by GPU."""
+        try:
+            with os.scandir(self._spool.active) as entries:
+                files = [entry for entry in entries if entry.name.endswith(".json") and entry.name[0] != "."]
+                stats = {(entry.name, entry.inode(), entry.stat(follow_symlinks=False).st_mtime_ns) for entry in files}
+        except OSError:
+            return self._holders
+        if stats != self._seen:
+            self._seen = frozenset(stats)
+            self._holders = {}
+            jobs = self._spool.active_jobs([])
+            self.count = len(jobs)
+            for job in jobs:
+                for uuid in job.uuids:
+                    self._holders[uuid] = self._holders.get(uuid, 0) + 1
+        return self._holders
 
 
 @dataclass(slots=True)

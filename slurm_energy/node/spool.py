@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 from slurm_energy.domain.energy import NodeReport
 from slurm_energy.domain.ids import JobId
 from slurm_energy.errors import SpoolError
-from slurm_energy.node.files import (
+from slurm_energy.files import (
     make_private,
     read_whole,
     remove,
@@ -37,7 +37,7 @@ from slurm_energy.node.files import (
 from slurm_energy.node.state import ActiveJob, decode_state, encode_state
 
 if TYPE_CHECKING:
-    from slurm_energy.node.samples import Heartbeat
+    from slurm_energy.node.energy import Heartbeat
 
 _FOLDERS = ("active", "pending", "done", "reports", "rejected", "locks")
 MAX_DONE_MARKS = 2000
@@ -191,13 +191,13 @@ class Spool:
 
     def write_heartbeat(self, heartbeat: "Heartbeat", *, durable: bool) -> None:
         """Store the sampler's sums."""
-        from slurm_energy.node.samples import encode_heartbeat  # noqa: PLC0415  # most prologs have none
+        from slurm_energy.node.energy import encode_heartbeat  # noqa: PLC0415  # most prologs have none
 
         write_atomically(self.beat_path(JobId(heartbeat.job_id)), encode_heartbeat(heartbeat), durable=durable)
 
     def read_heartbeat(self, job: ActiveJob) -> "Heartbeat | None":
         """Return the last sums of this attempt; None when there are none that can be used."""
-        from slurm_energy.node.samples import decode_heartbeat  # noqa: PLC0415  # most prologs have none
+        from slurm_energy.node.energy import decode_heartbeat  # noqa: PLC0415  # most prologs have none
 
         try:
             content = read_whole(self.beat_path(job.job_id))

@@ -3,7 +3,7 @@
 import json
 from dataclasses import dataclass, fields
 
-from slurm_energy.device.knobs import SavedSettings
+from slurm_energy.device.gpu import SavedSettings
 from slurm_energy.domain.energy import QualityFlag
 from slurm_energy.domain.ids import (
     MAX_JOB_ID,

@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from slurm_energy import __version__
-from slurm_energy.device.base import Gpu
+from slurm_energy.device.gpu import Gpu
 from slurm_energy.domain.node_status import (
     NO_OTHER_RELEASE,
     STATUS_INTERVAL_SECONDS,
@@ -24,10 +24,11 @@ from slurm_energy.domain.node_status import (
     SpoolStatus,
 )
 from slurm_energy.errors import DeviceError, SlurmEnergyError, SlurmError, SpoolError, WireError
+from slurm_energy.files import read_whole, write_atomically
+from slurm_energy.node.allocation import MappedGpu, gpu_mapping
 from slurm_energy.node.context import HookContext, reach_gpus
-from slurm_energy.node.files import read_whole, write_atomically
-from slurm_energy.node.gpu_mapping import MappedGpu, gpu_mapping
 from slurm_energy.node.gpu_order import order_finder
+from slurm_energy.slurm.conf_file import ConfFiles
 from slurm_energy.slurm.plugin_file import read_plugin_file
 from slurm_energy.wire.fields import Fields, loads
 from slurm_energy.wire.node_status import MAX_PROOF, MAX_STATUS_BYTES, decode_status, encode_status
@@ -48,10 +49,7 @@ PLUGIN_PLACES = (
     "opt/slurm/lib/slurm",
 )
 PLUGIN_NAMES = ("job_submit_energy.so", "spank_energy.so")
-MAX_INCLUDES = 32
-MAX_CONF_CHARACTERS = 1_048_576
-_HOOK_LINE = re.compile(r"^\s*(?:prolog|epilog)\s*=\s*([^#\n]+)", re.IGNORECASE | re.MULTILINE)
-_INCLUDE = re.compile(r"^\s*include\s+(\S+)", re.IGNORECASE | re.MULTILINE)
+_HOOK_LINE = re.compile(r"\s*(?:prolog|epilog)\s*=\s*(.+)", re.IGNORECASE)
 _RELEASE = re.compile(r"\d+\.\d+(?:\.\d+)?")
 _CHANGES_BY_ITSELF = ("sent_at_seconds", "repaired_at_seconds")
 
@@ -151,11 +149,11 @@ def matching_scripts(pattern: str) -> list[Path]:
 def hook_patterns(slurm_conf: Path) -> tuple[str, ...]:
     """Return where slurm.conf says that Prolog and Epilog are, and where `install` puts them."""
     found = [f"{HOOK_FOLDER}/{name}.d/*" for name in ("prolog", "epilog")]
-    texts = [_text(slurm_conf)]
-    texts += [_text(slurm_conf.parent / name) for name in _INCLUDE.findall(texts[0])[:MAX_INCLUDES]]
-    for text in texts:
-        for value in _HOOK_LINE.findall(text):
-            found += [part.strip() for part in value.strip().strip('"').split(",") if part.strip().startswith("/")]
+    for line in ConfFiles(folder=slurm_conf.parent).lines(slurm_conf, missing_ok=True):
+        match = _HOOK_LINE.match(line)
+        if match is not None:
+            parts = (part.strip() for part in match[1].strip().strip('"').split(","))
+            found += [part for part in parts if part.startswith("/")]
     return tuple(found)
 
 
@@ -206,14 +204,6 @@ def _import_fault(python: str) -> str:
         return error.strerror or str(error)
     lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
     return "" if done.returncode == 0 else (lines[-1] if lines else f"it ends with {done.returncode}")
-
-
-def _text(path: Path) -> str:
-    try:
-        with path.open(encoding="utf-8", errors="replace") as file:
-            return file.read(MAX_CONF_CHARACTERS)
-    except OSError:
-        return ""
 
 
 def slurmd_version() -> str | None:

@@ -7,12 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from slurm_energy.device.base import GpuIdentity
+from slurm_energy.device.gpu import GpuIdentity
 from slurm_energy.domain.ids import GpuUuid
-from slurm_energy.node.gpu_mapping import device_minor, gpu_mapping
+from slurm_energy.node.allocation import device_minor, gpu_mapping
 from slurm_energy.node.gpu_order import SLURMD_PATHS, GpuOrder, OrderFinder, order_files
-from slurm_energy.node.gres_conf import configured_gpus
-from slurm_energy.node.slurmd_list import ask_slurmd
+from slurm_energy.node.slurm_gpus import ask_slurmd, configured_gpus
 
 SLURM_CONF = """\
 ClusterName=x

@@ -13,7 +13,7 @@ from slurm_energy.energy_model.board_limits import LIMIT_TOLERANCE
 from slurm_energy.energy_model.curves import curves_of
 from slurm_energy.energy_model.operating_point import clock_table_of
 from slurm_energy.errors import ConfigError
-from slurm_energy.node.gpu_mapping import GpuMapping, MappedGpu
+from slurm_energy.node.allocation import GpuMapping, MappedGpu
 from slurm_energy.policy.candidates import UNTYPED_GRES, catalogue_name
 from slurm_energy.policy.site_limits import site_board_limits
 

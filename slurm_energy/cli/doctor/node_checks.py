@@ -11,12 +11,11 @@ from slurm_energy.cli.doctor.finding import Finding, HostFacts, fail, ok, skip, 
 from slurm_energy.cli.doctor.gpu_checks import IDENTITY, Board, board_checks, mapping_checks
 from slurm_energy.cli.installing.roles import NODE_UNITS
 from slurm_energy.cli.site import slurm_command, under
-from slurm_energy.device.base import GpuIdentity
-from slurm_energy.device.knobs import reading
+from slurm_energy.device.gpu import GpuIdentity, reading
 from slurm_energy.device.nvml import NvmlDriver
 from slurm_energy.domain.ids import ClusterName, NodeName
 from slurm_energy.errors import DeviceError, SpoolError
-from slurm_energy.node.gpu_mapping import gpu_mapping
+from slurm_energy.node.allocation import gpu_mapping
 from slurm_energy.node.gpu_order import order_finder
 from slurm_energy.node.processes import read_boot_id
 from slurm_energy.node.settings import HookSettings

@@ -5,9 +5,9 @@ import pytest
 from slurm_energy.cli.doctor.finding import Finding, Verdict
 from slurm_energy.cli.doctor.gpu_checks import Board, board_checks, mapping_checks
 from slurm_energy.config import Config
-from slurm_energy.device.base import GpuIdentity
+from slurm_energy.device.gpu import GpuIdentity
 from slurm_energy.domain.ids import GpuTypeName, GpuUuid
-from slurm_energy.node.gpu_mapping import gpu_mapping
+from slurm_energy.node.allocation import gpu_mapping
 from slurm_energy.node.gpu_order import GpuOrder, SlurmGpu
 
 A100 = "a100-sxm4-80gb"

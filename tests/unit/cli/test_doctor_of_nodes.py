@@ -230,7 +230,7 @@ def test_a_hook_whose_interpreter_is_gone_or_that_is_not_executable_is_a_problem
     conf = tmp_path / "slurm.conf"
     conf.write_text(f'include more.conf\nProlog="{folder}/*"  # ours\n')
     (tmp_path / "more.conf").write_text("Epilog=/elsewhere/x.sh,/elsewhere/y.sh\n")
-    assert hook_patterns(conf)[2:] == (f"{folder}/*", "/elsewhere/x.sh", "/elsewhere/y.sh")
+    assert hook_patterns(conf)[2:] == ("/elsewhere/x.sh", "/elsewhere/y.sh", f"{folder}/*")
     problems = list(hook_problems([f"{folder}/*"]))
     assert [problem.partition(" ")[0] for problem in problems] == [f"{folder}/a.sh", f"{folder}/b.sh"]
     assert "runs /gone/python, which is not there" in problems[0] and "not executable" in problems[1]

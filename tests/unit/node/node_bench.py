@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from slurm_energy.config import NodeConfig
-from slurm_energy.device.base import GpuIdentity
+from slurm_energy.device.gpu import GpuIdentity
 from slurm_energy.domain.decision import DecisionEntry
 from slurm_energy.domain.ids import ClusterName, DecisionId, GpuTypeName, GpuUuid, JobId, NodeName, Sluid
 from slurm_energy.domain.job import EnergyMode

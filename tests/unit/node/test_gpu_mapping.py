@@ -3,9 +3,9 @@ from collections.abc import Sequence
 import pytest
 from node_bench import order_of
 
-from slurm_energy.device.base import GpuIdentity
+from slurm_energy.device.gpu import GpuIdentity
 from slurm_energy.domain.ids import GpuUuid
-from slurm_energy.node.gpu_mapping import MappedGpu, device_minor, gpu_mapping
+from slurm_energy.node.allocation import MappedGpu, device_minor, gpu_mapping
 from slurm_energy.node.gpu_order import GpuOrder, SlurmGpu
 
 

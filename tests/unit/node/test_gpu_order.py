@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from slurm_energy.node.gpu_order import GpuOrder, OrderFinder, order_files
-from slurm_energy.node.slurmd_list import parse_slurmd
+from slurm_energy.node.slurm_gpus import parse_slurmd
 
 MIXED = """\
 slurmd: Gres Name=gpu Type=a40 Count=2 Index=0 ID=7696487 File=/dev/nvidia[2-3] (null)

@@ -3,11 +3,10 @@ from collections.abc import Collection, Sequence
 import pytest
 from node_bench import order_of
 
-from slurm_energy.device.base import GpuIdentity
+from slurm_energy.device.gpu import GpuIdentity
 from slurm_energy.domain.ids import GpuUuid
 from slurm_energy.errors import DeviceError
-from slurm_energy.node.allocation import Allocation, find_gpus
-from slurm_energy.node.gpu_mapping import Numbering, gpu_mapping
+from slurm_energy.node.allocation import Allocation, Numbering, find_gpus, gpu_mapping
 from slurm_energy.node.gpu_order import GpuOrder
 from slurm_energy.slurm.hook_env import parse_hook_environment
 

@@ -1,8 +1,7 @@
 import pytest
 from node_bench import A100_CLOCKS, entry
 
-from slurm_energy.device.base import GpuIdentity
-from slurm_energy.device.knobs import SavedSettings
+from slurm_energy.device.gpu import GpuIdentity, SavedSettings
 from slurm_energy.domain.decision import DecisionEntry
 from slurm_energy.domain.energy import QualityFlag
 from slurm_energy.domain.ids import GpuTypeName, GpuUuid

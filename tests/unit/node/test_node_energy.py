@@ -5,11 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_energy.device.knobs import SavedSettings
+from slurm_energy.device.gpu import SavedSettings
 from slurm_energy.domain.energy import EnergyScope, EnergySource, GpuEnergy, QualityFlag
 from slurm_energy.domain.ids import GpuUuid
-from slurm_energy.node.energy import Ending, gpu_energy, host_energy
-from slurm_energy.node.samples import GpuSamples, HostSamples
+from slurm_energy.node.energy import Ending, GpuSamples, HostSamples, gpu_energy, host_energy
 from slurm_energy.node.state import SavedGpu
 
 SETTINGS = SavedSettings(

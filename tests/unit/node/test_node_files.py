@@ -5,7 +5,7 @@ import pytest
 
 from slurm_energy.domain.ids import JobId
 from slurm_energy.errors import SpoolError
-from slurm_energy.node.files import MAX_FILE_BYTES, read_whole, remove, write_atomically
+from slurm_energy.files import MAX_FILE_BYTES, read_whole, remove, write_atomically
 from slurm_energy.node.log import MAX_LOG_BYTES, HookLog, append_line, one_line
 from slurm_energy.node.settings import load_settings
 from slurm_energy.node.spool import MAX_DONE_MARKS, Spool

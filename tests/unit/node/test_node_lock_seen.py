@@ -8,12 +8,11 @@ from node_bench import Bench, FakeGpu, entry, order_of
 
 from slurm_energy.domain.energy import GpuEnergy, NodeReport, QualityFlag
 from slurm_energy.domain.ids import JobId
+from slurm_energy.node.energy import Heartbeat
 from slurm_energy.node.epilog import run_epilog
-from slurm_energy.node.job_table import JobTable
 from slurm_energy.node.prolog import run_prolog
 from slurm_energy.node.repair import run_repair
-from slurm_energy.node.sampler import SamplerState, take_sample
-from slurm_energy.node.samples import Heartbeat
+from slurm_energy.node.sampler import JobTable, SamplerState, take_sample
 
 IGNORED, UNVERIFIED = QualityFlag.CLOCK_IGNORED, QualityFlag.CLOCK_UNVERIFIED
 

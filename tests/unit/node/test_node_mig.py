@@ -9,7 +9,7 @@ from slurm_energy.domain.energy import EnergyScope, EnergySource, QualityFlag
 from slurm_energy.domain.ids import JobId
 from slurm_energy.node.epilog import run_epilog
 from slurm_energy.node.prolog import run_prolog
-from slurm_energy.node.slurmd_list import parse_slurmd
+from slurm_energy.node.slurm_gpus import parse_slurmd
 
 SLICES = """
 slurmd: Gres Name=gpu Type=1g.10gb Count=1 ID=7696487 File=/dev/nvidia0,/dev/nvidia-caps/nvidia-cap21 (null)

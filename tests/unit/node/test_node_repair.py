@@ -10,9 +10,9 @@ from slurm_energy.domain.ids import JobId
 from slurm_energy.errors import SpoolError
 from slurm_energy.node.epilog import run_epilog
 from slurm_energy.node.prolog import run_prolog
+from slurm_energy.node.recovery import LOST_EPILOG_SECONDS
 from slurm_energy.node.repair import run_repair
 from slurm_energy.node.spool import Spool
-from slurm_energy.node.stale import LOST_EPILOG_SECONDS
 
 SETTERS = {"lock_sm_clock", "unlock_sm_clock", "set_power_limit"}
 

@@ -10,8 +10,8 @@ from node_bench import Bench, entry
 
 from slurm_energy.domain.ids import JobId
 from slurm_energy.errors import SlurmEnergyError, SpoolError
+from slurm_energy.files import read_whole
 from slurm_energy.node.epilog import run_epilog
-from slurm_energy.node.files import read_whole
 from slurm_energy.node.flush import run_flush
 from slurm_energy.node.log import MAX_LOG_BYTES, append_line
 from slurm_energy.node.prolog import run_prolog

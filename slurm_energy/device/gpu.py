@@ -1,6 +1,6 @@
-"""Save the settings of one GPU; set, verify and restore its clock.
+"""What hooks need of a GPU, whoever made it: read its settings; set, verify and restore its clock.
 
-NVML cannot tell whether and where clocks are locked. What a site locks by itself is therefore told by
+NVML does not say whether and where clocks are locked. What a site locks by itself is therefore stated by
 `node.site_locked_clocks_mhz`; without an entry there, restoring means giving the clock back to the driver.
 
 Only what was changed here is restored, and power limits are never changed: they are read, for what a board can draw.
@@ -10,17 +10,99 @@ cannot be read any more is no failure.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
-from slurm_energy.device.base import Gpu
 from slurm_energy.domain.energy import QualityFlag
+from slurm_energy.domain.ids import GpuTypeName, GpuUuid
 from slurm_energy.errors import DeviceError, DeviceNotSupported, DevicePermissionDenied
 
 VERIFY_READS = 4
 VERIFY_PAUSE_SECONDS = 0.005
 """A lock takes a few milliseconds to show in the clock."""
-
 _Value = TypeVar("_Value")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuIdentity:
+    """Who a GPU is. `minor_number` is N of /dev/nvidiaN and may differ from `index`, the driver's own order."""
+
+    index: int
+    uuid: GpuUuid
+    name: str
+    minor_number: int | None
+    gpu_type: GpuTypeName | None
+    """Catalogue name, None when the catalogue does not know the device."""
+    mig_enabled: bool = False
+    pci_bus_id: str | None = None
+
+
+class Gpu(Protocol):
+    """One GPU. Every method may raise DeviceError; DeviceNotSupported and DevicePermissionDenied say why."""
+
+    @property
+    def identity(self) -> GpuIdentity:
+        """Who it is."""
+        ...
+
+    def energy_joules(self) -> float:
+        """Return the driver's counter since it was loaded, J."""
+        ...
+
+    def power_watts(self) -> float:
+        """Return the board's present draw, W."""
+        ...
+
+    def sm_clock_mhz(self) -> int:
+        """Return the present SM clock, MHz."""
+        ...
+
+    def utilisation(self) -> float:
+        """Return the share of time a kernel ran, 0 to 1."""
+        ...
+
+    def supported_sm_clocks_mhz(self) -> tuple[int, ...]:
+        """Return the settable SM clocks at the highest memory clock, ascending."""
+        ...
+
+    def application_clock_mhz(self) -> int:
+        """Return the SM clock set for applications; read only, NVML 13 deprecates it."""
+        ...
+
+    def power_limit_watts(self) -> float:
+        """Return the power limit in force, W."""
+        ...
+
+    def set_power_limit(self, watts: float) -> None:
+        """Set the power limit."""
+        ...
+
+    def lock_sm_clock(self, low_mhz: int, high_mhz: int) -> None:
+        """Keep the SM clock between two supported clocks."""
+        ...
+
+    def unlock_sm_clock(self) -> None:
+        """Give the SM clock back to the driver."""
+        ...
+
+
+class GpuDriver(Protocol):
+    """The GPUs of this machine; a context manager that opens and closes the vendor's library."""
+
+    def __enter__(self) -> "GpuDriver":
+        """Open the library."""
+        ...
+
+    def __exit__(self, *exception: object) -> None:
+        """Close the library."""
+        ...
+
+    def gpus(self) -> tuple[Gpu, ...]:
+        """Return every GPU in the driver's order; one that does not answer is left out."""
+        ...
+
+    def mig_parent(self, mig_uuid: str) -> GpuUuid:
+        """Return the GPU that a MIG device is a slice of."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,3 +237,26 @@ def _twice(act: Callable[[], None], thing: str, events: list[str], pause: Callab
         else:
             return True
     return False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CounterReading:
+    """The energy counter, or why there is none."""
+
+    joules: float | None
+    problem: str | None = None
+    flags: tuple[QualityFlag, ...] = ()
+
+
+def read_counter(device: Gpu | None, absence: str | None) -> CounterReading:
+    """Return the counter; `absence` says why there is no device."""
+    if device is None:
+        return CounterReading(joules=None, problem=absence or "the GPU is gone")
+    try:
+        return CounterReading(joules=device.energy_joules())
+    except DeviceNotSupported as error:
+        return CounterReading(joules=None, problem=str(error), flags=(QualityFlag.COUNTER_UNSUPPORTED,))
+    except DevicePermissionDenied as error:
+        return CounterReading(joules=None, problem=str(error), flags=(QualityFlag.NO_PERMISSION,))
+    except DeviceError as error:
+        return CounterReading(joules=None, problem=str(error))

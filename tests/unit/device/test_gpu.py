@@ -5,7 +5,7 @@ import pytest
 from node_bench import Clock, FakeGpu
 
 from slurm_energy.device import nvml
-from slurm_energy.device.knobs import SavedSettings, lock_clock, restore_settings, save_settings
+from slurm_energy.device.gpu import SavedSettings, lock_clock, restore_settings, save_settings
 from slurm_energy.domain.energy import QualityFlag
 from slurm_energy.errors import DeviceError, DeviceNotSupported, DevicePermissionDenied
 

@@ -1,27 +1,35 @@
-"""The order of a node's GPUs as slurm.conf and gres.conf state it: the second way, beside slurmd's own list.
+"""The GPUs of this node in Slurm's order, learned in two ways: `slurmd -G`, and what slurm.conf and gres.conf state.
 
-What slurmd does with the two files (gres.c, `gres_g_node_config_load`), as far as File= states the devices: lines that
+slurmd is the program that counts, reading the files that it reads; with -f it asks no controller, and it takes some
+milliseconds, or what detecting the GPUs takes.
+
+What it does with the two files (gres.c, `gres_g_node_config_load`), as far as File= states the devices: lines that
 begin with Name come before lines that begin with NodeName, then each type of the node's Gres= in slurm.conf takes its
 records in turn. Whatever is not understood here makes the order unknown, never another order.
 """
 
 import hashlib
+import os
 import re
+import subprocess
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import islice
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from slurm_energy.node.gpu_order import SlurmGpu
+from slurm_energy.domain.ids import expand_hostlist
+from slurm_energy.errors import ValueRangeError
+from slurm_energy.node.gpu_order import GpuOrder, SlurmGpu, order_files, shown
+from slurm_energy.slurm.conf_file import ConfFiles, line_pairs
 
 MAX_FILES = 4096
-MAX_CONF_BYTES = 16_777_216
-MAX_INCLUDES = 64
-
-_PAIR = re.compile(r"([A-Za-z0-9_.]+)\s*[-+*/]?=\s*(\"[^\"]*\"|\S+)")
 _SHARING = frozenset({"shard", "mps"})
 _COUNT = re.compile(r"([0-9]+)([kmgtpKMGTP]?)\Z")
 _MULTIPLIERS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40, "p": 1 << 50}
+BY_SLURMD = "slurmd -G"
+BY_FILES = "gres.conf"
+SYSTEM_PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
+_GRES = re.compile(r"Gres Name=(\S+) Type=(.*?) Count=([0-9]+) (?:.*?\bFile=(\S+))?")
+_LONGEST = 1_048_576
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,54 +69,29 @@ class ConfiguredRecords:
     shares_gpus: bool = False
 
 
-@dataclass(slots=True)
-class _Reading:
-    """The files as they are read."""
-
-    folder: Path
-    files: list[Path] = field(default_factory=list)
-
-    def lines(self, path: Path) -> list[str]:
-        """Return the logical lines, with those of included files in place of their Include line.
-
-        Raises:
-            OSError: a file cannot be read.
-        """
-        self.files.append(path)
-        if len(self.files) > MAX_INCLUDES:
-            raise OSError(f"more than {MAX_INCLUDES} files are included")
-        with path.open("rb") as file:
-            content = file.read(MAX_CONF_BYTES)
-        lines: list[str] = []
-        for line in _logical_lines(content.decode("utf-8", "replace")):
-            words = line.split(None, 1)
-            if len(words) == 2 and words[0].lower() == "include":
-                named = Path(words[1].strip().strip('"'))
-                lines += self.lines(named if named.is_absolute() else self.folder / named)
-            elif words:
-                lines.append(line)
-        return lines
-
-
 def configured_gpus(slurm_conf: Path, node: str) -> ConfiguredGpus:
     """Return the order of the node's GPUs as the files state it."""
-    reading = _Reading(folder=slurm_conf.parent)
+    reading = ConfFiles(folder=slurm_conf.parent)
     gres_conf, detected = slurm_conf.parent / "gres.conf", slurm_conf.parent / "fake_gpus.conf"
     try:
-        asked = node_gres(reading.lines(slurm_conf), node)
+        nodes = reading.lines(slurm_conf)
         lines = reading.lines(gres_conf) if gres_conf.exists() else None
         listed = reading.lines(detected) if detected.exists() else None
     except OSError as error:
         return ConfiguredGpus(problem=f"Slurm's configuration cannot be read: {error}", files=tuple(reading.files))
     reading.files += [path for path, found in ((gres_conf, lines), (detected, listed)) if found is None]
-    stated = (
-        ConfiguredRecords(problem=f"{gres_conf} does not exist") if lines is None else _parse_gres_conf(lines, node)
-    )
+    try:
+        asked = node_gres(nodes, node)
+        stated = (
+            ConfiguredRecords(problem=f"{gres_conf} does not exist") if lines is None else parse_gres_conf(lines, node)
+        )
+    except ValueRangeError as error:
+        asked, stated = None, ConfiguredRecords(problem=f"Slurm's configuration is not understood: {error}")
     found = ConfiguredGpus(
         shares_gpus=stated.shares_gpus,
         files=tuple(reading.files),
         count=None if asked is None else sum(count for _, count in asked),
-        digest=hashlib.sha256(repr((asked, lines, listed)).encode("utf-8", "replace")).hexdigest(),
+        digest=hashlib.sha256(repr((asked, stated.problem, lines, listed)).encode("utf-8", "replace")).hexdigest(),
     )
     if listed is not None:
         return replace(found, problem=f"slurmd reads its GPUs from {detected}")
@@ -119,24 +102,24 @@ def configured_gpus(slurm_conf: Path, node: str) -> ConfiguredGpus:
     return replace(found, gpus=_merge(stated.records, asked))
 
 
-def parse_gres_conf(text: str, node: str) -> ConfiguredRecords:
-    """Return what a gres.conf without Include lines says of the node."""
-    return _parse_gres_conf(list(_logical_lines(text)), node)
+def parse_gres_conf(lines: Sequence[str], node: str) -> ConfiguredRecords:
+    """Return what gres.conf, included files in place, says of the node.
 
-
-def _parse_gres_conf(lines: Sequence[str], node: str) -> ConfiguredRecords:
+    Raises:
+        ValueRangeError: a list of nodes or files is malformed.
+    """
     by_name: list[_Record] = []
     by_node: list[_Record] = []
     shares, problem, detect_all, detect_here = False, "", "", ""
     for line in lines:
         if not line.strip():
             continue
-        pairs = _pairs(line)
+        pairs = line_pairs(line)
         if not pairs:
             problem = problem or f"a line of gres.conf is not understood: {line.strip()[:80]!r}"
             continue
         first, fields = pairs[0][0], dict(reversed(pairs))
-        if first == "nodename" and node not in set(islice(expand_hostlist(fields["nodename"]), MAX_FILES * 16)):
+        if first == "nodename" and node not in expand_hostlist(fields["nodename"]):
             continue
         if first == "autodetect":
             detect_all = fields["autodetect"].lower()
@@ -164,16 +147,19 @@ def node_gres(lines: Sequence[str], node: str) -> tuple[tuple[str | None, int], 
     """Return types and counts of Gres=gpu... of the node in slurm.conf, in their order.
 
     None when no line, or more than one, names the node.
+
+    Raises:
+        ValueRangeError: a list of nodes is malformed.
     """
     default, found = "", []
     for line in lines:
-        pairs = _pairs(line)
+        pairs = line_pairs(line)
         if not pairs or pairs[0][0] != "nodename":
             continue
         fields = dict(reversed(pairs))
         if fields["nodename"].lower() == "default":
             default = fields.get("gres", default)
-        elif node in set(islice(expand_hostlist(fields["nodename"]), MAX_FILES * 16)):
+        elif node in expand_hostlist(fields["nodename"]):
             found.append(fields.get("gres", default))
     return _gpu_counts(found[0]) if len(found) == 1 else None
 
@@ -216,43 +202,10 @@ def _merge(records: Sequence[_Record], asked: Sequence[tuple[str | None, int]]) 
 def _record(fields: dict[str, str]) -> _Record:
     gpu_type = fields.get("type")
     if "multiplefiles" in fields:  # one device (a MIG slice) made of several files; the first is the GPU's
-        first = tuple(islice(expand_hostlist(fields["multiplefiles"]), 1))
+        first = expand_hostlist(fields["multiplefiles"])[:1]
         return _Record(gpu_type=gpu_type, files=first, count=1, is_slice=True)
-    files = tuple(islice(expand_hostlist(fields.get("file") or fields.get("files") or ""), MAX_FILES))
+    files = expand_hostlist(fields.get("file") or fields.get("files") or "")[:MAX_FILES]
     return _Record(gpu_type=gpu_type, files=files, count=len(files) or 1)
-
-
-def expand_hostlist(text: str) -> Iterator[str]:
-    """Yield the names of a Slurm list such as `n[1-3,07],/dev/nvidia[0-3]`; zero padding is kept."""
-    for item in _split_outside(text, "[", "]"):
-        head, bracket, rest = item.partition("[")
-        if not bracket:
-            if item:
-                yield item
-            continue
-        inside, _, tail = rest.partition("]")
-        for number in _expand_numbers(inside):
-            for ending in expand_hostlist(tail) if tail else ("",):
-                yield f"{head}{number}{ending}"
-
-
-def _logical_lines(text: str) -> Iterator[str]:
-    joined = ""
-    for raw in text.splitlines():
-        line = re.split(r"(?<!\\)#", raw, maxsplit=1)[0].rstrip()
-        if line.endswith("\\"):
-            joined += line[:-1] + " "
-            continue
-        yield joined + line
-        joined = ""
-    if joined:
-        yield joined
-
-
-def _pairs(line: str) -> list[tuple[str, str]]:
-    """Return the line's keys, in lower case, and values, in their order; nothing when it has other words."""
-    pairs = [(match[1].lower(), match[2].strip('"')) for match in _PAIR.finditer(line)]
-    return pairs if not _PAIR.sub("", line).strip() else []
 
 
 def _split_outside(text: str, opening: str, closing: str) -> Iterator[str]:
@@ -269,11 +222,89 @@ def _split_outside(text: str, opening: str, closing: str) -> Iterator[str]:
     yield item
 
 
-def _expand_numbers(text: str) -> Iterator[str]:
-    for part in text.split(","):
-        first, dash, last = part.partition("-")
-        if not dash:
-            yield part
-        elif first.isdecimal() and last.isdecimal() and len(last) < 10:
-            for number in range(int(first), int(last) + 1):
-                yield f"{number:0{len(first)}d}"
+def ask_slurmd(places: Sequence[str], conf: Path, node: str, limit_seconds: float) -> GpuOrder:
+    """Return the order that slurmd prints, or why it prints none.
+
+    Args:
+        places: Where the program may be.
+        conf: Its slurm.conf.
+        node: The node's name.
+        limit_seconds: How long it may take.
+    """
+    program = next((place for place in places if os.access(place, os.X_OK)), None)
+    if program is None:
+        return GpuOrder(problem=f"slurmd is in none of {', '.join(places)}")
+    try:
+        return parse_slurmd(_run(program, conf, node, limit_seconds))
+    except ValueRangeError as error:
+        return GpuOrder(problem=f"{program} -G: {error}")
+    except subprocess.TimeoutExpired:
+        return GpuOrder(problem=f"{program} -G did not answer within {limit_seconds:g} s")
+    except (OSError, subprocess.SubprocessError) as error:
+        return GpuOrder(problem=f"{program} -G failed: {error}")
+
+
+def parse_slurmd(text: str) -> GpuOrder:
+    """Return the order that `slurmd -G` printed."""
+    gpus: list[SlurmGpu] = []
+    shares = False
+    for line in text.splitlines():
+        match = _GRES.search(line)
+        if match is None:
+            continue
+        name, gpu_type, count = match[1].lower(), match[2], int(match[3])
+        shares = shares or (name in {"shard", "mps"} and count > 0)
+        if name != "gpu" or count == 0:
+            continue
+        files = expand_hostlist(match[4] or "")[:MAX_FILES]
+        if not files or (count != len(files) and count != 1):
+            return GpuOrder(problem=f"slurmd -G names {len(files)} files for {count} GPUs", shares_gpus=shares)
+        is_slice = len(files) > count  # MultipleFiles=: one device of several files, the board's first
+        known = None if gpu_type in {"", "(null)"} else gpu_type
+        used = files[:1] if is_slice else files
+        gpus += (SlurmGpu(gpu_type=known, device_file=file, is_slice=is_slice) for file in used)
+    if not gpus:
+        return GpuOrder(problem="slurmd -G names no GPU of this node", shares_gpus=shares)
+    return GpuOrder(gpus=tuple(gpus), ways=(BY_SLURMD,), shares_gpus=shares)
+
+
+def agreed_order(counted: GpuOrder, stated: ConfiguredGpus) -> GpuOrder:
+    """Return slurmd's order, unless the files state another one; their order alone proves nothing."""
+    found = replace(counted, stated=stated.gpus, shares_gpus=counted.shares_gpus or stated.shares_gpus)
+    if counted.problem:
+        return found
+    if stated.count is not None and len(counted.gpus) != stated.count:
+        # What was asked from within a job's cgroup detects the job's GPUs only.
+        return replace(found, problem=f"slurmd -G counts {len(counted.gpus)} GPUs, Gres= in slurm.conf {stated.count}")
+    if stated.gpus is None:
+        return found
+    if order_files(counted.gpus) == order_files(stated.gpus):
+        return replace(found, ways=(*found.ways, BY_FILES))
+    problem = f"slurmd -G counts {shown(counted.gpus)}, slurm.conf and gres.conf state {shown(stated.gpus)}"
+    return replace(found, problem=problem)
+
+
+def _run(program: str, conf: Path, node: str, limit_seconds: float) -> str:
+    # It must be called slurmd to know itself, and Debian's file is slurmd-wlm. -v: SlurmdDebug must hide nothing.
+    command = ["slurmd", "-G", "-v", "-N", node, "-f", str(conf)]
+    environment = {
+        "PATH": SYSTEM_PATH,
+        "LC_ALL": "C",
+        "SLURM_CONF": str(conf),
+        # 22.05 moves a slurmd that systemd did not start into the cgroup of the steps; this one only prints.
+        "INVOCATION_ID": "0" * 32,
+    }
+    done = subprocess.run(
+        command,
+        executable=program,
+        capture_output=True,
+        timeout=limit_seconds,
+        check=False,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+    )
+    text = (done.stdout + b"\n" + done.stderr)[:_LONGEST].decode("utf-8", "replace")
+    if done.returncode != 0:
+        said = (text.strip().splitlines() or ["nothing was said"])[-1]
+        raise OSError(f"exit code {done.returncode}: {said[:200]}")
+    return text

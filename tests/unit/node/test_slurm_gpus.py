@@ -2,7 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from slurm_energy.node.gres_conf import configured_gpus, expand_hostlist, node_gres, parse_gres_conf
+from slurm_energy.node.slurm_gpus import configured_gpus, node_gres, parse_gres_conf
+from slurm_energy.slurm.conf_file import logical_lines
 
 GRES = r"""
 # site
@@ -32,18 +33,18 @@ def files(folder: Path, gres_conf: str, gres: str = "gpu:4") -> tuple[str, ...] 
 
 def test_lines_of_this_node_are_read_in_order() -> None:
     def of(node: str) -> list[str]:
-        return [file for record in parse_gres_conf(GRES, node).records for file in record.files]
+        return [file for record in parse_gres_conf(list(logical_lines(GRES)), node).records for file in record.files]
 
     assert of("n1") == ["/dev/nvidia0", "/dev/nvidia1", "/dev/nvidia7", "/dev/nvidia5"]
     assert of("x7") == ["/dev/nvidia0", "/dev/nvidia1"]
     assert of("n02") == ["/dev/nvidia9"]
     assert of("m1") == ["/dev/nvidia3"]
-    assert "no GPU of node other" in parse_gres_conf(GRES, "other").problem
+    assert "no GPU of node other" in parse_gres_conf(list(logical_lines(GRES)), "other").problem
 
 
 def test_gres_conf_tells_whether_gpus_are_shared() -> None:
-    assert parse_gres_conf(GRES, "n2").shares_gpus
-    assert not parse_gres_conf(GRES, "n1").shares_gpus
+    assert parse_gres_conf(list(logical_lines(GRES)), "n2").shares_gpus
+    assert not parse_gres_conf(list(logical_lines(GRES)), "n1").shares_gpus
 
 
 def test_types_come_in_the_order_of_slurm_conf(tmp_path: Path) -> None:
@@ -121,22 +122,8 @@ def test_gres_of_a_node_in_slurm_conf(lines: list[str], counts: object) -> None:
     assert node_gres(lines, "n1") == counts
 
 
-@pytest.mark.parametrize(
-    ("text", "names"),
-    [
-        ("n[1-3]", ["n1", "n2", "n3"]),
-        ("n[08-10],m", ["n08", "n09", "n10", "m"]),
-        ("r[1-2]n[1,3]", ["r1n1", "r1n3", "r2n1", "r2n3"]),
-        ("n[1", ["n1"]),
-        ("", []),
-        ("n[9-1]", []),
-    ],
-)
-def test_hostlist(text: str, names: list[str]) -> None:
-    assert list(expand_hostlist(text)) == names
-
-
-def test_enormous_range_ends() -> None:
-    text = "NodeName=n[0-999999999] Name=gpu File=/dev/nvidia[0-999999999]\n"
-    (record,) = parse_gres_conf(text, "n5").records
-    assert len(record.files) == 4096
+@pytest.mark.parametrize("files", ["/dev/nvidia[0-999999999]", "/dev/nvidia[0", "/dev/nvidia[a-b]"])
+def test_list_that_is_endless_or_malformed_makes_the_order_unknown(tmp_path: Path, files: str) -> None:
+    found = configured_gpus(write(tmp_path, f"Name=gpu File={files}\n"), "n1")
+    assert found.gpus is None and "not understood: node list" in found.problem
+    assert tmp_path / "gres.conf" in found.files

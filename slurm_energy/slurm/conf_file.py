@@ -1,0 +1,71 @@
+"""Slurm's configuration files as its daemons read them: logical lines, Include, and pairs of key and value."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+MAX_CONF_BYTES = 16_777_216
+MAX_INCLUDES = 64
+
+_PAIR = re.compile(r"([A-Za-z0-9_.]+)\s*[-+*/]?=\s*(\"[^\"]*\"|\S+)")
+
+
+@dataclass(slots=True)
+class ConfFiles:
+    """Slurm's configuration files as they are read."""
+
+    folder: Path
+    """The folder of slurm.conf, where Slurm looks for included files of relative name."""
+    files: list[Path] = field(default_factory=list)
+    """Every file that was read or looked for."""
+
+    def lines(self, path: Path, *, missing_ok: bool = False) -> list[str]:
+        """Return the logical lines, with those of included files in place of their Include line.
+
+        Args:
+            path: The file.
+            missing_ok: Whether a file that cannot be read has no lines, instead of raising.
+
+        Raises:
+            OSError: a file cannot be read.
+        """
+        self.files.append(path)
+        if len(self.files) > MAX_INCLUDES:
+            raise OSError(f"more than {MAX_INCLUDES} files are included")
+        try:
+            with path.open("rb") as file:
+                content = file.read(MAX_CONF_BYTES)
+        except OSError:
+            if missing_ok:
+                return []
+            raise
+        lines: list[str] = []
+        for line in logical_lines(content.decode("utf-8", "replace")):
+            words = line.split(None, 1)
+            if len(words) == 2 and words[0].lower() == "include":
+                named = Path(words[1].strip().strip('"'))
+                lines += self.lines(named if named.is_absolute() else self.folder / named, missing_ok=missing_ok)
+            elif words:
+                lines.append(line)
+        return lines
+
+
+def logical_lines(text: str) -> Iterator[str]:
+    """Yield the lines without comments, those that end with a backslash joined."""
+    joined = ""
+    for raw in text.splitlines():
+        line = re.split(r"(?<!\\)#", raw, maxsplit=1)[0].rstrip()
+        if line.endswith("\\"):
+            joined += line[:-1] + " "
+            continue
+        yield joined + line
+        joined = ""
+    if joined:
+        yield joined
+
+
+def line_pairs(line: str) -> list[tuple[str, str]]:
+    """Return the line's keys, in lower case, and values, in their order; nothing when it has other words."""
+    pairs = [(match[1].lower(), match[2].strip('"')) for match in _PAIR.finditer(line)]
+    return pairs if not _PAIR.sub("", line).strip() else []
