@@ -19,6 +19,8 @@ from slurm_energy.policy.gnn.configuration import NetworkConfig
 from slurm_energy.policy.gnn.network import create_network
 from slurm_energy.policy.gnn.priced_serving import PricedPolicy
 
+COEFFICIENT_READERS = ("coefficients", "mig", "saturation")
+FITTING = {"click", "numpy", "rich", "scipy"}
 TORCH = {"safetensors", "torch", "torch_geometric"}
 LIGHT = {
     "daemon.app": TORCH,
@@ -29,6 +31,7 @@ LIGHT = {
     "cli.main": TORCH,
     "domain.report": {"sqlalchemy"},
     "energy_model.catalog": {"json", "numpy", "pathlib", "scipy", "torch"},
+    **{f"energy_model.{name}": FITTING for name in COEFFICIENT_READERS},
 }
 """Module of the package, and what it must not import."""
 

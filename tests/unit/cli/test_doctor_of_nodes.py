@@ -1,6 +1,5 @@
 """The doctor's judgement of nodes and GPU types from what nodes told: each fault named with its fix, none invented."""
 
-import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from slurm_energy.cli.doctor.node_judgement import (
     NodeJudge,
     findings_of,
 )
-from slurm_energy.cli.doctor.storage_checks import ServiceUser, journal_finding, service_user
+from slurm_energy.cli.doctor.storage_checks import journal_finding
 from slurm_energy.config import parse_config
 from slurm_energy.domain.ids import ClusterName, GpuTypeName, NodeName
 from slurm_energy.domain.node_status import GpuStatus, NodeStatus, ReceivedStatus, SpoolStatus
@@ -191,27 +190,6 @@ def test_what_does_not_work_comes_first_and_every_line_but_ok_has_a_fix() -> Non
 def test_a_journal_is_a_fault_only_while_it_does_not_get_shorter(waits: list[int | None], verdict: Verdict) -> None:
     left = iter(waits)
     assert journal_finding(lambda: next(left), lambda _seconds: None).verdict is verdict
-
-
-def test_a_question_is_asked_as_the_user_and_a_failure_is_an_answer(tmp_path: Path) -> None:
-    me = ServiceUser(name="me", user_id=os.geteuid(), group_id=os.getegid())
-    assert me.ask(lambda: "") == ""
-    assert me.ask(lambda: f"uid {os.geteuid()}") == f"uid {os.geteuid()}"
-    assert me.ask((tmp_path / "none").read_text) == f"{tmp_path}/none: No such file or directory"
-    assert me.ask(lambda: str(1 // 0)) == "ZeroDivisionError: integer division or modulo by zero"
-    assert service_user("no-such-user") is None and service_user("99999999999999999999") is None
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
-def test_root_asks_as_the_services_user_what_that_user_may_open(tmp_path: Path) -> None:
-    secret = tmp_path / "secret"
-    secret.write_text("x")
-    secret.chmod(0o600)
-    nobody = service_user("nobody")
-    assert nobody is not None
-    assert nobody.ask(lambda: f"{os.geteuid()} {os.getgroups()}") == f"{nobody.user_id} [{nobody.group_id}]"
-    assert "Permission denied" in nobody.ask(secret.read_text)
-    assert os.geteuid() == 0 and secret.read_text() == "x"
 
 
 def test_a_hook_whose_interpreter_is_gone_or_that_is_not_executable_is_a_problem(tmp_path: Path) -> None:

@@ -445,20 +445,6 @@ def test_reports_go_to_every_controller_in_slurms_order(tmp_path: Path) -> None:
     assert with_site_facts(Config(), conf).node.daemon_address == "one:8470,two.example:8470"
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
-def test_an_edited_file_and_its_copy_stay_their_owners_and_closed_to_others(tmp_path: Path) -> None:
-    path = tmp_path / "slurm.conf"
-    path.write_text("ClusterName=lab\n")
-    path.chmod(0o640)
-    os.chown(path, 64030, 64031)
-    planned = PlannedFile(path=Path("/slurm.conf"), content=b"ClusterName=lab\nX=1\n", mode=0o640)
-    backup = write(file_change(tmp_path, planned), 0.0)
-    assert backup is not None
-    for written in (path, backup):
-        found = written.stat()
-        assert (found.st_uid, found.st_gid, found.st_mode & 0o777) == (64030, 64031, 0o640)
-
-
 def test_settings_that_hold_a_password_stay_closed(tmp_path: Path) -> None:
     settings = tmp_path / "etc/slurm-energy/slurm-energy.toml"
     settings.parent.mkdir(parents=True)

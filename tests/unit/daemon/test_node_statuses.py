@@ -106,10 +106,10 @@ def turned_away(directory: Path) -> dict[str, Any]:
 
 def test_who_was_turned_away_is_named_until_he_is_let_in_and_strangers_fill_nothing(tmp_path: Path) -> None:
     statuses = NodeStatuses(tmp_path)
-    for number in range(10_000):
+    for number in range(1_000):
         statuses.turn_away(f"10.0.{number // 256}.{number % 256}", "bad credential" * 100, NOW + number)
     found = turned_away(tmp_path)
     assert len(found) == reports.MAX_TURNED_AWAY
-    assert found["10.0.39.11"]["at_seconds"] == NOW + 9995
-    statuses.let_in("10.0.39.11", NOW + 10_000)
-    assert "10.0.39.11" not in turned_away(tmp_path)
+    assert found["10.0.3.227"]["at_seconds"] == NOW + 995
+    statuses.let_in("10.0.3.227", NOW + 1_000)
+    assert "10.0.3.227" not in turned_away(tmp_path)

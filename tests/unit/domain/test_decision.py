@@ -10,7 +10,8 @@ from slurm_energy.domain.job import EnergyMode, EnergyOptions, GpuDemand
 from slurm_energy.errors import ValueRangeError
 
 ids = st.text("0123456789abcdefghijklmnopqrstuvwxyz", min_size=8, max_size=32).map(DecisionId)
-types = st.from_regex(r"\A[a-z0-9][a-z0-9._-]{0,20}\Z").map(GpuTypeName)
+first, later = "abcdefghijklmnopqrstuvwxyz0123456789", "abcdefghijklmnopqrstuvwxyz0123456789._-"
+types = st.builds(lambda head, tail: GpuTypeName(head + tail), st.sampled_from(first), st.text(later, max_size=20))
 entries = st.builds(
     DecisionEntry,
     decision_id=ids,

@@ -69,6 +69,7 @@ def test_sweep_of_three_clocks_is_refused() -> None:
         fit_sweep(made_sweep()[:3], 1000, 500.0)
 
 
+@pytest.mark.slow
 def test_shipped_table_equals_a_fit_of_the_data_sets() -> None:
     shipped = json.loads(CURVES_PATH.read_text())["gpu_types"]
     fitted = calibrated_table(read_sweeps(MEASURED))["gpu_types"]

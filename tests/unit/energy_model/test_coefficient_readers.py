@@ -1,7 +1,5 @@
 """The coefficients that ship: what their readers answer, and what they refuse."""
 
-import subprocess
-import sys
 from typing import Any
 
 import pytest
@@ -99,11 +97,3 @@ def test_half_of_the_span_is_reached_at_the_half_size() -> None:
     rise = Rise(base=0.2, span=0.6, half_size=500.0, exponent=3.0)
     assert rise.at(500.0) == pytest.approx(0.5)
     assert rise.at(250.0, half_scale=0.5) == pytest.approx(0.5)
-
-
-def test_readers_need_neither_numpy_nor_scipy() -> None:
-    modules = ("mig", "saturation", "coefficients")
-    probe = "import sys\n" + "".join(f"import slurm_energy.energy_model.{name}\n" for name in modules)
-    probe += "sys.exit(','.join(sorted({'numpy', 'scipy', 'click', 'rich'} & set(sys.modules))) or 0)"
-    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")

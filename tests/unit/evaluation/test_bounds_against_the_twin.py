@@ -5,6 +5,7 @@ from dataclasses import replace
 from math import inf
 from random import Random
 
+import pytest
 from bounds_worlds import random_world
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -77,6 +78,7 @@ def disturbed(world: World, random: Random) -> World:
     return replace(world, failures=failures, launch_seconds=random.choice((0.0, 0.0, 5.0)))
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(seed=st.integers(0, 2**32 - 1))
 def test_no_run_is_below_its_bounds(seed: int) -> None:

@@ -25,6 +25,7 @@ from slurm_energy.twin.world import FailureRates, Outage
 SEEDS = st.integers(0, 2**32 - 1)
 
 
+@pytest.mark.slow
 @settings(max_examples=100)
 @given(seed=SEEDS, stretches=st.integers(1, 6))
 def test_no_run_of_changing_states_is_below_the_bound_for_its_work(seed: int, stretches: int) -> None:

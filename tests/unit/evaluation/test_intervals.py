@@ -29,6 +29,7 @@ def test_an_interval_holds_its_mean_and_is_the_same_each_time(count: int) -> Non
     assert estimate(values) == found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [2, 3, 5, 8, 12, 40])
 def test_intervals_cover_the_truth_about_as_often_as_they_say_with_few_seeds_too(count: int) -> None:
     random = np.random.default_rng(7)

@@ -15,6 +15,7 @@ from slurm_energy.evaluation.bounds.programme import Rows, SolverError, minimise
 magnitudes = st.integers(-4, 4)
 
 
+@pytest.mark.slow
 @given(of_x=magnitudes, of_y=magnitudes, of_work=magnitudes, of_room=magnitudes, of_cost=magnitudes)
 def test_an_optimum_and_its_prices_do_not_hang_on_the_units(
     of_x: int, of_y: int, of_work: int, of_room: int, of_cost: int
@@ -33,6 +34,7 @@ def test_an_optimum_and_its_prices_do_not_hang_on_the_units(
     assert found.most_prices.tolist() == pytest.approx([-cost / room], rel=1e-6)
 
 
+@pytest.mark.slow
 @given(of_work=magnitudes, of_room=magnitudes)
 def test_what_cannot_be_is_told_from_what_was_not_solved(of_work: int, of_room: int) -> None:
     work, room = 10.0**of_work, 10.0**of_room

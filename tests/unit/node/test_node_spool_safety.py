@@ -2,15 +2,13 @@
 
 import json
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from node_bench import Bench, entry
 
 from slurm_energy.domain.ids import JobId
-from slurm_energy.errors import SlurmEnergyError, SpoolError
-from slurm_energy.files import read_whole
+from slurm_energy.errors import SlurmEnergyError
 from slurm_energy.node.epilog import run_epilog
 from slurm_energy.node.flush import run_flush
 from slurm_energy.node.log import MAX_LOG_BYTES, append_line
@@ -40,81 +38,6 @@ def victim(tmp_path: Path) -> Path:
 def assert_untouched(victim: Path) -> None:
     status = victim.stat()
     assert (victim.read_bytes(), status.st_mode & 0o777, status.st_mtime) == (PRECIOUS, 0o644, 1.0)
-
-
-def open_to_all(spool: Spool) -> None:
-    spool.root.chmod(0o777)
-
-
-def open_to_a_group(spool: Spool) -> None:
-    (spool.root / "reports").chmod(0o770)
-
-
-def owned_by_a_user(spool: Spool) -> None:
-    os.chown(spool.root, 12_345, -1)
-
-
-def folder_owned_by_a_user(spool: Spool) -> None:
-    os.chown(spool.active, 12_345, -1)
-
-
-def folder_that_is_a_link(spool: Spool) -> None:
-    elsewhere = spool.root.parent / "elsewhere"
-    spool.active.rename(elsewhere)
-    spool.active.symlink_to(elsewhere)
-
-
-def parent_open_to_all(spool: Spool) -> None:
-    spool.root.parent.chmod(0o777)
-
-
-UNSAFE = [
-    open_to_all,
-    open_to_a_group,
-    owned_by_a_user,
-    folder_owned_by_a_user,
-    folder_that_is_a_link,
-    parent_open_to_all,
-]
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="gives files to another user")
-
-
-@needs_root
-@pytest.mark.parametrize("spoil", UNSAFE)
-def test_unsafe_spool_is_refused_by_every_hook_and_no_clock_is_set(
-    bench: Bench, spoil: Callable[[Spool], None]
-) -> None:
-    bench.spool.prepare()
-    spoil(bench.spool)
-    hook = bench.hook(7, "0", entry())
-    for run in (
-        lambda: run_prolog(bench.context(), hook),
-        lambda: run_epilog(bench.context(), hook),
-        lambda: run_repair(bench.context(), everything=True),
-        lambda: run_flush(bench.context()),
-    ):
-        with pytest.raises(SpoolError, match="is refused"):
-            run()
-    assert bench.locks() == [None] * 4
-    assert all("lock_sm_clock" not in gpu.calls for gpu in bench.gpus)
-
-
-@needs_root
-@pytest.mark.parametrize("spoil", UNSAFE)
-def test_clock_that_is_locked_when_the_spool_becomes_unsafe_comes_back(
-    bench: Bench, spoil: Callable[[Spool], None]
-) -> None:
-    run_prolog(bench.context(), bench.hook(7, "0,1", entry()))
-    run_prolog(bench.context(), bench.hook(8, "2", entry()))
-    bench.live = frozenset({JobId(8)})
-    spoil(bench.spool)
-    with pytest.raises(SpoolError, match="is refused"):
-        run_epilog(bench.context(), bench.hook(7, "0,1"))
-    assert bench.locks() == [None, None, (210, 1275), None]
-    bench.live = frozenset()
-    with pytest.raises(SpoolError, match="is refused"):
-        run_repair(bench.context(), everything=False)
-    assert bench.locks() == [None] * 4
 
 
 def test_new_spool_is_open_to_root_alone_whatever_the_umask(tmp_path: Path) -> None:
@@ -179,15 +102,6 @@ def test_link_among_the_reports_is_put_aside_and_never_sent(bench: Bench, victim
     assert bench.spool.waiting_reports() == (report,)
     assert (bench.spool.rejected / "0-0-0.000.json").is_symlink()
     assert victim.exists()
-
-
-def test_file_of_another_user_is_not_read(tmp_path: Path) -> None:
-    if os.geteuid() != 0:
-        pytest.skip("gives files to another user")
-    (tmp_path / "file").write_text("{}")
-    os.chown(tmp_path / "file", 12_345, -1)
-    with pytest.raises(SpoolError, match="belongs to user 12345"):
-        read_whole(tmp_path / "file")
 
 
 def test_second_record_is_refused_where_others_can_write_and_the_lock_is_set_all_the_same(bench: Bench) -> None:

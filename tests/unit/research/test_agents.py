@@ -106,6 +106,7 @@ def test_an_imitation_that_was_broken_off_begins_anew(trainings: Trainings) -> N
     assert trainings.of(TEACHER) == [("output", TEACHER.name)]
 
 
+@pytest.mark.slow
 def test_the_command_trains_and_writes_a_page_with_the_agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(agents, "AGENTS", (replace(TEACHER, label="tiny"),))
     monkeypatch.setattr(

@@ -254,6 +254,7 @@ def test_sections_and_cases_are_chosen_by_key() -> None:
         selected_sections(SECTIONS, ["nothing"])
 
 
+@pytest.mark.slow
 def test_the_command_writes_page_document_and_plots_and_renders_them_again(tmp_path: Path) -> None:
     page = tmp_path / "results.md"
     command = ["--write", str(page), "--workers", "1"]

@@ -86,6 +86,7 @@ def few_steps(network: HierarchicalNetwork, seed: int = 1, **changes: Any) -> li
     return run_episode(network, replace(FEW, **changes), seed, torch.Generator().manual_seed(seed))
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_a_toy_cluster_with_a_known_optimum_is_learned() -> None:
     episodes = EpisodeSettings(
@@ -104,6 +105,7 @@ def test_a_toy_cluster_with_a_known_optimum_is_learned() -> None:
     assert active_joules(run(TOY, test, create_rule("masked-random"))) > 1.15 * optimum
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_one_network_serves_jobs_to_which_time_is_worth_more_and_those_to_which_energy_is() -> None:
     episodes = EpisodeSettings(

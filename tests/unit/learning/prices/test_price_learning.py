@@ -94,6 +94,7 @@ def joules(outcome: Outcome) -> float:
     return float(outcome.total_joules)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_a_toy_cluster_with_a_known_optimum_is_learned() -> None:
     test = jobs(seed=5)
@@ -113,6 +114,7 @@ def test_an_untrained_network_does_what_the_rule_does() -> None:
     assert list(rule.place) == list(network.place)
 
 
+@pytest.mark.slow
 def test_one_seed_gives_one_training() -> None:
     (first, costs), (second, same) = rounds(2), rounds(2)
     assert costs == same
