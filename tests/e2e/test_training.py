@@ -17,7 +17,7 @@ from slurm_energy.policy.gnn.checkpoint import read_checkpoint
 
 pytestmark = pytest.mark.lab
 
-ROUNDS = 12
+ROUNDS = 6
 CONFIG = f"""
 [training]
 algorithm = "chsac"
