@@ -17,7 +17,7 @@ from slurm_energy.reporting.templates import render
 
 pytestmark = pytest.mark.lab
 
-ROUNDS = 12
+ROUNDS = 6
 CONFIG = f"""
 [training]
 algorithm = "chsac"

@@ -18,6 +18,8 @@ from slurm_energy.wire.client import exchange
 from slurm_energy.wire.codec import Message
 
 KEY = "0123456789abcdef0123456789abcdef"
+DATABASE_SECONDS = 60.0
+"""Until a daemon that has just started has opened its database; a busy machine takes its time."""
 STOP_SECONDS = 45.0
 """As in the unit file: what has not ended by then is killed."""
 
@@ -171,9 +173,13 @@ class RunningDaemon:
 
     def query(self, what: str, **fields: str) -> Any:
         """Return the JSON document of a query."""
-        reply = self.ask("query", {"what": what, **fields}, 30.0)
-        assert reply.verb == "ok", reply
-        return json.loads(reply.fields["json"])
+        end = time.monotonic() + DATABASE_SECONDS
+        while True:
+            reply = self.ask("query", {"what": what, **fields}, 30.0)
+            if reply.verb == "ok":
+                return json.loads(reply.fields["json"])
+            assert "is being opened" in reply.fields.get("reason", "") and time.monotonic() < end, reply
+            time.sleep(0.05)
 
     def stop(self) -> int:
         """Stop it as systemd does, and return its exit code."""

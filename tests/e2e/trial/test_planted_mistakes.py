@@ -30,6 +30,13 @@ PARTITIONS = (
     PartitionSpec(name="a40", nodes=1, gpus_per_node=2),
 )
 DOCTOR_SECONDS = 90.0
+_TELL = (
+    "import os, sys; from slurm_energy.node import main\n"
+    "for node in sys.argv[1:]:\n"
+    "    os.environ['SLURMD_NODENAME'] = node\n"
+    "    for verb in ('repair', 'flush'): main.run([verb, '--node', node])\n"
+)
+"""The two hooks of the timers on several nodes, from one process."""
 _DOCTOR = (
     "import sys; from slurm_energy.cli.doctor import cluster_checks; from slurm_energy.cli.main import main; "
     "cluster_checks.FIRST_WORDS_SECONDS = float(sys.argv[1]); sys.exit(main(sys.argv[2:]))"
@@ -67,11 +74,11 @@ class Site:
 
     def tell(self, *nodes: str) -> None:
         """Let nodes tell how they are now, due or not."""
-        for node in nodes or self.lab.spec.node_names:
+        told = nodes or self.lab.spec.node_names
+        for node in told:
             for name in ("status.sent", "status.json"):
                 (self.lab.layout.hooks_spool / node / name).unlink(missing_ok=True)
-            self.hook(node, "repair")
-            self.hook(node, "flush")
+        self.lab.run(["python3", "-I", "-c", _TELL, *told], timeout=60)
 
     def keep(self, path: Path) -> None:
         """Put a file back as it is now, with owner and mode, when the test ends."""
@@ -130,8 +137,11 @@ def running() -> Iterator[Lab]:
 def site(running: Lab) -> Iterator[Site]:
     """An installation in order: the doctor says so, before each mistake."""
     site = Site(running)
-    site.tell()
-    code, findings = site.doctor()
+    for _ in range(3):  # what was taken back is over for the daemon in a moment, later on a busy machine
+        site.tell()
+        code, findings = site.doctor()
+        if code == 0:
+            break
     assert [finding for finding in findings if finding["verdict"] not in {"ok", "skip"}] == []
     assert code == 0
     with site.undo:
