@@ -54,6 +54,8 @@ class JobOptions:
     """Of the types that can be compared."""
     room: Mapping[tuple[PartitionName, GpuTypeName], float]
     """Slowdown that a clock may still cause; a pair without one is closed."""
+    is_comparison: bool = False
+    """Whether types are weighed against each other, and not only the clocks of each."""
 
     def types(self, candidate: Candidate) -> tuple[GpuTypeName, ...]:
         """Return the types of a partition that are options; none where one of them is not: Slurm takes any of them."""
@@ -83,7 +85,10 @@ def routing_options(job: JobRequest, context: DecisionContext) -> JobOptions | N
             if left is not None:
                 room[candidate.partition.name, name] = left
     return JobOptions(
-        units=_seconds_on(rivals.fastest, job, context), work=_work(rivals.types, measure, context), room=room
+        units=_seconds_on(rivals.fastest, job, context),
+        work=_work(rivals.types, measure, context),
+        room=room,
+        is_comparison=True,
     )
 
 

@@ -73,7 +73,7 @@ class SitePlaces:
 
     def table(self, options: JobOptions, gpus: int) -> OptionTable:
         """Return the options of a job of so many GPUs by place; the same object for jobs that are alike."""
-        key = (gpus, tuple(options.room.items()), tuple(options.work.items()))
+        key = (gpus, options.is_comparison, tuple(options.room.items()), tuple(options.work.items()))
         found = self._tables.get(key)
         if found is None:
             if len(self._tables) >= _MAX_TABLES:
@@ -86,6 +86,9 @@ class SitePlaces:
 
         shape = (len(self.infos), 1, self._clocks)
         seconds, watts, free = np.full(shape, inf), np.full(shape, inf), np.zeros(shape)
+        types = {name for _, name in options.room}
+        # Beside a type whose power when free nobody has measured, that of no type is taken off: they would not compare.
+        has_free = not options.is_comparison or all(_idle_watts(name) is not None for name in types)
         for (partition, name), room in options.room.items():
             work = options.work.get(name)
             if work is None:
@@ -99,7 +102,8 @@ class SitePlaces:
                         where = index, 0, row[point.sm_clock_mhz]
                         seconds[where] = work.seconds * (1.0 + point.slowdown)
                         watts[where] = gpus * work.watts * (1.0 + point.energy_change) / (1.0 + point.slowdown)
-                free[index] = min(gpus * self.infos[index].free_watts, float(watts[index].min()))
+                if has_free:
+                    free[index] = min(gpus * self.infos[index].free_watts, float(watts[index].min()))
         return OptionTable(
             gpu_counts=(gpus,),
             seconds_per_unit=seconds,
@@ -128,9 +132,13 @@ def site_of(snapshot: ClusterSnapshot, configured: Mapping[str, str]) -> SitePla
 
 def busy_watts(name: GpuTypeName) -> float:
     """Return what a busy GPU of a type draws at its default clock beyond a free one, with the host's share of it."""
-    row = CATALOG.get(name)
-    free_watts = 0.0 if row is None else row.idle_watts or 0.0
-    return (mean_watts(name, catalogue_limit_watts(name)) - free_watts) * host_share().per_gpu_watt
+    idle_watts = _idle_watts(name) or 0.0
+    return (mean_watts(name, catalogue_limit_watts(name)) - idle_watts) * host_share().per_gpu_watt
+
+
+def _idle_watts(name: GpuTypeName | None) -> float | None:
+    row = None if name is None else CATALOG.get(name)
+    return None if row is None else row.idle_watts
 
 
 class _Fixed(NamedTuple):
@@ -154,8 +162,7 @@ def _info(place: GpuPlace, name: GpuTypeName | None, max_seconds: float) -> Plac
     where nodes are seen to sleep.
     """
     host = host_share()
-    row = None if name is None else CATALOG.get(name)
-    free_watts = 0.0 if row is None else row.idle_watts or 0.0
+    free_watts = _idle_watts(name) or 0.0
     awake_watts = place.gpus_per_node * (free_watts + host.constant_watts / _GPUS_OF_MEASURED_HOST)
     clocks = clocks_mhz(name)
     return PlaceInfo(

@@ -16,10 +16,12 @@ from slurm_energy.policy.registry import create_policy, masked_parts, policy_fau
 from slurm_energy.policy.rules.registry import rule_names
 from slurm_energy.policy.site_check import site_faults, site_notes
 from slurm_energy.policy.submission.rule_policy import RulePolicy
+from slurm_energy.policy.submission.view import SubmittedJob
 from slurm_energy.twin.job import Job, Workload
 from slurm_energy.twin.simulation import run
 from slurm_energy.twin.world_file import shipped_world
 
+WAITS = SubmittedJob(gpu_counts=(1,), submitted_seconds=0.0, estimated_units=1.0)
 OPEN = {"routing_open": True, "max_slowdown": 0.5}
 
 
@@ -154,6 +156,21 @@ def test_the_slowdown_bound_counts_what_the_gpu_type_takes_already() -> None:
     decision = decide(make_job(), policy=create_policy(config), config=config)
     assert decision.partitions is None  # the A40 would take far longer than the A100
     assert all(clock.predicted_slowdown <= 0.1 for clock in decision.clocks)
+
+
+def test_types_compare_also_where_the_power_of_one_of_them_when_free_is_not_known() -> None:
+    config = make_config(name="greedy", routing_open=True, max_slowdown=2.0, less_gpu_memory=True)
+    seen: list[ClusterView] = []
+
+    class Looker(Recorder):
+        def place(self, job: WaitingJob, view: ClusterView) -> Placement | None:
+            seen.append(view)
+            return None
+
+    decide(make_job(), policy=RulePolicy(Looker(), {}), config=config, runtime=estimate(60.0))
+    routing, landing = seen[0].options(WAITS), seen[-1].options(WAITS)
+    assert (routing.free_watts == 0.0).all(), "nobody has measured a free V100"
+    assert landing.free_watts.max() == 60.0, "the clock on an A100 is the A100's affair"
 
 
 def test_a_partition_of_several_types_is_chosen_by_its_worst() -> None:
