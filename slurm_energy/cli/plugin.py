@@ -152,15 +152,15 @@ class BeforeStart:
             found = self._look()
         if found.standing is Standing.FATAL:
             if self.keep_slurm_conf:
-                yield f"{found.says}; take energy out of JobSubmitPlugins in {conf}"
+                yield f"{found.says}; remove energy from JobSubmitPlugins in {conf}"
                 return
             for path in take_out(conf):
                 yield (
-                    f"{found.problem}: energy is taken out of JobSubmitPlugins in {path}, so that slurmctld starts; "
+                    f"{found.problem}: energy is removed from JobSubmitPlugins in {path}, so that slurmctld starts; "
                     f"jobs go through unchanged. Fix: {found.fix}"
                 )
             if self._look().standing is Standing.FATAL:
-                yield f"{found.says}, and energy could not be taken out of JobSubmitPlugins in {conf}: do it by hand"
+                yield f"{found.says}, and energy could not be removed from JobSubmitPlugins in {conf}: edit it"
             return
         yield found.says
         if found.standing is Standing.RIGHT and found.file is not None and found.file.follows:

@@ -145,7 +145,7 @@ def test_after_another_update_jobs_go_through_unchanged_until_the_plugin_is_comp
     undecided(lab, ["--energy=saver"])
     for words in (("plugin", "check"), ("status",), ("doctor",)):
         assert f"jobs go through slurmctld {here} unchanged" in command(lab, *words).stdout.replace("\n", " ")
-    assert f"compiled anew for Slurm {here}" in before_start(lab)
+    assert f"recompiled for Slurm {here}" in before_start(lab)
     lab.restart_slurmctld()
     decided(lab)
 
@@ -199,7 +199,7 @@ def test_a_kept_copy_is_put_back_where_nothing_can_be_compiled(lab: Lab, here: R
     before_start(lab)  # of a start before the update: it keeps the copy
     spoil(lab, how, here)
     without_compiler(lab)
-    assert "put back from its copy" in before_start(lab)
+    assert "restored from its copy" in before_start(lab)
     lab.restart_slurmctld()
     decided(lab)
 
@@ -228,16 +228,16 @@ def test_where_nothing_helps_energy_is_taken_out_of_the_list_and_put_back_later(
     without_compiler(lab)
 
     done = before_start(lab)
-    assert "energy is taken out of JobSubmitPlugins" in done
+    assert "energy is removed from JobSubmitPlugins" in done
     lab.restart_slurmctld()
     shown = lab.run(["scontrol", "show", "config"], check=True).stdout
     assert f"JobSubmitPlugins        = {left or '(null)'}" in shown
     undecided(lab)
     assert drained(lab) == {}
     for words in (("plugin", "check"), ("status",), ("doctor",)):
-        assert "energy was taken out of JobSubmitPlugins" in command(lab, *words).stdout.replace("\n", " ")
+        assert "energy was removed from JobSubmitPlugins" in command(lab, *words).stdout.replace("\n", " ")
     # Nothing is lost by starts in between.
-    assert "energy is taken out" not in before_start(lab)
+    assert "energy is removed" not in before_start(lab)
     lab.restart_slurmctld()
 
     path.unlink()

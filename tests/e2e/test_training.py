@@ -106,5 +106,5 @@ def test_a_training_that_slurm_stops_is_queued_again_and_goes_on(two_nodes: Lab)
 
     said = (home / "out.txt").read_text()
     assert show_job(two_nodes, job)["JobState"] == "COMPLETED", said
-    assert f"stopped after round {len(done)} of {ROUNDS}; go on with: slurm-energy train --resume made" in said
+    assert f"stopped after round {len(done)} of {ROUNDS}; resume with: slurm-energy train --resume made" in said
     check_made(home / "made", said)

@@ -503,7 +503,7 @@ def test_a_dry_run_shows_the_decision_and_submits_nothing(
     assert (result.returncode, result.stderr) == (0, b"")
     assert result.stdout.decode().splitlines() == [
         "Dry run of x\\x0a\\x1b[31m: nothing was submitted.",
-        f"  would be said: {LINE}",
+        f"  message:       {LINE}",
         "  asked for:     8 GPUs, 60 min at most",
         "  partition:     as you or Slurm choose",
         "  clock:         a100-sxm4-80gb at 1275 of 1410 MHz (about 13 % less energy, 5 % longer)",

@@ -81,7 +81,7 @@ def test_a_release_in_a_new_folder_gets_the_plugin_from_its_copy(host: Host, lib
     found = check_plugin(host.config, os.environ, slurmctld=host.program)
     assert found is not None
     assert (found.standing, found.places) == (Standing.FATAL, (host.plugins,))
-    assert "put back from its copy" in host.before_start()
+    assert "restored from its copy" in host.before_start()
     assert (host.plugins / JOB_SUBMIT_PLUGIN).read_bytes() == library.read_bytes()
     assert host.conf.read_text() == "JobSubmitPlugins=lua,energy\n"
 
@@ -90,7 +90,7 @@ def test_a_folder_that_cannot_be_written_has_energy_taken_out_of_the_list(host: 
     shutil.rmtree(host.plugins)  # so that nothing can be written there, even by root
     host.plugins.write_text("")
     said = host.before_start()
-    assert "energy is taken out of JobSubmitPlugins" in said
+    assert "energy is removed from JobSubmitPlugins" in said
     assert "JobSubmitPlugins=lua\n" in host.conf.read_text()
     host.plugins.unlink()
     host.plugins.mkdir()
@@ -131,7 +131,7 @@ def test_a_plugin_for_another_kind_of_machine_would_stop_slurmctld(host: Host, l
     found = check_plugin(host.config, os.environ, slurmctld=host.program)
     assert found is not None
     assert (found.standing, found.loads) == (Standing.FATAL, False)
-    assert "another kind of machine" in found.says
+    assert "another processor architecture" in found.says
 
 
 def test_the_second_folder_of_plugin_dir_counts_when_the_first_has_a_bad_file(host: Host, library: Path) -> None:

@@ -28,7 +28,7 @@ _DELIVERY_FIXES = {
     "Expired credential": "the clocks differ: set up chrony or another NTP client on the node and on the controller",
     "Rewound credential": "the clocks differ: set up chrony or another NTP client on the node and on the controller",
     "do the clocks agree": "the clocks differ: set up chrony or another NTP client on the node and on the controller",
-    "Replayed credential": "the network sent it twice: nothing, unless it comes again",
+    "Replayed credential": "the network sent it twice: nothing to do, unless it repeats",
     "signature is wrong": "the report keys differ: the same node.hmac_key_path file on node and controller",
     "this site uses": "the same node.authentication in slurm-energy.toml on node and controller",
     "comes from uid": "slurm-energy-hook flush must run as root: slurm-energy install --role node",
@@ -62,7 +62,7 @@ def _socket(situation: HostFacts) -> Iterator[Finding]:
         yield fail("socket", f"{path}: {error.strerror}", START)
         return
     if not stat.S_ISSOCK(status.st_mode):
-        yield fail("socket", f"{path} is no socket", f"move it away, then {START}")
+        yield fail("socket", f"{path} is not a socket", f"move it away, then {START}")
         return
     if status.st_mode & 0o666 != 0o666:
         text = f"{path} has mode {stat.S_IMODE(status.st_mode):04o}"
@@ -259,7 +259,7 @@ def _authentication(situation: HostFacts) -> Finding:
 
 
 def _delivery(situation: HostFacts) -> Finding:
-    """Return whether the daemon takes what this node sends: the one test of key, clock and address together."""
+    """Return whether the daemon accepts the messages of this node: the one test of key, clock and address together."""
     subject = "delivery"
     if os.geteuid() != 0:
         return skip(subject, "only root may send as the hooks do", AS_ROOT)
@@ -270,8 +270,8 @@ def _delivery(situation: HostFacts) -> Finding:
     try:
         deliver_status(situation.environment)
     except SlurmEnergyError as error:
-        return fail(subject, f"the daemon took nothing from here: {error}", delivery_fix(str(error)))
-    return ok(subject, "the daemon takes what this node sends")
+        return fail(subject, f"the daemon did not accept a message from this host: {error}", delivery_fix(str(error)))
+    return ok(subject, "the daemon accepts the messages of this node")
 
 
 def delivery_fix(reason: str) -> str:

@@ -68,7 +68,7 @@ class NodeJudge:
         skew = received.clock_skew_seconds
         if abs(skew) > MAX_SKEW_SECONDS:
             text = f"{abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} the controller"
-            yield CLOCKS, Verdict.FAIL, text, "set up chrony or another NTP client there and on the controller"
+            yield CLOCKS, Verdict.FAIL, text, "run chrony or another NTP client there and on the controller"
 
     def _versions(self, status: NodeStatus) -> Iterator[tuple[str, Verdict, str, str]]:
         if status.hook_version != self.version:
@@ -93,7 +93,7 @@ class NodeJudge:
     def _repair(self, status: NodeStatus) -> Iterator[tuple[str, Verdict, str, str]]:
         timer = "systemctl enable --now slurm-energy-repair.timer there"
         if status.repaired_at_seconds is None:
-            yield REPAIRS, Verdict.FAIL, "no repair has run: clocks that a cut-off epilog left would stay", timer
+            yield REPAIRS, Verdict.FAIL, "no repair has run: clocks that an interrupted epilog left would stay", timer
             return
         age = status.sent_at_seconds - status.repaired_at_seconds
         if age > MAX_REPAIR_AGE_SECONDS:
@@ -119,7 +119,7 @@ def _spool(spool: SpoolStatus) -> Iterator[tuple[str, Verdict, str, str]]:
         yield SPOOLS, Verdict.FAIL, text, "make room there, or set node.spool_directory to another disk"
     if spool.oldest_waiting_seconds is not None and spool.oldest_waiting_seconds > MAX_WAITING_SECONDS:
         text = f"{spool.waiting_reports} reports wait, the oldest {spool.oldest_waiting_seconds / 3600.0:.1f} h"
-        yield SPOOLS, Verdict.FAIL, text, "slurm-energy-hook flush (as root, there) says why they do not go"
+        yield SPOOLS, Verdict.FAIL, text, "slurm-energy-hook flush (as root, there) says why they are not delivered"
     if spool.rejected_files:
         text = f"{spool.rejected_files} files in {where}/rejected that could not be used"
         yield SPOOLS, Verdict.WARN, text, "read them, report the fault, then delete them"

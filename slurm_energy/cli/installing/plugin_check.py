@@ -142,7 +142,7 @@ def asks_by_lua(slurm_conf: Path, root: Path = Path("/")) -> bool:
 def _unlisted(conf_path: Path, problem: str, taken_out: bool) -> tuple[Standing, str, str]:
     if not taken_out:
         return Standing.NOT_LISTED, f"JobSubmitPlugins in {conf_path} does not name energy: slurmctld does not ask", ""
-    says = f"energy was taken out of JobSubmitPlugins in {conf_path}, or slurmctld would not start"
+    says = f"energy was removed from JobSubmitPlugins in {conf_path}, or slurmctld would not start"
     if problem:
         return Standing.NOT_LISTED, f"{says}: {problem}", _REBUILD
     return Standing.NOT_LISTED, f"{says}; it is put back when slurmctld starts again", "restart slurmctld"
@@ -238,10 +238,10 @@ def _first_that_loads(
 
 def _why_not(file: PluginFile, release: Release | None, machine: int | None) -> str:
     if machine is not None and file.machine != machine:
-        return f"{file.path} is built for another kind of machine"
+        return f"{file.path} is built for another processor architecture"
     if file.follows or release is None or file.release == release:
         return ""
-    return f"{file.path} is built for Slurm {file.release}, by an earlier slurm-energy, and Slurm wants the very same"
+    return f"{file.path} is built for Slurm {file.release}, by an earlier slurm-energy: Slurm requires the same release"
 
 
 @contextmanager

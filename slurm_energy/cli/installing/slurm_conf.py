@@ -284,15 +284,15 @@ def _without_fragment(files: Iterable[ConfFile]) -> list[ConfFile]:
 
 
 def describe_changes(before: Mapping[Path, str], after: Iterable[ConfFile]) -> Iterator[str]:
-    """Yield, for people who edit slurm.conf themselves, the lines to put in and to take out."""
+    """Yield, for people who edit slurm.conf themselves, the lines to add and to remove."""
     for file in after:
         old, new = before.get(file.path, "").splitlines(), file.text.splitlines()
         for line in old:
             if line not in new:
-                yield f"{file.path}: take out  {line}"
+                yield f"{file.path}: remove  {line}"
         for line in new:
             if line not in old and not line.startswith("#"):
-                yield f"{file.path}: put in    {line.removesuffix(MARK).rstrip()}"
+                yield f"{file.path}: add     {line.removesuffix(MARK).rstrip()}"
 
 
 def plugin_words(value: str) -> list[str]:

@@ -66,7 +66,7 @@ def preview_lines(job: SbatchJob, message: str, explanation: Mapping[str, Any]) 
     """Yield the lines that a person reads."""
     decision = _mapping(explanation.get("decision"))
     yield f"Dry run of {visible(job.name)}: nothing was submitted."
-    yield f"  would be said: {visible(message) or 'nothing'}"
+    yield f"  message:       {visible(message) or 'nothing'}"
     asked = _asked(explanation)
     if asked:
         yield f"  asked for:     {asked}"

@@ -39,8 +39,8 @@ def unknown_option_advice(name: str) -> str:
     ours = (*ENERGY_OPTIONS, DRY_RUN)
     if any(known.startswith(name) for known in ours):
         return (
-            f"sbatch on this host lacks the energy plugin, so it does not know --{name}: take the #SBATCH --energy "
-            "lines out, or tell your admins"
+            f"sbatch on this host lacks the energy plugin, so it does not know --{name}: remove the #SBATCH --energy "
+            "lines, or report it to your administrators"
         )
     close = get_close_matches(name, ours, n=1, cutoff=0.75)
     if not close and not name.startswith("energy"):

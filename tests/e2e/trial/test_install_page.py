@@ -20,7 +20,7 @@ HOST_OF_SECTION = {
     "5. Check": (),
     "6. Begin without changing anything": (),
     "Updates of Slurm": (),
-    "Say what NVML cannot tell": (),
+    "Settings that NVML cannot report": (),
     "A node without our files": (),
     "Prolog and Epilog of your own": (),
     "Uninstall": (),
@@ -162,7 +162,7 @@ def test_installed_by_the_page_jobs_run_on_nodes_with_and_without_our_files(site
     assert site.run("gpu1", "command -v slurm-energy").stdout == "/usr/local/bin/slurm-energy\n"
     assert not site.path("bare", "/bin/tru_").exists()
     assert "--energy=" in site.run("login", "sbatch --help").stdout
-    # What doctor finds here, and the page has under "Say what NVML cannot tell".
+    # What doctor finds here, and the page has under "Settings that NVML cannot report".
     for host in ("gpu1", "ctl"):
         until(partial(well, site, host), f"doctor without faults on {host}", limit_seconds=90.0)
         text = site.path(host, "/etc/slurm-energy/slurm-energy.toml").read_text()

@@ -109,8 +109,8 @@ def test_everything_is_written_once_and_a_second_run_finds_nothing_to_do(root: P
 def test_slurm_conf_stays_as_it_is_unless_that_is_wanted(root: Path) -> None:
     _, _, stderr = run(root, "--role", "controller", "--yes")
     assert (root / "etc/slurm/slurm.conf").read_text() == SLURM_CONF
-    assert "slurm.conf: take out  JobSubmitPlugins=lua\n" in stderr
-    assert "slurm.conf: put in    JobSubmitPlugins=lua,energy\n" in stderr
+    assert "slurm.conf: remove  JobSubmitPlugins=lua\n" in stderr
+    assert "slurm.conf: add     JobSubmitPlugins=lua,energy\n" in stderr
     for _ in range(2):
         run(root, "--role", "controller", "--yes", "--edit-slurm-conf")
         lines = (root / "etc/slurm/slurm.conf").read_text().splitlines()

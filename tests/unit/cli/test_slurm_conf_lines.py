@@ -137,10 +137,10 @@ def test_the_lines_are_told_without_our_marks() -> None:
     before = conf("JobSubmitPlugins=lua\n")
     told = list(describe_changes({MAIN: before[0].text}, with_energy(before, several_hooks=False)))
     assert told == [
-        f"{MAIN}: take out  JobSubmitPlugins=lua",
-        f"{MAIN}: put in    JobSubmitPlugins=lua,energy",
-        f"{MAIN}: put in    PrologFlags=Alloc",
-        f"{MAIN}: put in    Prolog=/bin/tru[e_]",
-        f"{MAIN}: put in    Epilog=/bin/tru[e_]",
+        f"{MAIN}: remove  JobSubmitPlugins=lua",
+        f"{MAIN}: add     JobSubmitPlugins=lua,energy",
+        f"{MAIN}: add     PrologFlags=Alloc",
+        f"{MAIN}: add     Prolog=/bin/tru[e_]",
+        f"{MAIN}: add     Epilog=/bin/tru[e_]",
     ]
     assert len(HEADER) == 2

@@ -107,7 +107,7 @@ def test_the_controller_refuses_while_slurmctld_would_not_start_without_the_plug
     code, said = run(root, "uninstall", "--yes", "--role", "controller")
     assert code == 1
     assert "slurm.conf still names job_submit_energy.so" in said
-    assert "slurm.conf: put in    JobSubmitPlugins=lua" in said
+    assert "slurm.conf: add     JobSubmitPlugins=lua" in said
     assert files(root) == before
     conf = root / "etc/slurm/slurm.conf"
     conf.write_text(conf.read_text().replace("lua,energy", "lua"))

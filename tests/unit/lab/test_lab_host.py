@@ -47,7 +47,7 @@ def test_labs_folder_that_is_a_link_is_refused(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "root").symlink_to(tmp_path / "real")
 
-    with pytest.raises(LabError, match="nobody else may write"):
+    with pytest.raises(LabError, match="no other user may write"):
         make_labs_root(tmp_path / "root")
 
 
@@ -56,7 +56,7 @@ def test_labs_folder_that_others_may_write_to_is_refused(tmp_path: Path) -> None
     root.mkdir()
     root.chmod(0o777)
 
-    with pytest.raises(LabError, match="nobody else may write"):
+    with pytest.raises(LabError, match="no other user may write"):
         make_labs_root(root)
 
 
