@@ -15,10 +15,8 @@ from slurm_energy.config import Config
 from slurm_energy.domain.reasons import reason_sentence
 from slurm_energy.errors import DaemonUnavailable, SlurmError, ValueRangeError
 from slurm_energy.reporting.visible import visible
-from slurm_energy.slurm.sbatch import SbatchJob, job_request, sbatch_job
-from slurm_energy.slurm.sbatch_fields import decide_fields
-from slurm_energy.slurm.sbatch_options import DRY_RUN, ENERGY_OPTIONS, SplitArguments, Takes
-from slurm_energy.slurm.sbatch_script import script_directives
+from slurm_energy.slurm.sbatch import SbatchJob, decide_fields, job_request, sbatch_job
+from slurm_energy.slurm.sbatch_options import DRY_RUN, ENERGY_OPTIONS, SplitArguments, Takes, script_directives
 
 MAX_SCRIPT_BYTES = 4 * 1024 * 1024
 """Slurm's own default of SchedulerParameters=max_script_size."""

@@ -20,8 +20,8 @@ from slurm_energy.daemon.rate import CostLimit, RateLimit
 from slurm_energy.daemon.reading import EmptyConnection, read_whole
 from slurm_energy.daemon.slots import Slot, Slots
 from slurm_energy.errors import DaemonUnavailable, PermissionRefused
+from slurm_energy.wire.client import FIRST_UNRESERVED_PORT
 from slurm_energy.wire.codec import MAX_DECIDE_BYTES, Message, decode, encode
-from slurm_energy.wire.transport import FIRST_UNRESERVED_PORT
 
 logger = logging.getLogger(__name__)
 

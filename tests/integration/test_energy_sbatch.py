@@ -19,7 +19,7 @@ from fake_sbatch import FakeSbatch
 from slurm_energy.cli.energy_sbatch import _PLUGIN_LINE
 from slurm_energy.cli.sbatch_find import EXPLAIN_VARIABLE
 from slurm_energy.cli.sbatch_process import _HeldLines
-from slurm_energy.slurm.sbatch_script import script_directives
+from slurm_energy.slurm.sbatch_options import script_directives
 from slurm_energy.wire.codec import Message
 
 WRAPPER = [sys.executable, "-m", "slurm_energy.cli.energy_sbatch"]
