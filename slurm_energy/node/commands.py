@@ -122,7 +122,7 @@ def make_context(settings: HookSettings, log: HookLog, stage: Callable[[str], No
     silent: list[JobId] = []
 
     def job_state(job_id: JobId, node: NodeName) -> str | None:
-        from slurm_energy.slurm.job_on_node import job_on_node  # noqa: PLC0415  # repair only, and rarely
+        from slurm_energy.slurm.command import job_on_node  # noqa: PLC0415  # repair only, and rarely
 
         if silent:  # once is enough: each question may take its whole time
             return None

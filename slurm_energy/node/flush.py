@@ -16,11 +16,11 @@ from slurm_energy.forms import parse_addresses
 from slurm_energy.node.context import HookContext
 from slurm_energy.node.status import due_status, note_sent
 from slurm_energy.wire.authentication import load_key, sign
+from slurm_energy.wire.client import exchange_tcp
 from slurm_energy.wire.codec import Message
 from slurm_energy.wire.fields import loads
 from slurm_energy.wire.node_status import encode_status_batch
 from slurm_energy.wire.report import decode_report, encode_batch
-from slurm_energy.wire.transport import exchange_tcp
 
 MAX_BATCH_REPORTS = 200
 MAX_BATCH_BYTES = 262_144

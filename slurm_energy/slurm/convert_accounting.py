@@ -8,10 +8,23 @@ from slurm_energy.domain.ids import PartitionName
 from slurm_energy.domain.job import GpuDemand
 from slurm_energy.domain.units import slurm_joules
 from slurm_energy.errors import ValueRangeError
-from slurm_energy.slurm.conversion import BadRow, Converted, convert_rows, rows_of
+from slurm_energy.slurm.conversion import (
+    BadRow,
+    Converted,
+    convert_rows,
+    exit_status,
+    long_text,
+    minutes,
+    names,
+    positive,
+    rows_of,
+    text,
+    unix_seconds,
+    whole,
+    words,
+)
 from slurm_energy.slurm.convert_job import LIVE_STATES, job_id, job_state, optional_job_id
 from slurm_energy.slurm.gres import known_types, parse_gpus
-from slurm_energy.slurm.values import exit_status, long_text, minutes, names, positive, text, unix_seconds, whole, words
 
 REQUEUED = "REQUEUED"
 

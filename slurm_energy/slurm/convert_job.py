@@ -1,16 +1,21 @@
-"""Rows of `squeue --json`, 21.08 to 25.11, to job states: pure and total."""
+"""Rows of `squeue --json`, 21.08 to 25.11, to job states, with the texts of `--dependency`: pure and total."""
 
+import re
 from collections.abc import Mapping
 
+<<<<<<< HEAD
 from slurm_energy.domain.cluster import JobState
 from slurm_energy.domain.ids import JobId, NodeName, PartitionName, expand_hostlist, parse_job_id
+=======
+from slurm_energy.domain.cluster import JobDependency, JobState
+from slurm_energy.domain.hostlist import expand_hostlist
+from slurm_energy.domain.ids import MAX_JOB_ID, JobId, NodeName, PartitionName, parse_job_id
+>>>>>>> 429c6160a984661ade9b5bcd9fa34042afe660d6
 from slurm_energy.domain.job import GpuDemand
 from slurm_energy.domain.units import slurm_joules
 from slurm_energy.errors import ValueRangeError
-from slurm_energy.slurm.conversion import BadRow
-from slurm_energy.slurm.dependency import MAX_DEPENDENCY_CHARACTERS, parse_dependencies
-from slurm_energy.slurm.gres import TresRequest, gpu_demands, gpu_indices, held_gpus, known_types
-from slurm_energy.slurm.values import (
+from slurm_energy.slurm.conversion import (
+    BadRow,
     exit_status,
     long_text,
     mebibytes,
@@ -22,6 +27,7 @@ from slurm_energy.slurm.values import (
     whole,
     words,
 )
+from slurm_energy.slurm.gres import TresRequest, gpu_demands, gpu_indices, held_gpus, known_types
 
 BASE_STATES = frozenset(
     {
@@ -67,6 +73,15 @@ _BLOCKING_REASONS = frozenset(
 """Why a pending job would not start if there were room, in the letters of Slurm's words."""
 _LIMIT_REASONS = ("assoc", "qos", "max")
 """How Slurm's words for limits of accounts, users and QOS begin."""
+_REQUEST_KEYS = ("tres_per_job", "tres_per_node", "tres_per_socket", "tres_per_task")
+MAX_DEPENDENCIES = 1000
+MAX_DEPENDENCY_CHARACTERS = 65_536
+_SEPARATORS = re.compile(r"[,?]")
+"""`,` wants all, `?` any of them; a job waits for each until then."""
+_NUMBER = re.compile(r"[0-9]{1,10}")
+_NEEDS_SUCCESS = frozenset({"afterok", "aftercorr"})
+_WAITS = frozenset({"after", "afterany", "afternotok", "afterburstbuffer"}) | _NEEDS_SUCCESS
+_DONE = "(fulfilled)"
 
 
 def convert_job(row: Mapping[str, object]) -> JobState:
@@ -231,9 +246,6 @@ def _is_exclusive(row: Mapping[str, object]) -> bool:
     return isinstance(nodes, dict) and nodes.get("whole") is True
 
 
-_REQUEST_KEYS = ("tres_per_job", "tres_per_node", "tres_per_socket", "tres_per_task")
-
-
 def _tres_request(row: Mapping[str, object]) -> TresRequest:
     return TresRequest(
         per_job=text(row.get("tres_per_job")),
@@ -263,3 +275,28 @@ def _energy_joules(row: Mapping[str, object]) -> float | None:
         if item.startswith("energy="):
             return slurm_joules(whole(item[7:])) or None
     return None
+
+
+def parse_dependencies(text: str) -> tuple[JobDependency, ...]:
+    """Return the jobs that a job still waits for, at most `MAX_DEPENDENCIES`, each once.
+
+    An array (`13_*`) and its tasks (`13_5`) stand under the array's number, a heterogeneous job's parts (`13+1`) under
+    its leader's. `singleton` and `expand` name no job to wait for, and what cannot be read is left out.
+    """
+    needs_success: dict[int, bool] = {}
+    for part in _SEPARATORS.split(text[:MAX_DEPENDENCY_CHARACTERS]):
+        kind, _, jobs = part.strip().lower().partition(":")
+        if kind not in _WAITS:
+            continue
+        for item in jobs.split(":"):
+            match = _NUMBER.match(item)
+            number = 0 if match is None or item.endswith(_DONE) else int(match.group())
+            if 0 < number <= MAX_JOB_ID:
+                needs_success[number] = needs_success.get(number, False) or kind in _NEEDS_SUCCESS
+                if len(needs_success) == MAX_DEPENDENCIES:
+                    return _dependencies(needs_success)
+    return _dependencies(needs_success)
+
+
+def _dependencies(needs_success: dict[int, bool]) -> tuple[JobDependency, ...]:
+    return tuple(JobDependency(job_id=JobId(number), needs_success=needed) for number, needed in needs_success.items())

@@ -14,14 +14,11 @@ from slurm_energy.domain.cluster import JobState, NodeState
 from slurm_energy.domain.ids import JobId
 from slurm_energy.errors import SlurmError
 from slurm_energy.slurm.client import ClusterReading
-from slurm_energy.slurm.command import run_command
+from slurm_energy.slurm.command import JsonRows, run_command
 from slurm_energy.slurm.conversion import Conversion, Converted, rows_of
 from slurm_energy.slurm.convert_accounting import convert_accounted_job
+from slurm_energy.slurm.convert_cluster import Topology, convert_node, convert_partitions, convert_topology
 from slurm_energy.slurm.convert_job import convert_job
-from slurm_energy.slurm.convert_node import convert_node
-from slurm_energy.slurm.convert_partition import convert_partitions
-from slurm_energy.slurm.convert_topology import Topology, convert_topology
-from slurm_energy.slurm.json_rows import JsonRows
 
 _Item = TypeVar("_Item")
 

@@ -13,9 +13,8 @@ from slurm_energy.domain.ids import JobId
 from slurm_energy.errors import SlurmError
 from slurm_energy.slurm.client import ClusterReading
 from slurm_energy.slurm.conversion import convert_rows
+from slurm_energy.slurm.convert_cluster import convert_node, convert_partition
 from slurm_energy.slurm.convert_job import convert_job
-from slurm_energy.slurm.convert_node import convert_node
-from slurm_energy.slurm.convert_partition import convert_partition
 
 
 class AccountingReader(Protocol):

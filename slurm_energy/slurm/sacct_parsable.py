@@ -19,11 +19,20 @@ from slurm_energy.domain.ids import JobId, PartitionName
 from slurm_energy.domain.job import GpuDemand
 from slurm_energy.domain.units import minutes_from_slurm_time, slurm_joules
 from slurm_energy.errors import SlurmError, ValueRangeError
-from slurm_energy.slurm.conversion import BadRow, Converted
+from slurm_energy.slurm.conversion import (
+    MAX_UNIX_SECONDS,
+    BadRow,
+    Converted,
+    long_text,
+    names,
+    positive,
+    text,
+    whole,
+    words,
+)
 from slurm_energy.slurm.convert_accounting import REQUEUED, without_repeats
 from slurm_energy.slurm.convert_job import LIVE_STATES, job_id, job_state
 from slurm_energy.slurm.gres import known_types, parse_gpus
-from slurm_energy.slurm.values import MAX_UNIX_SECONDS, long_text, names, positive, text, whole, words
 
 OnBad = Callable[[int, str, str, str], None]
 """Told of each bad row: line from 1, column, value, reason."""

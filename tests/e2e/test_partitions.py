@@ -13,7 +13,8 @@ from energy_lab import until
 from lab_fixtures import require_lab
 from partition_cases import FILLER, Answerer
 
-from slurm_energy.cli.installing.plan import LUA_SCRIPT, Installation, InstallOptions
+from slurm_energy.cli.installing.plan import Installation
+from slurm_energy.cli.installing.roles import LUA_SCRIPT, InstallOptions
 from slurm_energy.config import load_config
 from slurm_energy.lab.cluster import Lab, LabSpec, PartitionSpec, start_lab
 from slurm_energy.lab.jobs import show_job, submit, wait_for

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from slurm_energy.cli.installing.commands import MAN_FOLDER, command_files
-from slurm_energy.cli.installing.plan import Installation, InstallOptions
+from slurm_energy.cli.installing.plan import Installation
+from slurm_energy.cli.installing.roles import InstallOptions
 from slurm_energy.config import Config
 from slurm_energy.lab import products
 from slurm_energy.lab.host import Host

@@ -18,8 +18,7 @@ from slurm_energy.evaluation.synthetic_cluster import (
     synthetic_cluster,
 )
 from slurm_energy.evaluation.synthetic_slurm import SlurmTexts, held_positions, partition_text, topology_text
-from slurm_energy.slurm.convert_partition import convert_partitions
-from slurm_energy.slurm.convert_topology import convert_topology
+from slurm_energy.slurm.convert_cluster import convert_partitions, convert_topology
 
 NOW = 1_800_000_000.0
 SIZE = ClusterSize(nodes=72, gpus_per_node=6, pending=120)

@@ -2,8 +2,8 @@
 
 from slurm_energy.domain.cluster import JobState, NodeState
 from slurm_energy.slurm.conversion import Converted, convert_rows, rows_of
+from slurm_energy.slurm.convert_cluster import convert_node
 from slurm_energy.slurm.convert_job import convert_job
-from slurm_energy.slurm.convert_node import convert_node
 
 
 def convert_jobs(document: object) -> Converted[JobState]:

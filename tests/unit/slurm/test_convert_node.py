@@ -10,7 +10,7 @@ from slurm_answers import convert_nodes
 from slurm_energy.domain.cluster import NodeGpus, NodeState
 from slurm_energy.domain.ids import NodeName, PartitionName
 from slurm_energy.errors import SlurmError
-from slurm_energy.slurm.convert_node import node_gpus
+from slurm_energy.slurm.convert_cluster import node_gpus
 
 DATA = Path(__file__).parents[2] / "data" / "slurm"
 

@@ -1,6 +1,6 @@
 from slurm_energy.domain.cluster import PartitionState
 from slurm_energy.domain.ids import PartitionName
-from slurm_energy.slurm.convert_partition import convert_partitions
+from slurm_energy.slurm.convert_cluster import convert_partitions
 
 REAL_22_05 = (
     "PartitionName=a100 AllowGroups=ALL AllowAccounts=ALL AllowQos=ALL AllocNodes=ALL Default=YES QoS=N/A "

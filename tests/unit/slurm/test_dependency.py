@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from slurm_energy.domain.cluster import JobDependency
 from slurm_energy.domain.ids import JobId
-from slurm_energy.slurm.dependency import MAX_DEPENDENCIES, parse_dependencies
+from slurm_energy.slurm.convert_job import MAX_DEPENDENCIES, parse_dependencies
 
 
 def needs(number: int) -> JobDependency:

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from slurm_energy.domain.ids import JobId, NodeName
-from slurm_energy.slurm import job_on_node
-from slurm_energy.slurm.job_on_node import job_on_node as ask
+from slurm_energy.slurm import command
+from slurm_energy.slurm.command import job_on_node as ask
 
 
 def squeue(folder: Path, body: str) -> str:
@@ -49,7 +49,7 @@ def test_one_job_on_one_node_is_asked_for(tmp_path: Path) -> None:
 
 def test_squeue_that_is_not_there_or_hangs_is_no_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert ask(JobId(7), NodeName("n1"), str(tmp_path / "nowhere"), "") is None
-    monkeypatch.setattr(job_on_node, "ANSWER_SECONDS", 0.2)
+    monkeypatch.setattr(command, "ANSWER_SECONDS", 0.2)
     assert answer(tmp_path, "time.sleep(60)") is None
 
 

@@ -10,10 +10,8 @@ from measured_data import MEASURED
 
 from slurm_energy.domain.job import EnergyMode, EnergyOptions, GpuDemand, JobRequest
 from slurm_energy.errors import ValueRangeError
-from slurm_energy.slurm.sbatch import SbatchJob, job_request, sbatch_job
-from slurm_energy.slurm.sbatch_fields import decide_fields
-from slurm_energy.slurm.sbatch_options import ENERGY_OPTIONS, split_arguments
-from slurm_energy.slurm.sbatch_script import script_directives
+from slurm_energy.slurm.sbatch import SbatchJob, decide_fields, job_request, sbatch_job
+from slurm_energy.slurm.sbatch_options import ENERGY_OPTIONS, script_directives, split_arguments
 from slurm_energy.wire.messages import parse_submitted_job
 
 NOW = datetime(2026, 3, 4, 12, 0, 0).timestamp()

@@ -3,7 +3,7 @@
 import pytest
 
 from slurm_energy.errors import ValueRangeError
-from slurm_energy.slurm.sbatch_script import directive_words, script_directives
+from slurm_energy.slurm.sbatch_options import directive_words, script_directives
 
 
 @pytest.mark.parametrize(
