@@ -8,10 +8,8 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from slurm_energy.domain.cluster import NodeGpus, NodeState, PartitionState
-from slurm_energy.domain.hostlist import expand_hostlist
-from slurm_energy.domain.ids import NodeName, PartitionName
-from slurm_energy.domain.topology import SwitchState
+from slurm_energy.domain.cluster import NodeGpus, NodeState, PartitionState, SwitchState
+from slurm_energy.domain.ids import NodeName, PartitionName, expand_hostlist
 from slurm_energy.errors import ValueRangeError
 from slurm_energy.slurm.conversion import (
     BadRow,

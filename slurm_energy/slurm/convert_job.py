@@ -3,14 +3,8 @@
 import re
 from collections.abc import Mapping
 
-<<<<<<< HEAD
-from slurm_energy.domain.cluster import JobState
-from slurm_energy.domain.ids import JobId, NodeName, PartitionName, expand_hostlist, parse_job_id
-=======
 from slurm_energy.domain.cluster import JobDependency, JobState
-from slurm_energy.domain.hostlist import expand_hostlist
-from slurm_energy.domain.ids import MAX_JOB_ID, JobId, NodeName, PartitionName, parse_job_id
->>>>>>> 429c6160a984661ade9b5bcd9fa34042afe660d6
+from slurm_energy.domain.ids import MAX_JOB_ID, JobId, NodeName, PartitionName, expand_hostlist, parse_job_id
 from slurm_energy.domain.job import GpuDemand
 from slurm_energy.domain.units import slurm_joules
 from slurm_energy.errors import ValueRangeError

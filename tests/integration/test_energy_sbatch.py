@@ -18,14 +18,8 @@ from fake_sbatch import FakeSbatch
 from measured_data import MEASURED
 
 from slurm_energy.cli.energy_sbatch import _PLUGIN_LINE
-<<<<<<< HEAD
 from slurm_energy.cli.sbatch.process import EXPLAIN_VARIABLE, _HeldLines
-from slurm_energy.slurm.sbatch_script import script_directives
-=======
-from slurm_energy.cli.sbatch_find import EXPLAIN_VARIABLE
-from slurm_energy.cli.sbatch_process import _HeldLines
 from slurm_energy.slurm.sbatch_options import script_directives
->>>>>>> 429c6160a984661ade9b5bcd9fa34042afe660d6
 from slurm_energy.wire.codec import Message
 
 WRAPPER = [sys.executable, "-m", "slurm_energy.cli.energy_sbatch"]

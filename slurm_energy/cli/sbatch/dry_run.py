@@ -15,18 +15,10 @@ from slurm_energy.domain.decision import AnswerDetails
 from slurm_energy.domain.plain import from_plain
 from slurm_energy.domain.report import reason_sentence
 from slurm_energy.errors import DaemonUnavailable, SlurmError, ValueRangeError
-<<<<<<< HEAD:slurm_energy/cli/sbatch/dry_run.py
 from slurm_energy.policy.detail_text import detail_sentences
 from slurm_energy.reporting.visible import say, visible
-from slurm_energy.slurm.sbatch import SbatchJob, job_request, sbatch_job
-from slurm_energy.slurm.sbatch_fields import decide_fields
-from slurm_energy.slurm.sbatch_options import DRY_RUN, ENERGY_OPTIONS, SplitArguments, Takes
-from slurm_energy.slurm.sbatch_script import script_directives
-=======
-from slurm_energy.reporting.visible import visible
 from slurm_energy.slurm.sbatch import SbatchJob, decide_fields, job_request, sbatch_job
 from slurm_energy.slurm.sbatch_options import DRY_RUN, ENERGY_OPTIONS, SplitArguments, Takes, script_directives
->>>>>>> 429c6160a984661ade9b5bcd9fa34042afe660d6:slurm_energy/cli/sbatch_dry_run.py
 
 MAX_SCRIPT_BYTES = 4 * 1024 * 1024
 """Slurm's own default of SchedulerParameters=max_script_size."""

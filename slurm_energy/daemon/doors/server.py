@@ -13,24 +13,12 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Hashable, Iterator
 from typing import Any, Protocol
 
-<<<<<<< HEAD:slurm_energy/daemon/doors/server.py
 from slurm_energy.daemon.doors.callers import CostLimit, Peer, RateLimit, Slot, Slots, peer_of
 from slurm_energy.daemon.doors.link import error_reply, first_this_minute
 from slurm_energy.daemon.doors.reports import MAX_REPORT_BYTES, ReportReceiver
 from slurm_energy.errors import DaemonUnavailable, PermissionRefused, WireError
-from slurm_energy.wire.codec import END_LINE, MAX_DECIDE_BYTES, PROTOCOL, Message, decode, encode
-from slurm_energy.wire.transport import FIRST_UNRESERVED_PORT
-=======
-from slurm_energy.daemon.door_link import error_reply, first_this_minute
-from slurm_energy.daemon.ingest import MAX_REPORT_BYTES, ReportDesk
-from slurm_energy.daemon.peers import Peer, peer_of
-from slurm_energy.daemon.rate import CostLimit, RateLimit
-from slurm_energy.daemon.reading import EmptyConnection, read_whole
-from slurm_energy.daemon.slots import Slot, Slots
-from slurm_energy.errors import DaemonUnavailable, PermissionRefused
 from slurm_energy.wire.client import FIRST_UNRESERVED_PORT
-from slurm_energy.wire.codec import MAX_DECIDE_BYTES, Message, decode, encode
->>>>>>> 429c6160a984661ade9b5bcd9fa34042afe660d6:slurm_energy/daemon/server.py
+from slurm_energy.wire.codec import END_LINE, MAX_DECIDE_BYTES, PROTOCOL, Message, decode, encode
 
 logger = logging.getLogger(__name__)
 

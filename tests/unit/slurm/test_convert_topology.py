@@ -4,12 +4,7 @@ from hypothesis import strategies as st
 
 from slurm_energy.domain.cluster import SwitchState
 from slurm_energy.domain.ids import NodeName
-<<<<<<< HEAD
-from slurm_energy.slurm.convert_topology import MAX_LEVELS, MAX_NAMES, MAX_SWITCHES, Topology, convert_topology
-=======
-from slurm_energy.domain.topology import SwitchState
 from slurm_energy.slurm.convert_cluster import MAX_LEVELS, MAX_NAMES, MAX_SWITCHES, Topology, convert_topology
->>>>>>> 429c6160a984661ade9b5bcd9fa34042afe660d6
 
 TREE = """\
 SwitchName=s0 Level=0 LinkSpeed=1 Nodes=tux[0-2]
