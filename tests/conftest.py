@@ -10,7 +10,7 @@ from slurm_energy.domain.ids import GpuTypeName
 from slurm_energy.energy_model import relative_speed
 from slurm_energy.energy_model.data_sheets import DATA_SHEETS
 
-pytest_plugins = ("lab_fixtures", "no_processes")
+pytest_plugins = ("lab_fixtures",)
 
 settings.register_profile("steady", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("steady")

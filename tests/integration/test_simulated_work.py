@@ -1,3 +1,5 @@
+"""Work on simulated GPUs by its own program: its time, its energy, and what happens when it ends early."""
+
 import os
 import signal
 import subprocess
@@ -12,6 +14,7 @@ from simgpu_nodes import LINEAR, built_library, make_node
 from slurm_energy.lab.simgpu.build import find_workload_tool
 from slurm_energy.lab.simgpu.state import NodeGpuState
 
+pytestmark = pytest.mark.alone
 SCALE = 600.0
 
 
