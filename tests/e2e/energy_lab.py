@@ -63,8 +63,8 @@ def until(what: str, look: Callable[[], Value | None], seconds: float = ACCOUNT_
 
 
 def when_decided(attempt: Callable[[], Value], decided: Callable[[Value], bool]) -> Value:
-    """Return the first of four submissions that the daemon answered in time; a busy machine may miss it."""
-    for _ in range(4):
+    """Return the first of eight submissions that the daemon answered in time; a busy machine may miss it."""
+    for _ in range(8):
         done = attempt()
         if decided(done):
             return done

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from energy_lab import story, until, when_decided
-from lab_fixtures import require_lab
+from lab_fixtures import PATIENT, require_lab
 
 from slurm_energy.domain.report import DecisionRecord
 from slurm_energy.lab.cluster import Lab, LabSpec, PartitionSpec, start_lab
@@ -22,7 +22,7 @@ HERE = Path(__file__).parent
 PARTITIONS = (PartitionSpec(name="a100", nodes=2, gpus_per_node=2), PartitionSpec(name="a40", nodes=1, gpus_per_node=2))
 FEATURES = {"a100-1": "plain", "a100-2": "nvlink", "a40-1": "ib"}
 SETTINGS: dict[str, dict[str, Any]] = {
-    "policy": {"name": "gnn", "checkpoint": "hinting", "timeout_milliseconds": 40},
+    "policy": {"name": "gnn", "checkpoint": "hinting", "timeout_milliseconds": 150},
     "routing": {"node_hints": True},
     "daemon": {"snapshot_interval_seconds": 0.5},
 }
@@ -39,7 +39,12 @@ def hinting_lab() -> Iterator[Lab]:
     """A lab whose policy hints at what a job's name says; left to itself, Slurm takes a100-1 before a100-2."""
     require_lab(energy=True)
     spec = LabSpec(
-        name=f"hints-{os.getpid()}", partitions=PARTITIONS, daemon=False, settings=SETTINGS, slurm_conf_lines=LINES
+        name=f"hints-{os.getpid()}",
+        partitions=PARTITIONS,
+        daemon=False,
+        settings=SETTINGS,
+        plugin_settings=PATIENT,
+        slurm_conf_lines=LINES,
     )
     with start_lab(spec, owned=True) as lab:
         yield from _with_hinting_daemon(lab)

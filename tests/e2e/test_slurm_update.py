@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from energy_lab import drained, submit_decided
-from lab_fixtures import EXACT, SMALL, require_lab
+from lab_fixtures import EXACT, PATIENT, SMALL, require_lab
 
 from slurm_energy.errors import LabError
 from slurm_energy.lab.cluster import Lab, LabSpec, start_lab
@@ -38,7 +38,7 @@ int job_modify(void *job, void *record, uint32_t uid, char **message) { return 0
 @pytest.fixture(scope="module")
 def one_lab() -> Iterator[Lab]:
     require_lab(energy=True)
-    spec = LabSpec(name=f"update-{os.getpid()}", partitions=SMALL, settings=EXACT)
+    spec = LabSpec(name=f"update-{os.getpid()}", partitions=SMALL, settings=EXACT, plugin_settings=PATIENT)
     with start_lab(spec, owned=True) as running:
         yield running
 
