@@ -36,7 +36,7 @@ def test_a_rule_of_the_simulated_cluster_decides_a_real_job(new_lab: StartLab, r
     decision = decision_of(lab, job_id)
     assert (decision.policy, decision.policy_version) == (name, f"1:{settings}")
     assert decision.partitions == ("a100",), "the default partition's A40 takes more than twice the energy"
-    clocks = {clock.gpu_type: clock.sm_clock_mhz for clock in decision.clocks}
+    clocks = {str(clock.gpu_type): clock.sm_clock_mhz for clock in decision.clocks}
     assert 210 <= clocks["a100-sxm4-80gb"] < 1410
     wait_for(lab, job_id, {"COMPLETED"})
     asked = {gpu.asked_clock_mhz for report in await_reports(lab, job_id) for gpu in report.gpus}

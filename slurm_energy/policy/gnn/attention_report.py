@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from slurm_energy.errors import PolicyError
+from slurm_energy.policy.detail_text import printable_name
 from slurm_energy.policy.gnn.configuration import Attention
-from slurm_energy.policy.gnn.names import printable
 from slurm_energy.policy.gnn.reasoning import OBJECTIVES, TopKind
 
 Weights = NDArray[np.float64]
@@ -293,7 +293,7 @@ def _subjects(shares: Sequence[float], words: Sequence[str], count: int) -> tupl
 
 @lru_cache(maxsize=4096)
 def _words(kind: TopKind, name: str) -> str:
-    return _WORDS[kind].format(name=printable(name))
+    return _WORDS[kind].format(name=printable_name(name))
 
 
 def _percent(share: float) -> str:

@@ -65,7 +65,10 @@ class _Asked(NamedTuple):
 
 
 class PricedRule(PlacementRule):
-    """Least total cost: energy as it is, the rest at the prices of the job's mode times the network's factors."""
+    """Least total cost: energy as it is, the rest at the prices of the job's mode times the network's factors.
+
+    It is made for one job, which asks it several times: what the network says of the job and the places is kept.
+    """
 
     name = "gnn"
 
@@ -73,6 +76,10 @@ class PricedRule(PlacementRule):
         self.version = version
         self._default_mode = default_mode
         self._look = look
+        self._job_factors: dict[float, FloatArray] = {}
+        """By the job's energy, on which they depend."""
+        self._device_factors: FloatArray | None = None
+        """By place."""
 
     def begin(self, view: ClusterView, random: Random) -> None:
         """Keep nothing: all that is known is the look."""
@@ -113,11 +120,14 @@ class PricedRule(PlacementRule):
         assert job.request is not None
         base = MODE_PRICES.get(job.request.options.mode or self._default_mode, BALANCED_PRICES)
         own_joules = options.least_joules_in(view.room(job)) * job.estimated_units
-        columns = _job_columns(job, self._look, base.time_watts, own_joules, view.now_seconds)
-        own = price_factors(self._look.prices.job_raw(columns))
-        devices = self._device_factors(view.places)
-        if not (np.isfinite(own).all() and np.isfinite(devices).all()):
-            raise PolicyError("the network's prices are not finite")
+        own, devices = self._job_factors.get(own_joules), self._device_factors
+        if own is None or devices is None:
+            columns = _job_columns(job, self._look, base.time_watts, own_joules, view.now_seconds)
+            own = price_factors(self._look.prices.job_raw(columns)).astype(np.float64)
+            devices = _device_factors(self._look, view.places)
+            if not (np.isfinite(own).all() and np.isfinite(devices).all()):
+                raise PolicyError("the network's prices are not finite")
+            self._job_factors[own_joules], self._device_factors = own, devices
         factors = dict(zip(JOB_PRICES, own.tolist(), strict=True))
         prices = Prices(
             time_watts=base.time_watts * factors["time_watts"],
@@ -129,13 +139,6 @@ class PricedRule(PlacementRule):
             device_watts=base.scarcity * devices * _scarce_watts(job, view),
         )
         return _Asked(prices, factors, devices, base)
-
-    def _device_factors(self, places: Sequence[PlaceInfo]) -> FloatArray:
-        """Return the factor on the price of devices by place; a partition that is newer than the look has none."""
-        index, raw = self._look.shown.partition_index, self._look.prices.device_raw
-        known = [index.get(PartitionName(place.partition), -1) for place in places]
-        factors: FloatArray = np.append(price_factors(raw), np.float32(1.0))[known].astype(np.float64)
-        return factors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -157,6 +160,14 @@ class PricedAnswers:
         """
         rule = PricedRule(self.version, self.default_mode, self.look)
         return RulePolicy(rule, self.configured).decide(job, snapshot, context)
+
+
+def _device_factors(look: Look, places: Sequence[PlaceInfo]) -> FloatArray:
+    """Return the factor on the price of devices by place; a partition that is newer than the look has none."""
+    index, raw = look.shown.partition_index, look.prices.device_raw
+    known = [index.get(PartitionName(place.partition), -1) for place in places]
+    factors: FloatArray = np.append(price_factors(raw), np.float32(1.0))[known].astype(np.float64)
+    return factors
 
 
 def _priced(job: WaitingJob) -> PricedJob:

@@ -1,6 +1,7 @@
 """Placement rules that decide at submission: partition, clocks, prices that follow arrivals, what is masked."""
 
 from random import Random
+from typing import Any
 
 import pytest
 from guard_questions import clocks, decide, estimate
@@ -22,7 +23,7 @@ from slurm_energy.twin.simulation import run
 from slurm_energy.twin.world_file import shipped_world
 
 WAITS = SubmittedJob(gpu_counts=(1,), submitted_seconds=0.0, estimated_units=1.0)
-OPEN = {"routing_open": True, "max_slowdown": 0.5}
+OPEN: dict[str, Any] = {"routing_open": True, "max_slowdown": 0.5}
 
 
 class Recorder(PlacementRule):
@@ -54,7 +55,7 @@ class Recorder(PlacementRule):
         return Placement(place, room[place], -1) if room[place] else None
 
 
-def asked(rule: PlacementRule, config: Config | None = None, **changes: object) -> tuple[RulePolicy, object]:
+def asked(rule: PlacementRule, config: Config | None = None, **changes: Any) -> tuple[RulePolicy, object]:
     policy = RulePolicy(rule, {})
     chosen = config or make_config(**OPEN)
     return policy, decide(make_job(**changes), policy=policy, config=chosen, runtime=estimate(60.0))

@@ -158,7 +158,7 @@ def seen_in_the_twin(view: TwinView, job: Job) -> tuple[ClusterView, SubmittedJo
         name=job.name,
         kind=job.kind,
     )
-    return TwinAtSubmission(view, job, table), asked  # type: ignore[return-value]  # what it lacks is the twin's
+    return TwinAtSubmission(view, job, table), asked
 
 
 def seen_in_a_snapshot(snapshot: ClusterSnapshot, view: TwinView, job: Job) -> tuple[SnapshotView, SubmittedJob]:
@@ -283,7 +283,7 @@ def _message(job: Job) -> SubmittedMessage:
         name=request.name,
         account=request.account,
         partitions=tuple(PartitionName(one) for one in job.partitions),
-        time_limit_minutes=request.time_limit_minutes,  # type: ignore[arg-type]  # whole minutes
+        time_limit_minutes=request.time_limit_minutes,
         tres_per_job=f"gres/gpu:{request.gpu_count}",
         max_slowdown=request.options.max_slowdown,
     )
