@@ -68,7 +68,7 @@ def test_every_noun_has_a_page_with_all_its_options(tmp_path: Path) -> None:
         *(f"slurm-energy-{noun}.1" for noun in NOUNS),
     }
     page = pages["slurm-energy-uninstall.1"]
-    assert "slurm\\-energy\\-uninstall \\- Take away what install wrote" in page
+    assert "slurm\\-energy\\-uninstall \\- Remove what install wrote" in page
     assert "\\-\\-edit\\-slurm\\-conf" in page
     assert "\\-\\-since" in pages["slurm-energy-report.1"]
 

@@ -138,7 +138,7 @@ ODD = tuple(gpu(i, name="NVIDIA RTX 9999", gpu_type=None, slurm_type="odd") for 
         ("gpu:mystery:2", (gpu(0), gpu(1)), {}, Verdict.FAIL, "not in the catalogue", '"mystery" = "a100-sxm4-80gb"'),
         ("gpu:2", (gpu(0), gpu(1)), {}, Verdict.FAIL, "gpu is not in the catalogue", '"gpu" = "a100-sxm4-80gb"'),
         ("gpu:odd:2", ODD, {}, Verdict.WARN, "RTX 9999 is not in the catalogue", "energy_model/catalog"),
-        ("gpu:odd:2", ODD, {"odd": "a40"}, Verdict.FAIL, "yet it is taken for a40", "remove odd"),
+        ("gpu:odd:2", ODD, {"odd": "a40"}, Verdict.FAIL, "but it is taken for a40", "remove odd"),
         ("gpu:a100:2", (gpu(0), V100S[1]), {}, Verdict.FAIL, "stands for different models", "GRES type of its own"),
         ("gpu:mystery:2", None, {}, Verdict.FAIL, "no clock is chosen for it", "CATALOGUE-NAME"),
         ("gpu:a100:2", None, {}, Verdict.OK, "no node has reported what it is", ""),

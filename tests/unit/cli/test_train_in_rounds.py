@@ -196,5 +196,5 @@ def test_settings_of_the_package_go_by_name_and_others_are_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["train", "--config", "no-such", "--output", str(tmp_path / "new")]) == 2
-    assert "no-such is no file, and none of the package's own: shipped" in " ".join(capsys.readouterr().err.split())
+    assert "no-such is neither a file nor one of the package's: shipped" in " ".join(capsys.readouterr().err.split())
     assert main(["train", "--config", "shipped", "--output", str(tmp_path / "no" / "parent")]) == 1
