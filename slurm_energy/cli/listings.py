@@ -17,11 +17,11 @@ from slurm_energy.evaluation.contenders import (
 )
 from slurm_energy.policy.rules.registry import RuleEntry, rule_entry, rule_names
 from slurm_energy.reporting.visible import visible
-from slurm_energy.twin.places import places_of
+from slurm_energy.twin.engine.places import places_of
 from slurm_energy.twin.workloads.csv_file import write_csv
 from slurm_energy.twin.workloads.registry import create_workload, workload_names, workload_settings
 from slurm_energy.twin.world import World
-from slurm_energy.twin.world_file import find_world, shipped_world, world_names
+from slurm_energy.twin.world.file import find_world, shipped_world, world_names
 
 
 def rules_document() -> list[dict[str, Any]]:

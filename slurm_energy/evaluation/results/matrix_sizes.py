@@ -15,7 +15,7 @@ from slurm_energy.evaluation.arena_plan import ArenaPlan
 from slurm_energy.evaluation.arena_run import FinishedRun, finished_run
 from slurm_energy.evaluation.results.cases import Case, Effort, Section
 from slurm_energy.evaluation.results.document import Figures
-from slurm_energy.twin.places import Place, places_of
+from slurm_energy.twin.engine.places import Place, places_of
 from slurm_energy.twin.workloads.kinds import MATRIX_SIDES, matrix_kind
 
 KEY = "tum128"

@@ -12,8 +12,8 @@ from slurm_energy.evaluation.contenders import create_contender
 from slurm_energy.evaluation.results.cases import Case
 from slurm_energy.evaluation.results.hit_jobs import WatchedRule, can_fail, hit_job_figures
 from slurm_energy.evaluation.results.merit import merit_figures
-from slurm_energy.twin.job import Job
-from slurm_energy.twin.outcome import Outcome
+from slurm_energy.twin.engine.job import Job
+from slurm_energy.twin.engine.outcome import Outcome
 
 _DAY_SECONDS = 86_400.0
 _KEPT = frozenset(

@@ -12,7 +12,7 @@ from bounds_worlds import make_device, make_pool, make_world
 from slurm_energy.errors import ValueRangeError
 from slurm_energy.evaluation.arena_plan import ArenaPlan, workload_of_plan, world_of_plan
 from slurm_energy.evaluation.bounds import TraceOptions, clairvoyant_bound
-from slurm_energy.twin.job import Job, Workload
+from slurm_energy.twin.engine.job import Job, Workload
 from slurm_energy.twin.world import Partition
 
 PHILLY = Path(__file__).resolve().parents[4] / "shared" / "data" / "philly_trace" / "philly_jobs.csv"

@@ -16,7 +16,7 @@ from slurm_energy.learning.round_training import train_in_rounds
 from slurm_energy.learning.settings_file import toml_text
 from slurm_energy.learning.training_settings import resumed_settings, training_settings
 from slurm_energy.policy.gnn.checkpoint import read_checkpoint
-from slurm_energy.twin.world_file import find_world
+from slurm_energy.twin.world.file import find_world
 
 LEARNERS: dict[str, dict[str, Any]] = {
     "chsac": {"batch_size": 4, "warm_up_transitions": 3, "updates_per_transition": 1.5, "actor_learning_rate": 0.3},

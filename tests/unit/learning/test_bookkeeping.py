@@ -9,11 +9,10 @@ from slurm_energy.learning.bookkeeping import Bookkeeping, Books, empty_watts
 from slurm_energy.learning.episodes import EpisodeSettings, run_episode
 from slurm_energy.policy.mode_weights import BALANCED_WEIGHTS
 from slurm_energy.policy.rules.registry import create_rule
-from slurm_energy.twin.environment_jobs import JobSource
-from slurm_energy.twin.environment_reward import Passage, RewardWeights, typical_job_joules
-from slurm_energy.twin.places import places_of
-from slurm_energy.twin.simulation import run
-from slurm_energy.twin.world_file import shipped_world
+from slurm_energy.twin.engine.places import places_of
+from slurm_energy.twin.engine.simulation import run
+from slurm_energy.twin.episode import JobSource, Passage, RewardWeights, typical_job_joules
+from slurm_energy.twin.world.file import shipped_world
 
 HOURS = 3.0
 LEAST, MOST = 0.1, 10.0

@@ -248,8 +248,8 @@ def test_a_file_with_other_tables_is_refused_with_every_difference(config: Path,
 
 
 def test_a_world_that_changed_is_refused(tmp_path: Path) -> None:
-    from slurm_energy.twin.world_file import shipped_world
-    from slurm_energy.twin.world_writer import world_to_toml
+    from slurm_energy.twin.world.file import shipped_world
+    from slurm_energy.twin.world.writer import world_to_toml
 
     world = tmp_path / "mine.toml"
     world.write_text(world_to_toml(shipped_world("lab")), encoding="utf-8")

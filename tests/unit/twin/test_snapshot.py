@@ -25,14 +25,14 @@ from slurm_energy.domain.ids import JobId
 from slurm_energy.domain.telemetry import ClusterState
 from slurm_energy.domain.topology import SwitchState
 from slurm_energy.policy.placement import ClusterView, Placement, PlacementRule, RunningJob, WaitingJob
-from slurm_energy.twin.device_model import PairSpeed, Thermal
-from slurm_energy.twin.engine import Engine
-from slurm_energy.twin.job import Job
-from slurm_energy.twin.job_run import COMPUTING
+from slurm_energy.twin.engine.job import Job
+from slurm_energy.twin.engine.job_run import COMPUTING
+from slurm_energy.twin.engine.loop import Engine
 from slurm_energy.twin.snapshot import snapshot_of
 from slurm_energy.twin.snapshot_devices import clocks_in_mhz
 from slurm_energy.twin.snapshot_source import SnapshotSource
 from slurm_energy.twin.world import Partition, SuspendSettings, World
+from slurm_energy.twin.world.device_model import PairSpeed, Thermal
 
 OFFSET = 1.0
 

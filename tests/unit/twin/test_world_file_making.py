@@ -9,7 +9,7 @@ import pytest
 from slurm_energy.twin.make_gavel import pair_watts, relative_speeds, zeus_sweep
 from slurm_energy.twin.make_matrix import fit_saturation
 from slurm_energy.twin.make_worlds import TABLES, compact_json, main
-from slurm_energy.twin.world_file import shipped_world
+from slurm_energy.twin.world.file import shipped_world
 
 DATA = Path(__file__).resolve().parents[4] / "shared" / "data"
 needs_data = pytest.mark.skipif(

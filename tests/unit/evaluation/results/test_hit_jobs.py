@@ -15,8 +15,8 @@ from slurm_energy.evaluation.results.cases import plan_of
 from slurm_energy.evaluation.results.hit_jobs import WatchedRule, can_fail, hit_job_figures
 from slurm_energy.evaluation.results.measuring import measured_run
 from slurm_energy.policy.placement import ClusterView, Discipline, Placement, PlacementRule, Postponement, WaitingJob
-from slurm_energy.twin.job import Job
-from slurm_energy.twin.outcome import Outcome
+from slurm_energy.twin.engine.job import Job
+from slurm_energy.twin.engine.outcome import Outcome
 from slurm_energy.twin.world import FailureRates, Outage, World
 
 Answer = Placement | Postponement | None

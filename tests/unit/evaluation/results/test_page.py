@@ -25,7 +25,7 @@ from slurm_energy.evaluation.results.program import program_of
 from slurm_energy.evaluation.results.running import run_sections
 from slurm_energy.evaluation.results.sections import CANDIDATES, SECTIONS
 from slurm_energy.evaluation.results.selection import selected_sections
-from slurm_energy.twin.world_file import world_names
+from slurm_energy.twin.world.file import world_names
 
 PAGE = Path(__file__).parents[4] / "docs" / "reference" / "results.md"
 RULES = {"first": 10.0, "second": 8.0, "third": 9.0}

@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 
 from slurm_energy.errors import ConfigError, WorkloadError
-from slurm_energy.twin.device_model import DeviceModel, Load, Scaling
 from slurm_energy.twin.workloads.formats import Format, load_workload, recognised_format
 from slurm_energy.twin.workloads.replay import LoadOptions, ReplayKind, kinds_of_device
 from slurm_energy.twin.workloads.time_limits import ROUND_SECONDS, round_limit_seconds, with_estimate_errors
+from slurm_energy.twin.world.device_model import DeviceModel, Load, Scaling
 
 DATA = Path(__file__).resolve().parents[5] / "shared" / "data"
 needs_data = pytest.mark.skipif(
