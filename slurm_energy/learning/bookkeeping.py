@@ -57,7 +57,7 @@ class Charge(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Books:
+class RewardAccounting:
     """Turns what passed between decisions into rewards."""
 
     bookkeeping: Bookkeeping

@@ -19,8 +19,8 @@ from slurm_energy.graph.options import decision_block
 from slurm_energy.learning.bookkeeping import (
     ActiveMeter,
     Bookkeeping,
-    Books,
     Charge,
+    RewardAccounting,
     empty_watts,
     mean_weights,
 )
@@ -287,12 +287,12 @@ def _books(
     places: Sequence[Place],
     source: JobSource,
     weights: Mapping[int, JobWeights],
-) -> Books:
+) -> RewardAccounting:
     """Return the books of an episode; the scale is that of the environment: the same in all episodes."""
     common = mean_weights(settings.job_weights)
     if settings.bookkeeping == "passage":
         common = next(iter(weights.values()), common)
-    return Books(
+    return RewardAccounting(
         bookkeeping=settings.bookkeeping,
         rewards=settings.rewards,
         scale_joules=settings.rewards.scale_joules or typical_job_joules(world, places, source.make(0).jobs),

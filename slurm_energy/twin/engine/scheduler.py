@@ -8,10 +8,10 @@ from collections.abc import Callable, Generator
 from math import inf
 
 from slurm_energy.policy.placement import Discipline, Placement, Postponement
-from slurm_energy.policy.placement_guard import guarded_placement
 from slurm_energy.twin.engine.execution import Execution
 from slurm_energy.twin.engine.job import Job
 from slurm_energy.twin.engine.job_run import NO_STAGING, Allocation, JobRun, Staging
+from slurm_energy.twin.engine.placement_guard import guarded_placement
 from slurm_energy.twin.engine.places import Place
 from slurm_energy.twin.engine.reservation import Reservation, reservation
 from slurm_energy.twin.engine.waiting import JobQueue, Waiting, in_order

@@ -64,7 +64,7 @@ def test_several_processes_learn_what_one_after_the_other_would_and_one_seed_giv
     for folder, seed in (("first", 0), ("again", 0), ("other", 1)):
         train_in_rounds(training_settings(config, {**two, "seed": seed}), tmp_path / folder)
         trained.append(read_checkpoint(tmp_path / folder / "last").tensors)
-    monkeypatch.setattr(round_training, "create_crew", lambda collector, _count: InOrder(collector))
+    monkeypatch.setattr(round_training, "create_episode_runner", lambda collector, _count: InOrder(collector))
     train_in_rounds(training_settings(config, {**two, "seed": 0}), tmp_path / "in-order")
     trained.append(read_checkpoint(tmp_path / "in-order" / "last").tensors)
     first, again, other, in_order = trained

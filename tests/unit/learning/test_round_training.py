@@ -122,7 +122,7 @@ def test_processes_give_what_one_after_the_other_gives(
     from slurm_energy.learning.collectors import InOrder
 
     _, at_once = run(config, tmp_path / "processes", collectors=2, rounds=2)
-    monkeypatch.setattr(round_training, "create_crew", lambda collector, count: InOrder(collector))
+    monkeypatch.setattr(round_training, "create_episode_runner", lambda collector, count: InOrder(collector))
     _, in_order = run(config, tmp_path / "order", collectors=2, rounds=2)
     _, one = run(config, tmp_path / "one", collectors=1, rounds=2)
     assert equal(at_once, in_order)
