@@ -17,9 +17,9 @@ from sb3_contrib import MaskablePPO
 
 from slurm_energy.policy.placement import PlacementRule
 from slurm_energy.policy.rules.registry import create_rule
+from slurm_energy.twin.engine.simulation import policy_stream
 from slurm_energy.twin.environment import ENVIRONMENT_ID, ClusterEnvironment
-from slurm_energy.twin.environment_reward import RewardWeights
-from slurm_energy.twin.simulation import policy_stream
+from slurm_energy.twin.episode import RewardWeights
 
 HOUR = 3600.0
 TEST_SEEDS = (1, 2, 3)

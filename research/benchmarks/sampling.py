@@ -34,11 +34,10 @@ from slurm_energy.policy.gnn.network import HierarchicalNetwork, create_network
 from slurm_energy.policy.gnn.operations import count_operations
 from slurm_energy.policy.gnn.sampling.apply import sampled_blocks
 from slurm_energy.policy.placement import ClusterView, Placement, WaitingJob
-from slurm_energy.twin import world_file
+from slurm_energy.twin.engine.simulation import run
 from slurm_energy.twin.learned import LearnedRule
-from slurm_energy.twin.simulation import run
 from slurm_energy.twin.workloads.registry import create_workload
-from slurm_energy.twin.world_file import find_world
+from slurm_energy.twin.world.file import WORLDS_FOLDER, find_world
 
 TEACHER = "adaptive-price:run=600"
 GOAL_SAVED, GOAL_WORSE_PERCENT = 0.85, 3.0
@@ -48,7 +47,7 @@ STATES = 10
 
 def world_of_256_nodes(folder: Path) -> Path:
     """Write `tum128` with twice its GPU nodes and twice its arrivals; return the file."""
-    shipped = Path(world_file.__file__).parent / "worlds"
+    shipped = WORLDS_FOLDER
     text = (shipped / "tum128.toml").read_text(encoding="utf-8")
     pools, found = re.subn(
         r"^(\[pools\.(?:k40c|c2070)[^\]]*\]\ndevice = .*\nnodes = )(\d+)$",

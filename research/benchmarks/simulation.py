@@ -28,14 +28,14 @@ import matplotlib.pyplot as plt
 
 from slurm_energy.policy.placement import Discipline
 from slurm_energy.policy.rules.registry import create_rule
-from slurm_energy.twin.device_model import DeviceModel, Load
-from slurm_energy.twin.job import Workload, plain_job
-from slurm_energy.twin.outcome import Outcome
-from slurm_energy.twin.places import option_table, places_of
-from slurm_energy.twin.simulation import run
+from slurm_energy.twin.engine.job import Workload, plain_job
+from slurm_energy.twin.engine.outcome import Outcome
+from slurm_energy.twin.engine.places import option_table, places_of
+from slurm_energy.twin.engine.simulation import run
 from slurm_energy.twin.workloads.registry import create_workload, load_workload, shared_stream_source
 from slurm_energy.twin.world import Partition, Pool, World
-from slurm_energy.twin.world_file import shipped_world
+from slurm_energy.twin.world.device_model import DeviceModel, Load
+from slurm_energy.twin.world.file import shipped_world
 
 ROOT = Path(__file__).parents[1]
 RUNNING = (1_000, 10_000, 100_000, 1_000_000)

@@ -8,7 +8,7 @@ from random import Random
 import numpy as np
 
 from slurm_energy.policy.placement import ClusterView, EndedJob, Placement, PlacementRule, Postponement, WaitingJob
-from slurm_energy.twin.outcome import Outcome
+from slurm_energy.twin.engine.outcome import Outcome
 from slurm_energy.twin.view import TwinView
 from slurm_energy.twin.world import World
 

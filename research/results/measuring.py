@@ -12,8 +12,8 @@ from slurm_energy.evaluation.arena_plan import world_of_plan
 from slurm_energy.evaluation.arena_run import FinishedRun, finished_run
 from slurm_energy.evaluation.arena_summary import bound_figures_of, figures_of
 from slurm_energy.evaluation.contenders import create_contender
-from slurm_energy.twin.job import Job
-from slurm_energy.twin.outcome import Outcome
+from slurm_energy.twin.engine.job import Job
+from slurm_energy.twin.engine.outcome import Outcome
 
 _DAY_SECONDS = 86_400.0
 _KEPT = frozenset(

@@ -20,8 +20,8 @@ from slurm_energy.evaluation.bounds.demand import stationary_model
 from slurm_energy.evaluation.bounds.steady_state import least_extra_power
 from slurm_energy.evaluation.metrics import system_seconds
 from slurm_energy.evaluation.power_budget import joules_above_budget
-from slurm_energy.twin.job import Job
-from slurm_energy.twin.outcome import Outcome
+from slurm_energy.twin.engine.job import Job
+from slurm_energy.twin.engine.outcome import Outcome
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

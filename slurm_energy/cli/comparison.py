@@ -29,11 +29,11 @@ from slurm_energy.policy.rules.registry import RuleEntry, rule_entry, rule_names
 from slurm_energy.reporting.arena.document import RunContext, notes_of, render_arena_json, software_versions
 from slurm_energy.reporting.arena.tables import WIDTH, print_arena
 from slurm_energy.reporting.visible import say, visible
-from slurm_energy.twin.places import places_of
+from slurm_energy.twin.engine.places import places_of
 from slurm_energy.twin.workloads.csv_file import write_csv
 from slurm_energy.twin.workloads.registry import create_workload, workload_names, workload_settings
 from slurm_energy.twin.world import World
-from slurm_energy.twin.world_file import find_world, shipped_world, world_names
+from slurm_energy.twin.world.file import find_world, shipped_world, world_names
 
 
 def rules_document() -> list[dict[str, Any]]:

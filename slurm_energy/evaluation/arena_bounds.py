@@ -18,8 +18,8 @@ from slurm_energy.evaluation.bounds import (
     energy_latency_frontier,
 )
 from slurm_energy.evaluation.metrics import Metrics, system_seconds
-from slurm_energy.twin.job import Job, Workload
-from slurm_energy.twin.outcome import Outcome
+from slurm_energy.twin.engine.job import Job, Workload
+from slurm_energy.twin.engine.outcome import Outcome
 from slurm_energy.twin.world import World
 
 _FRONTIER_POINTS = 28

@@ -20,9 +20,9 @@ from slurm_energy.evaluation.arena_plan import (
 from slurm_energy.evaluation.contenders import create_contender
 from slurm_energy.evaluation.metrics import Metrics, metrics_of
 from slurm_energy.policy.placement import PlacementRule
-from slurm_energy.twin.job import Job, Workload
-from slurm_energy.twin.outcome import Outcome
-from slurm_energy.twin.simulation import run
+from slurm_energy.twin.engine.job import Job, Workload
+from slurm_energy.twin.engine.outcome import Outcome
+from slurm_energy.twin.engine.simulation import run
 from slurm_energy.twin.workloads.compat import SharedStreamSource
 from slurm_energy.twin.workloads.registry import shared_stream_source, workload_settings
 from slurm_energy.twin.world import World

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from slurm_energy.evaluation.power_budget import seconds_above_budget
 from slurm_energy.evaluation.published import published_figures
-from slurm_energy.twin.job import Job
-from slurm_energy.twin.outcome import Outcome
-from slurm_energy.twin.places import network_cost, places_of
+from slurm_energy.twin.engine.job import Job
+from slurm_energy.twin.engine.outcome import Outcome
+from slurm_energy.twin.engine.places import network_cost, places_of
 from slurm_energy.twin.world import World
 
 FloatArray = NDArray[np.float64]

@@ -6,7 +6,7 @@ It rests on the samples of the run, each the mean power over its stretch: what i
 import numpy as np
 from numpy.typing import NDArray
 
-from slurm_energy.twin.outcome import Outcome
+from slurm_energy.twin.engine.outcome import Outcome
 from slurm_energy.twin.world import Series, World
 
 FloatArray = NDArray[np.float64]

@@ -9,7 +9,7 @@ from math import inf
 
 import numpy as np
 
-from slurm_energy.twin.outcome import Outcome
+from slurm_energy.twin.engine.outcome import Outcome
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

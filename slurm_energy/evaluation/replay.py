@@ -15,13 +15,13 @@ from slurm_energy.errors import ValueRangeError, WorkloadError
 from slurm_energy.slurm.conversion import Converted
 from slurm_energy.slurm.convert_accounting import convert_accounting, without_repeats
 from slurm_energy.slurm.sacct_parsable import convert_parsable
-from slurm_energy.twin.device_model import DeviceModel
-from slurm_energy.twin.job import Workload
+from slurm_energy.twin.engine.job import Workload
 from slurm_energy.twin.workloads.accounting import workload_of_accounting
 from slurm_energy.twin.workloads.formats import recognised_format
 from slurm_energy.twin.workloads.replay import LoadOptions, ReplayKind, kinds_of_device
 from slurm_energy.twin.world import Partition, Pool, World
-from slurm_energy.twin.world_file import shipped_world
+from slurm_energy.twin.world.device_model import DeviceModel
+from slurm_energy.twin.world.file import shipped_world
 
 MODEL_WORLD = "philly-a100"
 MODEL_POOL = "a100"

@@ -16,7 +16,7 @@ from slurm_energy.evaluation.arena_run import simulated_run
 from slurm_energy.evaluation.clock_search import best_on_grid, best_on_grids
 from slurm_energy.evaluation.metrics import Metrics, metrics_of
 from slurm_energy.policy.rules.registry import create_rule
-from slurm_energy.twin.outcome import DAY_SECONDS
+from slurm_energy.twin.engine.outcome import DAY_SECONDS
 from slurm_energy.twin.workloads.registry import workload_settings
 from slurm_energy.twin.world import World
 

@@ -15,18 +15,15 @@ from slurm_energy.domain.ids import ClusterName, JobId, NodeName, PartitionName
 from slurm_energy.energy_model.board_limits import CATALOGUE_LIMITS, BoardLimits
 from slurm_energy.errors import ValueRangeError
 from slurm_energy.graph.blocks import DeviceBlock, FabricBlock, Indices, QueueBlock, TopBlock
-from slurm_energy.graph.changes import Changes
-from slurm_energy.graph.fabric_block import fabric_block
-from slurm_energy.graph.frame import Frame
-from slurm_energy.graph.group_table import GroupTable
+from slurm_energy.graph.frame import Changes, Frame
+from slurm_energy.graph.group_table import GroupTable, fabric_block
 from slurm_energy.graph.grouping import bucket_of, switch_of
 from slurm_energy.graph.job_features import QueueFacts
 from slurm_energy.graph.job_table import JobChanges, JobTable
 from slurm_energy.graph.memberships import Memberships
 from slurm_energy.graph.node_table import NodeTable
-from slurm_energy.graph.queue_block import queue_block
 from slurm_energy.graph.top import Places, top_block
-from slurm_energy.graph.wait_table import WaitTable
+from slurm_energy.graph.wait_table import WaitTable, queue_block
 
 __all__ = ["TIME_STEP_SECONDS", "Changes", "ClusterGraph"]
 

@@ -1,4 +1,4 @@
-"""Groups of nodes, each with a slot that stays as long as some of its nodes stay together."""
+"""Groups of nodes, each with a slot as long as some of its nodes stay together, and all of them as a block."""
 
 from collections.abc import Callable, Iterable
 
@@ -6,9 +6,11 @@ import numpy as np
 
 from slurm_energy.domain.cluster import NodeState, SwitchState
 from slurm_energy.domain.ids import NodeName
-from slurm_energy.graph.blocks import Indices
+from slurm_energy.graph.blocks import FabricBlock, Indices
 from slurm_energy.graph.columns import ColumnStore
 from slurm_energy.graph.grouping import Bucket, groups_of, switch_of
+from slurm_energy.graph.memberships import Memberships
+from slurm_energy.graph.node_table import NodeTable
 from slurm_energy.graph.place_features import SWITCH_SCALER, switch_row
 from slurm_energy.graph.schema import SWITCH
 
@@ -108,3 +110,19 @@ class GroupTable:
     def _give_up(self, group: int) -> None:
         self.store.free(group)
         del self.members[group], self.bucket_of_group[group]
+
+
+def fabric_block(nodes: NodeTable, groups: GroupTable, members: Memberships, slots: Indices) -> FabricBlock:
+    """Return whole groups in the order of the slots, their nodes in that of `GroupTable.nodes_of`."""
+    inside = groups.nodes_of(slots)
+    local = np.full(nodes.store.capacity, -1, dtype=np.int64)
+    local[inside] = np.arange(len(inside))
+    member_node, member_partition = members.of(inside)
+    sizes = np.array([len(groups.members[group]) for group in slots.tolist()], dtype=np.int64)
+    return FabricBlock(
+        node_group=np.repeat(np.arange(len(slots)), sizes),
+        uplink_x=nodes.store["uplink_x"][inside],
+        switch_x=groups.store["x"][slots],
+        member_node=local[member_node],
+        member_partition=member_partition,
+    )

@@ -1,4 +1,4 @@
-"""Pending jobs and the partitions that each of them waits for, with what can be told of running it there."""
+"""Pending jobs and the partitions that each of them waits for, and the queue of them as a block of the graph."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
@@ -7,16 +7,17 @@ from math import log, nan
 import numpy as np
 from numpy.typing import NDArray
 
-from slurm_energy.domain.ids import GpuTypeName
+from slurm_energy.domain.cluster import JobDependency
+from slurm_energy.domain.ids import GpuTypeName, JobId
 from slurm_energy.energy_model.board_limits import BoardLimits
 from slurm_energy.energy_model.relative_speed import RelativeCost, relative_cost
-from slurm_energy.graph.blocks import Flags, Floats, Indices
+from slurm_energy.graph.blocks import Flags, Floats, Indices, QueueBlock
 from slurm_energy.graph.device_features import catalogue_type
 from slurm_energy.graph.frame import Frame
 from slurm_energy.graph.job_table import JobEntry, JobTable
 from slurm_energy.graph.memberships import PlaceSums, Types
-from slurm_energy.graph.scaling import Scaler
-from slurm_energy.graph.schema import OPTION
+from slurm_energy.graph.scaling import Scaler, raw
+from slurm_energy.graph.schema import DEPENDS, OPTION
 
 OPTION_SCALER = Scaler(OPTION)
 Cost = tuple[float, float]
@@ -214,3 +215,35 @@ def _before(group: Indices, values: NDArray[np.float64]) -> NDArray[np.float64]:
     before = np.empty_like(running)
     before[order] = running - base
     return before
+
+
+DEPENDS_SCALER = Scaler(DEPENDS)
+
+
+def queue_block(jobs: JobTable, waits: WaitTable, slots: Indices) -> QueueBlock:
+    """Return jobs in the order of the slots, with the dependencies between them and the partitions they wait for."""
+    local = np.full(jobs.store.capacity, -1, dtype=np.int64)
+    local[slots] = np.arange(len(slots))
+    edges: list[tuple[int, int]] = []
+    rows: list[tuple[float, float, float]] = []
+    for place, job in enumerate(jobs.store["job"][slots].tolist()):
+        for dependency in jobs.dependencies.needs(JobId(job)):
+            needed = jobs.entries[dependency.job_id].slot
+            if needed >= 0 and local[needed] >= 0:
+                edges.append((int(local[needed]), place))
+                rows.append(_depends_row(dependency))
+    chosen = np.flatnonzero(local[waits.task] >= 0)
+    order = chosen[np.argsort(local[waits.task[chosen]], kind="stable")]
+    return QueueBlock(
+        task_x=jobs.store["x"][slots],
+        depends_index=np.array(edges, dtype=np.int64).reshape(-1, 2).T,
+        depends_x=DEPENDS_SCALER.scaled(rows),
+        wait_task=local[waits.task[order]],
+        wait_partition=waits.partition[order],
+        wait_x=waits.x[order],
+    )
+
+
+def _depends_row(dependency: JobDependency) -> tuple[float, float, float]:
+    data = raw(dependency.data_gib)
+    return data, float(np.isfinite(data)), float(dependency.needs_success)

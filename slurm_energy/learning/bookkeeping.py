@@ -6,8 +6,8 @@ from statistics import fmean
 from typing import Literal, NamedTuple
 
 from slurm_energy.policy.mode_weights import BALANCED_WEIGHTS, JobWeights
-from slurm_energy.twin.environment_reward import Passage, RewardWeights
-from slurm_energy.twin.job_run import COMPUTING, ENDED, STARTING, JobRun
+from slurm_energy.twin.engine.job_run import COMPUTING, ENDED, STARTING, JobRun
+from slurm_energy.twin.episode import Passage, RewardWeights
 from slurm_energy.twin.world import World
 
 Bookkeeping = Literal["passage", "assigned"]
@@ -57,7 +57,7 @@ class Charge(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Books:
+class RewardAccounting:
     """Turns what passed between decisions into rewards."""
 
     bookkeeping: Bookkeeping

@@ -26,7 +26,7 @@ _SIGNAL_SECONDS = 0.5
 _Arrays = Mapping[str, NDArray[Any]]
 
 
-class Crew(Protocol):
+class EpisodeRunner(Protocol):
     """Those who run a round's episodes."""
 
     def collect(self, weights: Weights, seeds: Sequence[int]) -> list[Sequence[Any]]:
@@ -158,7 +158,7 @@ class Processes:
         return TrainingError(f"collector {number} {words} (episode of seed {seed})")
 
 
-def create_crew(collector: Collector, count: int) -> Crew:
+def create_episode_runner(collector: Collector, count: int) -> EpisodeRunner:
     """Return who runs `count` episodes a round: processes of their own when there are several."""
     return InOrder(collector) if count == 1 else Processes(collector, count)
 

@@ -19,8 +19,8 @@ from slurm_energy.graph.options import decision_block
 from slurm_energy.learning.bookkeeping import (
     ActiveMeter,
     Bookkeeping,
-    Books,
     Charge,
+    RewardAccounting,
     empty_watts,
     mean_weights,
 )
@@ -34,16 +34,15 @@ from slurm_energy.policy.gnn.network import Blocks, HierarchicalNetwork, create_
 from slurm_energy.policy.gnn.policy_head import best, sample
 from slurm_energy.policy.mode_weights import BALANCED_WEIGHTS, MODE_WEIGHTS, JobWeights
 from slurm_energy.policy.placement import Placement
-from slurm_energy.twin.arrivals import WorkloadArrivals
-from slurm_energy.twin.engine import Engine
-from slurm_energy.twin.environment_jobs import JobSource, WorkloadSource
-from slurm_energy.twin.environment_reward import Meter, RewardWeights, typical_job_joules
-from slurm_energy.twin.job import Job
+from slurm_energy.twin.engine.events import WorkloadArrivals
+from slurm_energy.twin.engine.job import Job
+from slurm_energy.twin.engine.loop import Engine
+from slurm_energy.twin.engine.places import Place, places_of
+from slurm_energy.twin.episode import JobSource, Meter, RewardWeights, WorkloadSource, typical_job_joules
 from slurm_energy.twin.learned import Situation
-from slurm_energy.twin.places import Place, places_of
 from slurm_energy.twin.run_options import PlacedOption
 from slurm_energy.twin.world import World
-from slurm_energy.twin.world_file import find_world
+from slurm_energy.twin.world.file import find_world
 
 Actions = Literal["sampled", "greedy"]
 FAST_WEIGHTS: JobWeights = (0.8, 0.2)
@@ -288,12 +287,12 @@ def _books(
     places: Sequence[Place],
     source: JobSource,
     weights: Mapping[int, JobWeights],
-) -> Books:
+) -> RewardAccounting:
     """Return the books of an episode; the scale is that of the environment: the same in all episodes."""
     common = mean_weights(settings.job_weights)
     if settings.bookkeeping == "passage":
         common = next(iter(weights.values()), common)
-    return Books(
+    return RewardAccounting(
         bookkeeping=settings.bookkeeping,
         rewards=settings.rewards,
         scale_joules=settings.rewards.scale_joules or typical_job_joules(world, places, source.make(0).jobs),

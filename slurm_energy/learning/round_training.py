@@ -11,12 +11,10 @@ import torch
 
 from slurm_energy.errors import CheckpointError, ConfigError, SlurmEnergyError, TrainingError
 from slurm_energy.learning.algorithms import CollectorParts, LearnerParts
-from slurm_energy.learning.collectors import create_crew
+from slurm_energy.learning.collectors import create_episode_runner
 from slurm_energy.learning.experience import Weights
 from slurm_energy.learning.ranks import ALONE, Ranks
-from slurm_energy.learning.restoring import restore_learner
-from slurm_energy.learning.rounds import RoundPlan, RoundReport, Rounds
-from slurm_energy.learning.stopping import StopRequest
+from slurm_energy.learning.rounds import RoundPlan, RoundReport, Rounds, StopRequest
 from slurm_energy.learning.torch_device import CPU, device_words
 from slurm_energy.learning.training_folder import (
     BEST,
@@ -28,7 +26,7 @@ from slurm_energy.learning.training_folder import (
 )
 from slurm_energy.learning.training_log import NoLog, check_format, open_log
 from slurm_energy.learning.training_settings import TrainingSettings, check_same
-from slurm_energy.learning.training_state import TrainingState, read_state
+from slurm_energy.learning.training_state import TrainingState, read_state, restore_learner
 from slurm_energy.policy.checkpoint_files import CheckpointMetadata, check_files
 from slurm_energy.policy.gnn.checkpoint import Checkpoint, load_into, read_checkpoint
 from slurm_energy.policy.gnn.network import HierarchicalNetwork, create_network
@@ -117,7 +115,7 @@ def train_in_rounds(
     with (
         StopRequest().listening() as stop,
         closing(log),
-        closing(create_crew(collector, settings.run.collectors)) as crew,
+        closing(create_episode_runner(collector, settings.run.collectors)) as crew,
     ):
         rounds = Rounds(learner, crew, log, _Keep(settings, folder), plan)
         if state is not None:

@@ -1,25 +1,72 @@
-"""The rounds of a training: collect, absorb, write down; whoever stops it, it stops where it can go on."""
+"""The rounds of a training: collect, absorb, write down; Ctrl-C and SIGTERM end it where its state is whole."""
 
+import signal
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from math import isfinite
 from pathlib import Path
+from types import FrameType
 from typing import Any, Protocol
 
 import torch
 
 from slurm_energy.errors import TrainingError
-from slurm_energy.learning.collectors import Crew
+from slurm_energy.learning.collectors import EpisodeRunner
 from slurm_energy.learning.experience import Learner, Weights, episode_seed
 from slurm_energy.learning.ranks import Ranks
-from slurm_energy.learning.stopping import StopRequest
 from slurm_energy.learning.training_log import TrainingLog
 from slurm_energy.learning.training_state import TrainingState, learner_bytes, learner_state, on_host, write_state
 
 SCORE = "score"
 """The figure of a learner that says how good the weights are that acted in the round; higher is better."""
+
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class StopRequest:
+    """Whether the training was asked to stop.
+
+    The first signal is only noted, unless it comes inside `at_once`, where nothing would be left half done; there, and
+    from the second one on, it raises KeyboardInterrupt.
+    """
+
+    def __init__(self) -> None:
+        self.asked = False
+        self._at_once = False
+
+    @contextmanager
+    def listening(self) -> Iterator["StopRequest"]:
+        """Take the signals, in the main thread; elsewhere they stay what they are."""
+        if threading.current_thread() is not threading.main_thread():
+            yield self
+            return
+        before = {number: signal.signal(number, self._note) for number in SIGNALS}
+        try:
+            yield self
+        finally:
+            for number, old in before.items():
+                signal.signal(number, old)
+
+    @contextmanager
+    def at_once(self) -> Iterator[None]:
+        """Let a signal interrupt what is inside."""
+        if self.asked:
+            raise KeyboardInterrupt
+        self._at_once = True
+        try:
+            yield
+        finally:
+            self._at_once = False
+
+    def _note(self, _number: int, _frame: FrameType | None) -> None:
+        again, self.asked = self.asked, True
+        if again or self._at_once:
+            raise KeyboardInterrupt
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +102,7 @@ class Keeping(Protocol):
 class Rounds:
     """A training in progress on one rank."""
 
-    def __init__(self, learner: Learner, crew: Crew, log: TrainingLog, keep: Keeping, plan: RoundPlan) -> None:
+    def __init__(self, learner: Learner, crew: EpisodeRunner, log: TrainingLog, keep: Keeping, plan: RoundPlan) -> None:
         self.done = 0
         self._learner = learner
         self._crew = crew

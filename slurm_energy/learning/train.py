@@ -20,10 +20,10 @@ from slurm_energy.policy.checkpoint_files import CheckpointMetadata
 from slurm_energy.policy.gnn.checkpoint import save_checkpoint
 from slurm_energy.policy.gnn.configuration import NetworkConfig
 from slurm_energy.policy.gnn.network import create_network
-from slurm_energy.twin.simulation import run
+from slurm_energy.twin.engine.simulation import run
 from slurm_energy.twin.workloads.registry import create_workload
 from slurm_energy.twin.world import World
-from slurm_energy.twin.world_file import find_world
+from slurm_energy.twin.world.file import find_world
 
 
 def network_settings(path: Path | None) -> NetworkConfig:

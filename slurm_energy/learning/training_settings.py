@@ -25,7 +25,7 @@ from slurm_energy.learning.settings_file import (
 from slurm_energy.learning.torch_device import AUTO, check_device_name
 from slurm_energy.learning.training_log import LogFormat
 from slurm_energy.policy.gnn.configuration import NetworkConfig
-from slurm_energy.twin.world_file import find_world
+from slurm_energy.twin.world.file import find_world
 
 SETTINGS_FILE = "settings.toml"
 _MOST_EPISODES = RUN_BOUNDS["collectors"][1]

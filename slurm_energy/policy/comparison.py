@@ -20,7 +20,7 @@ _NINE_OF_TEN = 1.28
 """Standard deviations above the mean of a normal distribution below which nine of ten lie."""
 _FAR_LESS = 0.75
 """Boards of one type and sweeps of one program differ by a tenth at most."""
-MOST_DOUBT = 0.4
+MAX_LOG_STD = 0.4
 """Standard deviation of ln(time ratio) above which runs say too little, and the tables are asked."""
 
 
@@ -40,7 +40,7 @@ class TypeComparison:
         """
         work = self.work
         doubt = None if work is None else work.doubt(gpu_type, reference)
-        if work is None or doubt is None or doubt > MOST_DOUBT or gpu_type == reference:
+        if work is None or doubt is None or doubt > MAX_LOG_STD or gpu_type == reference:
             return relative_cost(gpu_type, reference, self.limits)
         time_ratio = work.time_ratio(gpu_type, reference)
         has_runs = all(work.runs_by_type.get(name, 0) >= ENOUGH_RUNS for name in (gpu_type, reference))

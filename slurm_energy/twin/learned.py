@@ -19,7 +19,7 @@ from slurm_energy.graph.options import RunOption
 from slurm_energy.policy.mode_weights import BALANCED_WEIGHTS
 from slurm_energy.policy.placement import ClusterView, Placement, PlacementRule, WaitingJob
 from slurm_energy.policy.rules.tables import Prepared
-from slurm_energy.twin.job import Job
+from slurm_energy.twin.engine.job import Job
 from slurm_energy.twin.run_options import PlacedOption, TableCosts, placed_options
 from slurm_energy.twin.served import job_request
 from slurm_energy.twin.snapshot_source import SnapshotSource

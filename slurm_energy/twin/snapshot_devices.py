@@ -5,11 +5,16 @@ from operator import attrgetter
 
 from slurm_energy.domain.cluster import GpuReading
 from slurm_energy.energy_model.catalog import gpu_type, gpu_type_from_slurm_type
-from slurm_energy.twin.device_model import DeviceModel, Thermal
-from slurm_energy.twin.heat import steady_celsius, sustainable_watts, temperature_after
-from slurm_energy.twin.job_run import COMPUTING, STARTING, JobRun
+from slurm_energy.twin.engine.job_run import COMPUTING, STARTING, JobRun
 from slurm_energy.twin.view import TwinView
 from slurm_energy.twin.world import Pool
+from slurm_energy.twin.world.device_model import (
+    DeviceModel,
+    Thermal,
+    steady_celsius,
+    sustainable_watts,
+    temperature_after,
+)
 
 JOB_MARK = attrgetter("job_id", "version", "phase", "watts", "partner")
 """What a reading of a job's devices hangs on: a change of clock raises the version, a node that wakes the power."""

@@ -84,7 +84,8 @@ systemctl show slurm-energyd -p User -p NRestarts
 step "the timers"
 for name in repair flush; do
     systemctl start slurm-energy-$name.timer
-    systemctl start slurm-energy-$name.service
+    # The daemon of a busy machine may answer too late the first time.
+    for _ in 1 2 3; do systemctl start slurm-energy-$name.service 2>/dev/null && break; done
     echo "$name $(systemctl is-active slurm-energy-$name.timer) $(systemctl show slurm-energy-$name -p Result --value)"
 done
 journalctl -u slurm-energy-repair -u slurm-energy-flush --no-pager -o cat --since "$since"

@@ -14,7 +14,7 @@ from mixed_jobs import KINDS, TIME_SCALE, LabJob, mixed_jobs, num_overtaking
 from twin_run import TwinRun, run_in_twin, settled_pairs
 
 from slurm_energy.lab.cluster import Lab
-from slurm_energy.twin.world_file import shipped_world
+from slurm_energy.twin.world.file import shipped_world
 
 pytestmark = [pytest.mark.lab, pytest.mark.alone]
 

@@ -11,11 +11,11 @@ from mixed_jobs import TIME_SCALE, LabJob, partition_named
 from numpy.typing import NDArray
 
 from slurm_energy.policy.rules.registry import create_rule
-from slurm_energy.twin.job import Job, Workload
-from slurm_energy.twin.outcome import Outcome
-from slurm_energy.twin.simulation import run
+from slurm_energy.twin.engine.job import Job, Workload
+from slurm_energy.twin.engine.outcome import Outcome
+from slurm_energy.twin.engine.simulation import run
 from slurm_energy.twin.world import World
-from slurm_energy.twin.world_file import shipped_world
+from slurm_energy.twin.world.file import shipped_world
 
 _REPETITIONS = 100
 # Latencies of a repetition lie so many times as far from their mean as the measured ones.

@@ -11,10 +11,10 @@ import pytest
 from slurm_energy.evaluation.bounds import StationaryLoad, energy_latency_frontier
 from slurm_energy.evaluation.published import published_figures
 from slurm_energy.policy.rules.registry import create_rule
-from slurm_energy.twin.outcome import Outcome
-from slurm_energy.twin.simulation import run
+from slurm_energy.twin.engine.outcome import Outcome
+from slurm_energy.twin.engine.simulation import run
 from slurm_energy.twin.workloads.registry import create_workload, shared_stream_source
-from slurm_energy.twin.world_file import shipped_world
+from slurm_energy.twin.world.file import shipped_world
 
 WORLD = shipped_world("chsac")
 WEEK_SECONDS = 604_800.0

@@ -12,7 +12,7 @@ import torch
 from tiny_learner import TinyCollector, TinyEpisodes
 
 from slurm_energy.errors import TrainingError
-from slurm_energy.learning.collectors import InOrder, Processes, create_crew
+from slurm_energy.learning.collectors import InOrder, Processes, create_episode_runner
 
 WEIGHTS = {"a": torch.arange(4.0), "flag": torch.tensor([True, False]), "count": torch.tensor(3)}
 ORPHANS = """
@@ -82,8 +82,8 @@ def test_a_collector_cannot_change_the_learners_weights() -> None:
 
 
 def test_one_collector_needs_no_process() -> None:
-    assert isinstance(create_crew(collector(), 1), InOrder)
-    crew = create_crew(collector(), 2)
+    assert isinstance(create_episode_runner(collector(), 1), InOrder)
+    crew = create_episode_runner(collector(), 2)
     assert isinstance(crew, Processes)
     crew.close()
 

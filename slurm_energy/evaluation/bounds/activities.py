@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slurm_energy.evaluation.bounds.floor import PoolFloor
-from slurm_energy.twin.device_model import DeviceModel
-from slurm_energy.twin.places import Place, option_table, places_of
+from slurm_energy.twin.engine.places import Place, option_table, places_of
 from slurm_energy.twin.world import World
+from slurm_energy.twin.world.device_model import DeviceModel
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]

@@ -12,7 +12,7 @@ from slurm_energy.errors import ValueRangeError
 from slurm_energy.evaluation.bounds.activities import Activities, WorkGroup, activities_of
 from slurm_energy.evaluation.bounds.floor import Downtime, PoolFloor, pool_floors
 from slurm_energy.evaluation.bounds.programme import Rows, devices_used, minimise, outputs
-from slurm_energy.twin.places import option_table, places_of
+from slurm_energy.twin.engine.places import option_table, places_of
 from slurm_energy.twin.world import World
 
 FloatArray = NDArray[np.float64]

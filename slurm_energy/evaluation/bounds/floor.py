@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from math import inf
 
 from slurm_energy.errors import ValueRangeError
-from slurm_energy.twin.device_model import DeviceModel
 from slurm_energy.twin.world import Pool, World
+from slurm_energy.twin.world.device_model import DeviceModel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

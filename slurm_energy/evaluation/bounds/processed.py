@@ -27,7 +27,7 @@ from slurm_energy.evaluation.bounds.demand import (
 from slurm_energy.evaluation.bounds.floor import Downtime
 from slurm_energy.evaluation.bounds.programme import RELATIVE_TOLERANCE, Rows, minimise
 from slurm_energy.evaluation.bounds.steady_state import least_extra_power
-from slurm_energy.twin.job import Job
+from slurm_energy.twin.engine.job import Job
 from slurm_energy.twin.world import World
 
 

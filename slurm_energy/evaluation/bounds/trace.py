@@ -17,7 +17,7 @@ from slurm_energy.evaluation.bounds.activities import Activities, activities_of
 from slurm_energy.evaluation.bounds.floor import Downtime, PoolFloor, pool_floors
 from slurm_energy.evaluation.bounds.programme import Rows, Solution, SolverError, devices_used, minimise, outputs
 from slurm_energy.evaluation.bounds.trace_jobs import GroupedWork, earliest_end_seconds, grouped_work
-from slurm_energy.twin.job import Workload
+from slurm_energy.twin.engine.job import Workload
 from slurm_energy.twin.world import World
 
 FloatArray = NDArray[np.float64]

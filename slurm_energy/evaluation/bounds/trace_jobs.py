@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from slurm_energy.errors import ValueRangeError
 from slurm_energy.evaluation.bounds.activities import WorkGroup
-from slurm_energy.twin.job import Job, Workload
-from slurm_energy.twin.places import Place, can_run, option_table, places_of
+from slurm_energy.twin.engine.job import Job, Workload
+from slurm_energy.twin.engine.places import Place, can_run, option_table, places_of
 from slurm_energy.twin.world import World
 
 

@@ -19,10 +19,16 @@ from slurm_energy.errors import ConfigError, TrainingError
 from slurm_energy.learning.agreement import carried, carrier, mean_and_deviation, shares_of_mean
 from slurm_energy.learning.experience import Averaging, Moment, Step, Weights, alone, reward_per_start
 from slurm_energy.learning.imitation import answers, objective_loss
-from slurm_energy.learning.policy_gradient.advantages import FloatArray, advantages
-from slurm_energy.learning.policy_gradient.losses import combined_value, divergence, surrogate_loss, value_loss
+from slurm_energy.learning.policy_gradient.losses import (
+    FloatArray,
+    advantages,
+    combined_value,
+    divergence,
+    surrogate_loss,
+    value_loss,
+)
 from slurm_energy.learning.policy_gradient.settings import PolicyGradientSettings
-from slurm_energy.learning.restoring import restore_adam
+from slurm_energy.learning.training_state import restore_adam
 from slurm_energy.policy.gnn.decision_level import Decisions
 from slurm_energy.policy.gnn.levels import floats
 from slurm_energy.policy.gnn.network import HierarchicalNetwork, State

@@ -9,7 +9,7 @@ from slurm_energy.learning.experience import Collector, Learner
 from slurm_energy.learning.prices.collector import PriceCollector
 from slurm_energy.learning.prices.learner import PriceLearner
 from slurm_energy.learning.prices.settings import PriceEpisodeSettings, PriceLearnerSettings
-from slurm_energy.twin.world_file import find_world
+from slurm_energy.twin.world.file import find_world
 
 
 def _collector(parts: CollectorParts) -> Collector:

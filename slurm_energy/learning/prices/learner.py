@@ -17,7 +17,7 @@ from slurm_energy.learning.batched_states import batched_states, state_of_cluste
 from slurm_energy.learning.experience import Averaging, Weights, alone
 from slurm_energy.learning.prices.collector import PricedEpisode, PricedStep
 from slurm_energy.learning.prices.settings import PriceLearnerSettings
-from slurm_energy.learning.restoring import restore_adam, same_form
+from slurm_energy.learning.training_state import restore_adam, same_form
 from slurm_energy.policy.gnn.levels import Published
 from slurm_energy.policy.gnn.moments import moments_of
 from slurm_energy.policy.gnn.network import Blocks, HierarchicalNetwork

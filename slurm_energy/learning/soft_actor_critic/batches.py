@@ -9,7 +9,7 @@ from torch import Tensor
 from slurm_energy.graph.batch import batch_decisions
 from slurm_energy.graph.blocks import DecisionBlock
 from slurm_energy.learning.batched_states import batched_states, state_of_cluster
-from slurm_energy.learning.soft_actor_critic.packing import PackedMoment, Unpacked
+from slurm_energy.learning.soft_actor_critic.records import PackedMoment, Unpacked
 from slurm_energy.learning.soft_actor_critic.replay import Transition
 from slurm_energy.learning.torch_device import CPU
 from slurm_energy.policy.gnn.block_tensors import on_device

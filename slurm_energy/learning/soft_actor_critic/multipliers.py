@@ -12,7 +12,7 @@ from torch.nn import Parameter
 from slurm_energy.learning.agreement import agreed
 from slurm_energy.learning.bounds import Bounds, check_bounds
 from slurm_energy.learning.experience import Averaging, Step, alone
-from slurm_energy.learning.restoring import same_form
+from slurm_energy.learning.training_state import same_form
 
 CONSTRAINTS = ("latency", "waiting", "power")
 """In the order of `Costs`."""

@@ -11,8 +11,14 @@ import torch
 from slurm_energy.errors import ConfigError, TrainingError
 from slurm_energy.graph.blocks import DecisionBlock
 from slurm_energy.learning.experience import Costs, Moment, Step
-from slurm_energy.learning.soft_actor_critic.packing import PACKED_RECORDS, PackedMoment, pack, restored_moment
-from slurm_energy.learning.soft_actor_critic.records import Record, RecordPool
+from slurm_energy.learning.soft_actor_critic.records import (
+    PACKED_RECORDS,
+    PackedMoment,
+    Record,
+    RecordPool,
+    pack,
+    restored_moment,
+)
 
 
 class Transition(NamedTuple):

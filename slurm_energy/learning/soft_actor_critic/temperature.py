@@ -13,7 +13,7 @@ from torch.nn import Parameter
 from slurm_energy.errors import ConfigError
 from slurm_energy.learning.bounds import Bounds, check_bounds
 from slurm_energy.learning.experience import Averaging, alone
-from slurm_energy.learning.restoring import restore_adam, same_form
+from slurm_energy.learning.training_state import restore_adam, same_form
 from slurm_energy.policy.gnn.policy_head import OptionDistribution
 
 _BOUNDS: Bounds = {

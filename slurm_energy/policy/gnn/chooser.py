@@ -8,8 +8,8 @@ import torch
 from slurm_energy.domain.cluster import ClusterSnapshot
 from slurm_energy.errors import PolicyError
 from slurm_energy.graph.blocks import Floats
-from slurm_energy.graph.changes import Changes
 from slurm_energy.graph.cluster_graph import ClusterGraph
+from slurm_energy.graph.frame import Changes
 from slurm_energy.graph.options import RunOption, decision_block, together
 from slurm_energy.policy.gnn.decision_level import Decisions
 from slurm_energy.policy.gnn.keepers import keeper_of

@@ -10,7 +10,7 @@ from math import ceil, inf, nextafter
 from pathlib import PurePath
 
 from slurm_energy.domain.cluster import JobState
-from slurm_energy.twin.job import Job, Workload
+from slurm_energy.twin.engine.job import Job, Workload
 from slurm_energy.twin.workloads import values
 from slurm_energy.twin.workloads.assemble import NumberedJob, assembled_workload, renamed
 from slurm_energy.twin.workloads.bad_rows import BadRows, BadValue

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import PurePath
 
 from slurm_energy.errors import ValueRangeError
-from slurm_energy.twin.job import Job, Workload, check_job
+from slurm_energy.twin.engine.job import Job, Workload, check_job
 from slurm_energy.twin.workloads.bad_rows import BadRows, BadValue
 
 NumberedJob = tuple[int, Job]

@@ -10,7 +10,7 @@ from math import inf
 from random import Random
 
 from slurm_energy.errors import ConfigError
-from slurm_energy.twin.job import Job, plain_job
+from slurm_energy.twin.engine.job import Job, plain_job
 from slurm_energy.twin.workloads.poisson import PoissonSettings
 
 

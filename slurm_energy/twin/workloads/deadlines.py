@@ -6,7 +6,7 @@ from math import exp, log
 import numpy as np
 
 from slurm_energy.errors import ConfigError
-from slurm_energy.twin.job import Workload
+from slurm_energy.twin.engine.job import Workload
 from slurm_energy.twin.workloads.settings import check_range
 from slurm_energy.twin.workloads.streams import workload_streams
 from slurm_energy.twin.workloads.time_limits import round_limit_seconds

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from slurm_energy.errors import WorkloadError
-from slurm_energy.twin.job import Workload
+from slurm_energy.twin.engine.job import Workload
 from slurm_energy.twin.workloads import alibaba, csv_file, elasticflow, gavel, philly, pollux
 from slurm_energy.twin.workloads.bad_rows import BadValue
 from slurm_energy.twin.workloads.replay import LoadOptions

@@ -9,7 +9,7 @@ from math import log
 import numpy as np
 
 from slurm_energy.errors import ConfigError
-from slurm_energy.twin.job import Job, Workload, plain_job
+from slurm_energy.twin.engine.job import Job, Workload, plain_job
 from slurm_energy.twin.workloads.kinds import (
     ANALYTICS,
     MATRIX_SIDES,

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from slurm_energy.twin.job import Job, Workload
+from slurm_energy.twin.engine.job import Job, Workload
 from slurm_energy.twin.workloads.settings import check_range
 from slurm_energy.twin.workloads.varying import DailySettings, daily_workload
 

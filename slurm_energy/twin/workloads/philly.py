@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from slurm_energy.errors import WorkloadError
-from slurm_energy.twin.job import Job, Workload
+from slurm_energy.twin.engine.job import Job, Workload
 from slurm_energy.twin.workloads import values
 from slurm_energy.twin.workloads.assemble import NumberedJob, assembled_workload
 from slurm_energy.twin.workloads.bad_rows import BadRows, BadValue

@@ -11,7 +11,7 @@ from math import log
 import numpy as np
 
 from slurm_energy.errors import ConfigError
-from slurm_energy.twin.job import Job, Workload, plain_job
+from slurm_energy.twin.engine.job import Job, Workload, plain_job
 from slurm_energy.twin.workloads.settings import check_expected_jobs, check_range, comma_list
 from slurm_energy.twin.workloads.streams import FloatArray, poisson_times, workload_streams
 

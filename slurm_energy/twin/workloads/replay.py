@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from math import inf
 
 from slurm_energy.errors import ConfigError
-from slurm_energy.twin.device_model import DeviceModel, Scaling
+from slurm_energy.twin.world.device_model import DeviceModel, Scaling
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

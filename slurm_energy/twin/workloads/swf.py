@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from slurm_energy.errors import WorkloadError
-from slurm_energy.twin.job import Job, Workload
+from slurm_energy.twin.engine.job import Job, Workload
 from slurm_energy.twin.workloads import values
 from slurm_energy.twin.workloads.assemble import NumberedJob, assembled_workload, renamed
 from slurm_energy.twin.workloads.bad_rows import BadRows, BadValue

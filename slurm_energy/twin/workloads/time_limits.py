@@ -4,9 +4,9 @@ from math import ceil, exp, inf, log
 
 import numpy as np
 
-from slurm_energy.twin.device_model import DeviceModel
-from slurm_energy.twin.job import Workload
+from slurm_energy.twin.engine.job import Workload
 from slurm_energy.twin.world import World
+from slurm_energy.twin.world.device_model import DeviceModel
 
 ROUND_SECONDS = tuple(
     value * 60.0

@@ -5,7 +5,7 @@ from math import pi
 
 import numpy as np
 
-from slurm_energy.twin.job import Workload
+from slurm_energy.twin.engine.job import Workload
 from slurm_energy.twin.workloads.poisson import STREAMS, PoissonSettings, ingress_jobs
 from slurm_energy.twin.workloads.settings import check_expected_jobs, check_range
 from slurm_energy.twin.workloads.streams import FloatArray, thinned_times, workload_streams

@@ -10,7 +10,7 @@ from slurm_energy.domain.work import WorkEstimate
 from slurm_energy.energy_model.board_limits import CATALOGUE_LIMITS
 from slurm_energy.energy_model.relative_speed import relative_cost
 from slurm_energy.estimation.job_history import CompareTypes, runtime_estimate, runtime_estimates
-from slurm_energy.policy.comparison import MOST_DOUBT, TypeComparison
+from slurm_energy.policy.comparison import MAX_LOG_STD, TypeComparison
 from slurm_energy.store.past_runs import RuntimeSample
 
 A100, A40 = GpuTypeName("a100-sxm4-80gb"), GpuTypeName("a40")
@@ -85,7 +85,7 @@ def test_runs_on_several_types_are_brought_to_the_one_that_most_were_on() -> Non
     assert found.upper_seconds == pytest.approx(100.0 * (1.0 + 1.0 / 3.0))
 
 
-@pytest.mark.parametrize("doubt", [None, MOST_DOUBT + 0.01], ids=["nothing known", "too much doubt"])
+@pytest.mark.parametrize("doubt", [None, MAX_LOG_STD + 0.01], ids=["nothing known", "too much doubt"])
 def test_without_runs_to_compare_by_the_worst_of_the_tables_counts(doubt: float | None) -> None:
     worst = relative_cost(A40, A100)
     assert worst is not None

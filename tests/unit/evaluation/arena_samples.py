@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from slurm_energy.twin.outcome import Outcome
+from slurm_energy.twin.engine.outcome import Outcome
 from slurm_energy.twin.world import World
-from slurm_energy.twin.world_file import load_world
+from slurm_energy.twin.world.file import load_world
 
 WORLD = """
 name = "pair"

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from math import ceil, inf
 from random import Random
 
-from slurm_energy.twin.device_model import DeviceModel, Load, PairSpeed, Scaling
 from slurm_energy.twin.world import Partition, Pool, SuspendSettings, World
+from slurm_energy.twin.world.device_model import DeviceModel, Load, PairSpeed, Scaling
 
 
 def make_device(

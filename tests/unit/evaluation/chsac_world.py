@@ -4,8 +4,8 @@ from dataclasses import replace
 
 from slurm_energy.energy_model.power import PowerCurve
 from slurm_energy.energy_model.runtime import RuntimeCurve
-from slurm_energy.twin.device_model import DeviceModel, Scaling, load_from_curves
 from slurm_energy.twin.world import Partition, Pool, World
+from slurm_energy.twin.world.device_model import DeviceModel, Scaling, load_from_curves
 
 MEAN_UNITS = 54_164.35
 """Mean of the log-normal sizes, 50000 exp(0.4^2 / 2)."""

@@ -5,9 +5,9 @@ import pytest
 
 from slurm_energy.evaluation.bounds import StationaryLoad, energy_latency_frontier
 from slurm_energy.policy.rules.registry import create_rule
-from slurm_energy.twin.simulation import run
+from slurm_energy.twin.engine.simulation import run
 from slurm_energy.twin.workloads.registry import create_workload
-from slurm_energy.twin.world_file import shipped_world
+from slurm_energy.twin.world.file import shipped_world
 
 HOURS = 24
 

@@ -10,7 +10,7 @@ from arena_samples import world_file
 from slurm_energy.errors import ConfigError, EvaluationError
 from slurm_energy.evaluation.arena_plan import ArenaPlan
 from slurm_energy.evaluation.arena_run import RunRecord, run_one
-from slurm_energy.twin.simulation import run
+from slurm_energy.twin.engine.simulation import run
 
 
 def make_plan(folder: Path, **changes: object) -> ArenaPlan:

@@ -19,7 +19,7 @@ from slurm_energy.evaluation.bounds import (
     bound_of_run,
     steady_state_bound,
 )
-from slurm_energy.twin.job import Job
+from slurm_energy.twin.engine.job import Job
 from slurm_energy.twin.world import FailureRates, Outage
 
 SEEDS = st.integers(0, 2**32 - 1)

@@ -10,7 +10,7 @@ from slurm_energy.evaluation.bounds import (
     largest_feasible_load,
     steady_state_bound,
 )
-from slurm_energy.twin.world_file import shipped_world
+from slurm_energy.twin.world.file import shipped_world
 
 LOAD = 0.16 * MEAN_UNITS
 WEEK = 604_800.0

@@ -16,8 +16,8 @@ from slurm_energy.evaluation.bounds import (
     largest_feasible_load,
     steady_state_bound,
 )
-from slurm_energy.twin.device_model import PairSpeed
 from slurm_energy.twin.world import FailureRates, Outage
+from slurm_energy.twin.world.device_model import PairSpeed
 
 SEEDS = st.integers(0, 2**32 - 1)
 

@@ -13,7 +13,7 @@ from measured_data import write_philly_jobs
 from slurm_energy.errors import ValueRangeError
 from slurm_energy.evaluation.arena_plan import ArenaPlan, workload_of_plan, world_of_plan
 from slurm_energy.evaluation.bounds import TraceOptions, clairvoyant_bound
-from slurm_energy.twin.job import Job, Workload
+from slurm_energy.twin.engine.job import Job, Workload
 from slurm_energy.twin.world import Partition
 
 

@@ -13,12 +13,12 @@ from slurm_energy.errors import CheckpointError, ConfigError, PolicyError
 from slurm_energy.evaluation import contenders
 from slurm_energy.evaluation.contenders import create_contender
 from slurm_energy.policy.rules.registry import create_rule
-from slurm_energy.twin.job import Job, Workload
+from slurm_energy.twin.engine.job import Job, Workload
+from slurm_energy.twin.engine.outcome import Outcome
+from slurm_energy.twin.engine.simulation import run
 from slurm_energy.twin.learned import LearnedRule
-from slurm_energy.twin.outcome import Outcome
 from slurm_energy.twin.served import ServedPolicy
-from slurm_energy.twin.simulation import run
-from slurm_energy.twin.world_file import shipped_world
+from slurm_energy.twin.world.file import shipped_world
 
 LAB = shipped_world("lab")
 KNOWN = "it has checkpoint: folder of the learned policy; clocks: .*; mode: .*; sampling: "

@@ -9,7 +9,7 @@ import pytest
 from arena_samples import make_outcome, small_world
 
 from slurm_energy.evaluation.metrics import Spread, metrics_of
-from slurm_energy.twin.job import Job
+from slurm_energy.twin.engine.job import Job
 from slurm_energy.twin.world import Series
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from slurm_energy.errors import WorkloadError
 from slurm_energy.evaluation.replay import accounting_states, replay_workload, world_of_accounting
-from slurm_energy.twin.world_file import shipped_world
+from slurm_energy.twin.world.file import shipped_world
 
 HEADER = "JobID|Submit|Start|End|State|Partition|AllocTRES|Timelimit|User|Account|JobName|NNodes|NodeList"
 

@@ -17,8 +17,8 @@ from slurm_energy.evaluation.metrics import metrics_of
 from slurm_energy.evaluation.sweep import MOST_SECONDS, SWEEP_SEED, sweep_plan, sweep_seed, swept_rule
 from slurm_energy.policy.rules.registry import create_rule
 from slurm_energy.reporting.arena.document import notes_of
-from slurm_energy.twin.outcome import DAY_SECONDS
-from slurm_energy.twin.simulation import run
+from slurm_energy.twin.engine.outcome import DAY_SECONDS
+from slurm_energy.twin.engine.simulation import run
 
 THRIFTY, HUNGRY = (0.4, 0.6, 0.8, 1.0), (0.5, 0.75, 1.0)
 _CHANGES = {

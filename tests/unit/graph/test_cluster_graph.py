@@ -3,6 +3,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from canonical import canonical
 from numpy.typing import NDArray
 from small_clusters import NOW, after, make_job, make_node, make_partition, make_snapshot
 
@@ -10,9 +11,8 @@ from slurm_energy.domain.cluster import ClusterSnapshot, GpuLink, GpuReading, No
 from slurm_energy.domain.ids import JobId, NodeName, PartitionName
 from slurm_energy.errors import ValueRangeError
 from slurm_energy.graph import job_table
-from slurm_energy.graph.canonical import canonical
-from slurm_energy.graph.changes import Changes
 from slurm_energy.graph.cluster_graph import ClusterGraph
+from slurm_energy.graph.frame import Changes
 from slurm_energy.graph.job_features import task_vector
 from slurm_energy.graph.job_table import MAX_PENDING
 from slurm_energy.graph.node_table import MAX_DEVICES

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from canonical import canonical
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -23,9 +24,8 @@ from slurm_energy.domain.cluster import (
 )
 from slurm_energy.domain.ids import ClusterName, JobId, NodeName, PartitionName
 from slurm_energy.graph import grouping, job_table
-from slurm_energy.graph.canonical import canonical
-from slurm_energy.graph.changes import Changes
 from slurm_energy.graph.cluster_graph import TIME_STEP_SECONDS, ClusterGraph
+from slurm_energy.graph.frame import Changes
 from slurm_energy.graph.schema import LARGEST
 
 NODES = tuple(f"n{number}" for number in range(1, 7))

@@ -16,7 +16,7 @@ from slurm_energy.learning.round_training import train_in_rounds
 from slurm_energy.learning.settings_file import toml_text
 from slurm_energy.learning.training_settings import resumed_settings, training_settings
 from slurm_energy.policy.gnn.checkpoint import read_checkpoint
-from slurm_energy.twin.world_file import find_world
+from slurm_energy.twin.world.file import find_world
 
 LEARNERS: dict[str, dict[str, Any]] = {
     "chsac": {"batch_size": 4, "warm_up_transitions": 3, "updates_per_transition": 1.5, "actor_learning_rate": 0.3},
@@ -64,7 +64,7 @@ def test_several_processes_learn_what_one_after_the_other_would_and_one_seed_giv
     for folder, seed in (("first", 0), ("again", 0), ("other", 1)):
         train_in_rounds(training_settings(config, {**two, "seed": seed}), tmp_path / folder)
         trained.append(read_checkpoint(tmp_path / folder / "last").tensors)
-    monkeypatch.setattr(round_training, "create_crew", lambda collector, _count: InOrder(collector))
+    monkeypatch.setattr(round_training, "create_episode_runner", lambda collector, _count: InOrder(collector))
     train_in_rounds(training_settings(config, {**two, "seed": 0}), tmp_path / "in-order")
     trained.append(read_checkpoint(tmp_path / "in-order" / "last").tensors)
     first, again, other, in_order = trained

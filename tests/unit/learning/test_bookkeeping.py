@@ -5,15 +5,14 @@ import pytest
 import torch
 from small_networks import small_network
 
-from slurm_energy.learning.bookkeeping import Bookkeeping, Books, empty_watts
+from slurm_energy.learning.bookkeeping import Bookkeeping, RewardAccounting, empty_watts
 from slurm_energy.learning.episodes import EpisodeSettings, run_episode
 from slurm_energy.policy.mode_weights import BALANCED_WEIGHTS
 from slurm_energy.policy.rules.registry import create_rule
-from slurm_energy.twin.environment_jobs import JobSource
-from slurm_energy.twin.environment_reward import Passage, RewardWeights, typical_job_joules
-from slurm_energy.twin.places import places_of
-from slurm_energy.twin.simulation import run
-from slurm_energy.twin.world_file import shipped_world
+from slurm_energy.twin.engine.places import places_of
+from slurm_energy.twin.engine.simulation import run
+from slurm_energy.twin.episode import JobSource, Passage, RewardWeights, typical_job_joules
+from slurm_energy.twin.world.file import shipped_world
 
 HOURS = 3.0
 LEAST, MOST = 0.1, 10.0
@@ -29,7 +28,7 @@ def job_source(name: str) -> JobSource:
 def test_a_job_under_a_plain_rule_costs_about_1(name: str, rule: str, bookkeeping: Bookkeeping) -> None:
     source = job_source(name)
     world, workload = source.world, source.make(3)
-    books = Books(
+    books = RewardAccounting(
         bookkeeping=bookkeeping,
         rewards=RewardWeights(),
         scale_joules=typical_job_joules(world, places_of(world), source.make(0).jobs),

@@ -22,13 +22,13 @@ from slurm_energy.graph import schema
 from slurm_energy.learning.demonstrations import DemonstratedRule, Demonstration
 from slurm_energy.policy.placement import ClusterView, EndedJob, Placement, PlacementRule, WaitingJob
 from slurm_energy.policy.rules.registry import create_rule
-from slurm_energy.twin.device_model import PairSpeed
-from slurm_energy.twin.job import Job, Workload
-from slurm_energy.twin.outcome import Outcome
-from slurm_energy.twin.simulation import run
+from slurm_energy.twin.engine.job import Job, Workload
+from slurm_energy.twin.engine.outcome import Outcome
+from slurm_energy.twin.engine.simulation import run
 from slurm_energy.twin.workloads.registry import create_workload
 from slurm_energy.twin.world import Partition, World
-from slurm_energy.twin.world_file import shipped_world
+from slurm_energy.twin.world.device_model import PairSpeed
+from slurm_energy.twin.world.file import shipped_world
 
 WORLD = make_world(make_pool("left", nodes=2), make_pool("right"))
 DEFAULT = 2

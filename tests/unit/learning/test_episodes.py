@@ -22,13 +22,13 @@ from slurm_energy.learning.episodes import SPREAD_WEIGHTS, EpisodeCollector, Epi
 from slurm_energy.learning.experience import Step
 from slurm_energy.policy.gnn.chooser import NetworkChooser
 from slurm_energy.policy.gnn.moments import moments_of
-from slurm_energy.twin.engine import Engine
-from slurm_energy.twin.environment_reward import RewardWeights
-from slurm_energy.twin.job import Workload
-from slurm_energy.twin.job_run import COMPUTING, ENDED, STARTING
+from slurm_energy.twin.engine.job import Workload
+from slurm_energy.twin.engine.job_run import COMPUTING, ENDED, STARTING
+from slurm_energy.twin.engine.loop import Engine
+from slurm_energy.twin.engine.outcome import Outcome
+from slurm_energy.twin.engine.simulation import run
+from slurm_energy.twin.episode import RewardWeights
 from slurm_energy.twin.learned import LearnedRule
-from slurm_energy.twin.outcome import Outcome
-from slurm_energy.twin.simulation import run
 from slurm_energy.twin.world import Outage, World
 
 PRICES = RewardWeights(energy=0.9, waiting_watts=40.0, running_watts=15.0, scale_joules=1000.0)

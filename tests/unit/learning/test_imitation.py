@@ -15,8 +15,8 @@ from slurm_energy.policy.gnn.configuration import NetworkConfig
 from slurm_energy.policy.gnn.network import HierarchicalNetwork, create_network
 from slurm_energy.policy.placement import PlacementRule
 from slurm_energy.policy.rules.registry import create_rule
+from slurm_energy.twin.engine.simulation import run
 from slurm_energy.twin.learned import LearnedRule
-from slurm_energy.twin.simulation import run
 
 CONFIG = NetworkConfig(hidden=24, quantiles=4)
 

@@ -122,7 +122,7 @@ def test_processes_give_what_one_after_the_other_gives(
     from slurm_energy.learning.collectors import InOrder
 
     _, at_once = run(config, tmp_path / "processes", collectors=2, rounds=2)
-    monkeypatch.setattr(round_training, "create_crew", lambda collector, count: InOrder(collector))
+    monkeypatch.setattr(round_training, "create_episode_runner", lambda collector, count: InOrder(collector))
     _, in_order = run(config, tmp_path / "order", collectors=2, rounds=2)
     _, one = run(config, tmp_path / "one", collectors=1, rounds=2)
     assert equal(at_once, in_order)
@@ -248,8 +248,8 @@ def test_a_file_with_other_tables_is_refused_with_every_difference(config: Path,
 
 
 def test_a_world_that_changed_is_refused(tmp_path: Path) -> None:
-    from slurm_energy.twin.world_file import shipped_world
-    from slurm_energy.twin.world_writer import world_to_toml
+    from slurm_energy.twin.world.file import shipped_world
+    from slurm_energy.twin.world.writer import world_to_toml
 
     world = tmp_path / "mine.toml"
     world.write_text(world_to_toml(shipped_world("lab")), encoding="utf-8")

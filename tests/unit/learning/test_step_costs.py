@@ -11,8 +11,8 @@ from small_worlds import make_device, make_job, make_load, make_pool, make_world
 from slurm_energy.learning.bookkeeping import Bookkeeping
 from slurm_energy.learning.episodes import EpisodeSettings, run_episode
 from slurm_energy.learning.experience import Step, reward_per_start
-from slurm_energy.twin.environment_reward import RewardWeights
-from slurm_energy.twin.job import Job, Workload
+from slurm_energy.twin.engine.job import Job, Workload
+from slurm_energy.twin.episode import RewardWeights
 from slurm_energy.twin.world import Outage, World
 
 ONE_CLOCK = make_device(relative_clocks=(1.0,), loads={"training": make_load(watts=(200.0,), seconds_per_unit=(1.0,))})

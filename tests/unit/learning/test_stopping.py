@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from slurm_energy.learning.stopping import SIGNALS, StopRequest
+from slurm_energy.learning.rounds import SIGNALS, StopRequest
 
 
 @pytest.mark.parametrize("number", SIGNALS)

@@ -29,9 +29,9 @@ from slurm_energy.learning.train import (
 )
 from slurm_energy.policy.checkpoint_files import CheckpointMetadata, check_files
 from slurm_energy.policy.gnn.configuration import NetworkConfig
-from slurm_energy.twin.simulation import run
+from slurm_energy.twin.engine.simulation import run
 from slurm_energy.twin.workloads.registry import create_workload
-from slurm_energy.twin.world_file import shipped_world
+from slurm_energy.twin.world.file import shipped_world
 
 NETWORK_TOML = """
 hidden = 12

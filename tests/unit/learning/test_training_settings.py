@@ -14,8 +14,8 @@ from slurm_energy.learning.imitation_settings import imitation_plan
 from slurm_energy.learning.round_training import train_in_rounds
 from slurm_energy.learning.settings_file import toml_text
 from slurm_energy.learning.training_settings import resumed_settings, training_settings
-from slurm_energy.twin.world_file import shipped_world
-from slurm_energy.twin.world_writer import world_to_toml
+from slurm_energy.twin.world.file import shipped_world
+from slurm_energy.twin.world.writer import world_to_toml
 
 PRICES: dict[str, Any] = {"training": {"algorithm": "prices", "world": "lab", "rounds": 1}}
 NUMBERS = ["-1", "nan", "inf", "1e308", f"1{'0' * 400}", f"0x{'f' * 5000}", f"1{'0' * 5000}", "true", '"x"', "[[[1]]]"]

@@ -32,7 +32,7 @@ from slurm_energy.energy_model.relative_speed import relative_cost
 from slurm_energy.policy.base import Candidate, DecisionContext, Policy
 from slurm_energy.policy.baselines import FixedClockPolicy
 from slurm_energy.policy.candidates import JobOnCluster
-from slurm_energy.policy.comparison import MOST_DOUBT, TypeComparison
+from slurm_energy.policy.comparison import MAX_LOG_STD, TypeComparison
 from slurm_energy.policy.guard import Guard
 from slurm_energy.policy.oracle import OraclePolicy
 from slurm_energy.policy.routing import rivals_of
@@ -63,7 +63,7 @@ def test_runs_of_the_name_count_where_their_doubt_is_small() -> None:
     ("one", "other", "work"),
     [
         (A40, A100, None),
-        (A40, A100, make_work({A100: (1.0, 1.0), A40: (1.0, 1.0)}, doubt=MOST_DOUBT + 0.01)),
+        (A40, A100, make_work({A100: (1.0, 1.0), A40: (1.0, 1.0)}, doubt=MAX_LOG_STD + 0.01)),
         (H100, A100, LIGHT),
         (A100, A100, LIGHT),
     ],

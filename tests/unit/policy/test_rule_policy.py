@@ -18,9 +18,9 @@ from slurm_energy.policy.rules.registry import rule_names
 from slurm_energy.policy.site_check import site_faults, site_notes
 from slurm_energy.policy.submission.rule_policy import RulePolicy
 from slurm_energy.policy.submission.view import SubmittedJob
-from slurm_energy.twin.job import Job, Workload
-from slurm_energy.twin.simulation import run
-from slurm_energy.twin.world_file import shipped_world
+from slurm_energy.twin.engine.job import Job, Workload
+from slurm_energy.twin.engine.simulation import run
+from slurm_energy.twin.world.file import shipped_world
 
 WAITS = SubmittedJob(gpu_counts=(1,), submitted_seconds=0.0, estimated_units=1.0)
 OPEN: dict[str, Any] = {"routing_open": True, "max_slowdown": 0.5}

@@ -15,8 +15,8 @@ from research.results.measuring import measured_run
 from slurm_energy.evaluation.arena_run import finished_run
 from slurm_energy.evaluation.contenders import create_contender
 from slurm_energy.policy.placement import ClusterView, Discipline, Placement, PlacementRule, Postponement, WaitingJob
-from slurm_energy.twin.job import Job
-from slurm_energy.twin.outcome import Outcome
+from slurm_energy.twin.engine.job import Job
+from slurm_energy.twin.engine.outcome import Outcome
 from slurm_energy.twin.world import FailureRates, Outage, World
 
 Answer = Placement | Postponement | None

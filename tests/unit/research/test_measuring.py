@@ -6,7 +6,7 @@ from arena_samples import make_outcome
 from small_worlds import make_device, make_job, make_load, make_pool, make_world, run_jobs, steps_of
 
 from research.results.measuring import wide_job_figures
-from slurm_energy.twin.device_model import Scaling
+from slurm_energy.twin.world.device_model import Scaling
 
 COUNTS = ((1, 2), (4,), (1,))
 

@@ -22,7 +22,7 @@ from research.results.running import run_sections
 from research.results.sections import CANDIDATES, SECTIONS
 from slurm_energy.errors import ConfigError, EvaluationError
 from slurm_energy.evaluation.arena_plan import checked_plan
-from slurm_energy.twin.world_file import world_names
+from slurm_energy.twin.world.file import world_names
 
 PAGE = Path(__file__).parents[3] / "docs" / "reference" / "results.md"
 RULES = {"first": 10.0, "second": 8.0, "third": 9.0}

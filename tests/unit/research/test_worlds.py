@@ -10,7 +10,7 @@ from measured_data import MEASURED
 from research.worlds.__main__ import TABLES, compact_json, main
 from research.worlds.gavel import pair_watts, relative_speeds, zeus_sweep
 from research.worlds.matrix import fit_saturation
-from slurm_energy.twin.world_file import shipped_world
+from slurm_energy.twin.world.file import shipped_world
 
 
 def rows(*path: str) -> list[dict[str, str]]:

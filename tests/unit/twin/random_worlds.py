@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from small_worlds import make_device, make_job, make_load, make_pool, make_world, steps_of
 
 from slurm_energy.policy.placement import Discipline
-from slurm_energy.twin.device_model import PairSpeed, Scaling, Thermal
-from slurm_energy.twin.job import Job
-from slurm_energy.twin.mig import MEMORY_EIGHTHS, mig_slice
+from slurm_energy.twin.engine.job import Job
 from slurm_energy.twin.world import FailureRates, Outage, Partition, Pool, SuspendSettings, World
+from slurm_energy.twin.world.device_model import PairSpeed, Scaling, Thermal
+from slurm_energy.twin.world.devices import MEMORY_EIGHTHS, mig_slice
 
 
 @dataclass(frozen=True, kw_only=True)

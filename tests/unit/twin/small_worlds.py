@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 
 from slurm_energy.policy.placement import ClusterView, Placement, PlacementRule, Postponement, WaitingJob
-from slurm_energy.twin.arrivals import WorkloadArrivals
-from slurm_energy.twin.device_model import DeviceModel, Load
-from slurm_energy.twin.engine import Answer, Engine
-from slurm_energy.twin.job import Job, Workload
-from slurm_energy.twin.outcome import Outcome
-from slurm_energy.twin.simulation import run
+from slurm_energy.twin.engine.events import WorkloadArrivals
+from slurm_energy.twin.engine.job import Job, Workload
+from slurm_energy.twin.engine.loop import Answer, Engine
+from slurm_energy.twin.engine.outcome import Outcome
+from slurm_energy.twin.engine.simulation import run
 from slurm_energy.twin.world import Partition, Pool, Series, World
+from slurm_energy.twin.world.device_model import DeviceModel, Load
 
 BUSY_WATTS, FREE_WATTS, CONTEXT_WATTS = 200.0, 10.0, 30.0
 CLOCKS = (0.25, 0.5, 1.0)

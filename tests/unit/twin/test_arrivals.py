@@ -5,7 +5,7 @@ from math import inf
 import pytest
 from small_worlds import make_job
 
-from slurm_energy.twin.arrivals import Arrivals, WorkloadArrivals
+from slurm_energy.twin.engine.events import Arrivals, WorkloadArrivals
 from slurm_energy.twin.workloads.registry import shared_stream_source
 
 

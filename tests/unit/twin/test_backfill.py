@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from small_worlds import make_job, make_pool, make_world, run_jobs, started, states
 
 from slurm_energy.policy.placement import Discipline
-from slurm_energy.twin.job import Job
+from slurm_energy.twin.engine.job import Job
 from slurm_energy.twin.world import Partition, World
 
 EASY = Discipline(order="fifo", backfill="easy")

@@ -7,8 +7,8 @@ import pytest
 from small_worlds import make_device, make_load, make_pool, make_world
 
 from slurm_energy.errors import ValueRangeError
-from slurm_energy.twin.device_model import Load, PairSpeed, Scaling
 from slurm_energy.twin.world import Partition
+from slurm_energy.twin.world.device_model import Load, PairSpeed, Scaling
 
 
 @pytest.mark.parametrize(

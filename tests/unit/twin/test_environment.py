@@ -15,14 +15,14 @@ from small_worlds import BUSY_WATTS, FREE_WATTS, make_job, make_pool, make_world
 from slurm_energy.errors import ConfigError, ValueRangeError
 from slurm_energy.policy.placement import Discipline, Placement, Postponement
 from slurm_energy.policy.rules.registry import create_rule
+from slurm_energy.twin.engine.job import Job, Workload
+from slurm_energy.twin.engine.outcome import Outcome
+from slurm_energy.twin.engine.simulation import run
 from slurm_energy.twin.environment import ENVIRONMENT_ID, ClusterEnvironment
-from slurm_energy.twin.environment_reward import RewardWeights
-from slurm_energy.twin.job import Job, Workload
-from slurm_energy.twin.outcome import Outcome
-from slurm_energy.twin.simulation import run
+from slurm_energy.twin.episode import RewardWeights
 from slurm_energy.twin.workloads.registry import create_workload
 from slurm_energy.twin.world import FailureRates, SuspendSettings, World
-from slurm_energy.twin.world_file import shipped_world
+from slurm_energy.twin.world.file import shipped_world
 
 HOUR = 3600.0
 

@@ -9,16 +9,16 @@ from small_worlds import make_device, make_job, make_load, make_pool, make_world
 
 from slurm_energy.errors import ConfigError
 from slurm_energy.policy.placement import Placement
+from slurm_energy.twin.engine.job import Job, Workload
 from slurm_energy.twin.environment import ClusterEnvironment
-from slurm_energy.twin.environment_observation import (
+from slurm_energy.twin.environment.observation import (
     CLUSTER_FEATURES,
     JOB_FEATURES,
     OPTION_FEATURES,
     PLACE_FEATURES,
 )
-from slurm_energy.twin.job import Job, Workload
 from slurm_energy.twin.world import SuspendSettings, World
-from slurm_energy.twin.world_file import shipped_world, world_names
+from slurm_energy.twin.world.file import shipped_world, world_names
 
 HOUR = 3600.0
 NAMES = {"places": PLACE_FEATURES, "options": OPTION_FEATURES, "job": JOB_FEATURES, "cluster": CLUSTER_FEATURES}

@@ -10,8 +10,7 @@ from small_worlds import Answers, FirstFit, make_device, make_job, make_load, ma
 
 from slurm_energy.errors import ValueRangeError
 from slurm_energy.policy.placement import ClusterView, EndedJob, OptionTable, Placement, PlacementRule, WaitingJob
-from slurm_energy.twin.estimates import estimate_factors
-from slurm_energy.twin.places import option_table
+from slurm_energy.twin.engine.places import estimate_factors, option_table
 from slurm_energy.twin.world import EstimateErrors, World
 
 

@@ -21,7 +21,7 @@ from small_worlds import (
 
 from slurm_energy.errors import ValueRangeError
 from slurm_energy.policy.placement import ClusterView, Discipline, Placement, WaitingJob
-from slurm_energy.twin.engine import Engine
+from slurm_energy.twin.engine.loop import Engine
 from slurm_energy.twin.world import FailureRates, Outage, World
 
 NONE = Discipline(backfill="none")

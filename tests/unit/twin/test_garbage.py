@@ -11,10 +11,10 @@ import pytest
 from small_worlds import Answers, FirstFit, make_job, make_world, run_jobs
 
 from slurm_energy.policy.placement import ClusterView, Placement, WaitingJob
-from slurm_energy.twin import garbage
-from slurm_energy.twin.garbage import YOUNG_OBJECTS, seldom_collected
-from slurm_energy.twin.job import Job
-from slurm_energy.twin.job_run import JobRun
+from slurm_energy.twin.engine import garbage
+from slurm_energy.twin.engine.garbage import YOUNG_OBJECTS, seldom_collected
+from slurm_energy.twin.engine.job import Job
+from slurm_energy.twin.engine.job_run import JobRun
 from slurm_energy.twin.workloads.registry import create_workload
 
 BEFORE = (701, 11, 9)

@@ -22,9 +22,14 @@ from small_worlds import (
 
 from slurm_energy.errors import ValueRangeError
 from slurm_energy.policy.placement import ClusterView
-from slurm_energy.twin.device_model import Thermal
-from slurm_energy.twin.heat import seconds_to_limit, steady_celsius, sustainable_watts, temperature_after
 from slurm_energy.twin.world import Outage, Series, World
+from slurm_energy.twin.world.device_model import (
+    Thermal,
+    seconds_to_limit,
+    steady_celsius,
+    sustainable_watts,
+    temperature_after,
+)
 
 THERMAL = Thermal(resistance_kelvin_per_watt=0.4, time_constant_seconds=100.0, ambient_celsius=25.0, limit_celsius=85.0)
 START, STEADY = 29.0, 105.0

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from small_worlds import FirstFit, drive, make_engine, make_job, make_pool, make_world
 
-from slurm_energy.twin import job_columns as module
-from slurm_energy.twin.job import Job, plain_job
-from slurm_energy.twin.job_columns import job_columns
-from slurm_energy.twin.job_run import ENDED, JobRun
+from slurm_energy.twin.engine import outcome as module
+from slurm_energy.twin.engine.job import Job, plain_job
+from slurm_energy.twin.engine.job_run import ENDED, JobRun
+from slurm_energy.twin.engine.outcome import job_columns
 from slurm_energy.twin.world import Outage
 
 

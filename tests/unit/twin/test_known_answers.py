@@ -15,7 +15,7 @@ from small_worlds import (
 
 from slurm_energy.errors import ValueRangeError
 from slurm_energy.policy.placement import Discipline
-from slurm_energy.twin.job import Workload
+from slurm_energy.twin.engine.job import Workload
 from slurm_energy.twin.world import Outage
 
 FIFO = Discipline(order="fifo", backfill="none")

@@ -19,9 +19,9 @@ from slurm_energy.policy.gnn.pricing import NetworkPrices
 from slurm_energy.policy.price_factors import JOB_PRICES
 from slurm_energy.policy.rules.registry import create_rule
 from slurm_energy.policy.rules.total_cost_settings import TotalCostSettings
-from slurm_energy.twin.job import Workload
+from slurm_energy.twin.engine.job import Workload
+from slurm_energy.twin.engine.simulation import run
 from slurm_energy.twin.learned_price import LearnedPriceRule
-from slurm_energy.twin.simulation import run
 
 
 class FixedPrices:

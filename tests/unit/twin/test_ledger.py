@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from slurm_energy.twin.ledger import COMPONENTS, HOST, IDLE, Ledger
+from slurm_energy.twin.engine.ledger import COMPONENTS, HOST, IDLE, Ledger
 
 
 def test_a_swap_is_a_change_of_free_devices_and_one_of_jobs() -> None:

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from slurm_energy.errors import ConfigError, ValueRangeError
-from slurm_energy.twin.device_model import DeviceModel, Load
-from slurm_energy.twin.mig import MEMORY_EIGHTHS, mig_slice, slice_speed
-from slurm_energy.twin.world_file import load_world
+from slurm_energy.twin.world.device_model import DeviceModel, Load
+from slurm_energy.twin.world.devices import MEMORY_EIGHTHS, mig_slice, slice_speed
+from slurm_energy.twin.world.file import load_world
 
 WHOLE = DeviceModel(
     name="a100",

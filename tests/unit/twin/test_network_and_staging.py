@@ -23,9 +23,9 @@ from slurm_energy.energy_model.power import PowerCurve
 from slurm_energy.energy_model.runtime import RuntimeCurve
 from slurm_energy.errors import ValueRangeError
 from slurm_energy.policy.placement import ClusterView, Placement, WaitingJob
-from slurm_energy.twin.device_model import DeviceModel, Scaling, load_from_curves
-from slurm_energy.twin.places import option_table
+from slurm_energy.twin.engine.places import option_table
 from slurm_energy.twin.world import Outage, Series, World
+from slurm_energy.twin.world.device_model import DeviceModel, Scaling, load_from_curves
 
 LINK: dict[str, Any] = {"link_gigabytes_per_second": 10.0, "link_joules_per_gigabyte": 5.0}
 

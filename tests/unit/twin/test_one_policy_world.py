@@ -24,9 +24,9 @@ from slurm_energy.policy.placement import AT_SUBMISSION, ClusterView, OptionTabl
 from slurm_energy.policy.registry import create_policy, policy_names
 from slurm_energy.policy.rules.registry import create_rule, rule_names
 from slurm_energy.policy.submission.view import SnapshotView, SubmittedJob
-from slurm_energy.twin.job import Job
-from slurm_energy.twin.places import option_table
-from slurm_energy.twin.pool_state import DOWN
+from slurm_energy.twin.engine.job import Job
+from slurm_energy.twin.engine.places import option_table
+from slurm_energy.twin.engine.pool_state import DOWN
 from slurm_energy.twin.served import job_request
 from slurm_energy.twin.snapshot_source import SnapshotSource
 from slurm_energy.twin.view import TwinView

@@ -20,7 +20,7 @@ from small_worlds import (
 
 from slurm_energy.errors import ValueRangeError
 from slurm_energy.policy.placement import ClusterView, Discipline, Placement, WaitingJob
-from slurm_energy.twin.job import check_job
+from slurm_energy.twin.engine.job import check_job
 from slurm_energy.twin.world import Partition
 
 SJF = Discipline(order="sjf", backfill="easy")

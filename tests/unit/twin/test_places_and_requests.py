@@ -21,10 +21,10 @@ from small_worlds import (
 
 from slurm_energy.errors import ValueRangeError
 from slurm_energy.policy.placement import ClusterView, Discipline, Placement, WaitingJob
-from slurm_energy.twin.device_model import Scaling
-from slurm_energy.twin.job import plain_job
-from slurm_energy.twin.places import OptionTables, places_of
+from slurm_energy.twin.engine.job import plain_job
+from slurm_energy.twin.engine.places import OptionTables, places_of
 from slurm_energy.twin.world import Partition, World
+from slurm_energy.twin.world.device_model import Scaling
 
 SLOW = make_device("slow", loads={"training": make_load(seconds_per_unit=(12.0, 6.0, 3.0))}, free_watts=5.0)
 NONE = Discipline(backfill="none")

@@ -22,15 +22,15 @@ from small_worlds import (
 )
 
 from slurm_energy.policy.placement import ClusterView, OptionTable, Placement, WaitingJob
-from slurm_energy.policy.placement_guard import guarded_placement
-from slurm_energy.twin.job import Job, Workload
-from slurm_energy.twin.places import option_table
+from slurm_energy.twin.engine.job import Job, Workload
+from slurm_energy.twin.engine.placement_guard import guarded_placement
+from slurm_energy.twin.engine.places import option_table
+from slurm_energy.twin.engine.simulation import run
 from slurm_energy.twin.run_options import PlacedOption, TableCosts, placed_options
-from slurm_energy.twin.simulation import run
 from slurm_energy.twin.view import TwinView
 from slurm_energy.twin.workloads.registry import create_workload
 from slurm_energy.twin.world import Partition, SuspendSettings, World
-from slurm_energy.twin.world_file import shipped_world, world_names
+from slurm_energy.twin.world.file import shipped_world, world_names
 
 FAST = make_device("fast", loads={"training": make_load(watts=(90.0, 160.0, 300.0), seconds_per_unit=(2.0, 1.2, 0.7))})
 SLOW = make_device(

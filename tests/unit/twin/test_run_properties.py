@@ -23,13 +23,13 @@ from small_worlds import (
 )
 
 from slurm_energy.policy.placement import Discipline
-from slurm_energy.twin.engine import Engine
-from slurm_energy.twin.job import plain_job
-from slurm_energy.twin.job_run import COMPUTING, ENDED, STARTING, WAITING
-from slurm_energy.twin.ledger import COMPONENTS
-from slurm_energy.twin.outcome import Outcome
-from slurm_energy.twin.pool_state import DOWN, PoolState
-from slurm_energy.twin.simulation import policy_stream
+from slurm_energy.twin.engine.job import plain_job
+from slurm_energy.twin.engine.job_run import COMPUTING, ENDED, STARTING, WAITING
+from slurm_energy.twin.engine.ledger import COMPONENTS
+from slurm_energy.twin.engine.loop import Engine
+from slurm_energy.twin.engine.outcome import Outcome
+from slurm_energy.twin.engine.pool_state import DOWN, PoolState
+from slurm_energy.twin.engine.simulation import policy_stream
 from slurm_energy.twin.world import Outage
 
 STATES = {"COMPLETED", "TIMEOUT", "FAILED", "NODE_FAIL", "CANCELLED", "REJECTED", "PENDING", "RUNNING"}

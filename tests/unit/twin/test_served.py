@@ -13,15 +13,15 @@ from slurm_energy.errors import ConfigError, PolicyError
 from slurm_energy.evaluation.contenders import create_contender, served_names
 from slurm_energy.policy.base import DecisionContext, FollowingPolicy
 from slurm_energy.policy.rules.registry import create_rule
-from slurm_energy.twin.arrivals import WorkloadArrivals
-from slurm_energy.twin.engine import Engine
-from slurm_energy.twin.job import Job, Workload
-from slurm_energy.twin.outcome import Outcome
+from slurm_energy.twin.engine.events import WorkloadArrivals
+from slurm_energy.twin.engine.job import Job, Workload
+from slurm_energy.twin.engine.loop import Engine
+from slurm_energy.twin.engine.outcome import Outcome
+from slurm_energy.twin.engine.simulation import run
 from slurm_energy.twin.served import ServedPolicy, job_request, served_policy
-from slurm_energy.twin.simulation import run
 from slurm_energy.twin.snapshot import snapshot_of
 from slurm_energy.twin.world import World
-from slurm_energy.twin.world_file import shipped_world
+from slurm_energy.twin.world.file import shipped_world
 
 LAB = shipped_world("lab")
 

@@ -22,9 +22,9 @@ from small_worlds import (
 )
 
 from slurm_energy.policy.placement import ClusterView, Placement, WaitingJob
-from slurm_energy.twin.device_model import DeviceModel, PairSpeed, Thermal
-from slurm_energy.twin.job import Job
+from slurm_energy.twin.engine.job import Job
 from slurm_energy.twin.world import Outage, World
+from slurm_energy.twin.world.device_model import DeviceModel, PairSpeed, Thermal
 
 
 def sharing_device() -> DeviceModel:

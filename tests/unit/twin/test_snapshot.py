@@ -23,14 +23,14 @@ from small_worlds import (
 from slurm_energy.domain.cluster import ClusterSnapshot, ClusterState, JobDependency, JobState, NodeState, SwitchState
 from slurm_energy.domain.ids import JobId
 from slurm_energy.policy.placement import ClusterView, Placement, PlacementRule, RunningJob, WaitingJob
-from slurm_energy.twin.device_model import PairSpeed, Thermal
-from slurm_energy.twin.engine import Engine
-from slurm_energy.twin.job import Job
-from slurm_energy.twin.job_run import COMPUTING
+from slurm_energy.twin.engine.job import Job
+from slurm_energy.twin.engine.job_run import COMPUTING
+from slurm_energy.twin.engine.loop import Engine
 from slurm_energy.twin.snapshot import snapshot_of
 from slurm_energy.twin.snapshot_devices import clocks_in_mhz
 from slurm_energy.twin.snapshot_source import SnapshotSource
 from slurm_energy.twin.world import Partition, SuspendSettings, World
+from slurm_energy.twin.world.device_model import PairSpeed, Thermal
 
 OFFSET = 1.0
 

@@ -7,10 +7,10 @@ import pytest
 from small_worlds import Answers, FirstFit, RandomRule, make_job, make_pool, make_world, run_jobs, steps_of
 
 from slurm_energy.policy.placement import ClusterView, Placement, PlacementRule, WaitingJob
-from slurm_energy.twin.disruptions import Disruptions
-from slurm_energy.twin.job import Workload
-from slurm_energy.twin.outcome import Outcome
-from slurm_energy.twin.simulation import policy_stream, run
+from slurm_energy.twin.engine.disruptions import Disruptions
+from slurm_energy.twin.engine.job import Workload
+from slurm_energy.twin.engine.outcome import Outcome
+from slurm_energy.twin.engine.simulation import policy_stream, run
 from slurm_energy.twin.workloads.registry import create_workload
 from slurm_energy.twin.world import FailureRates, Outage, World
 

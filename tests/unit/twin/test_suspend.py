@@ -7,7 +7,7 @@ from small_worlds import Answers, FirstFit, ended, joules, make_job, make_pool, 
 
 from slurm_energy.errors import ValueRangeError
 from slurm_energy.policy.placement import ClusterView, Discipline, Placement, WaitingJob
-from slurm_energy.twin.outcome import Outcome
+from slurm_energy.twin.engine.outcome import Outcome
 from slurm_energy.twin.world import Outage, SuspendSettings, World
 
 SETTINGS = SuspendSettings(idle_seconds=60.0, resume_seconds=30.0, suspended_watts=5.0, resume_watts=250.0)

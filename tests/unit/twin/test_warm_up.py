@@ -7,7 +7,7 @@ import pytest
 from small_worlds import FirstFit, make_job, make_pool, make_world, run_jobs, steps_of
 
 from slurm_energy.errors import ValueRangeError
-from slurm_energy.twin.outcome import Outcome
+from slurm_energy.twin.engine.outcome import Outcome
 from slurm_energy.twin.world import FailureRates, SuspendSettings, World
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from small_worlds import Answers, make_job, make_pool, make_world, run_jobs, started
 
 from slurm_energy.policy.placement import ClusterView, Discipline, Placement, WaitingJob
-from slurm_energy.twin.job import Job, plain_job
+from slurm_energy.twin.engine.job import Job, plain_job
 
 FIFO = Discipline(order="fifo", backfill="none")
 WAYS = (0.0, 2.0, 3.0, 7.0)

@@ -20,7 +20,7 @@ from slurm_energy.policy.placement import (
     WaitingJob,
 )
 from slurm_energy.policy.rules.registry import create_rule
-from slurm_energy.twin.outcome import Outcome
+from slurm_energy.twin.engine.outcome import Outcome
 from slurm_energy.twin.world import SuspendSettings, World
 
 SLEEP = SuspendSettings(idle_seconds=60.0, resume_seconds=0.0, suspended_watts=0.0, resume_watts=0.0)

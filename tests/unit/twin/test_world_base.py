@@ -6,8 +6,8 @@ import pytest
 
 from slurm_energy.errors import ConfigError
 from slurm_energy.twin.world import EstimateErrors
-from slurm_energy.twin.world_file import load_world, shipped_world
-from slurm_energy.twin.world_writer import world_to_toml
+from slurm_energy.twin.world.file import load_world, shipped_world
+from slurm_energy.twin.world.writer import world_to_toml
 
 
 def written(folder: Path, text: str) -> Path:

@@ -9,10 +9,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from slurm_energy.errors import ConfigError
-from slurm_energy.twin.device_model import PairSpeed, Scaling, Thermal
 from slurm_energy.twin.world import FailureRates, Outage, Series, SuspendSettings, World
-from slurm_energy.twin.world_file import find_world, load_world, shipped_world, world_names
-from slurm_energy.twin.world_writer import world_to_toml
+from slurm_energy.twin.world.device_model import PairSpeed, Scaling, Thermal
+from slurm_energy.twin.world.file import find_world, load_world, shipped_world, world_names
+from slurm_energy.twin.world.writer import world_to_toml
 
 DEVICE = """
 [devices.gpu]

@@ -9,10 +9,10 @@ from slurm_energy.energy_model.operating_point import best_operating_point
 from slurm_energy.lab.simgpu.specs import SimulatedGpuSpec, standard_gpus
 from slurm_energy.lab.slurm_files import CPUS_PER_NODE, MEMORY_MIB_PER_NODE
 from slurm_energy.lab.spec import DEFAULT_PARTITIONS
-from slurm_energy.twin.device_model import Load
 from slurm_energy.twin.workloads.registry import create_workload
 from slurm_energy.twin.world import World
-from slurm_energy.twin.world_file import shipped_world, world_names
+from slurm_energy.twin.world.device_model import Load
+from slurm_energy.twin.world.file import shipped_world, world_names
 
 CLOCKS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 COUNTS = range(1, 9)

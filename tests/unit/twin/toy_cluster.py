@@ -6,9 +6,9 @@ from random import Random
 import numpy as np
 from small_worlds import make_device, make_job, make_load, make_pool, make_world
 
-from slurm_energy.twin.job import Workload
-from slurm_energy.twin.outcome import Outcome
-from slurm_energy.twin.places import option_table
+from slurm_energy.twin.engine.job import Workload
+from slurm_energy.twin.engine.outcome import Outcome
+from slurm_energy.twin.engine.places import option_table
 from slurm_energy.twin.world import Partition
 
 OLD = make_device(

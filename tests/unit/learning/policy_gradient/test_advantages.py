@@ -11,7 +11,7 @@ from slurm_energy.graph.cluster_graph import ClusterGraph
 from slurm_energy.graph.options import decision_block
 from slurm_energy.graph.schema import TASK
 from slurm_energy.learning.experience import Costs, Moment, Step
-from slurm_energy.learning.policy_gradient.advantages import FloatArray, advantages
+from slurm_energy.learning.policy_gradient.losses import FloatArray, advantages
 from slurm_energy.policy.gnn.keepers import whole_blocks
 
 HORIZON = 500.0

@@ -11,9 +11,9 @@ from slurm_energy.learning.prices.learner import PriceLearner
 from slurm_energy.learning.prices.settings import PriceLearnerSettings
 from slurm_energy.policy.gnn.network import HierarchicalNetwork, create_network
 from slurm_energy.policy.rules.registry import create_rule
-from slurm_energy.twin.job import Job, Workload
-from slurm_energy.twin.outcome import Outcome
-from slurm_energy.twin.simulation import run
+from slurm_energy.twin.engine.job import Job, Workload
+from slurm_energy.twin.engine.outcome import Outcome
+from slurm_energy.twin.engine.simulation import run
 
 LONE_UNITS, CROWD_UNITS = (300.0, 600.0), (4000.0, 6000.0)
 CROWD = 8

@@ -6,8 +6,14 @@ import pytest
 import torch
 from seen_moments import distribution_of
 
-from slurm_energy.learning.soft_actor_critic.losses import actor_loss, bootstrapped, critic_loss, expected, soft_value
-from slurm_energy.learning.soft_actor_critic.quantile_loss import quantile_huber_loss
+from slurm_energy.learning.soft_actor_critic.losses import (
+    actor_loss,
+    bootstrapped,
+    critic_loss,
+    expected,
+    quantile_huber_loss,
+    soft_value,
+)
 
 JOB = torch.tensor([0, 0, 0, 1, 1, 1])
 OPEN = torch.tensor([True, False, True, True, True, False])

@@ -12,7 +12,7 @@ from slurm_energy.domain.ids import JobId, PartitionName
 from slurm_energy.errors import WorkloadError
 from slurm_energy.slurm.convert_accounting import convert_accounting
 from slurm_energy.slurm.sacct_parsable import convert_parsable
-from slurm_energy.twin.job import Job, Workload
+from slurm_energy.twin.engine.job import Job, Workload
 from slurm_energy.twin.workloads.accounting import workload_of_accounting
 from slurm_energy.twin.workloads.replay import LoadOptions, ReplayKind
 

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from slurm_energy.errors import WorkloadError
-from slurm_energy.twin.job import Job, Workload
+from slurm_energy.twin.engine.job import Job, Workload
 from slurm_energy.twin.workloads.csv_file import COLUMNS, read_csv, write_csv
 
 HEADER = "job_id,submitted_seconds,true_units,after_ok,gpu_counts,name"

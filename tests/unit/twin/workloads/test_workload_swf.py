@@ -6,7 +6,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from slurm_energy.errors import WorkloadError
-from slurm_energy.twin.job import Workload
+from slurm_energy.twin.engine.job import Workload
 from slurm_energy.twin.workloads.formats import load_workload, recognised_format
 from slurm_energy.twin.workloads.replay import LoadOptions, ReplayKind
 from slurm_energy.twin.workloads.swf import swf_header

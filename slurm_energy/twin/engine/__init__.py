@@ -1,0 +1,1 @@
+"""The simulated cluster: jobs, places, events and what a run leaves."""

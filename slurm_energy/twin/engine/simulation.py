@@ -1,0 +1,119 @@
+"""One run of a rule on a world: what everybody calls."""
+
+from random import Random
+from time import perf_counter
+from typing import NamedTuple
+
+import numpy as np
+
+from slurm_energy.policy.placement import PlacementRule
+from slurm_energy.twin.engine.events import Arrivals, WorkloadArrivals
+from slurm_energy.twin.engine.garbage import seldom_collected
+from slurm_energy.twin.engine.job import Job, Workload
+from slurm_energy.twin.engine.loop import Answer, Engine
+from slurm_energy.twin.engine.outcome import Outcome
+from slurm_energy.twin.world import World
+
+
+def run(  # noqa: PLR0913  # one run's settings
+    world: World,
+    workload: Workload | Arrivals,
+    rule: PlacementRule,
+    *,
+    seed: int = 0,
+    horizon_seconds: float | None = None,
+    random: Random | None = None,
+    warm_up_seconds: float = 0.0,
+) -> Outcome:
+    """Return what a rule makes of a workload on a world.
+
+    Args:
+        world: The cluster.
+        workload: Jobs in the order of their submission, or a source of them.
+        rule: Asked for every decision; must answer for all.
+        seed: Of failures and of the rule's own stream; arrivals have theirs in the workload.
+        horizon_seconds: When to stop, work in flight counted in part; None runs until no job is left.
+        random: The rule's stream, where it must be another one than the seed's.
+        warm_up_seconds: Time from 0 that is simulated and not counted, see `Outcome.counted_from_seconds`.
+
+    Raises:
+        ValueRangeError: the workload or the horizon cannot be, or the run ends within its warm-up.
+    """
+    arrivals = WorkloadArrivals(workload.jobs) if isinstance(workload, Workload) else workload
+    with seldom_collected():
+        engine = Engine(
+            world,
+            arrivals,
+            seed=seed,
+            discipline=rule.discipline,
+            routes=rule.routes,
+            control_interval_seconds=rule.control_interval_seconds,
+            horizon_seconds=horizon_seconds,
+            warm_up_seconds=warm_up_seconds,
+        )
+        rule.begin(engine.view, random or policy_stream(seed))
+        taken = _drive(engine, rule)
+        outcome = engine.outcome(rule.name)
+        engine.release()
+    outcome.clamped += rule.clamped
+    outcome.decision_seconds = taken.seconds
+    outcome.decisions = taken.decisions
+    return outcome
+
+
+def policy_stream(seed: int) -> Random:
+    """Return the rule's own random stream of a seed: the fourth, after arrivals, sizes and failures."""
+    stream = np.random.SeedSequence(seed).spawn(4)[3]
+    return Random(int.from_bytes(stream.generate_state(4).tobytes(), "little"))  # noqa: S311  # a simulation
+
+
+class _DecisionTime(NamedTuple):
+    """Seconds that a rule has taken, and for how many decisions."""
+
+    seconds: float
+    decisions: int
+
+
+def _drive(engine: Engine, rule: PlacementRule) -> _DecisionTime:
+    """Let a rule answer until the run is over."""
+    seconds, decisions = 0.0, 0
+    view, route, place, observes = engine.view, rule.route, rule.place, rule.observes_ends
+
+    def tell_ends() -> None:
+        for ended in engine.ended_jobs():
+            rule.ended(ended)
+
+    def ask_route(job: Job) -> Answer:
+        nonlocal seconds, decisions
+        if observes:
+            tell_ends()
+        before = perf_counter()
+        answer = route(job, view)
+        seconds += perf_counter() - before
+        decisions += 1
+        return answer
+
+    def ask_place(job: Job) -> Answer:  # apart from the other: Python's calls are fast where the callee is always one
+        nonlocal seconds, decisions
+        if observes:
+            tell_ends()
+        before = perf_counter()
+        answer = place(job, view)
+        seconds += perf_counter() - before
+        decisions += 1
+        return answer
+
+    steps = engine.steps(ask_route, ask_place)
+    answer: Answer = None
+    try:
+        while True:
+            job = steps.send(answer)
+            answer = None
+            if job is not None:
+                answer = ask_place(job)
+            else:
+                if observes:
+                    tell_ends()
+                engine.change_clocks(rule.control(view))
+    except StopIteration:
+        return _DecisionTime(seconds, decisions)
