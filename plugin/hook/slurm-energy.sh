@@ -10,6 +10,7 @@ sys.path.append("%s/lib/python%d.%d/site-packages" % (sys.executable.rpartition(
 try: from slurm_energy.node.main import main
 except ImportError:
     import site; site.main()
+    sys.modules.pop("slurm_energy", None)  # a folder of that name without the code, as beside an editable install
     from slurm_energy.node.main import main
 main()'
 set -- '@PYTHON@' -I -S -c "$START"; HOOK=/opt/slurm-energy/bin/slurm-energy-hook

@@ -72,10 +72,6 @@ class Gpu(Protocol):
         """Return the power limit in force, W."""
         ...
 
-    def set_power_limit(self, watts: float) -> None:
-        """Set the power limit."""
-        ...
-
     def lock_sm_clock(self, low_mhz: int, high_mhz: int) -> None:
         """Keep the SM clock between two supported clocks."""
         ...
@@ -118,7 +114,7 @@ class SavedSettings:
 
     @property
     def default_clock_mhz(self) -> int | None:
-        """The clock of a job that nobody slows: the site's lock, else the highest."""
+        """The clock of a job that is not slowed: the site's lock, else the highest."""
         return self.highest_clock_mhz if self.site_clock_mhz is None else self.site_clock_mhz
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from slurm_energy.device.gpu import GpuIdentity
 from slurm_energy.domain.ids import GpuTypeName, GpuUuid
-from slurm_energy.domain.units import joules_from_millijoules, milliwatts_from_watts, watts_from_milliwatts
+from slurm_energy.domain.units import joules_from_millijoules, watts_from_milliwatts
 from slurm_energy.energy_model.catalog import gpu_type_from_device_name
 from slurm_energy.errors import DeviceError, DeviceNotSupported, DevicePermissionDenied
 
@@ -71,10 +71,6 @@ class NvmlGpu:
     def power_limit_watts(self) -> float:
         """Return the power limit in force, W."""
         return watts_from_milliwatts(self._number("power limit", "nvmlDeviceGetPowerManagementLimit"))
-
-    def set_power_limit(self, watts: float) -> None:
-        """Set the power limit."""
-        self._call("power limit", "nvmlDeviceSetPowerManagementLimit", milliwatts_from_watts(watts))
 
     def lock_sm_clock(self, low_mhz: int, high_mhz: int) -> None:
         """Keep the SM clock between two supported clocks; Volta and newer."""

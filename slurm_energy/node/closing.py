@@ -182,7 +182,7 @@ def _until_final(job: ActiveJob, gpu: SavedGpu, ending: Ending, heartbeat: Heart
 
 
 def _last_seen(job: ActiveJob, gpu: SavedGpu, heartbeat: Heartbeat | None) -> Ending:
-    """Return the ending of a GPU whose end nobody saw: the last heartbeat, else nothing."""
+    """Return the ending of a GPU whose end was not seen: the last heartbeat, else nothing."""
     if heartbeat is None:
         return Ending(window_seconds=0.0, truncated=True)
     samples = heartbeat.gpus.get(gpu.uuid) or GpuSamples()

@@ -32,7 +32,7 @@ class Progress:
         self._descriptor = descriptor
         self.log_path = ""
         self.kept: list[str] = []
-        """Lines for the log, written when the result is told."""
+        """Lines for the log, written after the result is sent."""
 
     def say(self, kind: str, text: str) -> None:
         """Send one line: L to show, S for the stage, T for the time limit, F for the log's path, X for the result."""
@@ -86,7 +86,7 @@ def run_sample(options: Mapping[str, str], environment: Mapping[str, str]) -> in
     from slurm_energy.node.sampler import run_sampler  # noqa: PLC0415  # its own process only
 
     settings = load_settings(environment, options.get("node"))
-    context = make_context(settings, HookLog(settings.log_path, "sample", _nobody), _nobody)
+    context = make_context(settings, HookLog(settings.log_path, "sample", _discard), _discard)
     job_id = parse_job_id(options.get("job", ""))
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     try:
@@ -107,7 +107,7 @@ def deliver_status(environment: Mapping[str, str]) -> None:
     from slurm_energy.node.status import node_status  # noqa: PLC0415
 
     settings = load_settings(environment)
-    context = make_context(settings, HookLog("", "flush", _nobody), _nobody)
+    context = make_context(settings, HookLog("", "flush", _discard), _discard)
     send_status(context, node_status(context))
 
 
@@ -217,5 +217,5 @@ def _sleep_until_terminated(seconds: float) -> bool:
     return signal.sigtimedwait([signal.SIGTERM], seconds) is not None
 
 
-def _nobody(text: str) -> None:
-    """Show a line to nobody."""
+def _discard(text: str) -> None:
+    """Drop a line."""

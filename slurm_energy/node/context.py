@@ -36,7 +36,7 @@ class HookContext:
     """Time since boot, the same for all processes."""
     pause: Callable[[float], None]
     stage: Callable[[str], None]
-    """Told what is being done, so that a deadline can say where it struck."""
+    """Called with what is being done, so that a deadline can say where it struck."""
     start_sampler: Callable[[JobId], None]
     live_jobs: Callable[[], frozenset[JobId | Sluid]]
     gpu_order: Callable[[str | None], GpuOrder]

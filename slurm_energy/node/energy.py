@@ -307,13 +307,13 @@ def _counter_figure(gpu: SavedGpu, ending: Ending, samples: GpuSamples, board_wa
     below = (QualityFlag.BELOW_RESOLUTION,) if seconds < RESOLUTION_SECONDS else ()
     if difference == 0 and below:
         return _unknown(f"the counter did not move within {seconds:.3f} s", ending, *below)
-    if difference > _most_joules(gpu, seconds, board_watts):
+    if difference > _max_joules(gpu, seconds, board_watts):
         reason = f"{difference:.0f} J in {seconds:.1f} s is more than the board can draw"
         return _unknown(reason, ending, *below, QualityFlag.IMPLAUSIBLE)
     return _Figure(joules=difference, reason=None, source=EnergySource.COUNTER, coverage_seconds=seconds, flags=below)
 
 
-def _most_joules(gpu: SavedGpu, seconds: float, board_watts: float | None) -> float:
+def _max_joules(gpu: SavedGpu, seconds: float, board_watts: float | None) -> float:
     watts = MAX_WATTS_PER_GPU
     if board_watts is not None:
         watts = board_watts * (MODULE_FACTOR if is_module(gpu.name) else PLAUSIBLE_FACTOR)
@@ -323,7 +323,7 @@ def _most_joules(gpu: SavedGpu, seconds: float, board_watts: float | None) -> fl
 
 def _choose(counter: _Figure, ending: Ending, samples: GpuSamples) -> _Figure:
     sampled = samples.sampled_seconds > 0 and samples.sampled_seconds >= GOOD_COVERAGE * ending.window_seconds
-    # Where nobody saw the end, the counter's last reading may be from long before it.
+    # Where the end was not seen, the counter's last reading may be from long before it.
     late = sampled and ending.truncated and counter.coverage_seconds < GOOD_COVERAGE * samples.sampled_seconds
     if counter.joules is not None and not late:
         return replace(counter, flags=(*counter.flags, *_disagreement(counter, samples)))

@@ -82,7 +82,7 @@ def _close(context: HookContext, hook: HookEnvironment, job: ActiveJob, machine:
     events = (*job.events, *said, *clock_notes(context, job, heartbeat), *_notes(job, restoration))
     report = make_report(job, gpus, host, ended, hook.exit_code, events)
     file_away(context, job, report, restoration.failed)
-    joules = ", ".join(_told(gpu) for gpu in gpus)
+    joules = ", ".join(_shown(gpu) for gpu in gpus)
     context.log.write(f"job {job.job_id}: closed seconds={wall_seconds:.1f} energy: {joules}")
     for event in restoration.events:
         context.log.write(f"job {job.job_id}: {event}")
@@ -107,7 +107,7 @@ def _notes(job: ActiveJob, restoration: Restoration) -> tuple[str, ...]:
     return (*cut, *restoration.events)
 
 
-def _told(gpu: GpuEnergy) -> str:
+def _shown(gpu: GpuEnergy) -> str:
     amount = f"{gpu.joules:.1f} J ({gpu.source})" if gpu.joules is not None else f"unknown ({gpu.reason})"
     return f"{gpu.gpu_uuid}={amount}" + (f" [{' '.join(gpu.flags)}]" if gpu.flags else "")
 

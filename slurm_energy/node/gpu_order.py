@@ -33,7 +33,7 @@ SLURM_CONF_PATHS = (
     "/usr/local/etc/slurm.conf",
 )
 
-_LONGEST = 1_048_576
+_MAX_BYTES = 1_048_576
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,7 +239,7 @@ def _encode(gpus: tuple[SlurmGpu, ...]) -> list[list[object]]:
 
 
 def _decode(content: bytes) -> tuple[_Source, GpuOrder]:
-    fields = Fields(loads(content, "order of GPUs", _LONGEST), "order of GPUs")
+    fields = Fields(loads(content, "order of GPUs", _MAX_BYTES), "order of GPUs")
     if fields.get("format") != FORMAT:
         raise WireError("order of GPUs is of another format")
     slurmd, stated = fields.get("slurmd"), fields.get("stated")
@@ -274,7 +274,7 @@ def _lists(value: object) -> Iterable[tuple[Any, ...]]:
 
 
 def order_finder(settings: HookSettings, boot_id: str, slurm_conf: str | None = None) -> OrderFinder:
-    """Return where the order of the settings' node is kept and learned; `slurm_conf` is what slurmd told a hook."""
+    """Return where the order of the settings' node is kept and learned; `slurm_conf` is what slurmd names to a hook."""
     folder = settings.slurm_bin_directory
     beside = (f"{folder}/../sbin/slurmd", f"{folder}/slurmd") if folder else ()
     return OrderFinder(

@@ -1,4 +1,4 @@
-"""Which clocks are locked, told a second time outside the spool: losing either place alone loses no lock.
+"""Which clocks are locked, recorded a second time outside the spool: losing either place alone loses no lock.
 
 One small file per GPU, written before the clock is locked and removed when it is given back. The folder is in /run: a
 boot, which ends every lock, clears it, and no write waits for a disk.

@@ -36,7 +36,7 @@ SHOW_SECONDS = 0.1
 """How long a file that stands in for stderr may take; after that nothing is written to it any more."""
 REAP_ATTEMPTS = 20
 REAP_PAUSE_SECONDS = 0.001
-"""For a child that closed its files and is about to be gone: nobody else may collect it."""
+"""For a child that closed its files and is about to be gone: only this process may collect it."""
 _LIMIT_VARIABLE = "SLURM_ENERGY_NODE_TIME_LIMIT_SECONDS"
 _VERBS = frozenset({"prolog", "epilog", "flush", "repair", "sample"})
 _ON_PATH = frozenset({"prolog", "epilog"})
@@ -138,7 +138,7 @@ def _work(verb: str, options: dict[str, str], writer: int) -> None:
 
 
 def _let_go(writer: int) -> None:
-    """Close every file but one: slurmd waits until nobody holds its pipe, and a child may hang for ever."""
+    """Close every file but one: slurmd waits until no process holds its pipe, and a child may hang for ever."""
     null = os.open(os.devnull, os.O_RDWR)
     for descriptor in range(3):
         os.dup2(null, descriptor)
@@ -226,7 +226,7 @@ def _last_words(verb: str, what: str, log_path: str, said: list[str], seconds: f
 
 
 def _show(text: str, descriptor: int) -> None:
-    """Write as much as goes without waiting: a pipe that nobody reads must not hold slurmd up."""
+    """Write as much as goes without waiting: a pipe that is not read must not hold slurmd up."""
     content = text.encode("utf-8", "replace")
     try:
         if _is_stream(descriptor):

@@ -200,7 +200,7 @@ def spawn_flush(executable: str, node: str) -> None:
 
 
 def hook_command(executable: str) -> list[str]:
-    """Return how a hook is started with this interpreter: without `site`, which has told this process the folders."""
+    """Return how a hook is started with this interpreter: without `site`, with this process's own search path."""
     folders = [folder for folder in sys.path if folder.startswith("/")]
     start = f"import sys; sys.path[:] = {folders!r}; from slurm_energy.node.main import main; main()"
     return [executable, "-I", "-S", "-c", start]

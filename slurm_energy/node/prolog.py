@@ -177,7 +177,7 @@ def _plan_gpu(
 
 
 def _unidentified(name: GpuUuid, why: str) -> SavedGpu:
-    """Return what stands for a GPU that the job holds and nobody can tell: it gets no clock and no joules."""
+    """Return what stands for a GPU that the job holds and that cannot be identified: it gets no clock and no joules."""
     return SavedGpu(
         uuid=name,
         name="",

@@ -196,7 +196,7 @@ def close_every_job(context: HookContext) -> bool:
 
 
 def left_in(context: HookContext) -> tuple[Path, ...]:
-    """Return the files in the spool that nobody may delete before somebody has looked at them."""
+    """Return the files in the spool that an administrator should look at before they are deleted."""
     spool = context.spool
     folders = ((spool.active, "*.json"), (spool.pending, "*.json"), (spool.reports, "*"), (spool.rejected, "*"))
     found = [path for folder, pattern in folders for path in sorted(folder.glob(pattern))]

@@ -25,7 +25,7 @@ class HookSettings:
     spool_directory: Path
     log_path: str
     run_directory: Path | None = None
-    """Where locked clocks are told a second time; None: nowhere."""
+    """Where locked clocks are recorded a second time; None: nowhere."""
     slurm_bin_directory: str = ""
     slurm_conf: str = ""
     problem: str | None = None

@@ -29,7 +29,7 @@ BY_SLURMD = "slurmd -G"
 BY_FILES = "gres.conf"
 SYSTEM_PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
 _GRES = re.compile(r"Gres Name=(\S+) Type=(.*?) Count=([0-9]+) (?:.*?\bFile=(\S+))?")
-_LONGEST = 1_048_576
+_MAX_BYTES = 1_048_576
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -303,7 +303,7 @@ def _run(program: str, conf: Path, node: str, limit_seconds: float) -> str:
         env=environment,
         stdin=subprocess.DEVNULL,
     )
-    text = (done.stdout + b"\n" + done.stderr)[:_LONGEST].decode("utf-8", "replace")
+    text = (done.stdout + b"\n" + done.stderr)[:_MAX_BYTES].decode("utf-8", "replace")
     if done.returncode != 0:
         said = (text.strip().splitlines() or ["nothing was said"])[-1]
         raise OSError(f"exit code {done.returncode}: {said[:200]}")

@@ -9,7 +9,7 @@ active/JOB.shared    GPUs that another job came to share
 pending/JOB-TIME.json  settings that could not be restored yet; its report is written
 done/JOB             the report of this job's last attempt is written
 reports/*.json       reports for the daemon
-rejected/            files that nobody could use
+rejected/            files that could not be used
 locks/               one lock per GPU, and two for flush
 """
 
@@ -232,7 +232,7 @@ class Spool:
         return tuple(path for _, path in sorted(_aged(self.reports)))
 
     def reject(self, path: Path) -> None:
-        """Put a file aside that nobody can use."""
+        """Put aside a file that cannot be used."""
         try:
             path.replace(self.rejected / path.name)
         except OSError as error:
@@ -300,7 +300,7 @@ class Spool:
 
     @contextmanager
     def try_turn(self) -> Iterator[Path | None]:
-        """Hold the turn to flush soon if nobody waits for it; yield its file, whose time is that of the last turn."""
+        """Hold the turn to flush soon if it is free; yield its file, whose time is that of the last turn."""
         path = self.locks / "soon.lock"
         with self._tried([path]) as held:
             yield path if held else None

@@ -20,7 +20,7 @@ from slurm_energy.errors import SpoolError, WireError
 from slurm_energy.wire.fields import Fields, loads
 
 STATE_FORMAT = 1
-_LONGEST = 1_048_576
+_MAX_BYTES = 1_048_576
 _MAX_CLOCK = 10_000
 _MAX_SECONDS = 1e11
 _MAX_JOULES = 1e15
@@ -112,7 +112,7 @@ def decode_state(content: bytes) -> ActiveJob:
         SpoolError: the file is not one of ours, or of another version.
     """
     try:
-        return _decode(Fields(loads(content, "state", _LONGEST), "state"))
+        return _decode(Fields(loads(content, "state", _MAX_BYTES), "state"))
     except (WireError, ValueError) as error:
         raise SpoolError(f"state file cannot be used: {error}") from error
 

@@ -76,7 +76,7 @@ def note_repair(context: HookContext, *, clean: bool, said: Sequence[str]) -> No
 
 
 def due_status(context: HookContext, problems: Sequence[str] = ()) -> NodeStatus | None:
-    """Return what is to be told now, None when the daemon has heard the same lately."""
+    """Return what is to be sent now, None when the daemon has heard the same lately."""
     status = node_status(context, problems)
     sent = _sent(context.spool.root / SENT_NAME)
     if sent is None or sent[1] != _digest(status):

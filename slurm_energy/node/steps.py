@@ -16,7 +16,7 @@ DEVICES_ROOT = Path("/sys/fs/cgroup/devices")
 FIRST_OTHER_MINOR = 250
 """From here on the minors of NVIDIA's devices are no GPUs': 254 is nvidia-modeset, 255 nvidiactl."""
 SCAN_SECONDS = (0.5, 60.0)
-"""Least and most time between two searches for a job's steps."""
+"""Minimum and maximum time between two searches for a job's steps."""
 SCAN_SHARE = 0.1
 """Steps are searched for again after this share of the time watched: a short job's are found in time."""
 _ALLOWED = re.compile(r"^c 195:([0-9]+) ", re.MULTILINE)
@@ -144,8 +144,8 @@ class StepWatch:
     def _scan(self, now_seconds: float) -> None:
         if self._began_seconds is None:
             self._began_seconds = now_seconds
-        least, most = SCAN_SECONDS
-        wait_seconds = min(max(SCAN_SHARE * (now_seconds - self._began_seconds), least), most)
+        min_seconds, max_seconds = SCAN_SECONDS
+        wait_seconds = min(max(SCAN_SHARE * (now_seconds - self._began_seconds), min_seconds), max_seconds)
         self._next_scan_seconds = now_seconds + wait_seconds
         steps = list(self._steps())
         self._step = min(steps, key=lambda step: (not step.batch, step.start_ticks, step.pid), default=None)

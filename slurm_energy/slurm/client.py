@@ -20,7 +20,7 @@ class ClusterReading:
     switches: tuple[SwitchState, ...] = ()
     """Empty where the topology is not known."""
     clusters: tuple[ClusterState, ...] = ()
-    """Empty where nobody tells budgets and readings of the whole cluster."""
+    """Empty where nothing states budgets and readings of the whole cluster."""
 
 
 class SlurmReader(Protocol):

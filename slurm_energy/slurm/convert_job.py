@@ -43,7 +43,7 @@ BASE_STATES = frozenset(
 """REVOKED is a job that another cluster of the federation runs: here it has ended without having run."""
 LIVE_STATES = frozenset({"PENDING", "RUNNING", "SUSPENDED"})
 MAX_POSITIONED_NODES = 1000
-"""Of a job over more nodes nobody needs to know which devices it holds: all."""
+"""Of a job over more nodes it does not matter which devices it holds: all."""
 _BLOCKING_REASONS = frozenset(
     {
         "badconstraints",

@@ -35,7 +35,7 @@ from slurm_energy.slurm.convert_job import LIVE_STATES, job_id, job_state
 from slurm_energy.slurm.gres import known_types, parse_gpus
 
 OnBad = Callable[[int, str, str, str], None]
-"""Told of each bad row: line from 1, column, value, reason."""
+"""Called for each bad row: line from 1, column, value, reason."""
 _JOB = re.compile(r"(\d{1,10})(?:_(\d{1,10}|\[[^\]]{0,1000}\]))?(?:\+(\d{1,6}))?\Z", re.ASCII)
 _AMOUNT = re.compile(r"(\d{1,20}(?:\.\d{1,10})?)([KMGTPE]?)\Z", re.ASCII | re.IGNORECASE)
 _POWERS = {unit: power for power, unit in enumerate(["", "K", "M", "G", "T", "P", "E"])}

@@ -29,7 +29,7 @@ _MUNGE_UID = re.compile(rb"^UID:[^\n]*\(([0-9]+)\)\s*$", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verified:
-    """A body whose sender is proven; `user_id` is None for a shared key, which names nobody."""
+    """A body whose sender is authenticated; `user_id` is None for a shared key, which names no user."""
 
     body: bytes
     user_id: int | None

@@ -57,9 +57,9 @@ def encode_status(status: NodeStatus) -> dict[str, object]:
         document[key] = [_line(line) for line in lines[:MAX_LINES]]
     for key in ("interpreter", "driver_problem"):
         document[key] = None if document[key] is None else _line(document[key])
-    for key, most in (("gpus", MAX_GPUS), ("plugins", MAX_PLUGINS)):
+    for key, max_members in (("gpus", MAX_GPUS), ("plugins", MAX_PLUGINS)):
         members = document[key]
-        document[key] = members[:most] if isinstance(members, list) else members
+        document[key] = members[:max_members] if isinstance(members, list) else members
     return document
 
 

@@ -35,7 +35,7 @@ _GPU_TYPE = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}\Z")
 _GPU_KEYS = frozenset(GpuEnergy.__dataclass_fields__)
 _HOST_KEYS = frozenset(HostEnergy.__dataclass_fields__)
 _OF_THE_NODE = frozenset({"boot_id", "started_monotonic_seconds"})
-"""Members of a report's file on its node, which say when the job started by a clock that nobody sets."""
+"""Members of a report's file on its node, which say when the job started by a clock that cannot be set."""
 _REPORT_KEYS = frozenset(NodeReport.__dataclass_fields__) | _OF_THE_NODE
 _Kind = TypeVar("_Kind", EnergySource, EnergyScope)
 
@@ -102,7 +102,7 @@ class Batch:
     sent_at_seconds: float | None = None
     """Unix time of the node's clock when it sent them; None from an older release."""
     ages_seconds: tuple[float | None, ...] = ()
-    """Of each report, how long ago its job had started, by a clock that nobody sets; None after a reboot."""
+    """Of each report, how long ago its job had started, by a clock that cannot be set; None after a reboot."""
 
     def clock_offsets_seconds(self, received_at_seconds: float) -> tuple[float | None, ...]:
         """Return what to add to the times of each report to have them by the receiver's clock; None: not known."""
@@ -122,15 +122,6 @@ def encode_batch(
     if sent_at_seconds is not None:
         document |= {"sent_at_seconds": sent_at_seconds, "ages_seconds": list(ages_seconds)}
     return json.dumps(document, separators=(",", ":"), allow_nan=False)
-
-
-def decode_batch(text: str | bytes) -> Batch:
-    """Return the reports of a batch, all or none.
-
-    Raises:
-        WireError: not a batch of this format, or one of its reports is malformed.
-    """
-    return decode_reports(batch_fields(text))
 
 
 def batch_fields(text: str | bytes) -> Fields:

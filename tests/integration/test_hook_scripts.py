@@ -103,8 +103,11 @@ def test_hook_starts_without_site_unless_only_that_finds_the_package(editable: b
     packages = next((tmp_path / "venv").glob("lib/python3*/site-packages"))
     package = (tmp_path / "checkout" if editable else packages) / "slurm_energy" / "node"
     package.mkdir(parents=True)
+    for folder in (package, package.parent):
+        (folder / "__init__.py").touch()
     (package / "main.py").write_text(SAYS_HOW)
     if editable:
+        (packages / "slurm_energy" / "_shared").mkdir(parents=True)  # what such an install has there
         (packages / "slurm_energy.pth").write_text(f"{tmp_path / 'checkout'}\n")
     done = run(script(tmp_path, tmp_path / "venv/bin/python"), "prolog")
     assert done.stdout.decode() == f"['prolog'] {editable} {package / 'main.py'}\n", done.stderr

@@ -390,7 +390,7 @@ def test_job_without_gpus_takes_no_time_and_writes_nothing(node: HookNode) -> No
 def test_reports_reach_a_daemon_by_the_wire(node: HookNode) -> None:
     from slurm_energy.wire.authentication import ReplayGuard, verify
     from slurm_energy.wire.codec import Message, decode, encode
-    from slurm_energy.wire.report import decode_batch
+    from slurm_energy.wire.node_status import decode_delivery
 
     key = node.root / "etc" / "report.key"
     key.write_bytes(os.urandom(16).hex().encode())
@@ -414,5 +414,5 @@ def test_reports_reach_a_daemon_by_the_wire(node: HookNode) -> None:
                 pass
             connection.sendall(encode(Message("ok", {"accepted": "0"})))
         assert process.wait(timeout=30) == 0
-    assert [report.job_id for report in decode_batch(body).reports] == [7]
+    assert [report.job_id for report in decode_delivery(body).batch.reports] == [7]
     assert node.reports() == []

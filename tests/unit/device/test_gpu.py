@@ -130,11 +130,10 @@ def test_clock_that_cannot_be_given_back_is_a_failure(gpu: FakeGpu, pauses: list
     assert not outcome.restored and len(outcome.events) == 2
 
 
-def test_memory_and_application_clocks_are_never_set() -> None:
+def test_power_limits_and_memory_and_application_clocks_are_never_set() -> None:
     source = Path(nvml.__file__).read_text(encoding="utf-8")
     setters = set(re.findall(r"nvmlDevice(?:Set|Reset)\w+", source))
     assert setters == {
         "nvmlDeviceSetGpuLockedClocks",
         "nvmlDeviceResetGpuLockedClocks",
-        "nvmlDeviceSetPowerManagementLimit",
     }

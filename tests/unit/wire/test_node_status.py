@@ -20,7 +20,7 @@ from slurm_energy.wire.node_status import (
     encode_status,
     encode_status_batch,
 )
-from slurm_energy.wire.report import decode_batch
+from slurm_energy.wire.report import batch_fields, decode_reports
 
 STATUS = NodeStatus(
     cluster=ClusterName("north"),
@@ -50,7 +50,7 @@ def test_a_status_comes_back_as_it_was() -> None:
 
 
 def test_a_daemon_that_knows_no_status_takes_the_batch() -> None:
-    assert decode_batch(encode_status_batch(STATUS)).reports == ()
+    assert decode_reports(batch_fields(encode_status_batch(STATUS))).reports == ()
 
 
 def test_a_status_without_gpus_seen_is_not_one_without_gpus() -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from slurm_energy.domain.energy import EnergyScope, EnergySource, GpuEnergy, HostEnergy, NodeReport, QualityFlag
 from slurm_energy.domain.ids import ClusterName, DecisionId, GpuTypeName, GpuUuid, JobId, NodeName
 from slurm_energy.errors import WireError
-from slurm_energy.wire.report import Batch, decode_batch, decode_report, encode_batch, encode_report
+from slurm_energy.wire.report import Batch, batch_fields, decode_report, decode_reports, encode_batch, encode_report
 
 GPU = GpuEnergy(
     gpu_uuid=GpuUuid("GPU-1f2e"),
@@ -62,8 +62,8 @@ def test_report_comes_back_as_it_went() -> None:
 
 
 def test_batch_comes_back_as_it_went() -> None:
-    assert decode_batch(encode_batch([encode_report(REPORT)])) == Batch(reports=(REPORT,))
-    assert decode_batch(encode_batch([])) == Batch(reports=())
+    assert decode_reports(batch_fields(encode_batch([encode_report(REPORT)]))) == Batch(reports=(REPORT,))
+    assert decode_reports(batch_fields(encode_batch([]))) == Batch(reports=())
 
 
 def changed(path: list[Any], value: object) -> Any:
@@ -137,7 +137,7 @@ def test_malformed_member_is_refused(path: list[Any], value: object) -> None:
 )
 def test_text_that_is_no_batch_is_refused(text: str) -> None:
     with pytest.raises(WireError):
-        decode_batch(text)
+        decode_reports(batch_fields(text))
 
 
 json_values = st.recursive(
