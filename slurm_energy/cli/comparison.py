@@ -13,9 +13,9 @@ from slurm_energy.cli.main import PROGRAM
 from slurm_energy.cli.progress import step_bar
 from slurm_energy.cli.say import say
 from slurm_energy.errors import EvaluationError
-from slurm_energy.evaluation.arena import ArenaResult, Tell, run_arena
-from slurm_energy.evaluation.arena_plan import ArenaPlan
-from slurm_energy.evaluation.arena_summary import ArenaSummary, summary_of
+from slurm_energy.evaluation.arena.comparison import ArenaResult, Tell, run_arena
+from slurm_energy.evaluation.arena.plan import ArenaPlan
+from slurm_energy.evaluation.arena.summary import ArenaSummary, summary_of
 from slurm_energy.reporting.arena_context import RunContext, notes_of, software_versions
 from slurm_energy.reporting.arena_document import render_arena_json
 from slurm_energy.reporting.arena_table import WIDTH, print_arena

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from slurm_energy.domain.decision import RuntimeEstimate
 from slurm_energy.domain.ids import GpuTypeName
 from slurm_energy.domain.work import WorkEstimate
-from slurm_energy.energy_model.board_limits import CATALOGUE_LIMITS, BoardLimits
+from slurm_energy.energy_model.catalog import CATALOGUE_LIMITS, BoardLimits
 from slurm_energy.policy.comparison import TypeComparison
 from slurm_energy.store.history import RuntimeSample
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slurm_energy.domain.ids import GpuTypeName
-from slurm_energy.energy_model.board_limits import BoardLimits
+from slurm_energy.energy_model.catalog import BoardLimits
 from slurm_energy.energy_model.relative_speed import RelativeCost, relative_cost
 from slurm_energy.graph.blocks import Flags, Floats, Indices
 from slurm_energy.graph.device_features import catalogue_type

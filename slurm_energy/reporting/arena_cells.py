@@ -3,8 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from slurm_energy.evaluation.arena_summary import ArenaSummary, PolicySummary
-from slurm_energy.evaluation.intervals import Estimate
+from slurm_energy.evaluation.arena.summary import ArenaSummary, Estimate, PolicySummary
 
 NOTHING = "-"
 BOUND_NAME = "bound"

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 
 from slurm_energy import __version__
-from slurm_energy.evaluation.arena import ArenaResult
-from slurm_energy.evaluation.arena_run import RunRecord
-from slurm_energy.evaluation.sweep import SweepResult
+from slurm_energy.evaluation.arena.clock_sweep import SweepResult
+from slurm_energy.evaluation.arena.comparison import ArenaResult
+from slurm_energy.evaluation.arena.run import RunRecord
 from slurm_energy.reporting.visible import visible
 
 _PACKAGES = ("numpy", "scipy")

@@ -2,8 +2,8 @@
 
 from markupsafe import Markup
 
-from slurm_energy.evaluation.arena import ArenaResult
-from slurm_energy.evaluation.arena_summary import ArenaSummary
+from slurm_energy.evaluation.arena.comparison import ArenaResult
+from slurm_energy.evaluation.arena.summary import ArenaSummary
 from slurm_energy.reporting.arena_cells import arena_tables
 from slurm_energy.reporting.arena_context import RunContext
 from slurm_energy.reporting.arena_plots import frontier_figure, power_figure, queue_figure, svg_text

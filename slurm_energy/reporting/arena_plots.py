@@ -10,9 +10,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-from slurm_energy.evaluation.arena import ArenaResult
-from slurm_energy.evaluation.arena_run import RunRecord
-from slurm_energy.evaluation.arena_summary import ArenaSummary, PolicySummary
+from slurm_energy.evaluation.arena.comparison import ArenaResult
+from slurm_energy.evaluation.arena.run import RunRecord
+from slurm_energy.evaluation.arena.summary import ArenaSummary, PolicySummary
 from slurm_energy.reporting.visible import visible
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f3c8d", "#666666", "#8c564b", "#17becf")

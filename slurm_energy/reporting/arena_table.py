@@ -3,7 +3,7 @@
 from rich.console import Console
 from rich.text import Text
 
-from slurm_energy.evaluation.arena_summary import ArenaSummary
+from slurm_energy.evaluation.arena.summary import ArenaSummary
 from slurm_energy.reporting.arena_cells import BOUND_NAME, ArenaTable, arena_tables
 from slurm_energy.reporting.arena_context import RunContext
 from slurm_energy.reporting.fitted import FittedColumn, FittedTable, print_fitted

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from slurm_energy.errors import DaemonUnavailable, LabError
-from slurm_energy.evaluation.synthetic_cluster import CATALOGUE_NAMES
+from slurm_energy.evaluation.decision_speed.synthetic_cluster import CATALOGUE_NAMES
 from slurm_energy.lab.bench.process_memory import process_tree
 from slurm_energy.wire.client import exchange
 from slurm_energy.wire.codec import Message

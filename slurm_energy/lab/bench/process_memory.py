@@ -4,7 +4,7 @@ import os
 import re
 from pathlib import Path
 
-from slurm_energy.evaluation.decision_figures import ProcessMemory
+from slurm_energy.evaluation.decision_speed.figures import ProcessMemory
 
 _KILOBYTES = re.compile(r"^(\w+):\s+(\d+) kB$", re.MULTILINE)
 _CHILD = re.compile(r"slurm_energy\.daemon\.(\w+)_process")

@@ -9,8 +9,7 @@ import pytest
 from arena_results import HOSTILE, make_context, make_result, without_runs
 from rich.console import Console
 
-from slurm_energy.evaluation.arena_summary import summary_of
-from slurm_energy.evaluation.intervals import Estimate
+from slurm_energy.evaluation.arena.summary import Estimate, summary_of
 from slurm_energy.reporting.arena_cells import arena_tables, estimate_text, number_text, signed_text
 from slurm_energy.reporting.arena_context import notes_of
 from slurm_energy.reporting.arena_document import arena_document, render_arena_json
