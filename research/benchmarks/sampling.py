@@ -19,11 +19,11 @@ from statistics import mean
 import numpy as np
 import torch
 
-from slurm_energy.evaluation.arena import run_arena
-from slurm_energy.evaluation.arena_plan import ArenaPlan, seeds_from
-from slurm_energy.evaluation.intervals import Estimate, paired_difference_percent
+from slurm_energy.evaluation.arena.comparison import run_arena
+from slurm_energy.evaluation.arena.plan import ArenaPlan, seeds_from
+from slurm_energy.evaluation.arena.summary import Estimate, paired_difference_percent
+from slurm_energy.evaluation.decision_speed.synthetic_cluster import ClusterSize, synthetic_cluster
 from slurm_energy.evaluation.metrics import Metrics
-from slurm_energy.evaluation.synthetic_cluster import ClusterSize, synthetic_cluster
 from slurm_energy.graph.cluster_graph import ClusterGraph
 from slurm_energy.learning.imitation import ImitationSettings
 from slurm_energy.learning.train import TrainingPlan, train

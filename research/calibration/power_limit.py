@@ -12,8 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from slurm_energy.energy_model.calibration.data_file import read_rows
-from slurm_energy.energy_model.calibration.document import Document, Tell, Vector, document
+from slurm_energy.energy_model.calibration.files import Document, Tell, Vector, document, read_rows
 from slurm_energy.energy_model.coefficients import FitError
 
 SOURCE = "Zeus, NSDI 2023, ml-energy/zeus 75a8b939 (Apache-2.0): A40, P100, RTX6000, V100"

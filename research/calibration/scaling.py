@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 from scipy.optimize import minimize_scalar, nnls
 
-from slurm_energy.energy_model.calibration.data_file import read_rows
-from slurm_energy.energy_model.calibration.document import Document, Tell, Vector, document, mean_relative_error
+from slurm_energy.energy_model.calibration.files import Document, Tell, Vector, document, mean_relative_error, read_rows
 from slurm_energy.energy_model.coefficients import FitError
 
 SOURCE = (

@@ -9,8 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from research.calibration.time_slicing import fit_time_slicing
-from slurm_energy.energy_model.calibration.data_file import read_rows
-from slurm_energy.energy_model.calibration.document import Document, Tell, Vector, document
+from slurm_energy.energy_model.calibration.files import Document, Tell, Vector, document, read_rows
 from slurm_energy.energy_model.coefficients import FitError
 
 SOURCE = (

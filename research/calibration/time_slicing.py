@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from slurm_energy.energy_model.calibration.data_file import Row, read_json, read_rows
-from slurm_energy.energy_model.calibration.document import Vector
+from slurm_energy.energy_model.calibration.files import Row, Vector, read_json, read_rows
 from slurm_energy.energy_model.coefficients import FitError
 from slurm_energy.errors import DataFileError
 

@@ -5,7 +5,7 @@ from typing import Literal
 
 from research.results.merit import Merit
 from slurm_energy.errors import ConfigError
-from slurm_energy.evaluation.arena_plan import ArenaPlan, seeds_from
+from slurm_energy.evaluation.arena.plan import ArenaPlan, seeds_from
 
 SEPARATOR = "::"
 FIRST_SEED = 101

@@ -10,7 +10,7 @@ from typing import Any
 
 from research.results.cases import Case
 from slurm_energy.errors import EvaluationError
-from slurm_energy.evaluation.arena_plan import world_of_plan
+from slurm_energy.evaluation.arena.plan import world_of_plan
 from slurm_energy.twin.world.writer import world_to_toml
 
 FORMAT, FORMAT_VERSION = "slurm-energy-results", 2

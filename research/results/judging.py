@@ -7,7 +7,7 @@ from typing import Literal
 
 from research.results.cases import Case, Goal, Section
 from research.results.document import CaseResult
-from slurm_energy.evaluation.intervals import Estimate, estimate, paired_difference_percent
+from slurm_energy.evaluation.arena.summary import Estimate, estimate, paired_difference_percent
 
 _MAX_GROWTH_PERCENT = 1.0
 _EQUAL = 1e-6

@@ -14,8 +14,8 @@ from typing import Literal, NamedTuple
 from research.results.cases import Case, Effort, Section
 from research.results.document import Figures, MatrixSizes
 from research.results.tables import NONE, table
-from slurm_energy.evaluation.arena_plan import ArenaPlan
-from slurm_energy.evaluation.arena_run import FinishedRun, finished_run
+from slurm_energy.evaluation.arena.plan import ArenaPlan
+from slurm_energy.evaluation.arena.run import FinishedRun, finished_run
 from slurm_energy.twin.engine.places import Place, places_of
 from slurm_energy.twin.workloads.kinds import MATRIX_SIDES, matrix_kind
 

@@ -7,10 +7,10 @@ import numpy as np
 from research.results.cases import Case
 from research.results.failure_recovery import WatchedRule, can_fail, recovery_figures
 from research.results.merit import merit_figures
-from slurm_energy.evaluation.arena_bounds import frontier_excess_percent
-from slurm_energy.evaluation.arena_plan import world_of_plan
-from slurm_energy.evaluation.arena_run import FinishedRun, finished_run
-from slurm_energy.evaluation.arena_summary import bound_figures_of, figures_of
+from slurm_energy.evaluation.arena.plan import world_of_plan
+from slurm_energy.evaluation.arena.run import FinishedRun, finished_run
+from slurm_energy.evaluation.arena.run_bounds import frontier_excess_percent
+from slurm_energy.evaluation.arena.summary import bound_figures_of, figures_of
 from slurm_energy.evaluation.contenders import create_contender
 from slurm_energy.twin.engine.job import Job
 from slurm_energy.twin.engine.outcome import Outcome

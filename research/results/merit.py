@@ -14,12 +14,11 @@ from math import inf
 import numpy as np
 
 from slurm_energy.errors import ValueRangeError
-from slurm_energy.evaluation.arena_bounds import counted_load
-from slurm_energy.evaluation.arena_run import FinishedRun
+from slurm_energy.evaluation.arena.run import FinishedRun
+from slurm_energy.evaluation.arena.run_bounds import counted_load
 from slurm_energy.evaluation.bounds.demand import stationary_model
 from slurm_energy.evaluation.bounds.steady_state import least_extra_power
-from slurm_energy.evaluation.metrics import system_seconds
-from slurm_energy.evaluation.power_budget import joules_above_budget
+from slurm_energy.evaluation.metrics import joules_above_budget, system_seconds
 from slurm_energy.twin.engine.job import Job
 from slurm_energy.twin.engine.outcome import Outcome
 

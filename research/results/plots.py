@@ -12,7 +12,7 @@ from research.results.judging import difference_of, estimate_of, learned_policie
 from research.results.matrix_sizes import KEY as MATRIX_KEY
 from research.results.matrix_sizes import LIMITS
 from research.results.matrix_sizes import PLOT as MATRIX_SIZES_PLOT
-from slurm_energy.evaluation.intervals import Estimate
+from slurm_energy.evaluation.arena.summary import Estimate
 
 _COLOURS = (
     "#0072b2",

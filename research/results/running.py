@@ -10,9 +10,9 @@ from research.results.document import CaseResult, MatrixSizes, Results, fingerpr
 from research.results.matrix_sizes import sized_case, sized_run
 from research.results.measuring import measured_run
 from research.results.provenance import are_same, inputs_of
-from slurm_energy.evaluation.arena import Pool, Step, Tell
-from slurm_energy.evaluation.arena_plan import SWEPT, checked_plan
-from slurm_energy.evaluation.sweep import swept_rule
+from slurm_energy.evaluation.arena.clock_sweep import swept_rule
+from slurm_energy.evaluation.arena.comparison import Pool, Step, Tell
+from slurm_energy.evaluation.arena.plan import SWEPT, checked_plan
 
 
 def run_sections(  # noqa: PLR0913  # what to run and how

@@ -15,7 +15,7 @@ from research.results.judging import (
     ranked_policies,
     strongest_rule,
 )
-from slurm_energy.evaluation.intervals import Estimate
+from slurm_energy.evaluation.arena.summary import Estimate
 
 NONE = "-"
 """A cell without a figure."""

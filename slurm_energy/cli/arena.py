@@ -89,7 +89,7 @@ def run(
     Exits with 1 when a run failed; the results of the others are printed anyway.
     """
     from slurm_energy.cli.comparison import Output, compare  # noqa: PLC0415  # numpy and scipy only when needed
-    from slurm_energy.evaluation.arena_plan import ArenaPlan, seeds_from  # noqa: PLC0415  # likewise
+    from slurm_energy.evaluation.arena.plan import ArenaPlan, seeds_from  # noqa: PLC0415  # likewise
 
     plan = ArenaPlan(
         policies=named_policies(policies),

@@ -20,7 +20,7 @@ from slurm_energy.reporting.visible import say
 from slurm_energy.resources import install_command
 
 if TYPE_CHECKING:
-    from slurm_energy.energy_model.calibration.document import Tell
+    from slurm_energy.energy_model.calibration.files import Tell
     from slurm_energy.energy_model.calibration.parts import FreshFit
 
 _SHOWN_DIFFERENCES = 5

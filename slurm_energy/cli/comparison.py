@@ -14,9 +14,9 @@ from rich.console import Console
 from slurm_energy.cli.main import PROGRAM
 from slurm_energy.cli.progress import step_bar
 from slurm_energy.errors import ConfigError, EvaluationError
-from slurm_energy.evaluation.arena import ArenaResult, Tell, run_arena
-from slurm_energy.evaluation.arena_plan import ArenaPlan
-from slurm_energy.evaluation.arena_summary import ArenaSummary, summary_of
+from slurm_energy.evaluation.arena.comparison import ArenaResult, Tell, run_arena
+from slurm_energy.evaluation.arena.plan import ArenaPlan
+from slurm_energy.evaluation.arena.summary import ArenaSummary, summary_of
 from slurm_energy.evaluation.contenders import (
     LEARNED,
     LEARNED_SETTINGS,

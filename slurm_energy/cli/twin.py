@@ -44,7 +44,7 @@ def replay(
     --policy: slurm-default and adaptive-price.
     """
     from slurm_energy.cli.comparison import Output, compare  # noqa: PLC0415  # numpy and scipy only when needed
-    from slurm_energy.evaluation.arena_plan import ArenaPlan  # noqa: PLC0415  # likewise
+    from slurm_energy.evaluation.arena.plan import ArenaPlan  # noqa: PLC0415  # likewise
     from slurm_energy.evaluation.replay import world_of_accounting  # noqa: PLC0415  # likewise
 
     assumptions = () if world is not None else world_of_accounting(sacct, skip_bad=skip_bad).assumptions

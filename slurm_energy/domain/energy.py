@@ -1,7 +1,6 @@
 """Measured energy: what a node reports of one job, with source, scope, coverage and quality, and its error bounds."""
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -206,27 +205,3 @@ def relative_error(source: EnergySource, scope: EnergyScope, coverage_seconds: f
     """Return the bound of one reading, timing and calibration together; None when it has none."""
     error = energy_error(source, scope, coverage_seconds)
     return None if error is None else error.total
-
-
-def error_of_sum(readings: Iterable[tuple[float, EnergyError]]) -> EnergyError | None:
-    """Return the bounds of a sum of readings in joules; None for a sum of nothing.
-
-    The moments of readings have nothing to do with each other: their errors add in quadrature. Boards of one type are
-    calibrated alike, and nobody has said that they differ: those errors add up.
-    """
-    known = list(readings)
-    joules = sum(amount for amount, _ in known)
-    if joules <= 0.0:
-        return None
-    timing = math.sqrt(sum((amount * error.timing) ** 2 for amount, error in known)) / joules
-    calibration = sum(amount * error.calibration for amount, error in known) / joules
-    return EnergyError(timing=min(1.0, timing), calibration=calibration)
-
-
-def predicted_saving_joules(joules: float, predicted_energy_change: float) -> float:
-    """Return joules saved against the default clock, by the prediction: E x (-c / (1 + c)) for a change c.
-
-    E was measured at the chosen clock and is (1 + c) times the energy at the default clock. Not measured: the
-    default clock's energy of the same run cannot be.
-    """
-    return joules * -predicted_energy_change / (1.0 + predicted_energy_change)

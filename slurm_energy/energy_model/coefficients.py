@@ -49,16 +49,6 @@ def coefficients(part: str) -> Mapping[str, Any]:
     return document
 
 
-def fit_errors(part: str) -> tuple[FitError, ...]:
-    """Return the errors of one part's fits."""
-    return errors_of(coefficients(part))
-
-
-def source_of(part: str) -> str:
-    """Return where one part's measurements come from."""
-    return str(coefficients(part)["source"])
-
-
 def errors_of(document: Mapping[str, Any]) -> tuple[FitError, ...]:
     """Return the errors that a document of coefficients states."""
     return tuple(FitError(**entry) for entry in document["fit_errors"])

@@ -1,4 +1,4 @@
-"""Workloads that were measured on a GPU type at many clocks: readings, fitted curves, and the table that ships."""
+"""Power and time of workloads against the SM clock: fitted curves, readings, and the table that ships."""
 
 import json
 from collections.abc import Mapping
@@ -9,12 +9,68 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from slurm_energy.domain.ids import GpuTypeName
-from slurm_energy.energy_model.power import PowerCurve
-from slurm_energy.energy_model.runtime import RuntimeCurve
 from slurm_energy.errors import ValueRangeError
 
 CURVES_PATH = Path(__file__).with_name("curves.json")
 CurveSource = Literal["measured", "model"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PowerCurve:
+    """P(f) = cubic f^3 + linear f + constant, with f = SM clock / the curve's reference clock.
+
+    The cubic part is switching power with a voltage that rises with the clock, the linear part is switching at constant
+    voltage, the constant is leakage, memory and idle. No part is negative, so a lower clock never draws more.
+    """
+
+    cubic_watts: float
+    linear_watts: float
+    constant_watts: float
+
+    def __post_init__(self) -> None:
+        for name in ("cubic_watts", "linear_watts", "constant_watts"):
+            value = getattr(self, name)
+            if not 0.0 <= value < float("inf"):
+                raise ValueRangeError(f"power coefficient {name}={value} is not a finite number from 0 up")
+
+    def watts(self, relative_clock: float) -> float:
+        """Return the power in W that the load would draw at this real clock, without a board limit."""
+        return self.cubic_watts * relative_clock**3 + self.linear_watts * relative_clock + self.constant_watts
+
+    def relative_clock_at(self, limit_watts: float, highest: float) -> float:
+        """Return the highest relative clock up to `highest` that stays inside the limit; 0 when not even idle does."""
+        if self.watts(highest) <= limit_watts:
+            return highest
+        low, high = 0.0, highest
+        for _ in range(60):
+            middle = 0.5 * (low + high)
+            low, high = (middle, high) if self.watts(middle) <= limit_watts else (low, middle)
+        return low
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuntimeCurve:
+    """T(f) = max(memory, compute / f) + fixed, in s for one unit of work, f = SM clock / the curve's reference clock.
+
+    `compute` stretches with the clock, `memory` is the floor that the memory sets, `fixed` is host and link time.
+    The common alpha + beta/f is the case memory = 0, fixed = alpha, compute = beta.
+    """
+
+    memory_seconds: float
+    compute_seconds: float
+    fixed_seconds: float
+
+    def __post_init__(self) -> None:
+        for name in ("memory_seconds", "compute_seconds", "fixed_seconds"):
+            value = getattr(self, name)
+            if not 0.0 <= value < float("inf"):
+                raise ValueRangeError(f"time coefficient {name}={value} is not a finite number from 0 up")
+        if self.memory_seconds + self.compute_seconds + self.fixed_seconds <= 0.0:
+            raise ValueRangeError("time coefficients are all 0: work takes time")
+
+    def seconds(self, relative_clock: float) -> float:
+        """Return the time in s of one unit of work at this real clock."""
+        return max(self.memory_seconds, self.compute_seconds / relative_clock) + self.fixed_seconds
 
 
 class Reading(NamedTuple):

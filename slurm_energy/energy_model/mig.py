@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from math import sqrt
 
 from slurm_energy.energy_model.coefficients import coefficients
 from slurm_energy.errors import ValueRangeError
@@ -36,27 +35,6 @@ class SliceCurve:
         return min(1.0, 1.0 / (self.fixed + self.stretch * WHOLE_SLICES / compute_slices))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UtilisationPower:
-    """Board power of a whole A100-PCIe-40GB from what nvidia-smi reports, at default clocks."""
-
-    constant_watts: float
-    sm_watts: float
-    """For each unit of SM utilisation."""
-    memory_watts: float
-    """For each unit of the root of the memory utilisation."""
-    idle_watts: float
-    """Lowest power that was seen, with a program that hardly works."""
-
-    def watts(self, sm_utilisation: float, memory_utilisation: float) -> float:
-        """Return the power in W for utilisations 0..1, never below idle."""
-        for value in (sm_utilisation, memory_utilisation):
-            if not 0.0 <= value <= 1.0:
-                raise ValueRangeError(f"utilisation {value} is not a share from 0 to 1")
-        busy = self.constant_watts + self.sm_watts * sm_utilisation + self.memory_watts * sqrt(memory_utilisation)
-        return max(self.idle_watts, busy)
-
-
 @cache
 def slice_curves() -> tuple[SliceCurve, ...]:
     """Return every measured job."""
@@ -64,14 +42,6 @@ def slice_curves() -> tuple[SliceCurve, ...]:
         SliceCurve(**{**entry, "speed_by_slices": {int(n): s for n, s in entry["speed_by_slices"].items()}})
         for entry in coefficients("mig")["curves"]
     )
-
-
-def slice_curve(model: str, batch_size: int) -> SliceCurve | None:
-    """Return one measured job, None when it was not measured."""
-    for curve in slice_curves():
-        if (curve.model, curve.batch_size) == (model, batch_size):
-            return curve
-    return None
 
 
 def slice_watts(compute_slices: int, speed: float, whole_watts: float, idle_watts: float) -> float:
@@ -89,22 +59,3 @@ def slice_watts(compute_slices: int, speed: float, whole_watts: float, idle_watt
     if not 0.0 <= idle_watts <= whole_watts:
         raise ValueRangeError(f"idle power {idle_watts} W is not between 0 and the {whole_watts} W of the busy GPU")
     return idle_watts * compute_slices / WHOLE_SLICES + (whole_watts - idle_watts) * speed
-
-
-@cache
-def utilisation_power() -> UtilisationPower:
-    """Return power against utilisation."""
-    return UtilisationPower(**coefficients("mig")["power"])
-
-
-@cache
-def layouts() -> tuple[tuple[int, ...], ...]:
-    """Return the ways to divide an A100, each as the compute slices of its parts."""
-    return tuple(tuple(layout) for layout in coefficients("mig")["layouts"])
-
-
-@cache
-def memory_mib(model: str, batch_size: int) -> float | None:
-    """Return the device memory in MiB that a job needs, None when it was not measured."""
-    found = coefficients("mig")["memory_mib"].get(model, {}).get(str(batch_size))
-    return None if found is None else float(found)

@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Literal
 
 from slurm_energy.domain.ids import GpuTypeName
-from slurm_energy.energy_model.board_limits import catalogue_limit_watts
+from slurm_energy.energy_model.catalog import catalogue_limit_watts
 from slurm_energy.energy_model.catalog import gpu_type as catalog_row
 from slurm_energy.energy_model.curves import WorkloadCurve, curves_of
 from slurm_energy.errors import ValueRangeError
@@ -151,14 +151,6 @@ def least_measured_watts(gpu_type: GpuTypeName, power_limit_watts: float | None 
     limit_watts = catalogue_limit_watts(gpu_type) if power_limit_watts is None else power_limit_watts
     curves = [curve.on_board(limit_watts) for curve in curves_of(gpu_type)]
     return min((curve.watts(curve.high_clock_mhz) for curve in curves), default=None)
-
-
-def best_operating_point(
-    gpu_type: GpuTypeName, max_slowdown: float, workload: str | None = None, power_limit_watts: float | None = None
-) -> OperatingPoint | None:
-    """Return the clock of least energy inside the bound; None when this type was not measured."""
-    table = clock_table_of(gpu_type, workload, power_limit_watts)
-    return None if table is None else table.best(max_slowdown)
 
 
 def _preference(point: OperatingPoint) -> tuple[float, int]:

@@ -7,7 +7,7 @@ from statistics import geometric_mean
 from typing import Literal
 
 from slurm_energy.domain.ids import GpuTypeName
-from slurm_energy.energy_model.board_limits import CATALOGUE_LIMITS, BoardLimits
+from slurm_energy.energy_model.catalog import CATALOGUE_LIMITS, BoardLimits
 from slurm_energy.energy_model.curves import curves_of
 from slurm_energy.energy_model.data_sheets import DATA_SHEETS
 

@@ -9,17 +9,15 @@ the system are of everything that happens from then on.
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from math import isfinite
+from math import inf, isfinite
 
 import numpy as np
 from numpy.typing import NDArray
 
-from slurm_energy.evaluation.power_budget import seconds_above_budget
-from slurm_energy.evaluation.published import published_figures
 from slurm_energy.twin.engine.job import Job
 from slurm_energy.twin.engine.outcome import Outcome
 from slurm_energy.twin.engine.places import network_cost, places_of
-from slurm_energy.twin.world import World
+from slurm_energy.twin.world import Series, World
 
 FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
@@ -263,3 +261,80 @@ def _percentile(values: FloatArray, percent: float) -> float | None:
 
 def _ratio(above: float, below: float) -> float | None:
     return above / below if below > 0.0 else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedFigures:
+    """A run in the published metric."""
+
+    units: float
+    joules_per_unit: float
+    """Infinite without work."""
+
+
+def published_figures(outcome: Outcome, log_seconds: float) -> PublishedFigures:
+    """Return energy per unit as the published geo-distributed simulator counts units: what its tables call J/unit.
+
+    It logs the work of running jobs once in each interval, and a job that ends adds its last part on top of an interval
+    that was already counted in full. So units come out some per cent too many, and J per unit too few.
+
+    A job that started at s and ended at e counts, at its mean rate r, as
+    ``r (I (floor(e / I) - ceil(s / I) + 1) + e mod I)``; one that runs at the end h as
+    ``r I (floor(h / I) - ceil(s / I) + 1)``.
+
+    Args:
+        outcome: The run.
+        log_seconds: Interval I of the log.
+    """
+    start, end = outcome.last_started_seconds, outcome.ended_seconds
+    began = np.isfinite(start)
+    done = began & np.isfinite(end) & (end > start)
+    rate = outcome.units[done] / (end[done] - start[done])
+    ticks = np.floor(end[done] / log_seconds) - np.ceil(start[done] / log_seconds) + 1.0
+    units = float(np.sum(rate * (log_seconds * ticks + end[done] % log_seconds)))
+    running = began & ~np.isfinite(end)
+    ticks = np.floor(outcome.end_seconds / log_seconds) - np.ceil(start[running] / log_seconds) + 1.0
+    units += float(np.sum(outcome.units_per_second[running] * log_seconds * ticks))
+    return PublishedFigures(units=units, joules_per_unit=outcome.total_joules / units if units > 0.0 else inf)
+
+
+def seconds_above_budget(outcome: Outcome, world: World) -> float | None:
+    """Return for how long the mean power of a sample was above the budget of that time; None without a budget.
+
+    A sample is the mean power over its stretch: what is shorter is not seen.
+    """
+    series = world.power_budget_watts
+    if series is None:
+        return None
+    times, seconds, watts = _pieces(outcome, series)
+    return float(np.sum(seconds[watts > _values(series, times)]))
+
+
+def joules_above_budget(outcome: Outcome, world: World) -> float | None:
+    """Return the energy above the budget, by the mean power of each sample; None without a budget."""
+    series = world.power_budget_watts
+    if series is None:
+        return None
+    times, seconds, watts = _pieces(outcome, series)
+    return float(np.sum(seconds * np.maximum(0.0, watts - _values(series, times))))
+
+
+def _pieces(outcome: Outcome, series: Series) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Return start, length and power of counted stretches over which neither sample nor series changes."""
+    samples = outcome.sample_seconds
+    if len(samples) < 2:
+        return np.zeros(0), np.zeros(0), np.zeros(0)
+    changes = np.array(series.times_seconds)
+    inside = changes[(changes > samples[0]) & (changes < samples[-1])]
+    edges = np.union1d(samples, inside)
+    start = outcome.counted_from_seconds
+    if start > 0.0:
+        edges = np.union1d(edges[edges > start], [start])
+    row = np.searchsorted(samples, edges[:-1], side="right") - 1
+    return edges[:-1], np.diff(edges), outcome.sample_watts[row]
+
+
+def _values(series: Series, times: FloatArray) -> FloatArray:
+    row = np.maximum(0, np.searchsorted(np.array(series.times_seconds), times, side="right") - 1)
+    values: FloatArray = np.array(series.values)[row]
+    return values

@@ -12,7 +12,7 @@ import numpy as np
 
 from slurm_energy.domain.cluster import ClusterSnapshot, JobState, NodeState
 from slurm_energy.domain.ids import ClusterName, JobId, NodeName, PartitionName
-from slurm_energy.energy_model.board_limits import CATALOGUE_LIMITS, BoardLimits
+from slurm_energy.energy_model.catalog import CATALOGUE_LIMITS, BoardLimits
 from slurm_energy.errors import ValueRangeError
 from slurm_energy.graph.blocks import DeviceBlock, FabricBlock, Indices, QueueBlock, TopBlock
 from slurm_energy.graph.frame import Changes, Frame

@@ -12,8 +12,7 @@ import numpy as np
 
 from slurm_energy.domain.cluster import GpuReading
 from slurm_energy.domain.ids import GpuTypeName
-from slurm_energy.energy_model.board_limits import CATALOGUE_LIMITS, BoardLimits
-from slurm_energy.energy_model.catalog import CATALOG, gpu_type_from_slurm_type
+from slurm_energy.energy_model.catalog import CATALOG, CATALOGUE_LIMITS, BoardLimits, gpu_type_from_slurm_type
 from slurm_energy.energy_model.curves import WorkloadCurve, curves_of
 from slurm_energy.energy_model.data_sheets import DATA_SHEETS, DataSheet
 from slurm_energy.energy_model.saturation import Processor, processors, saturation

@@ -191,22 +191,6 @@ def time_figures(figures: JobFigures) -> tuple[float, float, float, float, float
     )
 
 
-def task_vector(job: JobState, now_seconds: float, facts: QueueFacts) -> Floats:
-    """Return the columns of a job that is pending or runs, [TASK]."""
-    figures = job_figures(job)
-    queue = (
-        figures.priority,
-        facts.user_shares.get(job.user_id, 0.0),
-        facts.critical_path_seconds.get(job.job_id, figures.estimate_seconds),
-        float(facts.dependents.get(job.job_id, 0)),
-    )
-    vector: Floats = TASK_SCALER.scaled([still_row(job, figures)])[0]
-    vector[MOVING_COLUMNS] = moving_columns(
-        np.array([time_figures(figures)]), np.array([queue]), now_seconds, facts.highest_priority
-    )[0]
-    return vector
-
-
 def submitted_vector(
     job: JobRequest,
     now_seconds: float,

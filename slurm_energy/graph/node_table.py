@@ -8,7 +8,7 @@ import numpy as np
 
 from slurm_energy.domain.cluster import GpuLink, NodeGpus, NodeState
 from slurm_energy.domain.ids import NodeName
-from slurm_energy.energy_model.board_limits import BoardLimits
+from slurm_energy.energy_model.catalog import BoardLimits
 from slurm_energy.graph.blocks import DeviceBlock, Flags, Floats, Indices
 from slurm_energy.graph.columns import ColumnStore
 from slurm_energy.graph.device_features import (

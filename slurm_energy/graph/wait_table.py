@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from slurm_energy.domain.cluster import JobDependency
 from slurm_energy.domain.ids import GpuTypeName, JobId
-from slurm_energy.energy_model.board_limits import BoardLimits
+from slurm_energy.energy_model.catalog import BoardLimits
 from slurm_energy.energy_model.relative_speed import RelativeCost, relative_cost
 from slurm_energy.graph.blocks import Flags, Floats, Indices, QueueBlock
 from slurm_energy.graph.device_features import catalogue_type

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol
 from torch import Tensor
 from torch.nn import Parameter
 
-from slurm_energy.evaluation.arena_plan import FIRST_TRAINING_SEED
+from slurm_energy.evaluation.arena.plan import FIRST_TRAINING_SEED
 from slurm_energy.graph.blocks import DecisionBlock
 from slurm_energy.policy.gnn.network import Blocks
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from slurm_energy.errors import CheckpointError, ConfigError, TrainingError
-from slurm_energy.evaluation.arena_plan import FIRST_TRAINING_SEED
+from slurm_energy.evaluation.arena.plan import FIRST_TRAINING_SEED
 from slurm_energy.evaluation.contenders import create_contender
 from slurm_energy.learning.demonstrations import DemonstratedRule, Demonstration
 from slurm_energy.learning.imitation import ImitationSettings, Progress, train_by_imitation

@@ -8,8 +8,7 @@ from slurm_energy.domain.decision import DecisionEntry
 from slurm_energy.domain.energy import QualityFlag
 from slurm_energy.domain.ids import GpuTypeName
 from slurm_energy.domain.job import EnergyMode
-from slurm_energy.energy_model.board_limits import LIMIT_TOLERANCE
-from slurm_energy.energy_model.catalog import gpu_type_from_slurm_type
+from slurm_energy.energy_model.catalog import LIMIT_TOLERANCE, gpu_type_from_slurm_type
 from slurm_energy.errors import ValueRangeError
 
 _CHANGING_MODES = frozenset({EnergyMode.BALANCED, EnergyMode.SAVER})

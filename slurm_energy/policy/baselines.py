@@ -6,8 +6,7 @@ from slurm_energy.domain.cluster import ClusterSnapshot
 from slurm_energy.domain.decision import ClockChoice, PolicyAnswer, Reason
 from slurm_energy.domain.ids import GpuTypeName
 from slurm_energy.domain.job import JobRequest
-from slurm_energy.energy_model.board_limits import BoardLimits
-from slurm_energy.energy_model.catalog import CATALOG
+from slurm_energy.energy_model.catalog import CATALOG, BoardLimits
 from slurm_energy.energy_model.operating_point import OperatingPoint, clock_table_of
 from slurm_energy.policy.base import Candidate, DecisionContext
 

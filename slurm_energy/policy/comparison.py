@@ -5,7 +5,7 @@ from math import exp
 
 from slurm_energy.domain.ids import GpuTypeName
 from slurm_energy.domain.work import WorkEstimate
-from slurm_energy.energy_model.board_limits import BoardLimits
+from slurm_energy.energy_model.catalog import BoardLimits
 from slurm_energy.energy_model.operating_point import (
     ClockTable,
     clock_table_of,

@@ -2,7 +2,7 @@
 
 from slurm_energy.config import Config
 from slurm_energy.domain.ids import GpuTypeName
-from slurm_energy.energy_model.board_limits import BoardLimits
+from slurm_energy.energy_model.catalog import BoardLimits
 from slurm_energy.errors import ConfigError
 from slurm_energy.policy.site_types import site_gpu_type
 

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from rich.console import Console
 from rich.text import Text
 
-from slurm_energy.evaluation.decision_figures import DecisionBench, InProcess, ThroughDaemon, growth
-from slurm_energy.evaluation.decision_goals import goals_of
+from slurm_energy.evaluation.decision_speed.figures import DecisionBench, InProcess, ThroughDaemon, goals_of, growth
 from slurm_energy.policy.shipped import SHIPPED
 from slurm_energy.reporting.fitted import FittedColumn, FittedTable, print_fitted
 from slurm_energy.reporting.visible import visible

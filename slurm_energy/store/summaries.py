@@ -208,7 +208,11 @@ def applied_choice() -> ColumnElement[bool]:
 
 
 def saving_joules() -> ColumnElement[float]:
-    """Return `domain.energy_error.predicted_saving_joules` in SQL."""
+    """Return the joules saved against the default clock, by the prediction: E x (-c / (1 + c)) for a change c.
+
+    E was measured at the chosen clock and is (1 + c) times the energy at the default clock. Not measured: the default
+    clock's energy of the same run cannot be.
+    """
     change = DecisionClockRow.predicted_energy_change
     return case((change > -1.0, GpuEnergyRow.joules * (-change) / (1.0 + change)), else_=null())
 

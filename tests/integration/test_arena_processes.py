@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from slurm_energy.errors import EvaluationError
-from slurm_energy.evaluation.arena import FailedRun, Pool, Step
+from slurm_energy.evaluation.arena.comparison import FailedRun, Pool, Step
 
 
 def test_a_process_that_dies_fails_its_own_step_only() -> None:
@@ -52,7 +52,7 @@ def test_an_interrupt_ends_the_workers_at_once() -> None:
 
 _BUSY = """
 import os, time
-from slurm_energy.evaluation.arena import Pool, Step
+from slurm_energy.evaluation.arena.comparison import Pool, Step
 if __name__ == "__main__":
     with Pool(2) as pool:
         pids = [Step(policy="pid", seed=seed, call=os.getpid, arguments=()) for seed in range(8)]
@@ -87,8 +87,8 @@ def _lives(pid: int) -> bool:
 
 
 def test_no_worker_is_refused() -> None:
-    from slurm_energy.evaluation.arena import run_arena
-    from slurm_energy.evaluation.arena_plan import ArenaPlan
+    from slurm_energy.evaluation.arena.comparison import run_arena
+    from slurm_energy.evaluation.arena.plan import ArenaPlan
 
     with pytest.raises(EvaluationError, match="0 workers"):
         run_arena(ArenaPlan(policies=("greedy",), world="chsac"), workers=0)

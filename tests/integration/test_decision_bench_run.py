@@ -13,8 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_energy.evaluation.synthetic_changes import ChangingCluster
-from slurm_energy.evaluation.synthetic_cluster import ClusterSize, synthetic_cluster
+from slurm_energy.evaluation.decision_speed.synthetic_cluster import ChangingCluster, ClusterSize, synthetic_cluster
 from slurm_energy.lab.bench.daemon_process import process_tree
 from slurm_energy.lab.bench.fake_slurm import FakeSlurm
 from slurm_energy.lab.bench.run import BenchPlan, run_bench

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from slurm_energy.evaluation.bounds import StationaryLoad, energy_latency_frontier
-from slurm_energy.evaluation.published import published_figures
+from slurm_energy.evaluation.metrics import published_figures
 from slurm_energy.policy.rules.registry import create_rule
 from slurm_energy.twin.engine.outcome import Outcome
 from slurm_energy.twin.engine.simulation import run

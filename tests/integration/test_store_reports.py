@@ -29,7 +29,6 @@ from slurm_energy.domain.energy import (
     HostEnergy,
     NodeReport,
     QualityFlag,
-    predicted_saving_joules,
     relative_error,
 )
 from slurm_energy.domain.ids import ClusterName, JobId, NodeName, PartitionName
@@ -162,7 +161,7 @@ def test_saving_counts_only_what_was_applied_to_the_end(engine: Engine) -> None:
         unknown_gpu(5),
     )
     fill(engine, make_state(), reports=(make_report(*gpus),), decide=True)
-    assert jobs_report(engine).jobs[0].saving_joules == pytest.approx(predicted_saving_joules(20_000.25, -0.2))
+    assert jobs_report(engine).jobs[0].saving_joules == pytest.approx(20_000.25 * 0.2 / 0.8)
 
 
 def test_no_decision_means_no_saving_rather_than_zero(engine: Engine) -> None:

@@ -9,7 +9,7 @@ from slurm_energy.config import Config
 from slurm_energy.domain.ids import GpuTypeName
 from slurm_energy.domain.job import GpuDemand
 from slurm_energy.domain.node_status import GpuStatus, NodeStatus
-from slurm_energy.energy_model.board_limits import LIMIT_TOLERANCE
+from slurm_energy.energy_model.catalog import LIMIT_TOLERANCE
 from slurm_energy.energy_model.curves import curves_of
 from slurm_energy.energy_model.operating_point import clock_table_of
 from slurm_energy.errors import ConfigError

@@ -6,8 +6,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from slurm_energy.energy_model.calibration.data_file import read_rows
-from slurm_energy.energy_model.calibration.document import Document, Tell, silent, six_digits
+from slurm_energy.energy_model.calibration.files import Document, Tell, read_rows, silent, six_digits
 from slurm_energy.energy_model.calibration.sweep_fit import Fit, SweepPoint, fit_sweep, smoothed_readings
 from slurm_energy.energy_model.catalog import CATALOG
 from slurm_energy.energy_model.coefficients import FitError

@@ -8,8 +8,15 @@ from typing import Any
 import numpy as np
 from scipy.optimize import nnls
 
-from slurm_energy.energy_model.calibration.data_file import read_json, read_rows
-from slurm_energy.energy_model.calibration.document import Document, Tell, Vector, document, mean_relative_error
+from slurm_energy.energy_model.calibration.files import (
+    Document,
+    Tell,
+    Vector,
+    document,
+    mean_relative_error,
+    read_json,
+    read_rows,
+)
 from slurm_energy.energy_model.coefficients import FitError
 from slurm_energy.energy_model.mig import WHOLE_SLICES
 from slurm_energy.errors import DataFileError

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from slurm_energy.energy_model.calibration.clocks import fit_clocks
-from slurm_energy.energy_model.calibration.document import Document, Tell, differences, text_of
+from slurm_energy.energy_model.calibration.files import Document, Tell, differences, text_of
 from slurm_energy.energy_model.calibration.mig_fit import fit_mig
 from slurm_energy.energy_model.calibration.saturation_fit import fit_saturation
 from slurm_energy.energy_model.coefficients import FOLDER, FitError, errors_of

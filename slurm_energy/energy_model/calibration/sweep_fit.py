@@ -7,8 +7,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import nnls
 
-from slurm_energy.energy_model.power import PowerCurve
-from slurm_energy.energy_model.runtime import RuntimeCurve
+from slurm_energy.energy_model.curves import PowerCurve, RuntimeCurve
 from slurm_energy.errors import ValueRangeError
 
 Vector = npt.NDArray[np.float64]

@@ -2,7 +2,6 @@
 
 from slurm_energy.evaluation.bounds.demand import largest_feasible_load
 from slurm_energy.evaluation.bounds.floor import Downtime
-from slurm_energy.evaluation.bounds.frontier import FrontierPoint, StationaryLoad, energy_latency_frontier
 from slurm_energy.evaluation.bounds.processed import (
     ProcessedBound,
     RunConditions,
@@ -10,7 +9,14 @@ from slurm_energy.evaluation.bounds.processed import (
     bound_for_processed,
     bound_of_run,
 )
-from slurm_energy.evaluation.bounds.steady_state import Bound, Run, steady_state_bound
+from slurm_energy.evaluation.bounds.steady_state import (
+    Bound,
+    FrontierPoint,
+    Run,
+    StationaryLoad,
+    energy_latency_frontier,
+    steady_state_bound,
+)
 from slurm_energy.evaluation.bounds.trace import TraceBound, TraceOptions, clairvoyant_bound
 
 __all__ = [

@@ -18,7 +18,7 @@ from slurm_energy.twin.world import World
 FloatArray = NDArray[np.float64]
 UnitsByKind = Mapping[str, float]
 CountsByKind = Mapping[str, Sequence[int]]
-MOST_COUNTS = 512
+MAX_COUNTS = 512
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -149,9 +149,9 @@ def _counts(world: World, kind: str, gpu_counts_by_kind: CountsByKind | None) ->
             raise ValueRangeError(f"device counts {list(given)[:8]} of kind {kind!r} are not whole numbers from 1 up")
         return tuple(sorted(set(given)))
     most = max(min(p.partition.max_gpus_per_job, p.pool.nodes * p.pool.gpus_per_node) for p in places_of(world))
-    if most > MOST_COUNTS:
+    if most > MAX_COUNTS:
         raise ValueRangeError(
-            f"jobs of kind {kind!r} may take up to {most} devices in world {world.name}, and at most {MOST_COUNTS} "
+            f"jobs of kind {kind!r} may take up to {most} devices in world {world.name}, and at most {MAX_COUNTS} "
             "counts are tried by default: name the device counts of the kind"
         )
     return tuple(range(1, most + 1))

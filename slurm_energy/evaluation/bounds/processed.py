@@ -39,7 +39,7 @@ class ProcessedBound:
     """Least total energy in which exactly the processed units could have been processed."""
     joules_per_unit: float
     """That over the processed units (all kinds summed), infinite for none."""
-    least_joules_per_unit: float
+    min_joules_per_unit: float
     """Least total energy per unit over everything that could have been done of the arrivals, however much was left."""
     horizon_seconds: float
 
@@ -110,7 +110,7 @@ def bound_for_processed(
     return ProcessedBound(
         joules=joules,
         joules_per_unit=float(joules / total) if total else np.inf,
-        least_joules_per_unit=_least_ratio(model, arrived_units, horizon_seconds),
+        min_joules_per_unit=_least_ratio(model, arrived_units, horizon_seconds),
         horizon_seconds=horizon_seconds,
     )
 

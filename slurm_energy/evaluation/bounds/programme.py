@@ -41,7 +41,7 @@ class Solution:
     value: float
     equal_prices: FloatArray
     """Change of the optimum per unit of each right-hand side."""
-    most_prices: FloatArray
+    limit_prices: FloatArray
     """The same for the rows with an upper bound, never above 0."""
 
 
@@ -91,7 +91,7 @@ def minimise(cost: FloatArray, *, equal: Rows | None = None, most: Rows | None =
         x=np.maximum(result.x, 0.0) * scales.columns * scales.values,
         value=float(result.fun) * scales.cost * scales.values,
         equal_prices=prices[0] * scales.rows[0] if "A_eq" in arguments else prices[0],
-        most_prices=prices[1] * scales.rows[-1] if "A_ub" in arguments else prices[1],
+        limit_prices=prices[1] * scales.rows[-1] if "A_ub" in arguments else prices[1],
     )
 
 
@@ -154,5 +154,5 @@ def _nothing_to_choose(equal: Rows | None, most: Rows | None) -> Solution | None
     if equal_values.any() or (most_values < 0.0).any():
         return None
     return Solution(
-        x=np.zeros(0), value=0.0, equal_prices=np.zeros(len(equal_values)), most_prices=np.zeros(len(most_values))
+        x=np.zeros(0), value=0.0, equal_prices=np.zeros(len(equal_values)), limit_prices=np.zeros(len(most_values))
     )

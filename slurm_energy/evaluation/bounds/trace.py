@@ -7,21 +7,23 @@ It leaves out: that a job is one piece with one width, how jobs pack onto nodes,
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
+from math import inf
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import coo_array, csr_array, hstack, identity, kron, vstack
 
 from slurm_energy.errors import ValueRangeError
-from slurm_energy.evaluation.bounds.activities import Activities, activities_of
+from slurm_energy.evaluation.bounds.activities import Activities, WorkGroup, activities_of
 from slurm_energy.evaluation.bounds.floor import Downtime, PoolFloor, pool_floors
 from slurm_energy.evaluation.bounds.programme import Rows, Solution, SolverError, devices_used, minimise, outputs
-from slurm_energy.evaluation.bounds.trace_jobs import GroupedWork, earliest_end_seconds, grouped_work
-from slurm_energy.twin.engine.job import Workload
+from slurm_energy.twin.engine.job import Job, Workload
+from slurm_energy.twin.engine.places import Place, can_run, option_table, places_of
 from slurm_energy.twin.world import World
 
 FloatArray = NDArray[np.float64]
-MOST_VARIABLES = 60_000
+MAX_VARIABLES = 60_000
 """More stretches than this allows are not made: a programme of that size takes some seconds."""
 
 
@@ -37,18 +39,31 @@ class TraceOptions:
     """What really was down, where a horizon is given; see `pool_floors`."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class GroupedWork:
+    """Jobs with work that the world can run; arrays are [num_jobs] and leave out the others."""
+
+    groups: tuple[WorkGroup, ...]
+    index: NDArray[np.int64]
+    """Of the job in the workload."""
+    group: NDArray[np.int64]
+    units: NDArray[np.float64]
+    submitted_seconds: NDArray[np.float64]
+    unrunnable_jobs: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceBound:
     """An energy below which no policy does these jobs."""
 
     joules: float
     base_joules: float
-    """Of the cluster with nothing running, until `least_end_seconds`."""
+    """Of the cluster with nothing running, until `min_end_seconds`."""
     job_joules: float
     """Of the devices that jobs hold."""
     units: float
     """Of all kinds together."""
-    least_end_seconds: float
+    min_end_seconds: float
     """The horizon, or without one the end of the last job in the optimum: no earlier than any policy's."""
     stretches: int
     groups: int
@@ -140,7 +155,7 @@ class _TracePlan:
         self._floors, self._activities, self._work = floors, activities, work
         self._end_seconds, self._is_open, self._has_capacity = end_seconds, is_open, stretches > 0
         size = len(activities) + len(work.groups)
-        self._stretches = max(1, min(stretches, MOST_VARIABLES // max(1, size)))
+        self._stretches = max(1, min(stretches, MAX_VARIABLES // max(1, size)))
         self._base_watts = sum(floor.base_watts for floor in floors)
 
     def solve(self) -> Solution | None:
@@ -163,7 +178,7 @@ class _TracePlan:
             base_joules=self._base_watts * seconds,
             job_joules=float(watts @ solution.x[:num]) if len(solution.x) else 0.0,
             units=float(self._work.units.sum()),
-            least_end_seconds=seconds,
+            min_end_seconds=seconds,
             stretches=self._stretches if self._has_capacity else 0,
             groups=len(self._work.groups),
             unrunnable_jobs=self._work.unrunnable_jobs,
@@ -208,3 +223,86 @@ class _TracePlan:
             last = csr_array(np.full((len(devices), 1), -1.0))
             matrix.append(vstack([csr_array(((stretches - 1) * len(devices), 1)), last]))
         return Rows(matrix=csr_array(hstack(matrix)), values=np.full(stretches * len(devices), seconds))
+
+
+def grouped_work(world: World, workload: Workload, processed_units: Sequence[float] | None) -> GroupedWork:
+    """Return the work of a workload by groups of jobs with the same kind, counts, places and willingness to share.
+
+    Args:
+        world: Says where a job may run.
+        workload: The jobs.
+        processed_units: Work that was done of each job; None for all of it, up to where a job fails by itself.
+
+    Raises:
+        ValueRangeError: `processed_units` has another length, or an amount that cannot be.
+    """
+    jobs = workload.jobs
+    if processed_units is None:
+        processed_units = [min(job.true_units, job.fails_after_units) for job in jobs]
+    elif len(processed_units) != len(jobs):
+        raise ValueRangeError(f"processed units of {len(processed_units)} jobs are given for {len(jobs)} jobs")
+    places = places_of(world)
+    default = tuple(partition.name for partition in world.partitions if partition.is_default)
+    number: dict[WorkGroup, int] = {}
+    rows: list[tuple[int, int]] = []
+    unrunnable = 0
+    for index, (job, units) in enumerate(zip(jobs, processed_units, strict=True)):
+        if not 0.0 <= units < inf:
+            raise ValueRangeError(f"job {job.job_id}: {units} units of work are not a finite number from 0 up")
+        if units == 0.0:
+            continue
+        group = _group(places, default, job)
+        if group.places:
+            rows.append((index, number.setdefault(group, len(number))))
+        else:
+            unrunnable += 1
+    index_of = np.array([index for index, _ in rows], dtype=np.int64)
+    return GroupedWork(
+        groups=tuple(number),
+        index=index_of,
+        group=np.array([group for _, group in rows], dtype=np.int64),
+        units=np.array(processed_units, dtype=np.float64)[index_of],
+        submitted_seconds=np.array([job.submitted_seconds for job in jobs], dtype=np.float64)[index_of],
+        unrunnable_jobs=unrunnable,
+    )
+
+
+def earliest_end_seconds(world: World, workload: Workload, work: GroupedWork) -> float:
+    """Return a time before which no policy can have done the work: each job at its fastest after what it depends on."""
+    seconds_per_unit = np.array([_fastest_seconds(world, group) for group in work.groups])
+    least = dict(
+        zip(work.index.tolist(), (work.units * seconds_per_unit[work.group]).tolist(), strict=True)
+        if len(work.index)
+        else ()
+    )
+    jobs = workload.jobs
+    index_of = {job.job_id: index for index, job in enumerate(jobs)}
+    parents = {
+        index: [index_of[parent] for parent in (*job.after_ok, *job.after_any) if parent in index_of]
+        for index, job in enumerate(jobs)
+    }
+    ends: dict[int, float] = {}
+    try:
+        for index in TopologicalSorter(parents).static_order():
+            start = max([jobs[index].submitted_seconds, *(ends[parent] for parent in parents[index])])
+            ends[index] = start + (world.launch_seconds + least[index] if index in least else 0.0)
+    except CycleError as error:
+        raise ValueRangeError(f"the dependencies of workload {workload.name} go in a circle") from error
+    return max((ends[index] for index in least), default=0.0)
+
+
+def _group(places: Sequence[Place], default: tuple[str, ...], job: Job) -> WorkGroup:
+    asked = job.partitions or default
+    allowed = tuple(
+        place.index for place in places if can_run(place, job) and (not asked or place.partition.name in asked)
+    )
+    return WorkGroup(job.kind, job.gpu_counts, allowed, job.shareable)
+
+
+def _fastest_seconds(world: World, group: WorkGroup) -> float:
+    """Return the least time of one unit; a pair may make its jobs a little faster than they are alone."""
+    table = option_table(world, group.kind, group.gpu_counts)
+    speeds = [
+        max(pair.speed, pair.partner_speed) for device in world.devices.values() for pair in device.pairs.values()
+    ]
+    return float(table.seconds_per_unit[list(group.places)].min()) / max([1.0, *speeds])

@@ -10,10 +10,9 @@ from typing import Any, NamedTuple
 
 from slurm_energy.domain.decision import AnswerDetails, Reason
 from slurm_energy.domain.plain import from_plain
-from slurm_energy.evaluation.decision_figures import ProcessMemory, ThroughDaemon, spread_of
-from slurm_energy.evaluation.decision_jobs import AskedJob, asked_jobs
-from slurm_energy.evaluation.synthetic_changes import ChangingCluster
-from slurm_energy.evaluation.synthetic_cluster import ClusterSize, synthetic_cluster
+from slurm_energy.evaluation.decision_speed.figures import ProcessMemory, ThroughDaemon, spread_of
+from slurm_energy.evaluation.decision_speed.in_process import AskedJob, asked_jobs
+from slurm_energy.evaluation.decision_speed.synthetic_cluster import ChangingCluster, ClusterSize, synthetic_cluster
 from slurm_energy.lab.bench.daemon_process import (
     BenchDaemon,
     DaemonSettings,

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from slurm_energy.errors import DaemonUnavailable, LabError
-from slurm_energy.evaluation.decision_figures import ProcessMemory
-from slurm_energy.evaluation.synthetic_cluster import CATALOGUE_NAMES
+from slurm_energy.evaluation.decision_speed.figures import ProcessMemory
+from slurm_energy.evaluation.decision_speed.synthetic_cluster import CATALOGUE_NAMES
 from slurm_energy.wire.client import exchange
 from slurm_energy.wire.codec import Message
 

@@ -4,8 +4,13 @@ import threading
 from pathlib import Path
 from types import TracebackType
 
-from slurm_energy.evaluation.synthetic_changes import ChangingCluster
-from slurm_energy.evaluation.synthetic_slurm import SlurmTexts, accounting_text, partition_text, topology_text
+from slurm_energy.evaluation.decision_speed.synthetic_cluster import ChangingCluster
+from slurm_energy.evaluation.decision_speed.synthetic_slurm import (
+    SlurmTexts,
+    accounting_text,
+    partition_text,
+    topology_text,
+)
 
 READINGS = 4
 """Made beforehand and shown forth and back: making them meanwhile would be taken for the daemon's slowness."""

@@ -17,9 +17,9 @@ from types import FrameType
 from typing import Any
 
 from slurm_energy.errors import EvaluationError
-from slurm_energy.evaluation.decision_bench import InProcessTask
-from slurm_energy.evaluation.decision_figures import DecisionBench, InProcess, Machine, ThroughDaemon
-from slurm_energy.evaluation.synthetic_cluster import ClusterSize, default_gpus_per_node
+from slurm_energy.evaluation.decision_speed.figures import DecisionBench, InProcess, Machine, ThroughDaemon
+from slurm_energy.evaluation.decision_speed.in_process import InProcessTask
+from slurm_energy.evaluation.decision_speed.synthetic_cluster import ClusterSize, default_gpus_per_node
 from slurm_energy.lab.bench.daemon_bench import DaemonTask, measure_daemon
 from slurm_energy.lab.bench.daemon_process import DaemonSettings
 from slurm_energy.policy.registry import LEARNED
@@ -27,7 +27,7 @@ from slurm_energy.policy.registry import LEARNED
 Tell = Callable[[str, int, int], None]
 """Takes what is being done, and how many steps of how many are through."""
 
-WORKER_MODULE = "slurm_energy.evaluation.decision_bench"
+WORKER_MODULE = "slurm_energy.evaluation.decision_speed.in_process"
 _VERSIONS = ("numpy", "torch", "torch-geometric")
 _SHOWN_ERROR = 600
 

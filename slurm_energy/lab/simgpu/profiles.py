@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from slurm_energy.domain.ids import GpuTypeName
-from slurm_energy.energy_model.board_limits import BoardLimits
+from slurm_energy.energy_model.catalog import BoardLimits
 from slurm_energy.energy_model.curves import WorkloadCurve, curves_of
 from slurm_energy.energy_model.relative_speed import relative_speed
 from slurm_energy.errors import LabError

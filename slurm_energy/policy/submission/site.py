@@ -6,8 +6,7 @@ from typing import NamedTuple
 
 from slurm_energy.domain.cluster import ClusterSnapshot, GpuPlace
 from slurm_energy.domain.ids import GpuTypeName, PartitionName
-from slurm_energy.energy_model.board_limits import catalogue_limit_watts
-from slurm_energy.energy_model.catalog import CATALOG
+from slurm_energy.energy_model.catalog import CATALOG, catalogue_limit_watts
 from slurm_energy.energy_model.host import host_share
 from slurm_energy.energy_model.operating_point import ClockTable, OperatingPoint, clock_table_of
 from slurm_energy.policy.base import Candidate

@@ -8,11 +8,17 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from slurm_energy import __version__
-from slurm_energy.evaluation.arena import ArenaResult
-from slurm_energy.evaluation.arena_run import RunRecord
-from slurm_energy.evaluation.arena_summary import ArenaSummary, PolicySummary, bound_figures_of, figures_of
-from slurm_energy.evaluation.intervals import CONFIDENCE, Estimate
-from slurm_energy.evaluation.sweep import SweepResult
+from slurm_energy.evaluation.arena.clock_sweep import SweepResult
+from slurm_energy.evaluation.arena.comparison import ArenaResult
+from slurm_energy.evaluation.arena.run import RunRecord
+from slurm_energy.evaluation.arena.summary import (
+    CONFIDENCE,
+    ArenaSummary,
+    Estimate,
+    PolicySummary,
+    bound_figures_of,
+    figures_of,
+)
 from slurm_energy.reporting.visible import visible
 
 _PACKAGES = ("numpy", "scipy")

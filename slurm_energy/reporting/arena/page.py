@@ -11,9 +11,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-from slurm_energy.evaluation.arena import ArenaResult
-from slurm_energy.evaluation.arena_run import RunRecord
-from slurm_energy.evaluation.arena_summary import ArenaSummary, PolicySummary
+from slurm_energy.evaluation.arena.comparison import ArenaResult
+from slurm_energy.evaluation.arena.run import RunRecord
+from slurm_energy.evaluation.arena.summary import ArenaSummary, PolicySummary
 from slurm_energy.reporting.arena.document import RunContext
 from slurm_energy.reporting.arena.tables import LEGEND, arena_tables
 from slurm_energy.reporting.quantities import moment_text

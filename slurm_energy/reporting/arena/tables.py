@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from rich.console import Console
 from rich.text import Text
 
-from slurm_energy.evaluation.arena_summary import ArenaSummary, PolicySummary
-from slurm_energy.evaluation.intervals import Estimate
+from slurm_energy.evaluation.arena.summary import ArenaSummary, Estimate, PolicySummary
 from slurm_energy.reporting.arena.document import RunContext
 from slurm_energy.reporting.fitted import FittedColumn, FittedTable, print_fitted
 from slurm_energy.reporting.visible import visible

@@ -69,23 +69,6 @@ def load_swf(path: Path, options: LoadOptions) -> Workload:
     return renamed(workload, workload.name, ", ".join(f"{count} {reason}" for reason, count in aside.items()))
 
 
-def swf_header(path: Path) -> dict[str, str]:
-    """Return the header comments `; Name: value` in front of the jobs, such as MaxProcs and UnixStartTime.
-
-    Raises:
-        WorkloadError: the file cannot be read.
-    """
-    found: dict[str, str] = {}
-    with open_text(path) as stream:
-        for line in stream:
-            if line.strip() and not line.startswith(";"):
-                break
-            name, separator, value = line.lstrip("; \t").partition(":")
-            if separator:
-                found[name.strip()] = value.strip()
-    return found
-
-
 def swf_row(line: str) -> SwfRow:
     """Return the fields of a line.
 

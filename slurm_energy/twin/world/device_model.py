@@ -4,8 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import exp, inf, isfinite, log, log2
 
-from slurm_energy.energy_model.power import PowerCurve
-from slurm_energy.energy_model.runtime import RuntimeCurve
+from slurm_energy.energy_model.curves import PowerCurve, RuntimeCurve
 from slurm_energy.errors import ValueRangeError
 
 

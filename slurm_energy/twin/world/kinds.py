@@ -6,9 +6,7 @@ from difflib import get_close_matches
 from itertools import accumulate
 
 from slurm_energy.domain.ids import GpuTypeName
-from slurm_energy.energy_model.curves import WorkloadCurve, curves_of, shipped_curves
-from slurm_energy.energy_model.power import PowerCurve
-from slurm_energy.energy_model.runtime import RuntimeCurve
+from slurm_energy.energy_model.curves import PowerCurve, RuntimeCurve, WorkloadCurve, curves_of, shipped_curves
 from slurm_energy.forms import shown
 from slurm_energy.twin.world.device_model import Load, Scaling, load_from_curves
 from slurm_energy.twin.world.table import WorldTable

@@ -11,7 +11,7 @@ from measured_data import MEASURED
 pytest.importorskip("scipy", reason="scipy is not installed: the twin extra has it")
 from slurm_energy.cli.main import cli, main
 from slurm_energy.energy_model.calibration import parts  # needs scipy
-from slurm_energy.energy_model.calibration.document import Tell, document
+from slurm_energy.energy_model.calibration.files import Tell, document
 from slurm_energy.energy_model.coefficients import FitError
 from slurm_energy.errors import DataFileError
 

@@ -393,7 +393,7 @@ def test_the_lua_script_has_what_slurm_conf_says_and_the_strict_case_where_it_ca
     else:
         conf.write_text(conf.read_text() + lines)
     script = planned(root, roles=("controller",), job_submit="lua")["/etc/slurm-energy/job_submit.lua"]
-    found = tuple(re.search(rf"^local {name} = (\w+)", script, re.MULTILINE)[1] == "true" for name in RULES)
+    found = tuple(re.findall(rf"^local {name} = (\w+)", script, re.MULTILINE) == ["true"] for name in RULES)
     assert found == expected
 
 

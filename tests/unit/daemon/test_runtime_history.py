@@ -7,7 +7,7 @@ from slurm_energy.daemon.ipc.frames import MAX_ITEMS, RuntimePart, table_parts
 from slurm_energy.domain.decision import RuntimeEstimate
 from slurm_energy.domain.ids import GpuTypeName
 from slurm_energy.domain.work import WorkEstimate
-from slurm_energy.energy_model.board_limits import CATALOGUE_LIMITS
+from slurm_energy.energy_model.catalog import CATALOGUE_LIMITS
 from slurm_energy.energy_model.relative_speed import relative_cost
 from slurm_energy.estimation.job_history import CompareTypes, runtime_estimate, runtime_estimates
 from slurm_energy.policy.comparison import MAX_LOG_STD, TypeComparison

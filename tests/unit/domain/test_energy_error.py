@@ -7,8 +7,6 @@ from slurm_energy.domain.energy import (
     EnergyScope,
     EnergySource,
     energy_error,
-    error_of_sum,
-    predicted_saving_joules,
     relative_error,
 )
 
@@ -38,23 +36,6 @@ def test_timing_and_calibration_are_told_apart() -> None:
     assert error == EnergyError(timing=0.01, calibration=0.05)
 
 
-def test_timing_adds_in_quadrature_and_calibration_adds_up() -> None:
-    one = EnergyError(timing=0.04)
-    total = error_of_sum([(100.0, one)] * 4)
-    assert total is not None
-    assert total.timing == pytest.approx(0.02)
-    assert total.calibration == pytest.approx(0.05)
-    assert error_of_sum([]) is None
-
-
-@given(st.lists(st.tuples(st.floats(1.0, 1e9), st.floats(0.0, 1.0)), min_size=1, max_size=20))
-def test_a_sum_is_never_less_certain_than_its_worst_reading(readings: list[tuple[float, float]]) -> None:
-    total = error_of_sum([(joules, EnergyError(timing=share)) for joules, share in readings])
-    assert total is not None
-    assert total.timing <= max(share for _, share in readings) + 1e-9
-    assert total.total >= min(1.0, 0.05) - 1e-12
-
-
 @pytest.mark.parametrize("scope", [EnergyScope.MIG_ESTIMATE, EnergyScope.SHARED_ESTIMATE])
 def test_share_of_a_gpu_has_no_bound(scope: EnergyScope) -> None:
     assert relative_error(EnergySource.COUNTER, scope, 1000.0) is None
@@ -66,9 +47,3 @@ def test_longer_window_never_has_a_larger_error(one: float, two: float) -> None:
     assert (relative_error(EnergySource.COUNTER, EnergyScope.GPU, long) or 0.0) <= (
         relative_error(EnergySource.COUNTER, EnergyScope.GPU, short) or 0.0
     )
-
-
-@given(st.floats(0.0, 1e9), st.floats(-0.9, 2.0))
-def test_saving_and_measured_energy_add_up_to_the_default_clocks(joules: float, change: float) -> None:
-    at_default = joules + predicted_saving_joules(joules, change)
-    assert at_default * (1.0 + change) == pytest.approx(joules)

@@ -3,10 +3,10 @@ import math
 
 import pytest
 from measured_data import MEASURED
+from operating_points import best_operating_point
 
 from slurm_energy.domain.ids import GpuTypeName
 from slurm_energy.energy_model.curves import CURVES_PATH, curves_of
-from slurm_energy.energy_model.operating_point import best_operating_point
 
 fitting = pytest.importorskip(
     "slurm_energy.energy_model.calibration.sweep_fit", reason="scipy is not installed: the dev extra has it"

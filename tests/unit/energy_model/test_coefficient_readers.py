@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_energy.energy_model import coefficients as store
-from slurm_energy.energy_model.coefficients import coefficients, fit_errors, source_of
-from slurm_energy.energy_model.mig import layouts, memory_mib, slice_curve, slice_curves, slice_watts, utilisation_power
+from slurm_energy.energy_model.coefficients import coefficients, errors_of
+from slurm_energy.energy_model.mig import slice_curves, slice_watts
 from slurm_energy.energy_model.saturation import Rise, processors, saturation
 from slurm_energy.errors import ConfigError, ValueRangeError
 
@@ -17,8 +17,8 @@ PARTS = ("curves", "saturation", "mig")
 
 @pytest.mark.parametrize("part", PARTS)
 def test_every_part_names_its_source_and_its_errors(part: str) -> None:
-    assert len(source_of(part)) > 30
-    errors = fit_errors(part)
+    assert len(coefficients(part)["source"]) > 30
+    errors = errors_of(coefficients(part))
     assert errors
     for error in errors:
         assert 0.0 <= error.mean_relative_error < 0.3
@@ -27,7 +27,12 @@ def test_every_part_names_its_source_and_its_errors(part: str) -> None:
 
 
 def test_bounds_that_were_set_are_those_that_must_hold() -> None:
-    bounds = [(error.bound, error.method) for part in PARTS for error in fit_errors(part) if error.bound is not None]
+    bounds = [
+        (error.bound, error.method)
+        for part in PARTS
+        for error in errors_of(coefficients(part))
+        if error.bound is not None
+    ]
     assert bounds == [(0.04, "fit"), (0.03, "fit"), (0.04, "fit"), (0.03, "fit")]
 
 
@@ -55,24 +60,10 @@ def test_slices_that_fill_a_gpu_stand_for_all_its_power() -> None:
 
 
 def test_measured_slice_speed_comes_before_the_law() -> None:
-    curve = slice_curve("resnet", 512)
-    assert curve is not None
+    curve = next(curve for curve in slice_curves() if (curve.model, curve.batch_size) == ("resnet", 512))
     assert (curve.speed(1), curve.speed(7), curve.speed(5)) == (0.2236, 1.0, curve.law(5))
     with pytest.raises(ValueRangeError, match="8 compute slices are not between 1 and 7"):
         curve.speed(8)
-    assert slice_curve("resnet", 3) is None
-    assert (7,) in layouts()
-    assert all(sum(layout) <= 7 for layout in layouts())
-    assert memory_mib("gnn", 64) == 2224.0
-    assert memory_mib("gnn", 63) is None
-
-
-def test_utilisation_power_lies_between_idle_and_the_boards_limit() -> None:
-    model = utilisation_power()
-    assert model.watts(0.0, 0.0) == pytest.approx(36.12)
-    assert 200.0 < model.watts(0.95, 0.8) < 270.0
-    with pytest.raises(ValueRangeError, match=r"utilisation 1\.2"):
-        model.watts(1.2, 0.0)
 
 
 @given(sizes=st.tuples(st.floats(16.0, 20_000.0), st.floats(16.0, 20_000.0)))

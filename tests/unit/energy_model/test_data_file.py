@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("numpy", reason="numpy is not installed: the twin extra has it")
-from slurm_energy.energy_model.calibration.data_file import read_json, read_rows  # needs numpy
+from slurm_energy.energy_model.calibration.files import read_json, read_rows  # needs numpy
 from slurm_energy.errors import DataFileError
 
 

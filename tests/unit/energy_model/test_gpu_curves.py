@@ -7,9 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_energy.domain.ids import GpuTypeName
-from slurm_energy.energy_model.curves import Reading, WorkloadCurve, curves_of, shipped_curves
-from slurm_energy.energy_model.power import PowerCurve
-from slurm_energy.energy_model.runtime import RuntimeCurve
+from slurm_energy.energy_model.curves import PowerCurve, Reading, RuntimeCurve, WorkloadCurve, curves_of, shipped_curves
 from slurm_energy.errors import ValueRangeError
 
 coefficient = st.floats(min_value=0.0, max_value=500.0)

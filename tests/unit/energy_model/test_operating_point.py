@@ -6,15 +6,14 @@ import measured_data
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from operating_points import best_operating_point
 
 from slurm_energy.domain.ids import GpuTypeName
-from slurm_energy.energy_model.board_limits import catalogue_limit_watts
-from slurm_energy.energy_model.catalog import CATALOG
+from slurm_energy.energy_model.catalog import CATALOG, catalogue_limit_watts
 from slurm_energy.energy_model.curves import curves_of, shipped_curves
 from slurm_energy.energy_model.operating_point import (
     ClockCost,
     OperatingPoint,
-    best_operating_point,
     clock_table,
     clock_table_of,
 )

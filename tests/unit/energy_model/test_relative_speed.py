@@ -1,8 +1,7 @@
 import pytest
 
 from slurm_energy.domain.ids import GpuTypeName
-from slurm_energy.energy_model.board_limits import BoardLimits
-from slurm_energy.energy_model.catalog import CATALOG
+from slurm_energy.energy_model.catalog import CATALOG, BoardLimits
 from slurm_energy.energy_model.relative_speed import relative_cost, relative_speed
 
 A100, A40, V100 = GpuTypeName("a100-sxm4-80gb"), GpuTypeName("a40"), GpuTypeName("v100-sxm2-16gb")

@@ -2,8 +2,7 @@
 
 from dataclasses import replace
 
-from slurm_energy.energy_model.power import PowerCurve
-from slurm_energy.energy_model.runtime import RuntimeCurve
+from slurm_energy.energy_model.curves import PowerCurve, RuntimeCurve
 from slurm_energy.twin.world import Partition, Pool, World
 from slurm_energy.twin.world.device_model import DeviceModel, Scaling, load_from_curves
 

@@ -7,7 +7,7 @@ import pytest
 from arena_samples import world_file
 
 from slurm_energy.errors import ConfigError, EvaluationError, PolicyError, ValueRangeError
-from slurm_energy.evaluation.arena_plan import (
+from slurm_energy.evaluation.arena.plan import (
     ArenaPlan,
     checked_plan,
     run_horizon_seconds,

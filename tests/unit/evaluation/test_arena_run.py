@@ -8,8 +8,8 @@ import pytest
 from arena_samples import world_file
 
 from slurm_energy.errors import ConfigError, EvaluationError
-from slurm_energy.evaluation.arena_plan import ArenaPlan
-from slurm_energy.evaluation.arena_run import RunRecord, run_one
+from slurm_energy.evaluation.arena.plan import ArenaPlan
+from slurm_energy.evaluation.arena.run import RunRecord, run_one
 from slurm_energy.twin.engine.simulation import run
 
 
@@ -70,7 +70,7 @@ def test_energy_that_is_lost_stops_the_run(tmp_path: Path, monkeypatch: pytest.M
         outcome.total_joules *= 1.0001
         return outcome
 
-    monkeypatch.setattr("slurm_energy.evaluation.arena_run.run", losing)
+    monkeypatch.setattr("slurm_energy.evaluation.arena.run.run", losing)
     with pytest.raises(EvaluationError, match="energy is lost or counted twice"):
         run_one(make_plan(tmp_path), "greedy", "greedy", 1)
 
@@ -82,6 +82,6 @@ def test_work_that_was_not_paid_for_stops_the_run(tmp_path: Path, monkeypatch: p
         outcome.total_joules = outcome.jobs_joules + sum(outcome.joules_by_component.values())
         return outcome
 
-    monkeypatch.setattr("slurm_energy.evaluation.arena_run.run", generous)
+    monkeypatch.setattr("slurm_energy.evaluation.arena.run.run", generous)
     with pytest.raises(EvaluationError, match="below the"):
         run_one(make_plan(tmp_path), "greedy", "greedy", 1)

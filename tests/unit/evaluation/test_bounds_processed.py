@@ -44,7 +44,7 @@ def test_no_run_of_changing_states_is_below_the_bound_for_its_work(seed: int, st
     arrived = {kind: units * random.choice((1.0, 1.3)) for kind, units in done.items()}
     bound = bound_for_processed(world, done, arrived, horizon)
     assert_not_below(joules, bound)
-    assert joules >= bound.least_joules_per_unit * sum(done.values()) * (1.0 - 1e-6)
+    assert joules >= bound.min_joules_per_unit * sum(done.values()) * (1.0 - 1e-6)
 
 
 def test_the_bound_is_the_steady_power_for_the_time_of_the_run() -> None:
@@ -60,12 +60,12 @@ def test_the_least_energy_per_unit_stops_where_devices_become_dear() -> None:
     world = make_world(devices=(device,))
     bound = bound_for_processed(world, {"training": 400.0}, {"training": 400.0}, 100.0)
     assert bound.joules_per_unit == pytest.approx(400.0)
-    assert bound.least_joules_per_unit == pytest.approx(200.0)
+    assert bound.min_joules_per_unit == pytest.approx(200.0)
 
 
 def test_the_least_energy_per_unit_knows_how_much_arrived() -> None:
     bound = bound_for_processed(make_world(), {"training": 0.0}, {"training": 50.0}, 100.0)
-    assert bound.least_joules_per_unit == pytest.approx(
+    assert bound.min_joules_per_unit == pytest.approx(
         steady_state_bound(make_world(), {"training": 0.5}).joules_per_unit
     )
 
@@ -88,13 +88,13 @@ def test_arrivals_that_the_world_cannot_run_are_left_aside() -> None:
 
 @pytest.mark.parametrize("joules", [0.0, 12_000.0 * (1.0 - 1e-4), nan])
 def test_an_energy_below_the_bound_is_an_error_that_names_both(joules: float) -> None:
-    bound = ProcessedBound(joules=12_000.0, joules_per_unit=120.0, least_joules_per_unit=120.0, horizon_seconds=1.0)
+    bound = ProcessedBound(joules=12_000.0, joules_per_unit=120.0, min_joules_per_unit=120.0, horizon_seconds=1.0)
     with pytest.raises(EvaluationError, match=r"greedy took .* J, below the 12000 J"):
         assert_not_below(joules, bound, "greedy")
 
 
 def test_an_energy_at_the_bound_passes() -> None:
-    bound = ProcessedBound(joules=12_000.0, joules_per_unit=120.0, least_joules_per_unit=120.0, horizon_seconds=1.0)
+    bound = ProcessedBound(joules=12_000.0, joules_per_unit=120.0, min_joules_per_unit=120.0, horizon_seconds=1.0)
     assert_not_below(12_000.0 * (1.0 - 1e-9), bound)
 
 

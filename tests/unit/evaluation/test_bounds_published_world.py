@@ -109,10 +109,10 @@ def test_a_growing_queue_may_show_less_per_unit_than_the_full_load_but_not_less_
     full = bound_for_processed(chsac_world(), {"training": units}, {"training": units}, WEEK)
     assert full.joules_per_unit == pytest.approx(7.954, abs=1e-3)
     # A rule that left work undone at this rate showed 7.794 J/unit.
-    assert 7.665 < full.least_joules_per_unit < 7.794 < full.joules_per_unit
+    assert 7.665 < full.min_joules_per_unit < 7.794 < full.joules_per_unit
 
 
 def test_leaving_work_undone_does_not_help_at_the_published_rate() -> None:
     units = LOAD * WEEK
     bound = bound_for_processed(chsac_world(), {"training": units}, {"training": units}, WEEK)
-    assert bound.least_joules_per_unit == pytest.approx(bound.joules_per_unit, rel=1e-6)
+    assert bound.min_joules_per_unit == pytest.approx(bound.joules_per_unit, rel=1e-6)

@@ -11,7 +11,7 @@ from bounds_worlds import make_device, make_pool, make_world
 from measured_data import write_philly_jobs
 
 from slurm_energy.errors import ValueRangeError
-from slurm_energy.evaluation.arena_plan import ArenaPlan, workload_of_plan, world_of_plan
+from slurm_energy.evaluation.arena.plan import ArenaPlan, workload_of_plan, world_of_plan
 from slurm_energy.evaluation.bounds import TraceOptions, clairvoyant_bound
 from slurm_energy.twin.engine.job import Job, Workload
 from slurm_energy.twin.world import Partition
@@ -28,7 +28,7 @@ def make_job(job_id: int = 1, units: float = 10.0, submitted: float = 0.0, **req
 def test_one_job_pays_its_least_energy_and_the_base_until_it_could_have_ended() -> None:
     bound = clairvoyant_bound(make_world(), make_workload(make_job(submitted=5.0)), None, TraceOptions(stretches=0))
     # At the earliest it ends after 10 s at the high clock; at best it takes 10 units x 2 s x (100 - 20) W more.
-    assert bound.least_end_seconds == pytest.approx(15.0)
+    assert bound.min_end_seconds == pytest.approx(15.0)
     assert bound.base_joules == pytest.approx(15.0 * 80.0)
     assert bound.joules == pytest.approx(15.0 * 80.0 + 1600.0)
     assert (bound.units, bound.groups, bound.unrunnable_jobs) == (10.0, 1, 0)
@@ -37,7 +37,7 @@ def test_one_job_pays_its_least_energy_and_the_base_until_it_could_have_ended() 
 def test_the_width_of_a_job_is_respected() -> None:
     jobs = make_workload(make_job(gpu_counts=(2,)), make_job(2, gpu_counts=(2,)), make_job(3, gpu_counts=(4,)))
     bound = clairvoyant_bound(make_world(), jobs, None, TraceOptions(stretches=0))
-    assert (bound.groups, bound.least_end_seconds) == pytest.approx((2, 5.0))
+    assert (bound.groups, bound.min_end_seconds) == pytest.approx((2, 5.0))
 
 
 def test_hosts_sleep_whenever_nothing_runs() -> None:
@@ -75,7 +75,7 @@ def test_an_open_end_is_as_late_as_the_devices_make_it() -> None:
     jobs = make_workload(*(make_job(number, units=100.0) for number in range(8)))
     bound = clairvoyant_bound(make_world(), jobs)
     # 800 units on 4 devices: 200 s at the high clock and 280 J each, or 400 s at the low one and 160 J each.
-    assert bound.least_end_seconds == pytest.approx(400.0)
+    assert bound.min_end_seconds == pytest.approx(400.0)
     assert bound.joules == pytest.approx(400 * 80 + 800 * 160)
 
 
@@ -83,7 +83,7 @@ def test_a_high_base_hurries_the_work() -> None:
     world = make_world(make_pool(host=(1000.0, 1000.0)))
     jobs = make_workload(*(make_job(number, units=100.0) for number in range(8)))
     bound = clairvoyant_bound(world, jobs)
-    assert bound.least_end_seconds == pytest.approx(200.0)
+    assert bound.min_end_seconds == pytest.approx(200.0)
     assert bound.joules == pytest.approx(200 * 1080 + 800 * 280)
 
 
@@ -96,7 +96,7 @@ def _linked(link: str) -> Job:
 def test_dependencies_put_jobs_one_after_the_other(link: str) -> None:
     jobs = make_workload(make_job(1, gpu_counts=(1,)), _linked(link))
     world = replace(make_world(), launch_seconds=3.0)
-    assert clairvoyant_bound(world, jobs, None, TraceOptions(stretches=0)).least_end_seconds == pytest.approx(26.0)
+    assert clairvoyant_bound(world, jobs, None, TraceOptions(stretches=0)).min_end_seconds == pytest.approx(26.0)
 
 
 def test_dependencies_in_a_circle_are_an_error() -> None:

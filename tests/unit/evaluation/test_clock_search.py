@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from slurm_energy.evaluation.clock_search import MOST_CLOCKS, best_on_grid, best_on_grids
+from slurm_energy.evaluation.arena.clock_sweep import MAX_CLOCKS, best_on_grid, best_on_grids
 
 
 @pytest.mark.parametrize("size", [1, 2, 5, 12, 13, 117])
@@ -39,7 +39,7 @@ def test_each_clock_is_tried_once_and_few_are() -> None:
 
     best_on_grid(117, score, present=60)
     assert max(asked.values()) == 1
-    assert len(asked) <= 3 * MOST_CLOCKS
+    assert len(asked) <= 3 * MAX_CLOCKS
 
 
 def test_grids_that_depend_on_each_other_are_searched_in_rounds() -> None:

@@ -5,18 +5,18 @@ from typing import Any
 import pytest
 
 from slurm_energy.errors import EvaluationError
-from slurm_energy.evaluation.decision_figures import (
+from slurm_energy.evaluation.decision_speed.figures import (
     DecisionBench,
     InProcess,
     Machine,
     ProcessMemory,
     Spread,
     ThroughDaemon,
+    goals_of,
     growth,
     spread_of,
 )
-from slurm_energy.evaluation.decision_goals import goals_of
-from slurm_energy.evaluation.decision_jobs import asked_jobs
+from slurm_energy.evaluation.decision_speed.in_process import asked_jobs
 from slurm_energy.wire.messages import parse_submitted_job
 
 

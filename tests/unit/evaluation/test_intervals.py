@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 
 from slurm_energy.errors import EvaluationError
-from slurm_energy.evaluation.intervals import Estimate, estimate, paired_difference_percent
+from slurm_energy.evaluation.arena.summary import Estimate, estimate, paired_difference_percent
 
 
 def test_one_seed_has_no_interval() -> None:

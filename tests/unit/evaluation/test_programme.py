@@ -31,7 +31,7 @@ def test_an_optimum_and_its_prices_do_not_hang_on_the_units(
     assert found.value == pytest.approx(5.0 * cost, rel=1e-6)
     assert found.x.tolist() == pytest.approx([x, 2.0 * y], rel=1e-6)
     assert found.equal_prices.tolist() == pytest.approx([2.0 * cost / work], rel=1e-6)
-    assert found.most_prices.tolist() == pytest.approx([-cost / room], rel=1e-6)
+    assert found.limit_prices.tolist() == pytest.approx([-cost / room], rel=1e-6)
 
 
 @pytest.mark.slow

@@ -7,17 +7,22 @@ from slurm_answers import convert_jobs, convert_nodes
 from slurm_energy.domain.cluster import ClusterSnapshot
 from slurm_energy.domain.ids import PartitionName
 from slurm_energy.errors import EvaluationError
-from slurm_energy.evaluation.synthetic_changes import ChangingCluster
-from slurm_energy.evaluation.synthetic_cluster import (
+from slurm_energy.evaluation.decision_speed.synthetic_cluster import (
     CPU,
     FULL_TYPE,
     GPU_TYPES,
     NODES_A_SWITCH,
+    ChangingCluster,
     ClusterSize,
     default_gpus_per_node,
     synthetic_cluster,
 )
-from slurm_energy.evaluation.synthetic_slurm import SlurmTexts, held_positions, partition_text, topology_text
+from slurm_energy.evaluation.decision_speed.synthetic_slurm import (
+    SlurmTexts,
+    held_positions,
+    partition_text,
+    topology_text,
+)
 from slurm_energy.slurm.convert_cluster import convert_partitions, convert_topology
 
 NOW = 1_800_000_000.0

@@ -8,11 +8,10 @@ import pytest
 from arena_samples import make_outcome, small_world, world_file
 
 from slurm_energy.errors import EvaluationError
-from slurm_energy.evaluation.arena_bounds import frontier_excess_percent
-from slurm_energy.evaluation.arena_plan import ArenaPlan, checked_plan
-from slurm_energy.evaluation.arena_run import finished_run
-from slurm_energy.evaluation.metrics import metrics_of
-from slurm_energy.evaluation.power_budget import joules_above_budget, seconds_above_budget
+from slurm_energy.evaluation.arena.plan import ArenaPlan, checked_plan
+from slurm_energy.evaluation.arena.run import finished_run
+from slurm_energy.evaluation.arena.run_bounds import frontier_excess_percent
+from slurm_energy.evaluation.metrics import joules_above_budget, metrics_of, seconds_above_budget
 from slurm_energy.twin.world import Series
 
 HOUR = 3600.0

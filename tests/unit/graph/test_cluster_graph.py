@@ -6,6 +6,7 @@ import pytest
 from canonical import canonical
 from numpy.typing import NDArray
 from small_clusters import NOW, after, make_job, make_node, make_partition, make_snapshot
+from task_vectors import task_vector
 
 from slurm_energy.domain.cluster import ClusterSnapshot, GpuLink, GpuReading, NodeGpus, SwitchState
 from slurm_energy.domain.ids import JobId, NodeName, PartitionName
@@ -13,7 +14,6 @@ from slurm_energy.errors import ValueRangeError
 from slurm_energy.graph import job_table
 from slurm_energy.graph.cluster_graph import ClusterGraph
 from slurm_energy.graph.frame import Changes
-from slurm_energy.graph.job_features import task_vector
 from slurm_energy.graph.job_table import MAX_PENDING
 from slurm_energy.graph.node_table import MAX_DEVICES
 from slurm_energy.graph.schema import GPU, PARTITION, RUNS, SWITCH, TASK, column

@@ -5,8 +5,7 @@ import pytest
 
 from slurm_energy.domain.cluster import GpuReading
 from slurm_energy.domain.ids import GpuTypeName
-from slurm_energy.energy_model.board_limits import BoardLimits
-from slurm_energy.energy_model.catalog import CATALOG
+from slurm_energy.energy_model.catalog import CATALOG, BoardLimits
 from slurm_energy.energy_model.curves import curves_of
 from slurm_energy.energy_model.data_sheets import DATA_SHEETS
 from slurm_energy.graph.device_features import (

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_clusters import NOW, after, make_job
+from task_vectors import task_vector
 
 from slurm_energy.domain.cluster import JobState
 from slurm_energy.domain.decision import RuntimeEstimate
@@ -19,7 +20,6 @@ from slurm_energy.graph.job_features import (
     priority_ceiling,
     rounded_share,
     submitted_vector,
-    task_vector,
 )
 from slurm_energy.graph.schema import LARGEST, TASK
 

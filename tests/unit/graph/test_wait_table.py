@@ -6,7 +6,7 @@ from small_clusters import make_job, make_node, make_partition, make_snapshot
 
 from slurm_energy.domain.cluster import JobState, NodeState, PartitionState
 from slurm_energy.domain.ids import GpuTypeName, PartitionName
-from slurm_energy.energy_model.board_limits import CATALOGUE_LIMITS
+from slurm_energy.energy_model.catalog import CATALOGUE_LIMITS
 from slurm_energy.energy_model.relative_speed import relative_cost
 from slurm_energy.graph.cluster_graph import ClusterGraph
 from slurm_energy.graph.schema import OPTION

@@ -15,9 +15,9 @@ from slurm_energy.errors import (
     SlurmEnergyError,
     TrainingError,
 )
-from slurm_energy.evaluation.arena_plan import FIRST_TRAINING_SEED, MOST_SEEDS, ArenaPlan, checked_plan, seeds_from
+from slurm_energy.evaluation.arena.clock_sweep import sweep_seed
+from slurm_energy.evaluation.arena.plan import FIRST_TRAINING_SEED, MAX_SEEDS, ArenaPlan, checked_plan, seeds_from
 from slurm_energy.evaluation.contenders import create_contender
-from slurm_energy.evaluation.sweep import sweep_seed
 from slurm_energy.learning import train as train_module
 from slurm_energy.learning.imitation import ImitationSettings, Progress
 from slurm_energy.learning.train import (
@@ -157,7 +157,7 @@ def seeds_of(plan: TrainingPlan, monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def test_training_never_meets_the_arrivals_of_a_comparison(monkeypatch: pytest.MonkeyPatch) -> None:
-    compared = set(seeds_from(1, MOST_SEEDS)) | {sweep_seed((1,))}
+    compared = set(seeds_from(1, MAX_SEEDS)) | {sweep_seed((1,))}
     for seed in (0, 1, 1_000_000):
         plan = replace(PLAN, hours=0.01, runs=3, settings=ImitationSettings(seed=seed))
         found = seeds_of(plan, monkeypatch)

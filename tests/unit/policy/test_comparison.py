@@ -27,7 +27,7 @@ from slurm_energy.domain.decision import EnergyDecision, Reason, RuntimeEstimate
 from slurm_energy.domain.ids import GpuTypeName, PartitionName
 from slurm_energy.domain.job import JobRequest
 from slurm_energy.domain.work import WorkEstimate
-from slurm_energy.energy_model.board_limits import BoardLimits
+from slurm_energy.energy_model.catalog import BoardLimits
 from slurm_energy.energy_model.relative_speed import relative_cost
 from slurm_energy.policy.base import Candidate, DecisionContext, Policy
 from slurm_energy.policy.baselines import FixedClockPolicy

@@ -1,10 +1,10 @@
 import pytest
+from operating_points import best_operating_point
 from policy_factory import A40, A100, H100, NOW, V100, make_config, make_job, make_partition, make_snapshot
 
 from slurm_energy.domain.decision import PolicyAnswer, Reason
 from slurm_energy.domain.ids import GpuTypeName
-from slurm_energy.energy_model.board_limits import BoardLimits
-from slurm_energy.energy_model.operating_point import best_operating_point
+from slurm_energy.energy_model.catalog import BoardLimits
 from slurm_energy.errors import PolicyError
 from slurm_energy.policy.base import Candidate, DecisionContext
 from slurm_energy.policy.baselines import FixedClockPolicy, SlurmDefaultPolicy

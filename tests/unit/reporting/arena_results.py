@@ -2,10 +2,10 @@
 
 from dataclasses import replace
 
-from slurm_energy.evaluation.arena import ArenaResult, FailedRun
-from slurm_energy.evaluation.arena_bounds import FrontierLine, RunBounds
-from slurm_energy.evaluation.arena_plan import ArenaPlan
-from slurm_energy.evaluation.arena_run import RunRecord, Samples
+from slurm_energy.evaluation.arena.comparison import ArenaResult, FailedRun
+from slurm_energy.evaluation.arena.plan import ArenaPlan
+from slurm_energy.evaluation.arena.run import RunRecord, Samples
+from slurm_energy.evaluation.arena.run_bounds import FrontierLine, RunBounds
 from slurm_energy.evaluation.metrics import Metrics, Spread
 from slurm_energy.reporting.arena.document import RunContext
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from slurm_energy.evaluation.decision_figures import (
+from slurm_energy.evaluation.decision_speed.figures import (
     DecisionBench,
     InProcess,
     Machine,

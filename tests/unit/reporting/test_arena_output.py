@@ -9,8 +9,7 @@ import pytest
 from arena_results import HOSTILE, make_context, make_result, without_runs
 from rich.console import Console
 
-from slurm_energy.evaluation.arena_summary import summary_of
-from slurm_energy.evaluation.intervals import Estimate
+from slurm_energy.evaluation.arena.summary import Estimate, summary_of
 from slurm_energy.reporting.arena.document import arena_document, notes_of, render_arena_json
 from slurm_energy.reporting.arena.page import render_arena_page
 from slurm_energy.reporting.arena.tables import (

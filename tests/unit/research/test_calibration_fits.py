@@ -22,7 +22,7 @@ from research.calibration.activity import (  # noqa: E402
 from research.calibration.power_limit import Program, fit_program, read_programs  # noqa: E402
 from research.calibration.scaling import RateCurve, fit_curve, fit_sync  # noqa: E402
 from research.calibration.sharing import EffectModel, Pair, leave_out, observations, read_pairs  # noqa: E402
-from slurm_energy.energy_model.calibration.document import differences, silent, text_of  # noqa: E402
+from slurm_energy.energy_model.calibration.files import differences, silent, text_of  # noqa: E402
 from slurm_energy.energy_model.calibration.parts import TOLERANCE, Part, packaged  # noqa: E402
 from slurm_energy.energy_model.coefficients import errors_of  # noqa: E402
 from slurm_energy.errors import DataFileError, ValueRangeError  # noqa: E402

@@ -12,7 +12,7 @@ from small_worlds import Answers, FirstFit, RandomRule, make_job, make_pool, mak
 from research.results.cases import plan_of
 from research.results.failure_recovery import WatchedRule, can_fail, recovery_figures
 from research.results.measuring import measured_run
-from slurm_energy.evaluation.arena_run import finished_run
+from slurm_energy.evaluation.arena.run import finished_run
 from slurm_energy.evaluation.contenders import create_contender
 from slurm_energy.policy.placement import ClusterView, Discipline, Placement, PlacementRule, Postponement, WaitingJob
 from slurm_energy.twin.engine.job import Job

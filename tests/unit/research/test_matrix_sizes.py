@@ -21,6 +21,7 @@ from research.results.matrix_sizes import (
 )
 from research.results.page import results_page
 from research.results.plots import write_plots
+from research.results.provenance import revision
 from research.results.running import run_sections
 from research.results.sections.cluster128 import TUM
 from slurm_energy.twin.workloads.kinds import MATRIX_SIDES
@@ -198,7 +199,14 @@ def test_the_section_runs_rules_and_candidates_and_keeps_what_is_known() -> None
     found.sizes["mine"], found.sizes["fcfs"] = kept, kept  # would be run again if they were not kept
     changed = [candidate_of("mine::tum128::price:V=50")]
     again = run_sections(
-        (short_section(),), changed, SHORT, results, reuse=True, workers=1, tell=lambda *step: told.append(step)
+        (short_section(),),
+        changed,
+        SHORT,
+        results,
+        reuse=True,
+        same_revisions=[revision()],
+        workers=1,
+        tell=lambda *step: told.append(step),
     )
     assert (
         again.matrix_sizes is not None and again.matrix_sizes.sizes["fcfs"] == kept != again.matrix_sizes.sizes["mine"]

@@ -12,7 +12,7 @@ from results_samples import world_in
 from research.results.cases import plan_of
 from research.results.merit import Merit, least_cost_joules_per_unit, merit_figures, user_seconds
 from slurm_energy.errors import ValueRangeError
-from slurm_energy.evaluation.arena_run import FinishedRun, finished_run
+from slurm_energy.evaluation.arena.run import FinishedRun, finished_run
 from slurm_energy.twin.engine.job import Job
 from slurm_energy.twin.world import Series
 

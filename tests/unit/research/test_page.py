@@ -18,10 +18,11 @@ from research.results.document import (
 )
 from research.results.page import results_page
 from research.results.plots import write_plots
+from research.results.provenance import revision
 from research.results.running import run_sections
 from research.results.sections import CANDIDATES, SECTIONS
 from slurm_energy.errors import ConfigError, EvaluationError
-from slurm_energy.evaluation.arena_plan import checked_plan
+from slurm_energy.evaluation.arena.plan import checked_plan
 from slurm_energy.twin.world.file import world_names
 
 PAGE = Path(__file__).parents[3] / "docs" / "reference" / "results.md"
@@ -174,7 +175,9 @@ def test_a_small_section_runs_from_world_to_page_and_known_runs_are_kept(tmp_pat
         assert figures["bound_cost_joules_per_unit"] <= figures[COST] * (1.0 + 1e-9)
         assert figures["frontier_excess_percent"] > -1e-6
     result.runs["greedy"][seeds[0]] = {COST: -1.0}  # would be run again if it were not kept
-    again = run_sections((section,), [candidate_of("edp")], FULL, results, reuse=True, workers=1)
+    again = run_sections(
+        (section,), [candidate_of("edp")], FULL, results, reuse=True, same_revisions=[revision()], workers=1
+    )
     assert again.cases["one"].runs["greedy"][seeds[0]] == {COST: -1.0}
     assert sorted(again.cases["one"].runs) == ["edp", "fixed-dvfs", "greedy", "mine"]
     write_plots(tmp_path, (section,), again)

@@ -17,6 +17,12 @@ PLANTED = {COST: -1.0}
 """What no run gives: it is there afterwards if the run was kept."""
 
 
+@pytest.fixture(autouse=True)
+def at_a_revision(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Name the revision: a checkout with changes would keep no runs."""
+    monkeypatch.setattr(provenance, "revision", lambda: "abc")
+
+
 def section_in(folder: Path) -> Section:
     return make_section(make_case(world=world_in(folder), rules=("greedy",), reference="greedy", goals=()))
 

@@ -11,8 +11,8 @@ from small_worlds import FirstFit, make_job, make_pool, make_world, run_jobs, sa
 
 from slurm_energy.domain.cluster import ClusterSnapshot
 from slurm_energy.errors import PolicyError
-from slurm_energy.evaluation.arena_plan import ArenaPlan
-from slurm_energy.evaluation.arena_run import run_one
+from slurm_energy.evaluation.arena.plan import ArenaPlan
+from slurm_energy.evaluation.arena.run import run_one
 from slurm_energy.evaluation.metrics import Metrics
 from slurm_energy.graph.blocks import Floats
 from slurm_energy.graph.cluster_graph import ClusterGraph

@@ -19,8 +19,7 @@ from small_worlds import (
     steps_of,
 )
 
-from slurm_energy.energy_model.power import PowerCurve
-from slurm_energy.energy_model.runtime import RuntimeCurve
+from slurm_energy.energy_model.curves import PowerCurve, RuntimeCurve
 from slurm_energy.errors import ValueRangeError
 from slurm_energy.policy.placement import ClusterView, Placement, WaitingJob
 from slurm_energy.twin.engine.places import option_table

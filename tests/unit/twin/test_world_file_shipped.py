@@ -3,9 +3,9 @@
 from itertools import product
 
 import pytest
+from operating_points import best_operating_point
 
 from slurm_energy.domain.ids import GpuTypeName
-from slurm_energy.energy_model.operating_point import best_operating_point
 from slurm_energy.lab.simgpu.specs import SimulatedGpuSpec, standard_gpus
 from slurm_energy.lab.slurm_files import CPUS_PER_NODE, MEMORY_MIB_PER_NODE
 from slurm_energy.lab.spec import DEFAULT_PARTITIONS

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 from torch_geometric.nn import HeteroConv, SAGEConv
 
-from slurm_energy.evaluation.synthetic_cluster import ClusterSize, synthetic_cluster
+from slurm_energy.evaluation.decision_speed.synthetic_cluster import ClusterSize, synthetic_cluster
 from slurm_energy.graph.cluster_graph import ClusterGraph
 from slurm_energy.graph.schema import VERTICES
 from slurm_energy.policy.gnn.peer import HeteroPeer, hetero_data, time_peer

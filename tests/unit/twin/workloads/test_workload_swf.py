@@ -7,9 +7,8 @@ from hypothesis import strategies as st
 
 from slurm_energy.errors import WorkloadError
 from slurm_energy.twin.engine.job import Workload
-from slurm_energy.twin.workloads.formats import load_workload, recognised_format
+from slurm_energy.twin.workloads.formats import load_workload
 from slurm_energy.twin.workloads.replay import LoadOptions, ReplayKind
-from slurm_energy.twin.workloads.swf import swf_header
 
 HEAD = "; Version: 2.2\n;  MaxProcs: 128\n; UnixStartTime: 844646400\n;\n"
 
@@ -91,13 +90,6 @@ def test_kinds_and_partitions_follow_queue_and_partition(tmp_path: Path) -> None
     )
     found = load(tmp_path, line(job=1, queue=1, part=5) + line(job=2, queue=2), options=options)
     assert [(job.kind, job.partitions) for job in found.jobs] == [("a", ("partition5",)), ("b", ())]
-
-
-def test_header_comments_are_read(tmp_path: Path) -> None:
-    path = tmp_path / "log.swf"
-    path.write_text(HEAD + line() + "; Note: later\n")
-    assert swf_header(path) == {"Version": "2.2", "MaxProcs": "128", "UnixStartTime": "844646400"}
-    assert recognised_format(path) == "swf"
 
 
 def test_header_alone_is_no_jobs(tmp_path: Path) -> None:

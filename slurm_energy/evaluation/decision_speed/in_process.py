@@ -2,7 +2,7 @@
 
 Run as a program it reads one task from stdin and prints its figures as JSON, so that threads and memory are its own:
 
-    echo '{"task": "measure", ...}' | python -m slurm_energy.evaluation.decision_bench
+    echo '{"task": "measure", ...}' | python -m slurm_energy.evaluation.decision_speed.in_process
 """
 
 import gc
@@ -19,12 +19,15 @@ from typing import Any
 from slurm_energy.config import Config, PolicyConfig, RoutingConfig
 from slurm_energy.domain.cluster import ClusterSnapshot
 from slurm_energy.domain.decision import AnswerDetails, PolicyAnswer
-from slurm_energy.domain.job import JobRequest
+from slurm_energy.domain.job import EnergyMode, EnergyOptions, GpuDemand, JobRequest
 from slurm_energy.errors import PolicyError, SlurmEnergyError
-from slurm_energy.evaluation.decision_figures import InProcess, spread_of
-from slurm_energy.evaluation.decision_jobs import asked_jobs
-from slurm_energy.evaluation.synthetic_changes import ChangingCluster
-from slurm_energy.evaluation.synthetic_cluster import CATALOGUE_NAMES, ClusterSize, synthetic_cluster
+from slurm_energy.evaluation.decision_speed.figures import InProcess, spread_of
+from slurm_energy.evaluation.decision_speed.synthetic_cluster import (
+    CATALOGUE_NAMES,
+    ChangingCluster,
+    ClusterSize,
+    synthetic_cluster,
+)
 from slurm_energy.policy.base import DecisionContext, Policy
 from slurm_energy.policy.guard import Guard
 from slurm_energy.policy.registry import LEARNED, create_policy
@@ -37,6 +40,58 @@ REBUILDS = 3
 READINGS = 5
 PEER_RUNS, PEER_LIMIT_SECONDS = 30, 6.0
 UNTIMED_DECISIONS = 24
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskedJob:
+    """A job without a partition of its own, only observed.
+
+    A job that is observed stays in the default partition: thousands of jobs that never reach the queue then do not
+    promise away the room that the policy chooses among.
+    """
+
+    user_id: int
+    name: str
+    gpus: int
+    minutes: int
+    max_slowdown: float
+
+    def request(self) -> JobRequest:
+        """Return what a policy is asked."""
+        return JobRequest(
+            user_id=self.user_id,
+            name=self.name,
+            time_limit_minutes=float(self.minutes),
+            gpus=(GpuDemand(count=self.gpus),),
+            options=EnergyOptions(mode=EnergyMode.OBSERVE, max_slowdown=self.max_slowdown),
+        )
+
+    def fields(self) -> dict[str, str]:
+        """Return the fields of a `decide` message."""
+        return {
+            "client": "bench",
+            "uid": str(self.user_id),
+            "name": self.name,
+            "time_limit": str(self.minutes),
+            "min_nodes": "1",
+            "tres_per_node": f"gres:gpu:{self.gpus}",
+            "energy_mode": "observe",
+            "energy_max_slowdown": f"{100.0 * self.max_slowdown:g}%",
+        }
+
+
+def asked_jobs() -> tuple[AskedJob, ...]:
+    """Return jobs of one or two GPUs with small and large bounds on their slowdown."""
+    return tuple(
+        AskedJob(
+            user_id=2000 + number,
+            name=f"train-{number:02d}",
+            gpus=1 + number % 2,
+            minutes=(30, 240, 1440)[number % 3],
+            max_slowdown=(0.05, 0.2, 2.0)[number // 2 % 3],
+        )
+        for number in range(24)
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -79,7 +79,7 @@ def bounds_of_run(
     world, work, units, seconds = _counted(world, jobs, outcome)
     plain = bound_of_run(world, work, units, seconds)
     assert_not_below(outcome.total_joules, plain, f"policy {outcome.rule}")
-    joules, least = plain.joules, plain.least_joules_per_unit
+    joules, least = plain.joules, plain.min_joules_per_unit
     if not stationary:
         workload = Workload(name="run", jobs=tuple(work))
         options = TraceOptions(processed_units=units)

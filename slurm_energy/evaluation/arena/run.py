@@ -8,8 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from slurm_energy.errors import EvaluationError
-from slurm_energy.evaluation.arena_bounds import FrontierLine, RunBounds, bounds_of_run, frontier_line
-from slurm_energy.evaluation.arena_plan import (
+from slurm_energy.evaluation.arena.plan import (
     STATIONARY_GENERATORS,
     ArenaPlan,
     generator_settings,
@@ -17,6 +16,7 @@ from slurm_energy.evaluation.arena_plan import (
     workload_of_plan,
     world_of_plan,
 )
+from slurm_energy.evaluation.arena.run_bounds import FrontierLine, RunBounds, bounds_of_run, frontier_line
 from slurm_energy.evaluation.contenders import create_contender
 from slurm_energy.evaluation.metrics import Metrics, metrics_of
 from slurm_energy.policy.placement import PlacementRule
@@ -28,7 +28,7 @@ from slurm_energy.twin.workloads.registry import shared_stream_source, workload_
 from slurm_energy.twin.world import World
 
 BALANCE_TOLERANCE = 1e-9
-MOST_SAMPLES = 400
+MAX_SAMPLES = 400
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,7 +214,7 @@ def _samples(outcome: Outcome) -> Samples:
     """Return the run's samples, neighbours put together until few enough are left."""
     edges = outcome.sample_seconds
     joules = np.concatenate([[0.0], np.cumsum(outcome.sample_watts * np.diff(edges))])
-    step = max(1, -(-(len(edges) - 1) // MOST_SAMPLES))
+    step = max(1, -(-(len(edges) - 1) // MAX_SAMPLES))
     kept = np.unique(np.append(np.arange(0, len(edges), step), len(edges) - 1))
     return Samples(
         seconds=tuple(edges[kept][1:].tolist()),

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from slurm_energy.errors import EvaluationError, SlurmEnergyError
-from slurm_energy.evaluation.arena_plan import SWEPT, ArenaPlan, checked_plan
-from slurm_energy.evaluation.arena_run import RunRecord, run_one
-from slurm_energy.evaluation.sweep import SweepResult, swept_rule
+from slurm_energy.evaluation.arena.clock_sweep import SweepResult, swept_rule
+from slurm_energy.evaluation.arena.plan import SWEPT, ArenaPlan, checked_plan
+from slurm_energy.evaluation.arena.run import RunRecord, run_one
 from slurm_energy.processes import end_with_parent
 
 Tell = Callable[[str, int, int], None]

@@ -26,7 +26,7 @@ COMPAT_GENERATOR = "poisson"
 STATIONARY_GENERATORS = frozenset({"poisson"})
 SWEPT = ("fixed-clock", "fixed-dvfs")
 """Rules whose clocks are found by a sweep when they are given none."""
-MOST_SEEDS = 10_000
+MAX_SEEDS = 10_000
 FIRST_TRAINING_SEED = 1_000_000
 """Arrivals from this seed on are for training: no comparison may meet them."""
 
@@ -95,8 +95,8 @@ def checked_plan(plan: ArenaPlan) -> World:
     twice = [text for index, text in enumerate(plan.policies) if text in plan.policies[:index]]
     if twice:
         raise EvaluationError(f"policy {twice[0][:64]!r} is named twice")
-    if not plan.seeds or len(plan.seeds) > MOST_SEEDS or min(plan.seeds) < 0:
-        raise EvaluationError(f"{len(plan.seeds)} seeds: 1 to {MOST_SEEDS} from 0 up are possible")
+    if not plan.seeds or len(plan.seeds) > MAX_SEEDS or min(plan.seeds) < 0:
+        raise EvaluationError(f"{len(plan.seeds)} seeds: 1 to {MAX_SEEDS} from 0 up are possible")
     if max(plan.seeds) >= FIRST_TRAINING_SEED:
         raise EvaluationError(
             f"seed {max(plan.seeds)} is kept for training: compare with seeds below {FIRST_TRAINING_SEED}"

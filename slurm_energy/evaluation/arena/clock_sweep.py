@@ -4,16 +4,20 @@ Tuning on the arrivals that are judged afterwards would flatter a fixed clock, s
 runs are otherwise those of the comparison, as long and with the same warm-up left out: in a cluster that is still
 filling up the clocks of the types that are filled last would not matter. Best is the least energy per unit of work
 among clocks that leave no more jobs waiting than the highest clock does, but for one per cent.
+
+Whole grids are searched, coarse to fine: a score over the clock may have several valleys and level stretches, so that a
+walk from one clock to the next would stop too early. Of equal scores the one of the higher clock is taken.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from math import inf
 
+import numpy as np
+
 from slurm_energy.errors import EvaluationError
-from slurm_energy.evaluation.arena_plan import ArenaPlan, generator_settings, run_horizon_seconds, world_of_plan
-from slurm_energy.evaluation.arena_run import simulated_run
-from slurm_energy.evaluation.clock_search import best_on_grid, best_on_grids
+from slurm_energy.evaluation.arena.plan import ArenaPlan, generator_settings, run_horizon_seconds, world_of_plan
+from slurm_energy.evaluation.arena.run import simulated_run
 from slurm_energy.evaluation.metrics import Metrics, metrics_of
 from slurm_energy.policy.rules.registry import create_rule
 from slurm_energy.twin.engine.outcome import DAY_SECONDS
@@ -22,11 +26,19 @@ from slurm_energy.twin.world import World
 
 SWEEP_SEED = 900_001
 """Moved on while it is among the seeds of the comparison."""
-MOST_SECONDS = 8.0 * DAY_SECONDS
+MAX_SECONDS = 8.0 * DAY_SECONDS
 """Longest run: a week of load behind a day of filling up. A sweep makes a hundred runs and more."""
 _WAITING_SLACK = 0.01
 _REFUSED = 1e15
 """Above any energy per unit, and a number of jobs still shows beside it."""
+
+
+MAX_CLOCKS = 12
+"""Values of a grid that are tried at once."""
+
+
+MAX_ROUNDS = 3
+"""Over all grids: what one type's clock does to another's is a second-order matter."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +95,7 @@ def sweep_seed(seeds: tuple[int, ...]) -> int:
 
 
 def sweep_plan(plan: ArenaPlan, world: World) -> ArenaPlan:
-    """Return the plan of a sweep's runs: the comparison's with another seed, and at most `MOST_SECONDS` long.
+    """Return the plan of a sweep's runs: the comparison's with another seed, and at most `MAX_SECONDS` long.
 
     In the place of a file's jobs come those of the world's generator. Where the length may be another one than the
     comparison's, at most half of it is warm-up.
@@ -91,9 +103,9 @@ def sweep_plan(plan: ArenaPlan, world: World) -> ArenaPlan:
     is_open = run_horizon_seconds(plan, world) is None
     own = replace(plan, workload=None, sacct=None, seeds=(sweep_seed(plan.seeds),), drain=is_open)
     seconds = _length_seconds(own, world)
-    if plan.is_generated and seconds <= MOST_SECONDS:
+    if plan.is_generated and seconds <= MAX_SECONDS:
         return own
-    seconds = min(seconds, MOST_SECONDS)
+    seconds = min(seconds, MAX_SECONDS)
     return replace(own, horizon_seconds=seconds, warm_up_seconds=min(plan.warm_up_seconds, 0.5 * seconds))
 
 
@@ -173,3 +185,52 @@ class _Trial:
 
 def _waiting(found: Metrics) -> int:
     return found.jobs_by_state.get("PENDING", 0)
+
+
+def best_on_grid(size: int, score: Callable[[int], float], *, present: int | None = None) -> int:
+    """Return the index with the least score.
+
+    At most `MAX_CLOCKS` evenly spaced ones of the whole grid are tried, with both ends, and the present one; then as
+    many between the neighbours of the best, until no untried one is left between them. A valley that is narrower than
+    the first spacing may be missed.
+
+    Args:
+        size: Length of the grid, lowest clock first.
+        score: Of an index, asked once for each.
+        present: Index that must be among those tried.
+    """
+    tried: dict[int, float] = {}
+    wanted = _evenly_spaced(0, size - 1) | (set() if present is None else {present})
+    best = 0
+    while wanted:
+        tried |= {index: score(index) for index in sorted(wanted)}
+        best = min(tried, key=lambda index: (tried[index], -index))
+        low = max((index for index in tried if index < best), default=best)
+        high = min((index for index in tried if index > best), default=best)
+        wanted = _evenly_spaced(low, high) - tried.keys()
+    return best
+
+
+def best_on_grids(
+    sizes: Mapping[str, int], start: Mapping[str, int], score: Callable[[Mapping[str, int]], float]
+) -> dict[str, int]:
+    """Return the best index on each of several grids: one after the other, in rounds until one changes nothing.
+
+    Args:
+        sizes: Length of each grid.
+        start: Index on each grid to begin with; the score never becomes greater than there.
+        score: Of an index on each grid; may be asked again.
+    """
+    chosen = dict(start)
+    for _ in range(MAX_ROUNDS):
+        before = dict(chosen)
+        for name, size in sizes.items():
+            chosen[name] = best_on_grid(size, lambda at: score({**chosen, name: at}), present=chosen[name])  # noqa: B023  # used at once
+        if chosen == before:
+            break
+    return chosen
+
+
+def _evenly_spaced(low: int, high: int) -> set[int]:
+    """Return at most `MAX_CLOCKS` indices from low to high, with both."""
+    return set(np.linspace(low, high, min(MAX_CLOCKS, high - low + 1)).round().astype(int).tolist())

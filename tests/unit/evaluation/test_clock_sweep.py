@@ -10,11 +10,11 @@ import pytest
 from arena_samples import WORLD, world_file
 
 from slurm_energy.errors import EvaluationError
-from slurm_energy.evaluation.arena import ArenaResult
-from slurm_energy.evaluation.arena_plan import ArenaPlan, world_of_plan
-from slurm_energy.evaluation.arena_run import simulated_run
+from slurm_energy.evaluation.arena.clock_sweep import MAX_SECONDS, SWEEP_SEED, sweep_plan, sweep_seed, swept_rule
+from slurm_energy.evaluation.arena.comparison import ArenaResult
+from slurm_energy.evaluation.arena.plan import ArenaPlan, world_of_plan
+from slurm_energy.evaluation.arena.run import simulated_run
 from slurm_energy.evaluation.metrics import metrics_of
-from slurm_energy.evaluation.sweep import MOST_SECONDS, SWEEP_SEED, sweep_plan, sweep_seed, swept_rule
 from slurm_energy.policy.rules.registry import create_rule
 from slurm_energy.reporting.arena.document import notes_of
 from slurm_energy.twin.engine.outcome import DAY_SECONDS
@@ -101,14 +101,14 @@ def test_runs_of_a_sweep_leave_the_warm_up_out_as_the_comparison_does(
         seen.add((keywords["seed"], keywords["horizon_seconds"], keywords["warm_up_seconds"]))
         return run(*arguments, **keywords)  # type: ignore[arg-type]  # passed on as they came
 
-    monkeypatch.setattr("slurm_energy.evaluation.arena_run.run", noted)
+    monkeypatch.setattr("slurm_energy.evaluation.arena.run.run", noted)
     swept_rule(make_plan(tmp_path, horizon_seconds=1800.0, warm_up_seconds=600.0), "fixed-dvfs")
     assert seen == {(SWEEP_SEED, 1800.0, 600.0)}
 
 
 def test_a_sweep_differs_from_the_comparison_in_the_seed_alone(tmp_path: Path) -> None:
     for changes in (
-        {"horizon_seconds": MOST_SECONDS, "warm_up_seconds": 7.0 * DAY_SECONDS},
+        {"horizon_seconds": MAX_SECONDS, "warm_up_seconds": 7.0 * DAY_SECONDS},
         {"drain": True, "generator": "poisson", "settings": (("rate_per_second", 0.01),)},
         {"compat": True, "generator": "poisson"},
     ):
@@ -117,9 +117,9 @@ def test_a_sweep_differs_from_the_comparison_in_the_seed_alone(tmp_path: Path) -
 
 
 def test_runs_longer_than_the_longest_are_cut_and_half_of_them_counted(tmp_path: Path) -> None:
-    plan = make_plan(tmp_path, horizon_seconds=3.0 * MOST_SECONDS, warm_up_seconds=2.0 * MOST_SECONDS)
+    plan = make_plan(tmp_path, horizon_seconds=3.0 * MAX_SECONDS, warm_up_seconds=2.0 * MAX_SECONDS)
     found = sweep_plan(plan, world_of_plan(plan))
-    assert (found.horizon_seconds, found.warm_up_seconds) == (MOST_SECONDS, 0.5 * MOST_SECONDS)
+    assert (found.horizon_seconds, found.warm_up_seconds) == (MAX_SECONDS, 0.5 * MAX_SECONDS)
 
 
 def test_jobs_of_a_file_are_replaced_by_those_of_the_generator(tmp_path: Path) -> None:

@@ -1,0 +1,1 @@
+"""The arena: policies side by side on the same arrivals, with bounds that no policy can pass."""

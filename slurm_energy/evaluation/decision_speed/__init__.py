@@ -1,0 +1,1 @@
+"""How fast decisions are and what memory they need, on a synthetic cluster: `slurm-energy bench`."""
