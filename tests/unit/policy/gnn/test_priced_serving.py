@@ -307,7 +307,7 @@ def job_row(monkeypatch: pytest.MonkeyPatch, snapshot: ClusterSnapshot, **change
 
 
 def test_a_job_is_told_apart_by_its_work_beside_the_mean_job_of_the_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
-    where = {"running_on": "a100-1", "partitions": (PartitionName("a100"),)}
+    where: dict[str, Any] = {"running_on": "a100-1", "partitions": (PartitionName("a100"),)}
     jobs = tuple(make_job(number, gpus=2, time_limit_minutes=60.0, **where) for number in range(1, 4))
     snapshot = lab(jobs=jobs)
     # Of all of them half the limit is taken to be needed. The others draw what their type does at its default clock,
