@@ -183,9 +183,9 @@ def _import_binding() -> ModuleType:
         sys.modules[name].__dict__.update(small[name])
     try:
         import pynvml  # noqa: PLC0415  # 8 ms that jobs without a GPU do not pay
-    except (AttributeError, ImportError):
+    except (AttributeError, ImportError) as error:
         _forget(stand_ins)
-        if sys.flags.no_site and "site" not in sys.modules:
+        if isinstance(error, ImportError) and sys.flags.no_site and "site" not in sys.modules:
             import site  # noqa: PLC0415  # a hook starts without, and finds packages at their usual place only
 
             site.main()
