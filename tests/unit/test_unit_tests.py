@@ -8,6 +8,8 @@ MODULES = {"multiprocessing", "pty", "subprocess"}
 CALLS = {"fork", "forkpty", "posix_spawn", "spawnv", "system"}
 ALLOWED = {
     "lab/test_lab_inside.py": "a child that ends at once is what is waited for",
+    "research/test_running.py": "git tells the revision of a folder",
+    "test_api.py": "what the first import brings along shows in a fresh interpreter only",
     "research/test_agents.py": "stands for subprocess.run",
 }
 

@@ -60,7 +60,7 @@ def test_a_reload_with_a_damaged_checkpoint_leaves_the_learned_policy_that_serve
     daemon.reload()
     assert isinstance(before, RemotePolicy)
     assert daemon.state.decider.policy is before
-    assert "the one before stays" in daemon.state.policy_note
+    assert "the previous one stays" in daemon.state.policy_note
 
 
 def test_an_absent_supervisor_is_no_trouble(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from slurm_energy.domain.job import JobRequest
 from slurm_energy.errors import ConfigError, PolicyError
 from slurm_energy.evaluation.contenders import create_contender, served_names
 from slurm_energy.policy.base import DecisionContext, FollowingPolicy
+from slurm_energy.policy.registry import known_policy_names
 from slurm_energy.policy.rules.registry import create_rule
 from slurm_energy.twin.engine.events import WorkloadArrivals
 from slurm_energy.twin.engine.job import Job, Workload
@@ -141,7 +142,7 @@ def test_a_wrong_text_is_refused_by_name(text: str, error: type[Exception], mess
 
 
 def test_every_policy_of_the_daemon_can_contend() -> None:
-    assert {create_contender(name).name for name in served_names()} == {"slurm-default", "fixed-clock", "oracle", "gnn"}
+    assert {create_contender(name).name for name in served_names()} == set(known_policy_names())
     with pytest.raises(ConfigError, match="checkpoint"):
         create_contender("daemon/gnn:checkpoint=")
 
