@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 from energy_lab import until
-from lab_fixtures import EXACT, PATIENT, require_lab
+from lab_fixtures import EXACT, require_lab
 
 from slurm_energy.lab.cluster import Lab, LabSpec, PartitionSpec, start_lab
 from slurm_energy.lab.jobs import submit
@@ -127,7 +127,7 @@ class Site:
 @pytest.fixture(scope="module")
 def running() -> Iterator[Lab]:
     require_lab(energy=True)
-    spec = LabSpec(name=f"mistakes-{os.getpid()}", settings=EXACT, partitions=PARTITIONS, plugin_settings=PATIENT)
+    spec = LabSpec(name=f"mistakes-{os.getpid()}", settings=EXACT, partitions=PARTITIONS)
     with start_lab(spec, owned=True) as lab:
         until("a database", lab.layout.database.exists)
         lab.run(["pkill", "-f", "service.sh timers"], check=True)  # inside: the lab's own
