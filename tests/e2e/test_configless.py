@@ -60,7 +60,7 @@ def test_hooks_find_their_settings_beside_no_slurm_conf(lab: Lab) -> None:
 
 @pytest.mark.parametrize("role", ["node", "login"])
 def test_nothing_is_written_into_slurmds_cache(lab: Lab, role: str) -> None:
-    said = on_a_host(lab, "slurm-energy", "install", "--role", role, "--dry-run")
+    said = on_a_host(lab, "slurm-energy", "install", "--role", role, "--dry-run", "--diff")
     assert "+++ /run/" not in said
     assert "conf-cache/" not in said
     assert "+++ /etc/slurm-energy/plugstack.conf" in said

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from energy_lab import until
-from lab_fixtures import require_lab
+from lab_fixtures import PATIENT, require_lab
 from partition_cases import FILLER, Answerer
 
 from slurm_energy.cli.installing.plan import Installation
@@ -38,7 +38,13 @@ CASES_VARIABLE = "SLURM_ENERGY_PARTITION_CASES"
 def slurm() -> Iterator[Lab]:
     """A lab with the plugin and without a daemon."""
     require_lab(energy=True)
-    spec = LabSpec(name=f"order-{os.getpid()}", partitions=PARTITIONS, daemon=False, slurm_conf_lines=NO_HOOKS)
+    spec = LabSpec(
+        name=f"order-{os.getpid()}",
+        partitions=PARTITIONS,
+        daemon=False,
+        slurm_conf_lines=NO_HOOKS,
+        plugin_settings=PATIENT,
+    )
     with start_lab(spec, owned=True) as running:
         yield running
 
