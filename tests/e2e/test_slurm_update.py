@@ -254,7 +254,7 @@ def test_the_step_never_fails_and_leaves_a_list_that_a_site_keeps_for_itself(lab
     before = lab.layout.slurm_conf.read_text()
     spoil(lab, "missing", here)
     without_compiler(lab)
-    assert "take energy out of JobSubmitPlugins in" in before_start(lab, "--keep-slurm-conf")
+    assert "remove energy from JobSubmitPlugins in" in before_start(lab, "--keep-slurm-conf")
     assert lab.layout.slurm_conf.read_text() == before
     lab.layout.energy_config.write_text("not = [toml")
     before_start(lab, "--keep-slurm-conf")
