@@ -1,3 +1,4 @@
+# shellcheck shell=sh
 # What an administrator does with the units under systemd. Each step prints its name, then what came of it.
 units=/etc/systemd/system
 drop_in=$units/slurmctld.service.d/slurm-energy.conf

@@ -81,7 +81,12 @@ def test_a_lost_epilog_is_repaired_though_no_other_job_comes(lab: Lab) -> None:
 def remove_spool(lab: Lab) -> None:
     """Remove the node's spool under a running sampler, which may write a file between two steps of the removal."""
     spool = lab.layout.hooks_spool / NODE
-    until("a removed spool", lambda: shutil.rmtree(spool, ignore_errors=True) or not spool.exists())
+
+    def is_gone() -> bool:
+        shutil.rmtree(spool, ignore_errors=True)
+        return not spool.exists()
+
+    until("a removed spool", is_gone)
 
 
 def test_a_removed_spool_and_a_lost_epilog_leave_no_clock(lab: Lab) -> None:
