@@ -57,10 +57,10 @@ def test_slurmctld_starts_with_the_plugin_that_install_wrote(steps: dict[str, st
     assert "job_submit_energy.so, built for Slurm" in steps["start"]
 
 
-def test_a_damaged_plugin_is_put_back_before_the_start(steps: dict[str, str]) -> None:
+def test_a_damaged_plugin_is_restored_before_the_start(steps: dict[str, str]) -> None:
     said = steps["a damaged plugin"]
     assert said.startswith("slurmctld active")
-    assert "is put back from its copy" in said
+    assert "is restored from its copy" in said
     assert "JobSubmitPlugins=energy" in said
 
 
@@ -70,10 +70,10 @@ def test_without_plugin_and_compiler_energy_leaves_the_list_and_comes_back_with_
     said = steps["no plugin and no compiler"]
     assert said.startswith("slurmctld active")
     assert "no JobSubmitPlugins" in said
-    assert "energy is taken out of JobSubmitPlugins" in said
+    assert "energy is removed from JobSubmitPlugins" in said
     said = steps["the compiler is back"]
     assert said.startswith("slurmctld active")
-    assert "is compiled anew" in said
+    assert "is recompiled for Slurm" in said
     assert "JobSubmitPlugins=energy" in said
 
 

@@ -75,5 +75,5 @@ def test_a_system_that_is_only_like_debian_12_installs_nothing_either(host: Host
 def test_an_unknown_purpose_is_wrong_usage(host: Host, words: tuple[str, ...]) -> None:
     done = host.bootstrap(*words, os_release="ID=debian\nVERSION_ID=12\n")
     assert (done.returncode, done.stdout) == (2, "")
-    assert "usage: scripts/bootstrap.sh demo|test" in done.stderr
+    assert "usage: scripts/bootstrap.sh demo|unit|test" in done.stderr
     assert host.untouched()
