@@ -79,6 +79,10 @@ def controller(directory: Path, database: Path) -> Callable[[], RunningDaemon]:
     return lambda: start_daemon(directory, slurm, port, config)
 
 
+def recorded_decisions(daemon: RunningDaemon) -> set[str]:
+    return {record["decision_id"] for record in daemon.query("decisions")["record"]}
+
+
 def energies(daemon: RunningDaemon) -> dict[int, float | None]:
     jobs = daemon.query("report-job")["record"]["jobs"]
     assert len({job["job_id"] for job in jobs}) == len(jobs), "a job has two rows"
@@ -115,8 +119,7 @@ def test_when_a_controller_is_lost_the_other_decides_and_takes_the_reports(tmp_p
         expected = dict.fromkeys((1, 2, 3), 20_000.25)
         for daemon in daemons:
             wait_until(lambda daemon=daemon: energies(daemon) == expected, "all energy once", daemon)
-        recorded = {record["decision_id"] for record in second.query("decisions")["record"]}
-        assert set(decided) <= recorded
+        wait_until(lambda: set(decided) <= recorded_decisions(second), "every decision once", second)
     finally:
         for daemon in daemons:
             if daemon.process.poll() is None:

@@ -132,14 +132,15 @@ def test_runs_that_cannot_be_compared_leave_the_picture_and_the_recording_as_the
 ) -> None:
     store_runs(engine, A100, seconds=1000.0, watts=120.0, first_id=1)
 
-    def fail(_runs: object) -> None:
+    def fail(*_: object) -> None:
         raise np.linalg.LinAlgError("singular matrix")
 
     monkeypatch.setattr("slurm_energy.daemon.recorder.process.named_work", fail)
     told: list[object] = []
     RecorderLoop(site(tmp_path), told.append, Condition())._side_tasks(engine)
     assert [type(frame) for frame in told] == [RuntimePart]
-    assert "the picture from before stays" in caplog.text
+    assert "singular matrix" in caplog.text
+    assert "what was known before stays" in caplog.text
 
 
 def test_run_times_of_a_name_are_told_for_the_type_that_most_were_on(

@@ -342,7 +342,7 @@ def test_an_energy_line_in_the_script_is_explained_where_the_plugin_is_missing(f
     fake.lay_out("rc", b"1")
     result = submit(fake, b"job.sh")
     assert result.returncode == 1
-    assert b"take the #SBATCH --energy lines out" in result.stderr
+    assert b"remove the #SBATCH --energy lines" in result.stderr
 
 
 @pytest.mark.parametrize(
