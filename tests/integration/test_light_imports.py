@@ -71,7 +71,7 @@ def test_completing_a_command_imports_none_of_them() -> None:
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     *words, modules = done.stdout.splitlines()
     assert words == [f"plain,{noun}" for noun in sorted(NOUNS)]
-    assert modules == "['slurm_energy.cli.main', 'slurm_energy.reporting.visible']"
+    assert modules == "['slurm_energy.cli.main']"
 
 
 def test_looking_for_torch_imports_none_of_it() -> None:
