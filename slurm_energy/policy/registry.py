@@ -63,7 +63,7 @@ def policy_fault(text: str) -> str | None:
     missing = rule_entry(name).needs - AT_SUBMISSION
     if missing:
         return (
-            f"policy {name} cannot decide jobs: it reads {' and '.join(sorted(missing))}, which nobody knows at "
+            f"policy {name} cannot decide jobs: it reads {' and '.join(sorted(missing))}, which is not known at "
             f"submission; known: {', '.join(known_policy_names())}"
         )
     if "numpy" in missing_modules():
