@@ -91,9 +91,9 @@ def test_a_training_that_is_interrupted_says_how_to_go_on_and_ends_as_one_that_w
         os.killpg(running.pid, number)  # as the terminal and Slurm do: every process gets it
         out, err = running.communicate(timeout=60.0)
     assert (running.returncode, out) == (130, "")
-    assert f"go on with: slurm-energy train --resume {made}\n" in err
+    assert f"resume with: slurm-energy train --resume {made}\n" in err
     assert "Traceback" not in err
-    monkeypatch.setattr(round_training, "create_crew", lambda collector, _: InOrder(collector))  # the same, and faster
+    monkeypatch.setattr(round_training, "create_episode_runner", lambda collector, _: InOrder(collector))  # the same, and faster
     assert main(["train", "--resume", str(made)]) == 0
     assert main(["train", *words, "--output", str(whole)]) == 0
     mine, theirs = (read_checkpoint(folder / "last").tensors for folder in (made, whole))
