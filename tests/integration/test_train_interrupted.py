@@ -93,7 +93,9 @@ def test_a_training_that_is_interrupted_says_how_to_go_on_and_ends_as_one_that_w
     assert (running.returncode, out) == (130, "")
     assert f"resume with: slurm-energy train --resume {made}\n" in err
     assert "Traceback" not in err
-    monkeypatch.setattr(round_training, "create_episode_runner", lambda collector, _: InOrder(collector))  # the same, and faster
+    monkeypatch.setattr(
+        round_training, "create_episode_runner", lambda collector, _: InOrder(collector)
+    )  # the same, and faster
     assert main(["train", "--resume", str(made)]) == 0
     assert main(["train", *words, "--output", str(whole)]) == 0
     mine, theirs = (read_checkpoint(folder / "last").tensors for folder in (made, whole))

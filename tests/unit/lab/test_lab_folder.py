@@ -1,10 +1,19 @@
+from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
 from slurm_energy.errors import LabError
 from slurm_energy.lab.layout import ROOT_VARIABLE, claimed_folder, find_folder, remove_folder
 from slurm_energy.lab.spec import LabSpec
+
+
+@pytest.fixture
+def tmp_path() -> Iterator[Path]:
+    """Return a folder with a short path: a lab holds sockets."""
+    with TemporaryDirectory() as folder:
+        yield Path(folder)
 
 
 @pytest.fixture(autouse=True)
