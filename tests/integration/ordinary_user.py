@@ -42,7 +42,8 @@ _SHORTER = (
 )
 """Waits that only make a test long."""
 _IMPORTED_LATE = (
-    "cli.comparison", "cli.records", "cli.sbatch.dry_run", "cli.sbatch.options", "daemon.lifecycle", "device.nvml", "energy_model.calibration.parts",
+    "cli.comparison", "cli.records", "cli.sbatch.dry_run", "cli.sbatch.options", "daemon.lifecycle",
+    "device.nvml", "energy_model.calibration.parts",
     "evaluation.arena.plan", "evaluation.arena.run", "evaluation.decision_speed.in_process", "evaluation.replay",
     "lab.demo", "node.commands", "node.flush", "node.repair", "node.status",
     "policy.registry", "reporting.explanation", "store.explain", "store.reports",
