@@ -48,7 +48,8 @@ _HOW = """\
 How: two laboratory clusters run side by side, one with the plugin and one without; held jobs are submitted to the two
 in turn by a process already inside, which waits for each. Equal jobs of one user are answered by the plugin itself for
 a second after the daemon has decided on one of them, and the daemon is notified: with several pairs a second, hardly
-one of them waits for Python. Jobs that differ (here each has a name of its own) are decided by the daemon one by one.
+one of them waits for Python. Jobs that differ (here each has a name of its own) are sent to the daemon one by one, which
+gives one that differs in its name alone the answer of the like job before it.
 Decisions go over the unix socket from one running client, one connection each.
 Hooks are whole processes, interpreter start included; the simulated NVML answers in microseconds, so nearly all of it
 is beyond the NVML calls (a real counter read takes about 4 ms)."""
@@ -109,7 +110,7 @@ def measure_submission(plain: Lab, energy: Lab, *, equal: bool) -> list[Figure]:
         for submitter in submitters:
             submitter.close()
     ratios = [with_plugin / without for without, with_plugin in zip(*times, strict=True)]
-    jobs = "equal jobs" if equal else "jobs that differ, each decided by the daemon"
+    jobs = "equal jobs" if equal else "jobs that differ in name, each sent to the daemon"
     return [
         figure(f"sbatch, without the plugin, {jobs}", times[0]),
         figure(f"sbatch, with the plugin, {jobs}", times[1]),
