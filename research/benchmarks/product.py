@@ -48,7 +48,7 @@ _HOW = """\
 How: two laboratory clusters run side by side, one with the plugin and one without; held jobs are submitted to the two
 in turn by a process already inside, which waits for each. Equal jobs of one user are answered by the plugin itself for
 a second after the daemon has decided on one of them, and the daemon is notified: with several pairs a second, hardly
-one of them waits for Python. Jobs that differ (here each has a name of its own) are sent to the daemon one by one, which
+one of them waits for Python. Jobs that differ (here each has a name of its own) are sent to the daemon one by one; it
 gives one that differs in its name alone the answer of the like job before it.
 Decisions go over the unix socket from one running client, one connection each.
 Hooks are whole processes, interpreter start included; the simulated NVML answers in microseconds, so nearly all of it
