@@ -1,4 +1,4 @@
-"""Add what a policy told of its answer: costs by option, factors on prices, attention, preference.
+"""Add the details of an answer: costs by option, factors on prices, attention, preference.
 
 Revision: 0005
 Revises: 0004

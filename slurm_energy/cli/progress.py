@@ -55,10 +55,10 @@ def imitation_bars(
         def shown(done: int, decisions: int) -> None:
             progress.update(watching, completed=done, said=f"{decisions} decisions")
 
-        def told(epoch: "Epoch") -> None:
+        def on_epoch(epoch: "Epoch") -> None:
             progress.update(learning, completed=epoch.epoch, said=f"agrees in {epoch.agreement:.1%}")
 
-        yield shown, told
+        yield shown, on_epoch
 
 
 @contextmanager
@@ -67,14 +67,14 @@ def round_lines(doing: str, rounds: int, *, is_shown: bool) -> Iterator[Callable
     with _progress() as progress:
         bar = progress.add_task(doing, total=rounds, said="", visible=is_shown)
 
-        def told(report: "RoundReport") -> None:
+        def on_round(report: "RoundReport") -> None:
             said = main_figures(report.figures)
             progress.update(bar, completed=report.number, said=said)
             if progress.disable and is_shown:
                 seconds = report.figures["collect_seconds"] + report.figures["learn_seconds"]
                 say(f"round {report.number}/{report.rounds} {said} seconds={seconds:.1f}", PROGRAM)
 
-        yield told
+        yield on_round
 
 
 def main_figures(figures: Mapping[str, float]) -> str:

@@ -52,7 +52,7 @@ def board_checks(config: Config, boards: Mapping[str, Sequence[Board]]) -> Itera
 
 
 def status_boards(status: NodeStatus) -> tuple[Board, ...]:
-    """Return the boards that a node has told of."""
+    """Return the boards that a node has reported."""
     return tuple(Board(gpu_type=gpu.gpu_type, limit_watts=gpu.power_limit_watts) for gpu in status.gpus or ())
 
 
@@ -124,7 +124,7 @@ def _finding(gpu_type: GpuTypeName, assumed_watts: float, found: Sequence[tuple[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeGpuTypes:
-    """One node's GPUs as Slurm counts them and, where it has told, as its driver shows them."""
+    """One node's GPUs as Slurm counts them and, where it has reported, as its driver shows them."""
 
     node: str
     demands: tuple[GpuDemand, ...]

@@ -108,7 +108,7 @@ class ClusterEnvironment(gymnasium.Env[Any, np.int64]):
         self.observation_space = GraphSpace() if self._has_graphs else self._observer.space()
         self._run: DecisionRun | None = None
         self._has_told_end = False
-        """Whether a step has told of the end; a run without a decision takes one step for that."""
+        """Whether a step has reported the end; a run without a decision takes one step for that."""
         self.workload_seed = -1
         """Seed of the present run's jobs and failures."""
 
