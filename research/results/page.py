@@ -10,8 +10,8 @@ from research.results.matrix_sizes import matrix_size_tables
 from research.results.plots import plot_name
 from research.results.provenance import UNKNOWN, revision_of
 from research.results.tables import NONE, case_table, goal_table, overview, table
+from slurm_energy.policy.automatic import shipped_folder
 from slurm_energy.policy.checkpoint_files import check_files
-from slurm_energy.policy.shipped import shipped_folder
 
 _HEAD = """# Results
 

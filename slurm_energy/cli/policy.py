@@ -6,10 +6,9 @@ import click
 
 from slurm_energy.cli.context import JSON_OPTION, print_json, settings
 from slurm_energy.config import Config
-from slurm_energy.policy.automatic import AUTOMATIC, chosen_policy
+from slurm_energy.policy.automatic import AUTOMATIC, checkpoint_folder, chosen_policy
 from slurm_energy.policy.checkpoint_files import check_files
 from slurm_energy.policy.registry import LEARNED, create_policy, known_policy_names, masked_parts, policy_summary
-from slurm_energy.policy.shipped import checkpoint_folder
 
 LEARNED_SUMMARY = "The hierarchical graph network of policy.checkpoint; it comes with the package."
 

@@ -12,7 +12,7 @@ from slurm_energy.daemon.decide import create_decider
 from slurm_energy.daemon.lifecycle import EnergyDaemon, report_key
 from slurm_energy.errors import SlurmEnergyError, plain_words
 from slurm_energy.policy.automatic import chosen_policy
-from slurm_energy.policy.site_check import check_site
+from slurm_energy.policy.site.check import check_site
 
 logger = logging.getLogger(__name__)
 

@@ -32,8 +32,8 @@ from slurm_energy.policy.gnn.keepers import whole_blocks
 from slurm_energy.policy.gnn.levels import Published
 from slurm_energy.policy.gnn.network import Blocks, HierarchicalNetwork, create_network
 from slurm_energy.policy.gnn.policy_head import best, sample
-from slurm_energy.policy.mode_weights import BALANCED_WEIGHTS, MODE_WEIGHTS, JobWeights
 from slurm_energy.policy.placement import Placement
+from slurm_energy.policy.prices import BALANCED_WEIGHTS, MODE_WEIGHTS, JobWeights
 from slurm_energy.twin.engine.events import WorkloadArrivals
 from slurm_energy.twin.engine.job import Job
 from slurm_energy.twin.engine.loop import Engine

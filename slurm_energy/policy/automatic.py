@@ -1,18 +1,18 @@
-"""What `policy.name = "auto"` means here: the learned policy where it can be served, else the baseline; never an error.
+"""What `policy.name = "auto"` and `policy.checkpoint` stand for: the learned policy where it can be served.
 
-A new installation has it. Whether torch is there is looked up, not tried: importing it takes seconds, and a daemon
-without it must start as if nobody had asked.
+A new installation has `auto`; it is never an error. Whether torch is there is looked up, not tried: importing it takes
+seconds, and a daemon without it must start as if it had not been asked for.
 """
 
 import importlib
 import importlib.util
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from slurm_energy.config import Config
 from slurm_energy.errors import CheckpointError
 from slurm_energy.policy.checkpoint_files import DOCUMENT_FILE, WEIGHTS_FILE, check_files
-from slurm_energy.policy.shipped import checkpoint_folder
 from slurm_energy.resources import install_command
 
 AUTOMATIC = "auto"
@@ -20,6 +20,8 @@ LEARNED_POLICY = "gnn"
 NEEDED_MODULES = ("numpy", "safetensors", "torch")
 """What a learned policy imports beyond the base installation."""
 INSTALL = install_command("daemon")
+SHIPPED = "shipped"
+"""Value of `policy.checkpoint` that stands for it; a folder of that name is `./shipped`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,3 +95,18 @@ def _setting_faults(config: Config) -> Iterator[str]:
             f"policy.timeout_milliseconds is {wait}, it must be below the {deadline} of plugin.deadline_milliseconds: "
             "else the plugin is gone before the baseline answers"
         )
+
+
+def shipped_folder() -> Path:
+    """Return the folder of the checkpoint that comes with the package."""
+    return Path(__file__).resolve().parent / SHIPPED
+
+
+def named_folder(text: str) -> Path:
+    """Return the folder that a checkpoint's name means."""
+    return shipped_folder() if text == SHIPPED else Path(text)
+
+
+def checkpoint_folder(config: Config) -> Path:
+    """Return the folder that `policy.checkpoint` means."""
+    return named_folder(config.policy.checkpoint)

@@ -4,28 +4,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
-from slurm_energy.domain.cluster import ClusterSnapshot, PartitionState
+from slurm_energy.domain.cluster import ClusterSnapshot
 from slurm_energy.domain.decision import PolicyAnswer, RuntimeEstimate
 from slurm_energy.domain.ids import GpuTypeName, PartitionName
 from slurm_energy.domain.job import JobRequest
 from slurm_energy.domain.work import WorkEstimate
 from slurm_energy.energy_model.catalog import BoardLimits
-from slurm_energy.policy.comparison import TypeComparison
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
-    """A partition the job may start in, with the GPU types found there."""
-
-    partition: PartitionState
-    gpu_types: tuple[GpuTypeName, ...]
-    """Catalogue names; types the catalogue does not know are left out."""
-    has_idle_room: bool
-    """Whether the job could start there now, as far as the snapshot tells."""
-    may_be_named: bool = True
-    """Whether the answer may send the job there."""
-    is_submitted_to: bool = True
-    """Whether the job goes there as long as the answer names no partitions."""
+from slurm_energy.policy.site.comparison import Candidate, TypeComparison
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

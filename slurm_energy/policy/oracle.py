@@ -4,12 +4,14 @@ from slurm_energy.domain.cluster import ClusterSnapshot
 from slurm_energy.domain.decision import ClockChoice, PolicyAnswer, Reason
 from slurm_energy.domain.ids import PartitionName
 from slurm_energy.domain.job import JobRequest
-from slurm_energy.policy.base import Candidate, DecisionContext
-from slurm_energy.policy.baselines import clock_choice, landing_types
-from slurm_energy.policy.partition_check import landing_on
-from slurm_energy.policy.routing import (
+from slurm_energy.policy.base import DecisionContext
+from slurm_energy.policy.site.comparison import (
+    Candidate,
     cheapest,
+    clock_choice,
     lacks_runs_at_home,
+    landing_on,
+    landing_types,
     remaining_slowdown,
     rivals_of,
     slurms_own,

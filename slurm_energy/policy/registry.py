@@ -14,8 +14,7 @@ from slurm_energy.policy.oracle import OraclePolicy
 from slurm_energy.policy.placement import AT_SUBMISSION
 from slurm_energy.policy.rules.registry import create_rule, rule_entry, rule_names
 from slurm_energy.policy.rules.settings import split_text
-from slurm_energy.policy.site_clocks import fixed_clocks
-from slurm_energy.policy.site_limits import site_board_limits
+from slurm_energy.policy.site.settings import fixed_clocks, site_board_limits
 from slurm_energy.policy.submission.rule_policy import RulePolicy
 from slurm_energy.resources import install_command
 

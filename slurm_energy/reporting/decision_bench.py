@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.text import Text
 
 from slurm_energy.evaluation.decision_speed.figures import DecisionBench, InProcess, ThroughDaemon, goals_of, growth
-from slurm_energy.policy.shipped import SHIPPED
+from slurm_energy.policy.automatic import SHIPPED
 from slurm_energy.reporting.fitted import FittedColumn, FittedTable, print_fitted
 from slurm_energy.reporting.visible import visible
 

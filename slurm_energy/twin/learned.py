@@ -16,13 +16,13 @@ from slurm_energy.graph.blocks import Floats
 from slurm_energy.graph.cluster_graph import ClusterGraph
 from slurm_energy.graph.job_features import JobWishes, submitted_vector
 from slurm_energy.graph.options import RunOption
-from slurm_energy.policy.mode_weights import BALANCED_WEIGHTS
 from slurm_energy.policy.placement import ClusterView, Placement, PlacementRule, WaitingJob
+from slurm_energy.policy.prices import BALANCED_WEIGHTS
 from slurm_energy.policy.rules.tables import Prepared
 from slurm_energy.twin.engine.job import Job
 from slurm_energy.twin.run_options import PlacedOption, TableCosts, placed_options
 from slurm_energy.twin.served import job_request
-from slurm_energy.twin.snapshot_source import SnapshotSource
+from slurm_energy.twin.snapshot.source import SnapshotSource
 from slurm_energy.twin.view import TwinView
 
 _FIRST_SECOND = 1.0

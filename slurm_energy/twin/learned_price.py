@@ -13,10 +13,10 @@ from slurm_energy.domain.ids import PartitionName
 from slurm_energy.graph.blocks import Floats
 from slurm_energy.graph.cluster_graph import ClusterGraph
 from slurm_energy.policy.placement import ClusterView, WaitingJob
-from slurm_energy.policy.price_factors import JOB_PRICES, price_factors, relative_joules
+from slurm_energy.policy.prices import JOB_PRICES, price_factors, relative_joules
 from slurm_energy.policy.rules.cost_table import CostTable, Prices
+from slurm_energy.policy.rules.settings import TotalCostSettings
 from slurm_energy.policy.rules.total_cost import TotalCostRule
-from slurm_energy.policy.rules.total_cost_settings import TotalCostSettings
 from slurm_energy.twin.learned import Situation
 
 REFRESH_SECONDS = 600.0

@@ -12,8 +12,7 @@ import numpy as np
 
 from slurm_energy.graph.options import ClockOption, RunOption
 from slurm_energy.policy.placement import FloatArray, OptionTable, WaitingJob
-from slurm_energy.policy.rules.bounds import TIME_MARGIN
-from slurm_energy.policy.rules.tables import active_joules, last_clocks
+from slurm_energy.policy.rules.tables import TIME_MARGIN, active_joules, last_clocks
 from slurm_energy.twin.view import TwinView
 
 _WITHIN = 1.0 + 1e-9

@@ -6,8 +6,8 @@ from lab_fixtures import StartLab
 
 from slurm_energy.domain.report import DecisionRecord
 from slurm_energy.lab.jobs import wait_for
+from slurm_energy.policy.automatic import shipped_folder
 from slurm_energy.policy.checkpoint_files import check_files
-from slurm_energy.policy.shipped import shipped_folder
 
 pytestmark = pytest.mark.lab
 

@@ -19,9 +19,9 @@ from daemon_support import (
 
 from slurm_energy.domain.decision import AnswerDetails
 from slurm_energy.domain.plain import from_plain
+from slurm_energy.policy.automatic import shipped_folder
 from slurm_energy.policy.checkpoint_files import check_files
 from slurm_energy.policy.detail_text import detail_sentences
-from slurm_energy.policy.shipped import shipped_folder
 
 HIDE = "import sys; sys.modules.update(dict.fromkeys(('torch', 'safetensors')));"
 START = "import sys; from slurm_energy.daemon.app import main; sys.exit(main(['--config', sys.argv[1]]))"

@@ -25,8 +25,8 @@ from slurm_energy.cli.site import detected_roles
 from slurm_energy.config import Config, parse_config
 from slurm_energy.errors import SlurmError
 from slurm_energy.policy import automatic
+from slurm_energy.policy.automatic import shipped_folder
 from slurm_energy.policy.checkpoint_files import WEIGHTS_FILE
-from slurm_energy.policy.shipped import shipped_folder
 from slurm_energy.slurm.plugin_file import Release, read_plugin_file
 from slurm_energy.wire.codec import Message
 

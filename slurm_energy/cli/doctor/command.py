@@ -19,7 +19,7 @@ from slurm_energy.cli.installing.roles import ROLES
 from slurm_energy.cli.site import detected_roles, read_slurm_conf, slurm_command, slurm_conf_path
 from slurm_energy.config import Config, config_path, load_config
 from slurm_energy.errors import ConfigError
-from slurm_energy.policy.site_check import site_faults
+from slurm_energy.policy.site.check import site_faults
 from slurm_energy.reporting.visible import visible
 from slurm_energy.slurm.plugin_file import parse_release
 

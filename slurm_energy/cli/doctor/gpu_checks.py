@@ -14,8 +14,8 @@ from slurm_energy.energy_model.curves import curves_of
 from slurm_energy.energy_model.operating_point import clock_table_of
 from slurm_energy.errors import ConfigError
 from slurm_energy.node.allocation import GpuMapping, MappedGpu
-from slurm_energy.policy.candidates import UNTYPED_GRES, catalogue_name
-from slurm_energy.policy.site_limits import site_board_limits
+from slurm_energy.policy.site.candidates import UNTYPED_GRES, catalogue_name
+from slurm_energy.policy.site.settings import site_board_limits
 
 POWER_LIMITS = "GPU power limits"
 IDENTITY = "GPU identity"

@@ -13,8 +13,8 @@ from slurm_energy.daemon.ipc.frames import PolicyAtSnapshot, PolicyLoaded, Polic
 from slurm_energy.daemon.policy.remote import RemotePolicy
 from slurm_energy.daemon.snapshot.feed import SnapshotCopy, SnapshotFrame
 from slurm_energy.errors import CheckpointError
+from slurm_energy.policy.automatic import checkpoint_folder
 from slurm_energy.policy.checkpoint_files import FilesMark, files_mark, open_folder, read_metadata
-from slurm_energy.policy.shipped import checkpoint_folder
 
 logger = logging.getLogger(__name__)
 

@@ -31,8 +31,8 @@ from slurm_energy.errors import (
     ValueRangeError,
 )
 from slurm_energy.estimation.job_history import RUNS_PER_NAME, CompareTypes, named_work, runtime_estimates
-from slurm_energy.policy.comparison import TypeComparison
-from slurm_energy.policy.site_limits import site_board_limits
+from slurm_energy.policy.site.comparison import TypeComparison
+from slurm_energy.policy.site.settings import site_board_limits
 from slurm_energy.store.past_runs import all_recent_runtimes, failed_runs, measured_runs
 from slurm_energy.store.schema import check_version, database_revision, upgrade
 from slurm_energy.store.session import (

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from slurm_energy.graph import schema
 from slurm_energy.learning.experience import Step
-from slurm_energy.policy.mode_weights import BALANCED_WEIGHTS
+from slurm_energy.policy.prices import BALANCED_WEIGHTS
 
 _WEIGHTS = [schema.column(schema.TASK, name) for name in ("time_weight", "energy_weight")]
 

@@ -18,8 +18,8 @@ from slurm_energy.policy.gnn.keepers import whole_blocks
 from slurm_energy.policy.gnn.network import Blocks, HierarchicalNetwork, create_network
 from slurm_energy.policy.gnn.pricing import NetworkPrices
 from slurm_energy.policy.placement import ClusterView, EndedJob, Placement, Postponement, WaitingJob
-from slurm_energy.policy.price_factors import JOB_PRICES
-from slurm_energy.policy.rules.total_cost_settings import TotalCostSettings
+from slurm_energy.policy.prices import JOB_PRICES
+from slurm_energy.policy.rules.settings import TotalCostSettings
 from slurm_energy.twin.engine.job import Job
 from slurm_energy.twin.engine.job_run import JobRun
 from slurm_energy.twin.engine.simulation import run

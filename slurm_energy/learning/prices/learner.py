@@ -22,7 +22,7 @@ from slurm_energy.policy.gnn.levels import Published
 from slurm_energy.policy.gnn.moments import moments_of
 from slurm_energy.policy.gnn.network import Blocks, HierarchicalNetwork
 from slurm_energy.policy.gnn.price_head import PRICED_JOB, PriceContext, PriceHead
-from slurm_energy.policy.price_factors import JOB_PRICES
+from slurm_energy.policy.prices import JOB_PRICES
 
 _TINY = 1e-6
 _MOST_CHANGE = 10.0

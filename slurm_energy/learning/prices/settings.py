@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields, replace
 
 from slurm_energy.errors import ConfigError, ValueRangeError
 from slurm_energy.learning.bounds import HOURS
-from slurm_energy.policy.price_factors import JOB_PRICES
+from slurm_energy.policy.prices import JOB_PRICES
 from slurm_energy.policy.rules.settings import split_text
 
 

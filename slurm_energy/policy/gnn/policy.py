@@ -16,8 +16,8 @@ from slurm_energy.energy_model.operating_point import OperatingPoint
 from slurm_energy.errors import ConfigError
 from slurm_energy.graph.cluster_graph import ClusterGraph
 from slurm_energy.graph.job_features import JobWishes, submitted_vector
+from slurm_energy.policy.automatic import checkpoint_folder
 from slurm_energy.policy.base import DecisionContext
-from slurm_energy.policy.baselines import clock_choice
 from slurm_energy.policy.gnn.attention_report import AttentionReport, attention_report
 from slurm_energy.policy.gnn.chooser import Choice, NetworkChooser
 from slurm_energy.policy.gnn.configuration import Clocks
@@ -29,10 +29,10 @@ from slurm_energy.policy.gnn.node_hint import node_hint
 from slurm_energy.policy.gnn.priced_serving import PricedPolicy
 from slurm_energy.policy.gnn.reasoning import TopKind
 from slurm_energy.policy.gnn.serving_options import ServedOption, nothing_open, partitions_to_name, served_options
-from slurm_energy.policy.mode_weights import MODE_WEIGHTS, JobWeights, site_weights
 from slurm_energy.policy.oracle import oracle_clocks
-from slurm_energy.policy.shipped import checkpoint_folder
-from slurm_energy.policy.site_limits import site_board_limits
+from slurm_energy.policy.prices import MODE_WEIGHTS, JobWeights, site_weights
+from slurm_energy.policy.site.comparison import clock_choice
+from slurm_energy.policy.site.settings import site_board_limits
 
 _NODES_TRAINED = "node_agreement"
 """Metric of a checkpoint whose head over nodes was trained; without it a node hint would be a throw of dice."""

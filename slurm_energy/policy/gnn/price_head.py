@@ -10,7 +10,7 @@ from slurm_energy.graph import schema
 from slurm_energy.policy.gnn.levels import Published
 from slurm_energy.policy.gnn.moments import Moments
 from slurm_energy.policy.gnn.published_prices import SLOPE
-from slurm_energy.policy.price_factors import JOB_PRICES, LARGEST
+from slurm_energy.policy.prices import JOB_PRICES, LARGEST
 
 WITH_JOB = ("criticality", "relative_joules")
 """What is known of a job beside its TASK columns: the share of its delay that reaches the end of its task graph, and

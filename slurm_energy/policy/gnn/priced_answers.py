@@ -23,7 +23,6 @@ from slurm_energy.graph.job_features import LIMIT_SHARE, JobWishes, submitted_ve
 from slurm_energy.policy.base import DecisionContext
 from slurm_energy.policy.gnn.published_prices import PublishedPrices
 from slurm_energy.policy.gnn.shown import Shown
-from slurm_energy.policy.mode_weights import BALANCED_PRICES, MODE_PRICES, ModePrices
 from slurm_energy.policy.placement import (
     ClusterView,
     Explanation,
@@ -34,7 +33,14 @@ from slurm_energy.policy.placement import (
     PlacementRule,
     WaitingJob,
 )
-from slurm_energy.policy.price_factors import JOB_PRICES, price_factors, relative_joules
+from slurm_energy.policy.prices import (
+    BALANCED_PRICES,
+    JOB_PRICES,
+    MODE_PRICES,
+    ModePrices,
+    price_factors,
+    relative_joules,
+)
 from slurm_energy.policy.rules.cost_table import CostTable, PlaceCosts, PricedJob, Prices
 from slurm_energy.policy.rules.tables import Prepared
 from slurm_energy.policy.submission.rule_policy import RulePolicy

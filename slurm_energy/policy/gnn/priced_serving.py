@@ -11,11 +11,11 @@ from slurm_energy.domain.job import EnergyMode, JobRequest
 from slurm_energy.graph.cluster_graph import ClusterGraph
 from slurm_energy.graph.job_features import QueueFacts
 from slurm_energy.policy.base import DecisionContext
-from slurm_energy.policy.candidates import catalogue_name
 from slurm_energy.policy.gnn.network import HierarchicalNetwork
 from slurm_energy.policy.gnn.priced_answers import Look, PricedAnswers
 from slurm_energy.policy.gnn.pricing import NetworkPrices
-from slurm_energy.policy.submission.site import busy_watts
+from slurm_energy.policy.site.candidates import catalogue_name
+from slurm_energy.policy.submission.places import busy_watts
 
 _MEAN_OF = 2_000
 """Jobs of which a mean is taken: the work must not grow with the queue."""

@@ -16,14 +16,15 @@ from slurm_energy.domain.job import JobRequest
 from slurm_energy.energy_model.curves import curves_of
 from slurm_energy.energy_model.operating_point import OperatingPoint
 from slurm_energy.graph.options import ClockOption, RunOption
-from slurm_energy.policy.base import Candidate, DecisionContext
-from slurm_energy.policy.comparison import TypeComparison
+from slurm_energy.policy.base import DecisionContext
 from slurm_energy.policy.gnn.shown import Shown
 from slurm_energy.policy.oracle import oracle_clocks
-from slurm_energy.policy.partition_check import landing_on
-from slurm_energy.policy.routing import (
+from slurm_energy.policy.site.comparison import (
+    Candidate,
     Rivals,
+    TypeComparison,
     lacks_runs_at_home,
+    landing_on,
     remaining_slowdown,
     rivals_of,
     slurms_own,

@@ -1,9 +1,12 @@
 """A price on time and a price on devices, the second found by dual ascent on the capacity limit."""
 
-from math import exp
+from collections.abc import Sequence
+from math import exp, inf
 from random import Random
+from typing import Protocol, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from slurm_energy.policy.placement import (
     Capabilities,
@@ -16,15 +19,92 @@ from slurm_energy.policy.placement import (
     PlacementRule,
     WaitingJob,
 )
-from slurm_energy.policy.rules.bounds import Bounds, bounds_of
-from slurm_energy.policy.rules.priced import PricedOptions
-from slurm_energy.policy.rules.sharing import Prices, with_partner
-from slurm_energy.policy.rules.tables import Prepared, active_joules, cost
+from slurm_energy.policy.rules.scored import Ranking, SharingPrices, with_partner
+from slurm_energy.policy.rules.tables import (
+    Bounds,
+    Prepared,
+    active_joules,
+    bounds_of,
+    cheapest_by_speed,
+    cost,
+    slowdowns,
+)
 
 _FARTHEST = 5.0
 """Run times beyond so many times the wanted one count as that: sizes have long tails."""
 _LEAST_WATTS, _MOST_WATTS = 0.01, 1e5
-_STEP = 0.02
+_RETABLE_STEP = 0.02
+
+
+class PricedOptions:
+    """Least score + sum over places of price x device-seconds, all per unit of work.
+
+    Options are flat and pruned: at the same place and count an option that is no faster and no cheaper than another is
+    left out, since it can win at no price from 0 up and under no bound.
+    """
+
+    __slots__ = ("_device_seconds", "_gpus", "_place", "_placements", "_score", "_seconds", "_slowdown", "free")
+
+    def __init__(self, table: OptionTable, score: FloatArray) -> None:
+        """Prepare a table for a score without the prices, [places, counts, clocks]."""
+        where = cheapest_by_speed(table.seconds_per_unit, score)
+        place, count, clock = where
+        gpus = np.asarray(table.gpu_counts)[count]
+        self.free = Ranking(table, score)
+        """The same options while all prices are 0."""
+        self._place = place
+        self._gpus = gpus
+        self._score = score[where]
+        self._seconds = table.seconds_per_unit[where]
+        self._slowdown = slowdowns(table)[where]
+        self._device_seconds = gpus * self._seconds
+        self._placements = [Placement(*row) for row in np.stack([place, gpus, clock], axis=1).tolist()]
+
+    def choose(
+        self, prices: FloatArray, room: Sequence[int], view: ClusterView, bounds: Bounds | None, wake_units: float
+    ) -> Placement | None:
+        """Return the best option with room; arguments and the order in which bounds give way are those of `Ranking`.
+
+        Args:
+            prices: Watts of one device by place, [places].
+            room: By place, the most devices that the job could start with.
+            view: The cluster.
+            bounds: Of the job.
+            wake_units: Work over which the energy of waking nodes is spread; 0 leaves that energy out.
+        """
+        fits = np.asarray(room)[self._place] >= self._gpus
+        if bounds is not None:
+            fits = self._within(fits, bounds)
+        total = np.where(fits, self._score + prices[self._place] * self._device_seconds, inf)
+        if not total.size:
+            return None
+        best = int(total.argmin())
+        if total[best] == inf:
+            return self.free.fastest(room, view)
+        if wake_units > 0.0:
+            best = self._with_waking(total, best, view, wake_units)
+        return self._placements[best]
+
+    def _within(self, fits: NDArray[np.bool_], bounds: Bounds) -> NDArray[np.bool_]:
+        fits = fits & (self._slowdown <= bounds.slowdown)
+        in_time = fits & (self._seconds <= bounds.deadline_seconds_per_unit)
+        if not in_time.any():
+            in_time = fits & (self._seconds <= bounds.limit_seconds_per_unit)
+        return in_time
+
+    def _with_waking(self, total: FloatArray, best: int, view: ClusterView, units: float) -> int:
+        """Return the best option when waking counts; the view is asked only for options that come first."""
+        charged: set[tuple[int, int]] = set()
+        while True:
+            place, gpus = self._placements[best][:2]
+            if (place, gpus) in charged:
+                return best
+            joules = view.wakeup_joules(place, gpus)
+            if joules <= 0.0:
+                return best
+            charged.add((place, gpus))
+            total[(self._place == place) & (self._gpus == gpus)] += joules / units
+            best = int(total.argmin())
 
 
 class AdaptivePriceRule(PlacementRule):
@@ -114,7 +194,7 @@ class AdaptivePriceRule(PlacementRule):
             return
         error = min(job.run_seconds / self._run_seconds, _FARTHEST) - 1.0
         self._watts = min(max(self._watts * exp(self._time_step * error), _LEAST_WATTS), _MOST_WATTS)
-        if abs(self._watts / self._prepared_watts - 1.0) > _STEP:
+        if abs(self._watts / self._prepared_watts - 1.0) > _RETABLE_STEP:
             self._prepared_watts = self._watts
             self._options.forget()
 
@@ -138,7 +218,7 @@ class AdaptivePriceRule(PlacementRule):
             own = options.free.choose(room, view, bounds, wake_units)
         if not self._share:
             return own
-        return with_partner(job, view, own, Prices(self._watts, self._prices.tolist()), bounds)
+        return with_partner(job, view, own, SharingPrices(self._watts, self._prices.tolist()), bounds)
 
     def bounds(self, job: WaitingJob, now_seconds: float) -> Bounds | None:
         """Return what the job's bounds leave if it starts now."""
@@ -151,3 +231,26 @@ class AdaptivePriceRule(PlacementRule):
     def priced_options(self, table: OptionTable) -> PricedOptions:
         """Return a table's options by what they cost while devices are free."""
         return PricedOptions(table, active_joules(table) + cost(table, self._prepared_watts))
+
+
+class _KnownJob(Protocol):
+    true_units: float
+
+
+class ClairvoyantRule(AdaptivePriceRule):
+    """`adaptive-price` with true work in place of estimates, and so without a margin on time limits and deadlines.
+
+    It knows nothing of the future: not which jobs will come, nor what will fail. Outside the twin, where no job tells
+    its true work, it takes the estimate.
+    """
+
+    name = "clairvoyant"
+
+    def bounds(self, job: WaitingJob, now_seconds: float) -> Bounds | None:
+        """Return the bounds for the true work, with no more margin than rounding needs."""
+        return bounds_of(job, now_seconds, units=self.units(job), margin=1e-6)
+
+    def units(self, job: WaitingJob) -> float:
+        """Return the true work."""
+        known = cast(_KnownJob, job)
+        return known.true_units if hasattr(job, "true_units") else job.estimated_units

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
 from math import inf, isfinite
 from random import Random
 from typing import NamedTuple
@@ -18,9 +19,11 @@ from slurm_energy.policy.placement import (
     PlacementRule,
     WaitingJob,
 )
-from slurm_energy.policy.rules.clocks import ClockChoice
 from slurm_energy.policy.rules.settings import CAP_INTERVAL_SECONDS, CAP_MARGIN
-from slurm_energy.policy.rules.tables import Prepared, active_joules
+from slurm_energy.policy.rules.tables import ClockChoice, Prepared, active_joules
+
+_Step = tuple[float, int, int]
+"""Order, index of the job, clock it would go to."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -240,3 +243,107 @@ class CapRule(PlacementRule):
         """Forget that a job found no power once there is enough for all who wait at their highest clocks."""
         if self._wanted is not None and self._wanted.highest_watts * view.num_waiting <= spare_watts:
             self._wanted = None
+
+
+class CapGreedyRule(CapRule):
+    """Step by step, lowers the clock that saves the most watts per unit of speed lost; raises in the reverse order.
+
+    Speed is that relative to the default clock, times devices, so that jobs of different kinds compare. The published
+    rule took the least watts per speed first, which is backwards.
+    """
+
+    name = "cap-greedy"
+
+    def lower(self, jobs: list[CappedJob], over_watts: float) -> None:
+        """Take steps down, the best first, until enough is saved."""
+        steps = [step for index, job in enumerate(jobs) if (step := _down(index, job)) is not None]
+        heapify(steps)
+        while steps and over_watts > 0.0:
+            _, index, clock = heappop(steps)
+            job = jobs[index]
+            over_watts -= job.saved_watts(clock)
+            job.clock = clock
+            following = _down(index, job)
+            if following is not None:
+                heappush(steps, following)
+
+    def raise_clocks(self, jobs: list[CappedJob], spare_watts: float) -> None:
+        """Take steps up, the most speed per watt first, as long as each fits."""
+        steps = [step for index, job in enumerate(jobs) if (step := _up(index, job)) is not None]
+        heapify(steps)
+        while steps:
+            _, index, clock = heappop(steps)
+            job = jobs[index]
+            added = -job.saved_watts(clock)
+            if added > spare_watts:
+                continue
+            spare_watts -= added
+            job.clock = clock
+            following = _up(index, job)
+            if following is not None:
+                heappush(steps, following)
+
+
+def _down(index: int, job: CappedJob) -> _Step | None:
+    """Return the step to the next lower clock that draws less, None when there is none."""
+    watts, speed = job.ladder.watts, job.ladder.speed
+    for clock in range(job.clock - 1, job.lowest - 1, -1):
+        saved = watts[job.clock] - watts[clock]
+        if saved > 0.0:
+            lost = speed[job.clock] - speed[clock]
+            return (-saved / lost if lost > 0.0 else -inf, index, clock)
+    return None
+
+
+def _up(index: int, job: CappedJob) -> _Step | None:
+    """Return the step to the next higher clock that is faster, None when there is none."""
+    watts, speed = job.ladder.watts, job.ladder.speed
+    for clock in range(job.clock + 1, job.ladder.highest + 1):
+        gained = speed[clock] - speed[job.clock]
+        if gained > 0.0:
+            return ((watts[clock] - watts[job.clock]) / gained, index, clock)
+    return None
+
+
+class CapUniformRule(CapRule):
+    """All jobs run at the highest clock up to one relative clock, the highest at which the budget is kept.
+
+    The published rule estimated savings with each job's own clock and so never saw any; this one looks them up.
+    """
+
+    name = "cap-uniform"
+
+    def lower(self, jobs: list[CappedJob], over_watts: float) -> None:
+        """Lower the common bound until enough is saved."""
+        self._cap = _highest_cap(jobs, -over_watts, lift_only=False)
+        for job in jobs:
+            job.clock = _target(job, self._cap, lift_only=False)
+
+    def raise_clocks(self, jobs: list[CappedJob], spare_watts: float) -> None:
+        """Raise the common bound as far as there is room; no job is lowered for another."""
+        if all(job.clock == job.ladder.highest for job in jobs):
+            self._cap = inf
+            return
+        cap = _highest_cap(jobs, spare_watts, lift_only=True)
+        self._cap = max(self._cap, cap)
+        for job in jobs:
+            job.clock = _target(job, cap, lift_only=True)
+
+
+def _highest_cap(jobs: Sequence[CappedJob], spare_watts: float, *, lift_only: bool) -> float:
+    """Return the highest relative clock that adds no more than so many watts, the lowest of all when none does."""
+    caps = sorted({clock for job in jobs for clock in job.ladder.relative_clocks})
+    low, high = 0, len(caps)
+    while high - low > 1:
+        middle = (low + high) // 2
+        added = -sum(job.saved_watts(_target(job, caps[middle], lift_only=lift_only)) for job in jobs)
+        if added <= spare_watts:
+            low = middle
+        else:
+            high = middle
+    return caps[low] if low < len(caps) - 1 else inf  # also for no jobs at all
+
+
+def _target(job: CappedJob, cap: float, *, lift_only: bool) -> int:
+    clock = job.ladder.highest_under(cap, job.lowest)
+    return max(clock, job.clock) if lift_only else clock

@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slurm_energy.policy.placement import ClusterView, FloatArray, OptionTable, PlaceCost, PlaceInfo, Placement
-from slurm_energy.policy.rules.bounds import TIME_MARGIN, Bounds
-from slurm_energy.policy.rules.tables import active_joules, cheapest_by_speed, slowdowns
+from slurm_energy.policy.rules.tables import TIME_MARGIN, Bounds, active_joules, cheapest_by_speed, slowdowns
 
 
 class PlaceCosts(NamedTuple):

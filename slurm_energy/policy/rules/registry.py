@@ -11,12 +11,13 @@ from slurm_energy.policy.rules.settings import (
     CAP_INTERVAL_SECONDS,
     CAP_MARGIN,
     HIGHEST,
+    TOTAL_COST,
     Setting,
     checked_number,
     read_settings,
     split_text,
+    total_cost_settings,
 )
-from slurm_energy.policy.rules.total_cost_settings import TOTAL_COST, total_cost_settings
 
 _LOWEST_CLOCK, _HIGHEST_CLOCK = 0.01, HIGHEST
 
@@ -142,55 +143,55 @@ _ENTRIES = (
     RuleEntry(
         name="fixed-clock",
         summary="slurm-default with one clock for each device type, such as a sweep's result",
-        build=lambda values, clocks: _made("fixed_clock", "FixedClockRule", clocks, other=values["other"]),
+        build=lambda values, clocks: _made("slurm_order", "FixedClockRule", clocks, other=values["other"]),
         settings=(_clock("other", HIGHEST, "relative clock of the device types that are not named"),),
         clock_keys="a device type",
     ),
     RuleEntry(
         name="fixed-dvfs",
         summary="slurm-default with one relative clock everywhere",
-        build=lambda values, _: _made("fixed_clock", "FixedDvfsRule", f=values["f"]),
+        build=lambda values, _: _made("slurm_order", "FixedDvfsRule", f=values["f"]),
         settings=(_clock("f", 0.8, "relative clock"),),
     ),
     RuleEntry(
         name="job-table",
         summary="slurm-default with the best clock of each account and job name, given or learned from ended jobs",
-        build=lambda values, clocks: _made("job_table", "JobTableRule", _by_job(clocks), f=values["f"]),
+        build=lambda values, clocks: _made("slurm_order", "JobTableRule", _by_job(clocks), f=values["f"]),
         settings=(_clock("f", HIGHEST, "relative clock to fall back on and to start from"),),
         clock_keys="ACCOUNT/NAME",
     ),
     RuleEntry(
         name="dp",
         summary="published default: blind uniform routing, most devices that fit, clock 0.6",
-        build=lambda values, _: _made("dp", "DpRule", clock=values["clock"]),
+        build=lambda values, _: _made("published", "DpRule", clock=values["clock"]),
         settings=(_clock("clock", 0.6, "relative clock"),),
     ),
     RuleEntry(
         name="dp-full",
         summary="the same at the highest clock",
-        build=lambda *_: _made("dp", "DpFullRule"),
+        build=lambda *_: _made("published", "DpFullRule"),
     ),
     RuleEntry(
         name="ucb1",
         summary="published bandit: blind uniform routing, most devices that fit, clock by UCB1",
-        build=lambda *_: _made("ucb1", "Ucb1Rule"),
+        build=lambda *_: _made("published", "Ucb1Rule"),
     ),
     RuleEntry(
         name="jointnf",
         summary="published joint choice: blind uniform routing, count and clock of the least energy",
-        build=lambda *_: _made("jointnf", "JointNfRule"),
+        build=lambda *_: _made("published", "JointNfRule"),
     ),
     RuleEntry(
         name="greedy",
         summary="cheapest place with room, fewest devices, energy-optimal clock",
-        build=lambda values, _: _made("greedy", "GreedyRule", wake=bool(values["wake"])),
+        build=lambda values, _: _made("scored", "GreedyRule", wake=bool(values["wake"])),
         settings=(_WAKE,),
     ),
     RuleEntry(
         name="price",
         summary="least n T (P - free) + V T: a price on time",
         build=lambda values, _: _made(
-            "price", "PriceRule", v=values["V"], wake=bool(values["wake"]), share=bool(values["share"])
+            "scored", "PriceRule", v=values["V"], wake=bool(values["wake"]), share=bool(values["share"])
         ),
         settings=(_V, _WAKE, _SHARE),
     ),
@@ -209,18 +210,18 @@ _ENTRIES = (
     RuleEntry(
         name="masked-random",
         summary="random place with room, random count, energy-optimal clock",
-        build=lambda *_: _made("masked", "MaskedRandomRule"),
+        build=lambda *_: _made("published", "MaskedRandomRule"),
     ),
     RuleEntry(
         name="jointnf-mask",
         summary="random place with room, fewest devices, energy-optimal clock",
-        build=lambda *_: _made("masked", "JointNfMaskRule"),
+        build=lambda *_: _made("published", "JointNfMaskRule"),
     ),
     RuleEntry(
         name="cap-uniform",
         summary="slurm-default under a power budget, kept by one bound on every job's clock",
         build=lambda values, _: _made(
-            "cap_uniform", "CapUniformRule", interval_seconds=values["interval"], margin=values["margin"]
+            "cap", "CapUniformRule", interval_seconds=values["interval"], margin=values["margin"]
         ),
         settings=_CAP,
     ),
@@ -228,14 +229,14 @@ _ENTRIES = (
         name="cap-greedy",
         summary="the same, lowering first what saves the most watts per unit of speed lost",
         build=lambda values, _: _made(
-            "cap_greedy", "CapGreedyRule", interval_seconds=values["interval"], margin=values["margin"]
+            "cap", "CapGreedyRule", interval_seconds=values["interval"], margin=values["margin"]
         ),
         settings=_CAP,
     ),
     RuleEntry(
         name="edp",
         summary="least energy x delay",
-        build=lambda values, _: _made("edp", "EdpRule", exponent=values["exponent"], wake=bool(values["wake"])),
+        build=lambda values, _: _made("scored", "EdpRule", exponent=values["exponent"], wake=bool(values["wake"])),
         settings=(
             Setting(name="exponent", default=1.0, low=0.0, high=10.0, meaning="power of the delay; 2 is ED2P"),
             _WAKE,
@@ -244,7 +245,7 @@ _ENTRIES = (
     RuleEntry(
         name="clairvoyant",
         summary="adaptive-price that knows the true work of every job",
-        build=lambda values, _: _made("clairvoyant", "ClairvoyantRule", **_adaptive_values(values)),
+        build=lambda values, _: _made("adaptive_price", "ClairvoyantRule", **_adaptive_values(values)),
         settings=_ADAPTIVE,
         needs=frozenset({Capability.TRUE_WORK}),
     ),

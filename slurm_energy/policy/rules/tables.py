@@ -1,18 +1,20 @@
-"""What rules work out of an option table once, and keep while the view hands out the same table."""
+"""What rules work out of an option table: prepared once, the job's bounds in it, and clocks within them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import inf
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from slurm_energy.policy.placement import FloatArray, OptionTable
+from slurm_energy.policy.placement import FloatArray, OptionTable, WaitingJob
 
 _MOST_TABLES = 512
 """Tables kept prepared at once: more than a world has kinds and counts, unless its conditions keep changing."""
-
 T = TypeVar("T")
+TIME_MARGIN = 0.05
+"""Share of a time limit, or of the time left before a deadline, that stays free after the estimated end."""
+_ROUNDING = 1.0 + 1e-9
 
 
 class Prepared(Generic[T]):
@@ -85,3 +87,97 @@ def cheapest_by_speed(
                     kept.append((place, count, clock))
     found = np.asarray(kept, dtype=np.intp).reshape(-1, 3)
     return found[:, 0], found[:, 1], found[:, 2]
+
+
+class Bounds(NamedTuple):
+    """Most that an option may take."""
+
+    slowdown: float
+    """Seconds per unit over those at the default clock of the same place and count."""
+    limit_seconds_per_unit: float
+    """Under the time limit."""
+    deadline_seconds_per_unit: float
+    """Under time limit and deadline."""
+
+
+def bounds_of(
+    job: WaitingJob, now_seconds: float, *, units: float | None = None, margin: float = TIME_MARGIN
+) -> Bounds | None:
+    """Return the bounds of a job that would start now, None when nothing binds it.
+
+    Args:
+        job: The job.
+        now_seconds: Time of the start.
+        units: Its amount of work; None takes the estimate.
+        margin: Share of the time that stays free.
+    """
+    if job.max_slowdown == inf and job.time_limit_seconds == inf and job.deadline_seconds == inf:
+        return None
+    slowdown = (1.0 + job.max_slowdown) * _ROUNDING
+    work = job.estimated_units if units is None else units
+    if work <= 0.0:
+        return Bounds(slowdown, inf, inf)
+    share = (1.0 - margin) / work
+    limit = job.time_limit_seconds * share
+    return Bounds(slowdown, limit, min(limit, max(0.0, job.deadline_seconds - now_seconds) * share))
+
+
+def nearest_clock(relative_clocks: Sequence[float], wanted: float) -> int:
+    """Return the index of the clock nearest to a relative clock, the higher of two that are equally near."""
+    return min(range(len(relative_clocks)), key=lambda index: (abs(relative_clocks[index] - wanted), -index))
+
+
+class ClockChoice:
+    """Clocks of one table by place and count, for jobs with and without bounds."""
+
+    __slots__ = ("_best", "_last", "_seconds", "counts")
+
+    def __init__(self, table: OptionTable, score: FloatArray | None = None) -> None:
+        """Prepare a table.
+
+        Args:
+            table: The options.
+            score: What `best` makes small, [places, counts, clocks]; None for joules per unit.
+        """
+        wanted = table.joules_per_unit if score is None else score
+        self.counts = table.gpu_counts
+        self._seconds: list[list[list[float]]] = table.seconds_per_unit.tolist()
+        self._last: list[list[int]] = last_clocks(table).tolist()
+        order = np.argsort(wanted, axis=2, kind="stable")
+        self._best: list[list[list[int]]] = order.tolist()
+
+    def runs(self, place: int, count: int) -> bool:
+        """Return whether the job can run there with the count of that index."""
+        return self._seconds[place][count][self._last[place][count]] < inf
+
+    def default(self, place: int, count: int) -> int:
+        """Return the place's default clock."""
+        return self._last[place][count]
+
+    def best(self, place: int, count: int, job: WaitingJob, now_seconds: float) -> int:
+        """Return the clock of the least score within the job's bounds, the default clock when none is."""
+        order = self._best[place][count]
+        bounds = bounds_of(job, now_seconds)
+        if bounds is None:
+            return order[0]
+        ceiling = self._ceiling(place, count, job, now_seconds)
+        seconds = self._seconds[place][count]
+        return next((clock for clock in order if seconds[clock] <= ceiling), self._last[place][count])
+
+    def at_least(self, wanted: int, place: int, count: int, job: WaitingJob, now_seconds: float) -> int:
+        """Return the wanted clock, or the lowest above it within the job's bounds."""
+        last = self._last[place][count]
+        ceiling = self._ceiling(place, count, job, now_seconds)
+        seconds = self._seconds[place][count]
+        return next((clock for clock in range(wanted, last) if seconds[clock] <= ceiling), last)
+
+    def _ceiling(self, place: int, count: int, job: WaitingJob, now_seconds: float) -> float:
+        """Return the most seconds per unit that the bounds allow; a deadline that cannot be met binds no more."""
+        bounds = bounds_of(job, now_seconds)
+        if bounds is None:
+            return inf
+        default = self._seconds[place][count][self._last[place][count]]
+        in_time = bounds.deadline_seconds_per_unit
+        if default > in_time:
+            in_time = bounds.limit_seconds_per_unit
+        return min(default * bounds.slowdown, in_time)

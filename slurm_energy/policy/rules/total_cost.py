@@ -1,6 +1,8 @@
 """The option of the least total cost: devices, hosts, waking nodes, time, slowdown and scarcity, each at a price."""
 
 from collections.abc import Mapping
+from dataclasses import replace
+from heapq import heappop, heappush
 from math import inf
 from random import Random
 
@@ -17,18 +19,87 @@ from slurm_energy.policy.placement import (
     Postponement,
     WaitingJob,
 )
-from slurm_energy.policy.rules.bounds import TIME_MARGIN, bounds_of
-from slurm_energy.policy.rules.budget import BudgetKeeper, PowerPrice
+from slurm_energy.policy.rules.cap import CapGreedyRule
 from slurm_energy.policy.rules.corrections import Corrections
 from slurm_energy.policy.rules.cost_table import CostTable, PlaceCosts, PricedJob, Prices
-from slurm_energy.policy.rules.latest_end import LatestEnd
 from slurm_energy.policy.rules.packing import MOST_WAIT_SECONDS, PackingPrices, Stay, best_slot
-from slurm_energy.policy.rules.place_prices import PlacePrices
-from slurm_energy.policy.rules.scarcity import Scarcity, TypeScarcity
-from slurm_energy.policy.rules.tables import Prepared
-from slurm_energy.policy.rules.total_cost_settings import TotalCostSettings
+from slurm_energy.policy.rules.scarcity import PlacePrices, Scarcity, TypeScarcity
+from slurm_energy.policy.rules.settings import TotalCostSettings
+from slurm_energy.policy.rules.tables import TIME_MARGIN, Prepared, bounds_of
 
 _CONTROL_SECONDS = 20.0
+_USAGE = 0.95
+"""Share of the budget above which joules get a price."""
+_POWER_STEP, _POWER_CEILING = 0.2, 3.0
+"""Of the price, at one arrival and a usage 1 above that; and the most that it may reach."""
+
+
+class PowerPrice:
+    """The dual variable of the power budget: what a joule costs on top while power is what everybody waits for."""
+
+    def __init__(self) -> None:
+        self.price = 0.0
+
+    def move(self, view: ClusterView) -> None:
+        """Move the price at an arrival; jobs that wait although devices are free wait for power."""
+        if view.power_budget_watts == inf or view.power_budget_watts <= 0.0:
+            self.price = 0.0
+            return
+        usage = (view.power_watts + view.coming_watts) / view.power_budget_watts
+        if view.num_waiting and any(view.free_gpus):
+            usage = max(usage, 1.0)
+        self.price = min(_POWER_CEILING, max(0.0, self.price + _POWER_STEP * (usage - _USAGE)))
+
+
+class BudgetKeeper(CapGreedyRule):
+    """Lowers running jobs while the budget is exceeded, the most watts per speed first, and back to their own clocks.
+
+    Beyond `cap-greedy`, which wants every job at its highest clock, no clock is raised above the one at which the
+    job was started.
+    """
+
+    def spare_watts(self, view: ClusterView) -> float:
+        """Return what a start may add; infinite while nothing runs, for a budget below one job cannot be kept."""
+        if not self._is_busy(view):
+            return inf
+        return view.power_budget_watts - view.power_watts - view.coming_watts
+
+    def watch(self, job: WaitingJob, placement: Placement, view: ClusterView) -> None:
+        """Take in a start; one that shares a GPU keeps its neighbour's clock and is left alone."""
+        if placement.partner is not None:
+            return
+        ladders = self._ladders.of(view.options(job))
+        count = ladders.choice.counts.index(placement.gpus)
+        lowest = ladders.choice.at_least(0, placement.place, count, job, view.now_seconds)
+        ladder = ladders.of(placement.place, count, view.places[placement.place].relative_clocks)
+        highest = ladder.highest if placement.clock == -1 else min(placement.clock, ladder.highest)
+        self._started[job.job_id] = (replace(ladder, highest=highest), min(lowest, highest))
+
+
+class LatestEnd:
+    """Expected ends of running jobs, the last one first; each start and end costs the logarithm of their number."""
+
+    def __init__(self) -> None:
+        self._expected: dict[int, float] = {}
+        self._last_first: list[tuple[float, int]] = []
+
+    def started(self, job_id: int, end_seconds: float) -> None:
+        """Take in a start, or another one of a job that was requeued; an end that never comes says nothing."""
+        self._expected.pop(job_id, None)
+        if end_seconds < inf:
+            self._expected[job_id] = end_seconds
+            heappush(self._last_first, (-end_seconds, job_id))
+
+    def ended(self, job_id: int) -> None:
+        """Take in that a job is over, whenever it was expected to be."""
+        self._expected.pop(job_id, None)
+
+    def seconds_left(self, now_seconds: float) -> float:
+        """Return how long from now until the last of them is expected to end; 0 where none is expected to run on."""
+        heap, expected = self._last_first, self._expected
+        while heap and expected.get(heap[0][1]) != -heap[0][0]:
+            heappop(heap)
+        return max(0.0, -heap[0][0] - now_seconds) if heap else 0.0
 
 
 class TotalCostRule(PlacementRule):

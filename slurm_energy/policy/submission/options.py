@@ -16,8 +16,8 @@ from slurm_energy.domain.ids import GpuTypeName, PartitionName
 from slurm_energy.domain.job import JobRequest
 from slurm_energy.energy_model.curves import curves_of
 from slurm_energy.energy_model.operating_point import ClockTable
-from slurm_energy.policy.base import Candidate, DecisionContext
-from slurm_energy.policy.routing import Rivals, remaining_slowdown, rivals_of, slurms_own, with_room
+from slurm_energy.policy.base import DecisionContext
+from slurm_energy.policy.site.comparison import Candidate, Rivals, remaining_slowdown, rivals_of, slurms_own, with_room
 
 NOMINAL_WATTS = 300.0
 NOMINAL_SECONDS = 3600.0

@@ -15,14 +15,19 @@ from slurm_energy.domain.decision import AnswerDetails, ClockChoice, OptionCost,
 from slurm_energy.domain.ids import GpuTypeName, PartitionName
 from slurm_energy.domain.job import JobRequest
 from slurm_energy.energy_model.operating_point import OperatingPoint
-from slurm_energy.policy.base import Candidate, DecisionContext
-from slurm_energy.policy.baselines import clock_choice
+from slurm_energy.policy.base import DecisionContext
 from slurm_energy.policy.oracle import trial_note
-from slurm_energy.policy.partition_check import landing_on
 from slurm_energy.policy.placement import Placement, PlacementRule
-from slurm_energy.policy.routing import lacks_runs_at_home, slurms_own, with_room
+from slurm_energy.policy.site.comparison import (
+    Candidate,
+    clock_choice,
+    lacks_runs_at_home,
+    landing_on,
+    slurms_own,
+    with_room,
+)
 from slurm_energy.policy.submission.options import JobOptions, landing_options, routing_options
-from slurm_energy.policy.submission.site import SitePlaces, point_at, site_of
+from slurm_energy.policy.submission.places import SitePlaces, point_at, site_of
 from slurm_energy.policy.submission.view import SnapshotView, SubmittedJob
 
 _SEED = 0

@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 
 from slurm_energy.errors import ValueRangeError
 from slurm_energy.policy.placement import FloatArray, OptionTable, Placement
-from slurm_energy.policy.rules.bounds import TIME_MARGIN
-from slurm_energy.policy.rules.tables import Prepared, last_clocks
+from slurm_energy.policy.rules.tables import TIME_MARGIN, Prepared, last_clocks
 from slurm_energy.twin.engine.job import Job
 from slurm_energy.twin.engine.places import Place
 from slurm_energy.twin.view import TwinView

@@ -9,7 +9,8 @@ from slurm_energy.domain.cluster import ClusterSnapshot, NodeGpus, NodeState, Pa
 from slurm_energy.domain.decision import ClockChoice, PolicyAnswer, Reason
 from slurm_energy.domain.ids import ClusterName, GpuTypeName, NodeName, PartitionName
 from slurm_energy.domain.job import GpuDemand, JobRequest
-from slurm_energy.policy.base import Candidate, DecisionContext
+from slurm_energy.policy.base import DecisionContext
+from slurm_energy.policy.site.comparison import Candidate
 
 NOW = 1_800_000_000.0
 A40 = GpuTypeName("a40")

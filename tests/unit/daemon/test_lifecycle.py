@@ -10,8 +10,8 @@ from slurm_energy.config import Config, DaemonConfig, PolicyConfig
 from slurm_energy.daemon.lifecycle import EnergyDaemon, lock_state_directory, notify_systemd
 from slurm_energy.daemon.policy.remote import RemotePolicy
 from slurm_energy.errors import ConfigError, DaemonUnavailable
+from slurm_energy.policy.automatic import shipped_folder
 from slurm_energy.policy.checkpoint_files import WEIGHTS_FILE
-from slurm_energy.policy.shipped import shipped_folder
 
 
 def config(directory: Path) -> Config:

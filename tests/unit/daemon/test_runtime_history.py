@@ -10,7 +10,7 @@ from slurm_energy.domain.work import WorkEstimate
 from slurm_energy.energy_model.catalog import CATALOGUE_LIMITS
 from slurm_energy.energy_model.relative_speed import relative_cost
 from slurm_energy.estimation.job_history import CompareTypes, runtime_estimate, runtime_estimates
-from slurm_energy.policy.comparison import MAX_LOG_STD, TypeComparison
+from slurm_energy.policy.site.comparison import MAX_LOG_STD, TypeComparison
 from slurm_energy.store.past_runs import RuntimeSample
 
 A100, A40 = GpuTypeName("a100-sxm4-80gb"), GpuTypeName("a40")

@@ -11,8 +11,8 @@ from slurm_energy.lab.host import Host
 from slurm_energy.lab.layout import Layout
 from slurm_energy.lab.simgpu.specs import standard_gpus
 from slurm_energy.lab.spec import LabSpec, PartitionSpec
-from slurm_energy.policy.candidates import catalogue_name
-from slurm_energy.policy.site_limits import site_board_limits
+from slurm_energy.policy.site.candidates import catalogue_name
+from slurm_energy.policy.site.settings import site_board_limits
 
 LAYOUT = Layout(Path("/tmp/lab-of-test"))
 SPEC = LabSpec(partitions=(PartitionSpec(name="a100", nodes=2, gpus_per_node=4),))

@@ -27,7 +27,7 @@ from slurm_energy.learning.training_state import on_host
 from slurm_energy.policy.gnn.configuration import NetworkConfig, Policy
 from slurm_energy.policy.gnn.network import HierarchicalNetwork, create_network
 from slurm_energy.policy.gnn.price_head import PRICED_JOB
-from slurm_energy.policy.price_factors import JOB_PRICES
+from slurm_energy.policy.prices import JOB_PRICES
 
 CPU = torch.device("cpu")
 _SMALL = NetworkConfig(hidden=12, heads=3, quantiles=4, device_layers=1, task_layers=1, top_layers=1)

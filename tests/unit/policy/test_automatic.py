@@ -13,11 +13,10 @@ from slurm_energy.daemon.app import main as daemon_main
 from slurm_energy.daemon.decide import create_decider
 from slurm_energy.daemon.policy.remote import RemotePolicy
 from slurm_energy.policy import automatic
-from slurm_energy.policy.automatic import AUTOMATIC, chosen_policy
+from slurm_energy.policy.automatic import AUTOMATIC, SHIPPED, checkpoint_folder, chosen_policy, shipped_folder
 from slurm_energy.policy.checkpoint_files import WEIGHTS_FILE
 from slurm_energy.policy.registry import create_policy
-from slurm_energy.policy.shipped import SHIPPED, checkpoint_folder, shipped_folder
-from slurm_energy.policy.site_check import site_faults, site_notes
+from slurm_energy.policy.site.check import site_faults, site_notes
 
 
 def with_policy(**policy: Any) -> Config:

@@ -22,7 +22,7 @@ from slurm_energy.policy.checkpoint_files import (
 )
 from slurm_energy.policy.gnn.configuration import NetworkConfig
 from slurm_energy.policy.registry import LEARNED, baseline_of, create_policy, known_policy_names, policy_names
-from slurm_energy.policy.site_check import check_site, site_faults
+from slurm_energy.policy.site.check import check_site, site_faults
 
 WEIGHTS = safetensors_file({"weight": [1.0, 2.0], "bias": [0.5]})
 

@@ -29,14 +29,13 @@ from slurm_energy.domain.job import JobRequest
 from slurm_energy.domain.work import WorkEstimate
 from slurm_energy.energy_model.catalog import BoardLimits
 from slurm_energy.energy_model.relative_speed import relative_cost
-from slurm_energy.policy.base import Candidate, DecisionContext, Policy
+from slurm_energy.policy.base import DecisionContext, Policy
 from slurm_energy.policy.baselines import FixedClockPolicy
-from slurm_energy.policy.candidates import JobOnCluster
-from slurm_energy.policy.comparison import MAX_LOG_STD, TypeComparison
 from slurm_energy.policy.guard import Guard
+from slurm_energy.policy.guard.clocks import slowdown_room
 from slurm_energy.policy.oracle import OraclePolicy
-from slurm_energy.policy.routing import rivals_of
-from slurm_energy.policy.time_room import slowdown_room
+from slurm_energy.policy.site.candidates import JobOnCluster
+from slurm_energy.policy.site.comparison import MAX_LOG_STD, Candidate, TypeComparison, rivals_of
 
 LIMITS = BoardLimits(site_watts={GpuTypeName(name): watts for name, watts in MEASURED_BOARDS.items()})
 LIGHT = make_work({A100: (100.0, 120.0), A40: (103.0, 80.0), V100: (300.0, 60.0)}, doubt=0.01)

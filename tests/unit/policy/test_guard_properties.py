@@ -28,10 +28,10 @@ from slurm_energy.energy_model.catalog import CATALOG, gpu_type_from_slurm_type
 from slurm_energy.energy_model.curves import curves_of
 from slurm_energy.policy.base import DecisionContext, Policy
 from slurm_energy.policy.baselines import FixedClockPolicy
-from slurm_energy.policy.candidates import JobOnCluster, has_idle_room, refusal
 from slurm_energy.policy.guard import Guard, decision_entry, job_max_slowdown
 from slurm_energy.policy.oracle import OraclePolicy
-from slurm_energy.policy.site_limits import site_board_limits
+from slurm_energy.policy.site.candidates import JobOnCluster, has_idle_room, refusal
+from slurm_energy.policy.site.settings import site_board_limits
 
 NAMES = ("p0", "p1", "p2", "p3")
 SLURM_TYPES = ("a100", "a100", "a40", "a40", "v100", "v100", "h100", "mi300x", None)

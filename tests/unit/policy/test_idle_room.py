@@ -5,7 +5,7 @@ from policy_factory import make_job, make_node, make_partition, make_snapshot, m
 
 from slurm_energy.domain.cluster import NodeGpus, NodeState
 from slurm_energy.domain.job import GpuDemand, JobRequest
-from slurm_energy.policy.candidates import JobOnCluster, has_idle_room
+from slurm_energy.policy.site.candidates import JobOnCluster, has_idle_room
 
 PARTITION = make_partition("a100")
 

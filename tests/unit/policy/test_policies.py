@@ -6,11 +6,12 @@ from slurm_energy.domain.decision import PolicyAnswer, Reason
 from slurm_energy.domain.ids import GpuTypeName
 from slurm_energy.energy_model.catalog import BoardLimits
 from slurm_energy.errors import PolicyError
-from slurm_energy.policy.base import Candidate, DecisionContext
+from slurm_energy.policy.base import DecisionContext
 from slurm_energy.policy.baselines import FixedClockPolicy, SlurmDefaultPolicy
 from slurm_energy.policy.oracle import OraclePolicy
 from slurm_energy.policy.registry import create_policy, policy_names
 from slurm_energy.policy.rules.registry import rule_names
+from slurm_energy.policy.site.comparison import Candidate
 
 
 def make_candidate(name: str, *gpu_types: GpuTypeName, room: bool = True) -> Candidate:

@@ -15,7 +15,7 @@ from slurm_energy.policy.guard import Guard
 from slurm_energy.policy.placement import ClusterView, Placement, PlacementRule, Postponement, WaitingJob
 from slurm_energy.policy.registry import create_policy, masked_parts, policy_fault, policy_names
 from slurm_energy.policy.rules.registry import rule_names
-from slurm_energy.policy.site_check import site_faults, site_notes
+from slurm_energy.policy.site.check import site_faults, site_notes
 from slurm_energy.policy.submission.rule_policy import RulePolicy
 from slurm_energy.policy.submission.view import SubmittedJob
 from slurm_energy.twin.engine.job import Job, Workload

@@ -9,7 +9,7 @@ from slurm_energy.energy_model.catalog import CATALOG
 from slurm_energy.errors import ConfigError
 from slurm_energy.node.clock_plan import site_clock_mhz
 from slurm_energy.policy.registry import create_policy, known_policy_names
-from slurm_energy.policy.site_check import check_site, site_faults, site_notes
+from slurm_energy.policy.site.check import check_site, site_faults, site_notes
 
 
 def with_node(config: Config | None = None, **changes: Any) -> Config:

@@ -5,7 +5,7 @@ from slurm_energy.domain.ids import GpuTypeName
 from slurm_energy.errors import ConfigError
 from slurm_energy.policy.guard import Guard
 from slurm_energy.policy.registry import create_policy
-from slurm_energy.policy.site_limits import site_board_limits
+from slurm_energy.policy.site.settings import site_board_limits
 
 
 def test_type_that_the_site_does_not_name_has_the_catalogues_limit() -> None:

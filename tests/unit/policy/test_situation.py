@@ -4,8 +4,8 @@ import pytest
 from policy_factory import make_config, make_job, make_node, make_partition, make_snapshot
 
 from slurm_energy.domain.cluster import PartitionState
-from slurm_energy.policy.candidates import JobOnCluster
-from slurm_energy.policy.situation import situation_of
+from slurm_energy.policy.site.candidates import JobOnCluster
+from slurm_energy.policy.site.case import situation_of
 
 MANY = 300
 

@@ -18,17 +18,17 @@ from slurm_energy.config import Config, PolicyConfig, RoutingConfig
 from slurm_energy.daemon.decide import Decider, JobHistory, KnownUser, Picture
 from slurm_energy.domain.cluster import ClusterSnapshot
 from slurm_energy.domain.ids import DecisionId, PartitionName
-from slurm_energy.policy.candidates import JobOnCluster, asked_partitions, has_idle_room
 from slurm_energy.policy.guard import Guard
 from slurm_energy.policy.placement import AT_SUBMISSION, ClusterView, OptionTable, PlacementRule, WaitingJob
 from slurm_energy.policy.registry import create_policy, policy_names
 from slurm_energy.policy.rules.registry import create_rule, rule_names
+from slurm_energy.policy.site.candidates import JobOnCluster, asked_partitions, has_idle_room
 from slurm_energy.policy.submission.view import SnapshotView, SubmittedJob
 from slurm_energy.twin.engine.job import Job
 from slurm_energy.twin.engine.places import option_table
 from slurm_energy.twin.engine.pool_state import DOWN
 from slurm_energy.twin.served import job_request
-from slurm_energy.twin.snapshot_source import SnapshotSource
+from slurm_energy.twin.snapshot.source import SnapshotSource
 from slurm_energy.twin.view import TwinView
 from slurm_energy.twin.world import SuspendSettings, World
 from slurm_energy.wire.messages import SubmittedJob as SubmittedMessage

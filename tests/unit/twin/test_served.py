@@ -20,7 +20,7 @@ from slurm_energy.twin.engine.loop import Engine
 from slurm_energy.twin.engine.outcome import Outcome
 from slurm_energy.twin.engine.simulation import run
 from slurm_energy.twin.served import ServedPolicy, job_request, served_policy
-from slurm_energy.twin.snapshot import snapshot_of
+from slurm_energy.twin.snapshot.source import SnapshotSource
 from slurm_energy.twin.world import World
 from slurm_energy.twin.world.file import shipped_world
 
@@ -103,7 +103,7 @@ def test_the_snapshot_shows_what_is_held() -> None:
     rule = create_rule("slurm-default")
     steps = engine.steps()
     job = next(steps)
-    before = snapshot_of(engine.view, 1.0)
+    before = SnapshotSource().snapshot(engine.view, 1.0)
     assert job is not None
     with pytest.raises(StopIteration):
         steps.send(rule.place(job, engine.view))

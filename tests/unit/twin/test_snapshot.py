@@ -26,9 +26,8 @@ from slurm_energy.policy.placement import ClusterView, Placement, PlacementRule,
 from slurm_energy.twin.engine.job import Job
 from slurm_energy.twin.engine.job_run import COMPUTING
 from slurm_energy.twin.engine.loop import Engine
-from slurm_energy.twin.snapshot import snapshot_of
-from slurm_energy.twin.snapshot_devices import clocks_in_mhz
-from slurm_energy.twin.snapshot_source import SnapshotSource
+from slurm_energy.twin.snapshot.nodes import clocks_in_mhz
+from slurm_energy.twin.snapshot.source import SnapshotSource
 from slurm_energy.twin.world import Partition, SuspendSettings, World
 from slurm_energy.twin.world.device_model import PairSpeed, Thermal
 
@@ -45,7 +44,7 @@ def snapshot_at(seconds: float, world: World, *jobs: Job, rule: PlacementRule | 
     """Return the snapshot of a run that is stopped at a time."""
     engine = engine_of(world, *jobs, rule=rule, horizon=seconds)
     drive(engine, rule or FirstFit(), lambda engine: None)
-    return snapshot_of(engine.view, seconds + OFFSET)
+    return SnapshotSource().snapshot(engine.view, seconds + OFFSET)
 
 
 def taken(source: SnapshotSource, engine: Engine, without: int | None = None) -> ClusterSnapshot:
@@ -130,7 +129,7 @@ def test_heat_is_told_in_whole_degrees_against_what_the_cooling_carries() -> Non
     world = make_world(devices=(make_device(thermal=thermal),), ambient_celsius=steps_of(30.0, every=1.0))
     engine = engine_of(world, make_job(1, units=1000.0), make_job(2, submitted=100.0))
     seen = []
-    drive(engine, FirstFit(), lambda engine: seen.append(snapshot_of(engine.view, engine.now + OFFSET)))
+    drive(engine, FirstFit(), lambda engine: seen.append(SnapshotSource().snapshot(engine.view, engine.now + OFFSET)))
     snapshot = seen[1]
     idle = 30.0 + 0.25 * FREE_WATTS
     steady = 30.0 + 0.25 * BUSY_WATTS

@@ -13,7 +13,7 @@ from slurm_energy.learning.experience import Averaging
 from slurm_energy.learning.prices.learner import PriceLearner
 from slurm_energy.learning.prices.settings import PriceLearnerSettings
 from slurm_energy.policy.gnn.network import create_network
-from slurm_energy.policy.price_factors import JOB_PRICES
+from slurm_energy.policy.prices import JOB_PRICES
 
 
 @pytest.mark.parametrize("sign", [-1.0, 1.0])

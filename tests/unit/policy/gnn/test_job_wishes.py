@@ -7,7 +7,7 @@ from served_network import job_columns, policy_of
 from slurm_energy.config import PolicyConfig
 from slurm_energy.domain.job import EnergyMode
 from slurm_energy.graph import schema
-from slurm_energy.policy.mode_weights import MODE_WEIGHTS, site_weights
+from slurm_energy.policy.prices import MODE_WEIGHTS, site_weights
 
 
 def test_the_mode_of_a_job_changes_what_the_network_is_told_it_is_worth(monkeypatch: pytest.MonkeyPatch) -> None:

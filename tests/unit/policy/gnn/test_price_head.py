@@ -13,7 +13,7 @@ from slurm_energy.policy.gnn.moments import moments_of
 from slurm_energy.policy.gnn.network import HierarchicalNetwork, create_network
 from slurm_energy.policy.gnn.price_head import PRICED_JOB, PriceHead, Usual, factors
 from slurm_energy.policy.gnn.pricing import NetworkPrices
-from slurm_energy.policy.price_factors import JOB_PRICES, LARGEST, price_factors
+from slurm_energy.policy.prices import JOB_PRICES, LARGEST, price_factors
 
 CONFIGS = [
     NetworkConfig(policy="prices", hidden=12),

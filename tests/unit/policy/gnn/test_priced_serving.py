@@ -28,7 +28,7 @@ from slurm_energy.policy.gnn.policy import load_policy
 from slurm_energy.policy.gnn.priced_serving import PricedPolicy
 from slurm_energy.policy.gnn.published_prices import PublishedPrices
 from slurm_energy.policy.oracle import OraclePolicy
-from slurm_energy.policy.price_factors import JOB_PRICES
+from slurm_energy.policy.prices import JOB_PRICES
 
 PRICES = NetworkConfig(hidden=12, heads=6, policy="prices")
 SHORT = RuntimeEstimate(seconds=600.0, upper_seconds=700.0, source="history")

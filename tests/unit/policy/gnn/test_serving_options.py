@@ -23,7 +23,6 @@ from slurm_energy.energy_model.relative_speed import relative_cost
 from slurm_energy.graph.cluster_graph import ClusterGraph
 from slurm_energy.graph.options import option_rows
 from slurm_energy.policy.base import DecisionContext
-from slurm_energy.policy.candidates import JobOnCluster
 from slurm_energy.policy.gnn.serving_options import (
     MAX_CLOCKS,
     ServedOption,
@@ -33,9 +32,10 @@ from slurm_energy.policy.gnn.serving_options import (
     served_options,
 )
 from slurm_energy.policy.gnn.shown import Shown
+from slurm_energy.policy.guard.partitions import allowed_partitions
 from slurm_energy.policy.oracle import oracle_clocks
-from slurm_energy.policy.partition_check import allowed_partitions
-from slurm_energy.policy.routing import Rivals, remaining_slowdown, slurms_own, with_room
+from slurm_energy.policy.site.candidates import JobOnCluster
+from slurm_energy.policy.site.comparison import Rivals, remaining_slowdown, slurms_own, with_room
 
 HOUR = RuntimeEstimate(seconds=3600.0, upper_seconds=4000.0, source="history")
 

@@ -13,13 +13,13 @@ from slurm_energy.domain.decision import Reason
 from slurm_energy.domain.ids import PartitionName
 from slurm_energy.learning.prices.collector import price_episode
 from slurm_energy.learning.prices.settings import PriceEpisodeSettings
+from slurm_energy.policy.automatic import shipped_folder
 from slurm_energy.policy.base import Policy
 from slurm_energy.policy.checkpoint_files import DOCUMENT_FILE, WEIGHTS_FILE, check_files
 from slurm_energy.policy.gnn.loading import load_network
 from slurm_energy.policy.gnn.policy import load_policy
 from slurm_energy.policy.gnn.priced_serving import PricedPolicy
-from slurm_energy.policy.price_factors import JOB_PRICES
-from slurm_energy.policy.shipped import shipped_folder
+from slurm_energy.policy.prices import JOB_PRICES
 
 MAX_BYTES = 5 * 1024 * 1024
 LEAST_SPREAD = 0.01

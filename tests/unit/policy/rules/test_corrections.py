@@ -10,8 +10,8 @@ import pytest
 from rule_factory import FakeRun, FakeView, make_job, make_view
 
 from slurm_energy.policy.placement import Placement
-from slurm_energy.policy.rules.budget import BudgetKeeper, PowerPrice
 from slurm_energy.policy.rules.corrections import Corrections
+from slurm_energy.policy.rules.total_cost import BudgetKeeper, PowerPrice
 
 
 def ran(corrections: Corrections, job_id: int, *, slower: float = 1.0, thirstier: float = 1.0, **changes: Any) -> None:

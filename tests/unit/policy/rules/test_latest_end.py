@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_energy.policy.rules.latest_end import LatestEnd
+from slurm_energy.policy.rules.total_cost import LatestEnd
 
 _NEVER = float("inf")
 EVENTS = st.lists(

@@ -5,7 +5,7 @@ from rule_factory import make_job, make_view
 from test_total_cost_rule import prices
 
 from slurm_energy.policy.rules.cost_table import CostTable, PlaceCosts
-from slurm_energy.policy.rules.place_prices import PlacePrices
+from slurm_energy.policy.rules.scarcity import PlacePrices
 
 
 def test_a_price_rises_where_more_is_asked_for_than_there_is() -> None:

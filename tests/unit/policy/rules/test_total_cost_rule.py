@@ -11,11 +11,10 @@ from rule_factory import A30, L4, FakeRun, make_job, make_view
 
 from slurm_energy.errors import ConfigError, ValueRangeError
 from slurm_energy.policy.placement import Placement
-from slurm_energy.policy.rules.bounds import bounds_of
 from slurm_energy.policy.rules.cost_table import CostTable, PlaceCosts, PricedJob, Prices
 from slurm_energy.policy.rules.registry import create_rule
 from slurm_energy.policy.rules.scarcity import MOST_HEADROOM, Scarcity, TypeScarcity
-from slurm_energy.policy.rules.tables import active_joules
+from slurm_energy.policy.rules.tables import active_joules, bounds_of
 
 
 def prices(**changes: Any) -> Prices:

@@ -9,9 +9,9 @@ from slurm_energy.domain.ids import GpuTypeName, PartitionName
 from slurm_energy.energy_model.catalog import CATALOG, catalogue_limit_watts
 from slurm_energy.energy_model.host import host_share
 from slurm_energy.energy_model.operating_point import ClockTable, OperatingPoint, clock_table_of
-from slurm_energy.policy.base import Candidate
-from slurm_energy.policy.candidates import catalogue_name
 from slurm_energy.policy.placement import OptionTable, PlaceInfo
+from slurm_energy.policy.site.candidates import catalogue_name
+from slurm_energy.policy.site.comparison import Candidate
 from slurm_energy.policy.submission.options import JobOptions, mean_watts
 
 _GPUS_OF_MEASURED_HOST = 8

@@ -1,4 +1,4 @@
-"""What a person reads of a decision: the lines at submission, and why a job is left as it was asked for."""
+"""What a person reads of a decision: the lines at submission, how GPU types compared, and why nothing changed."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -6,9 +6,11 @@ from dataclasses import dataclass
 
 from slurm_energy.domain.decision import ClockChoice, Reason
 from slurm_energy.domain.ids import GpuTypeName, PartitionName
-from slurm_energy.policy.base import Candidate, DecisionContext
-from slurm_energy.policy.baselines import landing_types
-from slurm_energy.policy.candidates import JobOnCluster
+from slurm_energy.domain.work import WorkEstimate
+from slurm_energy.energy_model.relative_speed import RelativeCost
+from slurm_energy.policy.base import DecisionContext
+from slurm_energy.policy.site.candidates import JobOnCluster
+from slurm_energy.policy.site.comparison import Candidate, landing_types, rivals_of, slurms_own, with_room
 
 MAX_MESSAGE_BYTES = 512
 _OPT_OUT = "opt out with --energy=off"
@@ -26,6 +28,11 @@ _SAY_WHY = frozenset(
     }
 )
 """Reasons that say by themselves why the clock stayed."""
+_LISTED = 4
+_SOURCES = {
+    "measured": "workloads measured on both",
+    "specification": "data sheets",
+}
 
 
 def explanation(
@@ -144,3 +151,58 @@ def why_unchanged(landing: tuple[Candidate, ...], context: DecisionContext, give
         note = f"no lower clock is inside the allowed slowdown of {100.0 * context.max_slowdown:.3g} %"
         return Unchanged(reasons=(Reason.NO_CLOCK_IN_BOUND,), notes=(note,))
     return Unchanged(reasons=(Reason.NO_SAVING,))
+
+
+def comparison_notes(context: DecisionContext, shown_names: Mapping[GpuTypeName, str]) -> tuple[str, ...]:
+    """Return what each GPU type with room costs beside the one that Slurm would take, and who says so.
+
+    Nothing where there is one type, or they cannot be compared. Where the job would wait, it is beside the fastest.
+
+    Args:
+        context: Of a job for which partitions are open to choice.
+        shown_names: Slurm's names of the types.
+    """
+    candidates = with_room(context.candidates)
+    rivals = rivals_of(candidates, context.comparison)
+    if rivals is None or len(rivals.types) == 1:
+        return ()
+    own = slurms_own(candidates)
+    home = rivals.fastest if own is None else own.gpu_types[0]
+    others = [name for name in rivals.types if name != home]
+    runs = _runs(context.work, shown_names)
+    return tuple(
+        f"beside {shown_names.get(home, home)}, {_told(shown_names.get(name, name), cost, runs)}"
+        for name in others[:_LISTED]
+        if (cost := context.comparison.cost(name, home)) is not None
+    )
+
+
+def light_notes(
+    landing: Iterable[Candidate], context: DecisionContext, shown_names: Mapping[GpuTypeName, str]
+) -> tuple[str, ...]:
+    """Return why a job keeps the default clock on types where its name draws far less than what was measured.
+
+    Args:
+        landing: Where the job may start.
+        context: What the policy was told.
+        shown_names: Slurm's names of the types.
+    """
+    comparison = context.comparison
+    return tuple(
+        f"{shown_names.get(name, name)}: runs of this name draw {comparison.watts(name):.0f} W, far less than any "
+        "measured workload: what a lower clock does to it is unknown, the default clock stays"
+        for name in landing_types(landing)
+        if comparison.draws_less(name)
+    )
+
+
+def _told(name: str, cost: RelativeCost, runs: str) -> str:
+    source = _SOURCES.get(cost.source, cost.source)
+    counted = f" ({runs})" if runs and cost.source not in _SOURCES else ""
+    times, joules = f"{cost.time_ratio:.2f} times as long", f"{cost.energy_ratio:.2f} of the energy"
+    return f"{name} takes {times} and {joules}, by {source}{counted}"
+
+
+def _runs(work: WorkEstimate | None, shown_names: Mapping[GpuTypeName, str]) -> str:
+    counts = {} if work is None else work.runs_by_type
+    return ", ".join(f"{runs} on {shown_names.get(name, name)}" for name, runs in counts.items())

@@ -1,16 +1,63 @@
-"""The site's own clocks: those of `fixed-clock`, and those that it has locked by itself."""
+"""A site's settings of its GPUs: types, power limits, the clocks of `fixed-clock` and those locked by the site."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from slurm_energy.config import Config
 from slurm_energy.domain.ids import GpuTypeName
-from slurm_energy.energy_model.catalog import CATALOG, gpu_type_from_slurm_type
+from slurm_energy.energy_model.catalog import CATALOG, BoardLimits, gpu_type_from_slurm_type
 from slurm_energy.energy_model.operating_point import clock_table_of
 from slurm_energy.errors import ConfigError
-from slurm_energy.policy.site_types import catalogue_names, site_gpu_type
+from slurm_energy.policy.site.candidates import catalogue_name
 
+_SECTION = "gpu_power_limits_watts"
 _FIXED = "policy.fixed_clocks_mhz"
 _LOCKED = "node.site_locked_clocks_mhz"
+
+
+def site_gpu_type(setting: str, key: str, configured: Mapping[str, str]) -> GpuTypeName:
+    """Return the type that a key means: the site's own GRES types first, then the catalogue's names.
+
+    Args:
+        setting: Name of the table that the key is in, for the message.
+        key: A GRES type or a catalogue name.
+        configured: [gpu_types].
+
+    Raises:
+        ConfigError: it means none.
+    """
+    if key not in configured and key in CATALOG:
+        return GpuTypeName(key)
+    name = catalogue_name(key, configured)
+    if name is None:
+        raise ConfigError(
+            f"{setting}.{key[:64]} names no GPU type: neither a key of [gpu_types] with a catalogue name, nor a GRES "
+            f"type that the catalogue knows, nor one of {catalogue_names()}"
+        )
+    return name
+
+
+def catalogue_names() -> str:
+    """Return every catalogue name, for messages."""
+    return ", ".join(sorted(CATALOG))
+
+
+def site_board_limits(config: Config) -> BoardLimits:
+    """Return the limits of the site's boards; a type that it does not name has the catalogue's.
+
+    Raises:
+        ConfigError: a key names no GPU type, or two keys give one type different limits.
+    """
+    keys: dict[GpuTypeName, str] = {}
+    watts: dict[GpuTypeName, float] = {}
+    for key, limit_watts in config.gpu_power_limits_watts.items():
+        name = site_gpu_type(_SECTION, key, config.gpu_types)
+        if watts.setdefault(name, limit_watts) != limit_watts:
+            raise ConfigError(
+                f"{_SECTION}: {keys[name]} and {key} are both {name} and cannot have {watts[name]:g} and "
+                f"{limit_watts:g} W: give the highest, so that none is slowed too much"
+            )
+        keys[name] = key
+    return BoardLimits(site_watts=watts)
 
 
 def fixed_clocks(config: Config) -> dict[GpuTypeName, int]:

@@ -20,19 +20,22 @@ from slurm_energy.domain.decision import (
 from slurm_energy.domain.ids import DecisionId, PartitionName, parse_decision_id
 from slurm_energy.domain.job import EnergyMode, JobRequest
 from slurm_energy.domain.work import WorkEstimate
-from slurm_energy.policy.answer_check import CheckedAnswer, checked_answer, plain_note
 from slurm_energy.policy.base import DecisionContext, Policy
-from slurm_energy.policy.baselines import landing_types, unknown_reasons
-from slurm_energy.policy.candidates import JobOnCluster
-from slurm_energy.policy.clock_check import allowed_clock
-from slurm_energy.policy.comparison_note import comparison_notes, light_notes
-from slurm_energy.policy.explanation import announcement, explanation, missing_partitions, why_unchanged
-from slurm_energy.policy.hint_check import allowed_hint
-from slurm_energy.policy.partition_check import allowed_partitions, first_tried, landing_on
-from slurm_energy.policy.routing import rivals_of, time_ratio, with_room
-from slurm_energy.policy.site_limits import site_board_limits
-from slurm_energy.policy.situation import Situation, situation_of
-from slurm_energy.policy.time_room import expected_runtime, slowdown_room
+from slurm_energy.policy.guard.answer import CheckedAnswer, checked_answer, plain_note
+from slurm_energy.policy.guard.clocks import allowed_clock, expected_runtime, slowdown_room, unknown_reasons
+from slurm_energy.policy.guard.explanation import (
+    announcement,
+    comparison_notes,
+    explanation,
+    light_notes,
+    missing_partitions,
+    why_unchanged,
+)
+from slurm_energy.policy.guard.partitions import allowed_hint, allowed_partitions
+from slurm_energy.policy.site.candidates import JobOnCluster
+from slurm_energy.policy.site.case import Situation, situation_of
+from slurm_energy.policy.site.comparison import first_tried, landing_on, landing_types, rivals_of, time_ratio, with_room
+from slurm_energy.policy.site.settings import site_board_limits
 
 _MAX_ENTRY_MINUTES = 0xFFFFFFFD
 

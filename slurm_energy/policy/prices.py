@@ -1,7 +1,11 @@
-"""What a second and a joule are worth to a job, by its mode: the same for whoever trains and whoever serves."""
+"""What a second and a joule are worth to a job, by its mode, and how a network moves these prices; without torch."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import log
+
+import numpy as np
+from numpy.typing import NDArray
 
 from slurm_energy.config import PolicyConfig
 from slurm_energy.domain.job import EnergyMode
@@ -15,6 +19,11 @@ MODE_WEIGHTS: Mapping[EnergyMode, JobWeights] = {
 }
 """w_time and w_energy of each mode (abstract and section 3.4 of the hierarchical GNN paper); one network serves all.
 Defaults: see `site_weights`."""
+JOB_PRICES = ("time_watts", "slowdown_joules", "share", "opening", "waking")
+"""In the order of the network's outputs for a job; fields of `policy.rules.cost_table.Prices`."""
+LARGEST = 3.0
+"""A price is moved by a factor from exp(-3) to exp(3)."""
+_RELATIVE_SCALE = 4.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,3 +58,14 @@ def site_weights(policy: PolicyConfig) -> Mapping[EnergyMode, JobWeights]:
     """Return what time and energy are worth to jobs of each mode at a site; `MODE_WEIGHTS` where it says nothing."""
     seconds = {EnergyMode.BALANCED: policy.balanced_time_weight, EnergyMode.SAVER: policy.saver_time_weight}
     return {mode: (weight, 1.0 - weight) for mode, weight in seconds.items()}
+
+
+def price_factors(raw: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return by what prices are multiplied, exp(3 tanh(raw / 3))."""
+    found: NDArray[np.float32] = np.exp(LARGEST * np.tanh(raw / LARGEST))
+    return found
+
+
+def relative_joules(own: float, mean: float) -> float:
+    """Return the column that says how large a job is, ln(own / mean) / 4; 0 where one of them is not known."""
+    return log(own / mean) / _RELATIVE_SCALE if 0.0 < own < float("inf") and mean > 0.0 else 0.0

@@ -8,9 +8,13 @@ from slurm_energy.errors import ConfigError
 from slurm_energy.forms import check_database_url, is_partition_name, parse_addresses
 from slurm_energy.policy.automatic import AUTOMATIC, chosen_policy, learned_faults
 from slurm_energy.policy.registry import LEARNED, masked_parts, policy_fault
-from slurm_energy.policy.site_clocks import fixed_clock_faults, locked_clock_faults, site_clock_notes
-from slurm_energy.policy.site_limits import site_board_limits
-from slurm_energy.policy.site_types import catalogue_names
+from slurm_energy.policy.site.settings import (
+    catalogue_names,
+    fixed_clock_faults,
+    locked_clock_faults,
+    site_board_limits,
+    site_clock_notes,
+)
 
 
 def check_site(config: Config) -> None:

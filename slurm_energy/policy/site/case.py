@@ -7,8 +7,7 @@ from slurm_energy.config import Config
 from slurm_energy.domain.cluster import PartitionState
 from slurm_energy.domain.decision import Reason
 from slurm_energy.domain.ids import GpuTypeName
-from slurm_energy.policy.base import Candidate
-from slurm_energy.policy.candidates import (
+from slurm_energy.policy.site.candidates import (
     JobOnCluster,
     asked_partitions,
     catalogue_name,
@@ -20,6 +19,7 @@ from slurm_energy.policy.candidates import (
     slurm_types,
     unfitness,
 )
+from slurm_energy.policy.site.comparison import Candidate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,202 @@
+"""The clock that a job may really get on one GPU type: in the table, inside the slowdown bound and every time limit."""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from slurm_energy.config import GuardConfig
+from slurm_energy.domain.cluster import PartitionState
+from slurm_energy.domain.decision import ClockChoice, Reason, RuntimeEstimate
+from slurm_energy.domain.ids import GpuTypeName
+from slurm_energy.domain.job import JobRequest
+from slurm_energy.energy_model.catalog import CATALOG
+from slurm_energy.energy_model.operating_point import OperatingPoint, clock_table_of
+from slurm_energy.policy.base import DecisionContext
+from slurm_energy.policy.site.candidates import JobOnCluster
+from slurm_energy.policy.site.comparison import (
+    Candidate,
+    TypeComparison,
+    clock_choice,
+    landing_types,
+    rivals_of,
+    slowdown_left,
+    time_ratio,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlowdownRoom:
+    """How much longer than at the default clock a job may take on one GPU type, by each rule; negative: no room."""
+
+    bound: float
+    """Of the user or the site."""
+    time_limit: float = math.inf
+    deadline: float = math.inf
+
+    @property
+    def smallest(self) -> float:
+        """What all rules together leave."""
+        return min(self.bound, self.time_limit, self.deadline)
+
+    def broken_by(self, slowdown: float) -> tuple[Reason, ...]:
+        """Return the rules that a slowdown breaks."""
+        rules = (
+            (Reason.SLOWDOWN_BOUND, self.bound),
+            (Reason.TIME_LIMIT, self.time_limit),
+            (Reason.DEADLINE, self.deadline),
+        )
+        return tuple(reason for reason, room in rules if not slowdown <= room)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClockVerdict:
+    """The clock that was allowed, None for the default, and why it is not the one proposed."""
+
+    choice: ClockChoice | None
+    reasons: tuple[Reason, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def allowed_clock(
+    gpu_type: GpuTypeName, proposed_mhz: int, room: SlowdownRoom, min_energy_saving: float, comparison: TypeComparison
+) -> ClockVerdict:
+    """Return the proposed clock if every rule allows it, else the best clock that they allow.
+
+    The proposal is moved to the nearest supported clock. Slowdown and saving are the guard's own figures, against the
+    default clock of the site's boards and over every measured workload; what the policy predicted does not count.
+    """
+    row = CATALOG.get(gpu_type)
+    table = comparison.clock_table(gpu_type)
+    if row is None or table is None:
+        note = f"{gpu_type}: energy at lower clocks is unknown, the default clock stays"
+        return ClockVerdict(choice=None, reasons=(Reason.UNKNOWN_GPU_TYPE,), notes=(note,))
+    nearest = row.nearest_supported_clock_mhz(proposed_mhz)
+    point = None if nearest is None else table.at(nearest)
+    reasons: list[Reason] = []
+    notes: list[str] = []
+    if nearest != proposed_mhz:
+        reasons.append(Reason.CLOCK_TABLE)
+        notes.append(f"{gpu_type}: {proposed_mhz} MHz is not supported, {nearest} MHz is the nearest")
+    worst = table.points[0].slowdown if point is None else point.slowdown
+    broken = room.broken_by(worst)
+    if broken or point is None:
+        reasons += broken or (Reason.CLOCK_TABLE,)
+        point = table.best(room.smallest)
+        clock = "the default clock" if point is None else f"{point.sm_clock_mhz} MHz"
+        notes.append(
+            f"{gpu_type}: {nearest} MHz may take {worst:.1%} longer, {max(0.0, room.smallest):.1%} is allowed: {clock}"
+        )
+    if point is not None and _saves_too_little(point, min_energy_saving):
+        reasons.append(Reason.NO_SAVING)
+        point = None
+    choice = clock_choice(gpu_type, point, comparison.limits)
+    return ClockVerdict(choice=choice, reasons=tuple(reasons), notes=tuple(notes))
+
+
+def _saves_too_little(point: OperatingPoint, min_energy_saving: float) -> bool:
+    return point.sm_clock_mhz != point.default_clock_mhz and -point.energy_change < min_energy_saving
+
+
+def time_limit_seconds(job: JobRequest, partition: PartitionState) -> float:
+    """Return the limit a job runs under in a partition: its own, else the default, else the longest allowed."""
+    limits = (job.time_limit_minutes, partition.default_time_minutes, partition.max_time_minutes)
+    minutes = next((minutes for minutes in limits if minutes is not None), math.inf)
+    return 60.0 * minutes if minutes >= 0.0 else 0.0
+
+
+def expected_runtime(case: JobOnCluster, context: DecisionContext, guard: GuardConfig) -> RuntimeEstimate | None:
+    """Return history's estimate, else the site's share of the shortest time limit; None for no limit at all."""
+    if context.runtime is not None:
+        return context.runtime
+    limit = _shortest_limit(case.job, [one for one in context.candidates if one.is_submitted_to])
+    if math.isinf(limit):
+        return None
+    seconds = guard.unknown_runtime_share * limit
+    return RuntimeEstimate(seconds=seconds, upper_seconds=seconds, source="time-limit")
+
+
+def slowdown_room(
+    gpu_type: GpuTypeName,
+    case: JobOnCluster,
+    context: DecisionContext,
+    where: Sequence[Candidate],
+    guard: GuardConfig,
+    routed_ratio: float = 1.0,
+) -> SlowdownRoom:
+    """Return what each rule leaves on one GPU type.
+
+    Args:
+        gpu_type: The type in question.
+        case: The job on its cluster.
+        context: What the policy was told.
+        where: The candidates with this type in which the job may land.
+        guard: The site's margins.
+        routed_ratio: How many times as long work takes here as where the job would otherwise have started.
+    """
+    limit = _shortest_limit(case.job, where)
+    predicted = _predicted_seconds(gpu_type, context, limit, guard.unknown_runtime_share * routed_ratio)
+    deadline = case.job.options.deadline_seconds
+    return SlowdownRoom(
+        bound=slowdown_left(max(1.0, routed_ratio), context.max_slowdown),
+        time_limit=_room(limit * (1.0 - guard.time_limit_margin), predicted),
+        deadline=math.inf if deadline is None else _deadline_room(deadline, predicted, context, where, guard),
+    )
+
+
+def _predicted_seconds(
+    gpu_type: GpuTypeName, context: DecisionContext, limit_seconds: float, unknown_share: float
+) -> float:
+    """Return when the job has ended at the default clock in about nineteen of twenty cases.
+
+    Where history does not say on which type the earlier jobs ran, on a slower type the job is taken to need longer by
+    as much as that type is slower than the fastest one the job can land on. Tables never make it shorter.
+    """
+    if context.runtime is None:
+        return math.inf if math.isinf(limit_seconds) else unknown_share * limit_seconds
+    if context.runtime.gpu_type is not None:
+        cost = context.comparison.cost(gpu_type, context.runtime.gpu_type)
+        if cost is not None:
+            least = 0.0 if cost.is_by_runs else 1.0
+            return context.runtime.upper_seconds * max(least, cost.worst_time_ratio)
+    rivals = rivals_of(context.candidates, context.comparison)
+    ratio = None if rivals is None else time_ratio(gpu_type, rivals, context.comparison)
+    return context.runtime.upper_seconds * (ratio or 1.0)
+
+
+def _deadline_room(
+    deadline_seconds: float,
+    predicted_seconds: float,
+    context: DecisionContext,
+    where: Sequence[Candidate],
+    guard: GuardConfig,
+) -> float:
+    """Return the room before the deadline; none for a job that waits, since nobody knows when it will start."""
+    if not all(candidate.has_idle_room for candidate in where):
+        return -1.0
+    left = (deadline_seconds - context.now_seconds) * (1.0 - guard.time_limit_margin)
+    return _room(left, predicted_seconds) if left > 0.0 else -1.0
+
+
+def _room(seconds: float, predicted_seconds: float) -> float:
+    """Return by what ratio the predicted time may grow; infinite where nothing limits it."""
+    if math.isinf(seconds):
+        return math.inf
+    if predicted_seconds <= 0.0:
+        return math.inf if seconds > 0.0 else -1.0
+    return seconds / predicted_seconds - 1.0
+
+
+def _shortest_limit(job: JobRequest, candidates: Sequence[Candidate]) -> float:
+    return min((time_limit_seconds(job, candidate.partition) for candidate in candidates), default=math.inf)
+
+
+def unknown_types(candidates: Iterable[Candidate]) -> tuple[GpuTypeName, ...]:
+    """Return the GPU types for which no clock can be chosen, since nobody has measured them at several clocks."""
+    return tuple(name for name in landing_types(candidates) if clock_table_of(name) is None)
+
+
+def unknown_reasons(candidates: Iterable[Candidate]) -> tuple[tuple[Reason, ...], tuple[str, ...]]:
+    """Return the reason and the sentences for GPU types without measured curves; empty when all have them."""
+    names = unknown_types(candidates)
+    notes = tuple(f"{name}: energy at lower clocks is unknown, no clock is chosen" for name in names)
+    return ((Reason.UNKNOWN_GPU_TYPE,) if names else (), notes)

@@ -1,0 +1,301 @@
+"""How a job's GPU types and partitions compare: by runs of its name if they say enough, else by tables.
+
+The measure of slowdown are the other partitions with room now: in any of them the job could run instead. The measure of
+energy is the partition in which Slurm would start it if it were left alone.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from math import exp
+from typing import NamedTuple
+
+from slurm_energy.domain.cluster import PartitionState
+from slurm_energy.domain.decision import ClockChoice
+from slurm_energy.domain.ids import GpuTypeName, PartitionName
+from slurm_energy.domain.work import WorkEstimate
+from slurm_energy.energy_model.catalog import BoardLimits
+from slurm_energy.energy_model.operating_point import (
+    ClockTable,
+    OperatingPoint,
+    clock_table_of,
+    default_clock_only,
+    least_measured_watts,
+)
+from slurm_energy.energy_model.relative_speed import RelativeCost, relative_cost
+
+ENOUGH_RUNS = 2
+"""Runs on a type from which on something is known of a name there."""
+_NINE_OF_TEN = 1.28
+"""Standard deviations above the mean of a normal distribution below which nine of ten lie."""
+_FAR_LESS = 0.75
+"""Boards of one type and sweeps of one program differ by a tenth at most."""
+MAX_LOG_STD = 0.4
+"""Standard deviation of ln(time ratio) above which runs say too little, and the tables are asked."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TypeComparison:
+    """Compares GPU types for one job."""
+
+    limits: BoardLimits = field(default_factory=BoardLimits)
+    work: WorkEstimate | None = None
+    """What runs of the job's name say; None for a name without."""
+
+    def cost(self, gpu_type: GpuTypeName, reference: GpuTypeName) -> RelativeCost | None:
+        """Return what the work needs on a type relative to another at default clocks; None when nobody knows.
+
+        The tables' worst ratio is over all workloads that were measured. By runs it is one that nine of ten ratios stay
+        below, if the doubt is right; energy is the mean over what it may be. Both grow with the doubt.
+        """
+        work = self.work
+        doubt = None if work is None else work.doubt(gpu_type, reference)
+        if work is None or doubt is None or doubt > MAX_LOG_STD or gpu_type == reference:
+            return relative_cost(gpu_type, reference, self.limits)
+        time_ratio = work.time_ratio(gpu_type, reference)
+        has_runs = all(work.runs_by_type.get(name, 0) >= ENOUGH_RUNS for name in (gpu_type, reference))
+        return RelativeCost(
+            time_ratio=time_ratio,
+            worst_time_ratio=time_ratio * exp(_NINE_OF_TEN * doubt),
+            energy_ratio=time_ratio * exp(doubt**2 / 2.0) * work.watts_ratio(gpu_type, reference),
+            source="runs of this name" if has_runs else "names that draw alike",
+        )
+
+    def clock_table(self, gpu_type: GpuTypeName) -> ClockTable | None:
+        """Return what clocks of a type do to the work; None when nobody has measured the type at several clocks.
+
+        The tables hold for work that behaves like what was measured. A name whose own runs draw far less does not: the
+        power limit never holds it back, and its time may go with the inverse of the clock. It keeps the default clock.
+        """
+        table = clock_table_of(gpu_type, power_limit_watts=self.limits.watts(gpu_type))
+        return table if table is None or not self.draws_less(gpu_type) else default_clock_only(table)
+
+    def draws_less(self, gpu_type: GpuTypeName) -> bool:
+        """Return whether nine of ten runs of the name on a type draw far less than all that was measured there."""
+        own, measured = self.watts(gpu_type), least_measured_watts(gpu_type, self.limits.watts(gpu_type))
+        if own is None or measured is None or self.work is None:
+            return False
+        return own * exp(_NINE_OF_TEN * self.work.watts_spread) < _FAR_LESS * measured
+
+    def watts(self, gpu_type: GpuTypeName) -> float | None:
+        """Return the power of one GPU at the default clock by the name's own runs there; None where they are few."""
+        if self.work is None or self.work.runs_by_type.get(gpu_type, 0) < ENOUGH_RUNS:
+            return None
+        return self.work.watts(gpu_type)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A partition the job may start in, with the GPU types found there."""
+
+    partition: PartitionState
+    gpu_types: tuple[GpuTypeName, ...]
+    """Catalogue names; types the catalogue does not know are left out."""
+    has_idle_room: bool
+    """Whether the job could start there now, as far as the snapshot tells."""
+    may_be_named: bool = True
+    """Whether the answer may send the job there."""
+    is_submitted_to: bool = True
+    """Whether the job goes there as long as the answer names no partitions."""
+
+
+def landing_types(candidates: Iterable[Candidate]) -> tuple[GpuTypeName, ...]:
+    """Return the GPU types of all candidates, each once, in their order."""
+    return tuple(dict.fromkeys(name for candidate in candidates for name in candidate.gpu_types))
+
+
+def landing_on(candidates: Iterable[Candidate], partitions: tuple[PartitionName, ...] | None) -> tuple[Candidate, ...]:
+    """Return the candidates in which the job can start: those named, then those it was submitted to.
+
+    Named partitions are only put first: where they have no room when Slurm looks, the job starts in one of its own.
+    """
+    every = tuple(candidates)
+    tried = first_tried(every, partitions)
+    return (
+        (*tried, *(one for one in every if one.is_submitted_to and one.partition.name not in partitions))
+        if partitions
+        else tried
+    )
+
+
+def first_tried(candidates: Iterable[Candidate], partitions: tuple[PartitionName, ...] | None) -> tuple[Candidate, ...]:
+    """Return the candidates that Slurm tries before all others: those named, else those it was submitted to."""
+    if partitions is None:
+        return tuple(candidate for candidate in candidates if candidate.is_submitted_to)
+    return tuple(candidate for candidate in candidates if candidate.partition.name in partitions)
+
+
+def with_room(candidates: Sequence[Candidate]) -> tuple[Candidate, ...]:
+    """Return the candidates that may be named, in which the job could start now, and whose GPU types are known."""
+    return tuple(
+        candidate
+        for candidate in candidates
+        if candidate.may_be_named and candidate.has_idle_room and candidate.gpu_types
+    )
+
+
+class Rivals(NamedTuple):
+    """GPU types on which the job could run now."""
+
+    types: tuple[GpuTypeName, ...]
+    fastest: GpuTypeName
+    """In the mean over what their speeds may be."""
+
+
+def rivals_of(candidates: Sequence[Candidate], comparison: TypeComparison) -> Rivals | None:
+    """Return the GPU types of some candidates; None when one cannot be compared with the fastest, or there is none."""
+    types = tuple(dict.fromkeys(name for candidate in candidates for name in candidate.gpu_types))
+    best: GpuTypeName | None = None
+    for name in types:
+        if best is None:
+            best = name
+            continue
+        cost = comparison.cost(name, best)
+        if cost is None:
+            return None
+        if cost.time_ratio < 1.0:
+            best = name
+    return None if best is None else Rivals(types, best)
+
+
+def time_ratio(gpu_type: GpuTypeName, rivals: Rivals, comparison: TypeComparison) -> float | None:
+    """Return how many times as long work may take on a type as on any of its rivals, at least 1; None if unknown.
+
+    Each is compared directly: what runs say of one pair and tables of another need not fit together. The fastest has 1.
+    """
+    worst = 1.0
+    for other in () if gpu_type == rivals.fastest else rivals.types:
+        cost = comparison.cost(gpu_type, other)
+        if cost is None:
+            return None
+        worst = max(worst, cost.worst_time_ratio)
+    return worst
+
+
+def remaining_slowdown(
+    gpu_type: GpuTypeName, rivals: Rivals, max_slowdown: float, comparison: TypeComparison
+) -> float | None:
+    """Return the slowdown that a clock on this type may still cause; None when the type itself breaks the bound."""
+    ratio = time_ratio(gpu_type, rivals, comparison)
+    left = None if ratio is None else slowdown_left(ratio, max_slowdown)
+    return None if left is None or left < 0.0 else left
+
+
+def slowdown_left(ratio: float, max_slowdown: float) -> float:
+    """Return what a bound leaves to the clock where the GPU type itself takes `ratio` times as long; below 0: broken.
+
+    Exactly the bound for a ratio of 1: (1 + 0.2) / 1 - 1 is less than 0.2, and would leave out the clock on the bound.
+    """
+    if ratio == 1.0 + max_slowdown:
+        return 0.0
+    return (max_slowdown - (ratio - 1.0)) / ratio
+
+
+def slurms_own(candidates: Sequence[Candidate]) -> Candidate | None:
+    """Return where Slurm would start the job now if it were left alone; None where it would wait.
+
+    Of the partitions that it was submitted to it takes those of the highest tier first, then as they were listed.
+
+    Args:
+        candidates: Those with room.
+    """
+    submitted = [one for one in candidates if one.is_submitted_to]
+    return max(submitted, key=lambda one: one.partition.priority_tier, default=None)
+
+
+def lacks_runs_at_home(chosen: Candidate, own: Candidate | None, comparison: TypeComparison) -> bool:
+    """Return whether a name should run where Slurm starts it before it is sent elsewhere again.
+
+    Tables sent its first runs elsewhere: data sheets, or workloads that draw far more than it does. What those runs
+    measured has nothing to be compared with until some run stayed: then runs decide, and no longer the tables.
+
+    Args:
+        chosen: Where the job would be sent.
+        own: Where Slurm would start it.
+        comparison: Of GPU types for the job.
+    """
+    work = comparison.work
+    if work is None or own is None or own is chosen or len(chosen.gpu_types) != 1 or len(own.gpu_types) != 1:
+        return False
+    there, here = chosen.gpu_types[0], own.gpu_types[0]
+    cost = comparison.cost(there, here)
+    is_guess = cost is not None and (
+        cost.source == "specification" or (cost.source == "measured" and comparison.draws_less(there))
+    )
+    runs = work.runs_by_type
+    return is_guess and runs.get(there, 0) >= ENOUGH_RUNS > runs.get(here, 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionCost:
+    """A partition against others; with GPUs of several types, its worst."""
+
+    candidate: Candidate
+    energy_ratio: float
+    """Joules of the same work over those of one type at its default clock, at the best clock inside what is left."""
+    stays: bool = False
+    """Whether it may be slower than the bound, and Slurm starts the job there without our doing."""
+
+
+def cheapest(candidates: Sequence[Candidate], max_slowdown: float, comparison: TypeComparison) -> PartitionCost | None:
+    """Return the cheapest partition with room now; of equals the first; None if none can be told.
+
+    All are inside the bound, but for the one in which Slurm would start the job without our doing. Energy is compared
+    with that one: whatever is in doubt counts against moving the job.
+    """
+    idle = with_room(candidates)
+    own = slurms_own(idle)
+    rivals = rivals_of(idle, comparison)
+    if rivals is None:
+        return None
+    scale = _Scale(rivals, own.gpu_types[0] if own is not None else rivals.fastest, max_slowdown, comparison)
+    costs = []
+    for candidate in idle:
+        cost = scale.cost(candidate, stays=False)
+        costs.append(scale.cost(candidate, stays=True) if cost is None and candidate is own else cost)
+    known = [cost for cost in costs if cost is not None]
+    return min(known, key=lambda cost: cost.energy_ratio, default=None)
+
+
+class _Scale(NamedTuple):
+    """What partitions of one decision are measured by."""
+
+    rivals: Rivals
+    reference: GpuTypeName
+    """Of energy."""
+    max_slowdown: float
+    comparison: TypeComparison
+
+    def cost(self, candidate: Candidate, *, stays: bool) -> PartitionCost | None:
+        """Return what a partition costs; None if it is too slow or cannot be compared.
+
+        Args:
+            candidate: The partition.
+            stays: Whether the job starts there without our doing, and so whatever the bound: it is on the clock alone.
+        """
+        energies = []
+        for name in candidate.gpu_types:
+            cost = self.comparison.cost(name, self.reference)
+            ratio = time_ratio(name, self.rivals, self.comparison)
+            if cost is None or ratio is None:
+                return None
+            left = self.max_slowdown if stays else slowdown_left(ratio, self.max_slowdown)
+            if left < 0.0:
+                return None
+            table = self.comparison.clock_table(name)
+            point = None if table is None else table.best(left)
+            energies.append(cost.energy_ratio * (1.0 if point is None else 1.0 + point.energy_change))
+        return PartitionCost(candidate=candidate, energy_ratio=max(energies), stays=stays)
+
+
+def clock_choice(gpu_type: GpuTypeName, point: OperatingPoint | None, board_limits: BoardLimits) -> ClockChoice | None:
+    """Return an operating point of such boards as an answer; None for the default clock and for no point at all."""
+    if point is None or point.sm_clock_mhz == point.default_clock_mhz:
+        return None
+    return ClockChoice(
+        gpu_type=gpu_type,
+        sm_clock_mhz=point.sm_clock_mhz,
+        default_clock_mhz=point.default_clock_mhz,
+        predicted_slowdown=point.slowdown,
+        predicted_energy_change=point.energy_change,
+        power_limit_watts=board_limits.known_watts(gpu_type),
+    )
