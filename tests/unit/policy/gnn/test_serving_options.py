@@ -22,6 +22,7 @@ from slurm_energy.energy_model.operating_point import clock_table_of
 from slurm_energy.energy_model.relative_speed import relative_cost
 from slurm_energy.graph.cluster_graph import ClusterGraph
 from slurm_energy.graph.options import option_rows
+from slurm_energy.graph.partitions import Shown
 from slurm_energy.policy.base import DecisionContext
 from slurm_energy.policy.candidates import JobOnCluster
 from slurm_energy.policy.gnn.serving_options import (
@@ -32,7 +33,6 @@ from slurm_energy.policy.gnn.serving_options import (
     partitions_to_name,
     served_options,
 )
-from slurm_energy.policy.gnn.shown import Shown
 from slurm_energy.policy.oracle import oracle_clocks
 from slurm_energy.policy.partition_check import allowed_partitions
 from slurm_energy.policy.routing import Rivals, remaining_slowdown, slurms_own, with_room
