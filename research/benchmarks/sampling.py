@@ -19,6 +19,7 @@ from statistics import mean
 import numpy as np
 import torch
 
+from research.benchmarks.operations import count_operations
 from slurm_energy.evaluation.arena.comparison import run_arena
 from slurm_energy.evaluation.arena.plan import ArenaPlan, seeds_from
 from slurm_energy.evaluation.arena.summary import Estimate, paired_difference_percent
@@ -26,13 +27,12 @@ from slurm_energy.evaluation.decision_speed.synthetic_cluster import ClusterSize
 from slurm_energy.evaluation.metrics import Metrics
 from slurm_energy.graph.cluster_graph import ClusterGraph
 from slurm_energy.learning.imitation import ImitationSettings
-from slurm_energy.learning.train import TrainingPlan, train
+from slurm_energy.learning.imitation_training import TrainingPlan, train
+from slurm_energy.policy.gnn.ablation.sampled_state import sampled_blocks
+from slurm_energy.policy.gnn.cache import whole_blocks
 from slurm_energy.policy.gnn.chooser import NetworkChooser
-from slurm_energy.policy.gnn.keepers import whole_blocks
-from slurm_energy.policy.gnn.loading import chooser_of, load_network
 from slurm_energy.policy.gnn.network import HierarchicalNetwork, create_network
-from slurm_energy.policy.gnn.operations import count_operations
-from slurm_energy.policy.gnn.sampling.apply import sampled_blocks
+from slurm_energy.policy.gnn.serving import chooser_of, load_network
 from slurm_energy.policy.placement import ClusterView, Placement, WaitingJob
 from slurm_energy.twin.engine.simulation import run
 from slurm_energy.twin.learned import LearnedRule

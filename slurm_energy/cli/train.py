@@ -111,10 +111,9 @@ def _algorithm(algorithm: str | None, config: Path | None, options: dict[str, An
 
 
 def _imitate(config: Path | None, output: Path, options: dict[str, Any]) -> int:
-    from slurm_energy.learning.imitation_settings import imitation_plan  # noqa: PLC0415  # needs torch
+    from slurm_energy.learning.imitation_training import imitation_plan, network_settings  # noqa: PLC0415  # needs torch
+    from slurm_energy.learning.imitation_training import train as run_training  # noqa: PLC0415  # likewise
     from slurm_energy.learning.torch_device import torch_device  # noqa: PLC0415  # likewise
-    from slurm_energy.learning.train import network_settings  # noqa: PLC0415  # likewise
-    from slurm_energy.learning.train import train as run_training  # noqa: PLC0415  # likewise
 
     plan = imitation_plan(
         config,

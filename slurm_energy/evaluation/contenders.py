@@ -132,7 +132,7 @@ def _priced(text: str) -> PlacementRule:
 def _loading(policy: str) -> Any:
     """Return the module that loads networks, with one thread for each run."""
     try:
-        loading = import_module("slurm_energy.policy.gnn.loading")
+        loading = import_module("slurm_energy.policy.gnn.serving")
     except ImportError as error:
         raise ConfigError(f"policy {policy} needs the extra `daemon` (torch): {error}") from error
     loading.use_threads(1)

@@ -15,18 +15,15 @@ from slurm_energy.domain.ids import ClusterName, JobId, NodeName, PartitionName
 from slurm_energy.energy_model.catalog import CATALOGUE_LIMITS, BoardLimits
 from slurm_energy.errors import ValueRangeError
 from slurm_energy.graph.blocks import DeviceBlock, FabricBlock, Indices, QueueBlock, TopBlock
-from slurm_energy.graph.frame import Changes, Frame
-from slurm_energy.graph.group_table import GroupTable, fabric_block
-from slurm_energy.graph.grouping import bucket_of, switch_of
+from slurm_energy.graph.groups import GroupTable, bucket_of, fabric_block, switch_of
 from slurm_energy.graph.job_features import QueueFacts
 from slurm_energy.graph.job_table import JobChanges, JobTable
-from slurm_energy.graph.memberships import Memberships
 from slurm_energy.graph.node_table import NodeTable
+from slurm_energy.graph.partitions import Changes, Frame, Memberships
 from slurm_energy.graph.top import Places, top_block
 from slurm_energy.graph.wait_table import WaitTable, queue_block
 
 __all__ = ["TIME_STEP_SECONDS", "Changes", "ClusterGraph"]
-
 TIME_STEP_SECONDS = 60.0
 
 

@@ -20,7 +20,7 @@ from slurm_energy.domain.decision import RuntimeEstimate
 from slurm_energy.domain.job import JobRequest
 from slurm_energy.energy_model.curves import WorkloadCurve, shipped_curves
 from slurm_energy.graph.blocks import Floats
-from slurm_energy.graph.scaling import Scaler, raw
+from slurm_energy.graph.columns import Scaler, raw
 from slurm_energy.graph.schema import TASK, column
 
 TASK_SCALER = Scaler(TASK)

@@ -9,9 +9,8 @@ import numpy as np
 from slurm_energy.domain.cluster import JobState
 from slurm_energy.domain.ids import JobId, NodeName
 from slurm_energy.graph.blocks import Floats
-from slurm_energy.graph.columns import ColumnStore
-from slurm_energy.graph.dependencies import DependencyGraph
-from slurm_energy.graph.holdings import Holding, spread
+from slurm_energy.graph.columns import ColumnStore, Scaler
+from slurm_energy.graph.holdings import Holding, node_names, spread
 from slurm_energy.graph.job_features import (
     MOVING_COLUMNS,
     RUNNING_STATES,
@@ -22,9 +21,7 @@ from slurm_energy.graph.job_features import (
     still_row,
     time_figures,
 )
-from slurm_energy.graph.node_names import node_names
-from slurm_energy.graph.queue_totals import QueueTotals
-from slurm_energy.graph.scaling import Scaler
+from slurm_energy.graph.job_relations import DependencyGraph, QueueTotals
 from slurm_energy.graph.schema import RUNS, TASK
 
 MAX_PENDING = 2_000

@@ -10,21 +10,23 @@ from slurm_energy.domain.cluster import GpuLink, NodeGpus, NodeState
 from slurm_energy.domain.ids import NodeName
 from slurm_energy.energy_model.catalog import BoardLimits
 from slurm_energy.graph.blocks import DeviceBlock, Flags, Floats, Indices
-from slurm_energy.graph.columns import ColumnStore
-from slurm_energy.graph.device_features import (
+from slurm_energy.graph.columns import ColumnStore, Scaler, raw
+from slurm_energy.graph.holdings import held_devices
+from slurm_energy.graph.job_table import JobTable
+from slurm_energy.graph.partitions import Types
+from slurm_energy.graph.place_features import (
+    NODE_SCALER,
+    UPLINK_SCALER,
     DeviceState,
     DeviceType,
     catalogue_type,
     device_rows,
     device_state,
     device_type,
+    node_row,
     processor_type,
+    uplink_row,
 )
-from slurm_energy.graph.holdings import held_devices
-from slurm_energy.graph.job_table import JobTable
-from slurm_energy.graph.memberships import Types
-from slurm_energy.graph.place_features import NODE_SCALER, UPLINK_SCALER, node_row, uplink_row
-from slurm_energy.graph.scaling import Scaler, raw
 from slurm_energy.graph.schema import GPU, LINK, NODE, UPLINK
 
 MAX_DEVICES = 256

@@ -8,7 +8,7 @@ import numpy as np
 
 from slurm_energy.errors import ValueRangeError
 from slurm_energy.graph.blocks import DecisionBlock, Floats
-from slurm_energy.graph.scaling import Scaler, raw
+from slurm_energy.graph.columns import Scaler, raw
 from slurm_energy.graph.schema import CLOCK, OPTION, TASK
 
 OPTION_SCALER = Scaler(OPTION)

@@ -9,10 +9,9 @@ from slurm_energy.domain.cluster import SwitchState
 from slurm_energy.domain.ids import PartitionName
 from slurm_energy.graph.blocks import Floats, Indices, TopBlock
 from slurm_energy.graph.columns import ColumnStore
-from slurm_energy.graph.frame import Frame
-from slurm_energy.graph.group_table import GroupTable
-from slurm_energy.graph.grouping import switch_of
-from slurm_energy.graph.memberships import Memberships, PlaceSums
+from slurm_energy.graph.groups import GroupTable, switch_of
+from slurm_energy.graph.job_relations import Demand
+from slurm_energy.graph.partitions import Frame, Memberships, PlaceSums
 from slurm_energy.graph.place_features import (
     CLUSTER_SCALER,
     CONSTRAINT_SCALER,
@@ -28,7 +27,6 @@ from slurm_energy.graph.place_features import (
     partition_row,
     switch_row,
 )
-from slurm_energy.graph.queue_totals import Demand
 
 Demands = Mapping[tuple[PartitionName, ...], Demand]
 _MOST_LEVELS = 16

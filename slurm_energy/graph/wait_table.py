@@ -12,11 +12,10 @@ from slurm_energy.domain.ids import GpuTypeName, JobId
 from slurm_energy.energy_model.catalog import BoardLimits
 from slurm_energy.energy_model.relative_speed import RelativeCost, relative_cost
 from slurm_energy.graph.blocks import Flags, Floats, Indices, QueueBlock
-from slurm_energy.graph.device_features import catalogue_type
-from slurm_energy.graph.frame import Frame
+from slurm_energy.graph.columns import Scaler, raw
 from slurm_energy.graph.job_table import JobEntry, JobTable
-from slurm_energy.graph.memberships import PlaceSums, Types
-from slurm_energy.graph.scaling import Scaler, raw
+from slurm_energy.graph.partitions import Frame, PlaceSums, Types
+from slurm_energy.graph.place_features import catalogue_type
 from slurm_energy.graph.schema import DEPENDS, OPTION
 
 OPTION_SCALER = Scaler(OPTION)

@@ -1,25 +1,28 @@
-"""The algorithms that learn in rounds, by name: what each is made of, imported only when it is asked for."""
+"""The algorithms that learn in rounds, by name, and what each is made of."""
 
 from collections.abc import Callable, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from slurm_energy.errors import ConfigError
+from slurm_energy.learning.episodes import EpisodeCollector, EpisodeSettings, SpreadEpisodeSettings
 from slurm_energy.learning.experience import Averaging, Collector, Learner, Weights
+from slurm_energy.learning.policy_gradient.learner import PolicyGradientLearner
+from slurm_energy.learning.policy_gradient.settings import PolicyGradientSettings
+from slurm_energy.learning.prices.collector import PriceCollector
+from slurm_energy.learning.prices.learner import PriceLearner
+from slurm_energy.learning.prices.settings import PriceEpisodeSettings, PriceLearnerSettings
+from slurm_energy.learning.soft_actor_critic.learner import SoftActorCritic
+from slurm_energy.learning.soft_actor_critic.settings import SoftActorCriticSettings
 from slurm_energy.policy.checkpoint_files import CheckpointMetadata
 from slurm_energy.policy.gnn.checkpoint import save_checkpoint
 from slurm_energy.policy.gnn.configuration import NetworkConfig
 from slurm_energy.policy.gnn.network import HierarchicalNetwork
+from slurm_energy.twin.world.file import find_world
 
-ALGORITHMS: dict[str, str] = {
-    "chsac": "slurm_energy.learning.soft_actor_critic.algorithm",
-    "policy-gradient": "slurm_energy.learning.policy_gradient.algorithm",
-    "prices": "slurm_energy.learning.prices.algorithm",
-}
-"""Where the constant ALGORITHM of each is."""
+Saving = Callable[[Path, Weights, CheckpointMetadata], CheckpointMetadata]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,9 +50,6 @@ class LearnerParts:
     """Of everything random in the learner; the same on all ranks, so that what it makes begins equal."""
     averaging: Averaging
     """To be called between `backward()` and `step()`, equally often on all ranks."""
-
-
-Saving = Callable[[Path, Weights, CheckpointMetadata], CheckpointMetadata]
 
 
 def _as_it_is(network: NetworkConfig) -> NetworkConfig:
@@ -92,6 +92,73 @@ class Algorithm:
     """Whether `Learner.acting` is the state of the whole network, as `save_checkpoint` needs it."""
 
 
+def _episode_collector(parts: CollectorParts) -> Collector:
+    return EpisodeCollector(config=parts.network, settings=parts.episodes)
+
+
+def _gradient_learner(parts: LearnerParts) -> Learner:
+    return PolicyGradientLearner(parts.network, parts.settings, seed=parts.seed, averaging=parts.averaging)
+
+
+POLICY_GRADIENT = Algorithm(
+    name="policy-gradient",
+    episode_settings=SpreadEpisodeSettings,
+    learner_settings=PolicyGradientSettings,
+    collector=_episode_collector,
+    learner=_gradient_learner,
+)
+
+
+def _prices_collector(parts: CollectorParts) -> Collector:
+    return PriceCollector(config=parts.network, settings=parts.episodes)
+
+
+def _prices_learner(parts: LearnerParts) -> Learner:
+    return PriceLearner(
+        parts.network, parts.settings, noise=parts.episodes.noise, seed=parts.seed, average=parts.averaging
+    )
+
+
+def _prices_worlds(episodes: PriceEpisodeSettings) -> Sequence[str]:
+    """Return the worlds of all turns; each needs a generator of its own."""
+    found = tuple(dict.fromkeys(episodes.in_turn(turn).world for turn in range(max(1, len(episodes.worlds)))))
+    where = "setting episodes.worlds" if episodes.worlds else "setting training.world"
+    for name in found:
+        try:
+            world = find_world(name)
+        except ConfigError as error:
+            raise ConfigError(f"{where}: {error}") from error
+        if not world.workload:
+            raise ConfigError(f"{where}: world {name} has no workload of its own, and prices need one that makes jobs")
+    return found
+
+
+PRICES = Algorithm(
+    name="prices",
+    episode_settings=PriceEpisodeSettings,
+    learner_settings=PriceLearnerSettings,
+    network=lambda config: replace(config, policy="prices"),
+    collector=_prices_collector,
+    learner=_prices_learner,
+    worlds=_prices_worlds,
+    options_first=PriceEpisodeSettings.options_first,
+)
+
+
+def _critic_learner(parts: LearnerParts) -> Learner:
+    return SoftActorCritic(parts.network, parts.settings, seed=parts.seed, averaging=parts.averaging)
+
+
+CHSAC = Algorithm(
+    name="chsac",
+    episode_settings=EpisodeSettings,
+    learner_settings=SoftActorCriticSettings,
+    collector=_episode_collector,
+    learner=_critic_learner,
+)
+ALGORITHMS = {one.name: one for one in (CHSAC, POLICY_GRADIENT, PRICES)}
+
+
 def find_algorithm(name: str) -> Algorithm:
     """Return an algorithm.
 
@@ -102,5 +169,4 @@ def find_algorithm(name: str) -> Algorithm:
         near = get_close_matches(name, ALGORITHMS, 1)
         hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(ALGORITHMS)}"
         raise ConfigError(f"no algorithm {name[:64]!r} learns in rounds; {hint}")
-    found: Algorithm = import_module(ALGORITHMS[name]).ALGORITHM
-    return found
+    return ALGORITHMS[name]

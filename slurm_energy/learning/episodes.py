@@ -24,14 +24,14 @@ from slurm_energy.learning.bookkeeping import (
     empty_watts,
     mean_weights,
 )
-from slurm_energy.learning.bounds import HOURS, Bounds, check_bounds
 from slurm_energy.learning.experience import Costs, Moment, Step, Weights
+from slurm_energy.learning.settings_file import HOURS, Bounds, check_bounds
+from slurm_energy.policy.gnn.cache import whole_blocks
 from slurm_energy.policy.gnn.chooser import NetworkChooser
 from slurm_energy.policy.gnn.configuration import NetworkConfig
-from slurm_energy.policy.gnn.keepers import whole_blocks
-from slurm_energy.policy.gnn.levels import Published
+from slurm_energy.policy.gnn.embeddings import Published
+from slurm_energy.policy.gnn.heads import best, sample
 from slurm_energy.policy.gnn.network import Blocks, HierarchicalNetwork, create_network
-from slurm_energy.policy.gnn.policy_head import best, sample
 from slurm_energy.policy.placement import Placement
 from slurm_energy.policy.prices import BALANCED_WEIGHTS, MODE_WEIGHTS, JobWeights
 from slurm_energy.twin.engine.events import WorkloadArrivals

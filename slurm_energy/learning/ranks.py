@@ -11,14 +11,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from math import sqrt
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, distributed
 from torch.nn import Parameter
 
 from slurm_energy.errors import ConfigError, TrainingError
-from slurm_energy.graph.node_names import node_names
-from slurm_energy.learning.experience import Weights
+from slurm_energy.graph.holdings import node_names
+from slurm_energy.learning.experience import Averaging, Weights
 
 _SLURM = ("SLURM_PROCID", "SLURM_NTASKS")
 _LAUNCHER = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -29,6 +32,8 @@ JOIN_SECONDS = 120.0
 """For how long ranks wait for each other at the start."""
 WAIT_SECONDS = 7200.0
 """For how long a rank waits for another later on: for its longest episode."""
+FloatArray = NDArray[np.float64]
+_SMALLEST_DEVIATION = 1e-6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -294,3 +299,43 @@ def _gradient(parameter: Parameter) -> Tensor:
 
 def _first_line(error: Exception) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+
+
+def carrier(values: Sequence[float]) -> Parameter:
+    """Return a parameter whose gradient is these numbers: averaging makes the ranks' mean of them."""
+    parameter = Parameter(torch.zeros(len(values), dtype=torch.float64))
+    parameter.grad = torch.tensor(values, dtype=torch.float64)
+    return parameter
+
+
+def carried(parameter: Parameter) -> list[float]:
+    """Return the numbers of a carrier."""
+    assert parameter.grad is not None
+    found: list[float] = parameter.grad.tolist()
+    return found
+
+
+def agreed(values: Sequence[float], averaging: Averaging) -> list[float]:
+    """Return the mean of these numbers over all ranks."""
+    told = carrier(values)
+    averaging([told])
+    return carried(told)
+
+
+def shares_of_mean(counts: Sequence[float], averaging: Averaging) -> list[float]:
+    """Return each count over the mean of all ranks' counts; 0 where there is none here.
+
+    What a mean over own steps is multiplied by, so that in the mean over ranks each step counts alike.
+    """
+    means = agreed(counts, averaging)
+    return [own / mean if own > 0.0 else 0.0 for own, mean in zip(counts, means, strict=True)]
+
+
+def mean_and_deviation(values: FloatArray, averaging: Averaging) -> tuple[float, float]:
+    """Return mean and standard deviation of all ranks' values together; 0 and 1 where there are none."""
+    sums = [float(len(values)), float(values.sum()), float(np.square(values).sum())]
+    count, total, squares = agreed(sums, averaging)
+    if count == 0.0:
+        return 0.0, 1.0
+    mean = total / count
+    return mean, max(_SMALLEST_DEVIATION, sqrt(max(0.0, squares / count - mean * mean)))

@@ -1,5 +1,7 @@
 """A training in rounds from its settings to checkpoints in a folder, begun or gone on with, on one rank or several."""
 
+import os
+import shutil
 import time
 from collections.abc import Callable, Mapping
 from contextlib import closing
@@ -16,22 +18,17 @@ from slurm_energy.learning.experience import Weights
 from slurm_energy.learning.ranks import ALONE, Ranks
 from slurm_energy.learning.rounds import RoundPlan, RoundReport, Rounds, StopRequest
 from slurm_energy.learning.torch_device import CPU, device_words
-from slurm_energy.learning.training_folder import (
-    BEST,
-    LAST,
-    create_folder,
-    keep_checkpoint,
-    remove_folder,
-    write_settings,
-)
 from slurm_energy.learning.training_log import NoLog, check_format, open_log
-from slurm_energy.learning.training_settings import TrainingSettings, check_same
+from slurm_energy.learning.training_settings import SETTINGS_FILE, TrainingSettings, check_same
 from slurm_energy.learning.training_state import TrainingState, read_state, restore_learner
 from slurm_energy.policy.checkpoint_files import CheckpointMetadata, check_files
 from slurm_energy.policy.gnn.checkpoint import Checkpoint, load_into, read_checkpoint
 from slurm_energy.policy.gnn.network import HierarchicalNetwork, create_network
 
 NAME = "gnn"
+CHECKPOINTS = "checkpoints"
+BEST = "best"
+LAST = "last"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -232,3 +229,66 @@ def _metadata(settings: TrainingSettings, number: int, figures: Mapping[str, flo
         )
     except CheckpointError as error:
         raise CheckpointError(f"version {version!r} of this training: {error}") from error
+
+
+def create_folder(folder: Path, settings_text: str) -> None:
+    """Make the folder of a new training.
+
+    Raises:
+        TrainingError: it exists, or cannot be made.
+    """
+    if os.path.lexists(folder):
+        raise TrainingError(f"{folder} exists: go on with --resume {folder}, or name a new folder")
+    if not folder.parent.is_dir():
+        raise TrainingError(f"folder {folder.parent} of {folder.name} does not exist")
+    try:
+        folder.mkdir()
+        (folder / CHECKPOINTS).mkdir()
+    except OSError as error:
+        raise TrainingError(f"{folder} cannot be made: {error.strerror}") from error
+    write_settings(folder, settings_text)
+
+
+def remove_folder(folder: Path) -> None:
+    """Remove the folder of a training that failed before anything was learned, so that another can take its place."""
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def write_settings(folder: Path, text: str) -> None:
+    """Write the settings that the training is run with.
+
+    Raises:
+        TrainingError: they cannot be written.
+    """
+    unfinished = folder / f".{SETTINGS_FILE}.part"
+    try:
+        unfinished.write_text(text, encoding="utf-8")
+        unfinished.replace(folder / SETTINGS_FILE)
+    except OSError as error:
+        raise TrainingError(f"{folder / SETTINGS_FILE} cannot be written: {error.strerror}") from error
+
+
+def keep_checkpoint(folder: Path, link: str, number: int, save: Callable[[Path], object]) -> None:
+    """Save a round's checkpoint, let the link lead to it, and remove the one that no link leads to any more.
+
+    Raises:
+        TrainingError: a link or folder cannot be changed.
+        CheckpointError: the checkpoint cannot be written.
+    """
+    name = f"{link}-{number:06d}"
+    target = folder / CHECKPOINTS / name
+    try:
+        if target.exists():
+            # Rounds that are run again after a resume reach the same weights, under the same name.
+            shutil.rmtree(target)
+        target.parent.mkdir(exist_ok=True)
+        save(target)
+        unfinished = folder / f".{link}.part"
+        unfinished.unlink(missing_ok=True)
+        unfinished.symlink_to(Path(CHECKPOINTS) / name)
+        unfinished.replace(folder / link)
+        for older in (folder / CHECKPOINTS).glob(f"{link}-*"):
+            if older.name != name:
+                shutil.rmtree(older)
+    except OSError as error:
+        raise TrainingError(f"checkpoint {target} cannot take its place: {error}") from error

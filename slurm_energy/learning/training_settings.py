@@ -12,8 +12,9 @@ from typing import Any
 from slurm_energy.errors import ConfigError, TrainingError, ValueRangeError
 from slurm_energy.graph import schema
 from slurm_energy.learning.algorithms import Algorithm, find_algorithm
-from slurm_energy.learning.bounds import RUN_BOUNDS, check_bounds
 from slurm_energy.learning.settings_file import (
+    RUN_BOUNDS,
+    check_bounds,
     check_names,
     differences,
     document,

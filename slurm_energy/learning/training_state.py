@@ -16,8 +16,8 @@ from torch import Tensor
 from torch.optim import Adam
 
 from slurm_energy.errors import TrainingError
-from slurm_energy.learning.bounds import RUN_BOUNDS
 from slurm_energy.learning.experience import Learner
+from slurm_energy.learning.settings_file import RUN_BOUNDS
 
 STATE_FILE = "state.pt"
 PREVIOUS_FILE = "state.previous.pt"

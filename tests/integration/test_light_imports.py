@@ -17,7 +17,7 @@ from slurm_energy.graph.cluster_graph import ClusterGraph
 from slurm_energy.policy.checkpoint_files import DOCUMENT_FILE, WEIGHTS_FILE, CheckpointMetadata, sha256
 from slurm_energy.policy.gnn.configuration import NetworkConfig
 from slurm_energy.policy.gnn.network import create_network
-from slurm_energy.policy.gnn.priced_serving import PricedPolicy
+from slurm_energy.policy.gnn.serving import PricedPolicy
 
 COEFFICIENT_READERS = ("coefficients", "mig", "saturation")
 FITTING = {"click", "numpy", "rich", "scipy"}

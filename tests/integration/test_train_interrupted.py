@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+import tiny_learner
 import torch
 
 from slurm_energy.cli.main import main
@@ -35,7 +36,8 @@ from slurm_energy.learning import round_training
 from slurm_energy.learning.algorithms import ALGORITHMS
 from slurm_energy.learning.collectors import InOrder
 from slurm_energy.cli.main import main
-ALGORITHMS["tiny"] = "tiny_learner"
+import tiny_learner
+ALGORITHMS["tiny"] = tiny_learner.ALGORITHM
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))
 """
@@ -48,7 +50,7 @@ def _without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setitem(ALGORITHMS, "tiny", "tiny_learner")
+    monkeypatch.setitem(ALGORITHMS, "tiny", tiny_learner.ALGORITHM)
     path = tmp_path / "train.toml"
     path.write_text(
         f'[training]\nalgorithm = "tiny"\nworld = "lab"\nrounds = 4\nsave_every_rounds = 50\n[network]{NETWORK}'

@@ -18,7 +18,8 @@ MAIN = """
 import sys
 from slurm_energy.learning.algorithms import ALGORITHMS
 from slurm_energy.cli.main import main
-ALGORITHMS["tiny"] = "tiny_learner"
+import tiny_learner
+ALGORITHMS["tiny"] = tiny_learner.ALGORITHM
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))
 """

@@ -112,7 +112,7 @@ def test_torch_is_imported_only_where_networks_are() -> None:
 
 def test_the_learning_test_sees_a_breach(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(f"{__name__}.PACKAGE", tmp_path)
-    for name in ("policy/oracle.py", "policy/gnn/network.py", "learning/train.py"):
+    for name in ("policy/oracle.py", "policy/gnn/network.py", "learning/imitation.py"):
         module = tmp_path / name
         module.parent.mkdir(parents=True, exist_ok=True)
         module.write_text("def late():\n    from safetensors.torch import load\n")

@@ -224,7 +224,7 @@ def _seconds_to_follow(policy: Policy, snapshot: ClusterSnapshot) -> float:
 
 def _peer(task: InProcessTask, snapshot: ClusterSnapshot) -> dict[str, Any]:
     from slurm_energy.graph.cluster_graph import ClusterGraph  # noqa: PLC0415  # numpy, for a learned policy only
-    from slurm_energy.policy.gnn.peer import time_peer  # noqa: PLC0415  # torch likewise
+    from slurm_energy.policy.gnn.ablation.heterogeneous import time_peer  # noqa: PLC0415  # torch likewise
 
     graph = ClusterGraph(task.config().gpu_types)
     graph.update(snapshot)

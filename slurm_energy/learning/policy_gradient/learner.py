@@ -16,7 +16,6 @@ from torch import Tensor
 from torch.optim import Adam
 
 from slurm_energy.errors import ConfigError, TrainingError
-from slurm_energy.learning.agreement import carried, carrier, mean_and_deviation, shares_of_mean
 from slurm_energy.learning.experience import Averaging, Moment, Step, Weights, alone, reward_per_start
 from slurm_energy.learning.imitation import answers, objective_loss
 from slurm_energy.learning.policy_gradient.losses import (
@@ -28,9 +27,10 @@ from slurm_energy.learning.policy_gradient.losses import (
     value_loss,
 )
 from slurm_energy.learning.policy_gradient.settings import PolicyGradientSettings
+from slurm_energy.learning.ranks import carried, carrier, mean_and_deviation, shares_of_mean
 from slurm_energy.learning.training_state import restore_adam
 from slurm_energy.policy.gnn.decision_level import Decisions
-from slurm_energy.policy.gnn.levels import floats
+from slurm_energy.policy.gnn.embeddings import floats
 from slurm_energy.policy.gnn.network import HierarchicalNetwork, State
 
 _ADAM_EPS = 1e-5

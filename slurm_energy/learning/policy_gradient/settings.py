@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from slurm_energy.learning.bounds import Bounds, check_bounds
+from slurm_energy.learning.settings_file import Bounds, check_bounds
 
 _BOUNDS: Bounds = {
     "epochs": (1, 1000),

@@ -11,17 +11,16 @@ from numpy.typing import NDArray
 
 from slurm_energy.graph.blocks import Floats
 from slurm_energy.learning.experience import Weights
-from slurm_energy.learning.prices.node_shares import NodeShares
 from slurm_energy.learning.prices.settings import PriceEpisodeSettings
+from slurm_energy.policy.gnn.cache import whole_blocks
 from slurm_energy.policy.gnn.configuration import NetworkConfig
-from slurm_energy.policy.gnn.keepers import whole_blocks
 from slurm_energy.policy.gnn.network import Blocks, HierarchicalNetwork, create_network
-from slurm_energy.policy.gnn.pricing import NetworkPrices
-from slurm_energy.policy.placement import ClusterView, EndedJob, Placement, Postponement, WaitingJob
+from slurm_energy.policy.gnn.serving import NetworkPrices
+from slurm_energy.policy.placement import ClusterView, EndedJob, PlaceInfo, Placement, Postponement, WaitingJob
 from slurm_energy.policy.prices import JOB_PRICES
 from slurm_energy.policy.rules.settings import TotalCostSettings
 from slurm_energy.twin.engine.job import Job
-from slurm_energy.twin.engine.job_run import JobRun
+from slurm_energy.twin.engine.job_run import Allocation, JobRun
 from slurm_energy.twin.engine.simulation import run
 from slurm_energy.twin.learned_price import LearnedPriceRule, PriceSource
 from slurm_energy.twin.view import TwinView
@@ -33,6 +32,8 @@ _Array = NDArray[np.float32]
 _WAIT_SECONDS = 3600.0
 """What waiting within about that time after a decision can be blamed on it."""
 _LEAST_SHARE = 1e-6
+_Node = tuple[int, int]
+"""Pool and number of the node."""
 
 
 class PricedStep(NamedTuple):
@@ -267,3 +268,71 @@ def _discounted(waits: Sequence[tuple[float, int]], end_seconds: float) -> _Wait
         decay = exp(-(seconds[index + 1] - seconds[index]) / _WAIT_SECONDS)
         after[index] = counts[index] * _WAIT_SECONDS * (1.0 - decay) + decay * after[index + 1]
     return _Waiting(seconds, after)
+
+
+class _Occupied:
+    """One node's jobs and since when they are these."""
+
+    __slots__ = ("gpus", "last_job", "since")
+
+    def __init__(self) -> None:
+        self.gpus: dict[int, int] = {}
+        self.since = 0.0
+        self.last_job = -1
+
+
+class NodeShares:
+    """Charges what a node draws beyond a suspended one to its jobs by their devices.
+
+    The time until it is suspended is charged to the last job that left it. All charges together are what awake nodes
+    drew, but for waking.
+    """
+
+    def __init__(self, places: Sequence[PlaceInfo]) -> None:
+        self._places = places
+        self._nodes: dict[_Node, _Occupied] = {}
+        self._of_job: dict[int, tuple[int, list[_Node]]] = {}
+        self.joules: dict[int, float] = {}
+        """By job."""
+
+    def start(self, job_id: int, place: int, pool: int, allocation: Allocation, now: float) -> None:
+        """Let a job take its devices."""
+        if self._places[place].node_watts <= 0.0:
+            return
+        nodes = []
+        for number, gpus, _ in allocation:
+            node = pool, number
+            occupied = self._nodes.setdefault(node, _Occupied())
+            self._charge(occupied, place, now)
+            occupied.gpus[job_id] = gpus
+            nodes.append(node)
+        self._of_job[job_id] = place, nodes
+
+    def end(self, job_id: int, now: float) -> None:
+        """Let a job give its devices back."""
+        place, nodes = self._of_job.pop(job_id, (-1, []))
+        for node in nodes:
+            occupied = self._nodes[node]
+            self._charge(occupied, place, now)
+            del occupied.gpus[job_id]
+            occupied.last_job = job_id
+
+    def close(self, now: float) -> None:
+        """Charge everything until the end of the run."""
+        for job_id in list(self._of_job):
+            self.end(job_id, now)
+
+    def _charge(self, occupied: _Occupied, place: int, now: float) -> None:
+        """Charge a node since its last change."""
+        info, passed = self._places[place], now - occupied.since
+        occupied.since = now
+        if occupied.gpus:
+            total = sum(occupied.gpus.values())
+            for job_id, gpus in occupied.gpus.items():
+                self._add(job_id, info.node_watts * passed * gpus / total)
+        elif occupied.last_job >= 0:
+            self._add(occupied.last_job, info.node_watts * min(passed, info.idle_seconds))
+            occupied.last_job = -1
+
+    def _add(self, job_id: int, joules: float) -> None:
+        self.joules[job_id] = self.joules.get(job_id, 0.0) + joules

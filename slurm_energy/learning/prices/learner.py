@@ -12,14 +12,13 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from slurm_energy.errors import TrainingError
-from slurm_energy.learning.agreement import agreed, shares_of_mean
-from slurm_energy.learning.batched_states import batched_states, state_of_cluster
 from slurm_energy.learning.experience import Averaging, Weights, alone
 from slurm_energy.learning.prices.collector import PricedEpisode, PricedStep
 from slurm_energy.learning.prices.settings import PriceLearnerSettings
+from slurm_energy.learning.ranks import agreed, shares_of_mean
+from slurm_energy.learning.torch_device import batched_states, state_of_cluster
 from slurm_energy.learning.training_state import restore_adam, same_form
-from slurm_energy.policy.gnn.levels import Published
-from slurm_energy.policy.gnn.moments import moments_of
+from slurm_energy.policy.gnn.embeddings import Published, moments_of
 from slurm_energy.policy.gnn.network import Blocks, HierarchicalNetwork
 from slurm_energy.policy.gnn.price_head import PRICED_JOB, PriceContext, PriceHead
 from slurm_energy.policy.prices import JOB_PRICES

@@ -4,7 +4,7 @@ from collections.abc import Set
 from dataclasses import dataclass, fields, replace
 
 from slurm_energy.errors import ConfigError, ValueRangeError
-from slurm_energy.learning.bounds import HOURS
+from slurm_energy.learning.settings_file import HOURS
 from slurm_energy.policy.prices import JOB_PRICES
 from slurm_energy.policy.rules.settings import split_text
 

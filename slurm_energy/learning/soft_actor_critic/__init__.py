@@ -1,5 +1,5 @@
 """The constrained hybrid soft actor-critic with adaptive frequency (CHSAC-AF).
 
-The policy chooses partition and device count, the exact oracle the clock. What departs from the paper is told where it
-departs: in `learner`, `losses`, `multipliers`, `temperature`, `quantile_loss` and `replay`.
+The policy chooses partition and device count, the exact oracle the clock. Departures from the paper are described where
+they are made: in `learner`, `losses`, `multipliers` and `replay`.
 """

@@ -1,5 +1,6 @@
-"""Twin quantile critics over the network's embeddings, and their slowly following copies for targets."""
+"""Transitions side by side, and twin quantile critics over the network's embeddings of them."""
 
+from collections.abc import Sequence
 from copy import deepcopy
 from typing import NamedTuple
 
@@ -8,13 +9,15 @@ from torch import Tensor, nn
 from torch.nn import Parameter
 
 from slurm_energy.graph import schema
-from slurm_energy.learning.soft_actor_critic.batches import Batch, Scene, answers
+from slurm_energy.graph.blocks import DecisionBlock, batch_decisions
+from slurm_energy.learning.soft_actor_critic.records import PackedMoment, Unpacked
+from slurm_energy.learning.soft_actor_critic.replay import Transition
 from slurm_energy.learning.soft_actor_critic.settings import SoftActorCriticSettings
-from slurm_energy.policy.gnn.decision_level import CONTEXT_PARTS
-from slurm_energy.policy.gnn.levels import floats, indices
-from slurm_energy.policy.gnn.network import HierarchicalNetwork, State
-from slurm_energy.policy.gnn.policy_head import OptionDistribution
-from slurm_energy.policy.gnn.value_head import QuantileHead
+from slurm_energy.learning.torch_device import CPU, batched_states, on_device, state_of_cluster
+from slurm_energy.policy.gnn.decision_level import CONTEXT_PARTS, Decisions, QuantileHead
+from slurm_energy.policy.gnn.embeddings import flags, floats, indices, moments_of
+from slurm_energy.policy.gnn.heads import OptionDistribution
+from slurm_energy.policy.gnn.network import Blocks, HierarchicalNetwork, State
 
 _NOT_CRITICS = (
     "network.decision.policy.",
@@ -23,6 +26,88 @@ _NOT_CRITICS = (
     "network.assignment.",
 )
 """Heads that the critics' loss does not reach."""
+
+_OPTION_COLUMNS = [schema.column(schema.OPTION, "seconds"), schema.column(schema.OPTION, "joules")]
+
+_WAITED = schema.column(schema.TASK, "waited_seconds")
+
+
+class Scene(NamedTuple):
+    """Some moments side by side, with one job each."""
+
+    blocks: Blocks
+    moment_of_cluster: Tensor
+    """[clusters]."""
+    decision: DecisionBlock
+    option_open: Tensor
+    """Mask of decision time, [options], bool."""
+    option_job: Tensor
+    """Row of the moment of each option, [options]."""
+
+    @property
+    def num_jobs(self) -> int:
+        """How many moments there are."""
+        return len(self.decision.job_x)
+
+
+class Batch(NamedTuple):
+    """Transitions to learn from."""
+
+    now: Scene
+    taken: Tensor
+    """Row of the option that is learned about among all options of `now`, [batch]."""
+    starts: Tensor
+    """Whether the job was started in it, [batch], bool."""
+    reward: Tensor
+    """[batch]."""
+    costs: Tensor
+    """[batch, constraints]."""
+    elapsed_seconds: Tensor
+    """[batch]."""
+    following: Scene | None
+    """The next decisions of those that have one; None where none has."""
+    goes_on: Tensor
+    """Rows of the batch that `following` belongs to, [moments of following]."""
+
+
+def scene(moments: Sequence[PackedMoment], device: torch.device = CPU) -> Scene:
+    """Return moments side by side, on a device."""
+    unpacked: Unpacked = {}
+    states = [moment.blocks(unpacked) for moment in moments]
+    blocks = [moment.block() for moment in moments]
+    decision = on_device(batch_decisions(blocks, [state.top for state in states]), device)
+    return Scene(
+        blocks=batched_states(states, device),
+        moment_of_cluster=state_of_cluster(states, device),
+        decision=decision,
+        option_open=flags(decision.option_open),
+        option_job=indices(decision.option_job),
+    )
+
+
+def batch_of(transitions: Sequence[Transition], device: torch.device = CPU) -> Batch:
+    """Return transitions side by side, on a device."""
+    now = scene([one.moment for one in transitions], device)
+    counts = torch.bincount(now.option_job, minlength=now.num_jobs)
+    first = counts.cumsum(0) - counts
+    following = [(row, one.following) for row, one in enumerate(transitions) if one.following is not None]
+    return Batch(
+        now=now,
+        taken=first + torch.tensor([one.taken for one in transitions], device=device),
+        starts=torch.tensor([one.is_start for one in transitions], device=device),
+        reward=torch.tensor([one.reward for one in transitions], device=device),
+        costs=torch.tensor([tuple(one.costs) for one in transitions], device=device),
+        elapsed_seconds=torch.tensor([one.elapsed_seconds for one in transitions], device=device),
+        following=scene([moment for _, moment in following], device) if following else None,
+        goes_on=torch.tensor([row for row, _ in following], dtype=torch.int64, device=device),
+    )
+
+
+def answers(network: HierarchicalNetwork, given: Scene, *, critics: bool) -> tuple[State, Decisions]:
+    """Return a network's embeddings of the states, and its answers for the jobs."""
+    state = network.state(given.blocks)
+    moments = moments_of(state.published, given.moment_of_cluster)
+    return state, network.decide(state.published, moments, given.decision, critics=critics)
 
 
 class Judged(NamedTuple):
@@ -117,10 +202,6 @@ def policy_of(network: HierarchicalNetwork, given: Scene, context: Tensor) -> Op
         given.num_jobs,
     )
     return distribution
-
-
-_OPTION_COLUMNS = [schema.column(schema.OPTION, "seconds"), schema.column(schema.OPTION, "joules")]
-_WAITED = schema.column(schema.TASK, "waited_seconds")
 
 
 def tie_loss(network: HierarchicalNetwork, settings: SoftActorCriticSettings, judged: Judged, batch: Batch) -> Tensor:

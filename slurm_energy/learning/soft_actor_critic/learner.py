@@ -11,15 +11,21 @@ from torch.nn import Parameter
 from torch.optim import Adam
 
 from slurm_energy.errors import ConfigError, TrainingError
-from slurm_energy.learning.agreement import agreed
 from slurm_energy.learning.experience import Averaging, Step, Weights, alone, reward_per_start
-from slurm_energy.learning.soft_actor_critic.batches import Batch, answers, batch_of
-from slurm_energy.learning.soft_actor_critic.critics import Judged, TwinCritics, policy_of, tie_loss
+from slurm_energy.learning.ranks import agreed
+from slurm_energy.learning.soft_actor_critic.critics import (
+    Batch,
+    Judged,
+    TwinCritics,
+    answers,
+    batch_of,
+    policy_of,
+    tie_loss,
+)
 from slurm_energy.learning.soft_actor_critic.losses import actor_loss, bootstrapped, critic_loss, soft_value
-from slurm_energy.learning.soft_actor_critic.multipliers import CONSTRAINTS, Multipliers, mean_costs
+from slurm_energy.learning.soft_actor_critic.multipliers import CONSTRAINTS, Multipliers, Temperature, mean_costs
 from slurm_energy.learning.soft_actor_critic.replay import Replay
 from slurm_energy.learning.soft_actor_critic.settings import SoftActorCriticSettings
-from slurm_energy.learning.soft_actor_critic.temperature import Temperature
 from slurm_energy.learning.training_state import restore_adam
 from slurm_energy.policy.gnn.network import HierarchicalNetwork
 

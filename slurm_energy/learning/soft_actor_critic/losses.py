@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from slurm_energy.policy.gnn.policy_head import OptionDistribution
+from slurm_energy.policy.gnn.heads import OptionDistribution
 
 
 def expected(distribution: OptionDistribution, values: Tensor) -> Tensor:

@@ -3,9 +3,8 @@
 from dataclasses import dataclass, field
 
 from slurm_energy.errors import ConfigError
-from slurm_energy.learning.bounds import Bounds, check_bounds
-from slurm_energy.learning.soft_actor_critic.multipliers import ConstraintSettings
-from slurm_energy.learning.soft_actor_critic.temperature import TemperatureSettings
+from slurm_energy.learning.settings_file import Bounds, check_bounds
+from slurm_energy.learning.soft_actor_critic.multipliers import ConstraintSettings, TemperatureSettings
 
 _BOUNDS: Bounds = {
     "capacity": (1, 100_000_000),

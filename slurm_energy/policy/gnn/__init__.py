@@ -1,1 +1,1 @@
-"""The hierarchical graph network; needs torch and torch_geometric, which nothing outside this folder imports."""
+"""The hierarchical graph network: what is served, and in `ablation` what only studies use; needs torch."""

@@ -13,7 +13,8 @@ from torch import Tensor
 from slurm_energy.errors import PolicyError
 from slurm_energy.policy.detail_text import printable_name
 from slurm_energy.policy.gnn.configuration import Attention
-from slurm_energy.policy.gnn.reasoning import OBJECTIVES, TopKind
+from slurm_energy.policy.gnn.embeddings import TopKind
+from slurm_energy.policy.gnn.top_level import OBJECTIVES
 
 Weights = NDArray[np.float64]
 _LISTED = 3

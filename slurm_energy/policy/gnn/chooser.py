@@ -9,14 +9,12 @@ from slurm_energy.domain.cluster import ClusterSnapshot
 from slurm_energy.errors import PolicyError
 from slurm_energy.graph.blocks import Floats
 from slurm_energy.graph.cluster_graph import ClusterGraph
-from slurm_energy.graph.frame import Changes
 from slurm_energy.graph.options import RunOption, decision_block, together
+from slurm_energy.graph.partitions import Changes, Shown
+from slurm_energy.policy.gnn.cache import keeper_of
 from slurm_energy.policy.gnn.decision_level import Decisions
-from slurm_energy.policy.gnn.keepers import keeper_of
-from slurm_energy.policy.gnn.levels import Published
-from slurm_energy.policy.gnn.moments import Moments, moments_of
+from slurm_energy.policy.gnn.embeddings import Moments, Published, moments_of
 from slurm_energy.policy.gnn.network import HierarchicalNetwork
-from slurm_energy.policy.gnn.shown import Shown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

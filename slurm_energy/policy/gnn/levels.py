@@ -1,142 +1,312 @@
-"""What the levels hand to each other."""
+"""The lower levels: devices of a node, nodes of a group with their switch, and the queue.
 
-from typing import NamedTuple
+With the first embedding of vertices, and the bounded attention by which many members add up to one.
+"""
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional
 
-WEIGHT_BOUND = 3.0
-"""Attention scores of pooled members lie in [-3, 3], so that their exponentials can be added up in any order."""
+from slurm_energy.errors import ValueRangeError
+from slurm_energy.graph import schema
+from slurm_energy.graph.blocks import DeviceBlock, FabricBlock, QueueBlock
+from slurm_energy.policy.gnn.configuration import NetworkConfig
+from slurm_energy.policy.gnn.embeddings import WEIGHT_BOUND, Contributions, Devices, Fabric, Queue, floats, indices
+from slurm_energy.policy.gnn.pooling import NodePooling
+from slurm_energy.policy.gnn.propagation import TypedEdges, propagation_of, scaled_laplacian
 
-
-PRESSURE = 1
-"""Column of a top vertex's structure: for a partition, the share of its GPUs in use."""
-
-
-class Contributions(NamedTuple):
-    """What each member adds to the sums of those it belongs to: an attention mean, open to being summed in parts.
-
-    The mean over members is sum(weight value) / sum(weight), with weight = exp(3 tanh(score)). Both sums are over
-    members, so that a changed member is taken out and put back, and that a sample of them, divided by the probability
-    of being in it, estimates both without bias.
-    """
-
-    weight: Tensor
-    """[members, heads]."""
-    value: Tensor
-    """weight x value, [members, hidden]."""
-
-
-class Devices(NamedTuple):
-    """Embeddings of devices and of the nodes they make up."""
-
-    gpu: Tensor
-    """[gpus, hidden]."""
-    node: Tensor
-    """[nodes, hidden]."""
-    link_loss: Tensor
-    """Of differentiable pooling; 0 without it."""
-    entropy_loss: Tensor
+LINK, RUNS, IN = 0, 1, 2
+"""Types of the edges that end at a device."""
+_EDGE_COLUMNS = max(schema.width(schema.LINK), schema.width(schema.RUNS))
+_BANDWIDTH = schema.column(schema.LINK, "bandwidth_gb_per_second")
+MIN_LINK_WEIGHT = 0.05
+"""Of a link whose bandwidth nobody knows."""
+UP, DOWN = 0, 1
+_CAPACITY = schema.column(schema.UPLINK, "capacity_gb_per_second")
+_CONGESTION = schema.column(schema.SWITCH, "congestion")
+FORWARD, BACKWARD = 0, 1
+"""From a job to the one that waits for it, and back."""
 
 
-class Fabric(NamedTuple):
-    """Nodes after they have heard of their neighbours, and their switches."""
+class VertexEncoder(nn.Module):
+    r"""Bring the features of one vertex type to the width of the network.
 
-    node: Tensor
-    """[nodes, hidden]."""
-    switch: Tensor
-    """[groups, hidden]."""
-    congestion: Tensor
-    """As in the feature of the switch, [groups]."""
-    offered: Contributions
-    """Of each node, to the partitions that it belongs to, [nodes]."""
+    .. math::
+        \mathbf{h} = \mathrm{LayerNorm}(\mathbf{W}_2\,\mathrm{ReLU}(\mathbf{W}_1\mathbf{x} + \mathbf{b}_1)
+            + \mathbf{b}_2)
 
-
-class Queue(NamedTuple):
-    """Jobs after they have heard of those that they wait for and that wait for them."""
-
-    task: Tensor
-    """[tasks, hidden]."""
-    asked: Contributions
-    """Of each (pending job, partition), [waits]."""
-
-
-class PartitionSums(NamedTuple):
-    """Contributions added up by partition."""
-
-    offered: Contributions
-    """From nodes, [partitions]."""
-    asked: Contributions
-    """From pending jobs, [partitions]."""
-    heat: Tensor
-    """Highest temperature of the partition's nodes, as in the feature `hottest`, [partitions]."""
-    critical: Tensor
-    """Longest critical path among its pending jobs, as in the feature, [partitions]."""
-
-
-class Published(NamedTuple):
-    """All that a decision needs to know of the cluster: its size does not depend on the number of nodes."""
-
-    x: Tensor
-    """Vertices at the top, [top, hidden]."""
-    kind: Tensor
-    """`TopKind` of each, [top]."""
-    cluster: Tensor
-    """Cluster of each, [top]."""
-    structure: Tensor
-    """Size, pressure and critical path of each, [top, 3]."""
-    partition: Tensor
-    """Partition of partition and queue vertices, -1 for others, [top]."""
-    pooled: Tensor
-    """What the nodes of each partition offer, before anything above them had a say, [partitions, hidden]."""
-    heat: Tensor
-    """[partitions]."""
-    power: Tensor
-    """Power over the budget of each partition's cluster, 0 where none is known, [partitions]."""
-
-
-def floats(array: NDArray[np.float32] | Tensor) -> Tensor:
-    """Return an array as a tensor of the same memory; a tensor, which `on_device` puts in its place, as it is."""
-    return array if isinstance(array, Tensor) else torch.from_numpy(array)
-
-
-def indices(array: NDArray[np.int64] | Tensor) -> Tensor:
-    """Return an array of indices as a tensor, as `floats` does."""
-    return array if isinstance(array, Tensor) else torch.from_numpy(array)
-
-
-def flags(array: NDArray[np.bool_] | Tensor) -> Tensor:
-    """Return a mask as a tensor, as `floats` does."""
-    return array if isinstance(array, Tensor) else torch.from_numpy(array)
-
-
-def add_up(members: Contributions, owner: Tensor, owners: int, member: Tensor | None = None) -> Contributions:
-    """Return the sums by owner.
+    Each vertex type has an encoder of its own, since their features share neither number nor meaning.
 
     Args:
-        members: Their contributions.
-        owner: Owner of each row, [rows].
-        owners: How many there are.
-        member: Member of each row; None where the rows are the members in their order.
+        features: Columns of the vertex type in `graph/schema.py`, at least 1.
+        hidden: Width of the embedding, at least 1.
+
+    Shapes:
+        - **input:** features [vertices, features]; no vertices is allowed
+        - **output:** embeddings [vertices, hidden]
+
+    Raises:
+        ValueRangeError: there are no features or no channels, or the input has another number of columns.
     """
-    weight = members.weight if member is None else members.weight[member]
-    value = members.value if member is None else members.value[member]
-    return Contributions(
-        weight.new_zeros(owners, weight.shape[1]).index_add_(0, owner, weight),
-        value.new_zeros(owners, value.shape[1]).index_add_(0, owner, value),
-    )
+
+    def __init__(self, features: int, hidden: int) -> None:
+        super().__init__()
+        if features < 1 or hidden < 1:
+            raise ValueRangeError(f"encoder of {features} features to {hidden} channels: both must be at least 1")
+        self.features = features
+        self.hidden = hidden
+        self.layers = nn.Sequential(
+            nn.Linear(features, hidden), nn.ReLU(), nn.Linear(hidden, hidden), nn.LayerNorm(hidden)
+        )
+
+    def reset_parameters(self) -> None:
+        """Draw all weights anew."""
+        for layer in self.layers:
+            if isinstance(layer, nn.Linear | nn.LayerNorm):
+                layer.reset_parameters()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the embeddings."""
+        if x.shape[-1] != self.features:
+            raise ValueRangeError(f"vertices have {x.shape[-1]} features, this encoder takes {self.features}")
+        embedding: Tensor = self.layers(x)  # [vertices, hidden]
+        return embedding
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.features}, {self.hidden})"
 
 
-def largest_by(values: Tensor, owner: Tensor, owners: int) -> Tensor:
-    """Return the largest value by owner, 0 for owners without any and at least 0."""
-    return values.new_zeros(owners).scatter_reduce_(0, owner, values, "amax")
+class Offering(nn.Module):
+    r"""Return what each member adds to the sums of its owners.
+
+    .. math:: w_i = \exp(3 \tanh(A x_i)), \quad v_i = w_i \odot (V x_i)
+
+    The paper weighs by attention (section 3.3); a bounded score is our departure: sums of exponentials that cannot
+    overflow may be built up and taken apart in any order, which is what makes the cached answer equal the full one.
+
+    Shapes: x [members, channels] -> weight [members, heads], value [members, hidden].
+    """
+
+    def __init__(self, channels: int, hidden: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.width = hidden // heads
+        self.score = nn.Linear(channels, heads)
+        self.value = nn.Linear(channels, hidden)
+
+    def reset_parameters(self) -> None:
+        """Draw the weights anew."""
+        self.score.reset_parameters()
+        self.value.reset_parameters()
+
+    def forward(self, x: Tensor, member_weight: Tensor | None = None) -> Contributions:
+        """Return the contributions; `member_weight` is 1 / probability of being in the sample, [members]."""
+        weight = torch.exp(WEIGHT_BOUND * torch.tanh(self.score(x)))  # [members, heads]
+        if member_weight is not None:
+            weight = weight * member_weight[:, None]
+        by_head: Tensor = self.value(x).view(x.shape[0], self.heads, self.width) * weight[:, :, None]
+        return Contributions(weight, by_head.flatten(1))  # [members, hidden]
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.value.in_features}, {self.value.out_features}, heads={self.heads})"
 
 
-def mean_of(sums: Contributions) -> Tensor:
-    """Return the attention means, zeros for who has no member, [owners, hidden]."""
-    owners, heads = sums.weight.shape
-    by_head = sums.value.view(owners, heads, sums.value.shape[1] // heads)
-    mean: Tensor = by_head / sums.weight.clamp(min=1e-12)[:, :, None]  # [owners, heads, hidden / heads]
-    return mean.flatten(1)
+class DeviceLevel(nn.Module):
+    """Device-level propagation and node-level pooling (section 3.3 of the paper).
+
+    A node's result depends on what is inside the node alone.
+
+    Shapes: DeviceBlock of n nodes and g devices -> gpu [g, hidden], node [n, hidden].
+    """
+
+    def __init__(self, config: NetworkConfig) -> None:
+        super().__init__()
+        hidden = config.hidden
+        self.spatial = config.propagation != "spectral"
+        self.spectral = config.propagation != "spatial"
+        self.gpu = VertexEncoder(schema.width(schema.GPU), hidden)
+        self.task = VertexEncoder(schema.width(schema.TASK), hidden)
+        self.parent = VertexEncoder(schema.width(schema.NODE), hidden)
+        self.layers = nn.ModuleList(propagation_of(config, _EDGE_COLUMNS, 3) for _ in range(config.device_layers))
+        self.pooling = NodePooling(hidden, config.pooling, config.pooled_vertices)
+        self.node = VertexEncoder(schema.width(schema.NODE), hidden)
+        self.norm = nn.LayerNorm(hidden)
+
+    def forward(self, block: DeviceBlock, link_rate_weight: Tensor | None = None) -> Devices:
+        """Return the embeddings of all devices and nodes of a block.
+
+        Args:
+            block: Whole nodes.
+            link_rate_weight: Where links were sampled, 1 / probability of each, [links].
+        """
+        gpu = self.gpu(floats(block.gpu_x))  # [gpus, hidden]
+        gpus = gpu.shape[0]
+        node_x, gpu_node = floats(block.node_x), indices(block.gpu_node)
+        task, run_index = self.task(floats(block.task_x)), indices(block.run_index)  # [tasks, hidden]
+        if not self.spatial:
+            copies, run_index = _apart(block)
+            task = task[copies]  # [copies, hidden]
+        sources = torch.cat([task, self.parent(node_x)])  # [tasks + nodes, hidden]
+        link_index = indices(block.link_index)
+        link_weight = floats(block.link_x)[:, _BANDWIDTH].clamp(MIN_LINK_WEIGHT, 1.0)  # [links]
+        edges = self._edges(block, run_index, task.shape[0], link_weight, link_rate_weight)
+        for layer in self.layers:
+            x = layer(torch.cat([gpu, sources]), edges)
+            gpu, sources = x[:gpus], sources if self.spatial else x[gpus:]
+        pooled = self.pooling(gpu, gpu_node, node_x.shape[0], link_index, link_weight)
+        node = self.norm(self.node(node_x) + pooled.x)  # [nodes, hidden]
+        return Devices(gpu, node, pooled.link_loss, pooled.entropy_loss)
+
+    def _edges(
+        self,
+        block: DeviceBlock,
+        run_index: Tensor,
+        tasks: int,
+        link_weight: Tensor,
+        link_rate_weight: Tensor | None,
+    ) -> TypedEdges:
+        """Return what ends at devices: links, jobs, nodes.
+
+        The spectral part looks at the links among the devices. Where there is no other part, it is given jobs and nodes
+        as well, since it would not hear of them otherwise.
+        """
+        link_index, gpu_node, gpus = indices(block.link_index), indices(block.gpu_node), block.gpu_x.shape[0]
+        inside = torch.stack([gpus + tasks + gpu_node, torch.arange(gpus, device=gpu_node.device)])  # [2, gpus]
+        others = torch.cat([torch.stack([run_index[0] + gpus, run_index[1]]), inside], dim=1)
+        edge_x, edge_type = _edge_features(block, gpus)
+        weight = link_rate_weight
+        if weight is not None:
+            weight = torch.cat([weight, weight.new_ones(others.shape[1])])
+        if not self.spatial:
+            everything = torch.cat([link_index, others, others.flip(0)], dim=1)
+            all_weights = torch.cat([link_weight, link_weight.new_ones(2 * others.shape[1])])
+            vertices = gpus + tasks + block.node_x.shape[0]
+            return TypedEdges(
+                edge_index=link_index, edge_x=edge_x, laplacian=scaled_laplacian(everything, all_weights, vertices)
+            )
+        return TypedEdges(
+            edge_index=torch.cat([link_index, others], dim=1),
+            edge_x=edge_x,
+            edge_type=edge_type,
+            edge_weight=weight,
+            num_targets=gpus,
+            laplacian=scaled_laplacian(link_index, link_weight, gpus) if self.spectral else None,
+        )
+
+
+def _apart(block: DeviceBlock) -> tuple[Tensor, Tensor]:
+    """Return jobs once for each node that they run on, [copies], and the runs of these, [2, runs].
+
+    Where jobs receive as well, one of several nodes would carry news from node to node.
+    """
+    task, device = indices(block.run_index)
+    nodes = block.node_x.shape[0]
+    pairs, copy = torch.unique(task * nodes + indices(block.gpu_node)[device], return_inverse=True)
+    return pairs // max(1, nodes), torch.stack([copy, device])
+
+
+def _edge_features(block: DeviceBlock, gpus: int) -> tuple[Tensor, Tensor]:
+    """Return features and type of all edges: links, runs, then one from each device's node."""
+    link_x, run_x = floats(block.link_x), floats(block.run_x)
+    widths = [functional.pad(one, (0, _EDGE_COLUMNS - one.shape[1])) for one in (link_x, run_x)]
+    edge_x = torch.cat([*widths, link_x.new_zeros(gpus, _EDGE_COLUMNS)])  # [edges, columns]
+    counts = torch.tensor([link_x.shape[0], run_x.shape[0], gpus], device=link_x.device)
+    return edge_x, torch.repeat_interleave(torch.tensor([LINK, RUNS, IN], device=link_x.device), counts)
+
+
+class FabricLevel(nn.Module):
+    """Convolutions after the pooling, between nodes and their leaf switch (section 3.3 of the paper).
+
+    The star of one switch is a component of its own here, so that a change in one group leaves the others as they are;
+    what lies above the leaves is the top level's. With an order of 3 the spectral part reaches from node to node.
+
+    Shapes: FabricBlock of n nodes in s groups, node [n, hidden] -> node [n, hidden], switch [s, hidden].
+    """
+
+    def __init__(self, config: NetworkConfig) -> None:
+        super().__init__()
+        hidden = config.hidden
+        self.spectral = config.propagation != "spatial"
+        self.switch = VertexEncoder(schema.width(schema.SWITCH), hidden)
+        self.layers = nn.ModuleList(
+            propagation_of(config, schema.width(schema.UPLINK), 2) for _ in range(config.fabric_layers)
+        )
+        self.offering = Offering(hidden, hidden, config.heads)
+
+    def forward(self, block: FabricBlock, node: Tensor, node_weight: Tensor | None = None) -> Fabric:
+        """Return nodes, switches and what each node offers to its partitions.
+
+        Args:
+            block: Whole groups.
+            node: Embeddings of its nodes from the device level, [nodes, hidden].
+            node_weight: Where nodes were sampled, 1 / probability of each, [nodes].
+        """
+        nodes = node.shape[0]
+        uplink_x, group = floats(block.uplink_x), indices(block.node_group)
+        x = torch.cat([node, self.switch(floats(block.switch_x))])  # [nodes + groups, hidden]
+        up = torch.stack([torch.arange(nodes, device=group.device), nodes + group])
+        edge_index = torch.cat([up, up.flip(0)], dim=1)  # [2, 2 nodes]
+        edge_x = torch.cat([uplink_x, uplink_x])
+        edge_type = torch.repeat_interleave(torch.tensor([UP, DOWN], device=group.device), nodes)
+        capacity = edge_x[:, _CAPACITY].clamp(min=MIN_LINK_WEIGHT)
+        weight = None if node_weight is None else torch.cat([node_weight, torch.ones_like(node_weight)])
+        edges = TypedEdges(
+            edge_index=edge_index,
+            edge_x=edge_x,
+            edge_type=edge_type,
+            edge_weight=weight,
+            laplacian=self._laplacian(edge_index, capacity, weight, x.shape[0]) if self.spectral else None,
+        )
+        for layer in self.layers:
+            x = layer(x, edges)
+        return Fabric(
+            x[:nodes], x[nodes:], floats(block.switch_x)[:, _CONGESTION], self.offering(x[:nodes], node_weight)
+        )
+
+    def _laplacian(self, edge_index: Tensor, capacity: Tensor, weight: Tensor | None, vertices: int) -> Tensor:
+        """Return the scaled Laplacian; a link that stands for several counts as often, so as to estimate the whole."""
+        return scaled_laplacian(edge_index, capacity if weight is None else capacity * weight, vertices)
+
+
+class QueueLevel(nn.Module):
+    """Message passing over the task graph (section 3.2 of the paper), both ways along a dependency.
+
+    Shapes: QueueBlock of t jobs and w waits -> task [t, hidden], asked [w].
+    """
+
+    def __init__(self, config: NetworkConfig) -> None:
+        super().__init__()
+        hidden = config.hidden
+        self.spectral = config.propagation != "spatial"
+        self.task = VertexEncoder(schema.width(schema.TASK), hidden)
+        self.layers = nn.ModuleList(
+            propagation_of(config, schema.width(schema.DEPENDS), 2) for _ in range(config.task_layers)
+        )
+        self.offering = Offering(hidden + schema.width(schema.OPTION), hidden, config.heads)
+
+    def forward(self, block: QueueBlock, task_weight: Tensor | None = None) -> Queue:
+        """Return jobs and what each pending one asks of each partition.
+
+        Args:
+            block: Whole connected parts of the task graph.
+            task_weight: Where jobs were sampled, 1 / probability of each, [tasks].
+        """
+        task = self.task(floats(block.task_x))  # [tasks, hidden]
+        after = indices(block.depends_index)
+        count = after.shape[1]
+        depends_x = floats(block.depends_x)
+        edge_index = torch.cat([after, after.flip(0)], dim=1)  # [2, 2 dependencies]
+        edge_x = torch.cat([depends_x, depends_x])
+        edge_type = torch.repeat_interleave(torch.tensor([FORWARD, BACKWARD], device=after.device), count)
+        weight = edge_x.new_ones(2 * count)
+        edges = TypedEdges(
+            edge_index=edge_index,
+            edge_x=edge_x,
+            edge_type=edge_type,
+            laplacian=scaled_laplacian(edge_index, weight, task.shape[0]) if self.spectral else None,
+        )
+        for layer in self.layers:
+            task = layer(task, edges)
+        waits = indices(block.wait_task)
+        x = torch.cat([task[waits], floats(block.wait_x)], dim=1)  # [waits, hidden + OPTION]
+        return Queue(task, self.offering(x, None if task_weight is None else task_weight[waits]))

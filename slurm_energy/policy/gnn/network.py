@@ -7,15 +7,12 @@ from torch import Tensor, nn
 
 from slurm_energy.graph import schema
 from slurm_energy.graph.blocks import DecisionBlock, DeviceBlock, FabricBlock, QueueBlock, TopBlock
-from slurm_energy.policy.gnn.assignment_head import AssignmentHead
 from slurm_energy.policy.gnn.configuration import NetworkConfig
 from slurm_energy.policy.gnn.decision_level import DecisionLevel, Decisions
-from slurm_energy.policy.gnn.device_level import DeviceLevel
-from slurm_energy.policy.gnn.fabric_level import FabricLevel
-from slurm_energy.policy.gnn.flat_level import FlatLevel
-from slurm_energy.policy.gnn.levels import (
+from slurm_energy.policy.gnn.embeddings import (
     Devices,
     Fabric,
+    Moments,
     PartitionSums,
     Published,
     Queue,
@@ -24,11 +21,10 @@ from slurm_energy.policy.gnn.levels import (
     indices,
     largest_by,
 )
-from slurm_energy.policy.gnn.moments import Moments
+from slurm_energy.policy.gnn.heads import AssignmentHead
+from slurm_energy.policy.gnn.levels import DeviceLevel, FabricLevel, QueueLevel
 from slurm_energy.policy.gnn.price_head import PriceHead
-from slurm_energy.policy.gnn.queue_level import QueueLevel
 from slurm_energy.policy.gnn.top_level import TopLevel
-from slurm_energy.policy.gnn.vector_level import VectorLevel, unread_levels
 
 _HOTTEST = schema.column(schema.NODE, "hottest")
 _CRITICAL = schema.column(schema.TASK, "critical_path_seconds")
@@ -90,9 +86,13 @@ class HierarchicalNetwork(nn.Module):
     def __init__(self, config: NetworkConfig) -> None:
         super().__init__()
         self.config = config
-        self.flat = FlatLevel(config) if config.hierarchy == "flat" else None
-        self.vector = VectorLevel(config) if config.hierarchy == "vector" else None
-        if config.hierarchy == "hierarchical":
+        self.flat = self.vector = None
+        if config.hierarchy != "hierarchical":
+            from slurm_energy.policy.gnn.ablation import levels  # noqa: PLC0415  # not served
+
+            self.flat = levels.FlatLevel(config) if config.hierarchy == "flat" else None
+            self.vector = levels.VectorLevel(config) if config.hierarchy == "vector" else None
+        else:
             self.device = DeviceLevel(config)
             self.fabric = FabricLevel(config)
             self.queue = QueueLevel(config)
@@ -117,7 +117,7 @@ class HierarchicalNetwork(nn.Module):
         """
         given = weights or SampleWeights()
         if self.vector is not None:
-            devices, fabric, queue = unread_levels(blocks.devices, blocks.fabric, blocks.queue, self.config)
+            devices, fabric, queue = self.vector.unread(blocks.devices, blocks.fabric, blocks.queue)
         elif self.flat is not None:
             devices, fabric, queue = self.flat(blocks.devices, blocks.fabric, blocks.queue, given.node)
         else:

@@ -1,10 +1,17 @@
-"""The network as a policy of the daemon: a job and a snapshot in, partition and clocks out, with what it looked at."""
+"""The network as a policy of the daemon: a job and a snapshot in, partition and clocks out, with what it looked at.
+
+The paper assigns tasks to devices (section 3.4). Slurm picks nodes and devices itself; what a submission can do is to
+prefer a feature of nodes: a hint, no condition.
+"""
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
+from math import fsum, isfinite
 from typing import Literal
 
+import numpy as np
 import torch
 
 from slurm_energy.config import Config
@@ -14,20 +21,19 @@ from slurm_energy.domain.ids import GpuTypeName, PartitionName
 from slurm_energy.domain.job import EnergyMode, JobRequest
 from slurm_energy.energy_model.operating_point import OperatingPoint
 from slurm_energy.errors import ConfigError
+from slurm_energy.graph import schema
+from slurm_energy.graph.blocks import Indices
 from slurm_energy.graph.cluster_graph import ClusterGraph
 from slurm_energy.graph.job_features import JobWishes, submitted_vector
 from slurm_energy.policy.automatic import checkpoint_folder
 from slurm_energy.policy.base import DecisionContext
 from slurm_energy.policy.gnn.attention_report import AttentionReport, attention_report
+from slurm_energy.policy.gnn.cache import EmbeddingCache
 from slurm_energy.policy.gnn.chooser import Choice, NetworkChooser
 from slurm_energy.policy.gnn.configuration import Clocks
-from slurm_energy.policy.gnn.levels import PRESSURE
-from slurm_energy.policy.gnn.loading import load_network, use_threads
-from slurm_energy.policy.gnn.moments import Moments
+from slurm_energy.policy.gnn.embeddings import PRESSURE, Moments, TopKind
 from slurm_energy.policy.gnn.network import HierarchicalNetwork
-from slurm_energy.policy.gnn.node_hint import node_hint
-from slurm_energy.policy.gnn.priced_serving import PricedPolicy
-from slurm_energy.policy.gnn.reasoning import TopKind
+from slurm_energy.policy.gnn.serving import PricedPolicy, load_network, use_threads
 from slurm_energy.policy.gnn.serving_options import ServedOption, nothing_open, partitions_to_name, served_options
 from slurm_energy.policy.oracle import oracle_clocks
 from slurm_energy.policy.prices import MODE_WEIGHTS, JobWeights, site_weights
@@ -39,6 +45,12 @@ _NODES_TRAINED = "node_agreement"
 _TOLD = 3
 """Partitions of whose probability an answer tells."""
 logger = logging.getLogger(__name__)
+MAX_NODES = 256
+"""Nodes that are looked at, spread evenly over those with room: the cost must not grow with the partition."""
+_DEVICE_OPTION = schema.width(schema.DEVICE_OPTION)
+_IS_FREE = schema.column(schema.DEVICE_OPTION, "is_free")
+_FEATURE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,63}")
+"""Names that mean only themselves in `--prefer`; others have its operators, or are too long to be one name."""
 
 
 class GnnPolicy:
@@ -158,6 +170,93 @@ def _preference(options: tuple[ServedOption, ...], choice: Choice) -> dict[str, 
     """Return the probabilities of the likeliest partitions."""
     ranked = sorted(range(len(options)), key=lambda index: -choice.probabilities[index])[:_TOLD]
     return {str(options[index].candidate.partition.name): float(choice.probabilities[index]) for index in ranked}
+
+
+def node_hint(chooser: NetworkChooser, choice: Choice, job: JobRequest, partition: PartitionName) -> str | None:
+    """Return the feature whose nodes the network would take for a job; None where none stands out.
+
+    Args:
+        chooser: Keeps the embeddings; without a cache of them there is no hint.
+        choice: What it said of the job.
+        job: The job.
+        partition: Where it goes.
+    """
+    keeper, graph = chooser.keeper, chooser.graph
+    if not isinstance(keeper, EmbeddingCache) or chooser.is_updating:
+        return None  # in between slots may stand for other nodes than their embeddings do
+    slots = nodes_with_room(graph, partition, max(1, -(-job.gpu_count // max(1, job.nodes_min))))
+    if len(slots) < 2 or int(slots.max()) >= len(keeper.node):
+        return None
+    pair_x = torch.zeros(len(slots), _DEVICE_OPTION)
+    pair_x[:, _IS_FREE] = 1.0
+    with torch.inference_mode():
+        log_prob = chooser.network.assignment(
+            choice.decisions.job,
+            keeper.node[torch.from_numpy(slots)],
+            torch.zeros(len(slots), dtype=torch.int64),
+            torch.arange(len(slots)),
+            pair_x,
+            torch.ones(len(slots), dtype=torch.bool),
+        )
+        probability = log_prob.exp().tolist()
+    states = graph.nodes.states
+    return preferred_feature(probability, [states[slot].features for slot in slots.tolist()])
+
+
+def nodes_with_room(graph: ClusterGraph, partition: PartitionName, gpus: int) -> Indices:
+    """Return the slots of at most `MAX_NODES` available nodes of a partition with so many free GPUs."""
+    place = graph.partition_index.get(partition)
+    if place is None:
+        return np.zeros(0, dtype=np.int64)
+    nodes, places = graph.members.flat()
+    slots: Indices = nodes[places == place]
+    store = graph.nodes.store
+    slots = slots[(store["free"][slots] >= gpus) & (store["gpus"][slots] > 0) & (store["available"][slots] > 0)]
+    if len(slots) > MAX_NODES:
+        slots = slots[np.linspace(0, len(slots) - 1, MAX_NODES).astype(np.int64)]
+    return slots
+
+
+def preferred_feature(
+    probabilities: Sequence[float],
+    features: Sequence[Collection[str]],
+    *,
+    least_mass: float = 0.5,
+    least_lift: float = 1.2,
+) -> str | None:
+    """Return the one Slurm feature whose nodes hold the most probability for their number, as a hint for `--prefer`.
+
+    That is the largest lift: share of the probability over share of the nodes. Of equal lifts the larger share of the
+    probability wins, then the name that sorts first. A probability that is not finite or negative counts as 0; nodes
+    for which either argument is too short are left out.
+
+    Args:
+        probabilities: Probability of each node; they need not add up to 1.
+        features: Slurm features of each node.
+        least_mass: Share of the probability that the feature's nodes must hold: a hint speaks for most of it.
+        least_lift: Least lift; below it the feature tells nothing that all nodes do not have as well.
+
+    Returns:
+        None when no feature is far enough ahead, or its name would not be taken as one name by Slurm.
+    """
+    pairs = zip(probabilities, features, strict=False)
+    nodes = [(p if isfinite(p) and p > 0.0 else 0.0, set(names)) for p, names in pairs]
+    highest = max((p for p, _ in nodes), default=0.0)
+    if highest <= 0.0:
+        return None
+    weights: dict[str, list[float]] = {}
+    for probability, names in nodes:
+        for name in names:
+            # Over the highest one, so that even absurdly large numbers add up.
+            weights.setdefault(name, []).append(probability / highest)
+    total = fsum(probability / highest for probability, _ in nodes)
+    ranked = []
+    for name, parts in weights.items():
+        mass = fsum(parts) / total
+        lift = mass * len(nodes) / len(parts)
+        if mass >= least_mass and lift >= least_lift and _FEATURE.fullmatch(name):
+            ranked.append((-lift, -mass, name))
+    return min(ranked)[2] if ranked else None
 
 
 def load_policy(config: Config) -> GnnPolicy | PricedPolicy:

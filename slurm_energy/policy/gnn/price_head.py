@@ -7,9 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from slurm_energy.graph import schema
-from slurm_energy.policy.gnn.levels import Published
-from slurm_energy.policy.gnn.moments import Moments
-from slurm_energy.policy.gnn.published_prices import SLOPE
+from slurm_energy.policy.gnn.embeddings import Moments, Published
+from slurm_energy.policy.gnn.priced_answers import SLOPE
 from slurm_energy.policy.prices import JOB_PRICES, LARGEST
 
 WITH_JOB = ("criticality", "relative_joules")

@@ -12,6 +12,7 @@ from random import Random
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from slurm_energy.domain.cluster import ClusterSnapshot
 from slurm_energy.domain.decision import PolicyAnswer
@@ -20,9 +21,8 @@ from slurm_energy.domain.job import EnergyMode, JobRequest
 from slurm_energy.errors import PolicyError
 from slurm_energy.graph.blocks import Floats
 from slurm_energy.graph.job_features import LIMIT_SHARE, JobWishes, submitted_vector
+from slurm_energy.graph.partitions import Shown
 from slurm_energy.policy.base import DecisionContext
-from slurm_energy.policy.gnn.published_prices import PublishedPrices
-from slurm_energy.policy.gnn.shown import Shown
 from slurm_energy.policy.placement import (
     ClusterView,
     Explanation,
@@ -48,6 +48,49 @@ from slurm_energy.policy.submission.view import SnapshotView, SubmittedJob
 
 _CRITICALITY = 1.0
 """No job waits for one that is only being submitted: its whole delay reaches its own end."""
+_prepared: list[tuple[Sequence[PlaceInfo], Prepared[CostTable]]] = []
+"""Tables of the places that were seen last: each look at the cluster makes another policy, of the same places."""
+_Array = NDArray[np.float32]
+SLOPE = 0.1
+"""Of the head's units below 0. With 0, a few rounds of noisy bills push every unit below it in all states, where it has
+no gradient: what is left of the network then is the bias of its last layer, the same price in every state."""
+
+
+class PublishedPrices(NamedTuple):
+    """What a network's head of prices and its look at the cluster come down to; the formula is `PriceHead`'s."""
+
+    state: _Array
+    """What the state adds to the first layer, [hidden]."""
+    device_raw: _Array
+    """Raw price of devices by partition, [partitions]."""
+    job: _Array
+    """Weights of the job's columns, [hidden, PRICED_JOB]."""
+    between: _Array
+    """[hidden, hidden]."""
+    between_bias: _Array
+    last: _Array
+    """[prices, hidden]."""
+    last_bias: _Array
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether the state's part of the prices is."""
+        return bool(np.isfinite(self.state).all() and np.isfinite(self.device_raw).all())
+
+    def job_raw(self, job_x: Floats) -> _Array:
+        """Return the raw prices of a job, [prices].
+
+        Args:
+            job_x: Its columns with what is known beside them, [PRICED_JOB].
+        """
+        first = _leaky(self.state + self.job @ job_x)
+        raw: _Array = self.last @ _leaky(self.between @ first + self.between_bias) + self.last_bias
+        return raw
+
+
+def _leaky(x: _Array) -> _Array:
+    found: _Array = np.maximum(x, np.float32(SLOPE) * x)
+    return found
 
 
 class Look(NamedTuple):
@@ -178,10 +221,6 @@ def _device_factors(look: Look, places: Sequence[PlaceInfo]) -> FloatArray:
 
 def _priced(job: WaitingJob) -> PricedJob:
     return PricedJob(units=job.estimated_units, bounds=None, spare_watts=inf)
-
-
-_prepared: list[tuple[Sequence[PlaceInfo], Prepared[CostTable]]] = []
-"""Tables of the places that were seen last: each look at the cluster makes another policy, of the same places."""
 
 
 def _options(places: Sequence[PlaceInfo], table: OptionTable) -> CostTable:

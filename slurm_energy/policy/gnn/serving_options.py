@@ -16,8 +16,8 @@ from slurm_energy.domain.job import JobRequest
 from slurm_energy.energy_model.curves import curves_of
 from slurm_energy.energy_model.operating_point import OperatingPoint
 from slurm_energy.graph.options import ClockOption, RunOption
+from slurm_energy.graph.partitions import Shown
 from slurm_energy.policy.base import DecisionContext
-from slurm_energy.policy.gnn.shown import Shown
 from slurm_energy.policy.oracle import oracle_clocks
 from slurm_energy.policy.site.comparison import (
     Candidate,

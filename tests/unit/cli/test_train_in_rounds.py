@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+import tiny_learner
 import torch
 
 from slurm_energy.cli.main import main
@@ -33,7 +34,7 @@ def _without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.syspath_prepend(str(LEARNING_TESTS))
-    monkeypatch.setitem(ALGORITHMS, "tiny", "tiny_learner")
+    monkeypatch.setitem(ALGORITHMS, "tiny", tiny_learner.ALGORITHM)
     path = tmp_path / "train.toml"
     path.write_text(
         f'[training]\nalgorithm = "tiny"\nworld = "lab"\nrounds = 4\nsave_every_rounds = 50\n[network]{NETWORK}'

@@ -13,9 +13,9 @@ from slurm_energy.domain.ids import JobId, NodeName, PartitionName
 from slurm_energy.errors import ValueRangeError
 from slurm_energy.graph import job_table
 from slurm_energy.graph.cluster_graph import ClusterGraph
-from slurm_energy.graph.frame import Changes
 from slurm_energy.graph.job_table import MAX_PENDING
 from slurm_energy.graph.node_table import MAX_DEVICES
+from slurm_energy.graph.partitions import Changes
 from slurm_energy.graph.schema import GPU, PARTITION, RUNS, SWITCH, TASK, column
 
 PARTITIONS = (make_partition("p"), make_partition("q"))

@@ -23,9 +23,9 @@ from slurm_energy.domain.cluster import (
     SwitchState,
 )
 from slurm_energy.domain.ids import ClusterName, JobId, NodeName, PartitionName
-from slurm_energy.graph import grouping, job_table
+from slurm_energy.graph import groups, job_table
 from slurm_energy.graph.cluster_graph import TIME_STEP_SECONDS, ClusterGraph
-from slurm_energy.graph.frame import Changes
+from slurm_energy.graph.partitions import Changes
 from slurm_energy.graph.schema import LARGEST
 
 NODES = tuple(f"n{number}" for number in range(1, 7))
@@ -151,7 +151,7 @@ def assert_same(one: dict[str, NDArray[Any]], other: dict[str, NDArray[Any]]) ->
 @pytest.fixture(autouse=True)
 def _small_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bounds that six nodes and nine jobs reach."""
-    monkeypatch.setattr(grouping, "GROUP_NODES", 2)
+    monkeypatch.setattr(groups, "GROUP_NODES", 2)
     monkeypatch.setattr(job_table, "MAX_PENDING", 4)
 
 

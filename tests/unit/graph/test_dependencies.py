@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from small_clusters import after
 
 from slurm_energy.domain.ids import JobId
-from slurm_energy.graph.dependencies import DependencyGraph
+from slurm_energy.graph.job_relations import DependencyGraph
 
 
 def make_graph(needs: dict[int, tuple[int, ...]]) -> DependencyGraph:

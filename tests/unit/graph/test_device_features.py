@@ -8,7 +8,7 @@ from slurm_energy.domain.ids import GpuTypeName
 from slurm_energy.energy_model.catalog import CATALOG, BoardLimits
 from slurm_energy.energy_model.curves import curves_of
 from slurm_energy.energy_model.data_sheets import DATA_SHEETS
-from slurm_energy.graph.device_features import (
+from slurm_energy.graph.place_features import (
     ALLOCATED,
     FREE,
     catalogue_type,

@@ -5,7 +5,7 @@ from small_clusters import make_partition, make_snapshot
 
 from slurm_energy.domain.cluster import ClusterState, PartitionState
 from slurm_energy.domain.ids import ClusterName, PartitionName
-from slurm_energy.graph.frame import Frame
+from slurm_energy.graph.partitions import Frame
 
 P, Q = make_partition("p"), make_partition("q", cluster=ClusterName("far"))
 

@@ -3,7 +3,7 @@ from small_clusters import make_node
 
 from slurm_energy.domain.cluster import SwitchState
 from slurm_energy.domain.ids import NodeName
-from slurm_energy.graph.group_table import GroupTable
+from slurm_energy.graph.groups import GroupTable
 from slurm_energy.graph.schema import SWITCH, column
 
 LIKE, SWITCHED = (0, None, "like"), (1, "leaf")

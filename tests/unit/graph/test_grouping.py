@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from small_clusters import make_node
 
 from slurm_energy.domain.cluster import GpuLink
-from slurm_energy.graph.grouping import GROUP_NODES, bucket_of, groups_of, switch_of
+from slurm_energy.graph.groups import GROUP_NODES, bucket_of, groups_of, switch_of
 
 
 def sets_of(names: Iterable[str]) -> set[frozenset[str]]:

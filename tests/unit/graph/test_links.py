@@ -3,8 +3,8 @@ import pytest
 
 from slurm_energy.domain.cluster import GpuLink
 from slurm_energy.domain.ids import GpuTypeName
-from slurm_energy.graph.device_features import device_type
 from slurm_energy.graph.node_table import BAND_DEVICES, MESH_DEVICES, device_links
+from slurm_energy.graph.place_features import device_type
 from slurm_energy.graph.schema import LINK
 
 V100 = device_type(GpuTypeName("v100-sxm2-16gb"))

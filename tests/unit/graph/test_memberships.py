@@ -2,7 +2,7 @@ import numpy as np
 
 from slurm_energy.domain.ids import GpuTypeName
 from slurm_energy.graph.columns import ColumnStore
-from slurm_energy.graph.memberships import Memberships
+from slurm_energy.graph.partitions import Memberships
 
 T4, L4 = GpuTypeName("t4"), GpuTypeName("l4")
 COLUMNS = ("gpus", "devices", "free", "suspended")

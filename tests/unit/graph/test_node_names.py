@@ -1,6 +1,6 @@
 import pytest
 
-from slurm_energy.graph.node_names import MAX_NAMES, node_names, sort_key
+from slurm_energy.graph.holdings import MAX_NAMES, node_names, sort_key
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from small_clusters import make_node, make_partition
 
 from slurm_energy.domain.cluster import ClusterState, GpuReading, NodeGpus, SwitchState
 from slurm_energy.domain.ids import ClusterName
+from slurm_energy.graph.columns import Scaler
 from slurm_energy.graph.place_features import (
     CLUSTER_SCALER,
     CONSTRAINT_SCALER,
@@ -23,7 +24,6 @@ from slurm_energy.graph.place_features import (
     switch_row,
     uplink_row,
 )
-from slurm_energy.graph.scaling import Scaler
 
 
 def known(scaler: Scaler, row: Row) -> dict[str, float]:

@@ -4,7 +4,7 @@ from small_clusters import NOW, make_job
 
 from slurm_energy.domain.cluster import JobState
 from slurm_energy.graph.job_features import job_figures
-from slurm_energy.graph.queue_totals import Demand, QueueTotals
+from slurm_energy.graph.job_relations import Demand, QueueTotals
 
 
 def add(totals: QueueTotals, *jobs: JobState) -> None:

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from slurm_energy.graph.scaling import Scaler, raw
+from slurm_energy.graph.columns import Scaler, raw
 from slurm_energy.graph.schema import EDGES, VERTICES, Feature
 
 ALL = [*VERTICES.values(), *(features for features in EDGES.values() if features)]

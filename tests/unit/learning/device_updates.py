@@ -12,9 +12,8 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from slurm_energy.graph.options import ClockOption, RunOption
-from slurm_energy.learning.demonstrations import Demonstration
 from slurm_energy.learning.experience import Averaging, Costs, Learner, Moment, Step, Weights, alone
-from slurm_energy.learning.imitation import ImitationSettings, imitation_loss, train_by_imitation
+from slurm_energy.learning.imitation import Demonstration, ImitationSettings, imitation_loss, train_by_imitation
 from slurm_energy.learning.policy_gradient.learner import PolicyGradientLearner
 from slurm_energy.learning.policy_gradient.settings import PolicyGradientSettings
 from slurm_energy.learning.prices.collector import PricedEpisode, PricedStep

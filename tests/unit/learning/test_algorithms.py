@@ -74,8 +74,7 @@ def test_several_processes_learn_what_one_after_the_other_would_and_one_seed_giv
 
 def test_an_algorithm_sets_what_it_needs_of_a_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     needy = replace(tiny_learner.ALGORITHM, network=lambda network: replace(network, quantiles=7))
-    monkeypatch.setattr(tiny_learner, "ALGORITHM", needy)
-    monkeypatch.setitem(ALGORITHMS, "chsac", "tiny_learner")
+    monkeypatch.setitem(ALGORITHMS, "chsac", needy)
     path = tmp_path / "train.toml"
     path.write_text('[training]\nalgorithm = "chsac"\nworld = "lab"\n[network]\nhidden = 12\n', encoding="utf-8")
     found = training_settings(path, {})

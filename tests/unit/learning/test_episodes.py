@@ -21,7 +21,7 @@ from slurm_energy.learning.bookkeeping import ActiveMeter, empty_watts, weighted
 from slurm_energy.learning.episodes import SPREAD_WEIGHTS, EpisodeCollector, EpisodeSettings, run_episode
 from slurm_energy.learning.experience import Step
 from slurm_energy.policy.gnn.chooser import NetworkChooser
-from slurm_energy.policy.gnn.moments import moments_of
+from slurm_energy.policy.gnn.embeddings import moments_of
 from slurm_energy.twin.engine.job import Workload
 from slurm_energy.twin.engine.job_run import COMPUTING, ENDED, STARTING
 from slurm_energy.twin.engine.loop import Engine

@@ -8,8 +8,13 @@ from toy_cluster import TOY, active_joules, least_active_joules, toy_jobs
 
 from slurm_energy.errors import ValueRangeError
 from slurm_energy.graph.cluster_graph import ClusterGraph
-from slurm_energy.learning.demonstrations import DemonstratedRule, Demonstration
-from slurm_energy.learning.imitation import ImitationSettings, Progress, train_by_imitation
+from slurm_energy.learning.imitation import (
+    DemonstratedRule,
+    Demonstration,
+    ImitationSettings,
+    Progress,
+    train_by_imitation,
+)
 from slurm_energy.policy.gnn.chooser import NetworkChooser
 from slurm_energy.policy.gnn.configuration import NetworkConfig
 from slurm_energy.policy.gnn.network import HierarchicalNetwork, create_network

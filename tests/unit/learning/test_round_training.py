@@ -28,7 +28,7 @@ from slurm_energy.policy.gnn.checkpoint import read_checkpoint
 
 @pytest.fixture(autouse=True)
 def _tiny(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(ALGORITHMS, "tiny", "tiny_learner")
+    monkeypatch.setitem(ALGORITHMS, "tiny", tiny_learner.ALGORITHM)
 
 
 @pytest.fixture
@@ -345,7 +345,7 @@ def test_a_folder_that_was_there_before_is_kept_whatever_fails(tmp_path: Path, m
     monkeypatch.setattr(round_training, "_check_alike", lambda device, ranks: None)
     assert train_in_rounds(training_settings(config, {}), tmp_path / "made").rounds == 0
     monkeypatch.undo()
-    monkeypatch.setitem(ALGORITHMS, "tiny", "tiny_learner")
+    monkeypatch.setitem(ALGORITHMS, "tiny", tiny_learner.ALGORITHM)
     with pytest.raises(TrainingError, match="nothing comes of"):
         go_on(tmp_path / "made")
     assert read_state(tmp_path / "made").rounds == 0

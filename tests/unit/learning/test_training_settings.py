@@ -9,10 +9,9 @@ import tiny_learner
 
 from slurm_energy.cli.train import train as train_command
 from slurm_energy.errors import ConfigError, TrainingError
-from slurm_energy.learning.bounds import HOURS
-from slurm_energy.learning.imitation_settings import imitation_plan
+from slurm_energy.learning.imitation_training import imitation_plan
 from slurm_energy.learning.round_training import train_in_rounds
-from slurm_energy.learning.settings_file import toml_text
+from slurm_energy.learning.settings_file import HOURS, toml_text
 from slurm_energy.learning.training_settings import resumed_settings, training_settings
 from slurm_energy.twin.world.file import shipped_world
 from slurm_energy.twin.world.writer import world_to_toml

@@ -12,7 +12,7 @@ from slurm_energy.graph.options import decision_block
 from slurm_energy.graph.schema import TASK
 from slurm_energy.learning.experience import Costs, Moment, Step
 from slurm_energy.learning.policy_gradient.losses import FloatArray, advantages
-from slurm_energy.policy.gnn.keepers import whole_blocks
+from slurm_energy.policy.gnn.cache import whole_blocks
 
 HORIZON = 500.0
 

@@ -17,7 +17,7 @@ from slurm_energy.learning.prices.learner import PriceLearner
 from slurm_energy.learning.prices.settings import PriceEpisodeSettings, PriceLearnerSettings
 from slurm_energy.policy.gnn.configuration import NetworkConfig
 from slurm_energy.policy.gnn.network import HierarchicalNetwork, create_network
-from slurm_energy.policy.gnn.pricing import NetworkPrices
+from slurm_energy.policy.gnn.serving import NetworkPrices
 from slurm_energy.policy.placement import PlacementRule
 from slurm_energy.policy.prices import JOB_PRICES, relative_joules
 from slurm_energy.policy.rules.registry import create_rule

@@ -10,11 +10,11 @@ from toy_cluster import TOY, toy_jobs
 
 from slurm_energy.learning.episodes import EpisodeSettings, run_episode
 from slurm_energy.learning.experience import Costs, Moment, Step
-from slurm_energy.learning.soft_actor_critic.batches import Scene, scene
+from slurm_energy.learning.soft_actor_critic.critics import Scene, scene
 from slurm_energy.learning.soft_actor_critic.records import RecordPool, pack
 from slurm_energy.policy.gnn.configuration import NetworkConfig
+from slurm_energy.policy.gnn.heads import OptionDistribution, segment_entropy, segment_log_softmax
 from slurm_energy.policy.gnn.network import HierarchicalNetwork, create_network
-from slurm_energy.policy.gnn.policy_head import OptionDistribution, segment_entropy, segment_log_softmax
 
 CONFIG = NetworkConfig(
     hidden=24,

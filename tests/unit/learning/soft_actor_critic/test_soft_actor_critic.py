@@ -16,11 +16,10 @@ from slurm_energy.graph.cluster_graph import ClusterGraph
 from slurm_energy.learning.algorithms import LearnerParts, find_algorithm
 from slurm_energy.learning.episodes import EpisodeCollector, EpisodeSettings
 from slurm_energy.learning.experience import Averaging, Costs, Learner, Moment, Weights, episode_seed
-from slurm_energy.learning.soft_actor_critic.batches import answers
+from slurm_energy.learning.soft_actor_critic.critics import answers
 from slurm_energy.learning.soft_actor_critic.learner import SoftActorCritic
-from slurm_energy.learning.soft_actor_critic.multipliers import ConstraintSettings
+from slurm_energy.learning.soft_actor_critic.multipliers import ConstraintSettings, TemperatureSettings
 from slurm_energy.learning.soft_actor_critic.settings import SoftActorCriticSettings
-from slurm_energy.learning.soft_actor_critic.temperature import TemperatureSettings
 from slurm_energy.policy.gnn.chooser import NetworkChooser
 from slurm_energy.policy.gnn.network import HierarchicalNetwork, create_network
 from slurm_energy.policy.rules.registry import create_rule

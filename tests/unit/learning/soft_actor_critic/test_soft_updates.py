@@ -8,13 +8,11 @@ import torch
 from seen_moments import make_step, network, scene_of, seen_moment, seen_steps
 
 from slurm_energy.learning.experience import Costs, Moment
-from slurm_energy.learning.soft_actor_critic.batches import answers, batch_of
-from slurm_energy.learning.soft_actor_critic.critics import TwinCritics
+from slurm_energy.learning.soft_actor_critic.critics import TwinCritics, answers, batch_of
 from slurm_energy.learning.soft_actor_critic.learner import SoftActorCritic
-from slurm_energy.learning.soft_actor_critic.multipliers import ConstraintSettings
+from slurm_energy.learning.soft_actor_critic.multipliers import ConstraintSettings, TemperatureSettings
 from slurm_energy.learning.soft_actor_critic.replay import Replay
 from slurm_energy.learning.soft_actor_critic.settings import SoftActorCriticSettings
-from slurm_energy.learning.soft_actor_critic.temperature import TemperatureSettings
 from slurm_energy.policy.gnn.network import HierarchicalNetwork
 
 ALPHA = 0.3

@@ -8,7 +8,7 @@ from seen_moments import distribution_of
 
 from slurm_energy.errors import ConfigError
 from slurm_energy.learning.soft_actor_critic.losses import actor_loss
-from slurm_energy.learning.soft_actor_critic.temperature import Temperature, TemperatureSettings, target_entropy
+from slurm_energy.learning.soft_actor_critic.multipliers import Temperature, TemperatureSettings, target_entropy
 
 JOB = torch.tensor([0, 0, 0, 0, 1, 1, 1, 1])
 OPEN = torch.tensor([True, True, True, True, False, True, True, False])

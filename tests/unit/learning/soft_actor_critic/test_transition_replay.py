@@ -11,7 +11,7 @@ from seen_moments import make_step, scene_of, seen_moment, seen_steps
 
 from slurm_energy.errors import ConfigError, TrainingError
 from slurm_energy.learning.experience import Costs, Moment
-from slurm_energy.learning.soft_actor_critic.batches import batch_of
+from slurm_energy.learning.soft_actor_critic.critics import batch_of
 from slurm_energy.learning.soft_actor_critic.records import Record, RecordPool, pack
 from slurm_energy.learning.soft_actor_critic.replay import Replay
 from slurm_energy.learning.soft_actor_critic.settings import SoftActorCriticSettings

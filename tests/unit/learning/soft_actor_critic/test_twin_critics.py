@@ -4,8 +4,7 @@ import pytest
 import torch
 from seen_moments import network, scene_of, seen_moment
 
-from slurm_energy.learning.soft_actor_critic.batches import answers
-from slurm_energy.learning.soft_actor_critic.critics import Judged, TwinCritics, policy_of
+from slurm_energy.learning.soft_actor_critic.critics import Judged, TwinCritics, answers, policy_of
 from slurm_energy.learning.soft_actor_critic.losses import actor_loss, critic_loss
 
 

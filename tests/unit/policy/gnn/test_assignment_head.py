@@ -11,7 +11,8 @@ from torch import Tensor
 from torch.distributions import Categorical
 
 from slurm_energy.graph import schema
-from slurm_energy.policy.gnn.assignment_head import AssignmentHead, preferred_feature
+from slurm_energy.policy.gnn.heads import AssignmentHead
+from slurm_energy.policy.gnn.policy import preferred_feature
 
 _CHANNELS = 6
 _PAIR_JOB = torch.tensor([0, 0, 0, 0, 1, 1, 2])

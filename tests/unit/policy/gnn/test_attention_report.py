@@ -18,7 +18,8 @@ from slurm_energy.policy.gnn.attention_report import (
     critical_path,
     job_shares,
 )
-from slurm_energy.policy.gnn.reasoning import OBJECTIVES, TopKind
+from slurm_energy.policy.gnn.embeddings import TopKind
+from slurm_energy.policy.gnn.top_level import OBJECTIVES
 
 _KINDS = [
     TopKind.JOB,

@@ -14,10 +14,10 @@ from slurm_energy.domain.cluster import ClusterSnapshot
 from slurm_energy.graph.blocks import DeviceBlock
 from slurm_energy.graph.cluster_graph import ClusterGraph
 from slurm_energy.policy.gnn import cache as cache_module
+from slurm_energy.policy.gnn.ablation.sampled_state import WholeState
 from slurm_energy.policy.gnn.cache import EmbeddingCache
 from slurm_energy.policy.gnn.configuration import NetworkConfig
-from slurm_energy.policy.gnn.keepers import WholeState
-from slurm_energy.policy.gnn.levels import Published
+from slurm_energy.policy.gnn.embeddings import Published
 from slurm_energy.policy.gnn.network import HierarchicalNetwork, create_network
 
 SMALL = NetworkConfig(hidden=12, heads=6, quantiles=4)

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.distributions import Categorical
 
 from slurm_energy.graph import schema
-from slurm_energy.policy.gnn.clock_head import TIGHT, WARM, ClockHead
+from slurm_energy.policy.gnn.heads import TIGHT, WARM, ClockHead
 
 _CONTEXT = 5
 _OPTION = torch.tensor([0, 0, 0, 0, 1, 1, 1, 3, 3])

@@ -4,8 +4,7 @@ import torch
 from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
-from slurm_energy.policy.gnn.coarsening import CoarseningPool, contracted, groups, heaviest_links
-from slurm_energy.policy.gnn.readout import Vertices
+from slurm_energy.policy.gnn.pooling import CoarseningPool, Vertices, contracted, groups, heaviest_links
 
 NVLINK, PCIE = 1.0, 0.4
 

@@ -12,10 +12,8 @@ from random_blocks import random_decision, random_state
 from slurm_energy.graph.blocks import DecisionBlock
 from slurm_energy.policy.gnn.configuration import NetworkConfig
 from slurm_energy.policy.gnn.decision_level import Decisions
-from slurm_energy.policy.gnn.levels import Published
-from slurm_energy.policy.gnn.moments import Moments, moments_of
+from slurm_energy.policy.gnn.embeddings import Moments, Published, TopKind, moments_of
 from slurm_energy.policy.gnn.network import HierarchicalNetwork, create_network
-from slurm_energy.policy.gnn.reasoning import TopKind
 
 
 def network_of(config: NetworkConfig = SMALL) -> tuple[HierarchicalNetwork, Published, Moments]:

@@ -11,8 +11,8 @@ from random_blocks import GPUS_OF_NODES, features, random_state
 from slurm_energy.graph import schema
 from slurm_energy.graph.blocks import DeviceBlock
 from slurm_energy.policy.gnn.configuration import NetworkConfig
-from slurm_energy.policy.gnn.device_level import DeviceLevel
-from slurm_energy.policy.gnn.levels import Devices
+from slurm_energy.policy.gnn.embeddings import Devices
+from slurm_energy.policy.gnn.levels import DeviceLevel
 
 
 def level(config: NetworkConfig = SMALL, seed: int = 1) -> DeviceLevel:

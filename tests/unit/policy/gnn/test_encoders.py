@@ -3,7 +3,7 @@ import torch
 from torch import nn
 
 from slurm_energy.errors import ValueRangeError
-from slurm_energy.policy.gnn.encoders import VertexEncoder
+from slurm_energy.policy.gnn.levels import VertexEncoder
 
 
 def make_encoder(features: int = 5, hidden: int = 8, seed: int = 1) -> VertexEncoder:

@@ -10,8 +10,8 @@ from random_blocks import random_state
 from slurm_energy.graph import schema
 from slurm_energy.graph.blocks import FabricBlock
 from slurm_energy.policy.gnn.configuration import NetworkConfig
-from slurm_energy.policy.gnn.fabric_level import FabricLevel
-from slurm_energy.policy.gnn.levels import Fabric
+from slurm_energy.policy.gnn.embeddings import Fabric
+from slurm_energy.policy.gnn.levels import FabricLevel
 
 NODES = 6
 

@@ -11,10 +11,10 @@ from small_clusters import after, make_job, make_node, make_partition, make_snap
 from slurm_energy.domain.cluster import ClusterSnapshot
 from slurm_energy.domain.ids import PartitionName
 from slurm_energy.graph.cluster_graph import ClusterGraph
-from slurm_energy.policy.gnn.cache import EmbeddingCache, StateKeeper
+from slurm_energy.policy.gnn.ablation.sampled_state import SampledState, WholeState
+from slurm_energy.policy.gnn.cache import EmbeddingCache, StateKeeper, keeper_of, whole_blocks
 from slurm_energy.policy.gnn.configuration import NetworkConfig
-from slurm_energy.policy.gnn.keepers import SampledState, WholeState, keeper_of, whole_blocks
-from slurm_energy.policy.gnn.levels import Published
+from slurm_energy.policy.gnn.embeddings import Published
 from slurm_energy.policy.gnn.network import HierarchicalNetwork, create_network
 
 

@@ -9,14 +9,22 @@ from block_parts import ATTENTIONS, SMALL, VECTOR, ablation, pairs
 from random_blocks import features, random_decision, random_state
 
 from slurm_energy.graph import schema
-from slurm_energy.graph.batch import batch_decisions, batch_devices, batch_fabrics, batch_queues, batch_tops
-from slurm_energy.graph.blocks import DecisionBlock, DeviceBlock, FabricBlock, QueueBlock, TopBlock
+from slurm_energy.graph.blocks import (
+    DecisionBlock,
+    DeviceBlock,
+    FabricBlock,
+    QueueBlock,
+    TopBlock,
+    batch_decisions,
+    batch_devices,
+    batch_fabrics,
+    batch_queues,
+    batch_tops,
+)
 from slurm_energy.policy.gnn.configuration import NetworkConfig
 from slurm_energy.policy.gnn.decision_level import Decisions
-from slurm_energy.policy.gnn.levels import Published
-from slurm_energy.policy.gnn.moments import moments_of
+from slurm_energy.policy.gnn.embeddings import Published, TopKind, moments_of
 from slurm_energy.policy.gnn.network import Blocks, create_network
-from slurm_energy.policy.gnn.reasoning import TopKind
 
 CONFIGS = [
     *ATTENTIONS,

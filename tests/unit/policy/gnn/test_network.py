@@ -12,7 +12,7 @@ from random_blocks import random_decision, random_state
 from slurm_energy.graph.blocks import DecisionBlock
 from slurm_energy.policy.gnn.configuration import NetworkConfig
 from slurm_energy.policy.gnn.decision_level import Decisions
-from slurm_energy.policy.gnn.moments import moments_of
+from slurm_energy.policy.gnn.embeddings import moments_of
 from slurm_energy.policy.gnn.network import Blocks, HierarchicalNetwork, create_network
 
 ABLATIONS = [

@@ -10,12 +10,12 @@ from slurm_energy.domain.job import GpuDemand, JobRequest
 from slurm_energy.graph.cluster_graph import ClusterGraph
 from slurm_energy.graph.job_features import submitted_vector
 from slurm_energy.graph.options import RunOption
-from slurm_energy.policy.gnn import node_hint as module
+from slurm_energy.policy.gnn import policy as module
 from slurm_energy.policy.gnn.cache import EmbeddingCache
 from slurm_energy.policy.gnn.chooser import Choice, NetworkChooser
 from slurm_energy.policy.gnn.configuration import NetworkConfig
 from slurm_energy.policy.gnn.network import create_network
-from slurm_energy.policy.gnn.node_hint import node_hint, nodes_with_room
+from slurm_energy.policy.gnn.policy import node_hint, nodes_with_room
 
 P = PartitionName("p")
 JOB = JobRequest(user_id=1, gpus=(GpuDemand(count=2),))

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from slurm_energy.policy.gnn.levels import WEIGHT_BOUND, add_up, mean_of
-from slurm_energy.policy.gnn.offering import Offering
+from slurm_energy.policy.gnn.embeddings import WEIGHT_BOUND, add_up, mean_of
+from slurm_energy.policy.gnn.levels import Offering
 
 CHANNELS, HIDDEN, HEADS = 4, 6, 3
 

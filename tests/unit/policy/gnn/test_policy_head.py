@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.distributions import Categorical
 
 from slurm_energy.graph import schema
-from slurm_energy.policy.gnn.policy_head import (
+from slurm_energy.policy.gnn.heads import (
     OptionDistribution,
     PolicyHead,
     best,

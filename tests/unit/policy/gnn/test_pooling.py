@@ -4,9 +4,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from slurm_energy.policy.gnn.coarsening import CoarseningPool
 from slurm_energy.policy.gnn.configuration import Pooling
-from slurm_energy.policy.gnn.pooling import STRATEGIES, NodePooling, PooledDevices, side_by_side
+from slurm_energy.policy.gnn.pooling import STRATEGIES, CoarseningPool, NodePooling, PooledDevices, side_by_side
 
 CHANNELS, POOLED = 6, 2
 MODES: tuple[Pooling, ...] = get_args(Pooling)

@@ -9,10 +9,10 @@ from test_moments import batched, smaller_state
 
 from slurm_energy.errors import PolicyError
 from slurm_energy.policy.gnn.configuration import NetworkConfig
-from slurm_energy.policy.gnn.moments import moments_of
+from slurm_energy.policy.gnn.embeddings import moments_of
 from slurm_energy.policy.gnn.network import HierarchicalNetwork, create_network
 from slurm_energy.policy.gnn.price_head import PRICED_JOB, PriceHead, Usual, factors
-from slurm_energy.policy.gnn.pricing import NetworkPrices
+from slurm_energy.policy.gnn.serving import NetworkPrices
 from slurm_energy.policy.prices import JOB_PRICES, LARGEST, price_factors
 
 CONFIGS = [

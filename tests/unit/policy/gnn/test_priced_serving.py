@@ -25,8 +25,8 @@ from slurm_energy.policy.gnn.checkpoint import save_checkpoint
 from slurm_energy.policy.gnn.configuration import NetworkConfig
 from slurm_energy.policy.gnn.network import HierarchicalNetwork, create_network
 from slurm_energy.policy.gnn.policy import load_policy
-from slurm_energy.policy.gnn.priced_serving import PricedPolicy
-from slurm_energy.policy.gnn.published_prices import PublishedPrices
+from slurm_energy.policy.gnn.priced_answers import PublishedPrices
+from slurm_energy.policy.gnn.serving import PricedPolicy
 from slurm_energy.policy.oracle import OraclePolicy
 from slurm_energy.policy.prices import JOB_PRICES
 

@@ -7,8 +7,7 @@ from torch import Tensor
 from torch.nn.functional import layer_norm
 
 from slurm_energy.errors import ValueRangeError
-from slurm_energy.policy.gnn.propagation import HybridPropagation, TypedEdges
-from slurm_energy.policy.gnn.spectral import scaled_laplacian
+from slurm_energy.policy.gnn.propagation import HybridPropagation, TypedEdges, scaled_laplacian
 
 Mode = Literal["hybrid", "spatial", "spectral"]
 MODES: tuple[Mode, ...] = ("hybrid", "spatial", "spectral")

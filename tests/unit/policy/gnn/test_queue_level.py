@@ -10,8 +10,8 @@ from random_blocks import random_state
 
 from slurm_energy.graph.blocks import QueueBlock
 from slurm_energy.policy.gnn.configuration import NetworkConfig
-from slurm_energy.policy.gnn.levels import Queue
-from slurm_energy.policy.gnn.queue_level import QueueLevel
+from slurm_energy.policy.gnn.embeddings import Queue
+from slurm_energy.policy.gnn.levels import QueueLevel
 
 
 def level(config: NetworkConfig = SMALL) -> QueueLevel:

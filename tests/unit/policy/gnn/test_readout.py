@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from slurm_energy.policy.gnn.readout import Readout, Vertices, summarise
+from slurm_energy.policy.gnn.pooling import Readout, Vertices, summarise
 
 CHANNELS = 4
 

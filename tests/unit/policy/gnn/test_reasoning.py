@@ -10,7 +10,7 @@ from torch import Tensor
 
 from slurm_energy.errors import ValueRangeError
 from slurm_energy.policy.gnn.configuration import Attention
-from slurm_energy.policy.gnn.reasoning import ObjectiveAttention
+from slurm_energy.policy.gnn.top_level import ObjectiveAttention
 
 _CHANNELS, _HEADS, _STRUCTURE, _EDGE = 12, 6, 4, 3
 _MODES: tuple[Attention, ...] = ("objectives", "plain", "none")

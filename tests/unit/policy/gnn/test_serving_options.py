@@ -22,6 +22,7 @@ from slurm_energy.energy_model.operating_point import clock_table_of
 from slurm_energy.energy_model.relative_speed import relative_cost
 from slurm_energy.graph.cluster_graph import ClusterGraph
 from slurm_energy.graph.options import option_rows
+from slurm_energy.graph.partitions import Shown
 from slurm_energy.policy.base import DecisionContext
 from slurm_energy.policy.gnn.serving_options import (
     MAX_CLOCKS,
@@ -31,7 +32,6 @@ from slurm_energy.policy.gnn.serving_options import (
     partitions_to_name,
     served_options,
 )
-from slurm_energy.policy.gnn.shown import Shown
 from slurm_energy.policy.guard.partitions import allowed_partitions
 from slurm_energy.policy.oracle import oracle_clocks
 from slurm_energy.policy.site.candidates import JobOnCluster

@@ -16,9 +16,8 @@ from slurm_energy.learning.prices.settings import PriceEpisodeSettings
 from slurm_energy.policy.automatic import shipped_folder
 from slurm_energy.policy.base import Policy
 from slurm_energy.policy.checkpoint_files import DOCUMENT_FILE, WEIGHTS_FILE, check_files
-from slurm_energy.policy.gnn.loading import load_network
 from slurm_energy.policy.gnn.policy import load_policy
-from slurm_energy.policy.gnn.priced_serving import PricedPolicy
+from slurm_energy.policy.gnn.serving import PricedPolicy, load_network
 from slurm_energy.policy.prices import JOB_PRICES
 
 MAX_BYTES = 5 * 1024 * 1024

@@ -4,7 +4,7 @@ from torch import Tensor
 from torch_geometric.nn import ChebConv
 
 from slurm_energy.errors import ValueRangeError
-from slurm_energy.policy.gnn.spectral import ChebyshevConv, scaled_laplacian
+from slurm_energy.policy.gnn.propagation import ChebyshevConv, scaled_laplacian
 
 PATH = ((0, 1, 2.0), (1, 2, 0.5), (2, 3, 1.0), (3, 4, 4.0))
 """Five vertices in a row."""

@@ -12,8 +12,7 @@ from random_blocks import random_state
 from slurm_energy.graph import schema
 from slurm_energy.graph.blocks import TopBlock
 from slurm_energy.policy.gnn.configuration import NetworkConfig
-from slurm_energy.policy.gnn.levels import Contributions, Fabric, PartitionSums, Published, mean_of
-from slurm_energy.policy.gnn.reasoning import TopKind
+from slurm_energy.policy.gnn.embeddings import Contributions, Fabric, PartitionSums, Published, TopKind, mean_of
 from slurm_energy.policy.gnn.top_level import TopLevel
 
 HIDDEN, HEADS = SMALL.hidden, SMALL.heads

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from slurm_energy.graph import schema
-from slurm_energy.policy.gnn.value_head import QuantileHead, ValueHead, present_mean
+from slurm_energy.policy.gnn.decision_level import QuantileHead, ValueHead, present_mean
 
 _OPTION = schema.width(schema.OPTION)
 

@@ -1,0 +1,1 @@
+"""Parts that only networks of ablation studies have: other levels, poolings and sampling; nothing here is served."""
