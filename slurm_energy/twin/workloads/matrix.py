@@ -1,6 +1,9 @@
 """Mixed work for a cluster of GPU and CPU nodes: matrix products of nine sizes, training, science, analytics.
 
-The shares and lengths are assumptions of this package, not measurements.
+The shares and lengths are assumptions of this package, not measurements. Work is drawn in *reference seconds*: seconds
+on one reference device at its default clock. One unit of `training`, `scientific` and `analytics` is one such second.
+One unit of `matrix-<n>` is one product of two n x n matrices in double precision, 2 n^3 operations, and the reference
+device is taken to do 10^12 of them a second: a round figure under the 1.43 x 10^12 that NVIDIA states for a K40.
 """
 
 from dataclasses import dataclass
@@ -10,21 +13,29 @@ import numpy as np
 
 from slurm_energy.errors import ConfigError
 from slurm_energy.twin.engine.job import Job, Workload, plain_job
-from slurm_energy.twin.workloads.kinds import (
-    ANALYTICS,
-    MATRIX_SIDES,
-    SCIENTIFIC,
-    TRAINING,
-    matrix_kind,
-    units_per_reference_second,
-)
-from slurm_energy.twin.workloads.settings import check_expected_jobs, check_range
-from slurm_energy.twin.workloads.streams import poisson_times, workload_streams
+from slurm_energy.twin.workloads.generating import check_expected_jobs, check_range, poisson_times, workload_streams
+
+MATRIX_SIDES = tuple(range(200, 2000, 200))
+REFERENCE_FLOP_PER_SECOND = 1e12
+TRAINING, SCIENTIFIC, ANALYTICS = "training", "scientific", "analytics"
+
+
+def matrix_kind(side: int) -> str:
+    """Return the kind of products of matrices with so many rows and columns."""
+    return f"matrix-{side}"
+
+
+def units_per_reference_second(kind: str) -> float:
+    """Return how many units of a kind the reference device does in a second."""
+    prefix, _, side = kind.partition("-")
+    if prefix == "matrix" and side.isdecimal() and int(side) > 0:
+        return REFERENCE_FLOP_PER_SECOND / (2.0 * int(side) ** 3)
+    return 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MatrixSettings:
-    """What makes a mixed workload; lengths are medians in seconds on one reference device, see `kinds`."""
+    """What makes a mixed workload; lengths are medians in seconds on one reference device."""
 
     rate_per_second: float = 0.1
     hours: float = 24.0

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from slurm_energy.errors import ConfigError
+from slurm_energy.twin.workloads.deadlines import ROUND_SECONDS
 from slurm_energy.twin.workloads.registry import create_workload
-from slurm_energy.twin.workloads.time_limits import ROUND_SECONDS
 
 SHORT: dict[str, float | int | str] = {"hours": 6, "rate_per_second": 0.02, "ingresses": 4}
 
