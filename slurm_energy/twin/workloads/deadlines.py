@@ -88,8 +88,8 @@ class DeadlineSettings(DailySettings):
 
     deadline_share: float = 1.0
     """Of the jobs that have a deadline."""
-    least_slack: float = 1.5
-    most_slack: float = 6.0
+    min_slack: float = 1.5
+    max_slack: float = 6.0
     """Slack is uniform in its logarithm between the two; below 1 only more devices than one can meet the deadline."""
     reference_seconds_per_unit: float = 1.0
     """Of one reference device at its default clock; n devices are n times as fast."""
@@ -99,14 +99,12 @@ class DeadlineSettings(DailySettings):
     def __post_init__(self) -> None:
         DailySettings.__post_init__(self)
         check_range("deadline_share", self.deadline_share, 0.0, 1.0)
-        check_range("least_slack", self.least_slack, 0.0, above=True)
-        check_range("most_slack", self.most_slack, 0.0, above=True)
+        check_range("min_slack", self.min_slack, 0.0, above=True)
+        check_range("max_slack", self.max_slack, 0.0, above=True)
         check_range("limit_seconds_per_unit", self.limit_seconds_per_unit, 0.0)
         check_range("reference_seconds_per_unit", self.reference_seconds_per_unit, 0.0, above=True)
-        if self.most_slack < self.least_slack:
-            raise ConfigError(
-                f"workload setting most_slack={self.most_slack:g} is below least_slack={self.least_slack:g}"
-            )
+        if self.max_slack < self.min_slack:
+            raise ConfigError(f"workload setting max_slack={self.max_slack:g} is below min_slack={self.min_slack:g}")
 
 
 def deadlines_workload(settings: DeadlineSettings, seed: int) -> Workload:
@@ -118,10 +116,10 @@ def deadlines_workload(settings: DeadlineSettings, seed: int) -> Workload:
     daily = daily_workload(settings, seed)
     stream = workload_streams(seed, _FIRST_FREE_STREAM + 1)[_FIRST_FREE_STREAM]
     draws = np.random.default_rng(stream).random((len(daily.jobs), 3)).tolist()
-    span = log(settings.most_slack / settings.least_slack)
+    span = log(settings.max_slack / settings.min_slack)
     for job, (share, position, limit) in zip(daily.jobs, draws, strict=True):
         if share < settings.deadline_share:
-            slack = settings.least_slack * exp(span * position)
+            slack = settings.min_slack * exp(span * position)
             run_seconds = job.true_units * settings.reference_seconds_per_unit / job.gpu_counts[0]
             job.deadline_seconds = job.submitted_seconds + slack * run_seconds
             job.is_plain = False

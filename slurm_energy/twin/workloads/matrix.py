@@ -50,8 +50,8 @@ class MatrixSettings:
     analytics_seconds: float = 600.0
     size_sigma: float = 0.8
     """Standard deviation of the logarithm of the length, of every kind."""
-    least_slack: float = 0.0
-    most_slack: float = 0.0
+    min_slack: float = 0.0
+    max_slack: float = 0.0
     """Above 0, jobs are due at submission + slack x their run on reference devices, as few as they ask for; slack is
     uniform in its logarithm between the two."""
     max_gpus: int = 4
@@ -67,10 +67,10 @@ class MatrixSettings:
             raise ConfigError("workload settings matrix_share to analytics_share are all 0: one must be above")
         check_range("size_sigma", self.size_sigma, 0.0, 20.0)
         check_range("max_gpus", self.max_gpus, 1, 1000)
-        check_range("least_slack", self.least_slack, 0.0)
-        check_range("most_slack", self.most_slack, self.least_slack)
-        if (self.least_slack > 0.0) != (self.most_slack > 0.0):
-            raise ConfigError("workload settings least_slack and most_slack are both above 0, or both 0")
+        check_range("min_slack", self.min_slack, 0.0)
+        check_range("max_slack", self.max_slack, self.min_slack)
+        if (self.min_slack > 0.0) != (self.max_slack > 0.0):
+            raise ConfigError("workload settings min_slack and max_slack are both above 0, or both 0")
         check_expected_jobs(self.rate_per_second * self.hours * 3600.0)
 
     @property
@@ -107,16 +107,16 @@ def matrix_workload(settings: MatrixSettings, seed: int) -> Workload:
             start=1,
         )
     )
-    if settings.most_slack > 0.0:
+    if settings.max_slack > 0.0:
         _add_deadlines(settings, jobs, np.random.default_rng(workload_streams(seed, 5)[4]))
     return Workload(name="matrix", jobs=jobs, source=f"generator matrix, seed {seed}")
 
 
 def _add_deadlines(settings: MatrixSettings, jobs: tuple[Job, ...], random: np.random.Generator) -> None:
-    span = log(settings.most_slack / settings.least_slack)
+    span = log(settings.max_slack / settings.min_slack)
     for job, position in zip(jobs, random.random(len(jobs)).tolist(), strict=True):
         run_seconds = job.true_units / units_per_reference_second(job.kind) / job.gpu_counts[0]
-        slack = settings.least_slack * float(np.exp(span * position))
+        slack = settings.min_slack * float(np.exp(span * position))
         job.deadline_seconds = job.submitted_seconds + slack * run_seconds
         job.is_plain = False
 
