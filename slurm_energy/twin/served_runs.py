@@ -9,8 +9,7 @@ from slurm_energy.domain.work import FailedRuns, MeasuredRun, WorkEstimate
 from slurm_energy.estimation.run_groups import RUNS_PER_TYPE, JobName, group_runs
 from slurm_energy.estimation.work_model import work_estimates
 from slurm_energy.policy.placement import PlaceInfo
-from slurm_energy.twin.engine.job import Job
-from slurm_energy.twin.engine.job_run import JobRun
+from slurm_energy.twin.engine.job import Job, JobRun
 
 _FAILED = frozenset({"FAILED", "TIMEOUT"})
 _REFRESH_SECONDS = 3600.0

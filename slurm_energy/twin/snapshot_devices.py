@@ -5,7 +5,7 @@ from operator import attrgetter
 
 from slurm_energy.domain.cluster import GpuReading
 from slurm_energy.energy_model.catalog import gpu_type, gpu_type_from_slurm_type
-from slurm_energy.twin.engine.job_run import COMPUTING, STARTING, JobRun
+from slurm_energy.twin.engine.job import COMPUTING, STARTING, JobRun
 from slurm_energy.twin.view import TwinView
 from slurm_energy.twin.world import Pool
 from slurm_energy.twin.world.device_model import (

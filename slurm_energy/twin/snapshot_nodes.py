@@ -5,7 +5,7 @@ from math import inf
 
 from slurm_energy.domain.cluster import NodeGpus, NodeState
 from slurm_energy.domain.ids import NodeName, PartitionName
-from slurm_energy.twin.engine.job_run import COMPUTING, Allocation, JobRun
+from slurm_energy.twin.engine.job import COMPUTING, Allocation, JobRun
 from slurm_energy.twin.engine.pool_state import AWAKE, DOWN, SUSPENDED, WAKING, PoolState
 from slurm_energy.twin.snapshot_devices import JOB_MARK, DeviceReadings, watts_per_device
 from slurm_energy.twin.view import TwinView

@@ -20,8 +20,7 @@ from slurm_energy.policy.gnn.pricing import NetworkPrices
 from slurm_energy.policy.placement import ClusterView, EndedJob, Placement, Postponement, WaitingJob
 from slurm_energy.policy.price_factors import JOB_PRICES
 from slurm_energy.policy.rules.total_cost_settings import TotalCostSettings
-from slurm_energy.twin.engine.job import Job
-from slurm_energy.twin.engine.job_run import JobRun
+from slurm_energy.twin.engine.job import Job, JobRun
 from slurm_energy.twin.engine.simulation import run
 from slurm_energy.twin.learned_price import LearnedPriceRule, PriceSource
 from slurm_energy.twin.view import TwinView

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from slurm_energy.policy.placement import PlaceInfo
-from slurm_energy.twin.engine.job_run import Allocation
+from slurm_energy.twin.engine.job import Allocation
 
 _Node = tuple[int, int]
 """Pool and number of the node."""

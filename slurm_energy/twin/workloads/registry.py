@@ -6,8 +6,8 @@ from difflib import get_close_matches
 from typing import Any
 
 from slurm_energy.errors import ConfigError
-from slurm_energy.twin.engine.garbage import seldom_collected
 from slurm_energy.twin.engine.job import Workload
+from slurm_energy.twin.engine.simulation import seldom_collected
 from slurm_energy.twin.workloads.arrivals import (
     DailySettings,
     InferenceSettings,

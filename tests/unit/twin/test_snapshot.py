@@ -23,8 +23,7 @@ from small_worlds import (
 from slurm_energy.domain.cluster import ClusterSnapshot, ClusterState, JobDependency, JobState, NodeState, SwitchState
 from slurm_energy.domain.ids import JobId
 from slurm_energy.policy.placement import ClusterView, Placement, PlacementRule, RunningJob, WaitingJob
-from slurm_energy.twin.engine.job import Job
-from slurm_energy.twin.engine.job_run import COMPUTING
+from slurm_energy.twin.engine.job import COMPUTING, Job
 from slurm_energy.twin.engine.loop import Engine
 from slurm_energy.twin.snapshot import snapshot_of
 from slurm_energy.twin.snapshot_devices import clocks_in_mhz
