@@ -17,7 +17,7 @@ from research.results.tables import NONE, table
 from slurm_energy.evaluation.arena.plan import ArenaPlan
 from slurm_energy.evaluation.arena.run import FinishedRun, finished_run
 from slurm_energy.twin.engine.places import Place, places_of
-from slurm_energy.twin.workloads.kinds import MATRIX_SIDES, matrix_kind
+from slurm_energy.twin.workloads.matrix import MATRIX_SIDES, matrix_kind
 
 PLOT = "matrix-sizes.svg"
 KEY = "tum128"

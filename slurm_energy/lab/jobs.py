@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from slurm_energy.errors import LabError
 
 if TYPE_CHECKING:
-    from slurm_energy.lab.running import Lab
+    from slurm_energy.lab.cluster import Lab
 
 ENDED_STATES = frozenset(
     {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE"}

@@ -6,7 +6,7 @@ from statistics import fmean
 from typing import Literal, NamedTuple
 
 from slurm_energy.policy.prices import BALANCED_WEIGHTS, JobWeights
-from slurm_energy.twin.engine.job_run import COMPUTING, ENDED, STARTING, JobRun
+from slurm_energy.twin.engine.job import COMPUTING, ENDED, STARTING, JobRun
 from slurm_energy.twin.episode import Passage, RewardWeights
 from slurm_energy.twin.world import World
 

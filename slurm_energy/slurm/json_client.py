@@ -5,20 +5,55 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from slurm_energy.config import Config
-from slurm_energy.domain.cluster import JobState, NodeState
+from slurm_energy.domain.cluster import ClusterState, JobState, NodeState, PartitionState, SwitchState
 from slurm_energy.domain.ids import JobId
 from slurm_energy.errors import SlurmError
-from slurm_energy.slurm.client import ClusterReading
 from slurm_energy.slurm.command import JsonRows, run_command
 from slurm_energy.slurm.conversion import Conversion, Converted, rows_of
 from slurm_energy.slurm.convert_accounting import convert_accounted_job
 from slurm_energy.slurm.convert_cluster import Topology, convert_node, convert_partitions, convert_topology
 from slurm_energy.slurm.convert_job import convert_job
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterReading:
+    """One reading of the whole cluster; finished jobs that Slurm still remembers are in it."""
+
+    partitions: tuple[PartitionState, ...]
+    nodes: tuple[NodeState, ...]
+    jobs: tuple[JobState, ...]
+    skipped: Mapping[str, int] = field(default_factory=dict)
+    """Rows that could not be read, by reason."""
+    switches: tuple[SwitchState, ...] = ()
+    """Empty where the topology is not known."""
+    clusters: tuple[ClusterState, ...] = ()
+    """Empty where nothing states budgets and readings of the whole cluster."""
+
+
+class SlurmReader(Protocol):
+    """Reads the state of a cluster."""
+
+    def read_cluster(self) -> ClusterReading:
+        """Return partitions, nodes and jobs.
+
+        Raises:
+            SlurmError: Slurm gave no usable answer in time.
+        """
+        ...
+
+    def read_ended_jobs(self, job_ids: Sequence[JobId]) -> tuple[JobState, ...]:
+        """Return what accounting knows of jobs that left slurmctld's memory; all attempts, in no order.
+
+        Raises:
+            SlurmError: accounting gave no usable answer in time.
+        """
+        ...
+
 
 _Item = TypeVar("_Item")
 

@@ -11,10 +11,10 @@ from typing import Any, Protocol
 from slurm_energy.domain.cluster import JobState
 from slurm_energy.domain.ids import JobId
 from slurm_energy.errors import SlurmError
-from slurm_energy.slurm.client import ClusterReading
 from slurm_energy.slurm.conversion import convert_rows
 from slurm_energy.slurm.convert_cluster import convert_node, convert_partition
 from slurm_energy.slurm.convert_job import convert_job
+from slurm_energy.slurm.json_client import ClusterReading
 
 
 class AccountingReader(Protocol):

@@ -9,6 +9,7 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
@@ -30,6 +31,7 @@ from slurm_energy.config import StoreConfig
 from slurm_energy.errors import DatabaseReplaced, StoreError, ValueRangeError
 from slurm_energy.forms import DATABASE_DRIVERS, database_driver
 from slurm_energy.resources import install_command
+from slurm_energy.store.tables import JournalPositionRow
 
 __all__ = [
     "Engine",
@@ -330,3 +332,26 @@ def is_about_the_values(error: StoreError) -> bool:
 def database_name(engine: Engine) -> str:
     """Return the database's URL without its password."""
     return engine.url.render_as_string(hide_password=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class StoredPosition:
+    """Everything before this place of a stream is stored."""
+
+    segment: int
+    byte_offset: int
+
+
+def stored_position(session: Session, journal_id: str, stream: str) -> StoredPosition | None:
+    """Return how far a stream of a journal is stored, None when this database has never seen it."""
+    row = session.get(JournalPositionRow, (journal_id, stream), populate_existing=True)
+    return None if row is None else StoredPosition(segment=row.segment, byte_offset=row.byte_offset)
+
+
+def store_position(session: Session, journal_id: str, stream: str, position: StoredPosition) -> None:
+    """Note how far a stream is stored; one daemon alone writes its rows."""
+    row = session.get(JournalPositionRow, (journal_id, stream))
+    if row is None:
+        row = JournalPositionRow(journal_id=journal_id, stream=stream)
+        session.add(row)
+    row.segment, row.byte_offset = position.segment, position.byte_offset

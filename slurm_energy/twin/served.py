@@ -25,8 +25,7 @@ from slurm_energy.policy.base import FollowingPolicy, Policy
 from slurm_energy.policy.guard import Guard
 from slurm_energy.policy.placement import ClusterView, EndedJob, PlaceInfo, Placement, PlacementRule, WaitingJob
 from slurm_energy.policy.registry import create_policy
-from slurm_energy.twin.engine.job import Job
-from slurm_energy.twin.engine.job_run import JobRun
+from slurm_energy.twin.engine.job import Job, JobRun
 from slurm_energy.twin.snapshot.source import SnapshotSource
 from slurm_energy.twin.view import TwinView
 

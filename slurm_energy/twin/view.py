@@ -5,10 +5,9 @@ from collections.abc import Mapping, Sequence
 from math import inf
 
 from slurm_energy.policy.placement import SIMULATED, OptionTable, PartnerOffer, PlaceNode, RunningJob, WaitingJob
-from slurm_energy.twin.engine.boards import pair_scale
 from slurm_energy.twin.engine.execution import Execution
-from slurm_energy.twin.engine.job import Job
-from slurm_energy.twin.engine.job_run import COMPUTING, JobRun
+from slurm_energy.twin.engine.job import COMPUTING, Job, JobRun
+from slurm_energy.twin.engine.pace import pair_scale
 from slurm_energy.twin.engine.places import Place, can_run
 from slurm_energy.twin.engine.pool_state import DOWN, SUSPENDED, WAKING, PoolState
 from slurm_energy.twin.engine.waiting import Precedence, Waiting

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from slurm_energy.evaluation.decision_speed.synthetic_cluster import ChangingCluster, ClusterSize, synthetic_cluster
+from slurm_energy.lab.bench.daemon_bench import FakeSlurm
 from slurm_energy.lab.bench.daemon_process import process_tree
-from slurm_energy.lab.bench.fake_slurm import FakeSlurm
 from slurm_energy.lab.bench.run import BenchPlan, run_bench
 from slurm_energy.slurm.json_client import CommandSettings, JsonReader
 

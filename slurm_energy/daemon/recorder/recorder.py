@@ -24,15 +24,17 @@ from slurm_energy.store.decisions import record_decisions
 from slurm_energy.store.energy import record_report
 from slurm_energy.store.job_rows import Arrival, submit_time_of
 from slurm_energy.store.jobs import upsert_jobs
-from slurm_energy.store.journal_position import StoredPosition, store_position, stored_position
 from slurm_energy.store.schema import check_session_version
 from slurm_energy.store.session import (
     Engine,
     Session,
+    StoredPosition,
     check_database_file,
     is_about_the_values,
     run_in_transaction,
+    store_position,
     store_session,
+    stored_position,
 )
 
 logger = logging.getLogger(__name__)

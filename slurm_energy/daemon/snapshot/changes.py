@@ -6,9 +6,9 @@ from typing import TypeVar
 
 from slurm_energy.daemon.ipc.frames import MAX_ITEMS, SnapshotPart
 from slurm_energy.domain.cluster import ClusterState, JobState, NodeState, PartitionState, SwitchState
-from slurm_energy.slurm.client import ClusterReading
 from slurm_energy.slurm.convert_accounting import REQUEUED
 from slurm_energy.slurm.convert_job import LIVE_STATES
+from slurm_energy.slurm.json_client import ClusterReading
 
 _Item = TypeVar("_Item")
 

@@ -9,7 +9,7 @@ from slurm_energy.daemon.snapshot.changes import SnapshotDifference
 from slurm_energy.daemon.state import DaemonState
 from slurm_energy.domain.cluster import ClusterSnapshot, ClusterState, JobState, NodeState, PartitionState, SwitchState
 from slurm_energy.domain.ids import ClusterName, decision_in_comment
-from slurm_energy.slurm.client import ClusterReading
+from slurm_energy.slurm.json_client import ClusterReading
 
 logger = logging.getLogger(__name__)
 

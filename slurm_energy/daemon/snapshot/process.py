@@ -21,8 +21,7 @@ from slurm_energy.daemon.recorder.journal import JournalWriter, journal_bytes, j
 from slurm_energy.daemon.snapshot.changes import JobChanges, JobHistory, SnapshotDifference
 from slurm_energy.domain.cluster import JobState, waiting_gpus
 from slurm_energy.errors import SlurmError, SpoolError
-from slurm_energy.slurm.client import ClusterReading, SlurmReader
-from slurm_energy.slurm.json_client import CommandSettings, JsonReader
+from slurm_energy.slurm.json_client import ClusterReading, CommandSettings, JsonReader, SlurmReader
 from slurm_energy.slurm.pyslurm_client import PyslurmReader, load_pyslurm
 
 logger = logging.getLogger(__name__)

@@ -20,7 +20,7 @@ from slurm_energy.evaluation.arena.plan import ArenaPlan, generator_settings, ru
 from slurm_energy.evaluation.arena.run import simulated_run
 from slurm_energy.evaluation.metrics import Metrics, metrics_of
 from slurm_energy.policy.rules.registry import create_rule
-from slurm_energy.twin.engine.outcome import DAY_SECONDS
+from slurm_energy.twin.engine.sampling import DAY_SECONDS
 from slurm_energy.twin.workloads.registry import workload_settings
 from slurm_energy.twin.world import World
 

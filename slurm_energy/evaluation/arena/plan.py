@@ -15,10 +15,10 @@ from slurm_energy.evaluation.replay import (
 )
 from slurm_energy.policy.rules.settings import split_text
 from slurm_energy.twin.engine.job import Workload
+from slurm_energy.twin.workloads.deadlines import with_limits_for_every_device
 from slurm_energy.twin.workloads.formats import load_workload, recognised_format
 from slurm_energy.twin.workloads.registry import create_workload, workload_settings
 from slurm_energy.twin.workloads.replay import LoadOptions
-from slurm_energy.twin.workloads.time_limits import with_limits_for_every_device
 from slurm_energy.twin.world import World
 from slurm_energy.twin.world.file import find_world
 

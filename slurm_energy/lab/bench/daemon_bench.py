@@ -1,11 +1,13 @@
-"""Decisions over the socket of a daemon: how long they take, how soon they come after a start, in what memory."""
+"""Decisions over a daemon's socket, with Slurm's commands faked: how long they take, how soon, in what memory."""
 
 import json
+import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
+from types import TracebackType
 from typing import Any, NamedTuple
 
 from slurm_energy.domain.decision import AnswerDetails, Reason
@@ -13,6 +15,12 @@ from slurm_energy.domain.plain import from_plain
 from slurm_energy.evaluation.decision_speed.figures import ProcessMemory, ThroughDaemon, spread_of
 from slurm_energy.evaluation.decision_speed.in_process import AskedJob, asked_jobs
 from slurm_energy.evaluation.decision_speed.synthetic_cluster import ChangingCluster, ClusterSize, synthetic_cluster
+from slurm_energy.evaluation.decision_speed.synthetic_slurm import (
+    SlurmTexts,
+    accounting_text,
+    partition_text,
+    topology_text,
+)
 from slurm_energy.lab.bench.daemon_process import (
     BenchDaemon,
     DaemonSettings,
@@ -21,7 +29,6 @@ from slurm_energy.lab.bench.daemon_process import (
     process_tree,
     stolen_seconds,
 )
-from slurm_energy.lab.bench.fake_slurm import FakeSlurm
 from slurm_energy.policy.registry import LEARNED
 
 SEED = 1
@@ -163,3 +170,104 @@ def _memory(daemon: BenchDaemon) -> tuple[ProcessMemory, ...]:
     """Return the memory of the daemon and of its children; Slurm's commands, which come and go, are left out."""
     found = (memory_of(one) for one in process_tree(daemon.process.pid))
     return tuple(one for one in found if one is not None and one.name in _PROCESSES)
+
+
+READINGS = 4
+"""Made beforehand and shown forth and back: making them meanwhile would be taken for the daemon's slowness."""
+_PAUSE_SECONDS = 0.05
+
+_PRINTS_A_FILE = """\
+#!/bin/sh
+exec cat '{folder}/{name}.json'
+"""
+_SQUEUE = """\
+#!/bin/sh
+exec < '{folder}/squeue.json'
+echo x >> '{folder}/read'
+exec cat
+"""
+_SCONTROL = """\
+#!/bin/sh
+case "$*" in
+*topology*) exec cat '{folder}/topology' ;;
+*partition*) exec cat '{folder}/partitions' ;;
+esac
+exit 1
+"""
+
+
+class FakeSlurm:
+    """The scripts and files in one folder; as a context manager it shows the next reading after each one.
+
+    Args:
+        folder: Where to write, an existing folder.
+        cluster: The cluster at first.
+        changes: Steps from one reading to the next.
+    """
+
+    def __init__(self, folder: Path, cluster: ChangingCluster, changes: int) -> None:
+        self.bin_directory = folder / "bin"
+        self._folder = folder
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._turn, name="fake-slurm", daemon=True)
+        self._write_scripts()
+        self._write_readings(cluster, changes)
+
+    @property
+    def readings(self) -> int:
+        """How often the queue was read."""
+        try:
+            return (self._folder / "read").stat().st_size // len("x\n")
+        except FileNotFoundError:
+            return 0
+
+    def __enter__(self) -> "FakeSlurm":
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _write_scripts(self) -> None:
+        self.bin_directory.mkdir()
+        texts = {name: _PRINTS_A_FILE.format(folder=self._folder, name=name) for name in ("sinfo", "sacct")}
+        texts["squeue"] = _SQUEUE.format(folder=self._folder)
+        texts["scontrol"] = _SCONTROL.format(folder=self._folder)
+        for name, text in texts.items():
+            script = self.bin_directory / name
+            script.write_text(text, encoding="ascii")
+            script.chmod(0o755)
+
+    def _write_readings(self, cluster: ChangingCluster, changes: int) -> None:
+        texts = SlurmTexts()
+        snapshot = cluster.snapshot
+        (self._folder / "partitions").write_text(partition_text(snapshot), encoding="ascii")
+        (self._folder / "topology").write_text(topology_text(snapshot), encoding="ascii")
+        (self._folder / "sacct.json").write_text(accounting_text(), encoding="ascii")
+        for number in range(READINGS):
+            for _ in range(changes if number else 0):
+                snapshot = cluster.step()
+            (self._folder / f"squeue.{number}").write_text(texts.squeue(snapshot), encoding="ascii")
+            (self._folder / f"sinfo.{number}").write_text(texts.sinfo(snapshot), encoding="ascii")
+        self._show(0)
+
+    def _turn(self) -> None:
+        shown = 0
+        while not self._stop.wait(_PAUSE_SECONDS):
+            readings = self.readings
+            if readings > shown:
+                # squeue is the last of the commands that print a reading, and opens its file before it says so.
+                shown = readings
+                self._show(shown)
+
+    def _show(self, number: int) -> None:
+        """Let the commands print a reading: 0 1 2 3 2 1 0 and so on, each as far from the one before."""
+        place = number % (2 * READINGS - 2)
+        place = min(place, 2 * READINGS - 2 - place)
+        for name in ("squeue", "sinfo"):
+            link = self._folder / f"{name}.new"
+            link.symlink_to(f"{name}.{place}")
+            link.replace(self._folder / f"{name}.json")

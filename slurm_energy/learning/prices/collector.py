@@ -19,8 +19,7 @@ from slurm_energy.policy.gnn.serving import NetworkPrices
 from slurm_energy.policy.placement import ClusterView, EndedJob, PlaceInfo, Placement, Postponement, WaitingJob
 from slurm_energy.policy.prices import JOB_PRICES
 from slurm_energy.policy.rules.settings import TotalCostSettings
-from slurm_energy.twin.engine.job import Job
-from slurm_energy.twin.engine.job_run import Allocation, JobRun
+from slurm_energy.twin.engine.job import Allocation, Job, JobRun
 from slurm_energy.twin.engine.simulation import run
 from slurm_energy.twin.learned_price import LearnedPriceRule, PriceSource
 from slurm_energy.twin.view import TwinView

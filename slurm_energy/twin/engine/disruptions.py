@@ -8,7 +8,7 @@ import numpy as np
 
 from slurm_energy.twin.engine.events import Events
 from slurm_energy.twin.engine.execution import Execution
-from slurm_energy.twin.engine.job_run import JobRun
+from slurm_energy.twin.engine.job import JobRun
 from slurm_energy.twin.engine.ledger import IDLE
 from slurm_energy.twin.engine.pool_state import AWAKE, DOWN
 from slurm_energy.twin.view import TwinView, value_at

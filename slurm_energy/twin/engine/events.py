@@ -5,8 +5,7 @@ from heapq import heappush
 from math import inf
 from typing import Protocol
 
-from slurm_energy.twin.engine.job import Job
-from slurm_energy.twin.engine.job_run import JobRun
+from slurm_energy.twin.engine.job import Job, JobRun
 
 FINISH, BEGIN, REACH, CALL, BACKGROUND = range(5)
 """FINISH and BEGIN concern a job and mean nothing when its version has moved on; REACH is a routed job's arrival at its

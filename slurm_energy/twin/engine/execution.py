@@ -7,9 +7,8 @@ from math import inf
 from sortedcontainers import SortedList
 
 from slurm_energy.policy.placement import Placement
-from slurm_energy.twin.engine.boards import warm_board
 from slurm_energy.twin.engine.events import BEGIN, FINISH, Events
-from slurm_energy.twin.engine.job_run import (
+from slurm_energy.twin.engine.job import (
     COMPUTING,
     ENDED,
     NO_STAGING,
@@ -21,10 +20,9 @@ from slurm_energy.twin.engine.job_run import (
 )
 from slurm_energy.twin.engine.ledger import HOST, IDLE, Ledger
 from slurm_energy.twin.engine.nodes import NodePower
-from slurm_energy.twin.engine.pace import Pace
-from slurm_energy.twin.engine.places import OptionTables, Place, estimated_tables
-from slurm_energy.twin.engine.pool_state import PoolState
-from slurm_energy.twin.engine.sites import Site, needs_nodes
+from slurm_energy.twin.engine.pace import Pace, warm_board
+from slurm_energy.twin.engine.places import OptionTables, Place, Site, estimated_tables
+from slurm_energy.twin.engine.pool_state import PoolState, needs_nodes
 from slurm_energy.twin.engine.waiting import Waiting
 from slurm_energy.twin.world import World
 

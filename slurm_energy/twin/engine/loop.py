@@ -14,13 +14,12 @@ from slurm_energy.policy.placement import Discipline, Placement, Postponement
 from slurm_energy.twin.engine.disruptions import Disruptions
 from slurm_energy.twin.engine.events import BACKGROUND, FINISH, REACH, Arrivals, Call, Events, WorkloadArrivals
 from slurm_energy.twin.engine.execution import Execution
-from slurm_energy.twin.engine.job import Job
-from slurm_energy.twin.engine.job_run import ENDED, NO_STAGING, WAITING, JobRun, Staging
-from slurm_energy.twin.engine.outcome import Outcome, Sampler, outcome_of
+from slurm_energy.twin.engine.job import ENDED, NO_STAGING, WAITING, Job, JobRun, Staging
+from slurm_energy.twin.engine.outcome import Outcome, WarmUp, outcome_of, warm_up_of
 from slurm_energy.twin.engine.places import places_of
+from slurm_energy.twin.engine.sampling import Sampler
 from slurm_energy.twin.engine.scheduler import Scheduler
 from slurm_energy.twin.engine.waiting import Precedence, Waiting, queue_key
-from slurm_energy.twin.engine.warm_up import WarmUp, warm_up_of
 from slurm_energy.twin.view import TwinView
 from slurm_energy.twin.world import World
 

@@ -3,7 +3,7 @@
 from math import inf, nextafter
 from typing import TYPE_CHECKING
 
-from slurm_energy.twin.engine.job_run import STARTING, Allocation, JobRun
+from slurm_energy.twin.engine.job import STARTING, Allocation, JobRun
 from slurm_energy.twin.engine.ledger import HOST, IDLE
 from slurm_energy.twin.engine.ledger import SUSPENDED as SUSPENDED_POWER
 from slurm_energy.twin.engine.ledger import WAKING as WAKING_POWER

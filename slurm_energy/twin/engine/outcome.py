@@ -1,7 +1,11 @@
-"""What a run leaves: columns of its jobs, energy by component, power and queue over time."""
+"""The record of a finished run, and what is left of it when the totals of a warm-up are taken off.
+
+A run begins with an empty cluster. Where a long run is meant, its first stretch is simulated and not counted: energy
+and work are differences of totals, so that jobs which run across the border count for what they did after it.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import compress
 from math import inf
 from typing import NamedTuple
@@ -10,71 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slurm_energy.twin.engine.execution import Execution
-from slurm_energy.twin.engine.job_run import ENDED, JobRun
+from slurm_energy.twin.engine.job import ENDED, JobRun
 from slurm_energy.twin.engine.ledger import COMPONENTS
 from slurm_energy.twin.engine.places import Place
-from slurm_energy.twin.engine.regional import RegionalTotals
-from slurm_energy.twin.engine.waiting import Waiting
-from slurm_energy.twin.engine.warm_up import WarmUp, since
+from slurm_energy.twin.engine.sampling import Sampler
 from slurm_energy.twin.world import World
-
-DAY_SECONDS = 86_400.0
-_MOST_SAMPLES = 2048
-_SLIVER = 1e-6
-
-
-class Sampler:
-    """Energy so far and waiting jobs at a regular interval, which doubles when the run grows long.
-
-    Also what waits at each day's end, and carbon and cost whenever their series change.
-    """
-
-    def __init__(self, execution: Execution, waiting: Waiting, horizon_seconds: float) -> None:
-        self.times: list[float] = [0.0]
-        self.joules: list[float] = [0.0]
-        self.waiting: list[int] = [0]
-        self.waiting_at_day_end: list[int] = []
-        self._execution = execution
-        self._waiting = waiting
-        self._interval = horizon_seconds / 1000.0 if 0.0 < horizon_seconds < inf else 60.0
-        self._next_sample = self._interval
-        self._next_day = DAY_SECONDS
-        self.regional = RegionalTotals(execution.world, execution.ledger_of_pool)
-        self.next_seconds = min(self._next_sample, self._next_day, self.regional.next_seconds)
-
-    def sample(self, now: float) -> float:
-        """Take every sample that is due, before the effect of events of this very time; return when the next one is."""
-        while self._next_day <= now:
-            self.waiting_at_day_end.append(self._waiting.count)
-            self._next_day += DAY_SECONDS
-        while self._next_sample <= now:
-            self._take(self._next_sample)
-            self._next_sample += self._interval
-            if len(self.times) > _MOST_SAMPLES:
-                for series in (self.times, self.joules, self.waiting):
-                    del series[1::2]
-                self._interval *= 2.0
-                self._next_sample = self.times[-1] + self._interval
-        if self.regional.next_seconds <= now:
-            self.regional.account(now)
-        self.next_seconds = min(self._next_sample, self._next_day, self.regional.next_seconds)
-        return self.next_seconds
-
-    def close(self, now: float) -> None:
-        """Take the last sample."""
-        self.sample(now)
-        if len(self.times) > 1 and now - self.times[-1] < _SLIVER * self._interval:
-            for series in (self.times, self.joules, self.waiting):
-                series.pop()  # what rounding leaves of the last interval is too short for a mean
-        if now > self.times[-1]:
-            self._take(now)
-        self.regional.account(now)
-
-    def _take(self, time: float) -> None:
-        self.times.append(time)
-        self.joules.append(self._execution.total_joules(time))
-        self.waiting.append(self._waiting.count)
-
 
 FloatArray = NDArray[np.float64]
 
@@ -170,6 +114,24 @@ class Outcome:
         return abs(parts - self.total_joules) / max(self.total_joules, 1e-300)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WarmUp:
+    """Totals at one moment. Columns are of the jobs that had come by then, in the order of submission."""
+
+    seconds: float
+    total_joules: float
+    joules_by_component: Mapping[str, float]
+    energy_joules: FloatArray
+    units: FloatArray
+    units_lost: FloatArray
+    gpu_seconds: FloatArray
+    cpu_seconds: FloatArray
+    restarts: FloatArray
+    suspended_node_hours: float
+    carbon_grams: float | None
+    cost: float | None
+
+
 def outcome_of(  # noqa: PLR0913  # everything that one run consists of
     world: World,
     places: Sequence[Place],
@@ -243,6 +205,73 @@ def outcome_of(  # noqa: PLR0913  # everything that one run consists of
         place_gpus=tuple(place.info.total_gpus for place in places),
     )
     return whole if warm_up is None else since(whole, warm_up)
+
+
+def warm_up_of(execution: Execution, runs: Mapping[int, JobRun], sampler: Sampler, now: float) -> WarmUp:
+    """Return the totals of a run at the present moment; nothing of the run is changed but its books."""
+    for run in runs.values():
+        if run.place >= 0 and run.phase != ENDED:
+            run.settle(now)
+    for ledger in execution.ledgers:
+        ledger.close(now)
+    execution.nodes.close(now)
+    sampler.regional.account(now)
+    rows = list(runs.values())
+    held = [now - row.started_seconds if row.place >= 0 and row.phase != ENDED else 0.0 for row in rows]
+    return WarmUp(
+        seconds=now,
+        total_joules=execution.total_joules(now),
+        joules_by_component={
+            component: sum(ledger.energy_joules[index] for ledger in execution.ledgers)
+            for index, component in enumerate(COMPONENTS)
+        },
+        energy_joules=np.array([row.energy_joules for row in rows], dtype=np.float64),
+        units=np.array([row.units for row in rows], dtype=np.float64),
+        units_lost=np.array([row.units_lost for row in rows], dtype=np.float64),
+        gpu_seconds=np.array(
+            [row.gpu_seconds + row.gpus * seconds for row, seconds in zip(rows, held, strict=True)], dtype=np.float64
+        ),
+        cpu_seconds=np.array(
+            [(row.run_seconds + seconds) * row.job.cpus for row, seconds in zip(rows, held, strict=True)],
+            dtype=np.float64,
+        ),
+        restarts=np.array([row.restarts for row in rows], dtype=np.float64),
+        suspended_node_hours=execution.nodes.suspended_node_seconds / 3600.0,
+        carbon_grams=sampler.regional.carbon_grams,
+        cost=sampler.regional.cost,
+    )
+
+
+def since(outcome: Outcome, warm_up: WarmUp) -> Outcome:
+    """Return an outcome whose energy, work and device-seconds are those after the warm-up."""
+    size = len(outcome.job_id)
+
+    def padded(column: FloatArray) -> FloatArray:
+        return np.concatenate([column, np.zeros(size - len(column))])
+
+    return replace(
+        outcome,
+        counted_from_seconds=warm_up.seconds,
+        units_before=padded(warm_up.units),
+        total_joules=outcome.total_joules - warm_up.total_joules,
+        joules_by_component={
+            component: joules - warm_up.joules_by_component[component]
+            for component, joules in outcome.joules_by_component.items()
+        },
+        energy_joules=outcome.energy_joules - padded(warm_up.energy_joules),
+        units=outcome.units - padded(warm_up.units),
+        units_lost=outcome.units_lost - padded(warm_up.units_lost),
+        gpu_seconds=outcome.gpu_seconds - padded(warm_up.gpu_seconds),
+        cpu_seconds=outcome.cpu_seconds - padded(warm_up.cpu_seconds),
+        restarts=outcome.restarts - padded(warm_up.restarts).astype(np.int64),
+        suspended_node_hours=outcome.suspended_node_hours - warm_up.suspended_node_hours,
+        carbon_grams=_left(outcome.carbon_grams, warm_up.carbon_grams),
+        cost=_left(outcome.cost, warm_up.cost),
+    )
+
+
+def _left(whole: float | None, before: float | None) -> float | None:
+    return None if whole is None or before is None else whole - before
 
 
 Rows = Sequence[JobRun]

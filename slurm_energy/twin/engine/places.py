@@ -6,6 +6,7 @@ Where a world has errors of estimation, policies and the scheduler get other fig
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, exp, inf
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,6 +14,10 @@ from slurm_energy.policy.placement import OptionTable, PlaceInfo
 from slurm_energy.twin.engine.job import Job
 from slurm_energy.twin.world import EstimateErrors, Partition, Pool, World
 from slurm_energy.twin.world.device_model import DeviceModel, Load
+
+if TYPE_CHECKING:
+    from slurm_energy.twin.engine.execution import Execution
+    from slurm_energy.twin.engine.waiting import Waiting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -278,3 +283,42 @@ def estimate_factors(world: World, errors: EstimateErrors, seed: int) -> dict[tu
         pair: (exp(errors.watts_sigma * watts), exp(errors.seconds_sigma * seconds))
         for pair, (watts, seconds) in zip(pairs, draws, strict=True)
     }
+
+
+class Site:
+    """A place with its pool, its ledger and its device: what starts and ends there need, gathered once."""
+
+    __slots__ = (
+        "device",
+        "free_watts",
+        "index",
+        "ledger",
+        "max_time_seconds",
+        "plain",
+        "plain_without_limit",
+        "pool",
+        "pool_index",
+        "queues",
+        "siblings",
+    )
+
+    def __init__(self, execution: "Execution", place: Place, waiting: "Waiting") -> None:
+        self.index = place.index
+        self.pool_index = place.pool_index
+        self.pool = execution.pools[place.pool_index]
+        self.device = place.device
+        self.free_watts = place.device.free_watts
+        self.ledger = execution.ledger_of_pool[place.pool_index]
+        self.max_time_seconds = place.partition.max_time_seconds
+        self.queues = waiting.together[place.index]
+        """Those with jobs that its devices can help."""
+        self.siblings = execution.places_of_pool[place.pool_index]
+        self.plain = not (
+            self.pool.by_node
+            or place.device.thermal is not None
+            or place.pool.host_busy_watts > place.pool.host_idle_watts
+            or execution.world.launch_seconds > 0.0
+            or execution.expected_ends is not None
+        )
+        """Whether a start is no more than devices taken and power changed."""
+        self.plain_without_limit = self.plain and self.max_time_seconds == inf

@@ -4,11 +4,10 @@ Nodes are kept in buckets by their free devices, so that the best fit is found w
 """
 
 from collections.abc import Sequence
-from math import ceil
+from math import ceil, inf
 
-from slurm_energy.twin.engine.job import Job
-from slurm_energy.twin.engine.job_run import Allocation, JobRun
-from slurm_energy.twin.world import Pool
+from slurm_energy.twin.engine.job import Allocation, Job, JobRun
+from slurm_energy.twin.world import Pool, World
 
 AWAKE, SUSPENDED, WAKING, DOWN = range(4)
 _ROUNDING = 1.0 + 1e-9
@@ -297,3 +296,18 @@ def _exclusive(nodes: Sequence[int], gpus: int, gpus_per_node: int) -> Allocatio
         found.append((node, used, gpus_per_node))
         left -= used
     return found
+
+
+def needs_nodes(world: World, index: int) -> bool:
+    """Return whether nodes of a pool must be told apart."""
+    pool = world.pools[index]
+    return (
+        pool.nodes > 1
+        or pool.suspend is not None
+        or pool.jobs_per_gpu > 1
+        or pool.cpus_per_node > 0
+        or pool.memory_gib_per_node < inf
+        or world.failures.node_mtbf_seconds < inf
+        or world.failures.gpu_mtbf_seconds < inf
+        or any(outage.pool == pool.name for outage in world.outages)
+    )

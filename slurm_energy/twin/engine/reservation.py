@@ -3,8 +3,7 @@
 from collections.abc import Iterable
 from math import ceil, inf
 
-from slurm_energy.twin.engine.job import Job
-from slurm_energy.twin.engine.job_run import Allocation, JobRun
+from slurm_energy.twin.engine.job import Allocation, Job, JobRun
 from slurm_energy.twin.engine.pool_state import DOWN, PoolState
 
 

@@ -1,17 +1,16 @@
 """One scheduling pass, as Slurm makes it: the queue in its order, then backfill around the first job that waits.
 
 A pass asks about each job that could start now. The answer is a placement, a time until which the job is put off, or
-None to let it wait.
+None to let it wait; the guard brings every placement inside what job and cluster allow.
 """
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from math import inf
+from typing import NamedTuple
 
-from slurm_energy.policy.placement import Discipline, Placement, Postponement
+from slurm_energy.policy.placement import Discipline, Placement, Postponement, WaitingJob
 from slurm_energy.twin.engine.execution import Execution
-from slurm_energy.twin.engine.job import Job
-from slurm_energy.twin.engine.job_run import NO_STAGING, Allocation, JobRun, Staging
-from slurm_energy.twin.engine.placement_guard import guarded_placement
+from slurm_energy.twin.engine.job import NO_STAGING, Allocation, Job, JobRun, Staging
 from slurm_energy.twin.engine.places import Place
 from slurm_energy.twin.engine.reservation import Reservation, reservation
 from slurm_energy.twin.engine.waiting import JobQueue, Waiting, in_order
@@ -21,6 +20,7 @@ Answer = Placement | Postponement | None
 Pass = Generator[Job, Answer, None]
 """Yields each job that is asked about, and is sent the answer."""
 _NOTHING_CLOSED: frozenset[int] = frozenset()
+_WITHIN = 1.0 + 1e-9
 
 
 class Scheduler:
@@ -296,3 +296,74 @@ class Scheduler:
 def _is_put_off(answer: Answer, now: float) -> bool:
     """Return whether a rule said until when a job shall be put off."""
     return isinstance(answer, Postponement) and now < answer.until_seconds < inf
+
+
+class GuardedPlacement(NamedTuple):
+    """A placement that may be carried out, and whether the guard had to change it."""
+
+    placement: Placement | None
+    clamped: bool
+
+
+def guarded_placement(  # noqa: PLR0913, PLR0917  # each is one fact the engine has at hand; this runs at every start
+    answer: Placement,
+    job: WaitingJob,
+    room: int,
+    seconds_per_unit: list[list[float]],
+    column: Mapping[int, int],
+    now_seconds: float,
+    place_limit_seconds: float = inf,
+) -> GuardedPlacement:
+    """Return the answer if it is possible, else the nearest that is; None when nothing is in that place.
+
+    - a place without room for the job: it waits;
+    - more devices than fit, or a count the job may not have: the largest allowed count up to it, else the least;
+    - a clock beyond the place's grid: the nearest on it;
+    - a clock that breaks the job's slowdown bound, or its deadline where the default clock would not, or with which it
+      is expected to pass its time limit: the lowest clock above it that keeps them, the default clock if none does.
+
+    Args:
+        answer: What the rule said.
+        job: The job.
+        room: Largest device count that fits in that place now; 0 for none.
+        seconds_per_unit: Of that place, [count][clock]; infinite beyond the grid.
+        column: Row of each device count.
+        now_seconds: Time of the start.
+        place_limit_seconds: The partition's own time limit, which holds for jobs without one.
+    """
+    gpus, clock = answer.gpus, answer.clock
+    free_of_bounds = job.time_limit_seconds == job.deadline_seconds == job.max_slowdown == place_limit_seconds == inf
+    if free_of_bounds and gpus <= room and gpus in column:
+        times = seconds_per_unit[column[gpus]]
+        if 0 <= clock < len(times) and times[clock] < inf:
+            return GuardedPlacement(answer, False)
+    if room <= 0:
+        return GuardedPlacement(None, True)
+    if gpus > room or gpus not in column:
+        allowed = [count for count in column if count <= min(gpus, room)]
+        gpus = max(allowed) if allowed else min(column)
+        if gpus > room:
+            return GuardedPlacement(None, True)
+    times = seconds_per_unit[column[gpus]]
+    last = len(times) - 1
+    while last >= 0 and times[last] == inf:
+        last -= 1
+    if last < 0:
+        return GuardedPlacement(None, True)
+    asked = last if clock == -1 else clock
+    clock = min(max(asked, 0), last)
+    if clock < last:
+        longest = times[last] * (1.0 + job.max_slowdown) * _WITHIN
+        units = job.estimated_units
+        limit = min(job.time_limit_seconds, place_limit_seconds)
+        if limit < inf and units > 0.0:
+            # Expected to pass the limit at any clock: the estimate may be wrong, so it runs as fast as it can.
+            longest = min(longest, max(limit / units, times[last]) * _WITHIN)
+        left = job.deadline_seconds - now_seconds
+        if left < inf and units * times[last] <= left and units > 0.0:
+            longest = min(longest, left / units * _WITHIN)
+        while clock < last and times[clock] > longest:
+            clock += 1
+    if gpus == answer.gpus and clock == asked:
+        return GuardedPlacement(answer if answer.clock == clock else answer._replace(clock=clock), False)
+    return GuardedPlacement(answer._replace(gpus=gpus, clock=clock), True)

@@ -10,8 +10,7 @@ from heapq import merge
 from itertools import islice
 from operator import attrgetter
 
-from slurm_energy.twin.engine.job import Job
-from slurm_energy.twin.engine.job_run import HELD, JobRun
+from slurm_energy.twin.engine.job import HELD, Job, JobRun
 
 QueueKey = tuple[float, float, int]
 _COMPACT_AT = 4096

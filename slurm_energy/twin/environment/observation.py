@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from slurm_energy.errors import ConfigError
 from slurm_energy.twin.engine.job import Job
-from slurm_energy.twin.engine.outcome import DAY_SECONDS
 from slurm_energy.twin.engine.places import Place
+from slurm_energy.twin.engine.sampling import DAY_SECONDS
 from slurm_energy.twin.environment.choices import ActionSizes, Choices, TableCosts
 from slurm_energy.twin.view import TwinView
 from slurm_energy.twin.world import Series, World

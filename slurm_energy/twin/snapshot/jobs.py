@@ -7,7 +7,7 @@ from math import ceil, inf
 
 from slurm_energy.domain.cluster import JobDependency, JobState
 from slurm_energy.domain.ids import JobId, NodeName, PartitionName
-from slurm_energy.twin.engine.job_run import COMPUTING, ENDED, HELD, STARTING, JobRun
+from slurm_energy.twin.engine.job import COMPUTING, ENDED, HELD, STARTING, JobRun
 from slurm_energy.twin.snapshot.nodes import MEBIBYTES_PER_GIBIBYTE, PoolNodes
 from slurm_energy.twin.view import TwinView
 

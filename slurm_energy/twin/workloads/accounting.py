@@ -12,9 +12,9 @@ from pathlib import PurePath
 from slurm_energy.domain.cluster import JobState
 from slurm_energy.twin.engine.job import Job, Workload
 from slurm_energy.twin.workloads import values
-from slurm_energy.twin.workloads.assemble import NumberedJob, assembled_workload, renamed
-from slurm_energy.twin.workloads.bad_rows import BadRows, BadValue
 from slurm_energy.twin.workloads.replay import LoadOptions
+from slurm_energy.twin.workloads.rows import NumberedJob, assembled_workload, renamed
+from slurm_energy.twin.workloads.values import BadRows, BadValue
 
 _LIVE = frozenset({"PENDING", "RUNNING", "SUSPENDED"})
 _FAILED = frozenset({"FAILED", "OUT_OF_MEMORY", "CANCELLED", "DEADLINE"})

@@ -11,7 +11,7 @@ from random import Random
 
 from slurm_energy.errors import ConfigError
 from slurm_energy.twin.engine.job import Job, plain_job
-from slurm_energy.twin.workloads.poisson import PoissonSettings
+from slurm_energy.twin.workloads.arrivals import PoissonSettings
 
 
 class SharedStreamSource:

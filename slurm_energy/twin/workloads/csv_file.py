@@ -14,9 +14,8 @@ from typing import Any
 from slurm_energy.errors import WorkloadError
 from slurm_energy.twin.engine.job import Job, Workload
 from slurm_energy.twin.workloads import values
-from slurm_energy.twin.workloads.assemble import NumberedJob, assembled_workload
-from slurm_energy.twin.workloads.bad_rows import BadRows, BadValue
-from slurm_energy.twin.workloads.table import MAX_CELL, Row, read_rows
+from slurm_energy.twin.workloads.rows import MAX_CELL, NumberedJob, Row, assembled_workload, read_rows
+from slurm_energy.twin.workloads.values import BadRows, BadValue
 
 
 @dataclass(frozen=True, slots=True)

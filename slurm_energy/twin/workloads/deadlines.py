@@ -1,16 +1,82 @@
-"""Jobs with deadlines and time limits: the load of a day, all jobs or a share of them due some time after they came."""
+"""Deadlines, time limits and estimates of jobs: assumptions of this package, drawn with a seed.
+
+The generator `deadlines` is the load of a day, all jobs or a share of them due some time after they came.
+"""
 
 from dataclasses import dataclass
-from math import exp, log
+from math import ceil, exp, inf, log
 
 import numpy as np
 
 from slurm_energy.errors import ConfigError
 from slurm_energy.twin.engine.job import Workload
-from slurm_energy.twin.workloads.settings import check_range
-from slurm_energy.twin.workloads.streams import workload_streams
-from slurm_energy.twin.workloads.time_limits import round_limit_seconds
-from slurm_energy.twin.workloads.varying import DailySettings, daily_workload
+from slurm_energy.twin.workloads.arrivals import DailySettings, daily_workload
+from slurm_energy.twin.workloads.generating import check_range, workload_streams
+from slurm_energy.twin.world import World
+from slurm_energy.twin.world.device_model import DeviceModel
+
+ROUND_SECONDS = tuple(
+    value * 60.0
+    for value in (15, 30, 60, 120, 240, 480, 720, 1440, 2880, 4320, 7200, 10_080, 20_160, 43_200)  # minutes
+)
+"""Limits that users write: 15 minutes to 30 days; users prefer few round values (Tsafrir et al., 2007)."""
+MIN_MARGIN, MAX_MARGIN = 1.1, 5.0
+
+
+def round_limit_seconds(run_seconds: float, draw: float) -> float:
+    """Return a limit for a run: a margin of 1.1 to 5, uniform in its logarithm, rounded up to a round value.
+
+    Args:
+        run_seconds: At the default clock of the reference device.
+        draw: In [0, 1).
+    """
+    return _round_up(run_seconds * MIN_MARGIN * exp(draw * log(MAX_MARGIN / MIN_MARGIN)))
+
+
+def _round_up(seconds: float) -> float:
+    days_30 = ROUND_SECONDS[-1]
+    return next((value for value in ROUND_SECONDS if value >= seconds), ceil(seconds / days_30) * days_30)
+
+
+def with_limits_for_every_device(workload: Workload, world: World, reference: DeviceModel) -> Workload:
+    """Return the workload with limits that are long enough on the world's slowest device too.
+
+    A user whose job may land on any of several GPU types asks for the time that the slowest takes. The jobs are changed
+    in place; limits stay round.
+
+    Args:
+        workload: Jobs whose limits were drawn for the reference device.
+        world: Its devices.
+        reference: The device for which the run times of the trace are taken.
+    """
+    slowest = {
+        kind: max(device.loads[kind].seconds_per_unit[-1] for device in world.devices.values() if kind in device.loads)
+        / load.seconds_per_unit[-1]
+        for kind, load in reference.loads.items()
+    }
+    for job in workload.jobs:
+        factor = slowest.get(job.kind, 1.0)
+        if factor > 1.0 and job.time_limit_seconds < inf:
+            job.time_limit_seconds = _round_up(job.time_limit_seconds * factor)
+    return workload
+
+
+def with_estimate_errors(workload: Workload, sigma: float, seed: int) -> Workload:
+    """Return the workload with estimates that are wrong: the truth times a log-normal factor of median 1.
+
+    The jobs are changed in place.
+
+    Args:
+        workload: Its jobs' estimates are replaced.
+        sigma: Standard deviation of the factor's logarithm; 0 gives the truth.
+        seed: Of the factors.
+    """
+    factors = np.random.default_rng(seed).lognormal(0.0, sigma, len(workload.jobs))
+    for job, factor in zip(workload.jobs, factors.tolist(), strict=True):
+        job.estimated_units = job.true_units * factor
+        job.is_plain = False
+    return workload
+
 
 _FIRST_FREE_STREAM = 4
 """Arrivals, sizes, kinds and counts have the ones before."""
@@ -22,25 +88,23 @@ class DeadlineSettings(DailySettings):
 
     deadline_share: float = 1.0
     """Of the jobs that have a deadline."""
-    least_slack: float = 1.5
-    most_slack: float = 6.0
+    min_slack: float = 1.5
+    max_slack: float = 6.0
     """Slack is uniform in its logarithm between the two; below 1 only more devices than one can meet the deadline."""
     reference_seconds_per_unit: float = 1.0
     """Of one reference device at its default clock; n devices are n times as fast."""
     limit_seconds_per_unit: float = 0.0
-    """Of the device that time limits are drawn for, as `time_limits` has it; 0 for no limits."""
+    """Of the device that time limits are drawn for, see `round_limit_seconds`; 0 for no limits."""
 
     def __post_init__(self) -> None:
         DailySettings.__post_init__(self)
         check_range("deadline_share", self.deadline_share, 0.0, 1.0)
-        check_range("least_slack", self.least_slack, 0.0, above=True)
-        check_range("most_slack", self.most_slack, 0.0, above=True)
+        check_range("min_slack", self.min_slack, 0.0, above=True)
+        check_range("max_slack", self.max_slack, 0.0, above=True)
         check_range("limit_seconds_per_unit", self.limit_seconds_per_unit, 0.0)
         check_range("reference_seconds_per_unit", self.reference_seconds_per_unit, 0.0, above=True)
-        if self.most_slack < self.least_slack:
-            raise ConfigError(
-                f"workload setting most_slack={self.most_slack:g} is below least_slack={self.least_slack:g}"
-            )
+        if self.max_slack < self.min_slack:
+            raise ConfigError(f"workload setting max_slack={self.max_slack:g} is below min_slack={self.min_slack:g}")
 
 
 def deadlines_workload(settings: DeadlineSettings, seed: int) -> Workload:
@@ -52,10 +116,10 @@ def deadlines_workload(settings: DeadlineSettings, seed: int) -> Workload:
     daily = daily_workload(settings, seed)
     stream = workload_streams(seed, _FIRST_FREE_STREAM + 1)[_FIRST_FREE_STREAM]
     draws = np.random.default_rng(stream).random((len(daily.jobs), 3)).tolist()
-    span = log(settings.most_slack / settings.least_slack)
+    span = log(settings.max_slack / settings.min_slack)
     for job, (share, position, limit) in zip(daily.jobs, draws, strict=True):
         if share < settings.deadline_share:
-            slack = settings.least_slack * exp(span * position)
+            slack = settings.min_slack * exp(span * position)
             run_seconds = job.true_units * settings.reference_seconds_per_unit / job.gpu_counts[0]
             job.deadline_seconds = job.submitted_seconds + slack * run_seconds
             job.is_plain = False

@@ -7,30 +7,30 @@ from typing import Literal, get_args
 
 from slurm_energy.errors import WorkloadError
 from slurm_energy.twin.engine.job import Workload
-from slurm_energy.twin.workloads import alibaba, csv_file, elasticflow, gavel, philly, pollux
-from slurm_energy.twin.workloads.bad_rows import BadValue
+from slurm_energy.twin.workloads import csv_file, traces
 from slurm_energy.twin.workloads.replay import LoadOptions
+from slurm_energy.twin.workloads.rows import open_text, read_header
 from slurm_energy.twin.workloads.swf import load_swf, swf_row
-from slurm_energy.twin.workloads.table import open_text, read_header
+from slurm_energy.twin.workloads.values import BadValue
 
 Format = Literal["csv", "philly", "gavel", "elasticflow", "pollux", "alibaba", "swf", "sacct-json", "sacct-text"]
 FORMATS: tuple[Format, ...] = get_args(Format)
 _READERS: dict[Format, Callable[[Path, LoadOptions], Workload]] = {
     "csv": lambda path, options: csv_file.read_csv(path, skip_bad=options.skip_bad),
-    "philly": philly.load_philly,
-    "gavel": gavel.load_gavel,
-    "elasticflow": elasticflow.load_elasticflow,
-    "pollux": pollux.load_pollux,
-    "alibaba": alibaba.load_alibaba,
+    "philly": traces.load_philly,
+    "gavel": traces.load_gavel,
+    "elasticflow": traces.load_elasticflow,
+    "pollux": traces.load_pollux,
+    "alibaba": traces.load_alibaba,
     "swf": load_swf,
 }
 _REQUIRED: dict[Format, tuple[str, ...]] = {
     "csv": csv_file.REQUIRED,
-    "philly": philly.REQUIRED,
-    "gavel": gavel.REQUIRED,
-    "elasticflow": elasticflow.REQUIRED,
-    "pollux": pollux.REQUIRED,
-    "alibaba": alibaba.REQUIRED,
+    "philly": traces.PHILLY.required,
+    "gavel": traces.GAVEL.required,
+    "elasticflow": traces.ELASTICFLOW.required,
+    "pollux": traces.POLLUX.required,
+    "alibaba": traces.ALIBABA.required,
 }
 _PEEKED_CHARACTERS = 65_536
 _NEAR = 0.5

@@ -12,9 +12,14 @@ import numpy as np
 
 from slurm_energy.errors import ConfigError
 from slurm_energy.twin.engine.job import Job, Workload
-from slurm_energy.twin.workloads.kinds import MATRIX_SIDES, matrix_kind, units_per_reference_second
-from slurm_energy.twin.workloads.settings import check_expected_jobs, check_range, comma_list
-from slurm_energy.twin.workloads.streams import poisson_times, workload_streams
+from slurm_energy.twin.workloads.generating import (
+    check_expected_jobs,
+    check_range,
+    comma_list,
+    poisson_times,
+    workload_streams,
+)
+from slurm_energy.twin.workloads.matrix import MATRIX_SIDES, matrix_kind, units_per_reference_second
 
 _SMALL_TASK = 0.05
 """Work of a split, gather or reduction, as a share of a task's: an assumption."""
@@ -38,7 +43,7 @@ class GraphsSettings:
     rounds: int = 3
     """Of data-parallel work."""
     task_seconds: float = 300.0
-    """Median on one reference device, see `kinds`."""
+    """Median on one reference device, see `matrix`."""
     size_sigma: float = 0.5
     """Standard deviation of the logarithm of a task's length."""
     input_gigabytes: float = 4.0

@@ -1,6 +1,9 @@
 """Mixed work for a cluster of GPU and CPU nodes: matrix products of nine sizes, training, science, analytics.
 
-The shares and lengths are assumptions of this package, not measurements.
+The shares and lengths are assumptions of this package, not measurements. Work is drawn in *reference seconds*: seconds
+on one reference device at its default clock. One unit of `training`, `scientific` and `analytics` is one such second.
+One unit of `matrix-<n>` is one product of two n x n matrices in double precision, 2 n^3 operations, and the reference
+device is taken to do 10^12 of them a second: a round figure under the 1.43 x 10^12 that NVIDIA states for a K40.
 """
 
 from dataclasses import dataclass
@@ -10,21 +13,29 @@ import numpy as np
 
 from slurm_energy.errors import ConfigError
 from slurm_energy.twin.engine.job import Job, Workload, plain_job
-from slurm_energy.twin.workloads.kinds import (
-    ANALYTICS,
-    MATRIX_SIDES,
-    SCIENTIFIC,
-    TRAINING,
-    matrix_kind,
-    units_per_reference_second,
-)
-from slurm_energy.twin.workloads.settings import check_expected_jobs, check_range
-from slurm_energy.twin.workloads.streams import poisson_times, workload_streams
+from slurm_energy.twin.workloads.generating import check_expected_jobs, check_range, poisson_times, workload_streams
+
+MATRIX_SIDES = tuple(range(200, 2000, 200))
+REFERENCE_FLOP_PER_SECOND = 1e12
+TRAINING, SCIENTIFIC, ANALYTICS = "training", "scientific", "analytics"
+
+
+def matrix_kind(side: int) -> str:
+    """Return the kind of products of matrices with so many rows and columns."""
+    return f"matrix-{side}"
+
+
+def units_per_reference_second(kind: str) -> float:
+    """Return how many units of a kind the reference device does in a second."""
+    prefix, _, side = kind.partition("-")
+    if prefix == "matrix" and side.isdecimal() and int(side) > 0:
+        return REFERENCE_FLOP_PER_SECOND / (2.0 * int(side) ** 3)
+    return 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MatrixSettings:
-    """What makes a mixed workload; lengths are medians in seconds on one reference device, see `kinds`."""
+    """What makes a mixed workload; lengths are medians in seconds on one reference device."""
 
     rate_per_second: float = 0.1
     hours: float = 24.0
@@ -39,8 +50,8 @@ class MatrixSettings:
     analytics_seconds: float = 600.0
     size_sigma: float = 0.8
     """Standard deviation of the logarithm of the length, of every kind."""
-    least_slack: float = 0.0
-    most_slack: float = 0.0
+    min_slack: float = 0.0
+    max_slack: float = 0.0
     """Above 0, jobs are due at submission + slack x their run on reference devices, as few as they ask for; slack is
     uniform in its logarithm between the two."""
     max_gpus: int = 4
@@ -56,10 +67,10 @@ class MatrixSettings:
             raise ConfigError("workload settings matrix_share to analytics_share are all 0: one must be above")
         check_range("size_sigma", self.size_sigma, 0.0, 20.0)
         check_range("max_gpus", self.max_gpus, 1, 1000)
-        check_range("least_slack", self.least_slack, 0.0)
-        check_range("most_slack", self.most_slack, self.least_slack)
-        if (self.least_slack > 0.0) != (self.most_slack > 0.0):
-            raise ConfigError("workload settings least_slack and most_slack are both above 0, or both 0")
+        check_range("min_slack", self.min_slack, 0.0)
+        check_range("max_slack", self.max_slack, self.min_slack)
+        if (self.min_slack > 0.0) != (self.max_slack > 0.0):
+            raise ConfigError("workload settings min_slack and max_slack are both above 0, or both 0")
         check_expected_jobs(self.rate_per_second * self.hours * 3600.0)
 
     @property
@@ -96,16 +107,16 @@ def matrix_workload(settings: MatrixSettings, seed: int) -> Workload:
             start=1,
         )
     )
-    if settings.most_slack > 0.0:
+    if settings.max_slack > 0.0:
         _add_deadlines(settings, jobs, np.random.default_rng(workload_streams(seed, 5)[4]))
     return Workload(name="matrix", jobs=jobs, source=f"generator matrix, seed {seed}")
 
 
 def _add_deadlines(settings: MatrixSettings, jobs: tuple[Job, ...], random: np.random.Generator) -> None:
-    span = log(settings.most_slack / settings.least_slack)
+    span = log(settings.max_slack / settings.min_slack)
     for job, position in zip(jobs, random.random(len(jobs)).tolist(), strict=True):
         run_seconds = job.true_units / units_per_reference_second(job.kind) / job.gpu_counts[0]
-        slack = settings.least_slack * float(np.exp(span * position))
+        slack = settings.min_slack * float(np.exp(span * position))
         job.deadline_seconds = job.submitted_seconds + slack * run_seconds
         job.is_plain = False
 

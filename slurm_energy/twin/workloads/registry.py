@@ -6,17 +6,24 @@ from difflib import get_close_matches
 from typing import Any
 
 from slurm_energy.errors import ConfigError
-from slurm_energy.twin.engine.garbage import seldom_collected
 from slurm_energy.twin.engine.job import Workload
+from slurm_energy.twin.engine.simulation import seldom_collected
+from slurm_energy.twin.workloads.arrivals import (
+    DailySettings,
+    InferenceSettings,
+    MixedSettings,
+    PoissonSettings,
+    daily_workload,
+    inference_workload,
+    mixed_workload,
+    poisson_workload,
+)
 from slurm_energy.twin.workloads.compat import SharedStreamSource
 from slurm_energy.twin.workloads.deadlines import DeadlineSettings, deadlines_workload
 from slurm_energy.twin.workloads.formats import load_workload
+from slurm_energy.twin.workloads.generating import Setting, filled_settings, setting_names
 from slurm_energy.twin.workloads.graphs import GraphsSettings, graphs_workload
 from slurm_energy.twin.workloads.matrix import MatrixSettings, matrix_workload
-from slurm_energy.twin.workloads.mixed import MixedSettings, mixed_workload
-from slurm_energy.twin.workloads.poisson import PoissonSettings, poisson_workload
-from slurm_energy.twin.workloads.settings import Setting, filled_settings, setting_names
-from slurm_energy.twin.workloads.varying import DailySettings, InferenceSettings, daily_workload, inference_workload
 
 __all__ = ["create_workload", "load_workload", "shared_stream_source", "workload_names", "workload_settings"]
 

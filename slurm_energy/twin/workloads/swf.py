@@ -13,10 +13,9 @@ from typing import NamedTuple
 from slurm_energy.errors import WorkloadError
 from slurm_energy.twin.engine.job import Job, Workload
 from slurm_energy.twin.workloads import values
-from slurm_energy.twin.workloads.assemble import NumberedJob, assembled_workload, renamed
-from slurm_energy.twin.workloads.bad_rows import BadRows, BadValue
 from slurm_energy.twin.workloads.replay import LoadOptions
-from slurm_energy.twin.workloads.table import MAX_CELL, open_text
+from slurm_energy.twin.workloads.rows import MAX_CELL, NumberedJob, assembled_workload, open_text, renamed
+from slurm_energy.twin.workloads.values import BadRows, BadValue
 
 _FAILED, _PARTS = 0, (2, 3, 4)
 _KIB_PER_GIB = 1024.0**2

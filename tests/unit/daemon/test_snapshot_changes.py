@@ -4,7 +4,7 @@ from slurm_energy.daemon.ipc.frames import MAX_ITEMS, SnapshotPart
 from slurm_energy.daemon.snapshot.changes import VANISHED, JobHistory, SnapshotDifference
 from slurm_energy.domain.cluster import ClusterState, JobDependency, JobState, NodeState, PartitionState, SwitchState
 from slurm_energy.domain.ids import ClusterName, JobId, NodeName, PartitionName
-from slurm_energy.slurm.client import ClusterReading
+from slurm_energy.slurm.json_client import ClusterReading
 
 
 def job(number: int, **fields: object) -> JobState:

@@ -6,7 +6,7 @@ from slurm_energy.daemon.snapshot.changes import SnapshotDifference
 from slurm_energy.daemon.snapshot.feed import SnapshotFeed
 from slurm_energy.domain.cluster import ClusterSnapshot, ClusterState, SwitchState
 from slurm_energy.domain.ids import ClusterName
-from slurm_energy.slurm.client import ClusterReading
+from slurm_energy.slurm.json_client import ClusterReading
 
 COMPLETE = SnapshotComplete(taken_at_seconds=1.0, read_seconds=0.1)
 

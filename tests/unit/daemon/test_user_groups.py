@@ -4,7 +4,7 @@ from slurm_energy.daemon.ipc.frames import UserGroups
 from slurm_energy.daemon.snapshot.process import GroupCache, groups_of
 from slurm_energy.domain.cluster import JobState, PartitionState
 from slurm_energy.domain.ids import JobId, PartitionName
-from slurm_energy.slurm.client import ClusterReading
+from slurm_energy.slurm.json_client import ClusterReading
 
 ROOT_GROUP = grp.getgrgid(0).gr_name
 

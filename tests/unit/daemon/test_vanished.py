@@ -5,7 +5,7 @@ from slurm_energy.daemon.snapshot.process import VanishedJobs
 from slurm_energy.domain.cluster import JobState
 from slurm_energy.domain.ids import JobId, PartitionName
 from slurm_energy.errors import SlurmError
-from slurm_energy.slurm.client import ClusterReading
+from slurm_energy.slurm.json_client import ClusterReading
 
 GONE = JobState(
     job_id=JobId(7),

@@ -9,10 +9,15 @@ from slurm_energy.domain.ids import GpuTypeName
 from slurm_energy.energy_model.curves import CURVES_PATH, curves_of
 
 fitting = pytest.importorskip(
-    "slurm_energy.energy_model.calibration.sweep_fit", reason="scipy is not installed: the dev extra has it"
+    "slurm_energy.energy_model.calibration.clocks", reason="scipy is not installed: the dev extra has it"
 )
-from slurm_energy.energy_model.calibration.clocks import calibrated_table, read_sweeps  # noqa: E402  # needs scipy
-from slurm_energy.energy_model.calibration.sweep_fit import SweepPoint, fit_sweep, smoothed_readings  # noqa: E402  # needs scipy
+from slurm_energy.energy_model.calibration.clocks import (  # noqa: E402  # needs scipy
+    SweepPoint,
+    calibrated_table,
+    fit_sweep,
+    read_sweeps,
+    smoothed_readings,
+)
 from slurm_energy.errors import ValueRangeError  # noqa: E402  # needs scipy
 
 

@@ -10,10 +10,9 @@ from operating_points import best_operating_point
 
 pytest.importorskip("scipy", reason="scipy is not installed: the twin extra has it")
 from slurm_energy.domain.ids import GpuTypeName
-from slurm_energy.energy_model.calibration.clocks import Stage, read_perseus_stages  # needs scipy
+from slurm_energy.energy_model.calibration.clocks import Stage, SweepPoint, read_perseus_stages  # needs scipy
 from slurm_energy.energy_model.calibration.files import differences, silent, text_of
 from slurm_energy.energy_model.calibration.parts import PACKAGED_PARTS, TOLERANCE, Part, packaged
-from slurm_energy.energy_model.calibration.sweep_fit import SweepPoint
 from slurm_energy.energy_model.curves import WorkloadCurve, curves_of
 from slurm_energy.energy_model.operating_point import ClockCost, clock_table
 

@@ -17,7 +17,7 @@ from slurm_energy.evaluation.arena.run import simulated_run
 from slurm_energy.evaluation.metrics import metrics_of
 from slurm_energy.policy.rules.registry import create_rule
 from slurm_energy.reporting.arena.document import notes_of
-from slurm_energy.twin.engine.outcome import DAY_SECONDS
+from slurm_energy.twin.engine.sampling import DAY_SECONDS
 from slurm_energy.twin.engine.simulation import run
 
 THRIFTY, HUNGRY = (0.4, 0.6, 0.8, 1.0), (0.5, 0.75, 1.0)

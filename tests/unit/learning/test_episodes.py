@@ -22,8 +22,7 @@ from slurm_energy.learning.episodes import SPREAD_WEIGHTS, EpisodeCollector, Epi
 from slurm_energy.learning.experience import Step
 from slurm_energy.policy.gnn.chooser import NetworkChooser
 from slurm_energy.policy.gnn.embeddings import moments_of
-from slurm_energy.twin.engine.job import Workload
-from slurm_energy.twin.engine.job_run import COMPUTING, ENDED, STARTING
+from slurm_energy.twin.engine.job import COMPUTING, ENDED, STARTING, Workload
 from slurm_energy.twin.engine.loop import Engine
 from slurm_energy.twin.engine.outcome import Outcome
 from slurm_energy.twin.engine.simulation import run

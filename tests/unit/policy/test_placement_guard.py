@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_energy.policy.placement import Placement
-from slurm_energy.twin.engine.placement_guard import GuardedPlacement, guarded_placement
+from slurm_energy.twin.engine.scheduler import GuardedPlacement, guarded_placement
 
 COLUMN = {1: 0, 2: 1, 4: 2}
 TIMES = [[4.0, 2.0, 1.0], [2.0, 1.0, 0.5], [1.0, 0.5, 0.25]]

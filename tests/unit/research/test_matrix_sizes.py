@@ -24,7 +24,7 @@ from research.results.plots import write_plots
 from research.results.provenance import revision
 from research.results.running import run_sections
 from research.results.sections.cluster128 import TUM
-from slurm_energy.twin.workloads.kinds import MATRIX_SIDES
+from slurm_energy.twin.workloads.matrix import MATRIX_SIDES
 
 SHORT = Effort(max_seeds=1, length_share=1.0 / 48.0)
 SECTION = replace(make_section(make_case(key=KEY)), key=KEY)

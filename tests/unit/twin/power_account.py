@@ -6,13 +6,14 @@ The ledger adds one number to a component and to the total, so its balance canno
 import pytest
 
 from slurm_energy.twin.engine.execution import Execution
-from slurm_energy.twin.engine.job_run import COMPUTING, STARTING, JobRun
+from slurm_energy.twin.engine.job import COMPUTING, STARTING, JobRun
 from slurm_energy.twin.engine.ledger import COMPONENTS, HOST, IDLE, WAKING, Ledger
 from slurm_energy.twin.engine.ledger import SUSPENDED as SUSPENDED_POWER
 from slurm_energy.twin.engine.loop import Engine
-from slurm_energy.twin.engine.outcome import Outcome, Sampler
+from slurm_energy.twin.engine.outcome import Outcome
 from slurm_energy.twin.engine.pool_state import AWAKE, SUSPENDED, PoolState
 from slurm_energy.twin.engine.pool_state import WAKING as WAKES
+from slurm_energy.twin.engine.sampling import Sampler
 from slurm_energy.twin.view import regional_series, value_at
 from slurm_energy.twin.world import Series
 

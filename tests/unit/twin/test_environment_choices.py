@@ -11,8 +11,8 @@ from small_worlds import make_job, make_pool, make_world
 
 from slurm_energy.policy.placement import Placement
 from slurm_energy.twin.engine.job import Job, Workload
-from slurm_energy.twin.engine.placement_guard import guarded_placement
 from slurm_energy.twin.engine.places import option_table
+from slurm_energy.twin.engine.scheduler import guarded_placement
 from slurm_energy.twin.environment import ClusterEnvironment
 from slurm_energy.twin.environment.choices import TableCosts, allowed_clocks
 from slurm_energy.twin.world import Partition, World

@@ -11,10 +11,9 @@ import pytest
 from small_worlds import Answers, FirstFit, make_job, make_world, run_jobs
 
 from slurm_energy.policy.placement import ClusterView, Placement, WaitingJob
-from slurm_energy.twin.engine import garbage
-from slurm_energy.twin.engine.garbage import YOUNG_OBJECTS, seldom_collected
-from slurm_energy.twin.engine.job import Job
-from slurm_energy.twin.engine.job_run import JobRun
+from slurm_energy.twin.engine import simulation
+from slurm_energy.twin.engine.job import Job, JobRun
+from slurm_energy.twin.engine.simulation import YOUNG_OBJECTS, seldom_collected
 from slurm_energy.twin.workloads.registry import create_workload
 
 BEFORE = (701, 11, 9)
@@ -93,7 +92,7 @@ class _Cycle:
 
 
 def test_cycles_that_a_rule_makes_are_collected_during_its_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(garbage, "YOUNG_OBJECTS", 2_000)
+    monkeypatch.setattr(simulation, "YOUNG_OBJECTS", 2_000)
     alive: weakref.WeakSet[_Cycle] = weakref.WeakSet()
     most = 0
 

@@ -5,8 +5,7 @@ import pytest
 from small_worlds import FirstFit, drive, make_engine, make_job, make_pool, make_world
 
 from slurm_energy.twin.engine import outcome as module
-from slurm_energy.twin.engine.job import Job, plain_job
-from slurm_energy.twin.engine.job_run import ENDED, JobRun
+from slurm_energy.twin.engine.job import ENDED, Job, JobRun, plain_job
 from slurm_energy.twin.engine.outcome import job_columns
 from slurm_energy.twin.world import Outage
 

@@ -7,8 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_worlds import make_job, make_pool
 
-from slurm_energy.twin.engine.job import Job
-from slurm_energy.twin.engine.job_run import JobRun
+from slurm_energy.twin.engine.job import Job, JobRun
 from slurm_energy.twin.engine.pool_state import AWAKE, DOWN, SUSPENDED, PoolState
 from slurm_energy.twin.world import SuspendSettings
 

@@ -4,8 +4,7 @@ import pytest
 from small_worlds import make_job, make_pool, make_world, run_jobs, started, states
 
 from slurm_energy.policy.placement import Discipline
-from slurm_energy.twin.engine.job import Job
-from slurm_energy.twin.engine.job_run import JobRun
+from slurm_energy.twin.engine.job import Job, JobRun
 from slurm_energy.twin.engine.waiting import Precedence
 from slurm_energy.twin.world import FailureRates, Outage
 

@@ -23,8 +23,8 @@ from small_worlds import (
 
 from slurm_energy.policy.placement import ClusterView, OptionTable, Placement, WaitingJob
 from slurm_energy.twin.engine.job import Job, Workload
-from slurm_energy.twin.engine.placement_guard import guarded_placement
 from slurm_energy.twin.engine.places import option_table
+from slurm_energy.twin.engine.scheduler import guarded_placement
 from slurm_energy.twin.engine.simulation import run
 from slurm_energy.twin.run_options import PlacedOption, TableCosts, placed_options
 from slurm_energy.twin.view import TwinView

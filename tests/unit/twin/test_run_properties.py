@@ -23,8 +23,7 @@ from small_worlds import (
 )
 
 from slurm_energy.policy.placement import Discipline
-from slurm_energy.twin.engine.job import plain_job
-from slurm_energy.twin.engine.job_run import COMPUTING, ENDED, STARTING, WAITING
+from slurm_energy.twin.engine.job import COMPUTING, ENDED, STARTING, WAITING, plain_job
 from slurm_energy.twin.engine.ledger import COMPONENTS
 from slurm_energy.twin.engine.loop import Engine
 from slurm_energy.twin.engine.outcome import Outcome

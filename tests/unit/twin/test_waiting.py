@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from small_worlds import make_job
 
-from slurm_energy.twin.engine.job import plain_job
-from slurm_energy.twin.engine.job_run import JobRun
+from slurm_energy.twin.engine.job import JobRun, plain_job
 from slurm_energy.twin.engine.waiting import JobQueue, QueueKey, Waiting, queue_key
 
 _KEYS = st.tuples(st.sampled_from([-2.0, -0.0, 0.0, 1.0]), st.sampled_from([0.0, 1.5, 7.0]))

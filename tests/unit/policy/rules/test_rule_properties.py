@@ -10,7 +10,7 @@ from rule_factory import A10, A30, H100, L4, TWO_CLOCKS, Device, FakeJob, FakeVi
 
 from slurm_energy.policy.placement import Placement
 from slurm_energy.policy.rules.registry import create_rule, rule_names
-from slurm_energy.twin.engine.placement_guard import guarded_placement
+from slurm_energy.twin.engine.scheduler import guarded_placement
 
 CPU = Device("xeon", (40.0, 30.0, 60.0), (0.0, 0.9, 0.0), 30.0, clocks=(1.0,), is_cpu=True)
 DEVICES = st.lists(st.sampled_from([H100, L4, A30, A10, TWO_CLOCKS, CPU]), min_size=1, max_size=5)

@@ -4,7 +4,7 @@ from dataclasses import replace
 from math import inf
 
 from slurm_energy.twin.engine.job import Job, Workload
-from slurm_energy.twin.workloads.time_limits import with_limits_for_every_device
+from slurm_energy.twin.workloads.deadlines import with_limits_for_every_device
 from slurm_energy.twin.world import Partition, Pool, World
 from slurm_energy.twin.world.device_model import DeviceModel, Load
 

@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 
 from slurm_energy.errors import ConfigError
+from slurm_energy.twin.workloads.deadlines import ROUND_SECONDS
 from slurm_energy.twin.workloads.registry import create_workload
-from slurm_energy.twin.workloads.time_limits import ROUND_SECONDS
 
 SHORT: dict[str, float | int | str] = {"hours": 6, "rate_per_second": 0.02, "ingresses": 4}
 
 
 def test_deadlines_are_put_on_the_jobs_of_the_daily_generator() -> None:
-    settings = {**SHORT, "least_slack": 0.5, "most_slack": 8, "reference_seconds_per_unit": 0.05, "deadline_share": 0.5}
+    settings = {**SHORT, "min_slack": 0.5, "max_slack": 8, "reference_seconds_per_unit": 0.05, "deadline_share": 0.5}
     due, daily = create_workload("deadlines", settings, 4), create_workload("daily", SHORT, 4)
     assert [(job.submitted_seconds, job.true_units) for job in due.jobs] == [
         (job.submitted_seconds, job.true_units) for job in daily.jobs
@@ -58,7 +58,7 @@ def test_mixed_work_has_urgent_batches_among_the_same_training_jobs() -> None:
 def test_tasks_of_graphs_and_mixed_jobs_take_further_settings() -> None:
     graphs = create_workload("graphs", {"hours": 2, "max_gpus": 3}, 1)
     assert {job.gpu_counts for job in graphs.jobs} == {(1, 2, 3)}
-    due = create_workload("matrix", {"hours": 2, "least_slack": 2, "most_slack": 10}, 1)
+    due = create_workload("matrix", {"hours": 2, "min_slack": 2, "max_slack": 10}, 1)
     plain = create_workload("matrix", {"hours": 2}, 1)
     assert [job.true_units for job in due.jobs] == [job.true_units for job in plain.jobs]
     assert all(job.deadline_seconds < inf for job in due.jobs)
@@ -68,11 +68,11 @@ def test_tasks_of_graphs_and_mixed_jobs_take_further_settings() -> None:
 @pytest.mark.parametrize(
     ("generator", "settings"),
     [
-        ("deadlines", {"least_slack": 3, "most_slack": 2}),
+        ("deadlines", {"min_slack": 3, "max_slack": 2}),
         ("deadlines", {"deadline_share": 1.5}),
         ("mixed", {"request_deadline_seconds": 0}),
         ("mixed", {"request_rate_per_second": -1}),
-        ("matrix", {"most_slack": 2}),
+        ("matrix", {"max_slack": 2}),
         ("graphs", {"max_gpus": 0}),
     ],
 )

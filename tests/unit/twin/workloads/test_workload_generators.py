@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from slurm_energy.errors import ConfigError
 from slurm_energy.twin.engine.job import Job, Workload, check_job
-from slurm_energy.twin.workloads.kinds import MATRIX_SIDES
+from slurm_energy.twin.workloads.generating import Setting
+from slurm_energy.twin.workloads.matrix import MATRIX_SIDES
 from slurm_energy.twin.workloads.registry import create_workload, workload_names, workload_settings
-from slurm_energy.twin.workloads.settings import Setting
 
 SHORT: dict[str, dict[str, Setting]] = {
     "poisson": {"hours": 6},

@@ -6,9 +6,9 @@ import pytest
 from measured_data import MEASURED, write_philly_jobs
 
 from slurm_energy.errors import ConfigError, WorkloadError
+from slurm_energy.twin.workloads.deadlines import ROUND_SECONDS, round_limit_seconds, with_estimate_errors
 from slurm_energy.twin.workloads.formats import Format, load_workload, recognised_format
 from slurm_energy.twin.workloads.replay import LoadOptions, ReplayKind, kinds_of_device
-from slurm_energy.twin.workloads.time_limits import ROUND_SECONDS, round_limit_seconds, with_estimate_errors
 from slurm_energy.twin.world.device_model import DeviceModel, Load, Scaling
 
 PHILLY = "submit_time,duration_s,num_gpus,gpu_time_s,vc\n"

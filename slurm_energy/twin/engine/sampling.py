@@ -1,13 +1,71 @@
-"""Carbon and cost of a run: each region's energy between two changes of its series, times the value that held."""
+"""What is sampled during a run: energy and waiting jobs at an interval, carbon and cost of each region."""
 
 from collections.abc import Mapping, Sequence
 from math import inf
 
+from slurm_energy.twin.engine.execution import Execution
 from slurm_energy.twin.engine.ledger import Ledger
+from slurm_energy.twin.engine.waiting import Waiting
 from slurm_energy.twin.view import regional_series
 from slurm_energy.twin.world import Series, World
 
+DAY_SECONDS = 86_400.0
+_MAX_SAMPLES = 2048
+_SLIVER = 1e-6
 _JOULES_PER_KWH = 3.6e6
+
+
+class Sampler:
+    """Energy so far and waiting jobs at a regular interval, which doubles when the run grows long.
+
+    Also what waits at each day's end, and carbon and cost whenever their series change.
+    """
+
+    def __init__(self, execution: Execution, waiting: Waiting, horizon_seconds: float) -> None:
+        self.times: list[float] = [0.0]
+        self.joules: list[float] = [0.0]
+        self.waiting: list[int] = [0]
+        self.waiting_at_day_end: list[int] = []
+        self._execution = execution
+        self._waiting = waiting
+        self._interval = horizon_seconds / 1000.0 if 0.0 < horizon_seconds < inf else 60.0
+        self._next_sample = self._interval
+        self._next_day = DAY_SECONDS
+        self.regional = RegionalTotals(execution.world, execution.ledger_of_pool)
+        self.next_seconds = min(self._next_sample, self._next_day, self.regional.next_seconds)
+
+    def sample(self, now: float) -> float:
+        """Take every sample that is due, before the effect of events of this very time; return when the next one is."""
+        while self._next_day <= now:
+            self.waiting_at_day_end.append(self._waiting.count)
+            self._next_day += DAY_SECONDS
+        while self._next_sample <= now:
+            self._take(self._next_sample)
+            self._next_sample += self._interval
+            if len(self.times) > _MAX_SAMPLES:
+                for series in (self.times, self.joules, self.waiting):
+                    del series[1::2]
+                self._interval *= 2.0
+                self._next_sample = self.times[-1] + self._interval
+        if self.regional.next_seconds <= now:
+            self.regional.account(now)
+        self.next_seconds = min(self._next_sample, self._next_day, self.regional.next_seconds)
+        return self.next_seconds
+
+    def close(self, now: float) -> None:
+        """Take the last sample."""
+        self.sample(now)
+        if len(self.times) > 1 and now - self.times[-1] < _SLIVER * self._interval:
+            for series in (self.times, self.joules, self.waiting):
+                series.pop()  # what rounding leaves of the last interval is too short for a mean
+        if now > self.times[-1]:
+            self._take(now)
+        self.regional.account(now)
+
+    def _take(self, time: float) -> None:
+        self.times.append(time)
+        self.joules.append(self._execution.total_joules(time))
+        self.waiting.append(self._waiting.count)
 
 
 class RegionalTotal:

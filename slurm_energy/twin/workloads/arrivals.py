@@ -1,19 +1,27 @@
-"""Poisson arrivals at several ingresses with log-normal sizes: the load of the published geo-distributed world.
+"""Arrivals at several ingresses: Poisson, rising and falling over the day, inference requests, and a mix of both.
 
-Defaults are those of the code of CHSAC-AF: 8 ingresses with 0.02 jobs/s each over 7 days, sizes
-LogNormal(ln 50,000, 0.4) with 0.1 as the least, 1 to 8 GPUs.
+Poisson arrivals with log-normal sizes are the load of the published geo-distributed world. Defaults are those of the
+code of CHSAC-AF: 8 ingresses with 0.02 jobs/s each over 7 days, sizes LogNormal(ln 50,000, 0.4) with 0.1 as the least,
+1 to 8 GPUs.
 """
 
 from dataclasses import dataclass
 from itertools import starmap
-from math import log
+from math import log, pi
 
 import numpy as np
 
 from slurm_energy.errors import ConfigError
 from slurm_energy.twin.engine.job import Job, Workload, plain_job
-from slurm_energy.twin.workloads.settings import check_expected_jobs, check_range, comma_list
-from slurm_energy.twin.workloads.streams import FloatArray, poisson_times, workload_streams
+from slurm_energy.twin.workloads.generating import (
+    FloatArray,
+    check_expected_jobs,
+    check_range,
+    comma_list,
+    poisson_times,
+    thinned_times,
+    workload_streams,
+)
 
 STREAMS = 6
 """Of a workload: arrivals, sizes, kinds, device counts, one that is free for what others add, names."""
@@ -180,3 +188,158 @@ def _gpu_counts(settings: PoissonSettings, count: int, stream: np.random.SeedSeq
     edges = np.cumsum(list(weights.values())) / sum(weights.values())
     indices = np.searchsorted(edges[:-1], np.random.default_rng(stream).random(count), side="right")
     return [choices[index] for index in indices.tolist()]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DailySettings(PoissonSettings):
+    """Rates are means over a period; sizes are log-normal."""
+
+    amplitude: float = 0.5
+    """Of the sine, as a share of the mean; above 1 the rate stays at 0 for a part of the period, and the mean rises."""
+    period_seconds: float = 86_400.0
+    shift_hours: float = 0.0
+    """Time by which each ingress is behind the one before it, as time zones are."""
+
+    def __post_init__(self) -> None:
+        PoissonSettings.__post_init__(self)
+        check_range("amplitude", self.amplitude, 0.0, 100.0)
+        check_range("period_seconds", self.period_seconds, 0.0, above=True)
+        check_range("shift_hours", self.shift_hours, -1e6, 1e6)
+        check_expected_jobs(sum(self.ingress_rates) * (1.0 + self.amplitude) * self.horizon_seconds)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InferenceSettings(DailySettings):
+    """Requests with Pareto sizes; defaults of the code of CHSAC-AF, over one hour."""
+
+    rate_per_second: float = 6.0
+    hours: float = 1.0
+    kind: str = "inference"
+    amplitude: float = 0.6
+    period_seconds: float = 300.0
+    smallest_units: float = 1.0
+    """The scale of the Pareto law: its least value."""
+    shape: float = 1.8
+    """Exponent of the Pareto law's tail; at 1 or less it has no mean, at 2 or less no variance."""
+
+    def __post_init__(self) -> None:
+        DailySettings.__post_init__(self)
+        check_range("smallest_units", self.smallest_units, 0.0, above=True)
+        check_range("shape", self.shape, 0.01, 1000.0)
+
+
+def daily_workload(settings: DailySettings, seed: int) -> Workload:
+    """Return jobs that arrive at rate(t) = max(0, mean (1 + amplitude sin(2 pi t / period))) at each ingress.
+
+    Raises:
+        ConfigError: the seed is negative.
+    """
+    times, random, mix = _times_and_streams(settings, seed)
+    drawn = random.lognormal(settings.log_median, settings.size_sigma, sum(map(len, times)))
+    units = np.maximum(settings.smallest_units, drawn)
+    return Workload(
+        name="daily", jobs=ingress_jobs(settings, times, units, mix), source=f"generator daily, seed {seed}"
+    )
+
+
+def inference_workload(settings: InferenceSettings, seed: int) -> Workload:
+    """Return requests that arrive as `daily_workload` says, of size x with P(size > x) = (least / x) ^ shape.
+
+    Raises:
+        ConfigError: the seed is negative.
+    """
+    times, random, mix = _times_and_streams(settings, seed)
+    units = settings.smallest_units * (1.0 + random.pareto(settings.shape, sum(map(len, times))))
+    return Workload(
+        name="inference", jobs=ingress_jobs(settings, times, units, mix), source=f"generator inference, seed {seed}"
+    )
+
+
+def _times_and_streams(
+    settings: DailySettings, seed: int
+) -> tuple[list[FloatArray], np.random.Generator, list[np.random.SeedSequence]]:
+    """Return arrivals by ingress, the stream of the sizes, and those of kinds and device counts."""
+    arrivals, sizes, *mix = workload_streams(seed, STREAMS)
+    times = [
+        _ingress_times(settings, ingress, rate, np.random.default_rng(stream))
+        for ingress, (rate, stream) in enumerate(
+            zip(settings.ingress_rates, arrivals.spawn(settings.ingresses), strict=True)
+        )
+    ]
+    return times, np.random.default_rng(sizes), mix
+
+
+def _ingress_times(settings: DailySettings, ingress: int, mean: float, random: np.random.Generator) -> FloatArray:
+    shift_seconds = ingress * settings.shift_hours * 3600.0
+
+    def rate(times: FloatArray) -> FloatArray:
+        phase = 2.0 * pi * (times - shift_seconds) / settings.period_seconds
+        return np.maximum(0.0, mean * (1.0 + settings.amplitude * np.sin(phase)))
+
+    return thinned_times(mean * (1.0 + settings.amplitude), rate, settings.horizon_seconds, random)
+
+
+_REQUEST_SEED_STEP = 500_000_000
+"""Far beyond any seed that is used: the batches' streams are those of another seed, and not the training jobs'."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MixedSettings(DailySettings):
+    """Training jobs as `daily` has them, and inference batches with a rhythm of their own."""
+
+    request_kind: str = "inference"
+    request_rate_per_second: float = 0.04
+    """Mean arrivals of batches at each ingress."""
+    request_amplitude: float = 0.6
+    request_period_seconds: float = 86_400.0
+    request_median_units: float = 20_000.0
+    request_size_sigma: float = 0.3
+    request_max_gpus: int = 8
+    request_deadline_seconds: float = 300.0
+    """After submission."""
+    request_priority: float = 1.0
+    """Training jobs have 0."""
+
+    def __post_init__(self) -> None:
+        DailySettings.__post_init__(self)
+        check_range("request_deadline_seconds", self.request_deadline_seconds, 0.0, above=True)
+        check_range("request_priority", self.request_priority, -1e9, 1e9)
+        _ = self.requests
+
+    @property
+    def requests(self) -> DailySettings:
+        """The batches as a workload of their own."""
+        return DailySettings(
+            rate_per_second=self.request_rate_per_second,
+            ingresses=self.ingresses,
+            hours=self.hours,
+            median_units=self.request_median_units,
+            size_sigma=self.request_size_sigma,
+            kind=self.request_kind,
+            max_gpus=self.request_max_gpus,
+            amplitude=self.request_amplitude,
+            period_seconds=self.request_period_seconds,
+            shift_hours=self.shift_hours,
+        )
+
+
+def mixed_workload(settings: MixedSettings, seed: int) -> Workload:
+    """Return both kinds of jobs in the order of time, numbered from 1.
+
+    Raises:
+        ConfigError: the seed is negative.
+    """
+    training = daily_workload(settings, seed).jobs
+    requests = daily_workload(settings.requests, seed + _REQUEST_SEED_STEP).jobs
+    for job in requests:
+        job.deadline_seconds = job.submitted_seconds + settings.request_deadline_seconds
+        job.priority = settings.request_priority
+        job.is_plain = False
+    ordered = sorted((*training, *requests), key=_time)
+    for number, job in enumerate(ordered, start=1):
+        job.job_id = number
+    return Workload(name="mixed", jobs=tuple(ordered), source=f"generator mixed, seed {seed}")
+
+
+def _time(job: Job) -> float:
+    return job.submitted_seconds
