@@ -1,4 +1,7 @@
-"""Jobs of Microsoft's Philly trace (ATC 2019), as a table of submit time, duration, GPU count and virtual cluster."""
+"""Jobs of Microsoft's Philly trace (ATC 2019), as a table of submit time, duration, GPU count and virtual cluster.
+
+The whole trace names each job's user too; a table made from it may have columns `user` and `name`.
+"""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -16,11 +19,11 @@ from slurm_energy.twin.workloads.table import Row, read_rows
 from slurm_energy.twin.workloads.time_limits import round_limit_seconds
 
 REQUIRED = ("submit_time", "duration_s", "num_gpus")
-OPTIONAL = ("gpu_time_s", "vc")
+OPTIONAL = ("gpu_time_s", "vc", "user", "name")
 
 
 def load_philly(path: Path, options: LoadOptions) -> Workload:
-    """Return the jobs; their virtual cluster is the account.
+    """Return the jobs; their virtual cluster is the account, and users and names are kept where the file has them.
 
     The trace knows neither what a job computed nor its time limit: kinds are drawn uniformly from the given ones, and
     limits as `time_limits` says, both from the seed and in the order of the file's good rows.
@@ -51,6 +54,8 @@ def _jobs(path: Path, options: LoadOptions, bad: BadRows) -> Iterator[NumberedJo
             kind=kind.name,
             gpu_counts=(gpus,),
             account=row.cells.get("vc", ""),
+            user=row.cells.get("user", ""),
+            name=row.cells.get("name", ""),
         )
         if options.time_limits:
             job.time_limit_seconds = round_limit_seconds(seconds, limit_draw)
@@ -63,6 +68,8 @@ def _good_rows(path: Path, options: LoadOptions, bad: BadRows) -> Iterator[tuple
             account = values.text("vc", row.cells.get("vc", ""))
             if options.part and account != options.part:
                 continue
+            for column in ("user", "name"):
+                values.text(column, row.cells.get(column, ""))
             seconds = values.number("duration_s", row.cells["duration_s"], 0.0, values.MAX_SECONDS)
             gpus = values.whole("num_gpus", row.cells["num_gpus"], 1, values.MAX_COUNT)
             yield row, _seconds_of(row.cells["submit_time"]), seconds, gpus
