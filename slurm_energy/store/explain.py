@@ -90,7 +90,8 @@ def _runtime(job: JobEnergyRecord, decision: DecisionRecord, slowdown: float) ->
     if estimate is None:
         basis = "there was no runtime estimate"
     else:
-        basis = f"estimate from {estimate.source} at the default clock, {slowdown:+.1%} for the chosen one"
+        known = f" over {estimate.runs} runs" if estimate.runs > 1 else ""
+        basis = f"estimate from {estimate.source}{known} at the default clock, {slowdown:+.1%} for the chosen one"
     one_run = job.attempts <= 1
     return ComparisonRecord(
         quantity="run time",
@@ -109,7 +110,9 @@ def _energy(session: Session, job: JobEnergyRecord, decision: DecisionRecord, ch
     if runs:
         basis = f"against {runs} earlier completed runs of this name at the default clock"
     else:
-        basis = "predicted by the model; no completed run of this name at the default clock to compare with"
+        assumed = any(choice.is_assumed and choice.predicted_energy_change == change for choice in decision.clocks)
+        model = "assumed, as on a GPU of the same chip" if assumed else "predicted by the model"
+        basis = f"{model}; no completed run of this name at the default clock to compare with"
     return ComparisonRecord(
         quantity="GPU energy against the default clock",
         unit="share",
