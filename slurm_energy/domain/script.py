@@ -57,6 +57,8 @@ class ScriptFeatures:
                 raise ValueRangeError(f"script feature {name} is not from 1 to {MAX_NUMBER}")
         if self.code and not _DIGEST.match(self.code):
             raise ValueRangeError("script feature code is not 8 hexadecimal digits")
+        if len(self.encode()) > MAX_FEATURES_BYTES:
+            raise ValueRangeError(f"script features together are over {MAX_FEATURES_BYTES} bytes")
 
     @property
     def is_telling(self) -> bool:

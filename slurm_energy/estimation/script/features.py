@@ -54,12 +54,13 @@ def script_features(
     if not reader.spend(len(text)):
         return
     programs = started_programs(text, arguments, environment, reader)
-    yield _put_together(programs, [None] * len(programs), reader)
+    settings = [list(_configurations(program, reader)) for program in programs]
+    yield _put_together(programs, [None] * len(programs), settings)
     facts: list[PythonFacts | None] = [None] * len(programs)
     for number, program in enumerate(programs):
         if program.is_python:
             facts[number] = _facts(program, reader)
-            yield _put_together(programs, facts, reader)
+            yield _put_together(programs, facts, settings)
 
 
 def _facts(program: StartedProgram, reader: SourceReader) -> PythonFacts | None:
@@ -102,10 +103,10 @@ def _add_facts(found: PythonFacts, more: PythonFacts) -> None:
 
 
 def _put_together(
-    programs: Sequence[StartedProgram], facts: Sequence[PythonFacts | None], reader: SourceReader
+    programs: Sequence[StartedProgram], facts: Sequence[PythonFacts | None], settings: Sequence[Sequence[_Values]]
 ) -> ScriptFeatures:
     """Return the features of all programs; where several say something, the one that says most of its model counts."""
-    sources = [list(_sources(program, fact, reader)) for program, fact in zip(programs, facts, strict=True)]
+    sources = [list(_sources(*known)) for known in zip(programs, facts, settings, strict=True)]
     frameworks = dict.fromkeys(name for fact in facts if fact is not None for name in fact.frameworks)
     frameworks |= dict.fromkeys(known for program in programs for known in _launched_frameworks(program))
     model = next(filter(None, (_model(*found) for found in zip(programs, facts, sources, strict=True))), "")
@@ -142,11 +143,10 @@ def _launched_frameworks(program: StartedProgram) -> Iterator[str]:
             yield by_launcher[launcher]
 
 
-def _sources(program: StartedProgram, facts: PythonFacts | None, reader: SourceReader) -> Iterator[_Values]:
+def _sources(program: StartedProgram, facts: PythonFacts | None, settings: Sequence[_Values]) -> Iterator[_Values]:
     """Yield known values of a program, the strongest source first: command line, configuration file, the program."""
-    given = command_line_values(facts, program.arguments)
-    yield given
-    yield from _configurations(program, reader)
+    yield command_line_values(facts, program.arguments)
+    yield from settings
     if facts is not None:
         yield facts.defaults
         yield facts.values
