@@ -230,6 +230,20 @@ class PluginConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ScriptConfig:
+    """What energy-sbatch reads of a job's script, as the submitting user and on the host where it is submitted."""
+
+    read: Literal["off", "script", "programs", "all"] = _setting(
+        "programs",
+        "off: nothing, and the daemon takes nothing; script: the batch script alone; programs: the Python programs and "
+        "shell scripts that it names too; all: configuration files (YAML, JSON, TOML) on their command lines too.",
+    )
+    time_limit_milliseconds: int = _setting(
+        50, "Time that a submission waits for it at most; what was read by then is sent.", 1, 1000
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
     """All settings of one installation."""
 
@@ -241,6 +255,7 @@ class Config:
     routing: RoutingConfig = field(default_factory=RoutingConfig)
     node: NodeConfig = field(default_factory=NodeConfig)
     plugin: PluginConfig = field(default_factory=PluginConfig)
+    script: ScriptConfig = field(default_factory=ScriptConfig)
     gpu_types: dict[str, str] = _setting({}, "Catalogue name of each GRES type, where the two differ.")
     gpu_power_limits_watts: dict[str, float] = _setting(
         {}, "Power limit in W of each GPU type's boards, where it is not the catalogue's.", 10.0, 3000.0

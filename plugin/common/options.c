@@ -11,6 +11,14 @@ extern bool energy_is_mode(const char *text)
 	       !strcmp(text, "saver");
 }
 
+extern bool energy_is_script(const char *text)
+{
+	static const char marks[] = "abcdefghijklmnopqrstuvwxyz0123456789_.=;,+-";
+	size_t length = strnlen(text, ENERGY_SCRIPT_BYTES);
+
+	return length && (length < ENERGY_SCRIPT_BYTES) && (strspn(text, marks) == length);
+}
+
 static size_t _count_digits(const char *text)
 {
 	return strspn(text, "0123456789");

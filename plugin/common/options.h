@@ -20,11 +20,18 @@
 #define ENERGY_TERMINAL_IS "1"
 #define ENERGY_TERMINAL_EXPLAIN "explain"
 
+/* What energy-sbatch read of the job's script. It is for the daemon: the job does not keep it. */
+#define ENERGY_ENTRY_SCRIPT "ENERGY_SCRIPT"
+#define ENERGY_SCRIPT_BYTES 513
+
 #define ENERGY_OPTION_BYTES 64
 #define ENERGY_MAX_DEADLINE_SECONDS (10 * 366 * 86400)
 
 /* off, observe, balanced or saver. */
 extern bool energy_is_mode(const char *text);
+
+/* Up to 512 letters, digits and marks, as the features of a script are written. */
+extern bool energy_is_script(const char *text);
 
 /*
  * 0 to 200, with decimals and a '%' if wanted.

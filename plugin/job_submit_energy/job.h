@@ -14,6 +14,9 @@
 /* Remove every decision entry that came with the job. Returns how many there were. */
 extern uint32_t energy_job_strip(job_desc_msg_t *job);
 
+/* Remove the features of the job's script, once the daemon has been asked: thousands of jobs would keep them. */
+extern void energy_job_forget_script(job_desc_msg_t *job);
+
 /* Value of an entry of the job control environment, NULL if it is absent; the last one counts. */
 extern const char *energy_job_entry(const job_desc_msg_t *job, const char *name);
 

@@ -30,7 +30,8 @@ static void _replace(char **text, char *replacement)
 	*text = replacement;
 }
 
-extern uint32_t energy_job_strip(job_desc_msg_t *job)
+/* Remove the entries of the job control environment that are meant. Returns how many there were. */
+static uint32_t _remove_entries(job_desc_msg_t *job, bool (*is_meant)(const char *entry))
 {
 	uint32_t kept = 0, stripped = 0;
 
@@ -39,7 +40,7 @@ extern uint32_t energy_job_strip(job_desc_msg_t *job)
 	for (uint32_t i = 0; i < job->spank_job_env_size; i++) {
 		char *entry = job->spank_job_env[i];
 
-		if (entry && energy_is_decision_entry(entry)) {
+		if (entry && is_meant(entry)) {
 			slurm_xfree((void **) &entry);
 			stripped++;
 		} else {
@@ -52,6 +53,21 @@ extern uint32_t energy_job_strip(job_desc_msg_t *job)
 	if (!kept && stripped)
 		slurm_xfree((void **) &job->spank_job_env);
 	return stripped;
+}
+
+static bool _is_script_entry(const char *entry)
+{
+	return !strncmp(entry, ENERGY_ENTRY_SCRIPT "=", strlen(ENERGY_ENTRY_SCRIPT "="));
+}
+
+extern uint32_t energy_job_strip(job_desc_msg_t *job)
+{
+	return _remove_entries(job, energy_is_decision_entry);
+}
+
+extern void energy_job_forget_script(job_desc_msg_t *job)
+{
+	(void) _remove_entries(job, _is_script_entry);
 }
 
 extern const char *energy_job_entry(const job_desc_msg_t *job, const char *name)

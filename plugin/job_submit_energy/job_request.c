@@ -149,6 +149,7 @@ static void _options(energy_request_t *request, const job_desc_msg_t *job)
 	const char *deadline = energy_job_entry(job, ENERGY_ENTRY_DEADLINE);
 	const char *quiet = energy_job_entry(job, ENERGY_ENTRY_QUIET);
 	const char *terminal = energy_job_entry(job, ENERGY_ENTRY_TERMINAL);
+	const char *script = energy_job_entry(job, ENERGY_ENTRY_SCRIPT);
 	char number[ENERGY_OPTION_BYTES];
 
 	if (mode && energy_is_mode(mode))
@@ -161,6 +162,8 @@ static void _options(energy_request_t *request, const job_desc_msg_t *job)
 		_text(request, "energy_quiet", quiet);
 	if (terminal && !strcmp(terminal, ENERGY_TERMINAL_EXPLAIN))
 		_text(request, "energy_explain", "1");
+	if (script && energy_is_script(script))
+		_text(request, "script", script);
 }
 
 extern size_t energy_job_request(const job_desc_msg_t *job, uint32_t submit_uid, char *bytes,

@@ -11,6 +11,7 @@ local DEADLINE_SECONDS = 0.05
 local BREAKER_FAILURES = 3
 local BREAKER_SECONDS = 5
 local MAX_TEXT = 1024
+local MAX_SCRIPT = 512
 -- What Slurm does not tell a script; `slurm-energy install --job-submit lua` writes what slurm.conf says. As they
 -- stand, jobs that ask for GPUs keep their partitions, the order of a list changes only where its last partition stays
 -- the last one, a job that names no partition keeps the default one alone, and no feature is preferred.
@@ -81,7 +82,10 @@ local function wishes(job, lines)
 		local mode = tostring(entry):match("^ENERGY_MODE=(%l+)$")
 		if mode and MODES[mode] then lines.energy_mode = mode end
 		if entry == "ENERGY_TERMINAL=explain" then lines.energy_explain = "1" end
+		local script = tostring(entry):match("^ENERGY_SCRIPT=([%l%d_.=;,+-]+)$")
+		if script and #script <= MAX_SCRIPT then lines.script = script end
 	end
+	add(lines, "script", lines.script)
 	add(lines, "energy_explain", lines.energy_explain)
 	add(lines, "energy_mode", lines.energy_mode)
 end

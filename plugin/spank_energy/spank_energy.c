@@ -53,7 +53,12 @@ typedef enum { MODE, MAX_SLOWDOWN, DEADLINE, QUIET, NUM_OPTIONS } option_t;
 
 #define CALLER_VARIABLE "SLURM_ENERGY_EXPLAIN_CALLER"
 
+#define FEATURES_VARIABLE "SLURM_ENERGY_SCRIPT_FEATURES"
+
 static bool under_energy_sbatch;
+
+/* What energy-sbatch read of the job's script; empty if nothing. */
+static char features[ENERGY_SCRIPT_BYTES];
 
 /* The last value that was given for each option; empty if none was. */
 static char values[NUM_OPTIONS][ENERGY_OPTION_BYTES];
@@ -185,6 +190,18 @@ static void _look_for_energy_sbatch(void)
 	unsetenv(CALLER_VARIABLE);
 }
 
+/* Likewise "NUMBER FEATURES": those of another submission are none of this job's. */
+static void _look_for_features(void)
+{
+	const char *given = getenv(FEATURES_VARIABLE);
+	char *text = NULL;
+
+	if (given && (strtol(given, &text, 10) == (long) getppid()) && (*text == ' ') &&
+	    energy_is_script(text + 1))
+		snprintf(features, sizeof(features), "%s", text + 1);
+	unsetenv(FEATURES_VARIABLE);
+}
+
 extern int slurm_spank_init(spank_t spank, int argc, char **argv)
 {
 	spank_context_t context = spank_context();
@@ -194,6 +211,7 @@ extern int slurm_spank_init(spank_t spank, int argc, char **argv)
 	if ((context == S_CTX_LOCAL) || (context == S_CTX_ALLOCATOR)) {
 		_forget_outer_job();
 		_look_for_energy_sbatch();
+		_look_for_features();
 	}
 	/* Registered in every context, as SPANK asks, or the nodes would warn of unknown options. */
 	for (int i = 0; i < NUM_OPTIONS; i++) {
@@ -216,6 +234,8 @@ extern int slurm_spank_init_post_opt(spank_t spank, int argc, char **argv)
 		    (spank_job_control_setenv(spank, entries[i], values[i], 1) != ESPANK_SUCCESS))
 			slurm_error("energy: --%s could not be passed on", options[i].name);
 	}
+	if (features[0])
+		(void) spank_job_control_setenv(spank, ENERGY_ENTRY_SCRIPT, features, 1);
 	if (under_energy_sbatch)
 		(void) spank_job_control_setenv(spank, ENERGY_ENTRY_TERMINAL, ENERGY_TERMINAL_EXPLAIN, 1);
 	else if (isatty(STDERR_FILENO))

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import PurePath
 
 from slurm_energy.cli.sbatch.process import SbatchResult, child_environment, end_as, find_sbatch, run_between_streams
+from slurm_energy.cli.sbatch.script_features import sent_features
 from slurm_energy.config import Config, load_config
 from slurm_energy.errors import SlurmEnergyError, plain_words
 from slurm_energy.reporting.visible import say
@@ -41,9 +42,8 @@ def main(argv: Sequence[bytes] | None = None) -> int:
             words = list(prepared.words)
             note = prepared.note
         speaks = _may_speak(words, config)
-        outcome = run_between_streams(
-            sbatch, words, child_environment(sbatch, os.environ, explain=speaks), _PLUGIN_LINE
-        )
+        environment = child_environment(sbatch, os.environ, explain=speaks, features=sent_features(words, config))
+        outcome = run_between_streams(sbatch, words, environment, _PLUGIN_LINE)
         if note:  # behind what sbatch says: who takes the first number for the job's may find one in an option
             say(note)
         _add_line(outcome, words, config, speaks=speaks)

@@ -13,8 +13,10 @@ from slurm_energy.domain.cluster import ClusterSnapshot
 from slurm_energy.domain.decision import DecisionEntry, EnergyDecision, RuntimeEstimate
 from slurm_energy.domain.ids import PartitionName
 from slurm_energy.domain.job import EnergyOptions, GpuDemand, JobRequest
+from slurm_energy.domain.script import ScriptFeatures
 from slurm_energy.domain.work import WorkEstimate
 from slurm_energy.errors import ValueRangeError
+from slurm_energy.estimation.job_groups import job_group
 from slurm_energy.policy.automatic import chosen_policy
 from slurm_energy.policy.base import Policy, RehearsablePolicy
 from slurm_energy.policy.guard import Guard, decision_entry
@@ -26,7 +28,7 @@ from slurm_energy.wire.messages import SubmittedJob
 MAX_REHEARSED_PARTITIONS = 8
 
 NameOf = tuple[int, str]
-"""User and job name."""
+"""User and job name, or what stands for it (`job_groups`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +39,15 @@ class JobHistory:
     """How long they took at the default clock."""
     work: Mapping[NameOf, WorkEstimate] = field(default_factory=dict)
     """How their work compares between GPU types."""
+
+    def about(
+        self, user_id: int, name: str, script: ScriptFeatures | None
+    ) -> tuple[RuntimeEstimate | None, WorkEstimate | None]:
+        """Return what is known of a job: from runs of its script's group, else of its name alone."""
+        group = user_id, job_group(name, None if script is None else script.key)
+        named = user_id, name
+        runtime, work = self.runtimes.get(group), self.work.get(group)
+        return runtime or self.runtimes.get(named), work or self.work.get(named)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,8 +102,7 @@ class Decider:
         """Return the decision for one job; total, whatever the job holds."""
         understood = job_request(job, now_seconds, user.name)
         request = understood.request
-        name = request.user_id, request.name
-        runtime = history.runtimes.get(name)
+        runtime, work = history.about(request.user_id, request.name, request.script)
         snapshot = picture.snapshot
         decision = self._guard.decide(
             self.policy,
@@ -102,7 +112,7 @@ class Decider:
             runtime,
             user.groups,
             picture.claimed_gpus,
-            history.work.get(name),
+            work,
         )
         if understood.complaints:
             decision = replace(decision, notes=(*decision.notes, *understood.complaints))
@@ -199,6 +209,7 @@ def job_request(job: SubmittedJob, now_seconds: float, user_name: str | None = N
             quiet=job.quiet,
         ),
         submitted_at_seconds=now_seconds,
+        script=job.script,
     )
     return UnderstoodJob(request=request, complaints=tuple(complaints))
 

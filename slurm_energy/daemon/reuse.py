@@ -15,6 +15,7 @@ from slurm_energy.domain.cluster import ClusterSnapshot
 from slurm_energy.domain.decision import Reason, RuntimeEstimate
 from slurm_energy.domain.ids import DecisionId
 from slurm_energy.domain.job import JobRequest
+from slurm_energy.domain.script import ScriptFeatures
 from slurm_energy.domain.work import WorkEstimate
 from slurm_energy.policy.base import Policy
 from slurm_energy.policy.baselines import FixedClockPolicy, SlurmDefaultPolicy
@@ -170,20 +171,20 @@ class ReusableDecisions:
     def for_request(
         self,
         fields: Mapping[str, str],
-        basis_of: Callable[[int, str], Basis],
+        basis_of: Callable[[int, str, ScriptFeatures | None], Basis],
         now_seconds: float,
         now_monotonic_seconds: float,
     ) -> tuple[Decided, int] | None:
         """Return a remembered decision as that on another request, and for how many milliseconds it holds.
 
-        None: it has to be worked out. `basis_of` returns what the answer to a job of a user and name rests on now.
+        None: it has to be worked out. `basis_of` returns what the answer to a job of a user, name and script rests on.
         """
         last = self._last.get(_without_name(fields))
         kept = None if last is None else self._kept.get(last)
         if kept is None or kept.until <= now_monotonic_seconds:
             return None
         name = job_name(fields)
-        if not kept.basis.is_that_of(basis_of(kept.decided.job.user_id, name)):
+        if not kept.basis.is_that_of(basis_of(kept.decided.job.user_id, name, kept.decided.job.script)):
             return None
         left = int(1000.0 * (kept.until - now_monotonic_seconds))
         return _given_again(kept.decided, new_decision_id(), now_seconds, name), left

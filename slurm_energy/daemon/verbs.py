@@ -18,6 +18,7 @@ from slurm_energy.daemon.reuse import REUSE_MILLISECONDS, Basis, is_reusable
 from slurm_energy.daemon.state import DaemonState
 from slurm_energy.domain.ids import DecisionId, parse_decision_id
 from slurm_energy.domain.plain import to_plain
+from slurm_energy.domain.script import ScriptFeatures
 from slurm_energy.errors import DaemonUnavailable, PermissionRefused, WireError
 from slurm_energy.wire.codec import Message, decode
 from slurm_energy.wire.messages import (
@@ -96,7 +97,7 @@ class LocalVerbs:
             policy = state.decider.policy
             milliseconds = REUSE_MILLISECONDS if is_reusable(decided, fields, picture, policy, state.config) else 0
         if milliseconds:
-            basis = self._basis(decided.job.user_id, decided.job.name)
+            basis = self._basis(decided.job.user_id, decided.job.name, decided.job.script)
             state.reusable.keep(decided, fields, basis, time.monotonic(), milliseconds)
         reply = decision_reply(
             decided.decision, decided.entry, explained=is_explained(fields), reuse_milliseconds=milliseconds
@@ -221,17 +222,20 @@ class LocalVerbs:
 
     def _decided(self, submitted: SubmittedJob, picture: Picture) -> Decided:
         state = self._state
+        if state.config.script.read == "off":
+            submitted = replace(submitted, script=None)
         return state.decider.decide(submitted, picture, state.history, self._user(submitted.user_id), time.time())
 
-    def _basis(self, user_id: int, name: str) -> Basis:
-        """Return what the answer to a job of a user and name rests on now, beside the request."""
+    def _basis(self, user_id: int, name: str, script: ScriptFeatures | None) -> Basis:
+        """Return what the answer to a job of a user, name and script rests on now, beside the request."""
         state = self._state
+        runtime, work = state.history.about(user_id, name, script)
         return Basis(
             policy=state.decider.policy,
             snapshot=state.snapshot,
             user=self._user(user_id),
-            runtime=state.history.runtimes.get((user_id, name)),
-            work=state.history.work.get((user_id, name)),
+            runtime=runtime,
+            work=work,
         )
 
     def _user(self, user_id: int) -> KnownUser:

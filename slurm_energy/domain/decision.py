@@ -60,6 +60,8 @@ class RuntimeEstimate:
     """`history`, `time-limit` or the estimator's name."""
     gpu_type: GpuTypeName | None = None
     """Type on which it takes so long; None where nobody knows, or runs of several types went into it."""
+    runs: int = 0
+    """Ended runs behind it."""
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.seconds <= self.upper_seconds:
@@ -81,6 +83,8 @@ class ClockChoice:
     """Ratio: -0.13 is 13 % fewer joules for the same work than at the default clock."""
     power_limit_watts: float | None = None
     """The boards' power limit that both predictions assume, W; None when nobody knows it."""
+    is_assumed: bool = False
+    """Whether both predictions come from a GPU of the same chip, since nobody measured this type."""
 
     def __post_init__(self) -> None:
         if not _GPU_TYPE.match(self.gpu_type):

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from slurm_energy.domain.ids import PartitionName
+from slurm_energy.domain.script import ScriptFeatures
 from slurm_energy.errors import ValueRangeError
 
 MAX_SLOWDOWN_BOUND = 2.0
@@ -93,6 +94,8 @@ class JobRequest:
     options: EnergyOptions = field(default_factory=EnergyOptions)
     submitted_at_seconds: float = 0.0
     """Unix time."""
+    script: ScriptFeatures | None = None
+    """What the submitting command read of the job's script; None where it read none."""
 
     @property
     def gpu_count(self) -> int:

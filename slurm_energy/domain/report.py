@@ -14,6 +14,7 @@ from slurm_energy.domain.energy import EnergyScope, EnergySource, QualityFlag
 from slurm_energy.domain.ids import ClusterName, DecisionId, GpuTypeName, GpuUuid, JobId, NodeName, PartitionName
 from slurm_energy.domain.job import EnergyMode, JobRequest
 from slurm_energy.domain.plain import from_plain, to_plain
+from slurm_energy.domain.script import ScriptFeatures
 from slurm_energy.errors import ValueRangeError
 
 RECORD_FORMAT = 1
@@ -232,6 +233,16 @@ def decode_record(kind: type[Record], text: str) -> Record:
         found = document.get("format") if isinstance(document, dict) else None
         raise ValueRangeError(f"record has format {str(found)[:32]!r}, this code reads {RECORD_FORMAT}")
     return from_plain(kind, document.get("record"), "record")
+
+
+def runtime_basis(estimate: RuntimeEstimate, script: ScriptFeatures | None) -> str:
+    """Return what a job's expected run time is known from: ended runs, with what their scripts say; or assumed."""
+    if not estimate.runs:
+        return "assumed: a share of the time limit" if estimate.source == "time-limit" else f"from {estimate.source}"
+    said = "" if script is None or not script.is_telling else script.sentence()
+    return f"known from {estimate.runs} run{'' if estimate.runs == 1 else 's'}" + (
+        f"; its script: {said}" if said else ""
+    )
 
 
 def reason_sentence(reason: str, *, changed: bool = True) -> str:

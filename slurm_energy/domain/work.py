@@ -22,6 +22,8 @@ class MeasuredRun:
     watts: float
     """Mean power of one of its GPUs."""
     ended_at_seconds: float
+    script_key: str | None = None
+    """What its script shared with others of the same work, see `ScriptFeatures.key`; None where none was read."""
     slowed: float = 0.0
     """Most that its clock made it longer, as a ratio; `seconds` is without half of that."""
 
@@ -41,6 +43,7 @@ class FailedRuns:
     name: str
     gpu_type: GpuTypeName
     runs: int
+    script_key: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

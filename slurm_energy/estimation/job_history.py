@@ -1,16 +1,17 @@
 """From finished and measured runs to what the next job of the same user and name will need, and on which GPU type."""
 
-import itertools
 import logging
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 from slurm_energy.domain.decision import RuntimeEstimate
 from slurm_energy.domain.ids import GpuTypeName
 from slurm_energy.domain.work import FailedRuns, MeasuredRun, WorkEstimate
 from slurm_energy.energy_model.relative_speed import RelativeCost
+from slurm_energy.estimation.job_groups import job_group
 from slurm_energy.resources import install_command
 
 logger = logging.getLogger(__name__)
@@ -38,6 +39,10 @@ class FinishedRun(Protocol):
         """The job's name."""
 
     @property
+    def script_key(self) -> str | None:
+        """What its script shared with others of the same work."""
+
+    @property
     def ended_at_seconds(self) -> float:
         """When it ended."""
 
@@ -58,22 +63,30 @@ def runtime_estimate(seconds: Sequence[float], gpu_type: GpuTypeName | None = No
     """
     longest = max(seconds)
     upper = longest if len(seconds) >= 19 else longest * (1.0 + 1.0 / len(seconds))
-    return RuntimeEstimate(seconds=statistics.median(seconds), upper_seconds=upper, source=SOURCE, gpu_type=gpu_type)
+    return RuntimeEstimate(
+        seconds=statistics.median(seconds),
+        upper_seconds=upper,
+        source=SOURCE,
+        gpu_type=gpu_type,
+    )
 
 
 def runtime_estimates(
     samples: Iterable[FinishedRun], compare_for: Callable[[int, str], CompareTypes]
 ) -> list[tuple[int, str, RuntimeEstimate]]:
-    """Return estimates of the names that ran last.
+    """Return estimates of the groups (see `job_groups`) that ran last, each from its newest runs.
 
     Args:
-        samples: Ordered by user and name.
-        compare_for: Returns what compares GPU types for the jobs of a user and name.
+        samples: In any order.
+        compare_for: Returns what compares GPU types for the jobs of a user and group.
     """
+    groups: dict[tuple[int, str], list[FinishedRun]] = {}
+    for sample in samples:
+        groups.setdefault((sample.user_id, job_group(sample.name, sample.script_key)), []).append(sample)
     found: list[tuple[float, int, str, RuntimeEstimate]] = []
-    for (user_id, name), runs in itertools.groupby(samples, key=lambda sample: (sample.user_id, sample.name)):
-        known = list(runs)
-        estimate = runtime_estimate(*_on_one_type(known, compare_for(user_id, name)))
+    for (user_id, name), runs in groups.items():
+        known = sorted(runs, key=lambda run: -run.ended_at_seconds)[:RUNS_PER_NAME]
+        estimate = replace(runtime_estimate(*_on_one_type(known, compare_for(user_id, name))), runs=len(known))
         found.append((max(run.ended_at_seconds for run in known), user_id, name, estimate))
     found.sort(key=lambda item: item[0], reverse=True)
     return [(user_id, name, estimate) for _, user_id, name, estimate in found[:MAX_TIMED_NAMES]]
@@ -114,7 +127,7 @@ def named_work(runs: Iterable[MeasuredRun], failures: Iterable[FailedRuns] = ())
     known = list(runs)
     newest: dict[tuple[int | str, str], float] = {}
     for run in known:
-        key = run.user, run.name
+        key = run.user, job_group(run.name, run.script_key)
         newest[key] = max(run.ended_at_seconds, newest.get(key, run.ended_at_seconds))
     found = [
         (newest.get((name.user, name.name), 0.0), int(name.user), name.name, estimate)

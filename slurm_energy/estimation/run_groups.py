@@ -1,4 +1,4 @@
-"""Measured runs by job name and GPU type: means of logarithms, and how far they can be wrong."""
+"""Measured runs by job name (or script) and GPU type: means of logarithms, and how far they can be wrong."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from slurm_energy.domain.ids import GpuTypeName
 from slurm_energy.domain.work import FailedRuns, MeasuredRun
+from slurm_energy.estimation.job_groups import job_group
 
 FloatArray = NDArray[np.float64]
 RUNS_PER_TYPE = 20
@@ -38,6 +39,7 @@ class JobName(NamedTuple):
 
     user: int | str
     name: str
+    """Their name, or what their scripts share where names say nothing; see `job_groups`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -83,8 +85,9 @@ def group_runs(runs: Iterable[MeasuredRun], failures: Iterable[FailedRuns] = ())
     """
     kept: dict[JobName, list[MeasuredRun]] = {}
     for run in runs:
-        if run.name not in NAMELESS:
-            kept.setdefault(JobName(run.user, run.name), []).append(run)
+        group = job_group(run.name, run.script_key)
+        if group not in NAMELESS:
+            kept.setdefault(JobName(run.user, group), []).append(run)
     kept = {name: _modal_count(_recent(found)) for name, found in kept.items()}
     failed = _failed(failures, kept)
     names = tuple(sorted({*kept, *failed}, key=lambda name: (str(name.user), name.name)))
@@ -179,7 +182,7 @@ def _failed(
 ) -> dict[JobName, frozenset[GpuTypeName]]:
     tally: Counter[tuple[JobName, GpuTypeName]] = Counter()
     for one in failures:
-        tally[JobName(one.user, one.name), one.gpu_type] += one.runs
+        tally[JobName(one.user, job_group(one.name, one.script_key)), one.gpu_type] += one.runs
     found: dict[JobName, frozenset[GpuTypeName]] = {}
     for (name, gpu_type), runs in tally.items():
         if name.name in NAMELESS:

@@ -14,6 +14,7 @@ from slurm_energy.domain.report import (
     ExplainRecord,
     GpuOutcomeRecord,
     JobEnergyRecord,
+    runtime_basis,
 )
 from slurm_energy.policy.detail_text import detail_sentences
 from slurm_energy.reporting.energy_table import job_energy_text, job_label
@@ -119,12 +120,14 @@ def _decision_sections(decision: DecisionRecord) -> Iterator[tuple[str, list[str
 def _asked(request: JobRequest) -> list[str]:
     gpus = ", ".join(f"{demand.count} x {demand.slurm_type or 'any GPU'}" for demand in request.gpus) or "no GPU"
     limit = "none" if request.time_limit_minutes is None else duration_text(request.time_limit_minutes * 60.0)
+    said = "" if request.script is None else request.script.sentence()
     options = request.options
     slowdown = "" if options.max_slowdown is None else f", at most {percent_text(options.max_slowdown)} longer"
     deadline = "" if options.deadline_seconds is None else f", ended by {moment_text(options.deadline_seconds)}"
     return [
         f"{gpus}, partitions {', '.join(request.partitions) or 'none named'}, time limit {limit}",
         f"mode {options.mode.value if options.mode else 'left to the site'}{slowdown}{deadline}",
+        *([f"its script: {said}"] if said else []),
     ]
 
 
@@ -142,7 +145,8 @@ def _decided(decision: DecisionRecord) -> list[str]:
     if decision.prefer is not None:
         lines.append(f"prefers nodes with feature {decision.prefer}")
     lines.extend(
-        f"{choice.gpu_type} at {choice.sm_clock_mhz} of {choice.default_clock_mhz} MHz: predicted "
+        f"{choice.gpu_type} at {choice.sm_clock_mhz} of {choice.default_clock_mhz} MHz: "
+        f"{'assumed, as on a GPU of the same chip:' if choice.is_assumed else 'predicted'} "
         f"{signed_percent_text(choice.predicted_energy_change)} energy, "
         f"{signed_percent_text(choice.predicted_slowdown)} run time"
         + ("" if choice.power_limit_watts is None else f" on boards of {choice.power_limit_watts:g} W")
@@ -151,9 +155,10 @@ def _decided(decision: DecisionRecord) -> list[str]:
     if decision.partitions is None and decision.prefer is None and not decision.clocks:
         lines.append("nothing was changed")
     if decision.estimate is not None:
+        basis = runtime_basis(decision.estimate, decision.asked.script)
         lines.append(
             f"run time at the default clock {duration_text(decision.estimate.seconds)}, at most "
-            f"{duration_text(decision.estimate.upper_seconds)} (from {decision.estimate.source})"
+            f"{duration_text(decision.estimate.upper_seconds)} ({basis})"
         )
     return lines
 

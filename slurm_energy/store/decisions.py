@@ -90,6 +90,9 @@ def _decision_values(
         "estimate_seconds": None if estimate is None else estimate.seconds,
         "estimate_upper_seconds": None if estimate is None else estimate.upper_seconds,
         "estimate_source": None if estimate is None else estimate.source,
+        "estimate_runs": None if estimate is None else estimate.runs,
+        "script_key": None if request.script is None else request.script.key or None,
+        "script": None if request.script is None else to_plain(request.script),
         "estimate_gpu_type": None if estimate is None else estimate.gpu_type,
         "snapshot_age_seconds": decision.snapshot_age_seconds,
         "message": decision.message,
@@ -168,6 +171,7 @@ def _clock_values(decision_id: DecisionId, choice: ClockChoice) -> dict[str, Any
         "predicted_slowdown": choice.predicted_slowdown,
         "predicted_energy_change": choice.predicted_energy_change,
         "power_limit_watts": choice.power_limit_watts,
+        "is_assumed": choice.is_assumed,
     }
 
 
@@ -180,6 +184,7 @@ def clock_choice(row: DecisionClockRow) -> ClockChoice:
         predicted_slowdown=row.predicted_slowdown,
         predicted_energy_change=row.predicted_energy_change,
         power_limit_watts=row.power_limit_watts,
+        is_assumed=bool(row.is_assumed),
     )
 
 
@@ -190,6 +195,7 @@ def _record(row: DecisionRow) -> DecisionRecord:
             seconds=row.estimate_seconds,
             upper_seconds=row.estimate_upper_seconds,
             source=row.estimate_source or "",
+            runs=row.estimate_runs or 0,
             gpu_type=None if row.estimate_gpu_type is None else GpuTypeName(row.estimate_gpu_type),
         )
     codes = [code for code in row.reasons.split(",") if code]

@@ -12,10 +12,11 @@ from slurm_energy.domain.report import (
     GpuOutcomeRecord,
     JobEnergyRecord,
 )
+from slurm_energy.estimation.job_groups import name_stem
 from slurm_energy.store.decisions import get_decision
 from slurm_energy.store.energy import stored_reports
 from slurm_energy.store.reports import job_energy
-from slurm_energy.store.tables import GpuEnergyRow, JobRow, NodeEnergyRow
+from slurm_energy.store.tables import DecisionRow, GpuEnergyRow, JobRow, NodeEnergyRow
 
 
 def explain(session: Session, cluster: ClusterName, job_id: JobId) -> ExplainRecord | None:
@@ -90,7 +91,8 @@ def _runtime(job: JobEnergyRecord, decision: DecisionRecord, slowdown: float) ->
     if estimate is None:
         basis = "there was no runtime estimate"
     else:
-        basis = f"estimate from {estimate.source} at the default clock, {slowdown:+.1%} for the chosen one"
+        known = f" over {estimate.runs} runs" if estimate.runs > 1 else ""
+        basis = f"estimate from {estimate.source}{known} at the default clock, {slowdown:+.1%} for the chosen one"
     one_run = job.attempts <= 1
     return ComparisonRecord(
         quantity="run time",
@@ -103,13 +105,18 @@ def _runtime(job: JobEnergyRecord, decision: DecisionRecord, slowdown: float) ->
 
 def _energy(session: Session, job: JobEnergyRecord, decision: DecisionRecord, change: float) -> ComparisonRecord:
     """Compare the predicted change with earlier runs of the same user and name at the default clock."""
-    reference, runs = _default_clock_joules(session, job)
+    script = decision.asked.script
+    by_script = script is not None and bool(script.key) and not name_stem(job.name or "")
+    reference, runs = _default_clock_joules(session, job, script.key if by_script and script is not None else None)
+    like = "script" if by_script else "name"
     joules = job.gpu.joules if not job.gpu.unknown_readings else None
     actual = joules / reference - 1.0 if joules is not None and reference else None
     if runs:
-        basis = f"against {runs} earlier completed runs of this name at the default clock"
+        basis = f"against {runs} earlier completed runs of this {like} at the default clock"
     else:
-        basis = "predicted by the model; no completed run of this name at the default clock to compare with"
+        assumed = any(choice.is_assumed and choice.predicted_energy_change == change for choice in decision.clocks)
+        model = "assumed, as on a GPU of the same chip" if assumed else "predicted by the model"
+        basis = f"{model}; no completed run of this {like} at the default clock to compare with"
     return ComparisonRecord(
         quantity="GPU energy against the default clock",
         unit="share",
@@ -119,8 +126,10 @@ def _energy(session: Session, job: JobEnergyRecord, decision: DecisionRecord, ch
     )
 
 
-def _default_clock_joules(session: Session, job: JobEnergyRecord) -> tuple[float | None, int]:
-    """Return mean GPU joules and number of whole, completed, unslowed runs by this user under this name."""
+def _default_clock_joules(
+    session: Session, job: JobEnergyRecord, script_key: str | None = None
+) -> tuple[float | None, int]:
+    """Return mean GPU joules and number of whole, completed, unslowed runs by this user under this name or script."""
     if job.user_id is None or not job.name:
         return None, 0
     slowed = case(
@@ -133,10 +142,11 @@ def _default_clock_joules(session: Session, job: JobEnergyRecord) -> tuple[float
         .select_from(GpuEnergyRow)
         .join(NodeEnergyRow, NodeEnergyRow.row_id == GpuEnergyRow.node_energy_row_id)
         .join(JobRow, JobRow.row_id == NodeEnergyRow.job_row_id)
+        .outerjoin(DecisionRow, DecisionRow.decision_id == JobRow.decision_id)
         .where(
             JobRow.cluster == job.cluster,
             JobRow.user_id == job.user_id,
-            JobRow.name == job.name,
+            JobRow.name == job.name if script_key is None else DecisionRow.script_key == script_key,
             JobRow.state == "COMPLETED",
             JobRow.restart_count == 0,
             JobRow.submitted_at_seconds < job.submitted_at_seconds,

@@ -50,7 +50,7 @@ _MIN_COVERED_SHARE = 0.9
 def measured_runs(
     session: Session, cluster: ClusterName, since_seconds: float, limit_per_type: int = 20
 ) -> Iterator[MeasuredRun]:
-    """Yield the latest measured runs of every user, name and GPU type that ended since then, newest of each first.
+    """Yield the latest measured runs of every user, name, script and GPU type since then, newest of each first.
 
     A run counts if it completed in its last attempt without being suspended, on GPUs of one type, each with a sound
     reading of almost all the run, and at the default clock or at the decided one: at a clock that the user set nobody
@@ -58,13 +58,14 @@ def measured_runs(
     """
     inner = _runs(JobRow.cluster == cluster, JobRow.ended_at_seconds >= since_seconds).subquery("runs")
     rank = func.row_number().over(
-        partition_by=(inner.c.user, inner.c.name, inner.c.gpu_type), order_by=inner.c.ended_at_seconds.desc()
+        partition_by=(inner.c.user, inner.c.name, inner.c.script_key, inner.c.gpu_type),
+        order_by=inner.c.ended_at_seconds.desc(),
     )
     ranked = select(*inner.c, rank.label("age_rank")).subquery("ranked")
     columns = [column for column in ranked.c if column.name != "age_rank"]
     query = select(*columns).where(ranked.c.age_rank <= limit_per_type)
     ordered = query.order_by(ranked.c.user, ranked.c.name, ranked.c.gpu_type, ranked.c.age_rank)
-    for user, name, ended, gpu_type, gpus, seconds, watts, slowed in session.execute(ordered):
+    for user, name, script_key, ended, gpu_type, gpus, seconds, watts, slowed in session.execute(ordered):
         if 0.0 < seconds < inf and 0.0 < watts < inf:
             yield MeasuredRun(
                 user=user,
@@ -75,6 +76,7 @@ def measured_runs(
                 watts=watts,
                 ended_at_seconds=ended,
                 slowed=slowed,
+                script_key=script_key,
             )
 
 
@@ -82,9 +84,10 @@ def failed_runs(session: Session, cluster: ClusterName, since_seconds: float) ->
     """Yield how often runs of each user and name failed, ran out of memory or out of time on GPUs of one type."""
     gpu_type = func.max(GpuEnergyRow.gpu_type)
     runs = (
-        select(JobRow.user_id, JobRow.name, gpu_type.label("gpu_type"))
+        select(JobRow.user_id, JobRow.name, DecisionRow.script_key, gpu_type.label("gpu_type"))
         .join(NodeEnergyRow, NodeEnergyRow.job_row_id == JobRow.row_id)
         .join(GpuEnergyRow, GpuEnergyRow.node_energy_row_id == NodeEnergyRow.row_id)
+        .outerjoin(DecisionRow, DecisionRow.decision_id == JobRow.decision_id)
         .where(
             JobRow.cluster == cluster,
             JobRow.ended_at_seconds >= since_seconds,
@@ -93,15 +96,15 @@ def failed_runs(session: Session, cluster: ClusterName, since_seconds: float) ->
             JobRow.user_id.is_not(None),
             JobRow.name.is_not(None),
         )
-        .group_by(JobRow.row_id)
+        .group_by(JobRow.row_id, DecisionRow.script_key)
         .having(func.min(GpuEnergyRow.gpu_type) == gpu_type, func.count(GpuEnergyRow.gpu_type) == func.count())
         .subquery("failed")
     )
-    query = select(runs.c.user_id, runs.c.name, runs.c.gpu_type, func.count()).group_by(
-        runs.c.user_id, runs.c.name, runs.c.gpu_type
-    )
-    for user, name, found, count in session.execute(query.order_by(runs.c.user_id, runs.c.name, runs.c.gpu_type)):
-        yield FailedRuns(user=user, name=name, gpu_type=GpuTypeName(found), runs=count)
+    key = runs.c.user_id, runs.c.name, runs.c.script_key, runs.c.gpu_type
+    for user, name, script_key, found, count in session.execute(
+        select(*key, func.count()).group_by(*key).order_by(*key)
+    ):
+        yield FailedRuns(user=user, name=name, script_key=script_key, gpu_type=GpuTypeName(found), runs=count)
 
 
 def _runs(*jobs: ColumnElement[bool]) -> Select[Any]:
@@ -117,6 +120,7 @@ def _runs(*jobs: ColumnElement[bool]) -> Select[Any]:
     columns: list[ColumnElement[Any]] = [
         JobRow.user_id.label("user"),
         JobRow.name.label("name"),
+        DecisionRow.script_key.label("script_key"),
         attempt.ended_at_seconds.label("ended_at_seconds"),
         func.max(reading.gpu_type).label("gpu_type"),
         JobRow.gpu_count.label("gpus"),
@@ -146,7 +150,7 @@ def _runs(*jobs: ColumnElement[bool]) -> Select[Any]:
             run > 0.0,
             or_(DecisionRow.decision_id.is_(None), DecisionRow.reasons.not_like(f"%{Reason.USER_CLOCK.value}%")),
         )
-        .group_by(JobRow.row_id, attempt.ended_at_seconds, attempt.started_at_seconds)
+        .group_by(JobRow.row_id, attempt.ended_at_seconds, attempt.started_at_seconds, DecisionRow.script_key)
         .having(
             func.count() == JobRow.gpu_count,
             func.min(reading.gpu_type) == func.max(reading.gpu_type),
@@ -194,6 +198,8 @@ class RuntimeSample:
     default_clock_seconds: float
     """What it would have been at the default clock, by the slowdown that was predicted for the applied one."""
     gpu_count: int | None
+    script_key: str | None = None
+    """What its script shared with others of the same work."""
     gpu_type: GpuTypeName | None
     """None where its GPUs were of several types, or nobody reported them."""
 
@@ -201,10 +207,11 @@ class RuntimeSample:
 def all_recent_runtimes(
     session: Session, cluster: ClusterName, since_seconds: float, limit_per_name: int = 20
 ) -> Iterator[RuntimeSample]:
-    """Yield the latest completed runs of every user and name that ended since then, newest of each first."""
+    """Yield the latest completed runs of every user, name and script since then, newest of each first."""
     inner = _samples(JobRow.cluster == cluster, JobRow.ended_at_seconds >= since_seconds)
     rank = func.row_number().over(
-        partition_by=(JobRow.user_id, JobRow.name), order_by=JobAttemptRow.ended_at_seconds.desc()
+        partition_by=(JobRow.user_id, JobRow.name, DecisionRow.script_key),
+        order_by=JobAttemptRow.ended_at_seconds.desc(),
     )
     ranked = inner.add_columns(rank.label("age_rank")).subquery("ranked")
     columns = [column for column in ranked.c if column.name != "age_rank"]
@@ -224,6 +231,7 @@ def _samples(*jobs: ColumnElement[bool]) -> Select[Any]:
         run.label("run_seconds"),
         (run / (1.0 + func.coalesce(slowdown.c.slowdown, 0.0))).label("default_clock_seconds"),
         JobRow.gpu_count.label("gpu_count"),
+        DecisionRow.script_key.label("script_key"),
         types.c.gpu_type.label("gpu_type"),
     ]
     return (
@@ -231,6 +239,7 @@ def _samples(*jobs: ColumnElement[bool]) -> Select[Any]:
         .join(attempt, (attempt.job_row_id == JobRow.row_id) & (attempt.restart_count == JobRow.restart_count))
         .outerjoin(slowdown, slowdown.c.job_row_id == JobRow.row_id)
         .outerjoin(types, types.c.job_row_id == JobRow.row_id)
+        .outerjoin(DecisionRow, DecisionRow.decision_id == JobRow.decision_id)
         .where(
             *jobs,
             JobRow.state == "COMPLETED",

@@ -211,10 +211,11 @@ def saving_joules() -> ColumnElement[float]:
     """Return the joules saved against the default clock, by the prediction: E x (-c / (1 + c)) for a change c.
 
     E was measured at the chosen clock and is (1 + c) times the energy at the default clock. Not measured: the default
-    clock's energy of the same run cannot be.
+    clock's energy of the same run cannot be. NULL where the prediction is assumed: the GPU type was never measured.
     """
     change = DecisionClockRow.predicted_energy_change
-    return case((change > -1.0, GpuEnergyRow.joules * (-change) / (1.0 + change)), else_=null())
+    is_known = and_(change > -1.0, DecisionClockRow.is_assumed.is_not(True))
+    return case((is_known, GpuEnergyRow.joules * (-change) / (1.0 + change)), else_=null())
 
 
 def timing_error_joules() -> ColumnElement[float]:

@@ -94,6 +94,12 @@ class DecisionRow(Base):
     estimate_seconds: Mapped[float | None] = mapped_column(FiniteDouble)
     estimate_upper_seconds: Mapped[float | None] = mapped_column(FiniteDouble)
     estimate_source: Mapped[str | None] = mapped_column(BoundedText(64))
+    estimate_runs: Mapped[int | None] = mapped_column(Integer)
+    """Ended runs behind it; NULL in rows of older releases."""
+    script_key: Mapped[str | None] = mapped_column(String(16))
+    """What the scripts of jobs with the same work share; NULL where none was read, or it tells nothing of the work."""
+    script: Mapped[dict[str, Any] | None] = mapped_column(JsonText)
+    """Features of the job's script."""
     estimate_gpu_type: Mapped[str | None] = mapped_column(BoundedText(64))
     """GPU type on which the job is expected to take so long; NULL where runs of several types went into it."""
     snapshot_age_seconds: Mapped[float | None] = mapped_column(FiniteDouble)
@@ -120,6 +126,8 @@ class DecisionClockRow(Base):
     predicted_energy_change: Mapped[float] = mapped_column(FiniteDouble)
     power_limit_watts: Mapped[float | None] = mapped_column(FiniteDouble)
     """Limit of the boards that both predictions assume."""
+    is_assumed: Mapped[bool | None] = mapped_column(Boolean)
+    """Whether both were taken over from another GPU type; NULL in rows of older releases."""
 
 
 class JobRow(Base):

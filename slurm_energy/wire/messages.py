@@ -10,7 +10,8 @@ from typing import TypeVar
 from slurm_energy.domain.decision import DecisionEntry, EnergyDecision
 from slurm_energy.domain.ids import PartitionName
 from slurm_energy.domain.job import MAX_SLOWDOWN_BOUND, EnergyMode
-from slurm_energy.errors import WireError
+from slurm_energy.domain.script import ScriptFeatures
+from slurm_energy.errors import ValueRangeError, WireError
 from slurm_energy.forms import is_feature_name, is_partition_name
 from slurm_energy.wire.codec import Message
 
@@ -67,6 +68,8 @@ class SubmittedJob:
     quiet: bool = False
     explain: bool = False
     """Whether the line goes to energy-sbatch, which shows it, with figures, once Slurm has accepted the job."""
+    script: ScriptFeatures | None = None
+    """What energy-sbatch read of the job's script."""
     complaints: tuple[str, ...] = ()
 
 
@@ -109,6 +112,10 @@ class _Reader:
         """Return an energy mode."""
         return self._converted(key, lambda text: EnergyMode(text.lower()))
 
+    def script(self, key: str) -> ScriptFeatures | None:
+        """Return the features of a script."""
+        return self._converted(key, ScriptFeatures.decode)
+
     def flag(self, key: str) -> bool:
         """Return whether the field says yes."""
         return self._fields.get(key, "0").lower() not in {"", "0", "no", "false"}
@@ -127,7 +134,7 @@ class _Reader:
             return None
         try:
             return convert(text)
-        except ValueError:
+        except (ValueError, ValueRangeError):
             self._complain(key)
             return None
 
@@ -191,6 +198,7 @@ def parse_submitted_job(fields: Mapping[str, str]) -> SubmittedJob:
         deadline=reader.text("energy_deadline"),
         quiet=reader.flag("energy_quiet"),
         explain=is_explained(fields),
+        script=reader.script("script"),
         complaints=tuple(reader.complaints),
     )
 

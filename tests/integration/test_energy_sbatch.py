@@ -498,7 +498,8 @@ def test_a_dry_run_shows_the_decision_and_submits_nothing(
     asked = daemon(Message("ok", {"message": LINE, "json": json.dumps(PREVIEW)}))
     script = tmp_path / "job.sh"
     script.write_text("#!/bin/sh\n#SBATCH -t 1:00:00 -N2\n#SBATCH --gres=gpu:a100:4 # eight\ntrain\n", encoding="utf-8")
-    result = submit(fake, b"--energy=saver", b"--energy-dry-run", b"-J", b"x\n\x1b[31m", os.fsencode(script), b"-N9")
+    words = b"--energy=saver", b"--energy-dry-run", b"-J", b"x\n\x1b[31m", os.fsencode(script), b"-N9"
+    result = submit(fake, *words, more={"SLURM_ENERGY_SCRIPT_READ": "off"})
     assert fake.calls == []
     assert (result.returncode, result.stderr) == (0, b"")
     assert result.stdout.decode().splitlines() == [
@@ -512,6 +513,7 @@ def test_a_dry_run_shows_the_decision_and_submits_nothing(
         "  because:       NEW_REASON",
         "  note:          from 12 earlier runs\\x1b[2J",
         "  policy:        oracle 1",
+        "  script:        not read (script.read is off)",
     ]
     sent = dict(asked.requests[0].fields)
     assert asked.requests[0].verb == "preview"

@@ -1,5 +1,6 @@
 """Runs whose energy is known without doubt, on every database."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,19 +19,22 @@ from store_samples import (
     unknown_gpu,
 )
 
-from slurm_energy.domain.decision import Reason
+from slurm_energy.domain.decision import Reason, RuntimeEstimate
 from slurm_energy.domain.energy import EnergyScope, EnergySource, GpuEnergy, QualityFlag
-from slurm_energy.domain.ids import ClusterName, GpuTypeName
+from slurm_energy.domain.ids import ClusterName, GpuTypeName, JobId
+from slurm_energy.domain.script import ScriptFeatures
 from slurm_energy.domain.work import FailedRuns, MeasuredRun
-from slurm_energy.store.decisions import record_decision
+from slurm_energy.store.decisions import get_decision, record_decision
 from slurm_energy.store.energy import record_report
 from slurm_energy.store.jobs import upsert_jobs
-from slurm_energy.store.past_runs import failed_runs, measured_runs
+from slurm_energy.store.past_runs import all_recent_runtimes, failed_runs, measured_runs
+from slurm_energy.store.reports import job_energy
 from slurm_energy.store.session import run_in_transaction, store_session
 
 pytest_plugins = ["database_fixtures"]
 
 A40 = GpuTypeName("a40")
+ESTIMATE = RuntimeEstimate(seconds=95.0, upper_seconds=120.0, source="history", gpu_type=A100)
 DEFAULT_CLOCK: dict[str, Any] = {"asked_clock_mhz": None, "applied_clock_mhz": None}
 
 
@@ -63,6 +67,38 @@ def test_a_run_at_the_decided_clock_is_brought_to_the_default_clock(engine: Engi
     assert run.slowed == 0.05  # at most, so that half of it is taken off
     assert run.seconds == pytest.approx(100.0 / 1.025)
     assert run.watts * run.seconds == pytest.approx(20_000.25 / 0.8)
+
+
+def test_runs_carry_what_their_scripts_share(engine: Engine) -> None:
+    scripts = {1: ScriptFeatures(model="bert"), 2: ScriptFeatures(model="resnet50"), 3: ScriptFeatures(), 4: None}
+    for job_id, script in scripts.items():
+        name, estimate = f"00000000000000a{job_id}", replace(ESTIMATE, runs=7)
+        with store_session(engine) as session:
+            record_decision(session, make_decision(name, estimate=estimate), make_request(script=script), CLUSTER)
+            stored = get_decision(session, name)
+        assert stored is not None and (stored.asked.script, stored.estimate) == (script, estimate)
+        store(engine, make_gpu(job_id, **DEFAULT_CLOCK), job_id=job_id, admin_comment=f"energy:{name}")
+        gpu = make_gpu(job_id, **DEFAULT_CLOCK)
+        store(engine, gpu, job_id=100 + job_id, admin_comment=f"energy:{name}", state="FAILED")
+    keys = sorted(script.key for script in scripts.values() if script is not None and script.key)
+    assert sorted(run.script_key or "" for run in found(engine)) == ["", "", *keys]
+    with store_session(engine, read_only=True) as session:
+        samples = list(all_recent_runtimes(session, CLUSTER, SUBMITTED, 1))
+        failures = list(failed_runs(session, CLUSTER, SUBMITTED))
+    assert sorted(sample.script_key or "" for sample in samples) == ["", *keys]
+    assert sorted((one.script_key or "", one.runs) for one in failures) == [("", 2), *((key, 1) for key in keys)]
+
+
+def test_what_an_assumed_curve_predicts_is_no_saving(engine: Engine) -> None:
+    for job_id, is_assumed in ((1, False), (2, True)):
+        name, (clock,) = f"00000000000000b{job_id}", make_decision().clocks
+        decide(engine, decision_id=name, clocks=(replace(clock, is_assumed=is_assumed),))
+        store(engine, make_gpu(job_id), job_id=job_id, admin_comment=f"energy:{name}")
+        with store_session(engine, read_only=True) as session:
+            stored = get_decision(session, name)
+            (record,) = job_energy(session, CLUSTER, JobId(job_id))
+        assert stored is not None and stored.clocks[0].is_assumed is is_assumed
+        assert (record.saving_joules is None) is is_assumed
 
 
 def test_a_run_at_the_default_clock_counts_as_it_is(engine: Engine) -> None:

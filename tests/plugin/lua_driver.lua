@@ -11,7 +11,9 @@ local jobs = {
 			admin_comment = "seen", spank_job_env = { "ENERGY_MODE=saver", "ENERGY_MODE=$(id)", "ENERGY_TERMINAL=1" },
 		}
 	end,
-	explained = function() return { spank_job_env = { "ENERGY_TERMINAL=explain" } } end,
+	explained = function()
+		return { spank_job_env = { "ENERGY_TERMINAL=explain", "ENERGY_SCRIPT=v=1;model=bert", "ENERGY_SCRIPT=$(id)" } }
+	end,
 	piped = function() return { partition = "a100,a40", spank_job_env = { "ENERGY_MODE=saver" } } end,
 	hinted = function()
 		return {

@@ -102,6 +102,32 @@ static void test_an_answer_is_applied_and_told(void)
 	fake_daemon_stop(daemon);
 }
 
+static void test_features_of_a_script_reach_the_daemon_and_do_not_stay_with_the_job(void)
+{
+	fake_daemon_t *daemon = fake_daemon_start(DAEMON_ANSWERS, REPLY, strlen(REPLY));
+	char long_one[600] = "ENERGY_SCRIPT=";
+
+	_configure(fake_daemon_socket(daemon), "");
+	_begin();
+	fake_slurm_add_entry(&job, "ENERGY_MODE=saver");
+	fake_slurm_add_entry(&job, "ENERGY_SCRIPT=v=1;model=bert;batch_size=32");
+	_submit();
+	CHECK(strstr(fake_daemon_last_request(daemon), "\nscript=v=1;model=bert;batch_size=32\n"));
+	CHECK(job.spank_job_env_size == 2);
+	CHECK_TEXT(job.spank_job_env[0], "ENERGY_MODE=saver");
+	_finish();
+	memset(long_one + strlen(long_one), 'a', 513);
+	for (int i = 0; i < 2; i++) {
+		_begin();
+		fake_slurm_add_entry(&job, i ? long_one : "ENERGY_SCRIPT=v=1;model=b e");
+		_submit();
+		CHECK(!strstr(fake_daemon_last_request(daemon), "\nscript="));
+		CHECK(job.spank_job_env_size == 1);
+		_finish();
+	}
+	fake_daemon_stop(daemon);
+}
+
 static void test_the_user_and_the_site_can_silence_the_message(void)
 {
 	fake_daemon_t *daemon = fake_daemon_start(DAEMON_ANSWERS, REPLY, strlen(REPLY));
@@ -317,6 +343,7 @@ int main(void)
 	RUN(test_an_answer_is_applied_and_told);
 	RUN(test_the_user_and_the_site_can_silence_the_message);
 	RUN(test_without_a_terminal_nothing_is_said);
+	RUN(test_features_of_a_script_reach_the_daemon_and_do_not_stay_with_the_job);
 	RUN(test_a_line_about_a_partition_that_was_not_applied_is_not_told);
 	RUN(test_energy_sbatch_gets_figures);
 	RUN(test_a_caller_without_room_for_a_message_is_served);

@@ -129,6 +129,12 @@ def test_without_a_terminal_nothing_is_said(start: Start) -> None:
     assert decode(daemon.requests[1]).fields["energy_explain"] == "1"
 
 
+def test_features_of_a_script_are_sent_in_their_form_alone(start: Start) -> None:
+    daemon = start(answer(partition="a40"))
+    submit(daemon.path, "explained")
+    assert decode(daemon.requests[0]).fields["script"] == "v=1;model=bert"
+
+
 def test_a_partition_outside_the_users_list_is_not_applied(
     start: Start,
 ) -> None:

@@ -122,6 +122,33 @@ static void test_energy_sbatch_as_parent_asks_for_an_explanation(void)
 	slurm_spank_init(NULL, 0, NULL);
 }
 
+static void test_features_of_a_script_travel_from_the_parent_alone(void)
+{
+	static const struct {
+		long off;
+		const char *text, *entry;
+	} cases[] = {
+		{ 1, " v=1;model=bert", NULL },
+		{ 0, " v=1;model=bert\nENERGY_DECISION=forged", NULL },
+		{ 0, " V=1", NULL },
+		{ 0, "", NULL },
+		{ 0, " v=1;model=bert", "ENERGY_SCRIPT=v=1;model=bert\n" },
+	};
+	char given[128];
+
+	fake_spank_context(S_CTX_ALLOCATOR);
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		snprintf(given, sizeof(given), "%ld%s", cases[i].off + (long) getppid(), cases[i].text);
+		setenv("SLURM_ENERGY_SCRIPT_FEATURES", given, 1);
+		slurm_spank_init(NULL, 0, NULL);
+		CHECK(!getenv("SLURM_ENERGY_SCRIPT_FEATURES"));
+		fake_spank_forget();
+		slurm_spank_init_post_opt(NULL, 0, NULL);
+		CHECK(!strstr(fake_spank_entries(), "ENERGY_SCRIPT=") == !cases[i].entry);
+		CHECK(!cases[i].entry || strstr(fake_spank_entries(), cases[i].entry));
+	}
+}
+
 static void test_in_other_contexts_nothing_is_set(void)
 {
 	static const spank_context_t contexts[] = {
@@ -165,6 +192,7 @@ int main(void)
 	RUN(test_on_the_nodes_a_bad_value_harms_nothing);
 	RUN(test_the_last_value_is_passed_on_by_sbatch_and_srun);
 	RUN(test_a_terminal_behind_stderr_is_passed_on);
+	RUN(test_features_of_a_script_travel_from_the_parent_alone);
 	RUN(test_energy_sbatch_as_parent_asks_for_an_explanation);
 	RUN(test_in_other_contexts_nothing_is_set);
 	RUN(test_a_job_submitted_inside_a_job_does_not_inherit_its_options);

@@ -226,7 +226,8 @@ def _saving(config: Config, model: GpuTypeName, words: Sequence[str]) -> Finding
     bound = f"a slowdown of at most {config.policy.max_slowdown:.0%}"
     if saved < config.guard.min_energy_saving or best is None:
         return ok(SAVING, f"{name}: none with {bound}: the best clock saves {saved:.1%} (policy.max_slowdown)")
-    amount = f"about {saved:.0%} fewer joules with {bound} ({best.sm_clock_mhz} of {best.default_clock_mhz} MHz)"
+    clock = f"{best.sm_clock_mhz} of {best.default_clock_mhz} MHz"
     if curves[0].source == "measured":
-        return ok(SAVING, f"{name}: clock curve measured: {amount}")
-    return ok(SAVING, f"{name}: clock curve assumed, from a GPU of the same chip: {amount}")
+        return ok(SAVING, f"{name}: clock curve measured: about {saved:.0%} fewer joules with {bound} ({clock})")
+    text = f"{name}: clock curve assumed, from a GPU of the same chip: {clock} with {bound}; what it saves is unknown"
+    return ok(SAVING, text)

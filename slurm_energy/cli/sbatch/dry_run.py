@@ -4,16 +4,17 @@ import os
 import stat
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from slurm_energy import __version__
 from slurm_energy.cli.daemon_line import preview
+from slurm_energy.cli.sbatch.script_features import script_path, sent_features
 from slurm_energy.config import Config
-from slurm_energy.domain.decision import AnswerDetails
+from slurm_energy.domain.decision import AnswerDetails, RuntimeEstimate
 from slurm_energy.domain.plain import from_plain
-from slurm_energy.domain.report import reason_sentence
+from slurm_energy.domain.report import reason_sentence, runtime_basis
+from slurm_energy.domain.script import ScriptFeatures
 from slurm_energy.errors import DaemonUnavailable, SlurmError, ValueRangeError
 from slurm_energy.policy.detail_text import detail_sentences
 from slurm_energy.reporting.visible import say, visible
@@ -25,8 +26,14 @@ MAX_SCRIPT_BYTES = 4 * 1024 * 1024
 _PREVIEW_SECONDS = 5.0
 
 
-def dry_run(split: SplitArguments, known: Mapping[str, Takes], config: Config) -> int:
+def dry_run(words: Sequence[bytes], split: SplitArguments, known: Mapping[str, Takes], config: Config) -> int:
     """Print what would be decided, and return the exit code.
+
+    Args:
+        words: sbatch's arguments.
+        split: The same, split.
+        known: Options of sbatch here beyond its own.
+        config: The site's settings.
 
     Raises:
         SlurmEnergyError: the script or an option cannot be read, or the daemon gives no answer.
@@ -36,6 +43,7 @@ def dry_run(split: SplitArguments, known: Mapping[str, Takes], config: Config) -
     text = "" if "wrap" in given else _script_text(split.rest, given.get("chdir"))
     directives = None if "wrap" in given else script_directives(text)
     job = sbatch_job(split, os.environ, directives, extra, text)
+    sent = sent_features(words, config)
     request = job_request(job, os.getuid(), time.time())  # complains in sbatch's words about what cannot be read
     fields = {
         "client": f"energy-sbatch/{__version__}",
@@ -46,13 +54,15 @@ def dry_run(split: SplitArguments, known: Mapping[str, Takes], config: Config) -
     }
     if request.options.deadline_seconds is not None:  # read here, by this host's time zone, as the plugin does
         fields["energy_deadline"] = f"@{int(request.options.deadline_seconds)}"
+    if sent:
+        fields["script"] = sent
     try:
         message, explanation = preview(config.daemon.socket_path, fields, _PREVIEW_SECONDS)
     except DaemonUnavailable as error:
         raise DaemonUnavailable(f"{error}; nothing was submitted, and plain submission works without the daemon") from (
             error
         )
-    for line in preview_lines(job, message, explanation):
+    for line in (*preview_lines(job, message, explanation), *script_lines(sent, config)):
         print(line)
     if "energy" not in known:
         say("sbatch on this host lacks the energy plugin: options in --energy… would not reach the cluster from here")
@@ -65,6 +75,9 @@ def preview_lines(job: SbatchJob, message: str, explanation: Mapping[str, Any]) 
     decision = _mapping(explanation.get("decision"))
     yield f"Dry run of {visible(job.name)}: nothing was submitted."
     yield f"  message:       {visible(message) or 'nothing'}"
+    known = from_plain(RuntimeEstimate, decision["estimate"]) if decision.get("estimate") else None
+    if known is not None:
+        yield f"  run time:      {runtime_basis(known, _script(explanation))}"
     asked = _asked(explanation)
     if asked:
         yield f"  asked for:     {asked}"
@@ -85,6 +98,17 @@ def preview_lines(job: SbatchJob, message: str, explanation: Mapping[str, Any]) 
     yield f"  policy:        {' '.join(policy) or 'none'}"
 
 
+def script_lines(sent: str, config: Config) -> Iterator[str]:
+    """Yield what is sent of the job's script, all of it, as it is sent."""
+    if config.script.read == "off":
+        yield "  script:        not read (script.read is off)"
+    elif not sent:
+        yield "  script:        nothing is sent: it was not understood, or not read in time"
+    else:
+        yield f"  script:        {ScriptFeatures.decode(sent).sentence() or 'says nothing of the work'}"
+        yield f"  sent of it:    {sent}"
+
+
 def clock_line(clock: Mapping[str, Any]) -> str:
     """Return one clock in words: `a100-sxm4-80gb at 1275 of 1410 MHz (13 % less energy, 5 % longer)`."""
     gpu_type, asked_mhz, default_mhz = (
@@ -92,10 +116,17 @@ def clock_line(clock: Mapping[str, Any]) -> str:
     )
     line = f"{gpu_type} at {asked_mhz} of {default_mhz} MHz"
     change, slowdown = clock.get("predicted_energy_change"), clock.get("predicted_slowdown")
+    if clock.get("is_assumed"):
+        return f"{line} (assumed, as on a GPU of the same chip; what it saves is not measured)"
     if isinstance(change, int | float) and isinstance(slowdown, int | float):
         word = "less" if change <= 0 else "more"
         line += f" (about {abs(change) * 100:.0f} % {word} energy, {slowdown * 100:.0f} % longer)"
     return line
+
+
+def _script(explanation: Mapping[str, Any]) -> ScriptFeatures | None:
+    plain = _mapping(explanation.get("job")).get("script")
+    return None if plain is None else from_plain(ScriptFeatures, plain)
 
 
 def _asked(explanation: Mapping[str, Any]) -> str:
@@ -120,7 +151,7 @@ def _items(value: object) -> Iterable[Any]:
 def _script_text(rest: tuple[str, ...], directory: str | None) -> str:
     if not rest:
         return _decoded(sys.stdin.buffer.read(MAX_SCRIPT_BYTES + 1), "the script on standard input")
-    path = _script_path(rest[0], directory)
+    path = script_path(rest[0], directory)
     try:
         with path.open("rb") as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
@@ -128,17 +159,6 @@ def _script_text(rest: tuple[str, ...], directory: str | None) -> str:
             return _decoded(file.read(MAX_SCRIPT_BYTES + 1), f"script {visible(str(path))}")
     except OSError as error:
         raise SlurmError(f"script {visible(str(path))} cannot be read: {error.strerror}") from error
-
-
-def _script_path(name: str, directory: str | None) -> Path:
-    """Return the script as sbatch finds it: the path as given, or a bare name in the folder, then on PATH."""
-    here = Path(directory or ".")
-    if "/" in name:
-        return Path(name)
-    for folder in (here, *map(Path, os.environ.get("PATH", "").split(os.pathsep))):
-        if (folder / name).is_file():
-            return folder / name
-    return here / name
 
 
 def _decoded(raw: bytes, thing: str) -> str:

@@ -66,7 +66,7 @@ def prepare(words: Sequence[bytes], sbatch: str, config: Config) -> Submission |
     if any(option.name == DRY_RUN for option in options):
         from slurm_energy.cli.sbatch.dry_run import dry_run  # noqa: PLC0415  # only a dry run needs the parsers
 
-        return dry_run(split, known, config)
+        return dry_run(words, split, known, config)
     energy = [option for option in options if option.name in ENERGY_OPTIONS]
     if not energy or "energy" in known or not help_text:  # without its help, sbatch itself will say what is wrong
         return Submission(tuple(words))

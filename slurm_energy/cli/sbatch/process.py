@@ -21,6 +21,8 @@ GUARD_VARIABLE = "SLURM_ENERGY_SBATCH_CALLER"
 """Number of the wrapper's process; set only when what is found is a script, which might call us back."""
 EXPLAIN_VARIABLE = "SLURM_ENERGY_EXPLAIN_CALLER"
 """Number of the wrapper's process for the SPANK plugin: it asks for a line with figures then, and takes this away."""
+FEATURES_VARIABLE = "SLURM_ENERGY_SCRIPT_FEATURES"
+"""The same number and what is sent of the job's script, for the SPANK plugin, which takes this away too."""
 _MARKS = (b"slurm_energy.cli.energy_sbatch", b"energy-sbatch", b"energy_sbatch")
 _HEAD_BYTES = 4096
 _MAX_ANCESTORS = 64
@@ -64,17 +66,23 @@ def is_wrapper(path: str) -> bool:
     return head.startswith(b"#!") and any(mark in head for mark in _MARKS)
 
 
-def child_environment(path: str, environment: Mapping[str, str], *, explain: bool) -> dict[str, str]:
+def child_environment(
+    path: str, environment: Mapping[str, str], *, explain: bool, features: str = ""
+) -> dict[str, str]:
     """Return the environment for sbatch: the caller's, with the guard for a script.
 
     Args:
         path: sbatch.
         environment: The caller's.
         explain: Whether a line on the decision is wanted.
+        features: What is sent of the job's script; empty for nothing.
     """
     child = dict(environment)
     child.pop(GUARD_VARIABLE, None)
     child.pop(EXPLAIN_VARIABLE, None)
+    child.pop(FEATURES_VARIABLE, None)
+    if features:
+        child[FEATURES_VARIABLE] = f"{os.getpid()} {features}"
     if explain:
         child[EXPLAIN_VARIABLE] = str(os.getpid())
     if _head(path).startswith(b"#!"):

@@ -83,6 +83,8 @@ def announcement(
     if not parts:
         return ""
     effect = "less energy"
+    if chosen and all(clock.is_assumed for clock in chosen):
+        effect = "what it saves is not known of these GPUs"
     if any(clock.predicted_slowdown >= _FELT for clock in chosen):
         effect += ", somewhat longer run"
     what = f"{' and '.join(parts)} ({effect})"
@@ -94,6 +96,11 @@ def announcement(
 def _clock_text(clock: ClockChoice, shown_names: Mapping[GpuTypeName, str]) -> str:
     name = _plain(shown_names.get(clock.gpu_type, clock.gpu_type), 64)
     longer = _percent(clock.predicted_slowdown)
+    if clock.is_assumed:
+        return (
+            f"{name} at {clock.sm_clock_mhz} of {clock.default_clock_mhz} MHz: never measured at this clock, what it "
+            f"saves is not known, {longer} longer is assumed"
+        )
     return (
         f"{name} at {clock.sm_clock_mhz} of {clock.default_clock_mhz} MHz: "
         f"about {_percent(-clock.predicted_energy_change)} less energy, {longer} longer"

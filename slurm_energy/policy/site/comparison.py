@@ -298,4 +298,5 @@ def clock_choice(gpu_type: GpuTypeName, point: OperatingPoint | None, board_limi
         predicted_slowdown=point.slowdown,
         predicted_energy_change=point.energy_change,
         power_limit_watts=board_limits.known_watts(gpu_type),
+        is_assumed=point.source == "model",
     )

@@ -28,12 +28,15 @@ class TraceColumns(NamedTuple):
     optional: tuple[str, ...]
 
 
-PHILLY = TraceColumns(("submit_time", "duration_s", "num_gpus"), ("gpu_time_s", "vc"))
-"""Jobs of Microsoft's Philly trace (ATC 2019): submit time, duration, GPU count and virtual cluster."""
+PHILLY = TraceColumns(("submit_time", "duration_s", "num_gpus"), ("gpu_time_s", "vc", "user", "name"))
+"""Jobs of Microsoft's Philly trace (ATC 2019): submit time, duration, GPU count and virtual cluster.
+
+The whole trace names each job's user too; a table made from it may have columns `user` and `name`.
+"""
 
 
 def load_philly(path: Path, options: LoadOptions) -> Workload:
-    """Return the jobs; their virtual cluster is the account.
+    """Return the jobs; their virtual cluster is the account, and users and names are kept where the file has them.
 
     The trace knows neither what a job computed nor its time limit: kinds are drawn uniformly from the given ones, and
     limits as `round_limit_seconds` says, both from the seed and in the order of the file's good rows.
@@ -64,6 +67,8 @@ def _philly_jobs(path: Path, options: LoadOptions, bad: BadRows) -> Iterator[Num
             kind=kind.name,
             gpu_counts=(gpus,),
             account=row.cells.get("vc", ""),
+            user=row.cells.get("user", ""),
+            name=row.cells.get("name", ""),
         )
         if options.time_limits:
             job.time_limit_seconds = round_limit_seconds(seconds, limit_draw)
@@ -76,6 +81,8 @@ def _philly_rows(path: Path, options: LoadOptions, bad: BadRows) -> Iterator[tup
             account = values.text("vc", row.cells.get("vc", ""))
             if options.part and account != options.part:
                 continue
+            for column in ("user", "name"):
+                values.text(column, row.cells.get(column, ""))
             seconds = values.number("duration_s", row.cells["duration_s"], 0.0, values.MAX_SECONDS)
             gpus = values.whole("num_gpus", row.cells["num_gpus"], 1, values.MAX_COUNT)
             yield row, _seconds_of(row.cells["submit_time"]), seconds, gpus

@@ -173,6 +173,7 @@ def test_an_assumed_curve_is_told_apart_from_a_measured_one() -> None:
     for name in assumed:
         (finding,) = [one for one in types("gpu:x:1", None, {"x": name}) if one.subject == SAVING]
         assert "assumed" in finding.found or "none with" in finding.found
+        assert "fewer joules" not in finding.found
 
 
 def test_what_does_not_work_comes_first_and_every_line_but_ok_has_a_fix() -> None:

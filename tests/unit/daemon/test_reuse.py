@@ -303,7 +303,7 @@ def test_a_job_that_differs_in_its_name_alone_gets_the_same_decision_as_one_of_i
 def test_a_decision_holds_no_longer_for_being_given_to_like_jobs(desk: Desk) -> None:
     base = DecisionId(desk.decide().fields["decision_id"])
     kept, one = desk.state.reusable, desk.state.reusable._kept[base]
-    basis = lambda _user_id, _name: one.basis  # noqa: E731  # the clock alone is looked at here
+    basis = lambda _user_id, _name, _script: one.basis  # noqa: E731  # the clock alone is looked at here
     found = kept.for_request({**ONE_GPU, "name": "other"}, basis, time.time(), one.until - 0.25)
     assert found is not None
     assert found[1] in {249, 250}

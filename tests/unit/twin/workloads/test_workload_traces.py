@@ -77,6 +77,12 @@ def test_philly_times_are_relative_and_kinds_and_limits_come_from_the_seed(tmp_p
     assert [(job.kind, job.time_limit_seconds) for job in other] != [(job.kind, job.time_limit_seconds) for job in jobs]
 
 
+def test_philly_keeps_users_and_names_where_the_file_has_them(tmp_path: Path) -> None:
+    head = "submit_time,duration_s,num_gpus,vc,user,name\n"
+    path = written(tmp_path, head + "2017-10-01 00:00:00,60,1,a,u7,train\n2017-10-02 00:00:00,60,1,a,,\n")
+    assert [(job.user, job.name) for job in load_workload(path).jobs] == [("u7", "train"), ("", "")]
+
+
 def test_philly_without_limits_and_of_one_cluster(tmp_path: Path) -> None:
     path = written(tmp_path, PHILLY + "2017-10-01 00:00:00,60,1,60,a\n2017-10-02 00:00:00,70,1,70,b\n")
     (job,) = load_workload(path, options=LoadOptions(part="b", time_limits=False)).jobs
