@@ -2,29 +2,43 @@
 
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from property_examples import EXAMPLES
 
 from slurm_energy.domain.ids import GpuTypeName
 from slurm_energy.energy_model import relative_speed
 from slurm_energy.energy_model.data_sheets import DATA_SHEETS
 
 pytest_plugins = ("lab_fixtures",)
+TESTS = Path(__file__).parent
 
-settings.register_profile("steady", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "steady",
+    max_examples=EXAMPLES,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
 settings.load_profile("steady")
 
 LONG_FILES = (
-    "test_install_page.py",
-    "test_planted_mistakes.py",
-    "test_fault_cells.py",
-    "test_partitions.py",
     "test_no_traceback.py",
+    "test_planted_mistakes.py",
+    "test_install_page.py",
+    "test_published_world_rules.py",
     "test_slurm_update.py",
-    "test_training.py",
+    "test_node_faults.py",
+    "test_training_ranks.py",
+    "test_partitions.py",
+    "test_hooks_at_once.py",
+    "test_fault_cells.py",
+    "test_results_quick.py",
+    "test_gpu_identity.py",
 )
-"""They are started first, so that none of them is what the other processes wait for at the end."""
+"""They are started first, so that none of them is what the other processes wait for at the end. Files that wait for a
+Slurm stand beside files that compute, here and behind: together they keep all cores busy."""
 
 # A run in the background inherits an ignored Ctrl-C, and so would every program that a test interrupts.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -32,9 +46,13 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the long files first; the order of everything else stays."""
-    places = {name: place for place, name in enumerate(LONG_FILES)}
-    items.sort(key=lambda item: places.get(item.path.name, len(LONG_FILES)))
+    """Put the long files first, and behind them those of each folder in turn; the order inside a file stays."""
+    folders: dict[str, list[Path]] = {}
+    for path in dict.fromkeys(item.path for item in items):
+        if path.name not in LONG_FILES:
+            folders.setdefault(path.relative_to(TESTS).parts[0] if path.is_relative_to(TESTS) else "", []).append(path)
+    places = {path: len(LONG_FILES) + at / len(paths) for paths in folders.values() for at, path in enumerate(paths)}
+    items.sort(key=lambda item: places[item.path] if item.path in places else LONG_FILES.index(item.path.name))
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 ENDED_STATES = frozenset(
     {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE"}
 )
-_POLL_SECONDS = 0.1
+_POLL_SECONDS = 0.2  # each look starts scontrol inside
 # Values may hold spaces: a value ends where the next Key= begins.
 _FIELD = re.compile(r"(?:^| )([A-Z][A-Za-z0-9_/:]*)=(.*?)(?=(?: [A-Z][A-Za-z0-9_/:]*=)|$)")
 

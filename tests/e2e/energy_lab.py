@@ -59,7 +59,7 @@ def until(what: str, look: Callable[[], Value | None], seconds: float = ACCOUNT_
         if found:
             return found
         assert time.monotonic() < end, f"no {what} within {seconds:g} s"
-        time.sleep(0.1)
+        time.sleep(0.2)
 
 
 def when_decided(attempt: Callable[[], Value], decided: Callable[[Value], bool]) -> Value:

@@ -40,9 +40,9 @@ def unused_name() -> str:
     return f"test-with-a-long-name-{next(_numbers)}-{os.getpid()}"
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def lab() -> Iterator[Lab]:
-    """The default lab with plugin, daemon and hooks, shared by the whole session."""
+    """The default lab with plugin, daemon and hooks, shared by a file: an idle daemon reads its cluster every second."""
     require_lab(energy=True)
     spec = LabSpec(name=f"energy-{os.getpid()}", settings=EXACT, plugin_settings=PATIENT)
     with start_lab(spec, owned=True) as running:

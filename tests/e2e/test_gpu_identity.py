@@ -1,15 +1,17 @@
 """Each job's clock and energy are those of its own GPU, in whatever order Slurm, device files and driver count."""
 
 import json
+import os
 import shlex
+from collections.abc import Iterator
 
 import pytest
 from energy_lab import await_reports, locked_clocks, story, submit_decided, until, workload
-from lab_fixtures import StartLab
+from lab_fixtures import EXACT, PATIENT, StartLab, require_lab
 
 from slurm_energy.domain.energy import QualityFlag
 from slurm_energy.domain.ids import JobId
-from slurm_energy.lab.cluster import Lab
+from slurm_energy.lab.cluster import Lab, LabSpec, start_lab
 from slurm_energy.lab.jobs import show_job, wait_for
 from slurm_energy.lab.spec import PartitionSpec
 
@@ -22,6 +24,17 @@ MIXED = PartitionSpec(
     gpu_types=("a100", "a100", "a40", "a40"),
     gres="gpu:a40:2,gpu:a100:2",
 )
+WORK = workload(300)
+"""Five seconds: what a node draws before and after it is no large part of the job's energy."""
+
+
+@pytest.fixture(scope="module")
+def mixed() -> Iterator[Lab]:
+    """A lab of one node with GPUs of two types."""
+    require_lab(energy=True)
+    spec = LabSpec(name=f"mixed-{os.getpid()}", partitions=(MIXED,), settings=EXACT, plugin_settings=PATIENT)
+    with start_lab(spec, owned=True) as running:
+        yield running
 
 
 def loaded(lab: Lab, node: str) -> set[str]:
@@ -37,7 +50,7 @@ def run_one(lab: Lab, node: str, request: list[str], gpus: int) -> tuple[int, se
         found = loaded(lab, node)
         return found if len(found) >= gpus else None
 
-    job = submit_decided(lab, [*request, "-t", "30", "--energy=saver"], wrap=workload(600))
+    job = submit_decided(lab, [*request, "-t", "30", "--energy=saver"], wrap=WORK)
     used = until(f"load of job {job}", whole)
     locked = {uuid for name, uuid in locked_clocks(lab) if name == node}
     wait_for(lab, job, {"COMPLETED"})
@@ -60,10 +73,9 @@ def check_own_gpu(lab: Lab, node: str, request: list[str], minors: set[int]) -> 
     assert not locked_clocks(lab)
 
 
-def test_types_that_gres_conf_and_slurm_conf_list_in_different_order_reach_their_own_boards(new_lab: StartLab) -> None:
-    lab = new_lab(energy=True, partitions=(MIXED,))
-    check_own_gpu(lab, "mixed-1", ["-p", "mixed", "--gres=gpu:a40:1"], {2})
-    check_own_gpu(lab, "mixed-1", ["-p", "mixed", "--gres=gpu:a100:2"], {0, 1})
+def test_types_that_gres_conf_and_slurm_conf_list_in_different_order_reach_their_own_boards(mixed: Lab) -> None:
+    check_own_gpu(mixed, "mixed-1", ["-p", "mixed", "--gres=gpu:a40:1"], {2})
+    check_own_gpu(mixed, "mixed-1", ["-p", "mixed", "--gres=gpu:a100:2"], {0, 1})
 
 
 @pytest.mark.parametrize("detected", ["links", "uuids"])
@@ -77,8 +89,8 @@ def test_detected_gpus_whose_minors_run_against_the_driver_are_the_jobs_own(new_
     assert kept["ways"] == ["slurmd -G"] and not kept["problem"]
 
 
-def test_order_that_changed_under_slurmd_sets_nothing_and_says_so_until_slurmd_starts_again(new_lab: StartLab) -> None:
-    lab = new_lab(energy=True, partitions=(MIXED,))
+def test_order_that_changed_under_slurmd_sets_nothing_and_says_so_until_slurmd_starts_again(mixed: Lab) -> None:
+    lab = mixed
     request = ["-p", "mixed", "--gres=gpu:a40:1"]
     check_own_gpu(lab, "mixed-1", request, {2})
     gres_conf = lab.layout.etc / "gres.conf"
@@ -110,7 +122,7 @@ def test_process_under_a_slurmstepds_name_does_not_keep_a_lost_jobs_clock(new_la
     lab.run(["bash", "-c", f"(exec -a {shlex.quote(title)} sleep 300) >/dev/null 2>&1 &"], user="bob", check=True)
     until("the disguise", lambda: title in lab.run(["ps", "-eo", "args"]).stdout)
     epilog.write_text(kept)
-    job = submit_decided(lab, ["--gres=gpu:1", "-t", "30"], wrap=workload(600))
+    job = submit_decided(lab, ["--gres=gpu:1", "-t", "30"], wrap=WORK)
     until(f"load of job {job}", lambda: loaded(lab, "a100-1"))
     (report,) = await_reports(lab, lost)
     assert any(f"its GPU was given to job {job}" in event for event in report.events)

@@ -20,6 +20,8 @@ pytestmark = pytest.mark.lab
 NODE = "a100-1"
 ONE_GPU = ["-p", "a100", "-w", NODE, "--gres=gpu:1", "-t", "5"]
 REPAIR_EVERY_SECONDS = 4
+SLURMD_TIMEOUT_SECONDS = 20
+"""Until slurmctld gives up a node whose slurmd is dead, and its job with it; a minute in other labs."""
 REPAIR_SECONDS = 120.0
 """Until a repair is seen; a busy machine takes its time."""
 
@@ -34,6 +36,7 @@ def lab() -> Iterator[Lab]:
         settings=EXACT,
         plugin_settings=PATIENT,
         repair_seconds=REPAIR_EVERY_SECONDS,
+        slurm_conf_lines=(f"SlurmdTimeout={SLURMD_TIMEOUT_SECONDS}",),
     )
     with start_lab(spec, owned=True) as running:
         yield running

@@ -11,11 +11,13 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 
+from compiled_library import compiled_library
+
 from slurm_energy.domain.decision import DecisionEntry
 from slurm_energy.domain.energy import NodeReport
 from slurm_energy.domain.ids import DecisionId, GpuTypeName, JobId
 from slurm_energy.domain.job import EnergyMode
-from slurm_energy.lab.simgpu.build import LIBRARY_NAME, BuiltLibrary, build
+from slurm_energy.lab.simgpu.build import LIBRARY_NAME, BuiltLibrary
 from slurm_energy.lab.simgpu.specs import standard_gpus
 from slurm_energy.lab.simgpu.state import NodeGpuState, create_state
 from slurm_energy.node.processes import hook_command
@@ -107,7 +109,7 @@ class HookNode:
 def _built() -> BuiltLibrary:
     folder = Path(tempfile.mkdtemp(prefix="hook-node-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return build(folder)
+    return compiled_library(folder)
 
 
 def entry(

@@ -5,16 +5,17 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from compiled_library import compiled_library
 from nvml_binding import Bind, MakeNode, NvmlBinding
 
-from slurm_energy.lab.simgpu.build import BuiltLibrary, build
+from slurm_energy.lab.simgpu.build import BuiltLibrary
 from slurm_energy.lab.simgpu.specs import SimulatedGpuSpec, standard_gpus
 from slurm_energy.lab.simgpu.state import NodeGpuState, create_state
 
 
 @pytest.fixture(scope="session")
 def built(tmp_path_factory: pytest.TempPathFactory) -> BuiltLibrary:
-    return build(tmp_path_factory.mktemp("simgpu"))
+    return compiled_library(tmp_path_factory.mktemp("simgpu"))
 
 
 @pytest.fixture

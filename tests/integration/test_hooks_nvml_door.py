@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from compiled_library import compiled_library
 
 from slurm_energy.energy_model.catalog import gpu_type_from_device_name
-from slurm_energy.lab.simgpu.build import BuiltLibrary, build
+from slurm_energy.lab.simgpu.build import BuiltLibrary
 from slurm_energy.lab.simgpu.layout import Fault
 from slurm_energy.lab.simgpu.specs import standard_gpus
 from slurm_energy.lab.simgpu.state import NodeGpuState, create_state
@@ -45,7 +46,7 @@ with NvmlDriver(sys.argv[1]) as driver:
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> BuiltLibrary:
-    return build(tmp_path_factory.mktemp("simgpu"))
+    return compiled_library(tmp_path_factory.mktemp("simgpu"))
 
 
 def make_node(tmp_path: Path, built: BuiltLibrary, gpu_type: str = "a100", count: int = 2) -> NodeGpuState:
@@ -124,7 +125,7 @@ def test_gpu_that_fell_off_the_bus_hides_no_other(tmp_path: Path, built: BuiltLi
 
 def test_missing_symbols_are_not_supported(tmp_path: Path, built: BuiltLibrary) -> None:
     missing = ("nvmlDeviceGetTotalEnergyConsumption", "nvmlDeviceGetMigMode", "nvmlDeviceGetApplicationsClock")
-    old = build(tmp_path / "old", missing_symbols=missing)
+    old = compiled_library(tmp_path / "old", missing_symbols=missing)
     row = read(make_node(tmp_path, built), old.library)["gpus"][0]
     assert row["energy"].startswith("DeviceNotSupported") and row["application"].startswith("DeviceNotSupported")
     assert row["mig"] is False and isinstance(row["power"], float)

@@ -8,9 +8,10 @@ import time
 from pathlib import Path
 
 import pytest
+from compiled_library import compiled_library
 from nvml_binding import SETTINGS, Bind, MakeNode, NvmlBinding, needs_root
 
-from slurm_energy.lab.simgpu.build import BuiltLibrary, build
+from slurm_energy.lab.simgpu.build import BuiltLibrary
 from slurm_energy.lab.simgpu.layout import Call, Fault
 
 pytest_plugins = ("nvml_fixtures",)
@@ -143,7 +144,7 @@ def test_gpu_in_mig_mode_has_a_slice_that_names_its_parent_and_measures_nothing(
 
 
 def test_missing_symbol_is_function_not_found(make_node: MakeNode, bind: Bind, tmp_path: Path) -> None:
-    older = build(tmp_path / "older", missing_symbols=["nvmlDeviceGetTotalEnergyConsumption"])
+    older = compiled_library(tmp_path / "older", missing_symbols=["nvmlDeviceGetTotalEnergyConsumption"])
     nvml = bind(make_node("a100"), older)
 
     assert nvml.error("nvmlDeviceGetTotalEnergyConsumption", gpu=0) == "FunctionNotFound"

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from store_samples import CLUSTER, SUBMITTED, make_gpu, make_key, make_report, make_state, pending
 
@@ -52,7 +52,6 @@ def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(jobs=JOBS)
 def test_every_job_has_one_row_with_the_energy_of_its_nodes(
     empty_database: Path, jobs: list[tuple[float, float, str, bool]]

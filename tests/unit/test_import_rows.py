@@ -2,6 +2,7 @@
 
 import ast
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,7 @@ def modules() -> list[Path]:
     return sorted(path for path in PACKAGE.rglob("*.py") if "_shared" not in path.parts)
 
 
+@cache
 def imported_names(path: Path) -> list[tuple[int, str]]:
     found: list[tuple[int, str]] = []
     for statement in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):

@@ -4,7 +4,7 @@ from collections import defaultdict
 
 import measured_data
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from operating_points import best_operating_point
 
@@ -159,7 +159,6 @@ def test_limit_that_nobody_names_is_the_catalogues_and_not_that_of_the_measured_
     assert best_operating_point(A100, 0.05) != best_operating_point(A100, 0.05, power_limit_watts=500.0)
 
 
-@settings(deadline=None)
 @pytest.mark.parametrize("name", MEASURED)
 @given(limits=st.tuples(st.floats(10.0, 600.0), st.floats(10.0, 600.0)), max_slowdown=st.sampled_from((0.0, 0.05, 0.2)))
 def test_lower_board_limit_never_slows_a_clock_beyond_the_bound(

@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 from bounds_worlds import random_world
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_energy.evaluation.bounds import TraceOptions, assert_not_below, bound_of_run, clairvoyant_bound
@@ -79,7 +79,6 @@ def disturbed(world: World, random: Random) -> World:
 
 
 @pytest.mark.slow
-@settings(max_examples=60)
 @given(seed=st.integers(0, 2**32 - 1))
 def test_no_run_is_below_its_bounds(seed: int) -> None:
     random = Random(seed)

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 from bounds_worlds import make_device, make_pool, make_world, random_instant, random_world
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from slurm_energy.errors import EvaluationError, ValueRangeError
@@ -26,7 +26,6 @@ SEEDS = st.integers(0, 2**32 - 1)
 
 
 @pytest.mark.slow
-@settings(max_examples=100)
 @given(seed=SEEDS, stretches=st.integers(1, 6))
 def test_no_run_of_changing_states_is_below_the_bound_for_its_work(seed: int, stretches: int) -> None:
     random = Random(seed)

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 from bounds_worlds import brute_force_watts, make_device, make_pool, make_world, random_instant, random_world
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from slurm_energy.errors import ValueRangeError
@@ -22,7 +22,6 @@ from slurm_energy.twin.world.device_model import PairSpeed
 SEEDS = st.integers(0, 2**32 - 1)
 
 
-@settings(max_examples=100)
 @given(seed=SEEDS, instants=st.integers(1, 4))
 def test_no_mixture_of_states_beats_the_bound(seed: int, instants: int) -> None:
     random = Random(seed)
@@ -34,7 +33,6 @@ def test_no_mixture_of_states_beats_the_bound(seed: int, instants: int) -> None:
     assert steady_state_bound(world, load).watts <= watts * (1.0 + 1e-6)
 
 
-@settings(max_examples=60)
 @given(seed=SEEDS, share=st.floats(0.01, 0.99))
 def test_the_bound_is_the_optimum_of_a_brute_force_search(seed: int, share: float) -> None:
     random = Random(seed)
@@ -115,7 +113,6 @@ def test_a_load_that_nobody_can_carry_names_the_largest() -> None:
         steady_state_bound(make_world(), {"training": 5.0})
 
 
-@settings(max_examples=30)
 @given(seed=SEEDS)
 def test_the_largest_load_can_be_carried_and_no_more(seed: int) -> None:
     world = random_world(Random(seed))
@@ -188,7 +185,6 @@ def test_a_frontier_needs_a_load() -> None:
         energy_latency_frontier(make_world(), frontier_load(0.0), [100.0])
 
 
-@settings(max_examples=30)
 @given(seed=SEEDS, share=st.floats(0.05, 0.9))
 def test_a_tighter_limit_never_costs_less(seed: int, share: float) -> None:
     world = random_world(Random(seed))

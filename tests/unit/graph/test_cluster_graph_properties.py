@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 from canonical import canonical
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from small_clusters import NOW, later, make_job, make_node, make_partition, make_snapshot
@@ -155,7 +155,6 @@ def _small_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(job_table, "MAX_PENDING", 4)
 
 
-@settings(max_examples=30, deadline=None)
 @given(st.data())
 def test_an_updated_graph_equals_a_fresh_one(data: st.DataObject) -> None:
     snapshot = data.draw(snapshots())
@@ -206,7 +205,6 @@ def task_inside(graph: ClusterGraph, slot: int) -> tuple[bytes, ...]:
     return as_bytes(graph.queue_block(graph.component_of([slot])))
 
 
-@settings(max_examples=30, deadline=None)
 @given(st.data())
 def test_what_is_not_reported_as_changed_is_as_it_was(data: st.DataObject) -> None:
     graph, cache = ClusterGraph({"strange": "a40"}), Cache()
@@ -222,7 +220,6 @@ def test_what_is_not_reported_as_changed_is_as_it_was(data: st.DataObject) -> No
         snapshot = data.draw(changed(snapshot))
 
 
-@settings(max_examples=60, deadline=None)
 @given(snapshots())
 def test_every_feature_is_finite_and_inside_the_bound(snapshot: ClusterSnapshot) -> None:
     for name, array in canonical(fresh(snapshot)).items():
@@ -230,7 +227,6 @@ def test_every_feature_is_finite_and_inside_the_bound(snapshot: ClusterSnapshot)
             assert np.isfinite(array).all() and (np.abs(array) <= LARGEST).all(), name
 
 
-@settings(max_examples=60, deadline=None)
 @given(snapshots(), st.sampled_from(SHIFTS))
 def test_the_same_cluster_at_another_date_is_the_same_graph(snapshot: ClusterSnapshot, seconds: float) -> None:
     assert_same(canonical(fresh(later(snapshot, seconds))), canonical(fresh(snapshot)))

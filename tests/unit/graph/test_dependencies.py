@@ -1,7 +1,7 @@
 from collections.abc import Iterable, Mapping
 from itertools import permutations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from small_clusters import after
 
@@ -69,7 +69,6 @@ def longest_by_search(needs: Mapping[int, tuple[int, ...]], job: int, seconds: M
     return best
 
 
-@settings(max_examples=40, deadline=None)
 @given(st.data())
 def test_critical_paths_agree_with_trying_every_chain(data: st.DataObject) -> None:
     needs: dict[int, tuple[int, ...]] = {

@@ -3,7 +3,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from small_clusters import make_node
 
@@ -27,7 +27,6 @@ def test_racks_stay_together() -> None:
     assert [len(group) for group in groups] == [32] * 32
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.sets(st.text(max_size=5), max_size=200), st.randoms())
 def test_groups_are_small_and_depend_on_the_names_alone(names: set[str], random: Random) -> None:
     listed = list(names)

@@ -3,7 +3,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from small_clusters import NOW, after, make_job
 from task_vectors import task_vector
@@ -186,7 +186,6 @@ def test_shares_are_in_steps() -> None:
     assert rounded_share(0, 0) == 0.0
 
 
-@settings(deadline=None)
 @given(
     ago=st.integers(0, 10**6),
     left=st.none() | st.integers(-(10**6) + 1, 10**6),

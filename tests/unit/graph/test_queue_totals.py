@@ -1,4 +1,4 @@
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from small_clusters import NOW, make_job
 
@@ -55,7 +55,6 @@ def test_only_users_whose_share_moved_by_a_step_are_named() -> None:
     assert {share for share, _ in totals.changed_shares()} == {0.75, 0.25}
 
 
-@settings(max_examples=40, deadline=None)
 @given(st.lists(st.tuples(st.integers(1, 120), st.integers(0, 3), st.booleans()), max_size=150))
 def test_any_order_of_changes_leaves_the_sums_of_what_is_left(steps: list[tuple[int, int, bool]]) -> None:
     totals, live = QueueTotals(), dict[int, JobState]()

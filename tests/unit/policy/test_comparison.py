@@ -20,6 +20,7 @@ from policy_factory import (
     make_partition,
     make_snapshot,
 )
+from property_examples import EXAMPLES
 from work_samples import make_work
 
 from slurm_energy.domain.cluster import ClusterSnapshot
@@ -255,7 +256,7 @@ def estimates(draw: st.DrawFn) -> WorkEstimate:
     )
 
 
-@settings(max_examples=400)
+@settings(max_examples=8 * EXAMPLES)
 @given(estimates(), st.sampled_from((0.0, 0.05, 0.3, 2.0)), st.booleans(), st.sets(st.integers(0, 2)))
 def test_a_job_is_only_sent_where_no_comparison_breaks_its_bound_and_energy_is_saved(
     work: WorkEstimate, bound: float, listed: bool, full: set[int]

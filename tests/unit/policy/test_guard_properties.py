@@ -18,6 +18,7 @@ from policy_factory import (
     make_snapshot,
     make_waiting_job,
 )
+from property_examples import EXAMPLES
 
 from slurm_energy.config import Config
 from slurm_energy.domain.cluster import ClusterSnapshot, NodeGpus, NodeState, PartitionState
@@ -297,7 +298,7 @@ def check_clock(
             assert NOW + predicted * stretch <= job.options.deadline_seconds * (1 + 1e-9)
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(max_examples=8 * EXAMPLES, suppress_health_check=[HealthCheck.data_too_large])
 @given(
     policy=policies,
     job=jobs(),
@@ -349,7 +350,7 @@ def orderly_cases(draw: st.DrawFn) -> tuple[JobRequest, ClusterSnapshot]:
 def test_decision_that_routes_or_slows_is_valid() -> None:
     seen = {"partitions": 0, "clocks": 0, "refused": 0, "hints": 0}
 
-    @settings(max_examples=600, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    @settings(max_examples=600)
     @given(
         policy=route | hint | fixed | st.just(OraclePolicy()), case=orderly_cases(), config=configs, runtime=estimates
     )
@@ -368,7 +369,6 @@ def test_decision_that_routes_or_slows_is_valid() -> None:
     assert min(seen.values()) >= 10, f"the cases are too tame: {seen}"
 
 
-@settings(max_examples=200, deadline=None)
 @given(bounds=st.tuples(st.floats(0.0, 2.0), st.floats(0.0, 2.0)), name=st.sampled_from(("a100", "a40", "v100")))
 def test_larger_bound_never_saves_less(bounds: tuple[float, float], name: str) -> None:
     partition = make_partition(name, is_default=True, max_time_minutes=None)

@@ -4,7 +4,7 @@ from dataclasses import replace
 from math import inf
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from small_worlds import make_job, make_pool, make_world, run_jobs, started, states
 
@@ -249,7 +249,6 @@ def drawn_jobs(rows: list[tuple[int, int, int, int]]) -> list[Job]:
 
 @pytest.mark.parametrize("shape", [(1, 8), (8, 1)])
 @given(rows=job_lists)
-@settings(max_examples=60)
 def test_starts_are_those_of_the_textbook(shape: tuple[int, int], rows: list[tuple[int, int, int, int]]) -> None:
     jobs = drawn_jobs(rows)
     for discipline in (EASY, NONE):
@@ -259,7 +258,6 @@ def test_starts_are_those_of_the_textbook(shape: tuple[int, int], rows: list[tup
 
 
 @given(rows=job_lists)
-@settings(max_examples=60)
 def test_the_first_job_that_waits_starts_no_later_than_without_backfill(rows: list[tuple[int, int, int, int]]) -> None:
     jobs = [timed(number, gpus, float(seconds)) for number, (_, gpus, seconds, _) in enumerate(rows)]
     pool = make_pool(nodes=3, gpus_per_node=3)

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from small_worlds import make_job, make_pool, make_world
 
@@ -40,7 +40,6 @@ def legal_placements(environment: ClusterEnvironment) -> list[tuple[int, int, in
     return [placement[:3] for placement in placements if placement is not None]
 
 
-@settings(max_examples=200, deadline=None)
 @given(
     units=st.floats(0.0, 1000.0),
     limit=st.one_of(st.just(inf), st.floats(1.0, 1000.0)),

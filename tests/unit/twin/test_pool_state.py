@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from small_worlds import make_job, make_pool
 
@@ -198,7 +198,6 @@ def test_awake_nodes_go_before_sleeping_ones() -> None:
     ),
     st.randoms(use_true_random=False),
 )
-@settings(max_examples=80)
 def test_what_is_taken_is_there_and_all_of_it_comes_back(
     asks: list[tuple[int, int, float, bool, bool]], random: Any
 ) -> None:

@@ -6,7 +6,7 @@ from typing import Literal
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from power_account import PowerAccount, check_power
 from random_worlds import Features, features, random_jobs, random_world
@@ -49,7 +49,6 @@ def random_run(chosen: Features, *, horizon: float | None = 2_000.0) -> Outcome:
 
 
 @given(features)
-@settings(max_examples=150)
 def test_parts_add_up_to_the_total_and_none_is_negative(chosen: Features) -> None:
     outcome = random_run(chosen)
     assert outcome.balance_error < 1e-9
@@ -62,7 +61,6 @@ def test_parts_add_up_to_the_total_and_none_is_negative(chosen: Features) -> Non
 
 
 @given(features)
-@settings(max_examples=150)
 def test_every_job_ends_once_with_figures_that_fit_its_state(chosen: Features) -> None:
     outcome = random_run(chosen)
     assert outcome.job_id.tolist() == list(range(JOBS))
@@ -87,7 +85,6 @@ def test_every_job_ends_once_with_figures_that_fit_its_state(chosen: Features) -
 
 
 @given(features)
-@settings(max_examples=60)
 def test_no_more_devices_are_used_than_there_are(chosen: Features) -> None:
     outcome = random_run(chosen)
     per_gpu = 2 if chosen.shares else 1
@@ -95,13 +92,11 @@ def test_no_more_devices_are_used_than_there_are(chosen: Features) -> None:
 
 
 @given(features)
-@settings(max_examples=60)
 def test_the_same_seed_gives_the_same_run(chosen: Features) -> None:
     assert same(random_run(chosen), random_run(chosen))
 
 
 @given(features)
-@settings(max_examples=60)
 def test_without_failures_a_run_ends_and_only_jobs_that_wait_for_a_stranger_are_left(chosen: Features) -> None:
     calm = Features(**{**chosen.__dict__, "fails": False, "shares": False, "controls": False})
     world = random_world(calm)
@@ -183,7 +178,6 @@ NEIGHBOUR_ON_A_HOT_BOARD = Features(
 
 @given(features, st.sampled_from((None, 300.0, 1_000.0)))
 @example(NEIGHBOUR_ON_A_HOT_BOARD, 300.0)
-@settings(max_examples=150)
 def test_power_and_energy_are_those_of_the_state_of_nodes_and_jobs(chosen: Features, horizon: float | None) -> None:
     world, rule = random_world(chosen), rule_for(chosen)
     if horizon is None and (chosen.fails or chosen.controls):
@@ -192,7 +186,6 @@ def test_power_and_energy_are_those_of_the_state_of_nodes_and_jobs(chosen: Featu
 
 
 @given(st.integers(0, 2**32), st.booleans(), st.sampled_from((60.0, 90.0)))
-@settings(max_examples=40)
 def test_power_and_energy_of_plain_jobs_are_those_of_their_state(seed: int, routes: bool, busy_watts: float) -> None:
     random = Random(seed)
     host = {"host_idle_watts": 60.0, "host_busy_watts": busy_watts}
@@ -208,7 +201,6 @@ def test_power_and_energy_of_plain_jobs_are_those_of_their_state(seed: int, rout
 
 
 @given(features)
-@settings(max_examples=150)
 def test_the_parts_of_a_run_agree_before_every_decision(chosen: Features) -> None:
     world = random_world(chosen)
     times = [0.0]
@@ -224,7 +216,6 @@ def test_the_parts_of_a_run_agree_before_every_decision(chosen: Features) -> Non
 
 
 @given(features)
-@settings(max_examples=60)
 def test_a_run_is_the_same_for_a_rule_that_answers_at_once_and_for_one_that_is_driven(chosen: Features) -> None:
     world, rule = random_world(chosen), rule_for(chosen)
     at_once = random_run(chosen, horizon=1_000.0)
@@ -236,7 +227,6 @@ def test_a_run_is_the_same_for_a_rule_that_answers_at_once_and_for_one_that_is_d
 
 
 @given(features)
-@settings(max_examples=40)
 def test_without_heat_and_neighbours_a_lower_clock_never_draws_more_nor_runs_faster(chosen: Features) -> None:
     calm = Features(
         **{**chosen.__dict__, "fails": False, "shares": False, "heats": False, "controls": False, "suspends": False}
@@ -255,7 +245,6 @@ def test_without_heat_and_neighbours_a_lower_clock_never_draws_more_nor_runs_fas
 
 
 @given(st.integers(0, 2**32), st.sampled_from(("none", "easy")), st.booleans(), st.booleans())
-@settings(max_examples=80)
 def test_a_pool_of_which_only_the_number_of_free_devices_matters_runs_as_one_told_node_by_node(
     seed: int, backfill: Literal["none", "easy"], plain: bool, routes: bool
 ) -> None:

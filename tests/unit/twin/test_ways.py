@@ -3,7 +3,7 @@
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from small_worlds import Answers, make_job, make_pool, make_world, run_jobs, started
 
@@ -41,7 +41,6 @@ def starts_by_hand(jobs: list[Job]) -> dict[int, float]:
 
 
 @given(st.integers(0, 2**32), st.booleans(), st.sampled_from((None, 1.0, 5.0)))
-@settings(max_examples=100)
 def test_jobs_start_in_the_order_in_which_they_reach_their_place(
     seed: int, plain: bool, control_interval_seconds: float | None
 ) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from random_worlds import Features, features, random_jobs, random_world
 from small_worlds import Answers, RandomRule, ended, make_job, make_pool, make_world, run_jobs, same, started
@@ -176,7 +176,6 @@ class WishingRule(PlacementRule):
 
 
 @given(features)
-@settings(max_examples=100)
 def test_whatever_is_wished_energy_adds_up_and_no_device_is_used_twice(chosen: Features) -> None:
     world = random_world(chosen)
     rule = WishingRule(RandomRule(routes=chosen.routes, shares=chosen.shares))
@@ -200,7 +199,6 @@ def test_whatever_is_wished_energy_adds_up_and_no_device_is_used_twice(chosen: F
         )
     ),
 )
-@settings(max_examples=60)
 def test_packing_is_safe_and_repeatable_in_every_world(chosen: Features, text: str) -> None:
     world = random_world(chosen)
 

@@ -5,7 +5,7 @@ from math import inf
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_energy.errors import ConfigError
@@ -233,7 +233,6 @@ def test_a_written_world_reads_back_the_same(name: str, tmp_path: Path) -> None:
     watts=st.floats(0.0, 1e5),
     clocks=st.lists(st.floats(0.01, 10.0), min_size=2, max_size=2, unique=True).map(sorted),
 )
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_whatever_is_in_a_world_reads_back_the_same(
     tmp_path: Path, name: str, source: str, watts: float, clocks: list[float]
 ) -> None:

@@ -1,13 +1,12 @@
-"""Nodes with simulated GPUs for tests: compiled once per test run, time moved by hand unless a test wants it to run."""
+"""Nodes with simulated GPUs for tests: time moved by hand unless a test wants it to run."""
 
-import atexit
-import shutil
-import tempfile
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
-from slurm_energy.lab.simgpu.build import BuiltLibrary, build
+from compiled_library import compiled_library
+
+from slurm_energy.lab.simgpu.build import BuiltLibrary
 from slurm_energy.lab.simgpu.profiles import LoadProfile
 from slurm_energy.lab.simgpu.specs import SimulatedGpuSpec, standard_gpus
 from slurm_energy.lab.simgpu.state import NodeGpuState, create_state
@@ -27,9 +26,7 @@ LINEAR = LoadProfile(
 
 @cache
 def built_library() -> BuiltLibrary:
-    folder = Path(tempfile.mkdtemp(prefix="simgpu-test-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return build(folder)
+    return compiled_library()
 
 
 def make_node(

@@ -60,6 +60,7 @@ def same_weights(one: Weights, other: Weights) -> bool:
     return all(torch.equal(tensor, other[name]) for name, tensor in one.items())
 
 
+@pytest.mark.slow
 def test_value_goes_back_along_a_chain_by_the_time_that_passes() -> None:
     soon, late, last = seen_moment(0, [2]), seen_moment(6, [1]), seen_moment(11, [0])
     steps = [
@@ -74,6 +75,7 @@ def test_value_goes_back_along_a_chain_by_the_time_that_passes() -> None:
     assert value(own, late, 1) == pytest.approx(-1.0 + 0.5**3 * -4.0, abs=0.3)
 
 
+@pytest.mark.slow
 def test_the_actor_turns_to_what_the_critics_found_better() -> None:
     moment = seen_moment(0, [0, 2])
     steps = [make_step(moment, option, reward=reward) for option, reward in ((0, -2.5), (2, -0.5))]
@@ -85,13 +87,16 @@ def test_the_actor_turns_to_what_the_critics_found_better() -> None:
     assert found[0] + found[2] == pytest.approx(1.0)
 
 
+@pytest.mark.slow
 def test_the_actor_does_not_turn_to_what_the_scheduler_refuses() -> None:
     """Option 0 is always refused, and the wait for the next start costs 5; option 2 starts the job and costs 1."""
     moment = seen_moment(0, [0, 2])
     refused = make_step(moment, -1, asked=0, reward=-5.0, elapsed_seconds=100.0, following=moment)
     for seed in range(3):
         own = network(seed)
-        settings = replace(QUICK, updates_per_transition=20.0, temperature=WARM)
+        settings = replace(
+            QUICK, updates_per_transition=6.0, critic_learning_rate=1e-2, actor_learning_rate=1e-2, temperature=WARM
+        )
         told = SoftActorCritic(own, settings, seed=seed).absorb([refused, make_step(moment, 2, reward=-1.0)] * 3)
         assert told["replay"] == 6.0
         assert chance(own, moment)[2] > 0.9
@@ -107,6 +112,7 @@ def test_being_refused_never_raises_the_score() -> None:
     assert scores == pytest.approx([-3.0, -3.0])
 
 
+@pytest.mark.slow
 def test_a_constraint_changes_what_is_learned_and_lets_go_when_it_is_kept() -> None:
     moment = seen_moment(0, [0, 2])
     slow, fast = Costs(400.0, 0.0, 0.0), Costs(0.0, 0.0, 0.0)
@@ -223,6 +229,7 @@ def test_what_cannot_learn_or_cannot_be_is_refused() -> None:
         SoftActorCriticSettings(capacity=10, warm_up_transitions=11)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_it_learns_a_toy_cluster_with_a_known_optimum() -> None:
     algorithm = find_algorithm("chsac")

@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 from torch.distributions import Categorical
@@ -54,7 +54,6 @@ def test_probabilities_are_a_softmax_of_a_perceptron_over_the_concatenation() ->
     assert result[~_OPEN].tolist() == [-math.inf, -math.inf]
 
 
-@settings(max_examples=40, deadline=None)
 @given(st.lists(st.booleans(), min_size=7, max_size=7))
 def test_masks_leak_no_probability_and_gradients_stay_finite(flags: list[bool]) -> None:
     head = _head()
@@ -142,7 +141,6 @@ def test_no_nodes_and_no_probability_give_no_feature() -> None:
     assert preferred_feature([math.nan, -1.0, math.inf], [{"a"}, {"b"}, {"c"}]) is None
 
 
-@settings(max_examples=100, deadline=None)
 @given(
     st.lists(st.tuples(st.floats(), st.sets(st.sampled_from("abcd"))), max_size=8),
     st.randoms(use_true_random=False),

@@ -7,7 +7,7 @@ from dataclasses import asdict
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -89,7 +89,6 @@ def test_shares_of_an_objective_are_those_of_its_third_of_the_heads() -> None:
         assert report.objectives[name].deadline == pytest.approx(float(row[10]))
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.integers(0, 10_000), st.integers(1, 4), st.lists(st.booleans(), min_size=_V * _V, max_size=_V * _V))
 def test_shares_add_up_to_one_unless_the_job_looks_at_nothing(seed: int, depth: int, flags: list[bool]) -> None:
     allowed = torch.tensor(flags).view(_V, _V)
@@ -187,7 +186,6 @@ def test_a_job_that_looks_at_nothing_has_no_sentences() -> None:
     assert report.subjects == ()
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.integers(0, 1000), st.lists(st.text(max_size=80), min_size=_V, max_size=_V))
 def test_sentences_are_few_short_and_printable_whatever_the_names(seed: int, names: list[str]) -> None:
     report = attention_report(_attention(seed=seed), _KINDS, names)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from small_clusters import after, make_job, make_node, make_partition, make_snapshot
 from test_cluster_graph_properties import changed, snapshots
@@ -50,7 +50,6 @@ def _short_steps(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
 
 
-@settings(max_examples=40, deadline=None)
 @given(st.data())
 def test_after_any_changes_the_kept_state_equals_a_full_computation(data: st.DataObject) -> None:
     snapshot = data.draw(snapshots())

@@ -69,7 +69,7 @@ class Model(RuleBasedStateMachine):
 
 
 TestRowPool = Model.TestCase
-TestRowPool.settings = settings(max_examples=40, stateful_step_count=12, deadline=None)
+TestRowPool.settings = settings(stateful_step_count=12)
 
 
 def put(pool: RowPool, task: int, numbers: list[float]) -> None:

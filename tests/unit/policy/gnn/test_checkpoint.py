@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import safetensors.torch
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
@@ -389,7 +389,6 @@ def damages(draw: st.DrawFn) -> tuple[str, int | None, list[tuple[int, int]]]:
     return name, cut, flips
 
 
-@settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(damage=damages())
 def test_a_damaged_checkpoint_is_refused_or_reads_as_before(
     folder: Path, tmp_path: Path, damage: tuple[str, int | None, list[tuple[int, int]]]
@@ -412,7 +411,6 @@ def test_a_damaged_checkpoint_is_refused_or_reads_as_before(
     assert same(dict(read.tensors), dict(whole.tensors))
 
 
-@settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(flips=st.lists(st.tuples(st.integers(0, 2_000), st.integers(1, 255)), min_size=1, max_size=6))
 def test_damaged_weights_under_a_forged_hash_give_tensors_or_an_error_of_ours(
     folder: Path, flips: list[tuple[int, int]]

@@ -3,7 +3,7 @@
 import math
 
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 from torch.distributions import Categorical
@@ -70,7 +70,6 @@ def test_closed_clocks_have_exactly_no_probability() -> None:
     torch.testing.assert_close(mass, torch.tensor([1.0, 1.0, 0.0, 0.0]))
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     st.floats(0.0, 1.3),
     st.floats(0.0, 1.3),
@@ -108,7 +107,6 @@ def test_heat_and_power_below_their_thresholds_change_nothing() -> None:
     torch.testing.assert_close(mild, _log_prob(head), atol=0, rtol=0)
 
 
-@settings(max_examples=30, deadline=None)
 @given(st.lists(st.booleans(), min_size=9, max_size=9))
 def test_gradients_stay_finite_under_any_mask(flags: list[bool]) -> None:
     head = _head()

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 from torch.distributions import Categorical
@@ -111,7 +111,6 @@ def test_a_job_without_an_open_option_has_no_entropy_and_no_choice() -> None:
     assert sample(result, torch.Generator().manual_seed(0))[2:].tolist() == [-1, -1]
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.lists(st.booleans(), min_size=10, max_size=10))
 def test_masks_leak_no_probability(flags: list[bool]) -> None:
     is_open = torch.tensor(flags)
@@ -141,7 +140,6 @@ def test_gradient_reaches_every_parameter() -> None:
         assert float(parameter.grad.abs().max()) > 1e-7, name
 
 
-@settings(max_examples=25, deadline=None)
 @given(st.permutations(range(10)))
 def test_the_order_of_options_does_not_matter(order: list[int]) -> None:
     head = _head()

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -139,7 +139,6 @@ def test_a_vertex_that_may_look_at_nothing_has_zeros_and_finite_gradients(mode: 
     assert all(p.grad is None or bool(p.grad.isfinite().all()) for p in layer.parameters())
 
 
-@settings(max_examples=40, deadline=None)
 @given(st.lists(st.booleans(), min_size=16, max_size=16), st.sampled_from(_MODES), st.floats(0.1, 100.0))
 def test_masks_leak_no_attention(flags: list[bool], mode: Attention, scale: float) -> None:
     layer = _layer(mode)

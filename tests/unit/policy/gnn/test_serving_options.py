@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from served_cluster import A100, V100, context_of, lab, node, site, submitted
 from small_clusters import NOW, make_node, make_partition, make_snapshot
@@ -109,7 +109,6 @@ jobs = st.builds(
 )
 
 
-@settings(max_examples=120, deadline=None)
 @given(clusters(), jobs, st.booleans(), st.booleans(), st.sampled_from((None, HOUR)))
 def test_where_routing_is_open_the_open_options_are_those_that_the_guard_lets_through(
     snapshot: ClusterSnapshot, job: JobRequest, routing_open: bool, in_group: bool, runtime: RuntimeEstimate | None

@@ -4,7 +4,7 @@ from math import inf
 from random import Random
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from rule_factory import A10, A30, H100, L4, TWO_CLOCKS, Device, FakeJob, FakeView, make_job, make_view
 
@@ -41,7 +41,6 @@ def jobs(draw: st.DrawFn) -> FakeJob:
 
 
 @pytest.mark.parametrize("name", rule_names())
-@settings(max_examples=60)
 @given(view=views(), job=jobs(), seed=st.integers(0, 3))
 def test_an_answer_needs_no_correction_and_there_is_one_whenever_the_job_fits(
     name: str, view: FakeView, job: FakeJob, seed: int
@@ -72,7 +71,6 @@ def test_an_answer_needs_no_correction_and_there_is_one_whenever_the_job_fits(
 
 
 @pytest.mark.parametrize("name", rule_names())
-@settings(max_examples=20)
 @given(view=views(), data=st.data())
 def test_the_same_stream_gives_the_same_answers(name: str, view: FakeView, data: st.DataObject) -> None:
     asked = data.draw(st.lists(jobs(), min_size=1, max_size=4))

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_energy.errors import WorkloadError
@@ -77,7 +77,6 @@ def jobs(draw: st.DrawFn) -> Job:
     )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(drawn=st.lists(jobs(), max_size=4), first_id=st.integers(0, 2**62))
 def test_what_was_written_is_read_back_exactly(tmp_path: Path, drawn: list[Job], first_id: int) -> None:
     for position, job in enumerate(drawn):
@@ -251,7 +250,6 @@ def test_first_bad_rows_are_logged_and_their_number(tmp_path: Path, caplog: pyte
     assert caplog.records[-1].getMessage().endswith("rows=9")
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     content=st.one_of(st.binary(max_size=200), st.text(max_size=200).map(lambda text: text.encode("utf-8", "replace")))
 )

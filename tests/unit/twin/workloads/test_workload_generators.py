@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_energy.errors import ConfigError
@@ -239,7 +239,6 @@ def test_negative_seed_is_refused() -> None:
         create_workload("poisson", {}, -1)
 
 
-@settings(max_examples=30, deadline=None)
 @given(seed=st.integers(0, 2**64), rate=st.floats(0.0, 0.05), hours=st.floats(0.0, 3.0), width=st.integers(1, 6))
 def test_graphs_never_wait_for_what_comes_later(seed: int, rate: float, hours: float, width: int) -> None:
     jobs = create_workload("graphs", {"rate_per_second": rate, "hours": hours, "width": width}, seed).jobs

@@ -2,7 +2,7 @@ from math import inf
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_energy.errors import WorkloadError
@@ -123,7 +123,6 @@ def test_bad_line_is_refused_or_counted(tmp_path: Path, text: str, message: str)
     assert ([job.job_id for job in found.jobs], found.bad_rows) == ([100], 1)
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     rows=st.lists(
         st.lists(
