@@ -162,6 +162,7 @@ def job_request(job: Job) -> JobRequest:
     return JobRequest(
         user_id=1000,
         name=job.name,
+        script=job.script,
         user_name=job.user or None,
         account=job.account or None,
         partitions=tuple(PartitionName(name) for name in job.partitions),

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from slurm_energy.domain.decision import ClockChoice
 from slurm_energy.domain.ids import GpuTypeName
 from slurm_energy.domain.work import FailedRuns, MeasuredRun, WorkEstimate
+from slurm_energy.estimation.job_groups import job_group
 from slurm_energy.estimation.run_groups import RUNS_PER_TYPE, JobName, group_runs
 from slurm_energy.estimation.work_model import work_estimates
 from slurm_energy.policy.placement import PlaceInfo
@@ -38,7 +39,9 @@ class ServedRuns:
         """
         name = JobName(run.job.user, run.name)
         if run.name and run.state in _FAILED:
-            self._failures.append(FailedRuns(user=name.user, name=name.name, gpu_type=gpu_type, runs=1))
+            self._failures.append(
+                FailedRuns(user=name.user, name=name.name, gpu_type=gpu_type, runs=1, script_key=_key(run.job))
+            )
             self._is_new = True
         seconds = run.ended_seconds - run.begun_seconds
         if run.state != "COMPLETED" or run.restarts or run.partner is not None or not run.name or seconds <= 0.0:
@@ -58,6 +61,7 @@ class ServedRuns:
             watts=joules / (1.0 + change) / (at_default * run.gpus),
             ended_at_seconds=run.ended_seconds,
             slowed=slowed,
+            script_key=_key(run.job),
         )
         self._runs.setdefault((name, gpu_type), deque(maxlen=RUNS_PER_TYPE)).append(measured)
         self._is_new = True
@@ -68,4 +72,9 @@ class ServedRuns:
             self._looked_seconds, self._is_new = now_seconds, False
             groups = group_runs((run for runs in self._runs.values() for run in runs), self._failures)
             self._estimates = dict(work_estimates(groups))
-        return self._estimates.get(JobName(job.user, job.name)) if job.name else None
+        group = self._estimates.get(JobName(job.user, job_group(job.name, _key(job)))) if job.name else None
+        return group or (self._estimates.get(JobName(job.user, job.name)) if job.name else None)
+
+
+def _key(job: Job) -> str | None:
+    return None if job.script is None else job.script.key or None
