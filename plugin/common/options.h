@@ -20,7 +20,7 @@
 #define ENERGY_TERMINAL_IS "1"
 #define ENERGY_TERMINAL_EXPLAIN "explain"
 
-/* What energy-sbatch read of the job's script. It is for the daemon: the job does not keep it. */
+/* What energy-sbatch read of the job's script. It is for the daemon: slurmctld does not keep it. */
 #define ENERGY_ENTRY_SCRIPT "ENERGY_SCRIPT"
 #define ENERGY_SCRIPT_BYTES 513
 

@@ -11,7 +11,7 @@ from pathlib import PurePath
 
 from slurm_energy.cli.sbatch.process import SbatchResult, child_environment, end_as, find_sbatch, run_between_streams
 from slurm_energy.cli.sbatch.script_features import sent_features
-from slurm_energy.config import Config, load_config
+from slurm_energy.config import Config, ScriptConfig, load_config
 from slurm_energy.errors import SlurmEnergyError, plain_words
 from slurm_energy.reporting.visible import say
 
@@ -57,11 +57,14 @@ def main(argv: Sequence[bytes] | None = None) -> int:
 
 
 def _config() -> Config:
-    """Return the site's settings, or the defaults: a file the user may not read is no reason to refuse a job."""
+    """Return the site's settings, or the defaults: a file the user may not read is no reason to refuse a job.
+
+    Whether scripts may be read is not known then: they are not.
+    """
     try:
         return load_config()
     except SlurmEnergyError:
-        return Config()
+        return Config(script=ScriptConfig(read="off"))
 
 
 def _add_line(outcome: SbatchResult, words: Sequence[bytes], config: Config, *, speaks: bool) -> None:

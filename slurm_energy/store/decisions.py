@@ -92,7 +92,6 @@ def _decision_values(
         "estimate_source": None if estimate is None else estimate.source,
         "estimate_runs": None if estimate is None else estimate.runs,
         "script_key": None if request.script is None else request.script.key or None,
-        "script": None if request.script is None else to_plain(request.script),
         "estimate_gpu_type": None if estimate is None else estimate.gpu_type,
         "snapshot_age_seconds": decision.snapshot_age_seconds,
         "message": decision.message,

@@ -97,9 +97,8 @@ class DecisionRow(Base):
     estimate_runs: Mapped[int | None] = mapped_column(Integer)
     """Ended runs behind it; NULL in rows of older releases."""
     script_key: Mapped[str | None] = mapped_column(String(16))
-    """What the scripts of jobs with the same work share; NULL where none was read, or it tells nothing of the work."""
-    script: Mapped[dict[str, Any] | None] = mapped_column(JsonText)
-    """Features of the job's script."""
+    """What the scripts of jobs with the same work share; NULL where none was read, or it tells nothing of the work. The
+    features themselves are in `request`."""
     estimate_gpu_type: Mapped[str | None] = mapped_column(BoundedText(64))
     """GPU type on which the job is expected to take so long; NULL where runs of several types went into it."""
     snapshot_age_seconds: Mapped[float | None] = mapped_column(FiniteDouble)

@@ -19,6 +19,7 @@ from slurm_energy.domain.job import EnergyOptions, GpuDemand, JobRequest
 from slurm_energy.domain.work import FailedRuns, MeasuredRun, WorkEstimate
 from slurm_energy.energy_model.catalog import gpu_type_from_slurm_type
 from slurm_energy.errors import PolicyError
+from slurm_energy.estimation.job_groups import job_group
 from slurm_energy.estimation.run_groups import RUNS_PER_TYPE, JobName, group_runs
 from slurm_energy.estimation.work_model import work_estimates
 from slurm_energy.policy.base import FollowingPolicy, Policy
@@ -163,6 +164,7 @@ def job_request(job: Job) -> JobRequest:
     return JobRequest(
         user_id=1000,
         name=job.name,
+        script=job.script,
         user_name=job.user or None,
         account=job.account or None,
         partitions=tuple(PartitionName(name) for name in job.partitions),
@@ -222,7 +224,9 @@ class ServedRuns:
         """
         name = JobName(run.job.user, run.name)
         if run.name and run.state in _FAILED:
-            self._failures.append(FailedRuns(user=name.user, name=name.name, gpu_type=gpu_type, runs=1))
+            self._failures.append(
+                FailedRuns(user=name.user, name=name.name, gpu_type=gpu_type, runs=1, script_key=_key(run.job))
+            )
             self._is_new = True
         seconds = run.ended_seconds - run.begun_seconds
         if run.state != "COMPLETED" or run.restarts or run.partner is not None or not run.name or seconds <= 0.0:
@@ -242,6 +246,7 @@ class ServedRuns:
             watts=joules / (1.0 + change) / (at_default * run.gpus),
             ended_at_seconds=run.ended_seconds,
             slowed=slowed,
+            script_key=_key(run.job),
         )
         self._runs.setdefault((name, gpu_type), deque(maxlen=RUNS_PER_TYPE)).append(measured)
         self._is_new = True
@@ -252,4 +257,9 @@ class ServedRuns:
             self._looked_seconds, self._is_new = now_seconds, False
             groups = group_runs((run for runs in self._runs.values() for run in runs), self._failures)
             self._estimates = dict(work_estimates(groups))
-        return self._estimates.get(JobName(job.user, job.name)) if job.name else None
+        group = self._estimates.get(JobName(job.user, job_group(job.name, _key(job)))) if job.name else None
+        return group or (self._estimates.get(JobName(job.user, job.name)) if job.name else None)
+
+
+def _key(job: Job) -> str | None:
+    return None if job.script is None else job.script.key or None

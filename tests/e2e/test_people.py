@@ -7,7 +7,7 @@ from subprocess import CompletedProcess
 import pytest
 from energy_lab import await_reports, drained, story, submit_decided, until, when_decided, workload
 
-from slurm_energy.domain.report import reason_sentence
+from slurm_energy.domain.report import ExplainRecord, reason_sentence
 from slurm_energy.lab.cluster import Lab
 from slurm_energy.lab.jobs import show_job, submit, wait_for
 
@@ -42,6 +42,35 @@ def test_a_dry_run_shows_the_decision_and_submits_nothing(lab: Lab) -> None:
     done = lab.run(["energy-sbatch", "--energy-dry-run", *ASKED, "--wrap", "true"], user="alice", check=True)
     assert "1290 of 1410 MHz" in done.stdout + done.stderr
     assert job_numbers(lab) == before
+
+
+def test_features_of_a_script_are_stored_with_the_decision_and_do_not_reach_what_a_job_submits(lab: Lab) -> None:
+    inner = "sbatch --parsable -p a100 --gres=gpu:1 -t 5 -o /dev/null --wrap true"
+    wrapped = (
+        f"env > /tmp/features.$SLURM_JOB_ID; {inner} > /tmp/inner.$SLURM_JOB_ID; srun python3 train.py --model vgg16"
+    )
+    patient = {"SLURM_ENERGY_SCRIPT_TIME_LIMIT_MILLISECONDS": "1000"}
+
+    def attempt() -> tuple[int, ExplainRecord]:
+        argv = ["energy-sbatch", "--parsable", *ASKED, "-J", "train_7", "--wrap", wrapped]
+        job = int(lab.run(argv, user="alice", env=patient, check=True).stdout)
+        return job, until("story", lambda: story(lab, job))
+
+    job, record = when_decided(
+        attempt, lambda made: made[1].decision is not None and made[1].decision.asked.script is not None
+    )
+    assert record.decision is not None and record.decision.asked.script is not None
+    script = record.decision.asked.script
+    assert (script.programs, script.launchers, script.model) == (("python",), ("srun",), "vgg16")
+    wait_for(lab, job)
+    seen, number = (
+        lab.run(["cat", f"/tmp/{name}.{job}"], user="alice", check=True).stdout for name in ("features", "inner")
+    )
+    assert "SLURM_JOB_ID=" in seen and "SCRIPT_FEATURES" not in seen
+    nested = until("story", lambda: story(lab, int(number)))
+    assert nested.decision is None or nested.decision.asked.script is None
+    shown = lab.run(["slurm-energy", "explain", str(job)], user="alice", check=True).stdout
+    assert "its script: python under srun, vgg16" in shown
 
 
 def test_the_wrapper_returns_sbatchs_refusal_and_exit_code(lab: Lab) -> None:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 _MAX_MEMORY_BYTES = 1 << 30
 _MAX_CPU_SECONDS = 1
 _MAX_LIFE_SECONDS = 2.0
+_MAX_DESCRIPTORS = 65_536
 _MAX_ANSWER_BYTES = 65_536
 _NEVER_SUBMITS = frozenset({b"--help", b"-h", b"--usage", b"--version", b"-V"})
 
@@ -96,6 +97,8 @@ def _be_child(lines: Callable[[], Iterator[str]], target: int) -> None:
         nowhere = os.open("/dev/null", os.O_RDWR)
         for stream in (1, 2):  # standard input may be the script
             os.dup2(nowhere, stream)
+        os.closerange(3, target)  # a lock that the caller holds is no lock of ours
+        os.closerange(target + 1, _MAX_DESCRIPTORS)
         for line in lines():
             os.write(target, line.encode("ascii") + b"\n")
     finally:

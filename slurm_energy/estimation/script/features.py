@@ -88,7 +88,6 @@ def _module_facts(module: str, folder: Path, reader: SourceReader) -> PythonFact
 
 def _add_facts(found: PythonFacts, more: PythonFacts) -> None:
     found.frameworks.update(more.frameworks)
-    found.calls.update(more.calls)
     found.model = found.model or more.model
     found.dataset = found.dataset or more.dataset
     found.is_mixed = found.is_mixed or more.is_mixed

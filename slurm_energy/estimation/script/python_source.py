@@ -56,8 +56,11 @@ class PythonFacts:
 
     @property
     def digest(self) -> str:
-        """8 hexadecimal digits of imports and calls: edits of values, comments and order leave it as it is."""
-        named = sorted({*self.frameworks, *self.modules, *self.calls})
+        """8 hexadecimal digits of imports and calls: edits of values, comments and order leave it as it is.
+
+        Of libraries on the list, only that they are used counts, and that is a feature of its own.
+        """
+        named = sorted({*self.modules, *self.calls})
         return hashlib.sha256("\n".join(named).encode("utf-8", "replace")).hexdigest()[:8] if named else ""
 
 

@@ -5,6 +5,7 @@ from math import inf, isfinite, isnan
 from operator import le
 from sys import float_info
 
+from slurm_energy.domain.script import ScriptFeatures
 from slurm_energy.errors import ValueRangeError
 
 
@@ -59,6 +60,8 @@ class Job:
     user: str = ""
     account: str = ""
     name: str = ""
+    script: ScriptFeatures | None = None
+    """What was read of its script at submission."""
     ingress: int = 0
     routed_place: int | None = None
     is_plain = False

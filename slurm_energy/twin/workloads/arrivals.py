@@ -22,6 +22,7 @@ from slurm_energy.twin.workloads.generating import (
     thinned_times,
     workload_streams,
 )
+from slurm_energy.twin.workloads.habits import give_habits
 
 STREAMS = 6
 """Of a workload: arrivals, sizes, kinds, device counts, one that is free for what others add, names."""
@@ -54,6 +55,8 @@ class PoissonSettings:
     """Job names of each kind, such as `lammps-3`; jobs of one name are of about one size. 0 leaves jobs without."""
     name_spread: float = 0.4
     """Standard deviation of what blurs the logarithm of a size before it is put to a name."""
+    users: int = 0
+    """Users with habits in naming jobs and in writing scripts, see `habits`; 0 leaves jobs without users."""
 
     def __post_init__(self) -> None:
         check_range("ingresses", self.ingresses, 1, 10_000)
@@ -64,6 +67,7 @@ class PoissonSettings:
         check_range("min_gpus", self.min_gpus, 1)
         check_range("max_gpus", self.max_gpus, self.min_gpus, 100_000)
         check_range("names_per_kind", self.names_per_kind, 0, 10_000)
+        check_range("users", self.users, 0, 10_000)
         check_range("name_spread", self.name_spread, 0.0, 100.0)
         _ = self.kind_list, self.gpu_weights
         for rate in self.ingress_rates:
@@ -160,6 +164,8 @@ def ingress_jobs(
     jobs = tuple(starmap(plain_job, zip(range(1, len(times) + 1), *columns, strict=True)))
     if settings.names_per_kind:
         _name(jobs, settings, np.random.default_rng(mix[-1]))
+    if settings.users:
+        give_habits(jobs, settings.users, mix[-1].spawn(1)[0])
     return jobs
 
 

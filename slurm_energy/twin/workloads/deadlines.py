@@ -4,38 +4,16 @@ The generator `deadlines` is the load of a day, all jobs or a share of them due 
 """
 
 from dataclasses import dataclass
-from math import ceil, exp, inf, log
+from math import exp, inf, log
 
 import numpy as np
 
 from slurm_energy.errors import ConfigError
 from slurm_energy.twin.engine.job import Workload
 from slurm_energy.twin.workloads.arrivals import DailySettings, daily_workload
-from slurm_energy.twin.workloads.generating import check_range, workload_streams
+from slurm_energy.twin.workloads.generating import check_range, round_limit_seconds, round_up_limit, workload_streams
 from slurm_energy.twin.world import World
 from slurm_energy.twin.world.device_model import DeviceModel
-
-ROUND_SECONDS = tuple(
-    value * 60.0
-    for value in (15, 30, 60, 120, 240, 480, 720, 1440, 2880, 4320, 7200, 10_080, 20_160, 43_200)  # minutes
-)
-"""Limits that users write: 15 minutes to 30 days; users prefer few round values (Tsafrir et al., 2007)."""
-MIN_MARGIN, MAX_MARGIN = 1.1, 5.0
-
-
-def round_limit_seconds(run_seconds: float, draw: float) -> float:
-    """Return a limit for a run: a margin of 1.1 to 5, uniform in its logarithm, rounded up to a round value.
-
-    Args:
-        run_seconds: At the default clock of the reference device.
-        draw: In [0, 1).
-    """
-    return _round_up(run_seconds * MIN_MARGIN * exp(draw * log(MAX_MARGIN / MIN_MARGIN)))
-
-
-def _round_up(seconds: float) -> float:
-    days_30 = ROUND_SECONDS[-1]
-    return next((value for value in ROUND_SECONDS if value >= seconds), ceil(seconds / days_30) * days_30)
 
 
 def with_limits_for_every_device(workload: Workload, world: World, reference: DeviceModel) -> Workload:
@@ -57,7 +35,7 @@ def with_limits_for_every_device(workload: Workload, world: World, reference: De
     for job in workload.jobs:
         factor = slowest.get(job.kind, 1.0)
         if factor > 1.0 and job.time_limit_seconds < inf:
-            job.time_limit_seconds = _round_up(job.time_limit_seconds * factor)
+            job.time_limit_seconds = round_up_limit(job.time_limit_seconds * factor)
     return workload
 
 

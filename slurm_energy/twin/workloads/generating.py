@@ -1,9 +1,9 @@
-"""What all generators share: settings and their bounds, random streams, arrival times drawn from them."""
+"""What all generators share: settings and their bounds, random streams, arrival times and time limits drawn from them."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from difflib import get_close_matches
-from math import inf, isfinite, isnan
+from math import ceil, exp, inf, isfinite, isnan, log
 from typing import TYPE_CHECKING, TypeVar, cast
 
 import numpy as np
@@ -144,3 +144,27 @@ def comma_list(name: str, text: str) -> tuple[str, ...]:
     if not all(items):
         raise ConfigError(f"workload setting {name}={text[:64]!r} has an empty item")
     return items
+
+
+ROUND_SECONDS = tuple(
+    value * 60.0
+    for value in (15, 30, 60, 120, 240, 480, 720, 1440, 2880, 4320, 7200, 10_080, 20_160, 43_200)  # minutes
+)
+"""Limits that users write: 15 minutes to 30 days; users prefer few round values (Tsafrir et al., 2007)."""
+MIN_MARGIN, MAX_MARGIN = 1.1, 5.0
+
+
+def round_limit_seconds(run_seconds: float, draw: float) -> float:
+    """Return a limit for a run: a margin of 1.1 to 5, uniform in its logarithm, rounded up to a round value.
+
+    Args:
+        run_seconds: At the default clock of the reference device.
+        draw: In [0, 1).
+    """
+    return round_up_limit(run_seconds * MIN_MARGIN * exp(draw * log(MAX_MARGIN / MIN_MARGIN)))
+
+
+def round_up_limit(seconds: float) -> float:
+    """Return the next round limit; above 30 days the next multiple of it."""
+    days_30 = ROUND_SECONDS[-1]
+    return next((value for value in ROUND_SECONDS if value >= seconds), ceil(seconds / days_30) * days_30)

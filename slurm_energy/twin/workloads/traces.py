@@ -13,7 +13,7 @@ import numpy as np
 from slurm_energy.errors import WorkloadError
 from slurm_energy.twin.engine.job import Job, Workload
 from slurm_energy.twin.workloads import values
-from slurm_energy.twin.workloads.deadlines import round_limit_seconds
+from slurm_energy.twin.workloads.generating import round_limit_seconds
 from slurm_energy.twin.workloads.replay import LoadOptions
 from slurm_energy.twin.workloads.rows import NumberedJob, Row, assembled_workload, read_rows, renamed
 from slurm_energy.twin.workloads.values import BadRows, BadValue

@@ -96,6 +96,6 @@ def test_measured_and_failed_runs_are_put_together_likewise() -> None:
     known = JobHistory(work=work)
     _, resnet = known.about(1000, "exp_3", RESNET)
     _, bert = known.about(1000, "wrap", BERT)
-    assert resnet is not None and (dict(resnet.runs_by_type), resnet.failed_types) == ({A100: 3}, frozenset({A40}))
-    assert bert is not None and (dict(bert.runs_by_type), bert.failed_types) == ({A100: 1, A40: 1}, frozenset())
+    assert resnet is not None and (resnet.runs_by_type, resnet.failed_types) == ({A100: 3}, frozenset({A40}))
+    assert bert is not None and (bert.runs_by_type, bert.failed_types) == ({A100: 1, A40: 1}, frozenset())
     assert known.about(1000, "wrap", None) == (None, None)

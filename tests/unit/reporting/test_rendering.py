@@ -27,6 +27,7 @@ from slurm_energy.domain.report import (
     JobEnergyRecord,
     ReasonRecord,
 )
+from slurm_energy.domain.script import ScriptFeatures
 from slurm_energy.reporting.energy_table import render_table
 from slurm_energy.reporting.explanation import render_decisions, render_explain
 from slurm_energy.reporting.machine import render_csv, render_explain_json, render_json
@@ -276,6 +277,28 @@ def test_explanation_tells_the_whole_story() -> None:
         assert part in text
     assert "attention shares" not in text
     assert "\x1b" not in text and "\\x1b[2J cleared" in text
+
+
+def test_explanation_says_what_a_run_time_is_known_from_and_what_the_script_says() -> None:
+    script = ScriptFeatures(programs=("python",), frameworks=("pytorch",), model="resnet50")
+    estimate = RuntimeEstimate(seconds=600.0, upper_seconds=900.0, source="history", runs=7)
+    story = make_story()
+    assert story.decision is not None
+    asked = replace(story.decision.asked, script=script)
+    text = printed(render_explain, with_decision(estimate=estimate, asked=asked), width=240)
+    assert "at most 15:00 (known from 7 runs; its script: python, pytorch, resnet50)" in text
+    assert "its script: python, pytorch, resnet50" in text
+    assumed = RuntimeEstimate(seconds=600.0, upper_seconds=900.0, source="time-limit")
+    assert "(assumed: a share of the time limit)" in printed(render_explain, with_decision(estimate=assumed), width=240)
+
+
+def test_explanation_says_that_figures_are_assumed() -> None:
+    story = make_story()
+    assert story.decision is not None
+    clocks = tuple(replace(clock, is_assumed=True) for clock in story.decision.clocks)
+    text = printed(render_explain, with_decision(clocks=clocks), width=240)
+    assert "1275 of 1410 MHz: assumed, as on a GPU of the same chip: -13.0 % energy" in text
+    assert "predicted -13.0" not in text
 
 
 def decision_json(record: ExplainRecord) -> dict[str, Any]:

@@ -129,6 +129,7 @@ def test_nothing_private_is_among_the_features(folder: Path) -> None:
     line = f"python train.py --model /home/smith/{secret}/resnet50 --api-key={secret} --data /scratch/smith/{secret}"
     text = f"export TOKEN={secret}\ncurl -H 'Authorization: {secret}' https://{secret}.example\n{line} --name smith\n"
     sent = found(text, folder, secret, environment={"SECRET": secret}).encode()
+    assert found("python train.py --data ogbn-smith", folder).dataset == "cifar10"
     assert "smith" not in sent and secret.lower() not in sent.lower()
     assert "model=resnet50" in sent
 

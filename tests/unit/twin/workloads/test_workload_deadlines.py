@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from slurm_energy.errors import ConfigError
-from slurm_energy.twin.workloads.deadlines import ROUND_SECONDS
+from slurm_energy.twin.workloads.generating import ROUND_SECONDS
 from slurm_energy.twin.workloads.registry import create_workload
 
 SHORT: dict[str, float | int | str] = {"hours": 6, "rate_per_second": 0.02, "ingresses": 4}

@@ -6,8 +6,9 @@ import pytest
 from measured_data import MEASURED, write_philly_jobs
 
 from slurm_energy.errors import ConfigError, WorkloadError
-from slurm_energy.twin.workloads.deadlines import ROUND_SECONDS, round_limit_seconds, with_estimate_errors
+from slurm_energy.twin.workloads.deadlines import with_estimate_errors
 from slurm_energy.twin.workloads.formats import Format, load_workload, recognised_format
+from slurm_energy.twin.workloads.generating import ROUND_SECONDS, round_limit_seconds
 from slurm_energy.twin.workloads.replay import LoadOptions, ReplayKind, kinds_of_device
 from slurm_energy.twin.world.device_model import DeviceModel, Load, Scaling
 

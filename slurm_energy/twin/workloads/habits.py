@@ -1,0 +1,181 @@
+"""Users with habits: how each names jobs, how much a batch script tells of the work, which time limit is asked for.
+
+Nothing of it is measured: shares are assumptions of this package, drawn with a seed. Scripts are in the forms that
+sites see (launch lines of BLOOM's training on Jean Zay, torchrun, a container), and their features are found in them by
+what reads real scripts.
+"""
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from math import ceil, exp
+from pathlib import Path
+from typing import Literal, TypeVar
+
+import numpy as np
+
+from slurm_energy.domain.script import ScriptFeatures
+from slurm_energy.errors import ConfigError
+from slurm_energy.estimation.script.features import script_features
+from slurm_energy.estimation.script.reading import SourceReader
+from slurm_energy.resources import install_command
+from slurm_energy.twin.engine.job import Job
+from slurm_energy.twin.workloads.generating import ROUND_SECONDS, round_limit_seconds
+
+LONGEST_LIMIT_SECONDS = ROUND_SECONDS[-3]
+"""What users ask for who always ask for the longest: 7 days."""
+TIGHT_STEP_SECONDS = 600.0
+GENERIC_NAMES = ("train", "job", "run.sh", "wrap", "test", "main")
+
+Naming = Literal["telling", "parameters", "generic"]
+Telling = Literal["much", "little", "nothing"]
+Limit = Literal["tight", "round", "longest"]
+Word = TypeVar("Word", bound=str)
+_NAMING_SHARES: dict[Naming, float] = {"telling": 0.4, "parameters": 0.3, "generic": 0.3}
+_TELLING_SHARES: dict[Telling, float] = {"much": 0.4, "little": 0.35, "nothing": 0.25}
+_LIMIT_SHARES: dict[Limit, float] = {"tight": 0.2, "round": 0.5, "longest": 0.3}
+_TOO_SHORT_SHARE = 0.05
+"""Of tight limits, that the run does not keep."""
+
+_HEAD = "#!/bin/bash\n#SBATCH --job-name={name}\n#SBATCH --nodes=1\n#SBATCH --gres=gpu:{gpus}\n"
+_FORMS = (
+    "module purge\nmodule load pytorch-gpu\nsrun python -u train.py {options}\n",
+    "export MASTER_PORT=6000\ntorchrun --nproc_per_node={gpus} --nnodes=1 train.py {options} 2>&1 | tee log.txt\n",
+    (
+        "export LAUNCHER='python -m torch.distributed.launch --nproc_per_node {gpus}'\n"
+        "export CMD='train.py {options}'\nsrun bash -c '$LAUNCHER --node_rank $SLURM_PROCID $CMD'\n"
+    ),
+    "apptainer exec --nv image.sif python train.py {options}\n",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Habit:
+    """What one user always does."""
+
+    user: str
+    naming: Naming
+    telling: Telling
+    limit: Limit
+    form: int
+    """Which of the launch lines the user writes."""
+    generic_name: str
+
+
+def drawn_habits(users: int, random: np.random.Generator) -> tuple[Habit, ...]:
+    """Return the habits of so many users."""
+    return tuple(
+        Habit(
+            user=f"user{number:03d}",
+            naming=_drawn(_NAMING_SHARES, random),
+            telling=_drawn(_TELLING_SHARES, random),
+            limit=_drawn(_LIMIT_SHARES, random),
+            form=int(random.integers(len(_FORMS))),
+            generic_name=GENERIC_NAMES[int(random.integers(len(GENERIC_NAMES)))],
+        )
+        for number in range(1, users + 1)
+    )
+
+
+def _drawn(shares: dict[Word, float], random: np.random.Generator) -> Word:
+    return list(shares)[int(random.choice(len(shares), p=list(shares.values())))]
+
+
+def give_habits(
+    jobs: Sequence[Job],
+    users: int,
+    stream: np.random.SeedSequence,
+    seconds_of: Callable[[Job], float] | None = None,
+) -> None:
+    """Give jobs users, and the names, scripts and limits of those users' habits; who comes is not changed by it.
+
+    A job's name, else its kind, is the program that it runs. A program is one user's; users have about as many.
+
+    Args:
+        jobs: Changed in place.
+        users: How many there are.
+        stream: Of what is drawn.
+        seconds_of: Run time of a job at the default clock, for limits; None leaves limits as they are.
+
+    Raises:
+        ConfigError: scripts cannot be read, since tree-sitter is not installed.
+    """
+    random = np.random.default_rng(stream)
+    habits = drawn_habits(users, random)
+    programs = sorted({job.name or job.kind for job in jobs})
+    owners = dict(zip(programs, random.permutation(np.arange(len(programs)) % users).tolist(), strict=True))
+    draws = random.random((len(jobs), 2)).tolist()
+    for number, (job, (name_draw, limit_draw)) in enumerate(zip(jobs, draws, strict=True)):
+        program = job.name or job.kind
+        habit = habits[owners[program]]
+        job.user = habit.user
+        job.script = script_of(habit, program, job.kind, job.gpu_counts[0])
+        job.name = _name(habit, program, number, name_draw)
+        if seconds_of is not None:
+            job.time_limit_seconds = limit_seconds(habit, seconds_of(job), limit_draw)
+            job.is_plain = False
+
+
+def _name(habit: Habit, program: str, number: int, draw: float) -> str:
+    match habit.naming:
+        case "telling":
+            return program
+        case "parameters":
+            return f"train_lr{10.0 ** -ceil(4.0 * draw):g}_seed{number % 10}"
+        case "generic":
+            return habit.generic_name
+
+
+def script_of(habit: Habit, program: str, kind: str, gpus: int) -> ScriptFeatures | None:
+    """Return what energy-sbatch would send of the script that a user writes for a program; None where none is read.
+
+    Raises:
+        ConfigError: tree-sitter is not installed.
+    """
+    if habit.telling == "nothing":
+        return None
+    return _features(batch_script(habit, program, kind, gpus))
+
+
+def batch_script(habit: Habit, program: str, kind: str, gpus: int) -> str:
+    """Return the batch script that a user writes for a program; it tells of the kind as much as the user's do."""
+    head = _HEAD.format(name=habit.generic_name, gpus=gpus)
+    if habit.telling != "much":
+        return f"{head}cd $SLURM_SUBMIT_DIR\nsrun ./{_binary(program)} input.dat\n"
+    size = int.from_bytes(program.encode()[-2:], "big") % 8
+    options = f"--model {kind} --batch-size {8 << size % 4} --epochs {3 << size} --lr 0.1"
+    return head + _FORMS[habit.form].format(options=options, gpus=gpus)
+
+
+def _binary(program: str) -> str:
+    """Return the name of a binary that says nothing of what it computes."""
+    return "".join(chr(ord("k") + int(sign, 16) % 15) for sign in hashlib.sha256(program.encode()).hexdigest()[:6])
+
+
+@cache
+def _features(text: str) -> ScriptFeatures:
+    try:
+        *_, found = script_features(text, (), {}, SourceReader(Path("/nonexistent"), reads_programs=False))
+    except ImportError as error:
+        raise ConfigError(f"workload setting users needs tree-sitter: {install_command('script')}") from error
+    return found
+
+
+def limit_seconds(habit: Habit, run_seconds: float, draw: float) -> float:
+    """Return the limit that a user asks for a run of so many seconds at the default clock.
+
+    Args:
+        habit: The user's.
+        run_seconds: By the truth.
+        draw: In [0, 1).
+    """
+    match habit.limit:
+        case "longest":
+            return max(LONGEST_LIMIT_SECONDS, round_limit_seconds(run_seconds, 0.0))
+        case "round":
+            return round_limit_seconds(run_seconds, draw)
+        case "tight":
+            if draw < _TOO_SHORT_SHARE:
+                return max(TIGHT_STEP_SECONDS, 0.9 * run_seconds)
+            return TIGHT_STEP_SECONDS * max(1, ceil(exp(0.3 * draw) * run_seconds / TIGHT_STEP_SECONDS))

@@ -1,0 +1,109 @@
+from collections import defaultdict
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from slurm_energy.errors import ConfigError
+from slurm_energy.estimation.job_groups import job_group, name_stem
+from slurm_energy.twin.engine.job import Job
+from slurm_energy.twin.workloads.habits import (
+    LONGEST_LIMIT_SECONDS,
+    Habit,
+    batch_script,
+    drawn_habits,
+    give_habits,
+    limit_seconds,
+    script_of,
+)
+from slurm_energy.twin.workloads.registry import create_workload
+
+HABIT = Habit(user="user001", naming="telling", telling="much", limit="round", form=0, generic_name="train")
+SETTINGS: dict[str, float | int | str] = {
+    "hours": 24.0,
+    "ingresses": 1,
+    "rate_per_second": 0.005,
+    "kinds": "resnet50,bert",
+    "names_per_kind": 4,
+}
+
+
+def key(job: Job) -> str | None:
+    return None if job.script is None else job.script.key or None
+
+
+def test_users_change_nothing_of_who_comes_and_are_off_by_default() -> None:
+    without, with_users = (create_workload("poisson", {**SETTINGS, **more}, 5).jobs for more in ({}, {"users": 6}))
+    assert {job.user for job in without} == {""}
+    assert [(job.submitted_seconds, job.true_units, job.kind, job.gpu_counts) for job in without] == [
+        (job.submitted_seconds, job.true_units, job.kind, job.gpu_counts) for job in with_users
+    ]
+    again = create_workload("poisson", {**SETTINGS, "users": 6}, 5).jobs
+    assert [(job.user, job.name, job.script) for job in with_users] == [
+        (job.user, job.name, job.script) for job in again
+    ]
+
+
+def test_each_user_keeps_to_a_way_of_naming() -> None:
+    jobs = create_workload("daily", {**SETTINGS, "users": 6}, 5).jobs
+    names = defaultdict(set)
+    for job in jobs:
+        names[job.user].add(name_stem(job.name))
+    assert len(names) > 3
+    assert all(stems == {""} or "" not in stems for stems in names.values())
+    assert {"", "nothing"} > {min(stems) for stems in names.values() if stems == {""}}
+
+
+@pytest.mark.parametrize("form", range(4))
+def test_a_telling_script_says_the_kind_in_every_form(form: int) -> None:
+    habit = replace(HABIT, form=form)
+    resnet, bert = (script_of(habit, f"{kind}-1", kind, 4) for kind in ("resnet50", "bert"))
+    assert resnet is not None and bert is not None
+    assert (resnet.programs, resnet.model, bert.model) == (("python",), "resnet50", "bert")
+    assert resnet.key != bert.key
+    assert batch_script(habit, "bert-1", "bert", 4).startswith("#!/bin/bash\n#SBATCH ")
+
+
+def test_a_script_that_tells_little_tells_programs_apart_and_not_their_kind() -> None:
+    habit = replace(HABIT, telling="little")
+    one, other = (script_of(habit, program, "bert", 1) for program in ("bert-1", "bert-2"))
+    assert one is not None and other is not None
+    assert one.model == other.model == "" and one.key != other.key
+    assert script_of(replace(habit, telling="nothing"), "bert-1", "bert", 1) is None
+
+
+def test_programs_of_telling_scripts_can_be_told_apart_behind_names_that_say_nothing() -> None:
+    jobs = [
+        Job(job_id=number, submitted_seconds=0.0, true_units=1.0, name=f"bert-{number % 4}") for number in range(40)
+    ]
+    programs = [job.name for job in jobs]
+    give_habits(jobs, 1, np.random.SeedSequence(0))
+    groups = {(program, job_group(job.name, key(job))) for program, job in zip(programs, jobs, strict=True)}
+    assert {job.user for job in jobs} == {"user001"}
+    assert len(groups) >= 4
+
+
+def test_limits_are_those_that_the_habit_makes() -> None:
+    run, draws = 5_000.0, [number / 200 for number in range(200)]
+    tight = [limit_seconds(replace(HABIT, limit="tight"), run, draw) for draw in draws]
+    assert sum(limit < run for limit in tight) == pytest.approx(0.05 * len(draws), abs=1)
+    assert max(tight) < 1.6 * run
+    assert {limit_seconds(replace(HABIT, limit="longest"), run, draw) for draw in draws} == {LONGEST_LIMIT_SECONDS}
+    assert all(limit_seconds(HABIT, run, draw) > run for draw in draws)
+
+
+def test_jobs_get_limits_where_their_run_time_is_known() -> None:
+    jobs = [Job(job_id=number, submitted_seconds=0.0, true_units=1.0) for number in range(5)]
+    give_habits(jobs, 2, np.random.SeedSequence(0), lambda job: job.true_units * 3600.0)
+    assert all(3_000.0 < job.time_limit_seconds < float("inf") for job in jobs)
+
+
+def test_habits_have_all_forms_among_many_users() -> None:
+    habits = drawn_habits(200, np.random.default_rng(1))
+    assert {habit.naming for habit in habits} == {"telling", "parameters", "generic"}
+    assert {habit.telling for habit in habits} == {"much", "little", "nothing"}
+
+
+def test_a_number_of_users_out_of_its_bound_is_refused() -> None:
+    with pytest.raises(ConfigError, match="users=-1 is out of its bound"):
+        create_workload("poisson", {"users": -1}, 0)
