@@ -164,7 +164,9 @@ def measure(folder: Path, lengths: tuple[float, float], seeds: int, epochs: int)
             threads=2,
         ),
         checkpoint,
-        told=lambda epoch: print(f"epoch {epoch.epoch} agrees {epoch.agreement:.1%}", file=sys.stderr, flush=True),
+        report_epoch=lambda epoch: print(
+            f"epoch {epoch.epoch} agrees {epoch.agreement:.1%}", file=sys.stderr, flush=True
+        ),
     )
     training_seconds = time.monotonic() - began
     network, _ = load_network(checkpoint)

@@ -12,7 +12,7 @@ from slurm_energy.cli.main import PROGRAM
 from slurm_energy.reporting.visible import say
 
 if TYPE_CHECKING:
-    from slurm_energy.learning.imitation import Progress as Epoch
+    from slurm_energy.learning.imitation import ImitationProgress as Epoch
     from slurm_energy.learning.rounds import RoundReport
 
 _SHOWN = 3

@@ -124,8 +124,11 @@ def _imitate(config: Path | None, output: Path, options: dict[str, Any]) -> int:
     )
     device = torch_device(plan.device)
     _say_where(device)
-    with imitation_bars(f"{plan.teacher} on {plan.world}", plan.runs, plan.settings.epochs) as (shown, told):
-        metadata = run_training(plan, output, device=device, told=told, shown=shown)
+    with imitation_bars(f"{plan.teacher} on {plan.world}", plan.runs, plan.settings.epochs) as (
+        report_run,
+        report_epoch,
+    ):
+        metadata = run_training(plan, output, device=device, report_epoch=report_epoch, report_run=report_run)
     click.echo(f"checkpoint {output}: {metadata.name} {metadata.version}")
     for name, value in metadata.metrics.items():
         click.echo(f"  {name:<16} {value:g}")
@@ -162,9 +165,9 @@ def _rounds_of_rank(
     run = settings.run
     device = torch_device(run.device, ranks.local)
     _say_where(device, f"rank {ranks.number} " if ranks.count > 1 else "")
-    with round_lines(f"{run.algorithm} on {run.world}", run.rounds, is_shown=ranks.writes) as told:
+    with round_lines(f"{run.algorithm} on {run.world}", run.rounds, is_shown=ranks.writes) as report:
         end = train_in_rounds(
-            settings, folder, resumes=options["resume"] is not None, ranks=ranks, device=device, told=told
+            settings, folder, resumes=options["resume"] is not None, ranks=ranks, device=device, report=report
         )
     if not end.is_complete:
         if ranks.writes:

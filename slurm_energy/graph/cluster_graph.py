@@ -17,7 +17,7 @@ from slurm_energy.errors import ValueRangeError
 from slurm_energy.graph.blocks import DeviceBlock, FabricBlock, Indices, QueueBlock, TopBlock
 from slurm_energy.graph.groups import GroupTable, bucket_of, fabric_block, switch_of
 from slurm_energy.graph.job_features import QueueFacts
-from slurm_energy.graph.job_table import JobChanges, JobTable
+from slurm_energy.graph.job_table import JobVertexChanges, JobVertices
 from slurm_energy.graph.node_table import NodeTable
 from slurm_energy.graph.partitions import Changes, Frame, Memberships
 from slurm_energy.graph.top import Places, top_block
@@ -220,7 +220,7 @@ class ClusterGraph:
         self.nodes = NodeTable(self._gpu_types, self._limits)
         self.groups = GroupTable()
         self.members = Memberships(len(frame.partitions))
-        self.jobs = JobTable()
+        self.jobs = JobVertices()
         self.waits = WaitTable(self._gpu_types, self._limits)
         self._dirty_nodes: set[int] = set()
         self._gone_nodes: set[int] = set()
@@ -266,7 +266,7 @@ class ClusterGraph:
         self._jobs_touched = self._top_touched = False
         return changes
 
-    def _refresh_nodes(self, jobs: JobChanges) -> set[int]:
+    def _refresh_nodes(self, jobs: JobVertexChanges) -> set[int]:
         """Work out nodes and devices; return the nodes in which something is different."""
         self.nodes.write_nodes(self._dirty_nodes)
         index = self.nodes.index
@@ -281,8 +281,8 @@ class ClusterGraph:
         self.groups.write(fabric, self.nodes.states.__getitem__, self.frame.switches.get)
         return fabric | self.groups_of(nodes), gone
 
-    def _refresh_queue(self, jobs: JobChanges) -> Generator[None, None, set[int]]:
-        """Work out what can be told of waiting in each partition; return the jobs of the queue to look at again."""
+    def _refresh_queue(self, jobs: JobVertexChanges) -> Generator[None, None, set[int]]:
+        """Work out what is known of waiting in each partition; return the jobs of the queue to look at again."""
         if self._jobs_touched:
             self.waits.forget()
         self.waits.pair_up(self.jobs, self.frame, self.members.types())

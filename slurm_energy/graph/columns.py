@@ -12,7 +12,7 @@ from slurm_energy.graph.schema import LARGEST, Feature
 
 _FIRST_CAPACITY = 16
 UNKNOWN = float("nan")
-"""What a raw row holds where nobody tells; becomes 0."""
+"""What a raw row holds where nothing is known; becomes 0."""
 
 
 def raw(value: float | None) -> float:

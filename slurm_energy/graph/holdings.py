@@ -95,7 +95,7 @@ def held_devices(types: Sequence[str | None], node: NodeState, holdings: Sequenc
 
     Jobs whose devices are known come first and may share them; the others take the first free ones of their types, in
     the order given. Slurm may count more devices as allocated than the jobs account for: then the first free ones of
-    each type are in use by nobody known. A node without GPUs has one device, its CPUs, which all its jobs share.
+    each type are in use by no known job. A node without GPUs has one device, its CPUs, which all its jobs share.
 
     Args:
         types: GRES type of each GPU of the node; none for a node without GPUs.

@@ -120,7 +120,7 @@ class Demand:
 
 
 class QueueTotals:
-    """Whole numbers only: what was added and taken away again leaves nothing behind."""
+    """Whole numbers only: what was added and removed again leaves nothing behind."""
 
     def __init__(self) -> None:
         self.demands: dict[tuple[PartitionName, ...], Demand] = {}

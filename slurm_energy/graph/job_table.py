@@ -59,7 +59,7 @@ class JobEntry:
         )
 
 
-class JobTable:
+class JobVertices:
     """Live jobs: running and pending ones; those that have ended are no part of the graph."""
 
     def __init__(self) -> None:
@@ -120,7 +120,7 @@ class JobTable:
         if entry.slot >= 0:
             self._release(entry)
 
-    def refresh(self, now_seconds: float) -> "JobChanges":
+    def refresh(self, now_seconds: float) -> "JobVertexChanges":
         """Bring the vertices up to date after changes, as seen at this Unix time; return what is different."""
         self._choose()
         rows = [self.entries[job_id] for job_id in self._dirty]
@@ -133,7 +133,7 @@ class JobTable:
         moved.discard(-1)
         different = written | self._write_moving(moved)
         seeds = self._parts | {JobId(int(job)) for job in self.store["job"][sorted(different)]}
-        changes = JobChanges(
+        changes = JobVertexChanges(
             vertices=frozenset(different),
             parts=frozenset(self.dependencies.component(seeds)),
             nodes=frozenset(self._nodes),
@@ -266,7 +266,7 @@ class JobTable:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JobChanges:
+class JobVertexChanges:
     """What a refresh found different."""
 
     vertices: frozenset[int]

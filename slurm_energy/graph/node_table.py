@@ -12,7 +12,7 @@ from slurm_energy.energy_model.catalog import BoardLimits
 from slurm_energy.graph.blocks import DeviceBlock, Flags, Floats, Indices
 from slurm_energy.graph.columns import ColumnStore, Scaler, raw
 from slurm_energy.graph.holdings import held_devices
-from slurm_energy.graph.job_table import JobTable
+from slurm_energy.graph.job_table import JobVertices
 from slurm_energy.graph.partitions import Types
 from slurm_energy.graph.place_features import (
     NODE_SCALER,
@@ -106,7 +106,7 @@ class NodeTable:
         store["available"][where] = [node.available for node in nodes]
         store["suspended"][where] = [node.is_suspended for node in nodes]
 
-    def write_devices(self, slots: Collection[int], jobs: JobTable) -> None:
+    def write_devices(self, slots: Collection[int], jobs: JobVertices) -> None:
         """Work out the devices of some nodes, their links and runs."""
         types: list[DeviceType] = []
         states: list[DeviceState] = []
@@ -151,7 +151,7 @@ class NodeTable:
         """Return the vertices of the jobs on some nodes, ascending: their order in `block`."""
         return np.unique(_joined([self.devices[slot].run_task for slot in slots.tolist()]))
 
-    def block(self, slots: Indices, jobs: JobTable) -> DeviceBlock:
+    def block(self, slots: Indices, jobs: JobVertices) -> DeviceBlock:
         """Return whole nodes in the order of their slots as given."""
         parts = [self.devices[slot] for slot in slots.tolist()]
         counts = np.array([len(part.gpu_x) for part in parts], dtype=np.int64)
@@ -214,7 +214,7 @@ def device_links(count: int, link: GpuLink | None, device: DeviceType | None) ->
     """Return the links of a node with `count` devices, both directions, [2, links] and [links, LINK].
 
     Devices of one island are joined by the link's kind, islands by PCIe. Where nothing is known of the topology, the
-    links are there without features. A bandwidth that nobody measured is the data sheet's of the device type.
+    links are there without features. A bandwidth that was not measured is the data sheet's of the device type.
     """
     nvlink = None if device is None else device.nvlink_gb_per_second
     pcie = None if device is None else device.pcie_gb_per_second

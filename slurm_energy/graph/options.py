@@ -17,7 +17,7 @@ CLOCK_SCALER = Scaler(CLOCK)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClockOption:
-    """One clock of an option's device type; costs are against the highest clock, None where nobody knows them."""
+    """One clock of an option's device type; costs are against the highest clock, None where they are not known."""
 
     relative_clock: float
     slowdown: float | None = None
@@ -33,7 +33,7 @@ class ClockOption:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOption:
-    """One way of running a job: a partition and a number of devices; costs that nobody knows are None."""
+    """One way of running a job: a partition and a number of devices; unknown costs are None."""
 
     partition: int
     """Number of the partition, as in `TopBlock`."""
@@ -101,7 +101,7 @@ def option_rows(options: Sequence[RunOption]) -> Floats:
 
     Times and energies at the highest clock are against the same best figures as those at the oracle's clock.
     """
-    fastest, cheapest = _least([item.seconds for item in options]), _least([item.joules for item in options])
+    fastest, cheapest = _smallest([item.seconds for item in options]), _smallest([item.joules for item in options])
     return OPTION_SCALER.scaled(
         [
             (
@@ -143,7 +143,7 @@ def _is_cost(value: float | None) -> bool:
     return value is not None and isfinite(value) and value > 0.0
 
 
-def _least(values: Sequence[float | None]) -> float:
+def _smallest(values: Sequence[float | None]) -> float:
     return min((value for value in values if value is not None and _is_cost(value)), default=inf)
 
 

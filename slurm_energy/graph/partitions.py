@@ -70,7 +70,7 @@ class Changes:
     """Slots that are no longer in use, here and below; one that was given out again counts as changed."""
     gone_groups: frozenset[int] = frozenset()
     gone_tasks: frozenset[int] = frozenset()
-    """Also jobs that run now and that nobody waits for: no longer in the queue, though they are still vertices."""
+    """Also jobs that run now and that no job waits for: no longer in the queue, though they are still vertices."""
     top: bool = False
     """Whether anything of the top is different."""
     rebuilt: bool = False
@@ -164,7 +164,7 @@ class Memberships:
 _NOTHING = Changes()
 
 
-class Shown(NamedTuple):
+class ClusterFacts(NamedTuple):
     """What is known beside the published embeddings, as of the same moment."""
 
     partition_index: Mapping[PartitionName, int]

@@ -44,7 +44,7 @@ _LARGEST_COUNT = 1e6
 """Stands for an infinite number of GPUs, such as an array without an end asks for."""
 CONSTRAINTS_PER_CLUSTER = 4
 _UNLIMITED = ClusterState(name=ClusterName(""))
-"""Stands for a cluster that nobody describes."""
+"""Stands for a cluster without a description."""
 _STATE = column(GPU, "is_allocated")
 _STATIC_SCALER = Scaler(GPU[:_STATE])
 _STATE_SCALER = Scaler(GPU[_STATE:])

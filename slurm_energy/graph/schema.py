@@ -1,7 +1,7 @@
 """The one list of vertex and edge features, in order, with unit, scale and source; it has a version.
 
-A checkpoint belongs to one version: weights are columns of this list. Whoever adds, removes or reorders a feature, or
-changes a scale, raises `SCHEMA_VERSION`.
+A checkpoint belongs to one version: weights are columns of this list. To add, remove or reorder a feature, or
+to change a scale, raises `SCHEMA_VERSION`.
 
 Every feature is brought near [-1, 1] by its form:
 
@@ -237,7 +237,7 @@ RUNS = (
     _linear("share_of_job", "1", 1.0, "1 / devices of the job"),
     _linear("progress", "1", 1.0, "time run over the estimate"),
     _log("left_seconds", "s", 60.0, "estimate less the time run"),
-    _flag("position_known", "Slurm told which devices; else they are taken in their order"),
+    _flag("position_known", "Slurm reported which devices; else they are taken in their order"),
 )
 """Running job to a device that it holds."""
 

@@ -29,7 +29,7 @@ from slurm_energy.graph.place_features import (
 )
 
 Demands = Mapping[tuple[PartitionName, ...], Demand]
-_MOST_LEVELS = 16
+_MAX_LEVELS = 16
 """Switches above a leaf that are looked at; a circle of parents ends here."""
 
 
@@ -137,7 +137,7 @@ class Spines:
         """
         seen = {name}
         capacity, congestion = None, None
-        for _ in range(_MOST_LEVELS):
+        for _ in range(_MAX_LEVELS):
             switch = self._frame.switches.get(name)
             parent = None if switch is None else switch.parent
             if parent is None or parent in seen:

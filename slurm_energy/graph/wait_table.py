@@ -13,7 +13,7 @@ from slurm_energy.energy_model.catalog import BoardLimits
 from slurm_energy.energy_model.relative_speed import RelativeCost, relative_cost
 from slurm_energy.graph.blocks import Flags, Floats, Indices, QueueBlock
 from slurm_energy.graph.columns import Scaler, raw
-from slurm_energy.graph.job_table import JobEntry, JobTable
+from slurm_energy.graph.job_table import JobEntry, JobVertices
 from slurm_energy.graph.partitions import Frame, PlaceSums, Types
 from slurm_energy.graph.place_features import catalogue_type
 from slurm_energy.graph.schema import DEPENDS, OPTION
@@ -43,10 +43,10 @@ class WaitTable:
         self._types: Sequence[Types] | None = None
 
     def forget(self) -> None:
-        """Work out the pairs anew at the next refresh: jobs have changed."""
+        """Recompute the pairs at the next refresh: jobs have changed."""
         self._pairs = None
 
-    def pair_up(self, jobs: JobTable, frame: Frame, types: Sequence[Types]) -> None:
+    def pair_up(self, jobs: JobVertices, frame: Frame, types: Sequence[Types]) -> None:
         """Work out the pairs where jobs or types are new: the first half of `refresh`, for who takes it in two steps.
 
         Args:
@@ -58,7 +58,7 @@ class WaitTable:
             self._types = types
             self._pairs = _Pairs(jobs, frame, self._costs(types))
 
-    def refresh(self, jobs: JobTable, frame: Frame, sums: PlaceSums, types: Sequence[Types]) -> set[int]:
+    def refresh(self, jobs: JobVertices, frame: Frame, sums: PlaceSums, types: Sequence[Types]) -> set[int]:
         """Bring the pairs up to date; return the vertices of which a pair came, went or differs.
 
         Args:
@@ -103,7 +103,7 @@ class WaitTable:
 class _Pairs:
     """What of the pairs does not depend on the nodes, in the order of the queue."""
 
-    def __init__(self, jobs: JobTable, frame: Frame, costs_of: _CostsOf) -> None:
+    def __init__(self, jobs: JobVertices, frame: Frame, costs_of: _CostsOf) -> None:
         entries = [jobs.entries[job_id] for job_id in jobs.queue]
         wishes = [(entry.job.partitions, entry.job.gpu_types) for entry in entries]
         answers = {}
@@ -175,9 +175,9 @@ def relative_costs(options: Sequence[Types], limits: BoardLimits) -> tuple[Cost,
     known = [cost for cost in found if cost is not None]
     if not known:
         return (_UNKNOWN,) * len(options)
-    least_seconds, least_joules = min(cost[0] for cost in known), min(cost[1] for cost in known)
+    fastest_seconds, cheapest_joules = min(cost[0] for cost in known), min(cost[1] for cost in known)
     return tuple(
-        _UNKNOWN if cost is None else (log(cost[0] / least_seconds), log(cost[1] / least_joules)) for cost in found
+        _UNKNOWN if cost is None else (log(cost[0] / fastest_seconds), log(cost[1] / cheapest_joules)) for cost in found
     )
 
 
@@ -219,7 +219,7 @@ def _before(group: Indices, values: NDArray[np.float64]) -> NDArray[np.float64]:
 DEPENDS_SCALER = Scaler(DEPENDS)
 
 
-def queue_block(jobs: JobTable, waits: WaitTable, slots: Indices) -> QueueBlock:
+def queue_block(jobs: JobVertices, waits: WaitTable, slots: Indices) -> QueueBlock:
     """Return jobs in the order of the slots, with the dependencies between them and the partitions they wait for."""
     local = np.full(jobs.store.capacity, -1, dtype=np.int64)
     local[slots] = np.arange(len(slots))

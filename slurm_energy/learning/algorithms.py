@@ -82,7 +82,7 @@ class Algorithm:
     """Sets what the algorithm itself needs of a network."""
     worlds: Callable[[Any], Sequence[str]] = _its_world
     """Names or files of the worlds that episodes of these settings run in: they are looked at before the work begins,
-    and a training goes on only in the same ones. Raises ConfigError for one that no episode can run in."""
+    and a training resumes only in the same ones. Raises ConfigError for one that no episode can run in."""
     options_first: Callable[[Any, Set[str]], Any] = _no_parts
     """Returns settings of episodes in which the named ones, which were given as options, go for every episode, too
     where parts of the settings say otherwise."""

@@ -88,7 +88,7 @@ class RewardAccounting:
         return reward
 
 
-class _Held:
+class _MeteredJob:
     """One started job: what has been read of it, and what it has been charged with."""
 
     __slots__ = ("active_joules", "charge", "free_watts", "gpu_seconds", "joules", "run")
@@ -105,7 +105,7 @@ class ActiveMeter:
     """Reads what jobs draw beyond what their devices draw when they are free, also over restarts elsewhere."""
 
     def __init__(self) -> None:
-        self._held: dict[int, _Held] = {}
+        self._held: dict[int, _MeteredJob] = {}
         self._over: list[Charge] = []
 
     def started(self, run: JobRun, free_watts: float, charge: Charge | None = None) -> None:
@@ -116,7 +116,7 @@ class ActiveMeter:
             free_watts: Of one free device where it started.
             charge: What the start is charged with, to be settled when the job has ended.
         """
-        known = self._held.setdefault(run.job_id, _Held(run, free_watts))
+        known = self._held.setdefault(run.job_id, _MeteredJob(run, free_watts))
         known.free_watts = free_watts
         if charge is not None:
             before = known.charge or charge._replace(joules=0.0, seconds=0.0)
@@ -148,7 +148,7 @@ class ActiveMeter:
         over, self._over = self._over, []
         return over
 
-    def _settle(self, held: _Held) -> None:
+    def _settle(self, held: _MeteredJob) -> None:
         charge = held.charge
         if charge is not None:
             self._over.append(

@@ -24,7 +24,7 @@ from slurm_energy.learning.bookkeeping import (
     empty_watts,
     mean_weights,
 )
-from slurm_energy.learning.experience import Costs, Moment, Step, Weights
+from slurm_energy.learning.experience import Costs, DecisionMoment, DecisionStep, Weights
 from slurm_energy.learning.settings_file import HOURS, Bounds, check_bounds
 from slurm_energy.policy.gnn.cache import whole_blocks
 from slurm_energy.policy.gnn.chooser import NetworkChooser
@@ -55,7 +55,7 @@ _REWARD_BOUNDS: Bounds = {
     "running_watts": (0.0, 1e9),
     "scale_joules": (1e-3, 1e18),
 }
-_MOST_WEIGHT = 1000.0
+_MAX_WEIGHT = 1000.0
 _WEIGHTS_STREAM = 4
 """Of the episode's seed: behind arrivals, sizes, failures and the policy's."""
 
@@ -73,7 +73,7 @@ class EpisodeSettings:
     hours: float | None = None
     """Simulated time of arrivals. None for the world's own with a generator, else until no job is left."""
     drains: bool = False
-    """Whether the run goes on until no job is left; else it is cut off when the arrivals end."""
+    """Whether the run continues until no job is left; else it is cut off when the arrivals end."""
     rewards: RewardWeights = field(default_factory=RewardWeights)
     """Energy and time, put together for balanced weights."""
     bookkeeping: Bookkeeping = "assigned"
@@ -95,10 +95,10 @@ class EpisodeSettings:
         if not self.job_weights:
             raise ConfigError("setting episodes.job_weights has 0 pairs of w_time and w_energy, it must have 1 or more")
         for pair in self.job_weights:
-            if len(pair) != 2 or not all(0.0 <= weight <= _MOST_WEIGHT for weight in pair):
+            if len(pair) != 2 or not all(0.0 <= weight <= _MAX_WEIGHT for weight in pair):
                 raise ConfigError(
                     f"setting episodes.job_weights has the pair {pair}, it must be w_time and w_energy, each between 0 "
-                    f"and {_MOST_WEIGHT:g}"
+                    f"and {_MAX_WEIGHT:g}"
                 )
 
 
@@ -116,7 +116,7 @@ class EpisodeCollector:
     config: NetworkConfig
     settings: EpisodeSettings
 
-    def __call__(self, weights: Weights, *, seed: int) -> list[Step]:
+    def __call__(self, weights: Weights, *, seed: int) -> list[DecisionStep]:
         """Return the steps of one episode; the same weights and seed give the same steps."""
         network = create_network(self.config, 0)
         network.load_state_dict(dict(weights))
@@ -125,7 +125,7 @@ class EpisodeCollector:
 
 def run_episode(
     network: HierarchicalNetwork, settings: EpisodeSettings, seed: int, generator: torch.Generator
-) -> list[Step]:
+) -> list[DecisionStep]:
     """Return the steps of one episode.
 
     Args:
@@ -141,10 +141,10 @@ def run_episode(
     return _Episode(network, settings, seed, generator).run()
 
 
-class _Asked(NamedTuple):
+class _OpenDecision(NamedTuple):
     """A decision whose consequences are not known yet."""
 
-    moment: Moment
+    moment: DecisionMoment
     job: Job
     option: PlacedOption
     row: int
@@ -175,15 +175,15 @@ class _Episode:
         self._greedy = settings.actions == "greedy"
         self._generator = generator
         self._weights = _drawn_weights(settings, jobs, seed)
-        self._books = _books(settings, world, self._places, source, self._weights)
+        self._accounting = _accounting(settings, world, self._places, source, self._weights)
         self._chooser = NetworkChooser(network, ClusterGraph())
         self._situation = Situation()
         self._meter, self._active = Meter(), ActiveMeter()
         self._shown: tuple[Published, Blocks] | None = None
-        self._open: _Asked | None = None
-        self._steps: list[Step] = []
+        self._open: _OpenDecision | None = None
+        self._steps: list[DecisionStep] = []
 
-    def run(self) -> list[Step]:
+    def run(self) -> list[DecisionStep]:
         """Run to the end and return the steps."""
         driven = self._engine.steps()
         answer: Placement | None = None
@@ -203,7 +203,7 @@ class _Episode:
         if not options:
             return None
         vector = self._situation.job_vector(job, view, chooser.graph, self._weights[job.job_id])
-        moment = Moment(
+        moment = DecisionMoment(
             state=self._state(),
             decision=decision_block(vector, [option.option for option in options]),
             seconds=self._engine.now,
@@ -211,7 +211,7 @@ class _Episode:
         self._close(moment)
         row, log_prob = self._choice(moment)
         option = options[row]
-        self._open = _Asked(moment, job, option, row, log_prob, self._engine.runs[job.job_id].version)
+        self._open = _OpenDecision(moment, job, option, row, log_prob, self._engine.runs[job.job_id].version)
         return Placement(option.place, option.gpus, option.oracle_clock)
 
     def _state(self) -> Blocks:
@@ -221,7 +221,7 @@ class _Episode:
             self._shown = published, whole_blocks(self._chooser.graph)
         return self._shown[1]
 
-    def _choice(self, moment: Moment) -> tuple[int, float]:
+    def _choice(self, moment: DecisionMoment) -> tuple[int, float]:
         """Return the row of an option and its log-probability."""
         published, moments = self._chooser.state()
         with torch.inference_mode():
@@ -234,7 +234,7 @@ class _Episode:
             )
         return row, log_prob
 
-    def _close(self, following: Moment | None) -> None:
+    def _close(self, following: DecisionMoment | None) -> None:
         """Write down the decision that is open, now that the next one, or the end, has come."""
         asked = self._open
         if asked is None:
@@ -251,13 +251,13 @@ class _Episode:
         elapsed = engine.now - asked.moment.seconds
         wait = asked.moment.seconds - asked.job.submitted_seconds
         self._steps.append(
-            Step(
+            DecisionStep(
                 moment=asked.moment,
                 asked=asked.row,
                 granted=asked.row if is_started else -1,
                 log_prob=asked.log_prob,
                 elapsed_seconds=elapsed,
-                reward=self._books.reward(passage, active_joules, charges),
+                reward=self._accounting.reward(passage, active_joules, charges),
                 costs=Costs(
                     latency_seconds=wait + charge.seconds if charge is not None else 0.0,
                     waiting_jobs=passage.waiting_job_seconds / elapsed if elapsed > 0.0 else engine.view.num_waiting,
@@ -281,14 +281,14 @@ def _drawn_weights(settings: EpisodeSettings, jobs: Sequence[Job], seed: int) ->
     return {job.job_id: pairs[index] for job, index in zip(jobs, drawn, strict=True)}
 
 
-def _books(
+def _accounting(
     settings: EpisodeSettings,
     world: World,
     places: Sequence[Place],
     source: JobSource,
     weights: Mapping[int, JobWeights],
 ) -> RewardAccounting:
-    """Return the books of an episode; the scale is that of the environment: the same in all episodes."""
+    """Return the reward accounting of an episode; the scale is that of the environment: the same in all episodes."""
     common = mean_weights(settings.job_weights)
     if settings.bookkeeping == "passage":
         common = next(iter(weights.values()), common)

@@ -1,8 +1,8 @@
 """What learners are given and what they must be able to do: moments, steps, and the form of a learner.
 
 A *round* of training: every collector runs one whole episode of the twin with the present weights, and the learner
-takes in all their steps and changes the weights. Episodes begin anew in each round, from a seed that is worked out from
-the training's seed, the round and the collector: a training that was broken off goes on as if it had not been.
+takes in all their steps and changes the weights. Each round begins new episodes, from a seed that is worked out from
+the training's seed, the round and the collector: a training that was broken off resumes as if it had not been.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -40,7 +40,7 @@ def episode_seed(training_seed: int, number_of_round: int, collector: int) -> in
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Moment:
+class DecisionMoment:
     """What a decision about one job saw."""
 
     state: Blocks
@@ -63,10 +63,10 @@ class Costs(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Step:
+class DecisionStep:
     """One decision and what came of it until the next one."""
 
-    moment: Moment
+    moment: DecisionMoment
     asked: int
     """Row of the option that the policy asked for."""
     granted: int
@@ -78,13 +78,13 @@ class Step:
     reward: float
     """Minus the cost, scaled so that a typical job costs about 1."""
     costs: Costs
-    following: Moment | None
+    following: DecisionMoment | None
     """The next decision of the episode; None where the episode has no further one."""
     is_terminal: bool
     """Whether nothing follows for ever; an episode that is only cut off at its horizon is not terminal."""
 
 
-def reward_per_start(steps: Sequence[Step]) -> float:
+def reward_per_start(steps: Sequence[DecisionStep]) -> float:
     """Return all rewards of a round over the number of jobs that were started in it; NaN where none was.
 
     What tells good weights from bad ones. A mean over steps would not: a start that the scheduler refuses is one more
@@ -115,12 +115,12 @@ class Learner(Protocol):
         ...
 
     def state(self) -> dict[str, Any]:
-        """Return all that is needed to go on: nested dicts and lists of tensors, numbers and texts.
+        """Return all that is needed to resume: nested dicts and lists of tensors, numbers and texts.
 
         Tensors may be on the learner's device.
         """
         ...
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from such a state, whose tensors are on the CPU; what was learned in between is dropped."""
+        """Resume from such a state, whose tensors are on the CPU; what was learned in between is dropped."""
         ...

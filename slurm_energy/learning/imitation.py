@@ -21,7 +21,7 @@ from slurm_energy.learning.settings_file import RUN_BOUNDS, Bounds, check_bounds
 from slurm_energy.learning.torch_device import batched_states, on_device, state_of_cluster
 from slurm_energy.policy.gnn.cache import whole_blocks
 from slurm_energy.policy.gnn.decision_level import Decisions
-from slurm_energy.policy.gnn.embeddings import moments_of
+from slurm_energy.policy.gnn.embeddings import batch_index
 from slurm_energy.policy.gnn.network import Blocks, HierarchicalNetwork, State
 from slurm_energy.policy.placement import ClusterView, EndedJob, Placement, PlacementRule, Postponement, WaitingJob
 from slurm_energy.twin.learned import Situation
@@ -30,7 +30,7 @@ from slurm_energy.twin.run_options import PlacedOption
 _SECONDS = schema.column(schema.OPTION, "seconds")
 _JOULES = schema.column(schema.OPTION, "joules")
 _WAITED = schema.column(schema.TASK, "waited_seconds")
-_LEAST_LOG_PROB = -50.0
+_MIN_LOG_PROB = -50.0
 _BOUNDS: Bounds = {
     "epochs": (1, 10_000),
     "batch_size": (1, 1_000_000),
@@ -167,7 +167,7 @@ class ImitationSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
+class ImitationProgress:
     """How the training stands after an epoch."""
 
     epoch: int
@@ -195,8 +195,8 @@ def train_by_imitation(
     network: HierarchicalNetwork,
     demonstrations: Sequence[Demonstration],
     settings: ImitationSettings,
-    report: Callable[[Progress], None] | None = None,
-) -> Progress:
+    report: Callable[[ImitationProgress], None] | None = None,
+) -> ImitationProgress:
     """Train a network in place, on the device that it is on, and return how it ended.
 
     The same seed on one CPU thread gives the same weights.
@@ -215,7 +215,7 @@ def train_by_imitation(
     )
     generator = np.random.default_rng(settings.seed)
     network.train()
-    progress = Progress(epoch=0, loss=0.0, agreement=0.0, clock_agreement=0.0)
+    progress = ImitationProgress(epoch=0, loss=0.0, agreement=0.0, clock_agreement=0.0)
     for epoch in range(1, settings.epochs + 1):
         sums = np.zeros(3)
         for batch in _batches(demonstrations, settings.batch_size, generator):
@@ -227,7 +227,9 @@ def train_by_imitation(
             schedule.step()
             sums += np.array([float(loss.detach()) * len(batch), agreed, clocks_agreed])
         mean = sums / len(demonstrations)
-        progress = Progress(epoch=epoch, loss=float(mean[0]), agreement=float(mean[1]), clock_agreement=float(mean[2]))
+        progress = ImitationProgress(
+            epoch=epoch, loss=float(mean[0]), agreement=float(mean[1]), clock_agreement=float(mean[2])
+        )
         if report is not None:
             report(progress)
     network.eval()
@@ -241,8 +243,8 @@ def imitation_loss(
     state, decisions = answers(network, batch)
     chosen, clock = (rows.to(network.torch_device) for rows in _positions(batch))
     log_prob, clock_log_prob = decisions.options.log_prob, decisions.clock_log_prob
-    loss = -log_prob[chosen].clamp(min=_LEAST_LOG_PROB).mean()
-    loss = loss - settings.clock_weight * clock_log_prob[clock].clamp(min=_LEAST_LOG_PROB).mean()
+    loss = -log_prob[chosen].clamp(min=_MIN_LOG_PROB).mean()
+    loss = loss - settings.clock_weight * clock_log_prob[clock].clamp(min=_MIN_LOG_PROB).mean()
     if network.config.attention == "objectives":
         loss = loss + settings.objective_weight * objective_loss(decisions, batch, [one.chosen for one in batch])
     if network.config.pooling in {"mixed", "differentiable"}:
@@ -271,7 +273,7 @@ def answers(network: HierarchicalNetwork, batch: Sequence[Seen]) -> tuple[State,
         if index_of.setdefault(id(one.state), len(states)) == len(states):
             states.append(one.state)
     state = network.state(batched_states(states, device))
-    moments = moments_of(state.published, state_of_cluster(states, device))
+    moments = batch_index(state.published, state_of_cluster(states, device))
     numbers = [index_of[id(one.state)] for one in batch]
     decisions = batch_decisions([one.decision for one in batch], [one.top for one in states], numbers)
     return state, network.decide(state.published, moments, on_device(decisions, device))
@@ -296,8 +298,8 @@ def objective_loss(decisions: Decisions, batch: Sequence[Seen], chosen: Sequence
         ],
         dtype=np.float32,
     )
-    told = decisions.objectives
-    return torch.nn.functional.mse_loss(told, torch.from_numpy(goals).to(told.device))
+    tied = decisions.objectives
+    return torch.nn.functional.mse_loss(tied, torch.from_numpy(goals).to(tied.device))
 
 
 def _positions(batch: Sequence[Demonstration]) -> tuple[Tensor, Tensor]:

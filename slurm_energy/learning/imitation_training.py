@@ -16,8 +16,8 @@ from slurm_energy.evaluation.contenders import create_contender
 from slurm_energy.learning.imitation import (
     DemonstratedRule,
     Demonstration,
+    ImitationProgress,
     ImitationSettings,
-    Progress,
     train_by_imitation,
 )
 from slurm_energy.learning.settings_file import (
@@ -94,8 +94,8 @@ def train(
     folder: Path,
     *,
     device: torch.device = CPU,
-    told: Callable[[Progress], None] | None = None,
-    shown: Callable[[int, int], None] | None = None,
+    report_epoch: Callable[[ImitationProgress], None] | None = None,
+    report_run: Callable[[int, int], None] | None = None,
 ) -> CheckpointMetadata:
     """Let the teacher run, train a network on what it did, and write it as a checkpoint.
 
@@ -103,13 +103,13 @@ def train(
         plan: What to do; the same plan gives the same weights on one CPU thread.
         folder: Of the checkpoint; must not exist.
         device: Where the network learns; the teacher runs on the CPU.
-        told: Called after each epoch.
-        shown: Called with a finished run of the teacher and the number of decisions so far.
+        report_epoch: Called after each epoch.
+        report_run: Called with a finished run of the teacher and the number of decisions so far.
 
     Raises:
         TrainingError: the teacher decided nothing.
         CheckpointError: the folder exists or cannot be written, or name or version cannot be those of a checkpoint;
-            all but a failure to write is told before the work begins.
+            all but a failure to write is reported before the work begins.
         SlurmEnergyError: world or teacher cannot be made.
     """
     if os.path.lexists(folder):
@@ -123,12 +123,12 @@ def train(
         training_data_sha256="0" * 64,
         created_at_seconds=time.time(),
     )
-    demonstrations = demonstrated(plan, shown)
+    demonstrations = demonstrated(plan, report_run)
     if not demonstrations:
         raise TrainingError(f"{plan.teacher} started no job on {plan.world} in {plan.hours:g} hours: give it more time")
     torch.set_num_threads(plan.threads)
     network = create_network(plan.network, plan.settings.seed).to(device)
-    progress = train_by_imitation(network, demonstrations, plan.settings, told)
+    progress = train_by_imitation(network, demonstrations, plan.settings, report_epoch)
     metrics = {
         "loss": progress.loss,
         "agreement": progress.agreement,
@@ -144,7 +144,7 @@ def train(
     return save_checkpoint(folder, network.state_dict(), metadata)
 
 
-def demonstrated(plan: TrainingPlan, shown: Callable[[int, int], None] | None = None) -> list[Demonstration]:
+def demonstrated(plan: TrainingPlan, report_run: Callable[[int, int], None] | None = None) -> list[Demonstration]:
     """Return what the teacher did in its runs."""
     world = find_world(plan.world)
     found: list[Demonstration] = []
@@ -154,8 +154,8 @@ def demonstrated(plan: TrainingPlan, shown: Callable[[int, int], None] | None = 
         workload = create_workload(world.workload, _generator_settings(world, plan.hours), seed)
         run(world, workload, rule, seed=seed, horizon_seconds=plan.hours * 3600.0)
         found += rule.demonstrations
-        if shown is not None:
-            shown(number + 1, len(found))
+        if report_run is not None:
+            report_run(number + 1, len(found))
     return found
 
 

@@ -3,7 +3,7 @@
 Ranks are the tasks of an `srun` step, or processes that a launcher gives RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT.
 They talk through torch.distributed with the backend gloo, which needs neither a GPU nor MPI. Gradients, a few megabytes
 at most, go through the CPU's memory: so it does not matter whether ranks have a GPU each, share one, or have none.
-Whoever reaches the port is believed: it belongs into a cluster's own network.
+Every process that reaches the port is believed: the port belongs into a cluster's own network.
 """
 
 import hashlib
@@ -27,7 +27,7 @@ _SLURM = ("SLURM_PROCID", "SLURM_NTASKS")
 _LAUNCHER = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _FIRST_PORT = 20_000
 _PORTS = 10_000
-_MOST_RANKS = 1009
+_MAX_RANKS = 1009
 JOIN_SECONDS = 120.0
 """For how long ranks wait for each other at the start."""
 WAIT_SECONDS = 7200.0
@@ -48,8 +48,8 @@ class Rendezvous:
     """Which it is of those on its own machine."""
 
     def __post_init__(self) -> None:
-        if not 1 <= self.count <= _MOST_RANKS:
-            raise ConfigError(f"there are {self.count} ranks: 1 to {_MOST_RANKS} can train together")
+        if not 1 <= self.count <= _MAX_RANKS:
+            raise ConfigError(f"there are {self.count} ranks: 1 to {_MAX_RANKS} can train together")
         if not 0 <= self.number < self.count:
             raise ConfigError(f"rank {self.number} is none of {self.count} ranks: they count from 0")
         if not 1 <= self.port <= 65_535:
@@ -317,9 +317,9 @@ def carried(parameter: Parameter) -> list[float]:
 
 def agreed(values: Sequence[float], averaging: Averaging) -> list[float]:
     """Return the mean of these numbers over all ranks."""
-    told = carrier(values)
-    averaging([told])
-    return carried(told)
+    figures = carrier(values)
+    averaging([figures])
+    return carried(figures)
 
 
 def shares_of_mean(counts: Sequence[float], averaging: Averaging) -> list[float]:

@@ -1,4 +1,4 @@
-"""A training in rounds from its settings to checkpoints in a folder, begun or gone on with, on one rank or several."""
+"""A training in rounds from its settings to checkpoints in a folder, begun or resumed, on one rank or several."""
 
 import os
 import shutil
@@ -50,22 +50,22 @@ def train_in_rounds(
     resumes: bool = False,
     ranks: Ranks = ALONE,
     device: torch.device = CPU,
-    told: Callable[[RoundReport], None] = lambda _: None,
+    report: Callable[[RoundReport], None] = lambda _: None,
 ) -> TrainingEnd:
-    """Train until all rounds are done or somebody stops it.
+    """Train until all rounds are done or it is stopped.
 
     The same settings give the same weights on one thread of the CPU.
 
     Args:
         settings: What to do.
-        folder: Of the training; new unless it is gone on with.
-        resumes: Whether to go on from the folder's state.
+        folder: Of the training; new unless the training is resumed.
+        resumes: Whether to resume from the folder's state.
         ranks: Who trains together.
         device: Where this rank's learner works; episodes run on the CPU.
-        told: Called after each round.
+        report: Called after each round.
 
     Raises:
-        TrainingError: the folder is in the way, its state cannot be gone on from, or the training went astray; one that
+        TrainingError: the folder is in the way, its state cannot be resumed from, or the training diverged; one that
             did so in its first round leaves no folder.
         CheckpointError: the checkpoint to start from does not fit, or one cannot be written.
         ConfigError: the world or network cannot be, or some ranks have a GPU and others none.
@@ -112,13 +112,13 @@ def train_in_rounds(
     with (
         StopRequest().listening() as stop,
         closing(log),
-        closing(create_episode_runner(collector, settings.run.collectors)) as crew,
+        closing(create_episode_runner(collector, settings.run.collectors)) as runner,
     ):
-        rounds = Rounds(learner, crew, log, _Keep(settings, folder), plan)
+        rounds = Rounds(learner, runner, log, _Keep(settings, folder), plan)
         if state is not None:
             rounds.go_on_from(state)
         try:
-            is_complete = rounds.run(ranks, stop, told)
+            is_complete = rounds.run(ranks, stop, report)
         except SlurmEnergyError:
             if ranks.writes and state is None and rounds.done == 0:
                 remove_folder(folder)
@@ -145,12 +145,12 @@ def _resumed_state(settings: TrainingSettings, folder: Path) -> TrainingState:
         )
     if len(state.learners) != settings.run.ranks:
         raise TrainingError(
-            f"the state in {folder} is of {len(state.learners)} ranks, {settings.run.ranks} are to go on from it"
+            f"the state in {folder} is of {len(state.learners)} ranks, {settings.run.ranks} are to resume from it"
         )
     if state.rounds >= settings.run.rounds and _has_last(folder, state.rounds):
         raise TrainingError(
             f"the training in {folder} has done {state.rounds} of {settings.run.rounds} rounds: "
-            "give --rounds a larger number to go on"
+            "give --rounds a larger number to resume"
         )
     return state
 
@@ -176,7 +176,7 @@ def _with_network_of(settings: TrainingSettings, start: Checkpoint) -> TrainingS
 def _prepare(
     settings: TrainingSettings, folder: Path, network: HierarchicalNetwork, acting: Weights, *, is_new: bool
 ) -> None:
-    """Make or update the folder; what no checkpoint could be made of is told before the work begins."""
+    """Make or update the folder; what no checkpoint could be made of is reported before the work begins."""
     _metadata(settings, 0, {})
     check_format(settings.run.log_format)
     if settings.algorithm.saves_network:
@@ -238,7 +238,7 @@ def create_folder(folder: Path, settings_text: str) -> None:
         TrainingError: it exists, or cannot be made.
     """
     if os.path.lexists(folder):
-        raise TrainingError(f"{folder} exists: go on with --resume {folder}, or name a new folder")
+        raise TrainingError(f"{folder} exists: resume with --resume {folder}, or name a new folder")
     if not folder.parent.is_dir():
         raise TrainingError(f"folder {folder.parent} of {folder.name} does not exist")
     try:

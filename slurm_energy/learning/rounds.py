@@ -102,10 +102,12 @@ class Keeping(Protocol):
 class Rounds:
     """A training in progress on one rank."""
 
-    def __init__(self, learner: Learner, crew: EpisodeRunner, log: TrainingLog, keep: Keeping, plan: RoundPlan) -> None:
+    def __init__(
+        self, learner: Learner, runner: EpisodeRunner, log: TrainingLog, keep: Keeping, plan: RoundPlan
+    ) -> None:
         self.done = 0
         self._learner = learner
-        self._crew = crew
+        self._runner = runner
         self._log = log
         self._keep = keep
         self._plan = plan
@@ -116,7 +118,7 @@ class Rounds:
         """Count on from where a state ended; its learner has been restored."""
         self.done, self._best = state.rounds, state.best_score
 
-    def run(self, ranks: Ranks, stop: StopRequest, told: Callable[[RoundReport], None]) -> bool:
+    def run(self, ranks: Ranks, stop: StopRequest, report: Callable[[RoundReport], None]) -> bool:
         """Run the rounds that are left, and return whether they were all run: False if the training was stopped.
 
         Raises:
@@ -143,7 +145,7 @@ class Rounds:
             if self.done % self._plan.save_every_rounds == 0:
                 self._save(ranks)
                 saved = self.done
-            told(RoundReport(number=self.done, rounds=self._plan.rounds, figures=self._figures))
+            report(RoundReport(number=self.done, rounds=self._plan.rounds, figures=self._figures))
         if saved < self.done:
             self._save(ranks)
         if self.done < self._plan.rounds:
@@ -158,9 +160,9 @@ class Rounds:
             episode_seed(self._plan.seed, self.done + 1, first + number) for number in range(self._plan.collectors)
         ]
         if ranks.count > 1:  # the others would wait for ever: all stop together, after this round
-            return _joined(self._crew.collect(weights, seeds))
+            return _joined(self._runner.collect(weights, seeds))
         with stop.at_once():
-            return _joined(self._crew.collect(weights, seeds))
+            return _joined(self._runner.collect(weights, seeds))
 
     def _absorb(self, weights: Weights, experience: Sequence[Any], ranks: Ranks, collect_seconds: float) -> None:
         begin = time.monotonic()

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 _Settings = TypeVar("_Settings", bound="DataclassInstance")
-_MOST_BYTES = 1 << 20
-_MOST_BITS = 63
+_MAX_BYTES = 1 << 20
+_MAX_BITS = 63
 """Of a whole number, beside its sign, as TOML has them: larger ones fit into nothing that is set here."""
 _DEEPEST = 32
 """Tables and lists within each other."""
@@ -35,8 +35,15 @@ RUN_BOUNDS: Bounds = {
 """Of [training], whatever the algorithm; `experience.episode_seed` tells no more collectors apart."""
 
 
+FORMER_NAMES: Mapping[str, Mapping[str, str]] = {
+    "episodes": {"most_jobs": "max_jobs"},
+    "learner": {"most_advantage": "max_advantage", "most_moments": "max_moments"},
+}
+"""By table, what settings were called in earlier versions, and what they are called now: files may have either."""
+
+
 def read_tables(path: Path) -> dict[str, Any]:
-    """Return what a TOML file holds.
+    """Return what a TOML file holds, with settings under their present names.
 
     Raises:
         ConfigError: it cannot be read, is larger than 1 MiB, is no TOML, is nested too deeply, or has a whole number
@@ -44,14 +51,29 @@ def read_tables(path: Path) -> dict[str, Any]:
     """
     try:
         with path.open("rb") as file:
-            read = file.read(_MOST_BYTES + 1)
-        if len(read) > _MOST_BYTES:
-            raise ConfigError(f"settings {path} have more than {_MOST_BYTES} bytes: this is no file of settings")
+            read = file.read(_MAX_BYTES + 1)
+        if len(read) > _MAX_BYTES:
+            raise ConfigError(f"settings {path} have more than {_MAX_BYTES} bytes: this is no file of settings")
         tables = tomllib.loads(read.decode("utf-8"))
     except (OSError, ValueError, RecursionError) as error:  # a whole number of 4,301 digits is a plain ValueError
         raise ConfigError(f"settings {path} cannot be read: {error}") from error
     _check_sizes(tables, f"settings {path}", "", 0)
+    for name, names in FORMER_NAMES.items():
+        if isinstance(tables.get(name), dict):
+            tables[name] = with_names(tables[name], names, f"settings {path}: [{name}]")
     return tables
+
+
+def with_names(table: Mapping[str, Any], names: Mapping[str, str], where: str) -> dict[str, Any]:
+    """Return a table in its order with other names for some of its settings.
+
+    Raises:
+        ConfigError: it has a setting under both names.
+    """
+    twice = [f"{old} and {new}" for old, new in names.items() if old in table and new in table]
+    if twice:
+        raise ConfigError(f"{where} has both {twice[0]}, two names of one setting: remove one of them")
+    return {names.get(key, key): value for key, value in table.items()}
 
 
 def _check_sizes(value: object, thing: str, name: str, depth: int) -> None:
@@ -64,9 +86,9 @@ def _check_sizes(value: object, thing: str, name: str, depth: int) -> None:
     elif isinstance(value, list):
         for at, item in enumerate(value):
             _check_sizes(item, thing, f"{name}[{at}]", depth + 1)
-    elif isinstance(value, int) and value.bit_length() > _MOST_BITS:
+    elif isinstance(value, int) and value.bit_length() > _MAX_BITS:
         raise ConfigError(
-            f"{thing}: {name[:64]} is a whole number of {value.bit_length()} bits, TOML has {_MOST_BITS} and a sign"
+            f"{thing}: {name[:64]} is a whole number of {value.bit_length()} bits, TOML has {_MAX_BITS} and a sign"
         )
 
 

@@ -67,7 +67,7 @@ def torch_device(name: str, local_rank: int = 0) -> torch.device:
 
 
 def device_words(device: torch.device) -> str:
-    """Return a device with its model, as people are told: `cuda:0 (NVIDIA H200)`."""
+    """Return a device with its model, as people read it: `cuda:0 (NVIDIA H200)`."""
     return f"{device} ({torch.cuda.get_device_name(device)})" if device.type == "cuda" else str(device)
 
 

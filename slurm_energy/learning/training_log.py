@@ -97,7 +97,7 @@ def _read(path: Path) -> tuple[list[str], list[dict[str, str]]]:
     # A last row that broke off, as when the disk was full, has no or a cut round's number, or too few columns.
     whole = [row for row in rows if (row.get(_ROUND) or "").isdigit() and None not in row and None not in row.values()]
     if columns[0] != _ROUND or len(whole) < len(rows) - 1:
-        raise TrainingError(f"log {path} is no log of a training: move it away to go on without it")
+        raise TrainingError(f"log {path} is no log of a training: move it away to continue without it")
     return columns, whole
 
 
@@ -140,7 +140,7 @@ def check_format(log_format: LogFormat) -> None:
 
 
 def open_log(folder: Path, log_format: LogFormat, *, done: int) -> TrainingLog:
-    """Return the log of a training's folder, to be gone on with after round `done`.
+    """Return the log of a training's folder, to be continued after round `done`.
 
     Raises:
         TrainingError: it cannot be read or written, or needs a package that is missing.

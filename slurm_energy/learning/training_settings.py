@@ -1,4 +1,4 @@
-"""What a training in rounds is to do: read from TOML and options, written down, and compared when it goes on.
+"""What a training in rounds is to do: read from TOML and options, written down, and compared when it is resumed.
 
 The file has the tables [training], [network], [episodes] and [learner]; the last two are the algorithm's own.
 """
@@ -13,6 +13,7 @@ from slurm_energy.errors import ConfigError, TrainingError, ValueRangeError
 from slurm_energy.graph import schema
 from slurm_energy.learning.algorithms import Algorithm, find_algorithm
 from slurm_energy.learning.settings_file import (
+    FORMER_NAMES,
     RUN_BOUNDS,
     check_bounds,
     check_names,
@@ -22,6 +23,7 @@ from slurm_energy.learning.settings_file import (
     read_tables,
     table_of,
     toml_text,
+    with_names,
 )
 from slurm_energy.learning.torch_device import AUTO, check_device_name
 from slurm_energy.learning.training_log import LogFormat
@@ -29,11 +31,11 @@ from slurm_energy.policy.gnn.configuration import NetworkConfig
 from slurm_energy.twin.world.file import find_world
 
 SETTINGS_FILE = "settings.toml"
-_MOST_EPISODES = RUN_BOUNDS["collectors"][1]
+_MAX_EPISODES = RUN_BOUNDS["collectors"][1]
 """Of a round on all ranks."""
 _TABLES = ["training", "network", "episodes", "learner"]
 _FREE = ("rounds", "save_every_rounds", "version", "device", "learned_on")
-"""Of [training]: what may change when a training goes on, since no round depends on it but in its last digits."""
+"""Of [training]: what may change when a training is resumed, since no round depends on it but in its last digits."""
 _WORLD = "world"
 
 
@@ -50,7 +52,7 @@ class RunSettings:
     collectors: int = 1
     """Episodes of a round on each rank, each in a process of its own."""
     save_every_rounds: int = 10
-    """The state that a training goes on from; it is written at the end and at Ctrl-C, too."""
+    """The state that a training resumes from; it is written at the end and at Ctrl-C, too."""
     threads: int = 1
     """Of the learner's CPU; with more than one, sums come in another order and weights differ in their last digits."""
     device: str = AUTO
@@ -72,10 +74,10 @@ class RunSettings:
     def __post_init__(self) -> None:
         check_device_name(self.device)
         check_bounds(self, "training", RUN_BOUNDS)
-        if self.ranks * self.collectors > _MOST_EPISODES:
+        if self.ranks * self.collectors > _MAX_EPISODES:
             raise ConfigError(
                 f"{self.ranks} ranks with {self.collectors} collectors run {self.ranks * self.collectors} episodes a "
-                f"round, at most {_MOST_EPISODES} can be told apart"
+                f"round, at most {_MAX_EPISODES} are distinct"
             )
 
 
@@ -108,8 +110,11 @@ class TrainingSettings:
         return toml_text(self.document())
 
     def sha256(self) -> str:
-        """Return the hash of everything that the weights follow from."""
-        return hashlib.sha256(toml_text(_fixed(self.document())).encode("utf-8")).hexdigest()
+        """Return the hash of everything that the weights follow from; a new name of a setting does not change it."""
+        tables = _fixed(self.document())
+        for name, names in FORMER_NAMES.items():
+            tables[name] = with_names(tables[name], {new: old for old, new in names.items()}, name)
+        return hashlib.sha256(toml_text(tables).encode("utf-8")).hexdigest()
 
 
 def training_settings(
@@ -190,7 +195,7 @@ def resumed_settings(
     episode_options: Mapping[str, Any] | None = None,
     ranks: int = 1,
 ) -> TrainingSettings:
-    """Return the settings with which a folder's training goes on: its own, with options over them.
+    """Return the settings with which a folder's training resumes: its own, with options over them.
 
     Raises:
         ConfigError: as in `training_settings`.
@@ -219,7 +224,7 @@ def check_same(settings: TrainingSettings, folder: Path) -> None:
     found = differences(_fixed(settings.document()), _fixed(theirs))
     if found:
         raise TrainingError(
-            f"the training in {folder} cannot go on with other settings than it has had:\n  "
+            f"the training in {folder} cannot resume with other settings than it has had:\n  "
             + "\n  ".join(found)
             + "\nLeave these options out, or begin a new training: --output with a new folder."
         )

@@ -23,16 +23,16 @@ STATE_FILE = "state.pt"
 PREVIOUS_FILE = "state.previous.pt"
 _FORMAT = 1
 _DEEPEST = 32
-_MOST_BITS = 64
+_MAX_BITS = 64
 """Of a whole number that any reader takes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TrainingState:
-    """All that is needed to go on after a round."""
+    """All that is needed to resume after a round."""
 
     settings_sha256: str
-    """Of what must be the same to go on."""
+    """Of what must be the same to resume."""
     rounds: int
     """That are done."""
     best_score: float | None
@@ -90,7 +90,7 @@ def write_state(folder: Path, state: TrainingState) -> None:
             file.flush()
             os.fsync(file.fileno())
         if path.exists():
-            # A hard link, not a name taken away: at every moment there is a whole state.pt.
+            # A hard link, not a rename: at every moment there is a whole state.pt.
             (folder / PREVIOUS_FILE).unlink(missing_ok=True)
             os.link(path, folder / PREVIOUS_FILE)
         unfinished.replace(path)
@@ -188,9 +188,9 @@ def _checked(document: object) -> TrainingState:
 
 def _check_plain(value: object, name: str, depth: int) -> None:
     """Refuse what the careful reading would refuse, before a training of days relies on it."""
-    if isinstance(value, int) and value.bit_length() > _MOST_BITS:
+    if isinstance(value, int) and value.bit_length() > _MAX_BITS:
         raise TrainingError(
-            f"{name} of the learner is a whole number of {value.bit_length()} bits, at most {_MOST_BITS} are read back"
+            f"{name} of the learner is a whole number of {value.bit_length()} bits, at most {_MAX_BITS} are read back"
         )
     if value is None or isinstance(value, torch.Tensor) or type(value) in {bool, int, float, str}:
         return
@@ -214,9 +214,9 @@ _MOMENTS = {"step", "exp_avg", "exp_avg_sq"}
 
 
 def restore_learner(learner: Learner, state: TrainingState, rank: int, folder: Path) -> None:
-    """Let a rank's learner go on from a folder's state.
+    """Let a rank's learner resume from a folder's state.
 
-    A file can hold anything: whatever a learner meets in its part is a damage of the file, told in one way for all
+    A file can hold anything: whatever a learner meets in its part is a damage of the file, reported in one way for all
     algorithms.
 
     Raises:
@@ -245,7 +245,7 @@ def restore_learner(learner: Learner, state: TrainingState, rank: int, folder: P
 
 
 def restore_adam(optimiser: Adam, state: Mapping[str, Any]) -> None:
-    """Let an optimiser go on from a state; its settings stay those that it was made with.
+    """Let an optimiser resume from a state; its settings stay those that it was made with.
 
     Raises:
         ValueError: the state is none of an Adam over these parameters.
@@ -284,4 +284,4 @@ def _why(error: Exception) -> str:
     if isinstance(error, KeyError):
         return f"its learner lacks {error}"
     first = (str(error).strip().splitlines() or [type(error).__name__])[0]
-    return f"its learner cannot go on from it: {first[:200]}"
+    return f"its learner cannot resume from it: {first[:200]}"

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.optim import Adam
 
 from slurm_energy.errors import ConfigError, TrainingError
-from slurm_energy.learning.experience import Averaging, Moment, Step, Weights, alone, reward_per_start
+from slurm_energy.learning.experience import Averaging, DecisionMoment, DecisionStep, Weights, alone, reward_per_start
 from slurm_energy.learning.imitation import answers, objective_loss
 from slurm_energy.learning.policy_gradient.losses import (
     FloatArray,
@@ -38,7 +38,7 @@ _Rows = NDArray[np.int64]
 
 
 class Scale(NamedTuple):
-    """What values are told in: mean and standard deviation of the first round's returns."""
+    """The unit of values: mean and standard deviation of the first round's returns."""
 
     mean: float
     deviation: float
@@ -47,7 +47,7 @@ class Scale(NamedTuple):
 class Lesson(NamedTuple):
     """What a round's steps teach."""
 
-    steps: Sequence[Step]
+    steps: Sequence[DecisionStep]
     advantage: Tensor
     """With mean 0 and deviation 1 over all ranks, [steps]."""
     returns: Tensor
@@ -63,7 +63,7 @@ class Lesson(NamedTuple):
     ranks."""
 
 
-class Figures(NamedTuple):
+class GradientFigures(NamedTuple):
     """What an update came to, means over its steps."""
 
     policy_loss: float
@@ -113,7 +113,7 @@ class PolicyGradientLearner:
         """The network's weights."""
         return {name: tensor.detach().clone() for name, tensor in self._network.state_dict().items()}
 
-    def absorb(self, experience: Sequence[Step]) -> Mapping[str, float]:
+    def absorb(self, experience: Sequence[DecisionStep]) -> Mapping[str, float]:
         """Learn from one round's steps, whole episodes one behind the other, and return figures of it.
 
         `score` is the reward for each started job under the weights that acted, before anything is learned; there is
@@ -129,12 +129,12 @@ class PolicyGradientLearner:
         if self._scale is None:
             self._scale = self._first_scale(experience)
         lesson = self._lesson(experience, self._scale)
-        told = self._updates(lesson)
+        updates = self._updates(lesson)
         self._rounds += 1
-        return self._told(lesson, told)
+        return self._summary(lesson, updates)
 
     def state(self) -> dict[str, Any]:
-        """Return all that is needed to go on."""
+        """Return all that is needed to resume."""
         return {
             "network": {name: tensor.detach().clone() for name, tensor in self._network.state_dict().items()},
             "optimiser": _copied(self._optimiser.state_dict()),
@@ -143,7 +143,7 @@ class PolicyGradientLearner:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from such a state; `restore_learner` tells what is wrong with one.
+        """Resume from such a state; `restore_learner` tells what is wrong with one.
 
         Raises:
             ValueError: the scale of values is none.
@@ -155,14 +155,14 @@ class PolicyGradientLearner:
         restore_adam(self._optimiser, state["optimiser"])
         self._rounds, self._scale = int(state["rounds"]), scale
 
-    def _first_scale(self, steps: Sequence[Step]) -> Scale:
+    def _first_scale(self, steps: Sequence[DecisionStep]) -> Scale:
         """Return the scale of the returns that were seen, without any value."""
         seen = advantages(
             steps, np.zeros(len(steps)), horizon_seconds=self._settings.horizon_seconds, trace_decay=1.0
         ).returns
         return Scale(*mean_and_deviation(seen, self._averaging))
 
-    def _lesson(self, steps: Sequence[Step], scale: Scale) -> Lesson:
+    def _lesson(self, steps: Sequence[DecisionStep], scale: Scale) -> Lesson:
         old_value = self._values([step.moment for step in steps])
         found = advantages(
             steps,
@@ -184,9 +184,9 @@ class PolicyGradientLearner:
         )
 
     @torch.no_grad()
-    def _values(self, moments: Sequence[Moment]) -> FloatArray:
+    def _values(self, moments: Sequence[DecisionMoment]) -> FloatArray:
         """Return the present value of each moment, in the scale of values, [moments]."""
-        most = self._settings.most_moments
+        most = self._settings.max_moments
         parts = [moments[begin : begin + most] for begin in range(0, len(moments), most)]
         found = [_value(answers(self._network, part)[1], part) for part in parts]
         return torch.cat(found).cpu().numpy().astype(np.float64)
@@ -194,9 +194,9 @@ class PolicyGradientLearner:
     def _tensor(self, values: FloatArray) -> Tensor:
         return torch.from_numpy(values.astype(np.float32)).to(self._device)
 
-    def _updates(self, lesson: Lesson) -> list[Figures]:
+    def _updates(self, lesson: Lesson) -> list[GradientFigures]:
         """Take the round's updates; they end early where the policy has gone too far from the one that acted."""
-        told: list[Figures] = []
+        updates: list[GradientFigures] = []
         limit = self._settings.target_divergence
         generator = np.random.default_rng([self._seed, self._rounds])
         for _ in range(self._settings.epochs):
@@ -206,13 +206,13 @@ class PolicyGradientLearner:
                 told_divergence = carrier([share * figures.divergence])
                 self._averaging([*self._parameters, told_divergence])
                 if limit is not None and carried(told_divergence)[0] > limit:
-                    return told
+                    return updates
                 torch.nn.utils.clip_grad_norm_(self._parameters, self._settings.gradient_norm)
                 self._optimiser.step()
-                told.append(figures)
-        return told
+                updates.append(figures)
+        return updates
 
-    def _gradients(self, lesson: Lesson, rows: _Rows, share_of_rank: float) -> Figures:
+    def _gradients(self, lesson: Lesson, rows: _Rows, share_of_rank: float) -> GradientFigures:
         """Work out the gradients of a minibatch, part by part; none where it has no steps.
 
         Args:
@@ -221,17 +221,17 @@ class PolicyGradientLearner:
             share_of_rank: What the gradients are multiplied by; figures are not.
         """
         self._optimiser.zero_grad(set_to_none=True)
-        sums = np.zeros(len(Figures._fields))
-        for part in _parts(rows, self._settings.most_moments):
+        sums = np.zeros(len(GradientFigures._fields))
+        for part in _parts(rows, self._settings.max_moments):
             loss, figures = self._loss(lesson, part)
             share = len(part) / len(rows)
             if not bool(torch.isfinite(loss)):
                 raise TrainingError(f"a loss is {loss.item()} in round {self._rounds}: lower the learning rate")
             (share_of_rank * share * loss).backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
             sums += share * np.array(figures)
-        return Figures(*sums.tolist())
+        return GradientFigures(*sums.tolist())
 
-    def _loss(self, lesson: Lesson, rows: _Rows) -> tuple[Tensor, Figures]:
+    def _loss(self, lesson: Lesson, rows: _Rows) -> tuple[Tensor, GradientFigures]:
         settings, at = self._settings, torch.from_numpy(rows).to(self._device)
         steps = [lesson.steps[row] for row in rows]
         moments = [step.moment for step in steps]
@@ -247,7 +247,7 @@ class PolicyGradientLearner:
         loss = loss + self._tie_loss(state, decisions, steps)
         with torch.no_grad():
             ratio = (log_prob - old_log_prob).exp()
-            figures = Figures(
+            figures = GradientFigures(
                 policy_loss=float(policy),
                 value_loss=float(value),
                 entropy=float(entropy),
@@ -256,7 +256,7 @@ class PolicyGradientLearner:
             )
         return loss, figures
 
-    def _tie_loss(self, state: State, decisions: Decisions, steps: Sequence[Step]) -> Tensor:
+    def _tie_loss(self, state: State, decisions: Decisions, steps: Sequence[DecisionStep]) -> Tensor:
         """Return the weighted losses of tied attention heads and of differentiable pooling, as in imitation."""
         config, loss = self._network.config, decisions.job.new_zeros(())
         if config.attention == "objectives" and self._settings.objective_weight:
@@ -267,28 +267,32 @@ class PolicyGradientLearner:
             loss = loss + self._settings.pooling_weight * (devices.link_loss + 0.1 * devices.entropy_loss)
         return loss
 
-    def _told(self, lesson: Lesson, told: Sequence[Figures]) -> dict[str, float]:
-        means = np.array(told).reshape(-1, len(Figures._fields)).mean(0) if told else np.zeros(len(Figures._fields))
+    def _summary(self, lesson: Lesson, updates: Sequence[GradientFigures]) -> dict[str, float]:
+        means = (
+            np.array(updates).reshape(-1, len(GradientFigures._fields)).mean(0)
+            if updates
+            else np.zeros(len(GradientFigures._fields))
+        )
         returns, values = (tensor.cpu().numpy()[lesson.known] for tensor in (lesson.returns, lesson.old_value))
         spread = float(returns.var()) if len(returns) else 0.0
         score = reward_per_start(lesson.steps)
         return {
             **({"score": score} if isfinite(score) else {}),
             "steps": float(len(lesson.steps)),
-            **dict(zip(Figures._fields, means.tolist(), strict=True)),
-            "updates": float(len(told)),
+            **dict(zip(GradientFigures._fields, means.tolist(), strict=True)),
+            "updates": float(len(updates)),
             "explained_variance": 1.0 - float((returns - values).var()) / spread if spread > 0.0 else 0.0,
             "learning_rate": self._settings.learning_rate_after(self._rounds - 1),
         }
 
 
-def _value(decisions: Decisions, moments: Sequence[Moment]) -> Tensor:
+def _value(decisions: Decisions, moments: Sequence[DecisionMoment]) -> Tensor:
     assert decisions.values is not None
     job_x = floats(np.concatenate([moment.decision.job_x for moment in moments]))
     return combined_value(decisions.values, job_x.to(decisions.values.device))
 
 
-def _asked_rows(steps: Sequence[Step]) -> Tensor:
+def _asked_rows(steps: Sequence[DecisionStep]) -> Tensor:
     """Return the row of what was asked for among the options of all steps."""
     ends = accumulate(len(step.moment.decision.option_open) for step in steps)
     return torch.tensor(

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from slurm_energy.graph import schema
-from slurm_energy.learning.experience import Step
+from slurm_energy.learning.experience import DecisionStep
 from slurm_energy.policy.prices import BALANCED_WEIGHTS
 
 _WEIGHTS = [schema.column(schema.TASK, name) for name in ("time_weight", "energy_weight")]
@@ -75,10 +75,12 @@ class Advantages(NamedTuple):
     returns: FloatArray
     """Advantage and value together: what the value should have been, [steps]."""
     is_known: NDArray[np.bool_]
-    """False for the last step of an episode that was cut off: nobody knows what it would have led to, [steps]."""
+    """False for the last step of an episode that was cut off: what it would have led to is not known, [steps]."""
 
 
-def advantages(steps: Sequence[Step], values: FloatArray, *, horizon_seconds: float, trace_decay: float) -> Advantages:
+def advantages(
+    steps: Sequence[DecisionStep], values: FloatArray, *, horizon_seconds: float, trace_decay: float
+) -> Advantages:
     r"""Return the generalised advantages, equations 14 and 16 of Schulman et al. 2016, of a semi-Markov process.
 
     .. math::

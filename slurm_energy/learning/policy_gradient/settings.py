@@ -7,7 +7,7 @@ from slurm_energy.learning.settings_file import Bounds, check_bounds
 _BOUNDS: Bounds = {
     "epochs": (1, 1000),
     "minibatches": (1, 10_000),
-    "most_moments": (1, 1_000_000),
+    "max_moments": (1, 1_000_000),
     "learning_rate": (1e-9, 0.5),
     "final_learning_rate_share": (0.0, 1.0),
     "decay_rounds": (1, 10_000_000),
@@ -33,7 +33,7 @@ class PolicyGradientSettings:
     """Passes over the round's steps."""
     minibatches: int = 8
     """Updates in a pass: the same number on all ranks, however many steps each has."""
-    most_moments: int = 128
+    max_moments: int = 128
     """Moments that are worked out side by side; larger minibatches are worked out in parts, for the memory's sake."""
     learning_rate: float = 1e-3
     final_learning_rate_share: float = 0.1

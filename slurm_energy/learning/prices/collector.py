@@ -30,7 +30,7 @@ from slurm_energy.twin.world.file import find_world
 _Array = NDArray[np.float32]
 _WAIT_SECONDS = 3600.0
 """What waiting within about that time after a decision can be blamed on it."""
-_LEAST_SHARE = 1e-6
+_MIN_SHARE = 1e-6
 _Node = tuple[int, int]
 """Pool and number of the node."""
 
@@ -196,7 +196,7 @@ class ExploringPriceRule(LearnedPriceRule):
         least = options.least_cost(job.estimated_units, base)
         self._open[job.job_id] = _Open(
             step=self._step,
-            promised=max(least, _LEAST_SHARE),
+            promised=max(least, _MIN_SHARE),
             time_watts=base.time_watts,
             slowdown_joules=base.slowdown_joules,
             default_seconds=max(1.0, job.estimated_units * float(seconds[np.isfinite(seconds)][-1])),
@@ -236,7 +236,7 @@ def price_episode(network: HierarchicalNetwork, settings: PriceEpisodeSettings, 
     rule = ExploringPriceRule(network, settings, generator)
     outcome = run(world, workload, rule, seed=seed, horizon_seconds=settings.hours * 3600.0)
     steps, cost = rule.steps(outcome.end_seconds)
-    kept = np.linspace(0, len(steps) - 1, min(len(steps), settings.most_jobs)).astype(int).tolist()
+    kept = np.linspace(0, len(steps) - 1, min(len(steps), settings.max_jobs)).astype(int).tolist()
     return PricedEpisode(states=tuple(rule.states), steps=tuple(steps[index] for index in kept), cost_per_job=cost)
 
 
@@ -247,7 +247,7 @@ def _generator_settings(world: World, hours: float, load: float) -> dict[str, fl
     return settings
 
 
-class _Waiting:
+class _DiscountedWait:
     """Discounted job-seconds of waiting from a time on."""
 
     def __init__(self, seconds: NDArray[np.float64], after: NDArray[np.float64]) -> None:
@@ -258,7 +258,7 @@ class _Waiting:
         return float(self._after[index]) if index >= 0 else 0.0
 
 
-def _discounted(waits: Sequence[tuple[float, int]], end_seconds: float) -> _Waiting:
+def _discounted(waits: Sequence[tuple[float, int]], end_seconds: float) -> _DiscountedWait:
     """Return the wait after each time, discounted over `_WAIT_SECONDS`: sum of count x tau (1 - exp(-dt / tau))."""
     seconds = np.array([time for time, _ in waits] + [end_seconds])
     counts = np.array([float(count) for _, count in waits] + [0.0])
@@ -266,7 +266,7 @@ def _discounted(waits: Sequence[tuple[float, int]], end_seconds: float) -> _Wait
     for index in range(len(seconds) - 2, -1, -1):
         decay = exp(-(seconds[index + 1] - seconds[index]) / _WAIT_SECONDS)
         after[index] = counts[index] * _WAIT_SECONDS * (1.0 - decay) + decay * after[index + 1]
-    return _Waiting(seconds, after)
+    return _DiscountedWait(seconds, after)
 
 
 class _Occupied:

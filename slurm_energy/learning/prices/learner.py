@@ -18,14 +18,14 @@ from slurm_energy.learning.prices.settings import PriceLearnerSettings
 from slurm_energy.learning.ranks import agreed, shares_of_mean
 from slurm_energy.learning.torch_device import batched_states, state_of_cluster
 from slurm_energy.learning.training_state import restore_adam, same_form
-from slurm_energy.policy.gnn.embeddings import Published, moments_of
+from slurm_energy.policy.gnn.embeddings import Published, batch_index
 from slurm_energy.policy.gnn.network import Blocks, HierarchicalNetwork
 from slurm_energy.policy.gnn.price_head import PRICED_JOB, PriceContext, PriceHead
 from slurm_energy.policy.prices import JOB_PRICES
 
 _TINY = 1e-6
-_MOST_CHANGE = 10.0
-_MOST_WEIGHT = 10.0
+_MAX_CHANGE = 10.0
+_MAX_WEIGHT = 10.0
 """One job among thousands must not be the whole lesson."""
 _LOOKS = 32
 """Of an episode, from which the head learns what is usual."""
@@ -73,7 +73,7 @@ class _Batch:
         self.device_row = moved(
             np.concatenate([np.arange(partitions[moment], partitions[moment + 1]) for moment, _ in steps])
         )
-        weights = torch.tensor([step.weight for _, step in steps], device=device).clamp(max=_MOST_WEIGHT)
+        weights = torch.tensor([step.weight for _, step in steps], device=device).clamp(max=_MAX_WEIGHT)
         self.weights = weights / weights.mean()
         self.costs = torch.tensor([[step.cost, step.waiting] for _, step in steps], device=device)
 
@@ -149,7 +149,7 @@ class PriceLearner:
         }
 
     def state(self) -> dict[str, Any]:
-        """Return all that is needed to go on; later rounds do not change it."""
+        """Return all that is needed to resume; later rounds do not change it."""
         found: dict[str, Any] = {
             "network": dict(self.network.state_dict()),
             "critic": dict(self._critic.state_dict()),
@@ -162,7 +162,7 @@ class PriceLearner:
         return deepcopy(found)
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from such a state; `restore_learner` tells what is wrong with one.
+        """Resume from such a state; `restore_learner` tells what is wrong with one.
 
         Raises:
             ValueError: the costs that were seen so far are none.
@@ -206,7 +206,7 @@ class PriceLearner:
                 kept = np.linspace(0, len(episode.states) - 1, min(len(episode.states), _LOOKS)).astype(int).tolist()
                 states = [episode.states[index] for index in kept]
                 published = self.network.state(batched_states(states, self._device)).published
-                moments = moments_of(published, state_of_cluster(states, self._device))
+                moments = batch_index(published, state_of_cluster(states, self._device))
                 jobs = torch.from_numpy(np.stack([step.job_x for step in episode.steps])).to(self._device)
                 seen.append(self._head.seen(published, moments, jobs))
         common = [self._common(torch.stack(parts).mean(0)) for parts in zip(*seen, strict=True)]
@@ -214,8 +214,8 @@ class PriceLearner:
 
     def _common(self, figures: Tensor) -> Tensor:
         """Return the mean over all ranks."""
-        told = agreed(figures.flatten().tolist(), self._average)
-        return torch.tensor(told, dtype=figures.dtype, device=self._device).reshape(figures.shape)
+        common = agreed(figures.flatten().tolist(), self._average)
+        return torch.tensor(common, dtype=figures.dtype, device=self._device).reshape(figures.shape)
 
     def _centre_costs(self, steps: Sequence[PricedStep]) -> None:
         """Bring what the critic learns near 0 and 1: mean and spread of costs, moved slowly."""
@@ -243,7 +243,7 @@ class PriceLearner:
     def _improve(self, batch: _Batch) -> dict[str, float]:
         """Take one step through the whole network, and some through the heads alone on the same embeddings."""
         published = self.network.state(batch.blocks).published
-        moments = moments_of(published, batch.moment_of_cluster)
+        moments = batch_index(published, batch.moment_of_cluster)
         figures = self._step(batch, self._head.context(published, moments))
         kept = Published(*(part.detach() for part in published))
         for _ in range(self._settings.head_steps):
@@ -259,13 +259,13 @@ class PriceLearner:
         advantage = ((value.detach() - goal) * self._spread).sum(1)
         if len(advantage) > 1:
             advantage = (advantage - advantage.mean()) / (advantage.std() + _TINY)
-        advantage = advantage.clamp(-settings.most_advantage, settings.most_advantage)
+        advantage = advantage.clamp(-settings.max_advantage, settings.max_advantage)
         device_mean = context.devices[batch.device_row]
         explored = batch.job_raw != batch.job_mean  # a price that was not tried says nothing
         change = (self._log_ratio(batch.job_raw, job_raw, batch.job_mean) * explored).sum(1)
         own = self._log_ratio(batch.device_raw, device_mean, batch.device_mean)
         change = change.index_add(0, batch.device_step, own)
-        ratio = change.clamp(-_MOST_CHANGE, _MOST_CHANGE).exp()
+        ratio = change.clamp(-_MAX_CHANGE, _MAX_CHANGE).exp()
         clipped = ratio.clamp(1.0 - settings.clip, 1.0 + settings.clip)
         gain = (batch.weights * torch.minimum(ratio * advantage, clipped * advantage)).mean()
         decay = job_raw.square().mean() + context.devices.square().mean()

@@ -4,7 +4,7 @@ from collections.abc import Set
 from dataclasses import dataclass, fields, replace
 
 from slurm_energy.errors import ConfigError, ValueRangeError
-from slurm_energy.learning.settings_file import HOURS
+from slurm_energy.learning.settings_file import FORMER_NAMES, HOURS, with_names
 from slurm_energy.policy.prices import JOB_PRICES
 from slurm_energy.policy.rules.settings import split_text
 
@@ -33,7 +33,7 @@ class PriceEpisodeSettings:
     fixed: tuple[str, ...] = ()
     """Prices of a job, of `JOB_PRICES`, that are not explored and so not learned: what time is worth is the site's to
     say, and the bills do not show that a job which runs slowly keeps good devices from others."""
-    most_jobs: int = 2000
+    max_jobs: int = 2000
     """Bills of an episode that are learned from at most, spread evenly over it: worlds with many small jobs must not
     outweigh the others."""
     load_from: float = 1.0
@@ -48,7 +48,7 @@ class PriceEpisodeSettings:
             "refresh_seconds": (1.0, 1e6),
             "miss": (0.0, 1000.0),
             "noise": (0.01, 2.0),
-            "most_jobs": (1, 10_000_000),
+            "max_jobs": (1, 10_000_000),
             "load_from": (0.01, 100.0),
             "load_to": (0.01, 100.0),
         }
@@ -73,12 +73,13 @@ class PriceEpisodeSettings:
             return self
         text = self.worlds[turn % len(self.worlds)]
         name, given = split_text(text)
+        given = with_names(given, FORMER_NAMES["episodes"], f"episodes.worlds: {name}")
         known = {item.name for item in fields(self)} - {"world", "worlds", "fixed"}
         for key in given:
             if key not in known:
                 raise ConfigError(f"episodes.worlds: {name} has {key[:40]!r}; there are {', '.join(sorted(known))}")
         try:
-            numbers = {key: int(value) if key == "most_jobs" else float(value) for key, value in given.items()}
+            numbers = {key: int(value) if key == "max_jobs" else float(value) for key, value in given.items()}
         except ValueError as error:
             raise ConfigError(f"episodes.worlds: {text[:80]!r} has a value that is no number") from error
         return replace(self, world=name, worlds=(), **numbers)  # type: ignore[arg-type]  # by name
@@ -122,7 +123,7 @@ class PriceLearnerSettings:
     encoder_rate_share: float = 0.3
     """What is below the heads learns at this share of the rate: heads cannot follow embeddings that run away."""
     final_learning_rate_share: float = 0.1
-    """Reached along a line over `decay_rounds`: bills are noisy, and the last steps shall not leave noise behind."""
+    """Reached along a line over `decay_rounds`: bills are noisy, and the last steps must not leave noise behind."""
     decay_rounds: int = 100
     clip: float = 0.2
     """Ratio of probabilities beyond which a step earns nothing (Schulman et al. 2017)."""
@@ -130,7 +131,7 @@ class PriceLearnerSettings:
     value_weight: float = 0.5
     price_decay: float = 0.003
     """Weight of the squared raw prices: without a reason, pay what the rule pays."""
-    most_advantage: float = 4.0
+    max_advantage: float = 4.0
     """Normalised advantages are cut to it: costs have long tails."""
 
     def __post_init__(self) -> None:
@@ -146,7 +147,7 @@ class PriceLearnerSettings:
             "gradient_norm": (0.01, 100.0),
             "value_weight": (0.0, 10.0),
             "price_decay": (0.0, 10.0),
-            "most_advantage": (0.5, 100.0),
+            "max_advantage": (0.5, 100.0),
         }
         for name, (low, high) in bounds.items():
             if not low <= getattr(self, name) <= high:

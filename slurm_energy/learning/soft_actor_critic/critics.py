@@ -11,11 +11,11 @@ from torch.nn import Parameter
 from slurm_energy.graph import schema
 from slurm_energy.graph.blocks import DecisionBlock, batch_decisions
 from slurm_energy.learning.soft_actor_critic.records import PackedMoment, Unpacked
-from slurm_energy.learning.soft_actor_critic.replay import Transition
+from slurm_energy.learning.soft_actor_critic.replay import KeptTransition
 from slurm_energy.learning.soft_actor_critic.settings import SoftActorCriticSettings
 from slurm_energy.learning.torch_device import CPU, batched_states, on_device, state_of_cluster
 from slurm_energy.policy.gnn.decision_level import CONTEXT_PARTS, Decisions, QuantileHead
-from slurm_energy.policy.gnn.embeddings import flags, floats, indices, moments_of
+from slurm_energy.policy.gnn.embeddings import batch_index, flags, floats, indices
 from slurm_energy.policy.gnn.heads import OptionDistribution
 from slurm_energy.policy.gnn.network import Blocks, HierarchicalNetwork, State
 
@@ -50,7 +50,7 @@ class Scene(NamedTuple):
         return len(self.decision.job_x)
 
 
-class Batch(NamedTuple):
+class TransitionBatch(NamedTuple):
     """Transitions to learn from."""
 
     now: Scene
@@ -85,13 +85,13 @@ def scene(moments: Sequence[PackedMoment], device: torch.device = CPU) -> Scene:
     )
 
 
-def batch_of(transitions: Sequence[Transition], device: torch.device = CPU) -> Batch:
+def batch_of(transitions: Sequence[KeptTransition], device: torch.device = CPU) -> TransitionBatch:
     """Return transitions side by side, on a device."""
     now = scene([one.moment for one in transitions], device)
     counts = torch.bincount(now.option_job, minlength=now.num_jobs)
     first = counts.cumsum(0) - counts
     following = [(row, one.following) for row, one in enumerate(transitions) if one.following is not None]
-    return Batch(
+    return TransitionBatch(
         now=now,
         taken=first + torch.tensor([one.taken for one in transitions], device=device),
         starts=torch.tensor([one.is_start for one in transitions], device=device),
@@ -106,7 +106,7 @@ def batch_of(transitions: Sequence[Transition], device: torch.device = CPU) -> B
 def answers(network: HierarchicalNetwork, given: Scene, *, critics: bool) -> tuple[State, Decisions]:
     """Return a network's embeddings of the states, and its answers for the jobs."""
     state = network.state(given.blocks)
-    moments = moments_of(state.published, given.moment_of_cluster)
+    moments = batch_index(state.published, given.moment_of_cluster)
     return state, network.decide(state.published, moments, given.decision, critics=critics)
 
 
@@ -204,7 +204,9 @@ def policy_of(network: HierarchicalNetwork, given: Scene, context: Tensor) -> Op
     return distribution
 
 
-def tie_loss(network: HierarchicalNetwork, settings: SoftActorCriticSettings, judged: Judged, batch: Batch) -> Tensor:
+def tie_loss(
+    network: HierarchicalNetwork, settings: SoftActorCriticSettings, judged: Judged, batch: TransitionBatch
+) -> Tensor:
     """Return the weighted losses beside the critics': of tied attention heads and of differentiable pooling.
 
     Tied heads tell the log time and log energy of the option that was taken and how long the job has waited, as in

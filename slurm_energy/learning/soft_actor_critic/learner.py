@@ -11,11 +11,11 @@ from torch.nn import Parameter
 from torch.optim import Adam
 
 from slurm_energy.errors import ConfigError, TrainingError
-from slurm_energy.learning.experience import Averaging, Step, Weights, alone, reward_per_start
+from slurm_energy.learning.experience import Averaging, DecisionStep, Weights, alone, reward_per_start
 from slurm_energy.learning.ranks import agreed
 from slurm_energy.learning.soft_actor_critic.critics import (
-    Batch,
     Judged,
+    TransitionBatch,
     TwinCritics,
     answers,
     batch_of,
@@ -30,7 +30,7 @@ from slurm_energy.learning.training_state import restore_adam
 from slurm_energy.policy.gnn.network import HierarchicalNetwork
 
 
-class Figures(NamedTuple):
+class CriticFigures(NamedTuple):
     """What an update tells."""
 
     critic_loss: float
@@ -44,10 +44,10 @@ class Figures(NamedTuple):
 class SoftActorCritic:
     """Algorithm 1 of CHSAC-AF, lines 8 to 15; collectors do the rest.
 
-    Departures from the paper, beside those told in `losses`, `multipliers`, `temperature`, `quantile_loss` and
+    Departures from the paper, beside those described in `losses`, `multipliers` and
     `replay`: the encoder is the hierarchical network and is trained by the critics, never by the actor; targets come
     from copies of encoder and critics; critics begin at the return that the round which ends the warm-up would have if
-    it went on for ever, instead of 0, from where the bounded gradient of the Huber loss would need long.
+    it never ended, instead of 0, from where the bounded gradient of the Huber loss would need long.
 
     On one CPU thread the same seed and the same steps give the same weights.
     """
@@ -105,24 +105,24 @@ class SoftActorCritic:
         Raises:
             TrainingError: a step cannot be, or a loss is not finite.
         """
-        steps: Sequence[Step] = experience
+        steps: Sequence[DecisionStep] = experience
         costs = mean_costs(steps).to(self._device)
         new = self._replay.add(steps)
         is_warm = float(len(self._replay) >= self._settings.warm_up_transitions)
         agreed_new, share_warm = agreed([float(new), is_warm], self._averaging)
-        told: list[Figures] = []
+        updates: list[CriticFigures] = []
         if share_warm == 1.0:
             if self._updates == 0:
                 self._begin_critics(steps)
             self._multipliers.move(costs, self._averaging)
             self._owed += agreed_new * self._settings.updates_per_transition
             while self._owed >= 1.0:
-                told.append(self._update())
+                updates.append(self._update())
                 self._owed -= 1.0
-        return self._figures(steps, costs, told)
+        return self._figures(steps, costs, updates)
 
     def state(self) -> dict[str, Any]:
-        """Return all that is needed to go on."""
+        """Return all that is needed to resume."""
         return {
             "critics": deepcopy(self._critics.state_dict()),
             "targets": deepcopy(self._targets.state_dict()),
@@ -136,7 +136,7 @@ class SoftActorCritic:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from such a state; `restore_learner` tells what is wrong with one.
+        """Resume from such a state; `restore_learner` tells what is wrong with one.
 
         Raises:
             TrainingError: its replay is none.
@@ -154,7 +154,7 @@ class SoftActorCritic:
         self._multipliers.restore(state["multipliers"])
         self._updates, self._owed = updates, owed
 
-    def _update(self) -> Figures:
+    def _update(self) -> CriticFigures:
         """Draw a batch and take one step of critics, actor, temperature and targets."""
         batch = batch_of(self._replay.sample(self._settings.batch_size), self._device)
         target = self._target(batch)
@@ -176,7 +176,7 @@ class SoftActorCritic:
             self._temperature.update(entropy, entropy_target, self._averaging)
         self._targets.follow(self._critics, self._settings.target_rate)
         self._updates += 1
-        return Figures(
+        return CriticFigures(
             critic_loss=float(of_critics.detach()),
             actor_loss=float(of_actor.detach()),
             entropy=float(entropy),
@@ -185,7 +185,7 @@ class SoftActorCritic:
         )
 
     @torch.no_grad()
-    def _target(self, batch: Batch) -> Tensor:
+    def _target(self, batch: TransitionBatch) -> Tensor:
         """Return what the critics should say of the options that were taken, [batch, quantiles]."""
         durations = batch.elapsed_seconds / self._settings.reference_seconds
         reward = self._multipliers.effective_reward(batch.reward, batch.costs, durations, batch.starts)
@@ -206,8 +206,8 @@ class SoftActorCritic:
         torch.nn.utils.clip_grad_norm_(parameters, self._settings.gradient_norm)
         optimiser.step()
 
-    def _begin_critics(self, steps: Sequence[Step]) -> None:
-        """Set the critics' level to the return of a round's mean reward per time, were it to go on for ever."""
+    def _begin_critics(self, steps: Sequence[DecisionStep]) -> None:
+        """Set the critics' level to the return of a round's mean reward per time, were it never to end."""
         elapsed = sum(step.elapsed_seconds for step in steps)
         rate = sum(step.reward for step in steps) / elapsed if elapsed > 0.0 else 0.0  # per second
         horizon_seconds = self._settings.reference_seconds / -log(self._settings.discount)
@@ -215,16 +215,18 @@ class SoftActorCritic:
         self._critics.begin_at(level)
         self._targets.begin_at(level)
 
-    def _figures(self, steps: Sequence[Step], costs: Tensor, told: Sequence[Figures]) -> dict[str, float]:
+    def _figures(
+        self, steps: Sequence[DecisionStep], costs: Tensor, updates: Sequence[CriticFigures]
+    ) -> dict[str, float]:
         """Return what is known of the round; what nothing tells of is left out."""
         figures = {
             "alpha": self._temperature.value,
             "replay": float(len(self._replay)),
             "updates": float(self._updates),
         }
-        if told:
-            means = torch.tensor(told, dtype=torch.float64).mean(0)
-            figures |= dict(zip(Figures._fields, means.tolist(), strict=True))
+        if updates:
+            means = torch.tensor(updates, dtype=torch.float64).mean(0)
+            figures |= dict(zip(CriticFigures._fields, means.tolist(), strict=True))
         multipliers = self._multipliers.values.tolist()
         figures |= {f"lambda_{name}": value for name, value in zip(CONSTRAINTS, multipliers, strict=True)}
         latency, waiting, watts = costs.tolist()

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from slurm_energy.errors import ConfigError
-from slurm_energy.learning.experience import Averaging, Step, alone
+from slurm_energy.learning.experience import Averaging, DecisionStep, alone
 from slurm_energy.learning.ranks import agreed
 from slurm_energy.learning.settings_file import Bounds, check_bounds
 from slurm_energy.learning.training_state import restore_adam, same_form
@@ -61,7 +61,7 @@ class ConstraintSettings:
         return first, second, third
 
 
-def mean_costs(steps: Sequence[Step]) -> Tensor:
+def mean_costs(steps: Sequence[DecisionStep]) -> Tensor:
     """Return the mean of each cost over a round, [constraints]; NaN where nothing tells of it.
 
     Latency is a mean over started jobs; queue and power are means over time, so that a step counts by its length.
@@ -118,10 +118,10 @@ class Multipliers:
         """
         excess = self.excess(costs)
         is_known = torch.isfinite(excess)
-        told = agreed([*excess.where(is_known, 0.0).tolist(), *map(float, is_known.tolist())], averaging)
+        common = agreed([*excess.where(is_known, 0.0).tolist(), *map(float, is_known.tolist())], averaging)
         change = [
             total / known if known > 0.0 else 0.0
-            for total, known in zip(told[: len(CONSTRAINTS)], told[len(CONSTRAINTS) :], strict=True)
+            for total, known in zip(common[: len(CONSTRAINTS)], common[len(CONSTRAINTS) :], strict=True)
         ]
         with torch.no_grad():
             self._values.add_(self._settings.rate * self._values.new_tensor(change))
@@ -159,11 +159,11 @@ class Multipliers:
         return self._settings.ceiling * float(torch.nan_to_num(self.excess(costs), nan=0.0).clamp(min=0.0).sum())
 
     def state(self) -> dict[str, Any]:
-        """Return what is needed to go on."""
+        """Return what is needed to resume."""
         return {"values": self.values}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state.
+        """Resume from a state.
 
         Raises:
             ValueError: it is none of these multipliers.
@@ -243,11 +243,11 @@ class Temperature:
             self._log.clamp_(log(self._settings.least), log(self._settings.most))
 
     def state(self) -> dict[str, Any]:
-        """Return what is needed to go on."""
+        """Return what is needed to resume."""
         return {"log": self._log.detach().clone(), "optimiser": deepcopy(self._optimiser.state_dict())}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state.
+        """Resume from a state.
 
         Raises:
             ValueError: it is none of a temperature.

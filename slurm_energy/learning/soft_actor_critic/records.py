@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 
 from slurm_energy.errors import TrainingError
 from slurm_energy.graph.blocks import DecisionBlock, DeviceBlock, FabricBlock, QueueBlock, TopBlock
-from slurm_energy.learning.experience import Moment
+from slurm_energy.learning.experience import DecisionMoment
 from slurm_energy.policy.gnn.network import Blocks
 
 _LEVEL = 1
-_MOST_BYTES = 1 << 30
+_MAX_BYTES = 1 << 30
 """Of one record when it is unpacked: what a hostile file can make of a few bytes has an end."""
 _KINDS: tuple[np.dtype[Any], ...] = tuple(
     np.dtype(name) for name in ("float16", "bool", "int8", "int16", "int32", "int64")
@@ -88,9 +88,9 @@ def _narrow(array: NDArray[Any]) -> NDArray[Any]:
 
 def _unzipped(packed: bytes) -> bytes:
     decoder = zlib.decompressobj()
-    raw = decoder.decompress(packed, _MOST_BYTES)
+    raw = decoder.decompress(packed, _MAX_BYTES)
     if not decoder.eof:
-        raise ValueError(f"it is cut short, or longer than {_MOST_BYTES} bytes")
+        raise ValueError(f"it is cut short, or longer than {_MAX_BYTES} bytes")
     return raw
 
 
@@ -156,7 +156,7 @@ class PackedMoment(NamedTuple):
         return DecisionBlock(**_fields(_DECISION, self.decision, {}))
 
 
-def pack(moment: Moment, pool: RecordPool) -> PackedMoment:
+def pack(moment: DecisionMoment, pool: RecordPool) -> PackedMoment:
     """Return a moment in records of a pool."""
     state = moment.state
 

@@ -10,7 +10,7 @@ import torch
 
 from slurm_energy.errors import ConfigError, TrainingError
 from slurm_energy.graph.blocks import DecisionBlock
-from slurm_energy.learning.experience import Costs, Moment, Step
+from slurm_energy.learning.experience import Costs, DecisionMoment, DecisionStep
 from slurm_energy.learning.soft_actor_critic.records import (
     PACKED_RECORDS,
     PackedMoment,
@@ -21,7 +21,7 @@ from slurm_energy.learning.soft_actor_critic.records import (
 )
 
 
-class Transition(NamedTuple):
+class KeptTransition(NamedTuple):
     """One step as it is kept."""
 
     moment: PackedMoment
@@ -48,7 +48,7 @@ class Replay:
         if capacity < 1:
             raise ConfigError(f"replay capacity {capacity} must be at least 1")
         self._capacity = capacity
-        self._kept: list[Transition] = []
+        self._kept: list[KeptTransition] = []
         self._next = 0
         self._pool = RecordPool()
         self._generator = np.random.default_rng(seed)
@@ -56,15 +56,15 @@ class Replay:
     def __len__(self) -> int:
         return len(self._kept)
 
-    def add(self, steps: Iterable[Step]) -> int:
+    def add(self, steps: Iterable[DecisionStep]) -> int:
         """Take in steps and return how many are kept; beyond the capacity the oldest are dropped.
 
         Raises:
             TrainingError: a step has no finite figures, or was granted or asked for what its mask had closed.
         """
-        packed: dict[int, tuple[Moment, PackedMoment]] = {}
+        packed: dict[int, tuple[DecisionMoment, PackedMoment]] = {}
 
-        def once(moment: Moment) -> PackedMoment:
+        def once(moment: DecisionMoment) -> PackedMoment:
             if id(moment) not in packed:
                 packed[id(moment)] = (moment, pack(moment, self._pool))
             return packed[id(moment)][1]
@@ -74,7 +74,7 @@ class Replay:
             if not _tells_something(step):
                 continue
             following = None if step.is_terminal or step.following is None else once(step.following)
-            transition = Transition(
+            transition = KeptTransition(
                 moment=once(step.moment),
                 taken=_taken(step),
                 is_start=step.granted >= 0,
@@ -91,7 +91,7 @@ class Replay:
             count += 1
         return count
 
-    def sample(self, count: int) -> list[Transition]:
+    def sample(self, count: int) -> list[KeptTransition]:
         """Return some transitions, each drawn from all.
 
         Raises:
@@ -141,7 +141,7 @@ class Replay:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state; everything in it is looked at before anything is changed.
+        """Resume from a state; everything in it is looked at before anything is changed.
 
         Raises:
             TrainingError: it is not the state of a replay of this capacity.
@@ -161,7 +161,7 @@ class Replay:
                 if not all(map(isfinite, (reward, elapsed, *costs))) or elapsed < 0.0:
                     raise TrainingError(f"a transition has reward {reward}, {elapsed} s and costs {costs}")
                 kept.append(
-                    Transition(
+                    KeptTransition(
                         moments[moment],
                         taken,
                         bool(is_start),
@@ -193,7 +193,7 @@ class Replay:
         return list(found.values())
 
 
-def _tells_something(step: Step) -> bool:
+def _tells_something(step: DecisionStep) -> bool:
     """Return whether a step is one to learn from."""
     figures = (step.reward, step.elapsed_seconds, *step.costs)
     if not all(isfinite(figure) for figure in figures) or step.elapsed_seconds < 0.0:
@@ -207,7 +207,7 @@ def _tells_something(step: Step) -> bool:
     return step.following is not None and _is_decision(step.following.decision)
 
 
-def _taken(step: Step) -> int:
+def _taken(step: DecisionStep) -> int:
     """Return the row of the option that a step tells of."""
     return step.granted if step.granted >= 0 else step.asked
 

@@ -18,7 +18,7 @@ from slurm_energy.policy.gnn.top_level import OBJECTIVES
 
 Weights = NDArray[np.float64]
 _LISTED = 3
-_LEAST_SHARE = 0.01
+_MIN_SHARE = 0.01
 _RESOURCES = (TopKind.PARTITION, TopKind.QUEUE, TopKind.FABRIC)
 _WORDS = {
     TopKind.JOB: "the job",
@@ -102,7 +102,7 @@ class AttentionReport:
 
     def sentences(self) -> list[str]:
         """Return at most three sentences of printable ASCII, each at most 200 characters; fewer if little is known."""
-        looked = [f"{_percent(item.share)} on {item.words}" for item in self.subjects if item.share >= _LEAST_SHARE]
+        looked = [f"{_percent(item.share)} on {item.words}" for item in self.subjects if item.share >= _MIN_SHARE]
         objectives = [f"{name} at {item.words}" for name, item in self.objective_subjects.items()]
         found = (
             ("attention: ", ", ".join(looked)),
@@ -137,7 +137,7 @@ def attention_report(
     groups = [_GROUPS.get(kind, "") for kind in top]
     if room is not None and len(room) != len(kinds):
         raise PolicyError(f"room is given for {len(room)} of {len(kinds)} vertices: one entry for each is needed")
-    least = _least_room(top, room)
+    least = _smallest_room(top, room)
     if least is not None:
         groups[least] = "bottleneck"
     words = [_words(kind, name) for kind, name in zip(top, names, strict=True)]
@@ -265,7 +265,7 @@ def _job_of(kinds: Sequence[int]) -> int:
     raise PolicyError(f"there is no job among the {len(kinds)} vertices of the attention")
 
 
-def _least_room(kinds: Sequence[TopKind], room: Sequence[float | None] | None) -> int | None:
+def _smallest_room(kinds: Sequence[TopKind], room: Sequence[float | None] | None) -> int | None:
     """Return the partition with the least room, the first of equals; None where fewer than two are known."""
     known = [
         (value, index)

@@ -1,4 +1,4 @@
-"""Embeddings that are kept between decisions and worked out anew only where something changed.
+"""Embeddings that are kept between decisions and recomputed only where something changed.
 
 The levels were cut so that a change stays where it is: a device changes its node, a node its group, a group what the
 partitions get from it, a job its own dependencies. What is put together from all groups and jobs are sums, and those

@@ -41,7 +41,7 @@ class Checkpoint:
 def save_checkpoint(folder: Path, state_dict: Mapping[str, Tensor], metadata: CheckpointMetadata) -> CheckpointMetadata:
     """Write a checkpoint as a new folder, whole or not at all; return its metadata with the weights' hash.
 
-    It is written beside its place under a hidden name, flushed to the disk and renamed, so that nobody ever sees half
+    It is written beside its place under a hidden name, flushed to the disk and renamed, so that no reader sees half
     of it. A checkpoint is never changed: a folder that exists is refused.
 
     Raises:

@@ -10,10 +10,10 @@ from slurm_energy.errors import PolicyError
 from slurm_energy.graph.blocks import Floats
 from slurm_energy.graph.cluster_graph import ClusterGraph
 from slurm_energy.graph.options import RunOption, decision_block, together
-from slurm_energy.graph.partitions import Changes, Shown
+from slurm_energy.graph.partitions import Changes, ClusterFacts
 from slurm_energy.policy.gnn.cache import keeper_of
 from slurm_energy.policy.gnn.decision_level import Decisions
-from slurm_energy.policy.gnn.embeddings import Moments, Published, moments_of
+from slurm_energy.policy.gnn.embeddings import BatchIndex, Published, batch_index
 from slurm_energy.policy.gnn.network import HierarchicalNetwork
 
 
@@ -42,13 +42,13 @@ class NetworkChooser:
         self.graph = graph
         self.network = network.eval()
         self.keeper = keeper_of(network, graph)
-        self.shown = Shown({}, graph.facts, graph.members.sums(graph.nodes.store))
-        """What belongs to the published state; the graph may be ahead of it, and number its partitions anew."""
-        self._shown_for: Published | None = None
+        self.cluster_facts = ClusterFacts({}, graph.facts, graph.members.sums(graph.nodes.store))
+        """What belongs to the published state; the graph may be ahead of it, and have renumbered its partitions."""
+        self._facts_for: Published | None = None
         self._updating: Generator[None, None, Changes] | None = None
         self._snapshot: ClusterSnapshot | None = None
         self._published: Published | None = None
-        self._moments: Moments | None = None
+        self._moments: BatchIndex | None = None
 
     @property
     def snapshot(self) -> ClusterSnapshot | None:
@@ -87,9 +87,9 @@ class NetworkChooser:
     def _remember(self) -> None:
         """Keep what belongs to the state that has just been published."""
         graph = self.graph
-        if self.keeper.published is not self._shown_for:
-            self._shown_for = self.keeper.published
-            self.shown = Shown(graph.partition_index, graph.facts, graph.members.sums(graph.nodes.store))
+        if self.keeper.published is not self._facts_for:
+            self._facts_for = self.keeper.published
+            self.cluster_facts = ClusterFacts(graph.partition_index, graph.facts, graph.members.sums(graph.nodes.store))
 
     def follow_at_once(self, snapshot: ClusterSnapshot) -> None:
         """Bring graph and embeddings to a snapshot."""
@@ -122,7 +122,7 @@ class NetworkChooser:
                 decisions=decisions,
             )
 
-    def state(self) -> tuple[Published, Moments]:
+    def state(self) -> tuple[Published, BatchIndex]:
         """Return what decisions are made from.
 
         Raises:
@@ -132,7 +132,7 @@ class NetworkChooser:
         if published is None:
             raise PolicyError("the network has no state of the cluster yet")
         if published is not self._published or self._moments is None:
-            self._published, self._moments = published, moments_of(published)
+            self._published, self._moments = published, batch_index(published)
         return published, self._moments
 
 

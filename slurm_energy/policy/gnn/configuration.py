@@ -26,7 +26,7 @@ class NetworkConfig:
     pooling: Pooling = "mixed"
     """How devices become nodes; `mixed` weighs all three by a learned gate."""
     sampling: Sampling = "full"
-    """`sampled`: node, layer and subgraph sampling when the state is worked out anew."""
+    """`sampled`: node, layer and subgraph sampling when the state is recomputed."""
     attention: Attention = "objectives"
     """At the top: heads tied to time, energy and fairness, heads without a tie, or a plain mean."""
     policy: Policy = "options"

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from slurm_energy.graph import schema
 from slurm_energy.graph.blocks import DecisionBlock
 from slurm_energy.policy.gnn.configuration import NetworkConfig
-from slurm_energy.policy.gnn.embeddings import Moments, Published, flags, floats, indices
+from slurm_energy.policy.gnn.embeddings import BatchIndex, Published, flags, floats, indices
 from slurm_energy.policy.gnn.heads import ClockHead, OptionDistribution, PolicyHead
 from slurm_energy.policy.gnn.levels import VertexEncoder
 from slurm_energy.policy.gnn.top_level import OBJECTIVES, ObjectiveAttention, Reasoning
@@ -66,7 +66,7 @@ class DecisionLevel(nn.Module):
         self.quantile = QuantileHead(context, config.quantiles, hidden)
 
     def forward(
-        self, published: Published, moments: Moments, block: DecisionBlock, *, critics: bool = True
+        self, published: Published, moments: BatchIndex, block: DecisionBlock, *, critics: bool = True
     ) -> Decisions:
         """Return the answers.
 
@@ -91,8 +91,8 @@ class DecisionLevel(nn.Module):
             x = step.x
             attention.append(step.attention)
             assert isinstance(layer, ObjectiveAttention)
-            told = layer.objective_values(step.head_x[:, 0])
-            objectives = objectives if told is None else objectives + told / len(self.reasoning)
+            tied = layer.objective_values(step.head_x[:, 0])
+            objectives = objectives if tied is None else objectives + tied / len(self.reasoning)
         cluster = published.cluster[moments.partition_vertex][option_partition]
         places = moments.place[
             torch.stack(
@@ -127,7 +127,7 @@ class DecisionLevel(nn.Module):
         )
 
     def _assignment_bias(
-        self, option_x: Tensor, option_job: Tensor, option_partition: Tensor, moments: Moments, shape: torch.Size
+        self, option_x: Tensor, option_job: Tensor, option_partition: Tensor, moments: BatchIndex, shape: torch.Size
     ) -> Tensor | None:
         """Return what the assignment edges add to the scores between a job and its partitions.
 
@@ -173,7 +173,7 @@ class ValueHead(nn.Module):
         self.last = nn.Linear(hidden, len(OBJECTIVES))
 
     def reset_parameters(self) -> None:
-        """Draw the weights anew."""
+        """Draw new weights."""
         self.first.reset_parameters()
         self.last.reset_parameters()
 
@@ -226,7 +226,7 @@ class QuantileHead(nn.Module):
         self.last = nn.Linear(hidden, quantiles)
 
     def reset_parameters(self) -> None:
-        """Draw the weights anew."""
+        """Draw new weights."""
         for module in (self.first, self.between, self.last):
             module.reset_parameters()
 

@@ -160,7 +160,7 @@ def mean_of(sums: Contributions) -> Tensor:
     return mean.flatten(1)
 
 
-class Moments(NamedTuple):
+class BatchIndex(NamedTuple):
     """The top vertices of each moment; place 0 of each row is left for the job."""
 
     vertex: Tensor
@@ -181,7 +181,7 @@ class Moments(NamedTuple):
     """Vertex of each cluster, [clusters]."""
 
 
-def moments_of(published: Published, of_cluster: Tensor | None = None) -> Moments:
+def batch_index(published: Published, of_cluster: Tensor | None = None) -> BatchIndex:
     """Return how the vertices lie together.
 
     Vertices of one cluster attend to each other, and the clusters of one moment to each other; a job attends to all of
@@ -210,7 +210,7 @@ def moments_of(published: Published, of_cluster: Tensor | None = None) -> Moment
     both = torch.cat([present.new_ones(moments, 1), present], dim=1)
     allowed = both[:, :, None] & both[:, None, :]
     allowed[:, 1:, 1:] &= together
-    return Moments(
+    return BatchIndex(
         vertex=vertex,
         present=present,
         allowed=allowed,

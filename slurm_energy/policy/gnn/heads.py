@@ -126,7 +126,7 @@ class PolicyHead(nn.Module):
         )
 
     def reset_parameters(self) -> None:
-        """Draw the weights anew."""
+        """Draw new weights."""
         for module in (*self.partition, *self.count):
             if isinstance(module, nn.Linear):
                 module.reset_parameters()
@@ -210,7 +210,7 @@ class ClockHead(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw the weights anew; both strengths start at softplus(0) = 0.69."""
+        """Draw new weights; both strengths start at softplus(0) = 0.69."""
         for module in (self.context, self.clock, self.between, self.score):
             module.reset_parameters()
         nn.init.zeros_(self.heat_strength)
@@ -274,7 +274,7 @@ class AssignmentHead(nn.Module):
         self.score = nn.Linear(hidden, 1, bias=False)
 
     def reset_parameters(self) -> None:
-        """Draw the weights anew."""
+        """Draw new weights."""
         for module in (self.job, self.node, self.pair, self.between, self.score):
             module.reset_parameters()
 

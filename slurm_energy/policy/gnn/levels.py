@@ -20,7 +20,7 @@ LINK, RUNS, IN = 0, 1, 2
 _EDGE_COLUMNS = max(schema.width(schema.LINK), schema.width(schema.RUNS))
 _BANDWIDTH = schema.column(schema.LINK, "bandwidth_gb_per_second")
 MIN_LINK_WEIGHT = 0.05
-"""Of a link whose bandwidth nobody knows."""
+"""Of a link whose bandwidth is not known."""
 UP, DOWN = 0, 1
 _CAPACITY = schema.column(schema.UPLINK, "capacity_gb_per_second")
 _CONGESTION = schema.column(schema.SWITCH, "congestion")
@@ -60,7 +60,7 @@ class VertexEncoder(nn.Module):
         )
 
     def reset_parameters(self) -> None:
-        """Draw all weights anew."""
+        """Draw new weights."""
         for layer in self.layers:
             if isinstance(layer, nn.Linear | nn.LayerNorm):
                 layer.reset_parameters()
@@ -76,7 +76,7 @@ class VertexEncoder(nn.Module):
         return f"{type(self).__name__}({self.features}, {self.hidden})"
 
 
-class Offering(nn.Module):
+class AttentionSum(nn.Module):
     r"""Return what each member adds to the sums of its owners.
 
     .. math:: w_i = \exp(3 \tanh(A x_i)), \quad v_i = w_i \odot (V x_i)
@@ -95,7 +95,7 @@ class Offering(nn.Module):
         self.value = nn.Linear(channels, hidden)
 
     def reset_parameters(self) -> None:
-        """Draw the weights anew."""
+        """Draw new weights."""
         self.score.reset_parameters()
         self.value.reset_parameters()
 
@@ -231,7 +231,7 @@ class FabricLevel(nn.Module):
         self.layers = nn.ModuleList(
             propagation_of(config, schema.width(schema.UPLINK), 2) for _ in range(config.fabric_layers)
         )
-        self.offering = Offering(hidden, hidden, config.heads)
+        self.offering = AttentionSum(hidden, hidden, config.heads)
 
     def forward(self, block: FabricBlock, node: Tensor, node_weight: Tensor | None = None) -> Fabric:
         """Return nodes, switches and what each node offers to its partitions.
@@ -282,7 +282,7 @@ class QueueLevel(nn.Module):
         self.layers = nn.ModuleList(
             propagation_of(config, schema.width(schema.DEPENDS), 2) for _ in range(config.task_layers)
         )
-        self.offering = Offering(hidden + schema.width(schema.OPTION), hidden, config.heads)
+        self.offering = AttentionSum(hidden + schema.width(schema.OPTION), hidden, config.heads)
 
     def forward(self, block: QueueBlock, task_weight: Tensor | None = None) -> Queue:
         """Return jobs and what each pending one asks of each partition.

@@ -10,9 +10,9 @@ from slurm_energy.graph.blocks import DecisionBlock, DeviceBlock, FabricBlock, Q
 from slurm_energy.policy.gnn.configuration import NetworkConfig
 from slurm_energy.policy.gnn.decision_level import DecisionLevel, Decisions
 from slurm_energy.policy.gnn.embeddings import (
+    BatchIndex,
     Devices,
     Fabric,
-    Moments,
     PartitionSums,
     Published,
     Queue,
@@ -130,13 +130,13 @@ class HierarchicalNetwork(nn.Module):
         return State(devices, fabric, queue, self.top(blocks.top, sums, fabric))
 
     def decide(
-        self, published: Published, moments: Moments, block: DecisionBlock, *, critics: bool = True
+        self, published: Published, moments: BatchIndex, block: DecisionBlock, *, critics: bool = True
     ) -> Decisions:
         """Return the answers for the jobs of a block.
 
         Args:
             published: The state at the top.
-            moments: Which of its vertices belong together, from `moments_of`.
+            moments: Which of its vertices belong together, from `batch_index`.
             block: Jobs with their options.
             critics: Whether values and quantiles are wanted.
         """

@@ -31,7 +31,7 @@ from slurm_energy.policy.gnn.attention_report import AttentionReport, attention_
 from slurm_energy.policy.gnn.cache import EmbeddingCache
 from slurm_energy.policy.gnn.chooser import Choice, NetworkChooser
 from slurm_energy.policy.gnn.configuration import Clocks
-from slurm_energy.policy.gnn.embeddings import PRESSURE, Moments, TopKind
+from slurm_energy.policy.gnn.embeddings import PRESSURE, BatchIndex, TopKind
 from slurm_energy.policy.gnn.network import HierarchicalNetwork
 from slurm_energy.policy.gnn.serving import PricedPolicy, load_network, use_threads
 from slurm_energy.policy.gnn.serving_options import ServedOption, nothing_open, partitions_to_name, served_options
@@ -94,12 +94,14 @@ class GnnPolicy:
         if chooser.keeper.published is None:
             chooser.follow_at_once(snapshot)
         learned = self._clocks == "learned"
-        options = served_options(job, context, chooser.shown, with_clocks=learned)
+        options = served_options(job, context, chooser.cluster_facts, with_clocks=learned)
         if not any(served.option.open for served in options):
             return nothing_open(context)
         time_weight, energy_weight = self._weights_of(job)
         wishes = JobWishes(max_slowdown=context.max_slowdown, time_weight=time_weight, energy_weight=energy_weight)
-        job_x = submitted_vector(job, context.now_seconds, chooser.shown.facts, runtime=context.runtime, wishes=wishes)
+        job_x = submitted_vector(
+            job, context.now_seconds, chooser.cluster_facts.facts, runtime=context.runtime, wishes=wishes
+        )
         choice = chooser.choose(job_x, [served.option for served in options])
         assert choice is not None  # one is open
         chosen = options[choice.option]
@@ -128,7 +130,9 @@ class GnnPolicy:
     def report(self, choice: Choice) -> AttentionReport:
         """Return what the network looked at for a choice."""
         published, moments = self._chooser.state()
-        kinds, names = top_vertices(moments, published.kind, published.partition, self._chooser.shown.partition_index)
+        kinds, names = top_vertices(
+            moments, published.kind, published.partition, self._chooser.cluster_facts.partition_index
+        )
         layers = [layer[0] for layer in choice.decisions.attention]
         used = (published.structure[:, PRESSURE][moments.vertex[0]]).tolist()
         room = [None, *(1.0 - share for share in used)]  # read of partitions only
@@ -136,7 +140,7 @@ class GnnPolicy:
 
 
 def top_vertices(
-    moments: Moments, kind: torch.Tensor, partition: torch.Tensor, names: Iterable[PartitionName]
+    moments: BatchIndex, kind: torch.Tensor, partition: torch.Tensor, names: Iterable[PartitionName]
 ) -> tuple[list[int], list[str]]:
     """Return kind and name of each place at the top, the job's first; for a single moment.
 
@@ -221,8 +225,8 @@ def preferred_feature(
     probabilities: Sequence[float],
     features: Sequence[Collection[str]],
     *,
-    least_mass: float = 0.5,
-    least_lift: float = 1.2,
+    min_mass: float = 0.5,
+    min_lift: float = 1.2,
 ) -> str | None:
     """Return the one Slurm feature whose nodes hold the most probability for their number, as a hint for `--prefer`.
 
@@ -233,8 +237,8 @@ def preferred_feature(
     Args:
         probabilities: Probability of each node; they need not add up to 1.
         features: Slurm features of each node.
-        least_mass: Share of the probability that the feature's nodes must hold: a hint speaks for most of it.
-        least_lift: Least lift; below it the feature tells nothing that all nodes do not have as well.
+        min_mass: Share of the probability that the feature's nodes must hold: a hint speaks for most of it.
+        min_lift: Least lift; below it the feature tells nothing that all nodes do not have as well.
 
     Returns:
         None when no feature is far enough ahead, or its name would not be taken as one name by Slurm.
@@ -254,7 +258,7 @@ def preferred_feature(
     for name, parts in weights.items():
         mass = fsum(parts) / total
         lift = mass * len(nodes) / len(parts)
-        if mass >= least_mass and lift >= least_lift and _FEATURE.fullmatch(name):
+        if mass >= min_mass and lift >= min_lift and _FEATURE.fullmatch(name):
             ranked.append((-lift, -mass, name))
     return min(ranked)[2] if ranked else None
 

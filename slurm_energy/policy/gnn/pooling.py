@@ -20,7 +20,7 @@ _SCORE_BOUND = 3.0
 _FULL_NODE = 8.0
 """Devices of a usual node: brings the sum over devices near the size of their mean."""
 
-_LEAST_VARIANCE = 1e-6
+_MIN_VARIANCE = 1e-6
 """Keeps the slope of the square root finite where all devices are alike."""
 
 _SIMILARITY_SHARE = 0.25
@@ -106,7 +106,7 @@ class NodePooling(nn.Module):
         self.gate = nn.Linear(2 * channels, len(self.strategies)) if len(self.strategies) > 1 else None
 
     def reset_parameters(self) -> None:
-        """Draw all weights anew."""
+        """Draw new weights."""
         for layer in (*self.pools, *self.readouts, self.gate):
             if layer is not None and not isinstance(layer, CoarseningPool):
                 layer.reset_parameters()
@@ -195,7 +195,7 @@ def summarise(devices: Vertices) -> Summary:
     divisor = number.clamp(min=1.0)
     mean = devices.x.sum(dim=1) / divisor  # [nodes, channels]
     variance = ((devices.x - mean[:, None]) * present).square().sum(dim=1) / divisor
-    spread = (variance + _LEAST_VARIANCE).sqrt() - _LEAST_VARIANCE**0.5
+    spread = (variance + _MIN_VARIANCE).sqrt() - _MIN_VARIANCE**0.5
     return Summary(mean, _largest(devices), spread, number, devices.adjacency.sum(dim=(1, 2))[:, None])
 
 
@@ -260,7 +260,7 @@ class Readout(nn.Module):
         self.out = nn.Linear(4 * channels + 2, channels)
 
     def reset_parameters(self) -> None:
-        """Draw all weights anew."""
+        """Draw new weights."""
         for layer in (self.neighbour, self.attention, self.out):
             layer.reset_parameters()
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from slurm_energy.graph import schema
-from slurm_energy.policy.gnn.embeddings import Moments, Published
+from slurm_energy.policy.gnn.embeddings import BatchIndex, Published
 from slurm_energy.policy.gnn.priced_answers import SLOPE
 from slurm_energy.policy.prices import JOB_PRICES, LARGEST
 
@@ -16,9 +16,9 @@ WITH_JOB = ("criticality", "relative_joules")
 ln(its least energy over the mean of all jobs) / 4."""
 PRICED_JOB = schema.width(schema.TASK) + len(WITH_JOB)
 _STATE_PARTS, _PARTITION_PARTS = 2, 3
-_LEAST_SPREAD = 0.05
+_MIN_SPREAD = 0.05
 """Of a channel, of which the mean size is about 1: what differs by less is noise and is not blown up."""
-_MOST = 5.0
+_MAX_DEVIATIONS = 5.0
 
 
 class PriceContext(NamedTuple):
@@ -47,11 +47,11 @@ class Usual(nn.Module):
     @property
     def spread(self) -> Tensor:
         """[channels]."""
-        return (self.square - self.mean.square()).clamp(min=_LEAST_SPREAD**2).sqrt()
+        return (self.square - self.mean.square()).clamp(min=_MIN_SPREAD**2).sqrt()
 
     def forward(self, x: Tensor) -> Tensor:
         """Return how unusual the channels are."""
-        return ((x - self.mean) / self.spread).clamp(-_MOST, _MOST)
+        return ((x - self.mean) / self.spread).clamp(-_MAX_DEVIATIONS, _MAX_DEVIATIONS)
 
 
 class PriceHead(nn.Module):
@@ -88,20 +88,20 @@ class PriceHead(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw the weights anew; the last layers are 0."""
+        """Draw new weights; the last layers are 0."""
         for module in (self.state, self.job, self.between, self.partition):
             module.reset_parameters()
         for last in (self.last, self.scarcity):
             nn.init.zeros_(last.weight)
             nn.init.zeros_(last.bias)
 
-    def context(self, published: Published, moments: Moments) -> PriceContext:
+    def context(self, published: Published, moments: BatchIndex) -> PriceContext:
         """Return what the state alone decides, for each moment."""
         state, partitions = self._parts(published, moments)
         hidden = _leaky(self.partition(self.usual_partition(partitions)))  # [partitions, hidden]
         return PriceContext(job=self.state(self.usual(state)), devices=self.scarcity(hidden).squeeze(1))
 
-    def seen(self, published: Published, moments: Moments, job_x: Tensor) -> tuple[Tensor, ...]:
+    def seen(self, published: Published, moments: BatchIndex, job_x: Tensor) -> tuple[Tensor, ...]:
         """Return mean and mean square of the channels in some states and of some jobs' columns, each [2, width]."""
         with torch.no_grad():
             parts = (*self._parts(published, moments), job_x)
@@ -113,7 +113,7 @@ class PriceHead(nn.Module):
             usual.mean += share * (part[0] - usual.mean)
             usual.square += share * (part[1] - usual.square)
 
-    def _parts(self, published: Published, moments: Moments) -> tuple[Tensor, Tensor]:
+    def _parts(self, published: Published, moments: BatchIndex) -> tuple[Tensor, Tensor]:
         """Return the embeddings that prices depend on: of each moment, and of each partition."""
         x = published.x[moments.vertex] * moments.present[:, :, None]  # [moments, places, channels]
         everything = x.sum(1) / moments.present.sum(1, keepdim=True).clamp(min=1)

@@ -21,7 +21,7 @@ from slurm_energy.domain.job import EnergyMode, JobRequest
 from slurm_energy.errors import PolicyError
 from slurm_energy.graph.blocks import Floats
 from slurm_energy.graph.job_features import LIMIT_SHARE, JobWishes, submitted_vector
-from slurm_energy.graph.partitions import Shown
+from slurm_energy.graph.partitions import ClusterFacts
 from slurm_energy.policy.base import DecisionContext
 from slurm_energy.policy.placement import (
     ClusterView,
@@ -97,7 +97,7 @@ class Look(NamedTuple):
     """What prices of jobs are worked out from, all of the same moment."""
 
     prices: PublishedPrices
-    shown: Shown
+    cluster_facts: ClusterFacts
     mean_joules: float
     """Of the jobs that wait or run; NaN when no length is known."""
 
@@ -213,7 +213,7 @@ class PricedAnswers:
 
 def _device_factors(look: Look, places: Sequence[PlaceInfo]) -> FloatArray:
     """Return the factor on the price of devices by place; a partition that is newer than the look has none."""
-    index, raw = look.shown.partition_index, look.prices.device_raw
+    index, raw = look.cluster_facts.partition_index, look.prices.device_raw
     known = [index.get(PartitionName(place.partition), -1) for place in places]
     factors: FloatArray = np.append(price_factors(raw), np.float32(1.0))[known].astype(np.float64)
     return factors
@@ -263,7 +263,7 @@ def _job_columns(job: SubmittedJob, look: Look, time_watts: float, own_joules: f
     draws = own_joules / (job.gpu_counts[0] * max(job.estimated_units, 1e-9))
     time_weight = time_watts / (time_watts + draws) if time_watts > 0.0 else 0.0
     wishes = JobWishes(max_slowdown=job.max_slowdown, time_weight=time_weight, energy_weight=1.0 - time_weight)
-    own = submitted_vector(request, now_seconds, look.shown.facts, runtime=runtime, wishes=wishes)
+    own = submitted_vector(request, now_seconds, look.cluster_facts.facts, runtime=runtime, wishes=wishes)
     limit = request.time_limit_minutes
     estimate = nan if limit is None else LIMIT_SHARE * 60.0 * limit
     # The mean job's length is a share of its limit where nothing else is known: so is this one's here.

@@ -100,7 +100,7 @@ class HybridPropagation(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw all weights anew; the gate is 1/2 again."""
+        """Draw new weights; the gate is 1/2 again."""
         for part in (self.spatial, self.spectral, self.gathered_norm, self.widen, self.narrow, self.norm):
             if part is not None:
                 part.reset_parameters()
@@ -203,7 +203,7 @@ class ChebyshevConv(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw the weights anew, uniform after Glorot and Bengio, with the polynomials as one wider input."""
+        """Draw new weights, uniform after Glorot and Bengio, with the polynomials as one wider input."""
         bound = sqrt(6.0 / (self.order * self.in_channels + self.out_channels))
         nn.init.uniform_(self.weight, -bound, bound)
 

@@ -145,11 +145,11 @@ class ServedPrices(NetworkPrices):
         """
         yield from self._chooser.follow(snapshot)
         self.follow(snapshot)  # the graph is there already: what is left is the state's part of the prices
-        shown = self._chooser.shown
+        known = self._chooser.cluster_facts
         self.look = Look(
             prices=self.published,
             # Of a job that is only being submitted no other facts are asked for, and there are many of them.
-            shown=shown._replace(facts=QueueFacts(user_shares=shown.facts.user_shares)),
+            cluster_facts=known._replace(facts=QueueFacts(user_shares=known.facts.user_shares)),
             mean_joules=_mean_joules(self.graph, snapshot, self._configured),
         )
 
@@ -226,7 +226,7 @@ def _mean_joules(graph: ClusterGraph, snapshot: ClusterSnapshot, configured: Map
 
 
 def chooser_of(network: HierarchicalNetwork) -> NetworkChooser:
-    """Return the network at work on an empty graph; of a sampled one, draws begin anew."""
+    """Return the network at work on an empty graph; of a sampled one, draws begin again."""
     return NetworkChooser(network, ClusterGraph())
 
 

@@ -16,7 +16,7 @@ from slurm_energy.domain.job import JobRequest
 from slurm_energy.energy_model.curves import curves_of
 from slurm_energy.energy_model.operating_point import OperatingPoint
 from slurm_energy.graph.options import ClockOption, RunOption
-from slurm_energy.graph.partitions import Shown
+from slurm_energy.graph.partitions import ClusterFacts
 from slurm_energy.policy.base import DecisionContext
 from slurm_energy.policy.oracle import oracle_clocks
 from slurm_energy.policy.site.comparison import (
@@ -35,7 +35,7 @@ MAX_CLOCKS = 12
 """Clocks of one option that the network looks at, spread evenly over those inside the bound."""
 _NOMINAL_WATTS = 300.0
 _NOMINAL_SECONDS = 3600.0
-"""Of a job whose length nobody knows: only ratios count then."""
+"""Of a job of unknown length: only ratios count then."""
 NOTHING_OPEN = "no partition is open to choice: the job stays where it was sent"
 
 
@@ -68,7 +68,7 @@ class ServedOption:
 
 
 def served_options(
-    job: JobRequest, context: DecisionContext, shown: Shown, *, with_clocks: bool
+    job: JobRequest, context: DecisionContext, facts: ClusterFacts, *, with_clocks: bool
 ) -> tuple[ServedOption, ...]:
     """Return one option for each candidate partition that the published state knows.
 
@@ -80,7 +80,7 @@ def served_options(
     Args:
         job: The job.
         context: What the guard worked out.
-        shown: What is known beside the published embeddings.
+        facts: What is known beside the published embeddings.
         with_clocks: Whether the network is to choose among clocks as well.
     """
     comparison = context.comparison
@@ -96,9 +96,9 @@ def served_options(
         seconds=_seconds_on(None if measure is None else measure.rivals.fastest, job, context),
     )
     return tuple(
-        _served(candidate, job, context, shown, types, with_clocks)
+        _served(candidate, job, context, facts, types, with_clocks)
         for candidate in context.candidates
-        if candidate.partition.name in shown.partition_index
+        if candidate.partition.name in facts.partition_index
     )
 
 
@@ -108,7 +108,7 @@ def nothing_open(context: DecisionContext) -> PolicyAnswer:
 
 
 def as_submitted(context: DecisionContext) -> DecisionContext:
-    """Return the context of the same job where nobody may send it elsewhere: each partition of its own is open."""
+    """Return the context of the same job where it may not be sent elsewhere: each partition of its own is open."""
     own = tuple(candidate for candidate in context.candidates if candidate.is_submitted_to)
     return replace(context, candidates=own, may_route=False)
 
@@ -142,11 +142,11 @@ def _served(  # all of one candidate
     candidate: Candidate,
     job: JobRequest,
     context: DecisionContext,
-    shown: Shown,
+    facts: ClusterFacts,
     types: "_Types",
     with_clocks: bool,
 ) -> ServedOption:
-    place, sums = shown.partition_index[candidate.partition.name], shown.sums
+    place, sums = facts.partition_index[candidate.partition.name], facts.sums
     costs = [types.costs[name] for name in candidate.gpu_types]
     known = [cost for cost in costs if cost is not None]
     is_known = bool(known) and len(known) == len(costs)
@@ -199,7 +199,7 @@ def _may_go(candidate: Candidate, context: DecisionContext) -> bool:
 
 
 def _seconds_on(gpu_type: GpuTypeName | None, job: JobRequest, context: DecisionContext) -> float:
-    """Return the run time at the default clock of a type; as it is where nobody knows of which type history speaks."""
+    """Return the run time at the default clock of a type; unchanged if history does not say on which type."""
     seconds, known = expected_seconds(job, context), None if context.runtime is None else context.runtime.gpu_type
     cost = None if gpu_type is None or known is None else context.comparison.cost(gpu_type, known)
     return seconds if cost is None else seconds * cost.time_ratio
@@ -248,7 +248,7 @@ class _Types(NamedTuple):
 
 
 def _type_cost(name: GpuTypeName, measure: _Measure, context: DecisionContext) -> _TypeCost | None:
-    """Return what a second of the fastest type's work costs on a type, None where nobody knows."""
+    """Return what a second of the fastest type's work costs on a type, None where that is not known."""
     comparison, home, fastest = context.comparison, measure.home, measure.rivals.fastest
     time, energy, at_home = (
         comparison.cost(name, fastest),
@@ -275,7 +275,7 @@ def _type_cost(name: GpuTypeName, measure: _Measure, context: DecisionContext) -
 def _mean_watts(name: GpuTypeName, limit_watts: float) -> float:
     """Return the mean power of a type's measured workloads at the highest clock, on boards of such a limit.
 
-    Of a type that nobody has measured, the limit, else a nominal power: a common factor of all options' energies, whose
+    Of an unmeasured type, the limit, else a nominal power: a common factor of all options' energies, whose
     ratios are what is known.
     """
     curves = [curve.on_board(limit_watts) for curve in curves_of(name)]

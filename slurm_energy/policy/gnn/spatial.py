@@ -66,7 +66,7 @@ class SpatialAttentionConv(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw the weights anew, uniform after Glorot and Bengio for each edge type by itself; biases are 0."""
+        """Draw new weights, uniform after Glorot and Bengio for each edge type by itself; biases are 0."""
         square = sqrt(3.0 / self.channels)
         nn.init.uniform_(self.source.weight, -square, square)
         nn.init.zeros_(self.source.bias)
@@ -133,7 +133,7 @@ class SpatialAttentionConv(nn.Module):
     ) -> tuple[tuple[Tensor, Tensor | None], Tensor, Tensor | None]:
         """Return vertices as sources of every type and as targets, the edges between them, and the edges' slots.
 
-        A source's row is vertex * edge_types + type: whoever gathers rows gathers the weights of the type as well.
+        A source's row is vertex * edge_types + type: gathering rows gathers the weights of the type as well.
         An edge's slot is edge * edge_types + type, its own place where every edge has a place for each type.
         """
         sources = self.source(x).view(-1, self.channels)  # [V * edge_types, H]

@@ -23,7 +23,7 @@ from slurm_energy.policy.gnn.embeddings import (
     largest_by,
     mean_of,
 )
-from slurm_energy.policy.gnn.levels import Offering, VertexEncoder
+from slurm_energy.policy.gnn.levels import AttentionSum, VertexEncoder
 from slurm_energy.policy.gnn.propagation import TypedEdges, propagation_of, scaled_laplacian
 
 _CONSTRAINT_KINDS = (TopKind.POWER, TopKind.COOLING, TopKind.CARBON, TopKind.QUALITY)
@@ -63,7 +63,7 @@ class TopLevel(nn.Module):
         self.constraint = VertexEncoder(schema.width(schema.CONSTRAINT), hidden)
         self.spine = VertexEncoder(schema.width(schema.SWITCH), hidden)
         self.trunk = propagation_of(config, schema.width(schema.UPLINK), 2)
-        self.fabric = Offering(hidden, hidden, config.heads)
+        self.fabric = AttentionSum(hidden, hidden, config.heads)
         self.offered = nn.Linear(hidden, hidden)
         self.asked = nn.Linear(hidden, hidden)
         self.inside = nn.Linear(hidden, hidden)
@@ -233,7 +233,7 @@ class ObjectiveAttention(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw the weights anew."""
+        """Draw new weights."""
         for module in (self.attention_norm, self.project, self.mix, self.importance, self.edge, self.forward_norm):
             if module is not None:
                 module.reset_parameters()

@@ -1,4 +1,4 @@
-"""What all generators share: settings and their bounds, random streams, arrival times and time limits drawn from them."""
+"""What all generators share: settings and bounds, random streams, arrival times and time limits drawn from them."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import fields

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from slurm_energy.graph.options import ClockOption, RunOption
-from slurm_energy.learning.experience import Averaging, Costs, Learner, Moment, Step, Weights, alone
+from slurm_energy.learning.experience import Averaging, Costs, DecisionMoment, DecisionStep, Learner, Weights, alone
 from slurm_energy.learning.imitation import Demonstration, ImitationSettings, imitation_loss, train_by_imitation
 from slurm_energy.learning.policy_gradient.learner import PolicyGradientLearner
 from slurm_energy.learning.policy_gradient.settings import PolicyGradientSettings
@@ -43,7 +43,7 @@ _ACTOR_CRITIC = SoftActorCriticSettings(
     updates_per_transition=0.25,
     constraints=ConstraintSettings(latency_target_seconds=10.0, power_target_watts=100.0),
 )
-_GRADIENT = PolicyGradientSettings(epochs=1, minibatches=2, most_moments=3, value_clip=0.5, target_divergence=1000.0)
+_GRADIENT = PolicyGradientSettings(epochs=1, minibatches=2, max_moments=3, value_clip=0.5, target_divergence=1000.0)
 _PRICES = PriceLearnerSettings(states_per_batch=3, head_steps=1)
 _IMITATION = ImitationSettings(epochs=1, batch_size=4)
 _STEPS = 9
@@ -51,16 +51,16 @@ _PARTITIONS = 3
 _OPEN_OPTIONS = 5
 
 
-def _steps(seed: int) -> list[Step]:
+def _steps(seed: int) -> list[DecisionStep]:
     random = np.random.default_rng(seed)
     moments = [
-        Moment(
+        DecisionMoment(
             state=random_state(seed + number), decision=random_decision(seed + number, jobs=1), seconds=60.0 * number
         )
         for number in range(_STEPS)
     ]
     return [
-        Step(
+        DecisionStep(
             moment=moment,
             asked=int(random.integers(_OPEN_OPTIONS)),
             granted=int(random.integers(_OPEN_OPTIONS)),

@@ -19,9 +19,9 @@ from slurm_energy.graph.cluster_graph import ClusterGraph
 from slurm_energy.graph.schema import OPTION, TASK, column
 from slurm_energy.learning.bookkeeping import ActiveMeter, empty_watts, weighted
 from slurm_energy.learning.episodes import SPREAD_WEIGHTS, EpisodeCollector, EpisodeSettings, run_episode
-from slurm_energy.learning.experience import Step
+from slurm_energy.learning.experience import DecisionStep
 from slurm_energy.policy.gnn.chooser import NetworkChooser
-from slurm_energy.policy.gnn.embeddings import moments_of
+from slurm_energy.policy.gnn.embeddings import batch_index
 from slurm_energy.twin.engine.job import COMPUTING, ENDED, STARTING, Workload
 from slurm_energy.twin.engine.loop import Engine
 from slurm_energy.twin.engine.outcome import Outcome
@@ -40,7 +40,7 @@ def settings(**changes: Any) -> EpisodeSettings:
     return EpisodeSettings(**{**values, **changes})
 
 
-def episode(chosen: EpisodeSettings, *, seed: int = SEED, draws: int = 0) -> list[Step]:
+def episode(chosen: EpisodeSettings, *, seed: int = SEED, draws: int = 0) -> list[DecisionStep]:
     return run_episode(small_network(1), chosen, seed, torch.Generator().manual_seed(draws))
 
 
@@ -109,7 +109,7 @@ def test_jobs_draw_their_weights_whatever_is_done_with_them() -> None:
     assert len(by_episode) == 3
 
 
-def _column(step: Step, name: str) -> float:
+def _column(step: DecisionStep, name: str) -> float:
     return round(float(step.moment.decision.job_x[0, column(TASK, name)]), 6)
 
 
@@ -149,7 +149,7 @@ def test_the_log_probability_is_that_of_the_moment_that_is_written_down() -> Non
     for step in steps[::5]:
         with torch.inference_mode():
             published = network.state(step.moment.state).published
-            answers = network.decide(published, moments_of(published), step.moment.decision, critics=False).options
+            answers = network.decide(published, batch_index(published), step.moment.decision, critics=False).options
         assert isclose(float(answers.log_prob[step.asked]), step.log_prob, abs_tol=1e-4)
         assert step.moment.decision.option_open[step.asked]
 
@@ -176,7 +176,7 @@ def test_greedy_actions_are_the_likeliest() -> None:
     for step in episode(settings())[:10]:
         with torch.inference_mode():
             published = network.state(step.moment.state).published
-            answers = network.decide(published, moments_of(published), step.moment.decision, critics=False).options
+            answers = network.decide(published, batch_index(published), step.moment.decision, critics=False).options
         assert int(answers.log_prob.argmax()) == step.asked
 
 

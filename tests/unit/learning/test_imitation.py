@@ -11,8 +11,8 @@ from slurm_energy.graph.cluster_graph import ClusterGraph
 from slurm_energy.learning.imitation import (
     DemonstratedRule,
     Demonstration,
+    ImitationProgress,
     ImitationSettings,
-    Progress,
     train_by_imitation,
 )
 from slurm_energy.policy.gnn.chooser import NetworkChooser
@@ -90,7 +90,7 @@ def test_the_same_seed_gives_the_same_weights() -> None:
 
 
 def test_each_epoch_is_told_and_the_loss_falls() -> None:
-    told: list[Progress] = []
+    told: list[ImitationProgress] = []
     examples = demonstrations(seed=1)[:48]
     train_by_imitation(create_network(CONFIG, seed=0), examples, ImitationSettings(epochs=4, batch_size=8), told.append)
     assert [progress.epoch for progress in told] == [1, 2, 3, 4]

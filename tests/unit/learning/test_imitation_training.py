@@ -19,7 +19,7 @@ from slurm_energy.evaluation.arena.clock_sweep import sweep_seed
 from slurm_energy.evaluation.arena.plan import FIRST_TRAINING_SEED, MAX_SEEDS, ArenaPlan, checked_plan, seeds_from
 from slurm_energy.evaluation.contenders import create_contender
 from slurm_energy.learning import imitation_training as train_module
-from slurm_energy.learning.imitation import ImitationSettings, Progress
+from slurm_energy.learning.imitation import ImitationProgress, ImitationSettings
 from slurm_energy.learning.imitation_training import (
     TrainingPlan,
     demonstrated,
@@ -120,11 +120,14 @@ def test_the_same_plan_gives_the_same_weights_and_another_seed_others(
 
 
 def test_each_epoch_and_each_run_of_the_teacher_is_told(tmp_path: Path) -> None:
-    epochs: list[Progress] = []
+    epochs: list[ImitationProgress] = []
     runs: list[tuple[int, int]] = []
     plan = replace(PLAN, runs=2, every=2)
     metadata = train(
-        plan, tmp_path / "told", told=epochs.append, shown=lambda number, decisions: runs.append((number, decisions))
+        plan,
+        tmp_path / "told",
+        report_epoch=epochs.append,
+        report_run=lambda number, decisions: runs.append((number, decisions)),
     )
     assert [progress.epoch for progress in epochs] == [1, 2]
     assert metadata.metrics["loss"] == epochs[-1].loss

@@ -17,7 +17,7 @@ from slurm_energy.learning.training_settings import resumed_settings, training_s
 TABLES: dict[str, dict[str, dict[str, Any]]] = {
     "chsac": {"learner": {"batch_size": 4, "warm_up_transitions": 3, "updates_per_transition": 0.3}},
     "policy-gradient": {"learner": {"epochs": 1, "minibatches": 2}},
-    "prices": {"episodes": {"most_jobs": 5}, "learner": {"head_steps": 0}},
+    "prices": {"episodes": {"max_jobs": 5}, "learner": {"head_steps": 0}},
 }
 State = dict[str, Any]
 

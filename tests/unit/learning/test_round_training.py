@@ -53,7 +53,7 @@ def write_config(folder: Path, **tables: Mapping[str, Any]) -> Path:
 def run(
     config: Path, folder: Path, *, told: list[RoundReport] | None = None, **options: Any
 ) -> tuple[TrainingEnd, dict[str, Tensor]]:
-    end = train_in_rounds(training_settings(config, options), folder, told=(told if told is not None else []).append)
+    end = train_in_rounds(training_settings(config, options), folder, report=(told if told is not None else []).append)
     return end, weights(folder)
 
 
@@ -295,7 +295,7 @@ def test_what_was_ended_between_its_last_state_and_its_last_checkpoint_is_finish
 
 def test_folders_that_are_in_the_way_or_hold_nothing_are_refused(config: Path, tmp_path: Path) -> None:
     (tmp_path / "there").mkdir()
-    with pytest.raises(TrainingError, match="exists: go on with --resume"):
+    with pytest.raises(TrainingError, match="exists: resume with --resume"):
         run(config, tmp_path / "there")
     with pytest.raises(TrainingError, match="none of made does not exist"):
         run(config, tmp_path / "none" / "made")
@@ -366,7 +366,7 @@ def test_a_signal_between_rounds_stops_with_a_state_to_go_on_from(config: Path, 
             signal.raise_signal(signal.SIGTERM)
 
     before = signal.getsignal(signal.SIGTERM)
-    end = train_in_rounds(training_settings(config, {}), tmp_path / "made", told=told)
+    end = train_in_rounds(training_settings(config, {}), tmp_path / "made", report=told)
     assert (end.rounds, end.is_complete, set(end.checkpoints)) == (3, False, {"best"})
     assert signal.getsignal(signal.SIGTERM) is before
     assert equal(go_on(tmp_path / "made"), whole)

@@ -10,7 +10,7 @@ from small_worlds import make_device, make_job, make_load, make_pool, make_world
 
 from slurm_energy.learning.bookkeeping import Bookkeeping
 from slurm_energy.learning.episodes import EpisodeSettings, run_episode
-from slurm_energy.learning.experience import Step, reward_per_start
+from slurm_energy.learning.experience import DecisionStep, reward_per_start
 from slurm_energy.twin.engine.job import Job, Workload
 from slurm_energy.twin.episode import RewardWeights
 from slurm_energy.twin.world import Outage, World
@@ -24,13 +24,13 @@ def one_device(**changes: Any) -> World:
     return make_world(make_pool(nodes=1, gpus_per_node=1), devices=(ONE_CLOCK,), **changes)
 
 
-def episode(world: World, *jobs: Job, bookkeeping: Bookkeeping = "assigned", **changes: Any) -> list[Step]:
+def episode(world: World, *jobs: Job, bookkeeping: Bookkeeping = "assigned", **changes: Any) -> list[DecisionStep]:
     workload = Workload(name="few", jobs=jobs)
     settings = EpisodeSettings(world=world, workload=workload, rewards=PRICES, bookkeeping=bookkeeping, **changes)
     return run_episode(small_network(1), settings, 7, torch.Generator().manual_seed(0))
 
 
-def total(steps: list[Step]) -> float:
+def total(steps: list[DecisionStep]) -> float:
     return sum(step.reward for step in steps)
 
 

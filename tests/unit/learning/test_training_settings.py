@@ -110,7 +110,7 @@ def test_a_world_without_a_generator_is_refused_before_the_work(tmp_path: Path) 
 
 def test_a_training_does_not_go_on_when_any_of_its_worlds_changed(tmp_path: Path) -> None:
     world = own_world(tmp_path)
-    config = with_worlds(tmp_path, "lab", f"{world}:time_watts=1", hours=0.3, most_jobs=5)
+    config = with_worlds(tmp_path, "lab", f"{world}:time_watts=1", hours=0.3, max_jobs=5)
     train_in_rounds(training_settings(config, {}), tmp_path / "made")
     resumed_settings(tmp_path / "made", None, {"rounds": 2})
     world.write_text(world.read_text(encoding="utf-8").replace("nodes = 4", "nodes = 5"), encoding="utf-8")
@@ -123,6 +123,34 @@ def test_a_training_in_one_world_has_the_hash_that_it_had(tmp_path: Path) -> Non
     assert training_settings(None, {"algorithm": "prices", "world": "lab"}).run.world_sha256 == alone
     assert training_settings(with_worlds(tmp_path, "lab", "lab:hours=2"), {}).run.world_sha256 == alone
     assert training_settings(with_worlds(tmp_path, "lab", "chsac"), {}).run.world_sha256 != alone
+
+
+def test_settings_under_their_former_names_are_read_and_written_under_the_present_ones(tmp_path: Path) -> None:
+    config = with_worlds(tmp_path, "lab:most_jobs=5", "lab", most_jobs=7)
+    config.write_text(config.read_text(encoding="utf-8") + "[learner]\nmost_advantage = 2.0\n", encoding="utf-8")
+    settings = training_settings(config, {})
+    assert [settings.episodes.in_turn(turn).max_jobs for turn in range(2)] == [5, 7]
+    assert settings.learner.max_advantage == 2.0
+    assert "\nmax_jobs = 7\n" in settings.text()
+    assert "\nmax_advantage = 2.0\n" in settings.text()
+
+
+def test_a_setting_under_both_of_its_names_is_refused(tmp_path: Path) -> None:
+    config = with_worlds(tmp_path, most_jobs=7, max_jobs=7)
+    with pytest.raises(ConfigError, match=r"\[episodes\] has both most_jobs and max_jobs"):
+        training_settings(config, {})
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "digest"),
+    [
+        ("policy-gradient", "d1aaa7ead101b16f1bbb383541dd828a65cc256d66299d6366a694581c6e4bfa"),
+        ("prices", "52bd0a8910ceb43b25c29ff9f63fc405610fd48f5abf7125bc89978f80ae443d"),
+    ],
+)
+def test_new_names_of_settings_leave_the_hash_by_which_a_training_is_resumed(algorithm: str, digest: str) -> None:
+    settings = training_settings(None, {"algorithm": algorithm, "world": "lab"})
+    assert replace(settings, run=replace(settings.run, world_sha256="")).sha256() == digest
 
 
 def test_hours_as_an_option_go_before_those_of_single_worlds(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from slurm_energy.policy.gnn.embeddings import (
     floats,
     indices,
 )
-from slurm_energy.policy.gnn.levels import Offering, VertexEncoder
+from slurm_energy.policy.gnn.levels import AttentionSum, VertexEncoder
 from slurm_energy.policy.gnn.propagation import TypedEdges, propagation_of, scaled_laplacian
 from slurm_energy.policy.gnn.top_level import published_of
 
@@ -58,8 +58,8 @@ class FlatLevel(nn.Module):
         self.running = VertexEncoder(schema.width(schema.TASK), hidden)
         self.pending = VertexEncoder(schema.width(schema.TASK), hidden)
         self.layers = nn.ModuleList(propagation_of(config, _EDGE_COLUMNS, 5) for _ in range(config.device_layers))
-        self.offered = Offering(hidden, hidden, config.heads)
-        self.asked = Offering(hidden + schema.width(schema.OPTION), hidden, config.heads)
+        self.offered = AttentionSum(hidden, hidden, config.heads)
+        self.asked = AttentionSum(hidden + schema.width(schema.OPTION), hidden, config.heads)
 
     def forward(
         self, devices: DeviceBlock, fabric: FabricBlock, queue: QueueBlock, node_weight: Tensor | None = None

@@ -34,7 +34,7 @@ class DifferentiablePool(nn.Module):
         self.assignment = nn.Linear(channels, pooled_vertices)
 
     def reset_parameters(self) -> None:
-        """Draw all weights anew."""
+        """Draw new weights."""
         for layer in (self.own, self.neighbour, self.assignment):
             layer.reset_parameters()
 
@@ -91,7 +91,7 @@ class EdgePool(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw all weights anew."""
+        """Draw new weights."""
         self.end.reset_parameters()
         bound = self.channels**-0.5
         nn.init.uniform_(self.pair, -bound, bound)

@@ -15,10 +15,10 @@ from slurm_energy.graph.blocks import Flags, Floats, Indices
 from slurm_energy.policy.gnn.configuration import NetworkConfig
 
 Doubles = NDArray[np.float64]
-LEAST_PER_PARTITION = 2
+MIN_PER_PARTITION = 2
 """Members that each candidate partition keeps, or all where it has fewer."""
 _ROUNDING = 1e-9
-LEAST_RATE = 0.005
+MIN_RATE = 0.005
 _PER_LAYER = 1.0 / 8.0
 _PER_LOAD = 1.0 / 4.0
 
@@ -32,7 +32,7 @@ class Strata(NamedTuple):
     """[members]; -1 for members of none."""
 
 
-class Memberships(NamedTuple):
+class StratumMembers(NamedTuple):
     """Who belongs to which partition, several partitions being possible."""
 
     member: Indices
@@ -58,7 +58,7 @@ def inclusion_probabilities(
         stratum: Each stratum has a budget and a factor of its own, [members]; None for one.
 
     Raises:
-        ValueRangeError: an importance, a cost or a budget that somebody shares in is not above 0.
+        ValueRangeError: an importance, a cost or a budget that a member shares in is not above 0.
     """
     price = np.ones(len(importance)) if cost is None else cost
     own = np.zeros(len(importance), dtype=np.int64) if stratum is None else stratum
@@ -117,12 +117,12 @@ def systematic_sample(
 
 
 def stratify(
-    importance: Doubles, cost: Doubles, memberships: Memberships, budget: float, context: Flags | None = None
+    importance: Doubles, cost: Doubles, memberships: StratumMembers, budget: float, context: Flags | None = None
 ) -> Strata:
-    """Return strata and probabilities under which each candidate partition keeps `LEAST_PER_PARTITION`.
+    """Return strata and probabilities under which each candidate partition keeps `MIN_PER_PARTITION`.
 
     A member's stratum is the smallest candidate partition it belongs to. A stratum's size follows its importance; it
-    is a whole number and at least `LEAST_PER_PARTITION`. Where partitions overlap so that this does not suffice for
+    is a whole number and at least `MIN_PER_PARTITION`. Where partitions overlap so that this does not suffice for
     one of them, its most important members are certain: weights stay exact, at the price of a few members more.
 
     Args:
@@ -144,13 +144,13 @@ def stratify(
     share = np.bincount(stratum[inside], weights=wished, minlength=partitions + 2)
     # Rounded in running sums, so that the strata together have the size that the budget pays for.
     size = np.diff(np.rint(np.cumsum(share)), prepend=0.0)
-    size = np.clip(size, np.minimum(LEAST_PER_PARTITION, members), members)
+    size = np.clip(size, np.minimum(MIN_PER_PARTITION, members), members)
     size[partitions + 1] = members[partitions + 1]
     probability[inside] = inclusion_probabilities(importance[inside], size, stratum=stratum[inside])
     return Strata(probability, stratum)
 
 
-def _smallest_partition(members: int, memberships: Memberships) -> Indices:
+def _smallest_partition(members: int, memberships: StratumMembers) -> Indices:
     """Return the candidate partition with the fewest members of each member, -1 for those in none."""
     member, partition, candidate = memberships
     partitions = len(candidate)
@@ -163,7 +163,7 @@ def _smallest_partition(members: int, memberships: Memberships) -> Indices:
     return np.append(by_size, -1)[best]
 
 
-def _certain(importance: Doubles, stratum: Indices, memberships: Memberships) -> Indices:
+def _certain(importance: Doubles, stratum: Indices, memberships: StratumMembers) -> Indices:
     """Return members that must be certain for every candidate partition to keep its least.
 
     A stratum of which `least` are drawn and of which `outside` lie outside a partition gives it at least
@@ -176,9 +176,9 @@ def _certain(importance: Doubles, stratum: Indices, memberships: Memberships) ->
     shared = np.bincount(own[useful] * partitions + partition[useful], minlength=partitions * partitions)
     shared = shared.reshape(partitions, partitions)  # [strata, partitions]
     members = np.bincount(stratum[(stratum >= 0) & (stratum < partitions)], minlength=partitions)
-    least = np.minimum(LEAST_PER_PARTITION, members)
+    least = np.minimum(MIN_PER_PARTITION, members)
     kept = np.maximum(0, least[:, None] - (members[:, None] - shared)).sum(axis=0)
-    needed = np.minimum(LEAST_PER_PARTITION, shared.sum(axis=0)) - kept
+    needed = np.minimum(MIN_PER_PARTITION, shared.sum(axis=0)) - kept
     certain: list[int] = []
     for one in np.flatnonzero(needed > 0):
         its = member[partition == one]
@@ -213,7 +213,7 @@ class SampledEdges(NamedTuple):
 def layer_rates(config: NetworkConfig, load: float) -> LayerRates:
     """Return the rates of all layers; deeper layers and higher load have lower ones.
 
-    rate(depth) = sampling_rate ^ ((1 + depth / 8) (1 + load / 4)), from `LEAST_RATE` to 1.
+    rate(depth) = sampling_rate ^ ((1 + depth / 8) (1 + load / 4)), from `MIN_RATE` to 1.
 
     Depth is the number of propagation layers beyond those between nodes: `device_layers` below them, so that links are
     kept at rate(device_layers) in total and at rate(device_layers) / rate(0) inside a node that is kept. Jobs have
@@ -240,7 +240,7 @@ def layer_rates(config: NetworkConfig, load: float) -> LayerRates:
 
 
 def _rate(base: float, depth: int, load: float) -> float:
-    return max(LEAST_RATE, float(base ** ((1.0 + _PER_LAYER * depth) * (1.0 + _PER_LOAD * load))))
+    return max(MIN_RATE, float(base ** ((1.0 + _PER_LAYER * depth) * (1.0 + _PER_LOAD * load))))
 
 
 def sample_edges(
@@ -249,7 +249,7 @@ def sample_edges(
     """Return a part of the edges into each target, and what each of them stands for.
 
     A target with d edges keeps k = max(1, ceil(rate d)) of them, drawn without replacement, each with weight d / k: no
-    target with an edge is cut off, and the weights are exact all the same.
+    target with an edge is cut off, and the weights are exact nevertheless.
 
     Args:
         edge_index: Source and target of each edge, [2, edges].

@@ -13,9 +13,9 @@ from slurm_energy.graph.blocks import Flags, Floats, Indices
 from slurm_energy.policy.gnn.ablation.sampling import (
     Doubles,
     LayerRates,
-    Memberships,
     SampledEdges,
     Strata,
+    StratumMembers,
     layer_rates,
     sample_edges,
     stratify,
@@ -28,7 +28,7 @@ LARGEST_NODE_RATIO = 4.0
 LARGEST_TASK_RATIO = 3.0
 """The same for jobs."""
 _PATH_SCALE_SECONDS = 60.0
-MOST_NEIGHBOURS = 16
+MAX_NEIGHBOURS = 16
 """Dependencies that are followed from one job in one direction, at most: a job may have thousands."""
 CONTEXT_SHARE = 0.5
 """Importance of a node in the context over that of the same node in the centre."""
@@ -170,7 +170,7 @@ def tasks_around(
 ) -> Flags:
     """Return the jobs in the centre and those that are reached from them along dependencies, both ways, [tasks].
 
-    From each job a part of its dependencies is followed, at least one each way and at most `MOST_NEIGHBOURS`.
+    From each job a part of its dependencies is followed, at least one each way and at most `MAX_NEIGHBOURS`.
 
     Args:
         depends_index: Job to the job that waits for it, [2, dependencies].
@@ -185,7 +185,7 @@ def tasks_around(
         found = np.zeros_like(reached)
         for index in both:
             edges = index[:, frontier[index[1]]]
-            found[edges[0, sample_edges(edges, rate, generator, MOST_NEIGHBOURS).kept]] = True
+            found[edges[0, sample_edges(edges, rate, generator, MAX_NEIGHBOURS).kept]] = True
         frontier = found & ~reached
         if not frontier.any():
             break
@@ -208,7 +208,7 @@ class SamplingPlan:
     task_weight: Floats
     """1 / probability of each; 0 for those kept only as neighbours of a drawn job, [kept tasks]."""
     complete: Flags
-    """Partitions whose sums are without bias: all candidates, and others that lack nobody, [partitions]."""
+    """Partitions whose sums are without bias: all candidates, and others that lack no member, [partitions]."""
     seed: int
     """Of the draw of links."""
 
@@ -281,7 +281,7 @@ def _node_strata(nodes: NodeFacts, candidate: Flags, subgraph: Subgraph, rate: f
     importance = node_importance(nodes) * np.where(subgraph.context, CONTEXT_SHARE, 1.0)
     cost = np.maximum(1, nodes.devices).astype(np.float64)
     budget = rate * float(cost[subgraph.centre | subgraph.context].sum())
-    memberships = Memberships(nodes.member_node, nodes.member_partition, candidate)
+    memberships = StratumMembers(nodes.member_node, nodes.member_partition, candidate)
     return stratify(importance, cost, memberships, budget, subgraph.context)
 
 
@@ -290,7 +290,7 @@ def _draw_tasks(
 ) -> tuple[Indices, Floats]:
     """Return the jobs that are kept and their weights."""
     waiting = waiting_tasks(tasks, candidate)
-    memberships = Memberships(tasks.wait_task, tasks.wait_partition, candidate)
+    memberships = StratumMembers(tasks.wait_task, tasks.wait_partition, candidate)
     budget = rates.tasks * float(np.count_nonzero(waiting))
     strata = stratify(task_importance(tasks), np.ones(len(waiting)), memberships, budget)
     drawn = np.zeros(len(waiting), dtype=np.bool_)

@@ -10,22 +10,22 @@ import pytest
 from slurm_energy.graph.cluster_graph import ClusterGraph
 from slurm_energy.graph.options import decision_block
 from slurm_energy.graph.schema import TASK
-from slurm_energy.learning.experience import Costs, Moment, Step
+from slurm_energy.learning.experience import Costs, DecisionMoment, DecisionStep
 from slurm_energy.learning.policy_gradient.losses import FloatArray, advantages
 from slurm_energy.policy.gnn.cache import whole_blocks
 
 HORIZON = 500.0
 
 
-def some_steps(count: int, random: Random, *, is_terminal: bool) -> list[Step]:
+def some_steps(count: int, random: Random, *, is_terminal: bool) -> list[DecisionStep]:
     """Return an episode of which times and rewards alone mean anything."""
     state, decision = whole_blocks(ClusterGraph()), decision_block(np.zeros(len(TASK), dtype=np.float32), [])
     times = [0.0]
     for _ in range(count):
         times.append(times[-1] + random.choice([0.0, 3.0, random.expovariate(0.005)]))
-    moments = [Moment(state=state, decision=decision, seconds=seconds) for seconds in times[:-1]]
+    moments = [DecisionMoment(state=state, decision=decision, seconds=seconds) for seconds in times[:-1]]
     return [
-        Step(
+        DecisionStep(
             moment=moment,
             asked=0,
             granted=0,
@@ -40,7 +40,7 @@ def some_steps(count: int, random: Random, *, is_terminal: bool) -> list[Step]:
     ]
 
 
-def by_definition(steps: list[Step], values: FloatArray, trace_decay: float) -> list[float]:
+def by_definition(steps: list[DecisionStep], values: FloatArray, trace_decay: float) -> list[float]:
     """Return the sum over all later steps k of one episode: discount(t, k) lambda^(k - t) error(k)."""
     found = []
     for start, first in enumerate(steps):

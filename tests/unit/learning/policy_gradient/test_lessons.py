@@ -16,7 +16,7 @@ from two_ranks import side_by_side
 
 from slurm_energy.learning.algorithms import find_algorithm
 from slurm_energy.learning.episodes import FAST_WEIGHTS, EpisodeSettings, run_episode
-from slurm_energy.learning.experience import Averaging, Step, alone
+from slurm_energy.learning.experience import Averaging, DecisionStep, alone
 from slurm_energy.learning.imitation import answers
 from slurm_energy.learning.policy_gradient.learner import PolicyGradientLearner, Scale
 from slurm_energy.learning.policy_gradient.settings import PolicyGradientSettings
@@ -27,7 +27,7 @@ ONCE = PolicyGradientSettings(
 )
 
 
-def seen(seed: int = 1, jobs: int = 12, *, hours: float | None = None) -> list[Step]:
+def seen(seed: int = 1, jobs: int = 12, *, hours: float | None = None) -> list[DecisionStep]:
     """Return an episode of the same untrained network; with `hours` it is cut off."""
     workload = partial(toy_jobs, count=jobs, rate_per_second=0.05)
     settings = EpisodeSettings(world=TOY, workload=workload, hours=hours)
@@ -39,14 +39,14 @@ def learner(network: HierarchicalNetwork, settings: PolicyGradientSettings = ONC
     return PolicyGradientLearner(network, settings, seed=0)
 
 
-def chances(network: HierarchicalNetwork, steps: list[Step]) -> torch.Tensor:
+def chances(network: HierarchicalNetwork, steps: list[DecisionStep]) -> torch.Tensor:
     """Return the probability of what was asked for in each step."""
     with torch.no_grad():
         found = [answers(network, [step.moment])[1].options.log_prob[step.asked].exp() for step in steps]
     return torch.stack(found)
 
 
-def mean_entropy(network: HierarchicalNetwork, steps: list[Step]) -> float:
+def mean_entropy(network: HierarchicalNetwork, steps: list[DecisionStep]) -> float:
     with torch.no_grad():
         _, decisions = answers(network, [step.moment for step in steps])
     return float(decisions.options.entropy.mean())

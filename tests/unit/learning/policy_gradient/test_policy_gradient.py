@@ -20,7 +20,7 @@ from slurm_energy.graph.cluster_graph import ClusterGraph
 from slurm_energy.graph.schema import TASK, column
 from slurm_energy.learning.algorithms import CollectorParts, LearnerParts, find_algorithm
 from slurm_energy.learning.episodes import EpisodeCollector, EpisodeSettings, run_episode
-from slurm_energy.learning.experience import Step, alone, episode_seed
+from slurm_energy.learning.experience import DecisionStep, alone, episode_seed
 from slurm_energy.learning.imitation import answers
 from slurm_energy.learning.policy_gradient.learner import PolicyGradientLearner
 from slurm_energy.learning.policy_gradient.losses import combined_value, divergence, surrogate_loss, value_loss
@@ -82,7 +82,7 @@ def greedy_active_joules(network: HierarchicalNetwork, jobs: Workload) -> float:
     return active_joules(run(TOY, jobs, rule))
 
 
-def few_steps(network: HierarchicalNetwork, seed: int = 1, **changes: Any) -> list[Step]:
+def few_steps(network: HierarchicalNetwork, seed: int = 1, **changes: Any) -> list[DecisionStep]:
     return run_episode(network, replace(FEW, **changes), seed, torch.Generator().manual_seed(seed))
 
 
@@ -151,7 +151,7 @@ def test_masked_options_have_no_probability_and_leave_every_gradient_a_number() 
     assert all(bool(torch.isfinite(parameter).all()) for parameter in network.parameters())
 
 
-def _chained(steps: Sequence[Step]) -> list[Step]:
+def _chained(steps: Sequence[DecisionStep]) -> list[DecisionStep]:
     """Return steps whose moments were changed as an episode again."""
     following = [*(step.moment for step in steps[1:]), None]
     return [replace(step, following=after) for step, after in zip(steps, following, strict=True)]
@@ -273,7 +273,7 @@ def test_the_round_ends_when_the_policy_has_gone_too_far() -> None:
 def test_minibatches_that_are_worked_out_in_parts_give_the_same_gradients() -> None:
     def weights(most: int) -> dict[str, torch.Tensor]:
         network = small_network(1)
-        settings = replace(QUICK, most_moments=most, pooling_weight=0.0, epochs=1, minibatches=1)
+        settings = replace(QUICK, max_moments=most, pooling_weight=0.0, epochs=1, minibatches=1)
         PolicyGradientLearner(network, settings, seed=0).absorb(few_steps(small_network(1)))
         return network.state_dict()
 

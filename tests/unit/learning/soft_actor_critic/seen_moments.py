@@ -9,7 +9,7 @@ import torch
 from toy_cluster import TOY, toy_jobs
 
 from slurm_energy.learning.episodes import EpisodeSettings, run_episode
-from slurm_energy.learning.experience import Costs, Moment, Step
+from slurm_energy.learning.experience import Costs, DecisionMoment, DecisionStep
 from slurm_energy.learning.soft_actor_critic.critics import Scene, scene
 from slurm_energy.learning.soft_actor_critic.records import RecordPool, pack
 from slurm_energy.policy.gnn.configuration import NetworkConfig
@@ -35,13 +35,13 @@ def network(seed: int = 0) -> HierarchicalNetwork:
 
 
 @cache
-def seen_steps(jobs: int = 24) -> tuple[Step, ...]:
+def seen_steps(jobs: int = 24) -> tuple[DecisionStep, ...]:
     """Return an episode of an untrained network, which ends when no job is left."""
     settings = EpisodeSettings(world=TOY, workload=toy_jobs(seed=1, count=jobs), drains=True)
     return tuple(run_episode(network(), settings, 1, torch.Generator().manual_seed(1)))
 
 
-def seen_moment(number: int, is_open: Sequence[int] | None = None) -> Moment:
+def seen_moment(number: int, is_open: Sequence[int] | None = None) -> DecisionMoment:
     """Return a moment of that episode; with `is_open` only the options of these rows are open."""
     moment = seen_steps()[number].moment
     if is_open is None:
@@ -51,17 +51,17 @@ def seen_moment(number: int, is_open: Sequence[int] | None = None) -> Moment:
 
 
 def make_step(
-    moment: Moment,
+    moment: DecisionMoment,
     granted: int,
     *,
     reward: float = -1.0,
     elapsed_seconds: float = 0.0,
-    following: Moment | None = None,
+    following: DecisionMoment | None = None,
     costs: Costs = NO_COSTS,
     asked: int | None = None,
-) -> Step:
+) -> DecisionStep:
     """Return a step; it is terminal where nothing follows."""
-    return Step(
+    return DecisionStep(
         moment=moment,
         asked=granted if asked is None else asked,
         granted=granted,
@@ -74,7 +74,7 @@ def make_step(
     )
 
 
-def scene_of(*moments: Moment) -> Scene:
+def scene_of(*moments: DecisionMoment) -> Scene:
     pool = RecordPool()
     return scene([pack(moment, pool) for moment in moments])
 

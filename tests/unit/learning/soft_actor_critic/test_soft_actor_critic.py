@@ -15,7 +15,7 @@ from slurm_energy.errors import ConfigError
 from slurm_energy.graph.cluster_graph import ClusterGraph
 from slurm_energy.learning.algorithms import LearnerParts, find_algorithm
 from slurm_energy.learning.episodes import EpisodeCollector, EpisodeSettings
-from slurm_energy.learning.experience import Averaging, Costs, Learner, Moment, Weights, episode_seed
+from slurm_energy.learning.experience import Averaging, Costs, DecisionMoment, Learner, Weights, episode_seed
 from slurm_energy.learning.soft_actor_critic.critics import answers
 from slurm_energy.learning.soft_actor_critic.learner import SoftActorCritic
 from slurm_energy.learning.soft_actor_critic.multipliers import ConstraintSettings, TemperatureSettings
@@ -41,7 +41,7 @@ QUICK = SoftActorCriticSettings(
 )
 
 
-def value(of: HierarchicalNetwork, moment: Moment, option: int) -> float:
+def value(of: HierarchicalNetwork, moment: DecisionMoment, option: int) -> float:
     """Return the mean of the first critic's quantiles."""
     with torch.no_grad():
         _, decisions = answers(of, scene_of(moment), critics=True)
@@ -49,7 +49,7 @@ def value(of: HierarchicalNetwork, moment: Moment, option: int) -> float:
     return float(decisions.quantiles[option].mean())
 
 
-def chance(of: HierarchicalNetwork, moment: Moment) -> list[float]:
+def chance(of: HierarchicalNetwork, moment: DecisionMoment) -> list[float]:
     with torch.no_grad():
         _, decisions = answers(of, scene_of(moment), critics=False)
     found: list[float] = decisions.options.log_prob.exp().tolist()

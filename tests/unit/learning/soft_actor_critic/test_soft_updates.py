@@ -7,7 +7,7 @@ import pytest
 import torch
 from seen_moments import make_step, network, scene_of, seen_moment, seen_steps
 
-from slurm_energy.learning.experience import Costs, Moment
+from slurm_energy.learning.experience import Costs, DecisionMoment
 from slurm_energy.learning.soft_actor_critic.critics import TwinCritics, answers, batch_of
 from slurm_energy.learning.soft_actor_critic.learner import SoftActorCritic
 from slurm_energy.learning.soft_actor_critic.multipliers import ConstraintSettings, TemperatureSettings
@@ -47,7 +47,7 @@ def with_critics_times(factor: float, of: TwinCritics) -> TwinCritics:
     return of
 
 
-def soft_value_by_hand(policy: HierarchicalNetwork, targets: TwinCritics, moment: Moment) -> list[float]:
+def soft_value_by_hand(policy: HierarchicalNetwork, targets: TwinCritics, moment: DecisionMoment) -> list[float]:
     """Return the value's quantiles, option by option: chance times the more careful critic, and the entropy."""
     with torch.no_grad():
         _, decisions = answers(policy, scene_of(moment), critics=False)

@@ -10,7 +10,7 @@ import torch
 from seen_moments import make_step, scene_of, seen_moment, seen_steps
 
 from slurm_energy.errors import ConfigError, TrainingError
-from slurm_energy.learning.experience import Costs, Moment
+from slurm_energy.learning.experience import Costs, DecisionMoment
 from slurm_energy.learning.soft_actor_critic.critics import batch_of
 from slurm_energy.learning.soft_actor_critic.records import Record, RecordPool, pack
 from slurm_energy.learning.soft_actor_critic.replay import Replay
@@ -108,7 +108,7 @@ def test_a_refused_start_is_kept_under_the_option_that_was_asked_for() -> None:
 
 def test_steps_without_a_known_continuation_are_not_kept() -> None:
     cut = replace(make_step(seen_moment(0), 0), is_terminal=False)
-    closed: Moment = seen_moment(1, [])
+    closed: DecisionMoment = seen_moment(1, [])
     replay = Replay(10, 0)
     steps = [cut, make_step(seen_moment(0), 0, following=closed)]
     assert replay.add(steps) == 0 and len(replay) == 0

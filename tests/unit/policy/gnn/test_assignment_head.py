@@ -117,7 +117,7 @@ def test_a_feature_with_little_of_the_probability_is_no_hint_however_few_its_nod
     features = [{"odd"}, {"big"}, {"big"}, {"big"}, set(), set(), set(), set(), set(), set()]
     probabilities = [0.4, 0.2, 0.2, 0.2, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]
     assert preferred_feature(probabilities, features) == "big"
-    assert preferred_feature(probabilities, features, least_mass=0.3) == "odd"
+    assert preferred_feature(probabilities, features, min_mass=0.3) == "odd"
 
 
 def test_equal_features_are_told_apart_by_their_names() -> None:
@@ -127,7 +127,7 @@ def test_equal_features_are_told_apart_by_their_names() -> None:
 def test_sums_that_differ_by_rounding_alone_are_equal() -> None:
     features = [{"b"}, {"b"}, {"b"}, {"a"}, {"a"}, {"a"}, set()]
     probabilities = [0.1, 0.2, 0.3, 0.3, 0.2, 0.1, 1.0]
-    assert preferred_feature(probabilities, features, least_mass=0.0, least_lift=0.0) == "a"
+    assert preferred_feature(probabilities, features, min_mass=0.0, min_lift=0.0) == "a"
 
 
 @pytest.mark.parametrize("name", ["a&b", "a|b", "[a]", "a*2", "a b", "", "-x", "x" * 65, "é", "a,b", "a\n"])

@@ -166,15 +166,15 @@ def test_the_same_snapshot_again_is_no_step_and_the_same_state() -> None:
 def test_partitions_keep_their_numbers_until_the_state_with_the_new_ones_is_published() -> None:
     one = chooser()
     one.follow_at_once(snapshot("p", "q"))
-    assert list(one.shown.partition_index) == ["p", "q"]
+    assert list(one.cluster_facts.partition_index) == ["p", "q"]
     steps = one.follow(snapshot("new", "q", "p"))
     next(steps)
     assert list(one.graph.partition_index) == ["new", "q", "p"]
-    assert one.shown.partition_index == {PartitionName("p"): 0, PartitionName("q"): 1}
+    assert one.cluster_facts.partition_index == {PartitionName("p"): 0, PartitionName("q"): 1}
     assert len(one.state()[0].pooled) == 2
     for _ in steps:
-        assert len(one.shown.partition_index) == len(one.state()[0].pooled)
-    assert list(one.shown.partition_index) == ["new", "q", "p"]
+        assert len(one.cluster_facts.partition_index) == len(one.state()[0].pooled)
+    assert list(one.cluster_facts.partition_index) == ["new", "q", "p"]
     assert len(one.state()[0].pooled) == 3
 
 

@@ -12,18 +12,18 @@ from random_blocks import random_decision, random_state
 from slurm_energy.graph.blocks import DecisionBlock
 from slurm_energy.policy.gnn.configuration import NetworkConfig
 from slurm_energy.policy.gnn.decision_level import Decisions
-from slurm_energy.policy.gnn.embeddings import Moments, Published, TopKind, moments_of
+from slurm_energy.policy.gnn.embeddings import BatchIndex, Published, TopKind, batch_index
 from slurm_energy.policy.gnn.network import HierarchicalNetwork, create_network
 
 
-def network_of(config: NetworkConfig = SMALL) -> tuple[HierarchicalNetwork, Published, Moments]:
+def network_of(config: NetworkConfig = SMALL) -> tuple[HierarchicalNetwork, Published, BatchIndex]:
     network = create_network(config, seed=1)
     with torch.no_grad():
         published = network.state(random_state()).published
-    return network, published, moments_of(published)
+    return network, published, batch_index(published)
 
 
-def decide(network: HierarchicalNetwork, published: Published, moments: Moments, block: DecisionBlock) -> Decisions:
+def decide(network: HierarchicalNetwork, published: Published, moments: BatchIndex, block: DecisionBlock) -> Decisions:
     with torch.no_grad():
         return network.decide(published, moments, block)
 

@@ -23,7 +23,7 @@ from slurm_energy.graph.blocks import (
 )
 from slurm_energy.policy.gnn.configuration import NetworkConfig
 from slurm_energy.policy.gnn.decision_level import Decisions
-from slurm_energy.policy.gnn.embeddings import Published, TopKind, moments_of
+from slurm_energy.policy.gnn.embeddings import Published, TopKind, batch_index
 from slurm_energy.policy.gnn.network import Blocks, create_network
 
 CONFIGS = [
@@ -56,7 +56,7 @@ P, Q, F, C = TopKind.PARTITION, TopKind.QUEUE, TopKind.FABRIC, TopKind.CLUSTER
 
 def test_clusters_of_one_moment_meet_through_their_own_vertices_only() -> None:
     # Two partitions of clusters 0 and 1, their queues, and the clusters.
-    moments = moments_of(published_of([P, P, Q, Q, C, C], [0, 1, 0, 1, 0, 1]))
+    moments = batch_index(published_of([P, P, Q, Q, C, C], [0, 1, 0, 1, 0, 1]))
     allowed = moments.allowed[0].int().tolist()
     assert allowed == [
         [1, 1, 1, 1, 1, 1, 1],  # the job
@@ -76,7 +76,7 @@ def test_clusters_of_one_moment_meet_through_their_own_vertices_only() -> None:
 def test_moments_of_different_size_are_padded_and_do_not_meet() -> None:
     # Clusters 0 and 1 are the first moment, cluster 2 the second.
     kind, cluster = [P, P, P, Q, Q, Q, C, C, C], [0, 1, 2, 0, 1, 2, 0, 1, 2]
-    moments = moments_of(published_of(kind, cluster), torch.tensor([0, 0, 1]))
+    moments = batch_index(published_of(kind, cluster), torch.tensor([0, 0, 1]))
     assert moments.vertex.tolist() == [[0, 1, 3, 4, 6, 7], [2, 5, 8, 0, 0, 0]]
     assert moments.present.tolist() == [[True] * 6, [True] * 3 + [False] * 3]
     assert moments.place.tolist() == [1, 2, 1, 3, 4, 2, 5, 6, 3]
@@ -86,12 +86,12 @@ def test_moments_of_different_size_are_padded_and_do_not_meet() -> None:
     assert moments.of_cluster.tolist() == [0, 0, 1]
     second = moments.allowed[1].int().tolist()
     assert second == [[1, 1, 1, 1, 0, 0, 0]] * 4 + [[0] * 7] * 3
-    alone = moments_of(published_of([P, P, Q, Q, C, C], [0, 1, 0, 1, 0, 1]))
+    alone = batch_index(published_of([P, P, Q, Q, C, C], [0, 1, 0, 1, 0, 1]))
     assert torch.equal(moments.allowed[0], alone.allowed[0])
 
 
 def test_vertices_of_a_moment_may_lie_anywhere() -> None:
-    moments = moments_of(published_of([C, P, C, P], [1, 1, 0, 0]), torch.tensor([0, 1]))
+    moments = batch_index(published_of([C, P, C, P], [1, 1, 0, 0]), torch.tensor([0, 1]))
     assert moments.vertex.tolist() == [[2, 3], [0, 1]]
     assert moments.place.tolist() == [1, 2, 1, 2]
 
@@ -99,7 +99,7 @@ def test_vertices_of_a_moment_may_lie_anywhere() -> None:
 def test_a_vertex_looks_back_at_whoever_looks_at_it() -> None:
     with torch.no_grad():
         published = create_network(SMALL, seed=1).state(random_state()).published
-    allowed = moments_of(published).allowed
+    allowed = batch_index(published).allowed
     assert torch.equal(allowed, allowed.transpose(1, 2))
     assert allowed.diagonal(dim1=1, dim2=2).all()
 
@@ -208,12 +208,12 @@ def test_two_moments_side_by_side_are_answered_as_each_alone(config: NetworkConf
         blocks, of_cluster = batched(states)
         published = network.state(blocks).published
         together = network.decide(
-            published, moments_of(published, of_cluster), batch_decisions(decisions, [state.top for state in states])
+            published, batch_index(published, of_cluster), batch_decisions(decisions, [state.top for state in states])
         )
         begins = {"jobs": 0, "options": 0, "clocks": 0}
         for state, decision in zip(states, decisions, strict=True):
             own = network.state(state).published
-            moments = moments_of(own)
+            moments = batch_index(own)
             alone = network.decide(own, moments, decision)
             counts = {"jobs": decision.job_x, "options": decision.option_x, "clocks": decision.clock_x}
             rows = {name: slice(begins[name], begins[name] + len(x)) for name, x in counts.items()}
@@ -229,5 +229,5 @@ def test_a_moment_beside_another_one_of_the_same_state_is_not_changed_by_what_th
             blocks, of_cluster = batched([random_state(3), other])
             published = network.state(blocks).published
             decisions = batch_decisions([random_decision(3)], [blocks.top, other.top], [0])
-            answers.append(network.decide(published, moments_of(published, of_cluster), decisions))
+            answers.append(network.decide(published, batch_index(published, of_cluster), decisions))
     assert torch.allclose(answers[0].options.log_prob, answers[1].options.log_prob, atol=1e-6)

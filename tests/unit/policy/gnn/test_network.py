@@ -12,7 +12,7 @@ from random_blocks import random_decision, random_state
 from slurm_energy.graph.blocks import DecisionBlock
 from slurm_energy.policy.gnn.configuration import NetworkConfig
 from slurm_energy.policy.gnn.decision_level import Decisions
-from slurm_energy.policy.gnn.embeddings import moments_of
+from slurm_energy.policy.gnn.embeddings import batch_index
 from slurm_energy.policy.gnn.network import Blocks, HierarchicalNetwork, create_network
 
 ABLATIONS = [
@@ -31,7 +31,7 @@ UNREAD = {
 
 def answer(network: HierarchicalNetwork, blocks: Blocks, decision: DecisionBlock) -> Decisions:
     published = network.state(blocks).published
-    return network.decide(published, moments_of(published), decision)
+    return network.decide(published, batch_index(published), decision)
 
 
 @pytest.mark.parametrize("config", ABLATIONS, ids=ablation)
@@ -39,7 +39,7 @@ def test_gradient_reaches_every_parameter_of_what_is_switched_on(config: Network
     network = create_network(config, seed=1)
     blocks, decision = random_state(), random_decision()
     state = network.state(blocks)
-    decisions = network.decide(state.published, moments_of(state.published), decision)
+    decisions = network.decide(state.published, batch_index(state.published), decision)
     values, quantiles = decisions.values, decisions.quantiles
     assert values is not None and quantiles is not None
     open_options = torch.from_numpy(decision.option_open)

@@ -35,7 +35,7 @@ def chooser_at(snapshot: ClusterSnapshot) -> tuple[NetworkChooser, Choice]:
     network = create_network(NetworkConfig(hidden=12, heads=6, quantiles=4), seed=3)
     chooser = NetworkChooser(network, ClusterGraph())
     chooser.follow_at_once(snapshot)
-    vector = submitted_vector(JOB, snapshot.taken_at_seconds, chooser.shown.facts)
+    vector = submitted_vector(JOB, snapshot.taken_at_seconds, chooser.cluster_facts.facts)
     choice = chooser.choose(vector, [RunOption(partition=0, gpus=2)])
     assert choice is not None
     return chooser, choice

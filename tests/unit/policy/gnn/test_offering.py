@@ -8,14 +8,14 @@ import pytest
 import torch
 
 from slurm_energy.policy.gnn.embeddings import WEIGHT_BOUND, add_up, mean_of
-from slurm_energy.policy.gnn.levels import Offering
+from slurm_energy.policy.gnn.levels import AttentionSum
 
 CHANNELS, HIDDEN, HEADS = 4, 6, 3
 
 
-def offering(seed: int = 1) -> Offering:
+def offering(seed: int = 1) -> AttentionSum:
     torch.manual_seed(seed)
-    return Offering(CHANNELS, HIDDEN, HEADS)
+    return AttentionSum(CHANNELS, HIDDEN, HEADS)
 
 
 def vertices(count: int = 4) -> torch.Tensor:

@@ -9,7 +9,7 @@ from test_moments import batched, smaller_state
 
 from slurm_energy.errors import PolicyError
 from slurm_energy.policy.gnn.configuration import NetworkConfig
-from slurm_energy.policy.gnn.embeddings import moments_of
+from slurm_energy.policy.gnn.embeddings import batch_index
 from slurm_energy.policy.gnn.network import HierarchicalNetwork, create_network
 from slurm_energy.policy.gnn.price_head import PRICED_JOB, PriceHead, Usual, factors
 from slurm_energy.policy.gnn.serving import NetworkPrices
@@ -34,7 +34,7 @@ def stirred(config: NetworkConfig, seed: int = 0) -> HierarchicalNetwork:
     states = [smaller_state(seed=seed + 50), smaller_state(seed=seed + 51)]
     blocks, moment_of_cluster = batched(states)
     published = network.state(blocks).published
-    seen = network.prices.seen(published, moments_of(published, moment_of_cluster), 2.0 + 3.0 * job_columns(seed, 50))
+    seen = network.prices.seen(published, batch_index(published, moment_of_cluster), 2.0 + 3.0 * job_columns(seed, 50))
     network.prices.follow(seen, 0.9)
     return network.eval()
 
@@ -48,7 +48,7 @@ def test_an_untrained_head_pays_what_the_rule_pays(config: NetworkConfig) -> Non
     network = create_network(config, seed=1)
     assert network.prices is not None
     published = network.state(smaller_state(seed=1)).published
-    context = network.prices.context(published, moments_of(published))
+    context = network.prices.context(published, batch_index(published))
     raw = network.prices(context, job_columns(1), torch.zeros(3, dtype=torch.int64))
     assert torch.equal(factors(raw), torch.ones(3, len(JOB_PRICES)))
     assert torch.equal(factors(context.devices), torch.ones_like(context.devices))
@@ -63,12 +63,12 @@ def test_moments_side_by_side_are_priced_as_each_alone(config: NetworkConfig) ->
     jobs = job_columns(4, count=2)
     blocks, moment_of_cluster = batched(states)
     published = network.state(blocks).published
-    context = head.context(published, moments_of(published, moment_of_cluster))
+    context = head.context(published, batch_index(published, moment_of_cluster))
     together = head(context, jobs, torch.arange(2))
     devices = []
     for index, state in enumerate(states):
         alone = network.state(state).published
-        own = head.context(alone, moments_of(alone))
+        own = head.context(alone, batch_index(alone))
         assert torch.allclose(
             head(own, jobs[index : index + 1], torch.zeros(1, dtype=torch.int64)), together[index], atol=1e-5
         )
@@ -83,7 +83,7 @@ def test_a_gradient_reaches_every_parameter_that_prices_use(config: NetworkConfi
     head = network.prices
     assert head is not None
     published = network.state(smaller_state(seed=5)).published
-    context = head.context(published, moments_of(published))
+    context = head.context(published, batch_index(published))
     raw = head(context, job_columns(5), torch.zeros(3, dtype=torch.int64))
     (raw.square().sum() + context.devices.square().sum()).backward()
     without = [name for name, value in head.named_parameters() if value.grad is None or not value.grad.abs().sum() > 0]
@@ -123,7 +123,7 @@ def test_a_unit_below_zero_in_all_states_still_learns_and_still_tells_states_apa
         head.partition.bias.fill_(-1e3)
         head.between.bias.fill_(-1e3)
     published = network.state(smaller_state(seed=5)).published
-    context = head.context(published, moments_of(published))
+    context = head.context(published, batch_index(published))
     raw = head(context, job_columns(5), torch.zeros(3, dtype=torch.int64))
     (raw.square().sum() + context.devices.square().sum()).backward()
     assert head.partition.weight.grad is not None and head.partition.weight.grad.abs().sum() > 0.0

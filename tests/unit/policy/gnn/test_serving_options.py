@@ -22,7 +22,7 @@ from slurm_energy.energy_model.operating_point import clock_table_of
 from slurm_energy.energy_model.relative_speed import relative_cost
 from slurm_energy.graph.cluster_graph import ClusterGraph
 from slurm_energy.graph.options import option_rows
-from slurm_energy.graph.partitions import Shown
+from slurm_energy.graph.partitions import ClusterFacts
 from slurm_energy.policy.base import DecisionContext
 from slurm_energy.policy.gnn.serving_options import (
     MAX_CLOCKS,
@@ -40,10 +40,10 @@ from slurm_energy.policy.site.comparison import Rivals, remaining_slowdown, slur
 HOUR = RuntimeEstimate(seconds=3600.0, upper_seconds=4000.0, source="history")
 
 
-def shown_of(snapshot: ClusterSnapshot) -> Shown:
+def shown_of(snapshot: ClusterSnapshot) -> ClusterFacts:
     graph = ClusterGraph()
     graph.update(snapshot)
-    return Shown(graph.partition_index, graph.facts, graph.members.sums(graph.nodes.store))
+    return ClusterFacts(graph.partition_index, graph.facts, graph.members.sums(graph.nodes.store))
 
 
 def served(

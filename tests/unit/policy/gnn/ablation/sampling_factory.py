@@ -4,12 +4,12 @@ import numpy as np
 
 from slurm_energy.policy.gnn.ablation.sampling_plan import NodeFacts, TaskFacts
 
-Memberships = list[tuple[int, int]]
+StratumMembers = list[tuple[int, int]]
 
 
 def make_nodes(
     count: int,
-    memberships: Memberships | None = None,
+    memberships: StratumMembers | None = None,
     *,
     nodes_per_group: int = 4,
     degree: list[int] | None = None,
@@ -32,7 +32,7 @@ def make_nodes(
 
 def make_tasks(
     count: int,
-    waits: Memberships | None = None,
+    waits: StratumMembers | None = None,
     depends: list[tuple[int, int]] | None = None,
     critical_path_seconds: list[float] | None = None,
 ) -> TaskFacts:

@@ -7,7 +7,7 @@ import pytest
 from numpy.typing import NDArray
 
 from slurm_energy.errors import ValueRangeError
-from slurm_energy.policy.gnn.ablation.sampling import LEAST_RATE, layer_rates, sample_edges
+from slurm_energy.policy.gnn.ablation.sampling import MIN_RATE, layer_rates, sample_edges
 from slurm_energy.policy.gnn.configuration import NetworkConfig
 
 CONFIG = NetworkConfig(sampling="sampled", sampling_rate=0.16)
@@ -45,7 +45,7 @@ def test_load_lowers_every_rate() -> None:
 @pytest.mark.parametrize("load", [0.0, 1.0])
 def test_rates_stay_in_their_bounds(rate: float, layers: int, load: float) -> None:
     config = replace(CONFIG, sampling_rate=rate, device_layers=layers, task_layers=layers)
-    assert all(LEAST_RATE <= one <= 1.0 for one in layer_rates(config, load))
+    assert all(MIN_RATE <= one <= 1.0 for one in layer_rates(config, load))
 
 
 def test_a_sampling_rate_of_one_keeps_everything() -> None:

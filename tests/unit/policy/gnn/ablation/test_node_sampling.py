@@ -6,7 +6,7 @@ from numpy.typing import NDArray
 
 from slurm_energy.errors import ValueRangeError
 from slurm_energy.policy.gnn.ablation.sampling import (
-    Memberships,
+    StratumMembers,
     inclusion_probabilities,
     stratify,
     systematic_sample,
@@ -15,10 +15,10 @@ from slurm_energy.policy.gnn.ablation.sampling import (
 Doubles = NDArray[np.float64]
 
 
-def memberships(pairs: list[tuple[int, int]], candidate: list[bool]) -> Memberships:
+def memberships(pairs: list[tuple[int, int]], candidate: list[bool]) -> StratumMembers:
     """Return (member, partition) as arrays."""
     both = np.array(pairs, dtype=np.int64).reshape(-1, 2)
-    return Memberships(both[:, 0], both[:, 1], np.array(candidate, dtype=np.bool_))
+    return StratumMembers(both[:, 0], both[:, 1], np.array(candidate, dtype=np.bool_))
 
 
 def totals(values: Doubles, probability: Doubles, draws: int, seed: int = 0) -> Doubles:

@@ -7,7 +7,7 @@ from scipy.sparse import coo_matrix
 from scipy.sparse.csgraph import connected_components
 
 from slurm_energy.policy.gnn.ablation.sampling_plan import (
-    MOST_NEIGHBOURS,
+    MAX_NEIGHBOURS,
     subgraph_around,
     tasks_around,
     waiting_tasks,
@@ -89,7 +89,7 @@ def test_dependencies_are_followed_both_ways_as_far_as_the_hops_reach() -> None:
 def test_a_job_with_thousands_of_dependents_brings_in_a_few() -> None:
     fan = np.stack([np.zeros(5000, dtype=np.int64), 1 + np.arange(5000)])
     reached = tasks_around(fan, np.arange(5001) == 0, 1, 1.0, np.random.default_rng(0))
-    assert np.count_nonzero(reached) == 1 + MOST_NEIGHBOURS
+    assert np.count_nonzero(reached) == 1 + MAX_NEIGHBOURS
 
 
 def test_every_job_of_the_centre_keeps_a_neighbour_at_the_lowest_rate() -> None:

@@ -19,7 +19,7 @@ from slurm_energy.graph.cluster_graph import ClusterGraph
 from slurm_energy.policy.gnn.ablation.levels import FlatLevel, VectorLevel, mean_clocks
 from slurm_energy.policy.gnn.configuration import NetworkConfig
 from slurm_energy.policy.gnn.decision_level import Decisions
-from slurm_energy.policy.gnn.embeddings import Published, TopKind, moments_of
+from slurm_energy.policy.gnn.embeddings import Published, TopKind, batch_index
 from slurm_energy.policy.gnn.network import Blocks, HierarchicalNetwork, create_network
 from slurm_energy.policy.gnn.policy import GnnPolicy
 
@@ -35,7 +35,7 @@ def published(network: HierarchicalNetwork, blocks: Blocks) -> Published:
 def answer(network: HierarchicalNetwork, blocks: Blocks, decision: DecisionBlock) -> Decisions:
     with torch.no_grad():
         state = network.state(blocks).published
-        return network.decide(state, moments_of(state), decision)
+        return network.decide(state, batch_index(state), decision)
 
 
 def vector_of(network: HierarchicalNetwork, blocks: Blocks) -> np.ndarray:
