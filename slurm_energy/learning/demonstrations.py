@@ -9,7 +9,8 @@ from slurm_energy.graph.cluster_graph import ClusterGraph
 from slurm_energy.graph.options import ClockOption, RunOption, decision_block
 from slurm_energy.policy.gnn.keepers import whole_blocks
 from slurm_energy.policy.gnn.network import Blocks
-from slurm_energy.policy.placement import ClusterView, EndedJob, Placement, PlacementRule, Postponement, WaitingJob
+from slurm_energy.policy.jobs import EndedJob, WaitingJob
+from slurm_energy.policy.placement import ClusterView, Placement, PlacementRule, Postponement
 from slurm_energy.twin.learned import Situation
 from slurm_energy.twin.run_options import PlacedOption
 

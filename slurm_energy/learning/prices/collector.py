@@ -17,7 +17,8 @@ from slurm_energy.policy.gnn.configuration import NetworkConfig
 from slurm_energy.policy.gnn.keepers import whole_blocks
 from slurm_energy.policy.gnn.network import Blocks, HierarchicalNetwork, create_network
 from slurm_energy.policy.gnn.pricing import NetworkPrices
-from slurm_energy.policy.placement import ClusterView, EndedJob, Placement, Postponement, WaitingJob
+from slurm_energy.policy.jobs import EndedJob, WaitingJob
+from slurm_energy.policy.placement import ClusterView, Placement, Postponement
 from slurm_energy.policy.prices import JOB_PRICES
 from slurm_energy.policy.rules.settings import TotalCostSettings
 from slurm_energy.twin.engine.job import Job
@@ -193,7 +194,7 @@ class ExploringPriceRule(LearnedPriceRule):
         seconds = table.seconds_per_unit[placement.place, column]
         options = self._options(job, view)
         base = self.rule_prices(job, view, options)
-        least = options.least_cost(job.estimated_units, base)
+        least = options.min_cost(job.estimated_units, base)
         self._open[job.job_id] = _Open(
             step=self._step,
             promised=max(least, _LEAST_SHARE),

@@ -8,16 +8,8 @@ from slurm_energy.domain.cluster import ClusterSnapshot, PlaceRoom
 from slurm_energy.domain.decision import RuntimeEstimate
 from slurm_energy.domain.ids import PartitionName
 from slurm_energy.domain.job import JobRequest
-from slurm_energy.policy.placement import (
-    AT_SUBMISSION,
-    Capabilities,
-    OptionTable,
-    PartnerOffer,
-    PlaceInfo,
-    PlaceNode,
-    RunningJob,
-    WaitingJob,
-)
+from slurm_energy.policy.jobs import PartnerOffer, RunningJob, WaitingJob
+from slurm_energy.policy.placement import AT_SUBMISSION, Capabilities, OptionTable, PlaceInfo, PlaceNode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +81,7 @@ class SnapshotView:
 
     @property
     def power_watts(self) -> float:
-        """Power of the whole cluster, 0 where nobody reads it."""
+        """Power of the whole cluster, 0 where it is not read."""
         return sum(cluster.power_watts or 0.0 for cluster in self.snapshot.clusters)
 
     @property

@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from math import inf
 from typing import NamedTuple
 
-from slurm_energy.policy.placement import Placement, WaitingJob
+from slurm_energy.policy.jobs import WaitingJob
+from slurm_energy.policy.placement import Placement
 
 _WITHIN = 1.0 + 1e-9
 

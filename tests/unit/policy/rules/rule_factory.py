@@ -7,15 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from slurm_energy.policy.placement import (
-    SIMULATED,
-    Capabilities,
-    OptionTable,
-    PartnerOffer,
-    PlaceInfo,
-    PlaceNode,
-    WaitingJob,
-)
+from slurm_energy.policy.jobs import PartnerOffer, WaitingJob
+from slurm_energy.policy.placement import SIMULATED, Capabilities, OptionTable, PlaceInfo, PlaceNode
 
 CLOCKS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 COUNTS = tuple(range(1, 9))
