@@ -83,6 +83,12 @@ class Decider:
         """Return another policy behind the same guard."""
         return Decider(policy, self._guard)
 
+    def without_trace(self, snapshot: ClusterSnapshot | None) -> "Decider":
+        """Return a decider that answers alike, for a question that is no submission: its policy remembers nothing."""
+        if snapshot is None or not isinstance(self.policy, RehearsablePolicy):
+            return self
+        return Decider(self.policy.for_rehearsal(snapshot), self._guard)
+
     def decide(self, job: SubmittedJob, known: Known, now_seconds: float) -> Decided:
         """Return the decision for one job; total, whatever the job holds."""
         understood = job_request(job, now_seconds, known.user.name)

@@ -119,6 +119,7 @@ class LocalVerbs:
     def _given(self, decided: Decided, received: float, reused_from: DecisionId | None = None) -> Callable[[], None]:
         """Claim what a job will ask for; return what records its decision."""
         self._state.claims.add(decided.decision, decided.job, self._state.snapshot)
+        self._state.job_ends.decided(decided.decision, decided.job)
 
         def afterwards() -> None:
             self._state.counters["decisions"] += 1
@@ -155,7 +156,7 @@ class LocalVerbs:
         fields: Mapping[str, str] = message.fields
         if not peer.privileged or "uid" not in fields:
             fields = {**fields, "uid": str(peer.user_id)}
-        decided, _ = self._decided(parse_submitted_job(fields))
+        decided, _ = self._decided(parse_submitted_job(fields), is_preview=True)
         explanation = {
             "decision": to_plain(decided.decision),
             "job": to_plain(decided.job),
@@ -214,8 +215,8 @@ class LocalVerbs:
             "counters": dict(state.counters),
         }
 
-    def _decided(self, submitted: SubmittedJob) -> tuple[Decided, Known]:
-        """Return the decision on a job, and what it was made on."""
+    def _decided(self, submitted: SubmittedJob, *, is_preview: bool = False) -> tuple[Decided, Known]:
+        """Return the decision on a job, and what it was made on; a preview leaves no trace in the policy."""
         state = self._state
         known = Known(
             snapshot=state.snapshot,
@@ -223,7 +224,8 @@ class LocalVerbs:
             history=state.history,
             user=self._user(submitted.user_id),
         )
-        return state.decider.decide(submitted, known, time.time()), known
+        decider = state.decider.without_trace(state.snapshot) if is_preview else state.decider
+        return decider.decide(submitted, known, time.time()), known
 
     def _basis(self, user_id: int, name: str) -> Basis:
         """Return what the answer to a job of a user and name rests on now, beside the request."""

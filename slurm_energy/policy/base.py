@@ -10,6 +10,7 @@ from slurm_energy.domain.ids import GpuTypeName, PartitionName
 from slurm_energy.domain.job import JobRequest
 from slurm_energy.domain.work import WorkEstimate
 from slurm_energy.energy_model.catalog import BoardLimits
+from slurm_energy.policy.jobs import EndedJob
 from slurm_energy.policy.site.comparison import Candidate, TypeComparison
 
 
@@ -90,6 +91,20 @@ class RehearsablePolicy(Protocol):
 
     def for_rehearsal(self, snapshot: ClusterSnapshot) -> Policy:
         """Return a policy that answers alike and leaves no trace in this one, which is brought to the snapshot."""
+        ...
+
+
+@runtime_checkable
+class CorrectingPolicy(Protocol):
+    """A policy that corrects itself by jobs that have ended."""
+
+    @property
+    def observes_ends(self) -> bool:
+        """Whether, as it is set, ends of jobs mean anything to it."""
+        ...
+
+    def ended(self, job: EndedJob) -> None:
+        """Learn from a job that ended."""
         ...
 
 

@@ -138,8 +138,13 @@ class EndedJob(KnownJob, PlacedJob, Protocol):
         ...
 
     @property
+    def deadline_seconds(self) -> float:
+        """By when it was to end; infinite when there was no deadline."""
+        ...
+
+    @property
     def units(self) -> float:
-        """Work that was done, as the job itself reports it."""
+        """Work that was done, as the job itself reports it; 0 where jobs report none."""
         ...
 
 

@@ -43,6 +43,7 @@ class Capability(StrEnum):
     SHARED_GPU = "two jobs on one GPU"
     RUNNING_CLOCK = "clocks of jobs that run"
     QUEUE_ORDER = "the order of the queue"
+    RUN_TIMES = "how long ended jobs ran"
     ENDED_JOBS = "what ended jobs measured"
     TRUE_WORK = "how much work a job really has"
 
@@ -50,9 +51,11 @@ class Capability(StrEnum):
 Capabilities = frozenset[Capability]
 SIMULATED: Capabilities = frozenset(Capability)
 """The simulated cluster's: all of them."""
-AT_SUBMISSION: Capabilities = frozenset()
+AT_SUBMISSION: Capabilities = frozenset({Capability.RUN_TIMES})
 """What is left of them when a job is submitted to Slurm: it starts when and on which node Slurm says, with the GPUs
-that it asks for; and what its run measures comes back under its name, not to the rule."""
+that it asks for. How long it ran and whether it came in time is known at its end. What it measured is not given to the
+rule: no job reports how much work it did, so its time cannot be held against a table's, and its power is in the table
+already, under the job's name (`WorkEstimate`): corrected by it once more, the same runs would count twice."""
 
 
 class Placement(NamedTuple):

@@ -52,6 +52,13 @@ class SnapshotPart:
     """All clusters, or None when none changed."""
 
 
+@dataclass(frozen=True, slots=True)
+class JobsEnded:
+    """Jobs whose end was read, each at least once."""
+
+    jobs: tuple[JobState, ...]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UserGroups:
     """Groups of some users by uid."""

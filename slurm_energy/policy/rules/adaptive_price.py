@@ -160,7 +160,7 @@ class AdaptivePriceRule(PlacementRule):
     def uses(self) -> Capabilities:
         """A partner on the same GPU with `share`, and ends of jobs with `run`."""
         found = {Capability.SHARED_GPU} if self._share else set()
-        return super().uses | found | ({Capability.ENDED_JOBS} if self.observes_ends else set())
+        return super().uses | found | ({Capability.RUN_TIMES} if self.observes_ends else set())
 
     @property
     def prices_watts(self) -> tuple[float, ...]:

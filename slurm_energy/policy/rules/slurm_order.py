@@ -1,7 +1,7 @@
 """What Slurm itself does, the first place with room and as many devices as fit, with a clock that the rule chooses.
 
 `slurm-default` and `fixed-clock` answer a submission without a table of options: they are the baselines of an
-installation that has no numpy, so what needs it is imported when a run begins.
+installation that has no numpy, so what needs it is imported at a run's first start.
 """
 
 from collections.abc import Mapping, Sequence
@@ -43,8 +43,8 @@ class FirstPlaceRule(PlacementRule):
     range such as --gpus=2-8 it gives the most that fits.
     """
 
-    _clocks: "Prepared[PlaceClocks]"
-    """Of a run."""
+    _clocks: "Prepared[PlaceClocks] | None" = None
+    """Of the tables of a run; made at its first start."""
 
     @property
     def uses(self) -> Capabilities:
@@ -53,12 +53,14 @@ class FirstPlaceRule(PlacementRule):
 
     def begin(self, view: ClusterView, random: Random) -> None:  # noqa: ARG002  # the hook's form
         """Forget the tables of the last run."""
-        from slurm_energy.policy.rules.tables import PlaceClocks, Prepared  # noqa: PLC0415  # numpy, see above
-
-        self._clocks = Prepared(PlaceClocks)
+        self._clocks = None
 
     def place(self, job: WaitingJob, view: ClusterView) -> Placement | None:
         """Return the first place with room."""
+        if self._clocks is None:
+            from slurm_energy.policy.rules.tables import PlaceClocks, Prepared  # noqa: PLC0415  # numpy, see above
+
+            self._clocks = Prepared(PlaceClocks)
         choice = self._clocks.of(view.options(job))
         for place, gpus in enumerate(view.room(job)):
             if gpus:

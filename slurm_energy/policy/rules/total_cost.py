@@ -139,7 +139,7 @@ class TotalCostRule(PlacementRule):
     def uses(self) -> Capabilities:
         """Node and later start where they have a price; ends for corrections, deadlines and the last end."""
         given = self.settings
-        found = {Capability.COUNT, Capability.ENDED_JOBS, Capability.RUNNING_CLOCK}
+        found = {Capability.COUNT, Capability.ENDED_JOBS, Capability.RUN_TIMES, Capability.RUNNING_CLOCK}
         found |= {Capability.NODE} if given.pack > 0.0 else set()
         found |= {Capability.LATER_START} if given.pack > 0.0 and given.wait > 0.0 else set()
         return frozenset(found)
@@ -270,8 +270,9 @@ class TotalCostRule(PlacementRule):
         """Learn what a job that completed really took, and whether it came in time."""
         self._corrections.learn(job)
         self._latest_end.ended(job.job_id)
-        deadline = self._deadlines.pop(job.job_id, None)
-        if deadline is not None:
+        is_known = Capability.ENDED_JOBS in self._capabilities
+        deadline = self._deadlines.pop(job.job_id, inf) if is_known else job.deadline_seconds
+        if deadline < inf:
             self._scarcity.deadline(missed=job.state != "COMPLETED" or job.ended_seconds > deadline)
         self._budget.ended(job)
 

@@ -36,6 +36,27 @@ class SubmittedJob:
     routed_place: int | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndedSubmission:
+    """A submitted job at its end, as far as it is known then: an `EndedJob` that measured nothing."""
+
+    job_id: int
+    account: str
+    name: str
+    gpus: int
+    state: str
+    """Slurm's state in capitals."""
+    ended_seconds: float
+    run_seconds: float
+    """Of its last start, suspensions left out."""
+    deadline_seconds: float = inf
+    kind: str = ""
+    place: int = -1
+    clock: int = -1
+    energy_joules: float = 0.0
+    units: float = 0.0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SnapshotView:
     """A `ClusterView` over a snapshot, for one job.

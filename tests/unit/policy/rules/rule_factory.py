@@ -80,6 +80,7 @@ class FakeRun:
     state: str = "COMPLETED"
     units: float = 1.0
     ended_seconds: float = 0.0
+    deadline_seconds: float = inf
 
 
 def make_table(devices: Sequence[Device], gpu_counts: tuple[int, ...] = COUNTS) -> OptionTable:
