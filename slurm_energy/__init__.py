@@ -14,7 +14,7 @@ _MODULES = {
     "slurm_energy.domain.job": ("EnergyMode", "EnergyOptions", "GpuDemand", "JobRequest"),
     "slurm_energy.domain.report": ("EnergyReport", "GroupEnergyRecord", "JobEnergyRecord"),
     "slurm_energy.errors": ("SlurmEnergyError",),
-    "slurm_energy.policy.base": ("DecisionContext", "Policy"),
+    "slurm_energy.policy.base": ("Case", "Policy"),
     "slurm_energy.policy.site.comparison": ("Candidate",),
     "slurm_energy.store.reports": ("job_energy", "report_jobs", "report_partitions", "report_users"),
     "slurm_energy.store.session": ("open_engine", "store_session"),

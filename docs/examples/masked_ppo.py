@@ -16,7 +16,7 @@ import torch
 from sb3_contrib import MaskablePPO
 
 from slurm_energy.policy.placement import PlacementRule
-from slurm_energy.policy.rules.registry import create_rule
+from slurm_energy.policy.registry import create_rule
 from slurm_energy.twin.engine.simulation import policy_stream
 from slurm_energy.twin.environment import ENVIRONMENT_ID, ClusterEnvironment
 from slurm_energy.twin.episode import RewardWeights

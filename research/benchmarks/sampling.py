@@ -33,7 +33,8 @@ from slurm_energy.policy.gnn.cache import whole_blocks
 from slurm_energy.policy.gnn.chooser import NetworkChooser
 from slurm_energy.policy.gnn.network import HierarchicalNetwork, create_network
 from slurm_energy.policy.gnn.serving import chooser_of, load_network
-from slurm_energy.policy.placement import ClusterView, Placement, WaitingJob
+from slurm_energy.policy.jobs import WaitingJob
+from slurm_energy.policy.placement import ClusterView, Placement
 from slurm_energy.twin.engine.simulation import run
 from slurm_energy.twin.learned import LearnedRule
 from slurm_energy.twin.workloads.registry import create_workload

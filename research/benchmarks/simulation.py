@@ -27,7 +27,7 @@ mpl.use("svg")
 import matplotlib.pyplot as plt
 
 from slurm_energy.policy.placement import Discipline
-from slurm_energy.policy.rules.registry import create_rule
+from slurm_energy.policy.registry import create_rule
 from slurm_energy.twin.engine.job import Workload, plain_job
 from slurm_energy.twin.engine.outcome import Outcome
 from slurm_energy.twin.engine.places import option_table, places_of

@@ -14,10 +14,10 @@ from math import inf
 import numpy as np
 
 from slurm_energy.errors import ValueRangeError
-from slurm_energy.evaluation.arena.run import FinishedRun
+from slurm_energy.evaluation.arena.run import ArenaRun
 from slurm_energy.evaluation.arena.run_bounds import counted_load
 from slurm_energy.evaluation.bounds.demand import stationary_model
-from slurm_energy.evaluation.bounds.steady_state import least_extra_power
+from slurm_energy.evaluation.bounds.steady_state import min_extra_power
 from slurm_energy.evaluation.metrics import joules_above_budget, system_seconds
 from slurm_energy.twin.engine.job import Job
 from slurm_energy.twin.engine.outcome import Outcome
@@ -53,7 +53,7 @@ class Merit:
         return "(" + " + ".join(parts) + ") / unit"
 
 
-def merit_figures(run: FinishedRun, merit: Merit) -> dict[str, float]:
+def merit_figures(run: ArenaRun, merit: Merit) -> dict[str, float]:
     """Return `cost_joules_per_unit`, its parts by name, and the bound of it; nothing for a run without work."""
     units = run.record.metrics.true_units
     if units <= 0.0:
@@ -85,7 +85,7 @@ def user_seconds(outcome: Outcome, jobs: Sequence[Job], *, of_graphs: bool) -> f
     return sum(max(0.0, last - max(first, start)) for first, last in ends.values())
 
 
-def least_cost_joules_per_unit(run: FinishedRun, merit: Merit) -> float | None:
+def least_cost_joules_per_unit(run: ArenaRun, merit: Merit) -> float | None:
     """Return a cost that no policy can go below with the work of this run, None where the programme has no answer.
 
     The linear programme of the bounds with V added to the power of every job that runs. Waiting before the start and
@@ -97,5 +97,5 @@ def least_cost_joules_per_unit(run: FinishedRun, merit: Merit) -> float | None:
     price = 0.0 if merit.of_graphs else merit.time_watts
     activities = replace(model.activities, extra_watts=model.activities.extra_watts + price * model.activities.jobs)
     rates = model.loads(load.units_per_second_by_kind)
-    solution = least_extra_power(replace(model, activities=activities), rates)
+    solution = min_extra_power(replace(model, activities=activities), rates)
     return None if solution is None else float((model.base_watts + solution.value) / rates.sum())

@@ -25,7 +25,7 @@ from slurm_energy.evaluation.contenders import (
     SUMMARY,
     served_names,
 )
-from slurm_energy.policy.rules.registry import RuleEntry, rule_entry, rule_names
+from slurm_energy.policy.registry import RuleEntry, rule_entry, rule_names
 from slurm_energy.reporting.arena.document import RunContext, notes_of, render_arena_json, software_versions
 from slurm_energy.reporting.arena.tables import WIDTH, print_arena
 from slurm_energy.reporting.visible import say, visible

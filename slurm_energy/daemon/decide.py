@@ -71,11 +71,14 @@ class KnownUser:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Picture:
-    """What is known of the cluster now: the snapshot, and what was promised away since it was taken."""
+class Known:
+    """What is at hand when a job is submitted, beside its own request."""
 
     snapshot: ClusterSnapshot | None
     claimed_gpus: Mapping[PartitionName, float] = field(default_factory=dict)
+    """GPUs of each partition that were promised away since the snapshot was taken."""
+    history: JobHistory = field(default_factory=JobHistory)
+    user: KnownUser = field(default_factory=KnownUser)
 
 
 class Decider:
@@ -91,27 +94,25 @@ class Decider:
         """Return another policy behind the same guard."""
         return Decider(policy, self._guard)
 
-    def decide(
-        self,
-        job: SubmittedJob,
-        picture: Picture,
-        history: JobHistory,
-        user: KnownUser,
-        now_seconds: float,
-    ) -> Decided:
+    def without_trace(self, snapshot: ClusterSnapshot | None) -> "Decider":
+        """Return a decider that answers alike, for a question that is no submission: its policy remembers nothing."""
+        if snapshot is None or not isinstance(self.policy, RehearsablePolicy):
+            return self
+        return Decider(self.policy.for_rehearsal(snapshot), self._guard)
+
+    def decide(self, job: SubmittedJob, known: Known, now_seconds: float) -> Decided:
         """Return the decision for one job; total, whatever the job holds."""
-        understood = job_request(job, now_seconds, user.name)
-        request = understood.request
-        runtime, work = history.about(request.user_id, request.name, request.script)
-        snapshot = picture.snapshot
+        understood = job_request(job, now_seconds, known.user.name)
+        request, snapshot = understood.request, known.snapshot
+        runtime, work = known.history.about(request.user_id, request.name, request.script)
         decision = self._guard.decide(
             self.policy,
             request,
             snapshot,
             now_seconds,
             runtime,
-            user.groups,
-            picture.claimed_gpus,
+            known.user.groups,
+            known.claimed_gpus,
             work,
         )
         if understood.complaints:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from slurm_energy.config import Config
-from slurm_energy.daemon.decide import Decided, KnownUser, Picture
+from slurm_energy.daemon.decide import Decided, Known, KnownUser
 from slurm_energy.daemon.policy.remote import RemotePolicy
 from slurm_energy.domain.cluster import ClusterSnapshot
 from slurm_energy.domain.decision import Reason, RuntimeEstimate
@@ -18,9 +18,9 @@ from slurm_energy.domain.job import JobRequest
 from slurm_energy.domain.script import ScriptFeatures
 from slurm_energy.domain.work import WorkEstimate
 from slurm_energy.policy.base import Policy
-from slurm_energy.policy.baselines import FixedClockPolicy, SlurmDefaultPolicy
 from slurm_energy.policy.guard import new_decision_id
 from slurm_energy.policy.oracle import OraclePolicy
+from slurm_energy.policy.rules.slurm_order import FixedClockRule, SlurmDefaultRule
 from slurm_energy.wire.messages import job_name
 
 REUSE_MILLISECONDS = 1000
@@ -29,7 +29,7 @@ KEPT_SECONDS = 10.0
 MAX_KEPT = 2000
 AMPLE_JOBS = 256
 """Room for so many equal jobs is not used up within the time."""
-_BY_TABLES = (OraclePolicy, SlurmDefaultPolicy, FixedClockPolicy)
+_BY_TABLES = (OraclePolicy, SlurmDefaultRule, FixedClockRule)
 """Policies whose clocks depend on the job and on tables alone."""
 _NEEDS_NO_POLICY = frozenset({Reason.USER_OFF, Reason.NO_GPU})
 _STAYS = frozenset({*_NEEDS_NO_POLICY, Reason.USER_PARTITION, Reason.ROUTING_CLOSED})
@@ -50,13 +50,13 @@ _MOMENTS = ("energy_deadline", "slurm_deadline", "begin_time")
 """Fields of a request whose meaning depends on the time."""
 
 
-def is_reusable(decided: Decided, fields: Mapping[str, str], picture: Picture, policy: Policy, config: Config) -> bool:
+def is_reusable(decided: Decided, fields: Mapping[str, str], known: Known, policy: Policy, config: Config) -> bool:
     """Return whether the same request would be answered the same for `REUSE_MILLISECONDS`.
 
     Args:
         decided: The decision, just made.
         fields: The request.
-        picture: What the decision was made on.
+        known: What the decision was made on.
         policy: What was asked.
         config: The daemon's.
     """
@@ -68,7 +68,7 @@ def is_reusable(decided: Decided, fields: Mapping[str, str], picture: Picture, p
         return False
     if reasons & _NEEDS_NO_POLICY:
         return True
-    snapshot = picture.snapshot
+    snapshot = known.snapshot
     if snapshot is None or not (reasons & _STAYS or len(snapshot.partitions) == 1):
         return False
     age_seconds = (decision.snapshot_age_seconds or 0.0) + REUSE_MILLISECONDS / 1000.0
@@ -76,11 +76,11 @@ def is_reusable(decided: Decided, fields: Mapping[str, str], picture: Picture, p
         return False
     if isinstance(policy, RemotePolicy):
         # At prices, whether a partition is full counts.
-        return policy.is_detached and _room_stays(decided.job, picture, snapshot)
+        return policy.is_detached and _room_stays(decided.job, known, snapshot)
     return isinstance(policy, _BY_TABLES)
 
 
-def _room_stays(job: JobRequest, picture: Picture, snapshot: ClusterSnapshot) -> bool:
+def _room_stays(job: JobRequest, known: Known, snapshot: ClusterSnapshot) -> bool:
     """Return whether more such jobs leave each of the job's partitions full, or with room, as it is."""
     if job.starts_later:
         return True
@@ -88,7 +88,7 @@ def _room_stays(job: JobRequest, picture: Picture, snapshot: ClusterSnapshot) ->
         return False
     default = snapshot.default_partition
     for name in job.partitions or (() if default is None else (default.name,)):
-        left = snapshot.idle_gpus_by_partition.get(name, 0) - picture.claimed_gpus.get(name, 0.0)
+        left = snapshot.idle_gpus_by_partition.get(name, 0) - known.claimed_gpus.get(name, 0.0)
         left -= snapshot.waiting_gpus_by_partition.get(name, 0.0)
         if job.gpu_count <= left < AMPLE_JOBS * job.gpu_count:
             return False

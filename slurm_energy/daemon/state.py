@@ -13,6 +13,7 @@ from typing import Protocol
 
 from slurm_energy.config import Config
 from slurm_energy.daemon.decide import Decider, JobHistory
+from slurm_energy.daemon.job_ends import JobEnds
 from slurm_energy.daemon.policy.remote import RemotePolicy
 from slurm_energy.daemon.recorder.entries import JournalQueue
 from slurm_energy.daemon.reuse import ReusableDecisions
@@ -170,6 +171,7 @@ class DaemonState:
     user_groups: dict[int, frozenset[str]] = field(default_factory=dict)
     """Groups by uid, where partitions ask for them; a user not in it has unknown groups."""
     claims: Claims = field(default_factory=Claims)
+    job_ends: JobEnds = field(default_factory=lambda: JobEnds(time.time()))
     reusable: ReusableDecisions = field(default_factory=ReusableDecisions)
     history: JobHistory = field(default_factory=JobHistory)
     counters: Counter[str] = field(default_factory=Counter)

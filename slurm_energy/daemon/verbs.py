@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from slurm_energy import __version__
-from slurm_energy.daemon.decide import Decided, KnownUser, Picture
+from slurm_energy.daemon.decide import Decided, Known, KnownUser
 from slurm_energy.daemon.doors.callers import CostLimit, Peer
 from slurm_energy.daemon.doors.reports import nodes_summary
 from slurm_energy.daemon.recorder.entries import DAEMON_STREAM, JOBS_STREAM, REPORTS_STREAM, decision_line
@@ -92,10 +92,9 @@ class LocalVerbs:
             decided, milliseconds = like
             state.counters["decisions as on a like job"] += 1
         else:
-            picture = self._picture()
-            decided = self._decided(parse_submitted_job(fields), picture)
+            decided, known = self._decided(parse_submitted_job(fields))
             policy = state.decider.policy
-            milliseconds = REUSE_MILLISECONDS if is_reusable(decided, fields, picture, policy, state.config) else 0
+            milliseconds = REUSE_MILLISECONDS if is_reusable(decided, fields, known, policy, state.config) else 0
         if milliseconds:
             basis = self._basis(decided.job.user_id, decided.job.name, decided.job.script)
             state.reusable.keep(decided, fields, basis, time.monotonic(), milliseconds)
@@ -111,7 +110,7 @@ class LocalVerbs:
         new_id, base_id = (parse_decision_id(fields.get(key, "")) for key in ("decision_id", "base_decision_id"))
         decided = state.reusable.again(base_id, new_id, time.time(), time.monotonic())
         if decided is None:
-            decided = self._decided(parse_submitted_job(fields), self._picture())
+            decided, _ = self._decided(parse_submitted_job(fields))
             note = f"given again from {base_id}, which this daemon does not know: worked out anew for the record"
             decision = replace(decided.decision, decision_id=new_id, notes=(*decided.decision.notes, note))
             decided = replace(decided, decision=decision)
@@ -121,6 +120,7 @@ class LocalVerbs:
     def _given(self, decided: Decided, received: float, reused_from: DecisionId | None = None) -> Callable[[], None]:
         """Claim what a job will ask for; return what records its decision."""
         self._state.claims.add(decided.decision, decided.job, self._state.snapshot)
+        self._state.job_ends.decided(decided.decision, decided.job)
 
         def afterwards() -> None:
             self._state.counters["decisions"] += 1
@@ -157,7 +157,7 @@ class LocalVerbs:
         fields: Mapping[str, str] = message.fields
         if not peer.privileged or "uid" not in fields:
             fields = {**fields, "uid": str(peer.user_id)}
-        decided = self._decided(parse_submitted_job(fields), self._picture())
+        decided, _ = self._decided(parse_submitted_job(fields), is_preview=True)
         explanation = {
             "decision": to_plain(decided.decision),
             "job": to_plain(decided.job),
@@ -216,15 +216,19 @@ class LocalVerbs:
             "counters": dict(state.counters),
         }
 
-    def _picture(self) -> Picture:
+    def _decided(self, submitted: SubmittedJob, *, is_preview: bool = False) -> tuple[Decided, Known]:
+        """Return the decision on a job, and what it was made on; a preview leaves no trace in the policy."""
         state = self._state
-        return Picture(snapshot=state.snapshot, claimed_gpus=state.claims.unseen_by(state.snapshot))
-
-    def _decided(self, submitted: SubmittedJob, picture: Picture) -> Decided:
-        state = self._state
+        known = Known(
+            snapshot=state.snapshot,
+            claimed_gpus=state.claims.unseen_by(state.snapshot),
+            history=state.history,
+            user=self._user(submitted.user_id),
+        )
         if state.config.script.read == "off":
             submitted = replace(submitted, script=None)
-        return state.decider.decide(submitted, picture, state.history, self._user(submitted.user_id), time.time())
+        decider = state.decider.without_trace(state.snapshot) if is_preview else state.decider
+        return decider.decide(submitted, known, time.time()), known
 
     def _basis(self, user_id: int, name: str, script: ScriptFeatures | None) -> Basis:
         """Return what the answer to a job of a user, name and script rests on now, beside the request."""

@@ -11,8 +11,7 @@ from slurm_energy.errors import ConfigError, PolicyError
 from slurm_energy.policy.automatic import named_folder
 from slurm_energy.policy.placement import PlacementRule
 from slurm_energy.policy.prices import MODE_WEIGHTS
-from slurm_energy.policy.registry import known_policy_names, policy_fault, rule_settings
-from slurm_energy.policy.rules.registry import create_rule
+from slurm_energy.policy.registry import create_rule, known_policy_names, policy_fault, rule_settings
 from slurm_energy.policy.rules.settings import TOTAL_COST, Setting, read_settings, split_text, total_cost_settings
 from slurm_energy.twin.learned import LearnedRule
 from slurm_energy.twin.learned_price import LearnedPriceRule

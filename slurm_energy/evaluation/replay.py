@@ -265,7 +265,7 @@ def _pools(names: Sequence[str], states: Sequence[JobState], device_of: Mapping[
 def _pool(name: str, states: Sequence[JobState], template: Pool) -> Pool:
     per_node = max(ceil((state.gpu_count or 0) / max(1, state.node_count)) for state in states)
     seen = {node for state in states for node in _nodes(state)}
-    nodes = max(1, len(seen), ceil(_most_at_once(states) / per_node))
+    nodes = max(1, len(seen), ceil(_max_at_once(states) / per_node))
     return replace(
         template,
         name=name,
@@ -279,7 +279,7 @@ def _pool(name: str, states: Sequence[JobState], template: Pool) -> Pool:
     )
 
 
-def _most_at_once(states: Iterable[JobState]) -> int:
+def _max_at_once(states: Iterable[JobState]) -> int:
     """Return the most GPUs that were held at one time; what ends frees its GPUs before what starts then."""
     changes: dict[float, list[int]] = defaultdict(lambda: [0, 0])
     for state in states:

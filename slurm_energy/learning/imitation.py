@@ -23,7 +23,16 @@ from slurm_energy.policy.gnn.cache import whole_blocks
 from slurm_energy.policy.gnn.decision_level import Decisions
 from slurm_energy.policy.gnn.embeddings import batch_index
 from slurm_energy.policy.gnn.network import Blocks, HierarchicalNetwork, State
-from slurm_energy.policy.placement import ClusterView, EndedJob, Placement, PlacementRule, Postponement, WaitingJob
+from slurm_energy.policy.jobs import (
+    EndedJob,
+    WaitingJob,
+)
+from slurm_energy.policy.placement import (
+    ClusterView,
+    Placement,
+    PlacementRule,
+    Postponement,
+)
 from slurm_energy.twin.learned import Situation
 from slurm_energy.twin.run_options import PlacedOption
 

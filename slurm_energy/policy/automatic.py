@@ -38,7 +38,7 @@ def chosen_policy(config: Config, *, is_serving: bool = False) -> PolicyChoice:
 
     Args:
         config: As the site wrote it.
-        is_serving: Whether a learned policy serves now: it goes on where the checkpoint is refused that follows it.
+        is_serving: Whether a learned policy serves now: it stays where the checkpoint that follows it is refused.
     """
     if config.policy.name != AUTOMATIC:
         return PolicyChoice(config=config)

@@ -1,38 +1,53 @@
-"""What a policy is: a pure function from a job and a snapshot to an answer."""
+"""What a policy is, a pure function from a case to an answer, and what a case is: a job on its cluster."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 from slurm_energy.domain.cluster import ClusterSnapshot
-from slurm_energy.domain.decision import PolicyAnswer, RuntimeEstimate
+from slurm_energy.domain.decision import PolicyAnswer, Reason, RuntimeEstimate
 from slurm_energy.domain.ids import GpuTypeName, PartitionName
 from slurm_energy.domain.job import JobRequest
 from slurm_energy.domain.work import WorkEstimate
 from slurm_energy.energy_model.catalog import BoardLimits
+from slurm_energy.policy.jobs import EndedJob
 from slurm_energy.policy.site.comparison import Candidate, TypeComparison
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DecisionContext:
-    """What the guard worked out before asking the policy; the same for daemon and twin."""
+class Case:
+    """A job that is being submitted, its cluster, and all that is known for the decision; alike in daemon and twin.
 
+    The second half is what the guard works out of the first and of the site's configuration before it asks a policy.
+    """
+
+    job: JobRequest
+    snapshot: ClusterSnapshot
     now_seconds: float
     """Unix time, or the twin's."""
-    candidates: tuple[Candidate, ...]
-    """Where the job may start: the user's list, else the default partition, or more when routing is open."""
-    may_route: bool
-    """Whether the answer may name partitions."""
-    max_slowdown: float
-    """Bound on the ratio for this job, from its options and the site."""
-    runtime: RuntimeEstimate | None = None
-    gpu_type_by_slurm_type: Mapping[str, GpuTypeName] = field(default_factory=dict)
+    user_groups: Collection[str] | None = None
+    """None when the groups could not be looked up: partitions open to certain groups then do not count as allowed."""
     claimed_gpus: Mapping[PartitionName, float] = field(default_factory=dict)
     """GPUs that jobs decided since the snapshot will ask for in each partition; infinite for an array."""
-    board_limits: BoardLimits = field(default_factory=BoardLimits)
-    """Power limits of the site's boards: what a clock costs and saves depends on them."""
+    runtime: RuntimeEstimate | None = None
+    """What history says of the job's length at the default clock."""
     work: WorkEstimate | None = None
     """What runs of the job's name say of the GPU types; None for a name without."""
+    board_limits: BoardLimits = field(default_factory=BoardLimits)
+    """Power limits of the site's boards: what a clock costs and saves depends on them."""
+    max_slowdown: float = 0.0
+    """Bound on the ratio for this job, from its options and the site."""
+
+    candidates: tuple[Candidate, ...] = ()
+    """Where the job may start: the user's list, else the default partition, or more when routing is open."""
+    may_route: bool = False
+    """Whether the answer may name partitions."""
+    gpu_type_by_slurm_type: Mapping[str, GpuTypeName] = field(default_factory=dict)
+    shown_names: Mapping[GpuTypeName, str] = field(default_factory=dict)
+    """Slurm's name of each GPU type, as users write it."""
+    reasons: tuple[Reason, ...] = ()
+    """What was found on the way, such as that a partition is closed to the job."""
+    notes: tuple[str, ...] = ()
 
     @property
     def comparison(self) -> TypeComparison:
@@ -53,7 +68,7 @@ class Policy(Protocol):
         """Version of the rule or the checkpoint."""
         ...
 
-    def decide(self, job: JobRequest, snapshot: ClusterSnapshot, context: DecisionContext) -> PolicyAnswer:
+    def decide(self, case: Case) -> PolicyAnswer:
         """Return the proposal for one job."""
         ...
 
@@ -76,6 +91,20 @@ class RehearsablePolicy(Protocol):
 
     def for_rehearsal(self, snapshot: ClusterSnapshot) -> Policy:
         """Return a policy that answers alike and leaves no trace in this one, which is brought to the snapshot."""
+        ...
+
+
+@runtime_checkable
+class CorrectingPolicy(Protocol):
+    """A policy that corrects itself by jobs that have ended."""
+
+    @property
+    def observes_ends(self) -> bool:
+        """Whether, as it is set, ends of jobs mean anything to it."""
+        ...
+
+    def ended(self, job: EndedJob) -> None:
+        """Learn from a job that ended."""
         ...
 
 

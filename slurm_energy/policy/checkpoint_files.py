@@ -163,7 +163,7 @@ def open_folder(path: Path) -> Iterator[CheckpointFolder]:
 def check_files(path: Path) -> CheckpointMetadata:
     """Return what a checkpoint says of itself, after every check that needs no torch.
 
-    Whether the tensors are those of the network is left to whoever loads them.
+    Whether the tensors are those of the network is checked where they are loaded.
 
     Raises:
         CheckpointError: the folder or a file cannot be used or is damaged, or the checkpoint is of another version.
@@ -217,7 +217,7 @@ def read_metadata(folder: CheckpointFolder) -> CheckpointMetadata:
     if document.get("schema_version") != schema.SCHEMA_VERSION:
         raise CheckpointError(
             f"{file} was made for schema version {shown(document.get('schema_version'))} of the graph's features, "
-            f"this code has version {schema.SCHEMA_VERSION}: train anew or install the version that it was made with"
+            f"this code has version {schema.SCHEMA_VERSION}: train again or install the version that it was made with"
         )
     seal = document.pop(_SEAL, None)
     if seal != _seal(document):

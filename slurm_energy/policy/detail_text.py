@@ -5,8 +5,8 @@ from typing import Any
 
 from slurm_energy.domain.decision import AnswerDetails, OptionCost
 
-_LEAST_SHARE = 0.001
-"""A smaller part of the cost is not told."""
+_MIN_SHARE = 0.001
+"""A smaller part of the cost is left out."""
 _UNITS = ((1e9, "GJ"), (1e6, "MJ"), (1e3, "kJ"), (1.0, "J"))
 _MAX_NAME_LENGTH = 32
 
@@ -51,14 +51,14 @@ def _costs(options: tuple[OptionCost, ...]) -> Iterator[str]:
 def _preference(shares: Mapping[str, float]) -> Iterator[str]:
     if shares:
         ranked = sorted(shares.items(), key=lambda item: -item[1])[:3]
-        told = ", ".join(f"{printable_name(name)} {share:.0%}" for name, share in ranked)
-        yield f"the network's preference: {told}"
+        listed = ", ".join(f"{printable_name(name)} {share:.0%}" for name, share in ranked)
+        yield f"the network's preference: {listed}"
 
 
 def _factors(factors: Mapping[str, float]) -> Iterator[str]:
     if factors:
-        told = ", ".join(f"{name} {factor:.3g}" for name, factor in factors.items())
-        yield f"the network multiplies the price of {told}"
+        listed = ", ".join(f"{name} {factor:.3g}" for name, factor in factors.items())
+        yield f"the network multiplies the price of {listed}"
 
 
 def _words(option: OptionCost) -> str:
@@ -70,5 +70,5 @@ def _words(option: OptionCost) -> str:
 def _sum(parts: Mapping[str, float]) -> str:
     """Return the total with the parts that count: `1.2 MJ = energy 1 MJ + slowdown 200 kJ`."""
     total = sum(parts.values())
-    shown = {name: part for name, part in parts.items() if part > _LEAST_SHARE * total}
+    shown = {name: part for name, part in parts.items() if part > _MIN_SHARE * total}
     return f"{joules_text(total)} = {' + '.join(f'{name} {joules_text(part)}' for name, part in shown.items())}"

@@ -1,20 +1,18 @@
 """The exact policy: for each GPU type the clock of least energy inside the bound, and the cheapest partition."""
 
-from slurm_energy.domain.cluster import ClusterSnapshot
 from slurm_energy.domain.decision import ClockChoice, PolicyAnswer, Reason
 from slurm_energy.domain.ids import PartitionName
-from slurm_energy.domain.job import JobRequest
-from slurm_energy.policy.base import DecisionContext
+from slurm_energy.policy.base import Case
 from slurm_energy.policy.site.comparison import (
     Candidate,
     cheapest,
     clock_choice,
+    default_candidate,
     lacks_runs_at_home,
     landing_on,
     landing_types,
     remaining_slowdown,
     rivals_of,
-    slurms_own,
     with_room,
 )
 
@@ -29,52 +27,50 @@ class OraclePolicy:
     name = "oracle"
     version = "1"
 
-    def decide(self, job: JobRequest, snapshot: ClusterSnapshot, context: DecisionContext) -> PolicyAnswer:  # noqa: ARG002  # the protocol's form
+    def decide(self, case: Case) -> PolicyAnswer:
         """Return a clock for each GPU type that the job can land on and, where routing is open, a partition."""
-        partitions, reasons, notes = self._route(context)
+        partitions, reasons, notes = self._route(case)
         return PolicyAnswer(
             partitions=partitions,
-            clocks=oracle_clocks(context, partitions),
+            clocks=oracle_clocks(case, partitions),
             reasons=(Reason.POLICY, *reasons),
             notes=notes,
         )
 
-    def _route(
-        self, context: DecisionContext
-    ) -> tuple[tuple[PartitionName, ...] | None, tuple[Reason, ...], tuple[str, ...]]:
+    def _route(self, case: Case) -> tuple[tuple[PartitionName, ...] | None, tuple[Reason, ...], tuple[str, ...]]:
         """Return the chosen partition, or None to leave the job where it is, with reasons and notes."""
-        if not context.may_route:
+        if not case.may_route:
             return None, (), ()
-        if not with_room(context.candidates):
+        if not with_room(case.candidates):
             return None, (Reason.NO_IDLE_PARTITION,), ("no partition has room now: the choice is left to Slurm",)
-        best = cheapest(context.candidates, context.max_slowdown, context.comparison)
+        best = cheapest(case.candidates, case.max_slowdown, case.comparison)
         if best is None:
             return None, (), ("the GPU types with room cannot be compared: the choice is left to Slurm",)
         name = best.candidate.partition.name
         if best.stays:
             return None, (), (f"{name}, where Slurm starts the job, costs the least: it is not sent elsewhere",)
-        if lacks_runs_at_home(best.candidate, slurms_own(with_room(context.candidates)), context.comparison):
+        if lacks_runs_at_home(best.candidate, default_candidate(with_room(case.candidates)), case.comparison):
             return None, (), (trial_note(best.candidate),)
-        if landing_on(with_room(context.candidates), None) == (best.candidate,):
+        if landing_on(with_room(case.candidates), None) == (best.candidate,):
             return None, (), (f"{name} alone has room now: Slurm starts the job there without our doing",)
         return (name,), (), (f"{name} costs the least of those with room now",)
 
 
-def oracle_clocks(context: DecisionContext, partitions: tuple[PartitionName, ...] | None) -> tuple[ClockChoice, ...]:
+def oracle_clocks(case: Case, partitions: tuple[PartitionName, ...] | None) -> tuple[ClockChoice, ...]:
     """Return the clock of least energy inside the bound for each GPU type that the job can land on.
 
     Args:
-        context: What the guard worked out.
+        case: The job's.
         partitions: Those to which the job is sent, None where it stays as it was submitted; sent elsewhere, it has
             only what the bound leaves against the fastest partition with room.
     """
-    limits, comparison = context.board_limits, context.comparison
-    rivals = rivals_of(with_room(context.candidates), comparison) if partitions is not None else None
+    limits, comparison = case.board_limits, case.comparison
+    rivals = rivals_of(with_room(case.candidates), comparison) if partitions is not None else None
     choices = []
-    for gpu_type in landing_types(landing_on(context.candidates, partitions)):
-        bound: float | None = context.max_slowdown
+    for gpu_type in landing_types(landing_on(case.candidates, partitions)):
+        bound: float | None = case.max_slowdown
         if rivals is not None:
-            bound = remaining_slowdown(gpu_type, rivals, context.max_slowdown, comparison)
+            bound = remaining_slowdown(gpu_type, rivals, case.max_slowdown, comparison)
         if bound is not None:
             table = comparison.clock_table(gpu_type)
             choices.append(clock_choice(gpu_type, None if table is None else table.best(bound), limits))

@@ -6,6 +6,7 @@ real.
 """
 
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
@@ -13,13 +14,24 @@ from math import inf
 from random import Random
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
+from slurm_energy.policy.jobs import EndedJob, PartnerOffer, RunningJob, WaitingJob
+
 if TYPE_CHECKING:  # the daemon's base installation has no numpy, and asks rules that need none
     import numpy as np
     from numpy.typing import NDArray
 
+    from slurm_energy.config import Config
+    from slurm_energy.domain.cluster import ClusterSnapshot
+    from slurm_energy.domain.decision import PolicyAnswer
+    from slurm_energy.policy.base import Case
+    from slurm_energy.policy.submission.adapter import SubmissionAdapter
+
     FloatArray = NDArray[np.float64]
 else:
     FloatArray = object
+
+
+MAX_VERSION_LENGTH = 64
 
 
 class Capability(StrEnum):
@@ -31,6 +43,7 @@ class Capability(StrEnum):
     SHARED_GPU = "two jobs on one GPU"
     RUNNING_CLOCK = "clocks of jobs that run"
     QUEUE_ORDER = "the order of the queue"
+    RUN_TIMES = "how long ended jobs ran"
     ENDED_JOBS = "what ended jobs measured"
     TRUE_WORK = "how much work a job really has"
 
@@ -38,9 +51,11 @@ class Capability(StrEnum):
 Capabilities = frozenset[Capability]
 SIMULATED: Capabilities = frozenset(Capability)
 """The simulated cluster's: all of them."""
-AT_SUBMISSION: Capabilities = frozenset()
+AT_SUBMISSION: Capabilities = frozenset({Capability.RUN_TIMES})
 """What is left of them when a job is submitted to Slurm: it starts when and on which node Slurm says, with the GPUs
-that it asks for; and what its run measures comes back under its name, not to the rule."""
+that it asks for. How long it ran and whether it came in time is known at its end. What it measured is not given to the
+rule: no job reports how much work it did, so its time cannot be held against a table's, and its power is in the table
+already, under the job's name (`WorkEstimate`): corrected by it once more, the same runs would count twice."""
 
 
 class Placement(NamedTuple):
@@ -154,161 +169,6 @@ class PlaceInfo:
     """What a node's host draws more for each watt of its devices."""
     resume_watts: float = 0.0
     """Of a node while it wakes."""
-
-
-class KnownJob(Protocol):
-    """Who a job is."""
-
-    @property
-    def job_id(self) -> int:
-        """Slurm's number."""
-        ...
-
-    @property
-    def kind(self) -> str:
-        """Name of its curves, such as `training` or `bloom-backward`."""
-        ...
-
-    @property
-    def account(self) -> str:
-        """Account."""
-        ...
-
-    @property
-    def name(self) -> str:
-        """Job name; whatever the user wrote."""
-        ...
-
-
-class PlacedJob(Protocol):
-    """What a job holds, or held."""
-
-    @property
-    def place(self) -> int:
-        """Index of its place."""
-        ...
-
-    @property
-    def gpus(self) -> int:
-        """Devices that it holds."""
-        ...
-
-    @property
-    def clock(self) -> int:
-        """Index of its clock."""
-        ...
-
-
-class WaitingJob(KnownJob, Protocol):
-    """What a rule may know of a job; the true amount of work is not among it."""
-
-    @property
-    def gpu_counts(self) -> tuple[int, ...]:
-        """Device counts that it may run with, ascending."""
-        ...
-
-    @property
-    def submitted_seconds(self) -> float:
-        """Time of submission."""
-        ...
-
-    @property
-    def estimated_units(self) -> float:
-        """Work as estimated at submission; 1 unit is what `seconds_per_unit` speaks of."""
-        ...
-
-    @property
-    def time_limit_seconds(self) -> float:
-        """Infinite when there is none."""
-        ...
-
-    @property
-    def deadline_seconds(self) -> float:
-        """Absolute; infinite when there is none."""
-        ...
-
-    @property
-    def max_slowdown(self) -> float:
-        """Ratio to the run at the default clock; infinite when there is no bound."""
-        ...
-
-    @property
-    def priority(self) -> float:
-        """Higher goes first."""
-        ...
-
-    @property
-    def user(self) -> str:
-        """Who submitted it."""
-        ...
-
-    @property
-    def routed_place(self) -> int | None:
-        """Set by `route`; only this place is possible then."""
-        ...
-
-
-class RunningJob(PlacedJob, Protocol):
-    """What a rule may know of a job that runs."""
-
-    @property
-    def job_id(self) -> int:
-        """Slurm's number."""
-        ...
-
-    @property
-    def started_seconds(self) -> float:
-        """Time of its start."""
-        ...
-
-    @property
-    def watts(self) -> float:
-        """Power of its devices."""
-        ...
-
-
-class EndedJob(KnownJob, PlacedJob, Protocol):
-    """What a rule learns when a job has ended: measured figures only."""
-
-    @property
-    def ended_seconds(self) -> float:
-        """Time of its end."""
-        ...
-
-    @property
-    def run_seconds(self) -> float:
-        """Time that it held devices."""
-        ...
-
-    @property
-    def energy_joules(self) -> float:
-        """Measured energy of its devices."""
-        ...
-
-    @property
-    def state(self) -> str:
-        """Slurm's state in capitals: COMPLETED, TIMEOUT, FAILED, NODE_FAIL, CANCELLED."""
-        ...
-
-    @property
-    def units(self) -> float:
-        """Work that was done, as the job itself reports it."""
-        ...
-
-
-class PartnerOffer(NamedTuple):
-    """A job that runs alone on a GPU which the waiting job could share."""
-
-    job_id: int
-    place: int
-    speed: float
-    """What the waiting job would reach, relative to running alone at the same clock."""
-    partner_speed: float
-    """What would be left to the running job."""
-    watts: float
-    """Power of the GPU with both."""
-    partner_watts: float
-    """Its power now."""
 
 
 class ClusterView(Protocol):
@@ -429,7 +289,11 @@ class Explanation(NamedTuple):
 
 
 class PlacementRule:
-    """A rule with every hook doing nothing; subclasses override what they need.
+    """A policy made of hooks, each of which does nothing; subclasses override what they need.
+
+    The same object decides in the simulated cluster, in training and at a submission to Slurm. A running cluster asks
+    `route` at an arrival and `place` at a start; Slurm asks once, and `decide` answers by what `route` and `place` say
+    of a view of its snapshot. What an environment cannot carry out it does not list among its capabilities.
 
     A rule is deterministic given the random stream it is handed, and total: it answers for every job and view.
     """
@@ -449,6 +313,40 @@ class PlacementRule:
     observes_ends = False
     """Whether `ended` is called."""
 
+    _adapter: "SubmissionAdapter | None" = None
+    """Between the rule and Slurm's submissions; None in a simulated cluster."""
+
+    def take_site(self, config: "Config", settings: str = "") -> None:
+        """Take the configuration of the site whose submissions are decided.
+
+        Args:
+            config: The site's.
+            settings: What stands after the name in `policy.name`; part of the version, so that decisions can be
+                distinguished.
+        """
+        from slurm_energy.policy.submission.adapter import SubmissionAdapter  # noqa: PLC0415  # it imports this module
+
+        self._adapter = SubmissionAdapter(config.gpu_types)
+        self.version = f"{type(self).version}:{settings}"[:MAX_VERSION_LENGTH] if settings else type(self).version
+
+    def decide(self, case: "Case") -> "PolicyAnswer":
+        """Return the partition that the rule chooses and its clock for each GPU type that the job can land on."""
+        return self._at_slurm.answer(self, case)
+
+    def for_rehearsal(self, snapshot: "ClusterSnapshot") -> "PlacementRule":
+        """Return a rule that answers alike; what it is asked leaves no trace in this one."""
+        if self._adapter is not None:
+            self._adapter.follow(self, snapshot)
+        return deepcopy(self)
+
+    @property
+    def _at_slurm(self) -> "SubmissionAdapter":
+        if self._adapter is None:
+            from slurm_energy.policy.submission.adapter import SubmissionAdapter  # noqa: PLC0415  # as above
+
+            self._adapter = SubmissionAdapter({})
+        return self._adapter
+
     @property
     def uses(self) -> Capabilities:
         """What the rule makes use of as it is set; it goes without what the environment lacks."""
@@ -462,7 +360,7 @@ class PlacementRule:
         job: WaitingJob,  # noqa: ARG002  # the hook's form
         view: ClusterView,  # noqa: ARG002  # the hook's form
     ) -> int | tuple[int, ...] | None:
-        """Return the place in which the job shall wait, several for a queue of theirs, None for the common queue.
+        """Return the place in which the job waits, several for a queue of theirs, None for the common queue.
 
         One place must be among the allowed ones; several may also be others that can run the job, as when a job that
         named no partition is sent to more than the default one.

@@ -14,7 +14,7 @@ from slurm_energy.errors import CheckpointError
 MAX_HEADER_BYTES = 4 * 1024 * 1024
 """Some ten thousand tensors; the format itself would allow 100 MB of names."""
 MAX_SUMMED_BYTES = 16 * 1024 * 1024
-"""Values of a larger file are left to whoever loads it: the daemon checks at a reload while jobs are submitted."""
+"""Values of a larger file are checked where it is loaded: the daemon checks at a reload while jobs are submitted."""
 MAX_LIST_LENGTH = 16
 """Numbers in a shape: the product of thousands of them would take long."""
 _LENGTH_BYTES = 8

@@ -16,7 +16,8 @@ from slurm_energy.graph.blocks import Floats
 from slurm_energy.graph.cluster_graph import ClusterGraph
 from slurm_energy.graph.job_features import JobWishes, submitted_vector
 from slurm_energy.graph.options import RunOption
-from slurm_energy.policy.placement import ClusterView, Placement, PlacementRule, WaitingJob
+from slurm_energy.policy.jobs import WaitingJob
+from slurm_energy.policy.placement import ClusterView, Placement, PlacementRule
 from slurm_energy.policy.prices import BALANCED_WEIGHTS
 from slurm_energy.policy.rules.tables import Prepared
 from slurm_energy.twin.engine.job import Job

@@ -12,7 +12,8 @@ from slurm_energy.domain.cluster import ClusterSnapshot
 from slurm_energy.domain.ids import PartitionName
 from slurm_energy.graph.blocks import Floats
 from slurm_energy.graph.cluster_graph import ClusterGraph
-from slurm_energy.policy.placement import ClusterView, WaitingJob
+from slurm_energy.policy.jobs import WaitingJob
+from slurm_energy.policy.placement import ClusterView
 from slurm_energy.policy.prices import JOB_PRICES, price_factors, relative_joules
 from slurm_energy.policy.rules.cost_table import CostTable, Prices
 from slurm_energy.policy.rules.settings import TotalCostSettings
@@ -112,7 +113,7 @@ class LearnedPriceRule(TotalCostRule):
     def _columns(self, job: WaitingJob, view: ClusterView, options: CostTable, source: PriceSource) -> Floats:
         """Return the job's columns, [PRICED_JOB] of the network."""
         watts = self.settings.time_watts
-        time_weight = watts / (watts + options.least_watts) if watts > 0.0 else 0.0
+        time_weight = watts / (watts + options.min_watts) if watts > 0.0 else 0.0
         own = self._situation.job_vector(job, view, source.graph, (time_weight, 1.0 - time_weight))
-        relative = relative_joules(job.estimated_units * options.least_joules, self.mean_job_joules)
+        relative = relative_joules(job.estimated_units * options.min_joules, self.mean_job_joules)
         return np.append(own, np.array([view.criticality(job), relative], dtype=np.float32))

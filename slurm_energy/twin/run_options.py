@@ -11,7 +11,8 @@ from typing import NamedTuple
 import numpy as np
 
 from slurm_energy.graph.options import ClockOption, RunOption
-from slurm_energy.policy.placement import FloatArray, OptionTable, WaitingJob
+from slurm_energy.policy.jobs import WaitingJob
+from slurm_energy.policy.placement import FloatArray, OptionTable
 from slurm_energy.policy.rules.tables import TIME_MARGIN, active_joules, last_clocks
 from slurm_energy.twin.view import TwinView
 

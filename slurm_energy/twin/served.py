@@ -24,7 +24,8 @@ from slurm_energy.estimation.run_groups import RUNS_PER_TYPE, JobName, group_run
 from slurm_energy.estimation.work_model import work_estimates
 from slurm_energy.policy.base import FollowingPolicy, Policy
 from slurm_energy.policy.guard import Guard
-from slurm_energy.policy.placement import ClusterView, EndedJob, PlaceInfo, Placement, PlacementRule, WaitingJob
+from slurm_energy.policy.jobs import EndedJob, WaitingJob
+from slurm_energy.policy.placement import ClusterView, PlaceInfo, Placement, PlacementRule
 from slurm_energy.policy.registry import create_policy
 from slurm_energy.twin.engine.job import Job, JobRun
 from slurm_energy.twin.snapshot.source import SnapshotSource

@@ -4,7 +4,8 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from math import inf
 
-from slurm_energy.policy.placement import SIMULATED, OptionTable, PartnerOffer, PlaceNode, RunningJob, WaitingJob
+from slurm_energy.policy.jobs import PartnerOffer, RunningJob, WaitingJob
+from slurm_energy.policy.placement import SIMULATED, OptionTable, PlaceNode
 from slurm_energy.twin.engine.execution import Execution
 from slurm_energy.twin.engine.job import COMPUTING, Job, JobRun
 from slurm_energy.twin.engine.pace import pair_scale

@@ -8,8 +8,7 @@ from slurm_energy.config import Config
 from slurm_energy.daemon.policy.process import serve
 from slurm_energy.domain.cluster import ClusterSnapshot
 from slurm_energy.domain.decision import PolicyAnswer
-from slurm_energy.domain.job import JobRequest
-from slurm_energy.policy.base import DecisionContext
+from slurm_energy.policy.base import Case
 from slurm_energy.policy.oracle import OraclePolicy
 
 _PREFIX = "hint-"
@@ -25,11 +24,11 @@ class HintingPolicy(OraclePolicy):
         """Follow in one step."""
         yield
 
-    def decide(self, job: JobRequest, snapshot: ClusterSnapshot, context: DecisionContext) -> PolicyAnswer:
+    def decide(self, case: Case) -> PolicyAnswer:
         """Return the oracle's answer with the feature that the job's name asks for."""
-        answer = super().decide(job, snapshot, context)
-        feature = job.name.removeprefix(_PREFIX)
-        return answer if feature == job.name else replace(answer, prefer=feature)
+        answer = super().decide(case)
+        feature = case.job.name.removeprefix(_PREFIX)
+        return answer if feature == case.job.name else replace(answer, prefer=feature)
 
 
 def make(config: Config) -> HintingPolicy:

@@ -10,7 +10,7 @@ from lab_run import BACKFILL_SECONDS, JobRecord, LabRun
 from mixed_jobs import TIME_SCALE, LabJob, partition_named
 from numpy.typing import NDArray
 
-from slurm_energy.policy.rules.registry import create_rule
+from slurm_energy.policy.registry import create_rule
 from slurm_energy.twin.engine.job import Job, Workload
 from slurm_energy.twin.engine.outcome import Outcome
 from slurm_energy.twin.engine.simulation import run

@@ -10,9 +10,8 @@ from slurm_energy.config import Config
 from slurm_energy.daemon.policy.process import serve
 from slurm_energy.domain.cluster import ClusterSnapshot
 from slurm_energy.domain.decision import PolicyAnswer
-from slurm_energy.domain.job import JobRequest
 from slurm_energy.errors import CheckpointError
-from slurm_energy.policy.base import DecisionContext
+from slurm_energy.policy.base import Case
 from slurm_energy.policy.oracle import OraclePolicy
 
 SLOW_SECONDS = 0.15
@@ -33,10 +32,10 @@ class FakePolicy(OraclePolicy):
             time.sleep(0.01)
         yield
 
-    def decide(self, job: JobRequest, snapshot: ClusterSnapshot, context: DecisionContext) -> PolicyAnswer:
+    def decide(self, case: Case) -> PolicyAnswer:
         """Return the oracle's answer, if it comes to that; root's jobs, with which it is rehearsed, are no trouble."""
-        if job.user_id == 0:
-            return super().decide(job, snapshot, context)
+        if case.job.user_id == 0:
+            return super().decide(case)
         sys.stderr.write(f"asked version={self.version} pid={os.getpid()}\n")
         if self.version == "slow":
             time.sleep(SLOW_SECONDS)
@@ -47,8 +46,8 @@ class FakePolicy(OraclePolicy):
             os.abort()
         elif self.version == "raise":
             raise ValueError("no row")
-        answer = super().decide(job, snapshot, context)
-        return replace(answer, notes=(f"seen by pid {os.getpid()} with {len(snapshot.jobs)} jobs", *answer.notes))
+        answer = super().decide(case)
+        return replace(answer, notes=(f"seen by pid {os.getpid()} with {len(case.snapshot.jobs)} jobs", *answer.notes))
 
 
 def make(config: Config) -> FakePolicy:

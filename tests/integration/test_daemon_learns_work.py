@@ -9,7 +9,7 @@ import pytest
 from store_samples import A100, CLUSTER, SUBMITTED, make_gpu, make_key, make_report, make_state
 
 from slurm_energy.config import ClusterConfig, Config, DaemonConfig, RoutingConfig, StoreConfig
-from slurm_energy.daemon.decide import Decided, JobHistory, KnownUser, Picture, create_decider
+from slurm_energy.daemon.decide import Decided, JobHistory, Known, create_decider
 from slurm_energy.daemon.ipc.frames import RuntimePart, WorkPart
 from slurm_energy.daemon.recorder.link import RecorderLink
 from slurm_energy.daemon.recorder.process import Condition, RecorderLoop, prepare_schema
@@ -101,7 +101,7 @@ def decide(config: Config, history: JobHistory) -> Decided:
     )
     snapshot = ClusterSnapshot(cluster=CLUSTER, taken_at_seconds=SUBMITTED, partitions=partitions, nodes=nodes)
     job = SubmittedJob(user_id=1000, name="light", tres_per_job="gres/gpu:1")
-    return create_decider(config).decide(job, Picture(snapshot=snapshot), history, KnownUser(), SUBMITTED + 1.0)
+    return create_decider(config).decide(job, Known(snapshot=snapshot, history=history), SUBMITTED + 1.0)
 
 
 def test_a_job_goes_where_runs_of_its_name_were_cheap_and_as_fast(

@@ -35,13 +35,13 @@ from slurm_energy.domain.cluster import ClusterSnapshot, NodeGpus, NodeState, Pa
 from slurm_energy.domain.decision import Reason
 from slurm_energy.domain.ids import ClusterName, NodeName, PartitionName
 from slurm_energy.domain.job import GpuDemand, JobRequest
-from slurm_energy.policy.baselines import SlurmDefaultPolicy
 from slurm_energy.policy.checkpoint_files import CheckpointMetadata
 from slurm_energy.policy.gnn.checkpoint import save_checkpoint
 from slurm_energy.policy.gnn.configuration import NetworkConfig, Policy
 from slurm_energy.policy.gnn.network import create_network
 from slurm_energy.policy.gnn.priced_answers import PricedAnswers
 from slurm_energy.policy.guard import Guard
+from slurm_energy.policy.rules.slurm_order import SlurmDefaultRule
 
 HERE = Path(__file__).parent
 DEADLINE_SECONDS = 0.05
@@ -253,7 +253,7 @@ def test_the_real_child_serves_a_policy_of_the_registry(tmp_path: Path, policy_n
     snapshot = ClusterSnapshot(
         cluster=ClusterName("cluster"), taken_at_seconds=now, partitions=(partition,), nodes=(node,)
     )
-    policy = RemotePolicy(policy_name, SlurmDefaultPolicy(), timeout_seconds=5.0, max_age_seconds=60.0)
+    policy = RemotePolicy(policy_name, SlurmDefaultRule(), timeout_seconds=5.0, max_age_seconds=60.0)
 
     def process(child: PolicyChild) -> Process:
         module = "slurm_energy.daemon.policy.process"
@@ -271,7 +271,7 @@ def test_the_real_child_serves_a_policy_of_the_registry(tmp_path: Path, policy_n
         assert Reason.POLICY in decision.reasons
         assert [clock.gpu_type for clock in decision.clocks] == ["a100-sxm4-80gb"]
         assert policy.counters == {"policy answers": 1}
-        assert isinstance(policy.answering_here, PricedAnswers if kind == "prices" else SlurmDefaultPolicy)
+        assert isinstance(policy.answering_here, PricedAnswers if kind == "prices" else SlurmDefaultRule)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         assert not policy.ready

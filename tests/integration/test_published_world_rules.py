@@ -10,7 +10,7 @@ import pytest
 
 from slurm_energy.evaluation.bounds import StationaryLoad, energy_latency_frontier
 from slurm_energy.evaluation.metrics import published_figures
-from slurm_energy.policy.rules.registry import create_rule
+from slurm_energy.policy.registry import create_rule
 from slurm_energy.twin.engine.outcome import Outcome
 from slurm_energy.twin.engine.simulation import run
 from slurm_energy.twin.workloads.registry import create_workload, shared_stream_source

@@ -11,7 +11,7 @@ import slurm_energy
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "api.md"
 NAMES = {
-    "Candidate", "ClockChoice", "ClusterEnvironment", "ClusterSnapshot", "Config", "DecisionContext",
+    "Candidate", "Case", "ClockChoice", "ClusterEnvironment", "ClusterSnapshot", "Config",
     "ENVIRONMENT_ID", "EnergyDecision", "EnergyMode", "EnergyOptions", "EnergyReport", "GpuDemand",
     "GroupEnergyRecord", "JobEnergyRecord", "JobFilter", "JobRequest", "JobState", "NodeGpus", "NodeState",
     "PartitionState", "Policy", "PolicyAnswer", "Reason", "RuntimeEstimate", "SlurmEnergyError", "StoreConfig",

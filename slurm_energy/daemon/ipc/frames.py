@@ -2,20 +2,29 @@
 
 import copyreg
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from operator import attrgetter
 from typing import Any, TypeVar
 
 from slurm_energy.daemon.doors.callers import Peer
-from slurm_energy.domain.cluster import ClusterState, JobState, NodeGpus, NodeState, PartitionState, SwitchState
+from slurm_energy.domain.cluster import (
+    ClusterSnapshot,
+    ClusterState,
+    JobState,
+    NodeGpus,
+    NodeState,
+    PartitionState,
+    SwitchState,
+)
 from slurm_energy.domain.decision import PolicyAnswer, RuntimeEstimate
-from slurm_energy.domain.ids import PartitionName
-from slurm_energy.domain.job import JobRequest
+from slurm_energy.domain.ids import ClusterName, PartitionName
 from slurm_energy.domain.work import WorkEstimate
-from slurm_energy.policy.base import DecisionContext
+from slurm_energy.policy.base import Case
 from slurm_energy.wire.codec import Message
 from slurm_energy.wire.messages import Query
 
+NO_SNAPSHOT = ClusterSnapshot(cluster=ClusterName(""), taken_at_seconds=0.0, partitions=(), nodes=(), jobs=())
+"""Stands in a question for the snapshot, which does not travel with it."""
 MAX_ITEMS = 250
 """Jobs, nodes or estimates in one frame, so that taking it in holds up no answer."""
 
@@ -41,6 +50,13 @@ class SnapshotPart:
     """Further ones, behind those of the parts before."""
     clusters: tuple[ClusterState, ...] | None = None
     """All clusters, or None when none changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobsEnded:
+    """Jobs whose end was read, each at least once."""
+
+    jobs: tuple[JobState, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,10 +195,14 @@ class PolicyAtSnapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyQuestion:
-    """What the guard asks a policy."""
+    """What the guard asks a policy, but for the snapshot: the policy's process has its own."""
 
-    job: JobRequest
-    context: DecisionContext
+    case: Case
+
+    @classmethod
+    def of(cls, case: Case) -> "PolicyQuestion":
+        """Return the question about a case."""
+        return cls(case=replace(case, snapshot=NO_SNAPSHOT))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

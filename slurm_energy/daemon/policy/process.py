@@ -13,6 +13,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from slurm_energy.config import Config
 from slurm_energy.daemon.decide import Decider
@@ -180,7 +181,7 @@ class PolicyLoop:
             return PolicyReply(answer=None, error="it has no snapshot yet")
         try:
             question: PolicyQuestion = unpack_numbered(message)
-            answer = self._policy.decide(question.job, self._snapshot, question.context)
+            answer = self._policy.decide(replace(question.case, snapshot=self._snapshot))
         except Exception as error:  # noqa: BLE001  # the child's request loop: whatever a policy raises becomes a reply
             return PolicyReply(answer=None, error=short_error(error))
         return PolicyReply(answer=answer, taken_at_seconds=self._snapshot.taken_at_seconds)

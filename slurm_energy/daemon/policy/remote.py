@@ -17,11 +17,9 @@ from importlib import import_module
 from slurm_energy.config import Config
 from slurm_energy.daemon.ipc.channel import number_of, pack_numbered, unpack_numbered
 from slurm_energy.daemon.ipc.frames import PolicyQuestion, PolicyReply
-from slurm_energy.domain.cluster import ClusterSnapshot
 from slurm_energy.domain.decision import PolicyAnswer, Reason
-from slurm_energy.domain.job import JobRequest
 from slurm_energy.errors import WireError
-from slurm_energy.policy.base import DecisionContext, Policy
+from slurm_energy.policy.base import Case, Policy
 from slurm_energy.policy.registry import baseline_of
 
 logger = logging.getLogger(__name__)
@@ -178,23 +176,23 @@ class RemotePolicy:
         """Note why the process cannot have the policy, and when it is tried again if not soon."""
         self._refusal, self._outlook = reason, outlook
 
-    def decide(self, job: JobRequest, snapshot: ClusterSnapshot, context: DecisionContext) -> PolicyAnswer:
+    def decide(self, case: Case) -> PolicyAnswer:
         """Return the process's answer, else the baseline's with the reason for it."""
-        found = self._asked(PolicyQuestion(job=job, context=context), snapshot)
+        found = self._asked(case)
         if isinstance(found, PolicyAnswer):
             self.counters["policy answers"] += 1
             return found
         self.counters["policy baseline answers"] += 1
-        answer = self.baseline.decide(job, snapshot, context)
+        answer = self.baseline.decide(case)
         reasons = (reason for reason in answer.reasons if reason is not Reason.POLICY)
         note = f"{found.note}: {self.baseline.name} decided"
         return replace(answer, reasons=(found.reason, *reasons), notes=(note, *answer.notes))
 
-    def _asked(self, question: PolicyQuestion, snapshot: ClusterSnapshot) -> PolicyAnswer | _NoAnswer:
+    def _asked(self, case: Case) -> PolicyAnswer | _NoAnswer:
         if self._detached is not None:
-            old = self._stale(question, self._detached_at_seconds)
+            old = self._stale(case, self._detached_at_seconds)
             if old is None:
-                return self._answer_here(self._detached, question, snapshot)
+                return self._answer_here(self._detached, case)
             if not self._refusal:
                 return old
         if self._refusal:
@@ -204,7 +202,7 @@ class RemotePolicy:
         if self._clock() < self._asked_again_at:
             return _NoAnswer(reason=Reason.POLICY_TIMEOUT, note=f"policy {self.name} does not answer at present")
         try:
-            reply = self._line.ask(question, self._timeout_seconds)
+            reply = self._line.ask(PolicyQuestion.of(case), self._timeout_seconds)
         except (OSError, WireError) as error:
             self.counters["policy errors"] += 1
             return self._broken(error)
@@ -214,19 +212,17 @@ class RemotePolicy:
         self._late_in_a_row, self._silent_since = 0, None
         if reply.answer is None:
             return self._failed(reply.error)
-        return self._stale(question, reply.taken_at_seconds) or reply.answer
+        return self._stale(case, reply.taken_at_seconds) or reply.answer
 
-    def _answer_here(
-        self, policy: Policy, question: PolicyQuestion, snapshot: ClusterSnapshot
-    ) -> PolicyAnswer | _NoAnswer:
+    def _answer_here(self, policy: Policy, case: Case) -> PolicyAnswer | _NoAnswer:
         try:
-            return policy.decide(question.job, snapshot, question.context)
+            return policy.decide(case)
         except Exception as error:  # noqa: BLE001  # whatever a policy raises: a submission waits
             return self._failed(short_error(error))
 
-    def _stale(self, question: PolicyQuestion, taken_at_seconds: float | None) -> _NoAnswer | None:
+    def _stale(self, case: Case, taken_at_seconds: float | None) -> _NoAnswer | None:
         """Return why an answer from such a snapshot does not count, None where it is new enough."""
-        now_seconds = question.context.now_seconds
+        now_seconds = case.now_seconds
         if taken_at_seconds is not None and now_seconds - taken_at_seconds <= self._max_age_seconds:
             return None
         self.counters["policy stale answers"] += 1

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Iterator
 from typing import Any
 
-from slurm_energy.daemon.ipc.frames import SnapshotBegins, SnapshotComplete, SnapshotPart, UserGroups
+from slurm_energy.daemon.ipc.frames import JobsEnded, SnapshotBegins, SnapshotComplete, SnapshotPart, UserGroups
 from slurm_energy.daemon.snapshot.changes import SnapshotDifference
 from slurm_energy.daemon.state import DaemonState
 from slurm_energy.domain.cluster import ClusterSnapshot, ClusterState, JobState, NodeState, PartitionState, SwitchState
@@ -97,6 +97,9 @@ class SnapshotFeed:
         """Take one frame of the snapshot child in short steps, between which answers may be given."""
         if isinstance(frame, UserGroups):
             self._state.user_groups.update(frame.groups)
+        elif isinstance(frame, JobsEnded):
+            ends = self._state.job_ends.ended(frame.jobs, self._state.decider.policy)
+            self._state.counters["job ends passed on"] += ends
         elif isinstance(frame, SnapshotBegins | SnapshotPart | SnapshotComplete):
             self.copy.take(frame)
             if isinstance(frame, SnapshotPart):

@@ -15,7 +15,7 @@ from dataclasses import replace
 from slurm_energy.config import Config
 from slurm_energy.daemon.ipc.channel import receive, send
 from slurm_energy.daemon.ipc.children import connect_to_parent, set_up_logging, until_stopped
-from slurm_energy.daemon.ipc.frames import MAX_ITEMS, SnapshotBegins, SnapshotComplete, UserGroups
+from slurm_energy.daemon.ipc.frames import MAX_ITEMS, JobsEnded, SnapshotBegins, SnapshotComplete, UserGroups
 from slurm_energy.daemon.recorder.entries import JOBS_STREAM, JobsEntryLine, encode_entry
 from slurm_energy.daemon.recorder.journal import JournalWriter, journal_bytes, journal_directory
 from slurm_energy.daemon.snapshot.changes import JobChanges, JobHistory, SnapshotDifference
@@ -183,6 +183,9 @@ class SnapshotLoop:
         changes = self._history.changes(reading.jobs)
         settled = self._vanished.settle(changes.vanished, taken_at)
         changed = (*changes.changed, *settled.changed)
+        ended = [job for job in changed if job.ended_at_seconds is not None and job.admin_comment]
+        for begin in range(0, len(ended), MAX_ITEMS):
+            send(self._connection, JobsEnded(tuple(ended[begin : begin + MAX_ITEMS])))
         for begin in range(0, len(changed), MAX_ITEMS):
             self._keep(JobsEntryLine(seen_at_seconds=taken_at, jobs=changed[begin : begin + MAX_ITEMS]))
         if settled.vanished:

@@ -19,7 +19,7 @@ from slurm_energy.errors import EvaluationError
 from slurm_energy.evaluation.arena.plan import ArenaPlan, generator_settings, run_horizon_seconds, world_of_plan
 from slurm_energy.evaluation.arena.run import simulated_run
 from slurm_energy.evaluation.metrics import Metrics, metrics_of
-from slurm_energy.policy.rules.registry import create_rule
+from slurm_energy.policy.registry import create_rule
 from slurm_energy.twin.engine.sampling import DAY_SECONDS
 from slurm_energy.twin.workloads.registry import workload_settings
 from slurm_energy.twin.world import World
@@ -51,7 +51,7 @@ class SweepResult:
     """The text of the rule with its clocks."""
     seed: int
     seconds: float
-    """Length of each run with its warm-up; of its arrivals where it goes on until no job is left."""
+    """Length of each run with its warm-up; of its arrivals where it lasts until no job is left."""
     runs: int
     untried: tuple[str, ...] = ()
     """Device types whose own clock changes nothing, as no job ran on them: it is left at the highest."""
@@ -110,7 +110,7 @@ def sweep_plan(plan: ArenaPlan, world: World) -> ArenaPlan:
 
 
 def _length_seconds(plan: ArenaPlan, world: World) -> float:
-    """Return how long runs on generated jobs take; how long jobs come where they go on until none is left."""
+    """Return how long runs on generated jobs take; how long jobs come where they last until none is left."""
     horizon = run_horizon_seconds(plan, world)
     if horizon is not None:
         return horizon

@@ -150,7 +150,7 @@ class Pool:
                 continue
             if error is None:
                 found[number] = future.result()
-            yield number, None if error is None else _told(error)
+            yield number, None if error is None else _error_text(error)
         for number in sorted(broken):
             yield number, self._alone(steps[number], number, found)
 
@@ -165,7 +165,7 @@ class Pool:
             return None
         if isinstance(error, BrokenProcessPool):
             return "its process ended before it was done: out of memory, or killed"
-        return _told(error)
+        return _error_text(error)
 
     def _submit(self, step: Step) -> "Future[Any]":
         if self._executor is None:
@@ -191,7 +191,7 @@ def _begin_worker() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-def _told(error: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
     """Return an error for a table; foreign ones with their type."""
     text = " ".join(str(error).split())[:500]
     return text if isinstance(error, SlurmEnergyError) and text else f"{type(error).__name__}: {text}"

@@ -38,7 +38,7 @@ class RunBounds:
     """Of the run's energy above that bound."""
     arrivals_joules_per_unit: float
     """Least energy per unit that any policy could have reached with these arrivals: over all amounts of work up to what
-    arrived in the run's time; for the run's work in the best time, where a run goes on until no job is left."""
+    arrived in the run's time; for the run's work in the best time, where a run lasts until no job is left."""
     by_arrival_times: bool
     """Whether the bound knows when the work arrived, or only how much of it."""
     frontier_run_joules_per_unit: float | None
@@ -69,7 +69,7 @@ def bounds_of_run(
         outcome: The run.
         metrics: Its figures.
         stationary: Whether arrivals are, so that there is a frontier; else the bound takes arrival times into account.
-        open_end: Whether the run went on until no job was left.
+        open_end: Whether the run lasted until no job was left.
 
     Raises:
         EvaluationError: the run's energy is below a bound, or it did more work than arrived or than is possible.

@@ -102,12 +102,12 @@ def summary_of(result: ArenaResult) -> ArenaSummary:
         reference=reference,
         policies=tuple(_summary(policy, result.of(policy), {} if policy == reference else base) for policy in named),
         failed=result.failed,
-        bound_joules_per_unit=_least_joules_per_unit(result.runs),
+        bound_joules_per_unit=_min_joules_per_unit(result.runs),
     )
 
 
-def _least_joules_per_unit(runs: Sequence[RunRecord]) -> Estimate | None:
-    """Return the bound over seeds; none with several kinds of work, where whoever did the cheapest alone is lowest."""
+def _min_joules_per_unit(runs: Sequence[RunRecord]) -> Estimate | None:
+    """Return the bound over seeds; none with several kinds of work, where doing the cheapest alone is lowest."""
     if any(len(record.kinds) > 1 and not record.open_end for record in runs):
         return None
     least: dict[int, float] = {}

@@ -2,7 +2,7 @@
 
 At every instant power and work rates are a mixture of activities on top of the floor; their mean over the run is one
 too, and the least power V for given rates is convex (Jensen). So a run of H seconds that did U units took at least
-H V(U / H), whenever the work arrived and whoever ran it, with the work that was in flight at the end counted in.
+H V(U / H), whenever the work arrived and which policy ran it, with the work that was in flight at the end counted in.
 """
 
 from collections import defaultdict
@@ -26,7 +26,7 @@ from slurm_energy.evaluation.bounds.demand import (
 )
 from slurm_energy.evaluation.bounds.floor import Downtime
 from slurm_energy.evaluation.bounds.programme import RELATIVE_TOLERANCE, Rows, minimise
-from slurm_energy.evaluation.bounds.steady_state import least_extra_power
+from slurm_energy.evaluation.bounds.steady_state import min_extra_power
 from slurm_energy.twin.engine.job import Job
 from slurm_energy.twin.world import World
 
@@ -105,12 +105,12 @@ def bound_for_processed(
         downtime=conditions.downtime,
     )
     processed = {kind: processed_units.get(kind, 0.0) for kind in kinds}
-    joules = horizon_seconds * _least_power(model, processed, horizon_seconds)
+    joules = horizon_seconds * _min_power(model, processed, horizon_seconds)
     total = sum(processed.values())
     return ProcessedBound(
         joules=joules,
         joules_per_unit=float(joules / total) if total else np.inf,
-        min_joules_per_unit=_least_ratio(model, arrived_units, horizon_seconds),
+        min_joules_per_unit=_min_ratio(model, arrived_units, horizon_seconds),
         horizon_seconds=horizon_seconds,
     )
 
@@ -168,7 +168,7 @@ def assert_not_below(energy_joules: float, bound: EnergyBound, name: str = "the 
         )
 
 
-def _least_power(model: StationaryModel, processed: UnitsByKind, horizon_seconds: float) -> float:
+def _min_power(model: StationaryModel, processed: UnitsByKind, horizon_seconds: float) -> float:
     done = [index for index, kind in enumerate(model.kinds) if processed[kind] > 0.0]
     rates = model.loads(processed)[done] / horizon_seconds
     # Rates of 0 forbid what yields that kind: those columns and rows go, and the scaled rows stay well-conditioned.
@@ -182,7 +182,7 @@ def _least_power(model: StationaryModel, processed: UnitsByKind, horizon_seconds
         outputs=csr_array(model.outputs[done][:, allowed]),
         devices_used=csr_array(model.devices_used[:, allowed]),
     )
-    solution = least_extra_power(part, rates)
+    solution = min_extra_power(part, rates)
     if solution is None:
         most = largest_feasible_share(part, rates) * rates * horizon_seconds
         raise EvaluationError(
@@ -192,7 +192,7 @@ def _least_power(model: StationaryModel, processed: UnitsByKind, horizon_seconds
     return model.base_watts + solution.value
 
 
-def _least_ratio(model: StationaryModel, arrived_units: UnitsByKind, horizon_seconds: float) -> float:
+def _min_ratio(model: StationaryModel, arrived_units: UnitsByKind, horizon_seconds: float) -> float:
     """Return the least power over rate, over all rates up to the arrivals.
 
     A ratio of linear functions, made linear by scaling: with t = 1 / rate and y = t x, minimise base t + cost y for

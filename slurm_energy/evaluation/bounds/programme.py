@@ -150,9 +150,9 @@ def _power_of_two(values: Any) -> FloatArray:
 def _nothing_to_choose(equal: Rows | None, most: Rows | None) -> Solution | None:
     """Return the optimum over no variables at all, which the solver does not take."""
     equal_values = np.zeros(0) if equal is None else equal.values
-    most_values = np.zeros(0) if most is None else most.values
-    if equal_values.any() or (most_values < 0.0).any():
+    max_values = np.zeros(0) if most is None else most.values
+    if equal_values.any() or (max_values < 0.0).any():
         return None
     return Solution(
-        x=np.zeros(0), value=0.0, equal_prices=np.zeros(len(equal_values)), limit_prices=np.zeros(len(most_values))
+        x=np.zeros(0), value=0.0, equal_prices=np.zeros(len(equal_values)), limit_prices=np.zeros(len(max_values))
     )

@@ -92,13 +92,13 @@ def steady_state_bound(
     kinds = used_kinds(load_units_per_second_by_kind, "load in units/s")
     model = stationary_model(world, kinds, gpu_counts_by_kind)
     loads = model.loads(load_units_per_second_by_kind)
-    solution = least_extra_power(model, loads)
+    solution = min_extra_power(model, loads)
     if solution is None:
         raise infeasible_load(model, loads)
     return bound_of(model, loads, solution)
 
 
-def least_extra_power(model: StationaryModel, loads: FloatArray, limits: Rows | None = None) -> Solution | None:
+def min_extra_power(model: StationaryModel, loads: FloatArray, limits: Rows | None = None) -> Solution | None:
     """Return the cheapest mixture that carries loads in units/s, None if there is none.
 
     Args:
@@ -219,7 +219,7 @@ def _point(model: StationaryModel, loads: FloatArray, jobs_per_second: float, li
     if limit_seconds < np.inf:
         row = csr_array(jobs[None, :] / (limit_seconds * jobs_per_second))
         limits = Rows(matrix=row, values=np.ones(1))
-    solution = least_extra_power(model, loads, limits)
+    solution = min_extra_power(model, loads, limits)
     if solution is None:
         raise _too_short(model, loads, jobs_per_second, limit_seconds)
     return FrontierPoint(

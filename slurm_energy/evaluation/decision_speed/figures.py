@@ -9,7 +9,7 @@ from slurm_energy.errors import EvaluationError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spread:
+class LatencySpread:
     """Durations of one kind, in milliseconds."""
 
     runs: int
@@ -27,11 +27,11 @@ class InProcess:
     gpus: int
     jobs: int
     threads: int
-    decision: Spread
+    decision: LatencySpread
     """The policy's answer to one job."""
-    change: Spread
+    change: LatencySpread
     """Taking in one change of the cluster: the graph, and what follows from it in the network."""
-    together: Spread
+    together: LatencySpread
     """One change and the decision after it, where a change had come."""
     changes_per_second: float
     """Changes that were taken in, over the time that it took."""
@@ -43,7 +43,7 @@ class InProcess:
     """When the clock of running jobs moves on, once a minute."""
     network_share: float | None
     """Decisions that the network was asked for: some option was open. None where there is no learned policy."""
-    peer: Spread | None
+    peer: LatencySpread | None
     """The plain network's forward pass."""
     peer_vertices: int = 0
     peer_edges: int = 0
@@ -51,9 +51,9 @@ class InProcess:
     @classmethod
     def parse(cls, document: Mapping[str, Any]) -> "InProcess":
         """Return the figures that a worker wrote."""
-        spreads = {name: Spread(**document[name]) for name in ("decision", "change", "together")}
+        spreads = {name: LatencySpread(**document[name]) for name in ("decision", "change", "together")}
         peer = document["peer"]
-        return cls(**{**document, **spreads, "peer": None if peer is None else Spread(**peer)})
+        return cls(**{**document, **spreads, "peer": None if peer is None else LatencySpread(**peer)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +76,7 @@ class ThroughDaemon:
     jobs: int
     policy: str
     threads: int
-    exchange: Spread
+    exchange: LatencySpread
     """Connect, ask, answer, close."""
     learned_share: float | None
     """Answers of the learned policy; the others are its baseline's. None where there is no learned policy."""
@@ -90,7 +90,7 @@ class ThroughDaemon:
     """To the first answer that comes from the policy itself."""
     memory: tuple[ProcessMemory, ...]
     stolen_share: float | None = None
-    """Share of one processor that the host of a virtual machine took away meanwhile; None where it is unknown."""
+    """Share of one processor that the host of a virtual machine took in the same time; None where it is unknown."""
 
     @property
     def peak_megabytes(self) -> float:
@@ -142,7 +142,7 @@ class DecisionBench:
         return document
 
 
-def spread_of(seconds: Sequence[float]) -> Spread:
+def spread_of(seconds: Sequence[float]) -> LatencySpread:
     """Return median, 99th percentile and largest of some durations.
 
     Raises:
@@ -152,7 +152,7 @@ def spread_of(seconds: Sequence[float]) -> Spread:
         raise EvaluationError("nothing was measured: there are no durations to sum up")
     ordered = sorted(seconds)
     rank = -(-99 * len(ordered) // 100)
-    return Spread(
+    return LatencySpread(
         runs=len(ordered),
         median=1e3 * median(ordered),
         p99=1e3 * ordered[rank - 1],

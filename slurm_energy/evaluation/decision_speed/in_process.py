@@ -28,7 +28,7 @@ from slurm_energy.evaluation.decision_speed.synthetic_cluster import (
     ClusterSize,
     synthetic_cluster,
 )
-from slurm_energy.policy.base import DecisionContext, Policy
+from slurm_energy.policy.base import Case, Policy
 from slurm_energy.policy.guard import Guard
 from slurm_energy.policy.registry import LEARNED, create_policy
 from slurm_energy.resources import install_command
@@ -126,10 +126,10 @@ class Stopwatch:
         self.by_network = 0
         self._policy = policy
 
-    def decide(self, job: JobRequest, snapshot: ClusterSnapshot, context: DecisionContext) -> PolicyAnswer:
+    def decide(self, case: Case) -> PolicyAnswer:
         """Return the policy's answer."""
         before = time.perf_counter()
-        answer = self._policy.decide(job, snapshot, context)
+        answer = self._policy.decide(case)
         self.seconds.append(time.perf_counter() - before)
         self.by_network += answer.details != AnswerDetails()
         return answer

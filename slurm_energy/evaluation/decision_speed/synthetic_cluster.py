@@ -2,7 +2,7 @@
 
 Four GPU types in equal parts, six partitions, leaf switches of 32 nodes under one core. About 70 % of the GPUs are held
 by running jobs; `h100` is full and has the longest queue, the other types have room. Jobs wait in `h100`, in the
-default partition `gpu` and in `cpu`, some for other jobs. A changing cluster goes on: one node or one job is different
+default partition `gpu` and in `cpu`, some for other jobs. A changing cluster moves: one node or one job is different
 at each step, all others are the same objects.
 """
 

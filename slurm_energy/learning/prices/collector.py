@@ -16,7 +16,13 @@ from slurm_energy.policy.gnn.cache import whole_blocks
 from slurm_energy.policy.gnn.configuration import NetworkConfig
 from slurm_energy.policy.gnn.network import Blocks, HierarchicalNetwork, create_network
 from slurm_energy.policy.gnn.serving import NetworkPrices
-from slurm_energy.policy.placement import ClusterView, EndedJob, PlaceInfo, Placement, Postponement, WaitingJob
+from slurm_energy.policy.jobs import EndedJob, WaitingJob
+from slurm_energy.policy.placement import (
+    ClusterView,
+    PlaceInfo,
+    Placement,
+    Postponement,
+)
 from slurm_energy.policy.prices import JOB_PRICES
 from slurm_energy.policy.rules.settings import TotalCostSettings
 from slurm_energy.twin.engine.job import Allocation, Job, JobRun
@@ -193,7 +199,7 @@ class ExploringPriceRule(LearnedPriceRule):
         seconds = table.seconds_per_unit[placement.place, column]
         options = self._options(job, view)
         base = self.rule_prices(job, view, options)
-        least = options.least_cost(job.estimated_units, base)
+        least = options.min_cost(job.estimated_units, base)
         self._open[job.job_id] = _Open(
             step=self._step,
             promised=max(least, _MIN_SHARE),

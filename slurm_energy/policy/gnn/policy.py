@@ -26,7 +26,7 @@ from slurm_energy.graph.blocks import Indices
 from slurm_energy.graph.cluster_graph import ClusterGraph
 from slurm_energy.graph.job_features import JobWishes, submitted_vector
 from slurm_energy.policy.automatic import checkpoint_folder
-from slurm_energy.policy.base import DecisionContext
+from slurm_energy.policy.base import Case
 from slurm_energy.policy.gnn.attention_report import AttentionReport, attention_report
 from slurm_energy.policy.gnn.cache import EmbeddingCache
 from slurm_energy.policy.gnn.chooser import Choice, NetworkChooser
@@ -88,27 +88,27 @@ class GnnPolicy:
         """Bring graph and embeddings to a snapshot."""
         self._chooser.follow_at_once(snapshot)
 
-    def decide(self, job: JobRequest, snapshot: ClusterSnapshot, context: DecisionContext) -> PolicyAnswer:
+    def decide(self, case: Case) -> PolicyAnswer:
         """Return the likeliest open partition, a clock for each GPU type there, and the attention behind it."""
-        chooser = self._chooser
+        chooser, job = self._chooser, case.job
         if chooser.keeper.published is None:
-            chooser.follow_at_once(snapshot)
+            chooser.follow_at_once(case.snapshot)
         learned = self._clocks == "learned"
-        options = served_options(job, context, chooser.cluster_facts, with_clocks=learned)
+        options = served_options(case, chooser.cluster_facts, with_clocks=learned)
         if not any(served.option.open for served in options):
-            return nothing_open(context)
+            return nothing_open(case)
         time_weight, energy_weight = self._weights_of(job)
-        wishes = JobWishes(max_slowdown=context.max_slowdown, time_weight=time_weight, energy_weight=energy_weight)
+        wishes = JobWishes(max_slowdown=case.max_slowdown, time_weight=time_weight, energy_weight=energy_weight)
         job_x = submitted_vector(
-            job, context.now_seconds, chooser.cluster_facts.facts, runtime=context.runtime, wishes=wishes
+            job, case.now_seconds, chooser.cluster_facts.facts, runtime=case.runtime, wishes=wishes
         )
         choice = chooser.choose(job_x, [served.option for served in options])
         assert choice is not None  # one is open
         chosen = options[choice.option]
-        partitions = partitions_to_name(chosen, context)
-        clocks = oracle_clocks(context, partitions)
+        partitions = partitions_to_name(chosen, case)
+        clocks = oracle_clocks(case, partitions)
         if learned:
-            clocks = _with_learned(clocks, chosen, choice, context)
+            clocks = _with_learned(clocks, chosen, choice, case)
         report = self.report(choice)
         prefer = None
         if self._node_hints:
@@ -158,14 +158,14 @@ def top_vertices(
 
 
 def _with_learned(
-    clocks: tuple[ClockChoice, ...], chosen: ServedOption, choice: Choice, context: DecisionContext
+    clocks: tuple[ClockChoice, ...], chosen: ServedOption, choice: Choice, case: Case
 ) -> tuple[ClockChoice, ...]:
     """Return the clocks with the network's own for the one GPU type of the chosen partition."""
     if choice.clock is None or len(chosen.candidate.gpu_types) != 1:
         return clocks
     gpu_type = chosen.candidate.gpu_types[0]
     point: OperatingPoint = chosen.clocks[choice.clock]
-    own = clock_choice(gpu_type, point, context.board_limits)
+    own = clock_choice(gpu_type, point, case.board_limits)
     others = tuple(clock for clock in clocks if clock.gpu_type != gpu_type)
     return others if own is None else (*others, own)
 

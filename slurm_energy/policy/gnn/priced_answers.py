@@ -14,15 +14,15 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from slurm_energy.domain.cluster import ClusterSnapshot
 from slurm_energy.domain.decision import PolicyAnswer
 from slurm_energy.domain.ids import PartitionName
-from slurm_energy.domain.job import EnergyMode, JobRequest
+from slurm_energy.domain.job import EnergyMode
 from slurm_energy.errors import PolicyError
 from slurm_energy.graph.blocks import Floats
 from slurm_energy.graph.job_features import LIMIT_SHARE, JobWishes, submitted_vector
 from slurm_energy.graph.partitions import ClusterFacts
-from slurm_energy.policy.base import DecisionContext
+from slurm_energy.policy.base import Case
+from slurm_energy.policy.jobs import WaitingJob
 from slurm_energy.policy.placement import (
     ClusterView,
     Explanation,
@@ -31,7 +31,6 @@ from slurm_energy.policy.placement import (
     PlaceInfo,
     Placement,
     PlacementRule,
-    WaitingJob,
 )
 from slurm_energy.policy.prices import (
     BALANCED_PRICES,
@@ -43,7 +42,7 @@ from slurm_energy.policy.prices import (
 )
 from slurm_energy.policy.rules.cost_table import CostTable, PlaceCosts, PricedJob, Prices
 from slurm_energy.policy.rules.tables import Prepared
-from slurm_energy.policy.submission.rule_policy import RulePolicy
+from slurm_energy.policy.submission.adapter import SubmissionAdapter
 from slurm_energy.policy.submission.view import SnapshotView, SubmittedJob
 
 _CRITICALITY = 1.0
@@ -168,7 +167,7 @@ class PricedRule(PlacementRule):
         assert isinstance(view, SnapshotView)
         assert job.request is not None
         base = MODE_PRICES.get(job.request.options.mode or self._default_mode, BALANCED_PRICES)
-        own_joules = options.least_joules_in(view.room(job)) * job.estimated_units
+        own_joules = options.min_joules_in(view.room(job)) * job.estimated_units
         own, devices = self._job_factors.get(own_joules), self._device_factors
         if own is None or devices is None:
             columns = _job_columns(job, self._look, base.time_watts, own_joules, view.now_seconds)
@@ -201,14 +200,14 @@ class PricedAnswers:
     """[gpu_types]."""
     name: str = "gnn"
 
-    def decide(self, job: JobRequest, snapshot: ClusterSnapshot, context: DecisionContext) -> PolicyAnswer:
+    def decide(self, case: Case) -> PolicyAnswer:
         """Return the partition of the least cost, a clock for each GPU type there, and what it costs.
 
         Raises:
             PolicyError: the network's prices are not finite.
         """
         rule = PricedRule(self.version, self.default_mode, self.look)
-        return RulePolicy(rule, self.configured).decide(job, snapshot, context)
+        return SubmissionAdapter(self.configured).answer(rule, case)
 
 
 def _device_factors(look: Look, places: Sequence[PlaceInfo]) -> FloatArray:

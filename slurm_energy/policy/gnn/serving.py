@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from slurm_energy.domain.cluster import ClusterSnapshot
 from slurm_energy.domain.decision import PolicyAnswer
 from slurm_energy.domain.ids import PartitionName
-from slurm_energy.domain.job import EnergyMode, JobRequest
+from slurm_energy.domain.job import EnergyMode
 from slurm_energy.errors import PolicyError
 from slurm_energy.graph.blocks import Floats
 from slurm_energy.graph.cluster_graph import ClusterGraph
 from slurm_energy.graph.job_features import QueueFacts
-from slurm_energy.policy.base import DecisionContext
+from slurm_energy.policy.base import Case
 from slurm_energy.policy.checkpoint_files import CheckpointMetadata
 from slurm_energy.policy.gnn.checkpoint import load_into, read_checkpoint
 from slurm_energy.policy.gnn.chooser import NetworkChooser
@@ -187,7 +187,7 @@ class PricedPolicy:
         for _ in self._prices.steps(snapshot):
             pass
 
-    def decide(self, job: JobRequest, snapshot: ClusterSnapshot, context: DecisionContext) -> PolicyAnswer:
+    def decide(self, case: Case) -> PolicyAnswer:
         """Return the partition of the least cost, a clock for each GPU type there, and what it costs.
 
         Raises:
@@ -195,10 +195,10 @@ class PricedPolicy:
         """
         answers = self.detached()
         if answers is None:
-            self.warm_up(snapshot)
+            self.warm_up(case.snapshot)
             answers = self.detached()
         assert answers is not None  # it has just been brought to one
-        return answers.decide(job, snapshot, context)
+        return answers.decide(case)
 
     def detached(self) -> PricedAnswers | None:
         """Return what answers as this does now, without torch and in any process; None before the first snapshot."""

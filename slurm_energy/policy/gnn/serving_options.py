@@ -12,22 +12,21 @@ from typing import NamedTuple
 
 from slurm_energy.domain.decision import PolicyAnswer, Reason
 from slurm_energy.domain.ids import GpuTypeName, PartitionName
-from slurm_energy.domain.job import JobRequest
 from slurm_energy.energy_model.curves import curves_of
 from slurm_energy.energy_model.operating_point import OperatingPoint
 from slurm_energy.graph.options import ClockOption, RunOption
 from slurm_energy.graph.partitions import ClusterFacts
-from slurm_energy.policy.base import DecisionContext
+from slurm_energy.policy.base import Case
 from slurm_energy.policy.oracle import oracle_clocks
 from slurm_energy.policy.site.comparison import (
     Candidate,
     Rivals,
     TypeComparison,
+    default_candidate,
     lacks_runs_at_home,
     landing_on,
     remaining_slowdown,
     rivals_of,
-    slurms_own,
     with_room,
 )
 
@@ -67,9 +66,7 @@ class ServedOption:
     """Whether it is too slow to be named, and open because Slurm starts the job there without our doing."""
 
 
-def served_options(
-    job: JobRequest, context: DecisionContext, facts: ClusterFacts, *, with_clocks: bool
-) -> tuple[ServedOption, ...]:
+def served_options(case: Case, facts: ClusterFacts, *, with_clocks: bool) -> tuple[ServedOption, ...]:
     """Return one option for each candidate partition that the published state knows.
 
     Where routing is open, those are open that the answer may name, that have room now, and whose GPU types are known
@@ -78,70 +75,64 @@ def served_options(
     Where it is closed, the job goes where it was sent, and what is left to choose there is the clock.
 
     Args:
-        job: The job.
-        context: What the guard worked out.
+        case: The job's.
         facts: What is known beside the published embeddings.
         with_clocks: Whether the network is to choose among clocks as well.
     """
-    comparison = context.comparison
-    idle = with_room(context.candidates)
-    rivals = rivals_of(idle, comparison) if context.may_route else None
-    own = slurms_own(idle) if rivals is not None else None
-    measure = _measure(own, rivals or rivals_of(context.candidates, comparison))
-    names = {name for candidate in context.candidates for name in candidate.gpu_types}
+    comparison = case.comparison
+    idle = with_room(case.candidates)
+    rivals = rivals_of(idle, comparison) if case.may_route else None
+    own = default_candidate(idle) if rivals is not None else None
+    measure = _measure(own, rivals or rivals_of(case.candidates, comparison))
+    names = {name for candidate in case.candidates for name in candidate.gpu_types}
     types = _Types(
-        costs={name: None if measure is None else _type_cost(name, measure, context) for name in names},
-        rooms={name: _room(name, rivals, context) for name in names},
+        costs={name: None if measure is None else _type_cost(name, measure, case) for name in names},
+        rooms={name: _room(name, rivals, case) for name in names},
         own=own,
-        seconds=_seconds_on(None if measure is None else measure.rivals.fastest, job, context),
+        seconds=_seconds_on(None if measure is None else measure.rivals.fastest, case),
     )
     return tuple(
-        _served(candidate, job, context, facts, types, with_clocks)
-        for candidate in context.candidates
+        _served(candidate, case, facts, types, with_clocks)
+        for candidate in case.candidates
         if candidate.partition.name in facts.partition_index
     )
 
 
-def nothing_open(context: DecisionContext) -> PolicyAnswer:
+def nothing_open(case: Case) -> PolicyAnswer:
     """Return the answer where no option is open: the clocks of where the job goes anyway are still worth choosing."""
-    return PolicyAnswer(clocks=oracle_clocks(context, None), reasons=(Reason.POLICY,), notes=(NOTHING_OPEN,))
+    return PolicyAnswer(clocks=oracle_clocks(case, None), reasons=(Reason.POLICY,), notes=(NOTHING_OPEN,))
 
 
-def as_submitted(context: DecisionContext) -> DecisionContext:
-    """Return the context of the same job where it may not be sent elsewhere: each partition of its own is open."""
-    own = tuple(candidate for candidate in context.candidates if candidate.is_submitted_to)
-    return replace(context, candidates=own, may_route=False)
+def as_submitted(case: Case) -> Case:
+    """Return the case of the same job where it may not be sent elsewhere: each partition of its own is open."""
+    own = tuple(candidate for candidate in case.candidates if candidate.is_submitted_to)
+    return replace(case, candidates=own, may_route=False)
 
 
-def partitions_to_name(chosen: ServedOption, context: DecisionContext) -> tuple[PartitionName, ...] | None:
+def partitions_to_name(chosen: ServedOption, case: Case) -> tuple[PartitionName, ...] | None:
     """Return the partition to name, None where the job is left to Slurm: it starts there anyway, or it is on trial."""
-    if (
-        is_trial(chosen, context)
-        or chosen.stays
-        or landing_on(with_room(context.candidates), None) == (chosen.candidate,)
-    ):
+    if is_trial(chosen, case) or chosen.stays or landing_on(with_room(case.candidates), None) == (chosen.candidate,):
         return None
-    return (chosen.candidate.partition.name,) if context.may_route else None
+    return (chosen.candidate.partition.name,) if case.may_route else None
 
 
-def is_trial(chosen: ServedOption, context: DecisionContext) -> bool:
+def is_trial(chosen: ServedOption, case: Case) -> bool:
     """Return whether the job should run where Slurm starts it, since runs of its name have nothing to compare with."""
-    own = slurms_own(with_room(context.candidates)) if context.may_route else None
-    return lacks_runs_at_home(chosen.candidate, own, context.comparison)
+    own = default_candidate(with_room(case.candidates)) if case.may_route else None
+    return lacks_runs_at_home(chosen.candidate, own, case.comparison)
 
 
-def expected_seconds(job: JobRequest, context: DecisionContext) -> float:
+def expected_seconds(case: Case) -> float:
     """Return the run time at the default clock: history's, else a share of the limit, else a nominal hour."""
-    if context.runtime is not None and context.runtime.seconds > 0.0:
-        return context.runtime.seconds
-    limit = job.time_limit_minutes
+    if case.runtime is not None and case.runtime.seconds > 0.0:
+        return case.runtime.seconds
+    limit = case.job.time_limit_minutes
     return 0.8 * 60.0 * limit if limit is not None and 0.0 < limit < inf else _NOMINAL_SECONDS
 
 
 def _served(  # all of one candidate
     candidate: Candidate,
-    job: JobRequest,
-    context: DecisionContext,
+    case: Case,
     facts: ClusterFacts,
     types: "_Types",
     with_clocks: bool,
@@ -153,17 +144,17 @@ def _served(  # all of one candidate
     rooms = [types.rooms[name] for name in candidate.gpu_types]
     stays = is_known and candidate is types.own and None in rooms
     if stays:
-        rooms = [context.max_slowdown] * len(rooms)
-    is_open = is_known and _may_go(candidate, context) and all(room is not None for room in rooms)
-    points = _clocks(candidate.gpu_types, rooms, context.comparison) if with_clocks and is_open else ()
-    seconds, gpus = types.seconds, max(1, job.gpu_count)
+        rooms = [case.max_slowdown] * len(rooms)
+    is_open = is_known and _may_go(candidate, case) and all(room is not None for room in rooms)
+    points = _clocks(candidate.gpu_types, rooms, case.comparison) if with_clocks and is_open else ()
+    seconds, gpus = types.seconds, max(1, case.job.gpu_count)
     worst = max(known, key=lambda cost: cost.seconds) if is_known else None
-    total, claimed = int(sums.gpus[place]), context.claimed_gpus.get(candidate.partition.name, 0.0)
+    total, claimed = int(sums.gpus[place]), case.claimed_gpus.get(candidate.partition.name, 0.0)
     left = int(sums.gpus_free[place]) - gpus - claimed
     work = seconds * gpus
     option = RunOption(
         partition=place,
-        gpus=job.gpu_count,
+        gpus=case.job.gpu_count,
         count_position=0.0,
         has_room=candidate.has_idle_room,
         is_where_submitted=candidate.is_submitted_to,
@@ -174,7 +165,7 @@ def _served(  # all of one candidate
         gpus_free_after=max(0.0, left) / total if total else None,
         is_cpu=total == 0 and int(sums.nodes[place]) > 0,
         open=is_open,
-        clocks=tuple(_clock_option(point, points, context.max_slowdown) for point in points),
+        clocks=tuple(_clock_option(point, points, case.max_slowdown) for point in points),
     )
     served_types = tuple(
         ServedType(
@@ -191,17 +182,17 @@ def _served(  # all of one candidate
     )
 
 
-def _may_go(candidate: Candidate, context: DecisionContext) -> bool:
+def _may_go(candidate: Candidate, case: Case) -> bool:
     """Return whether the job may be sent there, or is sent there anyway."""
-    if context.may_route:
+    if case.may_route:
         return candidate.may_be_named and candidate.has_idle_room
     return candidate.is_submitted_to
 
 
-def _seconds_on(gpu_type: GpuTypeName | None, job: JobRequest, context: DecisionContext) -> float:
+def _seconds_on(gpu_type: GpuTypeName | None, case: Case) -> float:
     """Return the run time at the default clock of a type; unchanged if history does not say on which type."""
-    seconds, known = expected_seconds(job, context), None if context.runtime is None else context.runtime.gpu_type
-    cost = None if gpu_type is None or known is None else context.comparison.cost(gpu_type, known)
+    seconds, known = expected_seconds(case), None if case.runtime is None else case.runtime.gpu_type
+    cost = None if gpu_type is None or known is None else case.comparison.cost(gpu_type, known)
     return seconds if cost is None else seconds * cost.time_ratio
 
 
@@ -219,11 +210,11 @@ def _measure(own: Candidate | None, rivals: Rivals | None) -> _Measure | None:
     return _Measure(rivals, rivals.fastest if own is None else own.gpu_types[0])
 
 
-def _room(name: GpuTypeName, rivals: Rivals | None, context: DecisionContext) -> float | None:
+def _room(name: GpuTypeName, rivals: Rivals | None, case: Case) -> float | None:
     """Return the slowdown that a clock on a type may still cause; None where the type itself is too slow."""
-    if not context.may_route:
-        return context.max_slowdown
-    return None if rivals is None else remaining_slowdown(name, rivals, context.max_slowdown, context.comparison)
+    if not case.may_route:
+        return case.max_slowdown
+    return None if rivals is None else remaining_slowdown(name, rivals, case.max_slowdown, case.comparison)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -247,9 +238,9 @@ class _Types(NamedTuple):
     """Run time on the fastest type."""
 
 
-def _type_cost(name: GpuTypeName, measure: _Measure, context: DecisionContext) -> _TypeCost | None:
+def _type_cost(name: GpuTypeName, measure: _Measure, case: Case) -> _TypeCost | None:
     """Return what a second of the fastest type's work costs on a type, None where that is not known."""
-    comparison, home, fastest = context.comparison, measure.home, measure.rivals.fastest
+    comparison, home, fastest = case.comparison, measure.home, measure.rivals.fastest
     time, energy, at_home = (
         comparison.cost(name, fastest),
         comparison.cost(name, home),
@@ -257,9 +248,9 @@ def _type_cost(name: GpuTypeName, measure: _Measure, context: DecisionContext) -
     )
     if time is None or energy is None or at_home is None:
         return None
-    watts = comparison.watts(home) or _mean_watts(home, context.board_limits.watts(home))
+    watts = comparison.watts(home) or _mean_watts(home, case.board_limits.watts(home))
     joules = watts * at_home.time_ratio * energy.energy_ratio
-    room = remaining_slowdown(name, measure.rivals, context.max_slowdown, comparison)
+    room = remaining_slowdown(name, measure.rivals, case.max_slowdown, comparison)
     table = comparison.clock_table(name)
     point = None if table is None or room is None else table.best(room)
     slowdown, change = (0.0, 0.0) if point is None else (point.slowdown, point.energy_change)

@@ -20,7 +20,7 @@ from slurm_energy.domain.decision import (
 from slurm_energy.domain.ids import DecisionId, PartitionName, parse_decision_id
 from slurm_energy.domain.job import EnergyMode, JobRequest
 from slurm_energy.domain.work import WorkEstimate
-from slurm_energy.policy.base import DecisionContext, Policy
+from slurm_energy.policy.base import Case, Policy
 from slurm_energy.policy.guard.answer import CheckedAnswer, checked_answer, plain_note
 from slurm_energy.policy.guard.clocks import allowed_clock, expected_runtime, slowdown_room, unknown_reasons
 from slurm_energy.policy.guard.explanation import (
@@ -32,8 +32,7 @@ from slurm_energy.policy.guard.explanation import (
     why_unchanged,
 )
 from slurm_energy.policy.guard.partitions import allowed_hint, allowed_partitions
-from slurm_energy.policy.site.candidates import JobOnCluster
-from slurm_energy.policy.site.case import Situation, situation_of
+from slurm_energy.policy.site.candidates import at_site
 from slurm_energy.policy.site.comparison import first_tried, landing_on, landing_types, rivals_of, time_ratio, with_room
 from slurm_energy.policy.site.settings import site_board_limits
 
@@ -97,7 +96,7 @@ class Guard:
     """Asks a policy and lets through only what the job, its user and the site allow.
 
     Raises:
-        ConfigError: the site gives a power limit to GPUs that nobody knows.
+        ConfigError: the site gives a power limit to GPUs that are not known.
     """
 
     def __init__(self, config: Config, ids: Callable[[], DecisionId] = new_decision_id) -> None:
@@ -142,30 +141,29 @@ class Guard:
         if stop is not None or snapshot is None:
             return replace(decision, reasons=(stop or Reason.NO_SNAPSHOT, *_own_clock(job)))
         known = work.for_gpus(job.gpu_count) if work is not None and self._config.policy.learn_from_runs else None
-        case = JobOnCluster(
-            job=job, snapshot=snapshot, user_groups=user_groups, claimed_gpus=claimed_gpus or {}, work=known
-        )
-        situation = situation_of(case, self._config)
-        context = DecisionContext(
-            now_seconds=now_seconds,
-            candidates=situation.candidates,
-            may_route=situation.may_route,
-            max_slowdown=job_max_slowdown(job, self._config),
-            runtime=runtime,
-            gpu_type_by_slurm_type=situation.gpu_type_by_slurm_type,
-            claimed_gpus=case.claimed_gpus,
-            board_limits=self._board_limits,
-            work=known,
+        case = at_site(
+            Case(
+                job=job,
+                snapshot=snapshot,
+                now_seconds=now_seconds,
+                user_groups=user_groups,
+                claimed_gpus=claimed_gpus or {},
+                runtime=runtime,
+                work=known,
+                board_limits=self._board_limits,
+                max_slowdown=job_max_slowdown(job, self._config),
+            ),
+            self._config,
         )
         missing = missing_partitions(case)
-        if missing and not situation.candidates:
+        if missing and not case.candidates:
             return replace(decision, reasons=(Reason.UNKNOWN_PARTITION, *_own_clock(job)), notes=missing)
-        outcome = self._ask(policy, case, context, situation)
+        outcome = self._ask(policy, case)
         if outcome.changes_nothing:
-            outcome = _told_unchanged(outcome, context)
+            outcome = _with_reasons_unchanged(outcome, case)
         outcome = replace(outcome, notes=(*outcome.notes, *missing))
-        estimate = expected_runtime(case, context, self._config.guard)
-        return self._decision(replace(decision, estimate=estimate), job, outcome, situation)
+        estimate = expected_runtime(case, self._config.guard)
+        return self._decision(replace(decision, estimate=estimate), case, outcome)
 
     def _stop(self, job: JobRequest, snapshot: ClusterSnapshot | None, decision: EnergyDecision) -> Reason | None:
         """Return why no policy is asked at all, None if one is."""
@@ -179,30 +177,30 @@ class Guard:
             return Reason.STALE_SNAPSHOT
         return None
 
-    def _ask(self, policy: Policy, case: JobOnCluster, context: DecisionContext, situation: Situation) -> _Outcome:
+    def _ask(self, policy: Policy, case: Case) -> _Outcome:
         """Return what is left of the policy's answer; nothing when it has none that can be read."""
         try:
-            answer = checked_answer(policy.decide(case.job, case.snapshot, context))
-        except Exception as error:  # noqa: BLE001  # a policy is a guest: whatever it raises, the job goes on unchanged
+            answer = checked_answer(policy.decide(case))
+        except Exception as error:  # noqa: BLE001  # a policy is a guest: whatever it raises, the job stays unchanged
             note = plain_note(f"{type(error).__name__}: {_safe_text(error)}")
-            reasons = (Reason.POLICY_ERROR, *situation.reasons, *_own_clock(case.job))
-            return _Outcome(reasons=reasons, notes=(note, *situation.notes))
-        routing = allowed_partitions(answer.partitions, case, context, self._config.guard)
-        clocks = self._checked_clocks(answer, case, context, routing.partitions)
-        compared = comparison_notes(context, situation.shown_names) if context.may_route else ()
-        landing = landing_on(context.candidates, routing.partitions)
-        tried = first_tried(context.candidates, routing.partitions)
+            reasons = (Reason.POLICY_ERROR, *case.reasons, *_own_clock(case.job))
+            return _Outcome(reasons=reasons, notes=(note, *case.notes))
+        routing = allowed_partitions(answer.partitions, case, self._config.guard)
+        clocks = self._checked_clocks(answer, case, routing.partitions)
+        compared = comparison_notes(case) if case.may_route else ()
+        landing = landing_on(case.candidates, routing.partitions)
+        tried = first_tried(case.candidates, routing.partitions)
         hint = allowed_hint(answer.prefer, case, tried, self._config.routing)
         return _Outcome(
             partitions=None if routing.partitions == _submitted_to(case) else routing.partitions,
             clocks=clocks.clocks,
             prefer=hint.prefer,
-            reasons=(*answer.reasons, *situation.reasons, *routing.reasons, *clocks.reasons),
+            reasons=(*answer.reasons, *case.reasons, *routing.reasons, *clocks.reasons),
             notes=(
                 *answer.notes,
                 *compared,
-                *light_notes(landing, context, situation.shown_names),
-                *situation.notes,
+                *light_notes(landing, case),
+                *case.notes,
                 *routing.notes,
                 *clocks.notes,
                 *hint.notes,
@@ -213,42 +211,39 @@ class Guard:
     def _checked_clocks(
         self,
         answer: CheckedAnswer,
-        case: JobOnCluster,
-        context: DecisionContext,
+        case: Case,
         partitions: tuple[PartitionName, ...] | None,
     ) -> _Outcome:
         """Return the allowed clock for each GPU type that the job can still land on."""
         if case.job.gpu_frequency_given:
             return _Outcome(reasons=_own_clock(case.job))
-        landing = landing_on(context.candidates, partitions)
+        landing = landing_on(case.candidates, partitions)
         reasons, notes = unknown_reasons(landing)
         clocks: list[ClockChoice] = []
-        rivals = None if partitions is None else rivals_of(with_room(context.candidates), context.comparison)
+        rivals = None if partitions is None else rivals_of(with_room(case.candidates), case.comparison)
         for gpu_type in landing_types(landing):
             if gpu_type not in answer.clocks_mhz:
                 continue
             where = [candidate for candidate in landing if gpu_type in candidate.gpu_types]
-            ratio = 1.0 if rivals is None else time_ratio(gpu_type, rivals, context.comparison) or 1.0
-            room = slowdown_room(gpu_type, case, context, where, self._config.guard, routed_ratio=ratio)
+            ratio = 1.0 if rivals is None else time_ratio(gpu_type, rivals, case.comparison) or 1.0
+            room = slowdown_room(gpu_type, case, where, self._config.guard, routed_ratio=ratio)
             min_saving = self._config.guard.min_energy_saving
-            verdict = allowed_clock(gpu_type, answer.clocks_mhz[gpu_type], room, min_saving, context.comparison)
+            verdict = allowed_clock(gpu_type, answer.clocks_mhz[gpu_type], room, min_saving, case.comparison)
             clocks += [] if verdict.choice is None else [verdict.choice]
             reasons, notes = (*reasons, *verdict.reasons), (*notes, *verdict.notes)
         return _Outcome(clocks=tuple(clocks), reasons=reasons, notes=notes)
 
-    def _decision(
-        self, decision: EnergyDecision, job: JobRequest, outcome: _Outcome, situation: Situation
-    ) -> EnergyDecision:
+    def _decision(self, decision: EnergyDecision, case: Case, outcome: _Outcome) -> EnergyDecision:
         reasons = tuple(dict.fromkeys(outcome.reasons)) or (Reason.POLICY,)  # a policy that gives none is one still
         notes = tuple(dict.fromkeys(plain_note(note) for note in outcome.notes))
         chosen = (outcome.partitions, outcome.clocks, outcome.prefer)
         observed = decision.mode is EnergyMode.OBSERVE
-        line = explanation(*chosen, situation.shown_names, observed=observed)
+        line = explanation(*chosen, case.shown_names, observed=observed)
         # Slurm's side may keep the job's own partitions: what is said then is of the clocks alone.
         left = (None, outcome.clocks, None)
-        moves, quiet = outcome.partitions is not None, job.options.quiet
-        line_in_place = explanation(*left, situation.shown_names, observed=observed) if moves else ""
-        told = replace(
+        moves, quiet = outcome.partitions is not None, case.job.options.quiet
+        line_in_place = explanation(*left, case.shown_names, observed=observed) if moves else ""
+        given = replace(
             decision,
             reasons=(Reason.OBSERVE_ONLY, *reasons) if observed else reasons,
             notes=(line, *notes) if observed and line else notes,
@@ -257,20 +252,20 @@ class Guard:
             message_in_place="" if quiet else line_in_place,
         )
         # A site that observes for a while has nothing to say to people who did not ask for it.
-        if not quiet and (not observed or job.options.mode is EnergyMode.OBSERVE):
-            told = replace(
-                told,
+        if not quiet and (not observed or case.job.options.mode is EnergyMode.OBSERVE):
+            given = replace(
+                given,
                 announcement=announcement(*chosen, observed=observed),
                 announcement_in_place=announcement(*left, observed=observed) if moves else "",
             )
         if observed:
-            return told
-        return replace(told, partitions=outcome.partitions, clocks=outcome.clocks, prefer=outcome.prefer)
+            return given
+        return replace(given, partitions=outcome.partitions, clocks=outcome.clocks, prefer=outcome.prefer)
 
 
-def _told_unchanged(outcome: _Outcome, context: DecisionContext) -> _Outcome:
+def _with_reasons_unchanged(outcome: _Outcome, case: Case) -> _Outcome:
     """Return an outcome that changes nothing with the reasons for that."""
-    why = why_unchanged(landing_on(context.candidates, None), context, outcome.reasons)
+    why = why_unchanged(landing_on(case.candidates, None), case, outcome.reasons)
     return replace(outcome, reasons=(*outcome.reasons, *why.reasons), notes=(*outcome.notes, *why.notes))
 
 
@@ -279,7 +274,7 @@ def _own_clock(job: JobRequest) -> tuple[Reason, ...]:
     return (Reason.USER_CLOCK,) if job.gpu_frequency_given else ()
 
 
-def _submitted_to(case: JobOnCluster) -> tuple[PartitionName, ...]:
+def _submitted_to(case: Case) -> tuple[PartitionName, ...]:
     """Return the partitions that the job goes to anyway."""
     default = case.snapshot.default_partition
     return case.job.partitions or (() if default is None else (default.name,))

@@ -1,4 +1,4 @@
-"""What a policy returned, taken as a stranger's word: parsed into plain safe values, or refused as a whole."""
+"""What a policy returned, not trusted: parsed into plain safe values, or refused as a whole."""
 
 import math
 from collections.abc import Mapping

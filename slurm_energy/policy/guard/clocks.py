@@ -11,8 +11,7 @@ from slurm_energy.domain.ids import GpuTypeName
 from slurm_energy.domain.job import JobRequest
 from slurm_energy.energy_model.catalog import CATALOG
 from slurm_energy.energy_model.operating_point import OperatingPoint, clock_table_of
-from slurm_energy.policy.base import DecisionContext
-from slurm_energy.policy.site.candidates import JobOnCluster
+from slurm_energy.policy.base import Case
 from slurm_energy.policy.site.comparison import (
     Candidate,
     TypeComparison,
@@ -104,11 +103,11 @@ def time_limit_seconds(job: JobRequest, partition: PartitionState) -> float:
     return 60.0 * minutes if minutes >= 0.0 else 0.0
 
 
-def expected_runtime(case: JobOnCluster, context: DecisionContext, guard: GuardConfig) -> RuntimeEstimate | None:
+def expected_runtime(case: Case, guard: GuardConfig) -> RuntimeEstimate | None:
     """Return history's estimate, else the site's share of the shortest time limit; None for no limit at all."""
-    if context.runtime is not None:
-        return context.runtime
-    limit = _shortest_limit(case.job, [one for one in context.candidates if one.is_submitted_to])
+    if case.runtime is not None:
+        return case.runtime
+    limit = _shortest_limit(case.job, [one for one in case.candidates if one.is_submitted_to])
     if math.isinf(limit):
         return None
     seconds = guard.unknown_runtime_share * limit
@@ -117,8 +116,7 @@ def expected_runtime(case: JobOnCluster, context: DecisionContext, guard: GuardC
 
 def slowdown_room(
     gpu_type: GpuTypeName,
-    case: JobOnCluster,
-    context: DecisionContext,
+    case: Case,
     where: Sequence[Candidate],
     guard: GuardConfig,
     routed_ratio: float = 1.0,
@@ -128,52 +126,49 @@ def slowdown_room(
     Args:
         gpu_type: The type in question.
         case: The job on its cluster.
-        context: What the policy was told.
         where: The candidates with this type in which the job may land.
         guard: The site's margins.
         routed_ratio: How many times as long work takes here as where the job would otherwise have started.
     """
     limit = _shortest_limit(case.job, where)
-    predicted = _predicted_seconds(gpu_type, context, limit, guard.unknown_runtime_share * routed_ratio)
+    predicted = _predicted_seconds(gpu_type, case, limit, guard.unknown_runtime_share * routed_ratio)
     deadline = case.job.options.deadline_seconds
     return SlowdownRoom(
-        bound=slowdown_left(max(1.0, routed_ratio), context.max_slowdown),
+        bound=slowdown_left(max(1.0, routed_ratio), case.max_slowdown),
         time_limit=_room(limit * (1.0 - guard.time_limit_margin), predicted),
-        deadline=math.inf if deadline is None else _deadline_room(deadline, predicted, context, where, guard),
+        deadline=math.inf if deadline is None else _deadline_room(deadline, predicted, case, where, guard),
     )
 
 
-def _predicted_seconds(
-    gpu_type: GpuTypeName, context: DecisionContext, limit_seconds: float, unknown_share: float
-) -> float:
+def _predicted_seconds(gpu_type: GpuTypeName, case: Case, limit_seconds: float, unknown_share: float) -> float:
     """Return when the job has ended at the default clock in about nineteen of twenty cases.
 
     Where history does not say on which type the earlier jobs ran, on a slower type the job is taken to need longer by
     as much as that type is slower than the fastest one the job can land on. Tables never make it shorter.
     """
-    if context.runtime is None:
+    if case.runtime is None:
         return math.inf if math.isinf(limit_seconds) else unknown_share * limit_seconds
-    if context.runtime.gpu_type is not None:
-        cost = context.comparison.cost(gpu_type, context.runtime.gpu_type)
+    if case.runtime.gpu_type is not None:
+        cost = case.comparison.cost(gpu_type, case.runtime.gpu_type)
         if cost is not None:
             least = 0.0 if cost.is_by_runs else 1.0
-            return context.runtime.upper_seconds * max(least, cost.worst_time_ratio)
-    rivals = rivals_of(context.candidates, context.comparison)
-    ratio = None if rivals is None else time_ratio(gpu_type, rivals, context.comparison)
-    return context.runtime.upper_seconds * (ratio or 1.0)
+            return case.runtime.upper_seconds * max(least, cost.worst_time_ratio)
+    rivals = rivals_of(case.candidates, case.comparison)
+    ratio = None if rivals is None else time_ratio(gpu_type, rivals, case.comparison)
+    return case.runtime.upper_seconds * (ratio or 1.0)
 
 
 def _deadline_room(
     deadline_seconds: float,
     predicted_seconds: float,
-    context: DecisionContext,
+    case: Case,
     where: Sequence[Candidate],
     guard: GuardConfig,
 ) -> float:
-    """Return the room before the deadline; none for a job that waits, since nobody knows when it will start."""
+    """Return the room before the deadline; none for a job that waits, since it is not known when it will start."""
     if not all(candidate.has_idle_room for candidate in where):
         return -1.0
-    left = (deadline_seconds - context.now_seconds) * (1.0 - guard.time_limit_margin)
+    left = (deadline_seconds - case.now_seconds) * (1.0 - guard.time_limit_margin)
     return _room(left, predicted_seconds) if left > 0.0 else -1.0
 
 
@@ -191,7 +186,7 @@ def _shortest_limit(job: JobRequest, candidates: Sequence[Candidate]) -> float:
 
 
 def unknown_types(candidates: Iterable[Candidate]) -> tuple[GpuTypeName, ...]:
-    """Return the GPU types for which no clock can be chosen, since nobody has measured them at several clocks."""
+    """Return the GPU types for which no clock can be chosen, since they were not measured at several clocks."""
     return tuple(name for name in landing_types(candidates) if clock_table_of(name) is None)
 
 

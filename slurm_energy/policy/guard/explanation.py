@@ -8,9 +8,8 @@ from slurm_energy.domain.decision import ClockChoice, Reason
 from slurm_energy.domain.ids import GpuTypeName, PartitionName
 from slurm_energy.domain.work import WorkEstimate
 from slurm_energy.energy_model.relative_speed import RelativeCost
-from slurm_energy.policy.base import DecisionContext
-from slurm_energy.policy.site.candidates import JobOnCluster
-from slurm_energy.policy.site.comparison import Candidate, landing_types, rivals_of, slurms_own, with_room
+from slurm_energy.policy.base import Case
+from slurm_energy.policy.site.comparison import Candidate, default_candidate, landing_types, rivals_of, with_room
 
 MAX_MESSAGE_BYTES = 512
 _OPT_OUT = "opt out with --energy=off"
@@ -74,7 +73,7 @@ def announcement(
 ) -> str:
     """Return what may be said while Slurm has yet to accept the job; empty for a decision that does nothing.
 
-    Whoever drives sbatch through a terminal may take the first number it prints for the job's: there is no digit in it.
+    A program that drives sbatch through a terminal may take the first number for the job's: there is no digit in it.
     """
     chosen = list(clocks)
     parts = [] if partitions is None else ["another choice of partition"]
@@ -124,7 +123,7 @@ class Unchanged:
     notes: tuple[str, ...] = ()
 
 
-def missing_partitions(case: JobOnCluster) -> tuple[str, ...]:
+def missing_partitions(case: Case) -> tuple[str, ...]:
     """Return a sentence for each partition of the job that the picture of the cluster lacks."""
     known = case.snapshot.partition_by_name
     if not case.job.partitions and case.snapshot.default_partition is None:
@@ -134,12 +133,12 @@ def missing_partitions(case: JobOnCluster) -> tuple[str, ...]:
     )
 
 
-def why_unchanged(landing: tuple[Candidate, ...], context: DecisionContext, given: tuple[Reason, ...]) -> Unchanged:
+def why_unchanged(landing: tuple[Candidate, ...], case: Case, given: tuple[Reason, ...]) -> Unchanged:
     """Return why no clock, partition or node was chosen.
 
     Args:
         landing: The partitions in which the job can start.
-        context: What the policy was told.
+        case: The job's.
         given: Reasons that are known already.
     """
     types = landing_types(landing)
@@ -147,63 +146,59 @@ def why_unchanged(landing: tuple[Candidate, ...], context: DecisionContext, give
         return Unchanged(reasons=() if Reason.UNKNOWN_GPU_TYPE in given else (Reason.NO_SUCH_GPU,))
     if not _SAY_WHY.isdisjoint(given):
         return Unchanged(reasons=())
-    tables = [table for table in map(context.comparison.clock_table, types) if table is not None]
+    tables = [table for table in map(case.comparison.clock_table, types) if table is not None]
     if not tables:
         return Unchanged(reasons=())
-    points = [table.best(context.max_slowdown) for table in tables]
+    points = [table.best(case.max_slowdown) for table in tables]
     if any(point is not None and point.sm_clock_mhz != point.default_clock_mhz for point in points):
         return Unchanged(reasons=(Reason.NOTHING_CHANGED,))
     slower = [table.best(float("inf")) for table in tables]
     if any(point is not None and point.sm_clock_mhz != point.default_clock_mhz for point in slower):
-        note = f"no lower clock is inside the allowed slowdown of {100.0 * context.max_slowdown:.3g} %"
+        note = f"no lower clock is inside the allowed slowdown of {100.0 * case.max_slowdown:.3g} %"
         return Unchanged(reasons=(Reason.NO_CLOCK_IN_BOUND,), notes=(note,))
     return Unchanged(reasons=(Reason.NO_SAVING,))
 
 
-def comparison_notes(context: DecisionContext, shown_names: Mapping[GpuTypeName, str]) -> tuple[str, ...]:
+def comparison_notes(case: Case) -> tuple[str, ...]:
     """Return what each GPU type with room costs beside the one that Slurm would take, and who says so.
 
     Nothing where there is one type, or they cannot be compared. Where the job would wait, it is beside the fastest.
 
     Args:
-        context: Of a job for which partitions are open to choice.
-        shown_names: Slurm's names of the types.
+        case: Of a job for which partitions are open to choice.
     """
-    candidates = with_room(context.candidates)
-    rivals = rivals_of(candidates, context.comparison)
+    candidates = with_room(case.candidates)
+    rivals = rivals_of(candidates, case.comparison)
     if rivals is None or len(rivals.types) == 1:
         return ()
-    own = slurms_own(candidates)
+    own = default_candidate(candidates)
     home = rivals.fastest if own is None else own.gpu_types[0]
     others = [name for name in rivals.types if name != home]
-    runs = _runs(context.work, shown_names)
+    runs = _runs(case.work, case.shown_names)
     return tuple(
-        f"beside {shown_names.get(home, home)}, {_told(shown_names.get(name, name), cost, runs)}"
+        f"beside {case.shown_names.get(home, home)}, {_compared(case.shown_names.get(name, name), cost, runs)}"
         for name in others[:_LISTED]
-        if (cost := context.comparison.cost(name, home)) is not None
+        if (cost := case.comparison.cost(name, home)) is not None
     )
 
 
-def light_notes(
-    landing: Iterable[Candidate], context: DecisionContext, shown_names: Mapping[GpuTypeName, str]
-) -> tuple[str, ...]:
+def light_notes(landing: Iterable[Candidate], case: Case) -> tuple[str, ...]:
     """Return why a job keeps the default clock on types where its name draws far less than what was measured.
 
     Args:
         landing: Where the job may start.
-        context: What the policy was told.
-        shown_names: Slurm's names of the types.
+        case: The job's.
     """
-    comparison = context.comparison
+    comparison = case.comparison
     return tuple(
-        f"{shown_names.get(name, name)}: runs of this name draw {comparison.watts(name):.0f} W, far less than any "
+        f"{case.shown_names.get(name, name)}: runs of this name draw {comparison.watts(name):.0f} W, far less than any "
         "measured workload: what a lower clock does to it is unknown, the default clock stays"
         for name in landing_types(landing)
         if comparison.draws_less(name)
     )
 
 
-def _told(name: str, cost: RelativeCost, runs: str) -> str:
+def _compared(name: str, cost: RelativeCost, runs: str) -> str:
     source = _SOURCES.get(cost.source, cost.source)
     counted = f" ({runs})" if runs and cost.source not in _SOURCES else ""
     times, joules = f"{cost.time_ratio:.2f} times as long", f"{cost.energy_ratio:.2f} of the energy"

@@ -15,9 +15,8 @@ from slurm_energy.domain.cluster import NodeState
 from slurm_energy.domain.decision import Reason
 from slurm_energy.domain.ids import PartitionName
 from slurm_energy.domain.job import GpuDemand, JobRequest
-from slurm_energy.policy.base import DecisionContext
+from slurm_energy.policy.base import Case
 from slurm_energy.policy.guard.clocks import slowdown_room
-from slurm_energy.policy.site.candidates import JobOnCluster
 from slurm_energy.policy.site.comparison import Candidate, landing_types, rivals_of, time_ratio, with_room
 
 
@@ -30,14 +29,12 @@ class PartitionVerdict:
     notes: tuple[str, ...] = ()
 
 
-def allowed_partitions(
-    proposed: tuple[PartitionName, ...] | None, case: JobOnCluster, context: DecisionContext, guard: GuardConfig
-) -> PartitionVerdict:
+def allowed_partitions(proposed: tuple[PartitionName, ...] | None, case: Case, guard: GuardConfig) -> PartitionVerdict:
     """Return the proposal if every partition in it may be named, else nothing with the first reason against it."""
     if proposed is None:
         return PartitionVerdict(partitions=None)
-    open_to_job = {candidate.partition.name: candidate for candidate in context.candidates if candidate.may_be_named}
-    if not context.may_route or not open_to_job.keys() >= set(proposed):
+    open_to_job = {candidate.partition.name: candidate for candidate in case.candidates if candidate.may_be_named}
+    if not case.may_route or not open_to_job.keys() >= set(proposed):
         note = "the policy named a partition that this job may not be sent to"
         return PartitionVerdict(partitions=None, reasons=(Reason.PARTITION_NOT_ALLOWED,), notes=(note,))
     chosen = [open_to_job[name] for name in proposed]
@@ -47,14 +44,14 @@ def allowed_partitions(
     if not all(candidate.gpu_types for candidate in chosen):
         note = "the policy named a partition whose GPU types are unknown"
         return PartitionVerdict(partitions=None, reasons=(Reason.UNKNOWN_GPU_TYPE,), notes=(note,))
-    rivals = rivals_of(with_room(context.candidates), context.comparison)
+    rivals = rivals_of(with_room(case.candidates), case.comparison)
     for gpu_type in landing_types(chosen):
-        ratio = None if rivals is None else time_ratio(gpu_type, rivals, context.comparison)
+        ratio = None if rivals is None else time_ratio(gpu_type, rivals, case.comparison)
         where = [candidate for candidate in chosen if gpu_type in candidate.gpu_types]
         broken = (
             (Reason.SLOWDOWN_BOUND,)
             if ratio is None
-            else slowdown_room(gpu_type, case, context, where, guard, routed_ratio=ratio).broken_by(0.0)
+            else slowdown_room(gpu_type, case, where, guard, routed_ratio=ratio).broken_by(0.0)
         )
         if broken:
             note = f"the policy named a partition of {gpu_type}, which is too slow for this job or cannot be compared"
@@ -70,9 +67,7 @@ class HintVerdict:
     notes: tuple[str, ...] = ()
 
 
-def allowed_hint(
-    proposed: str | None, case: JobOnCluster, landing: Iterable[Candidate], routing: RoutingConfig
-) -> HintVerdict:
+def allowed_hint(proposed: str | None, case: Case, landing: Iterable[Candidate], routing: RoutingConfig) -> HintVerdict:
     """Return the proposed feature if the job may have it, else nothing with the first reason against it.
 
     Args:

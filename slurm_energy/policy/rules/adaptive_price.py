@@ -8,16 +8,15 @@ from typing import Protocol, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from slurm_energy.policy.jobs import EndedJob, WaitingJob
 from slurm_energy.policy.placement import (
     Capabilities,
     Capability,
     ClusterView,
-    EndedJob,
     FloatArray,
     OptionTable,
     Placement,
     PlacementRule,
-    WaitingJob,
 )
 from slurm_energy.policy.rules.scored import Ranking, SharingPrices, with_partner
 from slurm_energy.policy.rules.tables import (
@@ -32,7 +31,7 @@ from slurm_energy.policy.rules.tables import (
 
 _FARTHEST = 5.0
 """Run times beyond so many times the wanted one count as that: sizes have long tails."""
-_LEAST_WATTS, _MOST_WATTS = 0.01, 1e5
+_MIN_WATTS, _MAX_WATTS = 0.01, 1e5
 _RETABLE_STEP = 0.02
 
 
@@ -142,7 +141,7 @@ class AdaptivePriceRule(PlacementRule):
             by_place: Whether every place has a price of its own, from its own occupancy.
             wake: Whether the energy of waking suspended nodes counts.
             share: Whether a job may share a GPU with a running one.
-            run: Mean run time in s that jobs shall have; 0 keeps V.
+            run: Mean run time in s that jobs are to have; 0 keeps V.
             kv: Step of the logarithm of V for one ended job whose run time is twice `run`.
         """
         self._watts, self._step, self._threshold = v, k, threshold
@@ -161,7 +160,7 @@ class AdaptivePriceRule(PlacementRule):
     def uses(self) -> Capabilities:
         """A partner on the same GPU with `share`, and ends of jobs with `run`."""
         found = {Capability.SHARED_GPU} if self._share else set()
-        return super().uses | found | ({Capability.ENDED_JOBS} if self.observes_ends else set())
+        return super().uses | found | ({Capability.RUN_TIMES} if self.observes_ends else set())
 
     @property
     def prices_watts(self) -> tuple[float, ...]:
@@ -193,7 +192,7 @@ class AdaptivePriceRule(PlacementRule):
         if job.state != "COMPLETED":
             return
         error = min(job.run_seconds / self._run_seconds, _FARTHEST) - 1.0
-        self._watts = min(max(self._watts * exp(self._time_step * error), _LEAST_WATTS), _MOST_WATTS)
+        self._watts = min(max(self._watts * exp(self._time_step * error), _MIN_WATTS), _MAX_WATTS)
         if abs(self._watts / self._prepared_watts - 1.0) > _RETABLE_STEP:
             self._prepared_watts = self._watts
             self._options.forget()

@@ -9,18 +9,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from slurm_energy.policy.placement import (
-    Capabilities,
-    Capability,
-    ClusterView,
-    EndedJob,
-    OptionTable,
-    Placement,
-    PlacementRule,
-    WaitingJob,
-)
+from slurm_energy.policy.jobs import EndedJob, WaitingJob
+from slurm_energy.policy.placement import Capabilities, Capability, ClusterView, OptionTable, Placement, PlacementRule
 from slurm_energy.policy.rules.settings import CAP_INTERVAL_SECONDS, CAP_MARGIN
-from slurm_energy.policy.rules.tables import ClockChoice, Prepared, active_joules
+from slurm_energy.policy.rules.tables import PlaceClocks, Prepared, active_joules
 
 _Step = tuple[float, int, int]
 """Order, index of the job, clock it would go to."""
@@ -80,13 +72,13 @@ class _Ladders:
     """The ladders of one table."""
 
     def __init__(self, table: OptionTable) -> None:
-        self.choice = ClockChoice(table)
+        self.choice = PlaceClocks(table)
         self._table = table
         self._made: dict[tuple[int, int], Ladder] = {}
         efficient = np.argmin(active_joules(table), axis=2)[:, :, None]
         below = np.arange(table.watts.shape[2])[None, None, :] < efficient
         added = np.where(below, inf, table.watts - table.free_watts)
-        self.least_added_watts: list[float] = added.min(axis=(1, 2)).tolist()
+        self.min_added_watts: list[float] = added.min(axis=(1, 2)).tolist()
         """By place, of any start from the efficient clock up."""
 
     def of(self, place: int, count: int, relative_clocks: Sequence[float]) -> Ladder:
@@ -223,7 +215,7 @@ class CapRule(PlacementRule):
 
     def _is_hopeless(self, job: WaitingJob, view: ClusterView, spare_watts: float) -> bool:
         """Return whether there is no power for the job whatever its bounds: many jobs may ask at every event."""
-        least = self._ladders.of(view.options(job)).least_added_watts
+        least = self._ladders.of(view.options(job)).min_added_watts
         return all(not room or watts > spare_watts for room, watts in zip(view.room(job), least, strict=True))
 
     def _moved(self, view: ClusterView, move: Callable[[list[CappedJob]], None], *, efficient: bool) -> dict[int, int]:

@@ -6,13 +6,14 @@ from math import isfinite, log
 
 import numpy as np
 
-from slurm_energy.policy.placement import ClusterView, EndedJob, OptionTable, PlaceInfo, Placement, WaitingJob
+from slurm_energy.policy.jobs import EndedJob, WaitingJob
+from slurm_energy.policy.placement import ClusterView, OptionTable, PlaceInfo, Placement
 
 _MEMORY = 0.95
 """What older jobs count beside a new one of the same length."""
-_LEAST = 0.02
+_MIN_ERROR = 0.02
 """Smaller errors, as a logarithm, are left alone: waking and launch make runs look a little slow."""
-_MOST_EXPECTED = 100_000
+_MAX_EXPECTED = 100_000
 
 
 class _Ratio:
@@ -29,11 +30,11 @@ class _Ratio:
 
     @property
     def factor(self) -> float:
-        """1 where nothing is known or the error is small; in steps of 2 %, so that tables are seldom made anew."""
+        """1 where nothing is known or the error is small; in steps of 2 %, so that tables are seldom made again."""
         if self.expected <= 0.0 or self.measured <= 0.0:
             return 1.0
         error = log(self.measured / self.expected)
-        return float(np.exp(round(error / _LEAST) * _LEAST)) if abs(error) > _LEAST else 1.0
+        return float(np.exp(round(error / _MIN_ERROR) * _MIN_ERROR)) if abs(error) > _MIN_ERROR else 1.0
 
 
 class _Expected:
@@ -55,7 +56,7 @@ class Corrections:
 
     def expect(self, job: WaitingJob, placement: Placement, view: ClusterView) -> None:
         """Remember what the table says of a start; one beside another job says nothing of its kind alone."""
-        if placement.partner is not None or len(self._expected) >= _MOST_EXPECTED:
+        if placement.partner is not None or len(self._expected) >= _MAX_EXPECTED:
             return
         table = view.options(job)
         where = (placement.place, table.count_index(placement.gpus), placement.clock)
@@ -68,7 +69,7 @@ class Corrections:
         )
 
     def learn(self, job: EndedJob) -> None:
-        """Compare a completed job with what was expected; a clock that was changed meanwhile says nothing."""
+        """Compare a completed job with what was expected; one whose clock was changed says nothing."""
         expected = self._expected.pop(job.job_id, None)
         if expected is None or job.state != "COMPLETED" or job.units <= 0.0 or job.run_seconds <= 0.0:
             return

@@ -125,10 +125,10 @@ class CostTable:
         self._pair = pair.reshape(-1)
         self._has_limits = bool(np.isfinite(places.max_seconds).any())
         self._can_sleep = bool(places.node_watts.any())
-        self.least_joules = float(self._joules.min()) if len(seconds) else 0.0
+        self.min_joules = float(self._joules.min()) if len(seconds) else 0.0
         """Per unit, of the cheapest option."""
         cheapest = int(self._joules.argmin()) if len(seconds) else 0
-        self.least_watts = float(self._added_watts[cheapest] / gpus[cheapest]) if len(seconds) else 0.0
+        self.min_watts = float(self._added_watts[cheapest] / gpus[cheapest]) if len(seconds) else 0.0
         """Of one device in the cheapest option, beyond being free."""
         self._placements = [Placement(*row) for row in np.stack([place, gpus, clock], axis=1).tolist()]
         self._row = {placement: row for row, placement in enumerate(self._placements)}
@@ -216,12 +216,12 @@ class CostTable:
             span=prices.span_watts * late,
         )
 
-    def least_joules_in(self, room: Sequence[int]) -> float:
+    def min_joules_in(self, room: Sequence[int]) -> float:
         """Return the joules per unit of the cheapest option with room, 0 where there is none."""
         fits = np.asarray(room)[self._place] >= self._gpus
         return float(self._joules[fits].min()) if fits.any() else 0.0
 
-    def least_cost(self, units: float, prices: Prices) -> float:
+    def min_cost(self, units: float, prices: Prices) -> float:
         """Return what the cheapest option of an empty cluster would cost in J, opening and waking left out."""
         if not len(self._seconds) or units <= 0.0:
             return 0.0

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from slurm_energy.policy.placement import PlaceNode
 
-MOST_WAIT_SECONDS = 14_400.0
+MAX_WAIT_SECONDS = 14_400.0
 """Longest wait for room on a node, whatever the job's length."""
 _LONGER = 100.0
 """What a second that a node is kept awake longer counts beside one that its last job stays beyond the new one."""
@@ -28,7 +28,7 @@ class Stay(NamedTuple):
     """Expected run."""
     now_seconds: float
     latest_seconds: float
-    """Latest start; now or before for a job that shall not wait."""
+    """Latest start; now or before for a job that must not wait."""
 
 
 class PackingPrices(NamedTuple):

@@ -7,19 +7,19 @@ from random import Random
 
 import numpy as np
 
+from slurm_energy.policy.jobs import EndedJob, WaitingJob
 from slurm_energy.policy.placement import (
     Capabilities,
     Capability,
     ClusterView,
     Discipline,
-    EndedJob,
     OptionTable,
     Placement,
     PlacementRule,
-    WaitingJob,
     placement_alone,
 )
-from slurm_energy.policy.rules.tables import ClockChoice, Prepared, nearest_clock
+from slurm_energy.policy.rules.slurm_order import nearest_clock
+from slurm_energy.policy.rules.tables import PlaceClocks, Prepared
 
 
 class BlindRule(PlacementRule):
@@ -58,7 +58,7 @@ class BlindRule(PlacementRule):
 
 
 def waits_at(job: WaitingJob, room: Sequence[int]) -> int | None:
-    """Return where a job that was routed shall start, None without room there; unrouted: the first place with room."""
+    """Return where a job that was routed starts, None without room there; unrouted: the first place with room."""
     place = job.routed_place
     if place is None:
         return next((index for index, gpus in enumerate(room) if gpus), None)
@@ -78,7 +78,7 @@ class DpRule(BlindRule):
         self._clock = clock
         self._wanted: list[int] = []
         self._set: list[int] = []
-        self._choices = Prepared(ClockChoice)
+        self._choices = Prepared(PlaceClocks)
 
     def begin(self, view: ClusterView, random: Random) -> None:
         """Put every place at its highest clock."""
@@ -144,7 +144,7 @@ class Ucb1Rule(BlindRule):
         self._arms: dict[tuple[int, str], _Arms] = {}
         self._pulled: dict[int, tuple[_Arms, int]] = {}
         self._selections = 0
-        self._choices = Prepared(ClockChoice)
+        self._choices = Prepared(PlaceClocks)
 
     @property
     def uses(self) -> Capabilities:
@@ -201,7 +201,7 @@ class _JointChoice:
     """Counts of each place in the order of their least joules per unit, and the clocks of each."""
 
     def __init__(self, table: OptionTable) -> None:
-        self.clocks = ClockChoice(table)
+        self.clocks = PlaceClocks(table)
         least = table.joules_per_unit.min(axis=2)
         self.counts: list[list[int]] = np.argsort(least, axis=1, kind="stable").tolist()
 
@@ -242,7 +242,7 @@ class MaskedRandomRule(PlacementRule):
 
     def __init__(self) -> None:
         self._random = Random(0)  # noqa: S311  # a simulation's stream
-        self._choices = Prepared(ClockChoice)
+        self._choices = Prepared(PlaceClocks)
 
     def begin(self, view: ClusterView, random: Random) -> None:  # noqa: ARG002  # the hook's form
         """Take the policy's stream."""

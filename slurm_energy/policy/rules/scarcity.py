@@ -16,8 +16,8 @@ import numpy as np
 from slurm_energy.policy.placement import ClusterView, FloatArray, PlaceInfo
 from slurm_energy.policy.rules.settings import HEADROOM
 
-MOST_HEADROOM = 0.08
-"""More would idle devices for deadlines that nobody could keep."""
+MAX_HEADROOM = 0.08
+"""More would idle devices for deadlines that cannot be kept."""
 _MISSED, _TOLERATED = 0.002, 0.01
 """What a missed deadline adds to the headroom, and the share of misses at which it stays where it is."""
 _SCARCITY_STEP = 0.02
@@ -26,7 +26,7 @@ _TYPE_STEP = 0.1
 """The same of one device type: it fills faster than the cluster."""
 _CEILING = 10.0
 """Most, in the same terms: the price must be able to come down again when jobs stop coming."""
-_FIRST_STEP, _LEAST_STEP = 0.05, 0.001
+_FIRST_STEP, _MIN_STEP = 0.05, 0.001
 """For an hour in which twice a place's devices are asked for, in terms of what a device draws."""
 _HALVED_SECONDS = 12.0 * 3600.0
 """When the step is half the first one; from then on it falls with time, as steps must for prices to settle."""
@@ -72,7 +72,7 @@ class Scarcity:
     def deadline(self, *, missed: bool) -> None:
         """Take in the end of a job with a deadline: the headroom rises with a miss and falls while few are missed."""
         change = _MISSED if missed else -_MISSED * _TOLERATED
-        most = max(self._least, MOST_HEADROOM)
+        most = max(self._least, MAX_HEADROOM)
         self.headroom = min(most, max(self._least, self.headroom + change))
 
     def move(self, view: ClusterView, typical_watts: float) -> None:
@@ -157,7 +157,7 @@ class PlacePrices:
             typical_watts: What jobs draw with one device in the mean.
             now_seconds: Time of the arrival.
         """
-        step = max(_LEAST_STEP, _FIRST_STEP / (1.0 + now_seconds / _HALVED_SECONDS)) * typical_watts / 3600.0
+        step = max(_MIN_STEP, _FIRST_STEP / (1.0 + now_seconds / _HALVED_SECONDS)) * typical_watts / 3600.0
         prices = self.dual_watts - step * (now_seconds - self._since_seconds)
         prices[place] += step * device_seconds / self._gpus[place]
         self._since_seconds = now_seconds

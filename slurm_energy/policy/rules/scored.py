@@ -10,16 +10,15 @@ from typing import NamedTuple
 
 import numpy as np
 
+from slurm_energy.policy.jobs import PartnerOffer, WaitingJob
 from slurm_energy.policy.placement import (
     Capabilities,
     Capability,
     ClusterView,
     FloatArray,
     OptionTable,
-    PartnerOffer,
     Placement,
     PlacementRule,
-    WaitingJob,
 )
 from slurm_energy.policy.rules.tables import Bounds, Prepared, active_joules, bounds_of, cost, slowdowns
 

@@ -3,11 +3,13 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
+from typing import TypedDict
 
 from slurm_energy.errors import ConfigError, ValueRangeError
 
 HIGHEST = 2.0
 """A relative clock above every grid: the default clock."""
+LOWEST_CLOCK = 0.01
 CAP_INTERVAL_SECONDS = 20.0
 """Between two looks of the rules under a power budget."""
 CAP_MARGIN = 0.02
@@ -92,6 +94,93 @@ def read_settings(rule: str, settings: Sequence[Setting], given: Mapping[str, st
         setting.name: setting.checked(rule, given[setting.name]) if setting.name in given else setting.default
         for setting in settings
     }
+
+
+def clock_setting(name: str, default: float, meaning: str) -> Setting:
+    """Return the setting of a relative clock."""
+    return Setting(name=name, default=default, low=LOWEST_CLOCK, high=HIGHEST, meaning=meaning)
+
+
+WAKE = Setting(
+    name="wake", default=1, low=0, high=1, whole=True, meaning="1 counts the energy of waking nodes, 0 does not"
+)
+SHARE = Setting(
+    name="share", default=0, low=0, high=1, whole=True, meaning="1 lets a job share a GPU with a running one"
+)
+TIME_PRICE = Setting(name="V", default=20.0, low=0.0, high=1e6, meaning="price of time, W")
+CAP = (
+    Setting(
+        name="interval",
+        default=CAP_INTERVAL_SECONDS,
+        low=0.1,
+        high=86400.0,
+        meaning="between two looks at the power, s",
+    ),
+    Setting(
+        name="margin",
+        default=CAP_MARGIN,
+        low=0.0,
+        high=0.5,
+        meaning="share of the budget left before clocks are raised",
+    ),
+)
+ADAPTIVE_PRICE = (
+    TIME_PRICE,
+    Setting(name="k", default=2.0, low=0.0, high=1e6, meaning="step of the price at an arrival, W"),
+    Setting(name="threshold", default=0.95, low=0.0, high=1.0, meaning="occupancy above which the price rises"),
+    Setting(name="ceiling", default=1000.0, low=0.0, high=1e6, meaning="most that the price may reach, W"),
+    Setting(
+        name="by_place", default=0, low=0, high=1, whole=True, meaning="1 gives every place a price of its own, 0 one"
+    ),
+    WAKE,
+    SHARE,
+    Setting(name="run", default=0.0, low=0.0, high=1e9, meaning="mean run time to which V is moved, s; 0 keeps V"),
+    Setting(name="kv", default=0.005, low=0.0, high=1.0, meaning="step of ln V for a run of twice that time"),
+)
+
+
+class AdaptiveValues(TypedDict):
+    """Arguments of `AdaptivePriceRule`."""
+
+    v: float
+    k: float
+    threshold: float
+    ceiling: float
+    by_place: bool
+    wake: bool
+    share: bool
+    run: float
+    kv: float
+
+
+def adaptive_values(values: Mapping[str, float]) -> AdaptiveValues:
+    """Return the arguments that the settings of `adaptive-price` stand for."""
+    return {
+        "v": values["V"],
+        "k": values["k"],
+        "threshold": values["threshold"],
+        "ceiling": values["ceiling"],
+        "by_place": bool(values["by_place"]),
+        "wake": bool(values["wake"]),
+        "share": bool(values["share"]),
+        "run": values["run"],
+        "kv": values["kv"],
+    }
+
+
+def clocks_by_job(clocks: Mapping[str, float]) -> dict[tuple[str, str], float]:
+    """Return relative clocks by account and job name.
+
+    Raises:
+        ConfigError: a key is not of the form ACCOUNT/NAME.
+    """
+    by_job = {}
+    for key, clock in clocks.items():
+        account, slash, name = key.partition("/")
+        if not slash:
+            raise ConfigError(f"rule job-table: {key[:40]!r} is neither a setting nor of the form ACCOUNT/NAME")
+        by_job[account, name] = clock
+    return by_job
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,22 +1,35 @@
-"""What Slurm itself does, the first place with room and as many devices as fit, with a clock that the rule chooses."""
+"""What Slurm itself does, the first place with room and as many devices as fit, with a clock that the rule chooses.
 
-from collections.abc import Mapping
+`slurm-default` and `fixed-clock` answer a submission without a table of options: they are the baselines of an
+installation that has no numpy, so what needs it is imported at a run's first start.
+"""
+
+from collections.abc import Mapping, Sequence
 from random import Random
+from typing import TYPE_CHECKING
 
+from slurm_energy.config import Config
+from slurm_energy.domain.decision import ClockChoice, PolicyAnswer
+from slurm_energy.domain.ids import GpuTypeName
+from slurm_energy.energy_model.catalog import CATALOG
 from slurm_energy.errors import ConfigError
+from slurm_energy.policy.base import Case
+from slurm_energy.policy.jobs import EndedJob, WaitingJob
 from slurm_energy.policy.placement import (
     Capabilities,
     Capability,
     ClusterView,
     Discipline,
-    EndedJob,
     PlaceInfo,
     Placement,
     PlacementRule,
-    WaitingJob,
 )
 from slurm_energy.policy.rules.settings import HIGHEST
-from slurm_energy.policy.rules.tables import ClockChoice, Prepared, nearest_clock
+from slurm_energy.policy.site.comparison import clock_choice, landing_types
+from slurm_energy.policy.site.settings import fixed_clocks
+
+if TYPE_CHECKING:
+    from slurm_energy.policy.rules.tables import PlaceClocks, Prepared
 
 SLURM_ORDER = Discipline(order="fifo", backfill="easy")
 _STEPS = 8
@@ -30,8 +43,8 @@ class FirstPlaceRule(PlacementRule):
     range such as --gpus=2-8 it gives the most that fits.
     """
 
-    def __init__(self) -> None:
-        self._clocks = Prepared(ClockChoice)
+    _clocks: "Prepared[PlaceClocks] | None" = None
+    """Of the tables of a run; made at its first start."""
 
     @property
     def uses(self) -> Capabilities:
@@ -40,10 +53,14 @@ class FirstPlaceRule(PlacementRule):
 
     def begin(self, view: ClusterView, random: Random) -> None:  # noqa: ARG002  # the hook's form
         """Forget the tables of the last run."""
-        self._clocks.forget()
+        self._clocks = None
 
     def place(self, job: WaitingJob, view: ClusterView) -> Placement | None:
         """Return the first place with room."""
+        if self._clocks is None:
+            from slurm_energy.policy.rules.tables import PlaceClocks, Prepared  # noqa: PLC0415  # numpy, see above
+
+            self._clocks = Prepared(PlaceClocks)
         choice = self._clocks.of(view.options(job))
         for place, gpus in enumerate(view.room(job)):
             if gpus:
@@ -52,7 +69,7 @@ class FirstPlaceRule(PlacementRule):
                     return Placement(place, gpus, self.clock(choice, place, count, job, view))
         return None
 
-    def clock(self, choice: ClockChoice, place: int, count: int, job: WaitingJob, view: ClusterView) -> int:
+    def clock(self, choice: "PlaceClocks", place: int, count: int, job: WaitingJob, view: ClusterView) -> int:
         """Return the clock for a place and the index of a count."""
         raise NotImplementedError
 
@@ -63,7 +80,14 @@ class SlurmDefaultRule(FirstPlaceRule):
     name = "slurm-default"
     discipline = Discipline(order="fifo", backfill="easy")
 
-    def clock(self, choice: ClockChoice, place: int, count: int, job: WaitingJob, view: ClusterView) -> int:  # noqa: ARG002  # the hook's form
+    def take_site(self, config: Config, settings: str = "") -> None:
+        """Take nothing: no setting changes what Slurm does."""
+
+    def decide(self, case: Case) -> PolicyAnswer:  # noqa: ARG002  # the protocol's form
+        """Return an empty answer: where a job starts, at its highest clock, is what Slurm does by itself."""
+        return PolicyAnswer()
+
+    def clock(self, choice: "PlaceClocks", place: int, count: int, job: WaitingJob, view: ClusterView) -> int:  # noqa: ARG002  # the hook's form
         """Return the default clock."""
         return choice.default(place, count)
 
@@ -89,7 +113,6 @@ class FixedDvfsRule(FirstPlaceRule):
     discipline = Discipline(order="fifo", backfill="easy")
 
     def __init__(self, *, f: float = 0.8) -> None:
-        super().__init__()
         self._relative = f
         self._wanted: list[int] = []
 
@@ -102,25 +125,36 @@ class FixedDvfsRule(FirstPlaceRule):
         """Return the relative clock of a place."""
         return self._relative
 
-    def clock(self, choice: ClockChoice, place: int, count: int, job: WaitingJob, view: ClusterView) -> int:
+    def clock(self, choice: "PlaceClocks", place: int, count: int, job: WaitingJob, view: ClusterView) -> int:
         """Return the place's clock, or the lowest above it within the job's bounds."""
         return choice.at_least(self._wanted[place], place, count, job, view.now_seconds)
 
 
 class FixedClockRule(FixedDvfsRule):
-    """One relative clock for each device type, such as the best that a sweep found."""
+    """One clock for each device type: that of a sweep's result, or of the site's table, else the best in its bound."""
 
     name = "fixed-clock"
 
-    def __init__(self, clocks: Mapping[str, float] | None = None, *, other: float = HIGHEST) -> None:
+    def __init__(
+        self,
+        clocks: Mapping[str, float] | None = None,
+        *,
+        other: float = HIGHEST,
+        clocks_mhz: Mapping[GpuTypeName, int] | None = None,
+        max_slowdown: float = 0.0,
+    ) -> None:
         """Store the clocks.
 
         Args:
-            clocks: Relative clock by device type, in any case of letters.
+            clocks: Relative clock by device type, in any case of letters, of a run.
             other: Relative clock of every other type.
+            clocks_mhz: The site's clocks of submitted jobs.
+            max_slowdown: The site's bound, inside which the clock of least energy is that of every other type.
         """
         super().__init__(f=other)
         self._by_device = {name.lower(): clock for name, clock in (clocks or {}).items()}
+        self._clocks_mhz = dict(clocks_mhz or {})
+        self._max_slowdown = max_slowdown
 
     def begin(self, view: ClusterView, random: Random) -> None:
         """Find each place's clock.
@@ -139,6 +173,29 @@ class FixedClockRule(FixedDvfsRule):
     def relative_clock(self, place: PlaceInfo) -> float:
         """Return the clock of the place's device type."""
         return self._by_device.get(place.device.lower(), self._relative)
+
+    def take_site(self, config: Config, settings: str = "") -> None:  # noqa: ARG002  # the hook's form
+        """Take the site's clocks and its bound.
+
+        Raises:
+            ConfigError: a clock is for a GPU type that the catalogue does not know.
+        """
+        self._clocks_mhz, self._max_slowdown = fixed_clocks(config), config.policy.max_slowdown
+
+    def decide(self, case: Case) -> PolicyAnswer:
+        """Return the clock of each GPU type that the job can land on; the guard keeps it within the job's bounds."""
+        clocks = [self._choice(gpu_type, case) for gpu_type in landing_types(case.candidates)]
+        return PolicyAnswer(clocks=tuple(clock for clock in clocks if clock is not None))
+
+    def _choice(self, gpu_type: GpuTypeName, case: Case) -> ClockChoice | None:
+        limits, table = case.board_limits, case.comparison.clock_table(gpu_type)
+        if table is None:
+            return None
+        wanted = self._clocks_mhz.get(gpu_type)
+        if wanted is None:
+            return clock_choice(gpu_type, table.best(self._max_slowdown), limits)
+        nearest = CATALOG[gpu_type].nearest_supported_clock_mhz(wanted)
+        return None if nearest is None else clock_choice(gpu_type, table.at(nearest), limits)
 
 
 class _Search:
@@ -206,7 +263,7 @@ class JobTableRule(FixedDvfsRule):
         super().begin(view, random)
         self._searches, self._ran = {}, {}
 
-    def clock(self, choice: ClockChoice, place: int, count: int, job: WaitingJob, view: ClusterView) -> int:
+    def clock(self, choice: "PlaceClocks", place: int, count: int, job: WaitingJob, view: ClusterView) -> int:
         """Return the job's clock in the table, within its bounds."""
         where = view.places[place]
         given = self._given.get((job.account, job.name))
@@ -227,3 +284,8 @@ class JobTableRule(FixedDvfsRule):
         search, clock = self._ran.pop(job.job_id, (None, 0))
         if search is not None and job.state == "COMPLETED" and job.units > 0.0:
             search.learn(clock, job.energy_joules / job.units)
+
+
+def nearest_clock(relative_clocks: Sequence[float], wanted: float) -> int:
+    """Return the index of the clock nearest to a relative clock, the higher of two that are equally near."""
+    return min(range(len(relative_clocks)), key=lambda index: (abs(relative_clocks[index] - wanted), -index))

@@ -1,15 +1,16 @@
 """What rules work out of an option table: prepared once, the job's bounds in it, and clocks within them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from math import inf
 from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from slurm_energy.policy.placement import FloatArray, OptionTable, WaitingJob
+from slurm_energy.policy.jobs import WaitingJob
+from slurm_energy.policy.placement import FloatArray, OptionTable
 
-_MOST_TABLES = 512
+_MAX_TABLES = 512
 """Tables kept prepared at once: more than a world has kinds and counts, unless its conditions keep changing."""
 T = TypeVar("T")
 TIME_MARGIN = 0.05
@@ -28,13 +29,13 @@ class Prepared(Generic[T]):
         """Return what `make` makes of the table."""
         found = self._made.get(table)
         if found is None:
-            if len(self._made) >= _MOST_TABLES:
+            if len(self._made) >= _MAX_TABLES:
                 self._made.clear()
             found = self._made[table] = self._make(table)
         return found
 
     def forget(self) -> None:
-        """Start anew."""
+        """Keep nothing."""
         self._made.clear()
 
     def __getstate__(self) -> dict[str, object]:
@@ -122,12 +123,7 @@ def bounds_of(
     return Bounds(slowdown, limit, min(limit, max(0.0, job.deadline_seconds - now_seconds) * share))
 
 
-def nearest_clock(relative_clocks: Sequence[float], wanted: float) -> int:
-    """Return the index of the clock nearest to a relative clock, the higher of two that are equally near."""
-    return min(range(len(relative_clocks)), key=lambda index: (abs(relative_clocks[index] - wanted), -index))
-
-
-class ClockChoice:
+class PlaceClocks:
     """Clocks of one table by place and count, for jobs with and without bounds."""
 
     __slots__ = ("_best", "_last", "_seconds", "counts")

@@ -6,23 +6,22 @@ from heapq import heappop, heappush
 from math import inf
 from random import Random
 
+from slurm_energy.policy.jobs import EndedJob, WaitingJob
 from slurm_energy.policy.placement import (
     Capabilities,
     Capability,
     ClusterView,
-    EndedJob,
     Explanation,
     FloatArray,
     OptionTable,
     Placement,
     PlacementRule,
     Postponement,
-    WaitingJob,
 )
 from slurm_energy.policy.rules.cap import CapGreedyRule
 from slurm_energy.policy.rules.corrections import Corrections
 from slurm_energy.policy.rules.cost_table import CostTable, PlaceCosts, PricedJob, Prices
-from slurm_energy.policy.rules.packing import MOST_WAIT_SECONDS, PackingPrices, Stay, best_slot
+from slurm_energy.policy.rules.packing import MAX_WAIT_SECONDS, PackingPrices, Stay, best_slot
 from slurm_energy.policy.rules.scarcity import PlacePrices, Scarcity, TypeScarcity
 from slurm_energy.policy.rules.settings import TotalCostSettings
 from slurm_energy.policy.rules.tables import TIME_MARGIN, Prepared, bounds_of
@@ -140,7 +139,7 @@ class TotalCostRule(PlacementRule):
     def uses(self) -> Capabilities:
         """Node and later start where they have a price; ends for corrections, deadlines and the last end."""
         given = self.settings
-        found = {Capability.COUNT, Capability.ENDED_JOBS, Capability.RUNNING_CLOCK}
+        found = {Capability.COUNT, Capability.ENDED_JOBS, Capability.RUN_TIMES, Capability.RUNNING_CLOCK}
         found |= {Capability.NODE} if given.pack > 0.0 else set()
         found |= {Capability.LATER_START} if given.pack > 0.0 and given.wait > 0.0 else set()
         return frozenset(found)
@@ -165,10 +164,10 @@ class TotalCostRule(PlacementRule):
         """Move the prices of scarcity at an arrival; the job waits in the common queue."""
         options = self._options(job, view)
         count, mean = self._arrived
-        self._arrived = count + 1, mean + (job.estimated_units * options.least_joules - mean) / (count + 1)
-        self._typical_watts += (options.least_watts - self._typical_watts) / (count + 1)
-        self._scarcity.move(view, options.least_watts)
-        self._types.move(view, options.least_watts)
+        self._arrived = count + 1, mean + (job.estimated_units * options.min_joules - mean) / (count + 1)
+        self._typical_watts += (options.min_watts - self._typical_watts) / (count + 1)
+        self._scarcity.move(view, options.min_watts)
+        self._types.move(view, options.min_watts)
         self._power.move(view)
         if self.settings.by_place:
             dual = self._scarce_watts + self._types.device_watts + self._place_prices.dual_watts
@@ -251,9 +250,9 @@ class TotalCostRule(PlacementRule):
         run, default = (job.estimated_units * seconds for seconds in self._options(job, view).seconds(found))
         now = view.now_seconds
         wait = self.settings.wait if Capability.LATER_START in self._capabilities else 0.0
-        latest = job.submitted_seconds + min(wait * default, MOST_WAIT_SECONDS)
+        latest = job.submitted_seconds + min(wait * default, MAX_WAIT_SECONDS)
         if prices.span_watts > 0.0:
-            latest = min(latest, now + max(0.0, prices.span_seconds - run))  # a wait shall not move the last end
+            latest = min(latest, now + max(0.0, prices.span_seconds - run))  # a wait must not move the last end
         if job.deadline_seconds < inf:
             latest = min(latest, job.deadline_seconds - run / (1.0 - TIME_MARGIN))
         slot = best_slot(
@@ -271,8 +270,9 @@ class TotalCostRule(PlacementRule):
         """Learn what a job that completed really took, and whether it came in time."""
         self._corrections.learn(job)
         self._latest_end.ended(job.job_id)
-        deadline = self._deadlines.pop(job.job_id, None)
-        if deadline is not None:
+        is_known = Capability.ENDED_JOBS in self._capabilities
+        deadline = self._deadlines.pop(job.job_id, inf) if is_known else job.deadline_seconds
+        if deadline < inf:
             self._scarcity.deadline(missed=job.state != "COMPLETED" or job.ended_seconds > deadline)
         self._budget.ended(job)
 

@@ -1,32 +1,20 @@
 """Where a job may start: which partitions, with which GPU types, and whether there is room this moment."""
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 
 from slurm_energy.config import Config, RoutingConfig
-from slurm_energy.domain.cluster import ClusterSnapshot, NodeState, PartitionState
+from slurm_energy.domain.cluster import NodeState, PartitionState
+from slurm_energy.domain.decision import Reason
 from slurm_energy.domain.ids import GpuTypeName, PartitionName
 from slurm_energy.domain.job import JobRequest
-from slurm_energy.domain.work import WorkEstimate
 from slurm_energy.energy_model.catalog import CATALOG, gpu_type_from_slurm_type
+from slurm_energy.policy.base import Case
+from slurm_energy.policy.site.comparison import Candidate
 
 UNTYPED_GRES = "gpu"
 """Key in [gpu_types] for GPUs whose GRES has no type."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobOnCluster:
-    """A job, the cluster it goes to, and what is known of its user."""
-
-    job: JobRequest
-    snapshot: ClusterSnapshot
-    user_groups: Collection[str] | None
-    """None when the groups could not be looked up: partitions open to certain groups then do not count as allowed."""
-    claimed_gpus: Mapping[PartitionName, float] = field(default_factory=dict)
-    """GPUs that jobs decided since the snapshot will ask for in each partition; infinite for an array."""
-    work: WorkEstimate | None = None
-    """What runs of the job's name say of the GPU types; None for a name without."""
 
 
 def catalogue_name(slurm_type: str | None, configured: Mapping[str, str]) -> GpuTypeName | None:
@@ -38,8 +26,8 @@ def catalogue_name(slurm_type: str | None, configured: Mapping[str, str]) -> Gpu
     return None if slurm_type is None else gpu_type_from_slurm_type(slurm_type)
 
 
-def asked_partitions(case: JobOnCluster) -> tuple[PartitionState, ...]:
-    """Return the partitions the job goes to if nobody interferes: the user's list, else the default one."""
+def asked_partitions(case: Case) -> tuple[PartitionState, ...]:
+    """Return the partitions the job goes to without an answer: the user's list, else the default one."""
     known = case.snapshot.partition_by_name
     if case.job.partitions:
         return tuple(known[name] for name in dict.fromkeys(case.job.partitions) if name in known)
@@ -47,7 +35,7 @@ def asked_partitions(case: JobOnCluster) -> tuple[PartitionState, ...]:
     return () if default is None else (default,)
 
 
-def routable_partitions(case: JobOnCluster, routing: RoutingConfig) -> tuple[PartitionState, ...]:
+def routable_partitions(case: Case, routing: RoutingConfig) -> tuple[PartitionState, ...]:
     """Return the partitions among which a choice is open; one or none means that there is nothing to choose.
 
     Of a user's list some may be put first, a single partition that he named is kept, and a job that named none is tried
@@ -66,7 +54,7 @@ def routable_partitions(case: JobOnCluster, routing: RoutingConfig) -> tuple[Par
     return tuple({partition.name: partition for partition in (*asked_partitions(case), *others)}.values())
 
 
-def refusal(case: JobOnCluster, partition: PartitionState) -> str | None:
+def refusal(case: Case, partition: PartitionState) -> str | None:
     """Return why the job must not be sent to a partition, None if it may; what is unknown counts as a no."""
     job = case.job
     checks = (
@@ -86,7 +74,7 @@ def refusal(case: JobOnCluster, partition: PartitionState) -> str | None:
     return next((reason for failed, reason in checks if failed), None)
 
 
-def order_objections(case: JobOnCluster, partitions: Iterable[PartitionState]) -> dict[PartitionName, str]:
+def order_objections(case: Case, partitions: Iterable[PartitionState]) -> dict[PartitionName, str]:
     """Return why slurmctld's side would not put a partition before the job's own ones, for those that it would not.
 
     That side looks again, at slurmctld's own records: this only keeps us from announcing what it will leave out.
@@ -123,7 +111,7 @@ def order_objections(case: JobOnCluster, partitions: Iterable[PartitionState]) -
     return {name: why for name, why in found if why is not None}
 
 
-def unfitness(case: JobOnCluster, partition: PartitionState, config: Config) -> str | None:
+def soft_rejection(case: Case, partition: PartitionState, config: Config) -> str | None:
     """Return why the job might not run through in a partition that it could be sent to, None if nothing says so.
 
     Its user knows what his program needs: a partition that he named himself is unfit only where its runs have failed.
@@ -151,22 +139,20 @@ def _memory_gib(name: GpuTypeName) -> float | None:
     return None if row is None else row.memory_gib
 
 
-def slurm_types(case: JobOnCluster, partition: PartitionState) -> tuple[str | None, ...]:
+def slurm_types(case: Case, partition: PartitionState) -> tuple[str | None, ...]:
     """Return the GRES types in a partition that would serve the job."""
     found = case.snapshot.slurm_gpu_types_by_partition.get(partition.name, ())
     asked = case.job.gpu_types
     return tuple(slurm_type for slurm_type in found if not asked or slurm_type in asked)
 
 
-def known_gpu_types(
-    case: JobOnCluster, partition: PartitionState, configured: Mapping[str, str]
-) -> tuple[GpuTypeName, ...]:
+def known_gpu_types(case: Case, partition: PartitionState, configured: Mapping[str, str]) -> tuple[GpuTypeName, ...]:
     """Return the catalogue's names of the GPU types in a partition that would serve the job."""
     names = (catalogue_name(slurm_type, configured) for slurm_type in slurm_types(case, partition))
     return tuple(dict.fromkeys(name for name in names if name is not None))
 
 
-def has_idle_room(case: JobOnCluster, partition: PartitionState) -> bool:
+def has_idle_room(case: Case, partition: PartitionState) -> bool:
     """Return whether the job could start in a partition now, as far as the snapshot tells; in doubt it could not.
 
     GPUs that waiting jobs, or jobs decided since the snapshot, ask for there are counted as gone, and a job of several
@@ -190,7 +176,7 @@ def has_idle_room(case: JobOnCluster, partition: PartitionState) -> bool:
     return False
 
 
-def _idle_gpus(case: JobOnCluster, partition: PartitionState) -> Iterator[int]:
+def _idle_gpus(case: Case, partition: PartitionState) -> Iterator[int]:
     """Yield the idle GPUs that serve the job on each node with idle GPUs where its other needs are met."""
     job = case.job
     nodes = max(1, job.nodes_min)
@@ -235,7 +221,87 @@ def _listed(name: str | None, allowed: tuple[str, ...], denied: tuple[str, ...])
     return (not allowed or name in allowed) and name not in denied
 
 
-def _group_allowed(case: JobOnCluster, partition: PartitionState) -> bool:
+def _group_allowed(case: Case, partition: PartitionState) -> bool:
     if not partition.allow_groups or case.job.user_id == 0:
         return True
     return case.user_groups is not None and not set(partition.allow_groups).isdisjoint(case.user_groups)
+
+
+def at_site(case: Case, config: Config) -> Case:
+    """Return the case with where the job may start and what the site lets be chosen.
+
+    Candidates are the partitions that the job goes to anyway, since it can land on any of their GPUs whatever we think
+    of them, and the others that it may be sent to. It is sent nowhere else from GPUs that the catalogue does not know:
+    they may be the faster ones.
+    """
+    routable = routable_partitions(case, config.routing)
+    objections = order_objections(case, routable)
+    refusals = {
+        partition.name: refusal(case, partition)
+        or soft_rejection(case, partition, config)
+        or objections.get(partition.name)
+        for partition in routable
+    }
+    allowed = tuple(partition for partition in routable if refusals[partition.name] is None)
+    asked = asked_partitions(case)
+    comparable = all(catalogue_name(one, config.gpu_types) for where in asked for one in slurm_types(case, where))
+    may_route = len(allowed) > 1 and comparable
+    reasons = _reasons(case, config, may_route=may_route)
+    notes = tuple(f"partition {name} {why}" for name, why in refusals.items() if why is not None)
+    if may_route and notes:
+        reasons = (*reasons, Reason.PARTITION_NOT_ALLOWED)
+    partitions = tuple({partition.name: partition for partition in (*asked, *(allowed if may_route else ()))}.values())
+    # Names, since comparing whole partitions with one another would take quadratic time.
+    allowed_names, asked_names = ({one.name for one in some} for some in (allowed, asked))
+    names = _mapped_types(case, partitions, config.gpu_types)
+    unknown = sorted(str(slurm_type) for slurm_type, name in names.items() if name is None)
+    if unknown:
+        reasons = (*reasons, Reason.UNKNOWN_GPU_TYPE)
+        notes = (*notes, *(f"GPU type {name} is not in the catalogue: see [gpu_types]" for name in unknown))
+    return replace(
+        case,
+        candidates=tuple(
+            Candidate(
+                partition=partition,
+                gpu_types=known_gpu_types(case, partition, config.gpu_types),
+                has_idle_room=has_idle_room(case, partition),
+                may_be_named=may_route
+                and partition.name in allowed_names
+                and all(names[slurm_type] is not None for slurm_type in slurm_types(case, partition)),
+                is_submitted_to=partition.name in asked_names,
+            )
+            for partition in partitions
+        ),
+        may_route=may_route,
+        gpu_type_by_slurm_type={key: name for key, name in names.items() if key is not None and name is not None},
+        shown_names=_shown_names(names),
+        reasons=reasons,
+        notes=notes,
+    )
+
+
+def _reasons(case: Case, config: Config, *, may_route: bool) -> tuple[Reason, ...]:
+    if may_route:
+        return ()
+    if case.job.partitions:
+        return (Reason.USER_PARTITION,)
+    return () if config.routing.open else (Reason.ROUTING_CLOSED,)
+
+
+def _mapped_types(
+    case: Case, partitions: tuple[PartitionState, ...], configured: Mapping[str, str]
+) -> dict[str | None, GpuTypeName | None]:
+    return {
+        slurm_type: catalogue_name(slurm_type, configured)
+        for partition in partitions
+        for slurm_type in slurm_types(case, partition)
+    }
+
+
+def _shown_names(names: Mapping[str | None, GpuTypeName | None]) -> dict[GpuTypeName, str]:
+    shown: dict[GpuTypeName, str] = {}
+    for slurm_type in sorted(key for key in names if key is not None):
+        name = names[slurm_type]
+        if name is not None:
+            shown.setdefault(name, slurm_type)
+    return shown

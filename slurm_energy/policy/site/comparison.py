@@ -42,7 +42,7 @@ class TypeComparison:
     """What runs of the job's name say; None for a name without."""
 
     def cost(self, gpu_type: GpuTypeName, reference: GpuTypeName) -> RelativeCost | None:
-        """Return what the work needs on a type relative to another at default clocks; None when nobody knows.
+        """Return what the work needs on a type relative to another at default clocks; None where that is not known.
 
         The tables' worst ratio is over all workloads that were measured. By runs it is one that nine of ten ratios stay
         below, if the doubt is right; energy is the mean over what it may be. Both grow with the doubt.
@@ -61,7 +61,7 @@ class TypeComparison:
         )
 
     def clock_table(self, gpu_type: GpuTypeName) -> ClockTable | None:
-        """Return what clocks of a type do to the work; None when nobody has measured the type at several clocks.
+        """Return what clocks of a type do to the work; None where the type was not measured at several clocks.
 
         The tables hold for work that behaves like what was measured. A name whose own runs draw far less does not: the
         power limit never holds it back, and its time may go with the inverse of the clock. It keeps the default clock.
@@ -190,7 +190,7 @@ def slowdown_left(ratio: float, max_slowdown: float) -> float:
     return (max_slowdown - (ratio - 1.0)) / ratio
 
 
-def slurms_own(candidates: Sequence[Candidate]) -> Candidate | None:
+def default_candidate(candidates: Sequence[Candidate]) -> Candidate | None:
     """Return where Slurm would start the job now if it were left alone; None where it would wait.
 
     Of the partitions that it was submitted to it takes those of the highest tier first, then as they were listed.
@@ -237,13 +237,13 @@ class PartitionCost:
 
 
 def cheapest(candidates: Sequence[Candidate], max_slowdown: float, comparison: TypeComparison) -> PartitionCost | None:
-    """Return the cheapest partition with room now; of equals the first; None if none can be told.
+    """Return the cheapest partition with room now; of equals the first; None if they cannot be compared.
 
     All are inside the bound, but for the one in which Slurm would start the job without our doing. Energy is compared
     with that one: whatever is in doubt counts against moving the job.
     """
     idle = with_room(candidates)
-    own = slurms_own(idle)
+    own = default_candidate(idle)
     rivals = rivals_of(idle, comparison)
     if rivals is None:
         return None

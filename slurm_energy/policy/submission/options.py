@@ -13,15 +13,21 @@ from math import inf, isfinite
 from typing import NamedTuple
 
 from slurm_energy.domain.ids import GpuTypeName, PartitionName
-from slurm_energy.domain.job import JobRequest
 from slurm_energy.energy_model.curves import curves_of
 from slurm_energy.energy_model.operating_point import ClockTable
-from slurm_energy.policy.base import DecisionContext
-from slurm_energy.policy.site.comparison import Candidate, Rivals, remaining_slowdown, rivals_of, slurms_own, with_room
+from slurm_energy.policy.base import Case
+from slurm_energy.policy.site.comparison import (
+    Candidate,
+    Rivals,
+    default_candidate,
+    remaining_slowdown,
+    rivals_of,
+    with_room,
+)
 
 NOMINAL_WATTS = 300.0
 NOMINAL_SECONDS = 3600.0
-"""Of a job whose length nobody knows: only ratios count then."""
+"""Of a job whose length is not known: only ratios count then."""
 LIMIT_SHARE = 0.8
 """Of its time limit that a job without history is taken to need."""
 
@@ -64,80 +70,78 @@ class JobOptions:
         return found if len(found) == len(candidate.gpu_types) else ()
 
 
-def routing_options(job: JobRequest, context: DecisionContext) -> JobOptions | None:
+def routing_options(case: Case) -> JobOptions | None:
     """Return the options of where to send the job: those with room now, and where Slurm would start it.
 
     None where the types with room cannot be compared.
     """
-    idle = with_room(context.candidates)
-    rivals = rivals_of(idle, context.comparison)
+    idle = with_room(case.candidates)
+    rivals = rivals_of(idle, case.comparison)
     if rivals is None:
         return None
-    own = slurms_own(idle)
+    own = default_candidate(idle)
     measure = Measure(rivals, rivals.fastest if own is None else own.gpu_types[0])
-    rooms = {name: remaining_slowdown(name, rivals, context.max_slowdown, context.comparison) for name in rivals.types}
+    rooms = {name: remaining_slowdown(name, rivals, case.max_slowdown, case.comparison) for name in rivals.types}
     room: dict[tuple[PartitionName, GpuTypeName], float] = {}
     for candidate in idle:
         # Where Slurm starts the job without our doing it stays, however slow its GPUs are: it is on the clock alone.
         stays = candidate is own and any(rooms[name] is None for name in candidate.gpu_types)
         for name in candidate.gpu_types:
-            left = context.max_slowdown if stays else rooms[name]
+            left = case.max_slowdown if stays else rooms[name]
             if left is not None:
                 room[candidate.partition.name, name] = left
     return JobOptions(
-        units=_seconds_on(rivals.fastest, job, context),
-        work=_work(rivals.types, measure, context),
+        units=_seconds_on(rivals.fastest, case),
+        work=_work(rivals.types, measure, case),
         room=room,
         is_comparison=True,
     )
 
 
-def landing_options(
-    job: JobRequest, context: DecisionContext, landing: Sequence[Candidate], *, is_sent: bool
-) -> JobOptions:
+def landing_options(case: Case, landing: Sequence[Candidate], *, is_sent: bool) -> JobOptions:
     """Return the options of the clock on each type on which the job may land.
 
     Args:
         job: The job.
-        context: What the guard worked out.
+        case: The job's.
         landing: Where the job may start.
         is_sent: Whether it is sent elsewhere: it then has what the bound leaves against the fastest type with room.
     """
     types = tuple(dict.fromkeys(name for candidate in landing for name in candidate.gpu_types))
-    rivals = rivals_of(with_room(context.candidates) if is_sent else landing, context.comparison)
+    rivals = rivals_of(with_room(case.candidates) if is_sent else landing, case.comparison)
     work: dict[GpuTypeName, TypeWork] = {}
     if rivals is not None:
-        own = slurms_own(with_room(context.candidates)) if context.may_route else None
-        work = _work(types, Measure(rivals, rivals.fastest if own is None else own.gpu_types[0]), context)
+        own = default_candidate(with_room(case.candidates)) if case.may_route else None
+        work = _work(types, Measure(rivals, rivals.fastest if own is None else own.gpu_types[0]), case)
     for name in types:  # a type that cannot be compared is on its own: only its clock is asked for
         if name not in work:
-            work |= _work((name,), Measure(Rivals((name,), name), name), context)
+            work |= _work((name,), Measure(Rivals((name,), name), name), case)
     room: dict[tuple[PartitionName, GpuTypeName], float] = {}
     for candidate in landing:
         for name in candidate.gpu_types:
-            left: float | None = context.max_slowdown
+            left: float | None = case.max_slowdown
             if is_sent and rivals is not None:
-                left = remaining_slowdown(name, rivals, context.max_slowdown, context.comparison)
+                left = remaining_slowdown(name, rivals, case.max_slowdown, case.comparison)
             if left is not None:
                 room[candidate.partition.name, name] = left
-    return JobOptions(units=_seconds_on(None if rivals is None else rivals.fastest, job, context), work=work, room=room)
+    return JobOptions(units=_seconds_on(None if rivals is None else rivals.fastest, case), work=work, room=room)
 
 
-def expected_seconds(job: JobRequest, context: DecisionContext) -> float:
+def expected_seconds(case: Case) -> float:
     """Return the run time at the default clock: history's, else a share of the limit, else a nominal hour."""
-    if context.runtime is not None and context.runtime.seconds > 0.0:
-        return context.runtime.seconds
-    limit = job.time_limit_minutes
+    if case.runtime is not None and case.runtime.seconds > 0.0:
+        return case.runtime.seconds
+    limit = case.job.time_limit_minutes
     return LIMIT_SHARE * 60.0 * limit if limit is not None and 0.0 < limit < inf else NOMINAL_SECONDS
 
 
-def _work(types: Iterable[GpuTypeName], measure: Measure, context: DecisionContext) -> dict[GpuTypeName, TypeWork]:
+def _work(types: Iterable[GpuTypeName], measure: Measure, case: Case) -> dict[GpuTypeName, TypeWork]:
     """Return what a unit of work takes on each type that can be compared with both measures."""
-    comparison, home, fastest = context.comparison, measure.home, measure.rivals.fastest
+    comparison, home, fastest = case.comparison, measure.home, measure.rivals.fastest
     at_home = comparison.cost(home, fastest)
     if at_home is None:
         return {}
-    watts = comparison.watts(home) or mean_watts(home, context.board_limits.watts(home))
+    watts = comparison.watts(home) or mean_watts(home, case.board_limits.watts(home))
     found: dict[GpuTypeName, TypeWork] = {}
     for name in types:
         time, energy = comparison.cost(name, fastest), comparison.cost(name, home)
@@ -152,10 +156,10 @@ def _work(types: Iterable[GpuTypeName], measure: Measure, context: DecisionConte
     return found
 
 
-def _seconds_on(gpu_type: GpuTypeName | None, job: JobRequest, context: DecisionContext) -> float:
-    """Return the run time at the default clock of a type; as it is where nobody knows of which type history speaks."""
-    seconds, known = expected_seconds(job, context), None if context.runtime is None else context.runtime.gpu_type
-    cost = None if gpu_type is None or known is None else context.comparison.cost(gpu_type, known)
+def _seconds_on(gpu_type: GpuTypeName | None, case: Case) -> float:
+    """Return the run time at the default clock of a type; unchanged where history names no type."""
+    seconds, known = expected_seconds(case), None if case.runtime is None else case.runtime.gpu_type
+    cost = None if gpu_type is None or known is None else case.comparison.cost(gpu_type, known)
     return seconds if cost is None else seconds * cost.time_ratio
 
 
@@ -163,7 +167,7 @@ def _seconds_on(gpu_type: GpuTypeName | None, job: JobRequest, context: Decision
 def mean_watts(name: GpuTypeName, limit_watts: float) -> float:
     """Return the mean power of a type's measured workloads at the highest clock, on boards of such a limit.
 
-    Of a type that nobody has measured, the limit, else a nominal power: a common factor of all options' energies, whose
+    Of a type that was not measured, the limit, else a nominal power: a common factor of all options' energies, whose
     ratios are what is known.
     """
     curves = [curve.on_board(limit_watts) for curve in curves_of(name)]

@@ -86,7 +86,7 @@ class SitePlaces:
         shape = (len(self.infos), 1, self._clocks)
         seconds, watts, free = np.full(shape, inf), np.full(shape, inf), np.zeros(shape)
         types = {name for _, name in options.room}
-        # Beside a type whose power when free nobody has measured, that of no type is taken off: they would not compare.
+        # Beside a type whose power when free is not known, that of no type is taken off: they would not compare.
         has_free = not options.is_comparison or all(_idle_watts(name) is not None for name in types)
         for (partition, name), room in options.room.items():
             work = options.work.get(name)

@@ -8,16 +8,8 @@ from slurm_energy.domain.cluster import ClusterSnapshot, PlaceRoom
 from slurm_energy.domain.decision import RuntimeEstimate
 from slurm_energy.domain.ids import PartitionName
 from slurm_energy.domain.job import JobRequest
-from slurm_energy.policy.placement import (
-    AT_SUBMISSION,
-    Capabilities,
-    OptionTable,
-    PartnerOffer,
-    PlaceInfo,
-    PlaceNode,
-    RunningJob,
-    WaitingJob,
-)
+from slurm_energy.policy.jobs import PartnerOffer, RunningJob, WaitingJob
+from slurm_energy.policy.placement import AT_SUBMISSION, Capabilities, OptionTable, PlaceInfo, PlaceNode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +34,27 @@ class SubmittedJob:
     job_id: int = 0
     priority: float = 0.0
     routed_place: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndedSubmission:
+    """A submitted job at its end, as far as it is known then: an `EndedJob` that measured nothing."""
+
+    job_id: int
+    account: str
+    name: str
+    gpus: int
+    state: str
+    """Slurm's state in capitals."""
+    ended_seconds: float
+    run_seconds: float
+    """Of its last start, suspensions left out."""
+    deadline_seconds: float = inf
+    kind: str = ""
+    place: int = -1
+    clock: int = -1
+    energy_joules: float = 0.0
+    units: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -89,7 +102,7 @@ class SnapshotView:
 
     @property
     def power_watts(self) -> float:
-        """Power of the whole cluster, 0 where nobody reads it."""
+        """Power of the whole cluster, 0 where it is not read."""
         return sum(cluster.power_watts or 0.0 for cluster in self.snapshot.clusters)
 
     @property

@@ -256,6 +256,11 @@ class JobRun:
         return self.job.name
 
     @property
+    def deadline_seconds(self) -> float:
+        """By when it is to end; infinite when there is no deadline."""
+        return self.job.deadline_seconds
+
+    @property
     def units(self) -> float:
         """Work that was done and kept."""
         return self.units_kept + self.units_done

@@ -8,7 +8,10 @@ from collections.abc import Callable, Generator, Mapping
 from math import inf
 from typing import NamedTuple
 
-from slurm_energy.policy.placement import Discipline, Placement, Postponement, WaitingJob
+from slurm_energy.policy.jobs import (
+    WaitingJob,
+)
+from slurm_energy.policy.placement import Discipline, Placement, Postponement
 from slurm_energy.twin.engine.execution import Execution
 from slurm_energy.twin.engine.job import NO_STAGING, Allocation, Job, JobRun, Staging
 from slurm_energy.twin.engine.places import Place

@@ -9,7 +9,7 @@ from slurm_energy.domain.cluster import ClusterSnapshot, NodeGpus, NodeState, Pa
 from slurm_energy.domain.decision import ClockChoice, PolicyAnswer, Reason
 from slurm_energy.domain.ids import ClusterName, GpuTypeName, NodeName, PartitionName
 from slurm_energy.domain.job import GpuDemand, JobRequest
-from slurm_energy.policy.base import DecisionContext
+from slurm_energy.policy.base import Case
 from slurm_energy.policy.site.comparison import Candidate
 
 NOW = 1_800_000_000.0
@@ -25,7 +25,11 @@ NODE = NodeState(
     gpus=(NodeGpus(slurm_type="a40", count=4),),
 )
 JOB = JobRequest(user_id=1000, name="train", gpus=(GpuDemand(count=1),))
-CONTEXT = DecisionContext(
+CASE = Case(
+    job=JOB,
+    snapshot=ClusterSnapshot(
+        cluster=ClusterName("cluster"), taken_at_seconds=NOW - 1.0, partitions=(PARTITION,), nodes=(NODE,)
+    ),
     now_seconds=NOW,
     candidates=(Candidate(partition=PARTITION, gpu_types=(A40,), has_idle_room=True),),
     may_route=False,
@@ -75,7 +79,7 @@ class Baseline:
     name = "plain"
     version = "1"
 
-    def decide(self, job: JobRequest, snapshot: ClusterSnapshot, context: DecisionContext) -> PolicyAnswer:
+    def decide(self, case: Case) -> PolicyAnswer:
         return PolicyAnswer(reasons=(Reason.POLICY, Reason.NO_IDLE_PARTITION), notes=("by rule",))
 
 
@@ -101,12 +105,12 @@ class SteppedPolicy:
         yield
         self.at = snapshot.taken_at_seconds
 
-    def decide(self, job: JobRequest, snapshot: ClusterSnapshot, context: DecisionContext) -> PolicyAnswer:
-        self.decided.append((job.user_id, snapshot.taken_at_seconds))
+    def decide(self, case: Case) -> PolicyAnswer:
+        self.decided.append((case.job.user_id, case.snapshot.taken_at_seconds))
         if self.decide_how is not None:
             made: PolicyAnswer = self.decide_how()
             return made
-        return PolicyAnswer(notes=(f"at {self.at}, given {snapshot.taken_at_seconds}, job {job.name}",))
+        return PolicyAnswer(notes=(f"at {self.at}, given {case.snapshot.taken_at_seconds}, job {case.job.name}",))
 
 
 class LeftBehind:
@@ -120,8 +124,8 @@ class LeftBehind:
         self.how = how
         self.asked: list[int] = []
 
-    def decide(self, job: JobRequest, snapshot: ClusterSnapshot, context: DecisionContext) -> PolicyAnswer:
-        self.asked.append(job.user_id)
+    def decide(self, case: Case) -> PolicyAnswer:
+        self.asked.append(case.job.user_id)
         if self.how == "fails":
             raise ValueError("a row is missing")
         return PolicyAnswer(notes=(f"left at {self.at}",))

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from policy_parts import CONTEXT, JOB, NODE, NOW, PARTITION, Baseline, Clock, complete, question_pair, snapshot
+from policy_parts import CASE, NODE, NOW, PARTITION, Baseline, Clock, complete, question_pair
 
 from slurm_energy.config import Config, PolicyConfig
 from slurm_energy.daemon.ipc.frames import (
@@ -247,7 +247,7 @@ def test_one_that_leaves_questions_unanswered_is_started_again() -> None:
 
     async def play() -> None:
         theirs = await desk.ready()
-        desk.policy.decide(JOB, snapshot(), CONTEXT)
+        desk.policy.decide(CASE)
         assert desk.later(SILENT_SECONDS - 1.0) == 0
         assert desk.later(1.0) == 1
         theirs.close()

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from policy_parts import CONTEXT, JOB, NODE, PARTITION, DetachablePolicy, SteppedPolicy, complete, question_pair
+from policy_parts import CASE, NODE, PARTITION, DetachablePolicy, SteppedPolicy, complete, question_pair
 
 from slurm_energy.config import Config
 from slurm_energy.daemon.ipc.channel import number_of, pack, pack_numbered, receive, unpack_numbered
@@ -66,7 +66,7 @@ class Child:
         raise AssertionError("nothing told within 100 turns")
 
     def ask(self, number: int) -> None:
-        self.questions.send(pack_numbered(number, PolicyQuestion(job=JOB, context=CONTEXT)))
+        self.questions.send(pack_numbered(number, PolicyQuestion.of(CASE)))
 
     def answered(self) -> tuple[int, PolicyReply]:
         message = self.questions.recv(1 << 20)

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from policy_parts import CONTEXT, JOB, NOW, Baseline, Clock, LeftBehind, question_pair, snapshot
+from policy_parts import CASE, JOB, NOW, Baseline, Clock, LeftBehind, question_pair, snapshot
 
 from slurm_energy.config import Config
 from slurm_energy.daemon.ipc.channel import pack_numbered
@@ -46,7 +46,7 @@ class Served:
         self.policy.at_snapshot(pack_numbered(0, LeftBehind(self.now_seconds)), self.now_seconds)
 
     def answer(self) -> PolicyAnswer:
-        return self.policy.decide(JOB, snapshot(self.now_seconds), replace(CONTEXT, now_seconds=self.now_seconds))
+        return self.policy.decide(replace(CASE, snapshot=snapshot(self.now_seconds), now_seconds=self.now_seconds))
 
     def decision(self) -> EnergyDecision:
         return Guard(Config()).decide(self.policy, JOB, snapshot(self.now_seconds), self.now_seconds)

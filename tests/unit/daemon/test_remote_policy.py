@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from policy_parts import CONTEXT, JOB, NOW, Baseline, Clock, LeftBehind, answer, question_pair, snapshot
+from policy_parts import CASE, JOB, NOW, Baseline, Clock, LeftBehind, answer, question_pair, snapshot
 
 from slurm_energy.config import Config, PolicyConfig
 from slurm_energy.daemon.ipc.channel import number_of, pack_numbered, unpack_numbered
@@ -42,7 +42,7 @@ class Asked:
         self.policy.at_snapshot()
 
     def decide(self, job: JobRequest = JOB) -> PolicyAnswer:
-        return self.policy.decide(job, snapshot(), CONTEXT)
+        return self.policy.decide(replace(CASE, job=job))
 
     def answers(self, number: int, reply: object) -> None:
         """Answer the question of that number, which may be yet to come."""
@@ -78,7 +78,7 @@ def by_baseline(reason: Reason, note: str) -> PolicyAnswer:
 def test_an_answer_in_time_is_taken_as_it_is(asked: Asked) -> None:
     asked.replies(1)
     assert asked.decide() == answer()
-    assert asked.questions() == [(1, PolicyQuestion(job=JOB, context=CONTEXT))]
+    assert asked.questions() == [(1, PolicyQuestion.of(CASE))]
     assert (asked.policy.version, asked.policy.condition) == ("v1", "ready")
 
 
@@ -133,11 +133,11 @@ def test_silence_is_counted_from_the_first_question_that_nobody_answered(asked: 
 def test_while_it_loads_it_is_not_asked() -> None:
     policy = RemotePolicy("gnn", Baseline(), timeout_seconds=LIMIT_SECONDS, max_age_seconds=60.0)
     loading = by_baseline(Reason.POLICY_LOADING, "policy gnn is not ready yet")
-    assert policy.decide(JOB, snapshot(), CONTEXT) == loading
+    assert policy.decide(CASE) == loading
     ours, other = question_pair()
     policy.connect(ours)
     policy.loaded("v1")
-    assert policy.decide(JOB, snapshot(), CONTEXT) == loading
+    assert policy.decide(CASE) == loading
     other.setblocking(False)
     with other, pytest.raises(BlockingIOError):
         other.recv(1)
@@ -148,9 +148,7 @@ def test_while_it_loads_it_is_not_asked() -> None:
 def test_a_refused_one_says_why() -> None:
     policy = RemotePolicy("gnn", Baseline(), timeout_seconds=LIMIT_SECONDS, max_age_seconds=60.0)
     policy.refused("no such file")
-    assert policy.decide(JOB, snapshot(), CONTEXT) == by_baseline(
-        Reason.POLICY_ERROR, "policy gnn was refused, no such file"
-    )
+    assert policy.decide(CASE) == by_baseline(Reason.POLICY_ERROR, "policy gnn was refused, no such file")
     assert policy.condition == "refused: no such file"
 
 
@@ -194,7 +192,7 @@ def test_a_process_that_reads_nothing_holds_nobody_up(asked: Asked) -> None:
     began = time.monotonic()
     with other:
         for _ in range(2000):
-            assert line.ask(PolicyQuestion(job=JOB, context=CONTEXT), 0.0001) is None
+            assert line.ask(PolicyQuestion.of(CASE), 0.0001) is None
     assert time.monotonic() - began < 5.0
     line.close()
 
@@ -230,7 +228,7 @@ def test_the_baseline_is_the_one_that_the_site_names(name: str) -> None:
 
 
 def test_what_travels_is_as_it_was() -> None:
-    question = PolicyQuestion(job=JOB, context=CONTEXT)
+    question = PolicyQuestion.of(CASE)
     assert unpack_numbered(pack_numbered(2**63, question)) == question
     assert number_of(pack_numbered(2**63, question)) == 2**63
     assert pickle.loads(pickle.dumps(answer())) == answer()

@@ -22,9 +22,8 @@ from slurm_energy.daemon.verbs import LocalVerbs
 from slurm_energy.domain.cluster import ClusterSnapshot, NodeGpus
 from slurm_energy.domain.decision import PolicyAnswer, Reason, RuntimeEstimate
 from slurm_energy.domain.ids import ClusterName, DecisionId, PartitionName
-from slurm_energy.domain.job import JobRequest
 from slurm_energy.domain.plain import to_plain
-from slurm_energy.policy.base import DecisionContext
+from slurm_energy.policy.base import Case
 from slurm_energy.policy.oracle import OraclePolicy
 from slurm_energy.wire.codec import Message, decode, encode
 
@@ -40,7 +39,7 @@ class Prices:
 
     name, version = "gnn", "1"
 
-    def decide(self, *_asked: JobRequest | ClusterSnapshot | DecisionContext) -> PolicyAnswer:
+    def decide(self, *_asked: Case) -> PolicyAnswer:
         return PolicyAnswer()
 
 

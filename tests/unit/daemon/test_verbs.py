@@ -1,9 +1,13 @@
 import asyncio
 import json
+import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from policy_parts import NODE
+from policy_parts import snapshot as a40_cluster
 
 from slurm_energy.config import Config, PolicyConfig
 from slurm_energy.daemon.decide import create_decider, time_limit_minutes
@@ -13,7 +17,7 @@ from slurm_energy.daemon.recorder.entries import DecisionEntryLine, JournalQueue
 from slurm_energy.daemon.recorder.journal import JournalReader, JournalWriter
 from slurm_energy.daemon.state import DaemonState
 from slurm_energy.daemon.verbs import Answer, LocalVerbs
-from slurm_energy.domain.cluster import ClusterSnapshot, PartitionState
+from slurm_energy.domain.cluster import ClusterSnapshot, NodeGpus, PartitionState
 from slurm_energy.domain.decision import EnergyDecision
 from slurm_energy.domain.ids import ClusterName, DecisionId, PartitionName
 from slurm_energy.domain.job import EnergyMode, JobRequest
@@ -94,6 +98,19 @@ def test_a_preview_is_of_the_caller_himself_and_leaves_no_trace(desk: Desk) -> N
     assert isinstance(answer.reply, Message)
     assert json.loads(answer.reply.fields["json"])["job"]["user_id"] == 1000
     assert desk.state.journal.waiting == 0
+
+
+def test_previews_move_no_price_of_a_rule_and_submissions_do(desk: Desk) -> None:
+    config = replace(Config(), policy=PolicyConfig(name="adaptive-price"))
+    full = NodeGpus(slurm_type="a40", count=4, allocated=4)
+    desk.state.config, desk.state.decider = config, create_decider(config)
+    desk.state.snapshot = replace(a40_cluster(time.time()), nodes=(replace(NODE, gpus=(full,)),))
+    rule: Any = desk.state.decider.policy
+    for _ in range(3):
+        desk.ask("preview", ALICE, tres_per_node="gres:gpu:1")
+    assert rule.prices_watts in {(), (0.0,)}
+    desk.ask("decide", ROOT, uid="1000", name="train", tres_per_node="gres:gpu:1")
+    assert rule.prices_watts == pytest.approx((0.1,))
 
 
 def test_slurm_may_preview_for_another_user(desk: Desk) -> None:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from slurm_energy.evaluation.bounds import StationaryLoad, energy_latency_frontier
-from slurm_energy.policy.rules.registry import create_rule
+from slurm_energy.policy.registry import create_rule
 from slurm_energy.twin.engine.simulation import run
 from slurm_energy.twin.workloads.registry import create_workload
 from slurm_energy.twin.world.file import shipped_world

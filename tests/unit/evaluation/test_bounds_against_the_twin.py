@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_energy.evaluation.bounds import TraceOptions, assert_not_below, bound_of_run, clairvoyant_bound
-from slurm_energy.policy.placement import ClusterView, Placement, PlacementRule, WaitingJob
+from slurm_energy.policy.jobs import WaitingJob
+from slurm_energy.policy.placement import ClusterView, Placement, PlacementRule
 from slurm_energy.twin.engine.job import Job, Workload
 from slurm_energy.twin.engine.simulation import run
 from slurm_energy.twin.world import FailureRates, World

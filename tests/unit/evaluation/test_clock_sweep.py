@@ -15,7 +15,7 @@ from slurm_energy.evaluation.arena.comparison import ArenaResult
 from slurm_energy.evaluation.arena.plan import ArenaPlan, world_of_plan
 from slurm_energy.evaluation.arena.run import simulated_run
 from slurm_energy.evaluation.metrics import metrics_of
-from slurm_energy.policy.rules.registry import create_rule
+from slurm_energy.policy.registry import create_rule
 from slurm_energy.reporting.arena.document import notes_of
 from slurm_energy.twin.engine.sampling import DAY_SECONDS
 from slurm_energy.twin.engine.simulation import run

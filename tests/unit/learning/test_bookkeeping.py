@@ -8,7 +8,7 @@ from small_networks import small_network
 from slurm_energy.learning.bookkeeping import Bookkeeping, RewardAccounting, empty_watts
 from slurm_energy.learning.episodes import EpisodeSettings, run_episode
 from slurm_energy.policy.prices import BALANCED_WEIGHTS
-from slurm_energy.policy.rules.registry import create_rule
+from slurm_energy.policy.registry import create_rule
 from slurm_energy.twin.engine.places import places_of
 from slurm_energy.twin.engine.simulation import run
 from slurm_energy.twin.episode import JobSource, Passage, RewardWeights, typical_job_joules

@@ -20,8 +20,9 @@ from small_worlds import (
 from slurm_energy.evaluation.contenders import create_contender
 from slurm_energy.graph import schema
 from slurm_energy.learning.imitation import DemonstratedRule, Demonstration
-from slurm_energy.policy.placement import ClusterView, EndedJob, Placement, PlacementRule, WaitingJob
-from slurm_energy.policy.rules.registry import create_rule
+from slurm_energy.policy.jobs import EndedJob, WaitingJob
+from slurm_energy.policy.placement import ClusterView, Placement, PlacementRule
+from slurm_energy.policy.registry import create_rule
 from slurm_energy.twin.engine.job import Job, Workload
 from slurm_energy.twin.engine.outcome import Outcome
 from slurm_energy.twin.engine.simulation import run

@@ -16,7 +16,7 @@ from slurm_energy.domain.cluster import ClusterSnapshot
 from slurm_energy.domain.decision import EnergyDecision, PolicyAnswer, RuntimeEstimate
 from slurm_energy.domain.ids import GpuTypeName, PartitionName
 from slurm_energy.domain.job import JobRequest
-from slurm_energy.policy.base import DecisionContext, Policy
+from slurm_energy.policy.base import Case, Policy
 from slurm_energy.policy.guard import Guard
 from slurm_energy.policy.oracle import OraclePolicy
 
@@ -30,8 +30,8 @@ class AnswerPolicy:
     def __init__(self, answer: Any) -> None:
         self.answer = answer
 
-    def decide(self, job: JobRequest, snapshot: ClusterSnapshot, context: DecisionContext) -> Any:
-        return self.answer(context) if callable(self.answer) else self.answer
+    def decide(self, case: Case) -> Any:
+        return self.answer(case) if callable(self.answer) else self.answer
 
 
 def decide(

@@ -30,12 +30,11 @@ from slurm_energy.domain.job import JobRequest
 from slurm_energy.domain.work import WorkEstimate
 from slurm_energy.energy_model.catalog import BoardLimits
 from slurm_energy.energy_model.relative_speed import relative_cost
-from slurm_energy.policy.base import DecisionContext, Policy
-from slurm_energy.policy.baselines import FixedClockPolicy
+from slurm_energy.policy.base import Case, Policy
 from slurm_energy.policy.guard import Guard
 from slurm_energy.policy.guard.clocks import slowdown_room
 from slurm_energy.policy.oracle import OraclePolicy
-from slurm_energy.policy.site.candidates import JobOnCluster
+from slurm_energy.policy.rules.slurm_order import FixedClockRule
 from slurm_energy.policy.site.comparison import MAX_LOG_STD, Candidate, TypeComparison, rivals_of
 
 LIMITS = BoardLimits(site_watts={GpuTypeName(name): watts for name, watts in MEASURED_BOARDS.items()})
@@ -131,7 +130,9 @@ def test_a_name_of_which_some_runs_draw_as_much_as_was_measured_is_not_light() -
     assert decide(job, replace(mixed, watts_spread=0.1)).clocks == ()
 
 
-@pytest.mark.parametrize("policy", [FixedClockPolicy({A100: 900}, 0.5), OraclePolicy()], ids=lambda policy: policy.name)
+@pytest.mark.parametrize(
+    "policy", [FixedClockRule(clocks_mhz={A100: 900}, max_slowdown=0.5), OraclePolicy()], ids=lambda policy: policy.name
+)
 def test_no_policy_gets_a_lower_clock_for_such_a_name_past_the_guard(policy: Policy) -> None:
     guard = Guard(make_config(), ids=ids())
     decision = guard.decide(policy, make_job(partitions=("a100",)), make_snapshot(), NOW, work=drawing(100.0))
@@ -397,12 +398,17 @@ def test_a_run_time_on_another_type_is_what_the_time_limit_is_held_against(
 def test_a_data_sheet_never_makes_a_run_shorter() -> None:
     cluster = make_snapshot(make_node("h1", "h100", "h100"), partitions=(make_partition("h100", is_default=True),))
     job, guard = make_job(time_limit_minutes=60.0), Guard(make_config(), ids=ids())
-    policy = FixedClockPolicy({}, 0.05)
+    policy = FixedClockRule(clocks_mhz={}, max_slowdown=0.05)
     assert guard.decide(policy, job, cluster, NOW, limited(3600.0, A100)).estimate == limited(3600.0, A100)
-    case = JobOnCluster(job=job, snapshot=cluster, user_groups=())
     candidate = Candidate(partition=cluster.partitions[0], gpu_types=(H100,), has_idle_room=True)
-    context = DecisionContext(
-        now_seconds=NOW, candidates=(candidate,), may_route=False, max_slowdown=0.05, runtime=limited(3600.0, A100)
+    case = Case(
+        job=job,
+        snapshot=cluster,
+        now_seconds=NOW,
+        candidates=(candidate,),
+        may_route=False,
+        max_slowdown=0.05,
+        runtime=limited(3600.0, A100),
     )
-    room = slowdown_room(H100, case, context, (candidate,), make_config().guard)
+    room = slowdown_room(H100, case, (candidate,), make_config().guard)
     assert room.time_limit == pytest.approx(-make_config().guard.time_limit_margin)

@@ -19,9 +19,9 @@ from policy_factory import (
 from slurm_energy.domain.decision import EnergyDecision, PolicyAnswer, Reason
 from slurm_energy.domain.job import EnergyMode, JobRequest
 from slurm_energy.domain.report import reason_sentence
-from slurm_energy.policy.baselines import SlurmDefaultPolicy
 from slurm_energy.policy.guard import Guard, decision_entry, new_decision_id
 from slurm_energy.policy.oracle import OraclePolicy
+from slurm_energy.policy.rules.slurm_order import SlurmDefaultRule
 
 
 def test_job_of_the_default_partition_gets_the_clock_of_its_gpu_type() -> None:
@@ -145,7 +145,7 @@ def test_a_gpu_type_that_the_partition_lacks_is_the_reason(gpu_type: str) -> Non
 
 
 def test_a_policy_that_leaves_the_job_alone_says_so() -> None:
-    decision = decide(make_job(), policy=SlurmDefaultPolicy())
+    decision = decide(make_job(), policy=SlurmDefaultRule())
     assert decision.reasons == (Reason.POLICY, Reason.ROUTING_CLOSED, Reason.NOTHING_CHANGED)
 
 

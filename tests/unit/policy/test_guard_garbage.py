@@ -9,14 +9,12 @@ from policy_factory import (
     make_job,
 )
 
-from slurm_energy.domain.cluster import ClusterSnapshot
 from slurm_energy.domain.decision import PolicyAnswer, Reason
 from slurm_energy.domain.ids import GpuTypeName
-from slurm_energy.domain.job import JobRequest
-from slurm_energy.policy.base import DecisionContext
+from slurm_energy.policy.base import Case
 
 
-def _raise(context: DecisionContext) -> None:
+def _raise(case: Case) -> None:
     raise RuntimeError("evil\n\x1b[31m" + "x" * 10_000)
 
 
@@ -25,7 +23,7 @@ class _Unprintable(Exception):
         raise ValueError("no")
 
 
-def _raise_unprintable(context: DecisionContext) -> None:
+def _raise_unprintable(case: Case) -> None:
     raise _Unprintable
 
 
@@ -100,7 +98,7 @@ def test_policy_without_a_name_still_gets_a_decision() -> None:
         def name(self) -> str:
             raise RuntimeError
 
-        def decide(self, job: JobRequest, snapshot: ClusterSnapshot, context: DecisionContext) -> PolicyAnswer:
+        def decide(self, case: Case) -> PolicyAnswer:
             return PolicyAnswer()
 
     decision = decide(make_job(), policy=Nameless())  # type: ignore[arg-type]  # the point of the test

@@ -27,11 +27,11 @@ from slurm_energy.domain.ids import GpuTypeName, PartitionName
 from slurm_energy.domain.job import EnergyMode, EnergyOptions, GpuDemand, JobRequest
 from slurm_energy.energy_model.catalog import CATALOG, gpu_type_from_slurm_type
 from slurm_energy.energy_model.curves import curves_of
-from slurm_energy.policy.base import DecisionContext, Policy
-from slurm_energy.policy.baselines import FixedClockPolicy
+from slurm_energy.policy.base import Case, Policy
 from slurm_energy.policy.guard import Guard, decision_entry, job_max_slowdown
 from slurm_energy.policy.oracle import OraclePolicy
-from slurm_energy.policy.site.candidates import JobOnCluster, has_idle_room, refusal
+from slurm_energy.policy.rules.slurm_order import FixedClockRule
+from slurm_energy.policy.site.candidates import has_idle_room, refusal
 from slurm_energy.policy.site.settings import site_board_limits
 
 NAMES = ("p0", "p1", "p2", "p3")
@@ -167,7 +167,7 @@ class HostilePolicy:
         self.version = "\n\x1b[31m"
         self.answer = answer
 
-    def decide(self, job: JobRequest, snapshot: ClusterSnapshot, context: DecisionContext) -> Any:
+    def decide(self, case: Case) -> Any:
         if isinstance(self.answer, Exception):
             raise self.answer
         return self.answer
@@ -175,7 +175,7 @@ class HostilePolicy:
 
 hostile = (forged_answers() | st.sampled_from((ValueError("x"), KeyError(), RecursionError()))).map(HostilePolicy)
 fixed = st.dictionaries(st.sampled_from((A100, A40, V100)), st.integers(1, 3000)).map(
-    lambda clocks: FixedClockPolicy(clocks, 0.05)
+    lambda clocks: FixedClockRule(clocks_mhz=clocks, max_slowdown=0.05)
 )
 route = st.lists(st.sampled_from(NAMES), min_size=1, max_size=2, unique=True).map(
     lambda names: HostilePolicy(PolicyAnswer(partitions=tuple(PartitionName(name) for name in names)))
@@ -245,7 +245,7 @@ def check_partitions(
 ) -> None:
     assert decision.partitions
     assert len(job.partitions) != 1
-    case = JobOnCluster(job=job, snapshot=snapshot, user_groups=groups)
+    case = Case(job=job, snapshot=snapshot, now_seconds=NOW, user_groups=groups)
     for name in decision.partitions:
         partition = snapshot.partition_by_name[name]
         assert refusal(case, partition) is None

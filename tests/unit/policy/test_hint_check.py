@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 from policy_factory import NOW, changes_job, ids, make_config, make_job, make_node, make_partition, make_snapshot
 
-from slurm_energy.domain.cluster import ClusterSnapshot, NodeState
+from slurm_energy.domain.cluster import NodeState
 from slurm_energy.domain.decision import EnergyDecision, PolicyAnswer
 from slurm_energy.domain.ids import PartitionName
 from slurm_energy.domain.job import EnergyMode, GpuDemand, JobRequest
-from slurm_energy.policy.base import DecisionContext
+from slurm_energy.policy.base import Case
 from slurm_energy.policy.guard import Guard
 
 
@@ -23,7 +23,7 @@ class HintingPolicy:
         names = tuple(PartitionName(name) for name in partitions) or None
         self._answer = PolicyAnswer(prefer=prefer, partitions=names)
 
-    def decide(self, job: JobRequest, snapshot: ClusterSnapshot, context: DecisionContext) -> PolicyAnswer:
+    def decide(self, case: Case) -> PolicyAnswer:
         return self._answer
 
 

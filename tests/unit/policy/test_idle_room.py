@@ -1,18 +1,19 @@
 from typing import Any
 
 import pytest
-from policy_factory import make_job, make_node, make_partition, make_snapshot, make_waiting_job
+from policy_factory import NOW, make_job, make_node, make_partition, make_snapshot, make_waiting_job
 
 from slurm_energy.domain.cluster import NodeGpus, NodeState
 from slurm_energy.domain.job import GpuDemand, JobRequest
-from slurm_energy.policy.site.candidates import JobOnCluster, has_idle_room
+from slurm_energy.policy.base import Case
+from slurm_energy.policy.site.candidates import has_idle_room
 
 PARTITION = make_partition("a100")
 
 
 def room(job: JobRequest, *nodes: NodeState, **snapshot: Any) -> bool:
     found = make_snapshot(*nodes, partitions=(PARTITION,), **snapshot)
-    return has_idle_room(JobOnCluster(job=job, snapshot=found, user_groups=()), PARTITION)
+    return has_idle_room(Case(job=job, snapshot=found, now_seconds=NOW, user_groups=()), PARTITION)
 
 
 def node(name: str = "n1", **changes: Any) -> NodeState:

@@ -6,11 +6,10 @@ from slurm_energy.domain.decision import PolicyAnswer, Reason
 from slurm_energy.domain.ids import GpuTypeName
 from slurm_energy.energy_model.catalog import BoardLimits
 from slurm_energy.errors import PolicyError
-from slurm_energy.policy.base import DecisionContext
-from slurm_energy.policy.baselines import FixedClockPolicy, SlurmDefaultPolicy
+from slurm_energy.policy.base import Case
 from slurm_energy.policy.oracle import OraclePolicy
-from slurm_energy.policy.registry import create_policy, policy_names
-from slurm_energy.policy.rules.registry import rule_names
+from slurm_energy.policy.registry import create_policy, policy_names, rule_names
+from slurm_energy.policy.rules.slurm_order import FixedClockRule, SlurmDefaultRule
 from slurm_energy.policy.site.comparison import Candidate
 
 
@@ -18,10 +17,12 @@ def make_candidate(name: str, *gpu_types: GpuTypeName, room: bool = True) -> Can
     return Candidate(partition=make_partition(name), gpu_types=gpu_types, has_idle_room=room)
 
 
-def make_context(
+def make_case(
     *candidates: Candidate, may_route: bool = False, max_slowdown: float = 0.05, a100_limit_watts: float = 500.0
-) -> DecisionContext:
-    return DecisionContext(
+) -> Case:
+    return Case(
+        job=make_job(),
+        snapshot=make_snapshot(),
         now_seconds=NOW,
         candidates=candidates,
         may_route=may_route,
@@ -38,48 +39,46 @@ BOTH = (make_candidate("a100", A100), make_candidate("a40", A40))
 
 
 def test_slurm_default_changes_nothing() -> None:
-    assert SlurmDefaultPolicy().decide(make_job(), make_snapshot(), make_context(*BOTH)) == PolicyAnswer()
+    assert SlurmDefaultRule().decide(make_case(*BOTH)) == PolicyAnswer()
 
 
 def test_fixed_clock_takes_the_sites_table() -> None:
-    policy = FixedClockPolicy({A100: 1234, A40: 1500}, 0.05)
-    answer = policy.decide(make_job(), make_snapshot(), make_context(*BOTH))
+    policy = FixedClockRule(clocks_mhz={A100: 1234, A40: 1500}, max_slowdown=0.05)
+    answer = policy.decide(make_case(*BOTH))
     assert clocks(answer) == {A100: 1230, A40: 1500}
 
 
 def test_fixed_clock_without_a_table_takes_the_best_clock_inside_the_sites_bound() -> None:
-    answer = FixedClockPolicy({}, 0.2).decide(make_job(), make_snapshot(), make_context(*BOTH, max_slowdown=0.0))
+    answer = FixedClockRule(clocks_mhz={}, max_slowdown=0.2).decide(make_case(*BOTH, max_slowdown=0.0))
     point = best_operating_point(A100, 0.2, power_limit_watts=500.0)
     assert point is not None
     assert clocks(answer)[A100] == point.sm_clock_mhz
 
 
 def test_fixed_clock_for_a_type_without_curves_is_not_proposed() -> None:
-    context = make_context(make_candidate("h100", H100))
-    assert clocks(FixedClockPolicy({H100: 1500}, 0.05).decide(make_job(), make_snapshot(), context)) == {}
+    context = make_case(make_candidate("h100", H100))
+    assert clocks(FixedClockRule(clocks_mhz={H100: 1500}, max_slowdown=0.05).decide(context)) == {}
 
 
 def test_oracle_gives_each_type_its_exact_clock() -> None:
-    answer = OraclePolicy().decide(make_job(), make_snapshot(), make_context(*BOTH))
+    answer = OraclePolicy().decide(make_case(*BOTH))
     assert clocks(answer) == {A100: 1290, A40: 1455}
     assert answer.partitions is None
 
 
 def test_policies_take_the_clock_that_the_boards_limit_leaves() -> None:
-    held = make_context(*BOTH, a100_limit_watts=400.0)
-    free, answer = (
-        OraclePolicy().decide(make_job(), make_snapshot(), context) for context in (make_context(*BOTH), held)
-    )
+    held = make_case(*BOTH, a100_limit_watts=400.0)
+    free, answer = (OraclePolicy().decide(context) for context in (make_case(*BOTH), held))
     assert clocks(answer) == {A100: 1260, A40: 1455}
     assert answer.clocks[0].predicted_energy_change > free.clocks[0].predicted_energy_change + 0.05
-    fixed = FixedClockPolicy({}, 0.05).decide(make_job(), make_snapshot(), held)
+    fixed = FixedClockRule(clocks_mhz={}, max_slowdown=0.05).decide(held)
     assert fixed.clocks == answer.clocks
     assert [choice.power_limit_watts for choice in answer.clocks] == [400.0, 300.0]
 
 
 def test_oracle_gives_no_clock_under_a_bound_that_leaves_none() -> None:
-    context = make_context(make_candidate("v100", V100), max_slowdown=0.0)
-    assert OraclePolicy().decide(make_job(), make_snapshot(), context).clocks == ()
+    context = make_case(make_candidate("v100", V100), max_slowdown=0.0)
+    assert OraclePolicy().decide(context).clocks == ()
 
 
 @pytest.mark.parametrize(
@@ -98,30 +97,30 @@ def test_oracle_gives_no_clock_under_a_bound_that_leaves_none() -> None:
 def test_oracle_names_the_cheapest_partition_with_room(
     candidates: tuple[Candidate, ...], expected: tuple[str, ...] | None
 ) -> None:
-    answer = OraclePolicy().decide(make_job(), make_snapshot(), make_context(*candidates, may_route=True))
+    answer = OraclePolicy().decide(make_case(*candidates, may_route=True))
     assert answer.partitions == expected
 
 
 @pytest.mark.usefixtures("h100_without_sheet")
 def test_oracle_leaves_the_choice_where_a_type_with_room_cannot_be_compared() -> None:
     candidates = (make_candidate("h100", H100), *BOTH)
-    answer = OraclePolicy().decide(make_job(), make_snapshot(), make_context(*candidates, may_route=True))
+    answer = OraclePolicy().decide(make_case(*candidates, may_route=True))
     assert answer.partitions is None
     full = (make_candidate("h100", H100, room=False), *BOTH)
-    answer = OraclePolicy().decide(make_job(), make_snapshot(), make_context(*full, may_route=True))
+    answer = OraclePolicy().decide(make_case(*full, may_route=True))
     assert answer.partitions == ("a100",)
 
 
 def test_oracle_leaves_the_list_when_no_partition_has_room() -> None:
     full = (make_candidate("a100", A100, room=False), make_candidate("a40", A40, room=False))
-    answer = OraclePolicy().decide(make_job(), make_snapshot(), make_context(*full, may_route=True))
+    answer = OraclePolicy().decide(make_case(*full, may_route=True))
     assert answer.partitions is None
     assert clocks(answer).keys() == {A100, A40}
     assert Reason.NO_IDLE_PARTITION in answer.reasons
 
 
 def test_oracle_gives_clocks_only_where_the_job_can_still_land() -> None:
-    answer = OraclePolicy().decide(make_job(), make_snapshot(), make_context(*BOTH, may_route=True))
+    answer = OraclePolicy().decide(make_case(*BOTH, may_route=True))
     assert clocks(answer).keys() == {A100}
 
 

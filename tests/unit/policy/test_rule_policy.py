@@ -12,11 +12,11 @@ from slurm_energy.domain.decision import Reason
 from slurm_energy.errors import PolicyError
 from slurm_energy.evaluation.contenders import create_contender
 from slurm_energy.policy.guard import Guard
-from slurm_energy.policy.placement import ClusterView, Placement, PlacementRule, Postponement, WaitingJob
-from slurm_energy.policy.registry import create_policy, masked_parts, policy_fault, policy_names
-from slurm_energy.policy.rules.registry import rule_names
+from slurm_energy.policy.jobs import WaitingJob
+from slurm_energy.policy.placement import ClusterView, Placement, PlacementRule, Postponement
+from slurm_energy.policy.registry import create_policy, masked_parts, policy_fault, policy_names, rule_names
+from slurm_energy.policy.rules.adaptive_price import AdaptivePriceRule
 from slurm_energy.policy.site.check import site_faults, site_notes
-from slurm_energy.policy.submission.rule_policy import RulePolicy
 from slurm_energy.policy.submission.view import SubmittedJob
 from slurm_energy.twin.engine.job import Job, Workload
 from slurm_energy.twin.engine.simulation import run
@@ -55,10 +55,9 @@ class Recorder(PlacementRule):
         return Placement(place, room[place], -1) if room[place] else None
 
 
-def asked(rule: PlacementRule, config: Config | None = None, **changes: Any) -> tuple[RulePolicy, object]:
-    policy = RulePolicy(rule, {})
+def asked(rule: PlacementRule, config: Config | None = None, **changes: Any) -> tuple[PlacementRule, object]:
     chosen = config or make_config(**OPEN)
-    return policy, decide(make_job(**changes), policy=policy, config=chosen, runtime=estimate(60.0))
+    return rule, decide(make_job(**changes), policy=rule, config=chosen, runtime=estimate(60.0))
 
 
 @pytest.mark.parametrize("name", policy_names())
@@ -127,14 +126,14 @@ def test_rules_are_told_of_each_arrival_once_and_begin_anew_where_the_places_are
 
 def test_a_rehearsal_leaves_no_trace() -> None:
     policy = create_policy(make_config(name="adaptive-price", **OPEN))
-    assert isinstance(policy, RulePolicy)
+    assert isinstance(policy, AdaptivePriceRule)
     full = tuple(make_node(f"a100-{number}", "a100", "a100", allocated=4) for number in range(2))
     snapshot = make_snapshot(*full, partitions=(make_partition("a100", is_default=True),))
     guard = Guard(make_config(**OPEN), ids())
     guard.decide(policy.for_rehearsal(snapshot), make_job(), snapshot, NOW)
-    assert policy.rule.prices_watts == (0.0,)  # type: ignore[attr-defined]
+    assert policy.prices_watts == (0.0,)
     guard.decide(policy, make_job(), snapshot, NOW)
-    assert policy.rule.prices_watts == (pytest.approx(0.1),)  # type: ignore[attr-defined]
+    assert policy.prices_watts == pytest.approx((0.1,))
 
 
 def test_a_later_start_leaves_the_job_to_slurm() -> None:
@@ -168,7 +167,7 @@ def test_types_compare_also_where_the_power_of_one_of_them_when_free_is_not_know
             seen.append(view)
             return None
 
-    decide(make_job(), policy=RulePolicy(Looker(), {}), config=config, runtime=estimate(60.0))
+    decide(make_job(), policy=Looker(), config=config, runtime=estimate(60.0))
     routing, landing = seen[0].options(WAITS), seen[-1].options(WAITS)
     assert (routing.free_watts == 0.0).all(), "nobody has measured a free V100"
     assert landing.free_watts.max() == 60.0, "the clock on an A100 is the A100's affair"
@@ -191,7 +190,7 @@ def test_a_partition_of_several_types_is_chosen_by_its_worst() -> None:
             return next((Placement(place, 1, -1) for place in order if room[place]), None)
 
     config = make_config(routing_open=True, max_slowdown=2.0, less_gpu_memory=True)
-    decision = decide(make_job(), policy=RulePolicy(Order(), {}), snapshot=snapshot, config=config)
+    decision = decide(make_job(), policy=Order(), snapshot=snapshot, config=config)
     assert decision.partitions == ("a100",)  # the best type of `mixed` is the first choice, its worst is the last
 
 

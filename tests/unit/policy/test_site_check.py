@@ -76,7 +76,7 @@ def test_fixed_clock_that_can_never_be_set_is_a_fault(key: str, clock: int, faul
 def test_fixed_clocks_follow_the_sites_own_gres_types() -> None:
     config = make_config(name="fixed-clock", fixed_clocks_mhz={"a100": 1500}, gpu_types={"a100": "a40"})
     check_site(config)
-    assert create_policy(config)._clocks == {A40: 1500}  # type: ignore[attr-defined]  # what the policy will use
+    assert create_policy(config)._clocks_mhz == {A40: 1500}  # type: ignore[attr-defined]  # what the policy will use
 
 
 def test_fixed_clock_policy_does_not_start_with_a_type_that_nobody_knows() -> None:

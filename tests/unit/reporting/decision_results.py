@@ -5,15 +5,15 @@ from typing import Any
 from slurm_energy.evaluation.decision_speed.figures import (
     DecisionBench,
     InProcess,
+    LatencySpread,
     Machine,
     ProcessMemory,
-    Spread,
     ThroughDaemon,
 )
 
 
-def make_spread(median: float = 2.0, p99: float = 4.0) -> Spread:
-    return Spread(runs=100, median=median, p99=p99, largest=9.0)
+def make_spread(median: float = 2.0, p99: float = 4.0) -> LatencySpread:
+    return LatencySpread(runs=100, median=median, p99=p99, largest=9.0)
 
 
 def make_in_process(nodes: int = 16, both: float = 4.0, **changes: Any) -> InProcess:

@@ -14,7 +14,8 @@ from research.results.failure_recovery import WatchedRule, can_fail, recovery_fi
 from research.results.measuring import measured_run
 from slurm_energy.evaluation.arena.run import finished_run
 from slurm_energy.evaluation.contenders import create_contender
-from slurm_energy.policy.placement import ClusterView, Discipline, Placement, PlacementRule, Postponement, WaitingJob
+from slurm_energy.policy.jobs import WaitingJob
+from slurm_energy.policy.placement import ClusterView, Discipline, Placement, PlacementRule, Postponement
 from slurm_energy.twin.engine.job import Job
 from slurm_energy.twin.engine.outcome import Outcome
 from slurm_energy.twin.world import FailureRates, Outage, World

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from slurm_energy.policy.placement import ClusterView, Placement, PlacementRule, Postponement, WaitingJob
+from slurm_energy.policy.jobs import WaitingJob
+from slurm_energy.policy.placement import ClusterView, Placement, PlacementRule, Postponement
 from slurm_energy.twin.engine.events import WorkloadArrivals
 from slurm_energy.twin.engine.job import Job, Workload
 from slurm_energy.twin.engine.loop import Answer, Engine

@@ -6,7 +6,8 @@ import pytest
 from small_worlds import Answers, FirstFit, make_job, make_pool, make_world, run_jobs, started, steps_of
 
 from slurm_energy.errors import ValueRangeError
-from slurm_energy.policy.placement import ClusterView, Placement, WaitingJob
+from slurm_energy.policy.jobs import WaitingJob
+from slurm_energy.policy.placement import ClusterView, Placement
 from slurm_energy.twin.world import Series, World
 
 KWH = 3.6e6

@@ -14,7 +14,7 @@ from small_worlds import BUSY_WATTS, FREE_WATTS, make_job, make_pool, make_world
 
 from slurm_energy.errors import ConfigError, ValueRangeError
 from slurm_energy.policy.placement import Discipline, Placement, Postponement
-from slurm_energy.policy.rules.registry import create_rule
+from slurm_energy.policy.registry import create_rule
 from slurm_energy.twin.engine.job import Job, Workload
 from slurm_energy.twin.engine.outcome import Outcome
 from slurm_energy.twin.engine.simulation import run

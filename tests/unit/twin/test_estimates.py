@@ -9,7 +9,8 @@ import pytest
 from small_worlds import Answers, FirstFit, make_device, make_job, make_load, make_pool, make_world, run_jobs
 
 from slurm_energy.errors import ValueRangeError
-from slurm_energy.policy.placement import ClusterView, EndedJob, OptionTable, Placement, PlacementRule, WaitingJob
+from slurm_energy.policy.jobs import EndedJob, WaitingJob
+from slurm_energy.policy.placement import ClusterView, OptionTable, Placement, PlacementRule
 from slurm_energy.twin.engine.places import estimate_factors, option_table
 from slurm_energy.twin.world import EstimateErrors, World
 

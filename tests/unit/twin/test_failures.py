@@ -20,7 +20,8 @@ from small_worlds import (
 )
 
 from slurm_energy.errors import ValueRangeError
-from slurm_energy.policy.placement import ClusterView, Discipline, Placement, WaitingJob
+from slurm_energy.policy.jobs import WaitingJob
+from slurm_energy.policy.placement import ClusterView, Discipline, Placement
 from slurm_energy.twin.engine.loop import Engine
 from slurm_energy.twin.world import FailureRates, Outage, World
 

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from small_worlds import Answers, FirstFit, make_job, make_world, run_jobs
 
-from slurm_energy.policy.placement import ClusterView, Placement, WaitingJob
+from slurm_energy.policy.jobs import WaitingJob
+from slurm_energy.policy.placement import ClusterView, Placement
 from slurm_energy.twin.engine import simulation
 from slurm_energy.twin.engine.job import Job, JobRun
 from slurm_energy.twin.engine.simulation import YOUNG_OBJECTS, seldom_collected

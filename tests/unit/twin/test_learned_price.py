@@ -17,7 +17,7 @@ from slurm_energy.policy.gnn.network import create_network
 from slurm_energy.policy.gnn.price_head import PRICED_JOB
 from slurm_energy.policy.gnn.serving import NetworkPrices
 from slurm_energy.policy.prices import JOB_PRICES
-from slurm_energy.policy.rules.registry import create_rule
+from slurm_energy.policy.registry import create_rule
 from slurm_energy.policy.rules.settings import TotalCostSettings
 from slurm_energy.twin.engine.job import Workload
 from slurm_energy.twin.engine.simulation import run

@@ -21,7 +21,8 @@ from small_worlds import (
 
 from slurm_energy.energy_model.curves import PowerCurve, RuntimeCurve
 from slurm_energy.errors import ValueRangeError
-from slurm_energy.policy.placement import ClusterView, Placement, WaitingJob
+from slurm_energy.policy.jobs import WaitingJob
+from slurm_energy.policy.placement import ClusterView, Placement
 from slurm_energy.twin.engine.places import option_table
 from slurm_energy.twin.world import Outage, Series, World
 from slurm_energy.twin.world.device_model import DeviceModel, Scaling, load_from_curves

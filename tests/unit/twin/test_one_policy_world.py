@@ -15,14 +15,15 @@ import pytest
 from small_worlds import FirstFit, drive, make_device, make_engine, make_job, make_load, make_pool, make_world, steps_of
 
 from slurm_energy.config import Config, PolicyConfig, RoutingConfig
-from slurm_energy.daemon.decide import Decider, JobHistory, KnownUser, Picture
+from slurm_energy.daemon.decide import Decider, Known, KnownUser
 from slurm_energy.domain.cluster import ClusterSnapshot
 from slurm_energy.domain.ids import DecisionId, PartitionName
+from slurm_energy.policy.base import Case
 from slurm_energy.policy.guard import Guard
-from slurm_energy.policy.placement import AT_SUBMISSION, ClusterView, OptionTable, PlacementRule, WaitingJob
-from slurm_energy.policy.registry import create_policy, policy_names
-from slurm_energy.policy.rules.registry import create_rule, rule_names
-from slurm_energy.policy.site.candidates import JobOnCluster, asked_partitions, has_idle_room
+from slurm_energy.policy.jobs import WaitingJob
+from slurm_energy.policy.placement import AT_SUBMISSION, ClusterView, OptionTable, PlacementRule
+from slurm_energy.policy.registry import create_policy, create_rule, policy_names, rule_names
+from slurm_energy.policy.site.candidates import asked_partitions, has_idle_room
 from slurm_energy.policy.submission.view import SnapshotView, SubmittedJob
 from slurm_energy.twin.engine.job import Job
 from slurm_energy.twin.engine.places import option_table
@@ -164,7 +165,7 @@ def seen_in_the_twin(view: TwinView, job: Job) -> tuple[ClusterView, SubmittedJo
 def seen_in_a_snapshot(snapshot: ClusterSnapshot, view: TwinView, job: Job) -> tuple[SnapshotView, SubmittedJob]:
     """Return what the daemon would show: of the twin it has what no snapshot can say, the places' own figures."""
     request = job_request(job)
-    case = JobOnCluster(job=request, snapshot=snapshot, user_groups=None)
+    case = Case(job=request, snapshot=snapshot, now_seconds=snapshot.taken_at_seconds)
     allowed = {partition.name: has_idle_room(case, partition) for partition in asked_partitions(case)}
     names = [place.partition for place, _ in snapshot.gpu_places]
     gpus = request.gpu_count
@@ -263,7 +264,7 @@ def test_arena_and_daemon_decide_alike(name: str) -> None:
             one = guards[0].decide(arena, request, snapshot, now, user_groups=())
             sent = pickle.loads(pickle.dumps(snapshot))
             other = decider.decide(
-                _message(job), Picture(snapshot=sent), JobHistory(), KnownUser(name="ann", groups=frozenset()), now
+                _message(job), Known(snapshot=sent, user=KnownUser(name="ann", groups=frozenset())), now
             )
             assert one == other.decision
             different.add((one.partitions, one.clocks))

@@ -19,7 +19,8 @@ from small_worlds import (
 )
 
 from slurm_energy.errors import ValueRangeError
-from slurm_energy.policy.placement import ClusterView, Discipline, Placement, WaitingJob
+from slurm_energy.policy.jobs import WaitingJob
+from slurm_energy.policy.placement import ClusterView, Discipline, Placement
 from slurm_energy.twin.engine.job import check_job
 from slurm_energy.twin.world import Partition
 

@@ -21,7 +21,8 @@ from small_worlds import (
     run_jobs,
 )
 
-from slurm_energy.policy.placement import ClusterView, OptionTable, Placement, WaitingJob
+from slurm_energy.policy.jobs import WaitingJob
+from slurm_energy.policy.placement import ClusterView, OptionTable, Placement
 from slurm_energy.twin.engine.job import Job, Workload
 from slurm_energy.twin.engine.places import option_table
 from slurm_energy.twin.engine.scheduler import guarded_placement

@@ -8,12 +8,10 @@ import pytest
 from slurm_energy.config import Config
 from slurm_energy.domain.cluster import ClusterSnapshot, PartitionState
 from slurm_energy.domain.decision import PolicyAnswer
-from slurm_energy.domain.job import JobRequest
 from slurm_energy.errors import ConfigError, PolicyError
 from slurm_energy.evaluation.contenders import create_contender, served_names
-from slurm_energy.policy.base import DecisionContext, FollowingPolicy
-from slurm_energy.policy.registry import known_policy_names
-from slurm_energy.policy.rules.registry import create_rule
+from slurm_energy.policy.base import Case, FollowingPolicy
+from slurm_energy.policy.registry import create_rule, known_policy_names
 from slurm_energy.twin.engine.events import WorkloadArrivals
 from slurm_energy.twin.engine.job import Job, Workload
 from slurm_energy.twin.engine.loop import Engine
@@ -158,8 +156,8 @@ class Follower:
     def warm_up(self, snapshot: ClusterSnapshot) -> None:
         self.events.append(("brought", snapshot))
 
-    def decide(self, job: JobRequest, snapshot: ClusterSnapshot, context: DecisionContext) -> PolicyAnswer:
-        self.events.append(("asked", snapshot))
+    def decide(self, case: Case) -> PolicyAnswer:
+        self.events.append(("asked", case.snapshot))
         return PolicyAnswer()
 
 
@@ -183,7 +181,7 @@ def test_a_policy_that_keeps_no_picture_is_only_asked() -> None:
         def __init__(self) -> None:
             self.asked = 0
 
-        def decide(self, job: JobRequest, snapshot: ClusterSnapshot, context: DecisionContext) -> PolicyAnswer:
+        def decide(self, case: Case) -> PolicyAnswer:
             self.asked += 1
             return PolicyAnswer()
 

@@ -21,7 +21,8 @@ from small_worlds import (
     states,
 )
 
-from slurm_energy.policy.placement import ClusterView, Placement, WaitingJob
+from slurm_energy.policy.jobs import WaitingJob
+from slurm_energy.policy.placement import ClusterView, Placement
 from slurm_energy.twin.engine.job import Job
 from slurm_energy.twin.world import Outage, World
 from slurm_energy.twin.world.device_model import DeviceModel, PairSpeed, Thermal

@@ -22,7 +22,8 @@ from small_worlds import (
 
 from slurm_energy.domain.cluster import ClusterSnapshot, ClusterState, JobDependency, JobState, NodeState, SwitchState
 from slurm_energy.domain.ids import JobId
-from slurm_energy.policy.placement import ClusterView, Placement, PlacementRule, RunningJob, WaitingJob
+from slurm_energy.policy.jobs import RunningJob, WaitingJob
+from slurm_energy.policy.placement import ClusterView, Placement, PlacementRule
 from slurm_energy.twin.engine.job import COMPUTING, Job
 from slurm_energy.twin.engine.loop import Engine
 from slurm_energy.twin.snapshot.nodes import clocks_in_mhz

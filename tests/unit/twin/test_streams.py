@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 from small_worlds import Answers, FirstFit, RandomRule, make_job, make_pool, make_world, run_jobs, steps_of
 
-from slurm_energy.policy.placement import ClusterView, Placement, PlacementRule, WaitingJob
+from slurm_energy.policy.jobs import WaitingJob
+from slurm_energy.policy.placement import ClusterView, Placement, PlacementRule
 from slurm_energy.twin.engine.disruptions import Disruptions
 from slurm_energy.twin.engine.job import Workload
 from slurm_energy.twin.engine.outcome import Outcome

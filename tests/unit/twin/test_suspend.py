@@ -6,7 +6,8 @@ import pytest
 from small_worlds import Answers, FirstFit, ended, joules, make_job, make_pool, make_world, run_jobs, started
 
 from slurm_energy.errors import ValueRangeError
-from slurm_energy.policy.placement import ClusterView, Discipline, Placement, WaitingJob
+from slurm_energy.policy.jobs import WaitingJob
+from slurm_energy.policy.placement import ClusterView, Discipline, Placement
 from slurm_energy.twin.engine.outcome import Outcome
 from slurm_energy.twin.world import Outage, SuspendSettings, World
 

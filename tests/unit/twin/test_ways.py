@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from small_worlds import Answers, make_job, make_pool, make_world, run_jobs, started
 
-from slurm_energy.policy.placement import ClusterView, Discipline, Placement, WaitingJob
+from slurm_energy.policy.jobs import WaitingJob
+from slurm_energy.policy.placement import ClusterView, Discipline, Placement
 from slurm_energy.twin.engine.job import Job, plain_job
 
 FIFO = Discipline(order="fifo", backfill="none")

@@ -10,16 +10,9 @@ from hypothesis import strategies as st
 from random_worlds import Features, features, random_jobs, random_world
 from small_worlds import Answers, RandomRule, ended, make_job, make_pool, make_world, run_jobs, same, started
 
-from slurm_energy.policy.placement import (
-    ClusterView,
-    Discipline,
-    Placement,
-    PlacementRule,
-    PlaceNode,
-    Postponement,
-    WaitingJob,
-)
-from slurm_energy.policy.rules.registry import create_rule
+from slurm_energy.policy.jobs import WaitingJob
+from slurm_energy.policy.placement import ClusterView, Discipline, Placement, PlacementRule, PlaceNode, Postponement
+from slurm_energy.policy.registry import create_rule
 from slurm_energy.twin.engine.outcome import Outcome
 from slurm_energy.twin.world import SuspendSettings, World
 

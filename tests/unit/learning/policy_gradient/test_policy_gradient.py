@@ -29,7 +29,7 @@ from slurm_energy.learning.training_state import learner_bytes, learner_state
 from slurm_energy.policy.gnn.chooser import NetworkChooser
 from slurm_energy.policy.gnn.configuration import NetworkConfig
 from slurm_energy.policy.gnn.network import HierarchicalNetwork, create_network
-from slurm_energy.policy.rules.registry import create_rule
+from slurm_energy.policy.registry import create_rule
 from slurm_energy.twin.engine.job import Workload
 from slurm_energy.twin.engine.simulation import run
 from slurm_energy.twin.episode import RewardWeights

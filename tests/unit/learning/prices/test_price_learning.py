@@ -20,7 +20,7 @@ from slurm_energy.policy.gnn.network import HierarchicalNetwork, create_network
 from slurm_energy.policy.gnn.serving import NetworkPrices
 from slurm_energy.policy.placement import PlacementRule
 from slurm_energy.policy.prices import JOB_PRICES, relative_joules
-from slurm_energy.policy.rules.registry import create_rule
+from slurm_energy.policy.registry import create_rule
 from slurm_energy.policy.rules.settings import TotalCostSettings
 from slurm_energy.twin.engine.job import Workload
 from slurm_energy.twin.engine.outcome import Outcome

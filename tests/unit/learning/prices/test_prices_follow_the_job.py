@@ -10,7 +10,7 @@ from test_price_learning import CONFIG, EPISODE, WORLD, episode, joules, learned
 from slurm_energy.learning.prices.learner import PriceLearner
 from slurm_energy.learning.prices.settings import PriceLearnerSettings
 from slurm_energy.policy.gnn.network import HierarchicalNetwork, create_network
-from slurm_energy.policy.rules.registry import create_rule
+from slurm_energy.policy.registry import create_rule
 from slurm_energy.twin.engine.job import Job, Workload
 from slurm_energy.twin.engine.outcome import Outcome
 from slurm_energy.twin.engine.simulation import run

@@ -22,7 +22,7 @@ from slurm_energy.learning.soft_actor_critic.multipliers import ConstraintSettin
 from slurm_energy.learning.soft_actor_critic.settings import SoftActorCriticSettings
 from slurm_energy.policy.gnn.chooser import NetworkChooser
 from slurm_energy.policy.gnn.network import HierarchicalNetwork, create_network
-from slurm_energy.policy.rules.registry import create_rule
+from slurm_energy.policy.registry import create_rule
 from slurm_energy.twin.engine.simulation import run
 from slurm_energy.twin.learned import LearnedRule
 

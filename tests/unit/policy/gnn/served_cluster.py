@@ -11,7 +11,7 @@ from slurm_energy.domain.cluster import ClusterSnapshot, NodeGpus, NodeState
 from slurm_energy.domain.decision import EnergyDecision, PolicyAnswer, RuntimeEstimate
 from slurm_energy.domain.ids import DecisionId, GpuTypeName, PartitionName
 from slurm_energy.domain.job import EnergyOptions, GpuDemand, JobRequest
-from slurm_energy.policy.base import DecisionContext, Policy
+from slurm_energy.policy.base import Case, Policy
 from slurm_energy.policy.gnn.configuration import NetworkConfig
 from slurm_energy.policy.guard import Guard
 
@@ -77,22 +77,22 @@ class Listener:
     version = "1"
 
     def __init__(self) -> None:
-        self.context: DecisionContext | None = None
+        self.case: Case | None = None
 
-    def decide(self, job: JobRequest, snapshot: ClusterSnapshot, context: DecisionContext) -> PolicyAnswer:
-        self.context = context
+    def decide(self, case: Case) -> PolicyAnswer:
+        self.case = case
         return PolicyAnswer()
 
 
-def context_of(
+def case_of(
     job: JobRequest,
     snapshot: ClusterSnapshot,
     config: Config | None = None,
     runtime: RuntimeEstimate | None = None,
     **changes: Any,
-) -> DecisionContext:
+) -> Case:
     """Return what the guard tells a policy of a job."""
     listener = Listener()
     guarded(listener, job, snapshot, config, runtime, **changes)
-    assert listener.context is not None
-    return listener.context
+    assert listener.case is not None
+    return listener.case

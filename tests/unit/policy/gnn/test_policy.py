@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from served_cluster import A100, SMALL, V100, context_of, guarded, lab, node, site, submitted
+from served_cluster import A100, SMALL, V100, case_of, guarded, lab, node, site, submitted
 from served_network import job_columns, options_policy, policy_of, saved
 from small_clusters import NOW, make_job, make_node, make_partition, make_snapshot
 
@@ -83,7 +83,7 @@ def test_the_partition_that_the_network_ranks_first_is_named() -> None:
         decision = guarded(policy, submitted(), lab(), runtime=SHORT)
         # The submitted default partition is no change, and is not named.
         assert (decision.partitions or (PartitionName("a100"),)) == expected
-        answer = policy.decide(submitted(), lab(), context_of(submitted(), lab()))
+        answer = policy.decide(case_of(submitted(), lab()))
         if expected == (PartitionName("v100"),):
             assert answer.partitions == expected
         else:
@@ -306,7 +306,7 @@ def test_a_loaded_policy_decides_as_the_network_that_was_saved(
     network = create_network(config, seed=7)
     settings = site(name="gnn", checkpoint=str(saved(tmp_path / "one", network)), clocks=who)
     loaded = load_policy(settings)
-    limits = context_of(submitted(), lab()).board_limits
+    limits = case_of(submitted(), lab()).board_limits
     own = GnnPolicy(network, ClusterGraph({}, limits), version="2026.11-a", clocks=who)
     other = GnnPolicy(create_network(config, seed=8), ClusterGraph({}, limits), version="2026.11-a", clocks=who)
     decisions = [

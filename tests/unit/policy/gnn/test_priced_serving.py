@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from served_cluster import A100, context_of, guarded, lab, node, site, submitted
+from served_cluster import A100, case_of, guarded, lab, node, site, submitted
 from small_clusters import NOW, make_job, make_node, make_partition, make_snapshot
 
 from slurm_energy.domain.cluster import ClusterSnapshot
@@ -221,7 +221,7 @@ def test_prices_that_are_no_numbers_are_an_error_and_not_an_answer() -> None:
     policy.warm_up(lab())
     policy._prices.published.last_bias[:] = nan
     with pytest.raises(PolicyError, match="not finite"):
-        policy.decide(submitted(), lab(), context_of(submitted(), lab()))
+        policy.decide(case_of(submitted(), lab()))
     decision = guarded(policy, submitted(), lab())
     assert (decision.partitions, decision.clocks) == (None, ())
     assert Reason.POLICY_ERROR in decision.reasons
@@ -302,7 +302,7 @@ def job_row(monkeypatch: pytest.MonkeyPatch, snapshot: ClusterSnapshot, **change
     job = submitted(**changes)
     with monkeypatch.context() as patch:
         patch.setattr(PublishedPrices, "job_raw", listened)
-        policy.decide(job, snapshot, context_of(job, snapshot))
+        policy.decide(case_of(job, snapshot))
     return given[-1]
 
 

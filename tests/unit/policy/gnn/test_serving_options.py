@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from served_cluster import A100, V100, context_of, lab, node, site, submitted
+from served_cluster import A100, V100, case_of, lab, node, site, submitted
 from small_clusters import NOW, make_node, make_partition, make_snapshot
 
 from slurm_energy.config import Config
@@ -23,7 +23,7 @@ from slurm_energy.energy_model.relative_speed import relative_cost
 from slurm_energy.graph.cluster_graph import ClusterGraph
 from slurm_energy.graph.options import option_rows
 from slurm_energy.graph.partitions import ClusterFacts
-from slurm_energy.policy.base import DecisionContext
+from slurm_energy.policy.base import Case
 from slurm_energy.policy.gnn.serving_options import (
     MAX_CLOCKS,
     ServedOption,
@@ -34,8 +34,7 @@ from slurm_energy.policy.gnn.serving_options import (
 )
 from slurm_energy.policy.guard.partitions import allowed_partitions
 from slurm_energy.policy.oracle import oracle_clocks
-from slurm_energy.policy.site.candidates import JobOnCluster
-from slurm_energy.policy.site.comparison import Rivals, remaining_slowdown, slurms_own, with_room
+from slurm_energy.policy.site.comparison import Rivals, default_candidate, remaining_slowdown, with_room
 
 HOUR = RuntimeEstimate(seconds=3600.0, upper_seconds=4000.0, source="history")
 
@@ -56,8 +55,8 @@ def served(
     **changes: Any,
 ) -> dict[str, ServedOption]:
     """Return the options by the name of their partition."""
-    context = context_of(job, snapshot, config, runtime, **changes)
-    found = served_options(job, context, shown_of(snapshot), with_clocks=with_clocks)
+    case = case_of(job, snapshot, config, runtime, **changes)
+    found = served_options(case, shown_of(snapshot), with_clocks=with_clocks)
     return {str(one.candidate.partition.name): one for one in found}
 
 
@@ -115,15 +114,14 @@ def test_where_routing_is_open_the_open_options_are_those_that_the_guard_lets_th
 ) -> None:
     config = site(routing_open=routing_open)
     groups = ("chem",) if in_group else ()
-    context = context_of(job, snapshot, config, runtime, user_groups=groups)
-    case = JobOnCluster(job=job, snapshot=snapshot, user_groups=groups)
-    found = served_options(job, context, shown_of(snapshot), with_clocks=True)
-    assert [one.candidate for one in found] == list(context.candidates)
-    if not context.may_route:
+    case = case_of(job, snapshot, config, runtime, user_groups=groups)
+    found = served_options(case, shown_of(snapshot), with_clocks=True)
+    assert [one.candidate for one in found] == list(case.candidates)
+    if not case.may_route:
         assert all(one.candidate.is_submitted_to for one in found if one.option.open)
         return
     for one in found:
-        verdict = allowed_partitions((one.candidate.partition.name,), case, context, config.guard)
+        verdict = allowed_partitions((one.candidate.partition.name,), case, config.guard)
         # Time limit and deadline are the guard's own matter: the options tell of them in columns.
         taken_back = set(verdict.reasons) - {Reason.TIME_LIMIT, Reason.DEADLINE}
         assert one.option.open == (not taken_back or one.stays), (one.candidate, verdict)
@@ -131,8 +129,8 @@ def test_where_routing_is_open_the_open_options_are_those_that_the_guard_lets_th
             # Too slow to be named, and open all the same: Slurm starts the job there if nothing is named.
             # The guard names the first of a partition's types that breaks anything, so that its word may be the limit.
             assert taken_back == {Reason.SLOWDOWN_BOUND} or taken_back < set(verdict.reasons)
-            assert one.candidate is slurms_own(with_room(context.candidates))
-            assert partitions_to_name(one, context) is None
+            assert one.candidate is default_candidate(with_room(case.candidates))
+            assert partitions_to_name(one, case) is None
 
 
 def test_every_partition_with_room_is_open_where_the_bound_allows_it() -> None:
@@ -208,10 +206,10 @@ def test_a_partition_of_processors_is_told_and_closed_for_a_job_that_wants_gpus(
 
 
 def test_partitions_that_the_published_state_does_not_know_are_left_out() -> None:
-    context = context_of(submitted(), lab())
-    assert {str(one.partition.name) for one in context.candidates} == {"a100", "a40", "v100"}
+    case = case_of(submitted(), lab())
+    assert {str(one.partition.name) for one in case.candidates} == {"a100", "a40", "v100"}
     known = lab(partitions=(make_partition("a40"), make_partition("a100")))
-    found = served_options(submitted(), context, shown_of(known), with_clocks=True)
+    found = served_options(case, shown_of(known), with_clocks=True)
     # Their numbers are those of the published state, whatever the order of the candidates.
     numbers = {str(one.candidate.partition.name): one.option.partition for one in found}
     assert numbers == {"a100": 1, "a40": 0}
@@ -222,7 +220,7 @@ def test_partitions_that_the_published_state_does_not_know_are_left_out() -> Non
 
 def test_cost_is_that_of_the_fastest_type_with_room_times_the_types_own_ratio() -> None:
     found = served(submitted(2), lab(), runtime=HOUR)
-    limits = context_of(submitted(), lab()).board_limits
+    limits = case_of(submitted(), lab()).board_limits
     cost = relative_cost(V100, A100, limits)
     assert cost is not None
     curves = [curve.on_board(500.0) for curve in curves_of(A100)]
@@ -288,8 +286,9 @@ def test_flags_tell_of_room_and_of_where_the_job_was_sent() -> None:
 def test_length_is_historys_else_a_share_of_the_limit_else_an_hour(
     runtime: RuntimeEstimate | None, limit: float | None, expected: float
 ) -> None:
-    context = DecisionContext(now_seconds=NOW, candidates=(), may_route=True, max_slowdown=0.1, runtime=runtime)
-    assert expected_seconds(submitted(time_limit_minutes=limit), context) == pytest.approx(expected)
+    job = submitted(time_limit_minutes=limit)
+    case = Case(job=job, snapshot=lab(), now_seconds=NOW, max_slowdown=0.1, runtime=runtime)
+    assert expected_seconds(case) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("limit", [None, nan, inf, 1e-300])
@@ -310,15 +309,15 @@ def test_clocks_lie_inside_what_the_bound_leaves_and_the_oracles_is_among_them(
     bound: float, routing_open: bool
 ) -> None:
     job, config = submitted(max_slowdown=bound), site(routing_open=routing_open)
-    context = context_of(job, lab(), config)
+    case = case_of(job, lab(), config)
     for name, one in served(job, lab(), config).items():
         if not one.option.open:
             assert (one.clocks, one.option.clocks) == ((), ())
             continue
         (gpu_type,) = one.candidate.gpu_types
         rivals = Rivals((A100, V100), A100)
-        room = remaining_slowdown(gpu_type, rivals, bound, context.comparison) if routing_open else bound
-        table = clock_table_of(gpu_type, power_limit_watts=context.board_limits.watts(gpu_type))
+        room = remaining_slowdown(gpu_type, rivals, bound, case.comparison) if routing_open else bound
+        table = clock_table_of(gpu_type, power_limit_watts=case.board_limits.watts(gpu_type))
         assert room is not None and table is not None
         assert 1 <= len(one.clocks) <= MAX_CLOCKS + 1
         assert all(point.slowdown <= room for point in one.clocks)
@@ -329,7 +328,7 @@ def test_clocks_lie_inside_what_the_bound_leaves_and_the_oracles_is_among_them(
         assert sum(clock.is_oracle for clock in one.option.clocks) == 1
         assert [clock.is_default for clock in one.option.clocks] == [False] * (len(one.clocks) - 1) + [True]
         # The guard's own choice for a job that is sent there, unless it is the default clock.
-        chosen = oracle_clocks(context, (PartitionName(name),) if routing_open else None)
+        chosen = oracle_clocks(case, (PartitionName(name),) if routing_open else None)
         expected = {choice.sm_clock_mhz for choice in chosen if choice.gpu_type == gpu_type}
         assert expected in ({best.sm_clock_mhz}, set()) if best is not None else not expected
 
@@ -403,10 +402,10 @@ def test_power_of_a_type_that_the_name_never_ran_on_is_that_of_the_tables() -> N
 
 def test_a_name_without_runs_at_home_is_left_to_slurm_once_tables_have_sent_it_away() -> None:
     work = replace(runs_of_a_name(), runs_by_type={V100: 2}, log_seconds_doubt=((0.0, 9.0), (9.0, 0.0)))
-    context = context_of(submitted(), lab(), work=work)
+    case = case_of(submitted(), lab(), work=work)
     found = {str(one.candidate.partition.name): one for one in served_options(
-        submitted(), context, shown_of(lab()), with_clocks=False
+        case, shown_of(lab()), with_clocks=False
     )}  # fmt: skip
-    assert is_trial(found["v100"], context)
-    assert partitions_to_name(found["v100"], context) is None
-    assert not is_trial(found["a100"], context)
+    assert is_trial(found["v100"], case)
+    assert partitions_to_name(found["v100"], case) is None
+    assert not is_trial(found["a100"], case)

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from served_cluster import context_of, guarded, node, site, submitted
+from served_cluster import case_of, guarded, node, site, submitted
 from small_clusters import make_job, make_node, make_partition, make_snapshot
 
 from slurm_energy.config import Config
@@ -85,7 +85,7 @@ def test_forty_partitions_of_one_type_are_all_compared(policy: Policy) -> None:
     assert isinstance(policy, PricedPolicy)
     snapshot = replace(cluster(40, ("a100",)), jobs=())
     policy.warm_up(snapshot)
-    answer = policy.decide(submitted(), snapshot, context_of(submitted(), snapshot))
+    answer = policy.decide(case_of(submitted(), snapshot))
     assert answer.reasons == (Reason.POLICY,)
     assert answer.clocks
 

@@ -7,15 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from slurm_energy.policy.placement import (
-    SIMULATED,
-    Capabilities,
-    OptionTable,
-    PartnerOffer,
-    PlaceInfo,
-    PlaceNode,
-    WaitingJob,
-)
+from slurm_energy.policy.jobs import PartnerOffer, WaitingJob
+from slurm_energy.policy.placement import SIMULATED, Capabilities, OptionTable, PlaceInfo, PlaceNode
 
 CLOCKS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 COUNTS = tuple(range(1, 9))
@@ -87,6 +80,7 @@ class FakeRun:
     state: str = "COMPLETED"
     units: float = 1.0
     ended_seconds: float = 0.0
+    deadline_seconds: float = inf
 
 
 def make_table(devices: Sequence[Device], gpu_counts: tuple[int, ...] = COUNTS) -> OptionTable:

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from rule_factory import A10, A30, H100, L4, TWO_CLOCKS, Device, FakeView, make_job, make_view
 
 from slurm_energy.policy.placement import Placement
+from slurm_energy.policy.registry import create_rule
 from slurm_energy.policy.rules.adaptive_price import AdaptivePriceRule
-from slurm_energy.policy.rules.registry import create_rule
 
 
 def begun(text: str, view: FakeView) -> AdaptivePriceRule:

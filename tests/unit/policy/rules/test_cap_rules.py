@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from rule_factory import A30, H100, L4, FakeRun, FakeView, make_job, make_view
 
 from slurm_energy.policy.placement import Placement
+from slurm_energy.policy.registry import create_rule
 from slurm_energy.policy.rules.cap import CapRule
-from slurm_energy.policy.rules.registry import create_rule
 
 NAMES = ["cap-uniform", "cap-greedy"]
 

@@ -7,7 +7,7 @@ import pytest
 from rule_factory import A10, A30, H100, L4, FakeRun, FakeView, make_job, make_view
 
 from slurm_energy.policy.placement import Discipline, Placement, PlacementRule, placement_alone
-from slurm_energy.policy.rules.registry import create_rule
+from slurm_energy.policy.registry import create_rule
 
 
 def begun(text: str, view: FakeView, seed: int = 1) -> PlacementRule:

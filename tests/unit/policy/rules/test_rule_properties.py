@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from rule_factory import A10, A30, H100, L4, TWO_CLOCKS, Device, FakeJob, FakeView, make_job, make_view
 
 from slurm_energy.policy.placement import Placement
-from slurm_energy.policy.rules.registry import create_rule, rule_names
+from slurm_energy.policy.registry import create_rule, rule_names
 from slurm_energy.twin.engine.scheduler import guarded_placement
 
 CPU = Device("xeon", (40.0, 30.0, 60.0), (0.0, 0.9, 0.0), 30.0, clocks=(1.0,), is_cpu=True)

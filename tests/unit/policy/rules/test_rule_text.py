@@ -8,7 +8,7 @@ from rule_factory import make_job, make_view
 
 from slurm_energy.errors import ConfigError, PolicyError, SlurmEnergyError, ValueRangeError
 from slurm_energy.policy.placement import Placement
-from slurm_energy.policy.rules.registry import create_rule, rule_entry, rule_names
+from slurm_energy.policy.registry import create_rule, rule_entry, rule_names
 
 ARENA = [
     "slurm-default",

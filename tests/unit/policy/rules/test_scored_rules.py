@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from rule_factory import A10, A30, H100, L4, TWO_CLOCKS, FakeView, make_job, make_view
 
 from slurm_energy.policy.placement import FloatArray, OptionTable, Placement, PlacementRule
-from slurm_energy.policy.rules.registry import create_rule
+from slurm_energy.policy.registry import create_rule
 
 SCORES: dict[str, Callable[[OptionTable], FloatArray]] = {
     "price:V=20": lambda table: (table.watts - table.free_watts + 20.0) * table.seconds_per_unit,

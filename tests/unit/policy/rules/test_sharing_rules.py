@@ -5,8 +5,9 @@ from random import Random
 import pytest
 from rule_factory import A30, H100, L4, FakeRun, FakeView, make_job, make_view
 
-from slurm_energy.policy.placement import PartnerOffer, Placement, PlacementRule
-from slurm_energy.policy.rules.registry import create_rule
+from slurm_energy.policy.jobs import PartnerOffer
+from slurm_energy.policy.placement import Placement, PlacementRule
+from slurm_energy.policy.registry import create_rule
 
 GOOD = PartnerOffer(job_id=7, place=1, speed=0.8, partner_speed=0.9, watts=125.0, partner_watts=105.0)
 """On an L4 that draws 105 W with its job and 125 W with both."""

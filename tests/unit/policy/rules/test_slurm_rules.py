@@ -7,7 +7,7 @@ from rule_factory import A10, H100, L4, TWO_CLOCKS, FakeRun, FakeView, make_job,
 
 from slurm_energy.errors import ConfigError
 from slurm_energy.policy.placement import Discipline, Placement, PlacementRule
-from slurm_energy.policy.rules.registry import create_rule
+from slurm_energy.policy.registry import create_rule
 
 
 def begun(text: str, view: FakeView) -> PlacementRule:

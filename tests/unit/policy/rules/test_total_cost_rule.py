@@ -11,9 +11,9 @@ from rule_factory import A30, L4, FakeRun, make_job, make_view
 
 from slurm_energy.errors import ConfigError, ValueRangeError
 from slurm_energy.policy.placement import Placement
+from slurm_energy.policy.registry import create_rule
 from slurm_energy.policy.rules.cost_table import CostTable, PlaceCosts, PricedJob, Prices
-from slurm_energy.policy.rules.registry import create_rule
-from slurm_energy.policy.rules.scarcity import MOST_HEADROOM, Scarcity, TypeScarcity
+from slurm_energy.policy.rules.scarcity import MAX_HEADROOM, Scarcity, TypeScarcity
 from slurm_energy.policy.rules.tables import active_joules, bounds_of
 
 
@@ -144,7 +144,7 @@ def test_missed_deadlines_keep_more_devices_free_and_kept_ones_fewer() -> None:
     assert scarcity.headroom == pytest.approx(0.04)
     for _ in range(1000):
         scarcity.deadline(missed=True)
-    assert scarcity.headroom == MOST_HEADROOM
+    assert scarcity.headroom == MAX_HEADROOM
     for _ in range(10_000):
         scarcity.deadline(missed=False)
     assert scarcity.headroom == 0.02

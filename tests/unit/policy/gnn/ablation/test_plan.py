@@ -95,7 +95,7 @@ def test_weights_of_waiting_jobs_add_up_to_their_number_and_context_has_none() -
     assert any((plan.task_weight == 0.0).any() for plan in plans)
 
 
-def test_the_context_of_a_job_is_what_it_depends_on_or_what_depends_on_it() -> None:
+def test_the_case_of_a_job_is_what_it_depends_on_or_what_depends_on_it() -> None:
     plan = plan_of(3)
     drawn = set(plan.task[plan.task_weight > 0].tolist())
     pairs = {(t, t + 1) for t in range(0, 200, 3)}

@@ -6,24 +6,22 @@ type on which the job can land, with room there alone, and its clock for that ty
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from copy import deepcopy
 from math import inf
 from random import Random
 
 from slurm_energy.domain.cluster import ClusterSnapshot
 from slurm_energy.domain.decision import AnswerDetails, ClockChoice, OptionCost, PolicyAnswer, Reason
 from slurm_energy.domain.ids import GpuTypeName, PartitionName
-from slurm_energy.domain.job import JobRequest
 from slurm_energy.energy_model.operating_point import OperatingPoint
-from slurm_energy.policy.base import DecisionContext
+from slurm_energy.policy.base import Case
 from slurm_energy.policy.oracle import trial_note
 from slurm_energy.policy.placement import Placement, PlacementRule
 from slurm_energy.policy.site.comparison import (
     Candidate,
     clock_choice,
+    default_candidate,
     lacks_runs_at_home,
     landing_on,
-    slurms_own,
     with_room,
 )
 from slurm_energy.policy.submission.options import JobOptions, landing_options, routing_options
@@ -31,76 +29,61 @@ from slurm_energy.policy.submission.places import SitePlaces, point_at, site_of
 from slurm_energy.policy.submission.view import SnapshotView, SubmittedJob
 
 _SEED = 0
-_MAX_VERSION_LENGTH = 64
 
 
-class RulePolicy:
-    """A placement rule at submission. Its prices follow the jobs that it is asked about; other clusters begin anew."""
+class SubmissionAdapter:
+    """What stands between a rule and the submissions that it decides: the cluster's places, as the rule saw them last.
 
-    def __init__(self, rule: PlacementRule, configured: Mapping[str, str], settings: str = "") -> None:
-        """Take a rule.
+    A rule's prices follow the jobs that it is asked about; it begins again where the cluster's places are others.
+    """
+
+    def __init__(self, configured: Mapping[str, str]) -> None:
+        """Know no cluster yet.
 
         Args:
-            rule: What is asked.
             configured: [gpu_types].
-            settings: Its own, as the site wrote them; part of the version, so that decisions can be told apart.
         """
-        self.name = rule.name
-        self.version = f"{rule.version}:{settings}"[:_MAX_VERSION_LENGTH] if settings else rule.version
-        self.rule = rule
         self._configured = configured
         self._site: SitePlaces | None = None
         self._seen: ClusterSnapshot | None = None
 
-    def for_rehearsal(self, snapshot: ClusterSnapshot) -> "RulePolicy":
-        """Return a policy that answers alike; what it is asked leaves no trace in this one."""
-        self.warm_up(snapshot)
-        copy = RulePolicy(deepcopy(self.rule), self._configured)
-        copy.name, copy.version = self.name, self.version
-        copy._site, copy._seen = self._site, self._seen
-        return copy
+    def __deepcopy__(self, memo: dict[int, object]) -> "SubmissionAdapter":
+        """Return another one at the same cluster, which neither of them changes."""
+        copied = SubmissionAdapter(self._configured)
+        copied._site, copied._seen = self._site, self._seen
+        return copied
 
-    def warm_up(self, snapshot: ClusterSnapshot) -> None:
-        """Take the cluster's places; a rule begins anew where they are others."""
-        if snapshot is self._seen:
-            return
-        self._seen = snapshot
-        if self._site is None or not self._site.holds(snapshot):
-            self._site = site_of(snapshot, self._configured)
-            empty = self._site.table(JobOptions(units=1.0, work={}, room={}), 1)
-            view = SnapshotView(
-                snapshot=snapshot,
-                now_seconds=snapshot.taken_at_seconds,
-                places=self._site.infos,
-                free_gpus=self._site.free_gpus(snapshot, {}),
-                table=empty,
-                open_places=(),
-                room_by_place=[0] * len(self._site.infos),
-            )
-            self.rule.begin(view, Random(_SEED))  # noqa: S311  # a rule's own stream, the same after every start
+    def follow(self, rule: PlacementRule, snapshot: ClusterSnapshot) -> SitePlaces:
+        """Take the cluster's places and return them; the rule begins where they are others."""
+        if self._site is not None and (snapshot is self._seen or self._site.holds(snapshot)):
+            self._seen = snapshot
+            return self._site
+        self._seen, site = snapshot, site_of(snapshot, self._configured)
+        view = SnapshotView(
+            snapshot=snapshot,
+            now_seconds=snapshot.taken_at_seconds,
+            places=site.infos,
+            free_gpus=site.free_gpus(snapshot, {}),
+            table=site.table(JobOptions(units=1.0, work={}, room={}), 1),
+            open_places=(),
+            room_by_place=[0] * len(site.infos),
+        )
+        rule.begin(view, Random(_SEED))  # noqa: S311  # a rule's own stream, the same after every start
+        self._site = site
+        return site
 
-    def decide(self, job: JobRequest, snapshot: ClusterSnapshot, context: DecisionContext) -> PolicyAnswer:
+    def answer(self, rule: PlacementRule, case: Case) -> PolicyAnswer:
         """Return the partition that the rule chooses and its clock for each GPU type that the job can land on."""
-        self.warm_up(snapshot)
-        assert self._site is not None
-        return _Question(self.rule, self._site, job, snapshot, context).answer()
+        return _Question(rule, self.follow(rule, case.snapshot), case).answer()
 
 
 class _Question:
     """One job's way through the rule."""
 
-    def __init__(
-        self,
-        rule: PlacementRule,
-        site: SitePlaces,
-        job: JobRequest,
-        snapshot: ClusterSnapshot,
-        context: DecisionContext,
-    ) -> None:
-        self._rule, self._site, self._context, self._request = rule, site, context, job
-        self._gpus = max(1, job.gpu_count)
-        self._free = site.free_gpus(snapshot, context.claimed_gpus)
-        self._snapshot = snapshot
+    def __init__(self, rule: PlacementRule, site: SitePlaces, case: Case) -> None:
+        self._rule, self._site, self._case = rule, site, case
+        self._gpus = max(1, case.job.gpu_count)
+        self._free = site.free_gpus(case.snapshot, case.claimed_gpus)
         self._reasons: tuple[Reason, ...] = (Reason.POLICY,)
         self._notes: list[str] = []
         self._details = AnswerDetails()
@@ -108,13 +91,13 @@ class _Question:
 
     def answer(self) -> PolicyAnswer:
         """Ask for a partition where one may be named, then for clocks."""
-        context = self._context
-        routing = routing_options(self._request, context) if context.may_route else None
-        submitted = landing_on(context.candidates, None)
+        case = self._case
+        routing = routing_options(case) if case.may_route else None
+        submitted = landing_on(case.candidates, None)
         arrival = routing or self._landing(submitted, is_sent=False)
         asked = self._job(arrival)
         routed = self._arrive(asked, arrival)
-        named = self._named(asked, routing, routed) if context.may_route else None
+        named = self._named(asked, routing, routed) if case.may_route else None
         return PolicyAnswer(
             partitions=named,
             clocks=tuple(self._clocks(named)),
@@ -127,7 +110,7 @@ class _Question:
         """Tell the rule of the job's arrival; return the places to which it sends the job, None where it does not."""
         if not self._rule.routes:
             return None
-        places = [place for one in self._context.candidates for place in self._site.of(one, one.gpu_types)]
+        places = [place for one in self._case.candidates for place in self._site.of(one, one.gpu_types)]
         answer = self._rule.route(asked, self._view(options, places))
         return (answer,) if isinstance(answer, int) else answer
 
@@ -135,7 +118,7 @@ class _Question:
         self, asked: SubmittedJob, options: JobOptions | None, routed: tuple[int, ...] | None
     ) -> tuple[PartitionName, ...] | None:
         """Return the partition to be tried first, None to leave the job where Slurm starts it."""
-        idle = with_room(self._context.candidates)
+        idle = with_room(self._case.candidates)
         if not idle:
             self._reasons = (*self._reasons, Reason.NO_IDLE_PARTITION)
             self._notes.append("no partition has room now: the choice is left to Slurm")
@@ -155,11 +138,11 @@ class _Question:
             self._notes.append("the rule starts the job in no partition now: the choice is left to Slurm")
             return None
         candidate = next(one for one in idle if one.partition.name == chosen)
-        own = slurms_own(idle)
+        own = default_candidate(idle)
         if candidate is own:
             self._notes.append(f"{chosen}, where Slurm starts the job, is the rule's choice: it is not sent elsewhere")
             return None
-        if lacks_runs_at_home(candidate, own, self._context.comparison):
+        if lacks_runs_at_home(candidate, own, self._case.comparison):
             self._notes.append(trial_note(candidate))
             return None
         self._notes.append(f"{chosen} is the rule's choice among those with room now")
@@ -188,8 +171,8 @@ class _Question:
 
     def _clocks(self, named: tuple[PartitionName, ...] | None) -> Iterator[ClockChoice]:
         """Yield the clock for each GPU type where the job can land; of several partitions with a type the highest."""
-        context = self._context
-        landing = landing_on(context.candidates, named)
+        case = self._case
+        landing = landing_on(case.candidates, named)
         options = self._landing(landing, is_sent=named is not None)
         places = [place for one in landing for place in self._site.of(one, one.gpu_types)]
         view, asked = self._view(options, places), self._job(options)
@@ -205,18 +188,18 @@ class _Question:
                     point = _higher(found[name], point)
                 found[name] = point
         for name, point in found.items():
-            choice = clock_choice(name, point, context.board_limits)
+            choice = clock_choice(name, point, case.board_limits)
             if choice is not None:
                 yield choice
 
     def _explain(self, asked: SubmittedJob, options: JobOptions, view: SnapshotView) -> None:
         """Keep what the rule says of the partitions: each costs what its dearest GPU type does."""
-        told = self._rule.explained(asked, view)
-        if told is None or not told.costs:
+        weighed = self._rule.explained(asked, view)
+        if weighed is None or not weighed.costs:
             return
         dearest: dict[PartitionName, OptionCost] = {}
         several: dict[PartitionName, int] = {}
-        for cost in told.costs:
+        for cost in weighed.costs:
             partition, name = self._site.partition(cost.place), self._site.gpu_type(cost.place)
             work = None if name is None else options.work.get(name)
             point = None if name is None or work is None else point_at(work.clocks, name, cost.clock)
@@ -229,11 +212,11 @@ class _Question:
                 full_parts=cost.full_parts,
             )
         costs = sorted(dearest.values(), key=lambda one: one.joules)
-        self._details = AnswerDetails(options=tuple(costs), factors=told.factors)
+        self._details = AnswerDetails(options=tuple(costs), factors=weighed.factors)
 
     def _landing(self, landing: tuple[Candidate, ...], *, is_sent: bool) -> JobOptions:
         if self._last is None or self._last[0] != (landing, is_sent):
-            self._last = (landing, is_sent), landing_options(self._request, self._context, landing, is_sent=is_sent)
+            self._last = (landing, is_sent), landing_options(self._case, landing, is_sent=is_sent)
         return self._last[1]
 
     def _point(
@@ -257,8 +240,8 @@ class _Question:
 
     def _view(self, options: JobOptions, places: Sequence[int]) -> SnapshotView:
         return SnapshotView(
-            snapshot=self._snapshot,
-            now_seconds=self._context.now_seconds,
+            snapshot=self._case.snapshot,
+            now_seconds=self._case.now_seconds,
             places=self._site.infos,
             free_gpus=self._free,
             table=self._site.table(options, self._gpus),
@@ -267,20 +250,20 @@ class _Question:
         )
 
     def _job(self, options: JobOptions) -> SubmittedJob:
-        job, context = self._request, self._context
+        case, job = self._case, self._case.job
         limit, deadline = job.time_limit_minutes, job.options.deadline_seconds
         return SubmittedJob(
             gpu_counts=(self._gpus,),
-            submitted_seconds=context.now_seconds,
+            submitted_seconds=case.now_seconds,
             estimated_units=options.units,
             time_limit_seconds=inf if limit is None else 60.0 * limit,
             deadline_seconds=inf if deadline is None else deadline,
-            max_slowdown=context.max_slowdown,
+            max_slowdown=case.max_slowdown,
             user=job.user_name or str(job.user_id),
             account=job.account or "",
             name=job.name,
             request=job,
-            runtime=context.runtime,
+            runtime=case.runtime,
         )
 
 
