@@ -79,7 +79,7 @@ def run_ranks(script: str, arguments: list[str], count: int = 2) -> list[subproc
     ends = []
     try:
         for process in running:
-            out, err = process.communicate(timeout=120.0)
+            out, err = process.communicate(timeout=250.0)
             ends.append(subprocess.CompletedProcess(process.args, process.returncode, out, err))
     finally:
         for process in running:

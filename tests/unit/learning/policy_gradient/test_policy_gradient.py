@@ -158,6 +158,7 @@ def _chained(steps: Sequence[Step]) -> list[Step]:
     return [replace(step, following=after) for step, after in zip(steps, following, strict=True)]
 
 
+@pytest.mark.slow
 def test_one_seed_gives_one_training_and_another_seed_another() -> None:
     def weights(seed: int) -> dict[str, torch.Tensor]:
         network = small_network(1)
@@ -172,6 +173,7 @@ def test_one_seed_gives_one_training_and_another_seed_another() -> None:
     assert any(not torch.equal(first[name], other[name]) for name in first)
 
 
+@pytest.mark.slow
 def test_a_restored_learner_goes_on_exactly_as_the_one_that_was_not_broken_off() -> None:
     torch.set_num_threads(1)
     network = small_network(1)
@@ -261,6 +263,7 @@ def test_all_ranks_take_equally_many_updates_and_stop_together() -> None:
     assert calls(20, QUICK, 1.0) == 1 + 3
 
 
+@pytest.mark.slow
 def test_the_round_ends_when_the_policy_has_gone_too_far() -> None:
     def updates(target: float | None) -> float:
         network = small_network(1)
