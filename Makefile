@@ -6,7 +6,7 @@ PYTEST_FLAGS ?=
 # Tests start hundreds of Python processes: without compiled modules each of them would compile the package anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-unit test-cluster unit quick coverage figures compiled check lint format bench results results-quick docs native clean install-demo install-unit install-test
+.PHONY: help demo test test-unit test-cluster unit quick coverage figures compiled check other-checks lint format bench results results-quick docs native clean install-demo install-unit install-test
 
 help:  ## Show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/:/' | column -t -s:
@@ -51,9 +51,9 @@ coverage: install-unit compiled  ## What `make unit` runs through, line by line 
 figures:  ## Print files, lines and importers of the package as a table
 	@$(PY) scripts/figures.py
 
-# Most of the time of a laboratory is waiting: three at a time fill two cores.
+# Most of the time of a laboratory is waiting: three at a time fill two cores, each without more threads of torch.
 # What measures time is marked `alone` and runs afterwards, with nothing beside it.
-CLUSTER_PYTEST := sh scripts/as-root.sh env SLURM_ENERGY_REQUIRE_LAB=1 SLURM_ENERGY_REQUIRE_SERVERS=1 $(PY) -m pytest
+CLUSTER_PYTEST := sh scripts/as-root.sh env OMP_NUM_THREADS=1 SLURM_ENERGY_REQUIRE_LAB=1 SLURM_ENERGY_REQUIRE_SERVERS=1 $(PY) -m pytest
 CLUSTER_TESTS ?= tests/e2e tests/plugin tests/integration
 CLUSTER_WORKERS ?= 3
 
@@ -68,7 +68,10 @@ lint: install-test
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-check: lint  ## Formats, lint, types, import rows, shell and C warnings
+check: install-test  ## Formats, lint, types, import rows, shell and C warnings
+	@$(MAKE) --no-print-directory -j2 -Otarget lint other-checks
+
+other-checks:
 	$(PY) -m pytest -q -p no:cacheprovider tests/unit/test_import_rows.py
 	shellcheck $(SH_FILES)
 	$(MAKE) --no-print-directory -C plugin check

@@ -42,7 +42,7 @@ def unused_name() -> str:
 
 @pytest.fixture(scope="module")
 def lab() -> Iterator[Lab]:
-    """The default lab with plugin, daemon and hooks, shared by a file; an idle daemon reads its cluster each second."""
+    """The default lab with plugin, daemon and hooks, for one file: an idle daemon reads its cluster every second."""
     require_lab(energy=True)
     spec = LabSpec(name=f"energy-{os.getpid()}", settings=EXACT, plugin_settings=PATIENT)
     with start_lab(spec, owned=True) as running:

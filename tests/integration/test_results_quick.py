@@ -27,7 +27,7 @@ def quick(tmp_path_factory: pytest.TempPathFactory) -> Results:
     sections = [replace(section, cases=tuple(map(with_rules_shown, section.cases))) for section in SECTIONS]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(command, "SECTIONS", sections)
-        assert main(["--write", str(page), "--quick", "--workers", "2", *only]) == 0
+        assert main(["--write", str(page), "--quick", "--seeds", "1", "--workers", "2", *only]) == 0
     text = page.read_text(encoding="utf-8")
     assert all(f"(`{case}`)" in text for case in CASES) and f"`{LEARNED}`" in text
     return read_results(page.with_suffix("") / "results.json")

@@ -14,7 +14,6 @@ from simgpu_nodes import LINEAR, built_library, make_node
 from slurm_energy.lab.simgpu.build import find_workload_tool
 from slurm_energy.lab.simgpu.state import NodeGpuState
 
-pytestmark = pytest.mark.alone
 SCALE = 600.0
 
 
@@ -40,6 +39,7 @@ def wait_until(holds: Callable[[], bool]) -> None:
         time.sleep(0.005)
 
 
+@pytest.mark.alone
 def test_work_takes_its_time_and_its_energy_and_frees_the_gpu(tmp_path: Path) -> None:
     with make_node(tmp_path, "v100", time_scale=SCALE) as node:
         gpu, other = node.by_minor(0), node.by_minor(1)
@@ -66,6 +66,7 @@ def test_units_are_seconds_of_an_a100(tmp_path: Path) -> None:
     assert 20.0 < float(words["work_seconds"]) < 35.0
 
 
+@pytest.mark.alone
 def test_work_is_slower_at_a_clock_lowered_while_it_runs(tmp_path: Path) -> None:
     with make_node(tmp_path, "v100", time_scale=SCALE) as node:
         process = start(node, "--seconds-at-default", "60", SLURM_JOB_GPUS="0")
@@ -78,6 +79,7 @@ def test_work_is_slower_at_a_clock_lowered_while_it_runs(tmp_path: Path) -> None
     assert 100.0 < float(words["device_seconds"]) < 150.0
 
 
+@pytest.mark.alone
 def test_a_clock_raised_while_it_runs_ends_it_earlier_than_first_expected(tmp_path: Path) -> None:
     with make_node(tmp_path, "v100", time_scale=SCALE) as node:
         gpu = node.by_minor(0)
@@ -93,6 +95,7 @@ def test_a_clock_raised_while_it_runs_ends_it_earlier_than_first_expected(tmp_pa
     assert float(words["device_seconds"]) < 300.0  # 1360 at 135 MHz
 
 
+@pytest.mark.alone
 def test_job_on_two_gpus_waits_for_the_slower(tmp_path: Path) -> None:
     with make_node(tmp_path, "v100", count=4, time_scale=SCALE) as node:
         slow = node.by_minor(2)
@@ -105,6 +108,7 @@ def test_job_on_two_gpus_waits_for_the_slower(tmp_path: Path) -> None:
         assert node.by_minor(1).reading().energy_joules < 24.1 * node.device_seconds
 
 
+@pytest.mark.alone
 def test_termination_frees_the_gpu_and_tells_what_was_done(tmp_path: Path) -> None:
     with make_node(tmp_path, time_scale=SCALE) as node:
         process = start(node, "--seconds-at-default", "100000", SLURM_JOB_GPUS="0")

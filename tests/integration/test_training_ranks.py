@@ -1,12 +1,14 @@
 """Several ranks in processes of their own: equal in their weights, and told when one of them is gone."""
 
 import os
+import shutil
 import socket
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 import tiny_learner
 import torch
 
@@ -78,7 +80,7 @@ def run_ranks(script: str, arguments: list[str], count: int = 2) -> list[subproc
     ends = []
     try:
         for process in running:
-            out, err = process.communicate(timeout=120.0)
+            out, err = process.communicate(timeout=250.0)
             ends.append(subprocess.CompletedProcess(process.args, process.returncode, out, err))
     finally:
         for process in running:
@@ -111,17 +113,24 @@ def test_gradients_are_means_over_all_ranks_and_what_none_reached_has_none() -> 
     assert mine[4] == theirs[4] == "[0.0]"
 
 
-def test_two_ranks_train_one_network_and_go_on_as_if_never_stopped(tmp_path: Path) -> None:
-    config = write_config(tmp_path)
+def trained(*words: str) -> None:
+    ends = run_ranks(MAIN, ["train", "--distributed", *words])
+    assert [end.returncode for end in ends] == [0, 0], "".join(end.stderr for end in ends)
+    assert ends[1].stdout == ""
+    assert "checkpoint" in ends[0].stdout
 
-    def trained(*words: str) -> None:
-        ends = run_ranks(MAIN, ["train", "--distributed", *words])
-        assert [end.returncode for end in ends] == [0, 0], "".join(end.stderr for end in ends)
-        assert ends[1].stdout == ""
-        assert "checkpoint" in ends[0].stdout
 
-    trained("--config", str(config), "--output", str(tmp_path / "whole"))
-    trained("--config", str(config), "--output", str(tmp_path / "part"), "--rounds", "2")
+@pytest.fixture(scope="module")
+def two_rounds(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder in which two ranks trained for two rounds of four; a test takes a copy."""
+    folder = tmp_path_factory.mktemp("ranks")
+    trained("--config", str(write_config(folder)), "--output", str(folder / "part"), "--rounds", "2")
+    return folder / "part"
+
+
+def test_two_ranks_train_one_network_and_go_on_as_if_never_stopped(two_rounds: Path, tmp_path: Path) -> None:
+    shutil.copytree(two_rounds, tmp_path / "part", symlinks=True)
+    trained("--config", str(write_config(tmp_path)), "--output", str(tmp_path / "whole"))
     trained("--resume", str(tmp_path / "part"), "--rounds", "4")
     whole, part = (read_checkpoint(tmp_path / name / "last").tensors for name in ("whole", "part"))
     assert all(torch.equal(tensor, part[name]) for name, tensor in whole.items())
@@ -131,12 +140,9 @@ def test_two_ranks_train_one_network_and_go_on_as_if_never_stopped(tmp_path: Pat
         assert torch.equal(tensor, learners[1]["network"][name])
 
 
-def test_one_rank_cannot_go_on_with_a_training_of_two(tmp_path: Path) -> None:
-    config = write_config(tmp_path)
-    words = ["train", "--config", str(config), "--rounds", "1", "--output", str(tmp_path / "made")]
-    ends = run_ranks(MAIN, [*words, "--distributed"])
-    assert [end.returncode for end in ends] == [0, 0], ends
-    (end,) = run_ranks(MAIN, ["train", "--resume", str(tmp_path / "made"), "--rounds", "2"], count=1)
+def test_one_rank_cannot_go_on_with_a_training_of_two(two_rounds: Path, tmp_path: Path) -> None:
+    shutil.copytree(two_rounds, tmp_path / "made", symlinks=True)
+    (end,) = run_ranks(MAIN, ["train", "--resume", str(tmp_path / "made"), "--rounds", "4"], count=1)
     assert end.returncode == 1
     assert "training.ranks: 1, was 2" in end.stderr
 

@@ -12,6 +12,7 @@ from slurm_energy.twin.world.file import shipped_world
 HOURS = 24
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "seconds"), [("adaptive-price:run=800", 800.0), ("adaptive-price:run=2500,V=500", 2_500.0)]
 )

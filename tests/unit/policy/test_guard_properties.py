@@ -3,6 +3,7 @@
 import math
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from policy_factory import (
@@ -347,6 +348,7 @@ def orderly_cases(draw: st.DrawFn) -> tuple[JobRequest, ClusterSnapshot]:
     return job, make_snapshot(*found, partitions=known)
 
 
+@pytest.mark.slow
 def test_decision_that_routes_or_slows_is_valid() -> None:
     seen = {"partitions": 0, "clocks": 0, "refused": 0, "hints": 0}
 

@@ -52,6 +52,7 @@ def mean_entropy(network: HierarchicalNetwork, steps: list[DecisionStep]) -> flo
     return float(decisions.options.entropy.mean())
 
 
+@pytest.mark.slow
 def test_a_refused_start_is_learned_under_the_option_that_was_asked_for() -> None:
     steps = [replace(step, granted=-1) if index % 2 else step for index, step in enumerate(seen())]
     told = learner(small_network(1)).absorb(steps)
@@ -59,6 +60,7 @@ def test_a_refused_start_is_learned_under_the_option_that_was_asked_for() -> Non
     assert told["clipped"] == 0.0
 
 
+@pytest.mark.slow
 def test_an_option_that_leads_to_refusals_and_a_long_wait_becomes_less_likely() -> None:
     network, steps = small_network(1), seen(jobs=20)
     costly = [index for index, step in enumerate(steps) if step.asked == 0]

@@ -148,6 +148,7 @@ def test_nothing_is_learned_before_the_warm_up_nor_by_the_actor_before_the_criti
     assert not any(name.startswith(("decision.policy.", "decision.clocks.", "assignment.")) for name in moved)
 
 
+@pytest.mark.slow
 def test_the_same_seed_learns_the_same_and_another_seed_something_else() -> None:
     found = []
     for seed in (1, 1, 2):
@@ -158,6 +159,7 @@ def test_the_same_seed_learns_the_same_and_another_seed_something_else() -> None
     assert not same_weights(found[0], found[2])
 
 
+@pytest.mark.slow
 def test_a_learner_that_was_broken_off_goes_on_as_if_it_had_not_been() -> None:
     settings = replace(
         QUICK,

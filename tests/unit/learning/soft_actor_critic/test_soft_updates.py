@@ -94,6 +94,7 @@ def test_a_target_is_the_lagrangian_and_what_the_soft_copies_say_of_what_the_pre
         assert found[row].tolist() == pytest.approx([reward + 0.5**duration * one for one in after], abs=2e-3)
 
 
+@pytest.mark.slow
 def test_the_actor_believes_the_more_careful_of_both_critics() -> None:
     own, moment = network(0), seen_moment(0)
     settings = replace(SETTINGS, actor_learning_rate=5e-3, temperature=TemperatureSettings(first=1e-3))

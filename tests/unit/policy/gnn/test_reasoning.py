@@ -230,6 +230,7 @@ def test_only_tied_heads_have_objective_values() -> None:
         assert not [name for name, _ in layer.named_parameters() if "objective" in name]
 
 
+@pytest.mark.slow
 def test_a_tie_to_time_lets_the_time_heads_find_the_busy_queue() -> None:
     layer = _layer()
     draw = torch.Generator().manual_seed(5)

@@ -173,8 +173,8 @@ def test_a_plan_of_4096_nodes_and_10000_jobs_takes_a_few_milliseconds() -> None:
     tasks = make_tasks(10_000, [(t, t % 5) for t in range(10_000)], depends)
     seconds = []
     for seed in range(10):
-        started = time.perf_counter()
+        started = time.process_time()
         make_plan(nodes, tasks, ALL, SAMPLED, 0.5, np.random.default_rng(seed))
-        seconds.append(time.perf_counter() - started)
+        seconds.append(time.process_time() - started)
     # Twice the aim of 5 ms, and the quietest of ten: other processes of a busy machine are not what is measured.
     assert min(seconds) < 0.01
