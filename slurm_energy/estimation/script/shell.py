@@ -6,6 +6,8 @@ or its environment says what they hold; what only running it could tell stays un
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.machinery import PathFinder
+from importlib.util import module_from_spec
 from typing import TYPE_CHECKING
 
 from slurm_energy.estimation.script.reading import SourceReader
@@ -104,10 +106,23 @@ def _script(text: str, state: _State, depth: int) -> None:
 
 
 def _parser() -> "Parser":
-    import tree_sitter  # noqa: PLC0415  # an extra, and 20 ms
-    import tree_sitter_bash  # noqa: PLC0415
+    from tree_sitter import Language, Parser  # noqa: PLC0415  # an extra, and it takes some milliseconds
 
-    return tree_sitter.Parser(tree_sitter.Language(tree_sitter_bash.language()))
+    return Parser(Language(_bash_grammar()))
+
+
+def _bash_grammar() -> object:
+    """Return the grammar, past its package, which imports importlib.resources and takes twice as long."""
+    package = PathFinder.find_spec("tree_sitter_bash")
+    where = None if package is None else package.submodule_search_locations
+    binding = None if where is None else PathFinder.find_spec("tree_sitter_bash._binding", where)
+    if binding is None or binding.loader is None:
+        from tree_sitter_bash import language  # noqa: PLC0415  # as above
+
+        return language()
+    module = module_from_spec(binding)
+    binding.loader.exec_module(module)
+    return module.language()
 
 
 def _walk(root: "Node", state: _State, depth: int) -> None:
