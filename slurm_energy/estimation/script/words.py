@@ -13,11 +13,19 @@ LAUNCHERS: Final = frozenset(
     shifter podman charliecloud conda mamba micromamba poetry pipenv uv pixi ray colossalai
 """.split()
 )
+SUBCOMMANDS: Final[Mapping[str, frozenset[str]]] = {
+    **dict.fromkeys(("conda", "mamba", "micromamba", "poetry", "pipenv", "uv", "pixi"), frozenset({"run"})),
+    **dict.fromkeys(("singularity", "apptainer", "podman"), frozenset({"exec", "run"})),
+    "accelerate": frozenset({"launch"}),
+    "colossalai": frozenset({"run"}),
+    "ray": frozenset({"submit", "job"}),
+}
+"""With which a launcher starts a program; others of its words do something else."""
 TRANSPARENT: Final = frozenset(
     """
-    time nohup exec command builtin numactl taskset nice ionice stdbuf timeout env nsys ncu strace catchsegv
-    xvfb-run
-""".split()
+    time nohup exec command builtin parallel xargs numactl taskset nice ionice stdbuf timeout env nsys ncu strace
+    catchsegv xvfb-run
+    """.split()
 )
 """Commands that run the rest of their words, and say nothing of the work."""
 PYTHON_LAUNCHERS: Final = frozenset({"torchrun", "accelerate", "deepspeed", "horovodrun", "colossalai"})
