@@ -5,6 +5,7 @@ import stat
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from importlib.util import find_spec
 from typing import Any
 
 from slurm_energy import __version__
@@ -18,6 +19,7 @@ from slurm_energy.domain.script import ScriptFeatures
 from slurm_energy.errors import DaemonUnavailable, SlurmError, ValueRangeError
 from slurm_energy.policy.detail_text import detail_sentences
 from slurm_energy.reporting.visible import say, visible
+from slurm_energy.resources import install_command
 from slurm_energy.slurm.sbatch import SbatchJob, decide_fields, job_request, sbatch_job
 from slurm_energy.slurm.sbatch_options import DRY_RUN, ENERGY_OPTIONS, SplitArguments, Takes, script_directives
 
@@ -102,6 +104,8 @@ def script_lines(sent: str, config: Config) -> Iterator[str]:
     """Yield what is sent of the job's script, all of it, as it is sent."""
     if config.script.read == "off":
         yield "  script:        not read (script.read is off)"
+    elif not sent and find_spec("tree_sitter") is None:
+        yield f"  script:        not read: tree-sitter is not installed here, {install_command('script')}"
     elif not sent:
         yield "  script:        nothing is sent: it was not understood, or not read in time"
     else:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePath
 
 from slurm_energy.domain.script import MAX_NUMBER, MAX_WORDS, ScriptFeatures
+from slurm_energy.estimation.job_groups import name_stem
 from slurm_energy.estimation.script.python_source import (
     Literal,
     PythonFacts,
@@ -209,13 +210,12 @@ def _number(all_sources: Sequence[Sequence[_Values]], keys: frozenset[str]) -> i
 
 
 def _code(programs: Sequence[StartedProgram], facts: Sequence[PythonFacts | None]) -> str:
-    """Return a digest of the first program whose calls are known, else of the first name that no list has."""
+    """Return a digest of the first program whose calls are known, else of the first name that says something."""
     known = next((fact.digest for fact in facts if fact is not None and fact.digest), "")
     if known:
         return known
-    named = (program for program in programs if not known_program(PurePath(program.name).name))
-    first = next(named, None)
-    if first is None:
-        return ""
-    name = re.sub(r"\d+", "", PurePath(first.name).name)
-    return hashlib.sha256(name.encode("utf-8", "replace")).hexdigest()[:8]
+    for program in programs:
+        name = re.sub(r"\d+", "", PurePath(program.name).name)
+        if name_stem(name) and not known_program(name):
+            return hashlib.sha256(name.encode("utf-8", "replace")).hexdigest()[:8]
+    return ""

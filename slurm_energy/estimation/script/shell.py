@@ -6,6 +6,8 @@ or its environment says what they hold; what only running it could tell stays un
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.machinery import PathFinder
+from importlib.util import module_from_spec
 from typing import TYPE_CHECKING
 
 from slurm_energy.estimation.script.reading import SourceReader
@@ -14,6 +16,7 @@ from slurm_energy.estimation.script.words import (
     PYTHON_LAUNCHER_MODULES,
     PYTHON_LAUNCHERS,
     SHELLS,
+    SUBCOMMANDS,
     TRANSPARENT,
     known_program,
 )
@@ -38,7 +41,7 @@ _SILENT = frozenset(
     lspci make mapfile mkdir mktemp ml module mv nproc nvidia-smi pip pip3 popd printenv printf ps pushd pwd read
     readlink readonly realpath rm rmdir rsync sacct scancel scontrol scp sed seq set shift shopt sleep sort source
     spack squeue ssh sstat stat su sudo tail tar tee test touch tr trap true type typeset ulimit umask unalias uname
-    unset unzip wait wc wget which whoami xargs
+    unset unzip wait wc wget which whoami
 """.split()
 )
 """Commands that prepare or report; none of them is what the job is for."""
@@ -104,10 +107,23 @@ def _script(text: str, state: _State, depth: int) -> None:
 
 
 def _parser() -> "Parser":
-    import tree_sitter  # noqa: PLC0415  # an extra, and 20 ms
-    import tree_sitter_bash  # noqa: PLC0415
+    from tree_sitter import Language, Parser  # noqa: PLC0415  # an extra, and it takes some milliseconds
 
-    return tree_sitter.Parser(tree_sitter.Language(tree_sitter_bash.language()))
+    return Parser(Language(_bash_grammar()))
+
+
+def _bash_grammar() -> object:
+    """Return the grammar, past its package, which imports importlib.resources and takes twice as long."""
+    package = PathFinder.find_spec("tree_sitter_bash")
+    where = None if package is None else package.submodule_search_locations
+    binding = None if where is None else PathFinder.find_spec("tree_sitter_bash._binding", where)
+    if binding is None or binding.loader is None:
+        from tree_sitter_bash import language  # noqa: PLC0415  # as above
+
+        return language()
+    module = module_from_spec(binding)
+    binding.loader.exec_module(module)
+    return module.language()
 
 
 def _walk(root: "Node", state: _State, depth: int) -> None:
@@ -191,6 +207,7 @@ def _words(words: Sequence[str], document: str, launchers: tuple[str, ...], stat
             _start(words, document, launchers, state, depth)
             return
         launchers = launchers if base in TRANSPARENT else (*launchers, base)
+        words = _behind_subcommand(words, SUBCOMMANDS.get(base))
         begin = _program_index(words)
         if begin is None:
             return
@@ -198,6 +215,14 @@ def _words(words: Sequence[str], document: str, launchers: tuple[str, ...], stat
         if base in PYTHON_LAUNCHERS and words[0].endswith(".py"):
             _add(state, name=words[0], arguments=words[1:], launchers=launchers, is_python=True)
             return
+
+
+def _behind_subcommand(words: Sequence[str], subcommands: frozenset[str] | None) -> Sequence[str]:
+    """Return a launcher's words from its subcommand on; nothing where it is none that starts a program."""
+    if subcommands is None:
+        return words
+    first = next((index for index, word in enumerate(words[1:], start=1) if not word.startswith("-")), 0)
+    return words[first:] if first and words[first] in subcommands else ()
 
 
 _LAUNCHING = PYTHON_LAUNCHERS | LAUNCHERS | TRANSPARENT

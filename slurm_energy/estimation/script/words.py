@@ -13,11 +13,19 @@ LAUNCHERS: Final = frozenset(
     shifter podman charliecloud conda mamba micromamba poetry pipenv uv pixi ray colossalai
 """.split()
 )
+SUBCOMMANDS: Final[Mapping[str, frozenset[str]]] = {
+    **dict.fromkeys(("conda", "mamba", "micromamba", "poetry", "pipenv", "uv", "pixi"), frozenset({"run"})),
+    **dict.fromkeys(("singularity", "apptainer", "podman"), frozenset({"exec", "run"})),
+    "accelerate": frozenset({"launch"}),
+    "colossalai": frozenset({"run"}),
+    "ray": frozenset({"submit", "job"}),
+}
+"""With which a launcher starts a program; others of its words do something else."""
 TRANSPARENT: Final = frozenset(
     """
-    time nohup exec command builtin numactl taskset nice ionice stdbuf timeout env nsys ncu strace catchsegv
-    xvfb-run
-""".split()
+    time nohup exec command builtin parallel xargs numactl taskset nice ionice stdbuf timeout env nsys ncu strace
+    catchsegv xvfb-run
+    """.split()
 )
 """Commands that run the rest of their words, and say nothing of the work."""
 PYTHON_LAUNCHERS: Final = frozenset({"torchrun", "accelerate", "deepspeed", "horovodrun", "colossalai"})
@@ -87,9 +95,8 @@ _DATASETS: Final = """
     imagenet cifar100 cifar10 cifar-100 cifar-10 fashion-?mnist mnist svhn coco voc ade20k cityscapes kitti kinetics
     celeba lsun laion wikitext-?103 wikitext-?2 wikitext wikipedia openwebtext bookcorpus c4 pile redpajama alpaca
     squad glue sst2 mnli cola imdb wmt14 wmt16 multi30k librispeech ljspeech commonvoice movielens ml-20m ml-1m
-    ml-100k criteo
-    ogbn-products ogbn-arxiv ogbn-papers100m ogbn-proteins ogbn-mag ogbg-molhiv ogbg-molpcba ogbg-ppa cora
-    citeseer pubmed reddit qm9 md17 zinc modelnet shapenet mc4
+    ml-100k criteo ogbn-products ogbn-arxiv ogbn-papers100m ogbn-proteins ogbn-mag ogbg-molhiv ogbg-molpcba ogbg-ppa
+    cora citeseer pubmed reddit qm9 md17 zinc modelnet shapenet mc4
 """.split()
 _DATASET = re.compile(rf"(?<![a-z0-9])(?:{'|'.join(_DATASETS)})(?![a-z0-9])")
 

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 from policy_parts import NODE, PARTITION, Baseline
 
-from slurm_energy.config import Config, PolicyConfig
+from slurm_energy.config import Config, PolicyConfig, ScriptConfig
 from slurm_energy.daemon.decide import JobHistory, create_decider
 from slurm_energy.daemon.doors.callers import Peer
 from slurm_energy.daemon.doors.link import DoorLink
@@ -23,6 +23,8 @@ from slurm_energy.domain.cluster import ClusterSnapshot, NodeGpus
 from slurm_energy.domain.decision import PolicyAnswer, Reason, RuntimeEstimate
 from slurm_energy.domain.ids import ClusterName, DecisionId, PartitionName
 from slurm_energy.domain.plain import to_plain
+from slurm_energy.domain.script import ScriptFeatures
+from slurm_energy.estimation.job_groups import job_group
 from slurm_energy.policy.base import Case
 from slurm_energy.policy.oracle import OraclePolicy
 from slurm_energy.wire.codec import Message, decode, encode
@@ -353,3 +355,37 @@ def test_what_must_be_decided_each_time_is_not_given_to_like_jobs(desk: Desk) ->
     for name in ("one", "other"):
         desk.decide(name=name, slurm_deadline="4070908800")
     assert desk.state.counters[LIKE] == 0
+
+
+def test_features_of_a_script_are_recorded_and_a_forged_form_is_left_out_and_said(desk: Desk) -> None:
+    desk.decide(script="v=1;programs=python;model=bert")
+    desk.decide(script="v=1;model=../../etc", name="forged")
+    good, bad = desk.recorded()
+    assert good.job.script == ScriptFeatures(programs=("python",), model="bert")
+    assert bad.job.script is None
+    assert any(note.startswith("script 'v=1;model=../../etc' cannot be read") for note in bad.decision.notes)
+
+
+def test_where_the_site_does_not_read_scripts_what_is_sent_is_not_taken(desk: Desk) -> None:
+    desk.state.config = replace(desk.state.config, script=ScriptConfig(read="off"))
+    desk.decide(script="v=1;model=bert")
+    assert desk.recorded()[0].job.script is None
+
+
+def test_a_like_job_with_another_script_is_decided_anew(desk: Desk) -> None:
+    desk.decide(script="v=1;model=bert")
+    desk.decide(script="v=1;model=vgg16", name="other")
+    assert desk.state.counters[LIKE] == 0
+    desk.decide(script="v=1;model=bert", name="other")
+    assert desk.state.counters[LIKE] == 1
+
+
+def test_runs_of_the_same_script_speak_for_a_name_that_says_nothing(desk: Desk) -> None:
+    script = ScriptFeatures(model="bert")
+    runtime = RuntimeEstimate(seconds=60.0, upper_seconds=90.0, source="history", runs=7)
+    desk.state.history = JobHistory(runtimes={(1000, job_group("train", script.key)): runtime})
+    desk.decide(script=script.encode(), name="train_lr0.1_seed3")
+    desk.decide(script="v=1;model=vgg16", name="train_lr0.1_seed3")
+    known, unknown = desk.recorded()
+    assert known.decision.estimate == runtime
+    assert unknown.decision.estimate != runtime

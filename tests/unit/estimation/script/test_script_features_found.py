@@ -77,6 +77,11 @@ def test_literal_arguments_of_calls_are_found(folder: Path) -> None:
         "eval python train.py --model vit_base",
         "python train.py --model vit_base \\\r\n  --epochs 5\r",
         "python - --x <<EOF\nEOF\npython train.py --model vit_base",
+        "source activate x\nconda activate env\npython train.py --model vit_base",
+        "ls | xargs -P4 -I{} python train.py --model vit_base",
+        "uv run train.py --model vit_base",
+        "nsys profile -o out python train.py --model vit_base",
+        "python train.py model=vit_base",
         "source ./inner.sh",
         "bash inner.sh",
         "srun ./inner.sh",
@@ -110,6 +115,19 @@ def test_other_programs_are_known_by_name_and_strange_ones_by_a_digest(tmp_path:
     one, other = found("srun ./solver_v1 in", tmp_path), found("srun ./miner in", tmp_path)
     assert one.programs == () and len(one.code) == 8
     assert one.code == found("srun ./solver_v2 other", tmp_path).code != other.code
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["conda activate env", "apptainer pull docker://x", "srun hostname", "srun --pty bash", "echo python train.py"],
+)
+def test_what_starts_no_program_says_nothing(tmp_path: Path, line: str) -> None:
+    assert not found(line, tmp_path).is_telling
+
+
+def test_a_program_that_cannot_be_read_is_told_by_a_name_that_says_something(tmp_path: Path) -> None:
+    assert found("python train.py", tmp_path).key == found("python /data/main_7.py", tmp_path).key == ""
+    assert found("python fold_proteins.py", tmp_path).key != found("python melt_ice.py", tmp_path).key
 
 
 def test_commands_that_prepare_are_no_programs(tmp_path: Path) -> None:
