@@ -23,7 +23,7 @@ WORKLOAD_NAME = "simgpu-workload"
 _COMPILER = "gcc"
 # No -Werror: a newer compiler warns of more, and no laboratory shall fail to start for that; the tests are strict.
 _FLAGS = ("-std=gnu11", "-Wall", "-Wextra", "-O2", "-g")
-_SHARED_SOURCES = ("state.c", "physics.c", "load.c")
+_SHARED_SOURCES = ("state.c", "physics.c", "rhythm.c", "load.c")
 _LIBRARY_SOURCES = (*_SHARED_SOURCES, "layout.c", "nvml_system.c", "nvml_identity.c", "nvml_usage.c", "nvml_clocks.c")
 _WORKLOAD_SOURCES = (*_SHARED_SOURCES, "workload.c")
 _COMPILE_SECONDS = 120

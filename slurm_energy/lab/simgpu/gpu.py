@@ -4,10 +4,20 @@ import ctypes
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from slurm_energy.errors import LabError
-from slurm_energy.lab.simgpu.layout import MAX_LOADS, Call, Curve, Fault, GpuStruct, LoadStruct, OperatingPointStruct
+from slurm_energy.lab.simgpu.layout import (
+    MAX_LOADS,
+    Call,
+    Curve,
+    Fault,
+    GpuStruct,
+    LoadStruct,
+    OperatingPointStruct,
+    RhythmKind,
+    RhythmStruct,
+)
 from slurm_energy.lab.simgpu.native import MappedState
 from slurm_energy.lab.simgpu.profiles import LoadProfile
 from slurm_energy.lab.simgpu.specs import SimulatedGpuSpec
@@ -43,6 +53,27 @@ class SimulatedReading:
     utilisation: float
     temperature_c: float
     loads: tuple[LoadReading, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rhythm:
+    """How a load's power and speed go over time; without one both stay."""
+
+    kind: RhythmKind
+    period_seconds: float = 1.0
+    """Of work at the default clock; of device time for a timer."""
+    high_share: float = 0.7
+    low_level: float = 0.35
+    """Share of the load's watts outside the high part."""
+    jitter: float = 0.0
+    """Standard deviation of an iteration's length over its mean."""
+    stall_chance: float = 0.0
+    """That an iteration ends with a wait of `stall_seconds`, whatever the clock."""
+    stall_seconds: float = 0.0
+    evaluation_every: int = 0
+    """Iterations between two evaluations of `evaluation_seconds`; 0: none."""
+    evaluation_seconds: float = 0.0
+    seed: int = 0
 
 
 class SimulatedGpu:
@@ -155,6 +186,7 @@ class SimulatedGpu:
         utilisation: float = 1.0,
         target_seconds: float = 0.0,
         pid: int | None = None,
+        rhythm: Rhythm | None = None,
     ) -> int:
         """Load the GPU as a process would and return the slot for `remove_load`.
 
@@ -163,15 +195,20 @@ class SimulatedGpu:
             utilisation: 0 to 1; 0 is an idle context.
             target_seconds: Work in device seconds at the default clock, after which the context idles; 0: for ever.
             pid: Process whose end ends the load; None: this one.
+            rhythm: How power and speed go over time; None: they stay.
 
         Raises:
-            LabError: no such profile, or all slots are taken.
+            LabError: no such profile, all slots are taken, or a rhythm that means nothing.
         """
         load = encode_load(self._curve(profile), utilisation, target_seconds, os.getpid() if pid is None else pid)
+        if rhythm is not None:
+            load.rhythm = RhythmStruct(**{item.name: getattr(rhythm, item.name) for item in fields(rhythm)})
         with self._mapped.locked():
             slot = self._native.simgpu_load_add(self._mapped.pointer, self.index, ctypes.byref(load))
         if slot < 0:
-            raise LabError(f"GPU {self.uuid} has {MAX_LOADS} loads already, or utilisation {utilisation} is not 0 to 1")
+            raise LabError(
+                f"GPU {self.uuid} has {MAX_LOADS} loads already, or utilisation {utilisation} or rhythm out of range"
+            )
         return int(slot)
 
     def _curve(self, profile: LoadProfile | str) -> LoadProfile | Curve:
@@ -229,6 +266,7 @@ def encode_gpu(spec: SimulatedGpuSpec, gpu: GpuStruct) -> None:
     _encode_power(spec, gpu)
     gpu.block_seconds = BLOCK_SECONDS
     gpu.account[0].temperature_c = spec.ambient_c + spec.kelvin_per_watt * spec.idle_watts
+    gpu.account[0].average_watts = spec.idle_watts
     gpu.profile_count = len(spec.profiles)
     for place, profile in enumerate(spec.profiles):
         gpu.profiles[place].name = profile.name.encode()

@@ -7,7 +7,7 @@ from enum import IntEnum
 
 from slurm_energy.errors import LabError
 
-VERSION = 2
+VERSION = 3
 MAX_GPUS = 16
 MAX_LOADS = 16
 MAX_PROFILES = 16
@@ -76,6 +76,18 @@ class Call(IntEnum):
     MEMORY_RESET = 10
 
 
+class RhythmKind(IntEnum):
+    """How a program's power goes over time."""
+
+    STEADY = 0
+    ITERATIONS = 1
+    """High, then low power, again and again, as work goes on."""
+    APERIODIC = 2
+    """Levels and lengths at random."""
+    TIMER = 3
+    """Steady work; device time alone makes the low power."""
+
+
 class Curve(ctypes.Structure):
     """struct simgpu_curve."""
 
@@ -87,6 +99,23 @@ class Curve(ctypes.Structure):
         ("compute_share", ctypes.c_double),
         ("fixed_share", ctypes.c_double),
         ("reference_clock_mhz", ctypes.c_double),
+    )
+
+
+class RhythmStruct(ctypes.Structure):
+    """struct simgpu_rhythm."""
+
+    _fields_ = (
+        ("kind", ctypes.c_uint32),
+        ("evaluation_every", ctypes.c_uint32),
+        ("seed", ctypes.c_uint64),
+        ("period_seconds", ctypes.c_double),
+        ("high_share", ctypes.c_double),
+        ("low_level", ctypes.c_double),
+        ("jitter", ctypes.c_double),
+        ("stall_chance", ctypes.c_double),
+        ("stall_seconds", ctypes.c_double),
+        ("evaluation_seconds", ctypes.c_double),
     )
 
 
@@ -114,6 +143,7 @@ class LoadStruct(ctypes.Structure):
         ("target_seconds", ctypes.c_double),
         ("memory_bytes", ctypes.c_uint64),
         ("curve", Curve),
+        ("rhythm", RhythmStruct),
     )
 
 
@@ -125,6 +155,7 @@ class Account(ctypes.Structure):
         ("energy_joules", ctypes.c_double),
         ("published_joules", ctypes.c_double),
         ("temperature_c", ctypes.c_double),
+        ("average_watts", ctypes.c_double),
         ("done_seconds", ctypes.c_double * MAX_LOADS),
     )
 
@@ -197,6 +228,7 @@ class StateStruct(ctypes.Structure):
         ("manual_seconds", ctypes.c_double),
         ("start_monotonic_seconds", ctypes.c_double),
         ("counter_interval_seconds", ctypes.c_double),
+        ("power_averaging_seconds", ctypes.c_double),
         ("node_name", ctypes.c_char * 64),
         ("driver_version", ctypes.c_char * 80),
         ("lock", ctypes.c_uint64 * (LOCK_BYTES // 8)),
@@ -213,11 +245,13 @@ class OperatingPointStruct(ctypes.Structure):
         ("watts", ctypes.c_double),
         ("utilisation", ctypes.c_double),
         ("slice", ctypes.c_double),
+        ("work_rate", ctypes.c_double),
     )
 
 
 _MIRRORS: Mapping[str, type[ctypes.Structure]] = {
     "simgpu_curve": Curve,
+    "simgpu_rhythm": RhythmStruct,
     "simgpu_profile": Profile,
     "simgpu_load": LoadStruct,
     "simgpu_account": Account,

@@ -110,6 +110,14 @@ class NodeGpuState:
         """Device time since the state was made."""
         return float(self._mapped.native.simgpu_device_seconds(self._mapped.pointer))
 
+    def average_power_over(self, seconds: float) -> None:
+        """Let the power reading follow with this time constant, as boards since Ampere do (1 s); 0: at once.
+
+        The field of instant power is never averaged.
+        """
+        with self._mapped.locked() as state:
+            state.power_averaging_seconds = seconds
+
     def by_minor(self, minor_number: int) -> "SimulatedGpu":
         """Return the GPU behind /dev/nvidiaN."""
         return next(gpu for gpu in self.gpus if gpu.minor_number == minor_number)

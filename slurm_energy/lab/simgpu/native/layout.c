@@ -35,6 +35,18 @@ static void put_loads(void)
 	FIELD(simgpu_curve, fixed_share);
 	FIELD(simgpu_curve, reference_clock_mhz);
 	END();
+	BEGIN(simgpu_rhythm);
+	FIELD(simgpu_rhythm, kind);
+	FIELD(simgpu_rhythm, evaluation_every);
+	FIELD(simgpu_rhythm, seed);
+	FIELD(simgpu_rhythm, period_seconds);
+	FIELD(simgpu_rhythm, high_share);
+	FIELD(simgpu_rhythm, low_level);
+	FIELD(simgpu_rhythm, jitter);
+	FIELD(simgpu_rhythm, stall_chance);
+	FIELD(simgpu_rhythm, stall_seconds);
+	FIELD(simgpu_rhythm, evaluation_seconds);
+	END();
 	BEGIN(simgpu_profile);
 	FIELD(simgpu_profile, name);
 	FIELD(simgpu_profile, units_per_second);
@@ -51,12 +63,14 @@ static void put_loads(void)
 	FIELD(simgpu_load, target_seconds);
 	FIELD(simgpu_load, memory_bytes);
 	FIELD(simgpu_load, curve);
+	FIELD(simgpu_load, rhythm);
 	END();
 	BEGIN(simgpu_account);
 	FIELD(simgpu_account, device_seconds);
 	FIELD(simgpu_account, energy_joules);
 	FIELD(simgpu_account, published_joules);
 	FIELD(simgpu_account, temperature_c);
+	FIELD(simgpu_account, average_watts);
 	FIELD(simgpu_account, done_seconds);
 	END();
 	BEGIN(simgpu_operating_point);
@@ -65,6 +79,7 @@ static void put_loads(void)
 	FIELD(simgpu_operating_point, watts);
 	FIELD(simgpu_operating_point, utilisation);
 	FIELD(simgpu_operating_point, slice);
+	FIELD(simgpu_operating_point, work_rate);
 	END();
 }
 
@@ -134,6 +149,7 @@ static void put_state(void)
 	FIELD(simgpu_state, manual_seconds);
 	FIELD(simgpu_state, start_monotonic_seconds);
 	FIELD(simgpu_state, counter_interval_seconds);
+	FIELD(simgpu_state, power_averaging_seconds);
 	FIELD(simgpu_state, node_name);
 	FIELD(simgpu_state, driver_version);
 	FIELD(simgpu_state, lock);

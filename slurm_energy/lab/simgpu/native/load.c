@@ -71,7 +71,7 @@ int simgpu_load_add(struct simgpu_state *state, uint32_t index, const struct sim
 
 	if (index >= state->gpu_count || !(wanted->curve.reference_clock_mhz > 0.0) ||
 	    !(wanted->curve.memory_share + wanted->curve.compute_share + wanted->curve.fixed_share > 0.0) ||
-	    !(wanted->utilisation >= 0.0 && wanted->utilisation <= 1.0))
+	    !(wanted->utilisation >= 0.0 && wanted->utilisation <= 1.0) || !simgpu_rhythm_usable(&wanted->rhythm))
 		return -1;
 	simgpu_settle(state, index);
 	for (slot = 0; slot < SIMGPU_MAX_LOADS; slot++) {

@@ -10,6 +10,7 @@
 #define FIELD_POWER_INSTANT 186
 #define VALUE_UNSIGNED_INT 1
 #define VALUE_UNSIGNED_LONG_LONG 3
+#define PCIE_RECEIVED 1 /* 0: sent */
 #define NO_INSTANCE 0xFFFFFFFFu
 
 nvmlReturn_t nvmlDeviceGetPowerUsage(nvmlDevice_t device, unsigned int *milliwatts);
@@ -21,6 +22,7 @@ nvmlReturn_t nvmlDeviceGetPowerManagementLimitConstraints(nvmlDevice_t device, u
 nvmlReturn_t nvmlDeviceGetEnforcedPowerLimit(nvmlDevice_t device, unsigned int *milliwatts);
 nvmlReturn_t nvmlDeviceSetPowerManagementLimit(nvmlDevice_t device, unsigned int milliwatts);
 nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilization_t *utilisation);
+nvmlReturn_t nvmlDeviceGetPcieThroughput(nvmlDevice_t device, unsigned int counter, unsigned int *kib_per_second);
 nvmlReturn_t nvmlDeviceGetTemperature(nvmlDevice_t device, unsigned int sensor, unsigned int *celsius);
 nvmlReturn_t nvmlDeviceGetTemperatureV(nvmlDevice_t device, nvmlTemperature_t *temperature);
 nvmlReturn_t nvmlDeviceGetPerformanceState(nvmlDevice_t device, unsigned int *performance_state);
@@ -41,7 +43,7 @@ nvmlReturn_t sim_energy(const struct simgpu_gpu *gpu, unsigned long long *millij
 	return NVML_SUCCESS;
 }
 
-nvmlReturn_t sim_power(const struct simgpu_gpu *gpu, unsigned int *milliwatts)
+static nvmlReturn_t instant_power(const struct simgpu_gpu *gpu, unsigned int *milliwatts)
 {
 	struct simgpu_operating_point point;
 
@@ -50,6 +52,17 @@ nvmlReturn_t sim_power(const struct simgpu_gpu *gpu, unsigned int *milliwatts)
 	simgpu_evaluate(gpu, &point);
 	*milliwatts = (unsigned int)lround(point.watts * 1000.0);
 	return NVML_SUCCESS;
+}
+
+/* What boards since Ampere answer: a running average. */
+nvmlReturn_t sim_power(const struct simgpu_gpu *gpu, unsigned int *milliwatts)
+{
+	nvmlReturn_t result = instant_power(gpu, milliwatts);
+	struct simgpu_state *state = sim_state();
+
+	if (result == NVML_SUCCESS && state && state->power_averaging_seconds > 0.0)
+		*milliwatts = (unsigned int)lround(simgpu_account((struct simgpu_gpu *)gpu)->average_watts * 1000.0);
+	return result;
 }
 
 nvmlReturn_t nvmlDeviceGetPowerUsage(nvmlDevice_t device, unsigned int *milliwatts)
@@ -93,9 +106,12 @@ nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t device, int count, nvmlFieldV
 			value->nvmlReturn = sim_energy(gpu, &value->value.ullVal);
 			break;
 		case FIELD_POWER_AVERAGE:
-		case FIELD_POWER_INSTANT:
 			value->valueType = VALUE_UNSIGNED_INT;
 			value->nvmlReturn = sim_power(gpu, &value->value.uiVal);
+			break;
+		case FIELD_POWER_INSTANT:
+			value->valueType = VALUE_UNSIGNED_INT;
+			value->nvmlReturn = instant_power(gpu, &value->value.uiVal);
 			break;
 		default:
 			value->nvmlReturn = NVML_ERROR_NOT_SUPPORTED;
@@ -172,7 +188,25 @@ nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilization_
 		return sim_end(NVML_ERROR_NOT_SUPPORTED);
 	simgpu_evaluate(gpu, &point);
 	utilisation->gpu = (unsigned int)lround(point.utilisation * 100.0);
-	utilisation->memory = (unsigned int)lround(point.utilisation * 50.0);
+	utilisation->memory = (unsigned int)lround(fmin(point.work_rate, 2.0) * 50.0);
+	return sim_end(NVML_SUCCESS);
+}
+
+/* Traffic follows the work: it is what tells a slower program from one whose host keeps time. */
+nvmlReturn_t nvmlDeviceGetPcieThroughput(nvmlDevice_t device, unsigned int counter, unsigned int *kib_per_second)
+{
+	struct simgpu_operating_point point;
+	struct simgpu_gpu *gpu;
+	nvmlReturn_t result = sim_begin(device, SIM_QUIET, &gpu);
+
+	if (result != NVML_SUCCESS)
+		return result;
+	if (!kib_per_second || counter > PCIE_RECEIVED)
+		return sim_end(NVML_ERROR_INVALID_ARGUMENT);
+	if (sim_has_fault(gpu, SIMGPU_FAULT_MIG))
+		return sim_end(NVML_ERROR_NOT_SUPPORTED);
+	simgpu_evaluate(gpu, &point);
+	*kib_per_second = (unsigned int)lround(point.work_rate * (counter == PCIE_RECEIVED ? 1.5e6 : 0.5e6));
 	return sim_end(NVML_SUCCESS);
 }
 

@@ -48,14 +48,20 @@ static double load_watts(const struct simgpu_gpu *gpu, const struct simgpu_load 
 	return load->utilisation * fmax(0.0, curve_watts(&load->curve, clock_mhz) - gpu->idle_context_watts);
 }
 
-static double watts_at(const struct simgpu_gpu *gpu, double slice, double clock_mhz)
+static void phase_of(const struct simgpu_gpu *gpu, int slot, struct simgpu_phase *phase)
+{
+	simgpu_phase_of(&gpu->loads[slot].rhythm, account_of(gpu)->done_seconds[slot], account_of(gpu)->device_seconds,
+			phase);
+}
+
+static double watts_at(const struct simgpu_gpu *gpu, const double *levels, double slice, double clock_mhz)
 {
 	double watts = gpu->idle_context_watts;
 	int slot;
 
 	for (slot = 0; slot < SIMGPU_MAX_LOADS; slot++)
 		if (is_active(gpu, slot))
-			watts += slice * load_watts(gpu, &gpu->loads[slot], clock_mhz);
+			watts += slice * levels[slot] * load_watts(gpu, &gpu->loads[slot], clock_mhz);
 	return watts;
 }
 
@@ -77,7 +83,7 @@ static uint32_t resting_clock(const struct simgpu_gpu *gpu)
 }
 
 /* The board holds its limit by stepping the clock down from what was asked. */
-static void cap(const struct simgpu_gpu *gpu, struct simgpu_operating_point *point)
+static void cap(const struct simgpu_gpu *gpu, const double *levels, struct simgpu_operating_point *point)
 {
 	double limit = fmax(gpu->holding_share * gpu->power_limit_milliwatts / 1000.0, gpu->capping_floor_watts);
 	uint32_t wanted = wanted_clock(gpu);
@@ -87,7 +93,7 @@ static void cap(const struct simgpu_gpu *gpu, struct simgpu_operating_point *poi
 		if (gpu->clocks_mhz[step] > wanted && step > 0)
 			continue;
 		point->sm_clock_mhz = gpu->clocks_mhz[step];
-		point->watts = watts_at(gpu, point->slice, point->sm_clock_mhz);
+		point->watts = watts_at(gpu, levels, point->slice, point->sm_clock_mhz);
 		if (point->watts <= limit)
 			return;
 	}
@@ -95,6 +101,8 @@ static void cap(const struct simgpu_gpu *gpu, struct simgpu_operating_point *poi
 
 void simgpu_evaluate(const struct simgpu_gpu *gpu, struct simgpu_operating_point *point)
 {
+	double levels[SIMGPU_MAX_LOADS] = {0.0};
+	struct simgpu_phase phase;
 	double asked = 0.0;
 	int slot;
 
@@ -103,8 +111,11 @@ void simgpu_evaluate(const struct simgpu_gpu *gpu, struct simgpu_operating_point
 		if (!gpu->loads[slot].in_use)
 			continue;
 		point->contexts++;
-		if (is_active(gpu, slot))
-			asked += gpu->loads[slot].utilisation;
+		if (!is_active(gpu, slot))
+			continue;
+		asked += gpu->loads[slot].utilisation;
+		phase_of(gpu, slot, &phase);
+		levels[slot] = phase.level;
 	}
 	point->slice = asked > 1.0 ? 1.0 / asked : 1.0;
 	point->utilisation = asked > 1.0 ? 1.0 : asked;
@@ -112,8 +123,11 @@ void simgpu_evaluate(const struct simgpu_gpu *gpu, struct simgpu_operating_point
 		point->watts = gpu->idle_watts;
 		point->sm_clock_mhz = resting_clock(gpu);
 	} else {
-		cap(gpu, point);
+		cap(gpu, levels, point);
 	}
+	for (slot = 0; slot < SIMGPU_MAX_LOADS; slot++)
+		if (is_active(gpu, slot))
+			point->work_rate += gpu->loads[slot].utilisation * simgpu_load_speed(gpu, slot, point);
 }
 
 /* The clock at which the board runs a load alone when neither clock nor limit is set. */
@@ -129,31 +143,45 @@ uint32_t simgpu_default_clock(const struct simgpu_gpu *gpu, const struct simgpu_
 }
 
 /* Work done per device second, as a ratio to the speed alone at the default clock. */
-double simgpu_load_speed(const struct simgpu_load *load, const struct simgpu_operating_point *point)
+double simgpu_load_speed(const struct simgpu_gpu *gpu, int slot, const struct simgpu_operating_point *point)
 {
-	return point->slice * curve_time(&load->curve, load->default_clock_mhz) /
+	const struct simgpu_load *load = &gpu->loads[slot];
+	struct simgpu_phase phase;
+
+	phase_of(gpu, slot, &phase);
+	if (phase.fixed_speed > 0.0)
+		return phase.fixed_speed;
+	return phase.speed * point->slice * curve_time(&load->curve, load->default_clock_mhz) /
 	       curve_time(&load->curve, point->sm_clock_mhz);
 }
 
-/* Device seconds until the first load reaches its target, at most `longest`. */
-static double until_finish(const struct simgpu_gpu *gpu, const struct simgpu_operating_point *point, double longest)
+/* Device seconds until a load reaches its target or another phase of its rhythm, at most `longest`. */
+static double until_change(const struct simgpu_gpu *gpu, const struct simgpu_operating_point *point, double longest)
 {
 	double soonest = longest;
 	int slot;
 
 	for (slot = 0; slot < SIMGPU_MAX_LOADS; slot++) {
 		const struct simgpu_load *load = &gpu->loads[slot];
+		struct simgpu_phase phase;
+		double speed;
 
-		if (is_active(gpu, slot) && load->target_seconds > 0.0)
-			soonest = fmin(soonest, (load->target_seconds - account_of(gpu)->done_seconds[slot]) /
-							simgpu_load_speed(load, point));
+		if (!is_active(gpu, slot))
+			continue;
+		phase_of(gpu, slot, &phase);
+		speed = simgpu_load_speed(gpu, slot, point);
+		if (load->target_seconds > 0.0)
+			soonest = fmin(soonest, (load->target_seconds - account_of(gpu)->done_seconds[slot]) / speed);
+		soonest = fmin(soonest, fmin(phase.work_left / speed, phase.time_left));
 	}
 	return soonest;
 }
 
 /* Carry the account over `span` seconds at one operating point, into the spare copy, and switch over. */
-static void advance(struct simgpu_gpu *gpu, const struct simgpu_operating_point *point, double span, double interval)
+static void advance(struct simgpu_gpu *gpu, const struct simgpu_operating_point *point, double span,
+		    const struct simgpu_state *state)
 {
+	double interval = state->counter_interval_seconds;
 	const struct simgpu_account *before = account_of(gpu);
 	uint32_t spare = (gpu->account_current & 1) ^ 1;
 	struct simgpu_account *after = &gpu->account[spare];
@@ -170,13 +198,17 @@ static void advance(struct simgpu_gpu *gpu, const struct simgpu_operating_point 
 			before->energy_joules + point->watts * (boundary - before->device_seconds);
 	if (gpu->thermal_seconds > 0.0)
 		after->temperature_c += (warm - before->temperature_c) * -expm1(-span / gpu->thermal_seconds);
+	after->average_watts = point->watts;
+	if (state->power_averaging_seconds > 0.0)
+		after->average_watts +=
+			(before->average_watts - point->watts) * exp(-span / state->power_averaging_seconds);
 	for (slot = 0; slot < SIMGPU_MAX_LOADS; slot++) {
 		const struct simgpu_load *load = &gpu->loads[slot];
 		double done = before->done_seconds[slot];
 
 		if (!is_active(gpu, slot))
 			continue;
-		done += simgpu_load_speed(load, point) * span;
+		done += simgpu_load_speed(gpu, slot, point) * span;
 		/* The last step of a span that was cut at the finish must arrive, whatever the rounding. */
 		if (load->target_seconds > 0.0 && done > load->target_seconds * (1.0 - 1e-12))
 			done = load->target_seconds;
@@ -192,13 +224,13 @@ void simgpu_settle(struct simgpu_state *state, uint32_t index)
 	struct simgpu_operating_point point;
 	double left;
 
-	/* Each pass ends at `now` or at a finish, and each load finishes once. */
+	/* Each pass ends at `now`, at a finish or at the next phase of a rhythm. */
 	for (left = now - account_of(gpu)->device_seconds; left > 0.0; left = now - account_of(gpu)->device_seconds) {
 		double span;
 
 		simgpu_evaluate(gpu, &point);
-		span = until_finish(gpu, &point, left);
-		advance(gpu, &point, span, state->counter_interval_seconds);
+		span = until_change(gpu, &point, left);
+		advance(gpu, &point, span, state);
 		if (span >= left)
 			break;
 	}

@@ -12,7 +12,7 @@
 #include <stdint.h>
 
 #define SIMGPU_MAGIC 0x5550474d49533031ULL /* "10SIMGPU" as the bytes lie */
-#define SIMGPU_VERSION 2
+#define SIMGPU_VERSION 3
 #define SIMGPU_MAX_GPUS 16
 #define SIMGPU_MAX_LOADS 16
 #define SIMGPU_MAX_PROFILES 16
@@ -72,6 +72,29 @@ struct simgpu_curve {
 	double reference_clock_mhz;
 };
 
+/* What a program does over time beside drawing its curve's watts. Everything follows from the work done, the device
+   time and the seed, so that settling stays exact. */
+enum simgpu_rhythm_kind {
+	SIMGPU_RHYTHM_STEADY = 0,
+	SIMGPU_RHYTHM_ITERATIONS = 1, /* high, then low power, again and again, as work goes on */
+	SIMGPU_RHYTHM_APERIODIC = 2,  /* levels and lengths at random */
+	SIMGPU_RHYTHM_TIMER = 3,      /* steady work; device time alone makes the low power */
+	SIMGPU_RHYTHM_COUNT = 4,
+};
+
+struct simgpu_rhythm {
+	uint32_t kind;
+	uint32_t evaluation_every; /* iterations; 0: never */
+	uint64_t seed;
+	double period_seconds; /* of work at the default clock; of device time for a timer */
+	double high_share;     /* of the period */
+	double low_level;      /* share of the load's watts */
+	double jitter;         /* standard deviation of an iteration's length over its mean */
+	double stall_chance;   /* that an iteration ends with a wait */
+	double stall_seconds;  /* whatever the clock */
+	double evaluation_seconds; /* at the default clock */
+};
+
 struct simgpu_profile {
 	char name[SIMGPU_PROFILE_NAME_BYTES];
 	double units_per_second; /* at the default clock, per device second */
@@ -90,6 +113,7 @@ struct simgpu_load {
 	double target_seconds; /* 0: draws power until it is removed */
 	uint64_t memory_bytes;
 	struct simgpu_curve curve;
+	struct simgpu_rhythm rhythm;
 };
 
 /* All that time moves, twice: a process killed while it writes one leaves the other whole. */
@@ -98,6 +122,7 @@ struct simgpu_account {
 	double energy_joules;
 	double published_joules;
 	double temperature_c;
+	double average_watts; /* what an averaging power sensor shows */
 	double done_seconds[SIMGPU_MAX_LOADS];
 };
 
@@ -167,6 +192,7 @@ struct simgpu_state {
 	double manual_seconds;
 	double start_monotonic_seconds;
 	double counter_interval_seconds; /* device time between two steps of the energy counter; 0: none */
+	double power_averaging_seconds;  /* time constant of the power reading but the instant one; 0: none */
 	char node_name[64];
 	char driver_version[80];
 	union {
@@ -183,6 +209,7 @@ struct simgpu_operating_point {
 	double watts;
 	double utilisation;
 	double slice; /* share of the time that each load gets: 1, or less when loads contend */
+	double work_rate; /* of all loads: 1 is one load at its default clock */
 };
 
 /* state.c: return 0, or an errno. */
@@ -201,9 +228,21 @@ double simgpu_monotonic_seconds(void);
 struct simgpu_account *simgpu_account(struct simgpu_gpu *gpu);
 void simgpu_evaluate(const struct simgpu_gpu *gpu, struct simgpu_operating_point *point);
 void simgpu_settle(struct simgpu_state *state, uint32_t index);
-double simgpu_load_speed(const struct simgpu_load *load, const struct simgpu_operating_point *point);
+double simgpu_load_speed(const struct simgpu_gpu *gpu, int slot, const struct simgpu_operating_point *point);
 uint32_t simgpu_default_clock(const struct simgpu_gpu *gpu, const struct simgpu_load *load);
 uint64_t simgpu_counter_millijoules(const struct simgpu_gpu *gpu);
+
+/* rhythm.c */
+struct simgpu_phase {
+	double level; /* share of the load's watts */
+	double speed; /* over the speed that the clock gives; 0: fixed_speed holds */
+	double fixed_speed; /* work per device second whatever the clock */
+	double work_left;   /* until the phase ends; infinite where time ends it */
+	double time_left;
+};
+void simgpu_phase_of(const struct simgpu_rhythm *rhythm, double done_seconds, double device_seconds,
+		     struct simgpu_phase *phase);
+int simgpu_rhythm_usable(const struct simgpu_rhythm *rhythm);
 
 /* load.c: called with the lock held. */
 int simgpu_load_add(struct simgpu_state *state, uint32_t index, const struct simgpu_load *wanted);

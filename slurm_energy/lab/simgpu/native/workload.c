@@ -30,6 +30,7 @@ struct options {
 	const char *profile;
 	const char *gpus; /* minor numbers, when the environment shall not say */
 	int quiet;
+	struct simgpu_rhythm rhythm;
 };
 
 struct share {
@@ -62,8 +63,11 @@ static void usage(FILE *to)
 {
 	fprintf(to, "Usage: simgpu-workload (--seconds-at-default S | --units U) [--profile NAME] [--utilisation 0..1]\n"
 		    "                       [--memory-mib M] [--gpus MINOR,MINOR] [--quiet]\n"
+		    "                       [--rhythm iterations|stalling|evaluating|aperiodic|timer] [--period S]\n"
+		    "                       [--jitter SHARE] [--seed N]\n"
 		    "Loads the job's simulated GPUs until the work is done. S is device time at the default clock of the\n"
-		    "GPU type that the job got; U counts seconds of an A100 at its default clock.\n"
+		    "GPU type that the job got; U counts seconds of an A100 at its default clock. Without --rhythm the power\n"
+		    "stays; a period is work at the default clock, a timer's is device time.\n"
 		    "Example: simgpu-workload --seconds-at-default 600 --profile training\n");
 }
 
@@ -74,6 +78,28 @@ static int positive(const char *text, double highest, double *value)
 	errno = 0;
 	*value = strtod(text, &end);
 	return !errno && end != text && !*end && *value >= 0.0 && *value <= highest;
+}
+
+/* Power over time as real programs make it; the work per second at a clock stays the profile's but for waits. */
+static int set_rhythm(struct simgpu_rhythm *rhythm, const char *name)
+{
+	rhythm->high_share = 0.7;
+	rhythm->low_level = 0.35;
+	rhythm->kind = SIMGPU_RHYTHM_ITERATIONS;
+	if (!strcmp(name, "stalling")) {
+		rhythm->stall_chance = 0.02;
+		rhythm->stall_seconds = 3.0;
+	} else if (!strcmp(name, "evaluating")) {
+		rhythm->evaluation_every = 20;
+		rhythm->evaluation_seconds = 5.0;
+	} else if (!strcmp(name, "aperiodic")) {
+		rhythm->kind = SIMGPU_RHYTHM_APERIODIC;
+	} else if (!strcmp(name, "timer")) {
+		rhythm->kind = SIMGPU_RHYTHM_TIMER;
+	} else if (strcmp(name, "iterations")) {
+		return 0;
+	}
+	return 1;
 }
 
 /* Return 0, or the exit code. */
@@ -87,10 +113,15 @@ static int parse(int argc, char **argv, struct options *options)
 		{"memory-mib", required_argument, NULL, 'm'},
 		{"gpus", required_argument, NULL, 'g'},
 		{"quiet", no_argument, NULL, 'q'},
+		{"rhythm", required_argument, NULL, 'r'},
+		{"period", required_argument, NULL, 'e'},
+		{"jitter", required_argument, NULL, 'j'},
+		{"seed", required_argument, NULL, 'd'},
 		{"help", no_argument, NULL, 'h'},
 		{NULL, 0, NULL, 0},
 	};
 	double mebibytes = 0.0;
+	double seed = 0.0;
 	int letter;
 
 	while ((letter = getopt_long(argc, argv, "", known, NULL)) != -1) {
@@ -110,6 +141,19 @@ static int parse(int argc, char **argv, struct options *options)
 			good = positive(optarg, 1e7, &mebibytes);
 			options->memory_bytes = (unsigned long long)(mebibytes * 1048576.0);
 			break;
+		case 'r':
+			good = set_rhythm(&options->rhythm, optarg);
+			break;
+		case 'e':
+			good = positive(optarg, 3600.0, &options->rhythm.period_seconds);
+			break;
+		case 'j':
+			good = positive(optarg, 0.5, &options->rhythm.jitter);
+			break;
+		case 'd':
+			good = positive(optarg, 4294967295.0, &seed);
+			options->rhythm.seed = (uint64_t)seed;
+			break;
 		case 'p':
 			options->profile = optarg;
 			break;
@@ -127,7 +171,7 @@ static int parse(int argc, char **argv, struct options *options)
 			return USAGE_EXIT;
 		}
 		if (!good) {
-			fprintf(stderr, "simgpu-workload: %s is not a number in range\n", optarg);
+			fprintf(stderr, "simgpu-workload: %s is not a number in range, nor a rhythm\n", optarg);
 			return USAGE_EXIT;
 		}
 	}
@@ -231,12 +275,14 @@ static int start(struct work *work, const struct options *options)
 							       : options->units / profile->units_per_second;
 		load.target_seconds = share->target_seconds;
 		load.curve = profile->curve;
+		load.rhythm = options->rhythm;
 		if (simgpu_lock(work->state))
 			return 1;
 		share->slot = simgpu_load_add(work->state, share->index, &load);
 		simgpu_unlock(work->state);
 		if (share->slot < 0) {
-			fprintf(stderr, "simgpu-workload: %s has %d loads already\n", gpu->uuid, SIMGPU_MAX_LOADS);
+			fprintf(stderr, "simgpu-workload: %s has %d loads already, or a period under 0.01 s\n", gpu->uuid,
+				SIMGPU_MAX_LOADS);
 			return 1;
 		}
 	}
@@ -260,7 +306,7 @@ static double device_seconds_left(struct work *work)
 		if (left <= 0.0 || !gpu->loads[share->slot].in_use)
 			continue;
 		simgpu_evaluate(gpu, &point);
-		longest = fmax(longest, left / simgpu_load_speed(&gpu->loads[share->slot], &point));
+		longest = fmax(longest, left / simgpu_load_speed(gpu, share->slot, &point));
 	}
 	return longest;
 }
@@ -355,7 +401,8 @@ static int run(struct work *work, const struct options *options)
 
 int main(int argc, char **argv)
 {
-	struct options options = {.utilisation = 1.0, .profile = "training", .memory_bytes = DEFAULT_MEMORY_BYTES};
+	struct options options = {.utilisation = 1.0, .profile = "training", .memory_bytes = DEFAULT_MEMORY_BYTES,
+				  .rhythm = {.period_seconds = 1.0, .jitter = 0.03}};
 	struct work work = {0};
 	char own_file[PATH_MAX];
 	ssize_t length = readlink("/proc/self/exe", own_file, sizeof(own_file) - 1);
