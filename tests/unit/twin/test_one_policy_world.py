@@ -16,15 +16,20 @@ from small_worlds import FirstFit, drive, make_device, make_engine, make_job, ma
 
 from slurm_energy.config import Config, PolicyConfig, RoutingConfig
 from slurm_energy.daemon.decide import Decider, Known, KnownUser
+from slurm_energy.daemon.ipc.frames import PolicyQuestion
+from slurm_energy.daemon.snapshot.changes import SnapshotDifference
+from slurm_energy.daemon.snapshot.feed import SnapshotCopy
 from slurm_energy.domain.cluster import ClusterSnapshot
+from slurm_energy.domain.decision import PolicyAnswer, Reason
 from slurm_energy.domain.ids import DecisionId, PartitionName
-from slurm_energy.policy.base import Case
+from slurm_energy.policy.base import Case, DetachablePolicy, FollowingPolicy
 from slurm_energy.policy.guard import Guard
 from slurm_energy.policy.jobs import WaitingJob
 from slurm_energy.policy.placement import AT_SUBMISSION, ClusterView, OptionTable, PlacementRule
 from slurm_energy.policy.registry import create_policy, create_rule, policy_names, rule_names
 from slurm_energy.policy.site.candidates import asked_partitions, has_idle_room
 from slurm_energy.policy.submission.view import SnapshotView, SubmittedJob
+from slurm_energy.slurm.client import ClusterReading
 from slurm_energy.twin.engine.job import Job
 from slurm_energy.twin.engine.places import option_table
 from slurm_energy.twin.engine.pool_state import DOWN
@@ -244,10 +249,79 @@ def test_every_rule_answers_alike_in_the_twin_and_on_a_snapshot(seed: int) -> No
 @pytest.mark.parametrize("name", policy_names())
 def test_arena_and_daemon_decide_alike(name: str) -> None:
     """The whole way: guard and policy in the arena's process, and what the daemon makes of message and snapshot."""
-    random = Random(name)
-    world = random_site(random)
     config = replace(Config(), policy=PolicyConfig(name=name, max_slowdown=0.3), routing=RoutingConfig(open=True))
-    arena, daemon = create_policy(config), create_policy(config)
+    assert decided_alike(create_policy(config), create_policy(config), config, seed=name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["options", "options and clocks", "prices"])
+def test_a_network_decides_alike_in_the_arena_and_from_a_process_of_its_own(kind: str) -> None:
+    pytest.importorskip("torch", reason="torch is not installed: the daemon extra has it")
+    config = replace(
+        Config(),
+        policy=PolicyConfig(name="gnn", max_slowdown=2.0),
+        routing=RoutingConfig(open=True, less_gpu_memory=True),
+    )
+    answers = decided_alike(network_policy(kind), OwnProcess(network_policy(kind)), config, seed=kind, jobs=8)
+    assert len(answers) > 1
+
+
+def network_policy(kind: str) -> Any:
+    """Return a small network of options or of prices, the same at every call."""
+    from slurm_energy.graph.cluster_graph import ClusterGraph  # torch, where it is installed
+    from slurm_energy.policy.gnn.configuration import NetworkConfig
+    from slurm_energy.policy.gnn.network import create_network
+    from slurm_energy.policy.gnn.policy import GnnPolicy
+    from slurm_energy.policy.gnn.priced_serving import PricedPolicy
+
+    small = NetworkConfig(hidden=12, heads=6, quantiles=4)
+    if kind == "prices":
+        return PricedPolicy(create_network(replace(small, policy="prices"), seed=1), ClusterGraph(), version="1")
+    clocks: Any = "learned" if kind == "options and clocks" else "oracle"
+    return GnnPolicy(create_network(small, seed=1), ClusterGraph(), version="1", clocks=clocks)
+
+
+class OwnProcess:
+    """A network behind all that lies between the daemon and its process: snapshots in parts, packed questions.
+
+    One that can be left behind answers in the daemon itself, unpacked.
+    """
+
+    def __init__(self, policy: Any) -> None:
+        self.name, self.version = policy.name, policy.version
+        self._policy = policy
+        self._difference, self._copy = SnapshotDifference(), SnapshotCopy()
+        self._snapshot: ClusterSnapshot | None = None
+
+    def follow(self, snapshot: ClusterSnapshot) -> None:
+        reading = ClusterReading(
+            partitions=snapshot.partitions,
+            nodes=snapshot.nodes,
+            jobs=snapshot.jobs,
+            switches=snapshot.switches,
+            clusters=snapshot.clusters,
+        )
+        for part in self._difference.parts(reading):
+            self._copy.take(pickle.loads(pickle.dumps(part)))
+        self._snapshot = self._copy.snapshot(snapshot.cluster, snapshot.taken_at_seconds)
+        for _ in self._policy.warm_up_steps(self._snapshot):
+            pass
+
+    def decide(self, case: Case) -> PolicyAnswer:
+        if isinstance(self._policy, DetachablePolicy):
+            left: Any = pickle.loads(pickle.dumps(self._policy.detached()))
+            answer: PolicyAnswer = left.decide(case)
+            return answer
+        question = pickle.loads(pickle.dumps(PolicyQuestion.of(case)))
+        assert self._snapshot is not None
+        answer = self._policy.decide(replace(question.case, snapshot=self._snapshot))
+        return pickle.loads(pickle.dumps(answer))  # type: ignore[no-any-return]
+
+
+def decided_alike(arena: Any, daemon: Any, config: Config, *, seed: str, jobs: int = 50) -> set[object]:
+    """Ask one policy as the arena does and one as the daemon does, and return the different answers."""
+    random = Random(seed)
+    world = random_site(random)
     guards = [Guard(config, _numbers()) for _ in range(2)]
     decider = Decider(daemon, guards[1])
     source, different = SnapshotSource(), set[object]()
@@ -260,21 +334,25 @@ def test_arena_and_daemon_decide_alike(name: str) -> None:
             assert isinstance(view, TwinView)
             now = view.now_seconds + 1.0
             snapshot = source.snapshot(view, now, without=job.job_id)
-            request = job_request(job)
-            one = guards[0].decide(arena, request, snapshot, now, user_groups=())
+            if isinstance(arena, FollowingPolicy):
+                arena.warm_up(snapshot)
             sent = pickle.loads(pickle.dumps(snapshot))
+            if isinstance(daemon, OwnProcess):
+                daemon.follow(sent)
+            one = guards[0].decide(arena, job_request(job), snapshot, now, user_groups=())
             other = decider.decide(
                 _message(job), Known(snapshot=sent, user=KnownUser(name="ann", groups=frozenset())), now
             )
             assert one == other.decision
+            assert Reason.POLICY_ERROR not in one.reasons, one.notes
             different.add((one.partitions, one.clocks))
 
     rule = Both()
-    jobs = random_jobs(random, world, 50)
-    for job in jobs:
+    submitted = random_jobs(random, world, jobs)
+    for job in submitted:
         job.deadline_seconds = inf  # Slurm's is a date in local time
-    drive(make_engine(world, jobs, rule), rule, lambda _: None)
-    assert different
+    drive(make_engine(world, submitted, rule), rule, lambda _: None)
+    return different
 
 
 def _message(job: Job) -> SubmittedMessage:
