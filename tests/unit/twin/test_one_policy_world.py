@@ -29,7 +29,7 @@ from slurm_energy.policy.placement import AT_SUBMISSION, ClusterView, OptionTabl
 from slurm_energy.policy.registry import create_policy, create_rule, policy_names, rule_names
 from slurm_energy.policy.site.candidates import asked_partitions, has_idle_room
 from slurm_energy.policy.submission.view import SnapshotView, SubmittedJob
-from slurm_energy.slurm.client import ClusterReading
+from slurm_energy.slurm.json_client import ClusterReading
 from slurm_energy.twin.engine.job import Job
 from slurm_energy.twin.engine.places import option_table
 from slurm_energy.twin.engine.pool_state import DOWN
@@ -272,7 +272,7 @@ def network_policy(kind: str) -> Any:
     from slurm_energy.policy.gnn.configuration import NetworkConfig
     from slurm_energy.policy.gnn.network import create_network
     from slurm_energy.policy.gnn.policy import GnnPolicy
-    from slurm_energy.policy.gnn.priced_serving import PricedPolicy
+    from slurm_energy.policy.gnn.serving import PricedPolicy
 
     small = NetworkConfig(hidden=12, heads=6, quantiles=4)
     if kind == "prices":
