@@ -15,7 +15,7 @@ from research.results.cases import Case, Effort, Section
 from research.results.document import Figures, MatrixSizes
 from research.results.tables import NONE, table
 from slurm_energy.evaluation.arena.plan import ArenaPlan
-from slurm_energy.evaluation.arena.run import FinishedRun, finished_run
+from slurm_energy.evaluation.arena.run import ArenaRun, finished_run
 from slurm_energy.twin.engine.places import Place, places_of
 from slurm_energy.twin.workloads.matrix import MATRIX_SIDES, matrix_kind
 
@@ -127,7 +127,7 @@ def sized_run(plan: ArenaPlan, policy: str, rule_text: str, seed: int) -> dict[i
     return size_figures(finished_run(plan, policy, rule_text, seed))
 
 
-def size_figures(run: FinishedRun) -> dict[int, dict[str, float]]:
+def size_figures(run: ArenaRun) -> dict[int, dict[str, float]]:
     """Return figures by matrix size, of the jobs that started; one that no job has is missing.
 
     `jobs`, their mean `devices`, `cpu_share` of them on CPUs, `settable_share` on GPUs with more than one clock; the

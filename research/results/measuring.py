@@ -8,7 +8,7 @@ from research.results.cases import Case
 from research.results.failure_recovery import WatchedRule, can_fail, recovery_figures
 from research.results.merit import merit_figures
 from slurm_energy.evaluation.arena.plan import world_of_plan
-from slurm_energy.evaluation.arena.run import FinishedRun, finished_run
+from slurm_energy.evaluation.arena.run import ArenaRun, finished_run
 from slurm_energy.evaluation.arena.run_bounds import frontier_excess_percent
 from slurm_energy.evaluation.arena.summary import bound_figures_of, figures_of
 from slurm_energy.evaluation.contenders import create_contender
@@ -86,7 +86,7 @@ def wide_job_figures(outcome: Outcome, jobs: Sequence[Job]) -> dict[str, float]:
     return {"hours_per_wide_job": float(seconds.mean()) / 3600.0}
 
 
-def _queue_figures(run: FinishedRun) -> dict[str, float]:
+def _queue_figures(run: ArenaRun) -> dict[str, float]:
     """Return waiting jobs at the ends of counted days, the end of the warm-up the first of them."""
     first = int(run.outcome.counted_from_seconds // _DAY_SECONDS) - 1
     waiting = run.record.metrics.waiting_at_day_end[max(0, first) :]

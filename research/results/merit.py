@@ -14,7 +14,7 @@ from math import inf
 import numpy as np
 
 from slurm_energy.errors import ValueRangeError
-from slurm_energy.evaluation.arena.run import FinishedRun
+from slurm_energy.evaluation.arena.run import ArenaRun
 from slurm_energy.evaluation.arena.run_bounds import counted_load
 from slurm_energy.evaluation.bounds.demand import stationary_model
 from slurm_energy.evaluation.bounds.steady_state import least_extra_power
@@ -53,7 +53,7 @@ class Merit:
         return "(" + " + ".join(parts) + ") / unit"
 
 
-def merit_figures(run: FinishedRun, merit: Merit) -> dict[str, float]:
+def merit_figures(run: ArenaRun, merit: Merit) -> dict[str, float]:
     """Return `cost_joules_per_unit`, its parts by name, and the bound of it; nothing for a run without work."""
     units = run.record.metrics.true_units
     if units <= 0.0:
@@ -85,7 +85,7 @@ def user_seconds(outcome: Outcome, jobs: Sequence[Job], *, of_graphs: bool) -> f
     return sum(max(0.0, last - max(first, start)) for first, last in ends.values())
 
 
-def least_cost_joules_per_unit(run: FinishedRun, merit: Merit) -> float | None:
+def least_cost_joules_per_unit(run: ArenaRun, merit: Merit) -> float | None:
     """Return a cost that no policy can go below with the work of this run, None where the programme has no answer.
 
     The linear programme of the bounds with V added to the power of every job that runs. Waiting before the start and

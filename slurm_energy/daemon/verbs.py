@@ -21,7 +21,7 @@ from slurm_energy.domain.plain import to_plain
 from slurm_energy.errors import DaemonUnavailable, PermissionRefused, WireError
 from slurm_energy.wire.codec import Message, decode
 from slurm_energy.wire.messages import (
-    SubmittedJob,
+    SubmittedFields,
     decision_reply,
     is_explained,
     json_reply,
@@ -219,7 +219,7 @@ class LocalVerbs:
         state = self._state
         return Picture(snapshot=state.snapshot, claimed_gpus=state.claims.unseen_by(state.snapshot))
 
-    def _decided(self, submitted: SubmittedJob, picture: Picture) -> Decided:
+    def _decided(self, submitted: SubmittedFields, picture: Picture) -> Decided:
         state = self._state
         return state.decider.decide(submitted, picture, state.history, self._user(submitted.user_id), time.time())
 

@@ -69,7 +69,7 @@ class RunRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FinishedRun:
+class ArenaRun:
     """A run with everything that it left."""
 
     record: RunRecord
@@ -102,7 +102,7 @@ def finished_run(
     *,
     with_frontier: bool = False,
     rule: PlacementRule | None = None,
-) -> FinishedRun:
+) -> ArenaRun:
     """Run a policy and return its figures with the outcome, after checking energy balance and bound.
 
     Args:
@@ -139,7 +139,7 @@ def finished_run(
         open_end=horizon is None,
         frontier=frontier_line(world, jobs, outcome.end_seconds) if with_frontier and stationary and jobs else None,
     )
-    return FinishedRun(record=record, outcome=outcome, world=world, jobs=jobs)
+    return ArenaRun(record=record, outcome=outcome, world=world, jobs=jobs)
 
 
 def simulated_run(plan: ArenaPlan, rule: PlacementRule, seed: int) -> SimulatedRun:

@@ -12,7 +12,7 @@ from results_samples import world_in
 from research.results.cases import plan_of
 from research.results.merit import Merit, least_cost_joules_per_unit, merit_figures, user_seconds
 from slurm_energy.errors import ValueRangeError
-from slurm_energy.evaluation.arena.run import FinishedRun, finished_run
+from slurm_energy.evaluation.arena.run import ArenaRun, finished_run
 from slurm_energy.twin.engine.job import Job
 from slurm_energy.twin.world import Series
 
@@ -25,7 +25,7 @@ def jobs_named(*names: str) -> list[Job]:
     ]
 
 
-def ran(folder: Path, rule: str, **changes: object) -> FinishedRun:
+def ran(folder: Path, rule: str, **changes: object) -> ArenaRun:
     run = finished_run(plan_of(world_in(folder), hours=2.0, warm_up_hours=0.5), rule, rule, 1)
     return replace(run, **changes)  # type: ignore[arg-type]  # per field
 

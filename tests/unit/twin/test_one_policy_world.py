@@ -31,7 +31,7 @@ from slurm_energy.twin.served import job_request
 from slurm_energy.twin.snapshot_source import SnapshotSource
 from slurm_energy.twin.view import TwinView
 from slurm_energy.twin.world import SuspendSettings, World
-from slurm_energy.wire.messages import SubmittedJob as SubmittedMessage
+from slurm_energy.wire.messages import SubmittedFields as SubmittedMessage
 
 RULES = [
     *(name for name in rule_names() if name != "clairvoyant"),
