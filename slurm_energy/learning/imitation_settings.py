@@ -8,10 +8,10 @@ from typing import Any
 from slurm_energy.errors import ConfigError
 from slurm_energy.learning.bounds import HOURS, RUN_BOUNDS, Bounds, check_bounds
 from slurm_energy.learning.imitation import ImitationSettings
-from slurm_energy.learning.settings_file import check_names, filled, read_tables, table_of
 from slurm_energy.learning.torch_device import AUTO, check_device_name
 from slurm_energy.learning.train import TrainingPlan
 from slurm_energy.policy.gnn.configuration import NetworkConfig
+from slurm_energy.settings import check_names, filled, read_toml, table_of
 
 ALGORITHM = "imitation"
 _EPISODE_BOUNDS: Bounds = {
@@ -82,7 +82,7 @@ def imitation_plan(
     Raises:
         ConfigError: a setting is unknown, missing, of another type or out of its bound.
     """
-    tables = {} if path is None else read_tables(path)
+    tables = {} if path is None else read_toml(path, "settings")
     check_names(tables, ["training", "network", "episodes", "learner"], f"{path}:")
     run_table = {**table_of(tables, "training"), **_given(options)}
     episode_table = {**table_of(tables, "episodes"), **_given(episode_options)}

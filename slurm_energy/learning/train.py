@@ -14,12 +14,12 @@ from slurm_energy.evaluation.arena.plan import FIRST_TRAINING_SEED
 from slurm_energy.evaluation.contenders import create_contender
 from slurm_energy.learning.demonstrations import DemonstratedRule, Demonstration
 from slurm_energy.learning.imitation import ImitationSettings, Progress, train_by_imitation
-from slurm_energy.learning.settings_file import filled, read_tables
 from slurm_energy.learning.torch_device import AUTO, CPU
 from slurm_energy.policy.checkpoint_files import CheckpointMetadata
 from slurm_energy.policy.gnn.checkpoint import save_checkpoint
 from slurm_energy.policy.gnn.configuration import NetworkConfig
 from slurm_energy.policy.gnn.network import create_network
+from slurm_energy.settings import filled, read_toml
 from slurm_energy.twin.engine.simulation import run
 from slurm_energy.twin.workloads.registry import create_workload
 from slurm_energy.twin.world import World
@@ -32,7 +32,7 @@ def network_settings(path: Path | None) -> NetworkConfig:
     Raises:
         ConfigError: it cannot be read, or has a setting that the network lacks.
     """
-    return NetworkConfig() if path is None else filled(NetworkConfig, read_tables(path), "network")
+    return NetworkConfig() if path is None else filled(NetworkConfig, read_toml(path, "settings"), "network")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,18 +13,18 @@ from slurm_energy.errors import ConfigError, TrainingError, ValueRangeError
 from slurm_energy.graph import schema
 from slurm_energy.learning.algorithms import Algorithm, find_algorithm
 from slurm_energy.learning.bounds import RUN_BOUNDS, check_bounds
-from slurm_energy.learning.settings_file import (
+from slurm_energy.learning.torch_device import AUTO, check_device_name
+from slurm_energy.learning.training_log import LogFormat
+from slurm_energy.policy.gnn.configuration import NetworkConfig
+from slurm_energy.settings import (
     check_names,
     differences,
     document,
     filled,
-    read_tables,
+    read_toml,
     table_of,
     toml_text,
 )
-from slurm_energy.learning.torch_device import AUTO, check_device_name
-from slurm_energy.learning.training_log import LogFormat
-from slurm_energy.policy.gnn.configuration import NetworkConfig
 from slurm_energy.twin.world.file import find_world
 
 SETTINGS_FILE = "settings.toml"
@@ -125,7 +125,7 @@ def training_settings(
     Raises:
         ConfigError: a setting is unknown, of another type or out of its bound, or there is no such world or algorithm.
     """
-    tables = {} if path is None else read_tables(path)
+    tables = {} if path is None else read_toml(path, "settings")
     where = "a file of training settings" if path is None else f"{path}:"
     check_names(tables, _TABLES, where)
     try:
@@ -201,7 +201,7 @@ def resumed_settings(
     settings = training_settings(path or own, options, episode_options=episode_options, ranks=ranks)
     if settings.run.start_from and not settings.names_network:
         # The checkpoint that it began with said how the network is made; the folder has kept it.
-        theirs = filled(NetworkConfig, read_tables(own).get("network", {}), "network")
+        theirs = filled(NetworkConfig, read_toml(own, "settings").get("network", {}), "network")
         settings = replace(settings, network=settings.algorithm.network(theirs))
     check_same(settings, folder)
     return settings
@@ -214,7 +214,7 @@ def check_same(settings: TrainingSettings, folder: Path) -> None:
         ConfigError: the folder's settings cannot be read.
         TrainingError: they differ; with every value that does.
     """
-    theirs = read_tables(folder / SETTINGS_FILE)
+    theirs = read_toml(folder / SETTINGS_FILE, "settings")
     found = differences(_fixed(settings.document()), _fixed(theirs))
     if found:
         raise TrainingError(

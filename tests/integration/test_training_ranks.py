@@ -10,9 +10,9 @@ from typing import Any
 import tiny_learner
 import torch
 
-from slurm_energy.learning.settings_file import toml_text
 from slurm_energy.learning.training_state import read_state
 from slurm_energy.policy.gnn.checkpoint import read_checkpoint
+from slurm_energy.settings import toml_text
 
 MAIN = """
 import sys
