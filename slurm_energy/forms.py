@@ -1,11 +1,10 @@
-"""Forms of texts in settings: TOML values, database URL, HOST:PORT, partition name; and any value in a message.
+"""Forms of texts in settings: database URL, HOST:PORT, partition name; and any value or unknown name in a message.
 
 No I/O and few imports: hooks use it too.
 """
 
-import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable
 
 from slurm_energy.errors import ConfigError
 
@@ -26,20 +25,26 @@ def shown(value: object, length: int = 80) -> str:
     return text if len(text) <= length else text[: length - 1] + "…"
 
 
-def toml_value(value: object) -> str:
-    """Return a value of the configuration as TOML."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, int | float):
-        return repr(value)
-    if isinstance(value, Mapping):
-        items = ", ".join(
-            f"{json.dumps(str(key), ensure_ascii=False)} = {toml_value(item)}" for key, item in value.items()
-        )
-        return f"{{ {items} }}" if items else "{}"
-    if isinstance(value, tuple | list):
-        return "[" + ", ".join(toml_value(item) for item in value) + "]"
-    return json.dumps(str(value), ensure_ascii=False)  # JSON's text is a TOML basic string
+def nearest(word: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
+    """Return the known name that is most like another, None when none is as near as `cutoff`, from 0 to 1."""
+    from difflib import get_close_matches  # noqa: PLC0415  # hooks, which load this module, never come here
+
+    return next(iter(get_close_matches(word, list(known), 1, cutoff)), None)
+
+
+def did_you_mean(word: str, known: Iterable[str], *, cutoff: float = 0.6) -> str:
+    """Return the hint of a message about an unknown name: the nearest one that is known, else all of them.
+
+    Args:
+        word: The name.
+        known: Names that there are.
+        cutoff: How near one must be, from 0 to 1.
+    """
+    names = list(known)
+    near = nearest(word, names, cutoff)
+    if near is not None:
+        return f"did you mean {near}?"
+    return f"there are {', '.join(names)}" if names else "there are none"
 
 
 def database_driver(name: str) -> str | None:

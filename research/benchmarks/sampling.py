@@ -219,7 +219,7 @@ def render(
         f"network learned from `{TEACHER}` ({trained['decisions']:.0f} decisions, {training_seconds:.0f} s, agrees in",
         f"{trained['agreement']:.1%}). Score: energy per unit of work x mean turnaround, {seeds} test arrivals of",
         f"{hours:g} h each, paired, 95 % interval. Operations: multiplications and additions really done to work the",
-        f"state out anew, counted on synthetic clusters of 256 nodes x 6 GPUs; whole: {all_operations:.3g}.",
+        f"state out again, counted on synthetic clusters of 256 nodes x 6 GPUs; whole: {all_operations:.3g}.",
         "",
         f"Goal: at least {GOAL_SAVED:.0%} fewer operations at no more than {GOAL_WORSE_PERCENT:g} % worse score.",
         "",

@@ -10,8 +10,8 @@ import numpy as np
 from scipy.optimize import nnls
 
 from slurm_energy.energy_model.calibration.files import (
+    DataRow,
     Document,
-    Row,
     Tell,
     Vector,
     document,
@@ -93,7 +93,7 @@ def read_samples(path: Path) -> list[Sample]:
     Such a value was left over from the application before: it counts as 0. The rule looks at counters, not at power.
     """
     rows = read_rows(path, ["application", "sm_clock_mhz", "avg_power_w", *_ACTIVITIES])
-    by_application: dict[str, list[Row]] = {}
+    by_application: dict[str, list[DataRow]] = {}
     for row in rows:
         by_application.setdefault(row.text("application"), []).append(row)
     samples = []
@@ -219,7 +219,7 @@ def _pair_errors(bases: Sequence[Basis], names: Vector, watts: Vector) -> Vector
     return errors
 
 
-def _sample(application: str, row: Row, stale: set[str]) -> Sample:
+def _sample(application: str, row: DataRow, stale: set[str]) -> Sample:
     double, single = (0.0 if name in stale else row.number(name, 0.0, 1.0) for name in ("fp64_active", "fp32_active"))
     engine = min(row.number("gr_engine_active", 0.0, 1.0), row.number("gpu_utilization", 0.0, 100.0) / 100.0)
     return Sample(

@@ -7,8 +7,8 @@ import numpy as np
 from scipy.optimize import nnls
 
 from slurm_energy.energy_model.calibration.files import (
+    DataRow,
     Document,
-    Row,
     Tell,
     Vector,
     document,
@@ -81,7 +81,7 @@ def read_nodes(path: Path) -> dict[str, dict[str, Any]]:
     return {row.text("system"): _node(row) for row in rows}
 
 
-def _node(row: Row) -> dict[str, Any]:
+def _node(row: DataRow) -> dict[str, Any]:
     rest = [row.optional(name, 0.0) for name in _PARTS]
     nic_idle = row.optional("power_nic_idle", 0.0) or 0.0
     return {

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from slurm_energy.energy_model.calibration.files import Row, Vector, read_json, read_rows
+from slurm_energy.energy_model.calibration.files import DataRow, Vector, read_json, read_rows
 from slurm_energy.energy_model.coefficients import FitError
 from slurm_energy.errors import DataFileError
 
@@ -133,5 +133,5 @@ def _above_idle(run: SharedRun, idle_watts: float) -> float:
     return sum(speed * (solo.watts - idle_watts) for speed, solo in zip(run.speeds, run.solos, strict=True))
 
 
-def _watts(row: Row) -> float:
+def _watts(row: DataRow) -> float:
     return row.number("energy_counter_joules", 1e-9) / row.number("seconds", 1e-9)

@@ -11,7 +11,7 @@ from research.results.matrix_sizes import sized_case, sized_run
 from research.results.measuring import measured_run
 from research.results.provenance import are_same, inputs_of
 from slurm_energy.evaluation.arena.clock_sweep import swept_rule
-from slurm_energy.evaluation.arena.comparison import Pool, Step, Tell
+from slurm_energy.evaluation.arena.comparison import Tell, WorkerCall, WorkerPool
 from slurm_energy.evaluation.arena.plan import SWEPT, checked_plan
 
 
@@ -46,7 +46,7 @@ def run_sections(  # noqa: PLR0913  # what to run and how
     """
     started = monotonic()
     say = tell or (lambda _doing, _done, _of: None)
-    with Pool(workers or len(os.sched_getaffinity(0))) as pool:
+    with WorkerPool(workers or len(os.sched_getaffinity(0))) as pool:
         for section in sections:
             cases = [effort.of(case) for case in section.cases[: effort.max_cases]]
             labels = {}
@@ -101,10 +101,10 @@ def _keep_others(old: CaseResult, fresh: CaseResult) -> None:
             fresh.learned.append(label)
 
 
-def _sweep(pool: Pool, cases: Sequence[Case], results: Results, tell: Tell, section: str) -> None:
+def _sweep(pool: WorkerPool, cases: Sequence[Case], results: Results, tell: Tell, section: str) -> None:
     """Find the clocks of rules that have none."""
     wanted = [(case, label) for case in cases for label, text in results.cases[case.key].texts.items() if text in SWEPT]
-    steps = [Step(f"{case.key} {label}", None, swept_rule, (case.plan, label)) for case, label in wanted]
+    steps = [WorkerCall(f"{case.key} {label}", None, swept_rule, (case.plan, label)) for case, label in wanted]
     found, failed = pool.results(steps, tell, f"{section}: clocks")
     for number, sweep in found.items():
         case, label = wanted[number]
@@ -116,7 +116,7 @@ def _sweep(pool: Pool, cases: Sequence[Case], results: Results, tell: Tell, sect
 
 
 def _run(
-    pool: Pool,
+    pool: WorkerPool,
     cases: Sequence[Case],
     labels: Mapping[str, Sequence[str]],
     results: Results,
@@ -132,7 +132,8 @@ def _run(
         if label in results.cases[case.key].texts and seed not in results.cases[case.key].runs.get(label, {})
     ]
     steps = [
-        Step(f"{case.key} {label}", seed, measured_run, (case, label, text, seed)) for case, label, text, seed in wanted
+        WorkerCall(f"{case.key} {label}", seed, measured_run, (case, label, text, seed))
+        for case, label, text, seed in wanted
     ]
     found, failed = pool.results(steps, tell, f"{section}: runs")
     for number, figures in found.items():
@@ -144,7 +145,7 @@ def _run(
 
 
 def _sizes(  # as above
-    pool: Pool,
+    pool: WorkerPool,
     case: Case,
     texts: dict[str, str],
     known: MatrixSizes | None,
@@ -163,7 +164,7 @@ def _sizes(  # as above
             if same and label in known.sizes:
                 found.sizes[label], found.inputs[label] = known.sizes[label], made_with
     wanted = [label for label in texts if label not in found.sizes]
-    steps = [Step(label, seed, sized_run, (case.plan, label, texts[label], seed)) for label in wanted]
+    steps = [WorkerCall(label, seed, sized_run, (case.plan, label, texts[label], seed)) for label in wanted]
     runs, failed = pool.results(steps, tell, f"{case.key}: matrix sizes")
     found.sizes |= {wanted[number]: by_size for number, by_size in runs.items()}
     found.failures = [f"{failure.policy}: {failure.error}" for failure in failed]

@@ -9,10 +9,11 @@ from typing import Any, Literal, get_args, get_origin
 import click
 
 from slurm_energy.cli.context import JSON_OPTION, print_json, settings, settings_path
-from slurm_energy.config import Config, config_path, default_of, load_config
-from slurm_energy.forms import hide_password, toml_value
+from slurm_energy.config import Config, config_path, load_config
+from slurm_energy.forms import hide_password
 from slurm_energy.policy.site.check import check_site, site_notes
 from slurm_energy.reporting.visible import visible
+from slurm_energy.settings import default_of, toml_value
 
 _FREE_KEYS = {"gpu_types": "GPU type of GRES type", "gpu_power_limits_watts": "Power limit in W of the boards of"}
 _TYPE_NAMES = {str: "text", int: "whole number", float: "number", bool: "true or false"}

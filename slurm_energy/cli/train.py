@@ -99,10 +99,10 @@ def train(*, config: Path | None, output: Path | None, algorithm: str | None, **
 
 def _algorithm(algorithm: str | None, config: Path | None, options: dict[str, Any]) -> str | None:
     """Return what an option or the file says; None where the resumed folder says it."""
-    from slurm_energy.learning.settings_file import read_tables, table_of  # noqa: PLC0415  # keeps the help fast
+    from slurm_energy.settings import read_toml, table_of  # noqa: PLC0415  # keeps the help fast
 
     if algorithm is None and config is not None:
-        algorithm = table_of(read_tables(config), "training").get("algorithm")
+        algorithm = table_of(read_toml(config, "settings"), "training").get("algorithm")
     if algorithm is None and options["teacher"]:
         return IMITATION
     if algorithm is None and not options["resume"]:

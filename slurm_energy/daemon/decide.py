@@ -23,7 +23,7 @@ from slurm_energy.policy.guard import Guard, decision_entry
 from slurm_energy.policy.registry import LEARNED, create_policy
 from slurm_energy.slurm.deadline import parse_deadline
 from slurm_energy.slurm.gres import TresRequest, gpu_demands
-from slurm_energy.wire.messages import SubmittedJob
+from slurm_energy.wire.messages import SubmittedFields
 
 MAX_REHEARSED_PARTITIONS = 8
 
@@ -100,7 +100,7 @@ class Decider:
             return self
         return Decider(self.policy.for_rehearsal(snapshot), self._guard)
 
-    def decide(self, job: SubmittedJob, known: Known, now_seconds: float) -> Decided:
+    def decide(self, job: SubmittedFields, known: Known, now_seconds: float) -> Decided:
         """Return the decision for one job; total, whatever the job holds."""
         understood = job_request(job, now_seconds, known.user.name)
         request, snapshot = understood.request, known.snapshot
@@ -176,7 +176,7 @@ class UnderstoodJob:
     complaints: tuple[str, ...]
 
 
-def job_request(job: SubmittedJob, now_seconds: float, user_name: str | None = None) -> UnderstoodJob:
+def job_request(job: SubmittedFields, now_seconds: float, user_name: str | None = None) -> UnderstoodJob:
     """Return the job as a policy sees it; what cannot be read is left out and listed, never an error."""
     complaints = list(job.complaints)
     nodes = max(1, job.nodes_min or 1)
@@ -215,7 +215,7 @@ def job_request(job: SubmittedJob, now_seconds: float, user_name: str | None = N
     return UnderstoodJob(request=request, complaints=tuple(complaints))
 
 
-def _gpus(job: SubmittedJob, nodes: int, tasks: int | None, complaints: list[str]) -> tuple[GpuDemand, ...]:
+def _gpus(job: SubmittedFields, nodes: int, tasks: int | None, complaints: list[str]) -> tuple[GpuDemand, ...]:
     try:
         return gpu_demands(
             TresRequest(
@@ -233,7 +233,7 @@ def _gpus(job: SubmittedJob, nodes: int, tasks: int | None, complaints: list[str
         return ()
 
 
-def _deadline(job: SubmittedJob, now_seconds: float, complaints: list[str]) -> float | None:
+def _deadline(job: SubmittedFields, now_seconds: float, complaints: list[str]) -> float | None:
     """Return the deadline; one that cannot be read, or that has passed, leaves no time to run slower."""
     if job.deadline is None:
         return None
@@ -244,7 +244,7 @@ def _deadline(job: SubmittedJob, now_seconds: float, complaints: list[str]) -> f
         return now_seconds
 
 
-def _memory_per_node(job: SubmittedJob, nodes: int, tasks: int | None) -> float | None:
+def _memory_per_node(job: SubmittedFields, nodes: int, tasks: int | None) -> float | None:
     if job.memory_per_node_mib:
         return job.memory_per_node_mib
     if not job.memory_per_cpu_mib:

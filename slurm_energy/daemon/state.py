@@ -44,7 +44,7 @@ class _Claim:
 
 
 @dataclass(slots=True)
-class _Held:
+class _ClaimTotal:
     """What one user's claims on one partition come to; arrays are counted, since their claims have no bound."""
 
     gpus: float = 0.0
@@ -69,7 +69,7 @@ class Claims:
     def __init__(self) -> None:
         self._claims: deque[_Claim] = deque()
         self._by_id: dict[DecisionId, _Claim] = {}
-        self._held: dict[tuple[int, PartitionName, bool], _Held] = {}
+        self._held: dict[tuple[int, PartitionName, bool], _ClaimTotal] = {}
         """Sums by user, partition and whether the jobs have appeared: no burst is added up for each of its jobs."""
         self._became_jobs: dict[int, tuple[float, float]] = {}
         """By user: how many of the last submissions became jobs, and how many did not."""
@@ -122,7 +122,7 @@ class Claims:
     def _count(self, claim: _Claim, sign: int) -> None:
         for name in claim.partitions:
             key = claim.user_id, name, claim.appeared
-            held = self._held.setdefault(key, _Held())
+            held = self._held.setdefault(key, _ClaimTotal())
             held.count(claim, sign)
             if not held.gpus and not held.arrays:
                 del self._held[key]
@@ -142,7 +142,7 @@ class Claims:
         else:
             self._became_jobs.pop(claim.user_id, None)
 
-    def _expected_gpus(self, user_id: int, held: _Held, *, appeared: bool) -> float:
+    def _expected_gpus(self, user_id: int, held: _ClaimTotal, *, appeared: bool) -> float:
         jobs, refused = (0.0, 0.0) if appeared else self._became_jobs.get(user_id, (0.0, 0.0))
         share = (jobs + 1.0) / (jobs + refused + 1.0)
         return math.inf if held.arrays and share >= _FEWEST_ACCEPTED else held.gpus * share

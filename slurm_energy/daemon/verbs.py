@@ -22,7 +22,7 @@ from slurm_energy.domain.script import ScriptFeatures
 from slurm_energy.errors import DaemonUnavailable, PermissionRefused, WireError
 from slurm_energy.wire.codec import Message, decode
 from slurm_energy.wire.messages import (
-    SubmittedJob,
+    SubmittedFields,
     decision_reply,
     is_explained,
     json_reply,
@@ -216,7 +216,7 @@ class LocalVerbs:
             "counters": dict(state.counters),
         }
 
-    def _decided(self, submitted: SubmittedJob, *, is_preview: bool = False) -> tuple[Decided, Known]:
+    def _decided(self, submitted: SubmittedFields, *, is_preview: bool = False) -> tuple[Decided, Known]:
         """Return the decision on a job, and what it was made on; a preview leaves no trace in the policy."""
         state = self._state
         known = Known(

@@ -143,7 +143,7 @@ def default_clock_only(table: ClockTable) -> ClockTable:
 
 
 @lru_cache(maxsize=256)
-def least_measured_watts(gpu_type: GpuTypeName, power_limit_watts: float | None = None) -> float | None:
+def min_measured_watts(gpu_type: GpuTypeName, power_limit_watts: float | None = None) -> float | None:
     """Return the least power of a type's measured workloads at the default clock, on boards of such a limit.
 
     None when the type was not measured; a limit of None is the catalogue's.

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from slurm_energy.errors import LabError
-from slurm_energy.forms import toml_value
 from slurm_energy.lab.host import SYSTEM_PATH, Host
 from slurm_energy.lab.layout import Layout
 from slurm_energy.lab.simgpu.build import build
@@ -22,6 +21,7 @@ from slurm_energy.lab.simgpu.state import NodeGpuState, create_state
 from slurm_energy.lab.slurm_files import Ports, node_gpus
 from slurm_energy.lab.spec import LabSpec
 from slurm_energy.resources import shared_directory
+from slurm_energy.settings import toml_value
 
 _BUILD_TIMEOUT_SECONDS = 300
 _SPANK_PLUGIN = "spank_energy.so"

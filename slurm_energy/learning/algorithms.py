@@ -2,11 +2,11 @@
 
 from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from slurm_energy.errors import ConfigError
+from slurm_energy.forms import did_you_mean
 from slurm_energy.learning.episodes import EpisodeCollector, EpisodeSettings, SpreadEpisodeSettings
 from slurm_energy.learning.experience import Averaging, Collector, Learner, Weights
 from slurm_energy.learning.policy_gradient.learner import PolicyGradientLearner
@@ -166,7 +166,5 @@ def find_algorithm(name: str) -> Algorithm:
         ConfigError: there is none of this name.
     """
     if name not in ALGORITHMS:
-        near = get_close_matches(name, ALGORITHMS, 1)
-        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(ALGORITHMS)}"
-        raise ConfigError(f"no algorithm {name[:64]!r} learns in rounds; {hint}")
+        raise ConfigError(f"no algorithm {name[:64]!r} learns in rounds; {did_you_mean(name, ALGORITHMS)}")
     return ALGORITHMS[name]

@@ -20,21 +20,13 @@ from slurm_energy.learning.imitation import (
     ImitationSettings,
     train_by_imitation,
 )
-from slurm_energy.learning.settings_file import (
-    HOURS,
-    RUN_BOUNDS,
-    Bounds,
-    check_bounds,
-    check_names,
-    filled,
-    read_tables,
-    table_of,
-)
+from slurm_energy.learning.settings_file import HOURS, RUN_BOUNDS, Bounds, check_bounds, read_tables
 from slurm_energy.learning.torch_device import AUTO, CPU, check_device_name
 from slurm_energy.policy.checkpoint_files import CheckpointMetadata
 from slurm_energy.policy.gnn.checkpoint import save_checkpoint
 from slurm_energy.policy.gnn.configuration import NetworkConfig
 from slurm_energy.policy.gnn.network import create_network
+from slurm_energy.settings import check_names, filled, table_of
 from slurm_energy.twin.engine.simulation import run
 from slurm_energy.twin.workloads.registry import create_workload
 from slurm_energy.twin.world import World

@@ -12,22 +12,11 @@ from typing import Any
 from slurm_energy.errors import ConfigError, TrainingError, ValueRangeError
 from slurm_energy.graph import schema
 from slurm_energy.learning.algorithms import Algorithm, find_algorithm
-from slurm_energy.learning.settings_file import (
-    FORMER_NAMES,
-    RUN_BOUNDS,
-    check_bounds,
-    check_names,
-    differences,
-    document,
-    filled,
-    read_tables,
-    table_of,
-    toml_text,
-    with_names,
-)
+from slurm_energy.learning.settings_file import FORMER_NAMES, RUN_BOUNDS, check_bounds, read_tables, with_names
 from slurm_energy.learning.torch_device import AUTO, check_device_name
 from slurm_energy.learning.training_log import LogFormat
 from slurm_energy.policy.gnn.configuration import NetworkConfig
+from slurm_energy.settings import check_names, differences, document, filled, table_of, toml_text
 from slurm_energy.twin.world.file import find_world
 
 SETTINGS_FILE = "settings.toml"

@@ -25,7 +25,7 @@ ORDER_SHARE = 0.4
 """Share of a hook's time in which slurmd may tell its order of GPUs, where that is not known."""
 
 
-class Progress:
+class ProgressPipe:
     """How the working process talks to the one that watches it: one line per word, in one pipe."""
 
     def __init__(self, descriptor: int) -> None:
@@ -53,7 +53,7 @@ class Progress:
         append_lines(self.log_path, self.kept)
 
 
-def execute(verb: str, options: Mapping[str, str], environment: Mapping[str, str], progress: Progress) -> int:
+def execute(verb: str, options: Mapping[str, str], environment: Mapping[str, str], progress: ProgressPipe) -> int:
     """Run one verb; return 0 when all was done, 1 when something is left or failed."""
     said: list[str] = []
 

@@ -13,7 +13,7 @@ from slurm_energy.node.gpu_order import GpuOrder
 from slurm_energy.node.lock_records import LockRecords
 from slurm_energy.node.log import HookLog
 from slurm_energy.node.settings import HookSettings
-from slurm_energy.node.spool import Moment, Spool
+from slurm_energy.node.spool import BootMoment, Spool
 
 
 def _not_asked(_job_id: JobId, _node: NodeName) -> str | None:
@@ -52,9 +52,9 @@ class HookContext:
     rapl_root: Path | None = None
     """Where the processors' counters are; None: where Linux has them."""
 
-    def moment(self) -> Moment:
+    def moment(self) -> BootMoment:
         """Return the present, as marks in the spool tell it."""
-        return Moment(boot_id=self.boot_id, monotonic_seconds=self.monotonic())
+        return BootMoment(boot_id=self.boot_id, monotonic_seconds=self.monotonic())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

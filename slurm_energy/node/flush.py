@@ -38,7 +38,7 @@ MAX_REPORT_BYTES = 1_048_576
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Waiting:
+class _WaitingReport:
     """One report and its file."""
 
     path: Path
@@ -192,8 +192,8 @@ def _flush_reports(context: HookContext) -> bool:
         return waiting == 0
 
 
-def _batches(context: HookContext, paths: tuple[Path, ...]) -> Iterator[list[_Waiting]]:
-    batch: list[_Waiting] = []
+def _batches(context: HookContext, paths: tuple[Path, ...]) -> Iterator[list[_WaitingReport]]:
+    batch: list[_WaitingReport] = []
     size = 0
     for path in paths:
         report = _read(context, path)
@@ -208,7 +208,7 @@ def _batches(context: HookContext, paths: tuple[Path, ...]) -> Iterator[list[_Wa
         yield batch
 
 
-def _read(context: HookContext, path: Path) -> _Waiting | None:
+def _read(context: HookContext, path: Path) -> _WaitingReport | None:
     """Return a report; one that the daemon could only refuse is put aside at once."""
     try:
         content = read_whole(path)
@@ -222,7 +222,7 @@ def _read(context: HookContext, path: Path) -> _Waiting | None:
         with suppress(SpoolError):
             context.spool.reject(path)
         return None
-    return _Waiting(path=path, document=document, size_bytes=len(content), started_monotonic_seconds=started)
+    return _WaitingReport(path=path, document=document, size_bytes=len(content), started_monotonic_seconds=started)
 
 
 def _taken_start(document: object, boot_id: str) -> float | None:
@@ -233,7 +233,7 @@ def _taken_start(document: object, boot_id: str) -> float | None:
     return float(started) if boot == boot_id and isinstance(started, int | float) else None
 
 
-def _body(context: HookContext, batch: list[_Waiting]) -> bytes:
+def _body(context: HookContext, batch: list[_WaitingReport]) -> bytes:
     """Return a batch, with how long ago each job started: no daemon need believe this node's wall clock."""
     now = context.monotonic()
     starts = (waiting.started_monotonic_seconds for waiting in batch)
@@ -241,7 +241,7 @@ def _body(context: HookContext, batch: list[_Waiting]) -> bytes:
     return encode_batch((waiting.document for waiting in batch), context.now(), ages).encode()
 
 
-def _deliver(context: HookContext, route: Route, key: bytes | None, batch: list[_Waiting]) -> int:
+def _deliver(context: HookContext, route: Route, key: bytes | None, batch: list[_WaitingReport]) -> int:
     """Send one batch; when it is refused, find the report that is to blame by sending each alone."""
     context.stage(f"sending {len(batch)} reports")
     reply = route.exchange(lambda: sign(_body(context, batch), key=key))

@@ -125,9 +125,9 @@ def _work(verb: str, options: dict[str, str], writer: int) -> None:
         from slurm_energy.node import quick_start  # noqa: PLC0415  # under the deadline, like all that follows
 
         quick_start.install()
-        from slurm_energy.node.commands import Progress, execute  # noqa: PLC0415
+        from slurm_energy.node.commands import ProgressPipe, execute  # noqa: PLC0415
 
-        progress = Progress(writer)
+        progress = ProgressPipe(writer)
         try:
             status = execute(verb, options, os.environ, progress)
         except Exception as error:  # noqa: BLE001  # the hook's outermost call, child's side

@@ -39,7 +39,7 @@ Sleep = Callable[[float], bool]
 """Waits the given seconds; returns True when the process was asked to end."""
 
 
-class JobTable:
+class GpuHolders:
     """How many active jobs hold each GPU; states are read again only when their files change."""
 
     def __init__(self, spool: Spool) -> None:
@@ -106,7 +106,7 @@ def run_sampler(context: HookContext, job_id: JobId, sleep: Sleep, proc: Path = 
     if job is None:
         return
     state = SamplerState(job=job, heartbeat=Heartbeat(job_id=job_id, started_at_seconds=job.started_at_seconds))
-    jobs = JobTable(spool)
+    jobs = GpuHolders(spool)
     interval = context.settings.node.sample_interval_seconds
     with reach_gpus(context) as machine:
         gpus = {uuid: machine.gpus[uuid] for uuid in job.uuids if uuid in machine.gpus}
@@ -132,7 +132,7 @@ def run_sampler(context: HookContext, job_id: JobId, sleep: Sleep, proc: Path = 
 
 
 def take_sample(
-    context: HookContext, state: SamplerState, gpus: Mapping[GpuUuid, Gpu], jobs: JobTable, *, last: bool = False
+    context: HookContext, state: SamplerState, gpus: Mapping[GpuUuid, Gpu], jobs: GpuHolders, *, last: bool = False
 ) -> None:
     """Add one sample of every GPU and of the processors; every few samples, leave a heartbeat.
 
@@ -191,7 +191,7 @@ def _belongs(context: HookContext, state: SamplerState, own: ProcessIdentity | N
     return True
 
 
-def _end(context: HookContext, state: SamplerState, gpus: Mapping[GpuUuid, Gpu], jobs: JobTable) -> None:
+def _end(context: HookContext, state: SamplerState, gpus: Mapping[GpuUuid, Gpu], jobs: GpuHolders) -> None:
     """Take the last sample of a job that is over, counters too, and leave the final heartbeat."""
     state.heartbeat.final, state.frozen = True, None
     take_sample(context, state, gpus, jobs, last=True)

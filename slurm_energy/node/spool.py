@@ -44,7 +44,7 @@ MAX_DONE_MARKS = 2000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Moment:
+class BootMoment:
     """A point in time that no setting of the wall clock moves."""
 
     boot_id: str
@@ -151,15 +151,15 @@ class Spool:
         with suppress(OSError):
             sync_directory(self.active)
 
-    def mark_ending(self, job_id: JobId, now: Moment) -> None:
+    def mark_ending(self, job_id: JobId, now: BootMoment) -> None:
         """Note that the epilog has begun; a full disk must not stop it."""
         self._mark(self.ending_path(job_id), now)
 
-    def ending_age_seconds(self, job_id: JobId, now: Moment) -> float | None:
+    def ending_age_seconds(self, job_id: JobId, now: BootMoment) -> float | None:
         """Return how long ago the epilog began, None when it has not."""
         return _mark_age_seconds(self.ending_path(job_id), now)
 
-    def absent_age_seconds(self, job_id: JobId, now: Moment) -> float:
+    def absent_age_seconds(self, job_id: JobId, now: BootMoment) -> float:
         """Return how long ago the job was first seen without a process; the first time notes it."""
         path = self.absent_path(job_id)
         age = _mark_age_seconds(path, now)
@@ -326,7 +326,7 @@ class Spool:
             for descriptor in descriptors:
                 os.close(descriptor)
 
-    def _mark(self, path: Path, now: Moment) -> None:
+    def _mark(self, path: Path, now: BootMoment) -> None:
         with suppress(SpoolError):
             write_atomically(path, f"{now.boot_id} {now.monotonic_seconds:.3f}".encode(), durable=False)
 
@@ -372,7 +372,7 @@ def _open_lock(path: Path) -> int | None:
     return None
 
 
-def _mark_age_seconds(path: Path, now: Moment) -> float | None:
+def _mark_age_seconds(path: Path, now: BootMoment) -> float | None:
     """Return how old a mark is, None when there is none; infinite when it is of another boot, or does not tell."""
     try:
         content = read_whole(path)

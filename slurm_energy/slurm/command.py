@@ -202,7 +202,7 @@ class JsonRows:
         else:
             self.document = yield from self._value()
         if (yield from self._next()):
-            raise ValueError(f"text goes on behind the JSON value: {self._shown()}")
+            raise ValueError(f"text follows the JSON value: {self._shown()}")
 
     def _object(self) -> Generator[None, None, dict[str, object]]:
         """Read an object whose opening brace has been read."""

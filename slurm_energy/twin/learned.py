@@ -21,7 +21,7 @@ from slurm_energy.policy.placement import ClusterView, Placement, PlacementRule
 from slurm_energy.policy.prices import BALANCED_WEIGHTS
 from slurm_energy.policy.rules.tables import Prepared
 from slurm_energy.twin.engine.job import Job
-from slurm_energy.twin.run_options import PlacedOption, TableCosts, placed_options
+from slurm_energy.twin.run_options import PlacedOption, RunOptionCosts, placed_options
 from slurm_energy.twin.served import job_request
 from slurm_energy.twin.snapshot.source import SnapshotSource
 from slurm_energy.twin.view import TwinView
@@ -43,7 +43,7 @@ class Chosen(Protocol):
         ...
 
 
-class Chooser(Protocol):
+class NetworkOnCluster(Protocol):
     """A network that follows one cluster."""
 
     @property
@@ -65,7 +65,7 @@ class LearnedRule(PlacementRule):
 
     def __init__(
         self,
-        create: Callable[[], Chooser],
+        create: Callable[[], NetworkOnCluster],
         *,
         version: str,
         learned_clocks: bool = False,
@@ -84,7 +84,7 @@ class LearnedRule(PlacementRule):
         self._create = create
         self._learned_clocks = learned_clocks
         self._weights = weights
-        self._chooser: Chooser | None = None
+        self._chooser: NetworkOnCluster | None = None
         self._situation = Situation()
 
     def begin(self, view: ClusterView, random: Random) -> None:  # noqa: ARG002  # the hook's form
@@ -115,7 +115,7 @@ class Situation:
 
     def __init__(self) -> None:
         self._source = SnapshotSource()
-        self._costs = Prepared(TableCosts.of)
+        self._costs = Prepared(RunOptionCosts.of)
 
     def snapshot(self, job: WaitingJob, view: ClusterView) -> ClusterSnapshot:
         """Return the cluster as the daemon would see it, without the job that is asked about."""

@@ -31,7 +31,7 @@ class PlacedOption(NamedTuple):
     """The open clock of least energy."""
 
 
-class TableCosts(NamedTuple):
+class RunOptionCosts(NamedTuple):
     """What is worked out of an option table once."""
 
     active: FloatArray
@@ -40,13 +40,13 @@ class TableCosts(NamedTuple):
     """Default clock, [places, counts]."""
 
     @classmethod
-    def of(cls, table: OptionTable) -> "TableCosts":
+    def of(cls, table: OptionTable) -> "RunOptionCosts":
         """Return the costs of a table."""
         return cls(active_joules(table), last_clocks(table))
 
 
 def placed_options(
-    job: WaitingJob, view: TwinView, costs: TableCosts, partition_of_place: Sequence[int], *, with_clocks: bool
+    job: WaitingJob, view: TwinView, costs: RunOptionCosts, partition_of_place: Sequence[int], *, with_clocks: bool
 ) -> list[PlacedOption]:
     """Return every way of starting the job now, options of one partition together.
 
@@ -68,7 +68,7 @@ def placed_options(
 
 
 def _placed(
-    job: WaitingJob, view: TwinView, costs: TableCosts, where: tuple[int, int], partition: int, with_clocks: bool
+    job: WaitingJob, view: TwinView, costs: RunOptionCosts, where: tuple[int, int], partition: int, with_clocks: bool
 ) -> PlacedOption:
     place, column = where
     table, info, units = view.options(job), view.places[place], job.estimated_units

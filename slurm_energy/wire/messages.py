@@ -27,7 +27,7 @@ _T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SubmittedJob:
+class SubmittedFields:
     """The fields of `decide` and `preview`, each checked; a value that cannot be read is None and a complaint.
 
     A user writes most of these himself, so none of them makes the whole request fail: his job goes through.
@@ -148,11 +148,11 @@ def job_name(fields: Mapping[str, str]) -> str:
 
 
 def is_explained(fields: Mapping[str, str]) -> bool:
-    """Return whether the line goes to energy-sbatch, see `SubmittedJob.explain`."""
+    """Return whether the line goes to energy-sbatch, see `SubmittedFields.explain`."""
     return _Reader(fields).flag("energy_explain")
 
 
-def parse_submitted_job(fields: Mapping[str, str]) -> SubmittedJob:
+def parse_submitted_job(fields: Mapping[str, str]) -> SubmittedFields:
     """Return the job of a `decide` or `preview` message.
 
     Raises:
@@ -163,7 +163,7 @@ def parse_submitted_job(fields: Mapping[str, str]) -> SubmittedJob:
     if user_id is None:
         raise WireError(f"uid {fields.get('uid', 'none')[:40]!r} is not a number from 0 to {MAX_UID}")
     unlimited = fields.get("time_limit", "").lower() in {"infinite", "unlimited"}
-    return SubmittedJob(
+    return SubmittedFields(
         user_id=user_id,
         client=reader.text("client") or "",
         name=job_name(fields),

@@ -8,7 +8,7 @@ from slurm_energy.domain.node_status import GpuStatus, NodeStatus, PluginStatus,
 from slurm_energy.domain.plain import to_plain
 from slurm_energy.errors import WireError
 from slurm_energy.wire.fields import Fields, loads
-from slurm_energy.wire.report import BATCH_FORMAT, Batch, batch_fields, decode_reports
+from slurm_energy.wire.report import BATCH_FORMAT, ReportBatch, batch_fields, decode_reports
 
 MAX_STATUS_BYTES = 65_536
 MAX_GPUS = 64
@@ -27,7 +27,7 @@ _MAX_NAME = 200
 class Delivery:
     """What one message of a node brings."""
 
-    batch: Batch
+    batch: ReportBatch
     status: NodeStatus | None = None
 
 

@@ -95,7 +95,7 @@ def decode_report(value: object) -> NodeReport:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Batch:
+class ReportBatch:
     """Reports that were sent at once, with what the sender knew of its own clock."""
 
     reports: tuple[NodeReport, ...]
@@ -136,14 +136,14 @@ def batch_fields(text: str | bytes) -> Fields:
     return fields
 
 
-def decode_reports(fields: Fields) -> Batch:
+def decode_reports(fields: Fields) -> ReportBatch:
     """Return the reports of a batch, all or none.
 
     Raises:
         WireError: one of them is malformed.
     """
     ages = [Fields({"age": age}, "batch") for age in fields.sequence("ages_seconds", MAX_REPORTS)]
-    return Batch(
+    return ReportBatch(
         reports=tuple(decode_report(value) for value in fields.sequence("reports", MAX_REPORTS)),
         sent_at_seconds=fields.optional_number("sent_at_seconds", 0, _MAX_UNIX_SECONDS),
         ages_seconds=tuple(age.optional_number("age", 0, _MAX_UNIX_SECONDS) for age in ages),

@@ -10,18 +10,18 @@ from pathlib import Path
 import pytest
 
 from slurm_energy.errors import EvaluationError
-from slurm_energy.evaluation.arena.comparison import FailedRun, Pool, Step
+from slurm_energy.evaluation.arena.comparison import FailedRun, WorkerCall, WorkerPool
 
 
 def test_a_process_that_dies_fails_its_own_step_only() -> None:
     steps = [
-        Step(policy="good", seed=1, call=abs, arguments=(-1,)),
-        Step(policy="deadly", seed=1, call=os._exit, arguments=(3,)),
-        Step(policy="good", seed=2, call=abs, arguments=(-2,)),
-        Step(policy="good", seed=3, call=abs, arguments=(-3,)),
+        WorkerCall(policy="good", seed=1, call=abs, arguments=(-1,)),
+        WorkerCall(policy="deadly", seed=1, call=os._exit, arguments=(3,)),
+        WorkerCall(policy="good", seed=2, call=abs, arguments=(-2,)),
+        WorkerCall(policy="good", seed=3, call=abs, arguments=(-3,)),
     ]
     told: list[tuple[str, int, int]] = []
-    with Pool(2) as pool:
+    with WorkerPool(2) as pool:
         found, failed = pool.results(steps, lambda *words: told.append(words), "runs")
         again, _ = pool.results(steps[:1], lambda *words: None, "runs")
     assert found == {0: 1, 2: 2, 3: 3}
@@ -33,8 +33,10 @@ def test_a_process_that_dies_fails_its_own_step_only() -> None:
 
 
 def test_foreign_errors_are_told_with_their_type() -> None:
-    with Pool(1) as pool:
-        _, failed = pool.results([Step(policy="p", seed=1, call=int, arguments=("x",))], lambda *words: None, "runs")
+    with WorkerPool(1) as pool:
+        _, failed = pool.results(
+            [WorkerCall(policy="p", seed=1, call=int, arguments=("x",))], lambda *words: None, "runs"
+        )
     assert failed[0].error.startswith("ValueError: invalid literal")
 
 
@@ -42,21 +44,21 @@ def test_an_interrupt_ends_the_workers_at_once() -> None:
     def interrupt(*words: object) -> None:
         raise KeyboardInterrupt
 
-    steps = [Step(policy="quick", seed=1, call=abs, arguments=(-1,))]
-    steps += [Step(policy="slow", seed=seed, call=time.sleep, arguments=(60.0,)) for seed in range(4)]
+    steps = [WorkerCall(policy="quick", seed=1, call=abs, arguments=(-1,))]
+    steps += [WorkerCall(policy="slow", seed=seed, call=time.sleep, arguments=(60.0,)) for seed in range(4)]
     begun = time.monotonic()
-    with pytest.raises(KeyboardInterrupt), Pool(2) as pool:
+    with pytest.raises(KeyboardInterrupt), WorkerPool(2) as pool:
         pool.results(steps, interrupt, "runs")
     assert time.monotonic() - begun < 30.0
 
 
 _BUSY = """
 import os, time
-from slurm_energy.evaluation.arena.comparison import Pool, Step
+from slurm_energy.evaluation.arena.comparison import WorkerPool, WorkerCall
 if __name__ == "__main__":
-    with Pool(2) as pool:
-        pids = [Step(policy="pid", seed=seed, call=os.getpid, arguments=()) for seed in range(8)]
-        naps = [Step(policy="slow", seed=seed, call=time.sleep, arguments=(120.0,)) for seed in range(2)]
+    with WorkerPool(2) as pool:
+        pids = [WorkerCall(policy="pid", seed=seed, call=os.getpid, arguments=()) for seed in range(8)]
+        naps = [WorkerCall(policy="slow", seed=seed, call=time.sleep, arguments=(120.0,)) for seed in range(2)]
         found, _ = pool.results(pids, lambda *words: None, "pids")
         print(*sorted(set(found.values())), flush=True)
         pool.results(naps, lambda *words: None, "naps")

@@ -18,7 +18,7 @@ from slurm_energy.domain.ids import GpuTypeName, NodeName, PartitionName
 from slurm_energy.store.energy import record_report
 from slurm_energy.store.jobs import upsert_jobs
 from slurm_energy.store.session import Engine, open_engine, store_session
-from slurm_energy.wire.messages import SubmittedJob
+from slurm_energy.wire.messages import SubmittedFields
 
 A40 = GpuTypeName("a40")
 RUNS = 20
@@ -100,7 +100,7 @@ def decide(config: Config, history: JobHistory) -> Decided:
         for name in ("a100", "a40")
     )
     snapshot = ClusterSnapshot(cluster=CLUSTER, taken_at_seconds=SUBMITTED, partitions=partitions, nodes=nodes)
-    job = SubmittedJob(user_id=1000, name="light", tres_per_job="gres/gpu:1")
+    job = SubmittedFields(user_id=1000, name="light", tres_per_job="gres/gpu:1")
     return create_decider(config).decide(job, Known(snapshot=snapshot, history=history), SUBMITTED + 1.0)
 
 

@@ -297,7 +297,10 @@ def test_the_supervisor_hears_of_ready_and_stopping(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "complaint"),
-    [("[daemon]\nsocket_pathh = 'x'\n", "unknown key daemon.socket_pathh"), ("[policy]\nname = 'magic'\n", "magic")],
+    [
+        ("[daemon]\nsocket_pathh = 'x'\n", "[daemon] has no 'socket_pathh'; did you mean socket_path?"),
+        ("[policy]\nname = 'magic'\n", "magic"),
+    ],
 )
 def test_a_bad_configuration_is_told_in_one_line(tmp_path: Path, text: str, complaint: str) -> None:
     path = tmp_path / "bad.toml"

@@ -41,7 +41,7 @@ def node_section(tmp_path: Path, **more: str) -> str:
     ("text", "told"),
     [
         ("[node", "cannot be read"),
-        ("[node]\nspool = 1\n", "unknown key node.spool"),
+        ("[node]\nspool = 1\n", "[node] has no 'spool'; "),
         ("[node]\ntime_limit_seconds = 0.0\n", "between 0.5 and 60"),
         ('[node]\nspool_directory = "relative"\nlog_path = ""\n', "absolute path"),
     ],

@@ -12,9 +12,9 @@ import pytest
 import tiny_learner
 import torch
 
-from slurm_energy.learning.settings_file import toml_text
 from slurm_energy.learning.training_state import read_state
 from slurm_energy.policy.gnn.checkpoint import read_checkpoint
+from slurm_energy.settings import toml_text
 
 MAIN = """
 import sys

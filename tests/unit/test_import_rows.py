@@ -19,7 +19,7 @@ ROWS: tuple[frozenset[str], ...] = (
     frozenset({"graph", "estimation"}),
     frozenset({"energy_model"}),
     frozenset({"domain"}),
-    frozenset({"config", "errors", "files", "forms", "processes", "resources"}),
+    frozenset({"config", "errors", "files", "forms", "processes", "resources", "settings"}),
 )
 ROW_OF = {name: number for number, row in enumerate(ROWS) for name in row}
 FLOOR = len(ROWS) - 1

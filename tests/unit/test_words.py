@@ -36,22 +36,17 @@ ALLOWED = {
     "# A host without that file submits all the same, without these options.",
 }
 
-PAGES_NOT_YET = (
-    "docs/CONTRIBUTING.md",
-    "docs/reference/benchmarks-sampling.md",
-    "docs/reference/results.md",
-    "docs/adr/",
-)
+PAGES_NOT_YET = ("docs/reference/graph.md",)
 """Pages that are made from, or belong to, parts of NOT_YET."""
 NOT_YET = (
     "daemon/",
-    "device/",
-    "energy_model/",
+    "evaluation/",
+    "graph/",
+    "learning/",
     "node/",
-    "policy/gnn/",
-    "slurm/",
-    "twin/",
-    "wire/",
+    "policy/",
+    "twin/environment/",
+    "twin/episode.py",
 )
 """Parts of the package whose messages and names are still to be revised."""
 

@@ -12,7 +12,7 @@ ends a few tenths of a per cent from it. Why the daemon is behind both is said b
 """
 LOOSE_OVER_THE_DAY = """
 The frontier is that of the mean load. At noon 0.064 jobs/s come, more than all sites together can carry (0.0611): some
-have to wait for the evening, whoever decides, and the frontier does not count that. `greedy`, the strongest rule here,
+have to wait for the evening under any policy, and the frontier does not count that. `greedy`, the strongest rule here,
 is nearer to it, as it lets jobs take more than twice as long; `learned prices` pays 20 W for time.
 """
 SAVING_HAS_THE_PRODUCT = """
@@ -48,7 +48,7 @@ performance first, at 12 % more energy than first come, first served, comes to 2
 CHANCE_OF_THE_LONGEST = """
 The product is energy times the end of the longest job, which differs by tens of per cent from seed to seed, and the
 whole interval has to be on one side: a mean beyond the goal is not enough, nor would it be on other arrivals. The
-makespan cannot be shorter than the longest job on its fastest devices, whoever decides. `learned prices` is short of
+makespan cannot be shorter than the longest job on its fastest devices under any policy. `learned prices` is short of
 the goals in the mean, too (as `learned prices, saving` is of the 32 % at the mixed load): it pays for short
 turnarounds with devices that long jobs then lack. `learned prices, saving` has the price of the makespan and room for
 it.

@@ -5,11 +5,11 @@ import re
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 
 from slurm_energy.config import Config
 from slurm_energy.errors import ValueRangeError
+from slurm_energy.forms import nearest
 from slurm_energy.reporting.visible import say
 from slurm_energy.slurm.sbatch_options import (
     DRY_RUN,
@@ -42,10 +42,10 @@ def unknown_option_advice(name: str) -> str:
             f"sbatch on this host lacks the energy plugin, so it does not know --{name}: remove the #SBATCH --energy "
             "lines, or report it to your administrators"
         )
-    close = get_close_matches(name, ours, n=1, cutoff=0.75)
-    if not close and not name.startswith("energy"):
+    close = nearest(name, ours, cutoff=0.75)
+    if close is None and not name.startswith("energy"):
         return ""
-    meant = f"did you mean --{close[0]}? " if close else ""
+    meant = f"did you mean --{close}? " if close else ""
     return f"there is no option --{name}: {meant}There are --{', --'.join(ours)}"
 
 

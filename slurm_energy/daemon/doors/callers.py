@@ -96,7 +96,7 @@ class CostLimit:
 
 
 @dataclass(slots=True, eq=False)
-class Slot:
+class ConnectionSlot:
     """The place of one connection."""
 
     owner: Hashable
@@ -115,7 +115,7 @@ class Slots:
         self._per_owner = per_owner
         self._total = total
         self._total_bytes = total_bytes
-        self._slots: dict[Slot, None] = {}
+        self._slots: dict[ConnectionSlot, None] = {}
         self._by_owner: Counter[Hashable] = Counter()
         self._held_bytes = 0
         self.evicted = 0
@@ -123,19 +123,19 @@ class Slots:
     def __len__(self) -> int:
         return len(self._slots)
 
-    def enter(self, owner: Hashable, evict: Callable[[], None]) -> Slot:
+    def enter(self, owner: Hashable, evict: Callable[[], None]) -> ConnectionSlot:
         """Return a place; `evict` ends the connection when another one needs it, and must not raise."""
         if self._by_owner[owner] >= self._per_owner:
             self._evict(next(slot for slot in self._slots if slot.owner == owner))
         elif len(self._slots) >= self._total:
             (crowd, _count) = self._by_owner.most_common(1)[0]
             self._evict(next(slot for slot in self._slots if slot.owner == crowd))
-        slot = Slot(owner, evict)
+        slot = ConnectionSlot(owner, evict)
         self._slots[slot] = None
         self._by_owner[owner] += 1
         return slot
 
-    def grow(self, slot: Slot, count: int) -> None:
+    def grow(self, slot: ConnectionSlot, count: int) -> None:
         """Note that a connection has sent so much more; the one that holds most gives way when all hold too much."""
         if slot not in self._slots:
             return
@@ -144,7 +144,7 @@ class Slots:
         while self._held_bytes > self._total_bytes:
             self._evict(max(self._slots, key=lambda held: held.held_bytes))
 
-    def leave(self, slot: Slot) -> None:
+    def leave(self, slot: ConnectionSlot) -> None:
         """Give a place back; one that was evicted has none."""
         if slot not in self._slots:
             return
@@ -154,7 +154,7 @@ class Slots:
         if not self._by_owner[slot.owner]:
             del self._by_owner[slot.owner]
 
-    def _evict(self, slot: Slot) -> None:
+    def _evict(self, slot: ConnectionSlot) -> None:
         self.leave(slot)
         self.evicted += 1
         slot.evict()

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Hashable, Iterator
 from typing import Any, Protocol
 
-from slurm_energy.daemon.doors.callers import CostLimit, Peer, RateLimit, Slot, Slots, peer_of
+from slurm_energy.daemon.doors.callers import ConnectionSlot, CostLimit, Peer, RateLimit, Slots, peer_of
 from slurm_energy.daemon.doors.link import error_reply, first_this_minute
 from slurm_energy.daemon.doors.reports import MAX_REPORT_BYTES, ReportReceiver
 from slurm_energy.errors import DaemonUnavailable, PermissionRefused, WireError
@@ -216,7 +216,7 @@ class Server:
         if slots is None:
             yield lambda _count: None
             return
-        slot: Slot = slots.enter(owner, writer.transport.abort)
+        slot: ConnectionSlot = slots.enter(owner, writer.transport.abort)
         try:
             yield lambda count: slots.grow(slot, count)
         finally:

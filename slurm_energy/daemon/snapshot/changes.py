@@ -51,7 +51,7 @@ class SnapshotDifference:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JobChanges:
+class UnstoredJobs:
     """Job states that the database does not have yet."""
 
     changed: tuple[JobState, ...] = ()
@@ -59,13 +59,13 @@ class JobChanges:
     """Last seen alive, now unknown to slurmctld."""
 
 
-class JobHistory:
+class JobChangeFinder:
     """Finds the job states worth recording."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[int, float], tuple[JobState, tuple[object, ...]]] = {}
 
-    def changes(self, jobs: Sequence[JobState]) -> JobChanges:
+    def changes(self, jobs: Sequence[JobState]) -> UnstoredJobs:
         """Return what is new since the last call."""
         seen: dict[tuple[int, float], tuple[JobState, tuple[object, ...]]] = {}
         changed: list[JobState] = []
@@ -86,7 +86,7 @@ class JobHistory:
             if key not in seen and job.state in LIVE_STATES
         ]
         self._known = seen
-        return JobChanges(changed=tuple(changed), vanished=tuple(vanished))
+        return UnstoredJobs(changed=tuple(changed), vanished=tuple(vanished))
 
 
 def _differs(old: _Item | None, new: _Item) -> bool:

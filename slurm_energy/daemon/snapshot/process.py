@@ -18,7 +18,7 @@ from slurm_energy.daemon.ipc.children import connect_to_parent, set_up_logging, 
 from slurm_energy.daemon.ipc.frames import MAX_ITEMS, JobsEnded, SnapshotBegins, SnapshotComplete, UserGroups
 from slurm_energy.daemon.recorder.entries import JOBS_STREAM, JobsEntryLine, encode_entry
 from slurm_energy.daemon.recorder.journal import JournalWriter, journal_bytes, journal_directory
-from slurm_energy.daemon.snapshot.changes import JobChanges, JobHistory, SnapshotDifference
+from slurm_energy.daemon.snapshot.changes import JobChangeFinder, SnapshotDifference, UnstoredJobs
 from slurm_energy.domain.cluster import JobState, waiting_gpus
 from slurm_energy.errors import SlurmError, SpoolError
 from slurm_energy.slurm.json_client import ClusterReading, CommandSettings, JsonReader, SlurmReader
@@ -54,10 +54,10 @@ class VanishedJobs:
         self._waiting: dict[tuple[int, float], tuple[JobState, float]] = {}
         self._asked_at = float("-inf")
 
-    def settle(self, vanished: Sequence[JobState], now_seconds: float) -> JobChanges:
+    def settle(self, vanished: Sequence[JobState], now_seconds: float) -> UnstoredJobs:
         """Take what vanished just now and return what is settled: ended as accounting says, or lost."""
         if not self._accounting:
-            return JobChanges(vanished=tuple(vanished))
+            return UnstoredJobs(vanished=tuple(vanished))
         for job in vanished:
             self._waiting[job.job_id, job.submitted_at_seconds] = (job, now_seconds)
         ended: list[JobState] = []
@@ -65,7 +65,7 @@ class VanishedJobs:
             self._asked_at = now_seconds
             ended = self._ask()
         lost = [key for key, (_, since) in self._waiting.items() if now_seconds - since >= GIVE_UP_SECONDS]
-        return JobChanges(changed=tuple(ended), vanished=tuple(self._waiting.pop(key)[0] for key in lost))
+        return UnstoredJobs(changed=tuple(ended), vanished=tuple(self._waiting.pop(key)[0] for key in lost))
 
     def _ask(self) -> list[JobState]:
         asked = list(dict.fromkeys(job.job_id for job, _ in self._waiting.values()))[:MAX_ASKED]
@@ -137,7 +137,7 @@ class SnapshotLoop:
         self._journal_directory = journal_directory(config)
         self._connection = connection
         self._difference = SnapshotDifference()
-        self._history = JobHistory()
+        self._history = JobChangeFinder()
         self._groups = GroupCache()
         self._unwritten: list[JobsEntryLine] = []
         self._vanished = VanishedJobs(reader, config.cluster.accounting)

@@ -19,7 +19,7 @@ _SHOWN = 40
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class DataRow:
     """One row of a data file, its values still text."""
 
     path: Path
@@ -61,13 +61,13 @@ class Row:
         )
 
 
-def read_rows(path: Path, columns: Sequence[str]) -> list[Row]:
+def read_rows(path: Path, columns: Sequence[str]) -> list[DataRow]:
     """Return the rows of a CSV file that must have these columns, at least one row.
 
     Raises:
         DataFileError: the file is missing, is no CSV, lacks a column, or a row has too few or too many values.
     """
-    rows: list[Row] = []
+    rows: list[DataRow] = []
     try:
         with path.open(newline="", encoding="utf-8") as file:
             reader = csv.DictReader(file, restkey="", strict=True)
@@ -76,7 +76,7 @@ def read_rows(path: Path, columns: Sequence[str]) -> list[Row]:
                 raise DataFileError(f"{path}, line 1: column {', '.join(missing)} is missing")
             for values in reader:
                 _check_width(path, reader.line_num, values)
-                rows.append(Row(path, reader.line_num, values))
+                rows.append(DataRow(path, reader.line_num, values))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise DataFileError(f"{path} cannot be read: {error}") from error
     if not rows:

@@ -9,8 +9,8 @@ import numpy as np
 from scipy.optimize import least_squares
 
 from slurm_energy.energy_model.calibration.files import (
+    DataRow,
     Document,
-    Row,
     Tell,
     Vector,
     document,
@@ -128,7 +128,7 @@ def fit_rise(size: Vector, measured: Vector, *, with_base: bool) -> Rise:
     return rise(found.x)
 
 
-def _precision_and_size(row: Row, workload: str) -> tuple[str, int]:
+def _precision_and_size(row: DataRow, workload: str) -> tuple[str, int]:
     precision, _, size = workload.removeprefix("gemm:").partition("x")
     if precision not in _PEAK_GFLOPS or not size.isdecimal() or int(size) < 1:
         raise row.error("workload", f"gemm:PRECISIONxSIZE is needed, precision one of {', '.join(_PEAK_GFLOPS)}")

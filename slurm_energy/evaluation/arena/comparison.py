@@ -45,7 +45,7 @@ class ArenaResult:
         return tuple(record for record in self.runs if record.policy == policy)
 
 
-class Step(NamedTuple):
+class WorkerCall(NamedTuple):
     """One call in a worker."""
 
     policy: str
@@ -75,14 +75,16 @@ def run_arena(plan: ArenaPlan, *, workers: int | None = None, tell: Tell | None 
     say = tell or (lambda _doing, _done, _of: None)
     swept = [policy for policy in plan.policies if policy in SWEPT]
     number = min(workers or len(os.sched_getaffinity(0)), max(1, len(plan.policies) * len(plan.seeds)))
-    with Pool(number) as pool:
-        sweeps, failed = pool.results([Step(name, None, swept_rule, (plan, name)) for name in swept], say, "clocks")
+    with WorkerPool(number) as pool:
+        sweeps, failed = pool.results(
+            [WorkerCall(name, None, swept_rule, (plan, name)) for name in swept], say, "clocks"
+        )
         rule_of = {sweep.policy: sweep.rule for sweep in sweeps.values()}
         lost = {failure.policy for failure in failed}
         policies = [policy for policy in plan.policies if policy not in lost]
         # Seed by seed, so that a worker meets the arrivals it has made already.
         steps = [
-            Step(
+            WorkerCall(
                 policy,
                 seed,
                 run_one,
@@ -108,7 +110,7 @@ def _pairs(plan: ArenaPlan) -> Iterable[tuple[str, int]]:
     return ((policy, seed) for policy in plan.policies for seed in plan.seeds)
 
 
-class Pool:
+class WorkerPool:
     """Worker processes; what ends one of them costs the step that did it, and no other."""
 
     def __init__(self, workers: int) -> None:
@@ -116,7 +118,7 @@ class Pool:
         self._executor: ProcessPoolExecutor | None = None
         self._others = multiprocessing.active_children()
 
-    def __enter__(self) -> "Pool":
+    def __enter__(self) -> "WorkerPool":
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_rest: object) -> None:
@@ -125,7 +127,9 @@ class Pool:
                 self._stop(self._executor)
             self._executor.shutdown(wait=True, cancel_futures=True)
 
-    def results(self, steps: Sequence[Step], tell: Tell, doing: str) -> tuple[dict[int, Any], tuple[FailedRun, ...]]:
+    def results(
+        self, steps: Sequence[WorkerCall], tell: Tell, doing: str
+    ) -> tuple[dict[int, Any], tuple[FailedRun, ...]]:
         """Return what each step came to by its number, and what failed."""
         found: dict[int, Any] = {}
         errors: dict[int, str] = {}
@@ -136,7 +140,7 @@ class Pool:
         failed = tuple(FailedRun(policy=steps[n].policy, seed=steps[n].seed, error=errors[n]) for n in sorted(errors))
         return dict(sorted(found.items())), failed
 
-    def _outcomes(self, steps: Sequence[Step], found: dict[int, Any]) -> Iterable[tuple[int, str | None]]:
+    def _outcomes(self, steps: Sequence[WorkerCall], found: dict[int, Any]) -> Iterable[tuple[int, str | None]]:
         """Yield the number and the error of each step that is over; results go to `found`."""
         if not steps:
             return
@@ -154,7 +158,7 @@ class Pool:
         for number in sorted(broken):
             yield number, self._alone(steps[number], number, found)
 
-    def _alone(self, step: Step, number: int, found: dict[int, Any]) -> str | None:
+    def _alone(self, step: WorkerCall, number: int, found: dict[int, Any]) -> str | None:
         """Run a step again after the pool broke, in a process of its own, so that only the guilty one fails."""
         self._executor = None
         with _executor(1) as executor:
@@ -167,7 +171,7 @@ class Pool:
             return "its process ended before it was done: out of memory, or killed"
         return _error_text(error)
 
-    def _submit(self, step: Step) -> "Future[Any]":
+    def _submit(self, step: WorkerCall) -> "Future[Any]":
         if self._executor is None:
             self._executor = _executor(self._workers)
         return self._executor.submit(step.call, *step.arguments, **step.keywords)

@@ -9,7 +9,7 @@ from slurm_energy.errors import EvaluationError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LatencySpread:
+class DurationSpread:
     """Durations of one kind, in milliseconds."""
 
     runs: int
@@ -27,11 +27,11 @@ class InProcess:
     gpus: int
     jobs: int
     threads: int
-    decision: LatencySpread
+    decision: DurationSpread
     """The policy's answer to one job."""
-    change: LatencySpread
+    change: DurationSpread
     """Taking in one change of the cluster: the graph, and what follows from it in the network."""
-    together: LatencySpread
+    together: DurationSpread
     """One change and the decision after it, where a change had come."""
     changes_per_second: float
     """Changes that were taken in, over the time that it took."""
@@ -43,7 +43,7 @@ class InProcess:
     """When the clock of running jobs moves on, once a minute."""
     network_share: float | None
     """Decisions that the network was asked for: some option was open. None where there is no learned policy."""
-    peer: LatencySpread | None
+    peer: DurationSpread | None
     """The plain network's forward pass."""
     peer_vertices: int = 0
     peer_edges: int = 0
@@ -51,9 +51,9 @@ class InProcess:
     @classmethod
     def parse(cls, document: Mapping[str, Any]) -> "InProcess":
         """Return the figures that a worker wrote."""
-        spreads = {name: LatencySpread(**document[name]) for name in ("decision", "change", "together")}
+        spreads = {name: DurationSpread(**document[name]) for name in ("decision", "change", "together")}
         peer = document["peer"]
-        return cls(**{**document, **spreads, "peer": None if peer is None else LatencySpread(**peer)})
+        return cls(**{**document, **spreads, "peer": None if peer is None else DurationSpread(**peer)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +76,7 @@ class ThroughDaemon:
     jobs: int
     policy: str
     threads: int
-    exchange: LatencySpread
+    exchange: DurationSpread
     """Connect, ask, answer, close."""
     learned_share: float | None
     """Answers of the learned policy; the others are its baseline's. None where there is no learned policy."""
@@ -106,7 +106,7 @@ class ThroughDaemon:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Machine:
+class MeasuredHost:
     """Where it was measured."""
 
     cpu_cores: int
@@ -121,7 +121,7 @@ class DecisionBench:
     """All of one run."""
 
     created_at_seconds: float
-    machine: Machine
+    machine: MeasuredHost
     changes_per_second: float
     pending: int
     queue: int
@@ -142,7 +142,7 @@ class DecisionBench:
         return document
 
 
-def spread_of(seconds: Sequence[float]) -> LatencySpread:
+def spread_of(seconds: Sequence[float]) -> DurationSpread:
     """Return median, 99th percentile and largest of some durations.
 
     Raises:
@@ -152,7 +152,7 @@ def spread_of(seconds: Sequence[float]) -> LatencySpread:
         raise EvaluationError("nothing was measured: there are no durations to sum up")
     ordered = sorted(seconds)
     rank = -(-99 * len(ordered) // 100)
-    return LatencySpread(
+    return DurationSpread(
         runs=len(ordered),
         median=1e3 * median(ordered),
         p99=1e3 * ordered[rank - 1],

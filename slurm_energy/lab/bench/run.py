@@ -17,7 +17,7 @@ from types import FrameType
 from typing import Any
 
 from slurm_energy.errors import EvaluationError
-from slurm_energy.evaluation.decision_speed.figures import DecisionBench, InProcess, Machine, ThroughDaemon
+from slurm_energy.evaluation.decision_speed.figures import DecisionBench, InProcess, MeasuredHost, ThroughDaemon
 from slurm_energy.evaluation.decision_speed.in_process import InProcessTask
 from slurm_energy.evaluation.decision_speed.synthetic_cluster import ClusterSize, default_gpus_per_node
 from slurm_energy.lab.bench.daemon_bench import DaemonTask, measure_daemon
@@ -114,7 +114,7 @@ def run_bench(plan: BenchPlan, tell: Tell | None = None) -> DecisionBench:
     )
 
 
-def machine_of() -> Machine:
+def machine_of() -> MeasuredHost:
     """Return what this machine is."""
     versions = {"Python": platform.python_version()}
     for package in _VERSIONS:
@@ -122,7 +122,7 @@ def machine_of() -> Machine:
             versions[package] = version(package)
         except PackageNotFoundError:
             continue
-    return Machine(
+    return MeasuredHost(
         cpu_cores=len(os.sched_getaffinity(0)),
         processor=_processor(),
         load=os.getloadavg()[0],

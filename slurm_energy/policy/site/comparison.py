@@ -19,7 +19,7 @@ from slurm_energy.energy_model.operating_point import (
     OperatingPoint,
     clock_table_of,
     default_clock_only,
-    least_measured_watts,
+    min_measured_watts,
 )
 from slurm_energy.energy_model.relative_speed import RelativeCost, relative_cost
 
@@ -71,7 +71,7 @@ class TypeComparison:
 
     def draws_less(self, gpu_type: GpuTypeName) -> bool:
         """Return whether nine of ten runs of the name on a type draw far less than all that was measured there."""
-        own, measured = self.watts(gpu_type), least_measured_watts(gpu_type, self.limits.watts(gpu_type))
+        own, measured = self.watts(gpu_type), min_measured_watts(gpu_type, self.limits.watts(gpu_type))
         if own is None or measured is None or self.work is None:
             return False
         return own * exp(_NINE_OF_TEN * self.work.watts_spread) < _FAR_LESS * measured

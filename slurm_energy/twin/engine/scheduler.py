@@ -129,14 +129,14 @@ class Scheduler:
         execution, sharing = self._execution, self._sharing
         free = execution.free_gpus
         places = sorted({place for queue in queues for place in queue.places})
-        most_free = max(free[place] for place in places)
-        if most_free == 0 and not sharing:
+        max_free = max(free[place] for place in places)
+        if max_free == 0 and not sharing:
             return
         held = {id(run) for run in holders.values()}
         kept = self._reservations(holders, now)
         for queue, run in in_order(queues, self._depth):
             least = run.job.gpu_counts[0]
-            if id(run) in held or (least > most_free and not sharing):
+            if id(run) in held or (least > max_free and not sharing):
                 continue
             room = self._view.fresh_room(run.job, queue.places, self._closed_to(run, least, kept, now))
             if not (sharing or any(room)):
@@ -153,8 +153,8 @@ class Scheduler:
                 continue
             queue.remove(run)
             self._start(run, placement, now, allocation or None)
-            most_free = max(free[place] for place in places)
-            if most_free == 0 and not sharing:
+            max_free = max(free[place] for place in places)
+            if max_free == 0 and not sharing:
                 return
 
     def _reservations(self, holders: dict[int, JobRun], now: float) -> dict[int, Reservation]:

@@ -2,14 +2,14 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import fields
-from difflib import get_close_matches
-from math import ceil, exp, inf, isfinite, isnan, log
+from math import ceil, exp, inf, log
 from typing import TYPE_CHECKING, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from slurm_energy.errors import ConfigError
+from slurm_energy.settings import SettingBound, filled, from_text
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -89,14 +89,8 @@ def filled_settings(settings_class: type[_Settings], given: Mapping[str, Setting
         ConfigError: a name is unknown, a value cannot be one of the field, or the dataclass refuses it.
     """
     types = {field.name: field.type for field in fields(settings_class)}
-    unknown = [name for name in given if name not in types]
-    if unknown:
-        near = get_close_matches(unknown[0], types, 1)
-        hint = f"; did you mean {near[0]}?" if near else f"; it has {', '.join(types)}"
-        raise ConfigError(f"workload {workload} has no setting {unknown[0][:64]!r}{hint}")
-    return settings_class(
-        **{name: _converted(value, types[name], f"{workload}: {name}") for name, value in given.items()}
-    )
+    values = {name: from_text(str(value), types.get(name, str)) for name, value in given.items()}
+    return filled(settings_class, values, workload, where=f"workload {workload}")
 
 
 def setting_names(settings_class: type["DataclassInstance"]) -> dict[str, Setting]:
@@ -104,26 +98,11 @@ def setting_names(settings_class: type["DataclassInstance"]) -> dict[str, Settin
     return {field.name: cast(Setting, field.default) for field in fields(settings_class)}
 
 
-def _converted(value: Setting, wanted: object, name: str) -> Setting:
-    kind = wanted if isinstance(wanted, str) else getattr(wanted, "__name__", "")
-    if kind == "str":
-        return str(value)
-    word = {"int": "a whole number", "float": "a number"}[kind]
-    try:
-        number = float(value)
-        if isinstance(value, bool) or isnan(number) or (kind == "int" and number != int(number)):
-            raise ValueError
-    except (ValueError, OverflowError):
-        raise ConfigError(f"workload setting {name}={str(value)[:64]!r} is not {word}") from None
-    return int(value if isinstance(value, int) else number) if kind == "int" else number
-
-
 def check_range(name: str, value: float, low: float, high: float = inf, *, above: bool = False) -> None:
     """Raise ConfigError unless the value is finite and low <= value <= high; with `above`, low < value."""
-    if not isfinite(value) or not low <= value <= high or (above and value == low):
-        lower = f"above {low:g}" if above else f"{low:g} or more"
-        upper = "" if high == inf else f", at most {high:g}"
-        raise ConfigError(f"workload setting {name}={value:g} is out of its bound: {lower}{upper}")
+    bound = SettingBound(low=low, high=high, above=above)
+    if not bound.holds(value):
+        raise ConfigError(f"workload setting {name}={value:g} is out of its bound: {bound}")
 
 
 def check_expected_jobs(expected: float) -> None:

@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Any
 
 from slurm_energy.errors import ConfigError
+from slurm_energy.forms import did_you_mean
 from slurm_energy.twin.engine.job import Workload
 from slurm_energy.twin.engine.simulation import seldom_collected
 from slurm_energy.twin.workloads.arrivals import (
@@ -83,7 +83,5 @@ def shared_stream_source(settings: Mapping[str, Setting], seed: int) -> SharedSt
 
 def _generator(name: str) -> _Generator:
     if name not in _GENERATORS:
-        near = get_close_matches(name, _GENERATORS, 1)
-        hint = f"; did you mean {near[0]}?" if near else ""
-        raise ConfigError(f"there is no workload generator {name[:64]!r}{hint}; there are {', '.join(_GENERATORS)}")
+        raise ConfigError(f"there is no workload generator {name[:64]!r}; {did_you_mean(name, _GENERATORS)}")
     return _GENERATORS[name]

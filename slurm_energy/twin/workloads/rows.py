@@ -7,11 +7,11 @@ import csv
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from pathlib import Path, PurePath
 from typing import TextIO
 
 from slurm_energy.errors import ValueRangeError, WorkloadError
+from slurm_energy.forms import did_you_mean
 from slurm_energy.twin.engine.job import Job, Workload, check_job
 from slurm_energy.twin.workloads.values import BadRows, BadValue
 
@@ -167,8 +167,7 @@ def _check_header(path: Path, header: list[str], required: Collection[str], opti
     known = [*required, *optional]
     for number, name in enumerate(header, start=1):
         if name not in known:
-            near = get_close_matches(name, known, 1)
-            hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"
+            hint = did_you_mean(name, known)
             raise WorkloadError(f"{str(path)!r}, line 1: column {number}, {name[:64]!r}, is unknown; {hint}")
         if header.index(name) != number - 1:
             raise WorkloadError(f"{str(path)!r}, line 1: column {name!r} is there twice")

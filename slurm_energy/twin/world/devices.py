@@ -15,12 +15,12 @@ from slurm_energy.energy_model.mig import WHOLE_SLICES, slice_curves, slice_watt
 from slurm_energy.errors import ConfigError, ValueRangeError
 from slurm_energy.forms import shown
 from slurm_energy.twin.world.device_model import DeviceModel, Load, PairSpeed, Thermal
-from slurm_energy.twin.world.kinds import HIGHEST_WATTS, POINTS, DeviceFrame, KindReader, read_scaling, type_curves
+from slurm_energy.twin.world.kinds import MAX_WATTS, POINTS, DeviceFrame, KindReader, read_scaling, type_curves
 from slurm_energy.twin.world.series import inside_folder
 from slurm_energy.twin.world.table import WorldTable
 
-_MOST_CLOCKS = 1000
-_MOST_KINDS = 1000
+_MAX_CLOCKS = 1000
+_MAX_KINDS = 1000
 
 
 def read_device(name: str, table: WorldTable, unit_seconds: Mapping[str, float]) -> DeviceModel:
@@ -36,13 +36,13 @@ def read_device(name: str, table: WorldTable, unit_seconds: Mapping[str, float])
     """
     curves = type_curves(table, "curves") if table.has("curves") else {}
     clocks_mhz, relative = _clocks(table, next(iter(curves.values()), None))
-    limit = table.number("power_limit_watts", inf, high=HIGHEST_WATTS, above=True)
+    limit = table.number("power_limit_watts", inf, high=MAX_WATTS, above=True)
     frame = DeviceFrame(
         relative_clocks=relative,
         curves=curves,
         limit_watts=limit,
         on_grid=table.boolean("limit_on_grid", False),
-        floor_watts=table.number("floor_watts", 0.0, high=HIGHEST_WATTS),
+        floor_watts=table.number("floor_watts", 0.0, high=MAX_WATTS),
         relative_speed=table.optional_number("relative_speed", high=1e9, above=True),
         scaling=read_scaling(table.table("scaling")),
         points=table.choice("points", "fit", POINTS),
@@ -53,8 +53,8 @@ def read_device(name: str, table: WorldTable, unit_seconds: Mapping[str, float])
     thermal = _thermal(table.table("thermal")) if table.has("thermal") else None
     pairs = _pairs([*stored.rows("pairs"), *table.rows("pairs")], loads)
     stored.finish()
-    free_watts = table.number("free_watts", high=HIGHEST_WATTS)
-    context_watts = table.number("context_watts", free_watts, low=0.0, high=HIGHEST_WATTS)
+    free_watts = table.number("free_watts", high=MAX_WATTS)
+    context_watts = table.number("context_watts", free_watts, low=0.0, high=MAX_WATTS)
     memory = table.number("memory_gib", inf, above=True)
     is_cpu = table.boolean("is_cpu", False)
     slices = table.integer("mig_slices", low=1, high=7) if table.has("mig_slices") else None
@@ -109,10 +109,8 @@ def _clocks_mhz(table: WorldTable, curve: WorkloadCurve | None) -> tuple[int, ..
         step = grid.number("step", low=0.1, high=1e5)
         grid.finish()
         count = round((high - low) / step) + 1
-        if not 1 <= count <= _MOST_CLOCKS:
-            raise grid.error(
-                f"{low:g} to {high:g} MHz by {step:g} are {count} clocks: 1 to {_MOST_CLOCKS} are possible"
-            )
+        if not 1 <= count <= _MAX_CLOCKS:
+            raise grid.error(f"{low:g} to {high:g} MHz by {step:g} are {count} clocks: 1 to {_MAX_CLOCKS} are possible")
         clocks = tuple(int(low + step * index) for index in range(count))
         if clocks[-1] != int(high):
             raise grid.error(f"high={high:g} is no whole number of steps of {step:g} above low={low:g}")
@@ -128,14 +126,14 @@ def _clocks_mhz(table: WorldTable, curve: WorkloadCurve | None) -> tuple[int, ..
 def _ascending(table: WorldTable, key: str, values: tuple[float, ...]) -> tuple[float, ...]:
     if list(values) != sorted(set(values)):
         raise table.error(f"{key} are not ascending: {shown(values)}")
-    if len(values) > _MOST_CLOCKS:
-        raise table.error(f"{key} has {len(values)} values: at most {_MOST_CLOCKS} are possible")
+    if len(values) > _MAX_CLOCKS:
+        raise table.error(f"{key} has {len(values)} values: at most {_MAX_CLOCKS} are possible")
     return values
 
 
 def _kind_tables(table: WorldTable, stored: WorldTable, curves: Mapping[str, WorkloadCurve]) -> dict[str, WorldTable]:
-    kinds = table.tables("kinds", _MOST_KINDS)
-    others = stored.tables("kinds", _MOST_KINDS)
+    kinds = table.tables("kinds", _MAX_KINDS)
+    others = stored.tables("kinds", _MAX_KINDS)
     doubled = sorted(set(others) & set(kinds))
     if doubled:
         raise table.error(f"kind {shown(doubled[0])} is both in kinds and in kinds_file")
@@ -161,7 +159,7 @@ def _pairs(rows: Sequence[WorldTable], loads: Mapping[str, Load]) -> dict[tuple[
     for row in rows:
         kinds = row.two_names("kinds")
         speeds = row.numbers("speeds", above=True, high=1.2, count=2)
-        watts = row.number("watts", high=HIGHEST_WATTS)
+        watts = row.number("watts", high=MAX_WATTS)
         row.finish()
         for kind in kinds:
             if kind not in loads:

@@ -1,15 +1,14 @@
 """Worlds from TOML files, also laid over another (`base`), and those of the package; see docs/reference/worlds.md."""
 
-import tomllib
 from collections.abc import Mapping
-from difflib import get_close_matches
 from math import inf
 from pathlib import Path
 from typing import Any, cast
 
 from slurm_energy.errors import ConfigError
-from slurm_energy.forms import shown
+from slurm_energy.forms import did_you_mean, shown
 from slurm_energy.policy.placement import Discipline
+from slurm_energy.settings import SettingBound, read_toml
 from slurm_energy.twin.world import EstimateErrors, FailureRates, Outage, Partition, Pool, SuspendSettings, World
 from slurm_energy.twin.world.device_model import DeviceModel
 from slurm_energy.twin.world.devices import read_device
@@ -19,7 +18,6 @@ from slurm_energy.twin.world.series import (
     CARBON_BOUND,
     CONGESTION_BOUND,
     PRICE_BOUND,
-    ValueBound,
     optional_series,
     read_series,
 )
@@ -27,8 +25,8 @@ from slurm_energy.twin.world.table import WorldTable
 
 __all__ = ["find_world", "load_world", "shipped_world", "world_names"]
 
-_MOST_DEVICES = 10_000_000
-_LONGEST_SECONDS = 1e12
+_MAX_DEVICES = 10_000_000
+_MAX_SECONDS = 1e12
 
 
 def load_world(path: Path | str) -> World:
@@ -57,8 +55,8 @@ def load_world(path: Path | str) -> World:
     failures = _failures(top.table("failures"))
     outages = tuple(_outage(table) for table in top.rows("outages"))
     estimate_errors = _estimate_errors(top.table("estimate_errors")) if top.has("estimate_errors") else None
-    horizon = top.optional_number("horizon_seconds", above=True, high=_LONGEST_SECONDS)
-    published_log = top.optional_number("published_log_seconds", above=True, high=_LONGEST_SECONDS)
+    horizon = top.optional_number("horizon_seconds", above=True, high=_MAX_SECONDS)
+    published_log = top.optional_number("published_log_seconds", above=True, high=_MAX_SECONDS)
     source = top.text("source", "")
     top.finish()
     _check_latencies(top, ingresses, pools)
@@ -93,8 +91,7 @@ def shipped_world(name: str) -> World:
         ConfigError: there is none of that name.
     """
     if name not in world_names():
-        near = get_close_matches(name, world_names(), n=1, cutoff=0.4)
-        hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(world_names())}"
+        hint = did_you_mean(name, world_names(), cutoff=0.4)
         raise ConfigError(f"world {shown(name)} is not in the package; {hint}")
     return load_world(WORLDS_FOLDER / f"{name}.toml")
 
@@ -131,9 +128,9 @@ def _pool(name: str, table: WorldTable) -> Pool:
     idle = table.number("host_idle_watts", 0.0, high=1e7)
     values: dict[str, Any] = {
         "device": table.one_name("device"),
-        "nodes": table.integer("nodes", low=1, high=_MOST_DEVICES),
-        "gpus_per_node": table.integer("gpus_per_node", low=1, high=_MOST_DEVICES),
-        "cpus_per_node": table.integer("cpus_per_node", 0, low=0, high=_MOST_DEVICES),
+        "nodes": table.integer("nodes", low=1, high=_MAX_DEVICES),
+        "gpus_per_node": table.integer("gpus_per_node", low=1, high=_MAX_DEVICES),
+        "cpus_per_node": table.integer("cpus_per_node", 0, low=0, high=_MAX_DEVICES),
         "memory_gib_per_node": table.number("memory_gib_per_node", inf, above=True),
         "host_idle_watts": idle,
         "host_busy_watts": table.number("host_busy_watts", idle, high=1e7),
@@ -148,8 +145,8 @@ def _pool(name: str, table: WorldTable) -> Pool:
 
 def _suspend(table: WorldTable) -> SuspendSettings:
     values = {
-        "idle_seconds": table.number("idle_seconds", high=_LONGEST_SECONDS),
-        "resume_seconds": table.number("resume_seconds", high=_LONGEST_SECONDS),
+        "idle_seconds": table.number("idle_seconds", high=_MAX_SECONDS),
+        "resume_seconds": table.number("resume_seconds", high=_MAX_SECONDS),
         "suspended_watts": table.number("suspended_watts", high=1e7),
         "resume_watts": table.number("resume_watts", high=1e7),
     }
@@ -162,7 +159,7 @@ def _partition(name: str, table: WorldTable) -> Partition:
         name=name,
         pools=table.names("pools"),
         max_time_seconds=table.number("max_time_seconds", inf, above=True),
-        max_gpus_per_job=table.integer("max_gpus_per_job", 1_000_000, low=1, high=_MOST_DEVICES),
+        max_gpus_per_job=table.integer("max_gpus_per_job", 1_000_000, low=1, high=_MAX_DEVICES),
         is_default=table.boolean("is_default", False),
     )
     table.finish()
@@ -173,8 +170,8 @@ def _check_pools(
     top: WorldTable, devices: Mapping[str, DeviceModel], pools: tuple[Pool, ...], partitions: tuple[Partition, ...]
 ) -> None:
     total = sum(pool.nodes * pool.gpus_per_node for pool in pools)
-    if total > _MOST_DEVICES:
-        raise top.error(f"the pools have {total} devices: at most {_MOST_DEVICES} are simulated")
+    if total > _MAX_DEVICES:
+        raise top.error(f"the pools have {total} devices: at most {_MAX_DEVICES} are simulated")
     if sum(partition.is_default for partition in partitions) > 1:
         raise top.error("more than one partition has is_default=true")
     used = {pool.device for pool in pools}
@@ -212,7 +209,7 @@ def _scheduling(table: WorldTable) -> dict[str, Any]:
     )
     values = {
         "discipline": discipline,
-        "backfill_interval_seconds": table.number("backfill_interval_seconds", 0.0, high=_LONGEST_SECONDS),
+        "backfill_interval_seconds": table.number("backfill_interval_seconds", 0.0, high=_MAX_SECONDS),
         "backfill_depth": table.integer("backfill_depth", 500, low=1, high=10_000_000),
         "backfill_reserves_nodes": table.boolean("backfill_reserves_nodes", False),
         "requeue": table.boolean("requeue", True),
@@ -236,13 +233,13 @@ def _workload(table: WorldTable) -> tuple[str, dict[str, float | int | str]]:
     return name, settings
 
 
-def _by_region(top: WorldTable, key: str, bound: ValueBound, pools: tuple[Pool, ...]) -> dict[str, Any]:
+def _by_region(top: WorldTable, key: str, bound: SettingBound, pools: tuple[Pool, ...]) -> dict[str, Any]:
     regions = {pool.region for pool in pools}
     tables = top.tables(key)
     for region in tables:
         if region not in regions:
-            near = get_close_matches(region, regions, n=1, cutoff=0.0)
-            raise top.error(f"{key} has region {shown(region)}, which no pool has; the nearest is {near[0]!r}")
+            hint = did_you_mean(region, sorted(regions), cutoff=0.0)
+            raise top.error(f"{key} has region {shown(region)}, which no pool has; {hint}")
     return {region: read_series(table, bound) for region, table in tables.items()}
 
 
@@ -271,8 +268,8 @@ def _outage(table: WorldTable) -> Outage:
         pool=table.one_name("pool"),
         at_seconds=start,
         until_seconds=table.number("until_seconds", inf, low=start, above=True),
-        nodes=table.integer("nodes", 0, low=0, high=_MOST_DEVICES),
-        gpus=table.integer("gpus", 0, low=0, high=_MOST_DEVICES),
+        nodes=table.integer("nodes", 0, low=0, high=_MAX_DEVICES),
+        gpus=table.integer("gpus", 0, low=0, high=_MAX_DEVICES),
     )
     table.finish()
     if not outage.nodes and not outage.gpus:
@@ -281,7 +278,7 @@ def _outage(table: WorldTable) -> Outage:
 
 
 WORLDS_FOLDER = Path(__file__).parents[1] / "worlds"
-_MOST_BYTES = 64 << 20
+_MAX_BYTES = 64 << 20
 
 
 def world_tables(path: Path) -> dict[str, Any]:
@@ -333,10 +330,8 @@ def _check_no_files(path: Path, base: str, tables: Mapping[str, Any]) -> None:
 
 def _parsed(path: Path) -> dict[str, Any]:
     try:
-        if not path.is_file():
-            raise ConfigError(f"{path}: {'it is no regular file' if path.exists() else 'there is no such file'}")
-        if path.stat().st_size > _MOST_BYTES:
-            raise ConfigError(f"{path}: larger than {_MOST_BYTES} bytes")
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise ConfigError(f"{path}: cannot be read as TOML: {error}") from error
+        if path.exists() and not path.is_file():
+            raise ConfigError(f"world file {path} is no regular file")
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"world file {str(path)!r} cannot be read: {error}") from error
+    return read_toml(path, "world file", max_bytes=_MAX_BYTES)

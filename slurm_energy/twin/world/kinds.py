@@ -2,19 +2,18 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from itertools import accumulate
 
 from slurm_energy.domain.ids import GpuTypeName
 from slurm_energy.energy_model.curves import PowerCurve, RuntimeCurve, WorkloadCurve, curves_of, shipped_curves
-from slurm_energy.forms import shown
+from slurm_energy.forms import did_you_mean, shown
 from slurm_energy.twin.world.device_model import Load, Scaling, load_from_curves
 from slurm_energy.twin.world.table import WorldTable
 
-HIGHEST_WATTS = 1e5
+MAX_WATTS = 1e5
 """Of one device."""
 POINTS = ("fit", "readings")
-_MOST_COUNT = 1_000_000
+_MAX_COUNT = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +67,7 @@ class KindReader:
 
     def _tabulated(self) -> Load:
         count = len(self._frame.relative_clocks)
-        watts = self._table.numbers("watts", high=HIGHEST_WATTS, count=count)
+        watts = self._table.numbers("watts", high=MAX_WATTS, count=count)
         seconds = self._table.numbers("seconds_per_unit", above=True, count=count)
         return Load(watts=watts, seconds_per_unit=seconds)
 
@@ -100,8 +99,7 @@ class KindReader:
         if not curves:
             raise table.error(f"curve={shown(name)} is of no GPU type: give curve_of here or curves for the device")
         if name not in curves:
-            near = get_close_matches(name, curves, n=1, cutoff=0.0)
-            raise table.error(f"curve={shown(name)} is not among the type's: did you mean {near[0]!r}?")
+            raise table.error(f"curve={shown(name)} is not among the type's: {did_you_mean(name, curves, cutoff=0.0)}")
         return curves[name]
 
     def _modelled(self, power: PowerCurve, runtime: RuntimeCurve) -> Load:
@@ -161,9 +159,7 @@ def type_curves(table: WorldTable, key: str) -> dict[str, WorkloadCurve]:
     name = table.text(key)
     curves = {curve.workload: curve for curve in curves_of(GpuTypeName(name))}
     if not curves:
-        known = sorted(shipped_curves())
-        near = get_close_matches(name, known, n=1, cutoff=0.4)
-        hint = f"did you mean {near[0]!r}?" if near else f"types with curves: {', '.join(known)}"
+        hint = did_you_mean(name, sorted(shipped_curves()), cutoff=0.4)
         raise table.error(f"{key}={shown(name)} is no GPU type with calibrated curves; {hint}")
     return curves
 
@@ -175,8 +171,8 @@ def read_scaling(table: WorldTable) -> Scaling:
     row = table.table("efficiency")
     efficiency = {}
     for text, value in row.entries().items():
-        if not (text.isascii() and text.isdigit() and len(text) <= 7 and 1 <= int(text) <= _MOST_COUNT):
-            raise row.error(f"device count {shown(text)} is not a whole number from 1 to {_MOST_COUNT}")
+        if not (text.isascii() and text.isdigit() and len(text) <= 7 and 1 <= int(text) <= _MAX_COUNT):
+            raise row.error(f"device count {shown(text)} is not a whole number from 1 to {_MAX_COUNT}")
         efficiency[int(text)] = row.check_number(text, value, high=1.5, above=True)
     table.finish()
     return table.built(

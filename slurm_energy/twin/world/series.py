@@ -1,43 +1,32 @@
 """Quantities over time in a world file: inline, repeated, or from a CSV file beside it."""
 
 import csv
-from dataclasses import dataclass
-from math import inf
 from pathlib import Path
 
 from slurm_energy.errors import ConfigError
 from slurm_energy.forms import shown
+from slurm_energy.settings import SettingBound
 from slurm_energy.twin.world import Series
 from slurm_energy.twin.world.table import WorldTable
 
-_MOST_POINTS = 1_000_000
-_MOST_BYTES = 64 << 20
+_MAX_POINTS = 1_000_000
+_MAX_BYTES = 64 << 20
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ValueBound:
-    """What the values of one quantity may be."""
-
-    low: float
-    high: float = inf
-    above: bool = False
-    """Whether `low` itself is outside."""
-
-
-CARBON_BOUND = ValueBound(low=0.0, high=1e5)
-PRICE_BOUND = ValueBound(low=-1e4, high=1e4)
+CARBON_BOUND = SettingBound(low=0.0, high=1e5)
+PRICE_BOUND = SettingBound(low=-1e4, high=1e4)
 """Markets pay for taking energy at times."""
-BUDGET_BOUND = ValueBound(low=0.0, above=True)
-CONGESTION_BOUND = ValueBound(low=0.0, high=1.0, above=True)
-AMBIENT_BOUND = ValueBound(low=-50.0, high=80.0)
+BUDGET_BOUND = SettingBound(low=0.0, above=True)
+CONGESTION_BOUND = SettingBound(low=0.0, high=1.0, above=True)
+AMBIENT_BOUND = SettingBound(low=-50.0, high=80.0)
 
 
-def optional_series(parent: WorldTable, key: str, bound: ValueBound) -> Series | None:
+def optional_series(parent: WorldTable, key: str, bound: SettingBound) -> Series | None:
     """Return the series under a key, None when it is absent."""
     return read_series(parent.table(key), bound) if parent.has(key) else None
 
 
-def read_series(table: WorldTable, bound: ValueBound) -> Series:
+def read_series(table: WorldTable, bound: SettingBound) -> Series:
     """Return the series of a table: `value`, `values` with `times_seconds` or `every_seconds`, or `file`.
 
     Raises:
@@ -75,25 +64,25 @@ def inside_folder(table: WorldTable, key: str, name: str) -> Path:
         raise table.error(f"{key}={shown(name)} lies outside the world's folder {folder}")
     if not ordinary:
         raise table.error(f"{key}={shown(name)}: there is no such file in {folder}")
-    if size > _MOST_BYTES:
-        raise table.error(f"{key}={shown(name)} has {size} bytes: at most {_MOST_BYTES} are read")
+    if size > _MAX_BYTES:
+        raise table.error(f"{key}={shown(name)} has {size} bytes: at most {_MAX_BYTES} are read")
     return path
 
 
-def _inline(table: WorldTable, bound: ValueBound) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def _inline(table: WorldTable, bound: SettingBound) -> tuple[tuple[float, ...], tuple[float, ...]]:
     values = table.numbers("values", low=bound.low, high=bound.high, above=bound.above)
     if table.has("times_seconds") == table.has("every_seconds"):
         raise table.error("values need either times_seconds or every_seconds")
     if table.has("times_seconds"):
         return table.numbers("times_seconds", count=len(values)), values
     step = table.number("every_seconds", above=True)
-    repeats = table.integer("repeats", 1, low=1, high=_MOST_POINTS)
-    if repeats * len(values) > _MOST_POINTS:
-        raise table.error(f"{repeats} repeats of {len(values)} values: at most {_MOST_POINTS} points are kept")
+    repeats = table.integer("repeats", 1, low=1, high=_MAX_POINTS)
+    if repeats * len(values) > _MAX_POINTS:
+        raise table.error(f"{repeats} repeats of {len(values)} values: at most {_MAX_POINTS} points are kept")
     return tuple(step * index for index in range(len(values) * repeats)), values * repeats
 
 
-def _from_file(table: WorldTable, bound: ValueBound) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def _from_file(table: WorldTable, bound: SettingBound) -> tuple[tuple[float, ...], tuple[float, ...]]:
     name = table.text("file")
     path = inside_folder(table, "file", name)
     columns = (table.text("time_column", "seconds"), table.text("value_column", "value"))
@@ -106,8 +95,8 @@ def _from_file(table: WorldTable, bound: ValueBound) -> tuple[tuple[float, ...],
                 if column not in (reader.fieldnames or ()):
                     raise table.error(f"file={shown(name)} has no column {shown(column)}")
             for row in reader:
-                if len(times) >= _MOST_POINTS:
-                    raise table.error(f"file={shown(name)} has more than {_MOST_POINTS} rows")
+                if len(times) >= _MAX_POINTS:
+                    raise table.error(f"file={shown(name)} has more than {_MAX_POINTS} rows")
                 where = f"{name} line {reader.line_num} "
                 times.append(table.check_number(where + columns[0], _parsed(row[columns[0]])))
                 values.append(

@@ -1,13 +1,13 @@
 """Reading one table of a world file: every value is checked, every error names file, table, key, value and bound."""
 
 from collections.abc import Callable, Mapping
-from difflib import get_close_matches
-from math import inf, isfinite
+from math import inf
 from pathlib import Path
 from typing import Any, TypeVar
 
 from slurm_energy.errors import ConfigError
 from slurm_energy.forms import shown
+from slurm_energy.settings import SettingBound, check_names
 
 _NAME_LENGTH = 120
 _LIST_LENGTH = 100_000
@@ -15,7 +15,7 @@ _Value = TypeVar("_Value")
 
 
 class WorldTable:
-    """A table of a world file; a key that nobody has asked for when `finish` is called is an error."""
+    """A table of a world file; a key that was never asked for when `finish` is called is an error."""
 
     def __init__(self, path: Path, where: str, content: Mapping[str, Any]) -> None:
         self.path = path
@@ -38,11 +38,7 @@ class WorldTable:
         Raises:
             ConfigError: there is one, with the nearest known name.
         """
-        for key in self._content:
-            if key not in self._known:
-                near = get_close_matches(key, self._known, n=1, cutoff=0.5)
-                hint = f"did you mean {near[0]!r}?" if near else f"known here: {', '.join(sorted(self._known))}"
-                raise self.error(f"unknown key {shown(key)}; {hint}")
+        check_names(self._content, sorted(self._known), f"{self.path}:{f' [{self.where}]' if self.where else ''}")
 
     def number(
         self, key: str, default: float | None = None, *, low: float = 0.0, high: float = inf, above: bool = False
@@ -69,16 +65,10 @@ class WorldTable:
         self, key: str, value: object, *, low: float = 0.0, high: float = inf, above: bool = False
     ) -> float:
         """Return a value of this table as a float in its bound."""
-        bound = f"a finite number {'above' if above else 'from'} {low:g}{'' if high == inf else f' to {high:g}'}"
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise self.error(f"{key}={shown(value)} is not {bound}")
-        try:
-            number = float(value)
-        except OverflowError:
-            number = inf
-        if not isfinite(number) or not low <= number <= high or (above and number == low):
-            raise self.error(f"{key}={shown(value)} is not {bound}")
-        return number
+        bound = SettingBound(low=low, high=high, above=above)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not bound.holds(value):
+            raise self.error(f"{key}={shown(value)} is not a finite number {bound}")
+        return float(value)
 
     def integer(self, key: str, default: int | None = None, *, low: int, high: int) -> int:
         """Return a whole number in its bound; None as default makes the key mandatory."""

@@ -16,8 +16,8 @@ from slurm_energy.cli.main import cli
 from slurm_energy.cli.site import read_slurm_conf
 from slurm_energy.config import Config, load_config, parse_config
 from slurm_energy.errors import ConfigError
-from slurm_energy.forms import toml_value
 from slurm_energy.reporting.templates import cron_word, render, unit_word
+from slurm_energy.settings import toml_value
 
 SLURM_CONF = """ClusterName=north
 SlurmctldHost=ctl1(10.0.0.1)

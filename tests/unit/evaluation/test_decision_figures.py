@@ -7,9 +7,9 @@ import pytest
 from slurm_energy.errors import EvaluationError
 from slurm_energy.evaluation.decision_speed.figures import (
     DecisionBench,
+    DurationSpread,
     InProcess,
-    LatencySpread,
-    Machine,
+    MeasuredHost,
     ProcessMemory,
     ThroughDaemon,
     goals_of,
@@ -20,8 +20,8 @@ from slurm_energy.evaluation.decision_speed.in_process import asked_jobs
 from slurm_energy.wire.messages import parse_submitted_job
 
 
-def make_spread(median: float, p99: float = 4.5) -> LatencySpread:
-    return LatencySpread(runs=100, median=median, p99=p99, largest=99.0)
+def make_spread(median: float, p99: float = 4.5) -> DurationSpread:
+    return DurationSpread(runs=100, median=median, p99=p99, largest=99.0)
 
 
 def make_in_process(nodes: int = 16, both: float = 4.0, **changes: Any) -> InProcess:
@@ -45,7 +45,7 @@ def make_through_daemon(nodes: int = 256, **changes: Any) -> ThroughDaemon:
 def make_bench(in_process: tuple[InProcess, ...] = (), daemon: tuple[ThroughDaemon, ...] = ()) -> DecisionBench:
     return DecisionBench(
         created_at_seconds=0.0,
-        machine=Machine(cpu_cores=2, processor="p", load=0.5, versions={}),
+        machine=MeasuredHost(cpu_cores=2, processor="p", load=0.5, versions={}),
         changes_per_second=32.0,
         pending=200,
         queue=10_000,
@@ -61,7 +61,7 @@ def test_the_99th_percentile_is_the_value_that_99_of_100_do_not_pass() -> None:
     assert (found.runs, found.p99, found.largest) == (100, 99.0, 100.0)
     assert found.median == pytest.approx(50.5)
     assert spread_of([*hundred, 0.101]).p99 == 100.0
-    assert spread_of([0.003]) == LatencySpread(runs=1, median=3.0, p99=3.0, largest=3.0)
+    assert spread_of([0.003]) == DurationSpread(runs=1, median=3.0, p99=3.0, largest=3.0)
 
 
 def test_nothing_measured_is_an_error_and_no_zero() -> None:

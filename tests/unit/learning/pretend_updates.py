@@ -16,10 +16,10 @@ from torch import distributed
 from slurm_energy.learning.experience import Weights
 from slurm_energy.learning.ranks import Ranks
 from slurm_energy.learning.round_training import train_in_rounds
-from slurm_energy.learning.settings_file import toml_text
 from slurm_energy.learning.training_settings import resumed_settings, training_settings
 from slurm_energy.learning.training_state import read_state
 from slurm_energy.policy.gnn.checkpoint import read_checkpoint
+from slurm_energy.settings import toml_text
 
 
 def _on(values: list[float]) -> torch.Tensor:

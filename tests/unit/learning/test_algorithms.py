@@ -13,9 +13,9 @@ from slurm_energy.learning import algorithms, round_training
 from slurm_energy.learning.algorithms import ALGORITHMS, find_algorithm
 from slurm_energy.learning.collectors import InOrder
 from slurm_energy.learning.round_training import train_in_rounds
-from slurm_energy.learning.settings_file import toml_text
 from slurm_energy.learning.training_settings import resumed_settings, training_settings
 from slurm_energy.policy.gnn.checkpoint import read_checkpoint
+from slurm_energy.settings import toml_text
 from slurm_energy.twin.world.file import find_world
 
 LEARNERS: dict[str, dict[str, Any]] = {

@@ -11,8 +11,8 @@ import torch
 
 from slurm_energy.errors import TrainingError
 from slurm_energy.learning.round_training import train_in_rounds
-from slurm_energy.learning.settings_file import toml_text
 from slurm_energy.learning.training_settings import resumed_settings, training_settings
+from slurm_energy.settings import toml_text
 
 TABLES: dict[str, dict[str, dict[str, Any]]] = {
     "chsac": {"learner": {"batch_size": 4, "warm_up_transitions": 3, "updates_per_transition": 0.3}},

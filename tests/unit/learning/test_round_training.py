@@ -20,10 +20,10 @@ from slurm_energy.learning.experience import episode_seed
 from slurm_energy.learning.ranks import Ranks
 from slurm_energy.learning.round_training import TrainingEnd, train_in_rounds
 from slurm_energy.learning.rounds import RoundReport
-from slurm_energy.learning.settings_file import toml_text
 from slurm_energy.learning.training_settings import TrainingSettings, resumed_settings, training_settings
 from slurm_energy.learning.training_state import read_state
 from slurm_energy.policy.gnn.checkpoint import read_checkpoint
+from slurm_energy.settings import toml_text
 
 
 @pytest.fixture(autouse=True)

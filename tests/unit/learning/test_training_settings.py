@@ -11,8 +11,9 @@ from slurm_energy.cli.train import train as train_command
 from slurm_energy.errors import ConfigError, TrainingError
 from slurm_energy.learning.imitation_training import imitation_plan
 from slurm_energy.learning.round_training import train_in_rounds
-from slurm_energy.learning.settings_file import HOURS, toml_text
+from slurm_energy.learning.settings_file import HOURS
 from slurm_energy.learning.training_settings import resumed_settings, training_settings
+from slurm_energy.settings import toml_text
 from slurm_energy.twin.world.file import shipped_world
 from slurm_energy.twin.world.writer import world_to_toml
 
@@ -54,7 +55,7 @@ def test_no_value_leaves_more_than_a_sentence_that_names_the_key(
         table, name = key.split(".")
         rest = f'algorithm = "{algorithm}"\nworld = "lab"\n'
         tables = f"[{table}]\n{name} = {value}\n" + (rest if table == "training" else f"[training]\n{rest}")
-        with pytest.raises(ConfigError, match=f"{name}|cannot be read: Exceeds the limit"):
+        with pytest.raises(ConfigError, match=f"{name}|is no TOML: Exceeds the limit"):
             training_settings(written(tmp_path, tables), {})
 
 
@@ -71,7 +72,7 @@ def test_imitation_has_bounds_too(key: str, value: str, tmp_path: Path) -> None:
     table, name = key.split(".")
     path = written(tmp_path, f"[{table}]\n{name} = {value}\n")
     options = {"teacher": "greedy", "hours": None if name == "hours" else 1.0}
-    with pytest.raises(ConfigError, match=f"{table}.{name}|cannot be read: Exceeds the limit"):
+    with pytest.raises(ConfigError, match=f"{table}.{name}|is no TOML: Exceeds the limit"):
         imitation_plan(path, {"world": "lab"}, options)
 
 
@@ -92,7 +93,7 @@ def test_what_is_no_table_is_refused_as_such(table: str, tmp_path: Path) -> None
 
 @pytest.mark.parametrize("deep", ["[" * 5000, f"{{a = {'[' * 40}{']' * 40}}}", "1\nworld" + ".a" * 5000 + " = 1"])
 def test_a_file_that_is_nested_too_deeply_is_refused(deep: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"cannot be read|nested deeper than 32"):
+    with pytest.raises(ConfigError, match=r"is no TOML|nested deeper than 32"):
         training_settings(written(tmp_path, f"[training]\nseed = {deep}\n"), {"algorithm": "prices", "world": "lab"})
 
 

@@ -17,7 +17,7 @@ from slurm_energy.node.gpu_order import GpuOrder, SlurmGpu
 from slurm_energy.node.lock_records import LockRecords
 from slurm_energy.node.log import HookLog
 from slurm_energy.node.settings import HookSettings
-from slurm_energy.node.spool import Moment, Spool
+from slurm_energy.node.spool import BootMoment, Spool
 from slurm_energy.slurm.hook_env import HookEnvironment, parse_hook_environment
 from slurm_energy.wire.report import decode_report
 
@@ -201,8 +201,8 @@ class Bench:
         self.boot_id = "boot-1"
         self.root = root
 
-    def moment(self, seconds_ago: float = 0.0) -> Moment:
-        return Moment(boot_id=self.boot_id, monotonic_seconds=self.clock.monotonic - seconds_ago)
+    def moment(self, seconds_ago: float = 0.0) -> BootMoment:
+        return BootMoment(boot_id=self.boot_id, monotonic_seconds=self.clock.monotonic - seconds_ago)
 
     def context(self) -> HookContext:
         settings = HookSettings(

@@ -12,7 +12,7 @@ from slurm_energy.node.energy import Heartbeat
 from slurm_energy.node.epilog import run_epilog
 from slurm_energy.node.prolog import run_prolog
 from slurm_energy.node.repair import run_repair
-from slurm_energy.node.sampler import JobTable, SamplerState, take_sample
+from slurm_energy.node.sampler import GpuHolders, SamplerState, take_sample
 
 IGNORED, UNVERIFIED = QualityFlag.CLOCK_IGNORED, QualityFlag.CLOCK_UNVERIFIED
 
@@ -50,7 +50,7 @@ def sample(bench: Bench, busy: list[float], *, job_id: int = 7) -> None:
     state = SamplerState(job=job, heartbeat=Heartbeat(job_id=job_id, started_at_seconds=job.started_at_seconds))
     for use in busy:
         bench.gpus[0].busy = use
-        take_sample(bench.context(), state, {bench.gpus[0].identity.uuid: bench.gpus[0]}, JobTable(bench.spool))
+        take_sample(bench.context(), state, {bench.gpus[0].identity.uuid: bench.gpus[0]}, GpuHolders(bench.spool))
         bench.clock.advance(1.0)
     bench.spool.write_heartbeat(state.heartbeat, durable=False)
 

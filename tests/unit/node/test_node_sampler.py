@@ -12,7 +12,7 @@ from slurm_energy.node.energy import Heartbeat
 from slurm_energy.node.epilog import run_epilog
 from slurm_energy.node.prolog import run_prolog
 from slurm_energy.node.repair import run_repair
-from slurm_energy.node.sampler import JobTable, SamplerState, run_sampler, take_sample
+from slurm_energy.node.sampler import GpuHolders, SamplerState, run_sampler, take_sample
 
 ZERO = GpuUuid("GPU-0000")
 
@@ -27,7 +27,7 @@ def sampler(bench: Bench, job_id: int) -> tuple[SamplerState, Callable[[], None]
     assert job is not None
     state = SamplerState(job=job, heartbeat=Heartbeat(job_id=job_id, started_at_seconds=job.started_at_seconds))
     gpus = {gpu.identity.uuid: gpu for gpu in bench.gpus if gpu.identity.uuid in job.uuids}
-    table = JobTable(bench.spool)
+    table = GpuHolders(bench.spool)
     return state, lambda: take_sample(bench.context(), state, gpus, table)
 
 

@@ -4,16 +4,16 @@ from typing import Any
 
 from slurm_energy.evaluation.decision_speed.figures import (
     DecisionBench,
+    DurationSpread,
     InProcess,
-    LatencySpread,
-    Machine,
+    MeasuredHost,
     ProcessMemory,
     ThroughDaemon,
 )
 
 
-def make_spread(median: float = 2.0, p99: float = 4.0) -> LatencySpread:
-    return LatencySpread(runs=100, median=median, p99=p99, largest=9.0)
+def make_spread(median: float = 2.0, p99: float = 4.0) -> DurationSpread:
+    return DurationSpread(runs=100, median=median, p99=p99, largest=9.0)
 
 
 def make_in_process(nodes: int = 16, both: float = 4.0, **changes: Any) -> InProcess:
@@ -61,7 +61,7 @@ def make_through_daemon(nodes: int = 256, **changes: Any) -> ThroughDaemon:
 def make_bench(in_process: tuple[InProcess, ...] = (), daemon: tuple[ThroughDaemon, ...] = ()) -> DecisionBench:
     return DecisionBench(
         created_at_seconds=1_800_000_000.0,
-        machine=Machine(cpu_cores=2, processor="A processor", load=0.5, versions={"Python": "3.11.2"}),
+        machine=MeasuredHost(cpu_cores=2, processor="A processor", load=0.5, versions={"Python": "3.11.2"}),
         changes_per_second=32.0,
         pending=200,
         queue=10_000,

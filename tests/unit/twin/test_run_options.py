@@ -27,7 +27,7 @@ from slurm_energy.twin.engine.job import Job, Workload
 from slurm_energy.twin.engine.places import option_table
 from slurm_energy.twin.engine.scheduler import guarded_placement
 from slurm_energy.twin.engine.simulation import run
-from slurm_energy.twin.run_options import PlacedOption, TableCosts, placed_options
+from slurm_energy.twin.run_options import PlacedOption, RunOptionCosts, placed_options
 from slurm_energy.twin.view import TwinView
 from slurm_energy.twin.workloads.registry import create_workload
 from slurm_energy.twin.world import Partition, SuspendSettings, World
@@ -107,7 +107,7 @@ def options_of(
 ) -> list[PlacedOption]:
     """Return the options, every place a partition of its own unless numbers are given."""
     assert isinstance(view, TwinView)
-    costs = TableCosts.of(view.options(job))
+    costs = RunOptionCosts.of(view.options(job))
     return placed_options(job, view, costs, partitions or range(len(view.places)), with_clocks=with_clocks)
 
 

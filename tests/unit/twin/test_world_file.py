@@ -255,12 +255,12 @@ def test_a_name_means_the_packages_world_and_a_path_a_file(tmp_path: Path) -> No
 
     assert find_world("chsac").name == "chsac"
     assert find_world(str(path)).name == "mine"
-    with pytest.raises(ConfigError, match="'chsca' is not in the package; did you mean 'chsac'"):
+    with pytest.raises(ConfigError, match="'chsca' is not in the package; did you mean chsac"):
         find_world("chsca")
-    with pytest.raises(ConfigError, match="there is no such file"):
+    with pytest.raises(ConfigError, match="does not exist"):
         find_world(str(tmp_path / "none.toml"))
     for odd in (f"{tmp_path}/", "/dev/zero"):
-        with pytest.raises(ConfigError, match=f"{odd.rstrip('/')}: it is no regular file"):
+        with pytest.raises(ConfigError, match=f"{odd.rstrip('/')} is no regular file"):
             find_world(odd)
 
 
@@ -271,24 +271,36 @@ DEEP = "x = " + "[" * 5000 + "]" * 5000
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        pytest.param("x = [", ["cannot be read as TOML"], id="no TOML"),
+        pytest.param("x = [", ["is no TOML"], id="no TOML"),
         pytest.param(DEEP, ["small.toml"], id="deep nesting"),
-        pytest.param(SMALL + POOL, ["cannot be read as TOML"], id="duplicate table"),
+        pytest.param(SMALL + POOL, ["is no TOML"], id="duplicate table"),
         pytest.param("", ["no [devices.NAME]"], id="empty file"),
         pytest.param(DEVICE + PARTITION, ["pools"], id="no pool"),
         pytest.param(DEVICE + POOL, ["no partition"], id="no partition"),
-        pytest.param("partitons = 1\n" + SMALL, ["'partitons'", "did you mean 'partitions'"], id="unknown top key"),
+        pytest.param("partitons = 1\n" + SMALL, ["'partitons'", "did you mean partitions"], id="unknown top key"),
         pytest.param(SMALL.replace("nodes", "nods"), ["[pools.p]", "nodes is missing"], id="missing key"),
-        pytest.param(SMALL + "max_gpus = 1", ["[partitions.main]", "'max_gpus'", "'max_gpus_per_job'"], id="near key"),
+        pytest.param(
+            SMALL + "max_gpus = 1", ["[partitions.main]", "'max_gpus'", "did you mean max_gpus_per_job?"], id="near key"
+        ),
         pytest.param(SMALL.replace("nodes = 2", "nodes = 0"), ["[pools.p]", "nodes=0", "from 1 to"], id="no nodes"),
         pytest.param(SMALL.replace("nodes = 2", "nodes = 2.5"), ["nodes=2.5", "whole number"], id="half a node"),
         pytest.param(SMALL.replace("nodes = 2", "nodes = true"), ["nodes=True"], id="boolean count"),
         pytest.param(SMALL.replace("nodes = 2", "nodes = 9000000"), ["36000000 devices", "10000000"], id="too many"),
-        pytest.param(SMALL.replace("nodes = 2", f"nodes = {HUGE}"), ["nodes=", "10000000"], id="huge count"),
-        pytest.param(SMALL.replace("= 20", "= nan"), ["[devices.gpu]", "free_watts=nan", "from 0"], id="nan"),
+        pytest.param(
+            SMALL.replace("nodes = 2", f"nodes = {HUGE}"),
+            ["pools.p.nodes is a whole number of ", "bits"],
+            id="huge count",
+        ),
+        pytest.param(
+            SMALL.replace("= 20", "= nan"), ["[devices.gpu]", "free_watts=nan", "between 0 and 100000"], id="nan"
+        ),
         pytest.param(SMALL.replace("= 20", "= inf"), ["free_watts=inf", "finite"], id="inf"),
         pytest.param(SMALL.replace("= 20", "= -1"), ["free_watts=-1"], id="negative"),
-        pytest.param(SMALL.replace("= 20", f"= {HUGE}"), ["free_watts=999", "finite"], id="huge number"),
+        pytest.param(
+            SMALL.replace("= 20", f"= {HUGE}"),
+            ["devices.gpu.free_watts is a whole number of ", "bits"],
+            id="huge number",
+        ),
         pytest.param(SMALL.replace("= 20", '= "20"'), ["free_watts='20'"], id="text for a number"),
         pytest.param(SMALL.replace("= 20", "= false"), ["free_watts=False"], id="boolean for a number"),
         pytest.param(SMALL.replace("[100, 50, 40]", "[100, 50]"), ["power has 2 values", "3"], id="short power"),
@@ -334,7 +346,7 @@ DEEP = "x = " + "[" * 5000 + "]" * 5000
             id="limit below the grid",
         ),
         pytest.param(
-            SMALL.replace("free_watts", 'curves = "a100-sxm4-80g"\nfree_watts'), ["did you mean 'a100-sxm4"], id="type"
+            SMALL.replace("free_watts", 'curves = "a100-sxm4-80g"\nfree_watts'), ["did you mean a100-sxm4"], id="type"
         ),
         pytest.param(
             SMALL.replace("power = [100, 50, 40]", "curve = 'x'").replace("runtime = [0.5, 1, 0.25]", ""),
@@ -345,7 +357,7 @@ DEEP = "x = " + "[" * 5000 + "]" * 5000
             SMALL.replace("power = [100, 50, 40]", "curve_of='a40'\ncurve = 'bloom'").replace(
                 "runtime = [0.5, 1, 0.25]", ""
             ),
-            ["curve='bloom'", "did you mean 'bloom-"],
+            ["curve='bloom'", "did you mean bloom-"],
             id="unknown curve",
         ),
         pytest.param(
@@ -394,7 +406,9 @@ DEEP = "x = " + "[" * 5000 + "]" * 5000
         pytest.param(
             SMALL + "[[outages]]\npool='p'\nat_seconds=9\nuntil_seconds=9\ngpus=1", ["until_seconds=9"], id="outage end"
         ),
-        pytest.param(SMALL + "[congestion]\nvalue = 0", ["[congestion] value=0", "above 0 to 1"], id="congestion 0"),
+        pytest.param(
+            SMALL + "[congestion]\nvalue = 0", ["[congestion] value=0", "above 0, at most 1"], id="congestion 0"
+        ),
         pytest.param(SMALL + "[congestion]\nvalue = 1\nvalues = [1]", ["exactly one of value"], id="two series forms"),
         pytest.param(SMALL + "[congestion]\nvalues = [1]", ["times_seconds or every_seconds"], id="series times"),
         pytest.param(
@@ -501,7 +515,7 @@ def test_a_series_file_must_be_an_ordinary_file_inside_the_worlds_folder(tmp_pat
         ("{", ["cannot be read as JSON"]),
         ("[]", ["not an object"]),
         ('{"devices": {}}', ["no device 'gpu'"]),
-        ('{"devices": {"gpu": {"kind": {}}}}', ["k.json", "'kind'", "did you mean 'kinds'"]),
+        ('{"devices": {"gpu": {"kind": {}}}}', ["k.json", "'kind'", "did you mean kinds"]),
         ('{"devices": {"gpu": {"kinds": {"training": {}}}}}', ["both in kinds and in kinds_file"]),
         ('{"devices": {"gpu": {"kinds": {"a": {"watts": [1, 2], "seconds_per_unit": [1, NaN]}}}}}', ["k.json", "nan"]),
         ('{"devices": {"gpu": {"kinds": {"a": {"watts": [1], "seconds_per_unit": [1]}}}}}', ["watts has 1", "2 are"]),

@@ -12,7 +12,7 @@ from slurm_energy.errors import WireError
 from slurm_energy.wire.codec import Message
 from slurm_energy.wire.messages import (
     Query,
-    SubmittedJob,
+    SubmittedFields,
     decision_reply,
     json_reply,
     one_line,
@@ -52,7 +52,7 @@ def test_every_field_of_a_job_is_read() -> None:
         "energy_deadline": "tomorrow",
         "energy_quiet": "1",
     }
-    assert parse_submitted_job(fields) == SubmittedJob(
+    assert parse_submitted_job(fields) == SubmittedFields(
         user_id=1000,
         client="job_submit/22.05.8",
         name="train",
@@ -82,7 +82,7 @@ def test_every_field_of_a_job_is_read() -> None:
 
 
 def test_a_job_with_nothing_but_its_user_is_a_job() -> None:
-    assert parse_submitted_job({"uid": "0"}) == SubmittedJob(user_id=0)
+    assert parse_submitted_job({"uid": "0"}) == SubmittedFields(user_id=0)
 
 
 @pytest.mark.parametrize("uid", [None, "", "root", "-1", "4294967295", "1e3", "\u0661"])
@@ -106,7 +106,7 @@ def test_a_job_without_a_user_is_refused(uid: str | None) -> None:
 def test_a_value_that_cannot_be_read_is_left_out_and_told(key: str, value: str) -> None:
     job = parse_submitted_job({"uid": "1000", key: value})
     assert job.complaints == (f"{key} {value[:40]!r} cannot be read and is left out",)
-    assert SubmittedJob(user_id=1000, complaints=job.complaints) == job
+    assert SubmittedFields(user_id=1000, complaints=job.complaints) == job
 
 
 @pytest.mark.parametrize("text", ["infinite", "0"])

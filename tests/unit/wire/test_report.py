@@ -9,7 +9,14 @@ from hypothesis import strategies as st
 from slurm_energy.domain.energy import EnergyScope, EnergySource, GpuEnergy, HostEnergy, NodeReport, QualityFlag
 from slurm_energy.domain.ids import ClusterName, DecisionId, GpuTypeName, GpuUuid, JobId, NodeName
 from slurm_energy.errors import WireError
-from slurm_energy.wire.report import Batch, batch_fields, decode_report, decode_reports, encode_batch, encode_report
+from slurm_energy.wire.report import (
+    ReportBatch,
+    batch_fields,
+    decode_report,
+    decode_reports,
+    encode_batch,
+    encode_report,
+)
 
 GPU = GpuEnergy(
     gpu_uuid=GpuUuid("GPU-1f2e"),
@@ -62,8 +69,8 @@ def test_report_comes_back_as_it_went() -> None:
 
 
 def test_batch_comes_back_as_it_went() -> None:
-    assert decode_reports(batch_fields(encode_batch([encode_report(REPORT)]))) == Batch(reports=(REPORT,))
-    assert decode_reports(batch_fields(encode_batch([]))) == Batch(reports=())
+    assert decode_reports(batch_fields(encode_batch([encode_report(REPORT)]))) == ReportBatch(reports=(REPORT,))
+    assert decode_reports(batch_fields(encode_batch([]))) == ReportBatch(reports=())
 
 
 def changed(path: list[Any], value: object) -> Any:

@@ -225,7 +225,7 @@ def test_empty_file_is_refused_and_a_header_alone_is_no_jobs(tmp_path: Path) -> 
     ("header", "message"),
     [
         ("job_id,submitted_seconds,true_unit", "column 3, 'true_unit', is unknown; did you mean true_units?"),
-        ("submitted_seconds,true_units,colour_\x1b", "column 3, 'colour_\\x1b', is unknown; known are"),
+        ("submitted_seconds,true_units,colour_\x1b", "column 3, 'colour_\\x1b', is unknown; there are"),
         ("submitted_seconds,true_units,name,name", "column 'name' is there twice"),
         ("job_id,true_units", "column 'submitted_seconds' is missing"),
     ],

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from slurm_energy.errors import ConfigError
 from slurm_energy.learning.episodes import EpisodeSettings
-from slurm_energy.learning.settings_file import differences, document, filled, read_tables, toml_text
+from slurm_energy.settings import differences, document, filled, read_toml, toml_text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +68,7 @@ def test_what_is_written_is_read_back_as_the_same(settings: Outer) -> None:
         ({"name": "x", "pairs": 1.0}, r"outer\.pairs is 1\.0, it must be a list"),
         ({"name": "x", "inner": {"rat": 1.0}}, r"\[outer\.inner\] has no 'rat'; did you mean rate\?"),
         ({"name": "x", "inner": 3}, r"\[outer\.inner\] is 3, it must be a table"),
-        ({"name": "x", "zzz": 3}, r"\[outer\] has no 'zzz'; it has name, count"),
+        ({"name": "x", "zzz": 3}, r"\[outer\] has no 'zzz'; there are name, count"),
     ],
 )
 def test_what_does_not_fit_is_refused_by_name(table: dict[str, object], message: str) -> None:
@@ -107,5 +107,5 @@ def test_each_difference_is_a_line() -> None:
 def test_a_file_that_is_no_settings_is_refused(data: bytes, tmp_path: Path) -> None:
     path = tmp_path / "x.toml"
     path.write_bytes(data)
-    with pytest.raises(ConfigError, match=r"x\.toml (cannot be read|have more than)"):
-        read_tables(path)
+    with pytest.raises(ConfigError, match=r"x\.toml (is no TOML|has more than)"):
+        read_toml(path, "settings")
