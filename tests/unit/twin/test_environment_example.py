@@ -8,6 +8,7 @@ import pytest
 EXAMPLE = Path(__file__).parents[3] / "docs" / "examples" / "masked_ppo.py"
 
 
+@pytest.mark.slow
 def test_the_example_trains_and_measures(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("sb3_contrib", reason="sb3-contrib is not installed")
     spec = importlib.util.spec_from_file_location("masked_ppo", EXAMPLE)
