@@ -51,7 +51,7 @@ def share_of_families_found(encoder: ScriptEncoder) -> float:
     """Return for how many scripts that say one thing of the family, beside words that all share, it is the nearest."""
     found = []
     for family, (frameworks, models, datasets, _) in FAMILIES.items():
-        said = [{"frameworks": ("pytorch", name)} for name in frameworks]
+        said: list[dict[str, object]] = [{"frameworks": ("pytorch", name)} for name in frameworks]
         said += [{"model": name} for name in models] + [{"dataset": name} for name in datasets]
         for one in said:
             shared = {
