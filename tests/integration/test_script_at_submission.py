@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import subprocess
 import sys
 import time
@@ -156,6 +157,28 @@ def test_what_was_known_before_it_went_wrong_is_sent(lines: object) -> None:
     began = time.monotonic()
     assert last_line_within(lines, 2.0) == "first"  # type: ignore[arg-type]  # a function of those above
     assert time.monotonic() - began < 20.0
+
+
+def test_a_process_that_cannot_be_had_leaves_the_job_without(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def none_left() -> int:
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(os, "fork", none_left)
+    assert features_of(["job.sh"], Config(), folder, monkeypatch) is None
+
+
+def test_callers_with_many_files_open_are_served() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard < 2_000:
+        pytest.skip("this system lets no process open so many files")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2_000), hard))
+    held = [os.open("/dev/null", os.O_RDONLY) for _ in range(1_100)]
+    try:
+        assert last_line_within(lambda: iter(["done"]), 10.0) == "done"
+    finally:
+        for descriptor in held:
+            os.close(descriptor)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_a_reader_that_hangs_holds_none_of_the_callers_streams(capfd: pytest.CaptureFixture[str]) -> None:

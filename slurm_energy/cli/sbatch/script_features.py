@@ -38,7 +38,11 @@ def sent_features(words: Sequence[bytes], config: Config) -> str:
     if config.script.read == "off" or not is_own or _NEVER_SUBMITS.intersection(words):
         return ""
     texts = [os.fsdecode(word) for word in words]
-    return last_line_within(lambda: _encoded_features(texts, config), config.script.time_limit_milliseconds / 1000.0)
+    limit_seconds = config.script.time_limit_milliseconds / 1000.0
+    try:
+        return last_line_within(lambda: _encoded_features(texts, config), limit_seconds)
+    except (OSError, MemoryError):  # no descriptor, process or memory left: the job goes without
+        return ""
 
 
 def last_line_within(lines: Callable[[], Iterator[str]], limit_seconds: float) -> str:
@@ -50,31 +54,35 @@ def last_line_within(lines: Callable[[], Iterator[str]], limit_seconds: float) -
     """
     open_standard_streams()
     end = time.monotonic() + limit_seconds
+    source, target = os.pipe()
+    child = -1
     try:
-        source, target = os.pipe()
         child = os.fork()
-    except OSError:
-        return ""
-    if child == 0:
-        _be_child(lines, target)
-    os.close(target)
-    try:
+        if child == 0:
+            _be_child(lines, target)
+        os.close(target)
+        target = -1
         answer = _read_until(source, end)
     finally:
-        os.close(source)
-        with contextlib.suppress(OSError):
-            os.kill(child, signal.SIGKILL)
-        with contextlib.suppress(OSError):  # one that hangs in the kernel is not waited for
-            os.waitpid(child, os.WNOHANG)
+        for descriptor in (source, target):
+            if descriptor >= 0:
+                os.close(descriptor)
+        if child > 0:
+            with contextlib.suppress(OSError):
+                os.kill(child, signal.SIGKILL)
+            with contextlib.suppress(OSError):  # one that hangs in the kernel is not waited for
+                os.waitpid(child, os.WNOHANG)
     whole = answer.rpartition(b"\n")[0]
     return whole.rpartition(b"\n")[2].decode("ascii", "ignore")
 
 
 def _read_until(source: int, end: float) -> bytes:
     answer = b""
+    poll = select.poll()  # select has no room for the numbers of callers with many files open
+    poll.register(source, select.POLLIN)
     while len(answer) < _MAX_ANSWER_BYTES:
         left = end - time.monotonic()
-        if left <= 0.0 or not select.select([source], [], [], left)[0]:
+        if left <= 0.0 or not poll.poll(left * 1000.0):
             break
         chunk = os.read(source, 4096)
         if not chunk:

@@ -105,7 +105,7 @@ def _add_facts(found: PythonFacts, more: PythonFacts) -> None:
 def _put_together(
     programs: Sequence[StartedProgram], facts: Sequence[PythonFacts | None], settings: Sequence[Sequence[_Values]]
 ) -> ScriptFeatures:
-    """Return the features of all programs; where several say something, the one that says most of its model counts."""
+    """Return the features of all programs; of each feature the first program that says it counts."""
     sources = [list(_sources(*known)) for known in zip(programs, facts, settings, strict=True)]
     frameworks = dict.fromkeys(name for fact in facts if fact is not None for name in fact.frameworks)
     frameworks |= dict.fromkeys(known for program in programs for known in _launched_frameworks(program))
