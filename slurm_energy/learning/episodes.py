@@ -38,9 +38,10 @@ from slurm_energy.twin.engine.events import WorkloadArrivals
 from slurm_energy.twin.engine.job import Job
 from slurm_energy.twin.engine.loop import Engine
 from slurm_energy.twin.engine.places import Place, places_of
-from slurm_energy.twin.episode import JobSource, Meter, RewardWeights, WorkloadSource, typical_job_joules
+from slurm_energy.twin.episode import DecisionRun, JobSource, Passed, RewardWeights, WorkloadSource, typical_job_joules
 from slurm_energy.twin.learned import Situation
 from slurm_energy.twin.run_options import PlacedOption
+from slurm_energy.twin.view import TwinView
 from slurm_energy.twin.world import World
 from slurm_energy.twin.world.file import find_world
 
@@ -141,16 +142,11 @@ def run_episode(
     return _Episode(network, settings, seed, generator).run()
 
 
-class _OpenDecision(NamedTuple):
-    """A decision whose consequences are not known yet."""
+class _Seen(NamedTuple):
+    """What the network sees of a job that is asked about."""
 
     moment: DecisionMoment
-    job: Job
-    option: PlacedOption
-    row: int
-    log_prob: float
-    version: int
-    """Of the job's run when it was asked about: a start raises it."""
+    options: list[PlacedOption]
 
 
 class _Episode:
@@ -178,48 +174,39 @@ class _Episode:
         self._accounting = _accounting(settings, world, self._places, source, self._weights)
         self._chooser = NetworkChooser(network, ClusterGraph())
         self._situation = Situation()
-        self._meter, self._active = Meter(), ActiveMeter()
-        self._shown: tuple[Published, Blocks] | None = None
-        self._open: _OpenDecision | None = None
-        self._steps: list[DecisionStep] = []
+        self._active = ActiveMeter()
+        self._last_state: tuple[Published, Blocks] | None = None
 
     def run(self) -> list[DecisionStep]:
         """Run to the end and return the steps."""
-        driven = self._engine.steps()
-        answer: Placement | None = None
-        try:
-            while True:
-                job = driven.send(answer)
-                answer = None if job is None else self._decide(job)
-        except StopIteration:
-            self._close(None)
-        return self._steps
+        steps = []
+        run = DecisionRun(self._engine, self._seen)
+        while run.job is not None and run.choices is not None:
+            job, seen = run.job, run.choices
+            row, log_prob = self._choice(seen.moment)
+            option = seen.options[row]
+            passed = run.answer(Placement(option.place, option.gpus, option.oracle_clock))
+            following = None if run.choices is None else run.choices.moment
+            steps.append(self._step(job, seen, (row, log_prob), passed, following))
+        return steps
 
-    def _decide(self, job: Job) -> Placement | None:
-        """Return the network's choice for a job; the last decision ends here."""
-        view, chooser = self._engine.view, self._chooser
+    def _seen(self, job: Job, view: TwinView) -> _Seen | None:
+        """Return what the network sees of a job; None where it has no way of starting."""
+        chooser = self._chooser
         chooser.follow_at_once(self._situation.snapshot(job, view))
         options = self._situation.options(job, view, chooser.graph, with_clocks=False)
         if not options:
             return None
         vector = self._situation.job_vector(job, view, chooser.graph, self._weights[job.job_id])
-        moment = DecisionMoment(
-            state=self._state(),
-            decision=decision_block(vector, [option.option for option in options]),
-            seconds=self._engine.now,
-        )
-        self._close(moment)
-        row, log_prob = self._choice(moment)
-        option = options[row]
-        self._open = _OpenDecision(moment, job, option, row, log_prob, self._engine.runs[job.job_id].version)
-        return Placement(option.place, option.gpus, option.oracle_clock)
+        decision = decision_block(vector, [option.option for option in options])
+        return _Seen(DecisionMoment(state=self._state(), decision=decision, seconds=view.now_seconds), options)
 
     def _state(self) -> Blocks:
         """Return the cluster as the network sees it; the same object while nothing changed."""
         published, _ = self._chooser.state()
-        if self._shown is None or self._shown[0] is not published:
-            self._shown = published, whole_blocks(self._chooser.graph)
-        return self._shown[1]
+        if self._last_state is None or self._last_state[0] is not published:
+            self._last_state = published, whole_blocks(self._chooser.graph)
+        return self._last_state[1]
 
     def _choice(self, moment: DecisionMoment) -> tuple[int, float]:
         """Return the row of an option and its log-probability."""
@@ -234,41 +221,40 @@ class _Episode:
             )
         return row, log_prob
 
-    def _close(self, following: DecisionMoment | None) -> None:
-        """Write down the decision that is open, now that the next one, or the end, has come."""
-        asked = self._open
-        if asked is None:
-            return
-        engine, option = self._engine, asked.option.option
-        run = engine.runs[asked.job.job_id]
-        is_started = run.version > asked.version
+    def _step(
+        self,
+        job: Job,
+        seen: _Seen,
+        answer: tuple[int, float],
+        passed: Passed,
+        following: DecisionMoment | None,
+    ) -> DecisionStep:
+        """Return the record of a decision, now that the next one, or the end, has come."""
+        engine, (row, log_prob), passage = self._engine, answer, passed.passage
+        option = seen.options[row]
         charge = None
-        if is_started:
-            charge = Charge(option.joules or 0.0, option.seconds or 0.0, self._weights[run.job_id])
-            self._active.started(run, self._places[asked.option.place].device.free_watts, charge)
-        passage, active_joules = self._meter.read(engine), self._active.read(engine.now)
+        if passed.is_started:
+            charge = Charge(option.option.joules or 0.0, option.option.seconds or 0.0, self._weights[job.job_id])
+            self._active.started(engine.runs[job.job_id], self._places[option.place].device.free_watts, charge)
+        active_joules = self._active.read(engine.now)
         charges = [*([] if charge is None else [charge]), *self._active.settled()]
-        elapsed = engine.now - asked.moment.seconds
-        wait = asked.moment.seconds - asked.job.submitted_seconds
-        self._steps.append(
-            DecisionStep(
-                moment=asked.moment,
-                asked=asked.row,
-                granted=asked.row if is_started else -1,
-                log_prob=asked.log_prob,
-                elapsed_seconds=elapsed,
-                reward=self._accounting.reward(passage, active_joules, charges),
-                costs=Costs(
-                    latency_seconds=wait + charge.seconds if charge is not None else 0.0,
-                    waiting_jobs=passage.waiting_job_seconds / elapsed if elapsed > 0.0 else engine.view.num_waiting,
-                    # The first passage counts from time 0, as that of the environment does.
-                    watts=passage.joules / passage.elapsed_seconds if elapsed > 0.0 else engine.view.power_watts,
-                ),
-                following=following,
-                is_terminal=following is None and not self._is_cut,
-            )
+        elapsed = passed.elapsed_seconds
+        wait = seen.moment.seconds - job.submitted_seconds
+        return DecisionStep(
+            moment=seen.moment,
+            asked=row,
+            granted=row if passed.is_started else -1,
+            log_prob=log_prob,
+            elapsed_seconds=elapsed,
+            reward=self._accounting.reward(passage, active_joules, charges),
+            costs=Costs(
+                latency_seconds=wait + charge.seconds if charge is not None else 0.0,
+                waiting_jobs=passage.waiting_job_seconds / elapsed if elapsed > 0.0 else engine.view.num_waiting,
+                watts=passage.joules / passage.elapsed_seconds if elapsed > 0.0 else engine.view.power_watts,
+            ),
+            following=following,
+            is_terminal=following is None and not self._is_cut,
         )
-        self._open = None
 
 
 def _drawn_weights(settings: EpisodeSettings, jobs: Sequence[Job], seed: int) -> dict[int, JobWeights]:

@@ -1,20 +1,25 @@
-"""An episode: where its jobs come from, and what each step costs in energy of the cluster and time of the jobs."""
+"""An episode: where its jobs come from, its run from one decision to the next, and what each step costs.
+
+`DecisionRun` drives the engine for the gymnasium environment and for our own learners alike.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 
 from slurm_energy.errors import ConfigError, ValueRangeError
+from slurm_energy.policy.placement import Placement
 from slurm_energy.twin.engine.job import Job, Workload
-from slurm_energy.twin.engine.loop import Engine
+from slurm_energy.twin.engine.loop import Engine, Steps
 from slurm_energy.twin.engine.places import OptionTables, Place
+from slurm_energy.twin.view import TwinView
 from slurm_energy.twin.workloads.registry import create_workload, workload_settings
 from slurm_energy.twin.world import World
 
-_MOST_JOBS = 2000
+_MAX_JOBS = 2000
 """Jobs that the scale is taken from."""
 
 
@@ -76,6 +81,69 @@ class Meter:
         )
 
 
+class Passed(NamedTuple):
+    """What came of one answer."""
+
+    passage: Passage
+    """Until the next decision or the end; the first one counts from time 0."""
+    elapsed_seconds: float
+    """Since the answer."""
+    is_started: bool
+    """False when the job was let wait, or a backfilled start would have delayed the first job that waits."""
+
+
+_Choices = TypeVar("_Choices")
+
+
+class DecisionRun(Generic[_Choices]):
+    """A run that stops at every decision: at each job that can start somewhere. All other jobs wait without one.
+
+    Args:
+        engine: Not yet begun, without routing and control.
+        find_choices: Returns what may be answered about a job now; None lets it wait.
+    """
+
+    def __init__(self, engine: Engine, find_choices: Callable[[Job, TwinView], _Choices | None]) -> None:
+        """Go to the first decision."""
+        self.engine = engine
+        self.job: Job | None = None
+        """The job that is asked about, None when nothing more is asked."""
+        self.choices: _Choices | None = None
+        """What may be answered about it."""
+        self._find_choices = find_choices
+        self._meter = Meter()
+        self._steps: Steps | None = engine.steps()
+        self._proceed(None)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the run has come to its end."""
+        return self._steps is None
+
+    def answer(self, placement: Placement | None) -> Passed:
+        """Answer about the present job and run to the next decision, or to the end."""
+        engine, decided = self.engine, self.engine.now
+        run = None if self.job is None else engine.runs[self.job.job_id]
+        version = 0 if run is None else run.version
+        self._proceed(placement)
+        return Passed(self._meter.read(engine), engine.now - decided, run is not None and run.version > version)
+
+    def _proceed(self, answer: Placement | None) -> None:
+        self.job = self.choices = None
+        if self._steps is None:
+            return
+        try:
+            while True:
+                job = self._steps.send(answer)
+                choices = None if job is None else self._find_choices(job, self.engine.view)
+                if choices is not None:
+                    self.job, self.choices = job, choices
+                    return
+                answer = None
+        except StopIteration:
+            self._steps = None
+
+
 def typical_job_joules(world: World, places: Sequence[Place], jobs: Sequence[Job]) -> float:
     """Return the mean energy in J of jobs that each run at their cheapest option; 1 when none can run.
 
@@ -85,7 +153,7 @@ def typical_job_joules(world: World, places: Sequence[Place], jobs: Sequence[Job
         jobs: The workload; of a long one, jobs spread evenly over it.
     """
     tables = OptionTables(world, places)
-    chosen = jobs[:: max(1, len(jobs) // _MOST_JOBS)]
+    chosen = jobs[:: max(1, len(jobs) // _MAX_JOBS)]
     joules = [
         job.estimated_units * float(tables.table(job.kind, job.gpu_counts).joules_per_unit.min()) for job in chosen
     ]

@@ -4,7 +4,7 @@ docs/reference/environment.md describes actions, observations, reward and `info`
 first use.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import inf
 from typing import Any, Literal, TypeVar, get_args
 
@@ -16,13 +16,14 @@ from numpy.typing import NDArray
 
 from slurm_energy.errors import ConfigError, ValueRangeError
 from slurm_energy.policy.placement import Discipline, Placement
+from slurm_energy.twin.engine.events import WorkloadArrivals
 from slurm_energy.twin.engine.job import Job
+from slurm_energy.twin.engine.loop import Engine
 from slurm_energy.twin.engine.outcome import Outcome
-from slurm_energy.twin.engine.places import places_of
-from slurm_energy.twin.environment.choices import ActionSizes, Choices, Chooser, ClockForm
+from slurm_energy.twin.engine.places import Place, places_of
+from slurm_energy.twin.environment.choices import ActionSizes, ChoiceFinder, Choices, ClockForm
 from slurm_energy.twin.environment.observation import GraphSpace, Observer, graph_of, require_torch_geometric
-from slurm_energy.twin.environment.run import DecisionRun, cluster_text
-from slurm_energy.twin.episode import JobSource, RewardWeights, WorkloadSource, typical_job_joules
+from slurm_energy.twin.episode import DecisionRun, JobSource, RewardWeights, WorkloadSource, typical_job_joules
 from slurm_energy.twin.view import TwinView
 from slurm_energy.twin.world import World
 from slurm_energy.twin.world.file import find_world
@@ -30,7 +31,9 @@ from slurm_energy.twin.world.file import find_world
 ENVIRONMENT_ID = "slurm-energy/Cluster-v0"
 ObservationForm = Literal["arrays", "graph"]
 IllegalAction = Literal["error", "wait"]
-_MOST_SEED = 2**31
+_MAX_SEED = 2**31
+_MAX_PLACES = 16
+"""Lines of places in a rendered cluster."""
 _RESET_OPTIONS = ("horizon_seconds", "workload")
 
 
@@ -106,8 +109,9 @@ class ClusterEnvironment(gymnasium.Env[Any, np.int64]):
         self._has_graphs = observation == "graph"
         self.action_space = spaces.Discrete(self.sizes.actions)
         self.observation_space = GraphSpace() if self._has_graphs else self._observer.space()
-        self._run: DecisionRun | None = None
-        self._has_told_end = False
+        self._run: DecisionRun[Choices] | None = None
+        self._has_horizon = False
+        self._has_reported_end = False
         """Whether a step has reported the end; a run without a decision takes one step for that."""
         self.workload_seed = -1
         """Seed of the present run's jobs and failures."""
@@ -140,19 +144,22 @@ class ClusterEnvironment(gymnasium.Env[Any, np.int64]):
         unknown = sorted(set(chosen) - set(_RESET_OPTIONS))
         if unknown:
             raise ConfigError(f"reset has no option {unknown[0]!r:.64}; it has {', '.join(_RESET_OPTIONS)}")
-        self.workload_seed = int(self.np_random.integers(_MOST_SEED)) if seed is None else int(seed)
+        self.workload_seed = int(self.np_random.integers(_MAX_SEED)) if seed is None else int(seed)
         workload = chosen.get("workload")
         self._observer.begin()
-        run = self._run = DecisionRun(
+        jobs = (self._source.make(self.workload_seed) if workload is None else workload).jobs
+        horizon_seconds = _checked_horizon(chosen.get("horizon_seconds", self._source.run_seconds))
+        self._has_horizon = horizon_seconds is not None
+        engine = Engine(
             self.world,
-            self.places,
-            self._source.make(self.workload_seed) if workload is None else workload,
-            Chooser(self.places, self.sizes, self._clocks, may_wait=self._may_wait),
+            WorkloadArrivals(jobs),
             seed=self.workload_seed,
-            horizon_seconds=_checked_horizon(chosen.get("horizon_seconds", self._source.run_seconds)),
             discipline=self._discipline,
+            horizon_seconds=horizon_seconds,
         )
-        self._has_told_end = False
+        finder = ChoiceFinder(self.places, self.sizes, self._clocks, may_wait=self._may_wait)
+        run = self._run = DecisionRun(engine, finder.choices)
+        self._has_reported_end = False
         mask = self._mask()
         state = {"action_mask": mask, "time_seconds": run.engine.now, "workload_seed": self.workload_seed}
         return self._observation(mask), state
@@ -165,23 +172,29 @@ class ClusterEnvironment(gymnasium.Env[Any, np.int64]):
             ResetNeeded: there is no run, or it is over.
         """
         run = self._present_run()
-        if self._has_told_end:
+        if self._has_reported_end:
             raise ResetNeeded("the run is over: call reset before step")
         taken = self._legal(run, int(action))
-        came = run.answer(run.choices.placement(taken) if run.choices is not None else None)
-        is_over = self._has_told_end = run.is_over
+        job, choices = run.job, run.choices
+        placement = None if choices is None else choices.placement(taken)
+        passed = run.answer(placement)
+        granted, joules = (-1, -1, -1), 0.0
+        if passed.is_started and placement is not None and job is not None and choices is not None:
+            granted, joules = placement[:3], choices.added_joules(job, placement, self.places)
+        is_over = self._has_reported_end = run.is_over
         mask = self._mask()
         state = {
             "action_mask": mask,
             "time_seconds": run.engine.now,
-            **came.passage._asdict(),
-            "granted": np.array(came.granted[:3] if came.granted else (-1, -1, -1), dtype=np.int64),
-            "expected_joules": came.expected_joules,
+            **passed.passage._asdict(),
+            "elapsed_seconds": passed.elapsed_seconds,
+            "granted": np.array(granted, dtype=np.int64),
+            "expected_joules": joules,
             "is_illegal": taken != action,
-            "ended_jobs": came.ended_jobs,
+            "ended_jobs": len(run.engine.ended_jobs()),
         }
-        reward = came.passage.reward(self.weights, self.scale_joules)
-        is_cut = is_over and run.has_horizon
+        reward = passed.passage.reward(self.weights, self.scale_joules)
+        is_cut = is_over and self._has_horizon
         return self._observation(mask), reward, is_over and not is_cut, is_cut, state
 
     def action_masks(self) -> NDArray[np.bool_]:
@@ -215,12 +228,12 @@ class ClusterEnvironment(gymnasium.Env[Any, np.int64]):
         """Return the cluster as a few lines of text, None without a render mode."""
         if self.render_mode != "ansi":
             return None
-        return cluster_text(self._present_run().engine, self.places, self.job)
+        return _cluster_text(self._present_run().engine, self.places, self.job)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _made_again, (type(self), self._arguments), {"spec": self.spec}
 
-    def _legal(self, run: DecisionRun, action: int) -> int:
+    def _legal(self, run: DecisionRun[Choices], action: int) -> int:
         """Return the action if it may be taken, else what stands in for it."""
         if not 0 <= action < self.sizes.actions:
             raise ValueRangeError(f"action {action} is not one of 0 to {self.sizes.wait}")
@@ -252,7 +265,7 @@ class ClusterEnvironment(gymnasium.Env[Any, np.int64]):
         clocks = max(len(place.device.relative_clocks) for place in self.places) if self._clocks == "free" else 1
         return ActionSizes(len(self.places), counts, clocks)
 
-    def _present_run(self) -> DecisionRun:
+    def _present_run(self) -> DecisionRun[Choices]:
         if self._run is None:
             raise ResetNeeded("no run has begun: call reset first")
         return self._run
@@ -280,6 +293,33 @@ def _checked_horizon(seconds: float | None) -> float | None:
     if seconds is not None and not 0.0 < seconds < inf:
         raise ConfigError(f"horizon_seconds={seconds} is not a finite time above 0")
     return seconds
+
+
+def _cluster_text(engine: Engine, places: Sequence[Place], job: Job | None) -> str:
+    """Return time, power, queue, the job in question, and a bar of held devices for each place."""
+    view = engine.view
+    held = sum(len(pool.runs) for pool in view.pools)
+    budget = "" if view.power_budget_watts == inf else f" of {view.power_budget_watts / 1000.0:.1f} kW"
+    power = f"{view.power_watts / 1000.0:.1f} kW{budget}"
+    lines = [
+        f"t={engine.now:.0f} s  power={power}  running={held}  waiting={view.num_waiting}",
+        "no job is asked about" if job is None else f"job {job.job_id}: {_job_text(job, engine.now)}",
+    ]
+    for place in places[:_MAX_PLACES]:
+        info = place.info
+        share = 1.0 - view.free_gpus[place.index] / info.total_gpus
+        bar = "#" * round(10.0 * share)
+        lines.append(f"{info.name:>16.16} [{bar:<10}] {view.free_gpus[place.index]:>5} of {info.total_gpus} free")
+    if len(places) > _MAX_PLACES:
+        lines.append(f"and {len(places) - _MAX_PLACES} places more")
+    return "\n".join(lines)
+
+
+def _job_text(job: Job, now: float) -> str:
+    counts = f"{job.gpu_counts[0]}" if len(job.gpu_counts) == 1 else f"{job.gpu_counts[0]} to {job.gpu_counts[-1]}"
+    left = "" if job.deadline_seconds == inf else f", deadline in {job.deadline_seconds - now:.0f} s"
+    waits = f"waits {now - job.submitted_seconds:.0f} s"
+    return f"{job.kind}, {job.estimated_units:.4g} units, {counts} devices, {waits}{left}"
 
 
 register_environment()

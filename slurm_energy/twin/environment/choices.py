@@ -47,7 +47,7 @@ class ActionSizes(NamedTuple):
         return self.wait + 1
 
 
-class TableCosts:
+class ChoiceCosts:
     """One option table in the environment's fixed shape [places, counts, clocks], worked out once."""
 
     def __init__(self, table: OptionTable, num_counts: int) -> None:
@@ -78,10 +78,10 @@ class TableCosts:
         self.best_clocks = np.argmin(self.joules, axis=2)[:, :, None]
         """Clock of the least joules per unit, [places, counts, 1]."""
         self.every_clock = np.broadcast_to(np.arange(clocks), shape)
-        self.least_joules, self.least_seconds = float(self.joules.min()), float(self.seconds.min())
-        self.joules_level = _level(self.joules, self.least_joules)
+        self.cheapest_joules, self.fastest_seconds = float(self.joules.min()), float(self.seconds.min())
+        self.joules_level = _level(self.joules, self.cheapest_joules)
         """Joules per unit over the least of all options: log2, scaled to [0, 1]; 1 for what cannot be."""
-        self.seconds_level = _level(self.seconds, self.least_seconds)
+        self.seconds_level = _level(self.seconds, self.fastest_seconds)
         self.place_joules_level = self.joules_level.min(axis=(1, 2))
         self.place_seconds_level = self.seconds_level.min(axis=(1, 2))
 
@@ -91,22 +91,17 @@ class Choices:
     """The answers to one job. Arrays are [places, counts, clocks], with one clock under the oracle."""
 
     sizes: ActionSizes
-    costs: TableCosts
+    costs: ChoiceCosts
     legal: BoolArray
     """What fits now and the guard would let through as it is."""
     clocks: NDArray[np.intp]
     """Index of the clock that each action sets."""
     may_wait: bool
-    """Whether waiting is allowed and would end: see `Chooser`."""
+    """Whether waiting is allowed and would end: see `ChoiceFinder`."""
     is_bound: bool
     """Whether a limit, deadline or slowdown bound narrows the job's clocks."""
     room: Sequence[int]
     """By place, the most devices that the job could start with now."""
-
-    @property
-    def can_start(self) -> bool:
-        """Whether any placement is legal."""
-        return bool(self.legal.any())
 
     def mask(self) -> NDArray[np.int8]:
         """Return 1 for every legal action, [actions]."""
@@ -147,6 +142,13 @@ class Choices:
         joules = np.take_along_axis(self.costs.joules, self.clocks, axis=2)
         return int(np.argmin(np.where(self.legal, joules, inf)))
 
+    def added_joules(self, job: Job, placement: Placement, places: Sequence[Place]) -> float:
+        """Return the energy that a placement adds over what its devices draw when free, by the job's estimate."""
+        where = (placement.place, self.costs.gpu_counts.index(placement.gpus), placement.clock)
+        free_watts = placement.gpus * places[placement.place].device.free_watts
+        extra = float(self.costs.joules[where]) - free_watts * float(self.costs.seconds[where])
+        return job.estimated_units * extra
+
     def refusal(self, action: int, names: Sequence[str]) -> str:
         """Return why an action is not legal.
 
@@ -174,7 +176,7 @@ class Choices:
         return place, *divmod(rest, self.sizes.clocks)
 
 
-class Chooser:
+class ChoiceFinder:
     """Finds the choices of every job that is asked about in one run.
 
     Waiting is legal only while a job holds devices in one of the places of the job in question: its end asks again.
@@ -187,14 +189,17 @@ class Chooser:
         self._pools = [place.pool_index for place in places]
         self._limits = np.array([[place.partition.max_time_seconds] for place in places])
         self._unlimited = bool(np.isinf(self._limits).all())
-        self._costs = Prepared(lambda table: TableCosts(table, sizes.counts))
+        self._costs = Prepared(lambda table: ChoiceCosts(table, sizes.counts))
 
-    def costs(self, table: OptionTable) -> TableCosts:
+    def costs(self, table: OptionTable) -> ChoiceCosts:
         """Return a table in the environment's shape."""
         return self._costs.of(table)
 
-    def choices(self, job: Job, view: TwinView) -> Choices:
-        """Return what may be answered for the job that the engine asks about."""
+    def choices(self, job: Job, view: TwinView) -> Choices | None:
+        """Return what may be answered for the job that the engine asks about; None where it cannot start anywhere now.
+
+        A job that could only share a GPU waits.
+        """
         costs = self.costs(view.options(job))
         room = view.room(job)
         fits = (costs.runs & (costs.gpus <= np.array(room)[:, None]))[:, :, None]
@@ -207,6 +212,8 @@ class Chooser:
             if is_bound:
                 within = self._allowed(costs, job, view, margin=TIME_MARGIN)
                 clocks = np.argmin(np.where(within, costs.joules, inf), axis=2)[:, :, None]
+        if not legal.any():
+            return None
         return Choices(
             sizes=self._sizes,
             costs=costs,
@@ -217,12 +224,12 @@ class Chooser:
             room=room,
         )
 
-    def _allowed(self, costs: TableCosts, job: Job, view: TwinView, *, margin: float = 0.0) -> BoolArray:
+    def _allowed(self, costs: ChoiceCosts, job: Job, view: TwinView, *, margin: float = 0.0) -> BoolArray:
         return allowed_clocks(costs, job, view.now_seconds, self._limits, margin=margin)
 
 
 def allowed_clocks(
-    costs: TableCosts, job: Job, now_seconds: float, place_limits: FloatArray, *, margin: float = 0.0
+    costs: ChoiceCosts, job: Job, now_seconds: float, place_limits: FloatArray, *, margin: float = 0.0
 ) -> BoolArray:
     """Return which clocks keep the job's bounds as `guarded_placement` reads them; the default clock always may.
 

@@ -17,7 +17,7 @@ from slurm_energy.errors import ConfigError
 from slurm_energy.twin.engine.job import Job
 from slurm_energy.twin.engine.places import Place
 from slurm_energy.twin.engine.sampling import DAY_SECONDS
-from slurm_energy.twin.environment.choices import ActionSizes, Choices, TableCosts
+from slurm_energy.twin.environment.choices import ActionSizes, ChoiceCosts, Choices
 from slurm_energy.twin.view import TwinView
 from slurm_energy.twin.world import Series, World
 
@@ -67,7 +67,7 @@ CLUSTER_FEATURES: Final = (
 )
 OPTION_FEATURES: Final = ("is_legal", "devices", "joules_per_unit", "seconds_per_unit", "relative_clock")
 
-_MOST_TABLES = 512
+_MAX_TABLES = 512
 _DEVICE_OCTAVES = 10.0
 _SECONDS_DECADES = 6.0
 _JOB_DECADES = 4.0
@@ -94,10 +94,10 @@ class Observer:
         self._relative_clocks = _relative_clocks(places)
         self._peak_watts = peak_watts(world)
         self._has_waking = any(self._sleeps)
-        self._most_carbon = _most(world.carbon_grams_per_kwh)
-        self._most_price = _most(world.price_per_kwh)
+        self._max_carbon = _largest(world.carbon_grams_per_kwh)
+        self._max_price = _largest(world.price_per_kwh)
         self._num_devices = sum(pool.nodes * pool.gpus_per_node for pool in world.pools)
-        self._options: dict[TableCosts, FloatArray] = {}
+        self._options: dict[ChoiceCosts, FloatArray] = {}
         """Option features of jobs without bounds, legality left out."""
 
     def begin(self) -> None:
@@ -139,10 +139,10 @@ class Observer:
         if self._has_waking:
             asleep = [view.pools[place.pool_index].suspended_nodes for place in self._places]
             found[:, 7] = np.array(asleep) / self._nodes
-        if self._most_carbon > 0.0:
-            found[:, 9] = [view.carbon_grams_per_kwh(place.index) / self._most_carbon for place in self._places]
-        if self._most_price > 0.0:
-            found[:, 10] = [view.price_per_kwh(place.index) / self._most_price for place in self._places]
+        if self._max_carbon > 0.0:
+            found[:, 9] = [view.carbon_grams_per_kwh(place.index) / self._max_carbon for place in self._places]
+        if self._max_price > 0.0:
+            found[:, 10] = [view.price_per_kwh(place.index) / self._max_price for place in self._places]
         if job is not None and choices is not None:
             costs = choices.costs
             found[:, 1] = np.array(choices.room) / costs.gpu_counts[-1]
@@ -168,7 +168,7 @@ class Observer:
         else:
             known = self._options.get(choices.costs)
             if known is None:
-                if len(self._options) >= _MOST_TABLES:
+                if len(self._options) >= _MAX_TABLES:
                     self._options.clear()
                 known = self._options[choices.costs] = self._costs_of_options(choices)
             found = known.copy()
@@ -190,8 +190,8 @@ class Observer:
         if job is None or choices is None:
             return [0.0] * len(JOB_FEATURES)
         costs, units = choices.costs, job.estimated_units
-        fastest = units * costs.least_seconds
-        energy = units * costs.least_joules / self._scale_joules
+        fastest = units * costs.fastest_seconds
+        energy = units * costs.cheapest_joules / self._scale_joules
         return [
             1.0,
             log10(1.0 + fastest) / _SECONDS_DECADES,
@@ -221,8 +221,8 @@ class Observer:
             1.0 - free / self._num_devices,
             log10(1.0 + view.num_waiting) / _JOB_DECADES,
             log10(1.0 + running) / _JOB_DECADES,
-            float(places[:, 9].mean()) if self._most_carbon else 0.0,
-            float(places[:, 10].mean()) if self._most_price else 0.0,
+            float(places[:, 9].mean()) if self._max_carbon else 0.0,
+            float(places[:, 10].mean()) if self._max_price else 0.0,
             sin(turn),
             cos(turn),
         ]
@@ -267,7 +267,7 @@ def _slack(bound: float, needed: float) -> float:
     return (bound - needed) / whole if whole > 0.0 else 0.0
 
 
-def _most(series_by_region: Mapping[str, Series]) -> float:
+def _largest(series_by_region: Mapping[str, Series]) -> float:
     return max((abs(value) for series in series_by_region.values() for value in series.values), default=0.0)
 
 

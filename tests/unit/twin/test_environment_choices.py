@@ -14,7 +14,7 @@ from slurm_energy.twin.engine.job import Job, Workload
 from slurm_energy.twin.engine.places import option_table
 from slurm_energy.twin.engine.scheduler import guarded_placement
 from slurm_energy.twin.environment import ClusterEnvironment
-from slurm_energy.twin.environment.choices import TableCosts, allowed_clocks
+from slurm_energy.twin.environment.choices import ChoiceCosts, allowed_clocks
 from slurm_energy.twin.world import Partition, World
 
 LIMITED = make_world(
@@ -71,7 +71,7 @@ def test_a_clock_is_allowed_exactly_when_the_guard_leaves_it(
             for place, most in enumerate(limits)
         ]
     )
-    costs = TableCosts(table, len(COUNTS))
+    costs = ChoiceCosts(table, len(COUNTS))
     allowed = allowed_clocks(costs, job, now, np.array(limits)[:, None])
     assert np.array_equal(allowed, guarded)
     careful = allowed_clocks(costs, job, now, np.array(limits)[:, None], margin=0.05)
