@@ -33,6 +33,7 @@ from research.estimates.judging import (
     pair_never_seen,
     type_never_seen,
 )
+from research.estimates.run_times import run_times_table
 from slurm_energy.estimation.memory import TriedTogether, fit_memory
 from slurm_energy.estimation.rates import fit_neighbours, fit_rates
 from slurm_energy.estimation.scaling import MeasuredSpeedup, fit_scaling_model
@@ -230,6 +231,7 @@ PARTS: Mapping[str, Callable[[Path], str]] = {
     "neighbours": neighbours_table,
     "memory": memory_table,
     "scaling": scaling_table,
+    "run times": run_times_table,
     "times": times_table,
 }
 
