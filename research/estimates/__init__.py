@@ -1,0 +1,1 @@
+"""The estimates of rates, memory, scaling and run times measured on public data."""
