@@ -1,6 +1,7 @@
 """The ladder of trials against programs whose slowdown and power are simple functions of the clock."""
 
 from collections.abc import Callable
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -58,7 +59,7 @@ def test_every_trial_is_preceded_by_the_default_clock() -> None:
     measured = play(trials(), 0.2)
 
     assert measured[0] is None
-    assert all(before is None for before, here in zip(measured, measured[1:], strict=False) if here is not None)
+    assert all(before is None for before, here in pairwise(measured) if here is not None)
 
 
 def test_a_job_that_the_clock_paces_leaves_a_table_that_breaks_its_bound() -> None:
