@@ -1,0 +1,117 @@
+"""The ladder of trials against programs whose slowdown and power are simple functions of the clock."""
+
+from collections.abc import Callable
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from slurm_energy.errors import ValueRangeError
+from slurm_energy.estimation.clock_trials import MAX_COST_SHARE, MAX_TRIALS, Answer, ClockTrials
+
+CLOCKS = tuple(range(210, 1411, 15))
+DAY = 86_400.0
+
+
+def trials(table_mhz: int = 1305, bound: float = 0.05) -> ClockTrials:
+    return ClockTrials(clocks_mhz=CLOCKS, table_clock_mhz=table_mhz, max_slowdown=bound)
+
+
+def play(
+    ladder: ClockTrials,
+    sensitivity: float,
+    *,
+    seconds: float = 4 * 3600.0,
+    left: Callable[[float], float] = lambda _: DAY,
+    reached_mhz: float = 1410.0,
+    error: float = 0.003,
+    known: bool = True,
+) -> list[int | None]:
+    """Run a job whose slowdown is `sensitivity` times that of the clock; return the clocks that were measured."""
+    now, measured = 0.0, []
+    while now < seconds:
+        order = ladder.order(now, left(now))
+        now += order.measure_seconds or 60.0
+        if not order.measure_seconds:
+            continue
+        measured.append(order.sm_clock_mhz)
+        real = min(order.sm_clock_mhz or reached_mhz, reached_mhz)
+        watts = 100.0 + 300.0 * (real / 1410.0) ** 2
+        if order.sm_clock_mhz is None:
+            ladder.measured_default(now, watts, reached_mhz)
+        else:
+            answer = Answer(slowdown=sensitivity * (reached_mhz / real - 1.0), error=error)
+            ladder.measured(order.sm_clock_mhz, now, watts, answer if known else None)
+    return measured
+
+
+def test_a_memory_bound_job_ends_far_below_the_table_and_inside_the_bound() -> None:
+    ladder = trials()
+    play(ladder, 0.2)
+
+    assert ladder.kept_clock_mhz is not None
+    assert ladder.kept_clock_mhz < 1200
+    assert 0.2 * (1410 / ladder.kept_clock_mhz - 1.0) <= 0.05
+
+
+def test_every_trial_is_preceded_by_the_default_clock() -> None:
+    measured = play(trials(), 0.2)
+
+    assert measured[0] is None
+    assert all(before is None for before, here in pairwise(measured) if here is not None)
+
+
+def test_a_job_that_the_clock_paces_leaves_a_table_that_breaks_its_bound() -> None:
+    ladder = trials()
+    play(ladder, 1.0)
+
+    assert ladder.running_clock_mhz is None or ladder.running_clock_mhz >= 1345
+
+
+def test_without_answers_the_table_stays_and_trials_end() -> None:
+    ladder = trials()
+    play(ladder, 0.2, known=False)
+
+    assert (ladder.running_clock_mhz, len(ladder.trials), ladder.done) == (1305, 2, True)
+
+
+def test_no_trial_near_the_limit() -> None:
+    assert play(trials(), 0.2, left=lambda _: 600.0) == []
+
+
+def test_a_capped_board_begins_below_the_clock_that_it_reaches() -> None:
+    measured = play(trials(table_mhz=1380), 0.5, reached_mhz=1200.0)
+
+    assert all(clock < 1200 for clock in measured if clock is not None)
+    assert any(clock is not None for clock in measured)
+
+
+def test_a_job_that_changed_begins_again_with_the_table() -> None:
+    ladder = trials()
+    play(ladder, 0.2)
+    assert ladder.kept_clock_mhz is not None
+
+    ladder.measured_default(20_000.0, 150.0, 1410.0)
+
+    assert ladder.running_clock_mhz == 1305
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.floats(0.0, 1.0), st.floats(0.0, 0.02), st.sampled_from([1260, 1305, 1410]), st.floats(0.01, 0.2))
+def test_trials_cost_little_and_what_is_kept_keeps_the_bound(
+    sensitivity: float, error: float, table_mhz: int, bound: float
+) -> None:
+    ladder = trials(table_mhz, bound)
+    play(ladder, sensitivity, error=error)
+
+    assert len(ladder.trials) <= MAX_TRIALS
+    assert ladder.cost_seconds <= MAX_COST_SHARE * 4 * 3600.0
+    kept = ladder.kept_clock_mhz
+    assert kept is None or kept == table_mhz or sensitivity * (1410 / kept - 1.0) <= bound
+
+
+@pytest.mark.parametrize(("clocks", "bound"), [((), 0.05), ((300, 200), 0.05), ((200, 300), 1.5), ((200,), -0.1)])
+def test_clocks_and_bounds_that_mean_nothing_are_refused(clocks: tuple[int, ...], bound: float) -> None:
+    with pytest.raises(ValueRangeError):
+        ClockTrials(clocks_mhz=clocks, table_clock_mhz=200, max_slowdown=bound)
