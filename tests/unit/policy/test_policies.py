@@ -1,16 +1,19 @@
+from dataclasses import replace
+
 import pytest
 from operating_points import best_operating_point
-from policy_factory import A40, A100, H100, NOW, V100, make_config, make_job, make_partition, make_snapshot
+from policy_factory import A40, A100, H100, NOW, V100, make_config, make_job, make_node, make_partition, make_snapshot
 
-from slurm_energy.domain.decision import PolicyAnswer, Reason
+from slurm_energy.domain.decision import PolicyAnswer, Reason, RuntimeEstimate
 from slurm_energy.domain.ids import GpuTypeName
 from slurm_energy.energy_model.catalog import BoardLimits
 from slurm_energy.errors import PolicyError
 from slurm_energy.policy.base import Case
 from slurm_energy.policy.oracle import OraclePolicy
-from slurm_energy.policy.registry import create_policy, policy_names, rule_names
+from slurm_energy.policy.registry import create_policy, create_rule, policy_names, rule_names
 from slurm_energy.policy.rules.slurm_order import FixedClockRule, SlurmDefaultRule
 from slurm_energy.policy.site.comparison import Candidate
+from slurm_energy.policy.submission.adapter import SubmissionAdapter
 
 
 def make_candidate(name: str, *gpu_types: GpuTypeName, room: bool = True) -> Candidate:
@@ -133,3 +136,24 @@ def test_registry_makes_every_policy_it_names() -> None:
 def test_unknown_policy_is_refused_with_the_known_names() -> None:
     with pytest.raises(PolicyError, match="'magic' does not exist; known: slurm-default, fixed-clock, oracle"):
         create_policy(make_config(name="magic"))
+
+
+@pytest.mark.parametrize("name", sorted(set(rule_names()) & set(policy_names())))
+def test_arena_and_daemon_make_one_class_of_each_name(name: str) -> None:
+    assert type(create_rule(name)) is type(create_policy(make_config(name=name)))
+
+
+@pytest.mark.parametrize("name", ["slurm-default", "fcfs", "sjf-backfill"])
+def test_what_slurm_does_by_itself_changes_nothing_at_submission(name: str) -> None:
+    assert create_rule(name).decide(make_case(*BOTH, may_route=True)) == PolicyAnswer()
+
+
+@pytest.mark.parametrize("mhz", [900, 1155, 1410])
+def test_a_fixed_clock_is_the_same_by_the_sites_table_and_by_a_place_s_clocks(mhz: int) -> None:
+    """The direct answer of a submission, and the one worked out of a view as the simulated cluster asks."""
+    case = make_case(make_candidate("a100", A100), max_slowdown=2.0)
+    rule = FixedClockRule({A100: mhz / 1410.0}, clocks_mhz={A100: mhz})
+    cluster = make_snapshot(make_node("n1", "a100", "a100"), partitions=(make_partition("a100", is_default=True),))
+    short = RuntimeEstimate(seconds=60.0, upper_seconds=60.0, source="history")  # the guard keeps limits of time
+    seen = SubmissionAdapter({}).answer(rule, replace(case, snapshot=cluster, runtime=short))
+    assert clocks(rule.decide(case)) == clocks(seen) == ({} if mhz == 1410 else {A100: mhz})
