@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
-from slurm_energy.energy_model.calibration.files import Row, read_rows
+from slurm_energy.energy_model.calibration.files import DataRow, read_rows
 from slurm_energy.estimation.rates import Beside, MeasuredNeighbour, MeasuredRate, Place, SheetRow, Work
 from slurm_energy.estimation.scaling import MeasuredSpeedup, Spread
 
@@ -77,7 +77,7 @@ def read_tried_pairs(data: Path) -> list[TriedPair]:
     ]
 
 
-def _pairs(data: Path) -> list[Row]:
+def _pairs(data: Path) -> list[DataRow]:
     columns = ("gpu", "job_a", "job_b", "feasible", "a_relative_speed", "b_relative_speed")
     return read_rows(data / "gavel_throughputs" / "colocated_pairs.csv", columns)
 

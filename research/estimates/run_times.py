@@ -101,12 +101,14 @@ def run_times_table(data: Path) -> str:
     start = process_time()
     scores = judge_run_times(jobs)
     lines = [
-        "| estimator | jobs | longer than the upper end | upper end over truth, median | middle off by a factor of | loss |",
+        "| estimator | jobs | longer than the upper end | upper end over truth, median "
+        "| middle off by a factor of | loss |",
         "|---|---:|---:|---:|---:|---:|",
     ]
     for label, one in scores.items():
         lines.append(
-            f"| {label} | {one.num} | {100 * one.underestimates:.1f} % | {one.room:.1f} | {one.middle_error:.1f} | {one.loss:.2f} |"
+            f"| {label} | {one.num} | {100 * one.underestimates:.1f} % | {one.room:.1f} | {one.middle_error:.1f} "
+            f"| {one.loss:.2f} |"
         )
     lines.append(f"\nAll of it took {process_time() - start:.0f} s of CPU time.")
     return "\n".join(lines)
