@@ -16,7 +16,6 @@ import time
 import venv
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from importlib.util import find_spec
 from pathlib import Path
 from statistics import median, quantiles
 
@@ -154,7 +153,6 @@ def installed_hook(folder: Path) -> list[str]:
     venv.create(folder, symlinks=True)
     packages = next(folder.glob("lib/python3*/site-packages"))
     shutil.copytree(Path(slurm_energy.__file__).parent, packages / "slurm_energy")
-    shutil.copy2(str(find_spec("pynvml").origin), packages)  # type: ignore[union-attr]  # the hooks need it
     compileall.compile_dir(packages, quiet=2)
     script = (shared_directory("plugin") / "hook" / "slurm-energy.sh").read_text(encoding="utf-8")
     start = script.partition("START='")[2].partition("'")[0]

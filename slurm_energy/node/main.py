@@ -124,7 +124,7 @@ def _work(verb: str, options: dict[str, str], writer: int) -> None:
         gc.disable()  # a process of a tenth of a second needs no collector, and starts faster without
         from slurm_energy.node import quick_start  # noqa: PLC0415  # under the deadline, like all that follows
 
-        quick_start.install()
+        quick_start.install(without_typing=verb in _ON_PATH)
         from slurm_energy.node.commands import Progress, execute  # noqa: PLC0415
 
         progress = Progress(writer)

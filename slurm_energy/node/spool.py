@@ -11,6 +11,8 @@ done/JOB             the report of this job's last attempt is written
 reports/*.json       reports for the daemon
 rejected/            files that could not be used
 locks/               one lock per GPU, and two for flush
+status.json          what repair saw of this node
+status.sent          which status the daemon has taken, and when; its time: when the node last looked at itself
 """
 
 import fcntl
@@ -62,6 +64,8 @@ class Spool:
         self.reports = root / "reports"
         self.rejected = root / "rejected"
         self.locks = root / "locks"
+        self.seen_status = root / "status.json"
+        self.sent_status = root / "status.sent"
 
     def prepare(self) -> None:
         """Create the folders, open to root alone.
