@@ -81,9 +81,9 @@ class Route:
 def run_flush_soon(context: HookContext, nodes_of_job: str, draw: Callable[[], float]) -> bool:
     """Send what waits after a short while; return as `run_flush` does.
 
-    The nodes of a large job, and those on which the tasks of an array end, shall not all come at once: each waits for a
+    The nodes of a large job, and those on which the tasks of an array end, must not all come at once: each waits for a
     part of `SPREAD_SECONDS`, longer for a job of many nodes, and comes at most every `MIN_INTERVAL_SECONDS`. On a node
-    one process waits for all; the reports that are written meanwhile go with it.
+    one process waits for all; the reports that are written in the meantime go with it.
 
     Args:
         context: The doors.
@@ -108,7 +108,7 @@ def run_flush_soon(context: HookContext, nodes_of_job: str, draw: Callable[[], f
             return False
         if not context.spool.waiting_reports():
             return True
-        context.pause(1.0 + draw())  # somebody else was sending, and had read the spool before the last report came
+        context.pause(1.0 + draw())  # another process was sending, and had read the spool before the last report came
     return False
 
 

@@ -194,7 +194,7 @@ def _end(child: int) -> None:
             if attempt == 1:
                 os.kill(child, signal.SIGKILL)
             time.sleep(REAP_PAUSE_SECONDS)
-    except OSError:  # it ended just now, or whoever started this process ignores the ends of children
+    except OSError:  # it ended just now, or the parent of this process ignores the ends of children
         pass
 
 

@@ -85,7 +85,7 @@ def _allocate(
 def _repair(
     context: HookContext, newcomer: Newcomer, locked: frozenset[GpuUuid], machine: Machine
 ) -> tuple[ActiveJob, ...]:
-    """Close every job that is surely over; return those that go on and hold one of the new job's GPUs."""
+    """Close every job that is surely over; return those that still run and hold one of the new job's GPUs."""
     context.stage("repairing what earlier jobs left")
     events: list[str] = []
     going_on: list[ActiveJob] = []
@@ -123,7 +123,7 @@ def _plan(
     shared: frozenset[GpuUuid],
     events: list[str],
 ) -> ActiveJob:
-    """Return the state to save: settings as they are, clocks as they shall be. Reads only."""
+    """Return the state to save: settings as they are, clocks as they are to be. Reads only."""
     context.stage("saving the settings")
     settings = context.settings
     entry = read_entry(hook.entry, events)

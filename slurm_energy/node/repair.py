@@ -37,7 +37,7 @@ def run_repair(context: HookContext, *, everything: bool) -> bool:
         Whether nothing is left to do.
 
     Raises:
-        SpoolError: the spool cannot be used; clocks that are recorded outside it are given back all the same.
+        SpoolError: the spool cannot be used; clocks that are recorded outside it are given back anyway.
     """
     spool = context.spool
     try:
@@ -181,7 +181,7 @@ def close_every_job(context: HookContext) -> bool:
             return False
         for job in jobs:
             try:
-                # Unless its epilog, which had begun before the hooks went, has closed it meanwhile.
+                # Unless its epilog, which had begun before the hooks went, has closed it since.
                 if spool.read_state(job.job_id) == job:
                     clean = close_stale(context, job, machine, REASON) and clean
             except SpoolError as error:

@@ -281,7 +281,7 @@ class Spool:
     def gpu_locks(self, uuids: Iterable[str]) -> Iterator[None]:
         """Hold the locks of these GPUs: no two hooks set one GPU at once, not even one that hangs in the driver.
 
-        In a spool that others can write to no lock is held: anybody could keep it for ever.
+        In a spool that others can write to no lock is held: any user could keep it for ever.
         """
         with ExitStack() as stack:
             for uuid in (
@@ -358,7 +358,7 @@ class Spool:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Hold one lock. Where no lock can be had (read-only disk) go on: restoring a GPU must not fail for that."""
+    """Hold one lock. Where no lock can be had (read-only disk) continue: restoring a GPU must not fail for that."""
     descriptor = _open_lock(path)
     try:
         if descriptor is not None:

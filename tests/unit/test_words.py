@@ -45,13 +45,11 @@ PAGES_NOT_YET = (
 )
 """Pages that are made from, or belong to, parts of NOT_YET."""
 NOT_YET = (
-    "daemon/",
     "device/",
     "energy_model/",
     "evaluation/",
     "graph/",
     "learning/",
-    "node/",
     "policy/",
     "slurm/",
     "twin/",

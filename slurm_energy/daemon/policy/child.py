@@ -216,7 +216,7 @@ class PolicyChild:
 def policy_mark(config: Config) -> tuple[object, ...]:
     """Return what a learned policy is made of: with another mark it is another policy.
 
-    The checkpoint's own hash is in it, so that a folder whose content was exchanged is loaded anew.
+    The checkpoint's own hash is in it, so that a folder whose content was exchanged is loaded again.
     """
     try:
         with open_folder(checkpoint_folder(config)) as folder:

@@ -61,7 +61,7 @@ class Recorder:
         """Whether the last step took as much as a step takes: more lies there already."""
 
     def step(self, engine: Engine) -> int:
-        """Store the next batch of each stream and return how many lines that were; `has_more` says whether to go on.
+        """Store the next batch of each stream and return how many lines that were; `has_more` says whether more is left.
 
         Raises:
             StoreError: the database is away, locked or full; the lines come again.
@@ -206,7 +206,7 @@ class Recorder:
             return None
 
     def _set_aside(self, line: Line, error: Exception) -> None:
-        """Keep an entry that no database takes, to be looked at by an administrator, and go on."""
+        """Keep an entry that no database takes, to be looked at by an administrator, and continue."""
         path = self._directory / REJECTED_NAME
         logger.error("journal entry set aside path=%s error=%s", path, error)
         with path.open("ab") as file:

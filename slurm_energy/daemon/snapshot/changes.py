@@ -59,7 +59,7 @@ class JobChanges:
     """Last seen alive, now unknown to slurmctld."""
 
 
-class JobHistory:
+class JobDifference:
     """Finds the job states worth recording."""
 
     def __init__(self) -> None:

@@ -18,7 +18,7 @@ from slurm_energy.daemon.ipc.children import connect_to_parent, set_up_logging, 
 from slurm_energy.daemon.ipc.frames import MAX_ITEMS, SnapshotBegins, SnapshotComplete, UserGroups
 from slurm_energy.daemon.recorder.entries import JOBS_STREAM, JobsEntryLine, encode_entry
 from slurm_energy.daemon.recorder.journal import JournalWriter, journal_bytes, journal_directory
-from slurm_energy.daemon.snapshot.changes import JobChanges, JobHistory, SnapshotDifference
+from slurm_energy.daemon.snapshot.changes import JobChanges, JobDifference, SnapshotDifference
 from slurm_energy.domain.cluster import JobState, waiting_gpus
 from slurm_energy.errors import SlurmError, SpoolError
 from slurm_energy.slurm.client import ClusterReading, SlurmReader
@@ -138,7 +138,7 @@ class SnapshotLoop:
         self._journal_directory = journal_directory(config)
         self._connection = connection
         self._difference = SnapshotDifference()
-        self._history = JobHistory()
+        self._history = JobDifference()
         self._groups = GroupCache()
         self._unwritten: list[JobsEntryLine] = []
         self._vanished = VanishedJobs(reader, config.cluster.accounting)

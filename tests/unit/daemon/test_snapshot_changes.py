@@ -1,7 +1,7 @@
 from dataclasses import replace
 
 from slurm_energy.daemon.ipc.frames import MAX_ITEMS, SnapshotPart
-from slurm_energy.daemon.snapshot.changes import VANISHED, JobHistory, SnapshotDifference
+from slurm_energy.daemon.snapshot.changes import VANISHED, JobDifference, SnapshotDifference
 from slurm_energy.domain.cluster import ClusterState, JobDependency, JobState, NodeState, PartitionState, SwitchState
 from slurm_energy.domain.ids import ClusterName, JobId, NodeName, PartitionName
 from slurm_energy.slurm.client import ClusterReading
@@ -77,7 +77,7 @@ def test_dependencies_count_in_the_size_of_a_part() -> None:
 
 
 def test_the_record_of_a_job_has_no_long_lists_and_they_make_no_change() -> None:
-    history = JobHistory()
+    history = JobDifference()
     held = ((NodeName("n1"), (0, 1)),)
     first = job(1, dependencies=waits_for(3), gpu_positions=held, deadline_seconds=5000.0)
     assert history.changes([first]).changed == (job(1, deadline_seconds=5000.0),)
@@ -92,7 +92,7 @@ def test_a_job_that_has_ended_leaves_the_snapshot() -> None:
 
 
 def test_a_changed_priority_is_not_worth_recording_but_a_start_is() -> None:
-    history = JobHistory()
+    history = JobDifference()
     history.changes([job(1)])
     assert history.changes([job(1, priority=99)]).changed == ()
     started = job(1, state="RUNNING", started_at_seconds=1100.0)
@@ -100,14 +100,14 @@ def test_a_changed_priority_is_not_worth_recording_but_a_start_is() -> None:
 
 
 def test_a_job_that_ends_between_two_readings_is_recorded_from_what_slurm_remembers() -> None:
-    history = JobHistory()
+    history = JobDifference()
     history.changes([])
     ended = job(1, state="COMPLETED", started_at_seconds=1100.0, ended_at_seconds=1101.0)
     assert history.changes([ended]).changed == (ended,)
 
 
 def test_a_live_job_that_is_gone_has_vanished_and_an_ended_one_has_not() -> None:
-    history = JobHistory()
+    history = JobDifference()
     history.changes([job(1, state="RUNNING"), job(2, state="COMPLETED")])
     changes = history.changes([])
     assert changes.vanished == (job(1, state=VANISHED),)
@@ -115,7 +115,7 @@ def test_a_live_job_that_is_gone_has_vanished_and_an_ended_one_has_not() -> None
 
 
 def test_the_earlier_attempt_of_a_requeued_job_was_requeued_under_its_own_submit_time() -> None:
-    history = JobHistory()
+    history = JobDifference()
     history.changes([job(1, state="RUNNING")])
     again = job(1, submitted_at_seconds=1500.0, restart_count=1)
     changes = history.changes([again])
@@ -123,7 +123,7 @@ def test_the_earlier_attempt_of_a_requeued_job_was_requeued_under_its_own_submit
 
 
 def test_a_job_number_used_again_is_another_job() -> None:
-    history = JobHistory()
+    history = JobDifference()
     history.changes([job(1, state="RUNNING")])
     again = job(1, submitted_at_seconds=9000.0)
     changes = history.changes([again])
