@@ -61,7 +61,7 @@ class Recorder:
         """Whether the last step took as much as a step takes: more lies there already."""
 
     def step(self, engine: Engine) -> int:
-        """Store the next batch of each stream and return how many lines that were; `has_more` says whether more is left.
+        """Store the next batch of each stream; return how many lines that were. `has_more` says whether more is left.
 
         Raises:
             StoreError: the database is away, locked or full; the lines come again.
