@@ -20,6 +20,7 @@ from slurm_energy.domain.energy import JobKey, NodeReport
 from slurm_energy.domain.ids import ClusterName
 from slurm_energy.domain.job import JobRequest
 from slurm_energy.errors import StoreError, ValueRangeError, WireError
+from slurm_energy.store.database_file import check_database_file, stamp_database
 from slurm_energy.store.decisions import record_decisions
 from slurm_energy.store.energy import record_report
 from slurm_energy.store.job_rows import Arrival, submit_time_of
@@ -29,7 +30,6 @@ from slurm_energy.store.schema import check_session_version
 from slurm_energy.store.session import (
     Engine,
     Session,
-    check_database_file,
     is_about_the_values,
     run_in_transaction,
     store_session,
@@ -59,6 +59,8 @@ class Recorder:
         """Whether a finished job was stored since this was last set to False."""
         self.has_more = False
         """Whether the last step took as much as a step takes: more lies there already."""
+        self.went_back = False
+        """Whether the database was found to be behind since this was last set to False: what is open may be stale."""
 
     def step(self, engine: Engine) -> int:
         """Store the next batch of each stream; return how many lines that were. `has_more` says whether more is left.
@@ -152,9 +154,11 @@ class Recorder:
     def _note(self, session: Session, reader: JournalReader, end: Position) -> None:
         position = StoredPosition(segment=end.segment, byte_offset=end.offset)
         store_position(session, self._journal_id, reader.stream, position)
+        stamp_database(session)
 
     def _go_back(self, reader: JournalReader, stored: Position | None) -> None:
         """Give a database again what it lacks, as far as it is kept."""
+        self.went_back = True
         was, begin = reader.committed, reader.rewind(stored or Position(segment=0))
         logger.warning(
             "database lacks what it was given before: restored or replaced? It is stored again from the journal "
