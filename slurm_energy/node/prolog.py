@@ -1,7 +1,7 @@
 """Before a job: put right what earlier jobs left, save the settings, lock the clocks, read the counters.
 
-The state is on disk before anything is changed. Whatever ends the prolog afterwards - a deadline, kill -9, a
-power cut - the epilog, the next prolog or repair finds it there and puts everything back.
+The state is in its file before anything is changed. Whatever ends the prolog afterwards - a deadline, kill -9 - the
+epilog, the next prolog or repair finds it there and puts everything back. A power cut takes the locks with it.
 """
 
 from dataclasses import replace

@@ -113,12 +113,11 @@ class Spool:
         return self.active / f"{job_id}.shared"
 
     def write_state(self, job: ActiveJob) -> None:
-        """Store a job's state so that it survives a power cut; what replaces it survives with the first heartbeat.
+        """Store a job's state so that it survives the end of any process, and once it is ready a power cut too.
 
-        After a power cut the second version tells more than the first one only together with a heartbeat, and writing
-        that makes the folder's present content survive.
+        Until then there is nothing that a power cut leaves to be put back: no lock of a clock survives it either.
         """
-        write_atomically(self.state_path(job.job_id), encode_state(job), durable_name=not job.ready)
+        write_atomically(self.state_path(job.job_id), encode_state(job), durable=job.ready)
 
     def read_state(self, job_id: JobId) -> ActiveJob | None:
         """Return a job's state, None when the job is not active here.
