@@ -52,7 +52,8 @@ one of them waits for Python. Jobs that differ (here each has a name of its own)
 gives one that differs in its name alone the answer of the like job before it.
 Decisions go over the unix socket from one running client, one connection each.
 Hooks are whole processes, interpreter start included; the simulated NVML answers in microseconds, so nearly all of it
-is beyond the NVML calls (a real counter read takes about 4 ms)."""
+is beyond the NVML calls (a real counter read takes about 4 ms). In it are two waits for the disk (fsync) in prolog and
+epilog each, and the start of the sampler. The flush hook is off the job's path; here it also looks at the node."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

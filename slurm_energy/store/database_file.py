@@ -84,13 +84,27 @@ class DatabaseFile:
         self._before, self._opened = self._opened or self._before, None
         self._stamps.clear()
 
+    def guard_content(self) -> None:
+        """Compare the header from now on.
+
+        Raises:
+            StoreError: the file cannot be read.
+        """
+        if self._descriptor is None:
+            try:
+                self._descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+            except OSError as error:
+                raise StoreError(f"database file {self._path} cannot be read: {error.strerror}") from error
+        self.check()
+
     def note_stamp(self, stamp: int) -> None:
         """Remember a number that a commit leaves in the header."""
         with self._lock:
             self._stamps[stamp] = None
 
     def _check_stamp(self) -> None:
-        assert self._descriptor is not None
+        if self._descriptor is None:
+            return
         header = os.pread(self._descriptor, 4, _STAMP_OFFSET)
         stamp = int.from_bytes(header, "big") if len(header) == 4 else None
         if not self._stamps or len(self._stamps) > MAX_STAMPS:
@@ -115,7 +129,7 @@ class DatabaseFile:
             self._put_aside_log()
         if self._descriptor is not None:
             os.close(self._descriptor)  # of the file before, to which no connection is open any more
-        self._descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+            self._descriptor = None
         self._opened = found
 
     def _put_aside_log(self) -> None:
@@ -174,6 +188,17 @@ def _stamp_in_force(path: Path) -> int | None:
             return int(connection.execute("PRAGMA user_version").fetchone()[0])
     except sqlite3.Error:
         return None
+
+
+def guard_content(engine: Engine) -> None:
+    """See from now on that no program but SQLite writes into the file; nothing for a database without one.
+
+    Raises:
+        StoreError: the file cannot be read.
+    """
+    file = _FILES.get(engine)
+    if file is not None:
+        file.guard_content()
 
 
 def close_database(engine: Engine) -> None:

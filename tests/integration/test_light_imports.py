@@ -158,6 +158,23 @@ def test_settings_are_read_alike_with_the_stand_in_for_typing() -> None:
     assert said["light"] == said["usual"]
 
 
+IMPORT_ALL = """
+from slurm_energy.node import quick_start
+quick_start.install(without_typing=True)
+import importlib, pkgutil
+for package in ("node", "device", "wire", "domain"):
+    for module in pkgutil.iter_modules(importlib.import_module(f"slurm_energy.{package}").__path__):
+        importlib.import_module(f"slurm_energy.{package}.{module.name}")
+import argparse, importlib.metadata, inspect, logging, random, subprocess, tempfile, tomllib
+"""
+
+
+def test_what_a_hook_rarely_needs_can_be_imported_beside_the_stand_ins_too() -> None:
+    command = [sys.executable, "-I", "-S", "-c", f"import sys; sys.path[:0] = {sys.path!r}\n{IMPORT_ALL}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 SLOW_TO_IMPORT = {
     *("inspect", "ast", "tokenize", "tomllib", "datetime", "ipaddress", "urllib.parse", "subprocess", "shutil"),
     *("tempfile", "random", "logging", "argparse", "ctypes.util", "asyncio", "typing", "pynvml"),

@@ -33,7 +33,7 @@ from slurm_energy.errors import (
 from slurm_energy.estimation.job_history import RUNS_PER_NAME, CompareTypes, named_work, runtime_estimates
 from slurm_energy.policy.comparison import TypeComparison
 from slurm_energy.policy.site_limits import site_board_limits
-from slurm_energy.store.database_file import check_database_file, close_database
+from slurm_energy.store.database_file import check_database_file, close_database, guard_content
 from slurm_energy.store.past_runs import all_recent_runtimes, failed_runs, measured_runs
 from slurm_energy.store.schema import check_version, database_revision, upgrade
 from slurm_energy.store.session import (
@@ -132,12 +132,13 @@ class RecorderLoop:
                 check_database_file(engine)
                 if not is_open:
                     prepare_schema(engine, create=create)
+                    guard_content(engine)
                     is_open, create = True, False
                     self._condition.good()
                 self._recorder.step(engine)
                 self._side_tasks(engine)
                 if self._recorder.went_back:
-                    self._recorder.went_back = False
+                    self._recorder.went_back = is_open = False
                     close_database(engine)
                 self._condition.good()
                 pause = 0.5
