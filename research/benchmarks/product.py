@@ -46,14 +46,14 @@ for line in sys.stdin:
 
 _HOW = """\
 How: two laboratory clusters run side by side, one with the plugin and one without; held jobs are submitted to the two
-in turn by a process already inside, which waits for each. Equal jobs of one user are answered by the plugin itself for
-a second after the daemon has decided on one of them, and the daemon is notified: with several pairs a second, hardly
-one of them waits for Python. Jobs that differ (here each has a name of its own) are sent to the daemon one by one; it
-gives one that differs in its name alone the answer of the like job before it.
-Decisions go over the unix socket from one running client, one connection each.
-Hooks are whole processes, interpreter start included; the simulated NVML answers in microseconds, so nearly all of it
-is beyond the NVML calls (a real counter read takes about 4 ms). In it are two waits for the disk (fsync) in prolog and
-epilog each, and the start of the sampler. The flush hook is off the job's path; here it also looks at the node."""
+in turn by a process already inside, which waits for each; each cluster is the first in every other pair. Equal jobs of
+one user are answered by the plugin itself for a second after the daemon has decided on one of them, and the daemon is
+notified: with several pairs a second, hardly one of them waits for Python. Jobs that differ (here each has a name of
+its own) are sent to the daemon one by one; it gives one that differs in its name alone the answer of the like job
+before it. Decisions go over the unix socket from one running client, one connection each. Hooks are whole processes,
+interpreter start included; the simulated NVML answers in microseconds, so nearly all of it is beyond the NVML calls (a
+real counter read takes about 4 ms). In it are two waits for the disk (fsync) in prolog and epilog each, and the start
+of the sampler. The flush hook is off the job's path; here it also looks at the node."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,10 +103,11 @@ def measure_submission(plain: Lab, energy: Lab, *, equal: bool) -> list[Figure]:
     times: list[list[float]] = [[], []]
     try:
         for number in range(SUBMISSIONS + UNCOUNTED):
-            for seconds, submitter in zip(times, submitters, strict=True):
-                took = submitter.submit("bench" if equal else f"bench-{number}")
+            # What one leaves to be done is done while the other is measured: each is first in every other pair.
+            for which in (0, 1) if number % 2 else (1, 0):
+                took = submitters[which].submit("bench" if equal else f"bench-{number}")
                 if number >= UNCOUNTED:
-                    seconds.append(took)
+                    times[which].append(took)
     finally:
         for submitter in submitters:
             submitter.close()
