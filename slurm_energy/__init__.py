@@ -3,7 +3,9 @@
 The names in `__all__` are the public Python API (docs/reference/api.md); each is imported when it is first used.
 """
 
-from typing import Any
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # a hook, which imports this too, does without
+    from typing import Any
 
 __version__ = "0.1.0"
 
@@ -26,7 +28,7 @@ _MODULE_OF = {name: module for module, names in _MODULES.items() for name in nam
 __all__ = ["__version__", *sorted(_MODULE_OF)]  # noqa: PLE0604  # all of them are strings
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> "Any":
     """Return a public name from the module that has it."""
     if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -12,7 +12,7 @@ _CAUTIOUS = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 """A link is not followed, and a pipe not waited for."""
 
 
-def write_atomically(path: Path, content: bytes, *, durable: bool = True, durable_name: bool = True) -> None:
+def write_atomically(path: Path, content: bytes, *, durable: bool = True) -> None:
     """Replace the file by one with this content; readers and crashes see the old or the new one, never a part.
 
     A link in its place is replaced, never followed.
@@ -20,9 +20,7 @@ def write_atomically(path: Path, content: bytes, *, durable: bool = True, durabl
     Args:
         path: The file; its folder must exist.
         content: The whole content.
-        durable: Whether the content must also survive a power cut (fsync).
-        durable_name: Whether it must be there under this name after a power cut, in place of the old one (fsync of the
-            folder).
+        durable: Whether the content must also survive a power cut, under this name (fsync of file and folder).
 
     Raises:
         SpoolError: the disk is full, read-only or not ours; the old file is untouched.
@@ -39,7 +37,7 @@ def write_atomically(path: Path, content: bytes, *, durable: bool = True, durabl
         finally:
             os.close(descriptor)
         temporary.replace(path)
-        if durable and durable_name:
+        if durable:
             sync_directory(path.parent)
     except OSError as error:
         with suppress(OSError):

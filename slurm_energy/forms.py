@@ -3,7 +3,6 @@
 No I/O and few imports: hooks use it too.
 """
 
-import re
 from collections.abc import Iterable
 
 from slurm_energy.errors import ConfigError
@@ -11,9 +10,15 @@ from slurm_energy.errors import ConfigError
 DATABASE_DRIVERS = {"sqlite": "sqlite", "postgresql": "postgresql+psycopg", "mariadb": "mariadb+pymysql"}
 """SQLAlchemy's name of the driver for each database."""
 
-_HOST = re.compile(r"[A-Za-z0-9._%:-]{1,255}\Z")
-_PARTITION = re.compile(r"[A-Za-z0-9_.-]{1,64}\Z")
-_FEATURE = re.compile(r"[A-Za-z0-9_.:-]{1,64}\Z")
+
+def is_plain(text: str, others: str, max_length: int) -> bool:
+    """Return whether a text is letters and digits of ASCII and these other characters, at least one, and no longer.
+
+    The forms that hooks check are written with this: a regular expression costs more to compile than all their uses.
+    """
+    for character in others:
+        text = text.replace(character, "a")
+    return text.isascii() and text.isalnum() and len(text) <= max_length
 
 
 def shown(value: object, length: int = 80) -> str:
@@ -85,7 +90,7 @@ def parse_address(text: str) -> tuple[str, int]:
     host, separator, port = text.rpartition(":")
     host = host[1:-1] if host.startswith("[") and host.endswith("]") else host
     is_port = port.isascii() and port.isdigit() and len(port) <= 5 and 0 < int(port) < 65_536
-    if not separator or not _HOST.match(host) or not is_port:
+    if not separator or not is_plain(host, "._%:-", 255) or not is_port:
         raise ConfigError(
             f"node.daemon_address is {text[:200]!r}, HOST:PORT is needed, with a port between 1 and 65535"
         )
@@ -103,9 +108,9 @@ def parse_addresses(text: str) -> tuple[tuple[str, int], ...]:
 
 def is_partition_name(text: str) -> bool:
     """Return whether a partition can have this name, in slurm.conf and in the daemon's replies."""
-    return bool(_PARTITION.match(text))
+    return is_plain(text, "_.-", 64)
 
 
 def is_feature_name(text: str) -> bool:
     """Return whether a text is one node feature and nothing more in --prefer, where `&`, `|`, `*` and `[` say more."""
-    return bool(_FEATURE.match(text))
+    return is_plain(text, "_.:-", 64)

@@ -9,7 +9,7 @@
  *
  *	- same major and minor: everything. What is compiled into the plugin are the layouts of
  *	  job_desc_msg_t and slurm_conf_t, which have not changed in any micro release of 22.05 to 26.05.
- *	- another one: job_submit looks at nothing of the job and says so in the log; SPANK goes on, since
+ *	- another one: job_submit looks at nothing of the job and says so in the log; SPANK continues, since
  *	  what it uses of spank.h is the same in all of them.
  */
 #ifndef ENERGY_RELEASE_H

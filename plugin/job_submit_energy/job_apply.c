@@ -159,10 +159,10 @@ static bool _apply_prefer(job_desc_msg_t *job, const char *feature)
 static bool _apply_comment(job_desc_msg_t *job, const char *comment, bool kept)
 {
 	const char *before = _is_set(job->admin_comment) ? job->admin_comment : "";
-	char *told = _join(comment, kept ? ENERGY_COMMENT_KEPT : "", "");
-	char *joined = told ? _join(before, before[0] ? "; " : "", told) : NULL;
+	char *text = _join(comment, kept ? ENERGY_COMMENT_KEPT : "", "");
+	char *joined = text ? _join(before, before[0] ? "; " : "", text) : NULL;
 
-	slurm_xfree((void **) &told);
+	slurm_xfree((void **) &text);
 	if (joined)
 		_replace(&job->admin_comment, joined);
 	return joined != NULL;

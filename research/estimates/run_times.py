@@ -101,8 +101,7 @@ def run_times_table(data: Path) -> str:
     start = process_time()
     scores = judge_run_times(jobs)
     lines = [
-        "| estimator | jobs | longer than the upper end | upper end over truth, median "
-        "| middle off by a factor of | loss |",
+        "| estimator | jobs | longer than the upper end | upper end over truth, median | middle off by factor | loss |",
         "|---|---:|---:|---:|---:|---:|",
     ]
     for label, one in scores.items():

@@ -5,10 +5,14 @@ import re
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from slurm_energy.config import Config
+from slurm_energy.domain.ids import expand_hostlist
+from slurm_energy.errors import ValueRangeError
+from slurm_energy.slurm.conf_file import ConfFiles, line_pairs
 
 COMMAND_SECONDS = 10.0
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -134,6 +138,19 @@ def controller_hosts(conf: Mapping[str, str]) -> list[str]:
     return [name for name in re.split(r"[\s,]+", re.sub(r"\([^)]*\)", "", conf.get("slurmctldhost", ""))) if name]
 
 
+def _is_named_as_node(slurm_conf: Path) -> bool:
+    """Return whether a NodeName line of slurm.conf is this host's."""
+    for line in ConfFiles(folder=slurm_conf.parent).lines(slurm_conf, missing_ok=True):
+        pairs = dict(line_pairs(line))
+        if "nodename" not in pairs:
+            continue
+        for key in ("nodename", "nodehostname", "nodeaddr"):
+            with suppress(ValueRangeError):
+                if any(map(is_this_host, expand_hostlist(pairs.get(key, "")))):
+                    return True
+    return False
+
+
 def is_this_host(name: str) -> bool:
     """Return whether a name of slurm.conf is this host's: Slurm takes a host's short name and its long one."""
     short = name.partition(".")[0]
@@ -141,9 +158,13 @@ def is_this_host(name: str) -> bool:
 
 
 def detected_roles(config: Config, environment: Mapping[str, str] = os.environ) -> tuple[str, ...]:
-    """Return what this host is: `controller` and `node` by the daemons installed or named, else `login`."""
+    """Return what this host is: `controller` and `node` by the daemons installed or named, else `login`.
+
+    A controller is a node only if slurm.conf names it as one: Debian's package brings slurmd to every controller.
+    """
     path = environment.get("PATH", "") + ":" + SYSTEM_PATH
-    conf = read_slurm_conf(slurm_conf_path(config, environment))
+    conf_path = slurm_conf_path(config, environment)
+    conf = read_slurm_conf(conf_path)
     controllers = [name.partition(".")[0] for name in controller_hosts(conf)]
     has_slurmctld = shutil.which("slurmctld", path=path) is not None
     roles = []
@@ -151,6 +172,6 @@ def detected_roles(config: Config, environment: Mapping[str, str] = os.environ) 
         has_slurmctld and ("localhost" in controllers or not controllers)
     ):
         roles.append("controller")
-    if shutil.which("slurmd", path=path):
+    if shutil.which("slurmd", path=path) and (not roles or not conf or _is_named_as_node(conf_path)):
         roles.append("node")
     return tuple(roles) or ("login",)

@@ -111,7 +111,7 @@ class LocalVerbs:
         decided = state.reusable.again(base_id, new_id, time.time(), time.monotonic())
         if decided is None:
             decided, _ = self._decided(parse_submitted_job(fields))
-            note = f"given again from {base_id}, which this daemon does not know: worked out anew for the record"
+            note = f"given again from {base_id}, which this daemon does not know: worked out again for the record"
             decision = replace(decided.decision, decision_id=new_id, notes=(*decided.decision.notes, note))
             decided = replace(decided, decision=decision)
         state.counters["decisions reused"] += 1

@@ -1,23 +1,19 @@
 """What a policy decides for one job, why, and the entry that carries it to the nodes."""
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from slurm_energy.domain.ids import DecisionId, GpuTypeName, PartitionName, parse_decision_id
+from slurm_energy.domain.ids import DecisionId, GpuTypeName, PartitionName, is_gpu_type_name, parse_decision_id
 from slurm_energy.domain.job import EnergyMode
 from slurm_energy.errors import ValueRangeError
-from slurm_energy.forms import is_feature_name
+from slurm_energy.forms import is_feature_name, is_plain
 
 ENTRY_NAME = "ENERGY_DECISION"
 """Name in Slurm's spank_job_env; hooks see it as SPANK_ENERGY_DECISION."""
 MAX_ENTRY_BYTES = 1024
 MAX_CLOCK_MHZ = 10_000
 MAX_POWER_LIMIT_WATTS = 10_000
-
-_GPU_TYPE = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}\Z")
-_ENTRY = re.compile(r"[A-Za-z0-9_.:=,;+-]+\Z")
 
 
 class Reason(StrEnum):
@@ -87,7 +83,7 @@ class ClockChoice:
     """Whether both predictions come from a GPU of the same chip, since nobody measured this type."""
 
     def __post_init__(self) -> None:
-        if not _GPU_TYPE.match(self.gpu_type):
+        if not is_gpu_type_name(self.gpu_type):
             raise ValueRangeError(f"GPU type {self.gpu_type[:64]!r} is not lower-case letters, digits, '.', '_' or '-'")
         for clock_mhz in (self.sm_clock_mhz, self.default_clock_mhz):
             if not 0 < clock_mhz <= MAX_CLOCK_MHZ:
@@ -216,7 +212,7 @@ class DecisionEntry:
     @classmethod
     def decode(cls, text: str) -> "DecisionEntry":
         """Return the entry, or raise ValueRangeError; the text may come from a forger."""
-        if len(text) > MAX_ENTRY_BYTES or not _ENTRY.match(text):
+        if not is_plain(text, "_.:=,;+-", MAX_ENTRY_BYTES):
             raise ValueRangeError(f"decision entry {text[:80]!r} has bad characters or is over {MAX_ENTRY_BYTES} bytes")
         fields: dict[str, str] = {}
         for part in text.split(";"):
@@ -252,7 +248,7 @@ def _decode_table(text: str | None, thing: str, upper: int) -> dict[GpuTypeName,
     table: dict[GpuTypeName, int] = {}
     for item in () if text is None else text.split(","):
         name, _, number = item.partition(":")
-        if not _GPU_TYPE.match(name) or GpuTypeName(name) in table:
+        if not is_gpu_type_name(name) or GpuTypeName(name) in table:
             raise ValueRangeError(f"decision entry has a bad or repeated GPU type {name[:64]!r}")
         table[GpuTypeName(name)] = _bounded_int(f"{thing} of {name}", number, upper)
     return table

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import NewType
 
 from slurm_energy.errors import ValueRangeError
+from slurm_energy.forms import is_plain
 
 ClusterName = NewType("ClusterName", str)
 JobId = NewType("JobId", int)
@@ -18,26 +19,31 @@ PartitionName = NewType("PartitionName", str)
 GpuTypeName = NewType("GpuTypeName", str)
 """Key of the GPU catalogue, such as `a100-sxm4-80gb`."""
 GpuUuid = NewType("GpuUuid", str)
+MAX_GPU_TYPE_NAME = 63
 
-_DECISION_ID = re.compile(r"[0-9a-z]{8,32}\Z")
-_IN_COMMENT = re.compile(r"(?:^|[^0-9A-Za-z])energy:([0-9a-z]{8,32})(?![0-9A-Za-z])")
+_IN_COMMENT = r"(?:^|[^0-9A-Za-z])energy:([0-9a-z]{8,32})(?![0-9A-Za-z])"
 MAX_JOB_ID = 0xFFFFFFFF
 MAX_HOSTS = 65_536
-_BRACKETS = re.compile(r"\[([0-9,-]+)\]")
-_RANGE = re.compile(r"(\d{1,12})(?:-(\d{1,12}))?\Z")
+_BRACKETS = r"\[([0-9,-]+)\]"
+_RANGE = r"(\d{1,12})(?:-(\d{1,12}))?\Z"
 
 
 def parse_decision_id(text: str) -> DecisionId:
     """Return the id if it has the one allowed form: 8 to 32 digits or lower-case letters."""
-    if not _DECISION_ID.match(text):
+    if len(text) < 8 or not is_plain(text, "", 32) or text != text.lower():
         raise ValueRangeError(f"decision id {text[:64]!r} is not 8 to 32 digits or lower-case letters")
     return DecisionId(text)
 
 
 def decision_in_comment(comment: str) -> DecisionId | None:
     """Return the decision that a job's admin comment names, None when it names none."""
-    found = _IN_COMMENT.search(comment)
+    found = re.search(_IN_COMMENT, comment)
     return None if found is None else DecisionId(found.group(1))
+
+
+def is_gpu_type_name(text: str) -> bool:
+    """Return whether a text can be a catalogue name: lower-case letters, digits, `.`, `_` and `-`."""
+    return is_plain(text, "._-", MAX_GPU_TYPE_NAME) and text[0].isalnum() and text == text.lower()
 
 
 def parse_job_id(value: object) -> JobId:
@@ -82,7 +88,7 @@ def _split(text: str) -> list[str]:
 
 
 def _expand(item: str) -> Iterator[str]:
-    match = _BRACKETS.search(item)
+    match = re.search(_BRACKETS, item)
     if match is None:
         if "[" in item or "]" in item:
             raise ValueRangeError(f"node list {item[:64]!r} has brackets that do not match")
@@ -90,7 +96,7 @@ def _expand(item: str) -> Iterator[str]:
         return
     head, tail = item[: match.start()], item[match.end() :]
     for part in match.group(1).split(","):
-        bounds = _RANGE.match(part)
+        bounds = re.match(_RANGE, part)
         if bounds is None:
             raise ValueRangeError(f"node list {item[:64]!r} has the range {part[:32]!r}, N or N-M is needed")
         low = bounds.group(1)

@@ -19,7 +19,7 @@ from slurm_energy.slurm.hook_env import HookEnvironment
 NVIDIA_MAJOR = 195
 """Of /dev/nvidiaN; its device number says the minor, whatever the file is called."""
 GRES_CONF_SILENT = "node.gpu_numbering is gres-conf, and slurm.conf and gres.conf do not state the order"
-_TRAILING_NUMBER = re.compile(r"([0-9]{1,4})\Z")
+_TRAILING_NUMBER = r"([0-9]{1,4})\Z"
 UNKNOWN = "gpu identity unknown"
 Numbering = Literal["auto", "gres-conf", "minor", "index"]
 
@@ -104,7 +104,7 @@ def device_minor(path: str) -> int | None:
     if os.major(status.st_rdev) == NVIDIA_MAJOR:
         return minor
     # Another kind of device stands for the GPU: then its name must say the same.
-    match = _TRAILING_NUMBER.search(path)
+    match = re.search(_TRAILING_NUMBER, path)
     return minor if match is not None and int(match[1]) == minor else None
 
 

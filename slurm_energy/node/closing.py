@@ -1,4 +1,4 @@
-"""Close a job's books: shared by the epilog, the next prolog and repair."""
+"""Close a job's record: shared by the epilog, the next prolog and repair."""
 
 from collections.abc import Mapping
 from contextlib import suppress

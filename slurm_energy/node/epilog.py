@@ -44,7 +44,7 @@ def run_epilog(context: HookContext, hook: HookEnvironment) -> None:
     with reach_gpus(context) as machine:
         context.stage("waiting for another hook on the same GPU")
         with spool.gpu_locks(job.uuids):
-            # Another epilog or the next job's prolog may have closed it meanwhile: then its GPUs are not ours to set.
+            # Another epilog or the next job's prolog may have closed it since: then its GPUs are not ours to set.
             if spool.read_state(hook.job_id) != job:
                 context.log.write(f"job {hook.job_id}: was closed by another hook")
             elif job.boot_id != context.boot_id:
@@ -72,7 +72,7 @@ def _close(context: HookContext, hook: HookEnvironment, job: ActiveJob, machine:
     stop_sampler(context, job)
     context.stage("reading the energy counters")
     endings = {gpu.uuid: _read_end(context, job, gpu, machine) for gpu in job.gpus}
-    # By the clock of this boot: the wall clock may have been set meanwhile.
+    # By the clock of this boot: the wall clock may have been set since.
     ended = job.started_at_seconds + context.monotonic() - job.started_monotonic_seconds
     heartbeat = context.spool.read_heartbeat(job)
     gpus = energies(context, job, endings, heartbeat, restoration.failed)

@@ -7,20 +7,21 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from slurm_energy.domain.ids import expand_hostlist
-from slurm_energy.domain.node_status import NodeStatus
 from slurm_energy.errors import DaemonUnavailable, SlurmEnergyError, SpoolError, ValueRangeError, WireError
 from slurm_energy.files import read_whole, remove
 from slurm_energy.forms import parse_addresses
 from slurm_energy.node.context import HookContext
-from slurm_energy.node.status import due_status, note_sent
 from slurm_energy.wire.authentication import load_key, sign
 from slurm_energy.wire.client import exchange_tcp
 from slurm_energy.wire.codec import Message
 from slurm_energy.wire.fields import loads
-from slurm_energy.wire.node_status import encode_status_batch
 from slurm_energy.wire.report import decode_report, encode_batch
+
+if TYPE_CHECKING:
+    from slurm_energy.domain.node_status import NodeStatus
 
 MAX_BATCH_REPORTS = 200
 MAX_BATCH_BYTES = 262_144
@@ -33,6 +34,8 @@ SPREAD_SECONDS_PER_NODE = 0.02
 MAX_SPREAD_SECONDS = 30.0
 MIN_INTERVAL_SECONDS = 5.0
 """Between two deliveries of one node that its epilogs asked for: a node with many short jobs sends them together."""
+LOOK_SECONDS = 60.0
+"""A delivery that an epilog asked for looks at the node itself at most so often: it runs programs to do so."""
 TRIES = 3
 MAX_REPORT_BYTES = 1_048_576
 
@@ -78,9 +81,9 @@ class Route:
 def run_flush_soon(context: HookContext, nodes_of_job: str, draw: Callable[[], float]) -> bool:
     """Send what waits after a short while; return as `run_flush` does.
 
-    The nodes of a large job, and those on which the tasks of an array end, shall not all come at once: each waits for a
+    The nodes of a large job, and those on which the tasks of an array end, must not all come at once: each waits for a
     part of `SPREAD_SECONDS`, longer for a job of many nodes, and comes at most every `MIN_INTERVAL_SECONDS`. On a node
-    one process waits for all; the reports that are written meanwhile go with it.
+    one process waits for all; the reports that are written in the meantime go with it.
 
     Args:
         context: The doors.
@@ -101,11 +104,11 @@ def run_flush_soon(context: HookContext, nodes_of_job: str, draw: Callable[[], f
         with suppress(OSError):
             turn.write_text(f"{context.now():.0f}\n", encoding="ascii")
     for _ in range(TRIES):
-        if not run_flush(context):
+        if not run_flush(context, look_again=False):
             return False
         if not context.spool.waiting_reports():
             return True
-        context.pause(1.0 + draw())  # somebody else was sending, and had read the spool before the last report came
+        context.pause(1.0 + draw())  # another process was sending, and had read the spool before the last report came
     return False
 
 
@@ -125,8 +128,12 @@ def _last_turn_seconds(path: Path) -> float:
         return 0.0
 
 
-def run_flush(context: HookContext) -> bool:
+def run_flush(context: HookContext, *, look_again: bool = True) -> bool:
     """Send what waits, then how the node is; return whether nothing is left that should have gone.
+
+    Args:
+        context: The doors.
+        look_again: Whether to see how the node is also when that was seen within `LOOK_SECONDS`.
 
     Raises:
         SlurmEnergyError: the daemon is away, or the site's key or munge cannot be used; everything stays.
@@ -137,12 +144,24 @@ def run_flush(context: HookContext) -> bool:
         # The one thing that a person at the controller cannot see from there.
         _tell_status(context, (str(error),))
         raise
+    if not look_again and _looked_lately(context):
+        return done
     return _tell_status(context, ()) and done
+
+
+def _looked_lately(context: HookContext) -> bool:
+    with suppress(OSError):
+        return 0 <= context.now() - context.spool.sent_status.stat().st_mtime < LOOK_SECONDS
+    return False
 
 
 def _tell_status(context: HookContext, problems: tuple[str, ...]) -> bool:
     """Tell the daemon how this node is, unless it has heard the same lately; return whether it has heard it."""
-    status = due_status(context, problems) if context.settings.node.daemon_address else None
+    if not context.settings.node.daemon_address:
+        return True
+    from slurm_energy.node.status import due_status  # noqa: PLC0415  # as long to import as all the rest of a delivery
+
+    status = due_status(context, problems)
     if status is not None:
         try:
             send_status(context, status)
@@ -152,12 +171,15 @@ def _tell_status(context: HookContext, problems: tuple[str, ...]) -> bool:
     return True
 
 
-def send_status(context: HookContext, status: NodeStatus) -> None:
+def send_status(context: HookContext, status: "NodeStatus") -> None:
     """Tell the daemon how this node is.
 
     Raises:
         SlurmEnergyError: the daemon is away or takes nothing from here.
     """
+    from slurm_energy.node.status import note_sent  # noqa: PLC0415  # as above
+    from slurm_energy.wire.node_status import encode_status_batch  # noqa: PLC0415
+
     node = context.settings.node
     context.stage("sending the node's status")
     key = load_key(Path(node.hmac_key_path)) if node.authentication == "hmac" else None

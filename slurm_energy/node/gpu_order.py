@@ -1,8 +1,8 @@
 """The order in which slurmd counts this node's GPUs: learned once per boot, kept in the spool, and checked.
 
 SLURM_JOB_GPUS holds positions in slurmd's own list, and that list follows neither the device files' numbers nor the
-lines of gres.conf. A job's hook reads what is kept; it is learned anew when the node was booted, slurmd was started
-again or the files changed, by `repair` or by the first hook that needs it.
+lines of gres.conf. A job's hook reads what is kept; it is learned again when the node was booted, slurmd was
+started again or the files changed, by `repair` or by the first hook that needs it.
 """
 
 import json
@@ -24,7 +24,7 @@ ORDER_NAME = "gpu-order.json"
 ON_PATH_SECONDS = 2.0
 OFF_PATH_SECONDS = 30.0
 RETRY_SECONDS = 60.0
-"""slurmd that did not tell is not asked again by hooks for so long: no job shall wait for it each time."""
+"""slurmd that did not tell is not asked again by hooks for so long: no job has to wait for it each time."""
 SLURMD_PATHS = ("/usr/sbin/slurmd", "/usr/local/sbin/slurmd", "/opt/slurm/sbin/slurmd", "/usr/local/slurm/sbin/slurmd")
 SLURM_CONF_PATHS = (
     "/etc/slurm/slurm.conf",
@@ -97,7 +97,7 @@ class OrderFinder:
         return self._learn(kept, limit_seconds)
 
     def refresh(self) -> GpuOrder:
-        """Return the order and learn it anew where it is not known: for timers, off the jobs' path.
+        """Return the order and learn it where it is not known: for timers, off the jobs' path.
 
         Only while slurmd runs: before, `slurmd -G` of 22.05 would make the cgroup of the steps in its place.
         """

@@ -124,7 +124,7 @@ def _work(verb: str, options: dict[str, str], writer: int) -> None:
         gc.disable()  # a process of a tenth of a second needs no collector, and starts faster without
         from slurm_energy.node import quick_start  # noqa: PLC0415  # under the deadline, like all that follows
 
-        quick_start.install()
+        quick_start.install(without_typing=verb in _ON_PATH)
         from slurm_energy.node.commands import ProgressPipe, execute  # noqa: PLC0415
 
         progress = ProgressPipe(writer)
@@ -194,7 +194,7 @@ def _end(child: int) -> None:
             if attempt == 1:
                 os.kill(child, signal.SIGKILL)
             time.sleep(REAP_PAUSE_SECONDS)
-    except OSError:  # it ended just now, or whoever started this process ignores the ends of children
+    except OSError:  # it ended just now, or the parent of this process ignores the ends of children
         pass
 
 

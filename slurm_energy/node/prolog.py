@@ -1,7 +1,7 @@
 """Before a job: put right what earlier jobs left, save the settings, lock the clocks, read the counters.
 
-The state is on disk before anything is changed. Whatever ends the prolog afterwards - a deadline, kill -9, a
-power cut - the epilog, the next prolog or repair finds it there and puts everything back.
+The state is in its file before anything is changed. Whatever ends the prolog afterwards - a deadline, kill -9 - the
+epilog, the next prolog or repair finds it there and puts everything back. A power cut takes the locks with it.
 """
 
 from dataclasses import replace
@@ -85,7 +85,7 @@ def _allocate(
 def _repair(
     context: HookContext, newcomer: Newcomer, locked: frozenset[GpuUuid], machine: Machine
 ) -> tuple[ActiveJob, ...]:
-    """Close every job that is surely over; return those that go on and hold one of the new job's GPUs."""
+    """Close every job that is surely over; return those that still run and hold one of the new job's GPUs."""
     context.stage("repairing what earlier jobs left")
     events: list[str] = []
     going_on: list[ActiveJob] = []
@@ -123,7 +123,7 @@ def _plan(
     shared: frozenset[GpuUuid],
     events: list[str],
 ) -> ActiveJob:
-    """Return the state to save: settings as they are, clocks as they shall be. Reads only."""
+    """Return the state to save: settings as they are, clocks as they are to be. Reads only."""
     context.stage("saving the settings")
     settings = context.settings
     entry = read_entry(hook.entry, events)

@@ -22,7 +22,6 @@ from slurm_energy.node.recovery import (
     why_abandoned,
 )
 from slurm_energy.node.state import ActiveJob
-from slurm_energy.node.status import SEEN_NAME, SENT_NAME
 
 REASON = "slurm-energy was uninstalled while the job ran"
 
@@ -38,7 +37,7 @@ def run_repair(context: HookContext, *, everything: bool) -> bool:
         Whether nothing is left to do.
 
     Raises:
-        SpoolError: the spool cannot be used; clocks that are recorded outside it are given back all the same.
+        SpoolError: the spool cannot be used; clocks that are recorded outside it are given back anyway.
     """
     spool = context.spool
     try:
@@ -182,7 +181,7 @@ def close_every_job(context: HookContext) -> bool:
             return False
         for job in jobs:
             try:
-                # Unless its epilog, which had begun before the hooks went, has closed it meanwhile.
+                # Unless its epilog, which had begun before the hooks went, has closed it since.
                 if spool.read_state(job.job_id) == job:
                     clean = close_stale(context, job, machine, REASON) and clean
             except SpoolError as error:
@@ -209,9 +208,9 @@ def remove_spool(context: HookContext) -> None:
     for folder in (spool.active, spool.pending, spool.done, spool.reports, spool.rejected, spool.locks):
         if not folder.is_symlink():
             shutil.rmtree(folder, ignore_errors=True)
-    for name in (SEEN_NAME, SENT_NAME, ORDER_NAME):
+    for path in (spool.seen_status, spool.sent_status, spool.root / ORDER_NAME):
         with suppress(OSError):
-            (spool.root / name).unlink()
+            path.unlink()
     with suppress(OSError):
         spool.root.rmdir()
     context.lock_records.remove_folder()

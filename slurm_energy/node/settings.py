@@ -107,7 +107,7 @@ def _read(path: Path, named: bool) -> tuple[dict[str, object], str | None]:
         document = {}
     if "node" not in document:
         raise ConfigError(problem)
-    return document, f"{problem}; went on with its [node] and [cluster]"
+    return document, f"{problem}; continued with its [node] and [cluster]"
 
 
 def plain_document(text: str) -> dict[str, object] | None:

@@ -11,6 +11,8 @@ done/JOB             the report of this job's last attempt is written
 reports/*.json       reports for the daemon
 rejected/            files that could not be used
 locks/               one lock per GPU, and two for flush
+status.json          what repair saw of this node
+status.sent          which status the daemon has taken, and when; its time: when the node last looked at itself
 """
 
 import fcntl
@@ -62,6 +64,8 @@ class Spool:
         self.reports = root / "reports"
         self.rejected = root / "rejected"
         self.locks = root / "locks"
+        self.seen_status = root / "status.json"
+        self.sent_status = root / "status.sent"
 
     def prepare(self) -> None:
         """Create the folders, open to root alone.
@@ -109,12 +113,11 @@ class Spool:
         return self.active / f"{job_id}.shared"
 
     def write_state(self, job: ActiveJob) -> None:
-        """Store a job's state so that it survives a power cut; what replaces it survives with the first heartbeat.
+        """Store a job's state so that it survives the end of any process, and once it is ready a power cut too.
 
-        After a power cut the second version tells more than the first one only together with a heartbeat, and writing
-        that makes the folder's present content survive.
+        Until then there is nothing that a power cut leaves to be put back: no lock of a clock survives it either.
         """
-        write_atomically(self.state_path(job.job_id), encode_state(job), durable_name=not job.ready)
+        write_atomically(self.state_path(job.job_id), encode_state(job), durable=job.ready)
 
     def read_state(self, job_id: JobId) -> ActiveJob | None:
         """Return a job's state, None when the job is not active here.
@@ -277,7 +280,7 @@ class Spool:
     def gpu_locks(self, uuids: Iterable[str]) -> Iterator[None]:
         """Hold the locks of these GPUs: no two hooks set one GPU at once, not even one that hangs in the driver.
 
-        In a spool that others can write to no lock is held: anybody could keep it for ever.
+        In a spool that others can write to no lock is held: any user could keep it for ever.
         """
         with ExitStack() as stack:
             for uuid in (
@@ -354,7 +357,7 @@ class Spool:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Hold one lock. Where no lock can be had (read-only disk) go on: restoring a GPU must not fail for that."""
+    """Hold one lock. Where no lock can be had (read-only disk) continue: restoring a GPU must not fail for that."""
     descriptor = _open_lock(path)
     try:
         if descriptor is not None:

@@ -8,9 +8,10 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 from slurm_energy import __version__
@@ -35,8 +36,6 @@ from slurm_energy.wire.node_status import MAX_PROOF, MAX_STATUS_BYTES, decode_st
 
 GPU_INTERVAL_SECONDS = 3600.0
 """How often the driver is asked which GPUs there are: opening it wakes them."""
-SEEN_NAME = "status.json"
-SENT_NAME = "status.sent"
 TOOL_SECONDS = 5.0
 MIN_FREE_BYTES = 16 * 1024 * 1024
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/opt/slurm/sbin:/opt/slurm/bin"
@@ -72,24 +71,33 @@ def note_repair(context: HookContext, *, clean: bool, said: Sequence[str]) -> No
             repair_clean=clean,
             repair_said=tuple(said[-8:]),
         )
-        _write(context.spool.root / SEEN_NAME, after)
+        _write(context.spool.seen_status, after)
 
 
 def due_status(context: HookContext, problems: Sequence[str] = ()) -> NodeStatus | None:
     """Return what is to be sent now, None when the daemon has heard the same lately."""
     status = node_status(context, problems)
-    sent = _sent(context.spool.root / SENT_NAME)
+    sent = _sent(context.spool.sent_status)
     if sent is None or sent[1] != _digest(status):
         return status
-    age = context.now() - sent[0]
-    return None if 0 <= age < STATUS_INTERVAL_SECONDS else status
+    if not 0 <= context.now() - sent[0] < STATUS_INTERVAL_SECONDS:
+        return status
+    _note_look(context)
+    return None
 
 
 def note_sent(context: HookContext, status: NodeStatus) -> None:
     """Remember what the daemon has taken."""
     with suppress(SpoolError):
         text = f"{status.sent_at_seconds} {_digest(status)}\n"
-        write_atomically(context.spool.root / SENT_NAME, text.encode(), durable=False)
+        write_atomically(context.spool.sent_status, text.encode(), durable=False)
+    _note_look(context)
+
+
+def _note_look(context: HookContext) -> None:
+    """Remember when the node looked at itself: in the time of the file that says what was sent."""
+    with suppress(OSError):
+        os.utime(context.spool.sent_status, (context.now(), context.now()))
 
 
 def node_status(context: HookContext, problems: Sequence[str] = ()) -> NodeStatus:
@@ -133,8 +141,9 @@ def spool_status(context: HookContext) -> SpoolStatus:
 def hook_problems(patterns: Sequence[str]) -> Iterator[str]:
     """Yield what keeps the hook scripts that slurmd runs from working: each names a script and what it lacks."""
     scripts = [script for pattern in patterns for script in matching_scripts(pattern)]
+    ask = cache(_import_fault)  # prolog and epilog run the same interpreter
     for script in dict.fromkeys(scripts):
-        problem = script_problem(script)
+        problem = script_problem(script, ask)
         if problem is not None:
             yield problem
 
@@ -157,8 +166,13 @@ def hook_patterns(slurm_conf: Path) -> tuple[str, ...]:
     return tuple(found)
 
 
-def script_problem(script: Path) -> str | None:
-    """Return what keeps one hook script from running, None when nothing does or it is none of ours."""
+def script_problem(script: Path, ask: Callable[[str], str] | None = None) -> str | None:
+    """Return what keeps one hook script from running, None when nothing does or it is none of ours.
+
+    Args:
+        script: The file.
+        ask: Returns what an interpreter says when it is to import the hooks, nothing when it can; None: runs it.
+    """
     try:
         text = script.read_text(encoding="utf-8", errors="replace")
     except OSError as error:
@@ -175,7 +189,7 @@ def script_problem(script: Path) -> str | None:
         return f"{script} runs {programs[0]}, which is not there: nothing is measured on this node"
     # Of this interpreter, under whatever name of its folder, it is known that it can.
     if Path(running).parent != Path(sys.executable).parent and "python" in Path(running).name:
-        said = _import_fault(running)
+        said = (ask or _import_fault)(running)
         if said:
             return f"{script} runs {running}, which cannot import slurm_energy: {said}"
     return None
@@ -305,8 +319,8 @@ def _seen(context: HookContext) -> NodeStatus:
     `sent_at_seconds` of it is when the GPUs were looked at. GPUs of an earlier boot are no longer known.
     """
     try:
-        content = read_whole(context.spool.root / SEEN_NAME)
-        found = None if content is None else decode_status(loads(content, SEEN_NAME, MAX_STATUS_BYTES))
+        content = read_whole(context.spool.seen_status)
+        found = None if content is None else decode_status(loads(content, "status.json", MAX_STATUS_BYTES))
     except (SpoolError, WireError):
         found = None
     if found is None or found.node != context.settings.node_name:

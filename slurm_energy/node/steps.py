@@ -50,7 +50,7 @@ def live_jobs(proc: Path = PROC) -> frozenset[JobId | Sluid]:
 
 
 def _stepds(proc: Path) -> Iterator[_Stepd]:
-    """Yield every slurmstepd that slurmd started: anybody can give a process such a title."""
+    """Yield every slurmstepd that slurmd started: any user can give a process such a title."""
     for folder in proc.glob("[0-9]*"):
         with suppress(OSError):
             match = _STEPD.match((folder / "cmdline").read_bytes()[:64])

@@ -1,19 +1,14 @@
 """What slurmd tells a prolog or epilog through its environment; every value may be missing or hostile."""
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from slurm_energy.domain.decision import ENTRY_NAME
 from slurm_energy.domain.ids import ClusterName, JobId, NodeName, PartitionName, Sluid, parse_job_id
 from slurm_energy.errors import SlurmError, ValueRangeError
+from slurm_energy.forms import is_plain
 
 MAX_GPUS_PER_NODE = 4096
-
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}\Z")
-_UUID = re.compile(r"(?:GPU|MIG)-[A-Za-z0-9/-]{1,100}\Z")
-_SLUID = re.compile(r"s[0-9A-Z]{13}\Z")
-_RANGE = re.compile(r"([0-9]{1,4})(?:-([0-9]{1,4}))?\Z")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +54,7 @@ def parse_hook_environment(environment: Mapping[str, str]) -> HookEnvironment:
         raise SlurmError(f"SLURM_JOB_ID: {error}; is this run by slurmd as Prolog or Epilog?") from error
     problems: list[str] = []
     visible = environment.get("CUDA_VISIBLE_DEVICES", "")
-    uuids = tuple(dict.fromkeys(part for part in _parts(visible) if _UUID.match(part)))
+    uuids = tuple(dict.fromkeys(part for part in _parts(visible) if _is_uuid(part)))
     numbers = _numbers("SLURM_JOB_GPUS", environment.get("SLURM_JOB_GPUS", ""), problems)
     if not numbers and "SLURM_JOB_GPUS" not in environment and not uuids:
         numbers = _numbers("CUDA_VISIBLE_DEVICES", visible, problems)
@@ -69,7 +64,7 @@ def parse_hook_environment(environment: Mapping[str, str]) -> HookEnvironment:
     sluid = environment.get("SLURM_JOB_SLUID", "")
     return HookEnvironment(
         job_id=job_id,
-        sluid=Sluid(sluid) if _SLUID.match(sluid) else None,
+        sluid=Sluid(sluid) if _is_sluid(sluid) else None,
         restart_count=_integer("SLURM_JOB_RESTART_COUNT", environment, problems) or 0,
         user_id=_integer("SLURM_JOB_UID", environment, problems),
         partition=None if partition is None else PartitionName(partition),
@@ -87,7 +82,15 @@ def parse_hook_environment(environment: Mapping[str, str]) -> HookEnvironment:
 
 def is_node_name(text: str) -> bool:
     """Return whether the text can be a node's name and, so, part of a path."""
-    return bool(_NAME.match(text)) and ".." not in text
+    return is_plain(text, "._-", 255) and text[0].isalnum() and ".." not in text
+
+
+def _is_uuid(text: str) -> bool:
+    return text[:4] in {"GPU-", "MIG-"} and is_plain(text[4:], "/-", 100)
+
+
+def _is_sluid(text: str) -> bool:
+    return len(text) == 14 and text[0] == "s" and is_plain(text, "", 14) and text[1:] == text[1:].upper()
 
 
 def _parts(text: str) -> list[str]:
@@ -99,14 +102,19 @@ def _numbers(name: str, text: str, problems: list[str]) -> tuple[int, ...]:
     if text.strip().lower() in {"", "nodevfiles", "no_dev_files", "(null)"}:
         return ()
     for part in _parts(text):
-        match = _RANGE.match(part)
-        first = int(match.group(1)) if match else -1
-        last = int(match.group(2) or first) if match else -2
+        low, dash, high = part.partition("-")
+        first = _small_number(low)
+        last = _small_number(high) if dash else first
         if not 0 <= first <= last < MAX_GPUS_PER_NODE:
             problems.append(f"{name} has {part[:64]!r}, a number from 0 to {MAX_GPUS_PER_NODE - 1} is needed")
             continue
         numbers.update(dict.fromkeys(range(first, last + 1)))
     return tuple(numbers)
+
+
+def _small_number(text: str) -> int:
+    """Return a number of at most four digits, -1 for any other text."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= 4 else -1
 
 
 def _name(variable: str, environment: Mapping[str, str], problems: list[str]) -> str | None:

@@ -5,14 +5,11 @@ Also what callers of the store need of SQLAlchemy, so that they import none of i
 
 import os
 import random
-import sqlite3
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, TypeVar
-from weakref import WeakKeyDictionary
 
 from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.engine import URL, make_url
@@ -28,27 +25,30 @@ from sqlalchemy.exc import (
 from sqlalchemy.orm import Session
 
 from slurm_energy.config import StoreConfig
-from slurm_energy.errors import DatabaseReplaced, StoreError, ValueRangeError
+from slurm_energy.errors import StoreError, ValueRangeError
 from slurm_energy.forms import DATABASE_DRIVERS, database_driver
 from slurm_energy.resources import install_command
+from slurm_energy.store.database_file import sqlite_path, watch_file
 from slurm_energy.store.tables import JournalPositionRow
 
+# Other packages take SQLAlchemy's Engine and Session from here: they hold them, and write no SQL.
 __all__ = [
     "Engine",
     "Session",
-    "check_database_file",
-    "close_database",
+    "StoredPosition",
+    "database_name",
+    "is_about_the_values",
     "open_engine",
     "reading",
     "refuses_values",
     "run_in_transaction",
+    "store_position",
     "store_session",
     "store_url",
-]  # other packages take SQLAlchemy's Engine and Session from here: they hold them, and write no SQL
+    "stored_position",
+]
 
 SQLITE_FILE_MODE = 0o640
-SETTLED_SECONDS = 2.0
-"""Without a change, after which a file that took another's place is taken to be copied as a whole."""
 TRANSACTION_ATTEMPTS = 8
 _READ_ONLY = "slurm_energy_read_only"
 # PostgreSQL: serialization_failure, deadlock_detected. MariaDB: lock wait timeout, deadlock, row changed (1020).
@@ -56,7 +56,6 @@ _RETRIED_STATES = frozenset({"40001", "40P01"})
 _RETRIED_CODES = frozenset({1205, 1213, 1020})
 
 Result = TypeVar("Result")
-_FileId = tuple[int, int]
 _NEXT_STEPS = {
     "unable to open database file": "it or its folder is closed to this user: ask while slurm-energyd runs, or as root",
     "readonly database": "this user may not write to it or to its folder: run this as the daemon's user",
@@ -66,7 +65,6 @@ _NEXT_STEPS = {
     "Connection refused": "start the database server, or check store.url",
     "no such table": "slurm-energy database upgrade makes its tables",
 }
-__all__ = ["Engine", "Session", "database_name", "is_about_the_values"]
 
 
 def store_url(text: str) -> URL:
@@ -97,7 +95,7 @@ def open_engine(config: StoreConfig) -> Engine:
             _create_sqlite_file(url)
             engine = create_engine(url, connect_args={"timeout": config.busy_timeout_seconds})
             _use_sqlite_well(engine, config.busy_timeout_seconds)
-            _watch_file(engine)
+            watch_file(engine)
             return engine
         options: dict[str, Any] = {"isolation_level": "READ COMMITTED", "pool_pre_ping": True, "pool_recycle": 1800}
         if url.get_backend_name() == "mariadb":
@@ -110,122 +108,8 @@ def open_engine(config: StoreConfig) -> Engine:
         raise StoreError(f"driver {error.name} is missing: {install_command(extra)}") from error
 
 
-class DatabaseFile:
-    """The file that an engine has opened, by device and inode: at its path, another one may lie by now."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._opened: _FileId | None = None
-        self._before: _FileId | None = None
-        """What was open before, when the next one to be opened may be another."""
-        self._log: _FileId | None = None
-        """Its write-ahead log."""
-
-    def check(self) -> None:
-        """Return if the path still names the file that was opened.
-
-        Raises:
-            DatabaseReplaced: it names another, or none.
-        """
-        try:
-            status = self._path.stat()
-        except FileNotFoundError:
-            raise DatabaseReplaced(
-                f"database file {self._path} is gone: moved or removed while the daemon uses it. Nothing is recorded "
-                "until it is back; slurm-energy database upgrade makes an empty one"
-            ) from None
-        except OSError as error:
-            raise DatabaseReplaced(f"database file {self._path} cannot be reached: {error.strerror}") from error
-        found = status.st_dev, status.st_ino
-        if self._opened is None:
-            self._open(found, time.time() - status.st_ctime)
-        elif self._opened != found:
-            raise DatabaseReplaced(
-                f"database file {self._path} is another one than was opened: moved, restored or copied while the "
-                "daemon uses it"
-            )
-        self._log = _file_id(self._log_path)
-
-    def open_again(self) -> None:
-        """Let the next connection open whatever the path names then."""
-        self._before, self._opened = self._opened or self._before, None
-
-    def _open(self, found: "_FileId", unchanged_seconds: float) -> None:
-        if self._before is not None and self._before != found:
-            if unchanged_seconds < SETTLED_SECONDS:
-                raise DatabaseReplaced(f"database file {self._path} has just appeared: it is used once it is whole")
-            self._put_aside_log()
-        self._opened = found
-
-    def _put_aside_log(self) -> None:
-        """Keep the new file from the log of the old: SQLite takes what lies beside a file for its own."""
-        if self._log is None or self._log != _file_id(self._log_path):
-            return
-        for ending in ("-wal", "-shm"):
-            beside = Path(f"{self._path}{ending}")
-            with suppress(OSError):
-                beside.replace(f"{beside}.of-the-file-before")
-
-    @property
-    def _log_path(self) -> Path:
-        return Path(f"{self._path}-wal")
-
-
-def _file_id(path: Path) -> _FileId | None:
-    try:
-        status = path.stat()
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino
-
-
-_FILES: WeakKeyDictionary[Engine, DatabaseFile] = WeakKeyDictionary()
-
-
-def check_database_file(engine: Engine) -> None:
-    """Return if rows that were committed are in the file that the engine's path names; always so without a file.
-
-    Raises:
-        DatabaseReplaced: they are not.
-    """
-    file = _FILES.get(engine)
-    if file is not None:
-        file.check()
-
-
-def close_database(engine: Engine) -> None:
-    """Close all connections, so that the next one opens the database that is there then."""
-    file = _FILES.get(engine)
-    if file is not None:
-        with suppress(SQLAlchemyError, StoreError), engine.connect() as connection:
-            # Into the file that is open: somebody else's connection to it would keep its log from being brought there.
-            connection.connection.driver_connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # type: ignore[union-attr]  # SQLite's
-        file.open_again()
-    engine.dispose()
-
-
-def _watch_file(engine: Engine) -> None:
-    """Let no connection open another file than the first: its write-ahead log would be taken for the other's."""
-    path = _sqlite_path(engine.url)
-    if path is None:
-        return
-    file = _FILES[engine] = DatabaseFile(path)
-
-    @event.listens_for(engine, "do_connect")
-    def _on_do_connect(_dialect: Any, _record: Any, _arguments: Any, options: dict[str, Any]) -> Any:
-        file.check()
-        # Not by its name alone, which would create a file that is gone.
-        return sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", uri=True, **options)
-
-
-def _sqlite_path(url: URL) -> Path | None:
-    if not url.database or url.database == ":memory:" or url.database.startswith("file:") or url.query:
-        return None
-    return Path(url.database)
-
-
 def _create_sqlite_file(url: URL) -> None:
-    path = _sqlite_path(url)
+    path = sqlite_path(url)
     if path is None:
         return
     try:

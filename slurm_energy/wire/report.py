@@ -1,22 +1,24 @@
 """A node's report as JSON, and a batch of them; what comes in may be hostile."""
 
 import json
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
 from slurm_energy.domain.energy import EnergyScope, EnergySource, GpuEnergy, HostEnergy, NodeReport, QualityFlag
 from slurm_energy.domain.ids import (
+    MAX_GPU_TYPE_NAME,
     MAX_JOB_ID,
     ClusterName,
     GpuTypeName,
     GpuUuid,
     JobId,
     NodeName,
+    is_gpu_type_name,
     parse_decision_id,
 )
 from slurm_energy.errors import ValueRangeError, WireError
+from slurm_energy.forms import is_plain
 from slurm_energy.wire.fields import Fields, loads
 
 BATCH_FORMAT = 1
@@ -29,9 +31,6 @@ MAX_REASON_LENGTH = 1000
 
 _MAX_JOULES = 1e15
 _MAX_UNIX_SECONDS = 1e11
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}\Z")
-_UUID = re.compile(r"[A-Za-z0-9][A-Za-z0-9/._-]{0,127}\Z")
-_GPU_TYPE = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}\Z")
 _GPU_KEYS = frozenset(GpuEnergy.__dataclass_fields__)
 _HOST_KEYS = frozenset(HostEnergy.__dataclass_fields__)
 _OF_THE_NODE = frozenset({"boot_id", "started_monotonic_seconds"})
@@ -72,10 +71,10 @@ def decode_report(value: object) -> NodeReport:
         decision_id = fields.optional_text("decision_id", 32)
         host = fields.get("host")
         report = NodeReport(
-            cluster=ClusterName(_matching(fields, "cluster", _NAME)),
+            cluster=ClusterName(_plain(fields, "cluster", "._-", 255)),
             job_id=JobId(fields.integer("job_id", 1, MAX_JOB_ID)),
             restart_count=fields.integer("restart_count", 0, MAX_JOB_ID),
-            node=NodeName(_matching(fields, "node", _NAME)),
+            node=NodeName(_plain(fields, "node", "._-", 255)),
             user_id=fields.optional_integer("user_id", 0, 0xFFFFFFFE),
             partition=fields.optional_text("partition", 255),
             decision_id=None if decision_id is None else parse_decision_id(decision_id),
@@ -169,11 +168,11 @@ def _encode_host(host: HostEnergy) -> dict[str, object]:
 def _decode_gpu(value: object) -> GpuEnergy:
     fields = Fields(value, "gpu")
     fields.refuse_others(_GPU_KEYS)
-    gpu_type = fields.optional_text("gpu_type", 63)
-    if gpu_type is not None and not _GPU_TYPE.match(gpu_type):
+    gpu_type = fields.optional_text("gpu_type", MAX_GPU_TYPE_NAME)
+    if gpu_type is not None and not is_gpu_type_name(gpu_type):
         raise WireError(f"gpu.gpu_type is {gpu_type!r}, a catalogue name is needed")
     return GpuEnergy(
-        gpu_uuid=GpuUuid(_matching(fields, "gpu_uuid", _UUID)),
+        gpu_uuid=GpuUuid(_plain(fields, "gpu_uuid", "/._-", 128)),
         gpu_name=fields.optional_text("gpu_name", 255) or "",
         gpu_type=None if gpu_type is None else GpuTypeName(gpu_type),
         joules=fields.optional_number("joules", 0, _MAX_JOULES),
@@ -203,9 +202,9 @@ def _decode_host(value: object) -> HostEnergy:
     )
 
 
-def _matching(fields: Fields, key: str, pattern: re.Pattern[str]) -> str:
+def _plain(fields: Fields, key: str, others: str, max_length: int) -> str:
     text = fields.text(key, 255)
-    if not pattern.match(text):
+    if not is_plain(text, others, max_length) or not text[0].isalnum():
         raise WireError(f"{fields.thing}.{key} is {text[:64]!r}, which has characters that are not allowed there")
     return text
 

@@ -91,6 +91,34 @@ def test_jobs_from_before_and_after_a_restored_backup_are_all_there(tmp_path: Pa
             assert look.execute("PRAGMA integrity_check").fetchone() == ("ok",)
 
 
+@pytest.mark.parametrize("checkpointed", [False, True])
+def test_a_backup_copied_into_the_open_file_is_noticed_and_put_in_place_properly_nothing_is_lost(
+    tmp_path: Path, checkpointed: bool
+) -> None:
+    with running_daemon(tmp_path) as daemon:
+        record(daemon, 1, 2)
+        backup(daemon, tmp_path / "backup.sqlite").close()
+        record(daemon, 3, 4)
+        with closing(sqlite3.connect(daemon.database_path)) as other:
+            other.execute("PRAGMA wal_checkpoint(FULL)")
+        if not checkpointed:
+            record(daemon, 5)
+        daemon.database_path.write_bytes((tmp_path / "backup.sqlite").read_bytes())  # as cp does
+        complaint = "lacks what it was given before" if checkpointed else "was written over by a program"
+        wait_until(lambda: complaint in daemon.log, "complaint", daemon)
+        deliver(daemon, 6)
+        assert daemon.decide().verb == "ok"
+        if not checkpointed:
+            assert "was written over by a program that is not SQLite" in problem(daemon)
+            shutil.copy(tmp_path / "backup.sqlite", tmp_path / "new.sqlite")
+            (tmp_path / "new.sqlite").rename(daemon.database_path)
+        jobs = [1, 2, 3, 4, 6] if checkpointed else [1, 2, 3, 4, 5, 6]
+        wait_until(lambda: stored(daemon) == jobs, "all jobs", daemon, limit_seconds=60.0)
+        assert after_a_restart(daemon) == jobs
+        with closing(sqlite3.connect(daemon.database_path)) as look:
+            assert look.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+
+
 def test_a_database_that_is_gone_is_named_and_nothing_is_given_up_until_it_is_back(tmp_path: Path) -> None:
     with running_daemon(tmp_path) as daemon:
         record(daemon, 1)

@@ -28,8 +28,8 @@ from daemon_support import (
 from slurm_energy.config import Config, PolicyConfig
 from slurm_energy.daemon.ipc.children import ChildProcess
 from slurm_energy.daemon.ipc.frames import SnapshotBegins, SnapshotComplete, SnapshotPart
-from slurm_energy.daemon.policy.child import PolicyChild, Process
 from slurm_energy.daemon.policy.remote import RemotePolicy
+from slurm_energy.daemon.policy.slot import PolicyChild, Process
 from slurm_energy.daemon.snapshot.feed import SnapshotCopy
 from slurm_energy.domain.cluster import ClusterSnapshot, NodeGpus, NodeState, PartitionState
 from slurm_energy.domain.decision import Reason

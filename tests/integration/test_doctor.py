@@ -477,3 +477,31 @@ def test_a_controller_is_known_by_its_short_or_long_name(site: Site, named: str)
     assert "controller" in detected_roles(site.config(), {"PATH": ""})
     (site.root / "slurm.conf").write_text("SlurmctldHost=elsewhere\n")
     assert "controller" not in detected_roles(site.config(), {"PATH": ""})
+
+
+@pytest.mark.parametrize(
+    ("nodes", "roles"),
+    [
+        ("NodeName=n[1-9] CPUs=1\n", ("controller",)),
+        ("NodeName=n[1-9],{host} CPUs=1\n", ("controller", "node")),
+        ("NodeName=x[1-2] NodeHostname={host},n2\n", ("controller", "node")),
+        ("include nodes.conf\n", ("controller", "node")),
+        ("", ("controller",)),
+    ],
+)
+def test_a_controller_that_has_slurmd_installed_is_a_node_only_if_slurm_conf_says_so(
+    site: Site, monkeypatch: pytest.MonkeyPatch, nodes: str, roles: tuple[str, ...]
+) -> None:
+    host = os.uname().nodename.partition(".")[0]
+    monkeypatch.setattr("shutil.which", lambda name, path=None: f"/usr/sbin/{name}")
+    (site.root / "slurm.conf").write_text(f"SlurmctldHost={host}\n{nodes.format(host=host)}")
+    (site.root / "nodes.conf").write_text(f"NodeName={host} CPUs=1\n")
+    assert detected_roles(site.config(), {"PATH": ""}) == roles
+
+
+def test_a_host_that_is_no_controller_and_has_slurmd_is_a_node_whatever_slurm_conf_names(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shutil.which", lambda name, path=None: f"/usr/sbin/{name}")
+    (site.root / "slurm.conf").write_text("SlurmctldHost=elsewhere\nMaxNodeCount=9\n")
+    assert detected_roles(site.config(), {"PATH": ""}) == ("node",)

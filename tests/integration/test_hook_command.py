@@ -56,7 +56,7 @@ def test_bad_configuration_is_told_and_exits_0(tmp_path: Path, verb: str, text: 
 def test_broken_text_in_another_section_does_not_stop_the_hooks(tmp_path: Path, broken: str) -> None:
     for text in (broken + node_section(tmp_path), node_section(tmp_path) + broken):
         done = run("prolog", environment=config(tmp_path, text))
-        assert done.returncode == 0 and "went on with its [node] and [cluster]" in done.stderr
+        assert done.returncode == 0 and "continued with its [node] and [cluster]" in done.stderr
         assert "libnvidia-ml.so.1 cannot be loaded" in (tmp_path / "log").read_text()
         (tmp_path / "log").unlink()
 

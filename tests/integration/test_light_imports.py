@@ -100,7 +100,7 @@ for module in pkgutil.iter_modules(node.__path__):
 import slurm_energy.device.nvml, slurm_energy.config
 seen = []
 for name, module in sorted(sys.modules.items()):
-    if name.startswith("slurm_energy.") and not name.endswith("quick_start"):
+    if name.startswith("slurm_energy.") and ".quick_start" not in name:
         for thing in vars(module).values():
             if isinstance(thing, type) and thing.__module__ == name and dataclasses.is_dataclass(thing):
                 known = dataclasses.MISSING
@@ -125,9 +125,59 @@ def test_every_class_of_the_hooks_has_the_same_fields_under_both() -> None:
     assert int(said[0].splitlines()[0]) > 40
 
 
+READ_SETTINGS = """
+import sys
+if sys.argv[1] == "light":
+    from slurm_energy.node import quick_start
+    quick_start.install(without_typing=True)
+from slurm_energy.config import parse_config
+from slurm_energy.errors import ConfigError
+for given in ({}, {"gpu_numbering": "minor", "site_locked_clocks_mhz": {"a100": 1200}}, {"gpu_numbering": "x"},
+              {"site_locked_clocks_mhz": 3}, {"set_clocks": 1}, {"time_scale": 2}, {"sampler": "off"}):
+    try:
+        print(repr(parse_config({"node": given}, source="x", environment={"SLURM_ENERGY_NODE_LOG_PATH": "/x"}).node))
+    except ConfigError as error:
+        print(error)
+print(sys.modules["typing"].__name__)
+"""
+
+
+def test_settings_are_read_alike_with_the_stand_in_for_typing() -> None:
+    said = {
+        which: subprocess.run(
+            [sys.executable, "-I", "-S", "-c", f"import sys; sys.path[:0] = {sys.path!r}\n{READ_SETTINGS}", which],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=60,
+        ).stdout.splitlines()
+        for which in ("usual", "light")
+    }
+    assert said["usual"].pop() == "typing"
+    assert said["light"].pop() == "slurm_energy.node.quick_start.typing_names"
+    assert said["light"] == said["usual"]
+
+
+IMPORT_ALL = """
+from slurm_energy.node import quick_start
+quick_start.install(without_typing=True)
+import importlib, pkgutil
+for package in ("node", "device", "wire", "domain"):
+    for module in pkgutil.iter_modules(importlib.import_module(f"slurm_energy.{package}").__path__):
+        importlib.import_module(f"slurm_energy.{package}.{module.name}")
+import argparse, importlib.metadata, inspect, logging, random, subprocess, tempfile, tomllib
+"""
+
+
+def test_what_a_hook_rarely_needs_can_be_imported_beside_the_stand_ins_too() -> None:
+    command = [sys.executable, "-I", "-S", "-c", f"import sys; sys.path[:0] = {sys.path!r}\n{IMPORT_ALL}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 SLOW_TO_IMPORT = {
     *("inspect", "ast", "tokenize", "tomllib", "datetime", "ipaddress", "urllib.parse", "subprocess", "shutil"),
-    *("tempfile", "random", "logging", "argparse", "ctypes.util", "asyncio"),
+    *("tempfile", "random", "logging", "argparse", "ctypes.util", "asyncio", "typing", "pynvml"),
 }
 
 
@@ -137,7 +187,7 @@ from slurm_energy.node import main
 watcher, leave = os.getpid(), os._exit
 def leaving(status):
     if os.getpid() != watcher:
-        open(sys.argv[2], "w").write(" ".join(sys.modules))
+        open(sys.argv[2], "w").write(" ".join(module.__name__ for module in sys.modules.values()))
     leave(status)
 os._exit = leaving
 main.main()
@@ -151,10 +201,18 @@ def test_hook_imports_nothing_that_is_slow(tmp_path: Path, verb: str) -> None:
         f'[node]\nspool_directory = "{tmp_path}/spool"\nrun_directory = "{tmp_path}/run"\nlog_path = ""\n'
     )
     environment = {"SLURM_JOB_ID": "7", "SLURM_JOB_GPUS": "0", "SLURM_ENERGY_CONFIG": str(settings)}
-    command = [sys.executable, "-I", "-c", MODULES, verb, str(tmp_path / "modules")]
+    command = [
+        sys.executable,
+        "-I",
+        "-S",
+        "-c",
+        f"import sys; sys.path[:0] = {sys.path!r}\n{MODULES}",
+        verb,
+        str(tmp_path / "modules"),
+    ]
     subprocess.run(command, env=environment, capture_output=True, check=True, timeout=60)
     loaded = set((tmp_path / "modules").read_text().split())
-    assert {f"slurm_energy.node.{verb}", "pynvml"} <= loaded
+    assert {f"slurm_energy.node.{verb}", "slurm_energy.device.nvml"} <= loaded
     assert loaded & SLOW_TO_IMPORT == set()
 
 

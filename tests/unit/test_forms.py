@@ -1,11 +1,13 @@
 import pytest
 
+from slurm_energy.domain.ids import is_gpu_type_name
 from slurm_energy.errors import ConfigError, StoreError
 from slurm_energy.forms import (
     DATABASE_DRIVERS,
     check_database_url,
     database_driver,
     is_feature_name,
+    is_plain,
     parse_address,
 )
 from slurm_energy.store.session import store_url
@@ -59,3 +61,32 @@ def test_node_feature(name: str) -> None:
 )
 def test_more_than_one_node_feature_or_none_is_no_name_of_one(text: str) -> None:
     assert not is_feature_name(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "plain"),
+    [
+        ("a100-sxm4", True),
+        ("A.9", True),
+        ("", False),
+        ("a b", False),
+        ("a\n", False),
+        ("é", False),
+        ("²", False),
+        ("a/b", False),
+        ("x" * 10, True),
+        ("x" * 11, False),
+    ],
+)
+def test_a_plain_text_has_only_letters_digits_and_what_is_named(text: str, plain: bool) -> None:
+    assert is_plain(text, ".-", 10) is plain
+
+
+@pytest.mark.parametrize("text", ["a100", "3090", "a.b_c-d", "x" * 63])
+def test_names_of_gpu_types(text: str) -> None:
+    assert is_gpu_type_name(text)
+
+
+@pytest.mark.parametrize("text", ["", "A100", "-a", ".a", "a100\n", "a:1", "x" * 64, "ä"])
+def test_what_is_no_name_of_a_gpu_type(text: str) -> None:
+    assert not is_gpu_type_name(text)

@@ -24,7 +24,7 @@ _WARN_INTERVAL_SECONDS = 60.0
 
 
 class DoorLink:
-    """Answers requests; whatever goes wrong becomes a reply, and the daemon goes on."""
+    """Answers requests; whatever goes wrong becomes a reply, and the daemon continues."""
 
     def __init__(self, verbs: LocalVerbs, counters: Counter[str]) -> None:
         self._verbs = verbs

@@ -144,20 +144,20 @@ class PolicyLoop:
                 self._rehearse(self._coming)
             detached = _detached(self._policy)
             self._snapshot = self._coming
-        except Exception as error:  # whatever a policy raises: it goes on answering from the snapshot before
+        except Exception as error:  # whatever a policy raises: it continues to answer from the snapshot before
             if self._snapshot is None:
                 raise self._refusal(error) from error
             trouble = short_error(error)
             logger.error("policy not brought to the snapshot error=%s", trouble)
         self._spent_seconds += time.perf_counter() - began
-        told = PolicyAtSnapshot(
+        answer = PolicyAtSnapshot(
             taken_at_seconds=self._coming.taken_at_seconds,
             seconds=self._spent_seconds,
             trouble=trouble,
             detached=detached,
         )
         self._steps, self._coming = None, None
-        send(self._connection, told)
+        send(self._connection, answer)
         if detached is not None:
             give_way()  # the daemon asks that from now on: no job waits for this process any more
 

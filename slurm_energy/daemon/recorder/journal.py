@@ -124,7 +124,7 @@ class JournalReader:
         self.stream = stream
         self._keep_seconds = keep_seconds
         self.position = self.committed = read_position(directory, stream)
-        """`committed` is the last position that was committed; `position` is where `read` goes on."""
+        """`committed` is the last position that was committed; `position` is where `read` continues."""
 
     def rewind(self, stored: Position) -> Position:
         """Read again from `stored`, up to which a database has everything, or from where the journal is still kept."""

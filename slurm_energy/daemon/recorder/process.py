@@ -33,12 +33,11 @@ from slurm_energy.errors import (
 from slurm_energy.estimation.job_history import RUNS_PER_NAME, CompareTypes, named_work, runtime_estimates
 from slurm_energy.policy.site.comparison import TypeComparison
 from slurm_energy.policy.site.settings import site_board_limits
+from slurm_energy.store.database_file import check_database_file, close_database, guard_content
 from slurm_energy.store.past_runs import all_recent_runtimes, failed_runs, measured_runs
 from slurm_energy.store.schema import check_version, database_revision, upgrade
 from slurm_energy.store.session import (
     Engine,
-    check_database_file,
-    close_database,
     open_engine,
     run_in_transaction,
     store_session,
@@ -133,10 +132,14 @@ class RecorderLoop:
                 check_database_file(engine)
                 if not is_open:
                     prepare_schema(engine, create=create)
+                    guard_content(engine)
                     is_open, create = True, False
                     self._condition.good()
                 self._recorder.step(engine)
                 self._side_tasks(engine)
+                if self._recorder.went_back:
+                    self._recorder.went_back = is_open = False
+                    close_database(engine)
                 self._condition.good()
                 pause = 0.5
             except (StoreError, SpoolError) as error:

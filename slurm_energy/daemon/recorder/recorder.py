@@ -20,6 +20,7 @@ from slurm_energy.domain.energy import JobKey, NodeReport
 from slurm_energy.domain.ids import ClusterName
 from slurm_energy.domain.job import JobRequest
 from slurm_energy.errors import StoreError, ValueRangeError, WireError
+from slurm_energy.store.database_file import check_database_file, stamp_database
 from slurm_energy.store.decisions import record_decisions
 from slurm_energy.store.energy import record_report
 from slurm_energy.store.job_rows import Arrival, submit_time_of
@@ -29,7 +30,6 @@ from slurm_energy.store.session import (
     Engine,
     Session,
     StoredPosition,
-    check_database_file,
     is_about_the_values,
     run_in_transaction,
     store_position,
@@ -61,9 +61,11 @@ class Recorder:
         """Whether a finished job was stored since this was last set to False."""
         self.has_more = False
         """Whether the last step took as much as a step takes: more lies there already."""
+        self.went_back = False
+        """Whether the database was found to be behind since this was last set to False: what is open may be stale."""
 
     def step(self, engine: Engine) -> int:
-        """Store the next batch of each stream and return how many lines that were; `has_more` says whether to go on.
+        """Store the next batch of each stream; return how many lines that were. `has_more` says whether more is left.
 
         Raises:
             StoreError: the database is away, locked or full; the lines come again.
@@ -154,9 +156,11 @@ class Recorder:
     def _note(self, session: Session, reader: JournalReader, end: Position) -> None:
         position = StoredPosition(segment=end.segment, byte_offset=end.offset)
         store_position(session, self._journal_id, reader.stream, position)
+        stamp_database(session)
 
     def _go_back(self, reader: JournalReader, stored: Position | None) -> None:
         """Give a database again what it lacks, as far as it is kept."""
+        self.went_back = True
         was, begin = reader.committed, reader.rewind(stored or Position(segment=0))
         logger.warning(
             "database lacks what it was given before: restored or replaced? It is stored again from the journal "
@@ -208,7 +212,7 @@ class Recorder:
             return None
 
     def _set_aside(self, line: Line, error: Exception) -> None:
-        """Keep an entry that no database takes, to be looked at by an administrator, and go on."""
+        """Keep an entry that no database takes, to be looked at by an administrator, and continue."""
         path = self._directory / REJECTED_NAME
         logger.error("journal entry set aside path=%s error=%s", path, error)
         with path.open("ab") as file:

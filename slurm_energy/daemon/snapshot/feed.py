@@ -50,7 +50,7 @@ class SnapshotCopy:
         )
 
     def frames(self) -> Iterator[SnapshotFrame]:
-        """Return the frames from which another copy becomes like this one is now, however this one goes on."""
+        """Return the frames from which another copy becomes like this one is now, whatever this one becomes."""
         reading = ClusterReading(
             partitions=self._partitions,
             nodes=tuple(self._nodes.values()),

@@ -23,6 +23,7 @@ from slurm_energy.cli.doctor.storage_checks import journal_finding
 from slurm_energy.config import parse_config
 from slurm_energy.domain.ids import ClusterName, GpuTypeName, NodeName
 from slurm_energy.domain.node_status import GpuStatus, NodeStatus, ReceivedStatus, SpoolStatus
+from slurm_energy.node import status as node_status_module
 from slurm_energy.node.status import hook_patterns, hook_problems
 from slurm_energy.slurm.gres import parse_gpus
 
@@ -213,6 +214,27 @@ def test_a_hook_whose_interpreter_is_gone_or_that_is_not_executable_is_a_problem
     problems = list(hook_problems([f"{folder}/*"]))
     assert [problem.partition(" ")[0] for problem in problems] == [f"{folder}/a.sh", f"{folder}/b.sh"]
     assert "runs /gone/python, which is not there" in problems[0] and "not executable" in problems[1]
+
+
+def test_an_interpreter_that_two_scripts_run_is_asked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    python = tmp_path / "bin" / "python3"
+    python.parent.mkdir()
+    python.touch(mode=0o755)
+    folder = tmp_path / "hooks"
+    folder.mkdir()
+    for name in ("prolog", "epilog"):
+        (folder / name).write_text(f"# slurm_energy\nset -- '{python}' -I -S -c\nHOOK=/nowhere\n")
+        (folder / name).chmod(0o755)
+    asked: list[str] = []
+
+    def fault(program: str) -> str:
+        asked.append(program)
+        return "no module"
+
+    monkeypatch.setattr(node_status_module, "_import_fault", fault)
+    problems = list(hook_problems([f"{folder}/*"]))
+    assert asked == [str(python)]
+    assert [problem.rpartition(": ")[2] for problem in problems] == ["no module"] * 2
 
 
 def test_only_what_slurm_runs_is_looked_at_for_faults(tmp_path: Path) -> None:

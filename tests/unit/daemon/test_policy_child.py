@@ -18,7 +18,8 @@ from slurm_energy.daemon.ipc.frames import (
     SnapshotComplete,
     SnapshotPart,
 )
-from slurm_energy.daemon.policy.child import (
+from slurm_energy.daemon.policy.remote import RemotePolicy
+from slurm_energy.daemon.policy.slot import (
     LOADING_SECONDS,
     MAX_BACKLOG_BYTES,
     MAX_STARTS,
@@ -27,7 +28,6 @@ from slurm_energy.daemon.policy.child import (
     PolicyChild,
     policy_mark,
 )
-from slurm_energy.daemon.policy.remote import RemotePolicy
 from slurm_energy.daemon.snapshot.feed import SnapshotCopy, SnapshotFrame
 
 LOADED = PolicyLoaded(name="gnn", version="v1", seconds=0.1)

@@ -17,9 +17,8 @@ from slurm_energy.daemon.ipc.frames import (
     SnapshotBegins,
     SnapshotPart,
 )
-from slurm_energy.daemon.policy.child import PolicyChild
 from slurm_energy.daemon.policy.remote import RemotePolicy
-from slurm_energy.daemon.policy.slot import PolicySlot
+from slurm_energy.daemon.policy.slot import PolicyChild, PolicySlot
 from slurm_energy.daemon.recorder.entries import JournalQueue
 from slurm_energy.daemon.recorder.journal import JournalWriter
 from slurm_energy.daemon.snapshot.feed import SnapshotCopy

@@ -13,9 +13,9 @@ from test_policy_process import Child
 from slurm_energy.config import Config, PolicyConfig
 from slurm_energy.daemon.ipc.channel import receive
 from slurm_energy.daemon.ipc.frames import PolicyRefused
-from slurm_energy.daemon.policy import child
-from slurm_energy.daemon.policy.child import PolicyChild
+from slurm_energy.daemon.policy import slot
 from slurm_energy.daemon.policy.remote import RemotePolicy
+from slurm_energy.daemon.policy.slot import PolicyChild
 from slurm_energy.daemon.snapshot.feed import SnapshotCopy
 from slurm_energy.errors import CheckpointError, PolicyError
 from slurm_energy.policy.checkpoint_files import WEIGHTS_FILE
@@ -26,7 +26,7 @@ PATIENCE_SECONDS = 5.0
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(child, "FILES_LOOK_SECONDS", 0.001)
+    monkeypatch.setattr(slot, "FILES_LOOK_SECONDS", 0.001)
     (tmp_path / WEIGHTS_FILE).write_bytes(b"bad")
     return tmp_path
 

@@ -1,6 +1,6 @@
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -9,6 +9,8 @@ from node_bench import Bench, entry
 from slurm_energy.config import NodeConfig
 from slurm_energy.domain.node_status import STATUS_INTERVAL_SECONDS, NodeStatus
 from slurm_energy.errors import AuthenticationError, DaemonUnavailable, SlurmEnergyError, SpoolError, WireError
+from slurm_energy.node import status
+from slurm_energy.node.context import HookContext
 from slurm_energy.node.epilog import run_epilog
 from slurm_energy.node.flush import MIN_INTERVAL_SECONDS, run_flush, run_flush_soon, spread_seconds
 from slurm_energy.node.prolog import run_prolog
@@ -348,3 +350,41 @@ def test_one_process_waits_for_all_reports_of_a_node(bench: Bench, tmp_path: Pat
 )
 def test_the_nodes_of_a_large_job_come_over_a_longer_time(nodes: str, seconds: float) -> None:
     assert spread_seconds(nodes) == pytest.approx(seconds)
+
+
+def test_a_delivery_that_an_epilog_asked_for_looks_at_the_node_once_a_minute_and_the_timers_always(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = 0
+    look = status.node_status
+
+    def counted(context: HookContext, problems: Sequence[str] = ()) -> NodeStatus:
+        nonlocal looks
+        looks += 1
+        return look(context, problems)
+
+    monkeypatch.setattr(status, "node_status", counted)
+    daemon = Daemon(accept)
+    bench.node = node(tmp_path, daemon.address)
+    seen = []
+    for seconds in (0.0, 20.0, 20.0, 30.0, 20.0):
+        bench.clock.advance(seconds)
+        run_flush_soon(bench.context(), "n1", lambda: 0.0)
+        seen.append(looks)
+    run_flush(bench.context())
+    assert seen == [1, 1, 1, 2, 2]
+    assert looks == 3
+    assert len(daemon.statuses) == 1  # nothing had changed
+    daemon.close()
+
+
+def test_a_spool_that_cannot_be_used_is_told_at_once(bench: Bench, tmp_path: Path) -> None:
+    daemon = Daemon(accept)
+    bench.node = node(tmp_path, daemon.address)
+    run_flush_soon(bench.context(), "n1", lambda: 0.0)
+    bench.spool.reports.rmdir()
+    bench.spool.reports.write_text("")
+    with pytest.raises(SpoolError):
+        run_flush(bench.context(), look_again=False)
+    assert len(daemon.statuses) == 2
+    daemon.close()

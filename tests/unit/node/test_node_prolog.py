@@ -35,6 +35,20 @@ def test_state_is_on_disk_before_anything_is_changed(bench: Bench) -> None:
     assert (saved.target_clock_mhz, saved.saved.power_limit_watts, saved.saved.highest_clock_mhz) == (1275, 400.0, 1410)
 
 
+def test_prolog_waits_for_the_disk_once_its_work_is_done_for_file_and_folder(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ready = []
+
+    def sync(_: int) -> None:
+        job = bench.spool.read_state(JobId(7))
+        ready.append((bench.locks()[0], job is not None and job.ready))
+
+    monkeypatch.setattr(os, "fsync", sync)
+    run_prolog(bench.context(), bench.hook(7, "0", entry()))
+    assert ready == [((210, 1275), False), ((210, 1275), True)]
+
+
 def test_saved_state_holds_what_was_asked_applied_and_read(bench: Bench) -> None:
     run_prolog(bench.context(), bench.hook(7, "0", entry(time_limit_minutes=60)))
     job = bench.spool.read_state(JobId(7))

@@ -6,9 +6,9 @@ from typing import Any, ClassVar
 
 import pytest
 
-from slurm_energy.node import quick_start
+from slurm_energy.node.quick_start import data_classes
 
-MAKERS = [dataclasses, quick_start]
+MAKERS = [dataclasses, data_classes]
 
 
 def make(library: Any) -> tuple[Any, Any, Any]:

@@ -1,15 +1,15 @@
-"""What makes a hook's own process start fast: two stand-ins for what the standard library does at every import.
+"""A stand-in for `dataclasses`, whose methods are closures.
 
-`dataclasses` writes each class's methods as source text, compiles it, and imports `inspect` to do so: a third of a
-hook's time. Here the methods are closures. What the package uses of it behaves the same (tests compare the two); what
-it does not use raises TypeError. Until Python 3.12 `pathlib` imports `urllib.parse` and `ipaddress` for one method,
-which makes URIs; here it does without. Nothing but the hook's start imports this module.
+What the package uses of it behaves the same (tests compare the two); what it does not use raises TypeError.
 """
 
-import sys
+from __future__ import annotations
+
 from collections.abc import Callable, Iterable
-from types import ModuleType
-from typing import Any
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 
 class _Missing:
@@ -41,18 +41,6 @@ class Field:
         self.repr = repr_
         self.compare = compare
         self.kw_only = False
-
-
-def install() -> None:
-    """Let every later `import dataclasses` of this process have this module, and import pathlib without its URIs."""
-    sys.modules.setdefault("dataclasses", sys.modules[__name__])
-    if "urllib.parse" not in sys.modules:
-        sys.modules["urllib.parse"] = empty = ModuleType("urllib.parse")
-        empty.quote_from_bytes = None  # type: ignore[attr-defined]  # a module is open
-        try:
-            import pathlib  # noqa: F401, PLC0415  # that is what this is for
-        finally:
-            del sys.modules["urllib.parse"]
 
 
 def field(
