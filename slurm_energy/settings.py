@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from types import UnionType
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, get_args, get_origin
 
 from slurm_energy.errors import ConfigError
 from slurm_energy.forms import did_you_mean, shown
@@ -190,6 +190,8 @@ def filled(
     items = {item.name: item for item in fields(settings_class)}
     types = {name: item.type for name, item in items.items()}
     if any(isinstance(kind, str) for kind in types.values()):
+        from typing import get_type_hints  # noqa: PLC0415  # hooks' settings name their types outright
+
         types = get_type_hints(settings_class)
     check_names(given, list(items), where)
     for key, item in items.items():

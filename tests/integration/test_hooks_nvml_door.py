@@ -1,18 +1,14 @@
-"""The driver's library by ctypes, on the simulated one, in a process of its own that finds no other."""
+"""The real binding on the simulated library, in a process of its own: the binding loads one library for good."""
 
-import inspect
 import json
-import re
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
-import pynvml
 import pytest
 from compiled_library import compiled_library
 
-from slurm_energy.device import nvml
 from slurm_energy.energy_model.catalog import gpu_type_from_device_name
 from slurm_energy.lab.simgpu.build import BuiltLibrary
 from slurm_energy.lab.simgpu.layout import Fault
@@ -150,102 +146,25 @@ def test_missing_library_is_named() -> None:
     assert "DeviceError: node.nvml_library /nonexistent/lib.so cannot be loaded" in done.stderr
 
 
-CONSTANTS = {
-    "CLOCK_GRAPHICS": "NVML_CLOCK_GRAPHICS",
-    "CLOCK_SM": "NVML_CLOCK_SM",
-    "MIG_ENABLED": "NVML_DEVICE_MIG_ENABLE",
-    "ERROR_NOT_SUPPORTED": "NVML_ERROR_NOT_SUPPORTED",
-    "ERROR_NO_PERMISSION": "NVML_ERROR_NO_PERMISSION",
-    "ERROR_INSUFFICIENT_SIZE": "NVML_ERROR_INSUFFICIENT_SIZE",
-    "ERROR_FUNCTION_NOT_FOUND": "NVML_ERROR_FUNCTION_NOT_FOUND",
-    "TEXT_BYTES": "NVML_DEVICE_UUID_V2_BUFFER_SIZE",
-}
-
-
-def test_constants_structures_and_function_names_are_those_of_nvidias_binding() -> None:
-    assert {name: getattr(nvml, name) for name in CONSTANTS} == {
-        name: getattr(pynvml, theirs) for name, theirs in CONSTANTS.items()
-    }
-    for ours, theirs in ((nvml.PciInfo, pynvml.nvmlPciInfo_t), (nvml.Utilisation, pynvml.c_nvmlUtilization_t)):
-        layouts = [
-            [(getattr(kind, name).offset, getattr(kind, name).size) for name, _ in kind._fields_]
-            for kind in (ours, theirs)
-        ]
-        assert layouts[0] == layouts[1]
-    functions = set(re.findall(r'"(nvml[A-Z]\w+)"', Path(nvml.__file__).read_text(encoding="utf-8")))
-    assert "nvmlDeviceSetGpuLockedClocks" in functions
-    known = set(re.findall(r'_nvmlGetFunctionPointer\("(\w+)"', inspect.getsource(pynvml)))
-    assert functions - known == {"nvmlInit_v2"}  # theirs calls nvmlInitWithFlags(0), which is the same
-
-
-BOTH = """
-import json, sys
-import pynvml as theirs
-from slurm_energy.device.nvml import NvmlDriver
-
-theirs.nvmlInit()
-seen = []
-with NvmlDriver(sys.argv[1]) as driver:
-    for gpu in driver.gpus():
-        handle = theirs.nvmlDeviceGetHandleByIndex(gpu.identity.index)
-        highest = max(theirs.nvmlDeviceGetSupportedMemoryClocks(handle))
-        ours = [gpu.identity.name, gpu.identity.uuid, gpu.identity.minor_number, gpu.identity.pci_bus_id,
-                gpu.identity.mig_enabled, gpu.energy_joules(), gpu.power_watts(), gpu.sm_clock_mhz(),
-                gpu.utilisation(), gpu.application_clock_mhz(), gpu.power_limit_watts(),
-                list(gpu.supported_sm_clocks_mhz())]
-        expected = [theirs.nvmlDeviceGetName(handle), theirs.nvmlDeviceGetUUID(handle),
-                theirs.nvmlDeviceGetMinorNumber(handle), theirs.nvmlDeviceGetPciInfo(handle).busId,
-                bool(theirs.nvmlDeviceGetMigMode(handle)[0]),
-                theirs.nvmlDeviceGetTotalEnergyConsumption(handle) / 1e3, theirs.nvmlDeviceGetPowerUsage(handle) / 1e3,
-                theirs.nvmlDeviceGetClockInfo(handle, theirs.NVML_CLOCK_SM),
-                theirs.nvmlDeviceGetUtilizationRates(handle).gpu / 100,
-                theirs.nvmlDeviceGetApplicationsClock(handle, theirs.NVML_CLOCK_GRAPHICS),
-                theirs.nvmlDeviceGetPowerManagementLimit(handle) / 1e3,
-                sorted(theirs.nvmlDeviceGetSupportedGraphicsClocks(handle, highest))]
-        seen.append([ours, expected])
-print(json.dumps(seen))
+BINDING_ELSEWHERE = """
+import sys
+sys.path.append(sys.argv[1])
+from slurm_energy.device import nvml
+binding = nvml._import_binding()
+print(binding.__name__, "site" in sys.modules)
 """
 
 
-def test_every_answer_is_that_of_nvidias_binding(tmp_path: Path, built: BuiltLibrary) -> None:
-    state = make_node(tmp_path, built, "a100", 3)
-    state.gpus[1].add_load("training")
-    state.advance(100.0)
-    done = subprocess.run(
-        [sys.executable, "-c", BOTH, str(built.library)],
-        env={"SLURM_ENERGY_SIM_GPU_STATE": str(state.path), "LD_LIBRARY_PATH": str(built.directory)},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    )
-    seen = json.loads(done.stdout)
-    assert len(seen) == 3
-    for ours, theirs in seen:
-        assert ours == theirs
+@pytest.mark.parametrize("needs", ["import threading; threading.RLock()", "import string; string.ascii_letters"])
+def test_binding_that_needs_more_of_the_library_gets_it(tmp_path: Path, needs: str) -> None:
+    (tmp_path / "pynvml.py").write_text(f"{needs}\n")
+    start = f"import sys; sys.path[:0] = [{str(tmp_path)!r}]\n{BINDING_ELSEWHERE}"
+    command = [sys.executable, "-I", "-S", "-c", start, str(Path(__file__).parents[2])]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout == "pynvml False\n"
 
 
-def test_list_of_clocks_longer_than_the_room_for_it_is_read_whole(tmp_path: Path, built: BuiltLibrary) -> None:
-    state = make_node(tmp_path, built)
-    code = (
-        "import sys; from slurm_energy.device import nvml; nvml._MAX_CLOCKS = 1\n"
-        "with nvml.NvmlDriver(sys.argv[1]) as driver: print(len(driver.gpus()[0].supported_sm_clocks_mhz()))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-I", "-c", code, str(built.library)],
-        env={"SLURM_ENERGY_SIM_GPU_STATE": str(state.path)},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    )
-    assert int(done.stdout) == 81
-
-
-def test_a_driver_that_is_not_installed_is_named() -> None:
-    code = (
-        "from slurm_energy.device import nvml; nvml.SYSTEM_LIBRARY = 'libnvidia-none.so.1'; "
-        "nvml.NvmlDriver().__enter__()"
-    )
-    done = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, check=False)
-    assert "DeviceError: the NVIDIA driver's libnvidia-none.so.1 cannot be loaded" in done.stderr
+def test_binding_that_only_site_finds_is_found_by_a_hook_that_started_without(tmp_path: Path) -> None:
+    command = [sys.executable, "-I", "-S", "-c", BINDING_ELSEWHERE, str(Path(__file__).parents[2])]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout == "pynvml True\n"

@@ -23,7 +23,7 @@ ROWS: tuple[frozenset[str], ...] = (
 )
 ROW_OF = {name: number for number, row in enumerate(ROWS) for name in row}
 FLOOR = len(ROWS) - 1
-ONLY_IMPORTER: dict[str, set[str]] = {"pynvml": set(), "pyslurm": {"slurm/pyslurm_client.py"}}
+ONLY_IMPORTER = {"pynvml": {"device/nvml.py"}, "pyslurm": {"slurm/pyslurm_client.py"}}
 LEARNING_LIBRARIES = {"torch", "torch_geometric", "safetensors"}
 LEARNING_FOLDERS = ("policy/gnn/", "learning/", "estimation/script_embedding.py")
 LIGHT_PACKAGES = {"node", "device", "wire", "domain"}

@@ -63,6 +63,7 @@ class Protocol:
 Any = _Form()
 Final = _Form()
 Literal = _Literal()
+Union = _Form()
 
 
 def get_origin(kind: object) -> object:
