@@ -52,7 +52,8 @@ def share_of_families_found(encoder: ScriptEncoder) -> float:
     found = []
     for family, (frameworks, models, datasets, _) in FAMILIES.items():
         said: list[dict[str, object]] = [{"frameworks": ("pytorch", name)} for name in frameworks]
-        said += [{"model": name} for name in models] + [{"dataset": name} for name in datasets]
+        said.extend({"model": name} for name in models)
+        said.extend({"dataset": name} for name in datasets)
         for one in said:
             shared = {
                 "programs": ("python",),
