@@ -28,7 +28,7 @@ LARGEST_STEP = 0.85
 """No trial goes below this share of the last one's clock."""
 CLOSE_CLOCKS = 2
 """Trials end when the next clock is this few settable clocks away."""
-MIN_SENSITIVITY = 0.05
+MIN_SENSITIVITY = 0.02
 MARGIN_SECONDS = 900.0
 """No trial begins nearer to the time limit or deadline."""
 MAX_UNKNOWN = 2
@@ -120,7 +120,7 @@ class ClockTrials:
             seconds_left: Until its time limit or deadline, the nearer.
         """
         run_on = Order(sm_clock_mhz=self.running_clock_mhz)
-        window = WINDOW_SECONDS * (1 + self._unknown)
+        window = WINDOW_SECONDS
         if self.done or len(self.trials) >= MAX_TRIALS or seconds_left < MARGIN_SECONDS:
             return run_on
         is_fresh = self._reference_watts is not None and elapsed_seconds - self._reference_at <= REFERENCE_SECONDS
@@ -146,7 +146,7 @@ class ClockTrials:
 
     def measured(self, sm_clock_mhz: int, at_seconds: float, watts: float, answer: Answer | None) -> None:
         """Take in a window at a lower clock; None: the slowdown is not known."""
-        seconds = WINDOW_SECONDS * (1 + self._unknown) + SETTLE_SECONDS
+        seconds = WINDOW_SECONDS + SETTLE_SECONDS
         worst = self._worst(sm_clock_mhz)
         self.cost_seconds += seconds * (worst if answer is None else min(max(answer.upper, 0.0), worst))
         kept = answer is not None and self._keep(sm_clock_mhz, watts, answer)

@@ -58,6 +58,16 @@ def test_work_takes_its_time_and_its_energy_and_frees_the_gpu(tmp_path: Path) ->
         assert other.reading().power_watts == 24.0
 
 
+@pytest.mark.parametrize("rhythm", ["iterations", "stalling", "evaluating", "aperiodic", "timer"])
+def test_work_with_a_rhythm_is_done_whole(tmp_path: Path, rhythm: str) -> None:
+    with make_node(tmp_path, time_scale=SCALE) as node:
+        code, words, _ = finish(
+            start(node, "--seconds-at-default", "60", "--rhythm", rhythm, "--period", "1.3", CUDA_VISIBLE_DEVICES="0")
+        )
+        assert (code, words["state"], words["work_seconds"]) == (0, "done", "60.000")
+        assert float(words["device_seconds"]) >= 59.0
+
+
 def test_units_are_seconds_of_an_a100(tmp_path: Path) -> None:
     with make_node(tmp_path, "a40", time_scale=SCALE) as node:
         _, words, _ = finish(start(node, "--units", "10", SLURM_JOB_GPUS="1"))

@@ -11,7 +11,7 @@ PACKAGE = Path(__file__).parents[2] / "slurm_energy"
 
 ROWS: tuple[frozenset[str], ...] = (
     frozenset({"cli"}),
-    frozenset({"daemon", "node", "lab", "reporting"}),
+    frozenset({"daemon", "node", "lab", "progress", "reporting"}),
     frozenset({"learning"}),
     frozenset({"evaluation"}),
     frozenset({"twin", "slurm", "device", "store", "wire"}),

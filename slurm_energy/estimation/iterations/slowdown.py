@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from slurm_energy.estimation.iterations.beats import Chain, candidate_periods, follow
 from slurm_energy.estimation.iterations.traces import Floats, Grid, Trace, moving_mean, regular
 
-MAX_ERROR = 0.0085
-"""A slowdown is answered only when its standard error is at most this (0.85 points)."""
+MAX_ERROR = 0.008
+"""A slowdown is answered only when its standard error is at most this (0.8 points)."""
 FLOOR_ERROR = 0.0015
 MIN_REPETITIONS = 5
 MIN_FIT = 0.62
