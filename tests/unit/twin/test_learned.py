@@ -228,6 +228,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return small_checkpoint(tmp_path_factory.mktemp("checkpoints") / "random", seed=3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", world_names())
 def test_an_hour_of_every_shipped_world_runs_to_its_end_with_random_weights(
     name: str, checkpoint: Path, tmp_path: Path
