@@ -26,7 +26,7 @@ LIGHT = {
     "daemon.app": TORCH,
     "daemon.policy.process": TORCH,
     "policy.registry": TORCH,
-    "policy.site_check": TORCH,
+    "policy.site.check": TORCH,
     "node.main": TORCH,
     "cli.main": TORCH,
     "domain.report": {"sqlalchemy"},
