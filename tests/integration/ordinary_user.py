@@ -47,7 +47,7 @@ _IMPORTED_LATE = (
     "evaluation.arena.plan", "evaluation.arena.run", "evaluation.decision_speed.in_process", "evaluation.replay",
     "lab.demo", "node.commands", "node.flush", "node.repair", "node.status",
     "policy.registry", "reporting.explanation", "store.explain", "store.reports",
-    "store.schema", "twin.snapshot_nodes",
+    "store.schema", "twin.snapshot.nodes",
 )  # fmt: skip
 """What commands import only when they are called, without torch: it would make every fork twice as long."""
 

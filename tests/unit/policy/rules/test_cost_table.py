@@ -66,6 +66,15 @@ class Question:
             "span": prices.span_watts * max(0.0, run - prices.span_seconds),
         }
 
+    @property
+    def is_in_bounds(self) -> bool:
+        """Whether no bound had to give way but the deadline."""
+        bounds = self.job.bounds
+        return bounds is None or any(
+            self.seconds[one] <= min(bounds.slowdown * self.seconds[one[0], one[1], -1], bounds.limit_seconds_per_unit)
+            for one in self.allowed()
+        )
+
     def allowed(self) -> list[tuple[int, int, int]]:
         """Return the options with room inside the bounds; a bound that none keeps gives way."""
         every = [
@@ -124,7 +133,8 @@ def questions(draw: st.DrawFn) -> Question:
         )
         for index in range(places)
     ]
-    price = st.one_of(st.just(0.0), number(0.0, 200.0))
+    price = st.one_of(st.just(0.0), number(0.0, 4.0))  # J per J
+    watts_price = st.one_of(st.just(0.0), number(0.0, 500.0))
     pairs = list(product(range(places), COUNTS))
     return Question(
         places=infos,
@@ -132,7 +142,7 @@ def questions(draw: st.DrawFn) -> Question:
         watts=watts,
         free_watts=free,
         job=PricedJob(
-            units=draw(number(0.5, 5_000.0)),
+            units=draw(st.sampled_from((1.0, 30.0, 900.0))),
             bounds=draw(
                 st.none()
                 | st.builds(
@@ -145,14 +155,14 @@ def questions(draw: st.DrawFn) -> Question:
             spare_watts=inf,
         ),
         prices=Prices(
-            time_watts=draw(price),
-            slowdown_joules=draw(price),
+            time_watts=draw(watts_price),
+            slowdown_joules=draw(watts_price.map(lambda value: 100.0 * value)),
             share=draw(price),
             opening=draw(price),
             waking=draw(price),
             power=draw(price),
-            device_watts=np.array([draw(price) for _ in range(places)]),
-            span_watts=draw(price),
+            device_watts=np.array([draw(watts_price) for _ in range(places)]),
+            span_watts=draw(watts_price),
             span_seconds=draw(number(0.0, 2_000.0)),
         ),
         room=[draw(st.sampled_from((0, *COUNTS))) for _ in range(places)],
@@ -173,7 +183,8 @@ def test_the_table_prices_each_place_as_its_cheapest_option_worked_out_alone(ask
         free_watts=asked.free_watts,
         joules_per_unit=asked.watts * asked.seconds,
     )
-    found = CostTable(table, PlaceCosts.of(asked.places)).place_costs(
+    flat = CostTable(table, PlaceCosts.of(asked.places))
+    found = flat.place_costs(
         asked.job,
         asked.prices,
         asked.room,
@@ -184,6 +195,18 @@ def test_the_table_prices_each_place_as_its_cheapest_option_worked_out_alone(ask
     totals = [sum(one.parts.values()) for one in found]
     assert totals == pytest.approx(sorted(sum(parts.values()) for parts in least.values()), rel=1e-9, abs=1e-9)
     assert totals == pytest.approx(sorted(totals), rel=1e-9, abs=1e-9), "the cheapest place stands first"
+    every_row = np.ones(len(flat._placements), dtype=bool)
+    ranked = flat._costs(asked.job, asked.prices, every_row, asked.nodes) * asked.job.units  # type: ignore[arg-type]
+    for placement, cost_joules in zip(flat._placements, ranked.tolist(), strict=True):
+        parts = asked.parts(placement.place, COUNTS.index(placement.gpus), placement.clock)
+        # What is ranked has the whole slowdown, the part only what is beyond 1: the same for every option.
+        total = sum(parts.values()) + asked.prices.slowdown_joules
+        assert cost_joules == pytest.approx(total, rel=1e-9, abs=1e-9)
+    chosen = flat.choose(asked.job, asked.prices, asked.room, asked.nodes)  # type: ignore[arg-type]  # as above
+    if least and (asked.job.bounds is None or asked.is_in_bounds):
+        assert chosen is not None
+        cost = asked.parts(chosen.place, COUNTS.index(chosen.gpus), chosen.clock)
+        assert sum(cost.values()) == pytest.approx(totals[0], rel=1e-9, abs=1e-9)
     for one in found:
         every = [asked.parts(one.place, count, one.clock) for count in range(len(COUNTS))]
         assert any(one.parts == pytest.approx(parts, rel=1e-9, abs=1e-6) for parts in every), "each part, not the sum"
