@@ -23,7 +23,11 @@ ROWS: tuple[frozenset[str], ...] = (
 )
 ROW_OF = {name: number for number, row in enumerate(ROWS) for name in row}
 FLOOR = len(ROWS) - 1
-ONLY_IMPORTER = {"pynvml": {"device/nvml.py"}, "pyslurm": {"slurm/pyslurm_client.py"}}
+ONLY_IMPORTER = {
+    "pynvml": {"device/nvml.py"},
+    "pyslurm": {"slurm/pyslurm_client.py"},
+    "torch_geometric": {"policy/gnn/ablation/heterogeneous.py"},
+}
 LEARNING_LIBRARIES = {"torch", "torch_geometric", "safetensors"}
 LEARNING_FOLDERS = ("policy/gnn/", "learning/", "estimation/script_embedding.py")
 LIGHT_PACKAGES = {"node", "device", "wire", "domain"}
@@ -110,6 +114,17 @@ def breaches_of_learning(path: Path) -> list[str]:
 
 def test_torch_is_imported_only_where_networks_are() -> None:
     assert [breach for path in modules() for breach in breaches_of_learning(path)] == []
+
+
+def test_what_is_served_imports_no_part_of_ablation_studies_before_a_network_has_one() -> None:
+    served = [path for path in modules() if "ablation" not in path.parts]
+    found = [
+        f"{path.relative_to(PACKAGE)}:{statement.lineno}"
+        for path in served
+        for statement in ast.parse(path.read_text(encoding="utf-8")).body
+        if isinstance(statement, ast.ImportFrom) and "gnn.ablation" in (statement.module or "")
+    ]
+    assert found == []
 
 
 def test_the_learning_test_sees_a_breach(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

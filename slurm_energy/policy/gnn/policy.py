@@ -42,8 +42,8 @@ from slurm_energy.policy.site.settings import site_board_limits
 
 _NODES_TRAINED = "node_agreement"
 """Metric of a checkpoint whose head over nodes was trained; without it a node hint would be a throw of dice."""
-_TOLD = 3
-"""Partitions of whose probability an answer tells."""
+_LIKELIEST = 3
+"""Partitions whose probability an answer has."""
 logger = logging.getLogger(__name__)
 MAX_NODES = 256
 """Nodes that are looked at, spread evenly over those with room: the cost must not grow with the partition."""
@@ -172,7 +172,7 @@ def _with_learned(
 
 def _preference(options: tuple[ServedOption, ...], choice: Choice) -> dict[str, float]:
     """Return the probabilities of the likeliest partitions."""
-    ranked = sorted(range(len(options)), key=lambda index: -choice.probabilities[index])[:_TOLD]
+    ranked = sorted(range(len(options)), key=lambda index: -choice.probabilities[index])[:_LIKELIEST]
     return {str(options[index].candidate.partition.name): float(choice.probabilities[index]) for index in ranked}
 
 

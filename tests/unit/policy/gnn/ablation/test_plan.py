@@ -167,6 +167,7 @@ def test_an_empty_cluster_has_an_empty_plan() -> None:
     assert plan.node.shape == plan.task.shape == (0,)
 
 
+@pytest.mark.alone
 def test_a_plan_of_4096_nodes_and_10000_jobs_takes_a_few_milliseconds() -> None:
     nodes = make_cluster(4096, 5)
     depends = [(t, t + 1) for t in range(0, 9000, 3)]
