@@ -12,7 +12,14 @@ _CAUTIOUS = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 """A link is not followed, and a pipe not waited for."""
 
 
-def write_atomically(path: Path, content: bytes, *, durable: bool = True) -> None:
+def write_atomically(
+    path: Path,
+    content: bytes,
+    *,
+    mode: int = 0o600,
+    owner: os.stat_result | None = None,
+    durable: bool = True,
+) -> None:
     """Replace the file by one with this content; readers and crashes see the old or the new one, never a part.
 
     A link in its place is replaced, never followed.
@@ -20,6 +27,8 @@ def write_atomically(path: Path, content: bytes, *, durable: bool = True) -> Non
     Args:
         path: The file; its folder must exist.
         content: The whole content.
+        mode: Its permissions.
+        owner: Of the file that it replaces, where user and group are to stay: who reads it today can do so tomorrow.
         durable: Whether the content must also survive a power cut, under this name (fsync of file and folder).
 
     Raises:
@@ -32,6 +41,10 @@ def write_atomically(path: Path, content: bytes, *, durable: bool = True) -> Non
             view = memoryview(content)
             while view:
                 view = view[os.write(descriptor, view) :]
+            if owner is not None:
+                os.fchown(descriptor, owner.st_uid, owner.st_gid)
+            if mode != 0o600:
+                os.fchmod(descriptor, mode)
             if durable:
                 os.fsync(descriptor)
         finally:

@@ -1,7 +1,7 @@
 """Settings of every kind into frozen dataclasses, from TOML, the environment and KEY=VALUE texts; and back to TOML.
 
 Every message names the thing, its value and what it must be; an unknown name is an error that names the nearest known
-one. Hooks read their settings with this at every job, so its imports are few: see docs/adr/0010-light-hooks.md.
+one. Hooks read their settings with this at every job, so its imports are few: see docs/adr/0011-own-readers.md.
 """
 
 import json
@@ -48,9 +48,15 @@ class SettingBound:
 
     def __str__(self) -> str:
         """Return it in words: `between 1 and 10`, `0 or more`, `above 0`, `above 0, at most 1`."""
+        low, high = _number(self.low), _number(self.high)
         if self.above:
-            return f"above {self.low:g}" + ("" if self.high == math.inf else f", at most {self.high:g}")
-        return f"{self.low:g} or more" if self.high == math.inf else f"between {self.low:g} and {self.high:g}"
+            return f"above {low}" + ("" if self.high == math.inf else f", at most {high}")
+        return f"{low} or more" if self.high == math.inf else f"between {low} and {high}"
+
+
+def _number(value: float) -> str:
+    """Return a bound as people write it: 1000000, not 1e+06."""
+    return str(int(value)) if abs(value) < 1e12 and float(value).is_integer() else f"{value:g}"
 
 
 def setting(default: Any, help_text: str, low: float | None = None, high: float | None = None) -> Any:

@@ -10,7 +10,6 @@ from pathlib import Path
 import click
 
 from slurm_energy.cli.context import JSON_OPTION, print_json, settings
-from slurm_energy.cli.installing.files import replace_file
 from slurm_energy.cli.installing.plugin_check import (
     PluginCheck,
     Standing,
@@ -23,7 +22,8 @@ from slurm_energy.cli.installing.roles import JOB_SUBMIT_PLUGIN, KEPT_PLUGIN
 from slurm_energy.cli.installing.slurm_conf import put_back, take_out
 from slurm_energy.cli.site import slurm_conf_path
 from slurm_energy.config import Config
-from slurm_energy.errors import ConfigError, SlurmEnergyError, SlurmError
+from slurm_energy.errors import ConfigError, SlurmEnergyError, SlurmError, SpoolError
+from slurm_energy.files import write_atomically
 from slurm_energy.slurm.plugin_file import machine_of, read_plugin_file
 
 BEFORE_START_SECONDS = 45.0
@@ -208,8 +208,8 @@ class BeforeStart:
         for target in dict.fromkeys(targets):
             try:
                 _place(source, target)
-            except OSError as error:
-                problem = f"{target} cannot be written: {error.strerror}"
+            except (OSError, SpoolError) as error:
+                problem = str(error) if isinstance(error, SpoolError) else f"{target}: {error.strerror}"
                 continue
             yield f"{target} is {how}"
             return
@@ -218,4 +218,4 @@ class BeforeStart:
 
 def _place(source: Path, target: Path) -> None:
     """Copy a file whole or not at all: slurmctld may have the old one loaded."""
-    replace_file(target, source.read_bytes(), 0o644, None)
+    write_atomically(target, source.read_bytes(), mode=0o644)

@@ -4,8 +4,6 @@ from typing import Final
 
 from slurm_energy.errors import ValueRangeError
 
-SLURM_NO_VAL16: Final = 0xFFFE
-SLURM_INFINITE16: Final = 0xFFFF
 SLURM_NO_VAL: Final = 0xFFFFFFFE
 SLURM_INFINITE: Final = 0xFFFFFFFF
 SLURM_NO_VAL64: Final = 0xFFFFFFFFFFFFFFFE
@@ -16,11 +14,6 @@ _NOT_NUMBERS: Final = frozenset({SLURM_NO_VAL, SLURM_INFINITE, SLURM_NO_VAL64, S
 def watts_from_milliwatts(milliwatts: int) -> float:
     """Return W from NVML's mW."""
     return milliwatts / 1000.0
-
-
-def milliwatts_from_watts(watts: float) -> int:
-    """Return NVML's mW from W, rounded."""
-    return round(watts * 1000.0)
 
 
 def joules_from_millijoules(millijoules: int) -> float:

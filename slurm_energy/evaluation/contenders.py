@@ -45,7 +45,6 @@ PRICED_SETTINGS = {
     **{setting.name: f"{setting.meaning} (default {setting.default:g})" for setting in TOTAL_COST},
 }
 """What may be set of learned prices, with its meaning."""
-PRICED_SUMMARY = "total-cost with prices that a network moves by the cluster's state; needs torch"
 _REFRESH = Setting(name="refresh", default=600.0, low=1.0, high=86_400.0, meaning="seconds between two looks")
 
 

@@ -1,4 +1,7 @@
-"""What a Slurm plugin's file tells without being loaded, which would need slurmctld's own symbols."""
+"""What a Slurm plugin's file tells without being loaded, which would need slurmctld's own symbols.
+
+Own reading of ELF: see docs/adr/0011-own-readers.md.
+"""
 
 import re
 import struct

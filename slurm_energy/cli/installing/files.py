@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from slurm_energy.cli.site import under
-from slurm_energy.errors import ConfigError
+from slurm_energy.errors import ConfigError, SpoolError
+from slurm_energy.files import write_atomically
 from slurm_energy.reporting.visible import visible
 
 _READ_BY_PATTERN = ("/etc/cron.d",)
@@ -156,41 +157,16 @@ def write(change: FileChange, now_seconds: float) -> Path | None:
             Path(temporary).symlink_to(planned.link_to)
         else:
             edited = change.present is not None and not planned.is_generated
-            replace_file(target, planned.content, planned.mode, target.stat() if edited else None)
+            write_atomically(target, planned.content, mode=planned.mode, owner=target.stat() if edited else None)
             return backup
         Path(temporary).replace(target)
+    except SpoolError as error:
+        raise ConfigError(f"{error}: are you root?") from error
     except OSError as error:
         if temporary is not None:
             Path(temporary).unlink(missing_ok=True)
         raise ConfigError(f"{target} cannot be written: {error.strerror}: are you root?") from error
     return backup
-
-
-def replace_file(path: Path, content: bytes, mode: int, owner: os.stat_result | None) -> None:
-    """Write a file whole or not at all.
-
-    Args:
-        path: Where; not a link.
-        content: What it holds.
-        mode: Its permissions.
-        owner: Of the file that it replaces: whoever reads it today, slurmctld above all, can do so tomorrow.
-
-    Raises:
-        OSError: it cannot be written; the old file is as it was.
-    """
-    descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-            if owner is not None:
-                os.fchown(file.fileno(), owner.st_uid, owner.st_gid)
-            os.fchmod(file.fileno(), mode)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(temporary).replace(path)
-    except OSError:
-        Path(temporary).unlink(missing_ok=True)
-        raise
 
 
 def remove_empty_folder(folder: Path) -> None:

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from slurm_energy.cli.installing.files import replace_file
 from slurm_energy.cli.site import MAX_INCLUDES, included_file, under
-from slurm_energy.errors import ConfigError
+from slurm_energy.errors import ConfigError, SpoolError
+from slurm_energy.files import write_atomically
 
 HOOK_PATH = Path("/bin/tru_")
 """The hook on the nodes. Its place and name follow from HOOK_PATTERN."""
@@ -384,6 +384,8 @@ def _rewrite(path: Path, text: str) -> None:
     """Write a file whole or not at all, with the owner and the mode that it had."""
     try:
         status = path.stat()
-        replace_file(path, text.encode("utf-8", "surrogateescape"), status.st_mode & 0o7777, status)
+        write_atomically(path, text.encode("utf-8", "surrogateescape"), mode=status.st_mode & 0o7777, owner=status)
+    except SpoolError as error:
+        raise ConfigError(f"{error}: are you root?") from error
     except OSError as error:
-        raise ConfigError(f"{path} cannot be written: {error.strerror}") from error
+        raise ConfigError(f"{path} cannot be read: {error.strerror}") from error

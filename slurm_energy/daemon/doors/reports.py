@@ -20,6 +20,7 @@ from slurm_energy.daemon.recorder.entries import JournalQueue, ReportsEntryLine,
 from slurm_energy.domain.cluster import ClusterSnapshot
 from slurm_energy.domain.node_status import SILENT_SECONDS, ReceivedStatus
 from slurm_energy.errors import AuthenticationError, DaemonUnavailable, SpoolError, WireError
+from slurm_energy.files import write_atomically
 from slurm_energy.wire.authentication import ReplayGuard, verify
 from slurm_energy.wire.codec import Message, decode
 from slurm_energy.wire.messages import failure, refusal
@@ -131,13 +132,11 @@ def heard_at(folder: Path) -> dict[str, float]:
 
 
 def _write(path: Path, content: bytes) -> None:
-    temporary = path.with_name(f".{path.name}.new")
     try:
         path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
-        temporary.write_bytes(content)
-        temporary.replace(path)
     except OSError as error:
         raise SpoolError(f"{path} cannot be written: {error.strerror}") from error
+    write_atomically(path, content, mode=0o640, durable=False)
 
 
 def _some(names: Iterable[str]) -> list[str] | None:

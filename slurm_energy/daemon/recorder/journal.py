@@ -17,6 +17,7 @@ from pathlib import Path
 
 from slurm_energy.config import Config
 from slurm_energy.errors import SpoolError
+from slurm_energy.files import write_atomically
 
 SEGMENT_BYTES = 8 * 1024 * 1024
 BATCH_BYTES = 512 * 1024
@@ -154,19 +155,14 @@ class JournalReader:
     def commit(self, position: Position) -> None:
         """Remember that everything before `position` is in the database, and put aside what is thereby finished."""
         path = self._directory / f"{self.stream}.position"
-        temporary = path.with_suffix(".position.new")
+        write_atomically(path, f"{position.segment} {position.offset}\n".encode("ascii"))
+        self.committed = position
         try:
-            with temporary.open("w", encoding="ascii") as file:
-                file.write(f"{position.segment} {position.offset}\n")
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(path)
-            self.committed = position
             finished = [n for n in segment_numbers(self._directory, self.stream) if n < position.segment]
             if finished:
                 self._put_aside(finished)
         except OSError as error:
-            raise SpoolError(f"journal position {path} cannot be written: {error}") from error
+            raise SpoolError(f"stored segments of journal {self._directory} cannot be put aside: {error}") from error
 
     def _put_aside(self, finished: list[int]) -> None:
         """Keep segments that are stored for a while, and remove those that were kept long enough."""

@@ -1,12 +1,12 @@
 """The state file of one node: create it and open it."""
 
 import ctypes
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 
-from slurm_energy.errors import LabError
+from slurm_energy.errors import LabError, SpoolError
+from slurm_energy.files import write_atomically
 from slurm_energy.lab.simgpu.gpu import SimulatedGpu, encode_gpu
 from slurm_energy.lab.simgpu.layout import MAX_GPUS, Call, Fault, StateStruct
 from slurm_energy.lab.simgpu.native import MappedState, find_library, load_native
@@ -53,13 +53,10 @@ def create_state(
         encode_gpu(spec, state.gpus[index])
     if native.simgpu_initialise(ctypes.byref(state)):
         raise LabError(f"state {path}: its lock cannot be made")
-    scratch = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        scratch.write_bytes(bytes(state))
-        scratch.chmod(0o666)  # ordinary users' jobs load the GPUs
-        scratch.replace(path)
-    except OSError as error:
-        raise LabError(f"state {path} cannot be written: {error}") from error
+        write_atomically(path, bytes(state), mode=0o666, durable=False)  # ordinary users' jobs load the GPUs
+    except SpoolError as error:
+        raise LabError(f"state {error}") from error
 
 
 def _check_node(gpus: Sequence[SimulatedGpuSpec], time_scale: float, counter_interval_seconds: float) -> None:

@@ -1,4 +1,4 @@
-"""Deadlines, time limits and estimates of jobs: assumptions of this package, drawn with a seed.
+"""Deadlines and time limits of jobs: assumptions of this package, drawn with a seed.
 
 The generator `deadlines` is the load of a day, all jobs or a share of them due some time after they came.
 """
@@ -36,23 +36,6 @@ def with_limits_for_every_device(workload: Workload, world: World, reference: De
         factor = slowest.get(job.kind, 1.0)
         if factor > 1.0 and job.time_limit_seconds < inf:
             job.time_limit_seconds = round_up_limit(job.time_limit_seconds * factor)
-    return workload
-
-
-def with_estimate_errors(workload: Workload, sigma: float, seed: int) -> Workload:
-    """Return the workload with estimates that are wrong: the truth times a log-normal factor of median 1.
-
-    The jobs are changed in place.
-
-    Args:
-        workload: Its jobs' estimates are replaced.
-        sigma: Standard deviation of the factor's logarithm; 0 gives the truth.
-        seed: Of the factors.
-    """
-    factors = np.random.default_rng(seed).lognormal(0.0, sigma, len(workload.jobs))
-    for job, factor in zip(workload.jobs, factors.tolist(), strict=True):
-        job.estimated_units = job.true_units * factor
-        job.is_plain = False
     return workload
 
 

@@ -19,6 +19,19 @@ def test_write_replaces_the_whole_file(tmp_path: Path) -> None:
     assert [entry.name for entry in tmp_path.iterdir()] == ["a"]
 
 
+def test_a_file_gets_the_mode_and_the_owner_that_are_asked_for(tmp_path: Path) -> None:
+    before, path = tmp_path / "before", tmp_path / "f"
+    before.write_bytes(b"old")
+    if os.geteuid() == 0:
+        os.chown(before, 12, 34)
+    write_atomically(path, b"new", mode=0o644, owner=before.stat())
+    found = path.stat()
+    assert found.st_mode & 0o7777 == 0o644
+    assert (found.st_uid, found.st_gid) == (before.stat().st_uid, before.stat().st_gid)
+    write_atomically(path, b"newer")
+    assert path.stat().st_mode & 0o7777 == 0o600
+
+
 def test_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "a"
     write_atomically(path, b"old")

@@ -6,7 +6,6 @@ import pytest
 from measured_data import MEASURED, write_philly_jobs
 
 from slurm_energy.errors import ConfigError, WorkloadError
-from slurm_energy.twin.workloads.deadlines import with_estimate_errors
 from slurm_energy.twin.workloads.formats import Format, load_workload, recognised_format
 from slurm_energy.twin.workloads.generating import ROUND_SECONDS, round_limit_seconds
 from slurm_energy.twin.workloads.replay import LoadOptions, ReplayKind, kinds_of_device
@@ -99,15 +98,6 @@ def test_limits_are_round_and_never_below_the_run() -> None:
             assert limit >= 1.1 * seconds
             assert limit in ROUND_SECONDS or limit % ROUND_SECONDS[-1] == 0.0
             assert limit <= max(900.0, 5 * 3 * seconds)
-
-
-def test_wrong_estimates_have_the_asked_spread_and_leave_the_truth(tmp_path: Path) -> None:
-    rows = "".join(f"{number},0,100\n" for number in range(2000))
-    path = written(tmp_path, "job_id,submitted_seconds,true_units\n" + rows)
-    jobs = with_estimate_errors(load_workload(path), 0.5, 1).jobs
-    assert {job.true_units for job in jobs} == {100.0}
-    logs = np.log([job.estimated_units / 100.0 for job in jobs])
-    assert (logs.mean(), logs.std()) == (pytest.approx(0.0, abs=0.05), pytest.approx(0.5, abs=0.03))
 
 
 def test_gavel_jobs_keep_their_steps_and_types(tmp_path: Path) -> None:
