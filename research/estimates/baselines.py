@@ -10,7 +10,7 @@ from research.estimates.data import GAVEL_SHEETS
 from slurm_energy.domain.ids import GpuTypeName
 from slurm_energy.domain.work import MeasuredRun
 from slurm_energy.estimation.gaussian_process import FloatArray
-from slurm_energy.estimation.rates import MeasuredRate, Place, SheetRow, Work
+from slurm_energy.estimation.rates import MeasuredRate, Place, Work
 from slurm_energy.estimation.run_groups import group_runs
 from slurm_energy.estimation.work_model import work_estimates
 
@@ -126,10 +126,15 @@ def names_distribution(measured: Sequence[MeasuredRate], wanted: Sequence[Entry]
 class RateFeatures:
     """Features of entries: numbers, NaN where one is not known."""
 
-    def __init__(self, measured: Sequence[MeasuredRate], sheets: dict[str, SheetRow] | None = None) -> None:
-        self._sheets = dict(GAVEL_SHEETS if sheets is None else sheets)
+    def __init__(self, measured: Sequence[MeasuredRate], *, own_rates: bool = True) -> None:
+        """Keep what is measured.
+
+        Args:
+            measured: Entries that are shown.
+            own_rates: Whether a job's own rates on other types are among the features.
+        """
         self._families = {f: i for i, f in enumerate(sorted({r.work.family for r in measured}))}
-        self._rates = {(r.work.name, r.place): float(np.log(r.value)) for r in measured}
+        self._rates = {(r.work.name, r.place): float(np.log(r.value)) for r in measured if own_rates}
         self._types = sorted({r.place.gpu_type for r in measured})
 
     def matrix(self, entries: Sequence[Entry]) -> FloatArray:
@@ -137,7 +142,7 @@ class RateFeatures:
         return np.array([self._row(work, place) for work, place in entries])
 
     def _row(self, work: Work, place: Place) -> list[float]:
-        sheet = self._sheets[place.gpu_type]
+        sheet = GAVEL_SHEETS[place.gpu_type]
         family = [float(self._families.get(work.family, -1) == i) for i in range(len(self._families))]
         batch = np.log2(work.batch_size) if work.batch_size else np.nan
         elsewhere = [

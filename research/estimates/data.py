@@ -19,6 +19,14 @@ _NOT_RUN = 1e-6
 """Rates below are written where a batch could not be divided any further: not run."""
 
 
+ZEUS_SHEETS: Mapping[str, SheetRow] = {
+    "a40": SheetRow(37.42, 695.8, 300.0),
+    "p100": SheetRow(9.526, 732.2, 250.0),
+    "rtx6000": SheetRow(16.31, 672.0, 260.0),
+    "v100": SheetRow(14.13, 897.0, 250.0),
+}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TriedPair:
     """Two job types on one GPU, and whether they ran."""
@@ -63,6 +71,23 @@ def read_neighbours(data: Path) -> list[MeasuredNeighbour]:
             beside = Beside(works[side], works[1 - side], row.text("gpu"))
             found.append(MeasuredNeighbour(beside=beside, value=speeds[side]))
     return found
+
+
+def read_zeus(data: Path) -> tuple[list[MeasuredRate], list[MeasuredRate]]:
+    """Return epochs a second and watts of Zeus's workloads, at the highest power limit of each."""
+    highest: dict[tuple[str, str, int], tuple[float, float, float]] = {}
+    columns = ("gpu", "network", "batch_size", "power_limit_w", "time_per_epoch_s", "average_power_w")
+    for row in read_rows(data / "zeus_power_limit" / "power_limit_sweep.csv", columns):
+        key = row.text("gpu").lower(), row.text("network"), row.count("batch_size", 1)
+        limit = row.number("power_limit_w", 1.0)
+        if limit > highest.get(key, (0.0,))[0]:
+            highest[key] = limit, row.number("time_per_epoch_s", 1e-9), row.number("average_power_w", 1.0)
+    rates, watts = [], []
+    for (gpu_type, network, batch), (_, seconds, power) in highest.items():
+        work, place = Work(f"{network} {batch}", network, batch), Place(gpu_type)
+        rates.append(MeasuredRate(work=work, place=place, value=1.0 / seconds))
+        watts.append(MeasuredRate(work=work, place=place, value=power))
+    return rates, watts
 
 
 def read_tried_pairs(data: Path) -> list[TriedPair]:

@@ -1,4 +1,4 @@
-"""How fast a job's work goes on each GPU type and number of GPUs, alone and beside a neighbour on the same GPU.
+"""How fast a job's work goes, and what it draws, on each GPU type and number of GPUs, alone and beside a neighbour.
 
 Rates are logarithms: what a family of programs gains on a GPU type, what a batch size costs and how numbers of GPUs
 scale are then sums. The scales of the kernels were fitted to public measurements (`python -m research.estimates`), the
@@ -35,6 +35,7 @@ MAX_ENTRIES = 1_500
 _TYPICAL_LOG_BATCH = 5.0
 _MAX_LOG_BATCH = 24.0
 _TYPICAL_TFLOPS, _TYPICAL_GIGABYTES_PER_SECOND = 10.0, 700.0
+_TYPICAL_LIMIT_WATTS = 300.0
 _MAX_LOG_RATE = 30.0
 
 
@@ -72,6 +73,8 @@ class SheetRow(NamedTuple):
 
     single_tflops: float
     gigabytes_per_second: float
+    limit_watts: float = 300.0
+    """The board's limit as shipped."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +84,7 @@ class MeasuredRate:
     work: Work
     place: Place
     value: float
-    """Units (steps, samples) a second of the whole job."""
+    """Units (steps, samples) a second of the whole job; watts of one GPU in a model of power."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,6 +213,13 @@ def fit_rates(
     return replace(model, process=process, doubt_factors=_doubt_factors(process, groups, types))
 
 
+def fit_power(
+    measured: Iterable[MeasuredRate], sheets: Mapping[str, SheetRow] | None = None, kernel: Kernel | None = None
+) -> RateModel:
+    """Return the same model of one GPU's mean power in watts."""
+    return fit_rates(measured, sheets, read_kernel(KERNELS, "power") if kernel is None else kernel)
+
+
 def fit_neighbours(measured: Iterable[MeasuredNeighbour], kernel: Kernel | None = None) -> NeighbourModel:
     """Return the model of some measured pairs; values that are no number above 0 are left out.
 
@@ -251,6 +261,7 @@ def rate_columns(
         "gpu_type": codes.of("gpu_type", [place.gpu_type for place in places], learn=learn),
         "log_tflops": np.log([row.single_tflops / _TYPICAL_TFLOPS for row in sheet]),
         "log_bandwidth": np.log([row.gigabytes_per_second / _TYPICAL_GIGABYTES_PER_SECOND for row in sheet]),
+        "log_limit": np.log([row.limit_watts / _TYPICAL_LIMIT_WATTS for row in sheet]),
         "log_count": np.log2(count),
         "several": (count > 1.0).astype(np.float64),
         "placement": codes.of("placement", where, learn=learn),
@@ -274,8 +285,9 @@ def catalogue_sheets() -> Mapping[str, SheetRow]:
     for name, sheet in DATA_SHEETS.items():
         known = gpu_type(name)
         clock_mhz = None if known is None else known.default_sm_clock_mhz
-        if clock_mhz is not None:
-            found[str(name)] = SheetRow(2e-6 * sheet.lanes * clock_mhz, sheet.memory_gb_per_second)
+        if known is not None and clock_mhz is not None:
+            limit_watts = known.power_limit_watts or _TYPICAL_LIMIT_WATTS
+            found[str(name)] = SheetRow(2e-6 * sheet.lanes * clock_mhz, sheet.memory_gb_per_second, limit_watts)
     return found
 
 

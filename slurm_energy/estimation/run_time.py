@@ -2,8 +2,9 @@
 
 The distribution is a mixture of what was seen: each run of the name counts once, newer ones more; all runs of the user
 count as three runs together, and all of the site, as shares of their time limits, as two. So a name of one run has a
-wide interval, a name of twenty nearly its own, and one job that hung for three days counts as one of twenty. Runs that Slurm ended at their limit, or a user before their end, say only that the work takes longer (Kaplan and
-Meier, Nonparametric estimation from incomplete observations, 1958). No run passes its time limit.
+wide interval, a name of twenty nearly its own, and one job that hung for three days counts as one of twenty. Runs that
+Slurm ended at their limit, or a user before their end, say only that the work takes longer (Kaplan and Meier,
+Nonparametric estimation from incomplete observations, 1958). No run passes its time limit.
 """
 
 from collections import deque

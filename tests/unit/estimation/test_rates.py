@@ -5,10 +5,19 @@ import pytest
 from measured_data import MEASURED
 
 from research.estimates.baselines import gradient_boosting, matrix_completion, mean_of_name, nearest_names
-from research.estimates.data import GAVEL_SHEETS, read_h100_neighbours, read_neighbours, read_rates, work_of
+from research.estimates.data import (
+    GAVEL_SHEETS,
+    ZEUS_SHEETS,
+    read_h100_neighbours,
+    read_neighbours,
+    read_rates,
+    read_zeus,
+    work_of,
+)
 from research.estimates.judging import (
     by_similarity,
     few_pairs_given,
+    judge_left_out_rates,
     judge_neighbours,
     judge_rates,
     one_run,
@@ -21,6 +30,7 @@ from slurm_energy.estimation.rates import (
     Place,
     Work,
     fit_neighbours,
+    fit_power,
     fit_rates,
 )
 
@@ -115,6 +125,13 @@ def test_neighbours_that_leave_the_gpu_idle_do_not_slow_each_other_before_anythi
     assert free.estimate(crowded).middle == pytest.approx(1.0 / 1.9)
     measured = MeasuredNeighbour(beside=crowded, value=0.9)
     assert free.refined([measured]).estimate(crowded).middle > 0.75
+
+
+def test_power_on_a_type_never_seen_is_near_what_was_measured() -> None:
+    _, watts = read_zeus(MEASURED)
+    rows = [row for row in watts if row.work.family in {"resnet50", "bert_base_uncased"}]
+    found = judge_left_out_rates(rows, list(type_never_seen(rows, ["v100"])), fit_power(rows, ZEUS_SHEETS))
+    assert found.mean_error < 0.06
 
 
 def test_questions_after_one_run_show_that_run(single_gpu_rates: list[MeasuredRate]) -> None:
