@@ -114,7 +114,7 @@ def fit_kernels(data: Path) -> dict[str, Any]:
     drawing = rate_columns([(row.work, row.place) for row in watts], Codes(), ZEUS_SHEETS, learn=True)
     log_loss, error = log_losses(speedups)
     fitted = {
-        "rates": fit_kernel(starting_kernel(RATES), alone, np.log([row.value for row in rates])),
+        "rates": fit_kernel(starting_kernel(RATES), alone, np.log([row.value for row in rates]), rounds=60),
         "neighbours": fit_kernel(starting_kernel(NEIGHBOURS), beside, np.log([row.value for row in neighbours])),
         "power": fit_kernel(starting_kernel(POWER), drawing, np.log([row.value for row in watts])),
         "scaling": fit_kernel(starting_kernel(SCALING), spread, log_loss, extra_variance=error),
