@@ -81,7 +81,7 @@ def comparison_table(data: Path) -> str:
     ]
     lines = [_row(["estimator", "V100, measured on K80 and P100", "V100, one measurement, on P100"]), _rule(3)]
     served = [_percent(judge_rates(rows, questions, by_similarity).mean_error) for questions in (never, once)]
-    lines.append(_row(["similarity (served)", *served]))
+    lines.append(_row(["similarity (this package)", *served]))
     for label, estimator in (BASELINES | {"neural network": first_estimate}).items():
         figures = [_percent(judge_rates(rows, questions, estimator).mean_error) for questions in (never, once)]
         lines.append(_row([label, *figures]))
