@@ -10,11 +10,11 @@ from research.estimates.data import GAVEL_SHEETS
 from slurm_energy.domain.ids import GpuTypeName
 from slurm_energy.domain.work import MeasuredRun
 from slurm_energy.estimation.gaussian_process import FloatArray
-from slurm_energy.estimation.rates import MeasuredRate, Place, SheetRow, Work
+from slurm_energy.estimation.rates import MeasuredRate, RatePlace, Work
 from slurm_energy.estimation.run_groups import group_runs
 from slurm_energy.estimation.work_model import work_estimates
 
-Entry = tuple[Work, Place]
+Entry = tuple[Work, RatePlace]
 _RANK, _RIDGE, _ROUNDS = 2, 0.3, 25
 _NEAREST = 3
 _NOT_KNOWN = -20.0
@@ -39,7 +39,7 @@ def mean_of_name(measured: Sequence[MeasuredRate], wanted: Sequence[Entry]) -> F
 
 def nearest_names(measured: Sequence[MeasuredRate], wanted: Sequence[Entry]) -> FloatArray:
     """Return the mean of the three names that are most alike in text and have run on the same place."""
-    by_place: dict[Place, list[tuple[str, float]]] = {}
+    by_place: dict[RatePlace, list[tuple[str, float]]] = {}
     for row in measured:
         by_place.setdefault(row.place, []).append((row.work.name, float(np.log(row.value))))
     overall = fmean(float(np.log(row.value)) for row in measured)
@@ -126,18 +126,23 @@ def names_distribution(measured: Sequence[MeasuredRate], wanted: Sequence[Entry]
 class RateFeatures:
     """Features of entries: numbers, NaN where one is not known."""
 
-    def __init__(self, measured: Sequence[MeasuredRate], sheets: dict[str, SheetRow] | None = None) -> None:
-        self._sheets = dict(GAVEL_SHEETS if sheets is None else sheets)
+    def __init__(self, measured: Sequence[MeasuredRate], *, own_rates: bool = True) -> None:
+        """Keep what is measured.
+
+        Args:
+            measured: Entries that are shown.
+            own_rates: Whether a job's own rates on other types are among the features.
+        """
         self._families = {f: i for i, f in enumerate(sorted({r.work.family for r in measured}))}
-        self._rates = {(r.work.name, r.place): float(np.log(r.value)) for r in measured}
+        self._rates = {(r.work.name, r.place): float(np.log(r.value)) for r in measured if own_rates}
         self._types = sorted({r.place.gpu_type for r in measured})
 
     def matrix(self, entries: Sequence[Entry]) -> FloatArray:
         """Return the features, [entries, features]."""
         return np.array([self._row(work, place) for work, place in entries])
 
-    def _row(self, work: Work, place: Place) -> list[float]:
-        sheet = self._sheets[place.gpu_type]
+    def _row(self, work: Work, place: RatePlace) -> list[float]:
+        sheet = GAVEL_SHEETS[place.gpu_type]
         family = [float(self._families.get(work.family, -1) == i) for i in range(len(self._families))]
         batch = np.log2(work.batch_size) if work.batch_size else np.nan
         elsewhere = [
@@ -145,7 +150,7 @@ class RateFeatures:
             for kind in self._types
         ]
         single = [
-            np.nan if kind == place.gpu_type else self._rates.get((work.name, Place(kind)), np.nan)
+            np.nan if kind == place.gpu_type else self._rates.get((work.name, RatePlace(kind)), np.nan)
             for kind in self._types
         ]
         numbers = [batch, np.log(sheet.single_tflops), np.log(sheet.gigabytes_per_second), np.log2(place.gpus)]

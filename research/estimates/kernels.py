@@ -76,6 +76,19 @@ SCALING = """
 0.1  same kind, same work, along log_others
 0.2  same kind, same work, along across
 """
+POWER = """
+0.3
+0.5  along log_limit
+0.3  same gpu_type
+0.3  same family
+0.2  along log_batch
+0.2  same family, near log_batch 2.0
+0.1  same family, along log_batch
+0.2  same family, along log_limit
+0.1  same gpu_type, same family
+0.1  same gpu_type, along log_batch
+0.1  same gpu_type, same family, near log_batch 2.0
+"""
 NOISE = 0.05
 
 

@@ -101,14 +101,12 @@ def run_times_table(data: Path) -> str:
     start = process_time()
     scores = judge_run_times(jobs)
     lines = [
-        "| estimator | jobs | longer than the upper end | upper end over truth, median | middle off by factor | loss |",
+        "| estimator | jobs | ran past upper end | upper end over truth, median | middle off by a factor | loss |",
         "|---|---:|---:|---:|---:|---:|",
     ]
     for label, one in scores.items():
-        lines.append(
-            f"| {label} | {one.num} | {100 * one.underestimates:.1f} % | {one.room:.1f} | {one.middle_error:.1f} "
-            f"| {one.loss:.2f} |"
-        )
+        figures = f"{one.room:.1f} | {one.middle_error:.1f} | {one.loss:.2f}"
+        lines.append(f"| {label} | {one.num} | {100 * one.underestimates:.1f} % | {figures} |")
     lines.append(f"\nAll of it took {process_time() - start:.0f} s of CPU time.")
     return "\n".join(lines)
 
@@ -120,15 +118,12 @@ def _answers(job: TracedJob, history: RunTimes, own: Sequence[float]) -> Iterato
     if own:
         yield "mixture, names with runs", estimate.seconds, estimate.upper_seconds
         yield "mean of user and name", fmean(own), fmean(own)
-        present = runtime_estimate(own)
-        yield "longest of user and name", present.seconds, present.upper_seconds
+        longest = runtime_estimate(own)
+        yield "longest of user and name", longest.seconds, longest.upper_seconds
     if len(own) >= 5:
         yield "mixture, names with 5 runs or more", estimate.seconds, estimate.upper_seconds
-        yield (
-            "longest of user and name, 5 runs or more",
-            runtime_estimate(own).seconds,
-            runtime_estimate(own).upper_seconds,
-        )
+        longest = runtime_estimate(own)
+        yield "longest of user and name, 5 runs or more", longest.seconds, longest.upper_seconds
 
 
 def _score(rows: Sequence[tuple[float, float, float]]) -> RunTimeScore:

@@ -10,12 +10,14 @@ import numpy as np
 
 from research.estimates.baselines import BASELINES
 from research.estimates.data import (
+    ZEUS_SHEETS,
     read_elasticflow,
     read_h100_neighbours,
     read_neighbours,
     read_pollux,
     read_rates,
     read_tried_pairs,
+    read_zeus,
 )
 from research.estimates.judging import (
     HeldBack,
@@ -25,6 +27,7 @@ from research.estimates.judging import (
     few_pairs_given,
     gpu_type_never_seen,
     judge_left_out_neighbours,
+    judge_left_out_rates,
     judge_neighbours,
     judge_rates,
     neighbour_never_seen,
@@ -33,40 +36,57 @@ from research.estimates.judging import (
     pair_never_seen,
     type_never_seen,
 )
+from research.estimates.networks import corrected_estimate, first_estimate
 from research.estimates.run_times import run_times_table
 from slurm_energy.estimation.memory import TriedTogether, fit_memory
-from slurm_energy.estimation.rates import fit_neighbours, fit_rates
+from slurm_energy.estimation.rates import MeasuredRate, RateModel, fit_neighbours, fit_power, fit_rates
 from slurm_energy.estimation.scaling import MeasuredSpeedup, fit_scaling_model
 
-_NEVER_HERE = "a job type on a GPU type where it never ran"
-_ONCE = "a job type measured once, on another GPU type"
-_NEVER = "a job type that never ran anywhere"
-_COMPARED = {_NEVER_HERE, _ONCE, _NEVER}
 GPU_TYPES = ("k80", "p100", "v100")
 GAVEL_MEMORY_GIGABYTES: Mapping[str, float] = {"k80": 12.0, "p100": 16.0, "v100": 16.0}
 
 
 def rates_table(data: Path) -> str:
-    """Return how far rates alone are off, with the estimators they are compared with."""
+    """Return how far rates alone are off."""
     rows = read_rates(data)
     questions: dict[str, Sequence[HeldBack]] = {
-        _NEVER_HERE: list(type_never_seen(rows, GPU_TYPES)),
-        "the same, V100 only": list(type_never_seen(rows, GPU_TYPES[2:])),
-        _ONCE: list(one_run(rows, GPU_TYPES, elsewhere=True)),
-        "a job type measured on one GPU of the type, more GPUs asked": list(one_run(rows, GPU_TYPES, elsewhere=False)),
+        "a job type on a GPU type where it never ran": list(type_never_seen(rows, GPU_TYPES)),
+        "the same, V100 only": list(type_never_seen(rows, ["v100"])),
+        "a job type measured once, on another GPU type": list(one_run(rows, GPU_TYPES, elsewhere=True)),
+        "measured on one GPU of the type, more GPUs asked": list(one_run(rows, GPU_TYPES, elsewhere=False)),
         "a family of which nothing ran on the GPU type": list(family_never_seen(rows, GPU_TYPES)),
-        _NEVER: list(never_run(rows)),
+        "a job type that never ran anywhere": list(never_run(rows)),
         "a GPU type where nothing ran": list(gpu_type_never_seen(rows, GPU_TYPES)),
     }
-    names = ["similarity", *BASELINES]
-    lines = [_row(["question", "entries", "90 % interval covers", *names]), _rule(3 + len(names))]
-    for question, held_back in questions.items():
-        served = judge_rates(rows, held_back, by_similarity)
-        figures = [_percent(served.mean_error)]
-        for estimator in BASELINES.values():
-            compared = judge_rates(rows, held_back, estimator) if question in _COMPARED else None
-            figures.append("" if compared is None else _percent(compared.mean_error))
-        lines.append(_row([question, str(served.num), _covered(served), *figures]))
+    scores = {question: judge_left_out_rates(rows, held_back) for question, held_back in questions.items()}
+    zeus, _ = read_zeus(data)
+    return _scores(scores | _zeus_scores(zeus, fit_rates(zeus, ZEUS_SHEETS), "Zeus: "))
+
+
+def power_table(data: Path) -> str:
+    """Return how far the mean power of one GPU is off."""
+    _, watts = read_zeus(data)
+    return _scores(_zeus_scores(watts, fit_power(watts, ZEUS_SHEETS), ""))
+
+
+def comparison_table(data: Path) -> str:
+    """Return how far simpler estimators and neural networks are off, fitted anew for each question."""
+    rows = read_rates(data)
+    v100 = np.array([row.place.gpu_type == "v100" for row in rows])
+    never = list(type_never_seen(rows, ["v100"]))
+    once = [
+        HeldBack(hidden=one.hidden, asked=one.asked & v100)
+        for one in one_run(rows, ["p100"], elsewhere=True)
+        if (one.asked & v100).any()
+    ]
+    lines = [_row(["estimator", "V100, measured on K80 and P100", "V100, one measurement, on P100"]), _rule(3)]
+    served = [_percent(judge_rates(rows, questions, by_similarity).mean_error) for questions in (never, once)]
+    lines.append(_row(["similarity (this package)", *served]))
+    for label, estimator in (BASELINES | {"neural network": first_estimate}).items():
+        figures = [_percent(judge_rates(rows, questions, estimator).mean_error) for questions in (never, once)]
+        lines.append(_row([label, *figures]))
+    refined = _percent(judge_rates(rows, once, corrected_estimate).mean_error)
+    lines.append(_row(["neural networks: first estimate and correction", "", refined]))
     return "\n".join(lines)
 
 
@@ -163,6 +183,17 @@ def times_table(data: Path) -> str:
     return "\n".join(lines)
 
 
+def _zeus_scores(rows: Sequence[MeasuredRate], model: RateModel, prefix: str) -> dict[str, Score]:
+    types = list(dict.fromkeys(row.place.gpu_type for row in rows))
+    questions: dict[str, Sequence[HeldBack]] = {
+        f"{prefix}a network and batch on a GPU type where it never ran": list(type_never_seen(rows, types)),
+        f"{prefix}a network and batch that never ran anywhere": list(never_run(rows)),
+        f"{prefix}a network of which nothing ran on the GPU type": list(family_never_seen(rows, types)),
+        f"{prefix}a GPU type where nothing ran": list(gpu_type_never_seen(rows, types)),
+    }
+    return {question: judge_left_out_rates(rows, held_back, model) for question, held_back in questions.items()}
+
+
 def _scaling_error(everything: Sequence[MeasuredSpeedup], rows: Sequence[MeasuredSpeedup], given: int | None) -> str:
     """Return mean and median error, and the coverage, of applications of which nothing but `given` GPUs is known."""
     error: list[float] = []
@@ -228,6 +259,8 @@ def _covered(one: Score) -> str:
 
 PARTS: Mapping[str, Callable[[Path], str]] = {
     "rates": rates_table,
+    "comparison": comparison_table,
+    "power": power_table,
     "neighbours": neighbours_table,
     "memory": memory_table,
     "scaling": scaling_table,
@@ -239,7 +272,7 @@ PARTS: Mapping[str, Callable[[Path], str]] = {
 def replaced_tables(page: str, tables: Mapping[str, str]) -> str:
     """Return a page with the tables between `<!-- NAME -->` and `<!-- end -->` replaced."""
     for name, table in tables.items():
-        pattern = re.compile(rf"(<!-- {re.escape(name)} -->\n).*?(\n<!-- end -->)", re.DOTALL)
+        pattern = re.compile(rf"(<!-- {re.escape(name)} -->\n).*?(<!-- end -->)", re.DOTALL)
         parts = pattern.split(page)
-        page = page if len(parts) == 1 else parts[0] + parts[1] + table + parts[2] + parts[3]
+        page = page if len(parts) == 1 else parts[0] + parts[1] + table + "\n" + parts[2] + parts[3]
     return page

@@ -13,7 +13,7 @@ from numpy.random import Generator
 from slurm_energy.domain.ids import GpuTypeName
 from slurm_energy.energy_model.curves import WorkloadCurve, curves_of
 from slurm_energy.energy_model.operating_point import clock_table_of
-from slurm_energy.estimation.clock_trials import SETTLE_SECONDS, Answer, ClockTrials
+from slurm_energy.estimation.clock_trials import SETTLE_SECONDS, ClockAnswer, ClockTrials
 
 BOARDS: Final = {
     "A100 500 W": (GpuTypeName("a100-sxm4-80gb"), 500.0),
@@ -122,14 +122,14 @@ def run_once(curve: WorkloadCurve, board: str, rng: Generator) -> Run:
     )
 
 
-def _answer(truth: float, answered: bool, rng: Generator) -> Answer | None:
+def _answer(truth: float, answered: bool, rng: Generator) -> ClockAnswer | None:
     error = float(rng.uniform(0.0025, 0.0085))
     if not answered or rng.uniform() < 0.1:
         return None
     value = truth + float(rng.normal(0.0, error))
     if rng.uniform() < WRONG_ANSWERS:
         value = truth - WRONG_BY
-    return Answer(slowdown=max(value, 0.0), error=error)
+    return ClockAnswer(slowdown=max(value, 0.0), error=error)
 
 
 def print_ladder(runs: int) -> None:

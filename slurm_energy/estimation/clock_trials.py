@@ -36,7 +36,7 @@ MAX_WORSE = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class ClockAnswer:
     """A slowdown against the default clock, from the detector or from the program's own progress."""
 
     slowdown: float
@@ -67,7 +67,7 @@ class Trial:
     at_seconds: float
     """Of the job's elapsed time."""
     watts: float
-    answer: Answer | None
+    answer: ClockAnswer | None
     """None: not known."""
     kept: bool
 
@@ -144,7 +144,7 @@ class ClockTrials:
         self._reference_watts, self._reference_at = watts, at_seconds
         self._reached_mhz = min(max(reached_mhz, self.clocks_mhz[0]), self.clocks_mhz[-1])
 
-    def measured(self, sm_clock_mhz: int, at_seconds: float, watts: float, answer: Answer | None) -> None:
+    def measured(self, sm_clock_mhz: int, at_seconds: float, watts: float, answer: ClockAnswer | None) -> None:
         """Take in a window at a lower clock; None: the slowdown is not known."""
         seconds = WINDOW_SECONDS + SETTLE_SECONDS
         worst = self._worst(sm_clock_mhz)
@@ -159,7 +159,7 @@ class ClockTrials:
         # What is measured again starts from a new reference.
         self._reference_at = float("-inf")
 
-    def _keep(self, sm_clock_mhz: int, watts: float, answer: Answer) -> bool:
+    def _keep(self, sm_clock_mhz: int, watts: float, answer: ClockAnswer) -> bool:
         self._unknown = 0
         energy = watts * (1.0 + answer.slowdown) / (self._reference_watts or watts)
         if sm_clock_mhz == self.table_clock_mhz and self.kept_clock_mhz is None:

@@ -1,4 +1,4 @@
-"""How fast a job's work goes on each GPU type and number of GPUs, alone and beside a neighbour on the same GPU.
+"""How fast a job's work goes, and what it draws, on each GPU type and number of GPUs, alone and beside a neighbour.
 
 Rates are logarithms: what a family of programs gains on a GPU type, what a batch size costs and how numbers of GPUs
 scale are then sums. The scales of the kernels were fitted to public measurements (`python -m research.estimates`), the
@@ -35,6 +35,7 @@ MAX_ENTRIES = 1_500
 _TYPICAL_LOG_BATCH = 5.0
 _MAX_LOG_BATCH = 24.0
 _TYPICAL_TFLOPS, _TYPICAL_GIGABYTES_PER_SECOND = 10.0, 700.0
+_TYPICAL_LIMIT_WATTS = 300.0
 _MAX_LOG_RATE = 30.0
 
 
@@ -48,7 +49,7 @@ class Work(NamedTuple):
     batch_size: float | None = None
 
 
-class Place(NamedTuple):
+class RatePlace(NamedTuple):
     """Where it runs."""
 
     gpu_type: str
@@ -72,6 +73,8 @@ class SheetRow(NamedTuple):
 
     single_tflops: float
     gigabytes_per_second: float
+    limit_watts: float = 300.0
+    """The board's limit as shipped."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,9 +82,9 @@ class MeasuredRate:
     """How fast some work went."""
 
     work: Work
-    place: Place
+    place: RatePlace
     value: float
-    """Units (steps, samples) a second of the whole job."""
+    """Units (steps, samples) a second of the whole job; watts of one GPU in a model of power."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,11 +129,11 @@ class RateModel:
     doubt_factors: Mapping[str, float] = field(default_factory=dict)
     """By GPU type: what doubts are multiplied by, from measurements left out."""
 
-    def estimate(self, work: Work, place: Place) -> Interval:
+    def estimate(self, work: Work, place: RatePlace) -> Interval:
         """Return the units a second of some work; known places and unknown ones alike."""
         return self.estimates([(work, place)])[0]
 
-    def estimates(self, entries: Sequence[tuple[Work, Place]]) -> list[Interval]:
+    def estimates(self, entries: Sequence[tuple[Work, RatePlace]]) -> list[Interval]:
         """Return the units a second of each entry."""
         columns = rate_columns(entries, self.codes, self.sheets, learn=False)
         types = [place.gpu_type for _, place in entries]
@@ -195,7 +198,7 @@ def fit_rates(
     """
     kernel = read_kernel(KERNELS, "rates") if kernel is None else kernel
     codes, known = Codes(), catalogue_sheets() if sheets is None else sheets
-    by_entry: dict[tuple[Work, Place], list[float]] = {}
+    by_entry: dict[tuple[Work, RatePlace], list[float]] = {}
     for row in _sound(measured):
         by_entry.setdefault((row.work, row.place), []).append(log(row.value))
     entries = list(by_entry)[-MAX_ENTRIES:]
@@ -208,6 +211,13 @@ def fit_rates(
     cells = [(work.name, place.gpu_type) for work, place in entries]
     groups = [np.array([cell == other for other in cells]) for cell in dict.fromkeys(cells)]
     return replace(model, process=process, doubt_factors=_doubt_factors(process, groups, types))
+
+
+def fit_power(
+    measured: Iterable[MeasuredRate], sheets: Mapping[str, SheetRow] | None = None, kernel: Kernel | None = None
+) -> RateModel:
+    """Return the same model of one GPU's mean power in watts."""
+    return fit_rates(measured, sheets, read_kernel(KERNELS, "power") if kernel is None else kernel)
 
 
 def fit_neighbours(measured: Iterable[MeasuredNeighbour], kernel: Kernel | None = None) -> NeighbourModel:
@@ -237,7 +247,7 @@ def fit_neighbours(measured: Iterable[MeasuredNeighbour], kernel: Kernel | None 
 
 
 def rate_columns(
-    entries: Sequence[tuple[Work, Place]], codes: Codes, sheets: Mapping[str, SheetRow], *, learn: bool
+    entries: Sequence[tuple[Work, RatePlace]], codes: Codes, sheets: Mapping[str, SheetRow], *, learn: bool
 ) -> Columns:
     """Return the columns of rates: what the work is, the GPU type and its data sheet, number and placement."""
     works, places = [work for work, _ in entries], [place for _, place in entries]
@@ -251,6 +261,7 @@ def rate_columns(
         "gpu_type": codes.of("gpu_type", [place.gpu_type for place in places], learn=learn),
         "log_tflops": np.log([row.single_tflops / _TYPICAL_TFLOPS for row in sheet]),
         "log_bandwidth": np.log([row.gigabytes_per_second / _TYPICAL_GIGABYTES_PER_SECOND for row in sheet]),
+        "log_limit": np.log([row.limit_watts / _TYPICAL_LIMIT_WATTS for row in sheet]),
         "log_count": np.log2(count),
         "several": (count > 1.0).astype(np.float64),
         "placement": codes.of("placement", where, learn=learn),
@@ -274,8 +285,9 @@ def catalogue_sheets() -> Mapping[str, SheetRow]:
     for name, sheet in DATA_SHEETS.items():
         known = gpu_type(name)
         clock_mhz = None if known is None else known.default_sm_clock_mhz
-        if clock_mhz is not None:
-            found[str(name)] = SheetRow(2e-6 * sheet.lanes * clock_mhz, sheet.memory_gb_per_second)
+        if known is not None and clock_mhz is not None:
+            limit_watts = known.power_limit_watts or _TYPICAL_LIMIT_WATTS
+            found[str(name)] = SheetRow(2e-6 * sheet.lanes * clock_mhz, sheet.memory_gb_per_second, limit_watts)
     return found
 
 

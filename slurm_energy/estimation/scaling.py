@@ -32,7 +32,7 @@ _RATE_ERROR = 0.04
 _MAX_GPUS = 100_000
 
 
-class Spread(NamedTuple):
+class GpuLayout(NamedTuple):
     """A number of GPUs, and how they are used."""
 
     gpus: int
@@ -47,7 +47,7 @@ class MeasuredSpeedup:
     """How much faster some work went than on one GPU."""
 
     work: Work
-    spread: Spread
+    spread: GpuLayout
     speedup: float
 
 
@@ -69,7 +69,7 @@ class ScalingModel:
     kernel: Kernel
     codes: Codes
 
-    def speedups(self, work: Work, spreads: Sequence[Spread]) -> list[Speedup]:
+    def speedups(self, work: Work, spreads: Sequence[GpuLayout]) -> list[Speedup]:
         """Return the speed-up of some work on each number of GPUs; one GPU has 1 without doubt."""
         if not spreads:
             return []
@@ -105,7 +105,7 @@ def fit_scaling_model(measured: Iterable[MeasuredSpeedup], kernel: Kernel | None
     return replace(model, process=fit_process(kernel, columns, *log_losses(rows)))
 
 
-def scaling_columns(entries: Sequence[tuple[Work, Spread]], codes: Codes, *, learn: bool) -> Columns:
+def scaling_columns(entries: Sequence[tuple[Work, GpuLayout]], codes: Codes, *, learn: bool) -> Columns:
     """Return the columns of speed-ups: the work, the number of GPUs, nodes, and how the batch is divided."""
     spreads = [spread for _, spread in entries]
     gpus = [min(max(spread.gpus, 2), _MAX_GPUS) for spread in spreads]

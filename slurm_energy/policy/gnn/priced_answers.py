@@ -43,7 +43,7 @@ from slurm_energy.policy.prices import (
 from slurm_energy.policy.rules.cost_table import CostTable, PlaceCosts, PricedJob, Prices
 from slurm_energy.policy.rules.tables import Prepared
 from slurm_energy.policy.submission.adapter import SubmissionAdapter
-from slurm_energy.policy.submission.view import SnapshotView, SubmittedFields
+from slurm_energy.policy.submission.view import SnapshotView, SubmittedJob
 
 _CRITICALITY = 1.0
 """No job waits for one that is only being submitted: its whole delay reaches its own end."""
@@ -163,7 +163,7 @@ class PricedRule(PlacementRule):
         return Explanation(costs, factors)
 
     def _asked(self, job: WaitingJob, view: ClusterView, options: CostTable) -> _Asked:
-        assert isinstance(job, SubmittedFields)
+        assert isinstance(job, SubmittedJob)
         assert isinstance(view, SnapshotView)
         assert job.request is not None
         base = MODE_PRICES.get(job.request.options.mode or self._default_mode, BALANCED_PRICES)
@@ -229,7 +229,7 @@ def _options(places: Sequence[PlaceInfo], table: OptionTable) -> CostTable:
     return _prepared[0][1].of(table)
 
 
-def _scarce_watts(job: SubmittedFields, view: SnapshotView) -> FloatArray:
+def _scarce_watts(job: SubmittedJob, view: SnapshotView) -> FloatArray:
     """Return by place what a GPU draws at its highest clock where free GPUs do not suffice for all that wait, else 0.
 
     They must suffice for what waits in the partition and for the job, less what was promised since the snapshot.
@@ -247,7 +247,7 @@ def _scarce_watts(job: SubmittedFields, view: SnapshotView) -> FloatArray:
     return watts
 
 
-def _job_columns(job: SubmittedFields, look: Look, time_watts: float, own_joules: float, now_seconds: float) -> Floats:
+def _job_columns(job: SubmittedJob, look: Look, time_watts: float, own_joules: float, now_seconds: float) -> Floats:
     """Return the columns that the prices of a job depend on, [PRICED_JOB].
 
     Args:

@@ -26,7 +26,7 @@ from slurm_energy.policy.site.comparison import (
 )
 from slurm_energy.policy.submission.options import JobOptions, landing_options, routing_options
 from slurm_energy.policy.submission.places import SitePlaces, point_at, site_of
-from slurm_energy.policy.submission.view import SnapshotView, SubmittedFields
+from slurm_energy.policy.submission.view import SnapshotView, SubmittedJob
 
 _SEED = 0
 
@@ -106,7 +106,7 @@ class _Question:
             notes=tuple(self._notes),
         )
 
-    def _arrive(self, asked: SubmittedFields, options: JobOptions) -> tuple[int, ...] | None:
+    def _arrive(self, asked: SubmittedJob, options: JobOptions) -> tuple[int, ...] | None:
         """Tell the rule of the job's arrival; return the places to which it sends the job, None where it does not."""
         if not self._rule.routes:
             return None
@@ -115,7 +115,7 @@ class _Question:
         return (answer,) if isinstance(answer, int) else answer
 
     def _named(
-        self, asked: SubmittedFields, options: JobOptions | None, routed: tuple[int, ...] | None
+        self, asked: SubmittedJob, options: JobOptions | None, routed: tuple[int, ...] | None
     ) -> tuple[PartitionName, ...] | None:
         """Return the partition to be tried first, None to leave the job where Slurm starts it."""
         idle = with_room(self._case.candidates)
@@ -149,7 +149,7 @@ class _Question:
         return (chosen,)
 
     def _chosen(
-        self, asked: SubmittedFields, options: JobOptions, places: Mapping[PartitionName, Sequence[int]]
+        self, asked: SubmittedJob, options: JobOptions, places: Mapping[PartitionName, Sequence[int]]
     ) -> PartitionName | None:
         """Return the partition that the rule chooses by its worst GPU type, since Slurm takes any of them.
 
@@ -192,7 +192,7 @@ class _Question:
             if choice is not None:
                 yield choice
 
-    def _explain(self, asked: SubmittedFields, options: JobOptions, view: SnapshotView) -> None:
+    def _explain(self, asked: SubmittedJob, options: JobOptions, view: SnapshotView) -> None:
         """Keep what the rule says of the partitions: each costs what its dearest GPU type does."""
         weighed = self._rule.explained(asked, view)
         if weighed is None or not weighed.costs:
@@ -224,7 +224,7 @@ class _Question:
         candidate: Candidate,
         name: GpuTypeName,
         options: JobOptions,
-        asked: SubmittedFields,
+        asked: SubmittedJob,
         view: SnapshotView,
     ) -> OperatingPoint | None:
         """Return the rule's clock where the job has room on one type of one partition alone."""
@@ -234,7 +234,7 @@ class _Question:
             return None
         return point_at(options.work[name].clocks, name, placement.clock)
 
-    def _placed(self, asked: SubmittedFields, view: SnapshotView) -> Placement | None:
+    def _placed(self, asked: SubmittedJob, view: SnapshotView) -> Placement | None:
         answer = self._rule.place(asked, view)
         return answer if isinstance(answer, Placement) else None
 
@@ -249,10 +249,10 @@ class _Question:
             room_by_place=[0] * len(self._site.infos),
         )
 
-    def _job(self, options: JobOptions) -> SubmittedFields:
+    def _job(self, options: JobOptions) -> SubmittedJob:
         case, job = self._case, self._case.job
         limit, deadline = job.time_limit_minutes, job.options.deadline_seconds
-        return SubmittedFields(
+        return SubmittedJob(
             gpu_counts=(self._gpus,),
             submitted_seconds=case.now_seconds,
             estimated_units=options.units,

@@ -13,7 +13,7 @@ from slurm_energy.policy.placement import AT_SUBMISSION, Capabilities, OptionTab
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SubmittedFields:
+class SubmittedJob:
     """A job at its submission, as rules see it: it has no number yet, and asks for one number of GPUs."""
 
     gpu_counts: tuple[int, ...]

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slurm_energy.errors import ValueRangeError
-from slurm_energy.estimation.clock_trials import MAX_COST_SHARE, MAX_TRIALS, Answer, ClockTrials
+from slurm_energy.estimation.clock_trials import MAX_COST_SHARE, MAX_TRIALS, ClockAnswer, ClockTrials
 
 CLOCKS = tuple(range(210, 1411, 15))
 DAY = 86_400.0
@@ -41,7 +41,7 @@ def play(
         if order.sm_clock_mhz is None:
             ladder.measured_default(now, watts, reached_mhz)
         else:
-            answer = Answer(slowdown=sensitivity * (reached_mhz / real - 1.0), error=error)
+            answer = ClockAnswer(slowdown=sensitivity * (reached_mhz / real - 1.0), error=error)
             ladder.measured(order.sm_clock_mhz, now, watts, answer if known else None)
     return measured
 

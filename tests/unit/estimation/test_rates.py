@@ -5,10 +5,19 @@ import pytest
 from measured_data import MEASURED
 
 from research.estimates.baselines import gradient_boosting, matrix_completion, mean_of_name, nearest_names
-from research.estimates.data import GAVEL_SHEETS, read_h100_neighbours, read_neighbours, read_rates, work_of
+from research.estimates.data import (
+    GAVEL_SHEETS,
+    ZEUS_SHEETS,
+    read_h100_neighbours,
+    read_neighbours,
+    read_rates,
+    read_zeus,
+    work_of,
+)
 from research.estimates.judging import (
     by_similarity,
     few_pairs_given,
+    judge_left_out_rates,
     judge_neighbours,
     judge_rates,
     one_run,
@@ -18,9 +27,10 @@ from slurm_energy.estimation.rates import (
     Beside,
     MeasuredNeighbour,
     MeasuredRate,
-    Place,
+    RatePlace,
     Work,
     fit_neighbours,
+    fit_power,
     fit_rates,
 )
 
@@ -56,7 +66,7 @@ def test_one_measurement_elsewhere_corrects_the_other_types(single_gpu_rates: li
     mine = {row.place.gpu_type: row for row in single_gpu_rates if row.work.name == name}
     refined = unseen.refined([mine["p100"]])
     for kind in ("k80", "v100"):
-        before, after = (model.estimate(work_of(name), Place(kind)) for model in (unseen, refined))
+        before, after = (model.estimate(work_of(name), RatePlace(kind)) for model in (unseen, refined))
         assert abs(np.log(after.middle / mine[kind].value)) < abs(np.log(before.middle / mine[kind].value))
         assert after.log_doubt < before.log_doubt
 
@@ -71,9 +81,9 @@ def test_a_refined_model_is_the_one_fitted_to_all(single_gpu_rates: list[Measure
 
 def test_what_was_never_measured_has_the_widest_interval(single_gpu_rates: list[MeasuredRate]) -> None:
     model = fit_rates(single_gpu_rates, GAVEL_SHEETS)
-    known = model.estimate(work_of("LM (batch size 10)"), Place("v100"))
-    strange = model.estimate(Work("x" * 10_000, "", float("nan")), Place("no such board", -3, True))
-    empty = fit_rates([]).estimate(Work("", "", -1.0), Place(""))
+    known = model.estimate(work_of("LM (batch size 10)"), RatePlace("v100"))
+    strange = model.estimate(Work("x" * 10_000, "", float("nan")), RatePlace("no such board", -3, True))
+    empty = fit_rates([]).estimate(Work("", "", -1.0), RatePlace(""))
     assert known.log_doubt < strange.log_doubt
     assert strange.log_doubt > 0.5
     assert empty.lower < empty.middle < empty.upper
@@ -115,6 +125,13 @@ def test_neighbours_that_leave_the_gpu_idle_do_not_slow_each_other_before_anythi
     assert free.estimate(crowded).middle == pytest.approx(1.0 / 1.9)
     measured = MeasuredNeighbour(beside=crowded, value=0.9)
     assert free.refined([measured]).estimate(crowded).middle > 0.75
+
+
+def test_power_on_a_type_never_seen_is_near_what_was_measured() -> None:
+    _, watts = read_zeus(MEASURED)
+    rows = [row for row in watts if row.work.family in {"resnet50", "bert_base_uncased"}]
+    found = judge_left_out_rates(rows, list(type_never_seen(rows, ["v100"])), fit_power(rows, ZEUS_SHEETS))
+    assert found.mean_error < 0.06
 
 
 def test_questions_after_one_run_show_that_run(single_gpu_rates: list[MeasuredRate]) -> None:

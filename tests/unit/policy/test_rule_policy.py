@@ -17,12 +17,12 @@ from slurm_energy.policy.placement import ClusterView, Placement, PlacementRule,
 from slurm_energy.policy.registry import create_policy, masked_parts, policy_fault, policy_names, rule_names
 from slurm_energy.policy.rules.adaptive_price import AdaptivePriceRule
 from slurm_energy.policy.site.check import site_faults, site_notes
-from slurm_energy.policy.submission.view import SubmittedFields
+from slurm_energy.policy.submission.view import SubmittedJob
 from slurm_energy.twin.engine.job import Job, Workload
 from slurm_energy.twin.engine.simulation import run
 from slurm_energy.twin.world.file import shipped_world
 
-WAITS = SubmittedFields(gpu_counts=(1,), submitted_seconds=0.0, estimated_units=1.0)
+WAITS = SubmittedJob(gpu_counts=(1,), submitted_seconds=0.0, estimated_units=1.0)
 OPEN: dict[str, Any] = {"routing_open": True, "max_slowdown": 0.5}
 
 

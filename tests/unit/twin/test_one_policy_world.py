@@ -28,7 +28,7 @@ from slurm_energy.policy.jobs import WaitingJob
 from slurm_energy.policy.placement import AT_SUBMISSION, ClusterView, OptionTable, PlacementRule
 from slurm_energy.policy.registry import create_policy, create_rule, policy_names, rule_names
 from slurm_energy.policy.site.candidates import asked_partitions, has_idle_room
-from slurm_energy.policy.submission.view import SnapshotView, SubmittedFields
+from slurm_energy.policy.submission.view import SnapshotView, SubmittedJob
 from slurm_energy.slurm.json_client import ClusterReading
 from slurm_energy.twin.engine.job import Job
 from slurm_energy.twin.engine.places import option_table
@@ -150,9 +150,9 @@ def random_jobs(random: Random, world: World, jobs: int) -> list[Job]:
     ]
 
 
-def seen_in_the_twin(view: TwinView, job: Job) -> tuple[ClusterView, SubmittedFields]:
+def seen_in_the_twin(view: TwinView, job: Job) -> tuple[ClusterView, SubmittedJob]:
     table = option_table(view.world, job.kind, job.gpu_counts, places=view.twin_places)
-    asked = SubmittedFields(
+    asked = SubmittedJob(
         gpu_counts=job.gpu_counts,
         submitted_seconds=job.submitted_seconds,
         estimated_units=job.estimated_units,
@@ -167,7 +167,7 @@ def seen_in_the_twin(view: TwinView, job: Job) -> tuple[ClusterView, SubmittedFi
     return TwinAtSubmission(view, job, table), asked
 
 
-def seen_in_a_snapshot(snapshot: ClusterSnapshot, view: TwinView, job: Job) -> tuple[SnapshotView, SubmittedFields]:
+def seen_in_a_snapshot(snapshot: ClusterSnapshot, view: TwinView, job: Job) -> tuple[SnapshotView, SubmittedJob]:
     """Return what the daemon would show: of the twin it has what no snapshot can say, the places' own figures."""
     request = job_request(job)
     case = Case(job=request, snapshot=snapshot, now_seconds=snapshot.taken_at_seconds)
@@ -184,7 +184,7 @@ def seen_in_a_snapshot(snapshot: ClusterSnapshot, view: TwinView, job: Job) -> t
         room_by_place=[gpus if allowed.get(name) else 0 for name in names],
     )
     limit, options = request.time_limit_minutes, request.options
-    return seen, SubmittedFields(
+    return seen, SubmittedJob(
         gpu_counts=(gpus,),
         submitted_seconds=request.submitted_at_seconds - 1.0,  # the twin's time 0 is Unix second 1
         estimated_units=job.estimated_units,
@@ -228,7 +228,7 @@ class Twice(FirstFit):
         self.asked += 1
 
 
-def _answers(rule: PlacementRule, job: SubmittedFields, view: ClusterView) -> tuple[object, object]:
+def _answers(rule: PlacementRule, job: SubmittedJob, view: ClusterView) -> tuple[object, object]:
     routed = rule.route(job, view) if rule.routes else None
     if isinstance(routed, int):
         job = replace(job, routed_place=routed)

@@ -5,7 +5,7 @@ from measured_data import MEASURED
 
 from research.estimates.data import read_elasticflow, read_pollux
 from slurm_energy.estimation.rates import Work
-from slurm_energy.estimation.scaling import MeasuredSpeedup, Spread, fit_scaling_model
+from slurm_energy.estimation.scaling import GpuLayout, MeasuredSpeedup, fit_scaling_model
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +29,7 @@ def test_one_measured_count_tells_the_others_of_an_application_never_seen(measur
 
 def test_one_gpu_is_one_and_doubt_falls_with_measurements(measured: list[MeasuredSpeedup]) -> None:
     model = fit_scaling_model(measured)
-    new, spreads = Work("new", "new", 64), [Spread(count, total_batch_fixed=True) for count in (1, 2, 8, 64)]
+    new, spreads = Work("new", "new", 64), [GpuLayout(count, total_batch_fixed=True) for count in (1, 2, 8, 64)]
     before = model.speedups(new, spreads)
     after = model.refined([MeasuredSpeedup(work=new, spread=spreads[1], speedup=1.8)]).speedups(new, spreads)
     assert before[0].lower == before[0].middle == before[0].upper == 1.0
@@ -40,9 +40,9 @@ def test_one_gpu_is_one_and_doubt_falls_with_measurements(measured: list[Measure
 
 
 def test_impossible_counts_and_speedups_are_borne() -> None:
-    bad = [MeasuredSpeedup(work=Work(""), spread=Spread(8), speedup=speedup) for speedup in (0.0, float("nan"), 1e9)]
+    bad = [MeasuredSpeedup(work=Work(""), spread=GpuLayout(8), speedup=speedup) for speedup in (0.0, float("nan"), 1e9)]
     model = fit_scaling_model(bad)
-    found = model.speedups(Work("x" * 10_000), [Spread(-1), Spread(0), Spread(10**9, 10**6)])
+    found = model.speedups(Work("x" * 10_000), [GpuLayout(-1), GpuLayout(0), GpuLayout(10**9, 10**6)])
     assert [one.middle for one in found[:2]] == [1.0, 1.0]
     assert 0.0 < found[2].lower <= found[2].upper
     assert fit_scaling_model([]).speedups(Work(""), []) == []
