@@ -81,4 +81,4 @@ def test_drawing_the_weights_anew_follows_the_seed() -> None:
     torch.manual_seed(1)
     other.reset_parameters()
     assert all(torch.equal(mine, theirs) for mine, theirs in zip(module.parameters(), other.parameters(), strict=True))
-    assert repr(module) == "Offering(4, 6, heads=3)"
+    assert repr(module) == "AttentionSum(4, 6, heads=3)"
