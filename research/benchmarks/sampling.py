@@ -35,8 +35,8 @@ from slurm_energy.policy.gnn.network import HierarchicalNetwork, create_network
 from slurm_energy.policy.gnn.serving import chooser_of, load_network
 from slurm_energy.policy.jobs import WaitingJob
 from slurm_energy.policy.placement import ClusterView, Placement
+from slurm_energy.twin.adapters.learned import LearnedRule
 from slurm_energy.twin.engine.simulation import run
-from slurm_energy.twin.learned import LearnedRule
 from slurm_energy.twin.workloads.registry import create_workload
 from slurm_energy.twin.world.file import WORLDS_FOLDER, find_world
 

@@ -9,8 +9,8 @@ import numpy as np
 
 from slurm_energy.policy.jobs import EndedJob, WaitingJob
 from slurm_energy.policy.placement import ClusterView, Placement, PlacementRule, Postponement
+from slurm_energy.twin.adapters.view import TwinView
 from slurm_energy.twin.engine.outcome import Outcome
-from slurm_energy.twin.view import TwinView
 from slurm_energy.twin.world import World
 
 

@@ -13,9 +13,9 @@ from slurm_energy.policy.placement import PlacementRule
 from slurm_energy.policy.prices import MODE_WEIGHTS
 from slurm_energy.policy.registry import create_rule, known_policy_names, policy_fault, rule_settings
 from slurm_energy.policy.rules.settings import TOTAL_COST, Setting, read_settings, split_text, total_cost_settings
-from slurm_energy.twin.learned import LearnedRule
-from slurm_energy.twin.learned_price import LearnedPriceRule
-from slurm_energy.twin.served import served_policy
+from slurm_energy.twin.adapters.learned import LearnedRule
+from slurm_energy.twin.adapters.learned_price import LearnedPriceRule
+from slurm_energy.twin.adapters.served import served_policy
 
 SERVED = "daemon/"
 """Before the name of a policy as the daemon serves it."""

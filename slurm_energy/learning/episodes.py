@@ -34,14 +34,14 @@ from slurm_energy.policy.gnn.heads import best, sample
 from slurm_energy.policy.gnn.network import Blocks, HierarchicalNetwork, create_network
 from slurm_energy.policy.placement import Placement
 from slurm_energy.policy.prices import BALANCED_WEIGHTS, MODE_WEIGHTS, JobWeights
+from slurm_energy.twin.adapters.learned import Situation
+from slurm_energy.twin.adapters.run_options import PlacedOption
+from slurm_energy.twin.adapters.view import TwinView
 from slurm_energy.twin.engine.events import WorkloadArrivals
 from slurm_energy.twin.engine.job import Job
 from slurm_energy.twin.engine.loop import Engine
 from slurm_energy.twin.engine.places import Place, places_of
 from slurm_energy.twin.episode import DecisionRun, JobSource, Passed, RewardWeights, WorkloadSource, typical_job_joules
-from slurm_energy.twin.learned import Situation
-from slurm_energy.twin.run_options import PlacedOption
-from slurm_energy.twin.view import TwinView
 from slurm_energy.twin.world import World
 from slurm_energy.twin.world.file import find_world
 

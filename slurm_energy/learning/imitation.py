@@ -33,8 +33,8 @@ from slurm_energy.policy.placement import (
     PlacementRule,
     Postponement,
 )
-from slurm_energy.twin.learned import Situation
-from slurm_energy.twin.run_options import PlacedOption
+from slurm_energy.twin.adapters.learned import Situation
+from slurm_energy.twin.adapters.run_options import PlacedOption
 
 _SECONDS = schema.column(schema.OPTION, "seconds")
 _JOULES = schema.column(schema.OPTION, "joules")

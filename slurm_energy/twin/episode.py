@@ -12,10 +12,10 @@ import numpy as np
 
 from slurm_energy.errors import ConfigError, ValueRangeError
 from slurm_energy.policy.placement import Placement
+from slurm_energy.twin.adapters.view import TwinView
 from slurm_energy.twin.engine.job import Job, Workload
 from slurm_energy.twin.engine.loop import Engine, Steps
 from slurm_energy.twin.engine.places import OptionTables, Place
-from slurm_energy.twin.view import TwinView
 from slurm_energy.twin.workloads.registry import create_workload, workload_settings
 from slurm_energy.twin.world import World
 

@@ -25,10 +25,10 @@ from slurm_energy.policy.placement import (
 )
 from slurm_energy.policy.prices import JOB_PRICES
 from slurm_energy.policy.rules.settings import TotalCostSettings
+from slurm_energy.twin.adapters.learned_price import LearnedPriceRule, PriceSource
+from slurm_energy.twin.adapters.view import TwinView
 from slurm_energy.twin.engine.job import Allocation, Job, JobRun
 from slurm_energy.twin.engine.simulation import run
-from slurm_energy.twin.learned_price import LearnedPriceRule, PriceSource
-from slurm_energy.twin.view import TwinView
 from slurm_energy.twin.workloads.registry import create_workload
 from slurm_energy.twin.world import World
 from slurm_energy.twin.world.file import find_world

@@ -6,12 +6,12 @@ from math import inf
 
 import numpy as np
 
+from slurm_energy.twin.adapters.view import TwinView, value_at
 from slurm_energy.twin.engine.events import Events
 from slurm_energy.twin.engine.execution import Execution
 from slurm_energy.twin.engine.job import JobRun
 from slurm_energy.twin.engine.ledger import IDLE
 from slurm_energy.twin.engine.pool_state import AWAKE, DOWN
-from slurm_energy.twin.view import TwinView, value_at
 from slurm_energy.twin.world import Outage, Series, World
 
 

@@ -11,6 +11,7 @@ from sys import float_info, maxsize
 
 from slurm_energy.errors import ValueRangeError
 from slurm_energy.policy.placement import Discipline, Placement, Postponement
+from slurm_energy.twin.adapters.view import TwinView
 from slurm_energy.twin.engine.disruptions import Disruptions
 from slurm_energy.twin.engine.events import BACKGROUND, FINISH, REACH, Arrivals, Call, Events, WorkloadArrivals
 from slurm_energy.twin.engine.execution import Execution
@@ -20,7 +21,6 @@ from slurm_energy.twin.engine.places import places_of
 from slurm_energy.twin.engine.sampling import Sampler
 from slurm_energy.twin.engine.scheduler import Scheduler
 from slurm_energy.twin.engine.waiting import Precedence, Waiting, queue_key
-from slurm_energy.twin.view import TwinView
 from slurm_energy.twin.world import World
 
 Answer = Placement | Postponement | int | tuple[int, ...] | None

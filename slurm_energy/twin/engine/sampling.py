@@ -3,10 +3,10 @@
 from collections.abc import Mapping, Sequence
 from math import inf
 
+from slurm_energy.twin.adapters.view import regional_series
 from slurm_energy.twin.engine.execution import Execution
 from slurm_energy.twin.engine.ledger import Ledger
 from slurm_energy.twin.engine.waiting import Waiting
-from slurm_energy.twin.view import regional_series
 from slurm_energy.twin.world import Series, World
 
 DAY_SECONDS = 86_400.0

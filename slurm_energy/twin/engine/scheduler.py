@@ -12,12 +12,12 @@ from slurm_energy.policy.jobs import (
     WaitingJob,
 )
 from slurm_energy.policy.placement import Discipline, Placement, Postponement
+from slurm_energy.twin.adapters.view import TwinView, may_share
 from slurm_energy.twin.engine.execution import Execution
 from slurm_energy.twin.engine.job import NO_STAGING, Allocation, Job, JobRun, Staging
 from slurm_energy.twin.engine.places import Place
 from slurm_energy.twin.engine.reservation import Reservation, reservation
 from slurm_energy.twin.engine.waiting import JobQueue, Waiting, in_order
-from slurm_energy.twin.view import TwinView, may_share
 
 Answer = Placement | Postponement | None
 Pass = Generator[Job, Answer, None]

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from slurm_energy.errors import ConfigError, ValueRangeError
 from slurm_energy.policy.placement import Discipline, Placement
+from slurm_energy.twin.adapters.view import TwinView
 from slurm_energy.twin.engine.events import WorkloadArrivals
 from slurm_energy.twin.engine.job import Job
 from slurm_energy.twin.engine.loop import Engine
@@ -24,7 +25,6 @@ from slurm_energy.twin.engine.places import Place, places_of
 from slurm_energy.twin.environment.choices import ActionSizes, ChoiceFinder, Choices, ClockForm
 from slurm_energy.twin.environment.observation import GraphSpace, Observer, graph_of, require_torch_geometric
 from slurm_energy.twin.episode import DecisionRun, JobSource, RewardWeights, WorkloadSource, typical_job_joules
-from slurm_energy.twin.view import TwinView
 from slurm_energy.twin.world import World
 from slurm_energy.twin.world.file import find_world
 

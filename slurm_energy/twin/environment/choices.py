@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from slurm_energy.errors import ValueRangeError
 from slurm_energy.policy.placement import FloatArray, OptionTable, Placement
 from slurm_energy.policy.rules.tables import TIME_MARGIN, Prepared, last_clocks
+from slurm_energy.twin.adapters.view import TwinView
 from slurm_energy.twin.engine.job import Job
 from slurm_energy.twin.engine.places import Place
-from slurm_energy.twin.view import TwinView
 
 BoolArray = NDArray[np.bool_]
 ClockForm = Literal["oracle", "free"]

@@ -14,11 +14,11 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from slurm_energy.errors import ConfigError
+from slurm_energy.twin.adapters.view import TwinView
 from slurm_energy.twin.engine.job import Job
 from slurm_energy.twin.engine.places import Place
 from slurm_energy.twin.engine.sampling import DAY_SECONDS
 from slurm_energy.twin.environment.choices import ActionSizes, ChoiceCosts, Choices
-from slurm_energy.twin.view import TwinView
 from slurm_energy.twin.world import Series, World
 
 FloatArray = NDArray[np.float32]

@@ -7,9 +7,9 @@ from math import ceil, inf
 
 from slurm_energy.domain.cluster import JobDependency, JobState
 from slurm_energy.domain.ids import JobId, NodeName, PartitionName
+from slurm_energy.twin.adapters.view import TwinView
 from slurm_energy.twin.engine.job import COMPUTING, ENDED, HELD, STARTING, JobRun
 from slurm_energy.twin.snapshot.nodes import MEBIBYTES_PER_GIBIBYTE, PoolNodes
-from slurm_energy.twin.view import TwinView
 
 USER_ID = 1000
 RECENT_JOBS = 100

@@ -7,9 +7,9 @@ from operator import attrgetter
 from slurm_energy.domain.cluster import GpuReading, NodeGpus, NodeState
 from slurm_energy.domain.ids import NodeName, PartitionName
 from slurm_energy.energy_model.catalog import gpu_type, gpu_type_from_slurm_type
+from slurm_energy.twin.adapters.view import TwinView
 from slurm_energy.twin.engine.job import COMPUTING, STARTING, Allocation, JobRun
 from slurm_energy.twin.engine.pool_state import AWAKE, DOWN, SUSPENDED, WAKING, PoolState
-from slurm_energy.twin.view import TwinView
 from slurm_energy.twin.world import Pool
 from slurm_energy.twin.world.device_model import (
     DeviceModel,

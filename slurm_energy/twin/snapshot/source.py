@@ -5,9 +5,9 @@ from math import inf
 
 from slurm_energy.domain.cluster import ClusterSnapshot, ClusterState, NodeState, PartitionState, SwitchState
 from slurm_energy.domain.ids import ClusterName, PartitionName
+from slurm_energy.twin.adapters.view import TwinView, regional_series, value_at
 from slurm_energy.twin.snapshot.jobs import LiveJobs
 from slurm_energy.twin.snapshot.nodes import PoolNodes, switch_name
-from slurm_energy.twin.view import TwinView, regional_series, value_at
 from slurm_energy.twin.world import Partition, Series
 
 CLUSTER = ClusterName("twin")

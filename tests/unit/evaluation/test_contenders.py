@@ -13,11 +13,11 @@ from slurm_energy.errors import CheckpointError, ConfigError, PolicyError
 from slurm_energy.evaluation import contenders
 from slurm_energy.evaluation.contenders import create_contender
 from slurm_energy.policy.registry import create_rule
+from slurm_energy.twin.adapters.learned import LearnedRule
+from slurm_energy.twin.adapters.served import ServedPolicy
 from slurm_energy.twin.engine.job import Job, Workload
 from slurm_energy.twin.engine.outcome import Outcome
 from slurm_energy.twin.engine.simulation import run
-from slurm_energy.twin.learned import LearnedRule
-from slurm_energy.twin.served import ServedPolicy
 from slurm_energy.twin.world.file import shipped_world
 
 LAB = shipped_world("lab")

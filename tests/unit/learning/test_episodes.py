@@ -22,12 +22,12 @@ from slurm_energy.learning.episodes import SPREAD_WEIGHTS, EpisodeCollector, Epi
 from slurm_energy.learning.experience import DecisionStep
 from slurm_energy.policy.gnn.chooser import NetworkChooser
 from slurm_energy.policy.gnn.embeddings import batch_index
+from slurm_energy.twin.adapters.learned import LearnedRule
 from slurm_energy.twin.engine.job import COMPUTING, ENDED, STARTING, Workload
 from slurm_energy.twin.engine.loop import Engine
 from slurm_energy.twin.engine.outcome import Outcome
 from slurm_energy.twin.engine.simulation import run
 from slurm_energy.twin.episode import RewardWeights
-from slurm_energy.twin.learned import LearnedRule
 from slurm_energy.twin.world import Outage, World
 
 PRICES = RewardWeights(energy=0.9, waiting_watts=40.0, running_watts=15.0, scale_joules=1000.0)

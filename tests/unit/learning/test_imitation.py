@@ -20,8 +20,8 @@ from slurm_energy.policy.gnn.configuration import NetworkConfig
 from slurm_energy.policy.gnn.network import HierarchicalNetwork, create_network
 from slurm_energy.policy.placement import PlacementRule
 from slurm_energy.policy.registry import create_rule
+from slurm_energy.twin.adapters.learned import LearnedRule
 from slurm_energy.twin.engine.simulation import run
-from slurm_energy.twin.learned import LearnedRule
 
 CONFIG = NetworkConfig(hidden=24, quantiles=4)
 

@@ -17,9 +17,9 @@ from slurm_energy.learning.episodes import EpisodeSettings, run_episode
 from slurm_energy.learning.experience import DecisionStep
 from slurm_energy.policy.gnn.cache import whole_blocks
 from slurm_energy.policy.placement import Placement
+from slurm_energy.twin.adapters.learned import Situation
 from slurm_energy.twin.environment import ENVIRONMENT_ID, ClusterEnvironment
 from slurm_energy.twin.episode import RewardWeights
-from slurm_energy.twin.learned import Situation
 from slurm_energy.twin.world import FailureRates, World
 
 WEIGHTS = RewardWeights(energy=0.9, waiting_watts=40.0, running_watts=15.0)

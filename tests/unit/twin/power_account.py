@@ -5,6 +5,7 @@ The ledger adds one number to a component and to the total, so its balance canno
 
 import pytest
 
+from slurm_energy.twin.adapters.view import regional_series, value_at
 from slurm_energy.twin.engine.execution import Execution
 from slurm_energy.twin.engine.job import COMPUTING, STARTING, JobRun
 from slurm_energy.twin.engine.ledger import COMPONENTS, HOST, IDLE, WAKING, Ledger
@@ -14,7 +15,6 @@ from slurm_energy.twin.engine.outcome import Outcome
 from slurm_energy.twin.engine.pool_state import AWAKE, SUSPENDED, PoolState
 from slurm_energy.twin.engine.pool_state import WAKING as WAKES
 from slurm_energy.twin.engine.sampling import Sampler
-from slurm_energy.twin.view import regional_series, value_at
 from slurm_energy.twin.world import Series
 
 JOBS = len(COMPONENTS)

@@ -20,9 +20,9 @@ from slurm_energy.graph.options import RunOption
 from slurm_energy.graph.schema import TASK, column
 from slurm_energy.policy.gnn.chooser import NetworkChooser
 from slurm_energy.policy.placement import ClusterView
+from slurm_energy.twin.adapters.learned import LearnedRule
 from slurm_energy.twin.engine.job import Job, Workload
 from slurm_energy.twin.engine.outcome import Outcome
-from slurm_energy.twin.learned import LearnedRule
 from slurm_energy.twin.workloads.csv_file import write_csv
 from slurm_energy.twin.workloads.registry import create_workload
 from slurm_energy.twin.world import Partition

@@ -19,9 +19,9 @@ from slurm_energy.policy.gnn.serving import NetworkPrices
 from slurm_energy.policy.prices import JOB_PRICES
 from slurm_energy.policy.registry import create_rule
 from slurm_energy.policy.rules.settings import TotalCostSettings
+from slurm_energy.twin.adapters.learned_price import LearnedPriceRule
 from slurm_energy.twin.engine.job import Workload
 from slurm_energy.twin.engine.simulation import run
-from slurm_energy.twin.learned_price import LearnedPriceRule
 
 
 class FixedPrices:

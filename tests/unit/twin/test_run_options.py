@@ -23,12 +23,12 @@ from small_worlds import (
 
 from slurm_energy.policy.jobs import WaitingJob
 from slurm_energy.policy.placement import ClusterView, OptionTable, Placement
+from slurm_energy.twin.adapters.run_options import PlacedOption, RunOptionCosts, placed_options
+from slurm_energy.twin.adapters.view import TwinView
 from slurm_energy.twin.engine.job import Job, Workload
 from slurm_energy.twin.engine.places import option_table
 from slurm_energy.twin.engine.scheduler import guarded_placement
 from slurm_energy.twin.engine.simulation import run
-from slurm_energy.twin.run_options import PlacedOption, RunOptionCosts, placed_options
-from slurm_energy.twin.view import TwinView
 from slurm_energy.twin.workloads.registry import create_workload
 from slurm_energy.twin.world import Partition, SuspendSettings, World
 from slurm_energy.twin.world.file import shipped_world, world_names

@@ -15,10 +15,10 @@ from slurm_energy.graph.blocks import DecisionBlock, Floats
 from slurm_energy.graph.cluster_graph import TIME_STEP_SECONDS, ClusterGraph
 from slurm_energy.graph.options import RunOption, decision_block
 from slurm_energy.policy.gnn.cache import whole_blocks
+from slurm_energy.twin.adapters.learned import LearnedRule
 from slurm_energy.twin.engine.job import Workload
 from slurm_energy.twin.engine.simulation import run
 from slurm_energy.twin.episode import JobSource
-from slurm_energy.twin.learned import LearnedRule
 from slurm_energy.twin.world.file import shipped_world
 
 HOURS = {

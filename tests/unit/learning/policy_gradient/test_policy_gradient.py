@@ -30,10 +30,10 @@ from slurm_energy.policy.gnn.chooser import NetworkChooser
 from slurm_energy.policy.gnn.configuration import NetworkConfig
 from slurm_energy.policy.gnn.network import HierarchicalNetwork, create_network
 from slurm_energy.policy.registry import create_rule
+from slurm_energy.twin.adapters.learned import LearnedRule
 from slurm_energy.twin.engine.job import Workload
 from slurm_energy.twin.engine.simulation import run
 from slurm_energy.twin.episode import RewardWeights
-from slurm_energy.twin.learned import LearnedRule
 from slurm_energy.twin.world import Partition
 
 CONFIG = NetworkConfig(hidden=24, quantiles=4)

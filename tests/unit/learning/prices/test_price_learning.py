@@ -22,10 +22,10 @@ from slurm_energy.policy.placement import PlacementRule
 from slurm_energy.policy.prices import JOB_PRICES, relative_joules
 from slurm_energy.policy.registry import create_rule
 from slurm_energy.policy.rules.settings import TotalCostSettings
+from slurm_energy.twin.adapters.learned_price import LearnedPriceRule
 from slurm_energy.twin.engine.job import Workload
 from slurm_energy.twin.engine.outcome import Outcome
 from slurm_energy.twin.engine.simulation import run
-from slurm_energy.twin.learned_price import LearnedPriceRule
 from slurm_energy.twin.world import SuspendSettings
 
 SLEEP = SuspendSettings(idle_seconds=60.0, resume_seconds=10.0, suspended_watts=5.0, resume_watts=100.0)

@@ -23,8 +23,8 @@ from slurm_energy.learning.soft_actor_critic.settings import SoftActorCriticSett
 from slurm_energy.policy.gnn.chooser import NetworkChooser
 from slurm_energy.policy.gnn.network import HierarchicalNetwork, create_network
 from slurm_energy.policy.registry import create_rule
+from slurm_energy.twin.adapters.learned import LearnedRule
 from slurm_energy.twin.engine.simulation import run
-from slurm_energy.twin.learned import LearnedRule
 
 COLD = TemperatureSettings(first=1e-4, least=1e-4, most=1e-4)
 WARM = TemperatureSettings(first=0.1, least=0.1, most=0.1)

@@ -27,9 +27,9 @@ from slurm_energy.policy.guard import Guard
 from slurm_energy.policy.jobs import EndedJob, WaitingJob
 from slurm_energy.policy.placement import ClusterView, PlaceInfo, Placement, PlacementRule
 from slurm_energy.policy.registry import create_policy
+from slurm_energy.twin.adapters.view import TwinView
 from slurm_energy.twin.engine.job import Job, JobRun
 from slurm_energy.twin.snapshot.source import SnapshotSource
-from slurm_energy.twin.view import TwinView
 
 CLAMPING = frozenset(
     {

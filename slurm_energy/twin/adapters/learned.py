@@ -20,11 +20,11 @@ from slurm_energy.policy.jobs import WaitingJob
 from slurm_energy.policy.placement import ClusterView, Placement, PlacementRule
 from slurm_energy.policy.prices import BALANCED_WEIGHTS
 from slurm_energy.policy.rules.tables import Prepared
+from slurm_energy.twin.adapters.run_options import PlacedOption, RunOptionCosts, placed_options
+from slurm_energy.twin.adapters.served import job_request
+from slurm_energy.twin.adapters.view import TwinView
 from slurm_energy.twin.engine.job import Job
-from slurm_energy.twin.run_options import PlacedOption, RunOptionCosts, placed_options
-from slurm_energy.twin.served import job_request
 from slurm_energy.twin.snapshot.source import SnapshotSource
-from slurm_energy.twin.view import TwinView
 
 _FIRST_SECOND = 1.0
 

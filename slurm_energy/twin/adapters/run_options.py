@@ -14,7 +14,7 @@ from slurm_energy.graph.options import ClockOption, RunOption
 from slurm_energy.policy.jobs import WaitingJob
 from slurm_energy.policy.placement import FloatArray, OptionTable
 from slurm_energy.policy.rules.tables import TIME_MARGIN, active_joules, last_clocks
-from slurm_energy.twin.view import TwinView
+from slurm_energy.twin.adapters.view import TwinView
 
 _WITHIN = 1.0 + 1e-9
 

@@ -18,7 +18,7 @@ from slurm_energy.policy.prices import JOB_PRICES, price_factors, relative_joule
 from slurm_energy.policy.rules.cost_table import CostTable, Prices
 from slurm_energy.policy.rules.settings import TotalCostSettings
 from slurm_energy.policy.rules.total_cost import TotalCostRule
-from slurm_energy.twin.learned import Situation
+from slurm_energy.twin.adapters.learned import Situation
 
 REFRESH_SECONDS = 600.0
 """Between two looks at the cluster's state; the price of scarcity follows every arrival all the same."""
