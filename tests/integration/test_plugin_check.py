@@ -117,7 +117,9 @@ def test_a_plugin_of_another_release_is_kept_rather_than_taken_out(host: Host, l
 
 
 def test_a_slurm_conf_that_cannot_be_written_is_told(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tempfile.mkstemp", lambda **_: (_ for _ in ()).throw(PermissionError(13, "Permission denied")))
+    monkeypatch.setattr(
+        "slurm_energy.files._create", lambda _: (_ for _ in ()).throw(PermissionError(13, "Permission denied"))
+    )
     with pytest.raises(Exception, match=r"slurm\.conf cannot be written: Permission denied"):
         host.before_start()
 

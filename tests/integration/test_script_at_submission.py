@@ -1,6 +1,7 @@
 """What energy-sbatch reads of a job's script and sends with it, before a stand-in for sbatch."""
 
 import json
+import mmap
 import os
 import resource
 import subprocess
@@ -85,6 +86,14 @@ def test_features_travel_to_the_spank_plugin(words: list[str], folder: Path, mon
     assert features is not None
     assert (features.programs, features.launchers, features.epochs) == (("python",), ("srun",), 5)
     assert (features.frameworks, features.model) == (("pytorch", "torchvision"), "resnet50")
+
+
+def test_a_caller_with_much_mapped_memory_reads_scripts_too(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with mmap.mmap(-1, 3 << 30, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, prot=mmap.PROT_READ):
+        features = features_of(
+            ["job.sh"], Config(script=ScriptConfig(time_limit_milliseconds=PATIENT)), folder, monkeypatch
+        )
+    assert features is not None and features.epochs == 5
 
 
 def test_the_wrapper_puts_them_into_sbatchs_environment_with_its_own_number(fake: FakeSbatch, folder: Path) -> None:

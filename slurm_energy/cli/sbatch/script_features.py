@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from slurm_energy.slurm.sbatch_options import Takes
 
 _MAX_MEMORY_BYTES = 1 << 30
+"""Beyond what the caller has mapped already: a fork begins with all of that."""
 _MAX_CPU_SECONDS = 1
 _MAX_LIFE_SECONDS = 2.0
 _MAX_DESCRIPTORS = 65_536
@@ -98,7 +99,10 @@ def _be_child(lines: Callable[[], Iterator[str]], target: int) -> None:
             signal.signal(number, signal.SIG_DFL)
         signal.setitimer(signal.ITIMER_REAL, _MAX_LIFE_SECONDS)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        for kind, bound in ((resource.RLIMIT_AS, _MAX_MEMORY_BYTES), (resource.RLIMIT_CPU, _MAX_CPU_SECONDS)):
+        for kind, bound in (
+            (resource.RLIMIT_AS, _mapped_bytes() + _MAX_MEMORY_BYTES),
+            (resource.RLIMIT_CPU, _MAX_CPU_SECONDS),
+        ):
             _, hard = resource.getrlimit(kind)
             with contextlib.suppress(OSError, ValueError):
                 resource.setrlimit(kind, (bound if hard < 0 else min(bound, hard), hard))
@@ -111,6 +115,12 @@ def _be_child(lines: Callable[[], Iterator[str]], target: int) -> None:
             os.write(target, line.encode("ascii") + b"\n")
     finally:
         os._exit(0)
+
+
+def _mapped_bytes() -> int:
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0]) * resource.getpagesize()
+    return 0
 
 
 def _encoded_features(words: Sequence[str], config: Config) -> Iterator[str]:
