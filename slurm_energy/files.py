@@ -1,4 +1,4 @@
-"""Files that are whole or absent, whenever the machine stops, and that nobody but root can have put there."""
+"""Files that are whole or absent, whenever the machine stops, and that only root can have put there."""
 
 import os
 import stat
@@ -138,7 +138,7 @@ def make_private(root: Path, folders: tuple[str, ...] = ()) -> None:
 
 
 def require_private(root: Path, folders: tuple[str, ...] = ()) -> None:
-    """Refuse a folder in which somebody else could put files for root to follow, read or believe.
+    """Refuse a folder in which another user could put files for root to follow, read or believe.
 
     The folder itself may be a link that root made; in it no link is followed.
 

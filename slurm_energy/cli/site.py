@@ -74,7 +74,7 @@ def slurm_conf_path(config: Config, environment: Mapping[str, str], root: Path =
 
 
 def is_cache_of_slurmd(path: Path, root: Path = Path("/")) -> bool:
-    """Return whether a slurm.conf came from slurmctld ("configless"): slurmd and sackd write it anew as they like."""
+    """Return whether a slurm.conf came from slurmctld ("configless"): slurmd and sackd rewrite it as they like."""
     places = {str(path), str(under(root, path).resolve())}
     return any(place.startswith("/run/slurm/") or "/conf-cache/" in place for place in places)
 

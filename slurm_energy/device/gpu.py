@@ -4,7 +4,7 @@ NVML does not say whether and where clocks are locked. What a site locks by itse
 `node.site_locked_clocks_mhz`; without an entry there, restoring means giving the clock back to the driver.
 
 Only what was changed here is restored, and power limits are never changed: they are read, for what a board can draw.
-A limit that somebody else (an administrator, a job as root) sets during a job is theirs and stays, and one that
+A limit that another (an administrator, a job as root) sets during a job is theirs and stays, and one that
 cannot be read any more is no failure.
 """
 

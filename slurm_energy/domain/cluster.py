@@ -142,7 +142,7 @@ class NodeState:
 
     @property
     def is_suspended(self) -> bool:
-        """Whether the node is powered down, or on its way there, and nobody wakes it."""
+        """Whether the node is powered down, or on its way there, and nothing wakes it."""
         return not _SUSPENDED.isdisjoint(self.states) and _WAKING.isdisjoint(self.states)
 
     @property
@@ -278,7 +278,7 @@ class JobState:
 def waiting_gpus(jobs: Iterable[JobState]) -> dict[PartitionName, float]:
     """Return the GPUs that jobs wait for in each partition; infinite where one does not say how many.
 
-    Jobs that would not start if there were room take it from nobody.
+    Jobs that would not start if there were room take it from no other job.
     """
     waiting: dict[PartitionName, float] = {}
     for job in jobs:
@@ -363,7 +363,7 @@ class ClusterSnapshot:
         """Work out in short steps what the first decision would otherwise wait for.
 
         Args:
-            waiting: `waiting_gpus` of the jobs, where somebody else has counted them.
+            waiting: `waiting_gpus` of the jobs, where the caller has counted them.
         """
         if waiting is not None:
             self.__dict__["waiting_gpus_by_partition"] = waiting

@@ -55,7 +55,7 @@ class RuntimeEstimate:
     source: str
     """`history`, `time-limit` or the estimator's name."""
     gpu_type: GpuTypeName | None = None
-    """Type on which it takes so long; None where nobody knows, or runs of several types went into it."""
+    """Type on which it takes so long; None where it is unknown, or runs of several types went into it."""
     runs: int = 0
     """Ended runs behind it."""
 
@@ -78,9 +78,9 @@ class ClockChoice:
     predicted_energy_change: float
     """Ratio: -0.13 is 13 % fewer joules for the same work than at the default clock."""
     power_limit_watts: float | None = None
-    """The boards' power limit that both predictions assume, W; None when nobody knows it."""
+    """The boards' power limit that both predictions assume, W; None when it is unknown."""
     is_assumed: bool = False
-    """Whether both predictions come from a GPU of the same chip, since nobody measured this type."""
+    """Whether both predictions come from a GPU of the same chip, since this type has not been measured."""
 
     def __post_init__(self) -> None:
         if not is_gpu_type_name(self.gpu_type):
@@ -169,7 +169,7 @@ class EnergyDecision:
     reasons: tuple[Reason, ...] = ()
     notes: tuple[str, ...] = ()
     details: AnswerDetails = AnswerDetails()
-    """What the policy told of its answer, bounded and checked."""
+    """What the policy said of its answer, bounded and checked."""
     estimate: RuntimeEstimate | None = None
     snapshot_age_seconds: float | None = None
     message: str = ""

@@ -59,7 +59,7 @@ class QualityFlag(StrEnum):
     MIG = "mig"
     CLOCK_REFUSED = "clock_refused"
     CLOCK_UNVERIFIED = "clock_unverified"
-    """A clock was locked, and nobody saw the GPU at work at or under it."""
+    """A clock was locked, and the GPU was never seen at work at or under it."""
     CLOCK_IGNORED = "clock_ignored"
     """The driver took the lock, and the GPU at work ran above it: no clock was applied."""
     RESTORE_FAILED = "restore_failed"

@@ -7,7 +7,7 @@ from slurm_energy.domain.ids import ClusterName, GpuTypeName, NodeName
 STATUS_INTERVAL_SECONDS = 300.0
 """How often a node tells it when nothing has changed."""
 SILENT_SECONDS = 1200.0
-"""A node that has told nothing for so long no longer reports."""
+"""A node that has sent nothing for so long no longer reports."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +81,7 @@ class NodeStatus:
     problems: tuple[str, ...] = ()
     """What is wrong with settings, scripts or spool, in words."""
     gpus: tuple[GpuStatus, ...] | None = None
-    """None when nobody has looked since the node started."""
+    """None when it was not read since the node started."""
     driver_problem: str | None = None
     repaired_at_seconds: float | None = None
     repair_clean: bool | None = None

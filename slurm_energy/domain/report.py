@@ -161,10 +161,10 @@ class DecisionRecord:
     prefer: str | None = None
     """Node feature whose nodes were to be used first."""
     details: AnswerDetails = field(default_factory=AnswerDetails)
-    """What the policy told of its answer."""
+    """What the policy said of its answer."""
     job_ids: tuple[JobId, ...] = ()
     """Jobs that carry it: one, several components' or an array's own number; none where Slurm refused the submission,
-    or nobody has seen the job yet."""
+    or the job has not been seen yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -250,7 +250,7 @@ def reason_sentence(reason: str, *, changed: bool = True) -> str:
 
     Args:
         reason: Its code.
-        changed: Whether the decision changed anything: what was left as it was, nobody chose.
+        changed: Whether the decision changed anything: what was left as it was, was not chosen.
     """
     if reason == Reason.POLICY and not changed:
         return _ASKED

@@ -96,7 +96,7 @@ def _on_one_type(runs: Sequence[FinishedRun], compare: CompareTypes) -> tuple[li
     """Return the seconds of runs as if all had been on the type that most were on, and that type.
 
     By tables a run on another type is taken to be as long as the worst of what was measured makes it. Where the types
-    cannot be told or compared, the seconds are as they are, and speak of no type.
+    is unknown or cannot be compared, the seconds are as they are, and speak of no type.
     """
     seconds = [run.default_clock_seconds for run in runs]
     types = Counter(run.gpu_type for run in runs)

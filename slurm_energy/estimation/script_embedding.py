@@ -18,7 +18,7 @@ from slurm_energy.estimation.job_groups import name_stem
 
 MAX_TOKENS = 24
 BUCKETS = 1024
-"""Tokens are told apart by a digest: no vocabulary has to be kept, and a token that was never seen is one too."""
+"""Tokens are distinguished by a digest: no vocabulary has to be kept, and a token that was never seen is one too."""
 WIDTH = 32
 PAD, HIDDEN = 0, 1
 _SPECIAL = 2

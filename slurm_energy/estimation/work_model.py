@@ -21,7 +21,7 @@ from slurm_energy.domain.work import WorkEstimate
 from slurm_energy.estimation.run_groups import FloatArray, JobName, RunGroups
 
 MIN_RUNS = 2
-"""Of a name that is told: most names of one run never come again."""
+"""Of a name that gets an estimate: most names of one run never come again."""
 _PRIOR_NAMES = 5.0
 """How many names the prior covariance counts for."""
 _SIZE = 2.0

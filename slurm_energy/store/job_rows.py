@@ -144,7 +144,7 @@ def job_of_report(
         session: Of the database.
         report: With the times of its node.
         arrival: Of the report.
-        submit_time_known: Leave out the stand-ins of jobs of which Slurm has not told.
+        submit_time_known: Leave out the stand-ins of jobs that Slurm has not reported.
     """
     query = select(JobRow).where(JobRow.cluster == report.cluster, JobRow.job_id == report.job_id)
     if submit_time_known:

@@ -41,7 +41,7 @@ def job_owner(session: Session, cluster: ClusterName, job_id: JobId) -> int | No
 def get_job(
     session: Session, cluster: ClusterName, job_id: JobId, submitted_at_seconds: float | None = None
 ) -> JobState | None:
-    """Return the job as last told by Slurm, the youngest of that number unless the submit time is given."""
+    """Return the job as last reported by Slurm, the youngest of that number unless the submit time is given."""
     query = select(JobRow).where(JobRow.cluster == cluster, JobRow.job_id == job_id)
     if submitted_at_seconds is not None:
         query = query.where(JobRow.submitted_at_seconds == submitted_at_seconds)
@@ -51,7 +51,7 @@ def get_job(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredAttempt:
-    """Where and when one attempt of a job ran, as far as Slurm told."""
+    """Where and when one attempt of a job ran, as far as Slurm reported."""
 
     restart_count: int
     nodes: str | None

@@ -201,7 +201,7 @@ class RuntimeSample:
     script_key: str | None = None
     """What its script shared with others of the same work."""
     gpu_type: GpuTypeName | None
-    """None where its GPUs were of several types, or nobody reported them."""
+    """None where its GPUs were of several types, or they were not reported."""
 
 
 def all_recent_runtimes(

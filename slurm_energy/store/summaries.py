@@ -109,7 +109,7 @@ def job_summaries(where: JobFilter, *about: Any) -> Select[Any]:
 
 
 def energy_is_missing(columns: Any) -> ColumnElement[bool]:
-    """Return whether a job of `job_summaries` ran with GPUs (or nobody knows) and has no known reading."""
+    """Return whether a job of `job_summaries` ran with GPUs (or that is unknown) and has no known reading."""
     return and_(
         columns.gpu_joules.is_(None),
         columns.run_seconds > 0.0,
@@ -118,7 +118,7 @@ def energy_is_missing(columns: Any) -> ColumnElement[bool]:
 
 
 def _gpu_sums(chosen: Select[Any]) -> Subquery:
-    """Return the sums of a job's GPU readings; a node that told of no GPU counts as one that is unknown."""
+    """Return the sums of a job's GPU readings; a node that reported no GPU counts as one that is unknown."""
     known = GpuEnergyRow.joules.is_not(None)
     gpus_of_node = func.coalesce(JobRow.gpu_count * 1.0 / func.nullif(JobRow.node_count, 0), 1.0)
     window = _window_seconds()

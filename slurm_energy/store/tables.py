@@ -90,7 +90,7 @@ class DecisionRow(Base):
     reasons: Mapped[str] = mapped_column(BoundedText(1024))
     notes: Mapped[list[str]] = mapped_column(JsonText)
     details: Mapped[dict[str, Any] | None] = mapped_column(JsonText)
-    """What the policy told of its answer: costs by option, a network's factors, attention and preference."""
+    """What the policy said of its answer: costs by option, a network's factors, attention and preference."""
     estimate_seconds: Mapped[float | None] = mapped_column(FiniteDouble)
     estimate_upper_seconds: Mapped[float | None] = mapped_column(FiniteDouble)
     estimate_source: Mapped[str | None] = mapped_column(BoundedText(64))

@@ -1,4 +1,4 @@
-"""Every node, judged on the controller by what it told the daemon."""
+"""Every node, judged on the controller by what it reported to the daemon."""
 
 import json
 import re
@@ -111,7 +111,7 @@ def slurm_nodes(situation: HostFacts) -> tuple[list[SlurmNode] | None, str]:
 
 
 def received_statuses(folder: Path) -> tuple[dict[str, ReceivedStatus] | None, str]:
-    """Return what each node told last, or None and why it cannot be read."""
+    """Return what each node reported last, or None and why it cannot be read."""
     try:
         names = [path.name for path in folder.iterdir()]
     except FileNotFoundError:
@@ -147,7 +147,7 @@ def _silent(
     daemon: Mapping[str, Any],
     now: float,
 ) -> Iterator[Finding]:
-    """Yield which nodes with GPUs never told how they are, and which no longer do."""
+    """Yield which nodes with GPUs never reported their state, and which no longer do."""
     wanted = [node for node in nodes if node.gpus and node.is_up]
     never = [node for node in wanted if node.name not in told]
     stopped = [node for node in wanted if node.name in told and _silence(told[node.name], now) > SILENT_SECONDS]

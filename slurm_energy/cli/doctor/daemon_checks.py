@@ -150,7 +150,7 @@ def _journal_bytes(config: Config) -> int | None:
 
 
 def _skipped_rows(skipped: object) -> Finding:
-    """Return whether all that Slurm told could be read: what could not is missing from each decision."""
+    """Return whether all that Slurm answered could be read: what could not is missing from each decision."""
     subject = "rows of Slurm"
     if not isinstance(skipped, dict) or not skipped:
         return ok(subject, "every node, partition and job could be read")

@@ -1,4 +1,4 @@
-"""What is wrong with one node, from what it told, and findings that hold for many nodes at once."""
+"""What is wrong with one node, from what it reported, and findings that hold for many nodes at once."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -45,7 +45,7 @@ class NodeJudge:
         Args:
             node: Slurm's name of it.
             gpu_count: How many GPUs Slurm counts there.
-            received: What it told last.
+            received: What it reported last.
         """
         status = received.status
         found = [

@@ -74,7 +74,7 @@ class LearnedRule(PlacementRule):
         """Take a network.
 
         Args:
-            create: Makes it, anew for each run.
+            create: Makes it, once for each run.
             version: Of the network.
             learned_clocks: Whether it chooses clocks.
             weights: w_time and w_energy of every job.

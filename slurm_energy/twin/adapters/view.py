@@ -41,7 +41,7 @@ class TwinView:
         self.twin_places = places
         self.precedence: Precedence | None = None
         self.runs: Mapping[int, JobRun] = {}
-        """Every job of the run by id, in the order of submission, ended ones too; empty where nobody gives them."""
+        """Every job of the run by id, in the order of submission, ended ones too; empty where they are not given."""
         self._execution = execution
         self._waiting = waiting
         self._allowed: dict[tuple[object, ...], tuple[int, ...]] = {}

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class NodePower:
-    """Power states of the nodes of every pool whose nodes are told apart."""
+    """Power states of the nodes of every pool whose nodes are distinguished."""
 
     def __init__(self, execution: "Execution") -> None:
         self._execution = execution

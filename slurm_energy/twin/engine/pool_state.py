@@ -299,7 +299,7 @@ def _exclusive(nodes: Sequence[int], gpus: int, gpus_per_node: int) -> Allocatio
 
 
 def needs_nodes(world: World, index: int) -> bool:
-    """Return whether nodes of a pool must be told apart."""
+    """Return whether nodes of a pool must be distinguished."""
     pool = world.pools[index]
     return (
         pool.nodes > 1
