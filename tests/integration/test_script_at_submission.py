@@ -218,3 +218,10 @@ def test_a_dry_run_shows_what_is_sent_and_asks_with_it(fake: FakeSbatch, folder:
     else:
         assert lines[-1] == f"  sent of it:    {asked}"
         assert lines[-2] == f"  script:        {ScriptFeatures.decode(asked).sentence()}"
+
+
+def test_a_dry_run_shows_what_is_sent_also_where_no_daemon_answers(fake: FakeSbatch, folder: Path) -> None:
+    result = submit(fake, folder, "--energy-dry-run", "job.sh")
+    assert result.returncode == 1
+    assert "model=resnet50" in result.stdout
+    assert "nothing was submitted" in result.stderr

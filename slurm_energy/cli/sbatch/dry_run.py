@@ -61,6 +61,8 @@ def dry_run(words: Sequence[bytes], split: SplitArguments, known: Mapping[str, T
     try:
         message, explanation = preview(config.daemon.socket_path, fields, _PREVIEW_SECONDS)
     except DaemonUnavailable as error:
+        for line in script_lines(sent, config):  # this host knows it, also where the daemon does not answer
+            print(line, flush=True)
         raise DaemonUnavailable(f"{error}; nothing was submitted, and plain submission works without the daemon") from (
             error
         )
