@@ -550,7 +550,6 @@ def test_a_dry_run_reads_a_script_on_standard_input(
         ([], b"", b"the script on standard input is empty"),
         ([], b"#!/bin/sh\n\x00", b"contains a NUL byte"),
         ([], b"#!/bin/sh\n#SBATCH --energy=loud\n", b"--energy=loud is not off, observe, balanced or saver"),
-        ([b"--wrap=x"], b"", b"is slurm-energyd running?; nothing was submitted"),
     ],
 )
 def test_a_dry_run_that_cannot_be_done_says_why(
@@ -561,6 +560,14 @@ def test_a_dry_run_that_cannot_be_done_says_why(
     assert (result.returncode, result.stdout, fake.calls) == (1, b"", [])
     assert message in result.stderr
     assert result.stderr.count(b"\n") == 1
+
+
+def test_a_dry_run_without_a_daemon_shows_what_is_sent_of_the_script_alone(fake: FakeSbatch) -> None:
+    fake.with_plugin()
+    result = submit(fake, b"--energy-dry-run", b"--wrap=x")
+    assert (result.returncode, fake.calls) == (1, [])
+    assert result.stdout.startswith(b"  script:  ") and b"clock" not in result.stdout
+    assert b"is slurm-energyd running?; nothing was submitted" in result.stderr
 
 
 def test_the_wrapper_starts_without_heavy_modules(fake: FakeSbatch) -> None:
