@@ -8,6 +8,7 @@ from pathlib import Path
 MAX_CONF_BYTES = 16_777_216
 MAX_INCLUDES = 64
 
+_CLUSTER_NAME = re.compile(r"\s*clustername\s*=\s*\"?([^\s\"]+)", re.IGNORECASE)
 _PAIR = re.compile(r"([A-Za-z0-9_.]+)\s*[-+*/]?=\s*(\"[^\"]*\"|\S+)")
 
 
@@ -19,6 +20,8 @@ class ConfFiles:
     """The folder of slurm.conf, where Slurm looks for included files of relative name."""
     files: list[Path] = field(default_factory=list)
     """Every file that was read or looked for."""
+    cluster_name: str = ""
+    """ClusterName as far as it was read: %c in the name of an included file."""
 
     def lines(self, path: Path, *, missing_ok: bool = False) -> list[str]:
         """Return the logical lines, with those of included files in place of their Include line.
@@ -44,9 +47,11 @@ class ConfFiles:
         for line in logical_lines(content.decode("utf-8", "replace")):
             words = line.split(None, 1)
             if len(words) == 2 and words[0].lower() == "include":
-                named = Path(words[1].strip().strip('"'))
+                named = Path(words[1].strip().strip('"').replace("%c", self.cluster_name or "%c"))
                 lines += self.lines(named if named.is_absolute() else self.folder / named, missing_ok=missing_ok)
             elif words:
+                if not self.cluster_name and (name := _CLUSTER_NAME.match(line)):
+                    self.cluster_name = name[1].lower()
                 lines.append(line)
         return lines
 

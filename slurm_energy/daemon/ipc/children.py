@@ -33,6 +33,8 @@ STOP_SECONDS = 3.0
 _PR_SET_PDEATHSIG = 1
 NICENESS = 10
 """Children give way to the answering process, which has a job submission waiting for it."""
+DOOR_NICENESS = 5
+"""Of the child at which people and nodes wait: it gives way to the answers to slurmctld, not to whatever else runs."""
 ANSWERING_NICENESS = 0
 """Of a child that the answering process itself waits for."""
 
