@@ -2,8 +2,12 @@
 
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from slurm_energy.domain.ids import expand_hostlist
+from slurm_energy.errors import ValueRangeError
 
 MAX_CONF_BYTES = 16_777_216
 MAX_INCLUDES = 64
@@ -74,3 +78,19 @@ def line_pairs(line: str) -> list[tuple[str, str]]:
     """Return the line's keys, in lower case, and values, in their order; nothing when it has other words."""
     pairs = [(match[1].lower(), match[2].strip('"')) for match in _PAIR.finditer(line)]
     return pairs if not _PAIR.sub("", line).strip() else []
+
+
+def own_node_name(slurm_conf: Path, host_name: str) -> str | None:
+    """Return the name that Slurm has for the node on this host, None when slurm.conf has none.
+
+    As slurmd finds it: by NodeHostname, which is the NodeName where a line has none, first of the host's short name.
+    """
+    found: dict[str, str] = {}
+    for line in ConfFiles(folder=slurm_conf.parent).lines(slurm_conf, missing_ok=True):
+        fields = dict(reversed(line_pairs(line)))
+        with suppress(ValueRangeError):
+            names = expand_hostlist(fields.get("nodename", ""))
+            hosts = expand_hostlist(fields.get("nodehostname", "")) or names
+            if len(hosts) == len(names):
+                found = dict(zip(hosts, names, strict=True)) | found
+    return found.get(host_name.partition(".")[0]) or found.get(host_name)
