@@ -24,6 +24,7 @@ from slurm_energy.cli.main import main
 from slurm_energy.cli.site import detected_roles
 from slurm_energy.config import Config, parse_config
 from slurm_energy.errors import SlurmError
+from slurm_energy.node.processes import SlurmdProcess
 from slurm_energy.policy import automatic
 from slurm_energy.policy.automatic import shipped_folder
 from slurm_energy.policy.checkpoint_files import WEIGHTS_FILE
@@ -499,9 +500,21 @@ def test_a_controller_that_has_slurmd_installed_is_a_node_only_if_slurm_conf_say
     assert detected_roles(site.config(), {"PATH": ""}) == roles
 
 
-def test_a_host_that_is_no_controller_and_has_slurmd_is_a_node_whatever_slurm_conf_names(
-    site: Site, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("nodes", "running", "roles"),
+    [
+        ("NodeName={host}.example.org CPUs=1", False, ("node",)),
+        ("MaxNodeCount=9", False, ("node",)),
+        ("NodeName=n[1-9] CPUs=1", True, ("node",)),
+        ("NodeName=n[1-9] CPUs=1", False, ("login",)),
+    ],
+)
+def test_a_host_that_is_no_controller_and_has_slurmd_is_a_node_where_it_runs_or_may_be_one(
+    site: Site, monkeypatch: pytest.MonkeyPatch, nodes: str, running: bool, roles: tuple[str, ...]
 ) -> None:
     monkeypatch.setattr("shutil.which", lambda name, path=None: f"/usr/sbin/{name}")
-    (site.root / "slurm.conf").write_text("SlurmctldHost=elsewhere\nMaxNodeCount=9\n")
-    assert detected_roles(site.config(), {"PATH": ""}) == ("node",)
+    slurmd = SlurmdProcess(pid=7, start_ticks=7, executable="/usr/sbin/slurmd") if running else None
+    monkeypatch.setattr("slurm_energy.cli.site.read_slurmd", lambda _node: slurmd)
+    text = f"SlurmctldHost=elsewhere\n{nodes.format(host=os.uname().nodename.partition('.')[0])}\n"
+    (site.root / "slurm.conf").write_text(text)
+    assert detected_roles(site.config(), {"PATH": ""}) == roles
