@@ -33,6 +33,9 @@ MAX_ITEMS = 250
 class SnapshotBegins:
     """A child's first frame: what is known from an earlier child is not built upon."""
 
+    reader_note: str = ""
+    """Why another reader is used than the configuration asks for; empty when it is that one."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotPart:

@@ -130,12 +130,20 @@ def groups_of(user_id: int) -> frozenset[str] | None:
 class SnapshotLoop:
     """Reads, sends the answering process what changed, and journals what the database needs."""
 
-    def __init__(self, config: Config, reader: SlurmReader, journal: JournalWriter, connection: socket.socket) -> None:
+    def __init__(
+        self,
+        config: Config,
+        reader: SlurmReader,
+        journal: JournalWriter,
+        connection: socket.socket,
+        reader_note: str = "",
+    ) -> None:
         self._config = config
         self._reader = reader
         self._journal = journal
         self._journal_directory = journal_directory(config)
         self._connection = connection
+        self._reader_note = reader_note
         self._difference = SnapshotDifference()
         self._history = JobChangeFinder()
         self._groups = GroupCache()
@@ -146,7 +154,7 @@ class SnapshotLoop:
 
     def run(self) -> None:
         """Refresh until the daemon is gone."""
-        send(self._connection, SnapshotBegins())
+        send(self._connection, SnapshotBegins(reader_note=self._reader_note))
         while True:
             began = time.monotonic()
             try:
@@ -224,18 +232,21 @@ def main(argv: list[str] | None = None) -> int:
             config: Config = receive(connection)
             set_up_logging(config.daemon.log_level, "snapshot")
             journal = JournalWriter(journal_directory(config), JOBS_STREAM)
-            SnapshotLoop(config, create_reader(config), journal, connection).run()
+            reader, note = create_reader(config)
+            SnapshotLoop(config, reader, journal, connection, note).run()
         except SlurmError as error:
             logger.error("cluster cannot be read error=%s", error)
             return 1
     return 0
 
 
-def create_reader(config: Config) -> SlurmReader:
-    """Return the reader that the configuration asks for.
-
-    Raises:
-        SlurmError: pyslurm is asked for and cannot be used.
-    """
+def create_reader(config: Config) -> tuple[SlurmReader, str]:
+    """Return the reader that the configuration asks for; else Slurm's commands, and why."""
     commands = JsonReader(CommandSettings.of(config))
-    return PyslurmReader(load_pyslurm(), commands) if config.cluster.reader == "pyslurm" else commands
+    if config.cluster.reader != "pyslurm":
+        return commands, ""
+    try:
+        return PyslurmReader(load_pyslurm(commands.slurm_version()), commands), ""
+    except SlurmError as error:
+        logger.warning("Slurm's commands are read reason=%s", error)
+        return commands, str(error)
