@@ -153,7 +153,7 @@ class PricedRule(PlacementRule):
             "time": asked.base.time_watts > 0.0,
             "slowdown": asked.base.slowdown > 0.0,
             "share": parts["share"] > 0.0,
-            "opening": parts["opening"] > 0.0,
+            "opened_nodes": parts["opened_nodes"] > 0.0,
             "waking": parts["waking"] > 0.0,
         }
         named = zip(priced.items(), JOB_PRICES, strict=True)
@@ -181,7 +181,7 @@ class PricedRule(PlacementRule):
             time_watts=base.time_watts * factors["time_watts"],
             slowdown_joules=base.slowdown * own_joules * factors["slowdown_joules"],
             share=base.share * factors["share"],
-            opening=base.opening * factors["opening"],
+            opened_nodes=base.opened_nodes * factors["opened_nodes"],
             waking=base.waking * factors["waking"],
             power=0.0,
             device_watts=base.scarcity * devices * _scarce_watts(job, view),

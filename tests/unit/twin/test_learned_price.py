@@ -70,7 +70,7 @@ def test_the_cluster_is_looked_at_now_and_then_and_jobs_are_priced_each() -> Non
 
 def test_a_cluster_whose_nodes_draw_nothing_more_awake_pays_for_none() -> None:
     world = make_world(make_pool("plain", gpus_per_node=4))
-    free = run(world, toy_jobs_of_training(), rule_of(FixedPrices(share=9.0, opening=9.0, waking=9.0)))
+    free = run(world, toy_jobs_of_training(), rule_of(FixedPrices(share=9.0, opened_nodes=9.0, waking=9.0)))
     plain = run(world, toy_jobs_of_training(), create_rule("total-cost:V=20"))
     assert free.total_joules == plain.total_joules
 

@@ -41,7 +41,7 @@ from slurm_energy.wire.messages import SubmittedFields as SubmittedMessage
 
 RULES = [
     *(name for name in rule_names() if name != "clairvoyant"),
-    "total-cost:V=50,slowdown=0.3,by_place=1,spare=0.2,pack=0.5,wait=0.5,span=100",
+    "total-cost:V=50,slowdown=0.3,by_place=1,type_headroom=0.2,awake_time=0.5,max_node_wait=0.5,makespan=100",
     "adaptive-price:k=20,by_place=1,share=1",
     "edp:exponent=2,wake=0",
 ]

@@ -98,7 +98,7 @@ def joules(outcome: Outcome) -> float:
 @pytest.mark.timeout(180)
 def test_a_toy_cluster_with_a_known_optimum_is_learned() -> None:
     test = jobs(seed=5, count=120)
-    optimum = run(WORLD, test, create_rule("total-cost:V=0,slowdown=0,opening=3"))
+    optimum = run(WORLD, test, create_rule("total-cost:V=0,slowdown=0,opened_nodes=3"))
     assert set(optimum.place.tolist()) == {1}
     untrained = joules(run(WORLD, test, learned(create_network(CONFIG, seed=0))))
     network, _ = rounds(10, length=120)
@@ -167,6 +167,11 @@ def test_devices_are_on_the_bill_at_the_price_that_the_rule_has_for_them() -> No
     assert costs[1] > costs[0]
 
 
+def test_a_fixed_price_under_the_name_of_an_earlier_release_is_answered_with_its_present_one() -> None:
+    with pytest.raises(ValueRangeError, match="'opening' is called 'opened_nodes' now"):
+        replace(EPISODE, fixed=("time_watts", "opening"))
+
+
 def test_a_price_that_is_fixed_is_neither_tried_nor_learned() -> None:
     fixed = ("time_watts", "slowdown_joules", "waking")
     settings = replace(EPISODE, fixed=fixed)
@@ -231,7 +236,7 @@ def test_the_lesson_of_a_large_job_outweighs_those_of_small_ones() -> None:
     def opening_after(weights: tuple[float, float]) -> float:
         network = create_network(CONFIG, seed=0)
         real = episode(network, 1)
-        step, index = real.steps[0], JOB_PRICES.index("opening")
+        step, index = real.steps[0], JOB_PRICES.index("opened_nodes")
         up, down = (step.job_mean + sign * np.eye(len(JOB_PRICES), dtype=np.float32)[index] for sign in (1, -1))
         base = step._replace(device_raw=step.device_mean, waiting=0.0)
         lessons = (
@@ -243,7 +248,7 @@ def test_the_lesson_of_a_large_job_outweighs_those_of_small_ones() -> None:
         learns = learner(network)
         for _ in range(5):
             figures = learns.absorb([replace(real, steps=lessons)])
-        return figures["raw_opening"]
+        return figures["raw_opened_nodes"]
 
     assert opening_after((5.0, 1.0)) > 0.0 > opening_after((1.0, 5.0))
 
