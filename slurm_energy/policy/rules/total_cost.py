@@ -179,15 +179,9 @@ class TotalCostRule(PlacementRule):
 
     def place(self, job: WaitingJob, view: ClusterView) -> Placement | Postponement | None:
         """Return the option of the least cost, or until when to wait for its node."""
-        has_budget = view.power_budget_watts < inf
-        wanted = PricedJob(
-            units=job.estimated_units,
-            bounds=bounds_of(job, view.now_seconds),
-            spare_watts=self._budget.spare_watts(view) if has_budget else inf,
-        )
         options = self._options(job, view)
         prices = self.prices(job, view, options)
-        found = options.choose(wanted, prices, view.room(job), view)
+        found = options.choose(self._priced(job, view), prices, view.room(job), view)
         if found is not None and self.settings.awake_time > 0.0 and Capability.NODE in self._capabilities:
             packed = self._packed(job, found, prices, view)
             if isinstance(packed, Postponement):
@@ -201,15 +195,23 @@ class TotalCostRule(PlacementRule):
                 self._deadlines[job.job_id] = job.deadline_seconds
             if self.settings.corrects:
                 self._corrections.expect(job, found, view)
-            if has_budget:
+            if view.power_budget_watts < inf:
                 self._budget.watch(job, found, view)
         return found
 
     def explained(self, job: WaitingJob, view: ClusterView) -> Explanation:
         """Return the costs of the places with room."""
         options = self._options(job, view)
-        asked = PricedJob(units=job.estimated_units, bounds=bounds_of(job, view.now_seconds), spare_watts=inf)
+        asked = self._priced(job, view)._replace(spare_watts=inf)
         return Explanation(options.place_costs(asked, self.prices(job, view, options), view.room(job), view), {})
+
+    def _priced(self, job: WaitingJob, view: ClusterView) -> PricedJob:
+        has_budget = view.power_budget_watts < inf
+        return PricedJob(
+            units=job.estimated_units,
+            bounds=bounds_of(job, view.now_seconds),
+            spare_watts=self._budget.spare_watts(view) if has_budget else inf,
+        )
 
     @property
     def mean_job_joules(self) -> float:

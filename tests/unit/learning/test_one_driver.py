@@ -16,8 +16,8 @@ from slurm_energy.graph.options import decision_block
 from slurm_energy.learning.episodes import EpisodeSettings, run_episode
 from slurm_energy.learning.experience import DecisionStep
 from slurm_energy.policy.gnn.cache import whole_blocks
+from slurm_energy.policy.gnn.start_options import StartReader, job_columns
 from slurm_energy.policy.placement import Placement
-from slurm_energy.twin.adapters.learned import Situation
 from slurm_energy.twin.environment import ENVIRONMENT_ID, ClusterEnvironment
 from slurm_energy.twin.episode import RewardWeights
 from slurm_energy.twin.world import FailureRates, World
@@ -38,13 +38,13 @@ def bits(block: Any) -> list[bytes]:
 def stepped(environment: ClusterEnvironment, steps: list[DecisionStep], seed: int) -> None:
     """Take the learner's decisions in the environment, and compare everything on the way."""
     environment.reset(seed=seed)
-    situation, graph, is_over, is_cut = Situation(), ClusterGraph(), False, False
+    reader, graph, is_over, is_cut = StartReader(), ClusterGraph(), False, False
     for step in steps:
         job, view = environment.job, environment.view
         assert job is not None
-        graph.update(situation.snapshot(job, view))
-        options = situation.options(job, view, graph, with_clocks=False)
-        vector = situation.job_vector(job, view, graph)
+        graph.update(view.snapshot_without(job))
+        options = reader.options(job, view, graph, with_clocks=False)
+        vector = job_columns(job, view, graph.facts)
         assert view.now_seconds == step.moment.seconds
         assert bits(whole_blocks(graph)) == bits(step.moment.state)
         assert bits(decision_block(vector, [one.option for one in options])) == bits(step.moment.decision)

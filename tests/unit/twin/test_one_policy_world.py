@@ -30,8 +30,7 @@ from slurm_energy.policy.registry import create_policy, create_rule, policy_name
 from slurm_energy.policy.site.candidates import asked_partitions, has_idle_room
 from slurm_energy.policy.submission.view import SnapshotView, SubmittedJob
 from slurm_energy.slurm.json_client import ClusterReading
-from slurm_energy.twin.adapters.served import job_request
-from slurm_energy.twin.adapters.view import TwinView
+from slurm_energy.twin.adapters.view import TwinView, job_request
 from slurm_energy.twin.engine.job import Job
 from slurm_energy.twin.engine.places import option_table
 from slurm_energy.twin.engine.pool_state import DOWN

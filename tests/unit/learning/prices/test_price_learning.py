@@ -17,12 +17,12 @@ from slurm_energy.learning.prices.learner import PriceLearner
 from slurm_energy.learning.prices.settings import PriceEpisodeSettings, PriceLearnerSettings
 from slurm_energy.policy.gnn.configuration import NetworkConfig
 from slurm_energy.policy.gnn.network import HierarchicalNetwork, create_network
+from slurm_energy.policy.gnn.priced_answers import PricedRule
 from slurm_energy.policy.gnn.serving import NetworkPrices
 from slurm_energy.policy.placement import PlacementRule
 from slurm_energy.policy.prices import JOB_PRICES, relative_joules
 from slurm_energy.policy.registry import create_rule
 from slurm_energy.policy.rules.settings import TotalCostSettings
-from slurm_energy.twin.adapters.learned_price import LearnedPriceRule
 from slurm_energy.twin.engine.job import Workload
 from slurm_energy.twin.engine.outcome import Outcome
 from slurm_energy.twin.engine.simulation import run
@@ -77,7 +77,7 @@ def learner(network: HierarchicalNetwork) -> PriceLearner:
 
 def learned(network: HierarchicalNetwork) -> PlacementRule:
     settings = TotalCostSettings(time_watts=0.0, slowdown=0.0)
-    return LearnedPriceRule(lambda: NetworkPrices(network), settings, refresh_seconds=EPISODE.refresh_seconds)
+    return PricedRule(lambda: NetworkPrices(network), settings, refresh_seconds=EPISODE.refresh_seconds)
 
 
 def rounds(count: int, *, length: int) -> tuple[HierarchicalNetwork, Sequence[float]]:
