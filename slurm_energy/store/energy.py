@@ -212,11 +212,13 @@ def _write_node(row: NodeEnergyRow, report: NodeReport, arrival: Arrival) -> Non
         row.events.append(f"{len(report.events) - MAX_EVENTS} more events were left out")
     row.received_at_seconds = arrival.received_at_seconds
     row.clock_offset_seconds = arrival.clock_offset_seconds
+    row.counted_at_seconds = report.ended_at_seconds + (arrival.clock_offset_seconds or 0.0)
     host = report.host
     row.host_measured = host is not None
     row.host_joules = None if host is None else host.joules
     row.host_reason = HOST_NOT_MEASURED if host is None else host.reason
     row.host_coverage_seconds = 0.0 if host is None else host.coverage_seconds
+    row.host_node_joules = None if host is None else host.node_joules
     row.host_flags = encode_flags(() if host is None else host.flags)
 
 
@@ -259,6 +261,7 @@ def _report(job: JobRow, row: NodeEnergyRow) -> NodeReport:
             joules=row.host_joules,
             reason=row.host_reason,
             coverage_seconds=row.host_coverage_seconds,
+            node_joules=row.host_node_joules,
             flags=decode_flags(row.host_flags),
         )
     return NodeReport(
