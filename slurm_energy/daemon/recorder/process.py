@@ -42,6 +42,7 @@ from slurm_energy.store.session import (
     run_in_transaction,
     store_session,
 )
+from slurm_energy.store.upkeep import optimize, prune_some
 from slurm_energy.wire.codec import encode
 from slurm_energy.wire.messages import failure, refusal
 
@@ -59,6 +60,8 @@ HISTORY_INTERVAL_SECONDS = 300.0
 HISTORY_SOON_SECONDS = 10.0
 WORK_INTERVAL_SECONDS = 600.0
 UNREPORTED_INTERVAL_SECONDS = 60.0
+PRUNE_INTERVAL_SECONDS = 60.0
+OPTIMIZE_INTERVAL_SECONDS = 86_400.0
 QUERY_WAIT_SECONDS = 10.0
 HISTORY_PAUSE_SECONDS = 1.0
 SHORT_SUBJECTS = frozenset({"explain", "status"})
@@ -118,9 +121,13 @@ class RecorderLoop:
         self._condition = condition
         self._changed = changed
         self._recorder = Recorder(config, journal_directory(config), STREAMS, changed)
-        self._unreported = UnreportedJobs(ClusterName(config.cluster.name), config.node.time_scale)
+        self._cluster = ClusterName(config.cluster.name)
+        self._keep_days = config.store.keep_days
+        self._unreported = UnreportedJobs(self._cluster, config.node.time_scale)
         self._look_due = Every(LOOK_INTERVAL_SECONDS)
         self._unreported_due = Every(UNREPORTED_INTERVAL_SECONDS)
+        self._prune_due = Every(PRUNE_INTERVAL_SECONDS)
+        self._optimize_due = Every(OPTIMIZE_INTERVAL_SECONDS)
 
     def run(self, engine: Engine) -> None:
         """Store what comes; a database that is away is tried again after growing pauses."""
@@ -163,6 +170,13 @@ class RecorderLoop:
             closed = run_in_transaction(engine, lambda session: self._unreported.close(session, time.time()))
             if closed:
                 logger.info("jobs closed without report rows=%d", closed)
+        if self._keep_days > 0.0 and self._prune_due.due(now):
+            before = time.time() - self._keep_days * 86_400.0
+            removed = run_in_transaction(engine, lambda session: prune_some(session, self._cluster, before))
+            if removed:
+                logger.info("old rows removed jobs_and_decisions=%d", removed)
+        if self._optimize_due.due(now):
+            optimize(engine)
 
 
 class HistoryLoop:
