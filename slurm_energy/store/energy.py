@@ -18,6 +18,7 @@ from slurm_energy.domain.energy import (
 from slurm_energy.domain.ids import ClusterName, DecisionId, GpuTypeName, GpuUuid, JobId, NodeName
 from slurm_energy.errors import ValueRangeError
 from slurm_energy.store.job_rows import Arrival, attempt_row, locked_job
+from slurm_energy.store.sums import make_sums
 from slurm_energy.store.tables import UUID_LENGTH, GpuEnergyRow, JobRow, NodeEnergyRow
 from slurm_energy.store.types import bounded, stored_text
 
@@ -74,11 +75,15 @@ def record_report(
         row = NodeEnergyRow(job_row_id=job.row_id, restart_count=key.restart_count, node=report.node)
         _write_node(row, report, arrival)
         row.gpus = [GpuEnergyRow(**_gpu_values(gpu)) for gpu in report.gpus]
+        row.cluster = job.cluster
         session.add(row)
         session.flush()
+        make_sums(session, NodeEnergyRow.row_id == row.row_id)
         return ReportOutcome.STORED
     changed = _improve(row, report, arrival)
     session.flush()
+    if changed:
+        make_sums(session, NodeEnergyRow.row_id == row.row_id)
     return ReportOutcome.REPLACED if changed else ReportOutcome.UNCHANGED
 
 

@@ -17,6 +17,7 @@ from slurm_energy.store.job_rows import (
     new_attempt,
     new_job_row,
 )
+from slurm_energy.store.sums import make_sums_of_jobs
 from slurm_energy.store.tables import GpuEnergyRow, JobAttemptRow, JobRow, NodeEnergyRow, insert_if_absent
 
 _CHUNK = 200
@@ -144,6 +145,7 @@ def _upsert_chunk(session: Session, cluster: ClusterName, states: Sequence[JobSt
             assign_job(row, state, restart_count)
             assign_attempt(known.attempt(session, row, restart_count), state)
     session.flush()
+    make_sums_of_jobs(session, [row.row_id for rows in known.jobs.values() for row in rows])
     for job_id in known.with_provisional_twin():
         adopt_provisional(session, cluster, JobId(job_id))
 

@@ -16,7 +16,7 @@ from slurm_energy.domain.decision import Reason
 from slurm_energy.domain.energy import EnergyScope, EnergySource, QualityFlag
 from slurm_energy.domain.ids import ClusterName, GpuTypeName
 from slurm_energy.domain.work import FailedRuns, MeasuredRun
-from slurm_energy.store.summaries import applied_choice
+from slurm_energy.store.sums import applied_choice
 from slurm_energy.store.tables import (
     DecisionClockRow,
     DecisionRow,

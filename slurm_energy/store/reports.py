@@ -20,17 +20,16 @@ from slurm_energy.energy_model.facility import Facility
 from slurm_energy.store.energy import decode_flags
 from slurm_energy.store.summaries import (
     JobFilter,
-    count_where,
     gpu_columns,
     host_columns,
     host_joules,
     job_summaries,
     joined_hosts,
-    joined_readings,
     missing_nodes,
     partition_of_report,
     run_seconds,
 )
+from slurm_energy.store.sums import count_where
 from slurm_energy.store.tables import GpuEnergyRow, JobAttemptRow, JobRow, NodeEnergyRow
 from slurm_energy.store.totals import COUNT_NAMES, TIME_NAMES, Totals
 
@@ -168,10 +167,8 @@ def _groups(session: Session, where: JobFilter, kinds: Sequence[ReportKind], fac
     groups: dict[_Key, Totals] = {}
     keys = _keys(kinds, partition_of_report(), NodeEnergyRow.node)
     in_period = (*where.of_jobs(), *where.of_reports())
-    with_energy = case((GpuEnergyRow.joules.is_not(None), NodeEnergyRow.job_row_id), else_=null())
-    readings = joined_readings(*keys, *gpu_columns(), func.count(with_energy.distinct()).label("jobs_with_energy"))
-    _add(session, groups, keys, readings.where(*in_period))
-    _add(session, groups, keys, joined_hosts(*keys, *host_columns(), *_job_counts()).where(*in_period))
+    sums = joined_hosts(*keys, *gpu_columns(), *host_columns(), *_job_counts())
+    _add(session, groups, keys, sums.where(*in_period))
     for gap in session.execute(missing_nodes(where, *keys)):
         groups.setdefault(tuple(gap[: len(keys)]), Totals()).add_missing_nodes(
             gap.nodes, gap.gpus_per_node or 0.0, gap.device_seconds, gap.wall_seconds
@@ -185,8 +182,10 @@ def _groups(session: Session, where: JobFilter, kinds: Sequence[ReportKind], fac
 
 def _job_counts() -> list[ColumnElement[Any]]:
     has_gpus = or_(JobRow.gpu_count.is_(None), JobRow.gpu_count > 0)
+    with_energy = case((NodeEnergyRow.gpu_joules.is_not(None), NodeEnergyRow.job_row_id), else_=null())
     return [
         func.count(NodeEnergyRow.job_row_id.distinct()).label("jobs"),
+        func.count(with_energy.distinct()).label("jobs_with_energy"),
         func.count(case((has_gpus, NodeEnergyRow.job_row_id), else_=null()).distinct()).label("gpu_jobs"),
     ]
 
@@ -253,13 +252,8 @@ def _add_prices(
         for one in groups.values():
             _price(one, (one["gpu_joules"] or 0.0) + (one["host_joules"] or 0.0), (0.0, 0.0), facility)
         return
-    of_gpus = (
-        select(func.sum(GpuEnergyRow.joules))
-        .where(GpuEnergyRow.node_energy_row_id == NodeEnergyRow.row_id)
-        .scalar_subquery()
-    )
     started = NodeEnergyRow.started_at_seconds + func.coalesce(NodeEnergyRow.clock_offset_seconds, 0.0)
-    query = joined_hosts(*keys, of_gpus, host_joules(), started, NodeEnergyRow.counted_at_seconds)
+    query = joined_hosts(*keys, NodeEnergyRow.gpu_joules, host_joules(), started, NodeEnergyRow.counted_at_seconds)
     for *key, gpu, host, begin, end in session.execute(query.where(*where.of_jobs(), *where.of_reports())):
         found = groups.get(tuple(key))
         if found is not None and (gpu or host):
@@ -283,13 +277,7 @@ def _total(session: Session, where: JobFilter, groups: dict[_Key, Totals]) -> Gr
 def _groups_once(session: Session, where: JobFilter) -> Totals:
     groups: dict[_Key, Totals] = {}
     in_period = (*where.of_jobs(), *where.of_reports())
-    with_energy = case((GpuEnergyRow.joules.is_not(None), NodeEnergyRow.job_row_id), else_=null())
-    query = (
-        select(*_job_counts(), func.count(with_energy.distinct()).label("jobs_with_energy"))
-        .select_from(NodeEnergyRow)
-        .join(JobRow, JobRow.row_id == NodeEnergyRow.job_row_id)
-        .outerjoin(GpuEnergyRow, GpuEnergyRow.node_energy_row_id == NodeEnergyRow.row_id)
-    )
+    query = select(*_job_counts()).select_from(NodeEnergyRow).join(JobRow, JobRow.row_id == NodeEnergyRow.job_row_id)
     _add(session, groups, (), query.where(*in_period))
     _add_jobs(session, where, (), groups)
     one = groups[()]

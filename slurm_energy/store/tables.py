@@ -205,7 +205,7 @@ class NodeEnergyRow(Base):
         CheckConstraint("(host_joules IS NULL) <> (host_reason IS NULL)", name="host_joules_or_reason"),
         CheckConstraint("host_joules >= 0", name="host_joules_not_negative"),
         CheckConstraint("host_coverage_seconds >= 0", name="host_coverage_not_negative"),
-        Index(None, "counted_at_seconds"),
+        Index(None, "cluster", "counted_at_seconds"),
         TABLE_OPTIONS,
     )
 
@@ -237,6 +237,25 @@ class NodeEnergyRow(Base):
     host_node_joules: Mapped[float | None] = mapped_column(FiniteDouble)
     """Of all processors of the node while the job ran, undivided; `host_joules` is an equal part for each job that the
     node knew."""
+    cluster: Mapped[str | None] = mapped_column(BoundedText(64))
+    """The job's, so that a period of a cluster is found without its jobs."""
+    gpu_joules: Mapped[float | None] = mapped_column(FiniteDouble)
+    """From here on: sums over the row's GPUs as `store.sums` makes them, so that reports need not read each GPU."""
+    gpu_readings: Mapped[int | None] = mapped_column(Integer)
+    gpu_unknown_readings: Mapped[int | None] = mapped_column(Integer)
+    gpu_covered_seconds: Mapped[float | None] = mapped_column(FiniteDouble)
+    gpu_window_seconds: Mapped[float | None] = mapped_column(FiniteDouble)
+    gpu_timing_squares: Mapped[float | None] = mapped_column(FiniteDouble)
+    """Of the timing's error bounds, in J x J."""
+    gpu_unbounded: Mapped[int | None] = mapped_column(Integer)
+    """Known readings whose error has no bound."""
+    saving_joules: Mapped[float | None] = mapped_column(FiniteDouble)
+    saving_low_joules: Mapped[float | None] = mapped_column(FiniteDouble)
+    saving_high_joules: Mapped[float | None] = mapped_column(FiniteDouble)
+    idle_gpu_joules: Mapped[float | None] = mapped_column(FiniteDouble)
+    used_seconds: Mapped[float | None] = mapped_column(FiniteDouble)
+    """Device seconds in which the GPUs worked, of `watched_seconds`."""
+    watched_seconds: Mapped[float | None] = mapped_column(FiniteDouble)
 
     gpus: Mapped[list["GpuEnergyRow"]] = relationship(lazy="selectin", order_by="GpuEnergyRow.gpu_uuid")
 

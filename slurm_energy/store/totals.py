@@ -6,7 +6,8 @@ from typing import Any
 
 from slurm_energy.domain.energy import EnergyError
 from slurm_energy.domain.report import EnergySum, EnergyUse
-from slurm_energy.store.summaries import SUM_NAMES, USE_NAMES
+from slurm_energy.store.summaries import SUM_NAMES
+from slurm_energy.store.sums import USE_NAMES
 
 PRICED_NAMES = ("cost", "co2_grams", "unpriced_joules")
 COUNT_NAMES = ("jobs", "gpu_jobs", "jobs_with_energy", "jobs_without_energy")
