@@ -84,6 +84,12 @@ class StoreConfig:
         "SQLAlchemy URL: sqlite, postgresql+psycopg or mariadb+pymysql.",
     )
     busy_timeout_seconds: float = setting(30.0, "How long SQLite waits for another writer.", 0.0, 600.0)
+    keep_days: float = setting(
+        0.0,
+        "Jobs that ended longer ago are removed with their energy, a few hundred a minute; 0: none is.",
+        0.0,
+        36500.0,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

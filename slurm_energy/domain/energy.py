@@ -132,11 +132,18 @@ class HostEnergy:
     """Energy of a node's processors (RAPL packages and DRAM) during one job."""
 
     joules: float | None
+    """An equal part for each job that the node's hooks know; the daemon divides `node_joules` by cores."""
     reason: str | None
     coverage_seconds: float
     flags: tuple[QualityFlag, ...] = ()
+    node_joules: float | None = None
+    """Of all processors over the same time, undivided; None from older releases."""
 
     def __post_init__(self) -> None:
+        if self.node_joules is not None and not (math.isfinite(self.node_joules) and self.node_joules >= 0.0):
+            raise ValueRangeError(
+                f"energy {self.node_joules} J of a node's processors is not a finite number from 0 up"
+            )
         if (self.joules is None) != (self.reason is not None):
             raise ValueRangeError("host energy needs either joules or a reason why they are unknown")
         if self.joules is not None and not (math.isfinite(self.joules) and self.joules >= 0.0):

@@ -89,6 +89,9 @@ class HostSamples:
     """Sums over the processors' samples; wall time."""
 
     joules: float = 0.0
+    """Each moment divided equally among the jobs that the node's hooks knew then."""
+    node_joules: float | None = 0.0
+    """Undivided; None where an older release's sampler began the sums."""
     sampled_seconds: float = 0.0
     shared: bool = False
     wrap_unobserved: bool = False
@@ -180,6 +183,7 @@ def _decode_gpu(sums: Fields) -> GpuSamples:
 def _decode_host(host: Fields) -> HostSamples:
     return HostSamples(
         joules=host.number("joules", 0, _MAX_JOULES),
+        node_joules=host.optional_number("node_joules", 0, _MAX_JOULES),
         sampled_seconds=host.number("sampled_seconds", 0, _MAX_SECONDS),
         shared=host.flag("shared"),
         wrap_unobserved=host.flag("wrap_unobserved"),
@@ -258,7 +262,7 @@ def gpu_energy(gpu: SavedGpu, ending: Ending, samples: GpuSamples | None, board_
 def host_energy(
     samples: HostSamples | None, window_seconds: float, gpus: tuple[GpuEnergy, ...], *, truncated: bool
 ) -> HostEnergy:
-    """Return the processors' energy; each moment is divided equally among the jobs with GPUs on the node."""
+    """Return the processors' energy, undivided and as an equal part; the daemon divides it by cores."""
     if any(gpu.scope is EnergyScope.MODULE for gpu in gpus):
         reason = "the GPU module's counter holds the processor already"
         return HostEnergy(joules=None, reason=reason, coverage_seconds=0.0)
@@ -270,7 +274,13 @@ def host_energy(
         flags.append(QualityFlag.RAPL_WRAP_UNOBSERVED)
     if truncated or samples.sampled_seconds < GOOD_COVERAGE * window_seconds:
         flags.append(QualityFlag.TRUNCATED)
-    return HostEnergy(joules=samples.joules, reason=None, coverage_seconds=samples.sampled_seconds, flags=tuple(flags))
+    return HostEnergy(
+        joules=samples.joules,
+        reason=None,
+        coverage_seconds=samples.sampled_seconds,
+        flags=tuple(flags),
+        node_joules=samples.node_joules,
+    )
 
 
 def is_module(name: str) -> bool:

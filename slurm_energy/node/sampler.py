@@ -296,6 +296,7 @@ def _add_host(context: HookContext, state: SamplerState, jobs: int) -> None:
             seconds = now - state.last_rapl_seconds
             step = total_difference(state.last_rapl, readings, seconds)
             host.joules += step.joules / jobs
+            host.node_joules = None if host.node_joules is None else host.node_joules + step.joules
             host.sampled_seconds += seconds
             host.wrap_unobserved = host.wrap_unobserved or step.wrap_unobserved
             host.shared = host.shared or jobs > 1

@@ -162,6 +162,7 @@ def _encode_host(host: HostEnergy) -> dict[str, object]:
         "reason": None if host.reason is None else host.reason[:MAX_REASON_LENGTH],
         "coverage_seconds": host.coverage_seconds,
         "flags": [flag.value for flag in host.flags],
+        "node_joules": host.node_joules,
     }
 
 
@@ -199,6 +200,7 @@ def _decode_host(value: object) -> HostEnergy:
         reason=fields.optional_text("reason", MAX_REASON_LENGTH),
         coverage_seconds=fields.number("coverage_seconds", 0, 1e10),
         flags=_flags(fields),
+        node_joules=fields.optional_number("node_joules", 0, _MAX_JOULES),
     )
 
 

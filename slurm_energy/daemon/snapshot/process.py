@@ -19,7 +19,8 @@ from slurm_energy.daemon.ipc.frames import MAX_ITEMS, JobsEnded, SnapshotBegins,
 from slurm_energy.daemon.recorder.entries import JOBS_STREAM, JobsEntryLine, encode_entry
 from slurm_energy.daemon.recorder.journal import JournalWriter, journal_bytes, journal_directory
 from slurm_energy.daemon.snapshot.changes import JobChangeFinder, SnapshotDifference, UnstoredJobs
-from slurm_energy.domain.cluster import JobState, waiting_gpus
+from slurm_energy.domain.cluster import JobState, NodeSize, NodeState, waiting_gpus
+from slurm_energy.domain.ids import NodeName
 from slurm_energy.errors import SlurmError, SpoolError
 from slurm_energy.slurm.json_client import ClusterReading, CommandSettings, JsonReader, SlurmReader
 from slurm_energy.slurm.pyslurm_client import PyslurmReader, load_pyslurm
@@ -127,6 +128,10 @@ def groups_of(user_id: int) -> frozenset[str] | None:
     return frozenset(names)
 
 
+def _size(node: NodeState) -> NodeSize:
+    return NodeSize(name=node.name, cpus=node.cpus, gpus=node.gpu_count)
+
+
 class SnapshotLoop:
     """Reads, sends the answering process what changed, and journals what the database needs."""
 
@@ -147,6 +152,8 @@ class SnapshotLoop:
         self._difference = SnapshotDifference()
         self._history = JobChangeFinder()
         self._groups = GroupCache()
+        self._sizes: dict[NodeName, NodeSize] = {}
+        """Of nodes, as they were journalled last."""
         self._unwritten: list[JobsEntryLine] = []
         self._vanished = VanishedJobs(reader, config.cluster.accounting)
         self._failures = 0
@@ -196,6 +203,11 @@ class SnapshotLoop:
             send(self._connection, JobsEnded(tuple(ended[begin : begin + MAX_ITEMS])))
         for begin in range(0, len(changed), MAX_ITEMS):
             self._keep(JobsEntryLine(seen_at_seconds=taken_at, jobs=changed[begin : begin + MAX_ITEMS]))
+        sizes = [size for size in map(_size, reading.nodes) if self._sizes.get(size.name) != size]
+        self._sizes.update({size.name: size for size in sizes})
+        for begin in range(0, len(sizes), MAX_ITEMS):
+            part = tuple(sizes[begin : begin + MAX_ITEMS])
+            self._keep(JobsEntryLine(seen_at_seconds=taken_at, jobs=(), node_sizes=part))
         if settled.vanished:
             self._keep(JobsEntryLine(seen_at_seconds=taken_at, jobs=(), vanished=settled.vanished))
         if self._unwritten and journal_bytes(self._journal_directory) < MAX_JOURNAL_BYTES:
