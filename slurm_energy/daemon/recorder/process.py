@@ -12,7 +12,15 @@ from collections.abc import Callable
 from slurm_energy.config import Config
 from slurm_energy.daemon.ipc.channel import receive, send
 from slurm_energy.daemon.ipc.children import connect_to_parent, set_up_logging, until_stopped
-from slurm_energy.daemon.ipc.frames import QueryReply, QueryRequest, RuntimePart, WorkPart, reply_parts, table_parts
+from slurm_energy.daemon.ipc.frames import (
+    ClockPart,
+    QueryReply,
+    QueryRequest,
+    RuntimePart,
+    WorkPart,
+    reply_parts,
+    table_parts,
+)
 from slurm_energy.daemon.recorder.entries import STREAMS
 from slurm_energy.daemon.recorder.journal import journal_directory
 from slurm_energy.daemon.recorder.queries import answer_query, answer_status
@@ -31,8 +39,10 @@ from slurm_energy.errors import (
     ValueRangeError,
 )
 from slurm_energy.estimation.job_history import RUNS_PER_NAME, CompareTypes, named_work, runtime_estimates
+from slurm_energy.estimation.learned_clocks import learned_clocks
 from slurm_energy.policy.site.comparison import TypeComparison
 from slurm_energy.policy.site.settings import site_board_limits
+from slurm_energy.store.clock_trials import trials_of_names
 from slurm_energy.store.database_file import check_database_file, close_database, guard_content
 from slurm_energy.store.past_runs import all_recent_runtimes, failed_runs, measured_runs
 from slurm_energy.store.schema import check_version, database_revision, upgrade
@@ -192,6 +202,11 @@ class RecorderLoop:
             estimates = runtime_estimates(samples, self._compare_for)
         for part in table_parts(RuntimePart, estimates):
             self._send_frame(part)
+        if self._config.policy.clock_trials != "off":
+            with store_session(engine, read_only=True) as session:
+                learned = learned_clocks(trials_of_names(session, self._cluster, _history_begins()))
+            for clock_part in table_parts(ClockPart, learned):
+                self._send_frame(clock_part)
 
     def _compare_for(self, user_id: int, name: str) -> CompareTypes:
         return TypeComparison(limits=self._limits, work=self._work.get((user_id, name))).cost
