@@ -3,13 +3,10 @@
 import math
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
 from slurm_energy.domain.ids import ClusterName, DecisionId, GpuTypeName, GpuUuid, JobId, NodeName
+from slurm_energy.domain.trials import ClockTrial
 from slurm_energy.errors import ValueRangeError
-
-if TYPE_CHECKING:
-    from slurm_energy.domain.trials import ClockTrial
 
 MAX_WATTS_PER_GPU = 3000.0
 """No board sold draws more; a report above it is refused as absurd."""
@@ -168,7 +165,7 @@ class NodeReport:
     exit_code: int | None = None
     events: tuple[str, ...] = ()
     """What went wrong or was mended, in order."""
-    trials: "tuple[ClockTrial, ...]" = ()
+    trials: tuple[ClockTrial, ...] = ()
     """Clocks that were tried while the job ran, in order."""
 
 

@@ -9,7 +9,6 @@ Unknown is None with a reason, never 0.
 
 import json
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING
 
 from slurm_energy.domain.energy import (
     MAX_WATTS_PER_GPU,
@@ -20,13 +19,11 @@ from slurm_energy.domain.energy import (
     QualityFlag,
 )
 from slurm_energy.domain.ids import GpuUuid
+from slurm_energy.domain.trials import ClockTrial
 from slurm_energy.energy_model.catalog import gpu_type
 from slurm_energy.errors import SpoolError, WireError
 from slurm_energy.node.state import SavedGpu
 from slurm_energy.wire.fields import Fields, loads
-
-if TYPE_CHECKING:
-    from slurm_energy.domain.trials import ClockTrial
 
 SAMPLES_FORMAT = 1
 _MAX_SECONDS = 1e11
@@ -118,7 +115,7 @@ class Heartbeat:
     gpus: dict[GpuUuid, GpuSamples] = field(default_factory=dict)
     host: HostSamples | None = None
     events: list[str] = field(default_factory=list)
-    trials: "list[ClockTrial]" = field(default_factory=list)
+    trials: list[ClockTrial] = field(default_factory=list)
     """Clocks that were tried so far."""
     kept_clock_mhz: int | None = None
     """The clock that trials led to; None: where the job began."""
@@ -174,7 +171,7 @@ def decode_heartbeat(content: bytes) -> Heartbeat:
         raise SpoolError(f"heartbeat file cannot be used: {error}") from error
 
 
-def _decode_trials(document: Fields) -> "list[ClockTrial]":
+def _decode_trials(document: Fields) -> list[ClockTrial]:
     trials = document.sequence("trials", 64)
     if not trials:
         return []

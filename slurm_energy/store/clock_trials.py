@@ -53,6 +53,7 @@ def trials_of_names(session: Session, cluster: ClusterName, since_seconds: float
         select(
             ClockTrialRow, JobRow.user_id, JobRow.name, DecisionRow.script_key, JobRow.row_id, JobRow.ended_at_seconds
         )
+        .select_from(ClockTrialRow)
         .join(NodeEnergyRow, NodeEnergyRow.row_id == ClockTrialRow.node_energy_row_id)
         .join(JobRow, JobRow.row_id == NodeEnergyRow.job_row_id)
         .outerjoin(DecisionRow, DecisionRow.decision_id == JobRow.decision_id)

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from slurm_energy.domain.energy import EnergyScope, EnergySource, GpuEnergy, HostEnergy, NodeReport, QualityFlag
 from slurm_energy.domain.ids import (
@@ -17,12 +17,10 @@ from slurm_energy.domain.ids import (
     is_gpu_type_name,
     parse_decision_id,
 )
+from slurm_energy.domain.trials import ClockTrial
 from slurm_energy.errors import ValueRangeError, WireError
 from slurm_energy.forms import is_plain
 from slurm_energy.wire.fields import Fields, loads
-
-if TYPE_CHECKING:
-    from slurm_energy.domain.trials import ClockTrial
 
 BATCH_FORMAT = 1
 MAX_BATCH_BYTES = 2_097_152
@@ -224,21 +222,19 @@ def _decode_host(value: object) -> HostEnergy:
     )
 
 
-def encode_trial(trial: "ClockTrial") -> dict[str, object]:
+def encode_trial(trial: ClockTrial) -> dict[str, object]:
     """Return a trial as a JSON object."""
     encoded: dict[str, object] = {key: getattr(trial, key) for key in _TRIAL_KEYS}
     encoded["reason"] = trial.reason[:MAX_TRIAL_REASON_LENGTH]
     return encoded
 
 
-def decode_trial(value: object) -> "ClockTrial":
+def decode_trial(value: object) -> ClockTrial:
     """Return the trial in a parsed JSON value.
 
     Raises:
         WireError: a member is missing, unknown, of another type or outside its bound.
     """
-    from slurm_energy.domain.trials import ClockTrial  # noqa: PLC0415  # few reports have any
-
     fields = Fields(value, "trial")
     fields.refuse_others(frozenset(_TRIAL_KEYS))
     try:

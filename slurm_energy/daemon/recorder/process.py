@@ -202,11 +202,21 @@ class RecorderLoop:
             estimates = runtime_estimates(samples, self._compare_for)
         for part in table_parts(RuntimePart, estimates):
             self._send_frame(part)
-        if self._config.policy.clock_trials != "off":
+        self._send_clocks(engine)
+
+    def _send_clocks(self, engine: Engine) -> None:
+        if self._config.policy.clock_trials == "off":
+            return
+        try:
             with store_session(engine, read_only=True) as session:
                 learned = learned_clocks(trials_of_names(session, self._cluster, _history_begins()))
-            for clock_part in table_parts(ClockPart, learned):
-                self._send_frame(clock_part)
+        except StoreError:
+            raise
+        except Exception as error:  # noqa: BLE001  # the recording must not end with it, whatever it is
+            logger.warning("trials cannot be compared, what was known before stays error=%s", error)
+            return
+        for part in table_parts(ClockPart, learned):
+            self._send_frame(part)
 
     def _compare_for(self, user_id: int, name: str) -> CompareTypes:
         return TypeComparison(limits=self._limits, work=self._work.get((user_id, name))).cost

@@ -72,7 +72,7 @@ def cpu_seconds() -> float:
 class TrialRun:
     """The trials of one job on one node."""
 
-    def __init__(  # noqa: PLR0913  # the last two are for tests
+    def __init__(  # noqa: PLR0913  # each is one thing from outside
         self,
         context: HookContext,
         job: ActiveJob,
@@ -80,8 +80,8 @@ class TrialRun:
         ladder: ClockTrials,
         counter: StepCounter | None,
         *,
-        cpu: Callable[[], float] = cpu_seconds,
-        ask: Callable[[list[dict[str, Any]], float], DetectorProcess] = DetectorProcess,
+        cpu: Callable[[], float],
+        ask: Callable[[list[dict[str, Any]], float], DetectorProcess],
     ) -> None:
         """Store what is used; nothing is set or read yet.
 
@@ -387,7 +387,8 @@ def make_trials(
         window_seconds=node.trial_window_seconds,
         settle_seconds=min(node.trial_window_seconds / 12.0, 5.0),
     )
-    return TrialRun(context, job, {gpu.uuid: gpus[gpu.uuid] for gpu in job.gpus}, ladder, counter)
+    own = {gpu.uuid: gpus[gpu.uuid] for gpu in job.gpus}
+    return TrialRun(context, job, own, ladder, counter, cpu=cpu_seconds, ask=DetectorProcess)
 
 
 def _is_ours(context: HookContext, job: ActiveJob) -> bool:

@@ -286,6 +286,7 @@ def entry(
     mode: EnergyMode = EnergyMode.BALANCED,
     time_limit_minutes: int | None = None,
     watts: Mapping[str, int] | None = None,
+    trials: Mapping[str, float] | None = None,
 ) -> str:
     """A decision as it travels; by default 1275 MHz for the A100."""
     chosen = {"a100-sxm4-80gb": 1275} if clocks is None else clocks
@@ -295,4 +296,5 @@ def entry(
         clocks_mhz={GpuTypeName(name): mhz for name, mhz in chosen.items()},
         assumed_watts={GpuTypeName(name): limit for name, limit in (watts or {}).items()},
         time_limit_minutes=time_limit_minutes,
+        trial_bounds={GpuTypeName(name): bound for name, bound in (trials or {}).items()},
     ).encode()
