@@ -129,6 +129,11 @@ class PolicyConfig:
     learn_from_runs: bool = setting(
         True, "Whether measured runs of a job's name say how its work compares between GPU types."
     )
+    clock_trials: Literal["off", "asked", "on"] = setting(
+        "off",
+        "Whether lower clocks are tried for a minute each in running jobs, and the next run of the name begins with "
+        "what was found: off: never; asked: for jobs with --energy-trials=on; on: for all without --energy-trials=off.",
+    )
     clocks: Literal["oracle", "learned"] = setting(
         "oracle", "Who chooses the clock under gnn: the exact oracle where the job lands, or the network too."
     )
@@ -195,6 +200,13 @@ class NodeConfig:
     sample_interval_seconds: float = setting(1.0, "Time between two samples.", 0.05, 60.0)
     rescue_share: float = setting(
         0.90, "Share of the time limit after which a slowed job gets its default clock back; 1: never.", 0.1, 1.0
+    )
+    trial_window_seconds: float = setting(
+        60.0, "How long each clock is measured when clocks are tried in a running job.", 5.0, 600.0
+    )
+    progress_directory: str = setting(
+        "/dev/shm",  # noqa: S108  # a folder of root's with the sticky bit
+        "Where jobs' programs count their steps, in a file slurm-energy-progress.JOB of the user; empty: not read.",
     )
     nvml_library: str = setting("", "Path of libnvidia-ml.so.1; empty: the system's.")
     gpu_numbering: Literal["auto", "gres-conf", "minor", "index"] = setting(

@@ -11,9 +11,10 @@ from slurm_energy.config import Config
 from slurm_energy.daemon.policy.remote import RemotePolicy, remote_policy
 from slurm_energy.domain.cluster import ClusterSnapshot
 from slurm_energy.domain.decision import DecisionEntry, EnergyDecision, RuntimeEstimate
-from slurm_energy.domain.ids import PartitionName
+from slurm_energy.domain.ids import GpuTypeName, PartitionName
 from slurm_energy.domain.job import EnergyOptions, GpuDemand, JobRequest
 from slurm_energy.domain.script import ScriptFeatures
+from slurm_energy.domain.trials import LearnedClock
 from slurm_energy.domain.work import WorkEstimate
 from slurm_energy.errors import ValueRangeError
 from slurm_energy.estimation.job_groups import job_group
@@ -39,6 +40,15 @@ class JobHistory:
     """How long they took at the default clock."""
     work: Mapping[NameOf, WorkEstimate] = field(default_factory=dict)
     """How their work compares between GPU types."""
+    clocks: Mapping[NameOf, Mapping[GpuTypeName, LearnedClock]] = field(default_factory=dict)
+    """What trials in their runs measured, by GPU type."""
+
+    def clocks_of(
+        self, user_id: int, name: str, script: ScriptFeatures | None
+    ) -> Mapping[GpuTypeName, LearnedClock] | None:
+        """Return what trials in runs of a job's group measured, else of its name alone."""
+        group = user_id, job_group(name, None if script is None else script.key)
+        return self.clocks.get(group) or self.clocks.get((user_id, name))
 
     def about(
         self, user_id: int, name: str, script: ScriptFeatures | None
@@ -114,6 +124,7 @@ class Decider:
             known.user.groups,
             known.claimed_gpus,
             work,
+            known.history.clocks_of(request.user_id, request.name, request.script),
         )
         if understood.complaints:
             decision = replace(decision, notes=(*decision.notes, *understood.complaints))
@@ -208,6 +219,7 @@ def job_request(job: SubmittedFields, now_seconds: float, user_name: str | None 
             max_slowdown=job.max_slowdown,
             deadline_seconds=_deadline(job, now_seconds, complaints),
             quiet=job.quiet,
+            trials=job.trials,
         ),
         submitted_at_seconds=now_seconds,
         script=job.script,

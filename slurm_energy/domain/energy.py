@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from slurm_energy.domain.ids import ClusterName, DecisionId, GpuTypeName, GpuUuid, JobId, NodeName
+from slurm_energy.domain.trials import ClockTrial
 from slurm_energy.errors import ValueRangeError
 
 MAX_WATTS_PER_GPU = 3000.0
@@ -171,6 +172,8 @@ class NodeReport:
     exit_code: int | None = None
     events: tuple[str, ...] = ()
     """What went wrong or was mended, in order."""
+    trials: tuple[ClockTrial, ...] = ()
+    """Clocks that were tried while the job ran, in order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

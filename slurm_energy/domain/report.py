@@ -15,6 +15,7 @@ from slurm_energy.domain.ids import ClusterName, DecisionId, GpuTypeName, GpuUui
 from slurm_energy.domain.job import EnergyMode, JobRequest
 from slurm_energy.domain.plain import from_plain, to_plain
 from slurm_energy.domain.script import ScriptFeatures
+from slurm_energy.domain.trials import ClockTrial
 from slurm_energy.errors import ValueRangeError
 
 RECORD_FORMAT = 1
@@ -254,6 +255,8 @@ class ExplainRecord:
     comparisons: tuple[ComparisonRecord, ...] = ()
     events: tuple[str, ...] = ()
     """What the nodes wrote down, with the node's name in front."""
+    trials: tuple[ClockTrial, ...] = ()
+    """Clocks that were tried while it ran."""
 
 
 def encode_record(record: object) -> str:

@@ -19,6 +19,7 @@ from slurm_energy.domain.energy import (
     QualityFlag,
 )
 from slurm_energy.domain.ids import GpuUuid
+from slurm_energy.domain.trials import ClockTrial
 from slurm_energy.energy_model.catalog import gpu_type
 from slurm_energy.errors import SpoolError, WireError
 from slurm_energy.node.state import SavedGpu
@@ -117,12 +118,22 @@ class Heartbeat:
     gpus: dict[GpuUuid, GpuSamples] = field(default_factory=dict)
     host: HostSamples | None = None
     events: list[str] = field(default_factory=list)
+    trials: list[ClockTrial] = field(default_factory=list)
+    """Clocks that were tried so far."""
+    kept_clock_mhz: int | None = None
+    """The clock that trials led to; None: where the job began."""
+    progress: str = ""
+    """What a step of the job's program took, as far as it counts them."""
 
 
 def encode_heartbeat(heartbeat: Heartbeat) -> bytes:
     """Return the heartbeat as JSON."""
     document: dict[str, object] = {item.name: getattr(heartbeat, item.name) for item in fields(heartbeat)}
     document["format"] = SAMPLES_FORMAT
+    if heartbeat.trials:
+        from slurm_energy.wire.report import encode_trial  # noqa: PLC0415  # few jobs have any
+
+        document["trials"] = [encode_trial(trial) for trial in heartbeat.trials]
     document["gpus"] = {
         uuid: {item.name: getattr(sums, item.name) for item in fields(sums)} for uuid, sums in heartbeat.gpus.items()
     }
@@ -155,9 +166,21 @@ def decode_heartbeat(content: bytes) -> Heartbeat:
             gpus={GpuUuid(str(uuid)): _decode_gpu(Fields(sums, "samples")) for uuid, sums in gpus.items()},
             host=None if host is None else _decode_host(Fields(host, "host samples")),
             events=list(document.texts("events", 1000)),
+            trials=_decode_trials(document),
+            kept_clock_mhz=document.optional_integer("kept_clock_mhz", 1, 10_000),
+            progress=document.optional_text("progress", 500) or "",
         )
     except WireError as error:
         raise SpoolError(f"heartbeat file cannot be used: {error}") from error
+
+
+def _decode_trials(document: Fields) -> list[ClockTrial]:
+    trials = document.sequence("trials", 64)
+    if not trials:
+        return []
+    from slurm_energy.wire.report import decode_trial  # noqa: PLC0415  # few jobs have any
+
+    return [decode_trial(trial) for trial in trials]
 
 
 def _decode_gpu(sums: Fields) -> GpuSamples:

@@ -31,6 +31,7 @@ from slurm_energy.slurm.sbatch_values import (
     task_count,
     time_limit_minutes,
     tres_request,
+    trials_from_word,
     whole_number,
 )
 
@@ -170,6 +171,7 @@ def energy_options(options: Options, now_seconds: float) -> EnergyOptions:
         max_slowdown=slowdown_from_percent(options.get("energy-max-slowdown")),
         deadline_seconds=None if deadline is None else parse_deadline(deadline, now_seconds),
         quiet="energy-quiet" in options,
+        trials=trials_from_word(options.get("energy-trials")),
     )
 
 
@@ -247,6 +249,7 @@ def decide_fields(job: SbatchJob) -> dict[str, str]:
         "energy_max_slowdown": _percent_field(options.get("energy-max-slowdown")),
         "energy_deadline": options.get("energy-deadline"),
         "energy_quiet": "1" if "energy-quiet" in options else None,
+        "energy_trials": options.get("energy-trials"),
     }
     return {key: _field(value) for key, value in found.items() if value not in (None, "")}
 

@@ -17,6 +17,7 @@ from slurm_energy.domain.energy import (
 )
 from slurm_energy.domain.ids import ClusterName, DecisionId, GpuTypeName, GpuUuid, JobId, NodeName
 from slurm_energy.errors import ValueRangeError
+from slurm_energy.store.clock_trials import trial_of, trial_rows
 from slurm_energy.store.job_rows import Arrival, attempt_row, locked_job
 from slurm_energy.store.sums import make_sums
 from slurm_energy.store.tables import UUID_LENGTH, GpuEnergyRow, JobRow, NodeEnergyRow
@@ -76,6 +77,7 @@ def record_report(
         _write_node(row, report, arrival)
         row.gpus = [GpuEnergyRow(**_gpu_values(gpu)) for gpu in report.gpus]
         row.cluster = job.cluster
+        row.trials = trial_rows(report.trials)
         session.add(row)
         session.flush()
         make_sums(session, NodeEnergyRow.row_id == row.row_id)
@@ -168,6 +170,9 @@ def _improve(row: NodeEnergyRow, report: NodeReport, arrival: Arrival) -> bool:
             for name, value in _gpu_values(gpu).items():
                 setattr(there, name, value)
             changed = True
+    if len(report.trials) > len(row.trials):
+        row.trials.extend(trial_rows(report.trials)[len(row.trials) :])
+        changed = True
     later = report.ended_at_seconds > row.ended_at_seconds
     # A row without GPUs was closed for a report that never came: now it has come.
     first_with_gpus = bool(report.gpus) and not stored
@@ -284,6 +289,7 @@ def _report(job: JobRow, row: NodeEnergyRow) -> NodeReport:
         host=host,
         exit_code=row.exit_code,
         events=tuple(row.events),
+        trials=tuple(trial_of(trial) for trial in row.trials),
     )
 
 

@@ -34,6 +34,7 @@ def explain(session: Session, cluster: ClusterName, job_id: JobId) -> ExplainRec
         gpus=gpus,
         comparisons=_comparisons(session, job, decision, gpus),
         events=tuple(f"{report.node}: {event}" for report in reports for event in report.events),
+        trials=tuple(trial for report in reports for trial in report.trials),
     )
 
 

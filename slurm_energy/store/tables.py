@@ -258,6 +258,9 @@ class NodeEnergyRow(Base):
     watched_seconds: Mapped[float | None] = mapped_column(FiniteDouble)
 
     gpus: Mapped[list["GpuEnergyRow"]] = relationship(lazy="selectin", order_by="GpuEnergyRow.gpu_uuid")
+    trials: Mapped[list["ClockTrialRow"]] = relationship(
+        lazy="selectin", order_by="ClockTrialRow.number", cascade="all, delete-orphan"
+    )
 
 
 class GpuEnergyRow(Base):
@@ -307,6 +310,41 @@ class NodeSizeRow(Base):
     cpus: Mapped[int] = mapped_column(BigInteger, autoincrement=False)
     gpus: Mapped[int] = mapped_column(BigInteger, autoincrement=False)
     seen_at_seconds: Mapped[float] = mapped_column(UnixSeconds)
+
+
+class ClockTrialRow(Base):
+    """A lower clock that was tried while a job ran, beside its default clock."""
+
+    __tablename__ = "clock_trial"
+    __table_args__ = (
+        CheckConstraint("sm_clock_mhz > 0 AND default_clock_mhz > 0", name="clocks_positive"),
+        CheckConstraint("(slowdown IS NULL) = (error IS NULL)", name="slowdown_with_error"),
+        TABLE_OPTIONS,
+    )
+
+    node_energy_row_id: Mapped[int] = mapped_column(
+        ForeignKey("node_energy.row_id", ondelete="CASCADE"), primary_key=True
+    )
+    number: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)
+    """Of the trials of one job on one node, from 0 on."""
+    gpu_type: Mapped[str] = mapped_column(BoundedText(64))
+    sm_clock_mhz: Mapped[int] = mapped_column(Integer)
+    default_clock_mhz: Mapped[int] = mapped_column(Integer)
+    at_seconds: Mapped[float] = mapped_column(FiniteDouble)
+    """Elapsed time of the job."""
+    watts: Mapped[float] = mapped_column(FiniteDouble)
+    """Mean power of one GPU at this clock."""
+    default_watts: Mapped[float] = mapped_column(FiniteDouble)
+    slowdown: Mapped[float | None] = mapped_column(FiniteDouble)
+    """Against the default clock; NULL where it is not known."""
+    error: Mapped[float | None] = mapped_column(FiniteDouble)
+    """Standard error of it."""
+    kept: Mapped[bool] = mapped_column(Boolean)
+    """Whether the job went on at this clock."""
+    source: Mapped[str] = mapped_column(String(16))
+    """`power`, `progress`, or empty where nothing was answered."""
+    reason: Mapped[str] = mapped_column(BoundedText(255))
+    """Why the slowdown is not known."""
 
 
 class JournalPositionRow(Base):

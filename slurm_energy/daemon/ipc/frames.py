@@ -17,7 +17,8 @@ from slurm_energy.domain.cluster import (
     SwitchState,
 )
 from slurm_energy.domain.decision import PolicyAnswer, RuntimeEstimate
-from slurm_energy.domain.ids import ClusterName, PartitionName
+from slurm_energy.domain.ids import ClusterName, GpuTypeName, PartitionName
+from slurm_energy.domain.trials import LearnedClock
 from slurm_energy.domain.work import WorkEstimate
 from slurm_energy.policy.base import Case
 from slurm_energy.wire.codec import Message
@@ -143,7 +144,16 @@ class WorkPart:
     last: bool
 
 
-TablePart = TypeVar("TablePart", RuntimePart, WorkPart)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClockPart:
+    """The same of what trials of clocks measured on each GPU type."""
+
+    estimates: tuple[tuple[int, str, Mapping[GpuTypeName, LearnedClock]], ...]
+    first: bool
+    last: bool
+
+
+TablePart = TypeVar("TablePart", RuntimePart, WorkPart, ClockPart)
 
 PART_BYTES = 128 * 1024
 """Of a reply, that the answering process passes on at once."""

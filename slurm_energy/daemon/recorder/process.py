@@ -12,7 +12,15 @@ from collections.abc import Callable
 from slurm_energy.config import Config
 from slurm_energy.daemon.ipc.channel import receive, send
 from slurm_energy.daemon.ipc.children import connect_to_parent, set_up_logging, until_stopped
-from slurm_energy.daemon.ipc.frames import QueryReply, QueryRequest, RuntimePart, WorkPart, reply_parts, table_parts
+from slurm_energy.daemon.ipc.frames import (
+    ClockPart,
+    QueryReply,
+    QueryRequest,
+    RuntimePart,
+    WorkPart,
+    reply_parts,
+    table_parts,
+)
 from slurm_energy.daemon.recorder.entries import STREAMS
 from slurm_energy.daemon.recorder.journal import journal_directory
 from slurm_energy.daemon.recorder.queries import answer_query, answer_status
@@ -32,8 +40,10 @@ from slurm_energy.errors import (
     ValueRangeError,
 )
 from slurm_energy.estimation.job_history import RUNS_PER_NAME, CompareTypes, named_work, runtime_estimates
+from slurm_energy.estimation.learned_clocks import learned_clocks
 from slurm_energy.policy.site.comparison import TypeComparison
 from slurm_energy.policy.site.settings import site_board_limits
+from slurm_energy.store.clock_trials import trials_of_names
 from slurm_energy.store.database_file import check_database_file, close_database, guard_content
 from slurm_energy.store.schema import check_version, database_revision, upgrade
 from slurm_energy.store.session import (
@@ -246,6 +256,21 @@ class HistoryLoop:
     def _send_runtimes(self) -> None:
         estimates = runtime_estimates(self._memory.timed(), self._compare_for)
         for part in table_parts(RuntimePart, estimates):
+            self._send_frame(part)
+        self._send_clocks(engine)
+
+    def _send_clocks(self, engine: Engine) -> None:
+        if self._config.policy.clock_trials == "off":
+            return
+        try:
+            with store_session(engine, read_only=True) as session:
+                learned = learned_clocks(trials_of_names(session, self._cluster, _history_begins()))
+        except StoreError:
+            raise
+        except Exception as error:  # noqa: BLE001  # the recording must not end with it, whatever it is
+            logger.warning("trials cannot be compared, what was known before stays error=%s", error)
+            return
+        for part in table_parts(ClockPart, learned):
             self._send_frame(part)
 
     def _compare_for(self, user_id: int, name: str) -> CompareTypes:
