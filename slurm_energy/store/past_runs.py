@@ -1,9 +1,9 @@
-"""Completed runs: how long jobs of one name ran, and the energy of those that were measured without doubt.
+"""Ended runs: how long jobs of one name ran, and the energy of those that were measured without doubt.
 
 Runtimes and energies are brought to the default clock: estimates and comparisons are made of them.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from math import inf
 from typing import Any
@@ -14,7 +14,11 @@ from sqlalchemy.orm import Session
 from slurm_energy.domain.decision import Reason
 from slurm_energy.domain.energy import EnergyScope, EnergySource, QualityFlag
 from slurm_energy.domain.ids import ClusterName, GpuTypeName
+from slurm_energy.domain.plain import from_plain
+from slurm_energy.domain.script import ScriptFeatures
 from slurm_energy.domain.work import FailedRuns, MeasuredRun
+from slurm_energy.errors import ValueRangeError
+from slurm_energy.estimation.job_groups import job_group
 from slurm_energy.store.summaries import applied_choice
 from slurm_energy.store.tables import (
     DecisionClockRow,
@@ -41,14 +45,87 @@ _DOUBTFUL = (
 """One reading with such a flag, and the whole run says nothing."""
 _FAILED = ("FAILED", "OUT_OF_MEMORY", "TIMEOUT")
 """States that say something of the type a job ran on; a node that failed, and who cancelled a job, do not."""
+_CUT_OFF = ("TIMEOUT", "CANCELLED", "PREEMPTED", "DEADLINE")
+"""States of runs that were ended before their work was."""
 _MIN_CLOCK_SHARE = 0.85
 """Of the default clock, that a busy GPU is seen at; a board's power limit takes no more. Below it the user set one."""
 _MIN_COVERED_SHARE = 0.9
 """Share of the run that every GPU's readings must cover."""
 
 
+@dataclass(frozen=True, slots=True)
+class NamesOfUser:
+    """Some names of one user's jobs, and what their scripts share."""
+
+    user_id: int
+    names: frozenset[tuple[str, str | None]]
+    """Each with the key of its script, None where none was read."""
+
+    @property
+    def groups(self) -> frozenset[tuple[int, str]]:
+        """User and word under which their runs are put together."""
+        return frozenset((self.user_id, job_group(name, key)) for name, key in self.names)
+
+    def rows(self) -> ColumnElement[bool]:
+        """Return the condition on jobs among which all are that are put together with them."""
+        keys = sorted({key for _, key in self.names if key})
+        named: ColumnElement[bool] = JobRow.name.in_(sorted({name for name, _ in self.names}))
+        if keys:
+            named = or_(named, DecisionRow.script_key.in_(keys))
+        return and_(JobRow.user_id == self.user_id, named)
+
+
+def names_of_jobs(session: Session, cluster: ClusterName, job_ids: Collection[int]) -> list[NamesOfUser]:
+    """Return whose jobs some numbers stand for, by user; jobs without user or name are left out."""
+    query = (
+        select(JobRow.user_id, JobRow.name, DecisionRow.script_key)
+        .outerjoin(DecisionRow, DecisionRow.decision_id == JobRow.decision_id)
+        .where(
+            JobRow.cluster == cluster,
+            JobRow.job_id.in_(sorted(job_ids)),
+            JobRow.user_id.is_not(None),
+            JobRow.name.is_not(None),
+        )
+        .distinct()
+    )
+    names: dict[int, set[tuple[str, str | None]]] = {}
+    for user_id, name, key in session.execute(query):
+        if user_id is not None and name is not None:
+            names.setdefault(user_id, set()).add((name, key))
+    return [NamesOfUser(user_id, frozenset(found)) for user_id, found in sorted(names.items())]
+
+
+def read_scripts(
+    session: Session, cluster: ClusterName, since_seconds: float, limit: int = 2_000
+) -> Mapping[str, ScriptFeatures]:
+    """Return what was read of scripts in the latest decisions, by their keys."""
+    query = (
+        select(DecisionRow.script_key, DecisionRow.request)
+        .where(
+            DecisionRow.cluster == cluster,
+            DecisionRow.decided_at_seconds >= since_seconds,
+            DecisionRow.script_key.is_not(None),
+        )
+        .order_by(DecisionRow.decided_at_seconds.desc())
+        .limit(limit)
+    )
+    found: dict[str, ScriptFeatures] = {}
+    for key, request in session.execute(query):
+        if key in found or not isinstance(request, dict) or request.get("script") is None:
+            continue
+        try:
+            found[key] = from_plain(ScriptFeatures, request["script"])
+        except ValueRangeError:  # of another release
+            continue
+    return found
+
+
 def measured_runs(
-    session: Session, cluster: ClusterName, since_seconds: float, limit_per_type: int = 20
+    session: Session,
+    cluster: ClusterName,
+    since_seconds: float,
+    limit_per_type: int = 20,
+    names: NamesOfUser | None = None,
 ) -> Iterator[MeasuredRun]:
     """Yield the latest measured runs of every user, name, script and GPU type since then, newest of each first.
 
@@ -56,7 +133,7 @@ def measured_runs(
     reading of almost all the run, and at the default clock or at the decided one: at a clock that the user set nobody
     knows what the default clock would have taken.
     """
-    inner = _runs(JobRow.cluster == cluster, JobRow.ended_at_seconds >= since_seconds).subquery("runs")
+    inner = _runs(*_jobs(cluster, since_seconds, names)).subquery("runs")
     rank = func.row_number().over(
         partition_by=(inner.c.user, inner.c.name, inner.c.script_key, inner.c.gpu_type),
         order_by=inner.c.ended_at_seconds.desc(),
@@ -80,7 +157,9 @@ def measured_runs(
             )
 
 
-def failed_runs(session: Session, cluster: ClusterName, since_seconds: float) -> Iterator[FailedRuns]:
+def failed_runs(
+    session: Session, cluster: ClusterName, since_seconds: float, names: NamesOfUser | None = None
+) -> Iterator[FailedRuns]:
     """Yield how often runs of each user and name failed, ran out of memory or out of time on GPUs of one type."""
     gpu_type = func.max(GpuEnergyRow.gpu_type)
     runs = (
@@ -89,8 +168,7 @@ def failed_runs(session: Session, cluster: ClusterName, since_seconds: float) ->
         .join(GpuEnergyRow, GpuEnergyRow.node_energy_row_id == NodeEnergyRow.row_id)
         .outerjoin(DecisionRow, DecisionRow.decision_id == JobRow.decision_id)
         .where(
-            JobRow.cluster == cluster,
-            JobRow.ended_at_seconds >= since_seconds,
+            *_jobs(cluster, since_seconds, names),
             JobRow.state.in_(_FAILED),
             NodeEnergyRow.restart_count == JobRow.restart_count,
             JobRow.user_id.is_not(None),
@@ -105,6 +183,11 @@ def failed_runs(session: Session, cluster: ClusterName, since_seconds: float) ->
         select(*key, func.count()).group_by(*key).order_by(*key)
     ):
         yield FailedRuns(user=user, name=name, script_key=script_key, gpu_type=GpuTypeName(found), runs=count)
+
+
+def _jobs(cluster: ClusterName, since_seconds: float, names: NamesOfUser | None) -> list[ColumnElement[bool]]:
+    found: list[ColumnElement[bool]] = [JobRow.cluster == cluster, JobRow.ended_at_seconds >= since_seconds]
+    return found if names is None else [*found, names.rows()]
 
 
 def _runs(*jobs: ColumnElement[bool]) -> Select[Any]:
@@ -187,7 +270,7 @@ def _is_sound(run_seconds: ColumnElement[Any]) -> ColumnElement[bool]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuntimeSample:
-    """One completed run."""
+    """One run that completed or was cut off."""
 
     user_id: int
     name: str
@@ -202,13 +285,25 @@ class RuntimeSample:
     """What its script shared with others of the same work."""
     gpu_type: GpuTypeName | None
     """None where its GPUs were of several types, or they were not reported."""
+    submitted_at_seconds: float
+    limit_seconds: float | None
+    """None where there was none."""
+    cut_off: bool
+    """Whether it was ended before its work was: at its limit, or cancelled."""
 
 
 def all_recent_runtimes(
-    session: Session, cluster: ClusterName, since_seconds: float, limit_per_name: int = 20
+    session: Session,
+    cluster: ClusterName,
+    since_seconds: float,
+    limit_per_name: int = 20,
+    names: NamesOfUser | None = None,
 ) -> Iterator[RuntimeSample]:
-    """Yield the latest completed runs of every user, name and script since then, newest of each first."""
-    inner = _samples(JobRow.cluster == cluster, JobRow.ended_at_seconds >= since_seconds)
+    """Yield the latest runs of every user, name and script that ended since then, newest of each first.
+
+    They completed, or were cut off: a run that failed says nothing of how long the work takes.
+    """
+    inner = _samples(cluster, since_seconds, names)
     rank = func.row_number().over(
         partition_by=(JobRow.user_id, JobRow.name, DecisionRow.script_key),
         order_by=JobAttemptRow.ended_at_seconds.desc(),
@@ -217,13 +312,18 @@ def all_recent_runtimes(
     columns = [column for column in ranked.c if column.name != "age_rank"]
     query = select(*columns).where(ranked.c.age_rank <= limit_per_name)
     for row in session.execute(query.order_by(ranked.c.user_id, ranked.c.name, ranked.c.age_rank)):
-        yield RuntimeSample(**row._mapping)
+        sample = dict(row._mapping)
+        sample["cut_off"] = bool(sample["cut_off"])
+        yield RuntimeSample(**sample)
 
 
-def _samples(*jobs: ColumnElement[bool]) -> Select[Any]:
+def _samples(cluster: ClusterName, since_seconds: float, names: NamesOfUser | None) -> Select[Any]:
     attempt = JobAttemptRow
     run = attempt.ended_at_seconds - attempt.started_at_seconds - attempt.suspended_seconds
-    slowdown, types = _slowdowns(*jobs), _types(*jobs)
+    jobs = _jobs(cluster, since_seconds, names)
+    # Scripts are not joined there: a user's runs of all names are looked at.
+    of_user = _jobs(cluster, since_seconds, None) + ([] if names is None else [JobRow.user_id == names.user_id])
+    slowdown, types = _slowdowns(*of_user), _types(*of_user)
     columns: list[ColumnElement[Any]] = [
         JobRow.user_id.label("user_id"),
         JobRow.name.label("name"),
@@ -233,6 +333,9 @@ def _samples(*jobs: ColumnElement[bool]) -> Select[Any]:
         JobRow.gpu_count.label("gpu_count"),
         DecisionRow.script_key.label("script_key"),
         types.c.gpu_type.label("gpu_type"),
+        JobRow.submitted_at_seconds.label("submitted_at_seconds"),
+        (60.0 * JobRow.time_limit_minutes).label("limit_seconds"),
+        case((JobRow.state == "COMPLETED", 0), else_=1).label("cut_off"),
     ]
     return (
         select(*columns)
@@ -242,7 +345,7 @@ def _samples(*jobs: ColumnElement[bool]) -> Select[Any]:
         .outerjoin(DecisionRow, DecisionRow.decision_id == JobRow.decision_id)
         .where(
             *jobs,
-            JobRow.state == "COMPLETED",
+            JobRow.state.in_(("COMPLETED", *_CUT_OFF)),
             JobRow.user_id.is_not(None),
             JobRow.name.is_not(None),
             run > 0.0,

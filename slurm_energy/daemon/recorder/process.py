@@ -7,7 +7,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from slurm_energy.config import Config
 from slurm_energy.daemon.ipc.channel import receive, send
@@ -19,6 +19,7 @@ from slurm_energy.daemon.recorder.queries import answer_query, answer_status
 from slurm_energy.daemon.recorder.recorder import Recorder
 from slurm_energy.daemon.recorder.unreported import UnreportedJobs
 from slurm_energy.domain.ids import ClusterName
+from slurm_energy.domain.script import ScriptFeatures
 from slurm_energy.domain.work import FailedRuns, MeasuredRun, WorkEstimate
 from slurm_energy.errors import (
     DaemonUnavailable,
@@ -30,14 +31,32 @@ from slurm_energy.errors import (
     StoreError,
     ValueRangeError,
 )
-from slurm_energy.estimation.job_history import RUNS_PER_NAME, CompareTypes, named_work, runtime_estimates
+from slurm_energy.estimation.job_history import (
+    CompareTypes,
+    NamedWork,
+    NameOf,
+    WorkFit,
+    corrected_work,
+    named_work,
+    timed_names,
+)
+from slurm_energy.estimation.run_time import RUNS_PER_NAME, RunTimeModel
 from slurm_energy.policy.site.comparison import TypeComparison
 from slurm_energy.policy.site.settings import site_board_limits
 from slurm_energy.store.database_file import check_database_file, close_database, guard_content
-from slurm_energy.store.past_runs import all_recent_runtimes, failed_runs, measured_runs
+from slurm_energy.store.past_runs import (
+    NamesOfUser,
+    RuntimeSample,
+    all_recent_runtimes,
+    failed_runs,
+    measured_runs,
+    names_of_jobs,
+    read_scripts,
+)
 from slurm_energy.store.schema import check_version, database_revision, upgrade
 from slurm_energy.store.session import (
     Engine,
+    Session,
     open_engine,
     run_in_transaction,
     store_session,
@@ -56,9 +75,14 @@ LONGEST_PAUSE_SECONDS = 30.0
 REPLACED_PAUSE_SECONDS = 1.0
 LOOK_INTERVAL_SECONDS = 5.0
 HISTORY_INTERVAL_SECONDS = 300.0
-HISTORY_SOON_SECONDS = 10.0
 HISTORY_DAYS = 90.0
 WORK_INTERVAL_SECONDS = 600.0
+WORK_SOON_SECONDS = 30.0
+"""Where runs are on a GPU type that was not known at the last look at all of them."""
+CORRECTED_AT_ONCE = 500
+"""Jobs that ended, whose names are looked at in one go."""
+CORRECTION_SHARE = 0.1
+"""Of the time, that such looks may take."""
 UNREPORTED_INTERVAL_SECONDS = 60.0
 QUERY_WAIT_SECONDS = 10.0
 
@@ -117,7 +141,11 @@ class RecorderLoop:
         self._send_frame = send_frame
         self._recorder = Recorder(config, journal_directory(config), STREAMS)
         self._unreported = UnreportedJobs(self._cluster, config.node.time_scale)
-        self._work: dict[tuple[int, str], WorkEstimate] = {}
+        self._work: dict[NameOf, WorkEstimate] = {}
+        self._work_fit: WorkFit | None = None
+        self._work_lacks_types = False
+        self._run_time_model: RunTimeModel | None = None
+        self._correct_from = 0.0
         self._limits = site_board_limits(config)
         self._history_due = Every(HISTORY_INTERVAL_SECONDS)
         self._work_due = Every(WORK_INTERVAL_SECONDS)
@@ -160,28 +188,34 @@ class RecorderLoop:
         now = time.monotonic()
         if self._look_due.due(now):
             self._recorder.look(engine)
-        if self._work_due.due(now):
+        if self._work_due.due(now, WORK_SOON_SECONDS if self._work_lacks_types else None):
             self._send_work(engine)
-        if self._history_due.due(now, HISTORY_SOON_SECONDS if self._recorder.jobs_ended else None):
-            self._recorder.jobs_ended = False
+        if self._history_due.due(now):
             self._send_runtimes(engine)
+        if self._recorder.touched_jobs and now >= self._correct_from:
+            self._correct(engine)
+            taken = time.monotonic() - now
+            self._correct_from = now + taken / CORRECTION_SHARE
         if self._unreported_due.due(now):
             run_in_transaction(engine, lambda session: self._unreported.close(session, time.time()))
 
     def _send_work(self, engine: Engine) -> None:
         runs: list[MeasuredRun] = []
         failures: list[FailedRuns] = []
+        scripts: Mapping[str, ScriptFeatures] = {}
         try:
             if self._config.policy.learn_from_runs:
                 with store_session(engine, read_only=True) as session:
                     runs = list(measured_runs(session, self._cluster, _history_begins()))
                     failures = list(failed_runs(session, self._cluster, _history_begins()))
-            work = named_work(runs, failures)
+                    scripts = read_scripts(session, self._cluster, _history_begins())
+            work, self._work_fit = named_work(runs, failures, scripts)
         except StoreError:
             raise
         except Exception as error:  # noqa: BLE001  # the recording must not end with it, whatever it is
             logger.warning("runs cannot be compared, what was known before stays runs=%d error=%s", len(runs), error)
             return
+        self._work_lacks_types = False
         self._work = {(user_id, name): estimate for user_id, name, estimate in work}
         for part in table_parts(WorkPart, work):
             self._send_frame(part)
@@ -189,9 +223,53 @@ class RecorderLoop:
     def _send_runtimes(self, engine: Engine) -> None:
         with store_session(engine, read_only=True) as session:
             samples = all_recent_runtimes(session, self._cluster, _history_begins(), RUNS_PER_NAME)
-            estimates = runtime_estimates(samples, self._compare_for)
+            estimates, self._run_time_model = timed_names(samples, self._compare_for)
         for part in table_parts(RuntimePart, estimates):
             self._send_frame(part)
+
+    def _correct(self, engine: Engine) -> None:
+        """Correct what is known of the names of jobs that have ended, without a look at all others."""
+        touched = [self._recorder.touched_jobs.pop() for _ in range(min(CORRECTED_AT_ONCE, self._num_touched))]
+        with store_session(engine, read_only=True) as session:
+            for names in names_of_jobs(session, self._cluster, touched):
+                samples = list(
+                    all_recent_runtimes(session, self._cluster, _history_begins(), RUNS_PER_NAME, names=names)
+                )
+                work = self._corrected_work(session, names) if self._config.policy.learn_from_runs else []
+                self._send_corrected(names, samples, work)
+
+    def _corrected_work(self, session: Session, names: NamesOfUser) -> list[NamedWork]:
+        runs = list(measured_runs(session, self._cluster, _history_begins(), names=names))
+        known_types = () if self._work_fit is None else self._work_fit.gpu_types
+        self._work_lacks_types |= any(run.gpu_type not in known_types for run in runs)
+        if self._work_fit is None:
+            return []
+        try:
+            return corrected_work(
+                self._work_fit, runs, failed_runs(session, self._cluster, _history_begins(), names=names)
+            )
+        except StoreError:
+            raise
+        except Exception as error:  # noqa: BLE001  # the recording must not end with it, whatever it is
+            logger.warning("estimate not corrected, what was known before stays runs=%d error=%s", len(runs), error)
+            return []
+
+    def _send_corrected(self, names: NamesOfUser, samples: list[RuntimeSample], work: list[NamedWork]) -> None:
+        # Of what is read, some is of other groups, and not all of them.
+        compared = [one for one in work if (one[0], one[1]) in names.groups]
+        if compared:
+            self._work.update({(user_id, name): estimate for user_id, name, estimate in compared})
+            for part in table_parts(WorkPart, compared, is_whole=False):
+                self._send_frame(part)
+        if self._run_time_model is not None:
+            timed, _ = timed_names(samples, self._compare_for, self._run_time_model)
+            corrected = [one for one in timed if (one[0], one[1]) in names.groups]
+            for time_part in table_parts(RuntimePart, corrected, is_whole=False) if corrected else ():
+                self._send_frame(time_part)
+
+    @property
+    def _num_touched(self) -> int:
+        return len(self._recorder.touched_jobs)
 
     def _compare_for(self, user_id: int, name: str) -> CompareTypes:
         return TypeComparison(limits=self._limits, work=self._work.get((user_id, name))).cost

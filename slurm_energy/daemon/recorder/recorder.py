@@ -57,8 +57,8 @@ class Recorder:
         keep_seconds = config.daemon.journal_days * 86_400.0
         self._readers = [JournalReader(directory, stream, keep_seconds) for stream in streams]
         self._journal_id = journal_id(directory)
-        self.jobs_ended = False
-        """Whether a finished job was stored since this was last set to False."""
+        self.touched_jobs: set[int] = set()
+        """Jobs whose end or measured energy was stored since they were last taken out."""
         self.has_more = False
         """Whether the last step took as much as a step takes: more lies there already."""
         self.went_back = False
@@ -186,7 +186,8 @@ class Recorder:
     def _apply_other(self, session: Session, entry: JobsEntryLine | ReportsEntryLine) -> None:
         if isinstance(entry, JobsEntryLine):
             upsert_jobs(session, self._cluster, (*entry.jobs, *entry.vanished))
-            self.jobs_ended = self.jobs_ended or any(job.ended_at_seconds is not None for job in entry.jobs)
+            ended = (*entry.jobs, *entry.vanished)
+            self.touched_jobs.update(job.job_id for job in ended if job.ended_at_seconds is not None)
         else:
             for report, offset in zip_longest(entry.reports, entry.clock_offsets_seconds[: len(entry.reports)]):
                 received = entry.received_at_seconds
@@ -202,6 +203,7 @@ class Recorder:
             restart_count=report.restart_count,
         )
         outcome = record_report(session, report, key, submit_time_known=submitted.known, arrival=arrival)
+        self.touched_jobs.add(report.job_id)
         logger.debug("report stored job_id=%d node=%s outcome=%s", report.job_id, report.node, outcome)
 
     def _decoded(self, line: Line) -> EntryLine | None:
