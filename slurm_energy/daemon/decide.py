@@ -10,14 +10,11 @@ from dataclasses import dataclass, field, replace
 from slurm_energy.config import Config
 from slurm_energy.daemon.policy.remote import RemotePolicy, remote_policy
 from slurm_energy.domain.cluster import ClusterSnapshot
-from slurm_energy.domain.decision import DecisionEntry, EnergyDecision, RuntimeEstimate
-from slurm_energy.domain.ids import GpuTypeName, PartitionName
+from slurm_energy.domain.decision import DecisionEntry, EnergyDecision
+from slurm_energy.domain.ids import PartitionName
 from slurm_energy.domain.job import EnergyOptions, GpuDemand, JobRequest
-from slurm_energy.domain.script import ScriptFeatures
-from slurm_energy.domain.trials import LearnedClock
-from slurm_energy.domain.work import WorkEstimate
 from slurm_energy.errors import ValueRangeError
-from slurm_energy.estimation.job_groups import job_group
+from slurm_energy.estimation.job_history import JobHistory
 from slurm_energy.policy.automatic import chosen_policy
 from slurm_energy.policy.base import Policy, RehearsablePolicy
 from slurm_energy.policy.guard import Guard, decision_entry
@@ -27,37 +24,6 @@ from slurm_energy.slurm.gres import TresRequest, gpu_demands
 from slurm_energy.wire.messages import SubmittedFields
 
 MAX_REHEARSED_PARTITIONS = 8
-
-NameOf = tuple[int, str]
-"""User and job name, or what stands for it (`job_groups`)."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobHistory:
-    """What finished jobs of the same user and name say of the next one."""
-
-    runtimes: Mapping[NameOf, RuntimeEstimate] = field(default_factory=dict)
-    """How long they took at the default clock."""
-    work: Mapping[NameOf, WorkEstimate] = field(default_factory=dict)
-    """How their work compares between GPU types."""
-    clocks: Mapping[NameOf, Mapping[GpuTypeName, LearnedClock]] = field(default_factory=dict)
-    """What trials in their runs measured, by GPU type."""
-
-    def clocks_of(
-        self, user_id: int, name: str, script: ScriptFeatures | None
-    ) -> Mapping[GpuTypeName, LearnedClock] | None:
-        """Return what trials in runs of a job's group measured, else of its name alone."""
-        group = user_id, job_group(name, None if script is None else script.key)
-        return self.clocks.get(group) or self.clocks.get((user_id, name))
-
-    def about(
-        self, user_id: int, name: str, script: ScriptFeatures | None
-    ) -> tuple[RuntimeEstimate | None, WorkEstimate | None]:
-        """Return what is known of a job: from runs of its script's group, else of its name alone."""
-        group = user_id, job_group(name, None if script is None else script.key)
-        named = user_id, name
-        runtime, work = self.runtimes.get(group), self.work.get(group)
-        return runtime or self.runtimes.get(named), work or self.work.get(named)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +80,10 @@ class Decider:
         """Return the decision for one job; total, whatever the job holds."""
         understood = job_request(job, now_seconds, known.user.name)
         request, snapshot = understood.request, known.snapshot
-        runtime, work = known.history.about(request.user_id, request.name, request.script)
+        limit = request.time_limit_minutes
+        runtime, work = known.history.expected(
+            request.user_id, request.name, request.script, None if limit is None else 60.0 * limit
+        )
         decision = self._guard.decide(
             self.policy,
             request,

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from slurm_energy.config import Config
-from slurm_energy.daemon.decide import JobHistory, create_decider
+from slurm_energy.daemon.decide import create_decider
 from slurm_energy.daemon.doors.callers import privileged_user_ids, user_id_of
 from slurm_energy.daemon.doors.link import DoorLink
 from slurm_energy.daemon.doors.plugin import PluginDoor, local_listener, plugin_listener, report_listener
@@ -28,6 +28,7 @@ from slurm_energy.daemon.snapshot.feed import SnapshotFeed
 from slurm_energy.daemon.state import DaemonState
 from slurm_energy.daemon.verbs import LocalVerbs
 from slurm_energy.errors import ConfigError, DaemonUnavailable, SlurmEnergyError
+from slurm_energy.estimation.job_history import JobHistory
 from slurm_energy.policy.automatic import chosen_policy
 from slurm_energy.wire.authentication import load_key
 

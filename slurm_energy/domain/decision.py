@@ -57,7 +57,7 @@ class RuntimeEstimate:
     upper_seconds: float
     """The job ends by then in about nineteen of twenty cases."""
     source: str
-    """`history`, `time-limit` or the estimator's name."""
+    """`history`: ended runs of the job's name; `user`, `site`: those of other jobs; `time-limit`: a share of it."""
     gpu_type: GpuTypeName | None = None
     """Type on which it takes so long; None where it is unknown, or runs of several types went into it."""
     runs: int = 0
@@ -68,6 +68,11 @@ class RuntimeEstimate:
             raise ValueRangeError(
                 f"runtime estimate {self.seconds} s is not between 0 and its bound {self.upper_seconds} s"
             )
+
+    @property
+    def is_known(self) -> bool:
+        """Whether runs of the job's own name are behind it, and not habits of other jobs."""
+        return self.source == "history"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -282,6 +282,9 @@ def decode_record(kind: type[Record], text: str) -> Record:
 
 def runtime_basis(estimate: RuntimeEstimate, script: ScriptFeatures | None) -> str:
     """Return what a job's expected run time is known from: ended runs, with what their scripts say; or assumed."""
+    if estimate.runs and not estimate.is_known:
+        whose = "this user's other jobs" if estimate.source == "user" else "jobs of this site"
+        return f"assumed: {whose} took such a share of their time limits ({estimate.runs} names)"
     if not estimate.runs:
         return "assumed: a share of the time limit" if estimate.source == "time-limit" else f"from {estimate.source}"
     said = "" if script is None or not script.is_telling else script.sentence()

@@ -1,10 +1,10 @@
-"""Completed runs: how long jobs of one name ran, and the energy of those that were measured without doubt.
+"""Ended runs: how long jobs of one name ran, and the energy of those that were measured without doubt.
 
 Runtimes and energies are brought to the default clock: estimates and comparisons are made of them.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 from typing import Any
@@ -15,7 +15,10 @@ from sqlalchemy.orm import Session
 from slurm_energy.domain.decision import Reason
 from slurm_energy.domain.energy import EnergyScope, EnergySource, QualityFlag
 from slurm_energy.domain.ids import ClusterName, GpuTypeName
+from slurm_energy.domain.plain import from_plain
+from slurm_energy.domain.script import ScriptFeatures
 from slurm_energy.domain.work import FailedRuns, MeasuredRun
+from slurm_energy.errors import ValueRangeError
 from slurm_energy.store.sums import applied_choice
 from slurm_energy.store.tables import (
     DecisionClockRow,
@@ -42,10 +45,37 @@ _DOUBTFUL = (
 """One reading with such a flag, and the whole run says nothing."""
 _FAILED = ("FAILED", "OUT_OF_MEMORY", "TIMEOUT")
 """States that say something of the type a job ran on; a node that failed, and who cancelled a job, do not."""
+_CUT_OFF = ("TIMEOUT", "CANCELLED", "PREEMPTED", "DEADLINE")
+"""States of runs that were ended before their work was."""
 _MIN_CLOCK_SHARE = 0.85
 """Of the default clock, that a busy GPU is seen at; a board's power limit takes no more. Below it the user set one."""
 _MIN_COVERED_SHARE = 0.9
 """Share of the run that every GPU's readings must cover."""
+
+
+def read_scripts(
+    session: Session, cluster: ClusterName, since_seconds: float, limit: int = 2_000
+) -> Mapping[str, ScriptFeatures]:
+    """Return what was read of scripts in the latest decisions, by their keys."""
+    query = (
+        select(DecisionRow.script_key, DecisionRow.request)
+        .where(
+            DecisionRow.cluster == cluster,
+            DecisionRow.decided_at_seconds >= since_seconds,
+            DecisionRow.script_key.is_not(None),
+        )
+        .order_by(DecisionRow.decided_at_seconds.desc())
+        .limit(limit)
+    )
+    found: dict[str, ScriptFeatures] = {}
+    for key, request in session.execute(query):
+        if key in found or not isinstance(request, dict) or request.get("script") is None:
+            continue
+        try:
+            found[key] = from_plain(ScriptFeatures, request["script"])
+        except ValueRangeError:  # of another release
+            continue
+    return found
 
 
 def measured_runs(
@@ -235,7 +265,7 @@ def _is_sound(run_seconds: ColumnElement[Any]) -> ColumnElement[bool]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuntimeSample:
-    """One completed run."""
+    """One run that completed or was cut off."""
 
     user_id: int
     name: str
@@ -250,12 +280,20 @@ class RuntimeSample:
     """What its script shared with others of the same work."""
     gpu_type: GpuTypeName | None
     """None where its GPUs were of several types, or they were not reported."""
+    submitted_at_seconds: float
+    limit_seconds: float | None
+    """None where there was none."""
+    cut_off: bool
+    """Whether it was ended before its work was: at its limit, or cancelled."""
 
 
 def all_recent_runtimes(
     session: Session, cluster: ClusterName, since_seconds: float, limit_per_name: int = 20
 ) -> Iterator[RuntimeSample]:
-    """Yield the latest completed runs of every user, name and script since then, newest of each first."""
+    """Yield the latest runs of every user, name and script that ended since then, newest of each first.
+
+    They completed, or were cut off: a run that failed says nothing of how long the work takes.
+    """
     for _, sample in timed_jobs(session, cluster, since_seconds, limit_per_name=limit_per_name):
         yield sample
 
@@ -279,6 +317,7 @@ def timed_jobs(
     query = select(*columns).where(ranked.c.age_rank <= limit_per_name)
     for row in session.execute(query.order_by(ranked.c.user_id, ranked.c.name, ranked.c.age_rank)):
         values = dict(row._mapping)
+        values["cut_off"] = bool(values["cut_off"])
         yield values.pop("job_row_id"), RuntimeSample(**values)
 
 
@@ -296,6 +335,9 @@ def _samples(*jobs: ColumnElement[bool]) -> Select[Any]:
         JobRow.gpu_count.label("gpu_count"),
         DecisionRow.script_key.label("script_key"),
         types.c.gpu_type.label("gpu_type"),
+        JobRow.submitted_at_seconds.label("submitted_at_seconds"),
+        (60.0 * JobRow.time_limit_minutes).label("limit_seconds"),
+        case((JobRow.state == "COMPLETED", 0), else_=1).label("cut_off"),
     ]
     return (
         select(*columns)
@@ -305,7 +347,7 @@ def _samples(*jobs: ColumnElement[bool]) -> Select[Any]:
         .outerjoin(DecisionRow, DecisionRow.decision_id == JobRow.decision_id)
         .where(
             *jobs,
-            JobRow.state == "COMPLETED",
+            JobRow.state.in_(("COMPLETED", *_CUT_OFF)),
             JobRow.user_id.is_not(None),
             JobRow.name.is_not(None),
             run > 0.0,

@@ -9,13 +9,14 @@ import pytest
 from store_samples import A100, CLUSTER, SUBMITTED, make_gpu, make_key, make_report, make_state
 
 from slurm_energy.config import ClusterConfig, Config, DaemonConfig, RoutingConfig, StoreConfig
-from slurm_energy.daemon.decide import Decided, JobHistory, Known, create_decider
+from slurm_energy.daemon.decide import Decided, Known, create_decider
 from slurm_energy.daemon.ipc.frames import RuntimePart, WorkPart
 from slurm_energy.daemon.recorder.link import RecorderLink
 from slurm_energy.daemon.recorder.process import HistoryLoop, prepare_schema
 from slurm_energy.daemon.recorder.recorder import ChangedJobs
 from slurm_energy.domain.cluster import ClusterSnapshot, NodeGpus, NodeState, PartitionState
 from slurm_energy.domain.ids import GpuTypeName, NodeName, PartitionName
+from slurm_energy.estimation.job_history import JobHistory
 from slurm_energy.store.energy import record_report
 from slurm_energy.store.jobs import upsert_jobs
 from slurm_energy.store.session import Engine, open_engine, store_session
@@ -152,4 +153,4 @@ def test_run_times_of_a_name_are_told_for_the_type_that_most_were_on(
     history = history_of(site(tmp_path), engine, monkeypatch)
     runtime = history.runtimes[1000, "light"]
     assert runtime.gpu_type == A40
-    assert runtime.seconds == pytest.approx(2000.0, rel=0.1)
+    assert runtime.estimate().seconds == pytest.approx(2000.0, rel=0.1)
