@@ -123,6 +123,16 @@ class PolicyConfig:
     learn_from_runs: bool = setting(
         True, "Whether measured runs of a job's name say how its work compares between GPU types."
     )
+    gpu_count: Literal["on", "off"] = setting(
+        "on", "Whether jobs that name several numbers of GPUs (--energy-gpus) are given one of them; off: their own."
+    )
+    unmeasured_gpu_count: int = setting(
+        4,
+        "Most GPUs that such a job is given while its name has no runs with two numbers of GPUs; never more than it "
+        "asks for.",
+        1,
+        4096,
+    )
     clocks: Literal["oracle", "learned"] = setting(
         "oracle", "Who chooses the clock under gnn: the exact oracle where the job lands, or the network too."
     )

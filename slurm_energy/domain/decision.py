@@ -43,6 +43,10 @@ class Reason(StrEnum):
     DEADLINE = "DEADLINE"
     CLOCK_TABLE = "CLOCK_TABLE"
     NO_SAVING = "NO_SAVING"
+    GPU_COUNT = "GPU_COUNT"
+    GPU_COUNT_KEPT = "GPU_COUNT_KEPT"
+    GPU_COUNT_REFUSED = "GPU_COUNT_REFUSED"
+    GPU_COUNT_OFF = "GPU_COUNT_OFF"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,6 +170,8 @@ class EnergyDecision:
     clocks: tuple[ClockChoice, ...] = ()
     prefer: str | None = None
     """Node feature whose nodes are used first."""
+    gpus: int | None = None
+    """GPUs over the whole job, where its user named several numbers; None where its own stays without a choice."""
     reasons: tuple[Reason, ...] = ()
     notes: tuple[str, ...] = ()
     details: AnswerDetails = AnswerDetails()
