@@ -82,7 +82,7 @@ WORK_SOON_SECONDS = 30.0
 CORRECTED_AT_ONCE = 500
 """Jobs that ended, whose names are looked at in one go."""
 CORRECTION_SHARE = 0.1
-"""Of the time, that such looks may take."""
+"""Of one core, that such looks may take."""
 UNREPORTED_INTERVAL_SECONDS = 60.0
 QUERY_WAIT_SECONDS = 10.0
 
@@ -193,9 +193,9 @@ class RecorderLoop:
         if self._history_due.due(now):
             self._send_runtimes(engine)
         if self._recorder.touched_jobs and now >= self._correct_from:
+            before = time.thread_time()
             self._correct(engine)
-            taken = time.monotonic() - now
-            self._correct_from = now + taken / CORRECTION_SHARE
+            self._correct_from = now + (time.thread_time() - before) / CORRECTION_SHARE
         if self._unreported_due.due(now):
             run_in_transaction(engine, lambda session: self._unreported.close(session, time.time()))
 
