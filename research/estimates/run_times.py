@@ -11,7 +11,7 @@ from time import process_time
 from zlib import crc32
 
 from slurm_energy.energy_model.calibration.files import read_rows
-from slurm_energy.estimation.run_time import RUNS_PER_NAME, EndedRun, RunTimes, RunTimeModel
+from slurm_energy.estimation.run_time import RUNS_PER_NAME, EndedRun, RunTimeModel, RunTimes
 
 _LIMITS_HOURS = (1.0, 4.0, 12.0, 24.0, 48.0, 96.0, 168.0, 336.0, 1200.0)
 _JUDGED_FROM = 0.5
@@ -125,7 +125,10 @@ def _answers(job: TracedJob, model: RunTimeModel, own: Sequence[EndedRun]) -> It
     seconds = [run.seconds for run in own]
     yield "distribution, all jobs", middle, upper
     yield "user's limit, all jobs", job.limit_seconds, job.limit_seconds
-    for label, enough in ((f"names with {_SEVERAL} runs or more", len(own) >= _SEVERAL), ("names with runs", bool(own))):
+    for label, enough in (
+        (f"names with {_SEVERAL} runs or more", len(own) >= _SEVERAL),
+        ("names with runs", bool(own)),
+    ):
         if enough:
             yield f"distribution, {label}", middle, upper
             yield f"mean of user and name, {label}", fmean(seconds), fmean(seconds)
