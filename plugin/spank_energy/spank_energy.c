@@ -6,6 +6,7 @@
  *	--energy-max-slowdown=PCT	0 to 200
  *	--energy-deadline=TIME		a time as for --begin, by the clock and time zone of this host
  *	--energy-quiet
+ *	--energy-trials=on|off
  *
  * They reach job_submit/energy in the job control environment, and with them whether stderr is a
  * terminal: programs that read what sbatch says get nothing more to read. plugstack.conf:
@@ -49,7 +50,7 @@ const uint32_t slurm_energy_follows_release = 1;
 EXPORT extern int slurm_spank_init(spank_t spank, int argc, char **argv);
 EXPORT extern int slurm_spank_init_post_opt(spank_t spank, int argc, char **argv);
 
-typedef enum { MODE, MAX_SLOWDOWN, DEADLINE, QUIET, NUM_OPTIONS } option_t;
+typedef enum { MODE, MAX_SLOWDOWN, DEADLINE, QUIET, TRIALS, NUM_OPTIONS } option_t;
 
 #define CALLER_VARIABLE "SLURM_ENERGY_EXPLAIN_CALLER"
 
@@ -68,6 +69,7 @@ static const char *const entries[NUM_OPTIONS] = {
 	[MAX_SLOWDOWN] = ENERGY_ENTRY_MAX_SLOWDOWN,
 	[DEADLINE] = ENERGY_ENTRY_DEADLINE,
 	[QUIET] = ENERGY_ENTRY_QUIET,
+	[TRIALS] = ENERGY_ENTRY_TRIALS,
 };
 
 static int _option(int which, const char *argument, int remote);
@@ -84,6 +86,9 @@ static struct spank_option options[NUM_OPTIONS] = {
 		       DEADLINE, _option },
 	[QUIET] = { "energy-quiet", NULL, "do not show what was decided about the job", 0, QUIET,
 		    _option },
+	[TRIALS] = { "energy-trials", "on|off",
+		     "let lower clocks be tried for a minute each while the job runs", 1, TRIALS,
+		     _option },
 };
 
 __attribute__((constructor)) static void _follow_release(void)
@@ -132,6 +137,12 @@ static bool _check(option_t which, const char *argument, char *value, char *comp
 		return energy_is_slowdown(argument, value);
 	case DEADLINE:
 		return _check_deadline(argument, value, complaint, size);
+	case TRIALS:
+		if (!energy_is_switch(argument)) {
+			snprintf(complaint, size, "is not on or off");
+			return false;
+		}
+		break;
 	default:
 		argument = "1";
 		break;

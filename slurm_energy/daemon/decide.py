@@ -93,6 +93,7 @@ class Decider:
             known.user.groups,
             known.claimed_gpus,
             work,
+            known.history.clocks_of(request.user_id, request.name, request.script),
         )
         if understood.complaints:
             decision = replace(decision, notes=(*decision.notes, *understood.complaints))
@@ -187,6 +188,7 @@ def job_request(job: SubmittedFields, now_seconds: float, user_name: str | None 
             max_slowdown=job.max_slowdown,
             deadline_seconds=_deadline(job, now_seconds, complaints),
             quiet=job.quiet,
+            trials=job.trials,
         ),
         submitted_at_seconds=now_seconds,
         script=job.script,

@@ -179,6 +179,8 @@ class DaemonState:
     started_at_monotonic_seconds: float = field(default_factory=time.monotonic)
     skipped_rows: Mapping[str, int] = field(default_factory=dict)
     """Rows of the latest snapshot that could not be read, by kind and reason."""
+    reader_note: str = ""
+    """Why the cluster is read in another way than `cluster.reader` says; empty when it is not."""
     draining: bool = False
     policy_note: str = ""
     """Why `policy.name = "auto"` stands for the baseline; empty where there is nothing to say."""

@@ -33,6 +33,8 @@ class EnergyOptions:
     deadline_seconds: float | None = None
     """Unix time by which the job should have ended."""
     quiet: bool = False
+    trials: bool | None = None
+    """Whether lower clocks may be tried while the job runs."""
 
     def __post_init__(self) -> None:
         if self.max_slowdown is not None and not 0.0 <= self.max_slowdown <= MAX_SLOWDOWN_BOUND:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from slurm_energy.domain.decision import RuntimeEstimate
 from slurm_energy.domain.ids import GpuTypeName
 from slurm_energy.domain.script import ScriptFeatures
+from slurm_energy.domain.trials import LearnedClock
 from slurm_energy.domain.work import FailedRuns, MeasuredRun, WorkEstimate
 from slurm_energy.energy_model.relative_speed import RelativeCost
 from slurm_energy.estimation.job_groups import alike_groups, job_group
@@ -81,6 +82,15 @@ class JobHistory:
     """How long they took at the default clock; under `NEVER_RAN` and `ANY_USER` what is expected of other names."""
     work: Mapping[NameOf, WorkEstimate] = field(default_factory=dict)
     """How their work compares between GPU types; under `ANY_USER` by what scripts say."""
+    clocks: Mapping[NameOf, Mapping[GpuTypeName, LearnedClock]] = field(default_factory=dict)
+    """What trials in their runs measured, by GPU type."""
+
+    def clocks_of(
+        self, user_id: int | str, name: str, script: ScriptFeatures | None
+    ) -> Mapping[GpuTypeName, LearnedClock] | None:
+        """Return what trials in runs of a job's group measured, else of its name alone."""
+        group = user_id, job_group(name, None if script is None else script.key)
+        return self.clocks.get(group) or self.clocks.get((user_id, name))
 
     def about(
         self, user_id: int | str, name: str, script: ScriptFeatures | None

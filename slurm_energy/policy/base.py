@@ -8,6 +8,7 @@ from slurm_energy.domain.cluster import ClusterSnapshot
 from slurm_energy.domain.decision import PolicyAnswer, Reason, RuntimeEstimate
 from slurm_energy.domain.ids import GpuTypeName, PartitionName
 from slurm_energy.domain.job import JobRequest
+from slurm_energy.domain.trials import LearnedClock
 from slurm_energy.domain.work import WorkEstimate
 from slurm_energy.energy_model.catalog import BoardLimits
 from slurm_energy.policy.jobs import EndedJob
@@ -33,6 +34,8 @@ class Case:
     """What history says of the job's length at the default clock."""
     work: WorkEstimate | None = None
     """What runs of the job's name say of the GPU types; None for a name without."""
+    learned_clocks: Mapping[GpuTypeName, LearnedClock] = field(default_factory=dict)
+    """What trials in runs of the job's name measured, by GPU type."""
     board_limits: BoardLimits = field(default_factory=BoardLimits)
     """Power limits of the site's boards: what a clock costs and saves depends on them."""
     max_slowdown: float = 0.0

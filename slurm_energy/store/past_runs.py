@@ -3,7 +3,8 @@
 Runtimes and energies are brought to the default clock: estimates and comparisons are made of them.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 from typing import Any
@@ -18,8 +19,7 @@ from slurm_energy.domain.plain import from_plain
 from slurm_energy.domain.script import ScriptFeatures
 from slurm_energy.domain.work import FailedRuns, MeasuredRun
 from slurm_energy.errors import ValueRangeError
-from slurm_energy.estimation.job_groups import job_group
-from slurm_energy.store.summaries import applied_choice
+from slurm_energy.store.sums import applied_choice
 from slurm_energy.store.tables import (
     DecisionClockRow,
     DecisionRow,
@@ -53,48 +53,6 @@ _MIN_COVERED_SHARE = 0.9
 """Share of the run that every GPU's readings must cover."""
 
 
-@dataclass(frozen=True, slots=True)
-class NamesOfUser:
-    """Some names of one user's jobs, and what their scripts share."""
-
-    user_id: int
-    names: frozenset[tuple[str, str | None]]
-    """Each with the key of its script, None where none was read."""
-
-    @property
-    def groups(self) -> frozenset[tuple[int, str]]:
-        """User and word under which their runs are put together."""
-        return frozenset((self.user_id, job_group(name, key)) for name, key in self.names)
-
-    def rows(self) -> ColumnElement[bool]:
-        """Return the condition on jobs among which all are that are put together with them."""
-        keys = sorted({key for _, key in self.names if key})
-        named: ColumnElement[bool] = JobRow.name.in_(sorted({name for name, _ in self.names}))
-        if keys:
-            named = or_(named, DecisionRow.script_key.in_(keys))
-        return and_(JobRow.user_id == self.user_id, named)
-
-
-def names_of_jobs(session: Session, cluster: ClusterName, job_ids: Collection[int]) -> list[NamesOfUser]:
-    """Return whose jobs some numbers stand for, by user; jobs without user or name are left out."""
-    query = (
-        select(JobRow.user_id, JobRow.name, DecisionRow.script_key)
-        .outerjoin(DecisionRow, DecisionRow.decision_id == JobRow.decision_id)
-        .where(
-            JobRow.cluster == cluster,
-            JobRow.job_id.in_(sorted(job_ids)),
-            JobRow.user_id.is_not(None),
-            JobRow.name.is_not(None),
-        )
-        .distinct()
-    )
-    names: dict[int, set[tuple[str, str | None]]] = {}
-    for user_id, name, key in session.execute(query):
-        if user_id is not None and name is not None:
-            names.setdefault(user_id, set()).add((name, key))
-    return [NamesOfUser(user_id, frozenset(found)) for user_id, found in sorted(names.items())]
-
-
 def read_scripts(
     session: Session, cluster: ClusterName, since_seconds: float, limit: int = 2_000
 ) -> Mapping[str, ScriptFeatures]:
@@ -121,11 +79,7 @@ def read_scripts(
 
 
 def measured_runs(
-    session: Session,
-    cluster: ClusterName,
-    since_seconds: float,
-    limit_per_type: int = 20,
-    names: NamesOfUser | None = None,
+    session: Session, cluster: ClusterName, since_seconds: float, limit_per_type: int = 20
 ) -> Iterator[MeasuredRun]:
     """Yield the latest measured runs of every user, name, script and GPU type since then, newest of each first.
 
@@ -133,7 +87,20 @@ def measured_runs(
     reading of almost all the run, and at the default clock or at the decided one: at a clock that the user set nobody
     knows what the default clock would have taken.
     """
-    inner = _runs(*_jobs(cluster, since_seconds, names)).subquery("runs")
+    for _, run in measured_jobs(session, cluster, since_seconds, limit_per_type=limit_per_type):
+        yield run
+
+
+def measured_jobs(
+    session: Session,
+    cluster: ClusterName,
+    since_seconds: float,
+    *,
+    job_ids: Sequence[int] | None = None,
+    limit_per_type: int = 20,
+) -> Iterator[tuple[int, MeasuredRun]]:
+    """Yield what `measured_runs` does with the row of each job; with numbers, of those jobs alone."""
+    inner = _runs(*_of_jobs(cluster, since_seconds, job_ids)).subquery("runs")
     rank = func.row_number().over(
         partition_by=(inner.c.user, inner.c.name, inner.c.script_key, inner.c.gpu_type),
         order_by=inner.c.ended_at_seconds.desc(),
@@ -142,33 +109,56 @@ def measured_runs(
     columns = [column for column in ranked.c if column.name != "age_rank"]
     query = select(*columns).where(ranked.c.age_rank <= limit_per_type)
     ordered = query.order_by(ranked.c.user, ranked.c.name, ranked.c.gpu_type, ranked.c.age_rank)
-    for user, name, script_key, ended, gpu_type, gpus, seconds, watts, slowed in session.execute(ordered):
+    for row_id, user, name, script_key, ended, gpu_type, gpus, seconds, watts, slowed in session.execute(ordered):
         if 0.0 < seconds < inf and 0.0 < watts < inf:
-            yield MeasuredRun(
-                user=user,
-                name=name,
-                gpu_type=GpuTypeName(gpu_type),
-                gpus=gpus,
-                seconds=seconds,
-                watts=watts,
-                ended_at_seconds=ended,
-                slowed=slowed,
-                script_key=script_key,
+            yield (
+                row_id,
+                MeasuredRun(
+                    user=user,
+                    name=name,
+                    gpu_type=GpuTypeName(gpu_type),
+                    gpus=gpus,
+                    seconds=seconds,
+                    watts=watts,
+                    ended_at_seconds=ended,
+                    slowed=slowed,
+                    script_key=script_key,
+                ),
             )
 
 
-def failed_runs(
-    session: Session, cluster: ClusterName, since_seconds: float, names: NamesOfUser | None = None
-) -> Iterator[FailedRuns]:
+def _of_jobs(
+    cluster: ClusterName, since_seconds: float, job_ids: Sequence[int] | None
+) -> tuple[ColumnElement[bool], ...]:
+    ended = (JobRow.cluster == cluster, JobRow.ended_at_seconds >= since_seconds)
+    return ended if job_ids is None else (*ended, JobRow.job_id.in_(job_ids))
+
+
+def failed_runs(session: Session, cluster: ClusterName, since_seconds: float) -> Iterator[FailedRuns]:
     """Yield how often runs of each user and name failed, ran out of memory or out of time on GPUs of one type."""
+    return counted_failures(failed for _, _, failed in failed_jobs(session, cluster, since_seconds))
+
+
+def failed_jobs(
+    session: Session, cluster: ClusterName, since_seconds: float, *, job_ids: Sequence[int] | None = None
+) -> Iterator[tuple[int, float, FailedRuns]]:
+    """Yield each such run by itself, with its job's row and its end."""
     gpu_type = func.max(GpuEnergyRow.gpu_type)
-    runs = (
-        select(JobRow.user_id, JobRow.name, DecisionRow.script_key, gpu_type.label("gpu_type"))
+    columns: list[ColumnElement[Any]] = [
+        JobRow.row_id.label("job_row_id"),
+        JobRow.ended_at_seconds.label("ended_at_seconds"),
+        JobRow.user_id.label("user"),
+        JobRow.name.label("name"),
+        DecisionRow.script_key.label("script_key"),
+        gpu_type.label("gpu_type"),
+    ]
+    query = (
+        select(*columns)
         .join(NodeEnergyRow, NodeEnergyRow.job_row_id == JobRow.row_id)
         .join(GpuEnergyRow, GpuEnergyRow.node_energy_row_id == NodeEnergyRow.row_id)
         .outerjoin(DecisionRow, DecisionRow.decision_id == JobRow.decision_id)
         .where(
-            *_jobs(cluster, since_seconds, names),
+            *_of_jobs(cluster, since_seconds, job_ids),
             JobRow.state.in_(_FAILED),
             NodeEnergyRow.restart_count == JobRow.restart_count,
             JobRow.user_id.is_not(None),
@@ -176,18 +166,22 @@ def failed_runs(
         )
         .group_by(JobRow.row_id, DecisionRow.script_key)
         .having(func.min(GpuEnergyRow.gpu_type) == gpu_type, func.count(GpuEnergyRow.gpu_type) == func.count())
-        .subquery("failed")
     )
-    key = runs.c.user_id, runs.c.name, runs.c.script_key, runs.c.gpu_type
-    for user, name, script_key, found, count in session.execute(
-        select(*key, func.count()).group_by(*key).order_by(*key)
-    ):
-        yield FailedRuns(user=user, name=name, script_key=script_key, gpu_type=GpuTypeName(found), runs=count)
+    for row_id, ended, user, name, script_key, found in session.execute(query):
+        yield (
+            row_id,
+            ended,
+            FailedRuns(user=user, name=name, script_key=script_key, gpu_type=GpuTypeName(found), runs=1),
+        )
 
 
-def _jobs(cluster: ClusterName, since_seconds: float, names: NamesOfUser | None) -> list[ColumnElement[bool]]:
-    found: list[ColumnElement[bool]] = [JobRow.cluster == cluster, JobRow.ended_at_seconds >= since_seconds]
-    return found if names is None else [*found, names.rows()]
+def counted_failures(failures: Iterable[FailedRuns]) -> Iterator[FailedRuns]:
+    """Yield the sum of each user, name, script and type, in this order."""
+    counts: Counter[tuple[Any, ...]] = Counter()
+    for one in failures:
+        counts[one.user, one.name, one.script_key or "", one.gpu_type] += one.runs
+    for (user, name, script_key, gpu_type), number in sorted(counts.items()):
+        yield FailedRuns(user=user, name=name, script_key=script_key or None, gpu_type=gpu_type, runs=number)
 
 
 def _runs(*jobs: ColumnElement[bool]) -> Select[Any]:
@@ -201,6 +195,7 @@ def _runs(*jobs: ColumnElement[bool]) -> Select[Any]:
     # The device's seconds are not the wall's in a laboratory that runs faster.
     watts = joules / (seconds * func.max(NodeEnergyRow.time_scale) * JobRow.gpu_count)
     columns: list[ColumnElement[Any]] = [
+        JobRow.row_id.label("job_row_id"),
         JobRow.user_id.label("user"),
         JobRow.name.label("name"),
         DecisionRow.script_key.label("script_key"),
@@ -293,17 +288,26 @@ class RuntimeSample:
 
 
 def all_recent_runtimes(
-    session: Session,
-    cluster: ClusterName,
-    since_seconds: float,
-    limit_per_name: int = 20,
-    names: NamesOfUser | None = None,
+    session: Session, cluster: ClusterName, since_seconds: float, limit_per_name: int = 20
 ) -> Iterator[RuntimeSample]:
     """Yield the latest runs of every user, name and script that ended since then, newest of each first.
 
     They completed, or were cut off: a run that failed says nothing of how long the work takes.
     """
-    inner = _samples(cluster, since_seconds, names)
+    for _, sample in timed_jobs(session, cluster, since_seconds, limit_per_name=limit_per_name):
+        yield sample
+
+
+def timed_jobs(
+    session: Session,
+    cluster: ClusterName,
+    since_seconds: float,
+    *,
+    job_ids: Sequence[int] | None = None,
+    limit_per_name: int = 20,
+) -> Iterator[tuple[int, RuntimeSample]]:
+    """Yield the same with the row of each job; with numbers, of those jobs alone."""
+    inner = _samples(*_of_jobs(cluster, since_seconds, job_ids))
     rank = func.row_number().over(
         partition_by=(JobRow.user_id, JobRow.name, DecisionRow.script_key),
         order_by=JobAttemptRow.ended_at_seconds.desc(),
@@ -312,19 +316,17 @@ def all_recent_runtimes(
     columns = [column for column in ranked.c if column.name != "age_rank"]
     query = select(*columns).where(ranked.c.age_rank <= limit_per_name)
     for row in session.execute(query.order_by(ranked.c.user_id, ranked.c.name, ranked.c.age_rank)):
-        sample = dict(row._mapping)
-        sample["cut_off"] = bool(sample["cut_off"])
-        yield RuntimeSample(**sample)
+        values = dict(row._mapping)
+        values["cut_off"] = bool(values["cut_off"])
+        yield values.pop("job_row_id"), RuntimeSample(**values)
 
 
-def _samples(cluster: ClusterName, since_seconds: float, names: NamesOfUser | None) -> Select[Any]:
+def _samples(*jobs: ColumnElement[bool]) -> Select[Any]:
     attempt = JobAttemptRow
     run = attempt.ended_at_seconds - attempt.started_at_seconds - attempt.suspended_seconds
-    jobs = _jobs(cluster, since_seconds, names)
-    # Scripts are not joined there: a user's runs of all names are looked at.
-    of_user = _jobs(cluster, since_seconds, None) + ([] if names is None else [JobRow.user_id == names.user_id])
-    slowdown, types = _slowdowns(*of_user), _types(*of_user)
+    slowdown, types = _slowdowns(*jobs), _types(*jobs)
     columns: list[ColumnElement[Any]] = [
+        JobRow.row_id.label("job_row_id"),
         JobRow.user_id.label("user_id"),
         JobRow.name.label("name"),
         attempt.ended_at_seconds.label("ended_at_seconds"),

@@ -17,7 +17,8 @@ from slurm_energy.domain.cluster import (
     SwitchState,
 )
 from slurm_energy.domain.decision import PolicyAnswer
-from slurm_energy.domain.ids import ClusterName, PartitionName
+from slurm_energy.domain.ids import ClusterName, GpuTypeName, PartitionName
+from slurm_energy.domain.trials import LearnedClock
 from slurm_energy.domain.work import WorkEstimate
 from slurm_energy.estimation.run_time import RunTime
 from slurm_energy.policy.base import Case
@@ -33,6 +34,9 @@ MAX_ITEMS = 250
 @dataclass(frozen=True, slots=True)
 class SnapshotBegins:
     """A child's first frame: what is known from an earlier child is not built upon."""
+
+    reader_note: str = ""
+    """Why another reader is used than the configuration asks for; empty when it is that one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,7 +148,16 @@ class WorkPart:
     last: bool
 
 
-TablePart = TypeVar("TablePart", RuntimePart, WorkPart)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClockPart:
+    """The same of what trials of clocks measured on each GPU type."""
+
+    estimates: tuple[tuple[int | str, str, Mapping[GpuTypeName, LearnedClock]], ...]
+    first: bool
+    last: bool
+
+
+TablePart = TypeVar("TablePart", RuntimePart, WorkPart, ClockPart)
 
 PART_BYTES = 128 * 1024
 """Of a reply, that the answering process passes on at once."""
