@@ -134,6 +134,16 @@ class PolicyConfig:
         "Whether lower clocks are tried for a minute each in running jobs, and the next run of the name begins with "
         "what was found: off: never; asked: for jobs with --energy-trials=on; on: for all without --energy-trials=off.",
     )
+    gpu_count: Literal["on", "off"] = setting(
+        "on", "Whether jobs that name several numbers of GPUs (--energy-gpus) are given one of them; off: their own."
+    )
+    unmeasured_gpu_count: int = setting(
+        4,
+        "Most GPUs that such a job is given while its name has no runs with two numbers of GPUs; never more than it "
+        "asks for.",
+        1,
+        4096,
+    )
     clocks: Literal["oracle", "learned"] = setting(
         "oracle", "Who chooses the clock under gnn: the exact oracle where the job lands, or the network too."
     )

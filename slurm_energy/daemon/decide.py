@@ -6,13 +6,14 @@ Nothing is asked for here: snapshot and history are what is at hand.
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from slurm_energy.config import Config
 from slurm_energy.daemon.policy.remote import RemotePolicy, remote_policy
 from slurm_energy.domain.cluster import ClusterSnapshot
 from slurm_energy.domain.decision import DecisionEntry, EnergyDecision
 from slurm_energy.domain.ids import PartitionName
-from slurm_energy.domain.job import EnergyOptions, GpuDemand, JobRequest
+from slurm_energy.domain.job import EnergyOptions, GpuDemand, JobRequest, scaled_limit
 from slurm_energy.errors import ValueRangeError
 from slurm_energy.estimation.job_history import JobHistory
 from slurm_energy.policy.automatic import chosen_policy
@@ -94,6 +95,7 @@ class Decider:
             known.claimed_gpus,
             work,
             known.history.clocks_of(request.user_id, request.name, request.script),
+            known.history.scaling_of(request.user_id, request.name, request.script),
         )
         if understood.complaints:
             decision = replace(decision, notes=(*decision.notes, *understood.complaints))
@@ -135,8 +137,9 @@ def time_limit_minutes(job: JobRequest, decision: EnergyDecision, snapshot: Clus
 
     Those are its own partitions too: an answer is only put before them.
     """
+    asked, gpus = job.gpu_count, decision.gpus or job.gpu_count
     if job.time_limit_minutes is not None:
-        return max(1, math.ceil(job.time_limit_minutes))
+        return max(1, math.ceil(scaled_limit(job.time_limit_minutes, asked, gpus) or 0.0))
     if snapshot is None:
         return None
     default = snapshot.default_partition
@@ -145,7 +148,9 @@ def time_limit_minutes(job: JobRequest, decision: EnergyDecision, snapshot: Clus
     known = [snapshot.partition_by_name[name] for name in names if name in snapshot.partition_by_name]
     limits = [partition.default_time_minutes or partition.max_time_minutes for partition in known]
     finite = [limit for limit in limits if limit is not None]
-    return max(1, math.ceil(min(finite))) if finite and len(finite) == len(names) else None
+    if not finite or len(finite) != len(names):
+        return None
+    return max(1, math.ceil(scaled_limit(min(finite), asked, gpus) or 0.0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,16 +194,28 @@ def job_request(job: SubmittedFields, now_seconds: float, user_name: str | None 
             deadline_seconds=_deadline(job, now_seconds, complaints),
             quiet=job.quiet,
             trials=job.trials,
+            gpu_counts=job.gpu_counts,
         ),
         submitted_at_seconds=now_seconds,
         script=job.script,
     )
+    request = replace(request, **_counts(job, request))
     return UnderstoodJob(request=request, complaints=tuple(complaints))
+
+
+def _counts(job: SubmittedFields, request: JobRequest) -> dict[str, Any]:
+    """Return what Slurm's side offers of the numbers that the user named; it never offers another one."""
+    if not job.gpu_counts:
+        return {}
+    named = tuple(option for option in job.count_options if option.gpus in job.gpu_counts)
+    if len(request.gpus) != 1 or request.gpu_count not in {option.gpus for option in named}:
+        return {"count_refusal": job.count_refusal or "the plugin of slurmctld offers no other number"}
+    return {"count_options": named}
 
 
 def _gpus(job: SubmittedFields, nodes: int, tasks: int | None, complaints: list[str]) -> tuple[GpuDemand, ...]:
     try:
-        return gpu_demands(
+        found = gpu_demands(
             TresRequest(
                 per_job=job.tres_per_job,
                 per_node=job.tres_per_node,
@@ -209,6 +226,9 @@ def _gpus(job: SubmittedFields, nodes: int, tasks: int | None, complaints: list[
                 tasks=tasks,
             )
         )
+        if not found and job.tasks_per_gpu and job.tasks:  # --ntasks-per-gpu alone: Slurm works out the GPUs from it
+            return (GpuDemand(count=job.tasks // job.tasks_per_gpu),)
+        return found
     except ValueRangeError as error:
         complaints.append(str(error))
         return ()

@@ -65,6 +65,8 @@ def is_reusable(decided: Decided, fields: Mapping[str, str], known: Known, polic
     reasons = frozenset(decision.reasons)
     if decision.partitions is not None or decision.prefer is not None or decided.complaints:
         return False
+    if decided.job.options.gpu_counts:  # the nodes, and runs with other numbers of GPUs, may say otherwise soon
+        return False
     if any(fields.get(key) for key in _MOMENTS) or reasons & _PASSING:
         return False
     if reasons & _NEEDS_NO_POLICY:

@@ -90,7 +90,7 @@ class Claims:
             user_id=job.user_id,
             decided_at_seconds=decision.decided_at_seconds,
             partitions=names,
-            gpus=math.inf if job.array is not None else float(job.gpu_count),
+            gpus=math.inf if job.array is not None else float(decision.gpus or job.gpu_count),
         )
         self._claims.append(claim)
         self._by_id[claim.decision_id] = claim

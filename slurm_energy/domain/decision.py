@@ -47,6 +47,10 @@ class Reason(StrEnum):
     DEADLINE = "DEADLINE"
     CLOCK_TABLE = "CLOCK_TABLE"
     NO_SAVING = "NO_SAVING"
+    GPU_COUNT = "GPU_COUNT"
+    GPU_COUNT_KEPT = "GPU_COUNT_KEPT"
+    GPU_COUNT_REFUSED = "GPU_COUNT_REFUSED"
+    GPU_COUNT_OFF = "GPU_COUNT_OFF"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,6 +181,8 @@ class EnergyDecision:
     """Slowdown that trials of clocks in the running job may come up to, by GPU type; empty: no trials."""
     prefer: str | None = None
     """Node feature whose nodes are used first."""
+    gpus: int | None = None
+    """GPUs over the whole job, where its user named several numbers; None where its own stays without a choice."""
     reasons: tuple[Reason, ...] = ()
     notes: tuple[str, ...] = ()
     details: AnswerDetails = AnswerDetails()

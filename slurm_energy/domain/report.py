@@ -48,6 +48,10 @@ REASON_SENTENCES: Mapping[Reason, str] = {
     Reason.DEADLINE: "The clock was kept high enough for the job's deadline.",
     Reason.CLOCK_TABLE: "The clock was moved to one that the GPU supports.",
     Reason.NO_SAVING: "No clock would save enough energy: it stays at the default.",
+    Reason.GPU_COUNT: "The number of GPUs was chosen among those of --energy-gpus.",
+    Reason.GPU_COUNT_KEPT: "Of the numbers of --energy-gpus, the job's own is the best.",
+    Reason.GPU_COUNT_REFUSED: "The job kept its own number of GPUs: this job's cannot be changed safely.",
+    Reason.GPU_COUNT_OFF: "The site does not let numbers of GPUs be chosen (policy.gpu_count).",
 }
 _ASKED = "The policy was asked."
 
@@ -203,6 +207,8 @@ class DecisionRecord:
     message: str
     prefer: str | None = None
     """Node feature whose nodes were to be used first."""
+    gpus: int | None = None
+    """GPUs that were chosen over the whole job; None where there was no choice."""
     details: AnswerDetails = field(default_factory=AnswerDetails)
     """What the policy said of its answer."""
     job_ids: tuple[JobId, ...] = ()

@@ -13,6 +13,7 @@ from math import inf
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from slurm_energy.domain.decision import RuntimeEstimate
+from slurm_energy.domain.gpu_count import GpuScaling
 from slurm_energy.domain.ids import GpuTypeName
 from slurm_energy.domain.script import ScriptFeatures
 from slurm_energy.domain.trials import LearnedClock
@@ -84,6 +85,13 @@ class JobHistory:
     """How their work compares between GPU types; under `ANY_USER` by what scripts say."""
     clocks: Mapping[NameOf, Mapping[GpuTypeName, LearnedClock]] = field(default_factory=dict)
     """What trials in their runs measured, by GPU type."""
+    scaling: Mapping[NameOf, GpuScaling] = field(default_factory=dict)
+    """How their work scales with the number of GPUs."""
+
+    def scaling_of(self, user_id: int | str, name: str, script: ScriptFeatures | None) -> GpuScaling | None:
+        """Return how a job's work scales: from runs of its script's group, else of its name alone."""
+        group = user_id, job_group(name, None if script is None else script.key)
+        return self.scaling.get(group) or self.scaling.get((user_id, name))
 
     def clocks_of(
         self, user_id: int | str, name: str, script: ScriptFeatures | None

@@ -140,6 +140,7 @@ def _asked(request: JobRequest) -> list[str]:
     return [
         f"{gpus}, partitions {', '.join(request.partitions) or 'none named'}, time limit {limit}",
         f"mode {options.mode.value if options.mode else 'left to the site'}{slowdown}{deadline}",
+        *([f"may run with {', '.join(map(str, options.gpu_counts))} GPUs"] if options.gpu_counts else []),
         *([f"its script: {said}"] if said else []),
     ]
 
@@ -165,7 +166,10 @@ def _decided(decision: DecisionRecord) -> list[str]:
         + ("" if choice.power_limit_watts is None else f" on boards of {choice.power_limit_watts:g} W")
         for choice in decision.clocks
     )
-    if decision.partitions is None and decision.prefer is None and not decision.clocks:
+    if decision.gpus is not None:
+        lines.insert(1, f"{decision.gpus} GPUs, {decision.asked.gpu_count} asked for")
+    is_as_asked = decision.gpus is None or decision.gpus == decision.asked.gpu_count
+    if is_as_asked and decision.partitions is None and decision.prefer is None and not decision.clocks:
         lines.append("nothing was changed")
     if decision.estimate is not None:
         basis = runtime_basis(decision.estimate, decision.asked.script)

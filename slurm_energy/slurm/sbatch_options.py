@@ -28,6 +28,7 @@ ENERGY_OPTIONS: Final[Mapping[str, Takes]] = {
     "energy-deadline": Takes.REQUIRED,
     "energy-quiet": Takes.NOTHING,
     "energy-trials": Takes.REQUIRED,
+    "energy-gpus": Takes.REQUIRED,
 }
 """Options that the SPANK plugin adds to sbatch."""
 DRY_RUN: Final = "energy-dry-run"

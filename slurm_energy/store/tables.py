@@ -87,6 +87,8 @@ class DecisionRow(Base):
     partitions: Mapped[list[str] | None] = mapped_column(JsonText)
     prefer: Mapped[str | None] = mapped_column(BoundedText(64))
     """Node feature whose nodes were to be used first."""
+    gpus: Mapped[int | None] = mapped_column(Integer)
+    """GPUs of the whole job that were chosen; NULL where there was no choice. What was asked for is in `request`."""
     reasons: Mapped[str] = mapped_column(BoundedText(1024))
     notes: Mapped[list[str]] = mapped_column(JsonText)
     details: Mapped[dict[str, Any] | None] = mapped_column(JsonText)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from slurm_energy.domain.decision import DecisionEntry, EnergyDecision
+from slurm_energy.domain.gpu_count import MAX_GPU_COUNTS, GpuCountOption, parse_gpu_counts
 from slurm_energy.domain.ids import PartitionName
 from slurm_energy.domain.job import MAX_SLOWDOWN_BOUND, EnergyMode
 from slurm_energy.domain.script import ScriptFeatures
@@ -44,6 +45,7 @@ class SubmittedFields:
     nodes_max: int | None = None
     tasks: int | None = None
     tasks_per_node: int | None = None
+    tasks_per_gpu: int | None = None
     cpus_per_task: int | None = None
     cpus_min: int | None = None
     memory_per_node_mib: float | None = None
@@ -71,6 +73,12 @@ class SubmittedFields:
     """Whether the line goes to energy-sbatch, which shows it, with figures, once Slurm has accepted the job."""
     script: ScriptFeatures | None = None
     """What energy-sbatch read of the job's script."""
+    gpu_counts: tuple[int, ...] = ()
+    """Numbers of GPUs that the user named with --energy-gpus."""
+    count_options: tuple[GpuCountOption, ...] = ()
+    """Those that Slurm's side can give the job; empty where it keeps its own."""
+    count_refusal: str = ""
+    """Why it keeps its own."""
     complaints: tuple[str, ...] = ()
 
 
@@ -90,13 +98,7 @@ class _Reader:
 
     def whole(self, key: str, high: int = 0xFFFFFFFD) -> int | None:
         """Return a whole number from 0 to `high`."""
-
-        def convert(text: str) -> int:
-            if not text.isascii() or not text.isdigit() or len(text) > 20 or int(text) > high:
-                raise ValueError
-            return int(text)
-
-        return self._converted(key, convert)
+        return self._converted(key, lambda text: _number(text, high))
 
     def ratio(self, key: str, high: float) -> float | None:
         """Return a ratio from a percentage from 0 to 100 x `high`."""
@@ -120,6 +122,25 @@ class _Reader:
     def script(self, key: str) -> ScriptFeatures | None:
         """Return the features of a script."""
         return self._converted(key, ScriptFeatures.decode)
+
+    def gpu_counts(self, key: str) -> tuple[int, ...]:
+        """Return the numbers of a list such as `2-8`."""
+        return self._converted(key, parse_gpu_counts) or ()
+
+    def count_options(self, key: str) -> tuple[GpuCountOption, ...]:
+        """Return what `GPUS:NODES:CPUS:MIB` says, separated by commas; the last two are of one node, 0: not known."""
+
+        def option(text: str) -> GpuCountOption:
+            gpus, nodes, cpus, memory = (_number(word, 1 << 50) for word in text.split(":"))
+            return GpuCountOption(gpus=gpus, nodes=nodes, cpus_per_node=cpus, memory_per_node_mib=memory or None)
+
+        def convert(text: str) -> tuple[GpuCountOption, ...]:
+            found = tuple(map(option, text.split(",")))
+            if len(found) > MAX_GPU_COUNTS:
+                raise ValueError
+            return found
+
+        return self._converted(key, convert) or ()
 
     def flag(self, key: str) -> bool:
         """Return whether the field says yes."""
@@ -145,6 +166,12 @@ class _Reader:
 
     def _complain(self, key: str) -> None:
         self.complaints.append(f"{key} {self._fields[key][:40]!r} cannot be read and is left out")
+
+
+def _number(text: str, high: int) -> int:
+    if not text.isascii() or not text.isdigit() or len(text) > 20 or int(text) > high:
+        raise ValueError
+    return int(text)
 
 
 def job_name(fields: Mapping[str, str]) -> str:
@@ -180,6 +207,7 @@ def parse_submitted_job(fields: Mapping[str, str]) -> SubmittedFields:
         nodes_max=reader.whole("max_nodes", 1_000_000),
         tasks=reader.whole("num_tasks", 100_000_000),
         tasks_per_node=reader.whole("ntasks_per_node", 1_000_000),
+        tasks_per_gpu=reader.whole("ntasks_per_tres", 1_000_000),
         cpus_per_task=reader.whole("cpus_per_task", 1_000_000),
         cpus_min=reader.whole("min_cpus", 1_000_000_000),
         memory_per_node_mib=reader.whole("mem_per_node_mib", 1 << 50),
@@ -205,6 +233,9 @@ def parse_submitted_job(fields: Mapping[str, str]) -> SubmittedFields:
         trials=reader.switch("energy_trials"),
         explain=is_explained(fields),
         script=reader.script("script"),
+        gpu_counts=reader.gpu_counts("energy_gpus"),
+        count_options=reader.count_options("gpu_options"),
+        count_refusal=reader.text("gpu_refusal") or "",
         complaints=tuple(reader.complaints),
     )
 
@@ -229,6 +260,8 @@ def decision_reply(
         fields["partition"] = ",".join(decision.partitions)
     if decision.prefer is not None and is_feature_name(decision.prefer):
         fields["prefer"] = decision.prefer
+    if decision.gpus is not None:
+        fields["gpus"] = str(decision.gpus)
     line = decision.message if explained else decision.announcement
     in_place = decision.message_in_place if explained else decision.announcement_in_place
     if line:

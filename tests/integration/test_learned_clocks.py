@@ -9,14 +9,16 @@ from sqlalchemy import Engine, inspect
 from store_samples import A100, CLUSTER, SUBMITTED, make_gpu, make_key, make_report, make_state
 
 from slurm_energy.config import ClusterConfig, Config, DaemonConfig, PolicyConfig, StoreConfig
-from slurm_energy.daemon.decide import Decided, JobHistory, Known, create_decider
+from slurm_energy.daemon.decide import Decided, Known, create_decider
 from slurm_energy.daemon.ipc.frames import ClockPart
 from slurm_energy.daemon.recorder.link import RecorderLink
-from slurm_energy.daemon.recorder.process import Condition, RecorderLoop
+from slurm_energy.daemon.recorder.process import HistoryLoop
+from slurm_energy.daemon.recorder.recorder import ChangedJobs
 from slurm_energy.domain.cluster import ClusterSnapshot, NodeGpus, NodeState, PartitionState
 from slurm_energy.domain.energy import QualityFlag
 from slurm_energy.domain.ids import JobId, PartitionName
 from slurm_energy.domain.trials import ClockTrial
+from slurm_energy.estimation.job_history import JobHistory
 from slurm_energy.store.energy import record_report, stored_reports
 from slurm_energy.store.explain import explain
 from slurm_energy.store.jobs import upsert_jobs
@@ -65,7 +67,8 @@ def history(engine: Engine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, tri
     used: list[JobHistory] = [JobHistory()]
     link = RecorderLink(used.append)
     told: list[object] = []
-    RecorderLoop(config, told.append, Condition())._send_clocks(engine)
+    with store_session(engine, read_only=True) as session:
+        HistoryLoop(config, told.append, ChangedJobs())._send_clocks(session)
     assert [type(frame) for frame in told] == ([] if trials == "off" else [ClockPart])
     for frame in told:
         link.receive(frame)

@@ -109,9 +109,10 @@ def test_a_cycle_reads_only_jobs_that_changed(tmp_path: Path, engine: Engine, mo
 
 def test_too_many_changes_are_all_of_them() -> None:
     changed = ChangedJobs()
-    assert changed.take() is None and not changed.waiting
+    assert changed.take() is None
+    assert changed.take() == set()
     changed.add([1, 2])
-    assert changed.waiting and changed.take() == {1, 2}
+    assert changed.take() == {1, 2}
     changed.add(range(200_000))
     assert changed.take() is None
 
@@ -126,10 +127,16 @@ def test_the_newest_runs_of_a_key_stay_in_whatever_order_they_come() -> None:
             default_clock_seconds=1.0,
             gpu_count=1,
             gpu_type=None,
+            submitted_at_seconds=0.0,
+            limit_seconds=None,
+            cut_off=False,
         )
         for number in (5, 1, 4, 2, 3)
     ]
     newest = NewestRuns[RuntimeSample](3)
     for run in (*runs, *runs):
-        newest.put(int(run.ended_at_seconds), ("a",), run)
+        newest.put(int(run.ended_at_seconds), (1, "a"), ("a",), run)
     assert sorted(run.ended_at_seconds for run in newest) == [3.0, 4.0, 5.0]
+    assert sorted(run.ended_at_seconds for run in newest.of([(1, "a"), (1, "b")])) == [3.0, 4.0, 5.0]
+    newest.forget_before(6.0)
+    assert list(newest) == list(newest.of([(1, "a")])) == []

@@ -12,6 +12,7 @@ static job_desc_msg_t job;
 
 static const char *const names[] = { "v100", "a100", "a40" };
 static char why[200];
+static const energy_gpu_plan_t no_plan;
 
 static void _begin(void)
 {
@@ -41,7 +42,7 @@ static const char *_preferred(energy_applied_t expected)
 	energy_reply_t reply = _reply();
 
 	strcpy(reply.prefer, "nvlink");
-	CHECK(energy_job_apply(&job, 1000, &reply, why, sizeof(why)) == expected);
+	CHECK(energy_job_apply(&job, 1000, &reply, &no_plan, why, sizeof(why)) == expected);
 	CHECK(!job.prefer || fake_slurm_owns(job.prefer));
 	snprintf(result, sizeof(result), "%s", job.prefer ? job.prefer : "none");
 	return result;
@@ -125,7 +126,7 @@ static void test_a_feature_of_a_partition_that_was_not_applied_is_not_preferred(
 	job.partition = fake_slurm_string("a100");
 	strcpy(reply.partition, "a40");
 	strcpy(reply.prefer, "nvlink");
-	CHECK(energy_job_apply(&job, 1000, &reply, why, sizeof(why)) == ENERGY_APPLIED_BUT_FOREIGN);
+	CHECK(energy_job_apply(&job, 1000, &reply, &no_plan, why, sizeof(why)) == ENERGY_APPLIED_BUT_FOREIGN);
 	CHECK(!job.prefer);
 	_finish();
 }

@@ -13,6 +13,7 @@ static job_desc_msg_t job;
 
 static const char *const names[] = { "v100", "a100", "a40" };
 static char why[200];
+static const energy_gpu_plan_t no_plan;
 
 static void _begin(void)
 {
@@ -79,7 +80,7 @@ static void test_stripping_bears_missing_arrays_and_entries(void)
 static const char *_request(void)
 {
 	static char bytes[ENERGY_REQUEST_BYTES + 1];
-	size_t length = energy_job_request(&job, 1000, bytes, ENERGY_REQUEST_BYTES);
+	size_t length = energy_job_request(&job, 1000, &no_plan, bytes, ENERGY_REQUEST_BYTES);
 
 	CHECK(length > 0);
 	bytes[length] = '\0';
@@ -244,7 +245,7 @@ static void test_a_request_is_not_made_of_half_a_partition_list(void)
 
 	_begin();
 	job.partition = _long_text(1025, 'p');
-	CHECK(energy_job_request(&job, 0, bytes, sizeof(bytes)) == 0);
+	CHECK(energy_job_request(&job, 0, &no_plan, bytes, sizeof(bytes)) == 0);
 	_finish();
 }
 
@@ -257,7 +258,7 @@ static void test_an_answer_is_applied_in_slurms_memory(void)
 	strcpy(reply.entry, "v=1;id=abcdefgh1;mode=saver");
 	strcpy(reply.partition, "a40");
 	strcpy(reply.admin_comment, "energy:abcdefgh1");
-	CHECK(energy_job_apply(&job, 1000, &reply, why, sizeof(why)) == ENERGY_APPLIED);
+	CHECK(energy_job_apply(&job, 1000, &reply, &no_plan, why, sizeof(why)) == ENERGY_APPLIED);
 	CHECK(job.spank_job_env_size == 2);
 	CHECK_TEXT(job.spank_job_env[1], "ENERGY_DECISION=v=1;id=abcdefgh1;mode=saver");
 	CHECK(!job.spank_job_env[2]);
@@ -275,7 +276,7 @@ static void test_an_answer_that_names_nothing_changes_nothing(void)
 
 	_begin();
 	before = job;
-	CHECK(energy_job_apply(&job, 1000, &reply, why, sizeof(why)) == ENERGY_APPLIED);
+	CHECK(energy_job_apply(&job, 1000, &reply, &no_plan, why, sizeof(why)) == ENERGY_APPLIED);
 	CHECK(!memcmp(&before, &job, sizeof(job)));
 	_finish();
 }
@@ -289,7 +290,7 @@ static const char *_moved(const char *users, const char *answer, energy_applied_
 	job.partition = users ? fake_slurm_string(users) : NULL;
 	strcpy(reply.partition, answer);
 	strcpy(reply.entry, "v=1");
-	CHECK(energy_job_apply(&job, 1000, &reply, why, sizeof(why)) == expected);
+	CHECK(energy_job_apply(&job, 1000, &reply, &no_plan, why, sizeof(why)) == expected);
 	CHECK(job.spank_job_env_size == 1);	/* the clock is applied all the same */
 	snprintf(result, sizeof(result), "%s", job.partition);
 	_finish();
@@ -317,7 +318,7 @@ static void test_the_comment_says_when_the_partition_was_not_applied(void)
 	_begin();
 	job.partition = fake_slurm_string("a100,a40");
 	fake_partition("a40")->state = PARTITION_DRAIN;
-	CHECK(energy_job_apply(&job, 1000, &reply, why, sizeof(why)) == ENERGY_APPLIED_BUT_PARTITION);
+	CHECK(energy_job_apply(&job, 1000, &reply, &no_plan, why, sizeof(why)) == ENERGY_APPLIED_BUT_PARTITION);
 	CHECK_TEXT(why, "a40: State");
 	CHECK_TEXT(job.partition, "a100,a40");
 	CHECK_TEXT(job.admin_comment, "energy:abcdefgh1 partition-kept");
@@ -332,7 +333,7 @@ static void test_a_job_that_names_its_nodes_is_not_moved(void)
 	_begin();
 	job.req_nodes = nodes;
 	strcpy(reply.partition, "a40");
-	CHECK(energy_job_apply(&job, 1000, &reply, why, sizeof(why)) == ENERGY_APPLIED_BUT_PARTITION);
+	CHECK(energy_job_apply(&job, 1000, &reply, &no_plan, why, sizeof(why)) == ENERGY_APPLIED_BUT_PARTITION);
 	CHECK(!job.partition);
 	_finish();
 }
@@ -344,7 +345,7 @@ static void test_an_admin_comment_is_appended_to_the_one_before(void)
 	_begin();
 	job.admin_comment = fake_slurm_string("seen by ops");
 	strcpy(reply.admin_comment, "energy:abcdefgh1");
-	energy_job_apply(&job, 1000, &reply, why, sizeof(why));
+	energy_job_apply(&job, 1000, &reply, &no_plan, why, sizeof(why));
 	CHECK_TEXT(job.admin_comment, "seen by ops; energy:abcdefgh1");
 	_finish();
 }
@@ -360,7 +361,7 @@ static void test_without_memory_nothing_breaks_and_an_undecided_job_is_not_moved
 		_begin();
 		job.partition = fake_slurm_string("a100,a40");
 		fake_slurm_memory(count);
-		CHECK(energy_job_apply(&job, 1000, &reply, why, sizeof(why)) == ENERGY_APPLY_NO_MEMORY ||
+		CHECK(energy_job_apply(&job, 1000, &reply, &no_plan, why, sizeof(why)) == ENERGY_APPLY_NO_MEMORY ||
 		      job.spank_job_env_size == 1);
 		if (count < 2) {
 			CHECK(!job.spank_job_env_size);

@@ -85,6 +85,8 @@ def preview_lines(job: SbatchJob, message: str, explanation: Mapping[str, Any]) 
     asked = _asked(explanation)
     if asked:
         yield f"  asked for:     {asked}"
+    if decision.get("gpus"):
+        yield f"  GPUs:          {visible(str(decision['gpus']))}"
     partitions = _items(decision.get("partitions"))
     yield f"  partition:     {visible(','.join(map(str, partitions))) if partitions else 'as you or Slurm choose'}"
     clocks = [_mapping(clock) for clock in _items(decision.get("clocks"))]
@@ -92,7 +94,7 @@ def preview_lines(job: SbatchJob, message: str, explanation: Mapping[str, Any]) 
         yield f"  clock:         {clock_line(clock)}"
     if not clocks:
         yield "  clock:         unchanged"
-    changed = bool(partitions or clocks or decision.get("prefer"))
+    changed = bool(partitions or clocks or decision.get("prefer") or decision.get("gpus"))
     for code in _items(decision.get("reasons")):
         yield f"  because:       {visible(reason_sentence(str(code), changed=changed))}"
     details = from_plain(AnswerDetails, decision.get("details") or {})

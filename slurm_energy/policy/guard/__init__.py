@@ -17,6 +17,7 @@ from slurm_energy.domain.decision import (
     Reason,
     RuntimeEstimate,
 )
+from slurm_energy.domain.gpu_count import GpuScaling
 from slurm_energy.domain.ids import DecisionId, GpuTypeName, PartitionName, parse_decision_id
 from slurm_energy.domain.job import EnergyMode, JobRequest
 from slurm_energy.domain.trials import LearnedClock
@@ -27,11 +28,13 @@ from slurm_energy.policy.guard.clocks import allowed_clock, expected_runtime, sl
 from slurm_energy.policy.guard.explanation import (
     announcement,
     comparison_notes,
+    count_text,
     explanation,
     light_notes,
     missing_partitions,
     why_unchanged,
 )
+from slurm_energy.policy.guard.gpu_count import CountedCase, with_chosen_count
 from slurm_energy.policy.guard.partitions import allowed_hint, allowed_partitions
 from slurm_energy.policy.guard.trials import learned_verdict, trial_bounds, uses_learned
 from slurm_energy.policy.site.candidates import at_site
@@ -119,6 +122,7 @@ class Guard:
         claimed_gpus: Mapping[PartitionName, float] | None = None,
         work: WorkEstimate | None = None,
         learned_clocks: Mapping[GpuTypeName, LearnedClock] | None = None,
+        scaling: GpuScaling | None = None,
     ) -> EnergyDecision:
         """Return the decision for one job; never raises, and what cannot be decided leaves the job unchanged.
 
@@ -132,6 +136,7 @@ class Guard:
             claimed_gpus: GPUs that jobs decided since the snapshot will ask for in each partition.
             work: What runs of the job's name say of the GPU types; None for a name without.
             learned_clocks: What trials in runs of the job's name measured, by GPU type.
+            scaling: What they say of more and fewer GPUs; None for a name without runs of two numbers.
         """
         name, version = _text(policy, "name"), _text(policy, "version")
         decision = EnergyDecision(
@@ -146,8 +151,8 @@ class Guard:
         stop = self._stop(job, snapshot, decision)
         if stop is not None or snapshot is None:
             return replace(decision, reasons=(stop or Reason.NO_SNAPSHOT, *_own_clock(job)))
-        known = work.for_gpus(job.gpu_count) if work is not None and self._config.policy.learn_from_runs else None
-        case = at_site(
+        learns = self._config.policy.learn_from_runs
+        counted = with_chosen_count(
             Case(
                 job=job,
                 snapshot=snapshot,
@@ -155,22 +160,29 @@ class Guard:
                 user_groups=user_groups,
                 claimed_gpus=claimed_gpus or {},
                 runtime=runtime,
-                work=known,
                 learned_clocks=learned_clocks or {} if uses_learned(job, self._config) else {},
+                scaling=scaling if learns else None,
                 board_limits=self._board_limits,
                 max_slowdown=job_max_slowdown(job, self._config),
             ),
             self._config,
         )
+        known = None if work is None or not learns else work.for_gpus(counted.case.job.gpu_count)
+        case = at_site(replace(counted.case, work=known), self._config)
+        counted = replace(counted, case=case)
         missing = missing_partitions(case)
         if missing and not case.candidates:
             return replace(decision, reasons=(Reason.UNKNOWN_PARTITION, *_own_clock(job)), notes=missing)
         outcome = self._ask(policy, case)
         if outcome.changes_nothing:
             outcome = _with_reasons_unchanged(outcome, case)
-        outcome = replace(outcome, notes=(*outcome.notes, *missing))
+        outcome = replace(
+            outcome,
+            reasons=(*counted.reasons, *outcome.reasons),
+            notes=(*counted.notes, *outcome.notes, *missing),
+        )
         estimate = expected_runtime(case, self._config.guard)
-        return self._decision(replace(decision, estimate=estimate), case, outcome)
+        return self._decision(replace(decision, estimate=estimate), counted, outcome)
 
     def _stop(self, job: JobRequest, snapshot: ClusterSnapshot | None, decision: EnergyDecision) -> Reason | None:
         """Return why no policy is asked at all, None if one is."""
@@ -247,16 +259,18 @@ class Guard:
             reasons, notes = (*reasons, *verdict.reasons), (*notes, *verdict.notes)
         return _Outcome(clocks=tuple(clocks), reasons=reasons, notes=notes)
 
-    def _decision(self, decision: EnergyDecision, case: Case, outcome: _Outcome) -> EnergyDecision:
+    def _decision(self, decision: EnergyDecision, counted: CountedCase, outcome: _Outcome) -> EnergyDecision:
+        case = counted.case
         reasons = tuple(dict.fromkeys(outcome.reasons)) or (Reason.POLICY,)  # a policy that gives none is one still
         notes = tuple(dict.fromkeys(plain_note(note) for note in outcome.notes))
+        count = count_text(counted)
         chosen = (outcome.partitions, outcome.clocks, outcome.prefer)
         observed = decision.mode is EnergyMode.OBSERVE
-        line = explanation(*chosen, case.shown_names, observed=observed)
+        line = explanation(*chosen, case.shown_names, count=count, observed=observed)
         # Slurm's side may keep the job's own partitions: what is said then is of the clocks alone.
         left = (None, outcome.clocks, None)
         moves, quiet = outcome.partitions is not None, case.job.options.quiet
-        line_in_place = explanation(*left, case.shown_names, observed=observed) if moves else ""
+        line_in_place = explanation(*left, case.shown_names, count=count, observed=observed) if moves else ""
         given = replace(
             decision,
             reasons=(Reason.OBSERVE_ONLY, *reasons) if observed else reasons,
@@ -269,13 +283,19 @@ class Guard:
         if not quiet and (not observed or case.job.options.mode is EnergyMode.OBSERVE):
             given = replace(
                 given,
-                announcement=announcement(*chosen, observed=observed),
-                announcement_in_place=announcement(*left, observed=observed) if moves else "",
+                announcement=announcement(*chosen, counts=counted.changes, observed=observed),
+                announcement_in_place=announcement(*left, counts=counted.changes, observed=observed) if moves else "",
             )
         if observed:
             return given
-        given = replace(given, trial_bounds=outcome.trial_bounds)
-        return replace(given, partitions=outcome.partitions, clocks=outcome.clocks, prefer=outcome.prefer)
+        return replace(
+            given,
+            partitions=outcome.partitions,
+            clocks=outcome.clocks,
+            prefer=outcome.prefer,
+            gpus=counted.gpus,
+            trial_bounds=outcome.trial_bounds,
+        )
 
 
 def _with_reasons_unchanged(outcome: _Outcome, case: Case) -> _Outcome:

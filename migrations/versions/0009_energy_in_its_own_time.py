@@ -2,8 +2,8 @@
 
 The sums of rows that are there already are filled in by `slurm_energy.store.sums` after the upgrade.
 
-Revision: 0010
-Revises: 0006
+Revision: 0009
+Revises: 0008
 """
 
 from typing import Any
@@ -11,8 +11,8 @@ from typing import Any
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0010"
-down_revision = "0006"
+revision = "0009"
+down_revision = "0008"
 branch_labels = None
 depends_on = None
 
