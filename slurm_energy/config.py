@@ -84,6 +84,12 @@ class StoreConfig:
         "SQLAlchemy URL: sqlite, postgresql+psycopg or mariadb+pymysql.",
     )
     busy_timeout_seconds: float = setting(30.0, "How long SQLite waits for another writer.", 0.0, 600.0)
+    keep_days: float = setting(
+        0.0,
+        "Jobs that ended longer ago are removed with their energy, a few hundred a minute; 0: none is.",
+        0.0,
+        36500.0,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,6 +128,11 @@ class PolicyConfig:
     threads: int = setting(1, "CPU threads of the learned policy's process.", 1, 64)
     learn_from_runs: bool = setting(
         True, "Whether measured runs of a job's name say how its work compares between GPU types."
+    )
+    clock_trials: Literal["off", "asked", "on"] = setting(
+        "off",
+        "Whether lower clocks are tried for a minute each in running jobs, and the next run of the name begins with "
+        "what was found: off: never; asked: for jobs with --energy-trials=on; on: for all without --energy-trials=off.",
     )
     gpu_count: Literal["on", "off"] = setting(
         "on", "Whether jobs that name several numbers of GPUs (--energy-gpus) are given one of them; off: their own."
@@ -199,6 +210,13 @@ class NodeConfig:
     sample_interval_seconds: float = setting(1.0, "Time between two samples.", 0.05, 60.0)
     rescue_share: float = setting(
         0.90, "Share of the time limit after which a slowed job gets its default clock back; 1: never.", 0.1, 1.0
+    )
+    trial_window_seconds: float = setting(
+        60.0, "How long each clock is measured when clocks are tried in a running job.", 5.0, 600.0
+    )
+    progress_directory: str = setting(
+        "/dev/shm",  # noqa: S108  # a folder of root's with the sticky bit
+        "Where jobs' programs count their steps, in a file slurm-energy-progress.JOB of the user; empty: not read.",
     )
     nvml_library: str = setting("", "Path of libnvidia-ml.so.1; empty: the system's.")
     gpu_numbering: Literal["auto", "gres-conf", "minor", "index"] = setting(

@@ -7,6 +7,7 @@
  *	--energy-deadline=TIME		a time as for --begin, by the clock and time zone of this host
  *	--energy-gpus=COUNTS		numbers of GPUs that the job may run with, such as 2-8 or 2,4,8
  *	--energy-quiet
+ *	--energy-trials=on|off
  *
  * They reach job_submit/energy in the job control environment, and with them whether stderr is a
  * terminal: programs that read what sbatch says get nothing more to read. plugstack.conf:
@@ -53,7 +54,7 @@ EXPORT extern int slurm_spank_init(spank_t spank, int argc, char **argv);
 EXPORT extern int slurm_spank_init_post_opt(spank_t spank, int argc, char **argv);
 EXPORT extern int slurm_spank_task_init(spank_t spank, int argc, char **argv);
 
-typedef enum { MODE, MAX_SLOWDOWN, DEADLINE, QUIET, GPUS, NUM_OPTIONS } option_t;
+typedef enum { MODE, MAX_SLOWDOWN, DEADLINE, QUIET, TRIALS, GPUS, NUM_OPTIONS } option_t;
 
 #define CALLER_VARIABLE "SLURM_ENERGY_EXPLAIN_CALLER"
 
@@ -72,6 +73,7 @@ static const char *const entries[NUM_OPTIONS] = {
 	[MAX_SLOWDOWN] = ENERGY_ENTRY_MAX_SLOWDOWN,
 	[DEADLINE] = ENERGY_ENTRY_DEADLINE,
 	[QUIET] = ENERGY_ENTRY_QUIET,
+	[TRIALS] = ENERGY_ENTRY_TRIALS,
 	[GPUS] = ENERGY_ENTRY_GPUS,
 };
 
@@ -89,6 +91,9 @@ static struct spank_option options[NUM_OPTIONS] = {
 		       DEADLINE, _option },
 	[QUIET] = { "energy-quiet", NULL, "do not show what was decided about the job", 0, QUIET,
 		    _option },
+	[TRIALS] = { "energy-trials", "on|off",
+		     "let lower clocks be tried for a minute each while the job runs", 1, TRIALS,
+		     _option },
 	[GPUS] = { "energy-gpus", "COUNTS",
 		   "numbers of GPUs that the job may run with, such as 2-8 or 2,4,8, its own among them", 1, GPUS,
 		   _option },
@@ -148,6 +153,12 @@ static bool _check(option_t which, const char *argument, char *value, char *comp
 		break;
 	case DEADLINE:
 		return _check_deadline(argument, value, complaint, size);
+	case TRIALS:
+		if (!energy_is_switch(argument)) {
+			snprintf(complaint, size, "is not on or off");
+			return false;
+		}
+		break;
 	default:
 		argument = "1";
 		break;

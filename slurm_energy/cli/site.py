@@ -12,6 +12,7 @@ from pathlib import Path
 from slurm_energy.config import Config
 from slurm_energy.domain.ids import expand_hostlist
 from slurm_energy.errors import ValueRangeError
+from slurm_energy.node.processes import read_slurmd
 from slurm_energy.slurm.conf_file import ConfFiles, line_pairs
 
 COMMAND_SECONDS = 10.0
@@ -151,6 +152,10 @@ def _is_named_as_node(slurm_conf: Path) -> bool:
     return False
 
 
+def _runs_slurmd() -> bool:
+    return read_slurmd(os.uname().nodename.partition(".")[0]) is not None
+
+
 def is_this_host(name: str) -> bool:
     """Return whether a name of slurm.conf is this host's: Slurm takes a host's short name and its long one."""
     short = name.partition(".")[0]
@@ -160,7 +165,9 @@ def is_this_host(name: str) -> bool:
 def detected_roles(config: Config, environment: Mapping[str, str] = os.environ) -> tuple[str, ...]:
     """Return what this host is: `controller` and `node` by the daemons installed or named, else `login`.
 
-    A controller is a node only if slurm.conf names it as one: Debian's package brings slurmd to every controller.
+    slurmd's program alone makes no node: Debian's package brings it to every host. A controller is a node only if
+    slurm.conf names it as one; another host also if slurmd runs there, or where nodes may come that slurm.conf does not
+    name.
     """
     path = environment.get("PATH", "") + ":" + SYSTEM_PATH
     conf_path = slurm_conf_path(config, environment)
@@ -172,6 +179,8 @@ def detected_roles(config: Config, environment: Mapping[str, str] = os.environ) 
         has_slurmctld and ("localhost" in controllers or not controllers)
     ):
         roles.append("controller")
-    if shutil.which("slurmd", path=path) and (not roles or not conf or _is_named_as_node(conf_path)):
+    if shutil.which("slurmd", path=path) and (
+        not conf or _is_named_as_node(conf_path) or (not roles and ("maxnodecount" in conf or _runs_slurmd()))
+    ):
         roles.append("node")
     return tuple(roles) or ("login",)

@@ -11,14 +11,11 @@ from typing import Any
 from slurm_energy.config import Config
 from slurm_energy.daemon.policy.remote import RemotePolicy, remote_policy
 from slurm_energy.domain.cluster import ClusterSnapshot
-from slurm_energy.domain.decision import DecisionEntry, EnergyDecision, RuntimeEstimate
-from slurm_energy.domain.gpu_count import GpuScaling
+from slurm_energy.domain.decision import DecisionEntry, EnergyDecision
 from slurm_energy.domain.ids import PartitionName
 from slurm_energy.domain.job import EnergyOptions, GpuDemand, JobRequest, scaled_limit
-from slurm_energy.domain.script import ScriptFeatures
-from slurm_energy.domain.work import WorkEstimate
 from slurm_energy.errors import ValueRangeError
-from slurm_energy.estimation.job_groups import job_group
+from slurm_energy.estimation.job_history import JobHistory
 from slurm_energy.policy.automatic import chosen_policy
 from slurm_energy.policy.base import Policy, RehearsablePolicy
 from slurm_energy.policy.guard import Guard, decision_entry
@@ -28,35 +25,6 @@ from slurm_energy.slurm.gres import TresRequest, gpu_demands
 from slurm_energy.wire.messages import SubmittedFields
 
 MAX_REHEARSED_PARTITIONS = 8
-
-NameOf = tuple[int, str]
-"""User and job name, or what stands for it (`job_groups`)."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobHistory:
-    """What finished jobs of the same user and name say of the next one."""
-
-    runtimes: Mapping[NameOf, RuntimeEstimate] = field(default_factory=dict)
-    """How long they took at the default clock."""
-    work: Mapping[NameOf, WorkEstimate] = field(default_factory=dict)
-    """How their work compares between GPU types."""
-    scaling: Mapping[NameOf, GpuScaling] = field(default_factory=dict)
-    """How their work scales with the number of GPUs."""
-
-    def scaling_of(self, user_id: int, name: str, script: ScriptFeatures | None) -> GpuScaling | None:
-        """Return how a job's work scales: from runs of its script's group, else of its name alone."""
-        found = self.scaling.get((user_id, job_group(name, None if script is None else script.key)))
-        return found or self.scaling.get((user_id, name))
-
-    def about(
-        self, user_id: int, name: str, script: ScriptFeatures | None
-    ) -> tuple[RuntimeEstimate | None, WorkEstimate | None]:
-        """Return what is known of a job: from runs of its script's group, else of its name alone."""
-        group = user_id, job_group(name, None if script is None else script.key)
-        named = user_id, name
-        runtime, work = self.runtimes.get(group), self.work.get(group)
-        return runtime or self.runtimes.get(named), work or self.work.get(named)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +81,10 @@ class Decider:
         """Return the decision for one job; total, whatever the job holds."""
         understood = job_request(job, now_seconds, known.user.name)
         request, snapshot = understood.request, known.snapshot
-        runtime, work = known.history.about(request.user_id, request.name, request.script)
+        limit = request.time_limit_minutes
+        runtime, work = known.history.expected(
+            request.user_id, request.name, request.script, None if limit is None else 60.0 * limit
+        )
         decision = self._guard.decide(
             self.policy,
             request,
@@ -123,6 +94,7 @@ class Decider:
             known.user.groups,
             known.claimed_gpus,
             work,
+            known.history.clocks_of(request.user_id, request.name, request.script),
             known.history.scaling_of(request.user_id, request.name, request.script),
         )
         if understood.complaints:
@@ -221,6 +193,7 @@ def job_request(job: SubmittedFields, now_seconds: float, user_name: str | None 
             max_slowdown=job.max_slowdown,
             deadline_seconds=_deadline(job, now_seconds, complaints),
             quiet=job.quiet,
+            trials=job.trials,
             gpu_counts=job.gpu_counts,
         ),
         submitted_at_seconds=now_seconds,

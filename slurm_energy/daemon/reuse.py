@@ -12,11 +12,12 @@ from slurm_energy.config import Config
 from slurm_energy.daemon.decide import Decided, Known, KnownUser
 from slurm_energy.daemon.policy.remote import RemotePolicy
 from slurm_energy.domain.cluster import ClusterSnapshot
-from slurm_energy.domain.decision import Reason, RuntimeEstimate
+from slurm_energy.domain.decision import Reason
 from slurm_energy.domain.ids import DecisionId
 from slurm_energy.domain.job import JobRequest
 from slurm_energy.domain.script import ScriptFeatures
 from slurm_energy.domain.work import WorkEstimate
+from slurm_energy.estimation.run_time import RunTime
 from slurm_energy.policy.base import Policy
 from slurm_energy.policy.guard import new_decision_id
 from slurm_energy.policy.oracle import OraclePolicy
@@ -104,7 +105,7 @@ class Basis:
     policy: Policy
     snapshot: ClusterSnapshot | None
     user: KnownUser
-    runtime: RuntimeEstimate | None
+    runtime: RunTime | None
     work: WorkEstimate | None
 
     def is_that_of(self, other: "Basis") -> bool:

@@ -35,6 +35,8 @@ class EnergyOptions:
     deadline_seconds: float | None = None
     """Unix time by which the job should have ended."""
     quiet: bool = False
+    trials: bool | None = None
+    """Whether lower clocks may be tried while the job runs."""
     gpu_counts: tuple[int, ...] = ()
     """Numbers of GPUs that the job may run with, ascending; empty where it names one alone."""
 

@@ -7,7 +7,7 @@ Unknown energy is None and counted, never 0.
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
 from slurm_energy.domain.decision import AnswerDetails, ClockChoice, Reason, RuntimeEstimate
 from slurm_energy.domain.energy import EnergyScope, EnergySource, QualityFlag
@@ -15,10 +15,13 @@ from slurm_energy.domain.ids import ClusterName, DecisionId, GpuTypeName, GpuUui
 from slurm_energy.domain.job import EnergyMode, JobRequest
 from slurm_energy.domain.plain import from_plain, to_plain
 from slurm_energy.domain.script import ScriptFeatures
+from slurm_energy.domain.trials import ClockTrial
 from slurm_energy.errors import ValueRangeError
 
 RECORD_FORMAT = 1
-ReportKind = Literal["job", "user", "partition"]
+ReportKind = Literal["job", "user", "account", "partition", "qos", "name", "node", "cluster"]
+REPORT_KINDS: tuple[ReportKind, ...] = get_args(ReportKind)
+CalendarStep = Literal["day", "week", "month"]
 Record = TypeVar("Record")
 REASON_SENTENCES: Mapping[Reason, str] = {
     Reason.POLICY: "The policy chose this setting.",
@@ -72,6 +75,24 @@ class EnergySum:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EnergyUse:
+    """What became of joules, and what they cost; None where it is not known."""
+
+    saving_low_joules: float | None = None
+    saving_high_joules: float | None = None
+    """The interval of `saving_joules`, by the error of the prediction; below zero, energy was lost."""
+    idle_gpu_joules: float | None = None
+    """Drawn by the job's GPUs in the time in which they did nothing; a part of the GPU energy."""
+    utilisation: float | None = None
+    """Of the GPUs, over the time in which it was watched, 0 to 1."""
+    cost: float | None = None
+    """Of GPU and host energy with the building's share, in the report's currency."""
+    co2_grams: float | None = None
+    unpriced_joules: float = 0.0
+    """Measured at a time for which the tariff or intensity file says nothing: not in `cost` or `co2_grams`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobEnergyRecord:
     """One job with all its attempts. Times are Unix seconds, None when not known."""
 
@@ -101,16 +122,21 @@ class JobEnergyRecord:
     exit_code: int | None = None
     decision_id: DecisionId | None = None
     saving_joules: float | None = None
-    """Against the default clock, by the prediction; None when nothing was predicted or applied."""
+    """Against the default clock, by the prediction; None when nothing was predicted or applied, or no GPU worked."""
+    use: EnergyUse = EnergyUse()
+    qos: str | None = None
+    missing_nodes: int = 0
+    """Nodes of the last attempt, which has ended, that have not reported although others have."""
     flags: tuple[QualityFlag, ...] = ()
     unknown_reasons: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupEnergyRecord:
-    """Jobs of one user or partition, or the total of a report."""
+    """Jobs of one user, account or the like, in one period; or the total of a report."""
 
     group: str
+    """Labels of several dimensions are joined by ` / `."""
     jobs: int
     jobs_without_energy: int
     """Jobs with no known GPU reading at all; their energy is missing in the sums."""
@@ -119,11 +145,27 @@ class GroupEnergyRecord:
     mean_wait_seconds: float | None = None
     mean_run_seconds: float | None = None
     saving_joules: float | None = None
+    use: EnergyUse = EnergyUse()
+    since_seconds: float | None = None
+    until_seconds: float | None = None
+    """The row's own period, where the report has several."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FacilityRecord:
+    """What a report's money, CO2 and building share rest on."""
+
+    pue: float = 1.0
+    currency: str | None = None
+    sources: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnergyReport:
-    """A table of jobs or of groups, with its total."""
+    """A table of jobs or of groups, with its total.
+
+    An attempt's energy is counted when it ended, by the node; a row for each job, or for each group and period.
+    """
 
     kind: ReportKind
     cluster: ClusterName
@@ -134,6 +176,7 @@ class EnergyReport:
     until_seconds: float | None = None
     rows_left_out: int = 0
     """Rows over the limit; they are in the total."""
+    facility: FacilityRecord = FacilityRecord()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,6 +261,8 @@ class ExplainRecord:
     comparisons: tuple[ComparisonRecord, ...] = ()
     events: tuple[str, ...] = ()
     """What the nodes wrote down, with the node's name in front."""
+    trials: tuple[ClockTrial, ...] = ()
+    """Clocks that were tried while it ran."""
 
 
 def encode_record(record: object) -> str:
@@ -243,6 +288,9 @@ def decode_record(kind: type[Record], text: str) -> Record:
 
 def runtime_basis(estimate: RuntimeEstimate, script: ScriptFeatures | None) -> str:
     """Return what a job's expected run time is known from: ended runs, with what their scripts say; or assumed."""
+    if estimate.runs and not estimate.is_known:
+        whose = "this user's other jobs" if estimate.source == "user" else "jobs of this site"
+        return f"assumed: {whose} took such a share of their time limits ({estimate.runs} names)"
     if not estimate.runs:
         return "assumed: a share of the time limit" if estimate.source == "time-limit" else f"from {estimate.source}"
     said = "" if script is None or not script.is_telling else script.sentence()

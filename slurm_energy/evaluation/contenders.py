@@ -8,13 +8,12 @@ from typing import Any
 from slurm_energy.config import Config
 from slurm_energy.domain.job import EnergyMode
 from slurm_energy.errors import ConfigError, PolicyError
+from slurm_energy.graph.cluster_graph import ClusterGraph
 from slurm_energy.policy.automatic import named_folder
 from slurm_energy.policy.placement import PlacementRule
 from slurm_energy.policy.prices import MODE_WEIGHTS
 from slurm_energy.policy.registry import create_rule, known_policy_names, policy_fault, rule_settings
 from slurm_energy.policy.rules.settings import TOTAL_COST, Setting, read_settings, split_text, total_cost_settings
-from slurm_energy.twin.adapters.learned import LearnedRule
-from slurm_energy.twin.adapters.learned_price import LearnedPriceRule
 from slurm_energy.twin.adapters.served import served_policy
 
 SERVED = "daemon/"
@@ -117,24 +116,27 @@ def _priced(text: str) -> PlacementRule:
         raise ConfigError(f"policy {PRICED} needs checkpoint=FOLDER; it has {known}")
     values = read_settings(PRICED, (*TOTAL_COST, _REFRESH), given)
     refresh_seconds = values.pop("refresh")
-    loading = _loading(PRICED)
-    network, metadata = loading.load_network(named_folder(folder))
-    return LearnedPriceRule(
-        partial(loading.prices_of, network),
+    serving, policy = _networks(PRICED)
+    network, metadata = serving.load_network(named_folder(folder))
+    rule: PlacementRule = policy.PricedRule(
+        partial(serving.NetworkPrices, network),
         total_cost_settings(values),
+        name=PRICED,
         version=metadata.version,
         refresh_seconds=refresh_seconds,
     )
+    return rule
 
 
-def _loading(policy: str) -> Any:
-    """Return the module that loads networks, with one thread for each run."""
+def _networks(policy: str) -> tuple[Any, Any]:
+    """Return the module that loads networks, with one thread for each run, and that of the policy."""
+    module = "policy" if policy == LEARNED else "priced_answers"
     try:
-        loading = import_module("slurm_energy.policy.gnn.serving")
+        serving, policies = (import_module(f"slurm_energy.policy.gnn.{name}") for name in ("serving", module))
     except ImportError as error:
         raise ConfigError(f"policy {policy} needs the extra `daemon` (torch): {error}") from error
-    loading.use_threads(1)
-    return loading
+    serving.use_threads(1)
+    return serving, policies
 
 
 def _learned(settings: str) -> PlacementRule:
@@ -146,7 +148,7 @@ def _learned(settings: str) -> PlacementRule:
         raise ConfigError(f"policy {LEARNED} {wrong}; it has {known}")
     if given.get("clocks", "0") not in {"0", "1"}:
         raise ConfigError(f"setting clocks={given['clocks'][:64]} of {LEARNED} is neither 0 nor 1")
-    modes = {mode.value: weights for mode, weights in MODE_WEIGHTS.items()}
+    modes = [mode.value for mode in MODE_WEIGHTS]
     mode = given.get("mode", EnergyMode.BALANCED.value)
     if mode not in modes:
         raise ConfigError(f"setting mode={mode[:64]} of {LEARNED} is none of {', '.join(sorted(modes))}")
@@ -154,11 +156,13 @@ def _learned(settings: str) -> PlacementRule:
         rate = float(given["sampling"]) if "sampling" in given else None
     except ValueError:
         raise ConfigError(f"setting sampling={given['sampling'][:64]!r} of {LEARNED} is not a number") from None
-    loading = _loading(LEARNED)
-    network, metadata = loading.load_network(named_folder(given["checkpoint"]), rate)
-    return LearnedRule(
-        partial(loading.chooser_of, network),
+    serving, policy = _networks(LEARNED)
+    network, metadata = serving.load_network(named_folder(given["checkpoint"]), rate)
+    rule: PlacementRule = policy.GnnPolicy(
+        network,
+        ClusterGraph(),
         version=metadata.version,
-        learned_clocks=given.get("clocks") == "1",
-        weights=modes[mode],
+        clocks="learned" if given.get("clocks") == "1" else "oracle",
+        default_mode=EnergyMode(mode),
     )
+    return rule

@@ -9,6 +9,7 @@ from slurm_energy.domain.decision import PolicyAnswer, Reason, RuntimeEstimate
 from slurm_energy.domain.gpu_count import GpuScaling
 from slurm_energy.domain.ids import GpuTypeName, PartitionName
 from slurm_energy.domain.job import JobRequest
+from slurm_energy.domain.trials import LearnedClock
 from slurm_energy.domain.work import WorkEstimate
 from slurm_energy.energy_model.catalog import BoardLimits
 from slurm_energy.policy.jobs import EndedJob
@@ -34,6 +35,8 @@ class Case:
     """What history says of the job's length at the default clock."""
     work: WorkEstimate | None = None
     """What runs of the job's name say of the GPU types; None for a name without."""
+    learned_clocks: Mapping[GpuTypeName, LearnedClock] = field(default_factory=dict)
+    """What trials in runs of the job's name measured, by GPU type."""
     scaling: GpuScaling | None = None
     """What runs of the job's name say of more and fewer GPUs; None where they had one number of them, or are none."""
     board_limits: BoardLimits = field(default_factory=BoardLimits)

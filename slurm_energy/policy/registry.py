@@ -90,11 +90,11 @@ def policy_fault(text: str) -> str | None:
 
 
 def rule_settings(name: str) -> Callable[[str], bool]:
-    """Return what says whether a key is a setting of the policy's own text."""
+    """Return what says whether a key is a setting of the policy's own text, or was one in earlier releases."""
     if name in BASELINES or name not in rule_names():
         return lambda key: False  # noqa: ARG005  # none is
     entry = rule_entry(name)
-    known = {setting.name for setting in entry.settings}
+    known = {name for setting in entry.settings for name in (setting.name, setting.former_name)}
     return lambda key: key in known or bool(entry.clock_keys)
 
 

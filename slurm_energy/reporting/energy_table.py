@@ -8,7 +8,14 @@ from rich.text import Text
 
 from slurm_energy.domain.report import EnergyReport, EnergySum, GroupEnergyRecord, JobEnergyRecord
 from slurm_energy.reporting.fitted import FittedColumn, FittedTable, print_fitted
-from slurm_energy.reporting.quantities import duration_text, energy_text, error_note, percent_text, sum_text
+from slurm_energy.reporting.quantities import (
+    duration_text,
+    energy_text,
+    error_note,
+    moment_text,
+    percent_text,
+    sum_text,
+)
 from slurm_energy.reporting.visible import visible
 
 NAME_WIDTH = 40
@@ -34,6 +41,8 @@ class Cells:
     """A report as texts, not yet made safe for any medium."""
 
     title: str
+    subject: str
+    """Of which cluster, and of which time."""
     columns: tuple[ReportColumn, ...]
     rows: tuple[tuple[str, ...], ...]
     total: tuple[str, ...]
@@ -55,7 +64,21 @@ def report_cells(report: EnergyReport, now_seconds: float) -> Cells:
         rows = tuple((group.group, str(group.jobs), *_group_sums(group)) for group in report.groups)
         total = ("total", str(report.total.jobs), *_group_sums(report.total))
     columns = (*_leading_columns(report.kind), *_number_columns(report.kind))
-    return Cells(title=TITLES[report.kind], columns=columns, rows=rows, total=total, notes=_notes(report, now_seconds))
+    return Cells(
+        title=TITLES[report.kind],
+        subject=report_subject(report),
+        columns=columns,
+        rows=rows,
+        total=total,
+        notes=_notes(report, now_seconds),
+    )
+
+
+def report_subject(report: EnergyReport) -> str:
+    """Return `cluster lab, 2026-03-01 00:00:00+01:00 to 2026-04-01 00:00:00+02:00`."""
+    since = "the beginning" if report.since_seconds is None else moment_text(report.since_seconds)
+    until = "now" if report.until_seconds is None else moment_text(report.until_seconds)
+    return f"cluster {report.cluster}, {since} to {until}"
 
 
 def _leading_columns(kind: str) -> tuple[ReportColumn, ...]:
@@ -127,6 +150,9 @@ def _notes(report: EnergyReport, now_seconds: float) -> tuple[str, ...]:
     if total.gpu.error_share is not None:
         notes.append(error_note(total.gpu))
     late = sum(job_energy_text(job, job.gpu, now_seconds) == "no report" for job in report.jobs)
+    waiting = sum(job.missing_nodes for job in report.jobs)
+    if waiting:
+        notes.append(f"{waiting} nodes of ended jobs have not reported yet: they are among the unknown readings.")
     if late:
         notes.append(
             f"{late} jobs have no report although they ended more than {REPORT_SECONDS / 60:.0f} minutes ago: no hook "
@@ -159,7 +185,7 @@ def render_table(report: EnergyReport, console: Console, now_seconds: float | No
         console.print(Text("No jobs match."))
         return
     table = FittedTable(
-        title=cells.title,
+        title=f"{cells.title}: {cells.subject}",
         columns=[_column(column) for column in cells.columns],
         rows=[[visible(cell, NAME_WIDTH) for cell in row] for row in cells.rows],
         total=cells.total if len(cells.rows) > 1 else None,

@@ -16,6 +16,7 @@ from slurm_energy.domain.report import (
     JobEnergyRecord,
     runtime_basis,
 )
+from slurm_energy.domain.trials import ClockTrial
 from slurm_energy.policy.detail_text import detail_sentences
 from slurm_energy.reporting.energy_table import job_energy_text, job_label
 from slurm_energy.reporting.fitted import FittedColumn, FittedTable, print_fitted
@@ -58,6 +59,15 @@ _COMPARISON_COLUMNS = (
     FittedColumn(heading="Actual", is_number=True),
     FittedColumn(heading="From", rank=1, shortest=12),
 )
+_TRIAL_COLUMNS = (
+    FittedColumn(heading="After", is_number=True),
+    FittedColumn(heading="GPU", rank=2, shortest=4),
+    FittedColumn(heading="Clock", is_number=True),
+    FittedColumn(heading="Slowdown", is_number=True),
+    FittedColumn(heading="Energy", is_number=True),
+    FittedColumn(heading=""),
+    FittedColumn(heading="Known from", rank=1, shortest=12),
+)
 
 
 def render_explain(record: ExplainRecord, console: Console, now_seconds: float | None = None) -> None:
@@ -75,6 +85,9 @@ def render_explain(record: ExplainRecord, console: Console, now_seconds: float |
     if record.comparisons:
         console.print(Text("Predicted against actual", style="bold"))
         print_fitted(_comparison_table(record.comparisons), console)
+    if record.trials:
+        console.print(Text("Clocks tried while it ran", style="bold"))
+        print_fitted(_trial_table(record.trials), console)
     if record.events:
         console.print(Text("What the nodes wrote down", style="bold"))
         for event in record.events:
@@ -222,6 +235,22 @@ def _comparison_table(comparisons: tuple[ComparisonRecord, ...]) -> FittedTable:
         for item in comparisons
     ]
     return FittedTable(columns=_COMPARISON_COLUMNS, rows=rows)
+
+
+def _trial_table(trials: tuple[ClockTrial, ...]) -> FittedTable:
+    rows = [
+        (
+            duration_text(trial.at_seconds),
+            trial.gpu_type,
+            clock_text(trial.sm_clock_mhz),
+            "not known" if trial.slowdown is None else f"{trial.slowdown:+.1%} ± {2.0 * (trial.error or 0.0):.1%}",
+            signed_percent_text(trial.energy_change),
+            "kept" if trial.kept else "",
+            f"by its {'own steps' if trial.source == 'progress' else trial.source}" if trial.source else trial.reason,
+        )
+        for trial in trials
+    ]
+    return FittedTable(columns=_TRIAL_COLUMNS, rows=rows)
 
 
 def _value(value: float | None, unit: str) -> str:

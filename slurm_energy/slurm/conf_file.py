@@ -2,12 +2,17 @@
 
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from slurm_energy.domain.ids import expand_hostlist
+from slurm_energy.errors import ValueRangeError
 
 MAX_CONF_BYTES = 16_777_216
 MAX_INCLUDES = 64
 
+_CLUSTER_NAME = re.compile(r"\s*clustername\s*=\s*\"?([^\s\"]+)", re.IGNORECASE)
 _PAIR = re.compile(r"([A-Za-z0-9_.]+)\s*[-+*/]?=\s*(\"[^\"]*\"|\S+)")
 
 
@@ -19,6 +24,8 @@ class ConfFiles:
     """The folder of slurm.conf, where Slurm looks for included files of relative name."""
     files: list[Path] = field(default_factory=list)
     """Every file that was read or looked for."""
+    cluster_name: str = ""
+    """ClusterName as far as it was read: %c in the name of an included file."""
 
     def lines(self, path: Path, *, missing_ok: bool = False) -> list[str]:
         """Return the logical lines, with those of included files in place of their Include line.
@@ -44,9 +51,11 @@ class ConfFiles:
         for line in logical_lines(content.decode("utf-8", "replace")):
             words = line.split(None, 1)
             if len(words) == 2 and words[0].lower() == "include":
-                named = Path(words[1].strip().strip('"'))
+                named = Path(words[1].strip().strip('"').replace("%c", self.cluster_name or "%c"))
                 lines += self.lines(named if named.is_absolute() else self.folder / named, missing_ok=missing_ok)
             elif words:
+                if not self.cluster_name and (name := _CLUSTER_NAME.match(line)):
+                    self.cluster_name = name[1].lower()
                 lines.append(line)
         return lines
 
@@ -69,3 +78,19 @@ def line_pairs(line: str) -> list[tuple[str, str]]:
     """Return the line's keys, in lower case, and values, in their order; nothing when it has other words."""
     pairs = [(match[1].lower(), match[2].strip('"')) for match in _PAIR.finditer(line)]
     return pairs if not _PAIR.sub("", line).strip() else []
+
+
+def own_node_name(slurm_conf: Path, host_name: str) -> str | None:
+    """Return the name that Slurm has for the node on this host, None when slurm.conf has none.
+
+    As slurmd finds it: by NodeHostname, which is the NodeName where a line has none, first of the host's short name.
+    """
+    found: dict[str, str] = {}
+    for line in ConfFiles(folder=slurm_conf.parent).lines(slurm_conf, missing_ok=True):
+        fields = dict(reversed(line_pairs(line)))
+        with suppress(ValueRangeError):
+            names = expand_hostlist(fields.get("nodename", ""))
+            hosts = expand_hostlist(fields.get("nodehostname", "")) or names
+            if len(hosts) == len(names):
+                found = dict(zip(hosts, names, strict=True)) | found
+    return found.get(host_name.partition(".")[0]) or found.get(host_name)

@@ -27,6 +27,7 @@ ENERGY_OPTIONS: Final[Mapping[str, Takes]] = {
     "energy-max-slowdown": Takes.REQUIRED,
     "energy-deadline": Takes.REQUIRED,
     "energy-quiet": Takes.NOTHING,
+    "energy-trials": Takes.REQUIRED,
     "energy-gpus": Takes.REQUIRED,
 }
 """Options that the SPANK plugin adds to sbatch."""

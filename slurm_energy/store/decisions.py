@@ -15,6 +15,7 @@ from slurm_energy.domain.ids import ClusterName, DecisionId, GpuTypeName, JobId,
 from slurm_energy.domain.job import EnergyMode, JobRequest
 from slurm_energy.domain.plain import from_plain, to_plain
 from slurm_energy.domain.report import DecisionRecord, ReasonRecord, reason_sentence
+from slurm_energy.store.sums import make_sums
 from slurm_energy.store.tables import DecisionClockRow, DecisionRow, JobRow, PolicyRow, insert_if_absent
 from slurm_energy.store.types import bounded
 
@@ -65,6 +66,10 @@ def record_decisions(
     )
     clocks = [_clock_values(decision.decision_id, choice) for decision, _ in new for choice in decision.clocks]
     insert_if_absent(session, DecisionClockRow, clocks)
+    # A job's reports may be there before its decision.
+    ids = [decision.decision_id for decision, _ in new if decision.clocks]
+    for begin in range(0, len(ids), _CHUNK):
+        make_sums(session, JobRow.decision_id.in_(ids[begin : begin + _CHUNK]))
     return len(new)
 
 

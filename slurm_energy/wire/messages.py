@@ -68,6 +68,7 @@ class SubmittedFields:
     max_slowdown: float | None = None
     deadline: str | None = None
     quiet: bool = False
+    trials: bool | None = None
     explain: bool = False
     """Whether the line goes to energy-sbatch, which shows it, with figures, once Slurm has accepted the job."""
     script: ScriptFeatures | None = None
@@ -114,6 +115,10 @@ class _Reader:
         """Return an energy mode."""
         return self._converted(key, lambda text: EnergyMode(text.lower()))
 
+    def switch(self, key: str) -> bool | None:
+        """Return whether a field is `on` or `off`."""
+        return self._converted(key, lambda text: {"on": True, "off": False}[text.lower()])
+
     def script(self, key: str) -> ScriptFeatures | None:
         """Return the features of a script."""
         return self._converted(key, ScriptFeatures.decode)
@@ -155,7 +160,7 @@ class _Reader:
             return None
         try:
             return convert(text)
-        except (ValueError, ValueRangeError):
+        except (KeyError, ValueError, ValueRangeError):
             self._complain(key)
             return None
 
@@ -225,6 +230,7 @@ def parse_submitted_job(fields: Mapping[str, str]) -> SubmittedFields:
         max_slowdown=reader.ratio("energy_max_slowdown", MAX_SLOWDOWN_BOUND),
         deadline=reader.text("energy_deadline"),
         quiet=reader.flag("energy_quiet"),
+        trials=reader.switch("energy_trials"),
         explain=is_explained(fields),
         script=reader.script("script"),
         gpu_counts=reader.gpu_counts("energy_gpus"),

@@ -23,7 +23,7 @@ static int _give(const char *name, const char *argument, int remote)
 static void test_the_options_are_registered_with_a_usage_line(void)
 {
 	static const char *const names[] = {
-		"energy", "energy-max-slowdown", "energy-deadline", "energy-quiet", "energy-gpus",
+		"energy", "energy-max-slowdown", "energy-deadline", "energy-quiet", "energy-trials", "energy-gpus",
 	};
 
 	CHECK(slurm_spank_init(NULL, 0, NULL) == 0);

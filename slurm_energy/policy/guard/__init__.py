@@ -18,8 +18,9 @@ from slurm_energy.domain.decision import (
     RuntimeEstimate,
 )
 from slurm_energy.domain.gpu_count import GpuScaling
-from slurm_energy.domain.ids import DecisionId, PartitionName, parse_decision_id
+from slurm_energy.domain.ids import DecisionId, GpuTypeName, PartitionName, parse_decision_id
 from slurm_energy.domain.job import EnergyMode, JobRequest
+from slurm_energy.domain.trials import LearnedClock
 from slurm_energy.domain.work import WorkEstimate
 from slurm_energy.policy.base import Case, Policy
 from slurm_energy.policy.guard.answer import CheckedAnswer, checked_answer, plain_note
@@ -35,6 +36,7 @@ from slurm_energy.policy.guard.explanation import (
 )
 from slurm_energy.policy.guard.gpu_count import CountedCase, with_chosen_count
 from slurm_energy.policy.guard.partitions import allowed_hint, allowed_partitions
+from slurm_energy.policy.guard.trials import learned_verdict, trial_bounds, uses_learned
 from slurm_energy.policy.site.candidates import at_site
 from slurm_energy.policy.site.comparison import first_tried, landing_on, landing_types, rivals_of, time_ratio, with_room
 from slurm_energy.policy.site.settings import site_board_limits
@@ -48,6 +50,7 @@ class _Outcome:
 
     partitions: tuple[PartitionName, ...] | None = None
     clocks: tuple[ClockChoice, ...] = ()
+    trial_bounds: Mapping[GpuTypeName, float] = field(default_factory=dict)
     prefer: str | None = None
     reasons: tuple[Reason, ...] = ()
     notes: tuple[str, ...] = ()
@@ -92,6 +95,7 @@ def decision_entry(decision: EnergyDecision, time_limit_minutes: float | None) -
             if clock.power_limit_watts is not None
         },
         time_limit_minutes=limit,
+        trial_bounds=dict(decision.trial_bounds),
     )
 
 
@@ -117,6 +121,7 @@ class Guard:
         user_groups: Collection[str] | None = None,
         claimed_gpus: Mapping[PartitionName, float] | None = None,
         work: WorkEstimate | None = None,
+        learned_clocks: Mapping[GpuTypeName, LearnedClock] | None = None,
         scaling: GpuScaling | None = None,
     ) -> EnergyDecision:
         """Return the decision for one job; never raises, and what cannot be decided leaves the job unchanged.
@@ -130,6 +135,7 @@ class Guard:
             user_groups: The user's groups, for partitions with AllowGroups; None when unknown.
             claimed_gpus: GPUs that jobs decided since the snapshot will ask for in each partition.
             work: What runs of the job's name say of the GPU types; None for a name without.
+            learned_clocks: What trials in runs of the job's name measured, by GPU type.
             scaling: What they say of more and fewer GPUs; None for a name without runs of two numbers.
         """
         name, version = _text(policy, "name"), _text(policy, "version")
@@ -154,6 +160,7 @@ class Guard:
                 user_groups=user_groups,
                 claimed_gpus=claimed_gpus or {},
                 runtime=runtime,
+                learned_clocks=learned_clocks or {} if uses_learned(job, self._config) else {},
                 scaling=scaling if learns else None,
                 board_limits=self._board_limits,
                 max_slowdown=job_max_slowdown(job, self._config),
@@ -206,6 +213,7 @@ class Guard:
         return _Outcome(
             partitions=None if routing.partitions == _submitted_to(case) else routing.partitions,
             clocks=clocks.clocks,
+            trial_bounds=trial_bounds(case, landing, routing.partitions, self._config),
             prefer=hint.prefer,
             reasons=(*answer.reasons, *case.reasons, *routing.reasons, *clocks.reasons),
             notes=(
@@ -234,12 +242,18 @@ class Guard:
         clocks: list[ClockChoice] = []
         rivals = None if partitions is None else rivals_of(with_room(case.candidates), case.comparison)
         for gpu_type in landing_types(landing):
-            if gpu_type not in answer.clocks_mhz:
+            learned = case.learned_clocks.get(gpu_type)
+            if gpu_type not in answer.clocks_mhz and learned is None:
                 continue
             where = [candidate for candidate in landing if gpu_type in candidate.gpu_types]
             ratio = 1.0 if rivals is None else time_ratio(gpu_type, rivals, case.comparison) or 1.0
             room = slowdown_room(gpu_type, case, where, self._config.guard, routed_ratio=ratio)
             min_saving = self._config.guard.min_energy_saving
+            measured = None if learned is None else learned_verdict(gpu_type, learned, room, min_saving, case)
+            if measured is not None or gpu_type not in answer.clocks_mhz:
+                clocks += [] if measured is None or measured.choice is None else [measured.choice]
+                notes = notes if measured is None else (*notes, *measured.notes)
+                continue
             verdict = allowed_clock(gpu_type, answer.clocks_mhz[gpu_type], room, min_saving, case.comparison)
             clocks += [] if verdict.choice is None else [verdict.choice]
             reasons, notes = (*reasons, *verdict.reasons), (*notes, *verdict.notes)
@@ -275,7 +289,12 @@ class Guard:
         if observed:
             return given
         return replace(
-            given, partitions=outcome.partitions, clocks=outcome.clocks, prefer=outcome.prefer, gpus=counted.gpus
+            given,
+            partitions=outcome.partitions,
+            clocks=outcome.clocks,
+            prefer=outcome.prefer,
+            gpus=counted.gpus,
+            trial_bounds=outcome.trial_bounds,
         )
 
 

@@ -15,7 +15,7 @@ from random import Random
 from slurm_energy.config import Config
 from slurm_energy.domain.decision import ClockChoice, EnergyDecision, Reason, RuntimeEstimate
 from slurm_energy.domain.ids import DecisionId, GpuTypeName, PartitionName
-from slurm_energy.domain.job import EnergyOptions, GpuDemand, JobRequest
+from slurm_energy.domain.job import JobRequest
 from slurm_energy.domain.work import FailedRuns, MeasuredRun, WorkEstimate
 from slurm_energy.energy_model.catalog import gpu_type_from_slurm_type
 from slurm_energy.errors import PolicyError
@@ -27,9 +27,8 @@ from slurm_energy.policy.guard import Guard
 from slurm_energy.policy.jobs import EndedJob, WaitingJob
 from slurm_energy.policy.placement import ClusterView, PlaceInfo, Placement, PlacementRule
 from slurm_energy.policy.registry import create_policy
-from slurm_energy.twin.adapters.view import TwinView
+from slurm_energy.twin.adapters.view import TwinView, job_request
 from slurm_energy.twin.engine.job import Job, JobRun
-from slurm_energy.twin.snapshot.source import SnapshotSource
 
 CLAMPING = frozenset(
     {
@@ -42,8 +41,6 @@ CLAMPING = frozenset(
     }
 )
 """Reasons with which the guard says that it changed an answer."""
-_FIRST_SECOND = 1.0
-"""The twin's time 0 as the daemon's clock has it: Unix times begin above 0."""
 
 
 class ServedPolicy(PlacementRule):
@@ -62,7 +59,6 @@ class ServedPolicy(PlacementRule):
         self._decisions: dict[int, EnergyDecision] = {}
         self._gpu_types: list[GpuTypeName | None] = []
         self._without_default = False
-        self._snapshots = SnapshotSource()
         self._runs = ServedRuns()
         self._places: Sequence[PlaceInfo] = ()
 
@@ -71,7 +67,6 @@ class ServedPolicy(PlacementRule):
         self.reasons.clear()
         self.clamped = 0
         self._decisions.clear()
-        self._snapshots = SnapshotSource()
         self._runs = ServedRuns()
         self._places = view.places
         self._gpu_types = [gpu_type_from_slurm_type(place.device) for place in view.places]
@@ -81,15 +76,14 @@ class ServedPolicy(PlacementRule):
         """Ask the policy, as the daemon does at submission; the job waits in the queue of its partitions."""
         if not isinstance(view, TwinView) or not isinstance(job, Job):
             raise PolicyError(f"policy {self.name} is served in the twin only")
-        now = view.now_seconds + _FIRST_SECOND
-        snapshot = self._snapshots.snapshot(view, now, without=job.job_id)
+        snapshot = view.snapshot_without(job)
         if isinstance(self._policy, FollowingPolicy):
             self._policy.warm_up(snapshot)
         decision = self._guard.decide(
             self._policy,
             self._request(job, view),
             snapshot,
-            now,
+            snapshot.taken_at_seconds,
             runtime=self._estimate(job, view),
             work=self._runs.estimate(job, view.now_seconds) if self._config.policy.learn_from_runs else None,
         )
@@ -157,34 +151,6 @@ def served_policy(name: str, config: Config | None = None) -> ServedPolicy:
     settings = config or Config()
     settings = replace(settings, policy=replace(settings.policy, name=name))
     return ServedPolicy(create_policy(settings), settings)
-
-
-def job_request(job: Job) -> JobRequest:
-    """Return a job of the twin as the daemon would get it from Slurm."""
-    least, most = job.gpu_counts[0], job.gpu_counts[-1]
-    return JobRequest(
-        user_id=1000,
-        name=job.name,
-        script=job.script,
-        user_name=job.user or None,
-        account=job.account or None,
-        partitions=tuple(PartitionName(name) for name in job.partitions),
-        time_limit_minutes=job.time_limit_seconds / 60.0 if job.time_limit_seconds < inf else None,
-        cpus_per_task=job.cpus or None,
-        gpus=(
-            GpuDemand(
-                count=least,
-                max_count=most if most > least else None,
-                slurm_type=job.devices[0] if len(job.devices) == 1 else None,
-            ),
-        ),
-        exclusive=job.exclusive,
-        options=EnergyOptions(
-            max_slowdown=min(job.max_slowdown, 2.0) if job.max_slowdown < inf else None,
-            deadline_seconds=job.deadline_seconds + _FIRST_SECOND if job.deadline_seconds < inf else None,
-        ),
-        submitted_at_seconds=job.submitted_seconds + _FIRST_SECOND,
-    )
 
 
 def clock_index(choice: ClockChoice, relative_clocks: tuple[float, ...]) -> int:

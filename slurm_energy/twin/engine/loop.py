@@ -21,6 +21,7 @@ from slurm_energy.twin.engine.places import places_of
 from slurm_energy.twin.engine.sampling import Sampler
 from slurm_energy.twin.engine.scheduler import Scheduler
 from slurm_energy.twin.engine.waiting import Precedence, Waiting, queue_key
+from slurm_energy.twin.snapshot.source import SnapshotSource
 from slurm_energy.twin.world import World
 
 Answer = Placement | Postponement | int | tuple[int, ...] | None
@@ -71,6 +72,7 @@ class Engine:
         )
         self.view = TwinView(world, self._places, self._execution, self._waiting)
         self.view.runs = self.runs
+        self.view.snapshots = SnapshotSource()
         self._precedence = self.view.precedence = Precedence(self.runs)
         self._scheduler = Scheduler(
             self._places,

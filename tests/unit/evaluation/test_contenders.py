@@ -12,8 +12,8 @@ from slurm_energy.domain.decision import Reason
 from slurm_energy.errors import CheckpointError, ConfigError, PolicyError
 from slurm_energy.evaluation import contenders
 from slurm_energy.evaluation.contenders import create_contender
+from slurm_energy.policy.gnn.policy import GnnPolicy
 from slurm_energy.policy.registry import create_rule
-from slurm_energy.twin.adapters.learned import LearnedRule
 from slurm_energy.twin.adapters.served import ServedPolicy
 from slurm_energy.twin.engine.job import Job, Workload
 from slurm_energy.twin.engine.outcome import Outcome
@@ -50,7 +50,7 @@ def outcome_of(text: str, jobs: Sequence[Job]) -> Outcome:
 
 def test_a_network_is_made_from_its_checkpoint(checkpoint: Path) -> None:
     rule = create_contender(f"gnn:checkpoint={checkpoint}")
-    assert isinstance(rule, LearnedRule)
+    assert isinstance(rule, GnnPolicy)
     assert (rule.name, rule.version, rule.routes) == ("gnn", "2.1", False)
 
 

@@ -1,14 +1,14 @@
 """Add the number of GPUs that was chosen for a job whose user named several.
 
-Revision: 0009
-Revises: 0006
+Revision: 0008
+Revises: 0007
 """
 
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0009"
-down_revision = "0006"
+revision = "0008"
+down_revision = "0007"
 branch_labels = None
 depends_on = None
 
