@@ -143,7 +143,7 @@ def chosen_jobs(where: JobFilter) -> Select[Any]:
     """Return the row ids of the jobs that have energy in the period, and of those without reports that belong to it."""
     unreported = [select(JobRow.row_id).where(*terms) for terms in where.of_unreported_jobs()]
     reported = (
-        select(NodeEnergyRow.job_row_id)
+        select(NodeEnergyRow.job_row_id.label("row_id"))
         .join(JobRow, JobRow.row_id == NodeEnergyRow.job_row_id)
         .where(*where.of_jobs(), *where.of_reports())
     )
