@@ -1,7 +1,9 @@
 """The daemon's policies in the twin: asked at submission with a job request and a snapshot, behind the daemon's guard.
 
 What the daemon would answer is what happens here, so that a policy is judged by the code that serves it. The answer is
-a list of partitions and a clock for each GPU type; Slurm then starts the job in the first of them that has room.
+a list of partitions and a clock for each GPU type; Slurm then starts the job in the first of them that has room. It
+knows of a job what the daemon would know in any world: request, limit, and what ended runs of its name say; never its
+kind, its length or its own curves.
 """
 
 from collections import Counter, deque
@@ -11,15 +13,17 @@ from functools import partial
 from itertools import count
 from math import inf
 from random import Random
+from typing import NamedTuple
 
 from slurm_energy.config import Config
 from slurm_energy.domain.decision import ClockChoice, EnergyDecision, Reason, RuntimeEstimate
 from slurm_energy.domain.ids import DecisionId, GpuTypeName, PartitionName
 from slurm_energy.domain.job import EnergyOptions, GpuDemand, JobRequest
 from slurm_energy.domain.work import FailedRuns, MeasuredRun, WorkEstimate
-from slurm_energy.energy_model.catalog import gpu_type_from_slurm_type
+from slurm_energy.energy_model.catalog import BoardLimits, gpu_type_from_slurm_type
 from slurm_energy.errors import PolicyError
 from slurm_energy.estimation.job_groups import job_group
+from slurm_energy.estimation.job_history import RUNS_PER_NAME, CompareTypes, runtime_estimates
 from slurm_energy.estimation.run_groups import RUNS_PER_TYPE, JobName, group_runs
 from slurm_energy.estimation.work_model import work_estimates
 from slurm_energy.policy.base import FollowingPolicy, Policy
@@ -27,6 +31,9 @@ from slurm_energy.policy.guard import Guard
 from slurm_energy.policy.jobs import EndedJob, WaitingJob
 from slurm_energy.policy.placement import ClusterView, PlaceInfo, Placement, PlacementRule
 from slurm_energy.policy.registry import create_policy
+from slurm_energy.policy.site.comparison import TypeComparison
+from slurm_energy.policy.site.settings import site_board_limits
+from slurm_energy.twin.adapters.knowledge import KnownEnd, known_end
 from slurm_energy.twin.adapters.view import TwinView
 from slurm_energy.twin.engine.job import Job, JobRun
 from slurm_energy.twin.snapshot.source import SnapshotSource
@@ -63,7 +70,8 @@ class ServedPolicy(PlacementRule):
         self._gpu_types: list[GpuTypeName | None] = []
         self._without_default = False
         self._snapshots = SnapshotSource()
-        self._runs = ServedRuns()
+        self._limits = site_board_limits(config)
+        self._runs = ServedRuns(self._limits)
         self._places: Sequence[PlaceInfo] = ()
 
     def begin(self, view: ClusterView, random: Random) -> None:  # noqa: ARG002  # the hook's form
@@ -72,7 +80,7 @@ class ServedPolicy(PlacementRule):
         self.clamped = 0
         self._decisions.clear()
         self._snapshots = SnapshotSource()
-        self._runs = ServedRuns()
+        self._runs = ServedRuns(self._limits)
         self._places = view.places
         self._gpu_types = [gpu_type_from_slurm_type(place.device) for place in view.places]
         self._without_default = isinstance(view, TwinView) and not any(one.is_default for one in view.world.partitions)
@@ -85,13 +93,14 @@ class ServedPolicy(PlacementRule):
         snapshot = self._snapshots.snapshot(view, now, without=job.job_id)
         if isinstance(self._policy, FollowingPolicy):
             self._policy.warm_up(snapshot)
+        known = self._runs.about(job, view.now_seconds)
         decision = self._guard.decide(
             self._policy,
             self._request(job, view),
             snapshot,
             now,
-            runtime=self._estimate(job, view),
-            work=self._runs.estimate(job, view.now_seconds) if self._config.policy.learn_from_runs else None,
+            runtime=known.runtime,
+            work=known.work if self._config.policy.learn_from_runs else None,
         )
         self.reasons.update(decision.reasons)
         self.clamped += not CLAMPING.isdisjoint(decision.reasons)
@@ -99,13 +108,21 @@ class ServedPolicy(PlacementRule):
         named = decision.partitions
         if named is None:
             return None
-        return tuple(index for index, place in enumerate(view.places) if PartitionName(place.partition) in named)
+        # Named ones are only put before the job's own: where they have no room after all, it starts in one of those.
+        own = view.allowed_places(job)
+        return tuple(
+            index for index, place in enumerate(view.places) if index in own or PartitionName(place.partition) in named
+        )
 
     def place(self, job: WaitingJob, view: ClusterView) -> Placement | None:
         """Start the job in the first of its partitions with room, at the clock chosen for the GPUs found there."""
         decision = self._decisions.get(job.job_id)
         room = view.room(job)
-        for index in range(len(view.places)):
+        named = () if decision is None else decision.partitions or ()
+        later = len(named)
+        order = {name: position for position, name in enumerate(named)}
+        places = sorted(range(len(room)), key=lambda at: order.get(PartitionName(view.places[at].partition), later))
+        for index in places:
             if room[index]:
                 return Placement(index, room[index], self._clock(decision, index, view))
         return None
@@ -114,10 +131,14 @@ class ServedPolicy(PlacementRule):
         """Learn from a job that ended, as the daemon does from its report."""
         decision = self._decisions.pop(job.job_id, None)
         gpu_type = self._gpu_types[job.place] if job.place >= 0 else None
-        if decision is None or gpu_type is None or not isinstance(job, JobRun):
+        if gpu_type is None:
             return
-        chosen = next((clock for clock in decision.clocks if clock.gpu_type == gpu_type), None)
-        self._runs.learn(job, gpu_type, self._places[job.place], chosen)
+        end = known_end(job) if isinstance(job, JobRun) else job
+        if not isinstance(end, KnownEnd):
+            return
+        clocks = () if decision is None else decision.clocks  # runs from before the daemon was there had none
+        chosen = next((clock for clock in clocks if clock.gpu_type == gpu_type), None)
+        self._runs.learn(end, gpu_type, self._places[job.place], chosen)
 
     def _clock(self, decision: EnergyDecision | None, index: int, view: ClusterView) -> int:
         chosen = [] if decision is None else [c for c in decision.clocks if c.gpu_type == self._gpu_types[index]]
@@ -129,23 +150,6 @@ class ServedPolicy(PlacementRule):
         if request.partitions or not self._without_default:
             return request
         return replace(request, partitions=tuple(PartitionName(partition.name) for partition in view.world.partitions))
-
-    def _estimate(self, job: WaitingJob, view: ClusterView) -> RuntimeEstimate:
-        """Return the job's run time at the default clock of the place where it would start first."""
-        seconds = view.options(job).seconds_per_unit
-        fastest, where = inf, None
-        for place in view.allowed_places(job):
-            last = len(view.places[place].relative_clocks) - 1
-            least = float(seconds[place, :, last].min())
-            if least < fastest:
-                fastest, where = least, place
-        expected = job.estimated_units * fastest if fastest < inf else 0.0
-        return RuntimeEstimate(
-            seconds=expected,
-            upper_seconds=expected,
-            source="history",
-            gpu_type=None if where is None else self._gpu_types[where],
-        )
 
 
 def served_policy(name: str, config: Config | None = None) -> ServedPolicy:
@@ -200,40 +204,65 @@ def _ids() -> Iterator[DecisionId]:
 
 
 _FAILED = frozenset({"FAILED", "TIMEOUT"})
-_REFRESH_SECONDS = 3600.0
-"""Between two looks at the runs. The daemon looks every few minutes; names' mean figures move more slowly."""
+_REFRESH_SECONDS, _LONGEST_SECONDS = 3600.0, 6 * 3600.0
+_NEW_SHARE = 0.05
+"""Between two looks at the runs, and how many new ones make a look worth its time before the longest pause is over. The
+daemon looks every few minutes; names' mean figures move more slowly."""
+
+
+class AboutJob(NamedTuple):
+    """What the daemon knows of a job that is being submitted."""
+
+    runtime: RuntimeEstimate | None
+    work: WorkEstimate | None
+
+
+class _TimedRun(NamedTuple):
+    """A completed run, as the daemon finds it in the database."""
+
+    user_id: int
+    name: str
+    script_key: str | None
+    ended_at_seconds: float
+    default_clock_seconds: float
+    gpu_type: GpuTypeName | None
 
 
 class ServedRuns:
-    """Measured runs by name and GPU type, and what they say of each name."""
+    """Measured runs by name and GPU type, and what the daemon's own estimators say of each name."""
 
-    def __init__(self) -> None:
+    def __init__(self, limits: BoardLimits) -> None:
+        self._limits = limits
         self._runs: dict[tuple[JobName, GpuTypeName], deque[MeasuredRun]] = {}
+        self._timed: dict[tuple[str, str, str | None], deque[_TimedRun]] = {}
         self._failures: list[FailedRuns] = []
-        self._estimates: Mapping[JobName, WorkEstimate] = {}
-        self._looked_seconds = 0.0
-        self._is_new = False
+        self._user_ids: dict[str, int] = {}
+        self._work: Mapping[JobName, WorkEstimate] = {}
+        self._runtimes: Mapping[tuple[int, str], RuntimeEstimate] = {}
+        self._looked_seconds = -inf
+        self._new, self._known = 0, 0
+        """Runs since the last look, and all."""
 
-    def learn(self, run: JobRun, gpu_type: GpuTypeName, place: PlaceInfo, clock: ClockChoice | None) -> None:
+    def learn(self, end: KnownEnd, gpu_type: GpuTypeName, place: PlaceInfo, clock: ClockChoice | None) -> None:
         """Take in a job that completed in one go at the clock that was decided, or failed; others say nothing.
 
         Args:
-            run: As the twin has it.
+            end: What is known of it.
             gpu_type: On which it ran.
             place: Where it ran.
             clock: What was decided for the type, None for its default clock.
         """
-        name = JobName(run.job.user, run.name)
-        if run.name and run.state in _FAILED:
+        job = end.job
+        name = JobName(job.user, job.name)
+        if job.name and end.state in _FAILED:
             self._failures.append(
-                FailedRuns(user=name.user, name=name.name, gpu_type=gpu_type, runs=1, script_key=_key(run.job))
+                FailedRuns(user=name.user, name=name.name, gpu_type=gpu_type, runs=1, script_key=_key(job))
             )
-            self._is_new = True
-        seconds = run.ended_seconds - run.begun_seconds
-        if run.state != "COMPLETED" or run.restarts or run.partner is not None or not run.name or seconds <= 0.0:
+            self._new += 1
+        seconds = end.ended_seconds - end.begun_seconds
+        if end.state != "COMPLETED" or end.restarts or end.shared_gpu or not job.name or seconds <= 0.0:
             return
-        starting = place.free_watts * run.gpus * (run.begun_seconds - run.started_seconds)
-        joules = run.energy_joules - starting
+        joules = end.energy_joules - place.free_watts * end.gpus * (end.begun_seconds - end.started_seconds)
         if joules <= 0.0:
             return
         slowed, change = (0.0, 0.0) if clock is None else (clock.predicted_slowdown, clock.predicted_energy_change)
@@ -242,24 +271,52 @@ class ServedRuns:
             user=name.user,
             name=name.name,
             gpu_type=gpu_type,
-            gpus=run.gpus,
+            gpus=end.gpus,
             seconds=at_default,
-            watts=joules / (1.0 + change) / (at_default * run.gpus),
-            ended_at_seconds=run.ended_seconds,
+            watts=joules / (1.0 + change) / (at_default * end.gpus),
+            ended_at_seconds=end.ended_seconds,
             slowed=slowed,
-            script_key=_key(run.job),
+            script_key=_key(job),
         )
         self._runs.setdefault((name, gpu_type), deque(maxlen=RUNS_PER_TYPE)).append(measured)
-        self._is_new = True
+        timed = _TimedRun(
+            user_id=self._user_id(job.user),
+            name=job.name,
+            script_key=_key(job),
+            ended_at_seconds=end.ended_seconds,
+            default_clock_seconds=end.run_seconds / (1.0 + slowed),
+            gpu_type=gpu_type,
+        )
+        key = (job.user, job.name, _key(job))
+        self._timed.setdefault(key, deque(maxlen=RUNS_PER_NAME)).append(timed)
+        self._new += 1
 
-    def estimate(self, job: Job, now_seconds: float) -> WorkEstimate | None:
-        """Return what is known of a job's name."""
-        if self._is_new and now_seconds - self._looked_seconds >= _REFRESH_SECONDS:
-            self._looked_seconds, self._is_new = now_seconds, False
+    def about(self, job: Job, now_seconds: float) -> AboutJob:
+        """Return what is known of a job: from runs of its script's group, else of its name alone."""
+        pause = _REFRESH_SECONDS if self._new > _NEW_SHARE * self._known else _LONGEST_SECONDS
+        if self._new and now_seconds - self._looked_seconds >= pause:
+            self._looked_seconds = now_seconds
+            self._known, self._new = self._known + self._new, 0
             groups = group_runs((run for runs in self._runs.values() for run in runs), self._failures)
-            self._estimates = dict(work_estimates(groups))
-        group = self._estimates.get(JobName(job.user, job_group(job.name, _key(job)))) if job.name else None
-        return group or (self._estimates.get(JobName(job.user, job.name)) if job.name else None)
+            self._work = dict(work_estimates(groups))
+            samples = (run for runs in self._timed.values() for run in runs)
+            self._runtimes = {
+                (user, name): found for user, name, found in runtime_estimates(samples, self._compare_for)
+            }
+        if not job.name:
+            return AboutJob(None, None)
+        user_id = self._user_id(job.user)
+        group = job_group(job.name, _key(job))
+        runtime = self._runtimes.get((user_id, group)) or self._runtimes.get((user_id, job.name))
+        work = self._work.get(JobName(job.user, group)) or self._work.get(JobName(job.user, job.name))
+        return AboutJob(runtime, work)
+
+    def _compare_for(self, user_id: int, name: str) -> CompareTypes:
+        user = next((user for user, number in self._user_ids.items() if number == user_id), "")
+        return TypeComparison(limits=self._limits, work=self._work.get(JobName(user, name))).cost
+
+    def _user_id(self, user: str) -> int:
+        return self._user_ids.setdefault(user, 1000 + len(self._user_ids))
 
 
 def _key(job: Job) -> str | None:
