@@ -277,8 +277,10 @@ def _newest_first(runs: Sequence[MeasuredRun], found: Iterable[NamedWork]) -> li
 
 
 _RUNS_PER_TYPE = 20
-_LOOKED_SECONDS = 3600.0
-"""Between two looks at all runs together; the daemon looks every few minutes."""
+_LOOKED_SECONDS, _MAX_LOOKED_SECONDS = 3600.0, 6 * 3600.0
+_NEW_SHARE = 0.05
+"""Between two looks at all runs together, and how many new ones make one worth its time before the longest pause is
+over. The daemon looks every few minutes; what all names together say moves slowly."""
 
 
 class SiteRuns:
@@ -296,6 +298,8 @@ class SiteRuns:
         self._fit: WorkFit | None = None
         self._model: RunTimeModel | None = None
         self._looked_at_seconds = -inf
+        self._new, self._known = 0, 0
+        """Runs since the last look at all of them, and those before."""
         self._runtimes: dict[NameOf, RunTime] = {}
         self._work: dict[NameOf, WorkEstimate] = {}
 
@@ -308,6 +312,7 @@ class SiteRuns:
         """
         if script is not None and script.key:
             self._scripts[script.key] = script
+        self._new += 1
         if isinstance(measurement, EndedRun):
             self._times.add(measurement)
             self._correct_times((measurement.user, measurement.name))
@@ -322,8 +327,10 @@ class SiteRuns:
 
     def look(self, now_seconds: float) -> JobHistory:
         """Return what is known, all runs looked at together at most once an hour."""
-        if now_seconds - self._looked_at_seconds >= _LOOKED_SECONDS:
+        pause = _LOOKED_SECONDS if self._new > _NEW_SHARE * self._known else _MAX_LOOKED_SECONDS
+        if self._new and now_seconds - self._looked_at_seconds >= pause:
             self._looked_at_seconds = now_seconds
+            self._known, self._new = self._known + self._new, 0
             self._look_at_all()
         return self.history
 

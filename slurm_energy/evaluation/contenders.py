@@ -9,13 +9,19 @@ from slurm_energy.config import Config
 from slurm_energy.domain.job import EnergyMode
 from slurm_energy.errors import ConfigError, PolicyError
 from slurm_energy.graph.cluster_graph import ClusterGraph
-from slurm_energy.policy.automatic import named_folder
-from slurm_energy.policy.placement import PlacementRule
+from slurm_energy.policy.automatic import AUTOMATIC, chosen_policy, named_folder
+from slurm_energy.policy.placement import Knowledge, PlacementRule
 from slurm_energy.policy.prices import MODE_WEIGHTS
 from slurm_energy.policy.registry import create_rule, known_policy_names, policy_fault, rule_settings
 from slurm_energy.policy.rules.settings import TOTAL_COST, Setting, read_settings, split_text, total_cost_settings
 from slurm_energy.twin.adapters.served import served_policy
 
+TOLD: dict[str, Knowledge] = {"clairvoyant/": "truth", "neighbours/": "neighbours"}
+"""Before the name of a rule, for what it is told in a world that hides what jobs do; else it is what a site knows."""
+TOLD_MEANING = {
+    "clairvoyant/": "any rule, told each job's kind and length in a world that hides them: a yardstick",
+    "neighbours/": "any rule, with run times by the user's runs that are most alike, in such a world",
+}
 SERVED = "daemon/"
 """Before the name of a policy as the daemon serves it."""
 SETTINGS = {
@@ -48,12 +54,12 @@ _REFRESH = Setting(name="refresh", default=600.0, low=1.0, high=86_400.0, meanin
 
 
 def served_names() -> tuple[str, ...]:
-    """Return the daemon's policies as the arena names them."""
-    return tuple(SERVED + name for name in known_policy_names())
+    """Return the daemon's policies as the arena names them; `auto` is what a new installation has."""
+    return tuple(SERVED + name for name in (AUTOMATIC, *known_policy_names()))
 
 
 def create_contender(text: str) -> PlacementRule:
-    """Return what a policy's text means, `NAME[:KEY=VALUE,…]`.
+    """Return what a policy's text means, `[clairvoyant/ | neighbours/ | daemon/]NAME[:KEY=VALUE,…]`.
 
     Raises:
         PolicyError: there is no such policy.
@@ -63,11 +69,18 @@ def create_contender(text: str) -> PlacementRule:
         return _learned(text.partition(":")[2])
     if text.partition(":")[0] == PRICED:
         return _priced(text)
+    for prefix, knowledge in TOLD.items():
+        if text.startswith(prefix):
+            rule = create_rule(text.removeprefix(prefix))
+            rule.knowledge = knowledge
+            return rule
     if not text.startswith(SERVED):
         return create_rule(text)
     name, _, settings = text.removeprefix(SERVED).partition(":")
+    if name == AUTOMATIC:
+        name = chosen_policy(Config()).config.policy.name
     if name not in known_policy_names():
-        known = ", ".join(known_policy_names())
+        known = ", ".join((AUTOMATIC, *known_policy_names()))
         raise PolicyError(f"policy {SERVED}{name[:40]!r} does not exist; the daemon has {known}")
     config, own = _configured(name, settings)
     text = f"{name}:{','.join(own)}" if own else name

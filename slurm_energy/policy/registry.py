@@ -187,6 +187,12 @@ _ENTRIES = (
         build=lambda *_: _made("slurm_order", "SjfBackfillRule"),
     ),
     RuleEntry(
+        name="easy-estimates",
+        summary="slurm-default whose backfill plans by expected run times in the place of time limits",
+        build=lambda *_: _made("slurm_order", "EasyEstimatesRule"),
+        needs=frozenset({Capability.QUEUE_ORDER}),
+    ),
+    RuleEntry(
         name="fixed-clock",
         summary="slurm-default with one clock for each device type, such as a sweep's result",
         build=lambda values, clocks: _made("slurm_order", "FixedClockRule", clocks, other=values["other"]),
