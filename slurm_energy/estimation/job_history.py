@@ -63,8 +63,20 @@ class FinishedRun(Protocol):
         """What its script shared with others of the same work."""
 
     @property
+    def submitted_at_seconds(self) -> float:
+        """When it was submitted."""
+
+    @property
     def ended_at_seconds(self) -> float:
         """When it ended."""
+
+    @property
+    def limit_seconds(self) -> float | None:
+        """Its time limit; None where there was none."""
+
+    @property
+    def cut_off(self) -> bool:
+        """Whether it was ended before its work was."""
 
     @property
     def default_clock_seconds(self) -> float:
@@ -162,26 +174,15 @@ def timed_names(
     return table, known
 
 
-def runtime_estimates(
-    samples: Iterable[FinishedRun], compare_for: Callable[[int, str], CompareTypes]
-) -> list[tuple[int, str, RuntimeEstimate]]:
-    """Return run times of the groups that ran last, whatever the time limit of the next job."""
-    return [
-        (int(user), name, run_time.estimate())
-        for user, name, run_time in timed_names(samples, compare_for)[0]
-        if run_time.source == NAME
-    ]
-
-
 def _ended_run(sample: FinishedRun) -> EndedRun:
     return EndedRun(
         user=sample.user_id,
         name=job_group(sample.name, sample.script_key),
         seconds=sample.default_clock_seconds,
-        limit_seconds=getattr(sample, "limit_seconds", None),
-        cut_off=getattr(sample, "cut_off", False),
+        limit_seconds=sample.limit_seconds,
+        cut_off=sample.cut_off,
         gpu_type=sample.gpu_type,
-        submitted_at_seconds=getattr(sample, "submitted_at_seconds", inf),
+        submitted_at_seconds=sample.submitted_at_seconds,
         ended_at_seconds=sample.ended_at_seconds,
     )
 
@@ -276,7 +277,7 @@ def _newest_first(runs: Sequence[MeasuredRun], found: Iterable[NamedWork]) -> li
     return ordered[:MAX_COMPARED_NAMES]
 
 
-_RUNS_PER_TYPE = 20
+_RUNS_PER_TYPE, _MANY_RUNS = 20, 8
 _LOOKED_SECONDS, _MAX_LOOKED_SECONDS = 3600.0, 6 * 3600.0
 _NEW_SHARE = 0.05
 """Between two looks at all runs together, and how many new ones make one worth its time before the longest pause is
@@ -302,6 +303,7 @@ class SiteRuns:
         """Runs since the last look at all of them, and those before."""
         self._runtimes: dict[NameOf, RunTime] = {}
         self._work: dict[NameOf, WorkEstimate] = {}
+        self._counts: Counter[NameOf] = Counter()
 
     def observe(self, measurement: EndedRun | MeasuredRun | FailedRuns, script: ScriptFeatures | None = None) -> None:
         """Take in what one run measured, or that it failed.
@@ -355,7 +357,9 @@ class SiteRuns:
             self._runtimes[key] = self._model.of_runs(tuple(runs))
 
     def _correct_work(self, name: NameOf) -> None:
-        if self._fit is None:
+        self._counts[name] += 1
+        # Of a name of many runs one more says little, and the next look at all is near.
+        if self._fit is None or (self._counts[name] > _MANY_RUNS and self._counts[name] % _MANY_RUNS):
             return
         runs = [run for gpu_type in self._fit.gpu_types for run in self._measured.get((name, gpu_type), ())]
         for user, group, estimate in corrected_work(self._fit, runs, self._failures.get(name, ())):

@@ -116,6 +116,7 @@ def learned_verdict(
         predicted_slowdown=learned.slowdown,
         predicted_energy_change=learned.energy_change,
         power_limit_watts=case.board_limits.known_watts(gpu_type),
+        known_runs=learned.runs,
     )
     runs = "1 run" if learned.runs == 1 else f"{learned.runs} runs"
     note = (

@@ -34,7 +34,7 @@ def test_a_run_corrects_its_name_before_the_next_look_at_all_runs() -> None:
     known = site()
     before, work = known.look(3 * DAY + 1.0).expected(1, "job0", None, HOUR)
     assert before is not None and work is not None
-    for number in range(6):
+    for number in range(10):
         known.observe(EndedRun(user=1, name="job0", seconds=1000.0, limit_seconds=HOUR, gpu_type=A100))
         known.observe(make_run("job0", A40, seconds=800.0, user=1, ended_at_seconds=(4 + number) * DAY))
     after, corrected = known.look(3 * DAY + 2.0).expected(1, "job0", None, HOUR)
