@@ -1,4 +1,4 @@
-"""Clocks tried in running jobs under a real slurmctld, against the simulator's own curves, which the product never sees.
+"""Clocks tried in running jobs under a real slurmctld, against curves of the simulator that the product never sees.
 
 Device time runs six times as fast as the wall, and windows are 30 s of it: on real GPUs they are 60 s.
 """
