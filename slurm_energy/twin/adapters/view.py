@@ -9,7 +9,7 @@ from slurm_energy.domain.cluster import ClusterSnapshot
 from slurm_energy.domain.decision import RuntimeEstimate
 from slurm_energy.domain.ids import PartitionName
 from slurm_energy.domain.job import EnergyOptions, GpuDemand, JobRequest
-from slurm_energy.policy.jobs import PartnerOffer, RunningJob, Submission, WaitingJob
+from slurm_energy.policy.jobs import JobAsSubmitted, PartnerOffer, RunningJob, WaitingJob
 from slurm_energy.policy.placement import SIMULATED, OptionTable, PlaceNode
 from slurm_energy.twin.engine.execution import Execution
 from slurm_energy.twin.engine.job import COMPUTING, Job, JobRun
@@ -272,12 +272,12 @@ class TwinView:
         assert self.snapshots is not None
         return self.snapshots.snapshot(self, self.now_seconds + _FIRST_SECOND, without=job.job_id)
 
-    def submission(self, job: WaitingJob) -> Submission:
+    def submission(self, job: WaitingJob) -> JobAsSubmitted:
         """Return the job as the daemon would get it; of its length is known what it takes where it is fastest."""
         assert isinstance(job, Job)
         expected = job.estimated_units * float(self.options(job).seconds_per_unit.min())
         runtime = RuntimeEstimate(seconds=expected, upper_seconds=expected, source="history")
-        return Submission(job_request(job), self.now_seconds + _FIRST_SECOND, runtime)
+        return JobAsSubmitted(job_request(job), self.now_seconds + _FIRST_SECOND, runtime)
 
     def _ends(self, pool: PoolState, node: int) -> tuple[tuple[float, int], ...]:
         """Return when the jobs on a node are expected to end, and the devices that they give back there."""

@@ -2,6 +2,9 @@
 
 Deterministic from (world, workload, rule, seed). The engine knows no rule by name, learns nothing and writes no files.
 Finishes come before arrivals of the same time, and one scheduling pass follows all events of one time.
+
+It is longer than other files on purpose: every event passes through `steps`, and what a job meets on its way into a
+queue is called from there; parts of their own would be one more call for each event.
 """
 
 from collections.abc import Callable, Generator, Mapping
