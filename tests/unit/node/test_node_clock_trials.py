@@ -18,7 +18,8 @@ from slurm_energy.node.epilog import run_epilog
 from slurm_energy.node.prolog import run_prolog
 from slurm_energy.node.repair import run_repair
 from slurm_energy.node.sampler import run_sampler
-from slurm_energy.node.trials.run import MARK_SECONDS, TrialRun, make_trials
+from slurm_energy.node.trials.clock import MARK_SECONDS
+from slurm_energy.node.trials.run import TrialRun, make_trials
 
 ZERO = GpuUuid("GPU-0000")
 TABLE = (210, 1275)

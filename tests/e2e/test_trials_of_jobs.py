@@ -3,8 +3,6 @@
 Device time runs six times as fast as the wall, and windows are 30 s of it: on real GPUs they are 60 s.
 """
 
-import os
-import signal
 import sys
 import time
 from collections.abc import Callable
@@ -115,7 +113,7 @@ def test_a_sampler_killed_in_a_trial_leaves_no_job_at_another_clock_for_long(new
     until("trial", lambda: spool.trial_path(JobId(job)).exists() and locked_clocks(lab) == {}, 200)
     identity = read_identity(spool.sampler_path(JobId(job)))
     assert identity is not None
-    os.kill(identity.pid, signal.SIGKILL)
+    lab.run(["kill", "-KILL", str(identity.pid)], check=True)
     assert until("decided clock", lambda: next(iter(locked_clocks(lab).values()), None), 120) == table
     lab.run(["scancel", str(job)], check=True)
     await_reports(lab, job)
