@@ -35,6 +35,8 @@ MIN_UTILISATION = 0.2
 """A GPU that is less busy in a window says nothing of a clock."""
 LOOK_SECONDS = 10.0
 """Between two looks whether a trial may begin, of device time."""
+GOLDEN_RATIO = 0.6180339887
+"""Multiples of it, without their whole part, fill the range from 0 to 1 evenly and in no regular order."""
 LATE_SECONDS = 5.0
 """Wall time by which a window may end late: one that was held up longer is not used."""
 
@@ -103,6 +105,7 @@ class TrialRun:
         self._default: _Window | None = None
         self._detector: DetectorProcess | None = None
         self._due_seconds = 0.0
+        self._ticks = 0
         self._tick_cpu_seconds = FIRST_TICK_CPU_SECONDS
         self._answer_source = "power"
         self.locked_mhz = job.gpus[0].target_clock_mhz
@@ -131,17 +134,24 @@ class TrialRun:
                 self._take_answer(now)
         return inf if self.ended else max(self._due_seconds - self._context.monotonic(), 0.0)
 
-    def stop(self, why: str) -> None:
-        """End all trials and go back to the clock that holds between them; `why` empty: the job is over."""
+    def stop(self, why: str, *, given_back: bool = False) -> None:
+        """End all trials and go back to the clock that holds between them.
+
+        Args:
+            why: For the record; empty: the job is over, and its epilog restores.
+            given_back: Whether another part has given the clock back already: then it stays so.
+        """
         if self._detector is not None:
             self._detector.close()
             self._detector = None
         self._listen_no_more()
         measuring = self._phase in {_Phase.SETTLING, _Phase.MEASURING}
         self._phase, self._window, ended, self.ended = _Phase.IDLE, None, self.ended, True
+        if given_back:
+            self.locked_mhz = None
         if why and not ended:
             self.events.append(f"clock trials ended: {why}")
-            if measuring:
+            if measuring and not given_back:
                 self._set_clock(self._ladder.running_clock_mhz, force=True)
 
     @property
@@ -193,7 +203,9 @@ class TrialRun:
         if self._reader.is_too_slow:
             self.stop(f"a reading takes {self._reader.tick_seconds:.2f} s")
         elif not is_last:
-            self._due_seconds = now + self._reader.tick_seconds
+            # Not at regular times: an energy counter that moves at regular ones would show a rhythm of its own.
+            self._ticks += 1
+            self._due_seconds = now + self._reader.tick_seconds * (0.8 + 0.4 * (self._ticks * GOLDEN_RATIO % 1.0))
         else:
             self._end_window(now, window)
 
