@@ -94,7 +94,9 @@ class Search:
 
     def best_clocks(self, order: tuple[str, ...], devices: Sequence[str]) -> str:
         """Return the best fixed clocks: one relative clock first, then each type's own, in two rounds."""
-        common = min(_RELATIVE, key=lambda clock: self.score(order, _fixed({device: float(clock) for device in devices})))
+        common = min(
+            _RELATIVE, key=lambda clock: self.score(order, _fixed({device: float(clock) for device in devices}))
+        )
         chosen = {device: float(common) for device in devices}
         for _ in range(2):
             for device in devices:

@@ -128,11 +128,6 @@ class OptionCost:
         """What is compared."""
         return sum(self.parts.values())
 
-    @property
-    def full_joules(self) -> float:
-        """What it would cost at the highest clock."""
-        return sum(self.full_parts.values())
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerDetails:
