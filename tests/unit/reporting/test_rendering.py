@@ -460,7 +460,7 @@ def test_numbers_are_whole_at_any_width_and_what_has_no_room_is_named(width: int
         for name in names
     )
     text = printed(render_table, make_report(*jobs), width=width)
-    table = text.splitlines()[: 3 + len(jobs)]
+    table = text.splitlines()[1 : 4 + len(jobs)]
     shown = table[1].split()
     for line in table[3:]:
         assert len(line) <= width
