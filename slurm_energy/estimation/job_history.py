@@ -19,6 +19,7 @@ from slurm_energy.domain.script import ScriptFeatures
 from slurm_energy.domain.trials import LearnedClock
 from slurm_energy.domain.work import FailedRuns, MeasuredRun, WorkEstimate
 from slurm_energy.energy_model.relative_speed import RelativeCost
+from slurm_energy.estimation.gpu_scaling import on_usual_count, scaling_of_runs, seconds_by_gpus
 from slurm_energy.estimation.job_groups import alike_groups, job_group
 from slurm_energy.estimation.run_time import NAME, RUNS_PER_NAME, EndedRun, RunTime, RunTimeModel, RunTimes, run_times
 from slurm_energy.resources import install_command
@@ -150,7 +151,12 @@ def timed_names(
             groups.setdefault((sample.user_id, run.name), []).append(run)
     known = run_times(_ended_run(sample) for sample in ordered[-MAX_COUNTED_RUNS:]).model() if model is None else model
     found = [
-        (runs[-1].ended_at_seconds, user_id, name, known.of_runs(_on_one_type(runs, compare_for(user_id, name))))
+        (
+            runs[-1].ended_at_seconds,
+            user_id,
+            name,
+            known.of_runs(_on_one_count(_on_one_type(runs, compare_for(user_id, name)))),
+        )
         for (user_id, name), ended in groups.items()
         if (runs := ended[-RUNS_PER_NAME:])
     ]
@@ -181,6 +187,7 @@ def _ended_run(sample: FinishedRun) -> EndedRun:
         limit_seconds=getattr(sample, "limit_seconds", None),
         cut_off=getattr(sample, "cut_off", False),
         gpu_type=sample.gpu_type,
+        gpus=getattr(sample, "gpu_count", None),
         submitted_at_seconds=getattr(sample, "submitted_at_seconds", inf),
         ended_at_seconds=sample.ended_at_seconds,
     )
@@ -200,6 +207,44 @@ def _on_one_type(runs: Sequence[EndedRun], compare: CompareTypes) -> list[EndedR
     if any(ratio is None for ratio in ratios.values()):
         return list(runs)
     return [replace(run, seconds=run.seconds * (ratios[run.gpu_type] or 1.0), gpu_type=usual) for run in runs]
+
+
+def scaled_names(
+    samples: Iterable[FinishedRun], compare_for: Callable[[int, str], CompareTypes]
+) -> list[tuple[int | str, str, GpuScaling]]:
+    """Return how the work of the groups scales that ran with several numbers of GPUs.
+
+    Args:
+        samples: In any order.
+        compare_for: Returns what compares GPU types for the jobs of a user and group.
+    """
+    groups: dict[tuple[int, str], list[EndedRun]] = {}
+    for sample in samples:
+        run = _ended_run(sample)
+        if run.is_sound and run.name:
+            groups.setdefault((sample.user_id, run.name), []).append(run)
+    found: list[tuple[int | str, str, GpuScaling]] = []
+    for (user_id, name), runs in groups.items():
+        if len({run.gpus for run in runs}) > 1:
+            scaling = _scaling(_on_one_type(runs, compare_for(user_id, name)))
+            found += [] if scaling is None else [(user_id, name, scaling)]
+    return found[:MAX_COMPARED_NAMES]
+
+
+def _scaling(runs: Sequence[EndedRun]) -> GpuScaling | None:
+    """Return how work scales; a run that was cut off says nothing of it, nor do runs whose types differ."""
+    ran_through = [run for run in runs if not run.cut_off]
+    if len({run.gpu_type for run in ran_through}) != 1:
+        return None
+    return scaling_of_runs(seconds_by_gpus((run.gpus, run.seconds) for run in ran_through))
+
+
+def _on_one_count(runs: Sequence[EndedRun]) -> list[EndedRun]:
+    """Return runs as if all had the number of GPUs that most had; of none where that cannot be told."""
+    if len({run.gpus for run in runs}) == 1:
+        return list(runs)
+    seconds, usual = on_usual_count([(run.gpus, run.seconds) for run in runs], _scaling(runs))
+    return [replace(run, seconds=one, gpus=usual) for run, one in zip(runs, seconds, strict=True)]
 
 
 def _ratio(usual: GpuTypeName, gpu_type: GpuTypeName | None, compare: CompareTypes) -> float | None:
