@@ -7,6 +7,7 @@ evidence by the ratio of their run times: the posterior is worked out on a grid.
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from math import exp, log, sqrt
 from statistics import median
@@ -24,14 +25,14 @@ _REACH = 4.0
 
 
 def scaling_of_runs(seconds_by_gpus: Mapping[int, Sequence[float]]) -> GpuScaling | None:
-    """Return how work scales by its run times; None where all had one number of GPUs.
+    """Return how work scales by its run times; by what other work does where all had one number, None without any.
 
     Args:
         seconds_by_gpus: Run times above 0, as if on one GPU type at its default clock, by number of GPUs.
     """
     counts = sorted(gpus for gpus, seconds in seconds_by_gpus.items() if gpus >= 1 and seconds)
     if len(counts) < 2:
-        return None
+        return replace(UNKNOWN_SCALING, counts=tuple(counts)) if counts else None
     logs = {gpus: [log(one) for one in seconds_by_gpus[gpus]] for gpus in counts}
     middles = {gpus: median(values) for gpus, values in logs.items()}
     errors = {gpus: _spread(values) / sqrt(len(values)) for gpus, values in logs.items()}

@@ -212,7 +212,7 @@ def _on_one_type(runs: Sequence[EndedRun], compare: CompareTypes) -> list[EndedR
 def scaled_names(
     samples: Iterable[FinishedRun], compare_for: Callable[[int, str], CompareTypes]
 ) -> list[tuple[int | str, str, GpuScaling]]:
-    """Return how the work of the groups scales that ran with several numbers of GPUs.
+    """Return how the work of the groups scales, and with which numbers of GPUs they ran.
 
     Args:
         samples: In any order.
@@ -225,9 +225,8 @@ def scaled_names(
             groups.setdefault((sample.user_id, run.name), []).append(run)
     found: list[tuple[int | str, str, GpuScaling]] = []
     for (user_id, name), runs in groups.items():
-        if len({run.gpus for run in runs}) > 1:
-            scaling = _scaling(_on_one_type(runs, compare_for(user_id, name)))
-            found += [] if scaling is None else [(user_id, name, scaling)]
+        scaling = _scaling(_on_one_type(runs, compare_for(user_id, name)))
+        found += [] if scaling is None else [(user_id, name, scaling)]
     return found[:MAX_COMPARED_NAMES]
 
 
@@ -243,7 +242,9 @@ def _on_one_count(runs: Sequence[EndedRun]) -> list[EndedRun]:
     """Return runs as if all had the number of GPUs that most had; of none where that cannot be told."""
     if len({run.gpus for run in runs}) == 1:
         return list(runs)
-    seconds, usual = on_usual_count([(run.gpus, run.seconds) for run in runs], _scaling(runs))
+    scaling = _scaling(runs)
+    is_measured = scaling is not None and scaling.is_measured
+    seconds, usual = on_usual_count([(run.gpus, run.seconds) for run in runs], scaling if is_measured else None)
     return [replace(run, seconds=one, gpus=usual) for run, one in zip(runs, seconds, strict=True)]
 
 

@@ -14,11 +14,13 @@ from random import Random
 
 from slurm_energy.config import Config
 from slurm_energy.domain.decision import ClockChoice, EnergyDecision, Reason, RuntimeEstimate
+from slurm_energy.domain.gpu_count import GpuScaling
 from slurm_energy.domain.ids import DecisionId, GpuTypeName, PartitionName
 from slurm_energy.domain.job import JobRequest
 from slurm_energy.domain.work import FailedRuns, MeasuredRun, WorkEstimate
 from slurm_energy.energy_model.catalog import gpu_type_from_slurm_type
 from slurm_energy.errors import PolicyError
+from slurm_energy.estimation.gpu_scaling import scaling_of_runs
 from slurm_energy.estimation.job_groups import job_group
 from slurm_energy.estimation.run_groups import RUNS_PER_TYPE, JobName, group_runs
 from slurm_energy.estimation.work_model import work_estimates
@@ -86,7 +88,10 @@ class ServedPolicy(PlacementRule):
             snapshot.taken_at_seconds,
             runtime=self._estimate(job, view),
             work=self._runs.estimate(job, view.now_seconds) if self._config.policy.learn_from_runs else None,
+            scaling=self._runs.scaling(job) if job.asked_gpus else None,
         )
+        if job.asked_gpus:  # as in Slurm, the number is fixed when the job is submitted
+            job.range_counts, job.gpu_counts = job.gpu_counts, (decision.gpus or job.asked_gpus,)
         self.reasons.update(decision.reasons)
         self.clamped += not CLAMPING.isdisjoint(decision.reasons)
         self._decisions[job.job_id] = decision
@@ -126,7 +131,10 @@ class ServedPolicy(PlacementRule):
 
     def _estimate(self, job: WaitingJob, view: ClusterView) -> RuntimeEstimate:
         """Return the job's run time at the default clock of the place where it would start first."""
-        seconds = view.options(job).seconds_per_unit
+        table = view.options(job)
+        asked = job.asked_gpus if isinstance(job, Job) else 0
+        counts = slice(None) if not asked else slice(at := table.count_index(asked), at + 1)
+        seconds = table.seconds_per_unit[:, counts]
         fastest, where = inf, None
         for place in view.allowed_places(job):
             last = len(view.places[place].relative_clocks) - 1
@@ -139,6 +147,7 @@ class ServedPolicy(PlacementRule):
             upper_seconds=expected,
             source="history",
             gpu_type=None if where is None else self._gpu_types[where],
+            gpus=asked or None,
         )
 
 
@@ -177,6 +186,8 @@ class ServedRuns:
         self._runs: dict[tuple[JobName, GpuTypeName], deque[MeasuredRun]] = {}
         self._failures: list[FailedRuns] = []
         self._estimates: Mapping[JobName, WorkEstimate] = {}
+        self._seconds: dict[JobName, dict[int, deque[float]]] = {}
+        """Run times at the default clock by number of GPUs."""
         self._looked_seconds = 0.0
         self._is_new = False
 
@@ -204,6 +215,9 @@ class ServedRuns:
             return
         slowed, change = (0.0, 0.0) if clock is None else (clock.predicted_slowdown, clock.predicted_energy_change)
         at_default = seconds / (1.0 + slowed / 2.0)
+        if run.job.asked_gpus:
+            by_count = self._seconds.setdefault(JobName(name.user, job_group(name.name, _key(run.job))), {})
+            by_count.setdefault(run.gpus, deque(maxlen=RUNS_PER_TYPE)).append(at_default)
         measured = MeasuredRun(
             user=name.user,
             name=name.name,
@@ -217,6 +231,10 @@ class ServedRuns:
         )
         self._runs.setdefault((name, gpu_type), deque(maxlen=RUNS_PER_TYPE)).append(measured)
         self._is_new = True
+
+    def scaling(self, job: Job) -> GpuScaling | None:
+        """Return how a job's work scales, None for a name that ran with one number of GPUs or never."""
+        return scaling_of_runs(self._seconds.get(JobName(job.user, job_group(job.name, _key(job))), {}))
 
     def estimate(self, job: Job, now_seconds: float) -> WorkEstimate | None:
         """Return what is known of a job's name."""

@@ -57,6 +57,16 @@ def test_without_runs_of_two_numbers_a_large_job_gets_at_most_the_sites_number()
     assert (small.gpus, Reason.GPU_COUNT_KEPT in codes(small)) == (2, True)
 
 
+def test_after_runs_with_one_number_the_next_one_measures_another() -> None:
+    once = GpuScaling(log_loss=-1.7, doubt=1.0, counts=(4,))
+    decision = decide(ranged_job(4), snapshot=large_nodes(), scaling=once)
+    assert decision.gpus == 2
+    assert any("a second number tells how it scales" in note for note in decision.notes)
+    least = GpuScaling(log_loss=-1.7, doubt=1.0, counts=(1,))
+    assert decide(ranged_job(4), snapshot=large_nodes(), scaling=least).gpus == 2, "nothing smaller: twice as many"
+    assert decide(ranged_job(1), snapshot=large_nodes(), scaling=least).gpus == 2
+
+
 def test_by_runs_a_job_gets_the_most_gpus_up_to_which_a_doubling_pays() -> None:
     well, badly = (decide(ranged_job(4), snapshot=large_nodes(), scaling=one) for one in (WELL, BADLY))
     assert (well.gpus, badly.gpus) == (8, 1)
@@ -188,7 +198,10 @@ def test_run_times_with_two_numbers_of_gpus_tell_how_work_scales() -> None:
     assert perfect.counts == (2, 4)
     assert perfect.speedup(8) / perfect.speedup(4) > 1.8
     assert useless.speedup(4) / useless.speedup(2) < 1.15
-    assert scaling_of_runs({4: [1000.0, 900.0]}) is None
+    alone = scaling_of_runs({4: [1000.0, 900.0]})
+    assert alone is not None
+    assert (alone.counts, alone.is_measured) == ((4,), False)
+    assert scaling_of_runs({}) is None
     one_each = scaling_of_runs({2: [1000.0], 4: [600.0]})
     assert one_each is not None
     assert one_each.doubt > perfect.doubt * 0.3
