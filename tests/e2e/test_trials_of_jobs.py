@@ -1,8 +1,4 @@
-<<<<<<<< HEAD:tests/e2e/test_trials_in_jobs.py
-"""Clocks tried in running jobs under a real slurmctld, against curves of the simulator that the product never sees.
-========
 """Clocks tried in running jobs under a real slurmctld, against curves that the product never sees.
->>>>>>>> 4ee5c5eb25e9afeb795aac69d845ee81776f6fd4:tests/e2e/test_trials_of_jobs.py
 
 Device time runs six times as fast as the wall, and windows are 30 s of it: on real GPUs they are 60 s.
 """

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from slurm_energy.domain.cluster import ClusterSnapshot
 from slurm_energy.domain.decision import RuntimeEstimate
+from slurm_energy.domain.gpu_count import GpuCountOption
 from slurm_energy.domain.ids import PartitionName
 from slurm_energy.domain.job import EnergyOptions, GpuDemand, JobRequest
 from slurm_energy.policy.jobs import JobAsSubmitted, PartnerOffer, RunningJob, WaitingJob
@@ -333,6 +334,9 @@ def may_share(run: JobRun) -> bool:
 def job_request(job: Job) -> JobRequest:
     """Return a job of the twin as the daemon would get it from Slurm."""
     least, most = job.gpu_counts[0], job.gpu_counts[-1]
+    counts: tuple[int, ...] = ()
+    if job.asked_gpus and most > least:
+        least, counts = job.asked_gpus, job.gpu_counts
     return JobRequest(
         user_id=1000,
         name=job.name,
@@ -345,12 +349,14 @@ def job_request(job: Job) -> JobRequest:
         gpus=(
             GpuDemand(
                 count=least,
-                max_count=most if most > least else None,
+                max_count=most if most > least and not counts else None,
                 slurm_type=job.devices[0] if len(job.devices) == 1 else None,
             ),
         ),
         exclusive=job.exclusive,
+        count_options=tuple(GpuCountOption(gpus=count) for count in counts),
         options=EnergyOptions(
+            gpu_counts=counts,
             max_slowdown=min(job.max_slowdown, 2.0) if job.max_slowdown < inf else None,
             deadline_seconds=job.deadline_seconds + _FIRST_SECOND if job.deadline_seconds < inf else None,
         ),

@@ -321,6 +321,8 @@ class Engine:
                 f"{self._num_ingresses - 1}"
             )
         job.routed_place = None
+        if job.range_counts:
+            job.gpu_counts, job.range_counts = job.range_counts, ()
         run = runs[job_id] = JobRun(job)
         run.allowed = allowed = self.view.allowed_to(job)
         if self.told is not None:
