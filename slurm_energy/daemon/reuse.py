@@ -13,9 +13,10 @@ from slurm_energy.daemon.decide import Decided, Known, KnownUser
 from slurm_energy.daemon.policy.remote import RemotePolicy
 from slurm_energy.domain.cluster import ClusterSnapshot
 from slurm_energy.domain.decision import Reason
-from slurm_energy.domain.ids import DecisionId
+from slurm_energy.domain.ids import DecisionId, GpuTypeName
 from slurm_energy.domain.job import JobRequest
 from slurm_energy.domain.script import ScriptFeatures
+from slurm_energy.domain.trials import LearnedClock
 from slurm_energy.domain.work import WorkEstimate
 from slurm_energy.estimation.run_time import RunTime
 from slurm_energy.policy.base import Policy
@@ -107,6 +108,7 @@ class Basis:
     user: KnownUser
     runtime: RunTime | None
     work: WorkEstimate | None
+    clocks: Mapping[GpuTypeName, LearnedClock] | None = None
 
     def is_that_of(self, other: "Basis") -> bool:
         """Return whether the other one rests on the same things."""
@@ -116,6 +118,7 @@ class Basis:
             and self.user == other.user
             and self.runtime is other.runtime
             and self.work is other.work
+            and self.clocks is other.clocks
         )
 
 

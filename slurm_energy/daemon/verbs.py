@@ -241,6 +241,7 @@ class LocalVerbs:
             user=self._user(user_id),
             runtime=runtime,
             work=work,
+            clocks=state.history.clocks_of(user_id, name, script),
         )
 
     def _user(self, user_id: int) -> KnownUser:

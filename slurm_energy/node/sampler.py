@@ -74,6 +74,8 @@ def run_sampler(context: HookContext, job_id: JobId, sleep: Sleep, proc: Path = 
             next_seconds = max(next_seconds + interval, context.monotonic())
             if _wait(context, state, next_seconds, sleep):
                 _note_trials(state, stop="")
+                if state.counter is not None:
+                    state.counter.file.remove()
                 take_sample(context, state, gpus, jobs, last=True)
                 if spool.state_path(job_id).exists():
                     closing = not spool.ending_path(job_id).exists()  # by another hook than the epilog

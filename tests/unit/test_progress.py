@@ -2,6 +2,7 @@
 
 import sys
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -136,3 +137,52 @@ def test_lightning_counts_batches_and_reports_once(monkeypatch: pytest.MonkeyPat
     callback.on_train_end("trainer", "module")
 
     assert lines == ["2 steps, 2 s each; energy not known: which of 0 GPUs are this job's is not certain"]
+
+
+def counted(tmp_path: Path, clock: Clock, **environment: str) -> tuple[StepMeter, Path]:
+    file = tmp_path / "steps"
+    return StepMeter(
+        driver=OwnDriver(),  # type: ignore[arg-type]  # only a part of a GPU is read
+        environment={"SLURM_JOB_ID": "7", "SLURM_ENERGY_PROGRESS": str(file), **environment},
+        monotonic=clock,
+    ), file
+
+
+def test_the_number_of_steps_stands_in_a_file_of_the_user_alone(tmp_path: Path) -> None:
+    clock = Clock(now=50.0)
+    meter, file = counted(tmp_path, clock)
+    for _ in meter.steps(range(3)):
+        clock.now += 0.5
+    assert file.read_bytes() == b"3 51.500000 3\n"
+    assert file.stat().st_mode & 0o777 == 0o600
+
+
+def test_the_file_is_written_at_most_fifty_times_a_second(tmp_path: Path) -> None:
+    clock = Clock()
+    meter, file = counted(tmp_path, clock)
+    for _ in meter.steps(range(100)):
+        clock.now += 0.001
+    assert int(file.read_bytes().split()[0]) in range(80, 101)
+    clock.now += 1.0
+    meter.step()
+    assert file.read_bytes().startswith(b"101 ")
+
+
+@pytest.mark.parametrize("environment", [{"SLURM_PROCID": "3"}, {"SLURM_ENERGY_PROGRESS": "", "SLURM_JOB_ID": ""}])
+def test_other_ranks_and_programs_outside_a_job_write_nothing(tmp_path: Path, environment: dict[str, str]) -> None:
+    meter, file = counted(tmp_path, Clock(), **environment)
+    meter.step()
+    assert not file.exists()
+
+
+def test_a_file_that_cannot_be_written_never_reaches_the_loop(tmp_path: Path) -> None:
+    clock = Clock()
+    meter, file = counted(tmp_path, clock)
+    file.symlink_to(tmp_path / "elsewhere")
+    meter.step()
+    clock.now += 1.0
+    meter.step()
+    assert not (tmp_path / "elsewhere").exists()
+    meter, _ = counted(tmp_path, clock, SLURM_ENERGY_PROGRESS=str(tmp_path / "none" / "steps"))
+    meter.step()
+    assert meter.summary().steps == 0

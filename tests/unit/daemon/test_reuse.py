@@ -21,9 +21,10 @@ from slurm_energy.daemon.state import DaemonState
 from slurm_energy.daemon.verbs import LocalVerbs
 from slurm_energy.domain.cluster import ClusterSnapshot, NodeGpus
 from slurm_energy.domain.decision import PolicyAnswer, Reason
-from slurm_energy.domain.ids import ClusterName, DecisionId, PartitionName
+from slurm_energy.domain.ids import ClusterName, DecisionId, GpuTypeName, PartitionName
 from slurm_energy.domain.plain import to_plain
 from slurm_energy.domain.script import ScriptFeatures
+from slurm_energy.domain.trials import LearnedClock
 from slurm_energy.estimation.job_groups import job_group
 from slurm_energy.estimation.job_history import JobHistory
 from slurm_energy.estimation.run_time import EndedRun, RunTimeModel
@@ -333,6 +334,16 @@ def test_whose_earlier_runs_are_known_by_name_is_decided_anew(desk: Desk) -> Non
     assert desk.recorded()[-1].decision.estimate == runtime.estimate(LIMIT_SECONDS)
     desk.decide(name="unknown")
     assert desk.state.counters[LIKE] == 0, f"the last one, {known.fields['decision_id']}, rests on runs of its name"
+
+
+def test_whose_name_has_a_clock_that_was_learned_is_decided_anew(desk: Desk) -> None:
+    desk.decide()
+    clock = LearnedClock(
+        sm_clock_mhz=1110, default_clock_mhz=1410, slowdown=0.02, error=0.003, energy_change=-0.2, runs=1
+    )
+    desk.state.history = JobHistory(clocks={(1000, "known"): {GpuTypeName("a100-sxm4-80gb"): clock}})
+    desk.decide(name="known")
+    assert desk.state.counters[LIKE] == 0
 
 
 @pytest.mark.parametrize("change", ["snapshot", "policy", "groups", "user name"])
