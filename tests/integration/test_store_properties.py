@@ -126,7 +126,7 @@ def store(engine: Engine, events: list[Event]) -> None:
 
 def reports(engine: Engine) -> dict[str, EnergyReport]:
     with store_session(engine, read_only=True) as session:
-        found = {
+        found: dict[str, EnergyReport] = {
             kind: report_groups(session, EVERYTHING, kind, facility=FACILITY) for kind in REPORT_KINDS if kind != "job"
         }
         return {**found, "job": report_jobs(session, EVERYTHING, facility=FACILITY)}
