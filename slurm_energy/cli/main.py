@@ -43,7 +43,7 @@ NOUNS: dict[str, Noun] = {
         "calibrate", "calibrate", "Fit the energy model to measured data sets and print how well it fits."
     ),
     "config": Noun("config", "config", "Show or check the settings."),
-    "database": Noun("database", "database", "Create, upgrade or inspect the database."),
+    "database": Noun("database", "database", "Create, upgrade, inspect, copy or prune the database."),
     "decisions": Noun("report", "decisions", "List the latest decisions, newest first."),
     "doctor": Noun("doctor.command", "doctor", "Check the installation and say how to fix what is wrong."),
     "explain": Noun("report", "explain", "Show everything recorded of a job, from the request to the measured energy."),
@@ -53,7 +53,7 @@ NOUNS: dict[str, Noun] = {
     "lab": Noun("lab", "lab", "Run a real Slurm cluster with simulated GPUs on this machine."),
     "plugin": Noun("plugin", "plugin", "Check the plugin in slurmctld, and repair it before slurmctld starts."),
     "policy": Noun("policy", "policy", "List the policies or show one."),
-    "report": Noun("report", "report", "Report the energy of jobs, users or partitions."),
+    "report": Noun("report", "report", "Report the energy of jobs, users, accounts, partitions, nodes or periods."),
     "status": Noun("status", "status", "Show whether the daemon answers, its state and its counters."),
     "train": Noun("train", "train", "Train a graph network to schedule on a simulated cluster."),
     "uninstall": Noun("uninstall", "uninstall", "Remove what install wrote, after showing what would change."),

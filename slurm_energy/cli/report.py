@@ -49,7 +49,7 @@ DIMENSIONS = {
 
 @click.group(epilog="Example: slurm-energy report accounts --since 2026-03-01 --until 2026-04-01 --by week")
 def report() -> None:
-    """Report the energy of jobs, by user, account, partition, QOS, job name, node or period.
+    """Report the energy of jobs, users, accounts, partitions, nodes or periods.
 
     Users see their own jobs, coordinators those of their accounts, root and SlurmUser all. Unknown energy is shown as
     unknown, never as 0. What a job used is counted when the attempt ended: a period that is over stays as it is.
@@ -178,9 +178,9 @@ def _steps(
 for _noun, _dimension in DIMENSIONS.items():
     report.add_command(_dimension_command(_noun, _dimension))
     if _dimension.old_name is not None:
-        _old = _dimension_command(_noun, _dimension)
+        _old = _dimension_command(_dimension.old_name, _dimension)
         _old.hidden = True
-        report.add_command(_old, _dimension.old_name)
+        report.add_command(_old)
 
 
 def _found(subject: str, where: Filter, database: str | None) -> EnergyReport:

@@ -22,6 +22,8 @@ WORDS: dict[str, tuple[str, ...]] = {
     "bench decision": ("--decisions", "0", "--seconds", "0", "--checkpoint", "/nonexistent"),
     "calibrate": ("--data", "/nonexistent"),
     "config check": ("{config}",),
+    "database backup": ("/nonexistent/copy.sqlite",),
+    "database prune": ("--before", "1d", "--dry-run"),
     "explain": ("7",),
     "lab demo": (),
     "report job": ("7",),
@@ -41,7 +43,7 @@ OTHERS = (
     ("slurm-energy-hook", "prolog"),
     ("slurm-energy-hook", "nonsense"),
 )
-READS_DATABASE = {"report job", "report user", "report partition", "database status"}
+READS_DATABASE = {"report job", "report jobs", "report users", "report partitions", "report cluster", "database status"}
 ASKS_DAEMON = {"status", "decisions"}
 ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can close a file to another user")
 

@@ -37,6 +37,7 @@ from slurm_energy.store.tables import JobAttemptRow, JobRow, NodeEnergyRow
 pytest_plugins = ["database_fixtures"]
 EVERYTHING = JobFilter(cluster=CLUSTER)
 MONTH = 30 * 86_400.0
+V100 = GpuTypeName("v100")
 JOULES = 20_000.25
 
 
@@ -162,8 +163,8 @@ def test_only_the_time_at_work_saves(engine: Engine) -> None:
 
 
 def test_a_saving_is_unknown_where_nothing_says_whether_the_gpu_worked(engine: Engine) -> None:
-    gpu = make_gpu(utilisation=None, gpu_type="v100")
-    decision = make_decision(clocks=(replace(make_decision().clocks[0], gpu_type=GpuTypeName("v100")),))
+    gpu = make_gpu(utilisation=None, gpu_type=V100)
+    decision = make_decision(clocks=(replace(make_decision().clocks[0], gpu_type=V100),))
     with store_session(engine) as session:
         record_decision(session, decision, make_request(), CLUSTER)
     fill(engine, make_state(), reports=(make_report(gpu),))
@@ -171,7 +172,8 @@ def test_a_saving_is_unknown_where_nothing_says_whether_the_gpu_worked(engine: E
 
 
 def two_nodes(**changes: Any) -> JobState:
-    return make_state(**{"node_count": 2, "gpu_count": 4, "nodes": "gpu[001-002]", **changes})
+    values: dict[str, Any] = {"node_count": 2, "gpu_count": 4, "nodes": "gpu[001-002]", **changes}
+    return make_state(**values)
 
 
 def test_an_ended_job_of_which_one_of_two_nodes_has_reported_is_half_covered(engine: Engine) -> None:
