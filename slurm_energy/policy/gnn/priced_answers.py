@@ -193,23 +193,35 @@ class PricedRule(TotalCostRule):
             PolicyError: the network's prices are not finite.
         """
         look = self.present_look(job, view)
-        base = self.base_prices(job, view, options)
-        factors = self._factors_of(job, view, options, look)
-        own = self.place_watts(view) if self._mode is None else 0.0
-        # What follows what arrivals would take at it is left alone: at another price they would not.
+        min_joules = self._min_joules(job, view, options)
+        base = self._base(job, view, min_joules)
+        factors = self._factors_of(job, view, options, look, min_joules)
+        if self._mode is None:  # what follows what arrivals would take at it is left alone: at another they would not
+            own = self.place_watts(view)
+            device_watts = (base.device_watts - own) * factors.devices + own
+        else:
+            device_watts = base.device_watts * factors.devices
+        by_price = factors.job
         return base._replace(
-            device_watts=(base.device_watts - own) * factors.devices + own,
-            **{price: getattr(base, price) * factor for price, factor in factors.job.items()},
+            device_watts=device_watts,
+            time_watts=base.time_watts * by_price["time_watts"],
+            slowdown_joules=base.slowdown_joules * by_price["slowdown_joules"],
+            share=base.share * by_price["share"],
+            opened_nodes=base.opened_nodes * by_price["opened_nodes"],
+            waking=base.waking * by_price["waking"],
         )
 
     def base_prices(self, job: WaitingJob, view: ClusterView, options: CostTable) -> Prices:
         """Return what the job would pay without the network."""
+        return self._base(job, view, self._min_joules(job, view, options))
+
+    def _base(self, job: WaitingJob, view: ClusterView, min_joules: float) -> Prices:
         if self._mode is None:
-            return super().prices(job, view, options)
+            return self._rule_prices(job, view)
         base = self._of_mode(job, view)
         return Prices(
             time_watts=base.time_watts,
-            slowdown_joules=base.slowdown * self._min_joules(job, view, options),
+            slowdown_joules=base.slowdown * min_joules,
             share=base.share,
             opened_nodes=base.opened_nodes,
             waking=base.waking,
@@ -245,7 +257,8 @@ class PricedRule(TotalCostRule):
         if not costs:
             return Explanation((), {})
         options = self._options(job, view)
-        base, factors = self.base_prices(job, view, options), self._factors_of(job, view, options, self._look)
+        min_joules = self._min_joules(job, view, options)
+        base, factors = self._base(job, view, min_joules), self._factors_of(job, view, options, self._look, min_joules)
         parts, place = costs[0].parts, costs[0].place
         priced = {
             "time": base.time_watts > 0.0,
@@ -279,9 +292,10 @@ class PricedRule(TotalCostRule):
         per_unit = options.min_joules if self._mode is None else options.min_joules_in(view.room(job))
         return per_unit * job.estimated_units
 
-    def _factors_of(self, job: WaitingJob, view: ClusterView, options: CostTable, look: Look | None) -> _Factors:
+    def _factors_of(
+        self, job: WaitingJob, view: ClusterView, options: CostTable, look: Look | None, min_joules: float
+    ) -> _Factors:
         assert look is not None
-        min_joules = self._min_joules(job, view, options)
         found = self._factors.get(min_joules)
         if found is not None:
             return found
