@@ -263,6 +263,15 @@ class ScriptConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FacilityConfig:
+    """What reports add to measured joules. How the two files look: docs/how-to/report-a-month.md."""
+
+    pue: float = setting(1.0, "Energy of the whole building over that of its computers.", 1.0, 10.0)
+    tariff_file: str = setting("", "CSV file with starts_at and a price such as EUR_per_kwh; empty: no money.")
+    intensity_file: str = setting("", "CSV file with starts_at and grams_per_kwh of CO2; empty: no CO2.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
     """All settings of one installation."""
 
@@ -275,6 +284,7 @@ class Config:
     node: NodeConfig = field(default_factory=NodeConfig)
     plugin: PluginConfig = field(default_factory=PluginConfig)
     script: ScriptConfig = field(default_factory=ScriptConfig)
+    facility: FacilityConfig = field(default_factory=FacilityConfig)
     gpu_types: dict[str, str] = setting({}, "Catalogue name of each GRES type, where the two differ.")
     gpu_power_limits_watts: dict[str, float] = setting(
         {}, "Power limit in W of each GPU type's boards, where it is not the catalogue's.", 10.0, 3000.0

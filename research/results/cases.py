@@ -61,14 +61,29 @@ class Case:
     plan: ArenaPlan
     """Without policies."""
     rules: tuple[str, ...]
+    """Each under its own text."""
     reference: str
     """The rule that the others are held against."""
     merit: Merit | None = None
     frontier: bool = False
     """Whether the excess over the energy-latency frontier is worked out."""
     goals: tuple[Goal, ...] = ()
+    labelled: tuple[tuple[str, str], ...] = ()
+    """Further rules: label and text."""
+    yardsticks: tuple[tuple[str, str], ...] = ()
+    """The same that are told more than the policies of the case, and are never the strongest rule."""
     undisturbed: str = ""
     """Key of the case that differs in nothing but the disturbance."""
+
+    @property
+    def compared_rules(self) -> dict[str, str]:
+        """Text by label of what a policy is held against."""
+        return {rule: rule for rule in self.rules} | dict(self.labelled)
+
+    @property
+    def all_rules(self) -> dict[str, str]:
+        """Text by label of everything that is no candidate."""
+        return self.compared_rules | dict(self.yardsticks)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -69,6 +69,7 @@ def fingerprint_of(case: Case) -> str:
     parts = (
         world_to_toml(replace(world_of_plan(plan), source="")),
         repr((plan.horizon_seconds, plan.warm_up_seconds, plan.drain, plan.generator, plan.settings)),
+        *([repr(plan.history_days)] if plan.history_days else []),
         repr((case.merit, case.frontier)),
     )
     return sha256("\n".join(parts).encode()).hexdigest()[:16]

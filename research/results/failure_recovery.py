@@ -70,7 +70,7 @@ class WatchedRule(PlacementRule):
         """Take on the rule's public attributes, which `begin` may change."""
         rule = self._rule
         self.name, self.version, self.discipline, self.clamped = rule.name, rule.version, rule.discipline, rule.clamped
-        self.routes, self.observes_ends = rule.routes, rule.observes_ends
+        self.routes, self.observes_ends, self.knowledge = rule.routes, rule.observes_ends, rule.knowledge
         self.control_interval_seconds = rule.control_interval_seconds
         self.shares_arrival_stream = rule.shares_arrival_stream
 

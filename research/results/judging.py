@@ -62,7 +62,7 @@ def difference_of(
 
 def strongest_rule(section: Section, case: Case, result: CaseResult) -> str | None:
     """Return the rule with the least mean of the section's figure; one whose queue grows counts only if all do."""
-    candidates = [rule for rule in case.rules if mean_of(result, rule, section.figure) is not None]
+    candidates = [rule for rule in case.compared_rules if mean_of(result, rule, section.figure) is not None]
     steady = [
         rule for rule in candidates if (mean_of(result, rule, "queue_growth_percent") or 0.0) <= _MAX_GROWTH_PERCENT
     ]

@@ -7,6 +7,7 @@ import numpy as np
 from research.results.cases import Case
 from research.results.failure_recovery import WatchedRule, can_fail, recovery_figures
 from research.results.merit import merit_figures
+from research.results.slurm_place import SlurmPlaceRule, slurm_place_figures
 from slurm_energy.evaluation.arena.plan import world_of_plan
 from slurm_energy.evaluation.arena.run import ArenaRun, finished_run
 from slurm_energy.evaluation.arena.run_bounds import frontier_excess_percent
@@ -29,6 +30,7 @@ _KEPT = frozenset(
         "mean_wait_seconds",
         "mean_turnaround_seconds",
         "mean_bounded_slowdown",
+        "completed_jobs",
         "mean_decision_seconds",
         "p95_bounded_slowdown",
         "deadline_misses",
@@ -49,11 +51,15 @@ def measured_run(case: Case, policy: str, rule_text: str, seed: int) -> dict[str
     """
     has_failures = bool(case.undisturbed) and can_fail(world_of_plan(case.plan))
     watched = WatchedRule(create_contender(rule_text)) if has_failures else None
+    if world_of_plan(case.plan).knowledge == "site":
+        watched = SlurmPlaceRule(create_contender(rule_text))
     run = finished_run(case.plan, policy, rule_text, seed, rule=watched)
     every = figures_of(run.record.metrics) | bound_figures_of(run.record.bounds)
     found = {name: float(value) for name, value in every.items() if name in _KEPT}
     found |= _queue_figures(run) | _bound_figures(found) | wide_job_figures(run.outcome, run.jobs)
-    if watched is not None:
+    if isinstance(watched, SlurmPlaceRule):
+        found |= slurm_place_figures(watched, run.world, run.jobs, run.outcome)
+    elif watched is not None:
         found |= recovery_figures(watched, run.outcome)
     found["timeouts"] = float(run.record.metrics.jobs_by_state.get("TIMEOUT", 0))
     if case.frontier:

@@ -9,6 +9,7 @@ from research.results.matrix_sizes import KEY as MATRIX_KEY
 from research.results.matrix_sizes import matrix_size_tables
 from research.results.plots import plot_name
 from research.results.provenance import UNKNOWN, revision_of
+from research.results.site_table import anchor, site_table
 from research.results.tables import NONE, case_table, goal_table, overview, table
 from slurm_energy.policy.automatic import shipped_folder
 from slurm_energy.policy.checkpoint_files import check_files
@@ -21,9 +22,11 @@ figure and verdict comes from [results.json](results/results.json).
 _SUMMARY = """## Summary
 
 How learned policies compare in the first figure of each section below: with the case's reference, which its table
-names, and with the strongest rule, chosen after the fact. Each is the mean over cases of the paired difference, and its
-range; a minus is a saving. A goal is met if the whole 95 % interval is on its side. `the daemon` is what is installed
-under Slurm; the other policies also choose nodes and later starts, which the simulated scheduler carries out.
+names, and with the strongest rule, chosen after the fact. In all sections but the first, rules are told each job's
+kind, length and own curves, which no site knows, and `the daemon` was told the length. Each is the mean over cases
+of the paired difference, and its range; a minus is a saving. A goal is met if the whole 95 % interval is on its side.
+`the daemon` is what is installed under Slurm; the other policies also choose nodes and later starts, which the
+simulated scheduler carries out.
 """
 _MAX_POLICIES = 2
 """Of a section that have a line of their own in the summary."""
@@ -65,10 +68,11 @@ def results_page(sections: Sequence[Section], results: Results, folder: str) -> 
         (section, [case for case in section.cases if case.key in results.cases]) for section in sections
     ]
     shown = [(section, cases) for section, cases in cases_by_section if cases]
-    parts = [_HEAD, *([_QUICK] if results.is_quick else []), "\n".join(_summary(shown, results))]
+    parts = [_HEAD, *([_QUICK] if results.is_quick else []), "\n".join(site_table(results))]
+    parts += ["\n".join(_summary(shown, results))]
     parts += [_READING.format(first_seed=FIRST_SEED), _shipped()]
     parts += ["\n".join(_section(section, cases, results, folder)) for section, cases in shown]
-    return "\n".join(part.rstrip() + "\n" for part in parts)
+    return "\n".join(part.rstrip() + "\n" for part in parts if part)
 
 
 def _summary(shown: Sequence[tuple[Section, Sequence[Case]]], results: Results) -> Iterator[str]:
@@ -84,7 +88,7 @@ def _summary_rows(section: Section, cases: Sequence[Case], results: Results) -> 
     """Yield a row for each of a few policies that run in every case, else one of the best policy of each case."""
     learned = [set(learned_policies(results.cases[case.key])) for case in cases]
     in_all = sorted(set.intersection(*learned))
-    link = f"[{section.title}](#{_anchor(section.title)})"
+    link = f"[{section.title}](#{anchor(section.title)})"
     for label in in_all if 0 < len(in_all) <= _MAX_POLICIES else [None]:
         yield [link, section.columns[0].heading.split(",")[0], *_summary_cells(section, cases, results, label)]
 
@@ -115,10 +119,6 @@ def _summary_cells(section: Section, cases: Sequence[Case], results: Results, la
         _range(against_strongest, unit),
         f"{sum(verdicts)} of {len(verdicts)}" if verdicts else NONE,
     ]
-
-
-def _anchor(title: str) -> str:
-    return "".join(letter for letter in title.lower().replace(" ", "-") if letter.isalnum() or letter == "-")
 
 
 def _range(values: Sequence[float], unit: str) -> str:

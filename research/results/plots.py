@@ -56,7 +56,7 @@ def _save(figure: Figure, path: Path) -> None:
 
 
 def _labels(cases: Sequence[Case], results: Results) -> list[str]:
-    rules = (rule for case in cases for rule in case.rules if rule in results.cases[case.key].runs)
+    rules = (rule for case in cases for rule in case.all_rules if rule in results.cases[case.key].runs)
     learned = (label for case in cases for label in learned_policies(results.cases[case.key]))
     return list(dict.fromkeys((*rules, *learned)))
 

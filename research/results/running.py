@@ -71,12 +71,12 @@ def run_sections(  # noqa: PLR0913  # what to run and how
 def _texts(section: Section, case: Case, candidates: Sequence[Candidate]) -> dict[str, str]:
     """Return what makes each policy of a case, by its label."""
     chosen = {candidate.label: candidate.text for candidate in candidates if candidate.runs_in(section, case)}
-    return {rule: rule for rule in case.rules} | chosen
+    return case.all_rules | chosen
 
 
 def _prepare(results: Results, case: Case, texts: dict[str, str], same_revisions: Sequence[str] | None) -> None:
     """Leave in the results of a case what may be kept: nothing without revisions, not even an empty list of them."""
-    learned = [label for label in texts if label not in case.rules]
+    learned = [label for label in texts if label not in case.all_rules]
     inputs = {label: inputs_of(text) for label, text in texts.items()}
     fresh = CaseResult(fingerprint=fingerprint_of(case), texts=texts, learned=learned, inputs=inputs)
     old = results.cases.get(case.key)

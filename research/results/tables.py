@@ -47,7 +47,7 @@ def overview(section: Section, cases: Sequence[Case], results: Results) -> Itera
                 NONE if best is None else _cell(column, result, best, with_interval=True),
                 NONE
                 if best is None or rule is None
-                else _interval(
+                else interval_text(
                     difference_of(result, best, rule, section.figure, percent=section.is_relative), 2, sign=True
                 ),
             ]
@@ -103,7 +103,7 @@ def _goal_row(case: Case, judgement: Judgement) -> list[str]:
     if unit and goal.kind == "difference":
         unit = " points"
     against = f" ({judgement.against})" if judgement.against and not goal.against else ""
-    found = _interval(judgement.found, 2, sign=goal.kind != "value")
+    found = interval_text(judgement.found, 2, sign=goal.kind != "value")
     return [
         f"`{case.key}`",
         goal.text + against,
@@ -120,7 +120,7 @@ def case_table(section: Section, case: Case, results: Results) -> Iterator[str]:
     yield f"### {case.title} (`{case.key}`)"
     seeds = sorted({seed for by_seed in result.runs.values() for seed in by_seed})
     merit = "" if case.merit is None else f" Cost = {case.merit.formula}."
-    yield f"World `{case.plan.world}`, {len(seeds)} seed{'' if len(seeds) == 1 else 's'}.{merit}"
+    yield f"World `{case.plan.world}`, {len(seeds)} seed{'' if len(seeds) == 1 else 's'}.{_knowledge(case)}{merit}"
     yield ""
     strongest = strongest_rule(section, case, result)
     columns = [column for column in section.columns if _says_something(column, case, result, results)]
@@ -135,17 +135,31 @@ def case_table(section: Section, case: Case, results: Results) -> Iterator[str]:
         name = f"**`{label}`**" if label == strongest else f"`{label}`"
         if not has_every_seed(result, label):
             name += f" ({len(result.runs[label])} of {len(seeds)} seeds)"
-        rows.append([name, *cells, _interval(difference, 2, sign=True)])
+        rows.append([name, *cells, interval_text(difference, 2, sign=True)])
     yield from table(
         ["policy", *(column.heading for column in columns), f"against {case.reference}, {_unit(section)}"], rows
     )
     swept = [f"`{label}` = `{text}`" for label, text in result.texts.items() if label != text and label in case.rules]
+    named = [f"`{label}` = `{result.texts[label]}`" for label in case.all_rules if label in result.texts]
     if swept:
         yield ""
         yield "Clocks found by sweeps: " + ", ".join(swept) + "."
+    if case.labelled:
+        yield ""
+        yield "Policies: " + ", ".join(text for text in named if text not in swept) + "."
     for failure in result.failures:
         yield ""
         yield f"Failed: {failure}"
+
+
+def _knowledge(case: Case) -> str:
+    """Return what policies are told, where it is less than everything."""
+    if not case.yardsticks:
+        return ""
+    days = f"{case.plan.history_days:g} day{'' if case.plan.history_days == 1.0 else 's'}"
+    order = ", ".join(f"`{name}`" for name in case.plan.partition_order)
+    listed = f" Slurm's list: {order}." if order else ""
+    return f" Policies are told what a site knows, with {days} of history.{listed}"
 
 
 def _unit(section: Section) -> str:
@@ -165,14 +179,14 @@ def _shown(column: Column, case: Case, label: str, results: Results) -> str:
     if column.figure == _AGAINST:
         base = results.cases[case.undisturbed]
         figure = "energy_time_product_joule_seconds"
-        return _interval(difference_of(result, label, label, figure, base=base), column.digits, sign=True)
+        return interval_text(difference_of(result, label, label, figure, base=base), column.digits, sign=True)
     return _cell(column, result, label, with_interval=column.interval)
 
 
 def _cell(column: Column, result: CaseResult, label: str, *, with_interval: bool) -> str:
     if with_interval:
         found = estimate_of(result, label, column.figure)
-        return _interval(_scaled(found, column.per), column.digits)
+        return interval_text(_scaled(found, column.per), column.digits)
     mean = mean_of(result, label, column.figure)
     return NONE if mean is None else f"{mean / column.per:,.{column.digits}f}"
 
@@ -184,7 +198,8 @@ def _scaled(found: Estimate | None, per: float) -> Estimate | None:
     return Estimate(mean=found.mean / per, low=low, high=high, seeds=found.seeds)
 
 
-def _interval(found: Estimate | None, digits: int, *, sign: bool = False) -> str:
+def interval_text(found: Estimate | None, digits: int, *, sign: bool = False) -> str:
+    """Return mean and interval as they stand in a cell."""
     if found is None:
         return NONE
     form = f"{'+' if sign else ''},.{digits}f"

@@ -65,6 +65,14 @@ def comparison_options(command: _Command) -> _Command:
 @click.option("--workload", type=_FILE, metavar="FILE", help="Jobs to run in place of the world's own generator.")
 @click.option("--seeds", type=click.IntRange(1, 10_000), default=1, show_default=True, help="Number of seeds.")
 @click.option("--first-seed", type=click.IntRange(0), default=1, show_default=True, help="The first of them.")
+@click.option(
+    "--history-days",
+    type=click.FloatRange(0.0, 31.0),
+    default=0.0,
+    show_default=True,
+    metavar="D",
+    help="Ended runs that policies know at the start, in a world that hides what jobs do.",
+)
 @click.option("--compat", is_flag=True, help="Draw from one stream, as the published simulator of world chsac does.")
 @comparison_options
 def run(
@@ -73,6 +81,7 @@ def run(
     workload: Path | None,
     seeds: int,
     first_seed: int,
+    history_days: float,
     compat: bool,
     policies: tuple[str, ...],
     reference: str,
@@ -101,6 +110,7 @@ def run(
         drain=drain,
         compat=compat,
         skip_bad=skip_bad,
+        history_days=history_days,
         reference=reference,
     )
     return compare(plan, Output(json_path=json_path, html_path=html_path, command=typed_command()), workers)

@@ -23,6 +23,7 @@ from slurm_energy.evaluation.contenders import (
     LEARNED_SUMMARY,
     SETTINGS,
     SUMMARY,
+    TOLD_MEANING,
     served_names,
 )
 from slurm_energy.policy.registry import RuleEntry, rule_entry, rule_names
@@ -87,6 +88,8 @@ def list_rules() -> None:
         click.echo(f"{name:<20} {SUMMARY}")
     for key, meaning in SETTINGS.items():
         click.echo(f"{'':<18}{key}=  {meaning}")
+    for prefix, meaning in TOLD_MEANING.items():
+        click.echo(f"{prefix + 'RULE':<20} {meaning}")
     click.echo(f"{LEARNED:<16} {LEARNED_SUMMARY}")
     for key, meaning in LEARNED_SETTINGS.items():
         click.echo(f"{'':<18}{key}=  {meaning}")

@@ -96,6 +96,8 @@ class ClockChoice:
     """The boards' power limit that both predictions assume, W; None when it is unknown."""
     is_assumed: bool = False
     """Whether both predictions come from a GPU of the same chip, since this type has not been measured."""
+    known_runs: int = 0
+    """Runs of the job's name that measured both; 0: they are the worst and the mean of other programs."""
 
     def __post_init__(self) -> None:
         if not is_gpu_type_name(self.gpu_type):
@@ -127,11 +129,6 @@ class OptionCost:
     def joules(self) -> float:
         """What is compared."""
         return sum(self.parts.values())
-
-    @property
-    def full_joules(self) -> float:
-        """What it would cost at the highest clock."""
-        return sum(self.full_parts.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

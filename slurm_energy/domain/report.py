@@ -299,6 +299,18 @@ def runtime_basis(estimate: RuntimeEstimate, script: ScriptFeatures | None) -> s
     )
 
 
+def report_kind(word: str) -> ReportKind:
+    """Return a kind of report.
+
+    Raises:
+        ValueRangeError: there is no such kind.
+    """
+    for kind in REPORT_KINDS:
+        if kind == word:
+            return kind
+    raise ValueRangeError(f"report {word[:40]!r} is not one of {', '.join(REPORT_KINDS)}")
+
+
 def reason_sentence(reason: str, *, changed: bool = True) -> str:
     """Return the sentence for a reason; a code that this version does not know stands for itself.
 

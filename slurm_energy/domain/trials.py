@@ -62,6 +62,8 @@ class LearnedClock:
     energy_change: float
     runs: int = 1
     """Runs that measured this clock."""
+    measured_at_seconds: float = 0.0
+    """When the latest of them ended."""
 
     @property
     def upper(self) -> float:

@@ -17,10 +17,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from itertools import accumulate, pairwise
 from math import inf, isfinite
+from pathlib import Path
 
+from slurm_energy.config import FacilityConfig
+from slurm_energy.domain.units import JOULES_PER_KWH
 from slurm_energy.errors import ConfigError, ValueRangeError
 
-JOULES_PER_KWH = 3.6e6
 MAX_GRAMS_PER_KWH = 2500.0
 """Lignite is under 1400 at the plant: a value above this is in another unit."""
 MAX_PRICE_PER_KWH = 1e5
@@ -110,6 +112,31 @@ class Facility:
     def _weighted(self, series: StepSeries | None, joules: float, begin: float, end: float) -> float | None:
         mean = None if series is None else series.mean(begin, max(begin, end))
         return None if mean is None else joules * self.pue / JOULES_PER_KWH * mean
+
+
+def site_facility(config: FacilityConfig) -> Facility:
+    """Return what the site's settings and files say.
+
+    Raises:
+        ConfigError: a file cannot be read, or is no such table.
+    """
+    price, currency, intensity = None, None, None
+    sources: tuple[str, ...] = ()
+    if config.tariff_file:
+        price, currency, sources = read_price(_text(config.tariff_file), config.tariff_file)
+    if config.intensity_file:
+        intensity, of_co2 = read_intensity(_text(config.intensity_file), config.intensity_file)
+        sources = (*sources, *of_co2)
+    return Facility(
+        pue=config.pue, price=price, currency=currency, intensity=intensity, sources=tuple(dict.fromkeys(sources))
+    )
+
+
+def _text(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path} cannot be read: {error}") from error
 
 
 def read_price(text: str, name: str) -> tuple[StepSeries, str, tuple[str, ...]]:

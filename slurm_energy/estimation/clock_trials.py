@@ -31,6 +31,8 @@ MIN_SENSITIVITY = 0.02
 MARGIN_SECONDS = 900.0
 """No trial begins nearer to the time limit or deadline."""
 MAX_UNKNOWN = 2
+MAX_WINDOW_FACTOR = 4.0
+"""By which a window grows at most, in steps of two, for a program that repeats but varies too much."""
 MAX_WORSE = 2
 
 
@@ -94,6 +96,7 @@ class ClockTrials:
     trials: list[Trial] = field(default_factory=list)
     cost_seconds: float = 0.0
     done: bool = False
+    _first_window_seconds: float = 0.0
     _kept_energy: float = 1.0
     _bad_table: bool = False
     _reference_watts: float | None = None
@@ -109,6 +112,7 @@ class ClockTrials:
             raise ValueRangeError("clocks of trials: one or more, ascending")
         if not 0.0 <= self.max_slowdown < 1.0:
             raise ValueRangeError(f"slowdown bound {self.max_slowdown} is not 0 to 1")
+        self._first_window_seconds = self.window_seconds
 
     @property
     def running_clock_mhz(self) -> int | None:
@@ -134,7 +138,7 @@ class ClockTrials:
         if clock is None:
             self.done = True
             return Order(sm_clock_mhz=self.running_clock_mhz)
-        expected = (window + self.settle_seconds) * self._worst(clock)
+        expected = (window + self.settle_seconds) * self._expected_slowdown(clock)
         if self.cost_seconds + expected > MAX_COST_SHARE * elapsed_seconds:
             return run_on
         return Order(sm_clock_mhz=clock if is_fresh else None, measure_seconds=window)
@@ -154,8 +158,16 @@ class ClockTrials:
         self._unknown += 1
         self.done = self.done or self._unknown >= MAX_UNKNOWN
 
-    def measured(self, sm_clock_mhz: int, at_seconds: float, watts: float, answer: ClockAnswer | None) -> None:
-        """Take in a window at a lower clock; None: the slowdown is not known."""
+    def measured(
+        self,
+        sm_clock_mhz: int,
+        at_seconds: float,
+        watts: float,
+        answer: ClockAnswer | None,
+        *,
+        longer_may_help: bool = False,
+    ) -> None:
+        """Take in a window at a lower clock; None: the slowdown is not known, or not from a window of this length."""
         seconds = self.window_seconds + self.settle_seconds
         worst = self._worst(sm_clock_mhz)
         self.cost_seconds += seconds * (worst if answer is None else min(max(answer.upper, 0.0), worst))
@@ -164,8 +176,12 @@ class ClockTrials:
             Trial(sm_clock_mhz=sm_clock_mhz, at_seconds=at_seconds, watts=watts, answer=answer, kept=kept)
         )
         if answer is None:
-            self._unknown += 1
-            self.done = self._unknown >= MAX_UNKNOWN
+            longest = self._first_window_seconds * MAX_WINDOW_FACTOR
+            if longer_may_help and self.window_seconds < longest:
+                self.window_seconds = min(2.0 * self.window_seconds, longest)
+            else:
+                self._unknown += 1
+                self.done = self._unknown >= MAX_UNKNOWN
         # What is measured again starts from a new reference.
         self._reference_at = float("-inf")
 
@@ -189,6 +205,12 @@ class ClockTrials:
     def _worst(self, sm_clock_mhz: int) -> float:
         """Return the slowdown of work that the clock alone paces."""
         return max((self._reached_mhz or self.clocks_mhz[-1]) / sm_clock_mhz - 1.0, 0.0)
+
+    def _expected_slowdown(self, sm_clock_mhz: int) -> float:
+        """Return the slowdown that a trial is taken to have: twice the bound at most once others were answered."""
+        worst = self._worst(sm_clock_mhz)
+        is_known = any(trial.answer is not None for trial in self.trials[self._first :])
+        return min(worst, 2.0 * self.max_slowdown) if is_known else worst
 
     def _candidate(self) -> int | None:
         """Return the next clock to try, by secant steps in the relative slowdown of the clock; None: none is left."""

@@ -50,7 +50,7 @@ def first_estimates(
     chosen = [(row, column) for runs, row, column in entries[:MAX_ENTRIES] if runs]
     if not chosen or len(groups.gpu_types) < 2:
         return
-    model = _Model(groups, works, chosen)
+    model = _ScriptModel(groups, works, chosen)
     seen: dict[str, Work] = {}
     for row, _ in chosen:
         work = works[row]
@@ -74,7 +74,7 @@ def _works(groups: RunGroups, scripts: Mapping[tuple[int | str, str], ScriptFeat
     return found
 
 
-class _Model:
+class _ScriptModel:
     """Time and power of all work on all types of a site."""
 
     def __init__(self, groups: RunGroups, works: Mapping[int, Work], chosen: list[tuple[int, int]]) -> None:

@@ -64,8 +64,20 @@ class FinishedRun(Protocol):
         """What its script shared with others of the same work."""
 
     @property
+    def submitted_at_seconds(self) -> float:
+        """When it was submitted."""
+
+    @property
     def ended_at_seconds(self) -> float:
         """When it ended."""
+
+    @property
+    def limit_seconds(self) -> float | None:
+        """Its time limit; None where there was none."""
+
+    @property
+    def cut_off(self) -> bool:
+        """Whether it was ended before its work was."""
 
     @property
     def default_clock_seconds(self) -> float:
@@ -74,6 +86,10 @@ class FinishedRun(Protocol):
     @property
     def gpu_type(self) -> GpuTypeName | None:
         """The type of its GPUs, where it is known and one."""
+
+    @property
+    def gpu_count(self) -> int | None:
+        """How many it had, where it is known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,27 +184,16 @@ def timed_names(
     return table, known
 
 
-def runtime_estimates(
-    samples: Iterable[FinishedRun], compare_for: Callable[[int, str], CompareTypes]
-) -> list[tuple[int, str, RuntimeEstimate]]:
-    """Return run times of the groups that ran last, whatever the time limit of the next job."""
-    return [
-        (int(user), name, run_time.estimate())
-        for user, name, run_time in timed_names(samples, compare_for)[0]
-        if run_time.source == NAME
-    ]
-
-
 def _ended_run(sample: FinishedRun) -> EndedRun:
     return EndedRun(
         user=sample.user_id,
         name=job_group(sample.name, sample.script_key),
         seconds=sample.default_clock_seconds,
-        limit_seconds=getattr(sample, "limit_seconds", None),
-        cut_off=getattr(sample, "cut_off", False),
+        limit_seconds=sample.limit_seconds,
+        cut_off=sample.cut_off,
         gpu_type=sample.gpu_type,
-        gpus=getattr(sample, "gpu_count", None),
-        submitted_at_seconds=getattr(sample, "submitted_at_seconds", inf),
+        gpus=sample.gpu_count,
+        submitted_at_seconds=sample.submitted_at_seconds,
         ended_at_seconds=sample.ended_at_seconds,
     )
 
@@ -322,9 +327,11 @@ def _newest_first(runs: Sequence[MeasuredRun], found: Iterable[NamedWork]) -> li
     return ordered[:MAX_COMPARED_NAMES]
 
 
-_RUNS_PER_TYPE = 20
-_LOOKED_SECONDS = 3600.0
-"""Between two looks at all runs together; the daemon looks every few minutes."""
+_RUNS_PER_TYPE, _MANY_RUNS = 20, 8
+_LOOKED_SECONDS, _MAX_LOOKED_SECONDS = 3600.0, 6 * 3600.0
+_NEW_SHARE = 0.05
+"""Between two looks at all runs together, and how many new ones make one worth its time before the longest pause is
+over. The daemon looks every few minutes; what all names together say moves slowly."""
 
 
 class SiteRuns:
@@ -342,8 +349,12 @@ class SiteRuns:
         self._fit: WorkFit | None = None
         self._model: RunTimeModel | None = None
         self._looked_at_seconds = -inf
+        self._new, self._known = 0, 0
+        """Runs since the last look at all of them, and those before."""
+        self._scaling: dict[NameOf, GpuScaling] = {}
         self._runtimes: dict[NameOf, RunTime] = {}
         self._work: dict[NameOf, WorkEstimate] = {}
+        self._counts: Counter[NameOf] = Counter()
 
     def observe(self, measurement: EndedRun | MeasuredRun | FailedRuns, script: ScriptFeatures | None = None) -> None:
         """Take in what one run measured, or that it failed.
@@ -354,6 +365,7 @@ class SiteRuns:
         """
         if script is not None and script.key:
             self._scripts[script.key] = script
+        self._new += 1
         if isinstance(measurement, EndedRun):
             self._times.add(measurement)
             self._correct_times((measurement.user, measurement.name))
@@ -368,15 +380,17 @@ class SiteRuns:
 
     def look(self, now_seconds: float) -> JobHistory:
         """Return what is known, all runs looked at together at most once an hour."""
-        if now_seconds - self._looked_at_seconds >= _LOOKED_SECONDS:
+        pause = _LOOKED_SECONDS if self._new > _NEW_SHARE * self._known else _MAX_LOOKED_SECONDS
+        if self._new and now_seconds - self._looked_at_seconds >= pause:
             self._looked_at_seconds = now_seconds
+            self._known, self._new = self._known + self._new, 0
             self._look_at_all()
         return self.history
 
     def _look_at_all(self) -> None:
         self._model = model = self._times.model()
         self._runtimes = {
-            (user, name): model.of_runs(_on_one_type(tuple(runs)[-RUNS_PER_NAME:], _no_comparison))
+            (user, name): model.of_runs(_on_one_count(_on_one_type(tuple(runs)[-RUNS_PER_NAME:], _no_comparison)))
             for (user, name), runs in self._times.names.items()
         }
         self._runtimes |= {(user, NEVER_RAN): habits for user, habits in model.users.items()}
@@ -386,15 +400,20 @@ class SiteRuns:
         failures = [one for several in self._failures.values() for one in several]
         table, self._fit = named_work(runs, failures, self._scripts)
         self._work = {(user, name): estimate for user, name, estimate in table}
-        self.history = JobHistory(runtimes=self._runtimes, work=self._work)
+        self.history = JobHistory(runtimes=self._runtimes, work=self._work, scaling=self._scaling)
 
     def _correct_times(self, key: NameOf) -> None:
         runs = self._times.names.get(key)
         if runs and self._model is not None:
-            self._runtimes[key] = self._model.of_runs(tuple(runs))
+            self._runtimes[key] = self._model.of_runs(_on_one_count(tuple(runs)))
+        scaling = _scaling(tuple(runs)[-RUNS_PER_NAME:]) if runs else None
+        if scaling is not None:
+            self._scaling[key] = scaling
 
     def _correct_work(self, name: NameOf) -> None:
-        if self._fit is None:
+        self._counts[name] += 1
+        # Of a name of many runs one more says little, and the next look at all is near.
+        if self._fit is None or (self._counts[name] > _MANY_RUNS and self._counts[name] % _MANY_RUNS):
             return
         runs = [run for gpu_type in self._fit.gpu_types for run in self._measured.get((name, gpu_type), ())]
         for user, group, estimate in corrected_work(self._fit, runs, self._failures.get(name, ())):

@@ -38,6 +38,11 @@ class TrialOfName(Protocol):
         ...
 
     @property
+    def ended_at_seconds(self) -> float:
+        """When that job ended."""
+        ...
+
+    @property
     def trial(self) -> ClockTrial:
         """What was measured."""
         ...
@@ -89,4 +94,5 @@ def _learned(trials: list[TrialOfName]) -> LearnedClock | None:
         error=max(1.0 / sqrt(total), spread),
         energy_change=change,
         runs=len({one.run for one in same}),
+        measured_at_seconds=max(one.ended_at_seconds for one in same),
     )

@@ -48,6 +48,9 @@ class Capability(StrEnum):
     TRUE_WORK = "how much work a job really has"
 
 
+Knowledge = Literal["site", "neighbours", "truth"]
+"""What a rule is told in a simulated cluster that hides what jobs do: what a site knows; the same with run times by the
+user's runs that are most alike; or everything, for yardsticks."""
 Capabilities = frozenset[Capability]
 SIMULATED: Capabilities = frozenset(Capability)
 """The simulated cluster's: all of them."""
@@ -109,6 +112,8 @@ class Discipline:
     """`fifo`: priority, then submission; `sjf`: priority, then the shortest expected run."""
     backfill: Literal["none", "easy"] = "easy"
     """`easy`: a later job may start if the first job that waits starts no later for it."""
+    run_times: Literal["limits", "estimates"] = "limits"
+    """How long jobs are taken to run where backfill plans: `limits` as Slurm does, estimates for jobs without one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -320,6 +325,8 @@ class PlacementRule:
     """Answers that a guard of its own has changed in this run."""
     observes_ends = False
     """Whether `ended` is called."""
+    knowledge: Knowledge = "site"
+    """What it is told in a simulated cluster that hides what jobs do."""
 
     _adapter: "SubmissionAdapter | None" = None
     """Between the rule and Slurm's submissions; None in a simulated cluster."""

@@ -26,6 +26,7 @@ from slurm_energy.policy.rules.settings import (
     checked_number,
     clock_setting,
     clocks_by_job,
+    policy_name,
     read_settings,
     split_text,
     total_cost_settings,
@@ -67,7 +68,7 @@ def policy_fault(text: str) -> str | None:
     Args:
         text: A name, and a rule's settings after a colon: `total-cost:V=20`.
     """
-    name = text.partition(":")[0]
+    name = policy_name(text)
     if text in LEARNED or text in BASELINES:
         return None
     if name in BASELINES or name in LEARNED:
@@ -100,7 +101,7 @@ def rule_settings(name: str) -> Callable[[str], bool]:
 
 def masked_parts(text: str) -> str:
     """Return what a rule makes use of and a submission to Slurm cannot carry out; empty for every other policy."""
-    if text.partition(":")[0] not in rule_names() or policy_fault(text) is not None:
+    if policy_name(text) not in rule_names() or policy_fault(text) is not None:
         return ""
     return "; ".join(sorted(create_rule(text).uses - AT_SUBMISSION))
 
@@ -185,6 +186,12 @@ _ENTRIES = (
         name="sjf-backfill",
         summary="the same with the shortest expected work first and EASY backfill",
         build=lambda *_: _made("slurm_order", "SjfBackfillRule"),
+    ),
+    RuleEntry(
+        name="easy-estimates",
+        summary="slurm-default whose backfill plans by expected run times in the place of time limits",
+        build=lambda *_: _made("slurm_order", "EasyEstimatesRule"),
+        needs=frozenset({Capability.QUEUE_ORDER}),
     ),
     RuleEntry(
         name="fixed-clock",

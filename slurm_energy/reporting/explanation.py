@@ -7,6 +7,7 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
+from slurm_energy.domain.decision import ClockChoice
 from slurm_energy.domain.job import JobRequest
 from slurm_energy.domain.report import (
     ComparisonRecord,
@@ -145,6 +146,12 @@ def _asked(request: JobRequest) -> list[str]:
     ]
 
 
+def _figures_from(choice: ClockChoice) -> str:
+    if choice.known_runs:
+        return f"known from {choice.known_runs} run{'' if choice.known_runs == 1 else 's'} of this name:"
+    return "assumed, as on a GPU of the same chip:" if choice.is_assumed else "predicted, by other programs:"
+
+
 def _decided(decision: DecisionRecord) -> list[str]:
     age = decision.snapshot_age_seconds
     known = "without a picture of the cluster" if age is None else f"on a picture of the cluster {age:.1f} s old"
@@ -160,7 +167,7 @@ def _decided(decision: DecisionRecord) -> list[str]:
         lines.append(f"prefers nodes with feature {decision.prefer}")
     lines.extend(
         f"{choice.gpu_type} at {choice.sm_clock_mhz} of {choice.default_clock_mhz} MHz: "
-        f"{'assumed, as on a GPU of the same chip:' if choice.is_assumed else 'predicted'} "
+        f"{_figures_from(choice)} "
         f"{signed_percent_text(choice.predicted_energy_change)} energy, "
         f"{signed_percent_text(choice.predicted_slowdown)} run time"
         + ("" if choice.power_limit_watts is None else f" on boards of {choice.power_limit_watts:g} W")

@@ -12,6 +12,7 @@ from slurm_energy.errors import ValueRangeError
 MAX_CONF_BYTES = 16_777_216
 MAX_INCLUDES = 64
 
+_INCLUDE = re.compile(r"\s*include\s+\"?([^\s\"]+)", re.IGNORECASE)
 _CLUSTER_NAME = re.compile(r"\s*clustername\s*=\s*\"?([^\s\"]+)", re.IGNORECASE)
 _PAIR = re.compile(r"([A-Za-z0-9_.]+)\s*[-+*/]?=\s*(\"[^\"]*\"|\S+)")
 
@@ -49,15 +50,31 @@ class ConfFiles:
             raise
         lines: list[str] = []
         for line in logical_lines(content.decode("utf-8", "replace")):
-            words = line.split(None, 1)
-            if len(words) == 2 and words[0].lower() == "include":
-                named = Path(words[1].strip().strip('"').replace("%c", self.cluster_name or "%c"))
-                lines += self.lines(named if named.is_absolute() else self.folder / named, missing_ok=missing_ok)
-            elif words:
-                if not self.cluster_name and (name := _CLUSTER_NAME.match(line)):
-                    self.cluster_name = name[1].lower()
+            self.cluster_name = self.cluster_name or stated_cluster_name(line)
+            included = included_path(line, self.folder, self.cluster_name)
+            if included is not None:
+                lines += self.lines(included, missing_ok=missing_ok)
+            elif line.strip():
                 lines.append(line)
         return lines
+
+
+def included_path(line: str, folder: Path, cluster_name: str) -> Path | None:
+    """Return the file that a line includes, None for another line.
+
+    Args:
+        line: A line of slurm.conf or of a file that it includes.
+        folder: That of slurm.conf, from which relative names count, also those in an included file.
+        cluster_name: ClusterName, which %c stands for; empty while it is not known.
+    """
+    match = _INCLUDE.match(line)
+    return None if match is None else folder / match[1].replace("%c", cluster_name or "%c")
+
+
+def stated_cluster_name(line: str) -> str:
+    """Return the ClusterName that a line states, as %c has it; nothing for another line."""
+    match = _CLUSTER_NAME.match(line)
+    return "" if match is None else match[1].lower()
 
 
 def logical_lines(text: str) -> Iterator[str]:

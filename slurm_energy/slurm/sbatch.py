@@ -21,6 +21,7 @@ from slurm_energy.slurm.sbatch_options import (
     ScriptDirectives,
     SplitArguments,
     Takes,
+    keeps_others_out,
     split_arguments,
 )
 from slurm_energy.slurm.sbatch_values import (
@@ -263,8 +264,7 @@ def _minutes_field(text: str | None, limit: float | None) -> str | None:
 
 
 def _is_exclusive(options: Options) -> bool:
-    """Return whether no other job gets onto the job's nodes; `user` and `mcs` let those of the same ones."""
-    return "exclusive" in options and (options["exclusive"] or "").lower() not in {"user", "mcs"}
+    return "exclusive" in options and keeps_others_out(options["exclusive"])
 
 
 def _percent_field(text: str | None) -> str | None:

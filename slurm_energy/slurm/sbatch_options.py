@@ -138,6 +138,11 @@ def split_arguments(words: Sequence[str], extra: Mapping[str, Takes]) -> SplitAr
         return SplitArguments(components=tuple(components), rest_index=index, rest=tuple(words[index:]))
 
 
+def keeps_others_out(exclusive: str | None) -> bool:
+    """Return whether the argument of --exclusive keeps all other jobs from the nodes: `user` and `mcs` admit some."""
+    return (exclusive or "").lower() not in {"user", "mcs"}
+
+
 def _leading_options(
     words: Sequence[str], index: int, table: Mapping[str, Takes]
 ) -> tuple[tuple[GivenOption, ...], int]:

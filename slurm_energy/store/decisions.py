@@ -177,6 +177,7 @@ def _clock_values(decision_id: DecisionId, choice: ClockChoice) -> dict[str, Any
         "predicted_energy_change": choice.predicted_energy_change,
         "power_limit_watts": choice.power_limit_watts,
         "is_assumed": choice.is_assumed,
+        "known_runs": choice.known_runs,
     }
 
 
@@ -190,6 +191,7 @@ def clock_choice(row: DecisionClockRow) -> ClockChoice:
         predicted_energy_change=row.predicted_energy_change,
         power_limit_watts=row.power_limit_watts,
         is_assumed=bool(row.is_assumed),
+        known_runs=row.known_runs or 0,
     )
 
 

@@ -117,7 +117,7 @@ def report_groups(  # noqa: PLR0913  # each is one word of the command line
     return EnergyReport(
         kind=kind,
         cluster=where.cluster,
-        total=_total(session, where, {(): total}),
+        total=_total(session, where, {(): total}, counted=not periods and not {"partition", "node"} & set(kinds)),
         groups=tuple(records[:limit]),
         since_seconds=where.since_seconds,
         until_seconds=where.until_seconds,
@@ -204,7 +204,8 @@ def _add_jobs(session: Session, where: JobFilter, kinds: Sequence[ReportKind], g
         JobRow.ended_at_seconds > JobRow.started_at_seconds, or_(JobRow.gpu_count.is_(None), JobRow.gpu_count > 0)
     )
     jobs = select(*keys, func.count().label("jobs"), count_where(ran).label("jobs_without_energy"))
-    _add(session, groups, keys, jobs.select_from(JobRow).where(*where.of_unreported_jobs()))
+    for terms in where.of_unreported_jobs():
+        _add(session, groups, keys, jobs.select_from(JobRow).where(*terms))
     keys = _keys(kinds, func.coalesce(JobAttemptRow.partition, JobRow.partition), null())
     waited = and_(
         JobAttemptRow.restart_count == 0,
@@ -266,10 +267,12 @@ def _price(one: Totals, joules: float, time: tuple[float, float], facility: Faci
     one.add({"cost": cost, "co2_grams": co2, "unpriced_joules": joules if lacks else None})
 
 
-def _total(session: Session, where: JobFilter, groups: dict[_Key, Totals]) -> GroupEnergyRecord:
-    """Return the sum of all groups; jobs and times are counted again, since a job may be in several."""
+def _total(
+    session: Session, where: JobFilter, groups: dict[_Key, Totals], *, counted: bool = True
+) -> GroupEnergyRecord:
+    """Return the sum of all groups; unless `counted`, jobs and times are counted again: a job may be in several."""
     total = groups.get(()) or Totals()
-    if total.count("jobs"):
+    if total.count("jobs") and not counted:
         total.replace(_groups_once(session, where), (*COUNT_NAMES, *TIME_NAMES))
     return _record(TOTAL_GROUP, total, (None, None))
 

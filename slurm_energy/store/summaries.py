@@ -73,7 +73,10 @@ class JobFilter:
 
     def of_jobs(self) -> list[ColumnElement[bool]]:
         """Return the WHERE terms on JobRow alone, without the period."""
-        terms: list[ColumnElement[bool]] = [JobRow.cluster == self.cluster]
+        by_time = self.since_seconds is not None and self.job_id is None and self.exact_job_id is None
+        # A period is found by its own index; that of the cluster alone, which planners like to take, has all jobs.
+        cluster = func.coalesce(JobRow.cluster, "") if by_time else JobRow.cluster
+        terms: list[ColumnElement[bool]] = [cluster == self.cluster]
         if self.job_id is not None:
             columns = (JobRow.job_id, JobRow.array_job_id, JobRow.het_job_id)
             # Each with the cluster, so that each finds its own index.
@@ -107,17 +110,20 @@ class JobFilter:
             terms.append(NodeEnergyRow.counted_at_seconds < self.until_seconds)
         return terms
 
-    def of_unreported_jobs(self) -> list[ColumnElement[bool]]:
-        """Return the WHERE terms on JobRow for jobs of which no node has reported."""
+    def of_unreported_jobs(self) -> tuple[list[ColumnElement[bool]], ...]:
+        """Return the WHERE terms on JobRow for jobs of which no node has reported: those that ended, and the others.
+
+        Apart, because each has an index that the two together would not.
+        """
         terms = [*self.of_jobs(), not_(exists().where(NodeEnergyRow.job_row_id == JobRow.row_id))]
         if self.partition is not None:
             terms.append(JobRow.partition == self.partition)
         if self.node is not None:
-            terms.append(JobRow.row_id < 0)
+            return ()
         if self.since_seconds is None and self.until_seconds is None:
-            return terms
-        of_ended = [JobRow.cluster == self.cluster, JobRow.ended_at_seconds.is_not(None)]
-        of_others = [JobRow.cluster == self.cluster, JobRow.ended_at_seconds.is_(None)]
+            return (terms,)
+        of_ended = [*terms, JobRow.cluster == self.cluster, JobRow.ended_at_seconds.is_not(None)]
+        of_others = [*terms, JobRow.cluster == self.cluster, JobRow.ended_at_seconds.is_(None)]
         other_moment = func.coalesce(JobRow.started_at_seconds, JobRow.submitted_at_seconds)
         if self.since_seconds is not None:
             of_ended.append(JobRow.ended_at_seconds >= self.since_seconds)
@@ -125,7 +131,7 @@ class JobFilter:
         if self.until_seconds is not None:
             of_ended.append(JobRow.ended_at_seconds < self.until_seconds)
             of_others.append(other_moment < self.until_seconds)
-        return [*terms, or_(and_(*of_ended), and_(*of_others))]
+        return of_ended, of_others
 
 
 def partition_of_report() -> ColumnElement[str | None]:
@@ -135,13 +141,13 @@ def partition_of_report() -> ColumnElement[str | None]:
 
 def chosen_jobs(where: JobFilter) -> Select[Any]:
     """Return the row ids of the jobs that have energy in the period, and of those without reports that belong to it."""
-    unreported = select(JobRow.row_id).where(*where.of_unreported_jobs())
+    unreported = [select(JobRow.row_id).where(*terms) for terms in where.of_unreported_jobs()]
     reported = (
-        select(NodeEnergyRow.job_row_id)
+        select(NodeEnergyRow.job_row_id.label("row_id"))
         .join(JobRow, JobRow.row_id == NodeEnergyRow.job_row_id)
         .where(*where.of_jobs(), *where.of_reports())
     )
-    rows = union(unreported, reported).subquery("chosen")
+    rows = union(reported, *unreported).subquery("chosen")
     return select(rows.c.row_id)
 
 

@@ -129,6 +129,8 @@ class DecisionClockRow(Base):
     """Limit of the boards that both predictions assume."""
     is_assumed: Mapped[bool | None] = mapped_column(Boolean)
     """Whether both were taken over from another GPU type; NULL in rows of older releases."""
+    known_runs: Mapped[int | None] = mapped_column(Integer)
+    """Runs of the job's name that measured both; 0: they are those of other programs. NULL in older rows."""
 
 
 class JobRow(Base):

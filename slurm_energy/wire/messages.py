@@ -5,6 +5,7 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TypeVar
 
 from slurm_energy.domain.decision import DecisionEntry, EnergyDecision
@@ -16,7 +17,20 @@ from slurm_energy.errors import ValueRangeError, WireError
 from slurm_energy.forms import is_feature_name, is_partition_name
 from slurm_energy.wire.codec import Message
 
-QUERY_SUBJECTS = ("explain", "report-job", "report-user", "report-partition", "status", "decisions")
+QUERY_SUBJECTS = (
+    "explain",
+    "report-job",
+    "report-user",
+    "report-account",
+    "report-partition",
+    "report-qos",
+    "report-name",
+    "report-node",
+    "report-cluster",
+    "status",
+    "decisions",
+)
+MAX_PERIODS = 800
 MAX_DECISIONS = 10_000
 MAX_MESSAGE_LINE_BYTES = 512
 MAX_TEXT_CHARACTERS = 1024
@@ -308,6 +322,14 @@ class Query:
     until_seconds: float | None = None
     limit: int | None = None
     """Of decisions: how many at most."""
+    account: str | None = None
+    qos: str | None = None
+    name: str | None = None
+    node: str | None = None
+    also: tuple[str, ...] = ()
+    """Of a report's rows: further dimensions."""
+    bounds_seconds: tuple[float, ...] = ()
+    """Of a report's periods: where each begins, and where the last one ends."""
 
 
 def parse_query(fields: Mapping[str, str]) -> Query:
@@ -329,10 +351,24 @@ def parse_query(fields: Mapping[str, str]) -> Query:
         since_seconds=_unix_time(fields, "since"),
         until_seconds=_unix_time(fields, "until"),
         limit=reader.whole("limit", MAX_DECISIONS),
+        account=reader.text("account"),
+        qos=reader.text("qos"),
+        name=reader.text("name"),
+        node=reader.text("node"),
+        also=tuple(word for word in (reader.text("also") or "").split(",") if word),
+        bounds_seconds=_bounds(fields),
     )
     if reader.complaints:
         raise WireError(f"query {subject}: {reader.complaints[0]}")
     return query
+
+
+def _bounds(fields: Mapping[str, str]) -> tuple[float, ...]:
+    words = [word for word in fields.get("bounds", "").split(",", MAX_PERIODS + 2) if word]
+    bounds = tuple(_unix_time({"bounds": word}, "bounds") or 0.0 for word in words)
+    if len(bounds) == 1 or len(bounds) > MAX_PERIODS + 1 or any(b <= a for a, b in pairwise(bounds)):
+        raise WireError(f"bounds are not 2 to {MAX_PERIODS + 1} Unix times that ascend")
+    return bounds
 
 
 def _unix_time(fields: Mapping[str, str], key: str) -> float | None:

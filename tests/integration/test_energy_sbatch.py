@@ -360,7 +360,10 @@ def test_a_dry_run_shows_the_decision_and_submits_nothing(
         f"  message:       {LINE}",
         "  asked for:     8 GPUs, 60 min at most",
         "  partition:     as you or Slurm choose",
-        "  clock:         a100-sxm4-80gb at 1275 of 1410 MHz (about 13 % less energy, 5 % longer)",
+        (
+            "  clock:         a100-sxm4-80gb at 1275 of 1410 MHz (at most 5 % longer; "
+            "what this job saves is not known, 13 % less energy in the mean of other programs)"
+        ),
         "  because:       The policy chose this setting.",
         "  because:       The site does not let the policy choose partitions.",
         "  because:       NEW_REASON",

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from sqlalchemy import Engine, insert
@@ -19,7 +20,7 @@ from store_samples import (
 from slurm_energy.daemon.recorder.unreported import UnreportedJobs
 from slurm_energy.domain.cluster import JobState, NodeSize
 from slurm_energy.domain.energy import HostEnergy, NodeReport
-from slurm_energy.domain.ids import JobId, NodeName, PartitionName
+from slurm_energy.domain.ids import GpuTypeName, JobId, NodeName, PartitionName
 from slurm_energy.domain.report import EnergyReport, GroupEnergyRecord
 from slurm_energy.energy_model.facility import Facility, StepSeries
 from slurm_energy.store.decisions import record_decision
@@ -162,14 +163,14 @@ def test_only_the_time_at_work_saves(engine: Engine) -> None:
 
 def test_a_saving_is_unknown_where_nothing_says_whether_the_gpu_worked(engine: Engine) -> None:
     gpu = make_gpu(utilisation=None, gpu_type="v100")
-    decision = make_decision(clocks=(replace(make_decision().clocks[0], gpu_type="v100"),))
+    decision = make_decision(clocks=(replace(make_decision().clocks[0], gpu_type=GpuTypeName("v100")),))
     with store_session(engine) as session:
         record_decision(session, decision, make_request(), CLUSTER)
     fill(engine, make_state(), reports=(make_report(gpu),))
     assert jobs(engine).jobs[0].saving_joules is None
 
 
-def two_nodes(**changes: object) -> JobState:
+def two_nodes(**changes: Any) -> JobState:
     return make_state(**{"node_count": 2, "gpu_count": 4, "nodes": "gpu[001-002]", **changes})
 
 

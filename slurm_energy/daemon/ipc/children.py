@@ -76,11 +76,6 @@ class ChildProcess:
         self.inherited: tuple[int, ...] = ()
         """Further descriptors that every child gets; their numbers are its arguments behind those of the sockets."""
 
-    @property
-    def connected(self) -> bool:
-        """Whether the child runs and takes frames."""
-        return self._writer is not None
-
     def send(self, frame: object) -> bool:
         """Give the child a frame; return whether there was a child to take it."""
         if self._writer is None:

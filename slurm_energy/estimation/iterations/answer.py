@@ -17,7 +17,7 @@ NICENESS = 10
 
 
 def answer(pairs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return `slowdown` and `error` of the GPU that is slowed most, or `unknown` with the reason.
+    """Return `slowdown` and `error` of the GPU that is slowed most, or `unknown` with the reason and `longer_may_help`.
 
     Args:
         pairs: For each GPU a window `before`, at the default clock, and one `after`, at the lower.
@@ -29,7 +29,7 @@ def answer(pairs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     for pair in pairs:
         found = slowdown_between(_trace(pair["before"]), _trace(pair["after"]))
         if isinstance(found, Unknown):
-            return {"unknown": found.reason}
+            return {"unknown": found.reason, "longer_may_help": found.longer_may_help}
         upper = found.value + CAUTION * found.error
         if "slowdown" not in worst or upper > worst["slowdown"] + CAUTION * worst["error"]:
             worst = {"slowdown": found.value, "error": found.error}

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
+from typing import NamedTuple
 
 from slurm_energy.errors import ConfigError, EvaluationError
 from slurm_energy.evaluation.contenders import create_contender
@@ -15,7 +16,7 @@ from slurm_energy.evaluation.replay import (
 )
 from slurm_energy.policy.rules.settings import split_text
 from slurm_energy.twin.engine.job import Workload
-from slurm_energy.twin.workloads.deadlines import with_limits_for_every_device
+from slurm_energy.twin.workloads.deadlines import with_limits_for_asked_partitions, with_limits_for_every_device
 from slurm_energy.twin.workloads.formats import load_workload, recognised_format
 from slurm_energy.twin.workloads.registry import create_workload, workload_settings
 from slurm_energy.twin.workloads.replay import LoadOptions
@@ -27,6 +28,9 @@ STATIONARY_GENERATORS = frozenset({"poisson"})
 SWEPT = ("fixed-clock", "fixed-dvfs")
 """Rules whose clocks are found by a sweep when they are given none."""
 MAX_SEEDS = 10_000
+MAX_HISTORY_DAYS = 31.0
+"""Days of jobs that are made before a run in a world that hides what they do: what is compared is the same however many
+of them policies know."""
 FIRST_TRAINING_SEED = 1_000_000
 """Arrivals from this seed on are for training: no comparison may meet them."""
 
@@ -57,6 +61,11 @@ class ArenaPlan:
     """In the place of the world's own; empty for that."""
     settings: tuple[tuple[str, float | int | str], ...] = ()
     """Of the generator, in the place of the world's."""
+    history_days: float = 0.0
+    """In a world that hides what jobs do: days of ended runs that policies know at the start, at most
+    `MAX_HISTORY_DAYS`."""
+    partition_order: tuple[str, ...] = ()
+    """In which Slurm tries the partitions of a job that names none; empty for the world's."""
     reference: str = ""
     """Policy that the others are held against; empty for the first."""
 
@@ -105,6 +114,8 @@ def checked_plan(plan: ArenaPlan) -> World:
         raise EvaluationError(f"a run of {plan.horizon_seconds / 3600.0:g} hours is not a finite time above 0")
     if not 0.0 <= plan.warm_up_seconds < inf:
         raise EvaluationError(f"a warm-up of {plan.warm_up_seconds / 3600.0:g} hours is not a finite time from 0 up")
+    if not 0.0 <= plan.history_days <= MAX_HISTORY_DAYS:
+        raise EvaluationError(f"a history of {plan.history_days:g} days is not from 0 to {MAX_HISTORY_DAYS:g} days")
     if plan.workload is not None and plan.sacct is not None:
         raise EvaluationError("a workload file and an accounting are both given: name one of them")
     _ = plan.reference_policy
@@ -131,7 +142,7 @@ def world_of_plan(plan: ArenaPlan) -> World:
         EvaluationError: no world is named and there is no accounting to make one from.
     """
     if plan.world is not None:
-        world = find_world(plan.world)
+        world = _reordered(find_world(plan.world), plan.partition_order)
         if not plan.generator and not plan.settings:
             return world
         return replace(
@@ -142,6 +153,18 @@ def world_of_plan(plan: ArenaPlan) -> World:
     if plan.sacct is None:
         raise EvaluationError("no world is named: give --world NAME or FILE; `arena worlds` lists those there are")
     return world_of_accounting(plan.sacct, skip_bad=plan.skip_bad).world
+
+
+def _reordered(world: World, order: tuple[str, ...]) -> World:
+    if not order:
+        return world
+    by_name = {partition.name: partition for partition in world.partitions}
+    if sorted(order) != sorted(by_name):
+        raise EvaluationError(
+            f"partition order {', '.join(order)[:200]} is not of the partitions of world {world.name}: "
+            f"{', '.join(by_name)}"
+        )
+    return replace(world, partitions=tuple(by_name[name] for name in order))
 
 
 def run_horizon_seconds(plan: ArenaPlan, world: World) -> float | None:
@@ -168,6 +191,8 @@ def workload_of_plan(plan: ArenaPlan, world: World, seed: int) -> Workload:
     Raises:
         ConfigError, WorkloadError: they cannot be made or read.
     """
+    if has_history(plan, world):
+        return jobs_with_history(plan, world, seed).after
     if plan.is_generated:
         return create_workload(world.workload, generator_settings(world, plan.horizon_seconds), seed)
     if plan.sacct is not None:
@@ -182,6 +207,39 @@ def workload_of_plan(plan: ArenaPlan, world: World, seed: int) -> Workload:
         return found
     jobs = tuple(job for job in found.jobs if job.submitted_seconds <= plan.horizon_seconds)
     return Workload(name=found.name, jobs=jobs, source=found.source, bad_rows=found.bad_rows)
+
+
+class JobsWithHistory(NamedTuple):
+    """Generated jobs, parted at the start of the run that is compared."""
+
+    before: Workload
+    """On a clock of its own, from 0 to `MAX_HISTORY_DAYS`."""
+    after: Workload
+
+
+def has_history(plan: ArenaPlan, world: World) -> bool:
+    """Return whether jobs came before the run: generated ones of a world that hides what they do."""
+    return plan.is_generated and world.knowledge == "site" and "hours" in workload_settings(world.workload)
+
+
+def jobs_with_history(plan: ArenaPlan, world: World, seed: int) -> JobsWithHistory:
+    """Return the jobs before and after the start, the same ones however much of the history is used."""
+    settings = {**workload_settings(world.workload), **generator_settings(world, plan.horizon_seconds)}
+    settings["hours"] = float(settings["hours"]) + MAX_HISTORY_DAYS * 24.0
+    made = create_workload(world.workload, settings, seed)
+    if world.workload_settings.get("limits"):
+        made = with_limits_for_asked_partitions(made, world, reference_device(world))
+    start = MAX_HISTORY_DAYS * 86_400.0
+    before = tuple(job for job in made.jobs if job.submitted_seconds < start)
+    after = made.jobs[len(before) :]
+    for job in after:
+        job.submitted_seconds -= start
+        if job.deadline_seconds < inf:
+            job.deadline_seconds -= start
+    return JobsWithHistory(
+        Workload(name=made.name, jobs=before, source=made.source),
+        Workload(name=made.name, jobs=after, source=f"{made.source}, after {MAX_HISTORY_DAYS:g} days"),
+    )
 
 
 def seeds_from(first: int, count: int) -> tuple[int, ...]:

@@ -1,7 +1,7 @@
 """One run of one policy with one seed: what a worker process does."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -9,9 +9,12 @@ import numpy as np
 
 from slurm_energy.errors import EvaluationError
 from slurm_energy.evaluation.arena.plan import (
+    MAX_HISTORY_DAYS,
     STATIONARY_GENERATORS,
     ArenaPlan,
     generator_settings,
+    has_history,
+    jobs_with_history,
     run_horizon_seconds,
     workload_of_plan,
     world_of_plan,
@@ -19,7 +22,10 @@ from slurm_energy.evaluation.arena.plan import (
 from slurm_energy.evaluation.arena.run_bounds import FrontierLine, RunBounds, bounds_of_run, frontier_line
 from slurm_energy.evaluation.contenders import create_contender
 from slurm_energy.evaluation.metrics import Metrics, metrics_of
+from slurm_energy.policy.jobs import EndedJob
 from slurm_energy.policy.placement import PlacementRule
+from slurm_energy.policy.rules.slurm_order import SlurmDefaultRule
+from slurm_energy.twin.adapters.knowledge import KnownEnd
 from slurm_energy.twin.engine.job import Job, Workload
 from slurm_energy.twin.engine.outcome import Outcome
 from slurm_energy.twin.engine.simulation import run
@@ -28,6 +34,7 @@ from slurm_energy.twin.workloads.registry import shared_stream_source, workload_
 from slurm_energy.twin.world import World
 
 BALANCE_TOLERANCE = 1e-9
+_DAY_SECONDS = 86_400.0
 MAX_SAMPLES = 400
 
 
@@ -157,8 +164,16 @@ def simulated_run(plan: ArenaPlan, rule: PlacementRule, seed: int) -> SimulatedR
         outcome = run(world, stream, rule, seed=seed, horizon_seconds=horizon, random=shared)
         workload = Workload(name=world.workload, jobs=(), source=f"shared stream, seed {seed}")
         return SimulatedRun(world, workload, stream.jobs, outcome)
-    workload = _workload(plan, seed)
-    outcome = run(world, workload, rule, seed=seed, horizon_seconds=horizon, warm_up_seconds=plan.warm_up_seconds)
+    workload = _workload(_of_jobs(plan), seed)
+    outcome = run(
+        world,
+        workload,
+        rule,
+        seed=seed,
+        horizon_seconds=horizon,
+        warm_up_seconds=plan.warm_up_seconds,
+        history=_history(plan, seed) if plan.history_days > 0.0 else (),
+    )
     return SimulatedRun(world, workload, workload.jobs[: len(outcome.job_id)], outcome)
 
 
@@ -191,14 +206,55 @@ class _Recorded:
         return self._source.after_route()
 
 
-@lru_cache(maxsize=1)
+class _Recorder(SlurmDefaultRule):
+    """What Slurm does by itself, and what ended under it."""
+
+    observes_ends = True
+
+    def __init__(self) -> None:
+        self.ends: list[KnownEnd] = []
+
+    def ended(self, job: EndedJob) -> None:
+        """Keep a run that ended."""
+        if isinstance(job, KnownEnd):
+            self.ends.append(job)
+
+
+def _history(plan: ArenaPlan, seed: int) -> tuple[KnownEnd, ...]:
+    """Return the runs that ended in the days before the start, at the start's clock."""
+    ends = _all_history(_without_history(plan), seed)
+    return tuple(end for end in ends if -plan.history_days * _DAY_SECONDS <= end.ended_seconds <= 0.0)
+
+
+@lru_cache(maxsize=2)
+def _all_history(plan: ArenaPlan, seed: int) -> tuple[KnownEnd, ...]:
+    """Return every run before the start as Slurm by itself made it, in the order of the ends."""
+    world = _world(plan)
+    if not has_history(plan, world):
+        return ()
+    recorder = _Recorder()
+    start = MAX_HISTORY_DAYS * _DAY_SECONDS
+    run(world, jobs_with_history(plan, world, seed).before, recorder, seed=seed, horizon_seconds=start)
+    return tuple(end.earlier(start) for end in recorder.ends)
+
+
+def _without_history(plan: ArenaPlan) -> ArenaPlan:
+    return replace(plan, history_days=0.0, policies=(), reference="")
+
+
+def _of_jobs(plan: ArenaPlan) -> ArenaPlan:
+    """Return the plan without what changes nothing of its jobs."""
+    return replace(_without_history(plan), partition_order=())
+
+
+@lru_cache(maxsize=4)
 def _world(plan: ArenaPlan) -> World:
     return world_of_plan(plan)
 
 
-@lru_cache(maxsize=1)
+@lru_cache(maxsize=2)
 def _workload(plan: ArenaPlan, seed: int) -> Workload:
-    """Return a seed's jobs, kept for the next policy: runs go seed by seed."""
+    """Return a seed's jobs, kept for the next policy: runs go seed by seed, or by two of them."""
     return workload_of_plan(plan, _world(plan), seed)
 
 

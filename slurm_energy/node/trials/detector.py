@@ -80,7 +80,7 @@ def _checked(content: bytes) -> dict[str, Any]:
     try:
         found = json.loads(content)
         if "unknown" in found:
-            return {"unknown": str(found["unknown"])[:200]}
+            return {"unknown": str(found["unknown"])[:200], "longer_may_help": found.get("longer_may_help") is True}
         slowdown, error = float(found["slowdown"]), float(found["error"])
     except (ValueError, TypeError, KeyError, RecursionError):
         return {"unknown": "the detector gave no answer"}

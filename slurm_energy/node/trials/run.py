@@ -259,7 +259,8 @@ class TrialRun:
             return
         known = "slowdown" in found
         answer = ClockAnswer(slowdown=found["slowdown"], error=found["error"]) if known else None
-        self._ladder.measured(clock, self._elapsed(now), watts or 0.0, answer)
+        longer = found.get("longer_may_help") is True
+        self._ladder.measured(clock, self._elapsed(now), watts or 0.0, answer, longer_may_help=longer)
         job_gpu = self._job.gpus[0]
         default_watts = None if default is None else _mean_watts(default)
         with suppress(ValueRangeError):

@@ -281,10 +281,16 @@ class Guard:
         )
         # A site that observes for a while has nothing to say to people who did not ask for it.
         if not quiet and (not observed or case.job.options.mode is EnergyMode.OBSERVE):
+            own = case.work is not None and bool(case.work.runs_by_type)
+            by_runs = own and (not counted.changes or (case.scaling is not None and case.scaling.is_measured))
             given = replace(
                 given,
-                announcement=announcement(*chosen, counts=counted.changes, observed=observed),
-                announcement_in_place=announcement(*left, counts=counted.changes, observed=observed) if moves else "",
+                announcement=announcement(*chosen, counts=counted.changes, observed=observed, by_own_runs=by_runs),
+                announcement_in_place=announcement(
+                    *left, counts=counted.changes, observed=observed, by_own_runs=by_runs
+                )
+                if moves
+                else "",
             )
         if observed:
             return given

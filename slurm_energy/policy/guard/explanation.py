@@ -78,10 +78,19 @@ def announcement(
     *,
     counts: bool = False,
     observed: bool,
+    by_own_runs: bool = False,
 ) -> str:
     """Return what may be said while Slurm has yet to accept the job; empty for a decision that does nothing.
 
     A program that drives sbatch through a terminal may take the first number for the job's: there is no digit in it.
+
+    Args:
+        partitions: The partitions that are tried first, None when the job stays where it is.
+        clocks: The clock for each GPU type.
+        prefer: The node feature whose nodes are used first, None when any will do.
+        counts: Whether the job gets another number of GPUs.
+        observed: Whether it is only recorded.
+        by_own_runs: Whether GPU types and numbers of GPUs were compared by runs of the job's name.
     """
     chosen = list(clocks)
     parts = ["another number of GPUs"] if counts else []
@@ -90,8 +99,10 @@ def announcement(
     parts += ["a lower GPU clock"] if chosen else []
     if not parts:
         return ""
-    effect = "less energy"
-    if chosen and all(clock.is_assumed for clock in chosen):
+    effect = "what it saves for this job is not known"
+    if all(clock.known_runs for clock in chosen) and (by_own_runs or (partitions is None and not counts)):
+        effect = "less energy in earlier runs" if chosen or not prefer else effect
+    elif chosen and all(clock.is_assumed for clock in chosen):
         effect = "what it saves is not known of these GPUs"
     if counts:
         effect += ", another run time"
@@ -122,10 +133,12 @@ def _clock_text(clock: ClockChoice, shown_names: Mapping[GpuTypeName, str]) -> s
             f"{name} at {clock.sm_clock_mhz} of {clock.default_clock_mhz} MHz: never measured at this clock, what it "
             f"saves is not known, {longer} longer is assumed"
         )
-    return (
-        f"{name} at {clock.sm_clock_mhz} of {clock.default_clock_mhz} MHz: "
-        f"about {_percent(-clock.predicted_energy_change)} less energy, {longer} longer"
-    )
+    at = f"{name} at {clock.sm_clock_mhz} of {clock.default_clock_mhz} MHz"
+    saving = _percent(-clock.predicted_energy_change)
+    if clock.known_runs:
+        runs = "1 run" if clock.known_runs == 1 else f"{clock.known_runs} runs"
+        return f"{at}: about {saving} less energy, {longer} longer, known from {runs}"
+    return f"{at}: at most {longer} longer; what this job saves is not known ({saving} in the mean of other programs)"
 
 
 def _percent(ratio: float) -> str:

@@ -244,6 +244,7 @@ class ClairvoyantRule(AdaptivePriceRule):
     """
 
     name = "clairvoyant"
+    knowledge = "truth"
 
     def bounds(self, job: WaitingJob, now_seconds: float) -> Bounds | None:
         """Return the bounds for the true work, with no more margin than rounding needs."""

@@ -62,6 +62,11 @@ def checked_number(thing: str, text: str, *, low: float, high: float, whole: boo
     return value
 
 
+def policy_name(text: str) -> str:
+    """Return the name in `name[:key=value,...]`."""
+    return text.partition(":")[0].strip()
+
+
 def split_text(text: str) -> tuple[str, dict[str, str]]:
     """Return a rule's name and its settings from `name[:key=value,...]`.
 

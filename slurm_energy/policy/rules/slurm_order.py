@@ -106,6 +106,13 @@ class SjfBackfillRule(SlurmDefaultRule):
     discipline = Discipline(order="sjf", backfill="easy")
 
 
+class EasyEstimatesRule(SlurmDefaultRule):
+    """EASY backfill that plans by expected run times in the place of limits; told the truth, they are exact."""
+
+    name = "easy-estimates"
+    discipline = Discipline(order="fifo", backfill="easy", run_times="estimates")
+
+
 class FixedDvfsRule(FirstPlaceRule):
     """One relative clock everywhere, raised where a job's bounds ask for it."""
 

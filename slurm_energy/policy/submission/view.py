@@ -86,10 +86,6 @@ class SnapshotView:
             room[place] = gpus
         return replace(self, room_by_place=room)
 
-    def with_table(self, table: OptionTable) -> "SnapshotView":
-        """Return the view with other options."""
-        return replace(self, table=table)
-
     @property
     def waiting_jobs(self) -> Sequence[int]:
         """By place, jobs that were routed there and wait: Slurm's wait for partitions."""

@@ -10,6 +10,7 @@ from typing import Any
 from slurm_energy import __version__
 from slurm_energy.evaluation.arena.clock_sweep import SweepResult
 from slurm_energy.evaluation.arena.comparison import ArenaResult
+from slurm_energy.evaluation.arena.plan import ArenaPlan, world_of_plan
 from slurm_energy.evaluation.arena.run import RunRecord
 from slurm_energy.evaluation.arena.summary import (
     CONFIDENCE,
@@ -65,6 +66,7 @@ def notes_of(result: ArenaResult, assumptions: tuple[str, ...] = ()) -> tuple[st
         notes.append(f"The reference {plan.reference_policy} has no run: there are no differences.")
     if plan.warm_up_seconds > 0.0:
         notes.append(f"The first {plan.warm_up_seconds / 3600.0:g} hours of every run are simulated and not counted.")
+    notes.append(_knowledge(plan))
     if len(plan.seeds) == 1:
         notes.append("One seed: there are no intervals, and small differences mean nothing.")
     elif len(plan.seeds) < 8:
@@ -91,6 +93,20 @@ def notes_of(result: ArenaResult, assumptions: tuple[str, ...] = ()) -> tuple[st
         for sweep in result.sweeps
     ]
     return tuple(notes)
+
+
+def _knowledge(plan: ArenaPlan) -> str:
+    """Return what policies were told of jobs: more than a site knows, or as much."""
+    if world_of_plan(plan).knowledge == "truth":
+        return (
+            "Rules are told each job's kind, its own curves and its length, which no site knows: figures say what they "
+            "could do. Policies of the daemon know what ended runs of a job's name measured."
+        )
+    told = [
+        text for text in plan.policies if text.partition(":")[0] == "clairvoyant" or text.startswith("clairvoyant/")
+    ]
+    others = f" {', '.join(told)} alone {'is' if len(told) == 1 else 'are'} told the truth." if told else ""
+    return f"Policies are told what a site knows, with {plan.history_days:g} days of ended runs.{others}"
 
 
 def _untried(sweep: SweepResult) -> str:
@@ -142,6 +158,7 @@ def arena_document(result: ArenaResult, summary: ArenaSummary, context: RunConte
             "seeds": list(plan.seeds),
             "horizon_seconds": plan.horizon_seconds,
             "warm_up_seconds": plan.warm_up_seconds,
+            "history_days": plan.history_days,
             "drain": plan.drain,
             "compat": plan.compat,
             "skip_bad": plan.skip_bad,

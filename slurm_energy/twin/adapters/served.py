@@ -1,11 +1,13 @@
 """The daemon's policies in the twin: asked at submission with a job request and a snapshot, behind the daemon's guard.
 
 What the daemon would answer is what happens here, so that a policy is judged by the code that serves it. The answer is
-a list of partitions and a clock for each GPU type; Slurm then starts the job in the first of them that has room.
+a list of partitions and a clock for each GPU type; Slurm then starts the job in the first of them that has room. It
+knows of a job what the daemon would know in any world: request, limit, and what ended runs of its name say; never its
+kind, its length or its own curves.
 """
 
-from collections import Counter, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import count
@@ -20,15 +22,15 @@ from slurm_energy.domain.job import JobRequest
 from slurm_energy.domain.work import FailedRuns, MeasuredRun, WorkEstimate
 from slurm_energy.energy_model.catalog import gpu_type_from_slurm_type
 from slurm_energy.errors import PolicyError
-from slurm_energy.estimation.gpu_scaling import scaling_of_runs
 from slurm_energy.estimation.job_groups import job_group
-from slurm_energy.estimation.run_groups import RUNS_PER_TYPE, JobName, group_runs
-from slurm_energy.estimation.work_model import work_estimates
+from slurm_energy.estimation.job_history import SiteRuns
+from slurm_energy.estimation.run_time import EndedRun
 from slurm_energy.policy.base import FollowingPolicy, Policy
 from slurm_energy.policy.guard import Guard
 from slurm_energy.policy.jobs import EndedJob, WaitingJob
 from slurm_energy.policy.placement import ClusterView, PlaceInfo, Placement, PlacementRule
 from slurm_energy.policy.registry import create_policy
+from slurm_energy.twin.adapters.knowledge import KnownEnd, known_end
 from slurm_energy.twin.adapters.view import TwinView, job_request
 from slurm_energy.twin.engine.job import Job, JobRun
 
@@ -81,13 +83,14 @@ class ServedPolicy(PlacementRule):
         snapshot = view.snapshot_without(job)
         if isinstance(self._policy, FollowingPolicy):
             self._policy.warm_up(snapshot)
+        runtime, work = self._runs.about(job, view.now_seconds)
         decision = self._guard.decide(
             self._policy,
             self._request(job, view),
             snapshot,
             snapshot.taken_at_seconds,
-            runtime=self._estimate(job, view),
-            work=self._runs.estimate(job, view.now_seconds) if self._config.policy.learn_from_runs else None,
+            runtime=runtime,
+            work=work if self._config.policy.learn_from_runs else None,
             scaling=self._runs.scaling(job) if job.asked_gpus else None,
         )
         if job.asked_gpus:  # as in Slurm, the number is fixed when the job is submitted
@@ -98,13 +101,21 @@ class ServedPolicy(PlacementRule):
         named = decision.partitions
         if named is None:
             return None
-        return tuple(index for index, place in enumerate(view.places) if PartitionName(place.partition) in named)
+        # Named ones are only put before the job's own: where they have no room after all, it starts in one of those.
+        own = view.allowed_places(job)
+        return tuple(
+            index for index, place in enumerate(view.places) if index in own or PartitionName(place.partition) in named
+        )
 
     def place(self, job: WaitingJob, view: ClusterView) -> Placement | None:
         """Start the job in the first of its partitions with room, at the clock chosen for the GPUs found there."""
         decision = self._decisions.get(job.job_id)
         room = view.room(job)
-        for index in range(len(view.places)):
+        named = () if decision is None else decision.partitions or ()
+        later = len(named)
+        order = {name: position for position, name in enumerate(named)}
+        places = sorted(range(len(room)), key=lambda at: order.get(PartitionName(view.places[at].partition), later))
+        for index in places:
             if room[index]:
                 return Placement(index, room[index], self._clock(decision, index, view))
         return None
@@ -113,10 +124,14 @@ class ServedPolicy(PlacementRule):
         """Learn from a job that ended, as the daemon does from its report."""
         decision = self._decisions.pop(job.job_id, None)
         gpu_type = self._gpu_types[job.place] if job.place >= 0 else None
-        if decision is None or gpu_type is None or not isinstance(job, JobRun):
+        if gpu_type is None:
             return
-        chosen = next((clock for clock in decision.clocks if clock.gpu_type == gpu_type), None)
-        self._runs.learn(job, gpu_type, self._places[job.place], chosen)
+        end = known_end(job) if isinstance(job, JobRun) else job
+        if not isinstance(end, KnownEnd):
+            return
+        clocks = () if decision is None else decision.clocks  # runs from before the daemon was there had none
+        chosen = next((clock for clock in clocks if clock.gpu_type == gpu_type), None)
+        self._runs.learn(end, gpu_type, self._places[job.place], chosen)
 
     def _clock(self, decision: EnergyDecision | None, index: int, view: ClusterView) -> int:
         chosen = [] if decision is None else [c for c in decision.clocks if c.gpu_type == self._gpu_types[index]]
@@ -128,27 +143,6 @@ class ServedPolicy(PlacementRule):
         if request.partitions or not self._without_default:
             return request
         return replace(request, partitions=tuple(PartitionName(partition.name) for partition in view.world.partitions))
-
-    def _estimate(self, job: WaitingJob, view: ClusterView) -> RuntimeEstimate:
-        """Return the job's run time at the default clock of the place where it would start first."""
-        table = view.options(job)
-        asked = job.asked_gpus if isinstance(job, Job) else 0
-        counts = slice(None) if not asked else slice(at := table.count_index(asked), at + 1)
-        seconds = table.seconds_per_unit[:, counts]
-        fastest, where = inf, None
-        for place in view.allowed_places(job):
-            last = len(view.places[place].relative_clocks) - 1
-            least = float(seconds[place, :, last].min())
-            if least < fastest:
-                fastest, where = least, place
-        expected = job.estimated_units * fastest if fastest < inf else 0.0
-        return RuntimeEstimate(
-            seconds=expected,
-            upper_seconds=expected,
-            source="history",
-            gpu_type=None if where is None else self._gpu_types[where],
-            gpus=asked or None,
-        )
 
 
 def served_policy(name: str, config: Config | None = None) -> ServedPolicy:
@@ -175,75 +169,74 @@ def _ids() -> Iterator[DecisionId]:
 
 
 _FAILED = frozenset({"FAILED", "TIMEOUT"})
-_REFRESH_SECONDS = 3600.0
-"""Between two looks at the runs. The daemon looks every few minutes; names' mean figures move more slowly."""
+_CUT_OFF = frozenset({"TIMEOUT", "CANCELLED"})
 
 
 class ServedRuns:
-    """Measured runs by name and GPU type, and what they say of each name."""
+    """Ended runs of the twin, given to the estimators that serve the daemon."""
 
     def __init__(self) -> None:
-        self._runs: dict[tuple[JobName, GpuTypeName], deque[MeasuredRun]] = {}
-        self._failures: list[FailedRuns] = []
-        self._estimates: Mapping[JobName, WorkEstimate] = {}
-        self._seconds: dict[JobName, dict[int, deque[float]]] = {}
-        """Run times at the default clock by number of GPUs."""
-        self._looked_seconds = 0.0
-        self._is_new = False
+        self._site = SiteRuns()
 
-    def learn(self, run: JobRun, gpu_type: GpuTypeName, place: PlaceInfo, clock: ClockChoice | None) -> None:
-        """Take in a job that completed in one go at the clock that was decided, or failed; others say nothing.
+    def learn(self, end: KnownEnd, gpu_type: GpuTypeName, place: PlaceInfo, clock: ClockChoice | None) -> None:
+        """Take in a job that completed in one go at the clock that was decided, was cut off, or failed.
 
         Args:
-            run: As the twin has it.
+            end: What is known of it.
             gpu_type: On which it ran.
             place: Where it ran.
             clock: What was decided for the type, None for its default clock.
         """
-        name = JobName(run.job.user, run.name)
-        if run.name and run.state in _FAILED:
-            self._failures.append(
-                FailedRuns(user=name.user, name=name.name, gpu_type=gpu_type, runs=1, script_key=_key(run.job))
+        job, key = end.job, _key(end.job)
+        if job.name and end.state in _FAILED:
+            self._site.observe(
+                FailedRuns(user=job.user, name=job.name, gpu_type=gpu_type, runs=1, script_key=key), job.script
             )
-            self._is_new = True
-        seconds = run.ended_seconds - run.begun_seconds
-        if run.state != "COMPLETED" or run.restarts or run.partner is not None or not run.name or seconds <= 0.0:
-            return
-        starting = place.free_watts * run.gpus * (run.begun_seconds - run.started_seconds)
-        joules = run.energy_joules - starting
-        if joules <= 0.0:
+        seconds = end.ended_seconds - end.begun_seconds
+        if end.state not in {"COMPLETED", *_CUT_OFF} or end.restarts or end.shared_gpu or seconds <= 0.0:
             return
         slowed, change = (0.0, 0.0) if clock is None else (clock.predicted_slowdown, clock.predicted_energy_change)
-        at_default = seconds / (1.0 + slowed / 2.0)
-        if run.job.asked_gpus:
-            by_count = self._seconds.setdefault(JobName(name.user, job_group(name.name, _key(run.job))), {})
-            by_count.setdefault(run.gpus, deque(maxlen=RUNS_PER_TYPE)).append(at_default)
-        measured = MeasuredRun(
-            user=name.user,
-            name=name.name,
-            gpu_type=gpu_type,
-            gpus=run.gpus,
-            seconds=at_default,
-            watts=joules / (1.0 + change) / (at_default * run.gpus),
-            ended_at_seconds=run.ended_seconds,
-            slowed=slowed,
-            script_key=_key(run.job),
+        self._site.observe(
+            EndedRun(
+                user=job.user,
+                name=job_group(job.name, key),
+                seconds=end.run_seconds / (1.0 + slowed),
+                limit_seconds=job.time_limit_seconds if job.time_limit_seconds < inf else None,
+                cut_off=end.state in _CUT_OFF,
+                gpu_type=gpu_type,
+                gpus=end.gpus if job.asked_gpus else None,
+                submitted_at_seconds=job.submitted_seconds,
+                ended_at_seconds=end.ended_seconds,
+            ),
+            job.script,
         )
-        self._runs.setdefault((name, gpu_type), deque(maxlen=RUNS_PER_TYPE)).append(measured)
-        self._is_new = True
+        joules = end.energy_joules - place.free_watts * end.gpus * (end.begun_seconds - end.started_seconds)
+        if end.state != "COMPLETED" or not job.name or joules <= 0.0:
+            return
+        at_default = seconds / (1.0 + slowed / 2.0)
+        self._site.observe(
+            MeasuredRun(
+                user=job.user,
+                name=job.name,
+                gpu_type=gpu_type,
+                gpus=end.gpus,
+                seconds=at_default,
+                watts=joules / (1.0 + change) / (at_default * end.gpus),
+                ended_at_seconds=end.ended_seconds,
+                slowed=slowed,
+                script_key=key,
+            ),
+            job.script,
+        )
 
     def scaling(self, job: Job) -> GpuScaling | None:
-        """Return how a job's work scales, None for a name that ran with one number of GPUs or never."""
-        return scaling_of_runs(self._seconds.get(JobName(job.user, job_group(job.name, _key(job))), {}))
+        """Return how a job's work scales with the number of GPUs, by runs whose users named several."""
+        return self._site.history.scaling_of(job.user, job.name, job.script)
 
-    def estimate(self, job: Job, now_seconds: float) -> WorkEstimate | None:
-        """Return what is known of a job's name."""
-        if self._is_new and now_seconds - self._looked_seconds >= _REFRESH_SECONDS:
-            self._looked_seconds, self._is_new = now_seconds, False
-            groups = group_runs((run for runs in self._runs.values() for run in runs), self._failures)
-            self._estimates = dict(work_estimates(groups))
-        group = self._estimates.get(JobName(job.user, job_group(job.name, _key(job)))) if job.name else None
-        return group or (self._estimates.get(JobName(job.user, job.name)) if job.name else None)
+    def about(self, job: Job, now_seconds: float) -> tuple[RuntimeEstimate | None, WorkEstimate | None]:
+        """Return what is known of a job that is being submitted: how long it takes, and how its work compares."""
+        limit = job.time_limit_seconds if job.time_limit_seconds < inf else None
+        return self._site.look(now_seconds).expected(job.user, job.name, job.script, limit)
 
 
 def _key(job: Job) -> str | None:

@@ -41,6 +41,8 @@ class TwinView:
     """A `ClusterView` over a run of the twin. The engine keeps `now_seconds`; everything else is read when asked."""
 
     capabilities = SIMULATED
+    hides_jobs = False
+    """Whether kinds and lengths of jobs are hidden."""
 
     def __init__(self, world: World, places: Sequence[Place], execution: Execution, waiting: Waiting) -> None:
         self.now_seconds = 0.0
@@ -162,6 +164,11 @@ class TwinView:
                 room[index] = self._pool_of[index].room(job, self._most[index])  # type: ignore[arg-type]  # a Job
         self._asked, self._room = job, room
         return room
+
+    def has_room(self, job: Job, place: int) -> bool:
+        """Return whether a job could start in a place now, whatever else waits; nothing is kept of the question."""
+        least = job.gpu_counts[0]
+        return self.free_gpus[place] >= least and self._pool_of[place].room(job, self._most[place]) > 0
 
     def room_anywhere(self, job: Job, places: tuple[int, ...]) -> list[int] | None:
         """Return the same over open places, None if there is no room in any."""
@@ -291,6 +298,32 @@ class TwinView:
     def _regional(self, series_by_region: Mapping[str, Series], place: int) -> float:
         series = regional_series(series_by_region, self.twin_places[place].pool.region)
         return 0.0 if series is None else value_at(series, self.now_seconds)
+
+
+class SiteView(TwinView):
+    """The twin as rules see it where jobs are hidden: asked about the copies of jobs that rules have."""
+
+    hides_jobs = True
+
+    def allowed_places(self, job: WaitingJob) -> tuple[int, ...]:
+        """Return the places that request, partition and device allow."""
+        return super().allowed_places(self._own(job))
+
+    def possible_places(self, job: WaitingJob) -> tuple[int, ...]:
+        """Return the places that could run the job."""
+        return super().possible_places(self._own(job))
+
+    def room(self, job: WaitingJob) -> Sequence[int]:
+        """Return by place the largest device count that fits now."""
+        return super().room(self._own(job))
+
+    def partners(self, job: WaitingJob) -> Sequence[PartnerOffer]:  # noqa: ARG002  # the view's form
+        """Return none: who could share a GPU is known by kinds alone."""
+        return ()
+
+    def _own(self, job: WaitingJob) -> WaitingJob:
+        run = self.runs.get(job.job_id)
+        return job if run is None else run.job
 
 
 def may_share(run: JobRun) -> bool:

@@ -30,7 +30,7 @@ from slurm_energy.twin.world import World
 class Execution:
     """Starts, changes and ends jobs; keeps free devices, power and future events true."""
 
-    def __init__(  # the parts of one run, put together once
+    def __init__(  # noqa: PLR0913  # the parts of one run, put together once
         self,
         world: World,
         places: Sequence[Place],
@@ -38,14 +38,17 @@ class Execution:
         waiting: Waiting,
         *,
         backfill: bool,
+        plans_by_estimates: bool = False,
+        told_tables: OptionTables | None = None,
         seed: int = 0,
     ) -> None:
         self.world = world
         self.places = places
         self.events = events
         self.tables = OptionTables(world, places)
-        self.estimates = estimated_tables(world, places, self.tables, seed)
+        self.estimates = told_tables or estimated_tables(world, places, self.tables, seed)
         """What the scheduler and every rule are told; the true tables where the world has no errors of estimates."""
+        self._plans_by_estimates = plans_by_estimates
         self.ledgers: list[Ledger] = []
         self.pools = [PoolState(pool, by_node=needs_nodes(world, index)) for index, pool in enumerate(world.pools)]
         self.devices = [world.devices[pool.device] for pool in world.pools]
@@ -197,8 +200,7 @@ class Execution:
         begin = ready + staging.seconds + self.world.launch_seconds
         run.limit_at_seconds += ready - now  # Slurm counts the limit from when the nodes are up
         if self.expected_ends is not None:
-            expected = run.limit_at_seconds
-            run.expected_end_seconds = expected if expected < inf else begin + self.pace.expected_seconds(run)
+            run.expected_end_seconds = self._expected_end(run, begin)
             self.expected_ends[pool_index].add((run.expected_end_seconds, run.job_id))
         if begin <= now:
             run.watts = run.units_per_second = 0.0
@@ -221,6 +223,12 @@ class Execution:
             self.events.add_job(run.limit_at_seconds, FINISH, run)
         else:
             self.events.add_job(begin, BEGIN, run)
+
+    def _expected_end(self, run: JobRun, begin: float) -> float:
+        """Return when backfill takes a job to end: at its limit, or by its estimate."""
+        if run.limit_at_seconds < inf and not self._plans_by_estimates:
+            return run.limit_at_seconds
+        return min(run.limit_at_seconds, begin + self.pace.expected_seconds(run))
 
     def begin(self, run: JobRun, now: float) -> None:
         """Let a job compute from now on."""

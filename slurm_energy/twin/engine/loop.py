@@ -10,8 +10,9 @@ from math import inf
 from sys import float_info, maxsize
 
 from slurm_energy.errors import ValueRangeError
-from slurm_energy.policy.placement import Discipline, Placement, Postponement
-from slurm_energy.twin.adapters.view import TwinView
+from slurm_energy.policy.placement import Discipline, Knowledge, Placement, Postponement
+from slurm_energy.twin.adapters.knowledge import Told
+from slurm_energy.twin.adapters.view import SiteView, TwinView
 from slurm_energy.twin.engine.disruptions import Disruptions
 from slurm_energy.twin.engine.events import BACKGROUND, FINISH, REACH, Arrivals, Call, Events, WorkloadArrivals
 from slurm_energy.twin.engine.execution import Execution
@@ -45,6 +46,7 @@ class Engine:
         control_interval_seconds: float | None = None,
         horizon_seconds: float | None = None,
         warm_up_seconds: float = 0.0,
+        knowledge: Knowledge = "site",
     ) -> None:
         if horizon_seconds is not None and not 0.0 <= horizon_seconds < inf:
             raise ValueRangeError(f"horizon {horizon_seconds} s is not a finite number from 0 up")
@@ -60,6 +62,8 @@ class Engine:
         self._horizon = inf if horizon_seconds is None else horizon_seconds
         self._discipline = discipline or world.discipline
         self._places = places_of(world)
+        self.told = Told(world, self._places, knowledge) if world.knowledge == "site" else None
+        """What rules know of jobs; None where nothing is hidden."""
         self._events = Events()
         self._waiting = Waiting([place.pool_index for place in self._places])
         self._execution = Execution(
@@ -68,9 +72,12 @@ class Engine:
             self._events,
             self._waiting,
             backfill=self._discipline.backfill == "easy",
+            plans_by_estimates=self._discipline.run_times == "estimates",
+            told_tables=None if self.told is None else self.told.tables,
             seed=seed,
         )
-        self.view = TwinView(world, self._places, self._execution, self._waiting)
+        hides = self.told is not None and not self.told.is_truth
+        self.view = (SiteView if hides else TwinView)(world, self._places, self._execution, self._waiting)
         self.view.runs = self.runs
         self.view.snapshots = SnapshotSource()
         self._precedence = self.view.precedence = Precedence(self.runs)
@@ -315,6 +322,8 @@ class Engine:
             job.gpu_counts, job.range_counts = job.range_counts, ()
         run = runs[job_id] = JobRun(job)
         run.allowed = allowed = self.view.allowed_to(job)
+        if self.told is not None:
+            self.told.tell(job, allowed)
         if not job.is_plain:
             self._only_plain_jobs = False
         if self._shortest_first:

@@ -41,6 +41,7 @@ class Scheduler:
         postpone: Callable[[JobRun, float], None],
     ) -> None:
         self.easy = discipline.backfill == "easy"
+        self._plans_by_estimates = discipline.run_times == "estimates"
         self.clamped = 0
         self.declined = 0
         self._places = places
@@ -215,18 +216,18 @@ class Scheduler:
     def _shortest(self, run: JobRun) -> float:
         """Return the least that a job can be expected to take anywhere, for the same purpose as `_longest`."""
         limit = run.job.time_limit_seconds
-        if limit < inf:
+        if limit < inf and not self._plans_by_estimates:
             return min(limit, *(self._places[place].partition.max_time_seconds for place in run.allowed))
         return 0.0
 
     def _longest(self, run: JobRun, placement: Placement) -> float:
-        """Return how long a job may take: its limit, else its estimate at this placement."""
+        """Return how long a job may take: its limit, else its estimate at this placement, or by that at once."""
         limit = min(run.job.time_limit_seconds, self._places[placement.place].partition.max_time_seconds)
-        if limit < inf:
+        if limit < inf and not self._plans_by_estimates:
             return limit
         rows = self._execution.estimates.rows(run.job.kind, run.job.gpu_counts)
         seconds = rows.seconds[placement.place][rows.column[placement.gpus]][placement.clock]
-        return max(0.0, run.job.estimated_units - run.units_kept) * seconds
+        return min(limit, max(0.0, run.job.estimated_units - run.units_kept) * seconds)
 
     def _guarded(self, job: Job, answer: Answer, room: list[int], now: float) -> Placement | None:
         """Return the placement that may be carried out."""

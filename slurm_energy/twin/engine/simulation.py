@@ -1,7 +1,7 @@
 """The driver of the engine, and a run of a rule on a world, of which Python's collector of cycles is kept away."""
 
 import gc
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from random import Random
 from threading import Lock
@@ -10,9 +10,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from slurm_energy.policy.placement import PlacementRule
+from slurm_energy.policy.placement import ClusterView, Placement, PlacementRule, Postponement
+from slurm_energy.twin.adapters.knowledge import KnownEnd, Told, known_end
 from slurm_energy.twin.engine.events import Arrivals, WorkloadArrivals
-from slurm_energy.twin.engine.job import Job, Workload
+from slurm_energy.twin.engine.job import Job, JobRun, Workload
 from slurm_energy.twin.engine.loop import Answer, Ask, Engine, Steps
 from slurm_energy.twin.engine.outcome import Outcome
 from slurm_energy.twin.world import World
@@ -27,6 +28,7 @@ def run(  # noqa: PLR0913  # one run's settings
     horizon_seconds: float | None = None,
     random: Random | None = None,
     warm_up_seconds: float = 0.0,
+    history: Sequence[KnownEnd] = (),
 ) -> Outcome:
     """Return what a rule makes of a workload on a world.
 
@@ -38,6 +40,7 @@ def run(  # noqa: PLR0913  # one run's settings
         horizon_seconds: When to stop, work in flight counted in part; None runs until no job is left.
         random: The rule's stream, where it must be another one than the seed's.
         warm_up_seconds: Time from 0 that is simulated and not counted, see `Outcome.counted_from_seconds`.
+        history: Runs that had ended before time 0, in the order of their ends: what the site has learned by then.
 
     Raises:
         ValueRangeError: the workload or the horizon cannot be, or the run ends within its warm-up.
@@ -53,8 +56,14 @@ def run(  # noqa: PLR0913  # one run's settings
             control_interval_seconds=rule.control_interval_seconds,
             horizon_seconds=horizon_seconds,
             warm_up_seconds=warm_up_seconds,
+            knowledge=rule.knowledge,
         )
         rule.begin(engine.view, random or policy_stream(seed))
+        for end in history:
+            if engine.told is not None:
+                engine.told.learn(end)
+            if rule.observes_ends:
+                rule.ended(end)
         taken = _drive(engine, rule)
         outcome = engine.outcome(rule.name)
         engine.release()
@@ -62,6 +71,31 @@ def run(  # noqa: PLR0913  # one run's settings
     outcome.decision_seconds = taken.seconds
     outcome.decisions = taken.decisions
     return outcome
+
+
+class _AskedOnCopies:
+    """A rule that is asked about copies of jobs without what is hidden, and told of ends what a site knows."""
+
+    observes_ends = True
+
+    def __init__(self, rule: PlacementRule, told: Told) -> None:
+        self._rule = rule
+        self._told = told
+
+    def route(self, job: Job, view: ClusterView) -> int | tuple[int, ...] | None:
+        """Ask where the job shall wait."""
+        return self._rule.route(self._told.shown(job), view)
+
+    def place(self, job: Job, view: ClusterView) -> Placement | Postponement | None:
+        """Ask how the job shall start."""
+        return self._rule.place(self._told.shown(job), view)
+
+    def ended(self, run: JobRun) -> None:
+        """Take in a run that ended."""
+        end = known_end(run)
+        self._told.learn(end)
+        if self._rule.observes_ends:
+            self._rule.ended(end)
 
 
 def policy_stream(seed: int) -> Random:
@@ -134,11 +168,12 @@ class _DecisionTime(NamedTuple):
 def _drive(engine: Engine, rule: PlacementRule) -> _DecisionTime:
     """Let a rule answer until the run is over."""
     seconds, decisions = 0.0, 0
-    view, route, place, observes = engine.view, rule.route, rule.place, rule.observes_ends
+    asked = rule if engine.told is None or engine.told.is_truth else _AskedOnCopies(rule, engine.told)
+    view, route, place, observes = engine.view, asked.route, asked.place, asked.observes_ends
 
     def tell_ends() -> None:
         for ended in engine.ended_jobs():
-            rule.ended(ended)
+            asked.ended(ended)
 
     def ask_route(job: Job) -> Answer:
         nonlocal seconds, decisions

@@ -131,9 +131,9 @@ class LiveJobs:
             gpu_types=job.devices,
             gpu_max_count=job.gpu_counts[-1] if len(job.gpu_counts) > 1 else None,
             exclusive=job.exclusive,
-            estimated_seconds=estimate if estimate < inf else None,
+            estimated_seconds=estimate if estimate < inf and not view.hides_jobs else None,
             gpu_positions=() if on_cpus else holds,
-            kind=job.kind,
+            kind="" if view.hides_jobs else job.kind,
         )
 
     def _positions(self, run: JobRun) -> tuple[tuple[NodeName, tuple[int, ...]], ...]:

@@ -5,6 +5,7 @@ code of CHSAC-AF: 8 ingresses with 0.02 jobs/s each over 7 days, sizes LogNormal
 1 to 8 GPUs.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import starmap
 from math import log, pi
@@ -20,9 +21,10 @@ from slurm_energy.twin.workloads.generating import (
     comma_list,
     poisson_times,
     thinned_times,
+    weights,
     workload_streams,
 )
-from slurm_energy.twin.workloads.habits import give_habits
+from slurm_energy.twin.workloads.habits import GENERIC_SHARE, LIMITS, HabitShares, give_habits
 
 STREAMS = 6
 """Of a workload: arrivals, sizes, kinds, device counts, one that is free for what others add, names."""
@@ -57,6 +59,17 @@ class PoissonSettings:
     """Standard deviation of what blurs the logarithm of a size before it is put to a name."""
     users: int = 0
     """Users with habits in naming jobs and in writing scripts, see `habits`; 0 leaves jobs without users."""
+    generic_names: float = GENERIC_SHARE
+    """Share of the users whose job names say nothing."""
+    limits: str = ""
+    """How users set time limits: `mixed`, `margins` (1.1 to 5 times the run) or `longest` (60 % of them 7 days);
+    empty for no limits."""
+    limit_seconds_per_unit: float = 1.0
+    """Of one device, of what users take as their jobs' runs."""
+    named_partitions: float = 0.0
+    """Share of the users who name one partition in all their jobs."""
+    partition_mix: str = ""
+    """Which they name, with weights: `a100:0.4,a40:0.6`."""
 
     def __post_init__(self) -> None:
         check_range("ingresses", self.ingresses, 1, 10_000)
@@ -69,7 +82,16 @@ class PoissonSettings:
         check_range("names_per_kind", self.names_per_kind, 0, 10_000)
         check_range("users", self.users, 0, 10_000)
         check_range("name_spread", self.name_spread, 0.0, 100.0)
-        _ = self.kind_list, self.gpu_weights
+        check_range("generic_names", self.generic_names, 0.0, 1.0)
+        check_range("named_partitions", self.named_partitions, 0.0, 1.0)
+        check_range("limit_seconds_per_unit", self.limit_seconds_per_unit, 0.0)
+        if self.limits and self.limits not in LIMITS:
+            raise ConfigError(f"workload setting limits={self.limits[:64]!r} is none of {', '.join(LIMITS)}, or empty")
+        if self.named_partitions > 0.0 and not self.partition_mix:
+            raise ConfigError("workload setting named_partitions is above 0: say which with partition_mix")
+        if (self.limits or self.named_partitions > 0.0) and not self.users:
+            raise ConfigError("workload settings limits and named_partitions are habits of users: set users above 0")
+        _ = self.kind_list, self.gpu_weights, self.habit_shares
         for rate in self.ingress_rates:
             check_range("rate_per_second", rate, 0.0)
         check_expected_jobs(sum(self.ingress_rates) * self.horizon_seconds)
@@ -98,15 +120,30 @@ class PoissonSettings:
     def gpu_weights(self) -> dict[int, float]:
         """Weights of fixed device counts; none where every job has the same range."""
         found: dict[int, float] = {}
-        for item in comma_list("gpu_mix", self.gpu_mix) if self.gpu_mix else ():
-            count, _, weight = item.partition(":")
+        for count, weight in weights("gpu_mix", self.gpu_mix).items():
             try:
-                found[int(count)] = float(weight)
+                found[int(count)] = weight
             except ValueError:
-                raise ConfigError(f"workload setting gpu_mix has {item[:64]!r}, not COUNT:WEIGHT") from None
+                raise ConfigError(f"workload setting gpu_mix has {count[:64]!r}, not a number of devices") from None
             check_range("gpu_mix", int(count), 1, 100_000)
-            check_range("gpu_mix", float(weight), 0.0, above=True)
         return found
+
+    @property
+    def habit_shares(self) -> HabitShares:
+        """How many users do what."""
+        return HabitShares(
+            generic_names=self.generic_names,
+            limits=self.limits or "mixed",
+            named_partitions=self.named_partitions,
+            partitions=weights("partition_mix", self.partition_mix),
+        )
+
+    @property
+    def seconds_of(self) -> Callable[[Job], float] | None:
+        """What users take as a job's run when they set its limit; None where they set none."""
+        if not self.limits:
+            return None
+        return lambda job: job.true_units * self.limit_seconds_per_unit / job.gpu_counts[0]
 
     @property
     def ingress_rates(self) -> tuple[float, ...]:
@@ -165,7 +202,9 @@ def ingress_jobs(
     if settings.names_per_kind:
         _name(jobs, settings, np.random.default_rng(mix[-1]))
     if settings.users:
-        give_habits(jobs, settings.users, mix[-1].spawn(1)[0])
+        give_habits(
+            jobs, settings.users, mix[-1].spawn(1)[0], shares=settings.habit_shares, seconds_of=settings.seconds_of
+        )
     return jobs
 
 
@@ -187,11 +226,11 @@ def _kinds(settings: PoissonSettings, count: int, stream: np.random.SeedSequence
 
 
 def _gpu_counts(settings: PoissonSettings, count: int, stream: np.random.SeedSequence) -> list[tuple[int, ...]]:
-    weights = settings.gpu_weights
-    if not weights:
+    mix = settings.gpu_weights
+    if not mix:
         return [settings.gpu_counts] * count
-    choices = [(gpus,) for gpus in weights]
-    edges = np.cumsum(list(weights.values())) / sum(weights.values())
+    choices = [(gpus,) for gpus in mix]
+    edges = np.cumsum(list(mix.values())) / sum(mix.values())
     indices = np.searchsorted(edges[:-1], np.random.default_rng(stream).random(count), side="right")
     return [choices[index] for index in indices.tolist()]
 

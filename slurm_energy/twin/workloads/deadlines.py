@@ -12,6 +12,7 @@ from slurm_energy.errors import ConfigError
 from slurm_energy.twin.engine.job import Workload
 from slurm_energy.twin.workloads.arrivals import DailySettings, daily_workload
 from slurm_energy.twin.workloads.generating import check_range, round_limit_seconds, round_up_limit, workload_streams
+from slurm_energy.twin.workloads.habits import LONGEST_LIMIT_SECONDS
 from slurm_energy.twin.world import World
 from slurm_energy.twin.world.device_model import DeviceModel
 
@@ -35,6 +36,34 @@ def with_limits_for_every_device(workload: Workload, world: World, reference: De
     for job in workload.jobs:
         factor = slowest.get(job.kind, 1.0)
         if factor > 1.0 and job.time_limit_seconds < inf:
+            job.time_limit_seconds = round_up_limit(job.time_limit_seconds * factor)
+    return workload
+
+
+def with_limits_for_asked_partitions(workload: Workload, world: World, reference: DeviceModel) -> Workload:
+    """Return the workload with limits for the slowest device on which each job may land, at its default clock.
+
+    Users know which partitions they name. Who asks for the longest limit anyway keeps it. Changed in place, and round.
+
+    Args:
+        workload: Jobs whose limits were drawn for the reference device.
+        world: Its partitions.
+        reference: The device that users' runs were taken on.
+    """
+    device_of = {pool.name: world.devices[pool.device] for pool in world.pools}
+    devices = {one.name: [device_of[pool] for pool in one.pools] for one in world.partitions}
+    for job in workload.jobs:
+        if not job.time_limit_seconds < LONGEST_LIMIT_SECONDS or job.kind not in reference.loads:
+            continue
+        loads = [
+            device.loads[job.kind]
+            for name in job.partitions or devices
+            for device in devices.get(name, ())
+            if job.kind in device.loads
+        ]
+        slowest = max((load.seconds_per_unit[-1] for load in loads), default=0.0)
+        factor = slowest / reference.loads[job.kind].seconds_per_unit[-1]
+        if factor > 0.0:
             job.time_limit_seconds = round_up_limit(job.time_limit_seconds * factor)
     return workload
 

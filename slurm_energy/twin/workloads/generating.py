@@ -125,6 +125,23 @@ def comma_list(name: str, text: str) -> tuple[str, ...]:
     return items
 
 
+def weights(name: str, text: str) -> dict[str, float]:
+    """Return the weights of `A:0.4,B:0.6` by word, none for an empty text.
+
+    Raises:
+        ConfigError: a part has another form, or a weight is not above 0.
+    """
+    found: dict[str, float] = {}
+    for item in comma_list(name, text) if text else ():
+        word, _, weight = item.partition(":")
+        try:
+            found[word.strip()] = float(weight)
+        except ValueError:
+            raise ConfigError(f"workload setting {name} has {item[:64]!r}, not NAME:WEIGHT") from None
+        check_range(name, float(weight), 0.0, above=True)
+    return found
+
+
 ROUND_SECONDS = tuple(
     value * 60.0
     for value in (15, 30, 60, 120, 240, 480, 720, 1440, 2880, 4320, 7200, 10_080, 20_160, 43_200)  # minutes

@@ -6,6 +6,7 @@ Units: s, W, J, MHz, GB/s, degrees Celsius. Time runs from 0.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import inf, isfinite, isnan
+from typing import Literal
 
 from slurm_energy.errors import ValueRangeError
 from slurm_energy.policy.placement import Discipline
@@ -181,7 +182,11 @@ class World:
     failures: FailureRates = field(default_factory=FailureRates)
     outages: tuple[Outage, ...] = ()
     estimate_errors: EstimateErrors | None = None
-    """None tells policies the truth."""
+    """None tells policies the true tables."""
+    knowledge: Literal["truth", "site"] = "truth"
+    """What policies are told of jobs: everything, or what a site knows. With `site` they get a job's user, name,
+    script's features, request and time limit, tables that are means over kinds of work, and what ended runs measured;
+    kind, length and own curves are hidden from all but the yardsticks that say so in their name."""
     congestion: Series | None = None
     """Factor (0, 1] on the links between nodes."""
     ambient_celsius: Series | None = None
@@ -214,6 +219,8 @@ class World:
         for outage in self.outages:
             if outage.pool not in pools:
                 raise ValueRangeError(f"world {self.name}: an outage names unknown pool {outage.pool!r}")
+        if self.knowledge not in {"truth", "site"}:
+            raise ValueRangeError(f"world {self.name}: knowledge {self.knowledge[:64]!r} is neither truth nor site")
         if not self.backfill_depth >= 1:
             raise ValueRangeError(f"world {self.name}: backfill depth {self.backfill_depth} is not 1 or more")
         for name in ("launch_seconds", "backfill_interval_seconds"):

@@ -58,6 +58,7 @@ def load_world(path: Path | str) -> World:
     horizon = top.optional_number("horizon_seconds", above=True, high=_MAX_SECONDS)
     published_log = top.optional_number("published_log_seconds", above=True, high=_MAX_SECONDS)
     source = top.text("source", "")
+    knowledge = top.choice("knowledge", "truth", ("truth", "site"))
     top.finish()
     _check_latencies(top, ingresses, pools)
     return top.built(
@@ -74,6 +75,7 @@ def load_world(path: Path | str) -> World:
             failures=failures,
             outages=outages,
             estimate_errors=estimate_errors,
+            knowledge="site" if knowledge == "site" else "truth",
             **series,
             horizon_seconds=horizon,
             workload=workload,

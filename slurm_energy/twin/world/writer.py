@@ -18,6 +18,7 @@ def world_to_toml(world: World) -> str:
     errors = world.estimate_errors
     tables = {
         **{name: getattr(world, name) for name in ("name", "source", "horizon_seconds", "published_log_seconds")},
+        "knowledge": None if world.knowledge == "truth" else world.knowledge,
         "scheduling": {
             "order": world.discipline.order,
             "backfill": world.discipline.backfill,

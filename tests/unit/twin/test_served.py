@@ -55,10 +55,23 @@ def test_a_job_s_own_bound_is_kept() -> None:
 
 def test_a_time_limit_without_room_keeps_the_default_clock_and_counts_as_clamped() -> None:
     default = served("fcfs", make_job()).run_seconds[0]
-    tight = make_job(time_limit_seconds=60.0 * (default // 60.0 + 1.0))
-    outcome = served("daemon/oracle", tight)
-    assert (outcome.state, outcome.clamped) == (["COMPLETED"], 1)
-    assert outcome.clock[0] == served("fcfs", make_job()).clock[0]
+    earlier = [make_job(number, name="lammps", max_slowdown=0.0) for number in range(1, 4)]
+    late = {"name": "lammps", "submitted_seconds": 3.0 * default}
+    tight = make_job(4, time_limit_seconds=60.0 * (default // 60.0 + 1.0), **late)
+    outcome = served("daemon/oracle", *earlier, tight)
+    assert outcome.state == ["COMPLETED"] * 4
+    assert outcome.clamped == 1
+    assert outcome.clock[3] == served("fcfs", make_job()).clock[0]
+
+
+def test_the_daemon_is_told_no_run_time_that_it_has_not_measured() -> None:
+    default = served("fcfs", make_job()).run_seconds[0]
+    site = replace(LAB, knowledge="site")
+    clocks = {
+        int(run(site, Workload(name="one", jobs=(job,)), create_contender("daemon/oracle")).clock[0])
+        for job in (make_job(time_limit_seconds=limit) for limit in (1.1 * default, 1.5 * default, 7 * 86_400.0))
+    }
+    assert len(clocks) == 1
 
 
 def test_changing_nothing_is_what_slurm_does() -> None:
