@@ -84,12 +84,12 @@ class FinishedRun(Protocol):
         """How long it took, or would have taken at the default clock."""
 
     @property
-    def gpu_count(self) -> int | None:
-        """How many GPUs it had, where that is known."""
-
-    @property
     def gpu_type(self) -> GpuTypeName | None:
         """The type of its GPUs, where it is known and one."""
+
+    @property
+    def gpu_count(self) -> int | None:
+        """How many it had, where it is known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -351,6 +351,7 @@ class SiteRuns:
         self._looked_at_seconds = -inf
         self._new, self._known = 0, 0
         """Runs since the last look at all of them, and those before."""
+        self._scaling: dict[NameOf, GpuScaling] = {}
         self._runtimes: dict[NameOf, RunTime] = {}
         self._work: dict[NameOf, WorkEstimate] = {}
         self._counts: Counter[NameOf] = Counter()
@@ -377,11 +378,6 @@ class SiteRuns:
             self._failures.setdefault(name, []).append(measurement)
         self._correct_work(name)
 
-    def scaling_of(self, user_id: int | str, name: str, script: ScriptFeatures | None) -> GpuScaling | None:
-        """Return how the work of a job's group scales; None for one that never ran."""
-        runs = self._times.names.get((user_id, job_group(name, None if script is None else script.key)), ())
-        return _scaling(tuple(runs)[-RUNS_PER_NAME:]) if name else None
-
     def look(self, now_seconds: float) -> JobHistory:
         """Return what is known, all runs looked at together at most once an hour."""
         pause = _LOOKED_SECONDS if self._new > _NEW_SHARE * self._known else _MAX_LOOKED_SECONDS
@@ -404,12 +400,15 @@ class SiteRuns:
         failures = [one for several in self._failures.values() for one in several]
         table, self._fit = named_work(runs, failures, self._scripts)
         self._work = {(user, name): estimate for user, name, estimate in table}
-        self.history = JobHistory(runtimes=self._runtimes, work=self._work)
+        self.history = JobHistory(runtimes=self._runtimes, work=self._work, scaling=self._scaling)
 
     def _correct_times(self, key: NameOf) -> None:
         runs = self._times.names.get(key)
         if runs and self._model is not None:
             self._runtimes[key] = self._model.of_runs(_on_one_count(tuple(runs)))
+        scaling = _scaling(tuple(runs)[-RUNS_PER_NAME:]) if runs else None
+        if scaling is not None:
+            self._scaling[key] = scaling
 
     def _correct_work(self, name: NameOf) -> None:
         self._counts[name] += 1

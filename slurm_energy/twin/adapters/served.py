@@ -204,7 +204,7 @@ class ServedRuns:
                 limit_seconds=job.time_limit_seconds if job.time_limit_seconds < inf else None,
                 cut_off=end.state in _CUT_OFF,
                 gpu_type=gpu_type,
-                gpus=end.gpus,
+                gpus=end.gpus if job.asked_gpus else None,
                 submitted_at_seconds=job.submitted_seconds,
                 ended_at_seconds=end.ended_seconds,
             ),
@@ -229,14 +229,14 @@ class ServedRuns:
             job.script,
         )
 
+    def scaling(self, job: Job) -> GpuScaling | None:
+        """Return how a job's work scales with the number of GPUs, by runs whose users named several."""
+        return self._site.history.scaling_of(job.user, job.name, job.script)
+
     def about(self, job: Job, now_seconds: float) -> tuple[RuntimeEstimate | None, WorkEstimate | None]:
         """Return what is known of a job that is being submitted: how long it takes, and how its work compares."""
         limit = job.time_limit_seconds if job.time_limit_seconds < inf else None
         return self._site.look(now_seconds).expected(job.user, job.name, job.script, limit)
-
-    def scaling(self, job: Job) -> GpuScaling | None:
-        """Return how a job's work scales, None for a name that never ran."""
-        return self._site.scaling_of(job.user, job.name, job.script)
 
 
 def _key(job: Job) -> str | None:
