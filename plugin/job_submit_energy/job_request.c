@@ -16,6 +16,9 @@
 #define TEXT_BYTES 1024
 #define LIST_BYTES 2048
 
+/* JOB_SHARED_TOPO: the nodes of a whole block alone; headers have it from 24.11 on. */
+#define SHARED_TOPO 4
+
 static void _text(energy_request_t *request, const char *key, const char *value)
 {
 	if (!value || !value[0])
@@ -129,7 +132,7 @@ static void _conditions(energy_request_t *request, const job_desc_msg_t *job)
 	_number32(request, "het_offset", job->het_job_offset);
 	_cut_text(request, "dependency", job->dependency, LIST_BYTES);
 	_text(request, "licenses", job->licenses);
-	if (job->shared == JOB_SHARED_NONE)
+	if ((job->shared == JOB_SHARED_NONE) || (job->shared == SHARED_TOPO))
 		energy_request_number(request, "exclusive", 1);
 	_time(request, "begin_time", job->begin_time);
 	_time(request, "slurm_deadline", job->deadline);

@@ -11,7 +11,8 @@ from numpy.random import Generator
 from research.measuring import programs
 from research.measuring.programs import Program
 from research.measuring.sensors import draw_sensor, observe
-from slurm_energy.estimation.iterations.slowdown import MAX_ERROR, Slowdown, Unknown, slowdown_between
+from slurm_energy.estimation.iterations.repetitions import Unknown
+from slurm_energy.estimation.iterations.slowdown import MAX_ERROR, Slowdown, slowdown_between
 
 Maker = Callable[[Generator], Program]
 GROUPS: Final[dict[str, tuple[tuple[Maker, ...], int]]] = {

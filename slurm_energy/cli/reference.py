@@ -56,12 +56,13 @@ answer is unclear ("Socket timed out"), it advises to look with `squeue --me` an
 | `--energy=saver` | save energy inside the site's larger slowdown bound |
 | `--energy-max-slowdown=PCT` | the job may take at most so many per cent longer |
 | `--energy-deadline=TIME` | the job should have ended by then, in the forms of sbatch's `--deadline` |
+| `--energy-gpus=COUNTS` | the job may run with [these numbers of GPUs](../how-to/gpu-count.md): `2-8`, `2,4,8` |
 | `--energy-quiet` | print no line |
 | `--energy-trials=on\|off` | let lower clocks be tried for a minute each while the job runs, or not |
 | `--energy-dry-run` | show what would be decided and submit nothing (this wrapper only) |
 
 All but the last are options of `sbatch`, `srun` and `salloc` themselves where the site's SPANK plugin is loaded, also
-in `#SBATCH` lines. Where it is not loaded, the wrapper leaves `--energy=balanced`, `--energy=saver`,
+in `#SBATCH` lines. Where it is not loaded, the wrapper leaves `--energy=balanced`, `--energy=saver`, `--energy-gpus`,
 `--energy-quiet` and `--energy-trials=on` out and says so; a limit that could not be kept (`off`, `observe`, a slowdown,
 a deadline, `--energy-trials=off`) is never dropped: then nothing is submitted, unless the cluster has no energy plugin
 at all.

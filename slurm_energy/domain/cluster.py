@@ -1,6 +1,7 @@
 """The cluster at one moment, immutable and dated: partitions, nodes, GPUs, readings, links and switches.
 
-None stands for what no source reports.
+None stands for what no source reports. The file is longer than others: a snapshot and its parts are one subject, and
+half of the lines say what a field means.
 """
 
 from collections.abc import Iterable, Iterator, Mapping

@@ -64,6 +64,8 @@ class RuntimeEstimate:
     """`history`: ended runs of the job's name; `user`, `site`: those of other jobs; `time-limit`: a share of it."""
     gpu_type: GpuTypeName | None = None
     """Type on which it takes so long; None where it is unknown, or runs of several types went into it."""
+    gpus: int | None = None
+    """Number of GPUs with which it takes so long; None where it is not known."""
     runs: int = 0
     """Ended runs behind it."""
 

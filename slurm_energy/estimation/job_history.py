@@ -19,6 +19,7 @@ from slurm_energy.domain.script import ScriptFeatures
 from slurm_energy.domain.trials import LearnedClock
 from slurm_energy.domain.work import FailedRuns, MeasuredRun, WorkEstimate
 from slurm_energy.energy_model.relative_speed import RelativeCost
+from slurm_energy.estimation.gpu_scaling import on_usual_count, scaling_of_runs, seconds_by_gpus
 from slurm_energy.estimation.job_groups import alike_groups, job_group
 from slurm_energy.estimation.run_time import NAME, RUNS_PER_NAME, EndedRun, RunTime, RunTimeModel, RunTimes, run_times
 from slurm_energy.resources import install_command
@@ -81,6 +82,10 @@ class FinishedRun(Protocol):
     @property
     def default_clock_seconds(self) -> float:
         """How long it took, or would have taken at the default clock."""
+
+    @property
+    def gpu_count(self) -> int | None:
+        """How many GPUs it had, where that is known."""
 
     @property
     def gpu_type(self) -> GpuTypeName | None:
@@ -162,7 +167,12 @@ def timed_names(
             groups.setdefault((sample.user_id, run.name), []).append(run)
     known = run_times(_ended_run(sample) for sample in ordered[-MAX_COUNTED_RUNS:]).model() if model is None else model
     found = [
-        (runs[-1].ended_at_seconds, user_id, name, known.of_runs(_on_one_type(runs, compare_for(user_id, name))))
+        (
+            runs[-1].ended_at_seconds,
+            user_id,
+            name,
+            known.of_runs(_on_one_count(_on_one_type(runs, compare_for(user_id, name)))),
+        )
         for (user_id, name), ended in groups.items()
         if (runs := ended[-RUNS_PER_NAME:])
     ]
@@ -182,6 +192,7 @@ def _ended_run(sample: FinishedRun) -> EndedRun:
         limit_seconds=sample.limit_seconds,
         cut_off=sample.cut_off,
         gpu_type=sample.gpu_type,
+        gpus=sample.gpu_count,
         submitted_at_seconds=sample.submitted_at_seconds,
         ended_at_seconds=sample.ended_at_seconds,
     )
@@ -201,6 +212,45 @@ def _on_one_type(runs: Sequence[EndedRun], compare: CompareTypes) -> list[EndedR
     if any(ratio is None for ratio in ratios.values()):
         return list(runs)
     return [replace(run, seconds=run.seconds * (ratios[run.gpu_type] or 1.0), gpu_type=usual) for run in runs]
+
+
+def scaled_names(
+    samples: Iterable[FinishedRun], compare_for: Callable[[int, str], CompareTypes]
+) -> list[tuple[int | str, str, GpuScaling]]:
+    """Return how the work of the groups scales, and with which numbers of GPUs they ran.
+
+    Args:
+        samples: In any order.
+        compare_for: Returns what compares GPU types for the jobs of a user and group.
+    """
+    groups: dict[tuple[int, str], list[EndedRun]] = {}
+    for sample in samples:
+        run = _ended_run(sample)
+        if run.is_sound and run.name:
+            groups.setdefault((sample.user_id, run.name), []).append(run)
+    found: list[tuple[int | str, str, GpuScaling]] = []
+    for (user_id, name), runs in groups.items():
+        scaling = _scaling(_on_one_type(runs, compare_for(user_id, name)))
+        found += [] if scaling is None else [(user_id, name, scaling)]
+    return found[:MAX_COMPARED_NAMES]
+
+
+def _scaling(runs: Sequence[EndedRun]) -> GpuScaling | None:
+    """Return how work scales; a run that was cut off says nothing of it, nor do runs whose types differ."""
+    ran_through = [run for run in runs if not run.cut_off]
+    if len({run.gpu_type for run in ran_through}) != 1:
+        return None
+    return scaling_of_runs(seconds_by_gpus((run.gpus, run.seconds) for run in ran_through))
+
+
+def _on_one_count(runs: Sequence[EndedRun]) -> list[EndedRun]:
+    """Return runs as if all had the number of GPUs that most had; of none where that cannot be told."""
+    if len({run.gpus for run in runs}) == 1:
+        return list(runs)
+    scaling = _scaling(runs)
+    is_measured = scaling is not None and scaling.is_measured
+    seconds, usual = on_usual_count([(run.gpus, run.seconds) for run in runs], scaling if is_measured else None)
+    return [replace(run, seconds=one, gpus=usual) for run, one in zip(runs, seconds, strict=True)]
 
 
 def _ratio(usual: GpuTypeName, gpu_type: GpuTypeName | None, compare: CompareTypes) -> float | None:
@@ -327,6 +377,11 @@ class SiteRuns:
             self._failures.setdefault(name, []).append(measurement)
         self._correct_work(name)
 
+    def scaling_of(self, user_id: int | str, name: str, script: ScriptFeatures | None) -> GpuScaling | None:
+        """Return how the work of a job's group scales; None for one that never ran."""
+        runs = self._times.names.get((user_id, job_group(name, None if script is None else script.key)), ())
+        return _scaling(tuple(runs)[-RUNS_PER_NAME:]) if name else None
+
     def look(self, now_seconds: float) -> JobHistory:
         """Return what is known, all runs looked at together at most once an hour."""
         pause = _LOOKED_SECONDS if self._new > _NEW_SHARE * self._known else _MAX_LOOKED_SECONDS
@@ -339,7 +394,7 @@ class SiteRuns:
     def _look_at_all(self) -> None:
         self._model = model = self._times.model()
         self._runtimes = {
-            (user, name): model.of_runs(_on_one_type(tuple(runs)[-RUNS_PER_NAME:], _no_comparison))
+            (user, name): model.of_runs(_on_one_count(_on_one_type(tuple(runs)[-RUNS_PER_NAME:], _no_comparison)))
             for (user, name), runs in self._times.names.items()
         }
         self._runtimes |= {(user, NEVER_RAN): habits for user, habits in model.users.items()}
@@ -354,7 +409,7 @@ class SiteRuns:
     def _correct_times(self, key: NameOf) -> None:
         runs = self._times.names.get(key)
         if runs and self._model is not None:
-            self._runtimes[key] = self._model.of_runs(tuple(runs))
+            self._runtimes[key] = self._model.of_runs(_on_one_count(tuple(runs)))
 
     def _correct_work(self, name: NameOf) -> None:
         self._counts[name] += 1

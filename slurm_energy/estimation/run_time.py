@@ -73,6 +73,8 @@ class EndedRun:
     """Whether it was ended before its work was: at its limit, or cancelled."""
     gpu_type: GpuTypeName | None = None
     """On which it took so long; None where it is not known, or not one type."""
+    gpus: int | None = None
+    """How many it had; None where it is not known."""
     submitted_at_seconds: float = inf
     """What had ended by then is what its estimate could rest on; infinite where it is not known: all runs before."""
     ended_at_seconds: float = 0.0
@@ -97,6 +99,8 @@ class RunTime:
     """Ended runs of the same user and name behind it; of other jobs where those are `source`."""
     source: str = NAME
     gpu_type: GpuTypeName | None = None
+    gpus: int | None = None
+    """With which it takes so long; None where it is not known."""
     log_limit: float | None = None
     """Of the time limit of these runs; where other jobs are the source, of 1 s: they are shares of a limit."""
 
@@ -117,6 +121,7 @@ class RunTime:
             runs=self.runs,
             source=self.source,
             gpu_type=self.gpu_type,
+            gpus=self.gpus,
         )
 
     def quantiles(self, limit_seconds: float | None = None) -> tuple[float, float, float]:
@@ -133,7 +138,12 @@ class RunTime:
         """Return middle and upper end as a decision takes them."""
         _, middle, upper = self.quantiles(limit_seconds)
         return RuntimeEstimate(
-            seconds=middle, upper_seconds=upper, source=self.source, gpu_type=self.gpu_type, runs=self.runs
+            seconds=middle,
+            upper_seconds=upper,
+            source=self.source,
+            gpu_type=self.gpu_type,
+            gpus=self.gpus,
+            runs=self.runs,
         )
 
 
@@ -157,7 +167,7 @@ class RunTimeModel:
         newest = [run for run in runs if run.is_sound][-RUNS_PER_NAME:]
         middle, spread = _middle(newest, self.typical_spread)
         low, high = self.reach.get((NAME, _step(len(newest))), _PRIOR_REACH)
-        types = {run.gpu_type for run in newest}
+        types, counts = {run.gpu_type for run in newest}, {run.gpus for run in newest}
         limits = [
             run.limit_seconds for run in newest if run.limit_seconds is not None and 0.0 < run.limit_seconds < inf
         ]
@@ -168,6 +178,7 @@ class RunTimeModel:
             high=high,
             runs=len(newest),
             gpu_type=types.pop() if len(types) == 1 else None,
+            gpus=counts.pop() if len(counts) == 1 else None,
             log_limit=log(median(limits)) if limits else None,
         )
 

@@ -100,7 +100,7 @@ def _served(text: str) -> PlacementRule:
             own.append(f"{key}={value}")
         else:
             known = "; ".join(f"{known}: {meaning}" for known, meaning in SETTINGS.items())
-            raise ConfigError(f"policy {SERVED}{name} has no setting {key[:64]!r}; it has {known}")
+            raise ConfigError(f"policy {SERVED}{name} has no setting {f'{key}={value}'[:64]!r}; it has {known}")
     text = f"{name}:{','.join(own)}" if own else name
     fault = policy_fault(text)
     if fault is not None:

@@ -1,28 +1,25 @@
 """Beside a job: integrate power, note clocks, leave heartbeats, and rescue a slowed job from its time limit."""
 
 import math
-import os
 from collections.abc import Callable, Mapping
 from copy import deepcopy
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from slurm_energy.device.gpu import Gpu, reading, restore_settings
-from slurm_energy.device.rapl import POWERCAP_ROOT, RaplReading, read_rapl, total_difference
-from slurm_energy.domain.energy import MAX_WATTS_PER_GPU
+from slurm_energy.device.gpu import Gpu, restore_settings
 from slurm_energy.domain.ids import GpuUuid, JobId
-from slurm_energy.errors import DeviceError, SpoolError
+from slurm_energy.errors import SpoolError
 from slurm_energy.node.context import HookContext, reach_gpus
-from slurm_energy.node.energy import STUCK_SECONDS, GpuSamples, Heartbeat, HostSamples
+from slurm_energy.node.energy import GpuSamples, Heartbeat
 from slurm_energy.node.processes import PROC, ProcessIdentity, read_identity, write_identity
-from slurm_energy.node.spool import Spool
+from slurm_energy.node.samples import GpuHolders, SamplerState, add_counter, add_host, add_power, add_use
 from slurm_energy.node.state import ActiveJob
 from slurm_energy.node.steps import DEVICES_ROOT, Presence, StepWatch, cgroup_minors
 from slurm_energy.node.trials.progress_file import ProgressFile, StepCounter
 
 if TYPE_CHECKING:
-    from slurm_energy.node.trials.run import TrialRun
+    pass
 
 HEARTBEAT_SAMPLES = 5
 HEARTBEAT_SECONDS = 1.0
@@ -30,75 +27,12 @@ HEARTBEAT_SECONDS = 1.0
 PROLOG_SECONDS = 10.0
 """How long the start waits for the prolog's end."""
 LONGEST_JOB_SECONDS = 60 * 86_400.0
-BUSY_UTILISATION = 0.05
-CLOCK_STEP_MHZ = 15
-"""Boards' clocks are this far apart: one that reads within it of the lock is at the lock."""
-GAP_INTERVALS = 10.0
-MIN_GAP_SECONDS = 5.0
-"""A longer time between two samples is a gap: what happened in it is not guessed."""
 DEVICE_CHECK_SAMPLES = 10
 """A cgroup that limits nothing by then does not limit devices."""
 NO_STEP_SECONDS = 60.0
 """A job without a batch step that has had no step for this long is taken as over, until it has one again."""
 Sleep = Callable[[float], bool]
 """Waits the given seconds; returns True when the process was asked to end."""
-
-
-class GpuHolders:
-    """How many active jobs hold each GPU; states are read again only when their files change."""
-
-    def __init__(self, spool: Spool) -> None:
-        self._spool = spool
-        self._seen: frozenset[tuple[str, int, int]] = frozenset()
-        self._holders: dict[GpuUuid, int] = {}
-        self.count = 0
-
-    def holders(self) -> dict[GpuUuid, int]:
-        """Return the number of active jobs by GPU."""
-        try:
-            with os.scandir(self._spool.active) as entries:
-                files = [entry for entry in entries if entry.name.endswith(".json") and entry.name[0] != "."]
-                stats = {(entry.name, entry.inode(), entry.stat(follow_symlinks=False).st_mtime_ns) for entry in files}
-        except OSError:
-            return self._holders
-        if stats != self._seen:
-            self._seen = frozenset(stats)
-            self._holders = {}
-            jobs = self._spool.active_jobs([])
-            self.count = len(jobs)
-            for job in jobs:
-                for uuid in job.uuids:
-                    self._holders[uuid] = self._holders.get(uuid, 0) + 1
-        return self._holders
-
-
-@dataclass(slots=True)
-class _Last:
-    """The sample before."""
-
-    watts: float
-    at_seconds: float
-
-
-@dataclass(slots=True)
-class SamplerState:
-    """What one sampler carries from sample to sample."""
-
-    job: ActiveJob
-    heartbeat: Heartbeat
-    last: dict[GpuUuid, _Last] = field(default_factory=dict)
-    last_rapl: Mapping[str, RaplReading] | None = None
-    last_rapl_seconds: float = 0.0
-    ticks: int = 0
-    beat_seconds: float = 0.0
-    devices_checked: bool = False
-    """Whether the job's cgroup was compared with its GPUs, or has none to compare."""
-    frozen: Heartbeat | None = None
-    """The sums when the last step ended, while there is none."""
-    counter: StepCounter | None = None
-    """The steps that the job's program may count."""
-    trials: "TrialRun | None" = None
-    """Trials of clocks, where the job has any."""
 
 
 def run_sampler(context: HookContext, job_id: JobId, sleep: Sleep, proc: Path = PROC) -> None:
@@ -161,14 +95,14 @@ def take_sample(
         if device is None or gpu.mig:
             continue
         sums = state.heartbeat.gpus.setdefault(gpu.uuid, GpuSamples())
-        _add_power(context, state, device, sums, max(holders.get(gpu.uuid, 1), 1))
+        add_power(context, state, device, sums, max(holders.get(gpu.uuid, 1), 1))
         if not last:
             given_back = state.heartbeat.rescued or sums.shared_seconds > 0.0 or holders.get(gpu.uuid, 1) > 1
             locked_mhz = gpu.applied_clock_mhz if state.trials is None else state.trials.locked_mhz
-            _add_use(device, sums, None if given_back else locked_mhz)
+            add_use(device, sums, None if given_back else locked_mhz)
         if count_counter:
-            _add_counter(context, device, sums, state.job.time_scale)
-    _add_host(context, state, max(jobs.count, 1))
+            add_counter(context, device, sums, state.job.time_scale)
+    add_host(context, state, max(jobs.count, 1))
     state.heartbeat.at_seconds = context.now()
     state.heartbeat.at_monotonic_seconds = context.monotonic()
     if state.counter is not None:
@@ -207,10 +141,10 @@ def _follow_trials(state: SamplerState, jobs: GpuHolders, presence: Presence) ->
     """End trials that may not go on, and keep what they found in the heartbeat."""
     if state.trials is None:
         return
-    why = ""
     if state.heartbeat.rescued or state.heartbeat.contradicted:
-        why = "the default clock was given back"
-    elif any(jobs.holders().get(uuid, 1) > 1 for uuid in state.job.uuids):
+        state.trials.stop("the default clock was given back", given_back=True)
+    why = ""
+    if any(jobs.holders().get(uuid, 1) > 1 for uuid in state.job.uuids):
         why = "another job holds one of its GPUs too"
     elif presence is Presence.ABSENT:
         why = "no step of the job runs"
@@ -275,7 +209,7 @@ def _freeze(context: HookContext, state: SamplerState, gpus: Mapping[GpuUuid, Gp
         state.frozen = None
     elif state.frozen is None:
         for uuid, sums in state.heartbeat.gpus.items():
-            _add_counter(context, gpus[uuid], sums, state.job.time_scale)
+            add_counter(context, gpus[uuid], sums, state.job.time_scale)
         state.frozen = deepcopy(state.heartbeat)
 
 
@@ -301,79 +235,6 @@ def _check_devices(context: HookContext, state: SamplerState, gpus: Mapping[GpuU
             for gpu in slowed:
                 restore_settings(gpus[gpu.uuid], gpu.saved, clock_changed=True, pause=context.pause)
     _write_heartbeat(context, state, durable=True)
-
-
-def _add_power(context: HookContext, state: SamplerState, device: Gpu, sums: GpuSamples, holders: int) -> None:
-    uuid, now = device.identity.uuid, context.monotonic()
-    watts = reading(device.power_watts)
-    last = state.last.pop(uuid, None)
-    if watts is None or not 0.0 <= watts <= MAX_WATTS_PER_GPU:
-        return
-    state.last[uuid] = _Last(watts=watts, at_seconds=now)
-    sums.samples += 1
-    if last is None:
-        return
-    wall_seconds = now - last.at_seconds
-    interval = context.settings.node.sample_interval_seconds
-    if not 0.0 < wall_seconds <= max(GAP_INTERVALS * interval, MIN_GAP_SECONDS):
-        return
-    seconds = wall_seconds * state.job.time_scale
-    joules = 0.5 * (watts + last.watts) * seconds
-    sums.polled_joules += joules
-    sums.sampled_seconds += seconds
-    sums.share_joules += joules / holders
-    sums.shared_seconds += seconds if holders > 1 else 0.0
-
-
-def _add_use(device: Gpu, sums: GpuSamples, locked_mhz: int | None) -> None:
-    utilisation = reading(device.utilisation)
-    if utilisation is None:
-        return
-    sums.utilisation_sum += utilisation
-    sums.utilisation_samples += 1
-    clock = reading(device.sm_clock_mhz) if utilisation >= BUSY_UTILISATION else None
-    if clock is not None:
-        sums.busy_clock_sum_mhz += clock
-        sums.busy_samples += 1
-    if clock is not None and locked_mhz is not None:
-        sums.locked_samples += 1
-        sums.above_lock_samples += clock > locked_mhz + CLOCK_STEP_MHZ
-
-
-def _add_counter(context: HookContext, device: Gpu, sums: GpuSamples, time_scale: float) -> None:
-    now = context.monotonic()
-    joules = reading(device.energy_joules)
-    if joules is None:
-        return
-    before, at = sums.counter_joules, sums.counter_at_seconds
-    sums.counter_fell = sums.counter_fell or (before is not None and joules < before)
-    if joules == before and at is not None and (now - at) * time_scale > STUCK_SECONDS:
-        sums.counter_stood = True
-    sums.counter_joules = joules
-    sums.counter_at_seconds = context.monotonic()
-
-
-def _add_host(context: HookContext, state: SamplerState, jobs: int) -> None:
-    host = state.heartbeat.host
-    if host is not None and host.problem is not None:
-        return
-    if host is None:
-        host = state.heartbeat.host = HostSamples()
-    now = context.monotonic()
-    try:
-        readings = read_rapl(context.rapl_root or POWERCAP_ROOT)
-        if state.last_rapl is not None:
-            seconds = now - state.last_rapl_seconds
-            step = total_difference(state.last_rapl, readings, seconds)
-            host.joules += step.joules / jobs
-            host.node_joules = None if host.node_joules is None else host.node_joules + step.joules
-            host.sampled_seconds += seconds
-            host.wrap_unobserved = host.wrap_unobserved or step.wrap_unobserved
-            host.shared = host.shared or jobs > 1
-    except DeviceError as error:
-        host.problem = str(error)
-        return
-    state.last_rapl, state.last_rapl_seconds = readings, now
 
 
 def _rescue(context: HookContext, state: SamplerState, gpus: Mapping[GpuUuid, Gpu]) -> None:

@@ -151,7 +151,7 @@ class EndedJob(KnownJob, PlacedJob, Protocol):
         ...
 
 
-class Submission(NamedTuple):
+class JobAsSubmitted(NamedTuple):
     """A job as it is shown by Slurm."""
 
     request: JobRequest

@@ -14,7 +14,7 @@ from math import inf
 from random import Random
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
-from slurm_energy.policy.jobs import EndedJob, PartnerOffer, RunningJob, Submission, WaitingJob
+from slurm_energy.policy.jobs import EndedJob, JobAsSubmitted, PartnerOffer, RunningJob, WaitingJob
 
 if TYPE_CHECKING:  # the daemon's base installation has no numpy, and asks rules that need none
     import numpy as np
@@ -275,7 +275,7 @@ class ClusterView(Protocol):
         """Return the cluster as Slurm shows it where the job is not in the queue yet."""
         ...
 
-    def submission(self, job: WaitingJob) -> Submission:
+    def submission(self, job: WaitingJob) -> JobAsSubmitted:
         """Return the job as Slurm shows it."""
         ...
 

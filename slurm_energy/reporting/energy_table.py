@@ -289,8 +289,9 @@ def render_table(report: EnergyReport, console: Console, now_seconds: float | No
     if not cells.rows:
         console.print(Text("No jobs match."))
         return
+    console.print(Text(cells.title, style="italic"))
     table = FittedTable(
-        title=f"{cells.title}: {cells.subject}",
+        title=cells.subject,
         columns=[_column(column) for column in cells.columns],
         rows=[[visible(cell, NAME_WIDTH) for cell in row] for row in cells.rows],
         total=cells.total if len(cells.rows) > 1 else None,

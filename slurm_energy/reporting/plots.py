@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from slurm_energy.domain.report import EnergyReport, GroupEnergyRecord
 from slurm_energy.domain.units import JOULES_PER_KWH
-from slurm_energy.reporting.energy_table import KIND_HEADINGS, period_text
+from slurm_energy.reporting.energy_table import TITLES, period_text
 from slurm_energy.reporting.visible import visible
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f3c8d", "#666666", "#8c564b", "#17becf")
@@ -31,7 +31,7 @@ def energy_plots(report: EnergyReport) -> list[dict[str, str | Markup]]:
     if report.groups[0].since_seconds is not None:
         plots.append(_plot("periods", "Energy by period", _by_period(report, largest)))
     if len(largest) > 1:
-        plots.append(_plot("groups", f"Energy by {KIND_HEADINGS[report.kind]}", _by_group(largest)))
+        plots.append(_plot("groups", TITLES[report.kind], _by_group(largest)))
     return plots
 
 

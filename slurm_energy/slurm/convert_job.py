@@ -239,8 +239,8 @@ def _is_exclusive(row: Mapping[str, object]) -> bool:
     tell, and of a job that waits what was typed, which is all that is left.
     """
     shared = {*words(row.get("shared")), *words(row.get("exclusive"))}
-    if shared & {"NONE", "TRUE", "USER", "MCS"}:
-        return bool(shared & {"NONE", "TRUE"})
+    if shared & {"NONE", "TRUE", "TOPO", "USER", "MCS"}:
+        return not shared & {"USER", "MCS"}
     resources = row.get("job_resources")
     nodes = resources.get("nodes") if isinstance(resources, dict) else None
     if isinstance(nodes, dict):

@@ -84,8 +84,8 @@ def job_attempts(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EndedGpuJob:
-    """A job with GPUs that has ended."""
+class UnreportedJob:
+    """A job with GPUs that has ended, and of which a node owes its report."""
 
     job_id: JobId
     submitted_at_seconds: float
@@ -94,7 +94,7 @@ class EndedGpuJob:
 
 def jobs_lacking_reports(
     session: Session, cluster: ClusterName, since_seconds: float, until_seconds: float
-) -> tuple[EndedGpuJob, ...]:
+) -> tuple[UnreportedJob, ...]:
     """Return every job with GPUs that ended in a period and has an attempt of which fewer nodes reported than ran it.
 
     However many there are, the first one first.
@@ -121,7 +121,7 @@ def jobs_lacking_reports(
         lacking,
     )
     return tuple(
-        EndedGpuJob(job_id=JobId(job_id), submitted_at_seconds=submitted, ended_at_seconds=ended)
+        UnreportedJob(job_id=JobId(job_id), submitted_at_seconds=submitted, ended_at_seconds=ended)
         for job_id, submitted, ended in session.execute(query.order_by(JobRow.ended_at_seconds, JobRow.row_id))
         if ended is not None
     )

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
 import pytest
-from energy_lab import await_reports, drained, locked_clocks, submit_decided, until, workload
+from energy_lab import await_reports, drained, locked_clocks, reports, submit_decided, until, workload
 from lab_fixtures import EXACT, PATIENT, SMALL, require_lab
 
 from slurm_energy.domain.energy import QualityFlag
@@ -121,6 +121,33 @@ def test_a_job_that_ends_while_slurmd_is_dead_leaves_no_clock(lab: Lab) -> None:
     wait_for(lab, job, {"COMPLETED", "NODE_FAIL", "FAILED"}, timeout=120)
     assert len(await_reports(lab, job)) == 1
     until("nodes that take jobs", lambda: drained(lab) == {})
+
+
+@pytest.mark.parametrize("name", ["10-slow.sh", "90-slow.sh"], ids=["after ours", "before ours"])
+@pytest.mark.parametrize("verb", ["requeue", "cancel"])
+def test_a_job_that_is_taken_back_while_its_prolog_runs_leaves_no_clock(lab: Lab, verb: str, name: str) -> None:
+    began = lab.directory / "slow-prolog-began"
+    slow = lab.layout.hooks / "prolog.d" / name  # Slurm runs them from Z to A
+    slow.write_text(f"#!/bin/sh\ntouch {began}\nsleep 4\nexit 0\n")
+    slow.chmod(0o755)
+    try:
+        job = submit_decided(lab, [*ONE_GPU, "--requeue"], wrap=workload(60))
+        until("a prolog that runs", began.exists)
+        lab.run(["scancel", str(job)] if verb == "cancel" else ["scontrol", "requeue", str(job)], check=True)
+        until("an idle node", lambda: "idle" in lab.run(["sinfo", "-h", "-n", NODE, "-o", "%T"]).stdout)
+    finally:
+        slow.unlink()
+        began.unlink(missing_ok=True)
+    unlocked(lab)
+    if verb == "requeue":
+        lab.run(["scontrol", "update", f"JobId={job}", "StartTime=now"], check=True)
+        wait_for(lab, job, {"COMPLETED"}, timeout=180)
+        await_reports(lab, job)
+    else:
+        wait_for(lab, job, {"CANCELLED"})
+    attempts = [(report.restart_count, report.node) for report in reports(lab, job)]
+    assert len(attempts) == len(set(attempts))
+    assert drained(lab) == {} and not locked_clocks(lab)
 
 
 def test_an_allocation_without_a_step_keeps_its_clock(lab: Lab) -> None:

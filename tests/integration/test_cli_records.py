@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,7 @@ from slurm_energy.store.jobs import upsert_jobs
 from slurm_energy.store.schema import upgrade
 from slurm_energy.store.session import open_engine, store_session
 from slurm_energy.wire.codec import Message
+from slurm_energy.wire.messages import parse_query
 
 
 @pytest.fixture(scope="module")
@@ -144,6 +146,29 @@ def test_a_report_comes_from_the_daemon_where_it_answers(tmp_path: Path, capsys:
     sent = dict(daemon.requests[0].fields)
     assert float(sent.pop("since")) == pytest.approx(1788220800, abs=86400)
     assert sent == {"what": "report-user", "user": "ada", "cluster": CLUSTER}
+
+
+def test_a_report_by_month_asks_for_this_machines_months(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    nothing = EnergySum(joules=None)
+    total = GroupEnergyRecord(group="total", jobs=0, jobs_without_energy=0, gpu=nothing, host=nothing)
+    record = EnergyReport(kind="account", cluster=CLUSTER, total=total)
+    daemon = FakeDaemon(tmp_path / "energyd.sock", Message("ok", {"json": encode_record(record)}))
+    words = ["accounts", "physics", "--qos", "high", "--since", "2026-01-01", "--until", "2026-04-01"]
+    assert main(["report", *words, "--by", "month,users"]) == 0
+    daemon.close()
+    sent = dict(daemon.requests[0].fields)
+    bounds = [float(word) for word in sent.pop("bounds").split(",")]
+    assert [(later - earlier) / 86_400 for earlier, later in pairwise(bounds)] == pytest.approx([31, 28, 31], abs=0.1)
+    assert (float(sent.pop("since")), float(sent.pop("until"))) == (bounds[0], bounds[-1])
+    assert sent == {"what": "report-account", "account": "physics", "qos": "high", "also": "user", "cluster": CLUSTER}
+    parse_query(daemon.requests[0].fields)
+    assert capsys.readouterr().out.strip() == "No jobs match."
+
+
+@pytest.mark.parametrize("by", ["year", "day,week", "cluster", "month,gpu"])
+def test_what_a_report_cannot_be_by_is_a_wrong_usage(by: str, capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", "users", "--by", by]) == 2
+    assert "is not day, week or month" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("answer", ['{"format": 9}', "[]", "{", '{"format": 1, "record": {"kind": "x"}}', ""])

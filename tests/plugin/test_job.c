@@ -179,6 +179,19 @@ static void test_a_job_that_is_tied_to_its_partitions_says_so(void)
 	_finish();
 }
 
+static void test_only_a_job_that_admits_no_other_job_is_exclusive(void)
+{
+	_begin();
+	CHECK(!strstr(_request(), "exclusive"));
+	job.shared = JOB_SHARED_USER;
+	CHECK(!strstr(_request(), "exclusive"));
+	job.shared = JOB_SHARED_MCS;
+	CHECK(!strstr(_request(), "exclusive"));
+	job.shared = 4; /* JOB_SHARED_TOPO */
+	CHECK(strstr(_request(), "\nexclusive=1\n"));
+	_finish();
+}
+
 static void test_wishes_that_no_option_could_have_set_are_not_sent(void)
 {
 	_begin();
@@ -398,6 +411,7 @@ int main(void)
 	RUN(test_an_empty_job_makes_a_request_without_what_slurm_does_not_know);
 	RUN(test_every_key_is_sent_when_slurm_has_it);
 	RUN(test_a_job_that_is_tied_to_its_partitions_says_so);
+	RUN(test_only_a_job_that_admits_no_other_job_is_exclusive);
 	RUN(test_wishes_that_no_option_could_have_set_are_not_sent);
 	RUN(test_a_later_component_of_a_heterogeneous_job_is_not_called_interactive);
 	RUN(test_a_name_of_a_megabyte_is_cut);

@@ -74,7 +74,10 @@ def with_site_facts(config: Config, conf: Mapping[str, str]) -> Config:
         cluster = replace(cluster, slurm_user=conf["slurmuser"].partition("(")[0])
     if not cluster.accounting and "slurmdbd" in conf.get("accountingstoragetype", ""):
         cluster = replace(cluster, accounting=True)
-    controllers = re.findall(r"(?:^|,)\s*([\w.-]+)", conf.get("slurmctldhost", ""))
+    named = re.findall(r"(?:^|,)\s*([\w.-]+)\s*(?:\(([^)]*)\))?", conf.get("slurmctldhost", ""))
+    # Slurm itself goes to the address where there is one: the name need not be known to the nodes.
+    controllers = [(address or name).strip() for name, address in named]
     if not node.daemon_address and controllers:
-        node = replace(node, daemon_address=",".join(f"{host}:{config.daemon.report_port}" for host in controllers))
+        hosts = (f"[{host}]" if ":" in host else host for host in controllers)
+        node = replace(node, daemon_address=",".join(f"{host}:{config.daemon.report_port}" for host in hosts))
     return replace(config, cluster=cluster, node=node)

@@ -63,9 +63,12 @@ def dry_run(words: Sequence[bytes], split: SplitArguments, known: Mapping[str, T
     except DaemonUnavailable as error:
         for line in script_lines(sent, config):  # this host knows it, also where the daemon does not answer
             print(line, flush=True)
-        raise DaemonUnavailable(f"{error}; nothing was submitted, and plain submission works without the daemon") from (
-            error
-        )
+        from slurm_energy.cli.records import where_to_run  # noqa: PLC0415  # heavy, and only for this message
+
+        where = where_to_run(config) or str(error)
+        raise DaemonUnavailable(
+            f"{where}; nothing was submitted, and plain submission works without the daemon"
+        ) from error
     for line in (*preview_lines(job, message, explanation), *script_lines(sent, config)):
         print(line)
     if "energy" not in known:

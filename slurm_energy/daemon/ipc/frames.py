@@ -17,6 +17,7 @@ from slurm_energy.domain.cluster import (
     SwitchState,
 )
 from slurm_energy.domain.decision import PolicyAnswer
+from slurm_energy.domain.gpu_count import GpuScaling
 from slurm_energy.domain.ids import ClusterName, GpuTypeName, PartitionName
 from slurm_energy.domain.trials import LearnedClock
 from slurm_energy.domain.work import WorkEstimate
@@ -157,7 +158,16 @@ class ClockPart:
     last: bool
 
 
-TablePart = TypeVar("TablePart", RuntimePart, WorkPart, ClockPart)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScalingPart:
+    """The same of how work scales with the number of GPUs."""
+
+    estimates: tuple[tuple[int | str, str, GpuScaling], ...]
+    first: bool
+    last: bool
+
+
+TablePart = TypeVar("TablePart", RuntimePart, WorkPart, ClockPart, ScalingPart)
 
 PART_BYTES = 128 * 1024
 """Of a reply, that the answering process passes on at once."""

@@ -6,7 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 from slurm_energy.daemon.ipc.children import ChildProcess
-from slurm_energy.daemon.ipc.frames import ClockPart, QueryReply, QueryRequest, RuntimePart, WorkPart
+from slurm_energy.daemon.ipc.frames import ClockPart, QueryReply, QueryRequest, RuntimePart, ScalingPart, WorkPart
+from slurm_energy.domain.gpu_count import GpuScaling
 from slurm_energy.domain.ids import GpuTypeName
 from slurm_energy.domain.trials import LearnedClock
 from slurm_energy.domain.work import WorkEstimate
@@ -27,6 +28,7 @@ class RecorderLink:
         self._history = JobHistory()
         self._runtimes: dict[NameOf, RunTime] = {}
         self._work: dict[NameOf, WorkEstimate] = {}
+        self._scaling: dict[NameOf, GpuScaling] = {}
         self._clocks: dict[NameOf, Mapping[GpuTypeName, LearnedClock]] = {}
         self._open: dict[int, tuple[list[bytes], asyncio.Future[list[bytes]]]] = {}
         self._number = 0
@@ -76,6 +78,11 @@ class RecorderLink:
             if frame.last:
                 self._use(replace(self._history, work=self._work))
 
+        elif isinstance(frame, ScalingPart):
+            self._scaling = {} if frame.first else self._scaling
+            self._scaling.update({(user_id, name): scaling for user_id, name, scaling in frame.estimates})
+            if frame.last:
+                self._use(replace(self._history, scaling=self._scaling))
         elif isinstance(frame, ClockPart):
             self._clocks = {} if frame.first else self._clocks
             self._clocks.update({(user_id, name): clocks for user_id, name, clocks in frame.estimates})

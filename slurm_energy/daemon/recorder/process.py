@@ -17,6 +17,7 @@ from slurm_energy.daemon.ipc.frames import (
     QueryReply,
     QueryRequest,
     RuntimePart,
+    ScalingPart,
     WorkPart,
     reply_parts,
     table_parts,
@@ -47,6 +48,7 @@ from slurm_energy.estimation.job_history import (
     WorkFit,
     corrected_work,
     named_work,
+    scaled_names,
     timed_names,
 )
 from slurm_energy.estimation.learned_clocks import learned_clocks
@@ -267,6 +269,7 @@ class HistoryLoop:
             elif groups:
                 self._correct_work(groups)
             self._send_runtimes(None if is_whole else groups)
+            self._send_scaling(None if is_whole else groups)
             if is_whole or groups:
                 self._send_clocks(session)
         self._correct_from = now + (time.thread_time() - before) / CORRECTION_SHARE
@@ -319,6 +322,14 @@ class HistoryLoop:
             is_whole = False
         if is_whole or table:
             for part in table_parts(RuntimePart, table, is_whole=is_whole):
+                self._send_frame(part)
+
+    def _send_scaling(self, groups: Collection[NameOf] | None) -> None:
+        if not self._learns:
+            return
+        table = scaled_names(self._memory.timed(groups), self._compare_for)
+        if groups is None or table:
+            for part in table_parts(ScalingPart, table, is_whole=groups is None):
                 self._send_frame(part)
 
     def _send_clocks(self, session: Session) -> None:

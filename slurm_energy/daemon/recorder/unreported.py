@@ -6,7 +6,7 @@ from slurm_energy.domain.energy import HostEnergy, JobKey, NodeReport, QualityFl
 from slurm_energy.domain.ids import ClusterName, NodeName, expand_hostlist
 from slurm_energy.errors import ValueRangeError
 from slurm_energy.store.energy import record_report, stored_reports
-from slurm_energy.store.jobs import EndedGpuJob, StoredAttempt, job_attempts, jobs_lacking_reports
+from slurm_energy.store.jobs import StoredAttempt, UnreportedJob, job_attempts, jobs_lacking_reports
 from slurm_energy.store.session import Session
 
 logger = logging.getLogger(__name__)
@@ -44,7 +44,7 @@ class UnreportedJobs:
         self._done = {key: ended for key, ended in self._done.items() if ended >= since - OVERLAP_SECONDS}
         return closed
 
-    def _close_job(self, session: Session, record: EndedGpuJob) -> int:
+    def _close_job(self, session: Session, record: UnreportedJob) -> int:
         """Close every attempt: a node that was lost in an earlier one owes its report too."""
         there = {
             (report.restart_count, report.node)
@@ -69,7 +69,7 @@ class UnreportedJobs:
     def _write(
         self,
         session: Session,
-        record: EndedGpuJob,
+        record: UnreportedJob,
         attempt: StoredAttempt,
         node: NodeName,
         window_seconds: tuple[float, float],

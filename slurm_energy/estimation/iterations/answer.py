@@ -23,7 +23,8 @@ def answer(pairs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         pairs: For each GPU a window `before`, at the default clock, and one `after`, at the lower.
     """
     from slurm_energy.domain.trials import CAUTION  # noqa: PLC0415  # numpy comes with it, once bounds are set
-    from slurm_energy.estimation.iterations.slowdown import Unknown, slowdown_between  # noqa: PLC0415
+    from slurm_energy.estimation.iterations.repetitions import Unknown  # noqa: PLC0415
+    from slurm_energy.estimation.iterations.slowdown import slowdown_between  # noqa: PLC0415
 
     worst: dict[str, Any] = {"unknown": "no GPU was measured"}
     for pair in pairs:

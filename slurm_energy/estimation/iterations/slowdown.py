@@ -8,9 +8,9 @@ So counters of work must say the same: see `Trace.work_rates`.
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from slurm_energy.estimation.iterations.beats import Chain, candidate_periods, follow
+from slurm_energy.estimation.iterations.repetitions import Repetitions, Unknown, judge, mean_step
 from slurm_energy.estimation.iterations.traces import Floats, Grid, Trace, moving_mean, regular
 
 MAX_ERROR = 0.008
@@ -20,11 +20,6 @@ LONGER_HELPS = 2.2
 FLOOR_ERROR = 0.0015
 WIDENING = 1.2
 """By which the stated error is larger than the one worked out: 8 % of made programs' truths were beyond twice that."""
-MIN_REPETITIONS = 5
-MIN_FIT = 0.62
-MIN_COVERAGE = 0.6
-"""Share of the window that lies in repetitions that fit."""
-MAX_SPREAD = 0.14
 MIN_SIGNAL_SHARE = 0.004
 """Power that changes by less than this of its mean is constant."""
 MIN_ALIKE = 0.75
@@ -37,15 +32,6 @@ BLOCKS = 12
 MAX_PAIRS = 3
 MAX_RESERVE = 0.02
 """An answer of hardly any slowdown stands when counters of work exclude, at 1 %, that it is more by this."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Unknown:
-    """No answer, and why."""
-
-    reason: str
-    longer_may_help: bool = False
-    """Whether a longer window may answer: what repeats was seen, but not often enough to be sure."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,33 +65,16 @@ class Slowdown:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Measured:
-    """A chain with its judgement."""
-
-    chain: Chain
-    period: float
-    error: float
-    fit: float
-    count: int
-    good: NDArray[np.bool_]
-    """Which distances of the chain (to the one before) count."""
-    variance: float
-    """Of a distance over the period."""
-    placing: float
-    """Part of it, twice, that comes from placing the ends."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Pair:
     """The same repetition in both windows."""
 
-    one: _Measured
-    other: _Measured
+    one: Repetitions
+    other: Repetitions
     value: float
     error: float
 
     @classmethod
-    def of(cls, one: _Measured, other: _Measured) -> "_Pair":
+    def of(cls, one: Repetitions, other: Repetitions) -> "_Pair":
         """Return the slowdown and its error; how much repetitions vary is learned from both windows together."""
         freedom = one.count + other.count - 2
         variance = (one.variance * (one.count - 1) + other.variance * (other.count - 1)) / freedom
@@ -113,7 +82,7 @@ class _Pair:
         placing = float(np.clip(placing, 0.0, 0.495 * variance))
         periods, squares = [], 0.0
         for side in (one, other):
-            period, error = _mean_step(np.diff(side.chain.seconds), side.good, variance, placing)
+            period, error = mean_step(np.diff(side.chain.seconds), side.good, variance, placing)
             periods.append(period)
             squares += (error / period) ** 2
         ratio = periods[1] / periods[0]
@@ -194,19 +163,19 @@ def _highest_slowdown(before: Trace, after: Trace) -> float:
     return max(before.sm_clock_mhz / after.sm_clock_mhz - 1.0, 0.0)
 
 
-def _measured(grid: Grid) -> list[_Measured] | Unknown:
+def _measured(grid: Grid) -> list[Repetitions] | Unknown:
     """Return the repetitions that pass, the one with the smallest error first."""
     slow = moving_mean(grid.watts, round(15.0 / grid.step_seconds))
     if float((grid.watts - slow).std()) < MIN_SIGNAL_SHARE * abs(float(grid.watts.mean())):
         return Unknown(reason="power is constant")
     candidates = candidate_periods(grid)
-    found: list[_Measured] = []
+    found: list[Repetitions] = []
     unknown = Unknown(reason="power does not repeat")
     for period in candidates:
         chain = follow(grid, period)
         if chain is None or any(abs(chain.period_seconds / known.period - 1.0) < 0.02 for known in found):
             continue
-        judged = _judge(grid, chain)
+        judged = judge(grid, chain)
         if isinstance(judged, Unknown):
             unknown = judged
         else:
@@ -218,12 +187,12 @@ def _measured(grid: Grid) -> list[_Measured] | Unknown:
     return sorted(best, key=lambda one: one.error / one.period)
 
 
-def _again(grid: Grid, one: _Measured, highest: float) -> _Measured | Unknown:
+def _again(grid: Grid, one: Repetitions, highest: float) -> Repetitions | Unknown:
     """Return the same repetition in the other window."""
     low, high = one.period * (1.0 - SLACK), one.period * (1.0 + highest + SLACK)
     starts = [period for period in candidate_periods(grid) if low * 0.98 <= period <= high * 1.02]
     starts += [one.period * (1.0 + part * highest) for part in (0.0, 0.5, 1.0)]
-    best: _Measured | None = None
+    best: Repetitions | None = None
     reason = "the repetition of the first window does not return in the second"
     seen: list[float] = []
     for start in starts:
@@ -233,7 +202,7 @@ def _again(grid: Grid, one: _Measured, highest: float) -> _Measured | Unknown:
         if chain is None:
             continue
         seen.append(chain.period_seconds)
-        judged = _judge(grid, chain)
+        judged = judge(grid, chain)
         if isinstance(judged, Unknown):
             reason = judged.reason
             continue
@@ -254,90 +223,6 @@ def _alike(one: Chain, other: Chain) -> float:
         if a.std() > 0 and b.std() > 0:
             best = max(best, float(np.corrcoef(a, b)[0, 1]))
     return best
-
-
-def _judge(grid: Grid, chain: Chain) -> _Measured | Unknown:
-    """Return period and error of a chain, or what speaks against it."""
-    steps = np.diff(chain.seconds)
-    fits = np.minimum(chain.matches[:-1], chain.matches[1:])
-    good = chain.linked[1:] & (fits >= 0.45)
-    if good.sum() < MIN_REPETITIONS:
-        return Unknown(reason="fewer than 5 repetitions", longer_may_help=True)
-    middle = float(np.median(steps[good]))
-    scatter = 1.4826 * float(np.median(np.abs(steps[good] - middle)))
-    usual = good & (np.abs(steps - middle) <= max(4.0 * scatter, 0.03 * middle))
-    # Rare stalls are dropped; frequent long repetitions belong to the work.
-    if (good & ~usual).sum() <= 0.08 * good.sum():
-        good = usual
-    if _is_wave(good):
-        return Unknown(reason="short waves within a longer repetition")
-    fit = float(chain.matches.mean())
-    if fit < MIN_FIT:
-        return Unknown(reason="repetitions do not resemble each other")
-    if steps[good].sum() < MIN_COVERAGE * (grid.span_seconds - chain.template.size * chain.cell_seconds):
-        return Unknown(reason="too little of the window repeats")
-    if steps[good].std() > MAX_SPREAD * steps[good].mean():
-        return Unknown(reason="repetitions differ too much in length")
-    variance, placing = _variances(steps, good, chain.cell_seconds)
-    period, error = _mean_step(steps, good, variance, placing)
-    return _Measured(
-        chain=chain,
-        period=period,
-        error=error,
-        fit=fit,
-        count=int(good.sum()),
-        good=good,
-        variance=variance,
-        placing=placing,
-    )
-
-
-def _variances(steps: Floats, good: NDArray[np.bool_], cell_seconds: float) -> tuple[float, float]:
-    """Return the variance of distances over their mean squared, and what of it comes from one placed end.
-
-    A distance is a repetition's own length, which varies, plus the errors with which its two ends were placed; the
-    error of an end enters two neighbours with opposite signs.
-    """
-    mean = float(steps[good].mean())
-    around = np.where(good, steps - mean, 0.0)
-    count = int(good.sum())
-    variance = float((around**2).sum()) / (count - 1) + (0.1 * cell_seconds) ** 2
-    pairs = good[:-1] & good[1:]
-    product = float((around[:-1] * around[1:])[pairs].sum()) / max(int(pairs.sum()), 1)
-    return variance / mean**2, float(np.clip(-product - variance / count, 0.0, 0.495 * variance)) / mean**2
-
-
-def _mean_step(steps: Floats, good: NDArray[np.bool_], variance: float, placing: float) -> tuple[float, float]:
-    """Return the mean of distances and its standard error, by generalised least squares with both variances."""
-    values = steps[good]
-    covariance = np.eye(values.size) * variance
-    adjacent = np.flatnonzero(np.diff(np.flatnonzero(good)) == 1)
-    covariance[adjacent, adjacent + 1] = covariance[adjacent + 1, adjacent] = -placing
-    weights = np.linalg.solve(covariance, np.ones(values.size))
-    total = float(weights.sum())
-    mean = float(weights @ values) / total
-    error = mean / float(np.sqrt(total))
-    return mean, error * _drift(values, error)
-
-
-def _drift(values: Floats, error: float) -> float:
-    """Return by how much parts of the window differ more than their repetitions let expect; at least 1."""
-    if values.size < 12 or error <= 0.0:
-        return 1.0
-    count = 4 if values.size < 40 else 8
-    parts = [part.mean() for part in np.array_split(values, count)]
-    return max(1.0, float(np.std(parts, ddof=1)) / (error * float(np.sqrt(count))) / 1.25)
-
-
-def _is_wave(good: NDArray[np.bool_]) -> bool:
-    """Return whether the chain breaks off again and again after about as many repetitions: a longer one holds it."""
-    breaks = np.flatnonzero(~good)
-    between = np.diff(breaks) - 1
-    between = between[between > 0]
-    if between.size < 2:
-        return False
-    middle = float(np.median(between))
-    return middle <= 12 and float(np.mean(np.abs(between - middle) <= 0.25 * middle + 0.5)) >= 0.6
 
 
 def _witness(before: Trace, after: Trace, pair: _Pair, highest: float) -> float | Unknown:
@@ -374,7 +259,7 @@ def _witness(before: Trace, after: Trace, pair: _Pair, highest: float) -> float 
     return max(error, reserve / 2.33)
 
 
-def _work_per_repetition(trace: Trace, values: Floats, side: _Measured) -> tuple[float, float] | None:
+def _work_per_repetition(trace: Trace, values: Floats, side: Repetitions) -> tuple[float, float] | None:
     """Return what a counter counts in a repetition, and its relative standard error; None when it says nothing."""
     begin = float(np.nanmin(trace.seconds))
     good = side.good.copy()

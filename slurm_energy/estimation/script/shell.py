@@ -5,20 +5,24 @@ or its environment says what they hold; what only running it could tell stays un
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.machinery import PathFinder
 from importlib.util import module_from_spec
 from typing import TYPE_CHECKING
 
 from slurm_energy.estimation.script.reading import SourceReader
 from slurm_energy.estimation.script.words import (
-    LAUNCHERS,
+    LAUNCHING,
     PYTHON_LAUNCHER_MODULES,
     PYTHON_LAUNCHERS,
     SHELLS,
+    SILENT,
     SUBCOMMANDS,
     TRANSPARENT,
+    behind_subcommand,
+    given_inline,
     known_program,
+    program_index,
 )
 
 if TYPE_CHECKING:
@@ -34,17 +38,6 @@ _MAX_TREE_DEPTH = 60
 _MAX_NODES = 40_000
 _MAX_WORD = 4_096
 _MAX_WORDS = 256
-_SILENT = frozenset(
-    """
-    : [ [[ alias awk basename bg break cat cd chmod cp curl cut date declare df dirname disown du echo env exit
-    export false fg find free git grep gunzip gzip hash head hostname id install jobs kill ldd let ln local ls lscpu
-    lspci make mapfile mkdir mktemp ml module mv nproc nvidia-smi pip pip3 popd printenv printf ps pushd pwd read
-    readlink readonly realpath rm rmdir rsync sacct scancel scontrol scp sed seq set shift shopt sleep sort source
-    spack squeue ssh sstat stat su sudo tail tar tee test touch tr trap true type typeset ulimit umask unalias uname
-    unset unzip wait wc wget which whoami
-""".split()
-)
-"""Commands that prepare or report; none of them is what the job is for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,12 +196,12 @@ def _words(words: Sequence[str], document: str, launchers: tuple[str, ...], stat
     """Take what one command starts: launchers off, scripts followed, the rest a program."""
     while words:
         base = words[0].rpartition("/")[2]
-        if base not in _LAUNCHING:
+        if base not in LAUNCHING:
             _start(words, document, launchers, state, depth)
             return
         launchers = launchers if base in TRANSPARENT else (*launchers, base)
-        words = _behind_subcommand(words, SUBCOMMANDS.get(base))
-        begin = _program_index(words)
+        words = behind_subcommand(words, SUBCOMMANDS.get(base))
+        begin = program_index(words)
         if begin is None:
             return
         words = words[begin:]
@@ -217,24 +210,13 @@ def _words(words: Sequence[str], document: str, launchers: tuple[str, ...], stat
             return
 
 
-def _behind_subcommand(words: Sequence[str], subcommands: frozenset[str] | None) -> Sequence[str]:
-    """Return a launcher's words from its subcommand on; nothing where it is none that starts a program."""
-    if subcommands is None:
-        return words
-    first = next((index for index, word in enumerate(words[1:], start=1) if not word.startswith("-")), 0)
-    return words[first:] if first and words[first] in subcommands else ()
-
-
-_LAUNCHING = PYTHON_LAUNCHERS | LAUNCHERS | TRANSPARENT
-
-
 def _start(words: Sequence[str], document: str, launchers: tuple[str, ...], state: _State, depth: int) -> None:
     name, base = words[0], words[0].rpartition("/")[2]
     if base in {"cd", "pushd"}:
         _change_directory(words[1:], state)
     elif base in SHELLS or base in {"source", ".", "eval"}:
         _shell(words, launchers, state, depth)
-    elif base in _SILENT:
+    elif base in SILENT:
         return
     elif known_program(base) == "python":
         _python(words, document, launchers, state)
@@ -250,47 +232,11 @@ def _start(words: Sequence[str], document: str, launchers: tuple[str, ...], stat
 
 def _shell(words: Sequence[str], launchers: tuple[str, ...], state: _State, depth: int) -> None:
     """Walk through what a shell is given: a file, the text behind -c, the words of eval."""
-    inline = " ".join(words[1:]) if words[0] == "eval" else _inline(words)
+    inline = " ".join(words[1:]) if words[0] == "eval" else given_inline(words)
     if not inline:
         _follow([word for word in words[1:] if not word.startswith("-")], state, depth, launchers)
     elif depth > 0:
         _script_with_launchers(inline[:_MAX_WORD], launchers, state, depth - 1)
-
-
-def _program_index(words: Sequence[str]) -> int | None:
-    """Return where the program begins behind a launcher and its options."""
-    for index, word in enumerate(words[1:], start=1):
-        base = word.rpartition("/")[2]
-        starts = known_program(base) or base in LAUNCHERS or base in TRANSPARENT or base in SHELLS
-        if not word.startswith("-") and "=" not in word and (starts or base.endswith((".py", ".sh"))):
-            return index
-    index = 1
-    while index < len(words):
-        word = words[index]
-        if word == "--":
-            return index + 1 if index + 1 < len(words) else None
-        if word.startswith("-"):
-            takes_next = "=" not in word and index + 1 < len(words) and not _looks_started(words[index + 1])
-            index += 2 if takes_next else 1
-        elif "=" in word:
-            index += 1
-        else:
-            return index
-    return None
-
-
-def _looks_started(word: str) -> bool:
-    return word.startswith(("-", "./", "/", "../"))
-
-
-def _inline(words: Sequence[str]) -> str:
-    """Return what a shell is given with -c; empty where it is given a file."""
-    for index, word in enumerate(words[1:], start=1):
-        if not word.startswith("-"):
-            return ""
-        if not word.startswith("--") and word.endswith("c"):
-            return words[index + 1] if index + 1 < len(words) else ""
-    return ""
 
 
 def _python(words: Sequence[str], document: str, launchers: tuple[str, ...], state: _State) -> None:
@@ -300,7 +246,7 @@ def _python(words: Sequence[str], document: str, launchers: tuple[str, ...], sta
         rest = words[index + 1 :]
         if word == "-m":
             if rest and rest[0] in PYTHON_LAUNCHER_MODULES:
-                begin = _program_index(rest)
+                begin = program_index(rest)
                 launchers = (*launchers, "torchrun")
                 if begin is not None:
                     _add(state, name=rest[begin], arguments=rest[begin + 1 :], launchers=launchers, is_python=True)
@@ -385,14 +331,7 @@ def _script_with_launchers(text: str, launchers: tuple[str, ...], state: _State,
     _script(text, state, depth)
     for index in range(begun, len(state.programs)):
         program = state.programs[index]
-        state.programs[index] = StartedProgram(
-            name=program.name,
-            arguments=program.arguments,
-            launchers=tuple(dict.fromkeys((*launchers, *program.launchers))),
-            source=program.source,
-            is_python=program.is_python,
-            directory=program.directory,
-        )
+        state.programs[index] = replace(program, launchers=tuple(dict.fromkeys((*launchers, *program.launchers))))
 
 
 def _text(node: "Node", limit: int = _MAX_WORD) -> str:

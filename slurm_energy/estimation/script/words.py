@@ -1,10 +1,10 @@
-"""The fixed lists that features are taken from: what is on none of them is never sent.
+"""The fixed lists that features are taken from, what is on none of them is never sent; and the words of launchers.
 
 Words are looked for in names and values that mean one thing, such as `--model` or an import, not in the whole text.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 LAUNCHERS: Final = frozenset(
@@ -33,6 +33,18 @@ PYTHON_LAUNCHER_MODULES: Final = frozenset(
     {"torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch", "deepspeed.launcher.runner"}
 )
 SHELLS: Final = frozenset({"bash", "sh", "dash", "zsh", "ksh"})
+LAUNCHING: Final = PYTHON_LAUNCHERS | LAUNCHERS | TRANSPARENT
+SILENT: Final = frozenset(
+    """
+    : [ [[ alias awk basename bg break cat cd chmod cp curl cut date declare df dirname disown du echo env exit
+    export false fg find free git grep gunzip gzip hash head hostname id install jobs kill ldd let ln local ls lscpu
+    lspci make mapfile mkdir mktemp ml module mv nproc nvidia-smi pip pip3 popd printenv printf ps pushd pwd read
+    readlink readonly realpath rm rmdir rsync sacct scancel scontrol scp sed seq set shift shopt sleep sort source
+    spack squeue ssh sstat stat su sudo tail tar tee test touch tr trap true type typeset ulimit umask unalias uname
+    unset unzip wait wc wget which whoami
+""".split()
+)
+"""Commands that prepare or report; none of them is what the job is for."""
 
 _PROGRAMS: Final[tuple[tuple[str, str], ...]] = (
     ("gromacs", r"gmx(?:_\w+)?|mdrun(?:_\w+)?"),
@@ -188,3 +200,47 @@ def precision_word(text: str) -> str:
 def option_key(text: str) -> str:
     """Return the one spelling of an option's name: `--Batch-Size` and `batch_size` are one."""
     return text[:64].lstrip("-").lower().replace("-", "_")
+
+
+def behind_subcommand(words: Sequence[str], subcommands: frozenset[str] | None) -> Sequence[str]:
+    """Return a launcher's words from its subcommand on; nothing where it is none that starts a program."""
+    if subcommands is None:
+        return words
+    first = next((index for index, word in enumerate(words[1:], start=1) if not word.startswith("-")), 0)
+    return words[first:] if first and words[first] in subcommands else ()
+
+
+def program_index(words: Sequence[str]) -> int | None:
+    """Return where the program begins behind a launcher and its options."""
+    for index, word in enumerate(words[1:], start=1):
+        base = word.rpartition("/")[2]
+        starts = known_program(base) or base in LAUNCHERS or base in TRANSPARENT or base in SHELLS
+        if not word.startswith("-") and "=" not in word and (starts or base.endswith((".py", ".sh"))):
+            return index
+    index = 1
+    while index < len(words):
+        word = words[index]
+        if word == "--":
+            return index + 1 if index + 1 < len(words) else None
+        if word.startswith("-"):
+            takes_next = "=" not in word and index + 1 < len(words) and not _looks_started(words[index + 1])
+            index += 2 if takes_next else 1
+        elif "=" in word:
+            index += 1
+        else:
+            return index
+    return None
+
+
+def _looks_started(word: str) -> bool:
+    return word.startswith(("-", "./", "/", "../"))
+
+
+def given_inline(words: Sequence[str]) -> str:
+    """Return what a shell is given with -c; empty where it is given a file."""
+    for index, word in enumerate(words[1:], start=1):
+        if not word.startswith("-"):
+            return ""
+        if not word.startswith("--") and word.endswith("c"):
+            return words[index + 1] if index + 1 < len(words) else ""
+    return ""

@@ -5,7 +5,6 @@ becomes of this process meanwhile, repair puts the decided clock back once that 
 next prolog restore as after any other lock. Clocks change only under the GPUs' locks, as hooks change them.
 """
 
-import json
 import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -14,16 +13,15 @@ from enum import Enum
 from math import inf
 from typing import Any
 
-from slurm_energy.device.gpu import Gpu, lock_clock, reading, restore_settings
+from slurm_energy.device.gpu import Gpu, reading
 from slurm_energy.domain.ids import GpuUuid
 from slurm_energy.domain.trials import ClockTrial
-from slurm_energy.errors import SpoolError, ValueRangeError
+from slurm_energy.errors import ValueRangeError
 from slurm_energy.estimation.clock_trials import ClockAnswer, ClockTrials
-from slurm_energy.files import remove, write_atomically
 from slurm_energy.node.context import HookContext
-from slurm_energy.node.lock_records import LockRecord
 from slurm_energy.node.state import ActiveJob
 from slurm_energy.node.trials.burst import Burst, BurstReader
+from slurm_energy.node.trials.clock import forget_mark, mark_trial, set_trial_clock
 from slurm_energy.node.trials.detector import DetectorProcess
 from slurm_energy.node.trials.progress_file import StepCount, StepCounter, slowdown_by_steps
 
@@ -37,10 +35,10 @@ MIN_UTILISATION = 0.2
 """A GPU that is less busy in a window says nothing of a clock."""
 LOOK_SECONDS = 10.0
 """Between two looks whether a trial may begin, of device time."""
+GOLDEN_RATIO = 0.6180339887
+"""Multiples of it, without their whole part, fill the range from 0 to 1 evenly and in no regular order."""
 LATE_SECONDS = 5.0
 """Wall time by which a window may end late: one that was held up longer is not used."""
-MARK_SECONDS = 30.0
-"""Wall time after a window's end when repair takes the sampler as stuck or dead."""
 
 
 class _Phase(Enum):
@@ -107,6 +105,7 @@ class TrialRun:
         self._default: _Window | None = None
         self._detector: DetectorProcess | None = None
         self._due_seconds = 0.0
+        self._ticks = 0
         self._tick_cpu_seconds = FIRST_TICK_CPU_SECONDS
         self._answer_source = "power"
         self.locked_mhz = job.gpus[0].target_clock_mhz
@@ -135,17 +134,24 @@ class TrialRun:
                 self._take_answer(now)
         return inf if self.ended else max(self._due_seconds - self._context.monotonic(), 0.0)
 
-    def stop(self, why: str) -> None:
-        """End all trials and go back to the clock that holds between them; `why` empty: the job is over."""
+    def stop(self, why: str, *, given_back: bool = False) -> None:
+        """End all trials and go back to the clock that holds between them.
+
+        Args:
+            why: For the record; empty: the job is over, and its epilog restores.
+            given_back: Whether another part has given the clock back already: then it stays so.
+        """
         if self._detector is not None:
             self._detector.close()
             self._detector = None
         self._listen_no_more()
         measuring = self._phase in {_Phase.SETTLING, _Phase.MEASURING}
         self._phase, self._window, ended, self.ended = _Phase.IDLE, None, self.ended, True
+        if given_back:
+            self.locked_mhz = None
         if why and not ended:
             self.events.append(f"clock trials ended: {why}")
-            if measuring:
+            if measuring and not given_back:
                 self._set_clock(self._ladder.running_clock_mhz, force=True)
 
     @property
@@ -170,7 +176,7 @@ class TrialRun:
             self._due_seconds = now + LOOK_SECONDS / self._job.time_scale
             return
         wall = (order.measure_seconds + self._ladder.settle_seconds) / self._job.time_scale
-        if not self._mark(now + wall) or not self._set_clock(order.sm_clock_mhz):
+        if not mark_trial(self._context, self._job, now + wall, self.events) or not self._set_clock(order.sm_clock_mhz):
             self.stop("the clock could not be set")
             return
         begins = self._context.monotonic() + self._ladder.settle_seconds / self._job.time_scale
@@ -197,7 +203,9 @@ class TrialRun:
         if self._reader.is_too_slow:
             self.stop(f"a reading takes {self._reader.tick_seconds:.2f} s")
         elif not is_last:
-            self._due_seconds = now + self._reader.tick_seconds
+            # Not at regular times: an energy counter that moves at regular ones would show a rhythm of its own.
+            self._ticks += 1
+            self._due_seconds = now + self._reader.tick_seconds * (0.8 + 0.4 * (self._ticks * GOLDEN_RATIO % 1.0))
         else:
             self._end_window(now, window)
 
@@ -307,43 +315,14 @@ class TrialRun:
         if self.locked_mhz != running and not self._set_clock(running):
             self._due_seconds = self._context.monotonic() + 1.0
             return
-        with suppress(SpoolError):
-            remove(self._context.spool.trial_path(self._job.job_id))
+        forget_mark(self._context, self._job)
 
     def _set_clock(self, clock_mhz: int | None, *, force: bool = False) -> bool:
-        """Lock a clock on all of the job's GPUs, None gives it back; return whether that was done and verified."""
-        context, job = self._context, self._job
-        with context.spool.try_locks(self._gpus) as held:
-            # Without the locks a hook is at work on these GPUs, which may be the epilog.
-            if not held or not _is_ours(context, job):
-                return force
-            done = True
-            try:
-                if clock_mhz is not None:
-                    records = [LockRecord(uuid=uuid, job_id=job.job_id, clock_mhz=clock_mhz) for uuid in self._gpus]
-                    context.lock_records.write(records, context.boot_id)
-            except SpoolError as error:
-                self.events.append(f"second record of the lock: {error}")
-            for gpu in job.gpus:
-                device = self._gpus[gpu.uuid]
-                if clock_mhz is None:
-                    restored = restore_settings(device, gpu.saved, clock_changed=True, pause=context.pause)
-                    done = done and restored.restored
-                    continue
-                low = gpu.saved.lowest_clock_mhz or clock_mhz
-                done = done and lock_clock(device, low, clock_mhz, context.pause).applied_clock_mhz is not None
+        done = set_trial_clock(self._context, self._job, self._gpus, clock_mhz, self.events)
+        if done is None:
+            return force
         self.locked_mhz = clock_mhz
         return done
-
-    def _mark(self, ends_seconds: float) -> bool:
-        """Note until when a trial's clock is in force at the latest."""
-        content = json.dumps({"boot_id": self._context.boot_id, "until_seconds": ends_seconds + MARK_SECONDS})
-        try:
-            write_atomically(self._context.spool.trial_path(self._job.job_id), content.encode("ascii"), durable=False)
-        except SpoolError as error:
-            self.events.append(f"clock trial not marked: {error}")
-            return False
-        return True
 
     def _may_spend(self, elapsed_seconds: float) -> bool:
         """Return whether both windows and the answer keep the sampler inside its share of a core."""
@@ -390,18 +369,6 @@ def make_trials(
     )
     own = {gpu.uuid: gpus[gpu.uuid] for gpu in job.gpus}
     return TrialRun(context, job, own, ladder, counter, cpu=cpu_seconds, ask=DetectorProcess)
-
-
-def _is_ours(context: HookContext, job: ActiveJob) -> bool:
-    """Return whether the job still holds its GPUs alone and no epilog has begun; the caller holds their locks."""
-    spool = context.spool
-    if spool.ending_path(job.job_id).exists() or spool.shared_uuids(job.job_id):
-        return False
-    try:
-        now = spool.read_state(job.job_id)
-    except SpoolError:
-        return False
-    return now is not None and now.started_at_seconds == job.started_at_seconds
 
 
 def _is_busy(window: _Window) -> bool:

@@ -209,7 +209,7 @@ class PricedRule(TotalCostRule):
         base = self._of_mode(job, view)
         return Prices(
             time_watts=base.time_watts,
-            slowdown_joules=base.slowdown * self._least_joules(job, view, options),
+            slowdown_joules=base.slowdown * self._min_joules(job, view, options),
             share=base.share,
             opened_nodes=base.opened_nodes,
             waking=base.waking,
@@ -274,18 +274,18 @@ class PricedRule(TotalCostRule):
         assert self._mode is not None
         return MODE_PRICES.get(view.submission(job).request.options.mode or self._mode, BALANCED_PRICES)
 
-    def _least_joules(self, job: WaitingJob, view: ClusterView, options: CostTable) -> float:
+    def _min_joules(self, job: WaitingJob, view: ClusterView, options: CostTable) -> float:
         """Return the job's least energy: of all its options, or at a submission of those with room."""
-        least = options.min_joules if self._mode is None else options.min_joules_in(view.room(job))
-        return least * job.estimated_units
+        per_unit = options.min_joules if self._mode is None else options.min_joules_in(view.room(job))
+        return per_unit * job.estimated_units
 
     def _factors_of(self, job: WaitingJob, view: ClusterView, options: CostTable, look: Look | None) -> _Factors:
         assert look is not None
-        least_joules = self._least_joules(job, view, options)
-        found = self._factors.get(least_joules)
+        min_joules = self._min_joules(job, view, options)
+        found = self._factors.get(min_joules)
         if found is not None:
             return found
-        job_raw, device_raw = self.raw_prices(job, self._columns(job, view, options, look, least_joules), look)
+        job_raw, device_raw = self.raw_prices(job, self._columns(job, view, options, look, min_joules), look)
         own = price_factors(job_raw)
         # A partition that is newer than the look has no price of its own.
         devices: FloatArray = np.append(price_factors(device_raw), np.float32(1.0))[self._partition_of_place].astype(
@@ -295,28 +295,26 @@ class PricedRule(TotalCostRule):
             raise PolicyError("the network's prices are not finite")
         factors = _Factors(dict(zip(JOB_PRICES, own.astype(np.float64).tolist(), strict=True)), devices)
         if self._source is None:
-            self._factors[least_joules] = factors
+            self._factors[min_joules] = factors
         return factors
 
-    def _columns(
-        self, job: WaitingJob, view: ClusterView, options: CostTable, look: Look, least_joules: float
-    ) -> Floats:
+    def _columns(self, job: WaitingJob, view: ClusterView, options: CostTable, look: Look, min_joules: float) -> Floats:
         """Return the columns that the prices of a job depend on, [PRICED_JOB]."""
         watts = self.settings.time_watts if self._mode is None else self._of_mode(job, view).time_watts
         time_weight = watts / (watts + options.min_watts) if watts > 0.0 else 0.0
         own = job_columns(job, view, look.cluster_facts.facts, (time_weight, 1.0 - time_weight))
-        relative = self._relative_joules(job, view, look, least_joules)
+        relative = self._relative_joules(job, view, look, min_joules)
         return np.append(own, np.array([view.criticality(job), relative], dtype=np.float32))
 
-    def _relative_joules(self, job: WaitingJob, view: ClusterView, look: Look, least_joules: float) -> float:
+    def _relative_joules(self, job: WaitingJob, view: ClusterView, look: Look, min_joules: float) -> float:
         if look.mean_joules is None:
-            return relative_joules(least_joules, self.mean_job_joules)
+            return relative_joules(min_joules, self.mean_job_joules)
         shown = view.submission(job)
         limit = shown.request.time_limit_minutes
         estimate = nan if limit is None else LIMIT_SHARE * 60.0 * limit
         # The mean job's length is a share of its limit where nothing else is known: so is this one's here.
         seconds = estimate if shown.runtime is None else shown.runtime.seconds
-        return relative_joules(least_joules / max(job.estimated_units, 1e-9) * seconds, look.mean_joules)
+        return relative_joules(min_joules / max(job.estimated_units, 1e-9) * seconds, look.mean_joules)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

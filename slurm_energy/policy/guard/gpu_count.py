@@ -52,10 +52,16 @@ def with_chosen_count(case: Case, config: Config) -> CountedCase:
     case = replace(case, gpu_counts=tuple(sorted(options)))
     if len(options) < 2:
         note = f"no other number of GPUs fits nodes or deadline: {asked} as asked for"
-        return replace(unchanged, case=case, reasons=(Reason.GPU_COUNT_KEPT,), notes=(note,))
+        return replace(unchanged, case=case, gpus=asked, reasons=(Reason.GPU_COUNT_KEPT,), notes=(note,))
     chosen = chosen_count(case, config.policy)
     if chosen.gpus == asked:
-        return CountedCase(case=case, asked=asked, gpus=asked, reasons=(Reason.GPU_COUNT_KEPT,), notes=(chosen.note,))
+        return CountedCase(
+            case=replace(case, runtime=_runtime(case, asked)),
+            asked=asked,
+            gpus=asked,
+            reasons=(Reason.GPU_COUNT_KEPT,),
+            notes=(chosen.note,),
+        )
     longer, joules_ratio = count_effect(case, chosen.gpus)
     return CountedCase(
         case=replace(case, job=job.with_count(options[chosen.gpus]), runtime=_runtime(case, chosen.gpus)),
@@ -69,16 +75,15 @@ def with_chosen_count(case: Case, config: Config) -> CountedCase:
 
 
 def _runtime(case: Case, gpus: int) -> RuntimeEstimate | None:
-    """Return the run time with another number of GPUs; its bound has the doubt of how the work scales."""
-    if case.runtime is None:
+    """Return the run time with some number of GPUs; its bound has the doubt of how the work scales."""
+    known = case.runtime
+    if known is None:
         return None
-    scaling, asked = case.scaling or UNKNOWN_SCALING, case.job.gpu_count
-    ratios = [scaling.speedup(asked, away) / scaling.speedup(gpus, away) for away in (0.0, -_DEVIATIONS, _DEVIATIONS)]
-    return replace(
-        case.runtime,
-        seconds=case.runtime.seconds * ratios[0],
-        upper_seconds=case.runtime.upper_seconds * max(ratios),
-    )
+    scaling, before = case.scaling or UNKNOWN_SCALING, known.gpus or case.job.gpu_count
+    if before == gpus:
+        return known
+    ratios = [scaling.speedup(before, away) / scaling.speedup(gpus, away) for away in (0.0, -_DEVIATIONS, _DEVIATIONS)]
+    return replace(known, seconds=known.seconds * ratios[0], upper_seconds=known.upper_seconds * max(ratios), gpus=gpus)
 
 
 def _may_have(case: Case, option: GpuCountOption) -> bool:

@@ -3,7 +3,8 @@
 Fewer GPUs always need less energy for the same work, since each of many loses time waiting for the others; but a job on
 fewer of them takes longer, and leaves more to others. By the name's own runs a job gets the most GPUs up to which each
 doubling makes it 1.5 times as fast. Without them it gets its own number, and of large jobs at most
-`policy.unmeasured_gpu_count`.
+`policy.unmeasured_gpu_count`. Once runs with one number have ended, the next one gets about half of it, so that there
+are two to compare; where the range has nothing smaller, about twice as many.
 """
 
 from collections.abc import Sequence
@@ -32,7 +33,8 @@ def chosen_count(case: Case, settings: PolicyConfig) -> ChosenCount:
     asked, counts = case.job.gpu_count, case.gpu_counts
     scaling = case.scaling
     if scaling is None or not scaling.is_measured:
-        return _unmeasured(asked, counts, settings.unmeasured_gpu_count)
+        usual = _unmeasured(asked, counts, settings.unmeasured_gpu_count)
+        return usual if scaling is None or not scaling.counts else _second(usual, asked, counts, scaling.counts[0])
     chosen = counts[0]
     for count in counts[1:]:
         # Beyond what the user asked for, a doubtful gain is none: he waits for the GPUs, and others for him.
@@ -73,6 +75,18 @@ def _unmeasured(asked: int, counts: Sequence[int], most: int) -> ChosenCount:
         gpus=chosen,
         note=f"{_gpus(chosen)} of {_listed(counts)}: {unknown}, and large jobs then get at most {most}",
     )
+
+
+def _second(usual: ChosenCount, asked: int, counts: Sequence[int], known: int) -> ChosenCount:
+    """Return a second number of GPUs for a name that has run with one: about half of it, else about twice as many."""
+    fewer = [count for count in counts if count < known and count <= asked]
+    more = [count for count in counts if known < count <= max(asked, 2 * known)]
+    if not (fewer or more):
+        return usual
+    wanted = known / 2.0 if fewer else 2.0 * known
+    chosen = min(fewer or more, key=lambda count: (abs(log2(count / wanted)), -count))
+    note = f"{_gpus(chosen)} of {_listed(counts)}: runs of this name had {known}, a second number tells how it scales"
+    return ChosenCount(gpus=chosen, note=note)
 
 
 def _shown(counts: Sequence[int], asked: int, chosen: int) -> list[int]:

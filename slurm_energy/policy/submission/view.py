@@ -8,7 +8,7 @@ from slurm_energy.domain.cluster import ClusterSnapshot, PlaceRoom
 from slurm_energy.domain.decision import RuntimeEstimate
 from slurm_energy.domain.ids import PartitionName
 from slurm_energy.domain.job import JobRequest
-from slurm_energy.policy.jobs import PartnerOffer, RunningJob, Submission, WaitingJob
+from slurm_energy.policy.jobs import JobAsSubmitted, PartnerOffer, RunningJob, WaitingJob
 from slurm_energy.policy.placement import AT_SUBMISSION, Capabilities, OptionTable, PlaceInfo, PlaceNode
 
 
@@ -167,11 +167,11 @@ class SnapshotView:
         """Return the snapshot: a job that is being submitted is not in it."""
         return self.snapshot
 
-    def submission(self, job: WaitingJob) -> Submission:
+    def submission(self, job: WaitingJob) -> JobAsSubmitted:
         """Return the job as Slurm has it."""
         assert isinstance(job, SubmittedJob)
         assert job.request is not None
-        return Submission(job.request, self.now_seconds, job.runtime)
+        return JobAsSubmitted(job.request, self.now_seconds, job.runtime)
 
     def _partition_figure(self, place: int, name: str) -> float:
         partition = self.snapshot.partition_by_name.get(PartitionName(self.places[place].partition))

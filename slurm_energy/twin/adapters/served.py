@@ -16,6 +16,7 @@ from random import Random
 
 from slurm_energy.config import Config
 from slurm_energy.domain.decision import ClockChoice, EnergyDecision, Reason, RuntimeEstimate
+from slurm_energy.domain.gpu_count import GpuScaling
 from slurm_energy.domain.ids import DecisionId, GpuTypeName, PartitionName
 from slurm_energy.domain.job import JobRequest
 from slurm_energy.domain.work import FailedRuns, MeasuredRun, WorkEstimate
@@ -90,7 +91,10 @@ class ServedPolicy(PlacementRule):
             snapshot.taken_at_seconds,
             runtime=runtime,
             work=work if self._config.policy.learn_from_runs else None,
+            scaling=self._runs.scaling(job) if job.asked_gpus else None,
         )
+        if job.asked_gpus:  # as in Slurm, the number is fixed when the job is submitted
+            job.range_counts, job.gpu_counts = job.gpu_counts, (decision.gpus or job.asked_gpus,)
         self.reasons.update(decision.reasons)
         self.clamped += not CLAMPING.isdisjoint(decision.reasons)
         self._decisions[job.job_id] = decision
@@ -200,6 +204,7 @@ class ServedRuns:
                 limit_seconds=job.time_limit_seconds if job.time_limit_seconds < inf else None,
                 cut_off=end.state in _CUT_OFF,
                 gpu_type=gpu_type,
+                gpus=end.gpus,
                 submitted_at_seconds=job.submitted_seconds,
                 ended_at_seconds=end.ended_seconds,
             ),
@@ -228,6 +233,10 @@ class ServedRuns:
         """Return what is known of a job that is being submitted: how long it takes, and how its work compares."""
         limit = job.time_limit_seconds if job.time_limit_seconds < inf else None
         return self._site.look(now_seconds).expected(job.user, job.name, job.script, limit)
+
+    def scaling(self, job: Job) -> GpuScaling | None:
+        """Return how a job's work scales, None for a name that never ran."""
+        return self._site.scaling_of(job.user, job.name, job.script)
 
 
 def _key(job: Job) -> str | None:

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 from slurm_energy.domain.cluster import ClusterSnapshot
 from slurm_energy.domain.decision import RuntimeEstimate
+from slurm_energy.domain.gpu_count import GpuCountOption
 from slurm_energy.domain.ids import PartitionName
 from slurm_energy.domain.job import EnergyOptions, GpuDemand, JobRequest
-from slurm_energy.policy.jobs import PartnerOffer, RunningJob, Submission, WaitingJob
+from slurm_energy.policy.jobs import JobAsSubmitted, PartnerOffer, RunningJob, WaitingJob
 from slurm_energy.policy.placement import SIMULATED, OptionTable, PlaceNode
 from slurm_energy.twin.engine.execution import Execution
 from slurm_energy.twin.engine.job import COMPUTING, Job, JobRun
@@ -272,12 +273,12 @@ class TwinView:
         assert self.snapshots is not None
         return self.snapshots.snapshot(self, self.now_seconds + _FIRST_SECOND, without=job.job_id)
 
-    def submission(self, job: WaitingJob) -> Submission:
+    def submission(self, job: WaitingJob) -> JobAsSubmitted:
         """Return the job as the daemon would get it; of its length is known what it takes where it is fastest."""
         assert isinstance(job, Job)
         expected = job.estimated_units * float(self.options(job).seconds_per_unit.min())
         runtime = RuntimeEstimate(seconds=expected, upper_seconds=expected, source="history")
-        return Submission(job_request(job), self.now_seconds + _FIRST_SECOND, runtime)
+        return JobAsSubmitted(job_request(job), self.now_seconds + _FIRST_SECOND, runtime)
 
     def _ends(self, pool: PoolState, node: int) -> tuple[tuple[float, int], ...]:
         """Return when the jobs on a node are expected to end, and the devices that they give back there."""
@@ -333,6 +334,9 @@ def may_share(run: JobRun) -> bool:
 def job_request(job: Job) -> JobRequest:
     """Return a job of the twin as the daemon would get it from Slurm."""
     least, most = job.gpu_counts[0], job.gpu_counts[-1]
+    counts: tuple[int, ...] = ()
+    if job.asked_gpus and most > least:
+        least, counts = job.asked_gpus, job.gpu_counts
     return JobRequest(
         user_id=1000,
         name=job.name,
@@ -345,12 +349,14 @@ def job_request(job: Job) -> JobRequest:
         gpus=(
             GpuDemand(
                 count=least,
-                max_count=most if most > least else None,
+                max_count=most if most > least and not counts else None,
                 slurm_type=job.devices[0] if len(job.devices) == 1 else None,
             ),
         ),
         exclusive=job.exclusive,
+        count_options=tuple(GpuCountOption(gpus=count) for count in counts),
         options=EnergyOptions(
+            gpu_counts=counts,
             max_slowdown=min(job.max_slowdown, 2.0) if job.max_slowdown < inf else None,
             deadline_seconds=job.deadline_seconds + _FIRST_SECOND if job.deadline_seconds < inf else None,
         ),

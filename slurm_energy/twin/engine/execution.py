@@ -18,7 +18,7 @@ from slurm_energy.twin.engine.job import (
     JobRun,
     Staging,
 )
-from slurm_energy.twin.engine.ledger import HOST, IDLE, Ledger
+from slurm_energy.twin.engine.ledger import HOST, IDLE, ledger_of_pool
 from slurm_energy.twin.engine.nodes import NodePower
 from slurm_energy.twin.engine.pace import Pace, warm_board
 from slurm_energy.twin.engine.places import OptionTables, Place, Site, estimated_tables
@@ -49,10 +49,10 @@ class Execution:
         self.estimates = told_tables or estimated_tables(world, places, self.tables, seed)
         """What the scheduler and every rule are told; the true tables where the world has no errors of estimates."""
         self._plans_by_estimates = plans_by_estimates
-        self.ledgers: list[Ledger] = []
         self.pools = [PoolState(pool, by_node=needs_nodes(world, index)) for index, pool in enumerate(world.pools)]
         self.devices = [world.devices[pool.device] for pool in world.pools]
-        self.ledger_of_pool = self._make_ledgers()
+        self.ledger_of_pool = ledger_of_pool(world, [pool.total for pool in self.pools], self.devices)
+        self.ledgers = list(dict.fromkeys(self.ledger_of_pool))
         self.places_of_pool = [
             [place.index for place in places if place.pool_index == index] for index in range(len(self.pools))
         ]
@@ -403,16 +403,3 @@ class Execution:
         for place in self.places_of_pool[pool_index]:
             self.free_gpus[place] = free
             self.changed.add(place)
-
-    def _make_ledgers(self) -> list[Ledger]:
-        """Return each pool's ledger: one for all, or one per region where energy has a regional price or carbon."""
-        regional = bool(self.world.carbon_grams_per_kwh or self.world.price_per_kwh)
-        by_region: dict[str, Ledger] = {}
-        found = []
-        for index, pool in enumerate(self.world.pools):
-            ledger = by_region.setdefault(pool.region if regional else "", Ledger())
-            ledger.change(IDLE, self.pools[index].total * self.devices[index].free_watts, 0.0)
-            ledger.change(HOST, pool.nodes * pool.host_idle_watts, 0.0)
-            found.append(ledger)
-        self.ledgers = list(by_region.values())
-        return found

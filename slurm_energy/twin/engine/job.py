@@ -23,7 +23,11 @@ class Job:
     """Work, in units of its kind's `seconds_per_unit`."""
     kind: str = "training"
     gpu_counts: tuple[int, ...] = (1,)
-    """Ascending; more than one for a malleable request such as --gpus=2-8."""
+    """Ascending; more than one for a malleable request."""
+    asked_gpus: int = 0
+    """Of a malleable request, what it asks for beside the range, as --energy-gpus has it; 0: nothing is said."""
+    range_counts: tuple[int, ...] = ()
+    """Of such a request whose number was fixed at submission in this run: what it may run with in the next one."""
     estimated_units: float = -1.0
     """As the submission's estimate has it; negative stands for the truth."""
     time_limit_seconds: float = inf

@@ -3,6 +3,11 @@
 The total is integrated apart from its parts; that both agree is a property which tests hold.
 """
 
+from collections.abc import Sequence
+
+from slurm_energy.twin.world import World
+from slurm_energy.twin.world.device_model import DeviceModel
+
 IDLE, HOST, SUSPENDED, WAKING = range(4)
 COMPONENTS = ("idle", "host", "suspended", "waking")
 """What no job is charged for: free devices, hosts, suspended nodes, nodes that boot."""
@@ -81,3 +86,22 @@ class Ledger:
         for component in range(len(COMPONENTS)):
             self.change(component, 0.0, now)
         self.change_jobs(0.0, now)
+
+
+def ledger_of_pool(world: World, devices: Sequence[int], kinds: Sequence[DeviceModel]) -> list[Ledger]:
+    """Return each pool's ledger: one for all, or one per region where energy has a regional price or carbon.
+
+    Args:
+        world: The cluster.
+        devices: How many each pool has.
+        kinds: Their kind.
+    """
+    regional = bool(world.carbon_grams_per_kwh or world.price_per_kwh)
+    by_region: dict[str, Ledger] = {}
+    found = []
+    for pool, count, kind in zip(world.pools, devices, kinds, strict=True):
+        ledger = by_region.setdefault(pool.region if regional else "", Ledger())
+        ledger.change(IDLE, count * kind.free_watts, 0.0)
+        ledger.change(HOST, pool.nodes * pool.host_idle_watts, 0.0)
+        found.append(ledger)
+    return found

@@ -2,6 +2,9 @@
 
 Deterministic from (world, workload, rule, seed). The engine knows no rule by name, learns nothing and writes no files.
 Finishes come before arrivals of the same time, and one scheduling pass follows all events of one time.
+
+It is longer than other files on purpose: every event passes through `steps`, and what a job meets on its way into a
+queue is called from there; parts of their own would be one more call for each event.
 """
 
 from collections.abc import Callable, Generator, Mapping
@@ -318,6 +321,8 @@ class Engine:
                 f"{self._num_ingresses - 1}"
             )
         job.routed_place = None
+        if job.range_counts:
+            job.gpu_counts, job.range_counts = job.range_counts, ()
         run = runs[job_id] = JobRun(job)
         run.allowed = allowed = self.view.allowed_to(job)
         if self.told is not None:

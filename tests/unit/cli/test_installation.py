@@ -160,9 +160,9 @@ def test_what_slurm_conf_tells_is_filled_in(root: Path) -> None:
     assert config.cluster.name == "north"
     assert config.cluster.slurm_user == "slurmadm"
     assert config.cluster.accounting is True
-    assert config.node.daemon_address == "ctl1:8470"
+    assert config.node.daemon_address == "10.0.0.1:8470"
     kept = with_site_facts(config, {"clustername": "other", "slurmctldhost": "x"})
-    assert (kept.cluster.name, kept.node.daemon_address) == ("north", "ctl1:8470")
+    assert (kept.cluster.name, kept.node.daemon_address) == ("north", "10.0.0.1:8470")
 
 
 def test_the_written_settings_are_the_settings_in_force_for_every_key(root: Path) -> None:
@@ -442,7 +442,10 @@ def test_reports_go_to_every_controller_in_slurms_order(tmp_path: Path) -> None:
     path.write_text("SlurmctldHost=one(10.0.0.1)\nClusterName=lab\nslurmctldhost = two.example(10.0.0.2)\n")
     conf = read_slurm_conf(path)
     assert conf["slurmctldhost"] == "one(10.0.0.1),two.example(10.0.0.2)"
-    assert with_site_facts(Config(), conf).node.daemon_address == "one:8470,two.example:8470"
+    assert with_site_facts(Config(), conf).node.daemon_address == "10.0.0.1:8470,10.0.0.2:8470"
+    path.write_text("SlurmctldHost=one\nSlurmctldHost=two.example (fd00::2)\n")
+    address = with_site_facts(Config(), read_slurm_conf(path)).node.daemon_address
+    assert address == "one:8470,[fd00::2]:8470"
 
 
 def test_settings_that_hold_a_password_stay_closed(tmp_path: Path) -> None:

@@ -8,12 +8,13 @@ import pytest
 from small_networks import small_checkpoint
 from small_worlds import same
 
+from slurm_energy.config import Config, PolicyConfig
 from slurm_energy.domain.decision import Reason
 from slurm_energy.errors import CheckpointError, ConfigError, PolicyError
 from slurm_energy.evaluation import contenders
 from slurm_energy.evaluation.contenders import create_contender
 from slurm_energy.policy.gnn.policy import GnnPolicy
-from slurm_energy.policy.registry import create_rule
+from slurm_energy.policy.registry import create_policy, create_rule
 from slurm_energy.twin.adapters.served import ServedPolicy
 from slurm_energy.twin.engine.job import Job, Workload
 from slurm_energy.twin.engine.outcome import Outcome
@@ -50,7 +51,8 @@ def outcome_of(text: str, jobs: Sequence[Job]) -> Outcome:
 
 def test_a_network_is_made_from_its_checkpoint(checkpoint: Path) -> None:
     rule = create_contender(f"gnn:checkpoint={checkpoint}")
-    assert isinstance(rule, GnnPolicy)
+    daemon = create_policy(Config(policy=PolicyConfig(name="gnn", checkpoint=str(checkpoint))))
+    assert type(rule) is type(daemon) is GnnPolicy
     assert (rule.name, rule.version, rule.routes) == ("gnn", "2.1", False)
 
 

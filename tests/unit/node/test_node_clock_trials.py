@@ -18,7 +18,8 @@ from slurm_energy.node.epilog import run_epilog
 from slurm_energy.node.prolog import run_prolog
 from slurm_energy.node.repair import run_repair
 from slurm_energy.node.sampler import run_sampler
-from slurm_energy.node.trials.run import MARK_SECONDS, TrialRun, make_trials
+from slurm_energy.node.trials.clock import MARK_SECONDS
+from slurm_energy.node.trials.run import TrialRun, make_trials
 
 ZERO = GpuUuid("GPU-0000")
 TABLE = (210, 1275)
@@ -226,6 +227,39 @@ def test_a_job_that_came_to_share_the_gpu_has_its_clock_left_alone(bench: Bench)
     bench.gpus[0].unlock_sm_clock()
     run.stop("another job holds one of its GPUs too")
     assert bench.gpus[0].lock is None
+
+
+def test_a_clock_that_was_given_back_in_a_trial_is_not_locked_again(bench: Bench) -> None:
+    begin(bench)
+    run = trials(bench, sensitive(0.2))
+    tried_clock(bench, run)
+    bench.gpus[0].unlock_sm_clock()
+    run.stop("the default clock was given back", given_back=True)
+    assert (bench.gpus[0].lock, run.locked_mhz, run.step()) == (None, None, float("inf"))
+
+
+def test_a_clock_that_the_rescue_gave_back_is_not_locked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    node = NodeConfig(
+        spool_directory=str(tmp_path / "spool"), log_path="", sample_interval_seconds=5.0, rescue_share=0.5
+    )
+    bench = Bench(tmp_path, node=node)
+    begin(bench)
+    in_trial: list[bool] = []
+
+    def sleep(pause: float) -> bool:
+        if not in_trial and bench.gpus[0].lock not in {None, TABLE}:
+            in_trial.append(True)
+            bench.clock.advance(310.0 * 60.0 - (bench.clock.monotonic - 5000.0))  # half of the limit and more
+        bench.clock.advance(max(pause, 0.01))
+        return bench.clock.monotonic > 5000.0 + 330.0 * 60.0
+
+    monkeypatch.setattr("slurm_energy.node.trials.run.cpu_seconds", lambda: 0.0)
+    monkeypatch.setattr("slurm_energy.node.trials.run.DetectorProcess", Detector(bench, sensitive(0.2)))
+    run_sampler(bench.context(), JobId(7), sleep, proc=tmp_path / "proc")
+    assert in_trial and bench.gpus[0].lock is None
+    bench.spool.sampler_path(JobId(7)).unlink()
+    run_epilog(bench.context(), bench.hook(7, "0"))
+    assert QualityFlag.RESCUED in bench.reports()[0].gpus[0].flags
 
 
 def test_a_refused_lock_ends_trials(bench: Bench) -> None:

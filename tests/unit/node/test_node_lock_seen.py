@@ -12,7 +12,8 @@ from slurm_energy.node.energy import Heartbeat
 from slurm_energy.node.epilog import run_epilog
 from slurm_energy.node.prolog import run_prolog
 from slurm_energy.node.repair import run_repair
-from slurm_energy.node.sampler import GpuHolders, SamplerState, take_sample
+from slurm_energy.node.sampler import take_sample
+from slurm_energy.node.samples import GpuHolders, SamplerState
 
 IGNORED, UNVERIFIED = QualityFlag.CLOCK_IGNORED, QualityFlag.CLOCK_UNVERIFIED
 

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 import time
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -21,7 +22,9 @@ from slurm_energy.domain.report import (
     DecisionRecord,
     EnergyReport,
     EnergySum,
+    EnergyUse,
     ExplainRecord,
+    FacilityRecord,
     GpuOutcomeRecord,
     GroupEnergyRecord,
     JobEnergyRecord,
@@ -151,6 +154,93 @@ def test_hostile_text_does_nothing_in_html() -> None:
     tags.feed(page)
     assert not tags.found & {"script", "b"}
     assert "&lt;script&gt;" in page and "12.3 kJ ± 1 %" in page
+
+
+def make_months() -> EnergyReport:
+    """Return a report with everything a row may have, of two accounts and two months."""
+    known = EnergySum(joules=1.8e9, readings=9, coverage_share=1.0, error_share=0.05, timing_error_share=0.001)
+    groups = tuple(
+        GroupEnergyRecord(
+            group=name,
+            jobs=1234,
+            jobs_without_energy=0,
+            gpu=known,
+            host=EnergySum(joules=3.6e8, readings=9),
+            mean_wait_seconds=90.0,
+            mean_run_seconds=3600.0,
+            saving_joules=1.8e8,
+            use=EnergyUse(
+                saving_low_joules=1.2e8,
+                saving_high_joules=2.4e8,
+                idle_gpu_joules=3.6e8,
+                utilisation=0.87,
+                cost=123.45,
+                co2_grams=250_000.0,
+            ),
+            since_seconds=begin,
+            until_seconds=begin + 86_400.0,
+        )
+        for begin in (1_790_000_000.0, 1_790_086_400.0)
+        for name in ("a-physics-group-with-a-long-name", "chem$is$try")
+    )
+    return make_report(
+        kind="account",
+        groups=groups,
+        total=replace(groups[0], group="total", since_seconds=None, until_seconds=None),
+        since_seconds=1_790_000_000.0,
+        until_seconds=1_790_172_800.0,
+        facility=FacilityRecord(pue=1.25, currency="EUR", sources=("contract 4711",)),
+    )
+
+
+def test_a_report_of_months_fits_80_columns_and_keeps_energy_and_money() -> None:
+    report = make_months()
+    lines = printed(render_table, report, width=80).splitlines()
+    assert all(len(line) <= 80 for line in lines)
+    row = next(line for line in lines if "chem$is$try" in line)
+    for cell in ("1.80 GJ ± 5 %", "123.45", "250 kg", "1234"):
+        assert cell in row
+    assert moment_text(report.since_seconds or 0.0)[:10] in row
+    assert any(line.startswith("No room for: ") for line in lines)
+
+
+def test_the_title_names_cluster_and_period() -> None:
+    title, subject = printed(render_table, make_months()).splitlines()[:2]
+    begin, end = (moment_text(seconds) for seconds in (1_790_000_000.0, 1_790_172_800.0))
+    assert (title, subject) == ("Energy by account", f"cluster lab, {begin} to {end}")
+    assert "cluster lab, the beginning to now" in printed(render_table, make_report(make_job()))
+
+
+def test_the_parts_of_the_total_are_in_lines_of_their_own_and_add_up() -> None:
+    text = printed(render_table, make_months())
+    parts = {}
+    for line in text.splitlines():
+        found = re.match(r" (GPUs .*|Jobs' part of hosts|Building.*|Together)  +([\d.]+) kWh$", line)
+        if found:
+            parts[found.group(1).strip()] = float(found.group(2))
+    assert parts == {
+        "GPUs at work": 400.0,
+        "GPUs idle in jobs": 100.0,
+        "Jobs' part of hosts": 100.0,
+        "Building (PUE 1.25)": 150.0,
+        "Together": 750.0,
+    }
+    assert "Cost" in text and "123.45 EUR" in text and "Source: contract 4711" in text
+    assert "50.0 kWh, 33.3 kWh to 66.7 kWh" in text
+
+
+def test_a_page_of_periods_has_its_plots_and_prints_on_paper() -> None:
+    pytest.importorskip("matplotlib")
+    page = render_html(make_months())
+    assert page.count("<svg") == 2 and "@media print" in page
+    assert "Energy by period" in page and "a-physics-group" in page
+    assert render_html(make_report(make_job())).count("<svg") == 0
+
+
+def test_csv_names_the_currency_of_its_costs() -> None:
+    row = next(csv.DictReader(io.StringIO(render_csv(make_months()))))
+    assert (row["cost_EUR"], row["co2_grams"], row["utilisation"]) == ("123.45", "250000.0", "0.87")
+    assert "cost_EUR" not in next(csv.DictReader(io.StringIO(render_csv(make_groups()))))
 
 
 def test_csv_has_units_in_its_columns_and_empty_cells_for_unknown() -> None:
@@ -370,7 +460,7 @@ def test_numbers_are_whole_at_any_width_and_what_has_no_room_is_named(width: int
         for name in names
     )
     text = printed(render_table, make_report(*jobs), width=width)
-    table = text.splitlines()[: 3 + len(jobs)]
+    table = text.splitlines()[1 : 4 + len(jobs)]
     shown = table[1].split()
     for line in table[3:]:
         assert len(line) <= width

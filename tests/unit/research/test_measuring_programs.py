@@ -8,7 +8,8 @@ from research.measuring.detector import Case, summary
 from research.measuring.ladder import runs_of_a_name
 from research.measuring.sensors import draw_sensor, observe
 from slurm_energy.energy_model.curves import curves_of
-from slurm_energy.estimation.iterations.slowdown import Slowdown, Unknown
+from slurm_energy.estimation.iterations.repetitions import Unknown
+from slurm_energy.estimation.iterations.slowdown import Slowdown
 
 PERIODIC = (*programs.TUNING_PERIODIC, *programs.HELD_OUT_PERIODIC)
 OTHERS = (*programs.TUNING_APERIODIC, *programs.HELD_OUT_APERIODIC, programs.timer, programs.two_programs)

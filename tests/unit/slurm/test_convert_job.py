@@ -320,6 +320,7 @@ CORES_LEFT = {"sockets": [{"cores": [{"status": ["ALLOCATED"]}, {"status": ["UNA
         ({"shared": ["oversubscribe"], "exclusive": ["false"]}, False),
         ({"shared": [], "exclusive": [], "job_resources": {"nodes": {"whole": False}}}, False),
         ({"shared": ["user"]}, False),
+        ({"shared": ["topo"]}, True),
         ({"shared": ["user"], "job_resources": {"nodes": {"whole": True}}}, False),
         ({"exclusive": ["mcs"], "job_resources": {"nodes": {"whole": True}}}, False),
         # 26.05: --exclusive=user runs on a node that it does not fill

@@ -7,7 +7,8 @@ import pytest
 from numpy.typing import NDArray
 
 from slurm_energy.errors import ValueRangeError
-from slurm_energy.estimation.iterations.slowdown import Period, Slowdown, Unknown, period_of, slowdown_between
+from slurm_energy.estimation.iterations.repetitions import Unknown
+from slurm_energy.estimation.iterations.slowdown import Period, Slowdown, period_of, slowdown_between
 from slurm_energy.estimation.iterations.traces import Trace, regular
 
 Floats = NDArray[np.float64]

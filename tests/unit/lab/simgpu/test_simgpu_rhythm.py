@@ -10,7 +10,8 @@ from simgpu_nodes import LINEAR, make_node
 from slurm_energy.domain.ids import GpuTypeName
 from slurm_energy.energy_model.curves import WorkloadCurve, curves_of
 from slurm_energy.errors import LabError
-from slurm_energy.estimation.iterations.slowdown import Slowdown, Unknown, slowdown_between
+from slurm_energy.estimation.iterations.repetitions import Unknown
+from slurm_energy.estimation.iterations.slowdown import Slowdown, slowdown_between
 from slurm_energy.estimation.iterations.traces import Trace
 from slurm_energy.lab.simgpu.gpu import Rhythm, SimulatedGpu
 from slurm_energy.lab.simgpu.layout import OperatingPointStruct, RhythmKind

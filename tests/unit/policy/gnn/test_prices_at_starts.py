@@ -5,21 +5,28 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from served_cluster import guarded, lab, submitted
 from small_worlds import make_job, make_pool, make_world
 from toy_cluster import TOY, toy_jobs
 
+from slurm_energy.config import Config, PolicyConfig
 from slurm_energy.domain.cluster import ClusterSnapshot
+from slurm_energy.domain.decision import Reason
 from slurm_energy.errors import ConfigError
 from slurm_energy.evaluation.contenders import create_contender
 from slurm_energy.graph.cluster_graph import ClusterGraph
 from slurm_energy.graph.partitions import ClusterFacts
+from slurm_energy.learning.prices.collector import ExploringPriceRule
+from slurm_energy.policy.gnn import priced_answers
 from slurm_energy.policy.gnn.configuration import NetworkConfig
 from slurm_energy.policy.gnn.network import create_network
 from slurm_energy.policy.gnn.price_head import PRICED_JOB
 from slurm_energy.policy.gnn.priced_answers import Look, PricedRule
 from slurm_energy.policy.gnn.serving import NetworkPrices
+from slurm_energy.policy.jobs import WaitingJob
+from slurm_energy.policy.placement import ClusterView, Placement, Postponement
 from slurm_energy.policy.prices import JOB_PRICES
-from slurm_energy.policy.registry import create_rule
+from slurm_energy.policy.registry import create_policy, create_rule
 from slurm_energy.policy.rules.settings import TotalCostSettings
 from slurm_energy.twin.engine.job import Workload
 from slurm_energy.twin.engine.simulation import run
@@ -100,3 +107,29 @@ def test_the_arena_makes_it_from_text() -> None:
         create_contender("learned-price:V=5")
     with pytest.raises(ConfigError, match="no setting"):
         create_contender("learned-price:checkpoint=shipped,speed=1")
+
+
+def test_arena_training_and_daemon_ask_one_class(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    class Counted(PricedRule):
+        def place(self, job: WaitingJob, view: ClusterView) -> Placement | Postponement | None:
+            asked.append(type(view).__name__)
+            return super().place(job, view)
+
+    monkeypatch.setattr(priced_answers, "PricedRule", Counted)
+    arena = create_contender("learned-price:checkpoint=shipped")
+    run(TOY, toy_jobs(seed=3, count=2), arena)
+    assert set(asked) == {"TwinView"}
+    asked.clear()
+    daemon = create_policy(Config(policy=PolicyConfig(name="gnn", checkpoint="shipped")))
+    assert Reason.POLICY in guarded(daemon, submitted(), lab()).reasons
+    assert set(asked) == {"SnapshotView"}
+    assert issubclass(ExploringPriceRule, PricedRule)
+
+
+def test_the_arena_s_rule_decides_at_a_submission_too() -> None:
+    rule = create_contender("learned-price:checkpoint=shipped,V=0,slowdown=0.3")
+    decision = guarded(rule, submitted(), lab())
+    assert Reason.POLICY in decision.reasons and Reason.POLICY_ERROR not in decision.reasons
+    assert decision.clocks

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from slurm_energy.domain.cluster import ClusterSnapshot
-from slurm_energy.policy.jobs import PartnerOffer, Submission, WaitingJob
+from slurm_energy.policy.jobs import JobAsSubmitted, PartnerOffer, WaitingJob
 from slurm_energy.policy.placement import SIMULATED, Capabilities, OptionTable, PlaceInfo, PlaceNode
 
 CLOCKS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
@@ -178,7 +178,7 @@ class FakeView:
     def snapshot_without(self, job: WaitingJob) -> ClusterSnapshot:
         raise AssertionError("no rule without a network reads a snapshot")
 
-    def submission(self, job: WaitingJob) -> Submission:
+    def submission(self, job: WaitingJob) -> JobAsSubmitted:
         raise AssertionError("no rule without a network reads a request")
 
 

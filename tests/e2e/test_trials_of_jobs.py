@@ -1,13 +1,11 @@
-"""Clocks tried in running jobs under a real slurmctld, against curves of the simulator that the product never sees.
+"""Clocks tried in running jobs under a real slurmctld, against curves that the product never sees.
 
 Device time runs six times as fast as the wall, and windows are 30 s of it: on real GPUs they are 60 s.
 """
 
-import os
-import signal
+import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 from energy_lab import await_reports, locked_clocks, story, submit_decided, until, workload
@@ -38,8 +36,18 @@ def truth(trial: ClockTrial, profile: str) -> float:
     return next(curve for curve in curves_of(V100) if curve.workload == profile).slowdown(trial.sm_clock_mhz)
 
 
-def start(lab: Lab, name: str, profile: str, rhythm: str, *more: str, seconds: float = SECONDS) -> int:
-    command = f"{workload(seconds, profile)} --rhythm {rhythm} --period 0.9 --jitter 0.02 --seed {len(name)}"
+COUNTING = f"""{sys.executable} - <<'END' &
+import time
+from slurm_energy.progress import StepMeter
+with StepMeter() as meter:
+    for _ in meter.steps(range(10_000)):
+        time.sleep(0.2)
+END
+"""
+
+
+def start(lab: Lab, name: str, profile: str, rhythm: str, *more: str, seconds: float = SECONDS, head: str = "") -> int:
+    command = f"{head}{workload(seconds, profile)} --rhythm {rhythm} --period 0.9 --jitter 0.02 --seed {len(name)}"
     return submit_decided(lab, ["-J", name, "--gres=gpu:1", "-t", "600", *more], wrap=command)
 
 
@@ -56,11 +64,14 @@ def test_a_job_whose_work_repeats_finds_its_clock_and_the_next_one_begins_with_i
         "periodic": start(lab, "periodic", "lstm", "iterations"),
         "aperiodic": start(lab, "aperiodic", "dgemm", "aperiodic"),
         "timer": start(lab, "timer", "dgemm", "timer"),
-        "refused": start(lab, "refused", "lstm", "iterations", "--energy-trials=off"),
+        "refused": start(lab, "refused", "lstm", "iterations", "--energy-trials=off", head=COUNTING),
     }
     reports = {name: finished(lab, job) for name, job in jobs.items()}
     table = reports["refused"].gpus[0].applied_clock_mhz
     assert table is not None and reports["refused"].trials == ()
+
+    counted = [event for event in reports["refused"].events if event.startswith("progress: ")]
+    assert counted and " steps of 0.2" in counted[0] and " J" in counted[0]
 
     periodic = reports["periodic"]
     kept = [trial for trial in periodic.trials if trial.kept]
@@ -97,12 +108,12 @@ def test_a_job_whose_work_repeats_finds_its_clock_and_the_next_one_begins_with_i
 def test_a_sampler_killed_in_a_trial_leaves_no_job_at_another_clock_for_long(new_lab: Callable[..., Lab]) -> None:
     lab = new_lab(partitions=PARTITIONS, energy=True, settings=SETTINGS, time_scale=6.0)
     job = start(lab, "killed", "lstm", "iterations", seconds=3000.0)
-    spool = Spool(Path(lab.layout.root, "hooks-spool", "v100-1"))
+    spool = Spool(lab.layout.hooks_spool / "v100-1")
     table = until("clock of the job", lambda: next(iter(locked_clocks(lab).values()), None))
     until("trial", lambda: spool.trial_path(JobId(job)).exists() and locked_clocks(lab) == {}, 200)
     identity = read_identity(spool.sampler_path(JobId(job)))
     assert identity is not None
-    os.kill(identity.pid, signal.SIGKILL)
+    lab.run(["kill", "-KILL", str(identity.pid)], check=True)
     assert until("decided clock", lambda: next(iter(locked_clocks(lab).values()), None), 120) == table
     lab.run(["scancel", str(job)], check=True)
     await_reports(lab, job)

@@ -1,0 +1,113 @@
+"""The clock of a trial: set and given back as hooks do it, with a mark that says until when it is in force at most.
+
+The sampler writes the mark before a clock changes. Whatever becomes of the sampler, repair ends what is past its time.
+"""
+
+import json
+from collections.abc import Mapping
+from contextlib import suppress
+
+from slurm_energy.device.gpu import Gpu, lock_clock, restore_settings
+from slurm_energy.domain.ids import GpuUuid
+from slurm_energy.errors import SpoolError, WireError
+from slurm_energy.files import read_whole, remove, write_atomically
+from slurm_energy.node.context import HookContext, Machine
+from slurm_energy.node.lock_records import LockRecord
+from slurm_energy.node.state import ActiveJob
+from slurm_energy.wire.fields import Fields, loads
+
+MARK_SECONDS = 30.0
+"""Wall time after a window's end when repair takes the sampler as stuck or dead."""
+
+
+def set_trial_clock(
+    context: HookContext, job: ActiveJob, gpus: Mapping[GpuUuid, Gpu], clock_mhz: int | None, events: list[str]
+) -> bool | None:
+    """Lock a clock on all of a job's GPUs, None gives it back.
+
+    Returns:
+        Whether that was done and verified; None where the GPUs are not this job's alone to set now.
+    """
+    with context.spool.try_locks(gpus) as held:
+        # Without the locks a hook is at work on these GPUs, which may be the epilog.
+        if not held or not _is_ours(context, job):
+            return None
+        done = True
+        try:
+            if clock_mhz is not None:
+                records = [LockRecord(uuid=uuid, job_id=job.job_id, clock_mhz=clock_mhz) for uuid in gpus]
+                context.lock_records.write(records, context.boot_id)
+        except SpoolError as error:
+            events.append(f"second record of the lock: {error}")
+        for gpu in job.gpus:
+            device = gpus[gpu.uuid]
+            if clock_mhz is None:
+                restored = restore_settings(device, gpu.saved, clock_changed=True, pause=context.pause)
+                done = done and restored.restored
+                continue
+            low = gpu.saved.lowest_clock_mhz or clock_mhz
+            done = done and lock_clock(device, low, clock_mhz, context.pause).applied_clock_mhz is not None
+    return done
+
+
+def mark_trial(context: HookContext, job: ActiveJob, ends_seconds: float, events: list[str]) -> bool:
+    """Note until when a trial's clock is in force at the latest; return whether it is noted."""
+    content = json.dumps({"boot_id": context.boot_id, "until_seconds": ends_seconds + MARK_SECONDS})
+    try:
+        write_atomically(context.spool.trial_path(job.job_id), content.encode("ascii"), durable=False)
+    except SpoolError as error:
+        events.append(f"clock trial not marked: {error}")
+        return False
+    return True
+
+
+def forget_mark(context: HookContext, job: ActiveJob) -> None:
+    """Note that the clock which holds between trials is in force."""
+    with suppress(SpoolError):
+        remove(context.spool.trial_path(job.job_id))
+
+
+def trial_is_late(context: HookContext, job: ActiveJob) -> bool:
+    """Return whether a clock that was tried is past its time: the job's sampler is dead, or hangs in the driver."""
+    try:
+        content = read_whole(context.spool.trial_path(job.job_id))
+        if content is None:
+            return False
+        mark = Fields(loads(content, "mark of a trial", 4096), "mark of a trial")
+        until_seconds = mark.number("until_seconds", 0, 1e11)
+        return mark.text("boot_id", 64) != context.boot_id or context.monotonic() > until_seconds
+    except (SpoolError, WireError):
+        return True
+
+
+def end_late_trial(context: HookContext, job: ActiveJob, machine: Machine) -> bool:
+    """Put the decided clock back on the GPUs of a job whose sampler left another; the caller holds their locks."""
+    if context.spool.read_state(job.job_id) != job or not trial_is_late(context, job):
+        return True
+    done = True
+    for gpu in job.gpus:
+        device = machine.gpus.get(gpu.uuid)
+        if device is None or gpu.trial_bound is None or gpu.uuid in context.spool.shared_uuids(job.job_id):
+            continue
+        clock = gpu.target_clock_mhz
+        if clock is None:
+            done = restore_settings(device, gpu.saved, clock_changed=True, pause=context.pause).restored and done
+        else:
+            low = gpu.saved.lowest_clock_mhz or clock
+            done = lock_clock(device, low, clock, context.pause).applied_clock_mhz is not None and done
+    if done:
+        forget_mark(context, job)
+    context.log.write(f"job {job.job_id}: a clock that was tried was past its time; decided clock back={done}")
+    return done
+
+
+def _is_ours(context: HookContext, job: ActiveJob) -> bool:
+    """Return whether the job still holds its GPUs alone and no epilog has begun; the caller holds their locks."""
+    spool = context.spool
+    if spool.ending_path(job.job_id).exists() or spool.shared_uuids(job.job_id):
+        return False
+    try:
+        now = spool.read_state(job.job_id)
+    except SpoolError:
+        return False
+    return now is not None and now.started_at_seconds == job.started_at_seconds
