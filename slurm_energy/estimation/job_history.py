@@ -244,7 +244,7 @@ def _scaling(runs: Sequence[EndedRun]) -> GpuScaling | None:
 
 
 def _on_one_count(runs: Sequence[EndedRun]) -> list[EndedRun]:
-    """Return runs as if all had the number of GPUs that most had; of none where that cannot be told."""
+    """Return runs as if all had the number of GPUs that most had; of none where that is not known."""
     if len({run.gpus for run in runs}) == 1:
         return list(runs)
     scaling = _scaling(runs)

@@ -295,7 +295,7 @@ def test_a_run_that_has_just_ended_is_part_of_the_next_estimate_within_five_seco
 
         rows = [make_job(1, name="train", job_state="COMPLETED", start_time=now - 900, end_time=now - 300, nodes="n1")]
         daemon.slurm.set_jobs(rows)
-        wait_until(lambda: runs_behind_the_estimate() == 1, "first estimate", daemon, limit_seconds=40.0)
+        wait_until(lambda: runs_behind_the_estimate() == 1, "first estimate", daemon)
         for number in (2, 3):
             rows.append({**rows[0], "job_id": number, "end_time": now - 200})
             daemon.slurm.set_jobs(rows)

@@ -84,13 +84,15 @@ HISTORY_INTERVAL_SECONDS = 300.0
 WORK_INTERVAL_SECONDS = 600.0
 WORK_SOON_SECONDS = 30.0
 """Where runs are on a GPU type that was not known at the last look at all of them."""
+MAX_CORRECTION_PAUSE_SECONDS = 2.0
+"""Also after a look at all names, which takes longer: a run that ends is to be known within five seconds."""
 CORRECTION_SHARE = 0.1
 """Of the time, that looks at the names of jobs that ended may take."""
 UNREPORTED_INTERVAL_SECONDS = 60.0
 PRUNE_INTERVAL_SECONDS = 60.0
 OPTIMIZE_INTERVAL_SECONDS = 86_400.0
 QUERY_WAIT_SECONDS = 10.0
-HISTORY_PAUSE_SECONDS = 1.0
+HISTORY_PAUSE_SECONDS = 0.5
 SHORT_SUBJECTS = frozenset({"explain", "status"})
 """Questions that are answered at once, by threads of their own: no long report stands in their way."""
 SHORT_READERS = 2
@@ -272,7 +274,8 @@ class HistoryLoop:
             self._send_scaling(None if is_whole else groups)
             if is_whole or groups:
                 self._send_clocks(session)
-        self._correct_from = now + (time.thread_time() - before) / CORRECTION_SHARE
+        pause = (time.thread_time() - before) / CORRECTION_SHARE
+        self._correct_from = now + min(pause, MAX_CORRECTION_PAUSE_SECONDS)
 
     def _send_all_work(self, session: Session) -> None:
         runs: list[MeasuredRun] = []

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 from guard_questions import clocks, decide, estimate
 from policy_factory import (
@@ -36,6 +38,17 @@ def test_job_without_history_is_taken_to_need_the_sites_share_of_its_limit() -> 
     assert tight.clocks[0].sm_clock_mhz > loose.clocks[0].sm_clock_mhz
     assert tight.estimate == RuntimeEstimate(seconds=34200.0, upper_seconds=34200.0, source="time-limit")
     assert Reason.TIME_LIMIT in tight.reasons
+
+
+@pytest.mark.parametrize("source", ["user", "site"])
+def test_habits_of_other_jobs_shorten_a_first_run_and_never_pass_the_sites_share_of_its_limit(source: str) -> None:
+    long = RuntimeEstimate(seconds=3000.0, upper_seconds=6000.0, source=source, runs=9)
+    short = RuntimeEstimate(seconds=500.0, upper_seconds=900.0, source=source, runs=9)
+    job = make_job(time_limit_minutes=100.0, mode=EnergyMode.SAVER)
+    assert clocks(decide(job, runtime=long)) == clocks(decide(job))
+    assert clocks(decide(job, runtime=replace(long, source="history"))) == {}
+    late = make_job(time_limit_minutes=100.0, deadline_seconds=NOW + 1000.0)
+    assert clocks(decide(late)) == {} and clocks(decide(late, runtime=short)) != {}
 
 
 @pytest.mark.parametrize(
