@@ -2,6 +2,7 @@
 
 import signal
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -63,3 +64,11 @@ def h100_without_sheet(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     relative_speed._different.cache_clear()
     yield
     relative_speed._different.cache_clear()
+
+
+@pytest.fixture
+def runs_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the arena's runs take place here: a process for each comparison imports for longer than it runs."""
+    from slurm_energy.evaluation.arena import comparison  # numpy and scipy, where they are installed
+
+    monkeypatch.setattr(comparison, "_executor", ThreadPoolExecutor)
