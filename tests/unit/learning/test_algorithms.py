@@ -16,8 +16,10 @@ from slurm_energy.learning.training_settings import resumed_settings, training_s
 from slurm_energy.policy.gnn.checkpoint import read_checkpoint
 from slurm_energy.twin.world.file import find_world
 
+NAMES = [pytest.param(name, marks=pytest.mark.slow if name == "chsac" else ()) for name in LEARNERS]
 
-@pytest.mark.parametrize("name", LEARNERS)
+
+@pytest.mark.parametrize("name", NAMES)
 def test_an_algorithm_goes_on_as_if_it_had_not_been_stopped(name: str, tmp_path: Path) -> None:
     config = write_config(tmp_path, name)
     whole, part = tmp_path / "whole", tmp_path / "part"
@@ -32,7 +34,7 @@ def test_an_algorithm_goes_on_as_if_it_had_not_been_stopped(name: str, tmp_path:
     assert end.checkpoints["best"].metrics["score"] >= end.checkpoints["last"].metrics["score"]
 
 
-@pytest.mark.parametrize("name", LEARNERS)
+@pytest.mark.parametrize("name", NAMES)
 def test_one_seed_gives_one_run_and_another_another(name: str, tmp_path: Path) -> None:
     config = write_config(tmp_path, name)
     # Where jobs have a choice, so that what the second round does follows from the weights of the first.

@@ -205,6 +205,7 @@ def test_bad_row_is_named(tmp_path: Path, read: object, columns: str, row: str, 
         read(path)  # type: ignore[operator]  # one of several readers of one file
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", PARTS, ids=lambda part: part.name)
 def test_kept_coefficients_equal_a_fresh_fit(part: Part) -> None:
     fresh = json.loads(text_of(part.fit(MEASURED, silent)))

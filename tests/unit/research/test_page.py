@@ -97,6 +97,7 @@ def test_a_policy_that_lacks_seeds_is_told_to_lack_them_and_meets_nothing() -> N
     assert page.count("| open |") == len(GOALS)
 
 
+@pytest.mark.slow
 def test_the_page_is_what_the_results_say() -> None:
     results = read_results(PAGE.with_suffix("") / "results.json")
     assert results_page(SECTIONS, results, "results") == PAGE.read_text(encoding="utf-8")
