@@ -3,7 +3,7 @@ PY := .venv/bin/python
 BIN := .venv/bin
 SH_FILES := $(shell git ls-files '*.sh' 2>/dev/null) .ci/run
 PYTEST_FLAGS ?=
-# Tests start hundreds of Python processes: without compiled modules each of them would compile the package anew.
+# Tests start hundreds of Python processes: without compiled modules each of them would compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help demo test test-unit test-cluster unit quick coverage figures compiled check other-checks lint format bench results results-quick docs native clean install-demo install-unit install-test

@@ -58,7 +58,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture
 def h100_without_sheet(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Take away what H100 is compared by: a catalogue type of which nobody can say how fast it is beside others."""
+    """Take away what H100 is compared by: a catalogue type of which it is unknown how fast it is beside others."""
     known = {name: sheet for name, sheet in DATA_SHEETS.items() if name != GpuTypeName("h100-sxm5-80gb")}
     monkeypatch.setattr(relative_speed, "DATA_SHEETS", known)
     relative_speed._different.cache_clear()

@@ -163,7 +163,7 @@ class NodeReport:
     host: HostEnergy | None = None
     exit_code: int | None = None
     events: tuple[str, ...] = ()
-    """What went wrong or was mended, in order."""
+    """What went wrong or was fixed, in order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""The twin as snapshots: what they show, and that one made from the last is the one made anew."""
+"""The twin as snapshots: what they show, and that one made from the last is the one made from nothing."""
 
 from collections.abc import Callable
 from dataclasses import replace
