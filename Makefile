@@ -3,7 +3,7 @@ PY := .venv/bin/python
 BIN := .venv/bin
 SH_FILES := $(shell git ls-files '*.sh' 2>/dev/null) .ci/run
 PYTEST_FLAGS ?=
-# Tests start hundreds of Python processes: without compiled modules each of them would compile the package anew.
+# Tests start hundreds of Python processes: without compiled modules each of them would compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help demo test test-unit test-cluster unit quick coverage figures compiled check other-checks lint format bench results results-quick docs native clean install-demo install-unit install-test
@@ -51,11 +51,11 @@ coverage: install-unit compiled  ## What `make unit` runs through, line by line 
 figures:  ## Print files, lines and importers of the package as a table
 	@$(PY) scripts/figures.py
 
-# Most of the time of a laboratory is waiting: three at a time fill two cores, each without more threads of torch.
+# Most of the time of a laboratory is waiting: four at a time fill two cores, each without more threads of torch.
 # What measures time is marked `alone` and runs afterwards, with nothing beside it.
 CLUSTER_PYTEST := sh scripts/as-root.sh env OMP_NUM_THREADS=1 SLURM_ENERGY_REQUIRE_LAB=1 SLURM_ENERGY_REQUIRE_SERVERS=1 $(PY) -m pytest
 CLUSTER_TESTS ?= tests/e2e tests/plugin tests/integration
-CLUSTER_WORKERS ?= 3
+CLUSTER_WORKERS ?= 4
 
 QUICK_CLUSTER_TESTS := tests/e2e/test_one_job.py -k "reaches_prolog_and_epilog or exactly_the_jobs_gpus"
 

@@ -2,6 +2,7 @@
 
 import signal
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -57,9 +58,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture
 def h100_without_sheet(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Take away what H100 is compared by: a catalogue type of which nobody can say how fast it is beside others."""
+    """Take away what H100 is compared by: a catalogue type of which it is unknown how fast it is beside others."""
     known = {name: sheet for name, sheet in DATA_SHEETS.items() if name != GpuTypeName("h100-sxm5-80gb")}
     monkeypatch.setattr(relative_speed, "DATA_SHEETS", known)
     relative_speed._different.cache_clear()
     yield
     relative_speed._different.cache_clear()
+
+
+@pytest.fixture
+def runs_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the arena's runs take place here: a process for each comparison imports for longer than it runs."""
+    from slurm_energy.evaluation.arena import comparison  # numpy and scipy, where they are installed
+
+    monkeypatch.setattr(comparison, "_executor", ThreadPoolExecutor)

@@ -67,7 +67,7 @@ def world_of_256_nodes(folder: Path) -> Path:
 
 
 def operations(network: HierarchicalNetwork, rate: float | None) -> float:
-    """Return the mean operations of working out the state of a synthetic cluster of 256 nodes anew."""
+    """Return the mean operations of working out the state of a synthetic cluster of 256 nodes from nothing."""
     counts = []
     for seed in range(STATES):
         graph = ClusterGraph()

@@ -107,7 +107,7 @@ def fit_activity(data: Path, tell: Tell) -> Document:
     """Return activity.json: the coefficients, fitted to all applications, and the leave-one-application-out error.
 
     The left-out application is in no fit: neither in that of the coefficients nor in the choice of the exponents, which
-    is made for each left-out application anew, by leaving out one more of the remaining ones at a time.
+    is made again for each left-out application, by leaving out one more of the remaining ones at a time.
     """
     samples = read_samples(data / "nsfcac_v100_dvfs" / "v100_clock_sweep.csv")
     clocks = [sample.sm_clock_mhz for sample in samples]

@@ -22,7 +22,7 @@ _NOT_KNOWN = -20.0
 
 
 class Baseline(Protocol):
-    """An estimator that is fitted anew to what is measured."""
+    """An estimator that is fitted again to what is measured."""
 
     def __call__(self, measured: Sequence[MeasuredRate], wanted: Sequence[Entry]) -> FloatArray:
         """Return the logarithm of the rate of each wanted entry."""

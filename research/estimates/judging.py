@@ -69,7 +69,7 @@ def by_similarity(measured: Sequence[MeasuredRate], wanted: Sequence[tuple[Work,
 
 
 def judge_rates(rows: Sequence[MeasuredRate], questions: Sequence[HeldBack], estimator: RateEstimator) -> Score:
-    """Return how far an estimator of rates is off, fitted anew for each question."""
+    """Return how far an estimator of rates is off, fitted again for each question."""
     values: list[float] = []
     estimated: list[Interval] = []
     logs: list[float] = []
@@ -99,7 +99,7 @@ def judge_left_out_rates(
 
 
 def judge_neighbours(rows: Sequence[MeasuredNeighbour], questions: Sequence[HeldBack]) -> Score:
-    """Return how far the estimates of speeds beside a neighbour are off, fitted anew for each question."""
+    """Return how far the estimates of speeds beside a neighbour are off, fitted again for each question."""
     values: list[float] = []
     estimated: list[Interval] = []
     for question in questions:

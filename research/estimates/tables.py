@@ -70,7 +70,7 @@ def power_table(data: Path) -> str:
 
 
 def comparison_table(data: Path) -> str:
-    """Return how far simpler estimators and neural networks are off, fitted anew for each question."""
+    """Return how far simpler estimators and neural networks are off, fitted again for each question."""
     rows = read_rates(data)
     v100 = np.array([row.place.gpu_type == "v100" for row in rows])
     never = list(type_never_seen(rows, ["v100"]))

@@ -179,7 +179,7 @@ class Output:
     html_path: Path | None
     command: str
     assumptions: tuple[str, ...] = ()
-    """Told before the run, and noted in every output."""
+    """Printed before the run, and noted in every output."""
 
 
 def compare(plan: ArenaPlan, output: Output, workers: int | None) -> int:

@@ -285,7 +285,7 @@ def start_lab(spec: LabSpec, progress: Progress | None = None, *, owned: bool = 
 
     Args:
         spec: What it should be.
-        progress: Told each step in a few words.
+        progress: Called with each step in a few words.
         owned: Whether the lab ends with this process, even when this process is killed.
         host: What to use of this machine; None: the best that it offers.
 

@@ -25,7 +25,7 @@ _POLL_SECONDS = 0.5
 _TIME_LIMIT_MINUTES = 25
 
 Tell = Callable[[str, int, int], None]
-"""Told a phase and how many of how many jobs are through it."""
+"""Called with a phase and how many of how many jobs are through it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -85,7 +85,7 @@ stop() {
     exit 0
 }
 
-# Before /proc is mounted anew it shows this process under the number that it has outside.
+# Before /proc is mounted again it shows this process under the number that it has outside.
 [ "$LAB_PRIVATE" = container ] || read -r outside _ </proc/self/stat
 printf '%s\n' "${outside:-1}" >"$LAB_DIRECTORY/run/init.pid"
 stage='making the namespaces' && say "$stage"

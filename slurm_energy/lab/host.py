@@ -143,7 +143,7 @@ def exposed_paths(directory: Path) -> list[Path]:
 
 
 def free_ports(number: int) -> list[int]:
-    """Return TCP ports of the loopback interface that nobody listens on just now."""
+    """Return TCP ports of the loopback interface that no program listens on just now."""
     import socket  # noqa: PLC0415  # only where no private network can be had
 
     sockets = [socket.socket() for _ in range(number)]

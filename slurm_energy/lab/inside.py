@@ -74,7 +74,7 @@ def run_with_limit(
 
 
 def is_init_of(pid: int, directory: Path) -> bool:
-    """Return whether process `pid` is process 1 of the lab in `directory`, and not a stranger with its number."""
+    """Return whether process `pid` is process 1 of the lab in `directory`, and not another process with its number."""
     try:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     except OSError:

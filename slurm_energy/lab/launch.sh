@@ -26,7 +26,7 @@ wait "$child" || status=$?
 [ -z "$watcher" ] || kill "$watcher" 2>/dev/null || :
 # A caller that lives removes the folder himself, once he has read the logs.
 if [ "$folder" = remove ] && [ -e "$directory/run/abandoned" ]; then
-    # The lock: somebody may start a lab of this name at this moment.
+    # The lock: another user may start a lab of this name at this moment.
     flock --nonblock "$directory" rm -rf "$directory" || :
     case $directory in /tmp/slurm-energy-[0-9]*/*) rmdir "${directory%/*}" 2>/dev/null || : ;; esac
 fi

@@ -159,7 +159,7 @@ def labs_root() -> Path:
 
 
 def make_labs_root(root: Path) -> None:
-    """Make the labs' folder, or check that nobody else can write to it.
+    """Make the labs' folder, or check that no other user can write to it.
 
     Raises:
         LabError: it is a link, belongs to another user, or others may write to it.
@@ -204,7 +204,7 @@ def claimed_folder(spec: LabSpec) -> Iterator[Layout]:
         entry.unlink()
     try:
         directory.mkdir(mode=0o755, parents=True, exist_ok=True)
-        # Again: the end of somebody's last lab may have removed it meanwhile.
+        # Again: the end of another user's last lab may have removed it since.
         make_labs_root(root)
         descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:
@@ -226,7 +226,7 @@ def remove_folder(spec: LabSpec, layout: Layout) -> None:
     entry = root / spec.name
     if entry.is_symlink():
         entry.unlink()
-    # A folder that somebody chose is his to remove; another lab's start makes the usual one anew.
+    # A folder that a user chose is theirs to remove; another lab's start makes the usual one again.
     if ROOT_VARIABLE not in os.environ:
         with suppress(OSError):
             root.rmdir()

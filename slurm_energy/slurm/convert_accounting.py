@@ -41,7 +41,7 @@ def convert_accounting(document: object) -> Converted[JobState]:
 def without_repeats(jobs: Iterable[JobState]) -> tuple[JobState, ...]:
     """Return jobs of which each attempt is there once: exports overlap, and a later one knows more of a job.
 
-    An attempt is told by number, task, submit time and start; one that still waited or ran in an earlier export is left
+    Attempts are known by number, task, submit time and start; one that still waited or ran in an earlier export is left
     out where another row says how it ended.
     """
     rows = {(job.job_id, job.array_task, job.submitted_at_seconds, job.started_at_seconds): job for job in jobs}

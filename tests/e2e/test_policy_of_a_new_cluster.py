@@ -1,4 +1,4 @@
-"""A real cluster on which nobody has chosen a policy: the network that comes with the package decides a job."""
+"""A real cluster on which no policy was chosen: the network that comes with the package decides a job."""
 
 import pytest
 from energy_lab import await_reports, story, submit_decided, until

@@ -27,7 +27,7 @@ GRACE_SECONDS = 0.010
 BREAKER_SECONDS = 1.0
 BREAKER_FAILURES = 3
 ROUNDS = 6
-"""How often all is measured anew on a machine that is busy with other work."""
+"""How often all is measured again on a machine that is busy with other work."""
 
 _TIME_SBATCH = """
 import json, subprocess, sys, time

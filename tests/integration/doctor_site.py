@@ -42,7 +42,7 @@ class Site:
             script.chmod(0o755)
 
     def write_scontrol(self) -> None:
-        """Write `scontrol` anew from `live`."""
+        """Write `scontrol` from `live`."""
         (self.root / "live").write_text(self.live)
         self.fake.install(
             "scontrol",

@@ -1,4 +1,4 @@
-"""A stranger at the daemon's doors: `KIND HOST PORT` or `KIND SOCKET UID` are the arguments; runs until killed."""
+"""A foreign client at the daemon's doors: arguments `KIND HOST PORT` or `KIND SOCKET UID`; runs until killed."""
 
 import os
 import socket

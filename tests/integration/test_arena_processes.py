@@ -1,4 +1,4 @@
-"""Worker processes of the arena: what ends one of them costs nobody else his result."""
+"""Worker processes of the arena: what ends one of them costs no other run its result."""
 
 import os
 import signal

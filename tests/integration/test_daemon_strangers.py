@@ -1,4 +1,4 @@
-"""What strangers at the report port and users at the unix socket can cost a submission, and a node's report."""
+"""What foreign hosts at the report port and users at the unix socket can cost a submission, and a node's report."""
 
 import os
 import shutil
@@ -83,7 +83,7 @@ def daemon() -> Iterator[RunningDaemon]:
 
 @pytest.fixture(scope="module")
 def undisturbed(daemon: RunningDaemon) -> int:
-    """How many submissions are decided in time on this machine when nobody disturbs."""
+    """How many submissions are decided in time on this machine when nothing disturbs."""
     found = decided(daemon)
     assert found > SUBMISSIONS // 2, "the machine is too busy to tell anything"
     return found

@@ -9,10 +9,15 @@ from pathlib import Path
 
 import pytest
 import torch
+from short_trainings import LEARNERS, write_config
 from tiny_learner import TinyCollector, TinyEpisodes
 
 from slurm_energy.errors import TrainingError
+from slurm_energy.learning import round_training
 from slurm_energy.learning.collectors import InOrder, Processes, create_episode_runner
+from slurm_energy.learning.round_training import train_in_rounds
+from slurm_energy.learning.training_settings import training_settings
+from slurm_energy.policy.gnn.checkpoint import read_checkpoint
 
 WEIGHTS = {"a": torch.arange(4.0), "flag": torch.tensor([True, False]), "count": torch.tensor(3)}
 ORPHANS = """
@@ -86,6 +91,19 @@ def test_one_collector_needs_no_process() -> None:
     crew = create_episode_runner(collector(), 2)
     assert isinstance(crew, Processes)
     crew.close()
+
+
+@pytest.mark.parametrize("name", LEARNERS)
+def test_several_processes_learn_what_one_after_the_other_would(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = write_config(tmp_path, name)
+    settings = training_settings(config, {"collectors": 2, "rounds": 2, "world": "lab-open"})
+    train_in_rounds(settings, tmp_path / "processes")
+    monkeypatch.setattr(round_training, "create_episode_runner", lambda collector, _count: InOrder(collector))
+    train_in_rounds(settings, tmp_path / "in-order")
+    found, expected = (read_checkpoint(tmp_path / folder / "last").tensors for folder in ("processes", "in-order"))
+    assert all(torch.equal(tensor, expected[key]) for key, tensor in found.items())
 
 
 def is_alive(pid: int) -> bool:

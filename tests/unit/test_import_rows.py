@@ -40,9 +40,14 @@ def modules() -> list[Path]:
 
 
 @cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@cache
 def imported_names(path: Path) -> list[tuple[int, str]]:
     found: list[tuple[int, str]] = []
-    for statement in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for statement in ast.walk(tree_of(path)):
         if isinstance(statement, ast.Import):
             found += [(statement.lineno, alias.name) for alias in statement.names]
         elif isinstance(statement, ast.ImportFrom):
@@ -121,7 +126,7 @@ def test_what_is_served_imports_no_part_of_ablation_studies_before_a_network_has
     found = [
         f"{path.relative_to(PACKAGE)}:{statement.lineno}"
         for path in served
-        for statement in ast.parse(path.read_text(encoding="utf-8")).body
+        for statement in tree_of(path).body
         if isinstance(statement, ast.ImportFrom) and "gnn.ablation" in (statement.module or "")
     ]
     assert found == []

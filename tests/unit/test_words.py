@@ -3,6 +3,7 @@
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -51,20 +52,30 @@ def modules() -> list[Path]:
     return sorted(path for path in PACKAGE.rglob("*.py") if "_shared" not in path.parts)
 
 
-def messages(tree: ast.Module) -> Iterator[tuple[int, str]]:
+@cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@cache
+def nodes_of(path: Path) -> tuple[ast.AST, ...]:
+    return tuple(ast.walk(tree_of(path)))
+
+
+def messages(path: Path) -> Iterator[tuple[int, str]]:
     """Yield the texts of a module that people can come to read: all but its docstrings."""
-    sentences = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-    for node in ast.walk(tree):
+    sentences = {id(node.value) for node in nodes_of(path) if isinstance(node, ast.Expr)}
+    for node in nodes_of(path):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in sentences:
             yield node.lineno, node.value
-    for node in ast.walk(tree):  # of click's commands the docstring is the help
+    for node in nodes_of(path):  # of click's commands the docstring is the help
         if isinstance(node, ast.FunctionDef) and any("click" in ast.dump(one) for one in node.decorator_list):
             yield node.lineno, ast.get_docstring(node) or ""
 
 
-def names(tree: ast.Module) -> Iterator[tuple[int, str]]:
+def names(path: Path) -> Iterator[tuple[int, str]]:
     """Yield every name that a module gives."""
-    for node in ast.walk(tree):
+    for node in nodes_of(path):
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
             yield node.lineno, node.name
         elif isinstance(node, ast.arg):
@@ -103,7 +114,7 @@ def test_messages_and_help_use_plain_words() -> None:
     found = [
         f"{path.relative_to(PACKAGE)}:{line}: {word}"
         for path in modules()
-        for line, text in messages(ast.parse(path.read_text(encoding="utf-8")))
+        for line, text in messages(path)
         if text not in ALLOWED
         for word in banned_in(text)
     ]
@@ -114,7 +125,7 @@ def test_bounds_are_named_max_and_min() -> None:
     found = [
         f"{path.relative_to(PACKAGE)}:{line}: {name}"
         for path in modules()
-        for line, name in names(ast.parse(path.read_text(encoding="utf-8")))
+        for line, name in names(path)
         if _BOUND.search(name) and name not in NOT_A_BOUND
     ]
     assert found == []
@@ -123,7 +134,7 @@ def test_bounds_are_named_max_and_min() -> None:
 def test_no_two_classes_share_a_name() -> None:
     where: dict[str, list[str]] = {}
     for path in modules():
-        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        for node in tree_of(path).body:
             if isinstance(node, ast.ClassDef):
                 where.setdefault(node.name, []).append(path.relative_to(PACKAGE).as_posix())
     assert {name: places for name, places in where.items() if len(places) > 1} == {}

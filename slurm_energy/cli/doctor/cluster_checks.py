@@ -195,7 +195,7 @@ def _number(section: object, key: str) -> float | None:
 
 
 def _turned_away(nodes: list[SlurmNode], path: Path, now: float) -> Iterator[Finding]:
-    """Yield whose messages were not authenticated lately; a stranger's are a remark, a node's are a fault."""
+    """Yield whose messages were not authenticated lately; those of unknown hosts are a remark, a node's are a fault."""
     lookups = MAX_LOOKUPS
     for host, at_seconds, reason in _hosts(path):
         age = now - at_seconds

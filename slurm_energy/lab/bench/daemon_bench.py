@@ -59,7 +59,7 @@ class Asking(NamedTuple):
 
     seconds: list[float]
     stolen_share: float | None
-    """Of one processor, by the host of a virtual machine; None where nobody tells."""
+    """Of one processor, by the host of a virtual machine; None where it is not reported."""
 
 
 def measure_daemon(task: DaemonTask, folder: Path) -> ThroughDaemon:

@@ -207,7 +207,7 @@ def memory_of(process_id: int, proc: Path = Path("/proc")) -> ProcessMemory | No
 
 
 def stolen_seconds(proc: Path = Path("/proc")) -> float | None:
-    """Return the processor time that the host of this virtual machine has kept from it; None where nobody tells."""
+    """Return the processor time that the host of this virtual machine has kept from it; None if unknown."""
     try:
         first = (proc / "stat").read_text(encoding="ascii", errors="replace").splitlines()[0].split()
         return int(first[_STOLEN]) / os.sysconf("SC_CLK_TCK")

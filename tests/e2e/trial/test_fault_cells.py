@@ -185,7 +185,7 @@ def spool_is_a_file(lab: Lab) -> Iterator[None]:
 
 @contextmanager
 def log_hangs(lab: Lab) -> Iterator[None]:
-    """A pipe that nobody reads stands for a log on a file system that hangs."""
+    """A pipe that no process reads stands for a log on a file system that hangs."""
     log = lab.layout.log / "hooks.log"
     aside = log.with_suffix(".aside")
     if log.exists():

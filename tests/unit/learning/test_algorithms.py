@@ -2,44 +2,24 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import tiny_learner
 import torch
+from short_trainings import LEARNERS, write_config
 
 from slurm_energy.errors import ConfigError
-from slurm_energy.learning import algorithms, round_training
+from slurm_energy.learning import algorithms
 from slurm_energy.learning.algorithms import ALGORITHMS, find_algorithm
-from slurm_energy.learning.collectors import InOrder
 from slurm_energy.learning.round_training import train_in_rounds
 from slurm_energy.learning.training_settings import resumed_settings, training_settings
 from slurm_energy.policy.gnn.checkpoint import read_checkpoint
-from slurm_energy.settings import toml_text
 from slurm_energy.twin.world.file import find_world
 
-LEARNERS: dict[str, dict[str, Any]] = {
-    "chsac": {"batch_size": 4, "warm_up_transitions": 3, "updates_per_transition": 1.5, "actor_learning_rate": 0.3},
-    "policy-gradient": {"epochs": 1, "minibatches": 2},
-    "prices": {"epochs": 1, "states_per_batch": 2},
-}
-HOURS = {"prices": 1.0}
-"""Others take 0.2: of prices, jobs that ended are learned from."""
+NAMES = [pytest.param(name, marks=pytest.mark.slow if name == "chsac" else ()) for name in LEARNERS]
 
 
-def write_config(folder: Path, name: str) -> Path:
-    path = folder / "train.toml"
-    tables = {
-        "training": {"algorithm": name, "world": "lab", "rounds": 3},
-        "network": tiny_learner.NETWORK,
-        "episodes": {"hours": HOURS.get(name, 0.2)},
-        "learner": LEARNERS[name],
-    }
-    path.write_text(toml_text(tables), encoding="utf-8")
-    return path
-
-
-@pytest.mark.parametrize("name", LEARNERS)
+@pytest.mark.parametrize("name", NAMES)
 def test_an_algorithm_goes_on_as_if_it_had_not_been_stopped(name: str, tmp_path: Path) -> None:
     config = write_config(tmp_path, name)
     whole, part = tmp_path / "whole", tmp_path / "part"
@@ -54,21 +34,16 @@ def test_an_algorithm_goes_on_as_if_it_had_not_been_stopped(name: str, tmp_path:
     assert end.checkpoints["best"].metrics["score"] >= end.checkpoints["last"].metrics["score"]
 
 
-@pytest.mark.parametrize("name", LEARNERS)
-def test_several_processes_learn_what_one_after_the_other_would_and_one_seed_gives_one_run(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("name", NAMES)
+def test_one_seed_gives_one_run_and_another_another(name: str, tmp_path: Path) -> None:
     config = write_config(tmp_path, name)
     # Where jobs have a choice, so that what the second round does follows from the weights of the first.
-    two, trained = {"collectors": 2, "rounds": 2, "world": "lab-open"}, []
+    changes, trained = {"rounds": 2, "world": "lab-open"}, []
     for folder, seed in (("first", 0), ("again", 0), ("other", 1)):
-        train_in_rounds(training_settings(config, {**two, "seed": seed}), tmp_path / folder)
+        train_in_rounds(training_settings(config, {**changes, "seed": seed}), tmp_path / folder)
         trained.append(read_checkpoint(tmp_path / folder / "last").tensors)
-    monkeypatch.setattr(round_training, "create_episode_runner", lambda collector, _count: InOrder(collector))
-    train_in_rounds(training_settings(config, {**two, "seed": 0}), tmp_path / "in-order")
-    trained.append(read_checkpoint(tmp_path / "in-order" / "last").tensors)
-    first, again, other, in_order = trained
-    assert all(torch.equal(tensor, again[key]) and torch.equal(tensor, in_order[key]) for key, tensor in first.items())
+    first, again, other = trained
+    assert all(torch.equal(tensor, again[key]) for key, tensor in first.items())
     assert not all(torch.equal(tensor, other[key]) for key, tensor in first.items())
 
 

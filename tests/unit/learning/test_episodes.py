@@ -2,7 +2,7 @@
 
 import pickle
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from itertools import pairwise
 from math import isclose
 from typing import Any
@@ -30,7 +30,7 @@ from slurm_energy.twin.episode import RewardWeights
 from slurm_energy.twin.world import Outage, World
 
 PRICES = RewardWeights(energy=0.9, waiting_watts=40.0, running_watts=15.0, scale_joules=1000.0)
-CROWDED = partial(toy_jobs, count=40, rate_per_second=0.2)
+CROWDED = partial(toy_jobs, count=24, rate_per_second=0.4)
 SEED = 7
 
 
@@ -50,6 +50,18 @@ def outcome(world: World = TOY, **changes: Any) -> Outcome:
     return run(world, CROWDED(SEED), rule, seed=SEED, **changes)
 
 
+@cache
+def usual_episode() -> tuple[DecisionStep, ...]:
+    """Return the episode of the settings as they are, which no test changes."""
+    return tuple(episode(settings()))
+
+
+@cache
+def usual_outcome() -> Outcome:
+    """Return the run of the settings as they are, which no test changes."""
+    return outcome()
+
+
 def total_cost(found: Outcome) -> float:
     waited = float(np.sum(found.started_seconds - found.submitted_seconds))
     held = float(np.sum(found.run_seconds))
@@ -66,7 +78,7 @@ def test_rewards_by_passage_add_up_to_what_the_same_network_costs_as_a_rule(orde
 
 
 def test_rewards_by_assignment_add_up_to_the_same_less_the_empty_cluster() -> None:
-    found = outcome()
+    found = usual_outcome()
     steps = episode(settings(bookkeeping="assigned"))
     empty = 0.9 * empty_watts(TOY) * found.end_seconds / 1000.0
     assert empty_watts(TOY) == 160.0
@@ -104,7 +116,8 @@ def test_jobs_draw_their_weights_whatever_is_done_with_them() -> None:
     assert len(set(first)) == 3
     assert first == drawn(spread, draws=1)
     assert len(set(drawn(replace(spread, bookkeeping="passage")))) == 1
-    by_episode = {drawn(replace(spread, bookkeeping="passage"), seed=seed)[0] for seed in range(12)}
+    one_job = replace(spread, bookkeeping="passage", workload=partial(toy_jobs, count=1))
+    by_episode = {drawn(one_job, seed=seed)[0] for seed in range(12)}
     assert len(by_episode) == 3
 
 
@@ -113,32 +126,32 @@ def _column(step: DecisionStep, name: str) -> float:
 
 
 def test_steps_follow_each_other_to_the_end_of_the_run() -> None:
-    steps = episode(settings())
+    steps = usual_episode()
     for step, following in pairwise(steps):
         assert step.following is following.moment
         assert step.moment.seconds + step.elapsed_seconds == pytest.approx(following.moment.seconds)
         assert not step.is_terminal
     assert steps[-1].following is None
     assert steps[-1].is_terminal
-    assert steps[-1].moment.seconds + steps[-1].elapsed_seconds == pytest.approx(outcome().end_seconds)
+    assert steps[-1].moment.seconds + steps[-1].elapsed_seconds == pytest.approx(usual_outcome().end_seconds)
 
 
 def test_an_episode_that_is_cut_off_is_not_terminal() -> None:
-    cut = episode(settings(hours=0.05))
+    cut = episode(settings(hours=0.01))
     assert cut[-1].following is None
     assert not cut[-1].is_terminal
-    assert cut[-1].moment.seconds + cut[-1].elapsed_seconds == pytest.approx(180.0)
-    assert -sum(s.reward for s in episode(settings(hours=0.05, bookkeeping="passage"))) < total_cost(outcome())
-    drained = episode(settings(hours=0.05, drains=True))
+    assert cut[-1].moment.seconds + cut[-1].elapsed_seconds == pytest.approx(36.0)
+    assert -sum(s.reward for s in episode(settings(hours=0.01, bookkeeping="passage"))) < total_cost(usual_outcome())
+    drained = episode(settings(hours=0.01, drains=True))
     assert drained[-1].is_terminal
     assert len(drained) > len(cut)
 
 
 def test_a_generator_s_arrivals_end_at_the_hours_and_its_jobs_run_to_their_ends_where_the_run_drains() -> None:
-    lab = EpisodeSettings(world="lab", hours=2.0, drains=True)
+    lab = EpisodeSettings(world="lab", hours=0.5, drains=True)
     steps = episode(lab)
     assert steps[-1].is_terminal
-    assert steps[-1].moment.seconds + steps[-1].elapsed_seconds > 7200.0
+    assert steps[-1].moment.seconds + steps[-1].elapsed_seconds > 1800.0
     assert not episode(replace(lab, drains=False))[-1].is_terminal
 
 
@@ -172,7 +185,7 @@ def test_the_same_draws_give_the_same_episode_and_others_another() -> None:
 
 def test_greedy_actions_are_the_likeliest() -> None:
     network = small_network(1)
-    for step in episode(settings())[:10]:
+    for step in usual_episode()[:10]:
         with torch.inference_mode():
             published = network.state(step.moment.state).published
             answers = network.decide(published, batch_index(published), step.moment.decision, critics=False).options
@@ -256,7 +269,7 @@ def test_settings_that_cannot_be_are_refused(changes: dict[str, Any], told: str)
 
 
 def test_options_are_those_of_the_twin() -> None:
-    step = episode(settings())[0]
+    step = usual_episode()[0]
     gpus = step.moment.decision.option_x[:, column(OPTION, "gpus")]
     assert len(gpus) == 6
     assert list(gpus[:3]) == list(gpus[3:])

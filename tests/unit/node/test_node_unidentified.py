@@ -1,4 +1,4 @@
-"""Jobs whose GPUs nobody can tell: nothing is set, nothing is billed, and the row says so."""
+"""Jobs whose GPUs cannot be known: nothing is set, nothing is billed, and the row says so."""
 
 from pathlib import Path
 

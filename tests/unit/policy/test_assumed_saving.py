@@ -1,4 +1,4 @@
-"""What nobody has measured is never said to be saved."""
+"""What has not been measured is never said to be saved."""
 
 from dataclasses import replace
 

@@ -205,6 +205,7 @@ def test_bad_row_is_named(tmp_path: Path, read: object, columns: str, row: str, 
         read(path)  # type: ignore[operator]  # one of several readers of one file
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", PARTS, ids=lambda part: part.name)
 def test_kept_coefficients_equal_a_fresh_fit(part: Part) -> None:
     fresh = json.loads(text_of(part.fit(MEASURED, silent)))
@@ -224,7 +225,7 @@ def test_every_part_names_its_source_and_its_errors(part: Part) -> None:
 
 
 def test_power_of_a_v100_application_never_seen_is_within_fifteen_percent() -> None:
-    """The stated error is true: the test above fits it anew wherever the data are."""
+    """The stated error is true: the test above fits it again wherever the data are."""
     errors = errors_of(json.loads((FOLDER / "activity.json").read_text()))
     stated = [error for error in errors if error.method == "leave-application-out"]
     assert [error.bound for error in stated] == [LEAVE_OUT_BOUND] == [0.15]

@@ -27,6 +27,7 @@ from research.results.sections.cluster128 import TUM
 from slurm_energy.twin.workloads.matrix import MATRIX_SIDES
 
 SHORT = Effort(max_seeds=1, length_share=1.0 / 48.0)
+SHORTER = Effort(max_seeds=1, length_share=1.0 / 192.0)
 SECTION = replace(make_section(make_case(key=KEY)), key=KEY)
 ALL_HIGH = dict.fromkeys(MATRIX_SIDES, (0.0, 1.0))
 AS_ASKED = {200: (1.0, None), 400: (0.2, 0.4), 800: (0.0, 0.5), 1000: (0.0, 0.6), 1200: (0.0, 0.9), 1800: (0.0, 1.0)}
@@ -187,12 +188,13 @@ def test_only_the_section_with_matrix_products_has_a_case_for_it() -> None:
     assert set(RULES) <= set(TUM.cases[0].rules)
 
 
+@pytest.mark.usefixtures("runs_in_this_process")
 def test_the_section_runs_rules_and_candidates_and_keeps_what_is_known() -> None:
     candidates = [candidate_of("mine::tum128::edp"), candidate_of("elsewhere::frontier::edp")]
     told: list[tuple[str, int, int]] = []
-    results = run_sections((short_section(),), candidates, SHORT, Results(), workers=1)
+    results = run_sections((short_section(),), candidates, SHORTER, Results(), workers=1)
     found = results.matrix_sizes
-    assert found is not None and found.failures == [] and found.hours == 0.25 and found.seed == FIRST_SEED
+    assert found is not None and found.failures == [] and found.hours == 0.0625 and found.seed == FIRST_SEED
     assert found.texts == {rule: rule for rule in RULES} | {"mine": "edp"}
     assert set(found.sizes) == set(found.texts)
     kept = figures_of(AS_ASKED)
@@ -201,7 +203,7 @@ def test_the_section_runs_rules_and_candidates_and_keeps_what_is_known() -> None
     again = run_sections(
         (short_section(),),
         changed,
-        SHORT,
+        SHORTER,
         results,
         reuse=True,
         same_revisions=[revision()],
@@ -214,8 +216,9 @@ def test_the_section_runs_rules_and_candidates_and_keeps_what_is_known() -> None
     assert told[-1] == ("tum128: matrix sizes", 1, 1)
 
 
+@pytest.mark.usefixtures("runs_in_this_process")
 def test_a_policy_that_fails_is_told_and_takes_nothing_from_the_others() -> None:
-    results = run_sections((short_section(),), [candidate_of("fixed-clock:h100=0.5")], SHORT, Results(), workers=1)
+    results = run_sections((short_section(),), [candidate_of("fixed-clock:h100=0.5")], SHORTER, Results(), workers=1)
     found = results.matrix_sizes
     assert found is not None and set(found.sizes) == set(RULES)
     assert found.failures[0].startswith("fixed-clock:h100=0.5: ")

@@ -8,7 +8,7 @@ from results_samples import COST, GOALS, make_case, make_result, make_results, m
 
 from research.agents.__main__ import AGENTS
 from research.results.__main__ import main, selected_sections
-from research.results.cases import FULL, QUICK, Candidate, Effort, Goal, candidate_of
+from research.results.cases import FULL, QUICK, Candidate, Effort, Goal, candidate_of, plan_of
 from research.results.document import (
     CaseResult,
     Results,
@@ -97,6 +97,7 @@ def test_a_policy_that_lacks_seeds_is_told_to_lack_them_and_meets_nothing() -> N
     assert page.count("| open |") == len(GOALS)
 
 
+@pytest.mark.slow
 def test_the_page_is_what_the_results_say() -> None:
     results = read_results(PAGE.with_suffix("") / "results.json")
     assert results_page(SECTIONS, results, "results") == PAGE.read_text(encoding="utf-8")
@@ -151,12 +152,12 @@ def test_plots_are_the_same_bytes_each_time(tmp_path: Path) -> None:
     assert one == two and b"<svg" in one
 
 
+@pytest.mark.usefixtures("runs_in_this_process")
 def test_a_small_section_runs_from_world_to_page_and_known_runs_are_kept(tmp_path: Path) -> None:
     world = world_in(tmp_path)
     rules = ("greedy", "fixed-dvfs")
-    case = make_case(
-        world=world, plan=replace(make_case(world=world).plan), rules=rules, reference="greedy", goals=(), frontier=True
-    )
+    plan = plan_of(world, hours=0.2, warm_up_hours=0.05, seeds=2)
+    case = make_case(plan=plan, rules=rules, reference="greedy", goals=(), frontier=True)
     section = make_section(case)
     candidates = [candidate_of("mine::price:V=50"), candidate_of("elsewhere::other::edp")]
     told: list[tuple[str, int, int]] = []
@@ -184,13 +185,14 @@ def test_a_small_section_runs_from_world_to_page_and_known_runs_are_kept(tmp_pat
     assert "**`" in results_page((section,), again, "results")
 
 
+@pytest.mark.usefixtures("runs_in_this_process")
 def test_a_policy_that_fails_is_told_and_takes_nothing_from_the_others(tmp_path: Path) -> None:
     world = world_in(tmp_path)
     case = make_case(world=world, rules=("greedy",), reference="greedy", goals=())
     results = run_sections(
         (make_section(case),),
         [candidate_of("fixed-clock:h100=0.5")],
-        Effort(max_seeds=1, length_share=0.5),
+        Effort(max_seeds=1, length_share=0.25),
         Results(),
         workers=1,
     )

@@ -8,13 +8,16 @@ import pytest
 from results_samples import COST, make_case, make_section, world_in
 
 from research.results import provenance, running
-from research.results.cases import FULL, Candidate, Section, candidate_of
+from research.results.cases import FULL, Candidate, Section, candidate_of, plan_of
 from research.results.document import Results
 from research.results.provenance import are_same, inputs_of, revision, revision_of
 from research.results.running import run_sections
 
 PLANTED = {COST: -1.0}
 """What no run gives: it is there afterwards if the run was kept."""
+
+
+pytestmark = pytest.mark.usefixtures("runs_in_this_process")
 
 
 @pytest.fixture(autouse=True)
@@ -24,7 +27,8 @@ def at_a_revision(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def section_in(folder: Path) -> Section:
-    return make_section(make_case(world=world_in(folder), rules=("greedy",), reference="greedy", goals=()))
+    plan = plan_of(world_in(folder), hours=0.2, warm_up_hours=0.05, seeds=1)
+    return make_section(make_case(plan=plan, rules=("greedy",), reference="greedy", goals=()))
 
 
 def run_again(

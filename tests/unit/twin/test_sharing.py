@@ -200,7 +200,7 @@ def test_a_job_joins_another_behind_a_blocked_head_only_if_the_gpu_is_free_no_la
 
 
 def test_a_head_waits_for_both_jobs_of_a_shared_gpu() -> None:
-    """The GPU is free at 200 s, when the second leaves it, so a job of 190 s on the other GPU delays nobody."""
+    """The GPU is free at 200 s, when the second leaves it, so a job of 190 s on the other GPU delays no job."""
     world = make_world(make_pool(gpus_per_node=2, jobs_per_gpu=2), devices=[sharing_device()])
     jobs = [
         heavy(1, units=500.0, time_limit_seconds=100.0),

@@ -1,4 +1,4 @@
-"""The twin as snapshots: what they show, and that one made from the last is the one made anew."""
+"""The twin as snapshots: what they show, and that one made from the last is the one made from nothing."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -312,13 +312,13 @@ FEATURES = [
 
 
 @pytest.mark.parametrize("features", FEATURES, ids=str)
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(3))
 def test_a_snapshot_made_from_the_last_equals_one_made_anew_and_keeps_what_did_not_change(
     features: dict[str, object], seed: int
 ) -> None:
     chosen = Features(seed=seed, **features)  # type: ignore[arg-type]  # each case gives fields of the right type
     world = random_world(chosen)
-    engine = engine_of(world, *random_jobs(chosen, world, 40), rule=Clocks())
+    engine = engine_of(world, *random_jobs(chosen, world, 20), rule=Clocks())
     source = SnapshotSource()
     before = taken(source, engine)
 

@@ -55,7 +55,7 @@ CONFIG = NetworkConfig(policy="prices", hidden=12, pooling="coarsening", device_
 EPISODE = PriceEpisodeSettings(world="", hours=24.0, time_watts=0.0, slowdown=0.0, refresh_seconds=7200.0, noise=0.5)
 
 
-def jobs(seed: int, count: int = 60) -> Workload:
+def jobs(seed: int, count: int = 20) -> Workload:
     random, now, found = Random(seed), 0.0, []
     for number in range(count):
         now += random.expovariate(1.0 / 4000.0)
@@ -115,7 +115,7 @@ def test_an_untrained_network_does_what_the_rule_does() -> None:
 
 
 def test_one_seed_gives_one_training() -> None:
-    (first, costs), (second, same) = (rounds(2, length=30) for _ in range(2))
+    (first, costs), (second, same) = (rounds(2, length=12) for _ in range(2))
     assert costs == same
     for mine, theirs in zip(first.parameters(), second.parameters(), strict=True):
         assert torch.equal(mine, theirs)
@@ -141,7 +141,7 @@ def test_bills_add_up_to_what_the_cluster_drew() -> None:
     """All bills at no price of time are the energy beyond that of a cluster whose nodes all sleep."""
     network = create_network(CONFIG, seed=0)
     rule = ExploringPriceRule(network.eval(), EPISODE, Random(0))
-    workload = jobs(seed=7)
+    workload = jobs(7, 60)
     outcome = run(WORLD, workload, rule)
     steps, _ = rule.steps(outcome.end_seconds + SLEEP.idle_seconds)
     assert len(steps) == len(workload.jobs) - 1  # nobody is asked after the last one's end

@@ -1,4 +1,4 @@
-"""Moments and steps of the toy cluster, to take apart and put together anew."""
+"""Moments and steps of the toy cluster, to take apart and put together again."""
 
 from collections.abc import Sequence
 from dataclasses import replace

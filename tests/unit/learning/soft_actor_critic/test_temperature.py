@@ -23,10 +23,10 @@ def test_the_target_is_a_share_of_what_the_open_options_allow() -> None:
 @pytest.mark.parametrize("share", [0.3, 0.6, 0.98])
 def test_a_bandit_reaches_its_target_from_either_side(share: float) -> None:
     for first in (0.02, 3.0):
-        temperature = Temperature(TemperatureSettings(entropy_share=share, first=first, learning_rate=0.03))
+        temperature = Temperature(TemperatureSettings(entropy_share=share, first=first, learning_rate=0.05))
         logit = torch.zeros(8, requires_grad=True)
-        optimiser = torch.optim.Adam([logit], lr=0.05)
-        for _ in range(600):
+        optimiser = torch.optim.Adam([logit], lr=0.1)
+        for _ in range(350):
             policy = distribution_of(logit, OPEN, JOB)
             optimiser.zero_grad()
             actor_loss(policy, VALUE, temperature.value).backward()  # type: ignore[no-untyped-call]  # untyped in torch

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import product
 from math import nan
 from pathlib import Path
 from typing import Any
@@ -61,12 +62,10 @@ def clocks(decision: EnergyDecision) -> dict[str, int]:
 
 @pytest.mark.parametrize("config", NETWORKS, ids=lambda one: f"{one.hierarchy}-{one.attention}-{one.sampling}")
 @pytest.mark.parametrize("who", ["oracle", "learned"])
-@pytest.mark.parametrize("routing_open", [True, False])
-def test_every_job_gets_a_decision_that_the_guard_leaves_as_it_is(
-    config: NetworkConfig, who: Clocks, routing_open: bool
-) -> None:
+def test_every_job_gets_a_decision_that_the_guard_leaves_as_it_is(config: NetworkConfig, who: Clocks) -> None:
     policy = policy_of(config, clocks=who)
-    for job in (submitted(), submitted(4, max_slowdown=0.1), submitted(to=("v100", "a100")), submitted(to=("a40",))):
+    jobs = submitted(), submitted(4, max_slowdown=0.1), submitted(to=("v100", "a100")), submitted(to=("a40",))
+    for job, routing_open in product(jobs, (True, False)):
         decision = guarded(policy, job, lab(), site(routing_open=routing_open))
         assert not TAKEN_BACK & set(decision.reasons)
         assert Reason.POLICY in decision.reasons

@@ -218,7 +218,7 @@ def test_in_every_shipped_world_jobs_have_options_and_the_guard_changes_none_of_
         chosen = Random(job.job_id).choice(options)
         return Placement(chosen.place, chosen.gpus, chosen.oracle_clock)
 
-    workload = with_bounds(generated, world, seed=2, count=24)
+    workload = with_bounds(generated, world, seed=2, count=12)
     outcome = run(world, workload, Answers(place), seed=1)
     assert (outcome.clamped, checked > len(workload.jobs)) == (0, True)
     came_to_its_end = {"COMPLETED", "TIMEOUT"}
