@@ -123,6 +123,11 @@ class PolicyConfig:
     learn_from_runs: bool = setting(
         True, "Whether measured runs of a job's name say how its work compares between GPU types."
     )
+    curves_file: str = setting(
+        "",
+        "File of clock curves measured on the site's own boards (slurm-energy calibrate); read when a process starts; "
+        "empty: the package's alone.",
+    )
     clocks: Literal["oracle", "learned"] = setting(
         "oracle", "Who chooses the clock under gnn: the exact oracle where the job lands, or the network too."
     )

@@ -17,7 +17,7 @@ _HEADS = (
     "turnaround",
     "beyond bound",
     "tuned rule: energy",
-    "told the truth: energy",
+    "knowing the truth: energy",
     "least possible",
 )
 
@@ -35,7 +35,7 @@ Energy per unit of work and mean turnaround in per cent against `static-best`, t
 once without any program; a minus is a saving. *Beyond bound* is the share of jobs that ran more than 5 % longer than
 at the default clock where Slurm would have started them. *Installed* is policy `auto` with what the daemon serves;
 *nothing* is Slurm at default clocks with the same list of partitions. The tuned rule knows what the product knows, but
-chooses starts too, which Slurm does not let a policy do; *told the truth* is the same rule with every job's kind,
+chooses starts too, which Slurm does not let a policy do; *knowing the truth* is the same rule with every job's kind,
 length and curves. Brackets: 95 % intervals over {_span(seeds)} seeds ([columns](#{anchor(HIDDEN.title)})).
 """
     yield from table(_HEADS, rows)

@@ -94,8 +94,8 @@ class Search:
 
     def best_clocks(self, order: tuple[str, ...], devices: Sequence[str]) -> str:
         """Return the best fixed clocks: one relative clock first, then each type's own, in two rounds."""
-        common = min(_RELATIVE, key=lambda clock: self.score(order, _fixed(dict.fromkeys(devices, clock))))
-        chosen: dict[str, float] = {device: common for device in devices}  # noqa: C420  # a type of its own
+        of_all = {clock: self.score(order, _fixed(_all_at(devices, clock))) for clock in _RELATIVE}
+        chosen = _all_at(devices, min(_RELATIVE, key=of_all.__getitem__))
         for _ in range(2):
             for device in devices:
                 around = [clock for clock in _RELATIVE if abs(clock - chosen[device]) < 0.08]
@@ -137,6 +137,10 @@ def _figures(plan: ArenaPlan, text: str, seed: int) -> dict[str, float]:
         "mean_turnaround_seconds": inf if found.turnaround is None else found.turnaround.mean_seconds,
         **slurm_place_figures(rule, world, jobs, outcome),
     }
+
+
+def _all_at(devices: Sequence[str], clock: float) -> dict[str, float]:
+    return {device: clock for device in devices}  # noqa: C420  # fromkeys loses the type
 
 
 def _fixed(clocks: Mapping[str, float]) -> str:
