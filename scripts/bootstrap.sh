@@ -28,17 +28,20 @@ if [ -r /etc/os-release ]; then
     # shellcheck source=/dev/null
     system=$(. /etc/os-release && echo "${ID:-unknown} ${VERSION_ID:-}")
 fi
-case $system in
-"debian 12" | "debian 13") ;;
-*)
-    if [ "${SLURM_ENERGY_SKIP_PACKAGES:-}" != 1 ]; then
-        say "this is $system; packages are installed by this script on Debian 12 and 13 only."
-        say "Needed, by their Debian names: $packages"
-        say "Install their like, then run again with SLURM_ENERGY_SKIP_PACKAGES=1."
-        exit 1
-    fi
-    ;;
-esac
+# Debian's testing has no VERSION_ID.
+is_known() {
+    case $system in
+    "debian " | "debian 1"[2-9] | "debian "[2-9][0-9]) return 0 ;;
+    esac
+    return 1
+}
+
+if ! is_known && [ "${SLURM_ENERGY_SKIP_PACKAGES:-}" != 1 ]; then
+    say "this is $system; packages are installed by this script on Debian from 12 on only."
+    say "Needed, by their Debian names: $packages"
+    say "Install their like, then run again with SLURM_ENERGY_SKIP_PACKAGES=1."
+    exit 1
+fi
 
 as_root() {
     if [ "$(id -u)" = 0 ]; then
@@ -113,6 +116,12 @@ if [ ! -e "$stamp" ]; then
     # The build with CUDA that pip takes by itself is several gigabytes.
     if [ -z "${PIP_EXTRA_INDEX_URL:-}${PIP_INDEX_URL:-}" ] && ! "$root/.venv/bin/pip" config list | grep -q index-url; then
         export PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu
+    fi
+    if [ -n "$extras" ] && "$root/.venv/bin/python" -m pip install --quiet --disable-pip-version-check --dry-run \
+        --report - -c "$root/constraints.txt" torch 2>/dev/null | grep -q '"name": *"nvidia-'; then
+        say "torch from the index that pip is set to is the build with CUDA: about 5 GB, of which nothing is needed."
+        say "Stop here (Ctrl-C) and put a CPU build into .venv first, or add an index that has one:"
+        say "  PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu"
     fi
     "$root/.venv/bin/python" -m pip install --quiet --disable-pip-version-check \
         -c "$root/constraints.txt" -e "$root$extras"

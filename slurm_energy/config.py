@@ -84,6 +84,12 @@ class StoreConfig:
         "SQLAlchemy URL: sqlite, postgresql+psycopg or mariadb+pymysql.",
     )
     busy_timeout_seconds: float = setting(30.0, "How long SQLite waits for another writer.", 0.0, 600.0)
+    keep_days: float = setting(
+        0.0,
+        "Jobs that ended longer ago are removed with their energy, a few hundred a minute; 0: none is.",
+        0.0,
+        36500.0,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,6 +133,21 @@ class PolicyConfig:
         "",
         "File of clock curves measured on the site's own boards (slurm-energy calibrate); read when a process starts; "
         "empty: the package's alone.",
+    )
+    clock_trials: Literal["off", "asked", "on"] = setting(
+        "off",
+        "Whether lower clocks are tried for a minute each in running jobs, and the next run of the name begins with "
+        "what was found: off: never; asked: for jobs with --energy-trials=on; on: for all without --energy-trials=off.",
+    )
+    gpu_count: Literal["on", "off"] = setting(
+        "on", "Whether jobs that name several numbers of GPUs (--energy-gpus) are given one of them; off: their own."
+    )
+    unmeasured_gpu_count: int = setting(
+        4,
+        "Most GPUs that such a job is given while its name has no runs with two numbers of GPUs; never more than it "
+        "asks for.",
+        1,
+        4096,
     )
     clocks: Literal["oracle", "learned"] = setting(
         "oracle", "Who chooses the clock under gnn: the exact oracle where the job lands, or the network too."
@@ -195,6 +216,13 @@ class NodeConfig:
     rescue_share: float = setting(
         0.90, "Share of the time limit after which a slowed job gets its default clock back; 1: never.", 0.1, 1.0
     )
+    trial_window_seconds: float = setting(
+        60.0, "How long each clock is measured when clocks are tried in a running job.", 5.0, 600.0
+    )
+    progress_directory: str = setting(
+        "/dev/shm",  # noqa: S108  # a folder of root's with the sticky bit
+        "Where jobs' programs count their steps, in a file slurm-energy-progress.JOB of the user; empty: not read.",
+    )
     nvml_library: str = setting("", "Path of libnvidia-ml.so.1; empty: the system's.")
     gpu_numbering: Literal["auto", "gres-conf", "minor", "index"] = setting(
         "auto",
@@ -240,6 +268,15 @@ class ScriptConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FacilityConfig:
+    """What reports add to measured joules. How the two files look: docs/how-to/report-a-month.md."""
+
+    pue: float = setting(1.0, "Energy of the whole building over that of its computers.", 1.0, 10.0)
+    tariff_file: str = setting("", "CSV file with starts_at and a price such as EUR_per_kwh; empty: no money.")
+    intensity_file: str = setting("", "CSV file with starts_at and grams_per_kwh of CO2; empty: no CO2.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
     """All settings of one installation."""
 
@@ -252,6 +289,7 @@ class Config:
     node: NodeConfig = field(default_factory=NodeConfig)
     plugin: PluginConfig = field(default_factory=PluginConfig)
     script: ScriptConfig = field(default_factory=ScriptConfig)
+    facility: FacilityConfig = field(default_factory=FacilityConfig)
     gpu_types: dict[str, str] = setting({}, "Catalogue name of each GRES type, where the two differ.")
     gpu_power_limits_watts: dict[str, float] = setting(
         {}, "Power limit in W of each GPU type's boards, where it is not the catalogue's.", 10.0, 3000.0

@@ -7,11 +7,15 @@
 
 It reads the energy counter of the GPUs that the process was given, at most once a second, and sets nothing. What
 cannot be measured is None with the reason; an error of a GPU never reaches the loop.
+
+Inside a Slurm job it also leaves the number of steps in a small file, where the node's sampler finds it: so the sampler
+knows exactly how much slower the program runs at a lower clock, and `explain` shows what a step took. Rank 0 writes.
 """
 
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from importlib import import_module
 from os import environ
@@ -21,6 +25,9 @@ from slurm_energy.device.gpu import Gpu
 from slurm_energy.device.nvml import NvmlDriver
 from slurm_energy.errors import DeviceError
 
+PROGRESS_FOLDER = "/dev/shm"  # noqa: S108  # where every user may write; the file is this user's alone
+WRITE_SECONDS = 0.02
+"""Between two writes of the number of steps."""
 READ_SECONDS = 1.0
 MIN_WINDOW_SECONDS = 5.0
 """Counters move every 0.1 s: a shorter window says little."""
@@ -65,6 +72,45 @@ class StepSummary:
         return f"{time_text}, {self.joules_per_step:.4g} J each on {self.gpus} GPU{'s' if self.gpus > 1 else ''}"
 
 
+class StepFile:
+    """The number of steps, in the first line of a file of 64 bytes at most; one that cannot be written is given up.
+
+    The line is `STEPS SECONDS STEPS`, the time by the machine's monotonic clock. Any program may write it, also with
+    `echo $steps > FILE`.
+    """
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        """Store where the file is: $SLURM_ENERGY_PROGRESS, else by the job's number; without a job there is none."""
+        job_id = environment.get("SLURM_JOB_ID", "")
+        given = environment.get("SLURM_ENERGY_PROGRESS", "")
+        by_number = f"{PROGRESS_FOLDER}/slurm-energy-progress.{job_id}" if _number(job_id) else ""
+        is_first = environment.get("SLURM_PROCID", "0") == "0"
+        self._path = (given or by_number) if is_first else ""
+        self._descriptor = -1
+        self._written_seconds = -WRITE_SECONDS
+
+    def write(self, steps: int, now_seconds: float) -> None:
+        """Write the number, unless that was done just now; no error of a file system reaches the caller."""
+        if not self._path or now_seconds - self._written_seconds < WRITE_SECONDS:
+            return
+        try:
+            if self._descriptor < 0:
+                flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+                self._descriptor = os.open(self._path, flags, 0o600)
+                os.ftruncate(self._descriptor, 0)
+            os.pwrite(self._descriptor, f"{steps} {now_seconds:.6f} {steps}\n".encode("ascii"), 0)
+        except OSError:
+            self.close()
+        self._written_seconds = now_seconds
+
+    def close(self) -> None:
+        """Leave the file: the sampler removes it when the job is over."""
+        descriptor, self._descriptor, self._path = self._descriptor, -1, ""
+        if descriptor >= 0:
+            with suppress(OSError):
+                os.close(descriptor)
+
+
 class StepMeter:
     """Counts steps and reads counters beside them; close it, or use it as a context manager, to release the driver."""
 
@@ -85,6 +131,7 @@ class StepMeter:
         self._driver = driver
         self._environment = environment
         self._monotonic = monotonic
+        self._file = StepFile(environment)
         self._open = ExitStack()
         self._gpus: tuple[Gpu, ...] = ()
         self._gpu_count = 0
@@ -103,6 +150,7 @@ class StepMeter:
     def close(self) -> None:
         """Release the driver; what was measured stays."""
         self._open.close()
+        self._file.close()
         self._gpus = ()
 
     def step(self) -> None:
@@ -110,6 +158,7 @@ class StepMeter:
         now = self._monotonic()
         self._steps += 1
         self._last_seconds = now
+        self._file.write(self._steps, now)
         if self._steps == 0:
             self._first_seconds = now
             self._find_gpus()

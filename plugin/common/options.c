@@ -11,6 +11,11 @@ extern bool energy_is_mode(const char *text)
 	       !strcmp(text, "saver");
 }
 
+extern bool energy_is_switch(const char *text)
+{
+	return !strcmp(text, "on") || !strcmp(text, "off");
+}
+
 extern bool energy_is_script(const char *text)
 {
 	static const char marks[] = "abcdefghijklmnopqrstuvwxyz0123456789_.=;,+-";

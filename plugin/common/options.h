@@ -12,6 +12,7 @@
 #define ENERGY_ENTRY_MAX_SLOWDOWN "ENERGY_MAX_SLOWDOWN"
 #define ENERGY_ENTRY_DEADLINE "ENERGY_DEADLINE"
 #define ENERGY_ENTRY_QUIET "ENERGY_QUIET"
+#define ENERGY_ENTRY_TRIALS "ENERGY_TRIALS"
 /*
  * 1 where the submitting command's stderr is a terminal: only there a line about the job is shown.
  * explain under energy-sbatch, which shows a line with figures once the job is accepted.
@@ -29,6 +30,9 @@
 
 /* off, observe, balanced or saver. */
 extern bool energy_is_mode(const char *text);
+
+/* on or off. */
+extern bool energy_is_switch(const char *text);
 
 /* Up to 512 letters, digits and marks, as the features of a script are written. */
 extern bool energy_is_script(const char *text);

@@ -5,6 +5,7 @@
 #include <string.h>
 #include <sys/types.h>
 
+#include "counts.h"
 #include "request.h"
 #include "text.h"
 
@@ -190,20 +191,17 @@ static void _read_reason(slice_t value, energy_reply_t *reply)
 	energy_printable(value.text, value.length, reply->reason, sizeof(reply->reason));
 }
 
-static const char *_read_reuse(slice_t value, energy_reply_t *reply)
+/* A whole number from 1 to max, 0 if it is none. */
+static unsigned int _whole(slice_t value, unsigned int max)
 {
-	static const char complaint[] = "reuse_milliseconds is not a number from 1 to 5000";
-	unsigned int milliseconds = 0;
+	unsigned int number = 0;
 
 	for (size_t i = 0; i < value.length; i++) {
-		if (!_is_digit(value.text[i]) || (milliseconds > ENERGY_MAX_REUSE_MILLISECONDS))
-			return complaint;
-		milliseconds = 10 * milliseconds + (unsigned int) (value.text[i] - '0');
+		if (!_is_digit(value.text[i]) || (number > max))
+			return 0;
+		number = 10 * number + (unsigned int) (value.text[i] - '0');
 	}
-	if (!milliseconds || (milliseconds > ENERGY_MAX_REUSE_MILLISECONDS))
-		return complaint;
-	reply->reuse_milliseconds = milliseconds;
-	return NULL;
+	return (number > max) ? 0 : number;
 }
 
 static const char *_read_value(slice_t key, slice_t value, energy_reply_t *reply)
@@ -231,8 +229,14 @@ static const char *_read_value(slice_t key, slice_t value, energy_reply_t *reply
 		_read_reason(value, reply);
 		return NULL;
 	}
-	if (_equals(key, "reuse_milliseconds"))
-		return _read_reuse(value, reply);
+	if (_equals(key, "reuse_milliseconds")) {
+		reply->reuse_milliseconds = _whole(value, ENERGY_MAX_REUSE_MILLISECONDS);
+		return reply->reuse_milliseconds ? NULL : "reuse_milliseconds is not a number from 1 to 5000";
+	}
+	if (_equals(key, "gpus")) {
+		reply->gpus = _whole(value, ENERGY_MAX_COUNT);
+		return reply->gpus ? NULL : "gpus is not a number from 1 to 4096";
+	}
 	for (size_t i = 0; i < sizeof(fields) / sizeof(fields[0]); i++) {
 		if (_equals(key, fields[i].key))
 			return _read_field(&fields[i], value);

@@ -5,6 +5,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #define ENERGY_REPLY_BYTES 16384
 #define ENERGY_ENTRY_BYTES 1024
@@ -29,6 +30,7 @@ typedef struct {
 	char admin_comment[ENERGY_COMMENT_BYTES + 1];
 	char message[ENERGY_MESSAGE_BYTES + 1];
 	char message_in_place[ENERGY_MESSAGE_BYTES + 1];	/* where the partition is not applied */
+	uint32_t gpus;		/* over the whole job; 0: the job's own number stays */
 	unsigned int reuse_milliseconds;	/* 0: not to be given again; see reuse.h */
 	char reason[128];	/* printable ASCII, for the log */
 } energy_reply_t;

@@ -16,6 +16,7 @@ static const char *const names[ENERGY_NUM_EVENTS] = {
 	[ENERGY_EVENT_NO_MEMORY] = "out of memory",
 	[ENERGY_EVENT_FOREIGN_PARTITION] = "partition against the user's choice not applied",
 	[ENERGY_EVENT_PARTITION_KEPT] = "order of partitions kept",
+	[ENERGY_EVENT_FOREIGN_COUNT] = "number of GPUs that was not offered not applied",
 	[ENERGY_EVENT_STRIPPED] = "incoming decision entry removed",
 };
 

@@ -21,6 +21,7 @@ typedef enum {
 	ENERGY_EVENT_NO_MEMORY,
 	ENERGY_EVENT_FOREIGN_PARTITION,	/* the answer went against the user's own choice */
 	ENERGY_EVENT_PARTITION_KEPT,	/* Slurm might have refused the job or let it wait with the answer's */
+	ENERGY_EVENT_FOREIGN_COUNT,	/* the answer named a number of GPUs that was not offered */
 	ENERGY_EVENT_STRIPPED,		/* a decision entry that came with the job */
 	ENERGY_NUM_EVENTS
 } energy_event_t;

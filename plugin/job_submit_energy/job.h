@@ -10,6 +10,7 @@
 
 #include "../common/options.h"
 #include "../common/reply.h"
+#include "gpu_count.h"
 
 /* Remove every decision entry that came with the job. Returns how many there were. */
 extern uint32_t energy_job_strip(job_desc_msg_t *job);
@@ -21,8 +22,8 @@ extern void energy_job_forget_script(job_desc_msg_t *job);
 extern const char *energy_job_entry(const job_desc_msg_t *job, const char *name);
 
 /* Write the request about the job. Returns its length, 0 if the job's own text does not fit. */
-extern size_t energy_job_request(const job_desc_msg_t *job, uint32_t submit_uid, char *bytes,
-				 size_t size);
+extern size_t energy_job_request(const job_desc_msg_t *job, uint32_t submit_uid,
+				 const energy_gpu_plan_t *plan, char *bytes, size_t size);
 
 /* Behind the admin comment of a job whose partitions stayed as they were, though the answer named one. */
 #define ENERGY_COMMENT_KEPT " partition-kept"
@@ -31,6 +32,7 @@ typedef enum {
 	ENERGY_APPLIED,
 	ENERGY_APPLIED_BUT_FOREIGN,	/* its partition is none of the user's own: they stay as they were */
 	ENERGY_APPLIED_BUT_PARTITION,	/* Slurm might take its partitions otherwise: they stay as they were */
+	ENERGY_APPLIED_NOTHING,		/* it names a number of GPUs that was not offered: garbage as a whole */
 	ENERGY_APPLY_NO_MEMORY,		/* the job may lack a part of the answer */
 } energy_applied_t;
 
@@ -49,7 +51,8 @@ extern energy_applied_t energy_job_partition(job_desc_msg_t *job, uint32_t submi
 
 /* Apply what the answer names and nothing else; why says what was left out. */
 extern energy_applied_t energy_job_apply(job_desc_msg_t *job, uint32_t submit_uid,
-					 const energy_reply_t *reply, char *why, size_t size);
+					 const energy_reply_t *reply, const energy_gpu_plan_t *plan, char *why,
+					 size_t size);
 
 /* Leave the answer's line for the person who submits, after what another plugin may have left. */
 extern void energy_job_tell(char **err_msg, const char *message);

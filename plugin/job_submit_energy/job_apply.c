@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /* Changes to a job description, all of them in Slurm's own memory. */
 #include <slurm/slurm.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "job.h"
@@ -169,12 +170,21 @@ static bool _apply_comment(job_desc_msg_t *job, const char *comment, bool kept)
 }
 
 extern energy_applied_t energy_job_apply(job_desc_msg_t *job, uint32_t submit_uid,
-					 const energy_reply_t *reply, char *why, size_t size)
+					 const energy_reply_t *reply, const energy_gpu_plan_t *plan, char *why,
+					 size_t size)
 {
+	const energy_gpu_option_t *option = reply->gpus ? energy_gpu_option(plan, reply->gpus) : NULL;
 	energy_applied_t applied = ENERGY_APPLIED;
 
+	if (reply->gpus && !option) {
+		snprintf(why, size, "%u", reply->gpus);
+		return ENERGY_APPLIED_NOTHING;
+	}
 	/* The entry first: a job that moved without it would run at the wrong clock. */
 	if (reply->entry[0] && !_add_entry(job, reply->entry))
+		return ENERGY_APPLY_NO_MEMORY;
+	/* The partitions are then judged for the job as it is to be. */
+	if (option && !energy_gpu_apply(job, plan, option))
 		return ENERGY_APPLY_NO_MEMORY;
 	if (reply->partition[0])
 		applied = energy_job_partition(job, submit_uid, reply->partition, why, size);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /* The `decide` request: every key is absent where Slurm has no value. */
+#include <inttypes.h>
 #include <slurm/slurm.h>
 #include <stdio.h>
 #include <string.h>
@@ -148,6 +149,7 @@ static void _options(energy_request_t *request, const job_desc_msg_t *job)
 	const char *slowdown = energy_job_entry(job, ENERGY_ENTRY_MAX_SLOWDOWN);
 	const char *deadline = energy_job_entry(job, ENERGY_ENTRY_DEADLINE);
 	const char *quiet = energy_job_entry(job, ENERGY_ENTRY_QUIET);
+	const char *trials = energy_job_entry(job, ENERGY_ENTRY_TRIALS);
 	const char *terminal = energy_job_entry(job, ENERGY_ENTRY_TERMINAL);
 	const char *script = energy_job_entry(job, ENERGY_ENTRY_SCRIPT);
 	char number[ENERGY_OPTION_BYTES];
@@ -160,14 +162,43 @@ static void _options(energy_request_t *request, const job_desc_msg_t *job)
 		_text(request, "energy_deadline", deadline);
 	if (quiet && !strcmp(quiet, "1"))
 		_text(request, "energy_quiet", quiet);
+	if (trials && energy_is_switch(trials))
+		_text(request, "energy_trials", trials);
 	if (terminal && !strcmp(terminal, ENERGY_TERMINAL_EXPLAIN))
 		_text(request, "energy_explain", "1");
 	if (script && energy_is_script(script))
 		_text(request, "script", script);
 }
 
-extern size_t energy_job_request(const job_desc_msg_t *job, uint32_t submit_uid, char *bytes,
-				 size_t size)
+/* The numbers of GPUs that the job could be given, `GPUS:NODES:CPUS:MIB` each, the last two of one node; 0: not known. */
+static void _gpu_counts(energy_request_t *request, const job_desc_msg_t *job, const energy_gpu_plan_t *plan)
+{
+	char text[ENERGY_MAX_COUNTS * 48] = "";
+	size_t used = 0;
+
+	if (!plan->is_declared)
+		return;
+	_text(request, "energy_gpus", energy_job_entry(job, ENERGY_ENTRY_GPUS));
+	if (plan->refusal) {
+		energy_request_text(request, "gpu_refusal", plan->refusal, TEXT_BYTES);
+		return;
+	}
+	energy_request_number(request, "gpu_asked", plan->asked);
+	for (size_t i = 0; i < plan->count; i++) {
+		const energy_gpu_option_t *option = &plan->options[i];
+		bool is_total = (option->memory == NO_VAL64) || (option->memory & MEM_PER_CPU);
+		uint32_t nodes = option->nodes ? option->nodes : 1;
+
+		used += (size_t) snprintf(text + used, sizeof(text) - used, "%s%u:%u:%u:%" PRIu64, i ? "," : "",
+					  option->gpus, option->nodes,
+					  (option->min_cpus == NO_VAL) ? 0 : (option->min_cpus + nodes - 1) / nodes,
+					  is_total ? 0 : option->memory);
+	}
+	energy_request_text(request, "gpu_options", text, sizeof(text));
+}
+
+extern size_t energy_job_request(const job_desc_msg_t *job, uint32_t submit_uid,
+				 const energy_gpu_plan_t *plan, char *bytes, size_t size)
 {
 	energy_request_t request;
 
@@ -176,5 +207,6 @@ extern size_t energy_job_request(const job_desc_msg_t *job, uint32_t submit_uid,
 	_size(&request, job);
 	_conditions(&request, job);
 	_options(&request, job);
+	_gpu_counts(&request, job, plan);
 	return energy_request_end(&request);
 }

@@ -130,8 +130,8 @@ static bool _exchange(const energy_settings_t *settings, const char *bytes, size
 }
 
 /* Ask about the job. True if there is an answer to apply. */
-static bool _ask(const job_desc_msg_t *job, uint32_t submit_uid, const energy_settings_t *settings,
-		 energy_reply_t *reply)
+static bool _ask(const job_desc_msg_t *job, uint32_t submit_uid, const energy_gpu_plan_t *plan,
+		 const energy_settings_t *settings, energy_reply_t *reply)
 {
 	char *bytes = malloc(ENERGY_REQUEST_BYTES);
 	size_t length;
@@ -141,7 +141,7 @@ static bool _ask(const job_desc_msg_t *job, uint32_t submit_uid, const energy_se
 		energy_tally_add(&tally, ENERGY_EVENT_NO_MEMORY, "");
 		return false;
 	}
-	length = energy_job_request(job, submit_uid, bytes, ENERGY_REQUEST_BYTES);
+	length = energy_job_request(job, submit_uid, plan, bytes, ENERGY_REQUEST_BYTES);
 	if (!length)
 		energy_tally_add(&tally, ENERGY_EVENT_TOO_LONG, "");
 	else
@@ -164,14 +164,19 @@ static void _decide(job_desc_msg_t *job, uint32_t submit_uid, char **err_msg)
 {
 	energy_settings_t settings;
 	energy_reply_t reply;
+	energy_gpu_plan_t plan;
 	const char *message;
 	char why[200] = "";
 
 	energy_settings_current(&settings, _complain);
-	if (!_ask(job, submit_uid, &settings, &reply))
+	energy_gpu_plan(job, submit_uid, &plan);
+	if (!_ask(job, submit_uid, &plan, &settings, &reply))
 		return;
 	message = reply.message;
-	switch (energy_job_apply(job, submit_uid, &reply, why, sizeof(why))) {
+	switch (energy_job_apply(job, submit_uid, &reply, &plan, why, sizeof(why))) {
+	case ENERGY_APPLIED_NOTHING:
+		energy_tally_add(&tally, ENERGY_EVENT_FOREIGN_COUNT, why);
+		return;
 	case ENERGY_APPLY_NO_MEMORY:
 		energy_tally_add(&tally, ENERGY_EVENT_NO_MEMORY, "");
 		return;		/* a message would promise what was not done */
@@ -220,7 +225,8 @@ extern int job_submit(job_desc_msg_t *job_desc, uint32_t submit_uid, char **err_
 
 	if (job_desc && _knows_jobs()) {
 		_strip(job_desc);
-		_decide(job_desc, submit_uid, err_msg);
+		if (!energy_gpu_is_range(job_desc))
+			_decide(job_desc, submit_uid, err_msg);
 		energy_job_forget_script(job_desc);
 		_report(false);
 	}

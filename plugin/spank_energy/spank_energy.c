@@ -5,14 +5,17 @@
  *	--energy=off|observe|balanced|saver
  *	--energy-max-slowdown=PCT	0 to 200
  *	--energy-deadline=TIME		a time as for --begin, by the clock and time zone of this host
+ *	--energy-gpus=COUNTS		numbers of GPUs that the job may run with, such as 2-8 or 2,4,8
  *	--energy-quiet
+ *	--energy-trials=on|off
  *
  * They reach job_submit/energy in the job control environment, and with them whether stderr is a
  * terminal: programs that read what sbatch says get nothing more to read. plugstack.conf:
  *
  *	optional /path/to/spank_energy.so
  *
- * On the nodes it does nothing.
+ * On the nodes it does nothing but for batch scripts of jobs with --energy-gpus: if the number of GPUs has changed
+ * since the submission, the variables that tell it follow.
  */
 #include <slurm/slurm.h>
 #include <slurm/spank.h>
@@ -24,6 +27,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "../common/counts.h"
 #include "../common/options.h"
 #include "../common/release.h"
 #include "../common/text.h"
@@ -48,8 +52,9 @@ const uint32_t slurm_energy_follows_release = 1;
 
 EXPORT extern int slurm_spank_init(spank_t spank, int argc, char **argv);
 EXPORT extern int slurm_spank_init_post_opt(spank_t spank, int argc, char **argv);
+EXPORT extern int slurm_spank_task_init(spank_t spank, int argc, char **argv);
 
-typedef enum { MODE, MAX_SLOWDOWN, DEADLINE, QUIET, NUM_OPTIONS } option_t;
+typedef enum { MODE, MAX_SLOWDOWN, DEADLINE, QUIET, TRIALS, GPUS, NUM_OPTIONS } option_t;
 
 #define CALLER_VARIABLE "SLURM_ENERGY_EXPLAIN_CALLER"
 
@@ -68,6 +73,8 @@ static const char *const entries[NUM_OPTIONS] = {
 	[MAX_SLOWDOWN] = ENERGY_ENTRY_MAX_SLOWDOWN,
 	[DEADLINE] = ENERGY_ENTRY_DEADLINE,
 	[QUIET] = ENERGY_ENTRY_QUIET,
+	[TRIALS] = ENERGY_ENTRY_TRIALS,
+	[GPUS] = ENERGY_ENTRY_GPUS,
 };
 
 static int _option(int which, const char *argument, int remote);
@@ -84,6 +91,12 @@ static struct spank_option options[NUM_OPTIONS] = {
 		       DEADLINE, _option },
 	[QUIET] = { "energy-quiet", NULL, "do not show what was decided about the job", 0, QUIET,
 		    _option },
+	[TRIALS] = { "energy-trials", "on|off",
+		     "let lower clocks be tried for a minute each while the job runs", 1, TRIALS,
+		     _option },
+	[GPUS] = { "energy-gpus", "COUNTS",
+		   "numbers of GPUs that the job may run with, such as 2-8 or 2,4,8, its own among them", 1, GPUS,
+		   _option },
 };
 
 __attribute__((constructor)) static void _follow_release(void)
@@ -120,6 +133,8 @@ static bool _check_deadline(const char *argument, char *value, char *complaint, 
 /* Check argument and copy what travels into value. False with a complaint about what is wrong. */
 static bool _check(option_t which, const char *argument, char *value, char *complaint, size_t size)
 {
+	energy_counts_t counts;
+
 	switch (which) {
 	case MODE:
 		if (!energy_is_mode(argument)) {
@@ -130,8 +145,20 @@ static bool _check(option_t which, const char *argument, char *value, char *comp
 	case MAX_SLOWDOWN:
 		snprintf(complaint, size, "is not a percentage from 0 to 200");
 		return energy_is_slowdown(argument, value);
+	case GPUS:
+		if (!energy_counts_read(argument, &counts) || (strlen(argument) >= ENERGY_OPTION_BYTES)) {
+			snprintf(complaint, size, "is not up to 32 numbers of GPUs such as 2-8 or 2,4,8");
+			return false;
+		}
+		break;
 	case DEADLINE:
 		return _check_deadline(argument, value, complaint, size);
+	case TRIALS:
+		if (!energy_is_switch(argument)) {
+			snprintf(complaint, size, "is not on or off");
+			return false;
+		}
+		break;
 	default:
 		argument = "1";
 		break;
@@ -240,5 +267,60 @@ extern int slurm_spank_init_post_opt(spank_t spank, int argc, char **argv)
 		(void) spank_job_control_setenv(spank, ENERGY_ENTRY_TERMINAL, ENERGY_TERMINAL_EXPLAIN, 1);
 	else if (isatty(STDERR_FILENO))
 		(void) spank_job_control_setenv(spank, ENERGY_ENTRY_TERMINAL, ENERGY_TERMINAL_IS, 1);
+	return 0;
+}
+
+static bool _number(spank_t spank, const char *name, uint32_t *value)
+{
+	char text[16];
+	energy_counts_t counts;
+
+	if ((spank_getenv(spank, name, text, sizeof(text)) != ESPANK_SUCCESS) || !energy_counts_read(text, &counts) ||
+	    (counts.count != 1))
+		return false;
+	*value = counts.values[0];
+	return true;
+}
+
+/* Set a variable that is there; a type of GPU before its number stays. */
+static void _renumber(spank_t spank, const char *name, uint32_t value)
+{
+	char text[256], changed[288];
+	const char *colon;
+
+	if (spank_getenv(spank, name, text, sizeof(text)) != ESPANK_SUCCESS)
+		return;
+	colon = strrchr(text, ':');
+	snprintf(changed, sizeof(changed), "%.*s%u", colon ? (int) (colon - text) + 1 : 0, text, value);
+	(void) spank_setenv(spank, name, changed, 1);
+}
+
+/* As many tasks for each GPU as before; a number that was none for each GPU stays. */
+static void _follow(spank_t spank, const char *name, uint32_t before, uint32_t now)
+{
+	uint32_t tasks;
+
+	if (_number(spank, name, &tasks) && (tasks > 1) && !(tasks % before))
+		_renumber(spank, name, tasks / before * now);
+}
+
+extern int slurm_spank_task_init(spank_t spank, int argc, char **argv)
+{
+	uint32_t step = 0, nodes = 0, before = 0, now = 0;
+
+	(void) argc;
+	(void) argv;
+	if ((spank_get_item(spank, S_JOB_STEPID, &step) != ESPANK_SUCCESS) || (step != SLURM_BATCH_SCRIPT) ||
+	    !_number(spank, "SLURM_ENERGY_GPUS", &before) || !_number(spank, "SLURM_GPUS_ON_NODE", &now))
+		return 0;
+	/* What this node has says nothing of the others'. SPANK itself tells a batch step of no nodes. */
+	if (!_number(spank, "SLURM_NNODES", &nodes) || (nodes != 1) || (now == before))
+		return 0;
+	_renumber(spank, "SLURM_ENERGY_GPUS", now);
+	_renumber(spank, "SLURM_GPUS", now);
+	_renumber(spank, "SLURM_GPUS_PER_NODE", now);
+	_follow(spank, "SLURM_NTASKS", before, now);
+	_follow(spank, "SLURM_NPROCS", before, now);
+	_follow(spank, "SLURM_NTASKS_PER_NODE", before, now);
 	return 0;
 }

@@ -32,10 +32,11 @@ from slurm_energy.policy.gnn.ablation.sampled_state import sampled_blocks
 from slurm_energy.policy.gnn.cache import whole_blocks
 from slurm_energy.policy.gnn.chooser import NetworkChooser
 from slurm_energy.policy.gnn.network import HierarchicalNetwork, create_network
-from slurm_energy.policy.gnn.serving import chooser_of, load_network
+from slurm_energy.policy.gnn.policy import GnnPolicy
+from slurm_energy.policy.gnn.serving import load_network
+from slurm_energy.policy.gnn.start_options import job_columns
 from slurm_energy.policy.jobs import WaitingJob
 from slurm_energy.policy.placement import ClusterView, Placement
-from slurm_energy.twin.adapters.learned import LearnedRule
 from slurm_energy.twin.engine.simulation import run
 from slurm_energy.twin.workloads.registry import create_workload
 from slurm_energy.twin.world.file import WORLDS_FOLDER, find_world
@@ -81,12 +82,12 @@ def operations(network: HierarchicalNetwork, rate: float | None) -> float:
     return mean(counts)
 
 
-class Beside(LearnedRule):
+class Beside(GnnPolicy):
     """Does what the whole graph says, and notes how far the samples of it are from that."""
 
     def __init__(self, network: HierarchicalNetwork) -> None:
-        super().__init__(lambda: chooser_of(network), version="whole")
-        self._sampled = {rate: chooser_of(with_sampling(network, rate)) for rate in RATES}
+        super().__init__(network, ClusterGraph(), version="whole")
+        self._sampled = {rate: NetworkChooser(with_sampling(network, rate), ClusterGraph()) for rate in RATES}
         self.distances: dict[float, list[float]] = {rate: [] for rate in RATES}
         """Total variation between the two distributions over the options, of each decision."""
         self.equal: dict[float, list[bool]] = {rate: [] for rate in RATES}
@@ -96,9 +97,9 @@ class Beside(LearnedRule):
         """Decide by the whole graph; ask the samples too."""
         placement = super().place(job, view)
         chooser = self._chooser
-        assert isinstance(chooser, NetworkChooser) and chooser.snapshot is not None
-        options = self._situation.options(job, view, chooser.graph, with_clocks=False)
-        plain, vector = [one.option for one in options], self._situation.job_vector(job, view, chooser.graph)
+        assert chooser.snapshot is not None
+        options = self._reader.options(job, view, chooser.graph, with_clocks=False)
+        plain, vector = [one.option for one in options], job_columns(job, view, chooser.graph.facts)
         whole = chooser.choose(vector, plain)
         if whole is not None and len(plain) > 1:
             for rate, other in self._sampled.items():

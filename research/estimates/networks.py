@@ -8,8 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from research.estimates.baselines import Entry, RateFeatures
+from research.estimates.data import GAVEL_SHEETS
 from slurm_energy.estimation.gaussian_process import FloatArray
-from slurm_energy.estimation.rates import MeasuredRate
+from slurm_energy.estimation.rates import MeasuredRate, fit_rates
 
 _HIDDEN, _STEPS, _MEMBERS = 32, 200, 1
 _DECAY, _RATE = 1e-2, 1e-2
@@ -52,6 +53,12 @@ def corrected_estimate(measured: Sequence[MeasuredRate], wanted: Sequence[Entry]
     np.add.at(total, owners, corrections)
     np.add.at(number, owners, 1.0)
     return said_asked + total / np.maximum(number, 1.0)
+
+
+def combined_estimate(measured: Sequence[MeasuredRate], wanted: Sequence[Entry]) -> FloatArray:
+    """Return the mean of the Gaussian process and the two networks: they err in different ways."""
+    process = np.array([one.log_middle for one in fit_rates(measured, GAVEL_SHEETS).estimates(wanted)])
+    return 0.5 * (process + corrected_estimate(measured, wanted))
 
 
 def _tables(measured: Sequence[MeasuredRate], wanted: Sequence[Entry]) -> tuple[FloatArray, FloatArray, FloatArray]:

@@ -11,14 +11,16 @@ from time import process_time
 from zlib import crc32
 
 from slurm_energy.energy_model.calibration.files import read_rows
-from slurm_energy.estimation.job_history import runtime_estimate
-from slurm_energy.estimation.run_time import EndedRun, RunTimes
+from slurm_energy.estimation.run_time import RUNS_PER_NAME, EndedRun, RunTimeModel, RunTimes
 
 _LIMITS_HOURS = (1.0, 4.0, 12.0, 24.0, 48.0, 96.0, 168.0, 336.0, 1200.0)
 _JUDGED_FROM = 0.5
 """Share of the trace that is only seen."""
 _EACH = 15
 """Of the rest, one of so many is asked about."""
+_LOOKED_EACH = 20
+"""Questions between two looks at all runs together; the daemon looks every five minutes."""
+_SEVERAL = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +74,7 @@ def judge_run_times(jobs: Sequence[TracedJob]) -> dict[str, RunTimeScore]:
     """Return the score of each estimator, each job estimated from those that had ended when it was submitted."""
     said: dict[str, list[tuple[float, float, float]]] = {}
     history, ended = RunTimes(), list[tuple[float, int]]()
-    by_name: dict[tuple[str, str], list[float]] = {}
+    model = history.model()
     begins = int(len(jobs) * _JUDGED_FROM)
     for number, job in enumerate(jobs):
         while ended and ended[0][0] <= job.submitted_seconds:
@@ -85,11 +87,15 @@ def judge_run_times(jobs: Sequence[TracedJob]) -> dict[str, RunTimeScore]:
                     seconds=done.seconds,
                     limit_seconds=done.limit_seconds,
                     cut_off=cut_off,
+                    submitted_at_seconds=done.submitted_seconds,
+                    ended_at_seconds=done.submitted_seconds + done.seconds,
                 )
             )
-            by_name.setdefault((done.user, done.name), []).append(done.seconds)
         if number >= begins and number % _EACH == 0:
-            for label, middle, upper in _answers(job, history, by_name.get((job.user, job.name), [])[-20:]):
+            if number % (_EACH * _LOOKED_EACH) == 0:
+                model = history.model()
+            own = tuple(history.names.get((job.user, job.name), ()))[-RUNS_PER_NAME:]
+            for label, middle, upper in _answers(job, model, own):
                 said.setdefault(label, []).append((middle, upper, job.seconds))
         heapq.heappush(ended, (job.submitted_seconds + job.seconds, number))
     return {label: _score(rows) for label, rows in said.items()}
@@ -111,19 +117,33 @@ def run_times_table(data: Path) -> str:
     return "\n".join(lines)
 
 
-def _answers(job: TracedJob, history: RunTimes, own: Sequence[float]) -> Iterator[tuple[str, float, float]]:
-    estimate = history.estimate(job.user, job.name, job.limit_seconds)
-    yield "mixture, all jobs", estimate.seconds, estimate.upper_seconds
+def _answers(job: TracedJob, model: RunTimeModel, own: Sequence[EndedRun]) -> Iterator[tuple[str, float, float]]:
+    known = model.of_runs(own) if own else model.of_other_jobs(job.user)
+    if known is None:
+        return
+    _, middle, upper = known.quantiles(job.limit_seconds)
+    seconds = [run.seconds for run in own]
+    yield "distribution, all jobs", middle, upper
     yield "user's limit, all jobs", job.limit_seconds, job.limit_seconds
-    if own:
-        yield "mixture, names with runs", estimate.seconds, estimate.upper_seconds
-        yield "mean of user and name", fmean(own), fmean(own)
-        longest = runtime_estimate(own)
-        yield "longest of user and name", longest.seconds, longest.upper_seconds
-    if len(own) >= 5:
-        yield "mixture, names with 5 runs or more", estimate.seconds, estimate.upper_seconds
-        longest = runtime_estimate(own)
-        yield "longest of user and name, 5 runs or more", longest.seconds, longest.upper_seconds
+    for label, enough in (
+        (f"names with {_SEVERAL} runs or more", len(own) >= _SEVERAL),
+        ("names with runs", bool(own)),
+    ):
+        if enough:
+            yield f"distribution, {label}", middle, upper
+            yield f"mean of user and name, {label}", fmean(seconds), fmean(seconds)
+            yield f"longest of user and name, {label}", *longest_of_name(seconds)
+    if not own:
+        yield "distribution, first run of a name", middle, upper
+
+
+def longest_of_name(seconds: Sequence[float]) -> tuple[float, float]:
+    """Return the median of earlier runs, and the longest with a margin of 1/n where they are few.
+
+    The longest of n runs is passed by the next with probability 1/(n + 1) if they are alike and independent.
+    """
+    longest = max(seconds)
+    return median(seconds), longest if len(seconds) >= 19 else longest * (1.0 + 1.0 / len(seconds))
 
 
 def _score(rows: Sequence[tuple[float, float, float]]) -> RunTimeScore:

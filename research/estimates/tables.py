@@ -36,7 +36,7 @@ from research.estimates.judging import (
     pair_never_seen,
     type_never_seen,
 )
-from research.estimates.networks import corrected_estimate, first_estimate
+from research.estimates.networks import combined_estimate, corrected_estimate, first_estimate
 from research.estimates.run_times import run_times_table
 from slurm_energy.estimation.memory import TriedTogether, fit_memory
 from slurm_energy.estimation.rates import MeasuredRate, RateModel, fit_neighbours, fit_power, fit_rates
@@ -82,11 +82,14 @@ def comparison_table(data: Path) -> str:
     lines = [_row(["estimator", "V100, measured on K80 and P100", "V100, one measurement, on P100"]), _rule(3)]
     served = [_percent(judge_rates(rows, questions, by_similarity).mean_error) for questions in (never, once)]
     lines.append(_row(["similarity (this package)", *served]))
-    for label, estimator in (BASELINES | {"neural network": first_estimate}).items():
+    networks = {
+        "neural network": first_estimate,
+        "neural networks: first estimate and correction": corrected_estimate,
+        "combination: similarity and the two networks": combined_estimate,
+    }
+    for label, estimator in (BASELINES | networks).items():
         figures = [_percent(judge_rates(rows, questions, estimator).mean_error) for questions in (never, once)]
         lines.append(_row([label, *figures]))
-    refined = _percent(judge_rates(rows, once, corrected_estimate).mean_error)
-    lines.append(_row(["neural networks: first estimate and correction", "", refined]))
     return "\n".join(lines)
 
 

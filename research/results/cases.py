@@ -179,11 +179,11 @@ def plan_of(  # noqa: PLR0913  # a comparison's own settings
 
 
 # Settings of `total-cost` on the page, also of learned prices: chosen by hand on arrivals that no case sees.
-PACKED = "V=0,slowdown=0.5,opening=0.03,by_place=1,pack=0.01,wait=0.1"
+PACKED = "V=0,slowdown=0.5,opened_nodes=0.03,by_place=1,awake_time=0.01,max_node_wait=0.1"
 """Prices of what nodes and fast devices are worth to others, on a mixed cluster."""
-HUNGRY_HOSTS = "V=0,slowdown=2,opening=0.03,pack=1,wait=0.2"
+HUNGRY_HOSTS = "V=0,slowdown=2,opened_nodes=0.03,awake_time=1,max_node_wait=0.2"
 """For hosts that draw more than their GPUs."""
-_NODES = "opening=0.03,spare=0.05,span=75000,pack=0.01"
+_NODES = "opened_nodes=0.03,type_headroom=0.05,makespan=75000,awake_time=0.01"
 """Nodes that empty together, room for long jobs, and the makespan at about the cluster's mean power."""
-BALANCED, SAVER = f"V=200,by_place=1,wait=0.1,{_NODES}", f"V=50,{_NODES}"
+BALANCED, SAVER = f"V=200,by_place=1,max_node_wait=0.1,{_NODES}", f"V=50,{_NODES}"
 """On the cluster of 128 nodes: for short turnarounds, and for energy and makespan."""

@@ -31,7 +31,7 @@ SEEDS = (900_101, 900_102)
 MAX_SLOWDOWN_PERCENT, MAX_LONGER = 5.0, 1.05
 _RELATIVE = (1.0, 0.93, 0.86, 0.79, 0.72)
 _RULES = tuple(
-    f"total-cost:V={v:g},slowdown={slowdown:g},opening=0.03,by_place={by_place}"
+    f"total-cost:V={v:g},slowdown={slowdown:g},opened_nodes=0.03,by_place={by_place}"
     for v in (0.0, 200.0)
     for slowdown in (0.3, 3.0)
     for by_place in (0, 1)
@@ -94,8 +94,10 @@ class Search:
 
     def best_clocks(self, order: tuple[str, ...], devices: Sequence[str]) -> str:
         """Return the best fixed clocks: one relative clock first, then each type's own, in two rounds."""
-        of_all = {clock: self.score(order, _fixed(_all_at(devices, clock))) for clock in _RELATIVE}
-        chosen = _all_at(devices, min(_RELATIVE, key=of_all.__getitem__))
+        common = min(
+            _RELATIVE, key=lambda clock: self.score(order, _fixed({device: float(clock) for device in devices}))
+        )
+        chosen = {device: float(common) for device in devices}
         for _ in range(2):
             for device in devices:
                 around = [clock for clock in _RELATIVE if abs(clock - chosen[device]) < 0.08]
@@ -137,10 +139,6 @@ def _figures(plan: ArenaPlan, text: str, seed: int) -> dict[str, float]:
         "mean_turnaround_seconds": inf if found.turnaround is None else found.turnaround.mean_seconds,
         **slurm_place_figures(rule, world, jobs, outcome),
     }
-
-
-def _all_at(devices: Sequence[str], clock: float) -> dict[str, float]:
-    return {device: clock for device in devices}  # noqa: C420  # fromkeys loses the type
 
 
 def _fixed(clocks: Mapping[str, float]) -> str:

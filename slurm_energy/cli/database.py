@@ -1,18 +1,28 @@
 """`slurm-energy database`."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
 import click
 
-from slurm_energy.cli.context import JSON_OPTION, print_json, settings
+from slurm_energy.cli.context import JSON_OPTION, moment, print_json, settings
 from slurm_energy.config import StoreConfig
+from slurm_energy.domain.ids import ClusterName
 from slurm_energy.errors import StoreError
 from slurm_energy.forms import hide_password
+
+if TYPE_CHECKING:
+    from slurm_energy.store.session import Engine
 
 DATABASE_OPTION = click.option("--database", metavar="URL", help="Another database than the configured one.")
 
 
 @click.group(epilog="Example: slurm-energy database upgrade")
 def database() -> None:
-    """Create, upgrade or inspect the database."""
+    """Create, upgrade, inspect, copy or prune the database."""
 
 
 @database.command(epilog="Example: sudo -u slurm slurm-energy database upgrade")
@@ -59,3 +69,99 @@ def status(database: str | None, as_json: bool) -> int:
         return 0
     click.echo("Stop slurm-energyd, then bring it up as its user: slurm-energy database upgrade.", err=True)
     return 1
+
+
+@database.command(epilog="Example: sudo -u slurm slurm-energy database backup /backup/energy-2026-03-01.sqlite")
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+@DATABASE_OPTION
+def backup(file: Path, database: str | None) -> int:
+    """Copy an SQLite database into a new FILE, while the daemon writes to it.
+
+    The copy is whole, as of one moment, and checked. What is recorded after that moment is in the daemon's journal
+    (daemon.journal_days): a database put back from FILE is given it again. PostgreSQL and MariaDB are copied with
+    pg_dump and mariadb-dump.
+    """
+    from slurm_energy.store.upkeep import backup as copy  # noqa: PLC0415  # SQL only when it is needed
+
+    with opened(database) as engine:
+        size = copy(engine, file)
+    click.echo(f"{file} has {size} bytes.")
+    return 0
+
+
+@database.command(epilog="Example: sudo -u slurm slurm-energy database optimize")
+@click.option("--vacuum", is_flag=True, help="Also give space back; recording waits, and as much room again is needed.")
+@DATABASE_OPTION
+def optimize(vacuum: bool, database: str | None) -> int:
+    """Let the database count its rows again, so that reports stay quick.
+
+    The daemon does that once a day by itself.
+    """
+    from slurm_energy.store.upkeep import optimize as count  # noqa: PLC0415  # SQL only when it is needed
+
+    with opened(database) as engine:
+        count(engine, give_back_space=vacuum)
+    click.echo("Done.")
+    return 0
+
+
+@database.command(epilog="Example: sudo -u slurm slurm-energy database prune --before 730d")
+@click.option(
+    "--before",
+    metavar="TIME",
+    required=True,
+    callback=moment,
+    help="Remove jobs that were over by then: 2024-01-01, 730d.",
+)
+@click.option("--dry-run", is_flag=True, help="Only say how much that is.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@DATABASE_OPTION
+def prune(before: float, dry_run: bool, yes: bool, database: str | None) -> int:
+    """Remove old jobs with their energy, attempts and decisions; reports no longer know that time.
+
+    It may be done while the daemon runs. With store.keep_days the daemon does it by itself. Make a backup first.
+    """
+    from slurm_energy.store.session import store_session  # noqa: PLC0415  # SQL only when it is needed
+    from slurm_energy.store.upkeep import count_old  # noqa: PLC0415
+    from slurm_energy.store.upkeep import prune as remove  # noqa: PLC0415
+
+    cluster = ClusterName(settings().cluster.name)
+    with opened(database) as engine:
+        with store_session(engine, read_only=True) as session:
+            old = count_old(session, cluster, before)
+        moment_of = datetime.fromtimestamp(before).astimezone().isoformat(sep=" ", timespec="seconds")
+        click.echo(
+            f"Cluster {cluster}: {old.jobs} jobs were over before {moment_of}; {old.decisions} decisions belong to no "
+            "other job."
+        )
+        if dry_run or not (old.jobs or old.decisions):
+            return 0
+        if not yes and not click.confirm("Remove them?"):
+            return 1
+        remove(engine, cluster, before)
+    click.echo("Removed. slurm-energy database optimize --vacuum gives the space back.")
+    return 0
+
+
+@contextmanager
+def opened(url: str | None) -> Iterator["Engine"]:
+    """Yield a database that has this version's schema.
+
+    Raises:
+        StoreError: it does not exist, cannot be reached or has another schema.
+    """
+    from slurm_energy.cli.records import sqlite_path  # noqa: PLC0415  # beside SQL, only when it is needed
+    from slurm_energy.store.schema import check_version  # noqa: PLC0415
+    from slurm_energy.store.session import open_engine  # noqa: PLC0415
+
+    configured = settings().store
+    store = StoreConfig(url=url or configured.url, busy_timeout_seconds=configured.busy_timeout_seconds)
+    path = sqlite_path(store.url)
+    if path is not None and not path.is_file():
+        raise StoreError(f"database file {path} does not exist: slurm-energy database upgrade creates it")
+    engine = open_engine(store)
+    try:
+        check_version(engine)
+        yield engine
+    finally:
+        engine.dispose()

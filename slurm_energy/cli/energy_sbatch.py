@@ -34,10 +34,10 @@ def main(argv: Sequence[bytes] | None = None) -> int:
     try:
         sbatch = find_sbatch(config.cluster.slurm_bin_directory, os.environ)
         if any(word.startswith(b"--en") for word in words):
-            from slurm_energy.cli.sbatch.options import Submission, prepare  # noqa: PLC0415  # costs start time
+            from slurm_energy.cli.sbatch.options import SbatchWords, prepare  # noqa: PLC0415  # costs start time
 
             prepared = prepare(words, sbatch, config)
-            if not isinstance(prepared, Submission):
+            if not isinstance(prepared, SbatchWords):
                 return prepared
             words = list(prepared.words)
             note = prepared.note

@@ -9,6 +9,7 @@ from slurm_energy.config import Config
 from slurm_energy.policy.automatic import AUTOMATIC, checkpoint_folder, chosen_policy
 from slurm_energy.policy.checkpoint_files import check_files
 from slurm_energy.policy.registry import LEARNED, create_policy, known_policy_names, masked_parts, policy_summary
+from slurm_energy.policy.rules.settings import policy_name
 
 LEARNED_SUMMARY = "The hierarchical graph network of policy.checkpoint; it comes with the package."
 
@@ -23,7 +24,7 @@ def policy() -> None:
 def list_policies(as_json: bool) -> int:
     """List every policy; the configured one is marked."""
     config = settings()
-    configured = chosen_policy(config).config.policy.name.partition(":")[0]
+    configured = policy_name(chosen_policy(config).config.policy.name)
     if as_json:
         print_json([{"name": name, "configured": name == configured} for name in known_policy_names()])
         return 0
@@ -74,7 +75,7 @@ def _version_and_summary(config: Config, name: str) -> tuple[str, str]:
     """Return version and summary; of a learned policy from its files, since torch is for whoever serves it."""
     if name not in LEARNED:
         built = create_policy(replace(config, policy=replace(config.policy, name=name)))
-        return built.version, policy_summary(name.partition(":")[0])
+        return built.version, policy_summary(policy_name(name))
     if not config.policy.checkpoint:
         return "none: policy.checkpoint is empty", LEARNED_SUMMARY
     return check_files(checkpoint_folder(config)).version, LEARNED_SUMMARY

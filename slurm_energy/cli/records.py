@@ -6,6 +6,7 @@ SQL is imported only when the database is read; nothing is written to it.
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -13,7 +14,7 @@ from slurm_energy.cli.daemon_line import asked
 from slurm_energy.cli.site import controller_hosts, is_this_host, read_slurm_conf, slurm_conf_path
 from slurm_energy.config import Config, StoreConfig
 from slurm_energy.domain.ids import ClusterName, JobId
-from slurm_energy.domain.report import DecisionRecord, EnergyReport, ExplainRecord, decode_record
+from slurm_energy.domain.report import DecisionRecord, EnergyReport, ExplainRecord, decode_record, report_kind
 from slurm_energy.errors import DaemonUnavailable, SlurmEnergyError, StoreError, WireError
 from slurm_energy.wire.codec import Message
 
@@ -35,6 +36,14 @@ class Filter:
     since_seconds: float | None = None
     until_seconds: float | None = None
     limit: int | None = None
+    account: str | None = None
+    qos: str | None = None
+    name: str | None = None
+    node: str | None = None
+    also: tuple[str, ...] = ()
+    """Further dimensions of a report's rows."""
+    bounds_seconds: tuple[float, ...] = ()
+    """Where each period of a report begins, and where the last one ends."""
 
     def fields(self, subject: str) -> dict[str, str]:
         """Return the fields of a `query`."""
@@ -46,6 +55,12 @@ class Filter:
             "since": None if self.since_seconds is None else f"{self.since_seconds:.3f}",
             "until": None if self.until_seconds is None else f"{self.until_seconds:.3f}",
             "limit": self.limit,
+            "account": self.account,
+            "qos": self.qos,
+            "name": self.name,
+            "node": self.node,
+            "also": ",".join(self.also) or None,
+            "bounds": ",".join(f"{bound:.3f}" for bound in self.bounds_seconds) or None,
         }
         return {key: str(value) for key, value in found.items() if value is not None}
 
@@ -57,26 +72,40 @@ def sqlite_path(url: str) -> Path | None:
 
 
 def energy_report(config: Config, subject: str, where: Filter, database: str | None) -> EnergyReport:
-    """Return a report of `report-job`, `report-user` or `report-partition`.
+    """Return a report of `report-` and a kind of `domain.report`.
 
     Raises:
         SlurmEnergyError: neither daemon nor database answer, or the daemon refuses.
     """
 
     def read(session: "Session") -> EnergyReport:
-        from slurm_energy.store.reports import report_jobs, report_partitions, report_users  # noqa: PLC0415  # SQL
+        from slurm_energy.energy_model.facility import site_facility  # noqa: PLC0415  # beside SQL
+        from slurm_energy.store.reports import report_groups, report_jobs  # noqa: PLC0415  # SQL
         from slurm_energy.store.summaries import JobFilter  # noqa: PLC0415  # SQL
 
-        reports = {"report-job": report_jobs, "report-user": report_users, "report-partition": report_partitions}
         chosen = JobFilter(
             cluster=ClusterName(config.cluster.name),
             job_id=None if where.job_id is None else JobId(where.job_id),
             user_name=where.user_name,
+            account=where.account,
+            qos=where.qos,
+            name=where.name,
             partition=where.partition,
+            node=where.node,
             since_seconds=where.since_seconds,
             until_seconds=where.until_seconds,
         )
-        return reports[subject](session, chosen)
+        kind, facility = report_kind(subject.removeprefix("report-")), site_facility(config.facility)
+        if kind == "job":
+            return report_jobs(session, chosen, facility=facility)
+        return report_groups(
+            session,
+            chosen,
+            kind,
+            also=tuple(report_kind(word) for word in where.also),
+            periods=tuple(pairwise(where.bounds_seconds)),
+            facility=facility,
+        )
 
     return _asked_or_read(config, EnergyReport, where.fields(subject), database, read)
 

@@ -38,7 +38,7 @@ _SHARED = {
 """What an edge says whose features are described with another one."""
 DIRECTORY = Path("docs/reference")
 _GENERATED = "<!-- Made by `python -m slurm_energy.cli.reference --write`: do not edit. -->"
-_ENERGY_SBATCH = """## `energy-sbatch`
+_ENERGY_SBATCH = r"""## `energy-sbatch`
 
 ```
 energy-sbatch [--energy-dry-run] [sbatch's own options] script [arguments]
@@ -57,12 +57,14 @@ answer is unclear ("Socket timed out"), it advises to look with `squeue --me` an
 | `--energy-max-slowdown=PCT` | the job may take at most so many per cent longer |
 | `--energy-deadline=TIME` | the job should have ended by then, in the forms of sbatch's `--deadline` |
 | `--energy-quiet` | print no line |
+| `--energy-trials=on\|off` | let lower clocks be tried for a minute each while the job runs, or not |
 | `--energy-dry-run` | show what would be decided and submit nothing (this wrapper only) |
 
 All but the last are options of `sbatch`, `srun` and `salloc` themselves where the site's SPANK plugin is loaded, also
-in `#SBATCH` lines. Where it is not loaded, the wrapper leaves `--energy=balanced`, `--energy=saver` and
-`--energy-quiet` out and says so; a limit that could not be kept (`off`, `observe`, a slowdown, a deadline) is never
-dropped: then nothing is submitted, unless the cluster has no energy plugin at all.
+in `#SBATCH` lines. Where it is not loaded, the wrapper leaves `--energy=balanced`, `--energy=saver`,
+`--energy-quiet` and `--energy-trials=on` out and says so; a limit that could not be kept (`off`, `observe`, a slowdown,
+a deadline, `--energy-trials=off`) is never dropped: then nothing is submitted, unless the cluster has no energy plugin
+at all.
 
 Installed under the name `sbatch` in front of Slurm's own on `PATH`, it finds the real one.
 

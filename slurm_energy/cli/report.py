@@ -1,16 +1,19 @@
 """`slurm-energy report`, `explain` and `decisions`: what is recorded of jobs."""
 
 import sys
+import time
 from collections.abc import Callable
-from typing import Any, TypeVar
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar, get_args
 
 import click
 from rich.console import Console
 
+from slurm_energy.cli.calendar import calendar_bounds
 from slurm_energy.cli.context import JSON_OPTION, job_number, moment, optional_job_number, settings
 from slurm_energy.cli.database import DATABASE_OPTION
 from slurm_energy.cli.records import Filter, energy_report, explanation, recent_decisions
-from slurm_energy.domain.report import EnergyReport
+from slurm_energy.domain.report import CalendarStep, EnergyReport, ReportKind
 from slurm_energy.errors import StoreError
 from slurm_energy.reporting.energy_table import render_table
 from slurm_energy.reporting.explanation import render_decisions, render_explain
@@ -19,26 +22,64 @@ from slurm_energy.reporting.machine import render_csv, render_explain_json, rend
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
-@click.group(epilog="Example: slurm-energy report job 4242")
-def report() -> None:
-    """Report the energy of jobs, users or partitions.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Dimension:
+    """A noun of `report`."""
 
-    Users see their own jobs; root and SlurmUser see all. Unknown energy is shown as unknown, never as 0.
+    kind: ReportKind
+    rows: str
+    """What its rows are of."""
+    field: str | None = None
+    """Which field of the filter its argument names."""
+    old_name: str | None = None
+
+
+DIMENSIONS = {
+    "users": _Dimension(kind="user", rows="user", field="user_name", old_name="user"),
+    "accounts": _Dimension(kind="account", rows="account", field="account"),
+    "partitions": _Dimension(
+        kind="partition", rows="partition in which jobs ran", field="partition", old_name="partition"
+    ),
+    "qos": _Dimension(kind="qos", rows="QOS", field="qos"),
+    "names": _Dimension(kind="name", rows="job name", field="name"),
+    "nodes": _Dimension(kind="node", rows="node", field="node"),
+    "cluster": _Dimension(kind="cluster", rows="period, for the whole cluster"),
+}
+
+
+@click.group(epilog="Example: slurm-energy report accounts --since 2026-03-01 --until 2026-04-01 --by week")
+def report() -> None:
+    """Report the energy of jobs, by user, account, partition, QOS, job name, node or period.
+
+    Users see their own jobs, coordinators those of their accounts, root and SlurmUser all. Unknown energy is shown as
+    unknown, never as 0. What a job used is counted when the attempt ended: a period that is over stays as it is.
     """
 
 
 def _format_options(command: _Command) -> _Command:
     as_csv = click.option("--csv", "as_csv", is_flag=True, help="Print CSV, with the unit in each column's name.")
-    as_html = click.option("--html", "as_html", is_flag=True, help="Print a page for the browser.")
+    as_html = click.option("--html", "as_html", is_flag=True, help="Print a page with plots, for browser or printer.")
     return DATABASE_OPTION(as_csv(as_html(JSON_OPTION(command))))
 
 
-def _period_options(command: _Command) -> _Command:
-    until = click.option("--until", metavar="TIME", callback=moment, help="Jobs that ended before; as --since.")
+def _filter_options(command: _Command) -> _Command:
+    until = click.option("--until", metavar="TIME", callback=moment, help="What ended before; as --since.")
     since = click.option(
-        "--since", metavar="TIME", callback=moment, help="Jobs that ended since: 2026-03-05, 2026-03-05T14:30, 24h, 7d."
+        "--since", metavar="TIME", callback=moment, help="What ended since: 2026-03-05, 2026-03-05T14:30, 24h, 7d."
     )
+    for word, field, thing in reversed(_FILTERS):
+        command = click.option(f"--{word}", field, metavar="NAME", help=f"Only {thing}.")(command)
     return since(until(command))
+
+
+_FILTERS = (
+    ("user", "user_name", "jobs of this user"),
+    ("account", "account", "jobs of this account"),
+    ("partition", "partition", "what ran in this partition"),
+    ("qos", "qos", "jobs of this QOS"),
+    ("name", "name", "jobs of this name"),
+    ("node", "node", "what ran on this node"),
+)
 
 
 @report.command(epilog="Example: slurm-energy report job 4242 --json")
@@ -52,42 +93,94 @@ def job(job_id: int, *, as_json: bool, as_csv: bool, as_html: bool, database: st
     return _print(found, as_json=as_json, as_csv=as_csv, as_html=as_html)
 
 
-@report.command(epilog="Example: slurm-energy report user alice --since 7d --csv")
-@click.argument("name", required=False)
-@_period_options
+@report.command(epilog="Example: slurm-energy report jobs --account physics --since 7d")
+@_filter_options
 @_format_options
-def user(
+def jobs(  # each is one option
     *,
-    name: str | None,
     since: float | None,
     until: float | None,
     as_json: bool,
     as_csv: bool,
     as_html: bool,
     database: str | None,
+    **names: str | None,
 ) -> int:
-    """Report energy per user, or of one."""
-    where = Filter(user_name=name, since_seconds=since, until_seconds=until)
-    return _print(_found("report-user", where, database), as_json=as_json, as_csv=as_csv, as_html=as_html)
+    """Report each job of a period, the youngest first."""
+    where = replace(Filter(since_seconds=since, until_seconds=until), **names)  # type: ignore[arg-type]  # all are names
+    return _print(_found("report-job", where, database), as_json=as_json, as_csv=as_csv, as_html=as_html)
 
 
-@report.command(epilog="Example: slurm-energy report partition --since 2026-03-01 --until 2026-04-01")
-@click.argument("name", required=False)
-@_period_options
-@_format_options
-def partition(
-    *,
-    name: str | None,
-    since: float | None,
-    until: float | None,
-    as_json: bool,
-    as_csv: bool,
-    as_html: bool,
-    database: str | None,
-) -> int:
-    """Report energy per partition, or of one."""
-    where = Filter(partition=name, since_seconds=since, until_seconds=until)
-    return _print(_found("report-partition", where, database), as_json=as_json, as_csv=as_csv, as_html=as_html)
+def _dimension_command(noun: str, dimension: _Dimension) -> click.Command:
+    @_filter_options
+    @click.option(
+        "--by",
+        metavar="STEP[,DIMENSION...]",
+        callback=_steps,
+        help="Rows for each day, week or month of this machine's calendar, and for further dimensions: month,account.",
+    )
+    @_format_options
+    def command(  # each is one option
+        *,
+        since: float | None,
+        until: float | None,
+        by: tuple[CalendarStep | None, tuple[ReportKind, ...]],
+        as_json: bool,
+        as_csv: bool,
+        as_html: bool,
+        database: str | None,
+        one: str | None = None,
+        **names: str | None,
+    ) -> int:
+        if one is not None and dimension.field is not None:
+            names[dimension.field] = one
+        step, also = by
+        bounds: tuple[float, ...] = ()
+        if step is not None:
+            bounds = calendar_bounds(step, since, until, time.time())
+            since, until = bounds[0], bounds[-1]
+        where = replace(
+            Filter(since_seconds=since, until_seconds=until, also=also, bounds_seconds=bounds),
+            **names,  # type: ignore[arg-type]  # all are names
+        )
+        found = _found(f"report-{dimension.kind}", where, database)
+        return _print(found, as_json=as_json, as_csv=as_csv, as_html=as_html)
+
+    command.__doc__ = f"Report energy for each {dimension.rows}" + (", or of one." if dimension.field else ".")
+    example = f"slurm-energy report {noun} --since 2026-03-01 --until 2026-04-01 --by week"
+    made = click.command(noun, epilog=f"Example: {example}")(command)
+    if dimension.field is not None:
+        made.params.insert(0, click.Argument(["one"], required=False, metavar=f"[{dimension.kind.upper()}]"))
+    return made
+
+
+def _steps(
+    context: click.Context, parameter: click.Parameter, text: str | None
+) -> tuple[CalendarStep | None, tuple[ReportKind, ...]]:
+    step: CalendarStep | None = None
+    also: list[ReportKind] = []
+    for word in filter(None, (text or "").split(",")):
+        found = next((one for one in get_args(CalendarStep) if one == word), None)
+        dimension = DIMENSIONS.get(word) or DIMENSIONS.get(f"{word}s")
+        if found is not None and step is None:
+            step = found
+        elif dimension is not None and dimension.kind != "cluster":
+            also.append(dimension.kind)
+        else:
+            raise click.BadParameter(
+                f"{word[:40]!r} is not day, week or month (one of them), nor user, account, partition, qos, name, node",
+                context,
+                parameter,
+            )
+    return step, tuple(also)
+
+
+for _noun, _dimension in DIMENSIONS.items():
+    report.add_command(_dimension_command(_noun, _dimension))
+    if _dimension.old_name is not None:
+        _old = _dimension_command(_noun, _dimension)
+        _old.hidden = True
+        report.add_command(_old, _dimension.old_name)
 
 
 def _found(subject: str, where: Filter, database: str | None) -> EnergyReport:

@@ -12,12 +12,12 @@ from pathlib import Path
 from slurm_energy.config import Config
 from slurm_energy.domain.ids import expand_hostlist
 from slurm_energy.errors import ValueRangeError
-from slurm_energy.slurm.conf_file import ConfFiles, line_pairs
+from slurm_energy.node.processes import read_slurmd
+from slurm_energy.slurm.conf_file import ConfFiles, included_path, line_pairs
 
 COMMAND_SECONDS = 10.0
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _CONF_LINE = re.compile(r"^\s*([A-Za-z]+)\s*=\s*(.*?)\s*(?:#.*)?$")
-_INCLUDE_LINE = re.compile(r"^\s*include\s+(\S+)", re.IGNORECASE)
 _KNOWN_PLACES = ("/etc/slurm/slurm.conf", "/etc/slurm-llnl/slurm.conf", "/run/slurm/conf/slurm.conf")
 _PLUGIN_PLACES = ("/usr/lib/*/slurm-wlm", "/usr/lib64/slurm", "/usr/lib/slurm", "/usr/local/lib/slurm")
 MAX_INCLUDES = 32
@@ -87,11 +87,11 @@ def read_slurm_conf(path: Path, root: Path = Path("/")) -> dict[str, str]:
     A file that cannot be read gives nothing: the caller reports what is missing.
     """
     found: dict[str, str] = {}
-    _read_into(found, path, root, {"left": MAX_INCLUDES})
+    _read_into(found, path, root, path.parent, {"left": MAX_INCLUDES})
     return found
 
 
-def _read_into(found: dict[str, str], path: Path, root: Path, budget: dict[str, int]) -> None:
+def _read_into(found: dict[str, str], path: Path, root: Path, folder: Path, budget: dict[str, int]) -> None:
     budget["left"] -= 1
     if budget["left"] < 0:
         return
@@ -100,20 +100,14 @@ def _read_into(found: dict[str, str], path: Path, root: Path, budget: dict[str, 
     except OSError:
         return
     for line in text.replace("\\\n", " ").splitlines():
-        include = included_file(line)
-        if include is not None:
-            _read_into(found, path.parent / include, root, budget)
+        included = included_path(line, folder, found.get("clustername", "").lower())
+        if included is not None:
+            _read_into(found, included, root, folder, budget)
             continue
         match = _CONF_LINE.match(line)
         if match is not None and match.group(1).lower() not in {"nodename", "partitionname"}:
             key, value = match.group(1).lower(), match.group(2).strip('"')
             found[key] = f"{found[key]},{value}" if key == "slurmctldhost" and key in found else value
-
-
-def included_file(line: str) -> str | None:
-    """Return the file that a line of slurm.conf includes."""
-    match = _INCLUDE_LINE.match(line)
-    return None if match is None else match.group(1)
 
 
 def plugin_directory(conf: Mapping[str, str], root: Path = Path("/")) -> Path | None:
@@ -151,6 +145,10 @@ def _is_named_as_node(slurm_conf: Path) -> bool:
     return False
 
 
+def _runs_slurmd() -> bool:
+    return read_slurmd(os.uname().nodename.partition(".")[0]) is not None
+
+
 def is_this_host(name: str) -> bool:
     """Return whether a name of slurm.conf is this host's: Slurm takes a host's short name and its long one."""
     short = name.partition(".")[0]
@@ -160,7 +158,9 @@ def is_this_host(name: str) -> bool:
 def detected_roles(config: Config, environment: Mapping[str, str] = os.environ) -> tuple[str, ...]:
     """Return what this host is: `controller` and `node` by the daemons installed or named, else `login`.
 
-    A controller is a node only if slurm.conf names it as one: Debian's package brings slurmd to every controller.
+    slurmd's program alone makes no node: Debian's package brings it to every host. A controller is a node only if
+    slurm.conf names it as one; another host also if slurmd runs there, or where nodes may come that slurm.conf does not
+    name.
     """
     path = environment.get("PATH", "") + ":" + SYSTEM_PATH
     conf_path = slurm_conf_path(config, environment)
@@ -172,6 +172,8 @@ def detected_roles(config: Config, environment: Mapping[str, str] = os.environ) 
         has_slurmctld and ("localhost" in controllers or not controllers)
     ):
         roles.append("controller")
-    if shutil.which("slurmd", path=path) and (not roles or not conf or _is_named_as_node(conf_path)):
+    if shutil.which("slurmd", path=path) and (
+        not conf or _is_named_as_node(conf_path) or (not roles and ("maxnodecount" in conf or _runs_slurmd()))
+    ):
         roles.append("node")
     return tuple(roles) or ("login",)

@@ -6,17 +6,16 @@ Nothing is asked for here: snapshot and history are what is at hand.
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from slurm_energy.config import Config
 from slurm_energy.daemon.policy.remote import RemotePolicy, remote_policy
 from slurm_energy.domain.cluster import ClusterSnapshot
-from slurm_energy.domain.decision import DecisionEntry, EnergyDecision, RuntimeEstimate
+from slurm_energy.domain.decision import DecisionEntry, EnergyDecision
 from slurm_energy.domain.ids import PartitionName
-from slurm_energy.domain.job import EnergyOptions, GpuDemand, JobRequest
-from slurm_energy.domain.script import ScriptFeatures
-from slurm_energy.domain.work import WorkEstimate
+from slurm_energy.domain.job import EnergyOptions, GpuDemand, JobRequest, scaled_limit
 from slurm_energy.errors import ValueRangeError
-from slurm_energy.estimation.job_groups import job_group
+from slurm_energy.estimation.job_history import JobHistory
 from slurm_energy.policy.automatic import chosen_policy
 from slurm_energy.policy.base import Policy, RehearsablePolicy
 from slurm_energy.policy.guard import Guard, decision_entry
@@ -26,28 +25,6 @@ from slurm_energy.slurm.gres import TresRequest, gpu_demands
 from slurm_energy.wire.messages import SubmittedFields
 
 MAX_REHEARSED_PARTITIONS = 8
-
-NameOf = tuple[int, str]
-"""User and job name, or what stands for it (`job_groups`)."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobHistory:
-    """What finished jobs of the same user and name say of the next one."""
-
-    runtimes: Mapping[NameOf, RuntimeEstimate] = field(default_factory=dict)
-    """How long they took at the default clock."""
-    work: Mapping[NameOf, WorkEstimate] = field(default_factory=dict)
-    """How their work compares between GPU types."""
-
-    def about(
-        self, user_id: int, name: str, script: ScriptFeatures | None
-    ) -> tuple[RuntimeEstimate | None, WorkEstimate | None]:
-        """Return what is known of a job: from runs of its script's group, else of its name alone."""
-        group = user_id, job_group(name, None if script is None else script.key)
-        named = user_id, name
-        runtime, work = self.runtimes.get(group), self.work.get(group)
-        return runtime or self.runtimes.get(named), work or self.work.get(named)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +81,10 @@ class Decider:
         """Return the decision for one job; total, whatever the job holds."""
         understood = job_request(job, now_seconds, known.user.name)
         request, snapshot = understood.request, known.snapshot
-        runtime, work = known.history.about(request.user_id, request.name, request.script)
+        limit = request.time_limit_minutes
+        runtime, work = known.history.expected(
+            request.user_id, request.name, request.script, None if limit is None else 60.0 * limit
+        )
         decision = self._guard.decide(
             self.policy,
             request,
@@ -114,6 +94,8 @@ class Decider:
             known.user.groups,
             known.claimed_gpus,
             work,
+            known.history.clocks_of(request.user_id, request.name, request.script),
+            known.history.scaling_of(request.user_id, request.name, request.script),
         )
         if understood.complaints:
             decision = replace(decision, notes=(*decision.notes, *understood.complaints))
@@ -155,8 +137,9 @@ def time_limit_minutes(job: JobRequest, decision: EnergyDecision, snapshot: Clus
 
     Those are its own partitions too: an answer is only put before them.
     """
+    asked, gpus = job.gpu_count, decision.gpus or job.gpu_count
     if job.time_limit_minutes is not None:
-        return max(1, math.ceil(job.time_limit_minutes))
+        return max(1, math.ceil(scaled_limit(job.time_limit_minutes, asked, gpus) or 0.0))
     if snapshot is None:
         return None
     default = snapshot.default_partition
@@ -165,7 +148,9 @@ def time_limit_minutes(job: JobRequest, decision: EnergyDecision, snapshot: Clus
     known = [snapshot.partition_by_name[name] for name in names if name in snapshot.partition_by_name]
     limits = [partition.default_time_minutes or partition.max_time_minutes for partition in known]
     finite = [limit for limit in limits if limit is not None]
-    return max(1, math.ceil(min(finite))) if finite and len(finite) == len(names) else None
+    if not finite or len(finite) != len(names):
+        return None
+    return max(1, math.ceil(scaled_limit(min(finite), asked, gpus) or 0.0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,16 +193,29 @@ def job_request(job: SubmittedFields, now_seconds: float, user_name: str | None 
             max_slowdown=job.max_slowdown,
             deadline_seconds=_deadline(job, now_seconds, complaints),
             quiet=job.quiet,
+            trials=job.trials,
+            gpu_counts=job.gpu_counts,
         ),
         submitted_at_seconds=now_seconds,
         script=job.script,
     )
+    request = replace(request, **_counts(job, request))
     return UnderstoodJob(request=request, complaints=tuple(complaints))
+
+
+def _counts(job: SubmittedFields, request: JobRequest) -> dict[str, Any]:
+    """Return what Slurm's side offers of the numbers that the user named; it never offers another one."""
+    if not job.gpu_counts:
+        return {}
+    named = tuple(option for option in job.count_options if option.gpus in job.gpu_counts)
+    if len(request.gpus) != 1 or request.gpu_count not in {option.gpus for option in named}:
+        return {"count_refusal": job.count_refusal or "the plugin of slurmctld offers no other number"}
+    return {"count_options": named}
 
 
 def _gpus(job: SubmittedFields, nodes: int, tasks: int | None, complaints: list[str]) -> tuple[GpuDemand, ...]:
     try:
-        return gpu_demands(
+        found = gpu_demands(
             TresRequest(
                 per_job=job.tres_per_job,
                 per_node=job.tres_per_node,
@@ -228,6 +226,9 @@ def _gpus(job: SubmittedFields, nodes: int, tasks: int | None, complaints: list[
                 tasks=tasks,
             )
         )
+        if not found and job.tasks_per_gpu and job.tasks:  # --ntasks-per-gpu alone: Slurm works out the GPUs from it
+            return (GpuDemand(count=job.tasks // job.tasks_per_gpu),)
+        return found
     except ValueRangeError as error:
         complaints.append(str(error))
         return ()

@@ -8,11 +8,12 @@ import os
 import signal
 import socket
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from slurm_energy.config import Config
-from slurm_energy.daemon.decide import JobHistory, create_decider
+from slurm_energy.daemon.decide import create_decider
 from slurm_energy.daemon.doors.callers import privileged_user_ids, user_id_of
 from slurm_energy.daemon.doors.link import DoorLink
 from slurm_energy.daemon.doors.plugin import PluginDoor, local_listener, plugin_listener, report_listener
@@ -27,6 +28,7 @@ from slurm_energy.daemon.snapshot.feed import SnapshotFeed
 from slurm_energy.daemon.state import DaemonState
 from slurm_energy.daemon.verbs import LocalVerbs
 from slurm_energy.errors import ConfigError, DaemonUnavailable, SlurmEnergyError
+from slurm_energy.estimation.job_history import JobHistory
 from slurm_energy.policy.automatic import chosen_policy
 from slurm_energy.wire.authentication import load_key
 
@@ -71,7 +73,7 @@ class EnergyDaemon:
         self._plugin_door = PluginDoor(lambda: self.state.privileged, door.answer_now)
         self._feed = SnapshotFeed(self.state)
         self._policy = PolicySlot(self.state, self._feed.copy, policy_module)
-        self._snapshot = ChildProcess("snapshot", SNAPSHOT_MODULE, self._current_config, self._take)
+        self._snapshot = ChildProcess("snapshot", SNAPSHOT_MODULE, self._reading_config, self._take)
         self._recorder = ChildProcess("recorder", RECORDER_MODULE, self._current_config, link.receive)
         self._door = ChildProcess("door", DOOR_MODULE, self._current_config, door.receive)
         link.child, door.child = self._recorder, self._door
@@ -188,6 +190,16 @@ class EnergyDaemon:
 
     def _current_config(self) -> Config:
         return self.state.config
+
+    def _reading_config(self) -> Config:
+        """Return the configuration for reading Slurm: without pyslurm once that has crashed."""
+        config, crash = self.state.config, self._snapshot.crash
+        if not crash or config.cluster.reader != "pyslurm":
+            self.state.reader_note = ""
+            return config
+        self.state.reader_note = f"pyslurm crashed ({crash}) and is tried again when the daemon starts again"
+        logger.error("Slurm's commands are read reason=%s", self.state.reader_note)
+        return replace(config, cluster=replace(config.cluster, reader="commands"))
 
     def _take(self, frame: Any) -> Iterator[None]:
         """Take one frame of the snapshot child in short steps."""

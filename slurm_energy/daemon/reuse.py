@@ -12,11 +12,12 @@ from slurm_energy.config import Config
 from slurm_energy.daemon.decide import Decided, Known, KnownUser
 from slurm_energy.daemon.policy.remote import RemotePolicy
 from slurm_energy.domain.cluster import ClusterSnapshot
-from slurm_energy.domain.decision import Reason, RuntimeEstimate
+from slurm_energy.domain.decision import Reason
 from slurm_energy.domain.ids import DecisionId
 from slurm_energy.domain.job import JobRequest
 from slurm_energy.domain.script import ScriptFeatures
 from slurm_energy.domain.work import WorkEstimate
+from slurm_energy.estimation.run_time import RunTime
 from slurm_energy.policy.base import Policy
 from slurm_energy.policy.guard import new_decision_id
 from slurm_energy.policy.oracle import OraclePolicy
@@ -64,6 +65,8 @@ def is_reusable(decided: Decided, fields: Mapping[str, str], known: Known, polic
     reasons = frozenset(decision.reasons)
     if decision.partitions is not None or decision.prefer is not None or decided.complaints:
         return False
+    if decided.job.options.gpu_counts:  # the nodes, and runs with other numbers of GPUs, may say otherwise soon
+        return False
     if any(fields.get(key) for key in _MOMENTS) or reasons & _PASSING:
         return False
     if reasons & _NEEDS_NO_POLICY:
@@ -102,7 +105,7 @@ class Basis:
     policy: Policy
     snapshot: ClusterSnapshot | None
     user: KnownUser
-    runtime: RuntimeEstimate | None
+    runtime: RunTime | None
     work: WorkEstimate | None
 
     def is_that_of(self, other: "Basis") -> bool:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from slurm_energy.config import Config
-from slurm_energy.daemon.decide import Decider, JobHistory
+from slurm_energy.daemon.decide import Decider
 from slurm_energy.daemon.job_ends import JobEnds
 from slurm_energy.daemon.policy.remote import RemotePolicy
 from slurm_energy.daemon.recorder.entries import JournalQueue
@@ -21,6 +21,7 @@ from slurm_energy.domain.cluster import ClusterSnapshot
 from slurm_energy.domain.decision import EnergyDecision
 from slurm_energy.domain.ids import DecisionId, PartitionName
 from slurm_energy.domain.job import JobRequest
+from slurm_energy.estimation.job_history import JobHistory
 from slurm_energy.wire.messages import Query
 
 MAX_CLAIMS = 10_000
@@ -89,7 +90,7 @@ class Claims:
             user_id=job.user_id,
             decided_at_seconds=decision.decided_at_seconds,
             partitions=names,
-            gpus=math.inf if job.array is not None else float(job.gpu_count),
+            gpus=math.inf if job.array is not None else float(decision.gpus or job.gpu_count),
         )
         self._claims.append(claim)
         self._by_id[claim.decision_id] = claim
@@ -178,6 +179,8 @@ class DaemonState:
     started_at_monotonic_seconds: float = field(default_factory=time.monotonic)
     skipped_rows: Mapping[str, int] = field(default_factory=dict)
     """Rows of the latest snapshot that could not be read, by kind and reason."""
+    reader_note: str = ""
+    """Why the cluster is read in another way than `cluster.reader` says; empty when it is not."""
     draining: bool = False
     policy_note: str = ""
     """Why `policy.name = "auto"` stands for the baseline; empty where there is nothing to say."""

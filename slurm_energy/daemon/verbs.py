@@ -209,6 +209,7 @@ class LocalVerbs:
             "snapshot_age_seconds": state.snapshot_age_seconds(time.time()),
             "snapshot_jobs": None if state.snapshot is None else len(state.snapshot.jobs),
             "snapshot_nodes": None if state.snapshot is None else len(state.snapshot.nodes),
+            "reader_note": state.reader_note or None,
             "snapshot_rows_skipped": dict(state.skipped_rows) or None,
             "journal_waiting": state.journal.waiting,
             "journal_waiting_bytes_on_disk": waiting_bytes(directory, (DAEMON_STREAM, JOBS_STREAM, REPORTS_STREAM)),

@@ -8,7 +8,7 @@ A limit that another (an administrator, a job as root) sets during a job is thei
 cannot be read any more is no failure.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
@@ -58,6 +58,25 @@ class Gpu(Protocol):
 
     def utilisation(self) -> float:
         """Return the share of time a kernel ran, 0 to 1."""
+        ...
+
+    def instant_power_watts(self) -> float:
+        """Return the draw of this moment, W, not averaged over a second as `power_watts` is on newer boards."""
+        ...
+
+    def memory_utilisation(self) -> float:
+        """Return the share of time the memory was read or written, 0 to 1."""
+        ...
+
+    def pcie_received_bytes_per_second(self) -> float:
+        """Return what the GPU receives over PCIe now; the call waits about 20 ms."""
+        ...
+
+    def activity(self) -> Mapping[str, float]:
+        """Return shares of what the GPU can do that it did since the call before, by name; the first has none.
+
+        Only from counters that leave a user's profiler alone.
+        """
         ...
 
     def supported_sm_clocks_mhz(self) -> tuple[int, ...]:

@@ -8,17 +8,19 @@ memory clocks are left alone (a lock changes the whole power curve, and needs Am
 import _thread
 import ctypes
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
+from slurm_energy.device.gpm import GpmCounters
 from slurm_energy.device.gpu import GpuIdentity
 from slurm_energy.domain.ids import GpuTypeName, GpuUuid
 from slurm_energy.domain.units import joules_from_millijoules, watts_from_milliwatts
 from slurm_energy.energy_model.catalog import gpu_type_from_device_name
 from slurm_energy.errors import DeviceError, DeviceNotSupported, DevicePermissionDenied
 
+_POWER_INSTANT_FIELD = 186
 _NOT_AVAILABLE = 0xFFFFFFFF
 """NVML fills a field it cannot tell with all ones."""
 
@@ -30,6 +32,7 @@ class NvmlGpu:
         self._nvml = nvml
         self._handle = handle
         self._identity = identity
+        self._gpm: GpmCounters | None = None
 
     def __repr__(self) -> str:
         return f"NvmlGpu({self._identity.index}, {self._identity.uuid})"
@@ -55,6 +58,31 @@ class NvmlGpu:
         """Return the share of the last sample period in which a kernel ran, 0 to 1."""
         rates = self._call("utilisation", "nvmlDeviceGetUtilizationRates")
         return min(max(int(rates.gpu) / 100.0, 0.0), 1.0)
+
+    def instant_power_watts(self) -> float:
+        """Return the draw of this moment (field 186), W."""
+        value = self._call("instant power", "nvmlDeviceGetFieldValues", [_POWER_INSTANT_FIELD])[0]
+        with _door(self._nvml, f"instant power of {self._who()}"):
+            if value.nvmlReturn != self._nvml.NVML_SUCCESS:
+                raise self._nvml.NVMLError(value.nvmlReturn)
+        return watts_from_milliwatts(int(value.value.uiVal))
+
+    def memory_utilisation(self) -> float:
+        """Return the share of the last sample period in which memory was read or written, 0 to 1."""
+        rates = self._call("memory utilisation", "nvmlDeviceGetUtilizationRates")
+        return min(max(int(rates.memory) / 100.0, 0.0), 1.0)
+
+    def pcie_received_bytes_per_second(self) -> float:
+        """Return the PCIe traffic into the GPU over the last 20 ms, which the call waits for."""
+        direction = self._nvml.NVML_PCIE_UTIL_RX_BYTES
+        return 1024.0 * self._number("PCIe traffic", "nvmlDeviceGetPcieThroughput", direction)
+
+    def activity(self) -> Mapping[str, float]:
+        """Return what Hopper's GPM counters say since the call before; they need no profiling session."""
+        with _door(self._nvml, f"GPM counters of {self._who()}"):
+            if self._gpm is None:
+                self._gpm = GpmCounters(self._nvml, self._handle)
+            return self._gpm.since_last()
 
     def supported_sm_clocks_mhz(self) -> tuple[int, ...]:
         """Return the settable SM clocks at the highest memory clock, ascending."""

@@ -151,6 +151,15 @@ class NodeState:
         return not _WAKING.isdisjoint(self.states)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeSize:
+    """What jobs share of a node, as Slurm counts it."""
+
+    name: NodeName
+    cpus: int
+    gpus: int
+
+
 class GpuPlace(NamedTuple):
     """The GPUs of one type in one partition."""
 

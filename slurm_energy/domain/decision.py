@@ -14,6 +14,10 @@ ENTRY_NAME = "ENERGY_DECISION"
 MAX_ENTRY_BYTES = 1024
 MAX_CLOCK_MHZ = 10_000
 MAX_POWER_LIMIT_WATTS = 10_000
+MAX_TRIAL_BOUND = 1.0
+"""Largest slowdown bound that trials work towards, as a ratio."""
+_PER_RATIO = 10_000
+"""A bound travels in hundredths of a per cent."""
 
 
 class Reason(StrEnum):
@@ -43,6 +47,10 @@ class Reason(StrEnum):
     DEADLINE = "DEADLINE"
     CLOCK_TABLE = "CLOCK_TABLE"
     NO_SAVING = "NO_SAVING"
+    GPU_COUNT = "GPU_COUNT"
+    GPU_COUNT_KEPT = "GPU_COUNT_KEPT"
+    GPU_COUNT_REFUSED = "GPU_COUNT_REFUSED"
+    GPU_COUNT_OFF = "GPU_COUNT_OFF"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +61,7 @@ class RuntimeEstimate:
     upper_seconds: float
     """The job ends by then in about nineteen of twenty cases."""
     source: str
-    """`history`, `time-limit` or the estimator's name."""
+    """`history`: ended runs of the job's name; `user`, `site`: those of other jobs; `time-limit`: a share of it."""
     gpu_type: GpuTypeName | None = None
     """Type on which it takes so long; None where it is unknown, or runs of several types went into it."""
     runs: int = 0
@@ -64,6 +72,11 @@ class RuntimeEstimate:
             raise ValueRangeError(
                 f"runtime estimate {self.seconds} s is not between 0 and its bound {self.upper_seconds} s"
             )
+
+    @property
+    def is_known(self) -> bool:
+        """Whether runs of the job's own name are behind it, and not habits of other jobs."""
+        return self.source == "history"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +94,8 @@ class ClockChoice:
     """The boards' power limit that both predictions assume, W; None when it is unknown."""
     is_assumed: bool = False
     """Whether both predictions come from a GPU of the same chip, since this type has not been measured."""
+    known_runs: int = 0
+    """Runs of the job's name that measured both; 0: they are the worst and the mean of other programs."""
 
     def __post_init__(self) -> None:
         if not is_gpu_type_name(self.gpu_type):
@@ -112,11 +127,6 @@ class OptionCost:
     def joules(self) -> float:
         """What is compared."""
         return sum(self.parts.values())
-
-    @property
-    def full_joules(self) -> float:
-        """What it would cost at the highest clock."""
-        return sum(self.full_parts.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,8 +174,12 @@ class EnergyDecision:
     decided_at_seconds: float
     partitions: tuple[PartitionName, ...] | None = None
     clocks: tuple[ClockChoice, ...] = ()
+    trial_bounds: Mapping[GpuTypeName, float] = field(default_factory=dict)
+    """Slowdown that trials of clocks in the running job may come up to, by GPU type; empty: no trials."""
     prefer: str | None = None
     """Node feature whose nodes are used first."""
+    gpus: int | None = None
+    """GPUs over the whole job, where its user named several numbers; None where its own stays without a choice."""
     reasons: tuple[Reason, ...] = ()
     notes: tuple[str, ...] = ()
     details: AnswerDetails = AnswerDetails()
@@ -195,11 +209,17 @@ class DecisionEntry:
     assumed_watts: dict[GpuTypeName, int] = field(default_factory=dict)
     """Power limit of each type's boards for which its clock was chosen, W; the node compares it with the real one."""
     time_limit_minutes: int | None = None
+    trial_bounds: dict[GpuTypeName, float] = field(default_factory=dict)
+    """Slowdown that trials of clocks may come up to, by GPU type; without an entry none are made."""
 
     def encode(self) -> str:
-        """Return `v=1;id=…;mode=…[;clocks=TYPE:MHZ,…][;watts=TYPE:W,…][;limit=MINUTES]`, ASCII, no spaces or quotes."""
+        """Return the entry, ASCII, no spaces or quotes.
+
+        `v=1;id=…;mode=…[;clocks=TYPE:MHZ,…][;watts=TYPE:W,…][;trials=TYPE:HUNDREDTHS OF A PER CENT,…][;limit=MINUTES]`
+        """
         parts = ["v=1", f"id={self.decision_id}", f"mode={self.mode}"]
-        for key, table in (("clocks", self.clocks_mhz), ("watts", self.assumed_watts)):
+        bounds = {name: int(bound * _PER_RATIO + 1e-6) for name, bound in self.trial_bounds.items()}
+        for key, table in (("clocks", self.clocks_mhz), ("watts", self.assumed_watts), ("trials", bounds)):
             if table:
                 parts.append(f"{key}=" + ",".join(f"{name}:{number}" for name, number in sorted(table.items())))
         if self.time_limit_minutes is not None:
@@ -227,12 +247,14 @@ class DecisionEntry:
         except ValueError:
             raise ValueRangeError(f"decision entry has mode {fields.get('mode', '')[:32]!r}") from None
         limit = fields.get("limit")
+        bounds = _decode_table(fields.get("trials"), "bound of trials", int(MAX_TRIAL_BOUND * _PER_RATIO))
         return cls(
             decision_id=parse_decision_id(fields.get("id", "")),
             mode=mode,
             clocks_mhz=_decode_table(fields.get("clocks"), "clock in MHz", MAX_CLOCK_MHZ),
             assumed_watts=_decode_table(fields.get("watts"), "power limit in W", MAX_POWER_LIMIT_WATTS),
             time_limit_minutes=None if limit is None else _bounded_int("time limit in minutes", limit, 0xFFFFFFFD),
+            trial_bounds={name: bound / _PER_RATIO for name, bound in bounds.items()},
         )
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from slurm_energy.domain.ids import ClusterName, DecisionId, GpuTypeName, GpuUuid, JobId, NodeName
+from slurm_energy.domain.trials import ClockTrial
 from slurm_energy.errors import ValueRangeError
 
 MAX_WATTS_PER_GPU = 3000.0
@@ -132,11 +133,18 @@ class HostEnergy:
     """Energy of a node's processors (RAPL packages and DRAM) during one job."""
 
     joules: float | None
+    """An equal part for each job that the node's hooks know; the daemon divides `node_joules` by cores."""
     reason: str | None
     coverage_seconds: float
     flags: tuple[QualityFlag, ...] = ()
+    node_joules: float | None = None
+    """Of all processors over the same time, undivided; None from older releases."""
 
     def __post_init__(self) -> None:
+        if self.node_joules is not None and not (math.isfinite(self.node_joules) and self.node_joules >= 0.0):
+            raise ValueRangeError(
+                f"energy {self.node_joules} J of a node's processors is not a finite number from 0 up"
+            )
         if (self.joules is None) != (self.reason is not None):
             raise ValueRangeError("host energy needs either joules or a reason why they are unknown")
         if self.joules is not None and not (math.isfinite(self.joules) and self.joules >= 0.0):
@@ -164,6 +172,8 @@ class NodeReport:
     exit_code: int | None = None
     events: tuple[str, ...] = ()
     """What went wrong or was mended, in order."""
+    trials: tuple[ClockTrial, ...] = ()
+    """Clocks that were tried while the job ran, in order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

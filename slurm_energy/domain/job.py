@@ -1,8 +1,10 @@
 """A job as its user asked for it."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from math import ceil
 
+from slurm_energy.domain.gpu_count import GpuCountOption
 from slurm_energy.domain.ids import PartitionName
 from slurm_energy.domain.script import ScriptFeatures
 from slurm_energy.errors import ValueRangeError
@@ -33,6 +35,10 @@ class EnergyOptions:
     deadline_seconds: float | None = None
     """Unix time by which the job should have ended."""
     quiet: bool = False
+    trials: bool | None = None
+    """Whether lower clocks may be tried while the job runs."""
+    gpu_counts: tuple[int, ...] = ()
+    """Numbers of GPUs that the job may run with, ascending; empty where it names one alone."""
 
     def __post_init__(self) -> None:
         if self.max_slowdown is not None and not 0.0 <= self.max_slowdown <= MAX_SLOWDOWN_BOUND:
@@ -96,6 +102,26 @@ class JobRequest:
     """Unix time."""
     script: ScriptFeatures | None = None
     """What the submitting command read of the job's script; None where it read none."""
+    count_options: tuple[GpuCountOption, ...] = ()
+    """Numbers of GPUs that Slurm's side can give the job, its own among them; empty where its own stays."""
+    count_refusal: str = ""
+    """Why Slurm's side keeps the job's own number, though its user named others."""
+
+    def with_count(self, option: GpuCountOption) -> "JobRequest":
+        """Return the job with another number of GPUs of its one type: as Slurm's side will submit it."""
+        asked, (demand, *_) = self.gpu_count, self.gpus
+        tasks = self.tasks
+        if option.cpus_per_node:
+            tasks = max(1, option.cpus_per_node * max(1, option.nodes) // (self.cpus_per_task or 1))
+        return replace(
+            self,
+            gpus=(GpuDemand(count=option.gpus, slurm_type=demand.slurm_type),),
+            nodes_min=option.nodes or self.nodes_min,
+            nodes_max=self.nodes_max and (option.nodes or self.nodes_max),
+            tasks=tasks,
+            memory_per_node_mib=option.memory_per_node_mib or self.memory_per_node_mib,
+            time_limit_minutes=scaled_limit(self.time_limit_minutes, asked, option.gpus),
+        )
 
     @property
     def gpu_count(self) -> int:
@@ -106,3 +132,8 @@ class JobRequest:
     def gpu_types(self) -> frozenset[str]:
         """GRES types that were asked for by name; empty when any will do."""
         return frozenset(demand.slurm_type for demand in self.gpus if demand.slurm_type is not None)
+
+
+def scaled_limit(minutes: float | None, asked: int, gpus: int) -> float | None:
+    """Return the time limit of a job with another number of GPUs: longer for fewer, as long for more."""
+    return minutes if minutes is None or gpus >= asked else float(ceil(minutes * asked / gpus))

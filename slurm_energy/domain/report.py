@@ -7,7 +7,7 @@ Unknown energy is None and counted, never 0.
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
 from slurm_energy.domain.decision import AnswerDetails, ClockChoice, Reason, RuntimeEstimate
 from slurm_energy.domain.energy import EnergyScope, EnergySource, QualityFlag
@@ -15,10 +15,13 @@ from slurm_energy.domain.ids import ClusterName, DecisionId, GpuTypeName, GpuUui
 from slurm_energy.domain.job import EnergyMode, JobRequest
 from slurm_energy.domain.plain import from_plain, to_plain
 from slurm_energy.domain.script import ScriptFeatures
+from slurm_energy.domain.trials import ClockTrial
 from slurm_energy.errors import ValueRangeError
 
 RECORD_FORMAT = 1
-ReportKind = Literal["job", "user", "partition"]
+ReportKind = Literal["job", "user", "account", "partition", "qos", "name", "node", "cluster"]
+REPORT_KINDS: tuple[ReportKind, ...] = get_args(ReportKind)
+CalendarStep = Literal["day", "week", "month"]
 Record = TypeVar("Record")
 REASON_SENTENCES: Mapping[Reason, str] = {
     Reason.POLICY: "The policy chose this setting.",
@@ -45,6 +48,10 @@ REASON_SENTENCES: Mapping[Reason, str] = {
     Reason.DEADLINE: "The clock was kept high enough for the job's deadline.",
     Reason.CLOCK_TABLE: "The clock was moved to one that the GPU supports.",
     Reason.NO_SAVING: "No clock would save enough energy: it stays at the default.",
+    Reason.GPU_COUNT: "The number of GPUs was chosen among those of --energy-gpus.",
+    Reason.GPU_COUNT_KEPT: "Of the numbers of --energy-gpus, the job's own is the best.",
+    Reason.GPU_COUNT_REFUSED: "The job kept its own number of GPUs: this job's cannot be changed safely.",
+    Reason.GPU_COUNT_OFF: "The site does not let numbers of GPUs be chosen (policy.gpu_count).",
 }
 _ASKED = "The policy was asked."
 
@@ -65,6 +72,24 @@ class EnergySum:
     """Of the counters' timing; readings are independent of each other."""
     calibration_error_share: float | None = None
     """Of the boards' sensors; the same for all readings of a board."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnergyUse:
+    """What became of joules, and what they cost; None where it is not known."""
+
+    saving_low_joules: float | None = None
+    saving_high_joules: float | None = None
+    """The interval of `saving_joules`, by the error of the prediction; below zero, energy was lost."""
+    idle_gpu_joules: float | None = None
+    """Drawn by the job's GPUs in the time in which they did nothing; a part of the GPU energy."""
+    utilisation: float | None = None
+    """Of the GPUs, over the time in which it was watched, 0 to 1."""
+    cost: float | None = None
+    """Of GPU and host energy with the building's share, in the report's currency."""
+    co2_grams: float | None = None
+    unpriced_joules: float = 0.0
+    """Measured at a time for which the tariff or intensity file says nothing: not in `cost` or `co2_grams`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,16 +122,21 @@ class JobEnergyRecord:
     exit_code: int | None = None
     decision_id: DecisionId | None = None
     saving_joules: float | None = None
-    """Against the default clock, by the prediction; None when nothing was predicted or applied."""
+    """Against the default clock, by the prediction; None when nothing was predicted or applied, or no GPU worked."""
+    use: EnergyUse = EnergyUse()
+    qos: str | None = None
+    missing_nodes: int = 0
+    """Nodes of the last attempt, which has ended, that have not reported although others have."""
     flags: tuple[QualityFlag, ...] = ()
     unknown_reasons: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupEnergyRecord:
-    """Jobs of one user or partition, or the total of a report."""
+    """Jobs of one user, account or the like, in one period; or the total of a report."""
 
     group: str
+    """Labels of several dimensions are joined by ` / `."""
     jobs: int
     jobs_without_energy: int
     """Jobs with no known GPU reading at all; their energy is missing in the sums."""
@@ -115,11 +145,27 @@ class GroupEnergyRecord:
     mean_wait_seconds: float | None = None
     mean_run_seconds: float | None = None
     saving_joules: float | None = None
+    use: EnergyUse = EnergyUse()
+    since_seconds: float | None = None
+    until_seconds: float | None = None
+    """The row's own period, where the report has several."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FacilityRecord:
+    """What a report's money, CO2 and building share rest on."""
+
+    pue: float = 1.0
+    currency: str | None = None
+    sources: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnergyReport:
-    """A table of jobs or of groups, with its total."""
+    """A table of jobs or of groups, with its total.
+
+    An attempt's energy is counted when it ended, by the node; a row for each job, or for each group and period.
+    """
 
     kind: ReportKind
     cluster: ClusterName
@@ -130,6 +176,7 @@ class EnergyReport:
     until_seconds: float | None = None
     rows_left_out: int = 0
     """Rows over the limit; they are in the total."""
+    facility: FacilityRecord = FacilityRecord()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,6 +207,8 @@ class DecisionRecord:
     message: str
     prefer: str | None = None
     """Node feature whose nodes were to be used first."""
+    gpus: int | None = None
+    """GPUs that were chosen over the whole job; None where there was no choice."""
     details: AnswerDetails = field(default_factory=AnswerDetails)
     """What the policy said of its answer."""
     job_ids: tuple[JobId, ...] = ()
@@ -212,6 +261,8 @@ class ExplainRecord:
     comparisons: tuple[ComparisonRecord, ...] = ()
     events: tuple[str, ...] = ()
     """What the nodes wrote down, with the node's name in front."""
+    trials: tuple[ClockTrial, ...] = ()
+    """Clocks that were tried while it ran."""
 
 
 def encode_record(record: object) -> str:
@@ -237,12 +288,27 @@ def decode_record(kind: type[Record], text: str) -> Record:
 
 def runtime_basis(estimate: RuntimeEstimate, script: ScriptFeatures | None) -> str:
     """Return what a job's expected run time is known from: ended runs, with what their scripts say; or assumed."""
+    if estimate.runs and not estimate.is_known:
+        whose = "this user's other jobs" if estimate.source == "user" else "jobs of this site"
+        return f"assumed: {whose} took such a share of their time limits ({estimate.runs} names)"
     if not estimate.runs:
         return "assumed: a share of the time limit" if estimate.source == "time-limit" else f"from {estimate.source}"
     said = "" if script is None or not script.is_telling else script.sentence()
     return f"known from {estimate.runs} run{'' if estimate.runs == 1 else 's'}" + (
         f"; its script: {said}" if said else ""
     )
+
+
+def report_kind(word: str) -> ReportKind:
+    """Return a kind of report.
+
+    Raises:
+        ValueRangeError: there is no such kind.
+    """
+    for kind in REPORT_KINDS:
+        if kind == word:
+            return kind
+    raise ValueRangeError(f"report {word[:40]!r} is not one of {', '.join(REPORT_KINDS)}")
 
 
 def reason_sentence(reason: str, *, changed: bool = True) -> str:

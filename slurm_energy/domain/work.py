@@ -68,6 +68,8 @@ class WorkEstimate:
     """Standard deviation of the logarithm of a single run's power."""
     failed_types: frozenset[GpuTypeName] = frozenset()
     """Types on which the name's runs have failed and none has run through."""
+    like_names: int = 0
+    """Other names with like scripts behind it, where the name has no runs of its own."""
 
     def for_gpus(self, gpus: int) -> "WorkEstimate":
         """Return the estimate for a job of so many GPUs: another number than the runs had adds to the doubt."""

@@ -11,6 +11,8 @@ from slurm_energy.energy_model.catalog import CATALOGUE_LIMITS, BoardLimits
 from slurm_energy.energy_model.curves import curves_of
 from slurm_energy.energy_model.data_sheets import DATA_SHEETS
 
+WorkSource = Literal["runs of this name", "names that draw alike", "jobs with like scripts"]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RelativeCost:
@@ -22,12 +24,12 @@ class RelativeCost:
     """The largest over the workloads, or over the specifications, that were compared."""
     energy_ratio: float
     """Ratio of joules per unit of work."""
-    source: Literal["same type", "measured", "specification", "runs of this name", "names that draw alike"]
+    source: WorkSource | Literal["same type", "measured", "specification"]
 
     @property
     def is_by_runs(self) -> bool:
-        """Whether it is of the job's own name, and not the same for all work."""
-        return self.source in {"same type", "runs of this name", "names that draw alike"}
+        """Whether it is of the job's own work, and not the same for all."""
+        return self.source not in {"measured", "specification"}
 
 
 def relative_cost(

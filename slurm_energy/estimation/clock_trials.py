@@ -9,10 +9,9 @@ the table's clock stays.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from slurm_energy.domain.trials import CAUTION
 from slurm_energy.errors import ValueRangeError
 
-CAUTION = 1.5
-"""A slowdown counts with this many standard errors more."""
 AIM_SHARE = 0.9
 """Of the bound: 4.5 % for 5 %."""
 WINDOW_SECONDS = 60.0
@@ -32,6 +31,8 @@ MIN_SENSITIVITY = 0.02
 MARGIN_SECONDS = 900.0
 """No trial begins nearer to the time limit or deadline."""
 MAX_UNKNOWN = 2
+MAX_WINDOW_FACTOR = 4.0
+"""By which a window grows at most, in steps of two, for a program that repeats but varies too much."""
 MAX_WORSE = 2
 
 
@@ -80,15 +81,22 @@ class ClockTrials:
         clocks_mhz: Settable clocks, ascending; the highest is the default.
         table_clock_mhz: Where the job runs while nothing is known.
         max_slowdown: The user's bound.
+        window_seconds: How long each clock is measured.
+        settle_seconds: How long it settles before.
+        max_trials: How many clocks are tried at most.
     """
 
     clocks_mhz: Sequence[int]
     table_clock_mhz: int
     max_slowdown: float
+    window_seconds: float = WINDOW_SECONDS
+    settle_seconds: float = SETTLE_SECONDS
+    max_trials: int = MAX_TRIALS
     kept_clock_mhz: int | None = None
     trials: list[Trial] = field(default_factory=list)
     cost_seconds: float = 0.0
     done: bool = False
+    _first_window_seconds: float = 0.0
     _kept_energy: float = 1.0
     _bad_table: bool = False
     _reference_watts: float | None = None
@@ -104,6 +112,7 @@ class ClockTrials:
             raise ValueRangeError("clocks of trials: one or more, ascending")
         if not 0.0 <= self.max_slowdown < 1.0:
             raise ValueRangeError(f"slowdown bound {self.max_slowdown} is not 0 to 1")
+        self._first_window_seconds = self.window_seconds
 
     @property
     def running_clock_mhz(self) -> int | None:
@@ -120,8 +129,8 @@ class ClockTrials:
             seconds_left: Until its time limit or deadline, the nearer.
         """
         run_on = Order(sm_clock_mhz=self.running_clock_mhz)
-        window = WINDOW_SECONDS
-        if self.done or len(self.trials) >= MAX_TRIALS or seconds_left < MARGIN_SECONDS:
+        window = self.window_seconds
+        if self.done or len(self.trials) >= self.max_trials or seconds_left < MARGIN_SECONDS:
             return run_on
         is_fresh = self._reference_watts is not None and elapsed_seconds - self._reference_at <= REFERENCE_SECONDS
         # Before the first reference the clock that the board really reaches is not known: the highest one then.
@@ -129,7 +138,7 @@ class ClockTrials:
         if clock is None:
             self.done = True
             return Order(sm_clock_mhz=self.running_clock_mhz)
-        expected = (window + SETTLE_SECONDS) * self._worst(clock)
+        expected = (window + self.settle_seconds) * self._expected_slowdown(clock)
         if self.cost_seconds + expected > MAX_COST_SHARE * elapsed_seconds:
             return run_on
         return Order(sm_clock_mhz=clock if is_fresh else None, measure_seconds=window)
@@ -144,9 +153,22 @@ class ClockTrials:
         self._reference_watts, self._reference_at = watts, at_seconds
         self._reached_mhz = min(max(reached_mhz, self.clocks_mhz[0]), self.clocks_mhz[-1])
 
-    def measured(self, sm_clock_mhz: int, at_seconds: float, watts: float, answer: ClockAnswer | None) -> None:
-        """Take in a window at a lower clock; None: the slowdown is not known."""
-        seconds = WINDOW_SECONDS + SETTLE_SECONDS
+    def measured_nothing(self) -> None:
+        """Take in a window at the default clock that says nothing: after two of them trials end."""
+        self._unknown += 1
+        self.done = self.done or self._unknown >= MAX_UNKNOWN
+
+    def measured(
+        self,
+        sm_clock_mhz: int,
+        at_seconds: float,
+        watts: float,
+        answer: ClockAnswer | None,
+        *,
+        longer_may_help: bool = False,
+    ) -> None:
+        """Take in a window at a lower clock; None: the slowdown is not known, or not from a window of this length."""
+        seconds = self.window_seconds + self.settle_seconds
         worst = self._worst(sm_clock_mhz)
         self.cost_seconds += seconds * (worst if answer is None else min(max(answer.upper, 0.0), worst))
         kept = answer is not None and self._keep(sm_clock_mhz, watts, answer)
@@ -154,8 +176,12 @@ class ClockTrials:
             Trial(sm_clock_mhz=sm_clock_mhz, at_seconds=at_seconds, watts=watts, answer=answer, kept=kept)
         )
         if answer is None:
-            self._unknown += 1
-            self.done = self._unknown >= MAX_UNKNOWN
+            longest = self._first_window_seconds * MAX_WINDOW_FACTOR
+            if longer_may_help and self.window_seconds < longest:
+                self.window_seconds = min(2.0 * self.window_seconds, longest)
+            else:
+                self._unknown += 1
+                self.done = self._unknown >= MAX_UNKNOWN
         # What is measured again starts from a new reference.
         self._reference_at = float("-inf")
 
@@ -179,6 +205,12 @@ class ClockTrials:
     def _worst(self, sm_clock_mhz: int) -> float:
         """Return the slowdown of work that the clock alone paces."""
         return max((self._reached_mhz or self.clocks_mhz[-1]) / sm_clock_mhz - 1.0, 0.0)
+
+    def _expected_slowdown(self, sm_clock_mhz: int) -> float:
+        """Return the slowdown that a trial is taken to have: twice the bound at most once others were answered."""
+        worst = self._worst(sm_clock_mhz)
+        is_known = any(trial.answer is not None for trial in self.trials[self._first :])
+        return min(worst, 2.0 * self.max_slowdown) if is_known else worst
 
     def _candidate(self) -> int | None:
         """Return the next clock to try, by secant steps in the relative slowdown of the clock; None: none is left."""

@@ -141,6 +141,12 @@ class GaussianProcess:
         doubt = np.sqrt(np.maximum(variance, 0.0) + self.kernel.noise**2)
         return self.offset + alike @ self.weights, np.minimum(doubt, _MAX_DOUBT)
 
+    def joint(self, columns: Columns) -> tuple[FloatArray, FloatArray]:
+        """Return mean [entries] and covariance [entries, entries] of what some entries truly are."""
+        alike = self.kernel.covariance(columns, self.columns)
+        covariance = self.kernel.covariance(columns, columns) - alike @ self.precision @ alike.T
+        return self.offset + alike @ self.weights, covariance
+
     def refined(
         self, columns: Columns, values: FloatArray, extra_variance: FloatArray | None = None
     ) -> "GaussianProcess":

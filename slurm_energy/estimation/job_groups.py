@@ -1,6 +1,9 @@
 """Which jobs of a user are taken to do the same work: by name, or by script where a name says nothing."""
 
 import re
+from math import log2
+
+from slurm_energy.domain.script import ScriptFeatures
 
 MAX_CHARACTERS = 512
 """Of a name that are looked at; the database holds no more."""
@@ -51,3 +54,21 @@ def job_group(name: str, script_key: str | None) -> str:
     if not stem:
         return f"{GROUP_MARK}{script_key}"
     return name if stem == name.lower() else f"{stem} {GROUP_MARK}{script_key}"
+
+
+def script_family(script: ScriptFeatures) -> str:
+    """Return what jobs of one kind of work share, whoever runs them: the model, else the code, else the programs."""
+    programs = [program for program in script.programs if program not in _INTERPRETERS]
+    return script.model or script.code or ",".join(sorted(programs))
+
+
+def alike_groups(script: ScriptFeatures) -> tuple[str, ...]:
+    """Return the words under which first estimates of like jobs are kept, the most telling first."""
+    family = script_family(script)
+    if not family:
+        return ()
+    whole = f"{GROUP_MARK}{family}"
+    return (whole,) if script.batch_size is None else (f"{whole} {round(log2(script.batch_size))}", whole)
+
+
+_INTERPRETERS = frozenset({"bash", "python"})

@@ -1,34 +1,54 @@
-"""From finished and measured runs to what the next job of the same user and name will need, and on which GPU type."""
+"""What ended jobs say of the next one: how long it runs, and what its work costs on each GPU type.
+
+One object, `JobHistory`, is looked at by every decision, in the daemon and in the twin. The daemon's recorder makes its
+tables from the database; `SiteRuns` keeps a site's runs where there is none. Either way a run that ends corrects what
+is known of its name at once.
+"""
 
 import logging
-import statistics
-from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
-from typing import Protocol
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import inf
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from slurm_energy.domain.decision import RuntimeEstimate
+from slurm_energy.domain.gpu_count import GpuScaling
 from slurm_energy.domain.ids import GpuTypeName
+from slurm_energy.domain.script import ScriptFeatures
+from slurm_energy.domain.trials import LearnedClock
 from slurm_energy.domain.work import FailedRuns, MeasuredRun, WorkEstimate
 from slurm_energy.energy_model.relative_speed import RelativeCost
-from slurm_energy.estimation.job_groups import job_group
+from slurm_energy.estimation.job_groups import alike_groups, job_group
+from slurm_energy.estimation.run_time import NAME, RUNS_PER_NAME, EndedRun, RunTime, RunTimeModel, RunTimes, run_times
 from slurm_energy.resources import install_command
+
+if TYPE_CHECKING:  # numpy is no part of the base
+    from slurm_energy.estimation.run_groups import TypicalSpreads
+    from slurm_energy.estimation.work_model import WorkModel
 
 logger = logging.getLogger(__name__)
 
-SOURCE = "history"
-RUNS_PER_NAME = 20
 MAX_TIMED_NAMES = 20_000
 MAX_COMPARED_NAMES = 10_000
+MAX_COUNTED_RUNS = 10_000
+"""Newest runs by which it is counted how far runs are from what was expected of them."""
+ANY_USER = -1
+"""Stands for all users, where what is known is of no user alone."""
+NEVER_RAN = ""
+"""Stands for all names that never ran."""
 
-NamedWork = tuple[int, str, WorkEstimate]
+NameOf = tuple[int | str, str]
+"""User and job name, or what stands for it (`job_groups`)."""
+TimedName = tuple[int | str, str, RunTime]
+NamedWork = tuple[int | str, str, WorkEstimate]
 """User, job name, and what its work compares like between GPU types."""
 CompareTypes = Callable[[GpuTypeName, GpuTypeName], RelativeCost | None]
 """What the same work needs on the first type relative to the second; None where nothing is known of it."""
 
 
 class FinishedRun(Protocol):
-    """One completed run of a job."""
+    """One run of a job that has ended."""
 
     @property
     def user_id(self) -> int:
@@ -43,8 +63,20 @@ class FinishedRun(Protocol):
         """What its script shared with others of the same work."""
 
     @property
+    def submitted_at_seconds(self) -> float:
+        """When it was submitted."""
+
+    @property
     def ended_at_seconds(self) -> float:
         """When it ended."""
+
+    @property
+    def limit_seconds(self) -> float | None:
+        """Its time limit; None where there was none."""
+
+    @property
+    def cut_off(self) -> bool:
+        """Whether it was ended before its work was."""
 
     @property
     def default_clock_seconds(self) -> float:
@@ -55,58 +87,120 @@ class FinishedRun(Protocol):
         """The type of its GPUs, where it is known and one."""
 
 
-def runtime_estimate(seconds: Sequence[float], gpu_type: GpuTypeName | None = None) -> RuntimeEstimate:
-    """Return the median and a bound that holds in about 19 of 20 cases.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobHistory:
+    """What ended jobs of a site say of the next one; looked up, never worked out, while a job waits for an answer."""
 
-    The longest of n runs is passed by the next with probability 1/(n + 1): 19 runs give the bound as they are, fewer
-    get a margin of 1/n of the longest.
-    """
-    longest = max(seconds)
-    upper = longest if len(seconds) >= 19 else longest * (1.0 + 1.0 / len(seconds))
-    return RuntimeEstimate(
-        seconds=statistics.median(seconds),
-        upper_seconds=upper,
-        source=SOURCE,
-        gpu_type=gpu_type,
-    )
+    runtimes: Mapping[NameOf, RunTime] = field(default_factory=dict)
+    """How long they took at the default clock; under `NEVER_RAN` and `ANY_USER` what is expected of other names."""
+    work: Mapping[NameOf, WorkEstimate] = field(default_factory=dict)
+    """How their work compares between GPU types; under `ANY_USER` by what scripts say."""
+    clocks: Mapping[NameOf, Mapping[GpuTypeName, LearnedClock]] = field(default_factory=dict)
+    """What trials in their runs measured, by GPU type."""
+    scaling: Mapping[NameOf, GpuScaling] = field(default_factory=dict)
+    """How their work scales with the number of GPUs."""
+
+    def scaling_of(self, user_id: int | str, name: str, script: ScriptFeatures | None) -> GpuScaling | None:
+        """Return how a job's work scales: from runs of its script's group, else of its name alone."""
+        group = user_id, job_group(name, None if script is None else script.key)
+        return self.scaling.get(group) or self.scaling.get((user_id, name))
+
+    def clocks_of(
+        self, user_id: int | str, name: str, script: ScriptFeatures | None
+    ) -> Mapping[GpuTypeName, LearnedClock] | None:
+        """Return what trials in runs of a job's group measured, else of its name alone."""
+        group = user_id, job_group(name, None if script is None else script.key)
+        return self.clocks.get(group) or self.clocks.get((user_id, name))
+
+    def about(
+        self, user_id: int | str, name: str, script: ScriptFeatures | None
+    ) -> tuple[RunTime | None, WorkEstimate | None]:
+        """Return what is known of a job: from its script's group, its name alone, then from other jobs like it."""
+        group = user_id, job_group(name, None if script is None else script.key)
+        named = user_id, name
+        runtime = (self.runtimes.get(group) or self.runtimes.get(named)) if name or group[1] else None
+        if runtime is None or runtime.source != NAME:
+            runtime = self.runtimes.get((user_id, NEVER_RAN)) or self.runtimes.get((ANY_USER, NEVER_RAN))
+        work = self.work.get(group) or self.work.get(named)
+        if work is None and script is not None:
+            work = next((known for key in alike_groups(script) if (known := self.work.get((ANY_USER, key)))), None)
+        return runtime, work
+
+    def expected(
+        self, user_id: int | str, name: str, script: ScriptFeatures | None, limit_seconds: float | None
+    ) -> tuple[RuntimeEstimate | None, WorkEstimate | None]:
+        """Return what a decision on a job with this time limit rests on."""
+        runtime, work = self.about(user_id, name, script)
+        return expected_run_time(runtime, limit_seconds), work
 
 
-def runtime_estimates(
-    samples: Iterable[FinishedRun], compare_for: Callable[[int, str], CompareTypes]
-) -> list[tuple[int, str, RuntimeEstimate]]:
-    """Return estimates of the groups (see `job_groups`) that ran last, each from its newest runs.
+def expected_run_time(runtime: RunTime | None, limit_seconds: float | None) -> RuntimeEstimate | None:
+    """Return the run time of a job with a time limit; None where nothing is known, or a share of no limit."""
+    has_limit = limit_seconds is not None and 0.0 < limit_seconds < inf
+    if runtime is None or not (has_limit or runtime.source == NAME):
+        return None
+    return runtime.estimate(limit_seconds if has_limit else None)
+
+
+def timed_names(
+    samples: Iterable[FinishedRun],
+    compare_for: Callable[[int, str], CompareTypes],
+    model: RunTimeModel | None = None,
+) -> tuple[list[TimedName], RunTimeModel]:
+    """Return run times of the groups (see `job_groups`) that ran last, and what all runs together say.
 
     Args:
         samples: In any order.
         compare_for: Returns what compares GPU types for the jobs of a user and group.
+        model: Of all runs, where the samples are those of a few names; None where they are all.
     """
-    groups: dict[tuple[int, str], list[FinishedRun]] = {}
-    for sample in samples:
-        groups.setdefault((sample.user_id, job_group(sample.name, sample.script_key)), []).append(sample)
-    found: list[tuple[float, int, str, RuntimeEstimate]] = []
-    for (user_id, name), runs in groups.items():
-        known = sorted(runs, key=lambda run: -run.ended_at_seconds)[:RUNS_PER_NAME]
-        estimate = replace(runtime_estimate(*_on_one_type(known, compare_for(user_id, name))), runs=len(known))
-        found.append((max(run.ended_at_seconds for run in known), user_id, name, estimate))
+    ordered = sorted(samples, key=lambda sample: sample.ended_at_seconds)
+    groups: dict[tuple[int, str], list[EndedRun]] = {}
+    for sample in ordered:
+        run = _ended_run(sample)
+        if run.is_sound and run.name:
+            groups.setdefault((sample.user_id, run.name), []).append(run)
+    known = run_times(_ended_run(sample) for sample in ordered[-MAX_COUNTED_RUNS:]).model() if model is None else model
+    found = [
+        (runs[-1].ended_at_seconds, user_id, name, known.of_runs(_on_one_type(runs, compare_for(user_id, name))))
+        for (user_id, name), ended in groups.items()
+        if (runs := ended[-RUNS_PER_NAME:])
+    ]
     found.sort(key=lambda item: item[0], reverse=True)
-    return [(user_id, name, estimate) for _, user_id, name, estimate in found[:MAX_TIMED_NAMES]]
+    table: list[TimedName] = [(user_id, name, run_time) for _, user_id, name, run_time in found[:MAX_TIMED_NAMES]]
+    if model is None:
+        table += [(user, NEVER_RAN, habits) for user, habits in known.users.items()]
+        table += [] if known.site is None else [(ANY_USER, NEVER_RAN, known.site)]
+    return table, known
 
 
-def _on_one_type(runs: Sequence[FinishedRun], compare: CompareTypes) -> tuple[list[float], GpuTypeName | None]:
-    """Return the seconds of runs as if all had been on the type that most were on, and that type.
+def _ended_run(sample: FinishedRun) -> EndedRun:
+    return EndedRun(
+        user=sample.user_id,
+        name=job_group(sample.name, sample.script_key),
+        seconds=sample.default_clock_seconds,
+        limit_seconds=sample.limit_seconds,
+        cut_off=sample.cut_off,
+        gpu_type=sample.gpu_type,
+        submitted_at_seconds=sample.submitted_at_seconds,
+        ended_at_seconds=sample.ended_at_seconds,
+    )
+
+
+def _on_one_type(runs: Sequence[EndedRun], compare: CompareTypes) -> list[EndedRun]:
+    """Return runs as if all had been on the type that most were on.
 
     By tables a run on another type is taken to be as long as the worst of what was measured makes it. Where the types
-    is unknown or cannot be compared, the seconds are as they are, and speak of no type.
+    are unknown or cannot be compared, the seconds are as they are, and speak of no type.
     """
-    seconds = [run.default_clock_seconds for run in runs]
     types = Counter(run.gpu_type for run in runs)
     usual = max(types, key=lambda gpu_type: types[gpu_type])
-    if usual is None or None in types:
-        return seconds, None
+    if usual is None or len(types) == 1:
+        return list(runs)
     ratios = {gpu_type: _ratio(usual, gpu_type, compare) for gpu_type in types}
     if any(ratio is None for ratio in ratios.values()):
-        return seconds, None
-    return [run.default_clock_seconds * (ratios[run.gpu_type] or 1.0) for run in runs], usual
+        return list(runs)
+    return [replace(run, seconds=run.seconds * (ratios[run.gpu_type] or 1.0), gpu_type=usual) for run in runs]
 
 
 def _ratio(usual: GpuTypeName, gpu_type: GpuTypeName | None, compare: CompareTypes) -> float | None:
@@ -116,22 +210,161 @@ def _ratio(usual: GpuTypeName, gpu_type: GpuTypeName | None, compare: CompareTyp
     return cost.time_ratio if cost.is_by_runs else max(1.0, cost.worst_time_ratio)
 
 
-def named_work(runs: Iterable[MeasuredRun], failures: Iterable[FailedRuns] = ()) -> list[NamedWork]:
-    """Return estimates of the names that ran last, those that only failed behind them; none without numpy."""
+class WorkFit(NamedTuple):
+    """What all names of a site say of the work of one."""
+
+    gpu_types: tuple[GpuTypeName, ...]
+    model: "WorkModel"
+    typical: "TypicalSpreads"
+
+
+def named_work(
+    runs: Iterable[MeasuredRun],
+    failures: Iterable[FailedRuns] = (),
+    scripts: Mapping[str, ScriptFeatures] | None = None,
+) -> tuple[list[NamedWork], WorkFit | None]:
+    """Return estimates of the names that ran last, those that only failed behind them, and then of scripts.
+
+    Nothing is said without numpy.
+
+    Args:
+        runs: Of any names.
+        failures: Of any names.
+        scripts: What was read of scripts, by their keys.
+    """
     try:
-        from slurm_energy.estimation.run_groups import group_runs  # noqa: PLC0415  # numpy is no part of the base
-        from slurm_energy.estimation.work_model import work_estimates  # noqa: PLC0415
+        from slurm_energy.estimation.first_estimates import first_estimates  # noqa: PLC0415  # numpy: not in the base
+        from slurm_energy.estimation.run_groups import group_runs  # noqa: PLC0415
+        from slurm_energy.estimation.work_model import fit_work_model, work_estimates  # noqa: PLC0415
     except ImportError as error:
         logger.info("runs say nothing of GPU types, %s reason=%s", install_command("daemon"), error)
-        return []
+        return [], None
     known = list(runs)
-    newest: dict[tuple[int | str, str], float] = {}
-    for run in known:
+    groups = group_runs(known, failures)
+    if not groups.gpu_types:
+        return _newest_first(known, [(name.user, name.name, one) for name, one in work_estimates(groups)]), None
+    model = fit_work_model(groups)
+    found: list[NamedWork] = [(name.user, name.name, estimate) for name, estimate in work_estimates(groups, model)]
+    table = _newest_first(known, found)
+    if scripts:
+        keys = {
+            (run.user, job_group(run.name, run.script_key)): scripts[run.script_key]
+            for run in known
+            if run.script_key is not None and run.script_key in scripts
+        }
+        table += [(ANY_USER, key, estimate) for key, estimate in first_estimates(groups, keys)]
+    return table, WorkFit(groups.gpu_types, model, groups.typical)
+
+
+def corrected_work(fit: WorkFit, runs: Iterable[MeasuredRun], failures: Iterable[FailedRuns] = ()) -> list[NamedWork]:
+    """Return estimates of a few names by all of their runs, as of now; what all names together say stays as it was.
+
+    A new run of a name corrects what is expected of it on every GPU type.
+    """
+    from slurm_energy.estimation.run_groups import group_runs  # noqa: PLC0415  # numpy is no part of the base
+    from slurm_energy.estimation.work_model import work_estimates  # noqa: PLC0415
+
+    groups = group_runs(runs, failures, fit.gpu_types, fit.typical)
+    return [(name.user, name.name, estimate) for name, estimate in work_estimates(groups, fit.model)]
+
+
+def _newest_first(runs: Sequence[MeasuredRun], found: Iterable[NamedWork]) -> list[NamedWork]:
+    newest: dict[NameOf, float] = {}
+    for run in runs:
         key = run.user, job_group(run.name, run.script_key)
         newest[key] = max(run.ended_at_seconds, newest.get(key, run.ended_at_seconds))
-    found = [
-        (newest.get((name.user, name.name), 0.0), int(name.user), name.name, estimate)
-        for name, estimate in work_estimates(group_runs(known, failures))
-    ]
-    found.sort(key=lambda item: (-item[0], item[1], item[2]))
-    return [(user_id, name, estimate) for _, user_id, name, estimate in found[:MAX_COMPARED_NAMES]]
+    ordered = sorted(found, key=lambda one: (-newest.get((one[0], one[1]), 0.0), str(one[0]), one[1]))
+    return ordered[:MAX_COMPARED_NAMES]
+
+
+_RUNS_PER_TYPE, _MANY_RUNS = 20, 8
+_LOOKED_SECONDS, _MAX_LOOKED_SECONDS = 3600.0, 6 * 3600.0
+_NEW_SHARE = 0.05
+"""Between two looks at all runs together, and how many new ones make one worth its time before the longest pause is
+over. The daemon looks every few minutes; what all names together say moves slowly."""
+
+
+class SiteRuns:
+    """A site's ended runs, and what they say: each corrects at once what is known of its name.
+
+    The daemon's database in the twin, where there is none.
+    """
+
+    def __init__(self) -> None:
+        self.history = JobHistory()
+        self._times = RunTimes()
+        self._measured: dict[tuple[NameOf, GpuTypeName], deque[MeasuredRun]] = {}
+        self._failures: dict[NameOf, list[FailedRuns]] = {}
+        self._scripts: dict[str, ScriptFeatures] = {}
+        self._fit: WorkFit | None = None
+        self._model: RunTimeModel | None = None
+        self._looked_at_seconds = -inf
+        self._new, self._known = 0, 0
+        """Runs since the last look at all of them, and those before."""
+        self._runtimes: dict[NameOf, RunTime] = {}
+        self._work: dict[NameOf, WorkEstimate] = {}
+        self._counts: Counter[NameOf] = Counter()
+
+    def observe(self, measurement: EndedRun | MeasuredRun | FailedRuns, script: ScriptFeatures | None = None) -> None:
+        """Take in what one run measured, or that it failed.
+
+        Args:
+            measurement: An ended run under its group's name (`job_group`), or one with its power.
+            script: What was read of its script.
+        """
+        if script is not None and script.key:
+            self._scripts[script.key] = script
+        self._new += 1
+        if isinstance(measurement, EndedRun):
+            self._times.add(measurement)
+            self._correct_times((measurement.user, measurement.name))
+            return
+        name = measurement.user, job_group(measurement.name, measurement.script_key)
+        if isinstance(measurement, MeasuredRun):
+            key = name, measurement.gpu_type
+            self._measured.setdefault(key, deque(maxlen=_RUNS_PER_TYPE)).append(measurement)
+        else:
+            self._failures.setdefault(name, []).append(measurement)
+        self._correct_work(name)
+
+    def look(self, now_seconds: float) -> JobHistory:
+        """Return what is known, all runs looked at together at most once an hour."""
+        pause = _LOOKED_SECONDS if self._new > _NEW_SHARE * self._known else _MAX_LOOKED_SECONDS
+        if self._new and now_seconds - self._looked_at_seconds >= pause:
+            self._looked_at_seconds = now_seconds
+            self._known, self._new = self._known + self._new, 0
+            self._look_at_all()
+        return self.history
+
+    def _look_at_all(self) -> None:
+        self._model = model = self._times.model()
+        self._runtimes = {
+            (user, name): model.of_runs(_on_one_type(tuple(runs)[-RUNS_PER_NAME:], _no_comparison))
+            for (user, name), runs in self._times.names.items()
+        }
+        self._runtimes |= {(user, NEVER_RAN): habits for user, habits in model.users.items()}
+        if model.site is not None:
+            self._runtimes[ANY_USER, NEVER_RAN] = model.site
+        runs = [run for kept in self._measured.values() for run in kept]
+        failures = [one for several in self._failures.values() for one in several]
+        table, self._fit = named_work(runs, failures, self._scripts)
+        self._work = {(user, name): estimate for user, name, estimate in table}
+        self.history = JobHistory(runtimes=self._runtimes, work=self._work)
+
+    def _correct_times(self, key: NameOf) -> None:
+        runs = self._times.names.get(key)
+        if runs and self._model is not None:
+            self._runtimes[key] = self._model.of_runs(tuple(runs))
+
+    def _correct_work(self, name: NameOf) -> None:
+        self._counts[name] += 1
+        # Of a name of many runs one more says little, and the next look at all is near.
+        if self._fit is None or (self._counts[name] > _MANY_RUNS and self._counts[name] % _MANY_RUNS):
+            return
+        runs = [run for gpu_type in self._fit.gpu_types for run in self._measured.get((name, gpu_type), ())]
+        for user, group, estimate in corrected_work(self._fit, runs, self._failures.get(name, ())):
+            self._work[user, group] = estimate
+
+
+def _no_comparison(_one: GpuTypeName, _other: GpuTypeName) -> RelativeCost | None:
+    return None

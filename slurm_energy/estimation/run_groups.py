@@ -1,7 +1,7 @@
 """Measured runs by job name (or script) and GPU type: means of logarithms, and how far they can be wrong."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from math import log
@@ -42,6 +42,15 @@ class JobName(NamedTuple):
     """Their name, or what their scripts share where names say nothing; see `job_groups`."""
 
 
+class TypicalSpreads(NamedTuple):
+    """Of the name in the middle, variances [2] each; those of single names are drawn towards them."""
+
+    of_runs: FloatArray
+    """Between runs of one day."""
+    of_both: FloatArray
+    of_days: FloatArray
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RunGroups:
     """Means over runs; figures are [names, 2, types]: first log seconds, then log watts of one GPU."""
@@ -58,6 +67,7 @@ class RunGroups:
     """Of each name's runs."""
     spreads: FloatArray
     """Standard deviation of a single run's log seconds and log watts, [names, 2]."""
+    typical: TypicalSpreads
     failed: Mapping[JobName, frozenset[GpuTypeName]] = field(default_factory=dict)
     """Types on which a name has failed and never run through."""
 
@@ -76,22 +86,35 @@ class _Sums(NamedTuple):
     """Variances between days that the squares hold beside one of runs for each of `between_free`."""
 
 
-def group_runs(runs: Iterable[MeasuredRun], failures: Iterable[FailedRuns] = ()) -> RunGroups:
+def group_runs(
+    runs: Iterable[MeasuredRun],
+    failures: Iterable[FailedRuns] = (),
+    gpu_types: Sequence[GpuTypeName] | None = None,
+    typical: TypicalSpreads | None = None,
+) -> RunGroups:
     """Return the groups of some runs.
 
     Of each name the runs of the 30 days before its last one count, with its most frequent number of GPUs. A name that
     stands for several programs (`job.sh`) has runs that differ, and so means of little weight; so has one whose
     runs differ from day to day. Names that only failed have no runs, and names that Slurm gave are none.
+
+    Args:
+        runs: Of any names.
+        failures: Of any names.
+        gpu_types: That count, in this order; None for all of the runs.
+        typical: Of all names, where the runs are of a few; None where they are all.
     """
     kept: dict[JobName, list[MeasuredRun]] = {}
     for run in runs:
         group = job_group(run.name, run.script_key)
-        if group not in NAMELESS:
+        if group not in NAMELESS and (gpu_types is None or run.gpu_type in gpu_types):
             kept.setdefault(JobName(run.user, group), []).append(run)
     kept = {name: _modal_count(_recent(found)) for name, found in kept.items()}
     failed = _failed(failures, kept)
     names = tuple(sorted({*kept, *failed}, key=lambda name: (str(name.user), name.name)))
-    types = tuple(sorted({run.gpu_type for found in kept.values() for run in found}))
+    types = tuple(
+        sorted({run.gpu_type for found in kept.values() for run in found}) if gpu_types is None else gpu_types
+    )
     place = {gpu_type: index for index, gpu_type in enumerate(types)}
     shape = (len(names), 2, len(types))
     count, means = np.zeros((len(names), len(types)), dtype=np.int64), np.zeros(shape)
@@ -104,7 +127,7 @@ def group_runs(runs: Iterable[MeasuredRun], failures: Iterable[FailedRuns] = ())
             count[row, where] = len(newest)
             means[row, :, where], days[row, where] = _add_up(newest, row, sums)
             slowed[row, where] = sum(run.slowed for run in newest) / len(newest)
-    of_runs, of_days = _spreads(sums)
+    of_runs, of_days, typical = _spreads(sums, typical)
     variances = _variances_of_means(count, days, of_runs, of_days)
     variances[:, 0, :] += slowed**2 / 12.0  # somewhere between nothing and `slowed`, in all runs alike
     return RunGroups(
@@ -116,6 +139,7 @@ def group_runs(runs: Iterable[MeasuredRun], failures: Iterable[FailedRuns] = ())
         gpus=tuple(kept[name][0].gpus if name in kept else 1 for name in names),
         failed=failed,
         spreads=np.sqrt(of_runs + of_days),
+        typical=typical,
     )
 
 
@@ -136,19 +160,24 @@ def _add_up(runs: list[MeasuredRun], row: int, sums: _Sums) -> tuple[FloatArray,
     return mean, shares
 
 
-def _spreads(sums: _Sums) -> tuple[FloatArray, FloatArray]:
-    """Return the variances between runs of one day, and between days, [names, 2] each.
+def _spreads(sums: _Sums, typical: TypicalSpreads | None) -> tuple[FloatArray, FloatArray, TypicalSpreads]:
+    """Return the variances between runs of one day, and between days, [names, 2] each, and the typical ones.
 
     Both are a name's own, drawn towards that of the name in the middle: a one-way analysis of variance.
     """
+    both, both_free = sums.within + sums.between, sums.within_free + sums.between_free
     # Where days hold one run each, what runs of a day differ by is seen between days only, and is no more than that.
-    of_runs = _drawn(sums.within, sums.within_free, _PRIOR_SPREAD)
-    of_both = _drawn(sums.within + sums.between, sums.within_free + sums.between_free, _PRIOR_SPREAD)
+    typical_run = _typical(sums.within, sums.within_free, _PRIOR_SPREAD) if typical is None else typical.of_runs
+    typical_both = _typical(both, both_free, _PRIOR_SPREAD) if typical is None else typical.of_both
+    of_runs = _drawn(sums.within, sums.within_free, typical_run)
+    of_both = _drawn(both, both_free, typical_both)
     spread = np.maximum(np.minimum(of_runs, of_both), _MIN_SPREAD)
     free = sums.between_free[:, None]
     weight = np.where(sums.between_weight > 0.0, sums.between_weight, 1.0)[:, None]
     excess = np.maximum(0.0, sums.between - free * spread) / weight * free
-    return spread, _drawn(excess, sums.between_free, _PRIOR_DAYS)
+    typical_day = _typical(excess, sums.between_free, _PRIOR_DAYS) if typical is None else typical.of_days
+    of_days = _drawn(excess, sums.between_free, typical_day)
+    return spread, of_days, TypicalSpreads(typical_run, typical_both, typical_day)
 
 
 def _variances_of_means(
@@ -168,11 +197,17 @@ def _variances_of_means(
     return found + of_days[:, :, None] * days[:, None, :]
 
 
-def _drawn(squares: FloatArray, free: FloatArray, prior: FloatArray) -> FloatArray:
-    """Return variances [names, 2] from sums of squares, drawn towards that of the name in the middle."""
-    towards_prior = (_PRIOR_RUNS * prior + squares) / (_PRIOR_RUNS + free)[:, None]
+def _typical(squares: FloatArray, free: FloatArray, prior: FloatArray) -> FloatArray:
+    """Return the variance [2] of the name in the middle, from sums of squares [names, 2]."""
     several = free > 0
-    typical = np.median(towards_prior[several], axis=0) if several.any() else prior
+    if not several.any():
+        return prior
+    towards_prior = (_PRIOR_RUNS * prior + squares) / (_PRIOR_RUNS + free)[:, None]
+    return np.asarray(np.median(towards_prior[several], axis=0), dtype=np.float64)
+
+
+def _drawn(squares: FloatArray, free: FloatArray, typical: FloatArray) -> FloatArray:
+    """Return variances [names, 2] from sums of squares, drawn towards the typical one."""
     drawn: FloatArray = (_PRIOR_RUNS * typical + squares) / (_PRIOR_RUNS + free)[:, None]
     return drawn
 

@@ -70,13 +70,18 @@ def fit_work_model(groups: RunGroups) -> WorkModel:
     return model
 
 
-def work_estimates(groups: RunGroups) -> Iterator[tuple[JobName, WorkEstimate]]:
-    """Yield what is expected of names on every type that any name was seen on, if they ran twice or have failed."""
+def work_estimates(groups: RunGroups, model: WorkModel | None = None) -> Iterator[tuple[JobName, WorkEstimate]]:
+    """Yield what is expected of names on every type that any name was seen on, if they ran twice or have failed.
+
+    Args:
+        groups: Of the names.
+        model: Of all names, over the same types; None to find it from these.
+    """
     types = len(groups.gpu_types)
     if not types:
         yield from _failed_alone(groups)
         return
-    model = fit_work_model(groups)
+    model = fit_work_model(groups) if model is None else model
     for begin in range(0, len(groups.names), _AT_ONCE):
         rows = np.arange(begin, min(begin + _AT_ONCE, len(groups.names)))
         points, doubts = _posterior(model, *_flat(groups, rows))

@@ -8,13 +8,19 @@ from typing import Any
 from slurm_energy.config import Config
 from slurm_energy.domain.job import EnergyMode
 from slurm_energy.errors import ConfigError, PolicyError
+from slurm_energy.graph.cluster_graph import ClusterGraph
 from slurm_energy.policy.automatic import AUTOMATIC, chosen_policy, named_folder
 from slurm_energy.policy.placement import Knowledge, PlacementRule
 from slurm_energy.policy.prices import MODE_WEIGHTS
 from slurm_energy.policy.registry import create_rule, known_policy_names, policy_fault, rule_settings
-from slurm_energy.policy.rules.settings import TOTAL_COST, Setting, read_settings, split_text, total_cost_settings
-from slurm_energy.twin.adapters.learned import LearnedRule
-from slurm_energy.twin.adapters.learned_price import LearnedPriceRule
+from slurm_energy.policy.rules.settings import (
+    TOTAL_COST,
+    Setting,
+    policy_name,
+    read_settings,
+    split_text,
+    total_cost_settings,
+)
 from slurm_energy.twin.adapters.served import served_policy
 
 TOLD: dict[str, Knowledge] = {"clairvoyant/": "truth", "neighbours/": "neighbours"}
@@ -66,24 +72,35 @@ def create_contender(text: str) -> PlacementRule:
         PolicyError: there is no such policy.
         ConfigError: a setting is unknown or cannot be used.
     """
-    if text.partition(":")[0] == LEARNED:
-        return _learned(text.partition(":")[2])
-    if text.partition(":")[0] == PRICED:
-        return _priced(text)
+    if text.startswith(SERVED):
+        return _served(text)
     for prefix, knowledge in TOLD.items():
         if text.startswith(prefix):
             rule = create_rule(text.removeprefix(prefix))
             rule.knowledge = knowledge
             return rule
-    if not text.startswith(SERVED):
-        return create_rule(text)
-    name, _, settings = text.removeprefix(SERVED).partition(":")
+    made = {LEARNED: _learned, PRICED: _priced}.get(policy_name(text), create_rule)
+    return made(text)
+
+
+def _served(text: str) -> PlacementRule:
+    text = text.removeprefix(SERVED)
+    name = policy_name(text)
     if name == AUTOMATIC:
         name = chosen_policy(Config()).config.policy.name
     if name not in known_policy_names():
         known = ", ".join((AUTOMATIC, *known_policy_names()))
         raise PolicyError(f"policy {SERVED}{name[:40]!r} does not exist; the daemon has {known}")
-    config, own = _configured(name, settings)
+    config, own = Config(), list[str]()
+    takes = rule_settings(name)
+    for key, value in split_text(text)[1].items():
+        if key in SETTINGS:
+            config = _configured(config, name, key, value)
+        elif takes(key):
+            own.append(f"{key}={value}")
+        else:
+            known = "; ".join(f"{known}: {meaning}" for known, meaning in SETTINGS.items())
+            raise ConfigError(f"policy {SERVED}{name} has no setting {key[:64]!r}; it has {known}")
     text = f"{name}:{','.join(own)}" if own else name
     fault = policy_fault(text)
     if fault is not None:
@@ -91,35 +108,22 @@ def create_contender(text: str) -> PlacementRule:
     return served_policy(text, config)
 
 
-def _configured(name: str, settings: str) -> tuple[Config, list[str]]:
-    """Return the configuration that some settings stand for, and the settings that are the rule's own."""
-    config, own = Config(), list[str]()
-    takes = rule_settings(name)
-    for item in settings.split(",") if settings else ():
-        key, separator, value = item.partition("=")
-        if separator and key not in SETTINGS and takes(key):
-            own.append(item)
-            continue
-        if not separator or key not in SETTINGS:
-            known = "; ".join(f"{known}: {meaning}" for known, meaning in SETTINGS.items())
-            raise ConfigError(f"policy {SERVED}{name} has no setting {item[:64]!r}; it has {known}")
-        if key == "checkpoint":
-            config = replace(config, policy=replace(config.policy, checkpoint=value))
-            continue
-        try:
-            number = float(value)
-        except ValueError:
-            raise ConfigError(f"setting {key}={value[:64]!r} of {SERVED}{name} is not a number") from None
-        if key == "open" and number in (0.0, 1.0):
-            # In the twin a job is only ever allowed where its devices' memory suffices.
-            config = replace(config, routing=replace(config.routing, open=bool(number), less_gpu_memory=bool(number)))
-        elif key == "learn" and number in (0.0, 1.0):
-            config = replace(config, policy=replace(config.policy, learn_from_runs=bool(number)))
-        elif key == "max_slowdown" and 0.0 <= number <= 2.0:
-            config = replace(config, policy=replace(config.policy, max_slowdown=number))
-        else:
-            raise ConfigError(f"setting {key}={value[:64]} of {SERVED}{name} is out of bound: {SETTINGS[key]}")
-    return config, own
+def _configured(config: Config, name: str, key: str, value: str) -> Config:
+    """Return the configuration with one of `SETTINGS`."""
+    if key == "checkpoint":
+        return replace(config, policy=replace(config.policy, checkpoint=value))
+    try:
+        number = float(value)
+    except ValueError:
+        raise ConfigError(f"setting {key}={value[:64]!r} of {SERVED}{name} is not a number") from None
+    if key == "open" and number in (0.0, 1.0):
+        # In the twin a job is only ever allowed where its devices' memory suffices.
+        return replace(config, routing=replace(config.routing, open=bool(number), less_gpu_memory=bool(number)))
+    if key == "learn" and number in (0.0, 1.0):
+        return replace(config, policy=replace(config.policy, learn_from_runs=bool(number)))
+    if key == "max_slowdown" and 0.0 <= number <= 2.0:
+        return replace(config, policy=replace(config.policy, max_slowdown=number))
+    raise ConfigError(f"setting {key}={value[:64]} of {SERVED}{name} is out of bound: {SETTINGS[key]}")
 
 
 def _priced(text: str) -> PlacementRule:
@@ -130,28 +134,31 @@ def _priced(text: str) -> PlacementRule:
         raise ConfigError(f"policy {PRICED} needs checkpoint=FOLDER; it has {known}")
     values = read_settings(PRICED, (*TOTAL_COST, _REFRESH), given)
     refresh_seconds = values.pop("refresh")
-    loading = _loading(PRICED)
-    network, metadata = loading.load_network(named_folder(folder))
-    return LearnedPriceRule(
-        partial(loading.prices_of, network),
+    serving, policy = _networks(PRICED)
+    network, metadata = serving.load_network(named_folder(folder))
+    rule: PlacementRule = policy.PricedRule(
+        partial(serving.NetworkPrices, network),
         total_cost_settings(values),
+        name=PRICED,
         version=metadata.version,
         refresh_seconds=refresh_seconds,
     )
+    return rule
 
 
-def _loading(policy: str) -> Any:
-    """Return the module that loads networks, with one thread for each run."""
+def _networks(policy: str) -> tuple[Any, Any]:
+    """Return the module that loads networks, with one thread for each run, and that of the policy."""
+    module = "policy" if policy == LEARNED else "priced_answers"
     try:
-        loading = import_module("slurm_energy.policy.gnn.serving")
+        serving, policies = (import_module(f"slurm_energy.policy.gnn.{name}") for name in ("serving", module))
     except ImportError as error:
         raise ConfigError(f"policy {policy} needs the extra `daemon` (torch): {error}") from error
-    loading.use_threads(1)
-    return loading
+    serving.use_threads(1)
+    return serving, policies
 
 
-def _learned(settings: str) -> PlacementRule:
-    given = dict(item.partition("=")[::2] for item in settings.split(",") if item)
+def _learned(text: str) -> PlacementRule:
+    _, given = split_text(text)
     unknown = sorted(given.keys() - LEARNED_SETTINGS.keys())
     if unknown or not given.get("checkpoint"):
         known = "; ".join(f"{known}: {meaning}" for known, meaning in LEARNED_SETTINGS.items())
@@ -159,7 +166,7 @@ def _learned(settings: str) -> PlacementRule:
         raise ConfigError(f"policy {LEARNED} {wrong}; it has {known}")
     if given.get("clocks", "0") not in {"0", "1"}:
         raise ConfigError(f"setting clocks={given['clocks'][:64]} of {LEARNED} is neither 0 nor 1")
-    modes = {mode.value: weights for mode, weights in MODE_WEIGHTS.items()}
+    modes = [mode.value for mode in MODE_WEIGHTS]
     mode = given.get("mode", EnergyMode.BALANCED.value)
     if mode not in modes:
         raise ConfigError(f"setting mode={mode[:64]} of {LEARNED} is none of {', '.join(sorted(modes))}")
@@ -167,11 +174,13 @@ def _learned(settings: str) -> PlacementRule:
         rate = float(given["sampling"]) if "sampling" in given else None
     except ValueError:
         raise ConfigError(f"setting sampling={given['sampling'][:64]!r} of {LEARNED} is not a number") from None
-    loading = _loading(LEARNED)
-    network, metadata = loading.load_network(named_folder(given["checkpoint"]), rate)
-    return LearnedRule(
-        partial(loading.chooser_of, network),
+    serving, policy = _networks(LEARNED)
+    network, metadata = serving.load_network(named_folder(given["checkpoint"]), rate)
+    rule: PlacementRule = policy.GnnPolicy(
+        network,
+        ClusterGraph(),
         version=metadata.version,
-        learned_clocks=given.get("clocks") == "1",
-        weights=modes[mode],
+        clocks="learned" if given.get("clocks") == "1" else "oracle",
+        default_mode=EnergyMode(mode),
     )
+    return rule

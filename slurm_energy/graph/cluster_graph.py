@@ -48,7 +48,6 @@ class ClusterGraph:
         self._gpu_types = dict(gpu_types or {})
         self._limits = board_limits
         self._step = time_step_seconds
-        self._claimed: dict[PartitionName, float] = {}
         self._now = 0.0
         self._begin(Frame(ClusterSnapshot(cluster=ClusterName(""), taken_at_seconds=0.0)))
 
@@ -119,12 +118,6 @@ class ClusterGraph:
         """Take out a job."""
         self.jobs.remove_job(job_id)
         self._jobs_touched = True
-
-    def set_claims(self, claimed_gpus: Mapping[PartitionName, float]) -> None:
-        """Say how many GPUs are promised in each partition to jobs that are not in the snapshot yet."""
-        if claimed_gpus != self._claimed:
-            self._claimed = dict(claimed_gpus)
-            self._top_touched = True
 
     def refresh(self, now_seconds: float) -> Changes:
         """Work out what follows from single changes, as of this Unix time; `update` does it by itself."""
@@ -211,7 +204,6 @@ class ClusterGraph:
         return top_block(
             Places(frame=self.frame, nodes=self.nodes.store, groups=self.groups, members=self.members),
             self.jobs.totals.demands,
-            self._claimed,
         )
 
     def _begin(self, frame: Frame) -> None:

@@ -211,7 +211,7 @@ def submitted_vector(
         0.0,
         1.0,
         estimate,
-        float(runtime is not None and runtime.source != "time-limit"),
+        float(runtime is not None and runtime.is_known),
         runtime.upper_seconds if runtime is not None else raw(limit),
         raw(limit),
         float(limit is not None and isfinite(limit)),

@@ -64,7 +64,6 @@ class PlaceCounts:
     gpus: int = 0
     gpus_free: int = 0
     waiting_gpus: float = 0.0
-    claimed_gpus: float = 0.0
     waiting_jobs: int = 0
     running_jobs: int = 0
 
@@ -133,7 +132,7 @@ def partition_row(partition: PartitionState, counts: PlaceCounts, site: ClusterS
         float(counts.gpus),
         ratio(counts.gpus_free, counts.gpus),
         min(_LARGEST_COUNT, counts.waiting_gpus),
-        min(_LARGEST_COUNT, counts.claimed_gpus),
+        0.0,  # claimed_gpus: see the schema
         float(counts.waiting_jobs),
         ratio(counts.suspended, counts.nodes),
         raw(carbon),

@@ -179,7 +179,12 @@ PARTITION = (
     _log("gpus", "GPUs", 8.0, _DERIVED),
     _linear("gpus_free", "1", 1.0, f"{_DERIVED}: share"),
     _log("waiting_gpus", "GPUs", 8.0, "asked for by pending jobs"),
-    _log("claimed_gpus", "GPUs", 8.0, "promised to jobs decided since the snapshot"),
+    _log(
+        "claimed_gpus",
+        "GPUs",
+        8.0,
+        "always 0: what is promised since the snapshot is an option's; kept for the width of checkpoints",
+    ),
     _log("waiting_jobs", "jobs", 4.0, _DERIVED),
     _linear("nodes_suspended", "1", 1.0, f"{_DERIVED}: share"),
     _log("carbon_grams_per_kwh", "g/kWh", 100.0, _SITE),

@@ -33,9 +33,7 @@ _MAX_LEVELS = 16
 """Switches above a leaf that are looked at; a circle of parents ends here."""
 
 
-def partition_counts(
-    frame: Frame, sums: PlaceSums, demands: Demands, claimed: Mapping[PartitionName, float]
-) -> list[PlaceCounts]:
+def partition_counts(frame: Frame, sums: PlaceSums, demands: Demands) -> list[PlaceCounts]:
     """Return what the nodes and jobs of each partition add up to; a job waits in each partition that it names."""
     waiting_gpus, waiting_jobs = [0] * len(frame.partitions), [0] * len(frame.partitions)
     for names, demand in demands.items():
@@ -49,10 +47,9 @@ def partition_counts(
             gpus=int(sums.gpus[place]),
             gpus_free=int(sums.gpus_free[place]),
             waiting_gpus=waiting_gpus[place],
-            claimed_gpus=claimed.get(name, 0.0),
             waiting_jobs=waiting_jobs[place],
         )
-        for place, name in enumerate(frame.partitions)
+        for place in range(len(frame.partitions))
     ]
 
 
@@ -153,16 +150,15 @@ class Spines:
             name = parent
 
 
-def top_block(where: Places, demands: Demands, claimed: Mapping[PartitionName, float]) -> TopBlock:
+def top_block(where: Places, demands: Demands) -> TopBlock:
     """Return the vertices of the top.
 
     Args:
         where: Nodes, groups and partitions.
         demands: Jobs by the partitions that they name.
-        claimed: GPUs promised in each partition.
     """
     frame, groups = where.frame, where.groups
-    partitions = partition_counts(frame, where.members.sums(where.nodes), demands, claimed)
+    partitions = partition_counts(frame, where.members.sums(where.nodes), demands)
     clusters = cluster_counts(frame, where.nodes, demands)
     spines = Spines(where)
     names = list(frame.cluster_index)

@@ -54,6 +54,7 @@ private() {
     [ ! -s "$LAB_DIRECTORY/etc/exposed" ] || expose
     mount --bind "$LAB_DIRECTORY/etc/passwd" /etc/passwd
     mount --bind "$LAB_DIRECTORY/etc/group" /etc/group
+    mount --bind "$LAB_DIRECTORY/etc/shadow" /etc/shadow
     hostname localhost
     [ "$LAB_NETWORK" = host ] || network
     [ "$LAB_DEVICES" != mknod ] || mount -t tmpfs -o mode=755 tmpfs "$LAB_DIRECTORY/dev"
@@ -92,6 +93,7 @@ if [ "$LAB_PRIVATE" = container ]; then
     # Written in place: an engine may have mounted these files.
     cat "$LAB_DIRECTORY/etc/passwd" >/etc/passwd
     cat "$LAB_DIRECTORY/etc/group" >/etc/group
+    cat "$LAB_DIRECTORY/etc/shadow" >/etc/shadow
 else
     private
 fi

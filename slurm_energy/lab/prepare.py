@@ -109,6 +109,8 @@ def _write_accounts(spec: LabSpec, layout: Layout) -> None:
     )
     (layout.etc / "passwd").write_text(passwd)
     (layout.etc / "group").write_text(group)
+    (layout.etc / "shadow").touch(mode=0o600)
+    (layout.etc / "shadow").write_text(slurm_files.shadow(passwd))
     layout.home("root").mkdir(mode=0o700)
     numbers = {line.split(":")[0]: line.split(":")[2:4] for line in passwd.splitlines()}
     for user in spec.users:

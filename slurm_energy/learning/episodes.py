@@ -32,10 +32,9 @@ from slurm_energy.policy.gnn.configuration import NetworkConfig
 from slurm_energy.policy.gnn.embeddings import Published
 from slurm_energy.policy.gnn.heads import best, sample
 from slurm_energy.policy.gnn.network import Blocks, HierarchicalNetwork, create_network
+from slurm_energy.policy.gnn.start_options import PlacedOption, StartReader, job_columns
 from slurm_energy.policy.placement import Placement
 from slurm_energy.policy.prices import BALANCED_WEIGHTS, MODE_WEIGHTS, JobWeights
-from slurm_energy.twin.adapters.learned import Situation
-from slurm_energy.twin.adapters.run_options import PlacedOption
 from slurm_energy.twin.adapters.view import TwinView
 from slurm_energy.twin.engine.events import WorkloadArrivals
 from slurm_energy.twin.engine.job import Job
@@ -173,7 +172,7 @@ class _Episode:
         self._weights = _drawn_weights(settings, jobs, seed)
         self._accounting = _accounting(settings, world, self._places, source, self._weights)
         self._chooser = NetworkChooser(network, ClusterGraph())
-        self._situation = Situation()
+        self._reader = StartReader()
         self._active = ActiveMeter()
         self._last_state: tuple[Published, Blocks] | None = None
 
@@ -193,11 +192,11 @@ class _Episode:
     def _seen(self, job: Job, view: TwinView) -> _Seen | None:
         """Return what the network sees of a job; None where it has no way of starting."""
         chooser = self._chooser
-        chooser.follow_at_once(self._situation.snapshot(job, view))
-        options = self._situation.options(job, view, chooser.graph, with_clocks=False)
+        chooser.follow_at_once(view.snapshot_without(job))
+        options = self._reader.options(job, view, chooser.graph, with_clocks=False)
         if not options:
             return None
-        vector = self._situation.job_vector(job, view, chooser.graph, self._weights[job.job_id])
+        vector = job_columns(job, view, chooser.graph.facts, self._weights[job.job_id])
         decision = decision_block(vector, [option.option for option in options])
         return _Seen(DecisionMoment(state=self._state(), decision=decision, seconds=view.now_seconds), options)
 

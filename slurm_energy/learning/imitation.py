@@ -23,6 +23,7 @@ from slurm_energy.policy.gnn.cache import whole_blocks
 from slurm_energy.policy.gnn.decision_level import Decisions
 from slurm_energy.policy.gnn.embeddings import batch_index
 from slurm_energy.policy.gnn.network import Blocks, HierarchicalNetwork, State
+from slurm_energy.policy.gnn.start_options import PlacedOption, StartReader, job_columns
 from slurm_energy.policy.jobs import (
     EndedJob,
     WaitingJob,
@@ -33,8 +34,6 @@ from slurm_energy.policy.placement import (
     PlacementRule,
     Postponement,
 )
-from slurm_energy.twin.adapters.learned import Situation
-from slurm_energy.twin.adapters.run_options import PlacedOption
 
 _SECONDS = schema.column(schema.OPTION, "seconds")
 _JOULES = schema.column(schema.OPTION, "joules")
@@ -88,12 +87,12 @@ class DemonstratedRule(PlacementRule):
         self._most = most
         self._starts = 0
         self._graph = ClusterGraph()
-        self._situation = Situation()
+        self._reader = StartReader()
 
     def begin(self, view: ClusterView, random: Random) -> None:
         """Start a run; what was written down before stays."""
         self._teacher.begin(view, random)
-        self._graph, self._situation = ClusterGraph(), Situation()
+        self._graph, self._reader = ClusterGraph(), StartReader()
 
     def route(self, job: WaitingJob, view: ClusterView) -> int | tuple[int, ...] | None:
         """Ask the teacher."""
@@ -117,8 +116,8 @@ class DemonstratedRule(PlacementRule):
         return self._teacher.control(view)
 
     def _write_down(self, job: WaitingJob, view: ClusterView, placement: Placement) -> None:
-        self._graph.update(self._situation.snapshot(job, view))
-        options = self._situation.options(job, view, self._graph, with_clocks=True)
+        self._graph.update(view.snapshot_without(job))
+        options = self._reader.options(job, view, self._graph, with_clocks=True)
         chosen = _index(options, placement)
         if chosen is None:
             return
@@ -126,7 +125,7 @@ class DemonstratedRule(PlacementRule):
         self.demonstrations.append(
             Demonstration(
                 state=whole_blocks(self._graph),
-                decision=decision_block(self._situation.job_vector(job, view, self._graph), plain),
+                decision=decision_block(job_columns(job, view, self._graph.facts), plain),
                 options=plain,
                 chosen=chosen,
                 clock=_carried_out(placement.clock, plain[chosen].clocks),

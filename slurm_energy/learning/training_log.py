@@ -4,10 +4,12 @@ import csv
 import os
 from collections.abc import Mapping
 from importlib.util import find_spec
+from io import StringIO
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from slurm_energy.errors import TrainingError
+from slurm_energy.errors import SpoolError, TrainingError
+from slurm_energy.files import write_atomically
 
 LogFormat = Literal["csv", "tensorboard"]
 CSV_FILE = "log.csv"
@@ -69,16 +71,15 @@ class CsvLog:
         """Do nothing: the file is open only while a row is written."""
 
     def _rewrite(self, rows: list[dict[str, str]]) -> None:
-        unfinished = self._path.with_name(f".{self._path.name}.part")
+        text = StringIO(newline="")
+        writer = self._writer(text)
+        if len(self._columns) > 1:
+            writer.writeheader()
+        writer.writerows(rows)
         try:
-            with unfinished.open("w", encoding="utf-8", newline="") as file:
-                writer = self._writer(file)
-                if len(self._columns) > 1:
-                    writer.writeheader()
-                writer.writerows(rows)
-            unfinished.replace(self._path)
-        except OSError as error:
-            raise TrainingError(f"log {self._path} cannot be written: {error.strerror}") from error
+            write_atomically(self._path, text.getvalue().encode("utf-8"), mode=0o644)
+        except SpoolError as error:
+            raise TrainingError(f"log {error}") from error
 
     def _writer(self, file: Any) -> "csv.DictWriter[str]":
         return csv.DictWriter(file, self._columns, restval="", lineterminator="\n")

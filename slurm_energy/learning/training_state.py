@@ -71,6 +71,9 @@ def learner_state(data: bytes) -> Mapping[str, Any]:
 def write_state(folder: Path, state: TrainingState) -> None:
     """Write a training's state into its folder; the present one becomes the previous one.
 
+    Not by `write_atomically`: torch writes gigabytes into the file piece by piece, and the previous state gives way
+    only when the new one is whole.
+
     Raises:
         TrainingError: it cannot be written, or a learner's state holds what is no tensor, number or text.
     """

@@ -79,6 +79,13 @@ def plan_clock(
     return _for_this_board(target, asked, entry.assumed_watts.get(gpu.gpu_type), saved.power_limit_watts, gpu)
 
 
+def plan_trials(entry: DecisionEntry | None, gpu: GpuIdentity) -> float | None:
+    """Return the slowdown that trials of clocks may come up to on a GPU; None: none are made."""
+    if entry is None or entry.mode not in _CHANGING_MODES or gpu.gpu_type is None:
+        return None
+    return entry.trial_bounds.get(gpu.gpu_type)
+
+
 def _for_this_board(
     target_mhz: int, asked_mhz: int, assumed_watts: int | None, limit_watts: float | None, gpu: GpuIdentity
 ) -> ClockPlan:

@@ -33,7 +33,10 @@ def energies(
     """Return the energy of each of the job's GPUs."""
     late_shared = context.spool.shared_uuids(job.job_id)
     rows = []
-    for gpu in job.gpus:
+    for saved in job.gpus:
+        gpu = saved
+        if heartbeat is not None and heartbeat.kept_clock_mhz is not None and saved.trial_bound is not None:
+            gpu = replace(saved, applied_clock_mhz=heartbeat.kept_clock_mhz)
         samples = None if heartbeat is None else heartbeat.gpus.get(gpu.uuid)
         if samples is not None and _stood_to_the_end(job, gpu, endings[gpu.uuid], samples):
             samples = replace(samples, counter_stood=True)
@@ -60,15 +63,18 @@ def energies(
     return tuple(rows)
 
 
-def make_report(
+def make_report(  # noqa: PLR0913, PLR0917  # each is one part of the report
     job: ActiveJob,
     gpus: tuple[GpuEnergy, ...],
     host: HostEnergy | None,
     ended_at_seconds: float,
     exit_code: int | None,
     events: tuple[str, ...],
+    heartbeat: Heartbeat | None = None,
 ) -> NodeReport:
     """Return the report of one attempt, with the restart count that its prolog saw."""
+    if heartbeat is not None and heartbeat.progress:
+        events = (*events, heartbeat.progress)
     return NodeReport(
         cluster=job.cluster,
         job_id=job.job_id,
@@ -84,6 +90,7 @@ def make_report(
         host=host,
         exit_code=exit_code,
         events=events,
+        trials=() if heartbeat is None else tuple(heartbeat.trials),
     )
 
 
@@ -127,7 +134,7 @@ def close_stale(context: HookContext, job: ActiveJob, machine: Machine, why: str
     if heartbeat is not None and heartbeat.final:
         events = (*events, "measured until its processes were gone or its epilog began")
     ended = job.started_at_seconds + max(seconds, 0.0)
-    file_away(context, job, make_report(job, gpus, host, ended, None, events), restoration.failed)
+    file_away(context, job, make_report(job, gpus, host, ended, None, events, heartbeat), restoration.failed)
     context.log.write(f"job {job.job_id} repaired: {why}; restored={not restoration.failed}")
     return not restoration.failed
 

@@ -19,6 +19,7 @@ from slurm_energy.domain.energy import (
     QualityFlag,
 )
 from slurm_energy.domain.ids import GpuUuid
+from slurm_energy.domain.trials import ClockTrial
 from slurm_energy.energy_model.catalog import gpu_type
 from slurm_energy.errors import SpoolError, WireError
 from slurm_energy.node.state import SavedGpu
@@ -89,6 +90,9 @@ class HostSamples:
     """Sums over the processors' samples; wall time."""
 
     joules: float = 0.0
+    """Each moment divided equally among the jobs that the node's hooks knew then."""
+    node_joules: float | None = 0.0
+    """Undivided; None where an older release's sampler began the sums."""
     sampled_seconds: float = 0.0
     shared: bool = False
     wrap_unobserved: bool = False
@@ -114,12 +118,22 @@ class Heartbeat:
     gpus: dict[GpuUuid, GpuSamples] = field(default_factory=dict)
     host: HostSamples | None = None
     events: list[str] = field(default_factory=list)
+    trials: list[ClockTrial] = field(default_factory=list)
+    """Clocks that were tried so far."""
+    kept_clock_mhz: int | None = None
+    """The clock that trials led to; None: where the job began."""
+    progress: str = ""
+    """What a step of the job's program took, as far as it counts them."""
 
 
 def encode_heartbeat(heartbeat: Heartbeat) -> bytes:
     """Return the heartbeat as JSON."""
     document: dict[str, object] = {item.name: getattr(heartbeat, item.name) for item in fields(heartbeat)}
     document["format"] = SAMPLES_FORMAT
+    if heartbeat.trials:
+        from slurm_energy.wire.report import encode_trial  # noqa: PLC0415  # few jobs have any
+
+        document["trials"] = [encode_trial(trial) for trial in heartbeat.trials]
     document["gpus"] = {
         uuid: {item.name: getattr(sums, item.name) for item in fields(sums)} for uuid, sums in heartbeat.gpus.items()
     }
@@ -152,9 +166,21 @@ def decode_heartbeat(content: bytes) -> Heartbeat:
             gpus={GpuUuid(str(uuid)): _decode_gpu(Fields(sums, "samples")) for uuid, sums in gpus.items()},
             host=None if host is None else _decode_host(Fields(host, "host samples")),
             events=list(document.texts("events", 1000)),
+            trials=_decode_trials(document),
+            kept_clock_mhz=document.optional_integer("kept_clock_mhz", 1, 10_000),
+            progress=document.optional_text("progress", 500) or "",
         )
     except WireError as error:
         raise SpoolError(f"heartbeat file cannot be used: {error}") from error
+
+
+def _decode_trials(document: Fields) -> list[ClockTrial]:
+    trials = document.sequence("trials", 64)
+    if not trials:
+        return []
+    from slurm_energy.wire.report import decode_trial  # noqa: PLC0415  # few jobs have any
+
+    return [decode_trial(trial) for trial in trials]
 
 
 def _decode_gpu(sums: Fields) -> GpuSamples:
@@ -180,6 +206,7 @@ def _decode_gpu(sums: Fields) -> GpuSamples:
 def _decode_host(host: Fields) -> HostSamples:
     return HostSamples(
         joules=host.number("joules", 0, _MAX_JOULES),
+        node_joules=host.optional_number("node_joules", 0, _MAX_JOULES),
         sampled_seconds=host.number("sampled_seconds", 0, _MAX_SECONDS),
         shared=host.flag("shared"),
         wrap_unobserved=host.flag("wrap_unobserved"),
@@ -258,7 +285,7 @@ def gpu_energy(gpu: SavedGpu, ending: Ending, samples: GpuSamples | None, board_
 def host_energy(
     samples: HostSamples | None, window_seconds: float, gpus: tuple[GpuEnergy, ...], *, truncated: bool
 ) -> HostEnergy:
-    """Return the processors' energy; each moment is divided equally among the jobs with GPUs on the node."""
+    """Return the processors' energy, undivided and as an equal part; the daemon divides it by cores."""
     if any(gpu.scope is EnergyScope.MODULE for gpu in gpus):
         reason = "the GPU module's counter holds the processor already"
         return HostEnergy(joules=None, reason=reason, coverage_seconds=0.0)
@@ -270,7 +297,13 @@ def host_energy(
         flags.append(QualityFlag.RAPL_WRAP_UNOBSERVED)
     if truncated or samples.sampled_seconds < GOOD_COVERAGE * window_seconds:
         flags.append(QualityFlag.TRUNCATED)
-    return HostEnergy(joules=samples.joules, reason=None, coverage_seconds=samples.sampled_seconds, flags=tuple(flags))
+    return HostEnergy(
+        joules=samples.joules,
+        reason=None,
+        coverage_seconds=samples.sampled_seconds,
+        flags=tuple(flags),
+        node_joules=samples.node_joules,
+    )
 
 
 def is_module(name: str) -> bool:

@@ -80,7 +80,7 @@ def _close(context: HookContext, hook: HookEnvironment, job: ActiveJob, machine:
     host = host_energy(None if heartbeat is None else heartbeat.host, wall_seconds, gpus, truncated=False)
     said = () if heartbeat is None else heartbeat.events
     events = (*job.events, *said, *clock_notes(context, job, heartbeat), *_notes(job, restoration))
-    report = make_report(job, gpus, host, ended, hook.exit_code, events)
+    report = make_report(job, gpus, host, ended, hook.exit_code, events, heartbeat)
     file_away(context, job, report, restoration.failed)
     joules = ", ".join(_shown(gpu) for gpu in gpus)
     context.log.write(f"job {job.job_id}: closed seconds={wall_seconds:.1f} energy: {joules}")

@@ -16,7 +16,7 @@ from typing import Any
 from slurm_energy.errors import SpoolError, WireError
 from slurm_energy.files import read_whole, write_atomically
 from slurm_energy.node.processes import PROC, read_slurmd, start_ticks, started_at_seconds
-from slurm_energy.node.settings import HookSettings
+from slurm_energy.node.settings import HookSettings, conf_path
 from slurm_energy.wire.fields import Fields, loads
 
 FORMAT = 1
@@ -26,13 +26,6 @@ OFF_PATH_SECONDS = 30.0
 RETRY_SECONDS = 60.0
 """slurmd that did not tell is not asked again by hooks for so long: no job has to wait for it each time."""
 SLURMD_PATHS = ("/usr/sbin/slurmd", "/usr/local/sbin/slurmd", "/opt/slurm/sbin/slurmd", "/usr/local/slurm/sbin/slurmd")
-SLURM_CONF_PATHS = (
-    "/etc/slurm/slurm.conf",
-    "/run/slurm/conf/slurm.conf",
-    "/var/spool/slurmd/conf-cache/slurm.conf",
-    "/usr/local/etc/slurm.conf",
-)
-
 _MAX_BYTES = 1_048_576
 
 
@@ -111,8 +104,7 @@ class OrderFinder:
 
     def conf_path(self) -> Path | None:
         """Return the slurm.conf that slurmd of this node reads, None when it is not found."""
-        places = (self.slurm_conf,) if self.slurm_conf else SLURM_CONF_PATHS
-        return next((Path(place) for place in places if Path(place).is_file()), None)
+        return conf_path(self.slurm_conf)
 
     def _holds(self, source: _Source) -> bool:
         """Return whether what an order was learned from is still as it was: a few stats and one small read."""

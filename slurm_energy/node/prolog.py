@@ -12,7 +12,7 @@ from slurm_energy.domain.energy import QualityFlag
 from slurm_energy.domain.ids import GpuUuid, JobId
 from slurm_energy.errors import SpoolError
 from slurm_energy.node.allocation import Allocation, find_gpus, gpu_mapping
-from slurm_energy.node.clock_plan import plan_clock, read_entry, site_clock_mhz
+from slurm_energy.node.clock_plan import plan_clock, plan_trials, read_entry, site_clock_mhz
 from slurm_energy.node.context import HookContext, Machine, reach_gpus
 from slurm_energy.node.gpu_order import GpuOrder
 from slurm_energy.node.lock_records import LockRecord
@@ -133,6 +133,8 @@ def _plan(
         mig, is_shared = identity.uuid in allocation.mig, identity.uuid in shared
         site_clock = site_clock_mhz(settings.node.site_locked_clocks_mhz, identity.gpu_type)
         gpus.append(_plan_gpu(asked, machine.gpus[identity.uuid], site_clock, mig=mig, shared=is_shared, events=events))
+    if not hook.on_one_node or len({(gpu.gpu_type, gpu.target_clock_mhz) for gpu in gpus}) > 1:
+        gpus = [replace(gpu, trial_bound=None) for gpu in gpus]  # its nodes, or its GPUs, wait for each other
     gpus += (_unidentified(GpuUuid(name), allocation.unknown) for name in allocation.unknown_names)
     return ActiveJob(
         job_id=hook.job_id,
@@ -162,6 +164,7 @@ def _plan_gpu(
     plan = plan_clock(entry, identity, supported, saved, mig=mig, shared=shared)
     if plan.event is not None:
         events.append(plan.event)
+    trial_bound = None if not supported or mig or shared or plan.flags else plan_trials(entry, identity)
     flags = (*plan.flags, *((QualityFlag.MIG,) if mig else ()), *((QualityFlag.SHARED_GPU,) if shared else ()))
     return SavedGpu(
         uuid=identity.uuid,
@@ -172,6 +175,7 @@ def _plan_gpu(
         saved=saved,
         asked_clock_mhz=plan.asked_mhz,
         target_clock_mhz=plan.target_mhz,
+        trial_bound=trial_bound,
         flags=flags,
     )
 
@@ -219,7 +223,7 @@ def _record_locks(context: HookContext, job: ActiveJob, events: list[str]) -> No
     records = [
         LockRecord(uuid=gpu.uuid, job_id=job.job_id, clock_mhz=gpu.target_clock_mhz)
         for gpu in job.gpus
-        if gpu.clock_changed
+        if gpu.target_clock_mhz is not None
     ]
     try:
         context.lock_records.write(records, context.boot_id)
@@ -241,6 +245,7 @@ def _lock(context: HookContext, gpu: SavedGpu, machine: Machine, events: list[st
     return replace(
         gpu,
         target_clock_mhz=target if outcome.in_force else None,
+        trial_bound=gpu.trial_bound if outcome.in_force else None,
         applied_clock_mhz=outcome.applied_clock_mhz,
         flags=(*gpu.flags, *outcome.flags),
     )

@@ -8,8 +8,10 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from slurm_energy.device.gpu import lock_clock, restore_settings
 from slurm_energy.domain.ids import GpuUuid, JobId, Sluid
-from slurm_energy.errors import SpoolError
+from slurm_energy.errors import SpoolError, WireError
+from slurm_energy.files import read_whole, remove
 from slurm_energy.node.closing import close_stale
 from slurm_energy.node.context import HookContext, Machine, reach_gpus
 from slurm_energy.node.gpu_order import ORDER_NAME
@@ -22,6 +24,7 @@ from slurm_energy.node.recovery import (
     why_abandoned,
 )
 from slurm_energy.node.state import ActiveJob
+from slurm_energy.wire.fields import Fields, loads
 
 REASON = "slurm-energy was uninstalled while the job ran"
 
@@ -60,14 +63,17 @@ def run_repair(context: HookContext, *, everything: bool) -> bool:
     free = [job for job, _ in over if not job.alone_uuids & held]
     free += [job for job in pending if not job.uuids & busy]
     clean = not events and len(free) == len(over) + len(pending)
-    if not free and not lost and not sharing:
+    late = [job for job in live if _trial_is_late(context, job)]
+    if not free and not lost and not sharing and not late:
         return clean
     uuids = _all_uuids(free)
-    locked = uuids.union((record.uuid for record in lost), *(shared for _, shared in sharing))
+    locked = uuids.union((record.uuid for record in lost), *(shared for _, shared in sharing), _all_uuids(late))
     with reach_gpus(context) as machine, spool.gpu_locks(locked):
         for job, why in over:
             if job in free:
                 clean = _close(context, job, why, machine, held_alone(_live(context, over))) and clean
+        for job in late:
+            clean = _end_trial(context, job, machine) and clean
         busy = _all_uuids(spool.active_jobs([]))
         clean = restore_pending(context, machine, uuids, busy) and clean
         return _restore_rest(context, machine, locked, alive, _live(context, over)) and clean
@@ -100,6 +106,41 @@ def _restore_rest(
     for event in events:
         context.log.write(event)
     return clean
+
+
+def _trial_is_late(context: HookContext, job: ActiveJob) -> bool:
+    """Return whether a clock that was tried is past its time: the job's sampler is dead, or hangs in the driver."""
+    try:
+        content = read_whole(context.spool.trial_path(job.job_id))
+        if content is None:
+            return False
+        mark = Fields(loads(content, "mark of a trial", 4096), "mark of a trial")
+        until_seconds = mark.number("until_seconds", 0, 1e11)
+        return mark.text("boot_id", 64) != context.boot_id or context.monotonic() > until_seconds
+    except (SpoolError, WireError):
+        return True
+
+
+def _end_trial(context: HookContext, job: ActiveJob, machine: Machine) -> bool:
+    """Put the decided clock back on the GPUs of a job whose sampler left another; the caller holds their locks."""
+    if context.spool.read_state(job.job_id) != job or not _trial_is_late(context, job):
+        return True
+    done = True
+    for gpu in job.gpus:
+        device = machine.gpus.get(gpu.uuid)
+        if device is None or gpu.trial_bound is None or gpu.uuid in context.spool.shared_uuids(job.job_id):
+            continue
+        clock = gpu.target_clock_mhz
+        if clock is None:
+            done = restore_settings(device, gpu.saved, clock_changed=True, pause=context.pause).restored and done
+        else:
+            low = gpu.saved.lowest_clock_mhz or clock
+            done = lock_clock(device, low, clock, context.pause).applied_clock_mhz is not None and done
+    if done:
+        with suppress(SpoolError):
+            remove(context.spool.trial_path(job.job_id))
+    context.log.write(f"job {job.job_id}: a clock that was tried was past its time; decided clock back={done}")
+    return done
 
 
 def _sharing(context: HookContext, live: Sequence[ActiveJob]) -> list[tuple[ActiveJob, frozenset[GpuUuid]]]:

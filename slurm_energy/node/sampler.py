@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from slurm_energy.device.gpu import Gpu, reading, restore_settings
 from slurm_energy.device.rapl import POWERCAP_ROOT, RaplReading, read_rapl, total_difference
@@ -18,6 +19,10 @@ from slurm_energy.node.processes import PROC, ProcessIdentity, read_identity, wr
 from slurm_energy.node.spool import Spool
 from slurm_energy.node.state import ActiveJob
 from slurm_energy.node.steps import DEVICES_ROOT, Presence, StepWatch, cgroup_minors
+from slurm_energy.node.trials.progress_file import ProgressFile, StepCounter
+
+if TYPE_CHECKING:
+    from slurm_energy.node.trials.run import TrialRun
 
 HEARTBEAT_SAMPLES = 5
 HEARTBEAT_SECONDS = 1.0
@@ -90,6 +95,10 @@ class SamplerState:
     """Whether the job's cgroup was compared with its GPUs, or has none to compare."""
     frozen: Heartbeat | None = None
     """The sums when the last step ended, while there is none."""
+    counter: StepCounter | None = None
+    """The steps that the job's program may count."""
+    trials: "TrialRun | None" = None
+    """Trials of clocks, where the job has any."""
 
 
 def run_sampler(context: HookContext, job_id: JobId, sleep: Sleep, proc: Path = PROC) -> None:
@@ -111,6 +120,11 @@ def run_sampler(context: HookContext, job_id: JobId, sleep: Sleep, proc: Path = 
     with reach_gpus(context) as machine:
         gpus = {uuid: machine.gpus[uuid] for uuid in job.uuids if uuid in machine.gpus}
         steps = StepWatch(job_id, proc, job.sluid)
+        state.counter = _step_counter(context, job)
+        if any(gpu.trial_bound is not None for gpu in job.gpus):
+            from slurm_energy.node.trials.run import make_trials  # noqa: PLC0415  # few jobs have any
+
+            state.trials = make_trials(context, job, gpus, state.counter)
         next_seconds = context.monotonic()
         while _belongs(context, state, own):
             presence = steps.look(context.monotonic())
@@ -119,11 +133,13 @@ def run_sampler(context: HookContext, job_id: JobId, sleep: Sleep, proc: Path = 
                 _end(context, state, gpus, jobs)
                 return
             take_sample(context, state, gpus, jobs)
+            _follow_trials(state, jobs, presence)
             _freeze(context, state, gpus, presence)
             if presence is Presence.RUNNING:
                 _check_devices(context, state, gpus)
             next_seconds = max(next_seconds + interval, context.monotonic())
-            if sleep(max(next_seconds - context.monotonic(), 0.0)):
+            if _wait(context, state, next_seconds, sleep):
+                _note_trials(state, stop="")
                 take_sample(context, state, gpus, jobs, last=True)
                 if spool.state_path(job_id).exists():
                     closing = not spool.ending_path(job_id).exists()  # by another hook than the epilog
@@ -148,12 +164,18 @@ def take_sample(
         _add_power(context, state, device, sums, max(holders.get(gpu.uuid, 1), 1))
         if not last:
             given_back = state.heartbeat.rescued or sums.shared_seconds > 0.0 or holders.get(gpu.uuid, 1) > 1
-            _add_use(device, sums, None if given_back else gpu.applied_clock_mhz)
+            locked_mhz = gpu.applied_clock_mhz if state.trials is None else state.trials.locked_mhz
+            _add_use(device, sums, None if given_back else locked_mhz)
         if count_counter:
             _add_counter(context, device, sums, state.job.time_scale)
     _add_host(context, state, max(jobs.count, 1))
     state.heartbeat.at_seconds = context.now()
     state.heartbeat.at_monotonic_seconds = context.monotonic()
+    if state.counter is not None:
+        state.counter.look(context.monotonic())
+        watts = [sums.mean_watts for sums in state.heartbeat.gpus.values()]
+        known = [value * state.job.time_scale for value in watts if value is not None]
+        state.heartbeat.progress = state.counter.note(sum(known) if known and len(known) == len(watts) else None)
     if state.heartbeat.final:
         return
     _rescue(context, state, gpus)
@@ -161,6 +183,51 @@ def take_sample(
     if count_counter and context.monotonic() - state.beat_seconds >= HEARTBEAT_SECONDS:
         state.beat_seconds = context.monotonic()
         _write_heartbeat(context, state, durable=True)
+
+
+def _step_counter(context: HookContext, job: ActiveJob) -> StepCounter | None:
+    folder = context.settings.node.progress_directory
+    if not folder or job.user_id is None:
+        return None
+    return StepCounter(file=ProgressFile(folder, job.job_id, job.user_id))
+
+
+def _wait(context: HookContext, state: SamplerState, until_seconds: float, sleep: Sleep) -> bool:
+    """Wait for the next sample, with trials in between; return True when the process was asked to end."""
+    while True:
+        wanted = math.inf if state.trials is None else state.trials.step()
+        left = max(until_seconds - context.monotonic(), 0.0)
+        if sleep(min(left, wanted)):
+            return True
+        if context.monotonic() >= until_seconds or wanted >= left:
+            return False
+
+
+def _follow_trials(state: SamplerState, jobs: GpuHolders, presence: Presence) -> None:
+    """End trials that may not go on, and keep what they found in the heartbeat."""
+    if state.trials is None:
+        return
+    why = ""
+    if state.heartbeat.rescued or state.heartbeat.contradicted:
+        why = "the default clock was given back"
+    elif any(jobs.holders().get(uuid, 1) > 1 for uuid in state.job.uuids):
+        why = "another job holds one of its GPUs too"
+    elif presence is Presence.ABSENT:
+        why = "no step of the job runs"
+    _note_trials(state, stop=why)
+
+
+def _note_trials(state: SamplerState, *, stop: str | None = None) -> None:
+    """Write down what trials found; with `stop` end them, empty: since the job is over."""
+    trials = state.trials
+    if trials is None:
+        return
+    if stop is not None and (stop or state.heartbeat.final):
+        trials.stop(stop)
+    state.heartbeat.trials = trials.trials
+    state.heartbeat.kept_clock_mhz = trials.kept_clock_mhz
+    state.heartbeat.events.extend(trials.events)
+    trials.events.clear()
 
 
 def _await_prolog(context: HookContext, job_id: JobId, sleep: Sleep) -> ActiveJob | None:
@@ -194,6 +261,9 @@ def _belongs(context: HookContext, state: SamplerState, own: ProcessIdentity | N
 def _end(context: HookContext, state: SamplerState, gpus: Mapping[GpuUuid, Gpu], jobs: GpuHolders) -> None:
     """Take the last sample of a job that is over, counters too, and leave the final heartbeat."""
     state.heartbeat.final, state.frozen = True, None
+    _note_trials(state, stop="")
+    if state.counter is not None:
+        state.counter.file.remove()
     take_sample(context, state, gpus, jobs, last=True)
     if context.spool.state_path(state.job.job_id).exists():
         _write_heartbeat(context, state, durable=True)
@@ -296,6 +366,7 @@ def _add_host(context: HookContext, state: SamplerState, jobs: int) -> None:
             seconds = now - state.last_rapl_seconds
             step = total_difference(state.last_rapl, readings, seconds)
             host.joules += step.joules / jobs
+            host.node_joules = None if host.node_joules is None else host.node_joules + step.joules
             host.sampled_seconds += seconds
             host.wrap_unobserved = host.wrap_unobserved or step.wrap_unobserved
             host.shared = host.shared or jobs > 1
@@ -314,7 +385,8 @@ def _rescue(context: HookContext, state: SamplerState, gpus: Mapping[GpuUuid, Gp
     elapsed_seconds = context.monotonic() - job.started_monotonic_seconds
     if elapsed_seconds < share * job.time_limit_minutes * 60.0:
         return
-    slowed = [gpu for gpu in job.gpus if gpu.clock_changed and gpu.uuid in gpus]
+    is_tried = state.trials is not None and state.trials.locked_mhz is not None
+    slowed = [gpu for gpu in job.gpus if (gpu.target_clock_mhz is not None or is_tried) and gpu.uuid in gpus]
     if not slowed:
         return
     with context.spool.try_locks(gpu.uuid for gpu in slowed) as held:

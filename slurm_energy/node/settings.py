@@ -11,6 +11,12 @@ from slurm_energy.domain.ids import ClusterName, NodeName
 from slurm_energy.errors import ConfigError
 from slurm_energy.slurm.hook_env import is_node_name
 
+SLURM_CONF_PATHS = (
+    "/etc/slurm/slurm.conf",
+    "/run/slurm/conf/slurm.conf",
+    "/var/spool/slurmd/conf-cache/slurm.conf",
+    "/usr/local/etc/slurm.conf",
+)
 _SECTIONS = ("node", "cluster")
 _HEADER = r"\s*\[\s*([A-Za-z0-9_-]+)[^\]]*\]\s*(?:#.*)?\Z"
 
@@ -37,7 +43,7 @@ def load_settings(environment: Mapping[str, str], node_name: str | None = None) 
 
     Args:
         environment: The hook's environment.
-        node_name: The `--node` option; else SLURMD_NODENAME, else the host's short name.
+        node_name: The `--node` option; else SLURMD_NODENAME, else what slurm.conf calls this host, else its short name.
 
     Raises:
         ConfigError: file missing though named, not TOML, a bad value in [node] or [cluster], a bad node name.
@@ -49,7 +55,7 @@ def load_settings(environment: Mapping[str, str], node_name: str | None = None) 
         source=str(path),
         environment=environment,
     )
-    name = node_name or environment.get("SLURMD_NODENAME") or os.uname().nodename.partition(".")[0]
+    name = node_name or environment.get("SLURMD_NODENAME") or this_nodes_name(config.cluster.slurm_conf, environment)
     if not is_node_name(name):
         raise ConfigError(f"node name {name[:64]!r} has characters that are not allowed in a path")
     spool = Path(config.node.spool_directory.replace("%n", name))
@@ -69,6 +75,25 @@ def load_settings(environment: Mapping[str, str], node_name: str | None = None) 
         slurm_conf=config.cluster.slurm_conf or environment.get("SLURM_CONF", ""),
         problem=problem,
     )
+
+
+def this_nodes_name(slurm_conf: str, environment: Mapping[str, str]) -> str:
+    """Return what slurm.conf calls this host, its short name where nothing is found."""
+    host_name = os.uname().nodename
+    conf = conf_path(slurm_conf or environment.get("SLURM_CONF", ""))
+    if conf is not None:
+        from slurm_energy.slurm.conf_file import own_node_name  # noqa: PLC0415  # for timers: slurmd names a hook's node
+
+        found = own_node_name(conf, host_name)
+        if found is not None:
+            return found
+    return host_name.partition(".")[0]
+
+
+def conf_path(slurm_conf: str = "") -> Path | None:
+    """Return the slurm.conf that slurmd of this node reads, None when it is not found."""
+    places = (slurm_conf,) if slurm_conf else SLURM_CONF_PATHS
+    return next((Path(place) for place in places if Path(place).is_file()), None)
 
 
 def _settings_path(environment: Mapping[str, str]) -> tuple[Path, bool]:

@@ -6,6 +6,7 @@ active/JOB.sampler   the sampler's process
 active/JOB.ending    the epilog has begun
 active/JOB.absent    repair saw no process of the job
 active/JOB.shared    GPUs that another job came to share
+active/JOB.trial     until when a clock that is tried is in force at the latest
 pending/JOB-TIME.json  settings that could not be restored yet; its report is written
 done/JOB             the report of this job's last attempt is written
 reports/*.json       reports for the daemon
@@ -112,6 +113,10 @@ class Spool:
         """Return the file that names the GPUs which another job came to share."""
         return self.active / f"{job_id}.shared"
 
+    def trial_path(self, job_id: JobId) -> Path:
+        """Return the mark of a clock that is tried now."""
+        return self.active / f"{job_id}.trial"
+
     def write_state(self, job: ActiveJob) -> None:
         """Store a job's state so that it survives the end of any process, and once it is ready a power cut too.
 
@@ -145,7 +150,14 @@ class Spool:
 
         A state that a power cut brings back does no harm while the report is here, see `settle`.
         """
-        marks = (self.beat_path, self.sampler_path, self.ending_path, self.absent_path, self.shared_path)
+        marks = (
+            self.beat_path,
+            self.sampler_path,
+            self.ending_path,
+            self.absent_path,
+            self.shared_path,
+            self.trial_path,
+        )
         for path in (*marks, self.state_path):
             remove(path(job_id))
 

@@ -4,6 +4,7 @@ import json
 from dataclasses import dataclass, fields
 
 from slurm_energy.device.gpu import SavedSettings
+from slurm_energy.domain.decision import MAX_TRIAL_BOUND
 from slurm_energy.domain.energy import QualityFlag
 from slurm_energy.domain.ids import (
     MAX_JOB_ID,
@@ -41,6 +42,8 @@ class SavedGpu:
     target_clock_mhz: int | None = None
     """The clock about to be locked; from then on the lock may be in force, also after a crash."""
     applied_clock_mhz: int | None = None
+    trial_bound: float | None = None
+    """Slowdown that trials of clocks may come up to while the job runs; None: no trials on this GPU."""
     flags: tuple[QualityFlag, ...] = ()
     counter_joules: float | None = None
     counter_at_seconds: float | None = None
@@ -55,8 +58,8 @@ class SavedGpu:
 
     @property
     def clock_changed(self) -> bool:
-        """Whether a lock may be in force."""
-        return self.target_clock_mhz is not None
+        """Whether a lock may be in force: of the decided clock, or of one that is tried."""
+        return self.target_clock_mhz is not None or self.trial_bound is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,6 +172,7 @@ def _decode_gpu(gpu: Fields) -> SavedGpu:
         asked_clock_mhz=gpu.optional_integer("asked_clock_mhz", 1, _MAX_CLOCK),
         target_clock_mhz=gpu.optional_integer("target_clock_mhz", 1, _MAX_CLOCK),
         applied_clock_mhz=gpu.optional_integer("applied_clock_mhz", 1, _MAX_CLOCK),
+        trial_bound=gpu.optional_number("trial_bound", 0, MAX_TRIAL_BOUND),
         flags=tuple(QualityFlag(text) for text in gpu.texts("flags", 32)),
         counter_joules=gpu.optional_number("counter_joules", 0, _MAX_JOULES),
         counter_at_seconds=gpu.optional_number("counter_at_seconds", 0, _MAX_SECONDS),

@@ -6,8 +6,10 @@ from typing import Protocol, runtime_checkable
 
 from slurm_energy.domain.cluster import ClusterSnapshot
 from slurm_energy.domain.decision import PolicyAnswer, Reason, RuntimeEstimate
+from slurm_energy.domain.gpu_count import GpuScaling
 from slurm_energy.domain.ids import GpuTypeName, PartitionName
 from slurm_energy.domain.job import JobRequest
+from slurm_energy.domain.trials import LearnedClock
 from slurm_energy.domain.work import WorkEstimate
 from slurm_energy.energy_model.catalog import BoardLimits
 from slurm_energy.policy.jobs import EndedJob
@@ -33,6 +35,10 @@ class Case:
     """What history says of the job's length at the default clock."""
     work: WorkEstimate | None = None
     """What runs of the job's name say of the GPU types; None for a name without."""
+    learned_clocks: Mapping[GpuTypeName, LearnedClock] = field(default_factory=dict)
+    """What trials in runs of the job's name measured, by GPU type."""
+    scaling: GpuScaling | None = None
+    """What runs of the job's name say of more and fewer GPUs; None where they had one number of them, or are none."""
     board_limits: BoardLimits = field(default_factory=BoardLimits)
     """Power limits of the site's boards: what a clock costs and saves depends on them."""
     max_slowdown: float = 0.0
@@ -45,6 +51,8 @@ class Case:
     gpu_type_by_slurm_type: Mapping[str, GpuTypeName] = field(default_factory=dict)
     shown_names: Mapping[GpuTypeName, str] = field(default_factory=dict)
     """Slurm's name of each GPU type, as users write it."""
+    gpu_counts: tuple[int, ...] = ()
+    """Numbers of GPUs that the job can be given, ascending, its own among them; empty where its own stays."""
     reasons: tuple[Reason, ...] = ()
     """What was found on the way, such as that a partition is closed to the job."""
     notes: tuple[str, ...] = ()

@@ -2,6 +2,9 @@
 
 from typing import NamedTuple, Protocol
 
+from slurm_energy.domain.decision import RuntimeEstimate
+from slurm_energy.domain.job import JobRequest
+
 
 class KnownJob(Protocol):
     """Who a job is."""
@@ -146,6 +149,16 @@ class EndedJob(KnownJob, PlacedJob, Protocol):
     def units(self) -> float:
         """Work that was done, as the job itself reports it; 0 where jobs report none."""
         ...
+
+
+class Submission(NamedTuple):
+    """A job as it is shown by Slurm."""
+
+    request: JobRequest
+    now_seconds: float
+    """Unix time."""
+    runtime: RuntimeEstimate | None
+    """What history says of its length at the default clock."""
 
 
 class PartnerOffer(NamedTuple):

@@ -14,7 +14,7 @@ from math import inf
 from random import Random
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
-from slurm_energy.policy.jobs import EndedJob, PartnerOffer, RunningJob, WaitingJob
+from slurm_energy.policy.jobs import EndedJob, PartnerOffer, RunningJob, Submission, WaitingJob
 
 if TYPE_CHECKING:  # the daemon's base installation has no numpy, and asks rules that need none
     import numpy as np
@@ -269,6 +269,14 @@ class ClusterView(Protocol):
 
     def nodes(self, place: int) -> Sequence[PlaceNode]:
         """Return the nodes that are up, in their order; none in a place that does not tell nodes apart."""
+        ...
+
+    def snapshot_without(self, job: WaitingJob) -> "ClusterSnapshot":
+        """Return the cluster as Slurm shows it where the job is not in the queue yet."""
+        ...
+
+    def submission(self, job: WaitingJob) -> Submission:
+        """Return the job as Slurm shows it."""
         ...
 
 

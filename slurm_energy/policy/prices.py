@@ -19,7 +19,7 @@ MODE_WEIGHTS: Mapping[EnergyMode, JobWeights] = {
 }
 """w_time and w_energy of each mode (abstract and section 3.4 of the hierarchical GNN paper); one network serves all.
 Defaults: see `site_weights`."""
-JOB_PRICES = ("time_watts", "slowdown_joules", "share", "opening", "waking")
+JOB_PRICES = ("time_watts", "slowdown_joules", "share", "opened_nodes", "waking")
 """In the order of the network's outputs for a job; fields of `policy.rules.cost_table.Prices`."""
 LARGEST = 3.0
 """A price is moved by a factor from exp(-3) to exp(3)."""
@@ -36,7 +36,7 @@ class ModePrices:
     """Of a second of the job. 0: when a job starts is Slurm's, and how much longer it may run is its slowdown bound."""
     share: float = 1.0
     """Of a joule of the job's share of nodes that would else be asleep."""
-    opening: float = 0.1
+    opened_nodes: float = 0.1
     """Of a joule of such a node that has no other job."""
     waking: float = 1.0
     """Of a joule that wakes a node."""

@@ -26,6 +26,7 @@ from slurm_energy.policy.rules.settings import (
     checked_number,
     clock_setting,
     clocks_by_job,
+    policy_name,
     read_settings,
     split_text,
     total_cost_settings,
@@ -67,7 +68,7 @@ def policy_fault(text: str) -> str | None:
     Args:
         text: A name, and a rule's settings after a colon: `total-cost:V=20`.
     """
-    name = text.partition(":")[0]
+    name = policy_name(text)
     if text in LEARNED or text in BASELINES:
         return None
     if name in BASELINES or name in LEARNED:
@@ -90,17 +91,17 @@ def policy_fault(text: str) -> str | None:
 
 
 def rule_settings(name: str) -> Callable[[str], bool]:
-    """Return what says whether a key is a setting of the policy's own text."""
+    """Return what says whether a key is a setting of the policy's own text, or was one in earlier releases."""
     if name in BASELINES or name not in rule_names():
         return lambda key: False  # noqa: ARG005  # none is
     entry = rule_entry(name)
-    known = {setting.name for setting in entry.settings}
+    known = {name for setting in entry.settings for name in (setting.name, setting.former_name)}
     return lambda key: key in known or bool(entry.clock_keys)
 
 
 def masked_parts(text: str) -> str:
     """Return what a rule makes use of and a submission to Slurm cannot carry out; empty for every other policy."""
-    if text.partition(":")[0] not in rule_names() or policy_fault(text) is not None:
+    if policy_name(text) not in rule_names() or policy_fault(text) is not None:
         return ""
     return "; ".join(sorted(create_rule(text).uses - AT_SUBMISSION))
 

@@ -7,6 +7,7 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
+from slurm_energy.domain.decision import ClockChoice
 from slurm_energy.domain.job import JobRequest
 from slurm_energy.domain.report import (
     ComparisonRecord,
@@ -16,6 +17,7 @@ from slurm_energy.domain.report import (
     JobEnergyRecord,
     runtime_basis,
 )
+from slurm_energy.domain.trials import ClockTrial
 from slurm_energy.policy.detail_text import detail_sentences
 from slurm_energy.reporting.energy_table import job_energy_text, job_label
 from slurm_energy.reporting.fitted import FittedColumn, FittedTable, print_fitted
@@ -58,6 +60,15 @@ _COMPARISON_COLUMNS = (
     FittedColumn(heading="Actual", is_number=True),
     FittedColumn(heading="From", rank=1, shortest=12),
 )
+_TRIAL_COLUMNS = (
+    FittedColumn(heading="After", is_number=True),
+    FittedColumn(heading="GPU", rank=2, shortest=4),
+    FittedColumn(heading="Clock", is_number=True),
+    FittedColumn(heading="Slowdown", is_number=True),
+    FittedColumn(heading="Energy", is_number=True),
+    FittedColumn(heading=""),
+    FittedColumn(heading="Known from", rank=1, shortest=12),
+)
 
 
 def render_explain(record: ExplainRecord, console: Console, now_seconds: float | None = None) -> None:
@@ -75,6 +86,9 @@ def render_explain(record: ExplainRecord, console: Console, now_seconds: float |
     if record.comparisons:
         console.print(Text("Predicted against actual", style="bold"))
         print_fitted(_comparison_table(record.comparisons), console)
+    if record.trials:
+        console.print(Text("Clocks tried while it ran", style="bold"))
+        print_fitted(_trial_table(record.trials), console)
     if record.events:
         console.print(Text("What the nodes wrote down", style="bold"))
         for event in record.events:
@@ -127,8 +141,15 @@ def _asked(request: JobRequest) -> list[str]:
     return [
         f"{gpus}, partitions {', '.join(request.partitions) or 'none named'}, time limit {limit}",
         f"mode {options.mode.value if options.mode else 'left to the site'}{slowdown}{deadline}",
+        *([f"may run with {', '.join(map(str, options.gpu_counts))} GPUs"] if options.gpu_counts else []),
         *([f"its script: {said}"] if said else []),
     ]
+
+
+def _figures_from(choice: ClockChoice) -> str:
+    if choice.known_runs:
+        return f"known from {choice.known_runs} run{'' if choice.known_runs == 1 else 's'} of this name:"
+    return "assumed, as on a GPU of the same chip:" if choice.is_assumed else "predicted, by other programs:"
 
 
 def _decided(decision: DecisionRecord) -> list[str]:
@@ -146,13 +167,16 @@ def _decided(decision: DecisionRecord) -> list[str]:
         lines.append(f"prefers nodes with feature {decision.prefer}")
     lines.extend(
         f"{choice.gpu_type} at {choice.sm_clock_mhz} of {choice.default_clock_mhz} MHz: "
-        f"{'assumed, as on a GPU of the same chip:' if choice.is_assumed else 'predicted'} "
+        f"{_figures_from(choice)} "
         f"{signed_percent_text(choice.predicted_energy_change)} energy, "
         f"{signed_percent_text(choice.predicted_slowdown)} run time"
         + ("" if choice.power_limit_watts is None else f" on boards of {choice.power_limit_watts:g} W")
         for choice in decision.clocks
     )
-    if decision.partitions is None and decision.prefer is None and not decision.clocks:
+    if decision.gpus is not None:
+        lines.insert(1, f"{decision.gpus} GPUs, {decision.asked.gpu_count} asked for")
+    is_as_asked = decision.gpus is None or decision.gpus == decision.asked.gpu_count
+    if is_as_asked and decision.partitions is None and decision.prefer is None and not decision.clocks:
         lines.append("nothing was changed")
     if decision.estimate is not None:
         basis = runtime_basis(decision.estimate, decision.asked.script)
@@ -218,6 +242,22 @@ def _comparison_table(comparisons: tuple[ComparisonRecord, ...]) -> FittedTable:
         for item in comparisons
     ]
     return FittedTable(columns=_COMPARISON_COLUMNS, rows=rows)
+
+
+def _trial_table(trials: tuple[ClockTrial, ...]) -> FittedTable:
+    rows = [
+        (
+            duration_text(trial.at_seconds),
+            trial.gpu_type,
+            clock_text(trial.sm_clock_mhz),
+            "not known" if trial.slowdown is None else f"{trial.slowdown:+.1%} ± {2.0 * (trial.error or 0.0):.1%}",
+            signed_percent_text(trial.energy_change),
+            "kept" if trial.kept else "",
+            f"by its {'own steps' if trial.source == 'progress' else trial.source}" if trial.source else trial.reason,
+        )
+        for trial in trials
+    ]
+    return FittedTable(columns=_TRIAL_COLUMNS, rows=rows)
 
 
 def _value(value: float | None, unit: str) -> str:

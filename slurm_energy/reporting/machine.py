@@ -14,9 +14,15 @@ from slurm_energy.reporting.visible import spreadsheet_cell
 JOB_COLUMNS = (
     "cluster", "job_id", "array_job_id", "array_task", "name", "user_id", "user_name", "account", "partition", "state",
     "submitted_at_seconds", "started_at_seconds", "ended_at_seconds", "wait_seconds", "run_seconds", "attempts",
-    "gpu_count", "exit_code", "decision_id", "saving_joules",
+    "gpu_count", "exit_code", "decision_id", "saving_joules", "qos", "missing_nodes",
 )  # fmt: skip
-GROUP_COLUMNS = ("group", "jobs", "jobs_without_energy", "mean_wait_seconds", "mean_run_seconds", "saving_joules")
+GROUP_COLUMNS = (
+    "group", "jobs", "jobs_without_energy", "mean_wait_seconds", "mean_run_seconds", "saving_joules",
+    "since_seconds", "until_seconds",
+)  # fmt: skip
+USE_COLUMNS = (
+    "saving_low_joules", "saving_high_joules", "idle_gpu_joules", "utilisation", "co2_grams", "unpriced_joules",
+)  # fmt: skip
 SUM_COLUMNS = (
     "joules", "readings", "unknown_readings", "coverage_share", "error_share", "timing_error_share",
     "calibration_error_share",
@@ -51,10 +57,12 @@ def render_csv(report: EnergyReport) -> str:
     names = JOB_COLUMNS if report.kind == "job" else GROUP_COLUMNS
     sums = [f"{prefix}_{column}" for prefix in ("gpu", "host") for column in SUM_COLUMNS]
     lists = ["flags", "unknown_reasons"] if report.kind == "job" else []
-    writer = csv.DictWriter(buffer, [*names, *sums, *lists], lineterminator="\n")
+    currency = report.facility.currency
+    costs = [] if currency is None else [f"cost_{currency}"]
+    writer = csv.DictWriter(buffer, [*names, *sums, *USE_COLUMNS, *costs, *lists], lineterminator="\n")
     writer.writeheader()
     for row in report.jobs or report.groups:
-        writer.writerow(_row(row, names))
+        writer.writerow({**_row(row, names), **dict.fromkeys(costs, row.use.cost)})
     return buffer.getvalue()
 
 
@@ -62,6 +70,7 @@ def _row(record: JobEnergyRecord | GroupEnergyRecord, names: tuple[str, ...]) ->
     row: dict[str, Any] = {name: _cell(getattr(record, name)) for name in names}
     for prefix, energy in (("gpu", record.gpu), ("host", record.host)):
         row.update(_sum_cells(prefix, energy))
+    row.update({name: getattr(record.use, name) for name in USE_COLUMNS})
     if isinstance(record, JobEnergyRecord):
         row["flags"] = _cell(" ".join(record.flags))
         row["unknown_reasons"] = _cell("; ".join(record.unknown_reasons))

@@ -3,8 +3,10 @@
 from datetime import datetime
 
 from slurm_energy.domain.report import EnergySum
+from slurm_energy.domain.units import JOULES_PER_KWH
 
 UNKNOWN = "unknown"
+_MASSES = ((1e6, "t"), (1e3, "kg"), (1.0, "g"))
 _STEPS = ((1e9, "GJ"), (1e6, "MJ"), (1e3, "kJ"), (1.0, "J"))
 
 
@@ -16,6 +18,17 @@ def energy_text(joules: float | None, error_share: float | None = None) -> str:
     scale, unit = next((step for step in _STEPS if abs(joules) >= step[0] * 0.9995), _STEPS[-1])
     text = f"{_three_digits(joules / scale)} {unit}"
     return text if error_share is None else f"{text} ± {error_text(error_share)}"
+
+
+def kwh_text(joules: float) -> str:
+    """Return `12.3 kWh`."""
+    return f"{_three_digits(joules / JOULES_PER_KWH)} kWh"
+
+
+def mass_text(grams: float) -> str:
+    """Return `350 g`, `12.3 kg` or `4.56 t`."""
+    scale, unit = next((step for step in _MASSES if abs(grams) >= step[0] * 0.9995), _MASSES[-1])
+    return f"{_three_digits(grams / scale)} {unit}"
 
 
 def error_text(share: float) -> str:

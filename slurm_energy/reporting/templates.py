@@ -8,6 +8,7 @@ from functools import cache
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template, TemplateError
+from markupsafe import Markup
 
 from slurm_energy.domain.report import EnergyReport
 from slurm_energy.errors import ConfigError
@@ -78,8 +79,17 @@ def render_html(report: EnergyReport, now_seconds: float | None = None) -> str:
     """Return the page of an energy report."""
     now = time.time() if now_seconds is None else now_seconds
     return page_template("energy.html.j2").render(
-        cells=report_cells(report, now), cluster=report.cluster, made_at=moment_text(now)
+        cells=report_cells(report, now), cluster=report.cluster, made_at=moment_text(now), plots=_plots(report)
     )
+
+
+def _plots(report: EnergyReport) -> list[dict[str, str | Markup]]:
+    """Return a report's plots; none where matplotlib, which is no part of the base, is not installed."""
+    try:
+        from slurm_energy.reporting.plots import energy_plots  # noqa: PLC0415  # see above
+    except ImportError:
+        return []
+    return energy_plots(report)
 
 
 def page_template(name: str) -> Template:

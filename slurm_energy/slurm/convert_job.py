@@ -22,6 +22,7 @@ from slurm_energy.slurm.conversion import (
     words,
 )
 from slurm_energy.slurm.gres import TresRequest, gpu_demands, gpu_indices, held_gpus, known_types
+from slurm_energy.slurm.sbatch_options import ENERGY_OPTIONS, keeps_others_out, split_arguments
 
 BASE_STATES = frozenset(
     {
@@ -232,12 +233,31 @@ def _memory_per_node(row: Mapping[str, object]) -> float | None:
 
 
 def _is_exclusive(row: Mapping[str, object]) -> bool:
-    """Return whether no other job gets onto its nodes: `shared` is `none` then, or it was given nodes as a whole."""
-    if "NONE" in words(row.get("shared")) or "TRUE" in words(row.get("exclusive")):
-        return True
+    """Return whether no other job gets onto its nodes: `shared` is `none` then, or it was given nodes as a whole.
+
+    26.05 leaves `shared` empty, and calls nodes whole also where other jobs of the user get onto them: then their cores
+    tell, and of a job that waits what was typed, which is all that is left.
+    """
+    shared = {*words(row.get("shared")), *words(row.get("exclusive"))}
+    if shared & {"NONE", "TRUE", "USER", "MCS"}:
+        return bool(shared & {"NONE", "TRUE"})
     resources = row.get("job_resources")
     nodes = resources.get("nodes") if isinstance(resources, dict) else None
-    return isinstance(nodes, dict) and nodes.get("whole") is True
+    if isinstance(nodes, dict):
+        return nodes.get("whole") is True and "UNALLOCATED" not in str(nodes.get("allocation"))
+    return row.get("shared") == [] and _typed_exclusive(text(row.get("submit_line")))
+
+
+def _typed_exclusive(submit_line: str) -> bool:
+    """Return whether sbatch's command line asks for nodes alone; an #SBATCH line of the script is not in it."""
+    command, *typed = submit_line.partition(" --wrap")[0].split() or [""]
+    if command.rpartition("/")[2] != "sbatch" or "--excl" not in submit_line:
+        return False
+    try:
+        given = split_arguments(typed, ENERGY_OPTIONS).components[0]
+    except ValueRangeError:  # blanks inside an argument cannot be told from those between two
+        return False
+    return any(option.name == "exclusive" and keeps_others_out(option.value) for option in given)
 
 
 def _tres_request(row: Mapping[str, object]) -> TresRequest:

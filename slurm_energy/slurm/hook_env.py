@@ -31,6 +31,8 @@ class HookEnvironment:
     entry: str | None = None
     """The decision as it travelled; not yet checked."""
     slurm_conf: str | None = None
+    on_one_node: bool = False
+    """Whether this node is all that the job has; False where slurmd does not tell."""
     exit_code: int | None = None
     """Exit code of the job, 128 + N when signal N ended it; only an epilog knows."""
     problems: tuple[str, ...] = ()
@@ -75,6 +77,7 @@ def parse_hook_environment(environment: Mapping[str, str]) -> HookEnvironment:
         visible_count=len(dict.fromkeys(_parts(visible))) or None,
         entry=environment.get(f"SPANK_{ENTRY_NAME}") or None,
         slurm_conf=environment.get("SLURM_CONF") or None,
+        on_one_node=_on_one_node(environment),
         exit_code=_exit_code(environment),
         problems=tuple(problems),
     )
@@ -123,6 +126,12 @@ def _name(variable: str, environment: Mapping[str, str], problems: list[str]) ->
         return text
     problems.append(f"{variable} is {text[:64]!r}, letters, digits, '.', '_' and '-' are needed")
     return None
+
+
+def _on_one_node(environment: Mapping[str, str]) -> bool:
+    """Return whether slurmd's list of nodes is one name: prologs are given no number of nodes."""
+    nodes = environment.get("SLURM_JOB_NODELIST") or environment.get("SLURM_NODELIST") or ""
+    return is_node_name(nodes) if nodes else False
 
 
 def _integer(variable: str, environment: Mapping[str, str], problems: list[str]) -> int | None:

@@ -124,6 +124,14 @@ class JsonReader:
             switches=topology.switches,
         )
 
+    def slurm_version(self) -> str:
+        """Return what Slurm's commands say of their release, such as `slurm 25.11.2`.
+
+        Raises:
+            SlurmError: they cannot be run.
+        """
+        return self._text("scontrol", "--version").strip()[:_SHOWN_BYTES]
+
     def read_ended_jobs(self, job_ids: Sequence[JobId]) -> tuple[JobState, ...]:
         """Return what accounting knows of some jobs.
 

@@ -4,8 +4,10 @@ pyslurm's objects become the same rows as the JSON of Slurm's commands, so that 
 It does not tell what `--gpus` and its like asked for: such a waiting job has an unknown number of GPUs.
 """
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from importlib import metadata
 from typing import Any, Protocol
 
 from slurm_energy.domain.cluster import JobState
@@ -15,6 +17,8 @@ from slurm_energy.slurm.conversion import convert_rows
 from slurm_energy.slurm.convert_cluster import convert_node, convert_partition
 from slurm_energy.slurm.convert_job import convert_job
 from slurm_energy.slurm.json_client import ClusterReading
+
+_SERIES = re.compile(r"[0-9]{2}\.[0-9]{2}")
 
 
 class AccountingReader(Protocol):
@@ -58,12 +62,25 @@ class PyslurmReader:
         return self._accounting.read_ended_jobs(job_ids)
 
 
-def load_pyslurm() -> Any:
-    """Return the module.
+def load_pyslurm(slurm_version: str) -> Any:
+    """Return the module; not even imported where it was made for another Slurm, in which some of its calls crash.
+
+    Args:
+        slurm_version: What Slurm's commands say of their release.
 
     Raises:
-        SlurmError: it is not installed, or was built for another Slurm.
+        SlurmError: it is not installed, or was made for another Slurm.
     """
+    try:
+        made_for = metadata.version("pyslurm")
+    except metadata.PackageNotFoundError as error:
+        raise SlurmError("pyslurm is not installed: install it, or set cluster.reader = 'commands'") from error
+    series = _SERIES.findall(slurm_version)
+    if not series or _SERIES.findall(made_for)[:1] != series[:1]:
+        raise SlurmError(
+            f"pyslurm {made_for} is not made for this Slurm ({slurm_version or 'unknown'}): install the one of its "
+            "series, or set cluster.reader = 'commands'"
+        )
     try:
         import pyslurm  # noqa: PLC0415  # optional: only where cluster.reader asks for it
     except ImportError as error:

@@ -21,6 +21,7 @@ from slurm_energy.slurm.sbatch_options import (
     ScriptDirectives,
     SplitArguments,
     Takes,
+    keeps_others_out,
     split_arguments,
 )
 from slurm_energy.slurm.sbatch_values import (
@@ -31,6 +32,7 @@ from slurm_energy.slurm.sbatch_values import (
     task_count,
     time_limit_minutes,
     tres_request,
+    trials_from_word,
     whole_number,
 )
 
@@ -170,6 +172,7 @@ def energy_options(options: Options, now_seconds: float) -> EnergyOptions:
         max_slowdown=slowdown_from_percent(options.get("energy-max-slowdown")),
         deadline_seconds=None if deadline is None else parse_deadline(deadline, now_seconds),
         quiet="energy-quiet" in options,
+        trials=trials_from_word(options.get("energy-trials")),
     )
 
 
@@ -199,7 +202,7 @@ def job_request(job: SbatchJob, user_id: int, now_seconds: float) -> JobRequest:
         prefer=options.get("prefer"),
         reservation=options.get("reservation"),
         array=options.get("array"),
-        exclusive="exclusive" in options,
+        exclusive=_is_exclusive(options),
         gpu_frequency_given="gpu-freq" in options,
         options=energy_options(options, now_seconds),
         submitted_at_seconds=now_seconds,
@@ -241,12 +244,13 @@ def decide_fields(job: SbatchJob) -> dict[str, str]:
         "reservation": options.get("reservation"),
         "dependency": options.get("dependency"),
         "licenses": options.get("licenses"),
-        "exclusive": "1" if "exclusive" in options else None,
+        "exclusive": "1" if _is_exclusive(options) else None,
         "contiguous": "1" if "contiguous" in options else None,
         "energy_mode": (options.get("energy") or "").lower(),
         "energy_max_slowdown": _percent_field(options.get("energy-max-slowdown")),
         "energy_deadline": options.get("energy-deadline"),
         "energy_quiet": "1" if "energy-quiet" in options else None,
+        "energy_trials": options.get("energy-trials"),
     }
     return {key: _field(value) for key, value in found.items() if value not in (None, "")}
 
@@ -257,6 +261,10 @@ def _minutes_field(text: str | None, limit: float | None) -> str | None:
     if limit is None:  # sbatch takes 0 for no limit, as it takes UNLIMITED
         return None if text.lower() == "partition_limit" else "infinite"
     return str(math.ceil(limit))
+
+
+def _is_exclusive(options: Options) -> bool:
+    return "exclusive" in options and keeps_others_out(options["exclusive"])
 
 
 def _percent_field(text: str | None) -> str | None:

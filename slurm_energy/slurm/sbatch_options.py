@@ -27,6 +27,8 @@ ENERGY_OPTIONS: Final[Mapping[str, Takes]] = {
     "energy-max-slowdown": Takes.REQUIRED,
     "energy-deadline": Takes.REQUIRED,
     "energy-quiet": Takes.NOTHING,
+    "energy-trials": Takes.REQUIRED,
+    "energy-gpus": Takes.REQUIRED,
 }
 """Options that the SPANK plugin adds to sbatch."""
 DRY_RUN: Final = "energy-dry-run"
@@ -134,6 +136,11 @@ def split_arguments(words: Sequence[str], extra: Mapping[str, Takes]) -> SplitAr
             index += 1
             continue
         return SplitArguments(components=tuple(components), rest_index=index, rest=tuple(words[index:]))
+
+
+def keeps_others_out(exclusive: str | None) -> bool:
+    """Return whether the argument of --exclusive keeps all other jobs from the nodes: `user` and `mcs` admit some."""
+    return (exclusive or "").lower() not in {"user", "mcs"}
 
 
 def _leading_options(

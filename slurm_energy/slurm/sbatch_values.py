@@ -106,6 +106,17 @@ def memory_mib(option: str, text: str | None) -> float | None:
     return int(match.group(1)) * _MIB[match.group(2).upper() or "M"] or None
 
 
+def trials_from_word(text: str | None) -> bool | None:
+    """Return whether clocks may be tried in the job, None where its user said nothing.
+
+    Raises:
+        ValueRangeError: neither `on` nor `off`.
+    """
+    if text not in {None, "on", "off"}:
+        raise ValueRangeError(f"--energy-trials={text!s:.40} is not on or off")
+    return None if text is None else text == "on"
+
+
 def slowdown_from_percent(text: str | None) -> float | None:
     """Return the ratio from a percentage such as `5`, `7.5` or `5%`.
 

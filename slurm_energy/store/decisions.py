@@ -15,6 +15,7 @@ from slurm_energy.domain.ids import ClusterName, DecisionId, GpuTypeName, JobId,
 from slurm_energy.domain.job import EnergyMode, JobRequest
 from slurm_energy.domain.plain import from_plain, to_plain
 from slurm_energy.domain.report import DecisionRecord, ReasonRecord, reason_sentence
+from slurm_energy.store.sums import make_sums
 from slurm_energy.store.tables import DecisionClockRow, DecisionRow, JobRow, PolicyRow, insert_if_absent
 from slurm_energy.store.types import bounded
 
@@ -65,6 +66,10 @@ def record_decisions(
     )
     clocks = [_clock_values(decision.decision_id, choice) for decision, _ in new for choice in decision.clocks]
     insert_if_absent(session, DecisionClockRow, clocks)
+    # A job's reports may be there before its decision.
+    ids = [decision.decision_id for decision, _ in new if decision.clocks]
+    for begin in range(0, len(ids), _CHUNK):
+        make_sums(session, JobRow.decision_id.in_(ids[begin : begin + _CHUNK]))
     return len(new)
 
 
@@ -84,6 +89,7 @@ def _decision_values(
         "request": _bounded_texts(to_plain(request)),
         "partitions": None if decision.partitions is None else _bounded_texts(list(decision.partitions)),
         "prefer": decision.prefer,
+        "gpus": decision.gpus,
         "reasons": ",".join(decision.reasons),
         "notes": _bounded_texts(list(decision.notes)),
         "details": None if decision.details == AnswerDetails() else _bounded_texts(to_plain(decision.details)),
@@ -171,6 +177,7 @@ def _clock_values(decision_id: DecisionId, choice: ClockChoice) -> dict[str, Any
         "predicted_energy_change": choice.predicted_energy_change,
         "power_limit_watts": choice.power_limit_watts,
         "is_assumed": choice.is_assumed,
+        "known_runs": choice.known_runs,
     }
 
 
@@ -184,6 +191,7 @@ def clock_choice(row: DecisionClockRow) -> ClockChoice:
         predicted_energy_change=row.predicted_energy_change,
         power_limit_watts=row.power_limit_watts,
         is_assumed=bool(row.is_assumed),
+        known_runs=row.known_runs or 0,
     )
 
 
@@ -210,6 +218,7 @@ def _record(row: DecisionRow) -> DecisionRecord:
         partitions=None if row.partitions is None else tuple(PartitionName(name) for name in row.partitions),
         clocks=tuple(clock_choice(clock) for clock in row.clocks),
         prefer=row.prefer,
+        gpus=row.gpus,
         reasons=tuple(ReasonRecord(code=code, sentence=reason_sentence(code, changed=changed)) for code in codes),
         notes=tuple(row.notes),
         details=AnswerDetails() if row.details is None else from_plain(AnswerDetails, row.details),

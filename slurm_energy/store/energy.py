@@ -17,7 +17,9 @@ from slurm_energy.domain.energy import (
 )
 from slurm_energy.domain.ids import ClusterName, DecisionId, GpuTypeName, GpuUuid, JobId, NodeName
 from slurm_energy.errors import ValueRangeError
+from slurm_energy.store.clock_trials import trial_of, trial_rows
 from slurm_energy.store.job_rows import Arrival, attempt_row, locked_job
+from slurm_energy.store.sums import make_sums
 from slurm_energy.store.tables import UUID_LENGTH, GpuEnergyRow, JobRow, NodeEnergyRow
 from slurm_energy.store.types import bounded, stored_text
 
@@ -74,11 +76,16 @@ def record_report(
         row = NodeEnergyRow(job_row_id=job.row_id, restart_count=key.restart_count, node=report.node)
         _write_node(row, report, arrival)
         row.gpus = [GpuEnergyRow(**_gpu_values(gpu)) for gpu in report.gpus]
+        row.cluster = job.cluster
+        row.trials = trial_rows(report.trials)
         session.add(row)
         session.flush()
+        make_sums(session, NodeEnergyRow.row_id == row.row_id)
         return ReportOutcome.STORED
     changed = _improve(row, report, arrival)
     session.flush()
+    if changed:
+        make_sums(session, NodeEnergyRow.row_id == row.row_id)
     return ReportOutcome.REPLACED if changed else ReportOutcome.UNCHANGED
 
 
@@ -163,6 +170,9 @@ def _improve(row: NodeEnergyRow, report: NodeReport, arrival: Arrival) -> bool:
             for name, value in _gpu_values(gpu).items():
                 setattr(there, name, value)
             changed = True
+    if len(report.trials) > len(row.trials):
+        row.trials.extend(trial_rows(report.trials)[len(row.trials) :])
+        changed = True
     later = report.ended_at_seconds > row.ended_at_seconds
     # A row without GPUs was closed for a report that never came: now it has come.
     first_with_gpus = bool(report.gpus) and not stored
@@ -212,11 +222,13 @@ def _write_node(row: NodeEnergyRow, report: NodeReport, arrival: Arrival) -> Non
         row.events.append(f"{len(report.events) - MAX_EVENTS} more events were left out")
     row.received_at_seconds = arrival.received_at_seconds
     row.clock_offset_seconds = arrival.clock_offset_seconds
+    row.counted_at_seconds = report.ended_at_seconds + (arrival.clock_offset_seconds or 0.0)
     host = report.host
     row.host_measured = host is not None
     row.host_joules = None if host is None else host.joules
     row.host_reason = HOST_NOT_MEASURED if host is None else host.reason
     row.host_coverage_seconds = 0.0 if host is None else host.coverage_seconds
+    row.host_node_joules = None if host is None else host.node_joules
     row.host_flags = encode_flags(() if host is None else host.flags)
 
 
@@ -259,6 +271,7 @@ def _report(job: JobRow, row: NodeEnergyRow) -> NodeReport:
             joules=row.host_joules,
             reason=row.host_reason,
             coverage_seconds=row.host_coverage_seconds,
+            node_joules=row.host_node_joules,
             flags=decode_flags(row.host_flags),
         )
     return NodeReport(
@@ -276,6 +289,7 @@ def _report(job: JobRow, row: NodeEnergyRow) -> NodeReport:
         host=host,
         exit_code=row.exit_code,
         events=tuple(row.events),
+        trials=tuple(trial_of(trial) for trial in row.trials),
     )
 
 

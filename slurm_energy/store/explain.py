@@ -21,7 +21,7 @@ from slurm_energy.store.tables import DecisionRow, GpuEnergyRow, JobRow, NodeEne
 
 def explain(session: Session, cluster: ClusterName, job_id: JobId) -> ExplainRecord | None:
     """Return the story of the youngest job of that number, None when the database has never seen it."""
-    jobs = [job for job in job_energy(session, cluster, job_id) if job.job_id == job_id]
+    jobs = job_energy(session, cluster, job_id)
     if not jobs:
         return None
     job = jobs[0]
@@ -34,6 +34,7 @@ def explain(session: Session, cluster: ClusterName, job_id: JobId) -> ExplainRec
         gpus=gpus,
         comparisons=_comparisons(session, job, decision, gpus),
         events=tuple(f"{report.node}: {event}" for report in reports for event in report.events),
+        trials=tuple(trial for report in reports for trial in report.trials),
     )
 
 

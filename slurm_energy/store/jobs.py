@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import delete, select
+from sqlalchemy import delete, exists, func, select
 from sqlalchemy.orm import Session
 
 from slurm_energy.domain.cluster import JobState
@@ -17,6 +17,7 @@ from slurm_energy.store.job_rows import (
     new_attempt,
     new_job_row,
 )
+from slurm_energy.store.sums import make_sums_of_jobs
 from slurm_energy.store.tables import GpuEnergyRow, JobAttemptRow, JobRow, NodeEnergyRow, insert_if_absent
 
 _CHUNK = 200
@@ -54,6 +55,7 @@ class StoredAttempt:
     """Where and when one attempt of a job ran, as far as Slurm reported."""
 
     restart_count: int
+    partition: str | None
     nodes: str | None
     started_at_seconds: float | None
     ended_at_seconds: float | None
@@ -72,11 +74,56 @@ def job_attempts(
     return tuple(
         StoredAttempt(
             restart_count=row.restart_count,
+            partition=row.partition,
             nodes=row.nodes,
             started_at_seconds=row.started_at_seconds,
             ended_at_seconds=row.ended_at_seconds,
         )
         for row in rows
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndedGpuJob:
+    """A job with GPUs that has ended."""
+
+    job_id: JobId
+    submitted_at_seconds: float
+    ended_at_seconds: float
+
+
+def jobs_lacking_reports(
+    session: Session, cluster: ClusterName, since_seconds: float, until_seconds: float
+) -> tuple[EndedGpuJob, ...]:
+    """Return every job with GPUs that ended in a period and has an attempt of which fewer nodes reported than ran it.
+
+    However many there are, the first one first.
+    """
+    reported = (
+        select(func.count())
+        .where(
+            NodeEnergyRow.job_row_id == JobAttemptRow.job_row_id,
+            NodeEnergyRow.restart_count == JobAttemptRow.restart_count,
+        )
+        .scalar_subquery()
+    )
+    lacking = exists().where(
+        JobAttemptRow.job_row_id == JobRow.row_id,
+        JobAttemptRow.started_at_seconds.is_not(None),
+        JobAttemptRow.ended_at_seconds.is_not(None),
+        reported < func.coalesce(func.nullif(JobRow.node_count, 0), 1),
+    )
+    query = select(JobRow.job_id, JobRow.submitted_at_seconds, JobRow.ended_at_seconds).where(
+        JobRow.cluster == cluster,
+        JobRow.ended_at_seconds >= since_seconds,
+        JobRow.ended_at_seconds < until_seconds,
+        JobRow.gpu_count > 0,
+        lacking,
+    )
+    return tuple(
+        EndedGpuJob(job_id=JobId(job_id), submitted_at_seconds=submitted, ended_at_seconds=ended)
+        for job_id, submitted, ended in session.execute(query.order_by(JobRow.ended_at_seconds, JobRow.row_id))
+        if ended is not None
     )
 
 
@@ -98,6 +145,7 @@ def _upsert_chunk(session: Session, cluster: ClusterName, states: Sequence[JobSt
             assign_job(row, state, restart_count)
             assign_attempt(known.attempt(session, row, restart_count), state)
     session.flush()
+    make_sums_of_jobs(session, [row.row_id for rows in known.jobs.values() for row in rows])
     for job_id in known.with_provisional_twin():
         adopt_provisional(session, cluster, JobId(job_id))
 

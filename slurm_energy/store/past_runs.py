@@ -1,9 +1,10 @@
-"""Completed runs: how long jobs of one name ran, and the energy of those that were measured without doubt.
+"""Ended runs: how long jobs of one name ran, and the energy of those that were measured without doubt.
 
 Runtimes and energies are brought to the default clock: estimates and comparisons are made of them.
 """
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 from typing import Any
@@ -14,8 +15,11 @@ from sqlalchemy.orm import Session
 from slurm_energy.domain.decision import Reason
 from slurm_energy.domain.energy import EnergyScope, EnergySource, QualityFlag
 from slurm_energy.domain.ids import ClusterName, GpuTypeName
+from slurm_energy.domain.plain import from_plain
+from slurm_energy.domain.script import ScriptFeatures
 from slurm_energy.domain.work import FailedRuns, MeasuredRun
-from slurm_energy.store.summaries import applied_choice
+from slurm_energy.errors import ValueRangeError
+from slurm_energy.store.sums import applied_choice
 from slurm_energy.store.tables import (
     DecisionClockRow,
     DecisionRow,
@@ -41,10 +45,37 @@ _DOUBTFUL = (
 """One reading with such a flag, and the whole run says nothing."""
 _FAILED = ("FAILED", "OUT_OF_MEMORY", "TIMEOUT")
 """States that say something of the type a job ran on; a node that failed, and who cancelled a job, do not."""
+_CUT_OFF = ("TIMEOUT", "CANCELLED", "PREEMPTED", "DEADLINE")
+"""States of runs that were ended before their work was."""
 _MIN_CLOCK_SHARE = 0.85
 """Of the default clock, that a busy GPU is seen at; a board's power limit takes no more. Below it the user set one."""
 _MIN_COVERED_SHARE = 0.9
 """Share of the run that every GPU's readings must cover."""
+
+
+def read_scripts(
+    session: Session, cluster: ClusterName, since_seconds: float, limit: int = 2_000
+) -> Mapping[str, ScriptFeatures]:
+    """Return what was read of scripts in the latest decisions, by their keys."""
+    query = (
+        select(DecisionRow.script_key, DecisionRow.request)
+        .where(
+            DecisionRow.cluster == cluster,
+            DecisionRow.decided_at_seconds >= since_seconds,
+            DecisionRow.script_key.is_not(None),
+        )
+        .order_by(DecisionRow.decided_at_seconds.desc())
+        .limit(limit)
+    )
+    found: dict[str, ScriptFeatures] = {}
+    for key, request in session.execute(query):
+        if key in found or not isinstance(request, dict) or request.get("script") is None:
+            continue
+        try:
+            found[key] = from_plain(ScriptFeatures, request["script"])
+        except ValueRangeError:  # of another release
+            continue
+    return found
 
 
 def measured_runs(
@@ -56,7 +87,20 @@ def measured_runs(
     reading of almost all the run, and at the default clock or at the decided one: at a clock that the user set nobody
     knows what the default clock would have taken.
     """
-    inner = _runs(JobRow.cluster == cluster, JobRow.ended_at_seconds >= since_seconds).subquery("runs")
+    for _, run in measured_jobs(session, cluster, since_seconds, limit_per_type=limit_per_type):
+        yield run
+
+
+def measured_jobs(
+    session: Session,
+    cluster: ClusterName,
+    since_seconds: float,
+    *,
+    job_ids: Sequence[int] | None = None,
+    limit_per_type: int = 20,
+) -> Iterator[tuple[int, MeasuredRun]]:
+    """Yield what `measured_runs` does with the row of each job; with numbers, of those jobs alone."""
+    inner = _runs(*_of_jobs(cluster, since_seconds, job_ids)).subquery("runs")
     rank = func.row_number().over(
         partition_by=(inner.c.user, inner.c.name, inner.c.script_key, inner.c.gpu_type),
         order_by=inner.c.ended_at_seconds.desc(),
@@ -65,32 +109,56 @@ def measured_runs(
     columns = [column for column in ranked.c if column.name != "age_rank"]
     query = select(*columns).where(ranked.c.age_rank <= limit_per_type)
     ordered = query.order_by(ranked.c.user, ranked.c.name, ranked.c.gpu_type, ranked.c.age_rank)
-    for user, name, script_key, ended, gpu_type, gpus, seconds, watts, slowed in session.execute(ordered):
+    for row_id, user, name, script_key, ended, gpu_type, gpus, seconds, watts, slowed in session.execute(ordered):
         if 0.0 < seconds < inf and 0.0 < watts < inf:
-            yield MeasuredRun(
-                user=user,
-                name=name,
-                gpu_type=GpuTypeName(gpu_type),
-                gpus=gpus,
-                seconds=seconds,
-                watts=watts,
-                ended_at_seconds=ended,
-                slowed=slowed,
-                script_key=script_key,
+            yield (
+                row_id,
+                MeasuredRun(
+                    user=user,
+                    name=name,
+                    gpu_type=GpuTypeName(gpu_type),
+                    gpus=gpus,
+                    seconds=seconds,
+                    watts=watts,
+                    ended_at_seconds=ended,
+                    slowed=slowed,
+                    script_key=script_key,
+                ),
             )
+
+
+def _of_jobs(
+    cluster: ClusterName, since_seconds: float, job_ids: Sequence[int] | None
+) -> tuple[ColumnElement[bool], ...]:
+    ended = (JobRow.cluster == cluster, JobRow.ended_at_seconds >= since_seconds)
+    return ended if job_ids is None else (*ended, JobRow.job_id.in_(job_ids))
 
 
 def failed_runs(session: Session, cluster: ClusterName, since_seconds: float) -> Iterator[FailedRuns]:
     """Yield how often runs of each user and name failed, ran out of memory or out of time on GPUs of one type."""
+    return counted_failures(failed for _, _, failed in failed_jobs(session, cluster, since_seconds))
+
+
+def failed_jobs(
+    session: Session, cluster: ClusterName, since_seconds: float, *, job_ids: Sequence[int] | None = None
+) -> Iterator[tuple[int, float, FailedRuns]]:
+    """Yield each such run by itself, with its job's row and its end."""
     gpu_type = func.max(GpuEnergyRow.gpu_type)
-    runs = (
-        select(JobRow.user_id, JobRow.name, DecisionRow.script_key, gpu_type.label("gpu_type"))
+    columns: list[ColumnElement[Any]] = [
+        JobRow.row_id.label("job_row_id"),
+        JobRow.ended_at_seconds.label("ended_at_seconds"),
+        JobRow.user_id.label("user"),
+        JobRow.name.label("name"),
+        DecisionRow.script_key.label("script_key"),
+        gpu_type.label("gpu_type"),
+    ]
+    query = (
+        select(*columns)
         .join(NodeEnergyRow, NodeEnergyRow.job_row_id == JobRow.row_id)
         .join(GpuEnergyRow, GpuEnergyRow.node_energy_row_id == NodeEnergyRow.row_id)
         .outerjoin(DecisionRow, DecisionRow.decision_id == JobRow.decision_id)
         .where(
-            JobRow.cluster == cluster,
-            JobRow.ended_at_seconds >= since_seconds,
+            *_of_jobs(cluster, since_seconds, job_ids),
             JobRow.state.in_(_FAILED),
             NodeEnergyRow.restart_count == JobRow.restart_count,
             JobRow.user_id.is_not(None),
@@ -98,13 +166,22 @@ def failed_runs(session: Session, cluster: ClusterName, since_seconds: float) ->
         )
         .group_by(JobRow.row_id, DecisionRow.script_key)
         .having(func.min(GpuEnergyRow.gpu_type) == gpu_type, func.count(GpuEnergyRow.gpu_type) == func.count())
-        .subquery("failed")
     )
-    key = runs.c.user_id, runs.c.name, runs.c.script_key, runs.c.gpu_type
-    for user, name, script_key, found, count in session.execute(
-        select(*key, func.count()).group_by(*key).order_by(*key)
-    ):
-        yield FailedRuns(user=user, name=name, script_key=script_key, gpu_type=GpuTypeName(found), runs=count)
+    for row_id, ended, user, name, script_key, found in session.execute(query):
+        yield (
+            row_id,
+            ended,
+            FailedRuns(user=user, name=name, script_key=script_key, gpu_type=GpuTypeName(found), runs=1),
+        )
+
+
+def counted_failures(failures: Iterable[FailedRuns]) -> Iterator[FailedRuns]:
+    """Yield the sum of each user, name, script and type, in this order."""
+    counts: Counter[tuple[Any, ...]] = Counter()
+    for one in failures:
+        counts[one.user, one.name, one.script_key or "", one.gpu_type] += one.runs
+    for (user, name, script_key, gpu_type), number in sorted(counts.items()):
+        yield FailedRuns(user=user, name=name, script_key=script_key or None, gpu_type=gpu_type, runs=number)
 
 
 def _runs(*jobs: ColumnElement[bool]) -> Select[Any]:
@@ -118,6 +195,7 @@ def _runs(*jobs: ColumnElement[bool]) -> Select[Any]:
     # The device's seconds are not the wall's in a laboratory that runs faster.
     watts = joules / (seconds * func.max(NodeEnergyRow.time_scale) * JobRow.gpu_count)
     columns: list[ColumnElement[Any]] = [
+        JobRow.row_id.label("job_row_id"),
         JobRow.user_id.label("user"),
         JobRow.name.label("name"),
         DecisionRow.script_key.label("script_key"),
@@ -187,7 +265,7 @@ def _is_sound(run_seconds: ColumnElement[Any]) -> ColumnElement[bool]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuntimeSample:
-    """One completed run."""
+    """One run that completed or was cut off."""
 
     user_id: int
     name: str
@@ -202,13 +280,34 @@ class RuntimeSample:
     """What its script shared with others of the same work."""
     gpu_type: GpuTypeName | None
     """None where its GPUs were of several types, or they were not reported."""
+    submitted_at_seconds: float
+    limit_seconds: float | None
+    """None where there was none."""
+    cut_off: bool
+    """Whether it was ended before its work was: at its limit, or cancelled."""
 
 
 def all_recent_runtimes(
     session: Session, cluster: ClusterName, since_seconds: float, limit_per_name: int = 20
 ) -> Iterator[RuntimeSample]:
-    """Yield the latest completed runs of every user, name and script since then, newest of each first."""
-    inner = _samples(JobRow.cluster == cluster, JobRow.ended_at_seconds >= since_seconds)
+    """Yield the latest runs of every user, name and script that ended since then, newest of each first.
+
+    They completed, or were cut off: a run that failed says nothing of how long the work takes.
+    """
+    for _, sample in timed_jobs(session, cluster, since_seconds, limit_per_name=limit_per_name):
+        yield sample
+
+
+def timed_jobs(
+    session: Session,
+    cluster: ClusterName,
+    since_seconds: float,
+    *,
+    job_ids: Sequence[int] | None = None,
+    limit_per_name: int = 20,
+) -> Iterator[tuple[int, RuntimeSample]]:
+    """Yield the same with the row of each job; with numbers, of those jobs alone."""
+    inner = _samples(*_of_jobs(cluster, since_seconds, job_ids))
     rank = func.row_number().over(
         partition_by=(JobRow.user_id, JobRow.name, DecisionRow.script_key),
         order_by=JobAttemptRow.ended_at_seconds.desc(),
@@ -217,7 +316,9 @@ def all_recent_runtimes(
     columns = [column for column in ranked.c if column.name != "age_rank"]
     query = select(*columns).where(ranked.c.age_rank <= limit_per_name)
     for row in session.execute(query.order_by(ranked.c.user_id, ranked.c.name, ranked.c.age_rank)):
-        yield RuntimeSample(**row._mapping)
+        values = dict(row._mapping)
+        values["cut_off"] = bool(values["cut_off"])
+        yield values.pop("job_row_id"), RuntimeSample(**values)
 
 
 def _samples(*jobs: ColumnElement[bool]) -> Select[Any]:
@@ -225,6 +326,7 @@ def _samples(*jobs: ColumnElement[bool]) -> Select[Any]:
     run = attempt.ended_at_seconds - attempt.started_at_seconds - attempt.suspended_seconds
     slowdown, types = _slowdowns(*jobs), _types(*jobs)
     columns: list[ColumnElement[Any]] = [
+        JobRow.row_id.label("job_row_id"),
         JobRow.user_id.label("user_id"),
         JobRow.name.label("name"),
         attempt.ended_at_seconds.label("ended_at_seconds"),
@@ -233,6 +335,9 @@ def _samples(*jobs: ColumnElement[bool]) -> Select[Any]:
         JobRow.gpu_count.label("gpu_count"),
         DecisionRow.script_key.label("script_key"),
         types.c.gpu_type.label("gpu_type"),
+        JobRow.submitted_at_seconds.label("submitted_at_seconds"),
+        (60.0 * JobRow.time_limit_minutes).label("limit_seconds"),
+        case((JobRow.state == "COMPLETED", 0), else_=1).label("cut_off"),
     ]
     return (
         select(*columns)
@@ -242,7 +347,7 @@ def _samples(*jobs: ColumnElement[bool]) -> Select[Any]:
         .outerjoin(DecisionRow, DecisionRow.decision_id == JobRow.decision_id)
         .where(
             *jobs,
-            JobRow.state == "COMPLETED",
+            JobRow.state.in_(("COMPLETED", *_CUT_OFF)),
             JobRow.user_id.is_not(None),
             JobRow.name.is_not(None),
             run > 0.0,

@@ -1,143 +1,315 @@
-"""Energy per job, user and partition."""
+"""Energy per job, and per user, account, partition, QOS, name or node, in periods."""
 
-import math
-from collections.abc import Iterable, Sequence
-from typing import Any, Literal
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
 
-from sqlalchemy import Row, case, func, null, select
+from sqlalchemy import ColumnElement, Row, and_, case, func, null, or_, select
 from sqlalchemy.orm import Session
 
-from slurm_energy.domain.energy import EnergyError, QualityFlag
+from slurm_energy.domain.energy import QualityFlag
 from slurm_energy.domain.ids import ClusterName, DecisionId, JobId, PartitionName
-from slurm_energy.domain.report import EnergyReport, EnergySum, GroupEnergyRecord, JobEnergyRecord
+from slurm_energy.domain.report import (
+    EnergyReport,
+    FacilityRecord,
+    GroupEnergyRecord,
+    JobEnergyRecord,
+    ReportKind,
+)
+from slurm_energy.energy_model.facility import Facility
 from slurm_energy.store.energy import decode_flags
-from slurm_energy.store.summaries import SUM_NAMES, JobFilter, energy_is_missing, job_summaries
-from slurm_energy.store.tables import GpuEnergyRow, JobRow, NodeEnergyRow
+from slurm_energy.store.summaries import (
+    JobFilter,
+    gpu_columns,
+    host_columns,
+    host_joules,
+    job_summaries,
+    joined_hosts,
+    missing_nodes,
+    partition_of_report,
+    run_seconds,
+)
+from slurm_energy.store.sums import count_where
+from slurm_energy.store.tables import GpuEnergyRow, JobAttemptRow, JobRow, NodeEnergyRow
+from slurm_energy.store.totals import COUNT_NAMES, TIME_NAMES, Totals
 
 DEFAULT_ROW_LIMIT = 10_000
 UNKNOWN_GROUP = "(unknown)"
 TOTAL_GROUP = "total"
+LABEL_GAP = " / "
 MAX_REASONS = 8
+NO_FACILITY = Facility()
 _CHUNK = 500
 
+Period = tuple[float | None, float | None]
+_Key = tuple[Any, ...]
 
-def report_jobs(session: Session, where: JobFilter, limit: int = DEFAULT_ROW_LIMIT) -> EnergyReport:
+
+def report_jobs(
+    session: Session, where: JobFilter, limit: int = DEFAULT_ROW_LIMIT, facility: Facility = NO_FACILITY
+) -> EnergyReport:
     """Return one row per job, newest submission first, and the total of all, also of those over the limit."""
-    total = _groups(session, where, "total")
+    total = _total(session, where, _groups(session, where, (), facility))
     order = (JobRow.submitted_at_seconds.desc(), JobRow.job_id.desc())
     rows = session.execute(job_summaries(where, JobRow).order_by(*order).limit(limit)).all()
-    notes = _notes(session, [row.JobRow.row_id for row in rows])
-    jobs = tuple(_job(row, notes.get(row.JobRow.row_id, ())) for row in rows)
-    whole = total[0] if total else _nothing(TOTAL_GROUP)
+    numbers = [row.JobRow.row_id for row in rows]
+    notes = _notes(session, numbers)
+    sums: dict[int, Totals] = {}
+    for row in rows:
+        sums.setdefault(row.JobRow.row_id, Totals()).add(dict(row._mapping))
+    if numbers:
+        _add_prices(session, where, (NodeEnergyRow.job_row_id,), facility, {(key,): one for key, one in sums.items()})
+    missing: dict[int, int] = {}
+    for gap in session.execute(missing_nodes(where)):
+        if gap.job_row_id in sums:
+            missing[gap.job_row_id] = gap.nodes
+            sums[gap.job_row_id].add_missing_nodes(
+                gap.nodes, gap.gpus_per_node or 0.0, gap.device_seconds, gap.wall_seconds
+            )
+    jobs = tuple(
+        _job(row, sums[row.JobRow.row_id], notes.get(row.JobRow.row_id, ()), missing.get(row.JobRow.row_id, 0))
+        for row in rows
+    )
     return EnergyReport(
         kind="job",
         cluster=where.cluster,
-        total=whole,
+        total=total,
         jobs=jobs,
         since_seconds=where.since_seconds,
         until_seconds=where.until_seconds,
-        rows_left_out=max(0, whole.jobs - len(jobs)),
+        rows_left_out=max(0, total.jobs - len(jobs)),
+        facility=_facility(facility),
+    )
+
+
+def report_groups(  # noqa: PLR0913  # each is one word of the command line
+    session: Session,
+    where: JobFilter,
+    kind: ReportKind,
+    *,
+    also: Sequence[ReportKind] = (),
+    periods: Sequence[Period] = (),
+    limit: int = DEFAULT_ROW_LIMIT,
+    facility: Facility = NO_FACILITY,
+) -> EnergyReport:
+    """Return one row per group and period, those of a period by GPU energy, most first.
+
+    Args:
+        session: Of the database.
+        where: Which jobs.
+        kind: What a row is of; `cluster` is one for all.
+        also: Further dimensions: a row for each combination that there is.
+        periods: Without gaps, over the filter's whole time; none: one row for each group.
+        limit: Rows at most; the total has them all.
+        facility: What energy costs.
+    """
+    kinds = tuple(dict.fromkeys(one for one in (kind, *also) if one != "cluster"))
+    total = Totals()
+    records: list[GroupEnergyRecord] = []
+    for since, until in periods or ((where.since_seconds, where.until_seconds),):
+        chosen = replace(where, since_seconds=since, until_seconds=until)
+        groups = _groups(session, chosen, kinds, facility)
+        for one in groups.values():
+            total.add_all(one)
+        own = (since, until) if periods else (None, None)
+        found = [_record(_label(kinds, key, where), one, own) for key, one in groups.items()]
+        records += sorted(found, key=lambda record: (-(record.gpu.joules or 0.0), record.group))
+    return EnergyReport(
+        kind=kind,
+        cluster=where.cluster,
+        total=_total(session, where, {(): total}, counted=not periods and not {"partition", "node"} & set(kinds)),
+        groups=tuple(records[:limit]),
+        since_seconds=where.since_seconds,
+        until_seconds=where.until_seconds,
+        rows_left_out=max(0, len(records) - limit),
+        facility=_facility(facility),
     )
 
 
 def report_users(session: Session, where: JobFilter, limit: int = DEFAULT_ROW_LIMIT) -> EnergyReport:
     """Return one row per user, most GPU energy first."""
-    return _group_report(session, where, "user", limit)
+    return report_groups(session, where, "user", limit=limit)
 
 
 def report_partitions(session: Session, where: JobFilter, limit: int = DEFAULT_ROW_LIMIT) -> EnergyReport:
-    """Return one row per partition, most GPU energy first."""
-    return _group_report(session, where, "partition", limit)
+    """Return one row per partition in which attempts ran, most GPU energy first."""
+    return report_groups(session, where, "partition", limit=limit)
 
 
 def job_energy(session: Session, cluster: ClusterName, job_id: JobId) -> tuple[JobEnergyRecord, ...]:
-    """Return the jobs of that number: several for an array, a heterogeneous job, or a number used again."""
-    return report_jobs(session, JobFilter(cluster=cluster, job_id=job_id)).jobs
+    """Return the jobs of exactly that number, youngest first: several where it was used again."""
+    return report_jobs(session, JobFilter(cluster=cluster, exact_job_id=job_id)).jobs
 
 
-def _group_report(session: Session, where: JobFilter, kind: Literal["user", "partition"], limit: int) -> EnergyReport:
-    groups = sorted(_groups(session, where, kind), key=lambda group: (-(group.gpu.joules or 0.0), group.group))
-    total = _groups(session, where, "total")
-    return EnergyReport(
-        kind=kind,
-        cluster=where.cluster,
-        total=total[0] if total else _nothing(TOTAL_GROUP),
-        groups=tuple(groups[:limit]),
-        since_seconds=where.since_seconds,
-        until_seconds=where.until_seconds,
-        rows_left_out=max(0, len(groups) - limit),
-    )
+def _facility(facility: Facility) -> FacilityRecord:
+    return FacilityRecord(pue=facility.pue, currency=facility.currency, sources=facility.sources)
 
 
-def _groups(session: Session, where: JobFilter, kind: str) -> list[GroupEnergyRecord]:
-    name, number = _group_columns(kind)
-    jobs = job_summaries(where, name.label("group_name"), number.label("group_number")).subquery("job_sums")
-    columns = jobs.c
-    sums = [
-        func.sum(columns[f"{prefix}_{field}"]).label(f"{prefix}_{field}")
-        for prefix in ("gpu", "host")
-        for field in SUM_NAMES
+_JOB_COLUMNS: dict[str, tuple[Any, ...]] = {
+    "user": (JobRow.user_name, case((JobRow.user_name.is_(None), JobRow.user_id), else_=null())),
+    "account": (JobRow.account,),
+    "qos": (JobRow.qos,),
+    "name": (JobRow.name,),
+}
+
+
+def _keys(kinds: Sequence[ReportKind], partition: Any, node: Any) -> list[ColumnElement[Any]]:
+    """Return what rows are grouped by, two columns for a user and one for everything else."""
+    columns: list[ColumnElement[Any]] = []
+    for kind in kinds:
+        own: dict[str, tuple[Any, ...]] = {"partition": (partition,), "node": (node,)}
+        columns.extend(own.get(kind) or _JOB_COLUMNS[kind])
+    return [column.label(f"key{number}") for number, column in enumerate(columns)]
+
+
+def _groups(session: Session, where: JobFilter, kinds: Sequence[ReportKind], facility: Facility) -> dict[_Key, Totals]:
+    """Return the sums of every group; without kinds, of all together."""
+    groups: dict[_Key, Totals] = {}
+    keys = _keys(kinds, partition_of_report(), NodeEnergyRow.node)
+    in_period = (*where.of_jobs(), *where.of_reports())
+    sums = joined_hosts(*keys, *gpu_columns(), *host_columns(), *_job_counts())
+    _add(session, groups, keys, sums.where(*in_period))
+    for gap in session.execute(missing_nodes(where, *keys)):
+        groups.setdefault(tuple(gap[: len(keys)]), Totals()).add_missing_nodes(
+            gap.nodes, gap.gpus_per_node or 0.0, gap.device_seconds, gap.wall_seconds
+        )
+    _add_prices(session, where, keys, facility, groups)
+    _add_jobs(session, where, kinds, groups)
+    for one in groups.values():
+        one.add({"jobs_without_energy": max(0, one.count("gpu_jobs") - one.count("jobs_with_energy"))})
+    return groups if kinds else {key: one for key, one in groups.items() if one.count("jobs")}
+
+
+def _job_counts() -> list[ColumnElement[Any]]:
+    has_gpus = or_(JobRow.gpu_count.is_(None), JobRow.gpu_count > 0)
+    with_energy = case((NodeEnergyRow.gpu_joules.is_not(None), NodeEnergyRow.job_row_id), else_=null())
+    return [
+        func.count(NodeEnergyRow.job_row_id.distinct()).label("jobs"),
+        func.count(with_energy.distinct()).label("jobs_with_energy"),
+        func.count(case((has_gpus, NodeEnergyRow.job_row_id), else_=null()).distinct()).label("gpu_jobs"),
     ]
-    query = select(
-        columns.group_name,
-        columns.group_number,
-        func.count().label("jobs"),
-        func.sum(case((energy_is_missing(columns), 1), else_=0)).label("jobs_without_energy"),
-        func.avg(columns.wait_seconds).label("wait_seconds"),
-        func.avg(columns.run_seconds).label("run_seconds"),
-        func.sum(columns.saving_joules).label("saving_joules"),
-        *sums,
-    ).group_by(columns.group_name, columns.group_number)
-    return [_group(kind, row) for row in session.execute(query)]
 
 
-def _group_columns(kind: str) -> tuple[Any, Any]:
-    if kind == "user":
-        return JobRow.user_name, case((JobRow.user_name.is_(None), JobRow.user_id), else_=null())
-    if kind == "partition":
-        return JobRow.partition, case((JobRow.row_id < 0, JobRow.row_id), else_=null())
-    nothing = case((JobRow.row_id < 0, JobRow.row_id), else_=null())
-    return nothing, nothing
+def _add(session: Session, groups: dict[_Key, Totals], keys: Sequence[Any], query: Any) -> None:
+    for row in session.execute(query.group_by(*keys) if keys else query):
+        groups.setdefault(tuple(row[: len(keys)]), Totals()).add(dict(row._mapping))
 
 
-def _group(kind: str, row: Row[Any]) -> GroupEnergyRecord:
-    if kind == "total":
-        label = TOTAL_GROUP
-    elif row.group_name is not None:
-        label = row.group_name
-    else:
-        label = UNKNOWN_GROUP if row.group_number is None else f"uid {row.group_number}"
+def _add_jobs(session: Session, where: JobFilter, kinds: Sequence[ReportKind], groups: dict[_Key, Totals]) -> None:
+    """Add the jobs of which no node has reported, and how long attempts ran and first ones waited."""
+    if "node" in kinds:
+        return
+    keys = _keys(kinds, JobRow.partition, null())
+    ran = and_(
+        JobRow.ended_at_seconds > JobRow.started_at_seconds, or_(JobRow.gpu_count.is_(None), JobRow.gpu_count > 0)
+    )
+    jobs = select(*keys, func.count().label("jobs"), count_where(ran).label("jobs_without_energy"))
+    for terms in where.of_unreported_jobs():
+        _add(session, groups, keys, jobs.select_from(JobRow).where(*terms))
+    keys = _keys(kinds, func.coalesce(JobAttemptRow.partition, JobRow.partition), null())
+    waited = and_(
+        JobAttemptRow.restart_count == 0,
+        JobRow.submit_time_known,
+        JobAttemptRow.started_at_seconds >= JobRow.submitted_at_seconds,
+    )
+    wait = case((waited, JobAttemptRow.started_at_seconds - JobRow.submitted_at_seconds), else_=null())
+    run = run_seconds()
+    ran_job = case((run.is_not(None), JobAttemptRow.job_row_id), else_=null())
+    times = (
+        select(
+            *keys,
+            func.sum(wait).label("wait_seconds"),
+            func.count(wait).label("waits"),
+            func.sum(run).label("run_seconds"),
+            func.count(ran_job.distinct()).label("runs"),
+        )
+        .select_from(JobAttemptRow)
+        .join(JobRow, JobRow.row_id == JobAttemptRow.job_row_id)
+        .where(*where.of_jobs(), *_of_attempts(where))
+    )
+    found: dict[_Key, Totals] = {}
+    _add(session, found, keys, times)
+    for key, one in found.items():
+        if key in groups:  # an attempt that has ended and of which nothing was reported is no group of its own
+            groups[key].add_all(one)
+
+
+def _of_attempts(where: JobFilter) -> Iterator[ColumnElement[bool]]:
+    if where.partition is not None:
+        yield func.coalesce(JobAttemptRow.partition, JobRow.partition) == where.partition
+    if where.since_seconds is not None:
+        yield JobAttemptRow.ended_at_seconds >= where.since_seconds
+    if where.until_seconds is not None:
+        yield JobAttemptRow.ended_at_seconds < where.until_seconds
+
+
+def _add_prices(
+    session: Session, where: JobFilter, keys: Sequence[Any], facility: Facility, groups: dict[_Key, Totals]
+) -> None:
+    """Add money and CO2: of sums where they never change, else of each node's report over its own time."""
+    if facility.price is None and facility.intensity is None:
+        return
+    if facility.is_constant:
+        for one in groups.values():
+            _price(one, (one["gpu_joules"] or 0.0) + (one["host_joules"] or 0.0), (0.0, 0.0), facility)
+        return
+    started = NodeEnergyRow.started_at_seconds + func.coalesce(NodeEnergyRow.clock_offset_seconds, 0.0)
+    query = joined_hosts(*keys, NodeEnergyRow.gpu_joules, host_joules(), started, NodeEnergyRow.counted_at_seconds)
+    for *key, gpu, host, begin, end in session.execute(query.where(*where.of_jobs(), *where.of_reports())):
+        found = groups.get(tuple(key))
+        if found is not None and (gpu or host):
+            _price(found, (gpu or 0.0) + (host or 0.0), (begin, end), facility)
+
+
+def _price(one: Totals, joules: float, time: tuple[float, float], facility: Facility) -> None:
+    cost, co2 = facility.cost(joules, *time), facility.co2_grams(joules, *time)
+    lacks = (facility.price is not None and cost is None) or (facility.intensity is not None and co2 is None)
+    one.add({"cost": cost, "co2_grams": co2, "unpriced_joules": joules if lacks else None})
+
+
+def _total(
+    session: Session, where: JobFilter, groups: dict[_Key, Totals], *, counted: bool = True
+) -> GroupEnergyRecord:
+    """Return the sum of all groups; unless `counted`, jobs and times are counted again: a job may be in several."""
+    total = groups.get(()) or Totals()
+    if total.count("jobs") and not counted:
+        total.replace(_groups_once(session, where), (*COUNT_NAMES, *TIME_NAMES))
+    return _record(TOTAL_GROUP, total, (None, None))
+
+
+def _groups_once(session: Session, where: JobFilter) -> Totals:
+    groups: dict[_Key, Totals] = {}
+    in_period = (*where.of_jobs(), *where.of_reports())
+    query = select(*_job_counts()).select_from(NodeEnergyRow).join(JobRow, JobRow.row_id == NodeEnergyRow.job_row_id)
+    _add(session, groups, (), query.where(*in_period))
+    _add_jobs(session, where, (), groups)
+    one = groups[()]
+    one.add({"jobs_without_energy": max(0, one.count("gpu_jobs") - one.count("jobs_with_energy"))})
+    return one
+
+
+def _label(kinds: Sequence[ReportKind], key: _Key, where: JobFilter) -> str:
+    values, labels = iter(key), []
+    for kind in kinds:
+        name = next(values)
+        number = next(values) if kind == "user" else None
+        labels.append(name if name is not None else UNKNOWN_GROUP if number is None else f"uid {number}")
+    return LABEL_GAP.join(labels) or where.cluster
+
+
+def _record(label: str, one: Totals, period: Period) -> GroupEnergyRecord:
     return GroupEnergyRecord(
         group=label,
-        jobs=int(row.jobs),
-        jobs_without_energy=int(row.jobs_without_energy or 0),
-        gpu=_energy_sum(row, "gpu"),
-        host=_energy_sum(row, "host"),
-        mean_wait_seconds=_number(row.wait_seconds),
-        mean_run_seconds=_number(row.run_seconds),
-        saving_joules=_number(row.saving_joules),
-    )
-
-
-def _nothing(label: str) -> GroupEnergyRecord:
-    empty = EnergySum(joules=None)
-    return GroupEnergyRecord(group=label, jobs=0, jobs_without_energy=0, gpu=empty, host=empty)
-
-
-def _energy_sum(row: Row[Any], prefix: str) -> EnergySum:
-    values = {name: getattr(row, f"{prefix}_{name}") for name in SUM_NAMES}
-    joules, window = _number(values["joules"]), _number(values["window_seconds"])
-    error = None
-    if joules and not values["unbounded"] and values["timing_squares"] is not None:
-        error = EnergyError(timing=min(1.0, math.sqrt(float(values["timing_squares"])) / joules))
-    return EnergySum(
-        joules=joules,
-        readings=int(values["readings"] or 0),
-        unknown_readings=int(values["unknown_readings"] or 0),
-        coverage_share=min(1.0, float(values["covered_seconds"] or 0.0) / window) if window else None,
-        error_share=None if error is None else error.total,
-        timing_error_share=None if error is None else error.timing,
-        calibration_error_share=None if error is None else error.calibration,
+        jobs=one.count("jobs"),
+        jobs_without_energy=one.count("jobs_without_energy"),
+        gpu=one.energy_sum("gpu"),
+        host=one.energy_sum("host"),
+        mean_wait_seconds=one.mean("wait_seconds", "waits"),
+        mean_run_seconds=one.mean("run_seconds", "runs"),
+        saving_joules=one["saving_joules"],
+        use=one.use(),
+        since_seconds=period[0],
+        until_seconds=period[1],
     )
 
 
@@ -166,7 +338,7 @@ def _notes(session: Session, row_ids: Sequence[int]) -> dict[int, list[tuple[str
     return notes
 
 
-def _job(row: Row[Any], notes: Iterable[tuple[str, str | None]]) -> JobEnergyRecord:
+def _job(row: Row[Any], sums: Totals, notes: Iterable[tuple[str, str | None]], missing: int) -> JobEnergyRecord:
     job: JobRow = row.JobRow
     flags = {flag for text, _ in notes for flag in decode_flags(text)}
     if not job.submit_time_known:
@@ -176,13 +348,14 @@ def _job(row: Row[Any], notes: Iterable[tuple[str, str | None]]) -> JobEnergyRec
         job_id=JobId(job.job_id),
         submitted_at_seconds=job.submitted_at_seconds,
         submit_time_known=job.submit_time_known,
-        gpu=_energy_sum(row, "gpu"),
-        host=_energy_sum(row, "host"),
+        gpu=sums.energy_sum("gpu"),
+        host=sums.energy_sum("host"),
         attempts=int(row.attempts),
         name=job.name,
         user_id=job.user_id,
         user_name=job.user_name,
         account=job.account,
+        qos=job.qos,
         partition=None if job.partition is None else PartitionName(job.partition),
         array_job_id=None if job.array_job_id is None else JobId(job.array_job_id),
         array_task=job.array_task,
@@ -194,7 +367,9 @@ def _job(row: Row[Any], notes: Iterable[tuple[str, str | None]]) -> JobEnergyRec
         gpu_count=job.gpu_count,
         exit_code=job.exit_code,
         decision_id=None if job.decision_id is None else DecisionId(job.decision_id),
-        saving_joules=_number(row.saving_joules),
+        saving_joules=sums["saving_joules"],
+        use=sums.use(),
+        missing_nodes=missing,
         flags=tuple(sorted(flags)),
         unknown_reasons=tuple(sorted({reason for _, reason in notes if reason is not None})[:MAX_REASONS]),
     )

@@ -19,6 +19,7 @@ from slurm_energy.config import StoreConfig
 from slurm_energy.errors import SchemaVersionError, StoreError
 from slurm_energy.resources import shared_directory
 from slurm_energy.store.session import next_step, open_engine, reading
+from slurm_energy.store.sums import make_missing_sums
 from slurm_energy.store.tables import Base
 
 UPGRADE_COMMAND = "slurm-energy database upgrade"
@@ -106,6 +107,9 @@ def upgrade(target: Engine | str) -> str:
             configuration.attributes["connection"] = connection
             command.upgrade(configuration, "head")
             connection.commit()
+            with Session(bind=connection) as session:
+                while make_missing_sums(session):
+                    session.commit()
     except (SQLAlchemyError, CommandError) as error:
         raise _unreachable(target, error) from error
     return needed

@@ -11,25 +11,26 @@ from sqlalchemy import (
     and_,
     case,
     cast,
+    exists,
     func,
     not_,
     null,
     or_,
     select,
+    union,
 )
+from sqlalchemy.orm import aliased
 
-from slurm_energy.domain.energy import (
-    COUNTER_INTERVAL_SECONDS,
-    POLLED_ERROR_SHARE,
-    EnergyScope,
-    EnergySource,
-    QualityFlag,
-)
 from slurm_energy.domain.ids import ClusterName, JobId
-from slurm_energy.store.tables import DecisionClockRow, GpuEnergyRow, JobAttemptRow, JobRow, NodeEnergyRow
+from slurm_energy.store.job_rows import ENDED_STATES
+from slurm_energy.store.sums import GPU_SUM_NAMES, USE_NAMES, count_where, window_seconds
+from slurm_energy.store.tables import (
+    JobAttemptRow,
+    JobRow,
+    NodeEnergyRow,
+    NodeSizeRow,
+)
 
-OBSERVED_CLOCK_TOLERANCE = 1.03
-"""Readings before the lock and after it pull the mean of a short job up a little."""
 SUM_NAMES = (
     "joules",
     "readings",
@@ -45,48 +46,118 @@ SUM_NAMES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobFilter:
-    """Which jobs a report is about; None leaves a condition out.
+    """Which jobs a report is about, and which of their energy; None leaves a condition out.
 
-    `job_id` also takes the tasks of an array and the parts of a heterogeneous job. A job belongs to the moment
-    at which it ended (or started, or was submitted, as far as it came), so that each is in exactly one period.
+    What a node reported of an attempt is counted at the moment at which the attempt ended there: a period that is over
+    does not change when the job runs again later. A job of which no node has reported belongs to the moment at which it
+    ended (or started, or was submitted, as far as it came).
     """
 
     cluster: ClusterName
     job_id: JobId | None = None
+    """Also takes the tasks of an array and the parts of a heterogeneous job."""
+    exact_job_id: JobId | None = None
+    """Takes no parts."""
     user_id: int | None = None
+    coordinated_accounts: tuple[str, ...] = ()
+    """Beside the jobs of `user_id`, all jobs of these accounts; nothing without `user_id`."""
     user_name: str | None = None
+    account: str | None = None
+    qos: str | None = None
+    name: str | None = None
     partition: str | None = None
+    """Where the attempt ran."""
+    node: str | None = None
     since_seconds: float | None = None
     until_seconds: float | None = None
 
-    def conditions(self) -> list[ColumnElement[bool]]:
-        """Return the WHERE terms on JobRow."""
-        moment = func.coalesce(JobRow.ended_at_seconds, JobRow.started_at_seconds, JobRow.submitted_at_seconds)
-        terms: list[ColumnElement[bool]] = [JobRow.cluster == self.cluster]
+    def of_jobs(self) -> list[ColumnElement[bool]]:
+        """Return the WHERE terms on JobRow alone, without the period."""
+        by_time = self.since_seconds is not None and self.job_id is None and self.exact_job_id is None
+        # A period is found by its own index; that of the cluster alone, which planners like to take, has all jobs.
+        cluster = func.coalesce(JobRow.cluster, "") if by_time else JobRow.cluster
+        terms: list[ColumnElement[bool]] = [cluster == self.cluster]
         if self.job_id is not None:
-            terms.append(
-                or_(JobRow.job_id == self.job_id, JobRow.array_job_id == self.job_id, JobRow.het_job_id == self.job_id)
-            )
-        if self.user_id is not None:
+            columns = (JobRow.job_id, JobRow.array_job_id, JobRow.het_job_id)
+            # Each with the cluster, so that each finds its own index.
+            terms = [or_(*(and_(JobRow.cluster == self.cluster, column == self.job_id) for column in columns))]
+        if self.exact_job_id is not None:
+            terms.append(JobRow.job_id == self.exact_job_id)
+        if self.user_id is not None and self.coordinated_accounts:
+            terms.append(or_(JobRow.user_id == self.user_id, JobRow.account.in_(self.coordinated_accounts)))
+        elif self.user_id is not None:
             terms.append(JobRow.user_id == self.user_id)
-        if self.user_name is not None:
-            terms.append(JobRow.user_name == self.user_name)
+        for column, value in (
+            (JobRow.user_name, self.user_name),
+            (JobRow.account, self.account),
+            (JobRow.qos, self.qos),
+            (JobRow.name, self.name),
+        ):
+            if value is not None:
+                terms.append(column == value)
+        return terms
+
+    def of_reports(self) -> list[ColumnElement[bool]]:
+        """Return the WHERE terms on NodeEnergyRow beside JobRow: where and when the energy was used."""
+        terms: list[ColumnElement[bool]] = [NodeEnergyRow.cluster == self.cluster]
+        if self.partition is not None:
+            terms.append(partition_of_report() == self.partition)
+        if self.node is not None:
+            terms.append(NodeEnergyRow.node == self.node)
+        if self.since_seconds is not None:
+            terms.append(NodeEnergyRow.counted_at_seconds >= self.since_seconds)
+        if self.until_seconds is not None:
+            terms.append(NodeEnergyRow.counted_at_seconds < self.until_seconds)
+        return terms
+
+    def of_unreported_jobs(self) -> tuple[list[ColumnElement[bool]], ...]:
+        """Return the WHERE terms on JobRow for jobs of which no node has reported: those that ended, and the others.
+
+        Apart, because each has an index that the two together would not.
+        """
+        terms = [*self.of_jobs(), not_(exists().where(NodeEnergyRow.job_row_id == JobRow.row_id))]
         if self.partition is not None:
             terms.append(JobRow.partition == self.partition)
+        if self.node is not None:
+            return ()
+        if self.since_seconds is None and self.until_seconds is None:
+            return (terms,)
+        of_ended = [*terms, JobRow.cluster == self.cluster, JobRow.ended_at_seconds.is_not(None)]
+        of_others = [*terms, JobRow.cluster == self.cluster, JobRow.ended_at_seconds.is_(None)]
+        other_moment = func.coalesce(JobRow.started_at_seconds, JobRow.submitted_at_seconds)
         if self.since_seconds is not None:
-            terms.append(moment >= self.since_seconds)
+            of_ended.append(JobRow.ended_at_seconds >= self.since_seconds)
+            of_others.append(other_moment >= self.since_seconds)
         if self.until_seconds is not None:
-            terms.append(moment < self.until_seconds)
-        return terms
+            of_ended.append(JobRow.ended_at_seconds < self.until_seconds)
+            of_others.append(other_moment < self.until_seconds)
+        return of_ended, of_others
+
+
+def partition_of_report() -> ColumnElement[str | None]:
+    """Return the partition in which the attempt ran: a job that is requeued may run in another one."""
+    return func.coalesce(NodeEnergyRow.partition, JobRow.partition)
+
+
+def chosen_jobs(where: JobFilter) -> Select[Any]:
+    """Return the row ids of the jobs that have energy in the period, and of those without reports that belong to it."""
+    unreported = [select(JobRow.row_id).where(*terms) for terms in where.of_unreported_jobs()]
+    reported = (
+        select(NodeEnergyRow.job_row_id.label("row_id"))
+        .join(JobRow, JobRow.row_id == NodeEnergyRow.job_row_id)
+        .where(*where.of_jobs(), *where.of_reports())
+    )
+    rows = union(reported, *unreported).subquery("chosen")
+    return select(rows.c.row_id)
 
 
 def job_summaries(where: JobFilter, *about: Any) -> Select[Any]:
     """Return a query with one row per job: `about` (the row, or what to group by), then its sums.
 
-    The energy of a requeued job is the sum over its attempts.
+    The energy of a requeued job is the sum over those of its attempts that ended in the period.
     """
-    chosen = select(JobRow.row_id).where(*where.conditions())
-    gpu, host, attempt = _gpu_sums(chosen), _host_sums(chosen), _attempt_sums(chosen)
+    chosen = chosen_jobs(where)
+    gpu, host, attempt = _gpu_sums(chosen, where), _host_sums(chosen, where), _attempt_sums(chosen)
     first_start = func.coalesce(attempt.c.first_start, JobRow.started_at_seconds)
     waited = and_(JobRow.submit_time_known, first_start >= JobRow.submitted_at_seconds)
     return (
@@ -96,85 +167,122 @@ def job_summaries(where: JobFilter, *about: Any) -> Select[Any]:
             case((waited, first_start - JobRow.submitted_at_seconds), else_=null()).label("wait_seconds"),
             attempt.c.run_seconds.label("run_seconds"),
             func.coalesce(attempt.c.attempts, 0).label("attempts"),
-            JobRow.gpu_count.label("gpus_of_job"),
             *(gpu.c[name].label(f"gpu_{name}") for name in SUM_NAMES),
             *(host.c[name].label(f"host_{name}") for name in SUM_NAMES),
-            gpu.c.saving_joules.label("saving_joules"),
+            *(gpu.c[name].label(name) for name in USE_NAMES),
         )
         .outerjoin(gpu, gpu.c.job_row_id == JobRow.row_id)
         .outerjoin(host, host.c.job_row_id == JobRow.row_id)
         .outerjoin(attempt, attempt.c.job_row_id == JobRow.row_id)
-        .where(*where.conditions())
+        .where(JobRow.row_id.in_(chosen))
     )
 
 
-def energy_is_missing(columns: Any) -> ColumnElement[bool]:
-    """Return whether a job of `job_summaries` ran with GPUs (or that is unknown) and has no known reading."""
-    return and_(
-        columns.gpu_joules.is_(None),
-        columns.run_seconds > 0.0,
-        or_(columns.gpus_of_job.is_(None), columns.gpus_of_job > 0),
+def gpu_columns() -> list[ColumnElement[Any]]:
+    """Return the sums over the GPUs of NodeEnergyRow."""
+    return [func.sum(getattr(NodeEnergyRow, name)).label(name) for name in (*GPU_SUM_NAMES, *USE_NAMES)]
+
+
+def host_columns() -> list[ColumnElement[Any]]:
+    """Return the sums over hosts, of NodeEnergyRow with JobRow and NodeSizeRow joined; times are the wall's."""
+    joules = host_joules()
+    known = joules.is_not(None)
+    return [
+        func.sum(joules).label("host_joules"),
+        func.count().label("host_readings"),
+        count_where(not_(known)).label("host_unknown_readings"),
+        func.sum(case((known, NodeEnergyRow.host_coverage_seconds), else_=0.0)).label("host_covered_seconds"),
+        func.sum(window_seconds()).label("host_window_seconds"),
+        cast(null(), Double).label("host_timing_squares"),
+        count_where(known).label("host_unbounded"),  # how true RAPL's own model is differs by processor
+    ]
+
+
+def joined_hosts(*columns: Any) -> Select[Any]:
+    """Return a query over node reports with their job and the size of the node."""
+    return (
+        select(*columns)
+        .select_from(NodeEnergyRow)
+        .join(JobRow, JobRow.row_id == NodeEnergyRow.job_row_id)
+        .outerjoin(NodeSizeRow, and_(NodeSizeRow.cluster == JobRow.cluster, NodeSizeRow.node == NodeEnergyRow.node))
     )
 
 
-def _gpu_sums(chosen: Select[Any]) -> Subquery:
-    """Return the sums of a job's GPU readings; a node that reported no GPU counts as one that is unknown."""
-    known = GpuEnergyRow.joules.is_not(None)
-    gpus_of_node = func.coalesce(JobRow.gpu_count * 1.0 / func.nullif(JobRow.node_count, 0), 1.0)
-    window = _window_seconds()
-    error = timing_error_joules()
-    query = (
+def host_joules() -> ColumnElement[float | None]:
+    """Return a job's part of its node's processors: its share of the node's cores, whatever runs beside it.
+
+    What no job has allocated is in no job's part. Where the cores are not known, the part is the equal one that the
+    node itself computed.
+    """
+    cpus_here = JobRow.cpus * 1.0 / func.nullif(JobRow.node_count, 0)
+    share = cpus_here / func.nullif(NodeSizeRow.cpus, 0)
+    by_cores = NodeEnergyRow.host_node_joules * case((share > 1.0, 1.0), else_=share)
+    return case((NodeEnergyRow.host_joules.is_(None), null()), else_=func.coalesce(by_cores, NodeEnergyRow.host_joules))
+
+
+def missing_nodes(where: JobFilter, *about: ColumnElement[Any]) -> Select[Any]:
+    """Return ended attempts of which some nodes have reported and others not: `about`, then what is missing.
+
+    Each is counted where its youngest row is, so that it is in one period alone.
+    """
+    other = aliased(NodeEnergyRow)
+    same = and_(other.job_row_id == NodeEnergyRow.job_row_id, other.restart_count == NodeEnergyRow.restart_count)
+    reported = select(func.count()).where(same).scalar_subquery()
+    youngest = select(func.max(other.row_id)).where(same).scalar_subquery()
+    attempt = and_(
+        JobAttemptRow.job_row_id == NodeEnergyRow.job_row_id,
+        JobAttemptRow.restart_count == NodeEnergyRow.restart_count,
+    )
+    return (
         select(
+            *about,
             NodeEnergyRow.job_row_id,
-            func.sum(GpuEnergyRow.joules).label("joules"),
-            func.count().label("readings"),
-            _count(not_(known)).label("unknown_readings"),
-            func.sum(case((known, GpuEnergyRow.coverage_seconds), else_=0.0)).label("covered_seconds"),
-            func.sum(case((GpuEnergyRow.row_id.is_(None), window * gpus_of_node), else_=window)).label(
-                "window_seconds"
-            ),
-            func.sum(error * error).label("timing_squares"),
-            _count(and_(known, error.is_(None))).label("unbounded"),
-            func.sum(saving_joules()).label("saving_joules"),
+            (JobRow.node_count - reported).label("nodes"),
+            (JobRow.gpu_count * 1.0 / JobRow.node_count).label("gpus_per_node"),
+            window_seconds().label("wall_seconds"),
+            (window_seconds() * NodeEnergyRow.time_scale).label("device_seconds"),
         )
         .select_from(NodeEnergyRow)
         .join(JobRow, JobRow.row_id == NodeEnergyRow.job_row_id)
-        .outerjoin(GpuEnergyRow, GpuEnergyRow.node_energy_row_id == NodeEnergyRow.row_id)
-        .outerjoin(DecisionClockRow, applied_choice())
-        .where(NodeEnergyRow.job_row_id.in_(chosen))
-        .group_by(NodeEnergyRow.job_row_id)
-    )
-    return query.subquery("gpu_sums")
-
-
-def _host_sums(chosen: Select[Any]) -> Subquery:
-    known = NodeEnergyRow.host_joules.is_not(None)
-    query = (
-        select(
-            NodeEnergyRow.job_row_id,
-            func.sum(NodeEnergyRow.host_joules).label("joules"),
-            func.count().label("readings"),
-            _count(not_(known)).label("unknown_readings"),
-            func.sum(case((known, NodeEnergyRow.host_coverage_seconds), else_=0.0)).label("covered_seconds"),
-            func.sum(_window_seconds()).label("window_seconds"),
-            cast(null(), Double).label("timing_squares"),
-            _count(known).label("unbounded"),  # how true RAPL's own model is differs by processor
+        .join(JobAttemptRow, attempt)
+        .where(
+            *where.of_jobs(),
+            *where.of_reports(),
+            JobRow.node_count > 1,
+            # Of an attempt before the last one, the number of nodes may have been another.
+            JobRow.restart_count == NodeEnergyRow.restart_count,
+            JobAttemptRow.state.in_(sorted(ENDED_STATES)),
+            NodeEnergyRow.row_id == youngest,
+            reported < JobRow.node_count,
         )
-        .where(NodeEnergyRow.job_row_id.in_(chosen))
-        .group_by(NodeEnergyRow.job_row_id)
     )
-    return query.subquery("host_sums")
+
+
+def _gpu_sums(chosen: Select[Any], where: JobFilter) -> Subquery:
+    query = joined_hosts(NodeEnergyRow.job_row_id, *gpu_columns())
+    query = query.where(NodeEnergyRow.job_row_id.in_(chosen), *where.of_reports()).group_by(NodeEnergyRow.job_row_id)
+    return _without_prefix(query, "gpu_").subquery("gpu_sums")
+
+
+def _host_sums(chosen: Select[Any], where: JobFilter) -> Subquery:
+    query = joined_hosts(NodeEnergyRow.job_row_id, *host_columns())
+    query = query.where(NodeEnergyRow.job_row_id.in_(chosen), *where.of_reports()).group_by(NodeEnergyRow.job_row_id)
+    return _without_prefix(query, "host_").subquery("host_sums")
+
+
+def _without_prefix(query: Select[Any], prefix: str) -> Select[Any]:
+    inner = query.subquery()
+    return select(*(column.label(column.name.removeprefix(prefix)) for column in inner.c))
 
 
 def _attempt_sums(chosen: Select[Any]) -> Subquery:
     attempt = JobAttemptRow
-    run = attempt.ended_at_seconds - attempt.started_at_seconds - attempt.suspended_seconds
     query = (
         select(
             attempt.job_row_id,
             func.min(attempt.started_at_seconds).label("first_start"),
             func.count(attempt.started_at_seconds).label("attempts"),
-            func.sum(case((run >= 0.0, run), else_=null())).label("run_seconds"),
+            func.sum(run_seconds()).label("run_seconds"),
         )
         .where(attempt.job_row_id.in_(chosen))
         .group_by(attempt.job_row_id)
@@ -182,51 +290,7 @@ def _attempt_sums(chosen: Select[Any]) -> Subquery:
     return query.subquery("attempt_sums")
 
 
-def _count(condition: ColumnElement[bool]) -> ColumnElement[int]:
-    return func.sum(case((condition, 1), else_=0))
-
-
-def _window_seconds() -> ColumnElement[float]:
-    """Return the device time between prolog and epilog; 0 when the node's clock went backwards."""
-    window = (NodeEnergyRow.ended_at_seconds - NodeEnergyRow.started_at_seconds) * NodeEnergyRow.time_scale
-    return case((window > 0.0, window), else_=0.0)
-
-
-def applied_choice() -> ColumnElement[bool]:
-    """Return the join of a GPU reading to the decided clock, if that clock was in force all the time.
-
-    A driver can accept a lock and ignore it: a busy GPU seen clearly above the lock had none.
-    """
-    observed = GpuEnergyRow.observed_clock_mhz
-    return and_(
-        DecisionClockRow.decision_id == JobRow.decision_id,
-        DecisionClockRow.gpu_type == GpuEnergyRow.gpu_type,
-        DecisionClockRow.sm_clock_mhz == GpuEnergyRow.applied_clock_mhz,
-        GpuEnergyRow.flags.not_like(f"%,{QualityFlag.RESCUED.value},%"),
-        or_(observed.is_(None), observed <= GpuEnergyRow.applied_clock_mhz * OBSERVED_CLOCK_TOLERANCE),
-    )
-
-
-def saving_joules() -> ColumnElement[float]:
-    """Return the joules saved against the default clock, by the prediction: E x (-c / (1 + c)) for a change c.
-
-    E was measured at the chosen clock and is (1 + c) times the energy at the default clock. Not measured: the default
-    clock's energy of the same run cannot be. NULL where the prediction is assumed: the GPU type was never measured.
-    """
-    change = DecisionClockRow.predicted_energy_change
-    is_known = and_(change > -1.0, DecisionClockRow.is_assumed.is_not(True))
-    return case((is_known, GpuEnergyRow.joules * (-change) / (1.0 + change)), else_=null())
-
-
-def timing_error_joules() -> ColumnElement[float]:
-    """Return the timing's error bound of a GPU reading in J: `energy_error(...).timing` in SQL; NULL for none."""
-    row = GpuEnergyRow
-    share = 2.0 * COUNTER_INTERVAL_SECONDS / row.coverage_seconds
-    polled = case((row.source == EnergySource.POLLED.value, POLLED_ERROR_SHARE), else_=0.0)
-    return case(
-        (row.source.in_([EnergySource.MODEL.value, EnergySource.NONE.value]), null()),
-        (row.scope.in_([EnergyScope.MIG_ESTIMATE.value, EnergyScope.SHARED_ESTIMATE.value]), null()),
-        (row.coverage_seconds <= 0.0, row.joules),
-        (share + polled >= 1.0, row.joules),
-        else_=row.joules * (share + polled),
-    )
+def run_seconds() -> ColumnElement[float | None]:
+    """Return how long an attempt ran, without suspension; NULL before its end."""
+    run = JobAttemptRow.ended_at_seconds - JobAttemptRow.started_at_seconds - JobAttemptRow.suspended_seconds
+    return case((run >= 0.0, run), else_=null())

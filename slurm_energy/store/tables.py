@@ -87,6 +87,8 @@ class DecisionRow(Base):
     partitions: Mapped[list[str] | None] = mapped_column(JsonText)
     prefer: Mapped[str | None] = mapped_column(BoundedText(64))
     """Node feature whose nodes were to be used first."""
+    gpus: Mapped[int | None] = mapped_column(Integer)
+    """GPUs of the whole job that were chosen; NULL where there was no choice. What was asked for is in `request`."""
     reasons: Mapped[str] = mapped_column(BoundedText(1024))
     notes: Mapped[list[str]] = mapped_column(JsonText)
     details: Mapped[dict[str, Any] | None] = mapped_column(JsonText)
@@ -127,6 +129,8 @@ class DecisionClockRow(Base):
     """Limit of the boards that both predictions assume."""
     is_assumed: Mapped[bool | None] = mapped_column(Boolean)
     """Whether both were taken over from another GPU type; NULL in rows of older releases."""
+    known_runs: Mapped[int | None] = mapped_column(Integer)
+    """Runs of the job's name that measured both; 0: they are those of other programs. NULL in older rows."""
 
 
 class JobRow(Base):
@@ -137,6 +141,7 @@ class JobRow(Base):
         UniqueConstraint("cluster", "job_id", "submitted_at_seconds"),
         Index(None, "cluster", "user_id", "name"),
         Index(None, "cluster", "array_job_id"),
+        Index(None, "cluster", "het_job_id"),
         Index(None, "cluster", "ended_at_seconds"),
         Index(None, "decision_id"),
         TABLE_OPTIONS,
@@ -180,7 +185,7 @@ class JobAttemptRow(Base):
     """One run of a job: a requeued job has several."""
 
     __tablename__ = "job_attempt"
-    __table_args__ = (TABLE_OPTIONS,)
+    __table_args__ = (Index(None, "ended_at_seconds"), TABLE_OPTIONS)
 
     job_row_id: Mapped[int] = mapped_column(ForeignKey("job.row_id", ondelete="CASCADE"), primary_key=True)
     restart_count: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)
@@ -204,6 +209,7 @@ class NodeEnergyRow(Base):
         CheckConstraint("(host_joules IS NULL) <> (host_reason IS NULL)", name="host_joules_or_reason"),
         CheckConstraint("host_joules >= 0", name="host_joules_not_negative"),
         CheckConstraint("host_coverage_seconds >= 0", name="host_coverage_not_negative"),
+        Index(None, "cluster", "counted_at_seconds"),
         TABLE_OPTIONS,
     )
 
@@ -230,8 +236,35 @@ class NodeEnergyRow(Base):
     exit_code: Mapped[int | None] = mapped_column(BigInteger)
     events: Mapped[list[str]] = mapped_column(JsonText)
     received_at_seconds: Mapped[float | None] = mapped_column(UnixSeconds)
+    counted_at_seconds: Mapped[float | None] = mapped_column(UnixSeconds)
+    """End on the node by the daemon's clock: the period in which reports count all of the row's energy."""
+    host_node_joules: Mapped[float | None] = mapped_column(FiniteDouble)
+    """Of all processors of the node while the job ran, undivided; `host_joules` is an equal part for each job that the
+    node knew."""
+    cluster: Mapped[str | None] = mapped_column(BoundedText(64))
+    """The job's, so that a period of a cluster is found without its jobs."""
+    gpu_joules: Mapped[float | None] = mapped_column(FiniteDouble)
+    """From here on: sums over the row's GPUs as `store.sums` makes them, so that reports need not read each GPU."""
+    gpu_readings: Mapped[int | None] = mapped_column(Integer)
+    gpu_unknown_readings: Mapped[int | None] = mapped_column(Integer)
+    gpu_covered_seconds: Mapped[float | None] = mapped_column(FiniteDouble)
+    gpu_window_seconds: Mapped[float | None] = mapped_column(FiniteDouble)
+    gpu_timing_squares: Mapped[float | None] = mapped_column(FiniteDouble)
+    """Of the timing's error bounds, in J x J."""
+    gpu_unbounded: Mapped[int | None] = mapped_column(Integer)
+    """Known readings whose error has no bound."""
+    saving_joules: Mapped[float | None] = mapped_column(FiniteDouble)
+    saving_low_joules: Mapped[float | None] = mapped_column(FiniteDouble)
+    saving_high_joules: Mapped[float | None] = mapped_column(FiniteDouble)
+    idle_gpu_joules: Mapped[float | None] = mapped_column(FiniteDouble)
+    used_seconds: Mapped[float | None] = mapped_column(FiniteDouble)
+    """Device seconds in which the GPUs worked, of `watched_seconds`."""
+    watched_seconds: Mapped[float | None] = mapped_column(FiniteDouble)
 
     gpus: Mapped[list["GpuEnergyRow"]] = relationship(lazy="selectin", order_by="GpuEnergyRow.gpu_uuid")
+    trials: Mapped[list["ClockTrialRow"]] = relationship(
+        lazy="selectin", order_by="ClockTrialRow.number", cascade="all, delete-orphan"
+    )
 
 
 class GpuEnergyRow(Base):
@@ -268,6 +301,54 @@ class GpuEnergyRow(Base):
     observed_clock_mhz: Mapped[float | None] = mapped_column(FiniteDouble)
     default_clock_mhz: Mapped[int | None] = mapped_column(Integer)
     utilisation: Mapped[float | None] = mapped_column(FiniteDouble)
+
+
+class NodeSizeRow(Base):
+    """How large a node is by Slurm's own count: what a job's part of the host's energy is taken from."""
+
+    __tablename__ = "node_size"
+    __table_args__ = (TABLE_OPTIONS,)
+
+    cluster: Mapped[str] = mapped_column(BoundedText(64), primary_key=True)
+    node: Mapped[str] = mapped_column(BoundedText(255), primary_key=True)
+    cpus: Mapped[int] = mapped_column(BigInteger, autoincrement=False)
+    gpus: Mapped[int] = mapped_column(BigInteger, autoincrement=False)
+    seen_at_seconds: Mapped[float] = mapped_column(UnixSeconds)
+
+
+class ClockTrialRow(Base):
+    """A lower clock that was tried while a job ran, beside its default clock."""
+
+    __tablename__ = "clock_trial"
+    __table_args__ = (
+        CheckConstraint("sm_clock_mhz > 0 AND default_clock_mhz > 0", name="clocks_positive"),
+        CheckConstraint("(slowdown IS NULL) = (error IS NULL)", name="slowdown_with_error"),
+        TABLE_OPTIONS,
+    )
+
+    node_energy_row_id: Mapped[int] = mapped_column(
+        ForeignKey("node_energy.row_id", ondelete="CASCADE"), primary_key=True
+    )
+    number: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)
+    """Of the trials of one job on one node, from 0 on."""
+    gpu_type: Mapped[str] = mapped_column(BoundedText(64))
+    sm_clock_mhz: Mapped[int] = mapped_column(Integer)
+    default_clock_mhz: Mapped[int] = mapped_column(Integer)
+    at_seconds: Mapped[float] = mapped_column(FiniteDouble)
+    """Elapsed time of the job."""
+    watts: Mapped[float] = mapped_column(FiniteDouble)
+    """Mean power of one GPU at this clock."""
+    default_watts: Mapped[float] = mapped_column(FiniteDouble)
+    slowdown: Mapped[float | None] = mapped_column(FiniteDouble)
+    """Against the default clock; NULL where it is not known."""
+    error: Mapped[float | None] = mapped_column(FiniteDouble)
+    """Standard error of it."""
+    kept: Mapped[bool] = mapped_column(Boolean)
+    """Whether the job went on at this clock."""
+    source: Mapped[str] = mapped_column(String(16))
+    """`power`, `progress`, or empty where nothing was answered."""
+    reason: Mapped[str] = mapped_column(BoundedText(255))
+    """Why the slowdown is not known."""
 
 
 class JournalPositionRow(Base):

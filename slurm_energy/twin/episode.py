@@ -1,6 +1,6 @@
 """An episode: where its jobs come from, its run from one decision to the next, and what each step costs.
 
-`DecisionRun` drives the engine for the gymnasium environment and for our own learners alike.
+`DecisionRun` stops at decisions, for the gymnasium environment and for our own learners alike.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,8 +14,9 @@ from slurm_energy.errors import ConfigError, ValueRangeError
 from slurm_energy.policy.placement import Placement
 from slurm_energy.twin.adapters.view import TwinView
 from slurm_energy.twin.engine.job import Job, Workload
-from slurm_energy.twin.engine.loop import Engine, Steps
+from slurm_energy.twin.engine.loop import Engine
 from slurm_energy.twin.engine.places import OptionTables, Place
+from slurm_energy.twin.engine.simulation import EngineDriver
 from slurm_energy.twin.workloads.registry import create_workload, workload_settings
 from slurm_energy.twin.world import World
 
@@ -112,13 +113,13 @@ class DecisionRun(Generic[_Choices]):
         """What may be answered about it."""
         self._find_choices = find_choices
         self._meter = Meter()
-        self._steps: Steps | None = engine.steps()
+        self._driver = EngineDriver(engine, stops_at=self._has_choices)
         self._proceed(None)
 
     @property
     def is_over(self) -> bool:
         """Whether the run has come to its end."""
-        return self._steps is None
+        return self._driver.is_over
 
     def answer(self, placement: Placement | None) -> Passed:
         """Answer about the present job and run to the next decision, or to the end."""
@@ -129,19 +130,12 @@ class DecisionRun(Generic[_Choices]):
         return Passed(self._meter.read(engine), engine.now - decided, run is not None and run.version > version)
 
     def _proceed(self, answer: Placement | None) -> None:
-        self.job = self.choices = None
-        if self._steps is None:
-            return
-        try:
-            while True:
-                job = self._steps.send(answer)
-                choices = None if job is None else self._find_choices(job, self.engine.view)
-                if choices is not None:
-                    self.job, self.choices = job, choices
-                    return
-                answer = None
-        except StopIteration:
-            self._steps = None
+        self.choices = None
+        self.job = self._driver.proceed(answer)
+
+    def _has_choices(self, job: Job) -> bool:
+        self.choices = self._find_choices(job, self.engine.view)
+        return self.choices is not None
 
 
 def typical_job_joules(world: World, places: Sequence[Place], jobs: Sequence[Job]) -> float:

@@ -3,6 +3,7 @@
 import errno
 import os
 import socket
+import struct
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -11,6 +12,7 @@ from slurm_energy.errors import DaemonUnavailable, DeadlineExceeded, WireError
 from slurm_energy.wire.codec import END_LINE, MAX_DECIDE_BYTES, MAX_MESSAGE_BYTES, Message, decode, encode
 
 _CHUNK_BYTES = 65_536
+_TIMEVAL = struct.Struct("@ll")
 ROOT_PORTS = range(665, 749)
 """A range below 1024 in which no service of a cluster's node has its place."""
 FIRST_UNRESERVED_PORT = 1024
@@ -33,8 +35,7 @@ def exchange(socket_path: Path, request: Message, deadline_seconds: float) -> Me
     end = time.monotonic() + deadline_seconds
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         try:
-            connection.settimeout(_left(end, socket_path))
-            connection.connect(str(socket_path))
+            _connect_local(connection, socket_path, end)
             connection.settimeout(_left(end, socket_path))
             # A daemon that refuses may answer and close before it has read the request: its reply still counts.
             with suppress(BrokenPipeError):
@@ -55,6 +56,19 @@ def exchange(socket_path: Path, request: Message, deadline_seconds: float) -> Me
                 f"no daemon answers at {socket_path} ({error.strerror or error}; it answers on the controller "
                 "alone): is slurm-energyd running?"
             ) from error
+
+
+def _connect_local(connection: socket.socket, socket_path: Path, end: float) -> None:
+    """Connect to a unix socket; where others fill its queue, wait for a place in it.
+
+    With a timeout of Python's the socket does not block, and a full queue is an error at once.
+    """
+    left = max(_left(end, socket_path), 0.001)  # none at all would be no limit
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _TIMEVAL.pack(int(left), int(left % 1 * 1e6)))
+    try:
+        connection.connect(str(socket_path))
+    except BlockingIOError as error:
+        raise TimeoutError("no place in the queue") from error
 
 
 def _left(end: float, where: object) -> float:

@@ -5,9 +5,11 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TypeVar
 
 from slurm_energy.domain.decision import DecisionEntry, EnergyDecision
+from slurm_energy.domain.gpu_count import MAX_GPU_COUNTS, GpuCountOption, parse_gpu_counts
 from slurm_energy.domain.ids import PartitionName
 from slurm_energy.domain.job import MAX_SLOWDOWN_BOUND, EnergyMode
 from slurm_energy.domain.script import ScriptFeatures
@@ -15,7 +17,20 @@ from slurm_energy.errors import ValueRangeError, WireError
 from slurm_energy.forms import is_feature_name, is_partition_name
 from slurm_energy.wire.codec import Message
 
-QUERY_SUBJECTS = ("explain", "report-job", "report-user", "report-partition", "status", "decisions")
+QUERY_SUBJECTS = (
+    "explain",
+    "report-job",
+    "report-user",
+    "report-account",
+    "report-partition",
+    "report-qos",
+    "report-name",
+    "report-node",
+    "report-cluster",
+    "status",
+    "decisions",
+)
+MAX_PERIODS = 800
 MAX_DECISIONS = 10_000
 MAX_MESSAGE_LINE_BYTES = 512
 MAX_TEXT_CHARACTERS = 1024
@@ -44,6 +59,7 @@ class SubmittedFields:
     nodes_max: int | None = None
     tasks: int | None = None
     tasks_per_node: int | None = None
+    tasks_per_gpu: int | None = None
     cpus_per_task: int | None = None
     cpus_min: int | None = None
     memory_per_node_mib: float | None = None
@@ -66,10 +82,17 @@ class SubmittedFields:
     max_slowdown: float | None = None
     deadline: str | None = None
     quiet: bool = False
+    trials: bool | None = None
     explain: bool = False
     """Whether the line goes to energy-sbatch, which shows it, with figures, once Slurm has accepted the job."""
     script: ScriptFeatures | None = None
     """What energy-sbatch read of the job's script."""
+    gpu_counts: tuple[int, ...] = ()
+    """Numbers of GPUs that the user named with --energy-gpus."""
+    count_options: tuple[GpuCountOption, ...] = ()
+    """Those that Slurm's side can give the job; empty where it keeps its own."""
+    count_refusal: str = ""
+    """Why it keeps its own."""
     complaints: tuple[str, ...] = ()
 
 
@@ -89,13 +112,7 @@ class _Reader:
 
     def whole(self, key: str, high: int = 0xFFFFFFFD) -> int | None:
         """Return a whole number from 0 to `high`."""
-
-        def convert(text: str) -> int:
-            if not text.isascii() or not text.isdigit() or len(text) > 20 or int(text) > high:
-                raise ValueError
-            return int(text)
-
-        return self._converted(key, convert)
+        return self._converted(key, lambda text: _number(text, high))
 
     def ratio(self, key: str, high: float) -> float | None:
         """Return a ratio from a percentage from 0 to 100 x `high`."""
@@ -112,9 +129,32 @@ class _Reader:
         """Return an energy mode."""
         return self._converted(key, lambda text: EnergyMode(text.lower()))
 
+    def switch(self, key: str) -> bool | None:
+        """Return whether a field is `on` or `off`."""
+        return self._converted(key, lambda text: {"on": True, "off": False}[text.lower()])
+
     def script(self, key: str) -> ScriptFeatures | None:
         """Return the features of a script."""
         return self._converted(key, ScriptFeatures.decode)
+
+    def gpu_counts(self, key: str) -> tuple[int, ...]:
+        """Return the numbers of a list such as `2-8`."""
+        return self._converted(key, parse_gpu_counts) or ()
+
+    def count_options(self, key: str) -> tuple[GpuCountOption, ...]:
+        """Return what `GPUS:NODES:CPUS:MIB` says, separated by commas; the last two are of one node, 0: not known."""
+
+        def option(text: str) -> GpuCountOption:
+            gpus, nodes, cpus, memory = (_number(word, 1 << 50) for word in text.split(":"))
+            return GpuCountOption(gpus=gpus, nodes=nodes, cpus_per_node=cpus, memory_per_node_mib=memory or None)
+
+        def convert(text: str) -> tuple[GpuCountOption, ...]:
+            found = tuple(map(option, text.split(",")))
+            if len(found) > MAX_GPU_COUNTS:
+                raise ValueError
+            return found
+
+        return self._converted(key, convert) or ()
 
     def flag(self, key: str) -> bool:
         """Return whether the field says yes."""
@@ -134,12 +174,18 @@ class _Reader:
             return None
         try:
             return convert(text)
-        except (ValueError, ValueRangeError):
+        except (KeyError, ValueError, ValueRangeError):
             self._complain(key)
             return None
 
     def _complain(self, key: str) -> None:
         self.complaints.append(f"{key} {self._fields[key][:40]!r} cannot be read and is left out")
+
+
+def _number(text: str, high: int) -> int:
+    if not text.isascii() or not text.isdigit() or len(text) > 20 or int(text) > high:
+        raise ValueError
+    return int(text)
 
 
 def job_name(fields: Mapping[str, str]) -> str:
@@ -175,6 +221,7 @@ def parse_submitted_job(fields: Mapping[str, str]) -> SubmittedFields:
         nodes_max=reader.whole("max_nodes", 1_000_000),
         tasks=reader.whole("num_tasks", 100_000_000),
         tasks_per_node=reader.whole("ntasks_per_node", 1_000_000),
+        tasks_per_gpu=reader.whole("ntasks_per_tres", 1_000_000),
         cpus_per_task=reader.whole("cpus_per_task", 1_000_000),
         cpus_min=reader.whole("min_cpus", 1_000_000_000),
         memory_per_node_mib=reader.whole("mem_per_node_mib", 1 << 50),
@@ -197,8 +244,12 @@ def parse_submitted_job(fields: Mapping[str, str]) -> SubmittedFields:
         max_slowdown=reader.ratio("energy_max_slowdown", MAX_SLOWDOWN_BOUND),
         deadline=reader.text("energy_deadline"),
         quiet=reader.flag("energy_quiet"),
+        trials=reader.switch("energy_trials"),
         explain=is_explained(fields),
         script=reader.script("script"),
+        gpu_counts=reader.gpu_counts("energy_gpus"),
+        count_options=reader.count_options("gpu_options"),
+        count_refusal=reader.text("gpu_refusal") or "",
         complaints=tuple(reader.complaints),
     )
 
@@ -223,6 +274,8 @@ def decision_reply(
         fields["partition"] = ",".join(decision.partitions)
     if decision.prefer is not None and is_feature_name(decision.prefer):
         fields["prefer"] = decision.prefer
+    if decision.gpus is not None:
+        fields["gpus"] = str(decision.gpus)
     line = decision.message if explained else decision.announcement
     in_place = decision.message_in_place if explained else decision.announcement_in_place
     if line:
@@ -269,6 +322,14 @@ class Query:
     until_seconds: float | None = None
     limit: int | None = None
     """Of decisions: how many at most."""
+    account: str | None = None
+    qos: str | None = None
+    name: str | None = None
+    node: str | None = None
+    also: tuple[str, ...] = ()
+    """Of a report's rows: further dimensions."""
+    bounds_seconds: tuple[float, ...] = ()
+    """Of a report's periods: where each begins, and where the last one ends."""
 
 
 def parse_query(fields: Mapping[str, str]) -> Query:
@@ -290,10 +351,24 @@ def parse_query(fields: Mapping[str, str]) -> Query:
         since_seconds=_unix_time(fields, "since"),
         until_seconds=_unix_time(fields, "until"),
         limit=reader.whole("limit", MAX_DECISIONS),
+        account=reader.text("account"),
+        qos=reader.text("qos"),
+        name=reader.text("name"),
+        node=reader.text("node"),
+        also=tuple(word for word in (reader.text("also") or "").split(",") if word),
+        bounds_seconds=_bounds(fields),
     )
     if reader.complaints:
         raise WireError(f"query {subject}: {reader.complaints[0]}")
     return query
+
+
+def _bounds(fields: Mapping[str, str]) -> tuple[float, ...]:
+    words = [word for word in fields.get("bounds", "").split(",", MAX_PERIODS + 2) if word]
+    bounds = tuple(_unix_time({"bounds": word}, "bounds") or 0.0 for word in words)
+    if len(bounds) == 1 or len(bounds) > MAX_PERIODS + 1 or any(b <= a for a, b in pairwise(bounds)):
+        raise WireError(f"bounds are not 2 to {MAX_PERIODS + 1} Unix times that ascend")
+    return bounds
 
 
 def _unix_time(fields: Mapping[str, str], key: str) -> float | None:

@@ -17,6 +17,7 @@ from slurm_energy.domain.ids import (
     is_gpu_type_name,
     parse_decision_id,
 )
+from slurm_energy.domain.trials import ClockTrial
 from slurm_energy.errors import ValueRangeError, WireError
 from slurm_energy.forms import is_plain
 from slurm_energy.wire.fields import Fields, loads
@@ -28,6 +29,8 @@ MAX_GPUS = 1024
 MAX_EVENTS = 64
 MAX_EVENT_LENGTH = 500
 MAX_REASON_LENGTH = 1000
+MAX_TRIALS = 64
+MAX_TRIAL_REASON_LENGTH = 200
 
 _MAX_JOULES = 1e15
 _MAX_UNIX_SECONDS = 1e11
@@ -36,12 +39,28 @@ _HOST_KEYS = frozenset(HostEnergy.__dataclass_fields__)
 _OF_THE_NODE = frozenset({"boot_id", "started_monotonic_seconds"})
 """Members of a report's file on its node, which say when the job started by a clock that cannot be set."""
 _REPORT_KEYS = frozenset(NodeReport.__dataclass_fields__) | _OF_THE_NODE
+_TRIAL_KEYS = (
+    "gpu_type",
+    "sm_clock_mhz",
+    "default_clock_mhz",
+    "at_seconds",
+    "watts",
+    "default_watts",
+    "slowdown",
+    "error",
+    "kept",
+    "source",
+    "reason",
+)
 _Kind = TypeVar("_Kind", EnergySource, EnergyScope)
 
 
 def encode_report(report: NodeReport) -> dict[str, object]:
     """Return the report as a JSON object."""
+    trials = [encode_trial(trial) for trial in report.trials[:MAX_TRIALS]]
     return {
+        # A daemon of an older release refuses what it does not know.
+        **({"trials": trials} if trials else {}),
         "cluster": report.cluster,
         "job_id": report.job_id,
         "restart_count": report.restart_count,
@@ -85,6 +104,7 @@ def decode_report(value: object) -> NodeReport:
             host=None if host is None else _decode_host(host),
             exit_code=fields.optional_integer("exit_code", 0, 0xFFFF),
             events=fields.texts("events", MAX_EVENTS),
+            trials=tuple(decode_trial(trial) for trial in fields.sequence("trials", MAX_TRIALS)),
         )
     except ValueRangeError as error:
         raise WireError(f"report: {error}") from error
@@ -162,6 +182,7 @@ def _encode_host(host: HostEnergy) -> dict[str, object]:
         "reason": None if host.reason is None else host.reason[:MAX_REASON_LENGTH],
         "coverage_seconds": host.coverage_seconds,
         "flags": [flag.value for flag in host.flags],
+        "node_joules": host.node_joules,
     }
 
 
@@ -199,7 +220,41 @@ def _decode_host(value: object) -> HostEnergy:
         reason=fields.optional_text("reason", MAX_REASON_LENGTH),
         coverage_seconds=fields.number("coverage_seconds", 0, 1e10),
         flags=_flags(fields),
+        node_joules=fields.optional_number("node_joules", 0, _MAX_JOULES),
     )
+
+
+def encode_trial(trial: ClockTrial) -> dict[str, object]:
+    """Return a trial as a JSON object."""
+    encoded: dict[str, object] = {key: getattr(trial, key) for key in _TRIAL_KEYS}
+    encoded["reason"] = trial.reason[:MAX_TRIAL_REASON_LENGTH]
+    return encoded
+
+
+def decode_trial(value: object) -> ClockTrial:
+    """Return the trial in a parsed JSON value.
+
+    Raises:
+        WireError: a member is missing, unknown, of another type or outside its bound.
+    """
+    fields = Fields(value, "trial")
+    fields.refuse_others(frozenset(_TRIAL_KEYS))
+    try:
+        return ClockTrial(
+            gpu_type=GpuTypeName(fields.text("gpu_type", MAX_GPU_TYPE_NAME)),
+            sm_clock_mhz=fields.integer("sm_clock_mhz", 1, 10_000),
+            default_clock_mhz=fields.integer("default_clock_mhz", 1, 10_000),
+            at_seconds=fields.number("at_seconds", 0, 1e10),
+            watts=fields.number("watts", 0, 1e5),
+            default_watts=fields.number("default_watts", 0, 1e5),
+            slowdown=fields.optional_number("slowdown", 0, 10),
+            error=fields.optional_number("error", 0, 10),
+            kept=fields.flag("kept"),
+            source=fields.optional_text("source", 16) or "",
+            reason=fields.optional_text("reason", MAX_TRIAL_REASON_LENGTH) or "",
+        )
+    except ValueRangeError as error:
+        raise WireError(f"trial: {error}") from error
 
 
 def _plain(fields: Fields, key: str, others: str, max_length: int) -> str:

@@ -25,7 +25,7 @@ _SCHEDULER_PARAMETERS = (
 )
 _EVENTS = {
     "submitted": re.compile(r"_slurm_rpc_submit_batch_job: JobId=(\d+) "),
-    "started": re.compile(r"(?:sched: Allocate|sched/backfill: _start_job: Started) JobId=(\d+) "),
+    "started": re.compile(r"(?:sched: Allocate|sched/backfill: _start_job: (?:HETJOB: )?Started) JobId=(\d+) "),
     "ended": re.compile(r"_job_complete: JobId=(\d+) done"),
     "released": re.compile(r"_slurm_rpc_epilog_complete: JobId=(\d+) "),
 }
@@ -69,7 +69,12 @@ def comparison_spec(policy: Mapping[str, Any]) -> dict[str, Any]:
         "time_scale": TIME_SCALE,
         "settings": {"policy": policy},
         # debug2 logs the end of each epilog.
-        "slurm_conf_lines": (f"SchedulerParameters={_SCHEDULER_PARAMETERS}", "SlurmctldDebug=debug2"),
+        # From 26.05 on a start by backfill is logged under that flag.
+        "slurm_conf_lines": (
+            f"SchedulerParameters={_SCHEDULER_PARAMETERS}",
+            "SlurmctldDebug=debug2",
+            "DebugFlags=HetJob",
+        ),
     }
 
 

@@ -14,6 +14,8 @@ cd "$folder/host"
 mkdir upper work root
 mount -t overlay overlay -o lowerdir=/,upperdir=upper,workdir=work root || unable "no overlay of /"
 cd root
+for name in run tmp; do mount -t tmpfs tmpfs $name; done
+chmod 1777 tmp
 for path in "$@"; do
     [ -e ".$path" ] || mkdir -p ".$path"
     mount --rbind "$path" ".$path"
@@ -30,7 +32,6 @@ else
     mount -t cgroup2 cgroup2 sys/fs/cgroup/unified || unable "no control groups"
 fi
 mount --rbind /dev dev
-for name in run tmp; do mount -t tmpfs tmpfs $name; done
 mkdir run/share run/lock
 mount --bind "$folder" run/share
 mkdir oldroot

@@ -102,6 +102,14 @@ def test_job_that_names_a_gpu_type_and_partition_gets_both(plain_lab: Lab) -> No
     assert output.read_text() == "0,1,2,3,4,5,6,7\n"
 
 
+def test_job_without_its_submitters_environment_gets_that_of_the_users_login(plain_lab: Lab) -> None:
+    home = plain_lab.layout.home("alice")
+    (home / ".profile").write_text("export SAID_AT_LOGIN=yes\n")
+    job = submit(plain_lab, ["--export=NONE", "-o", f"{home}/login.out"], wrap='echo "$SAID_AT_LOGIN"')
+    wait_for(plain_lab, job, {"COMPLETED"}, timeout=60)
+    assert (home / "login.out").read_text() == "yes\n"
+
+
 def test_array_and_failure_are_told_apart(plain_lab: Lab) -> None:
     job = submit(plain_lab, ["--array=0-2"], wrap="exit $SLURM_ARRAY_TASK_ID")
 

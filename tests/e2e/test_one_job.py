@@ -199,7 +199,10 @@ def test_a_requeued_job_is_one_job_with_two_attempts(lab: Lab) -> None:
     assert record.job.gpu.joules == pytest.approx(sum(joules for joules in known if joules is not None))
 
 
-ANNOUNCED = "energy: if accepted: a lower GPU clock (less energy, somewhat longer run); opt out with --energy=off\n"
+ANNOUNCED = (
+    "energy: if accepted: a lower GPU clock (what it saves for this job is not known, somewhat longer run); "
+    "opt out with --energy=off\n"
+)
 
 
 def test_a_terminal_is_told_of_the_decision_without_digits(lab: Lab) -> None:

@@ -18,6 +18,8 @@ from slurm_energy.wire.client import exchange
 from slurm_energy.wire.codec import Message
 
 KEY = "0123456789abcdef0123456789abcdef"
+RELEASE = "25.11.2"
+"""Of the Slurm that is replaced."""
 DATABASE_SECONDS = 60.0
 """Until a daemon that has just started has opened its database; a busy machine takes its time."""
 STOP_SECONDS = 45.0
@@ -44,7 +46,8 @@ class FakeSlurm:
         for name in ("squeue", "sinfo", "scontrol", "sacct"):
             script = self.bin_directory / name
             script.write_text(
-                f"#!/bin/sh\necho x >> {self.directory}/{name}.calls\nexec cat {self.directory}/{name}.out\n"
+                f'#!/bin/sh\n[ "$*" != --version ] || exec echo slurm {RELEASE}\n'
+                f"echo x >> {self.directory}/{name}.calls\nexec cat {self.directory}/{name}.out\n"
             )
             script.chmod(0o755)
         self.set_jobs([])

@@ -71,6 +71,29 @@ def test_a_system_that_is_only_like_debian_12_installs_nothing_either(host: Host
     assert host.untouched()
 
 
+@pytest.mark.parametrize("release", ["ID=debian\nVERSION_CODENAME=forky\n", "ID=debian\nVERSION_ID=14\n"])
+def test_a_debian_after_12_is_set_up_also_where_it_has_no_number_yet(host: Host, release: str) -> None:
+    done = host.bootstrap("unit", os_release=release)
+    assert "packages are installed by this script" not in done.stderr
+    assert f"python -m venv {host.root}/.venv" in host.calls.read_text()
+
+
+@pytest.mark.parametrize(
+    ("found", "said"), [("nvidia-cublas", True), ("torch", False)], ids=["build with CUDA", "build without"]
+)
+def test_the_size_of_a_torch_with_cuda_is_said_before_it_is_taken(host: Host, found: str, said: bool) -> None:
+    programs = host.root / ".venv" / "bin"
+    programs.mkdir(parents=True)
+    for name in ("pip", "python"):
+        (programs / name).write_text(f"""#!/bin/sh\ncase "$*" in *--report*) echo '"name": "{found}"' ;; esac\n""")
+        (programs / name).chmod(0o755)
+    (host.root / "pyproject.toml").touch()
+    (host.root / "constraints.txt").touch()
+    done = host.bootstrap("unit", os_release="ID=debian\nVERSION_ID=12\n")
+    assert done.returncode == 0
+    assert ("about 5 GB" in done.stderr) is said
+
+
 @pytest.mark.parametrize("words", [("demoo",), ("--help",), ("demo test",)])
 def test_an_unknown_purpose_is_wrong_usage(host: Host, words: tuple[str, ...]) -> None:
     done = host.bootstrap(*words, os_release="ID=debian\nVERSION_ID=12\n")

@@ -9,12 +9,14 @@ import pytest
 from store_samples import A100, CLUSTER, SUBMITTED, make_gpu, make_key, make_report, make_state
 
 from slurm_energy.config import ClusterConfig, Config, DaemonConfig, RoutingConfig, StoreConfig
-from slurm_energy.daemon.decide import Decided, JobHistory, Known, create_decider
+from slurm_energy.daemon.decide import Decided, Known, create_decider
 from slurm_energy.daemon.ipc.frames import RuntimePart, WorkPart
 from slurm_energy.daemon.recorder.link import RecorderLink
-from slurm_energy.daemon.recorder.process import Condition, RecorderLoop, prepare_schema
+from slurm_energy.daemon.recorder.process import HistoryLoop, prepare_schema
+from slurm_energy.daemon.recorder.recorder import ChangedJobs
 from slurm_energy.domain.cluster import ClusterSnapshot, NodeGpus, NodeState, PartitionState
 from slurm_energy.domain.ids import GpuTypeName, NodeName, PartitionName
+from slurm_energy.estimation.job_history import JobHistory
 from slurm_energy.store.energy import record_report
 from slurm_energy.store.jobs import upsert_jobs
 from slurm_energy.store.session import Engine, open_engine, store_session
@@ -75,8 +77,7 @@ def history_of(config: Config, engine: Engine, monkeypatch: pytest.MonkeyPatch) 
     used: list[JobHistory] = []
     link = RecorderLink(used.append)
     told: list[object] = []
-    loop = RecorderLoop(config, told.append, Condition())
-    loop._side_tasks(engine)
+    HistoryLoop(config, told.append, ChangedJobs()).step(engine)
     assert {type(frame) for frame in told} >= {RuntimePart, WorkPart}
     for frame in told:
         link.receive(frame)
@@ -137,7 +138,7 @@ def test_runs_that_cannot_be_compared_leave_the_picture_and_the_recording_as_the
 
     monkeypatch.setattr("slurm_energy.daemon.recorder.process.named_work", fail)
     told: list[object] = []
-    RecorderLoop(site(tmp_path), told.append, Condition())._side_tasks(engine)
+    HistoryLoop(site(tmp_path), told.append, ChangedJobs()).step(engine)
     assert [type(frame) for frame in told] == [RuntimePart]
     assert "singular matrix" in caplog.text
     assert "what was known before stays" in caplog.text
@@ -152,4 +153,4 @@ def test_run_times_of_a_name_are_told_for_the_type_that_most_were_on(
     history = history_of(site(tmp_path), engine, monkeypatch)
     runtime = history.runtimes[1000, "light"]
     assert runtime.gpu_type == A40
-    assert runtime.seconds == pytest.approx(2000.0, rel=0.1)
+    assert runtime.estimate().seconds == pytest.approx(2000.0, rel=0.1)

@@ -1,5 +1,6 @@
 """Start, reload, drain and stop of a real slurm-energyd, and what happens when its parts die."""
 
+import json
 import os
 import signal
 import socket
@@ -37,7 +38,7 @@ def test_a_decision_names_a_clock_and_explains_it(tmp_path: Path) -> None:
     assert reply.fields["admin_comment"] == f"energy:{entry.decision_id}"
     assert 0 < entry.clocks_mhz["a100-sxm4-80gb"] < 1410  # type: ignore[index]  # a literal of the type's form
     assert entry.time_limit_minutes == 60
-    assert "less energy" in reply.fields["message"]
+    assert "what this job saves is not known" in reply.fields["message"]
     assert "--energy=off" in reply.fields["message"]
 
 
@@ -279,6 +280,27 @@ def test_runs_of_the_past_become_the_estimate_of_the_next(tmp_path: Path) -> Non
             return bool(estimate and estimate["source"] == "history" and estimate["seconds"] == 600.0)
 
         wait_until(estimated, "estimate from history", daemon, limit_seconds=40.0)
+
+
+def test_a_run_that_has_just_ended_is_part_of_the_next_estimate_within_five_seconds(tmp_path: Path) -> None:
+    with running_daemon(tmp_path) as daemon:
+        now = int(time.time())
+
+        def runs_behind_the_estimate() -> int:
+            fields = {"uid": "1000", "name": "train", "tres_per_node": "gres:gpu:1"}
+            preview = json.loads(daemon.ask("preview", fields).fields["json"])
+            estimate = preview["decision"]["estimate"]
+            return int(estimate["runs"]) if estimate and estimate["source"] == "history" else 0
+
+        rows = [make_job(1, name="train", job_state="COMPLETED", start_time=now - 900, end_time=now - 300, nodes="n1")]
+        daemon.slurm.set_jobs(rows)
+        wait_until(lambda: runs_behind_the_estimate() == 1, "first estimate", daemon, limit_seconds=40.0)
+        for number in (2, 3):
+            rows.append({**rows[0], "job_id": number, "end_time": now - 200})
+            daemon.slurm.set_jobs(rows)
+            began = time.monotonic()
+            wait_until(lambda: runs_behind_the_estimate() == number, "corrected estimate", daemon, limit_seconds=30.0)  # noqa: B023
+            assert time.monotonic() - began < 5.0
 
 
 def test_the_supervisor_hears_of_ready_and_stopping(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
-from daemon_support import RunningDaemon, running_daemon, wait_until
+from daemon_support import RunningDaemon, running_daemon
 from test_daemon_reports import make_report, signed
 
 from slurm_energy.errors import SlurmEnergyError, WireError
@@ -158,4 +158,6 @@ def test_a_request_that_comes_in_pieces_is_answered(daemon: RunningDaemon) -> No
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 def test_another_user_is_answered_while_one_holds_connections(daemon: RunningDaemon) -> None:
     with strangers(("hold", str(daemon.socket_path), str(ALICE))):
-        wait_until(lambda: daemon.ask("ping", deadline_seconds=2.0).verb == "ok", "an answer", daemon)
+        # A busy machine gives the door little time: then the queue at the socket is full, and is waited for.
+        for _ in range(5):
+            assert daemon.ask("ping", deadline_seconds=30.0).verb == "ok"

@@ -5,104 +5,34 @@ import os
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from doctor_site import Site, found, verdicts
 from fake_daemon import FakeDaemon
-from fake_sbatch import FakeSbatch
 
 from slurm_energy import __version__
 from slurm_energy.cli.doctor import daemon_checks as doctor_of_the_daemon
-from slurm_energy.cli.doctor.command import examine, situation_of
+from slurm_energy.cli.doctor.command import examine
 from slurm_energy.cli.doctor.daemon_checks import daemon_checks
-from slurm_energy.cli.doctor.finding import Finding, HostFacts, Verdict
+from slurm_energy.cli.doctor.finding import Verdict
 from slurm_energy.cli.doctor.node_checks import node_checks
 from slurm_energy.cli.doctor.slurm_checks import slurm_checks
 from slurm_energy.cli.main import main
 from slurm_energy.cli.site import detected_roles
-from slurm_energy.config import Config, parse_config
 from slurm_energy.errors import SlurmError
+from slurm_energy.node.processes import SlurmdProcess
 from slurm_energy.policy import automatic
 from slurm_energy.policy.automatic import shipped_folder
 from slurm_energy.policy.checkpoint_files import WEIGHTS_FILE
 from slurm_energy.slurm.plugin_file import Release, read_plugin_file
 from slurm_energy.wire.codec import Message
 
-LIVE = """Configuration data as of 2026-03-04T12:00:00
-ClusterName             = north
-JobSubmitPlugins        = lua,energy
-PluginDir               = {root}/plugins
-PlugStackConfig         = {root}/plugstack.conf
-Prolog[0]               = {root}/prolog.d/*
-Epilog[0]               = {root}/other.sh
-Epilog[1]               = {root}/epilog.d/*
-PrologFlags             = Alloc,X11
-"""
-
-
-class Site:
-    """A host with Slurm's commands as scripts, and everything in order until a test breaks something."""
-
-    def __init__(self, directory: Path) -> None:
-        self.root = directory
-        self.fake = FakeSbatch(directory / "fake")
-        self.live = LIVE.format(root=directory)
-        self.fake.with_plugin()
-        self.fake.install("squeue", "#!/bin/sh\necho 5\n")
-        self.write_scontrol()
-        self.fake.install("slurmctld", "#!/bin/sh\necho slurm 22.05.8\n")
-        (directory / "plugstack.conf").write_text(f"optional {directory}/plugins/spank_energy.so\n")
-        (directory / "slurm.conf").write_text("ClusterName=north\n")
-        (directory / "energy-plugin.conf").write_text(f"socket={directory}/d.sock.ctl\ndeadline_milliseconds=50\n")
-        for name in ("prolog.d", "epilog.d"):
-            (directory / name).mkdir()
-            script = directory / name / "50-energy.sh"
-            script.write_text("#!/bin/sh\npython -m slurm_energy.node.main\n")
-            script.chmod(0o755)
-
-    def write_scontrol(self) -> None:
-        """Write `scontrol` anew from `live`."""
-        (self.root / "live").write_text(self.live)
-        self.fake.install(
-            "scontrol",
-            f'#!/bin/sh\ncase "$1" in --version) echo "slurm 22.05.8";; ping) echo "Slurmctld(primary) at c is UP";; '
-            f'show) cat "{self.root}/live";; esac\n',
-        )
-
-    def config(self, **sections: dict[str, object]) -> Config:
-        """Return settings of this site, with a test's own on top."""
-        document: dict[str, dict[str, object]] = {
-            "cluster": {
-                "name": "north",
-                "slurm_bin_directory": str(self.fake.bin),
-                "slurm_conf": f"{self.root}/slurm.conf",
-            },
-            "daemon": {"socket_path": f"{self.root}/d.sock", "state_directory": str(self.root), "report_host": ""},
-            "store": {"url": f"sqlite:///{self.root}/e.sqlite"},
-            "node": {"spool_directory": f"{self.root}/spool"},
-        }
-        for name, values in sections.items():
-            document.setdefault(name, {}).update(values)
-        return parse_config(document, source="test", environment={})
-
-    def situation(self, *roles: str, **sections: dict[str, object]) -> HostFacts:
-        """Return what the checks see."""
-        return situation_of(self.config(**sections), roles, {"SLURMD_NODENAME": "n1"})
-
 
 @pytest.fixture
 def site(tmp_path: Path) -> Site:
     return Site(tmp_path)
-
-
-def verdicts(findings: Iterator[Finding]) -> dict[str, Verdict]:
-    return {finding.subject: finding.verdict for finding in findings}
-
-
-def found(findings: Iterator[Finding], subject: str) -> Finding:
-    return next(finding for finding in findings if finding.subject == subject)
 
 
 @pytest.fixture(scope="module")
@@ -499,9 +429,21 @@ def test_a_controller_that_has_slurmd_installed_is_a_node_only_if_slurm_conf_say
     assert detected_roles(site.config(), {"PATH": ""}) == roles
 
 
-def test_a_host_that_is_no_controller_and_has_slurmd_is_a_node_whatever_slurm_conf_names(
-    site: Site, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("nodes", "running", "roles"),
+    [
+        ("NodeName={host}.example.org CPUs=1", False, ("node",)),
+        ("MaxNodeCount=9", False, ("node",)),
+        ("NodeName=n[1-9] CPUs=1", True, ("node",)),
+        ("NodeName=n[1-9] CPUs=1", False, ("login",)),
+    ],
+)
+def test_a_host_that_is_no_controller_and_has_slurmd_is_a_node_where_it_runs_or_may_be_one(
+    site: Site, monkeypatch: pytest.MonkeyPatch, nodes: str, running: bool, roles: tuple[str, ...]
 ) -> None:
     monkeypatch.setattr("shutil.which", lambda name, path=None: f"/usr/sbin/{name}")
-    (site.root / "slurm.conf").write_text("SlurmctldHost=elsewhere\nMaxNodeCount=9\n")
-    assert detected_roles(site.config(), {"PATH": ""}) == ("node",)
+    slurmd = SlurmdProcess(pid=7, start_ticks=7, executable="/usr/sbin/slurmd") if running else None
+    monkeypatch.setattr("slurm_energy.cli.site.read_slurmd", lambda _node: slurmd)
+    text = f"SlurmctldHost=elsewhere\n{nodes.format(host=os.uname().nodename.partition('.')[0])}\n"
+    (site.root / "slurm.conf").write_text(text)
+    assert detected_roles(site.config(), {"PATH": ""}) == roles

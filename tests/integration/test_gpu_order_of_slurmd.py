@@ -14,7 +14,7 @@ from slurm_energy.node.gpu_order import SLURMD_PATHS, GpuOrder, OrderFinder, ord
 from slurm_energy.node.slurm_gpus import ask_slurmd, configured_gpus
 
 SLURM_CONF = """\
-ClusterName=x
+ClusterName=X
 SlurmctldHost=localhost(127.0.0.1)
 SlurmdUser={user}
 SlurmdSpoolDir={root}/spool
@@ -32,6 +32,7 @@ PartitionName=p Nodes=n1 Default=YES
 """
 NODE = "NodeName=n1 NodeAddr=127.0.0.1 Port=17001 CPUs=2 RealMemory=1000"
 TYPES = ("a100", "a40", "3090", "A100", "1g.10gb")
+SOCKETS = ("", "", "(S:0)", "(S:0-1)", "(S:0,1)")
 CASES = int(os.environ.get("SLURM_ENERGY_ORDER_CASES", "60"))
 
 
@@ -79,19 +80,28 @@ def random_case(rng: random.Random, slurm: Slurm) -> None:
         count = rng.randint(1, len(minors))
         taken, minors = minors[:count], minors[count:]
         files = ",".join(slurm.file(number) for number in taken)
+        files_key = rng.choice(["File", "file", *(["MultipleFiles"] if count > 1 else [])])
         equal = rng.choice(["=", " = ", "= "])
         kind = f" Type{equal}{rng.choice(names)}" if typed else ""
         start = rng.choice(["NodeName=n1 ", "NodeName=n[1-3] ", "nodename=x,n1 ", ""])
-        line = f"{start}{rng.choice(['Name', 'NAME'])}{equal}gpu{kind} {rng.choice(['File', 'file'])}{equal}{files}"
-        line += rng.choice(["", f" Count={count}", " # a word"])
+        line = f"{start}{rng.choice(['Name', 'NAME'])}{equal}gpu{kind} {files_key}{equal}{files}"
+        counted = [] if files_key == "MultipleFiles" else [f" Count={count}"]
+        line += rng.choice(["", *counted, " Cores=0", " # a word"])
         (included if rng.random() < 0.3 else lines).append(line)
     if included:
         (slurm.root / "more.conf").write_text("\n".join(included) + "\n")
         lines.insert(rng.randint(0, len(lines)), rng.choice(["Include more.conf", f"include {slurm.root}/more.conf"]))
     lines.append("NodeName=n2 Name=gpu Type=other File=/dev/null")
     order = rng.sample(names, len(names))
-    gres = ",".join(f"gpu:{name}:{rng.randint(1, 3)}" for name in order) if typed else f"gpu:{rng.randint(1, 4)}"
+    gres = (
+        ",".join(f"gpu:{name}:{rng.randint(1, 3)}{rng.choice(SOCKETS)}" for name in order)
+        if typed
+        else f"gpu:{rng.randint(1, 4)}"
+    )
     node = rng.choice([f"{NODE} Gres={gres}", f"NodeName=DEFAULT Gres={gres}\n{NODE}"])
+    if rng.random() < 0.3:
+        (slurm.root / "nodes-x.conf").write_text(f"{node}\n")
+        node = "Include nodes-%c.conf"
     slurm.write(node, "\n".join(lines) + "\n")
 
 

@@ -23,6 +23,10 @@ void *acct_db_conn;
 static fake_partition_t partitions[MAX_FAKES];
 static size_t num_partitions;
 static int packing_error;
+static bool is_locked;
+
+slurmdb_assoc_rec_t fake_account;
+slurmdb_qos_rec_t fake_qos;
 
 extern fake_partition_t *find_part_record(char *name);
 extern void pack_part(fake_partition_t *partition, fake_buffer_t *buffer, uint16_t protocol);
@@ -32,8 +36,15 @@ extern void *slurm_xfer_buf_data(fake_buffer_t *buffer);
 extern int assoc_mgr_fill_in_assoc(void *connection, slurmdb_assoc_rec_t *association, int enforce,
 				   slurmdb_assoc_rec_t **found, bool locked);
 
+extern int assoc_mgr_fill_in_qos(void *connection, slurmdb_qos_rec_t *qos, int enforce, slurmdb_qos_rec_t **found,
+				 bool locked);
+extern void assoc_mgr_lock(int *kinds);
+extern void assoc_mgr_unlock(int *kinds);
+
 extern void fake_partitions(const char *const *names, size_t count)
 {
+	memset(&fake_account, 0, sizeof(fake_account));
+	memset(&fake_qos, 0, sizeof(fake_qos));
 	memset(&slurm_conf, 0, sizeof(slurm_conf));
 	num_partitions = count;
 	for (size_t i = 0; i < count; i++)
@@ -215,8 +226,31 @@ extern int assoc_mgr_fill_in_assoc(void *connection, slurmdb_assoc_rec_t *associ
 
 	(void) connection;
 	(void) enforce;
-	(void) found;
-	CHECK(!locked && (association->uid == 1000));
+	CHECK((locked == is_locked) && (association->uid == 1000));
 	association->id = (partition && partition->has_association) ? 8 : 7;
+	if (found)
+		*found = &fake_account;
 	return SLURM_SUCCESS;
+}
+
+extern int assoc_mgr_fill_in_qos(void *connection, slurmdb_qos_rec_t *qos, int enforce, slurmdb_qos_rec_t **found,
+				 bool locked)
+{
+	(void) connection;
+	(void) enforce;
+	CHECK(locked && is_locked && (qos->name || qos->id));
+	*found = &fake_qos;
+	return SLURM_SUCCESS;
+}
+
+extern void assoc_mgr_lock(int *kinds)
+{
+	CHECK(!is_locked && (kinds[0] == 1) && (kinds[2] == 1) && !kinds[1] && !kinds[3] && !kinds[4]);
+	is_locked = true;
+}
+
+extern void assoc_mgr_unlock(int *kinds)
+{
+	CHECK(is_locked && (kinds[0] == 1));
+	is_locked = false;
 }

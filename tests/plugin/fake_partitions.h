@@ -4,6 +4,7 @@
 #define ENERGY_FAKE_PARTITIONS_H
 
 #include <slurm/slurm.h>
+#include <slurm/slurmdb.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -29,6 +30,10 @@ extern void fake_partitions(const char *const *names, size_t count);
 extern fake_partition_t *fake_partition(const char *name);
 
 extern void fake_default_partition(const char *name);
+
+/* What the user's account and QOS limit; every QOS that is asked about has these limits. */
+extern slurmdb_assoc_rec_t fake_account;
+extern slurmdb_qos_rec_t fake_qos;
 
 /* Bytes that the next partition packs before the end mark more (or, below 0, fewer) than it should. */
 extern void fake_packing_error(int bytes);

@@ -175,6 +175,9 @@ extern void fake_slurm_free_job(job_desc_msg_t *job)
 	slurm_xfree((void **) &job->spank_job_env);
 	for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++)
 		slurm_xfree((void **) texts[i]);
+	for (uint32_t i = 0; job->environment && (i < job->env_size); i++)
+		slurm_xfree((void **) &job->environment[i]);
+	slurm_xfree((void **) &job->environment);
 }
 
 static spank_context_t context = S_CTX_ALLOCATOR;
@@ -216,6 +219,68 @@ extern spank_err_t spank_job_control_setenv(spank_t spank, const char *name, con
 	(void) spank;
 	(void) overwrite;
 	snprintf(entries + used, sizeof(entries) - used, "%s=%s\n", name, value);
+	return ESPANK_SUCCESS;
+}
+
+static char variables[16][2][64];
+static size_t num_variables;
+static uint32_t step_id;
+
+extern void fake_spank_step(uint32_t step)
+{
+	step_id = step;
+	num_variables = 0;
+}
+
+static char *_variable(const char *name)
+{
+	for (size_t i = 0; i < num_variables; i++) {
+		if (!strcmp(variables[i][0], name))
+			return variables[i][1];
+	}
+	return NULL;
+}
+
+extern const char *fake_spank_variable(const char *name)
+{
+	return _variable(name);
+}
+
+extern spank_err_t spank_getenv(spank_t spank, const char *name, char *text, int size)
+{
+	const char *found = _variable(name);
+
+	(void) spank;
+	if (!found)
+		return ESPANK_ENV_NOEXIST;
+	snprintf(text, (size_t) size, "%s", found);
+	return (strlen(found) < (size_t) size) ? ESPANK_SUCCESS : ESPANK_NOSPACE;
+}
+
+extern spank_err_t spank_setenv(spank_t spank, const char *name, const char *value, int overwrite)
+{
+	char *place = _variable(name);
+
+	(void) spank;
+	(void) overwrite;
+	if (!place) {
+		place = variables[num_variables][1];
+		snprintf(variables[num_variables++][0], sizeof(variables[0][0]), "%s", name);
+	}
+	snprintf(place, sizeof(variables[0][1]), "%s", value);
+	return ESPANK_SUCCESS;
+}
+
+extern spank_err_t spank_get_item(spank_t spank, spank_item_t item, ...)
+{
+	va_list arguments;
+
+	(void) spank;
+	if (item != S_JOB_STEPID)
+		return ESPANK_BAD_ARG;
+	va_start(arguments, item);
+	*va_arg(arguments, uint32_t *) = step_id;
+	va_end(arguments);
 	return ESPANK_SUCCESS;
 }
 

@@ -31,4 +31,8 @@ extern struct spank_option *fake_spank_option(const char *name);
 extern const char *fake_spank_entries(void);
 extern void fake_spank_forget(void);
 
+/* A step on a node, without variables; spank_setenv() gives it some. */
+extern void fake_spank_step(uint32_t step);
+extern const char *fake_spank_variable(const char *name);
+
 #endif

@@ -13,6 +13,7 @@ static job_desc_msg_t job;
 
 static const char *const names[] = { "v100", "a100", "a40" };
 static char why[200];
+static const energy_gpu_plan_t no_plan;
 
 static void _begin(void)
 {
@@ -79,7 +80,7 @@ static void test_stripping_bears_missing_arrays_and_entries(void)
 static const char *_request(void)
 {
 	static char bytes[ENERGY_REQUEST_BYTES + 1];
-	size_t length = energy_job_request(&job, 1000, bytes, ENERGY_REQUEST_BYTES);
+	size_t length = energy_job_request(&job, 1000, &no_plan, bytes, ENERGY_REQUEST_BYTES);
 
 	CHECK(length > 0);
 	bytes[length] = '\0';
@@ -244,7 +245,7 @@ static void test_a_request_is_not_made_of_half_a_partition_list(void)
 
 	_begin();
 	job.partition = _long_text(1025, 'p');
-	CHECK(energy_job_request(&job, 0, bytes, sizeof(bytes)) == 0);
+	CHECK(energy_job_request(&job, 0, &no_plan, bytes, sizeof(bytes)) == 0);
 	_finish();
 }
 
@@ -257,7 +258,7 @@ static void test_an_answer_is_applied_in_slurms_memory(void)
 	strcpy(reply.entry, "v=1;id=abcdefgh1;mode=saver");
 	strcpy(reply.partition, "a40");
 	strcpy(reply.admin_comment, "energy:abcdefgh1");
-	CHECK(energy_job_apply(&job, 1000, &reply, why, sizeof(why)) == ENERGY_APPLIED);
+	CHECK(energy_job_apply(&job, 1000, &reply, &no_plan, why, sizeof(why)) == ENERGY_APPLIED);
 	CHECK(job.spank_job_env_size == 2);
 	CHECK_TEXT(job.spank_job_env[1], "ENERGY_DECISION=v=1;id=abcdefgh1;mode=saver");
 	CHECK(!job.spank_job_env[2]);
@@ -275,7 +276,7 @@ static void test_an_answer_that_names_nothing_changes_nothing(void)
 
 	_begin();
 	before = job;
-	CHECK(energy_job_apply(&job, 1000, &reply, why, sizeof(why)) == ENERGY_APPLIED);
+	CHECK(energy_job_apply(&job, 1000, &reply, &no_plan, why, sizeof(why)) == ENERGY_APPLIED);
 	CHECK(!memcmp(&before, &job, sizeof(job)));
 	_finish();
 }
@@ -289,7 +290,7 @@ static const char *_moved(const char *users, const char *answer, energy_applied_
 	job.partition = users ? fake_slurm_string(users) : NULL;
 	strcpy(reply.partition, answer);
 	strcpy(reply.entry, "v=1");
-	CHECK(energy_job_apply(&job, 1000, &reply, why, sizeof(why)) == expected);
+	CHECK(energy_job_apply(&job, 1000, &reply, &no_plan, why, sizeof(why)) == expected);
 	CHECK(job.spank_job_env_size == 1);	/* the clock is applied all the same */
 	snprintf(result, sizeof(result), "%s", job.partition);
 	_finish();
@@ -317,7 +318,7 @@ static void test_the_comment_says_when_the_partition_was_not_applied(void)
 	_begin();
 	job.partition = fake_slurm_string("a100,a40");
 	fake_partition("a40")->state = PARTITION_DRAIN;
-	CHECK(energy_job_apply(&job, 1000, &reply, why, sizeof(why)) == ENERGY_APPLIED_BUT_PARTITION);
+	CHECK(energy_job_apply(&job, 1000, &reply, &no_plan, why, sizeof(why)) == ENERGY_APPLIED_BUT_PARTITION);
 	CHECK_TEXT(why, "a40: State");
 	CHECK_TEXT(job.partition, "a100,a40");
 	CHECK_TEXT(job.admin_comment, "energy:abcdefgh1 partition-kept");
@@ -332,111 +333,8 @@ static void test_a_job_that_names_its_nodes_is_not_moved(void)
 	_begin();
 	job.req_nodes = nodes;
 	strcpy(reply.partition, "a40");
-	CHECK(energy_job_apply(&job, 1000, &reply, why, sizeof(why)) == ENERGY_APPLIED_BUT_PARTITION);
+	CHECK(energy_job_apply(&job, 1000, &reply, &no_plan, why, sizeof(why)) == ENERGY_APPLIED_BUT_PARTITION);
 	CHECK(!job.partition);
-	_finish();
-}
-
-static const char *_preferred(energy_applied_t expected)
-{
-	static char result[128];
-	energy_reply_t reply = _reply();
-
-	strcpy(reply.prefer, "nvlink");
-	CHECK(energy_job_apply(&job, 1000, &reply, why, sizeof(why)) == expected);
-	CHECK(!job.prefer || fake_slurm_owns(job.prefer));
-	snprintf(result, sizeof(result), "%s", job.prefer ? job.prefer : "none");
-	return result;
-}
-
-static void test_a_feature_is_preferred_in_slurms_memory(void)
-{
-	_begin();
-	CHECK_TEXT(_preferred(ENERGY_APPLIED), "nvlink");
-	_finish();
-	_begin();
-	job.prefer = fake_slurm_string("");
-	job.features = fake_slurm_string("");
-	job.ntasks_per_core = INFINITE16;
-	job.contiguous = 0;
-	CHECK_TEXT(_preferred(ENERGY_APPLIED), "nvlink");
-	_finish();
-}
-
-static void test_what_the_user_said_of_the_nodes_stands_alone(void)
-{
-	char text[] = "x";
-	char **texts[] = {
-		&job.features, &job.req_nodes, &job.exc_nodes, &job.reservation,
-		&job.tres_per_socket, &job.cpus_per_tres, &job.mem_per_tres,
-	};
-	uint16_t *counts[] = {
-		&job.pn_min_cpus, &job.boards_per_node, &job.sockets_per_board, &job.sockets_per_node,
-		&job.cores_per_socket, &job.threads_per_core, &job.ntasks_per_board,
-		&job.ntasks_per_socket, &job.ntasks_per_core, &job.ntasks_per_tres, &job.contiguous,
-	};
-	uint32_t *wide_counts[] = { &job.pn_min_tmp_disk, &job.req_switch, &job.het_job_offset };
-
-	for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++) {
-		_begin();
-		*texts[i] = text;
-		CHECK_TEXT(_preferred(ENERGY_APPLIED), "none");
-		*texts[i] = NULL;
-		_finish();
-	}
-	for (size_t i = 0; i < sizeof(counts) / sizeof(counts[0]); i++) {
-		_begin();
-		*counts[i] = 1;
-		CHECK_TEXT(_preferred(ENERGY_APPLIED), "none");
-		_finish();
-	}
-	for (size_t i = 0; i < sizeof(wide_counts) / sizeof(wide_counts[0]); i++) {
-		_begin();
-		*wide_counts[i] = 1;
-		CHECK_TEXT(_preferred(ENERGY_APPLIED), "none");
-		_finish();
-	}
-	_begin();
-	job.prefer = fake_slurm_string("mine");
-	CHECK_TEXT(_preferred(ENERGY_APPLIED), "mine");
-	_finish();
-}
-
-static void test_no_feature_is_preferred_where_slurm_may_refuse_the_job_for_it(void)
-{
-	char other[] = "bf_interval=30";
-	char *settings[] = { NULL, other };
-
-	for (size_t i = 0; i < sizeof(settings) / sizeof(settings[0]); i++) {
-		_begin();
-		slurm_conf.sched_params = settings[i];
-		CHECK_TEXT(_preferred(ENERGY_APPLIED), "none");
-		_finish();
-	}
-	_begin();
-	job.immediate = 1;
-	CHECK_TEXT(_preferred(ENERGY_APPLIED), "none");
-	_finish();
-}
-
-static void test_a_feature_of_a_partition_that_was_not_applied_is_not_preferred(void)
-{
-	energy_reply_t reply = _reply();
-
-	_begin();
-	job.partition = fake_slurm_string("a100");
-	strcpy(reply.partition, "a40");
-	strcpy(reply.prefer, "nvlink");
-	CHECK(energy_job_apply(&job, 1000, &reply, why, sizeof(why)) == ENERGY_APPLIED_BUT_FOREIGN);
-	CHECK(!job.prefer);
-	_finish();
-}
-
-static void test_without_memory_no_feature_is_preferred(void)
-{
-	_begin();
-	fake_slurm_memory(0);
-	CHECK_TEXT(_preferred(ENERGY_APPLY_NO_MEMORY), "none");
 	_finish();
 }
 
@@ -447,7 +345,7 @@ static void test_an_admin_comment_is_appended_to_the_one_before(void)
 	_begin();
 	job.admin_comment = fake_slurm_string("seen by ops");
 	strcpy(reply.admin_comment, "energy:abcdefgh1");
-	energy_job_apply(&job, 1000, &reply, why, sizeof(why));
+	energy_job_apply(&job, 1000, &reply, &no_plan, why, sizeof(why));
 	CHECK_TEXT(job.admin_comment, "seen by ops; energy:abcdefgh1");
 	_finish();
 }
@@ -463,7 +361,7 @@ static void test_without_memory_nothing_breaks_and_an_undecided_job_is_not_moved
 		_begin();
 		job.partition = fake_slurm_string("a100,a40");
 		fake_slurm_memory(count);
-		CHECK(energy_job_apply(&job, 1000, &reply, why, sizeof(why)) == ENERGY_APPLY_NO_MEMORY ||
+		CHECK(energy_job_apply(&job, 1000, &reply, &no_plan, why, sizeof(why)) == ENERGY_APPLY_NO_MEMORY ||
 		      job.spank_job_env_size == 1);
 		if (count < 2) {
 			CHECK(!job.spank_job_env_size);
@@ -511,11 +409,6 @@ int main(void)
 	RUN(test_the_answers_partitions_go_before_the_jobs_own);
 	RUN(test_the_comment_says_when_the_partition_was_not_applied);
 	RUN(test_a_job_that_names_its_nodes_is_not_moved);
-	RUN(test_a_feature_is_preferred_in_slurms_memory);
-	RUN(test_what_the_user_said_of_the_nodes_stands_alone);
-	RUN(test_no_feature_is_preferred_where_slurm_may_refuse_the_job_for_it);
-	RUN(test_a_feature_of_a_partition_that_was_not_applied_is_not_preferred);
-	RUN(test_without_memory_no_feature_is_preferred);
 	RUN(test_an_admin_comment_is_appended_to_the_one_before);
 	RUN(test_without_memory_nothing_breaks_and_an_undecided_job_is_not_moved);
 	RUN(test_the_message_goes_after_what_another_plugin_left);

@@ -21,10 +21,13 @@ FROM_SLURMCTLD = {"slurm_xcalloc", "slurm_xrecalloc", "slurm_xfree", "slurm_info
 # Weak: where a release lacks one, partitions stay as they were. The two that move a buffer's data stand for each other.
 ABOUT_PARTITIONS = {
     "slurm_conf", "default_part_loc", "acct_db_conn", "find_part_record", "pack_part", "slurm_init_buf", "slurm_pack32",
-    "assoc_mgr_fill_in_assoc",
+    "assoc_mgr_fill_in_assoc", "assoc_mgr_fill_in_qos", "assoc_mgr_lock", "assoc_mgr_unlock",
 }  # fmt: skip
 EITHER_OF_THEM = {"slurm_xfer_buf_data", "slurm_xfer_buf_data_ptr"}
-FROM_SPANK = {"spank_context", "spank_job_control_setenv", "spank_option_register", "slurm_error"}
+FROM_SPANK = {
+    "spank_context", "spank_job_control_setenv", "spank_option_register", "spank_getenv", "spank_setenv",
+    "spank_get_item", "slurm_error",
+}  # fmt: skip
 
 pytestmark = pytest.mark.skipif(
     shutil.which("cc") is None or not Path("/usr/include/slurm/slurm.h").exists(),

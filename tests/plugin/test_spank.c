@@ -10,6 +10,7 @@
 
 extern int slurm_spank_init(spank_t spank, int argc, char **argv);
 extern int slurm_spank_init_post_opt(spank_t spank, int argc, char **argv);
+extern int slurm_spank_task_init(spank_t spank, int argc, char **argv);
 
 static int _give(const char *name, const char *argument, int remote)
 {
@@ -22,7 +23,7 @@ static int _give(const char *name, const char *argument, int remote)
 static void test_the_options_are_registered_with_a_usage_line(void)
 {
 	static const char *const names[] = {
-		"energy", "energy-max-slowdown", "energy-deadline", "energy-quiet",
+		"energy", "energy-max-slowdown", "energy-deadline", "energy-quiet", "energy-trials", "energy-gpus",
 	};
 
 	CHECK(slurm_spank_init(NULL, 0, NULL) == 0);
@@ -177,6 +178,55 @@ static void test_a_job_submitted_inside_a_job_does_not_inherit_its_options(void)
 	CHECK(!getenv(name));
 }
 
+static void _set(const char *name, const char *value)
+{
+	CHECK(spank_setenv(NULL, name, value, 1) == ESPANK_SUCCESS);
+}
+
+static void _batch_step(uint32_t step, const char *nodes)
+{
+	fake_spank_step(step);
+	_set("SLURM_NNODES", nodes);
+	_set("SLURM_ENERGY_GPUS", "4");
+	_set("SLURM_GPUS", "a100:4");
+	_set("SLURM_NTASKS", "8");
+	_set("SLURM_NPROCS", "3");
+	_set("SLURM_GPUS_ON_NODE", "2");
+	CHECK(slurm_spank_task_init(NULL, 0, NULL) == 0);
+}
+
+static void test_the_variables_of_a_batch_script_follow_a_later_change(void)
+{
+	_batch_step(SLURM_BATCH_SCRIPT, "1");
+	CHECK_TEXT(fake_spank_variable("SLURM_ENERGY_GPUS"), "2");
+	CHECK_TEXT(fake_spank_variable("SLURM_GPUS"), "a100:2");
+	CHECK_TEXT(fake_spank_variable("SLURM_NTASKS"), "4");
+	CHECK_TEXT(fake_spank_variable("SLURM_NPROCS"), "3");
+	CHECK(!fake_spank_variable("SLURM_GPUS_PER_NODE"));
+}
+
+static void test_steps_of_srun_and_jobs_of_several_nodes_keep_their_variables(void)
+{
+	_batch_step(0, "1");
+	CHECK_TEXT(fake_spank_variable("SLURM_GPUS"), "a100:4");
+	_batch_step(SLURM_BATCH_SCRIPT, "2");
+	CHECK_TEXT(fake_spank_variable("SLURM_GPUS"), "a100:4");
+}
+
+static void test_numbers_of_gpus_are_checked_and_passed_on(void)
+{
+	struct spank_option *option = fake_spank_option("energy-gpus");
+	const char *const bad[] = { "", "0", "2-", "8-2", "a", "2,,4", "1-33", "2-8 ", "4097", "2:4" };
+
+	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
+		CHECK(option->cb(option->val, bad[i], 0) == -1);
+	CHECK(option->cb(option->val, "2-4,8", 0) == 0);
+	fake_spank_context(S_CTX_ALLOCATOR);
+	fake_spank_forget();
+	CHECK(slurm_spank_init_post_opt(NULL, 0, NULL) == 0);
+	CHECK(strstr(fake_spank_entries(), "ENERGY_GPUS=2-4,8\n"));
+}
+
 int main(void)
 {
 	int silent = open("/dev/null", O_RDWR);
@@ -195,6 +245,9 @@ int main(void)
 	RUN(test_features_of_a_script_travel_from_the_parent_alone);
 	RUN(test_energy_sbatch_as_parent_asks_for_an_explanation);
 	RUN(test_in_other_contexts_nothing_is_set);
+	RUN(test_numbers_of_gpus_are_checked_and_passed_on);
+	RUN(test_the_variables_of_a_batch_script_follow_a_later_change);
+	RUN(test_steps_of_srun_and_jobs_of_several_nodes_keep_their_variables);
 	RUN(test_a_job_submitted_inside_a_job_does_not_inherit_its_options);
 	return 0;
 }

@@ -29,7 +29,7 @@ ONLY_IMPORTER = {
     "torch_geometric": {"policy/gnn/ablation/heterogeneous.py"},
 }
 LEARNING_LIBRARIES = {"torch", "torch_geometric", "safetensors"}
-LEARNING_FOLDERS = ("policy/gnn/", "learning/", "estimation/script_embedding.py")
+LEARNING_FOLDERS = ("policy/gnn/", "learning/")
 LIGHT_PACKAGES = {"node", "device", "wire", "domain"}
 HEAVY = {"torch", "torch_geometric", "sqlalchemy", "alembic", "rich", "click", "jinja2", "numpy", "scipy"}
 SQL_PACKAGES = {"store"}

@@ -24,7 +24,7 @@ FOUR_OF_SIX = """
 Four of the six scenarios are asked for. In these two `learned prices` costs as much as `adaptive-price` or some tenths
 of a per cent more. That is the rule's and not the network's: `total-cost` without one is at least as far behind, and
 neither the devices that it keeps free nor its prices of hosts change it (on other arrivals: `headroom=0` and
-`opening=0,share=0` cost as much).
+`opened_nodes=0,share=0` cost as much).
 """
 ASKED_ONCE = """
 It is the daemon that misses it. It is asked once, at submission. What runs of a job's name tell it gives it most of

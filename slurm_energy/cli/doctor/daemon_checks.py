@@ -133,6 +133,9 @@ def _told_by_the_daemon(config: Config) -> Iterator[Finding]:
             f"{daemon['journal_dropped']} decisions were lost while the disk was full",
             f"make room in {config.daemon.state_directory}, then systemctl restart slurm-energyd",
         )
+    if daemon.get("reader_note"):
+        note = f"Slurm's commands are read: {daemon['reader_note']}"
+        yield warn("reader of Slurm", note, "take pyslurm of Slurm's own series, or set cluster.reader = 'commands'")
     yield _skipped_rows(daemon.get("snapshot_rows_skipped"))
 
 

@@ -18,7 +18,7 @@ from slurm_energy.errors import DeviceError, SpoolError
 from slurm_energy.node.allocation import gpu_mapping
 from slurm_energy.node.gpu_order import order_finder
 from slurm_energy.node.processes import read_boot_id
-from slurm_energy.node.settings import HookSettings
+from slurm_energy.node.settings import HookSettings, this_nodes_name
 from slurm_energy.node.spool import Spool
 
 CRON_FILE = Path("/etc/cron.d/slurm-energy")
@@ -88,7 +88,8 @@ def _identity(situation: HostFacts, identities: list[GpuIdentity]) -> Iterator[F
 
 
 def _node_name(situation: HostFacts) -> str:
-    return situation.environment.get("SLURMD_NODENAME") or os.uname().nodename.partition(".")[0]
+    named = situation.environment.get("SLURMD_NODENAME")
+    return named or this_nodes_name(situation.config.cluster.slurm_conf, situation.environment)
 
 
 def _without_clocks(gpus: object) -> list[str]:

@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from slurm_energy.cli.site import MAX_INCLUDES, included_file, under
+from slurm_energy.cli.site import MAX_INCLUDES, under
 from slurm_energy.errors import ConfigError, SpoolError
 from slurm_energy.files import write_atomically
+from slurm_energy.slurm.conf_file import included_path, stated_cluster_name
 
 HOOK_PATH = Path("/bin/tru_")
 """The hook on the nodes. Its place and name follow from HOOK_PATTERN."""
@@ -57,8 +58,10 @@ class _ConfPlace:
 def read_conf_files(path: Path, root: Path = Path("/")) -> tuple[ConfFile, ...]:
     """Return slurm.conf and the files that it includes; those that cannot be read are left out."""
     found: dict[Path, str] = {}
+    cluster_name = ""
 
     def visit(file: Path) -> None:
+        nonlocal cluster_name
         if file in found or len(found) > MAX_INCLUDES:
             return
         try:
@@ -67,9 +70,10 @@ def read_conf_files(path: Path, root: Path = Path("/")) -> tuple[ConfFile, ...]:
             return
         found[file] = text
         for line in text.splitlines():
-            name = included_file(line)
-            if name is not None:
-                visit(file.parent / name)
+            cluster_name = cluster_name or stated_cluster_name(line)
+            included = included_path(line, path.parent, cluster_name)
+            if included is not None:
+                visit(included)
 
     visit(path)
     return tuple(ConfFile(path=file, text=text) for file, text in found.items())
@@ -273,10 +277,10 @@ def _without_fragment(files: Iterable[ConfFile]) -> list[ConfFile]:
         if file.path.name == EARLIER_FRAGMENT:
             continue
         lines = file.text.splitlines(keepends=True)
-        names = [included_file(line) for line in lines]
+        included = [included_path(line, Path(), "") for line in lines]
         ours = [
-            line.startswith(TAKEN_OUT) or (name is not None and Path(name).name == EARLIER_FRAGMENT)
-            for line, name in zip(lines, names, strict=True)
+            line.startswith(TAKEN_OUT) or (path is not None and path.name == EARLIER_FRAGMENT)
+            for line, path in zip(lines, included, strict=True)
         ]
         text = "".join(line for line, is_ours in zip(lines, ours, strict=True) if not is_ours)
         kept.append(replace(file, text=text))

@@ -85,6 +85,8 @@ def preview_lines(job: SbatchJob, message: str, explanation: Mapping[str, Any]) 
     asked = _asked(explanation)
     if asked:
         yield f"  asked for:     {asked}"
+    if decision.get("gpus"):
+        yield f"  GPUs:          {visible(str(decision['gpus']))}"
     partitions = _items(decision.get("partitions"))
     yield f"  partition:     {visible(','.join(map(str, partitions))) if partitions else 'as you or Slurm choose'}"
     clocks = [_mapping(clock) for clock in _items(decision.get("clocks"))]
@@ -92,7 +94,7 @@ def preview_lines(job: SbatchJob, message: str, explanation: Mapping[str, Any]) 
         yield f"  clock:         {clock_line(clock)}"
     if not clocks:
         yield "  clock:         unchanged"
-    changed = bool(partitions or clocks or decision.get("prefer"))
+    changed = bool(partitions or clocks or decision.get("prefer") or decision.get("gpus"))
     for code in _items(decision.get("reasons")):
         yield f"  because:       {visible(reason_sentence(str(code), changed=changed))}"
     details = from_plain(AnswerDetails, decision.get("details") or {})
@@ -116,7 +118,7 @@ def script_lines(sent: str, config: Config) -> Iterator[str]:
 
 
 def clock_line(clock: Mapping[str, Any]) -> str:
-    """Return one clock in words: `a100-sxm4-80gb at 1275 of 1410 MHz (13 % less energy, 5 % longer)`."""
+    """Return one clock in words, with what is known of what it saves, or whose figures it has."""
     gpu_type, asked_mhz, default_mhz = (
         visible(str(clock.get(key))) for key in ("gpu_type", "sm_clock_mhz", "default_clock_mhz")
     )
@@ -125,8 +127,12 @@ def clock_line(clock: Mapping[str, Any]) -> str:
     if clock.get("is_assumed"):
         return f"{line} (assumed, as on a GPU of the same chip; what it saves is not measured)"
     if isinstance(change, int | float) and isinstance(slowdown, int | float):
-        word = "less" if change <= 0 else "more"
-        line += f" (about {abs(change) * 100:.0f} % {word} energy, {slowdown * 100:.0f} % longer)"
+        word, runs = "less" if change <= 0 else "more", clock.get("known_runs")
+        saving, longer = f"{abs(change) * 100:.0f} % {word} energy", f"{slowdown * 100:.0f} % longer"
+        if isinstance(runs, int) and runs > 0:
+            line += f" (about {saving}, {longer}, known from {runs} run{'' if runs == 1 else 's'})"
+        else:
+            line += f" (at most {longer}; what this job saves is not known, {saving} in the mean of other programs)"
     return line
 
 

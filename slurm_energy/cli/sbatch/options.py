@@ -26,7 +26,7 @@ _HARMLESS_MODES = frozenset({"balanced", "saver"})
 
 
 @dataclass(frozen=True, slots=True)
-class Submission:
+class SbatchWords:
     """The words that sbatch gets."""
 
     words: tuple[bytes, ...]
@@ -49,7 +49,7 @@ def unknown_option_advice(name: str) -> str:
     return f"there is no option --{name}: {meant}There are --{', --'.join(ours)}"
 
 
-def prepare(words: Sequence[bytes], sbatch: str, config: Config) -> Submission | int:
+def prepare(words: Sequence[bytes], sbatch: str, config: Config) -> SbatchWords | int:
     """Return what sbatch is to get, or the exit code when nothing is submitted.
 
     Raises:
@@ -61,7 +61,7 @@ def prepare(words: Sequence[bytes], sbatch: str, config: Config) -> Submission |
     try:
         split = split_arguments(texts, {**known, **ENERGY_OPTIONS, DRY_RUN: Takes.NOTHING})
     except ValueRangeError:  # sbatch refuses these words in its own way
-        return Submission(tuple(words))
+        return SbatchWords(tuple(words))
     options = [option for component in split.components for option in component]
     if any(option.name == DRY_RUN for option in options):
         from slurm_energy.cli.sbatch.dry_run import dry_run  # noqa: PLC0415  # only a dry run needs the parsers
@@ -69,17 +69,17 @@ def prepare(words: Sequence[bytes], sbatch: str, config: Config) -> Submission |
         return dry_run(words, split, known, config)
     energy = [option for option in options if option.name in ENERGY_OPTIONS]
     if not energy or "energy" in known or not help_text:  # without its help, sbatch itself will say what is wrong
-        return Submission(tuple(words))
+        return SbatchWords(tuple(words))
     return _without_plugin(words, energy, config)
 
 
-def _without_plugin(words: Sequence[bytes], energy: Sequence[GivenOption], config: Config) -> Submission | int:
+def _without_plugin(words: Sequence[bytes], energy: Sequence[GivenOption], config: Config) -> SbatchWords | int:
     """Leave out options that sbatch here would stumble over, unless one of them limits what may be done to the job."""
     left_out = {index for option in energy for index in range(option.first, option.end)}
     named = " ".join(os.fsdecode(words[index]) for index in sorted(left_out))
     rest = tuple(word for index, word in enumerate(words) if index not in left_out)
     if _site_decides(config) is False:
-        return Submission(rest, f"this cluster has no energy plugin: submitted without {named}")
+        return SbatchWords(rest, f"this cluster has no energy plugin: submitted without {named}")
     if any(_limits(option) for option in energy):
         say(
             f"nothing was submitted: sbatch on this host lacks the energy plugin (no line in plugstack.conf), so "
@@ -87,13 +87,15 @@ def _without_plugin(words: Sequence[bytes], energy: Sequence[GivenOption], confi
         )
         return 1
     note = f"sbatch on this host lacks the energy plugin: submitted without {named}, the site's default holds"
-    return Submission(rest, note)
+    return SbatchWords(rest, note)
 
 
 def _limits(option: GivenOption) -> bool:
     """Return whether the option is a limit that its user set: dropping it could do to the job what he refused."""
     if option.name == "energy":
         return option.value not in _HARMLESS_MODES
+    if option.name == "energy-trials":
+        return option.value == "off"
     return option.name in {"energy-max-slowdown", "energy-deadline"}
 
 

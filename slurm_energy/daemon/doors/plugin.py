@@ -242,6 +242,8 @@ def _answers(path: Path) -> bool:
             probe.connect(str(path))
         except (ConnectionRefusedError, FileNotFoundError):
             return False
+        except (BlockingIOError, TimeoutError):  # its queue is full: something listens
+            return True
         except OSError as error:
             raise ConfigError(f"daemon.socket_path {path} cannot be tried: {error.strerror or error}") from error
     return True

@@ -23,7 +23,7 @@ from slurm_energy.daemon.doors.callers import Peer, privileged_user_ids
 from slurm_energy.daemon.doors.reports import NodeStatuses, ReportReceiver
 from slurm_energy.daemon.doors.server import Server
 from slurm_energy.daemon.ipc.channel import pack, read_frame, receive
-from slurm_energy.daemon.ipc.children import connect_to_parent, set_up_logging, until_stopped
+from slurm_energy.daemon.ipc.children import DOOR_NICENESS, connect_to_parent, set_up_logging, until_stopped
 from slurm_energy.daemon.ipc.frames import DoorCounts, PeerReply, PeerRequest
 from slurm_energy.daemon.recorder.entries import REPORTS_STREAM, JournalQueue
 from slurm_energy.daemon.recorder.journal import JournalWriter, journal_directory
@@ -157,7 +157,7 @@ def main(argv: list[str] | None = None) -> int:
     arguments = sys.argv[1:] if argv is None else argv
     with until_stopped():
         try:
-            connection = connect_to_parent(arguments)
+            connection = connect_to_parent(arguments, DOOR_NICENESS)
             config: Config = receive(connection)
             set_up_logging(config.daemon.log_level, "door")
             _raise_descriptor_limit()

@@ -30,8 +30,8 @@ NODE_SLOTS = {"per_owner": 32, "total": 512, "total_bytes": 128 * 1024 * 1024}
 OTHER_SLOTS = {"per_owner": 16, "total": 256, "total_bytes": 64 * 1024 * 1024}
 UNPRIVILEGED_PER_SECOND = 20.0
 UNPRIVILEGED_BURST = 60.0
-CONNECTIONS_PER_SECOND = 100.0
-CONNECTIONS_BURST = 200.0
+CONNECTIONS_PER_SECOND = 40.0
+CONNECTIONS_BURST = 120.0
 """Of one user; further ones are closed unread."""
 ALL_UNPRIVILEGED_PER_SECOND = 100.0
 ALL_UNPRIVILEGED_BURST = 200.0
@@ -40,7 +40,7 @@ MAX_OPEN_UNPRIVILEGED = 32
 UNKNOWN_SHARE = 0.1
 """Of the time, that messages of unknown senders at one address may take; then nothing is taken there for a while."""
 UNKNOWN_BURST_SECONDS = 1.0
-_ACCEPTS_AT_ONCE = 64
+_ACCEPTS_AT_ONCE = 512
 _PAUSE_SECONDS = 0.1
 _ALL_USERS = -1
 _CHUNK_BYTES = 65_536

@@ -30,9 +30,14 @@ FIRST_PAUSE_SECONDS = 0.5
 LONGEST_PAUSE_SECONDS = 30.0
 HEALTHY_AFTER_SECONDS = 60.0
 STOP_SECONDS = 3.0
+ENDING_SECONDS = 1.0
+"""From a child's closed socket to its end."""
 _PR_SET_PDEATHSIG = 1
+_CRASHES = frozenset({signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.SIGILL})
 NICENESS = 10
 """Children give way to the answering process, which has a job submission waiting for it."""
+DOOR_NICENESS = 5
+"""Of the child at which people and nodes wait: it gives way to the answers to slurmctld, not to whatever else runs."""
 ANSWERING_NICENESS = 0
 """Of a child that the answering process itself waits for."""
 
@@ -66,13 +71,10 @@ class ChildProcess:
         self._writer: asyncio.StreamWriter | None = None
         self._process: asyncio.subprocess.Process | None = None
         self.starts = 0
+        self.crash = ""
+        """The signal by which a library's fault ended it since it was last asked to start again, such as SIGSEGV."""
         self.inherited: tuple[int, ...] = ()
         """Further descriptors that every child gets; their numbers are its arguments behind those of the sockets."""
-
-    @property
-    def connected(self) -> bool:
-        """Whether the child runs and takes frames."""
-        return self._writer is not None
 
     def send(self, frame: object) -> bool:
         """Give the child a frame; return whether there was a child to take it."""
@@ -115,6 +117,7 @@ class ChildProcess:
 
     def restart(self) -> None:
         """End the child, by force if it must be; `run` starts it again, with the configuration of that moment."""
+        self.crash = ""
         process = self._process
         if process is not None and process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
@@ -151,13 +154,18 @@ class ChildProcess:
                 for _ in steps or ():
                     await asyncio.sleep(0)
         except (asyncio.IncompleteReadError, ConnectionError):
-            pass
+            # asyncio loses the signal that ended a process when it is asked to end in that moment.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(ENDING_SECONDS):
+                    await process.wait()
         finally:
             self._writer = None
             writer.close()
             if self._line is not None:
                 self._line(None)
             await asyncio.shield(_ended(process))
+            if -(process.returncode or 0) in _CRASHES:
+                self.crash = signal.Signals(-(process.returncode or 0)).name
 
     async def _start(self, ends: list[socket.socket]) -> asyncio.subprocess.Process:
         numbers = [*(end.fileno() for end in ends), *self.inherited]

@@ -16,9 +16,11 @@ from slurm_energy.domain.cluster import (
     PartitionState,
     SwitchState,
 )
-from slurm_energy.domain.decision import PolicyAnswer, RuntimeEstimate
-from slurm_energy.domain.ids import ClusterName, PartitionName
+from slurm_energy.domain.decision import PolicyAnswer
+from slurm_energy.domain.ids import ClusterName, GpuTypeName, PartitionName
+from slurm_energy.domain.trials import LearnedClock
 from slurm_energy.domain.work import WorkEstimate
+from slurm_energy.estimation.run_time import RunTime
 from slurm_energy.policy.base import Case
 from slurm_energy.wire.codec import Message
 from slurm_energy.wire.messages import Query
@@ -32,6 +34,9 @@ MAX_ITEMS = 250
 @dataclass(frozen=True, slots=True)
 class SnapshotBegins:
     """A child's first frame: what is known from an earlier child is not built upon."""
+
+    reader_note: str = ""
+    """Why another reader is used than the configuration asks for; empty when it is that one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,9 +129,12 @@ class DoorCounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuntimePart:
-    """Estimates by user and job name; `first` starts a new table, `last` makes it the one in use."""
+    """Estimates by user and job name; `first` starts a new table, `last` makes it the one in use.
 
-    estimates: tuple[tuple[int, str, RuntimeEstimate], ...]
+    One that is the last and not the first, outside of a table, corrects the one in use.
+    """
+
+    estimates: tuple[tuple[int | str, str, RunTime], ...]
     first: bool
     last: bool
 
@@ -135,12 +143,21 @@ class RuntimePart:
 class WorkPart:
     """The same of what is expected on each GPU type."""
 
-    estimates: tuple[tuple[int, str, WorkEstimate], ...]
+    estimates: tuple[tuple[int | str, str, WorkEstimate], ...]
     first: bool
     last: bool
 
 
-TablePart = TypeVar("TablePart", RuntimePart, WorkPart)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClockPart:
+    """The same of what trials of clocks measured on each GPU type."""
+
+    estimates: tuple[tuple[int | str, str, Mapping[GpuTypeName, LearnedClock]], ...]
+    first: bool
+    last: bool
+
+
+TablePart = TypeVar("TablePart", RuntimePart, WorkPart, ClockPart)
 
 PART_BYTES = 128 * 1024
 """Of a reply, that the answering process passes on at once."""
@@ -153,12 +170,20 @@ def reply_parts(reply: bytes) -> Iterator[tuple[bytes, bool]]:
         yield reply[begin : begin + PART_BYTES], begin == begins[-1]
 
 
-def table_parts(kind: type[TablePart], estimates: Sequence[tuple[int, str, Any]]) -> Iterator[TablePart]:
-    """Yield a table in frames of at most `MAX_ITEMS` estimates; an empty table is one frame."""
+def table_parts(
+    kind: type[TablePart], estimates: Sequence[tuple[int | str, str, Any]], *, is_whole: bool = True
+) -> Iterator[TablePart]:
+    """Yield a table in frames of at most `MAX_ITEMS` estimates; an empty table is one frame.
+
+    Args:
+        kind: Of frames.
+        estimates: The table.
+        is_whole: Whether it takes the place of what was known; else it corrects that.
+    """
     begins = range(0, max(1, len(estimates)), MAX_ITEMS)
     for begin in begins:
         part = tuple(estimates[begin : begin + MAX_ITEMS])
-        yield kind(estimates=part, first=begin == 0, last=begin == begins[-1])
+        yield kind(estimates=part, first=is_whole and begin == 0, last=begin == begins[-1])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

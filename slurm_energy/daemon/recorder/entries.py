@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from slurm_energy.daemon.recorder.journal import JournalWriter
-from slurm_energy.domain.cluster import JobState
+from slurm_energy.domain.cluster import JobState, NodeSize
 from slurm_energy.domain.decision import EnergyDecision
 from slurm_energy.domain.energy import NodeReport
 from slurm_energy.domain.job import JobRequest
@@ -62,6 +62,8 @@ class JobsEntryLine:
     seen_at_seconds: float
     jobs: tuple[JobState, ...]
     vanished: tuple[JobState, ...] = ()
+    node_sizes: tuple[NodeSize, ...] = ()
+    """Of nodes that were not seen before, or are of another size by now."""
 
 
 EntryLine = DecisionEntryLine | ReportsEntryLine | JobsEntryLine

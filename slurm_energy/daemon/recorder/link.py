@@ -1,16 +1,18 @@
 """The answering process's end of the recorder: questions out, answers and what history says in."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from slurm_energy.daemon.decide import JobHistory, NameOf
 from slurm_energy.daemon.ipc.children import ChildProcess
-from slurm_energy.daemon.ipc.frames import QueryReply, QueryRequest, RuntimePart, WorkPart
-from slurm_energy.domain.decision import RuntimeEstimate
+from slurm_energy.daemon.ipc.frames import ClockPart, QueryReply, QueryRequest, RuntimePart, WorkPart
+from slurm_energy.domain.ids import GpuTypeName
+from slurm_energy.domain.trials import LearnedClock
 from slurm_energy.domain.work import WorkEstimate
 from slurm_energy.errors import DaemonUnavailable
+from slurm_energy.estimation.job_history import JobHistory, NameOf
+from slurm_energy.estimation.run_time import RunTime
 from slurm_energy.wire.messages import Query
 
 QUERY_SECONDS = 30.0
@@ -23,8 +25,9 @@ class RecorderLink:
     def __init__(self, use_history: Callable[[JobHistory], None]) -> None:
         self._use_history = use_history
         self._history = JobHistory()
-        self._runtimes: dict[NameOf, RuntimeEstimate] = {}
+        self._runtimes: dict[NameOf, RunTime] = {}
         self._work: dict[NameOf, WorkEstimate] = {}
+        self._clocks: dict[NameOf, Mapping[GpuTypeName, LearnedClock]] = {}
         self._open: dict[int, tuple[list[bytes], asyncio.Future[list[bytes]]]] = {}
         self._number = 0
         self.child: ChildProcess | None = None
@@ -72,6 +75,12 @@ class RecorderLink:
             self._work.update({(user_id, name): estimate for user_id, name, estimate in frame.estimates})
             if frame.last:
                 self._use(replace(self._history, work=self._work))
+
+        elif isinstance(frame, ClockPart):
+            self._clocks = {} if frame.first else self._clocks
+            self._clocks.update({(user_id, name): clocks for user_id, name, clocks in frame.estimates})
+            if frame.last:
+                self._use(replace(self._history, clocks=self._clocks))
 
     def _use(self, history: JobHistory) -> None:
         self._history = history

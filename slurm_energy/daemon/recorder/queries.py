@@ -2,24 +2,31 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 
 from slurm_energy.config import Config
 from slurm_energy.daemon.ipc.frames import QueryRequest
 from slurm_energy.daemon.recorder.entries import STREAMS
 from slurm_energy.daemon.recorder.journal import journal_directory, waiting_bytes
-from slurm_energy.daemon.recorder.recorder import with_login_name
+from slurm_energy.daemon.recorder.recorder import login_name, with_login_name
 from slurm_energy.domain.ids import ClusterName, JobId, parse_job_id
-from slurm_energy.domain.report import encode_record
+from slurm_energy.domain.report import REPORT_KINDS, encode_record, report_kind
+from slurm_energy.energy_model.facility import site_facility
 from slurm_energy.errors import PermissionRefused, StoreError, ValueRangeError
+from slurm_energy.slurm.coordinators import Coordinators
+from slurm_energy.slurm.json_client import CommandSettings
 from slurm_energy.store.decisions import DEFAULT_DECISIONS, recent_decisions
 from slurm_energy.store.explain import explain
 from slurm_energy.store.jobs import job_owner
-from slurm_energy.store.reports import report_jobs, report_partitions, report_users
+from slurm_energy.store.reports import report_groups, report_jobs
 from slurm_energy.store.schema import database_revision
 from slurm_energy.store.session import Engine, Session, database_name, store_session
 from slurm_energy.store.summaries import JobFilter
 from slurm_energy.wire.codec import Message
 from slurm_energy.wire.messages import Query, json_reply
+
+_coordinators: dict[CommandSettings, Coordinators] = {}
+"""Of the one installation that this process serves; kept since sacctmgr is slow."""
 
 
 def answer_query(engine: Engine, config: Config, request: QueryRequest) -> Message:
@@ -62,15 +69,20 @@ def _explain(session: Session, config: Config, request: QueryRequest) -> str:
 def _report_job(session: Session, config: Config, request: QueryRequest) -> str:
     if request.query.job_id is not None:
         _own_job(session, config, request)
-    return encode_record(report_jobs(session, _filter(config, request)))
+    return encode_record(report_jobs(session, _filter(config, request), facility=site_facility(config.facility)))
 
 
-def _report_user(session: Session, config: Config, request: QueryRequest) -> str:
-    return encode_record(report_users(session, _filter(config, request)))
-
-
-def _report_partition(session: Session, config: Config, request: QueryRequest) -> str:
-    return encode_record(report_partitions(session, _filter(config, request)))
+def _report_groups(session: Session, config: Config, request: QueryRequest) -> str:
+    query = request.query
+    report = report_groups(
+        session,
+        _filter(config, request),
+        report_kind(query.subject.removeprefix("report-")),
+        also=tuple(report_kind(word) for word in query.also),
+        periods=tuple(pairwise(query.bounds_seconds)),
+        facility=site_facility(config.facility),
+    )
+    return encode_record(report)
 
 
 def _decisions(session: Session, config: Config, request: QueryRequest) -> str:
@@ -112,11 +124,27 @@ def _filter(config: Config, request: QueryRequest) -> JobFilter:
         cluster=_cluster(config, query),
         job_id=None if query.job_id is None else parse_job_id(query.job_id),
         user_id=request.only_user_id,
+        coordinated_accounts=_coordinated(config, request.only_user_id),
         user_name=query.user_name,
+        account=query.account,
+        qos=query.qos,
+        name=query.name,
         partition=query.partition,
+        node=query.node,
         since_seconds=query.since_seconds,
         until_seconds=query.until_seconds,
     )
+
+
+def _coordinated(config: Config, user_id: int | None) -> tuple[str, ...]:
+    """Return the accounts whose jobs a user without privilege sees beside his own."""
+    name = None if user_id is None else login_name(user_id)
+    return () if name is None or not config.cluster.accounting else _coordinators_of(config).coordinated_by(name)
+
+
+def _coordinators_of(config: Config) -> Coordinators:
+    settings = CommandSettings.of(config)
+    return _coordinators.setdefault(settings, Coordinators(settings))
 
 
 def _cluster(config: Config, query: Query) -> ClusterName:
@@ -126,7 +154,6 @@ def _cluster(config: Config, query: Query) -> ClusterName:
 _ANSWERS: dict[str, Callable[[Session, Config, QueryRequest], str]] = {
     "explain": _explain,
     "report-job": _report_job,
-    "report-user": _report_user,
-    "report-partition": _report_partition,
+    **{f"report-{kind}": _report_groups for kind in REPORT_KINDS if kind != "job"},
     "decisions": _decisions,
 }

@@ -2,7 +2,8 @@
 
 import logging
 import pwd
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 from itertools import zip_longest
 from pathlib import Path
@@ -25,6 +26,7 @@ from slurm_energy.store.decisions import record_decisions
 from slurm_energy.store.energy import record_report
 from slurm_energy.store.job_rows import Arrival, submit_time_of
 from slurm_energy.store.jobs import upsert_jobs
+from slurm_energy.store.nodes import record_node_sizes
 from slurm_energy.store.schema import check_session_version
 from slurm_energy.store.session import (
     Engine,
@@ -42,23 +44,60 @@ logger = logging.getLogger(__name__)
 BATCH_LINES = 200
 REJECTED_NAME = "rejected.jsonl"
 MAX_LOGIN_NAMES = 10_000
+MAX_CHANGED_JOBS = 100_000
 
 _login_names: dict[int, str] = {}
 """Of users whom no snapshot has named yet."""
 
 
+class ChangedJobs:
+    """Numbers of jobs whose rows changed since they were taken last, by another thread than the recording's."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._numbers: set[int] | None = None
+        """None: any may have changed."""
+
+    def add(self, job_ids: Iterable[int]) -> None:
+        """Note jobs, after the commit; of too many, that all have changed."""
+        with self._lock:
+            if self._numbers is not None:
+                self._numbers.update(job_ids)
+                if len(self._numbers) > MAX_CHANGED_JOBS:
+                    self._numbers = None
+
+    def all_changed(self) -> None:
+        """Note that any job may have changed: it is another database."""
+        with self._lock:
+            self._numbers = None
+
+    @property
+    def waiting(self) -> bool:
+        """Whether there is something to take."""
+        return self._numbers is None or bool(self._numbers)
+
+    def take(self) -> set[int] | None:
+        """Return the numbers, None for all, and start again with none."""
+        with self._lock:
+            taken, self._numbers = self._numbers, set()
+            return taken
+
+
 class Recorder:
     """Reads streams of the journal and stores what they hold."""
 
-    def __init__(self, config: Config, directory: Path, streams: Sequence[str]) -> None:
+    def __init__(
+        self, config: Config, directory: Path, streams: Sequence[str], changed: ChangedJobs | None = None
+    ) -> None:
         self._cluster = ClusterName(config.cluster.name)
         self._policy_settings = asdict(config.policy)
         self._directory = directory
         keep_seconds = config.daemon.journal_days * 86_400.0
         self._readers = [JournalReader(directory, stream, keep_seconds) for stream in streams]
         self._journal_id = journal_id(directory)
-        self.jobs_ended = False
-        """Whether a finished job was stored since this was last set to False."""
+        self._changed = changed or ChangedJobs()
+        self._ended: set[int] = set()
+        """Jobs of the lines being stored that have ended, or of which a node has reported."""
         self.has_more = False
         """Whether the last step took as much as a step takes: more lies there already."""
         self.went_back = False
@@ -97,6 +136,8 @@ class Recorder:
             self._store(engine, reader, lines)
             # What was committed into a file that lies elsewhere by now is given to the one at its place.
             check_database_file(engine)
+            self._changed.add(self._ended)
+            self._ended.clear()
             reader.commit(lines[-1].end)
         except _Behind as behind:
             self._go_back(reader, behind.stored)
@@ -186,7 +227,8 @@ class Recorder:
     def _apply_other(self, session: Session, entry: JobsEntryLine | ReportsEntryLine) -> None:
         if isinstance(entry, JobsEntryLine):
             upsert_jobs(session, self._cluster, (*entry.jobs, *entry.vanished))
-            self.jobs_ended = self.jobs_ended or any(job.ended_at_seconds is not None for job in entry.jobs)
+            self._ended.update(job.job_id for job in entry.jobs if job.ended_at_seconds is not None)
+            record_node_sizes(session, self._cluster, entry.node_sizes, entry.seen_at_seconds)
         else:
             for report, offset in zip_longest(entry.reports, entry.clock_offsets_seconds[: len(entry.reports)]):
                 received = entry.received_at_seconds
@@ -195,6 +237,7 @@ class Recorder:
     def _apply_report(self, session: Session, report: NodeReport, arrival: Arrival) -> None:
         """Store a report under its job; one that no snapshot has shown yet gets a stand-in until one does."""
         submitted = submit_time_of(session, report, arrival)
+        self._ended.add(report.job_id)
         key = JobKey(
             cluster=report.cluster,
             job_id=report.job_id,

@@ -4,13 +4,10 @@ import logging
 
 from slurm_energy.domain.energy import HostEnergy, JobKey, NodeReport, QualityFlag
 from slurm_energy.domain.ids import ClusterName, NodeName, expand_hostlist
-from slurm_energy.domain.report import JobEnergyRecord
 from slurm_energy.errors import ValueRangeError
 from slurm_energy.store.energy import record_report, stored_reports
-from slurm_energy.store.jobs import job_attempts
-from slurm_energy.store.reports import report_jobs
+from slurm_energy.store.jobs import EndedGpuJob, StoredAttempt, job_attempts, jobs_lacking_reports
 from slurm_energy.store.session import Session
-from slurm_energy.store.summaries import JobFilter
 
 logger = logging.getLogger(__name__)
 
@@ -37,21 +34,17 @@ class UnreportedJobs:
         earliest = now_seconds - LOOK_BACK_SECONDS
         since = earliest if self._looked_until is None else max(earliest, self._looked_until - OVERLAP_SECONDS)
         closed = 0
-        for job in report_jobs(
-            session, JobFilter(cluster=self._cluster, since_seconds=since, until_seconds=until)
-        ).jobs:
+        for job in jobs_lacking_reports(session, self._cluster, since, until):
             key = (job.job_id, job.submitted_at_seconds)
-            if job.ended_at_seconds is None or not job.gpu_count or key in self._done:
+            if key in self._done:
                 continue
             closed += self._close_job(session, job)
             self._done[key] = job.ended_at_seconds
         self._looked_until = until
         self._done = {key: ended for key, ended in self._done.items() if ended >= since - OVERLAP_SECONDS}
-        if closed:
-            logger.info("jobs closed without report rows=%d", closed)
         return closed
 
-    def _close_job(self, session: Session, record: JobEnergyRecord) -> int:
+    def _close_job(self, session: Session, record: EndedGpuJob) -> int:
         """Close every attempt: a node that was lost in an earlier one owes its report too."""
         there = {
             (report.restart_count, report.node)
@@ -69,25 +62,25 @@ class UnreportedJobs:
                 continue
             for node in nodes:
                 if (attempt.restart_count, node) not in there:
-                    self._write(session, record, attempt.restart_count, NodeName(node), (started, max(ended, started)))
+                    self._write(session, record, attempt, NodeName(node), (started, max(ended, started)))
                     closed += 1
         return closed
 
     def _write(
         self,
         session: Session,
-        record: JobEnergyRecord,
-        restart_count: int,
+        record: EndedGpuJob,
+        attempt: StoredAttempt,
         node: NodeName,
         window_seconds: tuple[float, float],
     ) -> None:
         report = NodeReport(
             cluster=self._cluster,
             job_id=record.job_id,
-            restart_count=restart_count,
+            restart_count=attempt.restart_count,
             node=node,
             user_id=None,
-            partition=None,
+            partition=attempt.partition,
             decision_id=None,
             started_at_seconds=window_seconds[0],
             ended_at_seconds=window_seconds[1],
@@ -105,6 +98,6 @@ class UnreportedJobs:
             cluster=self._cluster,
             job_id=record.job_id,
             submitted_at_seconds=record.submitted_at_seconds,
-            restart_count=restart_count,
+            restart_count=attempt.restart_count,
         )
         record_report(session, report, key)

@@ -102,6 +102,8 @@ class SnapshotFeed:
             self._state.counters["job ends passed on"] += ends
         elif isinstance(frame, SnapshotBegins | SnapshotPart | SnapshotComplete):
             self.copy.take(frame)
+            if isinstance(frame, SnapshotBegins):
+                self._state.reader_note = frame.reader_note or self._state.reader_note
             if isinstance(frame, SnapshotPart):
                 self._user_names.update((job.user_id, job.user_name) for job in frame.jobs)
                 for job in frame.jobs:

@@ -19,7 +19,8 @@ from slurm_energy.daemon.ipc.frames import MAX_ITEMS, JobsEnded, SnapshotBegins,
 from slurm_energy.daemon.recorder.entries import JOBS_STREAM, JobsEntryLine, encode_entry
 from slurm_energy.daemon.recorder.journal import JournalWriter, journal_bytes, journal_directory
 from slurm_energy.daemon.snapshot.changes import JobChangeFinder, SnapshotDifference, UnstoredJobs
-from slurm_energy.domain.cluster import JobState, waiting_gpus
+from slurm_energy.domain.cluster import JobState, NodeSize, NodeState, waiting_gpus
+from slurm_energy.domain.ids import NodeName
 from slurm_energy.errors import SlurmError, SpoolError
 from slurm_energy.slurm.json_client import ClusterReading, CommandSettings, JsonReader, SlurmReader
 from slurm_energy.slurm.pyslurm_client import PyslurmReader, load_pyslurm
@@ -127,18 +128,32 @@ def groups_of(user_id: int) -> frozenset[str] | None:
     return frozenset(names)
 
 
+def _size(node: NodeState) -> NodeSize:
+    return NodeSize(name=node.name, cpus=node.cpus, gpus=node.gpu_count)
+
+
 class SnapshotLoop:
     """Reads, sends the answering process what changed, and journals what the database needs."""
 
-    def __init__(self, config: Config, reader: SlurmReader, journal: JournalWriter, connection: socket.socket) -> None:
+    def __init__(
+        self,
+        config: Config,
+        reader: SlurmReader,
+        journal: JournalWriter,
+        connection: socket.socket,
+        reader_note: str = "",
+    ) -> None:
         self._config = config
         self._reader = reader
         self._journal = journal
         self._journal_directory = journal_directory(config)
         self._connection = connection
+        self._reader_note = reader_note
         self._difference = SnapshotDifference()
         self._history = JobChangeFinder()
         self._groups = GroupCache()
+        self._sizes: dict[NodeName, NodeSize] = {}
+        """Of nodes, as they were journalled last."""
         self._unwritten: list[JobsEntryLine] = []
         self._vanished = VanishedJobs(reader, config.cluster.accounting)
         self._failures = 0
@@ -146,7 +161,7 @@ class SnapshotLoop:
 
     def run(self) -> None:
         """Refresh until the daemon is gone."""
-        send(self._connection, SnapshotBegins())
+        send(self._connection, SnapshotBegins(reader_note=self._reader_note))
         while True:
             began = time.monotonic()
             try:
@@ -188,6 +203,11 @@ class SnapshotLoop:
             send(self._connection, JobsEnded(tuple(ended[begin : begin + MAX_ITEMS])))
         for begin in range(0, len(changed), MAX_ITEMS):
             self._keep(JobsEntryLine(seen_at_seconds=taken_at, jobs=changed[begin : begin + MAX_ITEMS]))
+        sizes = [size for size in map(_size, reading.nodes) if self._sizes.get(size.name) != size]
+        self._sizes.update({size.name: size for size in sizes})
+        for begin in range(0, len(sizes), MAX_ITEMS):
+            part = tuple(sizes[begin : begin + MAX_ITEMS])
+            self._keep(JobsEntryLine(seen_at_seconds=taken_at, jobs=(), node_sizes=part))
         if settled.vanished:
             self._keep(JobsEntryLine(seen_at_seconds=taken_at, jobs=(), vanished=settled.vanished))
         if self._unwritten and journal_bytes(self._journal_directory) < MAX_JOURNAL_BYTES:
@@ -224,18 +244,21 @@ def main(argv: list[str] | None = None) -> int:
             config: Config = receive(connection)
             set_up_logging(config.daemon.log_level, "snapshot")
             journal = JournalWriter(journal_directory(config), JOBS_STREAM)
-            SnapshotLoop(config, create_reader(config), journal, connection).run()
+            reader, note = create_reader(config)
+            SnapshotLoop(config, reader, journal, connection, note).run()
         except SlurmError as error:
             logger.error("cluster cannot be read error=%s", error)
             return 1
     return 0
 
 
-def create_reader(config: Config) -> SlurmReader:
-    """Return the reader that the configuration asks for.
-
-    Raises:
-        SlurmError: pyslurm is asked for and cannot be used.
-    """
+def create_reader(config: Config) -> tuple[SlurmReader, str]:
+    """Return the reader that the configuration asks for; else Slurm's commands, and why."""
     commands = JsonReader(CommandSettings.of(config))
-    return PyslurmReader(load_pyslurm(), commands) if config.cluster.reader == "pyslurm" else commands
+    if config.cluster.reader != "pyslurm":
+        return commands, ""
+    try:
+        return PyslurmReader(load_pyslurm(commands.slurm_version()), commands), ""
+    except SlurmError as error:
+        logger.warning("Slurm's commands are read reason=%s", error)
+        return commands, str(error)

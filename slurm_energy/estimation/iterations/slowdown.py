@@ -15,7 +15,11 @@ from slurm_energy.estimation.iterations.traces import Floats, Grid, Trace, movin
 
 MAX_ERROR = 0.008
 """A slowdown is answered only when its standard error is at most this (0.8 points)."""
+LONGER_HELPS = 2.2
+"""A window four times as long halves the error; one of more than this times the largest answers nothing either."""
 FLOOR_ERROR = 0.0015
+WIDENING = 1.2
+"""By which the stated error is larger than the one worked out: 8 % of made programs' truths were beyond twice that."""
 MIN_REPETITIONS = 5
 MIN_FIT = 0.62
 MIN_COVERAGE = 0.6
@@ -40,6 +44,8 @@ class Unknown:
     """No answer, and why."""
 
     reason: str
+    longer_may_help: bool = False
+    """Whether a longer window may answer: what repeats was seen, but not often enough to be sure."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,7 +173,8 @@ def slowdown_between(before: Trace, after: Trace, *, max_error: float = MAX_ERRO
     # Multiples of one period hold the same time: where they say different things, places in the trace are wrong.
     best = replace(best, error=float(np.hypot(best.error, 0.5 * apart)))
     if best.error > max_error:
-        return Unknown(reason=f"repetitions vary too much: standard error {100.0 * best.error:.1f} points")
+        reason = f"repetitions vary too much: standard error {100.0 * best.error:.1f} points"
+        return Unknown(reason=reason, longer_may_help=best.error <= LONGER_HELPS * max_error)
     if not -SLACK - 2.0 * best.error <= best.value <= highest + SLACK + 2.0 * best.error:
         return Unknown(reason=f"{100.0 * best.value:.1f} % is no slowdown that the clocks can make")
     witnessed = _witness(before, after, best, highest)
@@ -175,7 +182,7 @@ def slowdown_between(before: Trace, after: Trace, *, max_error: float = MAX_ERRO
         return witnessed
     return Slowdown(
         value=min(max(best.value, 0.0), highest),
-        error=witnessed,
+        error=WIDENING * witnessed,
         period_seconds=best.one.period,
         repetitions=min(best.one.count, best.other.count),
     )
@@ -194,18 +201,18 @@ def _measured(grid: Grid) -> list[_Measured] | Unknown:
         return Unknown(reason="power is constant")
     candidates = candidate_periods(grid)
     found: list[_Measured] = []
-    reason = "power does not repeat"
+    unknown = Unknown(reason="power does not repeat")
     for period in candidates:
         chain = follow(grid, period)
         if chain is None or any(abs(chain.period_seconds / known.period - 1.0) < 0.02 for known in found):
             continue
         judged = _judge(grid, chain)
         if isinstance(judged, Unknown):
-            reason = judged.reason
+            unknown = judged
         else:
             found.append(judged)
     if not found:
-        return Unknown(reason=reason)
+        return unknown
     found.sort(key=lambda one: -one.fit)
     best = [one for one in found if one.fit >= 0.9 * found[0].fit]
     return sorted(best, key=lambda one: one.error / one.period)
@@ -255,7 +262,7 @@ def _judge(grid: Grid, chain: Chain) -> _Measured | Unknown:
     fits = np.minimum(chain.matches[:-1], chain.matches[1:])
     good = chain.linked[1:] & (fits >= 0.45)
     if good.sum() < MIN_REPETITIONS:
-        return Unknown(reason="fewer than 5 repetitions")
+        return Unknown(reason="fewer than 5 repetitions", longer_may_help=True)
     middle = float(np.median(steps[good]))
     scatter = 1.4826 * float(np.median(np.abs(steps[good] - middle)))
     usual = good & (np.abs(steps - middle) <= max(4.0 * scatter, 0.03 * middle))
@@ -363,7 +370,7 @@ def _witness(before: Trace, after: Trace, pair: _Pair, highest: float) -> float 
     if stretched:
         return error
     if reserve > MAX_RESERVE:
-        return Unknown(reason="counters of work vary too much: it may be a timer of the host")
+        return Unknown(reason="counters of work vary too much: it may be a timer of the host", longer_may_help=True)
     return max(error, reserve / 2.33)
 
 

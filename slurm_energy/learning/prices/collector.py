@@ -15,6 +15,7 @@ from slurm_energy.learning.prices.settings import PriceEpisodeSettings
 from slurm_energy.policy.gnn.cache import whole_blocks
 from slurm_energy.policy.gnn.configuration import NetworkConfig
 from slurm_energy.policy.gnn.network import Blocks, HierarchicalNetwork, create_network
+from slurm_energy.policy.gnn.priced_answers import Look, PricedRule
 from slurm_energy.policy.gnn.serving import NetworkPrices
 from slurm_energy.policy.jobs import EndedJob, WaitingJob
 from slurm_energy.policy.placement import (
@@ -25,7 +26,6 @@ from slurm_energy.policy.placement import (
 )
 from slurm_energy.policy.prices import JOB_PRICES
 from slurm_energy.policy.rules.settings import TotalCostSettings
-from slurm_energy.twin.adapters.learned_price import LearnedPriceRule, PriceSource
 from slurm_energy.twin.adapters.view import TwinView
 from slurm_energy.twin.engine.job import Allocation, Job, JobRun
 from slurm_energy.twin.engine.simulation import run
@@ -90,7 +90,7 @@ class _Open(NamedTuple):
     """What one more device was worth to all others at that time: the rule's price of devices."""
 
 
-class ExploringPriceRule(LearnedPriceRule):
+class ExploringPriceRule(PricedRule):
     """Tries prices around those of the network, and writes every job's bill.
 
     A job's bill is its devices' energy beyond being free, its share of the nodes that it kept awake (`NodeShares`),
@@ -123,9 +123,9 @@ class ExploringPriceRule(LearnedPriceRule):
         super().begin(view, random)
         self._shares = NodeShares(view.places)
 
-    def raw_prices(self, job: WaitingJob, job_x: Floats, source: PriceSource) -> tuple[_Array, _Array]:
+    def raw_prices(self, job: WaitingJob, job_x: Floats, look: Look) -> tuple[_Array, _Array]:
         """Return prices around those of the network."""
-        job_mean, device_mean = super().raw_prices(job, job_x, source)
+        job_mean, device_mean = super().raw_prices(job, job_x, look)
         draw, noise = self._generator.gauss, self._episode.noise
         explored = [0.0 if name in self._episode.fixed else draw(0.0, noise) for name in JOB_PRICES]
         job_raw = job_mean + np.array(explored, dtype=np.float32)
@@ -183,9 +183,13 @@ class ExploringPriceRule(LearnedPriceRule):
         mean = promised / len(found) if found else 1.0
         return [step._replace(weight=step.weight / mean) for step in found], total / promised if promised > 0.0 else 0.0
 
-    def _look(self, job: WaitingJob, view: ClusterView, source: PriceSource) -> None:
-        super()._look(job, view, source)
-        self.states.append(whole_blocks(source.graph))
+    def present_look(self, job: WaitingJob, view: ClusterView) -> Look:
+        """Return the look that counts now; keep the cluster of each new one."""
+        before, look = self._look, super().present_look(job, view)
+        if look is not before:
+            assert self._source is not None
+            self.states.append(whole_blocks(self._source.graph))
+        return look
 
     def _open_bill(self, job: WaitingJob, view: ClusterView, placement: Placement) -> None:
         assert isinstance(view, TwinView)
@@ -198,7 +202,7 @@ class ExploringPriceRule(LearnedPriceRule):
         column = table.count_index(placement.gpus)
         seconds = table.seconds_per_unit[placement.place, column]
         options = self._options(job, view)
-        base = self.rule_prices(job, view, options)
+        base = self.base_prices(job, view, options)
         least = options.min_cost(job.estimated_units, base)
         self._open[job.job_id] = _Open(
             step=self._step,

@@ -8,6 +8,9 @@ from slurm_energy.learning.settings_file import FORMER_NAMES, HOURS, with_names
 from slurm_energy.policy.prices import JOB_PRICES
 from slurm_energy.policy.rules.settings import split_text
 
+_FORMER_PRICES = {"opening": "opened_nodes"}
+"""What prices of `JOB_PRICES` were called in earlier releases, and what they are called now."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PriceEpisodeSettings:
@@ -56,6 +59,8 @@ class PriceEpisodeSettings:
             if not low <= getattr(self, name) <= high:
                 raise ValueRangeError(f"episodes.{name}={getattr(self, name)} is not from {low:g} to {high:g}")
         odd = [name for name in self.fixed if name not in JOB_PRICES]
+        if odd and odd[0] in _FORMER_PRICES:
+            raise ValueRangeError(f"episodes.fixed: {odd[0]!r} is called {_FORMER_PRICES[odd[0]]!r} now")
         if odd:
             raise ValueRangeError(f"episodes.fixed: {odd[0]!r:.40} is not one of {', '.join(JOB_PRICES)}")
         if self.load_from > self.load_to:

@@ -9,6 +9,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from math import fsum, isfinite
+from random import Random
 from typing import Literal
 
 import numpy as np
@@ -35,7 +36,10 @@ from slurm_energy.policy.gnn.embeddings import PRESSURE, BatchIndex, TopKind
 from slurm_energy.policy.gnn.network import HierarchicalNetwork
 from slurm_energy.policy.gnn.serving import PricedPolicy, load_network, use_threads
 from slurm_energy.policy.gnn.serving_options import ServedOption, nothing_open, partitions_to_name, served_options
+from slurm_energy.policy.gnn.start_options import StartReader, job_columns
+from slurm_energy.policy.jobs import WaitingJob
 from slurm_energy.policy.oracle import oracle_clocks
+from slurm_energy.policy.placement import ClusterView, Placement, PlacementRule
 from slurm_energy.policy.prices import MODE_WEIGHTS, JobWeights, site_weights
 from slurm_energy.policy.site.comparison import clock_choice
 from slurm_energy.policy.site.settings import site_board_limits
@@ -53,11 +57,13 @@ _FEATURE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,63}")
 """Names that mean only themselves in `--prefer`; others have its operators, or are too long to be one name."""
 
 
-class GnnPolicy:
+class GnnPolicy(PlacementRule):
     """The hierarchical graph network; deterministic, and total as far as the guard needs it.
 
-    `warm_up_steps` brings it to a snapshot; `decide` answers from the last one it was brought to, and brings itself to
-    the given one only if there was none before.
+    Where jobs are placed when they can start, it is asked with every place and device count that has room (`place`);
+    at a submission to Slurm with the partitions that the job may start in (`decide`). `warm_up_steps` brings it to a
+    snapshot; `decide` answers from the last one it was brought to, and brings itself to the given one only if there was
+    none before.
     """
 
     name = "gnn"
@@ -77,8 +83,37 @@ class GnnPolicy:
         self._node_hints = node_hints
         self._default_mode = default_mode
         self._weights = weights
-        self._chooser = NetworkChooser(network, graph)
+        self._network = network
+        self._chooser = self.new_chooser(graph)
         self._clocks = clocks
+        self._reader = StartReader()
+
+    def new_chooser(self, graph: ClusterGraph) -> NetworkChooser:
+        """Return the network at work on a graph; of a sampled one, draws begin again."""
+        return NetworkChooser(self._network, graph)
+
+    def begin(self, view: ClusterView, random: Random) -> None:  # noqa: ARG002  # the hook's form
+        """Start a run with an empty graph."""
+        self._chooser, self._reader = self.new_chooser(ClusterGraph()), StartReader()
+
+    def place(self, job: WaitingJob, view: ClusterView) -> Placement | None:
+        """Return the likeliest way of starting the job now, at the clock of least energy or at the network's own."""
+        chooser, learned = self._chooser, self._clocks == "learned"
+        chooser.follow_at_once(view.snapshot_without(job))
+        options = self._reader.options(job, view, chooser.graph, with_clocks=learned)
+        weights = self._weights_of(view.submission(job).request)
+        choice = chooser.choose(
+            job_columns(job, view, chooser.graph.facts, weights), [option.option for option in options]
+        )
+        if choice is None:
+            return None
+        option = options[choice.option]
+        clock = option.clocks[choice.clock] if learned and choice.clock is not None else option.oracle_clock
+        return Placement(option.place, option.gpus, clock)
+
+    def for_rehearsal(self, snapshot: ClusterSnapshot) -> "GnnPolicy":  # noqa: ARG002  # the form of rules that remember
+        """Return itself: what it is asked leaves no trace."""
+        return self
 
     def warm_up_steps(self, snapshot: ClusterSnapshot) -> Iterator[None]:
         """Bring graph and embeddings to a snapshot in short steps; answers in between come from the state before."""

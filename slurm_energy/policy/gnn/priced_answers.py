@@ -5,33 +5,28 @@ same that the simulated cluster runs and trains. The answering process does it i
 process (daemon/remote_policy.py).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf, nan
 from random import Random
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from slurm_energy.domain.cluster import ClusterSnapshot
 from slurm_energy.domain.decision import PolicyAnswer
 from slurm_energy.domain.ids import PartitionName
 from slurm_energy.domain.job import EnergyMode
 from slurm_energy.errors import PolicyError
 from slurm_energy.graph.blocks import Floats
-from slurm_energy.graph.job_features import LIMIT_SHARE, JobWishes, submitted_vector
+from slurm_energy.graph.cluster_graph import ClusterGraph
+from slurm_energy.graph.job_features import LIMIT_SHARE
 from slurm_energy.graph.partitions import ClusterFacts
 from slurm_energy.policy.base import Case
+from slurm_energy.policy.gnn.start_options import job_columns
 from slurm_energy.policy.jobs import WaitingJob
-from slurm_energy.policy.placement import (
-    ClusterView,
-    Explanation,
-    FloatArray,
-    OptionTable,
-    PlaceInfo,
-    Placement,
-    PlacementRule,
-)
+from slurm_energy.policy.placement import ClusterView, Explanation, FloatArray, OptionTable, PlaceInfo
 from slurm_energy.policy.prices import (
     BALANCED_PRICES,
     JOB_PRICES,
@@ -41,12 +36,14 @@ from slurm_energy.policy.prices import (
     relative_joules,
 )
 from slurm_energy.policy.rules.cost_table import CostTable, PlaceCosts, PricedJob, Prices
+from slurm_energy.policy.rules.settings import TotalCostSettings
 from slurm_energy.policy.rules.tables import Prepared
+from slurm_energy.policy.rules.total_cost import TotalCostRule
 from slurm_energy.policy.submission.adapter import SubmissionAdapter
-from slurm_energy.policy.submission.view import SnapshotView, SubmittedJob
+from slurm_energy.policy.submission.view import SnapshotView
 
-_CRITICALITY = 1.0
-"""No job waits for one that is only being submitted: its whole delay reaches its own end."""
+REFRESH_SECONDS = 600.0
+"""Between two looks at the cluster's state."""
 _prepared: list[tuple[Sequence[PlaceInfo], Prepared[CostTable]]] = []
 """Tables of the places that were seen last: each look at the cluster makes another policy, of the same places."""
 _Array = NDArray[np.float32]
@@ -92,101 +89,234 @@ def _leaky(x: _Array) -> _Array:
     return found
 
 
+class JobPrices(Protocol):
+    """Raw prices at one state of the cluster."""
+
+    @property
+    def device_raw(self) -> _Array:
+        """Raw price of devices by partition."""
+        ...
+
+    def job_raw(self, job_x: Floats) -> _Array:
+        """Return the raw prices of a job."""
+        ...
+
+
 class Look(NamedTuple):
     """What prices of jobs are worked out from, all of the same moment."""
 
-    prices: PublishedPrices
+    prices: JobPrices
     cluster_facts: ClusterFacts
-    mean_joules: float
-    """Of the jobs that wait or run; NaN when no length is known."""
+    mean_joules: float | None = None
+    """Of the jobs that wait or run; NaN when no length is known, None leaves it to the rule, which saw them arrive."""
 
 
-class _Asked(NamedTuple):
-    """What a job pays, and by what the network multiplied it."""
+class PriceSource(Protocol):
+    """A network that follows one cluster."""
 
-    prices: Prices
+    @property
+    def graph(self) -> ClusterGraph:
+        """The cluster as it sees it."""
+        ...
+
+    @property
+    def look(self) -> Look | None:
+        """What it said of the last snapshot; None before the first."""
+        ...
+
+    def follow(self, snapshot: ClusterSnapshot) -> None:
+        """Look at the cluster."""
+        ...
+
+
+class _Factors(NamedTuple):
+    """By what the network multiplies prices."""
+
     job: Mapping[str, float]
-    """Factors by price."""
+    """By price."""
     devices: FloatArray
-    """Factors by place."""
-    base: ModePrices
+    """By place."""
 
 
-class PricedRule(PlacementRule):
-    """Least total cost: energy as it is, the rest at the prices of the job's mode times the network's factors.
+class PricedRule(TotalCostRule):
+    """Pays what `total-cost` pays, times what a network says; an untrained network changes nothing.
 
-    It is made for one job, which asks it several times: what the network says of the job and the places is kept.
+    It is one class for simulated clusters, training and submissions to Slurm. A run of its own pays by settings, and
+    looks at the cluster now and then; the price of scarcity follows every arrival all the same. At a submission one
+    look is given, prices are those of the job's mode, and limits of time are the guard's.
     """
 
-    name = "gnn"
+    def __init__(
+        self,
+        look: Look | Callable[[], PriceSource],
+        base: TotalCostSettings | EnergyMode | None = None,
+        *,
+        name: str = "gnn",
+        version: str = "1",
+        refresh_seconds: float = REFRESH_SECONDS,
+    ) -> None:
+        """Take a network.
 
-    def __init__(self, version: str, default_mode: EnergyMode, look: Look) -> None:
-        self.version = version
-        self._default_mode = default_mode
-        self._look = look
-        self._job_factors: dict[float, FloatArray] = {}
-        """By the job's energy, on which they depend."""
-        self._device_factors: FloatArray | None = None
-        """By place."""
+        Args:
+            look: At the cluster, or what makes a network that follows it, once for each run.
+            base: What is paid without the network: by settings, or by a job's mode, the given one if it has none. None
+                for the settings' defaults.
+            name: As it is shown.
+            version: Of the network.
+            refresh_seconds: Between two looks.
+        """
+        is_by_mode = isinstance(base, EnergyMode)
+        super().__init__(None if isinstance(base, EnergyMode) else base)
+        self.name, self.version = name, version
+        self.routes = not is_by_mode
+        self._mode = base if isinstance(base, EnergyMode) else None
+        self._given = look
+        self._source: PriceSource | None = None
+        self._refresh_seconds = refresh_seconds
+        self._next_look = -inf
+        self._look = look if isinstance(look, Look) else None
+        self._partition_of_place: list[int] = []
+        self._factors: dict[float, _Factors] = {}
+        """By the job's energy, on which they depend; kept where the rule is made for one job, asked several times."""
 
     def begin(self, view: ClusterView, random: Random) -> None:
-        """Keep nothing: all that is known is the look."""
+        """Begin with an empty graph; where a look is given, that is all that is known."""
+        if isinstance(self._given, Look):
+            return
+        super().begin(view, random)
+        self._source, self._next_look, self._look = self._given(), -inf, None
 
-    def place(self, job: WaitingJob, view: ClusterView) -> Placement | None:
-        """Return the option of the least cost; limits of time are the guard's.
+    def prices(self, job: WaitingJob, view: ClusterView, options: CostTable) -> Prices:
+        """Return what a job pays now.
 
         Raises:
             PolicyError: the network's prices are not finite.
         """
-        options = _options(view.places, view.options(job))
-        return options.choose(_priced(job), self._asked(job, view, options).prices, view.room(job), view)
+        look = self.present_look(job, view)
+        base = self.base_prices(job, view, options)
+        factors = self._factors_of(job, view, options, look)
+        own = self.place_watts(view) if self._mode is None else 0.0
+        # What follows what arrivals would take at it is left alone: at another price they would not.
+        return base._replace(
+            device_watts=(base.device_watts - own) * factors.devices + own,
+            **{price: getattr(base, price) * factor for price, factor in factors.job.items()},
+        )
+
+    def base_prices(self, job: WaitingJob, view: ClusterView, options: CostTable) -> Prices:
+        """Return what the job would pay without the network."""
+        if self._mode is None:
+            return super().prices(job, view, options)
+        base = self._of_mode(job, view)
+        return Prices(
+            time_watts=base.time_watts,
+            slowdown_joules=base.slowdown * self._least_joules(job, view, options),
+            share=base.share,
+            opened_nodes=base.opened_nodes,
+            waking=base.waking,
+            power=0.0,
+            device_watts=base.scarcity * _scarce_watts(job, view),
+        )
+
+    def raw_prices(
+        self,
+        job: WaitingJob,  # noqa: ARG002  # for who explores
+        job_x: Floats,
+        look: Look,
+    ) -> tuple[_Array, _Array]:
+        """Return the raw prices of the job and of the partitions' devices."""
+        return look.prices.job_raw(job_x), look.prices.device_raw
+
+    def present_look(self, job: WaitingJob, view: ClusterView) -> Look:
+        """Return the look that counts now, a new one where it is time for it."""
+        source = self._source
+        if source is not None and view.now_seconds >= self._next_look:
+            source.follow(view.snapshot_without(job))
+            self._look, self._partition_of_place = source.look, []
+            self._next_look = view.now_seconds + self._refresh_seconds
+        assert self._look is not None
+        if not self._partition_of_place:
+            index = self._look.cluster_facts.partition_index
+            self._partition_of_place = [index.get(PartitionName(place.partition), -1) for place in view.places]
+        return self._look
 
     def explained(self, job: WaitingJob, view: ClusterView) -> Explanation:
         """Return the costs of the places with room, and the factors of the prices that count for the cheapest."""
-        options = _options(view.places, view.options(job))
-        asked = self._asked(job, view, options)
-        costs = options.place_costs(_priced(job), asked.prices, view.room(job), view)
+        costs = super().explained(job, view).costs
         if not costs:
             return Explanation((), {})
+        options = self._options(job, view)
+        base, factors = self.base_prices(job, view, options), self._factors_of(job, view, options, self._look)
         parts, place = costs[0].parts, costs[0].place
         priced = {
-            "time": asked.base.time_watts > 0.0,
-            "slowdown": asked.base.slowdown > 0.0,
+            "time": base.time_watts > 0.0,
+            "slowdown": base.slowdown_joules > 0.0,
             "share": parts["share"] > 0.0,
-            "opening": parts["opening"] > 0.0,
+            "opened_nodes": parts["opened_nodes"] > 0.0,
             "waking": parts["waking"] > 0.0,
         }
         named = zip(priced.items(), JOB_PRICES, strict=True)
-        factors = {name: asked.job[price] for (name, counts), price in named if counts}
+        shown = {name: factors.job[price] for (name, counts), price in named if counts}
         if parts["scarcity"] > 0.0:
-            factors["scarcity"] = float(asked.devices[place])
-        return Explanation(costs, factors)
+            shown["scarcity"] = float(factors.devices[place])
+        return Explanation(costs, shown)
 
-    def _asked(self, job: WaitingJob, view: ClusterView, options: CostTable) -> _Asked:
-        assert isinstance(job, SubmittedJob)
-        assert isinstance(view, SnapshotView)
-        assert job.request is not None
-        base = MODE_PRICES.get(job.request.options.mode or self._default_mode, BALANCED_PRICES)
-        own_joules = options.min_joules_in(view.room(job)) * job.estimated_units
-        own, devices = self._job_factors.get(own_joules), self._device_factors
-        if own is None or devices is None:
-            columns = _job_columns(job, self._look, base.time_watts, own_joules, view.now_seconds)
-            own = price_factors(self._look.prices.job_raw(columns)).astype(np.float64)
-            devices = _device_factors(self._look, view.places)
-            if not (np.isfinite(own).all() and np.isfinite(devices).all()):
-                raise PolicyError("the network's prices are not finite")
-            self._job_factors[own_joules], self._device_factors = own, devices
-        factors = dict(zip(JOB_PRICES, own.tolist(), strict=True))
-        prices = Prices(
-            time_watts=base.time_watts * factors["time_watts"],
-            slowdown_joules=base.slowdown * own_joules * factors["slowdown_joules"],
-            share=base.share * factors["share"],
-            opening=base.opening * factors["opening"],
-            waking=base.waking * factors["waking"],
-            power=0.0,
-            device_watts=base.scarcity * devices * _scarce_watts(job, view),
+    def _priced(self, job: WaitingJob, view: ClusterView) -> PricedJob:
+        if self._mode is None:
+            return super()._priced(job, view)
+        return PricedJob(units=job.estimated_units, bounds=None, spare_watts=inf)
+
+    def _options(self, job: WaitingJob, view: ClusterView) -> CostTable:
+        if self._mode is None:
+            return super()._options(job, view)
+        return _options(view.places, view.options(job))
+
+    def _of_mode(self, job: WaitingJob, view: ClusterView) -> ModePrices:
+        assert self._mode is not None
+        return MODE_PRICES.get(view.submission(job).request.options.mode or self._mode, BALANCED_PRICES)
+
+    def _least_joules(self, job: WaitingJob, view: ClusterView, options: CostTable) -> float:
+        """Return the job's least energy: of all its options, or at a submission of those with room."""
+        least = options.min_joules if self._mode is None else options.min_joules_in(view.room(job))
+        return least * job.estimated_units
+
+    def _factors_of(self, job: WaitingJob, view: ClusterView, options: CostTable, look: Look | None) -> _Factors:
+        assert look is not None
+        least_joules = self._least_joules(job, view, options)
+        found = self._factors.get(least_joules)
+        if found is not None:
+            return found
+        job_raw, device_raw = self.raw_prices(job, self._columns(job, view, options, look, least_joules), look)
+        own = price_factors(job_raw)
+        # A partition that is newer than the look has no price of its own.
+        devices: FloatArray = np.append(price_factors(device_raw), np.float32(1.0))[self._partition_of_place].astype(
+            np.float64
         )
-        return _Asked(prices, factors, devices, base)
+        if not (np.isfinite(own).all() and np.isfinite(devices).all()):
+            raise PolicyError("the network's prices are not finite")
+        factors = _Factors(dict(zip(JOB_PRICES, own.astype(np.float64).tolist(), strict=True)), devices)
+        if self._source is None:
+            self._factors[least_joules] = factors
+        return factors
+
+    def _columns(
+        self, job: WaitingJob, view: ClusterView, options: CostTable, look: Look, least_joules: float
+    ) -> Floats:
+        """Return the columns that the prices of a job depend on, [PRICED_JOB]."""
+        watts = self.settings.time_watts if self._mode is None else self._of_mode(job, view).time_watts
+        time_weight = watts / (watts + options.min_watts) if watts > 0.0 else 0.0
+        own = job_columns(job, view, look.cluster_facts.facts, (time_weight, 1.0 - time_weight))
+        relative = self._relative_joules(job, view, look, least_joules)
+        return np.append(own, np.array([view.criticality(job), relative], dtype=np.float32))
+
+    def _relative_joules(self, job: WaitingJob, view: ClusterView, look: Look, least_joules: float) -> float:
+        if look.mean_joules is None:
+            return relative_joules(least_joules, self.mean_job_joules)
+        shown = view.submission(job)
+        limit = shown.request.time_limit_minutes
+        estimate = nan if limit is None else LIMIT_SHARE * 60.0 * limit
+        # The mean job's length is a share of its limit where nothing else is known: so is this one's here.
+        seconds = estimate if shown.runtime is None else shown.runtime.seconds
+        return relative_joules(least_joules / max(job.estimated_units, 1e-9) * seconds, look.mean_joules)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -206,20 +336,8 @@ class PricedAnswers:
         Raises:
             PolicyError: the network's prices are not finite.
         """
-        rule = PricedRule(self.version, self.default_mode, self.look)
+        rule = PricedRule(self.look, self.default_mode, version=self.version)
         return SubmissionAdapter(self.configured).answer(rule, case)
-
-
-def _device_factors(look: Look, places: Sequence[PlaceInfo]) -> FloatArray:
-    """Return the factor on the price of devices by place; a partition that is newer than the look has none."""
-    index, raw = look.cluster_facts.partition_index, look.prices.device_raw
-    known = [index.get(PartitionName(place.partition), -1) for place in places]
-    factors: FloatArray = np.append(price_factors(raw), np.float32(1.0))[known].astype(np.float64)
-    return factors
-
-
-def _priced(job: WaitingJob) -> PricedJob:
-    return PricedJob(units=job.estimated_units, bounds=None, spare_watts=inf)
 
 
 def _options(places: Sequence[PlaceInfo], table: OptionTable) -> CostTable:
@@ -229,11 +347,12 @@ def _options(places: Sequence[PlaceInfo], table: OptionTable) -> CostTable:
     return _prepared[0][1].of(table)
 
 
-def _scarce_watts(job: SubmittedJob, view: SnapshotView) -> FloatArray:
+def _scarce_watts(job: WaitingJob, view: ClusterView) -> FloatArray:
     """Return by place what a GPU draws at its highest clock where free GPUs do not suffice for all that wait, else 0.
 
     They must suffice for what waits in the partition and for the job, less what was promised since the snapshot.
     """
+    assert isinstance(view, SnapshotView)
     free: dict[str, int] = {}
     for place, gpus in zip(view.places, view.free_gpus, strict=True):
         free[place.partition] = free.get(place.partition, 0) + gpus
@@ -245,27 +364,3 @@ def _scarce_watts(job: SubmittedJob, view: SnapshotView) -> FloatArray:
             finite = view.table.watts[index, 0][np.isfinite(view.table.seconds_per_unit[index, 0])]
             watts[index] = finite[-1] / gpus if finite.size else 0.0
     return watts
-
-
-def _job_columns(job: SubmittedJob, look: Look, time_watts: float, own_joules: float, now_seconds: float) -> Floats:
-    """Return the columns that the prices of a job depend on, [PRICED_JOB].
-
-    Args:
-        job: The job.
-        look: At the cluster.
-        time_watts: Base price of its time.
-        own_joules: Its least energy.
-        now_seconds: Unix time.
-    """
-    request, runtime = job.request, job.runtime
-    assert request is not None
-    draws = own_joules / (job.gpu_counts[0] * max(job.estimated_units, 1e-9))
-    time_weight = time_watts / (time_watts + draws) if time_watts > 0.0 else 0.0
-    wishes = JobWishes(max_slowdown=job.max_slowdown, time_weight=time_weight, energy_weight=1.0 - time_weight)
-    own = submitted_vector(request, now_seconds, look.cluster_facts.facts, runtime=runtime, wishes=wishes)
-    limit = request.time_limit_minutes
-    estimate = nan if limit is None else LIMIT_SHARE * 60.0 * limit
-    # The mean job's length is a share of its limit where nothing else is known: so is this one's here.
-    seconds = estimate if runtime is None else runtime.seconds
-    relative = relative_joules(own_joules / max(job.estimated_units, 1e-9) * seconds, look.mean_joules)
-    return np.append(own, np.array([_CRITICALITY, relative], dtype=np.float32))

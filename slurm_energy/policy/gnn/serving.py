@@ -15,7 +15,6 @@ from slurm_energy.domain.decision import PolicyAnswer
 from slurm_energy.domain.ids import PartitionName
 from slurm_energy.domain.job import EnergyMode
 from slurm_energy.errors import PolicyError
-from slurm_energy.graph.blocks import Floats
 from slurm_energy.graph.cluster_graph import ClusterGraph
 from slurm_energy.graph.job_features import QueueFacts
 from slurm_energy.policy.base import Case
@@ -89,11 +88,8 @@ class NetworkPrices:
             last_bias=last_bias,
         )
         """Of the state last looked at."""
-
-    @property
-    def device_raw(self) -> _Array:
-        """Raw price of devices by partition."""
-        return self.published.device_raw
+        self.look: Look | None = None
+        """None before the first snapshot."""
 
     @property
     def graph(self) -> ClusterGraph:
@@ -115,10 +111,8 @@ class NetworkPrices:
         )
         if not self.published.is_finite:
             raise PolicyError("the network's prices are not finite")
-
-    def job_raw(self, job_x: Floats) -> _Array:
-        """Return the raw prices of a job at the state last looked at, [prices]."""
-        return self.published.job_raw(job_x)
+        known, graph = self._chooser.cluster_facts, self._chooser.graph
+        self.look = Look(self.published, known._replace(partition_index=graph.partition_index, facts=graph.facts))
 
 
 def _weights(layer: torch.nn.Linear) -> tuple[_Array, _Array]:
@@ -134,8 +128,6 @@ class ServedPrices(NetworkPrices):
     ) -> None:
         super().__init__(network, graph)
         self._configured = configured or {}
-        self.look: Look | None = None
-        """None before the first snapshot."""
 
     def steps(self, snapshot: ClusterSnapshot) -> Iterator[None]:
         """Bring graph, embeddings and prices to a snapshot.
@@ -223,13 +215,3 @@ def _mean_joules(graph: ClusterGraph, snapshot: ClusterSnapshot, configured: Map
         if figures.gpus > 0 and isfinite(figures.estimate_seconds) and job.partitions and job.partitions[0] in watts
     ]
     return sum(work) / len(work) if work else nan
-
-
-def chooser_of(network: HierarchicalNetwork) -> NetworkChooser:
-    """Return the network at work on an empty graph; of a sampled one, draws begin again."""
-    return NetworkChooser(network, ClusterGraph())
-
-
-def prices_of(network: HierarchicalNetwork) -> NetworkPrices:
-    """Return a network of prices at work on an empty graph."""
-    return NetworkPrices(network)

@@ -5,7 +5,7 @@ come from the measured curves through the types' relative costs; the reference i
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from math import inf, isfinite
 from typing import NamedTuple
@@ -101,12 +101,6 @@ def served_options(case: Case, facts: ClusterFacts, *, with_clocks: bool) -> tup
 def nothing_open(case: Case) -> PolicyAnswer:
     """Return the answer where no option is open: the clocks of where the job goes anyway are still worth choosing."""
     return PolicyAnswer(clocks=oracle_clocks(case, None), reasons=(Reason.POLICY,), notes=(NOTHING_OPEN,))
-
-
-def as_submitted(case: Case) -> Case:
-    """Return the case of the same job where it may not be sent elsewhere: each partition of its own is open."""
-    own = tuple(candidate for candidate in case.candidates if candidate.is_submitted_to)
-    return replace(case, candidates=own, may_route=False)
 
 
 def partitions_to_name(chosen: ServedOption, case: Case) -> tuple[PartitionName, ...] | None:

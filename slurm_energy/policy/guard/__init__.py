@@ -17,8 +17,10 @@ from slurm_energy.domain.decision import (
     Reason,
     RuntimeEstimate,
 )
-from slurm_energy.domain.ids import DecisionId, PartitionName, parse_decision_id
+from slurm_energy.domain.gpu_count import GpuScaling
+from slurm_energy.domain.ids import DecisionId, GpuTypeName, PartitionName, parse_decision_id
 from slurm_energy.domain.job import EnergyMode, JobRequest
+from slurm_energy.domain.trials import LearnedClock
 from slurm_energy.domain.work import WorkEstimate
 from slurm_energy.policy.base import Case, Policy
 from slurm_energy.policy.guard.answer import CheckedAnswer, checked_answer, plain_note
@@ -26,12 +28,15 @@ from slurm_energy.policy.guard.clocks import allowed_clock, expected_runtime, sl
 from slurm_energy.policy.guard.explanation import (
     announcement,
     comparison_notes,
+    count_text,
     explanation,
     light_notes,
     missing_partitions,
     why_unchanged,
 )
+from slurm_energy.policy.guard.gpu_count import CountedCase, with_chosen_count
 from slurm_energy.policy.guard.partitions import allowed_hint, allowed_partitions
+from slurm_energy.policy.guard.trials import learned_verdict, trial_bounds, uses_learned
 from slurm_energy.policy.site.candidates import at_site
 from slurm_energy.policy.site.comparison import first_tried, landing_on, landing_types, rivals_of, time_ratio, with_room
 from slurm_energy.policy.site.settings import site_board_limits
@@ -45,6 +50,7 @@ class _Outcome:
 
     partitions: tuple[PartitionName, ...] | None = None
     clocks: tuple[ClockChoice, ...] = ()
+    trial_bounds: Mapping[GpuTypeName, float] = field(default_factory=dict)
     prefer: str | None = None
     reasons: tuple[Reason, ...] = ()
     notes: tuple[str, ...] = ()
@@ -89,6 +95,7 @@ def decision_entry(decision: EnergyDecision, time_limit_minutes: float | None) -
             if clock.power_limit_watts is not None
         },
         time_limit_minutes=limit,
+        trial_bounds=dict(decision.trial_bounds),
     )
 
 
@@ -114,6 +121,8 @@ class Guard:
         user_groups: Collection[str] | None = None,
         claimed_gpus: Mapping[PartitionName, float] | None = None,
         work: WorkEstimate | None = None,
+        learned_clocks: Mapping[GpuTypeName, LearnedClock] | None = None,
+        scaling: GpuScaling | None = None,
     ) -> EnergyDecision:
         """Return the decision for one job; never raises, and what cannot be decided leaves the job unchanged.
 
@@ -126,6 +135,8 @@ class Guard:
             user_groups: The user's groups, for partitions with AllowGroups; None when unknown.
             claimed_gpus: GPUs that jobs decided since the snapshot will ask for in each partition.
             work: What runs of the job's name say of the GPU types; None for a name without.
+            learned_clocks: What trials in runs of the job's name measured, by GPU type.
+            scaling: What they say of more and fewer GPUs; None for a name without runs of two numbers.
         """
         name, version = _text(policy, "name"), _text(policy, "version")
         decision = EnergyDecision(
@@ -140,8 +151,8 @@ class Guard:
         stop = self._stop(job, snapshot, decision)
         if stop is not None or snapshot is None:
             return replace(decision, reasons=(stop or Reason.NO_SNAPSHOT, *_own_clock(job)))
-        known = work.for_gpus(job.gpu_count) if work is not None and self._config.policy.learn_from_runs else None
-        case = at_site(
+        learns = self._config.policy.learn_from_runs
+        counted = with_chosen_count(
             Case(
                 job=job,
                 snapshot=snapshot,
@@ -149,21 +160,29 @@ class Guard:
                 user_groups=user_groups,
                 claimed_gpus=claimed_gpus or {},
                 runtime=runtime,
-                work=known,
+                learned_clocks=learned_clocks or {} if uses_learned(job, self._config) else {},
+                scaling=scaling if learns else None,
                 board_limits=self._board_limits,
                 max_slowdown=job_max_slowdown(job, self._config),
             ),
             self._config,
         )
+        known = None if work is None or not learns else work.for_gpus(counted.case.job.gpu_count)
+        case = at_site(replace(counted.case, work=known), self._config)
+        counted = replace(counted, case=case)
         missing = missing_partitions(case)
         if missing and not case.candidates:
             return replace(decision, reasons=(Reason.UNKNOWN_PARTITION, *_own_clock(job)), notes=missing)
         outcome = self._ask(policy, case)
         if outcome.changes_nothing:
             outcome = _with_reasons_unchanged(outcome, case)
-        outcome = replace(outcome, notes=(*outcome.notes, *missing))
+        outcome = replace(
+            outcome,
+            reasons=(*counted.reasons, *outcome.reasons),
+            notes=(*counted.notes, *outcome.notes, *missing),
+        )
         estimate = expected_runtime(case, self._config.guard)
-        return self._decision(replace(decision, estimate=estimate), case, outcome)
+        return self._decision(replace(decision, estimate=estimate), counted, outcome)
 
     def _stop(self, job: JobRequest, snapshot: ClusterSnapshot | None, decision: EnergyDecision) -> Reason | None:
         """Return why no policy is asked at all, None if one is."""
@@ -194,6 +213,7 @@ class Guard:
         return _Outcome(
             partitions=None if routing.partitions == _submitted_to(case) else routing.partitions,
             clocks=clocks.clocks,
+            trial_bounds=trial_bounds(case, landing, routing.partitions, self._config),
             prefer=hint.prefer,
             reasons=(*answer.reasons, *case.reasons, *routing.reasons, *clocks.reasons),
             notes=(
@@ -222,27 +242,35 @@ class Guard:
         clocks: list[ClockChoice] = []
         rivals = None if partitions is None else rivals_of(with_room(case.candidates), case.comparison)
         for gpu_type in landing_types(landing):
-            if gpu_type not in answer.clocks_mhz:
+            learned = case.learned_clocks.get(gpu_type)
+            if gpu_type not in answer.clocks_mhz and learned is None:
                 continue
             where = [candidate for candidate in landing if gpu_type in candidate.gpu_types]
             ratio = 1.0 if rivals is None else time_ratio(gpu_type, rivals, case.comparison) or 1.0
             room = slowdown_room(gpu_type, case, where, self._config.guard, routed_ratio=ratio)
             min_saving = self._config.guard.min_energy_saving
+            measured = None if learned is None else learned_verdict(gpu_type, learned, room, min_saving, case)
+            if measured is not None or gpu_type not in answer.clocks_mhz:
+                clocks += [] if measured is None or measured.choice is None else [measured.choice]
+                notes = notes if measured is None else (*notes, *measured.notes)
+                continue
             verdict = allowed_clock(gpu_type, answer.clocks_mhz[gpu_type], room, min_saving, case.comparison)
             clocks += [] if verdict.choice is None else [verdict.choice]
             reasons, notes = (*reasons, *verdict.reasons), (*notes, *verdict.notes)
         return _Outcome(clocks=tuple(clocks), reasons=reasons, notes=notes)
 
-    def _decision(self, decision: EnergyDecision, case: Case, outcome: _Outcome) -> EnergyDecision:
+    def _decision(self, decision: EnergyDecision, counted: CountedCase, outcome: _Outcome) -> EnergyDecision:
+        case = counted.case
         reasons = tuple(dict.fromkeys(outcome.reasons)) or (Reason.POLICY,)  # a policy that gives none is one still
         notes = tuple(dict.fromkeys(plain_note(note) for note in outcome.notes))
+        count = count_text(counted)
         chosen = (outcome.partitions, outcome.clocks, outcome.prefer)
         observed = decision.mode is EnergyMode.OBSERVE
-        line = explanation(*chosen, case.shown_names, observed=observed)
+        line = explanation(*chosen, case.shown_names, count=count, observed=observed)
         # Slurm's side may keep the job's own partitions: what is said then is of the clocks alone.
         left = (None, outcome.clocks, None)
         moves, quiet = outcome.partitions is not None, case.job.options.quiet
-        line_in_place = explanation(*left, case.shown_names, observed=observed) if moves else ""
+        line_in_place = explanation(*left, case.shown_names, count=count, observed=observed) if moves else ""
         given = replace(
             decision,
             reasons=(Reason.OBSERVE_ONLY, *reasons) if observed else reasons,
@@ -253,14 +281,27 @@ class Guard:
         )
         # A site that observes for a while has nothing to say to people who did not ask for it.
         if not quiet and (not observed or case.job.options.mode is EnergyMode.OBSERVE):
+            own = case.work is not None and bool(case.work.runs_by_type)
+            by_runs = own and (not counted.changes or (case.scaling is not None and case.scaling.is_measured))
             given = replace(
                 given,
-                announcement=announcement(*chosen, observed=observed),
-                announcement_in_place=announcement(*left, observed=observed) if moves else "",
+                announcement=announcement(*chosen, counts=counted.changes, observed=observed, by_own_runs=by_runs),
+                announcement_in_place=announcement(
+                    *left, counts=counted.changes, observed=observed, by_own_runs=by_runs
+                )
+                if moves
+                else "",
             )
         if observed:
             return given
-        return replace(given, partitions=outcome.partitions, clocks=outcome.clocks, prefer=outcome.prefer)
+        return replace(
+            given,
+            partitions=outcome.partitions,
+            clocks=outcome.clocks,
+            prefer=outcome.prefer,
+            gpus=counted.gpus,
+            trial_bounds=outcome.trial_bounds,
+        )
 
 
 def _with_reasons_unchanged(outcome: _Outcome, case: Case) -> _Outcome:

@@ -9,6 +9,7 @@ from slurm_energy.domain.ids import GpuTypeName, PartitionName
 from slurm_energy.domain.work import WorkEstimate
 from slurm_energy.energy_model.relative_speed import RelativeCost
 from slurm_energy.policy.base import Case
+from slurm_energy.policy.guard.gpu_count import CountedCase
 from slurm_energy.policy.site.comparison import Candidate, default_candidate, landing_types, rivals_of, with_room
 
 MAX_MESSAGE_BYTES = 512
@@ -40,6 +41,7 @@ def explanation(
     prefer: str | None,
     shown_names: Mapping[GpuTypeName, str],
     *,
+    count: str = "",
     observed: bool = False,
 ) -> str:
     """Return what a decision does and how to opt out, at most 512 bytes of ASCII; empty when it does nothing.
@@ -49,13 +51,14 @@ def explanation(
         clocks: The clock for each GPU type.
         prefer: The node feature whose nodes are used first, None when any will do.
         shown_names: The name of each GPU type as the cluster's users know it.
+        count: What another number of GPUs does; empty where the job's own stays.
         observed: Whether it is only recorded: the line then says what would have been.
     """
     begin, end = ("would have been: ", "") if observed else ("", _OPT_OUT)
     parts = [_clock_text(clock, shown_names) for clock in clocks]
     partition = "" if partitions is None else f"partition {_plain(','.join(partitions), 128)} first"
     nodes = "" if prefer is None else f"nodes with {_plain(prefer, 64)} first"
-    where = ", ".join(filter(None, (partition, nodes)))
+    where = ", ".join(filter(None, (count, partition, nodes)))
     if not parts and not where:
         return ""
     shown = len(parts)
@@ -69,27 +72,57 @@ def explanation(
 
 
 def announcement(
-    partitions: Iterable[PartitionName] | None, clocks: Iterable[ClockChoice], prefer: str | None, *, observed: bool
+    partitions: Iterable[PartitionName] | None,
+    clocks: Iterable[ClockChoice],
+    prefer: str | None,
+    *,
+    counts: bool = False,
+    observed: bool,
+    by_own_runs: bool = False,
 ) -> str:
     """Return what may be said while Slurm has yet to accept the job; empty for a decision that does nothing.
 
     A program that drives sbatch through a terminal may take the first number for the job's: there is no digit in it.
+
+    Args:
+        partitions: The partitions that are tried first, None when the job stays where it is.
+        clocks: The clock for each GPU type.
+        prefer: The node feature whose nodes are used first, None when any will do.
+        counts: Whether the job gets another number of GPUs.
+        observed: Whether it is only recorded.
+        by_own_runs: Whether GPU types and numbers of GPUs were compared by runs of the job's name.
     """
     chosen = list(clocks)
-    parts = [] if partitions is None else ["another choice of partition"]
+    parts = ["another number of GPUs"] if counts else []
+    parts += [] if partitions is None else ["another choice of partition"]
     parts += [] if prefer is None else ["a choice of nodes"]
     parts += ["a lower GPU clock"] if chosen else []
     if not parts:
         return ""
-    effect = "less energy"
-    if chosen and all(clock.is_assumed for clock in chosen):
+    effect = "what it saves for this job is not known"
+    if all(clock.known_runs for clock in chosen) and (by_own_runs or (partitions is None and not counts)):
+        effect = "less energy in earlier runs" if chosen or not prefer else effect
+    elif chosen and all(clock.is_assumed for clock in chosen):
         effect = "what it saves is not known of these GPUs"
-    if any(clock.predicted_slowdown >= _FELT for clock in chosen):
+    if counts:
+        effect += ", another run time"
+    elif any(clock.predicted_slowdown >= _FELT for clock in chosen):
         effect += ", somewhat longer run"
     what = f"{' and '.join(parts)} ({effect})"
     if observed:
         return f"only observed, nothing is changed; it would have been {what}"
     return f"if accepted: {what}; {_OPT_OUT}"
+
+
+def count_text(counted: CountedCase) -> str:
+    """Return what another number of GPUs does: `2 instead of 4 GPUs: about 22 % less energy, 1.6 times as long`."""
+    if not counted.changes:
+        return ""
+    saved = 1.0 - counted.joules_ratio
+    energy = f"{_percent(abs(saved))} {'less' if saved >= 0.0 else 'more'} energy"
+    what = f"{counted.gpus} instead of {counted.asked} GPUs (about {energy}, {counted.longer:.2g} times as long"
+    is_measured = counted.case.scaling is not None and counted.case.scaling.is_measured
+    return f"{what}{'' if is_measured else ' if it scales as most work'})"
 
 
 def _clock_text(clock: ClockChoice, shown_names: Mapping[GpuTypeName, str]) -> str:
@@ -100,10 +133,12 @@ def _clock_text(clock: ClockChoice, shown_names: Mapping[GpuTypeName, str]) -> s
             f"{name} at {clock.sm_clock_mhz} of {clock.default_clock_mhz} MHz: never measured at this clock, what it "
             f"saves is not known, {longer} longer is assumed"
         )
-    return (
-        f"{name} at {clock.sm_clock_mhz} of {clock.default_clock_mhz} MHz: "
-        f"about {_percent(-clock.predicted_energy_change)} less energy, {longer} longer"
-    )
+    at = f"{name} at {clock.sm_clock_mhz} of {clock.default_clock_mhz} MHz"
+    saving = _percent(-clock.predicted_energy_change)
+    if clock.known_runs:
+        runs = "1 run" if clock.known_runs == 1 else f"{clock.known_runs} runs"
+        return f"{at}: about {saving} less energy, {longer} longer, known from {runs}"
+    return f"{at}: at most {longer} longer; what this job saves is not known ({saving} in the mean of other programs)"
 
 
 def _percent(ratio: float) -> str:

@@ -55,7 +55,7 @@ class Prices(NamedTuple):
     """Of one more run time, in terms of the run at the default clock."""
     share: float
     """Of a joule of the job's share of awake nodes: what they draw over the devices that they have."""
-    opening: float
+    opened_nodes: float
     """Of a joule of a node that has no other job, while the job runs and until it is suspended again."""
     waking: float
     """Of a joule that wakes a node."""
@@ -63,9 +63,9 @@ class Prices(NamedTuple):
     """Of a joule of the devices beyond the first: rises while a power budget binds."""
     device_watts: FloatArray
     """mu: of a device for as long as it is held, [places]."""
-    span_watts: float = 0.0
+    makespan_watts: float = 0.0
     """Of a second that the job would still run after every other."""
-    span_seconds: float = 0.0
+    last_end_seconds: float = 0.0
     """Until the last of the others is expected to end."""
 
 
@@ -79,11 +79,11 @@ class CostParts(NamedTuple):
     slowdown: float
     """Beyond the run at the default clock."""
     share: float
-    opening: float
+    opened_nodes: float
     waking: float
     scarcity: float
     power: float
-    span: float
+    makespan: float
 
 
 class PricedJob(NamedTuple):
@@ -202,18 +202,18 @@ class CostTable:
         resume = float(costs.resume_seconds[place]) if joules > 0.0 else 0.0
         slowdown = float(self._slowdown[row]) - 1.0 + resume / float(self._default_seconds[row]) / units
         awake = units * seconds + float(costs.idle_seconds[place])
-        late = max(0.0, units * seconds - prices.span_seconds)
+        late = max(0.0, units * seconds - prices.last_end_seconds)
         return CostParts(
             energy=units * energy,
             host=units * (float(self._joules[row]) - energy),
             time=prices.time_watts * (units * seconds + resume),
             slowdown=prices.slowdown_joules * slowdown,
             share=prices.share * units * float(self._share_joules[row]) if self._can_sleep else 0.0,
-            opening=prices.opening * opened * float(costs.node_watts[place]) * awake,
+            opened_nodes=prices.opened_nodes * opened * float(costs.node_watts[place]) * awake,
             waking=prices.waking * joules,
             scarcity=float(prices.device_watts[place]) * units * float(self._device_seconds[row]),
             power=prices.power * units * float(self._gross_joules[row]),
-            span=prices.span_watts * late,
+            makespan=prices.makespan_watts * late,
         )
 
     def min_joules_in(self, room: Sequence[int]) -> float:
@@ -222,7 +222,7 @@ class CostTable:
         return float(self._joules[fits].min()) if fits.any() else 0.0
 
     def min_cost(self, units: float, prices: Prices) -> float:
-        """Return what the cheapest option of an empty cluster would cost in J, opening and waking left out."""
+        """Return what the cheapest option of an empty cluster would cost in J, opened nodes and waking left out."""
         if not len(self._seconds) or units <= 0.0:
             return 0.0
         cost = self._joules + prices.time_watts * self._seconds + prices.share * self._share_joules
@@ -242,8 +242,8 @@ class CostTable:
         )
         if prices.power > 0.0:
             cost += prices.power * self._gross_joules
-        if prices.span_watts > 0.0:
-            cost += prices.span_watts * np.maximum(0.0, self._seconds - prices.span_seconds / max(units, 1e-9))
+        if prices.makespan_watts > 0.0:
+            cost += prices.makespan_watts * np.maximum(0.0, self._seconds - prices.last_end_seconds / max(units, 1e-9))
         if prices.slowdown_joules > 0.0:
             cost += prices.slowdown_joules * self._slowdown / max(units, 1e-9)
         return cost
@@ -258,7 +258,7 @@ class CostTable:
             waking[index] = view.wakeup_joules(place, gpus) if opened[index] else 0.0
         costs, pair = self._places, self._pair
         tail = costs.idle_seconds[self._place] / units
-        nodes = prices.opening * opened[pair] * costs.node_watts[self._place] * (self._seconds + tail)
+        nodes = prices.opened_nodes * opened[pair] * costs.node_watts[self._place] * (self._seconds + tail)
         nodes += prices.waking * waking[pair] / units
         resume = np.where(waking[pair] > 0.0, costs.resume_seconds[self._place], 0.0) / units
         wait: FloatArray = nodes + prices.time_watts * resume

@@ -93,14 +93,14 @@ class Scarcity:
 class TypeScarcity:
     """One price for each GPU type. Jobs that wait say nothing here: they may wait for another type."""
 
-    def __init__(self, places: Sequence[PlaceInfo] = (), spare: float = 0.0) -> None:
+    def __init__(self, places: Sequence[PlaceInfo] = (), headroom: float = 0.0) -> None:
         """Start with no prices.
 
         Args:
             places: Of the cluster.
-            spare: Share of each type that its price keeps free; with 0 no price ever rises.
+            headroom: Share of each type that its price keeps free; with 0 no price ever rises.
         """
-        self._spare = spare
+        self._headroom = headroom
         self._places_by_device: dict[str, list[int]] = {}
         for index, place in enumerate(places):
             if not place.is_cpu:
@@ -119,12 +119,12 @@ class TypeScarcity:
             view: The cluster.
             typical_watts: What the arriving job draws with one device.
         """
-        if self._spare <= 0.0:
+        if self._headroom <= 0.0:
             return
         for device, where in self._places_by_device.items():
             free = sum(view.free_gpus[index] for index in where) / self._totals[device]
             dual = self._duals[device]
-            dual.move(self._spare - free, typical_watts)
+            dual.move(self._headroom - free, typical_watts)
             self.device_watts[where] = dual.watts
 
 

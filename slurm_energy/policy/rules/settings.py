@@ -32,6 +32,8 @@ class Setting:
     """A phrase with its unit, for people."""
     whole: bool = False
     """Only whole numbers."""
+    former_name: str = ""
+    """Of earlier releases; a text with it gets an error that says the present one."""
 
     def checked(self, rule: str, text: str) -> float:
         """Return the number that the text says.
@@ -60,6 +62,11 @@ def checked_number(thing: str, text: str, *, low: float, high: float, whole: boo
     return value
 
 
+def policy_name(text: str) -> str:
+    """Return the name in `name[:key=value,...]`."""
+    return text.partition(":")[0].strip()
+
+
 def split_text(text: str) -> tuple[str, dict[str, str]]:
     """Return a rule's name and its settings from `name[:key=value,...]`.
 
@@ -85,10 +92,13 @@ def read_settings(rule: str, settings: Sequence[Setting], given: Mapping[str, st
         ConfigError: a name is unknown or a value is no number.
         ValueRangeError: a value is outside its bounds.
     """
-    known = {setting.name: setting for setting in settings}
+    known = {setting.name for setting in settings}
+    former = {setting.former_name: setting.name for setting in settings if setting.former_name}
     for name in given:
+        if name in former:
+            raise ConfigError(f"rule {rule}: setting {name!r} is called {former[name]!r} now")
         if name not in known:
-            options = ", ".join(known) or "none"
+            options = ", ".join(setting.name for setting in settings) or "none"
             raise ConfigError(f"rule {rule} has no setting {name[:40]!r}; it has: {options}")
     return {
         setting.name: setting.checked(rule, given[setting.name]) if setting.name in given else setting.default
@@ -191,7 +201,8 @@ class TotalCostSettings:
     slowdown: float = 0.0
     """In terms of the mean energy of the jobs seen so far."""
     share: float = 1.0
-    opening: float = 0.1
+    opened_nodes: float = 0.1
+    """Of a joule of a node that has no other job."""
     waking: float = 1.0
     scarcity: float = 1.0
     """Multiplies the price of devices that rises while they are scarce."""
@@ -201,25 +212,25 @@ class TotalCostSettings:
     """Whether ended jobs correct what tables say of their kind and place."""
     by_place: bool = False
     """Whether every place has a price of devices of its own, beside that of all."""
-    spare: float = 0.0
+    type_headroom: float = 0.0
     """Share of each GPU type that a price of its own keeps free; 0 sets no such price."""
-    span_watts: float = 0.0
+    makespan_watts: float = 0.0
     """Of a second that a job would still run after every other that runs now."""
-    pack: float = 0.0
+    awake_time: float = 0.0
     """Of a joule of a node that a job keeps awake longer, where nodes are chosen; 0 leaves them to the scheduler."""
-    wait: float = 0.0
+    max_node_wait: float = 0.0
     """Most that a job waits for room on a node that is awake anyway, in terms of its run at the default clock."""
 
 
-def _price(name: str, default: float, meaning: str) -> Setting:
-    return Setting(name=name, default=default, low=0.0, high=1e6, meaning=meaning)
+def _price(name: str, default: float, meaning: str, former_name: str = "") -> Setting:
+    return Setting(name=name, default=default, low=0.0, high=1e6, meaning=meaning, former_name=former_name)
 
 
 TOTAL_COST = (
     _price("V", 20.0, "price of time, W"),
     _price("slowdown", 0.0, "price of a slowdown of 1, in mean job energies"),
     _price("share", 1.0, "price of a job's share of awake nodes, J per J"),
-    _price("opening", 0.1, "price of a node that a job opens alone, J per J"),
+    _price("opened_nodes", 0.1, "price of a node that a job opens alone, J per J", "opening"),
     _price("waking", 1.0, "price of the energy that wakes a node, J per J"),
     _price("scarcity", 1.0, "multiplies the price of devices while they are scarce"),
     Setting(
@@ -231,11 +242,23 @@ TOTAL_COST = (
     Setting(
         name="by_place", default=0, low=0, high=1, whole=True, meaning="1 adds a price of devices of each place's own"
     ),
-    Setting(name="spare", default=0.0, low=0.0, high=0.9, meaning="share of each GPU type that its price keeps free"),
-    _price("span", 0.0, "price of a second by which the last of all jobs ends later, W"),
-    _price("pack", 0.0, "price of keeping a node awake longer, J per J; 0 leaves nodes to the scheduler"),
     Setting(
-        name="wait", default=0.0, low=0.0, high=1.0, meaning="most that a job waits for a better node, in run times"
+        name="type_headroom",
+        default=0.0,
+        low=0.0,
+        high=0.9,
+        meaning="share of each GPU type that its price keeps free",
+        former_name="spare",
+    ),
+    _price("makespan", 0.0, "price of a second by which the last of all jobs ends later, W", "span"),
+    _price("awake_time", 0.0, "price of keeping a node awake longer, J per J; 0 leaves nodes to the scheduler", "pack"),
+    Setting(
+        name="max_node_wait",
+        default=0.0,
+        low=0.0,
+        high=1.0,
+        meaning="most that a job waits for a better node, in run times",
+        former_name="wait",
     ),
 )
 
@@ -246,14 +269,14 @@ def total_cost_settings(values: Mapping[str, float]) -> TotalCostSettings:
         time_watts=values["V"],
         slowdown=values["slowdown"],
         share=values["share"],
-        opening=values["opening"],
+        opened_nodes=values["opened_nodes"],
         waking=values["waking"],
         scarcity=values["scarcity"],
         headroom=values["headroom"],
         corrects=bool(values["correct"]),
         by_place=bool(values["by_place"]),
-        spare=values["spare"],
-        span_watts=values["span"],
-        pack=values["pack"],
-        wait=values["wait"],
+        type_headroom=values["type_headroom"],
+        makespan_watts=values["makespan"],
+        awake_time=values["awake_time"],
+        max_node_wait=values["max_node_wait"],
     )

@@ -106,8 +106,8 @@ class TotalCostRule(PlacementRule):
 
     Beyond `adaptive-price` it counts what an option does to hosts: a job pays for its share of the nodes that it keeps
     awake, and for a node that it opens alone. A job whose delay reaches the end of its task graph in part only pays
-    that part of the price of time. Starts stay under a power budget, and clocks of running jobs follow it. With `pack`
-    it also chooses the node, and may put a job off until there is room on one that stays awake for others.
+    that part of the price of time. Starts stay under a power budget, and clocks of running jobs follow it. With a price
+    of `awake_time` it also chooses the node, and may put a job off until there is room on one that stays awake anyway.
     """
 
     name = "total-cost"
@@ -140,8 +140,8 @@ class TotalCostRule(PlacementRule):
         """Node and later start where they have a price; ends for corrections, deadlines and the last end."""
         given = self.settings
         found = {Capability.COUNT, Capability.ENDED_JOBS, Capability.RUN_TIMES, Capability.RUNNING_CLOCK}
-        found |= {Capability.NODE} if given.pack > 0.0 else set()
-        found |= {Capability.LATER_START} if given.pack > 0.0 and given.wait > 0.0 else set()
+        found |= {Capability.NODE} if given.awake_time > 0.0 else set()
+        found |= {Capability.LATER_START} if given.awake_time > 0.0 and given.max_node_wait > 0.0 else set()
         return frozenset(found)
 
     def begin(self, view: ClusterView, random: Random) -> None:
@@ -152,7 +152,7 @@ class TotalCostRule(PlacementRule):
         self._corrections = Corrections()
         self._scarcity = Scarcity(view.places, self.settings.headroom)
         self._place_prices = PlacePrices(view.places)
-        self._types = TypeScarcity(view.places, self.settings.spare)
+        self._types = TypeScarcity(view.places, self.settings.type_headroom)
         self._latest_end = LatestEnd()
         self._typical_watts = 0.0
         self._arrived = (0, 0.0)
@@ -179,37 +179,39 @@ class TotalCostRule(PlacementRule):
 
     def place(self, job: WaitingJob, view: ClusterView) -> Placement | Postponement | None:
         """Return the option of the least cost, or until when to wait for its node."""
-        has_budget = view.power_budget_watts < inf
-        wanted = PricedJob(
-            units=job.estimated_units,
-            bounds=bounds_of(job, view.now_seconds),
-            spare_watts=self._budget.spare_watts(view) if has_budget else inf,
-        )
         options = self._options(job, view)
         prices = self.prices(job, view, options)
-        found = options.choose(wanted, prices, view.room(job), view)
-        if found is not None and self.settings.pack > 0.0 and Capability.NODE in self._capabilities:
+        found = options.choose(self._priced(job, view), prices, view.room(job), view)
+        if found is not None and self.settings.awake_time > 0.0 and Capability.NODE in self._capabilities:
             packed = self._packed(job, found, prices, view)
             if isinstance(packed, Postponement):
                 return packed
             found = packed
         if found is not None and Capability.ENDED_JOBS in self._capabilities:
-            if self.settings.span_watts > 0.0:
+            if self.settings.makespan_watts > 0.0:
                 run_seconds = job.estimated_units * options.seconds(found._replace(node=None))[0]
                 self._latest_end.started(job.job_id, view.now_seconds + run_seconds)
             if job.deadline_seconds < inf:
                 self._deadlines[job.job_id] = job.deadline_seconds
             if self.settings.corrects:
                 self._corrections.expect(job, found, view)
-            if has_budget:
+            if view.power_budget_watts < inf:
                 self._budget.watch(job, found, view)
         return found
 
     def explained(self, job: WaitingJob, view: ClusterView) -> Explanation:
         """Return the costs of the places with room."""
         options = self._options(job, view)
-        asked = PricedJob(units=job.estimated_units, bounds=bounds_of(job, view.now_seconds), spare_watts=inf)
+        asked = self._priced(job, view)._replace(spare_watts=inf)
         return Explanation(options.place_costs(asked, self.prices(job, view, options), view.room(job), view), {})
+
+    def _priced(self, job: WaitingJob, view: ClusterView) -> PricedJob:
+        has_budget = view.power_budget_watts < inf
+        return PricedJob(
+            units=job.estimated_units,
+            bounds=bounds_of(job, view.now_seconds),
+            spare_watts=self._budget.spare_watts(view) if has_budget else inf,
+        )
 
     @property
     def mean_job_joules(self) -> float:
@@ -226,12 +228,12 @@ class TotalCostRule(PlacementRule):
             time_watts=given.time_watts * view.criticality(job),
             slowdown_joules=given.slowdown * self._arrived[1],
             share=given.share,
-            opening=given.opening,
+            opened_nodes=given.opened_nodes,
             waking=given.waking,
             power=self._power.price,
             device_watts=self._scarce_watts + self.place_watts(view),
-            span_watts=given.span_watts,
-            span_seconds=self._latest_end.seconds_left(view.now_seconds) if given.span_watts > 0.0 else 0.0,
+            makespan_watts=given.makespan_watts,
+            last_end_seconds=self._latest_end.seconds_left(view.now_seconds) if given.makespan_watts > 0.0 else 0.0,
         )
 
     def place_watts(self, view: ClusterView) -> FloatArray:
@@ -249,17 +251,17 @@ class TotalCostRule(PlacementRule):
             return found
         run, default = (job.estimated_units * seconds for seconds in self._options(job, view).seconds(found))
         now = view.now_seconds
-        wait = self.settings.wait if Capability.LATER_START in self._capabilities else 0.0
+        wait = self.settings.max_node_wait if Capability.LATER_START in self._capabilities else 0.0
         latest = job.submitted_seconds + min(wait * default, MAX_WAIT_SECONDS)
-        if prices.span_watts > 0.0:
-            latest = min(latest, now + max(0.0, prices.span_seconds - run))  # a wait must not move the last end
+        if prices.makespan_watts > 0.0:
+            latest = min(latest, now + max(0.0, prices.last_end_seconds - run))  # a wait must not move the last end
         if job.deadline_seconds < inf:
             latest = min(latest, job.deadline_seconds - run / (1.0 - TIME_MARGIN))
         slot = best_slot(
             view.nodes(found.place),
             Stay(gpus=found.gpus, seconds=run, now_seconds=now, latest_seconds=latest),
             PackingPrices(
-                longer_watts=self.settings.pack * place.node_watts,
+                longer_watts=self.settings.awake_time * place.node_watts,
                 idle_seconds=place.idle_seconds,
                 wait_watts=prices.time_watts + prices.slowdown_joules / default,
             ),

@@ -1,6 +1,8 @@
 """The one check of a whole configuration, beyond types and bounds of single values: for people and for the daemon."""
 
+import os
 from collections.abc import Iterator
+from typing import Final
 
 from slurm_energy.config import Config
 from slurm_energy.energy_model.catalog import CATALOG
@@ -15,6 +17,8 @@ from slurm_energy.policy.site.settings import (
     site_board_limits,
     site_clock_notes,
 )
+
+MAX_SOCKET_PATH_BYTES: Final = 107
 
 
 def check_site(config: Config) -> None:
@@ -68,9 +72,25 @@ def _form_faults(config: Config) -> Iterator[str]:
             parse_addresses(config.node.daemon_address)
     except ConfigError as error:
         yield str(error)
+    yield from _path_faults(config)
     for name in config.routing.partitions:
         if not is_partition_name(name):
             yield (
                 f"routing.partitions has {name[:64]!r}, which no partition can be called: 1 to 64 letters, digits, "
                 "'_', '.' and '-'"
             )
+
+
+def _path_faults(config: Config) -> Iterator[str]:
+    paths = {
+        "daemon.socket_path": config.daemon.socket_path,
+        "daemon.state_directory": config.daemon.state_directory,
+        "node.spool_directory": config.node.spool_directory,
+    }
+    for name, path in paths.items():
+        if not path.startswith("/"):
+            yield f"{name} is {path[:200]!r}: write an absolute path"
+    length = len(os.fsencode(config.daemon.socket_path))
+    bound = MAX_SOCKET_PATH_BYTES - len(".ctl")
+    if length > bound:
+        yield f"daemon.socket_path has {length} bytes: a unix socket's path has at most {bound}, and .ctl behind it"

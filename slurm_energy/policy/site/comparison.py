@@ -21,7 +21,7 @@ from slurm_energy.energy_model.operating_point import (
     default_clock_only,
     min_measured_watts,
 )
-from slurm_energy.energy_model.relative_speed import RelativeCost, relative_cost
+from slurm_energy.energy_model.relative_speed import RelativeCost, WorkSource, relative_cost
 
 ENOUGH_RUNS = 2
 """Runs on a type from which on something is known of a name there."""
@@ -57,7 +57,7 @@ class TypeComparison:
             time_ratio=time_ratio,
             worst_time_ratio=time_ratio * exp(_NINE_OF_TEN * doubt),
             energy_ratio=time_ratio * exp(doubt**2 / 2.0) * work.watts_ratio(gpu_type, reference),
-            source="runs of this name" if has_runs else "names that draw alike",
+            source=_source(work, has_runs),
         )
 
     def clock_table(self, gpu_type: GpuTypeName) -> ClockTable | None:
@@ -81,6 +81,12 @@ class TypeComparison:
         if self.work is None or self.work.runs_by_type.get(gpu_type, 0) < ENOUGH_RUNS:
             return None
         return self.work.watts(gpu_type)
+
+
+def _source(work: WorkEstimate, has_runs: bool) -> WorkSource:
+    if has_runs:
+        return "runs of this name"
+    return "names that draw alike" if work.runs_by_type else "jobs with like scripts"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

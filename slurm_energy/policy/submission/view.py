@@ -8,7 +8,7 @@ from slurm_energy.domain.cluster import ClusterSnapshot, PlaceRoom
 from slurm_energy.domain.decision import RuntimeEstimate
 from slurm_energy.domain.ids import PartitionName
 from slurm_energy.domain.job import JobRequest
-from slurm_energy.policy.jobs import PartnerOffer, RunningJob, WaitingJob
+from slurm_energy.policy.jobs import PartnerOffer, RunningJob, Submission, WaitingJob
 from slurm_energy.policy.placement import AT_SUBMISSION, Capabilities, OptionTable, PlaceInfo, PlaceNode
 
 
@@ -86,10 +86,6 @@ class SnapshotView:
             room[place] = gpus
         return replace(self, room_by_place=room)
 
-    def with_table(self, table: OptionTable) -> "SnapshotView":
-        """Return the view with other options."""
-        return replace(self, table=table)
-
     @property
     def waiting_jobs(self) -> Sequence[int]:
         """By place, jobs that were routed there and wait: Slurm's wait for partitions."""
@@ -166,6 +162,16 @@ class SnapshotView:
     def nodes(self, place: int) -> Sequence[PlaceNode]:  # noqa: ARG002  # the view's form
         """Return none: which node a job gets is Slurm's to say."""
         return ()
+
+    def snapshot_without(self, job: WaitingJob) -> ClusterSnapshot:  # noqa: ARG002  # the view's form
+        """Return the snapshot: a job that is being submitted is not in it."""
+        return self.snapshot
+
+    def submission(self, job: WaitingJob) -> Submission:
+        """Return the job as Slurm has it."""
+        assert isinstance(job, SubmittedJob)
+        assert job.request is not None
+        return Submission(job.request, self.now_seconds, job.runtime)
 
     def _partition_figure(self, place: int, name: str) -> float:
         partition = self.snapshot.partition_by_name.get(PartitionName(self.places[place].partition))

@@ -1,12 +1,9 @@
 """A comparison as one HTML file that needs nothing else, with its plots as SVG; jinja2 escapes every text."""
 
-import io
-import re
 from collections.abc import Sequence
 
 import numpy as np
 from markupsafe import Markup
-from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
@@ -16,12 +13,11 @@ from slurm_energy.evaluation.arena.run import RunRecord
 from slurm_energy.evaluation.arena.summary import ArenaSummary, PolicySummary
 from slurm_energy.reporting.arena.document import RunContext
 from slurm_energy.reporting.arena.tables import LEGEND, arena_tables
+from slurm_energy.reporting.plots import COLOURS, plain_axes, svg_text
 from slurm_energy.reporting.quantities import moment_text
 from slurm_energy.reporting.templates import page_template
 from slurm_energy.reporting.visible import visible
 
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f3c8d", "#666666", "#8c564b", "#17becf")
-"""Okabe and Ito (2008) first: told apart by people who do not see red and green."""
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "h")
 _STYLES = ("-", "--", "-.", ":")
 _NAME_WIDTH = 34
@@ -42,7 +38,7 @@ def frontier_figure(result: ArenaResult, summary: ArenaSummary) -> Figure | None
     ]
     if not points:
         return None
-    figure, axes = _axes(5.2)
+    figure, axes = plain_axes(5.2)
     line = next((record.frontier for record in result.runs if record.frontier is not None), None)
     bound = summary.bound_joules_per_unit
     energies = [found.figures["joules_per_unit"].mean for found in points]
@@ -74,7 +70,7 @@ def power_figure(result: ArenaResult) -> Figure | None:
     runs = _first_seed(result)
     if not runs:
         return None
-    figure, axes = _axes(3.8)
+    figure, axes = plain_axes(3.8)
     scale, unit = _power_unit(max(max(record.samples.mean_watts, default=0.0) for record in runs))
     for index, record in enumerate(runs):
         edges, watts = _coarse_power(record)
@@ -100,7 +96,7 @@ def queue_figure(result: ArenaResult) -> Figure | None:
     runs = _first_seed(result)
     if not any(any(record.samples.waiting_jobs) for record in runs):
         return None
-    figure, axes = _axes(3.8)
+    figure, axes = plain_axes(3.8)
     for index, record in enumerate(runs):
         times = _hours([0.0, *record.samples.seconds])
         colour, style = _line(index)
@@ -118,33 +114,6 @@ def queue_figure(result: ArenaResult) -> Figure | None:
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
     _legend(figure, axes)
     return figure
-
-
-def svg_text(figure: Figure, name: str) -> str:
-    """Return a figure as an SVG element; the same figure gives the same text.
-
-    Args:
-        figure: The plot.
-        name: In front of the ids inside, so that several plots can stand in one page.
-    """
-    buffer = io.StringIO()
-    with rc_context({"svg.hashsalt": name}):
-        figure.savefig(buffer, format="svg", metadata={"Date": None})
-    text = buffer.getvalue()
-    found = re.search(r"<svg.*</svg>", text, re.DOTALL)
-    assert found is not None
-    # Ids such as axes_1 come in every figure; a page may hold each once. Quotes in labels are entities, or not in ids.
-    svg = re.sub(r'(\bid="|xlink:href="#|url\(#)', rf"\1{name}-", found.group())
-    return re.sub(r'width="[\d.]+pt" height="[\d.]+pt"', 'width="100%"', svg, count=1)
-
-
-def _axes(height_inches: float) -> tuple[Figure, Axes]:
-    figure = Figure(figsize=(9.6, height_inches), layout="constrained")
-    axes = figure.add_subplot()
-    axes.grid(visible=True, color="#dddddd", linewidth=0.6)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
-    return figure, axes
 
 
 def _point(axes: Axes, found: PolicySummary, index: int) -> None:

@@ -3,8 +3,13 @@
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from math import inf
+from typing import TYPE_CHECKING
 
-from slurm_energy.policy.jobs import PartnerOffer, RunningJob, WaitingJob
+from slurm_energy.domain.cluster import ClusterSnapshot
+from slurm_energy.domain.decision import RuntimeEstimate
+from slurm_energy.domain.ids import PartitionName
+from slurm_energy.domain.job import EnergyOptions, GpuDemand, JobRequest
+from slurm_energy.policy.jobs import PartnerOffer, RunningJob, Submission, WaitingJob
 from slurm_energy.policy.placement import SIMULATED, OptionTable, PlaceNode
 from slurm_energy.twin.engine.execution import Execution
 from slurm_energy.twin.engine.job import COMPUTING, Job, JobRun
@@ -13,6 +18,12 @@ from slurm_energy.twin.engine.places import Place, can_run
 from slurm_energy.twin.engine.pool_state import DOWN, SUSPENDED, WAKING, PoolState
 from slurm_energy.twin.engine.waiting import Precedence, Waiting
 from slurm_energy.twin.world import Series, World
+
+if TYPE_CHECKING:  # it reads this view
+    from slurm_energy.twin.snapshot.source import SnapshotSource
+
+_FIRST_SECOND = 1.0
+"""The twin's time 0 as the daemon's clock has it: Unix times begin above 0."""
 
 
 def value_at(series: Series, time: float) -> float:
@@ -44,6 +55,8 @@ class TwinView:
         self.precedence: Precedence | None = None
         self.runs: Mapping[int, JobRun] = {}
         """Every job of the run by id, in the order of submission, ended ones too; empty where they are not given."""
+        self.snapshots: SnapshotSource | None = None
+        """Shows the run as Slurm would; None where it is not given."""
         self._execution = execution
         self._waiting = waiting
         self._allowed: dict[tuple[object, ...], tuple[int, ...]] = {}
@@ -254,6 +267,18 @@ class TwinView:
             if power != DOWN
         ]
 
+    def snapshot_without(self, job: WaitingJob) -> ClusterSnapshot:
+        """Return the cluster as the daemon would see it, without the job that is asked about."""
+        assert self.snapshots is not None
+        return self.snapshots.snapshot(self, self.now_seconds + _FIRST_SECOND, without=job.job_id)
+
+    def submission(self, job: WaitingJob) -> Submission:
+        """Return the job as the daemon would get it; of its length is known what it takes where it is fastest."""
+        assert isinstance(job, Job)
+        expected = job.estimated_units * float(self.options(job).seconds_per_unit.min())
+        runtime = RuntimeEstimate(seconds=expected, upper_seconds=expected, source="history")
+        return Submission(job_request(job), self.now_seconds + _FIRST_SECOND, runtime)
+
     def _ends(self, pool: PoolState, node: int) -> tuple[tuple[float, int], ...]:
         """Return when the jobs on a node are expected to end, and the devices that they give back there."""
         begins = self.now_seconds if pool.power[node] != WAKING else pool.ready_seconds[node]
@@ -303,3 +328,31 @@ class SiteView(TwinView):
 def may_share(run: JobRun) -> bool:
     """Return whether a job that runs could take another beside it on its one GPU."""
     return run.job.shareable and run.partner is None and run.phase == COMPUTING and run.gpus == 1
+
+
+def job_request(job: Job) -> JobRequest:
+    """Return a job of the twin as the daemon would get it from Slurm."""
+    least, most = job.gpu_counts[0], job.gpu_counts[-1]
+    return JobRequest(
+        user_id=1000,
+        name=job.name,
+        script=job.script,
+        user_name=job.user or None,
+        account=job.account or None,
+        partitions=tuple(PartitionName(name) for name in job.partitions),
+        time_limit_minutes=job.time_limit_seconds / 60.0 if job.time_limit_seconds < inf else None,
+        cpus_per_task=job.cpus or None,
+        gpus=(
+            GpuDemand(
+                count=least,
+                max_count=most if most > least else None,
+                slurm_type=job.devices[0] if len(job.devices) == 1 else None,
+            ),
+        ),
+        exclusive=job.exclusive,
+        options=EnergyOptions(
+            max_slowdown=min(job.max_slowdown, 2.0) if job.max_slowdown < inf else None,
+            deadline_seconds=job.deadline_seconds + _FIRST_SECOND if job.deadline_seconds < inf else None,
+        ),
+        submitted_at_seconds=job.submitted_seconds + _FIRST_SECOND,
+    )

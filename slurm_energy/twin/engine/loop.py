@@ -22,6 +22,7 @@ from slurm_energy.twin.engine.places import places_of
 from slurm_energy.twin.engine.sampling import Sampler
 from slurm_energy.twin.engine.scheduler import Scheduler
 from slurm_energy.twin.engine.waiting import Precedence, Waiting, queue_key
+from slurm_energy.twin.snapshot.source import SnapshotSource
 from slurm_energy.twin.world import World
 
 Answer = Placement | Postponement | int | tuple[int, ...] | None
@@ -78,6 +79,7 @@ class Engine:
         hides = self.told is not None and not self.told.is_truth
         self.view = (SiteView if hides else TwinView)(world, self._places, self._execution, self._waiting)
         self.view.runs = self.runs
+        self.view.snapshots = SnapshotSource()
         self._precedence = self.view.precedence = Precedence(self.runs)
         self._scheduler = Scheduler(
             self._places,

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from math import inf
 
+from slurm_energy.domain.units import JOULES_PER_KWH
 from slurm_energy.twin.adapters.view import regional_series
 from slurm_energy.twin.engine.execution import Execution
 from slurm_energy.twin.engine.ledger import Ledger
@@ -12,7 +13,6 @@ from slurm_energy.twin.world import Series, World
 DAY_SECONDS = 86_400.0
 _MAX_SAMPLES = 2048
 _SLIVER = 1e-6
-_JOULES_PER_KWH = 3.6e6
 
 
 class Sampler:
@@ -143,7 +143,7 @@ class _Part:
     def _until(self, time: float) -> float:
         joules = self._ledger.total_at(time)
         gained, self._joules = joules - self._joules, joules
-        return gained * self._series.values[self._index] / _JOULES_PER_KWH
+        return gained * self._series.values[self._index] / JOULES_PER_KWH
 
     def _next(self) -> float:
         times = self._series.times_seconds

@@ -1,7 +1,7 @@
-"""One run of a rule on a world, with Python's collector of cycles kept from walking over all of its objects."""
+"""The driver of the engine, and a run of a rule on a world, of which Python's collector of cycles is kept away."""
 
 import gc
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from random import Random
 from threading import Lock
@@ -14,7 +14,7 @@ from slurm_energy.policy.placement import ClusterView, Placement, PlacementRule,
 from slurm_energy.twin.adapters.knowledge import KnownEnd, Told, known_end
 from slurm_energy.twin.engine.events import Arrivals, WorkloadArrivals
 from slurm_energy.twin.engine.job import Job, JobRun, Workload
-from slurm_energy.twin.engine.loop import Answer, Engine
+from slurm_energy.twin.engine.loop import Answer, Ask, Engine, Steps
 from slurm_energy.twin.engine.outcome import Outcome
 from slurm_energy.twin.world import World
 
@@ -104,6 +104,60 @@ def policy_stream(seed: int) -> Random:
     return Random(int.from_bytes(stream.generate_state(4).tobytes(), "little"))  # noqa: S311  # a simulation
 
 
+class EngineDriver:
+    """Steps an engine and brings it answers: the one loop over it, for rules, learners and the environment."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        route: Ask | None = None,
+        place: Ask | None = None,
+        control: Callable[[], Mapping[int, int]] | None = None,
+        stops_at: Callable[[Job], bool] | None = None,
+    ) -> None:
+        """Take an engine that has not begun.
+
+        Args:
+            engine: The run.
+            route: Says where a job shall wait.
+            place: Says how a job shall start. None leaves that to the caller.
+            control: Says new clocks of jobs that run.
+            stops_at: Whether the caller has anything to say of a job's start; the job waits where not.
+        """
+        self._engine, self._place, self._control, self._stops_at = engine, place, control, stops_at
+        self._steps: Steps | None = engine.steps(route, place)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the run has come to its end."""
+        return self._steps is None
+
+    def proceed(self, answer: Answer = None) -> Job | None:
+        """Run to the next job whose start is left to the caller and return it; None at the end.
+
+        Args:
+            answer: About the one before.
+        """
+        if self._steps is None:
+            return None
+        send, place, stops_at = self._steps.send, self._place, self._stops_at
+        try:
+            while True:
+                job = send(answer)
+                answer = None
+                if job is None:
+                    if self._control is not None:
+                        self._engine.change_clocks(self._control())
+                elif place is not None:
+                    answer = place(job)
+                elif stops_at is None or stops_at(job):
+                    return job
+        except StopIteration:
+            self._steps = None
+            return None
+
+
 class _DecisionTime(NamedTuple):
     """Seconds that a rule has taken, and for how many decisions."""
 
@@ -141,20 +195,13 @@ def _drive(engine: Engine, rule: PlacementRule) -> _DecisionTime:
         decisions += 1
         return answer
 
-    steps = engine.steps(ask_route, ask_place)
-    answer: Answer = None
-    try:
-        while True:
-            job = steps.send(answer)
-            answer = None
-            if job is not None:
-                answer = ask_place(job)
-            else:
-                if observes:
-                    tell_ends()
-                engine.change_clocks(rule.control(view))
-    except StopIteration:
-        return _DecisionTime(seconds, decisions)
+    def ask_control() -> Mapping[int, int]:
+        if observes:
+            tell_ends()
+        return rule.control(view)
+
+    EngineDriver(engine, route=ask_route, place=ask_place, control=ask_control).proceed()
+    return _DecisionTime(seconds, decisions)
 
 
 YOUNG_OBJECTS = 500_000

@@ -15,6 +15,7 @@ from slurm_energy.cli.installing.slurm_conf import (
     with_energy,
     without_energy,
 )
+from slurm_energy.cli.site import read_slurm_conf
 from slurm_energy.errors import ConfigError
 
 MAIN = Path("/etc/slurm/slurm.conf")
@@ -121,6 +122,17 @@ def test_a_key_is_changed_in_the_included_file_where_it_stands(tmp_path: Path) -
     assert "JobSubmitPlugins" not in after[0].text
     left = without_energy(after)
     assert (without_flag(left), left[1]) == (before[0].text, before[1])
+
+
+def test_included_files_are_found_where_slurm_looks_for_them(tmp_path: Path) -> None:
+    (tmp_path / "site").mkdir()
+    (tmp_path / "slurm.conf").write_text("ClusterName=Alps\nInclude site/common.conf\n")
+    (tmp_path / "site" / "common.conf").write_text('PrologFlags=X11\ninclude "plugins-%c.conf" # beside slurm.conf\n')
+    (tmp_path / "plugins-alps.conf").write_text("JobSubmitPlugins=lua\n")
+    assert read_slurm_conf(tmp_path / "slurm.conf")["jobsubmitplugins"] == "lua"
+    after = with_energy(read_conf_files(tmp_path / "slurm.conf"), several_hooks=False)
+    (changed,) = [file for file in after if "JobSubmitPlugins" in file.text]
+    assert (changed.path.name, changed.text) == ("plugins-alps.conf", "JobSubmitPlugins=lua,energy # slurm-energy\n")
 
 
 def test_a_pattern_of_the_site_has_ours_in_its_folder_and_no_second_line() -> None:

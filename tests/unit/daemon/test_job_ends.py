@@ -18,12 +18,13 @@ from slurm_energy.daemon import job_ends
 from slurm_energy.daemon.ipc.channel import receive
 from slurm_energy.daemon.ipc.frames import JobsEnded
 from slurm_energy.daemon.job_ends import JobEnds
-from slurm_energy.daemon.recorder.journal import JournalWriter
+from slurm_energy.daemon.recorder.entries import JobsEntryLine, decode_entry
+from slurm_energy.daemon.recorder.journal import JournalReader, JournalWriter
 from slurm_energy.daemon.snapshot.feed import SnapshotFeed
 from slurm_energy.daemon.snapshot.process import SnapshotLoop
-from slurm_energy.domain.cluster import JobState
+from slurm_energy.domain.cluster import JobState, NodeSize, NodeState
 from slurm_energy.domain.decision import EnergyDecision
-from slurm_energy.domain.ids import DecisionId, JobId
+from slurm_energy.domain.ids import DecisionId, JobId, NodeName
 from slurm_energy.domain.job import EnergyOptions
 from slurm_energy.policy.base import CorrectingPolicy
 from slurm_energy.policy.guard import Guard
@@ -198,3 +199,22 @@ def test_the_snapshot_child_sends_the_ends_that_it_records_and_the_feed_passes_t
     assert [len(frame.jobs) for frame in frames if isinstance(frame, JobsEnded)] == [1, 1]
     assert [end.job_id for end in policy.seen] == [1]
     assert daemon.counters["job ends passed on"] == 1
+
+
+def test_the_snapshot_child_journals_the_size_of_a_node_once_and_when_it_changes(tmp_path: Path) -> None:
+    config = replace(Config(), daemon=replace(Config().daemon, state_directory=str(tmp_path)))
+    node = NodeState(name=NodeName("n1"), partitions=(), states=("IDLE",), available=True, cpus=64, cpus_allocated=0)
+    readings = [(node,), (replace(node, cpus_allocated=8),), (replace(node, cpus=128),)]
+
+    class Nodes(Queue):
+        def read_cluster(self) -> ClusterReading:
+            return ClusterReading(partitions=(), nodes=readings.pop(0), jobs=())
+
+    here, there = socket.socketpair()
+    with here, there:
+        loop = SnapshotLoop(config, Nodes(), JournalWriter(tmp_path, "jobs"), there)
+        while readings:
+            loop._refresh()
+    entries = [decode_entry(line.text) for line in JournalReader(tmp_path, "jobs").read(10)]
+    found = [size for entry in entries if isinstance(entry, JobsEntryLine) for size in entry.node_sizes]
+    assert found == [NodeSize(name=NodeName("n1"), cpus=cpus, gpus=0) for cpus in (64, 128)]

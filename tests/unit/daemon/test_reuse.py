@@ -10,7 +10,7 @@ import pytest
 from policy_parts import NODE, PARTITION, Baseline
 
 from slurm_energy.config import Config, PolicyConfig, ScriptConfig
-from slurm_energy.daemon.decide import JobHistory, create_decider
+from slurm_energy.daemon.decide import create_decider
 from slurm_energy.daemon.doors.callers import Peer
 from slurm_energy.daemon.doors.link import DoorLink
 from slurm_energy.daemon.policy.remote import RemotePolicy
@@ -20,17 +20,20 @@ from slurm_energy.daemon.reuse import KEPT_SECONDS, MAX_KEPT, REUSE_MILLISECONDS
 from slurm_energy.daemon.state import DaemonState
 from slurm_energy.daemon.verbs import LocalVerbs
 from slurm_energy.domain.cluster import ClusterSnapshot, NodeGpus
-from slurm_energy.domain.decision import PolicyAnswer, Reason, RuntimeEstimate
+from slurm_energy.domain.decision import PolicyAnswer, Reason
 from slurm_energy.domain.ids import ClusterName, DecisionId, PartitionName
 from slurm_energy.domain.plain import to_plain
 from slurm_energy.domain.script import ScriptFeatures
 from slurm_energy.estimation.job_groups import job_group
+from slurm_energy.estimation.job_history import JobHistory
+from slurm_energy.estimation.run_time import EndedRun, RunTimeModel
 from slurm_energy.policy.base import Case
 from slurm_energy.policy.oracle import OraclePolicy
 from slurm_energy.wire.codec import Message, decode, encode
 
 ROOT = Peer(process_id=1, user_id=0, privileged=True)
 ALICE = Peer(process_id=2, user_id=1000, privileged=False)
+LIMIT_SECONDS = 3600.0
 ONE_GPU = {"uid": "1000", "name": "train", "tres_per_node": "gres:gpu:1", "time_limit": "60"}
 NEW_ID = "fedcba9876543210"
 OTHER_PARTITION = replace(PARTITION, name=PartitionName("other"), is_default=False)
@@ -323,11 +326,11 @@ def test_any_other_difference_is_decided_anew(desk: Desk, fields: dict[str, str]
 
 def test_whose_earlier_runs_are_known_by_name_is_decided_anew(desk: Desk) -> None:
     desk.decide()
-    runtime = RuntimeEstimate(seconds=60.0, upper_seconds=90.0, source="history")
+    runtime = RunTimeModel().of_runs([EndedRun(user=1000, name="known", seconds=60.0)])
     desk.state.history = JobHistory(runtimes={(1000, "known"): runtime})
     known = desk.decide(name="known")
     assert desk.state.counters[LIKE] == 0
-    assert desk.recorded()[-1].decision.estimate == runtime
+    assert desk.recorded()[-1].decision.estimate == runtime.estimate(LIMIT_SECONDS)
     desk.decide(name="unknown")
     assert desk.state.counters[LIKE] == 0, f"the last one, {known.fields['decision_id']}, rests on runs of its name"
 
@@ -382,10 +385,10 @@ def test_a_like_job_with_another_script_is_decided_anew(desk: Desk) -> None:
 
 def test_runs_of_the_same_script_speak_for_a_name_that_says_nothing(desk: Desk) -> None:
     script = ScriptFeatures(model="bert")
-    runtime = RuntimeEstimate(seconds=60.0, upper_seconds=90.0, source="history", runs=7)
+    runtime = RunTimeModel().of_runs([EndedRun(user=1000, name="train", seconds=60.0)] * 7)
     desk.state.history = JobHistory(runtimes={(1000, job_group("train", script.key)): runtime})
     desk.decide(script=script.encode(), name="train_lr0.1_seed3")
     desk.decide(script="v=1;model=vgg16", name="train_lr0.1_seed3")
     known, unknown = desk.recorded()
-    assert known.decision.estimate == runtime
-    assert unknown.decision.estimate != runtime
+    assert known.decision.estimate == runtime.estimate(LIMIT_SECONDS)
+    assert unknown.decision.estimate != known.decision.estimate

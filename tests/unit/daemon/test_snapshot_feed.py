@@ -19,6 +19,7 @@ def state() -> Any:
         decider=SimpleNamespace(rehearse=lambda snapshot: iter(())),
         counters={"snapshots": 0},
         user_names={},
+        reader_note="",
     )
 
 

@@ -12,8 +12,8 @@ from slurm_energy.domain.decision import Reason
 from slurm_energy.errors import CheckpointError, ConfigError, PolicyError
 from slurm_energy.evaluation import contenders
 from slurm_energy.evaluation.contenders import create_contender
+from slurm_energy.policy.gnn.policy import GnnPolicy
 from slurm_energy.policy.registry import create_rule
-from slurm_energy.twin.adapters.learned import LearnedRule
 from slurm_energy.twin.adapters.served import ServedPolicy
 from slurm_energy.twin.engine.job import Job, Workload
 from slurm_energy.twin.engine.outcome import Outcome
@@ -50,7 +50,7 @@ def outcome_of(text: str, jobs: Sequence[Job]) -> Outcome:
 
 def test_a_network_is_made_from_its_checkpoint(checkpoint: Path) -> None:
     rule = create_contender(f"gnn:checkpoint={checkpoint}")
-    assert isinstance(rule, LearnedRule)
+    assert isinstance(rule, GnnPolicy)
     assert (rule.name, rule.version, rule.routes) == ("gnn", "2.1", False)
 
 
@@ -87,14 +87,14 @@ def test_a_share_of_the_nodes_is_enough_to_lose_no_job(checkpoint: Path) -> None
     ("settings", "message"),
     [
         ("", f"policy gnn needs checkpoint=FOLDER; {KNOWN}"),
-        (":", "needs checkpoint=FOLDER"),
-        (":checkpoint=", "needs checkpoint=FOLDER"),
+        (":", "is not of the form key=value"),
+        (":checkpoint=", "'checkpoint=' is not of the form key=value"),
         (":clocks=1", "needs checkpoint=FOLDER"),
         (":checkpoint=HERE,clock=1", f"has no setting 'clock'; {KNOWN}"),
         (":checkpoint=HERE,max_slowdown=0.1", "has no setting 'max_slowdown'"),
         (":checkpoint=HERE,clocks=2", "clocks=2 of gnn is neither 0 nor 1"),
         (":checkpoint=HERE,mode=fast", "mode=fast of gnn is none of balanced, saver"),
-        (":checkpoint=HERE,clocks=", "clocks= of gnn is neither 0 nor 1"),
+        (":checkpoint=HERE,clocks=", "'clocks=' is not of the form key=value"),
         (":checkpoint=HERE,sampling=half", "sampling='half' of gnn is not a number"),
         (":checkpoint=HERE,sampling=0", "sampling_rate is 0.0, it must be between 0.01 and 1"),
         (":checkpoint=HERE,sampling=1.5", "sampling_rate is 1.5, it must be between 0.01 and 1"),

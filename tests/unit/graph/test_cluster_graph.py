@@ -298,15 +298,6 @@ def test_a_moment_that_is_no_number_counts_as_the_beginning() -> None:
     assert graph.now_seconds == 0.0
 
 
-def test_claims_change_the_top_alone() -> None:
-    snapshot = make_snapshot((make_node(),))
-    graph = graph_of(snapshot)
-    graph.set_claims({PartitionName("p"): 4.0})
-    assert graph.update(snapshot) == Changes(top=True)
-    graph.set_claims({PartitionName("p"): 4.0})
-    assert graph.update(snapshot) == Changes()
-
-
 def test_a_node_that_fails_changes_what_its_group_has() -> None:
     graph = graph_of(make_snapshot((make_node("n1"), make_node("n2"))))
     snapshot = make_snapshot((make_node("n1", available=False), make_node("n2")))

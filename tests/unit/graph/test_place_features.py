@@ -91,9 +91,7 @@ def test_a_group_without_a_switch_is_not_known() -> None:
 
 def test_a_partition_takes_carbon_from_its_cluster() -> None:
     site = ClusterState(name=ClusterName("c"), carbon_grams_per_kwh=300.0, price_per_kwh=0.2)
-    counts = PlaceCounts(
-        nodes=4, suspended=1, gpus=16, gpus_free=4, waiting_gpus=float("inf"), claimed_gpus=2.0, waiting_jobs=3
-    )
+    counts = PlaceCounts(nodes=4, suspended=1, gpus=16, gpus_free=4, waiting_gpus=float("inf"), waiting_jobs=3)
     partition = make_partition(max_time_minutes=60.0, priority_tier=2, price_per_kwh=0.1)
     assert known(PARTITION_SCALER, partition_row(partition, counts, site)) == {
         "is_up": 1.0,
@@ -105,7 +103,6 @@ def test_a_partition_takes_carbon_from_its_cluster() -> None:
         "gpus": 16.0,
         "gpus_free": 0.25,
         "waiting_gpus": 1e6,
-        "claimed_gpus": 2.0,
         "waiting_jobs": 3.0,
         "nodes_suspended": 0.25,
         "carbon_grams_per_kwh": 300.0,

@@ -39,14 +39,13 @@ def test_partitions_add_up_their_nodes_and_jobs() -> None:
     )
     partitions = (make_partition("p"), make_partition("q"), make_partition("cpu"))
     graph = graph_of(make_snapshot(nodes, jobs, partitions))
-    graph.set_claims({PartitionName("q"): 5.0, PartitionName("gone"): 1.0})
     rows = graph.top_block().partition_x
     assert_column(rows, PARTITION, "nodes", 3, 1, 1)
     assert_column(rows, PARTITION, "gpus", 12, 4, 0)
     assert_column(rows, PARTITION, "gpus_free", 4 / 12, 2 / 4, 0)
     assert_column(rows, PARTITION, "waiting_gpus", 5, 3, 0)
     assert_column(rows, PARTITION, "waiting_jobs", 2, 1, 0)
-    assert_column(rows, PARTITION, "claimed_gpus", 0, 5, 0)
+    assert_column(rows, PARTITION, "claimed_gpus", 0, 0, 0)
     assert_column(rows, PARTITION, "nodes_suspended", 1 / 3, 0, 0)
     assert_column(rows, PARTITION, "is_cpu", 0, 0, 1)
 

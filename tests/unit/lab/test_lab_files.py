@@ -106,6 +106,13 @@ def test_users_of_the_lab_get_free_numbers_and_homes_in_the_lab() -> None:
     assert group.splitlines() == ["root:x:0:", "alice:x:20002:", "bob:x:20003:"]
 
 
+def test_every_account_of_the_lab_may_log_in_without_a_password_that_fits() -> None:
+    assert slurm_files.shadow("root:x:0:0::/root:/bin/sh\nalice:x:1:1::/:/bin/sh\n").splitlines() == [
+        "root:*:19000:0:99999:7:::",
+        "alice:*:19000:0:99999:7:::",
+    ]
+
+
 def test_user_whom_the_host_has_keeps_his_numbers_and_is_there_once() -> None:
     passwd, _ = slurm_files.accounts("alice:x:1000:100::/home/alice:/bin/sh\n", "users:x:100:\n", LAYOUT, ("alice",))
 

@@ -20,9 +20,8 @@ from slurm_energy.graph.schema import OPTION, TASK, column
 from slurm_energy.learning.bookkeeping import ActiveMeter, empty_watts, weighted
 from slurm_energy.learning.episodes import SPREAD_WEIGHTS, EpisodeCollector, EpisodeSettings, run_episode
 from slurm_energy.learning.experience import DecisionStep
-from slurm_energy.policy.gnn.chooser import NetworkChooser
 from slurm_energy.policy.gnn.embeddings import batch_index
-from slurm_energy.twin.adapters.learned import LearnedRule
+from slurm_energy.policy.gnn.policy import GnnPolicy
 from slurm_energy.twin.engine.job import COMPUTING, ENDED, STARTING, Workload
 from slurm_energy.twin.engine.loop import Engine
 from slurm_energy.twin.engine.outcome import Outcome
@@ -47,7 +46,7 @@ def episode(chosen: EpisodeSettings, *, seed: int = SEED, draws: int = 0) -> lis
 def outcome(world: World = TOY, **changes: Any) -> Outcome:
     """Return what the same network does as a rule."""
     network = small_network(1)
-    rule = LearnedRule(lambda: NetworkChooser(network, ClusterGraph()), version="1")
+    rule = GnnPolicy(network, ClusterGraph(), version="1")
     return run(world, CROWDED(SEED), rule, seed=SEED, **changes)
 
 

@@ -15,12 +15,11 @@ from slurm_energy.learning.imitation import (
     ImitationSettings,
     train_by_imitation,
 )
-from slurm_energy.policy.gnn.chooser import NetworkChooser
 from slurm_energy.policy.gnn.configuration import NetworkConfig
 from slurm_energy.policy.gnn.network import HierarchicalNetwork, create_network
+from slurm_energy.policy.gnn.policy import GnnPolicy
 from slurm_energy.policy.placement import PlacementRule
 from slurm_energy.policy.registry import create_rule
-from slurm_energy.twin.adapters.learned import LearnedRule
 from slurm_energy.twin.engine.simulation import run
 
 CONFIG = NetworkConfig(hidden=24, quantiles=4)
@@ -33,7 +32,7 @@ def demonstrations(seed: int, teacher: str = "greedy") -> list[Demonstration]:
 
 
 def learned(network: HierarchicalNetwork, *, learned_clocks: bool) -> PlacementRule:
-    return LearnedRule(lambda: NetworkChooser(network, ClusterGraph()), version="1", learned_clocks=learned_clocks)
+    return GnnPolicy(network, ClusterGraph(), version="1", clocks="learned" if learned_clocks else "oracle")
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from slurm_energy.device.gpu import GpuIdentity
 from slurm_energy.domain.decision import DecisionEntry
 from slurm_energy.domain.ids import ClusterName, DecisionId, GpuTypeName, GpuUuid, JobId, NodeName, Sluid
 from slurm_energy.domain.job import EnergyMode
-from slurm_energy.errors import DeviceError
+from slurm_energy.errors import DeviceError, DeviceNotSupported
 from slurm_energy.node.context import HookContext
 from slurm_energy.node.gpu_order import GpuOrder, SlurmGpu
 from slurm_energy.node.lock_records import LockRecords
@@ -56,6 +56,8 @@ class FakeGpu:
     mig: bool = False
     watts: float = 200.0
     busy: float = 1.0
+    memory_busy: float = 0.5
+    pcie: float = 1e8
     free_clock_mhz: int = 1410
     limit_watts: float = 400.0
     lock: tuple[int, int] | None = None
@@ -111,6 +113,22 @@ class FakeGpu:
     def utilisation(self) -> float:
         self._called("utilisation")
         return self.busy
+
+    def instant_power_watts(self) -> float:
+        self._called("instant_power_watts")
+        return self.watts
+
+    def memory_utilisation(self) -> float:
+        self._called("memory_utilisation")
+        return self.memory_busy
+
+    def pcie_received_bytes_per_second(self) -> float:
+        self._called("pcie_received_bytes_per_second")
+        return self.pcie
+
+    def activity(self) -> Mapping[str, float]:
+        self._called("activity")
+        raise DeviceNotSupported("no GPM counters")
 
     def supported_sm_clocks_mhz(self) -> tuple[int, ...]:
         self._called("supported_sm_clocks_mhz")
@@ -268,6 +286,7 @@ def entry(
     mode: EnergyMode = EnergyMode.BALANCED,
     time_limit_minutes: int | None = None,
     watts: Mapping[str, int] | None = None,
+    trials: Mapping[str, float] | None = None,
 ) -> str:
     """A decision as it travels; by default 1275 MHz for the A100."""
     chosen = {"a100-sxm4-80gb": 1275} if clocks is None else clocks
@@ -277,4 +296,5 @@ def entry(
         clocks_mhz={GpuTypeName(name): mhz for name, mhz in chosen.items()},
         assumed_watts={GpuTypeName(name): limit for name, limit in (watts or {}).items()},
         time_limit_minutes=time_limit_minutes,
+        trial_bounds={GpuTypeName(name): bound for name, bound in (trials or {}).items()},
     ).encode()

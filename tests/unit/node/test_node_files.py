@@ -93,6 +93,18 @@ def test_configuration_beside_slurm_conf_is_found(tmp_path: Path) -> None:
     assert load_settings({"SLURM_CONF": str(tmp_path / "slurm.conf")}, "n8").node_name == "n8"
 
 
+def test_a_timer_names_the_node_as_slurm_does(tmp_path: Path) -> None:
+    conf = tmp_path / "slurm.conf"
+    conf.write_text(f"NodeName=gpu07 NodeHostname={os.uname().nodename}\n")
+    environment = {"SLURM_ENERGY_CONFIG": str(tmp_path / "energy.toml"), "SLURM_CONF": str(conf)}
+    (tmp_path / "energy.toml").write_text('[node]\nspool_directory = "/var/spool/energy/%n"\n')
+    settings = load_settings(environment)
+    assert (settings.node_name, settings.spool_directory) == ("gpu07", Path("/var/spool/energy/gpu07"))
+    assert load_settings(environment, "other").node_name == "other"
+    conf.unlink()
+    assert load_settings(environment).node_name == os.uname().nodename.partition(".")[0]
+
+
 def test_marks_and_leftovers_are_bounded(tmp_path: Path) -> None:
     spool = Spool(tmp_path / "spool")
     spool.prepare()

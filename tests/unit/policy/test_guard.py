@@ -23,20 +23,25 @@ from slurm_energy.policy.guard import Guard, decision_entry, new_decision_id
 from slurm_energy.policy.oracle import OraclePolicy
 from slurm_energy.policy.rules.slurm_order import SlurmDefaultRule
 
+LINE = (
+    "a100 at {} of 1410 MHz: at most {} % longer; what this job saves is not known ({} % in the mean of other programs)"
+)
+NOT_KNOWN = "what it saves for this job is not known"
+
 
 def test_job_of_the_default_partition_gets_the_clock_of_its_gpu_type() -> None:
     decision = decide(make_job())
     assert clocks(decision) == {A100: 1290}
     assert decision.partitions is None
-    assert decision.message == "a100 at 1290 of 1410 MHz: about 11 % less energy, 5 % longer; opt out with --energy=off"
+    assert decision.message == LINE.format("1290", "5", "11") + "; opt out with --energy=off"
     assert decision.reasons == (Reason.POLICY, Reason.ROUTING_CLOSED)
 
 
 def test_message_for_boards_of_the_catalogues_limit_tells_what_they_save_and_the_clock_people_know() -> None:
     decision = decide(make_job(), config=make_config(gpu_power_limits_watts={}))
-    assert decision.message == "a100 at 1260 of 1410 MHz: about 4 % less energy, 5 % longer; opt out with --energy=off"
+    assert decision.message == LINE.format("1260", "5", "4") + "; opt out with --energy=off"
     saver = decide(make_job(mode=EnergyMode.SAVER), config=make_config(gpu_power_limits_watts={"a100": 400.0}))
-    assert saver.message == "a100 at 1095 of 1410 MHz: about 18 % less energy, 19 % longer; opt out with --energy=off"
+    assert saver.message == LINE.format("1095", "19", "18") + "; opt out with --energy=off"
 
 
 def test_clock_above_what_the_board_reaches_by_itself_is_no_saving() -> None:
@@ -81,10 +86,10 @@ def test_observe_records_what_would_have_been_and_changes_nothing() -> None:
     decision = decide(make_job(mode=EnergyMode.OBSERVE))
     assert not changes_job(decision)
     assert decision.reasons[0] is Reason.OBSERVE_ONLY
-    line = "would have been: a100 at 1290 of 1410 MHz: about 11 % less energy, 5 % longer"
+    line = "would have been: " + LINE.format("1290", "5", "11")
     assert (decision.notes[0], decision.message) == (line, line)
     assert decision.announcement == (
-        "only observed, nothing is changed; it would have been a lower GPU clock (less energy, somewhat longer run)"
+        f"only observed, nothing is changed; it would have been a lower GPU clock ({NOT_KNOWN}, somewhat longer run)"
     )
 
 
@@ -97,7 +102,7 @@ def test_a_site_that_observes_says_nothing_at_the_submission_of_people_who_did_n
 def test_the_announcement_is_true_of_a_job_that_slurm_refuses_and_has_no_digit() -> None:
     decision = decide(make_job())
     assert decision.announcement == (
-        "if accepted: a lower GPU clock (less energy, somewhat longer run); opt out with --energy=off"
+        f"if accepted: a lower GPU clock ({NOT_KNOWN}, somewhat longer run); opt out with --energy=off"
     )
     for kind in (make_job(), make_job(mode=EnergyMode.OBSERVE), make_job(partitions=("a40", "a100"), max_slowdown=2.0)):
         told = decide(kind).announcement

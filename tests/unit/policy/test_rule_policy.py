@@ -95,7 +95,7 @@ def test_a_wrong_text_is_a_fault_of_the_configuration(text: str, said: str) -> N
 
 
 def test_what_a_submission_cannot_carry_out_is_told() -> None:
-    assert masked_parts("total-cost:pack=1,wait=0.5") == (
+    assert masked_parts("total-cost:awake_time=1,max_node_wait=0.5") == (
         "a later start; clocks of jobs that run; the node of a job; the number of a job's GPUs; "
         "what ended jobs measured"
     )

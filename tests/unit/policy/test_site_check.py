@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 from policy_factory import A40, A100, make_config
 
-from slurm_energy.config import Config, NodeConfig, StoreConfig
+from slurm_energy.config import Config, DaemonConfig, NodeConfig, StoreConfig
 from slurm_energy.energy_model.catalog import CATALOG
 from slurm_energy.errors import ConfigError
 from slurm_energy.node.clock_plan import site_clock_mhz
@@ -49,6 +49,23 @@ def test_every_fault_is_a_line_of_its_own() -> None:
         "gpu_types.x",
         "routing.partitions",
     ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"socket_path": f"/run/{'x' * 98}"}, None),
+        ({"socket_path": f"/run/{'x' * 99}"}, "daemon.socket_path has 104 bytes"),
+        ({"socket_path": f"/run/{'é' * 50}"}, "daemon.socket_path has 105 bytes"),
+        ({"socket_path": "energyd.sock"}, "daemon.socket_path is 'energyd.sock'"),
+        ({"state_directory": "state"}, "daemon.state_directory is 'state'"),
+    ],
+)
+def test_a_path_at_which_the_daemon_could_not_listen_or_write_is_a_fault(
+    changes: dict[str, Any], named: str | None
+) -> None:
+    faults = list(site_faults(replace(Config(), daemon=DaemonConfig(**changes))))
+    assert [named is not None and fault.startswith(named) for fault in faults] == ([] if named is None else [True])
 
 
 def test_gpu_types_value_that_is_no_catalogue_name_is_named_with_the_known_ones() -> None:

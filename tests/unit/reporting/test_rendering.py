@@ -261,7 +261,7 @@ def test_explanation_tells_the_whole_story() -> None:
         "2 x a100, partitions none named, time limit 1:30:00",
         "mode balanced, at most 5 % longer",
         f"d0000001 by oracle 1 at {moment_text(1_790_000_000.0)}, on a picture of the cluster 1.2 s old",
-        "a100-sxm4-80gb at 1275 of 1410 MHz: predicted -13.0 % energy, +5.0 % run time on boards of 400 W",
+        "a100-sxm4-80gb at 1275 of 1410 MHz: predicted, by other programs: -13.0 % energy, +5.0 % run time on boards",
         "run time at the default clock 10:00, at most 15:00 (from history)",
         "The policy chose this setting. (POLICY)",
         "prefers nodes with feature nvlink",
@@ -298,7 +298,7 @@ def test_explanation_says_that_figures_are_assumed() -> None:
     clocks = tuple(replace(clock, is_assumed=True) for clock in story.decision.clocks)
     text = printed(render_explain, with_decision(clocks=clocks), width=240)
     assert "1275 of 1410 MHz: assumed, as on a GPU of the same chip: -13.0 % energy" in text
-    assert "predicted -13.0" not in text
+    assert "predicted, by other programs: -13.0" not in text
 
 
 def decision_json(record: ExplainRecord) -> dict[str, Any]:

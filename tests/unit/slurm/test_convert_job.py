@@ -308,6 +308,9 @@ def test_memory_is_told_for_each_node(fields: dict[str, Any], mebibytes: float |
     assert converted(**fields).memory_per_node_mib == mebibytes
 
 
+CORES_LEFT = {"sockets": [{"cores": [{"status": ["ALLOCATED"]}, {"status": ["UNALLOCATED"]}]}]}
+
+
 @pytest.mark.parametrize(
     ("fields", "exclusive"),
     [
@@ -317,6 +320,18 @@ def test_memory_is_told_for_each_node(fields: dict[str, Any], mebibytes: float |
         ({"shared": ["oversubscribe"], "exclusive": ["false"]}, False),
         ({"shared": [], "exclusive": [], "job_resources": {"nodes": {"whole": False}}}, False),
         ({"shared": ["user"]}, False),
+        ({"shared": ["user"], "job_resources": {"nodes": {"whole": True}}}, False),
+        ({"exclusive": ["mcs"], "job_resources": {"nodes": {"whole": True}}}, False),
+        # 26.05: --exclusive=user runs on a node that it does not fill
+        ({"shared": [], "job_resources": {"nodes": {"whole": True, "allocation": [CORES_LEFT]}}}, False),
+        ({"shared": [], "job_resources": {"nodes": {"whole": True, "allocation": [{"name": "n1"}]}}}, True),
+        # 26.05: a job that waits
+        ({"shared": [], "job_resources": None, "submit_line": "/usr/bin/sbatch -t 5 --exclusive --wrap x"}, True),
+        ({"shared": [], "submit_line": "sbatch --energy=off --excl=user job.sh"}, False),
+        ({"shared": [], "submit_line": "sbatch --wrap srun --exclusive"}, False),
+        ({"shared": [], "submit_line": "sbatch --nosuch --exclusive"}, False),
+        ({"shared": [], "submit_line": "sbatch job.sh --exclusive"}, False),
+        ({"shared": [], "submit_line": 7}, False),
         ({"shared": None, "job_resources": "none"}, False),
     ],
 )

@@ -153,6 +153,18 @@ def test_the_wire_fields_say_the_same_as_the_request() -> None:
 
 
 @pytest.mark.parametrize(
+    ("word", "exclusive"),
+    [("--exclusive", True), ("--exclusive=topo", True), ("--exclusive=user", False), ("--exclusive=MCS", False)],
+)
+def test_a_job_that_shares_its_nodes_with_the_users_own_jobs_does_not_hold_them_alone(
+    word: str, exclusive: bool
+) -> None:
+    job = make_job(word, "job.sh")
+    assert job_request(job, user_id=1, now_seconds=NOW).exclusive is exclusive
+    assert decide_fields(job).get("exclusive") == ("1" if exclusive else None)
+
+
+@pytest.mark.parametrize(
     ("words", "name"),
     [
         (("-J", "x; rm", "job.sh"), "x; rm"),

@@ -30,8 +30,7 @@ from slurm_energy.policy.registry import create_policy, create_rule, policy_name
 from slurm_energy.policy.site.candidates import asked_partitions, has_idle_room
 from slurm_energy.policy.submission.view import SnapshotView, SubmittedJob
 from slurm_energy.slurm.json_client import ClusterReading
-from slurm_energy.twin.adapters.served import job_request
-from slurm_energy.twin.adapters.view import TwinView
+from slurm_energy.twin.adapters.view import TwinView, job_request
 from slurm_energy.twin.engine.job import Job
 from slurm_energy.twin.engine.places import option_table
 from slurm_energy.twin.engine.pool_state import DOWN
@@ -41,7 +40,7 @@ from slurm_energy.wire.messages import SubmittedFields as SubmittedMessage
 
 RULES = [
     *(name for name in rule_names() if name != "clairvoyant"),
-    "total-cost:V=50,slowdown=0.3,by_place=1,spare=0.2,pack=0.5,wait=0.5,span=100",
+    "total-cost:V=50,slowdown=0.3,by_place=1,type_headroom=0.2,awake_time=0.5,max_node_wait=0.5,makespan=100",
     "adaptive-price:k=20,by_place=1,share=1",
     "edp:exponent=2,wake=0",
 ]

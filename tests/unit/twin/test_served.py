@@ -12,7 +12,8 @@ from slurm_energy.errors import ConfigError, PolicyError
 from slurm_energy.evaluation.contenders import create_contender, served_names
 from slurm_energy.policy.base import Case, FollowingPolicy
 from slurm_energy.policy.registry import create_rule, known_policy_names
-from slurm_energy.twin.adapters.served import ServedPolicy, job_request, served_policy
+from slurm_energy.twin.adapters.served import ServedPolicy, served_policy
+from slurm_energy.twin.adapters.view import job_request
 from slurm_energy.twin.engine.events import WorkloadArrivals
 from slurm_energy.twin.engine.job import Job, Workload
 from slurm_energy.twin.engine.loop import Engine

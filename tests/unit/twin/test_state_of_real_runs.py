@@ -3,11 +3,13 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
+from random import Random
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 from small_clusters import later
+from small_networks import small_network
 
 from slurm_energy.domain.cluster import ClusterSnapshot
 from slurm_energy.graph import schema
@@ -15,7 +17,8 @@ from slurm_energy.graph.blocks import DecisionBlock, Floats
 from slurm_energy.graph.cluster_graph import TIME_STEP_SECONDS, ClusterGraph
 from slurm_energy.graph.options import RunOption, decision_block
 from slurm_energy.policy.gnn.cache import whole_blocks
-from slurm_energy.twin.adapters.learned import LearnedRule
+from slurm_energy.policy.gnn.policy import GnnPolicy
+from slurm_energy.policy.placement import ClusterView
 from slurm_energy.twin.engine.job import Workload
 from slurm_energy.twin.engine.simulation import run
 from slurm_energy.twin.episode import JobSource
@@ -85,6 +88,18 @@ class Watcher:
         return First() if options else None
 
 
+class WatchedPolicy(GnnPolicy):
+    """The policy with a watcher in the place of its network."""
+
+    def __init__(self, watcher: Watcher) -> None:
+        super().__init__(small_network(1), ClusterGraph(), version="1", clocks="learned")
+        self._watcher = watcher
+
+    def begin(self, view: ClusterView, random: Random) -> None:
+        super().begin(view, random)
+        self._chooser = self._watcher  # type: ignore[assignment]  # it only looks
+
+
 def jobs_of(name: str) -> tuple[Workload, float]:
     source = JobSource(world=shipped_world(name), horizon_seconds=HOURS[name] * 3600.0)
     return source.make(11), HOURS[name] * 3600.0
@@ -92,7 +107,7 @@ def jobs_of(name: str) -> tuple[Workload, float]:
 
 def starts(name: str, workload: Workload, until_seconds: float) -> list[Seen]:
     watcher = Watcher()
-    rule = LearnedRule(lambda: watcher, version="1", learned_clocks=True)
+    rule = WatchedPolicy(watcher)
     run(shipped_world(name), workload, rule, seed=11, horizon_seconds=until_seconds)
     return watcher.seen
 

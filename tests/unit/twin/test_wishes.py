@@ -119,7 +119,7 @@ def test_packing_leaves_a_node_that_empties_soon_alone() -> None:
         make_job(2, units=300.0, gpus=3, max_slowdown=0.0),
         make_job(3, submitted=1.0, units=900.0, max_slowdown=0.0),
     ]
-    for options, seconds in (({}, 1060.0 + 961.0), ({"pack": 1.0}, 1060.0 + 160.0)):
+    for options, seconds in (({}, 1060.0 + 961.0), ({"awake_time": 1.0}, 1060.0 + 160.0)):
         outcome = packed(jobs, **options)
         assert ended(outcome) == {1: 1000.0, 2: 100.0, 3: 901.0}
         assert host_seconds(outcome) == pytest.approx(seconds)
@@ -130,7 +130,7 @@ def test_a_job_waits_for_room_on_the_node_that_stays_awake() -> None:
     # Node 0 is full: three jobs for long, one until about 100 s. The fifth would open node 1 for its whole run.
     jobs = [make_job(number, units=3000.0) for number in (1, 2, 3)]
     jobs += [make_job(4, units=50.0), make_job(5, submitted=20.0, units=1000.0)]
-    at_once, waits = packed(jobs, pack=1.0), packed(jobs, pack=1.0, wait=0.5)
+    at_once, waits = packed(jobs, awake_time=1.0), packed(jobs, awake_time=1.0, max_node_wait=0.5)
     assert started(at_once)[5] == 20.0
     assert started(waits)[5] == pytest.approx(ended(waits)[4] + 1.0)
     assert host_seconds(waits) < host_seconds(at_once) - 900.0
@@ -140,7 +140,7 @@ def test_a_job_waits_for_room_on_the_node_that_stays_awake() -> None:
 def test_a_job_with_a_deadline_waits_no_longer_than_that_allows() -> None:
     jobs = [make_job(number, units=3000.0) for number in (1, 2, 3)]
     jobs += [make_job(4, units=50.0), make_job(5, submitted=20.0, units=1000.0, deadline_seconds=1090.0)]
-    outcome = packed(jobs, pack=1.0, wait=0.5)
+    outcome = packed(jobs, awake_time=1.0, max_node_wait=0.5)
     assert ended(outcome)[5] <= 1090.0
 
 
@@ -185,10 +185,10 @@ def test_whatever_is_wished_energy_adds_up_and_no_device_is_used_twice(chosen: F
     features,
     st.sampled_from(
         (
-            "pack=1",
-            "pack=1,wait=0.5",
-            "by_place=1,pack=0.1,wait=0.1,slowdown=0.3",
-            "spare=0.2,span=1000,pack=1,wait=0.5",
+            "awake_time=1",
+            "awake_time=1,max_node_wait=0.5",
+            "by_place=1,awake_time=0.1,max_node_wait=0.1,slowdown=0.3",
+            "type_headroom=0.2,makespan=1000,awake_time=1,max_node_wait=0.5",
         )
     ),
 )

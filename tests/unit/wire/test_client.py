@@ -46,6 +46,45 @@ def test_a_reply_in_pieces_is_put_together(tmp_path: Path) -> None:
         assert exchange(tmp_path / "s", Message("ping"), 5.0) == reply
 
 
+def _fill_queue(path: Path) -> list[socket.socket]:
+    """Connect until the listener's queue is full."""
+    held: list[socket.socket] = []
+    while True:
+        connection = socket.socket(socket.AF_UNIX)
+        held.append(connection)
+        connection.setblocking(False)
+        try:
+            connection.connect(str(path))
+        except BlockingIOError:
+            return held
+
+
+def test_a_full_queue_is_waited_for_until_the_deadline(tmp_path: Path) -> None:
+    path, reply = tmp_path / "s", Message("ok", {"decision_id": "0123456789abcdef"})
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(path))
+        server.listen(0)
+        held = _fill_queue(path)
+        with pytest.raises(DeadlineExceeded, match=r"no whole answer within 0\.05 s"):
+            exchange(path, Message("ping"), 0.05)
+
+        def serve() -> None:
+            while True:
+                connection, _ = server.accept()
+                with connection:
+                    connection.setblocking(True)
+                    if connection.recv(65_536):
+                        connection.sendall(encode(reply))
+                        return
+
+        for connection in held:
+            connection.close()
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        assert exchange(path, Message("ping"), 5.0) == reply
+        thread.join(5)
+
+
 def test_a_daemon_that_never_answers_costs_no_more_than_the_deadline(tmp_path: Path) -> None:
     done = threading.Event()
 

@@ -26,11 +26,10 @@ from slurm_energy.learning.policy_gradient.learner import PolicyGradientLearner
 from slurm_energy.learning.policy_gradient.losses import combined_value, divergence, surrogate_loss, value_loss
 from slurm_energy.learning.policy_gradient.settings import PolicyGradientSettings
 from slurm_energy.learning.training_state import learner_bytes, learner_state
-from slurm_energy.policy.gnn.chooser import NetworkChooser
 from slurm_energy.policy.gnn.configuration import NetworkConfig
 from slurm_energy.policy.gnn.network import HierarchicalNetwork, create_network
+from slurm_energy.policy.gnn.policy import GnnPolicy
 from slurm_energy.policy.registry import create_rule
-from slurm_energy.twin.adapters.learned import LearnedRule
 from slurm_energy.twin.engine.job import Workload
 from slurm_energy.twin.engine.simulation import run
 from slurm_energy.twin.episode import RewardWeights
@@ -78,7 +77,7 @@ def trained(
 
 
 def greedy_active_joules(network: HierarchicalNetwork, jobs: Workload) -> float:
-    rule = LearnedRule(lambda: NetworkChooser(network, ClusterGraph()), version="1")
+    rule = GnnPolicy(network, ClusterGraph(), version="1")
     return active_joules(run(TOY, jobs, rule))
 
 

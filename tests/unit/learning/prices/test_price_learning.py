@@ -17,12 +17,12 @@ from slurm_energy.learning.prices.learner import PriceLearner
 from slurm_energy.learning.prices.settings import PriceEpisodeSettings, PriceLearnerSettings
 from slurm_energy.policy.gnn.configuration import NetworkConfig
 from slurm_energy.policy.gnn.network import HierarchicalNetwork, create_network
+from slurm_energy.policy.gnn.priced_answers import PricedRule
 from slurm_energy.policy.gnn.serving import NetworkPrices
 from slurm_energy.policy.placement import PlacementRule
 from slurm_energy.policy.prices import JOB_PRICES, relative_joules
 from slurm_energy.policy.registry import create_rule
 from slurm_energy.policy.rules.settings import TotalCostSettings
-from slurm_energy.twin.adapters.learned_price import LearnedPriceRule
 from slurm_energy.twin.engine.job import Workload
 from slurm_energy.twin.engine.outcome import Outcome
 from slurm_energy.twin.engine.simulation import run
@@ -77,7 +77,7 @@ def learner(network: HierarchicalNetwork) -> PriceLearner:
 
 def learned(network: HierarchicalNetwork) -> PlacementRule:
     settings = TotalCostSettings(time_watts=0.0, slowdown=0.0)
-    return LearnedPriceRule(lambda: NetworkPrices(network), settings, refresh_seconds=EPISODE.refresh_seconds)
+    return PricedRule(lambda: NetworkPrices(network), settings, refresh_seconds=EPISODE.refresh_seconds)
 
 
 def rounds(count: int, *, length: int) -> tuple[HierarchicalNetwork, Sequence[float]]:
@@ -98,7 +98,7 @@ def joules(outcome: Outcome) -> float:
 @pytest.mark.timeout(180)
 def test_a_toy_cluster_with_a_known_optimum_is_learned() -> None:
     test = jobs(seed=5, count=120)
-    optimum = run(WORLD, test, create_rule("total-cost:V=0,slowdown=0,opening=3"))
+    optimum = run(WORLD, test, create_rule("total-cost:V=0,slowdown=0,opened_nodes=3"))
     assert set(optimum.place.tolist()) == {1}
     untrained = joules(run(WORLD, test, learned(create_network(CONFIG, seed=0))))
     network, _ = rounds(10, length=120)
@@ -167,6 +167,11 @@ def test_devices_are_on_the_bill_at_the_price_that_the_rule_has_for_them() -> No
     assert costs[1] > costs[0]
 
 
+def test_a_fixed_price_under_the_name_of_an_earlier_release_is_answered_with_its_present_one() -> None:
+    with pytest.raises(ValueRangeError, match="'opening' is called 'opened_nodes' now"):
+        replace(EPISODE, fixed=("time_watts", "opening"))
+
+
 def test_a_price_that_is_fixed_is_neither_tried_nor_learned() -> None:
     fixed = ("time_watts", "slowdown_joules", "waking")
     settings = replace(EPISODE, fixed=fixed)
@@ -231,7 +236,7 @@ def test_the_lesson_of_a_large_job_outweighs_those_of_small_ones() -> None:
     def opening_after(weights: tuple[float, float]) -> float:
         network = create_network(CONFIG, seed=0)
         real = episode(network, 1)
-        step, index = real.steps[0], JOB_PRICES.index("opening")
+        step, index = real.steps[0], JOB_PRICES.index("opened_nodes")
         up, down = (step.job_mean + sign * np.eye(len(JOB_PRICES), dtype=np.float32)[index] for sign in (1, -1))
         base = step._replace(device_raw=step.device_mean, waiting=0.0)
         lessons = (
@@ -243,7 +248,7 @@ def test_the_lesson_of_a_large_job_outweighs_those_of_small_ones() -> None:
         learns = learner(network)
         for _ in range(5):
             figures = learns.absorb([replace(real, steps=lessons)])
-        return figures["raw_opening"]
+        return figures["raw_opened_nodes"]
 
     assert opening_after((5.0, 1.0)) > 0.0 > opening_after((1.0, 5.0))
 

@@ -20,7 +20,7 @@ from slurm_energy.policy.prices import JOB_PRICES
 def test_a_price_that_makes_others_wait_is_moved_though_the_job_s_own_bill_is_the_same(sign: float) -> None:
     torch.set_num_threads(1)
     network = create_network(CONFIG, seed=0)
-    found, is_tried = episode(network, 1), np.array(JOB_PRICES) == "opening"
+    found, is_tried = episode(network, 1), np.array(JOB_PRICES) == "opened_nodes"
     steps = [
         step._replace(
             job_raw=np.where(is_tried, step.job_raw, step.job_mean),
@@ -32,7 +32,7 @@ def test_a_price_that_makes_others_wait_is_moved_though_the_job_s_own_bill_is_th
     ]
     learns = learner(network)
     for _ in range(5):
-        said = learns.absorb([replace(found, steps=tuple(steps))])["raw_opening"]
+        said = learns.absorb([replace(found, steps=tuple(steps))])["raw_opened_nodes"]
     assert sign * said < -0.12
 
 

@@ -77,5 +77,5 @@ def test_each_kind_gets_the_place_that_suits_it_and_no_common_price_comes_near(n
     test = jobs(seed=5)
     outcome = run(WORLD, test, learned(network))
     assert share_at_its_place(outcome, test) >= 0.9
-    same_for_all = (f"total-cost:V=0,slowdown=0,opening={price}" for price in (0.03, 0.1, 0.2, 0.3, 1.0))
+    same_for_all = (f"total-cost:V=0,slowdown=0,opened_nodes={price}" for price in (0.03, 0.1, 0.2, 0.3, 1.0))
     assert joules(outcome) < 0.97 * min(joules(run(WORLD, test, create_rule(rule))) for rule in same_for_all)

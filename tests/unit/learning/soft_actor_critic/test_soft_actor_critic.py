@@ -20,10 +20,9 @@ from slurm_energy.learning.soft_actor_critic.critics import answers
 from slurm_energy.learning.soft_actor_critic.learner import SoftActorCritic
 from slurm_energy.learning.soft_actor_critic.multipliers import ConstraintSettings, TemperatureSettings
 from slurm_energy.learning.soft_actor_critic.settings import SoftActorCriticSettings
-from slurm_energy.policy.gnn.chooser import NetworkChooser
 from slurm_energy.policy.gnn.network import HierarchicalNetwork, create_network
+from slurm_energy.policy.gnn.policy import GnnPolicy
 from slurm_energy.policy.registry import create_rule
-from slurm_energy.twin.adapters.learned import LearnedRule
 from slurm_energy.twin.engine.simulation import run
 
 COLD = TemperatureSettings(first=1e-4, least=1e-4, most=1e-4)
@@ -254,7 +253,7 @@ def test_it_learns_a_toy_cluster_with_a_known_optimum() -> None:
     optimum = least_active_joules(test)
 
     def found() -> float:
-        return active_joules(run(TOY, test, LearnedRule(lambda: NetworkChooser(own, ClusterGraph()), version="1")))
+        return active_joules(run(TOY, test, GnnPolicy(own, ClusterGraph(), version="1")))
 
     untrained = found()
     for number in range(2):

@@ -118,6 +118,6 @@ def test_its_prices_depend_on_the_state_and_on_the_job(world: str, hours: float)
     steps = price_episode(network, settings, seed=1_000_001).steps
     devices = np.concatenate([step.device_mean for step in steps])
     jobs = np.stack([step.job_mean for step in steps])
-    learned = [JOB_PRICES.index(name) for name in ("share", "opening", "waking")]
+    learned = [JOB_PRICES.index(name) for name in ("share", "opened_nodes", "waking")]
     assert devices.std() > LEAST_SPREAD
     assert jobs[:, learned].std(0).max() > LEAST_SPREAD

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from slurm_energy.policy.jobs import PartnerOffer, WaitingJob
+from slurm_energy.domain.cluster import ClusterSnapshot
+from slurm_energy.policy.jobs import PartnerOffer, Submission, WaitingJob
 from slurm_energy.policy.placement import SIMULATED, Capabilities, OptionTable, PlaceInfo, PlaceNode
 
 CLOCKS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
@@ -173,6 +174,12 @@ class FakeView:
 
     def criticality(self, job: WaitingJob) -> float:
         return 1.0
+
+    def snapshot_without(self, job: WaitingJob) -> ClusterSnapshot:
+        raise AssertionError("no rule without a network reads a snapshot")
+
+    def submission(self, job: WaitingJob) -> Submission:
+        raise AssertionError("no rule without a network reads a request")
 
 
 def make_view(**changes: Any) -> FakeView:

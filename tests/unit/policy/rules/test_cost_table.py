@@ -59,11 +59,11 @@ class Question:
             "time": prices.time_watts * (run + resume),
             "slowdown": prices.slowdown_joules * ((run + resume) / default - 1.0),
             "share": prices.share * run * gpus * info.node_watts / info.gpus_per_node,
-            "opening": prices.opening * opened * info.node_watts * (run + info.idle_seconds),
+            "opened_nodes": prices.opened_nodes * opened * info.node_watts * (run + info.idle_seconds),
             "waking": prices.waking * waking,
             "scarcity": float(prices.device_watts[place]) * run * gpus,
             "power": prices.power * run * (beyond_free + gpus * info.free_watts),
-            "span": prices.span_watts * max(0.0, run - prices.span_seconds),
+            "makespan": prices.makespan_watts * max(0.0, run - prices.last_end_seconds),
         }
 
     @property
@@ -158,12 +158,12 @@ def questions(draw: st.DrawFn) -> Question:
             time_watts=draw(watts_price),
             slowdown_joules=draw(watts_price.map(lambda value: 100.0 * value)),
             share=draw(price),
-            opening=draw(price),
+            opened_nodes=draw(price),
             waking=draw(price),
             power=draw(price),
             device_watts=np.array([draw(watts_price) for _ in range(places)]),
-            span_watts=draw(watts_price),
-            span_seconds=draw(number(0.0, 2_000.0)),
+            makespan_watts=draw(watts_price),
+            last_end_seconds=draw(number(0.0, 2_000.0)),
         ),
         room=[draw(st.sampled_from((0, *COUNTS))) for _ in range(places)],
         nodes=Nodes(

@@ -10,8 +10,9 @@ import pytest
 from rule_factory import A30, L4, FakeRun, make_job, make_view
 
 from slurm_energy.errors import ConfigError, ValueRangeError
+from slurm_energy.evaluation.contenders import create_contender
 from slurm_energy.policy.placement import Placement
-from slurm_energy.policy.registry import create_rule
+from slurm_energy.policy.registry import create_rule, policy_fault
 from slurm_energy.policy.rules.cost_table import CostTable, PlaceCosts, PricedJob, Prices
 from slurm_energy.policy.rules.scarcity import MAX_HEADROOM, Scarcity, TypeScarcity
 from slurm_energy.policy.rules.tables import active_joules, bounds_of
@@ -22,7 +23,7 @@ def prices(**changes: Any) -> Prices:
         time_watts=0.0,
         slowdown_joules=0.0,
         share=0.0,
-        opening=0.0,
+        opened_nodes=0.0,
         waking=0.0,
         power=0.0,
         device_watts=np.zeros(3),
@@ -79,12 +80,12 @@ def test_a_job_pays_for_nodes_that_it_keeps_awake_and_opens() -> None:
         for index, place in enumerate(view.places)
     ]
     options = CostTable(view.options(job), PlaceCosts.of(places))
-    for paid in (prices(share=1.0), prices(opening=1.0)):
+    for paid in (prices(share=1.0), prices(opened_nodes=1.0)):
         found = options.choose(priced(), paid, view.room(job), view)
         assert found is not None
         assert found.place != free.place
     view.free_gpus[free.place] -= 1  # somebody keeps the node awake already
-    found = options.choose(priced(), prices(opening=1.0), view.room(job), view)
+    found = options.choose(priced(), prices(opened_nodes=1.0), view.room(job), view)
     assert found is not None
     assert found.place == free.place
 
@@ -152,7 +153,7 @@ def test_missed_deadlines_keep_more_devices_free_and_kept_ones_fewer() -> None:
 
 def test_a_type_that_fills_gets_dearer_and_the_others_do_not() -> None:
     view = make_view()
-    found = TypeScarcity(view.places, spare=0.1)
+    found = TypeScarcity(view.places, headroom=0.1)
     view.free_gpus = [1, 64, 512]  # of 16, 128 and 512
     for arrivals in range(1, 4):
         found.move(view, 100.0)
@@ -168,7 +169,7 @@ def test_a_type_that_fills_gets_dearer_and_the_others_do_not() -> None:
 
 def test_places_of_one_type_share_its_price_and_cpus_have_none() -> None:
     view = make_view(devices=(L4, replace(L4, name="xeon", is_cpu=True), L4, A30), totals=(10, 10, 30, 10))
-    found = TypeScarcity(view.places, spare=0.5)
+    found = TypeScarcity(view.places, headroom=0.5)
     view.free_gpus = [0, 0, 10, 10]  # a quarter of the type is free
     found.move(view, 100.0)
     assert found.device_watts.tolist() == pytest.approx([2.5, 0.0, 2.5, 0.0])
@@ -176,7 +177,7 @@ def test_places_of_one_type_share_its_price_and_cpus_have_none() -> None:
 
 def test_without_a_spare_share_no_type_ever_has_a_price() -> None:
     view = make_view()
-    found = TypeScarcity(view.places, spare=0.0)
+    found = TypeScarcity(view.places, headroom=0.0)
     view.free_gpus = [0, 0, 0]
     found.move(view, 100.0)
     assert not found.device_watts.any()
@@ -194,16 +195,16 @@ def test_running_on_after_every_other_job_has_a_price_and_running_beside_them_ha
 
     cheapest = seconds()
     fastest = 1000.0 * float(table.seconds_per_unit.min())
-    assert seconds(span_watts=1e9, span_seconds=cheapest) == cheapest
+    assert seconds(makespan_watts=1e9, last_end_seconds=cheapest) == cheapest
     between = 0.5 * (cheapest + fastest)
-    assert seconds(span_watts=1e9, span_seconds=0.0) == pytest.approx(fastest)
-    assert fastest <= seconds(span_watts=1e9, span_seconds=between) <= between
-    assert seconds(span_watts=1e-9, span_seconds=0.0) == cheapest  # a price that is less than the saving
+    assert seconds(makespan_watts=1e9, last_end_seconds=0.0) == pytest.approx(fastest)
+    assert fastest <= seconds(makespan_watts=1e9, last_end_seconds=between) <= between
+    assert seconds(makespan_watts=1e-9, last_end_seconds=0.0) == cheapest  # a price that is less than the saving
 
 
 def test_the_first_of_two_long_jobs_is_fast_and_the_second_only_as_fast_as_it_must_be() -> None:
     view = make_view()
-    rule = create_rule("total-cost:V=0,span=1e6,correct=0")
+    rule = create_rule("total-cost:V=0,makespan=1e6,correct=0")
     rule.begin(view, Random(1))
 
     def place(job_id: int, units: float) -> tuple[float, float]:
@@ -230,13 +231,35 @@ def test_the_first_of_two_long_jobs_is_fast_and_the_second_only_as_fast_as_it_mu
 
 def test_settings_are_read_and_checked() -> None:
     assert create_rule("total-cost:V=5,slowdown=0.3,headroom=0.1").name == "total-cost"
-    assert create_rule("total-cost:by_place=1,pack=0.1,wait=0.1").name == "total-cost"
+    assert create_rule("total-cost:by_place=1,awake_time=0.1,max_node_wait=0.1").name == "total-cost"
     with pytest.raises(ConfigError, match="no setting"):
         create_rule("total-cost:speed=1")
-    assert create_rule("total-cost:spare=0.05,span=75000").name == "total-cost"
-    with pytest.raises(ValueRangeError, match="spare"):
-        create_rule("total-cost:spare=1")
-    with pytest.raises(ValueRangeError, match="wait"):
-        create_rule("total-cost:wait=2")
+    assert create_rule("total-cost:type_headroom=0.05,makespan=75000").name == "total-cost"
+    with pytest.raises(ValueRangeError, match="type_headroom"):
+        create_rule("total-cost:type_headroom=1")
+    with pytest.raises(ValueRangeError, match="max_node_wait"):
+        create_rule("total-cost:max_node_wait=2")
     with pytest.raises(ValueRangeError, match="headroom"):
         create_rule("total-cost:headroom=2")
+
+
+@pytest.mark.parametrize(
+    ("former", "present"),
+    [
+        ("opening", "opened_nodes"),
+        ("span", "makespan"),
+        ("spare", "type_headroom"),
+        ("pack", "awake_time"),
+        ("wait", "max_node_wait"),
+    ],
+)
+def test_a_setting_of_an_earlier_release_is_answered_with_its_present_name(former: str, present: str) -> None:
+    for make, text in (
+        (create_rule, f"total-cost:{former}=0.1"),
+        (create_contender, f"daemon/total-cost:{former}=0.1"),
+        (create_contender, f"learned-price:checkpoint=shipped,{former}=0.1"),
+    ):
+        with pytest.raises(ConfigError, match=f"setting '{former}' is called '{present}' now"):
+            make(text)
+    fault = policy_fault(f"total-cost:{former}=0.1")
+    assert fault is not None and present in fault

@@ -1,16 +1,17 @@
-"""A network as a placement rule of the twin: what it is told, what becomes of its answer, and that no job is lost."""
+"""The network where jobs are placed as they can start: what it is told, what becomes of its answer, no job is lost."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 from small_networks import small_checkpoint, small_network
-from small_worlds import FirstFit, make_job, make_pool, make_world, run_jobs, same, started
+from small_worlds import make_job, make_pool, make_world, run_jobs, same, started
 
 from slurm_energy.domain.cluster import ClusterSnapshot
-from slurm_energy.errors import PolicyError
+from slurm_energy.domain.job import EnergyMode
 from slurm_energy.evaluation.arena.plan import ArenaPlan
 from slurm_energy.evaluation.arena.run import run_one
 from slurm_energy.evaluation.metrics import Metrics
@@ -18,9 +19,9 @@ from slurm_energy.graph.blocks import Floats
 from slurm_energy.graph.cluster_graph import ClusterGraph
 from slurm_energy.graph.options import RunOption
 from slurm_energy.graph.schema import TASK, column
-from slurm_energy.policy.gnn.chooser import NetworkChooser
+from slurm_energy.policy.gnn.configuration import Clocks
+from slurm_energy.policy.gnn.policy import GnnPolicy
 from slurm_energy.policy.placement import ClusterView
-from slurm_energy.twin.adapters.learned import LearnedRule
 from slurm_energy.twin.engine.job import Job, Workload
 from slurm_energy.twin.engine.outcome import Outcome
 from slurm_energy.twin.workloads.csv_file import write_csv
@@ -80,14 +81,25 @@ class Choosers:
         return self.made[-1]
 
 
-def rule_of(answer: Answer, *, learned_clocks: bool = False) -> tuple[LearnedRule, Choosers]:
+class FakePolicy(GnnPolicy):
+    """The policy with another network in each run."""
+
+    def __init__(self, choosers: Choosers, **settings: Any) -> None:
+        super().__init__(small_network(1), ClusterGraph(), version="7", **settings)
+        self._choosers = choosers
+
+    def begin(self, view: ClusterView, random: Random) -> None:
+        super().begin(view, random)
+        self._chooser = self._choosers()  # type: ignore[assignment]  # a fake
+
+
+def rule_of(answer: Answer, *, clocks: Clocks = "oracle") -> tuple[GnnPolicy, Choosers]:
     choosers = Choosers(answer)
-    return LearnedRule(choosers, version="7", learned_clocks=learned_clocks), choosers
+    return FakePolicy(choosers, clocks=clocks), choosers
 
 
-def network_rule(seed: int, *, learned_clocks: bool = False) -> LearnedRule:
-    network = small_network(seed)
-    return LearnedRule(lambda: NetworkChooser(network, ClusterGraph()), version="1", learned_clocks=learned_clocks)
+def network_rule(seed: int, clocks: Clocks = "oracle") -> GnnPolicy:
+    return GnnPolicy(small_network(seed), ClusterGraph(), version="1", clocks=clocks)
 
 
 def by_chance(seed: int) -> Answer:
@@ -107,7 +119,7 @@ def some_jobs(count: int = 30) -> list[Job]:
 
 def test_a_network_is_told_what_time_and_energy_are_worth_to_the_jobs() -> None:
     choosers = Choosers(by_chance(1))
-    run_jobs(WORLD, some_jobs(3), LearnedRule(choosers, version="7", weights=(0.2, 0.8)))
+    run_jobs(WORLD, some_jobs(3), FakePolicy(choosers, default_mode=EnergyMode.SAVER))
     columns = [column(TASK, name) for name in ("time_weight", "energy_weight")]
     assert [vector[columns].tolist() for vector in choosers.made[0].vectors] == [pytest.approx([0.2, 0.8])] * 3
 
@@ -124,7 +136,7 @@ def test_a_job_starts_as_chosen_at_the_clock_of_least_energy(option: int) -> Non
 @pytest.mark.parametrize("clock", range(3))
 def test_a_chosen_clock_counts_only_where_clocks_are_learned(clock: int) -> None:
     exact, exact_choosers = rule_of(lambda options: FakeChoice(0, clock))
-    free, free_choosers = rule_of(lambda options: FakeChoice(0, clock), learned_clocks=True)
+    free, free_choosers = rule_of(lambda options: FakeChoice(0, clock), clocks="learned")
     assert run_jobs(WORLD, [make_job(1)], exact).clock[0] == ORACLE
     assert run_jobs(WORLD, [make_job(1)], free).clock[0] == clock
     assert exact_choosers.made[0].options[0][0].clocks == ()
@@ -132,7 +144,7 @@ def test_a_chosen_clock_counts_only_where_clocks_are_learned(clock: int) -> None
 
 
 def test_without_a_chosen_clock_the_exact_one_stands() -> None:
-    rule, _ = rule_of(lambda options: FakeChoice(0, None), learned_clocks=True)
+    rule, _ = rule_of(lambda options: FakeChoice(0, None), clocks="learned")
     assert run_jobs(WORLD, [make_job(1)], rule).clock[0] == ORACLE
 
 
@@ -186,24 +198,6 @@ def test_every_run_begins_with_a_network_that_has_seen_nothing() -> None:
     assert len(first.snapshots) == len(second.snapshots) == 1
 
 
-def test_a_rule_that_is_asked_before_its_run_says_so() -> None:
-    class Never(FirstFit):
-        def place(self, job: object, view: ClusterView) -> None:
-            rule, _ = rule_of(lambda options: FakeChoice(0))
-            with pytest.raises(PolicyError, match="asked before its run began"):
-                rule.place(make_job(1), view)
-
-    run_jobs(WORLD, [make_job(1)], Never(), horizon_seconds=10.0)
-
-
-def test_another_cluster_than_the_twin_s_is_refused() -> None:
-    rule, _ = rule_of(lambda options: FakeChoice(0))
-    elsewhere: ClusterView = object()  # type: ignore[assignment]  # whatever it is, it is no view of the twin
-    rule.begin(elsewhere, Random(0))
-    with pytest.raises(PolicyError, match="in the twin only"):
-        rule.place(make_job(1), elsewhere)
-
-
 def test_random_choices_lose_no_job_and_are_never_changed_by_the_guard() -> None:
     rule, _ = rule_of(by_chance(3))
     outcome = run_jobs(WORLD, some_jobs(), rule)
@@ -213,10 +207,10 @@ def test_random_choices_lose_no_job_and_are_never_changed_by_the_guard() -> None
     assert {*outcome.gpus.tolist()} == {1, 2, 4}
 
 
-@pytest.mark.parametrize("learned_clocks", [False, True], ids=["exact clocks", "learned clocks"])
-def test_the_same_weights_do_the_same_twice_and_others_do_otherwise(learned_clocks: bool) -> None:
+@pytest.mark.parametrize("clocks", ["oracle", "learned"])
+def test_the_same_weights_do_the_same_twice_and_others_do_otherwise(clocks: Clocks) -> None:
     def outcome(seed: int) -> Outcome:
-        return run_jobs(WORLD, some_jobs(12), network_rule(seed, learned_clocks=learned_clocks))
+        return run_jobs(WORLD, some_jobs(12), network_rule(seed, clocks))
 
     first, again, others = outcome(1), outcome(1), [outcome(seed) for seed in (2, 3)]
     assert same(first, again)

@@ -1,4 +1,4 @@
-"""The ways of starting a waiting job now, as a learned policy sees them: one for each place and device count with room.
+"""A job that could start now, as a network reads it: its columns, and its options by place and device count with room.
 
 Time and energy come from the table that every rule sees. Energy is what the devices draw beyond being free, which is
 what a choice can change.
@@ -10,11 +10,15 @@ from typing import NamedTuple
 
 import numpy as np
 
+from slurm_energy.domain.ids import PartitionName
+from slurm_energy.graph.blocks import Floats
+from slurm_energy.graph.cluster_graph import ClusterGraph
+from slurm_energy.graph.job_features import JobWishes, QueueFacts, submitted_vector
 from slurm_energy.graph.options import ClockOption, RunOption
 from slurm_energy.policy.jobs import WaitingJob
-from slurm_energy.policy.placement import FloatArray, OptionTable
-from slurm_energy.policy.rules.tables import TIME_MARGIN, active_joules, last_clocks
-from slurm_energy.twin.adapters.view import TwinView
+from slurm_energy.policy.placement import ClusterView, FloatArray, OptionTable
+from slurm_energy.policy.prices import BALANCED_WEIGHTS, JobWeights
+from slurm_energy.policy.rules.tables import TIME_MARGIN, Prepared, active_joules, last_clocks
 
 _WITHIN = 1.0 + 1e-9
 
@@ -45,8 +49,41 @@ class RunOptionCosts(NamedTuple):
         return cls(active_joules(table), last_clocks(table))
 
 
+class StartReader:
+    """Reads jobs that could start from views of one run."""
+
+    def __init__(self) -> None:
+        self._costs = Prepared(RunOptionCosts.of)
+
+    def options(
+        self, job: WaitingJob, view: ClusterView, graph: ClusterGraph, *, with_clocks: bool
+    ) -> list[PlacedOption]:
+        """Return every way of starting the job now."""
+        partitions = [graph.partition_index[PartitionName(place.partition)] for place in view.places]
+        return placed_options(job, view, self._costs.of(view.options(job)), partitions, with_clocks=with_clocks)
+
+
+def job_columns(
+    job: WaitingJob, view: ClusterView, facts: QueueFacts, weights: JobWeights = BALANCED_WEIGHTS
+) -> Floats:
+    """Return the job as the vertex that a decision is asked for, [TASK].
+
+    Args:
+        job: The job.
+        view: The cluster.
+        facts: What is known of the queue.
+        weights: Its w_time and w_energy.
+    """
+    shown = view.submission(job)
+    time_weight, energy_weight = weights
+    wishes = JobWishes(max_slowdown=job.max_slowdown, time_weight=time_weight, energy_weight=energy_weight)
+    return submitted_vector(
+        shown.request, shown.now_seconds, facts, runtime=shown.runtime, wishes=wishes, kind=job.kind
+    )
+
+
 def placed_options(
-    job: WaitingJob, view: TwinView, costs: RunOptionCosts, partition_of_place: Sequence[int], *, with_clocks: bool
+    job: WaitingJob, view: ClusterView, costs: RunOptionCosts, partition_of_place: Sequence[int], *, with_clocks: bool
 ) -> list[PlacedOption]:
     """Return every way of starting the job now, options of one partition together.
 
@@ -68,7 +105,7 @@ def placed_options(
 
 
 def _placed(
-    job: WaitingJob, view: TwinView, costs: RunOptionCosts, where: tuple[int, int], partition: int, with_clocks: bool
+    job: WaitingJob, view: ClusterView, costs: RunOptionCosts, where: tuple[int, int], partition: int, with_clocks: bool
 ) -> PlacedOption:
     place, column = where
     table, info, units = view.options(job), view.places[place], job.estimated_units
@@ -76,7 +113,7 @@ def _placed(
     last = int(costs.last[place, column])
     seconds = table.seconds_per_unit[place, column, : last + 1]
     active = costs.active[place, column, : last + 1]
-    limit = min(job.time_limit_seconds, view.twin_places[place].partition.max_time_seconds)
+    limit = min(job.time_limit_seconds, info.max_seconds)
     allowed = _allowed(seconds, job, limit, view.now_seconds)
     best = int(np.where(allowed, active, inf).argmin())
     alone = float(table.seconds_per_unit[place, 0, last]) * table.gpu_counts[0]

@@ -1,4 +1,4 @@
-"""Learned prices in the simulated cluster: what the network says is what the optimiser pays."""
+"""Learned prices where jobs are placed when they can start: what the network says is what the optimiser pays."""
 
 from typing import Any
 
@@ -12,14 +12,15 @@ from slurm_energy.domain.cluster import ClusterSnapshot
 from slurm_energy.errors import ConfigError
 from slurm_energy.evaluation.contenders import create_contender
 from slurm_energy.graph.cluster_graph import ClusterGraph
+from slurm_energy.graph.partitions import ClusterFacts
 from slurm_energy.policy.gnn.configuration import NetworkConfig
 from slurm_energy.policy.gnn.network import create_network
 from slurm_energy.policy.gnn.price_head import PRICED_JOB
+from slurm_energy.policy.gnn.priced_answers import Look, PricedRule
 from slurm_energy.policy.gnn.serving import NetworkPrices
 from slurm_energy.policy.prices import JOB_PRICES
 from slurm_energy.policy.registry import create_rule
 from slurm_energy.policy.rules.settings import TotalCostSettings
-from slurm_energy.twin.adapters.learned_price import LearnedPriceRule
 from slurm_energy.twin.engine.job import Workload
 from slurm_energy.twin.engine.simulation import run
 
@@ -37,6 +38,11 @@ class FixedPrices:
     def device_raw(self) -> np.ndarray:
         return np.zeros(len(self.graph.partition_index), dtype=np.float32)
 
+    @property
+    def look(self) -> Look:
+        graph = self.graph
+        return Look(self, ClusterFacts(graph.partition_index, graph.facts, graph.members.sums(graph.nodes.store)))
+
     def follow(self, snapshot: ClusterSnapshot) -> None:
         self.looks += 1
         self.graph.update(snapshot)
@@ -46,8 +52,8 @@ class FixedPrices:
         return self.raw
 
 
-def rule_of(source: FixedPrices, **settings: Any) -> LearnedPriceRule:
-    return LearnedPriceRule(lambda: source, TotalCostSettings(**settings), refresh_seconds=3600.0)
+def rule_of(source: FixedPrices, **settings: Any) -> PricedRule:
+    return PricedRule(lambda: source, TotalCostSettings(**settings), refresh_seconds=3600.0)
 
 
 def test_a_factor_is_the_same_as_another_setting_of_the_rule() -> None:
@@ -70,7 +76,7 @@ def test_the_cluster_is_looked_at_now_and_then_and_jobs_are_priced_each() -> Non
 
 def test_a_cluster_whose_nodes_draw_nothing_more_awake_pays_for_none() -> None:
     world = make_world(make_pool("plain", gpus_per_node=4))
-    free = run(world, toy_jobs_of_training(), rule_of(FixedPrices(share=9.0, opening=9.0, waking=9.0)))
+    free = run(world, toy_jobs_of_training(), rule_of(FixedPrices(share=9.0, opened_nodes=9.0, waking=9.0)))
     plain = run(world, toy_jobs_of_training(), create_rule("total-cost:V=20"))
     assert free.total_joules == plain.total_joules
 
@@ -82,9 +88,7 @@ def toy_jobs_of_training() -> Workload:
 def test_a_real_network_runs_a_whole_workload_and_repeats_itself() -> None:
     torch.set_num_threads(1)
     network = create_network(NetworkConfig(policy="prices", hidden=12, pooling="coarsening"), seed=4).eval()
-    outcomes = [
-        run(TOY, toy_jobs(seed=3, count=40), LearnedPriceRule(lambda: NetworkPrices(network))) for _ in range(2)
-    ]
+    outcomes = [run(TOY, toy_jobs(seed=3, count=40), PricedRule(lambda: NetworkPrices(network))) for _ in range(2)]
     assert outcomes[0].total_joules == outcomes[1].total_joules
     assert outcomes[0].state.count("COMPLETED") == 40
 

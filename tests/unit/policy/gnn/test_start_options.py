@@ -21,9 +21,9 @@ from small_worlds import (
     run_jobs,
 )
 
+from slurm_energy.policy.gnn.start_options import PlacedOption, RunOptionCosts, placed_options
 from slurm_energy.policy.jobs import WaitingJob
 from slurm_energy.policy.placement import ClusterView, OptionTable, Placement
-from slurm_energy.twin.adapters.run_options import PlacedOption, RunOptionCosts, placed_options
 from slurm_energy.twin.adapters.view import TwinView
 from slurm_energy.twin.engine.job import Job, Workload
 from slurm_energy.twin.engine.places import option_table

@@ -1,0 +1,126 @@
+"""Trials of clocks in running jobs: whether a job has any, up to which slowdown, and what earlier ones are worth."""
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from math import inf
+from types import MappingProxyType
+
+from slurm_energy.config import Config
+from slurm_energy.domain.decision import MAX_TRIAL_BOUND, ClockChoice
+from slurm_energy.domain.ids import GpuTypeName, PartitionName
+from slurm_energy.domain.job import JobRequest
+from slurm_energy.domain.trials import LearnedClock
+from slurm_energy.energy_model.catalog import CATALOG
+from slurm_energy.energy_model.curves import curves_of
+from slurm_energy.energy_model.operating_point import clock_table_of
+from slurm_energy.policy.base import Case
+from slurm_energy.policy.guard.clocks import ClockVerdict, SlowdownRoom, slowdown_room
+from slurm_energy.policy.site.comparison import Candidate, landing_types, rivals_of, time_ratio, with_room
+
+MIN_POSSIBLE_GAIN = 0.01
+"""Of the energy; below it trials are made only for a job whose user asked for them."""
+MIN_TRIAL_BOUND = 0.01
+"""With less room no trial can show that a lower clock keeps it."""
+WELL_KNOWN_RUNS = 3
+RECHECK_SECONDS = 7 * 86_400.0
+"""A clock that was measured longer ago is tried again: programs change under one name."""
+_NONE: Mapping[GpuTypeName, float] = MappingProxyType({})
+
+
+def uses_learned(job: JobRequest, config: Config) -> bool:
+    """Return whether what trials in earlier runs found counts for the job."""
+    return config.policy.clock_trials != "off" and job.options.trials is not False
+
+
+def has_trials(job: JobRequest, config: Config) -> bool:
+    """Return whether clocks may be tried while the job runs, by its user and its site.
+
+    A job with a deadline has none: when it starts, and how much time is left then, is not known here.
+    """
+    wanted = job.options.trials is True or (job.options.trials is None and config.policy.clock_trials == "on")
+    allowed = config.policy.clock_trials != "off" and not job.gpu_frequency_given
+    return wanted and allowed and job.options.deadline_seconds is None
+
+
+def trial_bounds(
+    case: Case, landing: Sequence[Candidate], partitions: tuple[PartitionName, ...] | None, config: Config
+) -> Mapping[GpuTypeName, float]:
+    """Return the slowdown that trials may come up to on each GPU type that the job can land on.
+
+    It is what every rule leaves that a decided clock has to keep: the user's bound, the time limit, and a slower type.
+    """
+    if not has_trials(case.job, config):
+        return _NONE
+    bounds = {}
+    asked = case.job.options.trials is True
+    rivals = None if partitions is None else rivals_of(with_room(case.candidates), case.comparison)
+    for gpu_type in landing_types(landing):
+        where = [candidate for candidate in landing if gpu_type in candidate.gpu_types]
+        ratio = 1.0 if rivals is None else time_ratio(gpu_type, rivals, case.comparison) or 1.0
+        room = slowdown_room(gpu_type, case, where, config.guard, routed_ratio=ratio)
+        bound = min(room.smallest, MAX_TRIAL_BOUND)
+        limit_watts = case.board_limits.known_watts(gpu_type)
+        if bound < MIN_TRIAL_BOUND or _is_well_known(gpu_type, case, room, config):
+            continue
+        if asked or possible_gain(gpu_type, limit_watts, config.policy.max_slowdown) >= MIN_POSSIBLE_GAIN:
+            bounds[gpu_type] = bound
+    return bounds
+
+
+@lru_cache(maxsize=256)
+def possible_gain(gpu_type: GpuTypeName, limit_watts: float | None, bound: float) -> float:
+    """Return what programs' own clocks save beyond the table's, as a mean over measured ones; infinite without any.
+
+    Where the table is near the best for every program, the minutes at the default clock that trials need cost more.
+    """
+    row, table, curves = CATALOG.get(gpu_type), clock_table_of(gpu_type, None, limit_watts), curves_of(gpu_type)
+    if row is None or table is None or not curves:
+        return inf
+    best = table.best(bound)
+    default_mhz = table.points[-1].sm_clock_mhz
+    table_mhz = default_mhz if best is None else best.sm_clock_mhz
+    gains = []
+    for measured in curves:
+        curve = measured if limit_watts is None else measured.on_board(limit_watts)
+        clocks = [point.sm_clock_mhz for point in table.points]
+        own = min(curve.joules(clock) for clock in clocks if clock == default_mhz or curve.slowdown(clock) <= bound)
+        gains.append((curve.joules(table_mhz) - own) / curve.joules(default_mhz))
+    return sum(gains) / len(gains)
+
+
+def _is_well_known(gpu_type: GpuTypeName, case: Case, room: SlowdownRoom, config: Config) -> bool:
+    """Return whether the job begins with a clock that several runs measured lately: then another trial tells little."""
+    learned = case.learned_clocks.get(gpu_type)
+    if learned is None or learned.runs < WELL_KNOWN_RUNS:
+        return False
+    is_begun_with = learned_verdict(gpu_type, learned, room, config.guard.min_energy_saving, case) is not None
+    return is_begun_with and case.now_seconds - learned.measured_at_seconds <= RECHECK_SECONDS
+
+
+def learned_verdict(
+    gpu_type: GpuTypeName, learned: LearnedClock, room: SlowdownRoom, min_energy_saving: float, case: Case
+) -> ClockVerdict | None:
+    """Return the clock that runs of this name measured, None where it does not keep every rule with its error.
+
+    Its figures are this program's own, and stand in the place of the worst over all programs.
+    """
+    row = CATALOG.get(gpu_type)
+    if row is None or row.nearest_supported_clock_mhz(learned.sm_clock_mhz) != learned.sm_clock_mhz:
+        return None
+    if room.broken_by(learned.upper) or -learned.energy_change < min_energy_saving:
+        return None
+    choice = ClockChoice(
+        gpu_type=gpu_type,
+        sm_clock_mhz=learned.sm_clock_mhz,
+        default_clock_mhz=learned.default_clock_mhz,
+        predicted_slowdown=learned.slowdown,
+        predicted_energy_change=learned.energy_change,
+        power_limit_watts=case.board_limits.known_watts(gpu_type),
+        known_runs=learned.runs,
+    )
+    runs = "1 run" if learned.runs == 1 else f"{learned.runs} runs"
+    note = (
+        f"{gpu_type}: {learned.sm_clock_mhz} MHz measured in {runs} of this name: {learned.slowdown:.1%} longer "
+        f"(at most {learned.upper:.1%}), {learned.energy_change:+.1%} energy"
+    )
+    return ClockVerdict(choice=choice, notes=(note,))

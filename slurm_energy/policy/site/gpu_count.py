@@ -1,0 +1,90 @@
+"""How many GPUs a job is given, where its user named several numbers: a rule that needs no learning.
+
+Fewer GPUs always need less energy for the same work, since each of many loses time waiting for the others; but a job on
+fewer of them takes longer, and leaves more to others. By the name's own runs a job gets the most GPUs up to which each
+doubling makes it 1.5 times as fast. Without them it gets its own number, and of large jobs at most
+`policy.unmeasured_gpu_count`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import log2
+
+from slurm_energy.config import PolicyConfig
+from slurm_energy.domain.gpu_count import UNKNOWN_SCALING, GpuScaling
+from slurm_energy.policy.base import Case
+
+MIN_SPEEDUP_OF_DOUBLING = 1.5
+_DEVIATIONS = 1.0
+"""By how much of their doubt runs must tell the speed-up of more GPUs than the job asks for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChosenCount:
+    """A number of GPUs, and why."""
+
+    gpus: int
+    note: str
+
+
+def chosen_count(case: Case, settings: PolicyConfig) -> ChosenCount:
+    """Return how many GPUs the job gets, of `case.gpu_counts`."""
+    asked, counts = case.job.gpu_count, case.gpu_counts
+    scaling = case.scaling
+    if scaling is None or not scaling.is_measured:
+        return _unmeasured(asked, counts, settings.unmeasured_gpu_count)
+    chosen = counts[0]
+    for count in counts[1:]:
+        # Beyond what the user asked for, a doubtful gain is none: he waits for the GPUs, and others for him.
+        doubt = _DEVIATIONS if count > asked else 0.0
+        if speed_of_doubling(scaling, chosen, count, doubt) >= MIN_SPEEDUP_OF_DOUBLING:
+            chosen = count
+    runs = ", ".join(map(str, scaling.counts))
+    faster = ", ".join(
+        f"{count} GPUs {scaling.speedup(count) / scaling.speedup(asked):.2f}" for count in _shown(counts, asked, chosen)
+    )
+    note = (
+        f"{_gpus(chosen)} of {_listed(counts)}: the most up to which a doubling is {MIN_SPEEDUP_OF_DOUBLING:g} times "
+        f"as fast, by runs of this name on {runs}; speed against {_gpus(asked)}: {faster}"
+    )
+    return ChosenCount(gpus=chosen, note=note)
+
+
+def speed_of_doubling(scaling: GpuScaling, few: int, many: int, deviations: float = 0.0) -> float:
+    """Return how many times as fast each doubling between two numbers of GPUs makes the work."""
+    gain = scaling.speedup(many, deviations) / scaling.speedup(few, deviations)
+    return float(gain ** (1.0 / log2(many / few)))
+
+
+def count_effect(case: Case, gpus: int) -> tuple[float, float]:
+    """Return run time and GPU energy with another number of GPUs, over those with the job's own."""
+    scaling, asked = case.scaling or UNKNOWN_SCALING, case.job.gpu_count
+    longer = scaling.speedup(asked) / scaling.speedup(gpus)
+    return longer, longer * gpus / asked
+
+
+def _unmeasured(asked: int, counts: Sequence[int], most: int) -> ChosenCount:
+    allowed = [count for count in counts if count <= asked]
+    chosen = max((count for count in allowed if count <= most), default=allowed[0])
+    unknown = "this name has no runs with two numbers of GPUs"
+    if chosen == asked:
+        return ChosenCount(gpus=asked, note=f"{_gpus(asked)}, as asked for: {unknown}")
+    return ChosenCount(
+        gpus=chosen,
+        note=f"{_gpus(chosen)} of {_listed(counts)}: {unknown}, and large jobs then get at most {most}",
+    )
+
+
+def _shown(counts: Sequence[int], asked: int, chosen: int) -> list[int]:
+    """Return the numbers next to the chosen one, without the job's own."""
+    at = counts.index(chosen)
+    near = {counts[index] for index in range(max(0, at - 1), min(len(counts), at + 2))}
+    return sorted(near - {asked})
+
+
+def _listed(counts: Sequence[int]) -> str:
+    return ", ".join(map(str, counts))
+
+
+def _gpus(count: int) -> str:
+    return f"{count} GPU{'' if count == 1 else 's'}"

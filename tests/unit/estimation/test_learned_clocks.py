@@ -1,0 +1,91 @@
+"""Which clock the next run of a name begins with."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from slurm_energy.domain.ids import GpuTypeName
+from slurm_energy.domain.trials import ClockTrial, LearnedClock
+from slurm_energy.estimation.job_groups import job_group
+from slurm_energy.estimation.learned_clocks import learned_clocks
+
+A100 = GpuTypeName("a100-sxm4-80gb")
+STEADY = job_group("steady", None)
+
+
+@dataclass(frozen=True)
+class Tried:
+    """One trial of a named job."""
+
+    run: int
+    trial: ClockTrial
+    user_id: int = 1000
+    name: str = "steady"
+    script_key: str | None = None
+    ended_at_seconds: float = 5.0
+
+
+def tried(run: int, clock: int = 1110, **changes: Any) -> Tried:
+    values: dict[str, Any] = {
+        "gpu_type": A100,
+        "sm_clock_mhz": clock,
+        "default_clock_mhz": 1410,
+        "at_seconds": 900.0,
+        "watts": 240.0,
+        "default_watts": 330.0,
+        "slowdown": 0.02,
+        "error": 0.003,
+        "kept": True,
+    }
+    return Tried(run, ClockTrial(**{**values, **changes}))
+
+
+def learned(*trials: Tried) -> LearnedClock | None:
+    for user_id, name, clocks in learned_clocks(trials):
+        if (user_id, name) == (1000, STEADY):
+            return clocks.get(A100)
+    return None
+
+
+def test_the_last_clock_that_the_latest_run_kept_is_begun_with() -> None:
+    found = learned(tried(2, 1200, slowdown=0.01), tried(2, 1110), tried(1, 900))
+    assert found is not None
+    assert (found.sm_clock_mhz, found.runs) == (1110, 1)
+    assert found.slowdown == pytest.approx(0.02)
+
+
+def test_answers_at_one_clock_from_several_runs_make_the_error_smaller() -> None:
+    one, three = learned(tried(3)), learned(tried(3), tried(2), tried(1))
+    assert one is not None and three is not None
+    assert three.error < one.error
+    assert three.runs == 3
+
+
+def test_answers_that_contradict_each_other_make_the_error_larger() -> None:
+    one, two = learned(tried(2)), learned(tried(2, slowdown=0.045), tried(1, slowdown=0.0))
+    assert one is not None and two is not None
+    assert two.error > 3 * one.error
+
+
+def test_a_latest_run_that_kept_nothing_leaves_the_table() -> None:
+    assert learned(tried(2, kept=False), tried(1)) is None
+
+
+def test_a_latest_run_without_an_answer_leaves_what_was_known_before() -> None:
+    found = learned(tried(2, slowdown=None, error=None, kept=False), tried(1))
+    assert found is not None and found.sm_clock_mhz == 1110
+
+
+def test_old_runs_are_forgotten() -> None:
+    unknown = [tried(run, slowdown=None, error=None, kept=False) for run in range(9, 4, -1)]
+    assert learned(*unknown, tried(1)) is None
+
+
+def test_nothing_is_learned_of_nothing() -> None:
+    assert learned_clocks(()) == ()
+
+
+def test_users_and_names_are_kept_apart() -> None:
+    other = Tried(2, tried(2).trial, user_id=1001)
+    assert {user for user, _, _ in learned_clocks((tried(1), other))} == {1000, 1001}
