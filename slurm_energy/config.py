@@ -129,6 +129,11 @@ class PolicyConfig:
     learn_from_runs: bool = setting(
         True, "Whether measured runs of a job's name say how its work compares between GPU types."
     )
+    curves_file: str = setting(
+        "",
+        "File of clock curves measured on the site's own boards (slurm-energy calibrate); read when a process starts; "
+        "empty: the package's alone.",
+    )
     clock_trials: Literal["off", "asked", "on"] = setting(
         "off",
         "Whether lower clocks are tried for a minute each in running jobs, and the next run of the name begins with "

@@ -71,7 +71,7 @@ class Case:
     labelled: tuple[tuple[str, str], ...] = ()
     """Further rules: label and text."""
     yardsticks: tuple[tuple[str, str], ...] = ()
-    """The same that are told more than the policies of the case, and are never the strongest rule."""
+    """The same that know more than the policies of the case, and are never the strongest rule."""
     undisturbed: str = ""
     """Key of the case that differs in nothing but the disturbance."""
 

@@ -22,8 +22,8 @@ figure and verdict comes from [results.json](results/results.json).
 _SUMMARY = """## Summary
 
 How learned policies compare in the first figure of each section below: with the case's reference, which its table
-names, and with the strongest rule, chosen after the fact. In all sections but the first, rules are told each job's
-kind, length and own curves, which no site knows, and `the daemon` was told the length. Each is the mean over cases
+names, and with the strongest rule, chosen after the fact. In all sections but the last, rules know each job's kind,
+length and own curves, which no site knows, and `the daemon` knew the length. Each is the mean over cases
 of the paired difference, and its range; a minus is a saving. A goal is met if the whole 95 % interval is on its side.
 `the daemon` is what is installed under Slurm; the other policies also choose nodes and later starts, which the
 simulated scheduler carries out.

@@ -153,13 +153,13 @@ def case_table(section: Section, case: Case, results: Results) -> Iterator[str]:
 
 
 def _knowledge(case: Case) -> str:
-    """Return what policies are told, where it is less than everything."""
+    """Return what policies know, where it is less than everything."""
     if not case.yardsticks:
         return ""
     days = f"{case.plan.history_days:g} day{'' if case.plan.history_days == 1.0 else 's'}"
     order = ", ".join(f"`{name}`" for name in case.plan.partition_order)
     listed = f" Slurm's list: {order}." if order else ""
-    return f" Policies are told what a site knows, with {days} of history.{listed}"
+    return f" Policies know what a site knows, with {days} of history.{listed}"
 
 
 def _unit(section: Section) -> str:

@@ -1,4 +1,4 @@
-"""`slurm-energy calibrate`: fit the coefficients of the energy model, compare them with those in the package."""
+"""`slurm-energy calibrate`: what is known of each GPU type, sweeps of own boards, fits of published data sets."""
 
 import sys
 from collections.abc import Iterator, Sequence
@@ -26,17 +26,39 @@ if TYPE_CHECKING:
 _SHOWN_DIFFERENCES = 5
 
 
-@click.command(epilog="Example: slurm-energy calibrate --data ../shared/data --check")
+@click.command(epilog="Example: slurm-energy calibrate --node --output site-curves.json")
+@click.option("--node", is_flag=True, help="Measure this node's own boards; it must be drained, or in a job with them.")
 @click.option(
-    "--data",
-    required=True,
-    type=click.Path(path_type=Path),
-    help="Folder of data sets, each in a folder of its own.",
+    "--load",
+    "loads",
+    multiple=True,
+    metavar="NAME=COMMAND",
+    help="With --node: a program that loads the GPU, in place of the built-in ones, which need torch.",
 )
+@click.option(
+    "--clocks", type=click.IntRange(4, 20), default=10, show_default=True, metavar="N", help="With --node: clocks."
+)
+@click.option(
+    "--window-seconds",
+    type=click.FloatRange(1.0, 300.0),
+    default=10.0,
+    show_default=True,
+    metavar="S",
+    help="With --node: how long each clock is measured, after a third of it to settle.",
+)
+@click.option(
+    "--max-minutes",
+    type=click.FloatRange(0.1, 240.0),
+    default=30.0,
+    show_default=True,
+    metavar="M",
+    help="With --node: end the sweep by then.",
+)
+@click.option("--data", type=click.Path(path_type=Path), help="Fit data sets, each in a folder of its own here.")
 @click.option(
     "--output",
     type=click.Path(path_type=Path),
-    help="Folder for the files of coefficients, or one .json file for all; without it nothing is written.",
+    help="With --data: folder for the coefficients, or one .json file. With --node: the file of the site's curves.",
 )
 @click.option("--part", "parts", multiple=True, metavar="NAME", help="Fit this part only; may be given again.")
 @click.option(
@@ -45,11 +67,51 @@ _SHOWN_DIFFERENCES = 5
     help="Exit with 1 when the package has other coefficients, or an error is beyond its bound.",
 )
 @JSON_OPTION
-def calibrate(*, data: Path, output: Path | None, parts: Sequence[str], check: bool, as_json: bool) -> int:
-    """Fit the energy model to measured data sets and print how well it fits.
+def calibrate(  # one for each option
+    *,
+    node: bool,
+    loads: Sequence[str],
+    clocks: int,
+    window_seconds: float,
+    max_minutes: float,
+    data: Path | None,
+    output: Path | None,
+    parts: Sequence[str],
+    check: bool,
+    as_json: bool,
+) -> int:
+    """Show how the clock curves of each GPU type are known, or measure or fit them.
 
-    Numbers of the package and of the fit count as equal up to a relative difference of 1e-6.
+    Without an option: measured, assumed from a GPU of the same chip, or none, for each type. With --node the boards of
+    this node are swept over their clocks, and clocks are put back on any end. With --data the energy model is fitted to
+    data sets; numbers of the package and of the fit count as equal up to a relative difference of 1e-6.
     """
+    from slurm_energy.cli import boards  # noqa: PLC0415  # only when needed
+
+    if node and data is not None:
+        raise ConfigError("--node and --data exclude each other: measure boards, or fit data sets")
+    if node:
+        from slurm_energy.node.board_sweep import SweepSettings  # noqa: PLC0415  # only when needed
+
+        settings = SweepSettings(
+            clocks=clocks,
+            window_seconds=window_seconds,
+            settle_seconds=window_seconds / 3.0,
+            max_seconds=60.0 * max_minutes,
+        )
+        return boards.measure_node(output or Path("site-curves.json"), loads, settings)
+    if data is None:
+        boards.use_configured_curves()
+        if as_json:
+            print_json(boards.known_types())
+        else:
+            boards.list_types()
+        return 0
+    return _fit(data, output, parts, check=check, as_json=as_json)
+
+
+def _fit(data: Path, output: Path | None, parts: Sequence[str], *, check: bool, as_json: bool) -> int:
+    """Fit data sets and print how well that went; return 1 when a check fails."""
     try:
         from slurm_energy.energy_model.calibration import parts as packaged  # noqa: PLC0415  # needs numpy
     except ImportError as error:

@@ -40,7 +40,7 @@ NOUNS: dict[str, Noun] = {
     "arena": Noun("arena", "arena", "Compare policies on a simulated cluster."),
     "bench": Noun("bench", "bench", "Measure how fast decisions are and what memory they need."),
     "calibrate": Noun(
-        "calibrate", "calibrate", "Fit the energy model to measured data sets and print how well it fits."
+        "calibrate", "calibrate", "Show how each GPU type's clock curves are known; measure your own boards."
     ),
     "config": Noun("config", "config", "Show or check the settings."),
     "database": Noun("database", "database", "Create, upgrade, inspect, copy or prune the database."),

@@ -171,7 +171,7 @@ class NodeReport:
     host: HostEnergy | None = None
     exit_code: int | None = None
     events: tuple[str, ...] = ()
-    """What went wrong or was mended, in order."""
+    """What went wrong or was fixed, in order."""
     trials: tuple[ClockTrial, ...] = ()
     """Clocks that were tried while the job ran, in order."""
 

@@ -180,9 +180,34 @@ def shipped_curves() -> Mapping[GpuTypeName, tuple[WorkloadCurve, ...]]:
     return {GpuTypeName(name): _decode_type(GpuTypeName(name), entry) for name, entry in document["gpu_types"].items()}
 
 
+_site_curves: dict[GpuTypeName, tuple[WorkloadCurve, ...]] = {}
+"""Measured on the site's own boards; they stand in the place of the package's of the same type."""
+
+
 def curves_of(gpu_type: GpuTypeName) -> tuple[WorkloadCurve, ...]:
-    """Return the curves of a GPU type, none when it was not measured at several clocks."""
-    return shipped_curves().get(gpu_type, ())
+    """Return the curves of a GPU type: the site's own, else the package's, none when it was never measured."""
+    return _site_curves.get(gpu_type) or shipped_curves().get(gpu_type, ())
+
+
+def put_site_curves(curves: Mapping[GpuTypeName, tuple[WorkloadCurve, ...]]) -> None:
+    """Use curves of the site's own boards from now on, in the place of those that were put before."""
+    _site_curves.clear()
+    _site_curves.update(curves)
+
+
+def curve_source(gpu_type: GpuTypeName) -> Literal["measured here", "measured", "assumed", "none"]:
+    """Return how the clock curves of a type are known; what an assumed curve saves is never said to be known."""
+    if gpu_type in _site_curves:
+        return "measured here"
+    curves = curves_of(gpu_type)
+    if not curves:
+        return "none"
+    return "measured" if curves[0].source == "measured" else "assumed"
+
+
+def decoded_curves(name: GpuTypeName, entry: Mapping[str, Any]) -> tuple[WorkloadCurve, ...]:
+    """Return the curves of one type of a document; KeyError, TypeError or ValueRangeError where it is none."""
+    return _decode_type(name, entry)
 
 
 def _decode_type(name: GpuTypeName, entry: Mapping[str, Any]) -> tuple[WorkloadCurve, ...]:

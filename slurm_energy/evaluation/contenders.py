@@ -26,7 +26,7 @@ from slurm_energy.twin.adapters.served import served_policy
 TOLD: dict[str, Knowledge] = {"clairvoyant/": "truth", "neighbours/": "neighbours"}
 """Before the name of a rule, for what it is told in a world that hides what jobs do; else it is what a site knows."""
 TOLD_MEANING = {
-    "clairvoyant/": "any rule, told each job's kind and length in a world that hides them: a yardstick",
+    "clairvoyant/": "any rule, with each job's true kind and length in a world that hides them: a yardstick",
     "neighbours/": "any rule, with run times by the user's runs that are most alike, in such a world",
 }
 SERVED = "daemon/"

@@ -6,7 +6,7 @@ from research.results.sections.hidden_site import HIDDEN, PRODUCT
 from research.results.sections.mixed_cluster import AGENTS, PHILLY, UNSEEN
 from research.results.sections.published_sites import FRONTIER, SCENARIOS
 
-SECTIONS = (HIDDEN, FRONTIER, SCENARIOS, PHILLY, UNSEEN, TUM, ROBUSTNESS, AGENTS, FORMS)
+SECTIONS = (FRONTIER, SCENARIOS, PHILLY, UNSEEN, TUM, ROBUSTNESS, AGENTS, FORMS, HIDDEN)
 CANDIDATES: tuple[str, ...] = (
     f"{PRODUCT}::hidden::daemon/auto",
     "learned prices::frontier,scenarios::learned-price:checkpoint=shipped,V=20",

@@ -10,7 +10,7 @@ from slurm_energy.evaluation.arena.plan import ArenaPlan
 WORLD = "mixed-hidden"
 KEY = "hidden"
 NOTHING, STATIC, PRODUCT, RULE = "slurm-default", "static-best", "auto, as installed", "tuned rule"
-KNOWING_RULE, KNOWING_SLURM = "tuned rule, told the truth", "EASY, told the truth"
+KNOWING_RULE, KNOWING_SLURM = "tuned rule, true kinds and lengths", "EASY, true run times"
 NEIGHBOURS = "EASY, run times of alike jobs"
 SEEDS = 4
 _HOURS, _WARM_UP_HOURS = 96.0, 24.0
@@ -102,18 +102,18 @@ HIDDEN = Section(
     title="What an installed product reaches",
     text="""
 World `mixed-hidden`, 96 GPUs of four types, four days of which the first is a warm-up. **Policies know what a site
-knows**: a job's user, name, script features, request and time limit, and what ended runs measured. Kind, length and own
-curves of a job are told to the yardsticks alone (*told the truth*, `clairvoyant`, and the least possible energy). Rules
-see tables that are means over the kinds of work, and lengths from ended runs and limits; the installed product
-(`daemon/…`) sees what the daemon serves. Cases differ from the one in the middle in one thing each. The history is 31
-days of jobs of the same users under Slurm alone, of which policies get the days that are stated. `static-best` is what
-an administrator reaches without any program: the order of the partitions, of all 24, and the clock of each GPU type
-that take least energy at a mean slowdown and a turnaround of at most 5 % above default clocks; the order is every
-policy's. `tuned rule` is `total-cost` with the best of 8 settings by the same search. Both were chosen on other
-arrivals (`python -m research.results.tuning`, seeds 900101 and 900102). *Slowdown* and *beyond bound* (5 %, with half a
-point of tolerance) compare each job's run with that at the default clock where Slurm alone would have started it at
-that moment. The tuned rule, told the truth or not, chooses when and on which node a job starts, which the simulated
-scheduler carries out; under Slurm a policy is asked once, at submission.
+knows**: a job's user, name, script features, request and time limit, and what ended runs measured. Kind, length and
+own curves of a job are known to the yardsticks alone (*true* in their names, `clairvoyant`, and the least possible
+energy). Rules see tables that are means over the kinds of work, and lengths from ended runs and limits; the installed
+product (`daemon/…`) sees what the daemon serves. Cases differ from the one in the middle in one thing each. The
+history is 31 days of jobs of the same users under Slurm alone, of which policies get the days that are stated.
+`static-best` is what an administrator reaches without any program: the order of the partitions, of all 24, and the
+clock of each GPU type that take least energy at a mean slowdown and a turnaround of at most 5 % above default clocks;
+the order is every policy's. `tuned rule` is `total-cost` with the best of 8 settings by the same search. Both were
+chosen on other arrivals (`python -m research.results.tuning`, seeds 900101 and 900102). *Slowdown* and *beyond bound*
+(5 %, with half a point of tolerance) compare each job's run with that at the default clock where Slurm alone would
+have started it at that moment. The tuned rule, with true kinds and lengths or not, chooses when and on which node a
+job starts, which the simulated scheduler carries out; under Slurm a policy is asked once, at submission.
 """,
     figure=_ENERGY,
     is_relative=True,

@@ -10,7 +10,7 @@ from slurm_energy.domain.ids import GpuTypeName
 from slurm_energy.domain.job import GpuDemand
 from slurm_energy.domain.node_status import GpuStatus, NodeStatus
 from slurm_energy.energy_model.catalog import LIMIT_TOLERANCE
-from slurm_energy.energy_model.curves import curves_of
+from slurm_energy.energy_model.curves import curve_source, curves_of
 from slurm_energy.energy_model.operating_point import clock_table_of
 from slurm_energy.errors import ConfigError
 from slurm_energy.node.allocation import GpuMapping, MappedGpu
@@ -228,6 +228,7 @@ def _saving(config: Config, model: GpuTypeName, words: Sequence[str]) -> Finding
         return ok(SAVING, f"{name}: none with {bound}: the best clock saves {saved:.1%} (policy.max_slowdown)")
     clock = f"{best.sm_clock_mhz} of {best.default_clock_mhz} MHz"
     if curves[0].source == "measured":
-        return ok(SAVING, f"{name}: clock curve measured: about {saved:.0%} fewer joules with {bound} ({clock})")
+        where = " on this site's boards" if curve_source(model) == "measured here" else ""
+        return ok(SAVING, f"{name}: clock curve measured{where}: about {saved:.0%} fewer joules with {bound} ({clock})")
     text = f"{name}: clock curve assumed, from a GPU of the same chip: {clock} with {bound}; what it saves is unknown"
     return ok(SAVING, text)

@@ -1,12 +1,14 @@
 """A site's settings of its GPUs: types, power limits, the clocks of `fixed-clock` and those locked by the site."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 
 from slurm_energy.config import Config
 from slurm_energy.domain.ids import GpuTypeName
 from slurm_energy.energy_model.catalog import CATALOG, BoardLimits, gpu_type_from_slurm_type
 from slurm_energy.energy_model.operating_point import clock_table_of
-from slurm_energy.errors import ConfigError
+from slurm_energy.energy_model.site_curves import use_site_curves
+from slurm_energy.errors import ConfigError, DataFileError
 from slurm_energy.policy.site.candidates import catalogue_name
 
 _SECTION = "gpu_power_limits_watts"
@@ -44,9 +46,16 @@ def catalogue_names() -> str:
 def site_board_limits(config: Config) -> BoardLimits:
     """Return the limits of the site's boards; a type that it does not name has the catalogue's.
 
+    Whoever asks for them goes on to clock tables: from here on these rest on the curves of the site's own boards, where
+    `policy.curves_file` names some.
+
     Raises:
-        ConfigError: a key names no GPU type, or two keys give one type different limits.
+        ConfigError: a key names no GPU type, two keys give one type different limits, or the file of curves is none.
     """
+    try:
+        use_site_curves(Path(config.policy.curves_file) if config.policy.curves_file else None)
+    except DataFileError as error:
+        raise ConfigError(f"policy.curves_file: {error}") from error
     keys: dict[GpuTypeName, str] = {}
     watts: dict[GpuTypeName, float] = {}
     for key, limit_watts in config.gpu_power_limits_watts.items():

@@ -96,17 +96,17 @@ def notes_of(result: ArenaResult, assumptions: tuple[str, ...] = ()) -> tuple[st
 
 
 def _knowledge(plan: ArenaPlan) -> str:
-    """Return what policies were told of jobs: more than a site knows, or as much."""
+    """Return what policies knew of jobs: more than a site knows, or as much."""
     if world_of_plan(plan).knowledge == "truth":
         return (
-            "Rules are told each job's kind, its own curves and its length, which no site knows: figures say what they "
+            "Rules know each job's kind, its own curves and its length, which no site knows: figures say what they "
             "could do. Policies of the daemon know what ended runs of a job's name measured."
         )
     told = [
         text for text in plan.policies if text.partition(":")[0] == "clairvoyant" or text.startswith("clairvoyant/")
     ]
-    others = f" {', '.join(told)} alone {'is' if len(told) == 1 else 'are'} told the truth." if told else ""
-    return f"Policies are told what a site knows, with {plan.history_days:g} days of ended runs.{others}"
+    others = f" {', '.join(told)} alone {'knows' if len(told) == 1 else 'know'} the truth." if told else ""
+    return f"Policies know what a site knows, with {plan.history_days:g} days of ended runs.{others}"
 
 
 def _untried(sweep: SweepResult) -> str:

@@ -120,11 +120,11 @@ class PoissonSettings:
     def gpu_weights(self) -> dict[int, float]:
         """Weights of fixed device counts; none where every job has the same range."""
         found: dict[int, float] = {}
-        for count, weight in weights("gpu_mix", self.gpu_mix).items():
+        for count, weight in weights("gpu_mix", self.gpu_mix, "COUNT:WEIGHT").items():
             try:
                 found[int(count)] = weight
             except ValueError:
-                raise ConfigError(f"workload setting gpu_mix has {count[:64]!r}, not a number of devices") from None
+                raise ConfigError(f"workload setting gpu_mix has {count[:64]!r}, not COUNT:WEIGHT") from None
             check_range("gpu_mix", int(count), 1, 100_000)
         return found
 

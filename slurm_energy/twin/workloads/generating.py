@@ -125,8 +125,8 @@ def comma_list(name: str, text: str) -> tuple[str, ...]:
     return items
 
 
-def weights(name: str, text: str) -> dict[str, float]:
-    """Return the weights of `A:0.4,B:0.6` by word, none for an empty text.
+def weights(name: str, text: str, form: str = "NAME:WEIGHT") -> dict[str, float]:
+    """Return the weights of `A:0.4,B:0.6` by word, none for an empty text; `form` is what a message asks for.
 
     Raises:
         ConfigError: a part has another form, or a weight is not above 0.
@@ -137,7 +137,7 @@ def weights(name: str, text: str) -> dict[str, float]:
         try:
             found[word.strip()] = float(weight)
         except ValueError:
-            raise ConfigError(f"workload setting {name} has {item[:64]!r}, not NAME:WEIGHT") from None
+            raise ConfigError(f"workload setting {name} has {item[:64]!r}, not {form}") from None
         check_range(name, float(weight), 0.0, above=True)
     return found
 

@@ -10,6 +10,7 @@ from measured_data import MEASURED
 
 pytest.importorskip("scipy", reason="scipy is not installed: the twin extra has it")
 from slurm_energy.cli.main import cli, main
+from slurm_energy.device import loads
 from slurm_energy.energy_model.calibration import parts  # needs scipy
 from slurm_energy.energy_model.calibration.files import Tell, document
 from slurm_energy.energy_model.coefficients import FitError
@@ -115,3 +116,33 @@ def test_folder_that_cannot_be_written_is_refused(tmp_path: Path, package: Path)
 
 def test_real_part_is_as_in_the_package() -> None:
     assert main(["calibrate", "--data", str(MEASURED), "--part", "saturation", "--part", "mig", "--check"]) == 0
+
+
+def test_without_an_option_it_says_of_each_type_how_its_clock_curves_are_known() -> None:
+    result = CliRunner().invoke(cli, ["calibrate"], standalone_mode=False)
+    lines = {line.split()[0]: line for line in result.stdout.splitlines()}
+    assert result.return_value == 0
+    assert "measured, by the package's data" in lines["a40"]
+    assert "assumed, from a GPU of the same chip: what a clock saves is not known" in lines["v100-sxm2-16gb"]
+    assert "none: the clock stays at its default" in lines["t4"]
+    rows = json.loads(CliRunner().invoke(cli, ["calibrate", "--json"], standalone_mode=False).stdout)
+    assert {row["clock_curves"] for row in rows} == {"measured", "assumed", "none"}
+
+
+def test_boards_are_not_swept_without_something_to_load_them_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loads, "find_spec", lambda name: None)
+    result = CliRunner().invoke(cli, ["calibrate", "--node"], standalone_mode=False)
+    assert "no compute library is installed" in str(result.exception)
+    assert "nothing was measured" in " ".join(str(result.exception).split())
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--node", "--data", "."], "--node and --data exclude each other"),
+        (["--node", "--load", "bert"], "not of the form NAME=COMMAND"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(options: list[str], message: str) -> None:
+    result = CliRunner().invoke(cli, ["calibrate", *options], standalone_mode=False)
+    assert message in str(result.exception)

@@ -142,7 +142,7 @@ def test_a_request_says_what_the_job_says() -> None:
     ("text", "error", "message"),
     [
         ("daemon/orcale", PolicyError, "does not exist"),
-        ("daemon/oracle:speed=1", ConfigError, "has no setting 'speed=1'"),
+        ("daemon/oracle:speed=1", ConfigError, "has no setting 'speed"),
         ("daemon/oracle:max_slowdown=3", ConfigError, "out of bound"),
         ("daemon/oracle:max_slowdown=nan", ConfigError, "out of bound"),
         ("daemon/oracle:open=maybe", ConfigError, "not a number"),
