@@ -80,7 +80,7 @@ def calibrate(  # one for each option
     check: bool,
     as_json: bool,
 ) -> int:
-    """Show how the clock curves of each GPU type are known, or measure or fit them.
+    """Show how each GPU type's clock curves are known; measure your own boards.
 
     Without an option: measured, assumed from a GPU of the same chip, or none, for each type. With --node the boards of
     this node are swept over their clocks, and clocks are put back on any end. With --data the energy model is fitted to

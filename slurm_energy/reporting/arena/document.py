@@ -8,6 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from slurm_energy import __version__
+from slurm_energy.errors import ConfigError, EvaluationError
 from slurm_energy.evaluation.arena.clock_sweep import SweepResult
 from slurm_energy.evaluation.arena.comparison import ArenaResult
 from slurm_energy.evaluation.arena.plan import ArenaPlan, world_of_plan
@@ -66,7 +67,7 @@ def notes_of(result: ArenaResult, assumptions: tuple[str, ...] = ()) -> tuple[st
         notes.append(f"The reference {plan.reference_policy} has no run: there are no differences.")
     if plan.warm_up_seconds > 0.0:
         notes.append(f"The first {plan.warm_up_seconds / 3600.0:g} hours of every run are simulated and not counted.")
-    notes.append(_knowledge(plan))
+    notes += _knowledge(plan)
     if len(plan.seeds) == 1:
         notes.append("One seed: there are no intervals, and small differences mean nothing.")
     elif len(plan.seeds) < 8:
@@ -95,18 +96,22 @@ def notes_of(result: ArenaResult, assumptions: tuple[str, ...] = ()) -> tuple[st
     return tuple(notes)
 
 
-def _knowledge(plan: ArenaPlan) -> str:
-    """Return what policies knew of jobs: more than a site knows, or as much."""
-    if world_of_plan(plan).knowledge == "truth":
+def _knowledge(plan: ArenaPlan) -> tuple[str, ...]:
+    """Return what policies knew of jobs: more than a site knows, or as much; nothing where the world's file is gone."""
+    try:
+        knowledge = world_of_plan(plan).knowledge
+    except (ConfigError, EvaluationError):
+        return ()
+    if knowledge == "truth":
         return (
             "Rules know each job's kind, its own curves and its length, which no site knows: figures say what they "
-            "could do. Policies of the daemon know what ended runs of a job's name measured."
+            "could do. Policies of the daemon know what ended runs of a job's name measured.",
         )
     told = [
         text for text in plan.policies if text.partition(":")[0] == "clairvoyant" or text.startswith("clairvoyant/")
     ]
     others = f" {', '.join(told)} alone {'knows' if len(told) == 1 else 'know'} the truth." if told else ""
-    return f"Policies know what a site knows, with {plan.history_days:g} days of ended runs.{others}"
+    return (f"Policies know what a site knows, with {plan.history_days:g} days of ended runs.{others}",)
 
 
 def _untried(sweep: SweepResult) -> str:

@@ -129,7 +129,7 @@ def test_oracle_gives_clocks_only_where_the_job_can_still_land() -> None:
 
 def test_registry_makes_every_policy_it_names() -> None:
     assert policy_names()[:3] == ("slurm-default", "fixed-clock", "oracle")
-    assert set(rule_names()) - set(policy_names()) == {"clairvoyant"}
+    assert set(rule_names()) - set(policy_names()) == {"clairvoyant", "easy-estimates"}
     assert [create_policy(make_config(name=name)).name for name in policy_names()] == list(policy_names())
 
 

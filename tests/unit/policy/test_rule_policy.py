@@ -76,7 +76,7 @@ def test_a_rule_s_settings_stand_in_the_name_and_in_the_version() -> None:
 def test_rules_that_read_the_truth_are_refused_with_the_reason() -> None:
     with pytest.raises(PolicyError, match="clairvoyant cannot decide jobs: it reads how much work a job really has"):
         create_policy(make_config(name="clairvoyant"))
-    assert set(rule_names()) - set(policy_names()) == {"clairvoyant"}
+    assert set(rule_names()) - set(policy_names()) == {"clairvoyant", "easy-estimates"}
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ ARENA = [
     "slurm-default",
     "fcfs",
     "sjf-backfill",
+    "easy-estimates",
     "fixed-clock",
     "fixed-dvfs",
     "job-table",
