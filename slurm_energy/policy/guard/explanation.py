@@ -115,14 +115,17 @@ def announcement(
 
 
 def count_text(counted: CountedCase) -> str:
-    """Return what another number of GPUs does: `2 instead of 4 GPUs: about 22 % less energy, 1.6 times as long`."""
+    """Return what another number of GPUs does, or why the job's own stays although the user named others."""
+    if Reason.GPU_COUNT_REFUSED in counted.reasons:
+        return " ".join(_plain(word, 32) for word in counted.notes[0].split()[:24]) if counted.notes else ""
     if not counted.changes:
         return ""
+    what = f"{counted.gpus} instead of {counted.asked} GPUs"
+    if counted.case.scaling is None or not counted.case.scaling.is_measured:
+        return f"{what} (how this job scales is not known; most work takes {counted.longer:.2g} times as long)"
     saved = 1.0 - counted.joules_ratio
     energy = f"{_percent(abs(saved))} {'less' if saved >= 0.0 else 'more'} energy"
-    what = f"{counted.gpus} instead of {counted.asked} GPUs (about {energy}, {counted.longer:.2g} times as long"
-    is_measured = counted.case.scaling is not None and counted.case.scaling.is_measured
-    return f"{what}{'' if is_measured else ' if it scales as most work'})"
+    return f"{what} (about {energy}, {counted.longer:.2g} times as long, by runs of this name)"
 
 
 def _clock_text(clock: ClockChoice, shown_names: Mapping[GpuTypeName, str]) -> str:

@@ -103,10 +103,11 @@ def _knowledge(plan: ArenaPlan) -> tuple[str, ...]:
     except (ConfigError, EvaluationError):
         return ()
     if knowledge == "truth":
-        return (
+        note = (
             "Rules know each job's kind, its own curves and its length, which no site knows: figures say what they "
-            "could do. Policies of the daemon know what ended runs of a job's name measured.",
+            "could do. Policies of the daemon know what ended runs of a job's name measured."
         )
+        return (note,)
     told = [
         text for text in plan.policies if text.partition(":")[0] == "clairvoyant" or text.startswith("clairvoyant/")
     ]

@@ -52,7 +52,8 @@ def test_without_runs_of_two_numbers_a_large_job_gets_at_most_the_sites_number()
     assert Reason.GPU_COUNT in codes(decision)
     assert any("no runs with two numbers of GPUs" in note for note in decision.notes)
     assert "4 instead of 8 GPUs" in decision.message
-    assert "if it scales as most work" in decision.message
+    assert "how this job scales is not known; most work takes 1" in decision.message
+    assert "less energy" not in decision.message.partition(":")[0]
     small = decide(ranged_job(2))
     assert (small.gpus, Reason.GPU_COUNT_KEPT in codes(small)) == (2, True)
 
@@ -101,6 +102,7 @@ def test_only_what_the_user_named_and_the_plugin_offers_is_chosen() -> None:
     assert refused.gpus is None
     assert Reason.GPU_COUNT_REFUSED in codes(refused)
     assert "the number of GPUs stays: it runs in a reservation" in refused.notes
+    assert refused.message.startswith("the number of GPUs stays: it runs in a reservation")
 
 
 def test_site_and_user_can_switch_it_off_and_an_observed_job_keeps_its_number() -> None:
