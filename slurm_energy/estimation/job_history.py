@@ -1,12 +1,12 @@
 """What ended jobs say of the next one: how long it runs, and what its work costs on each GPU type.
 
 One object, `JobHistory`, is looked at by every decision, in the daemon and in the twin. The daemon's recorder makes its
-tables from the database; `SiteRuns` keeps a site's runs where there is none. Either way a run that ends corrects what
+tables from the database; `site_runs` keeps a site's runs where there is none. Either way a run that ends corrects what
 is known of its name at once.
 """
 
 import logging
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
@@ -21,7 +21,7 @@ from slurm_energy.domain.work import FailedRuns, MeasuredRun, WorkEstimate
 from slurm_energy.energy_model.relative_speed import RelativeCost
 from slurm_energy.estimation.gpu_scaling import on_usual_count, scaling_of_runs, seconds_by_gpus
 from slurm_energy.estimation.job_groups import alike_groups, job_group
-from slurm_energy.estimation.run_time import NAME, RUNS_PER_NAME, EndedRun, RunTime, RunTimeModel, RunTimes, run_times
+from slurm_energy.estimation.run_time import NAME, RUNS_PER_NAME, EndedRun, RunTime, RunTimeModel, run_times
 from slurm_energy.resources import install_command
 
 if TYPE_CHECKING:  # numpy is no part of the base
@@ -171,7 +171,7 @@ def timed_names(
             runs[-1].ended_at_seconds,
             user_id,
             name,
-            known.of_runs(_on_one_count(_on_one_type(runs, compare_for(user_id, name)))),
+            known.of_runs(on_one_count(on_one_type(runs, compare_for(user_id, name)))),
         )
         for (user_id, name), ended in groups.items()
         if (runs := ended[-RUNS_PER_NAME:])
@@ -198,7 +198,7 @@ def _ended_run(sample: FinishedRun) -> EndedRun:
     )
 
 
-def _on_one_type(runs: Sequence[EndedRun], compare: CompareTypes) -> list[EndedRun]:
+def on_one_type(runs: Sequence[EndedRun], compare: CompareTypes) -> list[EndedRun]:
     """Return runs as if all had been on the type that most were on.
 
     By tables a run on another type is taken to be as long as the worst of what was measured makes it. Where the types
@@ -230,12 +230,12 @@ def scaled_names(
             groups.setdefault((sample.user_id, run.name), []).append(run)
     found: list[tuple[int | str, str, GpuScaling]] = []
     for (user_id, name), runs in groups.items():
-        scaling = _scaling(_on_one_type(runs, compare_for(user_id, name)))
+        scaling = scaling_of_group(on_one_type(runs, compare_for(user_id, name)))
         found += [] if scaling is None else [(user_id, name, scaling)]
     return found[:MAX_COMPARED_NAMES]
 
 
-def _scaling(runs: Sequence[EndedRun]) -> GpuScaling | None:
+def scaling_of_group(runs: Sequence[EndedRun]) -> GpuScaling | None:
     """Return how work scales; a run that was cut off says nothing of it, nor do runs whose types differ."""
     ran_through = [run for run in runs if not run.cut_off]
     if len({run.gpu_type for run in ran_through}) != 1:
@@ -243,11 +243,11 @@ def _scaling(runs: Sequence[EndedRun]) -> GpuScaling | None:
     return scaling_of_runs(seconds_by_gpus((run.gpus, run.seconds) for run in ran_through))
 
 
-def _on_one_count(runs: Sequence[EndedRun]) -> list[EndedRun]:
+def on_one_count(runs: Sequence[EndedRun]) -> list[EndedRun]:
     """Return runs as if all had the number of GPUs that most had; of none where that is not known."""
     if len({run.gpus for run in runs}) == 1:
         return list(runs)
-    scaling = _scaling(runs)
+    scaling = scaling_of_group(runs)
     is_measured = scaling is not None and scaling.is_measured
     seconds, usual = on_usual_count([(run.gpus, run.seconds) for run in runs], scaling if is_measured else None)
     return [replace(run, seconds=one, gpus=usual) for run, one in zip(runs, seconds, strict=True)]
@@ -325,100 +325,3 @@ def _newest_first(runs: Sequence[MeasuredRun], found: Iterable[NamedWork]) -> li
         newest[key] = max(run.ended_at_seconds, newest.get(key, run.ended_at_seconds))
     ordered = sorted(found, key=lambda one: (-newest.get((one[0], one[1]), 0.0), str(one[0]), one[1]))
     return ordered[:MAX_COMPARED_NAMES]
-
-
-_RUNS_PER_TYPE, _MANY_RUNS = 20, 8
-_LOOKED_SECONDS, _MAX_LOOKED_SECONDS = 3600.0, 6 * 3600.0
-_NEW_SHARE = 0.05
-"""Between two looks at all runs together, and how many new ones make one worth its time before the longest pause is
-over. The daemon looks every few minutes; what all names together say moves slowly."""
-
-
-class SiteRuns:
-    """A site's ended runs, and what they say: each corrects at once what is known of its name.
-
-    The daemon's database in the twin, where there is none.
-    """
-
-    def __init__(self) -> None:
-        self.history = JobHistory()
-        self._times = RunTimes()
-        self._measured: dict[tuple[NameOf, GpuTypeName], deque[MeasuredRun]] = {}
-        self._failures: dict[NameOf, list[FailedRuns]] = {}
-        self._scripts: dict[str, ScriptFeatures] = {}
-        self._fit: WorkFit | None = None
-        self._model: RunTimeModel | None = None
-        self._looked_at_seconds = -inf
-        self._new, self._known = 0, 0
-        """Runs since the last look at all of them, and those before."""
-        self._scaling: dict[NameOf, GpuScaling] = {}
-        self._runtimes: dict[NameOf, RunTime] = {}
-        self._work: dict[NameOf, WorkEstimate] = {}
-        self._counts: Counter[NameOf] = Counter()
-
-    def observe(self, measurement: EndedRun | MeasuredRun | FailedRuns, script: ScriptFeatures | None = None) -> None:
-        """Take in what one run measured, or that it failed.
-
-        Args:
-            measurement: An ended run under its group's name (`job_group`), or one with its power.
-            script: What was read of its script.
-        """
-        if script is not None and script.key:
-            self._scripts[script.key] = script
-        self._new += 1
-        if isinstance(measurement, EndedRun):
-            self._times.add(measurement)
-            self._correct_times((measurement.user, measurement.name))
-            return
-        name = measurement.user, job_group(measurement.name, measurement.script_key)
-        if isinstance(measurement, MeasuredRun):
-            key = name, measurement.gpu_type
-            self._measured.setdefault(key, deque(maxlen=_RUNS_PER_TYPE)).append(measurement)
-        else:
-            self._failures.setdefault(name, []).append(measurement)
-        self._correct_work(name)
-
-    def look(self, now_seconds: float) -> JobHistory:
-        """Return what is known, all runs looked at together at most once an hour."""
-        pause = _LOOKED_SECONDS if self._new > _NEW_SHARE * self._known else _MAX_LOOKED_SECONDS
-        if self._new and now_seconds - self._looked_at_seconds >= pause:
-            self._looked_at_seconds = now_seconds
-            self._known, self._new = self._known + self._new, 0
-            self._look_at_all()
-        return self.history
-
-    def _look_at_all(self) -> None:
-        self._model = model = self._times.model()
-        self._runtimes = {
-            (user, name): model.of_runs(_on_one_count(_on_one_type(tuple(runs)[-RUNS_PER_NAME:], _no_comparison)))
-            for (user, name), runs in self._times.names.items()
-        }
-        self._runtimes |= {(user, NEVER_RAN): habits for user, habits in model.users.items()}
-        if model.site is not None:
-            self._runtimes[ANY_USER, NEVER_RAN] = model.site
-        runs = [run for kept in self._measured.values() for run in kept]
-        failures = [one for several in self._failures.values() for one in several]
-        table, self._fit = named_work(runs, failures, self._scripts)
-        self._work = {(user, name): estimate for user, name, estimate in table}
-        self.history = JobHistory(runtimes=self._runtimes, work=self._work, scaling=self._scaling)
-
-    def _correct_times(self, key: NameOf) -> None:
-        runs = self._times.names.get(key)
-        if runs and self._model is not None:
-            self._runtimes[key] = self._model.of_runs(_on_one_count(tuple(runs)))
-        scaling = _scaling(tuple(runs)[-RUNS_PER_NAME:]) if runs else None
-        if scaling is not None:
-            self._scaling[key] = scaling
-
-    def _correct_work(self, name: NameOf) -> None:
-        self._counts[name] += 1
-        # Of a name of many runs one more says little, and the next look at all is near.
-        if self._fit is None or (self._counts[name] > _MANY_RUNS and self._counts[name] % _MANY_RUNS):
-            return
-        runs = [run for gpu_type in self._fit.gpu_types for run in self._measured.get((name, gpu_type), ())]
-        for user, group, estimate in corrected_work(self._fit, runs, self._failures.get(name, ())):
-            self._work[user, group] = estimate
-
-
-def _no_comparison(_one: GpuTypeName, _other: GpuTypeName) -> RelativeCost | None:
-    return None

@@ -11,8 +11,8 @@ from store_samples import A100, CLUSTER, SUBMITTED, make_gpu, make_key, make_rep
 from slurm_energy.config import ClusterConfig, Config, DaemonConfig, PolicyConfig, StoreConfig
 from slurm_energy.daemon.decide import Decided, Known, create_decider
 from slurm_energy.daemon.ipc.frames import ClockPart
+from slurm_energy.daemon.recorder.history import HistoryLoop
 from slurm_energy.daemon.recorder.link import RecorderLink
-from slurm_energy.daemon.recorder.process import HistoryLoop
 from slurm_energy.daemon.recorder.recorder import ChangedJobs
 from slurm_energy.domain.cluster import ClusterSnapshot, NodeGpus, NodeState, PartitionState
 from slurm_energy.domain.energy import QualityFlag
@@ -63,7 +63,7 @@ def history(engine: Engine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, tri
     config = replace(
         site(trials), cluster=ClusterConfig(name=CLUSTER), daemon=DaemonConfig(state_directory=str(tmp_path / "state"))
     )
-    monkeypatch.setattr("slurm_energy.daemon.recorder.process.time.time", lambda: SUBMITTED + 86_400.0)
+    monkeypatch.setattr("slurm_energy.daemon.recorder.history.time.time", lambda: SUBMITTED + 86_400.0)
     used: list[JobHistory] = [JobHistory()]
     link = RecorderLink(used.append)
     told: list[object] = []

@@ -11,8 +11,9 @@ from store_samples import A100, CLUSTER, SUBMITTED, make_gpu, make_key, make_rep
 from slurm_energy.config import ClusterConfig, Config, DaemonConfig, RoutingConfig, StoreConfig
 from slurm_energy.daemon.decide import Decided, Known, create_decider
 from slurm_energy.daemon.ipc.frames import RuntimePart, WorkPart
+from slurm_energy.daemon.recorder.history import HistoryLoop
 from slurm_energy.daemon.recorder.link import RecorderLink
-from slurm_energy.daemon.recorder.process import HistoryLoop, prepare_schema
+from slurm_energy.daemon.recorder.process import prepare_schema
 from slurm_energy.daemon.recorder.recorder import ChangedJobs
 from slurm_energy.domain.cluster import ClusterSnapshot, NodeGpus, NodeState, PartitionState
 from slurm_energy.domain.ids import GpuTypeName, NodeName, PartitionName
@@ -73,7 +74,7 @@ def store_runs(engine: Engine, gpu_type: GpuTypeName, *, seconds: float, watts: 
 
 def history_of(config: Config, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> JobHistory:
     """Return what the recorder tells the answering process at its first look."""
-    monkeypatch.setattr("slurm_energy.daemon.recorder.process.time.time", lambda: SUBMITTED + RUNS * 86_400.0)
+    monkeypatch.setattr("slurm_energy.daemon.recorder.history.time.time", lambda: SUBMITTED + RUNS * 86_400.0)
     used: list[JobHistory] = []
     link = RecorderLink(used.append)
     told: list[object] = []
@@ -136,7 +137,7 @@ def test_runs_that_cannot_be_compared_leave_the_picture_and_the_recording_as_the
     def fail(*_: object) -> None:
         raise np.linalg.LinAlgError("singular matrix")
 
-    monkeypatch.setattr("slurm_energy.daemon.recorder.process.named_work", fail)
+    monkeypatch.setattr("slurm_energy.daemon.recorder.history.named_work", fail)
     told: list[object] = []
     HistoryLoop(site(tmp_path), told.append, ChangedJobs()).step(engine)
     told_kinds = {type(frame) for frame in told}

@@ -7,32 +7,24 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable
 
 from slurm_energy.config import Config
 from slurm_energy.daemon.ipc.channel import receive, send
 from slurm_energy.daemon.ipc.children import connect_to_parent, set_up_logging, until_stopped
 from slurm_energy.daemon.ipc.frames import (
-    ClockPart,
     QueryReply,
     QueryRequest,
-    RuntimePart,
-    ScalingPart,
-    WorkPart,
     reply_parts,
-    table_parts,
 )
 from slurm_energy.daemon.recorder.entries import STREAMS
+from slurm_energy.daemon.recorder.history import HistoryLoop
 from slurm_energy.daemon.recorder.journal import journal_directory
 from slurm_energy.daemon.recorder.queries import answer_query, answer_status
-from slurm_energy.daemon.recorder.recorder import ChangedJobs, Recorder
-from slurm_energy.daemon.recorder.run_memory import RunMemory, history_begin
+from slurm_energy.daemon.recorder.recorder import QUERY_WAIT_SECONDS, ChangedJobs, Condition, Every, Recorder
 from slurm_energy.daemon.recorder.unreported import UnreportedJobs
 from slurm_energy.domain.ids import ClusterName
-from slurm_energy.domain.script import ScriptFeatures
-from slurm_energy.domain.work import FailedRuns, MeasuredRun, WorkEstimate
 from slurm_energy.errors import (
-    DaemonUnavailable,
     DatabaseReplaced,
     PermissionRefused,
     SchemaVersionError,
@@ -41,30 +33,12 @@ from slurm_energy.errors import (
     StoreError,
     ValueRangeError,
 )
-from slurm_energy.estimation.job_history import (
-    CompareTypes,
-    NamedWork,
-    NameOf,
-    WorkFit,
-    corrected_work,
-    named_work,
-    scaled_names,
-    timed_names,
-)
-from slurm_energy.estimation.learned_clocks import learned_clocks
-from slurm_energy.estimation.run_time import RUNS_PER_NAME, RunTimeModel
-from slurm_energy.policy.site.comparison import TypeComparison
-from slurm_energy.policy.site.settings import site_board_limits
-from slurm_energy.store.clock_trials import trials_of_names
 from slurm_energy.store.database_file import check_database_file, close_database, guard_content
-from slurm_energy.store.past_runs import read_scripts
 from slurm_energy.store.schema import check_version, database_revision, upgrade
 from slurm_energy.store.session import (
     Engine,
-    Session,
     open_engine,
     run_in_transaction,
-    store_session,
 )
 from slurm_energy.store.upkeep import optimize, prune_some
 from slurm_energy.wire.codec import encode
@@ -80,67 +54,13 @@ POLL_SECONDS = 0.5
 LONGEST_PAUSE_SECONDS = 30.0
 REPLACED_PAUSE_SECONDS = 1.0
 LOOK_INTERVAL_SECONDS = 5.0
-HISTORY_INTERVAL_SECONDS = 300.0
-WORK_INTERVAL_SECONDS = 600.0
-WORK_SOON_SECONDS = 30.0
-"""Where runs are on a GPU type that was not known at the last look at all of them."""
-MAX_CORRECTION_PAUSE_SECONDS = 2.0
-"""Also after a look at all names, which takes longer: a run that ends is to be known within five seconds."""
-CORRECTION_SHARE = 0.1
-"""Of the time, that looks at the names of jobs that ended may take."""
 UNREPORTED_INTERVAL_SECONDS = 60.0
 PRUNE_INTERVAL_SECONDS = 60.0
 OPTIMIZE_INTERVAL_SECONDS = 86_400.0
-QUERY_WAIT_SECONDS = 10.0
-HISTORY_PAUSE_SECONDS = 0.5
 SHORT_SUBJECTS = frozenset({"explain", "status"})
 """Questions that are answered at once, by threads of their own: no long report stands in their way."""
 SHORT_READERS = 2
 LONG_READERS = 3
-
-
-class Every:
-    """Says when a repeated task is due."""
-
-    def __init__(self, interval_seconds: float) -> None:
-        self._interval_seconds = interval_seconds
-        self._last: float | None = None
-
-    def due(self, now_seconds: float, soon_seconds: float | None = None) -> bool:
-        """Return whether it is time, and take it as done; `soon_seconds` shortens the interval this once."""
-        interval = self._interval_seconds if soon_seconds is None else soon_seconds
-        if self._last is not None and now_seconds - self._last < interval:
-            return False
-        self._last = now_seconds
-        return True
-
-
-class Condition:
-    """Whether the database can be used, and if not, why: set by the recording, read by queries."""
-
-    def __init__(self) -> None:
-        self._usable = threading.Event()
-        self.problem = "it is being opened"
-
-    def good(self) -> None:
-        """Note that it can be used."""
-        self.problem = ""
-        self._usable.set()
-
-    def bad(self, problem: str, *, for_questions: bool) -> None:
-        """Note why nothing is recorded; `for_questions`: why nothing can be read either."""
-        self.problem = problem
-        if for_questions:
-            self._usable.clear()
-
-    def wait(self, limit_seconds: float) -> None:
-        """Return once the database can be read.
-
-        Raises:
-            DaemonUnavailable: it cannot, within the limit.
-        """
-        if not self._usable.wait(limit_seconds):
-            raise DaemonUnavailable(f"the database cannot be used at the moment: {self.problem}")
 
 
 class RecorderLoop:
@@ -206,150 +126,6 @@ class RecorderLoop:
                 logger.info("old rows removed jobs_and_decisions=%d", removed)
         if self._optimize_due.due(now):
             optimize(engine)
-
-
-class HistoryLoop:
-    """From the database to what decisions know of earlier jobs, in a thread beside the recording.
-
-    Nothing that is recorded waits for it, and what it reads grows with the jobs that ended, not with the history. A job
-    that ended corrects what is known of its name within a second or two, all names are looked at together from time
-    to time.
-    """
-
-    def __init__(self, config: Config, send_frame: SendFrame, changed: ChangedJobs) -> None:
-        self._learns = config.policy.learn_from_runs
-        self._tries_clocks = config.policy.clock_trials != "off"
-        self._send_frame = send_frame
-        self._changed = changed
-        self._cluster = ClusterName(config.cluster.name)
-        self._memory = RunMemory(self._cluster, RUNS_PER_NAME)
-        self._work: dict[NameOf, WorkEstimate] = {}
-        self._work_fit: WorkFit | None = None
-        self._work_lacks_types = False
-        self._run_time_model: RunTimeModel | None = None
-        self._limits = site_board_limits(config)
-        self._history_due = Every(HISTORY_INTERVAL_SECONDS)
-        self._work_due = Every(WORK_INTERVAL_SECONDS)
-        self._correct_from = 0.0
-
-    def run(self, engine: Engine, condition: Condition) -> None:
-        """Keep the tables up until the process ends; a database that is away is tried again."""
-        while True:
-            try:
-                condition.wait(QUERY_WAIT_SECONDS)
-                self.step(engine)
-            except (StoreError, DaemonUnavailable) as error:
-                self._memory.is_loaded = False
-                logger.info("history not read error=%s", error)
-            except Exception:
-                # The last resort of a thread: without it decisions would stay at what they know, and nobody would see.
-                self._memory.is_loaded = False
-                logger.exception("history not read")
-            time.sleep(HISTORY_PAUSE_SECONDS)
-
-    def step(self, engine: Engine) -> None:
-        """Bring the memory to the database's state, and send what it says now.
-
-        Raises:
-            StoreError: the database failed; everything is read again at the next step.
-        """
-        now = time.monotonic()
-        is_whole = self._history_due.due(now) or not self._memory.is_loaded
-        if not is_whole and not (self._changed.waiting and now >= self._correct_from):
-            return
-        before = time.thread_time()
-        changed = self._changed.take()
-        groups: Collection[NameOf] | None = None
-        with store_session(engine, read_only=True) as session:
-            if changed is None or not self._memory.is_loaded:
-                self._memory.load(session, time.time())
-                is_whole = True
-            else:
-                groups = self._memory.read_again(session, changed, time.time())
-            if self._work_due.due(now, WORK_SOON_SECONDS if self._work_lacks_types else None):
-                self._send_all_work(session)
-            elif groups:
-                self._correct_work(groups)
-            self._send_runtimes(None if is_whole else groups)
-            self._send_scaling(None if is_whole else groups)
-            if is_whole or groups:
-                self._send_clocks(session)
-        pause = (time.thread_time() - before) / CORRECTION_SHARE
-        self._correct_from = now + min(pause, MAX_CORRECTION_PAUSE_SECONDS)
-
-    def _send_all_work(self, session: Session) -> None:
-        runs: list[MeasuredRun] = []
-        failures: list[FailedRuns] = []
-        scripts: Mapping[str, ScriptFeatures] = {}
-        try:
-            if self._learns:
-                runs, failures = self._memory.measured(), self._memory.failed()
-                scripts = read_scripts(session, self._cluster, history_begin(time.time()))
-            work, self._work_fit = named_work(runs, failures, scripts)
-        except StoreError:
-            raise
-        except Exception as error:  # noqa: BLE001  # run times are still worth sending, whatever it is
-            logger.warning("runs cannot be compared, what was known before stays runs=%d error=%s", len(runs), error)
-            return
-        self._work_lacks_types = False
-        self._work = {(user_id, name): estimate for user_id, name, estimate in work}
-        for part in table_parts(WorkPart, work):
-            self._send_frame(part)
-
-    def _correct_work(self, groups: Collection[NameOf]) -> None:
-        """Correct what is known of a few names; what all names together say stays until they are looked at."""
-        if not self._learns:
-            return
-        runs = self._memory.measured(groups)
-        known_types = () if self._work_fit is None else self._work_fit.gpu_types
-        self._work_lacks_types |= any(run.gpu_type not in known_types for run in runs)
-        if self._work_fit is None:
-            return
-        work: list[NamedWork] = []
-        try:
-            work = corrected_work(self._work_fit, runs, self._memory.failed(groups))
-        except Exception as error:  # noqa: BLE001  # run times are still worth sending, whatever it is
-            logger.warning("estimate not corrected, what was known before stays runs=%d error=%s", len(runs), error)
-        if work:
-            self._work.update({(user_id, name): estimate for user_id, name, estimate in work})
-            for part in table_parts(WorkPart, work, is_whole=False):
-                self._send_frame(part)
-
-    def _send_runtimes(self, groups: Collection[NameOf] | None) -> None:
-        """Send the run times of all names, or correct those of some."""
-        if groups is None or self._run_time_model is None:
-            table, self._run_time_model = timed_names(self._memory.timed(), self._compare_for)
-            is_whole = True
-        else:
-            table, _ = timed_names(self._memory.timed(groups), self._compare_for, self._run_time_model)
-            is_whole = False
-        if is_whole or table:
-            for part in table_parts(RuntimePart, table, is_whole=is_whole):
-                self._send_frame(part)
-
-    def _send_scaling(self, groups: Collection[NameOf] | None) -> None:
-        if not self._learns:
-            return
-        table = scaled_names(self._memory.timed(groups), self._compare_for)
-        if groups is None or table:
-            for part in table_parts(ScalingPart, table, is_whole=groups is None):
-                self._send_frame(part)
-
-    def _send_clocks(self, session: Session) -> None:
-        if not self._tries_clocks:
-            return
-        try:
-            learned = learned_clocks(trials_of_names(session, self._cluster, history_begin(time.time())))
-        except StoreError:
-            raise
-        except Exception as error:  # noqa: BLE001  # run times and work are known all the same, whatever it is
-            logger.warning("trials cannot be compared, what was known before stays error=%s", error)
-            return
-        for part in table_parts(ClockPart, learned):
-            self._send_frame(part)
-
-    def _compare_for(self, user_id: int, name: str) -> CompareTypes:
-        return TypeComparison(limits=self._limits, work=self._work.get((user_id, name))).cost
 
 
 def prepare_schema(engine: Engine, *, create: bool = True) -> None:

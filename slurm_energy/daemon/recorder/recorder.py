@@ -20,7 +20,7 @@ from slurm_energy.daemon.recorder.journal import BATCH_BYTES, JournalReader, Lin
 from slurm_energy.domain.energy import JobKey, NodeReport
 from slurm_energy.domain.ids import ClusterName
 from slurm_energy.domain.job import JobRequest
-from slurm_energy.errors import StoreError, ValueRangeError, WireError
+from slurm_energy.errors import DaemonUnavailable, StoreError, ValueRangeError, WireError
 from slurm_energy.store.database_file import check_database_file, stamp_database
 from slurm_energy.store.decisions import record_decisions
 from slurm_energy.store.energy import record_report
@@ -45,9 +45,55 @@ BATCH_LINES = 200
 REJECTED_NAME = "rejected.jsonl"
 MAX_LOGIN_NAMES = 10_000
 MAX_CHANGED_JOBS = 100_000
+QUERY_WAIT_SECONDS = 10.0
+"""How long a question waits for a database that is away."""
 
 _login_names: dict[int, str] = {}
 """Of users whom no snapshot has named yet."""
+
+
+class Every:
+    """Says when a repeated task is due."""
+
+    def __init__(self, interval_seconds: float) -> None:
+        self._interval_seconds = interval_seconds
+        self._last: float | None = None
+
+    def due(self, now_seconds: float, soon_seconds: float | None = None) -> bool:
+        """Return whether it is time, and take it as done; `soon_seconds` shortens the interval this once."""
+        interval = self._interval_seconds if soon_seconds is None else soon_seconds
+        if self._last is not None and now_seconds - self._last < interval:
+            return False
+        self._last = now_seconds
+        return True
+
+
+class Condition:
+    """Whether the database can be used, and if not, why: set by the recording, read by queries."""
+
+    def __init__(self) -> None:
+        self._usable = threading.Event()
+        self.problem = "it is being opened"
+
+    def good(self) -> None:
+        """Note that it can be used."""
+        self.problem = ""
+        self._usable.set()
+
+    def bad(self, problem: str, *, for_questions: bool) -> None:
+        """Note why nothing is recorded; `for_questions`: why nothing can be read either."""
+        self.problem = problem
+        if for_questions:
+            self._usable.clear()
+
+    def wait(self, limit_seconds: float) -> None:
+        """Return once the database can be read.
+
+        Raises:
+            DaemonUnavailable: it cannot, within the limit.
+        """
+        if not self._usable.wait(limit_seconds):
+            raise DaemonUnavailable(f"the database cannot be used at the moment: {self.problem}")
 
 
 class ChangedJobs:

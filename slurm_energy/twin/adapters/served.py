@@ -23,8 +23,8 @@ from slurm_energy.domain.work import FailedRuns, MeasuredRun, WorkEstimate
 from slurm_energy.energy_model.catalog import gpu_type_from_slurm_type
 from slurm_energy.errors import PolicyError
 from slurm_energy.estimation.job_groups import job_group
-from slurm_energy.estimation.job_history import SiteRuns
 from slurm_energy.estimation.run_time import EndedRun
+from slurm_energy.estimation.site_runs import SiteRuns
 from slurm_energy.policy.base import FollowingPolicy, Policy
 from slurm_energy.policy.guard import Guard
 from slurm_energy.policy.jobs import EndedJob, WaitingJob

@@ -10,8 +10,8 @@ from measured_names import A40, A100, DAY, make_run
 from slurm_energy.domain.ids import GpuTypeName
 from slurm_energy.domain.script import ScriptFeatures
 from slurm_energy.domain.work import FailedRuns
-from slurm_energy.estimation.job_history import SiteRuns
 from slurm_energy.estimation.run_time import EndedRun
+from slurm_energy.estimation.site_runs import SiteRuns
 from slurm_energy.policy.site.comparison import TypeComparison
 
 HOUR = 3600.0

@@ -8,9 +8,8 @@ from sqlalchemy import Engine, event
 from store_samples import CLUSTER, SUBMITTED, make_gpu, make_key, make_report, make_state
 
 from slurm_energy.config import Config
-from slurm_energy.daemon.recorder.process import HistoryLoop
+from slurm_energy.daemon.recorder.history import HISTORY_DAYS, HistoryLoop, NewestRuns, RunMemory
 from slurm_energy.daemon.recorder.recorder import ChangedJobs
-from slurm_energy.daemon.recorder.run_memory import HISTORY_DAYS, NewestRuns, RunMemory
 from slurm_energy.domain.work import FailedRuns, MeasuredRun
 from slurm_energy.store.energy import record_report
 from slurm_energy.store.jobs import upsert_jobs
@@ -85,7 +84,7 @@ def test_what_is_older_than_the_history_is_forgotten(engine: Engine) -> None:
 
 
 def test_a_cycle_reads_only_jobs_that_changed(tmp_path: Path, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("slurm_energy.daemon.recorder.process.time.time", lambda: NOW)
+    monkeypatch.setattr("slurm_energy.daemon.recorder.history.time.time", lambda: NOW)
     end(engine, 1, 2, 3)
     changed, frames = ChangedJobs(), list[object]()
     config = Config(cluster=replace(Config().cluster, name=CLUSTER))
