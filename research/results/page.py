@@ -130,16 +130,23 @@ def _range(values: Sequence[float], unit: str) -> str:
 
 def _revisions(results: Results) -> str:
     """Return at which revision runs were made, and which of them at another than the rest."""
-    made: dict[str, list[str]] = {}
+    made: dict[str, dict[str, list[str]]] = {}
     runs = 0
     for key, case in sorted(results.cases.items()):
         for label, by_seed in sorted(case.runs.items()):
-            made.setdefault(revision_of(case.inputs.get(label, UNKNOWN)), []).append(f"{key}: {label}")
+            revision = revision_of(case.inputs.get(label, UNKNOWN))
+            made.setdefault(revision, {}).setdefault(key, []).append(label)
             runs += len(by_seed)
     if not made:
         return ""
-    main = max(made, key=lambda revision: len(made[revision]))
-    others = [f"`{name}` at {other}" for other, names in sorted(made.items()) if other != main for name in names]
+    main = max(made, key=lambda revision: sum(map(len, made[revision].values())))
+    others = [
+        f"`{key}` at {other}" if len(labels) == len(results.cases[key].runs) else f"`{key}: {label}` at {other}"
+        for other, cases in sorted(made.items())
+        if other != main
+        for key, labels in sorted(cases.items())
+        for label in (labels if len(labels) < len(results.cases[key].runs) else labels[:1])
+    ]
     if not others:
         return f"{runs:,} runs, all at revision {main}."
     return f"{runs:,} runs, most at revision {main}. At others: {', '.join(others)}."
