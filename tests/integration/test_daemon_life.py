@@ -38,7 +38,7 @@ def test_a_decision_names_a_clock_and_explains_it(tmp_path: Path) -> None:
     assert reply.fields["admin_comment"] == f"energy:{entry.decision_id}"
     assert 0 < entry.clocks_mhz["a100-sxm4-80gb"] < 1410  # type: ignore[index]  # a literal of the type's form
     assert entry.time_limit_minutes == 60
-    assert "what this job saves is not known" in reply.fields["message"]
+    assert "what it saves for this job is not known" in reply.fields["message"]
     assert "--energy=off" in reply.fields["message"]
 
 
