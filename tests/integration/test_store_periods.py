@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from itertools import pairwise
+from math import inf
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from store_samples import (
     make_report,
     make_request,
     make_state,
+    unknown_gpu,
 )
 
 from slurm_energy.daemon.recorder.unreported import UnreportedJobs
@@ -345,6 +347,19 @@ def test_energy_at_a_time_without_a_price_is_counted_and_not_free(engine: Engine
     early = Facility(price=StepSeries((0.0, 10.0), (0.2, 0.3), 20.0), currency="EUR")
     (one,) = groups(engine, "user", facility=early).groups
     assert (one.use.cost, one.use.unpriced_joules) == (None, JOULES)
+
+
+@pytest.mark.parametrize("steps", [StepSeries((-inf,), (0.2,), inf), StepSeries((0.0,), (0.2,), inf)])
+def test_energy_that_is_not_known_has_no_cost_and_is_not_free(engine: Engine, steps: StepSeries) -> None:
+    fill(engine, make_state(), make_state(2), reports=(make_report(unknown_gpu(), host=None),))
+    facility = Facility(price=steps, currency="EUR", intensity=steps)
+    with store_session(engine, read_only=True) as session:
+        found = report_jobs(session, EVERYTHING, facility=facility)
+    grouped = groups(engine, "user", facility=facility)
+    rows = (*found.jobs, found.total, *grouped.groups, grouped.total)
+    assert [(row.use.cost, row.use.co2_grams, row.use.unpriced_joules) for row in rows] == [(None, None, 0.0)] * 5
+    fill(engine, reports=(make_report(make_gpu(joules=0.0), host=None, job_id=2),))
+    assert groups(engine, "user", facility=facility).total.use.cost == 0.0
 
 
 def test_coordinators_see_their_accounts_beside_their_own_jobs(engine: Engine) -> None:
