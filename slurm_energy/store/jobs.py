@@ -29,14 +29,15 @@ def upsert_jobs(session: Session, cluster: ClusterName, states: Sequence[JobStat
         _upsert_chunk(session, cluster, states[begin : begin + _CHUNK])
 
 
-def job_owner(session: Session, cluster: ClusterName, job_id: JobId) -> int | None:
-    """Return the user id of the youngest job of that number, None when there is none or it is not known."""
-    return session.scalar(
-        select(JobRow.user_id)
+def job_owner(session: Session, cluster: ClusterName, job_id: JobId) -> tuple[int | None, str | None]:
+    """Return user id and account of the youngest job of that number; None for each that is not known."""
+    row = session.execute(
+        select(JobRow.user_id, JobRow.account)
         .where(JobRow.cluster == cluster, JobRow.job_id == job_id)
         .order_by(JobRow.submitted_at_seconds.desc())
         .limit(1)
-    )
+    ).first()
+    return (None, None) if row is None else (row.user_id, row.account)
 
 
 def get_job(

@@ -28,7 +28,7 @@ from slurm_energy.domain.decision import EnergyDecision
 from slurm_energy.domain.energy import NodeReport
 from slurm_energy.domain.ids import ClusterName, DecisionId, JobId, NodeName, PartitionName
 from slurm_energy.domain.job import EnergyMode, GpuDemand, JobRequest
-from slurm_energy.errors import SchemaVersionError, StoreError
+from slurm_energy.errors import PermissionRefused, SchemaVersionError, StoreError
 from slurm_energy.store.decisions import recent_decisions, record_decision
 from slurm_energy.store.energy import stored_reports
 from slurm_energy.store.jobs import get_job
@@ -158,6 +158,34 @@ def test_a_decision_that_was_recorded_without_a_name_is_told_with_it(setting: Se
     reply = answer_query(setting.engine, setting.config, request)
     (told,) = json.loads(reply.fields["json"])["record"]
     assert told["asked"]["user_name"] == "root"
+
+
+@pytest.mark.parametrize("subject", ["explain", "report-job"])
+def test_a_coordinator_asks_by_number_about_jobs_of_his_accounts_alone(
+    setting: Setting, subject: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "sacctmgr"
+    program.write_text('#!/bin/sh\necho "coordinator|physics"\n')
+    program.chmod(0o755)
+    names = {1001: "coordinator", 1002: "other"}
+    monkeypatch.setattr("slurm_energy.daemon.recorder.queries.login_name", names.get)
+    config = replace(
+        setting.config, cluster=ClusterConfig(name="lab", slurm_bin_directory=str(tmp_path), accounting=True)
+    )
+    others = (replace(JOB, job_id=JobId(8), account="history"), replace(JOB, job_id=JobId(9), account=None))
+    setting.write(jobs(replace(JOB, account="physics"), *others))
+    setting.recorder.step(setting.engine)
+
+    def ask(user_id: int, job_id: int, asked: Config = config) -> str:
+        query = Query(subject=subject, job_id=str(job_id))
+        reply = answer_query(setting.engine, asked, QueryRequest(number=1, query=query, only_user_id=user_id))
+        return reply.fields["json"]
+
+    assert '"account":"physics"' in ask(1001, 7).replace(" ", "")
+    no_accounting = replace(config, cluster=replace(config.cluster, accounting=False))
+    for user_id, job_id, asked in ((1001, 8, config), (1001, 9, config), (1002, 7, config), (1001, 7, no_accounting)):
+        with pytest.raises(PermissionRefused, match=f"job {job_id} is not known here, or is another user's"):
+            ask(user_id, job_id, asked)
 
 
 def test_reading_the_same_journal_twice_changes_nothing(setting: Setting) -> None:
