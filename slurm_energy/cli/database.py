@@ -46,10 +46,10 @@ def upgrade(database: str | None) -> int:
 def status(database: str | None, as_json: bool) -> int:
     """Show which schema the database has and which one this version needs.
 
-    Exit code 1 when they differ.
+    Exit code 1 when they differ, or when an upgrade was stopped before the sums of all older reports were made.
     """
     from slurm_energy.cli.records import sqlite_path  # noqa: PLC0415  # beside SQL, only when it is needed
-    from slurm_energy.store.schema import code_revision, database_revision  # noqa: PLC0415
+    from slurm_energy.store.schema import code_revision, database_revision, has_all_sums  # noqa: PLC0415
     from slurm_energy.store.session import open_engine  # noqa: PLC0415
 
     url = database or settings().store.url
@@ -59,14 +59,22 @@ def status(database: str | None, as_json: bool) -> int:
     engine = open_engine(StoreConfig(url=url))
     try:
         found, needed = database_revision(engine), code_revision()
+        finished = found == needed and has_all_sums(engine)
     finally:
         engine.dispose()
     if as_json:
-        print_json({"url": hide_password(url), "revision": found, "needed": needed})
+        print_json({"url": hide_password(url), "revision": found, "needed": needed, "finished": finished})
     else:
         click.echo(f"{hide_password(url)} has revision {found or 'none (empty)'}, this version needs {needed}.")
-    if found == needed:
+    if finished:
         return 0
+    if found == needed:
+        click.echo(
+            "An upgrade was stopped on the way: energy of older jobs is counted as unknown until slurm-energyd starts, "
+            "or slurm-energy database upgrade ends.",
+            err=True,
+        )
+        return 1
     click.echo("Stop slurm-energyd, then bring it up as its user: slurm-energy database upgrade.", err=True)
     return 1
 

@@ -179,8 +179,15 @@ def job_summaries(where: JobFilter, *about: Any) -> Select[Any]:
 
 
 def gpu_columns() -> list[ColumnElement[Any]]:
-    """Return the sums over the GPUs of NodeEnergyRow."""
-    return [func.sum(getattr(NodeEnergyRow, name)).label(name) for name in (*GPU_SUM_NAMES, *USE_NAMES)]
+    """Return the sums over the GPUs of NodeEnergyRow; a report whose sums are not made yet counts as unknown."""
+    unfinished: dict[str, Any] = {
+        "gpu_readings": 1,
+        "gpu_unknown_readings": 1,
+        "gpu_window_seconds": window_seconds() * NodeEnergyRow.time_scale,
+    }
+    columns = {name: getattr(NodeEnergyRow, name) for name in (*GPU_SUM_NAMES, *USE_NAMES)}
+    columns |= {name: func.coalesce(columns[name], value) for name, value in unfinished.items()}
+    return [func.sum(column).label(name) for name, column in columns.items()]
 
 
 def host_columns() -> list[ColumnElement[Any]]:

@@ -11,25 +11,32 @@ from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.config import Config as AlembicConfig
 from alembic.runtime.migration import MigrationContext
-from sqlalchemy import Engine, inspect, text
+from sqlalchemy import Engine, inspect, text, update
 from sqlalchemy.exc import DBAPIError
-from store_samples import make_gpu, make_key, make_report
+from sqlalchemy.orm import Session
+from store_samples import CLUSTER, make_gpu, make_key, make_report
 
 from slurm_energy import resources
 from slurm_energy.config import StoreConfig
+from slurm_energy.domain.report import EnergySum
 from slurm_energy.errors import SchemaVersionError, StoreError
 from slurm_energy.store.decisions import get_decision
 from slurm_energy.store.energy import record_report
+from slurm_energy.store.reports import report_jobs
 from slurm_energy.store.schema import (
     UPGRADE_COMMAND,
     check_version,
     code_revision,
     database_revision,
+    finish_sums,
+    has_all_sums,
     migrations_config,
     upgrade,
 )
 from slurm_energy.store.session import open_engine, store_session
-from slurm_energy.store.tables import Base
+from slurm_energy.store.summaries import JobFilter
+from slurm_energy.store.sums import GPU_SUM_NAMES, USE_NAMES, make_sums_of_rows
+from slurm_energy.store.tables import Base, NodeEnergyRow
 
 pytest_plugins = ["database_fixtures"]
 NEEDED = code_revision()
@@ -54,6 +61,52 @@ def test_upgrade_twice_changes_nothing_and_keeps_rows(own_engine: Engine) -> Non
     upgrade(own_engine)
     with own_engine.connect() as connection:
         assert connection.execute(text("SELECT count(*) FROM gpu_energy")).scalar_one() == 1
+
+
+def without_sums(engine: Engine) -> None:
+    """Leave reports as an upgrade does that is stopped after the schema and before the sums."""
+    with store_session(engine) as session:
+        for job_id in range(1, 6):
+            record_report(session, make_report(job_id=job_id), make_key(job_id))
+        session.execute(update(NodeEnergyRow).values(dict.fromkeys((*GPU_SUM_NAMES, *USE_NAMES))))
+
+
+def total(engine: Engine) -> EnergySum:
+    with store_session(engine, read_only=True) as session:
+        return report_jobs(session, JobFilter(cluster=CLUSTER)).total.gpu
+
+
+def test_reports_that_a_stopped_upgrade_left_without_sums_are_unknown_until_it_is_finished(
+    own_engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("slurm_energy.store.sums._ROWS_AT_ONCE", 2)
+    without_sums(own_engine)
+    assert not has_all_sums(own_engine)
+    stopped = total(own_engine)
+    assert (stopped.joules, stopped.readings, stopped.unknown_readings, stopped.coverage_share) == (None, 5, 5, 0.0)
+    upgrade(own_engine)
+    assert has_all_sums(own_engine) and finish_sums(own_engine) == 0
+    finished = total(own_engine)
+    assert finished.joules == pytest.approx(5 * 20_000.25) and finished.unknown_readings == 0
+
+
+def test_sums_go_on_where_they_were_stopped(own_engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("slurm_energy.store.sums._ROWS_AT_ONCE", 2)
+    without_sums(own_engine)
+    batches: list[list[int]] = []
+
+    def stop_at_the_second(session: Session, row_ids: list[int]) -> int:
+        batches.append(row_ids)
+        if len(batches) == 2:
+            raise KeyboardInterrupt
+        return make_sums_of_rows(session, row_ids)
+
+    monkeypatch.setattr("slurm_energy.store.schema.make_sums_of_rows", stop_at_the_second)
+    with pytest.raises(KeyboardInterrupt):
+        finish_sums(own_engine)
+    assert total(own_engine).unknown_readings == 3
+    assert finish_sums(own_engine) == 3
+    assert total(own_engine).joules == pytest.approx(5 * 20_000.25)
 
 
 def test_upgrades_at_the_same_moment_all_succeed(empty_engine: Engine) -> None:
