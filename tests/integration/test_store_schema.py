@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from alembic import command
+from alembic import command, op
 from alembic.autogenerate import compare_metadata
 from alembic.config import Config as AlembicConfig
 from alembic.runtime.migration import MigrationContext
@@ -50,9 +50,7 @@ def test_upgrade_creates_every_table_in_an_empty_database(empty_engine: Engine) 
 
 
 def test_migrated_schema_equals_the_tables(own_engine: Engine) -> None:
-    with own_engine.connect() as connection:
-        context = MigrationContext.configure(connection, opts={"compare_type": True})
-        assert compare_metadata(context, Base.metadata) == []
+    assert differences(own_engine) == []
 
 
 def test_upgrade_twice_changes_nothing_and_keeps_rows(own_engine: Engine) -> None:
@@ -138,6 +136,49 @@ def migrate(engine: Engine, step: Callable[[AlembicConfig, str], None], revision
         configuration.attributes["connection"] = connection
         step(configuration, revision)
         connection.commit()
+
+
+def differences(engine: Engine) -> list[object]:
+    with engine.connect() as connection:
+        context = MigrationContext.configure(connection, opts={"compare_type": True})
+        return list(compare_metadata(context, Base.metadata))
+
+
+@pytest.mark.parametrize("done", ["0007", "0008", "0009", "0010"])
+def test_an_upgrade_that_was_killed_before_its_revision_was_noted_is_done_again(
+    empty_engine: Engine, done: str
+) -> None:
+    migrate(empty_engine, command.upgrade, done)
+    with empty_engine.begin() as connection:
+        connection.execute(text("UPDATE alembic_version SET version_num = '0006'"))
+    upgrade(empty_engine)
+    assert differences(empty_engine) == []
+
+
+@pytest.mark.parametrize("stop_at", [3, 12, 20, 22, 23])
+def test_an_upgrade_that_was_killed_between_two_changes_goes_on_with_the_rest(
+    empty_engine: Engine, stop_at: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """MariaDB commits each change of the schema by itself, and keeps those before the kill."""
+    migrate(empty_engine, command.upgrade, "0006")
+    steps: list[str] = []
+
+    def step(name: str, do: Callable[..., object]) -> Callable[..., object]:
+        def run(*parts: object, **options: object) -> object:
+            steps.append(name)
+            if len(steps) == stop_at:
+                raise KeyboardInterrupt
+            return do(*parts, **options)
+
+        return run
+
+    with monkeypatch.context() as killed:
+        for name in ("add_column", "create_index", "create_table"):
+            killed.setattr(op, name, step(name, getattr(op, name)))
+        with pytest.raises(KeyboardInterrupt):
+            upgrade(empty_engine)
+    upgrade(empty_engine)
+    assert differences(empty_engine) == []
 
 
 def test_decisions_of_the_first_schema_keep_their_clocks_and_prefer_nothing(empty_engine: Engine) -> None:
