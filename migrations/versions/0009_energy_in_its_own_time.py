@@ -28,6 +28,7 @@ TABLE_OPTIONS: dict[str, Any] = {
 NUMBERS = (
     "counted_at_seconds",
     "host_node_joules",
+    "host_share",
     "gpu_joules",
     "gpu_covered_seconds",
     "gpu_window_seconds",

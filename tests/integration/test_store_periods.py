@@ -237,6 +237,45 @@ def test_a_job_gets_the_part_of_its_host_that_its_cores_are_of_the_node(engine: 
     assert groups(engine, "node").total.host.joules == pytest.approx(sum(filter(None, found.values())))
 
 
+def resize(engine: Engine, cpus: int) -> None:
+    size = NodeSize(name=NodeName("gpu001"), cpus=cpus, gpus=4)
+    with store_session(engine) as session:
+        record_node_sizes(session, CLUSTER, [size], SUBMITTED + MONTH)
+
+
+def host_joules(engine: Engine) -> dict[int, float | None]:
+    return {job.job_id: job.host.joules for job in jobs(engine).jobs}
+
+
+def test_a_jobs_part_of_its_host_stays_when_the_node_gets_another_size(engine: Engine) -> None:
+    reports = tuple(make_report(job_id=number, host=host(3_000.0, 9_000.0)) for number in (1, 2, 3))
+    running = make_state(2, state="RUNNING", ended_at_seconds=None, cpus=16)
+    fill(engine, make_state(1), running, make_state(3), reports=reports[2:])
+    with_sizes(engine, "gpu001")  # after the third job's report
+    fill(engine, reports=reports[:2])
+    fill(engine, make_state(2, cpus=32))  # only now it is known how many it had
+    assert host_joules(engine) == {1: 1_125.0, 2: 4_500.0, 3: 1_125.0}
+    resize(engine, 128)
+    fill(engine, make_state(1), make_state(2, cpus=32))
+    assert host_joules(engine) == {1: 1_125.0, 2: 4_500.0, 3: 1_125.0}
+
+
+def test_an_attempts_part_of_its_host_stays_when_the_job_runs_again_with_other_cpus(engine: Engine) -> None:
+    with_sizes(engine, "gpu001")
+    first = make_report(host=host(3_000.0, 9_000.0))
+    fill(engine, make_state(state="RUNNING", ended_at_seconds=None), reports=(first,))
+    again: dict[str, Any] = {
+        "restart_count": 1,
+        "started_at_seconds": SUBMITTED + 300.0,
+        "ended_at_seconds": SUBMITTED + 400.0,
+    }
+    fill(engine, make_state(cpus=64, **again))
+    assert host_joules(engine) == {77: 1_125.0}
+    second = make_report(make_gpu(1), host=host(3_000.0, 9_000.0), **again)
+    fill(engine, reports=(second,))
+    assert host_joules(engine) == {77: 1_125.0 + 9_000.0}
+
+
 def test_a_job_without_gpus_has_no_gpu_reading_that_is_unknown(engine: Engine) -> None:
     fill(engine, make_state(gpu_count=0), reports=(replace(make_report(), gpus=()),))
     (job,) = jobs(engine).jobs
@@ -356,8 +395,8 @@ def test_energy_that_is_not_known_has_no_cost_and_is_not_free(engine: Engine, st
     with store_session(engine, read_only=True) as session:
         found = report_jobs(session, EVERYTHING, facility=facility)
     grouped = groups(engine, "user", facility=facility)
-    rows = (*found.jobs, found.total, *grouped.groups, grouped.total)
-    assert [(row.use.cost, row.use.co2_grams, row.use.unpriced_joules) for row in rows] == [(None, None, 0.0)] * 5
+    uses = [row.use for row in found.jobs] + [row.use for row in (found.total, *grouped.groups, grouped.total)]
+    assert [(use.cost, use.co2_grams, use.unpriced_joules) for use in uses] == [(None, None, 0.0)] * 5
     fill(engine, reports=(make_report(make_gpu(joules=0.0), host=None, job_id=2),))
     assert groups(engine, "user", facility=facility).total.use.cost == 0.0
 
