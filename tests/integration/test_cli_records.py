@@ -206,6 +206,13 @@ def test_a_database_without_schema_is_refused_and_upgraded(tmp_path: Path, capfd
     assert main(["database", "status", "--database", url]) == 0
 
 
+def test_prune_warns_of_jobs_that_estimates_learn_from(filled: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    url = f"sqlite:///{filled}"
+    for before, warned in (("2020-01-01", False), ("2100-01-01", True)):
+        assert main(["database", "prune", "--before", before, "--dry-run", "--database", url]) == 0
+        assert ("estimates of run time and energy learn from the last 90 days" in capfd.readouterr().err) is warned
+
+
 def test_an_upgrade_that_was_stopped_is_said_until_it_is_finished(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -34,6 +34,7 @@ from slurm_energy.errors import (
     ValueRangeError,
 )
 from slurm_energy.store.database_file import check_database_file, close_database, guard_content
+from slurm_energy.store.past_runs import HISTORY_DAYS
 from slurm_energy.store.schema import check_version, database_revision, finish_sums, upgrade
 from slurm_energy.store.session import (
     Engine,
@@ -72,6 +73,12 @@ class RecorderLoop:
         self._recorder = Recorder(config, journal_directory(config), STREAMS, changed)
         self._cluster = ClusterName(config.cluster.name)
         self._keep_days = config.store.keep_days
+        if 0.0 < self._keep_days < HISTORY_DAYS:
+            logger.warning(
+                "estimates learn from %g days of jobs, and fewer are kept store.keep_days=%g",
+                HISTORY_DAYS,
+                self._keep_days,
+            )
         self._unreported = UnreportedJobs(self._cluster, config.node.time_scale)
         self._look_due = Every(LOOK_INTERVAL_SECONDS)
         self._unreported_due = Every(UNREPORTED_INTERVAL_SECONDS)
