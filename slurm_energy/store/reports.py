@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, and_, case, func, null, or_, select
+from sqlalchemy import ColumnElement, Row, and_, case, exists, func, null, or_, select
 from sqlalchemy.orm import Session
 
 from slurm_energy.domain.energy import QualityFlag
@@ -237,6 +237,12 @@ def _add_jobs(session: Session, where: JobFilter, kinds: Sequence[ReportKind], g
 def _of_attempts(where: JobFilter) -> Iterator[ColumnElement[bool]]:
     if where.partition is not None:
         yield func.coalesce(JobAttemptRow.partition, JobRow.partition) == where.partition
+    if where.node is not None:  # a list of nodes in Slurm's short form cannot be searched: a report says who ran where
+        yield exists().where(
+            NodeEnergyRow.job_row_id == JobAttemptRow.job_row_id,
+            NodeEnergyRow.restart_count == JobAttemptRow.restart_count,
+            NodeEnergyRow.node == where.node,
+        )
     if where.since_seconds is not None:
         yield JobAttemptRow.ended_at_seconds >= where.since_seconds
     if where.until_seconds is not None:

@@ -122,6 +122,23 @@ def test_periods_add_up_to_the_whole_wherever_they_are_cut(engine: Engine) -> No
     assert found.total.gpu.joules == groups(engine, "account", whole).total.gpu.joules == JOULES + 5_000.0
 
 
+def test_waits_and_run_times_of_a_node_are_those_of_attempts_on_it(engine: Engine) -> None:
+    elsewhere = make_state(2, started_at_seconds=SUBMITTED + 500.0, ended_at_seconds=SUBMITTED + 1_500.0)
+    reports = (make_report(job_id=1), make_report(job_id=2, node="gpu002"))
+    fill(engine, make_state(1), elsewhere, reports=reports)
+    moved: dict[str, Any] = {
+        "restart_count": 1,
+        "started_at_seconds": SUBMITTED + 400.0,
+        "ended_at_seconds": SUBMITTED + 440.0,
+    }
+    fill(engine, make_state(1, **moved), reports=(make_report(make_gpu(1), node="gpu002", **moved),))
+    for kind in ("user", "node"):
+        first = groups(engine, kind, replace(EVERYTHING, node="gpu001")).total
+        assert (first.jobs, first.mean_wait_seconds, first.mean_run_seconds) == (1, 50.0, 100.0)
+        second = groups(engine, kind, replace(EVERYTHING, node="gpu002")).total
+        assert (second.jobs, second.mean_wait_seconds, second.mean_run_seconds) == (2, 500.0, (1_000.0 + 40.0) / 2)
+
+
 @pytest.mark.parametrize("kind", ["user", "account", "qos", "name", "node", "partition", "cluster"])
 def test_every_dimension_adds_up_to_the_same_total(engine: Engine, kind: str) -> None:
     states = [
