@@ -86,7 +86,8 @@ class StoreConfig:
     busy_timeout_seconds: float = setting(30.0, "How long SQLite waits for another writer.", 0.0, 600.0)
     keep_days: float = setting(
         0.0,
-        "Jobs that ended longer ago are removed with their energy, a few hundred a minute; 0: none is.",
+        "Jobs that ended longer ago are removed with their energy, a few hundred a minute; 0: none is. Estimates learn "
+        "from the last 90 days: fewer make them less sure.",
         0.0,
         36500.0,
     )

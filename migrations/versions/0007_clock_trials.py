@@ -9,6 +9,8 @@ from typing import Any
 import sqlalchemy as sa
 from alembic import op
 
+from slurm_energy.store.migration_steps import create_table
+
 revision = "0007"
 down_revision = "0006"
 branch_labels = None
@@ -23,7 +25,7 @@ TABLE_OPTIONS: dict[str, Any] = {
 
 
 def upgrade() -> None:
-    op.create_table(
+    create_table(
         "clock_trial",
         sa.Column("node_energy_row_id", ROW_ID, nullable=False),
         sa.Column("number", sa.Integer(), autoincrement=False, nullable=False),

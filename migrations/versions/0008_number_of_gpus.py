@@ -7,6 +7,8 @@ Revises: 0007
 import sqlalchemy as sa
 from alembic import op
 
+from slurm_energy.store.migration_steps import add_column
+
 revision = "0008"
 down_revision = "0007"
 branch_labels = None
@@ -14,7 +16,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    op.add_column("decision", sa.Column("gpus", sa.Integer(), nullable=True))
+    add_column("decision", sa.Column("gpus", sa.Integer(), nullable=True))
 
 
 def downgrade() -> None:

@@ -11,6 +11,8 @@ from typing import Any
 import sqlalchemy as sa
 from alembic import op
 
+from slurm_energy.store.migration_steps import add_column, create_index, create_table
+
 revision = "0009"
 down_revision = "0008"
 branch_labels = None
@@ -26,6 +28,7 @@ TABLE_OPTIONS: dict[str, Any] = {
 NUMBERS = (
     "counted_at_seconds",
     "host_node_joules",
+    "host_share",
     "gpu_joules",
     "gpu_covered_seconds",
     "gpu_window_seconds",
@@ -41,17 +44,17 @@ COUNTS = ("gpu_readings", "gpu_unknown_readings", "gpu_unbounded")
 
 
 def upgrade() -> None:
-    op.add_column("node_energy", sa.Column("cluster", sa.String(64), nullable=True))
+    add_column("node_energy", sa.Column("cluster", sa.String(64), nullable=True))
     for name in NUMBERS:
-        op.add_column("node_energy", sa.Column(name, sa.Double(), nullable=True))
+        add_column("node_energy", sa.Column(name, sa.Double(), nullable=True))
     for name in COUNTS:
-        op.add_column("node_energy", sa.Column(name, sa.Integer(), nullable=True))
+        add_column("node_energy", sa.Column(name, sa.Integer(), nullable=True))
     op.execute("UPDATE node_energy SET counted_at_seconds = ended_at_seconds + COALESCE(clock_offset_seconds, 0)")
     op.execute("UPDATE node_energy SET cluster = (SELECT cluster FROM job WHERE job.row_id = node_energy.job_row_id)")
-    op.create_index("ix_node_energy_cluster_counted_at_seconds", "node_energy", ["cluster", "counted_at_seconds"])
-    op.create_index("ix_job_attempt_ended_at_seconds", "job_attempt", ["ended_at_seconds"])
-    op.create_index("ix_job_cluster_het_job_id", "job", ["cluster", "het_job_id"])
-    op.create_table(
+    create_index("ix_node_energy_cluster_counted_at_seconds", "node_energy", ["cluster", "counted_at_seconds"])
+    create_index("ix_job_attempt_ended_at_seconds", "job_attempt", ["ended_at_seconds"])
+    create_index("ix_job_cluster_het_job_id", "job", ["cluster", "het_job_id"])
+    create_table(
         "node_size",
         sa.Column("cluster", sa.String(64), nullable=False),
         sa.Column("node", sa.String(255), nullable=False),

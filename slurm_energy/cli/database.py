@@ -1,5 +1,6 @@
 """`slurm-energy database`."""
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
@@ -46,10 +47,10 @@ def upgrade(database: str | None) -> int:
 def status(database: str | None, as_json: bool) -> int:
     """Show which schema the database has and which one this version needs.
 
-    Exit code 1 when they differ.
+    Exit code 1 when they differ, or when an upgrade was stopped before the sums of all older reports were made.
     """
     from slurm_energy.cli.records import sqlite_path  # noqa: PLC0415  # beside SQL, only when it is needed
-    from slurm_energy.store.schema import code_revision, database_revision  # noqa: PLC0415
+    from slurm_energy.store.schema import code_revision, database_revision, has_all_sums  # noqa: PLC0415
     from slurm_energy.store.session import open_engine  # noqa: PLC0415
 
     url = database or settings().store.url
@@ -59,14 +60,22 @@ def status(database: str | None, as_json: bool) -> int:
     engine = open_engine(StoreConfig(url=url))
     try:
         found, needed = database_revision(engine), code_revision()
+        finished = found == needed and has_all_sums(engine)
     finally:
         engine.dispose()
     if as_json:
-        print_json({"url": hide_password(url), "revision": found, "needed": needed})
+        print_json({"url": hide_password(url), "revision": found, "needed": needed, "finished": finished})
     else:
         click.echo(f"{hide_password(url)} has revision {found or 'none (empty)'}, this version needs {needed}.")
-    if found == needed:
+    if finished:
         return 0
+    if found == needed:
+        click.echo(
+            "An upgrade was stopped on the way: energy of older jobs is counted as unknown until slurm-energyd starts, "
+            "or slurm-energy database upgrade ends.",
+            err=True,
+        )
+        return 1
     click.echo("Stop slurm-energyd, then bring it up as its user: slurm-energy database upgrade.", err=True)
     return 1
 
@@ -119,9 +128,11 @@ def optimize(vacuum: bool, database: str | None) -> int:
 def prune(before: float, dry_run: bool, yes: bool, database: str | None) -> int:
     """Remove old jobs with their energy, attempts and decisions; reports no longer know that time.
 
+    Nor do estimates of run time and energy, which learn from the last 90 days: remove none of these.
     It may be done while the daemon runs. With store.keep_days the daemon does it by itself. Make a backup first.
     """
-    from slurm_energy.store.session import store_session  # noqa: PLC0415  # SQL only when it is needed
+    from slurm_energy.store.past_runs import HISTORY_DAYS  # noqa: PLC0415  # SQL only when it is needed
+    from slurm_energy.store.session import store_session  # noqa: PLC0415
     from slurm_energy.store.upkeep import count_old  # noqa: PLC0415
     from slurm_energy.store.upkeep import prune as remove  # noqa: PLC0415
 
@@ -134,9 +145,15 @@ def prune(before: float, dry_run: bool, yes: bool, database: str | None) -> int:
             f"Cluster {cluster}: {old.jobs} jobs were over before {moment_of}; {old.decisions} decisions belong to no "
             "other job."
         )
+        if old.jobs and before > time.time() - HISTORY_DAYS * 86_400.0:
+            click.echo(
+                f"Warning: estimates of run time and energy learn from the last {HISTORY_DAYS:g} days, also from jobs "
+                "that would be removed.",
+                err=True,
+            )
         if dry_run or not (old.jobs or old.decisions):
             return 0
-        if not yes and not click.confirm("Remove them?"):
+        if not yes and not click.confirm("Remove them, from reports and estimates?"):
             return 1
         remove(engine, cluster, before)
     click.echo("Removed. slurm-energy database optimize --vacuum gives the space back.")

@@ -19,6 +19,7 @@ from slurm_energy.domain.ids import ClusterName, DecisionId, GpuTypeName, GpuUui
 from slurm_energy.errors import ValueRangeError
 from slurm_energy.store.clock_trials import trial_of, trial_rows
 from slurm_energy.store.job_rows import Arrival, attempt_row, locked_job
+from slurm_energy.store.nodes import attempt_is_over, keep_host_shares
 from slurm_energy.store.sums import make_sums
 from slurm_energy.store.tables import UUID_LENGTH, GpuEnergyRow, JobRow, NodeEnergyRow
 from slurm_energy.store.types import bounded, stored_text
@@ -81,6 +82,7 @@ def record_report(
         session.add(row)
         session.flush()
         make_sums(session, NodeEnergyRow.row_id == row.row_id)
+        keep_host_shares(session, NodeEnergyRow.row_id == row.row_id, attempt_is_over())
         return ReportOutcome.STORED
     changed = _improve(row, report, arrival)
     session.flush()

@@ -1,5 +1,7 @@
 """The whole story of one job, put together from its decision and its reports."""
 
+from collections import Counter
+
 from sqlalchemy import case, func, select
 from sqlalchemy.orm import Session
 
@@ -16,6 +18,7 @@ from slurm_energy.estimation.job_groups import name_stem
 from slurm_energy.store.decisions import get_decision
 from slurm_energy.store.energy import stored_reports
 from slurm_energy.store.reports import job_energy
+from slurm_energy.store.sums import count_where
 from slurm_energy.store.tables import DecisionRow, GpuEnergyRow, JobRow, NodeEnergyRow
 
 
@@ -83,7 +86,7 @@ def _comparisons(
         )
         if any(gpu.applied_clock_mhz == choice.sm_clock_mhz for gpu in of_type):
             found.append(_runtime(job, decision, choice.predicted_slowdown))
-            found.append(_energy(session, job, decision, choice.predicted_energy_change))
+            found.append(_energy(session, job, decision, gpus, choice.predicted_energy_change))
     return tuple(found)
 
 
@@ -104,20 +107,32 @@ def _runtime(job: JobEnergyRecord, decision: DecisionRecord, slowdown: float) ->
     )
 
 
-def _energy(session: Session, job: JobEnergyRecord, decision: DecisionRecord, change: float) -> ComparisonRecord:
-    """Compare the predicted change with earlier runs of the same user and name at the default clock."""
+def _energy(
+    session: Session,
+    job: JobEnergyRecord,
+    decision: DecisionRecord,
+    gpus: tuple[GpuOutcomeRecord, ...],
+    change: float,
+) -> ComparisonRecord:
+    """Compare the predicted change with earlier runs of the same user, name and GPUs at the default clock.
+
+    The energy of a job that ran several times is that of all its runs: no single run of another job is like it.
+    """
     script = decision.asked.script
     by_script = script is not None and bool(script.key) and not name_stem(job.name or "")
-    reference, runs = _default_clock_joules(session, job, script.key if by_script and script is not None else None)
+    one_run = job.attempts <= 1 and len({gpu.restart_count for gpu in gpus}) <= 1
+    script_key = script.key if by_script and script is not None else None
+    reference, runs = _default_clock_joules(session, job, gpus, script_key) if one_run else (None, 0)
     like = "script" if by_script else "name"
     joules = job.gpu.joules if not job.gpu.unknown_readings else None
     actual = joules / reference - 1.0 if joules is not None and reference else None
     if runs:
-        basis = f"against {runs} earlier completed runs of this {like} at the default clock"
+        basis = f"against {runs} earlier completed runs of this {like} at the default clock, on the same GPUs"
     else:
         assumed = any(choice.is_assumed and choice.predicted_energy_change == change for choice in decision.clocks)
         model = "assumed, as on a GPU of the same chip" if assumed else "predicted by the model"
-        basis = f"{model}; no completed run of this {like} at the default clock to compare with"
+        missing = f"no completed run of this {like} at the default clock on the same GPUs to compare with"
+        basis = f"{model}; {missing if one_run else f'the job ran {job.attempts} times'}"
     return ComparisonRecord(
         quantity="GPU energy against the default clock",
         unit="share",
@@ -128,9 +143,12 @@ def _energy(session: Session, job: JobEnergyRecord, decision: DecisionRecord, ch
 
 
 def _default_clock_joules(
-    session: Session, job: JobEnergyRecord, script_key: str | None = None
+    session: Session, job: JobEnergyRecord, gpus: tuple[GpuOutcomeRecord, ...], script_key: str | None
 ) -> tuple[float | None, int]:
-    """Return mean GPU joules and number of whole, completed, unslowed runs by this user under this name or script."""
+    """Return mean GPU joules and number of whole, completed, unslowed runs by this user under this name or script.
+
+    Only of runs on as many GPUs of each type.
+    """
     if job.user_id is None or not job.name:
         return None, 0
     slowed = case(
@@ -138,6 +156,9 @@ def _default_clock_joules(
         (GpuEnergyRow.joules.is_(None), 1),
         else_=0,
     )
+    board = func.coalesce(GpuEnergyRow.gpu_type, GpuEnergyRow.gpu_name)
+    numbers = Counter(gpu.gpu_type or gpu.gpu_name for gpu in gpus)
+    of_each_type = [count_where(board == name) == number for name, number in sorted(numbers.items())]
     runs = (
         select(func.sum(GpuEnergyRow.joules).label("joules"))
         .select_from(GpuEnergyRow)
@@ -153,7 +174,7 @@ def _default_clock_joules(
             JobRow.submitted_at_seconds < job.submitted_at_seconds,
         )
         .group_by(JobRow.row_id)
-        .having(func.sum(slowed) == 0, func.count() == max(1, job.gpu.readings))
+        .having(func.sum(slowed) == 0, func.count() == max(1, job.gpu.readings), *of_each_type)
         .subquery("runs")
     )
     mean, count = session.execute(select(func.avg(runs.c.joules), func.count())).one()

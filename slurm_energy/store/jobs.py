@@ -17,6 +17,7 @@ from slurm_energy.store.job_rows import (
     new_attempt,
     new_job_row,
 )
+from slurm_energy.store.nodes import attempt_is_over, keep_host_shares
 from slurm_energy.store.sums import make_sums_of_jobs
 from slurm_energy.store.tables import GpuEnergyRow, JobAttemptRow, JobRow, NodeEnergyRow, insert_if_absent
 
@@ -29,14 +30,15 @@ def upsert_jobs(session: Session, cluster: ClusterName, states: Sequence[JobStat
         _upsert_chunk(session, cluster, states[begin : begin + _CHUNK])
 
 
-def job_owner(session: Session, cluster: ClusterName, job_id: JobId) -> int | None:
-    """Return the user id of the youngest job of that number, None when there is none or it is not known."""
-    return session.scalar(
-        select(JobRow.user_id)
+def job_owner(session: Session, cluster: ClusterName, job_id: JobId) -> tuple[int | None, str | None]:
+    """Return user id and account of the youngest job of that number; None for each that is not known."""
+    row = session.execute(
+        select(JobRow.user_id, JobRow.account)
         .where(JobRow.cluster == cluster, JobRow.job_id == job_id)
         .order_by(JobRow.submitted_at_seconds.desc())
         .limit(1)
-    )
+    ).first()
+    return (None, None) if row is None else (row.user_id, row.account)
 
 
 def get_job(
@@ -137,6 +139,13 @@ def _upsert_chunk(session: Session, cluster: ClusterName, states: Sequence[JobSt
         ]
         insert_if_absent(session, JobRow, [new_job_row(key, submit_time_known=True) for key in keys])
         known = _KnownJobs.load(session, cluster, states)
+    requeued = [
+        found[0].row_id
+        for state in states
+        if (found := known.find(state)) is not None and found[1] > found[0].restart_count
+    ]
+    if requeued:  # before the CPUs of the next attempt take the place of theirs
+        keep_host_shares(session, NodeEnergyRow.job_row_id.in_(requeued))
     for state in states:
         found = known.find(state)
         if found is not None:
@@ -145,7 +154,9 @@ def _upsert_chunk(session: Session, cluster: ClusterName, states: Sequence[JobSt
             assign_job(row, state, restart_count)
             assign_attempt(known.attempt(session, row, restart_count), state)
     session.flush()
-    make_sums_of_jobs(session, [row.row_id for rows in known.jobs.values() for row in rows])
+    row_ids = [row.row_id for rows in known.jobs.values() for row in rows]
+    make_sums_of_jobs(session, row_ids)
+    keep_host_shares(session, NodeEnergyRow.job_row_id.in_(row_ids), attempt_is_over())
     for job_id in known.with_provisional_twin():
         adopt_provisional(session, cluster, JobId(job_id))
 

@@ -29,6 +29,8 @@ from slurm_energy.store.tables import (
     NodeEnergyRow,
 )
 
+HISTORY_DAYS = 90.0
+"""Estimates learn from runs that ended so long ago at most."""
 _DOUBTFUL = (
     QualityFlag.INCOMPLETE,
     QualityFlag.TRUNCATED,

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, and_, case, func, null, or_, select
+from sqlalchemy import ColumnElement, Row, and_, case, exists, func, null, or_, select
 from sqlalchemy.orm import Session
 
 from slurm_energy.domain.energy import QualityFlag
@@ -237,6 +237,12 @@ def _add_jobs(session: Session, where: JobFilter, kinds: Sequence[ReportKind], g
 def _of_attempts(where: JobFilter) -> Iterator[ColumnElement[bool]]:
     if where.partition is not None:
         yield func.coalesce(JobAttemptRow.partition, JobRow.partition) == where.partition
+    if where.node is not None:  # a list of nodes in Slurm's short form cannot be searched: a report says who ran where
+        yield exists().where(
+            NodeEnergyRow.job_row_id == JobAttemptRow.job_row_id,
+            NodeEnergyRow.restart_count == JobAttemptRow.restart_count,
+            NodeEnergyRow.node == where.node,
+        )
     if where.since_seconds is not None:
         yield JobAttemptRow.ended_at_seconds >= where.since_seconds
     if where.until_seconds is not None:
@@ -251,17 +257,20 @@ def _add_prices(
         return
     if facility.is_constant:
         for one in groups.values():
-            _price(one, (one["gpu_joules"] or 0.0) + (one["host_joules"] or 0.0), (0.0, 0.0), facility)
+            _price(one, one["gpu_joules"], one["host_joules"], (0.0, 0.0), facility)
         return
     started = NodeEnergyRow.started_at_seconds + func.coalesce(NodeEnergyRow.clock_offset_seconds, 0.0)
     query = joined_hosts(*keys, NodeEnergyRow.gpu_joules, host_joules(), started, NodeEnergyRow.counted_at_seconds)
     for *key, gpu, host, begin, end in session.execute(query.where(*where.of_jobs(), *where.of_reports())):
         found = groups.get(tuple(key))
-        if found is not None and (gpu or host):
-            _price(found, (gpu or 0.0) + (host or 0.0), (begin, end), facility)
+        if found is not None:
+            _price(found, gpu, host, (begin, end), facility)
 
 
-def _price(one: Totals, joules: float, time: tuple[float, float], facility: Facility) -> None:
+def _price(one: Totals, gpu: float | None, host: float | None, time: tuple[float, float], facility: Facility) -> None:
+    if gpu is None and host is None:
+        return  # what is not known has no price either, and is not free
+    joules = (gpu or 0.0) + (host or 0.0)
     cost, co2 = facility.cost(joules, *time), facility.co2_grams(joules, *time)
     lacks = (facility.price is not None and cost is None) or (facility.intensity is not None and co2 is None)
     one.add({"cost": cost, "co2_grams": co2, "unpriced_joules": joules if lacks else None})

@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 from alembic import command
@@ -18,8 +18,8 @@ from sqlalchemy.orm import Session
 from slurm_energy.config import StoreConfig
 from slurm_energy.errors import SchemaVersionError, StoreError
 from slurm_energy.resources import shared_directory
-from slurm_energy.store.session import next_step, open_engine, reading
-from slurm_energy.store.sums import make_missing_sums
+from slurm_energy.store.session import next_step, open_engine, reading, run_in_transaction, store_session
+from slurm_energy.store.sums import make_sums_of_rows, rows_without_sums
 from slurm_energy.store.tables import Base
 
 UPGRADE_COMMAND = "slurm-energy database upgrade"
@@ -107,12 +107,38 @@ def upgrade(target: Engine | str) -> str:
             configuration.attributes["connection"] = connection
             command.upgrade(configuration, "head")
             connection.commit()
-            with Session(bind=connection) as session:
-                while make_missing_sums(session):
-                    session.commit()
     except (SQLAlchemyError, CommandError) as error:
         raise _unreachable(target, error) from error
+    finish_sums(target)
     return needed
+
+
+def finish_sums(engine: Engine) -> int:
+    """Make the sums of reports that an older release stored, and return of how many.
+
+    In short transactions: an upgrade that was stopped between its schema and its sums is finished by any later call.
+
+    Raises:
+        StoreError: the database failed.
+    """
+    finished, after = 0, 0
+    while True:
+        with store_session(engine, read_only=True) as session:
+            row_ids = rows_without_sums(session, after)
+        if not row_ids:
+            return finished
+        finished += run_in_transaction(engine, partial(make_sums_of_rows, row_ids=row_ids))
+        after = row_ids[-1]
+
+
+def has_all_sums(engine: Engine) -> bool:
+    """Return whether no upgrade was stopped before `finish_sums` was through.
+
+    Raises:
+        StoreError: the database failed.
+    """
+    with store_session(engine, read_only=True) as session:
+        return not rows_without_sums(session)
 
 
 def _refuse_newer(engine: Engine, found: str | None, needed: str) -> None:

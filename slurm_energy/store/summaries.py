@@ -23,6 +23,7 @@ from sqlalchemy.orm import aliased
 
 from slurm_energy.domain.ids import ClusterName, JobId
 from slurm_energy.store.job_rows import ENDED_STATES
+from slurm_energy.store.nodes import host_share, size_of_report
 from slurm_energy.store.sums import GPU_SUM_NAMES, USE_NAMES, count_where, window_seconds
 from slurm_energy.store.tables import (
     JobAttemptRow,
@@ -179,8 +180,15 @@ def job_summaries(where: JobFilter, *about: Any) -> Select[Any]:
 
 
 def gpu_columns() -> list[ColumnElement[Any]]:
-    """Return the sums over the GPUs of NodeEnergyRow."""
-    return [func.sum(getattr(NodeEnergyRow, name)).label(name) for name in (*GPU_SUM_NAMES, *USE_NAMES)]
+    """Return the sums over the GPUs of NodeEnergyRow; a report whose sums are not made yet counts as unknown."""
+    unfinished: dict[str, Any] = {
+        "gpu_readings": 1,
+        "gpu_unknown_readings": 1,
+        "gpu_window_seconds": window_seconds() * NodeEnergyRow.time_scale,
+    }
+    columns = {name: getattr(NodeEnergyRow, name) for name in (*GPU_SUM_NAMES, *USE_NAMES)}
+    columns |= {name: func.coalesce(columns[name], value) for name, value in unfinished.items()}
+    return [func.sum(column).label(name) for name, column in columns.items()]
 
 
 def host_columns() -> list[ColumnElement[Any]]:
@@ -204,19 +212,18 @@ def joined_hosts(*columns: Any) -> Select[Any]:
         select(*columns)
         .select_from(NodeEnergyRow)
         .join(JobRow, JobRow.row_id == NodeEnergyRow.job_row_id)
-        .outerjoin(NodeSizeRow, and_(NodeSizeRow.cluster == JobRow.cluster, NodeSizeRow.node == NodeEnergyRow.node))
+        .outerjoin(NodeSizeRow, size_of_report())
     )
 
 
 def host_joules() -> ColumnElement[float | None]:
     """Return a job's part of its node's processors: its share of the node's cores, whatever runs beside it.
 
-    What no job has allocated is in no job's part. Where the cores are not known, the part is the equal one that the
+    What no job has allocated is in no job's part. The share is that of the time when the attempt was over, and the
+    present one for as long as none is written down. Where the cores are not known, the part is the equal one that the
     node itself computed.
     """
-    cpus_here = JobRow.cpus * 1.0 / func.nullif(JobRow.node_count, 0)
-    share = cpus_here / func.nullif(NodeSizeRow.cpus, 0)
-    by_cores = NodeEnergyRow.host_node_joules * case((share > 1.0, 1.0), else_=share)
+    by_cores = NodeEnergyRow.host_node_joules * func.coalesce(NodeEnergyRow.host_share, host_share())
     return case((NodeEnergyRow.host_joules.is_(None), null()), else_=func.coalesce(by_cores, NodeEnergyRow.host_joules))
 
 

@@ -68,11 +68,17 @@ def make_sums_of_jobs(session: Session, job_row_ids: Iterable[int]) -> None:
         make_sums(session, NodeEnergyRow.job_row_id.in_(numbers[begin : begin + _ROWS_AT_ONCE]))
 
 
-def make_missing_sums(session: Session) -> int:
-    """Make the sums of some reports of an older release that have none; return how many: 0 when all have them."""
-    missing = select(NodeEnergyRow.row_id).where(NodeEnergyRow.gpu_readings.is_(None)).limit(_ROWS_AT_ONCE)
-    numbers = session.scalars(missing).all()
-    return make_sums(session, NodeEnergyRow.row_id.in_(numbers)) if numbers else 0
+def rows_without_sums(session: Session, after_row_id: int = 0) -> list[int]:
+    """Return the numbers of the first reports after one that have no sums: an older release stored them."""
+    missing = select(NodeEnergyRow.row_id).where(
+        NodeEnergyRow.row_id > after_row_id, NodeEnergyRow.gpu_readings.is_(None)
+    )
+    return list(session.scalars(missing.order_by(NodeEnergyRow.row_id).limit(_ROWS_AT_ONCE)))
+
+
+def make_sums_of_rows(session: Session, row_ids: Iterable[int]) -> int:
+    """Make the sums of some reports again by their numbers, and return of how many."""
+    return make_sums(session, NodeEnergyRow.row_id.in_(list(row_ids)))
 
 
 def _gpu_columns() -> list[ColumnElement[Any]]:

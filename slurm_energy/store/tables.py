@@ -241,6 +241,9 @@ class NodeEnergyRow(Base):
     host_node_joules: Mapped[float | None] = mapped_column(FiniteDouble)
     """Of all processors of the node while the job ran, undivided; `host_joules` is an equal part for each job that the
     node knew."""
+    host_share: Mapped[float | None] = mapped_column(FiniteDouble)
+    """The job's part of `host_node_joules`, by its CPUs and the node's size when the attempt was over; NULL while it is
+    not, or where one of them is not known."""
     cluster: Mapped[str | None] = mapped_column(BoundedText(64))
     """The job's, so that a period of a cluster is found without its jobs."""
     gpu_joules: Mapped[float | None] = mapped_column(FiniteDouble)

@@ -14,7 +14,7 @@ from slurm_energy.domain.ids import ClusterName
 from slurm_energy.errors import StoreError
 from slurm_energy.store.database_file import sqlite_path
 from slurm_energy.store.session import database_name, store_session
-from slurm_energy.store.tables import Base, DecisionRow, JobRow
+from slurm_energy.store.tables import Base, DecisionRow, JobRow, NodeEnergyRow
 
 JOBS_AT_ONCE = 500
 """Removed in one transaction, which the recording waits for."""
@@ -48,7 +48,8 @@ def count_old(session: Session, cluster: ClusterName, before_seconds: float) -> 
 def prune_some(session: Session, cluster: ClusterName, before_seconds: float, limit: int = JOBS_AT_ONCE) -> int:
     """Remove the oldest jobs that were over by then, with their energy, and decisions without a job; return how many.
 
-    Reports no longer know that time. A job that still waits or runs stays.
+    Reports no longer know that time, and estimates no longer learn from it. A job that still waits or runs stays, and
+    so does one of which a node reported energy that reports count later, by the daemon's clock.
     """
     jobs = session.execute(
         select(JobRow.row_id, JobRow.decision_id).where(_is_old_job(cluster, before_seconds)).limit(limit)
@@ -75,7 +76,10 @@ def prune(engine: Engine, cluster: ClusterName, before_seconds: float) -> int:
 
 def _is_old_job(cluster: ClusterName, before_seconds: float) -> ColumnElement[bool]:
     never_ended = func.coalesce(JobRow.started_at_seconds, JobRow.submitted_at_seconds) < before_seconds
-    is_over = or_(JobRow.state.is_(None), JobRow.state.not_in(_ALIVE))
+    counted_later = exists().where(
+        NodeEnergyRow.job_row_id == JobRow.row_id, NodeEnergyRow.counted_at_seconds >= before_seconds
+    )
+    is_over = and_(or_(JobRow.state.is_(None), JobRow.state.not_in(_ALIVE)), not_(counted_later))
     return or_(
         and_(JobRow.cluster == cluster, JobRow.ended_at_seconds < before_seconds, is_over),
         and_(JobRow.cluster == cluster, JobRow.ended_at_seconds.is_(None), never_ended, is_over),

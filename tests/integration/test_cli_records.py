@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from fake_daemon import FakeDaemon
+from sqlalchemy import update
 from store_samples import (
     CLUSTER,
     HOSTILE_NAME,
@@ -31,6 +32,7 @@ from slurm_energy.store.energy import record_report
 from slurm_energy.store.jobs import upsert_jobs
 from slurm_energy.store.schema import upgrade
 from slurm_energy.store.session import open_engine, store_session
+from slurm_energy.store.tables import NodeEnergyRow
 from slurm_energy.wire.codec import Message
 from slurm_energy.wire.messages import parse_query
 
@@ -200,6 +202,31 @@ def test_a_database_without_schema_is_refused_and_upgraded(tmp_path: Path, capfd
     assert main(["database", "status", "--database", url]) == 1
     assert main(["report", "user", "--database", url]) == 1
     assert "slurm-energy database upgrade" in capfd.readouterr().err
+    assert main(["database", "upgrade", "--database", url]) == 0
+    assert main(["database", "status", "--database", url]) == 0
+
+
+def test_prune_warns_of_jobs_that_estimates_learn_from(filled: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    url = f"sqlite:///{filled}"
+    for before, warned in (("2020-01-01", False), ("2100-01-01", True)):
+        assert main(["database", "prune", "--before", before, "--dry-run", "--database", url]) == 0
+        assert ("estimates of run time and energy learn from the last 90 days" in capfd.readouterr().err) is warned
+
+
+def test_an_upgrade_that_was_stopped_is_said_until_it_is_finished(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    url = f"sqlite:///{tmp_path}/new.sqlite"
+    assert main(["database", "upgrade", "--database", url]) == 0
+    engine = open_engine(StoreConfig(url=url))
+    with store_session(engine) as session:
+        record_report(session, make_report(), make_key())
+        session.execute(update(NodeEnergyRow).values(gpu_readings=None))
+    engine.dispose()
+    capfd.readouterr()
+    assert main(["database", "status", "--json", "--database", url]) == 1
+    printed = capfd.readouterr()
+    assert json.loads(printed.out)["finished"] is False and "An upgrade was stopped on the way" in printed.err
     assert main(["database", "upgrade", "--database", url]) == 0
     assert main(["database", "status", "--database", url]) == 0
 

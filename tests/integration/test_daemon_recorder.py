@@ -19,20 +19,21 @@ from slurm_energy.daemon.recorder.entries import (
     encode_entry,
 )
 from slurm_energy.daemon.recorder.journal import JournalReader, JournalWriter
-from slurm_energy.daemon.recorder.process import prepare_schema
+from slurm_energy.daemon.recorder.process import RecorderLoop, prepare_schema
 from slurm_energy.daemon.recorder.queries import answer_query
-from slurm_energy.daemon.recorder.recorder import BATCH_LINES, REJECTED_NAME, Recorder
+from slurm_energy.daemon.recorder.recorder import BATCH_LINES, REJECTED_NAME, ChangedJobs, Condition, Recorder
 from slurm_energy.daemon.recorder.unreported import REASON, UnreportedJobs
 from slurm_energy.domain.cluster import JobState
 from slurm_energy.domain.decision import EnergyDecision
 from slurm_energy.domain.energy import NodeReport
 from slurm_energy.domain.ids import ClusterName, DecisionId, JobId, NodeName, PartitionName
 from slurm_energy.domain.job import EnergyMode, GpuDemand, JobRequest
-from slurm_energy.errors import SchemaVersionError, StoreError
+from slurm_energy.errors import DaemonUnavailable, PermissionRefused, SchemaVersionError, StoreError
 from slurm_energy.store.decisions import recent_decisions, record_decision
 from slurm_energy.store.energy import stored_reports
 from slurm_energy.store.jobs import get_job
 from slurm_energy.store.reports import job_energy
+from slurm_energy.store.schema import finish_sums
 from slurm_energy.store.session import Engine, open_engine, run_in_transaction, store_session
 from slurm_energy.wire.messages import Query
 
@@ -160,6 +161,34 @@ def test_a_decision_that_was_recorded_without_a_name_is_told_with_it(setting: Se
     assert told["asked"]["user_name"] == "root"
 
 
+@pytest.mark.parametrize("subject", ["explain", "report-job"])
+def test_a_coordinator_asks_by_number_about_jobs_of_his_accounts_alone(
+    setting: Setting, subject: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "sacctmgr"
+    program.write_text('#!/bin/sh\necho "coordinator|physics"\n')
+    program.chmod(0o755)
+    names = {1001: "coordinator", 1002: "other"}
+    monkeypatch.setattr("slurm_energy.daemon.recorder.queries.login_name", names.get)
+    config = replace(
+        setting.config, cluster=ClusterConfig(name="lab", slurm_bin_directory=str(tmp_path), accounting=True)
+    )
+    others = (replace(JOB, job_id=JobId(8), account="history"), replace(JOB, job_id=JobId(9), account=None))
+    setting.write(jobs(replace(JOB, account="physics"), *others))
+    setting.recorder.step(setting.engine)
+
+    def ask(user_id: int, job_id: int, asked: Config = config) -> str:
+        query = Query(subject=subject, job_id=job_id)
+        reply = answer_query(setting.engine, asked, QueryRequest(number=1, query=query, only_user_id=user_id))
+        return reply.fields["json"]
+
+    assert '"account":"physics"' in ask(1001, 7).replace(" ", "")
+    no_accounting = replace(config, cluster=replace(config.cluster, accounting=False))
+    for user_id, job_id, asked in ((1001, 8, config), (1001, 9, config), (1002, 7, config), (1001, 7, no_accounting)):
+        with pytest.raises(PermissionRefused, match=f"job {job_id} is not known here, or is another user's"):
+            ask(user_id, job_id, asked)
+
+
 def test_reading_the_same_journal_twice_changes_nothing(setting: Setting) -> None:
     setting.write(DecisionEntryLine(decision=DECISION, job=REQUEST), jobs(JOB), reports(report()), reports(report()))
     setting.recorder.step(setting.engine)
@@ -209,6 +238,34 @@ def test_a_database_newer_than_the_code_keeps_the_journal(setting: Setting) -> N
     with pytest.raises(SchemaVersionError, match="newer"):
         prepare_schema(setting.engine)
     assert len(JournalReader(setting.journal, "daemon").read(10)) == 1
+
+
+def test_an_upgrade_that_was_stopped_is_finished_before_questions_are_answered(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    setting.write(jobs(JOB), reports(report()))
+    setting.recorder.step(setting.engine)
+    with setting.engine.begin() as connection:
+        connection.exec_driver_sql("UPDATE node_energy SET gpu_readings = NULL, gpu_joules = NULL")
+    assert setting.joules() == [None]
+    condition, seen = Condition(), []
+
+    def finish(engine: Engine) -> int:
+        seen.append(condition.problem)
+        with pytest.raises(DaemonUnavailable):
+            condition.wait(0.0)
+        return finish_sums(engine)
+
+    def stop(*_: object) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("slurm_energy.daemon.recorder.process.finish_sums", finish)
+    monkeypatch.setattr(Recorder, "step", stop)
+    with pytest.raises(KeyboardInterrupt):
+        RecorderLoop(setting.config, ChangedJobs(), condition).run(setting.engine)
+    condition.wait(0.0)
+    assert seen == ["sums of an older release's reports are being made"]
+    assert setting.joules() == [20_000.25]
 
 
 def test_a_step_that_took_all_it_takes_says_that_more_may_wait(setting: Setting) -> None:

@@ -8,12 +8,12 @@ from sqlalchemy import Engine, event
 from store_samples import CLUSTER, SUBMITTED, make_gpu, make_key, make_report, make_state
 
 from slurm_energy.config import Config
-from slurm_energy.daemon.recorder.history import HISTORY_DAYS, HistoryLoop, NewestRuns, RunMemory
+from slurm_energy.daemon.recorder.history import HistoryLoop, NewestRuns, RunMemory
 from slurm_energy.daemon.recorder.recorder import ChangedJobs
 from slurm_energy.domain.work import FailedRuns, MeasuredRun
 from slurm_energy.store.energy import record_report
 from slurm_energy.store.jobs import upsert_jobs
-from slurm_energy.store.past_runs import RuntimeSample, all_recent_runtimes, failed_runs, measured_runs
+from slurm_energy.store.past_runs import HISTORY_DAYS, RuntimeSample, all_recent_runtimes, failed_runs, measured_runs
 from slurm_energy.store.session import store_session
 
 pytest_plugins = ["database_fixtures"]

@@ -63,7 +63,8 @@ def test_job_comes_back_as_slurm_told_it(engine: Engine) -> None:
     with store_session(engine, read_only=True) as session:
         assert get_job(session, CLUSTER, JobId(77)) == state
         assert get_job(session, ClusterName("other"), JobId(77)) is None
-        assert job_owner(session, CLUSTER, JobId(77)) == 1000
+        assert job_owner(session, CLUSTER, JobId(77)) == (1000, "physics")
+        assert job_owner(session, CLUSTER, JobId(78)) == (None, None)
 
 
 def test_largest_job_id_and_flags_of_slurm_fit(engine: Engine) -> None:

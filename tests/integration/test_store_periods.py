@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from itertools import pairwise
+from math import inf
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from store_samples import (
     make_report,
     make_request,
     make_state,
+    unknown_gpu,
 )
 
 from slurm_energy.daemon.recorder.unreported import UnreportedJobs
@@ -118,6 +120,23 @@ def test_periods_add_up_to_the_whole_wherever_they_are_cut(engine: Engine) -> No
         (cuts[3], 5_000.0),
     ]
     assert found.total.gpu.joules == groups(engine, "account", whole).total.gpu.joules == JOULES + 5_000.0
+
+
+def test_waits_and_run_times_of_a_node_are_those_of_attempts_on_it(engine: Engine) -> None:
+    elsewhere = make_state(2, started_at_seconds=SUBMITTED + 500.0, ended_at_seconds=SUBMITTED + 1_500.0)
+    reports = (make_report(job_id=1), make_report(job_id=2, node="gpu002"))
+    fill(engine, make_state(1), elsewhere, reports=reports)
+    moved: dict[str, Any] = {
+        "restart_count": 1,
+        "started_at_seconds": SUBMITTED + 400.0,
+        "ended_at_seconds": SUBMITTED + 440.0,
+    }
+    fill(engine, make_state(1, **moved), reports=(make_report(make_gpu(1), node="gpu002", **moved),))
+    for kind in ("user", "node"):
+        first = groups(engine, kind, replace(EVERYTHING, node="gpu001")).total
+        assert (first.jobs, first.mean_wait_seconds, first.mean_run_seconds) == (1, 50.0, 100.0)
+        second = groups(engine, kind, replace(EVERYTHING, node="gpu002")).total
+        assert (second.jobs, second.mean_wait_seconds, second.mean_run_seconds) == (2, 500.0, (1_000.0 + 40.0) / 2)
 
 
 @pytest.mark.parametrize("kind", ["user", "account", "qos", "name", "node", "partition", "cluster"])
@@ -235,6 +254,45 @@ def test_a_job_gets_the_part_of_its_host_that_its_cores_are_of_the_node(engine: 
     assert groups(engine, "node").total.host.joules == pytest.approx(sum(filter(None, found.values())))
 
 
+def resize(engine: Engine, cpus: int) -> None:
+    size = NodeSize(name=NodeName("gpu001"), cpus=cpus, gpus=4)
+    with store_session(engine) as session:
+        record_node_sizes(session, CLUSTER, [size], SUBMITTED + MONTH)
+
+
+def host_joules(engine: Engine) -> dict[int, float | None]:
+    return {job.job_id: job.host.joules for job in jobs(engine).jobs}
+
+
+def test_a_jobs_part_of_its_host_stays_when_the_node_gets_another_size(engine: Engine) -> None:
+    reports = tuple(make_report(job_id=number, host=host(3_000.0, 9_000.0)) for number in (1, 2, 3))
+    running = make_state(2, state="RUNNING", ended_at_seconds=None, cpus=16)
+    fill(engine, make_state(1), running, make_state(3), reports=reports[2:])
+    with_sizes(engine, "gpu001")  # after the third job's report
+    fill(engine, reports=reports[:2])
+    fill(engine, make_state(2, cpus=32))  # only now it is known how many it had
+    assert host_joules(engine) == {1: 1_125.0, 2: 4_500.0, 3: 1_125.0}
+    resize(engine, 128)
+    fill(engine, make_state(1), make_state(2, cpus=32))
+    assert host_joules(engine) == {1: 1_125.0, 2: 4_500.0, 3: 1_125.0}
+
+
+def test_an_attempts_part_of_its_host_stays_when_the_job_runs_again_with_other_cpus(engine: Engine) -> None:
+    with_sizes(engine, "gpu001")
+    first = make_report(host=host(3_000.0, 9_000.0))
+    fill(engine, make_state(state="RUNNING", ended_at_seconds=None), reports=(first,))
+    again: dict[str, Any] = {
+        "restart_count": 1,
+        "started_at_seconds": SUBMITTED + 300.0,
+        "ended_at_seconds": SUBMITTED + 400.0,
+    }
+    fill(engine, make_state(cpus=64, **again))
+    assert host_joules(engine) == {77: 1_125.0}
+    second = make_report(make_gpu(1), host=host(3_000.0, 9_000.0), **again)
+    fill(engine, reports=(second,))
+    assert host_joules(engine) == {77: 1_125.0 + 9_000.0}
+
+
 def test_a_job_without_gpus_has_no_gpu_reading_that_is_unknown(engine: Engine) -> None:
     fill(engine, make_state(gpu_count=0), reports=(replace(make_report(), gpus=()),))
     (job,) = jobs(engine).jobs
@@ -345,6 +403,19 @@ def test_energy_at_a_time_without_a_price_is_counted_and_not_free(engine: Engine
     early = Facility(price=StepSeries((0.0, 10.0), (0.2, 0.3), 20.0), currency="EUR")
     (one,) = groups(engine, "user", facility=early).groups
     assert (one.use.cost, one.use.unpriced_joules) == (None, JOULES)
+
+
+@pytest.mark.parametrize("steps", [StepSeries((-inf,), (0.2,), inf), StepSeries((0.0,), (0.2,), inf)])
+def test_energy_that_is_not_known_has_no_cost_and_is_not_free(engine: Engine, steps: StepSeries) -> None:
+    fill(engine, make_state(), make_state(2), reports=(make_report(unknown_gpu(), host=None),))
+    facility = Facility(price=steps, currency="EUR", intensity=steps)
+    with store_session(engine, read_only=True) as session:
+        found = report_jobs(session, EVERYTHING, facility=facility)
+    grouped = groups(engine, "user", facility=facility)
+    uses = [row.use for row in found.jobs] + [row.use for row in (found.total, *grouped.groups, grouped.total)]
+    assert [(use.cost, use.co2_grams, use.unpriced_joules) for use in uses] == [(None, None, 0.0)] * 5
+    fill(engine, reports=(make_report(make_gpu(joules=0.0), host=None, job_id=2),))
+    assert groups(engine, "user", facility=facility).total.use.cost == 0.0
 
 
 def test_coordinators_see_their_accounts_beside_their_own_jobs(engine: Engine) -> None:

@@ -31,7 +31,7 @@ from slurm_energy.domain.energy import (
     QualityFlag,
     relative_error,
 )
-from slurm_energy.domain.ids import ClusterName, JobId, NodeName, PartitionName
+from slurm_energy.domain.ids import ClusterName, GpuTypeName, JobId, NodeName, PartitionName
 from slurm_energy.domain.report import ComparisonRecord, EnergyReport, EnergySum, decode_record, encode_record
 from slurm_energy.store.decisions import recent_decisions, record_decision
 from slurm_energy.store.energy import record_report
@@ -313,6 +313,42 @@ def test_explanation_compares_energy_with_earlier_runs_at_the_default_clock(engi
     assert isinstance(energy, ComparisonRecord)
     assert energy.actual == pytest.approx(20_000.25 / 25_000.0 - 1.0)
     assert energy.basis.startswith("against 2 earlier completed runs of this name at the default clock")
+
+
+def energy_comparison(engine: Engine) -> ComparisonRecord:
+    with store_session(engine, read_only=True) as session:
+        story = explain(session, CLUSTER, JobId(77))
+    assert story is not None
+    return story.comparisons[-1]
+
+
+def test_explanation_compares_energy_only_with_runs_on_the_same_gpus(engine: Engine) -> None:
+    h100 = GpuTypeName("h100-sxm5-80gb")
+    boards = ((make_gpu(0, gpu_type=h100),), (make_gpu(0), make_gpu(1)), (make_gpu(0), make_gpu(1, gpu_type=h100)))
+    for job_id, gpus in enumerate(boards, start=1):
+        submitted = SUBMITTED - 600.0 + job_id
+        fill(engine, make_state(job_id, submitted_at_seconds=submitted, gpu_count=len(gpus)))
+        unslowed = [replace(gpu, applied_clock_mhz=None) for gpu in gpus]
+        with store_session(engine) as session:
+            record_report(session, make_report(*unslowed, job_id=job_id), make_key(job_id, submitted))
+    fill(engine, make_state(), reports=(make_report(),), decide=True)
+    energy = energy_comparison(engine)
+    assert energy.actual is None and "no completed run of this name" in energy.basis
+
+
+def test_explanation_compares_no_job_that_ran_twice_with_single_runs(engine: Engine) -> None:
+    fill(engine, make_state(1, submitted_at_seconds=SUBMITTED - 500.0))
+    with store_session(engine) as session:
+        report = make_report(make_gpu(applied_clock_mhz=None), job_id=1)
+        record_report(session, report, make_key(1, SUBMITTED - 500.0))
+    fill(engine, make_state(state="NODE_FAIL"), reports=(make_report(),), decide=True)
+    assert energy_comparison(engine).actual == pytest.approx(0.0)
+    again = make_state(restart_count=1, started_at_seconds=SUBMITTED + 300.0, ended_at_seconds=SUBMITTED + 400.0)
+    fill(engine, again)
+    with store_session(engine) as session:
+        record_report(session, make_report(restart_count=1), make_key(restart_count=1))
+    energy = energy_comparison(engine)
+    assert energy.actual is None and "the job ran 2 times" in energy.basis
 
 
 def test_explanation_of_a_job_without_decision_has_its_energy(engine: Engine) -> None:

@@ -7,29 +7,36 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from alembic import command
+from alembic import command, op
 from alembic.autogenerate import compare_metadata
 from alembic.config import Config as AlembicConfig
 from alembic.runtime.migration import MigrationContext
-from sqlalchemy import Engine, inspect, text
+from sqlalchemy import Engine, inspect, text, update
 from sqlalchemy.exc import DBAPIError
-from store_samples import make_gpu, make_key, make_report
+from sqlalchemy.orm import Session
+from store_samples import CLUSTER, make_gpu, make_key, make_report
 
 from slurm_energy import resources
 from slurm_energy.config import StoreConfig
+from slurm_energy.domain.report import EnergySum
 from slurm_energy.errors import SchemaVersionError, StoreError
 from slurm_energy.store.decisions import get_decision
 from slurm_energy.store.energy import record_report
+from slurm_energy.store.reports import report_jobs
 from slurm_energy.store.schema import (
     UPGRADE_COMMAND,
     check_version,
     code_revision,
     database_revision,
+    finish_sums,
+    has_all_sums,
     migrations_config,
     upgrade,
 )
 from slurm_energy.store.session import open_engine, store_session
-from slurm_energy.store.tables import Base
+from slurm_energy.store.summaries import JobFilter
+from slurm_energy.store.sums import GPU_SUM_NAMES, USE_NAMES, make_sums_of_rows
+from slurm_energy.store.tables import Base, NodeEnergyRow
 
 pytest_plugins = ["database_fixtures"]
 NEEDED = code_revision()
@@ -43,9 +50,7 @@ def test_upgrade_creates_every_table_in_an_empty_database(empty_engine: Engine) 
 
 
 def test_migrated_schema_equals_the_tables(own_engine: Engine) -> None:
-    with own_engine.connect() as connection:
-        context = MigrationContext.configure(connection, opts={"compare_type": True})
-        assert compare_metadata(context, Base.metadata) == []
+    assert differences(own_engine) == []
 
 
 def test_upgrade_twice_changes_nothing_and_keeps_rows(own_engine: Engine) -> None:
@@ -54,6 +59,52 @@ def test_upgrade_twice_changes_nothing_and_keeps_rows(own_engine: Engine) -> Non
     upgrade(own_engine)
     with own_engine.connect() as connection:
         assert connection.execute(text("SELECT count(*) FROM gpu_energy")).scalar_one() == 1
+
+
+def without_sums(engine: Engine) -> None:
+    """Leave reports as an upgrade does that is stopped after the schema and before the sums."""
+    with store_session(engine) as session:
+        for job_id in range(1, 6):
+            record_report(session, make_report(job_id=job_id), make_key(job_id))
+        session.execute(update(NodeEnergyRow).values(dict.fromkeys((*GPU_SUM_NAMES, *USE_NAMES))))
+
+
+def total(engine: Engine) -> EnergySum:
+    with store_session(engine, read_only=True) as session:
+        return report_jobs(session, JobFilter(cluster=CLUSTER)).total.gpu
+
+
+def test_reports_that_a_stopped_upgrade_left_without_sums_are_unknown_until_it_is_finished(
+    own_engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("slurm_energy.store.sums._ROWS_AT_ONCE", 2)
+    without_sums(own_engine)
+    assert not has_all_sums(own_engine)
+    stopped = total(own_engine)
+    assert (stopped.joules, stopped.readings, stopped.unknown_readings, stopped.coverage_share) == (None, 5, 5, 0.0)
+    upgrade(own_engine)
+    assert has_all_sums(own_engine) and finish_sums(own_engine) == 0
+    finished = total(own_engine)
+    assert finished.joules == pytest.approx(5 * 20_000.25) and finished.unknown_readings == 0
+
+
+def test_sums_go_on_where_they_were_stopped(own_engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("slurm_energy.store.sums._ROWS_AT_ONCE", 2)
+    without_sums(own_engine)
+    batches: list[list[int]] = []
+
+    def stop_at_the_second(session: Session, row_ids: list[int]) -> int:
+        batches.append(row_ids)
+        if len(batches) == 2:
+            raise KeyboardInterrupt
+        return make_sums_of_rows(session, row_ids)
+
+    monkeypatch.setattr("slurm_energy.store.schema.make_sums_of_rows", stop_at_the_second)
+    with pytest.raises(KeyboardInterrupt):
+        finish_sums(own_engine)
+    assert total(own_engine).unknown_readings == 3
+    assert finish_sums(own_engine) == 3
+    assert total(own_engine).joules == pytest.approx(5 * 20_000.25)
 
 
 def test_upgrades_at_the_same_moment_all_succeed(empty_engine: Engine) -> None:
@@ -85,6 +136,49 @@ def migrate(engine: Engine, step: Callable[[AlembicConfig, str], None], revision
         configuration.attributes["connection"] = connection
         step(configuration, revision)
         connection.commit()
+
+
+def differences(engine: Engine) -> list[object]:
+    with engine.connect() as connection:
+        context = MigrationContext.configure(connection, opts={"compare_type": True})
+        return list(compare_metadata(context, Base.metadata))
+
+
+@pytest.mark.parametrize("done", ["0007", "0008", "0009", "0010"])
+def test_an_upgrade_that_was_killed_before_its_revision_was_noted_is_done_again(
+    empty_engine: Engine, done: str
+) -> None:
+    migrate(empty_engine, command.upgrade, done)
+    with empty_engine.begin() as connection:
+        connection.execute(text("UPDATE alembic_version SET version_num = '0006'"))
+    upgrade(empty_engine)
+    assert differences(empty_engine) == []
+
+
+@pytest.mark.parametrize("stop_at", [3, 12, 20, 22, 23])
+def test_an_upgrade_that_was_killed_between_two_changes_goes_on_with_the_rest(
+    empty_engine: Engine, stop_at: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """MariaDB commits each change of the schema by itself, and keeps those before the kill."""
+    migrate(empty_engine, command.upgrade, "0006")
+    steps: list[str] = []
+
+    def step(name: str, do: Callable[..., object]) -> Callable[..., object]:
+        def run(*parts: object, **options: object) -> object:
+            steps.append(name)
+            if len(steps) == stop_at:
+                raise KeyboardInterrupt
+            return do(*parts, **options)
+
+        return run
+
+    with monkeypatch.context() as killed:
+        for name in ("add_column", "create_index", "create_table"):
+            killed.setattr(op, name, step(name, getattr(op, name)))
+        with pytest.raises(KeyboardInterrupt):
+            upgrade(empty_engine)
+    upgrade(empty_engine)
+    assert differences(empty_engine) == []
 
 
 def test_decisions_of_the_first_schema_keep_their_clocks_and_prefer_nothing(empty_engine: Engine) -> None:

@@ -72,6 +72,23 @@ def test_jobs_that_were_over_go_with_their_energy_and_decisions(engine: Engine) 
         assert [job.job_id for job in report_jobs(session, JobFilter(cluster=CLUSTER)).jobs] == [3, 2]
 
 
+def test_a_job_whose_energy_is_counted_after_the_cut_stays(engine: Engine) -> None:
+    """Its node ended it later than Slurm says: the energy is in a report of the time that is kept."""
+    fill(engine)
+    cut = SUBMITTED + 160.0
+    with store_session(engine) as session:
+        upsert_jobs(session, CLUSTER, [make_state(9)])
+        record_report(session, make_report(job_id=9, ended_at_seconds=cut + 10.0), make_key(9))
+    with store_session(engine, read_only=True) as session:
+        kept = JobFilter(cluster=CLUSTER, since_seconds=cut)
+        before = report_jobs(session, kept).total
+        assert count_old(session, CLUSTER, cut) == OldRows(jobs=1, decisions=1)
+    assert prune(engine, CLUSTER, cut) == 2
+    with store_session(engine, read_only=True) as session:
+        assert report_jobs(session, kept).total == before
+        assert session.scalars(select(JobRow.job_id).order_by(JobRow.job_id)).all() == [2, 3, 9]
+
+
 def test_a_job_that_still_runs_stays_however_old(engine: Engine) -> None:
     fill(engine)
     prune(engine, CLUSTER, SUBMITTED + 1000.0 * DAY)

@@ -33,6 +33,7 @@ from slurm_energy.policy.site.comparison import TypeComparison
 from slurm_energy.policy.site.settings import site_board_limits
 from slurm_energy.store.clock_trials import trials_of_names
 from slurm_energy.store.past_runs import (
+    HISTORY_DAYS,
     RuntimeSample,
     counted_failures,
     failed_jobs,
@@ -55,7 +56,6 @@ MAX_CORRECTION_PAUSE_SECONDS = 2.0
 CORRECTION_SHARE = 0.1
 """Of the time, that looks at the names of jobs that ended may take."""
 HISTORY_PAUSE_SECONDS = 0.5
-HISTORY_DAYS = 90.0
 MAX_JOBS_AT_ONCE = 500
 """Numbers of jobs in one statement."""
 

@@ -34,7 +34,8 @@ from slurm_energy.errors import (
     ValueRangeError,
 )
 from slurm_energy.store.database_file import check_database_file, close_database, guard_content
-from slurm_energy.store.schema import check_version, database_revision, upgrade
+from slurm_energy.store.past_runs import HISTORY_DAYS
+from slurm_energy.store.schema import check_version, database_revision, finish_sums, upgrade
 from slurm_energy.store.session import (
     Engine,
     open_engine,
@@ -72,6 +73,12 @@ class RecorderLoop:
         self._recorder = Recorder(config, journal_directory(config), STREAMS, changed)
         self._cluster = ClusterName(config.cluster.name)
         self._keep_days = config.store.keep_days
+        if 0.0 < self._keep_days < HISTORY_DAYS:
+            logger.warning(
+                "estimates learn from %g days of jobs, and fewer are kept store.keep_days=%g",
+                HISTORY_DAYS,
+                self._keep_days,
+            )
         self._unreported = UnreportedJobs(self._cluster, config.node.time_scale)
         self._look_due = Every(LOOK_INTERVAL_SECONDS)
         self._unreported_due = Every(UNREPORTED_INTERVAL_SECONDS)
@@ -80,19 +87,21 @@ class RecorderLoop:
 
     def run(self, engine: Engine) -> None:
         """Store what comes; a database that is away is tried again after growing pauses."""
-        pause, is_open, create = 0.5, False, True
+        pause, is_open, create, has_sums = 0.5, False, True, False
         while True:
             try:
                 check_database_file(engine)
                 if not is_open:
                     prepare_schema(engine, create=create)
                     guard_content(engine)
-                    is_open, create = True, False
+                    if not has_sums:
+                        self._finish_sums(engine)
+                    is_open, create, has_sums = True, False, True
                     self._condition.good()
                 self._recorder.step(engine)
                 self._side_tasks(engine)
                 if self._recorder.went_back:
-                    self._recorder.went_back = is_open = False
+                    self._recorder.went_back = is_open = has_sums = False
                     self._changed.all_changed()
                     close_database(engine)
                 self._condition.good()
@@ -102,6 +111,7 @@ class RecorderLoop:
                 is_other = isinstance(error, DatabaseReplaced | SchemaVersionError)
                 self._condition.bad(str(error), for_questions=is_other)
                 if is_other:
+                    has_sums = False
                     close_database(engine)
                     pause = min(pause, REPLACED_PAUSE_SECONDS)
                 logger.warning("journal waits for the database retry_in_seconds=%.1f error=%s", pause, error)
@@ -110,6 +120,13 @@ class RecorderLoop:
                 continue
             if not self._recorder.has_more:
                 time.sleep(POLL_SECONDS)
+
+    def _finish_sums(self, engine: Engine) -> None:
+        """Finish an upgrade that was stopped on the way, before anything is answered: its energy would be unknown."""
+        self._condition.bad("sums of an older release's reports are being made", for_questions=True)
+        finished = finish_sums(engine)
+        if finished:
+            logger.info("an upgrade that was stopped is finished reports=%d", finished)
 
     def _side_tasks(self, engine: Engine) -> None:
         now = time.monotonic()

@@ -1,4 +1,4 @@
-"""People's questions, answered from the database; without privilege only about one's own jobs."""
+"""People's questions, answered from the database; without privilege only about own jobs and those of own accounts."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -103,13 +103,17 @@ def _decisions(session: Session, config: Config, request: QueryRequest) -> str:
 
 
 def _own_job(session: Session, config: Config, request: QueryRequest) -> JobId:
-    """Return the job asked about, if the caller may see it; other users do not learn that it exists."""
+    """Return the job asked about, if the caller may see it: his own, or one of an account that he coordinates.
+
+    Other users do not learn that it exists.
+    """
     if request.query.job_id is None:
         raise ValueRangeError(f"query {request.query.subject} needs job=NUMBER")
     job_id = parse_job_id(request.query.job_id)
     if request.only_user_id is not None:
-        owner = job_owner(session, _cluster(config, request.query), job_id)
-        if owner != request.only_user_id:
+        owner, account = job_owner(session, _cluster(config, request.query), job_id)
+        is_own = owner == request.only_user_id
+        if not is_own and (account is None or account not in _coordinated(config, request.only_user_id)):
             raise PermissionRefused(_unknown(job_id))
     return job_id
 
