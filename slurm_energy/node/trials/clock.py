@@ -50,9 +50,20 @@ def set_trial_clock(
     return done
 
 
-def mark_trial(context: HookContext, job: ActiveJob, ends_seconds: float, events: list[str]) -> bool:
-    """Note until when a trial's clock is in force at the latest; return whether it is noted."""
-    content = json.dumps({"boot_id": context.boot_id, "until_seconds": ends_seconds + MARK_SECONDS})
+def mark_trial(
+    context: HookContext, job: ActiveJob, ends_seconds: float, events: list[str], *, default_after: bool
+) -> bool:
+    """Note until when a trial's clock is in force at the latest; return whether it is noted.
+
+    Args:
+        context: The doors.
+        job: The job.
+        ends_seconds: Monotonic time of the window's end.
+        events: What goes wrong is added here.
+        default_after: Whether the default clock is to come back, since the decided one was found to break the bound.
+    """
+    until_seconds = ends_seconds + MARK_SECONDS
+    content = json.dumps({"boot_id": context.boot_id, "until_seconds": until_seconds, "default_after": default_after})
     try:
         write_atomically(context.spool.trial_path(job.job_id), content.encode("ascii"), durable=False)
     except SpoolError as error:
@@ -62,7 +73,7 @@ def mark_trial(context: HookContext, job: ActiveJob, ends_seconds: float, events
 
 
 def forget_mark(context: HookContext, job: ActiveJob) -> None:
-    """Note that the clock which holds between trials is in force."""
+    """Note that the clock which holds between trials is in force, or the default clock was given back for good."""
     with suppress(SpoolError):
         remove(context.spool.trial_path(job.job_id))
 
@@ -70,10 +81,9 @@ def forget_mark(context: HookContext, job: ActiveJob) -> None:
 def trial_is_late(context: HookContext, job: ActiveJob) -> bool:
     """Return whether a clock that was tried is past its time: the job's sampler is dead, or hangs in the driver."""
     try:
-        content = read_whole(context.spool.trial_path(job.job_id))
-        if content is None:
+        mark = _read_mark(context, job)
+        if mark is None:
             return False
-        mark = Fields(loads(content, "mark of a trial", 4096), "mark of a trial")
         until_seconds = mark.number("until_seconds", 0, 1e11)
         return mark.text("boot_id", 64) != context.boot_id or context.monotonic() > until_seconds
     except (SpoolError, WireError):
@@ -81,15 +91,19 @@ def trial_is_late(context: HookContext, job: ActiveJob) -> bool:
 
 
 def end_late_trial(context: HookContext, job: ActiveJob, machine: Machine) -> bool:
-    """Put the decided clock back on the GPUs of a job whose sampler left another; the caller holds their locks."""
+    """Put back what is to hold on the GPUs of a job whose sampler left another clock; the caller holds their locks.
+
+    That is the decided clock, and the default one where the job was rescued, its GPUs are perhaps not its own, or the
+    decided clock was found to break the bound.
+    """
     if context.spool.read_state(job.job_id) != job or not trial_is_late(context, job):
         return True
-    done = True
+    done, default = True, _default_is_due(context, job)
     for gpu in job.gpus:
         device = machine.gpus.get(gpu.uuid)
         if device is None or gpu.trial_bound is None or gpu.uuid in context.spool.shared_uuids(job.job_id):
             continue
-        clock = gpu.target_clock_mhz
+        clock = None if default else gpu.target_clock_mhz
         if clock is None:
             done = restore_settings(device, gpu.saved, clock_changed=True, pause=context.pause).restored and done
         else:
@@ -97,8 +111,25 @@ def end_late_trial(context: HookContext, job: ActiveJob, machine: Machine) -> bo
             done = lock_clock(device, low, clock, context.pause).applied_clock_mhz is not None and done
     if done:
         forget_mark(context, job)
-    context.log.write(f"job {job.job_id}: a clock that was tried was past its time; decided clock back={done}")
+    what = "default" if default else "decided"
+    context.log.write(f"job {job.job_id}: a clock that was tried was past its time; {what} clock back={done}")
     return done
+
+
+def _default_is_due(context: HookContext, job: ActiveJob) -> bool:
+    heartbeat = context.spool.read_heartbeat(job)
+    if heartbeat is not None and (heartbeat.rescued or heartbeat.contradicted):
+        return True
+    try:
+        mark = _read_mark(context, job)
+    except (SpoolError, WireError):
+        return False
+    return mark is not None and mark.get("default_after") is True
+
+
+def _read_mark(context: HookContext, job: ActiveJob) -> Fields | None:
+    content = read_whole(context.spool.trial_path(job.job_id))
+    return None if content is None else Fields(loads(content, "mark of a trial", 4096), "mark of a trial")
 
 
 def _is_ours(context: HookContext, job: ActiveJob) -> bool:

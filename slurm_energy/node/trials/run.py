@@ -145,14 +145,14 @@ class TrialRun:
             self._detector.close()
             self._detector = None
         self._listen_no_more()
-        measuring = self._phase in {_Phase.SETTLING, _Phase.MEASURING}
         self._phase, self._window, ended, self.ended = _Phase.IDLE, None, self.ended, True
-        if given_back:
-            self.locked_mhz = None
         if why and not ended:
             self.events.append(f"clock trials ended: {why}")
-            if measuring and not given_back:
-                self._set_clock(self._ladder.running_clock_mhz, force=True)
+        if given_back:
+            self.locked_mhz = None
+            forget_mark(self._context, self._job)
+        elif why and not ended:
+            self._return_to_running_clock()
 
     @property
     def kept_clock_mhz(self) -> int | None:
@@ -176,7 +176,9 @@ class TrialRun:
             self._due_seconds = now + LOOK_SECONDS / self._job.time_scale
             return
         wall = (order.measure_seconds + self._ladder.settle_seconds) / self._job.time_scale
-        if not mark_trial(self._context, self._job, now + wall, self.events) or not self._set_clock(order.sm_clock_mhz):
+        default_after = self._running_mhz is None
+        marked = mark_trial(self._context, self._job, now + wall, self.events, default_after=default_after)
+        if not marked or not self._set_clock(order.sm_clock_mhz):
             self.stop("the clock could not be set")
             return
         begins = self._context.monotonic() + self._ladder.settle_seconds / self._job.time_scale
@@ -308,19 +310,24 @@ class TrialRun:
         self._return_to_running_clock()
         self._due_seconds = self._context.monotonic() + LOOK_SECONDS / self._job.time_scale
 
-    def _return_to_running_clock(self) -> None:
+    @property
+    def _running_mhz(self) -> int | None:
+        """The clock to lock between trials; None: the default."""
         running = self._ladder.running_clock_mhz
-        if running == self._ladder.clocks_mhz[-1]:
-            running = None
+        return None if running == self._ladder.clocks_mhz[-1] else running
+
+    def _return_to_running_clock(self) -> None:
+        """Set the clock that holds between trials; a mark that stays makes repair do it."""
+        running = self._running_mhz
         if self.locked_mhz != running and not self._set_clock(running):
             self._due_seconds = self._context.monotonic() + 1.0
             return
         forget_mark(self._context, self._job)
 
-    def _set_clock(self, clock_mhz: int | None, *, force: bool = False) -> bool:
+    def _set_clock(self, clock_mhz: int | None) -> bool:
         done = set_trial_clock(self._context, self._job, self._gpus, clock_mhz, self.events)
         if done is None:
-            return force
+            return False
         self.locked_mhz = clock_mhz
         return done
 

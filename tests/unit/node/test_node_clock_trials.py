@@ -184,6 +184,26 @@ def test_a_sampler_killed_at_the_default_clock_of_a_job_without_a_decided_one_le
     assert bench.gpus[0].lock is None
 
 
+def test_a_sampler_killed_in_a_trial_after_the_decided_clock_was_found_bad_leaves_the_default(bench: Bench) -> None:
+    begin(bench)
+    run = trials(bench, sensitive(1.0))  # 1275 MHz costs 10.6 %, the bound is 5 %
+    play(bench, run, 8 * 3600.0, until=lambda: len(run.trials) == 1)
+    play(bench, run, 8 * 3600.0, until=lambda: bench.gpus[0].lock is not None)
+    assert bench.gpus[0].lock not in {None, TABLE}
+    bench.live = frozenset({JobId(7)})
+    bench.clock.advance(65.0 + MARK_SECONDS + 1.0)
+    assert run_repair(bench.context(), everything=False)
+    assert bench.gpus[0].lock is None
+
+
+def test_a_trial_that_was_stopped_leaves_nothing_for_repair(bench: Bench) -> None:
+    begin(bench)
+    run = trials(bench, sensitive(0.2))
+    tried_clock(bench, run)
+    run.stop("no step of the job runs")
+    assert not bench.spool.trial_path(JobId(7)).exists()
+
+
 @pytest.mark.parametrize("content", [b"", b"\xff\x00", b"{}", b'{"boot_id": "boot-1", "until_seconds": -1}'])
 def test_a_mark_that_cannot_be_read_counts_as_past(bench: Bench, content: bytes) -> None:
     begin(bench)
@@ -257,6 +277,10 @@ def test_a_clock_that_the_rescue_gave_back_is_not_locked_again(tmp_path: Path, m
     monkeypatch.setattr("slurm_energy.node.trials.run.DetectorProcess", Detector(bench, sensitive(0.2)))
     run_sampler(bench.context(), JobId(7), sleep, proc=tmp_path / "proc")
     assert in_trial and bench.gpus[0].lock is None
+
+    bench.live = frozenset({JobId(7)})
+    assert run_repair(bench.context(), everything=False)
+    assert bench.gpus[0].lock is None  # not the decided clock, which would lead to a timeout
     bench.spool.sampler_path(JobId(7)).unlink()
     run_epilog(bench.context(), bench.hook(7, "0"))
     assert QualityFlag.RESCUED in bench.reports()[0].gpus[0].flags
