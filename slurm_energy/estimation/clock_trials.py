@@ -25,6 +25,9 @@ MAX_DRIFT = 0.10
 """Power at the default clock that changed by more makes all that was learned old."""
 LARGEST_STEP = 0.85
 """No trial goes below this share of the last one's clock."""
+LOWEST_SHARE = 0.5
+"""No trial goes below this share of the clock that the board reaches: a later phase of the program that the clock alone
+paces takes at most twice as long until it is noticed."""
 CLOSE_CLOCKS = 2
 """Trials end when the next clock is this few settable clocks away."""
 MIN_SENSITIVITY = 0.02
@@ -143,15 +146,36 @@ class ClockTrials:
             return run_on
         return Order(sm_clock_mhz=clock if is_fresh else None, measure_seconds=window)
 
-    def measured_default(self, at_seconds: float, watts: float, reached_mhz: float) -> None:
-        """Take in a window at the default clock; the clock that the board reached may be below the one set."""
+    def measured_default(self, at_seconds: float, watts: float, reached_mhz: float) -> bool:
+        """Take in a window at the default clock; the clock that the board reached may be below the one set.
+
+        Returns:
+            Whether the job has changed, so that all that was learned before is old.
+        """
         old = self._reference_watts
-        if old is not None and abs(watts / old - 1.0) > MAX_DRIFT:
-            self._first = len(self.trials)
-            self.kept_clock_mhz, self._kept_energy, self._bad_table = None, 1.0, False
-            self._unknown = self._worse = 0
+        changed = old is not None and abs(watts / old - 1.0) > MAX_DRIFT
+        if changed:
+            self._begin_again()
         self._reference_watts, self._reference_at = watts, at_seconds
         self._reached_mhz = min(max(reached_mhz, self.clocks_mhz[0]), self.clocks_mhz[-1])
+        return changed
+
+    def changed(self, seconds: float) -> None:
+        """Take in that the job does other work than the kept clock was measured for, since about so many seconds.
+
+        Its time at the kept clock counts as the cost of a trial whose slowdown is not known. Trials begin again.
+        """
+        if self.kept_clock_mhz is not None:
+            self.cost_seconds += seconds * self._worst(self.kept_clock_mhz)
+        self._begin_again()
+        self._reference_watts, self.done = None, False
+
+    def _begin_again(self) -> None:
+        """Forget what was learned: the job has changed. The number of trials and their cost stay."""
+        self._first = len(self.trials)
+        self.kept_clock_mhz, self._kept_energy, self._bad_table = None, 1.0, False
+        self._unknown = self._worse = 0
+        self.window_seconds = self._first_window_seconds
 
     def measured_nothing(self) -> None:
         """Take in a window at the default clock that says nothing: after two of them trials end."""
@@ -228,7 +252,7 @@ class ClockTrials:
             if abs(here - there) > 1e-6:
                 sensitivity = max(sensitivity, (answer.slowdown - other.slowdown) / (here - there))
         wanted = here + (aim - answer.slowdown - 0.5 * answer.error) / sensitivity
-        lowest = max(LARGEST_STEP * self._reached_mhz / (1.0 + here), self.clocks_mhz[0])
+        lowest = max(LARGEST_STEP / (1.0 + here), LOWEST_SHARE) * self._reached_mhz
         clock = self._settable(max(self._reached_mhz / (1.0 + max(wanted, 0.0)), lowest))
         places = [abs(self.clocks_mhz.index(clock) - self.clocks_mhz.index(one)) for one in tried]
         is_higher = clock > (self.running_clock_mhz or self.clocks_mhz[-1])

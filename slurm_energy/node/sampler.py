@@ -150,6 +150,7 @@ def _follow_trials(state: SamplerState, jobs: GpuHolders, presence: Presence) ->
         why = "another job holds one of its GPUs too"
     elif presence is Presence.ABSENT:
         why = "no step of the job runs"
+    state.trials.follow_load(state.heartbeat.gpus)
     _note_trials(state, stop=why)
 
 

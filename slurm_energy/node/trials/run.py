@@ -19,11 +19,13 @@ from slurm_energy.domain.trials import ClockTrial
 from slurm_energy.errors import ValueRangeError
 from slurm_energy.estimation.clock_trials import ClockAnswer, ClockTrials
 from slurm_energy.node.context import HookContext
+from slurm_energy.node.energy import GpuSamples
 from slurm_energy.node.state import ActiveJob
 from slurm_energy.node.trials.burst import Burst, BurstReader
 from slurm_energy.node.trials.clock import forget_mark, mark_trial, set_trial_clock
 from slurm_energy.node.trials.detector import DetectorProcess
 from slurm_energy.node.trials.progress_file import StepCount, StepCounter, slowdown_by_steps
+from slurm_energy.node.trials.watch import WATCH_SECONDS, LoadWatch, load_of
 
 MAX_CPU_SHARE = 0.005
 """Of one core, over the job's time so far: no trial begins that would take the sampler beyond it."""
@@ -108,6 +110,8 @@ class TrialRun:
         self._ticks = 0
         self._tick_cpu_seconds = FIRST_TICK_CPU_SECONDS
         self._answer_source = "power"
+        self._watch: LoadWatch | None = None
+        self._stopped = self._leaving = False
         self.locked_mhz = job.gpus[0].target_clock_mhz
         """The clock that is locked now; None: the default."""
         self.trials: list[ClockTrial] = []
@@ -141,18 +145,37 @@ class TrialRun:
             why: For the record; empty: the job is over, and its epilog restores.
             given_back: Whether another part has given the clock back already: then it stays so.
         """
-        if self._detector is not None:
-            self._detector.close()
-            self._detector = None
-        self._listen_no_more()
+        self._end_answering()
         self._phase, self._window, ended, self.ended = _Phase.IDLE, None, self.ended, True
+        self._stopped = True
         if why and not ended:
             self.events.append(f"clock trials ended: {why}")
         if given_back:
-            self.locked_mhz = None
+            self.locked_mhz, self._leaving = None, False
             forget_mark(self._context, self._job)
         elif why and not ended:
             self._return_to_running_clock()
+
+    def follow_load(self, samples: Mapping[GpuUuid, GpuSamples]) -> None:
+        """Take in the sampler's sums: at a kept clock, go back to the table's as soon as the job does other work.
+
+        That holds after the last trial too; then trials may begin again, inside their number and cost.
+        """
+        if self.ended and self._leaving:  # a hook held the GPU at that moment
+            self._leaving = not self._return_to_running_clock()
+        kept, watch = self._ladder.kept_clock_mhz, self._watch
+        if watch is None or kept is None:
+            return
+        if self.locked_mhz != kept:
+            watch.forget()
+        elif watch.has_changed(samples):
+            self._watch = None
+            self._ladder.changed(WATCH_SECONDS)
+            self.events.append(f"clock of {kept} MHz left: the job's power or utilisation changed")
+            self._end_answering()
+            self._phase, self._default, self.ended = _Phase.IDLE, None, self._stopped
+            self._due_seconds = self._context.monotonic()
+            self._leaving = not self._return_to_running_clock()
 
     @property
     def kept_clock_mhz(self) -> int | None:
@@ -165,10 +188,9 @@ class TrialRun:
         order = self._ladder.order(elapsed, self._seconds_left(now))
         if not order.measure_seconds:
             self._default = None
-            self._return_to_running_clock()
             self._due_seconds = now + LOOK_SECONDS / self._job.time_scale
-            if self._ladder.done or len(self._ladder.trials) >= self._ladder.max_trials:
-                self.ended = True
+            is_back = self._return_to_running_clock()
+            self.ended = is_back and (self._ladder.done or len(self._ladder.trials) >= self._ladder.max_trials)
             return
         is_default = order.sm_clock_mhz is None
         if is_default and not self._may_spend(elapsed):
@@ -270,7 +292,10 @@ class TrialRun:
         known = "slowdown" in found
         answer = ClockAnswer(slowdown=found["slowdown"], error=found["error"]) if known else None
         longer = found.get("longer_may_help") is True
+        before = self._ladder.kept_clock_mhz
         self._ladder.measured(clock, self._elapsed(now), watts or 0.0, answer, longer_may_help=longer)
+        if self._ladder.kept_clock_mhz != before:
+            self._watch = LoadWatch({uuid: load_of(columns) for uuid, columns in window.burst.gpus.items()})
         job_gpu = self._job.gpus[0]
         default_watts = None if default is None else _mean_watts(default)
         with suppress(ValueRangeError):
@@ -299,6 +324,12 @@ class TrialRun:
             return None  # the power may still tell
         return {"slowdown": found[0], "error": found[1]}
 
+    def _end_answering(self) -> None:
+        if self._detector is not None:
+            self._detector.close()
+        self._detector, self._window = None, None
+        self._listen_no_more()
+
     def _listen_no_more(self) -> None:
         if self._counter is not None:
             self._counter.window = None
@@ -316,13 +347,14 @@ class TrialRun:
         running = self._ladder.running_clock_mhz
         return None if running == self._ladder.clocks_mhz[-1] else running
 
-    def _return_to_running_clock(self) -> None:
-        """Set the clock that holds between trials; a mark that stays makes repair do it."""
+    def _return_to_running_clock(self) -> bool:
+        """Set the clock that holds between trials, return whether it holds; a mark that stays makes repair do it."""
         running = self._running_mhz
         if self.locked_mhz != running and not self._set_clock(running):
             self._due_seconds = self._context.monotonic() + 1.0
-            return
+            return False
         forget_mark(self._context, self._job)
+        return True
 
     def _set_clock(self, clock_mhz: int | None) -> bool:
         done = set_trial_clock(self._context, self._job, self._gpus, clock_mhz, self.events)

@@ -97,6 +97,27 @@ def test_a_job_that_changed_begins_again_with_the_table() -> None:
     assert ladder.running_clock_mhz == 1305
 
 
+def test_a_job_that_the_clock_does_not_slow_at_all_is_not_taken_below_half_of_it() -> None:
+    ladder = trials()
+    play(ladder, 0.0, seconds=DAY)
+
+    assert ladder.kept_clock_mhz is not None and ladder.kept_clock_mhz >= 705
+
+
+def test_other_work_at_a_kept_clock_costs_and_trials_begin_again() -> None:
+    ladder = trials()
+    play(ladder, 0.2)
+    kept, cost, number = ladder.kept_clock_mhz, ladder.cost_seconds, len(ladder.trials)
+    assert kept is not None and ladder.done
+
+    ladder.changed(60.0)
+
+    assert (ladder.running_clock_mhz, ladder.done) == (1305, False)
+    assert ladder.cost_seconds == pytest.approx(cost + 60.0 * (1410 / kept - 1.0))
+    assert ladder.order(DAY, DAY).sm_clock_mhz is None
+    assert len(ladder.trials) == number
+
+
 @settings(max_examples=40, deadline=None)
 @given(st.floats(0.0, 1.0), st.floats(0.0, 0.02), st.sampled_from([1260, 1305, 1410]), st.floats(0.01, 0.2))
 def test_trials_cost_little_and_what_is_kept_keeps_the_bound(

@@ -14,6 +14,7 @@ from slurm_energy.domain.energy import QualityFlag
 from slurm_energy.domain.ids import GpuUuid, JobId
 from slurm_energy.errors import DeviceError, DeviceNotSupported, DevicePermissionDenied
 from slurm_energy.estimation.clock_trials import ClockTrials
+from slurm_energy.node.energy import GpuSamples
 from slurm_energy.node.epilog import run_epilog
 from slurm_energy.node.prolog import run_prolog
 from slurm_energy.node.repair import run_repair
@@ -424,3 +425,92 @@ def test_the_report_tells_of_each_trial_and_of_the_clock_that_was_kept(
         report.gpus[0].flags
     )
     assert bench.gpus[0].lock is None
+
+
+def test_a_kept_clock_is_left_within_two_minutes_when_the_job_goes_over_to_other_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = NodeConfig(
+        spool_directory=str(tmp_path / "spool"), log_path="", trial_window_seconds=5.0, sample_interval_seconds=20.0
+    )
+    bench = Bench(tmp_path, node=node)
+    begin(bench)
+    gpu, begun = bench.gpus[0], bench.clock.monotonic
+    changed, left, again = [0.0], [0.0], [0.0]
+
+    def compute_phase() -> None:
+        gpu.watts = 250.0 + 150.0 * (gpu.sm_clock_mhz() / 1410.0) ** 2
+
+    def sleep(pause: float) -> bool:
+        bench.clock.advance(max(pause, 0.01))
+        now = bench.clock.monotonic
+        if not changed[0] and now > begun + 4 * 3600.0:
+            # Trials have ended long ago, at a clock below the table's.
+            assert gpu.lock is not None and gpu.lock[1] < 1200
+            changed[0], gpu.on_change = now, compute_phase
+            compute_phase()
+        if changed[0] and not left[0] and gpu.lock == TABLE:
+            left[0] = now
+        if left[0] and not again[0] and gpu.lock is None:
+            again[0] = now
+        return now > begun + 6 * 3600.0
+
+    monkeypatch.setattr("slurm_energy.node.trials.run.cpu_seconds", lambda: 0.0)
+    monkeypatch.setattr("slurm_energy.node.trials.run.DetectorProcess", Detector(bench, unknown_after(changed)))
+    run_sampler(bench.context(), JobId(7), sleep, proc=tmp_path / "proc")
+
+    assert 0.0 < left[0] - changed[0] <= 120.0
+    assert again[0] > left[0]  # it is measured again
+    heartbeat = bench.spool.read_heartbeat(bench.spool.read_state(JobId(7)))  # type: ignore[arg-type]
+    assert heartbeat is not None and heartbeat.kept_clock_mhz is None
+    assert any("power or utilisation changed" in event for event in heartbeat.events)
+    assert gpu.lock == TABLE
+
+
+def test_a_kept_clock_is_left_after_trials_were_stopped_too_and_not_while_a_hook_holds_the_gpu(bench: Bench) -> None:
+    begin(bench)
+    run = trials(bench, sensitive(0.2))
+    play(bench, run, 4 * 3600.0)
+    run.stop("no step of the job runs")
+    kept = bench.gpus[0].lock
+    assert kept == (210, run.kept_clock_mhz)
+
+    sums = GpuSamples()
+
+    def idle(seconds: float) -> None:
+        for _ in range(int(seconds / 10.0)):
+            bench.clock.advance(10.0)
+            sums.polled_joules += 60.0 * 10.0
+            sums.sampled_seconds += 10.0
+            sums.utilisation_samples += 1
+            run.follow_load({ZERO: sums})
+
+    with bench.spool.gpu_locks([ZERO]):
+        idle(90.0)
+        assert bench.gpus[0].lock == kept
+    idle(10.0)
+    assert (bench.gpus[0].lock, run.step()) == (TABLE, float("inf"))
+
+
+def unknown_after(changed: list[float]) -> Answers:
+    return lambda clock: unknown(clock) if changed[0] else sensitive(0.2)(clock)
+
+
+def test_a_kept_clock_stays_while_the_job_goes_on_as_it_was_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = NodeConfig(
+        spool_directory=str(tmp_path / "spool"), log_path="", trial_window_seconds=5.0, sample_interval_seconds=20.0
+    )
+    bench = Bench(tmp_path, node=node)
+    begin(bench)
+    end = bench.clock.monotonic + 4 * 3600.0
+
+    def sleep(pause: float) -> bool:
+        bench.clock.advance(max(pause, 0.01))
+        return bench.clock.monotonic > end
+
+    monkeypatch.setattr("slurm_energy.node.trials.run.cpu_seconds", lambda: 0.0)
+    monkeypatch.setattr("slurm_energy.node.trials.run.DetectorProcess", Detector(bench, sensitive(0.2)))
+    run_sampler(bench.context(), JobId(7), sleep, proc=tmp_path / "proc")
+    assert bench.gpus[0].lock is not None and bench.gpus[0].lock[1] < 1200
