@@ -8,14 +8,14 @@ next prolog restore as after any other lock. Clocks change only under the GPUs' 
 import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from math import inf
 from typing import Any
 
 from slurm_energy.device.gpu import Gpu, reading
 from slurm_energy.domain.ids import GpuUuid
-from slurm_energy.domain.trials import ClockTrial
+from slurm_energy.domain.trials import OUTDATED, ClockTrial
 from slurm_energy.errors import ValueRangeError
 from slurm_energy.estimation.clock_trials import ClockAnswer, ClockTrials
 from slurm_energy.node.context import HookContext
@@ -171,6 +171,7 @@ class TrialRun:
         elif watch.has_changed(samples):
             self._watch = None
             self._ladder.changed(WATCH_SECONDS)
+            self._drop_answers()
             self.events.append(f"clock of {kept} MHz left: the job's power or utilisation changed")
             self._end_answering()
             self._phase, self._default, self.ended = _Phase.IDLE, None, self._stopped
@@ -247,7 +248,8 @@ class TrialRun:
                 self._return_to_running_clock()
                 return
             self._default = window
-            self._ladder.measured_default(self._elapsed(now), watts, min(known))
+            if self._ladder.measured_default(self._elapsed(now), watts, min(known)):
+                self._drop_answers()
             return
         self._return_to_running_clock()
         default, self._default = self._default, None
@@ -314,6 +316,12 @@ class TrialRun:
                     reason="" if known else str(found["unknown"]),
                 )
             )
+
+    def _drop_answers(self) -> None:
+        """Note for the record that all answers so far are of work that the job no longer does."""
+        self.trials = [
+            trial if trial.slowdown is None else replace(trial, kept=False, reason=OUTDATED) for trial in self.trials
+        ]
 
     def _by_steps(self, default: _Window, window: _Window) -> dict[str, Any] | None:
         if not default.counts or not window.counts or window.clock_mhz is None:

@@ -22,20 +22,20 @@ MAX_UTILISATION_CHANGE = 0.15
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
+class GpuLoad:
     """What one GPU did."""
 
     watts: float
     utilisation: float
 
-    def is_other(self, other: "Load") -> bool:
+    def is_other(self, other: "GpuLoad") -> bool:
         """Return whether another load is another phase of the program."""
         power = abs(other.watts - self.watts) > MAX_POWER_CHANGE * self.watts
         return power or abs(other.utilisation - self.utilisation) > MAX_UTILISATION_CHANGE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Sums:
+class _LoadSums:
     joules: float
     seconds: float
     utilisation_sum: float
@@ -46,8 +46,8 @@ class _Sums:
 class LoadWatch:
     """The load for which a clock was kept, and the sampler's sums since it holds."""
 
-    kept: Mapping[GpuUuid, Load]
-    _seen: dict[GpuUuid, deque[_Sums]] = field(default_factory=dict)
+    kept: Mapping[GpuUuid, GpuLoad]
+    _seen: dict[GpuUuid, deque[_LoadSums]] = field(default_factory=dict)
 
     def forget(self) -> None:
         """Leave out what was before now: another clock was in force."""
@@ -61,7 +61,7 @@ class LoadWatch:
             if sums is None:
                 continue
             seen = self._seen.setdefault(uuid, deque())
-            now = _Sums(
+            now = _LoadSums(
                 joules=sums.polled_joules,
                 seconds=sums.sampled_seconds,
                 utilisation_sum=sums.utilisation_sum,
@@ -75,7 +75,7 @@ class LoadWatch:
             seconds, read = now.seconds - begin.seconds, now.utilisation_samples - begin.utilisation_samples
             if seconds < WATCH_SECONDS or len(seen) < MIN_POINTS or not read:
                 continue
-            mean = Load(
+            mean = GpuLoad(
                 watts=(now.joules - begin.joules) / seconds,
                 utilisation=(now.utilisation_sum - begin.utilisation_sum) / read,
             )
@@ -83,6 +83,6 @@ class LoadWatch:
         return changed
 
 
-def load_of(columns: GpuColumns) -> Load:
+def load_of(columns: GpuColumns) -> GpuLoad:
     """Return the load of one GPU in a window."""
-    return Load(watts=columns.mean_watts() or 0.0, utilisation=columns.mean_utilisation)
+    return GpuLoad(watts=columns.mean_watts() or 0.0, utilisation=columns.mean_utilisation)

@@ -12,6 +12,7 @@ from node_bench import A100_CLOCKS, Bench, entry
 from slurm_energy.config import NodeConfig
 from slurm_energy.domain.energy import QualityFlag
 from slurm_energy.domain.ids import GpuUuid, JobId
+from slurm_energy.domain.trials import OUTDATED
 from slurm_energy.errors import DeviceError, DeviceNotSupported, DevicePermissionDenied
 from slurm_energy.estimation.clock_trials import ClockTrials
 from slurm_energy.node.energy import GpuSamples
@@ -464,6 +465,9 @@ def test_a_kept_clock_is_left_within_two_minutes_when_the_job_goes_over_to_other
     heartbeat = bench.spool.read_heartbeat(bench.spool.read_state(JobId(7)))  # type: ignore[arg-type]
     assert heartbeat is not None and heartbeat.kept_clock_mhz is None
     assert any("power or utilisation changed" in event for event in heartbeat.events)
+    # What was measured before is on record as that, so that the next run of the name does not learn from it.
+    assert not any(trial.kept for trial in heartbeat.trials)
+    assert {trial.reason for trial in heartbeat.trials if trial.slowdown is not None} == {OUTDATED}
     assert gpu.lock == TABLE
 
 
@@ -490,6 +494,16 @@ def test_a_kept_clock_is_left_after_trials_were_stopped_too_and_not_while_a_hook
         assert bench.gpus[0].lock == kept
     idle(10.0)
     assert (bench.gpus[0].lock, run.step()) == (TABLE, float("inf"))
+
+
+def test_answers_before_the_default_clock_drew_other_power_are_recorded_as_outdated(bench: Bench) -> None:
+    begin(bench)
+    run = trials(bench, sensitive(0.2))
+    play(bench, run, 4 * 3600.0, until=lambda: len(run.trials) == 1)
+    assert run.trials[0].kept
+    bench.gpus[0].on_change = lambda: setattr(bench.gpus[0], "watts", 150.0)
+    play(bench, run, 4 * 3600.0, until=lambda: len(run.trials) == 2)
+    assert (run.trials[0].kept, run.trials[0].reason) == (False, OUTDATED)
 
 
 def unknown_after(changed: list[float]) -> Answers:
