@@ -6,6 +6,7 @@ The sampler writes the mark before a clock changes. Whatever becomes of the samp
 import json
 from collections.abc import Mapping
 from contextlib import suppress
+from enum import Enum
 
 from slurm_energy.device.gpu import Gpu, lock_clock, restore_settings
 from slurm_energy.domain.ids import GpuUuid
@@ -13,41 +14,78 @@ from slurm_energy.errors import SpoolError, WireError
 from slurm_energy.files import read_whole, remove, write_atomically
 from slurm_energy.node.context import HookContext, Machine
 from slurm_energy.node.lock_records import LockRecord
-from slurm_energy.node.state import ActiveJob
+from slurm_energy.node.state import ActiveJob, SavedGpu
 from slurm_energy.wire.fields import Fields, loads
 
 MARK_SECONDS = 30.0
 """Wall time after a window's end when repair takes the sampler as stuck or dead."""
 
 
+class LockResult(Enum):
+    """What became of an order to set a clock on all GPUs of a job."""
+
+    SET = "every GPU has the clock"
+    BUSY = "a hook is at work on a GPU: nothing was changed, it may be tried again"
+    NOT_OURS = "the job ends, or shares a GPU: a hook restores what was changed"
+    FAILED = "a GPU did not take it: all of them were put back"
+
+
 def set_trial_clock(
-    context: HookContext, job: ActiveJob, gpus: Mapping[GpuUuid, Gpu], clock_mhz: int | None, events: list[str]
-) -> bool | None:
-    """Lock a clock on all of a job's GPUs, None gives it back.
+    context: HookContext,
+    job: ActiveJob,
+    gpus: Mapping[GpuUuid, Gpu],
+    clock_mhz: int | None,
+    back_mhz: int | None,
+    events: list[str],
+) -> tuple[LockResult, int | None]:
+    """Lock a clock on all of a job's GPUs, None gives it back; where one does not take it, all are put back.
+
+    Args:
+        context: The doors.
+        job: The job.
+        gpus: Its devices.
+        clock_mhz: The clock; None: the default.
+        back_mhz: What holds between trials; None: the default.
+        events: What goes wrong is added here.
 
     Returns:
-        Whether that was done and verified; None where the GPUs are not this job's alone to set now.
+        What became of it, and where it was set or failed the clock that is in force now.
     """
     with context.spool.try_locks(gpus) as held:
-        # Without the locks a hook is at work on these GPUs, which may be the epilog.
-        if not held or not _is_ours(context, job):
-            return None
-        done = True
+        if not held:
+            return LockResult.BUSY, None
         try:
             if clock_mhz is not None:
                 records = [LockRecord(uuid=uuid, job_id=job.job_id, clock_mhz=clock_mhz) for uuid in gpus]
                 context.lock_records.write(records, context.boot_id)
         except SpoolError as error:
             events.append(f"second record of the lock: {error}")
+        changed: list[SavedGpu] = []
         for gpu in job.gpus:
-            device = gpus[gpu.uuid]
-            if clock_mhz is None:
-                restored = restore_settings(device, gpu.saved, clock_changed=True, pause=context.pause)
-                done = done and restored.restored
-                continue
-            low = gpu.saved.lowest_clock_mhz or clock_mhz
-            done = done and lock_clock(device, low, clock_mhz, context.pause).applied_clock_mhz is not None
-    return done
+            # A call of the driver may take long, and meanwhile an epilog begin that waits for these locks.
+            if not _is_ours(context, job):
+                return LockResult.NOT_OURS, None
+            done, may_hold = _set_one(context, gpu, gpus[gpu.uuid], clock_mhz)
+            if may_hold or clock_mhz == back_mhz:
+                changed.append(gpu)
+            if not done:
+                break
+        else:
+            return LockResult.SET, clock_mhz
+        if clock_mhz != back_mhz and all(_set_one(context, gpu, gpus[gpu.uuid], back_mhz)[0] for gpu in changed):
+            return LockResult.FAILED, back_mhz
+        for gpu in job.gpus if clock_mhz == back_mhz else changed:
+            _set_one(context, gpu, gpus[gpu.uuid], None)
+    return LockResult.FAILED, None
+
+
+def _set_one(context: HookContext, gpu: SavedGpu, device: Gpu, clock_mhz: int | None) -> tuple[bool, bool]:
+    """Set one GPU's clock; return whether it has it, and whether it may have it."""
+    if clock_mhz is None:
+        restored = restore_settings(device, gpu.saved, clock_changed=True, pause=context.pause).restored
+        return restored, True
+    outcome = lock_clock(device, gpu.saved.lowest_clock_mhz or clock_mhz, clock_mhz, context.pause)
+    return outcome.applied_clock_mhz is not None, outcome.in_force
 
 
 def mark_trial(

@@ -22,7 +22,7 @@ from slurm_energy.node.context import HookContext
 from slurm_energy.node.energy import GpuSamples
 from slurm_energy.node.state import ActiveJob
 from slurm_energy.node.trials.burst import Burst, BurstReader
-from slurm_energy.node.trials.clock import forget_mark, mark_trial, set_trial_clock
+from slurm_energy.node.trials.clock import LockResult, forget_mark, mark_trial, set_trial_clock
 from slurm_energy.node.trials.detector import DetectorProcess
 from slurm_energy.node.trials.progress_file import StepCount, StepCounter, slowdown_by_steps
 from slurm_energy.node.trials.watch import WATCH_SECONDS, LoadWatch, load_of
@@ -39,6 +39,10 @@ LOOK_SECONDS = 10.0
 """Between two looks whether a trial may begin, of device time."""
 GOLDEN_RATIO = 0.6180339887
 """Multiples of it, without their whole part, fill the range from 0 to 1 evenly and in no regular order."""
+BUSY_PAUSE_SECONDS = 1.0
+"""Wall time until a clock is set again that could not be set."""
+MAX_BUSY_SECONDS = 60.0
+"""Wall time for which a hook may hold a GPU before trials end."""
 LATE_SECONDS = 5.0
 """Wall time by which a window may end late: one that was held up longer is not used."""
 
@@ -112,6 +116,7 @@ class TrialRun:
         self._answer_source = "power"
         self._watch: LoadWatch | None = None
         self._stopped = self._leaving = False
+        self._busy_since = 0.0
         self.locked_mhz = job.gpus[0].target_clock_mhz
         """The clock that is locked now; None: the default."""
         self.trials: list[ClockTrial] = []
@@ -154,7 +159,7 @@ class TrialRun:
             self.locked_mhz, self._leaving = None, False
             forget_mark(self._context, self._job)
         elif why and not ended:
-            self._return_to_running_clock()
+            self._leaving = not self._return_to_running_clock()
 
     def follow_load(self, samples: Mapping[GpuUuid, GpuSamples]) -> None:
         """Take in the sampler's sums: at a kept clock, go back to the table's as soon as the job does other work.
@@ -201,7 +206,13 @@ class TrialRun:
         wall = (order.measure_seconds + self._ladder.settle_seconds) / self._job.time_scale
         default_after = self._running_mhz is None
         marked = mark_trial(self._context, self._job, now + wall, self.events, default_after=default_after)
-        if not marked or not self._set_clock(order.sm_clock_mhz):
+        result = self._set_clock(order.sm_clock_mhz) if marked else LockResult.FAILED
+        if result is LockResult.BUSY and (not self._busy_since or now - self._busy_since < MAX_BUSY_SECONDS):
+            self._busy_since = self._busy_since or now
+            self._due_seconds = now + BUSY_PAUSE_SECONDS
+            return
+        self._busy_since = 0.0
+        if result is not LockResult.SET:
             self.stop("the clock could not be set")
             return
         begins = self._context.monotonic() + self._ladder.settle_seconds / self._job.time_scale
@@ -358,18 +369,22 @@ class TrialRun:
     def _return_to_running_clock(self) -> bool:
         """Set the clock that holds between trials, return whether it holds; a mark that stays makes repair do it."""
         running = self._running_mhz
-        if self.locked_mhz != running and not self._set_clock(running):
-            self._due_seconds = self._context.monotonic() + 1.0
+        result = LockResult.SET if self.locked_mhz == running else self._set_clock(running)
+        if result is LockResult.NOT_OURS:
+            return True  # a hook restores it
+        if result is not LockResult.SET:
+            self._due_seconds = self._context.monotonic() + BUSY_PAUSE_SECONDS
             return False
         forget_mark(self._context, self._job)
         return True
 
-    def _set_clock(self, clock_mhz: int | None) -> bool:
-        done = set_trial_clock(self._context, self._job, self._gpus, clock_mhz, self.events)
-        if done is None:
-            return False
-        self.locked_mhz = clock_mhz
-        return done
+    def _set_clock(self, clock_mhz: int | None) -> LockResult:
+        result, now_mhz = set_trial_clock(
+            self._context, self._job, self._gpus, clock_mhz, self._running_mhz, self.events
+        )
+        if result in {LockResult.SET, LockResult.FAILED}:
+            self.locked_mhz = now_mhz
+        return result
 
     def _may_spend(self, elapsed_seconds: float) -> bool:
         """Return whether both windows and the answer keep the sampler inside its share of a core."""

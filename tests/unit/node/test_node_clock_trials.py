@@ -296,6 +296,45 @@ def test_a_refused_lock_ends_trials(bench: Bench) -> None:
     assert run.ended and run.trials == []
 
 
+def test_a_gpu_that_does_not_take_a_clock_leaves_none_of_the_others_at_it(bench: Bench) -> None:
+    begin(bench, gpus="0,1")
+    run = trials(bench, sensitive(0.2))
+    play(bench, run, 4 * 3600.0, until=lambda: len(run.trials) == 1)
+    assert bench.gpus[0].lock == bench.gpus[1].lock == TABLE
+    bench.gpus[1].on_change = lambda: bench.gpus[1].faults.update(lock_sm_clock=[DeviceError("lost")] * 2)
+
+    play(bench, run, 3600.0, until=lambda: run.ended)
+    assert run.events == ["clock trials ended: the clock could not be set"]
+    assert bench.gpus[0].lock == bench.gpus[1].lock == TABLE
+    assert not bench.spool.trial_path(JobId(7)).exists()
+
+
+def test_a_hook_that_holds_a_gpu_for_a_moment_does_not_end_trials(bench: Bench) -> None:
+    begin(bench)
+    run = trials(bench, sensitive(0.2))
+    play(bench, run, 4 * 3600.0, until=lambda: bench.gpus[0].lock is None)
+    with bench.spool.gpu_locks([ZERO]):
+        play(bench, run, 75.0)
+    assert bench.gpus[0].lock is None
+    play(bench, run, 4 * 3600.0)
+    assert run.kept_clock_mhz is not None
+    assert bench.gpus[0].lock == (210, run.kept_clock_mhz)
+
+
+def test_no_further_gpu_gets_the_clock_once_the_epilog_has_begun(bench: Bench) -> None:
+    begin(bench, gpus="0,1")
+    run = trials(bench, sensitive(0.2))
+    play(bench, run, 4 * 3600.0, until=lambda: len(run.trials) == 1)
+
+    def begin_epilog(name: str) -> None:
+        if name == "unlock_sm_clock":
+            bench.spool.mark_ending(JobId(7), bench.moment())
+
+    bench.gpus[0].on_call = begin_epilog
+    play(bench, run, 3600.0)
+    assert (bench.gpus[0].lock, bench.gpus[1].lock) == (None, TABLE)
+
+
 def test_a_window_that_was_held_up_is_not_used(bench: Bench) -> None:
     begin(bench)
     run = trials(bench, sensitive(0.2))
