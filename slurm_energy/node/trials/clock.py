@@ -6,6 +6,7 @@ The sampler writes the mark before a clock changes. Whatever becomes of the samp
 import json
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from enum import Enum
 
 from slurm_energy.device.gpu import Gpu, lock_clock, restore_settings
@@ -54,16 +55,17 @@ def set_trial_clock(
     with context.spool.try_locks(gpus) as held:
         if not held:
             return LockResult.BUSY, None
-        try:
-            if clock_mhz is not None:
-                records = [LockRecord(uuid=uuid, job_id=job.job_id, clock_mhz=clock_mhz) for uuid in gpus]
-                context.lock_records.write(records, context.boot_id)
-        except SpoolError as error:
-            events.append(f"second record of the lock: {error}")
+        before = own = _own_state(context, job)
+        if before is None or own is None:
+            return LockResult.NOT_OURS, None
+        if clock_mhz is not None:
+            own = _note_lock(context, before, clock_mhz, events)
+            if own is None:
+                return LockResult.FAILED, None  # no trial has changed a clock before
         changed: list[SavedGpu] = []
-        for gpu in job.gpus:
+        for gpu in own.gpus:
             # A call of the driver may take long, and meanwhile an epilog begin that waits for these locks.
-            if not _is_ours(context, job):
+            if _own_state(context, job) is None:
                 return LockResult.NOT_OURS, None
             done, may_hold = _set_one(context, gpu, gpus[gpu.uuid], clock_mhz)
             if may_hold or clock_mhz == back_mhz:
@@ -72,20 +74,56 @@ def set_trial_clock(
                 break
         else:
             return LockResult.SET, clock_mhz
+        if not changed:
+            _take_note_back(context, before, events)
+            return LockResult.FAILED, back_mhz
         if clock_mhz != back_mhz and all(_set_one(context, gpu, gpus[gpu.uuid], back_mhz)[0] for gpu in changed):
             return LockResult.FAILED, back_mhz
-        for gpu in job.gpus if clock_mhz == back_mhz else changed:
+        for gpu in own.gpus if clock_mhz == back_mhz else changed:
             _set_one(context, gpu, gpus[gpu.uuid], None)
     return LockResult.FAILED, None
+
+
+def _note_lock(context: HookContext, own: ActiveJob, clock_mhz: int, events: list[str]) -> ActiveJob | None:
+    """Note before a clock is locked that it may be: durably in the state, and outside the spool; None if it cannot be.
+
+    Until then the job's end leaves alone the clock of a GPU that had no decided one.
+    """
+    if not all(gpu.clock_changed for gpu in own.gpus):
+        own = replace(own, gpus=tuple(replace(gpu, tried=True) for gpu in own.gpus))
+        try:
+            context.spool.write_state(own)
+        except SpoolError as error:
+            events.append(f"clock trial not noted: {error}")
+            return None
+    try:
+        records = [LockRecord(uuid=gpu.uuid, job_id=own.job_id, clock_mhz=clock_mhz) for gpu in own.gpus]
+        context.lock_records.write(records, context.boot_id)
+    except SpoolError as error:
+        events.append(f"second record of the lock: {error}")
+    return own
+
+
+def _take_note_back(context: HookContext, before: ActiveJob, events: list[str]) -> None:
+    """Note that no clock was changed after all, where none was before: the device refuses it."""
+    if any(gpu.clock_changed for gpu in before.gpus):
+        return
+    try:
+        context.spool.write_state(before)
+    except SpoolError as error:
+        events.append(f"clock trial still noted: {error}")
+        return
+    for gpu in before.gpus:
+        context.lock_records.forget(gpu.uuid)
 
 
 def _set_one(context: HookContext, gpu: SavedGpu, device: Gpu, clock_mhz: int | None) -> tuple[bool, bool]:
     """Set one GPU's clock; return whether it has it, and whether it may have it."""
     if clock_mhz is None:
-        restored = restore_settings(device, gpu.saved, clock_changed=True, pause=context.pause).restored
-        return restored, True
-    outcome = lock_clock(device, gpu.saved.lowest_clock_mhz or clock_mhz, clock_mhz, context.pause)
-    return outcome.applied_clock_mhz is not None, outcome.in_force
+        outcome = restore_settings(device, gpu.saved, clock_changed=gpu.clock_changed, pause=context.pause)
+        return outcome.restored, True
+    locked = lock_clock(device, gpu.saved.lowest_clock_mhz or clock_mhz, clock_mhz, context.pause)
+    return locked.applied_clock_mhz is not None, locked.in_force
 
 
 def mark_trial(
@@ -134,16 +172,18 @@ def end_late_trial(context: HookContext, job: ActiveJob, machine: Machine) -> bo
     That is the decided clock, and the default one where the job was rescued, its GPUs are perhaps not its own, or the
     decided clock was found to break the bound.
     """
-    if context.spool.read_state(job.job_id) != job or not trial_is_late(context, job):
+    now = context.spool.read_state(job.job_id)
+    if now is None or now != job or not trial_is_late(context, job):
         return True
     done, default = True, _default_is_due(context, job)
-    for gpu in job.gpus:
+    for gpu in now.gpus:
         device = machine.gpus.get(gpu.uuid)
         if device is None or gpu.trial_bound is None or gpu.uuid in context.spool.shared_uuids(job.job_id):
             continue
         clock = None if default else gpu.target_clock_mhz
         if clock is None:
-            done = restore_settings(device, gpu.saved, clock_changed=True, pause=context.pause).restored and done
+            outcome = restore_settings(device, gpu.saved, clock_changed=gpu.clock_changed, pause=context.pause)
+            done = outcome.restored and done
         else:
             low = gpu.saved.lowest_clock_mhz or clock
             done = lock_clock(device, low, clock, context.pause).applied_clock_mhz is not None and done
@@ -170,13 +210,13 @@ def _read_mark(context: HookContext, job: ActiveJob) -> Fields | None:
     return None if content is None else Fields(loads(content, "mark of a trial", 4096), "mark of a trial")
 
 
-def _is_ours(context: HookContext, job: ActiveJob) -> bool:
-    """Return whether the job still holds its GPUs alone and no epilog has begun; the caller holds their locks."""
+def _own_state(context: HookContext, job: ActiveJob) -> ActiveJob | None:
+    """Return the job's state while it holds its GPUs alone and no epilog has begun; the caller holds their locks."""
     spool = context.spool
     if spool.ending_path(job.job_id).exists() or spool.shared_uuids(job.job_id):
-        return False
+        return None
     try:
         now = spool.read_state(job.job_id)
     except SpoolError:
-        return False
-    return now is not None and now.started_at_seconds == job.started_at_seconds
+        return None
+    return now if now is not None and now.started_at_seconds == job.started_at_seconds else None

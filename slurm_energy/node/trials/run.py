@@ -204,9 +204,7 @@ class TrialRun:
             self._due_seconds = now + LOOK_SECONDS / self._job.time_scale
             return
         wall = (order.measure_seconds + self._ladder.settle_seconds) / self._job.time_scale
-        default_after = self._running_mhz is None
-        marked = mark_trial(self._context, self._job, now + wall, self.events, default_after=default_after)
-        result = self._set_clock(order.sm_clock_mhz) if marked else LockResult.FAILED
+        result = self._set_for_window(order.sm_clock_mhz, now + wall)
         if result is LockResult.BUSY and (not self._busy_since or now - self._busy_since < MAX_BUSY_SECONDS):
             self._busy_since = self._busy_since or now
             self._due_seconds = now + BUSY_PAUSE_SECONDS
@@ -377,6 +375,15 @@ class TrialRun:
             return False
         forget_mark(self._context, self._job)
         return True
+
+    def _set_for_window(self, clock_mhz: int | None, ends_seconds: float) -> LockResult:
+        """Mark a window and set its clock; a clock that holds anyway is neither marked nor set again."""
+        if clock_mhz == self.locked_mhz == self._running_mhz:
+            return LockResult.SET
+        default_after = self._running_mhz is None
+        if not mark_trial(self._context, self._job, ends_seconds, self.events, default_after=default_after):
+            return LockResult.FAILED
+        return LockResult.SET if clock_mhz == self.locked_mhz else self._set_clock(clock_mhz)
 
     def _set_clock(self, clock_mhz: int | None) -> LockResult:
         result, now_mhz = set_trial_clock(

@@ -335,6 +335,62 @@ def test_no_further_gpu_gets_the_clock_once_the_epilog_has_begun(bench: Bench) -
     assert (bench.gpus[0].lock, bench.gpus[1].lock) == (None, TABLE)
 
 
+def test_a_clock_that_no_trial_has_touched_is_left_alone_at_the_jobs_end(bench: Bench) -> None:
+    begin(bench, clocks={})
+    run = trials(bench, unknown)
+    bench.gpus[0].lock = (900, 1200)  # an administrator's own
+    play(bench, run, 1200.0, until=lambda: bool(run._window))
+    assert bench.spool.trial_path(JobId(7)).exists() is False
+
+    run_epilog(bench.context(), bench.hook(7, "0"))
+    assert bench.gpus[0].lock == (900, 1200)
+    assert "unlock_sm_clock" not in bench.gpus[0].calls
+
+
+def test_a_gpu_that_locks_no_clock_ends_trials_and_leaves_nothing_to_restore(bench: Bench) -> None:
+    begin(bench, clocks={})
+    bench.gpus[0].faults.update(lock_sm_clock=DeviceNotSupported("no"), unlock_sm_clock=DeviceNotSupported("no"))
+    run = trials(bench, sensitive(0.2))
+    play(bench, run, 4 * 3600.0)
+    assert (run.ended, run.trials, bench.recorded()) == (True, [], {})
+
+    run_epilog(bench.context(), bench.hook(7, "0"))
+    assert QualityFlag.RESTORE_FAILED not in bench.reports()[0].gpus[0].flags
+    assert bench.spool.pending_jobs([]) == ()
+
+
+def test_a_trial_is_noted_durably_before_its_clock_is_locked(bench: Bench) -> None:
+    begin(bench, clocks={})
+    noted: list[bool] = []
+
+    def look(name: str) -> None:
+        job = bench.spool.read_state(JobId(7))
+        if name == "lock_sm_clock" and job is not None:
+            noted.append(job.gpus[0].clock_changed)
+
+    bench.gpus[0].on_call = look
+    play(bench, trials(bench, sensitive(0.2)), 4 * 3600.0, until=lambda: bool(noted))
+    assert noted == [True]
+
+
+def test_the_epilog_restores_a_trial_that_began_after_it_had_read_the_state(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin(bench, clocks={})
+    run = trials(bench, sensitive(0.2))
+    marked = bench.spool.mark_ending
+
+    def mark_late(*arguments: Any) -> None:
+        play(bench, run, 4 * 3600.0, until=lambda: bench.gpus[0].lock is not None)
+        marked(*arguments)
+
+    monkeypatch.setattr(bench.spool, "mark_ending", mark_late)
+    run_epilog(bench.context(), bench.hook(7, "0"))
+    assert "lock_sm_clock" in bench.gpus[0].calls
+    assert (bench.gpus[0].lock, bench.recorded()) == (None, {})
+    assert len(bench.reports()) == 1
+
+
 def test_a_window_that_was_held_up_is_not_used(bench: Bench) -> None:
     begin(bench)
     run = trials(bench, sensitive(0.2))
