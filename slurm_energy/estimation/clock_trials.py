@@ -18,7 +18,7 @@ WINDOW_SECONDS = 60.0
 SETTLE_SECONDS = 5.0
 MAX_TRIALS = 8
 MAX_COST_SHARE = 0.01
-"""All trials so far cost at most this share of the time elapsed."""
+"""All trials so far cost at most this share of the time in which the job has worked, the next one at its worst too."""
 REFERENCE_SECONDS = 300.0
 """How long a measurement of the default clock is a reference."""
 MAX_DRIFT = 0.10
@@ -124,12 +124,13 @@ class ClockTrials:
             return self.kept_clock_mhz
         return None if self._bad_table else self.table_clock_mhz
 
-    def order(self, elapsed_seconds: float, seconds_left: float) -> Order:
+    def order(self, elapsed_seconds: float, seconds_left: float, *, idle_seconds: float = 0.0) -> Order:
         """Return what to do now.
 
         Args:
             elapsed_seconds: Since the job's start.
             seconds_left: Until its time limit or deadline, the nearer.
+            idle_seconds: Of the time elapsed, when the job did nothing, as while it is suspended.
         """
         run_on = Order(sm_clock_mhz=self.running_clock_mhz)
         window = self.window_seconds
@@ -141,8 +142,8 @@ class ClockTrials:
         if clock is None:
             self.done = True
             return Order(sm_clock_mhz=self.running_clock_mhz)
-        expected = (window + self.settle_seconds) * self._expected_slowdown(clock)
-        if self.cost_seconds + expected > MAX_COST_SHARE * elapsed_seconds:
+        highest_cost = (window + self.settle_seconds) * self._worst(clock)
+        if self.cost_seconds + highest_cost > MAX_COST_SHARE * (elapsed_seconds - idle_seconds):
             return run_on
         return Order(sm_clock_mhz=clock if is_fresh else None, measure_seconds=window)
 
@@ -177,6 +178,10 @@ class ClockTrials:
         self._unknown = self._worse = 0
         self.window_seconds = self._first_window_seconds
 
+    def lost_reference(self) -> None:
+        """Take in that the window at the default clock is gone: it is measured again before the next trial."""
+        self._reference_at = float("-inf")
+
     def measured_nothing(self) -> None:
         """Take in a window at the default clock that says nothing: after two of them trials end."""
         self._unknown += 1
@@ -190,9 +195,19 @@ class ClockTrials:
         answer: ClockAnswer | None,
         *,
         longer_may_help: bool = False,
+        seconds: float | None = None,
     ) -> None:
-        """Take in a window at a lower clock; None: the slowdown is not known, or not from a window of this length."""
-        seconds = self.window_seconds + self.settle_seconds
+        """Take in a window at a lower clock; None: the slowdown is not known, or not from a window of this length.
+
+        Args:
+            sm_clock_mhz: The clock.
+            at_seconds: Elapsed time of the job.
+            watts: Mean power of one GPU.
+            answer: The slowdown, None where it is not known.
+            longer_may_help: Whether it may be known from a longer window.
+            seconds: For how long the clock was in force; None: for the window and its settling.
+        """
+        seconds = max(seconds or 0.0, self.window_seconds + self.settle_seconds)
         worst = self._worst(sm_clock_mhz)
         self.cost_seconds += seconds * (worst if answer is None else min(max(answer.upper, 0.0), worst))
         kept = answer is not None and self._keep(sm_clock_mhz, watts, answer)
@@ -207,7 +222,7 @@ class ClockTrials:
                 self._unknown += 1
                 self.done = self._unknown >= MAX_UNKNOWN
         # What is measured again starts from a new reference.
-        self._reference_at = float("-inf")
+        self.lost_reference()
 
     def _keep(self, sm_clock_mhz: int, watts: float, answer: ClockAnswer) -> bool:
         self._unknown = 0
@@ -229,12 +244,6 @@ class ClockTrials:
     def _worst(self, sm_clock_mhz: int) -> float:
         """Return the slowdown of work that the clock alone paces."""
         return max((self._reached_mhz or self.clocks_mhz[-1]) / sm_clock_mhz - 1.0, 0.0)
-
-    def _expected_slowdown(self, sm_clock_mhz: int) -> float:
-        """Return the slowdown that a trial is taken to have: twice the bound at most once others were answered."""
-        worst = self._worst(sm_clock_mhz)
-        is_known = any(trial.answer is not None for trial in self.trials[self._first :])
-        return min(worst, 2.0 * self.max_slowdown) if is_known else worst
 
     def _candidate(self) -> int | None:
         """Return the next clock to try, by secant steps in the relative slowdown of the clock; None: none is left."""

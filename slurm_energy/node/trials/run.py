@@ -25,7 +25,7 @@ from slurm_energy.node.trials.burst import Burst, BurstReader
 from slurm_energy.node.trials.clock import LockResult, forget_mark, mark_trial, set_trial_clock
 from slurm_energy.node.trials.detector import DetectorProcess
 from slurm_energy.node.trials.progress_file import StepCount, StepCounter, slowdown_by_steps
-from slurm_energy.node.trials.watch import WATCH_SECONDS, LoadWatch, load_of
+from slurm_energy.node.trials.watch import WATCH_SECONDS, IdleTime, LoadWatch, load_of
 
 MAX_CPU_SHARE = 0.005
 """Of one core, over the job's time so far: no trial begins that would take the sampler beyond it."""
@@ -115,6 +115,7 @@ class TrialRun:
         self._tick_cpu_seconds = FIRST_TICK_CPU_SECONDS
         self._answer_source = "power"
         self._watch: LoadWatch | None = None
+        self._idle = IdleTime()
         self._stopped = self._leaving = False
         self._busy_since = 0.0
         self.locked_mhz = job.gpus[0].target_clock_mhz
@@ -168,6 +169,7 @@ class TrialRun:
         """
         if self.ended and self._leaving:  # a hook held the GPU at that moment
             self._leaving = not self._return_to_running_clock()
+        self._idle.add(samples, self._elapsed(self._context.monotonic()))
         kept, watch = self._ladder.kept_clock_mhz, self._watch
         if watch is None or kept is None:
             return
@@ -191,9 +193,9 @@ class TrialRun:
     def _look(self, now: float) -> None:
         """Begin a window if the ladder wants one and the sampler may spend the time."""
         elapsed = (now - self._job.started_monotonic_seconds) * self._job.time_scale
-        order = self._ladder.order(elapsed, self._seconds_left(now))
+        order = self._ladder.order(elapsed, self._seconds_left(now), idle_seconds=self._idle.seconds)
         if not order.measure_seconds:
-            self._default = None
+            self._lose_default()
             self._due_seconds = now + LOOK_SECONDS / self._job.time_scale
             is_back = self._return_to_running_clock()
             self.ended = is_back and (self._ladder.done or len(self._ladder.trials) >= self._ladder.max_trials)
@@ -225,7 +227,7 @@ class TrialRun:
     def _measure(self, now: float) -> None:
         window = self._window
         if window is None or now > window.ends_seconds + LATE_SECONDS:
-            self._give_up_window("a window was held up")
+            self._give_up_window(now, "a window was held up")
             return
         cpu = self._cpu()
         first = not next(iter(window.burst.gpus.values())).seconds
@@ -304,7 +306,9 @@ class TrialRun:
         answer = ClockAnswer(slowdown=found["slowdown"], error=found["error"]) if known else None
         longer = found.get("longer_may_help") is True
         before = self._ladder.kept_clock_mhz
-        self._ladder.measured(clock, self._elapsed(now), watts or 0.0, answer, longer_may_help=longer)
+        held = (now - window.begins_seconds) * self._job.time_scale + self._ladder.settle_seconds
+        seconds = held if "unknown" in found and watts is None else None
+        self._ladder.measured(clock, self._elapsed(now), watts or 0.0, answer, longer_may_help=longer, seconds=seconds)
         if self._ladder.kept_clock_mhz != before:
             self._watch = LoadWatch({uuid: load_of(columns) for uuid, columns in window.burst.gpus.items()})
         job_gpu = self._job.gpus[0]
@@ -351,12 +355,23 @@ class TrialRun:
         if self._counter is not None:
             self._counter.window = None
 
-    def _give_up_window(self, why: str) -> None:
+    def _give_up_window(self, now: float, why: str) -> None:
+        """Drop a window; it counts as a trial without an answer, and costs what its whole time may have cost."""
         self.events.append(f"clock trial given up: {why}")
         self._listen_no_more()
-        self._phase, self._window, self._default = _Phase.IDLE, None, None
-        self._return_to_running_clock()
+        window, default = self._window, self._default
+        self._phase, self._window = _Phase.IDLE, None
+        if window is not None and window.clock_mhz is not None:
+            self._record(now, window, default, None, {"unknown": why})
+        else:
+            self._ladder.measured_nothing()
+        self._lose_default()
         self._due_seconds = self._context.monotonic() + LOOK_SECONDS / self._job.time_scale
+        self._return_to_running_clock()
+
+    def _lose_default(self) -> None:
+        self._default = None
+        self._ladder.lost_reference()
 
     @property
     def _running_mhz(self) -> int | None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from slurm_energy.domain.ids import GpuUuid
 from slurm_energy.node.energy import GpuSamples
+from slurm_energy.node.samples import BUSY_UTILISATION
 from slurm_energy.node.trials.burst import GpuColumns
 
 WATCH_SECONDS = 60.0
@@ -81,6 +82,26 @@ class LoadWatch:
             )
             changed = changed or load.is_other(mean)
         return changed
+
+
+@dataclass(slots=True)
+class IdleTime:
+    """Time in which no GPU of the job worked, as while it is suspended: nothing of it may be spent on trials."""
+
+    seconds: float = 0.0
+    _at_seconds: float | None = None
+    _sum: float = 0.0
+    _samples: int = 0
+
+    def add(self, samples: Mapping[GpuUuid, GpuSamples], at_seconds: float) -> None:
+        """Take in the sampler's sums at a moment of the job's elapsed time."""
+        before, self._at_seconds = self._at_seconds, at_seconds
+        total = sum(sums.utilisation_sum for sums in samples.values())
+        count = sum(sums.utilisation_samples for sums in samples.values())
+        busy, read = total - self._sum, count - self._samples
+        self._sum, self._samples = total, count
+        if before is not None and read > 0 and busy < BUSY_UTILISATION * read:
+            self.seconds += at_seconds - before
 
 
 def load_of(columns: GpuColumns) -> GpuLoad:

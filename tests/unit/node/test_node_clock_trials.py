@@ -402,6 +402,38 @@ def test_a_window_that_was_held_up_is_not_used(bench: Bench) -> None:
     assert run.events == ["clock trial given up: a window was held up"]
 
 
+def test_a_trial_that_was_held_up_counts_and_costs_and_the_next_begins_with_the_default_clock(bench: Bench) -> None:
+    begin(bench)
+    run = trials(bench, sensitive(0.2))
+    tried_clock(bench, run)
+    clock = bench.gpus[0].lock
+    assert clock is not None
+    cost, number = run._ladder.cost_seconds, len(run.trials)
+    bench.clock.advance(300.0)
+    run.step()
+    run.step()
+    assert run._ladder.cost_seconds >= cost + 300.0 * (1410.0 / clock[1] - 1.0)
+    assert len(run.trials) == number + 1
+    assert run.trials[-1].reason == "a window was held up"
+
+    between = bench.gpus[0].lock
+    assert play(bench, run, 4 * 3600.0)[:2] == [between, None]
+
+
+def test_time_in_which_the_job_was_suspended_earns_no_trial(bench: Bench) -> None:
+    begin(bench, clocks={})
+    run = trials(bench, sensitive(1.0))
+    sums = GpuSamples()
+    end = bench.clock.monotonic + 4 * 3600.0
+    while bench.clock.monotonic < end:
+        run.step()
+        bench.clock.advance(10.0)
+        sums.utilisation_samples += 1
+        run.follow_load({ZERO: sums})
+    assert run.trials == []
+    assert bench.gpus[0].lock is None
+
+
 def test_an_idle_gpu_answers_nothing(bench: Bench) -> None:
     begin(bench)
     bench.gpus[0].busy = 0.05
