@@ -163,6 +163,7 @@ def _note_trials(state: SamplerState, *, stop: str | None = None) -> None:
         trials.stop(stop)
     state.heartbeat.trials = trials.trials
     state.heartbeat.kept_clock_mhz = trials.kept_clock_mhz
+    state.heartbeat.decided_clock_left = trials.decided_clock_left
     state.heartbeat.events.extend(trials.events)
     trials.events.clear()
 

@@ -187,8 +187,13 @@ class TrialRun:
 
     @property
     def kept_clock_mhz(self) -> int | None:
-        """The clock that trials led to; None: where the job began."""
+        """The clock that trials led to; None: where the job began, or the default."""
         return self._ladder.kept_clock_mhz
+
+    @property
+    def decided_clock_left(self) -> bool:
+        """Whether the default clock holds, since the decided one was found to break the bound."""
+        return self._ladder.running_clock_mhz is None
 
     def _look(self, now: float) -> None:
         """Begin a window if the ladder wants one and the sampler may spend the time."""

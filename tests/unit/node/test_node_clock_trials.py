@@ -655,3 +655,34 @@ def test_a_kept_clock_stays_while_the_job_goes_on_as_it_was_measured(
     monkeypatch.setattr("slurm_energy.node.trials.run.DetectorProcess", Detector(bench, sensitive(0.2)))
     run_sampler(bench.context(), JobId(7), sleep, proc=tmp_path / "proc")
     assert bench.gpus[0].lock is not None and bench.gpus[0].lock[1] < 1200
+
+
+def test_the_report_of_a_job_whose_decided_clock_was_found_bad_has_none_applied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = str(tmp_path / "spool")
+    bench = Bench(
+        tmp_path,
+        node=NodeConfig(spool_directory=folder, log_path="", trial_window_seconds=5.0, sample_interval_seconds=20.0),
+    )
+    begin(bench)
+    end = bench.clock.monotonic + 4 * 3600.0
+
+    def sleep(pause: float) -> bool:
+        bench.clock.advance(max(pause, 0.01))
+        return bench.clock.monotonic > end
+
+    def bad(clock: int) -> dict[str, Any]:
+        return sensitive(1.0)(clock) if clock == 1275 else unknown(clock)
+
+    monkeypatch.setattr("slurm_energy.node.trials.run.cpu_seconds", lambda: 0.0)
+    monkeypatch.setattr("slurm_energy.node.trials.run.DetectorProcess", Detector(bench, bad))
+    run_sampler(bench.context(), JobId(7), sleep, proc=tmp_path / "proc")
+    assert bench.gpus[0].lock is None
+    bench.spool.sampler_path(JobId(7)).unlink()
+    run_epilog(bench.context(), bench.hook(7, "0"))
+    gpu = bench.reports()[0].gpus[0]
+
+    # A saving is claimed only for a decided clock that was applied.
+    assert (gpu.asked_clock_mhz, gpu.applied_clock_mhz) == (1275, None)
+    assert not {QualityFlag.CLOCK_IGNORED, QualityFlag.CLOCK_UNVERIFIED, QualityFlag.CLOCK_REFUSED} & set(gpu.flags)
