@@ -8,6 +8,8 @@ from slurm_energy.errors import ValueRangeError
 
 CAUTION = 1.5
 """A slowdown counts with this many standard errors more."""
+OUTDATED = "before the job changed"
+"""Reason of a trial that was answered for work that the job did not go on with."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +33,7 @@ class ClockTrial:
     source: str = ""
     """`power`, `progress`, or empty where nothing was answered."""
     reason: str = ""
-    """Why the slowdown is not known."""
+    """Why the slowdown is not known, or is no longer the job's."""
 
     def __post_init__(self) -> None:
         if not is_gpu_type_name(self.gpu_type):
@@ -41,6 +43,11 @@ class ClockTrial:
             raise ValueRangeError(
                 f"trial at {self.sm_clock_mhz} MHz has a figure that is not finite, or half an answer"
             )
+
+    @property
+    def is_outdated(self) -> bool:
+        """Whether the job itself dropped the answer."""
+        return self.slowdown is not None and bool(self.reason)
 
     @property
     def energy_change(self) -> float | None:

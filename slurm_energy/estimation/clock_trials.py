@@ -18,13 +18,16 @@ WINDOW_SECONDS = 60.0
 SETTLE_SECONDS = 5.0
 MAX_TRIALS = 8
 MAX_COST_SHARE = 0.01
-"""All trials so far cost at most this share of the time elapsed."""
+"""All trials so far cost at most this share of the time in which the job has worked, the next one at its worst too."""
 REFERENCE_SECONDS = 300.0
 """How long a measurement of the default clock is a reference."""
 MAX_DRIFT = 0.10
 """Power at the default clock that changed by more makes all that was learned old."""
 LARGEST_STEP = 0.85
 """No trial goes below this share of the last one's clock."""
+LOWEST_SHARE = 0.5
+"""No trial goes below this share of the clock that the board reaches: a later phase of the program that the clock alone
+paces takes at most twice as long until it is noticed."""
 CLOSE_CLOCKS = 2
 """Trials end when the next clock is this few settable clocks away."""
 MIN_SENSITIVITY = 0.02
@@ -121,12 +124,13 @@ class ClockTrials:
             return self.kept_clock_mhz
         return None if self._bad_table else self.table_clock_mhz
 
-    def order(self, elapsed_seconds: float, seconds_left: float) -> Order:
+    def order(self, elapsed_seconds: float, seconds_left: float, *, idle_seconds: float = 0.0) -> Order:
         """Return what to do now.
 
         Args:
             elapsed_seconds: Since the job's start.
             seconds_left: Until its time limit or deadline, the nearer.
+            idle_seconds: Of the time elapsed, when the job did nothing, as while it is suspended.
         """
         run_on = Order(sm_clock_mhz=self.running_clock_mhz)
         window = self.window_seconds
@@ -138,20 +142,45 @@ class ClockTrials:
         if clock is None:
             self.done = True
             return Order(sm_clock_mhz=self.running_clock_mhz)
-        expected = (window + self.settle_seconds) * self._expected_slowdown(clock)
-        if self.cost_seconds + expected > MAX_COST_SHARE * elapsed_seconds:
+        highest_cost = (window + self.settle_seconds) * self._worst(clock)
+        if self.cost_seconds + highest_cost > MAX_COST_SHARE * (elapsed_seconds - idle_seconds):
             return run_on
         return Order(sm_clock_mhz=clock if is_fresh else None, measure_seconds=window)
 
-    def measured_default(self, at_seconds: float, watts: float, reached_mhz: float) -> None:
-        """Take in a window at the default clock; the clock that the board reached may be below the one set."""
+    def measured_default(self, at_seconds: float, watts: float, reached_mhz: float) -> bool:
+        """Take in a window at the default clock; the clock that the board reached may be below the one set.
+
+        Returns:
+            Whether the job has changed, so that all that was learned before is old.
+        """
         old = self._reference_watts
-        if old is not None and abs(watts / old - 1.0) > MAX_DRIFT:
-            self._first = len(self.trials)
-            self.kept_clock_mhz, self._kept_energy, self._bad_table = None, 1.0, False
-            self._unknown = self._worse = 0
+        changed = old is not None and abs(watts / old - 1.0) > MAX_DRIFT
+        if changed:
+            self._begin_again()
         self._reference_watts, self._reference_at = watts, at_seconds
         self._reached_mhz = min(max(reached_mhz, self.clocks_mhz[0]), self.clocks_mhz[-1])
+        return changed
+
+    def changed(self, seconds: float) -> None:
+        """Take in that the job does other work than the kept clock was measured for, since about so many seconds.
+
+        Its time at the kept clock counts as the cost of a trial whose slowdown is not known. Trials begin again.
+        """
+        if self.kept_clock_mhz is not None:
+            self.cost_seconds += seconds * self._worst(self.kept_clock_mhz)
+        self._begin_again()
+        self._reference_watts, self.done = None, False
+
+    def _begin_again(self) -> None:
+        """Forget what was learned: the job has changed. The number of trials and their cost stay."""
+        self._first = len(self.trials)
+        self.kept_clock_mhz, self._kept_energy, self._bad_table = None, 1.0, False
+        self._unknown = self._worse = 0
+        self.window_seconds = self._first_window_seconds
+
+    def lost_reference(self) -> None:
+        """Take in that the window at the default clock is gone: it is measured again before the next trial."""
+        self._reference_at = float("-inf")
 
     def measured_nothing(self) -> None:
         """Take in a window at the default clock that says nothing: after two of them trials end."""
@@ -166,9 +195,19 @@ class ClockTrials:
         answer: ClockAnswer | None,
         *,
         longer_may_help: bool = False,
+        seconds: float | None = None,
     ) -> None:
-        """Take in a window at a lower clock; None: the slowdown is not known, or not from a window of this length."""
-        seconds = self.window_seconds + self.settle_seconds
+        """Take in a window at a lower clock; None: the slowdown is not known, or not from a window of this length.
+
+        Args:
+            sm_clock_mhz: The clock.
+            at_seconds: Elapsed time of the job.
+            watts: Mean power of one GPU.
+            answer: The slowdown, None where it is not known.
+            longer_may_help: Whether it may be known from a longer window.
+            seconds: For how long the clock was in force; None: for the window and its settling.
+        """
+        seconds = max(seconds or 0.0, self.window_seconds + self.settle_seconds)
         worst = self._worst(sm_clock_mhz)
         self.cost_seconds += seconds * (worst if answer is None else min(max(answer.upper, 0.0), worst))
         kept = answer is not None and self._keep(sm_clock_mhz, watts, answer)
@@ -183,7 +222,7 @@ class ClockTrials:
                 self._unknown += 1
                 self.done = self._unknown >= MAX_UNKNOWN
         # What is measured again starts from a new reference.
-        self._reference_at = float("-inf")
+        self.lost_reference()
 
     def _keep(self, sm_clock_mhz: int, watts: float, answer: ClockAnswer) -> bool:
         self._unknown = 0
@@ -206,12 +245,6 @@ class ClockTrials:
         """Return the slowdown of work that the clock alone paces."""
         return max((self._reached_mhz or self.clocks_mhz[-1]) / sm_clock_mhz - 1.0, 0.0)
 
-    def _expected_slowdown(self, sm_clock_mhz: int) -> float:
-        """Return the slowdown that a trial is taken to have: twice the bound at most once others were answered."""
-        worst = self._worst(sm_clock_mhz)
-        is_known = any(trial.answer is not None for trial in self.trials[self._first :])
-        return min(worst, 2.0 * self.max_slowdown) if is_known else worst
-
     def _candidate(self) -> int | None:
         """Return the next clock to try, by secant steps in the relative slowdown of the clock; None: none is left."""
         known = [(self._worst(t.sm_clock_mhz), t.answer) for t in self.trials[self._first :] if t.answer is not None]
@@ -228,7 +261,7 @@ class ClockTrials:
             if abs(here - there) > 1e-6:
                 sensitivity = max(sensitivity, (answer.slowdown - other.slowdown) / (here - there))
         wanted = here + (aim - answer.slowdown - 0.5 * answer.error) / sensitivity
-        lowest = max(LARGEST_STEP * self._reached_mhz / (1.0 + here), self.clocks_mhz[0])
+        lowest = max(LARGEST_STEP / (1.0 + here), LOWEST_SHARE) * self._reached_mhz
         clock = self._settable(max(self._reached_mhz / (1.0 + max(wanted, 0.0)), lowest))
         places = [abs(self.clocks_mhz.index(clock) - self.clocks_mhz.index(one)) for one in tried]
         is_higher = clock > (self.running_clock_mhz or self.clocks_mhz[-1])

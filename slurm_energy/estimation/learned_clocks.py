@@ -69,17 +69,20 @@ def learned_clocks(
 
 
 def _learned(trials: list[TrialOfName]) -> LearnedClock | None:
-    """Return the clock that the latest run with an answer ended at, with all answers at that clock together."""
+    """Return the clock that the latest run with an answer ended at, with all answers at that clock together.
+
+    Answers that a run dropped, since its work changed afterwards, do not count.
+    """
     runs = list(dict.fromkeys(one.run for one in trials))[:MAX_RUNS]
     recent = [one for one in trials if one.run in runs and one.trial.slowdown is not None]
     if not recent:
         return None
     latest = [one.trial for one in recent if one.run == recent[0].run]
-    kept = [trial for trial in latest if trial.kept]
+    kept = [trial for trial in latest if trial.kept and not trial.is_outdated]
     if not kept:
         return None
     last = kept[-1]
-    same = [one for one in recent if one.trial.sm_clock_mhz == last.sm_clock_mhz]
+    same = [one for one in recent if one.trial.sm_clock_mhz == last.sm_clock_mhz and not one.trial.is_outdated]
     weights = [1.0 / hypot(one.trial.error or 0.0, RUN_SPREAD) ** 2 for one in same]
     total = sum(weights)
     slowdown = sum(w * (one.trial.slowdown or 0.0) for w, one in zip(weights, same, strict=True)) / total

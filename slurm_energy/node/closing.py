@@ -34,9 +34,7 @@ def energies(
     late_shared = context.spool.shared_uuids(job.job_id)
     rows = []
     for saved in job.gpus:
-        gpu = saved
-        if heartbeat is not None and heartbeat.kept_clock_mhz is not None and saved.trial_bound is not None:
-            gpu = replace(saved, applied_clock_mhz=heartbeat.kept_clock_mhz)
+        gpu = _as_trials_left(saved, heartbeat)
         samples = None if heartbeat is None else heartbeat.gpus.get(gpu.uuid)
         if samples is not None and _stood_to_the_end(job, gpu, endings[gpu.uuid], samples):
             samples = replace(samples, counter_stood=True)
@@ -61,6 +59,15 @@ def energies(
         ending = _until_final(job, gpu, endings[gpu.uuid], heartbeat)
         rows.append(_row(held, replace(ending, flags=tuple(flags)), samples))
     return tuple(rows)
+
+
+def _as_trials_left(gpu: SavedGpu, heartbeat: Heartbeat | None) -> SavedGpu:
+    """Return a GPU with the clock that trials led to as the applied one; None is the default clock."""
+    if heartbeat is None or gpu.trial_bound is None:
+        return gpu
+    if heartbeat.kept_clock_mhz is None and not heartbeat.decided_clock_left:
+        return gpu
+    return replace(gpu, applied_clock_mhz=heartbeat.kept_clock_mhz)
 
 
 def make_report(  # noqa: PLR0913, PLR0917  # each is one part of the report
@@ -143,7 +150,8 @@ def clock_notes(context: HookContext, job: ActiveJob, heartbeat: Heartbeat | Non
     """Return what is to be said of clocks that were not in force to the job's end."""
     shared = context.spool.shared_uuids(job.job_id)
     notes = []
-    for gpu in job.gpus:
+    for saved in job.gpus:
+        gpu = _as_trials_left(saved, heartbeat)
         samples = None if heartbeat is None else heartbeat.gpus.get(gpu.uuid)
         if gpu.uuid in shared and gpu.clock_changed:
             notes.append(f"GPU {gpu.uuid}: another job came to share it, and the clock was given back")

@@ -121,7 +121,9 @@ class Heartbeat:
     trials: list[ClockTrial] = field(default_factory=list)
     """Clocks that were tried so far."""
     kept_clock_mhz: int | None = None
-    """The clock that trials led to; None: where the job began."""
+    """The clock that trials led to; None: where the job began, or the default."""
+    decided_clock_left: bool = False
+    """Trials found that the decided clock breaks the bound: without a kept clock the default one holds."""
     progress: str = ""
     """What a step of the job's program took, as far as it counts them."""
 
@@ -168,6 +170,7 @@ def decode_heartbeat(content: bytes) -> Heartbeat:
             events=list(document.texts("events", 1000)),
             trials=_decode_trials(document),
             kept_clock_mhz=document.optional_integer("kept_clock_mhz", 1, 10_000),
+            decided_clock_left=document.get("decided_clock_left") is True,  # an older release's sampler did not tell
             progress=document.optional_text("progress", 500) or "",
         )
     except WireError as error:

@@ -44,10 +44,14 @@ def run_epilog(context: HookContext, hook: HookEnvironment) -> None:
     with reach_gpus(context) as machine:
         context.stage("waiting for another hook on the same GPU")
         with spool.gpu_locks(job.uuids):
-            # Another epilog or the next job's prolog may have closed it since: then its GPUs are not ours to set.
-            if spool.read_state(hook.job_id) != job:
+            # Another epilog or the next job's prolog may have closed it since: then its GPUs are not ours to set. Its
+            # sampler may have noted a trial since.
+            now = spool.read_state(hook.job_id)
+            if now is None or now != job:
                 context.log.write(f"job {hook.job_id}: was closed by another hook")
-            elif job.boot_id != context.boot_id:
+                return
+            job = now
+            if job.boot_id != context.boot_id:
                 close_stale(context, job, machine, "the node was booted since")
             else:
                 _close(context, hook, job, machine)

@@ -279,6 +279,7 @@ def _sampler_needed(job: ActiveJob, machine: Machine) -> bool:
     return any(
         not gpu.identified
         or gpu.clock_changed
+        or gpu.trial_bound is not None
         or gpu.shared
         or read_counter(machine.gpus[gpu.uuid], None).joules is None
         for gpu in job.gpus

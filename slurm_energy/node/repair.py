@@ -139,9 +139,10 @@ def _close(context: HookContext, job: ActiveJob, why: str, machine: Machine, hel
     if job.alone_uuids & held:
         return False
     try:
-        if context.spool.read_state(job.job_id) != job:
+        now = context.spool.read_state(job.job_id)
+        if now is None or now != job:
             return True
-        return close_stale(context, job, machine, why)
+        return close_stale(context, now, machine, why)
     except SpoolError as error:
         context.log.write(f"job {job.job_id} could not be closed: {error}")
         return False
@@ -186,8 +187,9 @@ def close_every_job(context: HookContext) -> bool:
         for job in jobs:
             try:
                 # Unless its epilog, which had begun before the hooks went, has closed it since.
-                if spool.read_state(job.job_id) == job:
-                    clean = close_stale(context, job, machine, REASON) and clean
+                now = spool.read_state(job.job_id)
+                if now is not None and now == job:
+                    clean = close_stale(context, now, machine, REASON) and clean
             except SpoolError as error:
                 context.log.write(f"job {job.job_id} could not be closed: {error}")
                 clean = False

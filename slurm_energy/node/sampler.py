@@ -150,6 +150,7 @@ def _follow_trials(state: SamplerState, jobs: GpuHolders, presence: Presence) ->
         why = "another job holds one of its GPUs too"
     elif presence is Presence.ABSENT:
         why = "no step of the job runs"
+    state.trials.follow_load(state.heartbeat.gpus)
     _note_trials(state, stop=why)
 
 
@@ -162,6 +163,7 @@ def _note_trials(state: SamplerState, *, stop: str | None = None) -> None:
         trials.stop(stop)
     state.heartbeat.trials = trials.trials
     state.heartbeat.kept_clock_mhz = trials.kept_clock_mhz
+    state.heartbeat.decided_clock_left = trials.decided_clock_left
     state.heartbeat.events.extend(trials.events)
     trials.events.clear()
 

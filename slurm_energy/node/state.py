@@ -1,7 +1,7 @@
 """What is remembered of a job between its prolog and its epilog, written before anything is changed."""
 
 import json
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 
 from slurm_energy.device.gpu import SavedSettings
 from slurm_energy.domain.decision import MAX_TRIAL_BOUND
@@ -44,6 +44,8 @@ class SavedGpu:
     applied_clock_mhz: int | None = None
     trial_bound: float | None = None
     """Slowdown that trials of clocks may come up to while the job runs; None: no trials on this GPU."""
+    tried: bool = field(default=False, compare=False)
+    """A trial's clock is about to be locked, or was. Set while the job runs: it makes no other job of it."""
     flags: tuple[QualityFlag, ...] = ()
     counter_joules: float | None = None
     counter_at_seconds: float | None = None
@@ -59,7 +61,7 @@ class SavedGpu:
     @property
     def clock_changed(self) -> bool:
         """Whether a lock may be in force: of the decided clock, or of one that is tried."""
-        return self.target_clock_mhz is not None or self.trial_bound is not None
+        return self.target_clock_mhz is not None or self.tried
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,6 +175,8 @@ def _decode_gpu(gpu: Fields) -> SavedGpu:
         target_clock_mhz=gpu.optional_integer("target_clock_mhz", 1, _MAX_CLOCK),
         applied_clock_mhz=gpu.optional_integer("applied_clock_mhz", 1, _MAX_CLOCK),
         trial_bound=gpu.optional_number("trial_bound", 0, MAX_TRIAL_BOUND),
+        # An older release did not tell: then a trial may have been made.
+        tried=gpu.get("trial_bound") is not None if gpu.get("tried") is None else gpu.flag("tried"),
         flags=tuple(QualityFlag(text) for text in gpu.texts("flags", 32)),
         counter_joules=gpu.optional_number("counter_joules", 0, _MAX_JOULES),
         counter_at_seconds=gpu.optional_number("counter_at_seconds", 0, _MAX_SECONDS),

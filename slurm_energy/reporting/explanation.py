@@ -253,11 +253,18 @@ def _trial_table(trials: tuple[ClockTrial, ...]) -> FittedTable:
             "not known" if trial.slowdown is None else f"{trial.slowdown:+.1%} ± {2.0 * (trial.error or 0.0):.1%}",
             signed_percent_text(trial.energy_change),
             "kept" if trial.kept else "",
-            f"by its {'own steps' if trial.source == 'progress' else trial.source}" if trial.source else trial.reason,
+            _known_from(trial),
         )
         for trial in trials
     ]
     return FittedTable(columns=_TRIAL_COLUMNS, rows=rows)
+
+
+def _known_from(trial: ClockTrial) -> str:
+    if not trial.source:
+        return trial.reason
+    source = f"by its {'own steps' if trial.source == 'progress' else trial.source}"
+    return f"{source}, {trial.reason}" if trial.is_outdated else source
 
 
 def _value(value: float | None, unit: str) -> str:

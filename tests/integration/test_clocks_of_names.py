@@ -75,7 +75,7 @@ def history(engine: Engine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, tri
     return used[-1]
 
 
-def decide(known: JobHistory, setting: str = "on", **fields: Any) -> Decided:
+def decide(known: JobHistory, setting: str = "on", slurm_type: str = "a100", **fields: Any) -> Decided:
     nodes = NodeState(
         name="n1",  # type: ignore[arg-type]  # a plain name will do
         partitions=(PartitionName("a100"),),
@@ -83,7 +83,7 @@ def decide(known: JobHistory, setting: str = "on", **fields: Any) -> Decided:
         available=True,
         cpus=64,
         cpus_allocated=0,
-        gpus=(NodeGpus(slurm_type="a100", count=4, allocated=0),),
+        gpus=(NodeGpus(slurm_type=slurm_type, count=4, allocated=0),),
     )
     partition = PartitionState(name=PartitionName("a100"), is_default=True, up=True)
     snapshot = ClusterSnapshot(cluster=CLUSTER, taken_at_seconds=SUBMITTED, partitions=(partition,), nodes=(nodes,))
@@ -166,3 +166,14 @@ def test_no_trials_with_a_deadline_a_clock_of_the_users_own_or_a_bound_that_leav
     fields: dict[str, Any],
 ) -> None:
     assert decide(JobHistory(), **fields).entry.trial_bounds == {}
+
+
+@pytest.mark.parametrize(
+    ("slurm_type", "asked", "expected"),
+    [("p100", True, False), ("t4", None, False), ("t4", True, True)],
+    ids=["no clock to lock", "no measured program", "no measured program, but asked for"],
+)
+def test_boards_that_lock_no_clock_have_no_trials_and_unmeasured_ones_only_for_who_asks(
+    slurm_type: str, asked: bool | None, expected: bool
+) -> None:
+    assert bool(decide(JobHistory(), slurm_type=slurm_type, trials=asked).entry.trial_bounds) is expected

@@ -8,22 +8,24 @@ next prolog restore as after any other lock. Clocks change only under the GPUs' 
 import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from math import inf
 from typing import Any
 
 from slurm_energy.device.gpu import Gpu, reading
 from slurm_energy.domain.ids import GpuUuid
-from slurm_energy.domain.trials import ClockTrial
+from slurm_energy.domain.trials import OUTDATED, ClockTrial
 from slurm_energy.errors import ValueRangeError
 from slurm_energy.estimation.clock_trials import ClockAnswer, ClockTrials
 from slurm_energy.node.context import HookContext
+from slurm_energy.node.energy import GpuSamples
 from slurm_energy.node.state import ActiveJob
 from slurm_energy.node.trials.burst import Burst, BurstReader
-from slurm_energy.node.trials.clock import forget_mark, mark_trial, set_trial_clock
+from slurm_energy.node.trials.clock import LockResult, forget_mark, mark_trial, set_trial_clock
 from slurm_energy.node.trials.detector import DetectorProcess
 from slurm_energy.node.trials.progress_file import StepCount, StepCounter, slowdown_by_steps
+from slurm_energy.node.trials.watch import WATCH_SECONDS, IdleTime, LoadWatch, load_of
 
 MAX_CPU_SHARE = 0.005
 """Of one core, over the job's time so far: no trial begins that would take the sampler beyond it."""
@@ -37,6 +39,10 @@ LOOK_SECONDS = 10.0
 """Between two looks whether a trial may begin, of device time."""
 GOLDEN_RATIO = 0.6180339887
 """Multiples of it, without their whole part, fill the range from 0 to 1 evenly and in no regular order."""
+BUSY_PAUSE_SECONDS = 1.0
+"""Wall time until a clock is set again that could not be set."""
+MAX_BUSY_SECONDS = 60.0
+"""Wall time for which a hook may hold a GPU before trials end."""
 LATE_SECONDS = 5.0
 """Wall time by which a window may end late: one that was held up longer is not used."""
 
@@ -108,6 +114,10 @@ class TrialRun:
         self._ticks = 0
         self._tick_cpu_seconds = FIRST_TICK_CPU_SECONDS
         self._answer_source = "power"
+        self._watch: LoadWatch | None = None
+        self._idle = IdleTime()
+        self._stopped = self._leaving = False
+        self._busy_since = 0.0
         self.locked_mhz = job.gpus[0].target_clock_mhz
         """The clock that is locked now; None: the default."""
         self.trials: list[ClockTrial] = []
@@ -141,34 +151,59 @@ class TrialRun:
             why: For the record; empty: the job is over, and its epilog restores.
             given_back: Whether another part has given the clock back already: then it stays so.
         """
-        if self._detector is not None:
-            self._detector.close()
-            self._detector = None
-        self._listen_no_more()
-        measuring = self._phase in {_Phase.SETTLING, _Phase.MEASURING}
+        self._end_answering()
         self._phase, self._window, ended, self.ended = _Phase.IDLE, None, self.ended, True
-        if given_back:
-            self.locked_mhz = None
+        self._stopped = True
         if why and not ended:
             self.events.append(f"clock trials ended: {why}")
-            if measuring and not given_back:
-                self._set_clock(self._ladder.running_clock_mhz, force=True)
+        if given_back:
+            self.locked_mhz, self._leaving = None, False
+            forget_mark(self._context, self._job)
+        elif why and not ended:
+            self._leaving = not self._return_to_running_clock()
+
+    def follow_load(self, samples: Mapping[GpuUuid, GpuSamples]) -> None:
+        """Take in the sampler's sums: at a kept clock, go back to the table's as soon as the job does other work.
+
+        That holds after the last trial too; then trials may begin again, inside their number and cost.
+        """
+        if self.ended and self._leaving:  # a hook held the GPU at that moment
+            self._leaving = not self._return_to_running_clock()
+        self._idle.add(samples, self._elapsed(self._context.monotonic()))
+        kept, watch = self._ladder.kept_clock_mhz, self._watch
+        if watch is None or kept is None:
+            return
+        if self.locked_mhz != kept:
+            watch.forget()
+        elif watch.has_changed(samples):
+            self._watch = None
+            self._ladder.changed(WATCH_SECONDS)
+            self._drop_answers()
+            self.events.append(f"clock of {kept} MHz left: the job's power or utilisation changed")
+            self._end_answering()
+            self._phase, self._default, self.ended = _Phase.IDLE, None, self._stopped
+            self._due_seconds = self._context.monotonic()
+            self._leaving = not self._return_to_running_clock()
 
     @property
     def kept_clock_mhz(self) -> int | None:
-        """The clock that trials led to; None: where the job began."""
+        """The clock that trials led to; None: where the job began, or the default."""
         return self._ladder.kept_clock_mhz
+
+    @property
+    def decided_clock_left(self) -> bool:
+        """Whether the default clock holds, since the decided one was found to break the bound."""
+        return self._ladder.running_clock_mhz is None
 
     def _look(self, now: float) -> None:
         """Begin a window if the ladder wants one and the sampler may spend the time."""
         elapsed = (now - self._job.started_monotonic_seconds) * self._job.time_scale
-        order = self._ladder.order(elapsed, self._seconds_left(now))
+        order = self._ladder.order(elapsed, self._seconds_left(now), idle_seconds=self._idle.seconds)
         if not order.measure_seconds:
-            self._default = None
-            self._return_to_running_clock()
+            self._lose_default()
             self._due_seconds = now + LOOK_SECONDS / self._job.time_scale
-            if self._ladder.done or len(self._ladder.trials) >= self._ladder.max_trials:
-                self.ended = True
+            is_back = self._return_to_running_clock()
+            self.ended = is_back and (self._ladder.done or len(self._ladder.trials) >= self._ladder.max_trials)
             return
         is_default = order.sm_clock_mhz is None
         if is_default and not self._may_spend(elapsed):
@@ -176,7 +211,13 @@ class TrialRun:
             self._due_seconds = now + LOOK_SECONDS / self._job.time_scale
             return
         wall = (order.measure_seconds + self._ladder.settle_seconds) / self._job.time_scale
-        if not mark_trial(self._context, self._job, now + wall, self.events) or not self._set_clock(order.sm_clock_mhz):
+        result = self._set_for_window(order.sm_clock_mhz, now + wall)
+        if result is LockResult.BUSY and (not self._busy_since or now - self._busy_since < MAX_BUSY_SECONDS):
+            self._busy_since = self._busy_since or now
+            self._due_seconds = now + BUSY_PAUSE_SECONDS
+            return
+        self._busy_since = 0.0
+        if result is not LockResult.SET:
             self.stop("the clock could not be set")
             return
         begins = self._context.monotonic() + self._ladder.settle_seconds / self._job.time_scale
@@ -191,7 +232,7 @@ class TrialRun:
     def _measure(self, now: float) -> None:
         window = self._window
         if window is None or now > window.ends_seconds + LATE_SECONDS:
-            self._give_up_window("a window was held up")
+            self._give_up_window(now, "a window was held up")
             return
         cpu = self._cpu()
         first = not next(iter(window.burst.gpus.values())).seconds
@@ -223,7 +264,8 @@ class TrialRun:
                 self._return_to_running_clock()
                 return
             self._default = window
-            self._ladder.measured_default(self._elapsed(now), watts, min(known))
+            if self._ladder.measured_default(self._elapsed(now), watts, min(known)):
+                self._drop_answers()
             return
         self._return_to_running_clock()
         default, self._default = self._default, None
@@ -268,7 +310,12 @@ class TrialRun:
         known = "slowdown" in found
         answer = ClockAnswer(slowdown=found["slowdown"], error=found["error"]) if known else None
         longer = found.get("longer_may_help") is True
-        self._ladder.measured(clock, self._elapsed(now), watts or 0.0, answer, longer_may_help=longer)
+        before = self._ladder.kept_clock_mhz
+        held = (now - window.begins_seconds) * self._job.time_scale + self._ladder.settle_seconds
+        seconds = held if "unknown" in found and watts is None else None
+        self._ladder.measured(clock, self._elapsed(now), watts or 0.0, answer, longer_may_help=longer, seconds=seconds)
+        if self._ladder.kept_clock_mhz != before:
+            self._watch = LoadWatch({uuid: load_of(columns) for uuid, columns in window.burst.gpus.items()})
         job_gpu = self._job.gpus[0]
         default_watts = None if default is None else _mean_watts(default)
         with suppress(ValueRangeError):
@@ -288,6 +335,12 @@ class TrialRun:
                 )
             )
 
+    def _drop_answers(self) -> None:
+        """Note for the record that all answers so far are of work that the job no longer does."""
+        self.trials = [
+            trial if trial.slowdown is None else replace(trial, kept=False, reason=OUTDATED) for trial in self.trials
+        ]
+
     def _by_steps(self, default: _Window, window: _Window) -> dict[str, Any] | None:
         if not default.counts or not window.counts or window.clock_mhz is None:
             return None
@@ -297,32 +350,68 @@ class TrialRun:
             return None  # the power may still tell
         return {"slowdown": found[0], "error": found[1]}
 
+    def _end_answering(self) -> None:
+        if self._detector is not None:
+            self._detector.close()
+        self._detector, self._window = None, None
+        self._listen_no_more()
+
     def _listen_no_more(self) -> None:
         if self._counter is not None:
             self._counter.window = None
 
-    def _give_up_window(self, why: str) -> None:
+    def _give_up_window(self, now: float, why: str) -> None:
+        """Drop a window; it counts as a trial without an answer, and costs what its whole time may have cost."""
         self.events.append(f"clock trial given up: {why}")
         self._listen_no_more()
-        self._phase, self._window, self._default = _Phase.IDLE, None, None
-        self._return_to_running_clock()
+        window, default = self._window, self._default
+        self._phase, self._window = _Phase.IDLE, None
+        if window is not None and window.clock_mhz is not None:
+            self._record(now, window, default, None, {"unknown": why})
+        else:
+            self._ladder.measured_nothing()
+        self._lose_default()
         self._due_seconds = self._context.monotonic() + LOOK_SECONDS / self._job.time_scale
+        self._return_to_running_clock()
 
-    def _return_to_running_clock(self) -> None:
+    def _lose_default(self) -> None:
+        self._default = None
+        self._ladder.lost_reference()
+
+    @property
+    def _running_mhz(self) -> int | None:
+        """The clock to lock between trials; None: the default."""
         running = self._ladder.running_clock_mhz
-        if running == self._ladder.clocks_mhz[-1]:
-            running = None
-        if self.locked_mhz != running and not self._set_clock(running):
-            self._due_seconds = self._context.monotonic() + 1.0
-            return
-        forget_mark(self._context, self._job)
+        return None if running == self._ladder.clocks_mhz[-1] else running
 
-    def _set_clock(self, clock_mhz: int | None, *, force: bool = False) -> bool:
-        done = set_trial_clock(self._context, self._job, self._gpus, clock_mhz, self.events)
-        if done is None:
-            return force
-        self.locked_mhz = clock_mhz
-        return done
+    def _return_to_running_clock(self) -> bool:
+        """Set the clock that holds between trials, return whether it holds; a mark that stays makes repair do it."""
+        running = self._running_mhz
+        result = LockResult.SET if self.locked_mhz == running else self._set_clock(running)
+        if result is LockResult.NOT_OURS:
+            return True  # a hook restores it
+        if result is not LockResult.SET:
+            self._due_seconds = self._context.monotonic() + BUSY_PAUSE_SECONDS
+            return False
+        forget_mark(self._context, self._job)
+        return True
+
+    def _set_for_window(self, clock_mhz: int | None, ends_seconds: float) -> LockResult:
+        """Mark a window and set its clock; a clock that holds anyway is neither marked nor set again."""
+        if clock_mhz == self.locked_mhz == self._running_mhz:
+            return LockResult.SET
+        default_after = self._running_mhz is None
+        if not mark_trial(self._context, self._job, ends_seconds, self.events, default_after=default_after):
+            return LockResult.FAILED
+        return LockResult.SET if clock_mhz == self.locked_mhz else self._set_clock(clock_mhz)
+
+    def _set_clock(self, clock_mhz: int | None) -> LockResult:
+        result, now_mhz = set_trial_clock(
+            self._context, self._job, self._gpus, clock_mhz, self._running_mhz, self.events
+        )
+        if result in {LockResult.SET, LockResult.FAILED}:
+            self.locked_mhz = now_mhz
+        return result
 
     def _may_spend(self, elapsed_seconds: float) -> bool:
         """Return whether both windows and the answer keep the sampler inside its share of a core."""

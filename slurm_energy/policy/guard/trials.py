@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from math import inf
 from types import MappingProxyType
 
 from slurm_energy.config import Config
@@ -19,6 +18,8 @@ from slurm_energy.policy.site.comparison import Candidate, landing_types, rivals
 
 MIN_POSSIBLE_GAIN = 0.01
 """Of the energy; below it trials are made only for a job whose user asked for them."""
+WITHOUT_LOCK = frozenset({"p100-sxm2-16gb", "p100-pcie-16gb"})
+"""Boards before Volta: their driver locks no clock."""
 MIN_TRIAL_BOUND = 0.01
 """With less room no trial can show that a lower clock keeps it."""
 WELL_KNOWN_RUNS = 3
@@ -60,7 +61,7 @@ def trial_bounds(
         room = slowdown_room(gpu_type, case, where, config.guard, routed_ratio=ratio)
         bound = min(room.smallest, MAX_TRIAL_BOUND)
         limit_watts = case.board_limits.known_watts(gpu_type)
-        if bound < MIN_TRIAL_BOUND or _is_well_known(gpu_type, case, room, config):
+        if gpu_type in WITHOUT_LOCK or bound < MIN_TRIAL_BOUND or _is_well_known(gpu_type, case, room, config):
             continue
         if asked or possible_gain(gpu_type, limit_watts, config.policy.max_slowdown) >= MIN_POSSIBLE_GAIN:
             bounds[gpu_type] = bound
@@ -69,13 +70,13 @@ def trial_bounds(
 
 @lru_cache(maxsize=256)
 def possible_gain(gpu_type: GpuTypeName, limit_watts: float | None, bound: float) -> float:
-    """Return what programs' own clocks save beyond the table's, as a mean over measured ones; infinite without any.
+    """Return what programs' own clocks save beyond the table's, as a mean over measured ones; 0 without any.
 
     Where the table is near the best for every program, the minutes at the default clock that trials need cost more.
     """
     row, table, curves = CATALOG.get(gpu_type), clock_table_of(gpu_type, None, limit_watts), curves_of(gpu_type)
     if row is None or table is None or not curves:
-        return inf
+        return 0.0  # not known: for jobs whose users ask for trials
     best = table.best(bound)
     default_mhz = table.points[-1].sm_clock_mhz
     table_mhz = default_mhz if best is None else best.sm_clock_mhz

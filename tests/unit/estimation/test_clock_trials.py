@@ -97,6 +97,55 @@ def test_a_job_that_changed_begins_again_with_the_table() -> None:
     assert ladder.running_clock_mhz == 1305
 
 
+def test_a_job_that_the_clock_does_not_slow_at_all_is_not_taken_below_half_of_it() -> None:
+    ladder = trials()
+    play(ladder, 0.0, seconds=DAY)
+
+    assert ladder.kept_clock_mhz is not None and ladder.kept_clock_mhz >= 705
+
+
+def test_a_trial_waits_until_its_worst_is_inside_the_share_though_others_cost_little() -> None:
+    ladder = trials(bound=0.2)
+    ladder.measured_default(1000.0, 400.0, 1410.0)
+    ladder.measured(1305, 1000.0, 350.0, ClockAnswer(slowdown=0.0, error=0.001))
+    ladder.measured(1110, 1000.0, 300.0, ClockAnswer(slowdown=0.0, error=0.001))
+    # Next is 945 MHz, which costs work that the clock paces 49 % of 65 s: 32 s.
+    assert ladder.order(3100.0, DAY).measure_seconds == 0.0
+    assert ladder.order(3400.0, DAY).measure_seconds > 0.0
+    assert ladder.order(3400.0, DAY, idle_seconds=300.0).measure_seconds == 0.0
+
+
+def test_no_lower_clock_is_tried_once_the_window_at_the_default_one_is_gone() -> None:
+    ladder = trials()
+    ladder.measured_default(10_000.0, 400.0, 1410.0)
+    assert ladder.order(10_001.0, DAY).sm_clock_mhz is not None
+
+    ladder.lost_reference()
+    order = ladder.order(10_001.0, DAY)
+    assert (order.sm_clock_mhz, order.measure_seconds) == (None, 60.0)
+
+
+def test_a_window_that_lasted_longer_costs_its_whole_time() -> None:
+    ladder = trials()
+    ladder.measured_default(10_000.0, 400.0, 1410.0)
+    ladder.measured(1305, 10_300.0, 0.0, None, seconds=300.0)
+    assert ladder.cost_seconds == pytest.approx(300.0 * (1410 / 1305 - 1.0))
+
+
+def test_other_work_at_a_kept_clock_costs_and_trials_begin_again() -> None:
+    ladder = trials()
+    play(ladder, 0.2)
+    kept, cost, number = ladder.kept_clock_mhz, ladder.cost_seconds, len(ladder.trials)
+    assert kept is not None and ladder.done
+
+    ladder.changed(60.0)
+
+    assert (ladder.running_clock_mhz, ladder.done) == (1305, False)
+    assert ladder.cost_seconds == pytest.approx(cost + 60.0 * (1410 / kept - 1.0))
+    assert ladder.order(DAY, DAY).sm_clock_mhz is None
+    assert len(ladder.trials) == number
+
+
 @settings(max_examples=40, deadline=None)
 @given(st.floats(0.0, 1.0), st.floats(0.0, 0.02), st.sampled_from([1260, 1305, 1410]), st.floats(0.01, 0.2))
 def test_trials_cost_little_and_what_is_kept_keeps_the_bound(

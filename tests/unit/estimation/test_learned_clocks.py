@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from slurm_energy.domain.ids import GpuTypeName
-from slurm_energy.domain.trials import ClockTrial, LearnedClock
+from slurm_energy.domain.trials import OUTDATED, ClockTrial, LearnedClock
 from slurm_energy.estimation.job_groups import job_group
 from slurm_energy.estimation.learned_clocks import learned_clocks
 
@@ -75,6 +75,15 @@ def test_a_latest_run_that_kept_nothing_leaves_the_table() -> None:
 def test_a_latest_run_without_an_answer_leaves_what_was_known_before() -> None:
     found = learned(tried(2, slowdown=None, error=None, kept=False), tried(1))
     assert found is not None and found.sm_clock_mhz == 1110
+
+
+def test_what_a_run_dropped_since_its_work_changed_teaches_nothing() -> None:
+    dropped: dict[str, Any] = {"kept": False, "reason": OUTDATED}
+    assert learned(tried(2, **dropped), tried(1)) is None
+    found = learned(tried(2, slowdown=0.045, **dropped), tried(2), tried(1, slowdown=0.04, **dropped))
+    assert found is not None
+    assert found.slowdown == pytest.approx(0.02)
+    assert found.runs == 1
 
 
 def test_old_runs_are_forgotten() -> None:

@@ -12,8 +12,10 @@ from node_bench import A100_CLOCKS, Bench, entry
 from slurm_energy.config import NodeConfig
 from slurm_energy.domain.energy import QualityFlag
 from slurm_energy.domain.ids import GpuUuid, JobId
+from slurm_energy.domain.trials import OUTDATED
 from slurm_energy.errors import DeviceError, DeviceNotSupported, DevicePermissionDenied
 from slurm_energy.estimation.clock_trials import ClockTrials
+from slurm_energy.node.energy import GpuSamples
 from slurm_energy.node.epilog import run_epilog
 from slurm_energy.node.prolog import run_prolog
 from slurm_energy.node.repair import run_repair
@@ -184,6 +186,26 @@ def test_a_sampler_killed_at_the_default_clock_of_a_job_without_a_decided_one_le
     assert bench.gpus[0].lock is None
 
 
+def test_a_sampler_killed_in_a_trial_after_the_decided_clock_was_found_bad_leaves_the_default(bench: Bench) -> None:
+    begin(bench)
+    run = trials(bench, sensitive(1.0))  # 1275 MHz costs 10.6 %, the bound is 5 %
+    play(bench, run, 8 * 3600.0, until=lambda: len(run.trials) == 1)
+    play(bench, run, 8 * 3600.0, until=lambda: bench.gpus[0].lock is not None)
+    assert bench.gpus[0].lock not in {None, TABLE}
+    bench.live = frozenset({JobId(7)})
+    bench.clock.advance(65.0 + MARK_SECONDS + 1.0)
+    assert run_repair(bench.context(), everything=False)
+    assert bench.gpus[0].lock is None
+
+
+def test_a_trial_that_was_stopped_leaves_nothing_for_repair(bench: Bench) -> None:
+    begin(bench)
+    run = trials(bench, sensitive(0.2))
+    tried_clock(bench, run)
+    run.stop("no step of the job runs")
+    assert not bench.spool.trial_path(JobId(7)).exists()
+
+
 @pytest.mark.parametrize("content", [b"", b"\xff\x00", b"{}", b'{"boot_id": "boot-1", "until_seconds": -1}'])
 def test_a_mark_that_cannot_be_read_counts_as_past(bench: Bench, content: bytes) -> None:
     begin(bench)
@@ -257,6 +279,10 @@ def test_a_clock_that_the_rescue_gave_back_is_not_locked_again(tmp_path: Path, m
     monkeypatch.setattr("slurm_energy.node.trials.run.DetectorProcess", Detector(bench, sensitive(0.2)))
     run_sampler(bench.context(), JobId(7), sleep, proc=tmp_path / "proc")
     assert in_trial and bench.gpus[0].lock is None
+
+    bench.live = frozenset({JobId(7)})
+    assert run_repair(bench.context(), everything=False)
+    assert bench.gpus[0].lock is None  # not the decided clock, which would lead to a timeout
     bench.spool.sampler_path(JobId(7)).unlink()
     run_epilog(bench.context(), bench.hook(7, "0"))
     assert QualityFlag.RESCUED in bench.reports()[0].gpus[0].flags
@@ -270,6 +296,101 @@ def test_a_refused_lock_ends_trials(bench: Bench) -> None:
     assert run.ended and run.trials == []
 
 
+def test_a_gpu_that_does_not_take_a_clock_leaves_none_of_the_others_at_it(bench: Bench) -> None:
+    begin(bench, gpus="0,1")
+    run = trials(bench, sensitive(0.2))
+    play(bench, run, 4 * 3600.0, until=lambda: len(run.trials) == 1)
+    assert bench.gpus[0].lock == bench.gpus[1].lock == TABLE
+    bench.gpus[1].on_change = lambda: bench.gpus[1].faults.update(lock_sm_clock=[DeviceError("lost")] * 2)
+
+    play(bench, run, 3600.0, until=lambda: run.ended)
+    assert run.events == ["clock trials ended: the clock could not be set"]
+    assert bench.gpus[0].lock == bench.gpus[1].lock == TABLE
+    assert not bench.spool.trial_path(JobId(7)).exists()
+
+
+def test_a_hook_that_holds_a_gpu_for_a_moment_does_not_end_trials(bench: Bench) -> None:
+    begin(bench)
+    run = trials(bench, sensitive(0.2))
+    play(bench, run, 4 * 3600.0, until=lambda: bench.gpus[0].lock is None)
+    with bench.spool.gpu_locks([ZERO]):
+        play(bench, run, 75.0)
+    assert bench.gpus[0].lock is None
+    play(bench, run, 4 * 3600.0)
+    assert run.kept_clock_mhz is not None
+    assert bench.gpus[0].lock == (210, run.kept_clock_mhz)
+
+
+def test_no_further_gpu_gets_the_clock_once_the_epilog_has_begun(bench: Bench) -> None:
+    begin(bench, gpus="0,1")
+    run = trials(bench, sensitive(0.2))
+    play(bench, run, 4 * 3600.0, until=lambda: len(run.trials) == 1)
+
+    def begin_epilog(name: str) -> None:
+        if name == "unlock_sm_clock":
+            bench.spool.mark_ending(JobId(7), bench.moment())
+
+    bench.gpus[0].on_call = begin_epilog
+    play(bench, run, 3600.0)
+    assert (bench.gpus[0].lock, bench.gpus[1].lock) == (None, TABLE)
+
+
+def test_a_clock_that_no_trial_has_touched_is_left_alone_at_the_jobs_end(bench: Bench) -> None:
+    begin(bench, clocks={})
+    run = trials(bench, unknown)
+    bench.gpus[0].lock = (900, 1200)  # an administrator's own
+    play(bench, run, 1200.0, until=lambda: bool(run._window))
+    assert bench.spool.trial_path(JobId(7)).exists() is False
+
+    run_epilog(bench.context(), bench.hook(7, "0"))
+    assert bench.gpus[0].lock == (900, 1200)
+    assert "unlock_sm_clock" not in bench.gpus[0].calls
+
+
+def test_a_gpu_that_locks_no_clock_ends_trials_and_leaves_nothing_to_restore(bench: Bench) -> None:
+    begin(bench, clocks={})
+    bench.gpus[0].faults.update(lock_sm_clock=DeviceNotSupported("no"), unlock_sm_clock=DeviceNotSupported("no"))
+    run = trials(bench, sensitive(0.2))
+    play(bench, run, 4 * 3600.0)
+    assert (run.ended, run.trials, bench.recorded()) == (True, [], {})
+
+    run_epilog(bench.context(), bench.hook(7, "0"))
+    assert QualityFlag.RESTORE_FAILED not in bench.reports()[0].gpus[0].flags
+    assert bench.spool.pending_jobs([]) == ()
+
+
+def test_a_trial_is_noted_durably_before_its_clock_is_locked(bench: Bench) -> None:
+    begin(bench, clocks={})
+    noted: list[bool] = []
+
+    def look(name: str) -> None:
+        job = bench.spool.read_state(JobId(7))
+        if name == "lock_sm_clock" and job is not None:
+            noted.append(job.gpus[0].clock_changed)
+
+    bench.gpus[0].on_call = look
+    play(bench, trials(bench, sensitive(0.2)), 4 * 3600.0, until=lambda: bool(noted))
+    assert noted == [True]
+
+
+def test_the_epilog_restores_a_trial_that_began_after_it_had_read_the_state(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin(bench, clocks={})
+    run = trials(bench, sensitive(0.2))
+    marked = bench.spool.mark_ending
+
+    def mark_late(*arguments: Any) -> None:
+        play(bench, run, 4 * 3600.0, until=lambda: bench.gpus[0].lock is not None)
+        marked(*arguments)
+
+    monkeypatch.setattr(bench.spool, "mark_ending", mark_late)
+    run_epilog(bench.context(), bench.hook(7, "0"))
+    assert "lock_sm_clock" in bench.gpus[0].calls
+    assert (bench.gpus[0].lock, bench.recorded()) == (None, {})
+    assert len(bench.reports()) == 1
+
+
 def test_a_window_that_was_held_up_is_not_used(bench: Bench) -> None:
     begin(bench)
     run = trials(bench, sensitive(0.2))
@@ -279,6 +400,38 @@ def test_a_window_that_was_held_up_is_not_used(bench: Bench) -> None:
     run.step()
     assert bench.gpus[0].lock == TABLE
     assert run.events == ["clock trial given up: a window was held up"]
+
+
+def test_a_trial_that_was_held_up_counts_and_costs_and_the_next_begins_with_the_default_clock(bench: Bench) -> None:
+    begin(bench)
+    run = trials(bench, sensitive(0.2))
+    tried_clock(bench, run)
+    clock = bench.gpus[0].lock
+    assert clock is not None
+    cost, number = run._ladder.cost_seconds, len(run.trials)
+    bench.clock.advance(300.0)
+    run.step()
+    run.step()
+    assert run._ladder.cost_seconds >= cost + 300.0 * (1410.0 / clock[1] - 1.0)
+    assert len(run.trials) == number + 1
+    assert run.trials[-1].reason == "a window was held up"
+
+    between = bench.gpus[0].lock
+    assert play(bench, run, 4 * 3600.0)[:2] == [between, None]
+
+
+def test_time_in_which_the_job_was_suspended_earns_no_trial(bench: Bench) -> None:
+    begin(bench, clocks={})
+    run = trials(bench, sensitive(1.0))
+    sums = GpuSamples()
+    end = bench.clock.monotonic + 4 * 3600.0
+    while bench.clock.monotonic < end:
+        run.step()
+        bench.clock.advance(10.0)
+        sums.utilisation_samples += 1
+        run.follow_load({ZERO: sums})
+    assert run.trials == []
+    assert bench.gpus[0].lock is None
 
 
 def test_an_idle_gpu_answers_nothing(bench: Bench) -> None:
@@ -400,3 +553,136 @@ def test_the_report_tells_of_each_trial_and_of_the_clock_that_was_kept(
         report.gpus[0].flags
     )
     assert bench.gpus[0].lock is None
+
+
+def test_a_kept_clock_is_left_within_two_minutes_when_the_job_goes_over_to_other_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = NodeConfig(
+        spool_directory=str(tmp_path / "spool"), log_path="", trial_window_seconds=5.0, sample_interval_seconds=20.0
+    )
+    bench = Bench(tmp_path, node=node)
+    begin(bench)
+    gpu, begun = bench.gpus[0], bench.clock.monotonic
+    changed, left, again = [0.0], [0.0], [0.0]
+
+    def compute_phase() -> None:
+        gpu.watts = 250.0 + 150.0 * (gpu.sm_clock_mhz() / 1410.0) ** 2
+
+    def sleep(pause: float) -> bool:
+        bench.clock.advance(max(pause, 0.01))
+        now = bench.clock.monotonic
+        if not changed[0] and now > begun + 4 * 3600.0:
+            # Trials have ended long ago, at a clock below the table's.
+            assert gpu.lock is not None and gpu.lock[1] < 1200
+            changed[0], gpu.on_change = now, compute_phase
+            compute_phase()
+        if changed[0] and not left[0] and gpu.lock == TABLE:
+            left[0] = now
+        if left[0] and not again[0] and gpu.lock is None:
+            again[0] = now
+        return now > begun + 6 * 3600.0
+
+    monkeypatch.setattr("slurm_energy.node.trials.run.cpu_seconds", lambda: 0.0)
+    monkeypatch.setattr("slurm_energy.node.trials.run.DetectorProcess", Detector(bench, unknown_after(changed)))
+    run_sampler(bench.context(), JobId(7), sleep, proc=tmp_path / "proc")
+
+    assert 0.0 < left[0] - changed[0] <= 120.0
+    assert again[0] > left[0]  # it is measured again
+    heartbeat = bench.spool.read_heartbeat(bench.spool.read_state(JobId(7)))  # type: ignore[arg-type]
+    assert heartbeat is not None and heartbeat.kept_clock_mhz is None
+    assert any("power or utilisation changed" in event for event in heartbeat.events)
+    # What was measured before is on record as that, so that the next run of the name does not learn from it.
+    assert not any(trial.kept for trial in heartbeat.trials)
+    assert {trial.reason for trial in heartbeat.trials if trial.slowdown is not None} == {OUTDATED}
+    assert gpu.lock == TABLE
+
+
+def test_a_kept_clock_is_left_after_trials_were_stopped_too_and_not_while_a_hook_holds_the_gpu(bench: Bench) -> None:
+    begin(bench)
+    run = trials(bench, sensitive(0.2))
+    play(bench, run, 4 * 3600.0)
+    run.stop("no step of the job runs")
+    kept = bench.gpus[0].lock
+    assert kept == (210, run.kept_clock_mhz)
+
+    sums = GpuSamples()
+
+    def idle(seconds: float) -> None:
+        for _ in range(int(seconds / 10.0)):
+            bench.clock.advance(10.0)
+            sums.polled_joules += 60.0 * 10.0
+            sums.sampled_seconds += 10.0
+            sums.utilisation_samples += 1
+            run.follow_load({ZERO: sums})
+
+    with bench.spool.gpu_locks([ZERO]):
+        idle(90.0)
+        assert bench.gpus[0].lock == kept
+    idle(10.0)
+    assert (bench.gpus[0].lock, run.step()) == (TABLE, float("inf"))
+
+
+def test_answers_before_the_default_clock_drew_other_power_are_recorded_as_outdated(bench: Bench) -> None:
+    begin(bench)
+    run = trials(bench, sensitive(0.2))
+    play(bench, run, 4 * 3600.0, until=lambda: len(run.trials) == 1)
+    assert run.trials[0].kept
+    bench.gpus[0].on_change = lambda: setattr(bench.gpus[0], "watts", 150.0)
+    play(bench, run, 4 * 3600.0, until=lambda: len(run.trials) == 2)
+    assert (run.trials[0].kept, run.trials[0].reason) == (False, OUTDATED)
+
+
+def unknown_after(changed: list[float]) -> Answers:
+    return lambda clock: unknown(clock) if changed[0] else sensitive(0.2)(clock)
+
+
+def test_a_kept_clock_stays_while_the_job_goes_on_as_it_was_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = NodeConfig(
+        spool_directory=str(tmp_path / "spool"), log_path="", trial_window_seconds=5.0, sample_interval_seconds=20.0
+    )
+    bench = Bench(tmp_path, node=node)
+    begin(bench)
+    end = bench.clock.monotonic + 4 * 3600.0
+
+    def sleep(pause: float) -> bool:
+        bench.clock.advance(max(pause, 0.01))
+        return bench.clock.monotonic > end
+
+    monkeypatch.setattr("slurm_energy.node.trials.run.cpu_seconds", lambda: 0.0)
+    monkeypatch.setattr("slurm_energy.node.trials.run.DetectorProcess", Detector(bench, sensitive(0.2)))
+    run_sampler(bench.context(), JobId(7), sleep, proc=tmp_path / "proc")
+    assert bench.gpus[0].lock is not None and bench.gpus[0].lock[1] < 1200
+
+
+def test_the_report_of_a_job_whose_decided_clock_was_found_bad_has_none_applied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = str(tmp_path / "spool")
+    bench = Bench(
+        tmp_path,
+        node=NodeConfig(spool_directory=folder, log_path="", trial_window_seconds=5.0, sample_interval_seconds=20.0),
+    )
+    begin(bench)
+    end = bench.clock.monotonic + 4 * 3600.0
+
+    def sleep(pause: float) -> bool:
+        bench.clock.advance(max(pause, 0.01))
+        return bench.clock.monotonic > end
+
+    def bad(clock: int) -> dict[str, Any]:
+        return sensitive(1.0)(clock) if clock == 1275 else unknown(clock)
+
+    monkeypatch.setattr("slurm_energy.node.trials.run.cpu_seconds", lambda: 0.0)
+    monkeypatch.setattr("slurm_energy.node.trials.run.DetectorProcess", Detector(bench, bad))
+    run_sampler(bench.context(), JobId(7), sleep, proc=tmp_path / "proc")
+    assert bench.gpus[0].lock is None
+    bench.spool.sampler_path(JobId(7)).unlink()
+    run_epilog(bench.context(), bench.hook(7, "0"))
+    gpu = bench.reports()[0].gpus[0]
+
+    # A saving is claimed only for a decided clock that was applied.
+    assert (gpu.asked_clock_mhz, gpu.applied_clock_mhz) == (1275, None)
+    assert not {QualityFlag.CLOCK_IGNORED, QualityFlag.CLOCK_UNVERIFIED, QualityFlag.CLOCK_REFUSED} & set(gpu.flags)
