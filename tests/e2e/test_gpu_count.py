@@ -270,6 +270,18 @@ def test_a_later_change_of_a_waiting_job_reaches_its_script(counting_lab: Lab) -
     assert "names  2 " in said
 
 
+def test_a_job_that_is_submitted_inside_a_counted_one_is_its_own(counting_lab: Lab) -> None:
+    lab = counting_lab
+    inner = "printf '#!/bin/sh\\necho inner ${SLURM_ENERGY_GPUS:-none} $SLURM_NTASKS; srun -l true || echo FAILED\\n'"
+    options = "-J inner -p a100 -N1 -n2 --gpus=1 -t 5 -o /tmp/count-%j"
+    script = f"#!/bin/sh\n{inner} > /tmp/inner.$SLURM_JOB_ID\nsbatch --parsable {options} /tmp/inner.$SLURM_JOB_ID\n"
+    outer = counted(lab, 2, [RANGE, "--gpus=4", "-N1", "-p", "a100"], script)
+    wait_for(lab, outer, {"COMPLETED"}, timeout=60)
+    job_id = int(printed(lab, outer).split()[-1])
+    wait_for(lab, job_id, {"COMPLETED"}, timeout=60)
+    assert printed(lab, job_id).split() == ["inner", "none", "2"]
+
+
 def test_without_the_daemon_and_through_its_death_jobs_run_as_they_are(counting_lab: Lab) -> None:
     """The last of the file: the daemon is another one afterwards."""
     lab = counting_lab
