@@ -35,6 +35,7 @@ extern void assoc_mgr_unlock(assoc_locks_t *locks) WEAK;
 
 #define LOCK_ASSOC 0
 #define LOCK_QOS 2
+#define LOCK_USER 5	/* assoc_mgr_fill_in_assoc reads users too */
 #define READ_LOCK 1
 
 /* Call look for each partition that the job names, or for the default one, until it objects. */
@@ -249,6 +250,7 @@ static const char *_account_objection(const job_desc_msg_t *job, uint32_t submit
 		return "its account has an association for one partition";
 	locks.kinds[LOCK_ASSOC] = READ_LOCK;
 	locks.kinds[LOCK_QOS] = READ_LOCK;
+	locks.kinds[LOCK_USER] = READ_LOCK;
 	assoc_mgr_lock(&locks);
 	objection = _against_limits(job, submit_uid, &change);
 	assoc_mgr_unlock(&locks);
