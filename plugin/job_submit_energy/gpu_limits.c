@@ -216,7 +216,7 @@ static const char *_against_limits(const job_desc_msg_t *job, uint32_t submit_ui
 	else if (found->def_qos_id)
 		qos.id = found->def_qos_id;
 	else
-		qos.name = "normal";
+		return "neither it nor its account names a QOS: the one that Slurm gives it may limit GPUs or time";
 	if (_qos_limits(&qos, change))
 		return "its QOS limits GPUs or time";
 	return _each_partition(job, _partition_qos, change);

@@ -312,6 +312,7 @@ static void test_limits_of_account_and_qos_keep_the_number_where_they_could_brea
 	_begin("1-8");
 	job.tres_per_node = fake_slurm_string("gres:gpu:4");
 	slurm_conf.accounting_storage_enforce = 0x2;
+	fake_account.def_qos_id = 1;
 	CHECK(_is_offered(1) && _is_offered(8));
 	fake_qos.max_tres_pu = limit;
 	CHECK(_is_offered(1) && !_is_offered(8));
@@ -323,6 +324,20 @@ static void test_limits_of_account_and_qos_keep_the_number_where_they_could_brea
 	CHECK(_is_offered(1) && !_is_offered(8));
 	fake_account.grp_tres_mins = limit;
 	CHECK_TEXT(_refusal(), "its account limits GPUs or time");
+	slurm_conf.accounting_storage_enforce = 0;
+	CHECK(_is_offered(1) && _is_offered(8));
+	_finish();
+}
+
+static void test_where_slurm_chooses_the_qos_no_other_number_is_offered(void)
+{
+	_begin("1-8");
+	job.tres_per_node = fake_slurm_string("gres:gpu:4");
+	slurm_conf.accounting_storage_enforce = 0x2;
+	CHECK(strstr(_refusal(), "neither it nor its account names a QOS"));
+	job.qos = fake_slurm_string("normal");
+	CHECK(_is_offered(1) && _is_offered(8));
+	slurm_xfree((void **) &job.qos);
 	slurm_conf.accounting_storage_enforce = 0;
 	CHECK(_is_offered(1) && _is_offered(8));
 	_finish();
@@ -427,6 +442,7 @@ int main(void)
 	RUN(test_what_ties_a_job_to_its_form_is_refused_with_the_reason);
 	RUN(test_a_range_without_the_jobs_own_number_is_refused);
 	RUN(test_limits_of_account_and_qos_keep_the_number_where_they_could_break);
+	RUN(test_where_slurm_chooses_the_qos_no_other_number_is_offered);
 	RUN(test_numbers_that_are_written_out_in_a_script_are_found);
 	RUN(test_without_memory_the_job_is_as_it_was);
 	RUN(test_an_answer_that_was_not_offered_changes_nothing_at_all);
