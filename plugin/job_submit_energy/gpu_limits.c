@@ -110,8 +110,13 @@ static const char *_fits(const energy_partition_t *partition, void *about)
 		return "fewer GPUs would need more time than MaxTime";
 	if (option->nodes && (option->nodes < partition->min_nodes))
 		return "fewer nodes than MinNodes";
+	/* Several tasks without --nodes: on how many nodes Slurm places them is not known. */
+	if (!option->nodes && (partition->min_nodes > 1))
+		return "its number of nodes is open, and its partition has MinNodes";
 	if (!fit->is_more)
 		return NULL;
+	if (!option->nodes)
+		return "its number of nodes is open (give --nodes): more GPUs may fit on none";
 	if (option->nodes > partition->max_nodes)
 		return "more nodes than MaxNodes";
 	if (option->min_cpus > partition->total_cpus)

@@ -213,6 +213,7 @@ static void test_gpus_of_a_task_and_tasks_of_a_gpu_give_the_number_of_tasks(void
 	_begin("1-8");
 	job.tres_per_task = fake_slurm_string("gres:gpu:2");
 	job.num_tasks = job.min_cpus = 2;
+	job.min_nodes = job.max_nodes = 1;
 	CHECK(!_is_offered(3));
 	_apply(8);
 	CHECK((job.num_tasks == 4) && (job.min_cpus == 4));
@@ -238,6 +239,25 @@ static void test_tasks_that_follow_nothing_are_refused(void)
 	slurm_xfree((void **) &job.tres_per_job);
 	job.tres_per_job = fake_slurm_string("gres:gpu:1");
 	CHECK(strstr(_refusal(), "one task for one GPU"));
+	_finish();
+}
+
+static void test_with_an_open_number_of_nodes_only_fewer_gpus_are_offered(void)
+{
+	_begin("1-8");
+	job.tres_per_job = fake_slurm_string("gres:gpu:4");
+	job.num_tasks = job.min_cpus = 4;
+	CHECK(_is_offered(2) && !_is_offered(8));
+	fake_partition("a100")->min_nodes = 2;
+	CHECK(strstr(_refusal(), "MinNodes"));
+	fake_partition("a100")->min_nodes = 0;
+	job.min_nodes = job.max_nodes = 1;
+	CHECK(_is_offered(2) && _is_offered(8));
+	_finish();
+	_begin("4,8");
+	job.tres_per_job = fake_slurm_string("gres:gpu:4");
+	job.num_tasks = job.min_cpus = 4;
+	CHECK(strstr(_refusal(), "its number of nodes is open (give --nodes)"));
 	_finish();
 }
 
@@ -438,6 +458,7 @@ int main(void)
 	RUN(test_tasks_follow_gpus_or_nodes);
 	RUN(test_gpus_of_a_task_and_tasks_of_a_gpu_give_the_number_of_tasks);
 	RUN(test_tasks_that_follow_nothing_are_refused);
+	RUN(test_with_an_open_number_of_nodes_only_fewer_gpus_are_offered);
 	RUN(test_memory_of_a_node_grows_with_its_gpus_and_never_shrinks);
 	RUN(test_what_ties_a_job_to_its_form_is_refused_with_the_reason);
 	RUN(test_a_range_without_the_jobs_own_number_is_refused);
