@@ -24,6 +24,11 @@ typedef struct {
 	uint32_t cpus_per_task;
 } form_t;
 
+static uint16_t _cpus_of_task(const job_desc_msg_t *job)
+{
+	return energy_is_given16(job->cpus_per_task) ? job->cpus_per_task : 1;
+}
+
 static bool _is_kind_of(const job_desc_msg_t *job, const char **refusal)
 {
 	const struct {
@@ -47,6 +52,13 @@ static bool _is_kind_of(const job_desc_msg_t *job, const char **refusal)
 		{ energy_is_given16(job->boards_per_node) || energy_is_given16(job->sockets_per_board) ||
 			  energy_is_given16(job->sockets_per_node) || energy_is_given16(job->cores_per_socket),
 		  "it asks for sockets or cores of a node" },
+		{ energy_is_given16(job->threads_per_core) || (job->cpu_bind_type & CPU_BIND_ONE_THREAD_PER_CORE),
+		  "it limits the threads of a core (--threads-per-core or --hint)" },
+		{ job->core_spec != NO_VAL16, "it sets cores or threads aside (--core-spec or --thread-spec)" },
+		{ job->contiguous == 1, "it asks for nodes side by side (--contiguous)" },
+		/* sbatch itself states the CPUs of one task here. */
+		{ energy_is_given16(job->pn_min_cpus) && (job->pn_min_cpus > _cpus_of_task(job)),
+		  "it asks for CPUs of a node (--mincpus)" },
 		{ energy_is_set(job->clusters) || energy_is_set(job->burst_buffer),
 		  "it names clusters or a burst buffer" },
 		{ job->overcommit && (job->overcommit != NO_VAL8), "it shares CPUs among tasks (--overcommit)" },
@@ -71,7 +83,7 @@ static const char *_read_size(const job_desc_msg_t *job, form_t *form)
 	form->tasks = form->names_tasks ? job->num_tasks : (form->names_nodes ? job->min_nodes : 1);
 	/* One task is on one node whatever Slurm chooses. */
 	form->nodes = form->names_nodes ? job->min_nodes : (form->tasks == 1) ? 1 : 0;
-	form->cpus_per_task = energy_is_given16(job->cpus_per_task) ? job->cpus_per_task : 1;
+	form->cpus_per_task = _cpus_of_task(job);
 	return NULL;
 }
 

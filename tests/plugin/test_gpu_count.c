@@ -317,6 +317,38 @@ static void test_what_ties_a_job_to_its_form_is_refused_with_the_reason(void)
 	_finish();
 }
 
+static void test_what_a_job_says_of_cores_and_the_place_of_nodes_is_refused(void)
+{
+	struct {
+		uint16_t *field;
+		uint16_t value;
+		const char *why;
+	} numbers[] = {
+		{ &job.threads_per_core, 1, "it limits the threads of a core (--threads-per-core or --hint)" },
+		{ &job.cpu_bind_type, CPU_BIND_ONE_THREAD_PER_CORE,
+		  "it limits the threads of a core (--threads-per-core or --hint)" },
+		{ &job.core_spec, 0, "it sets cores or threads aside (--core-spec or --thread-spec)" },
+		{ &job.core_spec, CORE_SPEC_THREAD | 2, "it sets cores or threads aside (--core-spec or --thread-spec)" },
+		{ &job.contiguous, 1, "it asks for nodes side by side (--contiguous)" },
+		{ &job.pn_min_cpus, 8, "it asks for CPUs of a node (--mincpus)" },
+	};
+
+	_begin("1-8");
+	job.tres_per_node = fake_slurm_string("gres:gpu:4");
+	job.cpus_per_task = job.min_cpus = 2;
+	job.contiguous = 0;
+	for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++) {
+		uint16_t before = *numbers[i].field;
+
+		*numbers[i].field = numbers[i].value;
+		CHECK_TEXT(_refusal(), numbers[i].why);
+		*numbers[i].field = before;
+	}
+	job.pn_min_cpus = 2;	/* of one task, as sbatch states it */
+	CHECK(_is_offered(2) && _is_offered(8));
+	_finish();
+}
+
 static void test_a_range_without_the_jobs_own_number_is_refused(void)
 {
 	_begin("2,8");
@@ -461,6 +493,7 @@ int main(void)
 	RUN(test_with_an_open_number_of_nodes_only_fewer_gpus_are_offered);
 	RUN(test_memory_of_a_node_grows_with_its_gpus_and_never_shrinks);
 	RUN(test_what_ties_a_job_to_its_form_is_refused_with_the_reason);
+	RUN(test_what_a_job_says_of_cores_and_the_place_of_nodes_is_refused);
 	RUN(test_a_range_without_the_jobs_own_number_is_refused);
 	RUN(test_limits_of_account_and_qos_keep_the_number_where_they_could_break);
 	RUN(test_where_slurm_chooses_the_qos_no_other_number_is_offered);
