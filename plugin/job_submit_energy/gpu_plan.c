@@ -104,6 +104,9 @@ static const char *_read_gpus(const job_desc_msg_t *job, form_t *form)
 	/* Beside --gpus, one option may speak of nodes and none of tasks: more is the user's own puzzle. */
 	if (per_task.value && (per_node.value || per_job.value))
 		return "it counts its GPUs in several ways";
+	/* Slurm then derives the nodes from both, and one of them would no longer divide the other. */
+	if (per_job.value && per_node.value && !form->nodes)
+		return "its number of nodes is open";
 	form->per_node = per_node.value;
 	if (per_job.value)
 		form->asked = per_job.value;

@@ -261,6 +261,18 @@ static void test_with_an_open_number_of_nodes_only_fewer_gpus_are_offered(void)
 	_finish();
 }
 
+static void test_gpus_by_job_and_by_node_need_a_number_of_nodes(void)
+{
+	_begin("1-8");
+	job.tres_per_job = fake_slurm_string("gres:gpu:4");
+	job.tres_per_node = fake_slurm_string("gres:gpu:2");
+	job.num_tasks = job.min_cpus = 4;
+	CHECK_TEXT(_refusal(), "its number of nodes is open");
+	job.min_nodes = job.max_nodes = 2;
+	CHECK(_is_offered(2) && !_is_offered(3));
+	_finish();
+}
+
 static void test_memory_of_a_node_grows_with_its_gpus_and_never_shrinks(void)
 {
 	_begin("1-8");
@@ -491,6 +503,7 @@ int main(void)
 	RUN(test_gpus_of_a_task_and_tasks_of_a_gpu_give_the_number_of_tasks);
 	RUN(test_tasks_that_follow_nothing_are_refused);
 	RUN(test_with_an_open_number_of_nodes_only_fewer_gpus_are_offered);
+	RUN(test_gpus_by_job_and_by_node_need_a_number_of_nodes);
 	RUN(test_memory_of_a_node_grows_with_its_gpus_and_never_shrinks);
 	RUN(test_what_ties_a_job_to_its_form_is_refused_with_the_reason);
 	RUN(test_what_a_job_says_of_cores_and_the_place_of_nodes_is_refused);
