@@ -232,6 +232,34 @@ static bool _memory_of(const job_desc_msg_t *job, const form_t *form, energy_gpu
 	return true;
 }
 
+/*
+ * What the nodes must have. min_cpus may be of one task alone where sbatch learned the tasks from the GPUs; a share of
+ * each GPU that cannot be read stands against more of them (gpu_limits.c).
+ */
+static bool _needs_of(const job_desc_msg_t *job, const form_t *form, energy_gpu_option_t *option)
+{
+	uint64_t nodes = option->nodes ? option->nodes : 1;
+	uint64_t memory = ((option->memory == NO_VAL64) || (option->memory & MEM_PER_CPU)) ? 0 : option->memory;
+	uint64_t tasks = option->tasks, cpus, by_gpu;
+
+	if (energy_is_given16(job->ntasks_per_tres) && ((uint64_t) option->gpus * job->ntasks_per_tres > tasks))
+		tasks = (uint64_t) option->gpus * job->ntasks_per_tres;
+	cpus = tasks * form->cpus_per_task;
+	if (energy_is_given32(option->min_cpus) && (option->min_cpus > cpus))
+		cpus = option->min_cpus;
+	if (energy_is_set(job->cpus_per_tres)) {
+		by_gpu = (uint64_t) option->gpus * energy_gpu_share(job->cpus_per_tres);
+		cpus = (by_gpu > cpus) ? by_gpu : cpus;
+	}
+	if (energy_is_set(job->mem_per_tres)) {
+		by_gpu = (option->gpus + nodes - 1) / nodes * energy_gpu_share(job->mem_per_tres);
+		memory = (by_gpu > memory) ? by_gpu : memory;
+	}
+	option->cpus = (uint32_t) cpus;
+	option->node_memory = memory;
+	return cpus < NO_VAL - 1;
+}
+
 /* Fewer GPUs get the time that the same work takes if it scales without loss, more keep theirs. */
 static bool _time_of(const job_desc_msg_t *job, const form_t *form, uint32_t default_time,
 		     energy_gpu_option_t *option)
@@ -270,7 +298,8 @@ static bool _option_of(const job_desc_msg_t *job, const form_t *form, uint32_t d
 		       energy_gpu_option_t *option)
 {
 	return _nodes_of(form, option) && _tasks_of(job, form, option) && _cpus_of(job, form, option) &&
-	       _memory_of(job, form, option) && _time_of(job, form, default_time, option);
+	       _memory_of(job, form, option) && _needs_of(job, form, option) &&
+	       _time_of(job, form, default_time, option);
 }
 
 extern const energy_gpu_option_t *energy_gpu_option(const energy_gpu_plan_t *plan, uint32_t gpus)
