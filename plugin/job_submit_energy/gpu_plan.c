@@ -52,7 +52,8 @@ static bool _is_kind_of(const job_desc_msg_t *job, const char **refusal)
 		{ energy_is_given16(job->boards_per_node) || energy_is_given16(job->sockets_per_board) ||
 			  energy_is_given16(job->sockets_per_node) || energy_is_given16(job->cores_per_socket),
 		  "it asks for sockets or cores of a node" },
-		{ energy_is_given16(job->threads_per_core) || (job->cpu_bind_type & CPU_BIND_ONE_THREAD_PER_CORE),
+		{ energy_is_given16(job->threads_per_core) || (energy_is_given16(job->cpu_bind_type) &&
+			(job->cpu_bind_type & CPU_BIND_ONE_THREAD_PER_CORE)),
 		  "it limits the threads of a core (--threads-per-core or --hint)" },
 		{ job->core_spec != NO_VAL16, "it sets cores or threads aside (--core-spec or --thread-spec)" },
 		{ job->contiguous == 1, "it asks for nodes side by side (--contiguous)" },
