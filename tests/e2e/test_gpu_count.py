@@ -59,6 +59,9 @@ REFUSED = [
     ("--gpus=4 -N1-2", "range of nodes"),
     ("--gres=gpu:4 --time-min=5", "least time"),
     ("--gres=gpu:4 --gpu-bind=map_gpu:0,1", "by number"),
+    ("--gres=gpu:4 --hint=nomultithread", "threads of a core"),
+    ("--gres=gpu:4 --contiguous", "side by side"),
+    ("--gres=gpu:4 --mincpus=8", "--mincpus"),
 ]
 """Requests whose number of GPUs stays, and a part of the reason."""
 SEES = """#!/bin/sh
