@@ -27,6 +27,9 @@ typedef struct {
 	uint32_t min_cpus;
 	uint64_t memory;	/* as pn_min_memory */
 	uint32_t time_limit;	/* minutes; NO_VAL: none named */
+	/* What nodes must have for it; nothing of the job is set to them. */
+	uint32_t cpus;		/* over the whole job, by its tasks and by its GPUs */
+	uint64_t node_memory;	/* MiB on each node; 0: not known */
 } energy_gpu_option_t;
 
 typedef struct {
@@ -57,6 +60,9 @@ typedef struct {
 } energy_gpu_digits_t;
 
 extern bool energy_gpu_digits(const char *text, energy_gpu_digits_t *digits);
+
+/* The number of `gres:gpu:16384`, which --cpus-per-gpu and --mem-per-gpu give; 0 for anything else. */
+extern uint32_t energy_gpu_share(const char *text);
 
 /* Whether a request names a range of GPUs, as only --energy-gpus may: Slurm refuses such a job. */
 extern bool energy_gpu_is_range(const job_desc_msg_t *job);

@@ -35,6 +35,7 @@ extern void assoc_mgr_unlock(assoc_locks_t *locks) WEAK;
 
 #define LOCK_ASSOC 0
 #define LOCK_QOS 2
+#define LOCK_USER 5	/* assoc_mgr_fill_in_assoc reads users too */
 #define READ_LOCK 1
 
 /* Call look for each partition that the job names, or for the default one, until it objects. */
@@ -95,7 +96,26 @@ typedef struct {
 	const job_desc_msg_t *job;
 	const energy_gpu_option_t *option;
 	bool is_more;		/* GPUs than asked for */
+	bool is_wider;		/* it needs more CPUs than the job's own number */
+	energy_cluster_rules_t rules;
 } fit_t;
+
+static bool _is_by_cpu(uint64_t memory)
+{
+	return (memory != NO_VAL64) && (memory & MEM_PER_CPU) && (memory & ~MEM_PER_CPU);
+}
+
+/* Whether memory follows CPUs, of which Slurm gives more than asked for where it gives whole cores. */
+static bool _memory_follows_cpus(const fit_t *fit, const energy_partition_t *partition)
+{
+	const job_desc_msg_t *job = fit->job;
+
+	if (energy_is_set(job->mem_per_tres))
+		return false;
+	if (job->pn_min_memory != NO_VAL64)
+		return _is_by_cpu(job->pn_min_memory);
+	return _is_by_cpu(partition->default_memory ? partition->default_memory : fit->rules.default_memory);
+}
 
 static const char *_fits(const energy_partition_t *partition, void *about)
 {
@@ -109,15 +129,24 @@ static const char *_fits(const energy_partition_t *partition, void *about)
 		return "fewer GPUs would need more time than MaxTime";
 	if (option->nodes && (option->nodes < partition->min_nodes))
 		return "fewer nodes than MinNodes";
+	/* Several tasks without --nodes: on how many nodes Slurm places them is not known. */
+	if (!option->nodes && (partition->min_nodes > 1))
+		return "its number of nodes is open, and its partition has MinNodes";
 	if (!fit->is_more)
 		return NULL;
+	if (!option->nodes)
+		return "its number of nodes is open (give --nodes): more GPUs may fit on none";
 	if (option->nodes > partition->max_nodes)
 		return "more nodes than MaxNodes";
-	if (option->min_cpus > partition->total_cpus)
+	if (fit->rules.has_job_defaults || partition->job_defaults.length)
+		return "its partition or cluster gives CPUs or memory by GPU (JobDefaults)";
+	if (fit->is_wider && _memory_follows_cpus(fit, partition))
+		return "its memory is by CPU, and more GPUs would need more CPUs";
+	if (option->cpus > partition->total_cpus)
 		return "more CPUs than its partition has";
 	if (energy_is_given32(partition->max_cpus_per_node) || energy_is_given32(partition->max_cpus_per_socket))
 		return "its partition limits the CPUs of a node";
-	if ((option->memory != job->pn_min_memory) && partition->max_memory)
+	if (((option->memory != job->pn_min_memory) || energy_is_set(job->mem_per_tres)) && partition->max_memory)
 		return "its partition limits the memory of a node";
 	return NULL;
 }
@@ -215,7 +244,7 @@ static const char *_against_limits(const job_desc_msg_t *job, uint32_t submit_ui
 	else if (found->def_qos_id)
 		qos.id = found->def_qos_id;
 	else
-		qos.name = "normal";
+		return "neither it nor its account names a QOS: the one that Slurm gives it may limit GPUs or time";
 	if (_qos_limits(&qos, change))
 		return "its QOS limits GPUs or time";
 	return _each_partition(job, _partition_qos, change);
@@ -249,6 +278,7 @@ static const char *_account_objection(const job_desc_msg_t *job, uint32_t submit
 		return "its account has an association for one partition";
 	locks.kinds[LOCK_ASSOC] = READ_LOCK;
 	locks.kinds[LOCK_QOS] = READ_LOCK;
+	locks.kinds[LOCK_USER] = READ_LOCK;
 	assoc_mgr_lock(&locks);
 	objection = _against_limits(job, submit_uid, &change);
 	assoc_mgr_unlock(&locks);
@@ -258,14 +288,25 @@ static const char *_account_objection(const job_desc_msg_t *job, uint32_t submit
 extern const char *energy_gpu_objection(const job_desc_msg_t *job, uint32_t submit_uid,
 					const energy_gpu_plan_t *plan, const energy_gpu_option_t *option)
 {
-	fit_t fit = { .job = job, .option = option, .is_more = option->gpus > plan->asked };
+	const energy_gpu_option_t *own = energy_gpu_option(plan, plan->asked);
+	fit_t fit = {
+		.job = job,
+		.option = option,
+		.is_more = option->gpus > plan->asked,
+		.is_wider = !own || (option->cpus > own->cpus),
+		.rules = energy_cluster_rules(),
+	};
 	const char *objection;
 
+	if (fit.is_more && ((energy_is_set(job->cpus_per_tres) && !energy_gpu_share(job->cpus_per_tres)) ||
+			    (energy_is_set(job->mem_per_tres) && !energy_gpu_share(job->mem_per_tres))))
+		return "its CPUs or memory for each GPU are no plain number";
 	/* What the user says of nodes may leave too few of those that are large enough. */
 	if (fit.is_more && (energy_is_set(job->features) || energy_is_set(job->exc_nodes) ||
 			    energy_is_given32(job->pn_min_tmp_disk)))
 		return "it limits its nodes: more GPUs may fit on none of them";
-	if (fit.is_more && (option->memory != job->pn_min_memory) && energy_cluster_rules().limits_memory)
+	if (fit.is_more && ((option->memory != job->pn_min_memory) || energy_is_set(job->mem_per_tres)) &&
+	    fit.rules.limits_memory)
 		return "the cluster limits the memory of a node";
 	objection = _each_partition(job, _fits, &fit);
 	if (objection)

@@ -24,6 +24,11 @@ typedef struct {
 	uint32_t cpus_per_task;
 } form_t;
 
+static uint16_t _cpus_of_task(const job_desc_msg_t *job)
+{
+	return energy_is_given16(job->cpus_per_task) ? job->cpus_per_task : 1;
+}
+
 static bool _is_kind_of(const job_desc_msg_t *job, const char **refusal)
 {
 	const struct {
@@ -47,6 +52,14 @@ static bool _is_kind_of(const job_desc_msg_t *job, const char **refusal)
 		{ energy_is_given16(job->boards_per_node) || energy_is_given16(job->sockets_per_board) ||
 			  energy_is_given16(job->sockets_per_node) || energy_is_given16(job->cores_per_socket),
 		  "it asks for sockets or cores of a node" },
+		{ energy_is_given16(job->threads_per_core) || (energy_is_given16(job->cpu_bind_type) &&
+			(job->cpu_bind_type & CPU_BIND_ONE_THREAD_PER_CORE)),
+		  "it limits the threads of a core (--threads-per-core or --hint)" },
+		{ job->core_spec != NO_VAL16, "it sets cores or threads aside (--core-spec or --thread-spec)" },
+		{ job->contiguous == 1, "it asks for nodes side by side (--contiguous)" },
+		/* sbatch itself states the CPUs of one task here. */
+		{ energy_is_given16(job->pn_min_cpus) && (job->pn_min_cpus > _cpus_of_task(job)),
+		  "it asks for CPUs of a node (--mincpus)" },
 		{ energy_is_set(job->clusters) || energy_is_set(job->burst_buffer),
 		  "it names clusters or a burst buffer" },
 		{ job->overcommit && (job->overcommit != NO_VAL8), "it shares CPUs among tasks (--overcommit)" },
@@ -71,7 +84,7 @@ static const char *_read_size(const job_desc_msg_t *job, form_t *form)
 	form->tasks = form->names_tasks ? job->num_tasks : (form->names_nodes ? job->min_nodes : 1);
 	/* One task is on one node whatever Slurm chooses. */
 	form->nodes = form->names_nodes ? job->min_nodes : (form->tasks == 1) ? 1 : 0;
-	form->cpus_per_task = energy_is_given16(job->cpus_per_task) ? job->cpus_per_task : 1;
+	form->cpus_per_task = _cpus_of_task(job);
 	return NULL;
 }
 
@@ -92,6 +105,9 @@ static const char *_read_gpus(const job_desc_msg_t *job, form_t *form)
 	/* Beside --gpus, one option may speak of nodes and none of tasks: more is the user's own puzzle. */
 	if (per_task.value && (per_node.value || per_job.value))
 		return "it counts its GPUs in several ways";
+	/* Slurm then derives the nodes from both, and one of them would no longer divide the other. */
+	if (per_job.value && per_node.value && !form->nodes)
+		return "its number of nodes is open";
 	form->per_node = per_node.value;
 	if (per_job.value)
 		form->asked = per_job.value;
@@ -217,6 +233,34 @@ static bool _memory_of(const job_desc_msg_t *job, const form_t *form, energy_gpu
 	return true;
 }
 
+/*
+ * What the nodes must have. min_cpus may be of one task alone where sbatch learned the tasks from the GPUs; a share of
+ * each GPU that cannot be read stands against more of them (gpu_limits.c).
+ */
+static bool _needs_of(const job_desc_msg_t *job, const form_t *form, energy_gpu_option_t *option)
+{
+	uint64_t nodes = option->nodes ? option->nodes : 1;
+	uint64_t memory = ((option->memory == NO_VAL64) || (option->memory & MEM_PER_CPU)) ? 0 : option->memory;
+	uint64_t tasks = option->tasks, cpus, by_gpu;
+
+	if (energy_is_given16(job->ntasks_per_tres) && ((uint64_t) option->gpus * job->ntasks_per_tres > tasks))
+		tasks = (uint64_t) option->gpus * job->ntasks_per_tres;
+	cpus = tasks * form->cpus_per_task;
+	if (energy_is_given32(option->min_cpus) && (option->min_cpus > cpus))
+		cpus = option->min_cpus;
+	if (energy_is_set(job->cpus_per_tres)) {
+		by_gpu = (uint64_t) option->gpus * energy_gpu_share(job->cpus_per_tres);
+		cpus = (by_gpu > cpus) ? by_gpu : cpus;
+	}
+	if (energy_is_set(job->mem_per_tres)) {
+		by_gpu = (option->gpus + nodes - 1) / nodes * energy_gpu_share(job->mem_per_tres);
+		memory = (by_gpu > memory) ? by_gpu : memory;
+	}
+	option->cpus = (uint32_t) cpus;
+	option->node_memory = memory;
+	return cpus < NO_VAL - 1;
+}
+
 /* Fewer GPUs get the time that the same work takes if it scales without loss, more keep theirs. */
 static bool _time_of(const job_desc_msg_t *job, const form_t *form, uint32_t default_time,
 		     energy_gpu_option_t *option)
@@ -255,7 +299,8 @@ static bool _option_of(const job_desc_msg_t *job, const form_t *form, uint32_t d
 		       energy_gpu_option_t *option)
 {
 	return _nodes_of(form, option) && _tasks_of(job, form, option) && _cpus_of(job, form, option) &&
-	       _memory_of(job, form, option) && _time_of(job, form, default_time, option);
+	       _memory_of(job, form, option) && _needs_of(job, form, option) &&
+	       _time_of(job, form, default_time, option);
 }
 
 extern const energy_gpu_option_t *energy_gpu_option(const energy_gpu_plan_t *plan, uint32_t gpus)

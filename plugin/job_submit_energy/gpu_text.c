@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /* Numbers of GPUs in texts: in what the job asks for, and in the lines of its script. */
 #include <ctype.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "gpu_count.h"
@@ -61,6 +62,16 @@ extern bool energy_gpu_digits(const char *text, energy_gpu_digits_t *digits)
 			return found == 1;
 		at += length + 1;
 	}
+}
+
+extern uint32_t energy_gpu_share(const char *text)
+{
+	size_t start = strcspn(text, "0123456789"), digits = strspn(text + start, "0123456789");
+
+	if ((start != strlen("gres:gpu:")) || memcmp(text, "gres", 4) || memcmp(text + 5, "gpu", 3) || text[start + digits] ||
+	    !digits || (digits > 9))
+		return 0;
+	return (uint32_t) strtoul(text + start, NULL, 10);
 }
 
 /* Whether an item of a list ends with two numbers and a dash behind its last colon: `gres:gpu:a100:2-8`. */

@@ -15,6 +15,9 @@
 /* Remove every decision entry that came with the job. Returns how many there were. */
 extern uint32_t energy_job_strip(job_desc_msg_t *job);
 
+/* Remove the variables of a chosen number of GPUs: those that came with the job are of the job around its sbatch. */
+extern void energy_job_forget_count(job_desc_msg_t *job);
+
 /* Remove the features of the job's script, once the daemon has been asked: thousands of jobs would keep them. */
 extern void energy_job_forget_script(job_desc_msg_t *job);
 

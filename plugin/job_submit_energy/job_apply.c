@@ -61,6 +61,26 @@ static bool _is_script_entry(const char *entry)
 	return !strncmp(entry, ENERGY_ENTRY_SCRIPT "=", strlen(ENERGY_ENTRY_SCRIPT "="));
 }
 
+extern void energy_job_forget_count(job_desc_msg_t *job)
+{
+	static const char *const names[] = { "SLURM_ENERGY_GPUS=", "SLURM_ENERGY_GPUS_ASKED=" };
+	uint32_t kept = 0;
+
+	for (uint32_t i = 0; job->environment && (i < job->env_size); i++) {
+		char *entry = job->environment[i];
+
+		if (entry && (!strncmp(entry, names[0], strlen(names[0])) ||
+			      !strncmp(entry, names[1], strlen(names[1]))))
+			slurm_xfree((void **) &entry);
+		else
+			job->environment[kept++] = entry;
+	}
+	for (uint32_t i = kept; job->environment && (i < job->env_size); i++)
+		job->environment[i] = NULL;
+	if (job->environment)
+		job->env_size = kept;
+}
+
 extern uint32_t energy_job_strip(job_desc_msg_t *job)
 {
 	return _remove_entries(job, energy_is_decision_entry);

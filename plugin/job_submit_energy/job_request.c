@@ -189,13 +189,11 @@ static void _gpu_counts(energy_request_t *request, const job_desc_msg_t *job, co
 	energy_request_number(request, "gpu_asked", plan->asked);
 	for (size_t i = 0; i < plan->count; i++) {
 		const energy_gpu_option_t *option = &plan->options[i];
-		bool is_total = (option->memory == NO_VAL64) || (option->memory & MEM_PER_CPU);
 		uint32_t nodes = option->nodes ? option->nodes : 1;
 
 		used += (size_t) snprintf(text + used, sizeof(text) - used, "%s%u:%u:%u:%" PRIu64, i ? "," : "",
-					  option->gpus, option->nodes,
-					  (option->min_cpus == NO_VAL) ? 0 : (option->min_cpus + nodes - 1) / nodes,
-					  is_total ? 0 : option->memory);
+					  option->gpus, option->nodes, (option->cpus + nodes - 1) / nodes,
+					  option->node_memory);
 	}
 	energy_request_text(request, "gpu_options", text, sizeof(text));
 }

@@ -225,6 +225,7 @@ extern int job_submit(job_desc_msg_t *job_desc, uint32_t submit_uid, char **err_
 
 	if (job_desc && _knows_jobs()) {
 		_strip(job_desc);
+		energy_job_forget_count(job_desc);
 		if (!energy_gpu_is_range(job_desc))
 			_decide(job_desc, submit_uid, err_msg);
 		energy_job_forget_script(job_desc);

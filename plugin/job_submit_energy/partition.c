@@ -234,7 +234,13 @@ extern void energy_partition_free(energy_partition_t *partition)
 
 extern energy_cluster_rules_t energy_cluster_rules(void)
 {
-	energy_cluster_rules_t rules = { true, true, true, false };
+	energy_cluster_rules_t rules = {
+		.all_must_fit = true,
+		.has_associations = true,
+		.limits_memory = true,
+		.has_job_defaults = true,
+		.default_memory = MEM_PER_CPU | 1,
+	};
 	const char *scheduling;
 	const char *storage;
 
@@ -245,6 +251,8 @@ extern energy_cluster_rules_t energy_cluster_rules(void)
 	rules.has_associations = storage && storage[0] && strcasecmp(storage, "accounting_storage/none");
 	scheduling = slurm_conf.sched_params;
 	rules.ignores_preferences = scheduling && strcasestr(scheduling, "ignore_prefer_validation");
+	rules.has_job_defaults = (slurm_conf.job_defaults_list != NULL);
+	rules.default_memory = slurm_conf.def_mem_per_cpu;
 	rules.limits_memory = slurm_conf.max_mem_per_cpu && (slurm_conf.max_mem_per_cpu != MEM_PER_CPU);
 	return rules;
 }

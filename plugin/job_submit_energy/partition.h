@@ -38,6 +38,8 @@ typedef struct {
 	bool all_must_fit;		/* EnforcePartLimits=ALL */
 	bool has_associations;		/* the accounts come from a database */
 	bool limits_memory;		/* MaxMemPerNode or MaxMemPerCPU for the whole cluster */
+	bool has_job_defaults;		/* JobDefaults for the whole cluster, such as DefCpuPerGPU */
+	uint64_t default_memory;	/* as of a partition, which goes before it */
 	bool ignores_preferences;	/* a --prefer that no node can meet refuses no job */
 } energy_cluster_rules_t;
 

@@ -14,8 +14,8 @@
  *
  *	optional /path/to/spank_energy.so
  *
- * On the nodes it does nothing but for batch scripts of jobs with --energy-gpus: if the number of GPUs has changed
- * since the submission, the variables that tell it follow.
+ * On the nodes it does nothing but for batch scripts of jobs that were themselves submitted with --energy-gpus: if the
+ * number of GPUs has changed since the submission, the variables that tell it follow.
  */
 #include <slurm/slurm.h>
 #include <slurm/spank.h>
@@ -67,6 +67,9 @@ static char features[ENERGY_SCRIPT_BYTES];
 
 /* The last value that was given for each option; empty if none was. */
 static char values[NUM_OPTIONS][ENERGY_OPTION_BYTES];
+
+/* On a node: the job itself was submitted with --energy-gpus. Its environment may be that of another job. */
+static bool has_counts;
 
 static const char *const entries[NUM_OPTIONS] = {
 	[MODE] = ENERGY_ENTRY_MODE,
@@ -171,6 +174,8 @@ static int _option(int which, const char *argument, int remote)
 {
 	char value[ENERGY_OPTION_BYTES], shown[80], complaint[128];
 
+	if (remote && (which == GPUS))
+		has_counts = true;
 	if (remote || (which < 0) || (which >= NUM_OPTIONS))
 		return 0;
 	if (!argument)
@@ -205,6 +210,13 @@ static void _forget_outer_job(void)
 	}
 }
 
+/* Nor is the number of GPUs of the job around sbatch and salloc that of the new one; srun starts a step of the same. */
+static void _forget_outer_count(void)
+{
+	unsetenv("SLURM_ENERGY_GPUS");
+	unsetenv("SLURM_ENERGY_GPUS_ASKED");
+}
+
 /*
  * energy-sbatch leaves its own process number, and is our parent then. The variable goes: what is
  * submitted inside the job is not its child.
@@ -235,6 +247,8 @@ extern int slurm_spank_init(spank_t spank, int argc, char **argv)
 
 	(void) argc;
 	(void) argv;
+	if (context == S_CTX_ALLOCATOR)
+		_forget_outer_count();
 	if ((context == S_CTX_LOCAL) || (context == S_CTX_ALLOCATOR)) {
 		_forget_outer_job();
 		_look_for_energy_sbatch();
@@ -310,8 +324,9 @@ extern int slurm_spank_task_init(spank_t spank, int argc, char **argv)
 
 	(void) argc;
 	(void) argv;
-	if ((spank_get_item(spank, S_JOB_STEPID, &step) != ESPANK_SUCCESS) || (step != SLURM_BATCH_SCRIPT) ||
-	    !_number(spank, "SLURM_ENERGY_GPUS", &before) || !_number(spank, "SLURM_GPUS_ON_NODE", &now))
+	if (!has_counts || (spank_get_item(spank, S_JOB_STEPID, &step) != ESPANK_SUCCESS) ||
+	    (step != SLURM_BATCH_SCRIPT) || !_number(spank, "SLURM_ENERGY_GPUS", &before) ||
+	    !_number(spank, "SLURM_GPUS_ON_NODE", &now))
 		return 0;
 	/* What this node has says nothing of the others'. SPANK itself tells a batch step of no nodes. */
 	if (!_number(spank, "SLURM_NNODES", &nodes) || (nodes != 1) || (now == before))

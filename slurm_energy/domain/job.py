@@ -110,18 +110,32 @@ class JobRequest:
     def with_count(self, option: GpuCountOption) -> "JobRequest":
         """Return the job with another number of GPUs of its one type: as Slurm's side will submit it."""
         asked, (demand, *_) = self.gpu_count, self.gpus
-        tasks = self.tasks
-        if option.cpus_per_node:
-            tasks = max(1, option.cpus_per_node * max(1, option.nodes) // (self.cpus_per_task or 1))
         return replace(
             self,
             gpus=(GpuDemand(count=option.gpus, slurm_type=demand.slurm_type),),
             nodes_min=option.nodes or self.nodes_min,
             nodes_max=self.nodes_max and (option.nodes or self.nodes_max),
-            tasks=tasks,
+            tasks=self._tasks_with(option),
             memory_per_node_mib=option.memory_per_node_mib or self.memory_per_node_mib,
             time_limit_minutes=scaled_limit(self.time_limit_minutes, asked, option.gpus),
         )
+
+    def _tasks_with(self, option: GpuCountOption) -> int | None:
+        """Return the number of tasks with another number of GPUs. CPUs tell it unless they follow the GPUs."""
+        own = next((one for one in self.count_options if one.gpus == self.gpu_count), None)
+        if own is None or not option.cpus_per_node:
+            return self.tasks
+        if self.tasks is None:
+            return max(1, option.nodes)
+        if self._tasks_of_cpus(own) == self.tasks:
+            return self._tasks_of_cpus(option)
+        if self.tasks == own.nodes:
+            return max(1, option.nodes)
+        per_gpu, rest = divmod(self.tasks, self.gpu_count)
+        return self.tasks if rest else per_gpu * option.gpus
+
+    def _tasks_of_cpus(self, option: GpuCountOption) -> int:
+        return max(1, option.cpus_per_node * max(1, option.nodes) // (self.cpus_per_task or 1))
 
     @property
     def gpu_count(self) -> int:

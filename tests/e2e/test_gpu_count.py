@@ -32,16 +32,17 @@ FORMS: list[tuple[str, list[int]]] = [
     ("--gres=gpu:8 -N1 --ntasks-per-node=8", [1, 4]),
     ("--gpus=4", [2, 8]),
     ("--gpus=a100:4", [2, 8]),
-    ("--gpus=4 -n4", [2, 8]),
+    ("--gpus=4 -n4", [2]),
+    ("--gpus=4 -N1 -n4", [2, 8]),
     ("--gpus=2 -N2 -n2", [1]),
     ("--gpus=2 -N1 --ntasks-per-node=4", [1, 4]),
     ("--gpus=4 -N1 --cpus-per-gpu=1", [2, 8]),
     ("--gpus=4 -N1 --mem-per-gpu=100", [2, 8]),
-    ("--gpus=4 --ntasks-per-gpu=1", [2, 8]),
-    ("--gpus=4 --ntasks-per-gpu=2", [2, 8]),
-    ("-n4 --ntasks-per-gpu=1", [2, 8]),
-    ("-n4 --gpus-per-task=1", [2, 8]),
-    ("-n2 --gpus-per-task=a100:2", [2, 8]),
+    ("--gpus=4 --ntasks-per-gpu=1", [2]),
+    ("--gpus=4 -N1 --ntasks-per-gpu=2", [2, 8]),
+    ("-N1 -n4 --ntasks-per-gpu=1", [2, 8]),
+    ("-N1 -n4 --gpus-per-task=1", [2, 8]),
+    ("-N1 -n2 --gpus-per-task=a100:2", [2, 8]),
     ("--gpus-per-node=4 -N1", [2, 8]),
     ("--gpus-per-node=4 -N1 --ntasks-per-node=4 --mem=1000", [2, 8]),
     ("--gpus-per-node=4 -N2", [2, 4]),
@@ -58,6 +59,9 @@ REFUSED = [
     ("--gpus=4 -N1-2", "range of nodes"),
     ("--gres=gpu:4 --time-min=5", "least time"),
     ("--gres=gpu:4 --gpu-bind=map_gpu:0,1", "by number"),
+    ("--gres=gpu:4 --hint=nomultithread", "threads of a core"),
+    ("--gres=gpu:4 --contiguous", "side by side"),
+    ("--gres=gpu:4 --mincpus=8", "--mincpus"),
 ]
 """Requests whose number of GPUs stays, and a part of the reason."""
 SEES = """#!/bin/sh
@@ -268,6 +272,18 @@ def test_a_later_change_of_a_waiting_job_reaches_its_script(counting_lab: Lab) -
     assert gpus_of(rows[0]) == 2
     assert said.startswith("batch gpus=2 asked=4 tasks=2 "), said
     assert "names  2 " in said
+
+
+def test_a_job_that_is_submitted_inside_a_counted_one_is_its_own(counting_lab: Lab) -> None:
+    lab = counting_lab
+    inner = "printf '#!/bin/sh\\necho inner ${SLURM_ENERGY_GPUS:-none} $SLURM_NTASKS; srun -l true || echo FAILED\\n'"
+    options = "-J inner -p a100 -N1 -n2 --gpus=1 -t 5 -o /tmp/count-%j"
+    script = f"#!/bin/sh\n{inner} > /tmp/inner.$SLURM_JOB_ID\nsbatch --parsable {options} /tmp/inner.$SLURM_JOB_ID\n"
+    outer = counted(lab, 2, [RANGE, "--gpus=4", "-N1", "-p", "a100"], script)
+    wait_for(lab, outer, {"COMPLETED"}, timeout=60)
+    job_id = int(printed(lab, outer).split()[-1])
+    wait_for(lab, job_id, {"COMPLETED"}, timeout=60)
+    assert printed(lab, job_id).split() == ["inner", "none", "2"]
 
 
 def test_without_the_daemon_and_through_its_death_jobs_run_as_they_are(counting_lab: Lab) -> None:

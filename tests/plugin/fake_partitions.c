@@ -245,7 +245,10 @@ extern int assoc_mgr_fill_in_qos(void *connection, slurmdb_qos_rec_t *qos, int e
 
 extern void assoc_mgr_lock(int *kinds)
 {
-	CHECK(!is_locked && (kinds[0] == 1) && (kinds[2] == 1) && !kinds[1] && !kinds[3] && !kinds[4]);
+	/* Associations, QOS and users, which is what assoc_mgr_fill_in_assoc() and assoc_mgr_fill_in_qos() want. */
+	for (int i = 0; i < 7; i++)
+		CHECK(kinds[i] == ((i == 0) || (i == 2) || (i == 5)));
+	CHECK(!is_locked);
 	is_locked = true;
 }
 

@@ -148,6 +148,7 @@ extern void fake_slurm_empty_job(job_desc_msg_t *job)
 	job->min_cpus = job->max_cpus = NO_VAL;
 	job->ntasks_per_node = job->cpus_per_task = job->ntasks_per_tres = NO_VAL16;
 	job->shared = job->requeue = job->contiguous = NO_VAL16;
+	job->core_spec = job->cpu_bind_type = NO_VAL16;
 	job->boards_per_node = job->sockets_per_board = job->sockets_per_node = NO_VAL16;
 	job->cores_per_socket = job->threads_per_core = job->pn_min_cpus = NO_VAL16;
 	job->ntasks_per_board = job->ntasks_per_socket = job->ntasks_per_core = NO_VAL16;

@@ -213,6 +213,7 @@ static void test_gpus_of_a_task_and_tasks_of_a_gpu_give_the_number_of_tasks(void
 	_begin("1-8");
 	job.tres_per_task = fake_slurm_string("gres:gpu:2");
 	job.num_tasks = job.min_cpus = 2;
+	job.min_nodes = job.max_nodes = 1;
 	CHECK(!_is_offered(3));
 	_apply(8);
 	CHECK((job.num_tasks == 4) && (job.min_cpus == 4));
@@ -241,6 +242,37 @@ static void test_tasks_that_follow_nothing_are_refused(void)
 	_finish();
 }
 
+static void test_with_an_open_number_of_nodes_only_fewer_gpus_are_offered(void)
+{
+	_begin("1-8");
+	job.tres_per_job = fake_slurm_string("gres:gpu:4");
+	job.num_tasks = job.min_cpus = 4;
+	CHECK(_is_offered(2) && !_is_offered(8));
+	fake_partition("a100")->min_nodes = 2;
+	CHECK(strstr(_refusal(), "MinNodes"));
+	fake_partition("a100")->min_nodes = 0;
+	job.min_nodes = job.max_nodes = 1;
+	CHECK(_is_offered(2) && _is_offered(8));
+	_finish();
+	_begin("4,8");
+	job.tres_per_job = fake_slurm_string("gres:gpu:4");
+	job.num_tasks = job.min_cpus = 4;
+	CHECK(strstr(_refusal(), "its number of nodes is open (give --nodes)"));
+	_finish();
+}
+
+static void test_gpus_by_job_and_by_node_need_a_number_of_nodes(void)
+{
+	_begin("1-8");
+	job.tres_per_job = fake_slurm_string("gres:gpu:4");
+	job.tres_per_node = fake_slurm_string("gres:gpu:2");
+	job.num_tasks = job.min_cpus = 4;
+	CHECK_TEXT(_refusal(), "its number of nodes is open");
+	job.min_nodes = job.max_nodes = 2;
+	CHECK(_is_offered(2) && !_is_offered(3));
+	_finish();
+}
+
 static void test_memory_of_a_node_grows_with_its_gpus_and_never_shrinks(void)
 {
 	_begin("1-8");
@@ -253,6 +285,77 @@ static void test_memory_of_a_node_grows_with_its_gpus_and_never_shrinks(void)
 	job.pn_min_memory = 1000;
 	fake_partition("a100")->max_memory = 4000;
 	CHECK(_is_offered(1) && !_is_offered(8));
+	_finish();
+}
+
+static void test_what_is_asked_for_each_task_and_gpu_is_counted_for_the_nodes(void)
+{
+	static char cpus[] = "gres:gpu:6", memory[] = "gres:gpu:16384", several[] = "gres:gpu:6,gres:gpu:a100:8";
+
+	_begin("1-16");
+	job.tres_per_node = fake_slurm_string("gres:gpu:4");
+	job.min_nodes = job.max_nodes = 2;
+	job.cpus_per_tres = cpus;
+	job.mem_per_tres = memory;
+	CHECK((_offered(16)->cpus == 96) && (_offered(16)->node_memory == 4 * 16384) && (_offered(2)->node_memory == 2 * 16384));
+	fake_partition("a100")->total_cpus = 95;
+	CHECK(_is_offered(12) && !_is_offered(16));
+	fake_partition("a100")->total_cpus = 128;
+	fake_partition("a100")->max_memory = 100000;
+	CHECK(_is_offered(2) && !_is_offered(12));
+	fake_partition("a100")->max_memory = 0;
+	slurm_conf.max_mem_per_cpu = 100000;
+	CHECK(_is_offered(2) && !_is_offered(12));
+	slurm_conf.max_mem_per_cpu = 0;
+	job.cpus_per_tres = several;
+	CHECK(_is_offered(2) && !_is_offered(12));
+	job.cpus_per_tres = NULL;
+	job.mem_per_tres = several;
+	CHECK(_is_offered(2) && !_is_offered(12));
+	job.mem_per_tres = NULL;
+	_finish();
+	_begin("1-8");	/* sbatch states the CPUs of one task here */
+	job.min_nodes = job.max_nodes = 1;
+	job.num_tasks = 8;
+	job.ntasks_per_tres = 2;
+	job.cpus_per_task = job.min_cpus = 3;
+	CHECK((_offered(8)->cpus == 48) && (_offered(8)->min_cpus == 3) && (_offered(2)->cpus == 12));
+	_finish();
+}
+
+static void test_memory_by_cpu_keeps_more_gpus_out_where_they_need_more_cpus(void)
+{
+	_begin("1-8");
+	job.tres_per_node = fake_slurm_string("gres:gpu:4");
+	job.min_nodes = job.max_nodes = 1;
+	job.num_tasks = job.min_cpus = 4;
+	CHECK(_is_offered(2) && _is_offered(8));
+	job.pn_min_memory = 1000 | MEM_PER_CPU;
+	CHECK(_is_offered(2) && !_is_offered(8));
+	job.pn_min_memory = NO_VAL64;
+	fake_partition("a100")->default_memory = 1000 | MEM_PER_CPU;
+	CHECK(_is_offered(2) && !_is_offered(8));
+	fake_partition("a100")->default_memory = 1000;
+	slurm_conf.def_mem_per_cpu = 1000 | MEM_PER_CPU;
+	CHECK(_is_offered(2) && _is_offered(8));
+	fake_partition("a100")->default_memory = 0;
+	CHECK(_is_offered(2) && !_is_offered(8));
+	job.num_tasks = job.min_cpus = 1;	/* no more CPUs then */
+	CHECK(_is_offered(8));
+	_finish();
+}
+
+static void test_where_slurm_gives_cpus_or_memory_by_gpu_no_more_are_offered(void)
+{
+	static int list;
+
+	_begin("1-8");
+	job.tres_per_node = fake_slurm_string("gres:gpu:4");
+	fake_partition("a100")->cpus_per_gpu = 8;
+	CHECK(_is_offered(2) && !_is_offered(8));
+	fake_partition("a100")->cpus_per_gpu = 0;
+	slurm_conf.job_defaults_list = (void *) &list;
+	CHECK(_is_offered(2) && !_is_offered(8));
 	_finish();
 }
 
@@ -297,6 +400,38 @@ static void test_what_ties_a_job_to_its_form_is_refused_with_the_reason(void)
 	_finish();
 }
 
+static void test_what_a_job_says_of_cores_and_the_place_of_nodes_is_refused(void)
+{
+	struct {
+		uint16_t *field;
+		uint16_t value;
+		const char *why;
+	} numbers[] = {
+		{ &job.threads_per_core, 1, "it limits the threads of a core (--threads-per-core or --hint)" },
+		{ &job.cpu_bind_type, CPU_BIND_ONE_THREAD_PER_CORE,
+		  "it limits the threads of a core (--threads-per-core or --hint)" },
+		{ &job.core_spec, 0, "it sets cores or threads aside (--core-spec or --thread-spec)" },
+		{ &job.core_spec, CORE_SPEC_THREAD | 2, "it sets cores or threads aside (--core-spec or --thread-spec)" },
+		{ &job.contiguous, 1, "it asks for nodes side by side (--contiguous)" },
+		{ &job.pn_min_cpus, 8, "it asks for CPUs of a node (--mincpus)" },
+	};
+
+	_begin("1-8");
+	job.tres_per_node = fake_slurm_string("gres:gpu:4");
+	job.cpus_per_task = job.min_cpus = 2;
+	job.contiguous = 0;
+	for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++) {
+		uint16_t before = *numbers[i].field;
+
+		*numbers[i].field = numbers[i].value;
+		CHECK_TEXT(_refusal(), numbers[i].why);
+		*numbers[i].field = before;
+	}
+	job.pn_min_cpus = 2;	/* of one task, as sbatch states it */
+	CHECK(_is_offered(2) && _is_offered(8));
+	_finish();
+}
+
 static void test_a_range_without_the_jobs_own_number_is_refused(void)
 {
 	_begin("2,8");
@@ -312,6 +447,7 @@ static void test_limits_of_account_and_qos_keep_the_number_where_they_could_brea
 	_begin("1-8");
 	job.tres_per_node = fake_slurm_string("gres:gpu:4");
 	slurm_conf.accounting_storage_enforce = 0x2;
+	fake_account.def_qos_id = 1;
 	CHECK(_is_offered(1) && _is_offered(8));
 	fake_qos.max_tres_pu = limit;
 	CHECK(_is_offered(1) && !_is_offered(8));
@@ -323,6 +459,20 @@ static void test_limits_of_account_and_qos_keep_the_number_where_they_could_brea
 	CHECK(_is_offered(1) && !_is_offered(8));
 	fake_account.grp_tres_mins = limit;
 	CHECK_TEXT(_refusal(), "its account limits GPUs or time");
+	slurm_conf.accounting_storage_enforce = 0;
+	CHECK(_is_offered(1) && _is_offered(8));
+	_finish();
+}
+
+static void test_where_slurm_chooses_the_qos_no_other_number_is_offered(void)
+{
+	_begin("1-8");
+	job.tres_per_node = fake_slurm_string("gres:gpu:4");
+	slurm_conf.accounting_storage_enforce = 0x2;
+	CHECK(strstr(_refusal(), "neither it nor its account names a QOS"));
+	job.qos = fake_slurm_string("normal");
+	CHECK(_is_offered(1) && _is_offered(8));
+	slurm_xfree((void **) &job.qos);
 	slurm_conf.accounting_storage_enforce = 0;
 	CHECK(_is_offered(1) && _is_offered(8));
 	_finish();
@@ -390,7 +540,7 @@ static void test_an_answer_that_was_not_offered_changes_nothing_at_all(void)
 
 static void test_the_request_tells_what_is_offered(void)
 {
-	static char bytes[ENERGY_REPLY_BYTES];
+	static char bytes[ENERGY_REPLY_BYTES], cpus[] = "gres:gpu:8", memory[] = "gres:gpu:1000";
 	size_t length;
 
 	_begin("2,4,8");
@@ -403,6 +553,14 @@ static void test_the_request_tells_what_is_offered(void)
 	CHECK(strstr(bytes, "\nenergy_gpus=2,4,8\n"));
 	CHECK(strstr(bytes, "\ngpu_asked=4\n"));
 	CHECK(strstr(bytes, "\ngpu_options=2:1:1:1000,4:1:1:1000,8:1:1:2000\n"));
+	job.cpus_per_tres = cpus;
+	job.mem_per_tres = memory;
+	job.pn_min_memory = NO_VAL64;
+	energy_gpu_plan(&job, 1000, &plan);
+	length = energy_job_request(&job, 1000, &plan, bytes, sizeof(bytes) - 1);
+	bytes[length] = '\0';
+	CHECK(strstr(bytes, "\ngpu_options=2:1:16:2000,4:1:32:4000,8:1:64:8000\n"));
+	job.cpus_per_tres = job.mem_per_tres = NULL;
 	job.het_job_offset = 1;
 	energy_gpu_plan(&job, 1000, &plan);
 	length = energy_job_request(&job, 1000, &plan, bytes, sizeof(bytes) - 1);
@@ -423,10 +581,17 @@ int main(void)
 	RUN(test_tasks_follow_gpus_or_nodes);
 	RUN(test_gpus_of_a_task_and_tasks_of_a_gpu_give_the_number_of_tasks);
 	RUN(test_tasks_that_follow_nothing_are_refused);
+	RUN(test_with_an_open_number_of_nodes_only_fewer_gpus_are_offered);
+	RUN(test_gpus_by_job_and_by_node_need_a_number_of_nodes);
 	RUN(test_memory_of_a_node_grows_with_its_gpus_and_never_shrinks);
+	RUN(test_what_is_asked_for_each_task_and_gpu_is_counted_for_the_nodes);
+	RUN(test_memory_by_cpu_keeps_more_gpus_out_where_they_need_more_cpus);
+	RUN(test_where_slurm_gives_cpus_or_memory_by_gpu_no_more_are_offered);
 	RUN(test_what_ties_a_job_to_its_form_is_refused_with_the_reason);
+	RUN(test_what_a_job_says_of_cores_and_the_place_of_nodes_is_refused);
 	RUN(test_a_range_without_the_jobs_own_number_is_refused);
 	RUN(test_limits_of_account_and_qos_keep_the_number_where_they_could_break);
+	RUN(test_where_slurm_chooses_the_qos_no_other_number_is_offered);
 	RUN(test_numbers_that_are_written_out_in_a_script_are_found);
 	RUN(test_without_memory_the_job_is_as_it_was);
 	RUN(test_an_answer_that_was_not_offered_changes_nothing_at_all);

@@ -128,6 +128,24 @@ static void test_features_of_a_script_reach_the_daemon_and_do_not_stay_with_the_
 	fake_daemon_stop(daemon);
 }
 
+static void test_a_number_of_gpus_that_came_with_the_environment_does_not_stay(void)
+{
+	static const char *const variables[] = {
+		"SLURM_ENERGY_GPUS=4", "SLURM_NTASKS=8", "SLURM_ENERGY_GPUS_ASKED=8", "SLURM_ENERGY_GPUSX=1",
+	};
+
+	_begin();
+	job.environment = slurm_xcalloc(5, sizeof(char *), true, false, NULL, 0, NULL);
+	for (size_t i = 0; i < 4; i++)
+		job.environment[job.env_size++] = fake_slurm_string(variables[i]);
+	_submit();
+	CHECK(job.env_size == 2);
+	CHECK_TEXT(job.environment[0], "SLURM_NTASKS=8");
+	CHECK_TEXT(job.environment[1], "SLURM_ENERGY_GPUSX=1");
+	CHECK(!job.environment[2] && !job.environment[3]);
+	_finish();
+}
+
 static void test_the_user_and_the_site_can_silence_the_message(void)
 {
 	fake_daemon_t *daemon = fake_daemon_start(DAEMON_ANSWERS, REPLY, strlen(REPLY));
@@ -341,6 +359,7 @@ int main(void)
 	setenv("SLURM_ENERGY_PLUGIN_CONF", conf, 1);
 	RUN(test_it_is_the_plugin_that_slurm_looks_for);
 	RUN(test_an_answer_is_applied_and_told);
+	RUN(test_a_number_of_gpus_that_came_with_the_environment_does_not_stay);
 	RUN(test_the_user_and_the_site_can_silence_the_message);
 	RUN(test_without_a_terminal_nothing_is_said);
 	RUN(test_features_of_a_script_reach_the_daemon_and_do_not_stay_with_the_job);

@@ -183,6 +183,7 @@ static void _set(const char *name, const char *value)
 	CHECK(spank_setenv(NULL, name, value, 1) == ESPANK_SUCCESS);
 }
 
+/* The variables of a job that has four GPUs by decision, on a node where it, or a job inside it, has two. */
 static void _batch_step(uint32_t step, const char *nodes)
 {
 	fake_spank_step(step);
@@ -195,8 +196,32 @@ static void _batch_step(uint32_t step, const char *nodes)
 	CHECK(slurm_spank_task_init(NULL, 0, NULL) == 0);
 }
 
+static void test_a_job_that_named_no_range_keeps_its_variables_whatever_it_inherits(void)
+{
+	_batch_step(SLURM_BATCH_SCRIPT, "1");
+	CHECK_TEXT(fake_spank_variable("SLURM_ENERGY_GPUS"), "4");
+	CHECK_TEXT(fake_spank_variable("SLURM_GPUS"), "a100:4");
+	CHECK_TEXT(fake_spank_variable("SLURM_NTASKS"), "8");
+}
+
+static void test_a_job_submitted_inside_a_job_does_not_inherit_its_number_of_gpus(void)
+{
+	static const char *const names[] = { "SLURM_ENERGY_GPUS", "SLURM_ENERGY_GPUS_ASKED" };
+
+	for (size_t i = 0; i < 2; i++) {
+		setenv(names[i], "4", 1);
+		fake_spank_context(S_CTX_LOCAL);
+		slurm_spank_init(NULL, 0, NULL);
+		CHECK(getenv(names[i]));	/* srun: a step of the job itself */
+		fake_spank_context(S_CTX_ALLOCATOR);
+		slurm_spank_init(NULL, 0, NULL);
+		CHECK(!getenv(names[i]));
+	}
+}
+
 static void test_the_variables_of_a_batch_script_follow_a_later_change(void)
 {
+	CHECK(_give("energy-gpus", "2-4", 1) == 0);	/* as slurmstepd reads what the job itself was submitted with */
 	_batch_step(SLURM_BATCH_SCRIPT, "1");
 	CHECK_TEXT(fake_spank_variable("SLURM_ENERGY_GPUS"), "2");
 	CHECK_TEXT(fake_spank_variable("SLURM_GPUS"), "a100:2");
@@ -246,6 +271,8 @@ int main(void)
 	RUN(test_energy_sbatch_as_parent_asks_for_an_explanation);
 	RUN(test_in_other_contexts_nothing_is_set);
 	RUN(test_numbers_of_gpus_are_checked_and_passed_on);
+	RUN(test_a_job_submitted_inside_a_job_does_not_inherit_its_number_of_gpus);
+	RUN(test_a_job_that_named_no_range_keeps_its_variables_whatever_it_inherits);
 	RUN(test_the_variables_of_a_batch_script_follow_a_later_change);
 	RUN(test_steps_of_srun_and_jobs_of_several_nodes_keep_their_variables);
 	RUN(test_a_job_submitted_inside_a_job_does_not_inherit_its_options);

@@ -15,6 +15,9 @@ from slurm_energy.policy.site.gpu_count import chosen_count, count_effect
 _DEVIATIONS = 1.645
 """Of the doubt in how work scales: a run time is passed in one of twenty cases."""
 
+_USABLE = 0.9
+"""Share of a node's CPUs and memory that jobs surely get: CoreSpecCount and MemSpecLimit may keep back the rest."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CountedCase:
@@ -113,7 +116,7 @@ def _fits(case: Case, partition: PartitionState, option: GpuCountOption) -> bool
     memory = option.memory_per_node_mib or 0.0
     gpus = ceil(option.gpus / nodes)
     fitting = sum(
-        node_gpus >= gpus and node.cpus >= cpus and (node.memory_mib is None or node.memory_mib >= memory)
+        node_gpus >= gpus and node.cpus * _USABLE >= cpus and (node.memory_mib or 0.0) * _USABLE >= memory
         for node_gpus, node in found
     )
     return fitting >= nodes

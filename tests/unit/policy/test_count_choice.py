@@ -96,6 +96,41 @@ def test_nodes_too_small_for_more_gpus_keep_them_out() -> None:
     assert decide(greedy, snapshot=large_nodes(), scaling=WELL).gpus == 4
 
 
+@pytest.mark.parametrize(
+    ("needs", "gpus"),
+    [
+        ({"cpus_per_node": 57}, 8),
+        ({"cpus_per_node": 58}, 4),
+        ({"memory_per_node_mib": 230_000.0}, 8),
+        ({"memory_per_node_mib": 231_000.0}, 4),
+    ],
+)
+def test_more_gpus_leave_a_tenth_of_a_node_to_the_system(needs: dict[str, Any], gpus: int) -> None:
+    """Nodes of 64 CPUs and 256000 MiB."""
+    offered = (GpuCountOption(gpus=4, nodes=1), GpuCountOption(gpus=8, nodes=1, **needs))
+    assert decide(ranged_job(4, count_options=offered), snapshot=large_nodes(), scaling=WELL).gpus == gpus
+
+
+def test_memory_of_unknown_nodes_keeps_more_gpus_out() -> None:
+    offered = (GpuCountOption(gpus=4, nodes=1), GpuCountOption(gpus=8, nodes=1, memory_per_node_mib=1.0))
+    unknown = make_snapshot(make_node("a100-1", "a100", "a100", count=8, memory_mib=None))
+    assert decide(ranged_job(4, count_options=offered), snapshot=unknown, scaling=WELL).gpus == 4
+    assert decide(ranged_job(4), snapshot=unknown, scaling=WELL).gpus == 8, "no memory asked for"
+
+
+@pytest.mark.parametrize(
+    ("tasks", "own", "other", "expected"),
+    [(1, (4, 1, 32), (8, 1, 64), 1), (4, (4, 1, 32), (8, 1, 64), 8), (2, (8, 2, 32), (16, 4, 32), 4)],
+    ids=["one", "by GPU", "by node"],
+)
+def test_cpus_that_follow_gpus_do_not_make_tasks(
+    tasks: int, own: tuple[int, int, int], other: tuple[int, int, int], expected: int
+) -> None:
+    offered = tuple(GpuCountOption(gpus=gpus, nodes=nodes, cpus_per_node=cpus) for gpus, nodes, cpus in (own, other))
+    job = ranged_job(own[0], tasks=tasks, count_options=offered)
+    assert job.with_count(offered[1]).tasks == expected
+
+
 def test_only_what_the_user_named_and_the_plugin_offers_is_chosen() -> None:
     assert decide(ranged_job(4, offered=(2, 4)), snapshot=large_nodes(), scaling=BADLY).gpus == 2
     refused = decide(ranged_job(4, count_options=(), count_refusal="it runs in a reservation"), scaling=BADLY)
