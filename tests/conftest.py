@@ -25,6 +25,8 @@ settings.register_profile(
 settings.load_profile("steady")
 
 LONG_FILES = (
+    "test_trials_of_jobs.py",
+    "test_gpu_count.py",
     "test_no_traceback.py",
     "test_planted_mistakes.py",
     "test_install_page.py",
