@@ -12,7 +12,7 @@
 #include "job.h"
 #include "partition_order.h"
 
-/* What the job says of its size, where it can be told. */
+/* What the job says of its size, where it is known. */
 typedef struct {
 	uint32_t asked;
 	uint32_t nodes;		/* 0: Slurm chooses */

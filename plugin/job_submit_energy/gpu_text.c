@@ -105,7 +105,7 @@ extern bool energy_gpu_is_range(const job_desc_msg_t *job)
 	       _names_range(job->tres_per_task) || _names_range(job->tres_per_socket);
 }
 
-/* Programs that start others, by how they are told of numbers. */
+/* Programs that start others, by how they take numbers. */
 static const char *const launchers[] = {
 	"srun", "mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prun", "torchrun", "accelerate", "deepspeed",
 	"torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch", "horovodrun",

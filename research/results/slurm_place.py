@@ -14,9 +14,9 @@ import numpy as np
 from research.results.failure_recovery import WatchedRule
 from slurm_energy.policy.jobs import EndedJob, WaitingJob
 from slurm_energy.policy.placement import ClusterView, Placement, Postponement
-from slurm_energy.twin.adapters.knowledge import KnownEnd
 from slurm_energy.twin.adapters.view import TwinView
 from slurm_energy.twin.engine.job import Job, JobRun
+from slurm_energy.twin.engine.knowledge import KnownEnd
 from slurm_energy.twin.engine.outcome import Outcome
 from slurm_energy.twin.engine.places import places_of
 from slurm_energy.twin.world import World

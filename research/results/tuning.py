@@ -5,7 +5,7 @@
 For every load and share of named partitions: the order in which the site lists its partitions (all of them are tried,
 at default clocks), the best static clocks in that order, and the settings of a rule by the same search: least energy
 per unit of work, among those whose mean slowdown (`slurm_place`) and mean turnaround are at most 5 % above those of the
-same order at default clocks. Each is the mean over the same few seeds; the rule is told what every policy is told.
+same order at default clocks. Each is the mean over the same few seeds; the rule knows what every policy knows.
 """
 
 import argparse

@@ -18,12 +18,12 @@ from slurm_energy.evaluation.arena.comparison import ArenaResult, Tell, run_aren
 from slurm_energy.evaluation.arena.plan import ArenaPlan
 from slurm_energy.evaluation.arena.summary import ArenaSummary, summary_of
 from slurm_energy.evaluation.contenders import (
+    KNOWLEDGE_MEANING,
     LEARNED,
     LEARNED_SETTINGS,
     LEARNED_SUMMARY,
     SETTINGS,
     SUMMARY,
-    TOLD_MEANING,
     served_names,
 )
 from slurm_energy.policy.registry import RuleEntry, rule_entry, rule_names
@@ -88,7 +88,7 @@ def list_rules() -> None:
         click.echo(f"{name:<20} {SUMMARY}")
     for key, meaning in SETTINGS.items():
         click.echo(f"{'':<18}{key}=  {meaning}")
-    for prefix, meaning in TOLD_MEANING.items():
+    for prefix, meaning in KNOWLEDGE_MEANING.items():
         click.echo(f"{prefix + 'RULE':<20} {meaning}")
     click.echo(f"{LEARNED:<16} {LEARNED_SUMMARY}")
     for key, meaning in LEARNED_SETTINGS.items():

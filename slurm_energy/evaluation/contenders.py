@@ -23,9 +23,9 @@ from slurm_energy.policy.rules.settings import (
 )
 from slurm_energy.twin.adapters.served import served_policy
 
-TOLD: dict[str, Knowledge] = {"clairvoyant/": "truth", "neighbours/": "neighbours"}
-"""Before the name of a rule, for what it is told in a world that hides what jobs do; else it is what a site knows."""
-TOLD_MEANING = {
+KNOWLEDGE_PREFIXES: dict[str, Knowledge] = {"clairvoyant/": "truth", "neighbours/": "neighbours"}
+"""Before the name of a rule, for what it knows in a world that hides what jobs do; else it is what a site knows."""
+KNOWLEDGE_MEANING = {
     "clairvoyant/": "any rule, with each job's true kind and length in a world that hides them: a yardstick",
     "neighbours/": "any rule, with run times by the user's runs that are most alike, in such a world",
 }
@@ -74,7 +74,7 @@ def create_contender(text: str) -> PlacementRule:
     """
     if text.startswith(SERVED):
         return _served(text)
-    for prefix, knowledge in TOLD.items():
+    for prefix, knowledge in KNOWLEDGE_PREFIXES.items():
         if text.startswith(prefix):
             rule = create_rule(text.removeprefix(prefix))
             rule.knowledge = knowledge

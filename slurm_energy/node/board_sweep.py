@@ -83,7 +83,7 @@ class BoardSweep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReservedGpus:
-    """GPUs that nobody else may use now, and for which job."""
+    """GPUs that no other job may use now, and for which job."""
 
     uuids: frozenset[GpuUuid] | None
     """None for every GPU of the node."""

@@ -49,7 +49,7 @@ class Capability(StrEnum):
 
 
 Knowledge = Literal["site", "neighbours", "truth"]
-"""What a rule is told in a simulated cluster that hides what jobs do: what a site knows; the same with run times by the
+"""What a rule knows in a simulated cluster that hides what jobs do: what a site knows; the same with run times by the
 user's runs that are most alike; or everything, for yardsticks."""
 Capabilities = frozenset[Capability]
 SIMULATED: Capabilities = frozenset(Capability)
@@ -326,7 +326,7 @@ class PlacementRule:
     observes_ends = False
     """Whether `ended` is called."""
     knowledge: Knowledge = "site"
-    """What it is told in a simulated cluster that hides what jobs do."""
+    """What it knows in a simulated cluster that hides what jobs do."""
 
     _adapter: "SubmissionAdapter | None" = None
     """Between the rule and Slurm's submissions; None in a simulated cluster."""

@@ -243,7 +243,7 @@ class HistoryLoop:
                 self._memory.is_loaded = False
                 logger.info("history not read error=%s", error)
             except Exception:
-                # The last resort of a thread: without it decisions would stay at what they know, and nobody would see.
+                # The last resort of a thread: without it decisions stay at what they know, and no log says so.
                 self._memory.is_loaded = False
                 logger.exception("history not read")
             time.sleep(HISTORY_PAUSE_SECONDS)

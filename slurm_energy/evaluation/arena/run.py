@@ -25,8 +25,8 @@ from slurm_energy.evaluation.metrics import Metrics, metrics_of
 from slurm_energy.policy.jobs import EndedJob
 from slurm_energy.policy.placement import PlacementRule
 from slurm_energy.policy.rules.slurm_order import SlurmDefaultRule
-from slurm_energy.twin.adapters.knowledge import KnownEnd
 from slurm_energy.twin.engine.job import Job, Workload
+from slurm_energy.twin.engine.knowledge import KnownEnd
 from slurm_energy.twin.engine.outcome import Outcome
 from slurm_energy.twin.engine.simulation import run
 from slurm_energy.twin.workloads.compat import SharedStreamSource

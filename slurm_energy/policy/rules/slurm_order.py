@@ -107,7 +107,7 @@ class SjfBackfillRule(SlurmDefaultRule):
 
 
 class EasyEstimatesRule(SlurmDefaultRule):
-    """EASY backfill that plans by expected run times in the place of limits; told the truth, they are exact."""
+    """EASY backfill that plans by expected run times in the place of limits; with the truth, they are exact."""
 
     name = "easy-estimates"
     discipline = Discipline(order="fifo", backfill="easy", run_times="estimates")

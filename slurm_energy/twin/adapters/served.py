@@ -30,9 +30,9 @@ from slurm_energy.policy.guard import Guard
 from slurm_energy.policy.jobs import EndedJob, WaitingJob
 from slurm_energy.policy.placement import ClusterView, PlaceInfo, Placement, PlacementRule
 from slurm_energy.policy.registry import create_policy
-from slurm_energy.twin.adapters.knowledge import KnownEnd, known_end
 from slurm_energy.twin.adapters.view import TwinView, job_request
 from slurm_energy.twin.engine.job import Job, JobRun
+from slurm_energy.twin.engine.knowledge import KnownEnd, known_end
 
 CLAMPING = frozenset(
     {

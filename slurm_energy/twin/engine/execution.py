@@ -39,15 +39,15 @@ class Execution:
         *,
         backfill: bool,
         plans_by_estimates: bool = False,
-        told_tables: OptionTables | None = None,
+        known_tables: OptionTables | None = None,
         seed: int = 0,
     ) -> None:
         self.world = world
         self.places = places
         self.events = events
         self.tables = OptionTables(world, places)
-        self.estimates = told_tables or estimated_tables(world, places, self.tables, seed)
-        """What the scheduler and every rule are told; the true tables where the world has no errors of estimates."""
+        self.estimates = known_tables or estimated_tables(world, places, self.tables, seed)
+        """What the scheduler and every rule know; the true tables where the world has no errors of estimates."""
         self._plans_by_estimates = plans_by_estimates
         self.pools = [PoolState(pool, by_node=needs_nodes(world, index)) for index, pool in enumerate(world.pools)]
         self.devices = [world.devices[pool.device] for pool in world.pools]

@@ -14,12 +14,12 @@ from sys import float_info, maxsize
 
 from slurm_energy.errors import ValueRangeError
 from slurm_energy.policy.placement import Discipline, Knowledge, Placement, Postponement
-from slurm_energy.twin.adapters.knowledge import Told
 from slurm_energy.twin.adapters.view import SiteView, TwinView
 from slurm_energy.twin.engine.disruptions import Disruptions
 from slurm_energy.twin.engine.events import BACKGROUND, FINISH, REACH, Arrivals, Call, Events, WorkloadArrivals
 from slurm_energy.twin.engine.execution import Execution
 from slurm_energy.twin.engine.job import ENDED, NO_STAGING, WAITING, Job, JobRun, Staging
+from slurm_energy.twin.engine.knowledge import JobKnowledge
 from slurm_energy.twin.engine.outcome import Outcome, WarmUp, outcome_of, warm_up_of
 from slurm_energy.twin.engine.places import places_of
 from slurm_energy.twin.engine.sampling import Sampler
@@ -65,7 +65,7 @@ class Engine:
         self._horizon = inf if horizon_seconds is None else horizon_seconds
         self._discipline = discipline or world.discipline
         self._places = places_of(world)
-        self.told = Told(world, self._places, knowledge) if world.knowledge == "site" else None
+        self.knowledge = JobKnowledge(world, self._places, knowledge) if world.knowledge == "site" else None
         """What rules know of jobs; None where nothing is hidden."""
         self._events = Events()
         self._waiting = Waiting([place.pool_index for place in self._places])
@@ -76,10 +76,10 @@ class Engine:
             self._waiting,
             backfill=self._discipline.backfill == "easy",
             plans_by_estimates=self._discipline.run_times == "estimates",
-            told_tables=None if self.told is None else self.told.tables,
+            known_tables=None if self.knowledge is None else self.knowledge.tables,
             seed=seed,
         )
-        hides = self.told is not None and not self.told.is_truth
+        hides = self.knowledge is not None and not self.knowledge.is_truth
         self.view = (SiteView if hides else TwinView)(world, self._places, self._execution, self._waiting)
         self.view.runs = self.runs
         self.view.snapshots = SnapshotSource()
@@ -325,8 +325,8 @@ class Engine:
             job.gpu_counts, job.range_counts = job.range_counts, ()
         run = runs[job_id] = JobRun(job)
         run.allowed = allowed = self.view.allowed_to(job)
-        if self.told is not None:
-            self.told.tell(job, allowed)
+        if self.knowledge is not None:
+            self.knowledge.set_estimate(job, allowed)
         if not job.is_plain:
             self._only_plain_jobs = False
         if self._shortest_first:

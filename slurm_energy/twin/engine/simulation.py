@@ -11,9 +11,9 @@ from typing import NamedTuple
 import numpy as np
 
 from slurm_energy.policy.placement import ClusterView, Placement, PlacementRule, Postponement
-from slurm_energy.twin.adapters.knowledge import KnownEnd, Told, known_end
 from slurm_energy.twin.engine.events import Arrivals, WorkloadArrivals
 from slurm_energy.twin.engine.job import Job, JobRun, Workload
+from slurm_energy.twin.engine.knowledge import JobKnowledge, KnownEnd, known_end
 from slurm_energy.twin.engine.loop import Answer, Ask, Engine, Steps
 from slurm_energy.twin.engine.outcome import Outcome
 from slurm_energy.twin.world import World
@@ -60,8 +60,8 @@ def run(  # noqa: PLR0913  # one run's settings
         )
         rule.begin(engine.view, random or policy_stream(seed))
         for end in history:
-            if engine.told is not None:
-                engine.told.learn(end)
+            if engine.knowledge is not None:
+                engine.knowledge.learn(end)
             if rule.observes_ends:
                 rule.ended(end)
         taken = _drive(engine, rule)
@@ -74,26 +74,26 @@ def run(  # noqa: PLR0913  # one run's settings
 
 
 class _AskedOnCopies:
-    """A rule that is asked about copies of jobs without what is hidden, and told of ends what a site knows."""
+    """A rule that is asked about copies of jobs without what is hidden, and learns of ends what a site knows."""
 
     observes_ends = True
 
-    def __init__(self, rule: PlacementRule, told: Told) -> None:
+    def __init__(self, rule: PlacementRule, knowledge: JobKnowledge) -> None:
         self._rule = rule
-        self._told = told
+        self._knowledge = knowledge
 
     def route(self, job: Job, view: ClusterView) -> int | tuple[int, ...] | None:
         """Ask where the job shall wait."""
-        return self._rule.route(self._told.shown(job), view)
+        return self._rule.route(self._knowledge.shown(job), view)
 
     def place(self, job: Job, view: ClusterView) -> Placement | Postponement | None:
         """Ask how the job shall start."""
-        return self._rule.place(self._told.shown(job), view)
+        return self._rule.place(self._knowledge.shown(job), view)
 
     def ended(self, run: JobRun) -> None:
         """Take in a run that ended."""
         end = known_end(run)
-        self._told.learn(end)
+        self._knowledge.learn(end)
         if self._rule.observes_ends:
             self._rule.ended(end)
 
@@ -168,7 +168,7 @@ class _DecisionTime(NamedTuple):
 def _drive(engine: Engine, rule: PlacementRule) -> _DecisionTime:
     """Let a rule answer until the run is over."""
     seconds, decisions = 0.0, 0
-    asked = rule if engine.told is None or engine.told.is_truth else _AskedOnCopies(rule, engine.told)
+    asked = rule if engine.knowledge is None or engine.knowledge.is_truth else _AskedOnCopies(rule, engine.knowledge)
     view, route, place, observes = engine.view, asked.route, asked.place, asked.observes_ends
 
     def tell_ends() -> None:

@@ -184,7 +184,7 @@ class World:
     estimate_errors: EstimateErrors | None = None
     """None tells policies the true tables."""
     knowledge: Literal["truth", "site"] = "truth"
-    """What policies are told of jobs: everything, or what a site knows. With `site` they get a job's user, name,
+    """What policies know of jobs: everything, or what a site knows. With `site` they get a job's user, name,
     script's features, request and time limit, tables that are means over kinds of work, and what ended runs measured;
     kind, length and own curves are hidden from all but the yardsticks that say so in their name."""
     congestion: Series | None = None

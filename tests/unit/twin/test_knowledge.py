@@ -1,4 +1,4 @@
-"""What policies are told in a world that hides what jobs do."""
+"""What policies know in a world that hides what jobs do."""
 
 from dataclasses import replace
 from math import inf, isnan
@@ -12,8 +12,8 @@ from slurm_energy.evaluation.contenders import create_contender
 from slurm_energy.policy.jobs import EndedJob, WaitingJob
 from slurm_energy.policy.placement import ClusterView, Placement, PlacementRule
 from slurm_energy.policy.rules.slurm_order import SlurmDefaultRule
-from slurm_energy.twin.adapters.knowledge import KnownEnd, MeanTables, NeighbourLengths, Told
 from slurm_energy.twin.engine.job import Job, Workload
+from slurm_energy.twin.engine.knowledge import JobKnowledge, KnownEnd, MeanTables, NeighbourLengths
 from slurm_energy.twin.engine.outcome import Outcome
 from slurm_energy.twin.engine.places import option_table, places_of
 from slurm_energy.twin.engine.simulation import run
@@ -30,14 +30,14 @@ def make_job(number: int, units: float = 3_600.0, **changes: object) -> Job:
 
 
 class Watcher(SlurmDefaultRule):
-    """Keeps what it is asked about and told."""
+    """Keeps what it is asked about and what ended."""
 
     routes = True
     observes_ends = True
 
     def __init__(self) -> None:
         self.asked: list[WaitingJob] = []
-        self.told: list[EndedJob] = []
+        self.ends: list[EndedJob] = []
 
     def route(self, job: WaitingJob, view: ClusterView) -> None:
         """Keep the job as it is shown."""
@@ -50,7 +50,7 @@ class Watcher(SlurmDefaultRule):
 
     def ended(self, job: EndedJob) -> None:
         """Keep the end."""
-        self.told.append(job)
+        self.ends.append(job)
 
 
 def outcome_of(rule: PlacementRule, *jobs: Job, history: tuple[KnownEnd, ...] = ()) -> Outcome:
@@ -69,8 +69,8 @@ def test_a_rule_is_never_shown_kind_or_length_of_a_job_and_no_amount_of_work_at_
         ("ann", "md", 7_200.0),
         ("bob", "md", inf),
     }
-    assert [(end.kind, end.units) for end in watcher.told] == [("", 0.0), ("", 0.0)]
-    assert all(end.energy_joules > 0.0 and end.run_seconds > 0.0 for end in watcher.told)
+    assert [(end.kind, end.units) for end in watcher.ends] == [("", 0.0), ("", 0.0)]
+    assert all(end.energy_joules > 0.0 and end.run_seconds > 0.0 for end in watcher.ends)
 
 
 def test_nothing_is_hidden_where_the_world_says_so() -> None:
@@ -114,14 +114,14 @@ def test_tables_are_means_over_the_kinds_of_the_workload_whatever_kind_is_asked_
 
 
 def test_lengths_come_from_ended_runs_of_the_name_and_before_them_from_the_limit() -> None:
-    told = Told(SITE, places_of(SITE), "site")
+    known = JobKnowledge(SITE, places_of(SITE), "site")
     first = make_job(1, time_limit_seconds=100_000.0)
-    told.tell(first, (0,))
+    known.set_estimate(first, (0,))
     by_limit = first.estimated_units
     assert 0.0 < by_limit <= 100_000.0
     for number in range(2, 22):
-        told.learn(an_end(make_job(number), seconds=600.0))
-    told.tell(first, (0,))
+        known.learn(an_end(make_job(number), seconds=600.0))
+    known.set_estimate(first, (0,))
     assert first.estimated_units < 0.1 * by_limit
 
 
@@ -132,7 +132,7 @@ def test_runs_of_before_the_start_are_known_from_the_first_job_on() -> None:
     watcher = Watcher()
     outcome_of(watcher, job, history=tuple(an_end(make_job(number), seconds=600.0) for number in range(2, 22)))
     assert job.estimated_units < 0.1 * without
-    assert len(watcher.told) == 20
+    assert len(watcher.ends) == 20
 
 
 def test_neighbours_are_the_users_own_runs_that_are_most_alike() -> None:

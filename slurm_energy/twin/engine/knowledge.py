@@ -1,4 +1,4 @@
-"""What policies are told of jobs in a world that hides them: what a site knows, or for yardsticks the truth.
+"""What policies know of jobs in a world that hides them: what a site knows, or for yardsticks the truth.
 
 A site knows who submits a job, its name, what was read of its script, its request and its time limit, and what its
 ended runs took. It does not know the kind of work, nor how long the next run takes, nor a job's own curves: tables are
@@ -219,8 +219,8 @@ def _alike(one: frozenset[str], other: frozenset[str]) -> float:
     return len(one & other) / max(1, len(one | other))
 
 
-class Told:
-    """What one run of a rule is told of jobs: the engine asks at each submission, the driver for what rules get."""
+class JobKnowledge:
+    """What the rule of one run knows of jobs: the engine asks at each submission, the driver for what rules get."""
 
     def __init__(self, world: World, places: Sequence[Place], knowledge: Knowledge) -> None:
         self.knowledge = knowledge
@@ -231,7 +231,7 @@ class Told:
         self._lengths: RunLengths = NeighbourLengths() if knowledge == "neighbours" else SiteLengths()
         self._shown: dict[int, Job] = {}
 
-    def tell(self, job: Job, allowed: Sequence[int]) -> None:
+    def set_estimate(self, job: Job, allowed: Sequence[int]) -> None:
         """Set the estimate of a job that is being submitted: by what is known of it, or the truth.
 
         Args:
