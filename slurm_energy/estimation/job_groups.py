@@ -2,6 +2,7 @@
 
 import re
 from math import log2
+from typing import Protocol
 
 from slurm_energy.domain.script import ScriptFeatures
 
@@ -25,6 +26,25 @@ _PARAMETER = re.compile(
     r"trial|v|ver|version|k|d|dim|h|hidden|l|layers?|rank|r|size|alpha|beta|gamma|eps|step|steps|iter|iters|part|p|"
     r"id|i|idx|no|num|rep|round|try|attempt|split|cv|param|arg|cfg|config)(?:[\d.]*(?:e-?\d+)?|\d+[a-z]?)"
 )
+
+
+class NamedRun(Protocol):
+    """What of a run says to which group it belongs."""
+
+    @property
+    def user_id(self) -> int:
+        """Who ran it."""
+        ...
+
+    @property
+    def name(self) -> str:
+        """The job's name."""
+        ...
+
+    @property
+    def script_key(self) -> str | None:
+        """What its script shared with others of the same work."""
+        ...
 
 
 def name_stem(name: str) -> str:

@@ -20,7 +20,7 @@ from slurm_energy.domain.trials import LearnedClock
 from slurm_energy.domain.work import FailedRuns, MeasuredRun, WorkEstimate
 from slurm_energy.energy_model.relative_speed import RelativeCost
 from slurm_energy.estimation.gpu_scaling import on_usual_count, scaling_of_runs, seconds_by_gpus
-from slurm_energy.estimation.job_groups import alike_groups, job_group
+from slurm_energy.estimation.job_groups import NamedRun, alike_groups, job_group
 from slurm_energy.estimation.run_time import NAME, RUNS_PER_NAME, EndedRun, RunTime, RunTimeModel, run_times
 from slurm_energy.resources import install_command
 
@@ -48,20 +48,8 @@ CompareTypes = Callable[[GpuTypeName, GpuTypeName], RelativeCost | None]
 """What the same work needs on the first type relative to the second; None where nothing is known of it."""
 
 
-class FinishedRun(Protocol):
+class FinishedRun(NamedRun, Protocol):
     """One run of a job that has ended."""
-
-    @property
-    def user_id(self) -> int:
-        """Who ran it."""
-
-    @property
-    def name(self) -> str:
-        """The job's name."""
-
-    @property
-    def script_key(self) -> str | None:
-        """What its script shared with others of the same work."""
 
     @property
     def submitted_at_seconds(self) -> float:

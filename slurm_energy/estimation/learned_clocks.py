@@ -6,7 +6,7 @@ from typing import Protocol
 
 from slurm_energy.domain.ids import GpuTypeName
 from slurm_energy.domain.trials import ClockTrial, LearnedClock
-from slurm_energy.estimation.job_groups import job_group
+from slurm_energy.estimation.job_groups import NamedRun, job_group
 
 MAX_RUNS = 5
 """Older runs of a name say nothing more: programs change."""
@@ -14,23 +14,8 @@ RUN_SPREAD = 0.002
 """Standard deviation of a slowdown from run to run, beside the error of its measurement: assumed."""
 
 
-class TrialOfName(Protocol):
+class TrialOfName(NamedRun, Protocol):
     """A trial with the job name it belongs to."""
-
-    @property
-    def user_id(self) -> int:
-        """Who ran it."""
-        ...
-
-    @property
-    def name(self) -> str:
-        """Of the job."""
-        ...
-
-    @property
-    def script_key(self) -> str | None:
-        """What its script shared with others of the same work."""
-        ...
 
     @property
     def run(self) -> int:

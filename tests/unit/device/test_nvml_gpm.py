@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from slurm_energy.device.gpm import GpmCounters
 from slurm_energy.device.gpu import GpuIdentity
-from slurm_energy.device.nvml import NvmlGpu
+from slurm_energy.device.nvml import GpmCounters, NvmlGpu
 from slurm_energy.domain.ids import GpuUuid
 from slurm_energy.errors import DeviceError, DeviceNotSupported
 
