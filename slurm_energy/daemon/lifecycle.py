@@ -179,7 +179,7 @@ class EnergyDaemon:
             self._door.restart()
         if (old.cluster, old.daemon) != (config.cluster, config.daemon):
             self._snapshot.restart()
-        if _recorded_part(old) != _recorded_part(config):
+        if old != config:  # whatever it is: reports and estimates rest on settings of many sections
             self._recorder.restart()
         logger.info("configuration reloaded policy=%s", self.state.decider.policy.name)
         self._log_policy_note()
@@ -215,11 +215,6 @@ def fixed_part(config: Config) -> tuple[object, ...]:
     """Return the settings that only a restart changes."""
     daemon = config.daemon
     return (daemon.socket_path, daemon.socket_mode, daemon.report_host, daemon.report_port, daemon.state_directory)
-
-
-def _recorded_part(config: Config) -> tuple[object, ...]:
-    """Return the settings that the recorder works with."""
-    return (config.cluster, config.daemon, config.store, config.policy, config.node.time_scale)
 
 
 def _door_part(config: Config) -> tuple[object, ...]:

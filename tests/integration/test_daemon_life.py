@@ -130,6 +130,23 @@ def test_a_changed_interval_reaches_the_snapshot_child(tmp_path: Path) -> None:
         wait_until(lambda: daemon.slurm.calls("squeue") > before + 3, "more readings", daemon)
 
 
+@pytest.mark.parametrize("setting", ["[facility]\npue = 1.5\n", "[gpu_power_limits_watts]\na100 = 400.0\n"])
+def test_a_reload_brings_reports_and_estimates_what_changed_in_any_section(tmp_path: Path, setting: str) -> None:
+    def recorders() -> list[int]:
+        lines = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in children_of(daemon.process.pid)}
+        return [pid for pid, line in lines.items() if b"recorder.process" in line]
+
+    with running_daemon(tmp_path) as daemon:
+        (before,) = recorders()
+        path = tmp_path / "energy.toml"
+        good = path.read_text()
+        path.write_text(f"{good}\n{setting}")
+        daemon.process.send_signal(signal.SIGHUP)
+        wait_until(lambda: recorders() not in ([], [before]), "a recorder with the new settings", daemon)
+        if "pue" in setting:
+            wait_until(lambda: daemon.query("report-job")["record"]["facility"]["pue"] == 1.5, "its reports", daemon)
+
+
 @pytest.mark.parametrize("which", [0, 1, 2])
 def test_a_killed_child_is_started_again_while_decisions_go_on(tmp_path: Path, which: int) -> None:
     with running_daemon(tmp_path) as daemon:
