@@ -16,6 +16,7 @@ from slurm_energy.graph import schema
 from slurm_energy.graph.blocks import DecisionBlock, Floats
 from slurm_energy.graph.cluster_graph import TIME_STEP_SECONDS, ClusterGraph
 from slurm_energy.graph.options import RunOption, decision_block
+from slurm_energy.graph.partitions import ClusterFacts
 from slurm_energy.policy.gnn.cache import whole_blocks
 from slurm_energy.policy.gnn.policy import GnnPolicy
 from slurm_energy.policy.placement import ClusterView
@@ -77,6 +78,12 @@ class Watcher:
     graph: ClusterGraph = field(default_factory=ClusterGraph)
     seen: list[Seen] = field(default_factory=list)
     snapshot: ClusterSnapshot | None = None
+
+    @property
+    def cluster_facts(self) -> ClusterFacts:
+        return ClusterFacts(
+            self.graph.partition_index, self.graph.facts, self.graph.members.sums(self.graph.nodes.store)
+        )
 
     def follow_at_once(self, snapshot: ClusterSnapshot) -> None:
         self.snapshot = snapshot

@@ -18,6 +18,7 @@ from slurm_energy.evaluation.metrics import Metrics
 from slurm_energy.graph.blocks import Floats
 from slurm_energy.graph.cluster_graph import ClusterGraph
 from slurm_energy.graph.options import RunOption
+from slurm_energy.graph.partitions import ClusterFacts
 from slurm_energy.graph.schema import TASK, column
 from slurm_energy.policy.gnn.configuration import Clocks
 from slurm_energy.policy.gnn.policy import GnnPolicy
@@ -57,6 +58,12 @@ class FakeChooser:
     snapshots: list[ClusterSnapshot] = field(default_factory=list)
     vectors: list[Floats] = field(default_factory=list)
     options: list[Sequence[RunOption]] = field(default_factory=list)
+
+    @property
+    def cluster_facts(self) -> ClusterFacts:
+        return ClusterFacts(
+            self.graph.partition_index, self.graph.facts, self.graph.members.sums(self.graph.nodes.store)
+        )
 
     def follow_at_once(self, snapshot: ClusterSnapshot) -> None:
         self.snapshots.append(snapshot)
