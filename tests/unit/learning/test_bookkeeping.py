@@ -52,7 +52,7 @@ def test_a_job_under_a_plain_rule_costs_about_1(name: str, rule: str, bookkeepin
 
 
 @pytest.mark.parametrize("bookkeeping", ["passage", "assigned"])
-@pytest.mark.parametrize("name", ["lab", "lab-open"])
+@pytest.mark.parametrize("name", ["lab", pytest.param("lab-open", marks=pytest.mark.slow)])
 def test_rewards_of_an_untrained_network_are_of_the_order_of_1(name: str, bookkeeping: Bookkeeping) -> None:
     """Those by passage differ most: a long gap between two decisions is charged to one of them."""
     settings = EpisodeSettings(world=name, hours=HOURS, bookkeeping=bookkeeping)

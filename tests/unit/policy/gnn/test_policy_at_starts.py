@@ -214,7 +214,7 @@ def test_random_choices_lose_no_job_and_are_never_changed_by_the_guard() -> None
     assert {*outcome.gpus.tolist()} == {1, 2, 4}
 
 
-@pytest.mark.parametrize("clocks", ["oracle", "learned"])
+@pytest.mark.parametrize("clocks", ["learned", pytest.param("oracle", marks=pytest.mark.slow)])
 def test_the_same_weights_do_the_same_twice_and_others_do_otherwise(clocks: Clocks) -> None:
     def outcome(seed: int) -> Outcome:
         return run_jobs(WORLD, some_jobs(12), network_rule(seed, clocks))
