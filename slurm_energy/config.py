@@ -151,7 +151,7 @@ class PolicyConfig:
         4096,
     )
     clocks: Literal["oracle", "learned"] = setting(
-        "oracle", "Who chooses the clock under gnn: the exact oracle where the job lands, or the network too."
+        "oracle", "Who chooses the clock under gnn: the exact optimum where the job lands, or the network too."
     )
 
 

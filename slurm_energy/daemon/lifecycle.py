@@ -15,7 +15,6 @@ from typing import Any
 from slurm_energy.config import Config
 from slurm_energy.daemon.decide import create_decider
 from slurm_energy.daemon.doors.callers import privileged_user_ids, user_id_of
-from slurm_energy.daemon.doors.link import DoorLink
 from slurm_energy.daemon.doors.plugin import PluginDoor, local_listener, plugin_listener, report_listener
 from slurm_energy.daemon.ipc.children import ChildProcess
 from slurm_energy.daemon.ipc.frames import SnapshotBegins, SnapshotComplete, SnapshotPart
@@ -26,7 +25,7 @@ from slurm_energy.daemon.recorder.journal import JournalWriter, journal_director
 from slurm_energy.daemon.recorder.link import RecorderLink
 from slurm_energy.daemon.snapshot.feed import SnapshotFeed
 from slurm_energy.daemon.state import DaemonState
-from slurm_energy.daemon.verbs import LocalVerbs
+from slurm_energy.daemon.verbs import DoorLink, LocalVerbs
 from slurm_energy.errors import ConfigError, DaemonUnavailable, SlurmEnergyError
 from slurm_energy.estimation.job_history import JobHistory
 from slurm_energy.policy.automatic import chosen_policy

@@ -24,6 +24,7 @@ if TYPE_CHECKING:  # the daemon's base installation has no numpy, and asks rules
     from slurm_energy.domain.cluster import ClusterSnapshot
     from slurm_energy.domain.decision import PolicyAnswer
     from slurm_energy.policy.base import Case
+    from slurm_energy.policy.rules.cost_table import Explanation
     from slurm_energy.policy.submission.adapter import SubmissionAdapter
 
     FloatArray = NDArray[np.float64]
@@ -278,27 +279,6 @@ class ClusterView(Protocol):
     def submission(self, job: WaitingJob) -> JobAsSubmitted:
         """Return the job as Slurm shows it."""
         ...
-
-
-class PlaceCost(NamedTuple):
-    """The option of the least cost in one place."""
-
-    place: int
-    clock: int
-    """Index into the place's clocks."""
-    parts: Mapping[str, float]
-    """J of the whole job."""
-    full_parts: Mapping[str, float]
-    """At the place's default clock."""
-
-
-class Explanation(NamedTuple):
-    """What a rule weighs."""
-
-    costs: Sequence[PlaceCost]
-    """The cheapest place first."""
-    factors: Mapping[str, float]
-    """By what a network multiplied the prices that count."""
 
 
 class PlacementRule:
