@@ -140,8 +140,11 @@ class PolicyConfig:
         "Whether lower clocks are tried for a minute each in running jobs, and the next run of the name begins with "
         "what was found: off: never; asked: for jobs with --energy-trials=on; on: for all without --energy-trials=off.",
     )
-    gpu_count: Literal["on", "off"] = setting(
-        "on", "Whether jobs that name several numbers of GPUs (--energy-gpus) are given one of them; off: their own."
+    gpu_count: Literal["on", "rule", "off"] = setting(
+        "on",
+        "Whether jobs that name several numbers of GPUs (--energy-gpus) are given one of them: on: the policy weighs "
+        "them where it can and runs tell how the job scales, else a rule chooses; rule: the rule alone; off: their "
+        "own.",
     )
     unmeasured_gpu_count: int = setting(
         4,

@@ -23,7 +23,7 @@ if TYPE_CHECKING:  # the daemon's base installation has no numpy, and asks rules
     from slurm_energy.config import Config
     from slurm_energy.domain.cluster import ClusterSnapshot
     from slurm_energy.domain.decision import PolicyAnswer
-    from slurm_energy.policy.base import Case
+    from slurm_energy.policy.base import Case, CountCost
     from slurm_energy.policy.submission.adapter import SubmissionAdapter
 
     FloatArray = NDArray[np.float64]
@@ -328,6 +328,9 @@ class PlacementRule:
     knowledge: Knowledge = "site"
     """What it knows in a simulated cluster that hides what jobs do."""
 
+    weighs_counts = False
+    """Whether what `explained` returns may be compared between numbers of GPUs: every part of it is paid in joules."""
+
     _adapter: "SubmissionAdapter | None" = None
     """Between the rule and Slurm's submissions; None in a simulated cluster."""
 
@@ -347,6 +350,13 @@ class PlacementRule:
     def decide(self, case: "Case") -> "PolicyAnswer":
         """Return the partition that the rule chooses and its clock for each GPU type that the job can land on."""
         return self._at_slurm.answer(self, case)
+
+    def count_costs(self, cases: "Sequence[Case]") -> "Sequence[CountCost]":
+        """Return what a job costs with each number of GPUs; none for a rule that does not weigh them."""
+        if not self.weighs_counts:
+            return ()
+        found = (self._at_slurm.count_cost(self, case) for case in cases)
+        return tuple(one for one in found if one is not None)
 
     def for_rehearsal(self, snapshot: "ClusterSnapshot") -> "PlacementRule":
         """Return a rule that answers alike; what it is asked leaves no trace in this one."""

@@ -146,6 +146,9 @@ class PricedRule(TotalCostRule):
     look is given, prices are those of the job's mode, and limits of time are the guard's.
     """
 
+    weighs_counts = False
+    """What a network says of the cluster's prices it has not learned for other numbers of GPUs."""
+
     def __init__(
         self,
         look: Look | Callable[[], PriceSource],
