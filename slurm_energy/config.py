@@ -185,6 +185,16 @@ class RoutingConfig:
         "Whether a learned policy may add a soft --prefer feature; never a hard constraint. "
         "Needs SchedulerParameters=ignore_prefer_validation in slurm.conf.",
     )
+    redecide: Literal["off", "clock", "on"] = setting(
+        "off",
+        "Whether jobs that wait are decided again: clock: their clocks alone, which their nodes fetch at the start; "
+        "on: also partitions and number of GPUs where their users left them open, by `scontrol --uid=USER update`, "
+        "for which the daemon must run as SlurmUser or root.",
+    )
+    redecide_seconds: float = setting(
+        60.0, "A waiting job is decided again at most so often, and only after a new snapshot.", 1.0, 86_400.0
+    )
+    redecide_per_minute: int = setting(600, "Most waiting jobs that are changed in Slurm in a minute.", 1, 60_000)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -82,6 +82,14 @@ def placement_alone(place: int, gpus: int, clock: int) -> Placement:
     return Placement(place, gpus, clock)
 
 
+class Reroute(NamedTuple):
+    """A decision about a job that waits: an update of a pending job, which keeps its place in the queue's order."""
+
+    places: tuple[int, ...]
+    gpus: int | None = None
+    """Devices with which it is to run from now on; None leaves them as they are."""
+
+
 class Postponement(NamedTuple):
     """A decision to start a job later, as Slurm's BeginTime: until then others go ahead of it, then it is asked again.
 
@@ -409,6 +417,10 @@ class PlacementRule:
     ) -> "Explanation | None":
         """Return what the job would cost in each place with room; None for a rule that weighs no costs."""
         return None
+
+    def rerouted(self, view: ClusterView) -> Mapping[int, "Reroute"]:  # noqa: ARG002  # the hook's form
+        """Return by job id where jobs that wait shall wait from now on; asked as often as `control`."""
+        return {}
 
     def control(self, view: ClusterView) -> Mapping[int, int]:  # noqa: ARG002  # the hook's form
         """Return new clock indices for running jobs by job id."""

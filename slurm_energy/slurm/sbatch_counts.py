@@ -81,7 +81,7 @@ def named_counts(options: Options, *, is_single: bool = True) -> NamedCounts | N
         return NamedCounts(text=text, refusal="it asks for no number of GPUs")
     if asked not in counts:
         return NamedCounts(text=text, refusal="its own number of GPUs is not among those of --energy-gpus")
-    form = _Form(options=options, asked=asked, nodes=nodes or (1 if (tasks or 1) == 1 else 0), tasks=tasks)
+    form = _AskedForm(options=options, asked=asked, nodes=nodes or (1 if (tasks or 1) == 1 else 0), tasks=tasks)
     found = tuple(one for one in map(form.option, counts) if one is not None)
     if len(found) < 2:
         return NamedCounts(text=text, refusal=_OPEN)
@@ -103,7 +103,7 @@ def _tasks(options: Options, nodes: int | None) -> int | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Form:
+class _AskedForm:
     """In what form a job asks for its own number."""
 
     options: Options
