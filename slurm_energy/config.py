@@ -165,8 +165,11 @@ class PolicyConfig:
         "Whether lower clocks are tried for a minute each in running jobs, and the next run of the name begins with "
         "what was found: off: never; asked: for jobs with --energy-trials=on; on: for all without --energy-trials=off.",
     )
-    gpu_count: Literal["on", "off"] = setting(
-        "on", "Whether jobs that name several numbers of GPUs (--energy-gpus) are given one of them; off: their own."
+    gpu_count: Literal["on", "rule", "off"] = setting(
+        "on",
+        "Whether jobs that name several numbers of GPUs (--energy-gpus) are given one of them: on: the policy weighs "
+        "them where it can and runs tell how the job scales, else a rule chooses; rule: the rule alone; off: their "
+        "own.",
     )
     unmeasured_gpu_count: int = setting(
         4,
@@ -214,6 +217,16 @@ class RoutingConfig:
         "Whether a learned policy may add a soft --prefer feature; never a hard constraint. "
         "Needs SchedulerParameters=ignore_prefer_validation in slurm.conf.",
     )
+    redecide: Literal["off", "clock", "on"] = setting(
+        "off",
+        "Whether jobs that wait are decided again: clock: their clocks alone, which their nodes fetch at the start; "
+        "on: also partitions and number of GPUs where their users left them open, by `scontrol --uid=USER update`, "
+        "for which the daemon must run as SlurmUser or root.",
+    )
+    redecide_seconds: float = setting(
+        60.0, "A waiting job is decided again at most so often, and only after a new snapshot.", 1.0, 86_400.0
+    )
+    redecide_per_minute: int = setting(600, "Most waiting jobs that are changed in Slurm in a minute.", 1, 60_000)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

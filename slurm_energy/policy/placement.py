@@ -23,7 +23,7 @@ if TYPE_CHECKING:  # the daemon's base installation has no numpy, and asks rules
     from slurm_energy.config import Config
     from slurm_energy.domain.cluster import ClusterSnapshot
     from slurm_energy.domain.decision import PolicyAnswer
-    from slurm_energy.policy.base import Case
+    from slurm_energy.policy.base import Case, CountCost
     from slurm_energy.policy.rules.cost_table import Explanation
     from slurm_energy.policy.submission.adapter import SubmissionAdapter
 
@@ -81,6 +81,14 @@ class Placement(NamedTuple):
 def placement_alone(place: int, gpus: int, clock: int) -> Placement:
     """Return a placement on GPUs of its own and no certain node: the same object again for the same answer."""
     return Placement(place, gpus, clock)
+
+
+class Reroute(NamedTuple):
+    """A decision about a job that waits: an update of a pending job, which keeps its place in the queue's order."""
+
+    places: tuple[int, ...]
+    gpus: int | None = None
+    """Devices with which it is to run from now on; None leaves them as they are."""
 
 
 class Postponement(NamedTuple):
@@ -308,6 +316,9 @@ class PlacementRule:
     knowledge: Knowledge = "site"
     """What it knows in a simulated cluster that hides what jobs do."""
 
+    weighs_counts = False
+    """Whether what `explained` returns may be compared between numbers of GPUs: every part of it is paid in joules."""
+
     _adapter: "SubmissionAdapter | None" = None
     """Between the rule and Slurm's submissions; None in a simulated cluster."""
 
@@ -327,6 +338,13 @@ class PlacementRule:
     def decide(self, case: "Case") -> "PolicyAnswer":
         """Return the partition that the rule chooses and its clock for each GPU type that the job can land on."""
         return self._at_slurm.answer(self, case)
+
+    def count_costs(self, cases: "Sequence[Case]") -> "Sequence[CountCost]":
+        """Return what a job costs with each number of GPUs; none for a rule that does not weigh them."""
+        if not self.weighs_counts:
+            return ()
+        found = (self._at_slurm.count_cost(self, case) for case in cases)
+        return tuple(one for one in found if one is not None)
 
     def for_rehearsal(self, snapshot: "ClusterSnapshot") -> "PlacementRule":
         """Return a rule that answers alike; what it is asked leaves no trace in this one."""
@@ -379,6 +397,10 @@ class PlacementRule:
     ) -> "Explanation | None":
         """Return what the job would cost in each place with room; None for a rule that weighs no costs."""
         return None
+
+    def rerouted(self, view: ClusterView) -> Mapping[int, "Reroute"]:  # noqa: ARG002  # the hook's form
+        """Return by job id where jobs that wait shall wait from now on; asked as often as `control`."""
+        return {}
 
     def control(self, view: ClusterView) -> Mapping[int, int]:  # noqa: ARG002  # the hook's form
         """Return new clock indices for running jobs by job id."""

@@ -198,6 +198,7 @@ def _drive(engine: Engine, rule: PlacementRule) -> _DecisionTime:
     def ask_control() -> Mapping[int, int]:
         if observes:
             tell_ends()
+        engine.reroute(rule.rerouted(view))
         return rule.control(view)
 
     EngineDriver(engine, route=ask_route, place=ask_place, control=ask_control).proceed()
