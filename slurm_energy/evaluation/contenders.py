@@ -3,7 +3,7 @@
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
-from typing import Any
+from typing import Any, Literal
 
 from slurm_energy.config import Config
 from slurm_energy.domain.job import EnergyMode
@@ -39,6 +39,7 @@ SETTINGS = {
     "checkpoint": "folder of the learned policy, for gnn",
     "open": "1 lets jobs that name no partition be sent to any (default 0)",
     "learn": "0 keeps runs of a job's name from saying how its work compares between GPU types (default 1)",
+    "trials": "on lets clocks be tried while jobs run, off does not (default: the configuration's)",
 }
 """What may be set of each, with its meaning."""
 SUMMARY = "as the daemon serves it: asked at submission with a snapshot, behind the guard"
@@ -117,6 +118,9 @@ def _configured(config: Config, name: str, key: str, value: str) -> Config:
     """Return the configuration with one of `SETTINGS`."""
     if key == "checkpoint":
         return replace(config, policy=replace(config.policy, checkpoint=value))
+    if key == "trials" and value in {"on", "off"}:
+        tries: Literal["on", "off"] = "on" if value == "on" else "off"
+        return replace(config, policy=replace(config.policy, clock_trials=tries))
     try:
         number = float(value)
     except ValueError:

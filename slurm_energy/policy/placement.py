@@ -23,6 +23,9 @@ if TYPE_CHECKING:  # the daemon's base installation has no numpy, and asks rules
     from slurm_energy.config import Config
     from slurm_energy.domain.cluster import ClusterSnapshot
     from slurm_energy.domain.decision import PolicyAnswer
+    from slurm_energy.domain.ids import GpuTypeName
+    from slurm_energy.domain.trials import ClockTrial
+    from slurm_energy.estimation.clock_trials import ClockTrials
     from slurm_energy.policy.base import Case, CountCost
     from slurm_energy.policy.rules.cost_table import Explanation
     from slurm_energy.policy.submission.adapter import SubmissionAdapter
@@ -289,6 +292,29 @@ class ClusterView(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobTrials:
+    """The trials of clocks in one job of a simulated cluster, and what came of them."""
+
+    ladder: "ClockTrials"
+    gpu_type: "GpuTypeName"
+    clocks_mhz: tuple[int, ...]
+    """Of each clock of the place, ascending."""
+    records: "list[ClockTrial]"
+
+    def index_of(self, sm_clock_mhz: int | None) -> int:
+        """Return the index of a clock; None is the default one."""
+        return len(self.clocks_mhz) - 1 if sm_clock_mhz is None else self.clocks_mhz.index(sm_clock_mhz)
+
+
+class TrialsOfJobs(Protocol):
+    """Says which jobs of a simulated cluster have clocks tried while they run."""
+
+    def begin(self, job: WaitingJob, placement: Placement) -> JobTrials | None:
+        """Return the trials of a job that is being started; None for none."""
+        ...
+
+
 class PlacementRule:
     """A policy made of hooks, each of which does nothing; subclasses override what they need.
 
@@ -315,6 +341,8 @@ class PlacementRule:
     """Whether `ended` is called."""
     knowledge: Knowledge = "site"
     """What it knows in a simulated cluster that hides what jobs do."""
+    trials: TrialsOfJobs | None = None
+    """Whom a simulated cluster asks whether clocks are tried while a job runs; None: in no job."""
 
     weighs_counts = False
     """Whether what `explained` returns may be compared between numbers of GPUs: every part of it is paid in joules."""
