@@ -71,6 +71,8 @@ class LearnedClock:
     """Runs that measured this clock."""
     measured_at_seconds: float = 0.0
     """When the latest of them ended."""
+    by_trial: bool = True
+    """Whether trials inside a run measured it; else whole runs at several clocks did."""
 
     @property
     def upper(self) -> float:
