@@ -319,6 +319,5 @@ def _same(one: EnergyDecision, other: EnergyDecision) -> bool:
     def clocks(decision: EnergyDecision) -> dict[str, int]:
         return {str(choice.gpu_type): choice.sm_clock_mhz for choice in decision.clocks}
 
-    return (
-        clocks(one) == clocks(other) and (one.partitions or ()) == (other.partitions or ()) and one.gpus == other.gpus
-    )
+    places = (one.partitions or ()) == (other.partitions or ())
+    return places and clocks(one) == clocks(other) and one.gpus == other.gpus
