@@ -305,8 +305,8 @@ def servable_config(candidate_id: str, own: Config, config: Config) -> Config | 
     """
     if own.policy.curves_file != config.policy.curves_file or own.policy.checkpoint != config.policy.checkpoint:
         raise CandidateError(
-            f"candidate {candidate_id} has curves or a network of its own, which cannot answer beside others: name them "
-            "in policy.curves_file or policy.checkpoint"
+            f"candidate {candidate_id} has curves or a network of its own, which cannot answer beside others: name "
+            "them in policy.curves_file or policy.checkpoint"
         )
     return own if own.policy.name != config.policy.name else None
 
