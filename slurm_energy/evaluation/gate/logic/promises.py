@@ -206,10 +206,9 @@ def gives_a_clock_of_the_table(path: Path) -> None:
             for mhz, (slowed, energy) in figures.items()
         ]
     )
-    rules = [path.real("bound")]
-    rules.append(inf if path.boolean("no limit") else path.real("limit room"))
+    proposed = path.choice("proposed", (1290, 1200, 1298, 1410, 1500))
+    rules = [path.real("bound"), path.real("limit room") if proposed == 1290 else inf]
     room = guard_clocks.SlowdownRoom(bound=rules[0], time_limit=rules[1])
-    proposed = path.choice("proposed", (1200, 1290, 1298, 1410, 1500))
     saving = path.real("minimum saving", 0.0, 1.0)
     comparison = cast(TypeComparison, SymbolComparison(path, table=table if has_table else None))
     verdict = guard_clocks.allowed_clock(gpu_type, proposed, room, saving, comparison)
@@ -410,16 +409,16 @@ def tries_clocks_inside_every_rule(path: Path) -> None:
         path.promise(not bounds, "no trials without their word")
         return
     share = 1.0 - config.guard.time_limit_margin
-    is_large = bound >= guard_trials.MIN_TRIAL_BOUND and (
-        bool(upper == 0.0) and bool(60.0 * job.time_limit_minutes > 0)  # type: ignore[operator]  # it is given
-        or bool(upper > 0.0) and bool(upper * (1 + guard_trials.MIN_TRIAL_BOUND) <= 60.0 * job.time_limit_minutes * share)  # type: ignore[operator]  # it is given
-    )  # fmt: skip
+    seconds = 60.0 * cast(float, job.time_limit_minutes)
+    least = guard_trials.MIN_TRIAL_BOUND
+    in_time = seconds > 0.0 if upper == 0.0 else upper + upper * least <= seconds * share
+    is_large = bool(bound >= least) and bool(in_time)
     path.promise(is_large or not bounds, "no trial without room")
     path.promise(bool(bounds) or not is_large or wish is None, "a wish with room is met")
     for given in bounds.values():
         path.promise(given <= bound, "no trial beyond the bound")
         path.promise(given <= MAX_TRIAL_BOUND, "nor beyond what travels with the job")
-        path.promise(upper * (1.0 + given) <= 60.0 * job.time_limit_minutes * share, "nor beyond the time limit")  # type: ignore[operator]  # it is given
+        path.promise(upper * (1.0 + given) <= seconds * share, "nor beyond the time limit")
 
 
 def begins_with_a_measured_clock_that_keeps_the_rules(path: Path) -> None:
