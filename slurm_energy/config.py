@@ -278,6 +278,14 @@ class FacilityConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MetricsConfig:
+    """Figures for Prometheus. What there is: docs/how-to/monitor.md."""
+
+    host: str = setting("", "Address that serves /metrics, best 127.0.0.1: no caller is asked who it is; empty: none.")
+    port: int = setting(9471, "TCP port of it.", 1, 65535)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
     """All settings of one installation."""
 
@@ -291,6 +299,7 @@ class Config:
     plugin: PluginConfig = field(default_factory=PluginConfig)
     script: ScriptConfig = field(default_factory=ScriptConfig)
     facility: FacilityConfig = field(default_factory=FacilityConfig)
+    metrics: MetricsConfig = field(default_factory=MetricsConfig)
     gpu_types: dict[str, str] = setting({}, "Catalogue name of each GRES type, where the two differ.")
     gpu_power_limits_watts: dict[str, float] = setting(
         {}, "Power limit in W of each GPU type's boards, where it is not the catalogue's.", 10.0, 3000.0

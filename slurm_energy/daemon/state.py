@@ -14,6 +14,7 @@ from typing import Protocol
 from slurm_energy.config import Config
 from slurm_energy.daemon.decide import Decider
 from slurm_energy.daemon.job_ends import JobEnds
+from slurm_energy.daemon.metrics.counts import DecisionCounts
 from slurm_energy.daemon.policy.remote import RemotePolicy
 from slurm_energy.daemon.recorder.entries import JournalQueue
 from slurm_energy.daemon.reuse import ReusableDecisions
@@ -176,6 +177,7 @@ class DaemonState:
     reusable: ReusableDecisions = field(default_factory=ReusableDecisions)
     history: JobHistory = field(default_factory=JobHistory)
     counters: Counter[str] = field(default_factory=Counter)
+    decision_counts: DecisionCounts = field(default_factory=DecisionCounts)
     started_at_monotonic_seconds: float = field(default_factory=time.monotonic)
     skipped_rows: Mapping[str, int] = field(default_factory=dict)
     """Rows of the latest snapshot that could not be read, by kind and reason."""

@@ -12,7 +12,7 @@ from slurm_energy import __version__
 from slurm_energy.daemon.decide import Decided, Known, KnownUser
 from slurm_energy.daemon.doors.callers import CostLimit, Peer
 from slurm_energy.daemon.doors.reports import nodes_summary
-from slurm_energy.daemon.recorder.entries import DAEMON_STREAM, JOBS_STREAM, REPORTS_STREAM, decision_line
+from slurm_energy.daemon.recorder.entries import STREAMS, decision_line
 from slurm_energy.daemon.recorder.journal import journal_directory, waiting_bytes
 from slurm_energy.daemon.reuse import REUSE_MILLISECONDS, Basis, is_reusable
 from slurm_energy.daemon.state import DaemonState
@@ -22,6 +22,7 @@ from slurm_energy.domain.script import ScriptFeatures
 from slurm_energy.errors import DaemonUnavailable, PermissionRefused, WireError
 from slurm_energy.wire.codec import Message, decode
 from slurm_energy.wire.messages import (
+    Query,
     SubmittedFields,
     decision_reply,
     is_explained,
@@ -123,7 +124,9 @@ class LocalVerbs:
         self._state.job_ends.decided(decided.decision, decided.job)
 
         def afterwards() -> None:
+            took = time.perf_counter() - received
             self._state.counters["decisions"] += 1
+            self._state.decision_counts.decided(decided.decision.mode, decided.decision.reasons, took)
             self._state.journal.append(lambda: decision_line(decided.decision, decided.job))
             logger.info(
                 "decision %s decision_id=%s uid=%d policy=%s mode=%s partitions=%s clocks=%d reasons=%s seconds=%.4f",
@@ -135,7 +138,7 @@ class LocalVerbs:
                 ",".join(decided.decision.partitions or ("unchanged",)),
                 len(decided.decision.clocks),
                 ",".join(decided.decision.reasons),
-                time.perf_counter() - received,
+                took,
             )
 
         return afterwards
@@ -169,6 +172,8 @@ class LocalVerbs:
     async def _query(self, message: Message, peer: Peer) -> Message | list[bytes]:
         query = parse_query(message.fields)
         recorder = self._state.recorder
+        if query.subject == "metrics":
+            return await self._metrics(query, peer)
         if query.subject != "status":
             return await recorder.query(query, None if peer.privileged else peer.user_id)
         if not peer.privileged:
@@ -182,6 +187,32 @@ class LocalVerbs:
         # A look at thousands of files, in a thread: no submission waits for it.
         nodes = await asyncio.to_thread(nodes_summary, folder, self._state.snapshot, time.time())
         return json_reply({"daemon": self._status(), "nodes": nodes, "store": store})
+
+    async def _metrics(self, query: Query, peer: Peer) -> Message:
+        if not peer.privileged:
+            raise PermissionRefused("metrics are shown to root and SlurmUser only")
+        state = self._state
+        try:
+            reply = decode(b"".join(await state.recorder.query(query, None)))
+            store = json.loads(reply.fields["json"]) if reply.verb == "ok" else {"problem": reply.fields["reason"]}
+        except DaemonUnavailable as error:
+            store = {"problem": str(error)}
+        snapshot = state.snapshot
+        document = {
+            "version": __version__,
+            "policy": state.decider.policy.name,
+            "policy_version": state.decider.policy.version,
+            "started_at_seconds": time.time() - state.uptime_seconds,
+            "snapshot_age_seconds": state.snapshot_age_seconds(time.time()),
+            "jobs": 0 if snapshot is None else len(snapshot.jobs),
+            "gpu_nodes": 0 if snapshot is None else sum(bool(node.gpus) for node in snapshot.nodes),
+            "journal_waiting": state.journal.waiting,
+            "journal_waiting_bytes": waiting_bytes(journal_directory(state.config), STREAMS),
+            "journal_dropped": state.journal.dropped,
+            "decisions": state.decision_counts.document(state.counters),
+            "store": {"problem": "", "energy": {}, "running_gpus": {}} | store,
+        }
+        return json_reply(document)
 
     def _ping(self) -> Message:
         age = self._state.snapshot_age_seconds(time.time())
@@ -212,7 +243,7 @@ class LocalVerbs:
             "reader_note": state.reader_note or None,
             "snapshot_rows_skipped": dict(state.skipped_rows) or None,
             "journal_waiting": state.journal.waiting,
-            "journal_waiting_bytes_on_disk": waiting_bytes(directory, (DAEMON_STREAM, JOBS_STREAM, REPORTS_STREAM)),
+            "journal_waiting_bytes_on_disk": waiting_bytes(directory, STREAMS),
             "journal_dropped": state.journal.dropped,
             "counters": dict(state.counters),
         }

@@ -1,5 +1,6 @@
 """People's questions, answered from the database; without privilege only about own jobs and those of own accounts."""
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
@@ -19,6 +20,7 @@ from slurm_energy.store.decisions import DEFAULT_DECISIONS, recent_decisions
 from slurm_energy.store.explain import explain
 from slurm_energy.store.jobs import job_owner
 from slurm_energy.store.reports import report_groups, report_jobs
+from slurm_energy.store.running_totals import energy_totals, running_gpus
 from slurm_energy.store.schema import database_revision
 from slurm_energy.store.session import Engine, Session, database_name, store_session
 from slurm_energy.store.summaries import JobFilter
@@ -102,6 +104,12 @@ def _decisions(session: Session, config: Config, request: QueryRequest) -> str:
     return encode_record(tuple(replace(record, asked=with_login_name(record.asked)) for record in records))
 
 
+def _metrics(session: Session, config: Config, request: QueryRequest) -> str:
+    cluster = _cluster(config, request.query)
+    document = {"energy": energy_totals(session, cluster), "running_gpus": running_gpus(session, cluster)}
+    return json.dumps(document)
+
+
 def _own_job(session: Session, config: Config, request: QueryRequest) -> JobId:
     """Return the job asked about, if the caller may see it: his own, or one of an account that he coordinates.
 
@@ -160,4 +168,5 @@ _ANSWERS: dict[str, Callable[[Session, Config, QueryRequest], str]] = {
     "report-job": _report_job,
     **{f"report-{kind}": _report_groups for kind in REPORT_KINDS if kind != "job"},
     "decisions": _decisions,
+    "metrics": _metrics,
 }
