@@ -12,7 +12,7 @@ RULES = "prometheus/slurm-energy.rules.yml"
 
 @click.group(epilog="Example: slurm-energy metrics show")
 def metrics() -> None:
-    """Show the daemon's metrics, or print the dashboard and the alert rules that come with them."""
+    """Show the daemon's metrics, print dashboard and alert rules."""
 
 
 @metrics.command(epilog="Example: slurm-energy metrics show | grep spool")

@@ -43,8 +43,7 @@ def main(argv: list[str] | None = None) -> int:
             config: Config = receive(connection)
             set_up_logging(config.daemon.log_level, "metrics")
             serve(config)
-            while True:  # the daemon sends nothing more: its end is the end of this process
-                receive(connection)
+            connection.recv(1)  # the daemon sends nothing more: its end is the end of this process
         except SlurmEnergyError as error:
             logger.error("metrics cannot be served error=%s", error)
             time.sleep(1.0)

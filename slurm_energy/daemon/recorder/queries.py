@@ -27,6 +27,9 @@ from slurm_energy.store.summaries import JobFilter
 from slurm_energy.wire.codec import Message
 from slurm_energy.wire.messages import Query, json_reply
 
+STATEMENT_SECONDS = 28.0
+"""A caller waits 30 s for an answer, and other questions wait behind it."""
+
 _coordinators: dict[CommandSettings, Coordinators] = {}
 """Of the one installation that this process serves; kept since sacctmgr is slow."""
 
@@ -40,7 +43,7 @@ def answer_query(engine: Engine, config: Config, request: QueryRequest) -> Messa
         ValueRangeError: a filter is missing or out of bounds.
     """
     query = request.query
-    with store_session(engine, read_only=True) as session:
+    with store_session(engine, read_only=True, limit_seconds=STATEMENT_SECONDS) as session:
         text = _ANSWERS[query.subject](session, config, request)
     return Message("ok", {"json": text})
 
