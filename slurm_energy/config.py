@@ -348,6 +348,14 @@ class NightlyConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MetricsConfig:
+    """Figures for Prometheus. What there is: docs/how-to/monitor.md."""
+
+    host: str = setting("", "Address that serves /metrics, best 127.0.0.1: no caller is asked who it is; empty: none.")
+    port: int = setting(9471, "TCP port of it.", 1, 65535)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
     """All settings of one installation."""
 
@@ -362,6 +370,7 @@ class Config:
     script: ScriptConfig = field(default_factory=ScriptConfig)
     facility: FacilityConfig = field(default_factory=FacilityConfig)
     nightly: NightlyConfig = field(default_factory=NightlyConfig)
+    metrics: MetricsConfig = field(default_factory=MetricsConfig)
     gpu_types: dict[str, str] = setting({}, "Catalogue name of each GRES type, where the two differ.")
     gpu_power_limits_watts: dict[str, float] = setting(
         {}, "Power limit in W of each GPU type's boards, where it is not the catalogue's.", 10.0, 3000.0

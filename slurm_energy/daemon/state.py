@@ -14,6 +14,7 @@ from typing import Protocol
 from slurm_energy.config import Config
 from slurm_energy.daemon.decide import Decider
 from slurm_energy.daemon.job_ends import JobEnds
+from slurm_energy.daemon.metrics.counts import DecisionCounts
 from slurm_energy.daemon.pending.tracked import TrackedJobs
 from slurm_energy.daemon.policy.candidates import Candidates
 from slurm_energy.daemon.policy.remote import RemotePolicy
@@ -184,6 +185,7 @@ class DaemonState:
     history: JobHistory = field(default_factory=JobHistory)
     candidates: Candidates = field(default_factory=Candidates)
     counters: Counter[str] = field(default_factory=Counter)
+    decision_counts: DecisionCounts = field(default_factory=DecisionCounts)
     started_at_monotonic_seconds: float = field(default_factory=time.monotonic)
     skipped_rows: Mapping[str, int] = field(default_factory=dict)
     """Rows of the latest snapshot that could not be read, by kind and reason."""

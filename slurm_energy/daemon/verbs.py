@@ -18,7 +18,7 @@ from slurm_energy.daemon.doors.reports import nodes_summary
 from slurm_energy.daemon.ipc.children import ChildProcess
 from slurm_energy.daemon.ipc.frames import DoorCounts, PeerReply, PeerRequest, reply_parts
 from slurm_energy.daemon.policy.candidates import Serving, with_clocks
-from slurm_energy.daemon.recorder.entries import DAEMON_STREAM, JOBS_STREAM, REPORTS_STREAM, decision_line
+from slurm_energy.daemon.recorder.entries import STREAMS, decision_line
 from slurm_energy.daemon.recorder.journal import journal_directory, waiting_bytes
 from slurm_energy.daemon.reuse import REUSE_MILLISECONDS, Basis, is_reusable
 from slurm_energy.daemon.state import DaemonState
@@ -29,6 +29,7 @@ from slurm_energy.domain.script import ScriptFeatures
 from slurm_energy.errors import DaemonUnavailable, PermissionRefused, WireError
 from slurm_energy.wire.codec import MAX_DECIDE_BYTES, Message, decode, encode
 from slurm_energy.wire.messages import (
+    Query,
     SubmittedFields,
     decision_reply,
     failure,
@@ -164,8 +165,10 @@ class LocalVerbs:
         milliseconds = 1000.0 * (time.perf_counter() - received)
 
         def afterwards() -> None:
+            took = time.perf_counter() - received
             self._state.counters["decisions"] += 1
             assignment = self._assignment(serving, decided, milliseconds, fields, is_new=reused_from is None)
+            self._state.decision_counts.decided(decided.decision.mode, decided.decision.reasons, took)
             self._state.journal.append(lambda: decision_line(decided.decision, decided.job, assignment))
             logger.info(
                 "decision %s decision_id=%s uid=%d policy=%s mode=%s partitions=%s clocks=%d reasons=%s seconds=%.4f",
@@ -177,7 +180,7 @@ class LocalVerbs:
                 ",".join(decided.decision.partitions or ("unchanged",)),
                 len(decided.decision.clocks),
                 ",".join(decided.decision.reasons),
-                time.perf_counter() - received,
+                took,
             )
 
         return afterwards
@@ -241,6 +244,8 @@ class LocalVerbs:
     async def _query(self, message: Message, peer: Peer) -> Message | list[bytes]:
         query = parse_query(message.fields)
         recorder = self._state.recorder
+        if query.subject == "metrics":
+            return await self._metrics(query, peer)
         if query.subject != "status":
             return await recorder.query(query, None if peer.privileged else peer.user_id)
         if not peer.privileged:
@@ -254,6 +259,32 @@ class LocalVerbs:
         # A look at thousands of files, in a thread: no submission waits for it.
         nodes = await asyncio.to_thread(nodes_summary, folder, self._state.snapshot, time.time())
         return json_reply({"daemon": self._status(), "nodes": nodes, "store": store})
+
+    async def _metrics(self, query: Query, peer: Peer) -> Message:
+        if not peer.privileged:
+            raise PermissionRefused("metrics are shown to root and SlurmUser only")
+        state = self._state
+        try:
+            reply = decode(b"".join(await state.recorder.query(query, None)))
+            store = json.loads(reply.fields["json"]) if reply.verb == "ok" else {"problem": reply.fields["reason"]}
+        except DaemonUnavailable as error:
+            store = {"problem": str(error)}
+        snapshot = state.snapshot
+        document = {
+            "version": __version__,
+            "policy": state.decider.policy.name,
+            "policy_version": state.decider.policy.version,
+            "started_at_seconds": time.time() - state.uptime_seconds,
+            "snapshot_age_seconds": state.snapshot_age_seconds(time.time()),
+            "jobs": 0 if snapshot is None else len(snapshot.jobs),
+            "gpu_nodes": 0 if snapshot is None else sum(bool(node.gpus) for node in snapshot.nodes),
+            "journal_waiting": state.journal.waiting,
+            "journal_waiting_bytes": waiting_bytes(journal_directory(state.config), STREAMS),
+            "journal_dropped": state.journal.dropped,
+            "decisions": state.decision_counts.document(state.counters),
+            "store": {"problem": "", "energy": {}, "running_gpus": {}} | store,
+        }
+        return json_reply(document)
 
     def _ping(self) -> Message:
         age = self._state.snapshot_age_seconds(time.time())
@@ -291,7 +322,7 @@ class LocalVerbs:
             "tracked_jobs": len(state.tracked.jobs),
             "snapshot_rows_skipped": dict(state.skipped_rows) or None,
             "journal_waiting": state.journal.waiting,
-            "journal_waiting_bytes_on_disk": waiting_bytes(directory, (DAEMON_STREAM, JOBS_STREAM, REPORTS_STREAM)),
+            "journal_waiting_bytes_on_disk": waiting_bytes(directory, STREAMS),
             "journal_dropped": state.journal.dropped,
             "counters": dict(state.counters),
         }
