@@ -55,7 +55,7 @@ class JobEnds:
                 try:
                     policy.ended(end)
                 except Exception as error:  # noqa: BLE001  # a policy is a guest: jobs are decided without corrections too
-                    logger.warning("policy not corrected error=%s", error)
+                    logger.warning("policy not corrected name=%s error=%s", policy.name, error)
         return passed_on
 
     def _new_end(self, job: JobState) -> EndedSubmission | None:
