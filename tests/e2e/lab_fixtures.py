@@ -12,13 +12,9 @@ from slurm_energy.lab.host import unusable_reason
 
 REQUIRE_VARIABLE = "SLURM_ENERGY_REQUIRE_LAB"
 SMALL = (PartitionSpec(name="a100", nodes=1, gpus_per_node=4),)
-EXACT: dict[str, dict[str, Any]] = {
-    "policy": {"name": "oracle", "min_saving_per_slowdown": 0.0},
-    "node": {"time_limit_seconds": 30.0},
-}
-"""Settings of a lab that says nothing else: a policy that is exact and there from the first job on, whose clocks need
-only save energy, as on the lab's boards none saves much for its time, and hooks that a machine with several labs does not
-make give up."""
+EXACT: dict[str, dict[str, Any]] = {"policy": {"name": "oracle"}, "node": {"time_limit_seconds": 30.0}}
+"""Settings of a lab that says nothing else: a policy that is exact and there from the first job on, and hooks that a
+machine with several labs does not make give up."""
 PATIENT = {"deadline_milliseconds": "200", "breaker_seconds": "1"}
 """Settings of the plugin where no time is measured: several labs run at once, and what failed is soon asked again."""
 
