@@ -282,6 +282,11 @@ class NodeConfig:
         10_000,
     )
     set_clocks: bool = setting(True, "False: measure only, never touch a clock on this node.")
+    fetch_decisions: bool = setting(
+        False,
+        "Prologs ask the daemon for the decision on their job, and take no other: for sites without the compiled "
+        "plugin, whose jobs carry none (job_submit/lua).",
+    )
     time_scale: float = setting(
         1.0, "Device seconds per wall second: 1 on real hardware, above it in the laboratory.", 0.001, 100000.0
     )

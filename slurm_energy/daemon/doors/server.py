@@ -211,7 +211,7 @@ class Server:
                         raw = await read_whole(reader, MAX_REPORT_BYTES, slot)
                 if raw.startswith(_NEWEST):
                     self._unknown.charge([(host, at_root)], NEWEST_SECONDS, time.monotonic())
-                    await self._send(writer, await self._newest(raw))
+                    await self._send(writer, await self._newest(raw, host, at_root))
                     return
                 accepted = await self._reports.accept(raw, at_root=at_root, host=host)
                 if accepted.wasted_seconds:
@@ -225,14 +225,23 @@ class Server:
                 reply = self._error_reply(error, who)
             await self._send(writer, reply)
 
-    async def _newest(self, raw: bytes) -> Message:
+    async def _newest(self, raw: bytes, host: str, at_root: bool) -> Message:
         """Return the newest entry of a decision, signed where there is a key; its id is what a node must know.
 
-        It tells clocks alone, and costs less than to find out who asks.
+        It tells clocks alone, and costs less than to find out who asks. Who asks by a job's number must be shown to be a
+        node.
         """
         message = decode(raw, MAX_DECIDE_BYTES)
         asked = Message("newest", {"decision_id": message.fields.get("decision_id", "")})
-        parts = [part async for part in self._parent.ask(asked, Peer(process_id=0, user_id=_NODE, privileged=False))]
+        is_proven = "auth" in message.fields
+        if is_proven:
+            job_id, wasted = await self._reports.job_asked_for(message, at_root=at_root, host=host)
+            if isinstance(job_id, WireError):
+                self._unknown.charge([(host, at_root)], wasted, time.monotonic())
+                raise job_id
+            asked = Message("newest", {"job_id": str(job_id)})
+        peer = Peer(process_id=0, user_id=_NODE, privileged=is_proven)
+        parts = [part async for part in self._parent.ask(asked, peer)]
         reply = decode(b"".join(parts), MAX_DECIDE_BYTES)
         return self._reports.signed(reply, message.fields.get("nonce", ""))
 

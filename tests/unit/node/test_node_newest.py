@@ -10,10 +10,12 @@ import pytest
 from node_bench import DECISION, Bench, entry
 
 from slurm_energy.domain.decision import DecisionEntry
+from slurm_energy.domain.ids import JobId
 from slurm_energy.domain.job import EnergyMode
-from slurm_energy.node.newest import newest_entry
+from slurm_energy.node import newest
+from slurm_energy.node.newest import entry_of_job, newest_entry
 from slurm_energy.node.prolog import run_prolog
-from slurm_energy.wire.authentication import newest_mac
+from slurm_energy.wire.authentication import ReplayGuard, newest_mac, verify
 from slurm_energy.wire.codec import Message, decode, encode
 
 KEY = b"k" * 40
@@ -141,3 +143,64 @@ def test_only_a_job_that_says_so_on_one_node_asks(tmp_path: Path, daemon: Answer
     assert daemon.asked == []
     run_prolog(context, replace(bench.hook(9, "2", own.encode()), on_one_node=True))
     assert (len(daemon.asked), bench.locks()[2]) == (1, (210, 1200))
+
+
+def by_number(bench: Bench, daemon: Answering, key: Path) -> tuple[DecisionEntry | None, list[str]]:
+    settings, events = bench.context().settings, list[str]()
+    node = replace(settings.node, daemon_address=daemon.address, authentication="hmac", hmac_key_path=str(key))
+    return entry_of_job(JobId(7), replace(settings, node=node), events), events
+
+
+@pytest.fixture
+def key_file(tmp_path: Path) -> Path:
+    path = tmp_path / "key"
+    path.write_bytes(KEY)
+    path.chmod(0o600)
+    return path
+
+
+@pytest.fixture
+def signing() -> Iterator[Answering]:
+    answering = Answering(KEY)
+    yield answering
+    answering.close()
+
+
+def test_a_node_whose_jobs_carry_nothing_asks_by_number_and_proves_itself(
+    tmp_path: Path, signing: Answering, key_file: Path
+) -> None:
+    signing.entry = entry()
+    found, events = by_number(Bench(tmp_path), signing, key_file)
+    assert (found, events) == (DecisionEntry.decode(entry()), [])
+    asked = signing.asked[0]
+    asked = Message("report", dict(asked.fields))
+    assert verify(asked, key=KEY, replay=ReplayGuard()).body == b"newest 7"
+
+
+@pytest.mark.parametrize("answer", ["", "nothing that can be read", None])
+def test_a_node_that_is_told_nothing_of_use_leaves_the_clock(
+    tmp_path: Path, signing: Answering, key_file: Path, answer: str | None
+) -> None:
+    signing.entry = answer
+    found, events = by_number(Bench(tmp_path), signing, key_file)
+    assert found is None
+    assert bool(events) == (answer != "")
+
+
+def test_an_answer_with_another_key_is_not_taken(tmp_path: Path, daemon: Answering, key_file: Path) -> None:
+    daemon.entry = entry()
+    found, events = by_number(Bench(tmp_path), daemon, key_file)
+    assert found is None
+    assert "signature" in events[0]
+
+
+def test_what_a_job_says_itself_does_not_count_where_its_node_asks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number, told in enumerate((None, DecisionEntry.decode(entry()))):
+        bench = Bench(tmp_path / str(number))
+        context = bench.context()
+        settings = replace(context.settings, node=replace(context.settings.node, fetch_decisions=True))
+        monkeypatch.setattr(newest, "entry_of_job", lambda *given, told=told: told)
+        run_prolog(replace(context, settings=settings), replace(bench.hook(7, "0", entry()), on_one_node=True))
+        assert (bench.gpus[0].lock is None) == (told is None)

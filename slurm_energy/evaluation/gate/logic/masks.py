@@ -9,7 +9,15 @@ from slurm_energy.config import Config, RoutingConfig
 from slurm_energy.domain.cluster import ClusterSnapshot, NodeGpus, NodeState
 from slurm_energy.domain.ids import ClusterName, NodeName
 from slurm_energy.domain.job import GpuDemand, JobRequest
-from slurm_energy.evaluation.gate.logic.promises import HOME, NOW, OTHER, SymbolComparison, candidate, case_of, partition
+from slurm_energy.evaluation.gate.logic.promises import (
+    HOME,
+    NOW,
+    OTHER,
+    SymbolComparison,
+    candidate,
+    case_of,
+    partition,
+)
 from slurm_energy.evaluation.gate.logic.symbols import Path
 from slurm_energy.policy.base import Case
 from slurm_energy.policy.site import candidates as site

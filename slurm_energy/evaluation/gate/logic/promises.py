@@ -13,15 +13,15 @@ from typing import Any, cast
 
 from slurm_energy.config import Config, GuardConfig, PolicyConfig, RoutingConfig
 from slurm_energy.domain.cluster import PartitionState
-from slurm_energy.domain.decision import MAX_TRIAL_BOUND, ClockChoice, PolicyAnswer, Reason, RuntimeEstimate
+from slurm_energy.domain.decision import MAX_TRIAL_BOUND, Reason, RuntimeEstimate
 from slurm_energy.domain.gpu_count import GpuCountOption
 from slurm_energy.domain.ids import GpuTypeName, PartitionName
-from slurm_energy.domain.job import EnergyMode, EnergyOptions, GpuDemand, JobRequest
+from slurm_energy.domain.job import EnergyOptions, GpuDemand, JobRequest
 from slurm_energy.domain.trials import LearnedClock
 from slurm_energy.energy_model.catalog import BoardLimits
 from slurm_energy.energy_model.operating_point import ClockTable, OperatingPoint
 from slurm_energy.energy_model.relative_speed import RelativeCost
-from slurm_energy.evaluation.gate.logic.symbols import Path, all_of, implies
+from slurm_energy.evaluation.gate.logic.symbols import Path
 from slurm_energy.policy.base import Case
 from slurm_energy.policy.guard import clocks as guard_clocks
 from slurm_energy.policy.guard import gpu_count as guard_count

@@ -385,7 +385,7 @@ def explore(run: Callable[[Path], T], *, max_paths: int = _MAX_PATHS) -> Iterato
             continue
         except Refuted:
             raise
-        except Exception as error:  # noqa: BLE001  # whatever code under proof raises breaks the promise to answer
+        except Exception as error:  # whatever code under proof raises breaks the promise to answer
             raise Refuted(f"raises {type(error).__name__}: {error}") from error
         finally:
             waiting += path.untried
