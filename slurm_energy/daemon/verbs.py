@@ -76,6 +76,8 @@ class LocalVerbs:
             return Answer(self._limited_preview(message, peer))
         if message.verb == "query":
             return Answer(await self._query(message, peer))
+        if message.verb == "newest":
+            return Answer(self._newest(message))
         if message.verb == "ping":
             return Answer(self._ping())
         raise WireError(f"verb {message.verb!r} is not one of {', '.join(_VERBS)}")
@@ -104,6 +106,7 @@ class LocalVerbs:
             decided, known = self._decided(parse_submitted_job(fields))
             policy = state.decider.policy
             milliseconds = REUSE_MILLISECONDS if is_reusable(decided, fields, known, policy, state.config) else 0
+        decided = self._tracked(decided, fields)
         if milliseconds:
             basis = self._basis(decided.job.user_id, decided.job.name, decided.job.script)
             state.reusable.keep(decided, fields, basis, time.monotonic(), milliseconds)
@@ -124,7 +127,20 @@ class LocalVerbs:
             decision = replace(decided.decision, decision_id=new_id, notes=(*decided.decision.notes, note))
             decided = replace(decided, decision=decision)
         state.counters["decisions reused"] += 1
+        self._tracked(decided, fields)
         return Answer(Message("ok", {"decision_id": str(new_id)}), self._given(decided, received, reused_from=base_id))
+
+    def _tracked(self, decided: Decided, fields: Mapping[str, str]) -> Decided:
+        """Remember a job that may be decided again while it waits; its entry then says that nodes are to ask."""
+        state = self._state
+        if state.config.routing.redecide == "off" or not state.tracked.add(decided, fields, state.snapshot):
+            return decided
+        return replace(decided, entry=replace(decided.entry, may_change=True))
+
+    def _newest(self, message: Message) -> Message:
+        """Return the newest entry of a decision for the node on which its job starts; none where the job's own is."""
+        entry = self._state.tracked.newer_entry(parse_decision_id(message.fields.get("decision_id", "")))
+        return Message("ok", {} if entry is None else {"entry": entry.encode()})
 
     def _given(self, decided: Decided, received: float, reused_from: DecisionId | None = None) -> Callable[[], None]:
         """Claim what a job will ask for; return what records its decision."""
@@ -219,6 +235,9 @@ class LocalVerbs:
             "snapshot_jobs": None if state.snapshot is None else len(state.snapshot.jobs),
             "snapshot_nodes": None if state.snapshot is None else len(state.snapshot.nodes),
             "reader_note": state.reader_note or None,
+            "redecide": state.config.routing.redecide,
+            "redecide_note": state.redecide_note or None,
+            "tracked_jobs": len(state.tracked.jobs),
             "snapshot_rows_skipped": dict(state.skipped_rows) or None,
             "journal_waiting": state.journal.waiting,
             "journal_waiting_bytes_on_disk": waiting_bytes(directory, (DAEMON_STREAM, JOBS_STREAM, REPORTS_STREAM)),
@@ -258,7 +277,7 @@ class LocalVerbs:
 
 
 _FOR_SLURM = ("decide", "reused")
-_VERBS = (*_FOR_SLURM, "preview", "query", "ping")
+_VERBS = (*_FOR_SLURM, "preview", "query", "newest", "ping")
 _ALL_USERS = -1
 
 

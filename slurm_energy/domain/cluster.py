@@ -255,6 +255,8 @@ class JobState:
     """Which devices of each node it holds, in the order of the node's GRES, where Slurm tells."""
     kind: str = ""
     """Key of its workload in the energy model, where that is known."""
+    expected_start_seconds: float | None = None
+    """Unix time at which Slurm plans to start a pending job; None where it has no plan."""
     waits_for_room: bool = True
     """Whether a pending job would start if there were room: not while it is held, depends on others or is for later."""
 

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
-from typing import Any
+from typing import Any, Literal
 
 from slurm_energy.config import Config
 from slurm_energy.domain.job import EnergyMode
@@ -33,9 +33,13 @@ SERVED = "daemon/"
 """Before the name of a policy as the daemon serves it."""
 SETTINGS = {
     "max_slowdown": "slowdown bound of jobs that name none, 0 to 2 (default: the configuration's)",
+    "mean": "1 holds that bound against the mean over programs, and not against each (default 0)",
+    "exchange": "per cent of energy that a clock must save for 1 % of time, 0 to 100 (default: the configuration's)",
+    "assumed": "1 lets GPU types without any clock curve take the A100's in proportion (default 0)",
     "checkpoint": "folder of the learned policy, for gnn",
     "open": "1 lets jobs that name no partition be sent to any (default 0)",
     "learn": "0 keeps runs of a job's name from saying how its work compares between GPU types (default 1)",
+    "trials": "on lets clocks be tried while jobs run, off does not (default: the configuration's)",
 }
 """What may be set of each, with its meaning."""
 SUMMARY = "as the daemon serves it: asked at submission with a snapshot, behind the guard"
@@ -114,6 +118,9 @@ def _configured(config: Config, name: str, key: str, value: str) -> Config:
     """Return the configuration with one of `SETTINGS`."""
     if key == "checkpoint":
         return replace(config, policy=replace(config.policy, checkpoint=value))
+    if key == "trials" and value in {"on", "off"}:
+        tries: Literal["on", "off"] = "on" if value == "on" else "off"
+        return replace(config, policy=replace(config.policy, clock_trials=tries))
     try:
         number = float(value)
     except ValueError:
@@ -123,6 +130,12 @@ def _configured(config: Config, name: str, key: str, value: str) -> Config:
         return replace(config, routing=replace(config.routing, open=bool(number), less_gpu_memory=bool(number)))
     if key == "learn" and number in (0.0, 1.0):
         return replace(config, policy=replace(config.policy, learn_from_runs=bool(number)))
+    if key == "assumed" and number in (0.0, 1.0):
+        return replace(config, policy=replace(config.policy, assumed_curves=bool(number)))
+    if key == "mean" and number in (0.0, 1.0):
+        return replace(config, policy=replace(config.policy, slowdown_bound="mean" if number else "each-job"))
+    if key == "exchange" and 0.0 <= number <= 100.0:
+        return replace(config, policy=replace(config.policy, min_saving_per_slowdown=number))
     if key == "max_slowdown" and 0.0 <= number <= 2.0:
         return replace(config, policy=replace(config.policy, max_slowdown=number))
     raise ConfigError(f"setting {key}={value[:64]} of {SERVED}{name} is out of bound: {SETTINGS[key]}")

@@ -146,6 +146,9 @@ class PricedRule(TotalCostRule):
     queue says; limits of time are then the guard's. Looks at the cluster are taken now and then, or one is given.
     """
 
+    weighs_counts = False
+    """What a network says of the cluster's prices it has not learned for other numbers of GPUs."""
+
     def __init__(
         self,
         look: Look | Callable[[], PriceSource],

@@ -113,6 +113,7 @@ class TotalCostRule(PlacementRule):
     routes = True
     """Only to see every arrival: no job is sent anywhere."""
     observes_ends = True
+    weighs_counts = True
     control_interval_seconds = _CONTROL_SECONDS
 
     def __init__(self, settings: TotalCostSettings | None = None) -> None:

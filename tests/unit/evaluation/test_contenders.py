@@ -158,9 +158,8 @@ def test_closed_routing_keeps_the_daemon_s_network_in_the_default_partition(chec
 
 def test_the_daemon_s_network_keeps_a_slowdown_bound(checkpoint: Path) -> None:
     jobs = lab_jobs(8)
-    none, some = (
-        outcome_of(f"daemon/gnn:checkpoint={checkpoint},max_slowdown={bound}", jobs) for bound in ("0", "0.2")
-    )
+    text = f"daemon/gnn:checkpoint={checkpoint},exchange=0,max_slowdown="
+    none, some = (outcome_of(f"{text}{bound}", jobs) for bound in ("0", "0.2"))
     default = outcome_of("slurm-default", jobs)
     assert none.run_seconds.tolist() == pytest.approx(default.run_seconds.tolist())
     assert some.run_seconds.sum() > none.run_seconds.sum()

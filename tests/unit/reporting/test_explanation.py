@@ -149,7 +149,7 @@ def test_explanation_says_that_figures_are_assumed() -> None:
     assert story.decision is not None
     clocks = tuple(replace(clock, is_assumed=True) for clock in story.decision.clocks)
     text = printed(render_explain, with_decision(clocks=clocks), width=240)
-    assert "1275 of 1410 MHz: assumed, as on a GPU of the same chip: -13.0 % energy" in text
+    assert "1275 of 1410 MHz: assumed, from another GPU: -13.0 % energy" in text
     assert "predicted, by other programs: -13.0" not in text
 
 
