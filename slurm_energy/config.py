@@ -323,6 +323,39 @@ class FacilityConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NightlyConfig:
+    """Candidate policies from the site's own history, and their way to the live policy (slurm-energy retrain)."""
+
+    directory: str = setting("", "Folder of candidates; empty: candidates below daemon.state_directory.")
+    min_jobs: int = setting(200, "Ended jobs with GPUs below which nothing is learned.", 20, 1_000_000)
+    max_minutes: float = setting(25.0, "Time that a run may take; what is left out then is said.", 0.1, 1440.0)
+    max_memory_gib: float = setting(3.0, "Memory of each of its processes.", 0.25, 1024.0)
+    workers: int = setting(2, "Processes that replay jobs.", 1, 256)
+    replayed_jobs: int = setting(1500, "Most jobs of one replay, before the split and after it.", 20, 1_000_000)
+    promote: Literal["off", "approved", "automatic"] = setting(
+        "approved",
+        "How a candidate that passed the gate gets on: off: by policy promote alone; approved: by itself into shadow, "
+        "farther only after policy approve; automatic: by itself on sequential tests.",
+    )
+    canary_share: float = setting(0.2, "Share of the users whose jobs a candidate in canary decides.", 0.01, 0.9)
+    canary_period_hours: float = setting(
+        24.0, "Time for which a user's jobs stay with one policy; which one is drawn again afterwards.", 0.01, 720.0
+    )
+    shadow_decisions: int = setting(200, "Decisions beside the live policy before a canary.", 1, 1_000_000)
+    max_stage_days: float = setting(28.0, "Time in shadow or canary after which a candidate is given up.", 0.001, 366.0)
+    late_milliseconds: float = setting(20.0, "A decision that takes longer counts against its policy.", 0.1, 1000.0)
+    keep: int = setting(30, "Newest candidates whose folders are kept, beside those in use.", 1, 10_000)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricsConfig:
+    """Figures for Prometheus. What there is: docs/how-to/monitor.md."""
+
+    host: str = setting("", "Address that serves /metrics, best 127.0.0.1: no caller is asked who it is; empty: none.")
+    port: int = setting(9471, "TCP port of it.", 1, 65535)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
     """All settings of one installation."""
 
@@ -336,6 +369,8 @@ class Config:
     plugin: PluginConfig = field(default_factory=PluginConfig)
     script: ScriptConfig = field(default_factory=ScriptConfig)
     facility: FacilityConfig = field(default_factory=FacilityConfig)
+    nightly: NightlyConfig = field(default_factory=NightlyConfig)
+    metrics: MetricsConfig = field(default_factory=MetricsConfig)
     gpu_types: dict[str, str] = setting({}, "Catalogue name of each GRES type, where the two differ.")
     gpu_power_limits_watts: dict[str, float] = setting(
         {}, "Power limit in W of each GPU type's boards, where it is not the catalogue's.", 10.0, 3000.0

@@ -87,6 +87,8 @@ class LearnedClock:
     """When the latest of them ended."""
     others: "tuple[LearnedClock, ...]" = ()
     """The same of the other clocks that they tried: one of them may be the best inside another job's bound."""
+    by_trial: bool = True
+    """Whether trials inside a run measured it; else whole runs at several clocks did."""
 
     @property
     def upper(self) -> float:

@@ -37,7 +37,7 @@ from slurm_energy.policy.guard.explanation import (
 )
 from slurm_energy.policy.guard.gpu_count import CountedCase, with_chosen_count
 from slurm_energy.policy.guard.partitions import allowed_hint, allowed_partitions
-from slurm_energy.policy.guard.trials import learned_verdict, trial_bounds, uses_learned
+from slurm_energy.policy.guard.trials import counted_clocks, learned_verdict, trial_bounds
 from slurm_energy.policy.site.candidates import at_site
 from slurm_energy.policy.site.clock_terms import clock_terms
 from slurm_energy.policy.site.comparison import first_tried, landing_on, landing_types, rivals_of, time_ratio, with_room
@@ -168,7 +168,7 @@ class Guard:
                 user_groups=user_groups,
                 claimed_gpus=claimed_gpus or {},
                 runtime=runtime,
-                learned_clocks=learned_clocks or {} if uses_learned(job, self._config) else {},
+                learned_clocks=counted_clocks(learned_clocks, job, self._config),
                 scaling=scaling if learns else None,
                 board_limits=self._board_limits,
                 max_slowdown=job_max_slowdown(job, self._config),

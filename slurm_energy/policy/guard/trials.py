@@ -29,9 +29,15 @@ RECHECK_SECONDS = 7 * 86_400.0
 _NONE: Mapping[GpuTypeName, float] = MappingProxyType({})
 
 
-def uses_learned(job: JobRequest, config: Config) -> bool:
-    """Return whether what trials in earlier runs found counts for the job."""
-    return config.policy.clock_trials != "off" and job.options.trials is not False
+def counted_clocks(
+    learned: Mapping[GpuTypeName, LearnedClock] | None, job: JobRequest, config: Config
+) -> Mapping[GpuTypeName, LearnedClock]:
+    """Return what earlier runs measured that counts for the job: what trials found only where it may have trials."""
+    if not learned:
+        return {}
+    if config.policy.clock_trials != "off" and job.options.trials is not False:
+        return learned
+    return {gpu_type: clock for gpu_type, clock in learned.items() if not clock.by_trial}
 
 
 def has_trials(job: JobRequest, config: Config) -> bool:
@@ -160,8 +166,9 @@ def learned_verdict(
         known_runs=learned.runs,
     )
     runs = "1 run" if learned.runs == 1 else f"{learned.runs} runs"
+    source = f"measured in {runs}" if learned.runs else "expected from runs at higher clocks"
     note = (
-        f"{gpu_type}: {learned.sm_clock_mhz} MHz measured in {runs} of this name: {learned.slowdown:.1%} longer "
+        f"{gpu_type}: {learned.sm_clock_mhz} MHz {source} of this name: {learned.slowdown:.1%} longer "
         f"(at most {learned.upper:.1%}), {learned.energy_change:+.1%} energy"
     )
     return ClockVerdict(choice=choice, notes=(note,))

@@ -144,7 +144,7 @@ class CostTable:
         self._share_joules = places.share_watts[place] * gpus * seconds
         self._pairs, pair = np.unique(np.stack([place, gpus]), axis=1, return_inverse=True)
         self._pair = pair.reshape(-1)
-        self._has_limits = bool(np.isfinite(places.max_seconds).any())
+        self._has_limits = bool((places.max_seconds < inf).any())
         self._can_sleep = bool(places.node_watts.any())
         self.min_joules = float(self._joules.min()) if len(seconds) else 0.0
         """Per unit, of the cheapest option."""

@@ -62,7 +62,7 @@ class Desk:
     """What the plugin speaks to, without a process."""
 
     def __init__(self, directory: Path) -> None:
-        config = replace(Config(), policy=PolicyConfig(name="oracle"))
+        config = replace(Config(), policy=PolicyConfig(name="oracle", min_saving_per_slowdown=0.0))
         self.directory = directory
         self.state = DaemonState(
             config=config,

@@ -74,7 +74,8 @@ def test_a_program_that_is_never_answered_keeps_the_tables_clock_and_pays_for_th
     monkeypatch.setattr(trials, "NEVER", 1.0)
     monkeypatch.setattr(trials, "NOT_IN_A_MINUTE", 1.0)
     without, tried = (
-        played(create_contender(f"daemon/oracle{more}"), streams(1, max_slowdown=0.1)) for more in ("", ":trials=on")
+        played(create_contender(f"daemon/oracle:exchange=0{more}"), streams(1, max_slowdown=0.1))
+        for more in ("", ",trials=on")
     )
     assert tried.clock[0] == without.clock[0]
     # Windows at the default clock need more energy; of the time at most 1 % is lost.
