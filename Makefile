@@ -36,7 +36,8 @@ test: test-unit test-cluster  ## All tests, the real cluster included
 UNIT_PYTEST := OMP_NUM_THREADS=1 $(PY) -m pytest tests/unit -n auto --dist worksteal
 
 test-unit: install-test compiled  ## All tests that need neither root nor a cluster, the slow ones too
-	@$(UNIT_PYTEST) $(PYTEST_FLAGS)
+	@$(UNIT_PYTEST) $(if $(COVERAGE),--cov=slurm_energy --cov-report=) $(PYTEST_FLAGS)
+	@$(if $(COVERAGE),echo "unit tests run $$($(PY) -m coverage report --format=total) % of the lines of slurm_energy")
 
 unit: install-unit compiled  ## The same without those marked slow, in at most 2 minutes on 2 cores
 	@$(UNIT_PYTEST) -q -m 'not slow' $(PYTEST_FLAGS)

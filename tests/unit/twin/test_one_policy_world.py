@@ -264,7 +264,8 @@ def test_every_rule_answers_alike_in_the_twin_and_on_a_snapshot(seed: int) -> No
     answered_alike({text: partial(create_rule, text) for text in RULES}, seed)
 
 
-@pytest.mark.parametrize("seed", WORLD_SEEDS)
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(WORLDS))
 def test_every_network_answers_alike_in_the_twin_and_on_a_snapshot(seed: int) -> None:
     pytest.importorskip("torch", reason="torch is not installed: the daemon extra has it")
     answered_alike(network_rules(), seed)
