@@ -1,7 +1,7 @@
 """Add what was decided again for jobs that waited.
 
 Revision: 0040
-Revises: 0010
+Revises: 0030
 """
 
 from typing import Any
@@ -13,7 +13,7 @@ from sqlalchemy.dialects.mysql import LONGTEXT
 from slurm_energy.store.migration_steps import create_table
 
 revision = "0040"
-down_revision = "0010"
+down_revision = "0030"
 branch_labels = None
 depends_on = None
 

@@ -48,6 +48,7 @@ class Reason(StrEnum):
     DEADLINE = "DEADLINE"
     CLOCK_TABLE = "CLOCK_TABLE"
     NO_SAVING = "NO_SAVING"
+    POOR_EXCHANGE = "POOR_EXCHANGE"
     GPU_COUNT = "GPU_COUNT"
     GPU_COUNT_KEPT = "GPU_COUNT_KEPT"
     GPU_COUNT_REFUSED = "GPU_COUNT_REFUSED"
@@ -93,10 +94,14 @@ class ClockChoice:
     """Ratio: 0.05 is 5 % longer than at the default clock."""
     predicted_energy_change: float
     """Ratio: -0.13 is 13 % fewer joules for the same work than at the default clock."""
+    worst_slowdown: float | None = None
+    """Of the slowest program that was measured; None where runs of the job's name measured its own."""
+    mean_slowdown: float | None = None
+    """Over the programs that were measured, as the energy is; None as above."""
     power_limit_watts: float | None = None
     """The boards' power limit that both predictions assume, W; None when it is unknown."""
     is_assumed: bool = False
-    """Whether both predictions come from a GPU of the same chip, since this type has not been measured."""
+    """Whether the predictions come from another GPU, of the same chip or by data sheets: this type was not measured."""
     known_runs: int = 0
     """Runs of the job's name that measured both; 0: they are the worst and the mean of other programs."""
 

@@ -48,6 +48,7 @@ REASON_SENTENCES: Mapping[Reason, str] = {
     Reason.DEADLINE: "The clock was kept high enough for the job's deadline.",
     Reason.CLOCK_TABLE: "The clock was moved to one that the GPU supports.",
     Reason.NO_SAVING: "No clock would save enough energy: it stays at the default.",
+    Reason.POOR_EXCHANGE: "A lower clock would save too little energy for its time: a faster one is kept.",
     Reason.GPU_COUNT: "The number of GPUs was chosen among those of --energy-gpus.",
     Reason.GPU_COUNT_KEPT: "Of the numbers of --energy-gpus, the job's own is the best.",
     Reason.GPU_COUNT_REFUSED: "The job kept its own number of GPUs: this job's cannot be changed safely.",

@@ -13,6 +13,7 @@ from slurm_energy.domain.trials import LearnedClock
 from slurm_energy.domain.work import WorkEstimate
 from slurm_energy.energy_model.catalog import BoardLimits
 from slurm_energy.policy.jobs import EndedJob
+from slurm_energy.policy.site.clock_terms import EACH_JOB, ClockTerms
 from slurm_energy.policy.site.comparison import Candidate, TypeComparison
 
 
@@ -43,6 +44,8 @@ class Case:
     """Power limits of the site's boards: what a clock costs and saves depends on them."""
     max_slowdown: float = 0.0
     """Bound on the ratio for this job, from its options and the site."""
+    clock_terms: ClockTerms = EACH_JOB
+    """Whose slowdown that bound is held against, and what a clock must save for its time."""
 
     candidates: tuple[Candidate, ...] = ()
     """Where the job may start: the user's list, else the default partition, or more when routing is open."""
@@ -60,7 +63,7 @@ class Case:
     @property
     def comparison(self) -> TypeComparison:
         """What GPU types are compared by for this job."""
-        return TypeComparison(limits=self.board_limits, work=self.work)
+        return TypeComparison(limits=self.board_limits, work=self.work, terms=self.clock_terms)
 
 
 class Policy(Protocol):

@@ -23,7 +23,11 @@ if TYPE_CHECKING:  # the daemon's base installation has no numpy, and asks rules
     from slurm_energy.config import Config
     from slurm_energy.domain.cluster import ClusterSnapshot
     from slurm_energy.domain.decision import PolicyAnswer
+    from slurm_energy.domain.ids import GpuTypeName
+    from slurm_energy.domain.trials import ClockTrial
+    from slurm_energy.estimation.clock_trials import ClockTrials
     from slurm_energy.policy.base import Case, CountCost
+    from slurm_energy.policy.rules.cost_table import Explanation
     from slurm_energy.policy.submission.adapter import SubmissionAdapter
 
     FloatArray = NDArray[np.float64]
@@ -288,25 +292,27 @@ class ClusterView(Protocol):
         ...
 
 
-class PlaceCost(NamedTuple):
-    """The option of the least cost in one place."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobTrials:
+    """The trials of clocks in one job of a simulated cluster, and what came of them."""
 
-    place: int
-    clock: int
-    """Index into the place's clocks."""
-    parts: Mapping[str, float]
-    """J of the whole job."""
-    full_parts: Mapping[str, float]
-    """At the place's default clock."""
+    ladder: "ClockTrials"
+    gpu_type: "GpuTypeName"
+    clocks_mhz: tuple[int, ...]
+    """Of each clock of the place, ascending."""
+    records: "list[ClockTrial]"
+
+    def index_of(self, sm_clock_mhz: int | None) -> int:
+        """Return the index of a clock; None is the default one."""
+        return len(self.clocks_mhz) - 1 if sm_clock_mhz is None else self.clocks_mhz.index(sm_clock_mhz)
 
 
-class Explanation(NamedTuple):
-    """What a rule weighs."""
+class TrialsOfJobs(Protocol):
+    """Says which jobs of a simulated cluster have clocks tried while they run."""
 
-    costs: Sequence[PlaceCost]
-    """The cheapest place first."""
-    factors: Mapping[str, float]
-    """By what a network multiplied the prices that count."""
+    def begin(self, job: WaitingJob, placement: Placement) -> JobTrials | None:
+        """Return the trials of a job that is being started; None for none."""
+        ...
 
 
 class PlacementRule:
@@ -335,6 +341,8 @@ class PlacementRule:
     """Whether `ended` is called."""
     knowledge: Knowledge = "site"
     """What it knows in a simulated cluster that hides what jobs do."""
+    trials: TrialsOfJobs | None = None
+    """Whom a simulated cluster asks whether clocks are tried while a job runs; None: in no job."""
 
     weighs_counts = False
     """Whether what `explained` returns may be compared between numbers of GPUs: every part of it is paid in joules."""

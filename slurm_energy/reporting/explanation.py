@@ -151,7 +151,7 @@ def _asked(request: JobRequest) -> list[str]:
 def _figures_from(choice: ClockChoice) -> str:
     if choice.known_runs:
         return f"known from {choice.known_runs} run{'' if choice.known_runs == 1 else 's'} of this name:"
-    return "assumed, as on a GPU of the same chip:" if choice.is_assumed else "predicted, by other programs:"
+    return "assumed, from another GPU:" if choice.is_assumed else "predicted, by other programs:"
 
 
 def _decided(decision: DecisionRecord) -> list[str]:

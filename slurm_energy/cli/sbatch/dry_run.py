@@ -145,14 +145,20 @@ def clock_line(clock: Mapping[str, Any]) -> str:
     line = f"{gpu_type} at {asked_mhz} of {default_mhz} MHz"
     change, slowdown = clock.get("predicted_energy_change"), clock.get("predicted_slowdown")
     if clock.get("is_assumed"):
-        return f"{line} (assumed, as on a GPU of the same chip; what it saves is not measured)"
+        return f"{line} (assumed, from another GPU; what it saves is not measured)"
     if isinstance(change, int | float) and isinstance(slowdown, int | float):
         word, runs = "less" if change <= 0 else "more", clock.get("known_runs")
         saving, longer = f"{abs(change) * 100:.0f} % {word} energy", f"{slowdown * 100:.0f} % longer"
         if isinstance(runs, int) and runs > 0:
             line += f" (about {saving}, {longer}, known from {runs} run{'' if runs == 1 else 's'})"
         else:
-            line += f" (at most {longer}; what this job saves is not known, {saving} in the mean of other programs)"
+            worst, mean = clock.get("worst_slowdown"), clock.get("mean_slowdown")
+            is_bound = not isinstance(worst, int | float) or round(100.0 * worst) == round(100.0 * slowdown)
+            bound = f"at most {longer}"
+            if isinstance(worst, int | float) and not is_bound:
+                bound = f"{longer} in the mean, up to {worst * 100:.0f} %"
+            saving += f" for {mean * 100:.0f} % of time" if isinstance(mean, int | float) else ""
+            line += f" ({bound}; what this job saves is not known, {saving} in the mean of other programs)"
     return line
 
 

@@ -13,8 +13,16 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Hashable, Iterator
 from typing import Any, Protocol
 
-from slurm_energy.daemon.doors.callers import ConnectionSlot, CostLimit, Peer, RateLimit, Slots, peer_of
-from slurm_energy.daemon.doors.link import error_reply, first_this_minute
+from slurm_energy.daemon.doors.callers import (
+    ConnectionSlot,
+    CostLimit,
+    Peer,
+    RateLimit,
+    Slots,
+    error_reply,
+    first_this_minute,
+    peer_of,
+)
 from slurm_energy.daemon.doors.reports import MAX_REPORT_BYTES, ReportReceiver
 from slurm_energy.errors import DaemonUnavailable, PermissionRefused, WireError
 from slurm_energy.wire.client import FIRST_UNRESERVED_PORT

@@ -61,7 +61,9 @@ class PendingLoop:
         settings = state.config.routing
         state.redecide_note = self._note()
         result = RoundResult()
-        decider = state.decider.without_trace(snapshot)
+        champion = state.candidates.champion
+        serving = state.decider if champion is None or champion.decider is None else champion.decider
+        decider = serving.without_trace(snapshot)
         most = 0 if state.redecide_note else self._allowance(settings.redecide_per_minute)
         steps = look_at_pending(state.tracked, snapshot, decider, self._known, settings, most, time.time(), result)
         for _ in steps:
@@ -123,12 +125,14 @@ class PendingLoop:
 
     def _known(self, snapshot: ClusterSnapshot, job: JobRequest, claimed: Mapping[PartitionName, float]) -> Known:
         state = self._state
-        return Known(
+        known = Known(
             snapshot=snapshot,
             claimed_gpus=dict(claimed),
             history=state.history,
             user=KnownUser(name=state.user_names.get(job.user_id), groups=state.user_groups.get(job.user_id)),
         )
+        champion = state.candidates.champion
+        return known if champion is None else champion.known(known)
 
 
 def _ended(attempt: Attempt) -> Attempt:

@@ -19,6 +19,7 @@ from slurm_energy.domain.decision import DecisionChange, EnergyDecision
 from slurm_energy.domain.energy import NodeReport
 from slurm_energy.domain.job import JobRequest
 from slurm_energy.domain.plain import from_plain, to_plain
+from slurm_energy.domain.promotion import Assignment
 from slurm_energy.errors import SpoolError, ValueRangeError, WireError
 
 logger = logging.getLogger(__name__)
@@ -42,6 +43,8 @@ class DecisionEntryLine:
 
     decision: EnergyDecision
     job: JobRequest
+    assignment: Assignment | None = None
+    """Which policy decided, where a candidate had part in it; none in the lines of older releases."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,9 +86,9 @@ _KINDS: dict[str, type[EntryLine]] = {
 }
 
 
-def decision_line(decision: EnergyDecision, job: JobRequest) -> bytes:
+def decision_line(decision: EnergyDecision, job: JobRequest, assignment: Assignment | None = None) -> bytes:
     """Return the line of a decision."""
-    return encode_entry(DecisionEntryLine(decision=decision, job=job))
+    return encode_entry(DecisionEntryLine(decision=decision, job=job, assignment=assignment))
 
 
 def change_line(change: DecisionChange) -> bytes:

@@ -28,6 +28,7 @@ from slurm_energy.store.energy import record_report
 from slurm_energy.store.job_rows import Arrival, submit_time_of
 from slurm_energy.store.jobs import upsert_jobs
 from slurm_energy.store.nodes import record_node_sizes
+from slurm_energy.store.promotion import record_assignments
 from slurm_energy.store.schema import check_session_version
 from slurm_energy.store.session import (
     Engine,
@@ -267,6 +268,13 @@ class Recorder:
         ]
         if decided:
             record_decisions(session, decided, self._cluster, self._policy_settings)
+        assigned = [
+            (str(entry.decision.decision_id), entry.decision.decided_at_seconds, entry.assignment)
+            for entry in entries
+            if isinstance(entry, DecisionEntryLine) and entry.assignment is not None
+        ]
+        if assigned:
+            record_assignments(session, self._cluster, assigned)
         for entry in entries:
             if not isinstance(entry, DecisionEntryLine):
                 self._apply_other(session, entry)

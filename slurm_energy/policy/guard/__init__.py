@@ -29,6 +29,7 @@ from slurm_energy.policy.guard.explanation import (
     announcement,
     comparison_notes,
     count_text,
+    exchange_notes,
     explanation,
     light_notes,
     missing_partitions,
@@ -36,8 +37,9 @@ from slurm_energy.policy.guard.explanation import (
 )
 from slurm_energy.policy.guard.gpu_count import CountedCase, with_chosen_count
 from slurm_energy.policy.guard.partitions import allowed_hint, allowed_partitions
-from slurm_energy.policy.guard.trials import learned_verdict, trial_bounds, uses_learned
+from slurm_energy.policy.guard.trials import counted_clocks, learned_verdict, trial_bounds
 from slurm_energy.policy.site.candidates import at_site
+from slurm_energy.policy.site.clock_terms import clock_terms
 from slurm_energy.policy.site.comparison import first_tried, landing_on, landing_types, rivals_of, time_ratio, with_room
 from slurm_energy.policy.site.settings import site_board_limits
 
@@ -166,10 +168,11 @@ class Guard:
                 user_groups=user_groups,
                 claimed_gpus=claimed_gpus or {},
                 runtime=runtime,
-                learned_clocks=learned_clocks or {} if uses_learned(job, self._config) else {},
+                learned_clocks=counted_clocks(learned_clocks, job, self._config),
                 scaling=scaling if learns else None,
                 board_limits=self._board_limits,
                 max_slowdown=job_max_slowdown(job, self._config),
+                clock_terms=clock_terms(job, self._config),
             ),
             self._config,
             lambda cases: _count_costs(policy, tuple(map(as_placed, cases))),
@@ -258,11 +261,13 @@ class Guard:
             measured = None if learned is None else learned_verdict(gpu_type, learned, room, min_saving, case)
             if measured is not None or gpu_type not in answer.clocks_mhz:
                 clocks += [] if measured is None or measured.choice is None else [measured.choice]
-                notes = notes if measured is None else (*notes, *measured.notes)
+                if measured is not None:
+                    reasons, notes = (*reasons, *measured.reasons), (*notes, *measured.notes)
                 continue
             verdict = allowed_clock(gpu_type, answer.clocks_mhz[gpu_type], room, min_saving, case.comparison)
             clocks += [] if verdict.choice is None else [verdict.choice]
-            reasons, notes = (*reasons, *verdict.reasons), (*notes, *verdict.notes)
+            both_sides = () if verdict.choice is None else exchange_notes(verdict.choice)
+            reasons, notes = (*reasons, *verdict.reasons), (*notes, *verdict.notes, *both_sides)
         return _Outcome(clocks=tuple(clocks), reasons=reasons, notes=notes)
 
     def _decision(self, decision: EnergyDecision, counted: CountedCase, outcome: _Outcome) -> EnergyDecision:

@@ -82,7 +82,8 @@ def _change(one: CountCost, own: CountCost) -> float:
 def speed_of_doubling(scaling: GpuScaling, few: int, many: int, deviations: float = 0.0) -> float:
     """Return how many times as fast each doubling between two numbers of GPUs makes the work."""
     gain = scaling.speedup(many, deviations) / scaling.speedup(few, deviations)
-    return float(gain ** (1.0 / log2(many / few)))
+    faster: float = gain ** (1.0 / log2(many / few))
+    return faster
 
 
 def count_effect(case: Case, gpus: int) -> tuple[float, float]:

@@ -14,7 +14,7 @@ from math import inf
 from sys import float_info, maxsize
 
 from slurm_energy.errors import ValueRangeError
-from slurm_energy.policy.placement import Discipline, Knowledge, Placement, Postponement, Reroute
+from slurm_energy.policy.placement import Discipline, Knowledge, Placement, Postponement, Reroute, TrialsOfJobs
 from slurm_energy.twin.adapters.view import SiteView, TwinView
 from slurm_energy.twin.engine.disruptions import Disruptions
 from slurm_energy.twin.engine.events import BACKGROUND, FINISH, REACH, Arrivals, Call, Events, WorkloadArrivals
@@ -25,6 +25,7 @@ from slurm_energy.twin.engine.outcome import Outcome, WarmUp, outcome_of, warm_u
 from slurm_energy.twin.engine.places import places_of
 from slurm_energy.twin.engine.sampling import Sampler
 from slurm_energy.twin.engine.scheduler import Scheduler
+from slurm_energy.twin.engine.trials import RunningTrials
 from slurm_energy.twin.engine.waiting import Precedence, Waiting, queue_key
 from slurm_energy.twin.snapshot.source import SnapshotSource
 from slurm_energy.twin.world import World
@@ -269,6 +270,16 @@ class Engine:
             queue = self._waiting.queue_for(places, None)
             queue.add(run)
             self._changed.update(places)
+
+    def try_clocks(self, source: TrialsOfJobs, seed: int) -> Callable[[Job, Answer], None]:
+        """Let jobs have clocks tried while they run; return what is to be called with each answer about a start."""
+        trials = RunningTrials(self._execution, self._events, source, self._changed, seed)
+
+        def placed(job: Job, answer: Answer) -> None:
+            if isinstance(answer, Placement):
+                trials.placed(self.runs[job.job_id], answer, self.view.now_seconds)
+
+        return placed
 
     def ended_jobs(self) -> list[JobRun]:
         """Return the jobs that ended since this was last asked."""
