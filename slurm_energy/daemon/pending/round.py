@@ -164,7 +164,9 @@ def _wanted(own: TrackedJob, decision: EnergyDecision) -> JobShape:
     shape = own.shape
     may_route = {Reason.USER_PARTITION, Reason.ROUTING_CLOSED}.isdisjoint(decision.reasons)
     if own.partitions_open and may_route and Reason.NO_IDLE_PARTITION not in decision.reasons:
-        partitions = listed(decision.partitions, own.own)
+        named = decision.partitions
+        # Left to Slurm, it is tried in its own first; what was added before stays behind them.
+        partitions = listed(own.own, shape.partitions) if named is None else listed(named, own.own)
         if partitions != shape.partitions:
             return replace(shape, partitions=partitions)
     if own.count_field is not None and decision.gpus is not None and decision.gpus != shape.gpus:

@@ -49,7 +49,6 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> type[Sent]:
     Sent.calls, Sent.says = [], ""
     monkeypatch.setattr(loop_module, "JobUpdater", Sent)
     monkeypatch.setattr(loop_module, "missing_right", lambda _config: "")
-    monkeypatch.setattr(loop_module, "STEP_PAUSE_SECONDS", 0.0)
     monkeypatch.setattr(time, "time", lambda: NOW + 60.0)
     return Sent
 
