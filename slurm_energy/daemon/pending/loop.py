@@ -121,7 +121,7 @@ class PendingLoop:
             if self._denied_for is not state.config:
                 try:
                     said = await updater.update(user_id, [one.text for one in part])
-                except (OSError, TimeoutError) as error:
+                except (OSError, TimeoutError, ValueError) as error:
                     said = str(error) or "scontrol gave no answer in time"
                 state.counters["updates of waiting jobs sent"] += len(part)
         for one in part:
