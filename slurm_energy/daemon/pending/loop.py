@@ -9,8 +9,7 @@ from functools import partial
 
 from slurm_energy.daemon.decide import Known, KnownUser
 from slurm_energy.daemon.pending.round import JobUpdate, RoundResult, look_at_pending
-from slurm_energy.daemon.pending.tracked import Attempt
-from slurm_energy.daemon.pending.updates import MAX_LINES, JobUpdater, is_denied, missing_right
+from slurm_energy.daemon.pending.updates import MAX_AT_ONCE, MAX_LINES, JobUpdater, is_denied, missing_right
 from slurm_energy.daemon.recorder.entries import change_line
 from slurm_energy.daemon.state import DaemonState
 from slurm_energy.domain.cluster import ClusterSnapshot
@@ -21,8 +20,8 @@ logger = logging.getLogger(__name__)
 
 LOOK_SECONDS = 0.5
 """How often it is looked whether there is a new snapshot."""
-STEP_PAUSE_SECONDS = 0.0005
-"""After each job: submissions are answered in between."""
+SLICE_SECONDS = 0.002
+"""Of deciding, after which submissions are answered."""
 MINUTE_SECONDS = 60.0
 
 
@@ -66,8 +65,11 @@ class PendingLoop:
         decider = serving.without_trace(snapshot)
         most = 0 if state.redecide_note else self._allowance(settings.redecide_per_minute)
         steps = look_at_pending(state.tracked, snapshot, decider, self._known, settings, most, time.time(), result)
+        slice_began = time.monotonic()
         for _ in steps:
-            await asyncio.sleep(STEP_PAUSE_SECONDS)
+            if time.monotonic() - slice_began >= SLICE_SECONDS:
+                await asyncio.sleep(SLICE_SECONDS / 4.0)
+                slice_began = time.monotonic()
         for change in result.changes:
             state.counters[f"waiting jobs: {change.outcome}"] += 1
             state.journal.append(partial(change_line, change))
@@ -100,28 +102,35 @@ class PendingLoop:
         return int(self._budget)
 
     async def _send(self, updates: list[JobUpdate]) -> None:
-        """Send updates, those of a user together; what becomes of them the next snapshot shows."""
-        state = self._state
-        updater = JobUpdater(state.config)
+        """Send updates, several of a user together; what becomes of them the next snapshot shows."""
+        updater, places = JobUpdater(self._state.config), asyncio.Semaphore(MAX_AT_ONCE)
         by_user: dict[int, list[JobUpdate]] = {}
         for update in updates:
             by_user.setdefault(update.user_id, []).append(update)
-        for user_id, several in by_user.items():
-            for begin in range(0, len(several), MAX_LINES):
-                part = several[begin : begin + MAX_LINES]
+        parts = [
+            several[begin : begin + MAX_LINES]
+            for several in by_user.values()
+            for begin in range(0, len(several), MAX_LINES)
+        ]
+        await asyncio.gather(*(self._send_part(updater, part, places) for part in parts))
+
+    async def _send_part(self, updater: JobUpdater, part: list[JobUpdate], places: asyncio.Semaphore) -> None:
+        state, user_id = self._state, part[0].user_id
+        async with places:
+            said = ""
+            if self._denied_for is not state.config:
                 try:
                     said = await updater.update(user_id, [one.text for one in part])
-                except (OSError, TimeoutError) as error:
+                except (OSError, TimeoutError, ValueError) as error:
                     said = str(error) or "scontrol gave no answer in time"
-                for one in part:
-                    if one.job.attempt is not None:
-                        one.job.attempt = _ended(one.job.attempt)
                 state.counters["updates of waiting jobs sent"] += len(part)
-                if said:
-                    logger.warning("updates of waiting jobs user_id=%d said=%.400s", user_id, said)
-                if is_denied(said):
-                    self._denied_for = state.config
-                    return
+        for one in part:
+            if one.job.attempt is not None:
+                one.job.attempt = replace(one.job.attempt, ended_at_seconds=time.time())
+        if said:
+            logger.warning("updates of waiting jobs user_id=%d said=%.400s", user_id, said)
+        if is_denied(said):
+            self._denied_for = state.config
 
     def _known(self, snapshot: ClusterSnapshot, job: JobRequest, claimed: Mapping[PartitionName, float]) -> Known:
         state = self._state
@@ -133,7 +142,3 @@ class PendingLoop:
         )
         champion = state.candidates.champion
         return known if champion is None else champion.known(known)
-
-
-def _ended(attempt: Attempt) -> Attempt:
-    return replace(attempt, ended_at_seconds=time.time())

@@ -149,7 +149,10 @@ def _consider(  # as above
         planned = job.expected_start_seconds
         if not may_update or (planned is not None and 0.0 < planned - now_seconds < NEAR_START_SECONDS):
             return None
-        result.updates.append(JobUpdate(job=own, user_id=job.user_id, text=_update_text(own, job, wanted)))
+        text = _update_text(own, job, wanted)
+        if not text.isascii() or not text.isprintable():
+            return None  # a name that Slurm would not have taken
+        result.updates.append(JobUpdate(job=own, user_id=job.user_id, text=text))
         own.attempt = Attempt(shape=wanted, decision=decision, entry=entry, ended_at_seconds=float("inf"))
         return first if wanted.partitions[:1] == (first,) else None
     if entry.clocks_mhz != own.entry.clocks_mhz or entry.trial_bounds != own.entry.trial_bounds:
@@ -164,7 +167,9 @@ def _wanted(own: TrackedJob, decision: EnergyDecision) -> JobShape:
     shape = own.shape
     may_route = {Reason.USER_PARTITION, Reason.ROUTING_CLOSED}.isdisjoint(decision.reasons)
     if own.partitions_open and may_route and Reason.NO_IDLE_PARTITION not in decision.reasons:
-        partitions = listed(decision.partitions, own.own)
+        named = decision.partitions
+        # Left to Slurm, it is tried in its own first; what was added before stays behind them.
+        partitions = listed(own.own, shape.partitions) if named is None else listed(named, own.own)
         if partitions != shape.partitions:
             return replace(shape, partitions=partitions)
     if own.count_field is not None and decision.gpus is not None and decision.gpus != shape.gpus:

@@ -16,7 +16,7 @@ from slurm_energy.domain.gpu_count import GpuCountOption
 from slurm_energy.domain.ids import DecisionId, JobId, PartitionName
 from slurm_energy.domain.job import EnergyMode, JobRequest, scaled_limit
 
-MAX_TRACKED = 50_000
+MAX_TRACKED = 20_000
 """Waiting jobs that are remembered; the oldest go first, and keep what they have."""
 MAX_REFUSALS = 2
 """After so many refused updates a job's partitions and number of GPUs are left alone."""

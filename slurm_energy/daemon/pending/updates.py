@@ -15,8 +15,10 @@ from slurm_energy.slurm.json_client import CommandSettings, command_environment
 
 logger = logging.getLogger(__name__)
 
-MAX_LINES = 200
+MAX_LINES = 50
 """Updates of one scontrol: it is killed as a whole where slurmctld hangs."""
+MAX_AT_ONCE = 4
+"""Processes of scontrol."""
 _MAX_SAID = 65_536
 _DENIED = ("access/permission denied", "user id is missing", "user id missing", "security violation")
 
@@ -67,7 +69,14 @@ class JobUpdater:
             if process.returncode is None:
                 process.kill()
                 await process.wait()
-        return " ".join(said[:_MAX_SAID].decode("utf-8", "replace").replace("scontrol: ", " ").split())
+        return complaints(said[:_MAX_SAID].decode("utf-8", "replace"), lines)
+
+
+def complaints(said: str, lines: Sequence[str]) -> str:
+    """Return what scontrol said beyond its prompt and the commands that it was given, which it repeats."""
+    given = {"exit", "", *(f"update {line}" for line in lines)}
+    told = (line.replace("scontrol:", "").strip() for line in said.splitlines())
+    return "; ".join(dict.fromkeys(line for line in told if line not in given))
 
 
 def is_denied(said: str) -> bool:

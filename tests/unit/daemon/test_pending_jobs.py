@@ -11,7 +11,7 @@ from slurm_energy.config import RoutingConfig
 from slurm_energy.daemon.decide import Decided, Decider, Known
 from slurm_energy.daemon.pending.round import RoundResult, look_at_pending
 from slurm_energy.daemon.pending.tracked import Attempt, TrackedJobs, count_field
-from slurm_energy.daemon.pending.updates import is_denied
+from slurm_energy.daemon.pending.updates import complaints, is_denied
 from slurm_energy.domain.cluster import ClusterSnapshot, JobState
 from slurm_energy.domain.decision import DecisionEntry, Reason
 from slurm_energy.domain.gpu_count import GpuCountOption
@@ -115,6 +115,21 @@ def test_a_job_that_waits_is_sent_where_room_has_appeared_and_its_node_is_told_i
     (change,) = look(tracked, snapshot(moved, a40_free=True, seconds=15)).changes
     assert (change.outcome, change.partitions, change.number) == ("changed", ("a40", "a100"), 1)
     assert {clock.gpu_type for clock in change.clocks} >= {"a40"}
+
+
+def test_left_to_slurm_again_a_job_is_tried_in_its_own_partition_first_and_keeps_the_other() -> None:
+    tracked = TrackedJobs()
+    job = waiting(submitted(tracked))
+    look(tracked, snapshot(job, seconds=5))
+    look(tracked, snapshot(job, a40_free=True, seconds=10))
+    one(tracked).attempt = replace(one(tracked).attempt, ended_at_seconds=NOW + 10)
+    moved = replace(job, partitions=(PartitionName("a40"), PartitionName("a100")))
+    assert texts(look(tracked, snapshot(moved, seconds=20))) == [], "no room anywhere: it stays"
+    idle = make_snapshot(
+        make_node("a100-1", "a100", "a100"), make_node("a40-1", "a40", "a40", allocated=4), jobs=(moved,)
+    )
+    result = look(tracked, replace(idle, taken_at_seconds=NOW + 30))
+    assert texts(result) == ["JobId=7 Partition=a100,a40"]
 
 
 def test_what_slurm_refuses_leaves_the_job_as_it_was_and_is_not_asked_for_ever() -> None:
@@ -348,6 +363,11 @@ def test_an_update_under_way_is_told_from_a_change_by_others() -> None:
     )
     look(tracked, snapshot(replace(job, gpu_count=1), seconds=20))
     assert tracked_job.closed
+
+
+def test_the_commands_that_scontrol_repeats_are_no_complaint() -> None:
+    said = "scontrol: update JobId=7 Partition=a,b\nslurm_update error: Job is no longer pending\nscontrol: exit\n"
+    assert complaints(said, ["JobId=7 Partition=a,b"]) == "slurm_update error: Job is no longer pending"
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,9 @@ from slurm_energy.domain.gpu_count import GpuCountOption, GpuScaling
 from slurm_energy.domain.job import EnergyMode, EnergyOptions, JobRequest
 from slurm_energy.estimation.gpu_scaling import scaling_of_runs
 from slurm_energy.policy.base import Case, CountCost
+from slurm_energy.policy.gnn.priced_answers import PricedRule
 from slurm_energy.policy.guard import decision_entry
-from slurm_energy.policy.registry import create_policy
+from slurm_energy.policy.registry import create_policy, create_rule, rule_names
 from slurm_energy.wire.messages import decision_reply, parse_submitted_job
 
 WELL = GpuScaling(log_loss=-5.0, doubt=0.1, counts=(2, 4))
@@ -292,3 +293,8 @@ def test_a_number_with_room_now_is_preferred_to_a_cheaper_one_without() -> None:
     scaling = GpuScaling(log_loss=-2.0, doubt=0.1, counts=(2, 4))
     dear = priced("total-cost:V=20000")
     assert decide(ranged_job(4), snapshot=busy, scaling=scaling, runtime=HOUR, **dear).gpus == 2
+
+
+def test_only_policies_whose_costs_can_be_compared_between_numbers_weigh_them() -> None:
+    assert {name for name in rule_names() if create_rule(name).weighs_counts} == {"total-cost"}
+    assert not PricedRule.weighs_counts, "the network has not learned prices of other numbers"
