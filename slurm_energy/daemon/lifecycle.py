@@ -15,10 +15,10 @@ from typing import Any
 from slurm_energy.config import Config
 from slurm_energy.daemon.decide import create_decider
 from slurm_energy.daemon.doors.callers import privileged_user_ids, user_id_of
-from slurm_energy.daemon.doors.link import DoorLink
 from slurm_energy.daemon.doors.plugin import PluginDoor, local_listener, plugin_listener, report_listener
 from slurm_energy.daemon.ipc.children import ChildProcess
 from slurm_energy.daemon.ipc.frames import SnapshotBegins, SnapshotComplete, SnapshotPart
+from slurm_energy.daemon.pending.loop import PendingLoop
 from slurm_energy.daemon.policy.remote import RemotePolicy
 from slurm_energy.daemon.policy.slot import POLICY_MODULE, PolicySlot
 from slurm_energy.daemon.recorder.entries import DAEMON_STREAM, JournalQueue
@@ -26,7 +26,7 @@ from slurm_energy.daemon.recorder.journal import JournalWriter, journal_director
 from slurm_energy.daemon.recorder.link import RecorderLink
 from slurm_energy.daemon.snapshot.feed import SnapshotFeed
 from slurm_energy.daemon.state import DaemonState
-from slurm_energy.daemon.verbs import LocalVerbs
+from slurm_energy.daemon.verbs import DoorLink, LocalVerbs
 from slurm_energy.errors import ConfigError, DaemonUnavailable, SlurmEnergyError
 from slurm_energy.estimation.job_history import JobHistory
 from slurm_energy.policy.automatic import chosen_policy
@@ -95,6 +95,7 @@ class EnergyDaemon:
             children = (self._door, self._snapshot, self._recorder)
             tasks += [asyncio.create_task(child.run(), name=child.name) for child in children]
             tasks.append(asyncio.create_task(self._policy.run(), name="policy"))
+            tasks.append(asyncio.create_task(PendingLoop(self.state).run(), name="pending"))
             notify_systemd("READY=1")
             logger.info("daemon ready socket=%s policy=%s", daemon.socket_path, self.state.decider.policy.name)
             self._log_policy_note()

@@ -14,6 +14,7 @@ from typing import Protocol
 from slurm_energy.config import Config
 from slurm_energy.daemon.decide import Decider
 from slurm_energy.daemon.job_ends import JobEnds
+from slurm_energy.daemon.pending.tracked import TrackedJobs
 from slurm_energy.daemon.policy.remote import RemotePolicy
 from slurm_energy.daemon.recorder.entries import JournalQueue
 from slurm_energy.daemon.reuse import ReusableDecisions
@@ -173,6 +174,10 @@ class DaemonState:
     """Groups by uid, where partitions ask for them; a user not in it has unknown groups."""
     claims: Claims = field(default_factory=Claims)
     job_ends: JobEnds = field(default_factory=lambda: JobEnds(time.time()))
+    tracked: TrackedJobs = field(default_factory=TrackedJobs)
+    """Waiting jobs that may be decided again."""
+    redecide_note: str = ""
+    """Why waiting jobs are not changed although the site wants it; empty where nothing is in the way."""
     reusable: ReusableDecisions = field(default_factory=ReusableDecisions)
     history: JobHistory = field(default_factory=JobHistory)
     counters: Counter[str] = field(default_factory=Counter)

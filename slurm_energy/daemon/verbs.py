@@ -1,17 +1,22 @@
-"""What each verb does: a message and its sender in, a reply out."""
+"""What each verb does: a message and its sender in, a reply out; and who answers the requests that doors read in."""
 
 import asyncio
+import contextlib
 import json
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from slurm_energy import __version__
 from slurm_energy.daemon.decide import Decided, Known, KnownUser
-from slurm_energy.daemon.doors.callers import CostLimit, Peer
+from slurm_energy.daemon.doors.callers import CostLimit, Peer, error_reply, first_this_minute
 from slurm_energy.daemon.doors.reports import nodes_summary
+from slurm_energy.daemon.ipc.children import ChildProcess
+from slurm_energy.daemon.ipc.frames import DoorCounts, PeerReply, PeerRequest, reply_parts
 from slurm_energy.daemon.recorder.entries import DAEMON_STREAM, JOBS_STREAM, REPORTS_STREAM, decision_line
 from slurm_energy.daemon.recorder.journal import journal_directory, waiting_bytes
 from slurm_energy.daemon.reuse import REUSE_MILLISECONDS, Basis, is_reusable
@@ -20,10 +25,11 @@ from slurm_energy.domain.ids import DecisionId, parse_decision_id
 from slurm_energy.domain.plain import to_plain
 from slurm_energy.domain.script import ScriptFeatures
 from slurm_energy.errors import DaemonUnavailable, PermissionRefused, WireError
-from slurm_energy.wire.codec import Message, decode
+from slurm_energy.wire.codec import MAX_DECIDE_BYTES, Message, decode, encode
 from slurm_energy.wire.messages import (
     SubmittedFields,
     decision_reply,
+    failure,
     is_explained,
     json_reply,
     one_line,
@@ -32,6 +38,9 @@ from slurm_energy.wire.messages import (
 )
 
 logger = logging.getLogger(__name__)
+
+ANSWER_SECONDS = 60.0
+MAX_OPEN_REQUESTS = 256
 
 PREVIEW_SHARE = 0.05
 """Of the answering thread's time, that previews of unprivileged users may take, each of them and all together."""
@@ -67,6 +76,8 @@ class LocalVerbs:
             return Answer(self._limited_preview(message, peer))
         if message.verb == "query":
             return Answer(await self._query(message, peer))
+        if message.verb == "newest":
+            return Answer(self._newest(message))
         if message.verb == "ping":
             return Answer(self._ping())
         raise WireError(f"verb {message.verb!r} is not one of {', '.join(_VERBS)}")
@@ -95,6 +106,7 @@ class LocalVerbs:
             decided, known = self._decided(parse_submitted_job(fields))
             policy = state.decider.policy
             milliseconds = REUSE_MILLISECONDS if is_reusable(decided, fields, known, policy, state.config) else 0
+        decided = self._tracked(decided, fields)
         if milliseconds:
             basis = self._basis(decided.job.user_id, decided.job.name, decided.job.script)
             state.reusable.keep(decided, fields, basis, time.monotonic(), milliseconds)
@@ -115,7 +127,20 @@ class LocalVerbs:
             decision = replace(decided.decision, decision_id=new_id, notes=(*decided.decision.notes, note))
             decided = replace(decided, decision=decision)
         state.counters["decisions reused"] += 1
+        self._tracked(decided, fields)
         return Answer(Message("ok", {"decision_id": str(new_id)}), self._given(decided, received, reused_from=base_id))
+
+    def _tracked(self, decided: Decided, fields: Mapping[str, str]) -> Decided:
+        """Remember a job that may be decided again while it waits; its entry then says that nodes are to ask."""
+        state = self._state
+        if state.config.routing.redecide == "off" or not state.tracked.add(decided, fields, state.snapshot):
+            return decided
+        return replace(decided, entry=replace(decided.entry, may_change=True))
+
+    def _newest(self, message: Message) -> Message:
+        """Return the newest entry of a decision for the node on which its job starts; none where the job's own is."""
+        entry = self._state.tracked.newer_entry(parse_decision_id(message.fields.get("decision_id", "")))
+        return Message("ok", {} if entry is None else {"entry": entry.encode()})
 
     def _given(self, decided: Decided, received: float, reused_from: DecisionId | None = None) -> Callable[[], None]:
         """Claim what a job will ask for; return what records its decision."""
@@ -210,6 +235,9 @@ class LocalVerbs:
             "snapshot_jobs": None if state.snapshot is None else len(state.snapshot.jobs),
             "snapshot_nodes": None if state.snapshot is None else len(state.snapshot.nodes),
             "reader_note": state.reader_note or None,
+            "redecide": state.config.routing.redecide,
+            "redecide_note": state.redecide_note or None,
+            "tracked_jobs": len(state.tracked.jobs),
             "snapshot_rows_skipped": dict(state.skipped_rows) or None,
             "journal_waiting": state.journal.waiting,
             "journal_waiting_bytes_on_disk": waiting_bytes(directory, (DAEMON_STREAM, JOBS_STREAM, REPORTS_STREAM)),
@@ -249,5 +277,78 @@ class LocalVerbs:
 
 
 _FOR_SLURM = ("decide", "reused")
-_VERBS = (*_FOR_SLURM, "preview", "query", "ping")
+_VERBS = (*_FOR_SLURM, "preview", "query", "newest", "ping")
 _ALL_USERS = -1
+
+
+class DoorLink:
+    """Answers requests; whatever goes wrong becomes a reply, and the daemon continues."""
+
+    def __init__(self, verbs: LocalVerbs, counters: Counter[str]) -> None:
+        self._verbs = verbs
+        self._counters = counters
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._warned: dict[str, float] = {}
+        self.child: ChildProcess | None = None
+        """Set once, when the daemon has made the child that feeds `receive`."""
+
+    def answer_now(self, request: bytes, peer: Peer) -> tuple[bytes, Callable[[], None] | None]:
+        """Return the reply to a request of the plugin, and what to do once it is on its way."""
+        try:
+            message = decode(request, MAX_DECIDE_BYTES)
+            answered = self._verbs.for_slurm(message, peer)
+            assert isinstance(answered.reply, Message)
+            reply = encode(answered.reply)
+        except Exception as error:  # noqa: BLE001  # the request loop: one bad request never ends the daemon
+            return encode(self._error_reply(error, f"uid {peer.user_id}")), None
+        return reply, answered.afterwards
+
+    def receive(self, frame: Any) -> None:
+        """Take one frame of the door's process."""
+        if isinstance(frame, DoorCounts):
+            self._counters.update(frame.counts)
+        elif isinstance(frame, PeerRequest):
+            if len(self._tasks) >= MAX_OPEN_REQUESTS:
+                reply = failure(f"{MAX_OPEN_REQUESTS} requests are waiting already: try again later")
+                if self.child is not None:
+                    self.child.send(PeerReply(number=frame.number, part=encode(reply), last=True))
+                return
+            task = asyncio.get_running_loop().create_task(self._answer(frame))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def drain(self, limit_seconds: float) -> None:
+        """Let what is being answered finish, for at most `limit_seconds`."""
+        if self._tasks:
+            _done, late = await asyncio.wait(self._tasks, timeout=limit_seconds)
+            for task in late:
+                task.cancel()
+
+    async def _answer(self, frame: PeerRequest) -> None:
+        answered = Answer(failure("the request took too long"))
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                answered = await self._verbs.answer(frame.message, frame.peer)
+        except Exception as error:  # noqa: BLE001  # the request loop: one bad request never ends the daemon
+            answered = Answer(self._error_reply(error, f"uid {frame.peer.user_id}"))
+        reply = answered.reply
+        if isinstance(reply, Message):
+            parts = list(reply_parts(encode(reply)))
+        else:
+            parts = [(part, at == len(reply) - 1) for at, part in enumerate(reply)]
+        for part, last in parts:
+            if self.child is None or not self.child.send(PeerReply(number=frame.number, part=part, last=last)):
+                return
+            with contextlib.suppress(ConnectionError):
+                await self.child.drain()
+            await asyncio.sleep(0)
+        if answered.afterwards is not None:
+            answered.afterwards()
+
+    def _error_reply(self, error: Exception, who: str) -> Message:
+        """Return the reply to a request that failed, counted, and logged at most once a minute for each kind."""
+        reply = error_reply(error, who)
+        self._counters[f"reply {reply.verb}"] += 1
+        if first_this_minute(self._warned, reply):
+            logger.warning("request not served by=%s reply=%s reason=%s", who, reply.verb, reply.fields["reason"])
+        return reply

@@ -26,7 +26,8 @@ if TYPE_CHECKING:  # the daemon's base installation has no numpy, and asks rules
     from slurm_energy.domain.ids import GpuTypeName
     from slurm_energy.domain.trials import ClockTrial
     from slurm_energy.estimation.clock_trials import ClockTrials
-    from slurm_energy.policy.base import Case
+    from slurm_energy.policy.base import Case, CountCost
+    from slurm_energy.policy.rules.cost_table import Explanation
     from slurm_energy.policy.submission.adapter import SubmissionAdapter
 
     FloatArray = NDArray[np.float64]
@@ -83,6 +84,14 @@ class Placement(NamedTuple):
 def placement_alone(place: int, gpus: int, clock: int) -> Placement:
     """Return a placement on GPUs of its own and no certain node: the same object again for the same answer."""
     return Placement(place, gpus, clock)
+
+
+class Reroute(NamedTuple):
+    """A decision about a job that waits: an update of a pending job, which keeps its place in the queue's order."""
+
+    places: tuple[int, ...]
+    gpus: int | None = None
+    """Devices with which it is to run from now on; None leaves them as they are."""
 
 
 class Postponement(NamedTuple):
@@ -306,27 +315,6 @@ class TrialsOfJobs(Protocol):
         ...
 
 
-class PlaceCost(NamedTuple):
-    """The option of the least cost in one place."""
-
-    place: int
-    clock: int
-    """Index into the place's clocks."""
-    parts: Mapping[str, float]
-    """J of the whole job."""
-    full_parts: Mapping[str, float]
-    """At the place's default clock."""
-
-
-class Explanation(NamedTuple):
-    """What a rule weighs."""
-
-    costs: Sequence[PlaceCost]
-    """The cheapest place first."""
-    factors: Mapping[str, float]
-    """By what a network multiplied the prices that count."""
-
-
 class PlacementRule:
     """A policy made of hooks, each of which does nothing; subclasses override what they need.
 
@@ -356,6 +344,9 @@ class PlacementRule:
     trials: TrialsOfJobs | None = None
     """Whom a simulated cluster asks whether clocks are tried while a job runs; None: in no job."""
 
+    weighs_counts = False
+    """Whether what `explained` returns may be compared between numbers of GPUs: every part of it is paid in joules."""
+
     _adapter: "SubmissionAdapter | None" = None
     """Between the rule and Slurm's submissions; None in a simulated cluster."""
 
@@ -375,6 +366,13 @@ class PlacementRule:
     def decide(self, case: "Case") -> "PolicyAnswer":
         """Return the partition that the rule chooses and its clock for each GPU type that the job can land on."""
         return self._at_slurm.answer(self, case)
+
+    def count_costs(self, cases: "Sequence[Case]") -> "Sequence[CountCost]":
+        """Return what a job costs with each number of GPUs; none for a rule that does not weigh them."""
+        if not self.weighs_counts:
+            return ()
+        found = (self._at_slurm.count_cost(self, case) for case in cases)
+        return tuple(one for one in found if one is not None)
 
     def for_rehearsal(self, snapshot: "ClusterSnapshot") -> "PlacementRule":
         """Return a rule that answers alike; what it is asked leaves no trace in this one."""
@@ -427,6 +425,10 @@ class PlacementRule:
     ) -> "Explanation | None":
         """Return what the job would cost in each place with room; None for a rule that weighs no costs."""
         return None
+
+    def rerouted(self, view: ClusterView) -> Mapping[int, "Reroute"]:  # noqa: ARG002  # the hook's form
+        """Return by job id where jobs that wait shall wait from now on; asked as often as `control`."""
+        return {}
 
     def control(self, view: ClusterView) -> Mapping[int, int]:  # noqa: ARG002  # the hook's form
         """Return new clock indices for running jobs by job id."""

@@ -16,6 +16,7 @@ from random import Random
 from typing import NamedTuple
 
 from slurm_energy.config import Config
+from slurm_energy.domain.cluster import ClusterSnapshot
 from slurm_energy.domain.decision import ClockChoice, EnergyDecision, Reason, RuntimeEstimate
 from slurm_energy.domain.gpu_count import GpuScaling
 from slurm_energy.domain.ids import DecisionId, GpuTypeName, PartitionName
@@ -29,10 +30,10 @@ from slurm_energy.estimation.job_groups import job_group
 from slurm_energy.estimation.learned_clocks import MAX_RUNS, learned_clocks
 from slurm_energy.estimation.run_time import EndedRun
 from slurm_energy.estimation.site_runs import SiteRuns
-from slurm_energy.policy.base import FollowingPolicy, Policy
+from slurm_energy.policy.base import FollowingPolicy, Policy, RehearsablePolicy
 from slurm_energy.policy.guard import Guard
 from slurm_energy.policy.jobs import EndedJob, WaitingJob
-from slurm_energy.policy.placement import ClusterView, JobTrials, PlaceInfo, Placement, PlacementRule
+from slurm_energy.policy.placement import ClusterView, JobTrials, PlaceInfo, Placement, PlacementRule, Reroute
 from slurm_energy.policy.registry import create_policy
 from slurm_energy.twin.adapters.view import TwinView, job_request
 from slurm_energy.twin.engine.job import Job, JobRun
@@ -69,6 +70,10 @@ class ServedPolicy(PlacementRule):
         self._without_default = False
         self._runs = ServedRuns()
         self._places: Sequence[PlaceInfo] = ()
+        self._waiting: dict[int, tuple[Job, JobRequest]] = {}
+        """Jobs that were decided and have not started, as they were submitted."""
+        if config.routing.redecide == "on":
+            self.control_interval_seconds = config.routing.redecide_seconds
         self._trials: dict[int, JobTrials] = {}
         self.trials = _ServedTrials(self) if config.policy.clock_trials != "off" else None
 
@@ -77,6 +82,7 @@ class ServedPolicy(PlacementRule):
         self.reasons.clear()
         self.clamped = 0
         self._decisions.clear()
+        self._waiting.clear()
         self._trials.clear()
         self._runs = ServedRuns()
         self._places = view.places
@@ -90,30 +96,87 @@ class ServedPolicy(PlacementRule):
         snapshot = view.snapshot_without(job)
         if isinstance(self._policy, FollowingPolicy):
             self._policy.warm_up(snapshot)
-        runtime, work = self._runs.about(job, view.now_seconds)
-        decision = self._guard.decide(
-            self._policy,
-            self._request(job, view),
-            snapshot,
-            snapshot.taken_at_seconds,
-            runtime=runtime,
-            work=work if self._config.policy.learn_from_runs else None,
-            scaling=self._runs.scaling(job) if job.asked_gpus else None,
-            learned_clocks=self._runs.clocks_of(job) if self.trials is not None else None,
-        )
+        request = self._request(job, view)
+        decision = self._decided(self._policy, job, request, view, snapshot, {})
+        if self._config.routing.redecide == "on":
+            self._waiting[job.job_id] = job, request
         if job.asked_gpus:  # as in Slurm, the number is fixed when the job is submitted
             job.range_counts, job.gpu_counts = job.gpu_counts, (decision.gpus or job.asked_gpus,)
         self.reasons.update(decision.reasons)
         self.clamped += not CLAMPING.isdisjoint(decision.reasons)
         self._decisions[job.job_id] = decision
         named = decision.partitions
-        if named is None:
-            return None
-        # Named ones are only put before the job's own: where they have no room after all, it starts in one of those.
-        own = view.allowed_places(job)
+        return None if named is None else self._waits_in(named, request, view)
+
+    def _waits_in(self, named: tuple[PartitionName, ...], request: JobRequest, view: TwinView) -> tuple[int, ...]:
+        """Return the named places and the job's own: where the first have no room after all, it starts in one of those.
+
+        Its own are those of its request, wherever it waits.
+        """
+        own = request.partitions or self._default(view)
         return tuple(
-            index for index, place in enumerate(view.places) if index in own or PartitionName(place.partition) in named
+            index
+            for index, place in enumerate(view.places)
+            if PartitionName(place.partition) in own or PartitionName(place.partition) in named
         )
+
+    def _decided(  # each is one thing that a decision rests on
+        self,
+        policy: Policy,
+        job: Job,
+        request: JobRequest,
+        view: TwinView,
+        snapshot: ClusterSnapshot,
+        claimed: Mapping[PartitionName, float],
+    ) -> EnergyDecision:
+        runtime, work = self._runs.about(job, view.now_seconds)
+        return self._guard.decide(
+            policy,
+            request,
+            snapshot,
+            snapshot.taken_at_seconds,
+            runtime=runtime,
+            claimed_gpus=claimed,
+            work=work if self._config.policy.learn_from_runs else None,
+            scaling=self._runs.scaling(job) if job.asked_gpus else None,
+            learned_clocks=self._runs.clocks_of(job) if self.trials is not None else None,
+        )
+
+    def rerouted(self, view: ClusterView) -> Mapping[int, Reroute]:
+        """Decide the jobs that wait again, as the daemon does: in their order, on what those before leave."""
+        if not self._waiting or not isinstance(view, TwinView):
+            return {}
+        first, _ = next(iter(self._waiting.values()))
+        snapshot = replace(view.snapshot_without(first))
+        for _ in snapshot.work_out({}):
+            pass
+        policy = self._policy
+        if isinstance(policy, RehearsablePolicy):
+            policy = policy.for_rehearsal(snapshot)
+        claimed: dict[PartitionName, float] = {}
+        found: dict[int, Reroute] = {}
+        for job_id, (job, request) in self._waiting.items():
+            before = self._decisions[job_id]
+            decision = self._decided(policy, job, request, view, snapshot, claimed)
+            moves = decision.partitions is not None and decision.partitions != before.partitions
+            resizes = bool(job.asked_gpus) and decision.gpus is not None and decision.gpus != before.gpus
+            if Reason.NO_IDLE_PARTITION in decision.reasons:
+                decision = replace(decision, partitions=before.partitions)
+                moves = False
+            if moves or resizes or decision.clocks != before.clocks:
+                self._decisions[job_id] = decision
+            named = decision.partitions or ()
+            if moves or resizes:
+                found[job_id] = Reroute(self._waits_in(named, request, view), decision.gpus if resizes else None)
+                if resizes and decision.gpus is not None:
+                    job.gpu_counts = (decision.gpus,)
+            gpus = float(decision.gpus or job.asked_gpus or job.gpu_counts[0])
+            for name in named[:1] or request.partitions or self._default(view):
+                claimed[name] = claimed.get(name, 0.0) + gpus
+        return found
+
+    def _default(self, view: TwinView) -> tuple[PartitionName, ...]:
+        return tuple(PartitionName(one.name) for one in view.world.partitions if one.is_default)
 
     def place(self, job: WaitingJob, view: ClusterView) -> Placement | None:
         """Start the job in the first of its partitions with room, at the clock chosen for the GPUs found there."""
@@ -125,6 +188,7 @@ class ServedPolicy(PlacementRule):
         places = sorted(range(len(room)), key=lambda at: order.get(PartitionName(view.places[at].partition), later))
         for index in places:
             if room[index]:
+                self._waiting.pop(job.job_id, None)
                 return Placement(index, room[index], self._clock(decision, index, view))
         return None
 
@@ -147,6 +211,7 @@ class ServedPolicy(PlacementRule):
     def ended(self, job: EndedJob) -> None:
         """Learn from a job that ended, as the daemon does from its report."""
         decision, trials = self._decisions.pop(job.job_id, None), self._trials.pop(job.job_id, None)
+        self._waiting.pop(job.job_id, None)
         gpu_type = self._gpu_types[job.place] if job.place >= 0 else None
         if gpu_type is None:
             return

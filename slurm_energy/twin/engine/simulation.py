@@ -198,6 +198,7 @@ def _drive(engine: Engine, rule: PlacementRule, seed: int) -> _DecisionTime:
     def ask_control() -> Mapping[int, int]:
         if observes:
             tell_ends()
+        engine.reroute(rule.rerouted(view))
         return rule.control(view)
 
     def ask_place_and_try(job: Job) -> Answer:
