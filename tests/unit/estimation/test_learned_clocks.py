@@ -1,12 +1,12 @@
 """Which clock the next run of a name begins with."""
 
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from slurm_energy.domain.ids import GpuTypeName
-from slurm_energy.domain.trials import OUTDATED, ClockTrial, LearnedClock
+from slurm_energy.domain.trials import OUTDATED, ClockTrial, LearnedClock, NamedTrial
 from slurm_energy.estimation.job_groups import job_group
 from slurm_energy.estimation.learned_clocks import learned_clocks
 
@@ -14,19 +14,7 @@ A100 = GpuTypeName("a100-sxm4-80gb")
 STEADY = job_group("steady", None)
 
 
-@dataclass(frozen=True)
-class Tried:
-    """One trial of a named job."""
-
-    run: int
-    trial: ClockTrial
-    user_id: int = 1000
-    name: str = "steady"
-    script_key: str | None = None
-    ended_at_seconds: float = 5.0
-
-
-def tried(run: int, clock: int = 1110, **changes: Any) -> Tried:
+def tried(run: int, clock: int = 1110, **changes: Any) -> NamedTrial:
     values: dict[str, Any] = {
         "gpu_type": A100,
         "sm_clock_mhz": clock,
@@ -38,10 +26,17 @@ def tried(run: int, clock: int = 1110, **changes: Any) -> Tried:
         "error": 0.003,
         "kept": True,
     }
-    return Tried(run, ClockTrial(**{**values, **changes}))
+    return NamedTrial(
+        run=run,
+        trial=ClockTrial(**{**values, **changes}),
+        user_id=1000,
+        name="steady",
+        script_key=None,
+        ended_at_seconds=5.0,
+    )
 
 
-def learned(*trials: Tried) -> LearnedClock | None:
+def learned(*trials: NamedTrial) -> LearnedClock | None:
     for user_id, name, clocks in learned_clocks(trials):
         if (user_id, name) == (1000, STEADY):
             return clocks.get(A100)
@@ -70,7 +65,7 @@ def test_answers_that_contradict_each_other_make_the_error_larger() -> None:
 
 
 def test_several_runs_together_are_sure_of_a_clock_that_none_of_them_could_keep() -> None:
-    unsure = {"slowdown": 0.025, "error": 0.02, "kept": False}
+    unsure: dict[str, Any] = {"slowdown": 0.025, "error": 0.02, "kept": False}
     one, four = learned(tried(1, **unsure)), learned(*(tried(run, **unsure) for run in (4, 3, 2, 1)))
     assert one is not None and one.upper > 0.05
     assert four is not None and four.upper <= 0.05
@@ -107,5 +102,5 @@ def test_nothing_is_learned_of_nothing() -> None:
 
 
 def test_users_and_names_are_kept_apart() -> None:
-    other = Tried(2, tried(2).trial, user_id=1001)
+    other = replace(tried(2), user_id=1001)
     assert {user for user, _, _ in learned_clocks((tried(1), other))} == {1000, 1001}
