@@ -54,7 +54,7 @@ class JobEnds:
             for policy in correcting:
                 try:
                     policy.ended(end)
-                except Exception as error:  # noqa: BLE001  # a policy is a guest: jobs are decided without corrections too
+                except Exception as error:  # noqa: BLE001  # jobs are decided without corrections
                     logger.warning("policy not corrected name=%s error=%s", policy.name, error)
         return passed_on
 

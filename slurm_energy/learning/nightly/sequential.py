@@ -26,6 +26,8 @@ MIN_JOBS = 20
 """Under each policy."""
 MIN_MEASURED_SHARE = 0.8
 """Of the completed jobs in each group, that must have a reading of energy."""
+MAX_SHARE_RISE = 0.01
+"""Of time-outs, guard changes or late decisions, up to which a policy can be called better."""
 _OUTLIER = 1.5
 """Of a logarithm against what is usual for the job's name: farther out counts as that far. A job that hung for days is
 one bad job, not a hundred."""
@@ -133,19 +135,19 @@ _FIGURES = (
     _Figure(
         name="timed_out",
         words="jobs that met their time limit",
-        scale=0.02,
+        scale=0.1,
         of=lambda job: float(job.timed_out),
         is_share=True,
     ),
     _Figure(
         name="guard_changed",
         words="answers that the guard changed",
-        scale=0.02,
+        scale=0.1,
         of=lambda job: float(job.guard_changed),
         is_share=True,
     ),
     _Figure(
-        name="late", words="decisions that took too long", scale=0.02, of=lambda job: float(job.late), is_share=True
+        name="late", words="decisions that took too long", scale=0.1, of=lambda job: float(job.late), is_share=True
     ),
 )
 
@@ -204,6 +206,11 @@ def report_of(outcomes: Iterable[Outcome], *, max_slowdown: float, alpha: float 
             or f"each policy needs {MIN_JOBS} measured jobs whose names ran before, of {MIN_USERS} users under both"
         )
         return TestReport(verdict=Verdict.NOT_ENOUGH, reason=reason, comparisons=comparisons)
+    shares = [one for figure in _FIGURES if figure.is_share and (one := found[figure.name]) is not None]
+    risen = [one for one in shares if one.difference > MAX_SHARE_RISE]
+    if risen:
+        reason = "; ".join(f"{one.name.replace('_', ' ')} {_range(one)}" for one in risen)
+        return TestReport(verdict=Verdict.NOT_ENOUGH, reason=f"more than before: {reason}", comparisons=comparisons)
     if energy.is_better and seconds.high <= log(1.0 + max_slowdown):
         return TestReport(
             verdict=Verdict.BETTER,
