@@ -14,6 +14,8 @@ from typing import Protocol
 from slurm_energy.config import Config
 from slurm_energy.daemon.decide import Decider
 from slurm_energy.daemon.job_ends import JobEnds
+from slurm_energy.daemon.pending.tracked import TrackedJobs
+from slurm_energy.daemon.policy.candidates import Candidates
 from slurm_energy.daemon.policy.remote import RemotePolicy
 from slurm_energy.daemon.recorder.entries import JournalQueue
 from slurm_energy.daemon.reuse import ReusableDecisions
@@ -22,6 +24,7 @@ from slurm_energy.domain.decision import EnergyDecision
 from slurm_energy.domain.ids import DecisionId, PartitionName
 from slurm_energy.domain.job import JobRequest
 from slurm_energy.estimation.job_history import JobHistory
+from slurm_energy.policy.base import Policy
 from slurm_energy.wire.messages import Query
 
 MAX_CLAIMS = 10_000
@@ -173,8 +176,13 @@ class DaemonState:
     """Groups by uid, where partitions ask for them; a user not in it has unknown groups."""
     claims: Claims = field(default_factory=Claims)
     job_ends: JobEnds = field(default_factory=lambda: JobEnds(time.time()))
+    tracked: TrackedJobs = field(default_factory=TrackedJobs)
+    """Waiting jobs that may be decided again."""
+    redecide_note: str = ""
+    """Why waiting jobs are not changed although the site wants it; empty where nothing is in the way."""
     reusable: ReusableDecisions = field(default_factory=ReusableDecisions)
     history: JobHistory = field(default_factory=JobHistory)
+    candidates: Candidates = field(default_factory=Candidates)
     counters: Counter[str] = field(default_factory=Counter)
     started_at_monotonic_seconds: float = field(default_factory=time.monotonic)
     skipped_rows: Mapping[str, int] = field(default_factory=dict)
@@ -189,6 +197,11 @@ class DaemonState:
     def uptime_seconds(self) -> float:
         """Seconds since the daemon started."""
         return time.monotonic() - self.started_at_monotonic_seconds
+
+    @property
+    def policies(self) -> tuple[Policy, ...]:
+        """Every policy that decides jobs, or is compared, now."""
+        return self.candidates.policies(self.decider.policy)
 
     @property
     def policy_process(self) -> str | None:

@@ -1,29 +1,37 @@
-"""What each verb does: a message and its sender in, a reply out."""
+"""What each verb does: a message and its sender in, a reply out; and who answers the requests that doors read in."""
 
 import asyncio
+import contextlib
 import json
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from slurm_energy import __version__
-from slurm_energy.daemon.decide import Decided, Known, KnownUser
-from slurm_energy.daemon.doors.callers import CostLimit, Peer
+from slurm_energy.daemon.decide import Decided, Decider, Known, KnownUser
+from slurm_energy.daemon.doors.callers import CostLimit, Peer, error_reply, first_this_minute
 from slurm_energy.daemon.doors.reports import nodes_summary
+from slurm_energy.daemon.ipc.children import ChildProcess
+from slurm_energy.daemon.ipc.frames import DoorCounts, PeerReply, PeerRequest, reply_parts
+from slurm_energy.daemon.policy.candidates import Serving, with_clocks
 from slurm_energy.daemon.recorder.entries import DAEMON_STREAM, JOBS_STREAM, REPORTS_STREAM, decision_line
 from slurm_energy.daemon.recorder.journal import journal_directory, waiting_bytes
 from slurm_energy.daemon.reuse import REUSE_MILLISECONDS, Basis, is_reusable
 from slurm_energy.daemon.state import DaemonState
 from slurm_energy.domain.ids import DecisionId, parse_decision_id
 from slurm_energy.domain.plain import to_plain
+from slurm_energy.domain.promotion import Assignment, Stage
 from slurm_energy.domain.script import ScriptFeatures
 from slurm_energy.errors import DaemonUnavailable, PermissionRefused, WireError
-from slurm_energy.wire.codec import Message, decode
+from slurm_energy.wire.codec import MAX_DECIDE_BYTES, Message, decode, encode
 from slurm_energy.wire.messages import (
     SubmittedFields,
     decision_reply,
+    failure,
     is_explained,
     json_reply,
     one_line,
@@ -32,6 +40,9 @@ from slurm_energy.wire.messages import (
 )
 
 logger = logging.getLogger(__name__)
+
+ANSWER_SECONDS = 60.0
+MAX_OPEN_REQUESTS = 256
 
 PREVIEW_SHARE = 0.05
 """Of the answering thread's time, that previews of unprivileged users may take, each of them and all together."""
@@ -67,6 +78,8 @@ class LocalVerbs:
             return Answer(self._limited_preview(message, peer))
         if message.verb == "query":
             return Answer(await self._query(message, peer))
+        if message.verb == "newest":
+            return Answer(self._newest(message))
         if message.verb == "ping":
             return Answer(self._ping())
         raise WireError(f"verb {message.verb!r} is not one of {', '.join(_VERBS)}")
@@ -93,15 +106,16 @@ class LocalVerbs:
             state.counters["decisions as on a like job"] += 1
         else:
             decided, known = self._decided(parse_submitted_job(fields))
-            policy = state.decider.policy
+            policy = self._decider_of(self._serving(decided.job.user_id)).policy
             milliseconds = REUSE_MILLISECONDS if is_reusable(decided, fields, known, policy, state.config) else 0
+        decided = self._tracked(decided, fields)
         if milliseconds:
             basis = self._basis(decided.job.user_id, decided.job.name, decided.job.script)
             state.reusable.keep(decided, fields, basis, time.monotonic(), milliseconds)
         reply = decision_reply(
             decided.decision, decided.entry, explained=is_explained(fields), reuse_milliseconds=milliseconds
         )
-        return Answer(reply, self._given(decided, received))
+        return Answer(reply, self._given(decided, received, fields))
 
     def _reused(self, message: Message) -> Answer:
         """Record a decision that the plugin has given again; the job has it already, and no reply is waited for."""
@@ -115,16 +129,44 @@ class LocalVerbs:
             decision = replace(decided.decision, decision_id=new_id, notes=(*decided.decision.notes, note))
             decided = replace(decided, decision=decision)
         state.counters["decisions reused"] += 1
-        return Answer(Message("ok", {"decision_id": str(new_id)}), self._given(decided, received, reused_from=base_id))
+        self._tracked(decided, fields)
+        afterwards = self._given(decided, received, fields, reused_from=base_id)
+        return Answer(Message("ok", {"decision_id": str(new_id)}), afterwards)
 
-    def _given(self, decided: Decided, received: float, reused_from: DecisionId | None = None) -> Callable[[], None]:
+    def _tracked(self, decided: Decided, fields: Mapping[str, str]) -> Decided:
+        """Remember a job that may be decided again while it waits; its entry then says that nodes are to ask.
+
+        What a challenger decided stays as it is: the champion's word in its place would spoil their comparison.
+        """
+        state = self._state
+        if state.config.routing.redecide == "off":
+            return decided
+        serving = self._serving(decided.job.user_id)
+        if serving.candidate is not None and serving.candidate is state.candidates.challenger:
+            return decided
+        if not state.tracked.add(decided, fields, state.snapshot):
+            return decided
+        return replace(decided, entry=replace(decided.entry, may_change=True))
+
+    def _newest(self, message: Message) -> Message:
+        """Return the newest entry of a decision for the node on which its job starts; none where the job's own is."""
+        entry = self._state.tracked.newer_entry(parse_decision_id(message.fields.get("decision_id", "")))
+        return Message("ok", {} if entry is None else {"entry": entry.encode()})
+
+    def _given(
+        self, decided: Decided, received: float, fields: Mapping[str, str], reused_from: DecisionId | None = None
+    ) -> Callable[[], None]:
         """Claim what a job will ask for; return what records its decision."""
         self._state.claims.add(decided.decision, decided.job, self._state.snapshot)
         self._state.job_ends.decided(decided.decision, decided.job)
 
+        serving = self._serving(decided.job.user_id)
+        milliseconds = 1000.0 * (time.perf_counter() - received)
+
         def afterwards() -> None:
             self._state.counters["decisions"] += 1
-            self._state.journal.append(lambda: decision_line(decided.decision, decided.job))
+            assignment = self._assignment(serving, decided, milliseconds, fields, is_new=reused_from is None)
+            self._state.journal.append(lambda: decision_line(decided.decision, decided.job, assignment))
             logger.info(
                 "decision %s decision_id=%s uid=%d policy=%s mode=%s partitions=%s clocks=%d reasons=%s seconds=%.4f",
                 "made" if reused_from is None else f"given again reused_from={reused_from}",
@@ -139,6 +181,36 @@ class LocalVerbs:
             )
 
         return afterwards
+
+    def _serving(self, user_id: int) -> Serving:
+        """Return which policy decides a user's jobs now."""
+        return self._state.candidates.serving(user_id, time.time(), self._state.config.nightly.canary_period_hours)
+
+    def _decider_of(self, serving: Serving) -> Decider:
+        own = None if serving.candidate is None else serving.candidate.decider
+        return self._state.decider if own is None else own
+
+    def _assignment(
+        self, serving: Serving, decided: Decided, milliseconds: float, fields: Mapping[str, str], *, is_new: bool
+    ) -> Assignment | None:
+        """Return which policy decided, with what a challenger in shadow says to it; None without any candidate."""
+        state, found = self._state, serving.assignment
+        if found is None:
+            return None
+        limit = state.config.nightly.late_milliseconds
+        state.candidates.note_time(serving, milliseconds, limit)
+        found = replace(found, milliseconds=milliseconds)
+        if not is_new or found.stage is not Stage.SHADOW:
+            return found
+        answer = state.candidates.shadow(
+            self._read_script(parse_submitted_job(fields)),
+            self._known(decided.job.user_id),
+            state.decider,
+            decided,
+            now_seconds=decided.decision.decided_at_seconds,
+            limit_milliseconds=limit,
+        )
+        return found if answer is None else replace(found, differs=answer[0], shadow=answer[1])
 
     def _limited_preview(self, message: Message, peer: Peer) -> Message:
         """Return the preview; what a user's previews cost, decisions wait for."""
@@ -205,11 +277,18 @@ class LocalVerbs:
             "policy_version": state.decider.policy.version,
             "policy_process": state.policy_process,
             "policy_note": state.policy_note or None,
+            "policy_champion": state.candidates.live.champion_id or None,
+            "policy_challenger": state.candidates.live.challenger_id or None,
+            "policy_stage": None if state.candidates.live.stage is None else state.candidates.live.stage.value,
+            "policy_trouble": state.candidates.trouble or None,
             "uptime_seconds": round(state.uptime_seconds, 1),
             "snapshot_age_seconds": state.snapshot_age_seconds(time.time()),
             "snapshot_jobs": None if state.snapshot is None else len(state.snapshot.jobs),
             "snapshot_nodes": None if state.snapshot is None else len(state.snapshot.nodes),
             "reader_note": state.reader_note or None,
+            "redecide": state.config.routing.redecide,
+            "redecide_note": state.redecide_note or None,
+            "tracked_jobs": len(state.tracked.jobs),
             "snapshot_rows_skipped": dict(state.skipped_rows) or None,
             "journal_waiting": state.journal.waiting,
             "journal_waiting_bytes_on_disk": waiting_bytes(directory, (DAEMON_STREAM, JOBS_STREAM, REPORTS_STREAM)),
@@ -219,29 +298,45 @@ class LocalVerbs:
 
     def _decided(self, submitted: SubmittedFields, *, is_preview: bool = False) -> tuple[Decided, Known]:
         """Return the decision on a job, and what it was made on; a preview leaves no trace in the policy."""
+        state, now = self._state, time.time()
+        serving = self._serving(submitted.user_id)
+        known = self._known(submitted.user_id)
+        decider = self._decider_of(serving)
+        if is_preview:
+            decider = decider.without_trace(state.snapshot)
+        if serving.candidate is None:
+            return decider.decide(self._read_script(submitted), known, now), known
+        known = serving.candidate.known(known)
+        decided = decider.decide(self._read_script(submitted), known, now)
+        version = f"{decided.decision.policy_version}+{serving.candidate_id}"[-128:]
+        return replace(decided, decision=replace(decided.decision, policy_version=version)), known
+
+    def _known(self, user_id: int) -> Known:
         state = self._state
-        known = Known(
+        return Known(
             snapshot=state.snapshot,
             claimed_gpus=state.claims.unseen_by(state.snapshot),
             history=state.history,
-            user=self._user(submitted.user_id),
+            user=self._user(user_id),
         )
-        if state.config.script.read == "off":
-            submitted = replace(submitted, script=None)
-        decider = state.decider.without_trace(state.snapshot) if is_preview else state.decider
-        return decider.decide(submitted, known, time.time()), known
+
+    def _read_script(self, submitted: SubmittedFields) -> SubmittedFields:
+        return replace(submitted, script=None) if self._state.config.script.read == "off" else submitted
 
     def _basis(self, user_id: int, name: str, script: ScriptFeatures | None) -> Basis:
         """Return what the answer to a job of a user, name and script rests on now, beside the request."""
-        state = self._state
+        state, serving = self._state, self._serving(user_id)
         runtime, work = state.history.about(user_id, name, script)
+        history = state.history
+        if serving.candidate is not None and serving.candidate.clocks:
+            history = with_clocks(history, serving.candidate.clocks)
         return Basis(
-            policy=state.decider.policy,
+            policy=self._decider_of(serving).policy,
             snapshot=state.snapshot,
             user=self._user(user_id),
             runtime=runtime,
             work=work,
-            clocks=state.history.clocks_of(user_id, name, script),
+            clocks=history.clocks_of(user_id, name, script),
         )
 
     def _user(self, user_id: int) -> KnownUser:
@@ -249,5 +344,78 @@ class LocalVerbs:
 
 
 _FOR_SLURM = ("decide", "reused")
-_VERBS = (*_FOR_SLURM, "preview", "query", "ping")
+_VERBS = (*_FOR_SLURM, "preview", "query", "newest", "ping")
 _ALL_USERS = -1
+
+
+class DoorLink:
+    """Answers requests; whatever goes wrong becomes a reply, and the daemon continues."""
+
+    def __init__(self, verbs: LocalVerbs, counters: Counter[str]) -> None:
+        self._verbs = verbs
+        self._counters = counters
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._warned: dict[str, float] = {}
+        self.child: ChildProcess | None = None
+        """Set once, when the daemon has made the child that feeds `receive`."""
+
+    def answer_now(self, request: bytes, peer: Peer) -> tuple[bytes, Callable[[], None] | None]:
+        """Return the reply to a request of the plugin, and what to do once it is on its way."""
+        try:
+            message = decode(request, MAX_DECIDE_BYTES)
+            answered = self._verbs.for_slurm(message, peer)
+            assert isinstance(answered.reply, Message)
+            reply = encode(answered.reply)
+        except Exception as error:  # noqa: BLE001  # the request loop: one bad request never ends the daemon
+            return encode(self._error_reply(error, f"uid {peer.user_id}")), None
+        return reply, answered.afterwards
+
+    def receive(self, frame: Any) -> None:
+        """Take one frame of the door's process."""
+        if isinstance(frame, DoorCounts):
+            self._counters.update(frame.counts)
+        elif isinstance(frame, PeerRequest):
+            if len(self._tasks) >= MAX_OPEN_REQUESTS:
+                reply = failure(f"{MAX_OPEN_REQUESTS} requests are waiting already: try again later")
+                if self.child is not None:
+                    self.child.send(PeerReply(number=frame.number, part=encode(reply), last=True))
+                return
+            task = asyncio.get_running_loop().create_task(self._answer(frame))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def drain(self, limit_seconds: float) -> None:
+        """Let what is being answered finish, for at most `limit_seconds`."""
+        if self._tasks:
+            _done, late = await asyncio.wait(self._tasks, timeout=limit_seconds)
+            for task in late:
+                task.cancel()
+
+    async def _answer(self, frame: PeerRequest) -> None:
+        answered = Answer(failure("the request took too long"))
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                answered = await self._verbs.answer(frame.message, frame.peer)
+        except Exception as error:  # noqa: BLE001  # the request loop: one bad request never ends the daemon
+            answered = Answer(self._error_reply(error, f"uid {frame.peer.user_id}"))
+        reply = answered.reply
+        if isinstance(reply, Message):
+            parts = list(reply_parts(encode(reply)))
+        else:
+            parts = [(part, at == len(reply) - 1) for at, part in enumerate(reply)]
+        for part, last in parts:
+            if self.child is None or not self.child.send(PeerReply(number=frame.number, part=part, last=last)):
+                return
+            with contextlib.suppress(ConnectionError):
+                await self.child.drain()
+            await asyncio.sleep(0)
+        if answered.afterwards is not None:
+            answered.afterwards()
+
+    def _error_reply(self, error: Exception, who: str) -> Message:
+        """Return the reply to a request that failed, counted, and logged at most once a minute for each kind."""
+        reply = error_reply(error, who)
+        self._counters[f"reply {reply.verb}"] += 1
+        if first_this_minute(self._warned, reply):
+            logger.warning("request not served by=%s reply=%s reason=%s", who, reply.verb, reply.fields["reason"])
+        return reply

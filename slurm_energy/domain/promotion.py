@@ -83,6 +83,7 @@ class ShadowAnswer:
     partitions: tuple[str, ...] = ()
     error: str = ""
     """Why it gave no answer of its own."""
+    milliseconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

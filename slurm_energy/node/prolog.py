@@ -127,6 +127,11 @@ def _plan(
     context.stage("saving the settings")
     settings = context.settings
     entry = read_entry(hook.entry, events)
+    if entry is not None and entry.may_change and hook.on_one_node:
+        from slurm_energy.node.newest import newest_entry  # noqa: PLC0415  # few jobs are decided again
+
+        context.stage("asking the daemon for the newest decision")
+        entry = newest_entry(entry, settings, events)
     asked = entry if settings.node.set_clocks else None
     gpus = []
     for identity in allocation.gpus:

@@ -129,6 +129,11 @@ def load_key(path: Path) -> bytes:
     return key
 
 
+def newest_mac(key: bytes, nonce: str, entry: str) -> str:
+    """Return the signature of the daemon's answer to a node that asks for the newest entry of a decision."""
+    return _mac(key, "newest", nonce, entry.encode("ascii", "replace"))
+
+
 def _mac(key: bytes, timestamp: str, nonce: str, body: bytes) -> str:
     return hmac.new(key, f"{timestamp}\n{nonce}\n".encode() + body, "sha256").hexdigest()
 

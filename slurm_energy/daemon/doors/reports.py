@@ -21,7 +21,7 @@ from slurm_energy.domain.cluster import ClusterSnapshot
 from slurm_energy.domain.node_status import SILENT_SECONDS, ReceivedStatus
 from slurm_energy.errors import AuthenticationError, DaemonUnavailable, SpoolError, WireError
 from slurm_energy.files import write_atomically
-from slurm_energy.wire.authentication import ReplayGuard, verify
+from slurm_energy.wire.authentication import ReplayGuard, newest_mac, verify
 from slurm_energy.wire.codec import Message, decode
 from slurm_energy.wire.messages import failure, refusal
 from slurm_energy.wire.node_status import Delivery, decode_delivery, encode_received
@@ -185,6 +185,13 @@ class ReportReceiver:
             at_root: ThreadPoolExecutor(max_workers=1, thread_name_prefix="reports") for at_root in (True, False)
         }
         self._waiting = dict.fromkeys(self._threads, 0)
+
+    def signed(self, reply: Message, nonce: str) -> Message:
+        """Return the answer to a node that asks for the newest entry of a decision, signed where there is a key."""
+        if self._key is None or reply.verb != "ok":
+            return reply
+        entry = reply.fields.get("entry", "")
+        return Message(reply.verb, {**reply.fields, "mac": newest_mac(self._key, nonce[:64], entry)})
 
     async def accept(self, raw: bytes, *, at_root: bool, host: str = "") -> Accepted:
         """Return the reply to one message.

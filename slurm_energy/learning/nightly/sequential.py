@@ -5,8 +5,8 @@ with the stated probability, so that looking often raises no more alarms. It is 
 as in the mixture sequential probability ratio test (Johari et al. 2017): with a standard error s of the difference and
 a mixing scale tau, the interval is the difference +- s sqrt((1 + r) (ln(1 + 1/r) + 2 ln(1/alpha))), r = (s / tau)^2.
 
-Users differ in habits, and jobs of one user resemble each other. So each user is compared with itself: the days on which
-the challenger decided its jobs with those on which the live policy did; what is tested is the mean of these differences,
+Users differ in habits, and jobs of one user resemble each other. So each user is compared with itself: the days on
+which the challenger decided its jobs with those of the live policy. Tested is the mean of these differences,
 each weighed by how exactly it is known. The standard error counts users, not jobs: it is the cluster-robust one. With
 few users it is itself uncertain, and the interval is wider by Student's quantile.
 """

@@ -1,13 +1,13 @@
 """A table's options by everything that they cost: devices, hosts, waking, time, slowdown, scarcity; each at a price."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import inf
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from slurm_energy.policy.placement import ClusterView, FloatArray, OptionTable, PlaceCost, PlaceInfo, Placement
+from slurm_energy.policy.placement import ClusterView, FloatArray, OptionTable, PlaceInfo, Placement
 from slurm_energy.policy.rules.tables import TIME_MARGIN, Bounds, active_joules, cheapest_by_speed, slowdowns
 
 
@@ -84,6 +84,27 @@ class CostParts(NamedTuple):
     scarcity: float
     power: float
     makespan: float
+
+
+class PlaceCost(NamedTuple):
+    """The option of the least cost in one place."""
+
+    place: int
+    clock: int
+    """Index into the place's clocks."""
+    parts: Mapping[str, float]
+    """J of the whole job."""
+    full_parts: Mapping[str, float]
+    """At the place's default clock."""
+
+
+class Explanation(NamedTuple):
+    """What a rule weighs."""
+
+    costs: Sequence[PlaceCost]
+    """The cheapest place first."""
+    factors: Mapping[str, float]
+    """By what a network multiplied the prices that count."""
 
 
 class PricedJob(NamedTuple):

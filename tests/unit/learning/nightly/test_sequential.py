@@ -135,11 +135,11 @@ def test_equal_policies_are_called_worse_in_at_most_5_percent_of_years() -> None
 
 
 @pytest.mark.slow
-def test_a_policy_that_is_3_percent_worse_is_stopped_within_1200_of_its_jobs() -> None:
+def test_a_policy_that_is_3_percent_worse_is_stopped_within_600_of_its_jobs() -> None:
     worse, jobs = _yearly(0.03, 6)
     first = np.where(worse.any(axis=1), jobs[np.arange(SITES), worse.argmax(axis=1)], np.inf)
-    print(np.median(first), np.quantile(first, 0.9), np.isinf(first).mean())
-    assert np.quantile(first, 0.9) <= 1200
+    assert np.quantile(first, 0.9) <= 600.0
+    assert np.median(first) <= 300.0
 
 
 def test_the_error_counts_users_and_not_jobs() -> None:
