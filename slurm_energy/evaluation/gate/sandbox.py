@@ -37,7 +37,8 @@ class SandboxLimits:
     latency_milliseconds: float = 20.0
     """CPU time within which 99 of 100 decisions are made."""
     max_guard_changes: float = 0.01
-    """Share of the answers that the guard changes; where the incumbent's are changed more often, that share."""
+    """Share of the answers that the guard changes beyond the incumbent's: states at the edges are made so that it has
+    something to do."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -205,7 +206,7 @@ def sandbox_result(
     answers = max(1, found.answers)
     changed = found.guard_changes / answers
     usual = 0.0 if incumbent is None else incumbent.guard_changes / max(1, incumbent.answers)
-    most = max(limits.max_guard_changes, usual)
+    most = limits.max_guard_changes + usual
     objections = [
         f"{count} {words}"
         for count, words in (
