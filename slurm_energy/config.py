@@ -363,6 +363,17 @@ class MetricsConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MailConfig:
+    """slurm-energy-mail, which slurm.conf names as MailProg: docs/how-to/mail.md."""
+
+    program: str = setting("/usr/bin/mail", "Mail program that sends; it is given Slurm's arguments and the text.")
+    wait_seconds: float = setting(30.0, "How long a mail waits for the nodes' reports.", 0.0, 900.0)
+    advice_days: float = setting(
+        1.0, "A user is advised at most once in so many days; 0: never, mails have the figures alone.", 0.0, 365.0
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
     """All settings of one installation."""
 
@@ -378,6 +389,7 @@ class Config:
     facility: FacilityConfig = field(default_factory=FacilityConfig)
     nightly: NightlyConfig = field(default_factory=NightlyConfig)
     metrics: MetricsConfig = field(default_factory=MetricsConfig)
+    mail: MailConfig = field(default_factory=MailConfig)
     gpu_types: dict[str, str] = setting({}, "Catalogue name of each GRES type, where the two differ.")
     gpu_power_limits_watts: dict[str, float] = setting(
         {}, "Power limit in W of each GPU type's boards, where it is not the catalogue's.", 10.0, 3000.0

@@ -5,11 +5,14 @@ accounts, 2,000 job names, 4 partitions, 3 QOS, 256 nodes, one to four GPUs a jo
 
     python -m research.benchmarks.volume make sqlite:////tmp/volume.sqlite --gpu-rows 10000000
     python -m research.benchmarks.volume measure sqlite:////tmp/volume.sqlite
+    python -m research.benchmarks.volume burst sqlite:////tmp/volume.sqlite
 """
 
 import argparse
+import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 from statistics import median
 
@@ -23,19 +26,21 @@ from slurm_energy.domain.ids import ClusterName, DecisionId, GpuTypeName, GpuUui
 from slurm_energy.domain.job import EnergyMode, EnergyOptions, GpuDemand, JobRequest
 from slurm_energy.energy_model.facility import Facility
 from slurm_energy.store.decisions import record_decisions
-from slurm_energy.store.energy import record_report
+from slurm_energy.store.energy import finish_reports, record_report
 from slurm_energy.store.explain import explain
-from slurm_energy.store.jobs import upsert_jobs
+from slurm_energy.store.jobs import get_job, upsert_jobs
 from slurm_energy.store.nodes import record_node_sizes
 from slurm_energy.store.reports import report_groups, report_jobs
 from slurm_energy.store.schema import upgrade
-from slurm_energy.store.session import Engine, Session, open_engine, store_session
+from slurm_energy.store.session import Engine, Session, open_engine, run_in_transaction, store_session
 from slurm_energy.store.summaries import JobFilter
 from slurm_energy.store.upkeep import optimize
 
 CLUSTER = ClusterName("volume")
 END_SECONDS = 1_790_000_000.0
 SPAN_SECONDS = 365 * 86_400.0
+BATCH_LINES = 200
+"""As many as the recorder stores in one transaction."""
 GPUS_PER_REPORT = 2.5
 """Mean of one to four."""
 ROWS_AT_ONCE = 500_000
@@ -321,17 +326,66 @@ def measure(engine: Engine, repeats: int) -> None:
         )
 
 
+def burst(engine: Engine, jobs: int, readers: int) -> None:
+    """Store the ends and reports of so many jobs as the recorder does, while others ask for a month of all accounts."""
+    over = threading.Event()
+    answered = [0] * readers
+
+    def read(number: int) -> None:
+        question = questions()["month of one account"]
+        while not over.is_set():
+            with store_session(engine, read_only=True) as session:
+                question(session)
+            answered[number] += 1
+
+    threads = [threading.Thread(target=read, args=(number,)) for number in range(readers)]
+    for thread in threads:
+        thread.start()
+    with store_session(engine, read_only=True) as session:
+        state = get_job(session, CLUSTER, JobId(FIRST_JOB))
+    assert state is not None
+    first = 1_000_000_000 + int(time.time()) % 1_000_000 * 1_000
+    began, thread_cpu, longest = time.perf_counter(), time.thread_time(), 0.0
+    for begin in range(0, jobs, BATCH_LINES):
+        at = time.perf_counter()
+        numbers = range(first + begin, first + min(begin + BATCH_LINES, jobs))
+
+        def work(session: Session, numbers: range = numbers) -> None:
+            states = [replace(state, job_id=JobId(number), submitted_at_seconds=END_SECONDS) for number in numbers]
+            upsert_jobs(session, CLUSTER, states)
+            for number in numbers:
+                key = JobKey(cluster=CLUSTER, job_id=JobId(number), submitted_at_seconds=END_SECONDS, restart_count=0)
+                report = burst_report(number, END_SECONDS + 50.0, END_SECONDS + 650.0, "node000", 2)
+                record_report(session, report, key, finish=False)
+            finish_reports(session, CLUSTER, [JobId(number) for number in numbers])
+
+        run_in_transaction(engine, work)
+        longest = max(longest, time.perf_counter() - at)
+    wall, cpu = time.perf_counter() - began, time.thread_time() - thread_cpu
+    over.set()
+    for thread in threads:
+        thread.join()
+    print(
+        f"{jobs} ends with {readers} readers: {wall:.1f} s, {1e3 * cpu / jobs:.1f} ms CPU of the writing thread a job, "
+        f"longest transaction {longest:.2f} s, {sum(answered)} reports answered meanwhile"
+    )
+
+
 def main() -> None:
     """Run one of the two commands."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("command", choices=("make", "measure"))
+    parser.add_argument("command", choices=("make", "measure", "burst"))
     parser.add_argument("url")
     parser.add_argument("--gpu-rows", type=int, default=10_000_000)
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--jobs", type=int, default=1000)
+    parser.add_argument("--readers", type=int, default=5)
     arguments = parser.parse_args()
     engine = open_engine(StoreConfig(url=arguments.url))
     if arguments.command == "make":
         make(engine, arguments.gpu_rows)
+    elif arguments.command == "burst":
+        burst(engine, arguments.jobs, arguments.readers)
     else:
         measure(engine, arguments.repeats)
 

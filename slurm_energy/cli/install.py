@@ -95,7 +95,7 @@ def host_options(edit_help: str) -> Callable[[_Command], _Command]:
     type=click.Choice(["c", "lua"]),
     default="c",
     show_default=True,
-    help="What asks in slurmctld: our plugin, or a script for Slurm's own lua plugin (clocks: docs/how-to/update-slurm.md).",
+    help="What asks in slurmctld: our plugin, or a script for Slurm's own lua plugin.",
 )
 def install(
     *,

@@ -20,6 +20,7 @@ COMMANDS = {
     "energy-sbatch": ("controller", "node", "login"),
     "slurm-energy-hook": ("node",),
     "slurm-energyd": ("controller",),
+    "slurm-energy-mail": ("controller",),
 }
 """Which role has which command."""
 _COMPLETIONS: Mapping[Path, type[ShellComplete]] = {

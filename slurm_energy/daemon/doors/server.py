@@ -228,8 +228,8 @@ class Server:
     async def _newest(self, raw: bytes, host: str, at_root: bool) -> Message:
         """Return the newest entry of a decision, signed where there is a key; its id is what a node must know.
 
-        It tells clocks alone, and costs less than to find out who asks. Who asks by a job's number must be shown to be a
-        node.
+        It tells clocks alone, and costs less than to find out who asks. Who asks by a job's number
+        must be shown to be a node.
         """
         message = decode(raw, MAX_DECIDE_BYTES)
         asked = Message("newest", {"decision_id": message.fields.get("decision_id", "")})
