@@ -6,7 +6,7 @@ PYTEST_FLAGS ?=
 # Tests start hundreds of Python processes: without compiled modules each of them would compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-unit test-cluster unit quick coverage figures compiled check other-checks lint format bench results results-quick docs native clean install-demo install-unit install-test install-package deb
+.PHONY: help demo test test-unit test-cluster unit quick coverage figures compiled check other-checks lint format bench results results-quick docs native clean install-demo install-unit install-test install-package deb rpm dist site
 
 help:  ## Show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/:/' | column -t -s:
@@ -100,6 +100,16 @@ results-quick: install-test  ## The same in about a minute, short runs and two s
 
 deb: install-package  ## Build the Debian packages for this host's Slurm and Python (dist/*.deb)
 	@$(PY) packaging/deb.py --output dist
+
+rpm: install-package  ## Build the RPM packages for this host's Slurm and Python (dist/*.rpm); needs rpmbuild
+	@$(PY) packaging/rpm.py --output dist
+
+dist: install-package  ## Build wheel and sdist, and the checksums of all that is in dist
+	@$(PY) packaging/dist.py --output dist
+
+site: install-package  ## Build the pages of docs/ as a site (build/site); a broken link fails
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo build/site/index.html
 
 docs: install-test  ## Write the generated reference pages
 	$(PY) -m slurm_energy.cli.reference --write

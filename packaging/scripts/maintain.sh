@@ -34,6 +34,7 @@ start_units() {
     systemctl daemon-reload || :
     # shellcheck disable=SC2086
     if ! may_start; then
+        say "not started: policy-rc.d forbids it. To start: systemctl start $units"
         [ "$when" = again ] || systemctl enable $units || :
     elif [ "$when" = again ]; then
         systemctl try-restart $units || :
