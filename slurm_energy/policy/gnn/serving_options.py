@@ -22,13 +22,10 @@ from slurm_energy.policy.site.comparison import (
     Candidate,
     Rivals,
     TypeComparison,
-    default_candidate,
-    lacks_runs_at_home,
-    landing_on,
-    remaining_slowdown,
     rivals_of,
     with_room,
 )
+from slurm_energy.policy.site.type_bound import default_candidate, lacks_runs_at_home
 
 MAX_CLOCKS = 12
 """Clocks of one option that the network looks at, spread evenly over those inside the bound."""
@@ -105,7 +102,7 @@ def nothing_open(case: Case) -> PolicyAnswer:
 
 def partitions_to_name(chosen: ServedOption, case: Case) -> tuple[PartitionName, ...] | None:
     """Return the partition to name, None where the job is left to Slurm: it starts there anyway, or it is on trial."""
-    if is_trial(chosen, case) or chosen.stays or landing_on(with_room(case.candidates), None) == (chosen.candidate,):
+    if is_trial(chosen, case) or chosen.candidate is default_candidate(with_room(case.candidates)):
         return None
     return (chosen.candidate.partition.name,) if case.may_route else None
 
@@ -208,7 +205,7 @@ def _room(name: GpuTypeName, rivals: Rivals | None, case: Case) -> float | None:
     """Return the slowdown that a clock on a type may still cause; None where the type itself is too slow."""
     if not case.may_route:
         return case.max_slowdown
-    return None if rivals is None else remaining_slowdown(name, rivals, case.max_slowdown, case.comparison)
+    return None if rivals is None else case.type_bound.left(name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -244,7 +241,7 @@ def _type_cost(name: GpuTypeName, measure: _Measure, case: Case) -> _TypeCost | 
         return None
     watts = comparison.watts(home) or _mean_watts(home, case.board_limits.watts(home))
     joules = watts * at_home.time_ratio * energy.energy_ratio
-    room = remaining_slowdown(name, measure.rivals, case.max_slowdown, comparison)
+    room = case.type_bound.left(name)
     table = comparison.clock_table(name)
     point = None if table is None or room is None else table.best(room)
     slowdown, change = (0.0, 0.0) if point is None else (point.slowdown, point.energy_change)

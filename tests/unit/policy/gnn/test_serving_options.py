@@ -34,7 +34,8 @@ from slurm_energy.policy.gnn.serving_options import (
 )
 from slurm_energy.policy.guard.partitions import allowed_partitions
 from slurm_energy.policy.oracle import oracle_clocks
-from slurm_energy.policy.site.comparison import Rivals, default_candidate, remaining_slowdown, with_room
+from slurm_energy.policy.site.comparison import with_room
+from slurm_energy.policy.site.type_bound import default_candidate
 
 HOUR = RuntimeEstimate(seconds=3600.0, upper_seconds=4000.0, source="history")
 
@@ -148,7 +149,10 @@ def test_a_partition_too_slow_to_be_named_is_open_where_slurm_starts_the_job_any
     job, snapshot = submitted(max_slowdown=0.05), lab(nodes=nodes, partitions=partitions)
     found = served(job, snapshot)
     assert open_ones(found) == ["a40", "a100"]
-    assert (found["a40"].stays, found["a100"].stays) == (True, False)
+    assert (found["a40"].stays, found["a100"].stays) == (False, False)
+    case = case_of(job, snapshot)
+    (stays, _) = served_options(case, shown_of(snapshot), with_clocks=True)
+    assert partitions_to_name(stays, case) is None
     assert [one.room for one in found["a40"].types] == [0.05]
     full = lab(nodes=(nodes[0], node("n2", "a40", "a40", free=0)), partitions=partitions)
     assert open_ones(served(job, full)) == ["a100"]
@@ -230,11 +234,11 @@ def test_cost_is_that_of_the_fastest_type_with_room_times_the_types_own_ratio() 
     assert fast.joules_full == pytest.approx(2 * 3600.0 * watts)
     assert slow.seconds_full == pytest.approx(3600.0 * cost.time_ratio)
     assert slow.joules_full == pytest.approx(2 * 3600.0 * watts * cost.energy_ratio)
-    # At the oracle's clock inside what the bound leaves, each is slower and takes less energy.
-    for option, gpu_type, ratio in ((fast, A100, 1.0), (slow, V100, max(1.0, cost.worst_time_ratio))):
+    # At the oracle's clock inside its bound, each is slower and takes less energy.
+    for option, gpu_type in ((fast, A100), (slow, V100)):
         table = clock_table_of(gpu_type, power_limit_watts=limits.watts(gpu_type))
         assert table is not None
-        point = table.best(3.0 / ratio - 1.0)
+        point = table.best(2.0)
         assert point is not None
         assert point.slowdown > 0.0 > point.energy_change
         assert option.seconds_full is not None and option.joules_full is not None
@@ -315,8 +319,7 @@ def test_clocks_lie_inside_what_the_bound_leaves_and_the_oracles_is_among_them(
             assert (one.clocks, one.option.clocks) == ((), ())
             continue
         (gpu_type,) = one.candidate.gpu_types
-        rivals = Rivals((A100, V100), A100)
-        room = remaining_slowdown(gpu_type, rivals, bound, case.comparison) if routing_open else bound
+        room = case.type_bound.left(gpu_type) if routing_open else bound
         table = clock_table_of(gpu_type, power_limit_watts=case.board_limits.watts(gpu_type))
         assert room is not None and table is not None
         assert 1 <= len(one.clocks) <= MAX_CLOCKS + 1
