@@ -161,3 +161,40 @@ def test_kill_of_the_daemon_while_it_changes_jobs_leaves_each_of_them_whole(lab:
     cancel(lab, filling[0])
     for job_id in jobs:
         wait_for(lab, job_id, {"COMPLETED"}, timeout=180)
+
+
+def test_a_change_in_the_owners_name_is_kept_by_the_owners_limits(new_lab: StartLab) -> None:
+    """A limit that was not there at the submission: Slurm refuses the update, and the job runs as it was."""
+    lab = new_lab(
+        partitions=PARTITIONS[:1],
+        energy=True,
+        daemon=False,
+        accounting=True,
+        settings={**SETTINGS, "routing": {"redecide": "on", "redecide_seconds": 1.0}},
+        slurm_conf_lines=("AccountingStorageEnforce=associations,limits,qos",),
+    )
+    for words in (
+        "add account plain",
+        "add qos small",
+        "add user alice account=plain",
+        "modify user alice where account=plain set qos+=small",
+    ):
+        lab.run(["sacctmgr", "-i", *words.split()], check=True)
+    shown = ["scontrol", "-o", "show", "assoc_mgr"]
+    until("alice's account in slurmctld", lambda: "Account=plain UserName=alice" in lab.run(shown).stdout)
+    with CountingDaemon(lab):
+        filling = fill(lab, "a100")
+        lab.run(["sh", "-c", "echo 2 > /tmp/wanted-count"], check=True)
+        arguments = ["-J", "count-told", "--gres=gpu:2", "-N1", "--energy-gpus=1,2,4", "-q", "small", *SHORT]
+        job_id = submit_decided(lab, arguments, wrap="true")
+        lab.run(["sacctmgr", "-i", "modify", "qos", "small", "set", "MaxTRESPerJob=gres/gpu=2"], check=True)
+        until("the limit in slurmctld", lambda: "MaxTRESPJ=gres/gpu=2" in lab.run(shown).stdout)
+        lab.run(["sh", "-c", "echo 4 > /tmp/wanted-count"], check=True)
+        record = until("a refused change", lambda: changed_story(lab, job_id))
+        assert record.decision is not None
+        assert [change.outcome for change in record.decision.changes][:1] == ["refused"]
+        assert show_job(lab, job_id)["TresPerNode"].endswith(":2")
+        assert show_job(lab, job_id)["TimeLimit"] == "00:30:00"
+        cancel(lab, filling)
+        wait_for(lab, job_id, {"COMPLETED"}, timeout=60)
+    assert not drained(lab)
