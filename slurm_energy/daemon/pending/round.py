@@ -229,19 +229,33 @@ _NOTES: Mapping[ChangeOutcome, str] = {
 _PUT_BACK = "put back: Slurm would not have started it as it was changed"
 
 
+def sent_change(own: TrackedJob, now_seconds: float) -> DecisionChange | None:
+    """Return the entry of the job's history for an update that Slurm took without a complaint; None without one."""
+    attempt = own.attempt
+    if attempt is None:
+        return None
+    own.attempt = replace(attempt, is_recorded=True)
+    return _entry(own, "changed", attempt.shape, attempt.decision, now_seconds)
+
+
 def _change(own: TrackedJob, outcome: ChangeOutcome, now_seconds: float) -> DecisionChange:
-    """Return the next entry of the job's history."""
+    """Return the next entry of the job's history, by what is in force."""
+    shape = own.refused if outcome == "refused" and own.refused is not None else own.shape
+    return _entry(own, outcome, shape, own.decision, now_seconds)
+
+
+def _entry(
+    own: TrackedJob, outcome: ChangeOutcome, shape: JobShape, decision: EnergyDecision, now_seconds: float
+) -> DecisionChange:
     own.changes += 1
-    is_refused = outcome == "refused"
-    shape = own.refused if is_refused and own.refused is not None else own.shape
     return DecisionChange(
         decision_id=own.decision.decision_id,
         number=own.changes,
-        decided_at_seconds=own.decision.decided_at_seconds if outcome == "changed" else now_seconds,
+        decided_at_seconds=decision.decided_at_seconds if outcome == "changed" else now_seconds,
         outcome=outcome,
         partitions=shape.partitions,
         gpus=shape.gpus,
-        clocks=() if is_refused else own.decision.clocks,
+        clocks=decision.clocks,
         note=_PUT_BACK if own.is_put_back and outcome == "changed" else _NOTES[outcome],
     )
 

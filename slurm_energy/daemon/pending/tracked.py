@@ -66,10 +66,13 @@ class Attempt:
     entry: DecisionEntry
     ended_at_seconds: float
     """Infinite while it is under way."""
+    is_recorded: bool = False
+    """Whether it stands in the job's history: Slurm had no complaint, and the job may start at once."""
 
 
 Finding = Literal["open", "waits", "changed", "refused", "closed"]
-"""What a snapshot says of a job: it may be decided again; not now; an update was made, or refused; never again."""
+"""What a snapshot says of a job: it may be decided again; not now; an update was made that is not recorded yet, or was
+refused; never again."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -130,7 +133,7 @@ class TrackedJob:
             self.before = None if self.is_put_back else self.shape
             self.shape, self.decision, self.entry = attempt.shape, attempt.decision, attempt.entry
             self.attempt, self.has_newer = None, True
-            return "changed"
+            return "open" if attempt.is_recorded else "changed"
         if shown != self.shape:
             self.closed = "its request was changed since"
             return "closed"
