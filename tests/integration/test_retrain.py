@@ -15,7 +15,7 @@ from slurm_energy.domain.promotion import Stage
 from slurm_energy.errors import SchemaVersionError, TrainingError
 from slurm_energy.learning.nightly import night
 from slurm_energy.learning.nightly.night import retrain
-from slurm_energy.learning.nightly.tuning import Cost, Replay
+from slurm_energy.learning.nightly.tuning import Cost, SiteReplay
 from slurm_energy.policy.candidate import CandidatePolicy
 from slurm_energy.store.promotion import candidate_rows, stage_of
 from slurm_energy.store.session import open_engine, store_session
@@ -33,7 +33,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Replays whose cost is read off the policy: what is tested here is the night around them."""
     replayed: list[str] = []
 
-    def costs(self: Replay, texts: list[str]) -> list[Cost | None]:
+    def costs(self: SiteReplay, texts: list[str]) -> list[Cost | None]:
         for text in texts:
             if self._key(text) not in self.evaluations.known:
                 replayed.append(self._key(text))
@@ -41,7 +41,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> list[str]:
                 self.evaluations.keep(self._key(text), Cost(joules=joules, turnaround_seconds=10.0, failed_share=0.0))
         return [self.evaluations.known[self._key(text)] for text in texts]
 
-    monkeypatch.setattr(Replay, "costs", costs)
+    monkeypatch.setattr(SiteReplay, "costs", costs)
     return replayed
 
 
