@@ -25,7 +25,7 @@ NOW = 1_800_000_000.0
 
 @pytest.fixture(autouse=True)
 def _now(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(night.time, "time", lambda: NOW)
+    monkeypatch.setattr(time, "time", lambda: NOW)
 
 
 @pytest.fixture
@@ -103,7 +103,7 @@ def test_a_night_that_was_killed_is_resumed_with_the_same_end(
         patch.setattr(night, step, killed)
         with pytest.raises(Killed):
             run(config)
-    monkeypatch.setattr(night.time, "time", lambda: NOW + 3600.0)
+    monkeypatch.setattr(time, "time", lambda: NOW + 3600.0)
     resumed, _ = run(config)
     assert replace(resumed, folder=None) == replace(undisturbed, folder=None)
 

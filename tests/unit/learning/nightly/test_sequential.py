@@ -151,4 +151,5 @@ def test_the_error_counts_users_and_not_jobs() -> None:
 
 def test_a_users_habit_is_no_difference() -> None:
     mean, error, _ = mean_difference([(10, 10 * habit, 40, 40 * habit) for habit in (-0.5, 0.0, 0.2, 0.9)])
-    assert (mean, error) == (pytest.approx(0.0), pytest.approx(0.0))
+    assert mean == pytest.approx(0.0)
+    assert error == pytest.approx(0.0)
