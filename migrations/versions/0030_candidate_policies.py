@@ -1,7 +1,7 @@
 """Add candidate policies: what was made, what became of each, which one is live, and which one decided a job.
 
 Revision: 0030
-Revises: 0010
+Revises: 0020
 """
 
 from typing import Any
@@ -13,7 +13,7 @@ from sqlalchemy.dialects.mysql import LONGTEXT
 from slurm_energy.store.migration_steps import create_index, create_table
 
 revision = "0030"
-down_revision = "0010"
+down_revision = "0020"
 branch_labels = None
 depends_on = None
 

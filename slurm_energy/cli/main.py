@@ -58,6 +58,12 @@ NOUNS: dict[str, Noun] = {
     "status": Noun("status", "status", "Show whether the daemon answers, its state and its counters."),
     "train": Noun("train", "train", "Train a graph network to schedule on a simulated cluster."),
     "uninstall": Noun("uninstall", "uninstall", "Remove what install wrote, after showing what would change."),
+    "metrics": Noun("metrics", "metrics", "Show the daemon's metrics, print dashboard and alert rules."),
+    "summary": Noun(
+        "report",
+        "summary",
+        "Show in a few lines what a job used, what that cost and what can be done about what was wasted.",
+    ),
     "twin": Noun("twin", "twin", "Replay a site's history on a simulated cluster, or write jobs for one."),
 }
 

@@ -110,6 +110,8 @@ def show(name: str | None, as_json: bool) -> int:
         "default_mode": config.policy.default_mode,
         "max_slowdown": config.policy.max_slowdown,
         "saver_max_slowdown": config.policy.saver_max_slowdown,
+        "slowdown_bound": config.policy.slowdown_bound,
+        "min_saving_per_slowdown": config.policy.min_saving_per_slowdown,
         "routing_open": config.routing.open,
     }
     if as_json:

@@ -59,7 +59,7 @@ LOOK_INTERVAL_SECONDS = 5.0
 UNREPORTED_INTERVAL_SECONDS = 60.0
 PRUNE_INTERVAL_SECONDS = 60.0
 OPTIMIZE_INTERVAL_SECONDS = 86_400.0
-SHORT_SUBJECTS = frozenset({"explain", "status"})
+SHORT_SUBJECTS = frozenset({"explain", "status", "metrics"})
 """Questions that are answered at once, by threads of their own: no long report stands in their way."""
 SHORT_READERS = 2
 LONG_READERS = 3
@@ -170,6 +170,8 @@ def serve_queries(
         try:
             if request.query.subject == "status":
                 reply = answer_status(engine, config, condition.problem)
+            elif request.query.subject == "metrics" and condition.problem:
+                reply = failure(condition.problem)
             else:
                 condition.wait(QUERY_WAIT_SECONDS)
                 reply = answer_query(engine, config, request)
