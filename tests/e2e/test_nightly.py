@@ -83,11 +83,16 @@ def test_a_night_of_recurring_programs_becomes_the_live_policy(new_lab: Callable
     before = rounds(lab, 1, 5)
     run_out(lab)
     usual = joules(lab, before)
-    done = lab.run(["slurm-energy", "retrain", "--seed", "1", "--no-judge", "--json"], check=True)
-    made = json.loads(done.stdout)
-    assert made["figures"]["named_clocks"] >= 4, done.stderr
+
+    def retrained() -> dict[str, Any] | None:
+        """Return a candidate once the reports of enough names have come."""
+        done = lab.run(["slurm-energy", "retrain", "--seed", "1", "--json", "--no-judge"], check=True)
+        found: dict[str, Any] = json.loads(done.stdout)
+        return found if found["figures"]["named_clocks"] >= 4 else None
+
+    made = until("clocks of four names", retrained, 180.0)
     lab.run(["slurm-energy", "policy", "promote", made["candidate"], "--yes"], check=True)
-    until("challenger in the daemon", lambda: lab.ping() and stage(lab) == "shadow", 60.0)
+    until("challenger in shadow", lambda: stage(lab) == "shadow", 60.0)
     lab.kill_daemon()
     lab.start_daemon()
     time.sleep(6.0)
