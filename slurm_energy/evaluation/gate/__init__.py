@@ -18,7 +18,7 @@ from slurm_energy.evaluation.gate.logic.checks import logic_result, proofs
 from slurm_energy.evaluation.gate.off_policy import LoggedDecision, off_policy_estimate, off_policy_result
 from slurm_energy.evaluation.gate.sandbox import Observed, SandboxLimits, observe, sandbox_result, sandboxed
 from slurm_energy.evaluation.gate.sheet import (
-    Interval,
+    FigureInterval,
     ReviewItem,
     ScoreSheet,
     StageResult,
@@ -28,7 +28,7 @@ from slurm_energy.evaluation.gate.states import EdgeState, edge_states
 from slurm_energy.evaluation.gate.twin_score import (
     LoopLimits,
     PredictedDay,
-    SiteTwin,
+    TwinRuns,
     reproducibility_result,
     self_evaluation,
     twin_result,
@@ -36,9 +36,9 @@ from slurm_energy.evaluation.gate.twin_score import (
 from slurm_energy.policy.candidate import CandidatePolicy
 
 __all__ = [
+    "FigureInterval",
     "GateHistory",
     "GateSettings",
-    "Interval",
     "LoadHistory",
     "LoggedDecision",
     "LoopLimits",
@@ -47,9 +47,9 @@ __all__ = [
     "ReviewItem",
     "SandboxLimits",
     "ScoreSheet",
-    "SiteTwin",
     "StageResult",
     "StageVerdict",
+    "TwinRuns",
     "judge",
 ]
 _PROBE_SEED = 20_240_601
@@ -60,7 +60,7 @@ _PROBE_SEED = 20_240_601
 class GateHistory:
     """What is known of the cluster and of earlier candidates; what is missing leaves its stage not judged."""
 
-    twin: SiteTwin | None = None
+    twin: TwinRuns | None = None
     log: Sequence[LoggedDecision] = ()
     """Decisions with their probability; `candidate_action` is worked out for the candidate that is judged."""
     load: LoadHistory | None = None
@@ -103,7 +103,7 @@ def judge(
     incumbent: CandidatePolicy,
     history: GateHistory,
     settings: GateSettings,
-    progress: Callable[[str], None] = lambda text: None,
+    progress: Callable[[str], None] | None = None,
 ) -> ScoreSheet:
     """Return the score sheet of a candidate: every stage in its order, up to the first that stops it.
 
@@ -117,7 +117,8 @@ def judge(
     judged = _Judgement(candidate, incumbent, history, settings)
     stages: list[StageResult] = []
     for name, run in judged.stages():
-        progress(name)
+        if progress is not None:
+            progress(name)
         began = time.monotonic()
         try:
             found = run(stages)
@@ -140,7 +141,7 @@ class _Judgement:
         self.history, self.settings = history, settings
         self._probe: list[EdgeState] = []
         self._seen: Observed | None = None
-        self._saving: Interval | None = None
+        self._saving: FigureInterval | None = None
         self._is_different = False
         self._value: float | None = None
         self._weights: dict[str, float] = {}
@@ -165,7 +166,9 @@ class _Judgement:
             self._seen, trouble = sandboxed(self.candidate, config, limits, _PROBE_SEED)
         else:
             self._seen, trouble = observe(self.candidate, config, edge_states(limits.states, _PROBE_SEED)), ""
-        usual = observe(self.incumbent, config, edge_states(min(limits.states, self.settings.probe_states), _PROBE_SEED))
+        usual = observe(
+            self.incumbent, config, edge_states(min(limits.states, self.settings.probe_states), _PROBE_SEED)
+        )
         return sandbox_result(self._seen, trouble, usual, limits)
 
     def _novelty(self) -> StageResult:
