@@ -343,7 +343,9 @@ class NightlyConfig:
     )
     shadow_decisions: int = setting(200, "Decisions beside the live policy before a canary.", 1, 1_000_000)
     max_stage_days: float = setting(28.0, "Time in shadow or canary after which a candidate is given up.", 0.001, 366.0)
-    late_milliseconds: float = setting(20.0, "A decision that takes longer counts against its policy.", 0.1, 1000.0)
+    late_milliseconds: float = setting(
+        20.0, "A decision that takes more processor time counts against its policy.", 0.1, 1000.0
+    )
     keep: int = setting(30, "Newest candidates whose folders are kept, beside those in use.", 1, 10_000)
 
 

@@ -54,8 +54,8 @@ class JobEnds:
             for policy in correcting:
                 try:
                     policy.ended(end)
-                except Exception as error:  # noqa: BLE001  # a policy is a guest: jobs are decided without corrections too
-                    logger.warning("policy not corrected error=%s", error)
+                except Exception as error:  # noqa: BLE001  # jobs are decided without corrections
+                    logger.warning("policy not corrected name=%s error=%s", policy.name, error)
         return passed_on
 
     def _new_end(self, job: JobState) -> EndedSubmission | None:

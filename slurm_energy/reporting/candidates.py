@@ -6,7 +6,7 @@ from typing import Any
 
 from slurm_energy.domain.promotion import LivePolicy, PolicyEvent
 from slurm_energy.learning.nightly.administration import CandidateLine, CandidateStory
-from slurm_energy.learning.nightly.sequential import TestReport
+from slurm_energy.learning.nightly.sequential import CanaryReport
 from slurm_energy.reporting.visible import visible
 
 _KNOWN_KEYS = ("name", "stage", "passed", "reason", "summary")
@@ -139,7 +139,7 @@ def _sheet_lines(sheet: Mapping[str, Any] | None) -> Iterator[str]:
                 yield f"    {visible(str(key)):<24} {cut(str(detail))}"
 
 
-def report_lines(report: TestReport) -> Iterator[str]:
+def report_lines(report: CanaryReport) -> Iterator[str]:
     """Yield what a canary's jobs say so far."""
     yield f"In canary: {report.verdict.value}: {cut(report.reason)}"
     for one in report.comparisons:

@@ -174,12 +174,35 @@ class Installation:
         yield self._rendered(
             "systemd/slurm-energyd.service.j2", UNIT_DIRECTORY / "slurm-energyd.service", self._unit_values()
         )
+        yield from self._nightly_files()
         yield self._rendered(
             "systemd/slurmctld-energy.conf.j2",
             UNIT_DIRECTORY / "slurmctld.service.d" / "slurm-energy.conf",
             {"python": self._options.python},
         )
         yield from self.site.edited()  # last: what it names must be there
+
+    def _nightly_files(self) -> Iterator[PlannedFile]:
+        """Yield what makes a candidate policy every night; nothing of it runs before an administrator wants it to."""
+        own = self._config.nightly.directory
+        units = self._unit_values()
+        writable = [*self._database_folders(), *([Path(own)] if own else [])]
+        values = {**units, "retrain_writable": list(dict.fromkeys(writable))}
+        yield self._rendered("sbatch/retrain.sbatch.j2", CONFIG_DIRECTORY / "retrain.sbatch", values, mode=0o755)
+        if self._options.scheduler == "cron":
+            yield self._rendered("cron/slurm-energy-retrain.j2", Path("/etc/cron.d/slurm-energy-retrain"), values)
+            return
+        for unit in ("slurm-energy-retrain.service", "slurm-energy-retrain.timer"):
+            yield self._rendered(f"systemd/{unit}.j2", UNIT_DIRECTORY / unit, values)
+
+    def _database_folders(self) -> Iterator[Path]:
+        """Yield the folders beyond systemd's own into which a night writes."""
+        state = Path(self._config.daemon.state_directory)
+        if not _below(state, Path("/var/lib")):
+            yield state
+        database = _sqlite_folder(self._config.store.url)
+        if database is not None and database != state and state not in database.parents:
+            yield database
 
     def _lua_files(self) -> Iterator[PlannedFile]:
         """Yield our script and, where the site has none, the one that Slurm reads.

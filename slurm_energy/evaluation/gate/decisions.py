@@ -34,6 +34,7 @@ class GuardedCandidate:
         self._numbers = count(1)
         self._guard = Guard(self.config, lambda: DecisionId(f"{next(self._numbers):016x}"))
         self._seen: object = None
+        self._clocks = candidate.clocks_by_name()
 
     def decide(self, state: EdgeState) -> EnergyDecision:
         """Return the decision in a state."""
@@ -42,7 +43,10 @@ class GuardedCandidate:
             if isinstance(self.made, FollowingPolicy):
                 self.made.warm_up(state.snapshot)
         now = state.snapshot.taken_at_seconds
-        return self._guard.decide(self.policy, state.job, state.snapshot, now, runtime=state.runtime)
+        learned = self._clocks.get((state.job.user_id, state.job.name))
+        return self._guard.decide(
+            self.policy, state.job, state.snapshot, now, runtime=state.runtime, learned_clocks=learned
+        )
 
 
 def decision_text(decision: EnergyDecision) -> str:

@@ -102,8 +102,8 @@ class ScoreSheet:
     incumbent_id: str
     judged_at_seconds: float
     stages: tuple[StageResult, ...]
-    value: float | None = None
-    """V between 0 and 1; None where the candidate was stopped before it was worked out."""
+    value: float = 0.0
+    """V between 0 and 1; 0 where the candidate was stopped before it was worked out."""
     weights: Mapping[str, float] = field(default_factory=dict)
     """What each stage's score counts in it."""
     needs_person: bool = False
@@ -115,12 +115,12 @@ class ScoreSheet:
         """Whether the candidate may go on to shadow: every stage ran, none stopped it, and its value is known."""
         names = tuple(stage.stage for stage in self.stages)
         stopped = any(stage.verdict is StageVerdict.STOPPED for stage in self.stages)
-        return names == STAGE_NAMES and not stopped and self.value is not None
+        return names == STAGE_NAMES and not stopped and self.value > 0.0
 
     @property
     def hyperscore(self) -> float | None:
-        """The value in points."""
-        return None if self.value is None else hyperscore(self.value)
+        """The value in points; None where there is no value."""
+        return hyperscore(self.value) if self.value > 0.0 else None
 
     @property
     def stopped_by(self) -> StageResult | None:
