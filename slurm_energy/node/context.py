@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NoReturn
 
 from slurm_energy.device.gpu import Gpu, GpuDriver
 from slurm_energy.domain.ids import GpuUuid, JobId, NodeName, Sluid
@@ -75,18 +74,22 @@ def reach_gpus(context: HookContext) -> Iterator[Machine]:
     try:
         driver = context.driver().__enter__()
     except DeviceError as error:
-        yield Machine(gpus={}, mig_parent=_no_driver, mig_share=_no_driver, problem=str(error))
+        yield Machine(gpus={}, mig_parent=_no_driver, mig_share=_no_share, problem=str(error))
         return
     try:
         try:
             gpus = {gpu.identity.uuid: gpu for gpu in driver.gpus()}
             machine = Machine(gpus=gpus, mig_parent=driver.mig_parent, mig_share=driver.mig_share)
         except DeviceError as error:
-            machine = Machine(gpus={}, mig_parent=_no_driver, mig_share=_no_driver, problem=str(error))
+            machine = Machine(gpus={}, mig_parent=_no_driver, mig_share=_no_share, problem=str(error))
         yield machine
     finally:
         driver.__exit__(None, None, None)
 
 
-def _no_driver(mig_uuid: str) -> NoReturn:
+def _no_driver(mig_uuid: str) -> GpuUuid:
+    raise DeviceError(f"MIG device {mig_uuid[:64]}: the GPU driver cannot be opened")
+
+
+def _no_share(mig_uuid: str) -> float:
     raise DeviceError(f"MIG device {mig_uuid[:64]}: the GPU driver cannot be opened")
